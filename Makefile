@@ -1,0 +1,97 @@
+# make help lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := build
+
+GO ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+GOTOOL := $(GO) tool -modfile=tools.mod
+TESTFLAGS ?=
+
+# What make deps unpacked comes first.
+export PATH := $(CURDIR)/.deps/usr/bin:$(PATH)
+
+.PHONY: build
+build: ## bin/gpumeter, without cgo
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/gpumeter ./cmd/gpumeter
+
+.PHONY: demo
+demo: build ## build, then show it work with this machine's GPUs or simulated ones
+	bin/gpumeter demo $(DEMOFLAGS)
+
+.PHONY: test
+test: bin/testsum ## the shipped code path: no cgo, no root
+	@tools/deps.sh --try gcc promtool
+	CGO_ENABLED=0 bin/testsum $(TESTFLAGS) ./...
+
+.PHONY: race
+race: bin/testsum ## the same tests with cgo and the race detector
+	@tools/deps.sh gcc
+	@tools/deps.sh --try promtool
+	CGO_ENABLED=1 bin/testsum -race $(TESTFLAGS) ./...
+
+.PHONY: e2e
+e2e: bin/testsum ## with the real Prometheus and the real Collector builder
+	@tools/deps.sh --try prometheus
+	CGO_ENABLED=0 bin/testsum -tags e2e -count 1 -timeout 30m $(TESTFLAGS) ./e2e
+
+.PHONY: bin/testsum
+bin/testsum:
+	@CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./tools/testsum
+
+.PHONY: lint
+lint: ## gofmt, golangci-lint, tidy modules
+	@out=$$(gofmt -l cmd e2e exporter extension internal receiver tools); [ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
+	$(GO) mod tidy -diff
+	$(GOTOOL) golangci-lint run ./...
+
+.PHONY: fmt
+fmt: ## format all Go files
+	$(GOTOOL) golangci-lint fmt ./...
+
+.PHONY: generate
+generate: ## what is made from metadata.yaml
+	$(GO) generate ./...
+
+# Compared with the tree as it was, not with the last commit: it works before one, too.
+.PHONY: generated
+generated: ## fail if make generate changes anything
+	@list() { git ls-files -z --cached --others --exclude-standard | xargs -0 sha256sum 2>/dev/null | sort -k 2; }; \
+	before=$$(list) || true; $(MAKE) generate; after=$$(list) || true; \
+	[ -n "$$before" ] || { echo "not a git checkout"; exit 1; }; \
+	diff <(echo "$$before") <(echo "$$after") || { echo "generated files were out of date: commit what make generate made"; exit 1; }
+
+.PHONY: cross
+cross: ## build for every platform that is supported
+	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 $(GO) build ./...
+	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) build ./...
+
+.PHONY: check
+check: ## all that a change must pass: lint, generated, cross, test, race
+	$(MAKE) lint
+	$(MAKE) generated
+	$(MAKE) cross
+	$(MAKE) test
+	$(MAKE) race
+
+.PHONY: tidy
+tidy: ## go mod tidy for go.mod and tools.mod
+	$(GO) mod tidy
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	cp tools.mod "$$dir/go.mod"; cp tools.sum "$$dir/go.sum"; \
+	(cd "$$dir" && $(GO) mod tidy); \
+	cp "$$dir/go.mod" tools.mod; cp "$$dir/go.sum" tools.sum
+
+.PHONY: deps
+deps: ## install what the tests use beside Go; the only target that installs
+	tools/deps.sh gcc git promtool prometheus
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin .deps
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,0 +1,69 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Anybody's Collector can have our components.
+func TestBuilder(t *testing.T) {
+	repo, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := tryCommand(t, repo, "go", "tool", "-modfile=tools.mod", "builder", "version"); err != nil {
+		skip(t, "builder", out)
+	}
+	dir := t.TempDir()
+	manifest := copyManifest(t, repo, dir)
+	command(t, repo, "go", "tool", "-modfile=tools.mod", "builder", "--config", manifest)
+	collector := filepath.Join(dir, "otelcol-gpu", "otelcol-gpu")
+
+	if out := command(t, dir, "go", "version", "-m", collector); !regexp.MustCompile(`build\s+CGO_ENABLED=0`).MatchString(out) {
+		t.Error("the Collector was built with cgo")
+	}
+	components := command(t, dir, collector, "components")
+	for _, want := range []string{"extensions:\n    - name: gpu\n", "receivers:\n    - name: gpu\n", "exporters:\n    - name: page\n"} {
+		if !strings.Contains(components, want) {
+			t.Errorf("there is no %q among the components:\n%s", want, components)
+		}
+	}
+
+	config := filepath.Join(repo, "e2e", "testdata", "collector.yaml")
+	command(t, dir, collector, "validate", "--config", config)
+	p := start(t, collector, "--config", config)
+	page := "http://" + p.find(t, pageAddress) + "/metrics"
+	eventually(t, "the page shows the GPUs", func() error {
+		body, err := get(t, page)
+		if err == nil && strings.Count(body, "\ngpu_up{") != 8+4 {
+			err = fmt.Errorf("%d of gpu_up", strings.Count(body, "\ngpu_up{"))
+		}
+		return err
+	})
+	if code := p.stop(t); code != 0 {
+		t.Errorf("the Collector ended with %d", code)
+	}
+}
+
+// copyManifest puts the manifest into dir, with this checkout in place of a release.
+func copyManifest(t *testing.T, repo, dir string) string {
+	t.Helper()
+	src, err := os.ReadFile("testdata/builder.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ours = "gomod: github.com/gpumeter/gpumeter v0.0.0\n"
+	text := strings.ReplaceAll(string(src), ours, ours+"    path: "+repo+"\n")
+	text = strings.Replace(text, "output_path: .", "output_path: "+dir, 1)
+	path := filepath.Join(dir, "builder.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,178 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long something that takes a second may take on a busy machine.
+const patience = time.Minute
+
+// skip ends the test because tool is missing: a failure where GPUMETER_REQUIRE names it.
+func skip(t *testing.T, tool string, why any) {
+	t.Helper()
+	if slices.Contains(strings.Split(os.Getenv("GPUMETER_REQUIRE"), ","), tool) {
+		t.Fatalf("GPUMETER_REQUIRE asks for %s: %v", tool, why)
+	}
+	t.Skipf("%s is missing: %v", tool, why)
+}
+
+// gpumeter builds the program as it is shipped and returns its path.
+func gpumeter(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gpumeter")
+	command(t, "..", "go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/gpumeter")
+	return path
+}
+
+// command runs a program to its end in dir, without cgo, and returns what it printed.
+func command(t *testing.T, dir, name string, args ...string) string {
+	t.Helper()
+	out, err := tryCommand(t, dir, name, args...)
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func tryCommand(t *testing.T, dir, name string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "TMPDIR="+t.TempDir()) // the builder leaves a folder there
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// process is a program that runs until the test ends or stops it.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	done chan struct{}
+
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+// start runs a program in the background. The test ends it, whatever happens.
+func start(t *testing.T, name string, args ...string) *process {
+	t.Helper()
+	p := &process{name: filepath.Base(name), cmd: exec.Command(name, args...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	p.cmd.Dir = t.TempDir()
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if the test binary is killed
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("cannot start %s: %v", p.name, err)
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // stop reports how it ended
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // no error if it has ended
+		<-p.done
+		if t.Failed() {
+			t.Logf("%s said:\n%s", p.name, p.said())
+		}
+	})
+	return p
+}
+
+// stop asks the process to end and returns its exit code.
+func (p *process) stop(t *testing.T) int {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatalf("cannot stop %s: %v", p.name, err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		t.Fatalf("%s does not end", p.name)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Write implements io.Writer.
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.Write(b)
+}
+
+func (p *process) said() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// find waits until the process prints something that matches re and returns the first
+// group of it.
+func (p *process) find(t *testing.T, re *regexp.Regexp) string {
+	t.Helper()
+	var found string
+	eventually(t, p.name+" prints "+re.String(), func() error {
+		m := re.FindStringSubmatch(p.said())
+		if m == nil {
+			select {
+			case <-p.done:
+				t.Fatalf("%s has ended", p.name)
+			default:
+			}
+			return fmt.Errorf("it has not")
+		}
+		found = m[1]
+		return nil
+	})
+	return found
+}
+
+// eventually calls f until it returns nil.
+func eventually(t *testing.T, what string, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func get(t *testing.T, url string) (string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return string(body), err
+}
+
+// pageAddress is what the page exporter says when it serves.
+var pageAddress = regexp.MustCompile(`serving metrics.*"address": ?"([^"]+)"`)

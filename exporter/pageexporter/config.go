@@ -1,0 +1,90 @@
+package pageexporter
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/config/confighttp"
+	"go.opentelemetry.io/collector/confmap"
+)
+
+// Config is what users set. The keys of confighttp (endpoint, tls, auth, timeouts)
+// stand beside ours.
+type Config struct {
+	HTTP confighttp.ServerConfig `mapstructure:",squash"`
+
+	// Path of the page.
+	Path string `mapstructure:"path"`
+
+	// ResourceLabels are the resource attributes that become labels of every series.
+	// The hub promotes the same list, so that one query gives one answer by both paths.
+	ResourceLabels []string `mapstructure:"resource_labels"`
+
+	_ struct{}
+}
+
+var _ confmap.Validator = (*Config)(nil)
+
+func createDefaultConfig() component.Config {
+	http := confighttp.NewDefaultServerConfig()
+	http.NetAddr.Endpoint = "localhost:9400"
+	return &Config{
+		HTTP:           http,
+		Path:           "/metrics",
+		ResourceLabels: []string{"host.name", "k8s.node.name", "k8s.cluster.name", simulatedAttribute},
+	}
+}
+
+// plainPath keeps out what http.ServeMux would read as a pattern.
+var plainPath = regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)+$`)
+
+// Validate implements confmap.Validator.
+func (c *Config) Validate() error {
+	return errors.Join(c.validateEndpoint(), c.validatePath(), c.validateResourceLabels())
+}
+
+func (c *Config) validateEndpoint() error {
+	addr := c.HTTP.NetAddr
+	if addr.Endpoint == "" {
+		return errors.New(`endpoint: must be set, for example "localhost:9400"`)
+	}
+	if !strings.HasPrefix(string(addr.Transport), "tcp") {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(addr.Endpoint); err != nil {
+		return fmt.Errorf(`endpoint: must be host:port, for example "localhost:9400": %w`, err)
+	}
+	return nil
+}
+
+func (c *Config) validatePath() error {
+	if !plainPath.MatchString(c.Path) || path.Clean(c.Path) != c.Path {
+		return fmt.Errorf(`path: must be an absolute path of plain characters, for example "/metrics", not %q`, c.Path)
+	}
+	if c.Path == healthPath || c.Path == readyPath {
+		return fmt.Errorf("path: %q has a meaning of its own", c.Path)
+	}
+	return nil
+}
+
+func (c *Config) validateResourceLabels() error {
+	var errs []error
+	var labels []string
+	for _, attribute := range c.ResourceLabels {
+		label := labelName(attribute)
+		switch {
+		case label == "" || label == bucketLabel || label == quantileLabel:
+			errs = append(errs, fmt.Errorf("resource_labels: %q can not be a label", attribute))
+		case slices.Contains(labels, label):
+			errs = append(errs, fmt.Errorf("resource_labels: %q is a label already: %s", attribute, label))
+		}
+		labels = append(labels, label)
+	}
+	return errors.Join(errs...)
+}

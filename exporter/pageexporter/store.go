@@ -1,0 +1,141 @@
+package pageexporter
+
+import (
+	"container/list"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// maxBatches bounds the memory that senders with ever new resources can take.
+	maxBatches = 10_000
+	// A batch expires after this many of its intervals without a successor.
+	expireIntervals = 3
+	// minInterval keeps the page from flickering when two batches come at once.
+	minInterval = time.Second
+	// firstInterval is assumed until a second batch shows the real one. It is the
+	// longest interval the agent can be set to.
+	firstInterval = 5 * time.Minute
+)
+
+// store holds the last batch of each resource and scope. Its methods never wait for
+// a scrape: they hold the lock for as long as it takes to change or list the map.
+type store struct {
+	dropped *dropped
+
+	mu      sync.Mutex
+	byKey   map[string]*list.Element
+	arrival list.List // of *entry, the oldest arrival first
+	// version grows with every change of what is held, an expiry included.
+	version uint64
+	// soonest is a lower bound of the next expiry, so that looking for expired
+	// entries is not the price of every batch.
+	soonest time.Time
+	// last outlives its expiry, to say what is missing.
+	last entry
+}
+
+type entry struct {
+	batch    *batch
+	arrived  time.Time
+	gap      time.Duration // to the arrival before, 0 if there was none
+	interval time.Duration
+}
+
+func (e *entry) expires() time.Time { return e.arrived.Add(expireIntervals * e.interval) }
+
+func newStore(d *dropped) *store {
+	return &store{dropped: d, byKey: map[string]*list.Element{}}
+}
+
+// put replaces the batches that have the same keys.
+func (s *store) put(batches []*batch, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(now)
+	for _, b := range batches {
+		e := &entry{batch: b, arrived: now, interval: firstInterval}
+		if el, ok := s.byKey[b.key]; ok {
+			old := s.arrival.Remove(el).(*entry)
+			e.gap = now.Sub(old.arrived)
+			// The larger of two gaps: a late batch and a punctual one after it stand
+			// close together, and must not make the interval look short.
+			e.interval = max(e.gap, old.gap, minInterval)
+		}
+		s.byKey[b.key] = s.arrival.PushBack(e)
+		if s.soonest.IsZero() || e.expires().Before(s.soonest) {
+			s.soonest = e.expires()
+		}
+		s.last = entry{arrived: now, interval: e.interval}
+		s.version++
+	}
+	for s.arrival.Len() > maxBatches {
+		e := s.arrival.Remove(s.arrival.Front()).(*entry)
+		delete(s.byKey, e.batch.key)
+		s.dropped.add(batchLimit, 1, "")
+	}
+}
+
+// expire removes what has expired. The caller holds the lock.
+func (s *store) expire(now time.Time) {
+	if now.Before(s.soonest) {
+		return
+	}
+	s.soonest = time.Time{}
+	for el := s.arrival.Front(); el != nil; {
+		e, next := el.Value.(*entry), el.Next()
+		switch {
+		case !now.Before(e.expires()):
+			s.arrival.Remove(el)
+			delete(s.byKey, e.batch.key)
+			s.version++
+		case s.soonest.IsZero() || e.expires().Before(s.soonest):
+			s.soonest = e.expires()
+		}
+		el = next
+	}
+}
+
+// current returns the version of what is held at now.
+func (s *store) current(now time.Time) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(now)
+	return s.version
+}
+
+// batches returns what is held at now, the oldest arrival first, and its version.
+func (s *store) batches(now time.Time) ([]*batch, uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(now)
+	out := make([]*batch, 0, s.arrival.Len())
+	for el := s.arrival.Front(); el != nil; el = el.Next() {
+		out = append(out, el.Value.(*entry).batch)
+	}
+	return out, s.version
+}
+
+// missing says in one line why there is nothing to show, or "" if there is something.
+func (s *store) missing(now time.Time) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(now)
+	switch {
+	case s.arrival.Len() > 0:
+		return ""
+	case s.last.arrived.IsZero():
+		return "no data yet"
+	default:
+		return fmt.Sprintf("no batch for %v, expected every %v",
+			now.Sub(s.last.arrived).Round(time.Second), s.last.interval.Round(time.Second))
+	}
+}
+
+// simulated reports whether a resource that is shown at now is marked as simulated.
+func (s *store) simulated(now time.Time) bool {
+	batches, _ := s.batches(now)
+	return slices.ContainsFunc(batches, func(b *batch) bool { return b.simulated })
+}

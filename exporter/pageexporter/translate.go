@@ -1,0 +1,208 @@
+package pageexporter
+
+import (
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/otlptranslator"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+)
+
+// simulatedAttribute marks a resource whose devices are not real.
+const simulatedAttribute = "gpumeter.simulated"
+
+// Names follow Prometheus' default for OTLP that is pushed to it, so that push and
+// pull give the same series.
+var (
+	metricNamer = otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
+	unitNamer   = otlptranslator.UnitNamer{}
+)
+
+// batch is what one scope of one resource said last. It holds no pdata.
+type batch struct {
+	// key is the resource and the scope. Batches are merged in its order, which
+	// decides who wins a conflict whatever the order of arrival.
+	key string
+	// families are in the order they came, and may repeat a name.
+	families  []*dto.MetricFamily
+	simulated bool
+	// counted says that the conflicts of this batch are in the counters already.
+	// Only the page that merges it touches it.
+	counted bool
+}
+
+// translation turns the metrics of one call into batches.
+type translation struct {
+	labels  labeler
+	dropped *dropped
+	// resource are the attributes of the resource at hand that become labels.
+	resource []attribute
+}
+
+// translate returns one batch per resource and scope. A resource that comes twice in
+// one call gives one batch: its second half does not replace its first.
+func translate(md pmetric.Metrics, resourceLabels []string, d *dropped) []*batch {
+	t := translation{labels: newLabeler(d), dropped: d}
+	byKey := map[string]*batch{}
+	var batches []*batch
+	for _, rm := range md.ResourceMetrics().All() {
+		attrs := rm.Resource().Attributes()
+		t.resource = t.labels.promoted(attrs, resourceLabels)
+		for _, sm := range rm.ScopeMetrics().All() {
+			key := batchKey(attrs, sm.Scope())
+			b := byKey[key]
+			if b == nil {
+				b = &batch{key: key, simulated: isTrue(attrs, simulatedAttribute)}
+				byKey[key] = b
+				batches = append(batches, b)
+			}
+			for _, m := range sm.Metrics().All() {
+				if f := t.family(m); f != nil {
+					b.families = append(b.families, f)
+				}
+			}
+		}
+	}
+	return batches
+}
+
+func isTrue(attrs pcommon.Map, name string) bool {
+	v, ok := attrs.Get(name)
+	return ok && v.AsString() == "true"
+}
+
+func batchKey(resource pcommon.Map, scope pcommon.InstrumentationScope) string {
+	b := appendAttributes(nil, resource)
+	b = strconv.AppendQuote(b, scope.Name())
+	b = strconv.AppendQuote(b, scope.Version())
+	return string(appendAttributes(b, scope.Attributes()))
+}
+
+func appendAttributes(b []byte, attrs pcommon.Map) []byte {
+	pairs := make([][2]string, 0, attrs.Len())
+	for k, v := range attrs.All() {
+		pairs = append(pairs, [2]string{k, v.AsString()})
+	}
+	slices.SortFunc(pairs, func(x, y [2]string) int { return slices.Compare(x[:], y[:]) })
+	for _, p := range pairs {
+		b = strconv.AppendQuote(b, p[0])
+		b = append(b, '=')
+		b = strconv.AppendQuote(b, p[1])
+	}
+	return append(b, ';')
+}
+
+// family returns what the page shows of m, or nil if that is nothing.
+func (t *translation) family(m pmetric.Metric) *dto.MetricFamily {
+	k := kindOf(m)
+	name, err := metricNamer.Build(otlptranslator.Metric{Name: m.Name(), Unit: m.Unit(), Type: k.naming})
+	switch {
+	case k.refused != nil:
+		t.dropped.add(*k.refused, k.points, m.Name())
+		return nil
+	case err != nil:
+		t.dropped.add(invalidPoint, k.points, m.Name())
+		return nil
+	}
+	series := t.series(m)
+	if len(series) == 0 {
+		return nil
+	}
+	f := &dto.MetricFamily{Name: &name, Type: k.prometheus.Enum(), Metric: series}
+	if m.Description() != "" {
+		f.Help = new(strings.ToValidUTF8(m.Description(), "\uFFFD"))
+	}
+	// OpenMetrics wants the unit at the end of the family's name; a name that has it
+	// elsewhere (bytes_read) has no UNIT line.
+	if unit := unitNamer.Build(m.Unit()); unit != "" && strings.HasSuffix(openMetricsName(f), "_"+unit) {
+		f.Unit = &unit
+	}
+	return f
+}
+
+// kind is what a metric becomes on the page.
+type kind struct {
+	prometheus dto.MetricType
+	naming     otlptranslator.MetricType
+	points     int
+	refused    *reason
+}
+
+func kindOf(m pmetric.Metric) kind {
+	switch m.Type() {
+	case pmetric.MetricTypeGauge:
+		return kind{dto.MetricType_GAUGE, otlptranslator.MetricTypeGauge, m.Gauge().DataPoints().Len(), nil}
+	case pmetric.MetricTypeSum:
+		n, refused := m.Sum().DataPoints().Len(), refusedTemporality(m.Sum().AggregationTemporality())
+		if m.Sum().IsMonotonic() {
+			return kind{dto.MetricType_COUNTER, otlptranslator.MetricTypeMonotonicCounter, n, refused}
+		}
+		return kind{dto.MetricType_GAUGE, otlptranslator.MetricTypeNonMonotonicCounter, n, refused}
+	case pmetric.MetricTypeHistogram:
+		n, refused := m.Histogram().DataPoints().Len(), refusedTemporality(m.Histogram().AggregationTemporality())
+		return kind{dto.MetricType_HISTOGRAM, otlptranslator.MetricTypeHistogram, n, refused}
+	case pmetric.MetricTypeSummary:
+		return kind{dto.MetricType_SUMMARY, otlptranslator.MetricTypeSummary, m.Summary().DataPoints().Len(), nil}
+	case pmetric.MetricTypeExponentialHistogram:
+		return kind{points: m.ExponentialHistogram().DataPoints().Len(), refused: new(exponentialHistogram)}
+	default:
+		return kind{refused: new(invalidPoint)}
+	}
+}
+
+func refusedTemporality(t pmetric.AggregationTemporality) *reason {
+	switch t {
+	case pmetric.AggregationTemporalityCumulative:
+		return nil
+	case pmetric.AggregationTemporalityDelta:
+		return new(deltaTemporality)
+	default:
+		return new(invalidPoint)
+	}
+}
+
+func (t *translation) series(m pmetric.Metric) []*dto.Metric {
+	switch m.Type() {
+	case pmetric.MetricTypeGauge:
+		return series(t, m.Name(), m.Gauge().DataPoints().All(), "", setGauge)
+	case pmetric.MetricTypeSum:
+		set := setGauge
+		if m.Sum().IsMonotonic() {
+			set = setCounter
+		}
+		return series(t, m.Name(), m.Sum().DataPoints().All(), "", set)
+	case pmetric.MetricTypeHistogram:
+		return series(t, m.Name(), m.Histogram().DataPoints().All(), bucketLabel, setHistogram)
+	default:
+		return series(t, m.Name(), m.Summary().DataPoints().All(), quantileLabel, setSummary)
+	}
+}
+
+// dataPoint is what the kinds of OTLP data points have in common.
+type dataPoint interface {
+	Attributes() pcommon.Map
+	Flags() pmetric.DataPointFlags
+}
+
+// series translates points with set, which reports whether the value is one that
+// Prometheus can hold. The label called reserved belongs to the format.
+func series[P dataPoint](t *translation, metric string, points iter.Seq2[int, P], reserved string, set func(*dto.Metric, P) bool) []*dto.Metric {
+	var out []*dto.Metric
+	for _, p := range points {
+		if p.Flags().NoRecordedValue() {
+			continue // the series has ended: the page stops showing it
+		}
+		m := &dto.Metric{}
+		if !set(m, p) {
+			t.dropped.add(invalidPoint, 1, metric)
+			continue
+		}
+		m.Label = t.labels.pairs(p.Attributes(), t.resource, reserved)
+		out = append(out, m)
+	}
+	return out
+}

@@ -1,0 +1,107 @@
+//go:build linux
+
+// Package cli is the gpumeter command, one file a subcommand. It alone reads the
+// environment, ends the process and writes to the terminal.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumeter/gpumeter/internal/device/sim"
+	"github.com/gpumeter/gpumeter/internal/local"
+)
+
+// Main runs the command and returns its exit code: 0, or 1 after one line on standard
+// error that says what went wrong.
+func Main(version string, args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := newRoot(version)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil || errors.Is(err, context.Canceled) {
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "gpumeter: "+oneLine(err))
+	return 1
+}
+
+func newRoot(version string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gpumeter",
+		Short: "Whose work is on the GPU, and what does it cost",
+		Long: `gpumeter reads the accelerators of this machine, of any vendor, and exports what
+they do as OpenTelemetry and Prometheus metrics.
+
+  gpumeter demo      see it work, with or without a GPU
+  gpumeter agent     run it for real
+  gpumeter doctor    find out what is missing`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
+	})
+	root.AddCommand(
+		newAgent(version), newDemo(version), newDevices(), newDoctor(), newPause(),
+		newValidate(version), newComponents(version), newVersion(version),
+	)
+	return root
+}
+
+// hardware are the flags of every command that reads devices.
+type hardware struct {
+	library  string
+	root     string
+	host     string
+	simulate string
+}
+
+func (h *hardware) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&h.library, "nvidia-library", "", "path of libnvidia-ml.so.1 (default: search the usual places)")
+	f.StringVar(&h.root, "root", "/", "where the host's file system is mounted, in a container")
+	f.StringVar(&h.host, "host-name", "", "name of this machine in host.name (default: what the kernel says)")
+	f.StringVar(&h.simulate, "simulate", "", "simulate a node of this model instead of reading hardware: "+strings.Join(sim.Models(), ", "))
+	_ = cmd.RegisterFlagCompletionFunc("simulate", cobra.FixedCompletions(sim.Models(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// config returns how to read the hardware, at the default intervals.
+func (h *hardware) config() local.Config {
+	return local.Config{
+		Interval:      local.DefaultInterval,
+		SlowInterval:  local.DefaultSlowInterval,
+		Host:          h.host,
+		Root:          h.root,
+		NVIDIALibrary: h.library,
+		LibraryDirs:   filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), // where a user's loader would look first
+		Simulate:      h.simulate,
+	}
+}
+
+// oneLine puts an error that was joined or wrapped over several lines on one.
+func oneLine(err error) string {
+	var parts []string
+	for line := range strings.Lines(explain(err)) {
+		if line = strings.TrimSpace(line); line != "" {
+			parts = append(parts, line)
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// isTerminal reports whether f is one, where people read.
+func isTerminal(f *os.File) bool {
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,127 @@
+//go:build linux
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/confmap/provider/envprovider"
+	"go.opentelemetry.io/collector/confmap/provider/fileprovider"
+	"go.opentelemetry.io/collector/exporter"
+	"go.opentelemetry.io/collector/exporter/debugexporter"
+	"go.opentelemetry.io/collector/exporter/otlpexporter"
+	"go.opentelemetry.io/collector/exporter/otlphttpexporter"
+	"go.opentelemetry.io/collector/extension"
+	"go.opentelemetry.io/collector/otelcol"
+	"go.opentelemetry.io/collector/processor"
+	"go.opentelemetry.io/collector/processor/memorylimiterprocessor"
+	"go.opentelemetry.io/collector/receiver"
+	"go.opentelemetry.io/collector/service/telemetry"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/gpumeter/gpumeter/exporter/pageexporter"
+	"github.com/gpumeter/gpumeter/extension/gpuextension"
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
+)
+
+// factories is the explicit list of what the distribution is made of. open is where
+// the gpu extension gets its View; nil: it opens one itself.
+func factories(open gpuextension.Opener, log *zap.Logger) (otelcol.Factories, error) {
+	var f otelcol.Factories
+	var errs [4]error
+	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open))
+	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](gpureceiver.NewFactory())
+	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](memorylimiterprocessor.NewFactory())
+	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
+		pageexporter.NewFactory(), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), debugexporter.NewFactory())
+	f.Telemetry = newTelemetry(log)
+	return f, errors.Join(errs[:]...)
+}
+
+// telemetryConfig is what we take of the Collector's service::telemetry.
+type telemetryConfig struct {
+	Logs struct {
+		Level zapcore.Level `mapstructure:"level"`
+	} `mapstructure:"logs"`
+}
+
+// newTelemetry makes the Collector log through log. Its configuration may make it
+// quieter. The stock factory would add 96 packages for the cloud.
+func newTelemetry(log *zap.Logger) telemetry.Factory {
+	return telemetry.NewFactory(
+		func() component.Config { return &telemetryConfig{} },
+		telemetry.WithCreateLogger(func(_ context.Context, _ telemetry.LoggerSettings, cfg component.Config) (*zap.Logger, component.ShutdownFunc, error) {
+			if level := cfg.(*telemetryConfig).Logs.Level; level > log.Level() {
+				return log.WithOptions(zap.IncreaseLevel(level)), nil, nil
+			}
+			return log, nil, nil
+		}),
+	)
+}
+
+// newCollector returns a Collector that runs the configuration at uri, or defaults if
+// it is empty.
+func newCollector(version, uri string, defaults map[string]any, open gpuextension.Opener, log *zap.Logger) (*otelcol.Collector, error) {
+	if uri == "" {
+		uri = defaultsScheme + ":"
+	}
+	return otelcol.NewCollector(otelcol.CollectorSettings{
+		Factories: func() (otelcol.Factories, error) { return factories(open, log) },
+		BuildInfo: component.BuildInfo{Command: "gpumeter", Description: "gpumeter", Version: version},
+		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
+			URIs: []string{uri},
+			ProviderFactories: []confmap.ProviderFactory{
+				fileprovider.NewFactory(), envprovider.NewFactory(), defaultsProvider(defaults),
+			},
+			DefaultScheme: "env",
+		}},
+		SkipSettingGRPCLogger: true,
+	})
+}
+
+const defaultsScheme = "gpumeter"
+
+// defaultsProvider offers the configuration of an agent without a file.
+func defaultsProvider(conf map[string]any) confmap.ProviderFactory {
+	return confmap.NewProviderFactory(func(confmap.ProviderSettings) confmap.Provider { return builtin{conf} })
+}
+
+type builtin struct{ conf map[string]any }
+
+func (b builtin) Retrieve(context.Context, string, confmap.WatcherFunc) (*confmap.Retrieved, error) {
+	return confmap.NewRetrieved(b.conf)
+}
+func (builtin) Scheme() string                 { return defaultsScheme }
+func (builtin) Shutdown(context.Context) error { return nil }
+
+// componentNames returns what the distribution is made of, by kind.
+func componentNames() (map[string][]string, error) {
+	f, err := factories(nil, zap.NewNop())
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]string{
+		"extensions": names(f.Extensions),
+		"receivers":  names(f.Receivers),
+		"processors": names(f.Processors),
+		"exporters":  names(f.Exporters),
+	}, nil
+}
+
+// names returns the types in m, without the aliases of old configurations.
+func names[F component.Factory](m map[component.Type]F) []string {
+	var list []string
+	for t, f := range maps.All(m) {
+		if f.Type() == t {
+			list = append(list, t.String())
+		}
+	}
+	slices.Sort(list)
+	return list
+}

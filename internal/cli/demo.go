@@ -1,0 +1,71 @@
+//go:build linux
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/node"
+)
+
+// demoModel is what is simulated where there is no accelerator.
+const demoModel = "h200"
+
+func newDemo(version string) *cobra.Command {
+	a := &agent{version: version, interval: time.Second, slow: 5 * time.Second, pcie: true, logLevel: "warn"}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "See gpumeter work: this machine's devices, or simulated ones if it has none",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.demo(cmd.Context(), os.Stdout)
+		},
+	}
+	a.hardware.register(cmd)
+	cmd.Flags().StringVar(&a.listen, "listen", defaultListen, "address of the Prometheus page")
+	return cmd
+}
+
+func (a *agent) demo(ctx context.Context, w io.Writer) error {
+	if a.simulate == "" && a.library == "" && !local.HasDevices(ctx, a.local()) {
+		a.simulate = demoModel
+	}
+	if err := a.local().Validate(); err != nil {
+		return err
+	}
+	var welcome sync.Once
+	return a.run(ctx, func(t node.Tick) {
+		// The second tick is the first with profiling.
+		if t.Time.After(t.Started) {
+			welcome.Do(func() { a.welcome(w, t) })
+		}
+	})
+}
+
+// welcome shows the devices and where to look next.
+func (a *agent) welcome(w io.Writer, t node.Tick) {
+	fmt.Fprintln(w)
+	_ = printTable(w, t) // to a terminal
+	what := fmt.Sprintf("%d devices of this machine", len(t.Readings))
+	if t.Simulated {
+		what = fmt.Sprintf("a simulated node of %s GPUs, every series labelled gpumeter_simulated=\"true\"", a.simulate)
+	}
+	fmt.Fprintf(w, `
+gpumeter reads %s, once a second.
+
+  Metrics   http://%s/metrics
+  Try       curl -s http://%s/metrics | grep gpu_power_draw
+  Devices   gpumeter devices%s
+  For real  gpumeter agent
+
+Ctrl-C ends the demo.
+`, what, a.listen, a.listen, map[bool]string{true: " --simulate " + a.simulate}[t.Simulated])
+}

@@ -1,0 +1,151 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
+)
+
+// sink is an OTLP backend: what a page cannot tell, the time of each tick, it can.
+type sink struct {
+	*httptest.Server
+
+	mu    sync.Mutex
+	ticks []tick
+}
+
+// tick is one batch as the sink got it.
+type tick struct {
+	time    time.Time
+	arrived time.Time
+	up      map[int64]float64 // gpu.up, by index of the GPU
+	points  map[int64]int     // other points, by index of the GPU
+}
+
+func newSink(t *testing.T) *sink {
+	t.Helper()
+	s := &sink{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		now := time.Now()
+		req := pmetricotlp.NewExportRequest()
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = req.UnmarshalProto(body)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.ticks = append(s.ticks, newTick(req.Metrics(), now))
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func newTick(md pmetric.Metrics, now time.Time) tick {
+	t := tick{arrived: now, up: map[int64]float64{}, points: map[int64]int{}}
+	for _, rm := range md.ResourceMetrics().All() {
+		for _, sm := range rm.ScopeMetrics().All() {
+			for _, m := range sm.Metrics().All() {
+				for _, p := range points(m).All() {
+					t.time = p.Timestamp().AsTime()
+					index, ok := p.Attributes().Get("gpu.index")
+					switch {
+					case !ok:
+					case m.Name() == "gpu.up":
+						t.up[index.Int()] = p.DoubleValue()
+					default:
+						t.points[index.Int()]++
+					}
+				}
+			}
+		}
+	}
+	return t
+}
+
+func points(m pmetric.Metric) pmetric.NumberDataPointSlice {
+	if m.Type() == pmetric.MetricTypeSum {
+		return m.Sum().DataPoints()
+	}
+	return m.Gauge().DataPoints()
+}
+
+// all returns the ticks so far, in the order of their time.
+func (s *sink) all() []tick {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ticks := slices.Clone(s.ticks)
+	slices.SortFunc(ticks, func(a, b tick) int { return cmp.Compare(a.time.UnixNano(), b.time.UnixNano()) })
+	return ticks
+}
+
+// wait waits until n ticks since the given moment are as ok wants them, and returns
+// the time of the last.
+func (s *sink) wait(t *testing.T, what string, since time.Time, n int, ok func(tick) bool) (last time.Time) {
+	t.Helper()
+	eventually(t, func() error {
+		found := 0
+		for _, tick := range s.all() {
+			if tick.time.After(since) && ok(tick) {
+				found, last = found+1, tick.time
+			}
+			if found == n {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d ticks of %d with %s", found, n, what)
+	})
+	return last
+}
+
+// config returns a configuration that sends to s what the library shows, and serves it
+// as a page, too. receiver are more keys of the receiver.
+func (s *sink) config(library string, interval time.Duration, receiver string) string {
+	return fmt.Sprintf(`
+extensions:
+  gpu: {interval: %s, nvidia_library: %q, host_name: host}
+receivers:
+  gpu: {%s}
+exporters:
+  page: {endpoint: "localhost:0"}
+  otlp_http: {endpoint: %q, compression: none, sending_queue: {enabled: false}, retry_on_failure: {enabled: false}}
+service:
+  extensions: [gpu]
+  pipelines:
+    metrics: {receivers: [gpu], exporters: [page, otlp_http]}
+`, interval, library, receiver, s.URL)
+}
+
+// checkTicks checks that between the first and the last tick none is missing, and that
+// none lacks a GPU other than those excepted, up or not.
+func checkTicks(t *testing.T, ticks []tick, interval time.Duration, gpus int, except ...int64) {
+	t.Helper()
+	first, last := ticks[0].time, ticks[len(ticks)-1].time
+	if want := int(last.Sub(first).Round(interval)/interval) + 1; len(ticks) != want {
+		t.Errorf("%d ticks in %s, want %d", len(ticks), last.Sub(first), want)
+	}
+	for i, tick := range ticks {
+		if i > 0 && tick.time.Sub(ticks[i-1].time) > interval*3/2 {
+			t.Errorf("no tick for %s before %s", tick.time.Sub(ticks[i-1].time), tick.time.Format(time.TimeOnly))
+		}
+		for gpu := range int64(gpus) {
+			if !slices.Contains(except, gpu) && (tick.up[gpu] != 1 || tick.points[gpu] < 10) {
+				t.Errorf("GPU %d at tick %d (%s): up %v with %d points", gpu, i, tick.time.Format(time.TimeOnly), tick.up[gpu], tick.points[gpu])
+			}
+		}
+	}
+}

@@ -1,0 +1,120 @@
+//go:build linux
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/node"
+)
+
+// printTable prints one line a device, for people.
+func printTable(w io.Writer, t node.Tick) error {
+	if t.Simulated {
+		fmt.Fprintln(w, "SIMULATED devices: none of these numbers are real.")
+	}
+	if len(t.Readings) == 0 {
+		fmt.Fprintln(w, "No accelerator found. gpumeter doctor says what was looked for; gpumeter demo shows simulated ones.")
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "GPU\tMODEL\tUTIL\tSM\tTENSOR\tMEMORY\tPOWER\tTEMP\tSTATE\tUUID")
+	for i := range t.Readings {
+		fmt.Fprintln(tw, strings.Join(tableRow(&t.Readings[i]), "\t"))
+	}
+	return tw.Flush()
+}
+
+func tableRow(r *node.Reading) []string {
+	gpu, model := fmt.Sprint(r.ID.Index), r.ID.Model
+	if r.ID.Parent != "" {
+		gpu, model = "", "  "+r.ID.Profile
+	}
+	var tensor device.Value
+	for _, p := range r.Profile.Pipes {
+		if p.Name == "tensor" {
+			tensor = p.Active
+		}
+	}
+	return []string{
+		gpu, model, percentage(r.Utilization.Compute), percentage(r.Profile.SMActive), percentage(tensor),
+		memory(r.Memory), power(r.Power), temperature(r.Temperatures), state(r), r.ID.UUID,
+	}
+}
+
+// none is how an absent value is shown: it is not zero.
+const none = "-"
+
+func percentage(v device.Value) string {
+	if x, ok := v.Get(); ok {
+		return fmt.Sprintf("%.0f%%", x*100)
+	}
+	return none
+}
+
+func memory(m device.Memory) string {
+	const gib = 1 << 30
+	total, ok := m.Total.Get()
+	if !ok {
+		return none
+	}
+	used, ok := m.Used.Get()
+	if !ok {
+		return fmt.Sprintf("%s/%.0f GiB", none, total/gib)
+	}
+	return fmt.Sprintf("%.1f/%.0f GiB", used/gib, total/gib)
+}
+
+func power(list []device.Power) string {
+	if len(list) == 0 {
+		return none
+	}
+	draw, ok := list[0].Draw().Get()
+	if !ok {
+		return none
+	}
+	if limit, ok := list[0].Enforced().Get(); ok {
+		return fmt.Sprintf("%.0f/%.0f W", draw, limit)
+	}
+	return fmt.Sprintf("%.0f W", draw)
+}
+
+func temperature(list []device.Temperature) string {
+	if len(list) == 0 {
+		return none
+	}
+	if v, ok := list[0].Value.Get(); ok {
+		return fmt.Sprintf("%.0f C", v)
+	}
+	return none
+}
+
+// recoveryActions are the words for NVML's field 230.
+var recoveryActions = []string{"", "GPU reset", "node reboot", "drain P2P", "drain and reset", "IMEX recovery", "bus reset", "system reboot"}
+
+// state says in a few words what deserves attention.
+func state(r *node.Reading) string {
+	if !r.Up {
+		return "DOWN: " + r.Problem
+	}
+	var words []string
+	if a, _ := r.RecoveryAction.Get(); a > 0 && int(a) < len(recoveryActions) {
+		words = append(words, "needs "+recoveryActions[int(a)])
+	}
+	if on, _ := r.Modes.MIG.Get(); on == 1 {
+		words = append(words, "MIG")
+	}
+	for _, t := range r.Throttles {
+		if t.Active && t.Buckets != 0 {
+			words = append(words, "throttled: "+t.Cause)
+		}
+	}
+	if len(words) == 0 {
+		return "ok"
+	}
+	return strings.Join(words, ", ")
+}

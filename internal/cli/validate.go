@@ -1,0 +1,39 @@
+//go:build linux
+
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+)
+
+func newValidate(version string) *cobra.Command {
+	var config string
+	cmd := &cobra.Command{
+		Use:   "validate",
+		Short: "Check a configuration file without running it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := validate(cmd.Context(), version, config); err != nil {
+				return err
+			}
+			fmt.Println(config + " is valid.")
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&config, "config", "c", "", "Collector configuration `FILE`")
+	_ = cmd.MarkFlagRequired("config")
+	return cmd
+}
+
+// validate resolves and checks the file and builds its pipelines, without starting them.
+func validate(ctx context.Context, version, config string) error {
+	col, err := newCollector(version, "file:"+config, nil, nil, zap.NewNop())
+	if err != nil {
+		return err
+	}
+	return col.DryRun(ctx)
+}

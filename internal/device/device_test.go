@@ -1,0 +1,77 @@
+package device
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+func TestValue(t *testing.T) {
+	var absent Value
+	if _, ok := absent.Get(); ok || absent == Of(0) || !absent.IsZero() || Of(0).IsZero() {
+		t.Error("absent is not 0, and 0 is not absent")
+	}
+	if absent.Scale(2).OK() || absent.Div(2).OK() || absent.Ratio(Of(1)).OK() || Of(1).Ratio(absent).OK() || Of(1).Ratio(Of(0)).OK() {
+		t.Error("arithmetic makes a value out of nothing")
+	}
+	if Of(14.25).Div(100) != Of(0.1425) || Of(3).Scale(2) != Of(6) || Of(1).Ratio(Of(4)) != Of(0.25) {
+		t.Error("arithmetic is wrong")
+	}
+	if absent.Or(Of(2)) != Of(2) || Of(1).Or(Of(2)) != Of(1) || Flag(true) != Of(1) || Flag(false) != Of(0) {
+		t.Error("choices are wrong")
+	}
+}
+
+func TestJSON(t *testing.T) {
+	s := Sample{ID: ID{Vendor: "v", UUID: "u", Model: "m"}, Energy: Of(0), Utilization: Engines{Compute: Of(1)}}
+	got, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What was not read is not there; what was read as 0 is.
+	const want = `{"id":{"vendor":"v","uuid":"u","index":0,"model":"m"},"utilization":{"compute":1},"energy_joules":0}`
+	if string(got) != want {
+		t.Errorf("JSON is\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestThrottled(t *testing.T) {
+	var s Sample
+	if s.Throttled(BucketHW).OK() {
+		t.Error("a device that does not say is reported as not throttled")
+	}
+	s.Throttles = []Throttle{{Cause: "idle", Active: true}, {Cause: "power", Buckets: BucketPower | BucketSW, Active: true}, {Cause: "heat", Buckets: BucketThermal}}
+	if s.Throttled(BucketPower) != Of(1) || s.Throttled(BucketSW) != Of(1) || s.Throttled(BucketThermal) != Of(0) || s.Throttled(BucketHW) != Of(0) {
+		t.Error("wrong buckets")
+	}
+}
+
+func TestCountersReset(t *testing.T) {
+	f := func(before, now Sample, want bool) {
+		t.Helper()
+		if got := now.CountersReset(&before); got != want {
+			t.Errorf("reset = %v, want %v", got, want)
+		}
+	}
+	links := func(typ string, tx float64) Sample {
+		return Sample{Interconnects: []Interconnect{{Type: typ, TX: Of(tx)}}}
+	}
+	times := func(cause string, s float64) Sample {
+		return Sample{ThrottleTimes: []ThrottleTime{{Cause: cause, Seconds: Of(s)}}}
+	}
+	f(Sample{}, Sample{Energy: Of(1)}, false)
+	f(Sample{Energy: Of(1)}, Sample{}, false) // not read this time
+	f(Sample{Energy: Of(1)}, Sample{Energy: Of(1)}, false)
+	f(Sample{Energy: Of(2)}, Sample{Energy: Of(1)}, true)
+	f(Sample{PCIe: PCIe{Replays: Of(2)}}, Sample{PCIe: PCIe{Replays: Of(1)}}, true)
+	f(Sample{Heartbeat: Of(2)}, Sample{Heartbeat: Of(1)}, true)
+	f(links("nvlink", 2), links("nvlink", 1), true)
+	f(links("pcie", 2), links("nvlink", 1), false)
+	f(times("power", 2), times("power", 1), true)
+	f(times("power", 2), times("thermal", 1), false)
+}
+
+func TestPhysical(t *testing.T) {
+	if (ID{UUID: "a"}).Physical() != "a" || (ID{UUID: "p", Parent: "a"}).Physical() != "a" {
+		t.Error("wrong physical device")
+	}
+}

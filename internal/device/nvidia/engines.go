@@ -1,0 +1,104 @@
+//go:build linux
+
+package nvidia
+
+import (
+	"time"
+	"unsafe"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+const percent = 100
+
+func (g *gpu) readUtilization() {
+	var rates utilization
+	e := device.Engines{
+		Encoder: g.engine("nvmlDeviceGetEncoderUtilization"),
+		Decoder: g.engine("nvmlDeviceGetDecoderUtilization"),
+		JPEG:    g.engine("nvmlDeviceGetJpgUtilization"),
+		OFA:     g.engine("nvmlDeviceGetOfaUtilization"),
+	}
+	if g.do("nvmlDeviceGetUtilizationRates", 0, g.handle, uintptr(unsafe.Pointer(&rates))) {
+		e.Compute = device.Of(float64(rates.gpu) / percent)
+		e.Memory = device.Of(float64(rates.memory) / percent)
+	}
+	g.sample.Utilization = e
+}
+
+// engine calls sym(device, &percent, &samplingPeriod).
+func (g *gpu) engine(sym string) device.Value {
+	var busy, periodUs uint32
+	if !g.do(sym, 0, g.handle, uintptr(unsafe.Pointer(&busy)), uintptr(unsafe.Pointer(&periodUs))) {
+		return device.Value{}
+	}
+	return device.Of(float64(busy) / percent)
+}
+
+// The driver's sample buffers, by NVML's nvmlSamplingType_t.
+const (
+	samplesGPU    = 1
+	samplesMemory = 2
+	samplesEnc    = 3
+	samplesDec    = 4
+	samplesJPEG   = 8
+	samplesOFA    = 9
+)
+
+func (g *gpu) readPeaks() {
+	g.sample.UtilizationPeak = device.Engines{
+		Compute: g.peak(samplesGPU),
+		Memory:  g.peak(samplesMemory),
+		Encoder: g.peak(samplesEnc),
+		Decoder: g.peak(samplesDec),
+		JPEG:    g.peak(samplesJPEG),
+		OFA:     g.peak(samplesOFA),
+	}
+}
+
+// maxSamples bounds the buffer the driver may ask for; it keeps about 120.
+const maxSamples = 4096
+
+// peak returns the highest of the driver's own samples of the last minute. They are
+// taken several times a second, so a burst between two ticks still shows.
+func (g *gpu) peak(kind uint32) device.Value {
+	const sym = "nvmlDeviceGetSamples"
+	since := uint64(g.r.opts.Now().Add(-time.Minute).UnixMicro())
+	var valueType, count uint32
+	if !g.do(sym, uint64(kind), g.handle, uintptr(kind), uintptr(since),
+		uintptr(unsafe.Pointer(&valueType)), uintptr(unsafe.Pointer(&count)), 0) || count == 0 || count > maxSamples {
+		return device.Value{}
+	}
+	rows := make([]sampleValue, count)
+	if !g.do(sym, uint64(kind), g.handle, uintptr(kind), uintptr(since),
+		uintptr(unsafe.Pointer(&valueType)), uintptr(unsafe.Pointer(&count)), uintptr(unsafe.Pointer(&rows[0]))) {
+		return device.Value{}
+	}
+	var top device.Value
+	for _, row := range rows[:min(int(count), len(rows))] {
+		v := decode(valueType, row.value)
+		now, ok := v.Get()
+		if most, _ := top.Get(); ok && row.timestamp > since && (!top.OK() || now > most) { // rows past the last are zero
+			top = v
+		}
+	}
+	return top.Div(percent)
+}
+
+var clocks = [4]string{"graphics", "sm", "memory", "video"} // by NVML's nvmlClockType_t
+
+func (g *gpu) readClocks() {
+	const mega = 1e6
+	list := make([]device.Clock, 0, len(clocks))
+	for i, name := range clocks {
+		if f := g.u32of("nvmlDeviceGetClockInfo", uint32(i)); f.OK() || g.clockLimits[i].OK() {
+			list = append(list, device.Clock{Type: name, Frequency: f.Scale(mega), Limit: g.clockLimits[i].Scale(mega)})
+		}
+	}
+	g.sample.Clocks = list
+	g.sample.PerformanceState = device.Value{}
+	const unknown = 32
+	if p := g.u32("nvmlDeviceGetPerformanceState"); p != device.Of(unknown) {
+		g.sample.PerformanceState = p
+	}
+}

@@ -1,0 +1,206 @@
+//go:build linux
+
+package nvidia
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+)
+
+// One failing call costs its own value and is reported; the rest of the Sample stands.
+func TestPartialFailure(t *testing.T) {
+	h := nvmltest.New(t, "gpu 0 ret nvmlDeviceGetMemoryInfo_v2 999\ngpu 0 ret nvmlDeviceGetPerformanceState 4")
+	s, err := devices(t, openFake(t, h, newClock()))[0].Read(t.Context(), device.Slow)
+	if err == nil || !strings.Contains(err.Error(), "nvmlDeviceGetMemoryInfo_v2") || !strings.Contains(err.Error(), "no permission") {
+		t.Errorf("err = %v, want both calls", err)
+	}
+	if s.Memory.Used.OK() || !s.Energy.OK() || !s.Utilization.Compute.OK() {
+		t.Errorf("memory %v, energy %v, utilization %v", s.Memory.Used, s.Energy, s.Utilization.Compute)
+	}
+}
+
+// A driver from before a feature lacks that feature, and nothing else.
+func TestOldDriver(t *testing.T) {
+	h := nvmltest.Without(t, "process 0 4242 compute 1024 74", "nvmlGpm*", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetProcessUtilization",
+		"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSamples", "nvmlDeviceGetMarginTemperature", "nvmlInitWithFlags")
+	c := newClock()
+	s := readTwice(t, devices(t, openFake(t, h, c))[0], c)
+	if diff := cmp.Diff(device.Profile{}, s.Profile); diff != "" {
+		t.Errorf("profiling without GPM: %s", diff)
+	}
+	// The old call counts reserved memory as used: that is another quantity.
+	want := device.Memory{Total: device.Of(150754820096), Free: device.Of(148915748864), BAR1Used: s.Memory.BAR1Used, BAR1Total: s.Memory.BAR1Total}
+	if diff := cmp.Diff(want, s.Memory); diff != "" {
+		t.Errorf("memory (-want +got):\n%s", diff)
+	}
+	if s.Processes[0].Utilization.OK() || s.Processes[0].MemoryUsed != device.Of(1024) {
+		t.Errorf("process: %+v", s.Processes[0])
+	}
+	if s.Throttled(device.BucketPower) != device.Of(1) {
+		t.Error("throttling by the function's old name")
+	}
+	if s.UtilizationPeak.Compute.OK() || !s.Utilization.Compute.OK() || !s.Energy.OK() {
+		t.Errorf("peak %v, utilization %v, energy %v", s.UtilizationPeak.Compute, s.Utilization.Compute, s.Energy)
+	}
+	if limits := s.Temperatures[0].Limits; len(limits) != 3 || limits[1].Margin != device.Of(89-63) {
+		t.Errorf("margins from thresholds: %+v", limits)
+	}
+}
+
+// A lost GPU costs only itself, and comes back with the driver as a working Device.
+func TestLostAndReturned(t *testing.T) {
+	h := nvmltest.New(t, "gpus 3")
+	c := newClock()
+	r := openFake(t, h, c)
+	list := devices(t, r)
+	h.Script(t, "gpus 3\ngpu 1 lost")
+	if _, err := list[1].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
+		t.Fatalf("a lost GPU answers %v", err)
+	}
+	for _, i := range []int{0, 2} {
+		if s, err := list[i].Read(t.Context(), device.Fast); err != nil || !s.Utilization.Compute.OK() {
+			t.Errorf("GPU %d beside a lost one: %v", i, err)
+		}
+	}
+	found, err := r.Devices(t.Context())
+	if len(found) != 2 || !errors.Is(err, device.ErrLost) {
+		t.Fatalf("while lost: %d devices, err %v", len(found), err)
+	}
+	// The library was re-initialised meanwhile; the others did not notice.
+	for _, i := range []int{0, 2} {
+		if s, err := list[i].Read(t.Context(), device.Fast); err != nil || !s.Energy.OK() {
+			t.Errorf("GPU %d after the re-initialisation: energy %v, err %v", i, s.Energy, err)
+		}
+	}
+	h.Script(t, "gpus 3\ngeneration 1")
+	if _, err := list[0].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
+		t.Fatalf("a handle from before the driver was reloaded answers %v", err)
+	}
+	found = devices(t, r)
+	if len(found) != 3 {
+		t.Fatalf("%d devices after the driver was reloaded", len(found))
+	}
+	for i, d := range found {
+		if s, err := d.Read(t.Context(), device.Fast); err != nil || !s.Energy.OK() {
+			t.Errorf("GPU %d after the reload: energy %v, err %v", i, s.Energy, err)
+		}
+	}
+}
+
+// A call that hangs must not make others wait, for a discovery or a close either.
+func TestHangBlocksNobody(t *testing.T) {
+	h := nvmltest.New(t, "gpus 2")
+	r := openFake(t, h, newClock())
+	list := devices(t, r)
+	h.Append(t, "gpu 0 hang nvmlDeviceGetTemperature")
+	done := make(chan error, 1)
+	go func() {
+		_, err := list[0].Read(t.Context(), device.Fast)
+		done <- err
+	}()
+	for deadline := time.Now().Add(10 * time.Second); list[0].(device.Busy).Busy() != "nvmlDeviceGetTemperature"; {
+		if time.Now().After(deadline) {
+			t.Fatalf("busy with %q", list[0].(device.Busy).Busy())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	r.stale.Store(true) // a discovery now wants to re-initialise
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := r.Devices(t.Context())
+		waiting <- err
+	}()
+	for range 20 {
+		if _, err := list[1].Read(t.Context(), device.Fast); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Script(t, "gpus 2")
+	if err := <-done; err != nil {
+		t.Errorf("the call that hung returned %v", err)
+	}
+	if err := <-waiting; err != nil {
+		t.Errorf("the discovery that waited returned %v", err)
+	}
+}
+
+// A GPU that hangs while it is looked for must not stop the others from being read.
+func TestDiscoveryHangBlocksNobody(t *testing.T) {
+	h := nvmltest.New(t, "gpus 2")
+	r := openFake(t, h, newClock())
+	list := devices(t, r)
+	h.Append(t, "gpu 1 hang nvmlDeviceGetUUID")
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Devices(t.Context())
+		done <- err
+	}()
+	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
+		if _, err := list[0].Read(t.Context(), device.Slow); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("the discovery did not hang: %v", err)
+	default:
+	}
+	h.Script(t, "gpus 2")
+	if err := <-done; err != nil {
+		t.Errorf("the discovery that hung returned %v", err)
+	}
+}
+
+func TestCloseReleasesDeviceFiles(t *testing.T) {
+	h := nvmltest.New(t, "gpus 2")
+	c := newClock()
+	r, err := Open(t.Context(), Options{Library: h.Library, Now: c.now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	readTwice(t, devices(t, r)[0], c)
+	if open := h.OpenFiles(t, os.Getpid()); len(open) != 3 {
+		t.Errorf("open while reading: %v", open)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if open := h.OpenFiles(t, os.Getpid()); len(open) != 0 {
+		t.Errorf("still open: %v", open)
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	f := func(script string, want error, text string) {
+		t.Helper()
+		h := nvmltest.New(t, script)
+		_, err := Open(t.Context(), Options{Library: h.Library})
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), text) {
+			t.Errorf("init %q: err = %v", script, err)
+		}
+	}
+	f("init 9", device.ErrAbsent, "driver is not loaded")
+	f("init 18", errLibVersionMismatch, "without a reboot")
+	f("init 4", errNoPermission, "no permission")
+
+	if _, err := Open(t.Context(), Options{Root: t.TempDir()}); !errors.Is(err, device.ErrAbsent) {
+		t.Errorf("a machine without the library: %v", err)
+	}
+	// A library that is found and broken is a fault, not an absence.
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, soname), []byte("not a library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), Options{Root: t.TempDir(), LibraryDirs: []string{dir}}); err == nil || errors.Is(err, device.ErrAbsent) {
+		t.Errorf("a broken library: %v", err)
+	}
+}

@@ -1,0 +1,183 @@
+//go:build linux
+
+package nvidia
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// gpu is one GPU or one MIG instance. It outlives the library's session: binding ties
+// it to the handles of the current one.
+type gpu struct {
+	caller
+	r  *Reader
+	id device.ID
+	binding
+	fresh bool // bound since the last Read, so static values are due whatever the tier
+
+	sample device.Sample // each tier overwrites its own part
+	gpm    gpm
+
+	pcie, nvlink, c2c device.Interconnect
+	edgeLimits        []device.TemperatureCap
+	memoryLimits      []device.TemperatureCap
+	powerLimits       []device.PowerLimit
+	clockLimits       [4]device.Value
+	smUtil            map[uint32]device.Value // by pid; nil: the driver does not say
+	smSeen            uint64                  // µs timestamp of the newest process sample seen
+	pcieAsked         time.Time
+	links             int
+	arch              uint32
+}
+
+// binding is what the current session of the library knows of a GPU.
+type binding struct {
+	parent uintptr // of the GPU a MIG instance is cut from; 0: this is a GPU
+	gi     uint32  // GPU instance id of a MIG instance
+	mig    bool    // this is a GPU in MIG mode
+}
+
+// bind ties g to what a discovery saw. Whatever was learned before is forgotten if it
+// differs: a changed MIG mode or a reloaded driver changes what is supported.
+func (g *gpu) bind(s sighting) {
+	if g.id == s.id && g.handle == s.handle && g.binding == s.binding {
+		return
+	}
+	g.unbind()
+	g.id, g.binding = s.id, s.binding
+	g.lib, g.handle, g.never = g.r.lib, s.handle, nil
+	g.sample, g.fresh = device.Sample{}, true
+}
+
+// unbind frees what the session holds for g. Reads fail until the next bind.
+func (g *gpu) unbind() {
+	g.gpm.release(g.r.lib)
+	g.handle = 0
+}
+
+// ID implements device.Device.
+func (g *gpu) ID() device.ID { return g.id }
+
+// Read implements device.Device.
+func (g *gpu) Read(ctx context.Context, tier device.Tier) (device.Sample, error) {
+	g.r.mu.RLock()
+	defer g.r.mu.RUnlock()
+	if g.handle == 0 {
+		return device.Sample{ID: g.id}, fmt.Errorf("the driver no longer shows it: %w", device.ErrLost)
+	}
+	if g.fresh {
+		tier = device.Static
+	}
+	g.begin()
+	for _, step := range g.steps(tier) {
+		if err := ctx.Err(); err != nil {
+			return device.Sample{ID: g.id}, fmt.Errorf("cannot finish reading: %w", err)
+		}
+		step()
+	}
+	if g.fatal != nil {
+		g.r.stale.Store(true)
+		return device.Sample{ID: g.id}, g.fatal
+	}
+	g.fresh = false
+	s := g.sample
+	s.ID = g.id
+	return s, g.end()
+}
+
+// steps returns what a Read of the tier does, cheapest first so that a driver that
+// hangs in a rare call has answered the common ones.
+func (g *gpu) steps(tier device.Tier) []func() {
+	if g.parent != 0 {
+		return []func(){g.readMemory, g.readProcesses, g.readProfile}
+	}
+	var steps []func()
+	if tier >= device.Static {
+		steps = append(steps, g.readInfo, g.readStaticLimits)
+	}
+	steps = append(steps, g.readUtilization, g.readMemory, g.readClocks, g.readThrottle)
+	if tier >= device.Slow {
+		steps = append(steps, g.readModes, g.readLimits, g.readThermalMargins, g.readFans, g.readEnergy,
+			g.readThrottleTimes, g.readPCIe, g.readNVLink, g.readC2C, g.readECC, g.readRepairs, g.readFabric,
+			g.readBAR1, g.readPeaks, g.readProcessUtilization)
+	}
+	// After the slow part: they combine their own values with slow ones.
+	return append(steps, g.readTemperature, g.readPower, g.readProcesses, g.readProfile, g.joinInterconnects)
+}
+
+func (g *gpu) readInfo() {
+	info := device.Info{
+		Driver:   g.r.driver,
+		VBIOS:    g.text("nvmlDeviceGetVbiosVersion"),
+		Firmware: g.text("nvmlDeviceGetGspFirmwareVersion"),
+		NUMA:     g.numaNode(),
+	}
+	if a, ok := g.u32("nvmlDeviceGetArchitecture").Get(); ok {
+		g.arch = uint32(a)
+		info.Architecture = architectures[g.arch]
+	}
+	g.sample.Info = info
+	n, _ := g.fieldOf(91, 0).Get()
+	g.links = min(int(n), maxLinks)
+}
+
+// numaNode asks the driver, then the PCI device. The kernel says -1 where there is none.
+func (g *gpu) numaNode() string {
+	if n, ok := g.u32("nvmlDeviceGetNumaNodeId").Get(); ok {
+		return fmt.Sprint(int(n))
+	}
+	b, err := os.ReadFile(filepath.Join(g.r.opts.Root, "sys/bus/pci/devices", g.id.PCI, "numa_node"))
+	if s := strings.TrimSpace(string(b)); err == nil && s != "-1" {
+		return s
+	}
+	return ""
+}
+
+func (g *gpu) readModes() {
+	m := &g.sample.Modes
+	var current, pending uint32
+	m.ECC = device.Value{}
+	if g.do("nvmlDeviceGetEccMode", 0, g.handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) {
+		m.ECC = device.Of(float64(current))
+	}
+	m.MIG = device.Value{}
+	if g.do("nvmlDeviceGetMigMode", 0, g.handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) {
+		m.MIG = device.Of(float64(current))
+	}
+	m.Persistence = g.u32("nvmlDeviceGetPersistenceMode")
+	m.Compute = g.u32("nvmlDeviceGetComputeMode")
+}
+
+func (g *gpu) readMemory() {
+	v2 := memoryV2{version: version(unsafe.Sizeof(memoryV2{}), 2)}
+	m := &g.sample.Memory
+	if g.do("nvmlDeviceGetMemoryInfo_v2", 0, g.handle, uintptr(unsafe.Pointer(&v2))) {
+		m.Total, m.Reserved = device.Of(float64(v2.total)), device.Of(float64(v2.reserved))
+		m.Free, m.Used = device.Of(float64(v2.free)), device.Of(float64(v2.used))
+		return
+	}
+	m.Total, m.Reserved, m.Free, m.Used = device.Value{}, device.Value{}, device.Value{}, device.Value{}
+	// The first version counts what the driver reserves as used, so that its used is
+	// another quantity: it is left out rather than mixed in.
+	var v1 memoryV1
+	if g.do("nvmlDeviceGetMemoryInfo", 0, g.handle, uintptr(unsafe.Pointer(&v1))) {
+		m.Total, m.Free = device.Of(float64(v1.total)), device.Of(float64(v1.free))
+	}
+}
+
+func (g *gpu) readBAR1() {
+	var b bar1
+	m := &g.sample.Memory
+	m.BAR1Used, m.BAR1Total = device.Value{}, device.Value{}
+	if g.do("nvmlDeviceGetBAR1MemoryInfo", 0, g.handle, uintptr(unsafe.Pointer(&b))) {
+		m.BAR1Used, m.BAR1Total = device.Of(float64(b.used)), device.Of(float64(b.total))
+	}
+}

@@ -1,0 +1,176 @@
+//go:build linux
+
+package nvidia
+
+import (
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+const milli = 1000
+
+// Field ids of power and temperature.
+const (
+	fiMemoryTemp   = 82
+	fiPowerAverage = 185
+	fiPowerInstant = 186
+	fiShutdownTLim = 193
+	fiSlowdownTLim = 194
+	fiGPUMaxTLim   = 196
+)
+
+// powerScopes are the scope ids of the power fields. Only boards with a host CPU or a
+// separate memory meter answer for more than the first.
+var powerScopes = [3]string{"gpu", "module", "memory"}
+
+// readStaticLimits reads what the board was built for.
+func (g *gpu) readStaticLimits() {
+	for i := range g.clockLimits {
+		g.clockLimits[i] = g.u32of("nvmlDeviceGetMaxClockInfo", uint32(i))
+	}
+	g.sample.PCIe.GenerationMax = g.u32("nvmlDeviceGetMaxPcieLinkGeneration")
+	g.sample.PCIe.WidthMax = g.u32("nvmlDeviceGetMaxPcieLinkWidth")
+}
+
+// readLimits reads the power limits, which an administrator may change.
+func (g *gpu) readLimits() {
+	var least, most uint32
+	list := []device.PowerLimit{
+		{Type: device.LimitEnforced, Watts: g.u32("nvmlDeviceGetEnforcedPowerLimit").Div(milli)},
+		{Type: "requested", Watts: g.u32("nvmlDeviceGetPowerManagementLimit").Div(milli)},
+		{Type: "default", Watts: g.u32("nvmlDeviceGetPowerManagementDefaultLimit").Div(milli)},
+	}
+	if g.do("nvmlDeviceGetPowerManagementLimitConstraints", 0, g.handle, uintptr(unsafe.Pointer(&least)), uintptr(unsafe.Pointer(&most))) {
+		list = append(list,
+			device.PowerLimit{Type: "min", Watts: device.Of(float64(least) / milli)},
+			device.PowerLimit{Type: "max", Watts: device.Of(float64(most) / milli)})
+	}
+	g.powerLimits = list
+}
+
+func (g *gpu) readPower() {
+	ask := make([]field, 0, 2*len(powerScopes))
+	for scope := range uint32(len(powerScopes)) {
+		ask = append(ask, field{fiPowerInstant, scope}, field{fiPowerAverage, scope})
+	}
+	got := g.fields(ask...)
+	var list []device.Power
+	for i, name := range powerScopes {
+		p := device.Power{
+			Scope:   name,
+			Instant: got[field{fiPowerInstant, uint32(i)}].Div(milli),
+			Average: got[field{fiPowerAverage, uint32(i)}].Div(milli),
+		}
+		if i == 0 {
+			if !p.Draw().OK() {
+				g.oldPower(&p)
+			}
+			p.Limits = g.powerLimits
+		}
+		if p.Draw().OK() || len(p.Limits) > 0 {
+			list = append(list, p)
+		}
+	}
+	g.sample.Power = list
+}
+
+// oldPower asks the way drivers before the fields do: the answer is the power now up
+// to the GA100, and the average of a second from the other Amperes on.
+func (g *gpu) oldPower(p *device.Power) {
+	const ampere = 7
+	w := g.u32("nvmlDeviceGetPowerUsage").Div(milli)
+	ga100 := strings.Contains(g.id.Model, "A100") || strings.Contains(g.id.Model, "A30") || strings.Contains(g.id.Model, "A800")
+	if g.arch < ampere || ga100 {
+		p.Instant = w
+	} else {
+		p.Average = w
+	}
+}
+
+func (g *gpu) readEnergy() {
+	g.sample.Energy = device.Value{}
+	if mJ, ok := g.u64("nvmlDeviceGetTotalEnergyConsumption"); ok {
+		g.sample.Energy = device.Of(float64(mJ) / milli)
+	}
+}
+
+func (g *gpu) readTemperature() {
+	edge := g.u32of("nvmlDeviceGetTemperature", 0)
+	list := []device.Temperature{{Sensor: "edge", Value: edge, Limits: withMargins(g.edgeLimits, edge)}}
+	// Boards without a memory sensor may answer 0.
+	memory := g.fieldOf(fiMemoryTemp, 0)
+	if v, _ := memory.Get(); v == 0 {
+		memory = device.Value{}
+	}
+	if memory.OK() || len(g.memoryLimits) > 0 {
+		list = append(list, device.Temperature{Sensor: "memory", Value: memory, Limits: withMargins(g.memoryLimits, memory)})
+	}
+	g.sample.Temperatures = list
+}
+
+// withMargins returns limits with the margins that the driver leaves to arithmetic.
+func withMargins(limits []device.TemperatureCap, now device.Value) []device.TemperatureCap {
+	list := slices.Clone(limits)
+	for i, c := range list {
+		limit, ok1 := c.Limit.Get()
+		t, ok2 := now.Get()
+		if !c.Margin.OK() && ok1 && ok2 {
+			list[i].Margin = device.Of(limit - t)
+		}
+	}
+	return list
+}
+
+// readThermalMargins reads how hot the GPU may get: temperatures, which NVIDIA no longer
+// promises from Ada on, and from then on the degrees left until the end of its operating
+// range. The other events have an offset to that point: shutdown at -8 is 8 degrees on.
+func (g *gpu) readThermalMargins() {
+	events := []struct {
+		name      string
+		threshold uint32 // NVML's nvmlTemperatureThresholds_t
+		offset    uint32 // field id
+	}{{"operating", 3, fiGPUMaxTLim}, {"slowdown", 1, fiSlowdownTLim}, {"shutdown", 0, fiShutdownTLim}}
+
+	const symThreshold = "nvmlDeviceGetTemperatureThreshold"
+	m := margin{version: version(unsafe.Sizeof(margin{}), 1)}
+	var offsets map[field]device.Value
+	if g.do("nvmlDeviceGetMarginTemperature", 0, g.handle, uintptr(unsafe.Pointer(&m))) {
+		offsets = g.fields(field{fiShutdownTLim, 0}, field{fiSlowdownTLim, 0}, field{fiGPUMaxTLim, 0})
+	}
+	g.edgeLimits = nil
+	for _, e := range events {
+		c := device.TemperatureCap{Event: e.name, Limit: g.u32of(symThreshold, e.threshold)}
+		if off, ok := offsets[field{e.offset, 0}].Get(); ok {
+			c.Margin = device.Of(float64(m.celsius) - off)
+		}
+		if c.Limit.OK() || c.Margin.OK() {
+			g.edgeLimits = append(g.edgeLimits, c)
+		}
+	}
+	g.memoryLimits = nil
+	const memoryMax = 2
+	if v := g.u32of(symThreshold, memoryMax); v.OK() {
+		g.memoryLimits = []device.TemperatureCap{{Event: "operating", Limit: v}}
+	}
+}
+
+// maxFans is more than any board has.
+const maxFans = 16
+
+func (g *gpu) readFans() {
+	n, _ := g.u32("nvmlDeviceGetNumFans").Get()
+	g.sample.Fans = nil
+	for i := range min(uint32(n), maxFans) {
+		rpm := fanSpeedRPM{version: version(unsafe.Sizeof(fanSpeedRPM{}), 1), fan: i}
+		f := device.Fan{Index: int(i), Speed: g.u32of("nvmlDeviceGetFanSpeed_v2", i).Div(percent)}
+		if g.do("nvmlDeviceGetFanSpeedRPM", uint64(i), g.handle, uintptr(unsafe.Pointer(&rpm))) {
+			f.RPM = device.Of(float64(rpm.rpm))
+		}
+		if f.Speed.OK() || f.RPM.OK() {
+			g.sample.Fans = append(g.sample.Fans, f)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+//go:build linux
+
+package nvidia
+
+import (
+	"cmp"
+	"slices"
+	"unsafe"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// processLists are the driver's lists and what is on them. A process that draws and
+// computes is on two: it is reported once, by the first.
+var processLists = []struct{ sym, kind string }{
+	{"nvmlDeviceGetComputeRunningProcesses_v3", "compute"},
+	{"nvmlDeviceGetMPSComputeRunningProcesses_v3", "mps"},
+	{"nvmlDeviceGetGraphicsRunningProcesses_v3", "graphics"},
+}
+
+// maxProcesses bounds the buffers the driver may ask for.
+const maxProcesses = 4096
+
+func (g *gpu) readProcesses() {
+	g.sample.Processes = nil
+	if g.mig {
+		return // each instance reports its own
+	}
+	seen := map[uint32]bool{}
+	var list []device.Process
+	for _, l := range processLists {
+		for _, row := range g.processList(l.sym) {
+			if seen[row.pid] {
+				continue
+			}
+			seen[row.pid] = true
+			p := device.Process{PID: row.pid, Type: l.kind}
+			if row.usedGPUMemory != naMemory {
+				p.MemoryUsed = device.Of(float64(row.usedGPUMemory))
+			}
+			if g.smUtil != nil {
+				// The driver lists only processes that ran: the others were idle.
+				p.Utilization = g.smUtil[row.pid].Or(device.Of(0))
+			}
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b device.Process) int { return cmp.Compare(a.PID, b.PID) })
+	g.sample.Processes = list
+}
+
+// processList asks with room for a few more than the driver counted: processes come
+// and go between the two calls.
+func (g *gpu) processList(sym string) []processInfo {
+	var count uint32
+	r := g.try(sym, 0, g.handle, uintptr(unsafe.Pointer(&count)), 0)
+	if r != errInsufficientSize || count == 0 {
+		return nil // success means that there is none
+	}
+	count = min(count+8, maxProcesses)
+	rows := make([]processInfo, count)
+	if !g.do(sym, 0, g.handle, uintptr(unsafe.Pointer(&count)), uintptr(unsafe.Pointer(&rows[0]))) {
+		return nil
+	}
+	return rows[:min(int(count), len(rows))]
+}
+
+// readProcessUtilization reads how much of the time each process had kernels running,
+// as of its newest sample.
+func (g *gpu) readProcessUtilization() {
+	const sym = "nvmlDeviceGetProcessUtilization"
+	g.smUtil = nil
+	var count uint32
+	switch g.try(sym, 0, g.handle, 0, uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
+	case errInsufficientSize:
+	case success, errNotFound:
+		g.smUtil = map[uint32]device.Value{} // nothing ran
+		return
+	default:
+		return
+	}
+	count = min(count, maxProcesses)
+	if count == 0 {
+		return
+	}
+	rows := make([]processUtil, count)
+	switch g.try(sym, 0, g.handle, uintptr(unsafe.Pointer(&rows[0])), uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
+	case success:
+		rows = rows[:min(int(count), len(rows))]
+	case errNotFound:
+		rows = nil // with zeroed rows in the buffer
+	default:
+		return
+	}
+	g.smUtil = map[uint32]device.Value{}
+	newest := map[uint32]uint64{}
+	for _, row := range rows {
+		if row.timestamp == 0 || row.timestamp < newest[row.pid] {
+			continue
+		}
+		newest[row.pid] = row.timestamp
+		g.smUtil[row.pid] = device.Of(float64(row.sm) / percent)
+		g.smSeen = max(g.smSeen, row.timestamp)
+	}
+}

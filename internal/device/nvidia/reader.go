@@ -1,0 +1,289 @@
+//go:build linux
+
+// Package nvidia reads NVIDIA GPUs and MIG instances through the driver's management
+// library, libnvidia-ml. Every function of it is optional: a driver that lacks one
+// lacks the values that come from it and nothing else.
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/dlopen"
+)
+
+// Options say where to look.
+type Options struct {
+	// Library is the path of libnvidia-ml.so.1. Empty: search below Root.
+	Library string
+	// LibraryDirs are searched before the usual folders.
+	LibraryDirs []string
+	// Root is where the host's file system is mounted; empty is /.
+	Root string
+	// NoPCIeThroughput leaves out the measurement of PCIe traffic on GPUs before
+	// Hopper, which occupies the driver for 40 ms every 30 s.
+	NoPCIeThroughput bool
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Reader reads every GPU the driver shows.
+type Reader struct {
+	opts Options
+	lib  *library
+
+	// mu is held for reading while a device makes calls, and for writing while the
+	// library is re-initialised or closed. The writer only ever tries: a reader that
+	// hangs in the driver must block nobody but itself.
+	mu     sync.RWMutex
+	driver string
+	gpus   map[string]*gpu // by UUID, MIG instances included
+	open   bool
+	stale  atomic.Bool // a device was lost: re-initialise at the next discovery
+}
+
+// Open loads and initialises the library. Without hardware or driver the error is
+// device.ErrAbsent.
+func Open(_ context.Context, o Options) (*Reader, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Root == "" {
+		o.Root = "/"
+	}
+	lib, err := openLibrary(o)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{opts: o, lib: lib, gpus: map[string]*gpu{}}
+	if err := r.init(); err != nil {
+		return nil, errors.Join(err, lib.Close())
+	}
+	return r, nil
+}
+
+// init initialises the library, with no GPU present too.
+func (r *Reader) init() error {
+	const noGPUsIsFine = 1
+	code := errFunctionNotFound
+	if s := r.lib.get("nvmlInitWithFlags"); s.fn.OK() {
+		code = ret(s.fn.Call(noGPUsIsFine))
+	}
+	if code == errFunctionNotFound {
+		code = ret(r.lib.get("nvmlInit_v2").fn.Call())
+	}
+	if code != success {
+		return fmt.Errorf("cannot initialise %s: %w", r.lib.Path(), code)
+	}
+	r.open = true
+	r.driver = r.systemText("nvmlSystemGetDriverVersion")
+	return nil
+}
+
+func (r *Reader) systemText(sym string) string {
+	buf := make([]byte, 128)
+	if s := r.lib.get(sym); !s.fn.OK() || ret(s.fn.Call(uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))) != success {
+		return ""
+	}
+	return cString(buf)
+}
+
+// Close implements device.Reader. It also unloads the library, so that an upgraded
+// driver's library is what the next Open finds.
+func (r *Reader) Close() error {
+	if err := r.lock(context.Background(), 5*time.Second); err != nil {
+		return fmt.Errorf("cannot close the NVIDIA library: %w", err)
+	}
+	defer r.mu.Unlock()
+	if r.open {
+		r.shutdown()
+	}
+	return r.lib.Close()
+}
+
+// shutdown ends the library's session. The GPUs stay known, without a handle, so that
+// a discovery after the next init finds their old Device.
+func (r *Reader) shutdown() {
+	for _, g := range r.gpus {
+		g.unbind()
+	}
+	if s := r.lib.get("nvmlShutdown"); s.fn.OK() {
+		s.fn.Call()
+	}
+	r.open = false
+}
+
+var errBusy = errors.New("a driver call is still in progress")
+
+// lock takes mu for writing without ever queueing for it.
+func (r *Reader) lock(ctx context.Context, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	retry := time.NewTicker(2 * time.Millisecond)
+	defer retry.Stop()
+	for !r.mu.TryLock() {
+		select {
+		case <-ctx.Done():
+			return errBusy
+		case <-retry.C:
+		}
+	}
+	return nil
+}
+
+// Devices implements device.Reader. The driver is asked beside the devices' own calls:
+// a GPU that hangs in discovery must not take the others with it.
+func (r *Reader) Devices(ctx context.Context) ([]device.Device, error) {
+	if err := r.lock(ctx, time.Minute); err != nil {
+		return nil, err
+	}
+	anew, err := r.reinitialise()
+	if err != nil {
+		r.mu.Unlock()
+		return nil, err
+	}
+	if anew {
+		// Nobody has a handle until adopt: whoever reads now waits for it, instead of
+		// being told that every GPU is lost.
+		defer r.mu.Unlock()
+		return r.adopt(r.discover())
+	}
+	r.mu.Unlock()
+	r.mu.RLock()
+	found, failed := r.discover()
+	r.mu.RUnlock()
+	if err := r.lock(ctx, time.Minute); err != nil {
+		return nil, err
+	}
+	defer r.mu.Unlock()
+	return r.adopt(found, failed)
+}
+
+// reinitialise starts the library's session over, if a device was lost in it or it
+// could not be started the last time, and reports whether it did. It runs with mu held.
+func (r *Reader) reinitialise() (anew bool, err error) {
+	if r.open && !r.stale.Load() {
+		return false, nil
+	}
+	if r.open {
+		r.shutdown()
+	}
+	if err := r.init(); err != nil {
+		return false, err
+	}
+	r.stale.Store(false)
+	return true, nil
+}
+
+// sighting is what a discovery saw of one GPU or MIG instance.
+type sighting struct {
+	id     device.ID
+	handle uintptr
+	binding
+}
+
+// discover returns every GPU and MIG instance that can be opened, nil if they cannot
+// even be counted. It runs with mu held, for reading at least.
+func (r *Reader) discover() ([]sighting, error) {
+	c := &caller{lib: r.lib}
+	var count uint32
+	if !c.do("nvmlDeviceGetCount_v2", 0, uintptr(unsafe.Pointer(&count))) {
+		return nil, fmt.Errorf("cannot count GPUs: %w", orErr(c.end(), errNotSupported))
+	}
+	found := []sighting{}
+	var errs []error
+	for i := range count {
+		s, err := r.look(i)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("GPU %d: %w", i, err))
+		}
+		found = append(found, s...)
+	}
+	return found, errors.Join(errs...)
+}
+
+// look returns the GPU at index i and its MIG instances.
+func (r *Reader) look(i uint32) ([]sighting, error) {
+	c := &caller{lib: r.lib}
+	if !c.do("nvmlDeviceGetHandleByIndex_v2", 0, uintptr(i), uintptr(unsafe.Pointer(&c.handle))) {
+		return nil, fmt.Errorf("cannot open it: %w", orErr(c.end(), errNotFound))
+	}
+	id := device.ID{
+		Vendor: "nvidia",
+		UUID:   c.text("nvmlDeviceGetUUID"),
+		Index:  int(i),
+		Model:  c.text("nvmlDeviceGetName"),
+		PCI:    c.pciAddress(),
+	}
+	if id.UUID == "" {
+		return nil, fmt.Errorf("cannot identify it: %w", orErr(c.end(), errNotSupported))
+	}
+	mig := c.migEnabled()
+	list := []sighting{{id, c.handle, binding{mig: mig}}}
+	if mig {
+		for _, p := range c.migInstances() {
+			list = append(list, sighting{p.id(id), p.handle, binding{parent: c.handle, gi: p.gi}})
+		}
+	}
+	return list, nil
+}
+
+// adopt takes over what discover returned: it binds the GPUs that were found, known ones
+// to their old Device, and lets go of the others. It runs with mu held.
+func (r *Reader) adopt(found []sighting, err error) ([]device.Device, error) {
+	if errors.Is(err, device.ErrLost) {
+		r.stale.Store(true)
+	}
+	if found == nil {
+		return nil, err
+	}
+	devices := make([]device.Device, 0, len(found))
+	seen := map[string]bool{}
+	for _, s := range found {
+		g := r.gpus[s.id.UUID]
+		if g == nil {
+			g = &gpu{r: r}
+			r.gpus[s.id.UUID] = g
+		}
+		g.bind(s)
+		devices = append(devices, g)
+		seen[s.id.UUID] = true
+	}
+	for uuid, g := range r.gpus {
+		if !seen[uuid] {
+			g.unbind()
+			delete(r.gpus, uuid)
+		}
+	}
+	return devices, err
+}
+
+// pciAddress returns the address as sysfs spells it. NVML has an eight-digit domain.
+func (c *caller) pciAddress() string {
+	var p pciInfo
+	if !c.do("nvmlDeviceGetPciInfo_v3", 0, c.handle, uintptr(unsafe.Pointer(&p))) {
+		return ""
+	}
+	s := strings.ToLower(cString(p.busID[:]))
+	if domain, rest, ok := strings.Cut(s, ":"); ok && len(domain) > 4 && strings.HasPrefix(domain, "0000") {
+		return domain[4:] + ":" + rest
+	}
+	return s
+}
+
+func cString(b []byte) string { return dlopen.String(b) }
+
+// orErr returns err, or instead if there is none.
+func orErr(err, instead error) error {
+	if err != nil {
+		return err
+	}
+	return instead
+}

@@ -1,0 +1,156 @@
+package sim
+
+import (
+	"math"
+	"time"
+)
+
+// role is what a GPU or a partition is used for.
+type role struct {
+	load    func(key uint64, second int) load
+	process string // executable that holds the memory
+	fails   bool
+
+	heat       float64 // power at full load, of what the limit leaves above idle; over 1 it is capped
+	controller float64 // time memory is read or written, of busy time
+	nvlink     float64 // use of all links in each direction while busy
+	feed       float64 // use of PCIe towards the device while busy
+	activity   activity
+}
+
+// load is what a script asks of the hardware in one second, in ratios of 0 to 1.
+type load struct {
+	busy    float64 // time a kernel ran
+	held    float64 // memory that is allocated
+	upload  float64 // PCIe bandwidth used towards the host
+	stifled float64 // cooling that is lost; at 1 the power limit would exceed the highest operating temperature
+}
+
+// activity is how much of the compute units kernels use while they run, in ratios.
+type activity struct{ sm, occupancy, dram, tensor, fp64, fp32, fp16, integer float64 }
+
+// plus returns a + k b.
+func (a activity) plus(k float64, b activity) activity {
+	return activity{
+		a.sm + k*b.sm, a.occupancy + k*b.occupancy, a.dram + k*b.dram, a.tensor + k*b.tensor,
+		a.fp64 + k*b.fp64, a.fp32 + k*b.fp32, a.fp16 + k*b.fp16, a.integer + k*b.integer,
+	}
+}
+
+var (
+	roleTraining = &role{
+		load: training, process: "python3",
+		heat: 1.36, controller: 0.48, nvlink: 0.42, feed: 0.02,
+		activity: activity{sm: 0.91, occupancy: 0.29, dram: 0.44, tensor: 0.63, fp32: 0.11, fp16: 0.06, integer: 0.15},
+	}
+	roleInference = &role{
+		load: inference, process: "vllm",
+		heat: 0.62, controller: 0.71, feed: 0.004,
+		activity: activity{sm: 0.58, occupancy: 0.17, dram: 0.66, tensor: 0.13, fp32: 0.07, fp16: 0.04, integer: 0.09},
+	}
+	roleIdle        = &role{load: idle, process: "python3"}
+	roleOverheating = &role{
+		load: overheating, process: "gmx",
+		heat: 0.97, controller: 0.33, feed: 0.01,
+		activity: activity{sm: 0.94, occupancy: 0.52, dram: 0.31, fp64: 0.27, fp32: 0.38, integer: 0.12},
+	}
+	roleFailing = &role{
+		load: failing, process: "python3", fails: true,
+		heat: 0.83, controller: 0.41, nvlink: 0.08, feed: 0.03,
+		activity: activity{sm: 0.82, occupancy: 0.34, dram: 0.39, tensor: 0.41, fp32: 0.12, fp16: 0.08, integer: 0.14},
+	}
+	// A job in a partition has no links and, being small, no checkpoints.
+	roleTuning = &role{
+		load: tuning, process: "python3",
+		activity: activity{sm: 0.88, occupancy: 0.31, dram: 0.47, tensor: 0.52, fp32: 0.13, fp16: 0.05, integer: 0.14},
+	}
+)
+
+// roles are given out by index; nil is the GPU that is cut into partitions.
+var roles = [8]*role{
+	roleTraining, roleTraining, roleTraining, roleInference,
+	roleIdle, roleOverheating, roleFailing, nil,
+}
+
+// partitionRoles are those of the slices of a model, in order.
+var partitionRoles = [4]*role{roleInference, roleTuning, roleInference, roleIdle}
+
+// The scripts. Each is a function of the second in the period, and the times in them
+// divide the period.
+
+func training(key uint64, second int) load {
+	const checkpointEvery, checkpoint = 300, 10
+	if second%checkpointEvery >= checkpointEvery-checkpoint {
+		return load{busy: 0.06, held: 0.88, upload: 0.36}
+	}
+	return load{busy: 0.955 + 0.03*noise(key, second, 10), held: 0.88}
+}
+
+func inference(key uint64, second int) load {
+	const cacheLife = 450
+	day := 0.5 - 0.5*math.Cos(2*math.Pi*float64(second+int(key%period))/period)
+	busy := 0.1 + 0.5*day + 0.2*noise(key, second, 30) + 0.15*noise(hash(key, 1), second, 5)
+	busy = min(max(busy, 0.02), 0.95)
+	cache := float64(second%cacheLife) / cacheLife
+	return load{busy: busy, held: 0.58 + 0.34*cache, upload: 0.002 * busy}
+}
+
+func idle(uint64, int) load { return load{held: 0.41} }
+
+func overheating(key uint64, second int) load {
+	const cycle, begin, end, rise, fall = 600.0, 210, 510, 60, 30
+	s := math.Mod(float64(second), cycle)
+	return load{
+		busy:    0.97 + 0.015*noise(key, second, 10),
+		held:    0.52,
+		stifled: max(0, min(1, (s-begin)/rise, (end-s)/fall)),
+	}
+}
+
+func failing(key uint64, second int) load {
+	if offBus(time.Duration(second) * time.Second) {
+		return load{}
+	}
+	return load{busy: 0.84 + 0.08*noise(key, second, 30), held: 0.67}
+}
+
+func tuning(key uint64, second int) load {
+	return load{busy: 0.9 + 0.06*noise(key, second, 10), held: 0.79}
+}
+
+// faults are the counters and flags of a GPU that fails.
+type faults struct {
+	corrected, uncorrected, replays, linkReplays float64
+	remap                                        bool
+}
+
+// The course of a failing GPU. The row stays to be remapped because nobody resets it.
+const (
+	failCycle = 10 * time.Minute
+	failAt    = 5 * time.Minute
+	failFor   = time.Minute
+	remapAt   = 3 * time.Minute
+)
+
+// offBus reports whether a failing GPU is gone.
+func offBus(up time.Duration) bool {
+	in := up % failCycle
+	return in >= failAt && in < failAt+failFor
+}
+
+// faults returns what went wrong until up.
+func (r *role) faults(up time.Duration) faults {
+	if !r.fails {
+		return faults{}
+	}
+	f := faults{
+		corrected:   float64(up / (7 * time.Second)),
+		replays:     float64(up / (23 * time.Second)),
+		linkReplays: float64(up / (3 * time.Minute)),
+		remap:       up >= remapAt,
+	}
+	if f.remap {
+		f.uncorrected = 1
+	}
+	return f
+}

@@ -1,0 +1,177 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// watch reads GPU index once a second for a period, without the seconds it is lost.
+func watch(t *testing.T, model string, index int, see func(up time.Duration, s *device.Sample)) {
+	t.Helper()
+	n, clock := newNode(t, Config{Model: model, Seed: 5})
+	g := n.gpus[index]
+	for clock.up = 0; clock.up < period*time.Second; clock.up += time.Second {
+		if !g.lost(clock.up) {
+			s := read(t, g)
+			see(clock.up, &s)
+		}
+	}
+}
+
+// Catches a training job without its marks: ranks in phase at the power cap, with
+// checkpoints.
+func TestTraining(t *testing.T) {
+	var ranks [3][]float64
+	for rank := range ranks {
+		var dips int
+		watch(t, "h200", rank, func(up time.Duration, s *device.Sample) {
+			busy := value(s.Utilization.Compute)
+			ranks[rank] = append(ranks[rank], busy)
+			if busy < 0.1 {
+				dips++
+				return
+			}
+			capped := value(s.Throttled(device.BucketPower)) == 1
+			power := value(s.Power[0].Draw().Ratio(s.Power[0].Enforced()))
+			if busy < 0.92 || busy > 0.99 || !capped || power < 0.95 || value(s.Profile.Pipes[0].Active) < 0.5 {
+				t.Fatalf("rank %d at %v: busy %v, capped %v, power %v", rank, up, busy, capped, power)
+			}
+		})
+		if dips != 60 {
+			t.Errorf("rank %d: %d seconds of checkpoints in half an hour, want 60", rank, dips)
+		}
+	}
+	for i := range ranks[0] {
+		for _, other := range ranks[1:] {
+			if d := other[i] - ranks[0][i]; d < -0.02 || d > 0.02 {
+				t.Fatalf("ranks are out of phase at second %d: %v and %v", i, ranks[0][i], other[i])
+			}
+		}
+	}
+}
+
+// Catches an inference server with a flat load, or a cache that never fills or drops.
+func TestInference(t *testing.T) {
+	low, high := 1.0, 0.0
+	var grew, dropped int
+	var before float64
+	watch(t, "h200", 3, func(_ time.Duration, s *device.Sample) {
+		low, high = min(low, value(s.Utilization.Compute)), max(high, value(s.Utilization.Compute))
+		switch used := value(s.Memory.Used); {
+		case used > before:
+			grew++
+		case used < before:
+			dropped++
+		}
+		before = value(s.Memory.Used)
+	})
+	if low > 0.2 || high < 0.6 || grew < 100 || dropped != 3 {
+		t.Errorf("busy from %v to %v, memory grew %d times and dropped %d", low, high, grew, dropped)
+	}
+}
+
+// Catches an idle GPU that does not look wasted: held memory, no work, little power.
+func TestIdle(t *testing.T) {
+	for _, model := range Models() {
+		watch(t, model, 4, func(up time.Duration, s *device.Sample) {
+			power := value(s.Power[0].Draw().Ratio(s.Power[0].Enforced()))
+			if value(s.Utilization.Compute) != 0 || value(s.UtilizationPeak.Compute) != 0 || len(s.Processes) != 1 || power > 0.2 {
+				t.Fatalf("%s at %v: busy %v, power %v, processes %v", model, up, s.Utilization.Compute, power, s.Processes)
+			}
+		})
+	}
+}
+
+// Catches a slowdown that no counter, clock or temperature confirms.
+func TestOverheating(t *testing.T) {
+	for _, model := range Models() {
+		var hot, cool, hottest float64
+		var last device.Sample
+		slowest := 1.0
+		watch(t, model, 5, func(up time.Duration, s *device.Sample) {
+			last = *s
+			edge, clock := value(s.Temperatures[0].Value), value(s.Clocks[1].Frequency.Ratio(s.Clocks[1].Limit))
+			slowed := value(s.Throttled(device.BucketThermal)) == 1
+			if slowed != (clock < 1) {
+				t.Fatalf("%s at %v: slowed %v at %v of the clock", model, up, slowed, clock)
+			}
+			if slowed {
+				hot++
+				slowest, hottest = min(slowest, clock), max(hottest, edge)
+			} else {
+				cool++
+			}
+		})
+		if hot < 300 || cool < 300 || slowest > 0.9 || hottest < 80 {
+			t.Errorf("%s: %v s hot, %v s cool, clock down to %v, up to %v degrees", model, hot, cool, slowest, hottest)
+		}
+		for _, tt := range last.ThrottleTimes {
+			if tt.Cause == "sw_thermal_slowdown" && (value(tt.Seconds) < hot-1 || value(tt.Seconds) > hot+1) {
+				t.Errorf("%s: %v s counted, %v s seen", model, tt.Seconds, hot)
+			}
+		}
+	}
+}
+
+// Catches temperatures that do not follow power.
+func TestTemperatureFollowsPower(t *testing.T) {
+	n, clock := newNode(t, Config{})
+	clock.up = 4 * time.Minute
+	busy, idle := read(t, n.gpus[0]), read(t, n.gpus[4])
+	clock.up = 5 * time.Minute // the end of a checkpoint of ten seconds
+	after := read(t, n.gpus[0])
+	for sensor := range busy.Temperatures {
+		hot, warm, cold := value(busy.Temperatures[sensor].Value), value(after.Temperatures[sensor].Value), value(idle.Temperatures[sensor].Value)
+		if !(hot > warm && warm > cold) {
+			t.Errorf("%s: %v busy, %v after a checkpoint, %v idle", busy.Temperatures[sensor].Sensor, hot, warm, cold)
+		}
+	}
+}
+
+// Catches a failing GPU whose errors do not grow, or that asks for a reset too early.
+func TestFailing(t *testing.T) {
+	type state struct{ corrected, uncorrected, replays, pending, action, spare float64 }
+	f := func(up time.Duration, want state) {
+		t.Helper()
+		n, clock := newNode(t, Config{})
+		clock.up = up
+		s := read(t, n.gpus[6])
+		got := state{
+			value(s.ECC[0].Count), value(s.ECC[2].Count), value(s.PCIe.Replays),
+			value(s.RowRemap.Pending), value(s.RecoveryAction), value(s.RowRemap.Banks[0].Banks),
+		}
+		if got != want {
+			t.Errorf("at %v: %+v, want %+v", up, got, want)
+		}
+	}
+	f(0, state{spare: 3072})
+	f(70*time.Second, state{corrected: 10, replays: 3, spare: 3072})
+	f(3*time.Minute, state{corrected: 25, uncorrected: 1, replays: 7, pending: 1, action: 1, spare: 3071})
+	f(7*time.Minute, state{corrected: 60, uncorrected: 1, replays: 18, pending: 1, action: 1, spare: 3071})
+}
+
+// Catches a parent that contradicts its partitions.
+func TestPartitionsAddUp(t *testing.T) {
+	n, clock := newNode(t, Config{})
+	clock.up = 13 * time.Minute
+	g := n.gpus[7]
+	parent := read(t, g)
+	var used, active, sevenths float64
+	for _, p := range g.partitions {
+		s := read(t, p)
+		used += value(s.Memory.Used)
+		active += value(s.Profile.SMActive) * float64(p.slice.compute) / 7
+		sevenths += float64(p.slice.compute)
+	}
+	if value(parent.Modes.MIG) != 1 || parent.Processes != nil || sevenths != 7 {
+		t.Errorf("MIG mode %v, processes %v, %v sevenths", parent.Modes.MIG, parent.Processes, sevenths)
+	}
+	if got := value(parent.Memory.Used); got != used {
+		t.Errorf("the parent uses %v bytes, its partitions %v", got, used)
+	}
+	if d := value(parent.Profile.SMActive) - active; d < -1e-9 || d > 1e-9 {
+		t.Errorf("the parent is %v active, its partitions %v", parent.Profile.SMActive, active)
+	}
+}

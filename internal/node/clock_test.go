@@ -1,0 +1,173 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+func TestTiers(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(1)
+		for range 7 {
+			r.tick(t)
+		}
+		f, s := device.Fast, device.Slow
+		if diff := cmp.Diff([]device.Tier{device.Static, f, f, s, f, f, s}, r.m.devices[0].asked()); diff != "" {
+			t.Errorf("tiers (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The start of counters moves when the device's counters do, not when we look away.
+func TestSince(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(1)
+		g := r.m.devices[0]
+		first := r.tick(t)
+		g.set(func(g *gpu) { g.s.Energy = device.Of(150) })
+		if s := r.tick(t).Readings[0].Since; !s.Equal(first.Time) {
+			t.Errorf("counters grew, and begin at %s instead of %s", s, first.Time)
+		}
+		if err := r.Pause(t.Context(), time.Now(), 2*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		r.tick(t)
+		r.tick(t)
+		if s := r.tick(t).Readings[0].Since; !s.Equal(first.Time) {
+			t.Errorf("after a pause they begin at %s instead of %s", s, first.Time)
+		}
+		g.set(func(g *gpu) { g.s.Energy = device.Of(1) }) // the driver was reloaded
+		if tick := r.tick(t); !tick.Readings[0].Since.Equal(tick.Time) {
+			t.Errorf("counters began again, and since is %s", tick.Readings[0].Since)
+		}
+	})
+}
+
+func TestPause(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(2)
+		r.tick(t)
+		if err := r.Pause(t.Context(), time.Now(), 3*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if r.m.closes != 1 {
+			t.Fatal("the reader is still open")
+		}
+		for range 3 {
+			if tick := r.tick(t); !tick.Paused || len(tick.Readings) != 0 {
+				t.Errorf("tick in a pause: %+v", tick)
+			}
+		}
+		r.notices = nil
+		wantUp(t, r.tick(t), 0, 1) // at once, and without a false alarm
+		if diff := cmp.Diff([]string{"resumed"}, r.notices); diff != "" {
+			t.Errorf("notices (-want +got):\n%s", diff)
+		}
+		if err := r.Pause(t.Context(), time.Now(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		r.tick(t)
+		if err := r.Pause(t.Context(), time.Now(), 0); err != nil {
+			t.Fatal(err)
+		}
+		wantUp(t, r.tick(t), 0, 1)
+	})
+}
+
+// A subscriber that stops reading loses old ticks, is counted, and slows nobody.
+func TestSlowSubscriber(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(1)
+		ticks, cancel := r.Subscribe()
+		start := time.Now()
+		for range backlog + 5 {
+			r.tick(t)
+		}
+		if took := time.Since(start); took != (backlog+5)*time.Second {
+			t.Errorf("%d ticks took %s", backlog+5, took)
+		}
+		cancel()
+		var got []time.Duration
+		var lost uint64
+		for tick := range ticks {
+			got = append(got, tick.Time.Sub(start))
+			lost = tick.LostTicks
+		}
+		if len(got) != backlog || got[0] != 5*time.Second || lost != 4 {
+			t.Errorf("got %d ticks from %s on, the last knows of %d lost", len(got), got[0], lost)
+		}
+	})
+}
+
+// Run stamps ticks by its clock and stops with its context, releasing the drivers.
+func TestRun(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(1)
+		ticks, cancel := r.Subscribe()
+		defer cancel()
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		first := <-ticks
+		for i := range 5 {
+			tick := <-ticks
+			if want := first.Time.Add(time.Duration(i+1) * time.Second); !tick.Time.Equal(want) {
+				t.Errorf("tick %d is of %s, want %s", i, tick.Time, want)
+			}
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if r.m.closes != 1 {
+			t.Error("the reader was not closed")
+		}
+	})
+}
+
+func TestProcessNames(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(1)
+		r.cfg.ProcessName = func(pid uint32) string { return fmt.Sprint("name of ", pid) }
+		shared := []device.Process{{PID: 7}, {PID: 8, Name: "known"}}
+		r.m.devices[0].s.Processes = shared
+		got := r.tick(t).Readings[0].Processes
+		want := []device.Process{{PID: 7, Name: "name of 7"}, {PID: 8, Name: "known"}}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("processes (-want +got):\n%s", diff)
+		}
+		if shared[0].Name != "" {
+			t.Error("the reader's own slice was changed")
+		}
+	})
+}
+
+// A driver that takes a minute to start delays the first tick by its patience only.
+func TestSlowDiscovery(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(1)
+		r.m.listGate = make(chan struct{})
+		start := time.Now()
+		if tick := r.Tick(t.Context(), start); len(tick.Readings) != 0 || tick.Sources[0].State != "opening" {
+			t.Errorf("tick: %+v", tick)
+		}
+		if took := time.Since(start); took != maxWait {
+			t.Errorf("the first tick took %s, want %s", took, maxWait)
+		}
+		start = time.Now()
+		r.Tick(t.Context(), start)
+		if took := time.Since(start); took != 0 {
+			t.Errorf("the second tick waited %s too", took)
+		}
+		close(r.m.listGate)
+		synctest.Wait()
+		wantUp(t, r.tick(t), 0)
+	})
+}

@@ -1,0 +1,282 @@
+// Package node owns the live state of one machine's accelerators. Its View ticks by
+// one clock, asks every device in parallel, and hands each completed tick to whoever
+// subscribed. A device that does not answer costs nobody but itself.
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// Source opens one vendor's reader. It may be opened again after Close: a pause closes
+// it, and a driver may be installed while we run.
+type Source struct {
+	Name string
+	Open func(context.Context) (device.Reader, error)
+}
+
+// Config configures a View.
+type Config struct {
+	Sources      []Source
+	Interval     time.Duration // between ticks
+	SlowInterval time.Duration // between reads of slow values
+	Rediscover   time.Duration // between discoveries; 0 is a minute
+	// ProcessName names the process with the given pid, empty if it cannot. Nil: no names.
+	ProcessName func(pid uint32) string
+	// Notify is told of each change of state, in order, and must not block.
+	Notify func(Notice)
+
+	Host      string // name of this machine
+	Simulated bool   // the sources are not real hardware
+}
+
+// Limits of Interval.
+const (
+	MinInterval = 100 * time.Millisecond
+	MaxInterval = 5 * time.Minute
+)
+
+// maxWait is the longest a tick waits for a device, and a first tick for discovery.
+const maxWait = 5 * time.Second
+
+// Tick is the state of the machine at one moment.
+type Tick struct {
+	Time      time.Time      `json:"time"`
+	Host      string         `json:"host"`
+	Simulated bool           `json:"simulated,omitempty"`
+	Paused    bool           `json:"paused,omitempty"` // the drivers are released, see View.Pause
+	Readings  []Reading      `json:"devices"`
+	Sources   []SourceStatus `json:"sources"`
+	// LostTicks is how many ticks slow subscribers have missed since the View was made.
+	LostTicks uint64    `json:"-"`
+	Started   time.Time `json:"-"` // when the View ticked first
+}
+
+// Reading is what is known of one device at a tick.
+type Reading struct {
+	device.Sample
+	// Up: the device answered in time. If not, only the ID of the Sample is set.
+	Up bool `json:"up"`
+	// Problem says why it is not up, or what it could not answer.
+	Problem string `json:"problem,omitempty"`
+	// Since is when its counters began, as far as we have seen.
+	Since time.Time `json:"since"`
+}
+
+// SourceStatus is what is known of one vendor's reader.
+type SourceStatus struct {
+	Name    string    `json:"name"`
+	State   string    `json:"state"` // open, absent, failed, opening
+	Problem string    `json:"problem,omitempty"`
+	Errors  uint64    `json:"errors"` // reads and discoveries that failed or were late, since Since
+	Since   time.Time `json:"-"`
+}
+
+// View reads the devices of this machine. Its methods may be called concurrently.
+type View struct {
+	cfg Config
+
+	mu          sync.Mutex // held by Tick and Pause, never while waiting for a subscriber
+	sources     []*source
+	units       []*unit // every device and partition known, in order
+	started     time.Time
+	lastSlow    time.Time
+	pausedUntil time.Time
+	last        Tick
+
+	subs subscribers
+}
+
+// New returns a View. Nothing is opened before the first Tick.
+func New(cfg Config) *View {
+	if cfg.Rediscover == 0 {
+		cfg.Rediscover = time.Minute
+	}
+	if cfg.Notify == nil {
+		cfg.Notify = func(Notice) {}
+	}
+	v := &View{cfg: cfg}
+	for _, s := range cfg.Sources {
+		v.sources = append(v.sources, newSource(s))
+	}
+	return v
+}
+
+// Interval returns the time between two ticks.
+func (v *View) Interval() time.Duration { return v.cfg.Interval }
+
+// Run ticks until ctx ends, then releases the drivers.
+func (v *View) Run(ctx context.Context) error {
+	clock := time.NewTicker(v.cfg.Interval)
+	defer clock.Stop()
+	for now := time.Now(); ; {
+		v.Tick(ctx, now)
+		select {
+		case <-ctx.Done():
+			return v.Close()
+		case now = <-clock.C:
+		}
+	}
+}
+
+// Tick reads every device once and returns when each has answered or missed its
+// deadline. Run calls it; commands that read once and tests call it themselves. If ctx
+// ends meanwhile the tick is dropped, and Tick returns the one before.
+func (v *View) Tick(ctx context.Context, now time.Time) Tick {
+	v.mu.Lock()
+	if v.started.IsZero() {
+		v.started = now
+	}
+	t := Tick{Time: now, Host: v.cfg.Host, Simulated: v.cfg.Simulated, Started: v.started}
+	if now.Before(v.pausedUntil) {
+		t.Paused = true
+	} else {
+		v.resume()
+		v.discover(ctx, now)
+		t.Readings = v.read(ctx, now, v.tier(now))
+	}
+	if ctx.Err() != nil {
+		defer v.mu.Unlock()
+		return v.last
+	}
+	for _, u := range v.units {
+		for _, n := range u.notices() {
+			v.cfg.Notify(n)
+		}
+	}
+	t.Sources = v.statuses()
+	v.last = t
+	v.mu.Unlock()
+	v.subs.publish(t)
+	return t
+}
+
+func (v *View) resume() {
+	if !v.pausedUntil.IsZero() {
+		v.pausedUntil = time.Time{}
+		v.cfg.Notify(Notice{Kind: Resumed})
+	}
+}
+
+// tier returns what is due at now.
+func (v *View) tier(now time.Time) device.Tier {
+	if !v.lastSlow.IsZero() && now.Sub(v.lastSlow) < v.cfg.SlowInterval {
+		return device.Fast
+	}
+	v.lastSlow = now
+	return device.Slow
+}
+
+// Last returns the latest completed tick.
+func (v *View) Last() Tick {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.last
+}
+
+// read asks every device that is not still busy with an earlier question.
+func (v *View) read(ctx context.Context, now time.Time, tier device.Tier) []Reading {
+	ctx, cancel := context.WithTimeout(ctx, min(v.cfg.Interval, maxWait))
+	defer cancel()
+	for _, u := range v.units {
+		u.ask(ctx, tier)
+	}
+	readings := make([]Reading, 0, len(v.units))
+	for _, u := range v.units {
+		wasUp := u.down == nil
+		r := u.await(ctx, now)
+		if wasUp && errors.Is(u.down, device.ErrLost) {
+			u.source.due = true
+		}
+		r.Processes = v.name(r.Processes)
+		readings = append(readings, r)
+	}
+	return readings
+}
+
+// name returns the list with the names its reader does not know.
+func (v *View) name(list []device.Process) []device.Process {
+	if v.cfg.ProcessName == nil || len(list) == 0 {
+		return list
+	}
+	list = slices.Clone(list)
+	for i := range list {
+		if list[i].Name == "" {
+			list[i].Name = v.cfg.ProcessName(list[i].PID)
+		}
+	}
+	return list
+}
+
+// Pause closes every reader, so that no device file is open, and resumes by itself
+// after d; d of 0 resumes now. A driver call that hangs makes it impossible: the error
+// names it.
+func (v *View) Pause(ctx context.Context, now time.Time, d time.Duration) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if d <= 0 {
+		if !v.pausedUntil.IsZero() {
+			v.pausedUntil = now // the next tick resumes
+		}
+		return nil
+	}
+	// The clock stands still meanwhile, and what is in progress now has missed a tick.
+	ctx, cancel := context.WithTimeout(ctx, max(v.cfg.Interval, time.Second)/2)
+	defer cancel()
+	if err := v.release(ctx); err != nil {
+		return err
+	}
+	v.pausedUntil = now.Add(d)
+	v.cfg.Notify(Notice{Kind: Paused, For: d})
+	return nil
+}
+
+// Close releases the drivers.
+func (v *View) Close() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+	defer cancel()
+	return v.release(ctx)
+}
+
+// release closes every reader once nothing is in progress on it. If one cannot be
+// closed, none is: half a release helps nobody.
+func (v *View) release(ctx context.Context) error {
+	var errs []error
+	for _, u := range v.units {
+		if err := u.settle(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, s := range v.sources {
+		if err := s.settle(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	for _, s := range v.sources {
+		errs = append(errs, s.close())
+	}
+	// A partition is gone with its reader; a GPU stays known, and missing until seen.
+	v.units = slices.DeleteFunc(v.units, func(u *unit) bool { return u.id.Parent != "" })
+	for _, u := range v.units {
+		u.dev = nil
+	}
+	return errors.Join(errs...)
+}
+
+func (v *View) statuses() []SourceStatus {
+	list := make([]SourceStatus, len(v.sources))
+	for i, s := range v.sources {
+		list[i] = s.status()
+	}
+	return list
+}

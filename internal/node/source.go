@@ -1,0 +1,208 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// source is one vendor's reader as the View sees it. Discovery runs beside the ticks,
+// so that a driver that takes seconds to start, or hangs, delays nobody.
+type source struct {
+	Source
+	reader device.Reader // nil: not open
+
+	found   chan discovery // has room for one
+	running bool
+	ran     time.Time
+	due     bool // ask again soon
+	await   bool // the tick waits for it: the first after an open
+
+	state   string
+	problem string
+	errors  uint64
+	since   time.Time
+}
+
+type discovery struct {
+	reader  device.Reader
+	devices []device.Device
+	err     error
+}
+
+func newSource(s Source) *source {
+	return &source{Source: s, found: make(chan discovery, 1), due: true, await: true, state: "opening"}
+}
+
+func (s *source) status() SourceStatus {
+	return SourceStatus{Name: s.Name, State: s.state, Problem: s.problem, Errors: s.errors, Since: s.since}
+}
+
+// discover starts what is due, and applies what has ended. The first time it waits for
+// the answers, so that a command that reads once sees its devices.
+func (v *View) discover(ctx context.Context, now time.Time) {
+	wait, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	for _, s := range v.sources {
+		if s.since.IsZero() {
+			s.since = now
+		}
+		if !s.running && s.isDue(now, v.cfg.Rediscover) && !v.hangs(s) {
+			s.start(now)
+		}
+	}
+	for _, s := range v.sources {
+		if !s.running {
+			continue
+		}
+		if s.await {
+			select {
+			case d := <-s.found:
+				v.apply(s, d)
+			case <-wait.Done():
+				if ctx.Err() != nil {
+					return // it is we who end
+				}
+				s.await = false
+				v.report(s, "opening", fmt.Errorf("still opening after %s", maxWait))
+			}
+			continue
+		}
+		select {
+		case d := <-s.found:
+			v.apply(s, d)
+		default:
+		}
+	}
+}
+
+// isDue reports whether to look again: by the clock, or soon after a device was lost. A
+// device that stays lost does not make us re-initialise its driver at every tick.
+func (s *source) isDue(now time.Time, every time.Duration) bool {
+	if s.due {
+		every = min(every, 10*time.Second)
+	}
+	return s.ran.IsZero() || now.Sub(s.ran) >= every
+}
+
+// hangs reports whether a call of the source is in progress since an earlier tick. Its
+// library must then be neither re-initialised nor closed.
+func (v *View) hangs(s *source) bool {
+	return slices.ContainsFunc(v.units, func(u *unit) bool { return u.source == s && u.busy() })
+}
+
+func (s *source) start(now time.Time) {
+	s.running, s.ran, s.due = true, now, false
+	go func(r device.Reader) {
+		d := discovery{reader: r}
+		defer func() {
+			if p := recover(); p != nil {
+				d.err = fmt.Errorf("%w: %v", errPanicked, p)
+			}
+			s.found <- d
+		}()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if d.reader == nil {
+			if d.reader, d.err = s.Open(ctx); d.err != nil {
+				d.reader = nil
+				return
+			}
+		}
+		d.devices, d.err = d.reader.Devices(ctx)
+	}(s.reader)
+}
+
+// apply takes over what a discovery found. Partitions come and go by configuration and
+// are forgotten with it; a GPU that vanished stays, and is not up. A discovery that
+// failed proves nothing: what it did not find keeps answering for itself.
+func (v *View) apply(s *source, d discovery) {
+	s.running, s.await, s.reader = false, false, d.reader
+	switch {
+	case d.err == nil:
+		v.report(s, "open", nil)
+	case errors.Is(d.err, device.ErrAbsent):
+		v.report(s, "absent", d.err)
+	default:
+		s.errors++
+		v.report(s, "failed", d.err)
+	}
+	here := map[string]device.Device{}
+	for _, dev := range d.devices {
+		here[dev.ID().UUID] = dev
+	}
+	v.units = slices.DeleteFunc(v.units, func(u *unit) bool {
+		if u.source != s {
+			return false
+		}
+		dev := here[u.id.UUID]
+		delete(here, u.id.UUID)
+		switch {
+		case dev != nil:
+			u.replace(dev)
+		case d.err != nil || u.busy():
+		case u.id.Parent != "":
+			v.cfg.Notify(Notice{Kind: PartitionGone, Device: u.id})
+			return true
+		default:
+			u.dev = nil
+		}
+		return false
+	})
+	for _, dev := range d.devices {
+		if here[dev.ID().UUID] != nil {
+			v.units = append(v.units, newUnit(s, dev))
+			v.cfg.Notify(Notice{Kind: DeviceFound, Device: dev.ID()})
+		}
+	}
+	slices.SortStableFunc(v.units, func(a, b *unit) int {
+		return cmp.Or(cmp.Compare(a.id.Vendor, b.id.Vendor), cmp.Compare(a.id.Index, b.id.Index),
+			cmp.Compare(a.id.Parent, b.id.Parent), cmp.Compare(a.id.UUID, b.id.UUID))
+	})
+}
+
+// report notes the state of a source and tells of it when it changed.
+func (v *View) report(s *source, state string, err error) {
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	if s.state == state && s.problem == problem {
+		return
+	}
+	s.state, s.problem = state, problem
+	kind := map[string]Kind{"open": SourceOpen, "absent": SourceAbsent}[state]
+	if kind == "" {
+		kind = SourceFailed
+	}
+	v.cfg.Notify(Notice{Kind: kind, Source: s.Name, Err: err})
+}
+
+// settle waits until no discovery is in progress, and keeps what it opened.
+func (s *source) settle(ctx context.Context) error {
+	if !s.running {
+		return nil
+	}
+	select {
+	case d := <-s.found:
+		s.running, s.reader = false, d.reader
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s: discovery has not returned since %s", s.Name, s.ran.Format(time.TimeOnly))
+	}
+}
+
+// close closes the reader, if any; the next discovery opens it anew.
+func (s *source) close() error {
+	r := s.reader
+	s.reader, s.due, s.await, s.ran = nil, true, true, time.Time{}
+	if r == nil {
+		return nil
+	}
+	return r.Close()
+}

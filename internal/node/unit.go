@@ -1,0 +1,185 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// unit is one device as the View sees it: who answers for it, and how it has fared.
+type unit struct {
+	source *source
+	id     device.ID
+	dev    device.Device // nil: known, and not there now
+
+	// answer has room for one: a call that outlives its tick leaves its result there.
+	answer chan answer
+	asked  time.Time // of the call in progress; zero: none
+	late   bool      // it outlived its tick: no other waits for it
+	due    device.Tier
+
+	since   time.Time
+	prev    device.Sample
+	down    error // why it is not up; nil: it is
+	partial string
+	news    []Notice
+}
+
+type answer struct {
+	sample device.Sample
+	err    error
+}
+
+func newUnit(s *source, d device.Device) *unit {
+	return &unit{source: s, id: d.ID(), dev: d, answer: make(chan answer, 1), due: device.Static}
+}
+
+// replace puts another Device behind the unit, which then starts over.
+func (u *unit) replace(d device.Device) {
+	u.id = d.ID()
+	if u.dev != d {
+		u.dev, u.due = d, device.Static
+	}
+}
+
+// ask starts a Read unless there is nobody to ask or the last one is still running.
+func (u *unit) ask(ctx context.Context, tier device.Tier) {
+	if u.busy() || u.dev == nil {
+		return
+	}
+	u.asked = time.Now()
+	go func(d device.Device, tier device.Tier) {
+		var a answer
+		defer func() {
+			if p := recover(); p != nil {
+				a.err = fmt.Errorf("%w: %v", errPanicked, p)
+			}
+			u.answer <- a
+		}()
+		a.sample, a.err = d.Read(ctx, tier)
+	}(u.dev, max(tier, u.due))
+}
+
+// busy reports whether a call is in progress, and drops the result of one that ended
+// after its tick.
+func (u *unit) busy() bool {
+	if u.asked.IsZero() {
+		return false
+	}
+	select {
+	case <-u.answer:
+		u.idle()
+		return false
+	default:
+		return true
+	}
+}
+
+func (u *unit) idle() { u.asked, u.late = time.Time{}, false }
+
+// hung returns what is in progress since before this tick, for people.
+func (u *unit) hung() error {
+	call := "a driver call"
+	if b, ok := u.dev.(device.Busy); ok && b.Busy() != "" {
+		call = b.Busy()
+	}
+	return fmt.Errorf("%s has not returned for %s", call, time.Since(u.asked).Round(time.Millisecond))
+}
+
+var (
+	errMissing  = errors.New("the driver no longer shows it")
+	errPanicked = errors.New("the reader panicked")
+)
+
+// await returns the Reading of the tick at now, once the device answered or ctx ended.
+func (u *unit) await(ctx context.Context, now time.Time) Reading {
+	if u.asked.IsZero() {
+		return u.fail(errMissing)
+	}
+	if u.late {
+		return u.fail(u.hung())
+	}
+	var a answer
+	select {
+	case a = <-u.answer:
+	case <-ctx.Done():
+		select { // both may be ready: an answer in time counts
+		case a = <-u.answer:
+		default:
+			u.late = true
+			return u.fail(u.hung())
+		}
+	}
+	u.idle()
+	if a.err != nil {
+		u.source.errors++
+	}
+	if isDown(a.err) {
+		return u.fail(a.err)
+	}
+	return u.succeed(a, now)
+}
+
+// isDown reports whether err leaves no Sample to use.
+func isDown(err error) bool {
+	return errors.Is(err, device.ErrLost) || errors.Is(err, device.ErrNeedsReset) || errors.Is(err, errPanicked) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+func (u *unit) fail(err error) Reading {
+	if u.down == nil {
+		u.news = append(u.news, Notice{Kind: DeviceDown, Device: u.id, Err: err})
+		if u.asked.IsZero() && errors.Is(err, errMissing) {
+			u.source.errors++
+		}
+	}
+	if !u.asked.IsZero() {
+		u.source.errors++ // late: counted at each tick it misses
+	}
+	u.down = err
+	u.due = device.Static // whatever comes back may have changed
+	return Reading{Sample: device.Sample{ID: u.id}, Problem: err.Error(), Since: u.since}
+}
+
+func (u *unit) succeed(a answer, now time.Time) Reading {
+	if u.down != nil {
+		u.news = append(u.news, Notice{Kind: DeviceUp, Device: u.id})
+		u.down = nil
+	}
+	problem := ""
+	if a.err != nil {
+		problem = a.err.Error()
+	}
+	if problem != u.partial {
+		u.news = append(u.news, Notice{Kind: DevicePartial, Device: u.id, Err: a.err})
+		u.partial = problem
+	}
+	if u.since.IsZero() || a.sample.CountersReset(&u.prev) {
+		u.since = now
+	}
+	u.prev, u.due = a.sample, device.Fast
+	return Reading{Sample: a.sample, Up: true, Problem: problem, Since: u.since}
+}
+
+// settle waits until no call is in progress.
+func (u *unit) settle(ctx context.Context) error {
+	if !u.busy() {
+		return nil
+	}
+	select {
+	case <-u.answer:
+		u.idle()
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("GPU %d (%s): %w", u.id.Index, u.id.UUID, u.hung())
+	}
+}
+
+func (u *unit) notices() []Notice {
+	n := u.news
+	u.news = nil
+	return n
+}

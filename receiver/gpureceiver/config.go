@@ -1,0 +1,40 @@
+package gpureceiver
+
+import (
+	"errors"
+	"fmt"
+
+	"go.opentelemetry.io/collector/component"
+
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
+)
+
+// Config is what users set under receivers::gpu.
+type Config struct {
+	metadata.MetricsBuilderConfig `mapstructure:",squash"`
+
+	// MaxSeries bounds the points of one tick. The largest metrics lose points first.
+	MaxSeries int `mapstructure:"max_series"`
+	// MaxProcesses bounds the processes reported of one device, most memory first.
+	MaxProcesses int `mapstructure:"max_processes"`
+}
+
+// Validate implements component.ConfigValidator.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.MaxSeries < 1 {
+		errs = append(errs, fmt.Errorf("max_series must be above 0, is %d", c.MaxSeries))
+	}
+	if c.MaxProcesses < 1 {
+		errs = append(errs, fmt.Errorf("max_processes must be above 0, is %d", c.MaxProcesses))
+	}
+	return errors.Join(errs...)
+}
+
+func createDefaultConfig() component.Config {
+	return &Config{
+		MetricsBuilderConfig: metadata.NewDefaultMetricsBuilderConfig(),
+		MaxSeries:            20_000, // 16 devices with every metric on, per link and per process, need half
+		MaxProcesses:         16,
+	}
+}

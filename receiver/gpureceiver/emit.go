@@ -1,0 +1,124 @@
+package gpureceiver
+
+import (
+	"cmp"
+	"slices"
+
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
+)
+
+// Emitter turns ticks into metrics.
+type Emitter struct {
+	cfg     *Config
+	mb      *metadata.MetricsBuilder
+	plain   []plain
+	dropped float64 // points over MaxSeries so far
+}
+
+// plain is a metric whose only attributes are the identity of the device.
+type plain struct {
+	value  func(*device.Sample) device.Value
+	record func(ts pcommon.Timestamp, v float64, index int64, model, uuid, vendor string)
+}
+
+// NewEmitter returns an Emitter. It is for one goroutine.
+func NewEmitter(cfg *Config, set receiver.Settings) *Emitter {
+	mb := metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set)
+	return &Emitter{cfg: cfg, mb: mb, plain: plainMetrics(mb)}
+}
+
+func plainMetrics(mb *metadata.MetricsBuilder) []plain {
+	throttled := func(b device.Buckets) func(s *device.Sample) device.Value {
+		return func(s *device.Sample) device.Value { return s.Throttled(b) }
+	}
+	return []plain{
+		{func(s *device.Sample) device.Value { return s.Memory.Used }, mb.RecordGpuMemoryUsedDataPoint},
+		{func(s *device.Sample) device.Value { return s.Memory.Free }, mb.RecordGpuMemoryFreeDataPoint},
+		{func(s *device.Sample) device.Value { return s.Memory.Reserved }, mb.RecordGpuMemoryReservedDataPoint},
+		{func(s *device.Sample) device.Value { return s.Memory.Total }, mb.RecordGpuMemoryTotalDataPoint},
+		{(*device.Sample).MemoryUtilization, mb.RecordGpuMemoryUtilizationDataPoint},
+		{func(s *device.Sample) device.Value { return s.Memory.BAR1Used }, mb.RecordGpuMemoryBar1UsedDataPoint},
+		{func(s *device.Sample) device.Value { return s.Memory.BAR1Total }, mb.RecordGpuMemoryBar1TotalDataPoint},
+		{func(s *device.Sample) device.Value { return s.Energy }, mb.RecordGpuEnergyDataPoint},
+		{func(s *device.Sample) device.Value { return s.Voltage }, mb.RecordGpuVoltageDataPoint},
+		{func(s *device.Sample) device.Value { return s.Current }, mb.RecordGpuCurrentDataPoint},
+		{func(s *device.Sample) device.Value { return s.PerformanceState }, mb.RecordGpuPerformanceStateDataPoint},
+		{throttled(device.BucketPower), mb.RecordGpuThrottlePowerActiveDataPoint},
+		{throttled(device.BucketThermal), mb.RecordGpuThrottleThermalActiveDataPoint},
+		{throttled(device.BucketSW), mb.RecordGpuThrottleSwActiveDataPoint},
+		{throttled(device.BucketHW), mb.RecordGpuThrottleHwActiveDataPoint},
+		{func(s *device.Sample) device.Value { return s.Profile.EngineActive }, mb.RecordGpuEngineActiveDataPoint},
+		{func(s *device.Sample) device.Value { return s.Profile.SMActive }, mb.RecordGpuSmActiveDataPoint},
+		{func(s *device.Sample) device.Value { return s.Profile.SMOccupancy }, mb.RecordGpuSmOccupancyDataPoint},
+		{func(s *device.Sample) device.Value { return s.Profile.DRAMActive }, mb.RecordGpuDramActiveDataPoint},
+		{func(s *device.Sample) device.Value { return s.PCIe.Generation }, mb.RecordGpuPcieLinkGenerationDataPoint},
+		{func(s *device.Sample) device.Value { return s.PCIe.GenerationMax }, mb.RecordGpuPcieLinkGenerationMaxDataPoint},
+		{func(s *device.Sample) device.Value { return s.PCIe.Width }, mb.RecordGpuPcieLinkWidthDataPoint},
+		{func(s *device.Sample) device.Value { return s.PCIe.WidthMax }, mb.RecordGpuPcieLinkWidthMaxDataPoint},
+		{func(s *device.Sample) device.Value { return s.PCIe.Replays }, mb.RecordGpuPcieReplaysDataPoint},
+		{func(s *device.Sample) device.Value { return s.SRAMThreshold }, mb.RecordGpuEccSramThresholdExceededDataPoint},
+		{func(s *device.Sample) device.Value { return s.RowRemap.Pending }, mb.RecordGpuRowRemapPendingDataPoint},
+		{func(s *device.Sample) device.Value { return s.RowRemap.Failure }, mb.RecordGpuRowRemapFailureDataPoint},
+		{func(s *device.Sample) device.Value { return s.PageRetirement.Pending }, mb.RecordGpuPageRetirementPendingDataPoint},
+		{func(s *device.Sample) device.Value { return s.RecoveryAction }, mb.RecordGpuRecoveryActionDataPoint},
+		{func(s *device.Sample) device.Value { return s.Fabric.State }, mb.RecordGpuFabricStateDataPoint},
+		{func(s *device.Sample) device.Value { return s.Fabric.Health }, mb.RecordGpuFabricHealthDataPoint},
+		{func(s *device.Sample) device.Value { return s.Status }, mb.RecordGpuDeviceStatusDataPoint},
+		{func(s *device.Sample) device.Value { return s.Heartbeat }, mb.RecordGpuHeartbeatDataPoint},
+	}
+}
+
+// Emit returns the metrics of one tick.
+func (e *Emitter) Emit(t node.Tick) pmetric.Metrics {
+	ts := pcommon.NewTimestampFromTime(t.Time)
+	for i := range t.Readings {
+		p := newPoint(e, ts, &t.Readings[i])
+		p.up()
+		if t.Readings[i].Up {
+			p.sample()
+		}
+	}
+	e.self(ts, t)
+
+	rb := e.mb.NewResourceBuilder()
+	rb.SetHostName(t.Host)
+	rb.SetServiceName("gpumeter")
+	if t.Simulated {
+		rb.SetGpumeterSimulated(true)
+	}
+	md := e.mb.Emit(metadata.WithResource(rb.Emit()))
+	decorate(md, t)
+	e.dropped += float64(trim(md, e.cfg.MaxSeries))
+	return md
+}
+
+// self records gpumeter's own state.
+func (e *Emitter) self(ts pcommon.Timestamp, t node.Tick) {
+	paused, _ := device.Flag(t.Paused).Get()
+	e.mb.RecordGpumeterPausedDataPoint(ts, paused)
+	e.mb.RecordGpumeterTicksLostDataPoint(ts, float64(t.LostTicks))
+	e.mb.RecordGpumeterSeriesDroppedDataPoint(ts, e.dropped)
+	for _, s := range t.Sources {
+		e.mb.RecordGpumeterReaderErrorsDataPoint(ts, float64(s.Errors), s.Name)
+	}
+}
+
+// topProcesses returns the n processes that hold the most memory.
+func topProcesses(list []device.Process, n int) []device.Process {
+	if len(list) <= n {
+		return list
+	}
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b device.Process) int {
+		x, _ := a.MemoryUsed.Get()
+		y, _ := b.MemoryUsed.Get()
+		return cmp.Compare(y, x)
+	})
+	return list[:n]
+}

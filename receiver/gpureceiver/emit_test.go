@@ -1,0 +1,317 @@
+package gpureceiver
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver/receivertest"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+var (
+	start = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+	now   = start.Add(10 * time.Second)
+)
+
+func newEmitter(cfg *Config) *Emitter {
+	return NewEmitter(cfg, receivertest.NewNopSettings(metadata.Type))
+}
+
+// everything returns a configuration with every metric on.
+func everything(t *testing.T) *Config {
+	t.Helper()
+	cfg := createDefaultConfig().(*Config)
+	metrics := reflect.ValueOf(&cfg.Metrics).Elem()
+	for _, metric := range metrics.Fields() {
+		metric.FieldByName("Enabled").SetBool(true)
+	}
+	return cfg
+}
+
+func tickOf(samples ...device.Sample) node.Tick {
+	t := node.Tick{Time: now, Started: start, Host: "host1", Sources: []node.SourceStatus{{Name: "test", State: "open", Since: start}}}
+	for _, s := range samples {
+		t.Readings = append(t.Readings, node.Reading{Sample: s, Up: true, Since: start.Add(time.Second)})
+	}
+	return t
+}
+
+// fill gives every field below v a value of its own: numbers count up from 1000, so
+// that each can be recognised among the points, and strings carry their path.
+func fill(v reflect.Value, path string, n *float64, found map[float64]string, texts map[string]bool) {
+	switch x := v.Addr().Interface().(type) {
+	case *device.Value:
+		*n++
+		*x = device.Of(*n)
+		found[*n] = path
+		return
+	case *string:
+		*x = "text of " + path
+		texts[*x] = true
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); f.IsExported() {
+				fill(v.Field(i), path+"."+f.Name, n, found, texts)
+			}
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), path, n, found, texts)
+	}
+}
+
+// A value that is read and not emitted is a metric somebody forgot.
+func TestEveryFieldIsEmitted(t *testing.T) {
+	var s device.Sample
+	n := 1000.0
+	missing, texts := map[float64]string{}, map[string]bool{}
+	fill(reflect.ValueOf(&s).Elem(), "Sample", &n, missing, texts)
+	// Two lists are split by what is in them: one of each.
+	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Power[0].Limits[0]
+	detail.Detail, detail.Seconds = true, device.Of(1)
+	total.Location, total.Count = "", device.Of(2)
+	enforced.Type, enforced.Watts = device.LimitEnforced, device.Of(3)
+	s.ThrottleTimes = append(s.ThrottleTimes, detail)
+	s.ECC = append(s.ECC, total)
+	s.Power[0].Limits = append(s.Power[0].Limits, enforced)
+	s.ID.Parent = "" // gpu.info is of physical devices
+
+	part := s
+	part.ID.Parent = s.ID.UUID
+
+	md := newEmitter(everything(t)).Emit(tickOf(s, part))
+	eachMetric(md, func(m pmetric.Metric) {
+		points, _ := pointsOf(m)
+		for _, dp := range points.All() {
+			delete(missing, dp.DoubleValue())
+			for _, v := range dp.Attributes().All() {
+				delete(texts, v.AsString())
+			}
+		}
+	})
+	for _, path := range missing {
+		t.Errorf("%s is emitted by nobody", path)
+	}
+	for text := range texts {
+		if !strings.HasSuffix(text, ".Parent") && !strings.HasSuffix(text, "Processes.Type") {
+			t.Errorf("%s is on no point", text)
+		}
+	}
+}
+
+// A metric that nothing records is a promise in the documentation that nobody keeps.
+func TestEveryMetricIsRecorded(t *testing.T) {
+	var s device.Sample
+	n := 0.0
+	fill(reflect.ValueOf(&s).Elem(), "", &n, map[float64]string{}, map[string]bool{})
+	s.ID.Parent = ""
+	s.ThrottleTimes = append(s.ThrottleTimes, device.ThrottleTime{Cause: "detail", Seconds: device.Of(1), Detail: true})
+	s.ECC = append(s.ECC, device.ECC{Type: "corrected", Lifetime: "volatile", Count: device.Of(1)})
+	s.Power[0].Limits = append(s.Power[0].Limits, device.PowerLimit{Type: device.LimitEnforced, Watts: device.Of(1)})
+	names := map[string]bool{}
+	eachMetric(newEmitter(everything(t)).Emit(tickOf(s)), func(m pmetric.Metric) { names[m.Name()] = true })
+	metrics := reflect.TypeOf(metadata.NewDefaultMetricsBuilderConfig().Metrics)
+	for metric := range metrics.Fields() {
+		if name := metric.Tag.Get("mapstructure"); !names[name] {
+			t.Errorf("%s is never recorded", name)
+		}
+	}
+}
+
+// goldenTick is a GPU under load, a partition of another, and a GPU that is lost.
+func goldenTick() node.Tick {
+	of := device.Of
+	gpu := func(i int) device.ID {
+		return device.ID{Vendor: "nvidia", UUID: fmt.Sprintf("GPU-%d", i), Index: i, Model: "NVIDIA H200", PCI: fmt.Sprintf("0000:%02x:00.0", i)}
+	}
+	busy := device.Sample{
+		ID:            gpu(0),
+		Info:          device.Info{Driver: "580.159.04", Architecture: "hopper"},
+		Utilization:   device.Engines{Compute: of(1), Memory: of(0.24), Encoder: of(0)},
+		Memory:        device.Memory{Used: of(50), Free: of(40), Reserved: of(10), Total: of(100)},
+		Temperatures:  []device.Temperature{{Sensor: "edge", Value: of(63), Limits: []device.TemperatureCap{{Event: "slowdown", Limit: of(89), Margin: of(26)}}}},
+		Power:         []device.Power{{Scope: "gpu", Instant: of(685.77), Average: of(689.58), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: of(700)}}}},
+		Energy:        of(8653.252),
+		Throttles:     []device.Throttle{{Cause: "sw_power_cap", Buckets: device.BucketPower | device.BucketSW, Active: true}},
+		Interconnects: []device.Interconnect{{Type: "nvlink", TX: of(1024), RX: of(2048), BandwidthLimit: of(478e9)}},
+		ECC:           []device.ECC{{Type: "corrected", Lifetime: "volatile", Count: of(7)}, {Type: "corrected", Lifetime: "volatile", Location: "dram", Count: of(7)}},
+		Processes:     []device.Process{{PID: 42, Name: "python3", Type: "compute", MemoryUsed: of(50), Utilization: of(0.9)}},
+	}
+	part := device.Sample{
+		ID:      gpu(1),
+		Memory:  device.Memory{Used: of(1), Total: of(10)},
+		Profile: device.Profile{SMActive: of(0.5), Pipes: []device.Pipe{{Name: "tensor", Active: of(0.25)}}},
+	}
+	part.ID.Parent, part.ID.UUID, part.ID.Profile = part.ID.UUID, "MIG-1", "1g.18gb"
+	t := tickOf(busy, part)
+	t.Readings = append(t.Readings, node.Reading{Sample: device.Sample{ID: gpu(2)}, Problem: "lost", Since: start})
+	t.Simulated = true
+	t.Sources[0].Errors, t.LostTicks = 3, 1
+	return t
+}
+
+func TestGolden(t *testing.T) {
+	got := marshal(t, newEmitter(createDefaultConfig().(*Config)).Emit(goldenTick()))
+	golden(t, "metrics.json", got)
+}
+
+func marshal(t *testing.T, md pmetric.Metrics) []byte {
+	t.Helper()
+	raw, err := (&pmetric.JSONMarshaler{}).MarshalMetrics(md)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, raw, "", " "); err != nil {
+		t.Fatal(err)
+	}
+	out.WriteByte('\n')
+	return out.Bytes()
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got), rewrite it with -update:\n%s", path, diff)
+	}
+}
+
+// The optional attributes are documented from the table that adds them.
+func TestAttributesDocument(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("[comment]: <> (Written by go test -update from decorate.go. Do not edit.)\n\n# Attributes of some points\n\n")
+	b.WriteString("Beside those in documentation.md, a point has these where they apply.\n\n| attribute | meaning |\n|---|---|\n")
+	for _, d := range decorations {
+		fmt.Fprintf(&b, "| %s | %s |\n", d.key, d.description)
+	}
+	got := []byte(b.String())
+	const path = "attributes.md"
+	if *update {
+		if err := os.WriteFile(path, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(want, got) {
+		t.Errorf("attributes.md is out of date, rewrite it with -update (%v)", err)
+	}
+}
+
+func TestSwitches(t *testing.T) {
+	cfg := createDefaultConfig().(*Config)
+	cfg.Metrics.GpuEnergy.Enabled = false
+	cfg.Metrics.GpuProcessMemoryUsed.Enabled = true
+	names := map[string]bool{}
+	eachMetric(newEmitter(cfg).Emit(goldenTick()), func(m pmetric.Metric) { names[m.Name()] = true })
+	if names["gpu.energy"] || !names["gpu.process.memory.used"] || names["gpu.ecc.location.errors"] {
+		t.Errorf("metrics: %v", names)
+	}
+}
+
+// Over the cap the widest metrics lose points, the narrow ones stay whole, and the next
+// tick says how many points were lost.
+func TestSeriesCap(t *testing.T) {
+	cfg := everything(t)
+	cfg.MaxProcesses = 1000
+	s := device.Sample{ID: device.ID{UUID: "GPU-0"}, Energy: device.Of(1), Utilization: device.Engines{Compute: device.Of(1)}}
+	for pid := range uint32(100) {
+		s.Processes = append(s.Processes, device.Process{PID: pid, MemoryUsed: device.Of(1)})
+	}
+	e := newEmitter(cfg)
+	all := e.Emit(tickOf(s)).DataPointCount()
+	e.cfg.MaxSeries = 50
+	md := e.Emit(tickOf(s))
+	if n := md.DataPointCount(); n != 50 {
+		t.Errorf("%d points over a cap of 50", n)
+	}
+	narrow := 0
+	eachMetric(md, func(m pmetric.Metric) {
+		if m.Name() == "gpu.energy" || m.Name() == "gpu.up" {
+			narrow++
+		}
+	})
+	if narrow != 2 {
+		t.Error("a metric of one series was cut")
+	}
+	eachMetric(e.Emit(tickOf(s)), func(m pmetric.Metric) {
+		if m.Name() == "gpumeter.series.dropped" {
+			if got := m.Sum().DataPoints().At(0).DoubleValue(); got != float64(all-50) {
+				t.Errorf("%v points counted as dropped, want %d", got, all-50)
+			}
+		}
+	})
+}
+
+func TestTopProcesses(t *testing.T) {
+	list := []device.Process{{PID: 1, MemoryUsed: device.Of(1)}, {PID: 2}, {PID: 3, MemoryUsed: device.Of(9)}, {PID: 4, MemoryUsed: device.Of(5)}}
+	var got []uint32
+	for _, p := range topProcesses(list, 2) {
+		got = append(got, p.PID)
+	}
+	if diff := cmp.Diff([]uint32{3, 4}, got); diff != "" || list[0].PID != 1 {
+		t.Errorf("top two (-want +got):\n%s", diff)
+	}
+}
+
+// A counter begins when its device's does, and a gauge does not begin.
+func TestStartTimes(t *testing.T) {
+	eachMetric(newEmitter(everything(t)).Emit(goldenTick()), func(m pmetric.Metric) {
+		points, sum := pointsOf(m)
+		for _, dp := range points.All() {
+			want := pcommon.Timestamp(0)
+			if sum {
+				want = pcommon.NewTimestampFromTime(start.Add(time.Second))
+				if strings.HasPrefix(m.Name(), "gpumeter.") {
+					want = pcommon.NewTimestampFromTime(start)
+				}
+			}
+			if dp.StartTimestamp() != want || dp.Timestamp() != pcommon.NewTimestampFromTime(now) {
+				t.Errorf("%s begins at %s, is of %s", m.Name(), dp.StartTimestamp(), dp.Timestamp())
+			}
+		}
+	})
+}
+
+func BenchmarkEmit(b *testing.B) {
+	s := goldenTick().Readings[0].Sample
+	var samples []device.Sample
+	for i := range 64 {
+		s.ID.Index, s.ID.UUID = i, fmt.Sprint("GPU-", i)
+		samples = append(samples, s)
+	}
+	tick := tickOf(samples...)
+	e := newEmitter(createDefaultConfig().(*Config))
+	b.ReportAllocs()
+	for b.Loop() {
+		e.Emit(tick)
+	}
+}

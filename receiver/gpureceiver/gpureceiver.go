@@ -1,0 +1,74 @@
+package gpureceiver
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/internal/node"
+)
+
+// ticker is what the receiver needs of an extension: the gpu extension has it.
+type ticker interface {
+	Subscribe() (ticks <-chan node.Tick, cancel func())
+}
+
+type gpuReceiver struct {
+	emitter *Emitter
+	next    consumer.Metrics
+	log     *zap.Logger
+
+	cancel func()
+	done   sync.WaitGroup
+}
+
+// Start implements component.Component.
+func (r *gpuReceiver) Start(_ context.Context, host component.Host) error {
+	view, err := findTicker(host)
+	if err != nil {
+		return err
+	}
+	ticks, cancel := view.Subscribe()
+	r.cancel = cancel
+	r.done.Go(func() { r.run(ticks) })
+	return nil
+}
+
+func findTicker(host component.Host) (ticker, error) {
+	for _, ext := range host.GetExtensions() {
+		if t, ok := ext.(ticker); ok {
+			return t, nil
+		}
+	}
+	return nil, errors.New("the gpu receiver needs the gpu extension: add it under extensions and to service::extensions")
+}
+
+// run emits each tick once until the subscription ends, the buffered ones included.
+func (r *gpuReceiver) run(ticks <-chan node.Tick) {
+	refused := false
+	for t := range ticks {
+		// A tick is worth delivering even while the Collector shuts down.
+		err := r.next.ConsumeMetrics(context.Background(), r.emitter.Emit(t))
+		if (err != nil) != refused {
+			refused = err != nil
+			if refused {
+				r.log.Error("The pipeline refuses metrics", zap.Error(err))
+			} else {
+				r.log.Info("The pipeline accepts metrics again")
+			}
+		}
+	}
+}
+
+// Shutdown implements component.Component.
+func (r *gpuReceiver) Shutdown(context.Context) error {
+	if r.cancel != nil {
+		r.cancel()
+	}
+	r.done.Wait()
+	return nil
+}

@@ -1,0 +1,27 @@
+// Command testsum runs go test with the given arguments and ends with what people and
+// machines want to know: which tests were skipped and why, and how many ran.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+)
+
+func main() {
+	cmd := exec.Command("go", append([]string{"test", "-json"}, os.Args[1:]...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testsum: cannot run go test:", err)
+		os.Exit(1)
+	}
+	s := newSummary(os.Stdout)
+	s.read(out)
+	if !s.finish(cmd.Wait() == nil) {
+		os.Exit(1)
+	}
+}

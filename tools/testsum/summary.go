@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+)
+
+// event is one line of go test -json (go doc test2json, and for builds go help buildjson).
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string // of a build event
+	Test       string
+	Elapsed    float64
+	Output     string
+}
+
+// summary counts tests that have no subtests: those with some only repeat them.
+type summary struct {
+	w       io.Writer
+	running map[string]*pkg
+
+	passed, failed int
+	skips          []string
+}
+
+type pkg struct {
+	tests  map[string]*test
+	order  []string // of tests, by when they started
+	output []line
+}
+
+type test struct {
+	action     string // pass, fail or skip; empty: it has not ended
+	parent     bool   // it has subtests
+	failedPart bool   // one of them failed
+	output     []string
+}
+
+type line struct{ test, text string }
+
+func newSummary(w io.Writer) *summary { return &summary{w: w, running: map[string]*pkg{}} }
+
+// read takes in the output of go test -json until its end, and prints a line for each
+// package that passes and the output of each that does not.
+func (s *summary) read(r io.Reader) {
+	in := bufio.NewReader(r)
+	for {
+		text, err := in.ReadString('\n')
+		if text != "" {
+			s.line(text)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s *summary) line(text string) {
+	var e event
+	if json.Unmarshal([]byte(text), &e) != nil || e.Action == "" {
+		fmt.Fprint(s.w, text) // not an event: better shown than lost
+		return
+	}
+	if e.Action == "build-output" {
+		fmt.Fprint(s.w, e.Output)
+		return
+	}
+	if e.Package == "" {
+		return
+	}
+	p := s.running[e.Package]
+	if p == nil {
+		p = &pkg{tests: map[string]*test{}}
+		s.running[e.Package] = p
+	}
+	if e.Test != "" {
+		p.add(e)
+		return
+	}
+	switch e.Action {
+	case "output":
+		p.output = append(p.output, line{text: e.Output})
+	case "pass", "fail", "skip":
+		s.end(e, p)
+		delete(s.running, e.Package)
+	}
+}
+
+func (p *pkg) add(e event) {
+	t := p.tests[e.Test]
+	if t == nil {
+		t = &test{}
+		p.tests[e.Test] = t
+		p.order = append(p.order, e.Test)
+	}
+	switch e.Action {
+	case "output":
+		t.output = append(t.output, e.Output)
+		p.output = append(p.output, line{e.Test, e.Output})
+	case "pass", "fail", "skip":
+		t.action = e.Action
+		for name := e.Test; ; {
+			i := strings.LastIndexByte(name, '/')
+			if i < 0 {
+				break
+			}
+			name = name[:i]
+			if above := p.tests[name]; above != nil {
+				above.parent = true
+				above.failedPart = above.failedPart || t.action == "fail"
+			}
+		}
+	}
+}
+
+// end counts the tests of a package that ended, and reports it.
+func (s *summary) end(e event, p *pkg) {
+	passed, failed, skipped := 0, 0, 0
+	for _, name := range p.order {
+		t := p.tests[name]
+		switch {
+		case t.action == "fail" && !t.failedPart:
+			failed++
+		case t.action == "pass" && !t.parent:
+			passed++
+		case t.action == "skip" && !t.parent:
+			skipped++
+			s.skips = append(s.skips, fmt.Sprintf("%s %s: %s", e.Package, name, reason(t.output)))
+		}
+	}
+	if e.Action == "fail" {
+		failed = max(failed, 1) // it did not build, or died between two tests
+		p.print(s.w)
+	} else if len(p.order) > 0 {
+		fmt.Fprintf(s.w, "ok\t%s\t%.1fs\t%s\n", e.Package, e.Elapsed, counts(passed, failed, skipped))
+	}
+	s.passed += passed
+	s.failed += failed
+}
+
+// print shows all that go test said, but for what tests that passed said. It ends with go's own line of failure.
+func (p *pkg) print(w io.Writer) {
+	for _, l := range p.output {
+		if t := p.tests[l.test]; t == nil || t.action != "pass" {
+			fmt.Fprint(w, l.text)
+		}
+	}
+}
+
+var place = regexp.MustCompile(`^\S+\.go:\d+: `)
+
+// reason returns what a test said before it was skipped.
+func reason(output []string) string {
+	var said []string
+	for _, text := range output {
+		text = strings.TrimSpace(text)
+		if text == "" || strings.HasPrefix(text, "=== ") || strings.HasPrefix(text, "--- ") {
+			continue
+		}
+		said = append(said, place.ReplaceAllString(text, ""))
+	}
+	if len(said) == 0 {
+		return "no reason given"
+	}
+	return strings.Join(said, " ")
+}
+
+func counts(passed, failed, skipped int) string {
+	return fmt.Sprintf("%d passed, %d failed, %d skipped", passed, failed, skipped)
+}
+
+// finish prints the skipped tests and the counts, and reports whether all is well. ok is
+// whether go test thinks so.
+func (s *summary) finish(ok bool) bool {
+	if !ok {
+		s.failed = max(s.failed, 1) // it never got as far as a package
+	}
+	for i, skip := range s.skips {
+		if i == 0 {
+			fmt.Fprintln(s.w, "\nSkipped:")
+		}
+		fmt.Fprintln(s.w, "  "+skip)
+	}
+	fmt.Fprintln(s.w, "\n"+counts(s.passed, s.failed, len(s.skips)))
+	return s.failed == 0
+}

@@ -52,8 +52,14 @@ fmt: ## format all Go files
 	$(GOTOOL) golangci-lint fmt ./...
 
 .PHONY: generate
-generate: ## what is made from metadata.yaml
+generate: ## what is made from metadata.yaml and from tables in the code
 	$(GO) generate ./...
+	$(GO) test ./receiver/gpureceiver -run '^TestAttributesDocument$$' -count 1 -update
+
+.PHONY: golden
+golden: ## rewrite the golden files, to be read before they are committed
+	@$(GO) test ./exporter/pageexporter ./internal/cli ./receiver/gpureceiver -run Golden -count 1 -update >/dev/null || true # some fail on purpose
+	$(GO) test ./exporter/pageexporter ./internal/cli ./receiver/gpureceiver -run Golden -count 1
 
 # Compared with the tree as it was, not with the last commit: it works before one, too.
 .PHONY: generated

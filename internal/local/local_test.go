@@ -1,55 +1,42 @@
 //go:build linux
 
-package local_test
+package local
 
 import (
-	"context"
-	"errors"
+	"os"
+	"path/filepath"
 	"testing"
-	"time"
 
-	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
-	"github.com/gpumeter/gpumeter/internal/local"
 )
 
-// After a GPU was lost the driver's library is initialised anew, which takes a while.
-// Who reads another GPU meanwhile waits, and is not told that all of them are lost.
-func TestReinitialisationHidesNobody(t *testing.T) {
-	host := nvmltest.New(t, "gpus 3\n")
-	reader, err := local.Sources(local.Config{NVIDIALibrary: host.Library})[0].Open(t.Context())
-	if err != nil {
+func TestProcessName(t *testing.T) {
+	proc := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(proc, "42"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	devices, err := reader.Devices(t.Context())
-	if err != nil || len(devices) != 3 {
-		t.Fatalf("%d devices, %v", len(devices), err)
+	if err := os.WriteFile(filepath.Join(proc, "42", "comm"), []byte("my app\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	// No Read asks for the UUID: only discovery is slow.
-	host.Append(t, "gpu 1 lost\ngpu * sleep nvmlDeviceGetUUID 100")
-	if _, err := devices[1].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
-		t.Fatalf("a lost GPU answers %v", err)
+	name := processName(proc)
+	if got := name(42); got != "my app" {
+		t.Errorf("name = %q", got)
 	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := reader.Devices(context.Background())
-		done <- err
-	}()
-	for running := true; running; {
-		select {
-		case err := <-done:
-			running = false
-			if !errors.Is(err, device.ErrLost) {
-				t.Errorf("discovery beside a lost GPU: %v", err)
-			}
-		default:
-		}
-		if _, err := devices[0].Read(t.Context(), device.Fast); err != nil {
-			t.Fatalf("GPU 0 during the initialisation: %v", err)
-		}
-		time.Sleep(time.Millisecond) // the initialisation must get its turn
+	if got := name(43); got != "" {
+		t.Errorf("a process that is gone is called %q", got)
 	}
-	if err := reader.Close(); err != nil {
-		t.Error(err)
+}
+
+// The demo simulates only where there is nothing to read.
+func TestHasDevices(t *testing.T) {
+	if HasDevices(t.Context(), Config{Root: t.TempDir()}) {
+		t.Error("an empty machine has devices")
+	}
+	h := nvmltest.New(t, "gpus 2")
+	if !HasDevices(t.Context(), Config{Root: t.TempDir(), LibraryDirs: []string{h.Dir}}) {
+		t.Error("a machine with GPUs has none")
+	}
+	if open := h.OpenFiles(t, os.Getpid()); len(open) > 0 {
+		t.Errorf("looking left %v open", open)
 	}
 }

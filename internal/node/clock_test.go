@@ -171,3 +171,39 @@ func TestSlowDiscovery(t *testing.T) {
 		wantUp(t, r.tick(t), 0)
 	})
 }
+
+// A first reading that takes longer than the interval is no alarm, and is not repeated.
+func TestSlowFirstReading(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(2)
+		release := make(chan struct{})
+		r.m.devices[0].hang = release
+		for range 3 {
+			wantUp(t, r.tick(t), 1)
+		}
+		r.m.devices[0].set(func(g *gpu) { g.hang = nil })
+		close(release)
+		synctest.Wait()
+		wantUp(t, r.tick(t), 0, 1)
+		if diff := cmp.Diff([]device.Tier{device.Static, device.Slow}, r.m.devices[0].asked()); diff != "" {
+			t.Errorf("tiers (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"test: driver opened", "GPU 0 found", "GPU 1 found"}, r.notices); diff != "" {
+			t.Errorf("notices (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// One that never ends is one.
+func TestHungFirstReading(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(1)
+		release := make(chan struct{})
+		r.m.devices[0].hang = release
+		for range 7 {
+			r.tick(t)
+		}
+		r.wantNotice(t, "GPU 0 does not answer", "testRead")
+		close(release)
+	})
+}

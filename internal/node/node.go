@@ -165,7 +165,8 @@ func (v *View) resume() {
 
 // tier returns what is due at now.
 func (v *View) tier(now time.Time) device.Tier {
-	if !v.lastSlow.IsZero() && now.Sub(v.lastSlow) < v.cfg.SlowInterval {
+	// Half an interval early is on time: ticks come at their own pace.
+	if !v.lastSlow.IsZero() && now.Sub(v.lastSlow) < v.cfg.SlowInterval-v.cfg.Interval/2 {
 		return device.Fast
 	}
 	v.lastSlow = now
@@ -181,11 +182,11 @@ func (v *View) Last() Tick {
 
 // read asks every device that is not still busy with an earlier question.
 func (v *View) read(ctx context.Context, now time.Time, tier device.Tier) []Reading {
-	ctx, cancel := context.WithTimeout(ctx, min(v.cfg.Interval, maxWait))
-	defer cancel()
 	for _, u := range v.units {
 		u.ask(ctx, tier)
 	}
+	ctx, cancel := context.WithTimeout(ctx, min(v.cfg.Interval, maxWait))
+	defer cancel()
 	readings := make([]Reading, 0, len(v.units))
 	for _, u := range v.units {
 		wasUp := u.down == nil

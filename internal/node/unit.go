@@ -29,6 +29,7 @@ type unit struct {
 }
 
 type answer struct {
+	tier   device.Tier
 	sample device.Sample
 	err    error
 }
@@ -52,26 +53,31 @@ func (u *unit) ask(ctx context.Context, tier device.Tier) {
 	}
 	u.asked = time.Now()
 	go func(d device.Device, tier device.Tier) {
-		var a answer
+		a := answer{tier: tier}
 		defer func() {
 			if p := recover(); p != nil {
 				a.err = fmt.Errorf("%w: %v", errPanicked, p)
 			}
 			u.answer <- a
 		}()
+		ctx, cancel := context.WithTimeout(ctx, maxWait)
+		defer cancel()
 		a.sample, a.err = d.Read(ctx, tier)
 	}(u.dev, max(tier, u.due))
 }
 
 // busy reports whether a call is in progress, and drops the result of one that ended
-// after its tick.
+// after its tick. What was read once need not be read again: a first reading that
+// takes longer than the interval must not be repeated for ever.
 func (u *unit) busy() bool {
 	if u.asked.IsZero() {
 		return false
 	}
 	select {
-	case <-u.answer:
-		u.idle()
+	case a := <-u.answer:
+		if u.idle(); a.err == nil && a.tier == device.Static {
+			u.due = device.Fast
+		}
 		return false
 	default:
 		return true
@@ -100,7 +106,7 @@ func (u *unit) await(ctx context.Context, now time.Time) Reading {
 		return u.fail(errMissing)
 	}
 	if u.late {
-		return u.fail(u.hung())
+		return u.miss()
 	}
 	var a answer
 	select {
@@ -110,7 +116,7 @@ func (u *unit) await(ctx context.Context, now time.Time) Reading {
 		case a = <-u.answer:
 		default:
 			u.late = true
-			return u.fail(u.hung())
+			return u.miss()
 		}
 	}
 	u.idle()
@@ -121,6 +127,16 @@ func (u *unit) await(ctx context.Context, now time.Time) Reading {
 		return u.fail(a.err)
 	}
 	return u.succeed(a, now)
+}
+
+// miss returns the Reading of a device that has not answered yet. A first reading may be
+// slow, as the driver wakes up: it makes the device neither up nor news.
+func (u *unit) miss() Reading {
+	err := u.hung()
+	if u.down == nil && u.due == device.Static && time.Since(u.asked) < maxWait {
+		return Reading{Sample: device.Sample{ID: u.id}, Problem: err.Error(), Since: u.since}
+	}
+	return u.fail(err)
 }
 
 // isDown reports whether err leaves no Sample to use.

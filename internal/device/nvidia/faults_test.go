@@ -204,3 +204,35 @@ func TestOpenErrors(t *testing.T) {
 		t.Errorf("a broken library: %v", err)
 	}
 }
+
+// After a GPU was lost the driver's library is initialised anew, which takes a while.
+// Who reads another GPU meanwhile waits, and is not told that all of them are lost.
+func TestReinitialisationHidesNobody(t *testing.T) {
+	host := nvmltest.New(t, "gpus 3\n")
+	r := openFake(t, host, newClock())
+	list := devices(t, r)
+	// No Read asks for the UUID: only discovery is slow.
+	host.Append(t, "gpu 1 lost\ngpu * sleep nvmlDeviceGetUUID 100")
+	if _, err := list[1].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
+		t.Fatalf("a lost GPU answers %v", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Devices(t.Context())
+		done <- err
+	}()
+	for running := true; running; {
+		select {
+		case err := <-done:
+			running = false
+			if !errors.Is(err, device.ErrLost) {
+				t.Errorf("discovery beside a lost GPU: %v", err)
+			}
+		default:
+		}
+		if _, err := list[0].Read(t.Context(), device.Fast); err != nil {
+			t.Fatalf("GPU 0 during the initialisation: %v", err)
+		}
+		time.Sleep(time.Millisecond) // the initialisation must get its turn
+	}
+}

@@ -37,6 +37,11 @@ e2e: bin/testsum ## with the real Prometheus and the real Collector builder
 	@tools/deps.sh --try prometheus
 	CGO_ENABLED=0 bin/testsum -tags e2e -count 1 -timeout 30m $(TESTFLAGS) ./e2e
 
+.PHONY: bench
+bench: ## what the agent costs, beside the bare driver calls; takes minutes
+	@tools/deps.sh gcc
+	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent $(BENCHFLAGS)
+
 .PHONY: bin/testsum
 bin/testsum:
 	@CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./tools/testsum

@@ -90,7 +90,10 @@ func (e *gpuExtension) Subscribe() (ticks <-chan node.Tick, cancel func()) { ret
 func Log(log *zap.Logger, n node.Notice) {
 	var fields []zap.Field
 	if n.Device.UUID != "" {
-		fields = append(fields, zap.String("gpu.uuid", n.Device.UUID), zap.String("gpu.model", n.Device.Model))
+		fields = append(fields, zap.String("gpu.uuid", n.Device.Physical()), zap.String("gpu.model", n.Device.Model))
+	}
+	if n.Device.Parent != "" {
+		fields = append(fields, zap.String("gpu.partition.id", n.Device.UUID))
 	}
 	// No hardware is a normal state: its error says where we looked, and is no alarm.
 	if n.Err != nil && !errors.Is(n.Err, context.Canceled) {

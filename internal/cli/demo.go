@@ -53,7 +53,7 @@ func (a *agent) demo(ctx context.Context, w io.Writer) error {
 // welcome shows the devices and where to look next.
 func (a *agent) welcome(w io.Writer, t node.Tick) {
 	fmt.Fprintln(w)
-	_ = printTable(w, t) // to a terminal
+	_ = printShortTable(w, t) // to a terminal
 	what := fmt.Sprintf("%d devices of this machine", len(t.Readings))
 	if t.Simulated {
 		what = fmt.Sprintf("a simulated node of %s GPUs, every series labelled gpumeter_simulated=\"true\"", a.simulate)

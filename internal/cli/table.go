@@ -12,8 +12,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// printTable prints one line a device, for people.
-func printTable(w io.Writer, t node.Tick) error {
+// printTable prints one line a device, for people. UUIDs come last, where a narrow
+// terminal wraps them.
+func printTable(w io.Writer, t node.Tick) error { return printColumns(w, t, "UUID") }
+
+// printShortTable leaves the UUIDs out.
+func printShortTable(w io.Writer, t node.Tick) error { return printColumns(w, t, "") }
+
+func printColumns(w io.Writer, t node.Tick, uuid string) error {
 	if t.Simulated {
 		fmt.Fprintln(w, "SIMULATED devices: none of these numbers are real.")
 	}
@@ -22,9 +28,13 @@ func printTable(w io.Writer, t node.Tick) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "GPU\tMODEL\tUTIL\tSM\tTENSOR\tMEMORY\tPOWER\tTEMP\tSTATE\tUUID")
+	fmt.Fprintln(tw, strings.TrimSpace("GPU\tMODEL\tUTIL\tSM\tTENSOR\tMEMORY\tPOWER\tTEMP\tSTATE\t"+uuid))
 	for i := range t.Readings {
-		fmt.Fprintln(tw, strings.Join(tableRow(&t.Readings[i]), "\t"))
+		row := tableRow(&t.Readings[i])
+		if uuid != "" {
+			row = append(row, t.Readings[i].ID.UUID)
+		}
+		fmt.Fprintln(tw, strings.Join(row, "\t"))
 	}
 	return tw.Flush()
 }
@@ -42,7 +52,7 @@ func tableRow(r *node.Reading) []string {
 	}
 	return []string{
 		gpu, model, percentage(r.Utilization.Compute), percentage(r.Profile.SMActive), percentage(tensor),
-		memory(r.Memory), power(r.Power), temperature(r.Temperatures), state(r), r.ID.UUID,
+		memory(r.Memory), power(r.Power), temperature(r.Temperatures), state(r),
 	}
 }
 

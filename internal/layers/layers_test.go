@@ -36,6 +36,7 @@ var layers = []struct {
 	{"internal/dlopen", []string{"github.com/ebitengine/purego"}},
 	{"internal/sysfs", []string{xsys}},
 	{"internal/kmsg", []string{xsys}},
+	{"internal/cloud", nil},
 
 	// The model, and one package a vendor. No vendor knows another, or what a metric is.
 	{"internal/device", nil},
@@ -55,7 +56,7 @@ var layers = []struct {
 
 	// The one owner of live state gets vendors and sources as interfaces from local.
 	{"internal/node", []string{"internal/device", "internal/workload", "internal/health"}},
-	{"internal/local", []string{"internal/device/...", "internal/node", "internal/workload/..."}},
+	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/workload/..."}},
 
 	// The plain half of the receivers of these names.
 	{"internal/inference", []string{"github.com/prometheus/common/..."}},
@@ -78,13 +79,15 @@ var layers = []struct {
 	// The command may use all of it, and only main uses the command.
 	{"internal/cli/...", []string{
 		"internal/...", "exporter/...", "extension/...", "processor/...", "receiver/...",
-		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", collector, zap,
+		"charm.land/...", "github.com/charmbracelet/...", "github.com/open-telemetry/opentelemetry-collector-contrib/...",
+		"github.com/spf13/cobra", "go.yaml.in/yaml/v3", collector, zap,
 	}},
 	{"cmd/...", []string{"internal/cli"}},
 
 	// What is built for this repository only.
 	{"internal/layers", nil},
 	{"e2e", []string{"internal/device/nvidia/nvmltest"}},
+	{"bench/...", nil},
 	{"tools/...", nil},
 }
 

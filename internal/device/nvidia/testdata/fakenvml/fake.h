@@ -29,7 +29,7 @@ enum {
 enum { F64 = 0, U32 = 1, U64 = 3, I32 = 5, U16 = 6 }; // nvmlValueType_t
 
 enum {
-    MAX_GPUS = 24,
+    MAX_GPUS = 64,
     MAX_MIG = 7,
     MAX_VALUES = 18, // of one property: the links of NVLink 4
     MAX_ROWS = 256,  // of processes, faults and field rules

@@ -1,0 +1,153 @@
+//go:build bench
+
+package agent
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/nvidia"
+	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+	"github.com/gpumeter/gpumeter/internal/local"
+)
+
+var (
+	binary  = flag.String("gpumeter", "", "the agent's binary; empty: build it")
+	library = flag.String("library", "", "a real libnvidia-ml.so.1 to measure on; empty: the fake one, with 8 and 64 GPUs")
+	length  = flag.Duration("length", 30*time.Second, "how long each is watched")
+	floor   = flag.Duration("floor", 0, "be the floor: make the driver calls at this interval and nothing else")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *floor > 0 {
+		if err := bareCalls(*library, *floor); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	m.Run()
+}
+
+// bareCalls asks the driver for what the agent asks for, as often, and drops it.
+func bareCalls(lib string, interval time.Duration) error {
+	r, err := nvidia.Open(context.Background(), nvidia.Options{Library: lib})
+	if err != nil {
+		return err
+	}
+	devices, err := r.Devices(context.Background())
+	if err != nil {
+		return err
+	}
+	tier, slow := device.Static, time.Now()
+	for range time.Tick(interval) {
+		if tier != device.Static && time.Since(slow) >= local.DefaultSlowInterval {
+			tier, slow = device.Slow, time.Now()
+		}
+		for _, d := range devices {
+			if _, err := d.Read(context.Background(), tier); err != nil {
+				return err
+			}
+		}
+		tier = device.Fast
+	}
+	return nil
+}
+
+// contender is a program to watch.
+type contender struct {
+	name string
+	args []string
+	page string // address of its page; empty: none
+}
+
+// peers are other exporters, if they are installed, on their default settings.
+var peers = []contender{
+	{"dcgm-exporter", []string{"dcgm-exporter", "--address", "127.0.0.1:9411"}, "http://127.0.0.1:9411/metrics"},
+	{"nvidia_gpu_exporter", []string{"nvidia_gpu_exporter", "--web.listen-address", "127.0.0.1:9412"}, "http://127.0.0.1:9412/metrics"},
+	{"all-smi", []string{"all-smi", "api", "--port", "9413"}, "http://127.0.0.1:9413/metrics"},
+}
+
+func TestAgent(t *testing.T) {
+	agent := *binary
+	if agent == "" {
+		agent = filepath.Join(t.TempDir(), "gpumeter")
+		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", agent, "github.com/gpumeter/gpumeter/cmd/gpumeter")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("cannot build the agent: %v\n%s", err, out)
+		}
+	}
+	fmt.Printf("%s, %d CPUs, %s, each watched for %s\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOARCH, *length)
+	fmt.Println("| devices | interval | program | CPU, % of a core | to the floor | RSS, MB | of it anonymous | series | page, kB | scrape p50 | p99 |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|")
+	if *library != "" {
+		compare(t, agent, *library, "real")
+		return
+	}
+	for _, gpus := range []int{8, 64} {
+		h := nvmltest.New(t, fmt.Sprintf("gpus %d\nprocess 0 1 compute 1024 50\n", gpus))
+		compare(t, agent, h.Library, fmt.Sprintf("%d fake", gpus))
+	}
+}
+
+// compare watches the floor, the agent and the peers at each interval, one at a time.
+func compare(t *testing.T, agent, lib, devices string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, interval := range []time.Duration{10 * time.Second, time.Second, 100 * time.Millisecond} {
+		const page = "127.0.0.1:9410"
+		list := []contender{
+			{"floor: bare driver calls", []string{self, "-floor", interval.String(), "-library", lib}, ""},
+			{
+				"gpumeter agent",
+				[]string{agent, "agent", "--interval", interval.String(), "--nvidia-library", lib, "--listen", page, "--socket", "", "--log-level", "error"},
+				"http://" + page + "/metrics",
+			},
+		}
+		if *library != "" && interval == time.Second {
+			for _, p := range peers {
+				if _, err := exec.LookPath(p.args[0]); err == nil {
+					list = append(list, p)
+				}
+			}
+		}
+		var base float64
+		for i, c := range list {
+			r, err := watch(t.Context(), c, *length)
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+				continue
+			}
+			if i == 0 {
+				base = r.cpu
+			}
+			fmt.Println(r.row(devices, interval, c.name, base))
+		}
+	}
+}
+
+// row returns the line of the table.
+func (r result) row(devices string, interval time.Duration, name string, base float64) string {
+	cells := []string{devices, interval.String(), name, fmt.Sprintf("%.2f", r.cpu*100), fmt.Sprintf("%.2f", r.cpu/base),
+		fmt.Sprintf("%.1f", r.rss), fmt.Sprintf("%.1f", r.anon)}
+	if r.series > 0 {
+		cells = append(cells, fmt.Sprint(r.series), fmt.Sprintf("%.0f", r.page), r.p50.Round(10*time.Microsecond).String(), r.p99.Round(10*time.Microsecond).String())
+	} else {
+		cells = append(cells, "", "", "", "")
+	}
+	return "| " + strings.Join(cells, " | ") + " |"
+}

@@ -29,15 +29,9 @@ missing() {
 	done
 }
 
+can_root() { [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null && sudo -n true 2>/dev/null; }; }
 root() {
-	if [ "$(id -u)" = 0 ]; then
-		"$@"
-	elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
-		sudo "$@"
-	else
-		echo "deps: '$*' needs root" >&2
-		return 1
-	fi
+	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
 # again runs a command up to three times: package servers and other apt-gets come and go.
@@ -52,6 +46,7 @@ again() {
 
 update() {
 	[ -e .deps/updated ] && return
+	can_root || { echo "deps: apt-get needs root, or sudo without a password" >&2 && return 1; }
 	again root apt-get -qq -o DPkg::Lock::Timeout=300 update && touch .deps/updated
 }
 

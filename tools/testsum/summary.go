@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path"
 	"regexp"
 	"strings"
 )
@@ -24,8 +25,9 @@ type summary struct {
 	w       io.Writer
 	running map[string]*pkg
 
-	passed, failed int
-	skips          []string
+	passed, failed, skipped int
+	reasons                 []string            // of skips, in order
+	skips                   map[string][]string // tests by reason
 }
 
 type pkg struct {
@@ -43,7 +45,9 @@ type test struct {
 
 type line struct{ test, text string }
 
-func newSummary(w io.Writer) *summary { return &summary{w: w, running: map[string]*pkg{}} }
+func newSummary(w io.Writer) *summary {
+	return &summary{w: w, running: map[string]*pkg{}, skips: map[string][]string{}}
+}
 
 // read takes in the output of go test -json until its end, and prints a line for each
 // package that passes and the output of each that does not.
@@ -130,7 +134,11 @@ func (s *summary) end(e event, p *pkg) {
 			passed++
 		case t.action == "skip" && !t.parent:
 			skipped++
-			s.skips = append(s.skips, fmt.Sprintf("%s %s: %s", e.Package, name, reason(t.output)))
+			why := reason(t.output)
+			if s.skips[why] == nil {
+				s.reasons = append(s.reasons, why)
+			}
+			s.skips[why] = append(s.skips[why], path.Base(e.Package)+"."+name)
 		}
 	}
 	if e.Action == "fail" {
@@ -141,6 +149,7 @@ func (s *summary) end(e event, p *pkg) {
 	}
 	s.passed += passed
 	s.failed += failed
+	s.skipped += skipped
 }
 
 // print shows all that go test said, but for what tests that passed said. It ends with go's own line of failure.
@@ -180,12 +189,9 @@ func (s *summary) finish(ok bool) bool {
 	if !ok {
 		s.failed = max(s.failed, 1) // it never got as far as a package
 	}
-	for i, skip := range s.skips {
-		if i == 0 {
-			fmt.Fprintln(s.w, "\nSkipped:")
-		}
-		fmt.Fprintln(s.w, "  "+skip)
+	for _, why := range s.reasons {
+		fmt.Fprintf(s.w, "\nSkipped, %s:\n  %s\n", why, strings.Join(s.skips[why], " "))
 	}
-	fmt.Fprintln(s.w, "\n"+counts(s.passed, s.failed, len(s.skips)))
+	fmt.Fprintln(s.w, "\n"+counts(s.passed, s.failed, s.skipped))
 	return s.failed == 0
 }

@@ -44,6 +44,7 @@ func TestB(t *testing.T) {
 	t.Run("one", func(t *testing.T) {})
 	t.Run("two", func(t *testing.T) { t.Skip("no moon") })
 }
+func TestC(t *testing.T) { t.Skip("no moon") }
 `
 
 func last(out string) string {
@@ -54,12 +55,12 @@ func last(out string) string {
 func TestPass(t *testing.T) {
 	out, ok := run(t, map[string]string{"a/a_test.go": passing, "b/b.go": "package b\n"}, "./...")
 	out = regexp.MustCompile(`[\d.]+s`).ReplaceAllString(out, "T")
-	want := "ok\tm/a\tT\t" + `2 passed, 0 failed, 1 skipped
+	want := "ok\tm/a\tT\t" + `2 passed, 0 failed, 2 skipped
 
-Skipped:
-  m/a TestB/two: no moon
+Skipped, no moon:
+  a.TestB/two a.TestC
 
-2 passed, 0 failed, 1 skipped
+2 passed, 0 failed, 2 skipped
 `
 	if out != want || !ok {
 		t.Errorf("ok = %v, output:\n%s\nwant:\n%s", ok, out, want)
@@ -83,14 +84,14 @@ func TestFail(t *testing.T) {
 		}
 	}
 	f("failure", head+`func TestC(t *testing.T) { t.Run("x", func(t *testing.T) { t.Error("the reason") }); t.Run("y", func(*testing.T) {}) }`,
-		"the reason", "3 passed, 1 failed, 1 skipped")
+		"the reason", "3 passed, 1 failed, 2 skipped")
 	f("parent", head+`func TestC(t *testing.T) { t.Run("x", func(t *testing.T) {}); t.Error("the reason") }`,
-		"the reason", "3 passed, 1 failed, 1 skipped")
-	f("panic", head+`func TestC(t *testing.T) { panic("the reason") }`, "the reason", "2 passed, 1 failed, 1 skipped")
-	f("exit", head+"import \"os\"\n\nfunc TestMain(*testing.M) { println(`the reason`); os.Exit(3) }", "the reason", "2 passed, 1 failed, 1 skipped")
-	f("build", head+`func TestC(t *testing.T) { theReason() }`, "undefined: theReason", "2 passed, 1 failed, 1 skipped")
-	f("syntax", head+`func TestC(`, "expected", "2 passed, 1 failed, 1 skipped")
-	f("vet", head+"import \"fmt\"\n\nfunc TestC(t *testing.T) { _ = fmt.Sprintf(`%d`, `the reason`) }", "the reason", "2 passed, 1 failed, 1 skipped")
+		"the reason", "3 passed, 1 failed, 2 skipped")
+	f("panic", head+`func TestC(t *testing.T) { panic("the reason") }`, "the reason", "2 passed, 1 failed, 2 skipped")
+	f("exit", head+"import \"os\"\n\nfunc TestMain(*testing.M) { println(`the reason`); os.Exit(3) }", "the reason", "2 passed, 1 failed, 2 skipped")
+	f("build", head+`func TestC(t *testing.T) { theReason() }`, "undefined: theReason", "2 passed, 1 failed, 2 skipped")
+	f("syntax", head+`func TestC(`, "expected", "2 passed, 1 failed, 2 skipped")
+	f("vet", head+"import \"fmt\"\n\nfunc TestC(t *testing.T) { _ = fmt.Sprintf(`%d`, `the reason`) }", "the reason", "2 passed, 1 failed, 2 skipped")
 }
 
 func TestNothing(t *testing.T) {

@@ -114,7 +114,7 @@ func compare(t *testing.T, agent, lib, devices string) {
 			{"floor: bare driver calls", []string{self, "-floor", interval.String(), "-library", lib}, ""},
 			{
 				"gpumeter agent",
-				[]string{agent, "agent", "--interval", interval.String(), "--nvidia-library", lib, "--listen", page, "--socket", "", "--log-level", "error"},
+				[]string{agent, "agent", "--interval", interval.String(), "--nvidia-library", lib, "--listen", page, "--socket", "", "--state-dir", t.TempDir(), "--log-level", "error"},
 				"http://" + page + "/metrics",
 			},
 		}

@@ -28,6 +28,15 @@ type Config struct {
 	PCIeThroughput bool `mapstructure:"pcie_throughput"`
 	// Simulate names a model to simulate instead of reading hardware.
 	Simulate string `mapstructure:"simulate"`
+	// StateDir is the folder in which counts of events outlive the Collector; empty: they
+	// begin at 0 with it.
+	StateDir string `mapstructure:"state_dir"`
+	// Resource are more resource attributes of what the gpu receiver emits, such as
+	// k8s.cluster.name.
+	Resource map[string]string `mapstructure:"resource"`
+	// Cloud asks the metadata server of AWS, Google or Azure for region, zone and
+	// instance type, if the firmware says that this is such a machine.
+	Cloud bool `mapstructure:"cloud"`
 }
 
 func createDefaultConfig() component.Config {
@@ -48,5 +57,8 @@ func (c *Config) Local() local.Config {
 		LibraryDirs:      c.NVIDIALibraryDirs,
 		NoPCIeThroughput: !c.PCIeThroughput,
 		Simulate:         c.Simulate,
+		StateDir:         c.StateDir,
+		Resource:         c.Resource,
+		Cloud:            c.Cloud,
 	}
 }

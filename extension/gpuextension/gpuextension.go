@@ -15,9 +15,17 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// Opener returns a View that somebody else closes, and what starts its clock, which may
-// be called again. gpumeter's own binary has one that outlives a reload of the pipelines.
-type Opener func(local.Config) (view *node.View, start func(), err error)
+// Feed is where the ticks come from. Ready and NotReady are told when the pipelines can
+// take ticks and when they no longer can; both may be called again.
+type Feed interface {
+	Subscribe() (ticks <-chan node.Tick, cancel func())
+	Ready()
+	NotReady()
+}
+
+// Opener returns a Feed that somebody else closes. gpumeter's own binary has one that
+// outlives a reload of the pipelines.
+type Opener func(local.Config) (Feed, error)
 
 // NewFactory returns the factory of the extension, which opens the View itself.
 func NewFactory() extension.Factory { return NewFactoryWithView(nil) }
@@ -37,54 +45,74 @@ type gpuExtension struct {
 	log  *zap.Logger
 	open Opener
 
-	view  *node.View
-	start func()
-	stop  func() error
+	feed Feed
+	own  *ownView // the feed, if nobody else closes it
 }
 
 // Start implements component.Component. The clock starts with Ready: an agent that
 // cannot start says so and nothing else, and no receiver misses the first tick.
 func (e *gpuExtension) Start(context.Context, component.Host) (err error) {
 	if e.open != nil {
-		e.view, e.start, err = e.open(e.cfg)
+		e.feed, err = e.open(e.cfg)
 		return err
 	}
-	e.start = e.run
-	e.view, err = local.Open(e.cfg, func(n node.Notice) { Log(e.log, n) })
-	return err
+	view, err := local.Open(e.cfg, func(n node.Notice) { Log(e.log, n) })
+	if err != nil {
+		return err
+	}
+	e.own = &ownView{View: view}
+	e.feed = e.own
+	return nil
 }
 
-func (e *gpuExtension) run() {
+// ownView is a View that lives as long as the extension.
+type ownView struct {
+	*node.View
+
+	stop func() error
+}
+
+// Ready implements Feed.
+func (v *ownView) Ready() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	var closed error
-	done.Go(func() { closed = e.view.Run(ctx) })
-	e.stop = func() error {
+	done.Go(func() { closed = v.Run(ctx) })
+	v.stop = func() error {
 		cancel()
 		done.Wait()
 		return closed
 	}
 }
 
+// NotReady implements Feed.
+func (*ownView) NotReady() {}
+
 // Ready implements extensioncapabilities.PipelineWatcher.
 func (e *gpuExtension) Ready() error {
-	e.start()
+	e.feed.Ready()
 	return nil
 }
 
-// NotReady implements extensioncapabilities.PipelineWatcher.
-func (e *gpuExtension) NotReady() error { return nil }
+// NotReady implements extensioncapabilities.PipelineWatcher. The Collector calls it of
+// an extension that has not started, too.
+func (e *gpuExtension) NotReady() error {
+	if e.feed != nil {
+		e.feed.NotReady()
+	}
+	return nil
+}
 
 // Shutdown implements component.Component.
 func (e *gpuExtension) Shutdown(context.Context) error {
-	if e.stop == nil {
+	if e.own == nil || e.own.stop == nil {
 		return nil
 	}
-	return e.stop()
+	return e.own.stop()
 }
 
 // Subscribe returns the ticks of the View, see node.View.Subscribe.
-func (e *gpuExtension) Subscribe() (ticks <-chan node.Tick, cancel func()) { return e.view.Subscribe() }
+func (e *gpuExtension) Subscribe() (ticks <-chan node.Tick, cancel func()) { return e.feed.Subscribe() }
 
 // Log writes a change of state to log.
 func Log(log *zap.Logger, n node.Notice) {

@@ -1,6 +1,7 @@
 package gpuextension
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -48,13 +49,21 @@ func TestClockStartsWithReady(t *testing.T) {
 		}
 	}
 	// A View of its own, as in anyone's Collector.
-	f(nil, func(e *gpuExtension) bool { return e.stop != nil })
+	f(nil, func(e *gpuExtension) bool { return e.own.stop != nil })
 	// Somebody else's, as in gpumeter.
-	view, running := node.New(node.Config{Interval: time.Minute}), false
-	f(func(local.Config) (*node.View, func(), error) {
-		return view, func() {
-			running = true
-			view.Tick(t.Context(), time.Now())
-		}, nil
-	}, func(*gpuExtension) bool { return running })
+	other := &otherView{View: node.New(node.Config{Interval: time.Minute})}
+	f(func(local.Config) (Feed, error) { return other, nil }, func(*gpuExtension) bool { return other.running })
 }
+
+type otherView struct {
+	*node.View
+
+	running bool
+}
+
+func (v *otherView) Ready() {
+	v.running = true
+	v.Tick(context.Background(), time.Now())
+}
+
+func (*otherView) NotReady() {}

@@ -8,14 +8,17 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/otelcol"
 	"go.uber.org/zap"
 
-	"github.com/gpumeter/gpumeter/extension/gpuextension"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
 )
@@ -25,6 +28,8 @@ const defaultListen = "localhost:9400"
 
 type agent struct {
 	hardware
+	identity
+	sinks
 	version  string
 	config   string
 	listen   string
@@ -35,22 +40,31 @@ type agent struct {
 	output   string
 	logLevel string
 	socket   string
+	stateDir string
+	print    bool
+
+	env        func(string) string // variables of the environment
+	attributes map[string]string   // of the resource, see identify
 }
 
 func newAgent(version string) *cobra.Command {
-	a := &agent{version: version}
+	a := &agent{version: version, env: os.Getenv}
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Read this machine's accelerators and export metrics",
 		Long: `Read this machine's accelerators and export metrics.
 
-Without --config it serves a Prometheus page at http://` + defaultListen + `/metrics. A
-configuration file is that of an OpenTelemetry Collector; gpumeter components lists
+Without --config it serves a Prometheus page at http://` + defaultListen + `/metrics, and
+sends OTLP to the endpoint that --otlp-endpoint or OTEL_EXPORTER_OTLP_ENDPOINT names.
+A configuration file is that of an OpenTelemetry Collector; gpumeter components lists
 what it may use.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := a.check(cmd); err != nil {
 				return err
+			}
+			if a.print {
+				return a.printConfig(cmd.Context())
 			}
 			if a.once {
 				return once(cmd.Context(), a.local(), a.output)
@@ -59,6 +73,8 @@ what it may use.`,
 		},
 	}
 	a.hardware.register(cmd)
+	a.identity.register(cmd)
+	a.sinks.register(cmd)
 	f := cmd.Flags()
 	f.StringVarP(&a.config, "config", "c", "", "Collector configuration `FILE`")
 	f.StringVar(&a.listen, "listen", defaultListen, "address of the Prometheus page")
@@ -68,6 +84,8 @@ what it may use.`,
 	f.BoolVar(&a.once, "once", false, "read once, print and end")
 	f.StringVarP(&a.output, "output", "o", "table", "format of --once: table, json or prometheus")
 	f.StringVar(&a.socket, "socket", defaultSocket(), "socket at which gpumeter pause finds this agent; empty for none")
+	f.StringVar(&a.stateDir, "state-dir", defaultState(), "`FOLDER` for what must survive the agent; empty for none")
+	f.BoolVar(&a.print, "print-config", false, "print the Collector configuration that would run, without secrets, and end")
 	registerLogLevel(cmd, &a.logLevel)
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -81,10 +99,22 @@ func (a *agent) check(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("output") && !a.once {
 		return errors.New("--output is the format of --once: add it, or leave --output out")
 	}
+	for _, flag := range sinkFlags {
+		if a.once && cmd.Flags().Changed(flag) {
+			return fmt.Errorf("--%s has no effect with --once, which only prints", flag)
+		}
+	}
 	if a.config == "" {
+		if err := a.identify(a.env); err != nil {
+			return err
+		}
+		if err := a.readable(a.env); err != nil {
+			return err
+		}
 		return a.local().Validate()
 	}
-	for _, flag := range []string{"listen", "interval", "slow-interval", "pcie-throughput", "nvidia-library", "root", "host-name", "simulate", "once"} {
+	decided := []string{"listen", "interval", "slow-interval", "pcie-throughput", "nvidia-library", "root", "host-name", "simulate", "state-dir", "once"}
+	for _, flag := range slices.Concat(decided, identityFlags, sinkFlags) {
 		if cmd.Flags().Changed(flag) {
 			return fmt.Errorf("--%s has no effect with --config: set it in %s", flag, a.config)
 		}
@@ -95,33 +125,52 @@ func (a *agent) check(cmd *cobra.Command) error {
 func (a *agent) local() local.Config {
 	c := a.hardware.config()
 	c.Interval, c.SlowInterval, c.NoPCIeThroughput = a.interval, a.slow, !a.pcie
+	c.Resource, c.Cloud = a.attributes, !a.noCloud && !a.once && a.simulate == ""
 	return c
 }
 
-// defaults is the Collector configuration of an agent without a file.
-func (a *agent) defaults() map[string]any {
-	c := a.local()
-	return map[string]any{
-		"extensions": map[string]any{"gpu": map[string]any{
-			"interval":            c.Interval.String(),
-			"slow_interval":       c.SlowInterval.String(),
-			"host_name":           c.Host,
-			"root":                c.Root,
-			"nvidia_library":      c.NVIDIALibrary,
-			"nvidia_library_dirs": c.LibraryDirs,
-			"pcie_throughput":     a.pcie,
-			"simulate":            c.Simulate,
-		}},
-		"receivers": map[string]any{"gpu": nil},
-		"exporters": map[string]any{"page": map[string]any{"endpoint": a.listen}},
-		"service": map[string]any{
-			"extensions": []any{"gpu"},
-			"pipelines": map[string]any{"metrics": map[string]any{
-				"receivers": []any{"gpu"},
-				"exporters": []any{"page"},
-			}},
-		},
+// source returns the configuration of an agent without a file. queue is where it may
+// keep what waits to be sent.
+func (a *agent) source(queue string) (confmap.ProviderFactory, error) {
+	conf, err := a.defaults(a.env, queue)
+	if err != nil {
+		return nil, err
 	}
+	return fromMap(conf), nil
+}
+
+// queue takes the folder for what waits to be sent, if anything is sent at all, until
+// release is called. Without one the agent runs, too.
+func (a *agent) queue(log *zap.Logger) (dir string, release func(), err error) {
+	push, err := a.pushes(a.env)
+	if err != nil || !push {
+		return "", func() {}, err
+	}
+	dir, lock, err := takeFolder(a.stateDir, "queue")
+	if err != nil {
+		log.Warn("What an OTLP endpoint does not take waits in memory and is lost with the agent", zap.String("reason", oneLine(err)))
+		return "", func() {}, nil
+	}
+	return dir, func() { lock.Close() }, nil
+}
+
+func (a *agent) printConfig(ctx context.Context) error {
+	if a.config != "" {
+		text, err := readConfig(a.config)
+		if err != nil {
+			return err
+		}
+		return printConfig(ctx, os.Stdout, fromText(text), true)
+	}
+	queue := ""
+	if a.stateDir != "" {
+		queue = filepath.Join(a.stateDir, "queue")
+	}
+	source, err := a.source(queue)
+	if err != nil {
+		return err
+	}
+	return printConfig(ctx, os.Stdout, source, false)
 }
 
 // run runs the agent until ctx ends. ready, if any, is called after each tick.
@@ -139,11 +188,26 @@ func (a *agent) run(ctx context.Context, ready func(node.Tick)) error {
 			log.Info("gpumeter pause cannot reach this agent", zap.String("reason", oneLine(unreachable)))
 		}
 	}
-	uri := ""
-	if a.config != "" {
-		uri = "file:" + a.config
+	collector := func(source confmap.ProviderFactory) (*otelcol.Collector, error) {
+		return newCollector(a.version, source, live.open, log)
 	}
-	col, err := newCollector(a.version, uri, a.defaults(), live.open, log)
+	if a.config != "" {
+		file, err := openConfigFile(a.config, func(ctx context.Context, text []byte) error { return validateText(ctx, a.version, text) }, log)
+		if err != nil {
+			return err
+		}
+		return file.run(ctx, collector)
+	}
+	queue, release, err := a.queue(log)
+	if err != nil {
+		return err
+	}
+	defer release()
+	source, err := a.source(queue)
+	if err != nil {
+		return err
+	}
+	col, err := collector(source)
 	if err != nil {
 		return err
 	}
@@ -177,86 +241,4 @@ func (a *agent) control(ctx context.Context, live *liveView, log *zap.Logger) (s
 		cancel()
 		done.Wait()
 	}, err
-}
-
-// liveView is the one View of the process. It is opened by the first extension that
-// asks and outlives every reload of the pipelines.
-type liveView struct {
-	ctx   context.Context //nolint:containedctx // the life of the process, not of a call
-	log   *zap.Logger
-	ready func(node.Tick)
-	// started is called when the clock starts; nil: nobody cares.
-	started func()
-
-	mu    sync.Mutex
-	cfg   local.Config
-	view  *node.View
-	start func()
-	stop  context.CancelFunc
-	done  sync.WaitGroup
-}
-
-// open implements gpuextension.Opener.
-func (l *liveView) open(cfg local.Config) (view *node.View, start func(), err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.view != nil {
-		if !sameConfig(cfg, l.cfg) {
-			l.log.Warn("Changes of extensions::gpu take effect when the agent is restarted")
-		}
-		return l.view, l.start, nil
-	}
-	view, err = local.Open(cfg, func(n node.Notice) { gpuextension.Log(l.log, n) })
-	if err != nil {
-		return nil, nil, err
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(l.ctx)) // the pipelines end first
-	l.view, l.cfg, l.stop = view, cfg, cancel
-	if l.ready != nil {
-		ticks, unsubscribe := view.Subscribe()
-		l.done.Go(func() {
-			for t := range ticks {
-				l.ready(t)
-			}
-		})
-		context.AfterFunc(ctx, unsubscribe)
-	}
-	l.start = sync.OnceFunc(func() {
-		if l.started != nil {
-			l.started()
-		}
-		if cfg.Simulate != "" {
-			l.log.Warn("SIMULATED devices: none of these numbers are real", zap.String("model", cfg.Simulate))
-		}
-		l.done.Go(func() {
-			if err := view.Run(ctx); err != nil {
-				l.log.Warn("Cannot release the drivers", zap.String("reason", oneLine(err)))
-			}
-		})
-	})
-	return l.view, l.start, nil
-}
-
-func sameConfig(a, b local.Config) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
-
-func (l *liveView) pause(ctx context.Context, d time.Duration) error {
-	l.mu.Lock()
-	view := l.view
-	l.mu.Unlock()
-	if view == nil {
-		return errors.New("the agent has not started yet")
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	return view.Pause(ctx, time.Now(), d)
-}
-
-func (l *liveView) close() {
-	l.mu.Lock()
-	stop := l.stop
-	l.mu.Unlock()
-	if stop != nil {
-		stop()
-		l.done.Wait()
-	}
 }

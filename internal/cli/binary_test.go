@@ -120,7 +120,7 @@ type agent struct {
 // start starts an agent with its page at a free port and a socket of its own.
 func start(t *testing.T, args ...string) *agent {
 	t.Helper()
-	return startWith(t, nil, append(args, "--listen", "localhost:0")...)
+	return startWith(t, nil, append(args, "--listen", "localhost:0", "--no-cloud")...)
 }
 
 // startConfig starts an agent with a configuration, whose page is at a free port.
@@ -132,6 +132,9 @@ func startConfig(t *testing.T, config string) *agent {
 func startWith(t *testing.T, env []string, args ...string) *agent {
 	t.Helper()
 	a := &agent{t: t, socket: filepath.Join(shortDir(t), "sock"), log: &lockedBuffer{}, ended: make(chan struct{})}
+	if !slices.Contains(args, "--config") && !slices.Contains(args, "--state-dir") {
+		args = append(args, "--state-dir", t.TempDir())
+	}
 	a.cmd = command(context.Background(), env, append([]string{"agent", "--socket", a.socket}, args...)...)
 	a.cmd.Stderr = a.log
 	if err := a.cmd.Start(); err != nil {

@@ -7,7 +7,10 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
+	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage"
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/confmap/provider/envprovider"
@@ -21,6 +24,7 @@ import (
 	"go.opentelemetry.io/collector/processor"
 	"go.opentelemetry.io/collector/processor/memorylimiterprocessor"
 	"go.opentelemetry.io/collector/receiver"
+	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/service/telemetry"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -35,11 +39,11 @@ import (
 func factories(open gpuextension.Opener, log *zap.Logger) (otelcol.Factories, error) {
 	var f otelcol.Factories
 	var errs [4]error
-	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open))
-	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](gpureceiver.NewFactory())
+	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open), filestorage.NewFactory())
+	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](gpureceiver.NewFactory(), otlpreceiver.NewFactory())
 	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](memorylimiterprocessor.NewFactory())
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
-		pageexporter.NewFactory(), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), debugexporter.NewFactory())
+		pageexporter.NewFactory(), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), debugexporter.NewFactory())
 	f.Telemetry = newTelemetry(log)
 	return f, errors.Join(errs[:]...)
 }
@@ -65,40 +69,89 @@ func newTelemetry(log *zap.Logger) telemetry.Factory {
 	)
 }
 
-// newCollector returns a Collector that runs the configuration at uri, or defaults if
-// it is empty.
-func newCollector(version, uri string, defaults map[string]any, open gpuextension.Opener, log *zap.Logger) (*otelcol.Collector, error) {
-	if uri == "" {
-		uri = defaultsScheme + ":"
-	}
+// newCollector returns a Collector that runs the configuration of source.
+func newCollector(version string, source confmap.ProviderFactory, open gpuextension.Opener, log *zap.Logger) (*otelcol.Collector, error) {
 	return otelcol.NewCollector(otelcol.CollectorSettings{
-		Factories: func() (otelcol.Factories, error) { return factories(open, log) },
-		BuildInfo: component.BuildInfo{Command: "gpumeter", Description: "gpumeter", Version: version},
-		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
-			URIs: []string{uri},
-			ProviderFactories: []confmap.ProviderFactory{
-				fileprovider.NewFactory(), envprovider.NewFactory(), defaultsProvider(defaults),
-			},
-			DefaultScheme: "env",
-		}},
-		SkipSettingGRPCLogger: true,
+		Factories:              func() (otelcol.Factories, error) { return factories(open, log) },
+		BuildInfo:              component.BuildInfo{Command: "gpumeter", Description: "gpumeter", Version: version},
+		ConfigProviderSettings: configSettings(source),
+		SkipSettingGRPCLogger:  true,
 	})
 }
 
-const defaultsScheme = "gpumeter"
+const sourceScheme = "gpumeter"
 
-// defaultsProvider offers the configuration of an agent without a file.
-func defaultsProvider(conf map[string]any) confmap.ProviderFactory {
-	return confmap.NewProviderFactory(func(confmap.ProviderSettings) confmap.Provider { return builtin{conf} })
+// configSettings makes a Collector take its configuration from source.
+func configSettings(source confmap.ProviderFactory) otelcol.ConfigProviderSettings {
+	return otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
+		URIs:              []string{sourceScheme + ":"},
+		ProviderFactories: []confmap.ProviderFactory{fileprovider.NewFactory(), envprovider.NewFactory(), source},
+		DefaultScheme:     "env",
+	}}
 }
 
-type builtin struct{ conf map[string]any }
+// retriever is a function that is a source of configuration.
+type retriever func(confmap.WatcherFunc) (*confmap.Retrieved, error)
 
-func (b builtin) Retrieve(context.Context, string, confmap.WatcherFunc) (*confmap.Retrieved, error) {
-	return confmap.NewRetrieved(b.conf)
+// source returns the factory of the one provider r.
+func (r retriever) source() confmap.ProviderFactory {
+	return confmap.NewProviderFactory(func(confmap.ProviderSettings) confmap.Provider { return r })
 }
-func (builtin) Scheme() string                 { return defaultsScheme }
-func (builtin) Shutdown(context.Context) error { return nil }
+
+func (r retriever) Retrieve(_ context.Context, _ string, w confmap.WatcherFunc) (*confmap.Retrieved, error) {
+	return r(w)
+}
+func (retriever) Scheme() string                 { return sourceScheme }
+func (retriever) Shutdown(context.Context) error { return nil }
+
+// fromMap returns a source whose values mean what they say: a $ is no reference.
+func fromMap(conf map[string]any) confmap.ProviderFactory {
+	return retriever(func(confmap.WatcherFunc) (*confmap.Retrieved, error) {
+		return confmap.NewRetrieved(literal(conf))
+	}).source()
+}
+
+// fromText returns a source of YAML.
+func fromText(text []byte) confmap.ProviderFactory {
+	return retriever(func(confmap.WatcherFunc) (*confmap.Retrieved, error) {
+		return confmap.NewRetrievedFromYAML(text)
+	}).source()
+}
+
+func literal(value any) any {
+	switch v := value.(type) {
+	case string:
+		return strings.ReplaceAll(v, "$", "$$")
+	case []string:
+		out := make([]any, len(v))
+		for i, x := range v {
+			out[i] = literal(x)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, x := range v {
+			out[i] = literal(x)
+		}
+		return out
+	case map[string]string:
+		out := make(map[string]any, len(v))
+		for key, x := range v {
+			out[key] = literal(x)
+		}
+		return out
+	case map[string]any:
+		if v == nil {
+			return nil
+		}
+		out := make(map[string]any, len(v))
+		for key, x := range v {
+			out[key] = literal(x)
+		}
+		return out
+	}
+	return value
+}
 
 // componentNames returns what the distribution is made of, by kind.
 func componentNames() (map[string][]string, error) {

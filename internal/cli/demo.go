@@ -20,7 +20,11 @@ import (
 const demoModel = "h200"
 
 func newDemo(version string) *cobra.Command {
-	a := &agent{version: version, interval: time.Second, slow: 5 * time.Second, pcie: true, logLevel: "warn"}
+	a := &agent{
+		version: version, interval: time.Second, slow: 5 * time.Second, pcie: true, logLevel: "warn",
+		identity: identity{noCloud: true},
+		env:      func(string) string { return "" }, // a demo sends nothing anywhere
+	}
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "See gpumeter work: this machine's devices, or simulated ones if it has none",

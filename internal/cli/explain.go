@@ -67,6 +67,11 @@ func badKeys(err error, path string) (list []string) {
 }
 
 func badKey(path, problem string) string {
+	if before, list, ok := strings.Cut(problem, "(valid values: ["); ok { // in the order of a map
+		values := strings.Fields(strings.TrimSuffix(list, "])"))
+		slices.Sort(values)
+		problem = before + "(valid values: [" + strings.Join(values, " ") + "])"
+	}
 	keys, ok := strings.CutPrefix(problem, "has invalid keys: ")
 	if !ok {
 		return "a wrong value at " + path + ": " + problem

@@ -129,6 +129,7 @@ func TestNoDevice(t *testing.T) {
 		return err
 	})
 	want := page{
+		`gpumeter_events_dropped_total{host_name="host"}`:                         0,
 		`gpumeter_paused{host_name="host"}`:                                       0,
 		`gpumeter_reader_errors_total{gpumeter_source="nvidia",host_name="host"}`: 0,
 		`gpumeter_series_dropped_total{host_name="host"}`:                         0,
@@ -226,7 +227,7 @@ service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu], exporters: 
 	f(strings.Replace(config("", "", "", ""), "{receivers: [gpu]", "{receivers: [gpu/2]", 1),
 		`service::pipelines::metrics: references receiver "gpu/2" which is not configured`)
 	f(strings.Replace(config("", "", "", ""), "receivers: {gpu: }", "receivers: {hostmetrics: }", 1),
-		wrong+`receivers: unknown type: "hostmetrics" for id: "hostmetrics" (valid values: [gpu])`)
+		wrong+`receivers: unknown type: "hostmetrics" for id: "hostmetrics" (valid values: [gpu otlp])`)
 	// Values out of range.
 	f(config("{interval: 1ms, slow_interval: 0s}", "", "", ""),
 		"extensions::gpu: interval must be between 100ms and 5m0s, is 1ms; slow_interval must be above 0, is 0s")
@@ -275,6 +276,11 @@ func TestBadFlags(t *testing.T) {
 	agent(`unknown command "extra"`, "extra")
 	f(`unknown command "nonsense"`, "nonsense")
 	f("--interval has no effect with --config: set it in "+missing, "agent", "--config", missing, "--interval", "1s")
+	f("--otlp-header has no effect with --config: set it in "+missing, "agent", "--config", missing, "--otlp-header", "a=b")
+	f("--cluster has no effect with --config: set it in "+missing, "agent", "--config", missing, "--cluster", "c")
+	agent("--otlp-endpoint has no effect with --once", "--once", "--otlp-endpoint", "http://localhost:1")
+	agent(`--otlp-protocol is "tcp", must be`, "--otlp-endpoint", "http://localhost:1", "--otlp-protocol", "tcp")
+	agent("--queue-size must be a size up to 1024GiB, such as 256MiB, is \"much\"", "--queue-size", "much")
 	f("--once has no effect with --config: set it in "+missing, "agent", "--config", missing, "--once")
 	f("cannot read the configuration: open "+missing+": no such file or directory", "agent", "--socket", socket, "--config", missing)
 	f("cannot read the configuration: open "+missing+": no such file or directory", "validate", "--config", missing)

@@ -37,15 +37,22 @@ func newLogger(level string) (*zap.Logger, error) {
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
 	core := zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), l)
-	return zap.New(quiet{core}, zap.AddCaller()), nil
+	return zap.New(newQuiet(core), zap.AddCaller()), nil
 }
 
 // quiet takes the Collector's own progress messages down to debug: what users need to
 // know of a start, gpumeter says itself. So it does of a start that failed, which ends
 // the process with one line.
-type quiet struct{ zapcore.Core }
+type quiet struct {
+	zapcore.Core
 
-func (q quiet) With(f []zapcore.Field) zapcore.Core { return quiet{q.Core.With(f)} }
+	losses *losses
+}
+
+func newQuiet(core zapcore.Core) quiet { return quiet{core, &losses{}} }
+
+// With implements zapcore.Core. Each component has a logger, and losses, of its own.
+func (q quiet) With(f []zapcore.Field) zapcore.Core { return newQuiet(q.Core.With(f)) }
 
 func (q quiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if !q.Enabled(e.Level) {
@@ -56,11 +63,15 @@ func (q quiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Checked
 
 // Write decides, because only now does the entry know who wrote it.
 func (q quiet) Write(e zapcore.Entry, f []zapcore.Field) error {
-	if isProgress(e) {
+	if isProgress(e) || isKept(f) {
 		e.Level = zapcore.DebugLevel
 		if !q.Enabled(e.Level) {
 			return nil
 		}
+	}
+	f, ok := q.losses.note(e, f)
+	if !ok {
+		return nil
 	}
 	return q.Core.Write(e, f)
 }
@@ -68,9 +79,12 @@ func (q quiet) Write(e zapcore.Entry, f []zapcore.Field) error {
 // isProgress reports whether e is from the Collector's frame. Its components are not
 // meant: the output of the debug exporter is at this level, and retries are.
 func isProgress(e zapcore.Entry) bool {
+	if strings.Contains(e.Caller.File, "exporterhelper@") && strings.Contains(e.Caller.File, "/internal/queue/") {
+		return e.Level == zapcore.InfoLevel // how it opens its file
+	}
 	if !strings.Contains(e.Caller.File, "go.opentelemetry.io/collector/service") &&
 		!strings.Contains(e.Caller.File, "go.opentelemetry.io/collector/otelcol") {
 		return false
 	}
-	return e.Level == zapcore.InfoLevel || strings.HasPrefix(e.Message, "Failed to start ")
+	return e.Level == zapcore.InfoLevel || strings.HasPrefix(e.Message, "Failed to start ") || strings.HasPrefix(e.Message, "Config updated")
 }

@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -31,7 +32,23 @@ func newValidate(version string) *cobra.Command {
 
 // validate resolves and checks the file and builds its pipelines, without starting them.
 func validate(ctx context.Context, version, config string) error {
-	col, err := newCollector(version, "file:"+config, nil, nil, zap.NewNop())
+	text, err := readConfig(config)
+	if err != nil {
+		return err
+	}
+	return validateText(ctx, version, text)
+}
+
+func readConfig(path string) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the configuration: %w", err)
+	}
+	return text, nil
+}
+
+func validateText(ctx context.Context, version string, text []byte) error {
+	col, err := newCollector(version, fromText(text), nil, zap.NewNop())
 	if err != nil {
 		return err
 	}

@@ -11,11 +11,13 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/cloud"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia"
 	"github.com/gpumeter/gpumeter/internal/device/sim"
@@ -33,6 +35,11 @@ type Config struct {
 	LibraryDirs      []string // searched first
 	NoPCIeThroughput bool     // see nvidia.Options
 	Simulate         string   // model to simulate instead of reading hardware; empty: none
+
+	StateDir string // folder of what outlives the process; empty: nothing does
+
+	Resource map[string]string // more attributes of this machine
+	Cloud    bool              // ask the cloud's metadata server for some more
 }
 
 // DefaultInterval and DefaultSlowInterval are how often devices are read unless
@@ -57,7 +64,37 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("simulate: %w", err))
 		}
 	}
+	for _, key := range []string{"", "host.name", "gpumeter.simulated"} {
+		if _, ok := c.Resource[key]; ok {
+			errs = append(errs, fmt.Errorf("resource must not have the attribute %q", key))
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// resource returns a function with all attributes known so far.
+func (c Config) resource() func() map[string]string {
+	if !c.Cloud {
+		return func() map[string]string { return c.Resource }
+	}
+	return merged(c.Resource, cloud.New(filepath.Join("/", c.Root, "sys")).Attributes)
+}
+
+// merged returns a function that adds to the attributes somebody set those that come
+// late, or never, and lose against them.
+func merged(set map[string]string, late func() map[string]string) func() map[string]string {
+	var all map[string]string
+	return func() map[string]string {
+		if all == nil {
+			found := late()
+			if found == nil {
+				return set
+			}
+			all = maps.Clone(found)
+			maps.Copy(all, set)
+		}
+		return all
+	}
 }
 
 // sim returns a node that has run for a day. Its devices have the same UUIDs whenever
@@ -96,6 +133,9 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 			return nil, err
 		}
 	}
+	if c.Simulate != "" {
+		c.StateDir = "" // it is for what happened
+	}
 	if c.Host == "" {
 		c.Host, _ = os.Hostname() // empty is a name like any other
 	}
@@ -104,10 +144,20 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 		Interval:     c.Interval,
 		SlowInterval: c.SlowInterval,
 		ProcessName:  processName(filepath.Join("/", c.Root, "proc")),
+		StateDir:     c.StateDir,
+		BootID:       bootID(),
 		Notify:       notify,
 		Host:         c.Host,
 		Simulated:    c.Simulate != "",
+		Resource:     c.resource(),
 	}), nil
+}
+
+// bootID returns what tells this boot of the kernel from others. It is the same in every
+// container, wherever the host's file system is.
+func bootID() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty is no boot we know
+	return string(bytes.TrimSpace(b))
 }
 
 // processName returns a function that names processes by the kernel's short name of

@@ -5,7 +5,11 @@ package local
 import (
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
 )
@@ -38,5 +42,38 @@ func TestHasDevices(t *testing.T) {
 	}
 	if open := h.OpenFiles(t, os.Getpid()); len(open) > 0 {
 		t.Errorf("looking left %v open", open)
+	}
+}
+
+// What the cloud says comes late and yields to what somebody set.
+func TestResource(t *testing.T) {
+	set := map[string]string{"k8s.cluster.name": "c", "cloud.region": "mine"}
+	f := func(c Config, want map[string]string) {
+		t.Helper()
+		if diff := cmp.Diff(want, c.resource()()); diff != "" {
+			t.Errorf("resource (-want +got):\n%s", diff)
+		}
+	}
+	f(Config{}, nil)
+	f(Config{Resource: set}, set)
+	f(Config{Resource: set, Cloud: true, Root: t.TempDir()}, set) // a machine of no cloud
+
+	var found map[string]string
+	resource := merged(set, func() map[string]string { return found })
+	if diff := cmp.Diff(set, resource()); diff != "" {
+		t.Errorf("before the cloud answers (-want +got):\n%s", diff)
+	}
+	found = map[string]string{"cloud.region": "us-west-2", "host.type": "p5en.48xlarge"}
+	want := map[string]string{"k8s.cluster.name": "c", "cloud.region": "mine", "host.type": "p5en.48xlarge"}
+	for range 2 {
+		if diff := cmp.Diff(want, resource()); diff != "" {
+			t.Errorf("afterwards (-want +got):\n%s", diff)
+		}
+	}
+	for _, key := range []string{"host.name", "gpumeter.simulated", ""} {
+		c := Config{Interval: DefaultInterval, SlowInterval: DefaultSlowInterval, Resource: map[string]string{key: "x"}}
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), strconv.Quote(key)) {
+			t.Errorf("attribute %q: %v", key, err)
+		}
 	}
 }

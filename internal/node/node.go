@@ -28,11 +28,17 @@ type Config struct {
 	Rediscover   time.Duration // between discoveries; 0 is a minute
 	// ProcessName names the process with the given pid, empty if it cannot. Nil: no names.
 	ProcessName func(pid uint32) string
+	// StateDir is the folder of what outlives the process; empty: nothing does.
+	StateDir string
+	BootID   string // of the kernel: a state of another boot is not gone on with
 	// Notify is told of each change of state, in order, and must not block.
 	Notify func(Notice)
 
 	Host      string // name of this machine
 	Simulated bool   // the sources are not real hardware
+	// Resource returns more attributes of this machine, called at each tick because some
+	// come late. Nobody changes the map. Nil: none.
+	Resource func() map[string]string
 }
 
 // Limits of Interval.
@@ -46,12 +52,18 @@ const maxWait = 5 * time.Second
 
 // Tick is the state of the machine at one moment.
 type Tick struct {
-	Time      time.Time      `json:"time"`
-	Host      string         `json:"host"`
-	Simulated bool           `json:"simulated,omitempty"`
-	Paused    bool           `json:"paused,omitempty"` // the drivers are released, see View.Pause
-	Readings  []Reading      `json:"devices"`
-	Sources   []SourceStatus `json:"sources"`
+	Time      time.Time `json:"time"`
+	Host      string    `json:"host"`
+	Simulated bool      `json:"simulated,omitempty"`
+	// Resource are more attributes of the machine, such as its cluster.
+	Resource map[string]string `json:"resource,omitempty"`
+	Paused   bool              `json:"paused,omitempty"` // the drivers are released, see View.Pause
+	Readings []Reading         `json:"devices"`
+	Sources  []SourceStatus    `json:"sources"`
+	// Events are what happened since the tick before, at most 1,000. LostEvents is how
+	// many there was no room for, or could not be read, since the View was made.
+	Events     []device.Event `json:"events,omitempty"`
+	LostEvents uint64         `json:"-"`
 	// LostTicks is how many ticks slow subscribers have missed since the View was made.
 	LostTicks uint64    `json:"-"`
 	Started   time.Time `json:"-"` // when the View ticked first
@@ -66,6 +78,8 @@ type Reading struct {
 	Problem string `json:"problem,omitempty"`
 	// Since is when its counters began, as far as we have seen.
 	Since time.Time `json:"since"`
+	// XIDs are the errors its driver reported, by code. A partition's are its parent's.
+	XIDs []XIDCount `json:"xids,omitempty"`
 }
 
 // SourceStatus is what is known of one vendor's reader.
@@ -88,8 +102,12 @@ type View struct {
 	lastSlow    time.Time
 	pausedUntil time.Time
 	last        Tick
+	state       *state // nil before the first tick
+	store       *store // nil: the state is not kept
+	missed      uint64 // events
 
-	subs subscribers
+	inbox *inbox
+	subs  subscribers
 }
 
 // New returns a View. Nothing is opened before the first Tick.
@@ -100,7 +118,7 @@ func New(cfg Config) *View {
 	if cfg.Notify == nil {
 		cfg.Notify = func(Notice) {}
 	}
-	v := &View{cfg: cfg}
+	v := &View{cfg: cfg, inbox: newInbox()}
 	for _, s := range cfg.Sources {
 		v.sources = append(v.sources, newSource(s))
 	}
@@ -132,28 +150,49 @@ func (v *View) Tick(ctx context.Context, now time.Time) Tick {
 	if v.started.IsZero() {
 		v.started = now
 	}
+	v.keep(now)
 	t := Tick{Time: now, Host: v.cfg.Host, Simulated: v.cfg.Simulated, Started: v.started}
+	if v.cfg.Resource != nil {
+		t.Resource = v.cfg.Resource()
+	}
+	tier := device.Fast
 	if now.Before(v.pausedUntil) {
 		t.Paused = true
 	} else {
 		v.resume()
 		v.discover(ctx, now)
-		t.Readings = v.read(ctx, now, v.tier(now))
+		tier = v.tier(now)
+		t.Readings = v.read(ctx, now, tier)
 	}
 	if ctx.Err() != nil {
 		defer v.mu.Unlock()
 		return v.last
 	}
-	for _, u := range v.units {
-		for _, n := range u.notices() {
-			v.cfg.Notify(n)
-		}
-	}
+	v.tell(&t)
+	v.collect(&t)
 	t.Sources = v.statuses()
 	v.last = t
+	if tier == device.Slow {
+		v.save(now)
+	}
 	v.mu.Unlock()
 	v.subs.publish(t)
 	return t
+}
+
+// tell passes on what became of the devices.
+func (v *View) tell(t *Tick) {
+	for _, u := range v.units {
+		for _, n := range u.notices() {
+			v.cfg.Notify(n)
+			if e, ok := eventOf(n, t.Time); ok {
+				t.Events = append(t.Events, e)
+			}
+		}
+	}
+	for _, s := range v.sources {
+		v.attend(s)
+	}
 }
 
 func (v *View) resume() {
@@ -237,19 +276,25 @@ func (v *View) Pause(ctx context.Context, now time.Time, d time.Duration) error 
 	return nil
 }
 
-// Close releases the drivers.
+// Close releases the drivers and writes the state. Events that no tick had are left for
+// the next run to read.
 func (v *View) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
-	return v.release(ctx)
+	return errors.Join(v.release(ctx), v.finish(time.Now()))
 }
 
 // release closes every reader once nothing is in progress on it. If one cannot be
 // closed, none is: half a release helps nobody.
 func (v *View) release(ctx context.Context) error {
 	var errs []error
+	for _, s := range v.sources {
+		if err := s.hush(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	for _, u := range v.units {
 		if err := u.settle(ctx); err != nil {
 			errs = append(errs, err)
@@ -261,6 +306,9 @@ func (v *View) release(ctx context.Context) error {
 		}
 	}
 	if len(errs) > 0 {
+		for _, s := range v.sources {
+			v.listen(s)
+		}
 		return errors.Join(errs...)
 	}
 	for _, s := range v.sources {

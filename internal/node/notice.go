@@ -23,6 +23,11 @@ const (
 	PartitionGone Kind = "partition gone"
 	Paused        Kind = "paused"
 	Resumed       Kind = "resumed"
+	EventsFrom    Kind = "events from"   // Text says where events come from now
+	EventsFailed  Kind = "events failed" // Err says why
+	StateNone     Kind = "state none"    // Err says why counts begin at 0 and are not kept
+	StateReset    Kind = "state reset"   // Err says what was wrong with the file
+	StateWrite    Kind = "state write"   // Err says why it cannot be written; nil: it can again
 )
 
 // Notice tells of one change of state. Whoever runs the View logs it.
@@ -31,12 +36,19 @@ type Notice struct {
 	Source string
 	Device device.ID
 	Err    error
+	Text   string
 	For    time.Duration
 }
 
 // Bad reports whether somebody should look into it.
 func (n Notice) Bad() bool {
-	return n.Kind == SourceFailed || n.Kind == DeviceDown || n.Kind == DevicePartial && n.Err != nil
+	switch n.Kind {
+	case SourceFailed, DeviceDown, EventsFailed, StateNone, StateReset:
+		return true
+	case DevicePartial, StateWrite:
+		return n.Err != nil
+	}
+	return false
 }
 
 func (n Notice) String() string {
@@ -68,6 +80,19 @@ func (n Notice) String() string {
 		return fmt.Sprintf("paused for %s: all drivers are released", n.For)
 	case Resumed:
 		return "resumed"
+	case EventsFrom:
+		return n.Source + ": events come from " + n.Text
+	case EventsFailed:
+		return n.Source + ": events cannot be read"
+	case StateNone:
+		return "no state folder: counts of events begin at 0"
+	case StateReset:
+		return "the state file cannot be used: counts of events begin anew"
+	case StateWrite:
+		if n.Err == nil {
+			return "the state file is written again"
+		}
+		return "the state file cannot be written"
 	}
 	return string(n.Kind)
 }

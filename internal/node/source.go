@@ -23,6 +23,9 @@ type source struct {
 	due     bool // ask again soon
 	await   bool // the tick waits for it: the first after an open
 
+	ear  *ear   // nil: nobody listens to its events
+	deaf string // why nobody did, the last time
+
 	state   string
 	problem string
 	errors  uint64
@@ -156,7 +159,9 @@ func (v *View) apply(s *source, d discovery) {
 	})
 	for _, dev := range d.devices {
 		if here[dev.ID().UUID] != nil {
-			v.units = append(v.units, newUnit(s, dev))
+			u := newUnit(s, dev)
+			v.state.recall(u)
+			v.units = append(v.units, u)
 			v.cfg.Notify(Notice{Kind: DeviceFound, Device: dev.ID()})
 		}
 	}
@@ -164,6 +169,7 @@ func (v *View) apply(s *source, d discovery) {
 		return cmp.Or(cmp.Compare(a.id.Vendor, b.id.Vendor), cmp.Compare(a.id.Index, b.id.Index),
 			cmp.Compare(a.id.Parent, b.id.Parent), cmp.Compare(a.id.UUID, b.id.UUID))
 	})
+	v.listen(s)
 }
 
 // report notes the state of a source and tells of it when it changed.

@@ -17,6 +17,9 @@ type Config struct {
 	MaxSeries int `mapstructure:"max_series"`
 	// MaxProcesses bounds the processes reported of one device, most memory first.
 	MaxProcesses int `mapstructure:"max_processes"`
+	// Snapshots adds a log record of each device at each tick, for backends that have
+	// logs only.
+	Snapshots bool `mapstructure:"snapshots"`
 }
 
 // Validate implements component.ConfigValidator.

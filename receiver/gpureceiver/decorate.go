@@ -1,6 +1,8 @@
 package gpureceiver
 
 import (
+	"time"
+
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
@@ -45,7 +47,7 @@ func decorate(md pmetric.Metrics, t node.Tick) {
 			start := started
 			if uuid, ok := dp.Attributes().Get("gpu.uuid"); ok {
 				r := readings[uuid.Str()]
-				start = pcommon.NewTimestampFromTime(r.Since)
+				start = pcommon.NewTimestampFromTime(beginning(r, dp))
 				dress(dp.Attributes(), r)
 			}
 			if sum {
@@ -55,6 +57,19 @@ func decorate(md pmetric.Metrics, t node.Tick) {
 			}
 		}
 	})
+}
+
+// beginning returns when the counter of a point began: with the device's own, except for
+// XIDs, which we count.
+func beginning(r *node.Reading, dp pmetric.NumberDataPoint) time.Time {
+	if code, ok := dp.Attributes().Get("gpu.xid.code"); ok {
+		for _, x := range r.XIDs {
+			if int64(x.Code) == code.Int() {
+				return x.Since
+			}
+		}
+	}
+	return r.Since
 }
 
 func dress(attrs pcommon.Map, r *node.Reading) {

@@ -80,28 +80,38 @@ func (e *Emitter) Emit(t node.Tick) pmetric.Metrics {
 	for i := range t.Readings {
 		p := newPoint(e, ts, &t.Readings[i])
 		p.up()
+		p.xids()
 		if t.Readings[i].Up {
 			p.sample()
 		}
 	}
 	e.self(ts, t)
 
-	rb := e.mb.NewResourceBuilder()
+	md := e.mb.Emit(metadata.WithResource(resourceOf(e.mb.NewResourceBuilder(), t)))
+	decorate(md, t)
+	e.dropped += float64(trim(md, e.cfg.MaxSeries))
+	return md
+}
+
+// resourceOf returns the machine a tick is of.
+func resourceOf(rb *metadata.ResourceBuilder, t node.Tick) pcommon.Resource {
 	rb.SetHostName(t.Host)
 	rb.SetServiceName("gpumeter")
 	if t.Simulated {
 		rb.SetGpumeterSimulated(true)
 	}
-	md := e.mb.Emit(metadata.WithResource(rb.Emit()))
-	decorate(md, t)
-	e.dropped += float64(trim(md, e.cfg.MaxSeries))
-	return md
+	resource := rb.Emit()
+	for key, value := range t.Resource {
+		resource.Attributes().PutStr(key, value)
+	}
+	return resource
 }
 
 // self records gpumeter's own state.
 func (e *Emitter) self(ts pcommon.Timestamp, t node.Tick) {
 	paused, _ := device.Flag(t.Paused).Get()
 	e.mb.RecordGpumeterPausedDataPoint(ts, paused)
+	e.mb.RecordGpumeterEventsDroppedDataPoint(ts, float64(t.LostEvents))
 	e.mb.RecordGpumeterTicksLostDataPoint(ts, float64(t.LostTicks))
 	e.mb.RecordGpumeterSeriesDroppedDataPoint(ts, e.dropped)
 	for _, s := range t.Sources {

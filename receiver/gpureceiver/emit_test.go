@@ -127,8 +127,10 @@ func TestEveryMetricIsRecorded(t *testing.T) {
 	s.ThrottleTimes = append(s.ThrottleTimes, device.ThrottleTime{Cause: "detail", Seconds: device.Of(1), Detail: true})
 	s.ECC = append(s.ECC, device.ECC{Type: "corrected", Lifetime: "volatile", Count: device.Of(1)})
 	s.Power[0].Limits = append(s.Power[0].Limits, device.PowerLimit{Type: device.LimitEnforced, Watts: device.Of(1)})
+	tick := tickOf(s)
+	tick.Readings[0].XIDs = []node.XIDCount{{Code: 31, Count: 1}}
 	names := map[string]bool{}
-	eachMetric(newEmitter(everything(t)).Emit(tickOf(s)), func(m pmetric.Metric) { names[m.Name()] = true })
+	eachMetric(newEmitter(everything(t)).Emit(tick), func(m pmetric.Metric) { names[m.Name()] = true })
 	metrics := reflect.TypeOf(metadata.NewDefaultMetricsBuilderConfig().Metrics)
 	for metric := range metrics.Fields() {
 		if name := metric.Tag.Get("mapstructure"); !names[name] {
@@ -164,8 +166,10 @@ func goldenTick() node.Tick {
 	part.ID.Parent, part.ID.UUID, part.ID.Profile = part.ID.UUID, "MIG-1", "1g.18gb"
 	t := tickOf(busy, part)
 	t.Readings = append(t.Readings, node.Reading{Sample: device.Sample{ID: gpu(2)}, Problem: "lost", Since: start})
+	t.Readings[0].XIDs = []node.XIDCount{{Code: 13, Count: 7, Since: start.Add(-time.Hour)}, {Code: 31, Count: 1, Since: start.Add(-time.Hour)}}
+	t.Readings[2].XIDs = []node.XIDCount{{Code: 79, Count: 1, Since: start.Add(-time.Hour)}}
 	t.Simulated = true
-	t.Sources[0].Errors, t.LostTicks = 3, 1
+	t.Sources[0].Errors, t.LostTicks, t.LostEvents = 3, 1, 2
 	return t
 }
 
@@ -180,6 +184,11 @@ func marshal(t *testing.T, md pmetric.Metrics) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return indent(t, raw)
+}
+
+func indent(t *testing.T, raw []byte) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	if err := json.Indent(&out, raw, "", " "); err != nil {
 		t.Fatal(err)
@@ -290,7 +299,10 @@ func TestStartTimes(t *testing.T) {
 			want := pcommon.Timestamp(0)
 			if sum {
 				want = pcommon.NewTimestampFromTime(start.Add(time.Second))
-				if strings.HasPrefix(m.Name(), "gpumeter.") {
+				switch {
+				case m.Name() == "gpu.xid.errors":
+					want = pcommon.NewTimestampFromTime(start.Add(-time.Hour))
+				case strings.HasPrefix(m.Name(), "gpumeter."):
 					want = pcommon.NewTimestampFromTime(start)
 				}
 			}

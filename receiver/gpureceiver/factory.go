@@ -7,19 +7,36 @@ import (
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/receiver"
 
+	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
 // NewFactory returns the factory of the receiver.
 func NewFactory() receiver.Factory {
 	return receiver.NewFactory(metadata.Type, createDefaultConfig,
-		receiver.WithMetrics(createMetrics, metadata.MetricsStability))
+		receiver.WithMetrics(createMetrics, metadata.MetricsStability),
+		receiver.WithLogs(createLogs, metadata.LogsStability))
 }
 
 func createMetrics(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+	emitter := NewEmitter(cfg.(*Config), set)
 	return &gpuReceiver{
-		emitter: NewEmitter(cfg.(*Config), set),
-		next:    next,
-		log:     set.Logger,
+		what: "metrics",
+		log:  set.Logger,
+		emit: func(ctx context.Context, t node.Tick) error { return next.ConsumeMetrics(ctx, emitter.Emit(t)) },
+	}, nil
+}
+
+func createLogs(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Logs) (receiver.Logs, error) {
+	recorder := newRecorder(cfg.(*Config), set)
+	return &gpuReceiver{
+		what: "log records",
+		log:  set.Logger,
+		emit: func(ctx context.Context, t node.Tick) error {
+			if ld := recorder.emit(t); ld.LogRecordCount() > 0 {
+				return next.ConsumeLogs(ctx, ld)
+			}
+			return nil
+		},
 	}, nil
 }

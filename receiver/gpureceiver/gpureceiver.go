@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"go.opentelemetry.io/collector/component"
-	"go.opentelemetry.io/collector/consumer"
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/node"
@@ -17,10 +16,11 @@ type ticker interface {
 	Subscribe() (ticks <-chan node.Tick, cancel func())
 }
 
+// gpuReceiver emits the ticks into one pipeline. One in two pipelines is two of them.
 type gpuReceiver struct {
-	emitter *Emitter
-	next    consumer.Metrics
-	log     *zap.Logger
+	what string // it emits
+	emit func(context.Context, node.Tick) error
+	log  *zap.Logger
 
 	cancel func()
 	done   sync.WaitGroup
@@ -52,13 +52,13 @@ func (r *gpuReceiver) run(ticks <-chan node.Tick) {
 	refused := false
 	for t := range ticks {
 		// A tick is worth delivering even while the Collector shuts down.
-		err := r.next.ConsumeMetrics(context.Background(), r.emitter.Emit(t))
+		err := r.emit(context.Background(), t)
 		if (err != nil) != refused {
 			refused = err != nil
 			if refused {
-				r.log.Error("The pipeline refuses metrics", zap.Error(err))
+				r.log.Error("The pipeline refuses "+r.what, zap.Error(err))
 			} else {
-				r.log.Info("The pipeline accepts metrics again")
+				r.log.Info("The pipeline accepts " + r.what + " again")
 			}
 		}
 	}

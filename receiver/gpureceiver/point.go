@@ -30,6 +30,13 @@ func (p *point) up() {
 	p.mb.RecordGpuUpDataPoint(p.ts, up, p.index, p.model, p.uuid, p.vendor)
 }
 
+// xids records the errors its driver reported, of a device that is lost too.
+func (p *point) xids() {
+	for _, x := range p.r.XIDs {
+		p.mb.RecordGpuXidErrorsDataPoint(p.ts, float64(x.Count), p.index, p.model, p.uuid, p.vendor, int64(x.Code))
+	}
+}
+
 func (p *point) sample() {
 	s := &p.r.Sample
 	for _, m := range p.e.plain {

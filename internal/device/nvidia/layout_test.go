@@ -30,6 +30,7 @@ func TestLayout(t *testing.T) {
 		gm gpmMetric
 		gg gpmMetricsGet
 		mg margin
+		ed eventData
 	)
 	got := map[string]layout{
 		"FieldValue": {unsafe.Sizeof(fv), []uintptr{
@@ -48,6 +49,7 @@ func TestLayout(t *testing.T) {
 		"GpmMetric":                {unsafe.Sizeof(gm), []uintptr{unsafe.Offsetof(gm.ret), unsafe.Offsetof(gm.value)}},
 		"GpmMetricsGet":            {unsafe.Offsetof(gg.metrics), []uintptr{unsafe.Offsetof(gg.sample1), unsafe.Offsetof(gg.sample2)}},
 		"MarginTemperature":        {unsafe.Sizeof(mg), []uintptr{unsafe.Offsetof(mg.celsius)}},
+		"EventData":                {unsafe.Sizeof(ed), []uintptr{unsafe.Offsetof(ed.eventType), unsafe.Offsetof(ed.data), unsafe.Offsetof(ed.gi), unsafe.Offsetof(ed.ci)}},
 		"Utilization":              {unsafe.Sizeof(utilization{}), nil},
 		"BAR1Memory":               {unsafe.Sizeof(bar1{}), nil},
 		"RowRemapperHistogram":     {unsafe.Sizeof(rowHistogram{}), nil},
@@ -68,6 +70,7 @@ func TestLayout(t *testing.T) {
 		"GpmMetric":                {40, []uintptr{4, 8}},
 		"GpmMetricsGet":            {24, []uintptr{8, 16}},
 		"MarginTemperature":        {8, []uintptr{4}},
+		"EventData":                {32, []uintptr{8, 16, 24, 28}},
 		"Utilization":              {8, nil},
 		"BAR1Memory":               {24, nil},
 		"RowRemapperHistogram":     {20, nil},

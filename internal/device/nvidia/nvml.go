@@ -155,6 +155,11 @@ type (
 		healthSummary uint8
 		_             [3]byte
 	}
+	eventData struct {
+		device          uintptr
+		eventType, data uint64
+		gi, ci          uint32
+	}
 	gpmSupport struct{ version, supported uint32 }
 	gpmMetric  struct {
 		id    uint32

@@ -46,7 +46,10 @@ type Reader struct {
 	driver string
 	gpus   map[string]*gpu // by UUID, MIG instances included
 	open   bool
+	events eventSet    // of this session, used by Events alone
 	stale  atomic.Bool // a device was lost: re-initialise at the next discovery
+
+	resume *device.Position // where Events begins; nil: with what happens then
 }
 
 // Open loads and initialises the library. Without hardware or driver the error is
@@ -114,6 +117,10 @@ func (r *Reader) shutdown() {
 	for _, g := range r.gpus {
 		g.unbind()
 	}
+	if s := r.lib.get("nvmlEventSetFree"); s.fn.OK() && r.events.handle != 0 {
+		s.fn.Call(r.events.handle)
+	}
+	r.events = eventSet{}
 	if s := r.lib.get("nvmlShutdown"); s.fn.OK() {
 		s.fn.Call()
 	}

@@ -1387,6 +1387,46 @@ func (ms *GpuVoltageMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	return nil
 }
 
+// GpuXidErrorsMetricConfig provides config for the gpu.xid.errors metric.
+type GpuXidErrorsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuXidErrorsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpumeterEventsDroppedMetricConfig provides config for the gpumeter.events.dropped metric.
+type GpumeterEventsDroppedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpumeterEventsDroppedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpumeterPausedMetricConfig provides config for the gpumeter.paused metric.
 type GpumeterPausedMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -1538,6 +1578,8 @@ type MetricsConfig struct {
 	GpuUtilization                GpuUtilizationMetricConfig                `mapstructure:"gpu.utilization"`
 	GpuUtilizationPeak            GpuUtilizationPeakMetricConfig            `mapstructure:"gpu.utilization.peak"`
 	GpuVoltage                    GpuVoltageMetricConfig                    `mapstructure:"gpu.voltage"`
+	GpuXidErrors                  GpuXidErrorsMetricConfig                  `mapstructure:"gpu.xid.errors"`
+	GpumeterEventsDropped         GpumeterEventsDroppedMetricConfig         `mapstructure:"gpumeter.events.dropped"`
 	GpumeterPaused                GpumeterPausedMetricConfig                `mapstructure:"gpumeter.paused"`
 	GpumeterReaderErrors          GpumeterReaderErrorsMetricConfig          `mapstructure:"gpumeter.reader.errors"`
 	GpumeterSeriesDropped         GpumeterSeriesDroppedMetricConfig         `mapstructure:"gpumeter.series.dropped"`
@@ -1751,6 +1793,12 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: false,
 		},
 		GpuVoltage: GpuVoltageMetricConfig{
+			Enabled: true,
+		},
+		GpuXidErrors: GpuXidErrorsMetricConfig{
+			Enabled: true,
+		},
+		GpumeterEventsDropped: GpumeterEventsDroppedMetricConfig{
 			Enabled: true,
 		},
 		GpumeterPaused: GpumeterPausedMetricConfig{

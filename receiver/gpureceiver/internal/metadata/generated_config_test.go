@@ -233,6 +233,12 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuVoltage: GpuVoltageMetricConfig{
 						Enabled: true,
 					},
+					GpuXidErrors: GpuXidErrorsMetricConfig{
+						Enabled: true,
+					},
+					GpumeterEventsDropped: GpumeterEventsDroppedMetricConfig{
+						Enabled: true,
+					},
 					GpumeterPaused: GpumeterPausedMetricConfig{
 						Enabled: true,
 					},
@@ -464,6 +470,12 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuVoltage: GpuVoltageMetricConfig{
 						Enabled: false,
 					},
+					GpuXidErrors: GpuXidErrorsMetricConfig{
+						Enabled: false,
+					},
+					GpumeterEventsDropped: GpumeterEventsDroppedMetricConfig{
+						Enabled: false,
+					},
 					GpumeterPaused: GpumeterPausedMetricConfig{
 						Enabled: false,
 					},
@@ -488,7 +500,7 @@ func TestMetricsBuilderConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := loadMetricsBuilderConfig(t, tt.name)
-			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(GpuClockFrequencyMetricConfig{}, GpuClockFrequencyLimitMetricConfig{}, GpuCurrentMetricConfig{}, GpuDeviceStatusMetricConfig{}, GpuDramActiveMetricConfig{}, GpuEccErrorsMetricConfig{}, GpuEccLocationErrorsMetricConfig{}, GpuEccSramThresholdExceededMetricConfig{}, GpuEnergyMetricConfig{}, GpuEngineActiveMetricConfig{}, GpuFabricHealthMetricConfig{}, GpuFabricStateMetricConfig{}, GpuFanRpmMetricConfig{}, GpuFanSpeedMetricConfig{}, GpuHeartbeatMetricConfig{}, GpuInfoMetricConfig{}, GpuInterconnectBandwidthLimitMetricConfig{}, GpuInterconnectErrorsMetricConfig{}, GpuInterconnectIoMetricConfig{}, GpuInterconnectLinkErrorsMetricConfig{}, GpuInterconnectLinkIoMetricConfig{}, GpuInterconnectLinkUpMetricConfig{}, GpuInterconnectThroughputMetricConfig{}, GpuMemoryBar1TotalMetricConfig{}, GpuMemoryBar1UsedMetricConfig{}, GpuMemoryFreeMetricConfig{}, GpuMemoryReservedMetricConfig{}, GpuMemoryTotalMetricConfig{}, GpuMemoryUsedMetricConfig{}, GpuMemoryUtilizationMetricConfig{}, GpuModeMetricConfig{}, GpuPageRetirementCountMetricConfig{}, GpuPageRetirementPendingMetricConfig{}, GpuPcieErrorsMetricConfig{}, GpuPcieLinkGenerationMetricConfig{}, GpuPcieLinkGenerationMaxMetricConfig{}, GpuPcieLinkWidthMetricConfig{}, GpuPcieLinkWidthMaxMetricConfig{}, GpuPcieReplaysMetricConfig{}, GpuPerformanceStateMetricConfig{}, GpuPipeActiveMetricConfig{}, GpuPipeDetailActiveMetricConfig{}, GpuPowerDrawMetricConfig{}, GpuPowerLimitMetricConfig{}, GpuPowerLimitSettingMetricConfig{}, GpuPowerUtilizationMetricConfig{}, GpuProcessMemoryUsedMetricConfig{}, GpuProcessUtilizationMetricConfig{}, GpuRecoveryActionMetricConfig{}, GpuRowRemapAvailableMetricConfig{}, GpuRowRemapCountMetricConfig{}, GpuRowRemapFailureMetricConfig{}, GpuRowRemapPendingMetricConfig{}, GpuSmActiveMetricConfig{}, GpuSmOccupancyMetricConfig{}, GpuTemperatureMetricConfig{}, GpuTemperatureLimitMetricConfig{}, GpuTemperatureMarginMetricConfig{}, GpuThrottleDetailTimeMetricConfig{}, GpuThrottleHwActiveMetricConfig{}, GpuThrottlePowerActiveMetricConfig{}, GpuThrottleReasonMetricConfig{}, GpuThrottleSwActiveMetricConfig{}, GpuThrottleThermalActiveMetricConfig{}, GpuThrottleTimeMetricConfig{}, GpuUpMetricConfig{}, GpuUtilizationMetricConfig{}, GpuUtilizationPeakMetricConfig{}, GpuVoltageMetricConfig{}, GpumeterPausedMetricConfig{}, GpumeterReaderErrorsMetricConfig{}, GpumeterSeriesDroppedMetricConfig{}, GpumeterTicksLostMetricConfig{}, ResourceAttributeConfig{}))
+			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(GpuClockFrequencyMetricConfig{}, GpuClockFrequencyLimitMetricConfig{}, GpuCurrentMetricConfig{}, GpuDeviceStatusMetricConfig{}, GpuDramActiveMetricConfig{}, GpuEccErrorsMetricConfig{}, GpuEccLocationErrorsMetricConfig{}, GpuEccSramThresholdExceededMetricConfig{}, GpuEnergyMetricConfig{}, GpuEngineActiveMetricConfig{}, GpuFabricHealthMetricConfig{}, GpuFabricStateMetricConfig{}, GpuFanRpmMetricConfig{}, GpuFanSpeedMetricConfig{}, GpuHeartbeatMetricConfig{}, GpuInfoMetricConfig{}, GpuInterconnectBandwidthLimitMetricConfig{}, GpuInterconnectErrorsMetricConfig{}, GpuInterconnectIoMetricConfig{}, GpuInterconnectLinkErrorsMetricConfig{}, GpuInterconnectLinkIoMetricConfig{}, GpuInterconnectLinkUpMetricConfig{}, GpuInterconnectThroughputMetricConfig{}, GpuMemoryBar1TotalMetricConfig{}, GpuMemoryBar1UsedMetricConfig{}, GpuMemoryFreeMetricConfig{}, GpuMemoryReservedMetricConfig{}, GpuMemoryTotalMetricConfig{}, GpuMemoryUsedMetricConfig{}, GpuMemoryUtilizationMetricConfig{}, GpuModeMetricConfig{}, GpuPageRetirementCountMetricConfig{}, GpuPageRetirementPendingMetricConfig{}, GpuPcieErrorsMetricConfig{}, GpuPcieLinkGenerationMetricConfig{}, GpuPcieLinkGenerationMaxMetricConfig{}, GpuPcieLinkWidthMetricConfig{}, GpuPcieLinkWidthMaxMetricConfig{}, GpuPcieReplaysMetricConfig{}, GpuPerformanceStateMetricConfig{}, GpuPipeActiveMetricConfig{}, GpuPipeDetailActiveMetricConfig{}, GpuPowerDrawMetricConfig{}, GpuPowerLimitMetricConfig{}, GpuPowerLimitSettingMetricConfig{}, GpuPowerUtilizationMetricConfig{}, GpuProcessMemoryUsedMetricConfig{}, GpuProcessUtilizationMetricConfig{}, GpuRecoveryActionMetricConfig{}, GpuRowRemapAvailableMetricConfig{}, GpuRowRemapCountMetricConfig{}, GpuRowRemapFailureMetricConfig{}, GpuRowRemapPendingMetricConfig{}, GpuSmActiveMetricConfig{}, GpuSmOccupancyMetricConfig{}, GpuTemperatureMetricConfig{}, GpuTemperatureLimitMetricConfig{}, GpuTemperatureMarginMetricConfig{}, GpuThrottleDetailTimeMetricConfig{}, GpuThrottleHwActiveMetricConfig{}, GpuThrottlePowerActiveMetricConfig{}, GpuThrottleReasonMetricConfig{}, GpuThrottleSwActiveMetricConfig{}, GpuThrottleThermalActiveMetricConfig{}, GpuThrottleTimeMetricConfig{}, GpuUpMetricConfig{}, GpuUtilizationMetricConfig{}, GpuUtilizationPeakMetricConfig{}, GpuVoltageMetricConfig{}, GpuXidErrorsMetricConfig{}, GpumeterEventsDroppedMetricConfig{}, GpumeterPausedMetricConfig{}, GpumeterReaderErrorsMetricConfig{}, GpumeterSeriesDroppedMetricConfig{}, GpumeterTicksLostMetricConfig{}, ResourceAttributeConfig{}))
 			require.Emptyf(t, diff, "Config mismatch (-expected +actual):\n%s", diff)
 		})
 	}

@@ -296,6 +296,13 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpu.voltage",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
+	GpuXidErrors: metricInfo{
+		Name:       "gpu.xid.errors",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "gpu.xid.code"},
+	},
+	GpumeterEventsDropped: metricInfo{
+		Name: "gpumeter.events.dropped",
+	},
 	GpumeterPaused: metricInfo{
 		Name: "gpumeter.paused",
 	},
@@ -381,6 +388,8 @@ type metricsInfo struct {
 	GpuUtilization                metricInfo
 	GpuUtilizationPeak            metricInfo
 	GpuVoltage                    metricInfo
+	GpuXidErrors                  metricInfo
+	GpumeterEventsDropped         metricInfo
 	GpumeterPaused                metricInfo
 	GpumeterReaderErrors          metricInfo
 	GpumeterSeriesDropped         metricInfo
@@ -4272,6 +4281,116 @@ func newMetricGpuVoltage(cfg GpuVoltageMetricConfig) metricGpuVoltage {
 	return m
 }
 
+type metricGpuXidErrors struct {
+	data     pmetric.Metric           // data buffer for generated metric.
+	config   GpuXidErrorsMetricConfig // metric config provided by user.
+	capacity int                      // max observed number of data points added to the metric.
+}
+
+// init fills gpu.xid.errors metric with initial data.
+func (m *metricGpuXidErrors) init() {
+	m.data.SetName("gpu.xid.errors")
+	m.data.SetDescription("Errors the NVIDIA driver reported of the device, by number. A number has a series once it was seen.")
+	m.data.SetUnit("{error}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuXidErrors) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, gpuXidCodeAttributeValue int64) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutInt("gpu.xid.code", gpuXidCodeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuXidErrors) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuXidErrors) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuXidErrors(cfg GpuXidErrorsMetricConfig) metricGpuXidErrors {
+	m := metricGpuXidErrors{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpumeterEventsDropped struct {
+	data     pmetric.Metric                    // data buffer for generated metric.
+	config   GpumeterEventsDroppedMetricConfig // metric config provided by user.
+	capacity int                               // max observed number of data points added to the metric.
+}
+
+// init fills gpumeter.events.dropped metric with initial data.
+func (m *metricGpumeterEventsDropped) init() {
+	m.data.SetName("gpumeter.events.dropped")
+	m.data.SetDescription("Events without a log record because a tick had too many, and records of the kernel's log that were overwritten before they were read.")
+	m.data.SetUnit("{event}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+}
+
+func (m *metricGpumeterEventsDropped) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpumeterEventsDropped) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpumeterEventsDropped) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpumeterEventsDropped(cfg GpumeterEventsDroppedMetricConfig) metricGpumeterEventsDropped {
+	m := metricGpumeterEventsDropped{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpumeterPaused struct {
 	data     pmetric.Metric             // data buffer for generated metric.
 	config   GpumeterPausedMetricConfig // metric config provided by user.
@@ -4559,6 +4678,8 @@ type MetricsBuilder struct {
 	metricGpuUtilization                metricGpuUtilization
 	metricGpuUtilizationPeak            metricGpuUtilizationPeak
 	metricGpuVoltage                    metricGpuVoltage
+	metricGpuXidErrors                  metricGpuXidErrors
+	metricGpumeterEventsDropped         metricGpumeterEventsDropped
 	metricGpumeterPaused                metricGpumeterPaused
 	metricGpumeterReaderErrors          metricGpumeterReaderErrors
 	metricGpumeterSeriesDropped         metricGpumeterSeriesDropped
@@ -4657,6 +4778,8 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpuUtilization:                newMetricGpuUtilization(mbc.Metrics.GpuUtilization),
 		metricGpuUtilizationPeak:            newMetricGpuUtilizationPeak(mbc.Metrics.GpuUtilizationPeak),
 		metricGpuVoltage:                    newMetricGpuVoltage(mbc.Metrics.GpuVoltage),
+		metricGpuXidErrors:                  newMetricGpuXidErrors(mbc.Metrics.GpuXidErrors),
+		metricGpumeterEventsDropped:         newMetricGpumeterEventsDropped(mbc.Metrics.GpumeterEventsDropped),
 		metricGpumeterPaused:                newMetricGpumeterPaused(mbc.Metrics.GpumeterPaused),
 		metricGpumeterReaderErrors:          newMetricGpumeterReaderErrors(mbc.Metrics.GpumeterReaderErrors),
 		metricGpumeterSeriesDropped:         newMetricGpumeterSeriesDropped(mbc.Metrics.GpumeterSeriesDropped),
@@ -4821,6 +4944,8 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpuUtilization.emit(ils.Metrics())
 	mb.metricGpuUtilizationPeak.emit(ils.Metrics())
 	mb.metricGpuVoltage.emit(ils.Metrics())
+	mb.metricGpuXidErrors.emit(ils.Metrics())
+	mb.metricGpumeterEventsDropped.emit(ils.Metrics())
 	mb.metricGpumeterPaused.emit(ils.Metrics())
 	mb.metricGpumeterReaderErrors.emit(ils.Metrics())
 	mb.metricGpumeterSeriesDropped.emit(ils.Metrics())
@@ -5199,6 +5324,16 @@ func (mb *MetricsBuilder) RecordGpuUtilizationPeakDataPoint(ts pcommon.Timestamp
 // RecordGpuVoltageDataPoint adds a data point to gpu.voltage metric.
 func (mb *MetricsBuilder) RecordGpuVoltageDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	mb.metricGpuVoltage.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuXidErrorsDataPoint adds a data point to gpu.xid.errors metric.
+func (mb *MetricsBuilder) RecordGpuXidErrorsDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, gpuXidCodeAttributeValue int64) {
+	mb.metricGpuXidErrors.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, gpuXidCodeAttributeValue)
+}
+
+// RecordGpumeterEventsDroppedDataPoint adds a data point to gpumeter.events.dropped metric.
+func (mb *MetricsBuilder) RecordGpumeterEventsDroppedDataPoint(ts pcommon.Timestamp, val float64) {
+	mb.metricGpumeterEventsDropped.recordDataPoint(mb.startTime, ts, val)
 }
 
 // RecordGpumeterPausedDataPoint adds a data point to gpumeter.paused metric.

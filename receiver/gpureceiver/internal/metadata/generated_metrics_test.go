@@ -275,6 +275,12 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuVoltageDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordGpuXidErrorsDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", 12)
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpumeterEventsDroppedDataPoint(ts, 1)
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordGpumeterPausedDataPoint(ts, 1)
 			defaultMetricsCount++
 			allMetricsCount++
@@ -2173,6 +2179,49 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.xid.errors":
+					assert.False(t, validatedMetrics["gpu.xid.errors"], "Found a duplicate in the metrics slice: gpu.xid.errors")
+					validatedMetrics["gpu.xid.errors"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Errors the NVIDIA driver reported of the device, by number. A number has a series once it was seen.", mi.Description())
+					assert.Equal(t, "{error}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+					gpuXidCodeAttrVal, ok := dp.Attributes().Get("gpu.xid.code")
+					assert.True(t, ok)
+					assert.EqualValues(t, 12, gpuXidCodeAttrVal.Int())
+				case "gpumeter.events.dropped":
+					assert.False(t, validatedMetrics["gpumeter.events.dropped"], "Found a duplicate in the metrics slice: gpumeter.events.dropped")
+					validatedMetrics["gpumeter.events.dropped"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Events without a log record because a tick had too many, and records of the kernel's log that were overwritten before they were read.", mi.Description())
+					assert.Equal(t, "{event}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
 				case "gpumeter.paused":
 					assert.False(t, validatedMetrics["gpumeter.paused"], "Found a duplicate in the metrics slice: gpumeter.paused")
 					validatedMetrics["gpumeter.paused"] = true

@@ -18,6 +18,7 @@ enum {
     NOT_SUPPORTED = 3,
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
+    TIMEOUT = 10,
     FUNCTION_NOT_FOUND = 13,
     GPU_IS_LOST = 15,
     MEMORY = 20,
@@ -96,16 +97,23 @@ struct gi_metric {
     double value;
 };
 
+struct xid {
+    int gpu;
+    long long sequence;
+    unsigned code;
+};
+
 struct state {
     char driver[TEXT];
     int cuda, gpus, init, field_batch;
     long long generation;
     struct gpu gpu[MAX_GPUS];
-    int processes, faults, fields, gi_metrics;
+    int processes, faults, fields, gi_metrics, xids;
     struct process process[MAX_ROWS];
     struct fault fault[MAX_ROWS];
     struct field_rule field[MAX_ROWS];
     struct gi_metric gi_metric[MAX_ROWS];
+    struct xid xid[MAX_ROWS];
 };
 
 // Everything internal is hidden, as the build exports symbols by default.
@@ -145,6 +153,7 @@ void leave(struct call *c);
     CALL = enter_device(__func__, d, rule);    \
     if (c.ret != SUCCESS) return c.ret
 
+ret ready(void); // whether functions without a device may be used
 device handle(int gpu, int mig);
 int visible(int index); // GPU in the script of an enumerated index, -1 if there is none
 int visible_count(void);

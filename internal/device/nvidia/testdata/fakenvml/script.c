@@ -252,6 +252,16 @@ static bool field_line(struct state *s, struct line *l) {
     return true;
 }
 
+static bool xid_line(struct state *s, struct line *l) {
+    struct xid x;
+    long long code;
+    if (!target(l, &x.gpu) || !natural(l, 2, LLONG_MAX, &x.sequence) || !natural(l, 3, UINT_MAX, &code)) return false;
+    if (x.gpu < 0 || s->xids == MAX_ROWS) return fail(l, "no GPU, or too many rows");
+    x.code = code;
+    s->xid[s->xids++] = x;
+    return true;
+}
+
 static bool statement(struct state *s, struct line *l) {
     const char *key = l->word[0];
     long long n;
@@ -260,6 +270,7 @@ static bool statement(struct state *s, struct line *l) {
     if (!strcmp(key, "mig")) return mig_line(s, l);
     if (!strcmp(key, "gpm-mig")) return gpm_mig_line(s, l);
     if (!strcmp(key, "field")) return field_line(s, l);
+    if (!strcmp(key, "xid")) return xid_line(s, l);
     if (!strcmp(key, "driver")) {
         if (l->words < 2) return fail(l, "no version");
         snprintf(s->driver, TEXT, "%s", l->word[1]);

@@ -247,7 +247,7 @@ ret nvmlShutdown(void) {
 }
 
 // The functions without a device that need the driver.
-static ret ready(void) {
+ret ready(void) {
     return references == 0 || state->generation != init_generation ? UNINITIALIZED : SUCCESS;
 }
 

@@ -1,0 +1,242 @@
+//go:build linux
+
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"go.opentelemetry.io/collector/component"
+
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
+)
+
+// sinks are the flags that say where telemetry goes besides the page, and from where
+// it comes besides the devices.
+type sinks struct {
+	otlp
+	file      string
+	queueSize string
+	receiver  bool
+}
+
+func (s *sinks) register(cmd *cobra.Command) {
+	s.otlp.register(cmd)
+	f := cmd.Flags()
+	f.StringVar(&s.queueSize, "queue-size", "", "how much may wait for an OTLP endpoint that does not answer, of each signal (default: 256MiB on disk, 32MiB if there is no folder for it)")
+	f.StringVar(&s.file, "otlp-file", "", "`FILE` to which OTLP is written, too, as lines of JSON; - is standard output")
+	f.BoolVar(&s.receiver, "otlp-receiver", false, "take OTLP of applications at localhost:4317 (gRPC) and localhost:4318 (HTTP), and pass it on")
+}
+
+// sinkFlags are refused with --config.
+var sinkFlags = slices.Concat(otlpFlags, []string{"queue-size", "otlp-file", "otlp-receiver"})
+
+// pushes reports whether anything goes to an OTLP endpoint.
+func (s *sinks) pushes(env func(string) string) (bool, error) {
+	for _, signal := range []string{metrics, logs, traces} {
+		if kind, _, err := s.exporter(signal, env); err != nil || kind != "" {
+			return kind != "", err
+		}
+	}
+	return false, nil
+}
+
+// readable checks that the certificates can be read: exporters find out while others
+// already run.
+func (s *sinks) readable(env func(string) string) error {
+	for _, signal := range []string{metrics, logs, traces} {
+		_, conf, err := s.exporter(signal, env)
+		if err != nil {
+			return err
+		}
+		files, _ := conf["tls"].(map[string]any)
+		for _, key := range []string{"ca_file", "cert_file", "key_file"} {
+			path, ok := files[key].(string)
+			if !ok {
+				continue
+			}
+			f, err := os.Open(path)
+			if err != nil {
+				return fmt.Errorf("cannot read the %s for OTLP: %w", map[string]string{
+					"ca_file": "certificates to trust", "cert_file": "certificate", "key_file": "key",
+				}[key], err)
+			}
+			f.Close()
+		}
+	}
+	return nil
+}
+
+// defaultState returns where agents of this user keep what must survive them, empty if
+// there is no place.
+func defaultState() string {
+	if os.Getuid() == 0 {
+		return "/var/lib/gpumeter"
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "gpumeter")
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local/state/gpumeter")
+	}
+	return ""
+}
+
+// takeFolder makes a folder of ours below the state folder, tries to write to it and
+// locks it until the returned file is closed.
+func takeFolder(state, name string) (dir string, lock *os.File, err error) {
+	if state == "" {
+		return "", nil, errors.New("no state folder: name one with --state-dir")
+	}
+	dir = filepath.Join(state, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", nil, fmt.Errorf("cannot make the folder: %w", err)
+	}
+	lock, err = os.CreateTemp(dir, "try")
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot write to the folder: %w", err)
+	}
+	lock.Close()
+	if err := os.Remove(lock.Name()); err != nil {
+		return "", nil, err
+	}
+	if lock, err = os.Open(dir); err != nil {
+		return "", nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		return "", nil, fmt.Errorf("another agent uses %s: give this one a --state-dir of its own", dir)
+	}
+	return dir, lock, nil
+}
+
+// defaults is the Collector configuration of an agent without a file. queue is the
+// folder for what waits to be sent; empty: it waits in memory.
+func (a *agent) defaults(env func(string) string, queue string) (map[string]any, error) {
+	c := a.local()
+	resource, err := a.instance()
+	if err != nil {
+		return nil, err
+	}
+	b := newBuilder(map[string]any{
+		"interval":            c.Interval.String(),
+		"slow_interval":       c.SlowInterval.String(),
+		"host_name":           c.Host,
+		"root":                c.Root,
+		"nvidia_library":      c.NVIDIALibrary,
+		"nvidia_library_dirs": c.LibraryDirs,
+		"pcie_throughput":     a.pcie,
+		"simulate":            c.Simulate,
+		"state_dir":           a.stateDir,
+		"resource":            resource,
+		"cloud":               c.Cloud,
+	})
+	b.export("page", map[string]any{"endpoint": a.listen}, metrics)
+	if a.file != "" {
+		b.export("file", fileSink(a.file), metrics, logs, traces)
+	}
+	size := int64(0)
+	if a.queueSize != "" {
+		if size, err = parseSize(a.queueSize); err != nil {
+			return nil, fmt.Errorf("--queue-size %w", err)
+		}
+	}
+	for _, signal := range []string{metrics, logs, traces} {
+		kind, conf, err := a.exporter(signal, env)
+		if err != nil {
+			return nil, err
+		}
+		if kind != "" {
+			queued(conf, b.storage(queue), size)
+			b.export(kind+"/"+signal, conf, signal)
+		}
+	}
+	b.receive("gpu", nil, metrics)
+	if gpureceiver.NewFactory().LogsStability() != component.StabilityLevelUndefined {
+		b.receive("gpu", nil, logs)
+	}
+	if a.receiver {
+		b.receive("otlp", map[string]any{"protocols": map[string]any{
+			"grpc": map[string]any{"endpoint": "localhost:4317"},
+			"http": map[string]any{"endpoint": "localhost:4318"},
+		}}, metrics, logs, traces)
+	}
+	return b.config(), nil
+}
+
+// fileSink returns the configuration of the file exporter. A file is bounded: four of
+// 100 MiB.
+func fileSink(path string) map[string]any {
+	if path == "-" {
+		return map[string]any{"path": "/dev/stdout", "append": true}
+	}
+	return map[string]any{"path": path, "rotation": map[string]any{"max_megabytes": 100, "max_backups": 3}}
+}
+
+// builder puts a Collector configuration together.
+type builder struct {
+	extensions, receivers, exporters map[string]any
+	in, out                          map[string][]any // by signal
+}
+
+func newBuilder(gpu map[string]any) *builder {
+	return &builder{map[string]any{"gpu": gpu}, map[string]any{}, map[string]any{}, map[string][]any{}, map[string][]any{}}
+}
+
+func (b *builder) receive(id string, conf map[string]any, signals ...string) {
+	b.receivers[id] = conf
+	for _, s := range signals {
+		b.in[s] = append(b.in[s], id)
+	}
+}
+
+func (b *builder) export(id string, conf map[string]any, signals ...string) {
+	b.exporters[id] = conf
+	for _, s := range signals {
+		b.out[s] = append(b.out[s], id)
+	}
+}
+
+// storage returns the extension that stores into dir, none if dir is empty.
+func (b *builder) storage(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	b.extensions["file_storage"] = map[string]any{
+		"directory": dir,
+		// A kill loses nothing: the kernel has it. If the machine fails the queue may
+		// be damaged, and is then begun anew.
+		"fsync":    false,
+		"recreate": true,
+		// A long queue leaves a large file behind.
+		"compaction": map[string]any{"on_rebound": true, "directory": dir, "cleanup_on_start": true},
+	}
+	return "file_storage"
+}
+
+// config returns the whole, with a pipeline for each signal that comes and goes.
+func (b *builder) config() map[string]any {
+	pipelines := map[string]any{}
+	for signal, in := range b.in {
+		if out := b.out[signal]; len(out) > 0 {
+			pipelines[signal] = map[string]any{"receivers": in, "exporters": out}
+		}
+	}
+	names := make([]any, 0, len(b.extensions))
+	for name := range b.extensions {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(x, y any) int { return cmp.Compare(x.(string), y.(string)) })
+	return map[string]any{
+		"extensions": b.extensions,
+		"receivers":  b.receivers,
+		"exporters":  b.exporters,
+		"service":    map[string]any{"extensions": names, "pipelines": pipelines},
+	}
+}

@@ -1,0 +1,219 @@
+//go:build linux
+
+package nvidia
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+)
+
+// ear hears the events of a reader until its test ends.
+type ear struct {
+	t      *testing.T
+	events chan device.Event
+	stop   func()
+}
+
+func listen(t *testing.T, r *Reader) *ear {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	e := &ear{t: t, events: make(chan device.Event, 1000)}
+	done := make(chan error, 1)
+	go func() { done <- r.Events(ctx, func(ev device.Event) { e.events <- ev }) }()
+	e.stop = func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("events ended: %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("events do not end")
+		}
+	}
+	return e
+}
+
+// next returns the next event that ok accepts.
+func (e *ear) next(ok func(device.Event) bool) device.Event {
+	e.t.Helper()
+	for {
+		select {
+		case ev := <-e.events:
+			if ok(ev) {
+				return ev
+			}
+		case <-time.After(10 * time.Second):
+			e.t.Fatal("no such event")
+		}
+	}
+}
+
+func isNews(e device.Event) bool   { return e.Name != "" }
+func isOrigin(e device.Event) bool { return e.Origin != "" }
+
+// kernelLog gives root a log that write adds records to, each read by itself.
+func kernelLog(t *testing.T, root string) (write func(e *ear, seq int, priority int, text string)) {
+	t.Helper()
+	for _, dir := range []string{"dev", "proc"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "proc/uptime"), []byte("1000.00 1.00\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(root, "dev/kmsg")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return func(e *ear, seq, priority int, text string) {
+		t.Helper()
+		if _, err := fmt.Fprintf(w, "%d,%d,%d,-;%s\n", priority, seq, 1e6*seq, text); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(5 * time.Second); unread(t, w) > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				e.t.Fatal("the log is not read")
+			}
+		}
+	}
+}
+
+func TestEventsOfKernelLog(t *testing.T) {
+	h := nvmltest.New(t, "gpus 2")
+	root, c := t.TempDir(), newClock()
+	write := kernelLog(t, root)
+	r, err := Open(t.Context(), Options{Library: h.Library, Root: root, Now: c.now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	devices(t, r)
+	r.Resume(device.Position{Record: 5})
+	e := listen(t, r)
+	defer e.stop()
+	if o := e.next(isOrigin); o.Origin != "the kernel log" {
+		t.Errorf("origin %q", o.Origin)
+	}
+	write(e, 5, 4, "NVRM: Xid (PCI:0000:10:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+	write(e, 6, 4, "NVRM: GPU 0000:10:00.0: GPU has fallen off the bus.") // the same, counted before
+	write(e, 7, 12, "NVRM: Xid (PCI:0000:10:00): 48, said by a program")
+	write(e, 8, 4, "NVRM: GPU Board Serial Number: 1650123456789")
+	write(e, 9, 4, strings.Replace(realXID, "0000:00:06", "0000:18:00", 1))
+	write(e, 13, 4, "NVRM: Xid (PCI:0000:99:00): 62, nobody we know")
+	boot := c.now().Add(-1000 * time.Second)
+	want := []device.Event{
+		{
+			Time: boot.Add(9 * time.Second), Device: "GPU-00000000-0000-4000-8000-000000000001", PCI: "0000:18:00.0",
+			Name: device.EventXID, Code: 31, PID: 610, Process: "bad", Position: device.Position{Record: 9},
+		},
+		{Time: boot.Add(13 * time.Second), PCI: "0000:99:00.0", Name: device.EventXID, Code: 62, Missed: 3, Position: device.Position{Record: 13}},
+	}
+	got := []device.Event{e.next(isNews), e.next(isNews)}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(device.Event{}, "Message")); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// What the event set told is not told again by the kernel log, nor is anything before.
+func TestEventsAfterEventSet(t *testing.T) {
+	h := nvmltest.New(t, "")
+	root, c := t.TempDir(), newClock()
+	write := kernelLog(t, root)
+	r, err := Open(t.Context(), Options{Library: h.Library, Root: root, Now: c.now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	devices(t, r)
+	r.Resume(device.Position{Record: 2, Time: c.now().Add(-990 * time.Second)})
+	e := listen(t, r)
+	defer e.stop()
+	for _, seq := range []int{2, 5, 20} {
+		write(e, seq, 4, realXID)
+	}
+	if got := e.next(isNews); got.Position.Record != 20 {
+		t.Errorf("the first news is of record %d, want 20", got.Position.Record)
+	}
+}
+
+// Without a kernel log XIDs come from the library, over a re-initialisation too, and
+// neither a discovery nor a close has to wait.
+func TestEventsOfSet(t *testing.T) {
+	h := nvmltest.New(t, "gpus 2\nxid 0 1 13")
+	r := openFake(t, h, newClock())
+	devices(t, r)
+	e := listen(t, r)
+	if o := e.next(isOrigin).Origin; !strings.Contains(o, "event set") || !strings.Contains(o, "no such file") {
+		t.Errorf("origin %q", o)
+	}
+	heard := func(ev device.Event) bool { return !ev.Position.Time.IsZero() }
+	e.next(heard)
+	f := func(code int) {
+		t.Helper()
+		want := device.Event{Device: "GPU-00000000-0000-4000-8000-000000000001", PCI: "0000:18:00.0", Name: device.EventXID, Code: code}
+		if diff := cmp.Diff(want, e.next(isNews), cmpopts.IgnoreFields(device.Event{}, "Time")); diff != "" {
+			t.Errorf("event (-want +got):\n%s", diff)
+		}
+	}
+	h.Append(t, "xid 1 1 31\nxid 1 2 48") // the first line was before our time
+	f(31)
+	f(48)
+	h.Append(t, "generation 1")
+	r.stale.Store(true)
+	devices(t, r)
+	for len(e.events) > 0 {
+		<-e.events
+	}
+	e.next(heard)
+	h.Append(t, "xid 1 3 63")
+	f(63)
+	start := time.Now()
+	e.stop()
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("ending took %s", took)
+	}
+}
+
+// A driver without event sets is said to be one.
+func TestNoEventSet(t *testing.T) {
+	h := nvmltest.Without(t, "", "nvmlEventSet*")
+	r := openFake(t, h, newClock())
+	devices(t, r)
+	err := r.Events(t.Context(), func(device.Event) {})
+	if err == nil || !strings.Contains(err.Error(), "nvmlEventSetCreate") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// unread returns how many bytes wait in a pipe.
+func unread(t *testing.T, f *os.File) int {
+	t.Helper()
+	var n int32
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), 0x541B, uintptr(unsafe.Pointer(&n))); errno != 0 { // FIONREAD
+		t.Fatal(errno)
+	}
+	return int(n)
+}

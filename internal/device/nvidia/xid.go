@@ -1,0 +1,115 @@
+//go:build linux
+
+package nvidia
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+const (
+	pciPattern = `((?:[0-9a-fA-F]{4}|[0-9a-fA-F]{8}):[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?`
+	xidOffBus  = 79 // the GPU has fallen off the bus
+)
+
+var (
+	// The address may be followed by the MIG instance: "PCI:0000:41:00 GPU-I:02".
+	xidLine = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?` + pciPattern + `(?: GPU-I:([0-9a-fA-F]{1,4}))?[^)]*\)[^:]*: (\d{1,9}),?\s*(.*)`)
+	xidWho  = regexp.MustCompile(`^pid=(\d+|'<unknown>')(?:, name=([^,]*))?(?:,\s*|$)`)
+	offBus  = regexp.MustCompile(`NVRM:\s+GPU ` + pciPattern + `:\s+GPU has fallen off the bus`)
+	serial  = regexp.MustCompile(`(?i)serial`)
+)
+
+// maxMessage bounds what is kept of a line.
+const maxMessage = 1000
+
+// parseXID reads a line of the kernel log. Nothing but these lines is ever exported:
+// their neighbours have the serial number of the board.
+func parseXID(text string) (device.Event, bool) {
+	e, _, ok := parseXIDLine(text)
+	return e, ok
+}
+
+// parseXIDLine also returns the GPU instance the line names, -1 if it names none.
+func parseXIDLine(text string) (e device.Event, gi int, ok bool) {
+	text, _, _ = strings.Cut(text, "\n")
+	if !strings.Contains(text, "NVRM:") {
+		return device.Event{}, -1, false
+	}
+	if m := offBus.FindStringSubmatch(text); m != nil {
+		return device.Event{Name: device.EventXID, Code: xidOffBus, PCI: pciOf(m[1]), Message: "GPU has fallen off the bus."}, -1, true
+	}
+	m := xidLine.FindStringSubmatch(text)
+	if m == nil {
+		return device.Event{}, -1, false
+	}
+	code, err := strconv.Atoi(m[3])
+	if err != nil {
+		return device.Event{}, -1, false
+	}
+	e = device.Event{Name: device.EventXID, Code: code, PCI: pciOf(m[1])}
+	gi = -1
+	if n, err := strconv.ParseUint(m[2], 16, 16); err == nil {
+		gi = int(n)
+	}
+	tail := m[4]
+	if who := xidWho.FindStringSubmatch(tail); who != nil {
+		pid, _ := strconv.ParseUint(who[1], 10, 32) // 0 is unknown
+		e.PID = uint32(pid)
+		if e.Process = clean(who[2], 64); e.Process == "<unknown>" {
+			e.Process = ""
+		}
+		tail = tail[len(who[0]):]
+	}
+	e.Message = clean(tail, maxMessage)
+	return e, gi, true
+}
+
+// clean makes a text of the kernel's fit to be exported.
+func clean(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "")
+	if serial.MatchString(s) {
+		return "" // of the board: not for export, wherever it is in the line
+	}
+	if len(s) > limit {
+		s = s[:limit]
+		for !utf8.ValidString(s) {
+			s = s[:len(s)-1]
+		}
+	}
+	return strings.TrimSpace(s)
+}
+
+// pciOf spells an address as device.ID does. A GPU is function 0 of its slot.
+func pciOf(s string) string {
+	s = strings.ToLower(s)
+	if domain, rest, _ := strings.Cut(s, ":"); len(domain) == 8 && strings.HasPrefix(domain, "0000") {
+		s = domain[4:] + ":" + rest
+	}
+	return s + ".0"
+}
+
+// pairs finds the second of the two lines a driver may write when a GPU falls off the
+// bus: "Xid ...: 79, ..." and "GPU ...: GPU has fallen off the bus".
+type pairs map[string]offBusLine // by PCI address
+
+type offBusLine struct {
+	at  time.Duration
+	xid bool
+}
+
+// second reports whether a line of XID 79 tells what another one just told.
+func (p pairs) second(pci string, at time.Duration, xid bool) bool {
+	const together = 10 * time.Second
+	if prev, ok := p[pci]; ok && prev.xid != xid && at-prev.at < together {
+		delete(p, pci)
+		return true
+	}
+	p[pci] = offBusLine{at, xid}
+	return false
+}

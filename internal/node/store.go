@@ -1,0 +1,199 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// store is the state folder. It belongs to one process.
+type store struct {
+	dir     string
+	lock    *os.File
+	writing chan error // nil: no write is in progress
+	failed  bool       // the last one
+}
+
+const stateName = "state.json"
+
+// openStore takes the folder. It makes it if need be.
+func openStore(dir string) (*store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "state.lock"), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("%s is in use by another agent: %w", dir, err)
+	}
+	return &store{dir: dir, lock: lock}, nil
+}
+
+// load returns the state of this boot, nil if there is none. A file that cannot be used
+// is set aside, and the error says why.
+func (s *store) load(boot string, now time.Time) (*state, error) {
+	path := filepath.Join(s.dir, stateName)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a normal state
+	}
+	var st *state
+	if err == nil {
+		st, err = decodeState(data, now)
+	}
+	if err != nil {
+		bad := path + ".bad"
+		return nil, errors.Join(fmt.Errorf("%w; it is set aside as %s", err, bad), os.Rename(path, bad))
+	}
+	if st.Boot != boot || boot == "" {
+		return nil, nil // another boot counts anew
+	}
+	return st, nil
+}
+
+// write replaces the state file, all of it or nothing, whenever the power fails.
+func (s *store) write(data []byte) error {
+	tmp, err := os.CreateTemp(s.dir, stateName+".*.tmp")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	err = errors.Join(err, tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), filepath.Join(s.dir, stateName))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	d, err := os.Open(s.dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// close gives the folder up.
+func (s *store) close() error { return s.lock.Close() }
+
+// keep opens the state folder, at the first tick, and goes on from what it has.
+func (v *View) keep(now time.Time) {
+	if v.state != nil {
+		return
+	}
+	v.state = newState(v.cfg.BootID, now)
+	if v.cfg.StateDir == "" {
+		return
+	}
+	store, err := openStore(v.cfg.StateDir)
+	if err == nil {
+		v.sweep(store.dir)
+		st, bad := store.load(v.cfg.BootID, now)
+		if bad != nil {
+			v.cfg.Notify(Notice{Kind: StateReset, Err: bad})
+		}
+		if st != nil {
+			v.state = st
+			maps.Copy(v.inbox.heard, st.Cursors) // nobody listens yet
+		}
+		var data []byte
+		if data, err = v.state.encode(); err == nil {
+			err = store.write(data)
+		}
+		if err != nil {
+			err = errors.Join(err, store.close())
+			v.state, v.inbox = newState(v.cfg.BootID, now), newInbox()
+		}
+	}
+	if err != nil {
+		v.cfg.Notify(Notice{Kind: StateNone, Err: err})
+		return
+	}
+	v.store = store
+}
+
+// sweep removes what a write that was interrupted left behind.
+func (v *View) sweep(dir string) {
+	left, _ := filepath.Glob(filepath.Join(dir, stateName+".*.tmp")) // the only error is a bad pattern
+	for _, file := range left {
+		_ = os.Remove(file) // the next write fails too, and says why
+	}
+}
+
+// save writes the state beside the ticks: a slow disk must not slow the clock. While a
+// write is in progress there is no other.
+func (v *View) save(now time.Time) {
+	v.state.prune(now)
+	if v.store == nil || !v.saved(false) {
+		return
+	}
+	data, err := v.freeze(now)
+	v.store.writing = make(chan error, 1)
+	go func(s *store) {
+		if err == nil {
+			err = s.write(data)
+		}
+		s.writing <- err
+	}(v.store)
+}
+
+// freeze returns the state as it is now.
+func (v *View) freeze(now time.Time) ([]byte, error) {
+	for _, u := range v.units {
+		v.state.remember(u, now)
+	}
+	return v.state.encode()
+}
+
+// saved reports whether no write is in progress, and tells of the last if its outcome is
+// another than before. It waits for it if told to.
+func (v *View) saved(wait bool) bool {
+	s := v.store
+	if s.writing == nil {
+		return true
+	}
+	var err error
+	if wait {
+		err = <-s.writing
+	} else {
+		select {
+		case err = <-s.writing:
+		default:
+			return false
+		}
+	}
+	s.writing = nil
+	v.wrote(err)
+	return true
+}
+
+func (v *View) wrote(err error) {
+	if (err != nil) != v.store.failed {
+		v.store.failed = err != nil
+		v.cfg.Notify(Notice{Kind: StateWrite, Err: err})
+	}
+}
+
+// finish writes the state for the last time and gives the folder up.
+func (v *View) finish(now time.Time) error {
+	if v.store == nil {
+		return nil
+	}
+	v.saved(true)
+	data, err := v.freeze(now)
+	if err == nil {
+		err = v.store.write(data)
+	}
+	v.wrote(err)
+	err = v.store.close()
+	v.store = nil
+	return err
+}

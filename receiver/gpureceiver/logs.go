@@ -1,0 +1,163 @@
+package gpureceiver
+
+import (
+	"fmt"
+
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/plog"
+	"go.opentelemetry.io/collector/receiver"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
+)
+
+// eventSnapshot is the name of the record of a device at a tick.
+const eventSnapshot = "gpu.snapshot"
+
+// programXIDs are those that a program causes: the device is well.
+var programXIDs = map[int]bool{13: true, 31: true, 43: true, 45: true, 68: true, 109: true}
+
+// recorder turns ticks into log records.
+type recorder struct {
+	cfg     *Config
+	version string
+}
+
+func newRecorder(cfg *Config, set receiver.Settings) *recorder {
+	return &recorder{cfg: cfg, version: set.BuildInfo.Version}
+}
+
+// emit returns a record of each event of the tick, and of each device if so configured.
+func (r *recorder) emit(t node.Tick) plog.Logs {
+	ld := plog.NewLogs()
+	if len(t.Events) == 0 && !r.cfg.Snapshots {
+		return ld
+	}
+	rl := ld.ResourceLogs().AppendEmpty()
+	resourceOf(metadata.NewResourceBuilder(r.cfg.ResourceAttributes), t).MoveTo(rl.Resource())
+	sl := rl.ScopeLogs().AppendEmpty()
+	sl.Scope().SetName(metadata.ScopeName)
+	sl.Scope().SetVersion(r.version)
+	readings := make(map[string]*node.Reading, len(t.Readings))
+	for i := range t.Readings {
+		readings[t.Readings[i].ID.UUID] = &t.Readings[i]
+	}
+	for i := range t.Events {
+		event(sl.LogRecords().AppendEmpty(), &t.Events[i], readings[t.Events[i].Device], t)
+	}
+	if r.cfg.Snapshots {
+		for i := range t.Readings {
+			snapshot(sl.LogRecords().AppendEmpty(), &t.Readings[i], t)
+		}
+	}
+	return ld
+}
+
+// event fills in the record of e. of is what is known of its device now, nil if nothing.
+func event(rec plog.LogRecord, e *device.Event, of *node.Reading, t node.Tick) {
+	name := "a GPU"
+	attrs := rec.Attributes()
+	switch {
+	case of != nil:
+		identify(attrs, of)
+		if name = fmt.Sprintf("GPU %d", of.ID.Index); of.ID.Parent != "" {
+			name += " partition " + of.ID.Profile
+		}
+	case e.Device != "":
+		attrs.PutStr("gpu.uuid", e.Device)
+	}
+	if of == nil && e.PCI != "" {
+		attrs.PutStr("gpu.pci.address", e.PCI)
+	}
+	if e.PID != 0 {
+		attrs.PutInt("process.pid", int64(e.PID))
+	}
+	if e.Process != "" {
+		attrs.PutStr("process.executable.name", e.Process)
+	}
+	text, severity := e.Name, plog.SeverityNumberInfo
+	switch e.Name {
+	case device.EventXID:
+		attrs.PutInt("gpu.xid.code", int64(e.Code))
+		text, severity = fmt.Sprintf("XID %d on %s", e.Code, name), plog.SeverityNumberError
+		if programXIDs[e.Code] {
+			severity = plog.SeverityNumberWarn
+		}
+	case device.EventLost:
+		text, severity = name+" does not answer", plog.SeverityNumberError
+	case device.EventReturned:
+		text = name + " answers again"
+	}
+	if e.Message != "" {
+		text += ": " + e.Message
+	}
+	rec.SetTimestamp(pcommon.NewTimestampFromTime(e.Time))
+	complete(rec, e.Name, severity, text, t)
+}
+
+func complete(rec plog.LogRecord, name string, severity plog.SeverityNumber, text string, t node.Tick) {
+	rec.SetEventName(name)
+	rec.SetObservedTimestamp(pcommon.NewTimestampFromTime(t.Time))
+	rec.SetSeverityNumber(severity)
+	rec.SetSeverityText(map[plog.SeverityNumber]string{
+		plog.SeverityNumberInfo: "INFO", plog.SeverityNumberWarn: "WARN", plog.SeverityNumberError: "ERROR",
+	}[severity])
+	rec.Body().SetStr(text)
+}
+
+// identify puts the identity of a device on a record, as points have it.
+func identify(attrs pcommon.Map, r *node.Reading) {
+	attrs.PutInt("gpu.index", int64(r.ID.Index))
+	attrs.PutStr("gpu.model", r.ID.Model)
+	attrs.PutStr("gpu.vendor", r.ID.Vendor)
+	dress(attrs, r)
+}
+
+// snapshot fills in the record of a device. Its values have the names of their metrics.
+func snapshot(rec plog.LogRecord, r *node.Reading, t node.Tick) {
+	attrs := rec.Attributes()
+	identify(attrs, r)
+	for _, v := range snapshotValues(r) {
+		if f, ok := v.value.Get(); ok {
+			attrs.PutDouble(v.name, f)
+		}
+	}
+	severity, text := plog.SeverityNumberInfo, fmt.Sprintf("GPU %d", r.ID.Index)
+	if !r.Up {
+		severity, text = plog.SeverityNumberWarn, text+" does not answer: "+r.Problem
+	}
+	rec.SetTimestamp(pcommon.NewTimestampFromTime(t.Time))
+	complete(rec, eventSnapshot, severity, text, t)
+}
+
+type namedValue struct {
+	name  string
+	value device.Value
+}
+
+func snapshotValues(r *node.Reading) []namedValue {
+	s := &r.Sample
+	list := []namedValue{
+		{"gpu.up", device.Flag(r.Up)},
+		{"gpu.utilization", s.Utilization.Compute},
+		{"gpu.memory.used", s.Memory.Used},
+		{"gpu.memory.total", s.Memory.Total},
+		{"gpu.memory.utilization", s.MemoryUtilization()},
+		{"gpu.energy", s.Energy},
+		{"gpu.sm.active", s.Profile.SMActive},
+		{"gpu.dram.active", s.Profile.DRAMActive},
+		{"gpu.throttle.power_active", s.Throttled(device.BucketPower)},
+		{"gpu.throttle.thermal_active", s.Throttled(device.BucketThermal)},
+	}
+	if len(s.Temperatures) > 0 {
+		list = append(list, namedValue{"gpu.temperature", s.Temperatures[0].Value})
+	}
+	if len(s.Power) > 0 {
+		list = append(list, namedValue{"gpu.power.draw", s.Power[0].Draw()}, namedValue{"gpu.power.limit", s.Power[0].Enforced()})
+	}
+	if !r.Up {
+		return list[:1]
+	}
+	return list
+}

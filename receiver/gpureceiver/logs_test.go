@@ -1,0 +1,91 @@
+package gpureceiver
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/plog"
+	"go.opentelemetry.io/collector/receiver/receivertest"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
+)
+
+func newTestRecorder(snapshots bool) *recorder {
+	cfg := createDefaultConfig().(*Config)
+	cfg.Snapshots = snapshots
+	return newRecorder(cfg, receivertest.NewNopSettings(metadata.Type))
+}
+
+// eventTick is the golden tick, with something of everything that may happen.
+func eventTick() node.Tick {
+	t := goldenTick()
+	at := now.Add(-3 * time.Second)
+	t.Resource = map[string]string{"k8s.cluster.name": "c1"}
+	t.Events = []device.Event{
+		{
+			Time: at, Device: "GPU-0", PCI: "0000:00:00.0", Name: device.EventXID, Code: 31, PID: 610, Process: "bad",
+			Message: "MMU Fault: ENGINE GRAPHICS", Position: device.Position{Record: 376},
+		},
+		{Time: at, Device: "MIG-1", Name: device.EventXID, Code: 94},
+		{Time: at, PCI: "0000:99:00.0", Name: device.EventXID, Code: 79, Message: "GPU has fallen off the bus."},
+		{Time: now, Device: "GPU-2", PCI: "0000:02:00.0", Name: device.EventLost, Message: "device is lost"},
+		{Time: now, Device: "GPU-0", PCI: "0000:00:00.0", Name: device.EventReturned},
+	}
+	return t
+}
+
+func TestGoldenLogs(t *testing.T) {
+	raw, err := (&plog.JSONMarshaler{}).MarshalLogs(newTestRecorder(true).emit(eventTick()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "logs.json", indent(t, raw))
+}
+
+// Snapshots are asked for, and a tick without news makes no batch.
+func TestRecords(t *testing.T) {
+	f := func(snapshots bool, tick node.Tick, want ...string) {
+		t.Helper()
+		var got []string
+		for _, rl := range newTestRecorder(snapshots).emit(tick).ResourceLogs().All() {
+			for _, rec := range rl.ScopeLogs().At(0).LogRecords().All() {
+				got = append(got, rec.EventName())
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("records %q, want %q", got, want)
+		}
+	}
+	f(false, goldenTick())
+	f(false, eventTick(), "gpu.xid", "gpu.xid", "gpu.xid", "gpu.lost", "gpu.returned")
+	f(true, goldenTick(), "gpu.snapshot", "gpu.snapshot", "gpu.snapshot")
+	paused := eventTick()
+	paused.Paused, paused.Readings = true, nil
+	f(true, paused, "gpu.xid", "gpu.xid", "gpu.xid", "gpu.lost", "gpu.returned")
+}
+
+// A receiver of logs emits each event once, and nothing while nothing happens.
+func TestEmitsEvents(t *testing.T) {
+	v := &view{ticks: make(chan node.Tick, 8)}
+	sink := new(consumertest.LogsSink)
+	r, err := NewFactory().CreateLogs(t.Context(), receivertest.NewNopSettings(metadata.Type), createDefaultConfig(), sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(t.Context(), hostWith(v)); err != nil {
+		t.Fatal(err)
+	}
+	v.ticks <- goldenTick()
+	v.ticks <- eventTick()
+	v.ticks <- goldenTick()
+	if err := r.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(sink.AllLogs()); n != 1 || sink.LogRecordCount() != 5 {
+		t.Errorf("%d batches of %d records", n, sink.LogRecordCount())
+	}
+}

@@ -25,6 +25,7 @@ import (
 func Main(version string, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends even a process that hangs in a driver
 	root := newRoot(version)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

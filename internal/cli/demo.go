@@ -60,7 +60,7 @@ func (a *agent) welcome(w io.Writer, t node.Tick) {
 	_ = printShortTable(w, t) // to a terminal
 	what := fmt.Sprintf("%d devices of this machine", len(t.Readings))
 	if t.Simulated {
-		what = fmt.Sprintf("a simulated node of %s GPUs, every series labelled gpumeter_simulated=\"true\"", a.simulate)
+		what = fmt.Sprintf("a simulated node of %s GPUs, every series of a device labelled gpumeter_simulated=\"true\"", a.simulate)
 	}
 	fmt.Fprintf(w, `
 gpumeter reads %s, once a second.

@@ -27,6 +27,9 @@ in the container of the agent: permissions and mounts are what it looks at. The 
 code is 1 if something is broken.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if h.simulate != "" {
+				return errors.New("--simulate has no effect here: doctor looks at this machine")
+			}
 			checks := local.Diagnose(cmd.Context(), h.config())
 			if asJSON {
 				e := json.NewEncoder(os.Stdout)

@@ -60,6 +60,9 @@ func (l *liveView) open(cfg local.Config) (gpuextension.Feed, error) {
 		if l.started != nil {
 			l.started()
 		}
+		if cfg.Simulate != "" {
+			l.log.Warn("SIMULATED devices: none of these numbers are real", zap.String("model", cfg.Simulate))
+		}
 		l.done.Go(func() {
 			if err := view.Run(ctx); err != nil {
 				l.log.Warn("Cannot release the drivers", zap.String("reason", oneLine(err)))

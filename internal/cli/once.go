@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -39,6 +40,9 @@ func once(ctx context.Context, cfg local.Config, output string) error {
 	if err != nil {
 		return err
 	}
+	if err := broken(t); err != nil {
+		return err
+	}
 	switch output {
 	case "json":
 		return printJSON(os.Stdout, t)
@@ -46,6 +50,18 @@ func once(ctx context.Context, cfg local.Config, output string) error {
 		return printPage(os.Stdout, t)
 	}
 	return printTable(os.Stdout, t)
+}
+
+// broken returns why there is nothing to show, if that is somebody's fault. No hardware
+// is nobody's.
+func broken(t node.Tick) error {
+	var errs []error
+	for _, s := range t.Sources {
+		if len(t.Readings) == 0 && s.Problem != "" && s.State != "absent" {
+			errs = append(errs, fmt.Errorf("%s: %s: gpumeter doctor may know more", s.Name, s.Problem))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // between is the time between the two readings of readOnce.

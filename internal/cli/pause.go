@@ -135,8 +135,13 @@ func listenSocket(path string) (net.Listener, error) {
 		c.Close()
 		return nil, fmt.Errorf("another agent answers at %s: give this one a --socket of its own", path)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("cannot remove an old socket: %w", err)
+	if st, err := os.Lstat(path); err == nil {
+		if st.Mode().Type() != os.ModeSocket {
+			return nil, fmt.Errorf("%s is there, and is not a socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("cannot remove an old socket: %w", err)
+		}
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {

@@ -7,7 +7,6 @@ package dlopen
 
 import (
 	"fmt"
-	"unsafe"
 
 	"github.com/ebitengine/purego"
 )
@@ -78,8 +77,3 @@ func String(buf []byte) string {
 	}
 	return string(buf)
 }
-
-// Pointer returns the address of p as an argument for Call.
-//
-// It exists for slices, whose first element has an address only when there is one.
-func Pointer[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }

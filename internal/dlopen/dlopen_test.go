@@ -38,7 +38,7 @@ func TestCall(t *testing.T) {
 		t.Fatal("libc lacks strnlen")
 	}
 	text := []byte("gpumeter\x00")
-	if n := strnlen.Call(uintptr(Pointer(text)), 100); n != 8 {
+	if n := strnlen.Call(uintptr(unsafe.Pointer(&text[0])), 100); n != 8 {
 		t.Errorf("strnlen = %d, want 8", n)
 	}
 	if lib.Lookup("nvmlDeviceGetTheMoon").OK() {

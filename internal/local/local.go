@@ -6,6 +6,7 @@ package local
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,7 +144,7 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 		Sources:      Sources(c),
 		Interval:     c.Interval,
 		SlowInterval: c.SlowInterval,
-		ProcessName:  processName(filepath.Join("/", c.Root, "proc")),
+		ProcessName:  processName(filepath.Join(cmp.Or(c.Root, "/"), "proc")),
 		StateDir:     c.StateDir,
 		BootID:       bootID(),
 		Notify:       notify,
@@ -177,18 +178,29 @@ func Diagnose(ctx context.Context, c Config) []device.Check {
 	return nvidia.Diagnose(ctx, c.nvidia())
 }
 
-// HasDevices reports whether the machine has an accelerator that can be read.
+// HasDevices reports whether the machine has an accelerator that can be read. One whose
+// driver hangs has.
 func HasDevices(ctx context.Context, c Config) bool {
-	for _, s := range Sources(c) {
-		r, err := s.Open(ctx)
-		if err != nil {
-			continue
+	found := make(chan bool, 1)
+	go func() {
+		for _, s := range Sources(c) {
+			r, err := s.Open(ctx)
+			if err != nil {
+				continue
+			}
+			devices, _ := r.Devices(ctx)
+			_ = r.Close() // it only looked
+			if len(devices) > 0 {
+				found <- true
+				return
+			}
 		}
-		devices, _ := r.Devices(ctx)
-		_ = r.Close() // it only looked
-		if len(devices) > 0 {
-			return true
-		}
+		found <- false
+	}()
+	select {
+	case has := <-found:
+		return has
+	case <-time.After(10 * time.Second):
+		return true
 	}
-	return false
 }

@@ -125,9 +125,6 @@ func New(cfg Config) *View {
 	return v
 }
 
-// Interval returns the time between two ticks.
-func (v *View) Interval() time.Duration { return v.cfg.Interval }
-
 // Run ticks until ctx ends, then releases the drivers.
 func (v *View) Run(ctx context.Context) error {
 	clock := time.NewTicker(v.cfg.Interval)
@@ -210,13 +207,6 @@ func (v *View) tier(now time.Time) device.Tier {
 	}
 	v.lastSlow = now
 	return device.Slow
-}
-
-// Last returns the latest completed tick.
-func (v *View) Last() Tick {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.last
 }
 
 // read asks every device that is not still busy with an earlier question.

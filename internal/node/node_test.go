@@ -249,3 +249,44 @@ func TestAbsentThenInstalled(t *testing.T) {
 		wantUp(t, r.tick(t), 0)
 	})
 }
+
+// What a slow reading cannot answer, fast ones do not ask: that is no recovery.
+func TestSlowProblemDoesNotFlap(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(1)
+		r.tick(t)
+		r.notices = nil
+		g := r.m.devices[0]
+		g.set(func(g *gpu) { g.slowErr = errors.New("no permission") })
+		for range 12 {
+			r.tick(t)
+		}
+		g.set(func(g *gpu) { g.slowErr = nil })
+		for range 6 {
+			r.tick(t)
+		}
+		want := []string{"GPU 0 does not answer some calls: no permission", "GPU 0 answers everything again"}
+		if diff := cmp.Diff(want, r.notices); diff != "" {
+			t.Errorf("notices (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A partition that is gone from a GPU that is there is gone, whatever ails another GPU.
+func TestPartitionGoneBesideLostGPU(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(2)
+		part := newGPU(0)
+		part.id.Parent, part.id.UUID, part.id.Profile = "A", "A-1", "1g"
+		part.s.ID = part.id
+		r.m.devices = append(r.m.devices, part)
+		r.tick(t)
+		r.m.set(func() { r.m.devices, r.m.listErr = r.m.devices[:1], device.ErrLost })
+		for range 62 {
+			r.tick(t)
+		}
+		if tick := r.tick(t); len(tick.Readings) != 2 {
+			t.Errorf("%d readings, want the two GPUs", len(tick.Readings))
+		}
+	})
+}

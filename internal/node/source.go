@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -139,6 +140,7 @@ func (v *View) apply(s *source, d discovery) {
 	for _, dev := range d.devices {
 		here[dev.ID().UUID] = dev
 	}
+	seen := maps.Clone(here)
 	v.units = slices.DeleteFunc(v.units, func(u *unit) bool {
 		if u.source != s {
 			return false
@@ -148,7 +150,7 @@ func (v *View) apply(s *source, d discovery) {
 		switch {
 		case dev != nil:
 			u.replace(dev)
-		case d.err != nil || u.busy():
+		case u.busy() || d.err != nil && seen[u.id.Parent] == nil:
 		case u.id.Parent != "":
 			v.cfg.Notify(Notice{Kind: PartitionGone, Device: u.id})
 			return true

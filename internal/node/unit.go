@@ -23,8 +23,9 @@ type unit struct {
 
 	since   time.Time
 	prev    device.Sample
-	down    error // why it is not up; nil: it is
-	partial string
+	down    error       // why it is not up; nil: it is
+	partial string      // what it could not answer
+	asking  device.Tier // of the answer that said so, Slow at most
 	news    []Notice
 }
 
@@ -168,6 +169,12 @@ func (u *unit) succeed(a answer, now time.Time) Reading {
 	problem := ""
 	if a.err != nil {
 		problem = a.err.Error()
+	}
+	// A fast reading does not ask what a slow one could not answer: it proves nothing.
+	if tier := min(a.tier, device.Slow); tier < u.asking && u.partial != "" {
+		problem = u.partial
+	} else {
+		u.asking = tier
 	}
 	if problem != u.partial {
 		u.news = append(u.news, Notice{Kind: DevicePartial, Device: u.id, Err: a.err})

@@ -1,6 +1,7 @@
 package gpureceiver
 
 import (
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
@@ -82,21 +83,33 @@ func dress(attrs pcommon.Map, r *node.Reading) {
 	}
 }
 
+// vital are the metrics that no cap cuts: what is up, and what was cut.
+func vital(m pmetric.Metric) bool {
+	return m.Name() == "gpu.up" || strings.HasPrefix(m.Name(), "gpumeter.")
+}
+
 // trim removes points until at most limit are left and returns how many it removed.
 // Every metric keeps as many as the largest may have, so those with few series, which
 // say most, stay whole.
 func trim(md pmetric.Metrics, limit int) int {
-	excess := md.DataPointCount() - limit
-	if excess <= 0 {
+	if md.DataPointCount() <= limit {
 		return 0
 	}
+	before := md.DataPointCount()
 	var sizes []int
 	eachMetric(md, func(m pmetric.Metric) {
 		points, _ := pointsOf(m)
+		if vital(m) {
+			limit -= points.Len()
+			return
+		}
 		sizes = append(sizes, points.Len())
 	})
 	keep := level(sizes, limit)
 	eachMetric(md, func(m pmetric.Metric) {
+		if vital(m) {
+			return
+		}
 		points, _ := pointsOf(m)
 		i := 0
 		points.RemoveIf(func(pmetric.NumberDataPoint) bool {
@@ -104,7 +117,7 @@ func trim(md pmetric.Metrics, limit int) int {
 			return i > keep
 		})
 	})
-	return excess + limit - md.DataPointCount()
+	return before - md.DataPointCount()
 }
 
 // level returns the largest n for which the sum of min(size, n) is within limit.

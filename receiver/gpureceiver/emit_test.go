@@ -262,6 +262,19 @@ func TestSeriesCap(t *testing.T) {
 	if n := md.DataPointCount(); n != 50 {
 		t.Errorf("%d points over a cap of 50", n)
 	}
+	e.cfg.MaxSeries = 1
+	kept := map[string]bool{}
+	eachMetric(e.Emit(tickOf(s)), func(m pmetric.Metric) {
+		if points, _ := pointsOf(m); points.Len() > 0 {
+			kept[m.Name()] = true
+		}
+	})
+	if !kept["gpu.up"] || !kept["gpumeter.series.dropped"] || kept["gpu.energy"] {
+		t.Errorf("a cap of 1 keeps %v", kept)
+	}
+	e = newEmitter(cfg)
+	e.cfg.MaxSeries = 50
+	e.Emit(tickOf(s))
 	narrow := 0
 	eachMetric(md, func(m pmetric.Metric) {
 		if m.Name() == "gpu.energy" || m.Name() == "gpu.up" {

@@ -38,11 +38,18 @@ func (r *gpuReceiver) Start(_ context.Context, host component.Host) error {
 	return nil
 }
 
-func findTicker(host component.Host) (ticker, error) {
+func findTicker(host component.Host) (found ticker, err error) {
 	for _, ext := range host.GetExtensions() {
-		if t, ok := ext.(ticker); ok {
-			return t, nil
+		t, ok := ext.(ticker)
+		if ok && found != nil {
+			return nil, errors.New("there is more than one gpu extension: a machine has one View of its devices")
 		}
+		if ok {
+			found = t
+		}
+	}
+	if found != nil {
+		return found, nil
 	}
 	return nil, errors.New("the gpu receiver needs the gpu extension: add it under extensions and to service::extensions")
 }

@@ -80,6 +80,10 @@ func TestNeedsExtension(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "service::extensions") {
 		t.Errorf("without the extension: %v", err)
 	}
+	two := host{component.MustNewID("gpu"): &view{}, component.MustNewIDWithName("gpu", "b"): &view{}}
+	if err := r.Start(t.Context(), two); err == nil || !strings.Contains(err.Error(), "more than one") {
+		t.Errorf("with two extensions: %v", err)
+	}
 	if err := r.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -3,6 +3,7 @@
 package nvidia
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
 )
@@ -33,12 +35,20 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 	onBus := pciGPUs(o.Root)
 	checks := []device.Check{busCheck(onBus), driverCheck(o.Root, len(onBus))}
 	checks = append(checks, nodeChecks(o.Root)...)
-	r, err := Open(ctx, o)
-	if err != nil {
+	opened, ok := inTime(func() (s session) {
+		if s.r, s.err = Open(ctx, o); s.err == nil {
+			s.devices, s.err = s.r.Devices(ctx)
+		}
+		return s
+	})
+	if !ok {
+		return append(checks, hungCheck("nvidia library", "initialising the driver's library"))
+	}
+	r, devices, err := opened.r, opened.devices, opened.err
+	if r == nil {
 		return append(checks, openCheck(o, err, len(onBus)))
 	}
 	defer func() { _ = r.Close() }() // it only looked
-	devices, err := r.Devices(ctx)
 	checks = append(checks, device.Check{
 		Subject: "nvidia library", State: device.CheckOK,
 		Detail: fmt.Sprintf("%s, driver %s, shows %s", r.lib.Path(), r.driver, count(devices)),
@@ -53,6 +63,31 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 		checks = append(checks, r.gpuChecks(ctx, d.(*gpu))...)
 	}
 	return append(checks, symbolCheck(r))
+}
+
+type session struct {
+	r       *Reader
+	devices []device.Device
+	err     error
+}
+
+// inTime returns what f does, unless the driver hangs in it: then f is left to itself.
+func inTime[T any](f func() T) (result T, ok bool) {
+	done := make(chan T, 1)
+	go func() { done <- f() }()
+	select {
+	case result = <-done:
+		return result, true
+	case <-time.After(2 * lookPatience):
+		return result, false
+	}
+}
+
+func hungCheck(subject, call string) device.Check {
+	return device.Check{
+		Subject: subject, State: device.CheckFailed, Detail: call + " has not returned: the driver hangs",
+		Fix: "see the kernel log (dmesg | grep NVRM); a reset of the GPU or a reboot may be needed",
+	}
 }
 
 func count(devices []device.Device) string {
@@ -171,7 +206,18 @@ func (r *Reader) gpuChecks(ctx context.Context, g *gpu) []device.Check {
 	if g.id.Parent != "" {
 		subject += " mig " + g.id.Profile
 	}
-	s, err := g.Read(ctx, device.Static)
+	type answer struct {
+		s   device.Sample
+		err error
+	}
+	a, ok := inTime(func() (a answer) {
+		a.s, a.err = g.Read(ctx, device.Static)
+		return a
+	})
+	if !ok {
+		return []device.Check{hungCheck(subject, cmp.Or(g.Busy(), "a driver call"))}
+	}
+	s, err := a.s, a.err
 	if err != nil {
 		c := device.Check{Subject: subject, State: device.CheckFailed, Detail: err.Error(), Fix: "see the kernel log (dmesg | grep NVRM)"}
 		if errors.Is(err, errNoPermission) {

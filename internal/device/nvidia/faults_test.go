@@ -236,3 +236,90 @@ func TestReinitialisationHidesNobody(t *testing.T) {
 		time.Sleep(time.Millisecond) // the initialisation must get its turn
 	}
 }
+
+// A GPU that hangs when it is first looked at must not hide the others.
+func TestFirstDiscoveryHang(t *testing.T) {
+	t.Parallel()
+	h := nvmltest.New(t, "gpus 3\ngpu 1 hang nvmlDeviceGetUUID")
+	r := openFake(t, h, newClock())
+	found, err := r.Devices(t.Context())
+	if len(found) != 2 || err == nil || !strings.Contains(err.Error(), "GPU 1: nvmlDeviceGetUUID has not returned") {
+		t.Fatalf("%d devices, err %v", len(found), err)
+	}
+	r.stale.Store(true)
+	if _, err := r.Devices(t.Context()); !errors.Is(err, errBusy) {
+		t.Errorf("re-initialised under a call that hangs: %v", err)
+	}
+	h.Script(t, "gpus 3")
+	for end := time.Now().Add(10 * time.Second); len(found) != 3 || err != nil; found, err = r.Devices(t.Context()) {
+		if time.Now().After(end) {
+			t.Fatalf("after the hang: %d devices, err %v", len(found), err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// A GPU that waits for a reset, or stays lost, must not cost the others their profiling.
+func TestSickGPUCostsOnlyItself(t *testing.T) {
+	h := nvmltest.New(t, "gpus 3")
+	c := newClock()
+	r := openFake(t, h, c)
+	list := devices(t, r)
+	readTwice(t, list[0], c)
+	h.Script(t, "gpus 3\ngpu 1 ret nvmlDeviceGetUtilizationRates 16\ngpu 2 lost")
+	if _, err := list[1].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrNeedsReset) {
+		t.Fatalf("a GPU that needs a reset answers %v", err)
+	}
+	if r.stale.Load() {
+		t.Error("a reset that is due re-initialises the library")
+	}
+	if _, err := list[2].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) || !r.stale.Load() {
+		t.Fatalf("a lost GPU answers %v", err)
+	}
+	profiled := func() bool {
+		t.Helper()
+		if _, err := r.Devices(t.Context()); !errors.Is(err, device.ErrLost) {
+			t.Fatalf("discovery beside a lost GPU: %v", err)
+		}
+		c.advance(time.Minute)
+		s, err := list[0].Read(t.Context(), device.Fast)
+		return err == nil && s.Profile.SMActive.OK()
+	}
+	if profiled() {
+		t.Error("a new loss does not re-initialise the library")
+	}
+	for range 10 {
+		if !profiled() {
+			t.Error("an old loss interrupts the profiling of another GPU")
+		}
+	}
+	if profiled() {
+		t.Error("after ten minutes of loss nobody looks whether the GPU is back")
+	}
+	if !profiled() {
+		t.Error("nor may it happen at every discovery then")
+	}
+}
+
+// What was not supported is asked again with each discovery: a link comes up late.
+func TestUnsupportedIsForgotten(t *testing.T) {
+	h := nvmltest.New(t, "gpu 0 nvlinks 2\nfield 0 165/1 unsupported")
+	r := openFake(t, h, newClock())
+	d := devices(t, r)[0]
+	links := func() int {
+		t.Helper()
+		s, err := d.Read(t.Context(), device.Slow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(s.Interconnects[len(s.Interconnects)-1].Links)
+	}
+	if n := links(); n != 1 {
+		t.Fatalf("%d links", n)
+	}
+	h.Script(t, "gpu 0 nvlinks 2")
+	devices(t, r)
+	if n := links(); n != 2 {
+		t.Errorf("%d links after the second came up", n)
+	}
+}

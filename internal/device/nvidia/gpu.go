@@ -4,6 +4,7 @@ package nvidia
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,6 +33,7 @@ type gpu struct {
 	powerLimits       []device.PowerLimit
 	clockLimits       [4]device.Value
 	smUtil            map[uint32]device.Value // by pid; nil: the driver does not say
+	smFresh           bool                    // smUtil was read, and the processes were not yet
 	smSeen            uint64                  // µs timestamp of the newest process sample seen
 	pcieAsked         time.Time
 	links             int
@@ -49,6 +51,8 @@ type binding struct {
 // differs: a changed MIG mode or a reloaded driver changes what is supported.
 func (g *gpu) bind(s sighting) {
 	if g.id == s.id && g.handle == s.handle && g.binding == s.binding {
+		// What it did not support may have come up since, such as a link with its fabric.
+		g.never, g.gpm.asked = nil, g.gpm.supported
 		return
 	}
 	g.unbind()
@@ -84,7 +88,9 @@ func (g *gpu) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 		step()
 	}
 	if g.fatal != nil {
-		g.r.stale.Store(true)
+		if errors.Is(g.fatal, device.ErrLost) {
+			g.r.stale.Store(true)
+		}
 		return device.Sample{ID: g.id}, g.fatal
 	}
 	g.fresh = false

@@ -149,11 +149,13 @@ func (g *gpu) totalNVLink(gen *nvlinkFields, n *device.Interconnect) {
 		n.TX, n.RX = add(n.TX, l.TX), add(n.RX, l.RX)
 	}
 	if len(gen.total) == 0 {
-		for i, e := range gen.link {
+		for _, e := range gen.link {
 			sum := device.ErrorCount{Type: e.kind}
 			for _, l := range n.Links {
-				if i < len(l.Errors) && l.Errors[i].Type == e.kind {
-					sum.Count = add(sum.Count, l.Errors[i].Count)
+				for _, c := range l.Errors {
+					if c.Type == e.kind {
+						sum.Count = add(sum.Count, c.Count)
+					}
 				}
 			}
 			if sum.Count.OK() {

@@ -38,13 +38,14 @@ func (g *gpu) readProcesses() {
 			if row.usedGPUMemory != naMemory {
 				p.MemoryUsed = device.Of(float64(row.usedGPUMemory))
 			}
-			if g.smUtil != nil {
-				// The driver lists only processes that ran: the others were idle.
-				p.Utilization = g.smUtil[row.pid].Or(device.Of(0))
+			if _, sampled := g.smUtil[row.pid]; g.smFresh && !sampled {
+				g.smUtil[row.pid] = device.Of(0) // the driver leaves out processes that were idle
 			}
+			p.Utilization = g.smUtil[row.pid] // absent of one that came since
 			list = append(list, p)
 		}
 	}
+	g.smFresh = false
 	slices.SortFunc(list, func(a, b device.Process) int { return cmp.Compare(a.PID, b.PID) })
 	g.sample.Processes = list
 }
@@ -69,12 +70,12 @@ func (g *gpu) processList(sym string) []processInfo {
 // as of its newest sample.
 func (g *gpu) readProcessUtilization() {
 	const sym = "nvmlDeviceGetProcessUtilization"
-	g.smUtil = nil
+	g.smUtil, g.smFresh = nil, false
 	var count uint32
 	switch g.try(sym, 0, g.handle, 0, uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
 	case errInsufficientSize:
 	case success, errNotFound:
-		g.smUtil = map[uint32]device.Value{} // nothing ran
+		g.smUtil, g.smFresh = map[uint32]device.Value{}, true // nothing ran
 		return
 	default:
 		return
@@ -92,7 +93,7 @@ func (g *gpu) readProcessUtilization() {
 	default:
 		return
 	}
-	g.smUtil = map[uint32]device.Value{}
+	g.smUtil, g.smFresh = map[uint32]device.Value{}, true
 	newest := map[uint32]uint64{}
 	for _, row := range rows {
 		if row.timestamp == 0 || row.timestamp < newest[row.pid] {

@@ -6,6 +6,7 @@
 package nvidia
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,8 +47,10 @@ type Reader struct {
 	driver string
 	gpus   map[string]*gpu // by UUID, MIG instances included
 	open   bool
-	events eventSet    // of this session, used by Events alone
-	stale  atomic.Bool // a device was lost: re-initialise at the next discovery
+	events eventSet         // of this session, used by Events alone
+	stale  atomic.Bool      // a device was lost: re-initialise at the next discovery
+	begun  time.Time        // when the library was last initialised
+	looks  map[uint32]*look // discoveries of a GPU that hang, by index
 
 	resume *device.Position // where Events begins; nil: with what happens then
 }
@@ -65,7 +68,7 @@ func Open(_ context.Context, o Options) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{opts: o, lib: lib, gpus: map[string]*gpu{}}
+	r := &Reader{opts: o, lib: lib, gpus: map[string]*gpu{}, looks: map[uint32]*look{}}
 	if err := r.init(); err != nil {
 		return nil, errors.Join(err, lib.Close())
 	}
@@ -85,7 +88,7 @@ func (r *Reader) init() error {
 	if code != success {
 		return fmt.Errorf("cannot initialise %s: %w", r.lib.Path(), code)
 	}
-	r.open = true
+	r.open, r.begun = true, r.opts.Now()
 	r.driver = r.systemText("nvmlSystemGetDriverVersion")
 	return nil
 }
@@ -105,6 +108,9 @@ func (r *Reader) Close() error {
 		return fmt.Errorf("cannot close the NVIDIA library: %w", err)
 	}
 	defer r.mu.Unlock()
+	if r.looking() {
+		return fmt.Errorf("cannot close the NVIDIA library: %w", errBusy)
+	}
 	if r.open {
 		r.shutdown()
 	}
@@ -179,6 +185,9 @@ func (r *Reader) reinitialise() (anew bool, err error) {
 	if r.open && !r.stale.Load() {
 		return false, nil
 	}
+	if r.looking() {
+		return false, errBusy
+	}
 	if r.open {
 		r.shutdown()
 	}
@@ -204,21 +213,75 @@ func (r *Reader) discover() ([]sighting, error) {
 	if !c.do("nvmlDeviceGetCount_v2", 0, uintptr(unsafe.Pointer(&count))) {
 		return nil, fmt.Errorf("cannot count GPUs: %w", orErr(c.end(), errNotSupported))
 	}
+	for i := range count {
+		if r.looks[i] == nil {
+			r.looks[i] = r.look(i)
+		}
+	}
 	found := []sighting{}
 	var errs []error
+	patience := time.NewTimer(lookPatience)
+	defer patience.Stop()
 	for i := range count {
-		s, err := r.look(i)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("GPU %d: %w", i, err))
+		l := r.looks[i]
+		select {
+		case <-l.done:
+		case <-patience.C:
+			patience.Reset(0) // none of the others gets more
 		}
-		found = append(found, s...)
+		select {
+		case <-l.done:
+			delete(r.looks, i)
+			found = append(found, l.found...)
+			if l.err != nil {
+				errs = append(errs, fmt.Errorf("GPU %d: %w", i, l.err))
+			}
+		default:
+			errs = append(errs, fmt.Errorf("GPU %d: %s has not returned", i, cmp.Or(l.Busy(), "a driver call")))
+		}
 	}
 	return found, errors.Join(errs...)
 }
 
-// look returns the GPU at index i and its MIG instances.
-func (r *Reader) look(i uint32) ([]sighting, error) {
-	c := &caller{lib: r.lib}
+// lookPatience is how long a discovery waits for all GPUs together. A GPU that wakes up
+// takes a second or two.
+const lookPatience = 4 * time.Second
+
+// look is a discovery of one GPU. It has a goroutine of its own, the only ones in this
+// package beside Events: a GPU that hangs when it is opened must not hide the others.
+type look struct {
+	caller
+	done  chan struct{}
+	found []sighting
+	err   error
+}
+
+// looking reports whether a discovery hangs. The library must not be closed then. It
+// runs with mu held for writing.
+func (r *Reader) looking() bool {
+	for i, l := range r.looks {
+		select {
+		case <-l.done:
+			delete(r.looks, i)
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// look starts to look for the GPU at index i and its MIG instances.
+func (r *Reader) look(i uint32) *look {
+	l := &look{caller: caller{lib: r.lib}, done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		l.found, l.err = l.identify(i)
+	}()
+	return l
+}
+
+func (l *look) identify(i uint32) ([]sighting, error) {
+	c := &l.caller
 	if !c.do("nvmlDeviceGetHandleByIndex_v2", 0, uintptr(i), uintptr(unsafe.Pointer(&c.handle))) {
 		return nil, fmt.Errorf("cannot open it: %w", orErr(c.end(), errNotFound))
 	}
@@ -245,7 +308,9 @@ func (r *Reader) look(i uint32) ([]sighting, error) {
 // adopt takes over what discover returned: it binds the GPUs that were found, known ones
 // to their old Device, and lets go of the others. It runs with mu held.
 func (r *Reader) adopt(found []sighting, err error) ([]device.Device, error) {
-	if errors.Is(err, device.ErrLost) {
+	// A GPU that stays lost may be back one day, unseen by this session of the library. A
+	// new one interrupts the profiling of the others, so it is not for every discovery.
+	if errors.Is(err, device.ErrLost) && r.opts.Now().Sub(r.begun) >= 10*time.Minute {
 		r.stale.Store(true)
 	}
 	if found == nil {
@@ -264,7 +329,9 @@ func (r *Reader) adopt(found []sighting, err error) ([]device.Device, error) {
 		seen[s.id.UUID] = true
 	}
 	for uuid, g := range r.gpus {
-		if !seen[uuid] {
+		// What a discovery with an error did not see may be there all the same, unless it
+		// saw the GPU that the instance is gone from.
+		if !seen[uuid] && (err == nil || seen[g.id.Parent]) {
 			g.unbind()
 			delete(r.gpus, uuid)
 		}

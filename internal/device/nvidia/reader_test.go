@@ -276,3 +276,63 @@ func TestPCIeThroughputBeforeHopper(t *testing.T) {
 		t.Errorf("switched off, and still %v, err %v", s.Interconnects, err)
 	}
 }
+
+// NVLink5 has no totals and counts bytes; a counter it lacks must not take the others along.
+func TestNVLink5(t *testing.T) {
+	h := nvmltest.New(t, `
+gpu 0 arch 10
+gpu 0 nvlinks 2
+field 0 202/0 100
+field 0 202/1 200
+field 0 204/0 10
+field 0 204/1 20
+field 0 206/0 unsupported
+field 0 206/1 unsupported
+field 0 208/0 3
+field 0 208/1 4
+field 0 215/0 1
+`)
+	s, err := devices(t, openFake(t, h, newClock()))[0].Read(t.Context(), device.Slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := s.Interconnects[len(s.Interconnects)-1]
+	if n.Type != "nvlink" || n.TX != device.Of(300) || n.RX != device.Of(30) {
+		t.Errorf("%s moved %v out and %v in", n.Type, n.TX, n.RX)
+	}
+	got := map[string]device.Value{}
+	for _, e := range n.Errors {
+		got[e.Type] = e.Count
+	}
+	if got["receive"] != device.Of(7) || got["recovery"] != device.Of(1) || got["malformed_packet"].OK() {
+		t.Errorf("errors: %v", got)
+	}
+}
+
+// A process that came since the last sampling was not idle: nobody looked.
+func TestNewProcessIsNotIdle(t *testing.T) {
+	h := nvmltest.New(t, "process 0 7 compute 1 na")
+	d := devices(t, openFake(t, h, newClock()))[0]
+	utilization := func(tier device.Tier) map[uint32]device.Value {
+		t.Helper()
+		s, err := d.Read(t.Context(), tier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[uint32]device.Value{}
+		for _, p := range s.Processes {
+			got[p.PID] = p.Utilization
+		}
+		return got
+	}
+	if got := utilization(device.Slow); got[7] != device.Of(0) {
+		t.Errorf("an idle process: %v", got)
+	}
+	h.Script(t, "process 0 7 compute 1 na\nprocess 0 8 compute 1 97")
+	if got := utilization(device.Fast); got[7] != device.Of(0) || got[8].OK() {
+		t.Errorf("before the next sampling: %v", got)
+	}
+	if got := utilization(device.Slow); got[8] != device.Of(0.97) {
+		t.Errorf("after it: %v", got)
+	}
+}

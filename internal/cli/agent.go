@@ -179,7 +179,7 @@ func (a *agent) run(ctx context.Context, ready func(node.Tick)) error {
 	if err != nil {
 		return err
 	}
-	live := &liveView{ctx: ctx, log: log, ready: ready}
+	live := &liveView{ctx: ctx, log: log, ready: ready, relay: newRelay()}
 	defer live.close()
 	stop, unreachable := a.control(ctx, live, log)
 	defer stop()

@@ -8,39 +8,24 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// A subscriber of a relay may fall behind by relayBacklog ticks, and by those that were
-// held, before it loses the oldest.
-const (
-	relayBacklog = 16
-	maxHeld      = 256
-)
+// maxHeld is how many ticks are held for the next pipelines before the oldest is lost.
+const maxHeld = 256
+
+// relayBacklog is how far a subscriber may fall behind beside what was held for it.
+const relayBacklog = 16
 
 // relay passes ticks on to whoever subscribed. While pipelines are replaced it holds
 // them back, and hands them to the new pipelines: a reload costs no tick and repeats none.
 type relay struct {
+	node.Fanout
+
 	lock    sync.Mutex
-	list    map[chan node.Tick]struct{}
 	holding bool
 	held    []node.Tick
 	lost    uint64
 }
 
-// Subscribe implements gpuextension.Feed.
-func (r *relay) Subscribe() (ticks <-chan node.Tick, cancel func()) {
-	c := make(chan node.Tick, relayBacklog+maxHeld)
-	r.lock.Lock()
-	defer r.lock.Unlock()
-	if r.list == nil {
-		r.list = map[chan node.Tick]struct{}{}
-	}
-	r.list[c] = struct{}{}
-	return c, sync.OnceFunc(func() {
-		r.lock.Lock()
-		defer r.lock.Unlock()
-		delete(r.list, c)
-		close(c)
-	})
-}
+func newRelay() relay { return relay{Fanout: node.Fanout{Backlog: relayBacklog + maxHeld}} }
 
 func (r *relay) publish(t node.Tick) {
 	r.lock.Lock()
@@ -56,22 +41,9 @@ func (r *relay) publish(t node.Tick) {
 	r.held = append(r.held, t)
 }
 
-// send sends t to all. A subscriber that does not keep up never slows the others.
 func (r *relay) send(t node.Tick) {
 	t.LostTicks += r.lost
-	for c := range r.list {
-		select {
-		case c <- t:
-			continue
-		default:
-		}
-		select {
-		case <-c: // the oldest makes room
-			r.lost++
-		default:
-		}
-		c <- t // only send sends, under lock: there is room now
-	}
+	r.Publish(t)
 }
 
 // hold keeps ticks back from now on.

@@ -14,7 +14,7 @@ import (
 
 // Whatever falls into a reload goes to the new pipelines, once.
 func TestRelay(t *testing.T) {
-	var r relay
+	r := newRelay()
 	n := 0
 	publish := func(count int) {
 		for range count {
@@ -65,7 +65,10 @@ func TestRelay(t *testing.T) {
 	if len(got) != maxHeld+relayBacklog || got[len(got)-1] != int64(n) || !slices.IsSorted(got) {
 		t.Errorf("%d ticks up to %d, want %d up to %d", len(got), got[len(got)-1], maxHeld+relayBacklog, n)
 	}
-	if r.lost != 5+3 {
-		t.Errorf("%d lost, want 8", r.lost)
+	ticks, cancel := r.Subscribe()
+	defer cancel()
+	publish(1)
+	if lost := (<-ticks).LostTicks; lost != 5+3 {
+		t.Errorf("%d lost, want 8", lost)
 	}
 }

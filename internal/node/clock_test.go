@@ -87,11 +87,11 @@ func TestSlowSubscriber(t *testing.T) {
 		r := newRig(1)
 		ticks, cancel := r.Subscribe()
 		start := time.Now()
-		for range backlog + 5 {
+		for range defaultBacklog + 5 {
 			r.tick(t)
 		}
-		if took := time.Since(start); took != (backlog+5)*time.Second {
-			t.Errorf("%d ticks took %s", backlog+5, took)
+		if took := time.Since(start); took != (defaultBacklog+5)*time.Second {
+			t.Errorf("%d ticks took %s", defaultBacklog+5, took)
 		}
 		cancel()
 		var got []time.Duration
@@ -100,7 +100,7 @@ func TestSlowSubscriber(t *testing.T) {
 			got = append(got, tick.Time.Sub(start))
 			lost = tick.LostTicks
 		}
-		if len(got) != backlog || got[0] != 5*time.Second || lost != 4 {
+		if len(got) != defaultBacklog || got[0] != 5*time.Second || lost != 4 {
 			t.Errorf("got %d ticks from %s on, the last knows of %d lost", len(got), got[0], lost)
 		}
 	})

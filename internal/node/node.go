@@ -107,7 +107,7 @@ type View struct {
 	missed      uint64 // events
 
 	inbox *inbox
-	subs  subscribers
+	ticks Fanout
 }
 
 // New returns a View. Nothing is opened before the first Tick.
@@ -138,6 +138,9 @@ func (v *View) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Subscribe returns a channel of completed ticks, see Fanout.
+func (v *View) Subscribe() (ticks <-chan Tick, cancel func()) { return v.ticks.Subscribe() }
 
 // Tick reads every device once and returns when each has answered or missed its
 // deadline. Run calls it; commands that read once and tests call it themselves. If ctx
@@ -173,7 +176,7 @@ func (v *View) Tick(ctx context.Context, now time.Time) Tick {
 		v.save(now)
 	}
 	v.mu.Unlock()
-	v.subs.publish(t)
+	v.ticks.Publish(t)
 	return t
 }
 

@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
@@ -95,50 +94,4 @@ func (n Notice) String() string {
 		return "the state file cannot be written"
 	}
 	return string(n.Kind)
-}
-
-// backlog is how many ticks a subscriber may fall behind before it loses the oldest.
-const backlog = 16
-
-type subscribers struct {
-	mu   sync.Mutex
-	list map[chan Tick]struct{}
-	lost uint64
-}
-
-// Subscribe returns a channel of completed ticks. A subscriber that does not keep up
-// loses its oldest ones; it never slows the clock. cancel closes the channel.
-func (v *View) Subscribe() (ticks <-chan Tick, cancel func()) {
-	c := make(chan Tick, backlog)
-	v.subs.mu.Lock()
-	defer v.subs.mu.Unlock()
-	if v.subs.list == nil {
-		v.subs.list = map[chan Tick]struct{}{}
-	}
-	v.subs.list[c] = struct{}{}
-	return c, sync.OnceFunc(func() {
-		v.subs.mu.Lock()
-		defer v.subs.mu.Unlock()
-		delete(v.subs.list, c)
-		close(c)
-	})
-}
-
-func (s *subscribers) publish(t Tick) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t.LostTicks = s.lost
-	for c := range s.list {
-		select {
-		case c <- t:
-			continue
-		default:
-		}
-		select {
-		case <-c: // the oldest makes room
-			s.lost++
-		default:
-		}
-		c <- t // only publish sends, under mu: there is room now
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,16 +61,21 @@ func (a *agent) welcome(w io.Writer, t node.Tick) {
 	_ = printShortTable(w, t) // to a terminal
 	what := fmt.Sprintf("%d devices of this machine", len(t.Readings))
 	if t.Simulated {
-		what = fmt.Sprintf("a simulated node of %s GPUs, every series of a device labelled gpumeter_simulated=\"true\"", a.simulate)
+		what = fmt.Sprintf("a simulated node of %s GPUs", a.simulate)
+	}
+	self := os.Args[0] // after make demo it is not on PATH
+	page := a.listen
+	if strings.HasPrefix(page, ":") {
+		page = "localhost" + page
 	}
 	fmt.Fprintf(w, `
 gpumeter reads %s, once a second.
 
   Metrics   http://%s/metrics
   Try       curl -s http://%s/metrics | grep gpu_power_draw
-  Devices   gpumeter devices%s
-  For real  gpumeter agent
+  Devices   %s devices%s
+  For real  %s agent
 
 Ctrl-C ends the demo.
-`, what, a.listen, a.listen, map[bool]string{true: " --simulate " + a.simulate}[t.Simulated])
+`, what, page, page, self, map[bool]string{true: " --simulate " + a.simulate}[t.Simulated], self)
 }

@@ -207,3 +207,37 @@ func TestHungFirstReading(t *testing.T) {
 		close(release)
 	})
 }
+
+// Ticks are never exactly on time: one that is a little early must not cost a slow
+// reading its turn.
+func TestSlowTierOfEarlyTick(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(1)
+		r.cfg.SlowInterval = r.cfg.Interval
+		for range 4 {
+			r.Tick(t.Context(), time.Now())
+			time.Sleep(r.cfg.Interval - time.Millisecond)
+		}
+		s := device.Slow
+		if diff := cmp.Diff([]device.Tier{device.Static, s, s, s}, r.m.devices[0].asked()); diff != "" {
+			t.Errorf("tiers (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// However long the interval, nobody waits longer than 5 s for a device.
+func TestDeadlineOfLongInterval(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRig(2)
+		r.cfg.Interval = time.Minute
+		r.tick(t)
+		release := make(chan struct{})
+		r.m.devices[0].set(func(g *gpu) { g.hang = release })
+		start := time.Now()
+		wantUp(t, r.Tick(t.Context(), start), 1)
+		if took := time.Since(start); took != maxWait {
+			t.Errorf("the tick took %s, want %s", took, maxWait)
+		}
+		close(release)
+	})
+}

@@ -336,3 +336,23 @@ func TestNewProcessIsNotIdle(t *testing.T) {
 		t.Errorf("after it: %v", got)
 	}
 }
+
+// Drivers without the power fields give one number, which is an average on some parts.
+func TestOldPower(t *testing.T) {
+	f := func(model string, arch int, instant, average device.Value) {
+		t.Helper()
+		h := nvmltest.New(t, fmt.Sprintf("gpu 0 arch %d\ngpu 0 name %s\nfield 0 185 unsupported\nfield 0 186 unsupported", arch, model))
+		s, err := devices(t, openFake(t, h, newClock()))[0].Read(t.Context(), device.Fast)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := s.Power[0]; p.Instant != instant || p.Average != average {
+			t.Errorf("%s: instant %v, average %v", model, p.Instant, p.Average)
+		}
+	}
+	w := device.Of(689.58)
+	f("V100", 5, w, device.Value{})
+	f("A100", 7, w, device.Value{}) // GA100
+	f("A40", 7, device.Value{}, w)
+	f("L40S", 8, device.Value{}, w)
+}

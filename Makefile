@@ -10,6 +10,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOTOOL := $(GO) tool -modfile=tools.mod
 TESTFLAGS ?=
 
+# Its cache remembers files by absolute path: two checkouts of one machine must not share it.
+export GOLANGCI_LINT_CACHE := $(CURDIR)/.deps/golangci-lint
+
 # What make deps unpacked comes first.
 export PATH := $(CURDIR)/.deps/usr/bin:$(PATH)
 

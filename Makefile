@@ -35,10 +35,11 @@ race: bin/testsum ## the same tests with cgo and the race detector
 	@tools/deps.sh --try promtool
 	CGO_ENABLED=1 bin/testsum -race $(TESTFLAGS) ./...
 
+# Its tests wait more than they work.
 .PHONY: e2e
-e2e: bin/testsum ## with the real Prometheus and the real Collector builder
-	@tools/deps.sh --try prometheus
-	CGO_ENABLED=0 bin/testsum -tags e2e -count 1 -timeout 30m $(TESTFLAGS) ./e2e
+e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics and Collector builder
+	@tools/deps.sh --try prometheus prometheus3 victoriametrics
+	CGO_ENABLED=0 bin/testsum -tags e2e -count 1 -timeout 30m -parallel 4 $(TESTFLAGS) ./e2e
 
 .PHONY: bench
 bench: ## what the agent costs, beside the bare driver calls; takes minutes
@@ -53,7 +54,7 @@ bin/testsum:
 lint: ## gofmt, golangci-lint, tidy modules
 	@out=$$(gofmt -l cmd e2e exporter extension internal receiver tools); [ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
 	$(GO) mod tidy -diff
-	$(GOTOOL) golangci-lint run ./...
+	$(GOTOOL) golangci-lint run --allow-parallel-runners ./...
 
 .PHONY: fmt
 fmt: ## format all Go files

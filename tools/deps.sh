@@ -3,6 +3,8 @@
 #
 # A compiler is installed with apt-get, by root or with sudo. Prometheus is unpacked into
 # .deps, where the Makefile finds it: installing it would start a server on this machine.
+# Debian's has no OTLP receiver: prometheus3 and victoriametrics are built into .deps from
+# the versions in tools/*.mod, with Go alone, which takes minutes once.
 # What cannot be had is said, and is an error unless --try is given; tests then skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +19,8 @@ fi
 have() {
 	case $1 in
 	gcc) echo '#include <stdio.h>' | gcc -fsyntax-only -xc - 2>/dev/null ;; # and the C library's headers
+	# Built, and from what is pinned now.
+	prometheus3 | victoriametrics) [ -x ".deps/usr/bin/$1" ] && cmp -s "tools/$1.mod" ".deps/$1.mod" ;;
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
@@ -51,10 +55,12 @@ update() {
 }
 
 install() {
+	command -v apt-get >/dev/null || return
 	update && again root apt-get -qq -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$@" >/dev/null
 }
 
 unpack() {
+	command -v apt-get >/dev/null || return
 	local dir=.deps/download
 	rm -rf "$dir" && mkdir -p "$dir"
 	if ! (cd "$dir" && apt-get -qq download "$1" 2>/dev/null); then
@@ -63,29 +69,38 @@ unpack() {
 	dpkg -x "$dir"/*.deb .deps && rm -r "$dir"
 }
 
+# build builds package $2 from the pins of $1. The old one goes first: if the new one cannot
+# be built, tests skip rather than use it.
+build() {
+	mkdir -p .deps/usr/bin && rm -f ".deps/usr/bin/$1"
+	CGO_ENABLED=0 again go build -modfile="tools/$1.mod" -trimpath -buildvcs=false -ldflags '-s -w' \
+		-tags remove_all_sd -o ".deps/$1.new" "$2" &&
+		mv ".deps/$1.new" ".deps/usr/bin/$1" && cp "tools/$1.mod" ".deps/$1.mod"
+}
+
 get() {
 	case $1 in
 	gcc) install gcc libc6-dev ;;
 	git) install git ;;
 	promtool | prometheus) unpack prometheus ;;
+	prometheus3) build "$1" github.com/prometheus/prometheus/cmd/prometheus ;; # without service discovery: half the time
+	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics ;;
 	*) echo "deps: do not know how to get $1" >&2 && return 1 ;;
 	esac
 }
 
 [ -n "$(missing "$@")" ] || exit 0
-if command -v apt-get >/dev/null; then
-	mkdir -p .deps
-	rm -f .deps/updated
-	exec 9>.deps/lock
-	! command -v flock >/dev/null || flock 9 # one at a time
-	for tool in $(missing "$@"); do
-		have "$tool" || { echo "deps: getting $tool" >&2 && get "$tool"; } || true
-	done
-fi
+mkdir -p .deps
+rm -f .deps/updated
+exec 9>.deps/lock
+! command -v flock >/dev/null || flock 9 # one at a time
+for tool in $(missing "$@"); do
+	have "$tool" || { echo "deps: getting $tool" >&2 && get "$tool"; } || true
+done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
 echo "deps: missing:" $left >&2
-echo "deps: on Debian they are in the packages gcc, libc6-dev, git and prometheus; elsewhere put them on PATH" >&2
+echo "deps: on Debian they are in the packages gcc, libc6-dev, git and prometheus; elsewhere put them on PATH; prometheus3 and victoriametrics are built with Go" >&2
 if [ $try = yes ]; then
 	echo "deps: tests that need them are skipped" >&2
 	exit 0

@@ -22,7 +22,7 @@ import (
 
 var (
 	binary  = flag.String("gpumeter", "", "the agent's binary; empty: build it")
-	library = flag.String("library", "", "a real libnvidia-ml.so.1 to measure on; empty: the fake one, with 8 and 64 GPUs")
+	library = flag.String("library", "", "a real libnvidia-ml.so.1 to measure on; empty: the fake one, with 1, 8 and 64 GPUs")
 	length  = flag.Duration("length", 30*time.Second, "how long each is watched")
 	floor   = flag.Duration("floor", 0, "be the floor: make the driver calls at this interval and nothing else")
 )
@@ -66,16 +66,20 @@ func bareCalls(lib string, interval time.Duration) error {
 
 // contender is a program to watch.
 type contender struct {
-	name string
-	args []string
-	page string // address of its page; empty: none
+	name  string
+	args  []string
+	page  string        // address of its page; empty: none
+	every time.Duration // between two scrapes
 }
+
+// usual is how often people have Prometheus scrape.
+const usual = 15 * time.Second
 
 // peers are other exporters, if they are installed, on their default settings.
 var peers = []contender{
-	{"dcgm-exporter", []string{"dcgm-exporter", "--address", "127.0.0.1:9411"}, "http://127.0.0.1:9411/metrics"},
-	{"nvidia_gpu_exporter", []string{"nvidia_gpu_exporter", "--web.listen-address", "127.0.0.1:9412"}, "http://127.0.0.1:9412/metrics"},
-	{"all-smi", []string{"all-smi", "api", "--port", "9413"}, "http://127.0.0.1:9413/metrics"},
+	{"dcgm-exporter", []string{"dcgm-exporter", "--address", "127.0.0.1:9411"}, "http://127.0.0.1:9411/metrics", usual},
+	{"nvidia_gpu_exporter", []string{"nvidia_gpu_exporter", "--web.listen-address", "127.0.0.1:9412"}, "http://127.0.0.1:9412/metrics", usual},
+	{"all-smi", []string{"all-smi", "api", "--port", "9413"}, "http://127.0.0.1:9413/metrics", usual},
 }
 
 func TestAgent(t *testing.T) {
@@ -89,13 +93,13 @@ func TestAgent(t *testing.T) {
 		}
 	}
 	fmt.Printf("%s, %d CPUs, %s, each watched for %s\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOARCH, *length)
-	fmt.Println("| devices | interval | program | CPU, % of a core | to the floor | RSS, MB | of it anonymous | series | page, kB | scrape p50 | p99 |")
-	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|")
+	fmt.Println("| devices | interval | program | CPU, % of a core | to the floor | RSS, MiB | of it anonymous | series | page, kB | scrape p50 | p99 | OTLP, kB a tick |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|---|")
 	if *library != "" {
 		compare(t, agent, *library, "real")
 		return
 	}
-	for _, gpus := range []int{8, 64} {
+	for _, gpus := range []int{1, 8, 64} {
 		h := nvmltest.New(t, fmt.Sprintf("gpus %d\nprocess 0 1 compute 1024 50\n", gpus))
 		compare(t, agent, h.Library, fmt.Sprintf("%d fake", gpus))
 	}
@@ -108,15 +112,21 @@ func compare(t *testing.T, agent, lib, devices string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sink := newSink(t)
 	for _, interval := range []time.Duration{10 * time.Second, time.Second, 100 * time.Millisecond} {
 		const page = "127.0.0.1:9410"
+		args := []string{
+			agent, "agent", "--interval", interval.String(), "--nvidia-library", lib, "--listen", page,
+			"--socket", "", "--state-dir", t.TempDir(), "--no-cloud", "--log-level", "error",
+		}
 		list := []contender{
-			{"floor: bare driver calls", []string{self, "-floor", interval.String(), "-library", lib}, ""},
-			{
-				"gpumeter agent",
-				[]string{agent, "agent", "--interval", interval.String(), "--nvidia-library", lib, "--listen", page, "--socket", "", "--state-dir", t.TempDir(), "--log-level", "error"},
-				"http://" + page + "/metrics",
-			},
+			{"floor: bare driver calls", []string{self, "-floor", interval.String(), "-library", lib}, "", 0},
+			{"gpumeter agent, scraped every 15 s", args, "http://" + page + "/metrics", usual},
+		}
+		if *library != "" {
+			list = append(list, contender{"gpumeter agent, scraped every second", args, "http://" + page + "/metrics", time.Second})
+		} else {
+			list = append(list, contender{"gpumeter agent, sends OTLP", append(args, "--otlp-endpoint", sink.URL), "", 0})
 		}
 		if *library != "" && interval == time.Second {
 			for _, p := range peers {
@@ -127,6 +137,7 @@ func compare(t *testing.T, agent, lib, devices string) {
 		}
 		var base float64
 		for i, c := range list {
+			sink.reset()
 			r, err := watch(t.Context(), c, *length)
 			if err != nil {
 				t.Errorf("%s: %v", c.name, err)
@@ -135,6 +146,7 @@ func compare(t *testing.T, agent, lib, devices string) {
 			if i == 0 {
 				base = r.cpu
 			}
+			r.otlp = sink.perRequest()
 			fmt.Println(r.row(devices, interval, c.name, base))
 		}
 	}
@@ -148,6 +160,11 @@ func (r result) row(devices string, interval time.Duration, name string, base fl
 		cells = append(cells, fmt.Sprint(r.series), fmt.Sprintf("%.0f", r.page), r.p50.Round(10*time.Microsecond).String(), r.p99.Round(10*time.Microsecond).String())
 	} else {
 		cells = append(cells, "", "", "", "")
+	}
+	if r.otlp > 0 {
+		cells = append(cells, fmt.Sprintf("%.1f", r.otlp))
+	} else {
+		cells = append(cells, "")
 	}
 	return "| " + strings.Join(cells, " | ") + " |"
 }

@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -20,20 +20,24 @@ import (
 // result is what a program cost while it was watched.
 type result struct {
 	cpu       float64 // cores
-	rss, anon float64 // MB at the end
+	rss, anon float64 // MiB at the end
 	series    int
 	page      float64 // kB of its page
 	p50, p99  time.Duration
+	otlp      float64 // kB of a request, compressed
 }
 
 // settle is how long a program may start up before it is watched.
 const settle = 5 * time.Second
 
-// scrapeEvery is how often a page is read meanwhile, more often than anyone does so
-// that there is a percentile to speak of.
-const scrapeEvery = 250 * time.Millisecond
+// Latencies are measured after the rest, with more scrapes than anyone makes: a
+// percentile needs them, and they would be most of what a program costs.
+const (
+	latencyEvery = 100 * time.Millisecond
+	latencyFor   = 10 * time.Second
+)
 
-// watch runs c and reads its page for the given time.
+// watch runs c for the given time and reads its page as often as it says.
 func watch(ctx context.Context, c contender, length time.Duration) (result, error) {
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	var stderr bytes.Buffer
@@ -52,28 +56,36 @@ func watch(ctx context.Context, c contender, length time.Duration) (result, erro
 		return result{}, fmt.Errorf("it ended: %s", stderr.String())
 	}
 	start := time.Now()
-	r, err := scrapes(ctx, c.page, length)
-	if err != nil {
+	if _, err := scrapes(ctx, c.page, c.every, length); err != nil {
 		return result{}, err
 	}
+	var r result
 	after, err := cpuTime(cmd.Process.Pid)
 	if err != nil {
 		return result{}, fmt.Errorf("it ended: %s", stderr.String())
 	}
 	r.cpu = (after - before).Seconds() / time.Since(start).Seconds()
-	r.rss, r.anon, err = memory(cmd.Process.Pid)
-	return r, err
+	if r.rss, r.anon, err = memory(cmd.Process.Pid); err != nil || c.page == "" {
+		return r, err
+	}
+	took, err := scrapes(ctx, c.page, latencyEvery, latencyFor)
+	if err != nil {
+		return result{}, err
+	}
+	r.page, r.series = took.page, took.series
+	r.p50, r.p99 = took.p50, took.p99
+	return r, nil
 }
 
 // scrapes reads page for the given time. Without a page it only waits.
-func scrapes(ctx context.Context, page string, length time.Duration) (result, error) {
+func scrapes(ctx context.Context, page string, every, length time.Duration) (result, error) {
 	var r result
 	if page == "" {
 		time.Sleep(length)
 		return r, nil
 	}
 	var took []time.Duration
-	for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(scrapeEvery) {
+	for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(every) {
 		start := time.Now()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, page, nil)
 		if err != nil {
@@ -105,27 +117,29 @@ func countSeries(page []byte) (n int) {
 	return n
 }
 
-// cpuTime returns the user and system time of a process and the children it waited for.
+// cpuTime returns what the threads of a process have used. The kernel counts nanoseconds
+// here, and hundredths of a second in stat. Go ends no thread that matters.
 func cpuTime(pid int) (time.Duration, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(files) == 0 {
+		return 0, fmt.Errorf("process %d is gone", pid)
 	}
-	// The name, in parentheses, may hold blanks; utime is the 12th field after it.
-	_, rest, _ := strings.Cut(string(b), ") ")
-	fields := strings.Fields(rest)
-	var ticks int64
-	for _, f := range fields[11:15] {
-		n, err := strconv.ParseInt(f, 10, 64)
+	var sum time.Duration
+	for _, file := range files {
+		b, err := os.ReadFile(file)
 		if err != nil {
-			return 0, err
+			continue // a thread that just ended
 		}
-		ticks += n
+		var ns int64
+		if _, err := fmt.Sscan(string(b), &ns); err != nil {
+			return 0, fmt.Errorf("cannot parse %s: %w", file, err)
+		}
+		sum += time.Duration(ns)
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond, nil
+	return sum, nil
 }
 
-// memory returns the resident memory of a process, all and anonymous, in MB.
+// memory returns the resident memory of a process, all and anonymous, in MiB.
 func memory(pid int) (rss, anon float64, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -134,10 +148,10 @@ func memory(pid int) (rss, anon float64, err error) {
 	for line := range strings.Lines(string(b)) {
 		var kb float64
 		if n, _ := fmt.Sscanf(line, "VmRSS: %f", &kb); n == 1 {
-			rss = kb / 1000
+			rss = kb / 1024
 		}
 		if n, _ := fmt.Sscanf(line, "RssAnon: %f", &kb); n == 1 {
-			anon = kb / 1000
+			anon = kb / 1024
 		}
 	}
 	return rss, anon, nil

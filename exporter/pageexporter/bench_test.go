@@ -44,13 +44,12 @@ func BenchmarkConsume(b *testing.B) {
 
 // One new page, as the first scraper after a tick pays for it.
 func BenchmarkPage(b *testing.B) {
-	e := newTestExporter(time.Now)
-	consume(b, e, tick())
+	e, md := newTestExporter(time.Now), tick()
 	for _, v := range []variant{{textFormat, false}, {expfmt.TypeOpenMetrics, true}} {
 		b.Run(fmt.Sprintf("format=%d,gzip=%t", v.format, v.gzip), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				e.pages.families = nil
+				consume(b, e, md)
 				body, err := e.pages.body(v)
 				if err != nil {
 					b.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/collector/component/componentstatus"
 	"go.opentelemetry.io/collector/exporter"
 	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/pdata/xpdata/pref"
 	"go.uber.org/zap"
 )
 
@@ -38,13 +39,14 @@ func newPageExporter(cfg *Config, set exporter.Settings, now func() time.Time) *
 			zap.String("reason", reasonLabels[r]), zap.String("first", name))
 	}}
 	s := newStore(d)
-	return &pageExporter{cfg: cfg, set: set, now: now, store: s, pages: &pages{store: s, now: now}}
+	return &pageExporter{cfg: cfg, set: set, now: now, store: s, pages: &pages{store: s, labels: cfg.ResourceLabels, now: now}}
 }
 
 // consumeMetrics never fails: what can not be shown is counted, and sending it again
 // would not help.
 func (e *pageExporter) consumeMetrics(_ context.Context, md pmetric.Metrics) error {
-	e.store.put(translate(md, e.cfg.ResourceLabels, e.store.dropped), e.now())
+	pref.RefMetrics(md) // the store keeps it; when it lets go, the collector of garbage has it
+	e.store.put(split(md), e.now())
 	return nil
 }
 

@@ -33,7 +33,7 @@ func FuzzPage(f *testing.F) {
 		}
 		md := g.metrics()
 		var d dropped
-		families := merge(translate(md, []string{"host.name", key}, &d), &d)
+		families := merge(split(md), newTranslation([]string{"host.name", key}, &d))
 		checkText(t, families, md.DataPointCount(), &d)
 		checkOpenMetrics(t, families)
 	})

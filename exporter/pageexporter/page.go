@@ -21,12 +21,11 @@ import (
 // come, in the Prometheus text format or in OpenMetrics.
 func Render(w io.Writer, md pmetric.Metrics, resourceLabels []string, openMetrics bool) error {
 	var d dropped
-	batches := translate(md, resourceLabels, &d)
 	format := expfmt.TypeTextPlain
 	if openMetrics {
 		format = expfmt.TypeOpenMetrics
 	}
-	return encode(w, merge(batches, &d), format)
+	return encode(w, merge(split(md), newTranslation(resourceLabels, &d)), format)
 }
 
 // encode writes families. It leaves out the _created lines of OpenMetrics: they
@@ -45,13 +44,15 @@ func encode(w io.Writer, families []*dto.MetricFamily, format expfmt.FormatType)
 // pages serves the page of a store, and makes it once per version and variant
 // however many scrapers ask.
 type pages struct {
-	store *store
-	now   func() time.Time
+	store  *store
+	labels []string // attributes of a resource that become labels
+	now    func() time.Time
 
 	mu       sync.Mutex // held while a page is made; never while one is sent
 	version  uint64
 	families []*dto.MetricFamily
 	bodies   map[variant][]byte
+	zip      *gzip.Writer // nil before the first; it is most of the memory that a page takes
 }
 
 // variant is one way to write a page. The escaping that a client asks for is not
@@ -69,13 +70,13 @@ func (p *pages) body(v variant) ([]byte, error) {
 	if p.families == nil || p.store.current(now) != p.version {
 		var batches []*batch
 		batches, p.version = p.store.batches(now)
-		p.families = merge(batches, p.store.dropped)
+		p.families = merge(batches, newTranslation(p.labels, p.store.dropped))
 		p.bodies = map[variant][]byte{}
 	}
 	if body, ok := p.bodies[v]; ok {
 		return body, nil
 	}
-	body, err := v.encode(p.families)
+	body, err := p.encode(v)
 	if err != nil {
 		return nil, err
 	}
@@ -83,21 +84,24 @@ func (p *pages) body(v variant) ([]byte, error) {
 	return body, nil
 }
 
-func (v variant) encode(families []*dto.MetricFamily) ([]byte, error) {
+func (p *pages) encode(v variant) (body []byte, err error) {
 	var b bytes.Buffer
 	if !v.gzip {
-		err := encode(&b, families, v.format)
+		err = encode(&b, p.families, v.format)
 		return b.Bytes(), err
 	}
-	// BestSpeed: pages are so repetitive that more effort gains little.
-	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-	if err != nil {
+	if p.zip == nil {
+		// BestSpeed: pages are so repetitive that more effort gains little.
+		if p.zip, err = gzip.NewWriterLevel(&b, gzip.BestSpeed); err != nil {
+			return nil, err
+		}
+	}
+	p.zip.Reset(&b)
+	if err := encode(p.zip, p.families, v.format); err != nil {
 		return nil, err
 	}
-	if err := encode(z, families, v.format); err != nil {
-		return nil, err
-	}
-	err = z.Close()
+	err = p.zip.Close()
+	p.zip.Reset(nil) // the body belongs to the scrapers now
 	return b.Bytes(), err
 }
 
@@ -105,12 +109,13 @@ func (v variant) encode(families []*dto.MetricFamily) ([]byte, error) {
 // that can not stand together the first in the order of the batches' keys. Each batch
 // is counted at its first merge only, so that the counters do not depend on the
 // number of scrapes.
-func merge(batches []*batch, d *dropped) []*dto.MetricFamily {
+func merge(batches []*batch, t *translation) []*dto.MetricFamily {
+	d := t.dropped
 	slices.SortFunc(batches, func(a, b *batch) int { return cmp.Compare(a.key, b.key) })
 	m := merger{taken: map[string]bool{}, families: map[string]*mergedFamily{}, dropped: d}
 	m.claim(d.family()) // nobody else can take its name
 	for _, b := range batches {
-		for _, f := range b.families {
+		for _, f := range t.translate(b) {
 			m.add(f, !b.counted)
 		}
 		b.counted = true

@@ -22,52 +22,75 @@ var (
 	unitNamer   = otlptranslator.UnitNamer{}
 )
 
-// batch is what one scope of one resource said last. It holds no pdata.
+// batch is what one scope of one resource said last.
 type batch struct {
 	// key is the resource and the scope. Batches are merged in its order, which
 	// decides who wins a conflict whatever the order of arrival.
-	key string
-	// families are in the order they came, and may repeat a name.
-	families  []*dto.MetricFamily
+	key       string
 	simulated bool
+
+	// What came stays as it came until a page needs it: most batches are replaced
+	// before anybody scrapes.
+	resource pcommon.Map
+	metrics  []pmetric.MetricSlice
+	// families are what the page shows of it, in the order they came, and may repeat a
+	// name. Only the page that merges the batch touches them. What is lost is counted
+	// when they are made, once.
+	families []*dto.MetricFamily
+	made     bool
 	// counted says that the conflicts of this batch are in the counters already.
-	// Only the page that merges it touches it.
 	counted bool
 }
 
-// translation turns the metrics of one call into batches.
-type translation struct {
-	labels  labeler
-	dropped *dropped
-	// resource are the attributes of the resource at hand that become labels.
-	resource []attribute
-}
-
-// translate returns one batch per resource and scope. A resource that comes twice in
-// one call gives one batch: its second half does not replace its first.
-func translate(md pmetric.Metrics, resourceLabels []string, d *dropped) []*batch {
-	t := translation{labels: newLabeler(d), dropped: d}
+// split returns one batch per resource and scope. A resource that comes twice in one
+// call gives one batch: its second half does not replace its first.
+func split(md pmetric.Metrics) []*batch {
 	byKey := map[string]*batch{}
 	var batches []*batch
 	for _, rm := range md.ResourceMetrics().All() {
 		attrs := rm.Resource().Attributes()
-		t.resource = t.labels.promoted(attrs, resourceLabels)
 		for _, sm := range rm.ScopeMetrics().All() {
 			key := batchKey(attrs, sm.Scope())
 			b := byKey[key]
 			if b == nil {
-				b = &batch{key: key, simulated: isTrue(attrs, simulatedAttribute)}
+				b = &batch{key: key, simulated: isTrue(attrs, simulatedAttribute), resource: attrs}
 				byKey[key] = b
 				batches = append(batches, b)
 			}
-			for _, m := range sm.Metrics().All() {
-				if f := t.family(m); f != nil {
-					b.families = append(b.families, f)
-				}
-			}
+			b.metrics = append(b.metrics, sm.Metrics())
 		}
 	}
 	return batches
+}
+
+// translation turns batches into families. The batches of one page share its labels.
+type translation struct {
+	wanted  []string // attributes of a resource that become labels
+	labels  labeler
+	dropped *dropped
+	// resource are those attributes of the batch at hand.
+	resource []attribute
+}
+
+func newTranslation(resourceLabels []string, d *dropped) *translation {
+	return &translation{wanted: resourceLabels, labels: newLabeler(d), dropped: d}
+}
+
+// translate returns the families of b, and makes them the first time.
+func (t *translation) translate(b *batch) []*dto.MetricFamily {
+	if b.made {
+		return b.families
+	}
+	t.resource = t.labels.promoted(b.resource, t.wanted)
+	for _, metrics := range b.metrics {
+		for _, m := range metrics.All() {
+			if f := t.family(m); f != nil {
+				b.families = append(b.families, f)
+			}
+		}
+	}
+	b.made, b.metrics = true, nil
+	return b.families
 }
 
 func isTrue(attrs pcommon.Map, name string) bool {

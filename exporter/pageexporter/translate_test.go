@@ -242,20 +242,3 @@ x_count{host_name="h"} 2
 	f(invalid, func(p point) { p.QuantileValues().At(0).SetValue(-1) })
 	f(invalid, func(p point) { p.QuantileValues().At(0).CopyTo(p.QuantileValues().AppendEmpty()) })
 }
-
-// The page must not change when its sender reuses the memory of a batch.
-func TestTranslateCopies(t *testing.T) {
-	md := pmetric.NewMetrics()
-	p := addGauge(scope(md, "h", "s"), "x", 1, "a", "1")
-	var d dropped
-	batches := translate(md, defaultLabels(), &d)
-	p.SetDoubleValue(2)
-	p.Attributes().PutStr("a", "2")
-	var b strings.Builder
-	if err := encode(&b, merge(batches, &d), textFormat); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff("# TYPE x gauge\nx{a=\"1\",host_name=\"h\"} 1\n", shown(b.String())); diff != "" {
-		t.Errorf("page (-want +got):\n%s", diff)
-	}
-}

@@ -34,29 +34,44 @@ func NewFactory() extension.Factory { return NewFactoryWithView(nil) }
 func NewFactoryWithView(open Opener) extension.Factory {
 	return extension.NewFactory(metadata.Type, createDefaultConfig,
 		func(_ context.Context, set extension.Settings, cfg component.Config) (extension.Extension, error) {
-			return &gpuExtension{cfg: cfg.(*Config).Local(), log: set.Logger, open: open}, nil
+			return &gpuExtension{cfg: cfg.(*Config).Local(), set: set.TelemetrySettings, open: open}, nil
 		}, metadata.ExtensionStability)
 }
 
 var _ extensioncapabilities.PipelineWatcher = (*gpuExtension)(nil)
 
 type gpuExtension struct {
+	statuses
+
 	cfg  local.Config
-	log  *zap.Logger
+	set  component.TelemetrySettings
 	open Opener
 
-	feed Feed
-	own  *ownView // the feed, if nobody else closes it
+	feed      Feed
+	own       *ownView // the feed, if nobody else closes it
+	hush      func()   // ends the reports
+	reporting sync.WaitGroup
 }
 
 // Start implements component.Component. The clock starts with Ready: an agent that
 // cannot start says so and nothing else, and no receiver misses the first tick.
-func (e *gpuExtension) Start(context.Context, component.Host) (err error) {
+func (e *gpuExtension) Start(_ context.Context, host component.Host) (err error) {
 	if e.open != nil {
 		e.feed, err = e.open(e.cfg)
+	} else {
+		err = e.openOwn()
+	}
+	if err != nil {
 		return err
 	}
-	view, err := local.Open(e.cfg, func(n node.Notice) { Log(e.log, n) })
+	ticks, cancel := e.feed.Subscribe()
+	e.hush = cancel
+	e.reporting.Go(func() { report(host, ticks) })
+	return e.register(e.set.MeterProvider)
+}
+
+func (e *gpuExtension) openOwn() error {
+	view, err := local.Open(e.cfg, func(n node.Notice) { Log(e.set.Logger, n) })
 	if err != nil {
 		return err
 	}
@@ -105,10 +120,15 @@ func (e *gpuExtension) NotReady() error {
 
 // Shutdown implements component.Component.
 func (e *gpuExtension) Shutdown(context.Context) error {
-	if e.own == nil || e.own.stop == nil {
-		return nil
+	if e.hush != nil {
+		e.hush()
+		e.reporting.Wait()
 	}
-	return e.own.stop()
+	err := e.unregister()
+	if e.own != nil && e.own.stop != nil {
+		err = errors.Join(err, e.own.stop())
+	}
+	return err
 }
 
 // Subscribe returns the ticks of the View, see node.View.Subscribe.

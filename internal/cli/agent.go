@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
 // defaultListen is where the page is served: for this machine only.
@@ -58,7 +59,7 @@ Without --config it serves a Prometheus page at http://` + defaultListen + `/met
 sends OTLP to the endpoint that --otlp-endpoint or OTEL_EXPORTER_OTLP_ENDPOINT names.
 A configuration file is that of an OpenTelemetry Collector; gpumeter components lists
 what it may use.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := a.check(cmd); err != nil {
 				return err
@@ -175,7 +176,8 @@ func (a *agent) printConfig(ctx context.Context) error {
 
 // run runs the agent until ctx ends. ready, if any, is called after each tick.
 func (a *agent) run(ctx context.Context, ready func(node.Tick)) error {
-	log, err := newLogger(a.logLevel)
+	hide := &redactor{}
+	log, err := newLogger(a.logLevel, hide)
 	if err != nil {
 		return err
 	}
@@ -188,8 +190,9 @@ func (a *agent) run(ctx context.Context, ready func(node.Tick)) error {
 			log.Info("gpumeter pause cannot reach this agent", zap.String("reason", oneLine(unreachable)))
 		}
 	}
+	meter := &selfreceiver.Meter{}
 	collector := func(source confmap.ProviderFactory) (*otelcol.Collector, error) {
-		return newCollector(a.version, source, live.open, log)
+		return newCollector(a.version, source, live.open, meter, log, hide.converter())
 	}
 	if a.config != "" {
 		file, err := openConfigFile(a.config, func(ctx context.Context, text []byte) error { return validateText(ctx, a.version, text) }, log)

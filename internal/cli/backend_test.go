@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,20 +25,37 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
+// refusal is how a backend does not take a request.
+type refusal struct {
+	code       int    // of HTTP; 0: the connection is reset
+	retryAfter string // the header; empty: none
+	body       string
+	unread     bool  // reset before the body is read
+	err        error // of gRPC
+	details    []byte
+}
+
 // backend is an OTLP server of every protocol, at one address that it can leave and
 // come back to.
 type backend struct {
 	t    *testing.T
 	addr string
-	// answer is the status of HTTP; nil: 200.
-	answer func() int
+	// refuse is asked before each request of metrics; nil, or what it returns: taken.
+	refuse func(n int) *refusal
+	// keep makes it keep the bodies of requests as they came, for a test that greps them.
+	keep bool
+	// slow is how long a request of metrics takes.
+	slow atomic.Int64
 
 	mu       sync.Mutex
-	got      map[string][]time.Time // ticks, by the resource attribute run
+	got      map[string][]tick // by the resource attribute run
+	refused  []tick
+	asked    []time.Time // when requests of metrics came
 	headers  []string
 	types    []string
 	resource map[string]string // of the last tick
 	others   map[string]int    // requests of other signals
+	bodies   []byte
 	stop     func()
 }
 
@@ -48,7 +66,7 @@ func newBackend(t *testing.T) *backend {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	return &backend{t: t, addr: l.Addr().String(), got: map[string][]time.Time{}, others: map[string]int{}}
+	return &backend{t: t, addr: l.Addr().String(), got: map[string][]tick{}, others: map[string]int{}}
 }
 
 // up starts it at its address.
@@ -71,17 +89,29 @@ func (b *backend) up(grpcToo bool) {
 	b.t.Cleanup(b.stop)
 }
 
+// verdict returns how the next request of metrics is refused, nil if it is not.
+func (b *backend) verdict() *refusal {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked = append(b.asked, time.Now())
+	if b.refuse == nil {
+		return nil
+	}
+	return b.refuse(len(b.asked))
+}
+
 func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if b.answer != nil {
-		if code := b.answer(); code != http.StatusOK {
-			w.WriteHeader(code)
+	var no *refusal
+	if strings.HasSuffix(r.URL.Path, "/metrics") {
+		if no = b.verdict(); no != nil && no.unread {
+			no.write(w)
 			return
 		}
 	}
 	body := io.Reader(r.Body)
 	if r.Header.Get("Content-Encoding") == "gzip" {
 		z, err := gzip.NewReader(r.Body)
-		if err != nil {
+		if err != nil { // killed before it came
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
@@ -107,13 +137,48 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.mu.Lock()
 	b.types = append(b.types, r.Header.Get("Content-Type"))
 	b.headers = append(b.headers, r.Header.Get("Api-Key"))
+	if b.keep {
+		b.bodies = append(b.bodies, data...)
+	}
 	if signal != "metrics" {
 		b.others[signal]++
 	}
 	b.mu.Unlock()
-	if m, ok := req.(pmetricotlp.ExportRequest); ok {
+	m, ok := req.(pmetricotlp.ExportRequest)
+	switch {
+	case !ok:
+	case no != nil:
+		b.turnDown(m.Metrics())
+		no.write(w)
+	default:
+		// A request may be cut off before it counts, and after.
+		half := time.Duration(b.slow.Load() / 2)
+		select {
+		case <-r.Context().Done():
+			return
+		case <-time.After(half):
+		}
 		b.add(m.Metrics())
+		time.Sleep(half)
 	}
+}
+
+// write refuses a request of HTTP.
+func (r *refusal) write(w http.ResponseWriter) {
+	if r.code == 0 {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		_ = conn.(*net.TCPConn).SetLinger(0) // what is closed now is reset
+		conn.Close()
+		return
+	}
+	if r.retryAfter != "" {
+		w.Header().Set("Retry-After", r.retryAfter)
+	}
+	w.WriteHeader(r.code)
+	_, _ = io.WriteString(w, r.body) // the status has said it
 }
 
 type grpcMetrics struct {
@@ -127,7 +192,18 @@ func (g *grpcMetrics) Export(ctx context.Context, req pmetricotlp.ExportRequest)
 	g.b.mu.Lock()
 	g.b.headers = append(g.b.headers, strings.Join(md.Get("api-key"), ","))
 	g.b.types = append(g.b.types, strings.Join(md.Get("content-type"), ","))
+	if g.b.keep {
+		data, _ := req.MarshalProto() // of what just was unmarshalled
+		g.b.bodies = append(g.b.bodies, data...)
+	}
 	g.b.mu.Unlock()
+	if no := g.b.verdict(); no != nil {
+		g.b.turnDown(req.Metrics())
+		if no.details != nil {
+			_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-status-details-bin", string(no.details)))
+		}
+		return pmetricotlp.NewExportResponse(), no.err
+	}
 	g.b.add(req.Metrics())
 	return pmetricotlp.NewExportResponse(), nil
 }
@@ -144,9 +220,21 @@ func (b *backend) add(md pmetric.Metrics) {
 			b.others["metrics"]++ // an application's
 			continue
 		}
+		tick := newTick(md, time.Now())
+		if !tick.own {
+			b.others["self"]++ // what the agent says of itself
+			continue
+		}
 		b.resource = attrs
-		b.got[attrs["run"]] = append(b.got[attrs["run"]], newTick(md, time.Now()).time)
+		b.got[attrs["run"]] = append(b.got[attrs["run"]], tick)
 	}
+}
+
+// turnDown remembers what was refused.
+func (b *backend) turnDown(md pmetric.Metrics) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refused = append(b.refused, newTick(md, time.Now()))
 }
 
 // ticks returns the times of the ticks of a run, each once, in order, and how many came
@@ -154,7 +242,9 @@ func (b *backend) add(md pmetric.Metrics) {
 func (b *backend) ticks(run string) (list []time.Time, again int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list = slices.Clone(b.got[run])
+	for _, tick := range b.got[run] {
+		list = append(list, tick.time)
+	}
 	slices.SortFunc(list, time.Time.Compare)
 	n := len(list)
 	list = slices.CompactFunc(list, time.Time.Equal)

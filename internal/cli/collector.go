@@ -32,19 +32,21 @@ import (
 	"github.com/gpumeter/gpumeter/exporter/pageexporter"
 	"github.com/gpumeter/gpumeter/extension/gpuextension"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
+	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
 // factories is the explicit list of what the distribution is made of. open is where
-// the gpu extension gets its View; nil: it opens one itself.
-func factories(open gpuextension.Opener, log *zap.Logger) (otelcol.Factories, error) {
+// the gpu extension gets its View; nil: it opens one itself. meter is what the
+// Collector measures itself with.
+func factories(open gpuextension.Opener, meter *selfreceiver.Meter, log *zap.Logger) (otelcol.Factories, error) {
 	var f otelcol.Factories
 	var errs [4]error
 	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open), filestorage.NewFactory())
-	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](gpureceiver.NewFactory(), otlpreceiver.NewFactory())
+	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](gpureceiver.NewFactory(), otlpreceiver.NewFactory(), selfreceiver.NewFactory(meter))
 	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](memorylimiterprocessor.NewFactory())
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
 		pageexporter.NewFactory(), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), debugexporter.NewFactory())
-	f.Telemetry = newTelemetry(log)
+	f.Telemetry = newTelemetry(meter, log)
 	return f, errors.Join(errs[:]...)
 }
 
@@ -55,26 +57,33 @@ type telemetryConfig struct {
 	} `mapstructure:"logs"`
 }
 
-// newTelemetry makes the Collector log through log. Its configuration may make it
-// quieter. The stock factory would add 96 packages for the cloud.
-func newTelemetry(log *zap.Logger) telemetry.Factory {
+// newTelemetry makes the Collector log through log and measure itself with meter. Its
+// configuration may make it quieter. The stock factory would add 96 packages for the cloud.
+func newTelemetry(meter *selfreceiver.Meter, log *zap.Logger) telemetry.Factory {
 	return telemetry.NewFactory(
-		func() component.Config { return &telemetryConfig{} },
+		func() component.Config { // as much as log says
+			c := &telemetryConfig{}
+			c.Logs.Level = zapcore.DebugLevel
+			return c
+		},
 		telemetry.WithCreateLogger(func(_ context.Context, _ telemetry.LoggerSettings, cfg component.Config) (*zap.Logger, component.ShutdownFunc, error) {
 			if level := cfg.(*telemetryConfig).Logs.Level; level > log.Level() {
 				return log.WithOptions(zap.IncreaseLevel(level)), nil, nil
 			}
 			return log, nil, nil
 		}),
+		telemetry.WithCreateMeterProvider(func(context.Context, telemetry.MeterSettings, component.Config) (telemetry.MeterProvider, error) {
+			return meter.NewProvider(), nil
+		}),
 	)
 }
 
 // newCollector returns a Collector that runs the configuration of source.
-func newCollector(version string, source confmap.ProviderFactory, open gpuextension.Opener, log *zap.Logger) (*otelcol.Collector, error) {
+func newCollector(version string, source confmap.ProviderFactory, open gpuextension.Opener, meter *selfreceiver.Meter, log *zap.Logger, converters ...confmap.ConverterFactory) (*otelcol.Collector, error) {
 	return otelcol.NewCollector(otelcol.CollectorSettings{
-		Factories:              func() (otelcol.Factories, error) { return factories(open, log) },
+		Factories:              func() (otelcol.Factories, error) { return factories(open, meter, log) },
 		BuildInfo:              component.BuildInfo{Command: "gpumeter", Description: "gpumeter", Version: version},
-		ConfigProviderSettings: configSettings(source),
+		ConfigProviderSettings: configSettings(source, converters...),
 		SkipSettingGRPCLogger:  true,
 	})
 }
@@ -82,11 +91,12 @@ func newCollector(version string, source confmap.ProviderFactory, open gpuextens
 const sourceScheme = "gpumeter"
 
 // configSettings makes a Collector take its configuration from source.
-func configSettings(source confmap.ProviderFactory) otelcol.ConfigProviderSettings {
+func configSettings(source confmap.ProviderFactory, converters ...confmap.ConverterFactory) otelcol.ConfigProviderSettings {
 	return otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
-		URIs:              []string{sourceScheme + ":"},
-		ProviderFactories: []confmap.ProviderFactory{fileprovider.NewFactory(), envprovider.NewFactory(), source},
-		DefaultScheme:     "env",
+		URIs:               []string{sourceScheme + ":"},
+		ProviderFactories:  []confmap.ProviderFactory{fileprovider.NewFactory(), envprovider.NewFactory(), source},
+		DefaultScheme:      "env",
+		ConverterFactories: converters,
 	}}
 }
 
@@ -155,7 +165,7 @@ func literal(value any) any {
 
 // componentNames returns what the distribution is made of, by kind.
 func componentNames() (map[string][]string, error) {
-	f, err := factories(nil, zap.NewNop())
+	f, err := factories(nil, &selfreceiver.Meter{}, zap.NewNop())
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func newComponents(string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "components",
 		Short: "List what a configuration file may use",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			names, err := componentNames()
 			if err != nil {
@@ -42,7 +42,7 @@ func newVersion(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		Run: func(*cobra.Command, []string) {
 			line := "gpumeter " + version
 			if info, ok := debug.ReadBuildInfo(); ok {

@@ -158,6 +158,7 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 		}
 	}
 	b.receive("gpu", nil, metrics)
+	b.receive("self", nil, metrics)
 	if gpureceiver.NewFactory().LogsStability() != component.StabilityLevelUndefined {
 		b.receive("gpu", nil, logs)
 	}

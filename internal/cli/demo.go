@@ -29,7 +29,7 @@ func newDemo(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "See gpumeter work: this machine's devices, or simulated ones if it has none",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.demo(cmd.Context(), os.Stdout)
 		},

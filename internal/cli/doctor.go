@@ -25,7 +25,7 @@ func newDoctor() *cobra.Command {
 		Long: `Say what was found, what is missing and what would mend it. Run it as the user and
 in the container of the agent: permissions and mounts are what it looks at. The exit
 code is 1 if something is broken.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if h.simulate != "" {
 				return errors.New("--simulate has no effect here: doctor looks at this machine")

@@ -136,9 +136,14 @@ func TestNoDevice(t *testing.T) {
 		`gpumeter_ticks_lost_total{host_name="host"}`:                             0,
 	}
 	p := a.waitPage(func(page) error { return nil })
-	for s := range p {
-		if strings.HasPrefix(s, "gpumeter_page_dropped_total{") {
+	for s, v := range p {
+		switch {
+		case strings.HasPrefix(s, "gpumeter_page_dropped_total{"):
 			want[s] = 0
+		case strings.HasPrefix(s, "gpumeter_component_up{"):
+			want[s] = 1
+		case strings.HasPrefix(s, "otelcol_"):
+			want[s] = v
 		}
 	}
 	if diff := cmp.Diff(want, p); diff != "" {
@@ -227,7 +232,7 @@ service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu], exporters: 
 	f(strings.Replace(config("", "", "", ""), "{receivers: [gpu]", "{receivers: [gpu/2]", 1),
 		`service::pipelines::metrics: references receiver "gpu/2" which is not configured`)
 	f(strings.Replace(config("", "", "", ""), "receivers: {gpu: }", "receivers: {hostmetrics: }", 1),
-		wrong+`receivers: unknown type: "hostmetrics" for id: "hostmetrics" (valid values: [gpu otlp])`)
+		wrong+`receivers: unknown type: "hostmetrics" for id: "hostmetrics" (valid values: [gpu otlp self])`)
 	// Values out of range.
 	f(config("{interval: 1ms, slow_interval: 0s}", "", "", ""),
 		"extensions::gpu: interval must be between 100ms and 5m0s, is 1ms; slow_interval must be above 0, is 0s")
@@ -273,7 +278,7 @@ func TestBadFlags(t *testing.T) {
 	agent(`unknown simulated model "abacus"`, "--simulate", "abacus")
 	agent(`unknown --output "yaml"`, "--once", "--output", "yaml")
 	agent("--output is the format of --once", "--output", "json")
-	agent(`unknown command "extra"`, "extra")
+	agent(`gpumeter agent takes flags only, and got 1 words more: a value with blanks needs quotes`, "extra")
 	f(`unknown command "nonsense"`, "nonsense")
 	f("--interval has no effect with --config: set it in "+missing, "agent", "--config", missing, "--interval", "1s")
 	f("--otlp-header has no effect with --config: set it in "+missing, "agent", "--config", missing, "--otlp-header", "a=b")

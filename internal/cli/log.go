@@ -21,7 +21,7 @@ func registerLogLevel(cmd *cobra.Command, level *string) {
 
 // newLogger returns a logger to standard error: short lines for people at a terminal,
 // JSON for whatever collects them elsewhere.
-func newLogger(level string) (*zap.Logger, error) {
+func newLogger(level string, hide *redactor) (*zap.Logger, error) {
 	l, err := zapcore.ParseLevel(level)
 	if err != nil {
 		return nil, fmt.Errorf("unknown --log-level %q, known are %s", level, strings.Join(logLevels, ", "))
@@ -36,7 +36,7 @@ func newLogger(level string) (*zap.Logger, error) {
 		enc.ConsoleSeparator = "  "
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
-	core := zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), l)
+	core := zapcore.NewCore(encoder, hide.over(zapcore.Lock(os.Stderr)), l)
 	return zap.New(newQuiet(core), zap.AddCaller()), nil
 }
 

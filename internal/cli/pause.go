@@ -45,7 +45,7 @@ func newPause() *cobra.Command {
 		Long: `Make the agent of this machine release every driver for a while, so that a GPU can be
 reset, MIG reconfigured or the driver upgraded. The agent resumes by itself; --for 0
 resumes now. SIGUSR1 does the same for ` + defaultPause.String() + `.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if socket == "" {
 				return errors.New("where is the agent? Name its socket with --socket")

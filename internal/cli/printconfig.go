@@ -12,6 +12,8 @@ import (
 	"go.opentelemetry.io/collector/otelcol"
 	"go.uber.org/zap"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
 // redacted stands for what nobody may see, as in the Collector.
@@ -20,7 +22,7 @@ const redacted = "[REDACTED]"
 // printConfig writes the configuration of source to w: with every default if it is a
 // file, and without secrets.
 func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactory, whole bool) error {
-	f, err := factories(nil, zap.NewNop())
+	f, err := factories(nil, &selfreceiver.Meter{}, zap.NewNop())
 	if err != nil {
 		return err
 	}

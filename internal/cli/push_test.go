@@ -12,9 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -94,98 +92,12 @@ func TestPush(t *testing.T) {
 	f("http/json", "application/json")
 }
 
-// A backend that is away costs nothing: what was measured meanwhile is delivered when it
-// is back, even if the agent was killed.
-func TestBackendAway(t *testing.T) {
-	t.Parallel()
-	b, state := newBackend(t), t.TempDir()
-	const runs = 4
-	type life struct{ from, to time.Time }
-	lives := map[string]life{}
-	for i := range runs {
-		run := fmt.Sprint(i)
-		a := push(t, b, state, []string{"OTEL_RESOURCE_ATTRIBUTES=run=" + run})
-		a.waitLog("serving metrics")
-		l := life{from: time.Now()}
-		if i == 0 {
-			a.waitLog("Exporting failed. Will retry the request after interval.")
-		}
-		if i == runs-1 {
-			b.up(false)
-			b.waitTicks(run, 10) // it comes after all others
-		}
-		time.Sleep(time.Second)
-		l.to = time.Now()
-		lives[run] = l
-		if i == 1 || i == runs-1 {
-			a.stop()
-			continue
-		}
-		if err := a.cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		<-a.ended
-	}
-	for run, l := range lives {
-		ticks, again := b.ticks(run)
-		if len(ticks) == 0 {
-			t.Errorf("run %s: nothing arrived", run)
-			continue
-		}
-		t.Logf("run %s: %d ticks, %d of them twice", run, len(ticks), again)
-		// One may be on its way when the agent is killed; a loaded machine is slow.
-		if first := ticks[0]; first.Sub(l.from) > time.Second {
-			t.Errorf("run %s: the first tick is %s late", run, first.Sub(l.from))
-		}
-		if last := ticks[len(ticks)-1]; l.to.Sub(last) > time.Second {
-			t.Errorf("run %s: the last tick is %s before its end", run, l.to.Sub(last))
-		}
-		for i := 1; i < len(ticks); i++ {
-			if gap := ticks[i].Sub(ticks[i-1]); gap > time.Second {
-				t.Errorf("run %s: no tick for %s", run, gap)
-			}
-		}
-	}
-}
-
-// What a backend refuses for now is sent again, what it refuses for good is dropped.
-func TestBackendRefuses(t *testing.T) {
-	t.Parallel()
-	f := func(code int, retried bool) {
-		t.Run(http.StatusText(code), func(t *testing.T) {
-			t.Parallel()
-			b := newBackend(t)
-			var requests atomic.Int64
-			b.answer = func() int {
-				if requests.Add(1) <= 2 {
-					return code
-				}
-				return http.StatusOK
-			}
-			b.up(false)
-			a := push(t, b, t.TempDir(), nil)
-			b.waitTicks("", 5)
-			dropped := false
-			for _, e := range a.entries() {
-				dropped = dropped || strings.Contains(fmt.Sprint(e["msg"]), "Exporting failed. Dropping data")
-			}
-			if dropped == retried {
-				t.Errorf("dropped: %v, want %v", dropped, !retried)
-			}
-			a.stop()
-		})
-	}
-	f(http.StatusTooManyRequests, true)
-	f(http.StatusServiceUnavailable, true)
-	f(http.StatusBadRequest, false)
-	f(http.StatusUnauthorized, false)
-}
-
-// Over the size of the queue the newest is refused, and it is said.
+// Over the size of the queue the newest is refused, and it is said. What was accepted
+// before arrives.
 func TestQueueFull(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t)
-	a := push(t, b, t.TempDir(), nil, "--queue-size", "256KiB")
+	a := push(t, b, t.TempDir(), nil, "--queue-size", "256KiB", "--log-level", "debug")
 	if reason := fmt.Sprint(a.waitLog("The pipeline refuses metrics")["error"]); !strings.Contains(reason, "queue is full") {
 		t.Errorf("the reason is %q", reason)
 	}
@@ -198,6 +110,8 @@ func TestQueueFull(t *testing.T) {
 	})
 	b.up(false)
 	a.waitLog("The pipeline accepts metrics again")
+	due := a.ledger() // those that it did not refuse
+	eventually(t, func() error { return b.owes(due) })
 	a.stop()
 }
 

@@ -31,6 +31,10 @@ type tick struct {
 	arrived time.Time
 	up      map[int64]float64 // gpu.up, by index of the GPU
 	points  map[int64]int     // other points, by index of the GPU
+	total   int               // points of whatever
+	used    float64           // gpu.memory.used of GPU 0
+	own     bool              // of the gpu receiver, whose ticks all have gpumeter.ticks.lost
+	lost    float64           // which is that
 }
 
 func newSink(t *testing.T) *sink {
@@ -61,20 +65,30 @@ func newTick(md pmetric.Metrics, now time.Time) tick {
 		for _, sm := range rm.ScopeMetrics().All() {
 			for _, m := range sm.Metrics().All() {
 				for _, p := range points(m).All() {
-					t.time = p.Timestamp().AsTime()
-					index, ok := p.Attributes().Get("gpu.index")
-					switch {
-					case !ok:
-					case m.Name() == "gpu.up":
-						t.up[index.Int()] = p.DoubleValue()
-					default:
-						t.points[index.Int()]++
-					}
+					t.add(m.Name(), p)
 				}
 			}
 		}
 	}
 	return t
+}
+
+func (t *tick) add(name string, p pmetric.NumberDataPoint) {
+	t.total++
+	t.time = p.Timestamp().AsTime()
+	index, ok := p.Attributes().Get("gpu.index")
+	switch {
+	case name == "gpumeter.ticks.lost":
+		t.own, t.lost = true, p.DoubleValue()
+	case !ok:
+	case name == "gpu.up":
+		t.up[index.Int()] = p.DoubleValue()
+	default:
+		if name == "gpu.memory.used" && index.Int() == 0 {
+			t.used = p.DoubleValue()
+		}
+		t.points[index.Int()]++
+	}
 }
 
 func points(m pmetric.Metric) pmetric.NumberDataPointSlice {

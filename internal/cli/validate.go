@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
 func newValidate(version string) *cobra.Command {
@@ -16,7 +18,7 @@ func newValidate(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate",
 		Short: "Check a configuration file without running it",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := validate(cmd.Context(), version, config); err != nil {
 				return err
@@ -48,7 +50,7 @@ func readConfig(path string) ([]byte, error) {
 }
 
 func validateText(ctx context.Context, version string, text []byte) error {
-	col, err := newCollector(version, fromText(text), nil, zap.NewNop())
+	col, err := newCollector(version, fromText(text), nil, &selfreceiver.Meter{}, zap.NewNop())
 	if err != nil {
 		return err
 	}

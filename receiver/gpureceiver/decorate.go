@@ -75,7 +75,9 @@ func beginning(r *node.Reading, dp pmetric.NumberDataPoint) time.Time {
 
 func dress(attrs pcommon.Map, r *node.Reading) {
 	attrs.RemoveIf(func(_ string, v pcommon.Value) bool { return v.Type() == pcommon.ValueTypeStr && v.Str() == "" })
-	attrs.PutStr("gpu.uuid", r.ID.Physical())
+	if _, ok := attrs.Get("gpu.uuid"); !ok || r.ID.Parent != "" {
+		attrs.PutStr("gpu.uuid", r.ID.Physical())
+	}
 	for _, d := range decorations {
 		if v := d.value(r); v != "" {
 			attrs.PutStr(d.key, v)

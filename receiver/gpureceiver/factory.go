@@ -23,7 +23,11 @@ func createMetrics(_ context.Context, set receiver.Settings, cfg component.Confi
 	return &gpuReceiver{
 		what: "metrics",
 		log:  set.Logger,
-		emit: func(ctx context.Context, t node.Tick) error { return next.ConsumeMetrics(ctx, emitter.Emit(t)) },
+		emit: func(ctx context.Context, t node.Tick) (int, error) {
+			md := emitter.Emit(t)
+			points := md.DataPointCount() // afterwards it belongs to somebody else
+			return points, next.ConsumeMetrics(ctx, md)
+		},
 	}, nil
 }
 
@@ -32,11 +36,13 @@ func createLogs(_ context.Context, set receiver.Settings, cfg component.Config, 
 	return &gpuReceiver{
 		what: "log records",
 		log:  set.Logger,
-		emit: func(ctx context.Context, t node.Tick) error {
-			if ld := recorder.emit(t); ld.LogRecordCount() > 0 {
-				return next.ConsumeLogs(ctx, ld)
+		emit: func(ctx context.Context, t node.Tick) (int, error) {
+			ld := recorder.emit(t)
+			records := ld.LogRecordCount()
+			if records == 0 {
+				return 0, nil
 			}
-			return nil
+			return records, next.ConsumeLogs(ctx, ld)
 		},
 	}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/component/componentstatus"
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/node"
@@ -19,7 +20,8 @@ type ticker interface {
 // gpuReceiver emits the ticks into one pipeline. One in two pipelines is two of them.
 type gpuReceiver struct {
 	what string // it emits
-	emit func(context.Context, node.Tick) error
+	// emit returns how many points or records it passed on.
+	emit func(context.Context, node.Tick) (items int, err error)
 	log  *zap.Logger
 
 	cancel func()
@@ -34,7 +36,7 @@ func (r *gpuReceiver) Start(_ context.Context, host component.Host) error {
 	}
 	ticks, cancel := view.Subscribe()
 	r.cancel = cancel
-	r.done.Go(func() { r.run(ticks) })
+	r.done.Go(func() { r.run(host, ticks) })
 	return nil
 }
 
@@ -55,19 +57,32 @@ func findTicker(host component.Host) (found ticker, err error) {
 }
 
 // run emits each tick once until the subscription ends, the buffered ones included.
-func (r *gpuReceiver) run(ticks <-chan node.Tick) {
+func (r *gpuReceiver) run(host component.Host, ticks <-chan node.Tick) {
 	refused := false
 	for t := range ticks {
 		// A tick is worth delivering even while the Collector shuts down.
-		err := r.emit(context.Background(), t)
+		items, err := r.emit(context.Background(), t)
 		if (err != nil) != refused {
 			refused = err != nil
 			if refused {
 				r.log.Error("The pipeline refuses "+r.what, zap.Error(err))
+				componentstatus.ReportStatus(host, componentstatus.NewRecoverableErrorEvent(err))
 			} else {
 				r.log.Info("The pipeline accepts " + r.what + " again")
+				componentstatus.ReportStatus(host, componentstatus.NewEvent(componentstatus.StatusOK))
 			}
 		}
+		if err == nil {
+			r.note(t, items)
+		}
+	}
+}
+
+// note is the ledger of what was accepted: each tick whose line is in the log must come
+// out at the other end, whatever happens to this process.
+func (r *gpuReceiver) note(t node.Tick, items int) {
+	if line := r.log.Check(zap.DebugLevel, "accepted a tick"); line != nil {
+		line.Write(zap.Int64("time_unix_nano", t.Time.UnixNano()), zap.Int("items", items))
 	}
 }
 

@@ -88,6 +88,17 @@ ret nvmlDeviceGetVbiosVersion(device d, char *version, unsigned length) {
     return copy_text(c.gpu->text[VBIOS], version, length);
 }
 
+// gpumeter does not ask for these two: they are here for a test to find, should it begin to.
+ret nvmlDeviceGetSerial(device d, char *serial, unsigned length) {
+    ENTER_DEVICE(d, MIG_REFUSED_2);
+    return copy_text(c.gpu->text[SERIAL], serial, length);
+}
+
+ret nvmlDeviceGetBoardPartNumber(device d, char *part, unsigned length) {
+    ENTER_DEVICE(d, MIG_REFUSED_2);
+    return copy_text(c.gpu->text[BOARD_PART], part, length);
+}
+
 ret nvmlDeviceGetInforomImageVersion(device d, char *version, unsigned length) {
     ENTER_DEVICE(d, MIG_REFUSED_2);
     return copy_text(c.gpu->text[INFOROM], version, length);

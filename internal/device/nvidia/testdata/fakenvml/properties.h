@@ -19,6 +19,7 @@
     P(JPG, "jpg", 0, 0)                                                                   \
     P(OFA, "ofa", 0, 0)                                                                   \
     P(FB, "memory", 0, 150754820096, 644939776, 1194131456) /* total, reserved, used; B */ \
+    P(FB_STEP, "memory-step", 0, 0) /* B more used with each question for it */           \
     P(BAR1, "bar1", 0, 274877906944, 1195900928)            /* total, used; B */          \
     P(TEMP, "temp", 0, 63)                                  /* C */                       \
     P(MEMORY_TEMP, "memory-temp", 0, 50)                                                  \
@@ -89,6 +90,8 @@ enum property {
     T(NAME, "name", "NVIDIA H200")    \
     T(PCI, "pci", "")                 \
     T(VBIOS, "vbios", "96.00.A5.00.1A") \
+    T(SERIAL, "serial", "1650000000000")     \
+    T(BOARD_PART, "board-part", "900-2G520-0040-000") \
     T(INFOROM, "inforom", "G520.0282.02.02") \
     T(GSP, "gsp", "") /* the driver's version */
 

@@ -1,0 +1,120 @@
+package selfreceiver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/internal/node"
+)
+
+// Config is what users set under receivers::self.
+type Config struct {
+	// Interval is the least time between two batches. They come with a tick.
+	Interval time.Duration `mapstructure:"interval"`
+}
+
+// Validate implements component.ConfigValidator.
+func (c *Config) Validate() error {
+	if c.Interval <= 0 {
+		return fmt.Errorf("interval must be above 0, is %s", c.Interval)
+	}
+	return nil
+}
+
+// NewFactory returns the factory of the receiver of what meter measures.
+func NewFactory(meter *Meter) receiver.Factory {
+	return receiver.NewFactory(component.MustNewType("self"),
+		func() component.Config { return &Config{Interval: 10 * time.Second} },
+		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+			return &selfReceiver{meter: meter, interval: cfg.(*Config).Interval, next: next, log: set.Logger}, nil
+		}, component.StabilityLevelDevelopment))
+}
+
+// ticker is what the receiver needs of an extension: the gpu extension has it. A tick
+// says what the machine is called, so that our numbers carry the labels of its devices.
+type ticker interface {
+	Subscribe() (ticks <-chan node.Tick, cancel func())
+}
+
+type selfReceiver struct {
+	meter    *Meter
+	interval time.Duration
+	next     consumer.Metrics
+	log      *zap.Logger
+
+	cancel func()
+	done   sync.WaitGroup
+}
+
+// Start implements component.Component.
+func (r *selfReceiver) Start(_ context.Context, host component.Host) error {
+	for _, ext := range host.GetExtensions() {
+		if view, ok := ext.(ticker); ok {
+			ticks, cancel := view.Subscribe()
+			r.cancel = cancel
+			r.done.Go(func() { r.run(ticks) })
+			return nil
+		}
+	}
+	return errors.New("the self receiver needs the gpu extension: add it under extensions and to service::extensions")
+}
+
+func (r *selfReceiver) run(ticks <-chan node.Tick) {
+	var last time.Time
+	failing := false
+	for t := range ticks {
+		if !last.IsZero() && t.Time.Sub(last) < r.interval {
+			continue
+		}
+		last = t.Time
+		err := r.emit(context.Background(), t)
+		if err != nil && !failing {
+			r.log.Warn("Cannot report on the agent itself", zap.Error(err))
+		}
+		failing = err != nil
+	}
+}
+
+func (r *selfReceiver) emit(ctx context.Context, t node.Tick) error {
+	var measured metricdata.ResourceMetrics
+	if err := r.meter.reader.Load().Collect(ctx, &measured); err != nil {
+		return fmt.Errorf("cannot collect: %w", err)
+	}
+	md := pmetric.NewMetrics()
+	rm := md.ResourceMetrics().AppendEmpty()
+	describe(rm.Resource().Attributes(), t)
+	convert(measured.ScopeMetrics, pcommon.NewTimestampFromTime(t.Time), rm)
+	return r.next.ConsumeMetrics(ctx, md)
+}
+
+// describe gives the machine the attributes that the gpu receiver gives it.
+func describe(attrs pcommon.Map, t node.Tick) {
+	attrs.PutStr("host.name", t.Host)
+	attrs.PutStr("service.name", "gpumeter")
+	if t.Simulated {
+		attrs.PutBool("gpumeter.simulated", true)
+	}
+	for key, value := range t.Resource {
+		attrs.PutStr(key, value)
+	}
+}
+
+// Shutdown implements component.Component.
+func (r *selfReceiver) Shutdown(context.Context) error {
+	if r.cancel != nil {
+		r.cancel()
+	}
+	r.done.Wait()
+	return nil
+}

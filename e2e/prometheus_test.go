@@ -51,7 +51,7 @@ scrape_configs:
 		t.Fatalf("power of GPU 0: %d series, err %v", len(got), err)
 	}
 	labels := got[0].Metric
-	for _, unique := range []string{"gpu_uuid", "instance"} {
+	for _, unique := range []string{"gpu_uuid", "instance", "k8s_pod_uid"} {
 		if labels[unique] == "" {
 			t.Errorf("no label %s", unique)
 		}
@@ -60,6 +60,8 @@ scrape_configs:
 	want := map[string]string{
 		"__name__": "gpu_power_draw_watts", "job": "gpumeter", "host_name": "node-a", "gpumeter_simulated": "true",
 		"gpu_index": "0", "gpu_model": "NVIDIA H200", "gpu_vendor": "nvidia", "gpu_power_scope": "gpu", "gpu_power_window": "instant",
+		"gpu_workload_kind": "job", "gpu_workload_name": "llama-finetune", "gpu_workload_team": "research", "k8s_job_name": "llama-finetune",
+		"k8s_namespace_name": "research", "k8s_pod_name": "llama-finetune-0-x7k2p", "k8s_container_name": "trainer",
 	}
 	if diff := cmp.Diff(want, labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)

@@ -154,8 +154,10 @@ func compare(t *testing.T, agent, lib, devices string) {
 
 // row returns the line of the table.
 func (r result) row(devices string, interval time.Duration, name string, base float64) string {
-	cells := []string{devices, interval.String(), name, fmt.Sprintf("%.2f", r.cpu*100), fmt.Sprintf("%.2f", r.cpu/base),
-		fmt.Sprintf("%.1f", r.rss), fmt.Sprintf("%.1f", r.anon)}
+	cells := []string{
+		devices, interval.String(), name, fmt.Sprintf("%.2f", r.cpu*100), fmt.Sprintf("%.2f", r.cpu/base),
+		fmt.Sprintf("%.1f", r.rss), fmt.Sprintf("%.1f", r.anon),
+	}
 	if r.series > 0 {
 		cells = append(cells, fmt.Sprint(r.series), fmt.Sprintf("%.0f", r.page), r.p50.Round(10*time.Microsecond).String(), r.p99.Round(10*time.Microsecond).String())
 	} else {

@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpumeter/gpumeter/bench/usage"
 )
 
 // result is what a program cost while it was watched.
@@ -51,7 +50,7 @@ func watch(ctx context.Context, c contender, length time.Duration) (result, erro
 		_ = cmd.Wait()
 	}()
 	time.Sleep(settle)
-	before, err := cpuTime(cmd.Process.Pid)
+	before, err := usage.CPU(cmd.Process.Pid)
 	if err != nil {
 		return result{}, fmt.Errorf("it ended: %s", stderr.String())
 	}
@@ -60,12 +59,12 @@ func watch(ctx context.Context, c contender, length time.Duration) (result, erro
 		return result{}, err
 	}
 	var r result
-	after, err := cpuTime(cmd.Process.Pid)
+	after, err := usage.CPU(cmd.Process.Pid)
 	if err != nil {
 		return result{}, fmt.Errorf("it ended: %s", stderr.String())
 	}
 	r.cpu = (after - before).Seconds() / time.Since(start).Seconds()
-	if r.rss, r.anon, err = memory(cmd.Process.Pid); err != nil || c.page == "" {
+	if r.rss, r.anon, err = usage.Memory(cmd.Process.Pid); err != nil || c.page == "" {
 		return r, err
 	}
 	took, err := scrapes(ctx, c.page, latencyEvery, latencyFor)
@@ -115,44 +114,4 @@ func countSeries(page []byte) (n int) {
 		}
 	}
 	return n
-}
-
-// cpuTime returns what the threads of a process have used. The kernel counts nanoseconds
-// here, and hundredths of a second in stat. Go ends no thread that matters.
-func cpuTime(pid int) (time.Duration, error) {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	if err != nil || len(files) == 0 {
-		return 0, fmt.Errorf("process %d is gone", pid)
-	}
-	var sum time.Duration
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			continue // a thread that just ended
-		}
-		var ns int64
-		if _, err := fmt.Sscan(string(b), &ns); err != nil {
-			return 0, fmt.Errorf("cannot parse %s: %w", file, err)
-		}
-		sum += time.Duration(ns)
-	}
-	return sum, nil
-}
-
-// memory returns the resident memory of a process, all and anonymous, in MiB.
-func memory(pid int) (rss, anon float64, err error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	for line := range strings.Lines(string(b)) {
-		var kb float64
-		if n, _ := fmt.Sscanf(line, "VmRSS: %f", &kb); n == 1 {
-			rss = kb / 1024
-		}
-		if n, _ := fmt.Sscanf(line, "RssAnon: %f", &kb); n == 1 {
-			anon = kb / 1024
-		}
-	}
-	return rss, anon, nil
 }

@@ -37,10 +37,57 @@ type Config struct {
 	// Cloud asks the metadata server of AWS, Google or Azure for region, zone and
 	// instance type, if the firmware says that this is such a machine.
 	Cloud bool `mapstructure:"cloud"`
+	// Workloads says how to find out whose work is on the devices.
+	Workloads WorkloadsConfig `mapstructure:"workloads"`
+}
+
+// WorkloadsConfig is what users set under extensions::gpu::workloads.
+type WorkloadsConfig struct {
+	// Enabled: false asks nobody, and nothing is said of workloads.
+	Enabled bool `mapstructure:"enabled"`
+	// KubeletSocket is the pod-resources socket; empty: var/lib/kubelet/pod-resources/kubelet.sock
+	// below root.
+	KubeletSocket string `mapstructure:"kubelet_socket"`
+	// Kubeconfig says how to reach the Kubernetes API; empty: as a pod does, if this is one.
+	Kubeconfig string `mapstructure:"kubeconfig"`
+	// Node is the name of this node there; empty: host_name.
+	Node string `mapstructure:"node"`
+	// PodLabels are keys of pod labels that become attributes k8s.pod.label.KEY.
+	PodLabels []string `mapstructure:"pod_labels"`
+	// TeamLabel is the key of the pod label that becomes gpu.workload.team.
+	TeamLabel string `mapstructure:"team_label"`
+	// Teams are teams by namespace, for pods without that label.
+	Teams map[string]string `mapstructure:"teams"`
+	// StaleFor is how long what the kubelet said is used while it does not answer; 5m if it
+	// is 0.
+	StaleFor time.Duration `mapstructure:"stale_for"`
+	// Slurm says how to find out about its jobs, if this is one of its nodes.
+	Slurm SlurmConfig `mapstructure:"slurm"`
+}
+
+// SlurmConfig is what users set under extensions::gpu::workloads::slurm. All of it has
+// good defaults.
+type SlurmConfig struct {
+	Node     string `mapstructure:"node"`      // name of this node in Slurm; empty: as slurm.conf or the host has it
+	Conf     string `mapstructure:"conf"`      // path of slurm.conf; empty: the usual places
+	GresConf string `mapstructure:"gres_conf"` // path of gres.conf; empty: beside slurm.conf
+	JobMaps  string `mapstructure:"job_maps"`  // folder of the files that a prolog writes; empty: none
+	Scontrol string `mapstructure:"scontrol"`  // path of scontrol; empty: the usual places
+	REST     string `mapstructure:"rest"`      // address of slurmrestd; empty: Slurm's tools are run instead
+	// RESTToken is the path of the file with its token, RESTUser whose the token is.
+	RESTToken string            `mapstructure:"rest_token_file"`
+	RESTUser  string            `mapstructure:"rest_user"`
+	Offline   bool              `mapstructure:"offline"` // the controller is not asked
+	Steps     bool              `mapstructure:"steps"`   // slurm.step.id is an attribute
+	Teams     map[string]string `mapstructure:"teams"`   // by account; without one the account is the team
+	Refresh   time.Duration     `mapstructure:"refresh"` // how often the controller is asked; 30s if it is 0
 }
 
 func createDefaultConfig() component.Config {
-	return &Config{Interval: local.DefaultInterval, SlowInterval: local.DefaultSlowInterval, PCIeThroughput: true}
+	return &Config{
+		Interval: local.DefaultInterval, SlowInterval: local.DefaultSlowInterval, PCIeThroughput: true,
+		Workloads: WorkloadsConfig{Enabled: true, TeamLabel: local.DefaultTeamLabel},
+	}
 }
 
 // Validate implements component.ConfigValidator.
@@ -60,5 +107,14 @@ func (c *Config) Local() local.Config {
 		StateDir:         c.StateDir,
 		Resource:         c.Resource,
 		Cloud:            c.Cloud,
+		Workloads: local.Workloads{
+			Off: !c.Workloads.Enabled, KubeletSocket: c.Workloads.KubeletSocket, Kubeconfig: c.Workloads.Kubeconfig, Node: c.Workloads.Node,
+			PodLabels: c.Workloads.PodLabels, TeamLabel: c.Workloads.TeamLabel, Teams: c.Workloads.Teams, StaleFor: c.Workloads.StaleFor,
+			Slurm: local.Slurm{
+				Node: c.Workloads.Slurm.Node, Conf: c.Workloads.Slurm.Conf, GresConf: c.Workloads.Slurm.GresConf, JobMaps: c.Workloads.Slurm.JobMaps,
+				Scontrol: c.Workloads.Slurm.Scontrol, REST: c.Workloads.Slurm.REST, RESTToken: c.Workloads.Slurm.RESTToken, RESTUser: c.Workloads.Slurm.RESTUser,
+				Offline: c.Workloads.Slurm.Offline, Steps: c.Workloads.Slurm.Steps, Teams: c.Workloads.Slurm.Teams, Refresh: c.Workloads.Slurm.Refresh,
+			},
+		},
 	}
 }

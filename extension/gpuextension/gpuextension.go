@@ -13,6 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/extension/gpuextension/internal/metadata"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // Feed is where the ticks come from. Ready and NotReady are told when the pipelines can
@@ -133,6 +134,28 @@ func (e *gpuExtension) Shutdown(context.Context) error {
 
 // Subscribe returns the ticks of the View, see node.View.Subscribe.
 func (e *gpuExtension) Subscribe() (ticks <-chan node.Tick, cancel func()) { return e.feed.Subscribe() }
+
+// Lookup is what a Feed may know of workloads besides its ticks.
+type Lookup interface {
+	Process(pid uint32) (workload.Workload, bool)
+	Container(id string) (workload.Workload, bool)
+}
+
+// Process returns the workload of a process of this machine, see node.View.Process.
+func (e *gpuExtension) Process(pid uint32) (workload.Workload, bool) {
+	if l, ok := e.feed.(Lookup); ok {
+		return l.Process(pid)
+	}
+	return workload.Workload{}, false
+}
+
+// Container returns the workload that a container of this machine is.
+func (e *gpuExtension) Container(id string) (workload.Workload, bool) {
+	if l, ok := e.feed.(Lookup); ok {
+		return l.Container(id)
+	}
+	return workload.Workload{}, false
+}
 
 // Log writes a change of state to log.
 func Log(log *zap.Logger, n node.Notice) {

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,7 +116,7 @@ func (a *agent) check(cmd *cobra.Command) error {
 		return a.local().Validate()
 	}
 	decided := []string{"listen", "interval", "slow-interval", "pcie-throughput", "nvidia-library", "root", "host-name", "simulate", "state-dir", "once"}
-	for _, flag := range slices.Concat(decided, identityFlags, sinkFlags) {
+	for _, flag := range slices.Concat(decided, identityFlags, sinkFlags, workloadFlags) {
 		if cmd.Flags().Changed(flag) {
 			return fmt.Errorf("--%s has no effect with --config: set it in %s", flag, a.config)
 		}
@@ -126,6 +127,7 @@ func (a *agent) check(cmd *cobra.Command) error {
 func (a *agent) local() local.Config {
 	c := a.hardware.config()
 	c.Interval, c.SlowInterval, c.NoPCIeThroughput = a.interval, a.slow, !a.pcie
+	c.Workloads.Node = cmp.Or(a.attributes["k8s.node.name"], c.Workloads.Node)
 	c.Resource, c.Cloud = a.attributes, !a.noCloud && !a.once && a.simulate == ""
 	return c
 }

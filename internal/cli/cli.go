@@ -5,6 +5,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,7 +92,19 @@ type hardware struct {
 	root     string
 	host     string
 	simulate string
+
+	noWorkloads bool
+	kubelet     string
+	kubeconfig  string
+	podLabels   []string
+	teamLabel   string
+	slurmREST   string
+	slurmToken  string
+	slurmMaps   string
 }
+
+// workloadFlags are refused with --config.
+var workloadFlags = []string{"no-workloads", "kubelet-socket", "kubeconfig", "pod-label", "team-label", "slurm-rest", "slurm-token", "slurm-job-maps"}
 
 func (h *hardware) register(cmd *cobra.Command) {
 	f := cmd.Flags()
@@ -99,6 +112,14 @@ func (h *hardware) register(cmd *cobra.Command) {
 	f.StringVar(&h.root, "root", "/", "where the host's file system is mounted, in a container")
 	f.StringVar(&h.host, "host-name", "", "name of this machine in host.name (default: what the kernel says)")
 	f.StringVar(&h.simulate, "simulate", "", "simulate a node of this model instead of reading hardware: "+strings.Join(sim.Models(), ", "))
+	f.BoolVar(&h.noWorkloads, "no-workloads", false, "do not find out whose work is on the devices")
+	f.StringVar(&h.kubelet, "kubelet-socket", "", "`FILE` of the kubelet's pod-resources socket (default: var/lib/kubelet/pod-resources/kubelet.sock below --root)")
+	f.StringVar(&h.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach the Kubernetes API (default: as a pod does, if this is one)")
+	f.StringArrayVar(&h.podLabels, "pod-label", nil, "`KEY` of a pod label to add to what a pod uses, as k8s.pod.label.KEY; may be repeated")
+	f.StringVar(&h.teamLabel, "team-label", local.DefaultTeamLabel, "`KEY` of the pod label that becomes gpu.workload.team")
+	f.StringVar(&h.slurmREST, "slurm-rest", "", "`URL` of slurmrestd (default: Slurm's own tools are asked, if this is one of its nodes)")
+	f.StringVar(&h.slurmToken, "slurm-token", "", "`FILE` with the token for slurmrestd")
+	f.StringVar(&h.slurmMaps, "slurm-job-maps", "", "`FOLDER` in which a prolog writes which job has which GPU")
 	_ = cmd.RegisterFlagCompletionFunc("simulate", cobra.FixedCompletions(sim.Models(), cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -112,6 +133,11 @@ func (h *hardware) config() local.Config {
 		NVIDIALibrary: h.library,
 		LibraryDirs:   filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), // where a user's loader would look first
 		Simulate:      h.simulate,
+		Workloads: local.Workloads{
+			Off: h.noWorkloads, KubeletSocket: h.kubelet, Kubeconfig: h.kubeconfig, PodLabels: h.podLabels, TeamLabel: h.teamLabel,
+			Node:  cmp.Or(os.Getenv("K8S_NODE_NAME"), os.Getenv("NODE_NAME")),
+			Slurm: local.Slurm{REST: h.slurmREST, RESTToken: h.slurmToken, JobMaps: h.slurmMaps},
+		},
 	}
 }
 

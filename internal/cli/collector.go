@@ -31,6 +31,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/exporter/pageexporter"
 	"github.com/gpumeter/gpumeter/extension/gpuextension"
+	"github.com/gpumeter/gpumeter/processor/workloadprocessor"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
@@ -43,7 +44,7 @@ func factories(open gpuextension.Opener, meter *selfreceiver.Meter, log *zap.Log
 	var errs [4]error
 	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open), filestorage.NewFactory())
 	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](gpureceiver.NewFactory(), otlpreceiver.NewFactory(), selfreceiver.NewFactory(meter))
-	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](memorylimiterprocessor.NewFactory())
+	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](memorylimiterprocessor.NewFactory(), workloadprocessor.NewFactory())
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
 		pageexporter.NewFactory(), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), debugexporter.NewFactory())
 	f.Telemetry = newTelemetry(meter, log)

@@ -135,7 +135,18 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 		"simulate":            c.Simulate,
 		"state_dir":           a.stateDir,
 		"resource":            resource,
-		"cloud":               c.Cloud,
+		"workloads": map[string]any{
+			"enabled":        !c.Workloads.Off,
+			"kubelet_socket": c.Workloads.KubeletSocket,
+			"kubeconfig":     c.Workloads.Kubeconfig,
+			"node":           c.Workloads.Node,
+			"pod_labels":     c.Workloads.PodLabels,
+			"team_label":     c.Workloads.TeamLabel,
+			"slurm": map[string]any{
+				"rest": c.Workloads.Slurm.REST, "rest_token_file": c.Workloads.Slurm.RESTToken, "job_maps": c.Workloads.Slurm.JobMaps,
+			},
+		},
+		"cloud": c.Cloud,
 	})
 	b.export("page", map[string]any{"endpoint": a.listen}, metrics)
 	if a.file != "" {

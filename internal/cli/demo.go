@@ -72,7 +72,7 @@ func (a *agent) welcome(w io.Writer, t node.Tick) {
 gpumeter reads %s, once a second.
 
   Metrics   http://%s/metrics
-  Try       curl -s http://%s/metrics | grep gpu_power_draw
+  Try       curl -s http://%s/metrics | grep gpu_workload_power_draw
   Devices   %s devices%s
   For real  %s agent
 

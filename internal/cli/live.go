@@ -14,6 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/extension/gpuextension"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // liveView is the one View of the process. It is opened by the first extension that
@@ -93,6 +94,12 @@ func (l *liveView) Ready() {
 
 // NotReady implements gpuextension.Feed.
 func (l *liveView) NotReady() { l.hold() }
+
+// Process implements gpuextension.Lookup.
+func (l *liveView) Process(pid uint32) (workload.Workload, bool) { return l.view.Process(pid) }
+
+// Container implements gpuextension.Lookup.
+func (l *liveView) Container(id string) (workload.Workload, bool) { return l.view.Container(id) }
 
 func (l *liveView) pause(ctx context.Context, d time.Duration) error {
 	l.mu.Lock()

@@ -76,6 +76,9 @@ func readOnce(ctx context.Context, cfg local.Config) (node.Tick, error) {
 		return node.Tick{}, err
 	}
 	defer view.Close() //nolint:errcheck // the process ends anyway
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go view.Learn(ctx)
 	t := view.Tick(ctx, time.Now())
 	if len(t.Readings) == 0 {
 		return t, nil

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ type sink struct {
 
 	mu    sync.Mutex
 	ticks []tick
+	ended map[string]bool // metric and pod of each series that ended
 }
 
 // tick is one batch as the sink got it.
@@ -39,7 +41,7 @@ type tick struct {
 
 func newSink(t *testing.T) *sink {
 	t.Helper()
-	s := &sink{}
+	s := &sink{ended: map[string]bool{}}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		now := time.Now()
 		req := pmetricotlp.NewExportRequest()
@@ -54,9 +56,28 @@ func newSink(t *testing.T) *sink {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.ticks = append(s.ticks, newTick(req.Metrics(), now))
+		s.end(req.Metrics())
 	}))
 	t.Cleanup(s.Close)
 	return s
+}
+
+func (s *sink) end(md pmetric.Metrics) {
+	for _, rm := range md.ResourceMetrics().All() {
+		for _, sm := range rm.ScopeMetrics().All() {
+			for _, m := range sm.Metrics().All() {
+				for _, p := range points(m).All() {
+					pod := p.Attributes().AsRaw()["k8s.pod.name"]
+					if pod == nil {
+						pod = ""
+					}
+					if p.Flags().NoRecordedValue() {
+						s.ended[fmt.Sprint(m.Name(), " ", pod)] = true
+					}
+				}
+			}
+		}
+	}
 }
 
 func newTick(md pmetric.Metrics, now time.Time) tick {
@@ -78,6 +99,8 @@ func (t *tick) add(name string, p pmetric.NumberDataPoint) {
 	t.time = p.Timestamp().AsTime()
 	index, ok := p.Attributes().Get("gpu.index")
 	switch {
+	case p.Flags().NoRecordedValue(): // the series has ended
+	case name == "gpu.allocation" || strings.HasPrefix(name, "gpu.workload."): // a device that is lost is still held
 	case name == "gpumeter.ticks.lost":
 		t.own, t.lost = true, p.DoubleValue()
 	case !ok:

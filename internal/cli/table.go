@@ -5,11 +5,13 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // printTable prints one line a device, for people. UUIDs come last, where a narrow
@@ -28,15 +30,80 @@ func printColumns(w io.Writer, t node.Tick, uuid string) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, strings.TrimSpace("GPU\tMODEL\tUTIL\tSM\tTENSOR\tMEMORY\tPOWER\tTEMP\tSTATE\t"+uuid))
+	owned := t.Attribution != nil
+	head := []string{"GPU", "MODEL", "UTIL", "SM", "TENSOR", "MEMORY", "POWER", "TEMP"}
+	if owned {
+		head = append(head, "WORKLOAD")
+	}
+	head = append(head, "STATE")
+	if uuid != "" {
+		head = append(head, uuid)
+	}
+	fmt.Fprintln(tw, strings.Join(head, "\t"))
 	for i := range t.Readings {
-		row := tableRow(&t.Readings[i])
+		r := &t.Readings[i]
+		row := tableRow(r)
+		if owned {
+			row = append(row, workloadsOf(t, r))
+		}
+		row = append(row, state(r))
 		if uuid != "" {
-			row = append(row, t.Readings[i].ID.UUID)
+			row = append(row, r.ID.UUID)
 		}
 		fmt.Fprintln(tw, strings.Join(row, "\t"))
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, s := range t.Attribution {
+		if s.Reason != workload.OK && s.Reason != workload.Absent {
+			fmt.Fprintf(w, "Workloads by %s: %s: %s.\n", strings.ReplaceAll(s.Source, "_", " "), strings.ReplaceAll(string(s.Reason), "_", " "), s.Detail)
+		}
+	}
+	return nil
+}
+
+// workloadsOf says who has a device, or a partition of one, and how much of it.
+func workloadsOf(t node.Tick, r *node.Reading) string {
+	partition := ""
+	if r.ID.Parent != "" {
+		partition = r.ID.UUID
+	}
+	cut := partition == "" && slices.ContainsFunc(t.Readings, func(o node.Reading) bool { return o.ID.Parent == r.ID.UUID })
+	var words []string
+	for i := range t.Readings {
+		for _, h := range t.Readings[i].Holders {
+			if t.Readings[i].ID.UUID != r.ID.Physical() || h.Ended || h.Partition != partition {
+				continue
+			}
+			word := workloadName(h.Workload)
+			if partition == "" && h.Allocation > 0 && (h.Allocation < 1 || cut) {
+				word += fmt.Sprintf(" %.0f%%", 100*h.Allocation)
+			}
+			if h.Stale {
+				word += " (stale)"
+			}
+			words = append(words, word)
+		}
+	}
+	switch {
+	case len(words) > 0:
+		return strings.Join(words, ", ")
+	case partition != "":
+		return workload.Unallocated
+	}
+	return none
+}
+
+// workloadName returns what people look for a workload by.
+func workloadName(w workload.Workload) string {
+	if pod := w.Attributes["k8s.pod.name"]; pod != "" {
+		return w.Attributes["k8s.namespace.name"] + "/" + pod
+	}
+	if w.Name == "" {
+		return w.Kind
+	}
+	return w.Kind + " " + w.Name
 }
 
 func tableRow(r *node.Reading) []string {
@@ -52,7 +119,7 @@ func tableRow(r *node.Reading) []string {
 	}
 	return []string{
 		gpu, model, percentage(r.Utilization.Compute), percentage(r.Profile.SMActive), percentage(tensor),
-		memory(r.Memory), power(r.Power), temperature(r.Temperatures), state(r),
+		memory(r.Memory), power(r.Power), temperature(r.Temperatures),
 	}
 }
 

@@ -42,6 +42,12 @@ type Sample struct {
 	Heartbeat      Value          `json:"heartbeat,omitzero"` // counter
 
 	Processes []Process `json:"processes,omitempty"`
+
+	// Slice is of a partition: how many of the device's slices it has.
+	Slice Slice `json:"slice,omitzero"`
+	// Aliases are other names by which a scheduler may call the device or partition.
+	// They are for finding it only, and never shown: serial numbers may be among them.
+	Aliases []string `json:"-"`
 }
 
 // Info is what does not change while the driver is loaded. Empty is unknown.
@@ -306,4 +312,18 @@ func (s *Sample) CountersReset(prev *Sample) bool {
 		}
 	}
 	return false
+}
+
+// Slice is how much of its device a partition is.
+type Slice struct {
+	Held int `json:"held"`
+	Of   int `json:"of"`
+}
+
+// Part returns the slice as a part of 1, 0 if it is not known.
+func (s Slice) Part() float64 {
+	if s.Of <= 0 {
+		return 0
+	}
+	return float64(s.Held) / float64(s.Of)
 }

@@ -45,10 +45,13 @@ var layers = []struct {
 	{"internal/device/...", []string{"internal/device", "internal/dlopen", "internal/kmsg", "internal/sysfs", xsys}},
 
 	// Who the work on a device belongs to.
-	{"internal/workload", nil},
-	{"internal/workload/kubeapi", []string{"internal/workload", "k8s.io/..."}},
-	{"internal/workload/kubelet", []string{"internal/workload", "google.golang.org/grpc/...", "k8s.io/kubelet/..."}},
-	{"internal/workload/...", []string{"internal/workload", "internal/sysfs", xsys}},
+	{"internal/workload", []string{"internal/device"}},
+	{"internal/workload/kubeapi", []string{"go.yaml.in/yaml/v3"}},
+	{"internal/workload/kubelet/...", []string{"google.golang.org/grpc/...", "k8s.io/kubelet/..."}},
+	{"internal/workload/cgroup", nil},
+	{"internal/workload/kubernetes", []string{"internal/workload", "internal/workload/cgroup", "internal/workload/kubeapi", "internal/workload/kubelet"}},
+	{"internal/workload/runtime", []string{"internal/workload", "internal/workload/cgroup"}},
+	{"internal/workload/...", []string{"internal/workload", "internal/workload/cgroup", "internal/sysfs", xsys}},
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
@@ -64,7 +67,7 @@ var layers = []struct {
 	{"internal/tracer", []string{"internal/workload", "github.com/cilium/ebpf/...", xsys}},
 
 	// Collector components. None knows another. Only the extension opens devices.
-	{"extension/...", []string{"internal/local", "internal/node", collector, zap}},
+	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/workload", collector, zap}},
 	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler", "internal/tracer", "internal/workload", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/workload", collector, zap}},

@@ -39,6 +39,8 @@ type Config struct {
 
 	StateDir string // folder of what outlives the process; empty: nothing does
 
+	Workloads Workloads
+
 	Resource map[string]string // more attributes of this machine
 	Cloud    bool              // ask the cloud's metadata server for some more
 }
@@ -140,7 +142,12 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 	if c.Host == "" {
 		c.Host, _ = os.Hostname() // empty is a name like any other
 	}
-	return node.New(node.Config{
+	who, err := c.whose()
+	if err != nil {
+		return nil, err
+	}
+	cfg := node.Config{
+		Learn:        who.learn(),
 		Sources:      Sources(c),
 		Interval:     c.Interval,
 		SlowInterval: c.SlowInterval,
@@ -151,7 +158,11 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 		Host:         c.Host,
 		Simulated:    c.Simulate != "",
 		Resource:     c.resource(),
-	}), nil
+	}
+	if who != nil {
+		cfg.Owners = who
+	}
+	return node.New(cfg), nil
 }
 
 // bootID returns what tells this boot of the kernel from others. It is the same in every
@@ -175,7 +186,14 @@ func processName(proc string) func(uint32) string {
 
 // Diagnose returns what every reader found and misses.
 func Diagnose(ctx context.Context, c Config) []device.Check {
-	return nvidia.Diagnose(ctx, c.nvidia())
+	checks := nvidia.Diagnose(ctx, c.nvidia())
+	if c.Workloads.Off {
+		return checks
+	}
+	if c.Host == "" {
+		c.Host, _ = os.Hostname()
+	}
+	return append(checks, c.owners().diagnose(ctx)...)
 }
 
 // HasDevices reports whether the machine has an accelerator that can be read. One whose

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // Source opens one vendor's reader. It may be opened again after Close: a pause closes
@@ -31,6 +32,11 @@ type Config struct {
 	// StateDir is the folder of what outlives the process; empty: nothing does.
 	StateDir string
 	BootID   string // of the kernel: a state of another boot is not gone on with
+	// Owners says who holds the devices and whose the processes are. Nil: nobody knows,
+	// and nothing is said of workloads.
+	Owners Owners
+	// Learn is what Owners learns by, until its context ends. Nil: it needs nothing.
+	Learn func(context.Context)
 	// Notify is told of each change of state, in order, and must not block.
 	Notify func(Notice)
 
@@ -39,6 +45,14 @@ type Config struct {
 	// Resource returns more attributes of this machine, called at each tick because some
 	// come late. Nobody changes the map. Nil: none.
 	Resource func() map[string]string
+}
+
+// Owners knows the workloads of this machine, as workload.Resolver does. It answers from
+// memory, at once.
+type Owners interface {
+	Resolve(workload.Question) workload.Answer
+	Process(pid uint32) (workload.Workload, bool)
+	Container(id string) (workload.Workload, bool)
 }
 
 // Limits of Interval.
@@ -60,6 +74,8 @@ type Tick struct {
 	Paused   bool              `json:"paused,omitempty"` // the drivers are released, see View.Pause
 	Readings []Reading         `json:"devices"`
 	Sources  []SourceStatus    `json:"sources"`
+	// Attribution is what is known, and what is missing, of who holds the devices.
+	Attribution []workload.Status `json:"attribution,omitempty"`
 	// Events are what happened since the tick before, at most 1,000. LostEvents is how
 	// many there was no room for, or could not be read, since the View was made.
 	Events     []device.Event `json:"events,omitempty"`
@@ -80,6 +96,12 @@ type Reading struct {
 	Since time.Time `json:"since"`
 	// XIDs are the errors its driver reported, by code. A partition's are its parent's.
 	XIDs []XIDCount `json:"xids,omitempty"`
+	// Owner is the only workload that has the device or partition, nil if there is none
+	// or several.
+	Owner *workload.Workload `json:"owner,omitempty"`
+	// Holders are all that have a part of a physical device, or had one until lately.
+	// Together with the rest, which is one of them, they are the whole device.
+	Holders []Holder `json:"holders,omitempty"`
 }
 
 // SourceStatus is what is known of one vendor's reader.
@@ -102,9 +124,12 @@ type View struct {
 	lastSlow    time.Time
 	pausedUntil time.Time
 	last        Tick
-	state       *state // nil before the first tick
-	store       *store // nil: the state is not kept
-	missed      uint64 // events
+	state       *state            // nil before the first tick
+	store       *store            // nil: the state is not kept
+	missed      uint64            // events
+	question    workload.Question // of the last tick
+	owners      owners            // of the last tick
+	attribution []workload.Status // of the last tick
 
 	inbox *inbox
 	ticks Fanout
@@ -125,8 +150,34 @@ func New(cfg Config) *View {
 	return v
 }
 
+// Learn finds out who holds the devices until ctx ends. Run does so by itself.
+func (v *View) Learn(ctx context.Context) {
+	if v.cfg.Learn != nil {
+		v.cfg.Learn(ctx)
+	}
+}
+
+// Process returns the workload of a process of this machine, on a device or not.
+func (v *View) Process(pid uint32) (workload.Workload, bool) {
+	if v.cfg.Owners == nil {
+		return workload.Workload{}, false
+	}
+	return v.cfg.Owners.Process(pid)
+}
+
+// Container returns the workload that a container of this machine is.
+func (v *View) Container(id string) (workload.Workload, bool) {
+	if v.cfg.Owners == nil {
+		return workload.Workload{}, false
+	}
+	return v.cfg.Owners.Container(id)
+}
+
 // Run ticks until ctx ends, then releases the drivers.
 func (v *View) Run(ctx context.Context) error {
+	var learning sync.WaitGroup
+	learning.Go(func() { v.Learn(ctx) })
+	defer learning.Wait()
 	clock := time.NewTicker(v.cfg.Interval)
 	defer clock.Stop()
 	for now := time.Now(); ; {
@@ -170,6 +221,7 @@ func (v *View) Tick(ctx context.Context, now time.Time) Tick {
 	}
 	v.tell(&t)
 	v.collect(&t)
+	v.attribute(&t, tier)
 	t.Sources = v.statuses()
 	v.last = t
 	if tier == device.Slow {
@@ -205,7 +257,7 @@ func (v *View) resume() {
 // tier returns what is due at now.
 func (v *View) tier(now time.Time) device.Tier {
 	// Half an interval early is on time: ticks come at their own pace.
-	if !v.lastSlow.IsZero() && now.Sub(v.lastSlow) < v.cfg.SlowInterval-v.cfg.Interval/2 {
+	if !v.lastSlow.IsZero() && now.Sub(v.lastSlow) < v.cfg.SlowInterval-v.cfg.Interval/2 && !v.regranted() {
 		return device.Fast
 	}
 	v.lastSlow = now

@@ -2,9 +2,11 @@ package node
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // Kind is a change of state.
@@ -27,6 +29,7 @@ const (
 	StateNone     Kind = "state none"    // Err says why counts begin at 0 and are not kept
 	StateReset    Kind = "state reset"   // Err says what was wrong with the file
 	StateWrite    Kind = "state write"   // Err says why it cannot be written; nil: it can again
+	Attribution   Kind = "attribution"   // Text is the workload.Reason of a source, Err its detail
 )
 
 // Notice tells of one change of state. Whoever runs the View logs it.
@@ -46,6 +49,8 @@ func (n Notice) Bad() bool {
 		return true
 	case DevicePartial, StateWrite:
 		return n.Err != nil
+	case Attribution:
+		return n.Text != string(workload.OK)
 	}
 	return false
 }
@@ -92,6 +97,11 @@ func (n Notice) String() string {
 			return "the state file is written again"
 		}
 		return "the state file cannot be written"
+	case Attribution:
+		if n.Text == string(workload.OK) {
+			return "workloads by " + n.Source + " are known"
+		}
+		return "workloads by " + n.Source + " are not all known: " + strings.ReplaceAll(n.Text, "_", " ")
 	}
 	return string(n.Kind)
 }

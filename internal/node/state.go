@@ -33,6 +33,7 @@ type account struct {
 	Since    time.Time  `json:"since,omitzero"` // when its counters began
 	Counters counters   `json:"counters,omitzero"`
 	XIDs     []XIDCount `json:"xids,omitempty"` // by code
+	Ledger   *ledger    `json:"ledger,omitempty"`
 	Seen     time.Time  `json:"seen"`
 }
 
@@ -179,6 +180,16 @@ func decodeState(data []byte, now time.Time) (*state, error) {
 		}
 		past(&a.Since)
 		past(&a.Seen)
+		if a.Ledger != nil {
+			if !a.Ledger.valid() {
+				return nil, fmt.Errorf("what was used of %q is not kept properly", key)
+			}
+			past(&a.Ledger.At)
+			for _, o := range a.Ledger.Owned {
+				past(&o.Since)
+				past(&o.Seen)
+			}
+		}
 		codes := map[int]bool{}
 		for i := range a.XIDs {
 			x := &a.XIDs[i]

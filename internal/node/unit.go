@@ -135,7 +135,7 @@ func (u *unit) await(ctx context.Context, now time.Time) Reading {
 func (u *unit) miss() Reading {
 	err := u.hung()
 	if u.down == nil && u.due == device.Static && time.Since(u.asked) < maxWait {
-		return Reading{Sample: device.Sample{ID: u.id}, Problem: err.Error(), Since: u.since}
+		return u.blank(err)
 	}
 	return u.fail(err)
 }
@@ -158,7 +158,13 @@ func (u *unit) fail(err error) Reading {
 	}
 	u.down = err
 	u.due = device.Static // whatever comes back may have changed
-	return Reading{Sample: device.Sample{ID: u.id}, Problem: err.Error(), Since: u.since}
+	return u.blank(err)
+}
+
+// blank returns the Reading of a device that did not answer: what it is, and nothing of
+// how it is.
+func (u *unit) blank(err error) Reading {
+	return Reading{Sample: device.Sample{ID: u.id, Slice: u.prev.Slice, Aliases: u.prev.Aliases}, Problem: err.Error(), Since: u.since}
 }
 
 func (u *unit) succeed(a answer, now time.Time) Reading {

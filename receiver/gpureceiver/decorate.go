@@ -2,7 +2,6 @@ package gpureceiver
 
 import (
 	"strings"
-	"time"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
@@ -10,46 +9,79 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// decoration is an attribute that some devices have and others do not. mdatagen would
+// decoration is an attribute that some points have and others do not. mdatagen would
 // search every recorded point for an optional attribute, so they are added afterwards.
 type decoration struct {
 	key, description string
-	value            func(*node.Reading) string
+	value            func(subject) string
 }
 
-var decorations = []decoration{
+var decorations = append([]decoration{
 	{
 		"gpu.partition.id", "Identifier of the partition (NVIDIA: UUID of the MIG device) the value is of. Absent: the whole device.",
-		func(r *node.Reading) string {
-			if r.ID.Parent == "" {
-				return ""
-			}
-			return r.ID.UUID
-		},
+		subject.partition,
 	},
 	{
 		"gpu.partition.profile", "Size of the partition as its vendor names it, such as 1g.18gb.",
-		func(r *node.Reading) string { return r.ID.Profile },
+		func(s subject) string { return s.profile },
 	},
+}, owning...)
+
+// owning are the attributes of a workload. They are on what a workload uses, and on the
+// gauges of a device or partition that one workload alone has; never on the sums of a
+// device, whose series live as long as it does.
+var owning = []decoration{
+	{"gpu.workload.kind", "What the workload is: deployment, job and so on, container, process; unallocated (nobody holds it), unattributed (used, and nobody knows by whom) or other (those beyond a cap).", func(s subject) string { return s.workload().Kind }},
+	{"gpu.workload.name", "Name of the workload that its users know: of the deployment, not of the pod.", func(s subject) string { return s.workload().Name }},
+	{"gpu.workload.team", "Who the workload belongs to, by a label or a mapping.", func(s subject) string { return s.workload().Team }},
+	known("k8s.namespace.name", "Namespace of the pod."),
+	known("k8s.pod.name", "Name of the pod."),
+	known("k8s.pod.uid", "UID of the pod."),
+	known("k8s.container.name", "Name of the container in the pod."),
+	known("k8s.deployment.name", "Name of the deployment, if that is what the pod belongs to; likewise for the next."),
+	known("k8s.replicaset.name", "Name of the replica set."),
+	known("k8s.statefulset.name", "Name of the stateful set."),
+	known("k8s.daemonset.name", "Name of the daemon set."),
+	known("k8s.job.name", "Name of the job."),
+	known("k8s.cronjob.name", "Name of the cron job."),
+	known("slurm.cluster", "Cluster of the Slurm job."),
+	known("slurm.job.id", "Number of the Slurm job; of an array, of the task."),
+	known("slurm.job.name", "Name of the Slurm job."),
+	known("slurm.user", "User of the Slurm job."),
+	known("slurm.account", "Account of the Slurm job."),
+	known("slurm.partition", "Partition of the Slurm job."),
+	known("slurm.qos", "Quality of service of the Slurm job."),
+	known("slurm.array.job.id", "Number of the array that the Slurm job is a task of."),
+	known("slurm.array.task.id", "Number of the task in its array."),
+	known("container.id", "Identifier of a container that is not of a pod."),
+	known("container.name", "Name of a container that is not of a pod."),
+	known("container.image.name", "Image of a container that is not of a pod."),
+	known("user.name", "User of a process that is in no container."),
+}
+
+// known is an attribute that sources of workloads know.
+func known(key, description string) decoration {
+	return decoration{key, description, func(s subject) string { return s.workload().Attributes[key] }}
 }
 
 // decorate adds what the builder could not: the attributes above, and when each
-// counter began. Points come in with their device's own UUID in gpu.uuid and leave
-// with that of the physical device.
+// counter began. Points come in with a key of their subject in gpu.uuid and leave with
+// the UUID of the physical device.
 func decorate(md pmetric.Metrics, t node.Tick) {
-	readings := make(map[string]*node.Reading, len(t.Readings))
-	for i := range t.Readings {
-		readings[t.Readings[i].ID.UUID] = &t.Readings[i]
-	}
+	all := subjects(t)
 	started := pcommon.NewTimestampFromTime(t.Started)
 	eachMetric(md, func(m pmetric.Metric) {
 		points, sum := pointsOf(m)
 		for _, dp := range points.All() {
 			start := started
 			if uuid, ok := dp.Attributes().Get("gpu.uuid"); ok {
-				r := readings[uuid.Str()]
-				start = pcommon.NewTimestampFromTime(beginning(r, dp))
-				dress(dp.Attributes(), r)
+				s := all[uuid.Str()]
+				start = pcommon.NewTimestampFromTime(s.beginning(dp))
+				dress(dp.Attributes(), s)
+				// Others join on gpu.info: it has one series whoever the owner is.
+				if s.workload() != nil && (s.holder != nil || !sum && m.Name() != "gpu.info") {
+					dressOwner(dp.Attributes(), s)
+				}
 			}
 			if sum {
 				dp.SetStartTimestamp(start)
@@ -60,28 +92,24 @@ func decorate(md pmetric.Metrics, t node.Tick) {
 	})
 }
 
-// beginning returns when the counter of a point began: with the device's own, except for
-// XIDs, which we count.
-func beginning(r *node.Reading, dp pmetric.NumberDataPoint) time.Time {
-	if code, ok := dp.Attributes().Get("gpu.xid.code"); ok {
-		for _, x := range r.XIDs {
-			if int64(x.Code) == code.Int() {
-				return x.Since
-			}
-		}
-	}
-	return r.Since
-}
-
-func dress(attrs pcommon.Map, r *node.Reading) {
+// dress adds what the device is.
+func dress(attrs pcommon.Map, s subject) {
 	attrs.RemoveIf(func(_ string, v pcommon.Value) bool { return v.Type() == pcommon.ValueTypeStr && v.Str() == "" })
-	if _, ok := attrs.Get("gpu.uuid"); !ok || r.ID.Parent != "" {
-		attrs.PutStr("gpu.uuid", r.ID.Physical())
+	if _, ok := attrs.Get("gpu.uuid"); !ok || s.ID.Parent != "" || s.holder != nil {
+		attrs.PutStr("gpu.uuid", s.ID.Physical())
 	}
-	for _, d := range decorations {
-		if v := d.value(r); v != "" {
+	for _, d := range decorations[:len(decorations)-len(owning)] {
+		if v := d.value(s); v != "" {
 			attrs.PutStr(d.key, v)
 		}
+	}
+}
+
+// dressOwner adds whose it is.
+func dressOwner(attrs pcommon.Map, s subject) {
+	attrs.EnsureCapacity(attrs.Len() + len(s.owner))
+	for _, pair := range s.owner {
+		attrs.PutStr(pair[0], pair[1])
 	}
 }
 

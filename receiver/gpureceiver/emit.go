@@ -19,6 +19,7 @@ type Emitter struct {
 	mb      *metadata.MetricsBuilder
 	plain   []plain
 	dropped float64 // points over MaxSeries so far
+	last    *node.Tick
 }
 
 // plain is a metric whose only attributes are the identity of the device.
@@ -74,13 +75,25 @@ func plainMetrics(mb *metadata.MetricsBuilder) []plain {
 	}
 }
 
-// Emit returns the metrics of one tick.
+// Emit returns the metrics of one tick. Series of the tick before that are gone with
+// their device or owner have a last point without a value.
 func (e *Emitter) Emit(t node.Tick) pmetric.Metrics {
+	md := e.build(t)
+	if e.last != nil && ended(*e.last, t) {
+		end(md, e.build(*e.last), pcommon.NewTimestampFromTime(t.Time))
+	}
+	e.last = &t
+	e.dropped += float64(trim(md, e.cfg.MaxSeries))
+	return md
+}
+
+func (e *Emitter) build(t node.Tick) pmetric.Metrics {
 	ts := pcommon.NewTimestampFromTime(t.Time)
 	for i := range t.Readings {
 		p := newPoint(e, ts, &t.Readings[i])
 		p.up()
 		p.xids()
+		p.holders()
 		if t.Readings[i].Up {
 			p.sample()
 		}
@@ -89,7 +102,6 @@ func (e *Emitter) Emit(t node.Tick) pmetric.Metrics {
 
 	md := e.mb.Emit(metadata.WithResource(resourceOf(e.mb.NewResourceBuilder(), t)))
 	decorate(md, t)
-	e.dropped += float64(trim(md, e.cfg.MaxSeries))
 	return md
 }
 
@@ -114,6 +126,12 @@ func (e *Emitter) self(ts pcommon.Timestamp, t node.Tick) {
 	e.mb.RecordGpumeterEventsDroppedDataPoint(ts, float64(t.LostEvents))
 	e.mb.RecordGpumeterTicksLostDataPoint(ts, float64(t.LostTicks))
 	e.mb.RecordGpumeterSeriesDroppedDataPoint(ts, e.dropped)
+	for i, s := range t.Attribution {
+		if i > 0 && t.Attribution[i-1].Source == s.Source && t.Attribution[i-1].Reason == s.Reason {
+			continue // several details of one
+		}
+		e.mb.RecordGpumeterAttributionStatusDataPoint(ts, 1, string(s.Reason), s.Source)
+	}
 	for _, s := range t.Sources {
 		e.mb.RecordGpumeterReaderErrorsDataPoint(ts, float64(s.Errors), s.Name)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
@@ -112,7 +113,7 @@ func TestEveryFieldIsEmitted(t *testing.T) {
 		t.Errorf("%s is emitted by nobody", path)
 	}
 	for text := range texts {
-		if !strings.HasSuffix(text, ".Parent") && !strings.HasSuffix(text, "Processes.Type") {
+		if !strings.HasSuffix(text, ".Parent") && !strings.HasSuffix(text, "Processes.Type") && !strings.HasSuffix(text, ".Aliases") {
 			t.Errorf("%s is on no point", text)
 		}
 	}
@@ -129,6 +130,10 @@ func TestEveryMetricIsRecorded(t *testing.T) {
 	s.Power[0].Limits = append(s.Power[0].Limits, device.PowerLimit{Type: device.LimitEnforced, Watts: device.Of(1)})
 	tick := tickOf(s)
 	tick.Readings[0].XIDs = []node.XIDCount{{Code: 31, Count: 1}}
+	tick.Readings[0].Holders = []node.Holder{{
+		Workload: workload.Workload{ID: "a", Kind: "job"}, Utilization: device.Of(1), MemoryUsed: device.Of(1), Power: device.Of(1), Energy: device.Of(1), Active: device.Of(1),
+	}}
+	tick.Attribution = []workload.Status{{Source: "kubelet", Reason: workload.OK}}
 	names := map[string]bool{}
 	eachMetric(newEmitter(everything(t)).Emit(tick), func(m pmetric.Metric) { names[m.Name()] = true })
 	metrics := reflect.TypeOf(metadata.NewDefaultMetricsBuilderConfig().Metrics)

@@ -111,7 +111,11 @@ func identify(attrs pcommon.Map, r *node.Reading) {
 	attrs.PutInt("gpu.index", int64(r.ID.Index))
 	attrs.PutStr("gpu.model", r.ID.Model)
 	attrs.PutStr("gpu.vendor", r.ID.Vendor)
-	dress(attrs, r)
+	of := newSubject(r)
+	dress(attrs, of)
+	if r.Owner != nil {
+		dressOwner(attrs, of)
+	}
 }
 
 // snapshot fills in the record of a device. Its values have the names of their metrics.

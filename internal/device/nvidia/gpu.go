@@ -102,10 +102,13 @@ func (g *gpu) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 // steps returns what a Read of the tier does, cheapest first so that a driver that
 // hangs in a rare call has answered the common ones.
 func (g *gpu) steps(tier device.Tier) []func() {
-	if g.parent != 0 {
-		return []func(){g.readMemory, g.readProcesses, g.readProfile}
-	}
 	var steps []func()
+	if tier >= device.Static {
+		steps = append(steps, g.readNames)
+	}
+	if g.parent != 0 {
+		return append(steps, g.readMemory, g.readProcesses, g.readProfile)
+	}
 	if tier >= device.Static {
 		steps = append(steps, g.readInfo, g.readStaticLimits)
 	}

@@ -69,3 +69,34 @@ func (c *caller) migProfile() string {
 	}
 	return profile
 }
+
+// readNames finds out how else a scheduler may call the device, and how large a MIG
+// instance is.
+func (g *gpu) readNames() {
+	physical := &caller{lib: g.lib, handle: g.handle}
+	if g.parent != 0 {
+		physical.handle = g.parent
+	}
+	minor := ""
+	if n, ok := physical.u32("nvmlDeviceGetMinorNumber").Get(); ok {
+		minor = fmt.Sprint(int(n))
+	}
+	g.sample.Aliases, g.sample.Slice = nil, device.Slice{}
+	if g.parent == 0 {
+		if minor != "" {
+			g.sample.Aliases = []string{"nvidia" + minor, "gpu-" + minor} // on GKE; of the DRA driver
+		}
+		return
+	}
+	if ci, ok := g.u32("nvmlDeviceGetComputeInstanceId").Get(); ok { // of drivers before R470
+		g.sample.Aliases = append(g.sample.Aliases, fmt.Sprintf("MIG-%s/%d/%d", g.id.Parent, g.gi, int(ci)))
+	}
+	if minor != "" {
+		g.sample.Aliases = append(g.sample.Aliases, fmt.Sprintf("nvidia%s/gi%d", minor, g.gi))
+	}
+	var a migAttributes
+	slots, ok := physical.u32("nvmlDeviceGetMaxMigDeviceCount").Get()
+	if ok && g.do("nvmlDeviceGetAttributes_v2", 0, g.handle, uintptr(unsafe.Pointer(&a))) {
+		g.sample.Slice = device.Slice{Held: int(a.computeSlices), Of: int(slots)}
+	}
+}

@@ -227,6 +227,18 @@ process 1 510 compute 901775360 na 1 0
 		t.Errorf("an instance has memory %v, energy %v, temperatures %v", a.Memory.Used, a.Energy, a.Temperatures)
 	}
 
+	// What schedulers call them, and how much of the GPU they are.
+	names := [][]string{
+		{"MIG-" + gpu(1).UUID + "/1/0", "nvidia1/gi1"},
+		{"MIG-" + gpu(1).UUID + "/5/0", "nvidia1/gi5"},
+	}
+	if diff := cmp.Diff(names, [][]string{a.Aliases, b.Aliases}); diff != "" {
+		t.Errorf("aliases (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]device.Slice{{Held: 3, Of: 7}, {Held: 1, Of: 7}}, []device.Slice{a.Slice, b.Slice}); diff != "" {
+		t.Errorf("slices (-want +got):\n%s", diff)
+	}
+
 	// MIG is turned off: the instances go, and what MIG forbade is there again.
 	h.Script(t, "gpus 2")
 	if list := devices(t, r); len(list) != 2 {

@@ -12,7 +12,8 @@ func wantEverything() device.Sample {
 	}
 	const power, thermal, sw, hw = device.BucketPower, device.BucketThermal, device.BucketSW, device.BucketHW
 	return device.Sample{
-		ID: device.ID{Vendor: "nvidia", UUID: "GPU-00000000-0000-4000-8000-000000000000", Model: "NVIDIA H200", PCI: "0000:10:00.0"},
+		Aliases: []string{"nvidia0", "gpu-0"},
+		ID:      device.ID{Vendor: "nvidia", UUID: "GPU-00000000-0000-4000-8000-000000000000", Model: "NVIDIA H200", PCI: "0000:10:00.0"},
 		Info: device.Info{
 			Driver: "580.159.04", Architecture: "hopper", NUMA: "1", VBIOS: "96.00.A5.00.1A", Firmware: "580.159.04",
 		},

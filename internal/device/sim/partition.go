@@ -46,7 +46,8 @@ func (p *partition) Read(ctx context.Context, _ device.Tier) (device.Sample, err
 	now := p.at(p.parent.node.uptime())
 	used := allocated(now.held, p.slice.memory)
 	s := device.Sample{
-		ID: p.id,
+		ID:    p.id,
+		Slice: device.Slice{Held: p.slice.compute, Of: 7},
 		Memory: device.Memory{
 			Used: device.Of(used), Free: device.Of(p.slice.memory - used),
 			Reserved: device.Of(0), Total: device.Of(p.slice.memory),

@@ -81,7 +81,8 @@ func TestPartition(t *testing.T) {
 	clock.up = time.Hour
 	p := devices(t, n)[11] // the idle one
 	want := device.Sample{
-		ID: p.ID(),
+		ID:    p.ID(),
+		Slice: device.Slice{Held: 1, Of: 7},
 		Memory: device.Memory{
 			Used: device.Of(3988 * mib), Free: device.Of(5740 * mib), Reserved: device.Of(0), Total: device.Of(9728 * mib),
 		},

@@ -263,3 +263,38 @@ func BenchmarkNew(b *testing.B) {
 		newNode(b, Config{})
 	}
 }
+
+// Catches a simulated pod that has a device nobody simulates, or a process that is on none.
+func TestTenants(t *testing.T) {
+	for _, model := range Models() {
+		cfg := Config{Model: model, GPUs: 16, Seed: 7, Now: time.Now, Start: time.Now().Add(-time.Minute)}
+		tenants, err := Tenants(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids := map[string]uint32{}
+		for _, d := range devices(t, r.(*node)) {
+			for _, p := range read(t, d).Processes {
+				pids[d.ID().UUID] = p.PID
+			}
+		}
+		uids := map[string]string{}
+		for _, tenant := range tenants {
+			if pid := pids[tenant.Device]; pid != tenant.PID {
+				t.Errorf("%s: %s has process %d on %s, where %d is", model, tenant.Pod.Name, tenant.PID, tenant.Device, pid)
+			}
+			delete(pids, tenant.Device)
+			if other, ok := uids[tenant.Pod.Name]; ok && other != tenant.Pod.UID {
+				t.Errorf("%s: two pods are called %s", model, tenant.Pod.Name)
+			}
+			uids[tenant.Pod.Name] = tenant.Pod.UID
+		}
+		if len(pids) > 0 {
+			t.Errorf("%s: devices without a tenant: %v", model, pids)
+		}
+	}
+}

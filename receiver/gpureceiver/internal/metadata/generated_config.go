@@ -7,6 +7,26 @@ import (
 	"go.opentelemetry.io/collector/filter"
 )
 
+// GpuAllocationMetricConfig provides config for the gpu.allocation metric.
+type GpuAllocationMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuAllocationMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpuClockFrequencyMetricConfig provides config for the gpu.clock.frequency metric.
 type GpuClockFrequencyMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -1387,6 +1407,146 @@ func (ms *GpuVoltageMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	return nil
 }
 
+// GpuWorkloadActiveTimeMetricConfig provides config for the gpu.workload.active.time metric.
+type GpuWorkloadActiveTimeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuWorkloadActiveTimeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuWorkloadAllocatedTimeMetricConfig provides config for the gpu.workload.allocated.time metric.
+type GpuWorkloadAllocatedTimeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuWorkloadAllocatedTimeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuWorkloadEnergyMetricConfig provides config for the gpu.workload.energy metric.
+type GpuWorkloadEnergyMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuWorkloadEnergyMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuWorkloadIdleTimeMetricConfig provides config for the gpu.workload.idle.time metric.
+type GpuWorkloadIdleTimeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuWorkloadIdleTimeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuWorkloadMemoryUsedMetricConfig provides config for the gpu.workload.memory.used metric.
+type GpuWorkloadMemoryUsedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuWorkloadMemoryUsedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuWorkloadPowerDrawMetricConfig provides config for the gpu.workload.power.draw metric.
+type GpuWorkloadPowerDrawMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuWorkloadPowerDrawMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuWorkloadUtilizationMetricConfig provides config for the gpu.workload.utilization metric.
+type GpuWorkloadUtilizationMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuWorkloadUtilizationMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpuXidErrorsMetricConfig provides config for the gpu.xid.errors metric.
 type GpuXidErrorsMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -1394,6 +1554,26 @@ type GpuXidErrorsMetricConfig struct {
 }
 
 func (ms *GpuXidErrorsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpumeterAttributionStatusMetricConfig provides config for the gpumeter.attribution.status metric.
+type GpumeterAttributionStatusMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpumeterAttributionStatusMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	if parser == nil {
 		return nil
 	}
@@ -1509,6 +1689,7 @@ func (ms *GpumeterTicksLostMetricConfig) Unmarshal(parser *confmap.Conf) error {
 
 // MetricsConfig provides config for gpu metrics.
 type MetricsConfig struct {
+	GpuAllocation                 GpuAllocationMetricConfig                 `mapstructure:"gpu.allocation"`
 	GpuClockFrequency             GpuClockFrequencyMetricConfig             `mapstructure:"gpu.clock.frequency"`
 	GpuClockFrequencyLimit        GpuClockFrequencyLimitMetricConfig        `mapstructure:"gpu.clock.frequency.limit"`
 	GpuCurrent                    GpuCurrentMetricConfig                    `mapstructure:"gpu.current"`
@@ -1578,7 +1759,15 @@ type MetricsConfig struct {
 	GpuUtilization                GpuUtilizationMetricConfig                `mapstructure:"gpu.utilization"`
 	GpuUtilizationPeak            GpuUtilizationPeakMetricConfig            `mapstructure:"gpu.utilization.peak"`
 	GpuVoltage                    GpuVoltageMetricConfig                    `mapstructure:"gpu.voltage"`
+	GpuWorkloadActiveTime         GpuWorkloadActiveTimeMetricConfig         `mapstructure:"gpu.workload.active.time"`
+	GpuWorkloadAllocatedTime      GpuWorkloadAllocatedTimeMetricConfig      `mapstructure:"gpu.workload.allocated.time"`
+	GpuWorkloadEnergy             GpuWorkloadEnergyMetricConfig             `mapstructure:"gpu.workload.energy"`
+	GpuWorkloadIdleTime           GpuWorkloadIdleTimeMetricConfig           `mapstructure:"gpu.workload.idle.time"`
+	GpuWorkloadMemoryUsed         GpuWorkloadMemoryUsedMetricConfig         `mapstructure:"gpu.workload.memory.used"`
+	GpuWorkloadPowerDraw          GpuWorkloadPowerDrawMetricConfig          `mapstructure:"gpu.workload.power.draw"`
+	GpuWorkloadUtilization        GpuWorkloadUtilizationMetricConfig        `mapstructure:"gpu.workload.utilization"`
 	GpuXidErrors                  GpuXidErrorsMetricConfig                  `mapstructure:"gpu.xid.errors"`
+	GpumeterAttributionStatus     GpumeterAttributionStatusMetricConfig     `mapstructure:"gpumeter.attribution.status"`
 	GpumeterEventsDropped         GpumeterEventsDroppedMetricConfig         `mapstructure:"gpumeter.events.dropped"`
 	GpumeterPaused                GpumeterPausedMetricConfig                `mapstructure:"gpumeter.paused"`
 	GpumeterReaderErrors          GpumeterReaderErrorsMetricConfig          `mapstructure:"gpumeter.reader.errors"`
@@ -1588,6 +1777,9 @@ type MetricsConfig struct {
 
 func DefaultMetricsConfig() MetricsConfig {
 	return MetricsConfig{
+		GpuAllocation: GpuAllocationMetricConfig{
+			Enabled: true,
+		},
 		GpuClockFrequency: GpuClockFrequencyMetricConfig{
 			Enabled: true,
 		},
@@ -1616,7 +1808,7 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpuEngineActive: GpuEngineActiveMetricConfig{
-			Enabled: true,
+			Enabled: false,
 		},
 		GpuFabricHealth: GpuFabricHealthMetricConfig{
 			Enabled: true,
@@ -1664,10 +1856,10 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: false,
 		},
 		GpuMemoryFree: GpuMemoryFreeMetricConfig{
-			Enabled: true,
+			Enabled: false,
 		},
 		GpuMemoryReserved: GpuMemoryReservedMetricConfig{
-			Enabled: true,
+			Enabled: false,
 		},
 		GpuMemoryTotal: GpuMemoryTotalMetricConfig{
 			Enabled: true,
@@ -1694,13 +1886,13 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpuPcieLinkGenerationMax: GpuPcieLinkGenerationMaxMetricConfig{
-			Enabled: true,
+			Enabled: false,
 		},
 		GpuPcieLinkWidth: GpuPcieLinkWidthMetricConfig{
 			Enabled: true,
 		},
 		GpuPcieLinkWidthMax: GpuPcieLinkWidthMaxMetricConfig{
-			Enabled: true,
+			Enabled: false,
 		},
 		GpuPcieReplays: GpuPcieReplaysMetricConfig{
 			Enabled: true,
@@ -1724,7 +1916,7 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: false,
 		},
 		GpuPowerUtilization: GpuPowerUtilizationMetricConfig{
-			Enabled: true,
+			Enabled: false,
 		},
 		GpuProcessMemoryUsed: GpuProcessMemoryUsedMetricConfig{
 			Enabled: false,
@@ -1760,7 +1952,7 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: false,
 		},
 		GpuTemperatureMargin: GpuTemperatureMarginMetricConfig{
-			Enabled: true,
+			Enabled: false,
 		},
 		GpuThrottleDetailTime: GpuThrottleDetailTimeMetricConfig{
 			Enabled: false,
@@ -1795,7 +1987,31 @@ func DefaultMetricsConfig() MetricsConfig {
 		GpuVoltage: GpuVoltageMetricConfig{
 			Enabled: true,
 		},
+		GpuWorkloadActiveTime: GpuWorkloadActiveTimeMetricConfig{
+			Enabled: true,
+		},
+		GpuWorkloadAllocatedTime: GpuWorkloadAllocatedTimeMetricConfig{
+			Enabled: true,
+		},
+		GpuWorkloadEnergy: GpuWorkloadEnergyMetricConfig{
+			Enabled: true,
+		},
+		GpuWorkloadIdleTime: GpuWorkloadIdleTimeMetricConfig{
+			Enabled: true,
+		},
+		GpuWorkloadMemoryUsed: GpuWorkloadMemoryUsedMetricConfig{
+			Enabled: true,
+		},
+		GpuWorkloadPowerDraw: GpuWorkloadPowerDrawMetricConfig{
+			Enabled: true,
+		},
+		GpuWorkloadUtilization: GpuWorkloadUtilizationMetricConfig{
+			Enabled: true,
+		},
 		GpuXidErrors: GpuXidErrorsMetricConfig{
+			Enabled: true,
+		},
+		GpumeterAttributionStatus: GpumeterAttributionStatusMetricConfig{
 			Enabled: true,
 		},
 		GpumeterEventsDropped: GpumeterEventsDroppedMetricConfig{

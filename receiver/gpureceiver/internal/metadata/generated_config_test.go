@@ -26,6 +26,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 			name: "all_set",
 			want: MetricsBuilderConfig{
 				Metrics: MetricsConfig{
+					GpuAllocation: GpuAllocationMetricConfig{
+						Enabled: true,
+					},
 					GpuClockFrequency: GpuClockFrequencyMetricConfig{
 						Enabled: true,
 					},
@@ -233,7 +236,31 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuVoltage: GpuVoltageMetricConfig{
 						Enabled: true,
 					},
+					GpuWorkloadActiveTime: GpuWorkloadActiveTimeMetricConfig{
+						Enabled: true,
+					},
+					GpuWorkloadAllocatedTime: GpuWorkloadAllocatedTimeMetricConfig{
+						Enabled: true,
+					},
+					GpuWorkloadEnergy: GpuWorkloadEnergyMetricConfig{
+						Enabled: true,
+					},
+					GpuWorkloadIdleTime: GpuWorkloadIdleTimeMetricConfig{
+						Enabled: true,
+					},
+					GpuWorkloadMemoryUsed: GpuWorkloadMemoryUsedMetricConfig{
+						Enabled: true,
+					},
+					GpuWorkloadPowerDraw: GpuWorkloadPowerDrawMetricConfig{
+						Enabled: true,
+					},
+					GpuWorkloadUtilization: GpuWorkloadUtilizationMetricConfig{
+						Enabled: true,
+					},
 					GpuXidErrors: GpuXidErrorsMetricConfig{
+						Enabled: true,
+					},
+					GpumeterAttributionStatus: GpumeterAttributionStatusMetricConfig{
 						Enabled: true,
 					},
 					GpumeterEventsDropped: GpumeterEventsDroppedMetricConfig{
@@ -263,6 +290,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 			name: "none_set",
 			want: MetricsBuilderConfig{
 				Metrics: MetricsConfig{
+					GpuAllocation: GpuAllocationMetricConfig{
+						Enabled: false,
+					},
 					GpuClockFrequency: GpuClockFrequencyMetricConfig{
 						Enabled: false,
 					},
@@ -470,7 +500,31 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuVoltage: GpuVoltageMetricConfig{
 						Enabled: false,
 					},
+					GpuWorkloadActiveTime: GpuWorkloadActiveTimeMetricConfig{
+						Enabled: false,
+					},
+					GpuWorkloadAllocatedTime: GpuWorkloadAllocatedTimeMetricConfig{
+						Enabled: false,
+					},
+					GpuWorkloadEnergy: GpuWorkloadEnergyMetricConfig{
+						Enabled: false,
+					},
+					GpuWorkloadIdleTime: GpuWorkloadIdleTimeMetricConfig{
+						Enabled: false,
+					},
+					GpuWorkloadMemoryUsed: GpuWorkloadMemoryUsedMetricConfig{
+						Enabled: false,
+					},
+					GpuWorkloadPowerDraw: GpuWorkloadPowerDrawMetricConfig{
+						Enabled: false,
+					},
+					GpuWorkloadUtilization: GpuWorkloadUtilizationMetricConfig{
+						Enabled: false,
+					},
 					GpuXidErrors: GpuXidErrorsMetricConfig{
+						Enabled: false,
+					},
+					GpumeterAttributionStatus: GpumeterAttributionStatusMetricConfig{
 						Enabled: false,
 					},
 					GpumeterEventsDropped: GpumeterEventsDroppedMetricConfig{
@@ -500,7 +554,7 @@ func TestMetricsBuilderConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := loadMetricsBuilderConfig(t, tt.name)
-			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(GpuClockFrequencyMetricConfig{}, GpuClockFrequencyLimitMetricConfig{}, GpuCurrentMetricConfig{}, GpuDeviceStatusMetricConfig{}, GpuDramActiveMetricConfig{}, GpuEccErrorsMetricConfig{}, GpuEccLocationErrorsMetricConfig{}, GpuEccSramThresholdExceededMetricConfig{}, GpuEnergyMetricConfig{}, GpuEngineActiveMetricConfig{}, GpuFabricHealthMetricConfig{}, GpuFabricStateMetricConfig{}, GpuFanRpmMetricConfig{}, GpuFanSpeedMetricConfig{}, GpuHeartbeatMetricConfig{}, GpuInfoMetricConfig{}, GpuInterconnectBandwidthLimitMetricConfig{}, GpuInterconnectErrorsMetricConfig{}, GpuInterconnectIoMetricConfig{}, GpuInterconnectLinkErrorsMetricConfig{}, GpuInterconnectLinkIoMetricConfig{}, GpuInterconnectLinkUpMetricConfig{}, GpuInterconnectThroughputMetricConfig{}, GpuMemoryBar1TotalMetricConfig{}, GpuMemoryBar1UsedMetricConfig{}, GpuMemoryFreeMetricConfig{}, GpuMemoryReservedMetricConfig{}, GpuMemoryTotalMetricConfig{}, GpuMemoryUsedMetricConfig{}, GpuMemoryUtilizationMetricConfig{}, GpuModeMetricConfig{}, GpuPageRetirementCountMetricConfig{}, GpuPageRetirementPendingMetricConfig{}, GpuPcieErrorsMetricConfig{}, GpuPcieLinkGenerationMetricConfig{}, GpuPcieLinkGenerationMaxMetricConfig{}, GpuPcieLinkWidthMetricConfig{}, GpuPcieLinkWidthMaxMetricConfig{}, GpuPcieReplaysMetricConfig{}, GpuPerformanceStateMetricConfig{}, GpuPipeActiveMetricConfig{}, GpuPipeDetailActiveMetricConfig{}, GpuPowerDrawMetricConfig{}, GpuPowerLimitMetricConfig{}, GpuPowerLimitSettingMetricConfig{}, GpuPowerUtilizationMetricConfig{}, GpuProcessMemoryUsedMetricConfig{}, GpuProcessUtilizationMetricConfig{}, GpuRecoveryActionMetricConfig{}, GpuRowRemapAvailableMetricConfig{}, GpuRowRemapCountMetricConfig{}, GpuRowRemapFailureMetricConfig{}, GpuRowRemapPendingMetricConfig{}, GpuSmActiveMetricConfig{}, GpuSmOccupancyMetricConfig{}, GpuTemperatureMetricConfig{}, GpuTemperatureLimitMetricConfig{}, GpuTemperatureMarginMetricConfig{}, GpuThrottleDetailTimeMetricConfig{}, GpuThrottleHwActiveMetricConfig{}, GpuThrottlePowerActiveMetricConfig{}, GpuThrottleReasonMetricConfig{}, GpuThrottleSwActiveMetricConfig{}, GpuThrottleThermalActiveMetricConfig{}, GpuThrottleTimeMetricConfig{}, GpuUpMetricConfig{}, GpuUtilizationMetricConfig{}, GpuUtilizationPeakMetricConfig{}, GpuVoltageMetricConfig{}, GpuXidErrorsMetricConfig{}, GpumeterEventsDroppedMetricConfig{}, GpumeterPausedMetricConfig{}, GpumeterReaderErrorsMetricConfig{}, GpumeterSeriesDroppedMetricConfig{}, GpumeterTicksLostMetricConfig{}, ResourceAttributeConfig{}))
+			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(GpuAllocationMetricConfig{}, GpuClockFrequencyMetricConfig{}, GpuClockFrequencyLimitMetricConfig{}, GpuCurrentMetricConfig{}, GpuDeviceStatusMetricConfig{}, GpuDramActiveMetricConfig{}, GpuEccErrorsMetricConfig{}, GpuEccLocationErrorsMetricConfig{}, GpuEccSramThresholdExceededMetricConfig{}, GpuEnergyMetricConfig{}, GpuEngineActiveMetricConfig{}, GpuFabricHealthMetricConfig{}, GpuFabricStateMetricConfig{}, GpuFanRpmMetricConfig{}, GpuFanSpeedMetricConfig{}, GpuHeartbeatMetricConfig{}, GpuInfoMetricConfig{}, GpuInterconnectBandwidthLimitMetricConfig{}, GpuInterconnectErrorsMetricConfig{}, GpuInterconnectIoMetricConfig{}, GpuInterconnectLinkErrorsMetricConfig{}, GpuInterconnectLinkIoMetricConfig{}, GpuInterconnectLinkUpMetricConfig{}, GpuInterconnectThroughputMetricConfig{}, GpuMemoryBar1TotalMetricConfig{}, GpuMemoryBar1UsedMetricConfig{}, GpuMemoryFreeMetricConfig{}, GpuMemoryReservedMetricConfig{}, GpuMemoryTotalMetricConfig{}, GpuMemoryUsedMetricConfig{}, GpuMemoryUtilizationMetricConfig{}, GpuModeMetricConfig{}, GpuPageRetirementCountMetricConfig{}, GpuPageRetirementPendingMetricConfig{}, GpuPcieErrorsMetricConfig{}, GpuPcieLinkGenerationMetricConfig{}, GpuPcieLinkGenerationMaxMetricConfig{}, GpuPcieLinkWidthMetricConfig{}, GpuPcieLinkWidthMaxMetricConfig{}, GpuPcieReplaysMetricConfig{}, GpuPerformanceStateMetricConfig{}, GpuPipeActiveMetricConfig{}, GpuPipeDetailActiveMetricConfig{}, GpuPowerDrawMetricConfig{}, GpuPowerLimitMetricConfig{}, GpuPowerLimitSettingMetricConfig{}, GpuPowerUtilizationMetricConfig{}, GpuProcessMemoryUsedMetricConfig{}, GpuProcessUtilizationMetricConfig{}, GpuRecoveryActionMetricConfig{}, GpuRowRemapAvailableMetricConfig{}, GpuRowRemapCountMetricConfig{}, GpuRowRemapFailureMetricConfig{}, GpuRowRemapPendingMetricConfig{}, GpuSmActiveMetricConfig{}, GpuSmOccupancyMetricConfig{}, GpuTemperatureMetricConfig{}, GpuTemperatureLimitMetricConfig{}, GpuTemperatureMarginMetricConfig{}, GpuThrottleDetailTimeMetricConfig{}, GpuThrottleHwActiveMetricConfig{}, GpuThrottlePowerActiveMetricConfig{}, GpuThrottleReasonMetricConfig{}, GpuThrottleSwActiveMetricConfig{}, GpuThrottleThermalActiveMetricConfig{}, GpuThrottleTimeMetricConfig{}, GpuUpMetricConfig{}, GpuUtilizationMetricConfig{}, GpuUtilizationPeakMetricConfig{}, GpuVoltageMetricConfig{}, GpuWorkloadActiveTimeMetricConfig{}, GpuWorkloadAllocatedTimeMetricConfig{}, GpuWorkloadEnergyMetricConfig{}, GpuWorkloadIdleTimeMetricConfig{}, GpuWorkloadMemoryUsedMetricConfig{}, GpuWorkloadPowerDrawMetricConfig{}, GpuWorkloadUtilizationMetricConfig{}, GpuXidErrorsMetricConfig{}, GpumeterAttributionStatusMetricConfig{}, GpumeterEventsDroppedMetricConfig{}, GpumeterPausedMetricConfig{}, GpumeterReaderErrorsMetricConfig{}, GpumeterSeriesDroppedMetricConfig{}, GpumeterTicksLostMetricConfig{}, ResourceAttributeConfig{}))
 			require.Emptyf(t, diff, "Config mismatch (-expected +actual):\n%s", diff)
 		})
 	}

@@ -20,6 +20,10 @@ const (
 )
 
 var MetricsInfo = metricsInfo{
+	GpuAllocation: metricInfo{
+		Name:       "gpu.allocation",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.share.basis", "gpu.uuid", "gpu.vendor"},
+	},
 	GpuClockFrequency: metricInfo{
 		Name:       "gpu.clock.frequency",
 		Attributes: []string{"gpu.clock.type", "gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
@@ -296,9 +300,41 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpu.voltage",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
+	GpuWorkloadActiveTime: metricInfo{
+		Name:       "gpu.workload.active.time",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuWorkloadAllocatedTime: metricInfo{
+		Name:       "gpu.workload.allocated.time",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuWorkloadEnergy: metricInfo{
+		Name:       "gpu.workload.energy",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuWorkloadIdleTime: metricInfo{
+		Name:       "gpu.workload.idle.time",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuWorkloadMemoryUsed: metricInfo{
+		Name:       "gpu.workload.memory.used",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.share.basis", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuWorkloadPowerDraw: metricInfo{
+		Name:       "gpu.workload.power.draw",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.share.basis", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuWorkloadUtilization: metricInfo{
+		Name:       "gpu.workload.utilization",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.share.basis", "gpu.uuid", "gpu.vendor"},
+	},
 	GpuXidErrors: metricInfo{
 		Name:       "gpu.xid.errors",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "gpu.xid.code"},
+	},
+	GpumeterAttributionStatus: metricInfo{
+		Name:       "gpumeter.attribution.status",
+		Attributes: []string{"gpumeter.attribution.reason", "gpumeter.attribution.source"},
 	},
 	GpumeterEventsDropped: metricInfo{
 		Name: "gpumeter.events.dropped",
@@ -319,6 +355,7 @@ var MetricsInfo = metricsInfo{
 }
 
 type metricsInfo struct {
+	GpuAllocation                 metricInfo
 	GpuClockFrequency             metricInfo
 	GpuClockFrequencyLimit        metricInfo
 	GpuCurrent                    metricInfo
@@ -388,7 +425,15 @@ type metricsInfo struct {
 	GpuUtilization                metricInfo
 	GpuUtilizationPeak            metricInfo
 	GpuVoltage                    metricInfo
+	GpuWorkloadActiveTime         metricInfo
+	GpuWorkloadAllocatedTime      metricInfo
+	GpuWorkloadEnergy             metricInfo
+	GpuWorkloadIdleTime           metricInfo
+	GpuWorkloadMemoryUsed         metricInfo
+	GpuWorkloadPowerDraw          metricInfo
+	GpuWorkloadUtilization        metricInfo
 	GpuXidErrors                  metricInfo
+	GpumeterAttributionStatus     metricInfo
 	GpumeterEventsDropped         metricInfo
 	GpumeterPaused                metricInfo
 	GpumeterReaderErrors          metricInfo
@@ -399,6 +444,62 @@ type metricsInfo struct {
 type metricInfo struct {
 	Name       string
 	Attributes []string
+}
+
+type metricGpuAllocation struct {
+	data     pmetric.Metric            // data buffer for generated metric.
+	config   GpuAllocationMetricConfig // metric config provided by user.
+	capacity int                       // max observed number of data points added to the metric.
+}
+
+// init fills gpu.allocation metric with initial data.
+func (m *metricGpuAllocation) init() {
+	m.data.SetName("gpu.allocation")
+	m.data.SetDescription("Part of the device that a workload holds; the parts of a device and what nobody holds are 1.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuAllocation) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuShareBasisAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.share.basis", gpuShareBasisAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuAllocation) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuAllocation) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuAllocation(cfg GpuAllocationMetricConfig) metricGpuAllocation {
+	m := metricGpuAllocation{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
 }
 
 type metricGpuClockFrequency struct {
@@ -4281,6 +4382,402 @@ func newMetricGpuVoltage(cfg GpuVoltageMetricConfig) metricGpuVoltage {
 	return m
 }
 
+type metricGpuWorkloadActiveTime struct {
+	data     pmetric.Metric                    // data buffer for generated metric.
+	config   GpuWorkloadActiveTimeMetricConfig // metric config provided by user.
+	capacity int                               // max observed number of data points added to the metric.
+}
+
+// init fills gpu.workload.active.time metric with initial data.
+func (m *metricGpuWorkloadActiveTime) init() {
+	m.data.SetName("gpu.workload.active.time")
+	m.data.SetDescription("Part of gpu.workload.allocated.time in which the workload did something.")
+	m.data.SetUnit("s")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuWorkloadActiveTime) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuWorkloadActiveTime) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuWorkloadActiveTime) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuWorkloadActiveTime(cfg GpuWorkloadActiveTimeMetricConfig) metricGpuWorkloadActiveTime {
+	m := metricGpuWorkloadActiveTime{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuWorkloadAllocatedTime struct {
+	data     pmetric.Metric                       // data buffer for generated metric.
+	config   GpuWorkloadAllocatedTimeMetricConfig // metric config provided by user.
+	capacity int                                  // max observed number of data points added to the metric.
+}
+
+// init fills gpu.workload.allocated.time metric with initial data.
+func (m *metricGpuWorkloadAllocatedTime) init() {
+	m.data.SetName("gpu.workload.allocated.time")
+	m.data.SetDescription("Time for which a workload held the device, times the part of it: device seconds.")
+	m.data.SetUnit("s")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuWorkloadAllocatedTime) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuWorkloadAllocatedTime) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuWorkloadAllocatedTime) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuWorkloadAllocatedTime(cfg GpuWorkloadAllocatedTimeMetricConfig) metricGpuWorkloadAllocatedTime {
+	m := metricGpuWorkloadAllocatedTime{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuWorkloadEnergy struct {
+	data     pmetric.Metric                // data buffer for generated metric.
+	config   GpuWorkloadEnergyMetricConfig // metric config provided by user.
+	capacity int                           // max observed number of data points added to the metric.
+}
+
+// init fills gpu.workload.energy metric with initial data.
+func (m *metricGpuWorkloadEnergy) init() {
+	m.data.SetName("gpu.workload.energy")
+	m.data.SetDescription("Energy of the device that a workload used. Workloads, unallocated and unattributed together are the device's.")
+	m.data.SetUnit("J")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuWorkloadEnergy) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuWorkloadEnergy) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuWorkloadEnergy) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuWorkloadEnergy(cfg GpuWorkloadEnergyMetricConfig) metricGpuWorkloadEnergy {
+	m := metricGpuWorkloadEnergy{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuWorkloadIdleTime struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   GpuWorkloadIdleTimeMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills gpu.workload.idle.time metric with initial data.
+func (m *metricGpuWorkloadIdleTime) init() {
+	m.data.SetName("gpu.workload.idle.time")
+	m.data.SetDescription("Part of gpu.workload.allocated.time in which the workload did nothing.")
+	m.data.SetUnit("s")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuWorkloadIdleTime) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuWorkloadIdleTime) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuWorkloadIdleTime) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuWorkloadIdleTime(cfg GpuWorkloadIdleTimeMetricConfig) metricGpuWorkloadIdleTime {
+	m := metricGpuWorkloadIdleTime{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuWorkloadMemoryUsed struct {
+	data     pmetric.Metric                    // data buffer for generated metric.
+	config   GpuWorkloadMemoryUsedMetricConfig // metric config provided by user.
+	capacity int                               // max observed number of data points added to the metric.
+}
+
+// init fills gpu.workload.memory.used metric with initial data.
+func (m *metricGpuWorkloadMemoryUsed) init() {
+	m.data.SetName("gpu.workload.memory.used")
+	m.data.SetDescription("Device memory that a workload uses.")
+	m.data.SetUnit("By")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuWorkloadMemoryUsed) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuShareBasisAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.share.basis", gpuShareBasisAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuWorkloadMemoryUsed) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuWorkloadMemoryUsed) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuWorkloadMemoryUsed(cfg GpuWorkloadMemoryUsedMetricConfig) metricGpuWorkloadMemoryUsed {
+	m := metricGpuWorkloadMemoryUsed{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuWorkloadPowerDraw struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   GpuWorkloadPowerDrawMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills gpu.workload.power.draw metric with initial data.
+func (m *metricGpuWorkloadPowerDraw) init() {
+	m.data.SetName("gpu.workload.power.draw")
+	m.data.SetDescription("Part of the device's power that a workload draws.")
+	m.data.SetUnit("W")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuWorkloadPowerDraw) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuShareBasisAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.share.basis", gpuShareBasisAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuWorkloadPowerDraw) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuWorkloadPowerDraw) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuWorkloadPowerDraw(cfg GpuWorkloadPowerDrawMetricConfig) metricGpuWorkloadPowerDraw {
+	m := metricGpuWorkloadPowerDraw{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuWorkloadUtilization struct {
+	data     pmetric.Metric                     // data buffer for generated metric.
+	config   GpuWorkloadUtilizationMetricConfig // metric config provided by user.
+	capacity int                                // max observed number of data points added to the metric.
+}
+
+// init fills gpu.workload.utilization metric with initial data.
+func (m *metricGpuWorkloadUtilization) init() {
+	m.data.SetName("gpu.workload.utilization")
+	m.data.SetDescription("Part of the device's utilization that is a workload's.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuWorkloadUtilization) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuShareBasisAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.share.basis", gpuShareBasisAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuWorkloadUtilization) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuWorkloadUtilization) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuWorkloadUtilization(cfg GpuWorkloadUtilizationMetricConfig) metricGpuWorkloadUtilization {
+	m := metricGpuWorkloadUtilization{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpuXidErrors struct {
 	data     pmetric.Metric           // data buffer for generated metric.
 	config   GpuXidErrorsMetricConfig // metric config provided by user.
@@ -4331,6 +4828,59 @@ func (m *metricGpuXidErrors) emit(metrics pmetric.MetricSlice) {
 
 func newMetricGpuXidErrors(cfg GpuXidErrorsMetricConfig) metricGpuXidErrors {
 	m := metricGpuXidErrors{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpumeterAttributionStatus struct {
+	data     pmetric.Metric                        // data buffer for generated metric.
+	config   GpumeterAttributionStatusMetricConfig // metric config provided by user.
+	capacity int                                   // max observed number of data points added to the metric.
+}
+
+// init fills gpumeter.attribution.status metric with initial data.
+func (m *metricGpumeterAttributionStatus) init() {
+	m.data.SetName("gpumeter.attribution.status")
+	m.data.SetDescription("1 for each thing that is to be known of where workloads come from; ok says that nothing is missing.")
+	m.data.SetUnit("{status}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpumeterAttributionStatus) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpumeterAttributionReasonAttributeValue string, gpumeterAttributionSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("gpumeter.attribution.reason", gpumeterAttributionReasonAttributeValue)
+	dp.Attributes().PutStr("gpumeter.attribution.source", gpumeterAttributionSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpumeterAttributionStatus) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpumeterAttributionStatus) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpumeterAttributionStatus(cfg GpumeterAttributionStatusMetricConfig) metricGpumeterAttributionStatus {
+	m := metricGpumeterAttributionStatus{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -4609,6 +5159,7 @@ type MetricsBuilder struct {
 	buildInfo                           component.BuildInfo  // contains version information.
 	resourceAttributeIncludeFilter      map[string]filter.Filter
 	resourceAttributeExcludeFilter      map[string]filter.Filter
+	metricGpuAllocation                 metricGpuAllocation
 	metricGpuClockFrequency             metricGpuClockFrequency
 	metricGpuClockFrequencyLimit        metricGpuClockFrequencyLimit
 	metricGpuCurrent                    metricGpuCurrent
@@ -4678,7 +5229,15 @@ type MetricsBuilder struct {
 	metricGpuUtilization                metricGpuUtilization
 	metricGpuUtilizationPeak            metricGpuUtilizationPeak
 	metricGpuVoltage                    metricGpuVoltage
+	metricGpuWorkloadActiveTime         metricGpuWorkloadActiveTime
+	metricGpuWorkloadAllocatedTime      metricGpuWorkloadAllocatedTime
+	metricGpuWorkloadEnergy             metricGpuWorkloadEnergy
+	metricGpuWorkloadIdleTime           metricGpuWorkloadIdleTime
+	metricGpuWorkloadMemoryUsed         metricGpuWorkloadMemoryUsed
+	metricGpuWorkloadPowerDraw          metricGpuWorkloadPowerDraw
+	metricGpuWorkloadUtilization        metricGpuWorkloadUtilization
 	metricGpuXidErrors                  metricGpuXidErrors
+	metricGpumeterAttributionStatus     metricGpumeterAttributionStatus
 	metricGpumeterEventsDropped         metricGpumeterEventsDropped
 	metricGpumeterPaused                metricGpumeterPaused
 	metricGpumeterReaderErrors          metricGpumeterReaderErrors
@@ -4709,6 +5268,7 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		startTime:                           pcommon.NewTimestampFromTime(time.Now()),
 		metricsBuffer:                       pmetric.NewMetrics(),
 		buildInfo:                           settings.BuildInfo,
+		metricGpuAllocation:                 newMetricGpuAllocation(mbc.Metrics.GpuAllocation),
 		metricGpuClockFrequency:             newMetricGpuClockFrequency(mbc.Metrics.GpuClockFrequency),
 		metricGpuClockFrequencyLimit:        newMetricGpuClockFrequencyLimit(mbc.Metrics.GpuClockFrequencyLimit),
 		metricGpuCurrent:                    newMetricGpuCurrent(mbc.Metrics.GpuCurrent),
@@ -4778,7 +5338,15 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpuUtilization:                newMetricGpuUtilization(mbc.Metrics.GpuUtilization),
 		metricGpuUtilizationPeak:            newMetricGpuUtilizationPeak(mbc.Metrics.GpuUtilizationPeak),
 		metricGpuVoltage:                    newMetricGpuVoltage(mbc.Metrics.GpuVoltage),
+		metricGpuWorkloadActiveTime:         newMetricGpuWorkloadActiveTime(mbc.Metrics.GpuWorkloadActiveTime),
+		metricGpuWorkloadAllocatedTime:      newMetricGpuWorkloadAllocatedTime(mbc.Metrics.GpuWorkloadAllocatedTime),
+		metricGpuWorkloadEnergy:             newMetricGpuWorkloadEnergy(mbc.Metrics.GpuWorkloadEnergy),
+		metricGpuWorkloadIdleTime:           newMetricGpuWorkloadIdleTime(mbc.Metrics.GpuWorkloadIdleTime),
+		metricGpuWorkloadMemoryUsed:         newMetricGpuWorkloadMemoryUsed(mbc.Metrics.GpuWorkloadMemoryUsed),
+		metricGpuWorkloadPowerDraw:          newMetricGpuWorkloadPowerDraw(mbc.Metrics.GpuWorkloadPowerDraw),
+		metricGpuWorkloadUtilization:        newMetricGpuWorkloadUtilization(mbc.Metrics.GpuWorkloadUtilization),
 		metricGpuXidErrors:                  newMetricGpuXidErrors(mbc.Metrics.GpuXidErrors),
+		metricGpumeterAttributionStatus:     newMetricGpumeterAttributionStatus(mbc.Metrics.GpumeterAttributionStatus),
 		metricGpumeterEventsDropped:         newMetricGpumeterEventsDropped(mbc.Metrics.GpumeterEventsDropped),
 		metricGpumeterPaused:                newMetricGpumeterPaused(mbc.Metrics.GpumeterPaused),
 		metricGpumeterReaderErrors:          newMetricGpumeterReaderErrors(mbc.Metrics.GpumeterReaderErrors),
@@ -4875,6 +5443,7 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	ils.Scope().SetName(ScopeName)
 	ils.Scope().SetVersion(mb.buildInfo.Version)
 	ils.Metrics().EnsureCapacity(mb.metricsCapacity)
+	mb.metricGpuAllocation.emit(ils.Metrics())
 	mb.metricGpuClockFrequency.emit(ils.Metrics())
 	mb.metricGpuClockFrequencyLimit.emit(ils.Metrics())
 	mb.metricGpuCurrent.emit(ils.Metrics())
@@ -4944,7 +5513,15 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpuUtilization.emit(ils.Metrics())
 	mb.metricGpuUtilizationPeak.emit(ils.Metrics())
 	mb.metricGpuVoltage.emit(ils.Metrics())
+	mb.metricGpuWorkloadActiveTime.emit(ils.Metrics())
+	mb.metricGpuWorkloadAllocatedTime.emit(ils.Metrics())
+	mb.metricGpuWorkloadEnergy.emit(ils.Metrics())
+	mb.metricGpuWorkloadIdleTime.emit(ils.Metrics())
+	mb.metricGpuWorkloadMemoryUsed.emit(ils.Metrics())
+	mb.metricGpuWorkloadPowerDraw.emit(ils.Metrics())
+	mb.metricGpuWorkloadUtilization.emit(ils.Metrics())
 	mb.metricGpuXidErrors.emit(ils.Metrics())
+	mb.metricGpumeterAttributionStatus.emit(ils.Metrics())
 	mb.metricGpumeterEventsDropped.emit(ils.Metrics())
 	mb.metricGpumeterPaused.emit(ils.Metrics())
 	mb.metricGpumeterReaderErrors.emit(ils.Metrics())
@@ -4979,6 +5556,11 @@ func (mb *MetricsBuilder) Emit(options ...ResourceMetricsOption) pmetric.Metrics
 	metrics := mb.metricsBuffer
 	mb.metricsBuffer = pmetric.NewMetrics()
 	return metrics
+}
+
+// RecordGpuAllocationDataPoint adds a data point to gpu.allocation metric.
+func (mb *MetricsBuilder) RecordGpuAllocationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuShareBasisAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuAllocation.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuShareBasisAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuClockFrequencyDataPoint adds a data point to gpu.clock.frequency metric.
@@ -5326,9 +5908,49 @@ func (mb *MetricsBuilder) RecordGpuVoltageDataPoint(ts pcommon.Timestamp, val fl
 	mb.metricGpuVoltage.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
+// RecordGpuWorkloadActiveTimeDataPoint adds a data point to gpu.workload.active.time metric.
+func (mb *MetricsBuilder) RecordGpuWorkloadActiveTimeDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuWorkloadActiveTime.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuWorkloadAllocatedTimeDataPoint adds a data point to gpu.workload.allocated.time metric.
+func (mb *MetricsBuilder) RecordGpuWorkloadAllocatedTimeDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuWorkloadAllocatedTime.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuWorkloadEnergyDataPoint adds a data point to gpu.workload.energy metric.
+func (mb *MetricsBuilder) RecordGpuWorkloadEnergyDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuWorkloadEnergy.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuWorkloadIdleTimeDataPoint adds a data point to gpu.workload.idle.time metric.
+func (mb *MetricsBuilder) RecordGpuWorkloadIdleTimeDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuWorkloadIdleTime.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuWorkloadMemoryUsedDataPoint adds a data point to gpu.workload.memory.used metric.
+func (mb *MetricsBuilder) RecordGpuWorkloadMemoryUsedDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuShareBasisAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuWorkloadMemoryUsed.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuShareBasisAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuWorkloadPowerDrawDataPoint adds a data point to gpu.workload.power.draw metric.
+func (mb *MetricsBuilder) RecordGpuWorkloadPowerDrawDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuShareBasisAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuWorkloadPowerDraw.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuShareBasisAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuWorkloadUtilizationDataPoint adds a data point to gpu.workload.utilization metric.
+func (mb *MetricsBuilder) RecordGpuWorkloadUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuShareBasisAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuWorkloadUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuShareBasisAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
 // RecordGpuXidErrorsDataPoint adds a data point to gpu.xid.errors metric.
 func (mb *MetricsBuilder) RecordGpuXidErrorsDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, gpuXidCodeAttributeValue int64) {
 	mb.metricGpuXidErrors.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, gpuXidCodeAttributeValue)
+}
+
+// RecordGpumeterAttributionStatusDataPoint adds a data point to gpumeter.attribution.status metric.
+func (mb *MetricsBuilder) RecordGpumeterAttributionStatusDataPoint(ts pcommon.Timestamp, val float64, gpumeterAttributionReasonAttributeValue string, gpumeterAttributionSourceAttributeValue string) {
+	mb.metricGpumeterAttributionStatus.recordDataPoint(mb.startTime, ts, val, gpumeterAttributionReasonAttributeValue, gpumeterAttributionSourceAttributeValue)
 }
 
 // RecordGpumeterEventsDroppedDataPoint adds a data point to gpumeter.events.dropped metric.

@@ -68,6 +68,9 @@ func TestMetricsBuilder(t *testing.T) {
 			allMetricsCount := 0
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordGpuAllocationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.share.basis-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordGpuClockFrequencyDataPoint(ts, 1, "gpu.clock.type-val", 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
@@ -93,7 +96,7 @@ func TestMetricsBuilder(t *testing.T) {
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuEnergyDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
-			defaultMetricsCount++
+
 			allMetricsCount++
 			mb.RecordGpuEngineActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
@@ -141,10 +144,10 @@ func TestMetricsBuilder(t *testing.T) {
 
 			allMetricsCount++
 			mb.RecordGpuMemoryBar1UsedDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
-			defaultMetricsCount++
+
 			allMetricsCount++
 			mb.RecordGpuMemoryFreeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
-			defaultMetricsCount++
+
 			allMetricsCount++
 			mb.RecordGpuMemoryReservedDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
@@ -171,13 +174,13 @@ func TestMetricsBuilder(t *testing.T) {
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuPcieLinkGenerationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
-			defaultMetricsCount++
+
 			allMetricsCount++
 			mb.RecordGpuPcieLinkGenerationMaxDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuPcieLinkWidthDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
-			defaultMetricsCount++
+
 			allMetricsCount++
 			mb.RecordGpuPcieLinkWidthMaxDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
@@ -201,7 +204,7 @@ func TestMetricsBuilder(t *testing.T) {
 
 			allMetricsCount++
 			mb.RecordGpuPowerLimitSettingDataPoint(ts, 1, 9, "gpu.model-val", "gpu.power.limit_type-val", "gpu.power.scope-val", "gpu.uuid-val", "gpu.vendor-val")
-			defaultMetricsCount++
+
 			allMetricsCount++
 			mb.RecordGpuPowerUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.power.scope-val", "gpu.uuid-val", "gpu.vendor-val")
 
@@ -237,7 +240,7 @@ func TestMetricsBuilder(t *testing.T) {
 
 			allMetricsCount++
 			mb.RecordGpuTemperatureLimitDataPoint(ts, 1, 9, "gpu.model-val", "gpu.temperature.event-val", "gpu.temperature.sensor-val", "gpu.uuid-val", "gpu.vendor-val")
-			defaultMetricsCount++
+
 			allMetricsCount++
 			mb.RecordGpuTemperatureMarginDataPoint(ts, 1, 9, "gpu.model-val", "gpu.temperature.event-val", "gpu.temperature.sensor-val", "gpu.uuid-val", "gpu.vendor-val")
 
@@ -275,7 +278,31 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuVoltageDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordGpuWorkloadActiveTimeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuWorkloadAllocatedTimeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuWorkloadEnergyDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuWorkloadIdleTimeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuWorkloadMemoryUsedDataPoint(ts, 1, 9, "gpu.model-val", "gpu.share.basis-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuWorkloadPowerDrawDataPoint(ts, 1, 9, "gpu.model-val", "gpu.share.basis-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuWorkloadUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.share.basis-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordGpuXidErrorsDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", 12)
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpumeterAttributionStatusDataPoint(ts, 1, "gpumeter.attribution.reason-val", "gpumeter.attribution.source-val")
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpumeterEventsDroppedDataPoint(ts, 1)
@@ -324,6 +351,33 @@ func TestMetricsBuilder(t *testing.T) {
 			validatedMetrics := make(map[string]bool)
 			for _, mi := range allMetricsList {
 				switch mi.Name() {
+				case "gpu.allocation":
+					assert.False(t, validatedMetrics["gpu.allocation"], "Found a duplicate in the metrics slice: gpu.allocation")
+					validatedMetrics["gpu.allocation"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Part of the device that a workload holds; the parts of a device and what nobody holds are 1.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuShareBasisAttrVal, ok := dp.Attributes().Get("gpu.share.basis")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.share.basis-val", gpuShareBasisAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
 				case "gpu.clock.frequency":
 					assert.False(t, validatedMetrics["gpu.clock.frequency"], "Found a duplicate in the metrics slice: gpu.clock.frequency")
 					validatedMetrics["gpu.clock.frequency"] = true
@@ -2179,6 +2233,191 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.workload.active.time":
+					assert.False(t, validatedMetrics["gpu.workload.active.time"], "Found a duplicate in the metrics slice: gpu.workload.active.time")
+					validatedMetrics["gpu.workload.active.time"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Part of gpu.workload.allocated.time in which the workload did something.", mi.Description())
+					assert.Equal(t, "s", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.workload.allocated.time":
+					assert.False(t, validatedMetrics["gpu.workload.allocated.time"], "Found a duplicate in the metrics slice: gpu.workload.allocated.time")
+					validatedMetrics["gpu.workload.allocated.time"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Time for which a workload held the device, times the part of it: device seconds.", mi.Description())
+					assert.Equal(t, "s", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.workload.energy":
+					assert.False(t, validatedMetrics["gpu.workload.energy"], "Found a duplicate in the metrics slice: gpu.workload.energy")
+					validatedMetrics["gpu.workload.energy"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Energy of the device that a workload used. Workloads, unallocated and unattributed together are the device's.", mi.Description())
+					assert.Equal(t, "J", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.workload.idle.time":
+					assert.False(t, validatedMetrics["gpu.workload.idle.time"], "Found a duplicate in the metrics slice: gpu.workload.idle.time")
+					validatedMetrics["gpu.workload.idle.time"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Part of gpu.workload.allocated.time in which the workload did nothing.", mi.Description())
+					assert.Equal(t, "s", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.workload.memory.used":
+					assert.False(t, validatedMetrics["gpu.workload.memory.used"], "Found a duplicate in the metrics slice: gpu.workload.memory.used")
+					validatedMetrics["gpu.workload.memory.used"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Device memory that a workload uses.", mi.Description())
+					assert.Equal(t, "By", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuShareBasisAttrVal, ok := dp.Attributes().Get("gpu.share.basis")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.share.basis-val", gpuShareBasisAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.workload.power.draw":
+					assert.False(t, validatedMetrics["gpu.workload.power.draw"], "Found a duplicate in the metrics slice: gpu.workload.power.draw")
+					validatedMetrics["gpu.workload.power.draw"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Part of the device's power that a workload draws.", mi.Description())
+					assert.Equal(t, "W", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuShareBasisAttrVal, ok := dp.Attributes().Get("gpu.share.basis")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.share.basis-val", gpuShareBasisAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.workload.utilization":
+					assert.False(t, validatedMetrics["gpu.workload.utilization"], "Found a duplicate in the metrics slice: gpu.workload.utilization")
+					validatedMetrics["gpu.workload.utilization"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Part of the device's utilization that is a workload's.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuShareBasisAttrVal, ok := dp.Attributes().Get("gpu.share.basis")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.share.basis-val", gpuShareBasisAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
 				case "gpu.xid.errors":
 					assert.False(t, validatedMetrics["gpu.xid.errors"], "Found a duplicate in the metrics slice: gpu.xid.errors")
 					validatedMetrics["gpu.xid.errors"] = true
@@ -2208,6 +2447,24 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuXidCodeAttrVal, ok := dp.Attributes().Get("gpu.xid.code")
 					assert.True(t, ok)
 					assert.EqualValues(t, 12, gpuXidCodeAttrVal.Int())
+				case "gpumeter.attribution.status":
+					assert.False(t, validatedMetrics["gpumeter.attribution.status"], "Found a duplicate in the metrics slice: gpumeter.attribution.status")
+					validatedMetrics["gpumeter.attribution.status"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "1 for each thing that is to be known of where workloads come from; ok says that nothing is missing.", mi.Description())
+					assert.Equal(t, "{status}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpumeterAttributionReasonAttrVal, ok := dp.Attributes().Get("gpumeter.attribution.reason")
+					assert.True(t, ok)
+					assert.Equal(t, "gpumeter.attribution.reason-val", gpumeterAttributionReasonAttrVal.Str())
+					gpumeterAttributionSourceAttrVal, ok := dp.Attributes().Get("gpumeter.attribution.source")
+					assert.True(t, ok)
+					assert.Equal(t, "gpumeter.attribution.source-val", gpumeterAttributionSourceAttrVal.Str())
 				case "gpumeter.events.dropped":
 					assert.False(t, validatedMetrics["gpumeter.events.dropped"], "Found a duplicate in the metrics slice: gpumeter.events.dropped")
 					validatedMetrics["gpumeter.events.dropped"] = true

@@ -1,0 +1,250 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
+	"github.com/gpumeter/gpumeter/internal/workload/kubelet/kubelettest"
+)
+
+const fakeUUID = "GPU-00000000-0000-4000-8000-%012x"
+
+// cluster is a node of Kubernetes with two GPUs, and an agent on it.
+type cluster struct {
+	t       *testing.T
+	socket  string
+	kubelet *kubelettest.Server
+	api     *kubeapitest.Server
+	sink    *sink
+	*agent
+}
+
+func (c *cluster) startKubelet() {
+	c.t.Helper()
+	var err error
+	if c.kubelet, err = kubelettest.Start(c.socket); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// give gives GPU i to the i-th pod; an empty name is nobody.
+func (c *cluster) give(pods ...string) {
+	var list []*podresources.PodResources
+	var offered []*podresources.ContainerDevices
+	for i, name := range pods {
+		devices := kubelettest.Devices("nvidia.com/gpu", fmt.Sprintf(fakeUUID, i))
+		offered = append(offered, devices...)
+		if name != "" {
+			list = append(list, kubelettest.Pod("ns", name, kubelettest.Container("main", devices...)))
+		}
+	}
+	c.kubelet.Set(list, offered)
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t: t, socket: filepath.Join(t.TempDir(), "kubelet.sock"), api: kubeapitest.New(), sink: newSink(t)}
+	c.startKubelet()
+	t.Cleanup(func() { c.kubelet.Kill() })
+	url, stop := c.api.Serve()
+	t.Cleanup(stop)
+	kubeconfig, err := kubeapitest.Kubeconfig(t.TempDir(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		c.api.PutPod(kubeapitest.Pod("n1", "ns", name, "uid-"+name,
+			kubeapitest.Object{"metadata": kubeapitest.Object{"labels": kubeapitest.Object{"team": "red"}}},
+			kubeapitest.Containers("main", "id-"+name)))
+	}
+	host := nvmltest.New(t, "gpus 2\n")
+	c.agent = startConfig(t, fmt.Sprintf(`
+extensions:
+  gpu:
+    interval: 1s
+    nvidia_library: %q
+    host_name: host
+    root: %q
+    workloads: {kubelet_socket: %q, kubeconfig: %q, node: n1, stale_for: 4s}
+receivers:
+  gpu:
+exporters:
+  page: {endpoint: "localhost:0"}
+  otlp_http: {endpoint: %q, compression: none}
+service:
+  extensions: [gpu]
+  pipelines:
+    metrics: {receivers: [gpu], exporters: [page, otlp_http]}
+`, host.Library, t.TempDir(), c.socket, kubeconfig, c.sink.URL))
+	return c
+}
+
+// owners returns who is said to have the GPUs.
+func owners(p page) map[string]string {
+	all := map[string]string{}
+	for s := range p {
+		if strings.HasPrefix(s, "gpu_memory_used_bytes{") {
+			all[label(s, "gpu_index")] = strings.Trim(label(s, "k8s_pod_name")+" "+label(s, "k8s_pod_uid")+" "+label(s, "gpu_workload_team"), " ")
+		}
+	}
+	return all
+}
+
+// reasons returns what is said of a source.
+func reasons(p page, source string) []string {
+	var list []string
+	for s := range p {
+		if strings.HasPrefix(s, "gpumeter_attribution_status{") && label(s, "gpumeter_attribution_source") == source {
+			list = append(list, label(s, "gpumeter_attribution_reason"))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// wait waits until the page says this of the GPUs and of the kubelet.
+func (c *cluster) wait(reason string, want map[string]string) {
+	c.t.Helper()
+	c.waitPage(func(p page) error {
+		if diff := cmp.Diff(want, owners(p)); diff != "" {
+			return fmt.Errorf("owners (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{reason}, reasons(p, "kubelet")); diff != "" {
+			return fmt.Errorf("reasons (-want +got):\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// Whatever the kubelet does, sampling goes on at its pace; labels are kept as stale for
+// as long as is said, then dropped with a reason, and return.
+func TestKubeletFails(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.give("a", "b")
+	both := map[string]string{"0": "a uid-a red", "1": "b uid-b red"}
+	nobody := map[string]string{"0": "", "1": ""}
+	c.wait("ok", both)
+
+	c.kubelet.Hang(true)
+	c.wait("stale", both)
+	c.wait("expired", nobody)
+	c.kubelet.Hang(false)
+	c.wait("ok", both)
+
+	c.kubelet.Fail(errors.New("nonsense"), nil)
+	c.wait("stale", both)
+	c.kubelet.Fail(nil, nil)
+	c.wait("ok", both)
+
+	c.kubelet.Kill()
+	c.wait("stale", both)
+	c.wait("expired", nobody)
+	c.startKubelet()
+	c.give("b") // GPU 1 is nobody's
+	c.wait("ok", map[string]string{"0": "b uid-b red", "1": ""})
+
+	// 4,000 devices more, which no reader knows.
+	devices := kubelettest.Devices("nvidia.com/gpu", fmt.Sprintf(fakeUUID, 0))
+	for i := range 4000 {
+		devices = append(devices, kubelettest.Devices("example.com/fpga", fmt.Sprint("fpga-", i))...)
+	}
+	c.kubelet.Set([]*podresources.PodResources{kubelettest.Pod("ns", "a", kubelettest.Container("main", devices...))}, devices)
+	c.wait("ok", map[string]string{"0": "a uid-a red", "1": ""})
+	if got := reasons(c.waitPage(func(page) error { return nil }), "resolver"); !slices.Contains(got, "resource_unknown") {
+		t.Errorf("4,000 unknown devices are said to be %v", got)
+	}
+	c.stop()
+
+	ticks := c.sink.all()
+	for i := 1; i < len(ticks); i++ {
+		if gap := ticks[i].time.Sub(ticks[i-1].time); gap > 1900*time.Millisecond {
+			t.Errorf("a tick came %s after the one before", gap)
+		}
+	}
+}
+
+// Without the API server, or rights on it, devices still have their pods, what is lost
+// is said, and it is back when the server is.
+func TestAPIFails(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.api.Fail("/api/v1/pods", kubeapitest.Fault{Status: 403})
+	c.give("a", "")
+	c.wait("ok", map[string]string{"0": "a", "1": ""})
+	c.waitPage(func(p page) error {
+		if got := reasons(p, "kubernetes_api"); !slices.Contains(got, "permission_denied") {
+			return fmt.Errorf("the API is said to be %v", got)
+		}
+		return nil
+	})
+	c.api.Heal()
+	c.wait("ok", map[string]string{"0": "a uid-a red", "1": ""})
+	c.stop()
+}
+
+// One interval after a GPU has another owner nobody shows the old one any more, by page
+// or by OTLP, and what he used in all was delivered.
+func TestOwnerChanges(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.give("a", "")
+	c.wait("ok", map[string]string{"0": "a uid-a red", "1": ""})
+	c.waitPage(func(p page) error {
+		if v := workloadSum(p, "gpu_workload_allocated_time_seconds_total", "a"); v < 3 {
+			return fmt.Errorf("a has the GPU for %v s", v)
+		}
+		return nil
+	})
+	c.give("b", "")
+	c.wait("ok", map[string]string{"0": "b uid-b red", "1": ""})
+	p := c.waitPage(func(page) error { return nil })
+	for s := range p {
+		if label(s, "k8s_pod_name") == "a" && !strings.HasSuffix(strings.SplitN(s, "{", 2)[0], "_total") {
+			t.Errorf("%s is still there", s)
+		}
+	}
+	last := workloadSum(p, "gpu_workload_allocated_time_seconds_total", "a")
+	if last < 3 {
+		t.Errorf("a's last value is %v s", last)
+	}
+	c.waitPage(func(p page) error {
+		if workloadSum(p, "gpu_workload_allocated_time_seconds_total", "b") < 2 {
+			return errors.New("b has no time")
+		}
+		if v := workloadSum(p, "gpu_workload_allocated_time_seconds_total", "a"); v != last {
+			t.Errorf("a is gone and has %v s, not %v", v, last)
+		}
+		return nil
+	})
+	c.stop()
+	c.sink.mu.Lock()
+	defer c.sink.mu.Unlock()
+	ended := slices.Sorted(maps.Keys(c.sink.ended))
+	if len(ended) < 20 || !slices.Contains(ended, "gpu.memory.used a") || !slices.Contains(ended, "gpu.workload.utilization a") || slices.Contains(ended, "gpu.energy ") {
+		t.Errorf("series that ended by OTLP: %v", ended)
+	}
+}
+
+// workloadSum returns a sum of the pod.
+func workloadSum(p page, name, pod string) float64 {
+	for s, v := range p {
+		if strings.HasPrefix(s, name+"{") && label(s, "k8s_pod_name") == pod {
+			return v
+		}
+	}
+	return 0
+}

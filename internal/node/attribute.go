@@ -1,0 +1,102 @@
+package node
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// attribute says who holds the devices of a tick, and books what was used since the
+// tick before.
+func (v *View) attribute(t *Tick, tier device.Tier) {
+	if v.cfg.Owners == nil {
+		return
+	}
+	before := v.owners
+	v.question = question(t.Readings)
+	answer := v.cfg.Owners.Resolve(v.question)
+	v.owners = owners{answer.Holdings, answer.Processes}
+	t.Attribution = answer.Statuses
+	v.sayAttribution(answer.Statuses)
+	for _, c := range cuts(t.Readings) {
+		a := v.state.account(c.device.ID.UUID, t.Time)
+		if a.Ledger == nil {
+			a.Ledger = &ledger{}
+		}
+		a.Ledger.advance(t.Time, c, before, v.owners, tier >= device.Slow)
+		c.device.Holders = a.Ledger.holders(c)
+		c.own()
+	}
+}
+
+// own names the owner of the device, or of each partition, that exactly one workload has.
+func (c cut) own() {
+	readings := c.partitions
+	if len(readings) == 0 {
+		readings = []*Reading{c.device}
+	}
+	for _, r := range readings {
+		partition := ""
+		if r != c.device {
+			partition = r.ID.UUID
+		}
+		var found []*workload.Workload
+		for i := range c.device.Holders {
+			h := &c.device.Holders[i]
+			if !h.Ended && h.Partition == partition && h.Kind != workload.Unallocated {
+				found = append(found, &h.Workload)
+			}
+		}
+		if len(found) == 1 && !isRest(found[0].Kind) {
+			r.Owner = found[0]
+		}
+	}
+}
+
+// regranted reports whether a device was given to somebody else since the last tick: the
+// energy counter is read then, so that everyone gets his own.
+func (v *View) regranted() bool {
+	if v.cfg.Owners == nil {
+		return false
+	}
+	given := func(list []workload.Holding) []workload.Holding {
+		return slices.DeleteFunc(slices.Clone(list), func(h workload.Holding) bool { return h.Evidence == workload.ByProcess })
+	}
+	q := workload.Question{Devices: v.question.Devices} // whose the processes are costs more than it is worth
+	return !slices.EqualFunc(given(v.cfg.Owners.Resolve(q).Holdings), given(v.owners.holdings), func(a, b workload.Holding) bool {
+		return a.Device == b.Device && a.Workload.ID == b.Workload.ID && a.Part == b.Part
+	})
+}
+
+// question returns what is to be asked about the devices of a tick.
+func question(readings []Reading) workload.Question {
+	q := workload.Question{Processes: map[string][]uint32{}}
+	for i := range readings {
+		r := &readings[i]
+		q.Devices = append(q.Devices, workload.Device{ID: r.ID, Aliases: r.Aliases})
+		for _, p := range r.Processes {
+			q.Processes[r.ID.UUID] = append(q.Processes[r.ID.UUID], p.PID)
+		}
+	}
+	return q
+}
+
+// sayAttribution tells of each source of which something else is to be said than before.
+// That there is nothing to ask is a normal state, and so is that all is well.
+func (v *View) sayAttribution(list []workload.Status) {
+	for _, s := range list {
+		heard := func(o workload.Status) bool { return o.Source == s.Source }
+		same := func(o workload.Status) bool { return heard(o) && o.Reason == s.Reason }
+		if s.Reason == workload.Absent || slices.ContainsFunc(v.attribution, same) || s.Reason == workload.OK && !slices.ContainsFunc(v.attribution, heard) {
+			continue
+		}
+		n := Notice{Kind: Attribution, Source: s.Source, Text: string(s.Reason)}
+		if s.Detail != "" {
+			n.Err = errors.New(s.Detail)
+		}
+		v.cfg.Notify(n)
+	}
+	v.attribution = list
+}

@@ -1,0 +1,329 @@
+package node
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+const (
+	// keepEnded is how long the sums of a workload that ended stay: no scraper may miss
+	// the last value.
+	keepEnded = 5 * time.Minute
+	// maxOwned bounds the workloads that are told apart on one device. What the others
+	// use is counted under workload.Other, so that no sum loses anything.
+	maxOwned = 256
+)
+
+// Holder is one workload on one physical device, at one moment, and what it has used of
+// it in all. The rest that nobody has is one, too.
+type Holder struct {
+	workload.Workload
+	// Partition is the UUID of the partition it is in, empty if it has the device.
+	Partition string `json:"partition,omitempty"`
+	Stale     bool   `json:"stale,omitempty"` // its source does not answer
+	// Ended: it is gone. Only what it used in all is set.
+	Ended bool `json:"ended,omitempty"`
+
+	Basis       Basis        `json:"basis,omitempty"`
+	Allocation  float64      `json:"allocation"` // part of the device that it holds
+	Share       float64      `json:"share"`      // part of the device's work that it does
+	Utilization device.Value `json:"utilization,omitzero"`
+	MemoryUsed  device.Value `json:"memory_used,omitzero"` // bytes
+	Power       device.Value `json:"power,omitzero"`       // watts
+
+	// What it used since Since.
+	Since     time.Time    `json:"since"`
+	Energy    device.Value `json:"energy_joules,omitzero"`
+	Allocated float64      `json:"allocated_seconds"` // seconds times what it held
+	Active    device.Value `json:"active_seconds,omitzero"`
+}
+
+// ledger is what was used of one physical device, by whom. It is part of the state file.
+type ledger struct {
+	At        time.Time `json:"at"`                      // up to when it is kept
+	Energy    *float64  `json:"energy_joules,omitempty"` // the device's counter, when it last moved
+	IdlePower *float64  `json:"idle_watts,omitempty"`    // the lowest draw seen with no process
+	// Sole is the only workload that held the device, empty if there was none or several.
+	Sole  string   `json:"sole,omitempty"`
+	Owned []*owned `json:"owned,omitempty"` // by unit, then by workload
+	// resumed: what the ledger has is of this process, not of one before it.
+	resumed bool
+	stakes  []stake // of the last tick
+}
+
+// owned is what one workload used.
+type owned struct {
+	Workload  workload.Workload `json:"workload"`
+	Unit      string            `json:"unit,omitempty"` // UUID of a partition
+	Basis     Basis             `json:"basis,omitempty"`
+	Since     time.Time         `json:"since"`
+	Seen      time.Time         `json:"seen"` // when it was last there
+	Energy    *float64          `json:"energy_joules,omitempty"`
+	Allocated float64           `json:"allocated_seconds"`
+	Active    *float64          `json:"active_seconds,omitempty"`
+
+	pending float64 // joules since the counter moved, by power
+}
+
+// advance books the time since the last tick on those who held the device then, and
+// takes in who holds it now. fresh: the energy counter was read for this tick.
+func (l *ledger) advance(now time.Time, c cut, before, after owners, fresh bool) {
+	if !l.resumed {
+		l.resume(c, after)
+	} else {
+		l.book(now, c, c.stakes(before), fresh)
+	}
+	l.learnIdle(c)
+	l.stakes = c.stakes(after)
+	l.Sole = sole(l.stakes)
+	for _, s := range l.stakes {
+		o := l.account(s, now)
+		o.Seen = now
+		if o.Energy == nil && (c.device.Energy.OK() || c.power().OK()) {
+			o.Energy = new(float64) // a sum begins at 0, or its first joules are lost
+		}
+	}
+	l.At = now
+	l.Owned = slices.DeleteFunc(l.Owned, func(o *owned) bool { return now.Sub(o.Seen) > keepEnded && o.pending == 0 })
+}
+
+// resume goes on from another process' ledger. Nobody looked meanwhile: the energy is
+// his who held the device alone before and does so now, and nobody's time is counted.
+func (l *ledger) resume(c cut, after owners) {
+	l.resumed = true
+	energy, ok := c.device.Energy.Get()
+	if !ok || l.Energy == nil || l.At.IsZero() {
+		l.Energy = number(c.device.Energy)
+		return
+	}
+	gap := energy - *l.Energy
+	l.Energy = &energy
+	if gap <= 0 {
+		return
+	}
+	now := c.stakes(after)
+	if id := sole(now); id != "" && id == l.Sole {
+		l.earn(l.account(now[0], l.At), gap)
+		return
+	}
+	l.earn(l.account(restOf(workload.Unattributed, "", 0), l.At), gap)
+}
+
+// sole returns the only workload of a device.
+func sole(list []stake) string {
+	if len(list) != 1 || list[0].basis != Exclusive {
+		return ""
+	}
+	return list[0].ID
+}
+
+func (l *ledger) earn(o *owned, joules float64) {
+	if o.Energy == nil {
+		o.Energy = new(float64)
+	}
+	*o.Energy += joules
+}
+
+// book adds what happened since the last tick to the accounts of list.
+func (l *ledger) book(now time.Time, c cut, list []stake, fresh bool) {
+	seconds := now.Sub(l.At).Seconds()
+	if seconds <= 0 {
+		return
+	}
+	utilization, counted := c.utilization().Get()
+	power, measured := c.power().Get()
+	draws := watts(list, power, l.idle())
+	for i, s := range list {
+		o := l.account(s, l.At)
+		o.Allocated += s.alloc * seconds
+		if counted {
+			if o.Active == nil {
+				o.Active = new(float64)
+			}
+			if s.use > 0 && s.share*utilization > 0 {
+				*o.Active += s.alloc * seconds
+			}
+		}
+		if measured {
+			o.pending += draws[i] * seconds
+		}
+	}
+	l.settle(c, list, fresh)
+}
+
+// settle turns what power says was used into what the counter says, whenever that was
+// read or has moved. Without a counter power is all there is.
+func (l *ledger) settle(c cut, list []stake, fresh bool) {
+	energy, ok := c.device.Energy.Get()
+	if !c.device.Up {
+		return // it may have a counter
+	}
+	pending := 0.0
+	for _, o := range l.Owned {
+		pending += o.pending
+	}
+	switch {
+	case !ok:
+		for _, o := range l.Owned {
+			if o.pending > 0 {
+				l.earn(o, o.pending)
+				o.pending = 0
+			}
+		}
+		return
+	case l.Energy == nil:
+		l.Energy = &energy
+		return
+	case energy == *l.Energy && !fresh:
+		return
+	}
+	delta := energy - *l.Energy
+	if delta < 0 { // the driver was reloaded and counts from 0
+		delta = energy
+	}
+	l.Energy = &energy
+	if pending <= 0 {
+		for i, joules := range watts(list, delta, 0) {
+			l.earn(l.account(list[i], l.At), joules)
+		}
+		return
+	}
+	for _, o := range l.Owned {
+		if o.pending > 0 {
+			l.earn(o, delta*(o.pending/pending))
+			o.pending = 0
+		}
+	}
+}
+
+func (l *ledger) idle() float64 {
+	if l.IdlePower == nil {
+		return 0
+	}
+	return *l.IdlePower
+}
+
+// learnIdle remembers the lowest draw of a device that nobody uses.
+func (l *ledger) learnIdle(c cut) {
+	power, ok := c.power().Get()
+	if !ok || power <= 0 || len(c.device.Processes) > 0 {
+		return
+	}
+	for _, p := range c.partitions {
+		if len(p.Processes) > 0 {
+			return
+		}
+	}
+	if l.IdlePower == nil || power < *l.IdlePower {
+		l.IdlePower = &power
+	}
+}
+
+// power returns what the whole board, or else the GPU, draws.
+func (c cut) power() device.Value {
+	for _, scope := range []string{"gpu", "module"} {
+		for _, p := range c.device.Power {
+			if p.Scope == scope {
+				if v := p.Draw(); v != (device.Value{}) {
+					return v
+				}
+			}
+		}
+	}
+	return device.Value{}
+}
+
+// account returns the account of a stake, that of all others if there is no room.
+func (l *ledger) account(s stake, since time.Time) *owned {
+	find := func(unit, id string) (int, bool) {
+		return slices.BinarySearchFunc(l.Owned, [2]string{unit, id}, func(o *owned, key [2]string) int {
+			return cmp.Or(cmp.Compare(o.Unit, key[0]), cmp.Compare(o.Workload.ID, key[1]))
+		})
+	}
+	i, ok := find(s.unit, s.ID)
+	if !ok && len(l.Owned) >= maxOwned && !isRest(s.Kind) {
+		s = restOf(workload.Other, "", 0)
+		i, ok = find(s.unit, s.ID)
+	}
+	if !ok {
+		l.Owned = slices.Insert(l.Owned, i, &owned{Unit: s.unit, Since: since, Seen: since})
+	}
+	o := l.Owned[i]
+	o.Workload = s.Workload // its description may have become better
+	o.Basis = s.basis
+	return o
+}
+
+func isRest(kind string) bool {
+	return kind == workload.Unallocated || kind == workload.Unattributed || kind == workload.Other
+}
+
+// holders returns everybody who is on the device and who was until lately.
+func (l *ledger) holders(c cut) []Holder {
+	utilization := c.utilization()
+	power, measured := c.power().Get()
+	draws := watts(l.stakes, power, l.idle())
+	list := make([]Holder, 0, len(l.Owned))
+	at := map[*owned]int{}
+	for i, s := range l.stakes {
+		o := l.account(s, l.At)
+		if _, ok := at[o]; !ok {
+			at[o] = len(list)
+			list = append(list, o.holder(c))
+		}
+		h := &list[at[o]] // of several, if they are counted together
+		h.Basis, h.Stale = s.basis, h.Stale || s.stale
+		h.Allocation += s.alloc
+		h.Share += s.share
+		h.MemoryUsed = add(h.MemoryUsed, s.memory)
+		if u, ok := utilization.Get(); ok {
+			h.Utilization = add(h.Utilization, device.Of(u*s.share))
+		}
+		if measured {
+			h.Power = add(h.Power, device.Of(draws[i]))
+		}
+	}
+	for _, o := range l.Owned {
+		if _, ok := at[o]; !ok {
+			h := o.holder(c)
+			h.Ended = true
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
+func (o *owned) holder(c cut) Holder {
+	h := Holder{Workload: o.Workload, Since: o.Since, Energy: value(o.Energy), Allocated: o.Allocated, Active: value(o.Active), Basis: o.Basis}
+	if o.Unit != c.device.ID.UUID {
+		h.Partition = o.Unit
+	}
+	return h
+}
+
+// valid reports whether a ledger of a file can be gone on with.
+func (l *ledger) valid() bool {
+	for _, o := range l.Owned {
+		if o == nil || o.Workload.ID == "" || !sane(o.Since) || !number64(o.Allocated) || !number64(orZero(o.Energy)) || !number64(orZero(o.Active)) {
+			return false
+		}
+	}
+	return number64(orZero(l.Energy)) && number64(orZero(l.IdlePower)) &&
+		slices.IsSortedFunc(l.Owned, func(a, b *owned) int {
+			return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Workload.ID, b.Workload.ID))
+		})
+}
+
+func number64(f float64) bool { return f >= 0 && !math.IsInf(f, 0) && !math.IsNaN(f) }
+
+func orZero(f *float64) float64 {
+	if f == nil {
+		return 0
+	}
+	return *f
+}

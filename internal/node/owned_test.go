@@ -1,0 +1,272 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// tenancy is a rig whose GPU 0 draws 100 W, counts it, and belongs to whom the test says.
+type tenancy struct {
+	*rig
+	start    time.Time
+	holdings []workload.Holding
+	whose    map[uint32]workload.Workload
+	statuses []workload.Status
+}
+
+func newTenancy(dir string) *tenancy {
+	r := &tenancy{rig: newRig(1), start: time.Now()}
+	r.cfg.StateDir, r.cfg.BootID = dir, "boot"
+	r.cfg.Owners = r
+	r.m.devices[0].set(func(g *gpu) {
+		g.s.Power = []device.Power{{Scope: "gpu", Instant: device.Of(100)}}
+		g.s.Utilization.Compute = device.Of(0.5)
+	})
+	return r
+}
+
+// Resolve implements Owners.
+func (r *tenancy) Resolve(workload.Question) workload.Answer {
+	return workload.Answer{Holdings: slices.Clone(r.holdings), Processes: r.whose, Statuses: r.statuses}
+}
+
+// Process implements Owners.
+func (r *tenancy) Process(pid uint32) (workload.Workload, bool) {
+	w, ok := r.whose[pid]
+	return w, ok
+}
+
+// Container implements Owners.
+func (*tenancy) Container(string) (workload.Workload, bool) { return workload.Workload{}, false }
+
+// pass lets a second pass in which GPU 0 used joules, and ticks.
+func (r *tenancy) pass(t *testing.T, joules float64) Reading {
+	t.Helper()
+	r.m.devices[0].set(func(g *gpu) { g.s.Energy = device.Of(get(g.s.Energy) + joules) })
+	return r.tick(t).Readings[0]
+}
+
+func (r *tenancy) give(to ...workload.Workload) {
+	r.holdings = nil
+	r.m.devices[0].set(func(g *gpu) { g.s.Utilization.Compute = device.Of(0.5 * float64(min(1, len(to)))) })
+	for _, w := range to {
+		r.holdings = append(r.holdings, workload.Holding{Workload: w, Device: "A", Part: 1 / float64(len(to)), Evidence: workload.ByDevice})
+	}
+}
+
+// used is what somebody used in all, in joules and seconds.
+type used struct {
+	Energy, Allocated, Active float64
+	Ended                     bool
+}
+
+func usedBy(r Reading) map[string]used {
+	all := map[string]used{}
+	for _, h := range r.Holders {
+		all[h.ID] = used{get(h.Energy), h.Allocated, get(h.Active), h.Ended}
+	}
+	return all
+}
+
+// A GPU that goes from a to b and back: what each used is his alone, goes on where it
+// was, and stays to be seen when he is gone.
+func TestHandOver(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		a, b := pod("a"), pod("b")
+		f := func(joules float64, owner string, want map[string]used) {
+			t.Helper()
+			got := r.pass(t, joules)
+			if diff := cmp.Diff(want, usedBy(got)); diff != "" {
+				t.Errorf("used (-want +got):\n%s", diff)
+			}
+			name := ""
+			if got.Owner != nil {
+				name = got.Owner.Name
+			}
+			if name != owner {
+				t.Errorf("the owner is %q, want %q", name, owner)
+			}
+		}
+		r.give(a)
+		f(0, "a", map[string]used{a.ID: {}})
+		f(10, "a", map[string]used{a.ID: {10, 1, 1, false}})
+		f(20, "a", map[string]used{a.ID: {30, 2, 2, false}})
+		r.give(b)
+		f(40, "b", map[string]used{a.ID: {70, 3, 3, true}, b.ID: {}}) // until now it was a's
+		f(80, "b", map[string]used{a.ID: {70, 3, 3, true}, b.ID: {80, 1, 1, false}})
+		r.give(a)
+		f(160, "a", map[string]used{a.ID: {70, 3, 3, false}, b.ID: {240, 2, 2, true}})
+		f(320, "a", map[string]used{a.ID: {390, 4, 4, false}, b.ID: {240, 2, 2, true}})
+		r.give()
+		f(1, "", map[string]used{a.ID: {391, 5, 4, true}, b.ID: {240, 2, 2, true}, "unallocated": {}})
+		f(2, "", map[string]used{a.ID: {391, 5, 4, true}, b.ID: {240, 2, 2, true}, "unallocated": {2, 1, 0, false}})
+		time.Sleep(keepEnded)
+		f(3, "", map[string]used{"unallocated": {5, 302, 0, false}})
+	})
+}
+
+// A GPU that works though nobody is on it, as where processes cannot be seen, is used by
+// somebody without a name: what it uses above idling is not the cost of an idle GPU.
+func TestHiddenUse(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.give()
+		r.pass(t, 0)
+		r.m.devices[0].set(func(g *gpu) {
+			g.s.Utilization.Compute = device.Of(1)
+			g.s.Power = []device.Power{{Scope: "gpu", Instant: device.Of(400)}}
+		})
+		got := usedBy(r.pass(t, 400))
+		if diff := cmp.Diff(map[string]used{"unallocated": {100, 1, 0, false}, "unattributed": {300, 0, 0, false}}, got); diff != "" {
+			t.Errorf("used (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// What a counter that was read and did not move says of one owner is final: the next must
+// not share his joules with what power said of the last.
+func TestCounterStandsStill(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.give(pod("a"))
+		r.pass(t, 0)
+		r.pass(t, 0)
+		r.give(pod("b"))
+		r.pass(t, 0)
+		r.pass(t, 0)
+		r.pass(t, 60)
+		got := usedBy(r.pass(t, 0))
+		if diff := cmp.Diff(map[string]used{pod("a").ID: {0, 2, 2, true}, pod("b").ID: {60, 3, 3, false}}, got); diff != "" {
+			t.Errorf("used (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A change of owner makes the tick read the energy counter, which fast readings do not:
+// otherwise the next owner pays for the last.
+func TestHandOverReadsCounter(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.cfg.SlowInterval = time.Hour
+		r.give(pod("a"))
+		r.tick(t)
+		r.tick(t)
+		r.give(pod("b"))
+		r.tick(t)
+		r.tick(t)
+		want := []device.Tier{device.Static, device.Fast, device.Slow, device.Fast}
+		if diff := cmp.Diff(want, r.m.devices[0].asked()); diff != "" {
+			t.Errorf("tiers (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Energy that was used while no agent ran is the workload's if it had the device alone
+// before and after, else nobody's. Time is not counted, and no sum is lost.
+func TestLedgerOverRestart(t *testing.T) {
+	f := func(name string, after []workload.Workload, want map[string]used) {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				dir := t.TempDir()
+				r := newTenancy(dir)
+				r.give(pod("a"))
+				r.pass(t, 0)
+				r.pass(t, 10)
+				if err := r.Close(); err != nil {
+					t.Fatal(err)
+				}
+				r.m.devices[0].set(func(g *gpu) { g.s.Energy = device.Of(get(g.s.Energy) + 1000) })
+				time.Sleep(time.Minute)
+				next := newTenancy(dir)
+				next.m.devices = r.m.devices
+				next.give(after...)
+				next.pass(t, 0)
+				if diff := cmp.Diff(want, usedBy(next.pass(t, 5))); diff != "" {
+					t.Errorf("used (-want +got):\n%s", diff)
+				}
+				if err := next.Close(); err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+	a, b := pod("a"), pod("b")
+	f("the same", []workload.Workload{a}, map[string]used{a.ID: {1015, 2, 2, false}})
+	f("another", []workload.Workload{b}, map[string]used{a.ID: {10, 1, 1, true}, b.ID: {5, 1, 1, false}, "unattributed": {1000, 0, 0, true}})
+	f("one more", []workload.Workload{a, b}, map[string]used{a.ID: {12.5, 1.5, 1.5, false}, b.ID: {2.5, 0.5, 0.5, false}, "unattributed": {1000, 0, 0, true}})
+}
+
+// A device that does not answer is still held, and its workload still pays for the time.
+func TestHeldWhileDown(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.give(pod("a"))
+		r.pass(t, 0)
+		r.m.devices[0].set(func(g *gpu) { g.err = device.ErrNeedsReset })
+		r.pass(t, 0)
+		r.m.devices[0].set(func(g *gpu) { g.err = nil })
+		got := r.pass(t, 30)
+		if diff := cmp.Diff(map[string]used{pod("a").ID: {30, 2, 1, false}}, usedBy(got)); diff != "" {
+			t.Errorf("used (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// What a source has to say is said when it changes, once.
+func TestAttributionSaid(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.notices = nil
+		f := func(want []string, list ...workload.Status) {
+			t.Helper()
+			r.statuses, r.notices = list, nil
+			r.tick(t)
+			if diff := cmp.Diff(want, slices.DeleteFunc(r.notices, func(s string) bool { return s == "GPU 0 found" || s == "test: driver opened" })); diff != "" {
+				t.Errorf("said (-want +got):\n%s", diff)
+			}
+		}
+		f([]string{}, workload.Status{Source: "kubelet", Reason: workload.Absent})
+		f([]string{"workloads by kubelet are not all known: permission denied: open it"}, workload.Status{Source: "kubelet", Reason: workload.PermissionDenied, Detail: "open it"})
+		f(nil, workload.Status{Source: "kubelet", Reason: workload.PermissionDenied, Detail: "open it please"})
+		f([]string{"workloads by kubelet are known"}, workload.Status{Source: "kubelet", Reason: workload.OK})
+	})
+}
+
+// Workloads beyond the cap are counted together, so that no sum loses anything.
+func TestTooManyOwners(t *testing.T) {
+	var l ledger
+	now := time.Unix(1_000_000, 0)
+	c := cut{device: &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}, Energy: device.Of(0), Utilization: device.Engines{Compute: device.Of(1)}}, Up: true}}
+	var o owners
+	const n = maxOwned + 50
+	for i := range n {
+		o.holdings = append(o.holdings, workload.Holding{Workload: pod(fmt.Sprint(1000 + i)), Device: "A", Part: 1.0 / n})
+	}
+	l.advance(now, c, owners{}, o, true)
+	c.device.Energy = device.Of(n)
+	l.advance(now.Add(n*time.Second), c, o, o, true)
+	holders := l.holders(c)
+	if len(holders) != maxOwned+1 {
+		t.Errorf("%d are told apart, want %d and one for the others", len(holders), maxOwned)
+	}
+	var energy, time, share float64
+	for _, h := range holders {
+		energy += get(h.Energy)
+		time += h.Allocated
+		share += h.Share
+		if h.Kind == workload.Other && !near(h.Allocated, 50) {
+			t.Errorf("the others have %v s, want 50", h.Allocated)
+		}
+	}
+	if !near(energy, n) || !near(time, n) || !near(share, 1) {
+		t.Errorf("%v J, %v s, %v of the work are counted, want %d, %d and 1", energy, time, share, n, n)
+	}
+}

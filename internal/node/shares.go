@@ -1,0 +1,354 @@
+package node
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// Basis is what the shares of a device were worked out from.
+type Basis string
+
+// The bases, the most certain first.
+const (
+	Exclusive  Basis = "exclusive"  // one workload has all of it
+	ByProcess  Basis = "process"    // the time that the kernels of each process ran
+	ByActivity Basis = "partition"  // the activity that the hardware counts of each partition
+	ByGrant    Basis = "allocation" // nothing but what was given to whom
+)
+
+// stake is one workload's part in one physical device, for one moment. The stakes of a
+// device, the rest that nobody has included, are the whole device.
+type stake struct {
+	workload.Workload
+	unit  string  // UUID of the device or partition it is in
+	alloc float64 // part of the device that it holds; they add up to 1
+	share float64 // part of the device's work that it does; they add up to 1
+	use   float64 // what share was worked out from; 0: it does nothing
+	basis Basis
+	// memory in bytes that it has, if that is known.
+	memory device.Value
+	stale  bool
+}
+
+// cut is a physical device and the partitions it is cut into, none if it is whole.
+type cut struct {
+	device     *Reading
+	partitions []*Reading
+}
+
+// cuts groups readings by physical device. One whose parent is unknown is left out.
+func cuts(readings []Reading) []cut {
+	var list []cut
+	index := map[string]int{}
+	for i := range readings {
+		if r := &readings[i]; r.ID.Parent == "" {
+			index[r.ID.UUID] = len(list)
+			list = append(list, cut{device: r})
+		}
+	}
+	for i := range readings {
+		r := &readings[i]
+		if at, ok := index[r.ID.Parent]; ok && r.ID.Parent != "" {
+			list[at].partitions = append(list[at].partitions, r)
+		}
+	}
+	return list
+}
+
+// portion is what can be held: the device, or one partition of it.
+type portion struct {
+	reading  *Reading
+	size     float64 // part of the device
+	activity device.Value
+}
+
+func (c cut) units() []portion {
+	if len(c.partitions) == 0 {
+		return []portion{{c.device, 1, c.device.Utilization.Compute}}
+	}
+	sum := 0.0
+	list := make([]portion, 0, len(c.partitions))
+	for _, p := range c.partitions {
+		u := portion{p, p.Slice.Part(), p.Profile.SMActive.Or(p.Profile.EngineActive)}
+		sum += u.size
+		list = append(list, u)
+	}
+	for i := range list {
+		switch {
+		case sum == 0: // nobody said how large they are
+			list[i].size = 1 / float64(len(list))
+		case sum > 1: // compute instances share the slices of theirs
+			list[i].size /= sum
+		}
+	}
+	return list
+}
+
+// utilization returns how busy the device is, of 1. A driver that is cut into partitions
+// does not say, its partitions do.
+func (c cut) utilization() device.Value {
+	if len(c.partitions) == 0 {
+		return c.device.Utilization.Compute
+	}
+	sum, known := 0.0, false
+	for _, u := range c.units() {
+		if v, ok := u.activity.Get(); ok {
+			sum, known = sum+v*u.size, true
+		}
+	}
+	if !known {
+		return c.device.Utilization.Compute
+	}
+	return device.Of(sum)
+}
+
+// owners is who is on a device: what was given to whom, and whose each process is.
+type owners struct {
+	holdings  []workload.Holding
+	processes map[uint32]workload.Workload
+}
+
+// of returns the holdings of a device or partition.
+func (o owners) of(uuid string) []workload.Holding {
+	var list []workload.Holding
+	for _, h := range o.holdings {
+		if h.Device == uuid {
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
+// stakes divides a device among those who are on it.
+func (c cut) stakes(o owners) []stake {
+	var all []stake
+	units := c.units()
+	held := 0.0
+	for _, u := range units {
+		all = append(all, u.stakes(o, c.device)...)
+		held += u.size
+	}
+	if rest := 1 - held; rest > 1e-12 { // slices that are in no partition
+		all = append(all, restOf(workload.Unallocated, c.device.ID.UUID, rest))
+	}
+	all = join(all)
+	// A device that is busy though nobody is on it is used by somebody we cannot see.
+	nobody := !slices.ContainsFunc(all, func(s stake) bool { return s.Kind != workload.Unallocated })
+	if busy, _ := c.utilization().Get(); busy > 0 && nobody {
+		hidden := restOf(workload.Unattributed, "", 0)
+		hidden.use = 1
+		all = append(all, hidden)
+	}
+	c.divide(all)
+	return all
+}
+
+// restOf returns the stake of nobody.
+func restOf(kind, unit string, alloc float64) stake {
+	return stake{Workload: workload.Workload{ID: kind, Kind: kind}, unit: unit, alloc: alloc}
+}
+
+// stakes divides one unit: what was given, then what is left among those who use it
+// without having been given it, and nobody.
+func (u portion) stakes(o owners, parent *Reading) []stake {
+	uuid := u.reading.ID.UUID
+	holdings := o.of(uuid)
+	if uuid != parent.ID.UUID { // who was given the whole was given every partition
+		holdings = append(holdings, o.of(parent.ID.UUID)...)
+	}
+	var list []stake
+	given := 0.0
+	for _, h := range holdings {
+		given += h.Part
+	}
+	scale := u.size / max(1, given) // several may have been given the same
+	for _, h := range holdings {
+		list = append(list, stake{Workload: h.Workload, unit: uuid, alloc: h.Part * scale, stale: h.Stale})
+	}
+	uses, nameless := u.uses(o)
+	if nameless {
+		list = append(list, restOf(workload.Unattributed, uuid, 0))
+	}
+	uninvited := 0
+	for _, s := range list {
+		if s.alloc == 0 {
+			uninvited++
+		}
+	}
+	left := u.size - given*scale
+	for i := range list {
+		if list[i].alloc == 0 && left > 0 {
+			list[i].alloc = left / float64(uninvited)
+		}
+	}
+	if uninvited == 0 && left > 1e-12 {
+		list = append(list, restOf(workload.Unallocated, uuid, left))
+	}
+	u.use(list, uses)
+	u.remember(list, o)
+	return list
+}
+
+// uses returns how much each workload ran on the unit by what the driver says of its
+// processes, nil if it does not say, and whether some processes are nobody's.
+func (u portion) uses(o owners) (uses map[string]float64, nameless bool) {
+	for _, p := range u.reading.Processes {
+		id := workload.Unattributed
+		if w, ok := o.processes[p.PID]; ok {
+			id = w.ID
+		} else {
+			nameless = true
+		}
+		if v, ok := p.Utilization.Get(); ok {
+			if uses == nil {
+				uses = map[string]float64{}
+			}
+			uses[id] += v
+		}
+	}
+	return uses, nameless
+}
+
+// use says how much of the unit's work each stake does, by the first source that there
+// is: what the driver says of each process, what the hardware counts of a partition,
+// what was given.
+func (u portion) use(list []stake, uses map[string]float64) {
+	total := 0.0
+	for _, v := range uses {
+		total += v
+	}
+	activity, counted := u.activity.Get()
+	counted = counted && u.reading.ID.Parent != ""
+	given := 0.0
+	for _, s := range list {
+		if s.Kind != workload.Unallocated {
+			given += s.alloc
+		}
+	}
+	for i := range list {
+		s := &list[i]
+		switch {
+		case s.Kind == workload.Unallocated: // nobody does nothing
+		case uses != nil:
+			s.basis = ByProcess
+			if total > 0 { // within a partition its processes divide what was counted of it
+				s.use = uses[s.ID] / total * u.weight(activity, counted, total)
+			}
+		case counted:
+			s.basis = ByActivity
+			if given > 0 {
+				s.use = activity * u.size * s.alloc / given
+			}
+		default:
+			s.use, s.basis = s.alloc, ByGrant
+		}
+	}
+}
+
+// weight is what the work of the processes of a unit counts for beside other units.
+func (u portion) weight(activity float64, counted bool, total float64) float64 {
+	if counted {
+		return activity * u.size
+	}
+	return total
+}
+
+// remember says how much memory each stake has.
+func (u portion) remember(list []stake, o owners) {
+	used := u.reading.Memory.Used
+	if len(list) == 1 {
+		list[0].memory = used
+		return
+	}
+	byID, known := map[string]float64{}, false
+	for _, p := range u.reading.Processes {
+		v, ok := p.MemoryUsed.Get()
+		if !ok {
+			continue
+		}
+		known = true
+		id := workload.Unattributed
+		if w, ok := o.processes[p.PID]; ok {
+			id = w.ID
+		}
+		byID[id] += v
+	}
+	if !known && len(u.reading.Processes) > 0 {
+		return // the driver does not say
+	}
+	sum := 0.0
+	for _, v := range byID {
+		sum += v
+	}
+	for i := range list {
+		v := byID[list[i].ID]
+		if total, ok := used.Get(); ok && list[i].Kind == workload.Unallocated {
+			v = max(0, total-sum) // what the driver itself needs
+		}
+		list[i].memory = device.Of(v)
+	}
+}
+
+// join makes one of the rests of all partitions, and of a workload's stakes in one unit.
+func join(list []stake) []stake {
+	for i := range list {
+		if list[i].ID == workload.Unallocated || list[i].ID == workload.Unattributed {
+			list[i].unit = "" // of the whole device
+		}
+	}
+	slices.SortStableFunc(list, func(a, b stake) int { return cmp.Or(cmp.Compare(a.unit, b.unit), cmp.Compare(a.ID, b.ID)) })
+	out := list[:0]
+	for _, s := range list {
+		if n := len(out); n > 0 && out[n-1].unit == s.unit && out[n-1].ID == s.ID {
+			out[n-1].alloc += s.alloc
+			out[n-1].use += s.use
+			out[n-1].memory = add(out[n-1].memory, s.memory)
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func add(a, b device.Value) device.Value {
+	x, ok := a.Get()
+	y, also := b.Get()
+	if !ok && !also {
+		return device.Value{}
+	}
+	return device.Of(x + y)
+}
+
+// divide turns uses into shares of the device.
+func (c cut) divide(all []stake) {
+	sum := 0.0
+	for _, s := range all {
+		sum += s.use
+	}
+	for i := range all {
+		if sum > 0 {
+			all[i].share = all[i].use / sum
+		} else {
+			all[i].share = all[i].alloc
+		}
+		if len(all) == 1 && all[i].Kind != workload.Unallocated && all[i].Kind != workload.Unattributed {
+			all[i].basis = Exclusive
+		} else if all[i].basis == "" {
+			all[i].basis = ByGrant
+		}
+	}
+}
+
+// watts returns what each stake draws of total watts: the device's idle power by what
+// is held, what is above it by what is done.
+func watts(all []stake, total, idle float64) []float64 {
+	idle = min(total, idle)
+	list := make([]float64, len(all))
+	for i, s := range all {
+		list[i] = idle*s.alloc + (total-idle)*s.share
+	}
+	return list
+}

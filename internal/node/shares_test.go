@@ -1,0 +1,169 @@
+package node
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// near reports whether two sums are the same up to how floating point adds.
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(1, math.Abs(a), math.Abs(b)) }
+
+func pod(name string) workload.Workload {
+	return workload.Workload{ID: "pod/" + name + "/main", Kind: "deployment", Name: name}
+}
+
+// world is a machine of one physical device whose owners and load change at random.
+type world struct {
+	r          *rand.Rand
+	partitions []device.Slice
+	energy     float64 // what the device used
+	shown      float64 // what its counter shows
+	counter    bool    // it has one
+}
+
+// cut returns the device as it is now, with processes of some workloads.
+func (w *world) cut(pods []workload.Workload) (cut, owners) {
+	o := owners{processes: map[uint32]workload.Workload{}}
+	units := []*Reading{{Sample: device.Sample{ID: device.ID{UUID: "GPU-0"}}, Up: true}}
+	dev := units[0]
+	for i, s := range w.partitions {
+		units = append(units, &Reading{Sample: device.Sample{ID: device.ID{UUID: fmt.Sprintf("MIG-%d", i), Parent: "GPU-0"}, Slice: s}, Up: true})
+	}
+	if w.r.IntN(10) > 0 {
+		dev.Power = []device.Power{{Scope: "gpu", Instant: device.Of(50 + 600*w.r.Float64())}}
+	}
+	if len(w.partitions) == 0 && w.r.IntN(10) > 0 {
+		dev.Utilization.Compute = device.Of(w.r.Float64())
+	}
+	if w.counter {
+		dev.Energy = device.Of(w.shown)
+	}
+	pid := uint32(1)
+	for _, u := range units[min(1, len(w.partitions)):] {
+		u.Memory.Used = device.Of(1 << 30)
+		if u != dev && w.r.IntN(4) > 0 {
+			u.Profile.SMActive = device.Of(float64(w.r.IntN(3)) / 2)
+		}
+		measured := w.r.IntN(2) == 0
+		for range w.r.IntN(4) {
+			p := device.Process{PID: pid, MemoryUsed: device.Of(1 << 20)}
+			if measured {
+				p.Utilization = device.Of(float64(w.r.IntN(3)) / 4)
+			}
+			u.Processes = append(u.Processes, p)
+			if w.r.IntN(4) > 0 {
+				owner := pods[w.r.IntN(len(pods))]
+				o.processes[pid] = owner
+				o.holdings = append(o.holdings, workload.Holding{Workload: owner, Device: u.ID.UUID, Evidence: workload.ByProcess})
+			}
+			pid++
+		}
+		for range w.r.IntN(4) {
+			part := []float64{1, 0.25, 0.5}[w.r.IntN(3)]
+			o.holdings = append(o.holdings, workload.Holding{Workload: pods[w.r.IntN(len(pods))], Device: u.ID.UUID, Part: part, Evidence: workload.ByDevice})
+		}
+	}
+	if len(w.partitions) > 0 && w.r.IntN(8) == 0 {
+		o.holdings = append(o.holdings, workload.Holding{Workload: pods[0], Device: "GPU-0", Part: 1, Evidence: workload.ByDevice})
+	}
+	return cut{units[0], units[1:]}, o
+}
+
+// Whatever is given to whom, whatever runs, however owners change: workloads and the
+// rest are the whole device. Otherwise somebody pays for what another used, or nobody does.
+func TestSharesAddUp(t *testing.T) {
+	pods := []workload.Workload{pod("a"), pod("b"), pod("c"), pod("d")}
+	for seed := range uint64(300) {
+		w := &world{r: rand.New(rand.NewPCG(seed, 1)), counter: seed%4 != 0}
+		if seed%2 == 0 {
+			for range 1 + w.r.IntN(4) {
+				w.partitions = append(w.partitions, device.Slice{Held: w.r.IntN(3), Of: 7})
+			}
+		}
+		now := time.Unix(1_000_000, 0)
+		start, firstEnergy := now, 0.0
+		var l ledger
+		var before owners
+		last := map[string]Holder{}
+		power := 0.0
+		for tick := range 50 {
+			c, after := w.cut(pods)
+			if tick > 0 {
+				seconds := float64(1 + w.r.IntN(10))
+				now = now.Add(time.Duration(seconds * float64(time.Second)))
+				w.energy += 100 * seconds * w.r.Float64()
+				if w.r.IntN(3) == 0 {
+					w.shown = w.energy
+				}
+				if p, ok := c.power().Get(); ok {
+					power += p * seconds
+				}
+			} else {
+				w.energy = 1e6
+				w.shown, firstEnergy = w.energy, w.energy
+			}
+			if w.counter {
+				c.device.Energy = device.Of(w.shown)
+			}
+			l.advance(now, c, before, after, tick%3 == 0)
+			before = after
+			holders := l.holders(c)
+
+			var sums Holder
+			energy, active := 0.0, 0.0
+			var utilization, watts device.Value
+			for _, h := range holders {
+				for what, v := range map[string]float64{"allocation": h.Allocation, "share": h.Share, "allocated": h.Allocated} {
+					if v < 0 || math.IsNaN(v) {
+						t.Fatalf("seed %d tick %d: %s of %s is %v", seed, tick, what, h.ID, v)
+					}
+				}
+				key := h.Partition + h.ID
+				if was, ok := last[key]; ok && was.Since.Equal(h.Since) && (get(h.Energy) < get(was.Energy) || h.Allocated < was.Allocated || get(h.Active) < get(was.Active)) {
+					t.Fatalf("seed %d tick %d: a sum of %s fell: %s", seed, tick, h.ID, cmp.Diff(was, h))
+				}
+				last[key] = h
+				if get(h.Active) > h.Allocated*(1+1e-9) {
+					t.Fatalf("seed %d tick %d: %s was active for %v of %v s", seed, tick, h.ID, h.Active, h.Allocated)
+				}
+				sums.Allocation += h.Allocation
+				sums.Share += h.Share
+				sums.Allocated += h.Allocated
+				energy += get(h.Energy)
+				active += get(h.Active)
+				utilization, watts = add(utilization, h.Utilization), add(watts, h.Power)
+			}
+			if !near(sums.Allocation, 1) || !near(sums.Share, 1) {
+				t.Fatalf("seed %d tick %d: allocations add up to %v, shares to %v\n%+v", seed, tick, sums.Allocation, sums.Share, l.stakes)
+			}
+			if elapsed := now.Sub(start).Seconds(); !near(sums.Allocated, elapsed) {
+				t.Fatalf("seed %d tick %d: %v s are allocated, %v passed", seed, tick, sums.Allocated, elapsed)
+			}
+			if want := w.shown - firstEnergy; w.counter && !near(energy, want) {
+				t.Fatalf("seed %d tick %d: %v J are booked, the counter moved by %v", seed, tick, energy, want)
+			}
+			if !w.counter && !near(energy, power) {
+				t.Fatalf("seed %d tick %d: %v J are booked, the power was %v J", seed, tick, energy, power)
+			}
+			if p, ok := c.power().Get(); ok && !near(get(watts), p) {
+				t.Fatalf("seed %d tick %d: workloads draw %v of %v W", seed, tick, watts, p)
+			}
+			if u, ok := c.utilization().Get(); ok && !near(get(utilization), u) {
+				t.Fatalf("seed %d tick %d: workloads use %v of %v", seed, tick, utilization, u)
+			}
+		}
+	}
+}
+
+func get(v device.Value) float64 {
+	f, _ := v.Get()
+	return f
+}

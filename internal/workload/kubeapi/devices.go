@@ -1,0 +1,231 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	devicesEvery = time.Minute
+	devicesSoon  = 5 * time.Second // at the earliest, for a device that is not known
+	// devicesIdle is how long after the last question for a device they are no longer
+	// asked for.
+	devicesIdle = 10 * time.Minute
+	maxDevices  = 20000
+)
+
+// claimed is a device as the kubelet names it in a claim.
+type claimed struct{ driver, pool, device string }
+
+// devices are those that the drivers of this node offer for claims.
+type devices struct {
+	mu      sync.Mutex
+	ids     map[claimed][]string
+	asked   time.Time // last
+	wake    chan struct{}
+	version string // used by the goroutine that polls
+}
+
+func (d *devices) init() { d.wake = make(chan struct{}, 1) }
+
+// Claimed returns what else a device of a claim is called, the most certain name first.
+// It is false as long as the API server has not said.
+func (c *Client) Claimed(driver, pool, device string) (ids []string, ok bool) {
+	d := &c.devices
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked = time.Now()
+	ids, ok = d.ids[claimed{driver, pool, device}]
+	if !ok {
+		poke(d.wake)
+	}
+	return ids, ok
+}
+
+// pollDevices asks for the devices while somebody wants to know.
+func (c *Client) pollDevices(ctx context.Context) {
+	d := &c.devices
+	var b backoff
+	for {
+		select { // a question for a device that is not known
+		case <-ctx.Done():
+			return
+		case <-d.wake:
+		}
+		for idle := false; !idle; {
+			err := c.askDevices(ctx)
+			c.health.set(ctx, Slices, err)
+			soon := max(devicesSoon, b.next(err))
+			if !sleep(ctx, soon) {
+				return
+			}
+			t := time.NewTimer(max(0, devicesEvery-soon))
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				return
+			case <-d.wake:
+			case <-t.C:
+			}
+			t.Stop()
+			d.mu.Lock()
+			idle = time.Since(d.asked) > devicesIdle
+			d.mu.Unlock()
+		}
+	}
+}
+
+func (c *Client) askDevices(ctx context.Context) (err error) {
+	d := &c.devices
+	if d.version == "" {
+		if d.version, err = c.claimVersion(ctx); err != nil {
+			return err
+		}
+	}
+	b, err := c.get(ctx, plainJSON, []string{"apis", "resource.k8s.io", d.version, "resourceslices"},
+		url.Values{"fieldSelector": {"spec.nodeName=" + c.cfg.Node}})
+	if notFound(err) {
+		d.version = "" // the cluster was upgraded
+	}
+	if err != nil {
+		return err
+	}
+	ids, err := parseSlices(b)
+	if ids == nil {
+		return err
+	}
+	d.mu.Lock()
+	same := maps.EqualFunc(d.ids, ids, slices.Equal)
+	d.ids = ids
+	d.mu.Unlock()
+	if !same {
+		c.generation.Add(1)
+	}
+	return err
+}
+
+// attributes of a device; one of the fields of each is set, and only text names a device.
+type attributes map[string]struct {
+	String *string `json:"string"`
+}
+
+// parseSlices returns the names of the devices in a list of ResourceSlices. Where a pool
+// has several generations, a driver is replacing the older ones.
+//
+// https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/
+func parseSlices(b []byte) (map[claimed][]string, error) {
+	var list struct {
+		Items []struct {
+			Spec struct {
+				Driver string `json:"driver"`
+				Pool   struct {
+					Name       string `json:"name"`
+					Generation int64  `json:"generation"`
+				} `json:"pool"`
+				Devices []struct {
+					Name       string     `json:"name"`
+					Attributes attributes `json:"attributes"`
+					Basic      struct {   // v1beta1
+						Attributes attributes `json:"attributes"`
+					} `json:"basic"`
+				} `json:"devices"`
+			} `json:"spec"`
+		} `json:"items"`
+	}
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("cannot read ResourceSlices: %w", err)
+	}
+	newest := map[[2]string]int64{}
+	for _, s := range list.Items {
+		pool := [2]string{s.Spec.Driver, s.Spec.Pool.Name}
+		if n, ok := newest[pool]; !ok || s.Spec.Pool.Generation > n {
+			newest[pool] = s.Spec.Pool.Generation
+		}
+	}
+	ids := map[claimed][]string{}
+	for _, s := range list.Items {
+		if s.Spec.Pool.Generation < newest[[2]string{s.Spec.Driver, s.Spec.Pool.Name}] {
+			continue
+		}
+		for _, d := range s.Spec.Devices {
+			if len(ids) >= maxDevices {
+				return ids, fmt.Errorf("ResourceSlices of this node have more than %d devices, the rest is not known", maxDevices)
+			}
+			a := d.Attributes
+			if a == nil {
+				a = d.Basic.Attributes
+			}
+			ids[claimed{s.Spec.Driver, s.Spec.Pool.Name, d.Name}] = a.names(s.Spec.Driver, d.Name)
+		}
+	}
+	return ids, nil
+}
+
+// names returns what a device is called by its attributes, and then by its name.
+func (a attributes) names(driver, device string) []string {
+	var out []string
+	add := func(attribute string) {
+		for _, name := range []string{attribute, driver + "/" + attribute} { // without a domain it is the driver's
+			if v := a[name].String; v != nil && *v != "" && !slices.Contains(out, *v) {
+				out = append(out, *v)
+			}
+		}
+	}
+	add("uuid")
+	if a.partition() {
+		// It has the address and the serial number of the whole device, and must not be
+		// taken for that.
+		return append(out, device)
+	}
+	for _, name := range []string{"resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr", "pciAddress", "serial"} {
+		add(name)
+	}
+	for _, name := range Names(driver, device) {
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// partition reports whether the device is a part of another: parentUUID of NVIDIA,
+// parentPciAddr of AMD.
+func (a attributes) partition() bool {
+	for name := range a {
+		if i := strings.LastIndexByte(name, '/'); strings.HasPrefix(name[i+1:], "parent") {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	byAddress = regexp.MustCompile(`^([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])-0x[0-9a-f]+$`)
+	byRender  = regexp.MustCompile(`^gpu-[0-9]+-([0-9]+)$`)
+	byMinor   = regexp.MustCompile(`^gpu-([0-9]+)$`)
+)
+
+// Names returns what a device of a claim is called as far as its name in the claim tells,
+// and that name: the PCI address of Intel's (0000-0f-00-0-0x1020), the render node of
+// AMD's (gpu-1-129), the minor number of NVIDIA's (gpu-3).
+func Names(driver, device string) []string {
+	var out []string
+	if m := byAddress.FindStringSubmatch(device); m != nil {
+		out = append(out, fmt.Sprintf("%s:%s:%s.%s", m[1], m[2], m[3], m[4]))
+	}
+	if m := byRender.FindStringSubmatch(device); m != nil && driver == "gpu.amd.com" {
+		out = append(out, "renderD"+m[1])
+	}
+	if m := byMinor.FindStringSubmatch(device); m != nil && driver == "gpu.nvidia.com" {
+		out = append(out, "nvidia"+m[1])
+	}
+	return append(out, device)
+}

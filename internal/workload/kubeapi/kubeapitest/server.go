@@ -1,0 +1,354 @@
+// Package kubeapitest is an API server of Kubernetes for tests: it lists pods by node and
+// page and watches them, lists ResourceSlices by node, gives other objects as they were
+// put, and fails as it is told.
+package kubeapitest
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Object is an object of Kubernetes, as its JSON.
+type Object = map[string]any
+
+// Fault is how requests are failed.
+type Fault struct {
+	Status int    // 403 and such, with a Status as the body
+	After  int    // seconds that the client is to wait, with Status
+	Body   string // sent with status 200 instead of the answer
+	Hang   bool   // nothing is sent until the client gives up
+}
+
+// Server is the API server. Make it with New.
+type Server struct {
+	mu        sync.Mutex
+	version   int               // of the newest change
+	compacted int               // the newest change that can no longer be watched
+	pods      map[string]Object // by namespace and name
+	changes   []change          // of pods
+	changed   chan struct{}     // closed with each change
+	drop      chan struct{}     // closed to end watches
+	objects   map[string]any    // by path
+	faults    map[string]Fault  // by prefix of the path
+	requests  []string
+}
+
+type change struct {
+	version int
+	kind    string // ADDED, MODIFIED, DELETED
+	pod     Object
+}
+
+// New returns an empty server that knows the resources of core, apps and batch.
+func New() *Server {
+	s := &Server{
+		version: 1, pods: map[string]Object{}, changed: make(chan struct{}), drop: make(chan struct{}),
+		objects: map[string]any{}, faults: map[string]Fault{},
+	}
+	s.PutResources("v1", Resource{"pods", "Pod", true}, Resource{"pods/status", "Pod", true}, Resource{"nodes", "Node", false})
+	s.PutResources("apps/v1", Resource{"replicasets", "ReplicaSet", true}, Resource{"deployments", "Deployment", true},
+		Resource{"statefulsets", "StatefulSet", true}, Resource{"daemonsets", "DaemonSet", true})
+	s.PutResources("batch/v1", Resource{"jobs", "Job", true}, Resource{"cronjobs", "CronJob", true})
+	return s
+}
+
+// Resource is one row of a discovery document.
+type Resource struct {
+	Name, Kind string
+	Namespaced bool
+}
+
+// PutResources makes kinds known.
+func (s *Server) PutResources(apiVersion string, list ...Resource) {
+	var rows []Object
+	for _, r := range list {
+		rows = append(rows, Object{"name": r.Name, "kind": r.Kind, "namespaced": r.Namespaced, "verbs": []string{"get"}})
+	}
+	s.Put("/"+groupPath(apiVersion), Object{"kind": "APIResourceList", "groupVersion": apiVersion, "resources": rows})
+}
+
+func groupPath(apiVersion string) string {
+	if strings.Contains(apiVersion, "/") {
+		return "apis/" + apiVersion
+	}
+	return "api/" + apiVersion
+}
+
+// Put makes obj what is at path. A list of ResourceSlices is filtered by node.
+func (s *Server) Put(path string, obj any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects[path] = obj
+}
+
+// Delete removes what is at path.
+func (s *Server) Delete(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.objects, path)
+}
+
+// PutPod makes p a pod, or replaces the one of its name.
+func (s *Server) PutPod(p Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key, kind := podKey(p), "ADDED"
+	if old, ok := s.pods[key]; ok {
+		kind = "MODIFIED"
+		if dig(old, "metadata", "uid") != dig(p, "metadata", "uid") {
+			s.note("DELETED", old)
+			kind = "ADDED"
+		}
+	}
+	s.pods[key] = p
+	s.note(kind, p)
+}
+
+// DeletePod removes a pod.
+func (s *Server) DeletePod(namespace, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := namespace + "/" + name
+	if p, ok := s.pods[key]; ok {
+		delete(s.pods, key)
+		s.note("DELETED", p)
+	}
+}
+
+func (s *Server) note(kind string, p Object) {
+	s.version++
+	s.changes = append(s.changes, change{s.version, kind, p})
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// DropWatches ends all watches. With gone, they cannot be continued from where they were:
+// the server says 410, and clients have to list again.
+func (s *Server) DropWatches(gone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if gone {
+		s.version++
+		s.compacted = s.version
+		s.changes = nil
+	}
+	close(s.drop)
+	s.drop = make(chan struct{})
+}
+
+// Fail makes requests for paths with a prefix fail, until Heal. The longest prefix counts.
+func (s *Server) Fail(prefix string, f Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults[prefix] = f
+}
+
+// Heal ends all that Fail began.
+func (s *Server) Heal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.faults)
+}
+
+// Requests returns the requests so far, with their queries.
+func (s *Server) Requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
+// Note makes r one of the requests, for those who answer it themselves.
+func (s *Server) Note(r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, r.Method+" "+r.URL.RequestURI())
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.Note(r)
+	s.mu.Lock()
+	fault, faulty := s.fault(r.URL.Path)
+	s.mu.Unlock()
+	switch {
+	case faulty && fault.Hang:
+		<-r.Context().Done()
+	case faulty && fault.Status != 0:
+		if fault.After != 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(fault.After))
+		}
+		fail(w, fault.Status)
+	case faulty:
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, fault.Body)
+	case r.URL.Path == "/api/v1/pods" && r.URL.Query().Get("watch") != "":
+		s.watch(w, r)
+	case r.URL.Path == "/api/v1/pods":
+		s.list(w, r)
+	default:
+		s.object(w, r)
+	}
+}
+
+func (s *Server) fault(path string) (f Fault, ok bool) {
+	longest := ""
+	for prefix, g := range s.faults {
+		if strings.HasPrefix(path, prefix) && (!ok || len(prefix) > len(longest)) {
+			longest, f, ok = prefix, g, true
+		}
+	}
+	return f, ok
+}
+
+func fail(w http.ResponseWriter, code int) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	json.NewEncoder(w).Encode(status(code)) //nolint:errcheck // the client has gone
+}
+
+func status(code int) Object {
+	reason := map[int]string{401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 410: "Expired", 429: "TooManyRequests"}[code]
+	return Object{
+		"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+		"reason": reason, "message": "the test says " + strconv.Itoa(code),
+	}
+}
+
+func node(r *http.Request) string {
+	n, _ := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=")
+	return n
+}
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request) {
+	q, node := r.URL.Query(), node(r)
+	limit, _ := strconv.Atoi(q.Get("limit"))
+	s.mu.Lock()
+	meta := Object{"resourceVersion": strconv.Itoa(s.version)}
+	from := 0
+	if token := q.Get("continue"); token != "" {
+		var of int
+		fmt.Sscanf(token, "%d-%d", &of, &from) //nolint:errcheck // a wrong one begins anew
+		if of < s.compacted {
+			s.mu.Unlock()
+			fail(w, http.StatusGone)
+			return
+		}
+	}
+	items := []Object{}
+	for i, key := range slices.Sorted(maps.Keys(s.pods)) {
+		p := s.pods[key]
+		if i < from || node != "" && dig(p, "spec", "nodeName") != node {
+			continue
+		}
+		if limit > 0 && len(items) == limit {
+			meta["continue"] = fmt.Sprintf("%d-%d", s.version, i)
+			break
+		}
+		items = append(items, p)
+	}
+	s.mu.Unlock()
+	send(w, Object{"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": items})
+}
+
+func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
+	since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	out := json.NewEncoder(w)
+	flush := http.NewResponseController(w)
+	flush.Flush() //nolint:errcheck // the client has gone
+	s.mu.Lock()
+	drop := s.drop
+	s.mu.Unlock()
+	for {
+		s.mu.Lock()
+		gone, changed := since < s.compacted, s.changed
+		var send []change
+		for _, c := range s.changes {
+			if c.version > since && dig(c.pod, "spec", "nodeName") == node(r) {
+				send = append(send, c)
+			}
+		}
+		since = s.version
+		s.mu.Unlock()
+		if gone {
+			out.Encode(Object{"type": "ERROR", "object": status(410)}) //nolint:errcheck // the client has gone
+			return
+		}
+		for _, c := range send {
+			p := clonePod(c.pod, c.version)
+			if out.Encode(Object{"type": c.kind, "object": p}) != nil {
+				return
+			}
+		}
+		if flush.Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-drop:
+			return
+		case <-changed:
+		}
+	}
+}
+
+func clonePod(p Object, version int) Object {
+	out, meta := maps.Clone(p), Object{}
+	if m, ok := p["metadata"].(Object); ok {
+		meta = maps.Clone(m)
+	}
+	meta["resourceVersion"] = strconv.Itoa(version)
+	out["metadata"] = meta
+	return out
+}
+
+func (s *Server) object(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	obj, ok := s.objects[r.URL.Path]
+	s.mu.Unlock()
+	if !ok {
+		fail(w, http.StatusNotFound)
+		return
+	}
+	if list, ok := obj.(Object); ok && strings.HasSuffix(r.URL.Path, "/resourceslices") && node(r) != "" {
+		obj = sliceList(list, node(r))
+	}
+	send(w, obj)
+}
+
+func sliceList(list Object, node string) Object {
+	items, _ := list["items"].([]Object)
+	own := []Object{}
+	for _, i := range items {
+		if dig(i, "spec", "nodeName") == node {
+			own = append(own, i)
+		}
+	}
+	return Object{"kind": "ResourceSliceList", "items": own}
+}
+
+func send(w http.ResponseWriter, obj any) {
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(obj) //nolint:errcheck // the client has gone
+}
+
+func podKey(p Object) string {
+	return fmt.Sprint(dig(p, "metadata", "namespace"), "/", dig(p, "metadata", "name"))
+}
+
+func dig(o Object, path ...string) any {
+	var v any = o
+	for _, p := range path {
+		m, _ := v.(Object)
+		v = m[p]
+	}
+	return v
+}

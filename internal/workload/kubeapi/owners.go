@@ -1,0 +1,325 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// maxDepth bounds a chain of owners. The longest known, of KServe on Knative, has 7:
+	// ReplicaSet, Deployment, Revision, Configuration, Service, InferenceService.
+	maxDepth  = 8
+	maxOwners = 1024
+	maxQueue  = 1024
+
+	// askAgain is when a question that was denied, or whose object was not there, is put
+	// again; retryOwner when the server did not answer it.
+	askAgain   = 10 * time.Minute
+	retryOwner = time.Minute
+)
+
+// ownerRef refers to the controller of an object. It is in the namespace of the object,
+// or in none.
+type ownerRef struct {
+	APIVersion, Kind, Name, UID string
+}
+
+// reference is an owner as an object refers to it.
+type reference struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+	Controller bool   `json:"controller"`
+}
+
+func (r ownerRef) group() string {
+	group, _, ok := strings.Cut(r.APIVersion, "/")
+	if !ok {
+		return ""
+	}
+	return group
+}
+
+func (r ownerRef) owner() Owner { return Owner{strings.ToLower(r.Kind), r.Name} }
+
+// owners knows what is above the owners of pods.
+type owners struct {
+	mu     sync.Mutex
+	known  lru[string, above] // by uid
+	queue  []ownerQuestion
+	queued map[string]bool // by uid
+	wake   chan struct{}
+	denied map[string]refusal // by resource and group
+	failed Problem            // of the last question, if it failed otherwise
+	kinds  lru[string, kinds] // by apiVersion; used by one goroutine
+}
+
+// above is the controller of an owner.
+type above struct {
+	ref   ownerRef
+	none  bool      // there is none
+	until time.Time // when to ask again; zero: never
+}
+
+// refusal is a resource that may not be got.
+type refusal struct {
+	since time.Time
+	asked time.Time // last
+	err   error
+}
+
+type ownerQuestion struct {
+	namespace string
+	ref       ownerRef
+}
+
+func (o *owners) init() {
+	o.known = newLRU[string, above](maxOwners)
+	o.kinds = newLRU[string, kinds](64)
+	o.queued, o.denied, o.wake = map[string]bool{}, map[string]refusal{}, make(chan struct{}, 1)
+}
+
+// of returns the owners of p as far as they are known, and asks for the next one.
+func (o *owners) of(p *pod) []Owner {
+	if p.ref == (ownerRef{}) {
+		return nil
+	}
+	var chain []Owner
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for ref, depth := p.ref, 0; depth < maxDepth; depth++ {
+		if ref.APIVersion == "v1" && ref.Kind == "Node" {
+			return chain // a static pod: the node is no workload
+		}
+		chain = append(chain, ref.owner())
+		a, ok := o.known.get(ref.UID)
+		if !ok || !a.until.IsZero() && time.Now().After(a.until) {
+			o.ask(ownerQuestion{p.Namespace, ref})
+		}
+		if a.none {
+			return chain
+		}
+		if a.ref == (ownerRef{}) {
+			if depth == 0 && p.hint != (Owner{}) {
+				chain = append(chain, p.hint)
+			}
+			return chain
+		}
+		ref = a.ref
+	}
+	return chain
+}
+
+// ask queues q. What finds no room is asked for again with the next look at its pod.
+func (o *owners) ask(q ownerQuestion) {
+	if o.queued[q.ref.UID] || len(o.queue) >= maxQueue {
+		return
+	}
+	o.queued[q.ref.UID] = true
+	o.queue = append(o.queue, q)
+	poke(o.wake)
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// hint returns what made the ReplicaSet ref, by the label that its pods have of it.
+func hint(ref ownerRef, labels map[string]string) Owner {
+	if ref.Kind != "ReplicaSet" || ref.group() != "apps" {
+		return Owner{}
+	}
+	for _, by := range []struct{ label, kind string }{
+		{"pod-template-hash", "deployment"},
+		{"rollouts-pod-template-hash", "rollout"},
+	} {
+		if hash := labels[by.label]; hash != "" {
+			if name, ok := strings.CutSuffix(ref.Name, "-"+hash); ok && name != "" {
+				return Owner{by.kind, strings.Clone(name)}
+			}
+		}
+	}
+	return Owner{}
+}
+
+// problem returns what is wrong with the questions for owners: first what is denied, for
+// that stays.
+func (o *owners) problem() (Problem, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.denied) == 0 {
+		return o.failed, o.failed.Err != nil
+	}
+	p := Problem{Part: Owners, Denied: true}
+	names := slices.Sorted(maps.Keys(o.denied))
+	for _, n := range names {
+		if p.Since.IsZero() || o.denied[n].since.Before(p.Since) {
+			p.Since = o.denied[n].since
+		}
+	}
+	const most = 5
+	more := ""
+	if len(names) > most {
+		more = fmt.Sprintf(" and %d more", len(names)-most)
+		names = names[:most]
+	}
+	p.Err = fmt.Errorf("cannot get %s%s: %w", strings.Join(names, ", "), more, o.denied[names[0]].err)
+	return p, true
+}
+
+// answer works on the questions of lookups, those for claims first because somebody waits
+// for the answer.
+func (c *Client) answer(ctx context.Context) {
+	for ctx.Err() == nil {
+		if q, ok := c.claims.next(); ok {
+			c.answerClaim(ctx, q)
+			continue
+		}
+		if q, ok := c.owners.next(); ok {
+			c.answerOwner(ctx, q)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.claims.wake:
+		case <-c.owners.wake:
+		}
+	}
+}
+
+func (o *owners) next() (q ownerQuestion, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.queue) == 0 {
+		return q, false
+	}
+	q = o.queue[0]
+	o.queue = o.queue[1:]
+	return q, true
+}
+
+func (c *Client) answerOwner(ctx context.Context, q ownerQuestion) {
+	resource, a, err := c.lookUp(ctx, q)
+	if ctx.Err() != nil {
+		return
+	}
+	c.pace.hold(err)
+	now := time.Now()
+	switch {
+	case err == nil:
+	case notFound(err) || errors.Is(err, errNoKind) || errors.Is(err, errReplaced):
+		a, err = above{none: true, until: now.Add(askAgain)}, nil
+	case denied(err):
+		a = above{until: now.Add(askAgain)}
+	default:
+		a = above{until: now.Add(retryOwner)}
+	}
+	o := &c.owners
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.queued, q.ref.UID)
+	if old, ok := o.known.get(q.ref.UID); ok && err != nil {
+		a.ref, a.none = old.ref, old.none // it is still true, and nobody says more
+	}
+	o.known.put(q.ref.UID, a)
+	switch {
+	case err == nil:
+		delete(o.denied, resource)
+		o.failed = Problem{}
+	case denied(err):
+		r, known := o.denied[resource]
+		if !known && len(o.denied) < maxDenied {
+			o.denied[resource] = refusal{since: now, asked: now, err: shorten(err)}
+		} else if known && now.Sub(r.asked) >= askAgain {
+			o.denied[resource] = refusal{since: r.since, asked: now, err: shorten(err)}
+		}
+	default:
+		if o.failed.Err == nil {
+			o.failed = Problem{Part: Owners, Since: now}
+		}
+		o.failed.Err = shorten(err)
+	}
+	c.generation.Add(1)
+}
+
+// maxDenied bounds the kinds that are remembered as denied.
+const maxDenied = 100
+
+// lookUp asks for the controller of an owner. The resource is what it asked for, as RBAC
+// writes it.
+func (c *Client) lookUp(ctx context.Context, q ownerQuestion) (resource string, a above, err error) {
+	k, err := c.kind(ctx, q.ref)
+	if err != nil {
+		return "discovery", a, err
+	}
+	resource = k.Resource
+	if g := q.ref.group(); g != "" {
+		resource += "." + g
+	}
+	if err := c.owners.recentlyDenied(resource); err != nil {
+		return resource, a, err // one question tells for all of a kind
+	}
+	path := groupPath(q.ref.APIVersion)
+	if k.Namespaced {
+		path = append(path, "namespaces", q.namespace)
+	}
+	if err := c.pace.wait(ctx); err != nil {
+		return resource, a, err
+	}
+	b, err := c.get(ctx, metadataOnly, append(path, k.Resource, q.ref.Name), nil)
+	if err != nil {
+		return resource, a, err
+	}
+	a, err = parseOwner(b, q.ref.UID)
+	return resource, a, err
+}
+
+// recentlyDenied returns how a resource was denied less than askAgain ago.
+func (o *owners) recentlyDenied(resource string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r, ok := o.denied[resource]; ok && time.Since(r.asked) < askAgain {
+		return r.err
+	}
+	return nil
+}
+
+// errReplaced says that another object has the name of an owner now. What was above the
+// old one, nobody knows any more.
+var errReplaced = errors.New("the owner was replaced")
+
+// parseOwner returns the controller of the object in b, which must be the one with uid.
+func parseOwner(b []byte, uid string) (above, error) {
+	var obj struct {
+		Metadata struct {
+			UID             string      `json:"uid"`
+			OwnerReferences []reference `json:"ownerReferences"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(b, &obj); err != nil {
+		return above{}, fmt.Errorf("cannot read an owner: %w", err)
+	}
+	if obj.Metadata.UID == "" {
+		return above{}, errors.New("cannot read an owner: it has no uid")
+	}
+	if obj.Metadata.UID != uid {
+		return above{}, errReplaced
+	}
+	for _, r := range obj.Metadata.OwnerReferences {
+		if r.Controller && r.Kind != "" && r.Name != "" && r.UID != "" && r.UID != uid {
+			return above{ref: ownerRef{r.APIVersion, r.Kind, r.Name, r.UID}}, nil
+		}
+	}
+	return above{none: true}, nil
+}

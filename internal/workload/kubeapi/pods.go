@@ -1,0 +1,260 @@
+package kubeapi
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// Pod is what is kept of a pod.
+type Pod struct {
+	UID, Namespace, Name string
+	Phase                string // Pending, Running, Succeeded, Failed
+	Team                 string // of the label that names it
+	Labels               map[string]string
+	// Owner is what people call it: the topmost owner that is known, or the pod itself.
+	Owner Owner
+	// Owners are all that are known, the direct one first. Owner is the last of them.
+	Owners       []Owner
+	Containers   []string          // names, also of those that run before the others
+	ContainerIDs map[string]string // name by id, without the scheme of the runtime
+}
+
+// Owner is something that makes pods.
+type Owner struct {
+	Kind string // lower case
+	Name string
+}
+
+// pod is a Pod without owners, and how to find them.
+type pod struct {
+	Pod
+	ref  ownerRef // of the controller; zero if it has none
+	hint Owner    // of the Deployment or Rollout above the ReplicaSet, by the hash in its name
+
+	static string // uid that the kubelet gave it, if it did
+}
+
+// maxPods bounds the pods of a node. Kubernetes supports 110, some people run 500.
+const maxPods = 5000
+
+// podStore has the pods of this node.
+type podStore struct {
+	c       *Client
+	keep    map[string]bool // labels
+	mu      sync.RWMutex
+	byUID   map[string]*pod
+	byName  map[[2]string]*pod
+	byID    map[string]*pod // by container
+	synced  bool
+	refused int
+}
+
+func (s *podStore) init(c *Client) {
+	s.c, s.keep = c, map[string]bool{}
+	for _, l := range c.cfg.Labels {
+		s.keep[l] = true
+	}
+	s.reset(0)
+}
+
+func (s *podStore) reset(n int) {
+	s.byUID, s.byName, s.byID, s.refused = make(map[string]*pod, n), make(map[[2]string]*pod, n), make(map[string]*pod, n), 0
+}
+
+func (s *podStore) state() (synced bool, refused int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.synced, s.refused
+}
+
+// PodByUID returns the pod with this uid, also by the one that the kubelet gave it if it
+// is static.
+func (c *Client) PodByUID(uid string) (Pod, bool) {
+	c.pods.mu.RLock()
+	p, ok := c.pods.byUID[uid]
+	c.pods.mu.RUnlock()
+	return c.withOwners(p), ok
+}
+
+// PodByName returns the pod that has this name now.
+func (c *Client) PodByName(namespace, name string) (Pod, bool) {
+	c.pods.mu.RLock()
+	p, ok := c.pods.byName[[2]string{namespace, name}]
+	c.pods.mu.RUnlock()
+	return c.withOwners(p), ok
+}
+
+// PodByContainer returns the pod of the container with this id.
+func (c *Client) PodByContainer(id string) (Pod, bool) {
+	c.pods.mu.RLock()
+	p, ok := c.pods.byID[id]
+	c.pods.mu.RUnlock()
+	return c.withOwners(p), ok
+}
+
+func (c *Client) withOwners(p *pod) Pod {
+	if p == nil {
+		return Pod{}
+	}
+	out := p.Pod // nobody changes its maps
+	out.Owners = c.owners.of(p)
+	out.Owner = Owner{"pod", p.Name}
+	if n := len(out.Owners); n > 0 {
+		out.Owner = out.Owners[n-1]
+	}
+	return out
+}
+
+// replace makes list all the pods there are, besides those that were refused.
+func (s *podStore) replace(list []*pod, refused int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reset(len(list))
+	s.refused = refused
+	for _, p := range list {
+		s.put(p)
+	}
+	s.synced = true
+	s.c.generation.Add(1)
+}
+
+// update makes p known, or known anew.
+func (s *podStore) update(p *pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.byUID[p.UID]; !known && len(s.byName) >= maxPods {
+		s.refused++
+	} else {
+		s.put(p)
+	}
+	s.c.generation.Add(1)
+}
+
+// refuse notes that a pod is too large to be read. It is met again with every try, so it
+// is counted once, until a list has succeeded.
+func (s *podStore) refuse() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused = max(s.refused, 1)
+}
+
+func (s *podStore) put(p *pod) {
+	s.forget(s.byUID[p.UID])
+	for id := range p.ContainerIDs {
+		s.byID[id] = p
+	}
+	s.byUID[p.UID] = p
+	if p.static != "" {
+		s.byUID[p.static] = p
+	}
+	s.byName[[2]string{p.Namespace, p.Name}] = p
+}
+
+// forget drops the containers of a pod.
+func (s *podStore) forget(p *pod) {
+	if p == nil {
+		return
+	}
+	for id := range p.ContainerIDs {
+		delete(s.byID, id)
+	}
+}
+
+// remove drops p. Its name may belong to a successor by now.
+func (s *podStore) remove(p *pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(s.byUID[p.UID])
+	delete(s.byUID, p.UID)
+	if now := s.byUID[p.static]; now != nil && now.UID == p.UID {
+		delete(s.byUID, p.static)
+	}
+	name := [2]string{p.Namespace, p.Name}
+	if now := s.byName[name]; now != nil && now.UID == p.UID {
+		delete(s.byName, name)
+	}
+	s.c.generation.Add(1)
+}
+
+// podObject is what is read of a pod. The rest is dropped as it arrives.
+type podObject struct {
+	Metadata struct {
+		UID             string            `json:"uid"`
+		Namespace       string            `json:"namespace"`
+		Name            string            `json:"name"`
+		ResourceVersion string            `json:"resourceVersion"`
+		Labels          map[string]string `json:"labels"`
+		Annotations     struct {
+			// The uid that the kubelet gave a static pod. The uid of its mirror in the API is
+			// another one, and cgroups and logs do not have that.
+			StaticUID string `json:"kubernetes.io/config.hash"`
+		} `json:"annotations"`
+		OwnerReferences []reference `json:"ownerReferences"`
+	} `json:"metadata"`
+	Spec struct {
+		NodeName       string      `json:"nodeName"`
+		InitContainers []container `json:"initContainers"`
+		Containers     []container `json:"containers"`
+	} `json:"spec"`
+	Status struct {
+		Phase                      string      `json:"phase"`
+		InitContainerStatuses      []container `json:"initContainerStatuses"`
+		ContainerStatuses          []container `json:"containerStatuses"`
+		EphemeralContainerStatuses []container `json:"ephemeralContainerStatuses"`
+	} `json:"status"`
+}
+
+// container is what is read of one, and of the status of one.
+type container struct {
+	Name        string `json:"name"`
+	ContainerID string `json:"containerID"`
+}
+
+// check says whether p can be a pod at all.
+func (p *podObject) check() error {
+	if p.Metadata.UID == "" || p.Metadata.Name == "" {
+		return fmt.Errorf("cannot read a pod: %w: it has no uid or no name", errNonsense)
+	}
+	return nil
+}
+
+// strip copies what is needed of p.
+func (s *podStore) strip(p *podObject) *pod {
+	m := &p.Metadata
+	out := &pod{Pod: Pod{
+		UID: m.UID, Namespace: m.Namespace, Name: m.Name, Phase: p.Status.Phase,
+		ContainerIDs: map[string]string{},
+	}, static: m.Annotations.StaticUID}
+	for k, v := range m.Labels {
+		if s.keep[k] {
+			if out.Labels == nil {
+				out.Labels = map[string]string{}
+			}
+			out.Labels[k] = v
+		}
+	}
+	if s.c.cfg.TeamLabel != "" {
+		out.Team = m.Labels[s.c.cfg.TeamLabel]
+	}
+	for _, list := range [][]container{p.Spec.InitContainers, p.Spec.Containers} {
+		for _, c := range list {
+			out.Containers = append(out.Containers, c.Name)
+		}
+	}
+	for _, list := range [][]container{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
+		for _, c := range list {
+			if _, id, ok := strings.Cut(c.ContainerID, "://"); ok {
+				out.ContainerIDs[id] = c.Name
+			}
+		}
+	}
+	for _, r := range m.OwnerReferences {
+		if r.Controller {
+			out.ref = ownerRef{r.APIVersion, r.Kind, r.Name, r.UID}
+			out.hint = hint(out.ref, m.Labels)
+			break
+		}
+	}
+	return out
+}

@@ -1,0 +1,215 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// callTimeout bounds everything that is not of pods.
+	callTimeout = 15 * time.Second
+	// maxAnswer bounds what is read of one answer that is not of pods. The ResourceSlices
+	// of a node with 128 devices in 7 partitions each are 2 MB.
+	maxAnswer = 16 << 20
+	// maxStatus bounds what is read of an answer that says why there is none.
+	maxStatus = 64 << 10
+	// maxRetryAfter bounds how long a server can make a client wait.
+	maxRetryAfter = 10 * time.Minute
+
+	dialTimeout   = 10 * time.Second
+	headerTimeout = 10 * time.Second // also of a watch: its head comes at once
+	// pingAfter is how long a connection may be silent before its peer is asked whether it
+	// is still there, and pingTimeout how long that one has to answer. A watch may be
+	// silent for its whole time.
+	pingAfter   = 30 * time.Second
+	pingTimeout = 15 * time.Second
+
+	metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+	plainJSON    = "application/json"
+)
+
+// dialer opens a connection, as net.Dialer does.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// rest asks the API server.
+type rest struct {
+	server server
+	http   *http.Client
+}
+
+// newREST returns who asks s, over the network unless dial is given.
+func newREST(s server, dial dialer) *rest {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: pingAfter, Interval: pingTimeout / 3, Count: 3, // for HTTP/1, that has no pings
+		}}).DialContext
+	}
+	t := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dial, TLSClientConfig: s.tls,
+		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: headerTimeout,
+		MaxIdleConns: 4, IdleConnTimeout: 90 * time.Second,
+		// A configuration of TLS turns HTTP/2 off otherwise.
+		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+	if s.proxy != nil {
+		t.Proxy = http.ProxyURL(s.proxy)
+	}
+	return &rest{server: s, http: &http.Client{
+		Transport: t,
+		// Credentials are for this server and nobody it knows.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+func (r *rest) close() { r.http.CloseIdleConnections() }
+
+// open returns the body of what is at path. The error is a *statusError where the server
+// said no.
+func (r *rest) open(ctx context.Context, accept string, path []string, query url.Values) (io.ReadCloser, error) {
+	for _, segment := range path {
+		// Names come from objects that users make. The server refuses such ones itself.
+		if segment == "" || segment == "." || segment == ".." || strings.ContainsAny(segment, "/?#%") {
+			return nil, fmt.Errorf("%q cannot be a part of a path", segment)
+		}
+	}
+	u := r.server.url.JoinPath(path...)
+	where := u.Redacted()
+	u.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("cannot get %s: it is no URL", where) // err may have a password
+	}
+	req.Header.Set("Accept", accept)
+	req.Header.Set("User-Agent", "gpumeter")
+	if err := r.server.authorize(req); err != nil {
+		return nil, fmt.Errorf("cannot get %s: %w", where, err)
+	}
+	res, err := r.http.Do(req)
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err // it has the whole query
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot get %s: %w", where, err)
+	}
+	if res.StatusCode == http.StatusOK {
+		return res.Body, nil
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(io.LimitReader(res.Body, maxStatus)) // what came of it is better than nothing
+	if res.StatusCode == http.StatusUnauthorized {
+		// The next request is to have the newest token, and the newest certificate.
+		r.server.forget()
+		defer r.close()
+	}
+	return nil, parseStatus(b, res.StatusCode, res.Header.Get("Retry-After"))
+}
+
+// get returns the JSON at path.
+func (c *Client) get(ctx context.Context, accept string, path []string, query url.Values) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	body, err := c.rest.open(ctx, accept, path, query)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	b, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the answer of /%s: %w", strings.Join(path, "/"), err)
+	}
+	if len(b) > maxAnswer {
+		return nil, fmt.Errorf("answer of /%s is longer than %d bytes", strings.Join(path, "/"), maxAnswer)
+	}
+	return b, nil
+}
+
+// statusError is an answer of the server that says why there is no other.
+type statusError struct {
+	code       int
+	message    string
+	tooNew     bool // the version that was asked for has not come yet
+	retryAfter time.Duration
+}
+
+// Error implements error.
+func (e *statusError) Error() string {
+	if e.message != "" {
+		return e.message
+	}
+	return strings.TrimSpace(fmt.Sprintf("server answers %d %s", e.code, http.StatusText(e.code)))
+}
+
+// parseStatus reads a Status. What is in front of a server writes something else there.
+func parseStatus(b []byte, code int, retryAfter string) *statusError {
+	e := &statusError{code: code}
+	var status struct {
+		Kind    string `json:"kind"`
+		Message string `json:"message"`
+		Details struct {
+			RetryAfterSeconds int `json:"retryAfterSeconds"`
+			Causes            []struct {
+				Reason string `json:"reason"`
+			} `json:"causes"`
+		} `json:"details"`
+	}
+	seconds := 0
+	if json.Unmarshal(b, &status) == nil && status.Kind == "Status" {
+		e.message, seconds = status.Message, status.Details.RetryAfterSeconds
+		for _, c := range status.Details.Causes {
+			e.tooNew = e.tooNew || c.Reason == "ResourceVersionTooLarge"
+		}
+	}
+	if s, err := strconv.Atoi(retryAfter); err == nil {
+		seconds = s
+	}
+	most := int(maxRetryAfter / time.Second)
+	e.retryAfter = time.Duration(min(max(seconds, 0), most)) * time.Second
+	return e
+}
+
+// code returns the status of an answer that is an error, 0 if there was none.
+func code(err error) int {
+	if e, ok := errors.AsType[*statusError](err); ok {
+		return e.code
+	}
+	return 0
+}
+
+// retryAfter returns how long the server said to wait.
+func retryAfter(err error) time.Duration {
+	if e, ok := errors.AsType[*statusError](err); ok {
+		return e.retryAfter
+	}
+	return 0
+}
+
+// expired reports whether the server cannot tell of a version: it is too old, or the server
+// was set back and has not come there yet.
+func expired(err error) bool {
+	e, ok := errors.AsType[*statusError](err)
+	return ok && (e.code == http.StatusGone || e.tooNew)
+}
+
+func notFound(err error) bool { return code(err) == http.StatusNotFound }
+
+func denied(err error) bool {
+	c := code(err)
+	return c == http.StatusForbidden || c == http.StatusUnauthorized
+}
+
+// groupPath returns where the resources of an apiVersion such as v1 or apps/v1 are.
+func groupPath(apiVersion string) []string {
+	if group, version, ok := strings.Cut(apiVersion, "/"); ok {
+		return []string{"apis", group, version}
+	}
+	return []string{"api", apiVersion}
+}

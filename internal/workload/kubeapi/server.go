@@ -1,0 +1,233 @@
+package kubeapi
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// serviceAccount is where the kubelet puts the credentials of a pod.
+const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// server is how to reach an API server, and who asks. No error has a secret in it.
+type server struct {
+	url   *url.URL
+	tls   *tls.Config // nil: what Go does
+	proxy *url.URL    // nil: as the environment says
+
+	token          string
+	tokenFile      *tokenFile // before token
+	user, password string
+}
+
+// newServer returns the one that kubeconfig says, or that a pod has.
+func newServer(kubeconfig string) (server, error) {
+	if kubeconfig == "" {
+		// The kubelet says it this way and no other, so it is no setting.
+		return podServer(serviceAccount, os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")) //nolint:forbidigo // see above
+	}
+	b, err := os.ReadFile(kubeconfig)
+	if err != nil {
+		return server{}, err
+	}
+	k, err := parseKubeconfig(b)
+	if err != nil {
+		return server{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	s, err := k.server(filepath.Dir(kubeconfig))
+	if err != nil {
+		return server{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	return s, nil
+}
+
+// podServer returns the one of the service account in dir.
+func podServer(dir, host, port string) (server, error) {
+	if host == "" || port == "" {
+		return server{}, ErrNotInCluster
+	}
+	s := server{
+		url:       &url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)},
+		tokenFile: &tokenFile{path: filepath.Join(dir, "token")},
+	}
+	if _, err := s.tokenFile.get(); err != nil {
+		return server{}, err
+	}
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		return server{}, err
+	}
+	s.tls, err = tlsConfig(ca)
+	return s, err
+}
+
+// tlsConfig trusts those in ca, or those that the system trusts if it is empty.
+func tlsConfig(ca []byte) (*tls.Config, error) {
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
+	if len(ca) > 0 {
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, errors.New("certificate authority of the API server is not a certificate")
+		}
+	}
+	return t, nil
+}
+
+// server returns what k says. Its paths are relative to dir.
+func (k kubeconfig) server(dir string) (s server, err error) {
+	if s.url, err = serverURL(k.cluster.Server); err != nil {
+		return server{}, err
+	}
+	if k.cluster.ProxyURL != "" {
+		if s.proxy, err = url.Parse(k.cluster.ProxyURL); err != nil {
+			return server{}, errors.New("proxy-url is no URL") // it may have a password
+		}
+	}
+	ca, err := content(dir, k.cluster.CAData, k.cluster.CA)
+	if err != nil {
+		return server{}, err
+	}
+	if k.cluster.Insecure && len(ca) > 0 {
+		return server{}, errors.New("has a certificate authority and insecure-skip-tls-verify, and only one can be meant")
+	}
+	if s.tls, err = tlsConfig(ca); err != nil {
+		return server{}, err
+	}
+	s.tls.ServerName, s.tls.InsecureSkipVerify = k.cluster.ServerName, k.cluster.Insecure
+	if err := k.user.certificate(dir, s.tls); err != nil {
+		return server{}, err
+	}
+	s.token, s.user, s.password = k.user.Token, k.user.Username, k.user.Password
+	if k.user.TokenFile != "" {
+		s.tokenFile = &tokenFile{path: in(dir, k.user.TokenFile)}
+		if _, err := s.tokenFile.get(); err != nil {
+			return server{}, err
+		}
+	}
+	return s, nil
+}
+
+// serverURL reads an address. It may have a password, which must not get into an error.
+func serverURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return nil, errors.New("server of its cluster is not an address that begins with https:// or http://")
+	}
+	u.RawQuery, u.Fragment = "", ""
+	return u, nil
+}
+
+// certificate makes t show the certificate of a user, if he has one. That in a file is
+// read for each connection, for it is renewed there.
+func (u user) certificate(dir string, t *tls.Config) error {
+	load := func() (*tls.Certificate, error) {
+		cert, err := content(dir, u.CertData, u.Cert)
+		if err != nil {
+			return nil, err
+		}
+		key, err := content(dir, u.KeyData, u.Key)
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("cannot use the client certificate: %w", err)
+		}
+		return &pair, nil
+	}
+	if len(u.CertData) == 0 && u.Cert == "" && len(u.KeyData) == 0 && u.Key == "" {
+		return nil
+	}
+	if _, err := load(); err != nil {
+		return err
+	}
+	t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	return nil
+}
+
+// content returns data, or what is in the file, or nothing.
+func content(dir string, data []byte, file string) ([]byte, error) {
+	if len(data) > 0 || file == "" {
+		return data, nil
+	}
+	return os.ReadFile(in(dir, file))
+}
+
+func in(dir, file string) string {
+	if filepath.IsAbs(file) {
+		return file
+	}
+	return filepath.Join(dir, file)
+}
+
+// authorize says who asks.
+func (s *server) authorize(r *http.Request) error {
+	token := s.token
+	if s.tokenFile != nil {
+		var err error
+		if token, err = s.tokenFile.get(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case token != "":
+		r.Header.Set("Authorization", "Bearer "+token)
+	case s.user != "":
+		r.SetBasicAuth(s.user, s.password)
+	}
+	return nil
+}
+
+// forget makes authorize read the token again.
+func (s *server) forget() {
+	if s.tokenFile != nil {
+		s.tokenFile.forget()
+	}
+}
+
+// tokenFresh is how long a token that was read is used: the kubelet replaces it long
+// before it expires, but does not say so.
+const tokenFresh = time.Minute
+
+// tokenFile is a token that is replaced from time to time.
+type tokenFile struct {
+	path  string
+	mu    sync.Mutex
+	token string
+	read  time.Time
+}
+
+func (f *tokenFile) get() (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.token != "" && time.Since(f.read) < tokenFresh {
+		return f.token, nil
+	}
+	b, err := os.ReadFile(f.path)
+	token := string(bytes.TrimSpace(b))
+	if err == nil && token == "" {
+		err = fmt.Errorf("token file %s is empty", f.path)
+	}
+	if err != nil && f.token == "" {
+		return "", err
+	}
+	// While it is being replaced the old one still holds.
+	f.token, f.read = cmp.Or(token, f.token), time.Now()
+	return f.token, nil
+}
+
+func (f *tokenFile) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.read = time.Time{}
+}

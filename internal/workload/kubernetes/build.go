@@ -1,0 +1,274 @@
+package kubernetes
+
+import (
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/workload"
+	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
+	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
+	"github.com/gpumeter/gpumeter/internal/workload/kubelet"
+)
+
+// builder makes workloads and grants from what is known at one moment.
+type builder struct {
+	cfg      Config
+	api      API // nil where it may not be used
+	current  bool
+	snapshot kubelet.Snapshot
+	stale    bool
+
+	grants []workload.Grant
+	wait   bool
+}
+
+// channels are what compute-domain.nvidia.com gives out: connections between GPUs of
+// several nodes, not GPUs.
+const channels = "compute-domain.nvidia.com"
+
+// replica is what the replicas of one device have in common.
+type replica struct{ resource, base string }
+
+func (b *builder) build() {
+	offered, given := map[replica]int{}, map[replica]int{}
+	for resource, ids := range b.snapshot.Offered {
+		for _, id := range ids {
+			offered[replica{resource, workload.Base(resource, id)}]++
+		}
+	}
+	type running struct {
+		kubelet.Allocation
+		workload workload.Workload
+	}
+	var list []running
+	for _, a := range b.snapshot.Allocations {
+		w, ended := b.allocated(a)
+		if ended {
+			continue
+		}
+		list = append(list, running{a, w})
+		for _, id := range a.DeviceIDs {
+			given[replica{a.Resource, workload.Base(a.Resource, id)}]++
+		}
+	}
+	holders := map[claimed]map[string]bool{} // by ID of the workload
+	for _, a := range list {
+		b.devices(a.Allocation, a.workload, offered, given)
+		for _, d := range a.Claims {
+			if !b.holds(d) {
+				continue
+			}
+			if holders[device(d)] == nil {
+				holders[device(d)] = map[string]bool{}
+			}
+			holders[device(d)][a.workload.ID] = true
+		}
+	}
+	for _, a := range list {
+		seen := map[claimed]bool{}
+		for _, d := range a.Claims {
+			on := holders[device(d)]
+			if seen[device(d)] || !on[a.workload.ID] {
+				continue
+			}
+			seen[device(d)] = true
+			b.grants = append(b.grants, workload.Grant{
+				Workload: a.workload, Device: workload.Ref{Resource: d.Driver, IDs: b.names(d)},
+				Held: 1, Replicas: len(on), Stale: b.stale,
+			})
+		}
+	}
+}
+
+// claimed is a device that claims are for.
+type claimed struct{ driver, pool, device string }
+
+func device(d kubelet.ClaimDevice) claimed { return claimed{d.Driver, d.Pool, d.Device} }
+
+// devices adds what a device plugin gave.
+func (b *builder) devices(a kubelet.Allocation, w workload.Workload, offered, given map[replica]int) {
+	held := map[string]int{}
+	var order []string
+	for _, id := range a.DeviceIDs {
+		base := workload.Base(a.Resource, id)
+		if held[base] == 0 {
+			order = append(order, base)
+		}
+		held[base]++
+	}
+	for _, base := range order {
+		r := replica{a.Resource, base}
+		b.grants = append(b.grants, workload.Grant{
+			Workload: w, Device: workload.Ref{Resource: a.Resource, IDs: []string{base}},
+			// A kubelet that does not say what is offered, or no longer offers a replica
+			// that was given, must not make more of the device than there is.
+			Held: held[base], Replicas: max(offered[r], given[r], 1), Stale: b.stale,
+		})
+	}
+}
+
+// holds reports whether who has a claim holds its device.
+func (b *builder) holds(d kubelet.ClaimDevice) bool {
+	if d.Driver == channels {
+		return false
+	}
+	if b.api == nil {
+		return true
+	}
+	switch b.api.Access(d.ClaimNamespace, d.ClaimName, d.Driver, d.Pool, d.Device) {
+	case kubeapi.AccessAdmin:
+		return false
+	case kubeapi.AccessPending:
+		b.wait = true // better nobody for a moment than the wrong one
+		return false
+	}
+	return true
+}
+
+// names returns the names of a device of a claim.
+func (b *builder) names(d kubelet.ClaimDevice) []string {
+	if b.api != nil {
+		if ids, ok := b.api.Claimed(d.Driver, d.Pool, d.Device); ok {
+			return ids
+		}
+	}
+	var ids []string
+	for _, name := range d.CDI { // such as nvidia.com/gpu=GPU-...
+		// A number is the name of a device of every vendor.
+		if _, id, ok := strings.Cut(name, "="); ok && strings.Trim(id, "0123456789") != "" {
+			ids = append(ids, id)
+		}
+	}
+	return append(ids, kubeapi.Names(d.Driver, d.Device)...)
+}
+
+// allocated returns the workload of an allocation, and whether its pod has ended.
+func (b *builder) allocated(a kubelet.Allocation) (w workload.Workload, ended bool) {
+	p := b.named(a.Namespace, a.Pod)
+	return b.workload(p, a.Container, ""), p.Phase == "Succeeded" || p.Phase == "Failed"
+}
+
+// named returns what is known of the pod that has a name now.
+func (b *builder) named(namespace, name string) kubeapi.Pod {
+	var p kubeapi.Pod
+	ok := false
+	if b.api != nil {
+		p, ok = b.api.PodByName(namespace, name)
+	}
+	if ok && b.current {
+		return p
+	}
+	uid := b.uid(namespace, name)
+	if ok {
+		// While the API server does not answer, the pod may have been replaced by another
+		// of its name, as those of a StatefulSet are. The logs would tell.
+		q, same := b.api.PodByUID(uid)
+		if uid == "" || same && q.UID == p.UID {
+			return p
+		}
+	}
+	return kubeapi.Pod{UID: uid, Namespace: namespace, Name: name}
+}
+
+func (b *builder) uid(namespace, name string) string {
+	if b.cfg.Logs == nil {
+		return ""
+	}
+	uid, _ := b.cfg.Logs.UID(namespace, name)
+	return uid
+}
+
+// container returns the workload of a container.
+func (b *builder) container(c cgroup.Container) (workload.Workload, bool) {
+	var logged kubelet.LogName
+	if b.cfg.Logs != nil {
+		logged, _ = b.cfg.Logs.Container(c.ID)
+	}
+	if p, ok := b.podOf(c); ok {
+		name := p.ContainerIDs[c.ID]
+		if name == "" {
+			name = logged.Container // the status of the pod is a moment behind
+		}
+		if name == "" && len(p.Containers) == 1 {
+			name = p.Containers[0]
+		}
+		return b.workload(p, name, c.ID), true
+	}
+	p := kubeapi.Pod{UID: c.PodUID, Namespace: logged.Namespace, Name: logged.Pod}
+	if p.Name == "" && b.cfg.Logs != nil {
+		n, _ := b.cfg.Logs.Pod(c.PodUID)
+		p.Namespace, p.Name = n.Namespace, n.Pod
+	}
+	if p.UID == "" && p.Name != "" {
+		p.UID = b.uid(p.Namespace, p.Name)
+	}
+	if p.UID == "" {
+		return workload.Workload{}, false // a container of somebody else
+	}
+	return b.workload(p, logged.Container, c.ID), true
+}
+
+// podOf asks the API server for the pod of a container.
+func (b *builder) podOf(c cgroup.Container) (kubeapi.Pod, bool) {
+	switch {
+	case b.api == nil:
+		return kubeapi.Pod{}, false
+	case c.PodUID != "":
+		return b.api.PodByUID(c.PodUID)
+	}
+	return b.api.PodByContainer(c.ID)
+}
+
+// attributeOf are the owners that OpenTelemetry has a name for.
+// https://opentelemetry.io/docs/specs/semconv/resource/k8s/
+var attributeOf = map[string]string{
+	"deployment":  "k8s.deployment.name",
+	"statefulset": "k8s.statefulset.name",
+	"daemonset":   "k8s.daemonset.name",
+	"job":         "k8s.job.name",
+	"cronjob":     "k8s.cronjob.name",
+	"replicaset":  "k8s.replicaset.name",
+}
+
+// workload returns the workload of a container of p. Its name may be unknown, its id too.
+func (b *builder) workload(p kubeapi.Pod, container, id string) workload.Workload {
+	w := workload.Workload{Kind: "pod", Name: p.Name, Team: p.Team, Attributes: map[string]string{}}
+	if p.Owner != (kubeapi.Owner{}) {
+		w.Kind, w.Name = p.Owner.Kind, p.Owner.Name
+	}
+	if w.Name == "" {
+		w.Name = p.UID
+	}
+	if w.Team == "" {
+		w.Team = b.cfg.Teams[p.Namespace]
+	}
+	set := func(key, value string) {
+		if value != "" && w.Attributes[key] == "" {
+			w.Attributes[key] = value
+		}
+	}
+	set("k8s.namespace.name", p.Namespace)
+	set("k8s.pod.name", p.Name)
+	set("k8s.pod.uid", p.UID)
+	set("k8s.container.name", container)
+	if container == "" {
+		set("container.id", id)
+	}
+	for _, o := range p.Owners {
+		// A ReplicaSet changes its name with every release of the Deployment above it.
+		if key := attributeOf[o.Kind]; key != "" && (o.Kind != "replicaset" || o == p.Owner) {
+			set(key, o.Name)
+		}
+	}
+	for k, v := range p.Labels {
+		set("k8s.pod.label."+k, v)
+	}
+	of := p.UID
+	if of == "" {
+		of = p.Namespace + "/" + p.Name
+	}
+	if container == "" {
+		container = id
+	}
+	w.ID = "pod/" + of + "/" + container
+	return w
+}

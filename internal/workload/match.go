@@ -1,0 +1,74 @@
+package workload
+
+import (
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// Device is one device or partition that may be held, and every name by which a
+// scheduler may call it.
+type Device struct {
+	ID      device.ID
+	Aliases []string
+}
+
+// names are the devices of this machine by all their names. A name of two devices is
+// none.
+type names map[string]string
+
+func newNames(devices []Device) names {
+	n := names{}
+	add := func(name, uuid string) {
+		if name == "" {
+			return
+		}
+		if other, taken := n[name]; taken && other != uuid {
+			uuid = ""
+		}
+		n[name] = uuid
+	}
+	for _, d := range devices {
+		add(d.ID.UUID, d.ID.UUID)
+		if d.ID.Parent == "" { // a partition has the address of its parent
+			add(d.ID.PCI, d.ID.UUID)
+		}
+		for _, alias := range d.Aliases {
+			add(alias, d.ID.UUID)
+		}
+	}
+	return n
+}
+
+// match returns the UUID of the device or partition that r means.
+func (n names) match(r Ref) (uuid string, ok bool) {
+	for _, id := range r.IDs {
+		if uuid := n[id]; uuid != "" {
+			return uuid, true
+		}
+		if uuid := n[strings.ToLower(id)]; uuid != "" { // PCI addresses come in both cases
+			return uuid, true
+		}
+	}
+	return "", false
+}
+
+// Base returns the device that id is a replica of, or id if it is none. Plugins write
+// replicas as GPU-x::3 (NVIDIA time slicing and MPS), nvidia0/vgpu3 (GKE) and card0-3
+// (Intel).
+func Base(resource, id string) string {
+	if base, _, ok := strings.Cut(id, "::"); ok {
+		return base
+	}
+	if i := strings.LastIndex(id, "/vgpu"); i > 0 && isNumber(id[i+len("/vgpu"):]) {
+		return id[:i]
+	}
+	if strings.HasPrefix(resource, "gpu.intel.com/") {
+		if i := strings.LastIndexByte(id, '-'); i > 0 && isNumber(id[i+1:]) {
+			return id[:i]
+		}
+	}
+	return id
+}
+
+func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }

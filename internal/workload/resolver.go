@@ -1,0 +1,168 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Holding is one workload's hold on one device or partition.
+type Holding struct {
+	Workload Workload `json:"workload"`
+	Device   string   `json:"device"` // UUID of the device or partition
+	// Part is how much of it was given: 1, or the replicas held of those offered. 0: it
+	// is used without having been given.
+	Part     float64  `json:"part"`
+	Evidence Evidence `json:"evidence"`
+	Stale    bool     `json:"stale,omitempty"`
+}
+
+// Evidence is how a Holding is known, the most certain last.
+type Evidence string
+
+// The kinds of evidence.
+const (
+	ByProcess   Evidence = "process"   // a process of it is on the device
+	ByDevice    Evidence = "device"    // a scheduler gave it the device
+	ByPartition Evidence = "partition" // a scheduler gave it the partition
+)
+
+// Answer is who holds the devices of this machine, and whose each process is.
+type Answer struct {
+	Holdings  []Holding           // by device, then by workload
+	Processes map[uint32]Workload // by pid; those that nobody knows are not there
+	Statuses  []Status
+}
+
+// Question is what is known of the devices.
+type Question struct {
+	Devices   []Device
+	Processes map[string][]uint32 // pids by UUID of the device or partition they are on
+}
+
+// Resolver joins what its sources know. The first source that knows a process decides.
+type Resolver struct {
+	Sources []Source
+}
+
+// Resolve answers q. It waits for nobody.
+func (r *Resolver) Resolve(q Question) Answer {
+	var a Answer
+	known := newNames(q.Devices)
+	partition := map[string]bool{}
+	for _, d := range q.Devices {
+		partition[d.ID.UUID] = d.ID.Parent != ""
+	}
+	var unknown []string
+	for _, s := range r.Sources {
+		a.Statuses = append(a.Statuses, s.Statuses()...)
+		for _, g := range s.Grants() {
+			uuid, ok := known.match(g.Device)
+			if !ok {
+				unknown = append(unknown, g.Device.Resource)
+				continue
+			}
+			h := Holding{Workload: g.Workload, Device: uuid, Part: part(g), Evidence: ByDevice, Stale: g.Stale}
+			if partition[uuid] {
+				h.Evidence = ByPartition
+			}
+			a.Holdings = append(a.Holdings, h)
+		}
+	}
+	r.processes(q, &a)
+	a.Holdings = merge(a.Holdings)
+	if len(unknown) > 0 {
+		slices.Sort(unknown)
+		a.Statuses = append(a.Statuses, Status{"resolver", ResourceUnknown, fmt.Sprintf(
+			"%d devices were given out that no reader knows, of %v", len(unknown), slices.Compact(unknown))})
+	}
+	a.Statuses = sortStatuses(a.Statuses)
+	return a
+}
+
+func part(g Grant) float64 {
+	if g.Replicas <= 0 || g.Held >= g.Replicas {
+		return 1
+	}
+	return float64(g.Held) / float64(g.Replicas)
+}
+
+// processes finds whose the processes are, and who uses what he was not given.
+func (r *Resolver) processes(q Question, a *Answer) {
+	a.Processes = map[uint32]Workload{}
+	nameless := 0
+	var uninvited []string
+	for _, d := range q.Devices {
+		for _, pid := range q.Processes[d.ID.UUID] {
+			w, ok := a.Processes[pid]
+			if !ok {
+				if w, ok = r.Process(pid); !ok {
+					nameless++
+					continue
+				}
+				a.Processes[pid] = w
+			}
+			given := slices.ContainsFunc(a.Holdings, func(h Holding) bool {
+				return h.Workload.ID == w.ID && (h.Device == d.ID.UUID || h.Device == d.ID.Parent) && h.Evidence != ByProcess
+			})
+			if !given {
+				a.Holdings = append(a.Holdings, Holding{Workload: w, Device: d.ID.UUID, Evidence: ByProcess})
+				if w.Attributes["k8s.pod.name"] != "" {
+					uninvited = append(uninvited, w.Attributes["k8s.namespace.name"]+"/"+w.Attributes["k8s.pod.name"])
+				}
+			}
+		}
+	}
+	if nameless > 0 {
+		a.Statuses = append(a.Statuses, Status{"resolver", NoMatch, fmt.Sprintf("%d processes are on a device and belong to nobody that is known", nameless)})
+	}
+	if len(uninvited) > 0 {
+		slices.Sort(uninvited)
+		uninvited = slices.Compact(uninvited)
+		a.Statuses = append(a.Statuses, Status{"resolver", NotRequested, fmt.Sprintf(
+			"%d pods use a device that they did not request, such as %s", len(uninvited), uninvited[0])})
+	}
+}
+
+// Process returns the workload that a process of this machine belongs to.
+func (r *Resolver) Process(pid uint32) (Workload, bool) {
+	for _, s := range r.Sources {
+		if w, ok := s.Process(pid); ok {
+			return w, true
+		}
+	}
+	return Workload{}, false
+}
+
+// Container returns the workload that a container of this machine is.
+func (r *Resolver) Container(id string) (Workload, bool) {
+	for _, s := range r.Sources {
+		if c, ok := s.(ContainerSource); ok {
+			if w, ok := c.Container(id); ok {
+				return w, true
+			}
+		}
+	}
+	return Workload{}, false
+}
+
+// merge makes one of the holdings of the same workload on the same device, the best
+// evidence of them: its parts add up to the whole at most.
+func merge(list []Holding) []Holding {
+	rank := []Evidence{ByProcess, ByDevice, ByPartition}
+	slices.SortStableFunc(list, func(a, b Holding) int {
+		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Workload.ID, b.Workload.ID),
+			cmp.Compare(slices.Index(rank, b.Evidence), slices.Index(rank, a.Evidence)))
+	})
+	out := list[:0]
+	for _, h := range list {
+		if n := len(out); n > 0 && out[n-1].Device == h.Device && out[n-1].Workload.ID == h.Workload.ID {
+			if h.Evidence == out[n-1].Evidence {
+				out[n-1].Part = min(1, out[n-1].Part+h.Part)
+			}
+			continue
+		}
+		out = append(out, h)
+	}
+	return out
+}

@@ -1,0 +1,212 @@
+// Package runtime names containers of Docker and Podman that are not Kubernetes' own,
+// with the service of Compose that they are of.
+//
+// It reads the files that the runtimes keep about their containers. Their sockets would
+// answer as well, but who may connect to one may do everything that root may, on Docker
+// without exception: an agent that only watches has no business there. A rootless Podman
+// has no socket at all.
+package runtime
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/workload"
+	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
+)
+
+const (
+	source  = "container_runtime"
+	maxKept = 1024 // containers remembered
+	// A container can be renamed. One without files may have them soon: they are written
+	// while it starts.
+	remember     = 5 * time.Minute
+	rememberNone = 10 * time.Second
+	// The home of a user may be on a server that does not answer. Names are waited for so
+	// long, and so many at once.
+	patience   = 100 * time.Millisecond
+	maxReading = 16
+)
+
+// Containers finds the container of a process; cgroup.Reader does.
+type Containers interface {
+	Container(pid uint32) (c cgroup.Container, ok bool, err error)
+}
+
+// Source is the containers of this machine.
+type Source struct {
+	root     string
+	of       Containers
+	describe func(cgroup.Container) (description, error)
+	patience time.Duration
+	now      func() time.Time
+
+	mu      sync.Mutex
+	known   map[string]entry         // by id
+	reading map[string]chan struct{} // closed when it was read
+	evicted uint64
+}
+
+type entry struct {
+	workload workload.Workload
+	err      error // why it is named by its id
+	until    time.Time
+}
+
+// New returns the source for the runtimes' files below root, "/" or where the host's
+// files are mounted.
+func New(root string, of Containers) *Source {
+	s := &Source{root: root, of: of, patience: patience, now: time.Now, known: map[string]entry{}, reading: map[string]chan struct{}{}}
+	s.describe = s.files
+	return s
+}
+
+// Grants implements workload.Source. Runtimes hand devices out without a record of it.
+func (s *Source) Grants() []workload.Grant { return nil }
+
+// Process implements workload.Source. Containers of pods are left to Kubernetes.
+func (s *Source) Process(pid uint32) (workload.Workload, bool) {
+	c, ok, err := s.of.Container(pid)
+	if err != nil || !ok || c.PodUID != "" {
+		return workload.Workload{}, false
+	}
+	return s.workload(c).workload, true
+}
+
+// Container implements workload.ContainerSource. An id without files is nobody's.
+func (s *Source) Container(id string) (workload.Workload, bool) {
+	if len(id) != 64 || strings.Trim(id, "0123456789abcdef") != "" { // it becomes part of a path
+		return workload.Workload{}, false
+	}
+	e := s.workload(cgroup.Container{ID: id})
+	return e.workload, e.err == nil && !e.until.IsZero()
+}
+
+// workload returns what is known of a container, after a moment if it must be read.
+func (s *Source) workload(c cgroup.Container) entry {
+	s.mu.Lock()
+	e, known := s.known[c.ID]
+	if known && s.now().Before(e.until) {
+		s.mu.Unlock()
+		return e
+	}
+	done := s.reading[c.ID]
+	if done == nil && len(s.reading) < maxReading {
+		done = make(chan struct{})
+		s.reading[c.ID] = done
+		go s.read(c, done)
+	}
+	s.mu.Unlock()
+	if done != nil {
+		select {
+		case <-done:
+		case <-time.After(s.patience):
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, known = s.known[c.ID]; known {
+		return e
+	}
+	return entry{workload: description{}.workload(c.ID)}
+}
+
+// read reads the files of a container, and keeps what was known if it cannot.
+func (s *Source) read(c cgroup.Container, done chan struct{}) {
+	d, err := s.describe(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	e := entry{workload: d.workload(c.ID), err: err, until: now.Add(remember)}
+	if err != nil {
+		e.until = now.Add(rememberNone)
+		if before, known := s.known[c.ID]; known {
+			e.workload = before.workload
+		}
+	}
+	if len(s.known) >= maxKept {
+		s.forget(now)
+	}
+	s.known[c.ID] = e
+	delete(s.reading, c.ID)
+	close(done)
+}
+
+// forget makes room: answers that are too old go, or all if none is.
+func (s *Source) forget(now time.Time) {
+	before := len(s.known)
+	for id, e := range s.known {
+		if !now.Before(e.until) {
+			delete(s.known, id)
+		}
+	}
+	if len(s.known) == before {
+		clear(s.known)
+		s.evicted += uint64(before)
+	}
+}
+
+// Evicted returns how many containers were forgotten early for want of room.
+func (s *Source) Evicted() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.evicted
+}
+
+// Statuses implements workload.Source.
+func (s *Source) Statuses() []workload.Status {
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	named := 0
+	var errs []error
+	for _, e := range s.known {
+		switch {
+		case e.err == nil:
+			named++
+		case now.Before(e.until.Add(rememberNone)): // it may be asked again any moment
+			errs = append(errs, e.err)
+		}
+	}
+	switch {
+	case len(s.reading) >= maxReading:
+		return []workload.Status{{Source: source, Reason: workload.Failed, Detail: "the files of the runtimes cannot be read in time"}}
+	case len(errs) > 0:
+		slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+		return []workload.Status{{Source: source, Reason: reason(errs), Detail: fmt.Sprintf("%d containers are named by their id, such as: %v", len(errs), errs[0])}}
+	case named == 0 && !s.present():
+		return []workload.Status{{Source: source, Reason: workload.Absent}}
+	}
+	return []workload.Status{{Source: source, Reason: workload.OK}}
+}
+
+// reason returns a word for the errors, the one that somebody can mend first.
+func reason(errs []error) workload.Reason {
+	absent := true
+	for _, err := range errs {
+		if errors.Is(err, fs.ErrPermission) {
+			return workload.PermissionDenied
+		}
+		absent = absent && errors.Is(err, fs.ErrNotExist)
+	}
+	if absent {
+		return workload.Absent
+	}
+	return workload.Failed
+}
+
+// present reports whether a runtime has ever run here.
+func (s *Source) present() bool {
+	return slices.ContainsFunc([]string{dockerFolder, podmanFolder}, func(dir string) bool {
+		_, err := os.Stat(filepath.Join(s.root, dir))
+		return err == nil
+	})
+}

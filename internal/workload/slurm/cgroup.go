@@ -1,0 +1,110 @@
+package slurm
+
+import (
+	"bytes"
+	"strings"
+)
+
+// Place is where in Slurm a process runs.
+type Place struct {
+	Job  string // the number of the job; of a component, if the job is heterogeneous
+	Step string // 0, 1, ..., batch, extern, interactive; empty: of the job as a whole
+	Task string // 0, 1, ...; empty: of the step as a whole
+	// Node is the name of the node where several slurmd share the machine. The control
+	// group has it only then.
+	Node string
+}
+
+// ParseCgroup returns the place of a process with this /proc/PID/cgroup, and whether it
+// has one. Hierarchies of version 1 know more or less of it (freezer knows the step,
+// devices the task too), so that the deepest decides:
+//
+//	/slurm/uid_1000/job_7/step_0/task_0
+//	/slurm_gn1/uid_1000/job_7/step_batch/task_0
+//	/system.slice/slurmstepd.scope/job_7/step_0/user/task_0
+//	/system.slice/gn1_slurmstepd.scope/job_7/step_extern/user/task_special
+//
+// A container that a job started is below these and is part of the job.
+func ParseCgroup(file []byte) (Place, bool) {
+	var best Place
+	depth := 0
+	for line := range bytes.Lines(file) {
+		// hierarchy:controllers:path, and the path may have colons
+		fields := bytes.SplitN(bytes.TrimRight(line, "\r\n"), []byte(":"), 3)
+		if len(fields) != 3 {
+			continue
+		}
+		if p, at := parsePath(strings.TrimSuffix(string(fields[2]), " (deleted)")); at > depth {
+			best, depth = p, at
+		}
+	}
+	return best, depth > 0
+}
+
+// parsePath returns the place that a control group stands for, and how many of job, step
+// and task it names. Slurm's own root comes before the job: a folder that somebody else
+// calls job_7 is none.
+func parsePath(path string) (p Place, depth int) {
+	names := strings.Split(path, "/")
+	for i, name := range names {
+		node, ok := root(name)
+		if !ok {
+			continue
+		}
+		rest := names[i+1:]
+		if len(rest) > 0 && strings.HasPrefix(rest[0], "uid_") { // version 1
+			rest = rest[1:]
+		}
+		if len(rest) == 0 {
+			continue
+		}
+		job, ok := strings.CutPrefix(rest[0], "job_")
+		if !ok || !isNumber(job) {
+			continue
+		}
+		p, depth = Place{Job: job, Node: node}, 1
+		if len(rest) < 2 {
+			return p, depth
+		}
+		step, ok := strings.CutPrefix(rest[1], "step_")
+		if !ok || !isWord(step) {
+			return p, depth
+		}
+		p.Step, depth = step, 2
+		rest = rest[2:]
+		if len(rest) > 0 && (rest[0] == "user" || rest[0] == "slurm") { // version 2: of the job, or Slurm's own
+			rest = rest[1:]
+		}
+		if len(rest) == 0 {
+			return p, depth
+		}
+		if task, ok := strings.CutPrefix(rest[0], "task_"); ok && isWord(task) {
+			p.Task, depth = task, 3
+		}
+		return p, depth
+	}
+	return Place{}, 0
+}
+
+// root reports whether a control group is the one below which Slurm puts jobs, and of
+// which node, if it says.
+func root(name string) (node string, ok bool) {
+	switch {
+	case name == "slurm" || name == "slurmstepd.scope":
+		return "", true
+	case strings.HasPrefix(name, "slurm_"): // version 1
+		return name[len("slurm_"):], len(name) > len("slurm_")
+	}
+	node, ok = strings.CutSuffix(name, "_slurmstepd.scope") // version 2
+	return node, ok && node != ""
+}
+
+// isNumber reports whether s is a number as Slurm writes those of jobs, 32 bits.
+func isNumber(s string) bool {
+	return s != "" && len(s) <= 10 && strings.Trim(s, "0123456789") == ""
+}
+
+// isWord keeps what becomes an attribute short and printable.
+func isWord(s string) bool {
+	return s != "" && len(s) <= 32 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
+}

@@ -1,0 +1,159 @@
+package slurm
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// fake makes a folder with tools that are these shell scripts. Each run is a line in the
+// file runs.
+func fake(t *testing.T, squeue, scontrol string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, body := range map[string]string{"squeue": squeue, "scontrol": scontrol} {
+		if body == "" {
+			continue
+		}
+		text := fmt.Sprintf("#!/bin/sh\nPATH=/bin:/usr/bin\necho %s \"$@\" >>%s/runs\n%s\n", name, dir, body)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func runs(t *testing.T, dir string) []string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "runs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
+
+const (
+	oneJob  = `echo '{"jobs":[{"job_id":7,"nodes":"gn1","job_state":"RUNNING"}]}'`
+	oneText = "printf 'JobId=7 JobName=a\\n   UserId=u(1) GroupId=g(1)\\n   JobState=RUNNING\\n   NodeList=gn1\\n'"
+	jsonRun = "squeue --json --local --all --states=running,suspended,completing,configuring,stopped,resizing,signaling,stage_out"
+	textRun = "scontrol show job --details"
+)
+
+// ask asks some times and returns the numbers of the jobs, or what is wrong.
+func ask(t *testing.T, dir string, times int) []string {
+	t.Helper()
+	c := newCommand(filepath.Join(dir, "scontrol"), "/etc/x.conf", "gn1")
+	var out []string
+	for range times {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		jobs, err := c.ask(ctx)
+		cancel()
+		s := ""
+		for _, j := range jobs {
+			s += j.ID
+		}
+		if err != nil {
+			s = strings.ReplaceAll(err.Error(), dir, "")
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// A tool without JSON costs one failure, once. No question runs two tools.
+func TestCommand(t *testing.T) {
+	f := func(name, squeue, scontrol string, said, ran []string) {
+		t.Helper()
+		dir := fake(t, squeue, scontrol)
+		if diff := cmp.Diff(said, ask(t, dir, len(said))); diff != "" {
+			t.Errorf("%s, answers (-want +got):\n%s", name, diff)
+		}
+		if diff := cmp.Diff(ran, runs(t, dir)); diff != "" {
+			t.Errorf("%s, runs (-want +got):\n%s", name, diff)
+		}
+	}
+	f("JSON", oneJob, oneText, []string{"7", "7"}, []string{jsonRun, jsonRun})
+	f("no JSON", "echo \"squeue: unrecognized option '--json'\" >&2; exit 1", oneText,
+		[]string{"squeue: squeue: unrecognized option '--json'", "7", "7"}, []string{jsonRun, textRun, textRun})
+	f("no plugin", "echo 'squeue: error: Unable to find plugin: serializer/json' >&2; exit 1", oneText,
+		[]string{"squeue: squeue: error: Unable to find plugin: serializer/json", "7"}, []string{jsonRun, textRun})
+	f("no squeue", "", oneText, []string{"7"}, []string{textRun})
+	f("no scontrol", oneJob, "", []string{"7"}, []string{jsonRun})
+	f("the controller is away", "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1", oneText,
+		[]string{"squeue: slurm_load_jobs error: Unable to contact slurm controller (connect failure)", "squeue: slurm_load_jobs error: Unable to contact slurm controller (connect failure)"},
+		[]string{jsonRun, jsonRun})
+	f("garbage", "echo garbage", oneText, []string{"squeue: the answer is no JSON: invalid character 'g' looking for beginning of value"}, []string{jsonRun})
+	f("nothing", "exit 3", oneText, []string{"squeue: exit status 3, the answer is no JSON: EOF"}, []string{jsonRun})
+	f("half an answer", `printf '{"jobs":[{"job_id":7'; exit 1`, oneText, []string{"squeue: exit status 1, the answer is no JSON: unexpected EOF"}, []string{jsonRun})
+}
+
+// The environment of the agent has its own secrets, and variables that change the answer.
+func TestCommandEnvironment(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "hunter2")
+	t.Setenv("SQUEUE_STATES", "PD")
+	dir := fake(t, "env >>${0%/*}/env; "+oneJob, "")
+	ask(t, dir, 1)
+	b, err := os.ReadFile(filepath.Join(dir, "env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"hunter2", "SQUEUE"} {
+		if strings.Contains(string(b), s) {
+			t.Errorf("has %s:\n%s", s, b)
+		}
+	}
+	if !strings.Contains(string(b), "SLURM_CONF=/etc/x.conf\n") {
+		t.Errorf("no slurm.conf:\n%s", b)
+	}
+}
+
+// A tool that hangs is killed with all that it started, also what left its group and
+// keeps the pipe open.
+func TestCommandHangs(t *testing.T) {
+	dir := fake(t, "sleep 300 & echo $! >${0%/*}/pid; setsid sleep 3 & sleep 300", oneText)
+	c := newCommand(filepath.Join(dir, "scontrol"), "", "gn1")
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if jobs, err := c.ask(ctx); err == nil {
+		t.Errorf("answers %v", jobs)
+	}
+	if took := time.Since(began); took > 2500*time.Millisecond {
+		t.Errorf("took %v", took)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := strings.TrimSpace(string(b))
+	for range 100 { // the kernel takes a moment, and init to collect it
+		st, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+		if err != nil || strings.Contains(string(st), ") Z ") {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("process %s is still there", pid)
+}
+
+// An answer without end is not kept, and text is tried instead.
+func TestCommandTooLong(t *testing.T) {
+	dir := fake(t, `printf '{"x":"'; exec yes aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa`, oneText)
+	got := ask(t, dir, 2)
+	if diff := cmp.Diff([]string{"squeue: the answer is too long: more than 64 MiB", "7"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// newCommand must not run what it finds by accident.
+func TestCommandNone(t *testing.T) {
+	if c := newCommand(filepath.Join(t.TempDir(), "scontrol"), "", "gn1"); c != nil {
+		t.Errorf("%+v", c)
+	}
+}

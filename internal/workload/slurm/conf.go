@@ -1,0 +1,204 @@
+package slurm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	maxConf  = 8 << 20 // bytes of a file of settings; that of a large cluster has hundreds of KiB
+	maxDepth = 4       // of files that include files
+)
+
+// setting is one line of a file of settings: its keys in lower case, as Slurm does not
+// tell cases apart, with the words after =.
+type setting map[string]string
+
+// parseConf parses the lines of slurm.conf and gres.conf: key=value pairs, values in
+// quotes, lines that go on after a backslash, comments after #.
+func parseConf(b []byte) []setting {
+	var out []setting
+	var whole []byte
+	for line := range bytes.Lines(b) {
+		line = bytes.TrimRight(line, "\r\n")
+		if i := comment(line); i >= 0 {
+			line = line[:i]
+		}
+		line = bytes.TrimRight(line, " \t")
+		if more, ok := bytes.CutSuffix(line, []byte(`\`)); ok {
+			whole = append(append(whole, more...), ' ')
+			continue
+		}
+		if s := parseSetting(string(append(whole, line...))); len(s) > 0 {
+			out = append(out, s)
+		}
+		whole = whole[:0]
+	}
+	if s := parseSetting(string(whole)); len(s) > 0 {
+		out = append(out, s)
+	}
+	return out
+}
+
+// comment returns where a comment begins: at a # without a backslash before it.
+func comment(line []byte) int {
+	for i, c := range line {
+		if c == '#' && (i == 0 || line[i-1] != '\\') {
+			return i
+		}
+	}
+	return -1
+}
+
+func parseSetting(line string) setting {
+	s := setting{}
+	for line = strings.TrimSpace(line); line != ""; line = strings.TrimLeft(line, " \t") {
+		i := strings.IndexAny(line, "= \t")
+		if i < 0 {
+			break
+		}
+		key := strings.ToLower(line[:i])
+		if line[i] != '=' {
+			line = strings.TrimSpace(line[i:])
+			if key == "include" {
+				s[key], line, _ = strings.Cut(line, " ")
+			}
+			continue
+		}
+		line = line[i+1:]
+		var value string
+		if quoted, ok := strings.CutPrefix(line, `"`); ok {
+			value, line, _ = strings.Cut(quoted, `"`)
+		} else if i := strings.IndexAny(line, " \t"); i >= 0 {
+			value, line = line[:i], line[i:]
+		} else {
+			value, line = line, ""
+		}
+		if _, twice := s[key]; !twice && key != "" {
+			s[key] = value
+		}
+	}
+	return s
+}
+
+// readConf reads a file of settings and those that it includes. What can be read is
+// returned beside the error for the rest.
+func readConf(path string) ([]setting, error) { return readConfAt(path, 0) }
+
+func readConfAt(path string, depth int) ([]setting, error) {
+	b, err := readFile(path, maxConf)
+	if err != nil {
+		return nil, err
+	}
+	var out []setting
+	var errs []error
+	for _, s := range parseConf(b) {
+		file := s["include"]
+		if file == "" {
+			out = append(out, s)
+			continue
+		}
+		if depth >= maxDepth {
+			errs = append(errs, fmt.Errorf("%s includes too deep", path))
+			continue
+		}
+		if !filepath.IsAbs(file) {
+			file = filepath.Join(filepath.Dir(path), file)
+		}
+		more, err := readConfAt(file, depth+1)
+		out, errs = append(out, more...), append(errs, err)
+	}
+	return out, errors.Join(errs...)
+}
+
+// readFile reads a plain file of at most limit bytes. A pipe in its place does not hang
+// the reader.
+func readFile(path string, limit int64) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fs.ErrInvalid}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit))
+}
+
+// cluster is what is used of slurm.conf.
+type cluster struct {
+	Name  string
+	Nodes []nodeConf
+}
+
+// nodeConf is a NodeName line.
+type nodeConf struct{ Names, Hosts, GRES string }
+
+func parseCluster(lines []setting) cluster {
+	var c cluster
+	var gres string // of NodeName=DEFAULT, for the lines below
+	for _, s := range lines {
+		if name := s["clustername"]; name != "" {
+			c.Name = text(strings.ToLower(name)) // Slurm itself uses it in lower case
+		}
+		names := s["nodename"]
+		switch {
+		case strings.EqualFold(names, "DEFAULT"):
+			gres = s["gres"]
+		case names != "":
+			n := nodeConf{Names: names, Hosts: s["nodehostname"], GRES: s["gres"]}
+			if n.GRES == "" {
+				n.GRES = gres
+			}
+			c.Nodes = append(c.Nodes, n)
+		}
+	}
+	return c
+}
+
+// node returns the names of the nodes that a machine is: normally one.
+func (c cluster) node(host string) []string {
+	short, _, _ := strings.Cut(host, ".")
+	var out []string
+	for _, n := range c.Nodes {
+		hosts := n.Hosts
+		if hosts == "" {
+			hosts = n.Names
+		}
+		if hosts == short || hosts == host { // one machine may be many nodes: gn[1-2] of h
+			_ = Hosts(n.Names, func(name string) bool { out = append(out, name); return len(out) < maxIndex })
+			continue
+		}
+		at := max(hostIndex(hosts, short), hostIndex(hosts, host))
+		i := 0
+		_ = Hosts(n.Names, func(name string) bool {
+			if i == at {
+				out = append(out, name)
+			}
+			i++
+			return i <= at
+		})
+	}
+	return out
+}
+
+// gres returns what slurm.conf says a node has.
+func (c cluster) gres(node string) []GRES {
+	for _, n := range c.Nodes {
+		if hostIndex(n.Names, node) >= 0 {
+			list, _ := ParseGRES(n.GRES) // the controller would not have started with a wrong one
+			return list
+		}
+	}
+	return nil
+}

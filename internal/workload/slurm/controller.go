@@ -1,0 +1,143 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// asker asks the controller for the jobs that hold something on this node, once. It
+// costs the controller one request.
+type asker interface {
+	ask(ctx context.Context) ([]Job, error)
+}
+
+// controller remembers what the controller said. It asks in the background, at most once
+// each refresh, and never more often than soonest for a job that it was asked for and
+// does not know.
+type controller struct {
+	asker    asker
+	refresh  time.Duration
+	soonest  time.Duration
+	timeout  time.Duration
+	staleFor time.Duration
+	wake     chan struct{}
+
+	mu     sync.Mutex
+	jobs   map[string]Job
+	at     time.Time // of the last good answer
+	tried  time.Time // the last time that it was asked
+	err    error     // of that time
+	asked  uint64
+	wanted map[string]time.Time // jobs that it was asked for early, and when
+}
+
+const maxWanted = 1024
+
+func newController(a asker, refresh, staleFor time.Duration) *controller {
+	return &controller{
+		asker: a, refresh: refresh, soonest: min(5*time.Second, refresh), timeout: min(10*time.Second, refresh),
+		staleFor: staleFor, wake: make(chan struct{}, 1), wanted: map[string]time.Time{},
+	}
+}
+
+// run asks until ctx ends. changed is called after each answer.
+func (c *controller) run(ctx context.Context, changed func()) {
+	for {
+		c.once(ctx)
+		changed()
+		next := time.After(c.refresh)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(c.soonest):
+		}
+		select { // nobody may make it ask before
+		case <-ctx.Done():
+			return
+		case <-next:
+		case <-c.wake:
+		}
+	}
+}
+
+func (c *controller) once(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	c.mu.Lock()
+	c.asked++
+	c.tried = time.Now()
+	c.mu.Unlock()
+	jobs, err := c.asker.ask(ctx)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil {
+		err = fmt.Errorf("no answer within %v", c.timeout)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err = err; err != nil {
+		return
+	}
+	c.at = time.Now()
+	c.jobs = make(map[string]Job, len(jobs))
+	for _, j := range jobs {
+		c.jobs[j.ID] = j
+	}
+	for id, t := range c.wanted {
+		if _, known := c.jobs[id]; known || c.at.Sub(t) > c.staleFor {
+			delete(c.wanted, id)
+		}
+	}
+}
+
+// want makes it ask early for a job that somebody saw. One that it still does not know
+// then, because it may not say or because the job is over, is not asked for again; want
+// returns true.
+func (c *controller) want(job string) (unknown bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, known := c.jobs[job]
+	since, twice := c.wanted[job]
+	if known || twice || len(c.wanted) >= maxWanted {
+		return twice && since.Before(c.at)
+	}
+	c.wanted[job] = time.Now()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+	return false
+}
+
+// answer is what the controller said last.
+type answer struct {
+	jobs   map[string]Job // nobody may change it
+	at     time.Time
+	reason workload.Reason
+	err    error
+	asked  uint64
+}
+
+// last returns what may still be used.
+func (c *controller) last(now time.Time) answer {
+	if c == nil {
+		return answer{reason: workload.Absent}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := answer{jobs: c.jobs, at: c.at, reason: workload.OK, err: c.err, asked: c.asked}
+	switch {
+	case c.at.IsZero() && c.err == nil:
+		a.reason = workload.Absent
+	case c.at.IsZero():
+		a.reason = workload.Failed
+	case now.Sub(c.at) > c.staleFor:
+		a.jobs, a.reason = nil, workload.Expired
+	case c.err != nil:
+		a.reason = workload.Stale
+	}
+	return a
+}

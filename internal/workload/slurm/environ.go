@@ -1,0 +1,156 @@
+package slurm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+)
+
+const (
+	maxEnviron = 1 << 20 // bytes read of /proc/PID/environ; Slurm's variables may be at the end
+	maxValue   = 1024    // bytes kept of a variable: longer than any name in Slurm
+)
+
+// environ is what is kept of the environment of a process. Everything else in it may be
+// a secret and is forgotten at once.
+type environ struct {
+	JobID, StepID             string
+	StepGPUs, JobGPUs         string
+	ArrayJobID, ArrayTaskID   string
+	User, Account, Partition  string
+	Name, QOS, Cluster, HetID string
+	Shards                    string
+}
+
+// field returns where the value of a variable is kept, or nil for all that is not.
+func (e *environ) field(name []byte) *string {
+	switch string(name) { // does not allocate
+	case "SLURM_JOB_ID":
+		return &e.JobID
+	case "SLURM_STEP_ID":
+		return &e.StepID
+	case "SLURM_STEP_GPUS":
+		return &e.StepGPUs
+	case "SLURM_JOB_GPUS":
+		return &e.JobGPUs
+	case "SLURM_ARRAY_JOB_ID":
+		return &e.ArrayJobID
+	case "SLURM_ARRAY_TASK_ID":
+		return &e.ArrayTaskID
+	case "SLURM_JOB_USER":
+		return &e.User
+	case "SLURM_JOB_ACCOUNT":
+		return &e.Account
+	case "SLURM_JOB_PARTITION":
+		return &e.Partition
+	case "SLURM_JOB_NAME":
+		return &e.Name
+	case "SLURM_JOB_QOS":
+		return &e.QOS
+	case "SLURM_CLUSTER_NAME":
+		return &e.Cluster
+	case "SLURM_HET_JOB_ID":
+		return &e.HetID
+	case "SLURM_SHARDS_ON_NODE":
+		return &e.Shards
+	}
+	return nil
+}
+
+// parseEnviron reads variables that end in NUL. Values may have any other byte, = and
+// line breaks too. The first of two variables of the same name counts, as for getenv(3).
+func parseEnviron(b []byte) environ {
+	var e, seen environ
+	for len(b) > 0 {
+		var one []byte
+		one, b, _ = bytes.Cut(b, []byte{0})
+		name, value, ok := bytes.Cut(one, []byte("="))
+		if !ok {
+			continue
+		}
+		keep := e.field(name)
+		if keep == nil || *seen.field(name) != "" {
+			continue
+		}
+		*seen.field(name) = "seen"
+		*keep = text(string(value[:min(len(value), maxValue)]))
+	}
+	return e
+}
+
+// text makes s fit for an attribute: valid, printable on one line, and not Slurm's word
+// for nothing.
+func text(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, string(utf8.RuneError)))
+	s = strings.TrimSpace(s)
+	if s == "(null)" || s == "N/A" {
+		return ""
+	}
+	return s
+}
+
+// readEnviron reads the named variables of a process. The error is fs.ErrNotExist if it
+// has ended, and never has a byte of what was read.
+func readEnviron(proc string, pid uint32) (environ, error) {
+	f, err := os.Open(filepath.Join(proc, strconv.FormatUint(uint64(pid), 10), "environ"))
+	if err != nil {
+		return environ{}, fmt.Errorf("process %d: %w", pid, err)
+	}
+	defer f.Close()
+	buf := make([]byte, 16<<10)
+	defer func() { clear(buf) }() // nobody may find it in a core file
+	n := 0
+	for {
+		if n == len(buf) {
+			if n >= maxEnviron {
+				break
+			}
+			more := make([]byte, 2*n)
+			copy(more, buf)
+			clear(buf)
+			buf = more
+		}
+		m, err := f.Read(buf[n:])
+		n += m
+		if errors.Is(err, io.EOF) || err == nil && m == 0 {
+			break
+		}
+		if errors.Is(err, syscall.ESRCH) { // it ended meanwhile
+			return environ{}, fmt.Errorf("process %d: %w", pid, fs.ErrNotExist)
+		}
+		if err != nil {
+			return environ{}, fmt.Errorf("process %d: %w", pid, err)
+		}
+	}
+	return parseEnviron(buf[:n]), nil
+}
+
+// gpus returns the devices that a process in a step was given, by their place in
+// gres.conf. Only the batch script, the interactive step and the job as a whole may be
+// believed SLURM_JOB_GPUS: a step that was given none inherits it from the script, and a
+// step on another node inherits that of the node of the script, where other devices have
+// these numbers.
+func (e environ) gpus(step string) ([]int, bool) {
+	list := e.StepGPUs
+	if list == "" && !isNumber(step) {
+		list = e.JobGPUs
+	}
+	if list == "" {
+		return nil, false
+	}
+	out, err := parseRanges(list)
+	return out, err == nil && len(out) > 0
+}

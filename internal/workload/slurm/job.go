@@ -1,0 +1,73 @@
+package slurm
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// Job is what is known of one job.
+type Job struct {
+	ID                      string
+	ArrayJobID, ArrayTaskID string // where it is a task of an array
+	HetJobID                string // where it is a component: the number of the whole
+	Name, User, Account     string
+	Partition, QOS, Cluster string
+	States                  []string
+	GRES                    []GRES // on this node
+	unreadable              error  // what of GRES cannot be read
+}
+
+// holding are the states in which a job has its devices. A job that is suspended keeps
+// them, and one that completes until its epilog is done.
+var holding = []string{
+	"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT", "POWER_UP_NODE",
+}
+
+func (j Job) holds() bool {
+	return slices.ContainsFunc(j.States, func(s string) bool { return slices.Contains(holding, s) })
+}
+
+// or returns j with what o knows and j does not.
+func (j Job) or(o Job) Job {
+	j.ArrayJobID, j.ArrayTaskID = cmp.Or(j.ArrayJobID, o.ArrayJobID), cmp.Or(j.ArrayTaskID, o.ArrayTaskID)
+	j.HetJobID = cmp.Or(j.HetJobID, o.HetJobID)
+	j.Name, j.User, j.Account = cmp.Or(j.Name, o.Name), cmp.Or(j.User, o.User), cmp.Or(j.Account, o.Account)
+	j.Partition, j.QOS, j.Cluster = cmp.Or(j.Partition, o.Partition), cmp.Or(j.QOS, o.QOS), cmp.Or(j.Cluster, o.Cluster)
+	return j
+}
+
+// job returns what an environment says of the job that the process is in.
+func (e environ) job(id string) Job {
+	return Job{
+		ID: id, ArrayJobID: e.ArrayJobID, ArrayTaskID: e.ArrayTaskID, HetJobID: e.HetID, Name: e.Name, User: e.User,
+		Account: e.Account, Partition: e.Partition, QOS: e.QOS, Cluster: e.Cluster,
+	}
+}
+
+// workload returns the job as a workload. Its team is that of the account, if teams has
+// it, or the account itself.
+func (j Job) workload(cluster string, teams map[string]string) workload.Workload {
+	cluster = cmp.Or(cluster, j.Cluster)
+	w := workload.Workload{
+		ID: "slurm/" + cluster + "/" + j.ID, Kind: "slurm_job", Name: cmp.Or(j.Name, j.ID),
+		Team: cmp.Or(teams[j.Account], j.Account), Attributes: map[string]string{},
+	}
+	for _, a := range []struct{ key, value string }{
+		{"slurm.cluster", cluster},
+		{"slurm.job.id", j.ID},
+		{"slurm.job.name", j.Name},
+		{"slurm.user", j.User},
+		{"slurm.account", j.Account},
+		{"slurm.partition", j.Partition},
+		{"slurm.qos", j.QOS},
+		{"slurm.array.job.id", j.ArrayJobID},
+		{"slurm.array.task.id", j.ArrayTaskID},
+	} {
+		if a.value != "" {
+			w.Attributes[a.key] = a.value
+		}
+	}
+	return w
+}

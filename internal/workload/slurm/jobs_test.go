@@ -1,0 +1,183 @@
+package slurm
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func gpu(index ...int) []GRES {
+	return []GRES{{Name: "gpu", Type: "h100", Count: uint64(len(index)), Index: index}}
+}
+
+func shards(n uint64, index int) []GRES {
+	return []GRES{{Name: "shard", Count: n, Index: []int{index}}}
+}
+
+// recorded are the jobs of testdata/22.05 on a node.
+func recorded(node string) []Job {
+	alice := Job{User: "gpu_alice", Account: "ml", Partition: "gpu", QOS: "normal", States: []string{"RUNNING"}}
+	bob := Job{User: "gpu_bob", Account: "bio", Partition: "gpu", QOS: "normal", States: []string{"RUNNING"}}
+	of := func(j Job, id, name string, gres []GRES) Job {
+		j.ID, j.Name, j.GRES = id, name, gres
+		return j
+	}
+	array := func(j Job, of, task string) Job {
+		j.ArrayJobID, j.ArrayTaskID = of, task
+		return j
+	}
+	het := func(j Job, of string) Job {
+		j.HetJobID = of
+		return j
+	}
+	if node == "gn2" {
+		return []Job{
+			of(alice, "3", "ddp", gpu(0)), het(of(alice, "8", "het", gpu(1)), "7"), of(alice, "12", "inter", gpu(2)),
+		}
+	}
+	return []Job{
+		of(alice, "1", "my job name=x JobState=PENDING", gpu(0, 1)), array(of(bob, "10", "sweep", gpu(2)), "2", "0"),
+		of(alice, "3", "ddp", gpu(4)), of(bob, "4", "shardjob", shards(2, 5)), of(bob, "5", "shard2", shards(1, 5)),
+		of(alice, "6", "nogpu", nil), het(of(alice, "7", "het", gpu(6)), "7"), of(alice, "9", "idle", gpu(7)),
+		array(of(bob, "11", "sweep", gpu(3)), "2", "1"),
+	}
+}
+
+// One job with a hostile name, a shard, or a part on another node must not change what is
+// said of the others; a part on another node is not ours.
+func TestRecorded(t *testing.T) {
+	f := func(file string, parse func(io.Reader, string) ([]Job, error), ignore ...string) {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join("testdata/22.05", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, node := range []string{"gn1", "gn2", "gn3"} {
+			var want []Job
+			if node != "gn3" {
+				want = recorded(node)
+			}
+			got, err := parse(bytes.NewReader(b), node)
+			if diff := cmp.Diff(want, got, sorted, cmpopts.IgnoreFields(Job{}, append(ignore, "unreadable")...), cmpopts.EquateEmpty()); diff != "" || err != nil {
+				t.Errorf("%s on %s: %v (-want +got):\n%s", file, node, err, diff)
+			}
+		}
+	}
+	f("squeue.json", parseJSON, "Cluster")
+	f("scontrol.txt", parseText)
+	f("scontrol-o.txt", parseText)
+}
+
+var sorted = cmpopts.SortSlices(func(a, b Job) bool { return natural(a.ID, b.ID) < 0 })
+
+// The forms of newer versions, written by hand after their OpenAPI description.
+func TestParseJSON(t *testing.T) {
+	f := func(name, in string, want ...Job) {
+		t.Helper()
+		got, err := parseJSON(strings.NewReader(in), "gn2")
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Job{}, "unreadable")); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+	const set, unset = `{"set":true,"infinite":false,"number":%d}`, `{"set":false,"infinite":false,"number":0}`
+	f("24.11", `{"meta":{"plugin":{}},"jobs":[{"job_id":8,"array_job_id":`+fmt.Sprintf(set, 5)+`,"array_task_id":`+fmt.Sprintf(set, 0)+`,
+		"het_job_id":`+fmt.Sprintf(set, 0)+`,"name":"a\nb \"c\"=","user_name":"u","account":"","job_state":["RUNNING","SIGNALING"],"cluster":"c",
+		"nodes":"gn[1-2]","gres_detail":["gpu:h100:1(IDX:7)","shard:2(0/4,2/4)"]}],"last_update":`+unset+`,"errors":[]}`,
+		Job{
+			ID: "8", ArrayJobID: "5", ArrayTaskID: "0", Name: `a b "c"=`, User: "u", Cluster: "c", States: []string{"RUNNING", "SIGNALING"},
+			GRES: []GRES{{Name: "shard", Count: 2, Parts: []Part{{0, 4}, {2, 4}}}},
+		})
+	f("one field of one job is odd", `{"jobs":[{"job_id":1,"nodes":"gn2","job_state":"RUNNING","gres_detail":"x","name":7},
+		{"job_id":"2","nodes":"gn2","job_state":"COMPLETING","account":"a"},{"nodes":"gn2","job_state":"RUNNING"},null,{"job_id":{"set":1}}]}`,
+		Job{ID: "1", States: []string{"RUNNING"}}, Job{ID: "2", Account: "a", States: []string{"COMPLETING"}})
+	f("not running", `{"jobs":[{"job_id":1,"nodes":"gn2","job_state":"PENDING"},{"job_id":2,"nodes":"gn2","job_state":["COMPLETED"]},
+		{"job_id":3,"nodes":"gn2","job_state":[]},{"job_id":4,"nodes":"","job_state":"RUNNING"}]}`)
+	f("no jobs", `{"jobs":[]}`)
+	f("none at all", `{"jobs":null,"errors":null}`)
+	for _, in := range []string{"", "[]", "{", "garbage", `{"jobs":[{"job_id":1`, `{"jobs":{}}`, `{"errors":[{"error":"down"}]}`, `{"x":1}`, "slurm_load_jobs error: x"} {
+		if got, err := parseJSON(strings.NewReader(in), "gn2"); err == nil {
+			t.Errorf("%q gives %v and no error", in, got)
+		}
+	}
+}
+
+// Detail that is missing is not "no GPU": what the node knows is asked then.
+func TestParseJSONNoDetail(t *testing.T) {
+	got, err := parseJSON(strings.NewReader(`{"jobs":[{"job_id":1,"nodes":"gn2","job_state":"RUNNING","tres_alloc_str":"cpu=1,gres/gpu=2"}]}`), "gn2")
+	if err != nil || len(got) != 1 || got[0].unreadable == nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Others cut a name at its first space, take GRES= from a comment, and give all nodes the
+// devices of each.
+func TestParseText(t *testing.T) {
+	f := func(name, in string, want ...Job) {
+		t.Helper()
+		got, err := parseText(strings.NewReader(in), "gn2")
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Job{}, "unreadable")); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+	running := []string{"RUNNING"}
+	f("several lines of GRES", `JobId=5 JobName=UserId=root(0) x
+   UserId=u(1) GroupId=g(1) MCS_label=N/A
+   Priority=1 Nice=0 Account=(null) QOS=normal
+   JobState=RUNNING Reason=None Dependency=(null)
+   Partition=gpu NodeList=gn[1-3]
+     Nodes=gn1 CPU_IDs=0-3 Mem=8 GRES=gpu:h100:2(IDX:0-1)
+     Nodes=gn[2-3] CPU_IDs=0-3 Mem=8 GRES=gpu:h100:1(IDX:4),gpu:h100:1(IDX:6)
+   Command=/bin/x NodeList=gn9
+   Comment=GRES=gpu:1(IDX:7) Nodes=gn2 GRES=gpu:1(IDX:7)
+
+JobId=6 JobName=
+   UserId=u(1) GroupId=g(1)
+   JobState=RUNNING
+   NodeList=gn2
+     Nodes=gn2 CPU_IDs=0-3 Mem=8 GRES=
+`, Job{
+		ID: "5", Name: "UserId=root(0) x", User: "u", QOS: "normal", Partition: "gpu", States: running,
+		GRES: []GRES{{Name: "gpu", Type: "h100", Count: 1, Index: []int{4}}, {Name: "gpu", Type: "h100", Count: 1, Index: []int{6}}},
+	}, Job{ID: "6", User: "u", States: running})
+	f("an array that waits", "JobId=30214 ArrayJobId=30185 ArrayTaskId=28-59%100 ArrayTaskThrottle=100 JobName=a\n   UserId=u(1) GroupId=g(1)\n   JobState=RUNNING\n   NodeList=gn2\n",
+		Job{ID: "30214", ArrayJobID: "30185", Name: "a", User: "u", States: running})
+	f("a name with line breaks", "JobId=5 JobName=x\nJobId=9 JobName=y\n   UserId=root(0) GroupId=root(0)\n   Account=free JobState=RUNNING\n   NodeList=gn2\n"+
+		"     Nodes=gn2 GRES=gpu:8(IDX:0-7)\n   UserId=u(1) GroupId=g(1)\n   Account=a\n   JobState=RUNNING\n   NodeList=gn2\n     Nodes=gn2 GRES=gpu:h100:1(IDX:3)\n   Command=x\n",
+		Job{ID: "5", Name: "x", User: "u", Account: "a", States: running, GRES: gpu(3)})
+	f("nothing", "No jobs in the system\n")
+	f("nothing at all", "")
+	if got, err := parseText(strings.NewReader("garbage\n"), "gn2"); err == nil {
+		t.Errorf("garbage gives %v and no error", got)
+	}
+}
+
+func FuzzParseJSON(f *testing.F) {
+	f.Add([]byte(`{"jobs":[{"job_id":1,"nodes":"gn2","job_state":["RUNNING"],"gres_detail":["gpu:1(IDX:0)"]}],"errors":[]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		jobs, _ := parseJSON(bytes.NewReader(b), "gn2")
+		for _, j := range jobs {
+			if !isNumber(j.ID) && len(j.ID) < 10 || strings.Contains(j.Name, "\n") {
+				t.Errorf("%+v", j)
+			}
+		}
+	})
+}
+
+func FuzzParseText(f *testing.F) {
+	f.Add([]byte("JobId=5 JobName=x UserId=u(1) GroupId=g(1) JobState=RUNNING NodeList=gn2 Nodes=gn2 GRES=gpu:1(IDX:0) Command=y\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		jobs, _ := parseText(bytes.NewReader(b), "gn2")
+		for _, j := range jobs {
+			if !isNumber(j.ID) || strings.Contains(j.Name, "\n") {
+				t.Errorf("%+v", j)
+			}
+		}
+	})
+}

@@ -1,0 +1,126 @@
+package slurm
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// machine is the files of the kernel below root, "/" or where the host's are mounted.
+type machine string
+
+// device returns the names of the device with these files. A partition of NVIDIA has the
+// file of the GPU and those of its capabilities; it is never taken for the whole GPU.
+func (m machine) device(files []string) device {
+	var d device
+	var caps []string
+	for _, f := range files {
+		folder, base := filepath.Base(filepath.Dir(f)), filepath.Base(f)
+		switch minor, ok := strings.CutPrefix(base, "nvidia-cap"); {
+		case ok:
+			caps = append(caps, minor)
+		case folder == "dri": // card0, renderD128
+			d = append(d, m.address("drm", base)...)
+		case folder == "accel":
+			d = append(d, m.address("accel", base)...)
+		default:
+			d = append(d, base)
+		}
+	}
+	if len(caps) == 0 {
+		return d
+	}
+	for _, p := range m.partitions() {
+		if len(d) > 0 && p.gpu == d[0] && slices.Contains(caps, p.minor) {
+			return device{p.gpu + "/" + p.gi}
+		}
+	}
+	return nil
+}
+
+// address returns the address on the bus of a device of the kernel's class, and its name.
+func (m machine) address(class, name string) device {
+	link, err := os.Readlink(filepath.Join(string(m), "sys/class", class, name, "device"))
+	if err != nil {
+		return device{name}
+	}
+	return device{strings.ToLower(filepath.Base(link)), name}
+}
+
+// found returns the GPUs and partitions that the drivers have, in their order.
+func (m machine) found() []device {
+	if list := m.nvidia(); len(list) > 0 {
+		return list
+	}
+	names, _ := filepath.Glob(filepath.Join(string(m), "sys/class/drm/renderD*")) // the only error is a bad pattern
+	var out []device
+	for _, n := range names {
+		if driver, err := os.Readlink(filepath.Join(n, "device/driver")); err == nil && filepath.Base(driver) == "amdgpu" {
+			out = append(out, m.address("drm", filepath.Base(n)))
+		}
+	}
+	slices.SortFunc(out, func(a, b device) int { return natural(a[0], b[0]) })
+	return out
+}
+
+// nvidia returns the GPUs of NVIDIA by their address on the bus, each as its partitions
+// where it has some.
+func (m machine) nvidia() []device {
+	folders, _ := filepath.Glob(filepath.Join(string(m), "proc/driver/nvidia/gpus/*"))
+	slices.Sort(folders) // addresses have all their digits
+	parts := m.partitions()
+	var out []device
+	for _, f := range folders {
+		b, err := readFile(filepath.Join(f, "information"), 1<<16)
+		if err != nil {
+			continue
+		}
+		minor := field(b, "Device Minor:")
+		if minor == "" {
+			continue
+		}
+		gpu := "nvidia" + minor
+		whole := true
+		for _, p := range parts {
+			if p.gpu == gpu {
+				out, whole = append(out, device{gpu + "/" + p.gi}), false
+			}
+		}
+		if whole {
+			out = append(out, device{gpu, strings.ToLower(filepath.Base(f))})
+		}
+	}
+	return out
+}
+
+// partition is a GPU instance, and the device file that lets a process use it.
+type partition struct{ gpu, gi, minor string }
+
+// partitions returns the GPU instances of all GPUs, those of one by their number.
+func (m machine) partitions() []partition {
+	files, _ := filepath.Glob(filepath.Join(string(m), "proc/driver/nvidia/capabilities/gpu*/mig/gi*/access"))
+	slices.SortFunc(files, natural)
+	var out []partition
+	for _, f := range files {
+		b, err := readFile(f, 1<<12)
+		if err != nil {
+			continue
+		}
+		gi := filepath.Dir(f)
+		gpu := filepath.Base(filepath.Dir(filepath.Dir(gi)))
+		out = append(out, partition{"nvidia" + strings.TrimPrefix(gpu, "gpu"), filepath.Base(gi), field(b, "DeviceFileMinor:")})
+	}
+	return out
+}
+
+// field returns the word after a key at the beginning of a line.
+func field(b []byte, key string) string {
+	for line := range bytes.Lines(b) {
+		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			return string(bytes.TrimSpace(rest))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,50 @@
+package slurm
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// maxIndex bounds the numbers of devices: no node has so many.
+const maxIndex = 1024
+
+// parseRanges parses a list of numbers as bit_fmt of Slurm writes it: "0-3,7", also with
+// a step, "0-6:2".
+func parseRanges(s string) ([]int, error) {
+	var out []int
+	for part := range strings.SplitSeq(s, ",") {
+		span, by, stepped := strings.Cut(strings.TrimSpace(part), ":")
+		low, high, ranged := strings.Cut(span, "-")
+		from, err := index(low)
+		if err != nil {
+			return nil, err
+		}
+		to, step := from, 1
+		if ranged {
+			if to, err = index(high); err != nil {
+				return nil, err
+			}
+		}
+		if stepped {
+			if step, err = index(by); err != nil {
+				return nil, err
+			}
+		}
+		if to < from || step == 0 || len(out)+(to-from)/step+1 > maxIndex {
+			return nil, fmt.Errorf("%q is no list of numbers", s)
+		}
+		for i := from; i <= to; i += step {
+			out = append(out, i)
+		}
+	}
+	return out, nil
+}
+
+func index(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n >= maxIndex {
+		return 0, fmt.Errorf("%q is no number of a device", s)
+	}
+	return int(n), nil
+}

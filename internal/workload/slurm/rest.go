@@ -1,0 +1,147 @@
+package slurm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// rest asks slurmrestd, at http://host:6820, https://... or unix:/run/slurmrestd.sock. It
+// finds the newest version of the API once; an address that ends in /slurm/v0.0.41 says
+// which.
+type rest struct {
+	base  string // without a slash at the end
+	token string // path of the file with the JWT; empty: none is sent
+	user  string // whom the token is of, where slurmrestd wants to know
+	node  string
+
+	client *http.Client
+	api    string // path of the API, once it is known
+}
+
+func newRest(address, token, user, node string) (*rest, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy = nil // nobody else is to see the token
+	r := &rest{token: token, user: user, node: node}
+	r.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse // the token goes nowhere else
+	}}
+	if socket, ok := strings.CutPrefix(address, "unix:"); ok {
+		socket = "/" + strings.TrimLeft(socket, "/")
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}
+		address = "http://localhost"
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+		return nil, errors.New("the address of slurmrestd is no http://, https:// or unix: address without a user")
+	}
+	path := strings.TrimRight(u.Path, "/")
+	if i := strings.Index(path, "/slurm/v"); i >= 0 {
+		path, r.api = path[:i], path[i:]
+	}
+	r.base = u.Scheme + "://" + u.Host + path
+	return r, nil
+}
+
+// version matches the paths of the API in its own description, with / as it is and as
+// older versions escape it.
+var version = regexp.MustCompile(`"(?:\\?/)slurm(?:\\?/)v0\.0\.([0-9]{1,3})(?:\\?/)jobs(?:\\?/)?"`)
+
+// ask implements asker.
+func (r *rest) ask(ctx context.Context) ([]Job, error) {
+	if r.api == "" {
+		if err := r.find(ctx); err != nil {
+			return nil, fmt.Errorf("slurmrestd: %w", err)
+		}
+	}
+	body, err := r.get(ctx, r.api+"/jobs")
+	if err != nil {
+		return nil, fmt.Errorf("slurmrestd: %w", err)
+	}
+	defer body.Close()
+	limited := &io.LimitedReader{R: body, N: maxAnswer}
+	jobs, err := parseJSON(limited, r.node)
+	if limited.N <= 0 {
+		err = errTooLong
+	}
+	if err != nil {
+		return nil, fmt.Errorf("slurmrestd: %w", err)
+	}
+	return jobs, nil
+}
+
+// find asks for the description of the API, which has a line for each path.
+func (r *rest) find(ctx context.Context) error {
+	body, err := r.get(ctx, "/openapi/v3")
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	b, err := io.ReadAll(io.LimitReader(body, maxAnswer))
+	if err != nil {
+		return err
+	}
+	newest := 0
+	for _, m := range version.FindAllSubmatch(b, -1) {
+		n, _ := strconv.Atoi(string(m[1])) // three digits
+		newest = max(newest, n)
+	}
+	if newest == 0 {
+		return errors.New("it names no API for jobs")
+	}
+	r.api = fmt.Sprintf("/slurm/v0.0.%d", newest)
+	return nil
+}
+
+// get returns the body of an answer. No error has a header of the request.
+func (r *rest) get(ctx context.Context, path string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.base+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	if r.token != "" {
+		b, err := readFile(r.token, 1<<16) // each time: they are renewed
+		if err != nil {
+			return nil, fmt.Errorf("its token: %w", err)
+		}
+		token := bytes.TrimSpace(b)
+		token = bytes.TrimPrefix(token, []byte("SLURM_JWT=")) // as scontrol token writes it
+		if len(token) == 0 || bytes.ContainsAny(token, " \t\r\n") {
+			return nil, fmt.Errorf("its token: %s has none", r.token)
+		}
+		req.Header.Set("X-SLURM-USER-TOKEN", string(token))
+	}
+	if r.user != "" {
+		req.Header.Set("X-SLURM-USER-NAME", r.user)
+	}
+	resp, err := r.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return resp.Body, nil
+	case http.StatusUnauthorized, http.StatusForbidden:
+		err = fmt.Errorf("%s: %w", resp.Status, errDenied)
+	case http.StatusNotFound:
+		r.api = "" // it may be another version by now
+		fallthrough
+	default:
+		err = fmt.Errorf("%s of %s", resp.Status, path)
+	}
+	resp.Body.Close()
+	return nil, err
+}
+
+var errDenied = errors.New("access denied")

@@ -1,0 +1,145 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const jwt = "eyJhbGciOi.secret.x"
+
+// restd is a slurmrestd with the API of 24.11 that knows one token.
+func restd(jobs func(w http.ResponseWriter, r *http.Request)) (h http.Handler, asked *[]string) {
+	asked = new([]string)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/openapi/v3", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"paths":{"\/slurm\/v0.0.40\/jobs\/":{},"/slurm/v0.0.41/jobs/":{},"/slurmdb/v0.0.42/jobs/":{},"/slurm/v0.0.9/jobs/":{}}}`))
+	})
+	mux.HandleFunc("/slurm/v0.0.41/jobs", jobs)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*asked = append(*asked, r.Method+" "+r.URL.Path+" "+r.Header.Get("X-SLURM-USER-NAME"))
+		if r.Header.Get("X-SLURM-USER-TOKEN") != jwt {
+			http.Error(w, "Authentication failure", http.StatusUnauthorized)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}), asked
+}
+
+func good(w http.ResponseWriter, _ *http.Request) {
+	_, _ = w.Write([]byte(`{"jobs":[{"job_id":7,"nodes":"gn1","job_state":["RUNNING"]}],"errors":[]}`))
+}
+
+func token(t *testing.T, s string) string {
+	path := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte(s), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// The version is found once; then there is one request for each question.
+func TestRest(t *testing.T) {
+	h, asked := restd(good)
+	srv := httptest.NewServer(h)
+	defer srv.Close()
+	r, err := newRest(srv.URL+"/", token(t, "SLURM_JWT="+jwt+"\n"), "gpumeter", "gn1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if jobs, err := r.ask(t.Context()); err != nil || len(jobs) != 1 || jobs[0].ID != "7" {
+			t.Errorf("%v, %v", jobs, err)
+		}
+	}
+	want := []string{"GET /openapi/v3 gpumeter", "GET /slurm/v0.0.41/jobs gpumeter", "GET /slurm/v0.0.41/jobs gpumeter"}
+	if diff := cmp.Diff(want, *asked); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestRestVersionAndSocket(t *testing.T) {
+	h, asked := restd(good)
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
+	srv.Start()
+	defer srv.Close()
+	r, err := newRest("unix:"+path, token(t, jwt), "", "gn1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.api = "/slurm/v0.0.41"
+	if jobs, err := r.ask(t.Context()); err != nil || len(jobs) != 1 {
+		t.Errorf("%v, %v", jobs, err)
+	}
+	if diff := cmp.Diff([]string{"GET /slurm/v0.0.41/jobs "}, *asked); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if r, err := newRest("http://h:6820/slurm/v0.0.41/", "", "", "gn1"); err != nil || r.base != "http://h:6820" || r.api != "/slurm/v0.0.41" {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// No failure may tell the token, or carry it to somebody else.
+func TestRestFails(t *testing.T) {
+	stolen := ""
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen += r.Header.Get("X-SLURM-USER-TOKEN") }))
+	defer other.Close()
+	f := func(name, token string, jobs http.HandlerFunc, want string) {
+		t.Helper()
+		h, _ := restd(jobs)
+		srv := httptest.NewServer(h)
+		defer srv.Close()
+		r, err := newRest(srv.URL, token, "", "gn1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = r.ask(t.Context())
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
+	}
+	f("wrong token", token(t, "a.secret.b"), good, "401")
+	f("no token in the file", token(t, "\n"), good, "has none")
+	f("a token with a line break", token(t, "a.secret\nX-Other: 1"), good, "has none")
+	f("no file", "/nonexistent", good, "no such file")
+	f("garbage", token(t, jwt), func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "no JSON")
+	f("an error", token(t, jwt), func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"errors":[{"error":"Unable to contact slurm controller"}]}`))
+	}, "Unable to contact")
+	f("500", token(t, jwt), func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, "500")
+	f("it sends us elsewhere", token(t, jwt), func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) }, "302")
+	if stolen != "" {
+		t.Errorf("the token went to %q", stolen)
+	}
+	for _, address := range []string{"", "x", "ftp://h", "http://", "http://u:p@h", "h:6820"} {
+		if r, err := newRest(address, "", "", "gn1"); err == nil {
+			t.Errorf("%q is %+v", address, r)
+		}
+	}
+}
+
+func TestRestDenied(t *testing.T) {
+	h, _ := restd(good)
+	srv := httptest.NewServer(h)
+	defer srv.Close()
+	r, err := newRest(srv.URL, token(t, "x"), "", "gn1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.ask(context.Background()); !errors.Is(err, errDenied) {
+		t.Errorf("%v", err)
+	}
+}

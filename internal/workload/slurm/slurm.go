@@ -1,0 +1,299 @@
+package slurm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// Config says where Slurm is found. All of it may be empty.
+type Config struct {
+	Root string // "/" or where the host's files are mounted; empty: "/"
+	Host string // the name of this machine, to find its node in slurm.conf
+	Node string // the name of this node in Slurm; empty: as slurm.conf or Host has it
+
+	Conf     string // path of slurm.conf; empty: the usual places
+	GresConf string // path of gres.conf; empty: beside slurm.conf
+	JobMaps  string // folder of the files that a prolog writes; empty: none
+
+	Scontrol  string // path of scontrol, with squeue beside it; empty: the usual places
+	REST      string // address of slurmrestd; empty: Slurm's tools are run instead
+	RESTToken string // path of the file with its token
+	RESTUser  string // whose the token is, where slurmrestd wants to know
+	Offline   bool   // the controller is not asked
+
+	Steps    bool              // the number of the step is an attribute
+	Teams    map[string]string // by account; empty: the account is the team
+	Refresh  time.Duration     // how often the controller is asked; 0: 30 seconds
+	StaleFor time.Duration     // how long what it said is used while it does not answer; 0: 15 minutes
+	_        struct{}          // keyed literals only: it grows
+}
+
+const (
+	// look is how often control groups and job maps are looked at, so that a job is known
+	// before it uses a device. It costs a few dozen calls of the kernel.
+	look = time.Second
+	// again is how often settings are read, and how often a machine without Slurm is
+	// looked at for it.
+	again = 30 * time.Second
+)
+
+// Source is a workload.Source of the Slurm jobs of this node.
+type Source struct {
+	cfg    Config
+	places places
+
+	mu      sync.Mutex
+	present bool
+	site    site
+	ctl     *controller
+	ctlErr  error // why there is none
+	node    *node
+	here    here
+	maps    []mapped
+	mapsErr error
+	gone    map[string]time.Time // jobs whose control group went away, and when
+	found   map[Place]uint32     // processes of jobs that have no control group here, one for each step
+	view    view
+	unread  error // of the control group of a process
+	unreadT time.Time
+}
+
+// site is what the files of settings say.
+type site struct {
+	conf    string // path of slurm.conf, if there is one
+	cluster string
+	node    string
+	several bool // the machine is several nodes, and nobody says which is meant
+	gres    gresConf
+	devices []device
+	err     error
+}
+
+var _ workload.Source = (*Source)(nil)
+
+// New returns the source. It knows nothing before Run.
+func New(cfg Config) *Source {
+	cfg.Root = cmp.Or(cfg.Root, "/")
+	cfg.Refresh = cmp.Or(cfg.Refresh, 30*time.Second)
+	cfg.StaleFor = cmp.Or(cfg.StaleFor, 15*time.Minute)
+	return &Source{
+		cfg: cfg, gone: map[string]time.Time{}, found: map[Place]uint32{},
+		places: places{proc: filepath.Join(cfg.Root, "proc"), known: map[process]placed{}},
+	}
+}
+
+// Run learns until ctx ends. On a machine without Slurm that is a look every 30 seconds
+// for a few files that are not there.
+func (s *Source) Run(ctx context.Context) error {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	var read time.Time
+	for {
+		wait := look
+		if now := time.Now(); now.Sub(read) >= again {
+			read = now
+			if start := s.settle(); start != nil {
+				asking.Go(func() { start.run(ctx, s.rebuild) })
+			}
+		}
+		if s.isPresent() {
+			s.scan()
+		} else {
+			wait = again
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (s *Source) isPresent() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.present
+}
+
+// usual are the places of slurm.conf. The last are of nodes that get it from the
+// controller.
+var usual = []string{
+	"etc/slurm/slurm.conf", "etc/slurm-llnl/slurm.conf", "usr/local/etc/slurm.conf", "opt/slurm/etc/slurm.conf",
+	"run/slurm/conf/slurm.conf", "var/spool/slurmd/conf-cache/slurm.conf", "var/spool/slurm/d/conf-cache/slurm.conf",
+}
+
+// settle reads the settings, and returns the controller that is to be asked from now on,
+// if there is a new one.
+func (s *Source) settle() *controller {
+	here := readSite(s.cfg)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.node == nil || s.node.name != here.node {
+		s.node = newNode(s.cfg.Root, here.node)
+	}
+	s.site = here
+	s.present = here.conf != "" || s.cfg.REST != "" || s.cfg.JobMaps != "" || len(s.node.roots()) > 0
+	if !s.present || s.ctl != nil || s.cfg.Offline {
+		return nil
+	}
+	a, err := s.asker()
+	if s.ctlErr = err; a == nil {
+		return nil
+	}
+	s.ctl = newController(a, s.cfg.Refresh, s.cfg.StaleFor)
+	return s.ctl
+}
+
+// asker returns how the controller is asked, or nil and why it is not.
+func (s *Source) asker() (asker, error) {
+	switch {
+	case s.site.node == "":
+		return nil, errors.New("this machine is no node of the cluster")
+	case s.cfg.REST != "":
+		r, err := newRest(s.cfg.REST, s.cfg.RESTToken, s.cfg.RESTUser, s.site.node)
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
+	}
+	c := newCommand(s.cfg.Scontrol, s.site.conf, s.site.node)
+	if c == nil {
+		return nil, fs.ErrNotExist
+	}
+	return c, nil
+}
+
+// readSite reads slurm.conf and gres.conf.
+func readSite(cfg Config) site {
+	here := site{node: cfg.Node, conf: cfg.Conf}
+	if here.conf == "" {
+		for _, p := range usual {
+			if path := filepath.Join(cfg.Root, p); exists(path) {
+				here.conf = path
+				break
+			}
+		}
+	}
+	var c cluster
+	if here.conf != "" {
+		lines, err := readConf(here.conf)
+		c, here.err = parseCluster(lines), err
+		here.cluster = c.Name
+		if nodes := c.node(cfg.Host); here.node == "" && len(nodes) > 0 {
+			here.node, here.several = nodes[0], len(nodes) > 1
+		}
+	}
+	// A node that joins by itself is in no slurm.conf, and a container may have none.
+	if here.node == "" && (here.conf == "" && cfg.REST != "" || len(newNode(cfg.Root, "").roots()) > 0) {
+		here.node, _, _ = strings.Cut(cfg.Host, ".")
+	}
+	path := cfg.GresConf
+	if path == "" && here.conf != "" {
+		path = filepath.Join(filepath.Dir(here.conf), "gres.conf")
+	}
+	var lines []setting
+	if path != "" {
+		var err error
+		if lines, err = readConf(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			here.err = errors.Join(here.err, err)
+		}
+	}
+	here.gres = parseGresConf(lines, here.node, c.gres(here.node))
+	here.devices = here.gres.order(machine(cfg.Root))
+	return here
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil || errors.Is(err, fs.ErrPermission)
+}
+
+// scan looks at the jobs of this node.
+func (s *Source) scan() {
+	s.mu.Lock()
+	look := maps.Clone(s.found)
+	s.mu.Unlock()
+	found, gone := s.node.scan() // only Run changes what s.node is and has
+	found.other, look = s.node.look(look)
+	found.denied = s.node.last.denied
+	var list []mapped
+	var err error
+	if s.cfg.JobMaps != "" {
+		list, err = readMaps(s.cfg.JobMaps)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for _, id := range gone {
+		s.gone[id] = now
+	}
+	for id, t := range s.gone {
+		left := slices.ContainsFunc(list, func(m mapped) bool { return m.Job.ID == id }) // by an epilog that failed
+		if found.jobs[id] != nil || !left && now.Sub(t) > s.cfg.StaleFor+s.cfg.Refresh {
+			delete(s.gone, id)
+		}
+	}
+	maps.DeleteFunc(s.found, func(p Place, pid uint32) bool { return pid != look[p] }) // a later one is for the next time
+	s.here, s.maps, s.mapsErr = found, list, err
+	s.build()
+}
+
+// Process implements workload.Source.
+func (s *Source) Process(pid uint32) (workload.Workload, bool) {
+	if !s.isPresent() {
+		return workload.Workload{}, false
+	}
+	p, ok, err := s.places.find(pid)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // processes end all the time
+		s.unread, s.unreadT = err, time.Now()
+	}
+	if err != nil || !ok {
+		return workload.Workload{}, false
+	}
+	if s.here.jobs[p.Job] == nil && len(s.found) < maxJobs {
+		p := Place{Job: p.Job, Step: p.Step}
+		if _, twice := s.found[p]; !twice {
+			s.found[p] = pid
+		}
+	}
+	w, known := s.view.jobs[p.Job]
+	if !known {
+		w = Job{ID: p.Job}.workload(s.view.cluster, nil)
+		if s.ctl != nil {
+			s.ctl.want(p.Job)
+		}
+	}
+	if s.cfg.Steps && p.Step != "" {
+		w.Attributes = withStep(w.Attributes, p.Step)
+	}
+	return w, true
+}
+
+func withStep(attributes map[string]string, step string) map[string]string {
+	out := maps.Clone(attributes) // the other one is everybody's
+	out["slurm.step.id"] = step
+	return out
+}
+
+// Grants implements workload.Source. Nobody may change what it returns.
+func (s *Source) Grants() []workload.Grant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.present && s.ctl.last(time.Now()).reason != s.view.reason {
+		s.build() // what was good is stale by now, or too old
+	}
+	return s.view.grants
+}

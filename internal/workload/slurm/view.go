@@ -1,0 +1,214 @@
+package slurm
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// view is what everybody's knowledge is together.
+type view struct {
+	cluster string
+	jobs    map[string]workload.Workload
+	grants  []workload.Grant
+	reason  workload.Reason // of the controller, as it was used
+	// What could not be said, for Statuses.
+	uncounted int      // jobs that hold devices which Slurm does not number
+	beyond    []string // jobs with a device that is in no list
+	hidden    int      // jobs of this node that the controller does not name
+	odd       error    // GRES that cannot be read
+}
+
+func (s *Source) rebuild() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.build()
+}
+
+// build joins what the node, the prolog and the controller say. s.mu is held.
+func (s *Source) build() {
+	now := time.Now()
+	a := s.ctl.last(now)
+	v := view{jobs: map[string]workload.Workload{}, reason: a.reason, cluster: s.site.cluster}
+	b := builder{site: s.site, view: &v}
+
+	here := map[string]nodeJob{}
+	maps.Copy(here, s.here.other)
+	maps.Copy(here, s.here.jobs)
+	jobs := map[string]Job{} // what the node says
+	for id, j := range here {
+		jobs[id] = j.job(id)
+	}
+	for _, m := range s.maps {
+		if _, over := s.gone[m.Job.ID]; !over { // an epilog may fail
+			jobs[m.Job.ID] = m.Job.or(jobs[m.Job.ID])
+		}
+	}
+	for id, j := range jobs {
+		if said, ok := a.jobs[id]; ok {
+			jobs[id] = said.or(j)
+		} else if s.ctl != nil && here[id] != nil && s.ctl.want(id) {
+			v.hidden++
+		}
+	}
+	for id, j := range a.jobs {
+		if _, ok := jobs[id]; !ok && !s.over(id, a.at) {
+			jobs[id] = j
+		}
+	}
+	if v.cluster == "" { // no slurm.conf: the first that says so
+		for _, id := range slices.SortedFunc(maps.Keys(jobs), natural) {
+			v.cluster = cmp.Or(v.cluster, jobs[id].Cluster)
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(jobs), natural) {
+		w := jobs[id].workload(v.cluster, s.cfg.Teams)
+		v.jobs[id] = w
+		said, ok := a.jobs[id]
+		v.odd = cmp.Or(v.odd, said.unreadable)
+		switch {
+		case ok && len(said.GRES) > 0:
+			b.stale = a.reason == workload.Stale
+			b.resources(w, said)
+			b.stale = false
+		case ok && said.unreadable == nil: // it has none, whatever its environment says
+		case here[id] != nil && agree(here[id], id, s.maps): // and says which part of a device
+			b.indexes(w, here[id])
+		case b.mapped(w, s.maps):
+		case here[id] != nil:
+			b.indexes(w, here[id])
+		}
+	}
+	s.view = v
+}
+
+// over reports whether the control group of a job went away after what was said at a
+// time: the job has ended here, and who says that it runs did not know yet.
+func (s *Source) over(id string, said time.Time) bool {
+	t, ok := s.gone[id]
+	return ok && !said.After(t)
+}
+
+// builder makes grants.
+type builder struct {
+	site  site
+	view  *view
+	stale bool // of what is granted now
+}
+
+func (b *builder) grant(w workload.Workload, resource string, ids []string, held, of uint64) {
+	g := workload.Grant{Workload: w, Device: workload.Ref{Resource: "gres/" + resource, IDs: ids}, Held: 1, Replicas: 1, Stale: b.stale}
+	if of > 0 && held < of {
+		g.Held, g.Replicas = int(held), int(of)
+	}
+	b.view.grants = append(b.view.grants, g)
+}
+
+// device returns the names of the device at a place. Without gres.conf and driver the
+// place is its minor number.
+func (b *builder) device(place int) device {
+	if len(b.site.devices) == 0 {
+		return numbered(place)
+	}
+	if place < len(b.site.devices) {
+		return b.site.devices[place]
+	}
+	return nil
+}
+
+// resources grants what the controller says a job has.
+func (b *builder) resources(w workload.Workload, j Job) {
+	for _, g := range j.GRES {
+		if g.Name != "gpu" && g.Name != "shard" && g.Name != "mps" {
+			continue
+		}
+		if len(g.Parts) == 0 && len(g.Index) == 0 && g.Count > 0 {
+			b.view.uncounted++
+		}
+		for place, p := range g.Parts {
+			if p.Held > 0 {
+				b.one(w, g.Name, place, p.Held, p.Of)
+			}
+		}
+		if len(g.Parts) > 0 {
+			continue
+		}
+		for _, place := range g.Index {
+			var held, of uint64
+			if g.Name != "gpu" {
+				held, of = b.shared(g.Name, g.Count, len(g.Index), place)
+			}
+			b.one(w, g.Name, place, held, of)
+		}
+	}
+}
+
+// shared returns what of each of some devices is held, if count is held of all. Where
+// Slurm does not say how they are spread, they are spread evenly.
+func (b *builder) shared(name string, count uint64, devices, place int) (held, of uint64) {
+	of = b.site.gres.replicas(name, b.device(place), len(b.site.devices))
+	return count, of * uint64(devices)
+}
+
+func (b *builder) one(w workload.Workload, name string, place int, held, of uint64) {
+	d := b.device(place)
+	if len(d) == 0 {
+		b.view.beyond = append(b.view.beyond, w.Attributes["slurm.job.id"])
+		return
+	}
+	b.grant(w, name, d, held, of)
+}
+
+// indexes grants what the processes of a job say that it has.
+func (b *builder) indexes(w workload.Workload, j nodeJob) {
+	list, shards := j.gpus()
+	for _, place := range list {
+		name := "gpu"
+		var held, of uint64
+		if shards > 0 {
+			name = "shard"
+			held, of = b.shared(name, shards, len(list), place)
+		}
+		b.one(w, name, place, held, of)
+	}
+}
+
+// agree reports whether a job says of its devices what a prolog says of them.
+func agree(j nodeJob, id string, list []mapped) bool {
+	said, _ := j.gpus()
+	var written []int
+	for _, m := range list {
+		if m.Job.ID == id {
+			written = append(written, m.Index)
+		}
+	}
+	slices.Sort(written)
+	return len(written) > 0 && slices.Equal(said, written)
+}
+
+// mapped grants what a prolog says that a job has, and reports whether it says anything.
+func (b *builder) mapped(w workload.Workload, list []mapped) bool {
+	found := false
+	for _, m := range list {
+		if m.Job.ID != w.Attributes["slurm.job.id"] {
+			continue
+		}
+		found = true
+		if m.ID != "" {
+			b.grant(w, "gpu", []string{m.ID}, 0, 0)
+			continue
+		}
+		// Several jobs have a device: that of a shard, in what parts is not written.
+		sharing := uint64(0)
+		for _, o := range list {
+			if o.Index == m.Index && o.ID == m.ID {
+				sharing++
+			}
+		}
+		b.one(w, "gpu", m.Index, 1, sharing)
+	}
+	return found
+}

@@ -1,0 +1,78 @@
+package workloadprocessor
+
+import (
+	"context"
+	"sync"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/processor"
+	"go.opentelemetry.io/collector/processor/processorhelper"
+
+	"github.com/gpumeter/gpumeter/processor/workloadprocessor/internal/metadata"
+)
+
+// NewFactory returns the factory of the processor.
+func NewFactory() processor.Factory {
+	f := &factory{known: map[*Config]*knowledge{}}
+	return processor.NewFactory(metadata.Type, createDefaultConfig,
+		processor.WithMetrics(f.createMetrics, metadata.MetricsStability),
+		processor.WithLogs(f.createLogs, metadata.LogsStability),
+		processor.WithTraces(f.createTraces, metadata.TracesStability))
+}
+
+// factory has what the processors of one configuration share. The Collector hands the
+// same Config to each pipeline that a processor is in.
+type factory struct {
+	mu    sync.Mutex
+	known map[*Config]*knowledge
+}
+
+func (f *factory) create(set *processor.Settings, cfg component.Config, signal string) (*workloadProcessor, error) {
+	m, err := newMeters(set.MeterProvider, signal)
+	if err != nil {
+		return nil, err
+	}
+	c := cfg.(*Config)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k, ok := f.known[c]
+	if !ok {
+		k = newKnowledge(c, func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			delete(f.known, c)
+		})
+		f.known[c] = k
+	}
+	return &workloadProcessor{knowledge: k, meters: m}, nil
+}
+
+var capabilities = processorhelper.WithCapabilities(consumer.Capabilities{MutatesData: true})
+
+func (f *factory) createMetrics(ctx context.Context, set processor.Settings, cfg component.Config, next consumer.Metrics) (processor.Metrics, error) {
+	p, err := f.create(&set, cfg, "metrics")
+	if err != nil {
+		return nil, err
+	}
+	return processorhelper.NewMetrics(ctx, set, cfg, next, p.metrics, capabilities,
+		processorhelper.WithStart(p.start), processorhelper.WithShutdown(p.shutdown))
+}
+
+func (f *factory) createLogs(ctx context.Context, set processor.Settings, cfg component.Config, next consumer.Logs) (processor.Logs, error) {
+	p, err := f.create(&set, cfg, "logs")
+	if err != nil {
+		return nil, err
+	}
+	return processorhelper.NewLogs(ctx, set, cfg, next, p.logs, capabilities,
+		processorhelper.WithStart(p.start), processorhelper.WithShutdown(p.shutdown))
+}
+
+func (f *factory) createTraces(ctx context.Context, set processor.Settings, cfg component.Config, next consumer.Traces) (processor.Traces, error) {
+	p, err := f.create(&set, cfg, "traces")
+	if err != nil {
+		return nil, err
+	}
+	return processorhelper.NewTraces(ctx, set, cfg, next, p.traces, capabilities,
+		processorhelper.WithStart(p.start), processorhelper.WithShutdown(p.shutdown))
+}

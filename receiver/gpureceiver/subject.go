@@ -1,0 +1,144 @@
+package gpureceiver
+
+import (
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// subject is what a point is of: a device or partition, or a workload on it.
+type subject struct {
+	*node.Reading
+	holder  *node.Holder // nil: the device
+	profile string       // of the partition
+	owner   [][2]string  // attributes of the workload: many points have the same
+}
+
+func newSubject(r *node.Reading) subject {
+	s := subject{Reading: r, profile: r.ID.Profile}
+	s.owner = s.attributes()
+	return s
+}
+
+// attributes returns those of the workload, with what only some sources know, such as
+// labels, at the end.
+func (s subject) attributes() [][2]string {
+	w := s.workload()
+	if w == nil {
+		return nil
+	}
+	list := make([][2]string, 0, 3+len(w.Attributes))
+	listed := map[string]bool{}
+	for _, d := range owning {
+		listed[d.key] = true
+		if v := d.value(s); v != "" {
+			list = append(list, [2]string{d.key, v})
+		}
+	}
+	for key, v := range w.Attributes {
+		if !listed[key] && v != "" {
+			list = append(list, [2]string{key, v})
+		}
+	}
+	return list
+}
+
+// subjects returns all of a tick by what their points have in gpu.uuid before they are
+// decorated.
+func subjects(t node.Tick) map[string]subject {
+	all := make(map[string]subject, len(t.Readings))
+	for i := range t.Readings {
+		r := &t.Readings[i]
+		all[r.ID.UUID] = newSubject(r)
+	}
+	for i := range t.Readings {
+		r := &t.Readings[i]
+		for j := range r.Holders {
+			h := &r.Holders[j]
+			s := subject{Reading: r, holder: h}
+			if p, ok := all[h.Partition]; ok {
+				s.profile = p.profile
+			}
+			s.owner = s.attributes()
+			all[holderKey(r, j)] = s
+		}
+	}
+	return all
+}
+
+// holderKey stands for a workload on a device until its points are decorated.
+func holderKey(r *node.Reading, i int) string { return r.ID.UUID + "#" + strconv.Itoa(i) }
+
+// workload returns whose the point is, nil if that cannot be said of one.
+func (s subject) workload() *workload.Workload {
+	if s.holder != nil {
+		return &s.holder.Workload
+	}
+	return s.Owner
+}
+
+// partition returns the UUID of the partition, empty if the point is of the whole device.
+func (s subject) partition() string {
+	switch {
+	case s.holder != nil:
+		return s.holder.Partition
+	case s.ID.Parent != "":
+		return s.ID.UUID
+	}
+	return ""
+}
+
+// beginning returns when the counter of a point began: with the device's own, except for
+// XIDs and for what a workload used, which we count.
+func (s subject) beginning(dp pmetric.NumberDataPoint) time.Time {
+	if s.holder != nil {
+		return s.holder.Since
+	}
+	if code, ok := dp.Attributes().Get("gpu.xid.code"); ok {
+		for _, x := range s.XIDs {
+			if int64(x.Code) == code.Int() {
+				return x.Since
+			}
+		}
+	}
+	return s.Since
+}
+
+// holders records who has the device and what they used of it.
+func (p *point) holders() {
+	for i := range p.r.Holders {
+		h := &p.r.Holders[i]
+		key := holderKey(p.r, i)
+		if !h.Ended {
+			gauge := func(v device.Value, record func(pcommon.Timestamp, float64, int64, string, string, string, string)) {
+				if f, ok := v.Get(); ok {
+					record(p.ts, f, p.index, p.model, string(h.Basis), key, p.vendor)
+				}
+			}
+			gauge(device.Of(h.Allocation), p.mb.RecordGpuAllocationDataPoint)
+			gauge(h.Utilization, p.mb.RecordGpuWorkloadUtilizationDataPoint)
+			gauge(h.MemoryUsed, p.mb.RecordGpuWorkloadMemoryUsedDataPoint)
+			gauge(h.Power, p.mb.RecordGpuWorkloadPowerDrawDataPoint)
+		}
+		sum := func(v device.Value, record func(pcommon.Timestamp, float64, int64, string, string, string)) {
+			if f, ok := v.Get(); ok {
+				record(p.ts, f, p.index, p.model, key, p.vendor)
+			}
+		}
+		sum(h.Energy, p.mb.RecordGpuWorkloadEnergyDataPoint)
+		sum(device.Of(h.Allocated), p.mb.RecordGpuWorkloadAllocatedTimeDataPoint)
+		if h.Kind == workload.Unallocated || h.Kind == workload.Unattributed {
+			continue // nobody is neither active nor idle
+		}
+		sum(h.Active, p.mb.RecordGpuWorkloadActiveTimeDataPoint)
+		if active, ok := h.Active.Get(); ok {
+			sum(device.Of(max(0, h.Allocated-active)), p.mb.RecordGpuWorkloadIdleTimeDataPoint)
+		}
+	}
+}

@@ -37,14 +37,14 @@ race: bin/testsum ## the same tests with cgo and the race detector
 
 # Its tests wait more than they work.
 .PHONY: e2e
-e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics and Collector builder
-	@tools/deps.sh --try prometheus prometheus3 victoriametrics
+e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder and, as root, kubelet
+	@tools/deps.sh --try gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd
 	CGO_ENABLED=0 bin/testsum -tags e2e -count 1 -timeout 30m -parallel 4 $(TESTFLAGS) ./e2e
 
 .PHONY: bench
-bench: ## what the agent costs, beside the bare driver calls; takes minutes
+bench: ## what the agent costs, beside the bare driver calls, and knowing whose work it is; takes minutes
 	@tools/deps.sh gcc
-	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent $(BENCHFLAGS)
+	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution $(BENCHFLAGS)
 
 .PHONY: bin/testsum
 bin/testsum:
@@ -52,7 +52,7 @@ bin/testsum:
 
 .PHONY: lint
 lint: ## gofmt, golangci-lint, tidy modules
-	@out=$$(gofmt -l cmd e2e exporter extension internal receiver tools); [ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
+	@out=$$(gofmt -l bench cmd e2e exporter extension internal processor receiver tools); [ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
 	$(GO) mod tidy -diff
 	$(GOTOOL) golangci-lint run --allow-parallel-runners ./...
 

@@ -1,3 +1,4 @@
 // Package e2e runs the built program against the real things around it: Prometheus,
-// VictoriaMetrics, and the OpenTelemetry Collector's builder. make e2e runs it.
+// VictoriaMetrics, the OpenTelemetry Collector's builder, and a Kubernetes with a kubelet
+// and containers on this machine. make e2e runs it.
 package e2e

@@ -4,7 +4,8 @@
 # A compiler is installed with apt-get, by root or with sudo. Prometheus is unpacked into
 # .deps, where the Makefile finds it: installing it would start a server on this machine.
 # Debian's has no OTLP receiver: prometheus3 and victoriametrics are built into .deps from
-# the versions in tools/*.mod, with Go alone, which takes minutes once.
+# the versions in tools/*.mod, with Go alone, which takes minutes once. So are kubernetes (its
+# API server, controllers, scheduler and kubelet) and etcd; containerd is unpacked, too.
 # What cannot be had is said, and is an error unless --try is given; tests then skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +21,9 @@ have() {
 	case $1 in
 	gcc) echo '#include <stdio.h>' | gcc -fsyntax-only -xc - 2>/dev/null ;; # and the C library's headers
 	# Built, and from what is pinned now.
-	prometheus3 | victoriametrics) [ -x ".deps/usr/bin/$1" ] && cmp -s "tools/$1.mod" ".deps/$1.mod" ;;
+	prometheus3 | victoriametrics | etcd) [ -x ".deps/usr/bin/$1" ] && cmp -s "tools/$1.mod" ".deps/$1.mod" ;;
+	kubernetes) [ -x .deps/usr/bin/kubelet ] && cmp -s tools/kubernetes.mod .deps/kubernetes.mod ;;
+	containerd) command -v containerd >/dev/null && command -v runc >/dev/null ;;
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
@@ -63,10 +66,14 @@ unpack() {
 	command -v apt-get >/dev/null || return
 	local dir=.deps/download
 	rm -rf "$dir" && mkdir -p "$dir"
-	if ! (cd "$dir" && apt-get -qq download "$1" 2>/dev/null); then
-		update && (cd "$dir" && again apt-get -qq download "$1") || return
+	if ! (cd "$dir" && apt-get -qq download "$@" 2>/dev/null); then
+		update && (cd "$dir" && again apt-get -qq download "$@") || return
 	fi
-	dpkg -x "$dir"/*.deb .deps && rm -r "$dir"
+	local package
+	for package in "$dir"/*.deb; do
+		dpkg -x "$package" .deps || return
+	done
+	rm -r "$dir"
 }
 
 # build builds package $2 from the pins of $1. The old one goes first: if the new one cannot
@@ -78,6 +85,18 @@ build() {
 		mv ".deps/$1.new" ".deps/usr/bin/$1" && cp "tools/$1.mod" ".deps/$1.mod"
 }
 
+# kubernetes builds all programs of it at once: they share most of their packages.
+kubernetes() {
+	local dir=.deps/kubernetes.new version
+	# Left alone it calls itself v0.0.0-master.
+	version=$(sed -n 's|^\tk8s.io/kubernetes \(v[0-9.]*\).*|\1|p' tools/kubernetes.mod)
+	mkdir -p .deps/usr/bin && rm -rf "$dir" .deps/usr/bin/kube{let,-apiserver,-controller-manager,-scheduler} && mkdir "$dir"
+	CGO_ENABLED=0 again go build -modfile=tools/kubernetes.mod -trimpath -buildvcs=false \
+		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$version" -o "$dir/" \
+		k8s.io/kubernetes/cmd/kube{let,-apiserver,-controller-manager,-scheduler} &&
+		mv "$dir"/* .deps/usr/bin && rmdir "$dir" && cp tools/kubernetes.mod .deps/kubernetes.mod
+}
+
 get() {
 	case $1 in
 	gcc) install gcc libc6-dev ;;
@@ -85,6 +104,13 @@ get() {
 	promtool | prometheus) unpack prometheus ;;
 	prometheus3) build "$1" github.com/prometheus/prometheus/cmd/prometheus ;; # without service discovery: half the time
 	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics ;;
+	kubernetes | etcd | containerd)
+		# Who cannot run it need not wait for it.
+		[ "$(id -u)" = 0 ] || { echo "deps: only root can run $1" >&2 && return 1; }
+		;;&
+	kubernetes) kubernetes ;;
+	etcd) build "$1" go.etcd.io/etcd/server/v3 ;;
+	containerd) unpack containerd runc ;;
 	*) echo "deps: do not know how to get $1" >&2 && return 1 ;;
 	esac
 }
@@ -100,7 +126,7 @@ done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
 echo "deps: missing:" $left >&2
-echo "deps: on Debian they are in the packages gcc, libc6-dev, git and prometheus; elsewhere put them on PATH; prometheus3 and victoriametrics are built with Go" >&2
+echo "deps: on Debian they are in the packages gcc, libc6-dev, git, prometheus, containerd and runc; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes and etcd are built with Go" >&2
 if [ $try = yes ]; then
 	echo "deps: tests that need them are skipped" >&2
 	exit 0

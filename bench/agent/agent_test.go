@@ -24,6 +24,7 @@ var (
 	binary  = flag.String("gpumeter", "", "the agent's binary; empty: build it")
 	library = flag.String("library", "", "a real libnvidia-ml.so.1 to measure on; empty: the fake one, with 1, 8 and 64 GPUs")
 	length  = flag.Duration("length", 30*time.Second, "how long each is watched")
+	every   = flag.Duration("interval", 0, "the only interval to measure at; 0: 10 s, 1 s and 100 ms")
 	floor   = flag.Duration("floor", 0, "be the floor: make the driver calls at this interval and nothing else")
 )
 
@@ -113,7 +114,11 @@ func compare(t *testing.T, agent, lib, devices string) {
 		t.Fatal(err)
 	}
 	sink := newSink(t)
-	for _, interval := range []time.Duration{10 * time.Second, time.Second, 100 * time.Millisecond} {
+	intervals := []time.Duration{10 * time.Second, time.Second, 100 * time.Millisecond}
+	if *every > 0 {
+		intervals = []time.Duration{*every}
+	}
+	for _, interval := range intervals {
 		const page = "127.0.0.1:9410"
 		args := []string{
 			agent, "agent", "--interval", interval.String(), "--nvidia-library", lib, "--listen", page,

@@ -255,6 +255,12 @@ func (a *agent) waitPage(ok func(page) error) (p page) {
 // eventually calls f until it returns nil, for as long as patience lasts.
 func eventually(t *testing.T, f func() error) {
 	t.Helper()
+	within(t, patience, f)
+}
+
+// within calls f until it returns nil, for at most that long.
+func within(t *testing.T, patience time.Duration, f func() error) {
+	t.Helper()
 	var err error
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if err = f(); err == nil {

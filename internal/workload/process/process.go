@@ -73,14 +73,13 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 		return workload.Workload{}, false
 	}
 	s.seen = true
-	w := workload.Workload{
-		ID:   fmt.Sprintf("process/%d@%d", pid, stat.Start),
-		Kind: "process",
-		Name: strings.ToValidUTF8(stat.Comm, string(utf8.RuneError)),
-	}
+	// All processes of a user that have one name are one workload: nothing that is shown
+	// tells them apart, and two series with the same labels are none.
+	w := workload.Workload{Kind: "process", Name: strings.ToValidUTF8(stat.Comm, string(utf8.RuneError))}
 	if uid != "" {
 		w.Attributes = map[string]string{"user.name": s.user(uid)}
 	}
+	w.ID = fmt.Sprintf("process/%s/%s", uid, w.Name)
 	return w, true
 }
 

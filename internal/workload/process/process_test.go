@@ -63,27 +63,29 @@ func TestProcess(t *testing.T) {
 			t.Errorf("got %v (-want +got):\n%s", ok, diff)
 		}
 	}
-	of := func(id, name, user string) workload.Workload {
-		return workload.Workload{ID: id, Kind: "process", Name: name, Attributes: map[string]string{"user.name": user}}
+	of := func(name, user string) workload.Workload {
+		return workload.Workload{ID: "process/1000/" + name, Kind: "process", Name: name, Attributes: map[string]string{"user.name": user}}
 	}
 	f(workload.Workload{})
 	m.start(t, 7, 100, "python3 (a) b")
-	f(of("process/7@100", "python3 (a) b", "1000")) // no file of users
+	f(of("python3 (a) b", "1000")) // no file of users
 	m.write(t, "etc/passwd", "root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\nalias:x:1000:1000::/:/bin/sh\n")
-	f(of("process/7@100", "python3 (a) b", "1000")) // it was looked at just now
+	f(of("python3 (a) b", "1000")) // it was looked at just now
 	now = now.Add(lookAgain)
-	f(of("process/7@100", "python3 (a) b", "alice")) // the effective user, and his first name
+	f(of("python3 (a) b", "alice")) // the effective user, and his first name
 	m.write(t, "etc/passwd", "carol:x:1000:1000::/:/bin/sh\n")
 	now = now.Add(lookAgain)
-	f(of("process/7@100", "python3 (a) b", "carol"))
+	f(of("python3 (a) b", "carol"))
 	m.start(t, 7, 100, "vllm") // it runs another program
-	f(of("process/7@100", "vllm", "carol"))
-	m.start(t, 7, 101, "vllm") // another process of that number
-	f(of("process/7@101", "vllm", "carol"))
+	f(of("vllm", "carol"))
+	m.start(t, 8, 101, "vllm") // beside another one: nothing that is shown tells them apart
+	if got, _ := s.Process(8); !got.Equal(of("vllm", "carol")) {
+		t.Errorf("a second process of the same name and user is %+v", got)
+	}
 	m.start(t, 7, 101, "bad\xffname")
-	f(of("process/7@101", "bad\ufffdname", "carol"))
+	f(of("bad\ufffdname", "carol"))
 	m.write(t, "proc/7/status", "Name:\tx\n") // torn
-	f(workload.Workload{ID: "process/7@101", Kind: "process", Name: "bad\ufffdname"})
+	f(workload.Workload{ID: "process//bad\ufffdname", Kind: "process", Name: "bad\ufffdname"})
 	if got := s.Grants(); got != nil {
 		t.Errorf("processes were given %v", got)
 	}

@@ -100,6 +100,23 @@ func merged(set map[string]string, late func() map[string]string) func() map[str
 	}
 }
 
+// beside returns a function with the attributes of first, and those of second that first
+// has not. Both may come late and change; nobody changes a map.
+func beside(first, second func() map[string]string) func() map[string]string {
+	var a, b, all map[string]string
+	return func() map[string]string {
+		x, y := first(), second()
+		if all == nil || !maps.Equal(x, a) || !maps.Equal(y, b) {
+			a, b, all = x, y, maps.Clone(y)
+			if all == nil {
+				all = map[string]string{}
+			}
+			maps.Copy(all, x)
+		}
+		return all
+	}
+}
+
 // sim returns a node that has run for a day. Its devices have the same UUIDs whenever
 // it is simulated on this machine, and others elsewhere.
 func (c Config) sim() sim.Config {
@@ -161,6 +178,9 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 	}
 	if who != nil {
 		cfg.Owners = who
+		if who.place != nil { // what the cloud or somebody says wins
+			cfg.Resource = beside(cfg.Resource, who.place)
+		}
 	}
 	return node.New(cfg), nil
 }

@@ -46,6 +46,7 @@ const DefaultTeamLabel = "team"
 type owners struct {
 	workload.Resolver
 	background []func(context.Context) error
+	place      func() map[string]string // where this machine is, nil while that is not known; nil: nobody knows
 }
 
 // owners returns everyone this machine's workloads may be known by.
@@ -68,6 +69,7 @@ func (c Config) owners() *owners {
 	} else {
 		k.API = api
 		o.background = append(o.background, api.Run)
+		o.place = func() map[string]string { return place(api.Node()) }
 	}
 	pods := kubernetes.New(k)
 	o.background = append(o.background, pods.Run)
@@ -76,6 +78,21 @@ func (c Config) owners() *owners {
 	o.background = append(o.background, jobs.Run)
 	o.Sources = []workload.Source{pods, jobs, runtime.New(root, cgroups), process.New(proc, root)}
 	return &o
+}
+
+// place returns where the API server says that a node is.
+func place(n kubeapi.Node) map[string]string {
+	all := map[string]string{}
+	if n.Region != "" {
+		all["cloud.region"] = n.Region
+	}
+	if n.Zone != "" {
+		all["cloud.availability_zone"] = n.Zone
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
 }
 
 // run lets everybody learn until ctx ends.
@@ -121,7 +138,7 @@ func (o *owners) diagnose(ctx context.Context) []device.Check {
 var fixes = map[string]string{
 	"kubelet permission_denied":          "mount /var/lib/kubelet/pod-resources into the container and run as root",
 	"kubelet failed":                     "see the kubelet's own log",
-	"kubernetes_api permission_denied":   "give the agent's service account the ClusterRole of docs/operations.md",
+	"kubernetes_api permission_denied":   "give the agent's service account the ClusterRole of docs/workloads.md",
 	"kubernetes_api failed":              "check --kubeconfig and --node-name, and that the API server can be reached from here",
 	"cgroup no_host_pid_namespace":       "run with hostPID: true, or docker run --pid=host",
 	"process no_host_pid_namespace":      "run with hostPID: true, or docker run --pid=host",

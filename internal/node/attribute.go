@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/workload"
@@ -14,12 +15,27 @@ func (v *View) attribute(t *Tick, tier device.Tier) {
 	if v.cfg.Owners == nil {
 		return
 	}
+	if t.Paused { // nobody looks: who has a device alone before and after pays for the pause
+		t.Attribution = v.attribution
+		for _, a := range v.state.Devices {
+			if a.Ledger != nil {
+				a.Ledger.suspend()
+			}
+		}
+		return
+	}
+	if r, ok := v.cfg.Owners.(interface{ Ready() bool }); ok && t.Time.Sub(v.started) < maxWait && !r.Ready() {
+		return // a workload without its name now would be another one later
+	}
 	before := v.owners
 	v.question = question(t.Readings)
 	answer := v.cfg.Owners.Resolve(v.question)
 	v.owners = owners{answer.Holdings, answer.Processes}
 	t.Attribution = answer.Statuses
 	v.sayAttribution(answer.Statuses)
+	if tier < device.Slow && !sameGrants(before.holdings, v.owners.holdings) {
+		v.lastSlow = time.Time{} // it changed while the devices were read: the next tick reads the counter
+	}
 	for _, c := range cuts(t.Readings) {
 		a := v.state.account(c.device.ID.UUID, t.Time)
 		if a.Ledger == nil {
@@ -61,11 +77,16 @@ func (v *View) regranted() bool {
 	if v.cfg.Owners == nil {
 		return false
 	}
+	q := workload.Question{Devices: v.question.Devices} // whose the processes are costs more than it is worth
+	return !sameGrants(v.cfg.Owners.Resolve(q).Holdings, v.owners.holdings)
+}
+
+// sameGrants reports whether the same was given to the same.
+func sameGrants(a, b []workload.Holding) bool {
 	given := func(list []workload.Holding) []workload.Holding {
 		return slices.DeleteFunc(slices.Clone(list), func(h workload.Holding) bool { return h.Evidence == workload.ByProcess })
 	}
-	q := workload.Question{Devices: v.question.Devices} // whose the processes are costs more than it is worth
-	return !slices.EqualFunc(given(v.cfg.Owners.Resolve(q).Holdings), given(v.owners.holdings), func(a, b workload.Holding) bool {
+	return slices.EqualFunc(given(a), given(b), func(a, b workload.Holding) bool {
 		return a.Device == b.Device && a.Workload.ID == b.Workload.ID && a.Part == b.Part
 	})
 }

@@ -25,7 +25,8 @@ type Holder struct {
 	workload.Workload
 	// Partition is the UUID of the partition it is in, empty if it has the device.
 	Partition string `json:"partition,omitempty"`
-	Stale     bool   `json:"stale,omitempty"` // its source does not answer
+	Profile   string `json:"profile,omitempty"` // of the partition
+	Stale     bool   `json:"stale,omitempty"`   // its source does not answer
 	// Ended: it is gone. Only what it used in all is set.
 	Ended bool `json:"ended,omitempty"`
 
@@ -60,6 +61,7 @@ type ledger struct {
 type owned struct {
 	Workload  workload.Workload `json:"workload"`
 	Unit      string            `json:"unit,omitempty"` // UUID of a partition
+	Profile   string            `json:"profile,omitempty"`
 	Basis     Basis             `json:"basis,omitempty"`
 	Since     time.Time         `json:"since"`
 	Seen      time.Time         `json:"seen"` // when it was last there
@@ -73,6 +75,9 @@ type owned struct {
 // advance books the time since the last tick on those who held the device then, and
 // takes in who holds it now. fresh: the energy counter was read for this tick.
 func (l *ledger) advance(now time.Time, c cut, before, after owners, fresh bool) {
+	if !l.resumed && !c.device.Up {
+		return // what it used meanwhile is not known yet
+	}
 	if !l.resumed {
 		l.resume(c, after)
 	} else {
@@ -97,13 +102,19 @@ func (l *ledger) advance(now time.Time, c cut, before, after owners, fresh bool)
 func (l *ledger) resume(c cut, after owners) {
 	l.resumed = true
 	energy, ok := c.device.Energy.Get()
-	if !ok || l.Energy == nil || l.At.IsZero() {
-		l.Energy = number(c.device.Energy)
+	if !ok {
+		return
+	}
+	if l.Energy == nil || l.At.IsZero() {
+		l.Energy = &energy
 		return
 	}
 	gap := energy - *l.Energy
+	if gap < 0 { // the driver was reloaded and counts from 0
+		gap = energy
+	}
 	l.Energy = &energy
-	if gap <= 0 {
+	if gap == 0 {
 		return
 	}
 	now := c.stakes(after)
@@ -113,6 +124,18 @@ func (l *ledger) resume(c cut, after owners) {
 	}
 	l.earn(l.account(restOf(workload.Unattributed, "", 0), l.At), gap)
 }
+
+// suspend makes of what follows a gap, as if another process went on.
+func (l *ledger) suspend() {
+	l.resumed = false
+	for _, o := range l.Owned {
+		o.pending = 0
+	}
+}
+
+// restart begins all sums anew, with another start: what was shown of them last is not
+// known, and a sum must not fall.
+func (l *ledger) restart(now time.Time) { l.Owned, l.At = nil, now }
 
 // sole returns the only workload of a device.
 func sole(list []stake) string {
@@ -168,6 +191,8 @@ func (l *ledger) settle(c cut, list []stake, fresh bool) {
 		pending += o.pending
 	}
 	switch {
+	case !ok && l.Energy != nil:
+		return // it has a counter that did not answer this once
 	case !ok:
 		for _, o := range l.Owned {
 			if o.pending > 0 {
@@ -211,7 +236,8 @@ func (l *ledger) idle() float64 {
 // learnIdle remembers the lowest draw of a device that nobody uses.
 func (l *ledger) learnIdle(c cut) {
 	power, ok := c.power().Get()
-	if !ok || power <= 0 || len(c.device.Processes) > 0 {
+	busy, told := c.utilization().Get()
+	if !ok || power <= 0 || !told || busy > 0 || len(c.device.Processes) > 0 { // processes may be hidden from us
 		return
 	}
 	for _, p := range c.partitions {
@@ -246,6 +272,10 @@ func (l *ledger) account(s stake, since time.Time) *owned {
 		})
 	}
 	i, ok := find(s.unit, s.ID)
+	if !ok && len(l.Owned) >= maxOwned {
+		l.forget()
+		i, _ = find(s.unit, s.ID)
+	}
 	if !ok && len(l.Owned) >= maxOwned && !isRest(s.Kind) {
 		s = restOf(workload.Other, "", 0)
 		i, ok = find(s.unit, s.ID)
@@ -257,6 +287,19 @@ func (l *ledger) account(s stake, since time.Time) *owned {
 	o.Workload = s.Workload // its description may have become better
 	o.Basis = s.basis
 	return o
+}
+
+// forget makes room by dropping who has been gone for longest.
+func (l *ledger) forget() {
+	oldest := -1
+	for i, o := range l.Owned {
+		if o.Seen.Before(l.At) && o.pending == 0 && (oldest < 0 || o.Seen.Before(l.Owned[oldest].Seen)) {
+			oldest = i
+		}
+	}
+	if oldest >= 0 {
+		l.Owned = slices.Delete(l.Owned, oldest, oldest+1)
+	}
 }
 
 func isRest(kind string) bool {
@@ -303,6 +346,12 @@ func (o *owned) holder(c cut) Holder {
 	if o.Unit != c.device.ID.UUID {
 		h.Partition = o.Unit
 	}
+	for _, p := range c.partitions {
+		if p.ID.UUID == o.Unit {
+			o.Profile = p.ID.Profile
+		}
+	}
+	h.Profile = o.Profile
 	return h
 }
 

@@ -33,8 +33,12 @@ func newTenancy(dir string) *tenancy {
 }
 
 // Resolve implements Owners.
-func (r *tenancy) Resolve(workload.Question) workload.Answer {
-	return workload.Answer{Holdings: slices.Clone(r.holdings), Processes: r.whose, Statuses: r.statuses}
+func (r *tenancy) Resolve(q workload.Question) workload.Answer {
+	known := func(h workload.Holding) bool {
+		return slices.ContainsFunc(q.Devices, func(d workload.Device) bool { return d.ID.UUID == h.Device })
+	}
+	holdings := slices.DeleteFunc(slices.Clone(r.holdings), func(h workload.Holding) bool { return !known(h) })
+	return workload.Answer{Holdings: holdings, Processes: r.whose, Statuses: r.statuses}
 }
 
 // Process implements Owners.
@@ -204,6 +208,76 @@ func TestLedgerOverRestart(t *testing.T) {
 	f("one more", []workload.Workload{a, b}, map[string]used{a.ID: {12.5, 1.5, 1.5, false}, b.ID: {2.5, 0.5, 0.5, false}, "unattributed": {1000, 0, 0, true}})
 }
 
+// Sums that were shown and not written down before a kill must not fall: they begin anew,
+// with another start. What was used meanwhile is not lost.
+func TestLedgerAfterKill(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := newTenancy(dir)
+		r.cfg.SlowInterval = time.Hour // nothing is written after the first tick
+		r.give(pod("a"))
+		r.pass(t, 0)
+		for range 5 {
+			r.pass(t, 0)
+		}
+		shown := r.pass(t, 0).Holders[0]
+		r.saved(true)
+		if err := r.store.close(); err != nil { // and no more: it is killed
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		next := newTenancy(dir)
+		next.m.devices = r.m.devices
+		next.give(pod("a"))
+		next.pass(t, 70)
+		got := next.pass(t, 5)
+		if h := got.Holders[0]; h.Allocated < shown.Allocated && h.Since.Equal(shown.Since) {
+			t.Errorf("a sum fell from %v to %v s, both since %s", shown.Allocated, h.Allocated, h.Since)
+		}
+		if diff := cmp.Diff(map[string]used{pod("a").ID: {75, 1, 1, false}}, usedBy(got)); diff != "" {
+			t.Errorf("used (-want +got):\n%s", diff)
+		}
+		if err := next.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A counter that does not answer once, or not at the first tick, costs nothing and gives
+// nothing twice.
+func TestCounterFails(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := newTenancy(dir)
+		r.give(pod("a"))
+		r.pass(t, 0)
+		r.pass(t, 10)
+		counter := r.m.devices[0].s.Energy
+		r.m.devices[0].set(func(g *gpu) { g.s.Energy = device.Value{} })
+		r.tick(t)
+		r.m.devices[0].set(func(g *gpu) { g.s.Energy = counter })
+		if diff := cmp.Diff(map[string]used{pod("a").ID: {40, 3, 3, false}}, usedBy(r.pass(t, 30))); diff != "" {
+			t.Errorf("used (-want +got):\n%s", diff)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		next := newTenancy(dir)
+		next.m.devices = r.m.devices
+		next.give(pod("a"))
+		next.m.devices[0].set(func(g *gpu) { g.err = device.ErrNeedsReset })
+		next.pass(t, 1000)
+		next.m.devices[0].set(func(g *gpu) { g.err = nil })
+		next.pass(t, 0)
+		if diff := cmp.Diff(map[string]used{pod("a").ID: {1045, 4, 4, false}}, usedBy(next.pass(t, 5))); diff != "" {
+			t.Errorf("used after a restart (-want +got):\n%s", diff)
+		}
+		if err := next.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // A device that does not answer is still held, and its workload still pays for the time.
 func TestHeldWhileDown(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -215,6 +289,29 @@ func TestHeldWhileDown(t *testing.T) {
 		r.m.devices[0].set(func(g *gpu) { g.err = nil })
 		got := r.pass(t, 30)
 		if diff := cmp.Diff(map[string]used{pod("a").ID: {30, 2, 1, false}}, usedBy(got)); diff != "" {
+			t.Errorf("used (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// While the drivers are released devices are still held. What they used meanwhile is not
+// the cost of an idle device.
+func TestHeldWhilePaused(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.give(pod("a"))
+		r.pass(t, 0)
+		if err := r.Pause(t.Context(), time.Now(), 3*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if tick := r.tick(t); !tick.Paused {
+				t.Fatal("it is not paused")
+			}
+		}
+		r.pass(t, 30) // which finds the device again: it is as if another process went on
+		got := usedBy(r.pass(t, 20))
+		if diff := cmp.Diff(map[string]used{pod("a").ID: {50, 1, 1, false}}, got); diff != "" {
 			t.Errorf("used (-want +got):\n%s", diff)
 		}
 	})

@@ -76,7 +76,12 @@ func (c cut) units() []portion {
 		sum += u.size
 		list = append(list, u)
 	}
+	counted := slices.ContainsFunc(list, func(u portion) bool { return u.activity.OK() })
 	for i := range list {
+		// One that has no reading yet does nothing, beside those that have one.
+		if counted && !list[i].activity.OK() {
+			list[i].activity = device.Of(0)
+		}
 		switch {
 		case sum == 0: // nobody said how large they are
 			list[i].size = 1 / float64(len(list))
@@ -135,13 +140,6 @@ func (c cut) stakes(o owners) []stake {
 		all = append(all, restOf(workload.Unallocated, c.device.ID.UUID, rest))
 	}
 	all = join(all)
-	// A device that is busy though nobody is on it is used by somebody we cannot see.
-	nobody := !slices.ContainsFunc(all, func(s stake) bool { return s.Kind != workload.Unallocated })
-	if busy, _ := c.utilization().Get(); busy > 0 && nobody {
-		hidden := restOf(workload.Unattributed, "", 0)
-		hidden.use = 1
-		all = append(all, hidden)
-	}
 	c.divide(all)
 	return all
 }
@@ -168,7 +166,8 @@ func (u portion) stakes(o owners, parent *Reading) []stake {
 	for _, h := range holdings {
 		list = append(list, stake{Workload: h.Workload, unit: uuid, alloc: h.Part * scale, stale: h.Stale})
 	}
-	uses, nameless := u.uses(o)
+	named := o.named(holdings)
+	uses, nameless := u.uses(named)
 	if nameless {
 		list = append(list, restOf(workload.Unattributed, uuid, 0))
 	}
@@ -188,20 +187,39 @@ func (u portion) stakes(o owners, parent *Reading) []stake {
 		list = append(list, restOf(workload.Unallocated, uuid, left))
 	}
 	u.use(list, uses)
-	u.remember(list, o)
+	u.remember(list, named)
+	// What is busy though nobody is on it is used by somebody we cannot see.
+	nobody := !slices.ContainsFunc(list, func(s stake) bool { return s.Kind != workload.Unallocated })
+	if busy, _ := u.activity.Get(); busy > 0 && nobody {
+		hidden := restOf(workload.Unattributed, uuid, 0)
+		hidden.use = busy * u.size
+		list = append(list, hidden)
+	}
 	return list
+}
+
+// named returns whose a process on a unit is, workload.Unattributed if nobody knows. Who was
+// given all of it, alone, is the only one who can be on it: that holds where processes
+// cannot be seen, and for one that ended while it was looked at.
+func (o owners) named(holdings []workload.Holding) func(pid uint32) string {
+	sole := ""
+	if len(holdings) == 1 && holdings[0].Part >= 1 {
+		sole = holdings[0].Workload.ID
+	}
+	return func(pid uint32) string {
+		if w, ok := o.processes[pid]; ok {
+			return w.ID
+		}
+		return cmp.Or(sole, workload.Unattributed)
+	}
 }
 
 // uses returns how much each workload ran on the unit by what the driver says of its
 // processes, nil if it does not say, and whether some processes are nobody's.
-func (u portion) uses(o owners) (uses map[string]float64, nameless bool) {
+func (u portion) uses(named func(uint32) string) (uses map[string]float64, nameless bool) {
 	for _, p := range u.reading.Processes {
-		id := workload.Unattributed
-		if w, ok := o.processes[p.PID]; ok {
-			id = w.ID
-		} else {
-			nameless = true
-		}
+		id := named(p.PID)
+		nameless = nameless || id == workload.Unattributed
 		if v, ok := p.Utilization.Get(); ok {
 			if uses == nil {
 				uses = map[string]float64{}
@@ -257,7 +275,10 @@ func (u portion) weight(activity float64, counted bool, total float64) float64 {
 }
 
 // remember says how much memory each stake has.
-func (u portion) remember(list []stake, o owners) {
+func (u portion) remember(list []stake, named func(uint32) string) {
+	if !u.reading.Up {
+		return
+	}
 	used := u.reading.Memory.Used
 	if len(list) == 1 {
 		list[0].memory = used
@@ -270,13 +291,9 @@ func (u portion) remember(list []stake, o owners) {
 			continue
 		}
 		known = true
-		id := workload.Unattributed
-		if w, ok := o.processes[p.PID]; ok {
-			id = w.ID
-		}
-		byID[id] += v
+		byID[named(p.PID)] += v
 	}
-	if !known && len(u.reading.Processes) > 0 {
+	if total, _ := used.Get(); !known && total > 0 {
 		return // the driver does not say
 	}
 	sum := 0.0

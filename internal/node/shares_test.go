@@ -167,3 +167,54 @@ func get(v device.Value) float64 {
 	f, _ := v.Get()
 	return f
 }
+
+// shareOf returns the shares of stakes by workload.
+func shareOf(list []stake) map[string]float64 {
+	all := map[string]float64{}
+	for _, s := range list {
+		all[s.ID] = math.Round(s.share*1000) / 1000
+	}
+	return all
+}
+
+// A process that cannot be seen, on a device that one pod was given whole, is that pod's:
+// without the host's pid namespace nobody would have any use.
+func TestHiddenProcess(t *testing.T) {
+	r := &Reading{Sample: device.Sample{
+		ID: device.ID{UUID: "A"}, Utilization: device.Engines{Compute: device.Of(1)}, Memory: device.Memory{Used: device.Of(5)},
+		Processes: []device.Process{{PID: 7, Utilization: device.Of(0.9), MemoryUsed: device.Of(5)}},
+	}, Up: true}
+	c := cut{device: r}
+	a := workload.Holding{Workload: pod("a"), Device: "A", Part: 1, Evidence: workload.ByDevice}
+	if diff := cmp.Diff(map[string]float64{pod("a").ID: 1}, shareOf(c.stakes(owners{holdings: []workload.Holding{a}}))); diff != "" {
+		t.Errorf("one pod (-want +got):\n%s", diff)
+	}
+	b := a
+	b.Workload, a.Part, b.Part = pod("b"), 0.5, 0.5
+	want := map[string]float64{pod("a").ID: 0, pod("b").ID: 0, workload.Unattributed: 1}
+	if diff := cmp.Diff(want, shareOf(c.stakes(owners{holdings: []workload.Holding{a, b}}))); diff != "" {
+		t.Errorf("two pods (-want +got):\n%s", diff)
+	}
+}
+
+// Beside a partition that the hardware counts, one that has no reading yet does nothing,
+// and one that is busy with nobody on it is used by somebody we cannot see: its neighbour
+// does not pay for either.
+func TestPartitionsBeside(t *testing.T) {
+	part := func(uuid string, held int, active device.Value) *Reading {
+		return &Reading{Sample: device.Sample{ID: device.ID{UUID: uuid, Parent: "A"}, Slice: device.Slice{Held: held, Of: 7}, Profile: device.Profile{SMActive: active}}, Up: true}
+	}
+	gpu := &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}}, Up: true}
+	hold := func(name, uuid string) workload.Holding {
+		return workload.Holding{Workload: pod(name), Device: uuid, Part: 1, Evidence: workload.ByPartition}
+	}
+	f := func(b device.Value, holdings []workload.Holding, want map[string]float64) {
+		t.Helper()
+		c := cut{gpu, []*Reading{part("MA", 3, device.Of(0.04)), part("MB", 4, b)}}
+		if diff := cmp.Diff(want, shareOf(c.stakes(owners{holdings: holdings}))); diff != "" {
+			t.Errorf("shares (-want +got):\n%s", diff)
+		}
+	}
+	f(device.Value{}, []workload.Holding{hold("a", "MA"), hold("b", "MB")}, map[string]float64{pod("a").ID: 1, pod("b").ID: 0})
+	f(device.Of(0.97), []workload.Holding{hold("a", "MA")}, map[string]float64{pod("a").ID: 0.03, workload.Unattributed: 0.97, workload.Unallocated: 0})
+}

@@ -20,9 +20,11 @@ const (
 // state is what outlives the process, within one boot of the machine: the kernel's log
 // and the driver's counters begin anew with the next.
 type state struct {
-	Version int                        `json:"version"`
-	Boot    string                     `json:"boot_id"`
-	Since   time.Time                  `json:"since"` // when XIDs began to be counted
+	Version int       `json:"version"`
+	Boot    string    `json:"boot_id"`
+	Since   time.Time `json:"since"` // when XIDs began to be counted
+	// Clean: the agent that wrote it has ended, and nothing was shown afterwards.
+	Clean   bool                       `json:"clean,omitempty"`
 	Cursors map[string]device.Position `json:"cursors,omitempty"`
 	// Devices are by UUID, or by PCI address if an event is all that is known.
 	Devices map[string]*account `json:"devices"`
@@ -47,6 +49,16 @@ type counters struct {
 
 func newState(boot string, now time.Time) *state {
 	return &state{Version: stateVersion, Boot: boot, Since: now, Devices: map[string]*account{}}
+}
+
+// taken tells the state that another process goes on with it.
+func (s *state) taken(now time.Time) {
+	for _, a := range s.Devices {
+		if a.Ledger != nil && !s.Clean {
+			a.Ledger.restart(now)
+		}
+	}
+	s.Clean = false
 }
 
 // account returns what is kept of a device.

@@ -102,6 +102,7 @@ func (v *View) keep(now time.Time) {
 		}
 		if st != nil {
 			v.state = st
+			v.state.taken(now)
 			maps.Copy(v.inbox.heard, st.Cursors) // nobody listens yet
 		}
 		var data []byte
@@ -188,6 +189,7 @@ func (v *View) finish(now time.Time) error {
 		return nil
 	}
 	v.saved(true)
+	v.state.Clean = true
 	data, err := v.freeze(now)
 	if err == nil {
 		err = v.store.write(data)

@@ -71,7 +71,7 @@ func (r *Resolver) Resolve(q Question) Answer {
 	}
 	r.processes(q, &a)
 	a.Holdings = merge(a.Holdings)
-	if len(unknown) > 0 {
+	if len(unknown) > 0 && len(q.Devices) > 0 { // without any they are still looked for
 		slices.Sort(unknown)
 		a.Statuses = append(a.Statuses, Status{"resolver", ResourceUnknown, fmt.Sprintf(
 			"%d devices were given out that no reader knows, of %v", len(unknown), slices.Compact(unknown))})
@@ -132,6 +132,16 @@ func (r *Resolver) Process(pid uint32) (Workload, bool) {
 		}
 	}
 	return Workload{}, false
+}
+
+// Ready reports whether every source has learned what it can, or failed to.
+func (r *Resolver) Ready() bool {
+	for _, s := range r.Sources {
+		if s, ok := s.(interface{ Ready() bool }); ok && !s.Ready() {
+			return false
+		}
+	}
+	return true
 }
 
 // Container returns the workload that a container of this machine is.

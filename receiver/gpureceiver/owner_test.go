@@ -121,7 +121,7 @@ func TestPartitionHolder(t *testing.T) {
 	part := device.Sample{ID: device.ID{UUID: "MIG-1", Parent: "GPU-0", Profile: "1g.18gb"}, Memory: device.Memory{Used: device.Of(3)}}
 	tick := tickOf(gpu, part)
 	w := workload.Workload{ID: "a", Kind: "pod", Name: "a"}
-	tick.Readings[0].Holders = []node.Holder{{Workload: w, Partition: "MIG-1", Basis: node.ByActivity, Allocation: 0.5, Since: start}}
+	tick.Readings[0].Holders = []node.Holder{{Workload: w, Partition: "MIG-1", Profile: "1g.18gb", Basis: node.ByActivity, Allocation: 0.5, Since: start}}
 	tick.Readings[1].Owner = &w
 	const identity = "gpu.partition.id=MIG-1 gpu.partition.profile=1g.18gb "
 	const owner = "gpu.uuid=GPU-0 gpu.workload.kind=pod gpu.workload.name=a: "

@@ -61,10 +61,7 @@ func subjects(t node.Tick) map[string]subject {
 		r := &t.Readings[i]
 		for j := range r.Holders {
 			h := &r.Holders[j]
-			s := subject{Reading: r, holder: h}
-			if p, ok := all[h.Partition]; ok {
-				s.profile = p.profile
-			}
+			s := subject{Reading: r, holder: h, profile: h.Profile}
 			s.owner = s.attributes()
 			all[holderKey(r, j)] = s
 		}

@@ -29,7 +29,7 @@ func Main(version string, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends even a process that hangs in a driver
-	beGuest()
+	beGuest(4)
 	root := newRoot(version)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -42,11 +42,11 @@ func Main(version string, args []string) int {
 
 // beGuest takes less of the machine than Go would, unless Go's own variables say
 // otherwise: the cores and the memory belong to the jobs. For a host of 192 cores the
-// runtime would keep memory for each and wake many for one collection; four are plenty,
-// as calls into a driver do not count. bench/agent measured what half the garbage costs.
-func beGuest() {
+// runtime would keep memory for each, and wake several threads for what one can do; calls
+// into a driver do not count. bench/agent measured what that and half the garbage save.
+func beGuest(procs int) {
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(min(4, runtime.GOMAXPROCS(0)))
+		runtime.GOMAXPROCS(min(procs, runtime.GOMAXPROCS(0)))
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)

@@ -143,6 +143,8 @@ func (c *Client) ask(ctx context.Context, before Snapshot) (Snapshot, error) {
 		s.Offered, refused = offered(all)
 		s.Refused += refused
 	case status.Code(err) == codes.Unimplemented:
+	case ctx.Err() != nil: // ours, not the kubelet's
+		return Snapshot{}, ctx.Err()
 	default:
 		s.Offered, s.OfferedErr = before.Offered, fmt.Errorf("the kubelet's allocatable resources: %w", err)
 	}

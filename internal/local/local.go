@@ -177,7 +177,7 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 		Resource:     c.resource(),
 	}
 	if who != nil {
-		cfg.Owners = who
+		cfg.Owners, cfg.Ask = who, who.ask
 		if who.place != nil { // what the cloud or somebody says wins
 			cfg.Resource = beside(cfg.Resource, who.place)
 		}

@@ -46,6 +46,7 @@ const DefaultTeamLabel = "team"
 type owners struct {
 	workload.Resolver
 	background []func(context.Context) error
+	ask        func()                   // nil: there is nobody who must be asked again
 	place      func() map[string]string // where this machine is, nil while that is not known; nil: nobody knows
 }
 
@@ -56,9 +57,12 @@ func (c Config) owners() *owners {
 	var o owners
 	cgroups := cgroup.NewReader(proc)
 	socket := cmp.Or(w.KubeletSocket, filepath.Join(root, "var/lib/kubelet/pod-resources/kubelet.sock"))
-	// An owner that changed is to be seen one interval later at most.
-	every := max(time.Second, min(c.Interval, 10*time.Second))
-	kl := kubelet.New(socket, kubelet.Every(every))
+	kl := kubelet.New(socket)
+	// An owner that changed is to be seen one interval later, and the kubelet not to be asked
+	// more than once a second.
+	if o.ask = kl.Ask; c.Interval < time.Second {
+		o.ask, kl = nil, kubelet.New(socket, kubelet.Every(time.Second))
+	}
 	k := kubernetes.Config{Kubelet: kl, Cgroups: cgroups, Logs: kubelet.NewLogs(root), Teams: w.Teams, StaleFor: w.StaleFor}
 	o.background = append(o.background, kl.Run)
 	api, err := kubeapi.New(kubeapi.Config{

@@ -35,6 +35,9 @@ type Config struct {
 	// Owners says who holds the devices and whose the processes are. Nil: nobody knows,
 	// and nothing is said of workloads.
 	Owners Owners
+	// Ask, if not nil, is called a moment before each tick: it makes Owners learn what is
+	// new. It must not wait.
+	Ask func()
 	// Learn is what Owners learns by, until its context ends. Nil: it needs nothing.
 	Learn func(context.Context)
 	// Notify is told of each change of state, in order, and must not block.
@@ -60,6 +63,10 @@ const (
 	MinInterval = 100 * time.Millisecond
 	MaxInterval = 5 * time.Minute
 )
+
+// askBefore is how long before a tick Owners is told to learn what is new, so that a tick
+// shows who had the devices just before it. A kubelet answers in some 10 ms.
+const askBefore = 100 * time.Millisecond
 
 // maxWait is the longest a tick waits for a device, and a first tick for discovery.
 const maxWait = 5 * time.Second
@@ -180,12 +187,22 @@ func (v *View) Run(ctx context.Context) error {
 	defer learning.Wait()
 	clock := time.NewTicker(v.cfg.Interval)
 	defer clock.Stop()
+	ask := time.NewTimer(0)
+	defer ask.Stop()
 	for now := time.Now(); ; {
 		v.Tick(ctx, now)
-		select {
-		case <-ctx.Done():
-			return v.Close()
-		case now = <-clock.C:
+		ask.Reset(v.cfg.Interval - min(askBefore, v.cfg.Interval/2))
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return v.Close()
+			case <-ask.C:
+				if v.cfg.Ask != nil {
+					v.cfg.Ask()
+				}
+			case now = <-clock.C:
+				waiting = false
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -366,4 +367,32 @@ func TestTooManyOwners(t *testing.T) {
 	if !near(energy, n) || !near(time, n) || !near(share, 1) {
 		t.Errorf("%v J, %v s, %v of the work are counted, want %d, %d and 1", energy, time, share, n, n)
 	}
+}
+
+// Owners is told to learn what is new just before each tick: a workload that is gone is
+// then gone from the next one, not from the one after.
+func TestAskedBeforeTick(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		start := time.Now()
+		var asked, ticked []time.Duration
+		r.cfg.Ask = func() { asked = append(asked, time.Since(start)) }
+		ticks, cancel := r.Subscribe()
+		defer cancel()
+		ctx, stop := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+		defer stop()
+		if err := r.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for len(ticks) > 0 {
+			ticked = append(ticked, (<-ticks).Time.Sub(start))
+		}
+		const ms = time.Millisecond
+		if diff := cmp.Diff([]time.Duration{900 * ms, 1900 * ms, 2900 * ms}, asked); diff != "" {
+			t.Errorf("asked (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]time.Duration{0, 1000 * ms, 2000 * ms, 3000 * ms}, ticked); diff != "" {
+			t.Errorf("ticked (-want +got):\n%s", diff)
+		}
+	})
 }

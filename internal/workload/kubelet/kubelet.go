@@ -44,6 +44,7 @@ type Client struct {
 	every   time.Duration
 	timeout time.Duration
 	last    atomic.Pointer[result]
+	now     chan struct{} // has no room: only who waits is woken
 }
 
 // result is the outcome of the latest attempt.
@@ -68,7 +69,7 @@ func Timeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } 
 // New returns a Client of the kubelet at socket, normally
 // /var/lib/kubelet/pod-resources/kubelet.sock. It asks nothing before Run or Refresh.
 func New(socket string, opts ...Option) *Client {
-	c := &Client{socket: socket, every: every, timeout: timeout}
+	c := &Client{socket: socket, every: every, timeout: timeout, now: make(chan struct{})}
 	for _, o := range opts {
 		o(c)
 	}
@@ -91,8 +92,17 @@ func (c *Client) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-c.now:
 		case <-time.After(wait):
 		}
+	}
+}
+
+// Ask makes Run ask now, unless it asks already. It does not wait.
+func (c *Client) Ask() {
+	select {
+	case c.now <- struct{}{}:
+	default:
 	}
 }
 

@@ -112,13 +112,16 @@ func (p *point) holders() {
 	for i := range p.r.Holders {
 		h := &p.r.Holders[i]
 		key := holderKey(p.r, i)
+		rest := h.Kind == workload.Unallocated || h.Kind == workload.Unattributed
 		if !h.Ended {
 			gauge := func(v device.Value, record func(pcommon.Timestamp, float64, int64, string, string, string, string)) {
 				if f, ok := v.Get(); ok {
 					record(p.ts, f, p.index, p.model, string(h.Basis), key, p.vendor)
 				}
 			}
-			gauge(device.Of(h.Allocation), p.mb.RecordGpuAllocationDataPoint)
+			if h.Allocation > 0 || !rest { // nobody holds nothing
+				gauge(device.Of(h.Allocation), p.mb.RecordGpuAllocationDataPoint)
+			}
 			gauge(h.Utilization, p.mb.RecordGpuWorkloadUtilizationDataPoint)
 			gauge(h.MemoryUsed, p.mb.RecordGpuWorkloadMemoryUsedDataPoint)
 			gauge(h.Power, p.mb.RecordGpuWorkloadPowerDrawDataPoint)
@@ -130,7 +133,7 @@ func (p *point) holders() {
 		}
 		sum(h.Energy, p.mb.RecordGpuWorkloadEnergyDataPoint)
 		sum(device.Of(h.Allocated), p.mb.RecordGpuWorkloadAllocatedTimeDataPoint)
-		if h.Kind == workload.Unallocated || h.Kind == workload.Unattributed {
+		if rest {
 			continue // nobody is neither active nor idle
 		}
 		sum(h.Active, p.mb.RecordGpuWorkloadActiveTimeDataPoint)

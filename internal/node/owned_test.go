@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 type tenancy struct {
 	*rig
 	start    time.Time
+	mu       sync.Mutex // of holdings, which change while a device is read
 	holdings []workload.Holding
 	whose    map[uint32]workload.Workload
 	statuses []workload.Status
@@ -38,6 +40,8 @@ func (r *tenancy) Resolve(q workload.Question) workload.Answer {
 	known := func(h workload.Holding) bool {
 		return slices.ContainsFunc(q.Devices, func(d workload.Device) bool { return d.ID.UUID == h.Device })
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	holdings := slices.DeleteFunc(slices.Clone(r.holdings), func(h workload.Holding) bool { return !known(h) })
 	return workload.Answer{Holdings: holdings, Processes: r.whose, Statuses: r.statuses}
 }
@@ -59,8 +63,10 @@ func (r *tenancy) pass(t *testing.T, joules float64) Reading {
 }
 
 func (r *tenancy) give(to ...workload.Workload) {
-	r.holdings = nil
 	r.m.devices[0].set(func(g *gpu) { g.s.Utilization.Compute = device.Of(0.5 * float64(min(1, len(to)))) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holdings = nil
 	for _, w := range to {
 		r.holdings = append(r.holdings, workload.Holding{Workload: w, Device: "A", Part: 1 / float64(len(to)), Evidence: workload.ByDevice})
 	}

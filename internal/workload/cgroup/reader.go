@@ -11,18 +11,9 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 )
 
-const (
-	maxFile  = 1 << 16 // bytes read of a file in /proc
-	maxCache = 4096    // processes remembered
-	// remember is for how long an answer is used again. Runtimes move a process into its
-	// group shortly after they start it, and never out; "in no container" may become
-	// wrong and is asked again sooner.
-	remember     = 5 * time.Minute
-	rememberNone = 10 * time.Second
-)
+const maxFile = 1 << 16 // bytes read of a file in /proc
 
 // initialPIDNamespace is the inode of the host's pid namespace: PROC_PID_INIT_INO in
 // the kernel's include/linux/proc_ns.h (PID_NS_INIT_INO since 6.17), part of its ABI.
@@ -30,85 +21,19 @@ const initialPIDNamespace = "pid:[4026531836]"
 
 // Reader finds the containers of processes. It may be used concurrently.
 type Reader struct {
-	proc string
-	now  func() time.Time
+	*Finder[Container]
 
-	mu      sync.Mutex
-	known   map[process]answer
-	evicted uint64
-	host    bool // this is the namespace of the host: that does not change
-}
-
-// process is one process for ever: the kernel gives a pid to another one later.
-type process struct {
-	pid   uint32
-	start uint64
-}
-
-type answer struct {
-	container Container
-	ok        bool
-	until     time.Time
+	mu   sync.Mutex
+	host bool // this is the namespace of the host: that does not change
 }
 
 // NewReader returns a Reader of the process files at proc, normally "/proc" or where
 // that of the host is mounted.
-func NewReader(proc string) *Reader {
-	return &Reader{proc: proc, now: time.Now, known: map[process]answer{}}
-}
+func NewReader(proc string) *Reader { return &Reader{Finder: NewFinder(proc, Parse)} }
 
-// Container returns the container that a process is in, and whether it is in one. The
-// error of a process that is gone, or is not in this pid namespace, is fs.ErrNotExist.
-func (r *Reader) Container(pid uint32) (c Container, ok bool, err error) {
-	st, err := ReadStat(r.proc, pid)
-	if err != nil {
-		return Container{}, false, err
-	}
-	p := process{pid, st.Start}
-	now := r.now()
-	r.mu.Lock()
-	a, hit := r.known[p]
-	r.mu.Unlock()
-	if hit && now.Before(a.until) {
-		return a.container, a.ok, nil
-	}
-	file, err := read(r.proc, pid, "cgroup")
-	if err != nil {
-		return Container{}, false, err
-	}
-	a = answer{until: now.Add(rememberNone)}
-	if a.container, a.ok = Parse(file); a.ok {
-		a.until = now.Add(remember)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.known) >= maxCache {
-		r.forget(now)
-	}
-	r.known[p] = a
-	return a.container, a.ok, nil
-}
-
-// forget makes room: answers that are too old go, or all if none is.
-func (r *Reader) forget(now time.Time) {
-	before := len(r.known)
-	for p, a := range r.known {
-		if !now.Before(a.until) {
-			delete(r.known, p)
-		}
-	}
-	if len(r.known) == before {
-		clear(r.known)
-		r.evicted += uint64(before)
-	}
-}
-
-// Evicted returns how many answers were forgotten early for want of room.
-func (r *Reader) Evicted() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.evicted
-}
+// Container returns the container that a process is in, and whether it is in one, as Find
+// does.
+func (r *Reader) Container(pid uint32) (c Container, ok bool, err error) { return r.Find(pid) }
 
 // HostPIDNamespace reports whether the processes here are all those of the machine. It
 // is known without privilege: kthreadd, the parent of the kernel's threads, is process 2

@@ -52,7 +52,6 @@ type Source struct {
 	mu      sync.Mutex
 	known   map[string]entry         // by id
 	reading map[string]chan struct{} // closed when it was read
-	evicted uint64
 }
 
 type entry struct {
@@ -98,11 +97,15 @@ func (s *Source) workload(c cgroup.Container) entry {
 		s.mu.Unlock()
 		return e
 	}
-	done := s.reading[c.ID]
-	if done == nil && len(s.reading) < maxReading {
-		done = make(chan struct{})
-		s.reading[c.ID] = done
-		go s.read(c, done)
+	// Only the first is waited for, for a moment: if it hangs, no other is, and no tick twice.
+	var done chan struct{}
+	if s.reading[c.ID] == nil && len(s.reading) < maxReading {
+		reading := make(chan struct{})
+		if len(s.reading) == 0 {
+			done = reading
+		}
+		s.reading[c.ID] = reading
+		go s.read(c, reading)
 	}
 	s.mu.Unlock()
 	if done != nil {
@@ -150,15 +153,7 @@ func (s *Source) forget(now time.Time) {
 	}
 	if len(s.known) == before {
 		clear(s.known)
-		s.evicted += uint64(before)
 	}
-}
-
-// Evicted returns how many containers were forgotten early for want of room.
-func (s *Source) Evicted() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.evicted
 }
 
 // Statuses implements workload.Source.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/workload"
+	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
 )
 
 // Config says where Slurm is found. All of it may be empty.
@@ -51,7 +52,7 @@ const (
 // Source is a workload.Source of the Slurm jobs of this node.
 type Source struct {
 	cfg    Config
-	places places
+	places *cgroup.Finder[Place]
 
 	mu      sync.Mutex
 	present bool
@@ -89,7 +90,7 @@ func New(cfg Config) *Source {
 	cfg.StaleFor = cmp.Or(cfg.StaleFor, 15*time.Minute)
 	return &Source{
 		cfg: cfg, gone: map[string]time.Time{}, found: map[Place]uint32{},
-		places: places{proc: filepath.Join(cfg.Root, "proc"), known: map[process]placed{}},
+		places: cgroup.NewFinder(filepath.Join(cfg.Root, "proc"), ParseCgroup),
 	}
 }
 
@@ -254,7 +255,7 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	if !s.isPresent() {
 		return workload.Workload{}, false
 	}
-	p, ok, err := s.places.find(pid)
+	p, ok, err := s.places.Find(pid)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // processes end all the time

@@ -1,0 +1,174 @@
+package node
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// A driver that is reloaded counts its energy from 0: what it has counted since is used,
+// by whom it was, also if that happened while no agent ran.
+func TestCounterBeginsAnew(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := newTenancy(dir)
+		reload := func(joules float64) {
+			r.m.devices[0].set(func(g *gpu) { g.s.Energy = device.Of(joules) })
+		}
+		r.give(pod("a"))
+		r.pass(t, 0)
+		reload(7)
+		if diff := cmp.Diff(map[string]used{pod("a").ID: {7, 1, 1, false}}, usedBy(r.tick(t).Readings[0])); diff != "" {
+			t.Errorf("used (-want +got):\n%s", diff)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		reload(3)
+		next := newTenancy(dir)
+		next.m.devices = r.m.devices
+		next.give(pod("a"))
+		if diff := cmp.Diff(map[string]used{pod("a").ID: {10, 1, 1, false}}, usedBy(next.tick(t).Readings[0])); diff != "" {
+			t.Errorf("used after a restart (-want +got):\n%s", diff)
+		}
+		if err := next.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// unready is a tenancy that has learned nothing yet.
+type unready struct {
+	*tenancy
+	ready bool
+}
+
+func (u *unready) Ready() bool { return u.ready }
+
+// Until its sources have answered nobody is said to have a device: it would be nobody's
+// at each start, with the energy of the time before. They are not waited for for ever.
+func TestNobodyBeforeReady(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		u := &unready{tenancy: r}
+		r.cfg.Owners = u
+		for i := range 6 {
+			if got := r.pass(t, 1); (len(got.Holders) > 0) != (i >= 5) {
+				t.Errorf("after %d s: %+v", i, got.Holders)
+			}
+		}
+		r = newTenancy("")
+		r.give(pod("a"))
+		r.cfg.Owners = &unready{tenancy: r}
+		r.pass(t, 1)
+		r.cfg.Owners.(*unready).ready = true
+		r.pass(t, 1)
+		if diff := cmp.Diff(map[string]used{pod("a").ID: {5, 1, 1, false}}, usedBy(r.pass(t, 5))); diff != "" {
+			t.Errorf("used (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The power of a device that works is not what it draws idle, though no process is seen.
+func TestIdlePower(t *testing.T) {
+	f := func(utilization device.Value, want *float64) {
+		t.Helper()
+		var l ledger
+		l.learnIdle(cut{device: &Reading{Sample: device.Sample{
+			Power: []device.Power{{Scope: "gpu", Instant: device.Of(500)}}, Utilization: device.Engines{Compute: utilization},
+		}, Up: true}})
+		if diff := cmp.Diff(want, l.IdlePower); diff != "" {
+			t.Errorf("idle power at %v (-want +got):\n%s", utilization, diff)
+		}
+	}
+	f(device.Of(0.9), nil)
+	f(device.Value{}, nil)
+	f(device.Of(0), new(500.0))
+}
+
+// A device that was given to somebody else while it was read has its counter read at the
+// next tick: the first question saw the old owner, and the next would see no change.
+func TestRegrantedWhileRead(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.cfg.SlowInterval = time.Hour
+		r.give(pod("a"))
+		r.tick(t)
+		r.tick(t)
+		hang := make(chan struct{})
+		r.m.devices[0].set(func(g *gpu) { g.hang = hang })
+		time.AfterFunc(500*time.Millisecond, func() {
+			r.give(pod("b"))
+			close(hang)
+		})
+		r.tick(t)
+		r.m.devices[0].set(func(g *gpu) { g.hang = nil })
+		r.tick(t)
+		want := []device.Tier{device.Static, device.Fast, device.Fast, device.Slow}
+		if diff := cmp.Diff(want, r.m.devices[0].asked()); diff != "" {
+			t.Errorf("tiers (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The sums of a workload keep their labels when its partition is gone: without the
+// profile they would be new series that begin with all of it.
+func TestEndedKeepsProfile(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	gpu := &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}}, Up: true}
+	part := &Reading{Sample: device.Sample{ID: device.ID{UUID: "M", Parent: "A", Profile: "3g.71gb"}, Slice: device.Slice{Held: 7, Of: 7}}, Up: true}
+	o := owners{holdings: []workload.Holding{{Workload: pod("a"), Device: "M", Part: 1}}}
+	var l ledger
+	whole := cut{gpu, []*Reading{part}}
+	l.advance(now, whole, owners{}, o, true)
+	before := l.holders(whole)[0]
+	after := cut{device: gpu}
+	l.advance(now.Add(time.Second), after, o, owners{}, true)
+	for _, h := range l.holders(after) {
+		if h.ID == before.ID && (h.Profile != "3g.71gb" || h.Partition != "M" || !h.Ended) {
+			t.Errorf("before %+v, after %+v", before, h)
+		}
+	}
+}
+
+// Workloads that have gone make room for new ones: a node with many short jobs would
+// otherwise count those that run as others.
+func TestGoneMakeRoom(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	c := cut{device: &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}, Energy: device.Of(0)}, Up: true}}
+	var l ledger
+	var before owners
+	for i := range maxOwned + 20 {
+		after := owners{holdings: []workload.Holding{{Workload: pod(fmt.Sprint(i)), Device: "A", Part: 1}}}
+		now = now.Add(time.Second)
+		l.advance(now, c, before, after, true)
+		before = after
+	}
+	for _, h := range l.holders(c) {
+		if h.Kind == workload.Other {
+			t.Errorf("%+v, though one workload was there at a time", h)
+		}
+	}
+	if len(l.Owned) > maxOwned {
+		t.Errorf("%d are kept", len(l.Owned))
+	}
+}
+
+// The memory of pods on a device that does not answer is not 0.
+func TestMemoryWhileDown(t *testing.T) {
+	c := cut{device: &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}}}}
+	var o owners
+	for _, name := range []string{"a", "b"} {
+		o.holdings = append(o.holdings, workload.Holding{Workload: pod(name), Device: "A", Part: 0.5})
+	}
+	for _, s := range c.stakes(o) {
+		if s.memory.OK() {
+			t.Errorf("%s has %v bytes of a device that is down", s.ID, s.memory)
+		}
+	}
+}

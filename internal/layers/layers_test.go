@@ -36,13 +36,17 @@ var layers = []struct {
 	{"internal/dlopen", []string{"github.com/ebitengine/purego"}},
 	{"internal/sysfs", []string{xsys}},
 	{"internal/kmsg", []string{xsys}},
+	{"internal/openfiles", nil},
 	{"internal/cloud", nil},
+	{"internal/slurm", nil},
 
 	// The model, and one package a vendor. No vendor knows another, or what a metric is.
 	{"internal/device", nil},
 	{"internal/device/nvidia/nvmltest", nil},
-	{"internal/device/tpu", []string{"internal/device", "internal/sysfs", xsys, "google.golang.org/grpc/..."}},
-	{"internal/device/...", []string{"internal/device", "internal/dlopen", "internal/kmsg", "internal/sysfs", xsys}},
+	{"internal/device/tpu", []string{
+		"internal/device", "internal/openfiles", "internal/sysfs", xsys, "github.com/prometheus/common/...", "google.golang.org/grpc/...", "google.golang.org/protobuf/...",
+	}},
+	{"internal/device/...", []string{"internal/device", "internal/dlopen", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
 
 	// Who the work on a device belongs to.
 	{"internal/workload", []string{"internal/device"}},
@@ -51,7 +55,7 @@ var layers = []struct {
 	{"internal/workload/cgroup", nil},
 	{"internal/workload/kubernetes", []string{"internal/workload", "internal/workload/cgroup", "internal/workload/kubeapi", "internal/workload/kubelet"}},
 	{"internal/workload/runtime", []string{"internal/workload", "internal/workload/cgroup"}},
-	{"internal/workload/...", []string{"internal/workload", "internal/workload/cgroup", "internal/sysfs", xsys}},
+	{"internal/workload/...", []string{"internal/slurm", "internal/workload", "internal/workload/cgroup", "internal/sysfs", xsys}},
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
@@ -63,13 +67,14 @@ var layers = []struct {
 
 	// The plain half of the receivers of these names.
 	{"internal/inference", []string{"github.com/prometheus/common/..."}},
-	{"internal/scheduler", []string{"internal/workload"}},
+	{"internal/scheduler", []string{"internal/slurm"}},
+	{"internal/scheduler/...", []string{"internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
 	{"internal/tracer", []string{"internal/workload", "github.com/cilium/ebpf/...", xsys}},
 
 	// Collector components. None knows another. Only the extension opens devices.
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/workload", collector, zap}},
-	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler", "internal/tracer", "internal/workload", collector, zap}},
+	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler/...", "internal/tracer", "internal/workload", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/workload", collector, zap}},
 	{"exporter/hubexporter/...", []string{"internal/hub", "github.com/prometheus/otlptranslator", collector, zap}},
 	{"exporter/pageexporter/...", []string{
@@ -101,7 +106,7 @@ var restricted = []struct {
 	only []string
 }{
 	// The agent runs no other program while it samples.
-	{"os/exec", []string{"internal/cli/...", "internal/device/nvidia/nvmltest", "internal/workload/slurm", "e2e", "tools/..."}},
+	{"os/exec", []string{"internal/cli/...", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
 	{"testing/...", []string{"internal/device/nvidia/nvmltest"}},
 	{"unsafe", []string{"internal/dlopen", "internal/device/..."}},
 	// Everything before a pipeline is plain Go values.

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // capture reads a file of the captures of other machines, which are not part of the
@@ -135,7 +137,7 @@ func TestCapturedProcesses(t *testing.T) {
 					t.Errorf("%+v, %t: %+v, %v", p, ok, e, index)
 				}
 				want := devices[p.Node][p.Job]
-				if p.Task != "" && isNumber(p.Step) && len(index) < len(want) { // a task has a part of them
+				if p.Task != "" && slurm.IsNumber(p.Step) && len(index) < len(want) { // a task has a part of them
 					want = index
 				}
 				if diff := cmp.Diff(want, index); diff != "" {
@@ -150,19 +152,6 @@ func TestCapturedProcesses(t *testing.T) {
 	}
 }
 
-// The newest version of the API is found in each description.
-func TestCapturedOpenAPI(t *testing.T) {
-	for name, want := range map[string]string{"slurm-real/22.05/rest-openapi.json": "38", "slurm-real/24.11/rest-openapi.json": "42"} {
-		newest := ""
-		for _, m := range version.FindAllSubmatch(capture(t, name), -1) {
-			newest = max(newest, string(m[1]))
-		}
-		if newest != want {
-			t.Errorf("%s: %q, want %q", name, newest, want)
-		}
-	}
-}
-
 // Every GRES and host list in the captures can be read.
 func TestCapturedGrammar(t *testing.T) {
 	gres := regexp.MustCompile(`(?:GRES|Gres|GresUsed|TresPerNode)=(\S+)|"gres(?:_used)?": "([^"]+)"`)
@@ -173,12 +162,12 @@ func TestCapturedGrammar(t *testing.T) {
 	} {
 		b := bytes.ReplaceAll(capture(t, name), []byte(`\/`), []byte("/")) // as JSON has it
 		for _, m := range gres.FindAllSubmatch(b, -1) {
-			if _, err := ParseGRES(string(m[1]) + string(m[2])); err != nil {
+			if _, err := slurm.ParseGRES(string(m[1]) + string(m[2])); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		for _, m := range hosts.FindAllSubmatch(b, -1) {
-			if err := Hosts(string(m[1]), func(string) bool { return true }); err != nil {
+			if err := slurm.Hosts(string(m[1]), func(string) bool { return true }); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -3,6 +3,8 @@ package slurm
 import (
 	"bytes"
 	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // Place is where in Slurm a process runs.
@@ -59,7 +61,7 @@ func parsePath(path string) (p Place, depth int) {
 			continue
 		}
 		job, ok := strings.CutPrefix(rest[0], "job_")
-		if !ok || !isNumber(job) {
+		if !ok || !slurm.IsNumber(job) {
 			continue
 		}
 		p, depth = Place{Job: job, Node: node}, 1
@@ -67,7 +69,7 @@ func parsePath(path string) (p Place, depth int) {
 			return p, depth
 		}
 		step, ok := strings.CutPrefix(rest[1], "step_")
-		if !ok || !isWord(step) {
+		if !ok || !slurm.IsWord(step) {
 			return p, depth
 		}
 		p.Step, depth = step, 2
@@ -78,7 +80,7 @@ func parsePath(path string) (p Place, depth int) {
 		if len(rest) == 0 {
 			return p, depth
 		}
-		if task, ok := strings.CutPrefix(rest[0], "task_"); ok && isWord(task) {
+		if task, ok := strings.CutPrefix(rest[0], "task_"); ok && slurm.IsWord(task) {
 			p.Task, depth = task, 3
 		}
 		return p, depth
@@ -97,14 +99,4 @@ func root(name string) (node string, ok bool) {
 	}
 	node, ok = strings.CutSuffix(name, "_slurmstepd.scope") // version 2
 	return node, ok && node != ""
-}
-
-// isNumber reports whether s is a number as Slurm writes those of jobs, 32 bits.
-func isNumber(s string) bool {
-	return s != "" && len(s) <= 10 && strings.Trim(s, "0123456789") == ""
-}
-
-// isWord keeps what becomes an attribute short and printable.
-func isWord(s string) bool {
-	return s != "" && len(s) <= 32 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
 }

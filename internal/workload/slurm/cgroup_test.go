@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // A layout that is not known leaves all jobs of a site without a name. Those of version
@@ -46,7 +48,7 @@ func FuzzParseCgroup(f *testing.F) {
 	f.Add([]byte("6:freezer:/slurm_gn1/uid_29002/job_7/step_batch\n0::/system.slice/a_slurmstepd.scope/job_7/step_0/user/task_0"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, ok := ParseCgroup(b)
-		if ok != isNumber(p.Job) || strings.ContainsAny(p.Step+p.Task, "/\n ") {
+		if ok != slurm.IsNumber(p.Job) || strings.ContainsAny(p.Step+p.Task, "/\n ") {
 			t.Errorf("%+v, %t", p, ok)
 		}
 	})

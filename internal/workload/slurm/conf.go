@@ -4,11 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 const (
@@ -92,7 +91,7 @@ func parseSetting(line string) setting {
 func readConf(path string) ([]setting, error) { return readConfAt(path, 0) }
 
 func readConfAt(path string, depth int) ([]setting, error) {
-	b, err := readFile(path, maxConf)
+	b, err := slurm.ReadFile(path, maxConf)
 	if err != nil {
 		return nil, err
 	}
@@ -117,24 +116,6 @@ func readConfAt(path string, depth int) ([]setting, error) {
 	return out, errors.Join(errs...)
 }
 
-// readFile reads a plain file of at most limit bytes. A pipe in its place does not hang
-// the reader.
-func readFile(path string, limit int64) ([]byte, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: fs.ErrInvalid}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, limit))
-}
-
 // cluster is what is used of slurm.conf.
 type cluster struct {
 	Name  string
@@ -149,7 +130,7 @@ func parseCluster(lines []setting) cluster {
 	var gres string // of NodeName=DEFAULT, for the lines below
 	for _, s := range lines {
 		if name := s["clustername"]; name != "" {
-			c.Name = text(strings.ToLower(name)) // Slurm itself uses it in lower case
+			c.Name = slurm.Text(strings.ToLower(name)) // Slurm itself uses it in lower case
 		}
 		names := s["nodename"]
 		switch {
@@ -176,12 +157,12 @@ func (c cluster) node(host string) []string {
 			hosts = n.Names
 		}
 		if hosts == short || hosts == host { // one machine may be many nodes: gn[1-2] of h
-			_ = Hosts(n.Names, func(name string) bool { out = append(out, name); return len(out) < maxIndex })
+			_ = slurm.Hosts(n.Names, func(name string) bool { out = append(out, name); return len(out) < slurm.MaxIndex })
 			continue
 		}
-		at := max(hostIndex(hosts, short), hostIndex(hosts, host))
+		at := max(slurm.HostIndex(hosts, short), slurm.HostIndex(hosts, host))
 		i := 0
-		_ = Hosts(n.Names, func(name string) bool {
+		_ = slurm.Hosts(n.Names, func(name string) bool {
 			if i == at {
 				out = append(out, name)
 			}
@@ -193,10 +174,10 @@ func (c cluster) node(host string) []string {
 }
 
 // gres returns what slurm.conf says a node has.
-func (c cluster) gres(node string) []GRES {
+func (c cluster) gres(node string) []slurm.GRES {
 	for _, n := range c.Nodes {
-		if hostIndex(n.Names, node) >= 0 {
-			list, _ := ParseGRES(n.GRES) // the controller would not have started with a wrong one
+		if slurm.HostIndex(n.Names, node) >= 0 {
+			list, _ := slurm.ParseGRES(n.GRES) // the controller would not have started with a wrong one
 			return list
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 func TestParseCluster(t *testing.T) {
@@ -106,7 +108,7 @@ func TestOrder(t *testing.T) {
 func TestReplicas(t *testing.T) {
 	f := func(conf, gres, name string, d device, want uint64) {
 		t.Helper()
-		sum, err := ParseGRES(gres)
+		sum, err := slurm.ParseGRES(gres)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,9 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
-	"unicode/utf8"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 const (
@@ -81,25 +81,9 @@ func parseEnviron(b []byte) environ {
 			continue
 		}
 		*seen.field(name) = "seen"
-		*keep = text(string(value[:min(len(value), maxValue)]))
+		*keep = slurm.Text(string(value[:min(len(value), maxValue)]))
 	}
 	return e
-}
-
-// text makes s fit for an attribute: valid, printable on one line, and not Slurm's word
-// for nothing.
-func text(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, string(utf8.RuneError)))
-	s = strings.TrimSpace(s)
-	if s == "(null)" || s == "N/A" {
-		return ""
-	}
-	return s
 }
 
 // readEnviron reads the named variables of a process. The error is fs.ErrNotExist if it
@@ -145,12 +129,12 @@ func readEnviron(proc string, pid uint32) (environ, error) {
 // these numbers.
 func (e environ) gpus(step string) ([]int, bool) {
 	list := e.StepGPUs
-	if list == "" && !isNumber(step) {
+	if list == "" && !slurm.IsNumber(step) {
 		list = e.JobGPUs
 	}
 	if list == "" {
 		return nil, false
 	}
-	out, err := parseRanges(list)
+	out, err := slurm.ParseRanges(list)
 	return out, err == nil && len(out) > 0
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // gresConf is what gres.conf says of the devices of one node.
@@ -21,7 +23,7 @@ type gresConf struct {
 }
 
 // parseGresConf takes the lines that are for a node. sum is what slurm.conf says of it.
-func parseGresConf(lines []setting, node string, sum []GRES) gresConf {
+func parseGresConf(lines []setting, node string, sum []slurm.GRES) gresConf {
 	g := gresConf{shared: map[string]map[string]uint64{}}
 	share := func(name, file string, n uint64) {
 		if g.shared[name] == nil {
@@ -30,7 +32,7 @@ func parseGresConf(lines []setting, node string, sum []GRES) gresConf {
 		g.shared[name][file] += n
 	}
 	for _, s := range lines {
-		if names := s["nodename"]; names != "" && hostIndex(names, node) < 0 {
+		if names := s["nodename"]; names != "" && slurm.HostIndex(names, node) < 0 {
 			continue
 		}
 		name := strings.ToLower(s["name"])
@@ -38,19 +40,19 @@ func parseGresConf(lines []setting, node string, sum []GRES) gresConf {
 			g.Auto = auto != "off"
 		}
 		var files []string
-		_ = Hosts(s["file"], func(f string) bool { files = append(files, f); return len(files) < maxIndex })
+		_ = slurm.Hosts(s["file"], func(f string) bool { files = append(files, f); return len(files) < slurm.MaxIndex })
 		switch name {
 		case "gpu":
 			for _, f := range files {
 				g.Devices = append(g.Devices, []string{f})
 			}
 			var one []string
-			_ = Hosts(s["multiplefiles"], func(f string) bool { one = append(one, f); return len(one) < maxIndex })
+			_ = slurm.Hosts(s["multiplefiles"], func(f string) bool { one = append(one, f); return len(one) < slurm.MaxIndex })
 			if len(one) > 0 {
 				g.Devices = append(g.Devices, one)
 			}
 		case "shard", "mps":
-			n, err := parseCount(s["count"])
+			n, err := slurm.ParseCount(s["count"])
 			if err != nil {
 				continue
 			}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/gpumeter/gpumeter/internal/slurm"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -15,8 +16,8 @@ type Job struct {
 	Name, User, Account     string
 	Partition, QOS, Cluster string
 	States                  []string
-	GRES                    []GRES // on this node
-	unreadable              error  // what of GRES cannot be read
+	GRES                    []slurm.GRES // on this node
+	unreadable              error        // what of GRES cannot be read
 }
 
 // holding are the states in which a job has its devices. A job that is suspended keeps

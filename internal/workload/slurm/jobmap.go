@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 const (
@@ -40,7 +42,7 @@ func readMaps(dir string) ([]mapped, error) {
 		if !ok || !e.Type().IsRegular() {
 			continue
 		}
-		b, err := readFile(filepath.Join(dir, e.Name()), maxMap)
+		b, err := slurm.ReadFile(filepath.Join(dir, e.Name()), maxMap)
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) { // an epilog was quicker
 				errs = append(errs, err)
@@ -58,10 +60,10 @@ func readMaps(dir string) ([]mapped, error) {
 // mapName parses the name of a file: 0, 0.3 (the third GPU instance of GPU 0), GPU-<uuid>,
 // MIG-<uuid>.
 func mapName(name string) (mapped, bool) {
-	if n, err := index(name); err == nil {
+	if n, err := slurm.ParseIndex(name); err == nil {
 		return mapped{Index: n}, true
 	}
-	if gpu, gi, ok := strings.Cut(name, "."); ok && isNumber(gpu) && isNumber(gi) {
+	if gpu, gi, ok := strings.Cut(name, "."); ok && slurm.IsNumber(gpu) && slurm.IsNumber(gi) {
 		return mapped{Index: -1, ID: "nvidia" + gpu + "/gi" + gi}, true
 	}
 	if strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {
@@ -74,12 +76,12 @@ func mapName(name string) (mapped, bool) {
 func parseMap(b []byte) []Job {
 	if b = bytes.TrimSpace(b); bytes.HasPrefix(b, []byte("{")) {
 		var v struct {
-			ID        oneLine `json:"SLURM_JOB_ID"`
-			User      oneLine `json:"SLURM_JOB_USER"`
-			Partition oneLine `json:"SLURM_JOB_PARTITION"`
-			Cluster   oneLine `json:"SLURM_CLUSTER_NAME"`
+			ID        slurm.Line `json:"SLURM_JOB_ID"`
+			User      slurm.Line `json:"SLURM_JOB_USER"`
+			Partition slurm.Line `json:"SLURM_JOB_PARTITION"`
+			Cluster   slurm.Line `json:"SLURM_CLUSTER_NAME"`
 		}
-		if json.Unmarshal(b, &v) != nil || !isNumber(string(v.ID)) {
+		if json.Unmarshal(b, &v) != nil || !slurm.IsNumber(string(v.ID)) {
 			return nil
 		}
 		return []Job{{ID: string(v.ID), User: string(v.User), Partition: string(v.Partition), Cluster: string(v.Cluster)}}
@@ -87,7 +89,7 @@ func parseMap(b []byte) []Job {
 	var out []Job
 	for line := range bytes.Lines(b) {
 		words := bytes.Fields(line)
-		if len(words) == 0 || !isNumber(string(words[0])) {
+		if len(words) == 0 || !slurm.IsNumber(string(words[0])) {
 			continue
 		}
 		id := string(words[0])

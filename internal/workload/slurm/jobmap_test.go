@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 func TestReadMaps(t *testing.T) {
@@ -50,7 +52,7 @@ func FuzzParseMap(f *testing.F) {
 	f.Add([]byte(`{"SLURM_JOB_ID":"7"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, j := range parseMap(b) {
-			if !isNumber(j.ID) {
+			if !slurm.IsNumber(j.ID) {
 				t.Errorf("%+v", j)
 			}
 		}

@@ -11,21 +11,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-func gpu(index ...int) []GRES {
-	return []GRES{{Name: "gpu", Type: "h100", Count: uint64(len(index)), Index: index}}
+func gpu(index ...int) []slurm.GRES {
+	return []slurm.GRES{{Name: "gpu", Type: "h100", Count: uint64(len(index)), Index: index}}
 }
 
-func shards(n uint64, index int) []GRES {
-	return []GRES{{Name: "shard", Count: n, Index: []int{index}}}
+func shards(n uint64, index int) []slurm.GRES {
+	return []slurm.GRES{{Name: "shard", Count: n, Index: []int{index}}}
 }
 
 // recorded are the jobs of testdata/22.05 on a node.
 func recorded(node string) []Job {
 	alice := Job{User: "gpu_alice", Account: "ml", Partition: "gpu", QOS: "normal", States: []string{"RUNNING"}}
 	bob := Job{User: "gpu_bob", Account: "bio", Partition: "gpu", QOS: "normal", States: []string{"RUNNING"}}
-	of := func(j Job, id, name string, gres []GRES) Job {
+	of := func(j Job, id, name string, gres []slurm.GRES) Job {
 		j.ID, j.Name, j.GRES = id, name, gres
 		return j
 	}
@@ -92,7 +94,7 @@ func TestParseJSON(t *testing.T) {
 		"nodes":"gn[1-2]","gres_detail":["gpu:h100:1(IDX:7)","shard:2(0/4,2/4)"]}],"last_update":`+unset+`,"errors":[]}`,
 		Job{
 			ID: "8", ArrayJobID: "5", ArrayTaskID: "0", Name: `a b "c"=`, User: "u", Cluster: "c", States: []string{"RUNNING", "SIGNALING"},
-			GRES: []GRES{{Name: "shard", Count: 2, Parts: []Part{{0, 4}, {2, 4}}}},
+			GRES: []slurm.GRES{{Name: "shard", Count: 2, Parts: []slurm.Part{{Held: 0, Of: 4}, {Held: 2, Of: 4}}}},
 		})
 	f("one field of one job is odd", `{"jobs":[{"job_id":1,"nodes":"gn2","job_state":"RUNNING","gres_detail":"x","name":7},
 		{"job_id":"2","nodes":"gn2","job_state":"COMPLETING","account":"a"},{"nodes":"gn2","job_state":"RUNNING"},null,{"job_id":{"set":1}}]}`,
@@ -144,7 +146,7 @@ JobId=6 JobName=
      Nodes=gn2 CPU_IDs=0-3 Mem=8 GRES=
 `, Job{
 		ID: "5", Name: "UserId=root(0) x", User: "u", QOS: "normal", Partition: "gpu", States: running,
-		GRES: []GRES{{Name: "gpu", Type: "h100", Count: 1, Index: []int{4}}, {Name: "gpu", Type: "h100", Count: 1, Index: []int{6}}},
+		GRES: []slurm.GRES{{Name: "gpu", Type: "h100", Count: 1, Index: []int{4}}, {Name: "gpu", Type: "h100", Count: 1, Index: []int{6}}},
 	}, Job{ID: "6", User: "u", States: running})
 	f("an array that waits", "JobId=30214 ArrayJobId=30185 ArrayTaskId=28-59%100 ArrayTaskThrottle=100 JobName=a\n   UserId=u(1) GroupId=g(1)\n   JobState=RUNNING\n   NodeList=gn2\n",
 		Job{ID: "30214", ArrayJobID: "30185", Name: "a", User: "u", States: running})
@@ -163,7 +165,7 @@ func FuzzParseJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		jobs, _ := parseJSON(bytes.NewReader(b), "gn2")
 		for _, j := range jobs {
-			if !isNumber(j.ID) && len(j.ID) < 10 || strings.Contains(j.Name, "\n") {
+			if !slurm.IsNumber(j.ID) && len(j.ID) < 10 || strings.Contains(j.Name, "\n") {
 				t.Errorf("%+v", j)
 			}
 		}
@@ -175,7 +177,7 @@ func FuzzParseText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		jobs, _ := parseText(bytes.NewReader(b), "gn2")
 		for _, j := range jobs {
-			if !isNumber(j.ID) || strings.Contains(j.Name, "\n") {
+			if !slurm.IsNumber(j.ID) || strings.Contains(j.Name, "\n") {
 				t.Errorf("%+v", j)
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"maps"
 	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // parseText reads what scontrol show job -d writes, with and without -o, and returns the
@@ -84,7 +86,7 @@ func parseRecord(lines []string, node string) (Job, bool) {
 		}
 	}
 	fields, first := map[string]string{}, map[string]string{}
-	job := Job{Name: text(name)}
+	job := Job{Name: slurm.Text(name)}
 	var nodes string
 	take := func(words string) {
 		for word := range strings.FieldsSeq(words) {
@@ -99,8 +101,8 @@ func parseRecord(lines []string, node string) (Job, bool) {
 			case "Nodes":
 				nodes = value
 			case "GRES": // of the nodes before it, and of no other
-				if hostIndex(nodes, node) >= 0 {
-					gres, err := ParseGRES(value)
+				if slurm.HostIndex(nodes, node) >= 0 {
+					gres, err := slurm.ParseGRES(value)
 					job.GRES = append(job.GRES, gres...)
 					job.unreadable = errors.Join(job.unreadable, err)
 				}
@@ -123,12 +125,12 @@ func parseRecord(lines []string, node string) (Job, bool) {
 	job.ID = fields["JobId"]
 	job.User, _, _ = strings.Cut(fields["UserId"], "(")
 	job.ArrayJobID, job.HetJobID = fields["ArrayJobId"], fields["HetJobId"]
-	if isNumber(fields["ArrayTaskId"]) { // a list is of those that wait
+	if slurm.IsNumber(fields["ArrayTaskId"]) { // a list is of those that wait
 		job.ArrayTaskID = fields["ArrayTaskId"]
 	}
-	job.Account, job.Partition, job.QOS = text(fields["Account"]), text(fields["Partition"]), text(fields["QOS"])
+	job.Account, job.Partition, job.QOS = slurm.Text(fields["Account"]), slurm.Text(fields["Partition"]), slurm.Text(fields["QOS"])
 	job.States = []string{fields["JobState"]}
-	if !isNumber(job.ID) || !job.holds() || hostIndex(fields["NodeList"], node) < 0 {
+	if !slurm.IsNumber(job.ID) || !job.holds() || slurm.HostIndex(fields["NodeList"], node) < 0 {
 		return Job{}, false
 	}
 	return job, true

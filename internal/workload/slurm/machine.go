@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // machine is the files of the kernel below root, "/" or where the host's are mounted.
@@ -73,7 +75,7 @@ func (m machine) nvidia() []device {
 	parts := m.partitions()
 	var out []device
 	for _, f := range folders {
-		b, err := readFile(filepath.Join(f, "information"), 1<<16)
+		b, err := slurm.ReadFile(filepath.Join(f, "information"), 1<<16)
 		if err != nil {
 			continue
 		}
@@ -104,7 +106,7 @@ func (m machine) partitions() []partition {
 	slices.SortFunc(files, natural)
 	var out []partition
 	for _, f := range files {
-		b, err := readFile(f, 1<<12)
+		b, err := slurm.ReadFile(f, 1<<12)
 		if err != nil {
 			continue
 		}

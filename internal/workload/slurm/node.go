@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 const (
@@ -97,7 +99,7 @@ func (n *node) scan() (found here, gone []string) {
 	for _, r := range n.roots() {
 		for _, path := range n.jobDirs(r) {
 			id := strings.TrimPrefix(filepath.Base(path), "job_")
-			if !isNumber(id) {
+			if !slurm.IsNumber(id) {
 				continue
 			}
 			if len(n.last.jobs) >= maxJobs {
@@ -171,7 +173,7 @@ func (n *node) steps(job, path string, before nodeJob) nodeJob {
 	}
 	for _, e := range entries {
 		step, ok := strings.CutPrefix(e.Name(), "step_")
-		if !ok || !isWord(step) {
+		if !ok || !slurm.IsWord(step) {
 			continue
 		}
 		if len(out) >= maxSteps {
@@ -273,7 +275,7 @@ func (j nodeJob) gpus() (index []int, shards uint64) {
 		index = append(index, list...)
 		n, _ := strconv.ParseUint(s.env.Shards, 10, 32) // absent is none
 		shards = max(shards, n)
-		if !isNumber(step) {
+		if !slurm.IsNumber(step) {
 			break
 		}
 	}
@@ -284,7 +286,7 @@ func (j nodeJob) gpus() (index []int, shards uint64) {
 // order returns the steps of a job: batch, interactive, 0, 1, ...
 func (j nodeJob) order() []string {
 	return slices.SortedFunc(maps.Keys(j), func(a, b string) int {
-		return cmp.Or(cmp.Compare(btoi(isNumber(a)), btoi(isNumber(b))), natural(a, b))
+		return cmp.Or(cmp.Compare(btoi(slurm.IsNumber(a)), btoi(slurm.IsNumber(b))), natural(a, b))
 	})
 }
 

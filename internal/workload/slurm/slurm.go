@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/slurm"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
 )
@@ -162,11 +163,11 @@ func (s *Source) asker() (asker, error) {
 	case s.site.node == "":
 		return nil, errors.New("this machine is no node of the cluster")
 	case s.cfg.REST != "":
-		r, err := newRest(s.cfg.REST, s.cfg.RESTToken, s.cfg.RESTUser, s.site.node)
+		r, err := slurm.NewREST(s.cfg.REST, s.cfg.RESTToken, s.cfg.RESTUser)
 		if err != nil {
 			return nil, err
 		}
-		return r, nil
+		return rest{r, s.site.node}, nil
 	}
 	c := newCommand(s.cfg.Scontrol, s.site.conf, s.site.node)
 	if c == nil {

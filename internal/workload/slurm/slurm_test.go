@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/slurm"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -174,8 +175,8 @@ func TestSourceShared(t *testing.T) {
 	h.start(62, "6", "batch", append(vars("6", "2,3"), "SLURM_SHARDS_ON_NODE=6")...)
 	h.src.scan()
 	h.want("by the node", "4 nvidia0 2/4", "5 nvidia0 1/4", "6 nvidia1 6/8", "6 nvidia3 6/8")
-	parts := func(s string) []GRES {
-		g, err := ParseGRES(s)
+	parts := func(s string) []slurm.GRES {
+		g, err := slurm.ParseGRES(s)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/slurm"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -104,7 +105,7 @@ func clock(t time.Time) string { return t.UTC().Format("15:04:05Z") }
 
 func reason(err error) workload.Reason {
 	switch {
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, errDenied):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, slurm.ErrDenied):
 		return workload.PermissionDenied
 	case errors.Is(err, fs.ErrNotExist):
 		return workload.Absent

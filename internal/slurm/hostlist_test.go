@@ -18,7 +18,7 @@ func TestHosts(t *testing.T) {
 			t.Errorf("%q: %v (-want +got):\n%s", list, err, diff)
 		}
 		for i, h := range want {
-			if at := hostIndex(list, h); at != i {
+			if at := HostIndex(list, h); at != i {
 				t.Errorf("%q: place of %s is %d", list, h, at)
 			}
 		}
@@ -44,7 +44,7 @@ func TestHostsOdd(t *testing.T) {
 		if err := Hosts(list, func(string) bool { return true }); err == nil {
 			t.Errorf("%q has no error", list)
 		}
-		if at := hostIndex(list, "b"); at != -1 {
+		if at := HostIndex(list, "b"); at != -1 {
 			t.Errorf("%q: b is at %d", list, at)
 		}
 	}
@@ -87,7 +87,7 @@ func TestParseJobID(t *testing.T) {
 func FuzzParseJobID(f *testing.F) {
 	f.Add("4_[1-3%2].0")
 	f.Fuzz(func(t *testing.T, s string) {
-		if id, err := ParseJobID(s); err == nil && !isNumber(id.Job) {
+		if id, err := ParseJobID(s); err == nil && !IsNumber(id.Job) {
 			t.Errorf("%+v", id)
 		}
 	})
@@ -96,7 +96,7 @@ func FuzzParseJobID(f *testing.F) {
 func TestParseRanges(t *testing.T) {
 	f := func(s string, want ...int) {
 		t.Helper()
-		got, err := parseRanges(s)
+		got, err := ParseRanges(s)
 		if diff := cmp.Diff(want, got); diff != "" || (err != nil) != (want == nil) {
 			t.Errorf("%q: %v (-want +got):\n%s", s, err, diff)
 		}

@@ -6,32 +6,32 @@ import (
 	"strings"
 )
 
-// maxIndex bounds the numbers of devices: no node has so many.
-const maxIndex = 1024
+// MaxIndex bounds the numbers of devices: no node has so many.
+const MaxIndex = 1024
 
-// parseRanges parses a list of numbers as bit_fmt of Slurm writes it: "0-3,7", also with
+// ParseRanges parses a list of numbers as bit_fmt of Slurm writes it: "0-3,7", also with
 // a step, "0-6:2".
-func parseRanges(s string) ([]int, error) {
+func ParseRanges(s string) ([]int, error) {
 	var out []int
 	for part := range strings.SplitSeq(s, ",") {
 		span, by, stepped := strings.Cut(strings.TrimSpace(part), ":")
 		low, high, ranged := strings.Cut(span, "-")
-		from, err := index(low)
+		from, err := ParseIndex(low)
 		if err != nil {
 			return nil, err
 		}
 		to, step := from, 1
 		if ranged {
-			if to, err = index(high); err != nil {
+			if to, err = ParseIndex(high); err != nil {
 				return nil, err
 			}
 		}
 		if stepped {
-			if step, err = index(by); err != nil {
+			if step, err = ParseIndex(by); err != nil {
 				return nil, err
 			}
 		}
-		if to < from || step == 0 || len(out)+(to-from)/step+1 > maxIndex {
+		if to < from || step == 0 || len(out)+(to-from)/step+1 > MaxIndex {
 			return nil, fmt.Errorf("%q is no list of numbers", s)
 		}
 		for i := from; i <= to; i += step {
@@ -41,9 +41,10 @@ func parseRanges(s string) ([]int, error) {
 	return out, nil
 }
 
-func index(s string) (int, error) {
+// ParseIndex parses the number of one device.
+func ParseIndex(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
-	if err != nil || n >= maxIndex {
+	if err != nil || n >= MaxIndex {
 		return 0, fmt.Errorf("%q is no number of a device", s)
 	}
 	return int(n), nil

@@ -3,6 +3,7 @@ package slurm
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -46,17 +47,31 @@ func token(t *testing.T, s string) string {
 	return path
 }
 
+// ids asks for the numbers of the jobs.
+func ids(ctx context.Context, r *REST) (out []string, err error) {
+	err = r.Get(ctx, "slurm", "jobs", func(body io.Reader) error {
+		return DecodeList(body, "jobs", func(j struct {
+			ID Number `json:"job_id"`
+		},
+		) error {
+			out = append(out, j.ID.String())
+			return nil
+		})
+	})
+	return out, err
+}
+
 // The version is found once; then there is one request for each question.
 func TestRest(t *testing.T) {
 	h, asked := restd(good)
 	srv := httptest.NewServer(h)
 	defer srv.Close()
-	r, err := newRest(srv.URL+"/", token(t, "SLURM_JWT="+jwt+"\n"), "gpumeter", "gn1")
+	r, err := NewREST(srv.URL+"/", token(t, "SLURM_JWT="+jwt+"\n"), "gpumeter")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if jobs, err := r.ask(t.Context()); err != nil || len(jobs) != 1 || jobs[0].ID != "7" {
+		if jobs, err := ids(t.Context(), r); err != nil || len(jobs) != 1 || jobs[0] != "7" {
 			t.Errorf("%v, %v", jobs, err)
 		}
 	}
@@ -76,18 +91,18 @@ func TestRestVersionAndSocket(t *testing.T) {
 	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
 	srv.Start()
 	defer srv.Close()
-	r, err := newRest("unix:"+path, token(t, jwt), "", "gn1")
+	r, err := NewREST("unix:"+path, token(t, jwt), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.api = "/slurm/v0.0.41"
-	if jobs, err := r.ask(t.Context()); err != nil || len(jobs) != 1 {
+	r.version = "v0.0.41"
+	if jobs, err := ids(t.Context(), r); err != nil || len(jobs) != 1 {
 		t.Errorf("%v, %v", jobs, err)
 	}
 	if diff := cmp.Diff([]string{"GET /slurm/v0.0.41/jobs "}, *asked); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if r, err := newRest("http://h:6820/slurm/v0.0.41/", "", "", "gn1"); err != nil || r.base != "http://h:6820" || r.api != "/slurm/v0.0.41" {
+	if r, err := NewREST("http://h:6820/slurm/v0.0.41/", "", ""); err != nil || r.base != "http://h:6820" || r.version != "v0.0.41" {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -102,11 +117,11 @@ func TestRestFails(t *testing.T) {
 		h, _ := restd(jobs)
 		srv := httptest.NewServer(h)
 		defer srv.Close()
-		r, err := newRest(srv.URL, token, "", "gn1")
+		r, err := NewREST(srv.URL, token, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = r.ask(t.Context())
+		_, err = ids(t.Context(), r)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want %s", name, err, want)
 		}
@@ -125,7 +140,7 @@ func TestRestFails(t *testing.T) {
 		t.Errorf("the token went to %q", stolen)
 	}
 	for _, address := range []string{"", "x", "ftp://h", "http://", "http://u:p@h", "h:6820"} {
-		if r, err := newRest(address, "", "", "gn1"); err == nil {
+		if r, err := NewREST(address, "", ""); err == nil {
 			t.Errorf("%q is %+v", address, r)
 		}
 	}
@@ -135,11 +150,28 @@ func TestRestDenied(t *testing.T) {
 	h, _ := restd(good)
 	srv := httptest.NewServer(h)
 	defer srv.Close()
-	r, err := newRest(srv.URL, token(t, "x"), "", "gn1")
+	r, err := NewREST(srv.URL, token(t, "x"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.ask(context.Background()); !errors.Is(err, errDenied) {
+	if _, err := ids(t.Context(), r); !errors.Is(err, ErrDenied) {
 		t.Errorf("%v", err)
+	}
+}
+
+// The newest version of the API is found in each description.
+func TestCapturedOpenAPI(t *testing.T) {
+	for name, want := range map[string]string{"slurm-real/22.05/rest-openapi.json": "38", "slurm-real/24.11/rest-openapi.json": "42"} {
+		b, err := os.ReadFile(filepath.Join("../../../shared/fixtures", name))
+		if err != nil {
+			t.Skipf("no captures of other clusters: %v", err)
+		}
+		newest := ""
+		for _, m := range paths.FindAllSubmatch(b, -1) {
+			newest = max(newest, string(m[1]))
+		}
+		if newest != want {
+			t.Errorf("%s: %q, want %q", name, newest, want)
+		}
 	}
 }

@@ -78,7 +78,7 @@ func FuzzParseGRES(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		list, _ := ParseGRES(s)
 		for _, g := range list {
-			if g.Name == "" || len(g.Parts) > maxIndex {
+			if g.Name == "" || len(g.Parts) > MaxIndex {
 				t.Errorf("%+v", g)
 			}
 		}

@@ -12,25 +12,29 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
-// rest asks slurmrestd, at http://host:6820, https://... or unix:/run/slurmrestd.sock. It
+// REST is a slurmrestd, at http://host:6820, https://... or unix:/run/slurmrestd.sock. It
 // finds the newest version of the API once; an address that ends in /slurm/v0.0.41 says
 // which.
-type rest struct {
+type REST struct {
 	base  string // without a slash at the end
 	token string // path of the file with the JWT; empty: none is sent
 	user  string // whom the token is of, where slurmrestd wants to know
-	node  string
 
 	client *http.Client
-	api    string // path of the API, once it is known
+
+	mu      sync.Mutex
+	version string // of the API, v0.0.41, once it is known
 }
 
-func newRest(address, token, user, node string) (*rest, error) {
+// NewREST returns the slurmrestd at an address. token is the path of the file with its
+// token, user is whose that is; both may be empty.
+func NewREST(address, token, user string) (*REST, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy = nil // nobody else is to see the token
-	r := &rest{token: token, user: user, node: node}
+	r := &REST{token: token, user: user}
 	r.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse // the token goes nowhere else
 	}}
@@ -47,41 +51,44 @@ func newRest(address, token, user, node string) (*rest, error) {
 	}
 	path := strings.TrimRight(u.Path, "/")
 	if i := strings.Index(path, "/slurm/v"); i >= 0 {
-		path, r.api = path[:i], path[i:]
+		path, r.version = path[:i], path[i+len("/slurm/"):]
 	}
 	r.base = u.Scheme + "://" + u.Host + path
 	return r, nil
 }
 
-// version matches the paths of the API in its own description, with / as it is and as
-// older versions escape it.
-var version = regexp.MustCompile(`"(?:\\?/)slurm(?:\\?/)v0\.0\.([0-9]{1,3})(?:\\?/)jobs(?:\\?/)?"`)
-
-// ask implements asker.
-func (r *rest) ask(ctx context.Context) ([]Job, error) {
-	if r.api == "" {
+// Get asks for a path of the API, as jobs of slurm or jobs/?start_time=1 of slurmdb, and
+// gives the answer to parse.
+func (r *REST) Get(ctx context.Context, api, path string, parse func(io.Reader) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock() // one question at a time
+	if r.version == "" {
 		if err := r.find(ctx); err != nil {
-			return nil, fmt.Errorf("slurmrestd: %w", err)
+			return fmt.Errorf("slurmrestd: %w", err)
 		}
 	}
-	body, err := r.get(ctx, r.api+"/jobs")
+	body, err := r.get(ctx, "/"+api+"/"+r.version+"/"+path)
 	if err != nil {
-		return nil, fmt.Errorf("slurmrestd: %w", err)
+		return fmt.Errorf("slurmrestd: %w", err)
 	}
 	defer body.Close()
 	limited := &io.LimitedReader{R: body, N: maxAnswer}
-	jobs, err := parseJSON(limited, r.node)
+	err = parse(limited)
 	if limited.N <= 0 {
-		err = errTooLong
+		err = ErrTooLong
 	}
 	if err != nil {
-		return nil, fmt.Errorf("slurmrestd: %w", err)
+		return fmt.Errorf("slurmrestd: %w", err)
 	}
-	return jobs, nil
+	return nil
 }
 
+// paths matches the paths of the API in its own description, with / as it is and as
+// older versions escape it.
+var paths = regexp.MustCompile(`"(?:\\?/)slurm(?:\\?/)v0\.0\.([0-9]{1,3})(?:\\?/)jobs(?:\\?/)?"`)
+
 // find asks for the description of the API, which has a line for each path.
-func (r *rest) find(ctx context.Context) error {
+func (r *REST) find(ctx context.Context) error {
 	body, err := r.get(ctx, "/openapi/v3")
 	if err != nil {
 		return err
@@ -92,26 +99,26 @@ func (r *rest) find(ctx context.Context) error {
 		return err
 	}
 	newest := 0
-	for _, m := range version.FindAllSubmatch(b, -1) {
+	for _, m := range paths.FindAllSubmatch(b, -1) {
 		n, _ := strconv.Atoi(string(m[1])) // three digits
 		newest = max(newest, n)
 	}
 	if newest == 0 {
 		return errors.New("it names no API for jobs")
 	}
-	r.api = fmt.Sprintf("/slurm/v0.0.%d", newest)
+	r.version = fmt.Sprintf("v0.0.%d", newest)
 	return nil
 }
 
 // get returns the body of an answer. No error has a header of the request.
-func (r *rest) get(ctx context.Context, path string) (io.ReadCloser, error) {
+func (r *REST) get(ctx context.Context, path string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.base+path, nil)
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept", "application/json")
 	if r.token != "" {
-		b, err := readFile(r.token, 1<<16) // each time: they are renewed
+		b, err := ReadFile(r.token, 1<<16) // each time: they are renewed
 		if err != nil {
 			return nil, fmt.Errorf("its token: %w", err)
 		}
@@ -133,15 +140,17 @@ func (r *rest) get(ctx context.Context, path string) (io.ReadCloser, error) {
 	case http.StatusOK:
 		return resp.Body, nil
 	case http.StatusUnauthorized, http.StatusForbidden:
-		err = fmt.Errorf("%s: %w", resp.Status, errDenied)
+		err = fmt.Errorf("%s: %w", resp.Status, ErrDenied)
 	case http.StatusNotFound:
-		r.api = "" // it may be another version by now
+		r.version = "" // it may be another by now
 		fallthrough
 	default:
+		path, _, _ = strings.Cut(path, "?")
 		err = fmt.Errorf("%s of %s", resp.Status, path)
 	}
 	resp.Body.Close()
 	return nil, err
 }
 
-var errDenied = errors.New("access denied")
+// ErrDenied means that slurmrestd does not take the token.
+var ErrDenied = errors.New("access denied")

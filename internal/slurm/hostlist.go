@@ -36,8 +36,8 @@ func Hosts(list string, yield func(host string) bool) error {
 	return nil
 }
 
-// hostIndex returns the place of a host in a list, or -1.
-func hostIndex(list, host string) int {
+// HostIndex returns the place of a host in a list, or -1.
+func HostIndex(list, host string) int {
 	at, found := 0, false
 	err := Hosts(list, func(h string) bool {
 		if found = h == host; !found {

@@ -93,7 +93,7 @@ func parseOne(s string) (g GRES, ok bool, err error) {
 	if trackable || strings.Contains(head, "=") {
 		var count string
 		if head, count, counted = strings.Cut(head, "="); counted {
-			if g.Count, err = parseCount(count); err != nil {
+			if g.Count, err = ParseCount(count); err != nil {
 				return GRES{}, false, bad(err.Error())
 			}
 		}
@@ -113,7 +113,7 @@ func parseOne(s string) (g GRES, ok bool, err error) {
 	g.Name = fields[0]
 	fields = fields[1:]
 	if len(fields) > 0 && !counted {
-		if n, err := parseCount(fields[len(fields)-1]); err == nil {
+		if n, err := ParseCount(fields[len(fields)-1]); err == nil {
 			g.Count, counted = n, true
 			fields = fields[:len(fields)-1]
 		}
@@ -147,15 +147,15 @@ func (g *GRES) details(s string) error {
 			if list == "" || list == "N/A" { // nothing of it is in use
 				continue
 			}
-			index, err := parseRanges(list)
+			index, err := ParseRanges(list)
 			if err != nil {
 				return err
 			}
-			if g.Index = append(g.Index, index...); len(g.Index) > maxIndex {
+			if g.Index = append(g.Index, index...); len(g.Index) > MaxIndex {
 				return errors.New("the devices are too many")
 			}
 		case kind == "CNT":
-			n, err := parseCount(list)
+			n, err := ParseCount(list)
 			if err != nil {
 				return err
 			}
@@ -168,7 +168,7 @@ func (g *GRES) details(s string) error {
 					return errors.New("a part is no number")
 				}
 				o, err := strconv.ParseUint(strings.TrimSpace(of), 10, 32)
-				if err != nil || len(g.Parts) >= maxIndex {
+				if err != nil || len(g.Parts) >= MaxIndex {
 					return errors.New("a part is no number")
 				}
 				g.Parts = append(g.Parts, Part{h, o})
@@ -180,8 +180,8 @@ func (g *GRES) details(s string) error {
 	return nil
 }
 
-// parseCount parses 2, 4K and 1M; Slurm counts in powers of two.
-func parseCount(s string) (uint64, error) {
+// ParseCount parses 2, 4K and 1M; Slurm counts in powers of two.
+func ParseCount(s string) (uint64, error) {
 	unit := uint64(1)
 	if s != "" {
 		if i := strings.IndexByte("KMGTP", s[len(s)-1]&^0x20); i >= 0 {

@@ -24,7 +24,7 @@ func ParseJobID(s string) (JobID, error) {
 	rest, step, stepped := strings.Cut(s[end:], ".")
 	rest = s[:end] + rest
 	if stepped {
-		if !isWord(step) {
+		if !IsWord(step) {
 			return bad()
 		}
 		id.Step = step
@@ -36,13 +36,13 @@ func ParseJobID(s string) (JobID, error) {
 		}
 	} else if job, component, ok := strings.Cut(rest, "+"); ok {
 		id.Job, id.Component = job, component
-		if !isNumber(component) {
+		if !IsNumber(component) {
 			return bad()
 		}
 	} else {
 		id.Job = rest
 	}
-	if !isNumber(id.Job) {
+	if !IsNumber(id.Job) {
 		return bad()
 	}
 	return id, nil
@@ -56,7 +56,7 @@ func parseTasks(s string) (string, bool) {
 		}
 	}
 	s, limit, limited := strings.Cut(s, "%")
-	if limited && !isNumber(limit) {
+	if limited && !IsNumber(limit) {
 		return "", false
 	}
 	s = strings.TrimSuffix(s, ",...")

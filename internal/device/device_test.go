@@ -68,6 +68,46 @@ func TestCountersReset(t *testing.T) {
 	f(links("pcie", 2), links("nvlink", 1), false)
 	f(times("power", 2), times("power", 1), true)
 	f(times("power", 2), times("thermal", 1), false)
+	resets := func(types ...string) Sample {
+		s := Sample{}
+		for i, typ := range types {
+			s.Resets = append(s.Resets, ErrorCount{Type: typ, Count: Of(float64(i))})
+		}
+		return s
+	}
+	f(resets("hard", "soft"), resets("hard", "soft"), false)
+	f(resets("hard", "soft"), resets("soft", "hard"), true) // whatever their order
+	f(resets("hard", "soft"), resets("none"), false)
+	// A workload that ends is no reset of its device.
+	f(Sample{Runtime: Runtime{Operations: Of(2)}}, Sample{Runtime: Runtime{Operations: Of(1)}}, false)
+}
+
+func TestRestarted(t *testing.T) {
+	f := func(before, now Runtime, want bool) {
+		t.Helper()
+		if got := now.Restarted(&before); got != want {
+			t.Errorf("restarted = %v, want %v: %+v, then %+v", got, want, before, now)
+		}
+	}
+	executions := func(typ string, n float64) Runtime {
+		return Runtime{Executions: []ErrorCount{{Type: typ, Count: Of(n)}}}
+	}
+	latency := func(operation, detail string, n uint64) Runtime {
+		return Runtime{Latencies: []Latency{{Operation: "x"}, {Operation: operation, Detail: detail, Count: n}}}
+	}
+	f(Runtime{}, Runtime{}, false)
+	f(Runtime{}, Runtime{Queue: Of(1), Executions: []ErrorCount{{Type: "success"}}}, false) // it counts nothing
+	f(Runtime{Queue: Of(2)}, Runtime{Queue: Of(1), Operations: Of(1)}, true)
+	f(Runtime{Operations: Of(2)}, Runtime{Operations: Of(2)}, false)
+	f(Runtime{Operations: Of(2)}, Runtime{Operations: Of(1)}, true)
+	f(Runtime{Operations: Of(2)}, Runtime{}, false) // not read this time
+	f(executions("success", 2), executions("success", 1), true)
+	f(executions("success", 2), executions("timeout", 1), false)
+	f(executions("success", 2), executions("success", 3), false)
+	f(latency("program", "a", 2), latency("program", "a", 1), true)
+	f(latency("program", "a", 2), latency("program", "b", 1), false)
+	f(latency("program", "a", 2), latency("copy", "a", 1), false)
+	f(Runtime{}, latency("program", "a", 1), true)
 }
 
 func TestPhysical(t *testing.T) {

@@ -28,9 +28,13 @@ type Position struct {
 
 // The names of events.
 const (
-	EventXID      = "gpu.xid"      // the driver reported an error; Code is NVIDIA's XID
-	EventLost     = "gpu.lost"     // the device does not answer; Message says why
-	EventReturned = "gpu.returned" // it answers again
+	EventXID      = "gpu.xid"       // the driver reported an error; Code is NVIDIA's XID
+	EventSXID     = "nvswitch.sxid" // an NVSwitch, at PCI, reported an error; Code is NVIDIA's SXID
+	EventReset    = "gpu.reset"     // the driver resets the device, or has; Message says which
+	EventECC      = "gpu.ecc"       // the driver reported errors of memory or logic
+	EventHang     = "gpu.hang"      // a job on the device did not end in time, or it touched memory that it may not
+	EventLost     = "gpu.lost"      // the device does not answer; Message says why
+	EventReturned = "gpu.returned"  // it answers again
 )
 
 // Event is something that happened to a device.

@@ -20,7 +20,7 @@ type Sample struct {
 	Power        []Power       `json:"power,omitempty"`
 	Energy       Value         `json:"energy_joules,omitzero"` // counter
 	Clocks       []Clock       `json:"clocks,omitempty"`
-	Voltage      Value         `json:"voltage_volts,omitzero"`
+	Voltages     []Voltage     `json:"voltages,omitempty"`
 	Current      Value         `json:"current_amperes,omitzero"`
 	Fans         []Fan         `json:"fans,omitempty"`
 
@@ -40,6 +40,9 @@ type Sample struct {
 	Fabric         Fabric         `json:"fabric,omitzero"`
 	Status         Value          `json:"status,omitzero"`    // the vendor's own status code, 0 is good
 	Heartbeat      Value          `json:"heartbeat,omitzero"` // counter
+	Resets         []ErrorCount   `json:"resets,omitempty"`   // of each type, hard and soft; counters
+
+	Runtime Runtime `json:"runtime,omitzero"`
 
 	Processes []Process `json:"processes,omitempty"`
 
@@ -106,10 +109,13 @@ type TemperatureCap struct {
 
 // Power is what one part of the board draws and may draw, in watts.
 type Power struct {
-	Scope   string       `json:"scope"` // gpu, module, memory
-	Instant Value        `json:"instant,omitzero"`
-	Average Value        `json:"average,omitzero"` // over the driver's window, 1 s on NVIDIA
-	Limits  []PowerLimit `json:"limits,omitempty"`
+	Scope   string `json:"scope"` // gpu, module, memory
+	Instant Value  `json:"instant,omitzero"`
+	Average Value  `json:"average,omitzero"` // over the driver's window, 1 s on NVIDIA
+	// Utilization is the ratio of what it draws to the most it may, of drivers that give
+	// no watts.
+	Utilization Value        `json:"utilization,omitzero"`
+	Limits      []PowerLimit `json:"limits,omitempty"`
 }
 
 // Draw returns the best present reading of the power now.
@@ -132,6 +138,12 @@ const LimitEnforced = "enforced"
 type PowerLimit struct {
 	Type  string `json:"type"` // enforced, requested, default, min, max
 	Watts Value  `json:"watts,omitzero"`
+}
+
+// Voltage is one rail, in volts.
+type Voltage struct {
+	Rail  string `json:"rail"` // core, memory, soc, board, ...
+	Volts Value  `json:"volts,omitzero"`
 }
 
 // Clock is one clock domain, in hertz.
@@ -272,12 +284,33 @@ type PageRetirement struct {
 	Corrected   Value `json:"corrected,omitzero"`   // pages, retired for repeated single-bit errors; counter
 	Uncorrected Value `json:"uncorrected,omitzero"` // pages, retired for double-bit errors; counter
 	Pending     Value `json:"pending,omitzero"`     // flag
+	Failure     Value `json:"failure,omitzero"`     // flag: a page could not be taken out of use
 }
 
 // Fabric is the registration of the device with its switch fabric.
 type Fabric struct {
 	State  Value `json:"state,omitzero"`  // 1 not started, 2 in progress, 3 completed
 	Health Value `json:"health,omitzero"` // 1 healthy, 2 unhealthy, 3 limited capacity
+}
+
+// Runtime is what the vendor's runtime says of the programs that it runs on the device,
+// of those that do.
+type Runtime struct {
+	Queue      Value        `json:"queue,omitzero"`        // programs that wait
+	Idle       Value        `json:"idle_seconds,omitzero"` // since the last program ended
+	Operations Value        `json:"operations,omitzero"`   // of floating point; counter
+	Executions []ErrorCount `json:"executions,omitempty"`  // programs that ended, by result: success, timeout, ...; counters
+	Latencies  []Latency    `json:"latencies,omitempty"`
+}
+
+// Latency is how long something took since the runtime began, as a histogram.
+type Latency struct {
+	Operation string    `json:"operation"` // program, host_to_device, device_to_host, ...
+	Detail    string    `json:"detail,omitempty"`
+	Count     uint64    `json:"count"`
+	Seconds   float64   `json:"seconds"`          // all together
+	Bounds    []float64 `json:"bounds,omitempty"` // upper ones, in seconds, rising
+	Counts    []uint64  `json:"counts,omitempty"` // one more than Bounds
 }
 
 // Process is one process on the device.
@@ -287,32 +320,11 @@ type Process struct {
 	Type        string `json:"type"` // compute, graphics, mps
 	MemoryUsed  Value  `json:"memory_used,omitzero"`
 	Utilization Value  `json:"utilization,omitzero"` // ratio of time its kernels ran
+	Occupancy   Value  `json:"occupancy,omitzero"`   // ratio of the compute units that its kernels are on now
 }
 
 // MemoryUtilization returns used over total memory.
 func (s *Sample) MemoryUtilization() Value { return s.Memory.Used.Ratio(s.Memory.Total) }
-
-// CountersReset reports whether a counter of s is below the one in prev, which is
-// how a driver reload or a device reset shows.
-func (s *Sample) CountersReset(prev *Sample) bool {
-	less := func(now, before Value) bool { return now.ok && before.ok && now.v < before.v }
-	if less(s.Energy, prev.Energy) || less(s.Heartbeat, prev.Heartbeat) || less(s.PCIe.Replays, prev.PCIe.Replays) {
-		return true
-	}
-	for i := range min(len(s.ThrottleTimes), len(prev.ThrottleTimes)) {
-		a, b := s.ThrottleTimes[i], prev.ThrottleTimes[i]
-		if a.Cause == b.Cause && less(a.Seconds, b.Seconds) {
-			return true
-		}
-	}
-	for i := range min(len(s.Interconnects), len(prev.Interconnects)) {
-		a, b := &s.Interconnects[i], &prev.Interconnects[i]
-		if a.Type == b.Type && (less(a.TX, b.TX) || less(a.RX, b.RX)) {
-			return true
-		}
-	}
-	return false
-}
 
 // Slice is how much of its device a partition is.
 type Slice struct {

@@ -43,6 +43,7 @@ var layers = []struct {
 	// The model, and one package a vendor. No vendor knows another, or what a metric is.
 	{"internal/device", nil},
 	{"internal/device/nvidia/nvmltest", nil},
+	{"internal/device/devicetest", []string{"internal/device"}},
 	{"internal/device/tpu", []string{
 		"internal/device", "internal/openfiles", "internal/sysfs", xsys, "github.com/prometheus/common/...", "google.golang.org/grpc/...", "google.golang.org/protobuf/...",
 	}},
@@ -112,6 +113,7 @@ var restricted = []struct {
 	// Everything before a pipeline is plain Go values.
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/cli/..."}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
+	{"internal/device/devicetest", nil},
 }
 
 // meaningless names invite everything. A package is named after its one idea.

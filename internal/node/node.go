@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -71,55 +72,6 @@ const askBefore = 100 * time.Millisecond
 // maxWait is the longest a tick waits for a device, and a first tick for discovery.
 const maxWait = 5 * time.Second
 
-// Tick is the state of the machine at one moment.
-type Tick struct {
-	Time      time.Time `json:"time"`
-	Host      string    `json:"host"`
-	Simulated bool      `json:"simulated,omitempty"`
-	// Resource are more attributes of the machine, such as its cluster.
-	Resource map[string]string `json:"resource,omitempty"`
-	Paused   bool              `json:"paused,omitempty"` // the drivers are released, see View.Pause
-	Readings []Reading         `json:"devices"`
-	Sources  []SourceStatus    `json:"sources"`
-	// Attribution is what is known, and what is missing, of who holds the devices.
-	Attribution []workload.Status `json:"attribution,omitempty"`
-	// Events are what happened since the tick before, at most 1,000. LostEvents is how
-	// many there was no room for, or could not be read, since the View was made.
-	Events     []device.Event `json:"events,omitempty"`
-	LostEvents uint64         `json:"-"`
-	// LostTicks is how many ticks slow subscribers have missed since the View was made.
-	LostTicks uint64    `json:"-"`
-	Started   time.Time `json:"-"` // when the View ticked first
-}
-
-// Reading is what is known of one device at a tick.
-type Reading struct {
-	device.Sample
-	// Up: the device answered in time. If not, only the ID of the Sample is set.
-	Up bool `json:"up"`
-	// Problem says why it is not up, or what it could not answer.
-	Problem string `json:"problem,omitempty"`
-	// Since is when its counters began, as far as we have seen.
-	Since time.Time `json:"since"`
-	// XIDs are the errors its driver reported, by code. A partition's are its parent's.
-	XIDs []XIDCount `json:"xids,omitempty"`
-	// Owner is the only workload that has the device or partition, nil if there is none
-	// or several.
-	Owner *workload.Workload `json:"owner,omitempty"`
-	// Holders are all that have a part of a physical device, or had one until lately.
-	// Together with the rest, which is one of them, they are the whole device.
-	Holders []Holder `json:"holders,omitempty"`
-}
-
-// SourceStatus is what is known of one vendor's reader.
-type SourceStatus struct {
-	Name    string    `json:"name"`
-	State   string    `json:"state"` // open, absent, failed, opening
-	Problem string    `json:"problem,omitempty"`
-	Errors  uint64    `json:"errors"` // reads and discoveries that failed or were late, since Since
-	Since   time.Time `json:"-"`
-}
-
 // View reads the devices of this machine. Its methods may be called concurrently.
 type View struct {
 	cfg Config
@@ -131,7 +83,8 @@ type View struct {
 	lastSlow    time.Time
 	pausedUntil time.Time
 	last        Tick
-	state       *state            // nil before the first tick
+	state       *state // nil before the first tick
+	health      health.Monitor
 	store       *store            // nil: the state is not kept
 	missed      uint64            // events
 	question    workload.Question // of the last tick
@@ -239,9 +192,10 @@ func (v *View) Tick(ctx context.Context, now time.Time) Tick {
 	v.tell(&t)
 	v.collect(&t)
 	v.attribute(&t, tier)
+	news := v.judge(&t)
 	t.Sources = v.statuses()
 	v.last = t
-	if tier == device.Slow {
+	if tier == device.Slow || news {
 		v.save(now)
 	}
 	v.mu.Unlock()

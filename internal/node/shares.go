@@ -14,8 +14,8 @@ type Basis string
 // The bases, the most certain first.
 const (
 	Exclusive  Basis = "exclusive"  // one workload has all of it
-	ByProcess  Basis = "process"    // the time that the kernels of each process ran
-	ByActivity Basis = "partition"  // the activity that the hardware counts of each partition
+	ByProcess  Basis = "process"    // the time that the kernels of each process ran, or how many compute units they are on
+	ByActivity Basis = "partition"  // the activity of each partition
 	ByGrant    Basis = "allocation" // nothing but what was given to whom
 )
 
@@ -72,7 +72,7 @@ func (c cut) units() []portion {
 	sum := 0.0
 	list := make([]portion, 0, len(c.partitions))
 	for _, p := range c.partitions {
-		u := portion{p, p.Slice.Part(), p.Profile.SMActive.Or(p.Profile.EngineActive)}
+		u := portion{p, p.Slice.Part(), p.Profile.SMActive.Or(p.Profile.EngineActive).Or(p.Utilization.Compute)}
 		sum += u.size
 		list = append(list, u)
 	}
@@ -215,12 +215,17 @@ func (o owners) named(holdings []workload.Holding) func(pid uint32) string {
 }
 
 // uses returns how much each workload ran on the unit by what the driver says of its
-// processes, nil if it does not say, and whether some processes are nobody's.
+// processes, nil if it does not say, and whether some processes are nobody's. Time and
+// occupancy do not compare: all processes go by time if one of them has it.
 func (u portion) uses(named func(uint32) string) (uses map[string]float64, nameless bool) {
+	use := func(p device.Process) device.Value { return p.Occupancy }
+	if slices.ContainsFunc(u.reading.Processes, func(p device.Process) bool { return p.Utilization.OK() }) {
+		use = func(p device.Process) device.Value { return p.Utilization }
+	}
 	for _, p := range u.reading.Processes {
 		id := named(p.PID)
 		nameless = nameless || id == workload.Unattributed
-		if v, ok := p.Utilization.Get(); ok {
+		if v, ok := use(p).Get(); ok {
 			if uses == nil {
 				uses = map[string]float64{}
 			}
@@ -269,9 +274,9 @@ func (u portion) use(list []stake, uses map[string]float64) {
 // weight is what the work of the processes of a unit counts for beside other units.
 func (u portion) weight(activity float64, counted bool, total float64) float64 {
 	if counted {
-		return activity * u.size
+		total = activity
 	}
-	return total
+	return total * u.size
 }
 
 // remember says how much memory each stake has.

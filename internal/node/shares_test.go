@@ -49,14 +49,23 @@ func (w *world) cut(pods []workload.Workload) (cut, owners) {
 	pid := uint32(1)
 	for _, u := range units[min(1, len(w.partitions)):] {
 		u.Memory.Used = device.Of(1 << 30)
-		if u != dev && w.r.IntN(4) > 0 {
-			u.Profile.SMActive = device.Of(float64(w.r.IntN(3)) / 2)
+		if u != dev {
+			switch active := device.Of(float64(w.r.IntN(3)) / 2); w.r.IntN(4) {
+			case 0:
+			case 1:
+				u.Utilization.Compute = active
+			default:
+				u.Profile.SMActive = active
+			}
 		}
-		measured := w.r.IntN(2) == 0
+		measured, occupied := w.r.IntN(2) == 0, w.r.IntN(2) == 0
 		for range w.r.IntN(4) {
 			p := device.Process{PID: pid, MemoryUsed: device.Of(1 << 20)}
 			if measured {
 				p.Utilization = device.Of(float64(w.r.IntN(3)) / 4)
+			}
+			if occupied {
+				p.Occupancy = device.Of(float64(w.r.IntN(3)) / 4)
 			}
 			u.Processes = append(u.Processes, p)
 			if w.r.IntN(4) > 0 {
@@ -217,4 +226,70 @@ func TestPartitionsBeside(t *testing.T) {
 	}
 	f(device.Value{}, []workload.Holding{hold("a", "MA"), hold("b", "MB")}, map[string]float64{pod("a").ID: 1, pod("b").ID: 0})
 	f(device.Of(0.97), []workload.Holding{hold("a", "MA")}, map[string]float64{pod("a").ID: 0.03, workload.Unattributed: 0.97, workload.Unallocated: 0})
+}
+
+// A driver that knows the compute units of each process, and not their time, divides the
+// device as well; the two are never added up.
+func TestOccupancy(t *testing.T) {
+	a, b := pod("a"), pod("b")
+	o := owners{
+		holdings:  []workload.Holding{{Workload: a, Device: "A", Evidence: workload.ByProcess}, {Workload: b, Device: "A", Evidence: workload.ByProcess}},
+		processes: map[uint32]workload.Workload{1: a, 2: b, 3: b},
+	}
+	f := func(want map[string]float64, basis Basis, list ...device.Process) {
+		t.Helper()
+		for i := range list {
+			list[i].PID = uint32(i + 1)
+		}
+		c := cut{device: &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}, Processes: list}, Up: true}}
+		stakes := c.stakes(o)
+		if diff := cmp.Diff(want, shareOf(stakes)); diff != "" {
+			t.Errorf("shares (-want +got):\n%s", diff)
+		}
+		for _, s := range stakes {
+			if s.basis != basis {
+				t.Errorf("%s has the basis %s, want %s", s.ID, s.basis, basis)
+			}
+		}
+	}
+	of := device.Of
+	f(map[string]float64{a.ID: 0.25, b.ID: 0.75}, ByProcess, device.Process{Occupancy: of(0.2)}, device.Process{Occupancy: of(0.4)}, device.Process{Occupancy: of(0.2)})
+	f(map[string]float64{a.ID: 0.9, b.ID: 0.1}, ByProcess, device.Process{Occupancy: of(0), Utilization: of(0.9)}, device.Process{Occupancy: of(1), Utilization: of(0.1)})
+	f(map[string]float64{a.ID: 1, b.ID: 0}, ByProcess, device.Process{Utilization: of(0.1)}, device.Process{Occupancy: of(1)})
+	f(map[string]float64{a.ID: 1, b.ID: 0}, ByProcess, device.Process{Occupancy: of(0.1)}, device.Process{})
+	f(map[string]float64{a.ID: 0.5, b.ID: 0.5}, ByGrant, device.Process{}, device.Process{})
+}
+
+// What a partition does is what the hardware counts of it, and its driver's utilization
+// only where it counts nothing; compute units of a small partition are fewer than those of
+// a large one.
+func TestPartitionActivity(t *testing.T) {
+	of := device.Of
+	part := func(uuid string, held int, s device.Sample) *Reading {
+		s.ID, s.Slice = device.ID{UUID: uuid, Parent: "A"}, device.Slice{Held: held, Of: 4}
+		return &Reading{Sample: s, Up: true}
+	}
+	busy := func(v float64) device.Sample { return device.Sample{Utilization: device.Engines{Compute: of(v)}} }
+	f := func(x, y device.Sample, want map[string]float64, utilization device.Value) {
+		t.Helper()
+		c := cut{&Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}}, Up: true}, []*Reading{part("X", 3, x), part("Y", 1, y)}}
+		o := owners{holdings: []workload.Holding{
+			{Workload: pod("x"), Device: "X", Part: 1, Evidence: workload.ByPartition},
+			{Workload: pod("y"), Device: "Y", Part: 1, Evidence: workload.ByPartition},
+		}}
+		if diff := cmp.Diff(want, shareOf(c.stakes(o))); diff != "" {
+			t.Errorf("shares (-want +got):\n%s", diff)
+		}
+		if got := c.utilization(); got != utilization {
+			t.Errorf("utilization %v, want %v", got, utilization)
+		}
+	}
+	f(busy(0.2), busy(0.4), map[string]float64{pod("x").ID: 0.6, pod("y").ID: 0.4}, of(0.2*0.75+0.4*0.25))
+	counted := busy(1)
+	counted.Profile.EngineActive = of(0.2)
+	f(counted, busy(0.4), map[string]float64{pod("x").ID: 0.6, pod("y").ID: 0.4}, of(0.2*0.75+0.4*0.25))
+	counted.Profile.EngineActive, counted.Profile.SMActive = of(1), of(0.2)
+	f(counted, busy(0.4), map[string]float64{pod("x").ID: 0.6, pod("y").ID: 0.4}, of(0.2*0.75+0.4*0.25))
+	half := device.Sample{Processes: []device.Process{{PID: 1, Occupancy: of(0.5)}}}
+	f(half, half, map[string]float64{pod("x").ID: 0.75, pod("y").ID: 0.25}, device.Value{})
 }

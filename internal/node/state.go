@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
 )
 
 const (
@@ -28,6 +29,10 @@ type state struct {
 	Cursors map[string]device.Position `json:"cursors,omitempty"`
 	// Devices are by UUID, or by PCI address if an event is all that is known.
 	Devices map[string]*account `json:"devices"`
+	// What was told as begun, and not as ended.
+	Health   *health.State `json:"health,omitempty"`
+	Episodes []*Episode    `json:"episodes,omitempty"`
+	Tenants  []tenant      `json:"tenants,omitempty"` // sorted
 }
 
 // account is what is kept of one device.
@@ -212,6 +217,9 @@ func decodeState(data []byte, now time.Time) (*state, error) {
 			past(&x.Since)
 		}
 		slices.SortFunc(a.XIDs, func(a, b XIDCount) int { return cmp.Compare(a.Code, b.Code) })
+	}
+	if slices.Contains(s.Episodes, nil) || len(s.Episodes) > maxEpisodes || len(s.Tenants) > maxTenures || !slices.IsSortedFunc(s.Tenants, tenant.compare) {
+		return nil, errors.New("what was going on is not kept properly")
 	}
 	return &s, nil
 }

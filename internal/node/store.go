@@ -103,6 +103,9 @@ func (v *View) keep(now time.Time) {
 		if st != nil {
 			v.state = st
 			v.state.taken(now)
+			if st.Health != nil {
+				v.health.Restore(*st.Health, now)
+			}
 			maps.Copy(v.inbox.heard, st.Cursors) // nobody listens yet
 		}
 		var data []byte

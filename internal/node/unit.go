@@ -164,7 +164,10 @@ func (u *unit) fail(err error) Reading {
 // blank returns the Reading of a device that did not answer: what it is, and nothing of
 // how it is.
 func (u *unit) blank(err error) Reading {
-	return Reading{Sample: device.Sample{ID: u.id, Slice: u.prev.Slice, Aliases: u.prev.Aliases}, Problem: err.Error(), Since: u.since}
+	return Reading{
+		Sample: device.Sample{ID: u.id, Slice: u.prev.Slice, Aliases: u.prev.Aliases}, Problem: err.Error(), Since: u.since,
+		NeedsReset: errors.Is(err, device.ErrNeedsReset),
+	}
 }
 
 func (u *unit) succeed(a answer, now time.Time) Reading {

@@ -67,28 +67,28 @@ func known(key, description string) decoration {
 // decorate adds what the builder could not: the attributes above, and when each
 // counter began. Points come in with a key of their subject in gpu.uuid and leave with
 // the UUID of the physical device.
-func decorate(md pmetric.Metrics, t node.Tick) {
-	all := subjects(t)
+func decorate(md pmetric.Metrics, t node.Tick, runtimes epochs) {
+	all := subjects(t, runtimes)
 	started := pcommon.NewTimestampFromTime(t.Started)
 	eachMetric(md, func(m pmetric.Metric) {
-		points, sum := pointsOf(m)
-		for _, dp := range points.All() {
+		points, counts := pointsOf(m)
+		points.each(func(dp dataPoint) {
 			start := started
 			if uuid, ok := dp.Attributes().Get("gpu.uuid"); ok {
 				s := all[uuid.Str()]
-				start = pcommon.NewTimestampFromTime(s.beginning(dp))
+				start = pcommon.NewTimestampFromTime(s.beginning(m, dp))
 				dress(dp.Attributes(), s)
 				// Others join on gpu.info: it has one series whoever the owner is.
-				if s.workload() != nil && (s.holder != nil || !sum && m.Name() != "gpu.info") {
+				if s.workload() != nil && (s.holder != nil || !counts && m.Name() != "gpu.info") {
 					dressOwner(dp.Attributes(), s)
 				}
 			}
-			if sum {
+			if counts {
 				dp.SetStartTimestamp(start)
 			} else {
 				dp.SetStartTimestamp(0) // a gauge has no beginning
 			}
-		}
+		})
 	})
 }
 
@@ -141,11 +141,7 @@ func trim(md pmetric.Metrics, limit int) int {
 			return
 		}
 		points, _ := pointsOf(m)
-		i := 0
-		points.RemoveIf(func(pmetric.NumberDataPoint) bool {
-			i++
-			return i > keep
-		})
+		points.keep(keep)
 	})
 	return before - md.DataPointCount()
 }
@@ -165,21 +161,4 @@ func level(sizes []int, limit int) int {
 		}
 		n, sum = n+1, sum+wider
 	}
-}
-
-func eachMetric(md pmetric.Metrics, f func(pmetric.Metric)) {
-	for _, rm := range md.ResourceMetrics().All() {
-		for _, sm := range rm.ScopeMetrics().All() {
-			for _, m := range sm.Metrics().All() {
-				f(m)
-			}
-		}
-	}
-}
-
-func pointsOf(m pmetric.Metric) (points pmetric.NumberDataPointSlice, sum bool) {
-	if m.Type() == pmetric.MetricTypeSum {
-		return m.Sum().DataPoints(), true
-	}
-	return m.Gauge().DataPoints(), false
 }

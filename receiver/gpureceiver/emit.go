@@ -20,6 +20,10 @@ type Emitter struct {
 	plain   []plain
 	dropped float64 // points over MaxSeries so far
 	last    *node.Tick
+	// runtimes are since when those of the last tick count.
+	runtimes epochs
+	// latencies are those that build recorded.
+	latencies []*device.Latency
 }
 
 // plain is a metric whose only attributes are the identity of the device.
@@ -47,7 +51,6 @@ func plainMetrics(mb *metadata.MetricsBuilder) []plain {
 		{func(s *device.Sample) device.Value { return s.Memory.BAR1Used }, mb.RecordGpuMemoryBar1UsedDataPoint},
 		{func(s *device.Sample) device.Value { return s.Memory.BAR1Total }, mb.RecordGpuMemoryBar1TotalDataPoint},
 		{func(s *device.Sample) device.Value { return s.Energy }, mb.RecordGpuEnergyDataPoint},
-		{func(s *device.Sample) device.Value { return s.Voltage }, mb.RecordGpuVoltageDataPoint},
 		{func(s *device.Sample) device.Value { return s.Current }, mb.RecordGpuCurrentDataPoint},
 		{func(s *device.Sample) device.Value { return s.PerformanceState }, mb.RecordGpuPerformanceStateDataPoint},
 		{throttled(device.BucketPower), mb.RecordGpuThrottlePowerActiveDataPoint},
@@ -67,27 +70,33 @@ func plainMetrics(mb *metadata.MetricsBuilder) []plain {
 		{func(s *device.Sample) device.Value { return s.RowRemap.Pending }, mb.RecordGpuRowRemapPendingDataPoint},
 		{func(s *device.Sample) device.Value { return s.RowRemap.Failure }, mb.RecordGpuRowRemapFailureDataPoint},
 		{func(s *device.Sample) device.Value { return s.PageRetirement.Pending }, mb.RecordGpuPageRetirementPendingDataPoint},
+		{func(s *device.Sample) device.Value { return s.PageRetirement.Failure }, mb.RecordGpuPageRetirementFailureDataPoint},
 		{func(s *device.Sample) device.Value { return s.RecoveryAction }, mb.RecordGpuRecoveryActionDataPoint},
 		{func(s *device.Sample) device.Value { return s.Fabric.State }, mb.RecordGpuFabricStateDataPoint},
 		{func(s *device.Sample) device.Value { return s.Fabric.Health }, mb.RecordGpuFabricHealthDataPoint},
 		{func(s *device.Sample) device.Value { return s.Status }, mb.RecordGpuDeviceStatusDataPoint},
 		{func(s *device.Sample) device.Value { return s.Heartbeat }, mb.RecordGpuHeartbeatDataPoint},
+		{func(s *device.Sample) device.Value { return s.Runtime.Queue }, mb.RecordGpuRuntimeQueueSizeDataPoint},
+		{func(s *device.Sample) device.Value { return s.Runtime.Idle }, mb.RecordGpuRuntimeIdleTimeDataPoint},
+		{func(s *device.Sample) device.Value { return s.Runtime.Operations }, mb.RecordGpuRuntimeOperationsDataPoint},
 	}
 }
 
 // Emit returns the metrics of one tick. Series of the tick before that are gone with
 // their device or owner have a last point without a value.
 func (e *Emitter) Emit(t node.Tick) pmetric.Metrics {
-	md := e.build(t)
+	runtimes := e.runtimes.next(t)
+	md := e.build(t, runtimes)
 	if e.last != nil && ended(*e.last, t) {
-		end(md, e.build(*e.last), pcommon.NewTimestampFromTime(t.Time))
+		end(md, e.build(*e.last, e.runtimes), pcommon.NewTimestampFromTime(t.Time))
 	}
-	e.last = &t
+	e.last, e.runtimes = &t, runtimes
 	e.dropped += float64(trim(md, e.cfg.MaxSeries))
 	return md
 }
 
-func (e *Emitter) build(t node.Tick) pmetric.Metrics {
+func (e *Emitter) build(t node.Tick, runtimes epochs) pmetric.Metrics {
+	e.latencies = e.latencies[:0]
 	ts := pcommon.NewTimestampFromTime(t.Time)
 	for i := range t.Readings {
 		p := newPoint(e, ts, &t.Readings[i])
@@ -101,7 +110,8 @@ func (e *Emitter) build(t node.Tick) pmetric.Metrics {
 	e.self(ts, t)
 
 	md := e.mb.Emit(metadata.WithResource(resourceOf(e.mb.NewResourceBuilder(), t)))
-	decorate(md, t)
+	histograms(md, e.latencies)
+	decorate(md, t, runtimes)
 	return md
 }
 

@@ -80,6 +80,14 @@ func fill(v reflect.Value, path string, n *float64, found map[float64]string, te
 	}
 }
 
+// number returns the value of a point, of a histogram its sum.
+func number(dp dataPoint) float64 {
+	if h, ok := dp.(pmetric.HistogramDataPoint); ok {
+		return h.Sum()
+	}
+	return dp.(pmetric.NumberDataPoint).DoubleValue()
+}
+
 // A value that is read and not emitted is a metric somebody forgot.
 func TestEveryFieldIsEmitted(t *testing.T) {
 	var s device.Sample
@@ -99,15 +107,18 @@ func TestEveryFieldIsEmitted(t *testing.T) {
 	part := s
 	part.ID.Parent = s.ID.UUID
 
-	md := newEmitter(everything(t)).Emit(tickOf(s, part))
+	// Power without watts is of other hardware.
+	bare := device.Sample{ID: device.ID{UUID: "GPU-1"}, Power: []device.Power{{Utilization: s.Power[0].Utilization}}}
+
+	md := newEmitter(everything(t)).Emit(tickOf(s, part, bare))
 	eachMetric(md, func(m pmetric.Metric) {
 		points, _ := pointsOf(m)
-		for _, dp := range points.All() {
-			delete(missing, dp.DoubleValue())
+		points.each(func(dp dataPoint) {
+			delete(missing, number(dp))
 			for _, v := range dp.Attributes().All() {
 				delete(texts, v.AsString())
 			}
-		}
+		})
 	})
 	for _, path := range missing {
 		t.Errorf("%s is emitted by nobody", path)
@@ -158,6 +169,9 @@ func goldenTick() node.Tick {
 		Temperatures:  []device.Temperature{{Sensor: "edge", Value: of(63), Limits: []device.TemperatureCap{{Event: "slowdown", Limit: of(89), Margin: of(26)}}}},
 		Power:         []device.Power{{Scope: "gpu", Instant: of(685.77), Average: of(689.58), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: of(700)}}}},
 		Energy:        of(8653.252),
+		Voltages:      []device.Voltage{{Rail: "core", Volts: of(0.75)}},
+		Resets:        []device.ErrorCount{{Type: "hard", Count: of(1)}},
+		Runtime:       runtimeOf(4),
 		Throttles:     []device.Throttle{{Cause: "sw_power_cap", Buckets: device.BucketPower | device.BucketSW, Active: true}},
 		Interconnects: []device.Interconnect{{Type: "nvlink", TX: of(1024), RX: of(2048), BandwidthLimit: of(478e9)}},
 		ECC:           []device.ECC{{Type: "corrected", Lifetime: "volatile", Count: of(7)}, {Type: "corrected", Lifetime: "volatile", Location: "dram", Count: of(7)}},
@@ -312,10 +326,10 @@ func TestTopProcesses(t *testing.T) {
 // A counter begins when its device's does, and a gauge does not begin.
 func TestStartTimes(t *testing.T) {
 	eachMetric(newEmitter(everything(t)).Emit(goldenTick()), func(m pmetric.Metric) {
-		points, sum := pointsOf(m)
-		for _, dp := range points.All() {
+		points, counts := pointsOf(m)
+		points.each(func(dp dataPoint) {
 			want := pcommon.Timestamp(0)
-			if sum {
+			if counts {
 				want = pcommon.NewTimestampFromTime(start.Add(time.Second))
 				switch {
 				case m.Name() == "gpu.xid.errors":
@@ -327,7 +341,7 @@ func TestStartTimes(t *testing.T) {
 			if dp.StartTimestamp() != want || dp.Timestamp() != pcommon.NewTimestampFromTime(now) {
 				t.Errorf("%s begins at %s, is of %s", m.Name(), dp.StartTimestamp(), dp.Timestamp())
 			}
-		}
+		})
 	})
 }
 

@@ -9,12 +9,13 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
+	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // ended reports whether something of the tick before is gone: a device, or its answer, a
-// workload, or an owner. Its series must be told to end, or a database shows them for
+// workload, an owner, or a runtime. Its series must be told to end, or a database shows them for
 // minutes more.
 func ended(before, now node.Tick) bool {
 	there := map[string]bool{}
@@ -33,10 +34,32 @@ func identities(t node.Tick) []string {
 	for i := range t.Readings {
 		r := &t.Readings[i]
 		list = append(list, r.ID.UUID+strconv.FormatBool(r.Up)+describe(r.Owner))
+		list = append(list, runtimeIdentities(r)...)
 		for j := range r.Holders {
 			h := &r.Holders[j]
 			list = append(list, strings.Join([]string{r.ID.UUID, h.Partition, string(h.Basis), strconv.FormatBool(h.Ended), describe(&h.Workload)}, "|"))
 		}
+	}
+	return list
+}
+
+// runtimeIdentities are of what a runtime says, which ends with the workload that it is of.
+func runtimeIdentities(r *node.Reading) []string {
+	x := &r.Runtime
+	var list []string
+	add := func(v device.Value, words ...string) {
+		if v.OK() {
+			list = append(list, r.ID.UUID+"|runtime|"+strings.Join(words, "|"))
+		}
+	}
+	add(x.Queue, "queue")
+	add(x.Idle, "idle")
+	add(x.Operations, "operations")
+	for _, e := range x.Executions {
+		add(e.Count, "executions", e.Type)
+	}
+	for i := range x.Latencies {
+		add(device.Of(1), "latency", x.Latencies[i].Operation, x.Latencies[i].Detail)
 	}
 	return list
 }
@@ -60,44 +83,45 @@ func end(now, before pmetric.Metrics, ts pcommon.Timestamp) {
 	eachMetric(now, func(m pmetric.Metric) {
 		metrics[m.Name()] = m
 		points, _ := pointsOf(m)
-		for _, dp := range points.All() {
-			series[identity(m, dp.Attributes())] = true
-		}
+		points.each(func(dp dataPoint) { series[identity(m, dp.Attributes())] = true })
 	})
 	eachMetric(before, func(m pmetric.Metric) {
-		points, sum := pointsOf(m)
-		for _, dp := range points.All() {
+		points, _ := pointsOf(m)
+		points.each(func(dp dataPoint) {
 			if series[identity(m, dp.Attributes())] {
-				continue
+				return
 			}
 			to, ok := metrics[m.Name()]
 			if !ok {
 				to = now.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().AppendEmpty()
-				copyFrame(m, to, sum)
+				copyFrame(m, to)
 				metrics[m.Name()] = to
 			}
-			list, _ := pointsOf(to)
-			last := list.AppendEmpty()
+			all, _ := pointsOf(to)
+			last := all.add()
 			dp.Attributes().CopyTo(last.Attributes())
 			last.SetTimestamp(ts)
 			last.SetStartTimestamp(dp.StartTimestamp())
 			last.SetFlags(pmetric.DefaultDataPointFlags.WithNoRecordedValue(true))
-		}
+		})
 	})
 }
 
 // copyFrame makes to a metric like from, without points.
-func copyFrame(from, to pmetric.Metric, sum bool) {
+func copyFrame(from, to pmetric.Metric) {
 	to.SetName(from.Name())
 	to.SetDescription(from.Description())
 	to.SetUnit(from.Unit())
-	if !sum {
+	switch from.Type() {
+	case pmetric.MetricTypeSum:
+		s := to.SetEmptySum()
+		s.SetIsMonotonic(from.Sum().IsMonotonic())
+		s.SetAggregationTemporality(from.Sum().AggregationTemporality())
+	case pmetric.MetricTypeHistogram:
+		to.SetEmptyHistogram().SetAggregationTemporality(from.Histogram().AggregationTemporality())
+	default:
 		to.SetEmptyGauge()
-		return
 	}
-	s := to.SetEmptySum()
-	s.SetIsMonotonic(from.Sum().IsMonotonic())
-	s.SetAggregationTemporality(from.Sum().AggregationTemporality())
 }
 
 func identity(m pmetric.Metric, attrs pcommon.Map) string {

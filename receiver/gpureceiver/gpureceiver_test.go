@@ -64,10 +64,11 @@ func TestEmitsEachTickOnce(t *testing.T) {
 	}
 	for i, md := range got {
 		points, _ := pointsOf(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().At(0))
-		ts := points.At(0).Timestamp().AsTime()
-		if want := now.Add(time.Duration(i) * time.Second); !ts.Equal(want) {
-			t.Errorf("batch %d is of %s, want %s", i, ts, want)
-		}
+		points.each(func(dp dataPoint) {
+			if ts, want := dp.Timestamp().AsTime(), now.Add(time.Duration(i)*time.Second); !ts.Equal(want) {
+				t.Errorf("batch %d is of %s, want %s", i, ts, want)
+			}
+		})
 	}
 }
 

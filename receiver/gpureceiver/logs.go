@@ -84,6 +84,12 @@ func event(rec plog.LogRecord, e *device.Event, of *node.Reading, t node.Tick) {
 		if programXIDs[e.Code] {
 			severity = plog.SeverityNumberWarn
 		}
+	case device.EventReset:
+		text, severity = "Reset of "+name, plog.SeverityNumberError
+	case device.EventECC: // the message says whether it could be corrected
+		text, severity = "Memory or logic errors on "+name, plog.SeverityNumberWarn
+	case device.EventHang: // mostly a program's fault
+		text, severity = "Hang on "+name, plog.SeverityNumberWarn
 	case device.EventLost:
 		text, severity = name+" does not answer", plog.SeverityNumberError
 	case device.EventReturned:

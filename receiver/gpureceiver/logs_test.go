@@ -34,6 +34,9 @@ func eventTick() node.Tick {
 		{Time: at, PCI: "0000:99:00.0", Name: device.EventXID, Code: 79, Message: "GPU has fallen off the bus."},
 		{Time: now, Device: "GPU-2", PCI: "0000:02:00.0", Name: device.EventLost, Message: "device is lost"},
 		{Time: now, Device: "GPU-0", PCI: "0000:00:00.0", Name: device.EventReturned},
+		{Time: now, Device: "GPU-0", Name: device.EventReset, Message: "GPU reset begin!"},
+		{Time: now, Device: "GPU-0", Name: device.EventECC, Message: "1 correctable hardware errors detected in umc block"},
+		{Time: now, Device: "GPU-0", Name: device.EventHang, Message: "ring comp_1.0.0 timeout"},
 	}
 	return t
 }
@@ -61,11 +64,11 @@ func TestRecords(t *testing.T) {
 		}
 	}
 	f(false, goldenTick())
-	f(false, eventTick(), "gpu.xid", "gpu.xid", "gpu.xid", "gpu.lost", "gpu.returned")
+	f(false, eventTick(), "gpu.xid", "gpu.xid", "gpu.xid", "gpu.lost", "gpu.returned", "gpu.reset", "gpu.ecc", "gpu.hang")
 	f(true, goldenTick(), "gpu.snapshot", "gpu.snapshot", "gpu.snapshot")
 	paused := eventTick()
 	paused.Paused, paused.Readings = true, nil
-	f(true, paused, "gpu.xid", "gpu.xid", "gpu.xid", "gpu.lost", "gpu.returned")
+	f(true, paused, "gpu.xid", "gpu.xid", "gpu.xid", "gpu.lost", "gpu.returned", "gpu.reset", "gpu.ecc", "gpu.hang")
 }
 
 // A receiver of logs emits each event once, and nothing while nothing happens.
@@ -85,7 +88,7 @@ func TestEmitsEvents(t *testing.T) {
 	if err := r.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(sink.AllLogs()); n != 1 || sink.LogRecordCount() != 5 {
+	if n := len(sink.AllLogs()); n != 1 || sink.LogRecordCount() != 8 {
 		t.Errorf("%d batches of %d records", n, sink.LogRecordCount())
 	}
 }

@@ -22,8 +22,8 @@ func lines(md pmetric.Metrics) []string {
 		if strings.HasPrefix(m.Name(), "gpumeter.") {
 			return
 		}
-		points, sum := pointsOf(m)
-		for _, dp := range points.All() {
+		points, counts := pointsOf(m)
+		points.each(func(dp dataPoint) {
 			var attrs []string
 			for key, v := range dp.Attributes().All() {
 				if key != "gpu.index" && key != "gpu.model" && key != "gpu.vendor" {
@@ -31,15 +31,21 @@ func lines(md pmetric.Metrics) []string {
 				}
 			}
 			slices.Sort(attrs)
-			value := fmt.Sprint(dp.DoubleValue())
+			value := fmt.Sprint(number(dp))
+			if h, ok := dp.(pmetric.HistogramDataPoint); ok {
+				value = fmt.Sprint(h.Count(), h.Sum(), h.ExplicitBounds().AsRaw(), h.BucketCounts().AsRaw())
+			}
 			if dp.Flags().NoRecordedValue() {
 				value = "ends"
 			}
-			if sum {
+			if m.Type() == pmetric.MetricTypeHistogram && m.Histogram().AggregationTemporality() != pmetric.AggregationTemporalityCumulative {
+				value += " of no temporality"
+			}
+			if counts {
 				value += " since " + dp.StartTimestamp().AsTime().Format("05")
 			}
 			list = append(list, m.Name()+" "+strings.Join(attrs, " ")+": "+value)
-		}
+		})
 	})
 	slices.Sort(list)
 	return list

@@ -50,12 +50,16 @@ func (p *point) sample() {
 	p.throttle(s)
 	p.interconnects(s)
 	p.faults(s)
+	p.runtime(s)
 	for _, proc := range topProcesses(s.Processes, p.e.cfg.MaxProcesses) {
 		if v, ok := proc.MemoryUsed.Get(); ok {
 			p.mb.RecordGpuProcessMemoryUsedDataPoint(p.ts, v, p.index, p.model, p.uuid, p.vendor, proc.Name, int64(proc.PID))
 		}
 		if v, ok := proc.Utilization.Get(); ok {
 			p.mb.RecordGpuProcessUtilizationDataPoint(p.ts, v, p.index, p.model, p.uuid, p.vendor, proc.Name, int64(proc.PID))
+		}
+		if v, ok := proc.Occupancy.Get(); ok {
+			p.mb.RecordGpuProcessOccupancyDataPoint(p.ts, v, p.index, p.model, p.uuid, p.vendor, proc.Name, int64(proc.PID))
 		}
 	}
 }
@@ -139,13 +143,18 @@ func (p *point) heatAndPower(s *device.Sample) {
 		if v, ok := w.Enforced().Get(); ok {
 			p.mb.RecordGpuPowerLimitDataPoint(p.ts, v, p.index, p.model, w.Scope, p.uuid, p.vendor)
 		}
-		if v, ok := w.Draw().Ratio(w.Enforced()).Get(); ok {
+		if v, ok := w.Draw().Ratio(w.Enforced()).Or(w.Utilization).Get(); ok {
 			p.mb.RecordGpuPowerUtilizationDataPoint(p.ts, v, p.index, p.model, w.Scope, p.uuid, p.vendor)
 		}
 		for _, l := range w.Limits {
 			if v, ok := l.Watts.Get(); ok && l.Type != device.LimitEnforced {
 				p.mb.RecordGpuPowerLimitSettingDataPoint(p.ts, v, p.index, p.model, l.Type, w.Scope, p.uuid, p.vendor)
 			}
+		}
+	}
+	for _, u := range s.Voltages {
+		if v, ok := u.Volts.Get(); ok {
+			p.mb.RecordGpuVoltageDataPoint(p.ts, v, p.index, p.model, p.uuid, p.vendor, u.Rail)
 		}
 	}
 	for _, f := range s.Fans {
@@ -239,6 +248,11 @@ func (p *point) faults(s *device.Sample) {
 			p.mb.RecordGpuEccLocationErrorsDataPoint(p.ts, v, e.Lifetime, e.Type, e.Location, p.index, p.model, p.uuid, p.vendor)
 		default:
 			p.mb.RecordGpuEccErrorsDataPoint(p.ts, v, e.Lifetime, e.Type, p.index, p.model, p.uuid, p.vendor)
+		}
+	}
+	for _, r := range s.Resets {
+		if v, ok := r.Count.Get(); ok {
+			p.mb.RecordGpuResetsDataPoint(p.ts, v, p.index, p.model, r.Type, p.uuid, p.vendor)
 		}
 	}
 	if v, ok := s.RowRemap.Corrected.Get(); ok {

@@ -18,6 +18,7 @@ type subject struct {
 	holder  *node.Holder // nil: the device
 	profile string       // of the partition
 	owner   [][2]string  // attributes of the workload: many points have the same
+	runtime time.Time    // since when its runtime counts
 }
 
 func newSubject(r *node.Reading) subject {
@@ -51,11 +52,13 @@ func (s subject) attributes() [][2]string {
 
 // subjects returns all of a tick by what their points have in gpu.uuid before they are
 // decorated.
-func subjects(t node.Tick) map[string]subject {
+func subjects(t node.Tick, runtimes epochs) map[string]subject {
 	all := make(map[string]subject, len(t.Readings))
 	for i := range t.Readings {
 		r := &t.Readings[i]
-		all[r.ID.UUID] = newSubject(r)
+		s := newSubject(r)
+		s.runtime = runtimes[r.ID.UUID].since
+		all[r.ID.UUID] = s
 	}
 	for i := range t.Readings {
 		r := &t.Readings[i]
@@ -92,10 +95,13 @@ func (s subject) partition() string {
 }
 
 // beginning returns when the counter of a point began: with the device's own, except for
-// XIDs and for what a workload used, which we count.
-func (s subject) beginning(dp pmetric.NumberDataPoint) time.Time {
-	if s.holder != nil {
+// XIDs and for what a workload used, which we count, and for what a runtime counts.
+func (s subject) beginning(m pmetric.Metric, dp dataPoint) time.Time {
+	switch {
+	case s.holder != nil:
 		return s.holder.Since
+	case ofRuntime(m):
+		return s.runtime
 	}
 	if code, ok := dp.Attributes().Get("gpu.xid.code"); ok {
 		for _, x := range s.XIDs {

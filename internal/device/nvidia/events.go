@@ -61,6 +61,9 @@ func (r *Reader) followLog(ctx context.Context, log *kmsg.Reader, emit func(devi
 		if ok && e.Code == xidOffBus && seen.second(e.PCI, rec.Time, !offBus.MatchString(rec.Text)) {
 			ok = false
 		}
+		if !ok && rec.Kernel() {
+			e, ok = parseSXID(rec.Text)
+		}
 		at := boot.Add(rec.Time)
 		if rec.Seq <= known.Record && known.Record > 0 || !at.After(known.Time) {
 			return
@@ -68,7 +71,10 @@ func (r *Reader) followLog(ctx context.Context, log *kmsg.Reader, emit func(devi
 		if !ok {
 			e = device.Event{} // how far we are is all there is to say
 		} else {
-			e.Time, e.Device = at, r.deviceAt(e.PCI, gi)
+			e.Time = at
+			if e.Name == device.EventXID {
+				e.Device = r.deviceAt(e.PCI, gi)
+			}
 		}
 		e.Missed, e.Position = rec.Lost, device.Position{Record: rec.Seq}
 		emit(e)

@@ -19,10 +19,11 @@ const (
 
 var (
 	// The address may be followed by the MIG instance: "PCI:0000:41:00 GPU-I:02".
-	xidLine = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?` + pciPattern + `(?: GPU-I:([0-9a-fA-F]{1,4}))?[^)]*\)[^:]*: (\d{1,9}),?\s*(.*)`)
-	xidWho  = regexp.MustCompile(`^pid=(\d+|'<unknown>')(?:, name=([^,]*))?(?:,\s*|$)`)
-	offBus  = regexp.MustCompile(`NVRM:\s+GPU ` + pciPattern + `:\s+GPU has fallen off the bus`)
-	serial  = regexp.MustCompile(`(?i)serial`)
+	xidLine  = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?` + pciPattern + `(?: GPU-I:([0-9a-fA-F]{1,4}))?[^)]*\)[^:]*: (\d{1,9}),?\s*(.*)`)
+	xidWho   = regexp.MustCompile(`^pid=(\d+|'<unknown>')(?:, name=([^,]*))?(?:,\s*|$)`)
+	offBus   = regexp.MustCompile(`NVRM:\s+GPU ` + pciPattern + `:\s+GPU has fallen off the bus`)
+	sxidLine = regexp.MustCompile(`nvidia-nvswitch\d+: SXid \((?:PCI:)?` + pciPattern + `\): (\d{1,9}), (.*)`)
+	serial   = regexp.MustCompile(`(?i)serial`)
 )
 
 // maxMessage bounds what is kept of a line.
@@ -68,6 +69,21 @@ func parseXIDLine(text string) (e device.Event, gi int, ok bool) {
 	}
 	e.Message = clean(tail, maxMessage)
 	return e, gi, true
+}
+
+// parseSXID reads a line of an NVSwitch. Lines that only have the registers of the one
+// before are none.
+func parseSXID(text string) (device.Event, bool) {
+	text, _, _ = strings.Cut(text, "\n")
+	m := sxidLine.FindStringSubmatch(text)
+	if m == nil || strings.HasPrefix(m[3], "Data {") {
+		return device.Event{}, false
+	}
+	code, err := strconv.Atoi(m[2])
+	if err != nil {
+		return device.Event{}, false
+	}
+	return device.Event{Name: device.EventSXID, Code: code, PCI: pciOf(m[1]), Message: clean(m[3], maxMessage)}, true
 }
 
 // clean makes a text of the kernel's fit to be exported.

@@ -121,3 +121,32 @@ func TestPairs(t *testing.T) {
 	f("a", 100, true, false) // the other line never came
 	f("a", 200, false, false)
 }
+
+// An error of a switch is of no GPU, and its registers are not a second one.
+func TestParseSXID(t *testing.T) {
+	f := func(line string, want device.Event) {
+		t.Helper()
+		got, ok := parseSXID(line)
+		if diff := cmp.Diff(want, got); diff != "" || ok != (want.Name != "") {
+			t.Errorf("%q (-want +got):\n%s", line, diff)
+		}
+	}
+	sxid := func(code int, pci, message string) device.Event {
+		return device.Event{Name: device.EventSXID, Code: code, PCI: pci, Message: message}
+	}
+	f("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)", sxid(12028, "0000:05:00.0", "Non-fatal, Link 32 egress non-posted PRIV error (First)"))
+	f("nvidia-nvswitch0: SXid (PCI:0000:A9:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", sxid(20034, "0000:a9:00.0", "Fatal, Link 30 LTSSM Fault Up"))
+	f("nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Data {0x50610002, 0x10100030}", device.Event{})
+	f("nvidia-nvswitch0: SXid (PCI:0000:00:00.0): xyz, Fatal error", device.Event{})
+	f("nvidia-nvswitch0: SXid (invalid): some error", device.Event{})
+	f("", device.Event{})
+}
+
+func FuzzParseSXID(f *testing.F) {
+	f.Add("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32")
+	f.Fuzz(func(t *testing.T, line string) {
+		if e, ok := parseSXID(line); ok && (e.Code < 0 || len(e.PCI) < len("0000:00:00.0") || len(e.Message) > maxMessage || !utf8.ValidString(e.Message)) {
+			t.Errorf("%q is read as %+v", line, e)
+		}
+	})
+}

@@ -667,6 +667,26 @@ func (ms *GpuPageRetirementCountMetricConfig) Unmarshal(parser *confmap.Conf) er
 	return nil
 }
 
+// GpuPageRetirementFailureMetricConfig provides config for the gpu.page_retirement.failure metric.
+type GpuPageRetirementFailureMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPageRetirementFailureMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpuPageRetirementPendingMetricConfig provides config for the gpu.page_retirement.pending metric.
 type GpuPageRetirementPendingMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -967,6 +987,26 @@ func (ms *GpuProcessMemoryUsedMetricConfig) Unmarshal(parser *confmap.Conf) erro
 	return nil
 }
 
+// GpuProcessOccupancyMetricConfig provides config for the gpu.process.occupancy metric.
+type GpuProcessOccupancyMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuProcessOccupancyMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpuProcessUtilizationMetricConfig provides config for the gpu.process.utilization metric.
 type GpuProcessUtilizationMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -994,6 +1034,26 @@ type GpuRecoveryActionMetricConfig struct {
 }
 
 func (ms *GpuRecoveryActionMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuResetsMetricConfig provides config for the gpu.resets metric.
+type GpuResetsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuResetsMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	if parser == nil {
 		return nil
 	}
@@ -1074,6 +1134,106 @@ type GpuRowRemapPendingMetricConfig struct {
 }
 
 func (ms *GpuRowRemapPendingMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuRuntimeExecutionsMetricConfig provides config for the gpu.runtime.executions metric.
+type GpuRuntimeExecutionsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuRuntimeExecutionsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuRuntimeIdleTimeMetricConfig provides config for the gpu.runtime.idle.time metric.
+type GpuRuntimeIdleTimeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuRuntimeIdleTimeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuRuntimeLatencyMetricConfig provides config for the gpu.runtime.latency metric.
+type GpuRuntimeLatencyMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuRuntimeLatencyMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuRuntimeOperationsMetricConfig provides config for the gpu.runtime.operations metric.
+type GpuRuntimeOperationsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuRuntimeOperationsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuRuntimeQueueSizeMetricConfig provides config for the gpu.runtime.queue.size metric.
+type GpuRuntimeQueueSizeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuRuntimeQueueSizeMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	if parser == nil {
 		return nil
 	}
@@ -1722,6 +1882,7 @@ type MetricsConfig struct {
 	GpuMemoryUtilization          GpuMemoryUtilizationMetricConfig          `mapstructure:"gpu.memory.utilization"`
 	GpuMode                       GpuModeMetricConfig                       `mapstructure:"gpu.mode"`
 	GpuPageRetirementCount        GpuPageRetirementCountMetricConfig        `mapstructure:"gpu.page_retirement.count"`
+	GpuPageRetirementFailure      GpuPageRetirementFailureMetricConfig      `mapstructure:"gpu.page_retirement.failure"`
 	GpuPageRetirementPending      GpuPageRetirementPendingMetricConfig      `mapstructure:"gpu.page_retirement.pending"`
 	GpuPcieErrors                 GpuPcieErrorsMetricConfig                 `mapstructure:"gpu.pcie.errors"`
 	GpuPcieLinkGeneration         GpuPcieLinkGenerationMetricConfig         `mapstructure:"gpu.pcie.link.generation"`
@@ -1737,12 +1898,19 @@ type MetricsConfig struct {
 	GpuPowerLimitSetting          GpuPowerLimitSettingMetricConfig          `mapstructure:"gpu.power.limit.setting"`
 	GpuPowerUtilization           GpuPowerUtilizationMetricConfig           `mapstructure:"gpu.power.utilization"`
 	GpuProcessMemoryUsed          GpuProcessMemoryUsedMetricConfig          `mapstructure:"gpu.process.memory.used"`
+	GpuProcessOccupancy           GpuProcessOccupancyMetricConfig           `mapstructure:"gpu.process.occupancy"`
 	GpuProcessUtilization         GpuProcessUtilizationMetricConfig         `mapstructure:"gpu.process.utilization"`
 	GpuRecoveryAction             GpuRecoveryActionMetricConfig             `mapstructure:"gpu.recovery.action"`
+	GpuResets                     GpuResetsMetricConfig                     `mapstructure:"gpu.resets"`
 	GpuRowRemapAvailable          GpuRowRemapAvailableMetricConfig          `mapstructure:"gpu.row_remap.available"`
 	GpuRowRemapCount              GpuRowRemapCountMetricConfig              `mapstructure:"gpu.row_remap.count"`
 	GpuRowRemapFailure            GpuRowRemapFailureMetricConfig            `mapstructure:"gpu.row_remap.failure"`
 	GpuRowRemapPending            GpuRowRemapPendingMetricConfig            `mapstructure:"gpu.row_remap.pending"`
+	GpuRuntimeExecutions          GpuRuntimeExecutionsMetricConfig          `mapstructure:"gpu.runtime.executions"`
+	GpuRuntimeIdleTime            GpuRuntimeIdleTimeMetricConfig            `mapstructure:"gpu.runtime.idle.time"`
+	GpuRuntimeLatency             GpuRuntimeLatencyMetricConfig             `mapstructure:"gpu.runtime.latency"`
+	GpuRuntimeOperations          GpuRuntimeOperationsMetricConfig          `mapstructure:"gpu.runtime.operations"`
+	GpuRuntimeQueueSize           GpuRuntimeQueueSizeMetricConfig           `mapstructure:"gpu.runtime.queue.size"`
 	GpuSmActive                   GpuSmActiveMetricConfig                   `mapstructure:"gpu.sm.active"`
 	GpuSmOccupancy                GpuSmOccupancyMetricConfig                `mapstructure:"gpu.sm.occupancy"`
 	GpuTemperature                GpuTemperatureMetricConfig                `mapstructure:"gpu.temperature"`
@@ -1876,6 +2044,9 @@ func DefaultMetricsConfig() MetricsConfig {
 		GpuPageRetirementCount: GpuPageRetirementCountMetricConfig{
 			Enabled: true,
 		},
+		GpuPageRetirementFailure: GpuPageRetirementFailureMetricConfig{
+			Enabled: true,
+		},
 		GpuPageRetirementPending: GpuPageRetirementPendingMetricConfig{
 			Enabled: true,
 		},
@@ -1921,10 +2092,16 @@ func DefaultMetricsConfig() MetricsConfig {
 		GpuProcessMemoryUsed: GpuProcessMemoryUsedMetricConfig{
 			Enabled: false,
 		},
+		GpuProcessOccupancy: GpuProcessOccupancyMetricConfig{
+			Enabled: false,
+		},
 		GpuProcessUtilization: GpuProcessUtilizationMetricConfig{
 			Enabled: false,
 		},
 		GpuRecoveryAction: GpuRecoveryActionMetricConfig{
+			Enabled: true,
+		},
+		GpuResets: GpuResetsMetricConfig{
 			Enabled: true,
 		},
 		GpuRowRemapAvailable: GpuRowRemapAvailableMetricConfig{
@@ -1937,6 +2114,21 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpuRowRemapPending: GpuRowRemapPendingMetricConfig{
+			Enabled: true,
+		},
+		GpuRuntimeExecutions: GpuRuntimeExecutionsMetricConfig{
+			Enabled: true,
+		},
+		GpuRuntimeIdleTime: GpuRuntimeIdleTimeMetricConfig{
+			Enabled: true,
+		},
+		GpuRuntimeLatency: GpuRuntimeLatencyMetricConfig{
+			Enabled: false,
+		},
+		GpuRuntimeOperations: GpuRuntimeOperationsMetricConfig{
+			Enabled: true,
+		},
+		GpuRuntimeQueueSize: GpuRuntimeQueueSizeMetricConfig{
 			Enabled: true,
 		},
 		GpuSmActive: GpuSmActiveMetricConfig{

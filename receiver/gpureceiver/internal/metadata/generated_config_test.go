@@ -125,6 +125,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuPageRetirementCount: GpuPageRetirementCountMetricConfig{
 						Enabled: true,
 					},
+					GpuPageRetirementFailure: GpuPageRetirementFailureMetricConfig{
+						Enabled: true,
+					},
 					GpuPageRetirementPending: GpuPageRetirementPendingMetricConfig{
 						Enabled: true,
 					},
@@ -170,10 +173,16 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuProcessMemoryUsed: GpuProcessMemoryUsedMetricConfig{
 						Enabled: true,
 					},
+					GpuProcessOccupancy: GpuProcessOccupancyMetricConfig{
+						Enabled: true,
+					},
 					GpuProcessUtilization: GpuProcessUtilizationMetricConfig{
 						Enabled: true,
 					},
 					GpuRecoveryAction: GpuRecoveryActionMetricConfig{
+						Enabled: true,
+					},
+					GpuResets: GpuResetsMetricConfig{
 						Enabled: true,
 					},
 					GpuRowRemapAvailable: GpuRowRemapAvailableMetricConfig{
@@ -186,6 +195,21 @@ func TestMetricsBuilderConfig(t *testing.T) {
 						Enabled: true,
 					},
 					GpuRowRemapPending: GpuRowRemapPendingMetricConfig{
+						Enabled: true,
+					},
+					GpuRuntimeExecutions: GpuRuntimeExecutionsMetricConfig{
+						Enabled: true,
+					},
+					GpuRuntimeIdleTime: GpuRuntimeIdleTimeMetricConfig{
+						Enabled: true,
+					},
+					GpuRuntimeLatency: GpuRuntimeLatencyMetricConfig{
+						Enabled: true,
+					},
+					GpuRuntimeOperations: GpuRuntimeOperationsMetricConfig{
+						Enabled: true,
+					},
+					GpuRuntimeQueueSize: GpuRuntimeQueueSizeMetricConfig{
 						Enabled: true,
 					},
 					GpuSmActive: GpuSmActiveMetricConfig{
@@ -389,6 +413,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuPageRetirementCount: GpuPageRetirementCountMetricConfig{
 						Enabled: false,
 					},
+					GpuPageRetirementFailure: GpuPageRetirementFailureMetricConfig{
+						Enabled: false,
+					},
 					GpuPageRetirementPending: GpuPageRetirementPendingMetricConfig{
 						Enabled: false,
 					},
@@ -434,10 +461,16 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuProcessMemoryUsed: GpuProcessMemoryUsedMetricConfig{
 						Enabled: false,
 					},
+					GpuProcessOccupancy: GpuProcessOccupancyMetricConfig{
+						Enabled: false,
+					},
 					GpuProcessUtilization: GpuProcessUtilizationMetricConfig{
 						Enabled: false,
 					},
 					GpuRecoveryAction: GpuRecoveryActionMetricConfig{
+						Enabled: false,
+					},
+					GpuResets: GpuResetsMetricConfig{
 						Enabled: false,
 					},
 					GpuRowRemapAvailable: GpuRowRemapAvailableMetricConfig{
@@ -450,6 +483,21 @@ func TestMetricsBuilderConfig(t *testing.T) {
 						Enabled: false,
 					},
 					GpuRowRemapPending: GpuRowRemapPendingMetricConfig{
+						Enabled: false,
+					},
+					GpuRuntimeExecutions: GpuRuntimeExecutionsMetricConfig{
+						Enabled: false,
+					},
+					GpuRuntimeIdleTime: GpuRuntimeIdleTimeMetricConfig{
+						Enabled: false,
+					},
+					GpuRuntimeLatency: GpuRuntimeLatencyMetricConfig{
+						Enabled: false,
+					},
+					GpuRuntimeOperations: GpuRuntimeOperationsMetricConfig{
+						Enabled: false,
+					},
+					GpuRuntimeQueueSize: GpuRuntimeQueueSizeMetricConfig{
 						Enabled: false,
 					},
 					GpuSmActive: GpuSmActiveMetricConfig{
@@ -554,7 +602,7 @@ func TestMetricsBuilderConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := loadMetricsBuilderConfig(t, tt.name)
-			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(GpuAllocationMetricConfig{}, GpuClockFrequencyMetricConfig{}, GpuClockFrequencyLimitMetricConfig{}, GpuCurrentMetricConfig{}, GpuDeviceStatusMetricConfig{}, GpuDramActiveMetricConfig{}, GpuEccErrorsMetricConfig{}, GpuEccLocationErrorsMetricConfig{}, GpuEccSramThresholdExceededMetricConfig{}, GpuEnergyMetricConfig{}, GpuEngineActiveMetricConfig{}, GpuFabricHealthMetricConfig{}, GpuFabricStateMetricConfig{}, GpuFanRpmMetricConfig{}, GpuFanSpeedMetricConfig{}, GpuHeartbeatMetricConfig{}, GpuInfoMetricConfig{}, GpuInterconnectBandwidthLimitMetricConfig{}, GpuInterconnectErrorsMetricConfig{}, GpuInterconnectIoMetricConfig{}, GpuInterconnectLinkErrorsMetricConfig{}, GpuInterconnectLinkIoMetricConfig{}, GpuInterconnectLinkUpMetricConfig{}, GpuInterconnectThroughputMetricConfig{}, GpuMemoryBar1TotalMetricConfig{}, GpuMemoryBar1UsedMetricConfig{}, GpuMemoryFreeMetricConfig{}, GpuMemoryReservedMetricConfig{}, GpuMemoryTotalMetricConfig{}, GpuMemoryUsedMetricConfig{}, GpuMemoryUtilizationMetricConfig{}, GpuModeMetricConfig{}, GpuPageRetirementCountMetricConfig{}, GpuPageRetirementPendingMetricConfig{}, GpuPcieErrorsMetricConfig{}, GpuPcieLinkGenerationMetricConfig{}, GpuPcieLinkGenerationMaxMetricConfig{}, GpuPcieLinkWidthMetricConfig{}, GpuPcieLinkWidthMaxMetricConfig{}, GpuPcieReplaysMetricConfig{}, GpuPerformanceStateMetricConfig{}, GpuPipeActiveMetricConfig{}, GpuPipeDetailActiveMetricConfig{}, GpuPowerDrawMetricConfig{}, GpuPowerLimitMetricConfig{}, GpuPowerLimitSettingMetricConfig{}, GpuPowerUtilizationMetricConfig{}, GpuProcessMemoryUsedMetricConfig{}, GpuProcessUtilizationMetricConfig{}, GpuRecoveryActionMetricConfig{}, GpuRowRemapAvailableMetricConfig{}, GpuRowRemapCountMetricConfig{}, GpuRowRemapFailureMetricConfig{}, GpuRowRemapPendingMetricConfig{}, GpuSmActiveMetricConfig{}, GpuSmOccupancyMetricConfig{}, GpuTemperatureMetricConfig{}, GpuTemperatureLimitMetricConfig{}, GpuTemperatureMarginMetricConfig{}, GpuThrottleDetailTimeMetricConfig{}, GpuThrottleHwActiveMetricConfig{}, GpuThrottlePowerActiveMetricConfig{}, GpuThrottleReasonMetricConfig{}, GpuThrottleSwActiveMetricConfig{}, GpuThrottleThermalActiveMetricConfig{}, GpuThrottleTimeMetricConfig{}, GpuUpMetricConfig{}, GpuUtilizationMetricConfig{}, GpuUtilizationPeakMetricConfig{}, GpuVoltageMetricConfig{}, GpuWorkloadActiveTimeMetricConfig{}, GpuWorkloadAllocatedTimeMetricConfig{}, GpuWorkloadEnergyMetricConfig{}, GpuWorkloadIdleTimeMetricConfig{}, GpuWorkloadMemoryUsedMetricConfig{}, GpuWorkloadPowerDrawMetricConfig{}, GpuWorkloadUtilizationMetricConfig{}, GpuXidErrorsMetricConfig{}, GpumeterAttributionStatusMetricConfig{}, GpumeterEventsDroppedMetricConfig{}, GpumeterPausedMetricConfig{}, GpumeterReaderErrorsMetricConfig{}, GpumeterSeriesDroppedMetricConfig{}, GpumeterTicksLostMetricConfig{}, ResourceAttributeConfig{}))
+			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(GpuAllocationMetricConfig{}, GpuClockFrequencyMetricConfig{}, GpuClockFrequencyLimitMetricConfig{}, GpuCurrentMetricConfig{}, GpuDeviceStatusMetricConfig{}, GpuDramActiveMetricConfig{}, GpuEccErrorsMetricConfig{}, GpuEccLocationErrorsMetricConfig{}, GpuEccSramThresholdExceededMetricConfig{}, GpuEnergyMetricConfig{}, GpuEngineActiveMetricConfig{}, GpuFabricHealthMetricConfig{}, GpuFabricStateMetricConfig{}, GpuFanRpmMetricConfig{}, GpuFanSpeedMetricConfig{}, GpuHeartbeatMetricConfig{}, GpuInfoMetricConfig{}, GpuInterconnectBandwidthLimitMetricConfig{}, GpuInterconnectErrorsMetricConfig{}, GpuInterconnectIoMetricConfig{}, GpuInterconnectLinkErrorsMetricConfig{}, GpuInterconnectLinkIoMetricConfig{}, GpuInterconnectLinkUpMetricConfig{}, GpuInterconnectThroughputMetricConfig{}, GpuMemoryBar1TotalMetricConfig{}, GpuMemoryBar1UsedMetricConfig{}, GpuMemoryFreeMetricConfig{}, GpuMemoryReservedMetricConfig{}, GpuMemoryTotalMetricConfig{}, GpuMemoryUsedMetricConfig{}, GpuMemoryUtilizationMetricConfig{}, GpuModeMetricConfig{}, GpuPageRetirementCountMetricConfig{}, GpuPageRetirementFailureMetricConfig{}, GpuPageRetirementPendingMetricConfig{}, GpuPcieErrorsMetricConfig{}, GpuPcieLinkGenerationMetricConfig{}, GpuPcieLinkGenerationMaxMetricConfig{}, GpuPcieLinkWidthMetricConfig{}, GpuPcieLinkWidthMaxMetricConfig{}, GpuPcieReplaysMetricConfig{}, GpuPerformanceStateMetricConfig{}, GpuPipeActiveMetricConfig{}, GpuPipeDetailActiveMetricConfig{}, GpuPowerDrawMetricConfig{}, GpuPowerLimitMetricConfig{}, GpuPowerLimitSettingMetricConfig{}, GpuPowerUtilizationMetricConfig{}, GpuProcessMemoryUsedMetricConfig{}, GpuProcessOccupancyMetricConfig{}, GpuProcessUtilizationMetricConfig{}, GpuRecoveryActionMetricConfig{}, GpuResetsMetricConfig{}, GpuRowRemapAvailableMetricConfig{}, GpuRowRemapCountMetricConfig{}, GpuRowRemapFailureMetricConfig{}, GpuRowRemapPendingMetricConfig{}, GpuRuntimeExecutionsMetricConfig{}, GpuRuntimeIdleTimeMetricConfig{}, GpuRuntimeLatencyMetricConfig{}, GpuRuntimeOperationsMetricConfig{}, GpuRuntimeQueueSizeMetricConfig{}, GpuSmActiveMetricConfig{}, GpuSmOccupancyMetricConfig{}, GpuTemperatureMetricConfig{}, GpuTemperatureLimitMetricConfig{}, GpuTemperatureMarginMetricConfig{}, GpuThrottleDetailTimeMetricConfig{}, GpuThrottleHwActiveMetricConfig{}, GpuThrottlePowerActiveMetricConfig{}, GpuThrottleReasonMetricConfig{}, GpuThrottleSwActiveMetricConfig{}, GpuThrottleThermalActiveMetricConfig{}, GpuThrottleTimeMetricConfig{}, GpuUpMetricConfig{}, GpuUtilizationMetricConfig{}, GpuUtilizationPeakMetricConfig{}, GpuVoltageMetricConfig{}, GpuWorkloadActiveTimeMetricConfig{}, GpuWorkloadAllocatedTimeMetricConfig{}, GpuWorkloadEnergyMetricConfig{}, GpuWorkloadIdleTimeMetricConfig{}, GpuWorkloadMemoryUsedMetricConfig{}, GpuWorkloadPowerDrawMetricConfig{}, GpuWorkloadUtilizationMetricConfig{}, GpuXidErrorsMetricConfig{}, GpumeterAttributionStatusMetricConfig{}, GpumeterEventsDroppedMetricConfig{}, GpumeterPausedMetricConfig{}, GpumeterReaderErrorsMetricConfig{}, GpumeterSeriesDroppedMetricConfig{}, GpumeterTicksLostMetricConfig{}, ResourceAttributeConfig{}))
 			require.Emptyf(t, diff, "Config mismatch (-expected +actual):\n%s", diff)
 		})
 	}

@@ -152,6 +152,10 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpu.page_retirement.count",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.page_retirement.cause", "gpu.uuid", "gpu.vendor"},
 	},
+	GpuPageRetirementFailure: metricInfo{
+		Name:       "gpu.page_retirement.failure",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
 	GpuPageRetirementPending: metricInfo{
 		Name:       "gpu.page_retirement.pending",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
@@ -212,6 +216,10 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpu.process.memory.used",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "process.executable.name", "process.pid"},
 	},
+	GpuProcessOccupancy: metricInfo{
+		Name:       "gpu.process.occupancy",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "process.executable.name", "process.pid"},
+	},
 	GpuProcessUtilization: metricInfo{
 		Name:       "gpu.process.utilization",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "process.executable.name", "process.pid"},
@@ -219,6 +227,10 @@ var MetricsInfo = metricsInfo{
 	GpuRecoveryAction: metricInfo{
 		Name:       "gpu.recovery.action",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuResets: metricInfo{
+		Name:       "gpu.resets",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.reset.type", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuRowRemapAvailable: metricInfo{
 		Name:       "gpu.row_remap.available",
@@ -234,6 +246,26 @@ var MetricsInfo = metricsInfo{
 	},
 	GpuRowRemapPending: metricInfo{
 		Name:       "gpu.row_remap.pending",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuRuntimeExecutions: metricInfo{
+		Name:       "gpu.runtime.executions",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.runtime.result", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuRuntimeIdleTime: metricInfo{
+		Name:       "gpu.runtime.idle.time",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuRuntimeLatency: metricInfo{
+		Name:       "gpu.runtime.latency",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.runtime.detail", "gpu.runtime.operation", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuRuntimeOperations: metricInfo{
+		Name:       "gpu.runtime.operations",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuRuntimeQueueSize: metricInfo{
+		Name:       "gpu.runtime.queue.size",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuSmActive: metricInfo{
@@ -298,7 +330,7 @@ var MetricsInfo = metricsInfo{
 	},
 	GpuVoltage: metricInfo{
 		Name:       "gpu.voltage",
-		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "gpu.voltage.rail"},
 	},
 	GpuWorkloadActiveTime: metricInfo{
 		Name:       "gpu.workload.active.time",
@@ -388,6 +420,7 @@ type metricsInfo struct {
 	GpuMemoryUtilization          metricInfo
 	GpuMode                       metricInfo
 	GpuPageRetirementCount        metricInfo
+	GpuPageRetirementFailure      metricInfo
 	GpuPageRetirementPending      metricInfo
 	GpuPcieErrors                 metricInfo
 	GpuPcieLinkGeneration         metricInfo
@@ -403,12 +436,19 @@ type metricsInfo struct {
 	GpuPowerLimitSetting          metricInfo
 	GpuPowerUtilization           metricInfo
 	GpuProcessMemoryUsed          metricInfo
+	GpuProcessOccupancy           metricInfo
 	GpuProcessUtilization         metricInfo
 	GpuRecoveryAction             metricInfo
+	GpuResets                     metricInfo
 	GpuRowRemapAvailable          metricInfo
 	GpuRowRemapCount              metricInfo
 	GpuRowRemapFailure            metricInfo
 	GpuRowRemapPending            metricInfo
+	GpuRuntimeExecutions          metricInfo
+	GpuRuntimeIdleTime            metricInfo
+	GpuRuntimeLatency             metricInfo
+	GpuRuntimeOperations          metricInfo
+	GpuRuntimeQueueSize           metricInfo
 	GpuSmActive                   metricInfo
 	GpuSmOccupancy                metricInfo
 	GpuTemperature                metricInfo
@@ -2312,6 +2352,61 @@ func newMetricGpuPageRetirementCount(cfg GpuPageRetirementCountMetricConfig) met
 	return m
 }
 
+type metricGpuPageRetirementFailure struct {
+	data     pmetric.Metric                       // data buffer for generated metric.
+	config   GpuPageRetirementFailureMetricConfig // metric config provided by user.
+	capacity int                                  // max observed number of data points added to the metric.
+}
+
+// init fills gpu.page_retirement.failure metric with initial data.
+func (m *metricGpuPageRetirementFailure) init() {
+	m.data.SetName("gpu.page_retirement.failure")
+	m.data.SetDescription("1 if a page could not be taken out of use.")
+	m.data.SetUnit("{flag}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPageRetirementFailure) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPageRetirementFailure) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPageRetirementFailure) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPageRetirementFailure(cfg GpuPageRetirementFailureMetricConfig) metricGpuPageRetirementFailure {
+	m := metricGpuPageRetirementFailure{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpuPageRetirementPending struct {
 	data     pmetric.Metric                       // data buffer for generated metric.
 	config   GpuPageRetirementPendingMetricConfig // metric config provided by user.
@@ -3048,7 +3143,7 @@ type metricGpuPowerUtilization struct {
 // init fills gpu.power.utilization metric with initial data.
 func (m *metricGpuPowerUtilization) init() {
 	m.data.SetName("gpu.power.utilization")
-	m.data.SetDescription("Power drawn as part of the limit in force.")
+	m.data.SetDescription("Power drawn as part of the limit in force, or of the most that the device may draw where its driver gives no watts.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -3144,6 +3239,63 @@ func (m *metricGpuProcessMemoryUsed) emit(metrics pmetric.MetricSlice) {
 
 func newMetricGpuProcessMemoryUsed(cfg GpuProcessMemoryUsedMetricConfig) metricGpuProcessMemoryUsed {
 	m := metricGpuProcessMemoryUsed{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuProcessOccupancy struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   GpuProcessOccupancyMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills gpu.process.occupancy metric with initial data.
+func (m *metricGpuProcessOccupancy) init() {
+	m.data.SetName("gpu.process.occupancy")
+	m.data.SetDescription("Part of the compute units that kernels of the process are on now.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuProcessOccupancy) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, processExecutableNameAttributeValue string, processPidAttributeValue int64) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("process.executable.name", processExecutableNameAttributeValue)
+	dp.Attributes().PutInt("process.pid", processPidAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuProcessOccupancy) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuProcessOccupancy) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuProcessOccupancy(cfg GpuProcessOccupancyMetricConfig) metricGpuProcessOccupancy {
+	m := metricGpuProcessOccupancy{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -3256,6 +3408,64 @@ func (m *metricGpuRecoveryAction) emit(metrics pmetric.MetricSlice) {
 
 func newMetricGpuRecoveryAction(cfg GpuRecoveryActionMetricConfig) metricGpuRecoveryAction {
 	m := metricGpuRecoveryAction{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuResets struct {
+	data     pmetric.Metric        // data buffer for generated metric.
+	config   GpuResetsMetricConfig // metric config provided by user.
+	capacity int                   // max observed number of data points added to the metric.
+}
+
+// init fills gpu.resets metric with initial data.
+func (m *metricGpuResets) init() {
+	m.data.SetName("gpu.resets")
+	m.data.SetDescription("Resets of the device since the driver was loaded.")
+	m.data.SetUnit("{reset}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuResets) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuResetTypeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.reset.type", gpuResetTypeAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuResets) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuResets) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuResets(cfg GpuResetsMetricConfig) metricGpuResets {
+	m := metricGpuResets{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -3480,6 +3690,290 @@ func (m *metricGpuRowRemapPending) emit(metrics pmetric.MetricSlice) {
 
 func newMetricGpuRowRemapPending(cfg GpuRowRemapPendingMetricConfig) metricGpuRowRemapPending {
 	m := metricGpuRowRemapPending{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuRuntimeExecutions struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   GpuRuntimeExecutionsMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills gpu.runtime.executions metric with initial data.
+func (m *metricGpuRuntimeExecutions) init() {
+	m.data.SetName("gpu.runtime.executions")
+	m.data.SetDescription("Programs that ended, as the runtime on the device counts them since it began.")
+	m.data.SetUnit("{execution}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuRuntimeExecutions) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuRuntimeResultAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.runtime.result", gpuRuntimeResultAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuRuntimeExecutions) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuRuntimeExecutions) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuRuntimeExecutions(cfg GpuRuntimeExecutionsMetricConfig) metricGpuRuntimeExecutions {
+	m := metricGpuRuntimeExecutions{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuRuntimeIdleTime struct {
+	data     pmetric.Metric                 // data buffer for generated metric.
+	config   GpuRuntimeIdleTimeMetricConfig // metric config provided by user.
+	capacity int                            // max observed number of data points added to the metric.
+}
+
+// init fills gpu.runtime.idle.time metric with initial data.
+func (m *metricGpuRuntimeIdleTime) init() {
+	m.data.SetName("gpu.runtime.idle.time")
+	m.data.SetDescription("Time since the last program on the device ended.")
+	m.data.SetUnit("s")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuRuntimeIdleTime) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuRuntimeIdleTime) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuRuntimeIdleTime) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuRuntimeIdleTime(cfg GpuRuntimeIdleTimeMetricConfig) metricGpuRuntimeIdleTime {
+	m := metricGpuRuntimeIdleTime{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuRuntimeLatency struct {
+	data     pmetric.Metric                // data buffer for generated metric.
+	config   GpuRuntimeLatencyMetricConfig // metric config provided by user.
+	capacity int                           // max observed number of data points added to the metric.
+}
+
+// init fills gpu.runtime.latency metric with initial data.
+func (m *metricGpuRuntimeLatency) init() {
+	m.data.SetName("gpu.runtime.latency")
+	m.data.SetDescription("How long programs and transfers took since the runtime began.")
+	m.data.SetUnit("s")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuRuntimeLatency) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuRuntimeDetailAttributeValue string, gpuRuntimeOperationAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.runtime.detail", gpuRuntimeDetailAttributeValue)
+	dp.Attributes().PutStr("gpu.runtime.operation", gpuRuntimeOperationAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuRuntimeLatency) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuRuntimeLatency) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuRuntimeLatency(cfg GpuRuntimeLatencyMetricConfig) metricGpuRuntimeLatency {
+	m := metricGpuRuntimeLatency{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuRuntimeOperations struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   GpuRuntimeOperationsMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills gpu.runtime.operations metric with initial data.
+func (m *metricGpuRuntimeOperations) init() {
+	m.data.SetName("gpu.runtime.operations")
+	m.data.SetDescription("Floating-point operations done since the runtime began.")
+	m.data.SetUnit("{operation}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuRuntimeOperations) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuRuntimeOperations) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuRuntimeOperations) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuRuntimeOperations(cfg GpuRuntimeOperationsMetricConfig) metricGpuRuntimeOperations {
+	m := metricGpuRuntimeOperations{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuRuntimeQueueSize struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   GpuRuntimeQueueSizeMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills gpu.runtime.queue.size metric with initial data.
+func (m *metricGpuRuntimeQueueSize) init() {
+	m.data.SetName("gpu.runtime.queue.size")
+	m.data.SetDescription("Programs that wait for the device.")
+	m.data.SetUnit("{program}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuRuntimeQueueSize) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuRuntimeQueueSize) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuRuntimeQueueSize) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuRuntimeQueueSize(cfg GpuRuntimeQueueSizeMetricConfig) metricGpuRuntimeQueueSize {
+	m := metricGpuRuntimeQueueSize{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -4336,13 +4830,13 @@ type metricGpuVoltage struct {
 // init fills gpu.voltage metric with initial data.
 func (m *metricGpuVoltage) init() {
 	m.data.SetName("gpu.voltage")
-	m.data.SetDescription("Core voltage.")
+	m.data.SetDescription("Voltage of one rail of the device.")
 	m.data.SetUnit("V")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
 }
 
-func (m *metricGpuVoltage) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+func (m *metricGpuVoltage) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, gpuVoltageRailAttributeValue string) {
 	if !m.config.Enabled {
 		return
 	}
@@ -4354,6 +4848,7 @@ func (m *metricGpuVoltage) recordDataPoint(start pcommon.Timestamp, ts pcommon.T
 	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
 	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
 	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("gpu.voltage.rail", gpuVoltageRailAttributeValue)
 }
 
 // updateCapacity saves max length of data point slices that will be used for the slice capacity.
@@ -5192,6 +5687,7 @@ type MetricsBuilder struct {
 	metricGpuMemoryUtilization          metricGpuMemoryUtilization
 	metricGpuMode                       metricGpuMode
 	metricGpuPageRetirementCount        metricGpuPageRetirementCount
+	metricGpuPageRetirementFailure      metricGpuPageRetirementFailure
 	metricGpuPageRetirementPending      metricGpuPageRetirementPending
 	metricGpuPcieErrors                 metricGpuPcieErrors
 	metricGpuPcieLinkGeneration         metricGpuPcieLinkGeneration
@@ -5207,12 +5703,19 @@ type MetricsBuilder struct {
 	metricGpuPowerLimitSetting          metricGpuPowerLimitSetting
 	metricGpuPowerUtilization           metricGpuPowerUtilization
 	metricGpuProcessMemoryUsed          metricGpuProcessMemoryUsed
+	metricGpuProcessOccupancy           metricGpuProcessOccupancy
 	metricGpuProcessUtilization         metricGpuProcessUtilization
 	metricGpuRecoveryAction             metricGpuRecoveryAction
+	metricGpuResets                     metricGpuResets
 	metricGpuRowRemapAvailable          metricGpuRowRemapAvailable
 	metricGpuRowRemapCount              metricGpuRowRemapCount
 	metricGpuRowRemapFailure            metricGpuRowRemapFailure
 	metricGpuRowRemapPending            metricGpuRowRemapPending
+	metricGpuRuntimeExecutions          metricGpuRuntimeExecutions
+	metricGpuRuntimeIdleTime            metricGpuRuntimeIdleTime
+	metricGpuRuntimeLatency             metricGpuRuntimeLatency
+	metricGpuRuntimeOperations          metricGpuRuntimeOperations
+	metricGpuRuntimeQueueSize           metricGpuRuntimeQueueSize
 	metricGpuSmActive                   metricGpuSmActive
 	metricGpuSmOccupancy                metricGpuSmOccupancy
 	metricGpuTemperature                metricGpuTemperature
@@ -5301,6 +5804,7 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpuMemoryUtilization:          newMetricGpuMemoryUtilization(mbc.Metrics.GpuMemoryUtilization),
 		metricGpuMode:                       newMetricGpuMode(mbc.Metrics.GpuMode),
 		metricGpuPageRetirementCount:        newMetricGpuPageRetirementCount(mbc.Metrics.GpuPageRetirementCount),
+		metricGpuPageRetirementFailure:      newMetricGpuPageRetirementFailure(mbc.Metrics.GpuPageRetirementFailure),
 		metricGpuPageRetirementPending:      newMetricGpuPageRetirementPending(mbc.Metrics.GpuPageRetirementPending),
 		metricGpuPcieErrors:                 newMetricGpuPcieErrors(mbc.Metrics.GpuPcieErrors),
 		metricGpuPcieLinkGeneration:         newMetricGpuPcieLinkGeneration(mbc.Metrics.GpuPcieLinkGeneration),
@@ -5316,12 +5820,19 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpuPowerLimitSetting:          newMetricGpuPowerLimitSetting(mbc.Metrics.GpuPowerLimitSetting),
 		metricGpuPowerUtilization:           newMetricGpuPowerUtilization(mbc.Metrics.GpuPowerUtilization),
 		metricGpuProcessMemoryUsed:          newMetricGpuProcessMemoryUsed(mbc.Metrics.GpuProcessMemoryUsed),
+		metricGpuProcessOccupancy:           newMetricGpuProcessOccupancy(mbc.Metrics.GpuProcessOccupancy),
 		metricGpuProcessUtilization:         newMetricGpuProcessUtilization(mbc.Metrics.GpuProcessUtilization),
 		metricGpuRecoveryAction:             newMetricGpuRecoveryAction(mbc.Metrics.GpuRecoveryAction),
+		metricGpuResets:                     newMetricGpuResets(mbc.Metrics.GpuResets),
 		metricGpuRowRemapAvailable:          newMetricGpuRowRemapAvailable(mbc.Metrics.GpuRowRemapAvailable),
 		metricGpuRowRemapCount:              newMetricGpuRowRemapCount(mbc.Metrics.GpuRowRemapCount),
 		metricGpuRowRemapFailure:            newMetricGpuRowRemapFailure(mbc.Metrics.GpuRowRemapFailure),
 		metricGpuRowRemapPending:            newMetricGpuRowRemapPending(mbc.Metrics.GpuRowRemapPending),
+		metricGpuRuntimeExecutions:          newMetricGpuRuntimeExecutions(mbc.Metrics.GpuRuntimeExecutions),
+		metricGpuRuntimeIdleTime:            newMetricGpuRuntimeIdleTime(mbc.Metrics.GpuRuntimeIdleTime),
+		metricGpuRuntimeLatency:             newMetricGpuRuntimeLatency(mbc.Metrics.GpuRuntimeLatency),
+		metricGpuRuntimeOperations:          newMetricGpuRuntimeOperations(mbc.Metrics.GpuRuntimeOperations),
+		metricGpuRuntimeQueueSize:           newMetricGpuRuntimeQueueSize(mbc.Metrics.GpuRuntimeQueueSize),
 		metricGpuSmActive:                   newMetricGpuSmActive(mbc.Metrics.GpuSmActive),
 		metricGpuSmOccupancy:                newMetricGpuSmOccupancy(mbc.Metrics.GpuSmOccupancy),
 		metricGpuTemperature:                newMetricGpuTemperature(mbc.Metrics.GpuTemperature),
@@ -5476,6 +5987,7 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpuMemoryUtilization.emit(ils.Metrics())
 	mb.metricGpuMode.emit(ils.Metrics())
 	mb.metricGpuPageRetirementCount.emit(ils.Metrics())
+	mb.metricGpuPageRetirementFailure.emit(ils.Metrics())
 	mb.metricGpuPageRetirementPending.emit(ils.Metrics())
 	mb.metricGpuPcieErrors.emit(ils.Metrics())
 	mb.metricGpuPcieLinkGeneration.emit(ils.Metrics())
@@ -5491,12 +6003,19 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpuPowerLimitSetting.emit(ils.Metrics())
 	mb.metricGpuPowerUtilization.emit(ils.Metrics())
 	mb.metricGpuProcessMemoryUsed.emit(ils.Metrics())
+	mb.metricGpuProcessOccupancy.emit(ils.Metrics())
 	mb.metricGpuProcessUtilization.emit(ils.Metrics())
 	mb.metricGpuRecoveryAction.emit(ils.Metrics())
+	mb.metricGpuResets.emit(ils.Metrics())
 	mb.metricGpuRowRemapAvailable.emit(ils.Metrics())
 	mb.metricGpuRowRemapCount.emit(ils.Metrics())
 	mb.metricGpuRowRemapFailure.emit(ils.Metrics())
 	mb.metricGpuRowRemapPending.emit(ils.Metrics())
+	mb.metricGpuRuntimeExecutions.emit(ils.Metrics())
+	mb.metricGpuRuntimeIdleTime.emit(ils.Metrics())
+	mb.metricGpuRuntimeLatency.emit(ils.Metrics())
+	mb.metricGpuRuntimeOperations.emit(ils.Metrics())
+	mb.metricGpuRuntimeQueueSize.emit(ils.Metrics())
 	mb.metricGpuSmActive.emit(ils.Metrics())
 	mb.metricGpuSmOccupancy.emit(ils.Metrics())
 	mb.metricGpuTemperature.emit(ils.Metrics())
@@ -5723,6 +6242,11 @@ func (mb *MetricsBuilder) RecordGpuPageRetirementCountDataPoint(ts pcommon.Times
 	mb.metricGpuPageRetirementCount.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuPageRetirementCauseAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
+// RecordGpuPageRetirementFailureDataPoint adds a data point to gpu.page_retirement.failure metric.
+func (mb *MetricsBuilder) RecordGpuPageRetirementFailureDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPageRetirementFailure.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
 // RecordGpuPageRetirementPendingDataPoint adds a data point to gpu.page_retirement.pending metric.
 func (mb *MetricsBuilder) RecordGpuPageRetirementPendingDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	mb.metricGpuPageRetirementPending.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
@@ -5798,6 +6322,11 @@ func (mb *MetricsBuilder) RecordGpuProcessMemoryUsedDataPoint(ts pcommon.Timesta
 	mb.metricGpuProcessMemoryUsed.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, processExecutableNameAttributeValue, processPidAttributeValue)
 }
 
+// RecordGpuProcessOccupancyDataPoint adds a data point to gpu.process.occupancy metric.
+func (mb *MetricsBuilder) RecordGpuProcessOccupancyDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, processExecutableNameAttributeValue string, processPidAttributeValue int64) {
+	mb.metricGpuProcessOccupancy.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, processExecutableNameAttributeValue, processPidAttributeValue)
+}
+
 // RecordGpuProcessUtilizationDataPoint adds a data point to gpu.process.utilization metric.
 func (mb *MetricsBuilder) RecordGpuProcessUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, processExecutableNameAttributeValue string, processPidAttributeValue int64) {
 	mb.metricGpuProcessUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, processExecutableNameAttributeValue, processPidAttributeValue)
@@ -5806,6 +6335,11 @@ func (mb *MetricsBuilder) RecordGpuProcessUtilizationDataPoint(ts pcommon.Timest
 // RecordGpuRecoveryActionDataPoint adds a data point to gpu.recovery.action metric.
 func (mb *MetricsBuilder) RecordGpuRecoveryActionDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	mb.metricGpuRecoveryAction.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuResetsDataPoint adds a data point to gpu.resets metric.
+func (mb *MetricsBuilder) RecordGpuResetsDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuResetTypeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuResets.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuResetTypeAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuRowRemapAvailableDataPoint adds a data point to gpu.row_remap.available metric.
@@ -5826,6 +6360,31 @@ func (mb *MetricsBuilder) RecordGpuRowRemapFailureDataPoint(ts pcommon.Timestamp
 // RecordGpuRowRemapPendingDataPoint adds a data point to gpu.row_remap.pending metric.
 func (mb *MetricsBuilder) RecordGpuRowRemapPendingDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	mb.metricGpuRowRemapPending.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuRuntimeExecutionsDataPoint adds a data point to gpu.runtime.executions metric.
+func (mb *MetricsBuilder) RecordGpuRuntimeExecutionsDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuRuntimeResultAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuRuntimeExecutions.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuRuntimeResultAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuRuntimeIdleTimeDataPoint adds a data point to gpu.runtime.idle.time metric.
+func (mb *MetricsBuilder) RecordGpuRuntimeIdleTimeDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuRuntimeIdleTime.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuRuntimeLatencyDataPoint adds a data point to gpu.runtime.latency metric.
+func (mb *MetricsBuilder) RecordGpuRuntimeLatencyDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuRuntimeDetailAttributeValue string, gpuRuntimeOperationAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuRuntimeLatency.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuRuntimeDetailAttributeValue, gpuRuntimeOperationAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuRuntimeOperationsDataPoint adds a data point to gpu.runtime.operations metric.
+func (mb *MetricsBuilder) RecordGpuRuntimeOperationsDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuRuntimeOperations.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuRuntimeQueueSizeDataPoint adds a data point to gpu.runtime.queue.size metric.
+func (mb *MetricsBuilder) RecordGpuRuntimeQueueSizeDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuRuntimeQueueSize.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuSmActiveDataPoint adds a data point to gpu.sm.active metric.
@@ -5904,8 +6463,8 @@ func (mb *MetricsBuilder) RecordGpuUtilizationPeakDataPoint(ts pcommon.Timestamp
 }
 
 // RecordGpuVoltageDataPoint adds a data point to gpu.voltage metric.
-func (mb *MetricsBuilder) RecordGpuVoltageDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	mb.metricGpuVoltage.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+func (mb *MetricsBuilder) RecordGpuVoltageDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, gpuVoltageRailAttributeValue string) {
+	mb.metricGpuVoltage.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, gpuVoltageRailAttributeValue)
 }
 
 // RecordGpuWorkloadActiveTimeDataPoint adds a data point to gpu.workload.active.time metric.

@@ -167,6 +167,9 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuPageRetirementCountDataPoint(ts, 1, 9, "gpu.model-val", "gpu.page_retirement.cause-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordGpuPageRetirementFailureDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordGpuPageRetirementPendingDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
@@ -212,10 +215,16 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuProcessMemoryUsedDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", "process.executable.name-val", 11)
 
 			allMetricsCount++
+			mb.RecordGpuProcessOccupancyDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", "process.executable.name-val", 11)
+
+			allMetricsCount++
 			mb.RecordGpuProcessUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", "process.executable.name-val", 11)
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuRecoveryActionDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuResetsDataPoint(ts, 1, 9, "gpu.model-val", "gpu.reset.type-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
 			mb.RecordGpuRowRemapAvailableDataPoint(ts, 1, 9, "gpu.model-val", "gpu.row_remap.spare-val", "gpu.uuid-val", "gpu.vendor-val")
@@ -228,6 +237,21 @@ func TestMetricsBuilder(t *testing.T) {
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuRowRemapPendingDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuRuntimeExecutionsDataPoint(ts, 1, 9, "gpu.model-val", "gpu.runtime.result-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuRuntimeIdleTimeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+
+			allMetricsCount++
+			mb.RecordGpuRuntimeLatencyDataPoint(ts, 1, 9, "gpu.model-val", "gpu.runtime.detail-val", "gpu.runtime.operation-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuRuntimeOperationsDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuRuntimeQueueSizeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuSmActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
@@ -275,7 +299,7 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuUtilizationPeakDataPoint(ts, 1, 9, "gpu.model-val", "gpu.task-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
-			mb.RecordGpuVoltageDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			mb.RecordGpuVoltageDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", "gpu.voltage.rail-val")
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuWorkloadActiveTimeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
@@ -1260,6 +1284,30 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.page_retirement.failure":
+					assert.False(t, validatedMetrics["gpu.page_retirement.failure"], "Found a duplicate in the metrics slice: gpu.page_retirement.failure")
+					validatedMetrics["gpu.page_retirement.failure"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "1 if a page could not be taken out of use.", mi.Description())
+					assert.Equal(t, "{flag}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
 				case "gpu.page_retirement.pending":
 					assert.False(t, validatedMetrics["gpu.page_retirement.pending"], "Found a duplicate in the metrics slice: gpu.page_retirement.pending")
 					validatedMetrics["gpu.page_retirement.pending"] = true
@@ -1605,7 +1653,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.power.utilization"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Power drawn as part of the limit in force.", mi.Description())
+					assert.Equal(t, "Power drawn as part of the limit in force, or of the most that the device may draw where its driver gives no watts.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1634,6 +1682,36 @@ func TestMetricsBuilder(t *testing.T) {
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
 					assert.Equal(t, "Device memory held by one process.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+					processExecutableNameAttrVal, ok := dp.Attributes().Get("process.executable.name")
+					assert.True(t, ok)
+					assert.Equal(t, "process.executable.name-val", processExecutableNameAttrVal.Str())
+					processPidAttrVal, ok := dp.Attributes().Get("process.pid")
+					assert.True(t, ok)
+					assert.EqualValues(t, 11, processPidAttrVal.Int())
+				case "gpu.process.occupancy":
+					assert.False(t, validatedMetrics["gpu.process.occupancy"], "Found a duplicate in the metrics slice: gpu.process.occupancy")
+					validatedMetrics["gpu.process.occupancy"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Part of the compute units that kernels of the process are on now.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
 					assert.Equal(t, ts, dp.Timestamp())
@@ -1705,6 +1783,35 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.resets":
+					assert.False(t, validatedMetrics["gpu.resets"], "Found a duplicate in the metrics slice: gpu.resets")
+					validatedMetrics["gpu.resets"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Resets of the device since the driver was loaded.", mi.Description())
+					assert.Equal(t, "{reset}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuResetTypeAttrVal, ok := dp.Attributes().Get("gpu.reset.type")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.reset.type-val", gpuResetTypeAttrVal.Str())
 					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
@@ -1798,6 +1905,141 @@ func TestMetricsBuilder(t *testing.T) {
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
 					assert.Equal(t, "1 if rows wait for a reset to be replaced.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.runtime.executions":
+					assert.False(t, validatedMetrics["gpu.runtime.executions"], "Found a duplicate in the metrics slice: gpu.runtime.executions")
+					validatedMetrics["gpu.runtime.executions"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Programs that ended, as the runtime on the device counts them since it began.", mi.Description())
+					assert.Equal(t, "{execution}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuRuntimeResultAttrVal, ok := dp.Attributes().Get("gpu.runtime.result")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.runtime.result-val", gpuRuntimeResultAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.runtime.idle.time":
+					assert.False(t, validatedMetrics["gpu.runtime.idle.time"], "Found a duplicate in the metrics slice: gpu.runtime.idle.time")
+					validatedMetrics["gpu.runtime.idle.time"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Time since the last program on the device ended.", mi.Description())
+					assert.Equal(t, "s", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.runtime.latency":
+					assert.False(t, validatedMetrics["gpu.runtime.latency"], "Found a duplicate in the metrics slice: gpu.runtime.latency")
+					validatedMetrics["gpu.runtime.latency"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "How long programs and transfers took since the runtime began.", mi.Description())
+					assert.Equal(t, "s", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuRuntimeDetailAttrVal, ok := dp.Attributes().Get("gpu.runtime.detail")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.runtime.detail-val", gpuRuntimeDetailAttrVal.Str())
+					gpuRuntimeOperationAttrVal, ok := dp.Attributes().Get("gpu.runtime.operation")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.runtime.operation-val", gpuRuntimeOperationAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.runtime.operations":
+					assert.False(t, validatedMetrics["gpu.runtime.operations"], "Found a duplicate in the metrics slice: gpu.runtime.operations")
+					validatedMetrics["gpu.runtime.operations"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Floating-point operations done since the runtime began.", mi.Description())
+					assert.Equal(t, "{operation}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.runtime.queue.size":
+					assert.False(t, validatedMetrics["gpu.runtime.queue.size"], "Found a duplicate in the metrics slice: gpu.runtime.queue.size")
+					validatedMetrics["gpu.runtime.queue.size"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Programs that wait for the device.", mi.Description())
+					assert.Equal(t, "{program}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
 					assert.Equal(t, ts, dp.Timestamp())
@@ -2214,7 +2456,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.voltage"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Core voltage.", mi.Description())
+					assert.Equal(t, "Voltage of one rail of the device.", mi.Description())
 					assert.Equal(t, "V", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2233,6 +2475,9 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+					gpuVoltageRailAttrVal, ok := dp.Attributes().Get("gpu.voltage.rail")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.voltage.rail-val", gpuVoltageRailAttrVal.Str())
 				case "gpu.workload.active.time":
 					assert.False(t, validatedMetrics["gpu.workload.active.time"], "Found a duplicate in the metrics slice: gpu.workload.active.time")
 					validatedMetrics["gpu.workload.active.time"] = true

@@ -1,0 +1,65 @@
+package device
+
+import "slices"
+
+// CountersReset reports whether a counter of s is below the one in prev, which is
+// how a driver reload or a device reset shows. The counters of Runtime are not the
+// driver's, see Restarted.
+func (s *Sample) CountersReset(prev *Sample) bool {
+	if less(s.Energy, prev.Energy) || less(s.Heartbeat, prev.Heartbeat) || less(s.PCIe.Replays, prev.PCIe.Replays) {
+		return true
+	}
+	for i := range min(len(s.ThrottleTimes), len(prev.ThrottleTimes)) {
+		a, b := s.ThrottleTimes[i], prev.ThrottleTimes[i]
+		if a.Cause == b.Cause && less(a.Seconds, b.Seconds) {
+			return true
+		}
+	}
+	for i := range min(len(s.Interconnects), len(prev.Interconnects)) {
+		a, b := &s.Interconnects[i], &prev.Interconnects[i]
+		if a.Type == b.Type && (less(a.TX, b.TX) || less(a.RX, b.RX)) {
+			return true
+		}
+	}
+	return anyLess(s.Resets, prev.Resets)
+}
+
+// less reports whether a counter fell. One that is absent did not.
+func less(now, before Value) bool { return now.ok && before.ok && now.v < before.v }
+
+func anyLess(now, before []ErrorCount) bool {
+	for _, a := range now {
+		for _, b := range before {
+			if a.Type == b.Type && less(a.Count, b.Count) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Counts reports whether the runtime counts anything.
+func (r *Runtime) Counts() bool {
+	return r.Operations.ok || len(r.Latencies) > 0 || slices.ContainsFunc(r.Executions, func(e ErrorCount) bool { return e.Count.ok })
+}
+
+// Restarted reports whether r counts anew since prev: a counter is below the one in prev,
+// or prev had none. A runtime ends and begins with a workload.
+func (r *Runtime) Restarted(prev *Runtime) bool {
+	if !prev.Counts() {
+		return r.Counts()
+	}
+	if less(r.Operations, prev.Operations) || anyLess(r.Executions, prev.Executions) {
+		return true
+	}
+	for i := range r.Latencies {
+		a := &r.Latencies[i]
+		for j := range prev.Latencies {
+			b := &prev.Latencies[j]
+			if a.Operation == b.Operation && a.Detail == b.Detail && a.Count < b.Count {
+				return true
+			}
+		}
+	}
+	return false
+}

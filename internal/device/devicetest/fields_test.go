@@ -1,0 +1,74 @@
+package devicetest
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// What is 0 is there, what is absent is not.
+func TestFields(t *testing.T) {
+	of := device.Of
+	a := device.Sample{
+		ID:     device.ID{UUID: "A", Model: "x"},
+		Info:   device.Info{Driver: "1"},
+		Memory: device.Memory{Used: of(0)},
+		Temperatures: []device.Temperature{
+			{Sensor: "edge"},
+			{Sensor: "memory", Value: of(1), Limits: []device.TemperatureCap{{Event: "slowdown", Margin: of(3)}}},
+		},
+		Throttles: []device.Throttle{{Cause: "power"}},
+		Aliases:   []string{"nvidia0"},
+	}
+	b := device.Sample{Processes: []device.Process{{PID: 1, Name: "x", MemoryUsed: of(1)}}, Runtime: device.Runtime{Latencies: []device.Latency{{Operation: "p"}}}}
+	want := []string{"Info.Driver", "Memory.Used", "Processes.MemoryUsed", "Runtime.Latencies", "Temperatures.Limits.Margin", "Temperatures.Value", "Throttles"}
+	if diff := cmp.Diff(want, Fields(a, b)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A document that promises what nobody reads, or keeps quiet about what is, is wrong.
+func TestCheckSources(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sources.txt")
+	write := func(s string) {
+		if err := os.WriteFile(path, []byte(s), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := device.Sample{Memory: device.Memory{Used: device.Of(1), Total: device.Of(2)}}
+	rest := "-Utilization.Compute: a\n-Temperatures.Value: a\n-Power.Instant: a\n-Clocks.Frequency: a\n-ECC.Count: a\n-Processes.MemoryUsed: a\n-Throttles: a\n"
+	write("# c\n\nMemory.Used: file: x\nMemory.Total: file\n-Energy: none\n" + rest)
+	if got := CheckSources(path, s); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+	write("Memory.Used: file\nVoltages.Volts: file\n" + rest)
+	want := []string{"Memory.Total is read and has no source", "Voltages.Volts has a source and is not read by any test", "Memory.Total is missed, and nothing says why", "Energy is missed, and nothing says why"}
+	if diff := cmp.Diff(want, CheckSources(path, s)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{"Memory.Used", "Memory.Used: a\nMemory.Used: b\n", ": a\n"} {
+		write(bad)
+		if _, err := ReadSources(path); err == nil {
+			t.Errorf("%q is fine", bad)
+		}
+	}
+}
+
+// Every number of a filled sample is a field, by the same path.
+func TestFill(t *testing.T) {
+	s, paths := Fill()
+	fields := Fields(s)
+	for _, path := range paths {
+		if !slices.Contains(fields, path) {
+			t.Errorf("%s is no field", path)
+		}
+	}
+	if len(paths) < 60 || len(fields) < len(paths) {
+		t.Errorf("%d numbers, %d fields", len(paths), len(fields))
+	}
+}

@@ -1,0 +1,81 @@
+package devicetest
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// Source is a line of a vendor's sources.txt: where a field of its samples comes from, or
+// why it is absent.
+type Source struct {
+	Field  string
+	Absent bool
+	Text   string
+}
+
+// expected are the fields that people look for: a vendor without one says why.
+var expected = []string{
+	"Utilization.Compute", "Memory.Used", "Memory.Total", "Temperatures.Value", "Power.Instant", "Energy", "Clocks.Frequency", "ECC.Count", "Processes.MemoryUsed",
+	"Throttles",
+}
+
+// ReadSources parses a sources.txt:
+//
+//	# comment
+//	Memory.Used: mem_info_vram_used
+//	-Energy: the firmware has no counter
+func ReadSources(path string) ([]Source, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var list []Source
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		field, text, ok := strings.Cut(line, ": ")
+		field, absent := strings.CutPrefix(field, "-")
+		if !ok || field == "" || text == "" {
+			return nil, fmt.Errorf("cannot parse %s: %q is no field: text", path, line)
+		}
+		if slices.ContainsFunc(list, func(s Source) bool { return s.Field == field }) {
+			return nil, fmt.Errorf("%s has %s twice", path, field)
+		}
+		list = append(list, Source{field, absent, text})
+	}
+	return list, nil
+}
+
+// CheckSources returns what is wrong with a vendor's sources.txt beside all that its
+// tests read: a value whose source it does not name, and one that it names and nothing
+// shows.
+func CheckSources(path string, samples ...device.Sample) []string {
+	list, err := ReadSources(path)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var wrong []string
+	has := Fields(samples...)
+	for _, field := range has {
+		if !slices.ContainsFunc(list, func(s Source) bool { return s.Field == field && !s.Absent }) {
+			wrong = append(wrong, field+" is read and has no source")
+		}
+	}
+	for _, s := range list {
+		if !s.Absent && !slices.Contains(has, s.Field) {
+			wrong = append(wrong, s.Field+" has a source and is not read by any test")
+		}
+	}
+	for _, field := range expected {
+		if !slices.ContainsFunc(list, func(s Source) bool { return s.Field == field }) {
+			wrong = append(wrong, field+" is missed, and nothing says why")
+		}
+	}
+	return wrong
+}

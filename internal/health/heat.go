@@ -1,0 +1,199 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// thermal and braked are the causes of slowing down that mean trouble. A power cap at full
+// load is how a device works: it is none.
+func thermal(d Device) []string {
+	return causes(d, func(t device.Throttle) bool { return t.Buckets&device.BucketThermal != 0 })
+}
+
+func braked(d Device) []string {
+	return causes(d, func(t device.Throttle) bool {
+		return t.Buckets&device.BucketPower != 0 && t.Buckets&device.BucketHW != 0
+	})
+}
+
+func causes(d Device, is func(device.Throttle) bool) []string {
+	var out []string
+	for _, t := range d.Throttles {
+		if t.Active && is(t) {
+			out = append(out, t.Cause)
+		}
+	}
+	return out
+}
+
+// A device that is slowed down for less is at the edge of its cooling under a burst.
+const slowedFor = time.Minute
+
+func throttled(t trail) []Finding {
+	var out []Finding
+	if since, ok := t.throughout(slowedFor, func(d Device) bool { return len(thermal(d)) > 0 }); ok {
+		out = append(out, Finding{
+			Rule: "gpu.throttle.thermal", Severity: Warning, Since: since, Evidence: thermal(t.last),
+			Reason: fmt.Sprintf("its clocks have been held down by heat for %s%s", span(t.now.Sub(since)), degrees(t.last)),
+			Action: "Look at fans, filters, the temperature of the room and the flow of coolant, and at the neighbours of the device.",
+		})
+	}
+	if since, ok := t.throughout(slowedFor, func(d Device) bool { return len(braked(d)) > 0 }); ok {
+		out = append(out, Finding{
+			Rule: "gpu.throttle.power_brake", Severity: Warning, Since: since, Evidence: braked(t.last),
+			Reason: "the machine has told the device by wire to draw less power for " + span(t.now.Sub(since)),
+			Action: "Look at the power supplies of the machine and its rack.",
+		})
+	}
+	return out
+}
+
+// hottest returns the sensor that is nearest to its end.
+func hottest(s *device.Sample) (device.Temperature, bool) {
+	var out device.Temperature
+	found := false
+	best := 0.0
+	for _, t := range s.Temperatures {
+		if v, ok := t.Value.Get(); ok && (!found || v > best) {
+			out, best, found = t, v, true
+		}
+	}
+	return out, found
+}
+
+func degrees(d Device) string {
+	t, ok := hottest(&d.Sample)
+	if !ok {
+		return ""
+	}
+	v, _ := t.Value.Get()
+	return fmt.Sprintf(", %s is at %.0f °C", t.Sensor, v)
+}
+
+// hot: a sensor at its limit to operate, for a minute. Limits are the board's own.
+func hot(t trail) []Finding {
+	over := func(d Device) string {
+		for _, s := range d.Temperatures {
+			v, ok := s.Value.Get()
+			if !ok {
+				continue
+			}
+			for _, l := range s.Limits {
+				limit, ok := l.Limit.Get()
+				if !ok {
+					m, has := l.Margin.Get()
+					limit, ok = v+m, has
+				}
+				if ok && l.Event != "shutdown" && v >= limit {
+					return fmt.Sprintf("%s is at %.0f °C, its limit (%s) is %.0f °C", s.Sensor, v, l.Event, limit)
+				}
+			}
+		}
+		return ""
+	}
+	since, ok := t.throughout(slowedFor, func(d Device) bool { return over(d) != "" })
+	return one(Finding{
+		Rule: "gpu.temperature.limit", Severity: Warning, Since: since, Reason: over(t.last),
+		Action: "Look at fans, filters, the temperature of the room and the flow of coolant.",
+	}, ok)
+}
+
+// A ramp is a rise of rampBy degrees over rampIn, at a power that moved by less than
+// rampPower of itself: more work makes a device hotter, and is no fault.
+const (
+	rampBy    = 10
+	rampIn    = 5 * time.Minute
+	rampPower = 0.05
+)
+
+func ramp(t trail) []Finding {
+	var first, last float64
+	var from time.Time
+	var low, high float64
+	for _, s := range t.past {
+		sensor, ok := hottest(&s.d.Sample)
+		watts, has := draw(&s.d.Sample)
+		if !ok || !has || watts <= 0 {
+			from = time.Time{}
+			continue
+		}
+		v, _ := sensor.Value.Get()
+		if from.IsZero() || watts > low*(1+rampPower) && low > 0 || watts < high*(1-rampPower) {
+			first, from, low, high = v, s.at, watts, watts
+		}
+		low, high, last = min(low, watts), max(high, watts), v
+	}
+	if from.IsZero() || t.now.Sub(from) < rampIn || last-first < rampBy {
+		return nil
+	}
+	return []Finding{{
+		Rule: "gpu.temperature.ramp", Severity: Warning, Since: from,
+		Reason: fmt.Sprintf("it got %.0f °C hotter in %s, to %.0f °C, at the same %.0f W", last-first, span(t.now.Sub(from)), last, (low+high)/2),
+		Action: "Its cooling is failing: look at fans, pumps and thermal contact before it slows down.",
+	}}
+}
+
+func draw(s *device.Sample) (float64, bool) {
+	for _, p := range s.Power {
+		if p.Scope == "gpu" {
+			return p.Draw().Get()
+		}
+	}
+	return 0, false
+}
+
+// Clocks are stuck if they are below half of what the device can for as long as a device
+// is fully busy, it draws less than half of its limit, and it names no cause that would
+// explain that. Memory-bound work draws little and has high clocks; a power cap has a cause.
+const (
+	stuckFor   = 2 * time.Minute
+	stuckClock = 0.5
+	stuckPower = 0.5
+	busy       = 0.9
+)
+
+func clocksLow(t trail) []Finding {
+	stuck := func(d Device) bool {
+		util, ok := d.Utilization.Compute.Get()
+		c, has := clock(&d.Sample)
+		if !ok || !has || util < busy {
+			return false
+		}
+		ratio, ok := c.Frequency.Ratio(c.Limit).Get()
+		if !ok || ratio >= stuckClock || len(causes(d, func(t device.Throttle) bool { return t.Buckets != 0 })) > 0 {
+			return false
+		}
+		for _, p := range d.Power {
+			if r, ok := p.Draw().Ratio(p.Enforced()).Get(); ok && p.Scope == "gpu" && r >= stuckPower {
+				return false
+			}
+		}
+		return true
+	}
+	since, ok := t.throughout(stuckFor, stuck)
+	if !ok {
+		return nil
+	}
+	c, _ := clock(&t.last.Sample)
+	now, _ := c.Frequency.Get()
+	limit, _ := c.Limit.Get()
+	return []Finding{{
+		Rule: "gpu.clock.low", Severity: Warning, Since: since,
+		Reason: fmt.Sprintf("it is fully busy at %.0f of %.0f MHz for %s and says no reason", now/1e6, limit/1e6, span(t.now.Sub(since))),
+		Action: "Look whether somebody locked its clocks; if not, reset the device, and then the machine.",
+	}}
+}
+
+// clock returns the clock of the compute units.
+func clock(s *device.Sample) (device.Clock, bool) {
+	for _, kind := range []string{"sm", "graphics", "ai", "soc"} {
+		if i := slices.IndexFunc(s.Clocks, func(c device.Clock) bool { return c.Type == kind }); i >= 0 {
+			return s.Clocks[i], true
+		}
+	}
+	return device.Clock{}, false
+}

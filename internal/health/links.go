@@ -1,0 +1,171 @@
+package health
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// A link of PCI Express that is slower than it can be under load, for a minute. Without
+// load drivers slow it down to save power.
+const downtrainedFor = time.Minute
+
+func pcie(t trail) []Finding {
+	slow := func(d Device) bool {
+		if util, ok := d.Utilization.Compute.Get(); !ok || util < 0.5 {
+			return false
+		}
+		return below(d.PCIe.Generation, d.PCIe.GenerationMax) || below(d.PCIe.Width, d.PCIe.WidthMax)
+	}
+	since, ok := t.throughout(downtrainedFor, slow)
+	if !ok {
+		return nil
+	}
+	p := t.last.PCIe
+	return []Finding{{
+		Rule: "gpu.pcie.downtrained", Severity: Warning, Since: since,
+		Reason: fmt.Sprintf("its PCI Express link runs at %s under load, it can %s", linkText(p.Generation, p.Width), linkText(p.GenerationMax, p.WidthMax)),
+		Action: "Reseat the device or its riser. Transfers between host and device take that much longer.",
+	}}
+}
+
+func below(v, most device.Value) bool {
+	r, ok := v.Ratio(most).Get()
+	return ok && r < 1
+}
+
+func linkText(generation, width device.Value) string {
+	g, _ := generation.Get()
+	w, _ := width.Get()
+	return fmt.Sprintf("generation %.0f x%.0f", g, w)
+}
+
+// tooManyReplays is of 10 minutes. Some happen on every link.
+const tooManyReplays = 600
+
+func replays(t trail) []Finding {
+	by, over, ok := t.increase(func(s *device.Sample) device.Value { return s.PCIe.Replays })
+	if !ok || by < tooManyReplays {
+		return nil
+	}
+	return []Finding{{
+		Rule: "gpu.pcie.replays", Severity: Warning,
+		Reason: fmt.Sprintf("%.0f packets were sent again over PCI Express in the last %s", by, span(over)),
+		Action: "Reseat the device or its riser, and look at the kernel's log for errors of the bus (AER).",
+	}}
+}
+
+// Links that failed for good, and errors that make the hardware train a link anew.
+// Corrected ones, which every long link has, are not counted here.
+var linkErrors = map[string]bool{"recovery": true, "uncorrected": true, "fatal": true, "effective": true, "link_down": true}
+
+const linkDownFor = 30 * time.Second // shorter is training
+
+func links(t trail) []Finding {
+	var out []Finding
+	for _, c := range t.last.Interconnects {
+		// A link that was never up may have no cable: those that were up and are not.
+		for _, l := range c.Links {
+			up, ok := l.Up.Get()
+			if !ok || up != 0 {
+				continue
+			}
+			was := false
+			for _, s := range t.past {
+				v, has := linkOf(&s.d.Sample, c.Type, l.Index).Up.Get()
+				was = was || has && v != 0
+			}
+			since, long := t.throughout(linkDownFor, func(d Device) bool {
+				v, has := linkOf(&d.Sample, c.Type, l.Index).Up.Get()
+				return has && v == 0
+			})
+			others := upLinks(c)
+			if !long || !was && (c.Type == "ethernet" || others == 0) {
+				continue // external ports may have no cable, and a board may use no link
+			}
+			out = append(out, Finding{
+				Rule: "gpu.interconnect.link_down", Key: fmt.Sprintf("%s %d", c.Type, l.Index), Severity: Critical, Since: since,
+				Reason: fmt.Sprintf("link %d of %s is down, %d are up", l.Index, c.Type, others),
+				Action: "Work over several devices fails or crawls: take it off, reset the devices of the machine together, and look at the cable or the baseboard if it stays down.",
+			})
+		}
+		kind := c.Type
+		by, over, ok := t.increase(func(s *device.Sample) device.Value { return badErrors(s, kind) })
+		if ok && by > 0 {
+			out = append(out, Finding{
+				Rule: "gpu.interconnect.errors", Key: kind, Severity: Warning,
+				Reason: fmt.Sprintf("%.0f errors that were not corrected on %s in the last %s", by, kind, span(over)),
+				Action: "Watch whether they go on. If they do, reset the devices of the machine together and look at cables and the baseboard.",
+			})
+		}
+	}
+	return out
+}
+
+func upLinks(c device.Interconnect) (n int) {
+	for _, l := range c.Links {
+		if set(l.Up) {
+			n++
+		}
+	}
+	return n
+}
+
+func linkOf(s *device.Sample, kind string, index int) device.Link {
+	for _, c := range s.Interconnects {
+		if c.Type != kind {
+			continue
+		}
+		for _, l := range c.Links {
+			if l.Index == index {
+				return l
+			}
+		}
+	}
+	return device.Link{}
+}
+
+func badErrors(s *device.Sample, kind string) device.Value {
+	var sum device.Value
+	for _, c := range s.Interconnects {
+		if c.Type != kind {
+			continue
+		}
+		for _, e := range c.Errors {
+			if v, ok := e.Count.Get(); ok && linkErrors[e.Type] {
+				all, _ := sum.Get()
+				sum = device.Of(all + v)
+			}
+		}
+	}
+	return sum
+}
+
+// A device joins its fabric within a minute after the fabric manager has started.
+const joiningFor = 5 * time.Minute
+
+func fabric(t trail) []Finding {
+	health, _ := t.last.Fabric.Health.Get()
+	switch health {
+	case 2:
+		return []Finding{{
+			Rule: "gpu.fabric.unhealthy", Severity: Critical, Reason: "the switch fabric holds it for unhealthy",
+			Action: "Look at the log of the fabric manager. Reset all devices of the fabric together.",
+		}}
+	case 3:
+		return []Finding{{
+			Rule: "gpu.fabric.limited", Severity: Warning, Reason: "it has only a part of the bandwidth of the switch fabric",
+			Action: "Look at the log of the fabric manager for links that are down.",
+		}}
+	}
+	since, ok := t.throughout(joiningFor, func(d Device) bool {
+		v, ok := d.Fabric.State.Get()
+		return ok && (v == 1 || v == 2)
+	})
+	return one(Finding{
+		Rule: "gpu.fabric.not_joined", Severity: Critical, Since: since,
+		Reason: "it has not joined the switch fabric for " + span(t.now.Sub(since)) + ": CUDA cannot start on it",
+		Action: "Look whether the fabric manager runs and fits the driver's version.",
+	}, ok)
+}

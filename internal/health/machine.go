@@ -1,0 +1,183 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// missing: fewer devices than the machine should have, or has had. One that is down is
+// still there, and found by lost.
+func missing(m Machine) []Finding {
+	now := physical(m.Moments[len(m.Moments)-1])
+	want, basis := m.Expected, "expected"
+	if want == 0 {
+		basis = "seen before"
+		for _, moment := range m.Moments {
+			want = max(want, len(physical(moment)))
+		}
+	}
+	if len(now) >= want {
+		return nil
+	}
+	return []Finding{{
+		Rule: "gpu.missing", Severity: Critical,
+		Reason: fmt.Sprintf("the machine has %d devices, %d were %s", len(now), want, basis),
+		Action: "Drain the node and reboot it. If the device does not come back, look at its power and seat.",
+	}}
+}
+
+func physical(m Moment) []Device {
+	var out []Device
+	for _, d := range m.Devices {
+		if d.ID.Parent == "" {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// mismatch: devices of one model with other firmware than most of them.
+func mismatch(m Machine) []Finding {
+	var out []Finding
+	for _, what := range []struct {
+		name string
+		of   func(device.Info) string
+	}{
+		{"firmware", func(i device.Info) string { return i.Firmware }},
+		{"VBIOS", func(i device.Info) string { return i.VBIOS }},
+	} {
+		models := map[string]map[string]int{}
+		for _, d := range physical(m.Moments[len(m.Moments)-1]) {
+			if v := what.of(d.Info); v != "" {
+				if models[d.ID.Model] == nil {
+					models[d.ID.Model] = map[string]int{}
+				}
+				models[d.ID.Model][v]++
+			}
+		}
+		for _, d := range physical(m.Moments[len(m.Moments)-1]) {
+			v := what.of(d.Info)
+			usual, n := "", 0
+			for version, count := range models[d.ID.Model] {
+				if count > n || count == n && version > usual {
+					usual, n = version, count
+				}
+			}
+			if v == "" || v == usual {
+				continue
+			}
+			out = append(out, Finding{
+				Rule: "gpu.firmware.mismatch", Key: what.name, Severity: Warning, Device: d.ID, Workloads: d.Holders,
+				Reason: fmt.Sprintf("its %s is %s, %d others of the machine have %s", what.name, v, n, usual),
+				Action: "Update it: devices of one job should behave alike.",
+			})
+		}
+	}
+	return out
+}
+
+// A straggler is one of several devices that one job has to itself, slower or hotter than
+// the others for as long as stragglesFor. Fewer than three cannot say which is odd.
+const (
+	stragglesFor   = 3 * time.Minute
+	stragglerClock = 0.9 // of the median
+	stragglerHot   = 15  // degrees above the median
+	stragglerPeers = 3
+)
+
+func stragglers(m Machine) []Finding {
+	now := m.Moments[len(m.Moments)-1]
+	peers := map[string][]Device{}
+	for _, d := range physical(now) {
+		if len(d.Holders) == 1 && d.Up {
+			key := d.Holders[0].ID + "\x00" + d.ID.Model
+			peers[key] = append(peers[key], d)
+		}
+	}
+	var out []Finding
+	for _, group := range peers {
+		if len(group) < stragglerPeers {
+			continue
+		}
+		for _, d := range group {
+			var since time.Time
+			why := ""
+			for _, moment := range slices.Backward(m.Moments) {
+				reason := odd(d.ID.UUID, moment, group)
+				if reason == "" || now.Time.Sub(moment.Time) > Span {
+					break
+				}
+				since = moment.Time
+				if why == "" {
+					why = reason
+				}
+			}
+			if why == "" || now.Time.Sub(since) < stragglesFor {
+				continue
+			}
+			out = append(out, Finding{
+				Rule: "gpu.straggler", Severity: Warning, Device: d.ID, Workloads: d.Holders, Since: since, Reason: why,
+				Action: "The whole job waits for it: move the job off this device, and look at its cooling and power.",
+			})
+		}
+	}
+	return out
+}
+
+// odd says how a device differs from the others of its job at a moment, empty if it does
+// not. One with less to do has lower clocks, and is none.
+func odd(uuid string, then Moment, group []Device) string {
+	var clocks, heat, work []float64
+	var d Device
+	for _, o := range then.Devices {
+		if o.ID.UUID == uuid {
+			d = o
+		}
+		if o.ID.UUID == uuid || !slices.ContainsFunc(group, func(g Device) bool { return g.ID.UUID == o.ID.UUID }) {
+			continue
+		}
+		if c, ok := clock(&o.Sample); ok {
+			if v, ok := c.Frequency.Get(); ok {
+				clocks = append(clocks, v)
+			}
+		}
+		if h, ok := hottest(&o.Sample); ok {
+			v, _ := h.Value.Get()
+			heat = append(heat, v)
+		}
+		if v, ok := o.Utilization.Compute.Get(); ok {
+			work = append(work, v)
+		}
+	}
+	util, ok := d.Utilization.Compute.Get()
+	if !ok || util < busy*median(work) || util == 0 {
+		return ""
+	}
+	var why []string
+	if c, ok := clock(&d.Sample); ok && len(clocks) > 0 {
+		if v, ok := c.Frequency.Get(); ok && v < stragglerClock*median(clocks) {
+			why = append(why, fmt.Sprintf("runs at %.0f MHz, the others of the job at %.0f MHz", v/1e6, median(clocks)/1e6))
+		}
+	}
+	if h, ok := hottest(&d.Sample); ok && len(heat) > 0 {
+		if v, _ := h.Value.Get(); v >= median(heat)+stragglerHot {
+			why = append(why, fmt.Sprintf("is at %.0f °C, the others of the job at %.0f °C", v, median(heat)))
+		}
+	}
+	if len(why) == 0 {
+		return ""
+	}
+	return "it " + strings.Join(why, ", and ")
+}
+
+func median(list []float64) float64 {
+	if len(list) == 0 {
+		return 0
+	}
+	list = slices.Sorted(slices.Values(list))
+	return list[len(list)/2]
+}

@@ -1,0 +1,206 @@
+package health
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// watch observes a GPU each step for long from noon on, as change makes it, and returns
+// what was told, with the seconds after noon.
+func watch(m *Monitor, from, to, step time.Duration, change func(at time.Duration, d *Device) []Event) []string {
+	var told []string
+	for at := from; at <= to; at += step {
+		d := steady(0)
+		var events []Event
+		if change != nil {
+			events = change(at, &d)
+		}
+		for _, c := range m.Observe(Moment{Time: noon.Add(at), Devices: []Device{d}}, events) {
+			word := "began"
+			if c.Ended {
+				word = "ended"
+			}
+			told = append(told, fmt.Sprintf("%.0f %s %s %s since %.0f", at.Seconds(), word, strings.TrimSpace(c.Rule+" "+c.Key), c.Severity, c.Since.Sub(noon).Seconds()))
+		}
+	}
+	return told
+}
+
+func heat(at time.Duration, d *Device, from, to time.Duration) {
+	if at >= from && at < to {
+		d.Throttles = []device.Throttle{{Cause: "x", Buckets: device.BucketThermal, Active: true}}
+	}
+}
+
+// A finding is told once when it begins and once when it ends, at any pace of ticks. One
+// that flaps is one.
+func TestMonitor(t *testing.T) {
+	for _, step := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Second} {
+		var m Monitor
+		got := watch(&m, 0, 10*time.Minute, step, func(at time.Duration, d *Device) []Event {
+			heat(at, d, 100*time.Second, 200*time.Second)
+			heat(at, d, 230*time.Second, 250*time.Second) // too short to be one
+			return nil
+		})
+		// It was last found one step before it was over, and a minute later it has ended.
+		end := 200 - step.Seconds() + 60
+		want := []string{"160 began gpu.throttle.thermal warning since 100", fmt.Sprintf("%.0f ended gpu.throttle.thermal warning since 100", end)}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("each %v (-want +got):\n%s", step, diff)
+		}
+		if len(m.Findings()) != 0 {
+			t.Errorf("left: %v", m.Findings())
+		}
+	}
+}
+
+// However often it ticks, what is kept is small, and reaches back as far as rules look.
+func TestMonitorMemory(t *testing.T) {
+	for _, step := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second, 5 * time.Minute} {
+		var m Monitor
+		watch(&m, 0, max(12*time.Minute, 4*step), step, nil)
+		n := len(m.moments)
+		if n > 40 || n < int(min(20, Span/step)) {
+			t.Errorf("each %v: %d moments", step, n)
+		}
+		back := m.moments[n-1].Time.Sub(m.moments[0].Time)
+		if back > Span || back < Span-max(step, time.Minute) {
+			t.Errorf("each %v: back to %v", step, back)
+		}
+		for i := 1; i < n-1; i++ {
+			if gap := m.moments[i].Time.Sub(m.moments[i-1].Time); gap > max(step, 35*time.Second) {
+				t.Errorf("each %v: a gap of %v at %v", step, gap, m.moments[i].Time)
+			}
+		}
+	}
+}
+
+// An XID is told at the tick that brings it, with whom it hit and not who came after, and
+// a restart neither forgets nor repeats it.
+func TestMonitorXID(t *testing.T) {
+	bob := workload.Workload{ID: "pod/bob"}
+	xid := Event{Event: device.Event{Name: device.EventXID, Code: 95, Device: "GPU-0", Time: noon.Add(5 * time.Second), Message: "m"}, Workloads: []workload.Workload{bob}}
+	var m Monitor
+	got := watch(&m, 0, time.Minute, 5*time.Second, func(at time.Duration, _ *Device) []Event {
+		if at == 5*time.Second {
+			return []Event{xid, xid}
+		}
+		return nil
+	})
+	if diff := cmp.Diff([]string{"5 began gpu.xid 95 critical since 5"}, got); diff != "" {
+		t.Fatalf("(-want +got):\n%s", diff)
+	}
+	f := m.Findings()[0]
+	if diff := cmp.Diff([]workload.Workload{bob}, f.Workloads); diff != "" || !strings.Contains(f.Reason, "2 in all") {
+		t.Errorf("%+v:\n%s", f, diff)
+	}
+
+	b, err := json.Marshal(m.State())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s State
+	if err := json.Unmarshal(b, &s); err != nil {
+		t.Fatal(err)
+	}
+	var next Monitor
+	next.Restore(s, noon.Add(2*time.Minute))
+	if got := watch(&next, 2*time.Minute, time.Hour, 10*time.Second, nil); len(got) > 0 {
+		t.Errorf("told again after a restart: %v", got)
+	}
+	// It is reset at last.
+	got = watch(&next, time.Hour+10*time.Second, 2*time.Hour, 10*time.Second, func(_ time.Duration, d *Device) []Event {
+		d.Since = noon.Add(time.Hour)
+		return nil
+	})
+	if diff := cmp.Diff([]string{"3660 ended gpu.xid 95 critical since 5"}, got); diff != "" {
+		t.Errorf("after a reset (-want +got):\n%s", diff)
+	}
+}
+
+// Of a storm not every error is an event, and all are counted.
+func TestMonitorCounts(t *testing.T) {
+	var m Monitor
+	d := steady(0)
+	d.XIDs = []XIDSeen{{Code: 31, Count: 10_000}, {Code: 13, Count: 5}}
+	m.Observe(Moment{Time: noon, Devices: []Device{d}}, []Event{{Event: device.Event{Name: device.EventXID, Code: 31, Device: "GPU-0", Time: noon}}})
+	if f := m.Findings(); len(f) != 1 || !strings.Contains(f[0].Reason, "10000 in all") {
+		t.Errorf("%+v", f)
+	}
+}
+
+// What ended while nobody watched is told as ended.
+func TestMonitorRestore(t *testing.T) {
+	var m Monitor
+	watch(&m, 0, 2*time.Minute, 5*time.Second, func(at time.Duration, d *Device) []Event { heat(at, d, 0, time.Hour); return nil })
+	var next Monitor
+	next.Restore(m.State(), noon.Add(10*time.Minute))
+	got := watch(&next, 10*time.Minute, 20*time.Minute, 5*time.Second, nil)
+	if diff := cmp.Diff([]string{"660 ended gpu.throttle.thermal warning since 0"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A line of the log names a GPU by its address, or a partition: the finding is the GPU's.
+func TestMonitorWhose(t *testing.T) {
+	part := steady(0)
+	part.ID.UUID, part.ID.Parent = "MIG-1", "GPU-0"
+	whole := steady(0)
+	whole.ID.PCI, part.ID.PCI = "0000:1a:00.0", "0000:1a:00.0"
+	var m Monitor
+	m.Observe(Moment{Time: noon, Devices: []Device{whole, part}}, []Event{
+		{Event: device.Event{Name: device.EventXID, Code: 94, PCI: "0000:1a:00.0", Time: noon}},
+		{Event: device.Event{Name: device.EventXID, Code: 95, Device: "MIG-1", Time: noon}},
+		{Event: device.Event{Name: device.EventXID, Code: 96, PCI: "0000:ff:00.0", Time: noon}},
+		{Event: device.Event{Name: device.EventSXID, Code: 12028, PCI: "0000:c1:00.0", Time: noon, Message: "Fatal, Link 3"}},
+		{Event: device.Event{Name: device.EventSXID, Code: 12028, PCI: "0000:c1:00.0", Time: noon, Message: "Fatal, Link 3"}},
+	})
+	var got []string
+	for _, f := range m.Findings() {
+		got = append(got, fmt.Sprint(f.Device.UUID, " ", f.Key, " ", f.Severity))
+	}
+	if diff := cmp.Diff([]string{"GPU-0 95 critical", " 0000:c1:00.0 12028 critical", "GPU-0 94 info"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A storm of errors is bounded in what it keeps and what it tells.
+func TestMonitorStorm(t *testing.T) {
+	var m Monitor
+	var events []Event
+	for i := range 10_000 {
+		events = append(events, Event{Event: device.Event{Name: device.EventXID, Code: i % 500, Device: "GPU-0", Time: noon}})
+		events = append(events, Event{Event: device.Event{Name: device.EventSXID, Code: i, PCI: "p", Time: noon}})
+	}
+	told := 0
+	for i := range 10 {
+		d := steady(0)
+		n := len(m.Observe(Moment{Time: noon.Add(time.Duration(i) * time.Second), Devices: []Device{d}}, events))
+		events = nil
+		if n > maxChanges {
+			t.Errorf("%d changes at once", n)
+		}
+		told += n
+	}
+	if len(m.xids["GPU-0"]) != maxCodes || len(m.switches) != maxSXIDs || told != maxCodes+maxSXIDs {
+		t.Errorf("%d codes, %d of switches, %d told", len(m.xids["GPU-0"]), len(m.switches), told)
+	}
+}
+
+// A clock that is set back ends nothing and begins nothing.
+func TestMonitorClock(t *testing.T) {
+	var m Monitor
+	watch(&m, 0, 2*time.Minute, 5*time.Second, func(at time.Duration, d *Device) []Event { heat(at, d, 0, time.Hour); return nil })
+	got := watch(&m, -time.Hour, -time.Hour, time.Second, func(_ time.Duration, d *Device) []Event { heat(0, d, 0, 1); return nil })
+	if len(got) > 1 {
+		t.Errorf("%v", got)
+	}
+}

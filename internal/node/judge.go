@@ -1,0 +1,196 @@
+package node
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// Episode is a time during which something held the clocks of a device down.
+type Episode struct {
+	Device  device.ID      `json:"device"`
+	Cause   string         `json:"cause"`
+	Buckets device.Buckets `json:"buckets"`
+	Begin   time.Time      `json:"begin"`
+	// End is when it was over, zero while it goes on. It is told some time later: what
+	// comes and goes is one episode.
+	End       time.Time           `json:"end,omitzero"`
+	Workloads []workload.Workload `json:"workloads,omitempty"` // that had the device when it began
+
+	last time.Time // when it was last seen
+}
+
+// Tenure is a workload that came to a device, or that left it: Ended, with what it used
+// of it.
+type Tenure struct {
+	Device device.ID `json:"device"`
+	Holder
+}
+
+// quiet is how long a cause is not seen before its episode is over.
+const quiet = 30 * time.Second
+
+// Bounds of what is told apart.
+const (
+	maxEpisodes = 1024
+	maxTenures  = 4096
+)
+
+// tenant is a workload whose coming was told.
+type tenant struct {
+	Device   string            `json:"device"`
+	Unit     string            `json:"unit,omitempty"`
+	Workload workload.Workload `json:"workload"`
+	Since    time.Time         `json:"since"`
+}
+
+func (a tenant) compare(b tenant) int {
+	return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Workload.ID, b.Workload.ID))
+}
+
+// judge says what is wrong with the devices of a tick, and what began and ended since the
+// one before. It reports whether anything of that is to be remembered.
+func (v *View) judge(t *Tick) (news bool) {
+	if t.Paused {
+		return false // nobody looked
+	}
+	t.Changes = v.health.Observe(moment(t), v.happened(t))
+	t.Findings = v.health.Findings()
+	t.Episodes = v.episodes(t)
+	t.Tenures = v.tenures(t)
+	if len(t.Changes)+len(t.Episodes)+len(t.Tenures) == 0 {
+		return false
+	}
+	kept := v.health.State()
+	v.state.Health = &kept
+	return true
+}
+
+// moment returns a tick as the rules want it.
+func moment(t *Tick) health.Moment {
+	m := health.Moment{Time: t.Time, Devices: make([]health.Device, 0, len(t.Readings))}
+	for i := range t.Readings {
+		r := &t.Readings[i]
+		d := health.Device{Sample: r.Sample, Up: r.Up, Problem: r.Problem, Reset: r.NeedsReset, Since: r.Since, Holders: present(r)}
+		for _, x := range r.XIDs {
+			d.XIDs = append(d.XIDs, health.XIDSeen{Code: x.Code, Count: x.Count})
+		}
+		m.Devices = append(m.Devices, d)
+	}
+	return m
+}
+
+// present returns the workloads that are on a device now.
+func present(r *Reading) []workload.Workload {
+	var out []workload.Workload
+	for i := range r.Holders {
+		if h := &r.Holders[i]; !h.Ended && !isRest(h.Kind) {
+			out = append(out, h.Workload)
+		}
+	}
+	return out
+}
+
+// happened returns the events of a tick with whom they hit: whose the process is, or who
+// has the device.
+func (v *View) happened(t *Tick) []health.Event {
+	var out []health.Event
+	for _, e := range t.Events {
+		h := health.Event{Event: e}
+		if w, ok := v.runner(e.PID); ok {
+			h.Workloads = []workload.Workload{w}
+		} else {
+			for i := range t.Readings {
+				if r := &t.Readings[i]; e.Device != "" && (r.ID.UUID == e.Device || r.ID.UUID == v.identify(e.Device, "").Parent) {
+					h.Workloads = present(r)
+				}
+			}
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+func (v *View) runner(pid uint32) (workload.Workload, bool) {
+	if pid == 0 || v.cfg.Owners == nil {
+		return workload.Workload{}, false
+	}
+	return v.cfg.Owners.Process(pid)
+}
+
+// episodes returns those that began or were over.
+func (v *View) episodes(t *Tick) []Episode {
+	var news []Episode
+	for i := range t.Readings {
+		r := &t.Readings[i]
+		for _, th := range r.Throttles {
+			if !th.Active || th.Buckets == 0 || r.ID.Parent != "" {
+				continue
+			}
+			at := slices.IndexFunc(v.state.Episodes, func(e *Episode) bool { return e.Device.UUID == r.ID.UUID && e.Cause == th.Cause })
+			if at < 0 && len(v.state.Episodes) < maxEpisodes {
+				e := &Episode{Device: r.ID, Cause: th.Cause, Buckets: th.Buckets, Begin: t.Time, Workloads: present(r), last: t.Time}
+				v.state.Episodes = append(v.state.Episodes, e)
+				news = append(news, *e)
+			} else if at >= 0 {
+				v.state.Episodes[at].last = t.Time
+			}
+		}
+	}
+	v.state.Episodes = slices.DeleteFunc(v.state.Episodes, func(e *Episode) bool {
+		if e.last.IsZero() { // of another process: it was there when that wrote it
+			e.last = t.Time
+		}
+		if t.Time.Sub(e.last) < quiet && !t.Time.Before(e.last) {
+			return false
+		}
+		over := *e
+		over.End = e.last.Add(v.cfg.Interval) // the cause was there until some time in the interval
+		news = append(news, over)
+		return true
+	})
+	return news
+}
+
+// tenures returns the workloads that came and went.
+func (v *View) tenures(t *Tick) []Tenure {
+	if v.question.Devices == nil {
+		return nil // nobody was asked yet
+	}
+	var news []Tenure
+	now := make([]tenant, 0, len(v.state.Tenants))
+	ended := map[[3]string]Holder{}
+	for i := range t.Readings {
+		r := &t.Readings[i]
+		for _, h := range r.Holders {
+			n := tenant{Device: r.ID.UUID, Unit: h.Partition, Workload: h.Workload, Since: h.Since}
+			switch {
+			case isRest(h.Kind):
+			case h.Ended:
+				ended[[3]string{n.Device, n.Unit, n.Workload.ID}] = h
+			case len(now) < maxTenures:
+				now = append(now, n)
+				if _, known := slices.BinarySearchFunc(v.state.Tenants, n, tenant.compare); !known {
+					news = append(news, Tenure{r.ID, h})
+				}
+			}
+		}
+	}
+	slices.SortFunc(now, tenant.compare)
+	for _, was := range v.state.Tenants {
+		if _, there := slices.BinarySearchFunc(now, was, tenant.compare); there {
+			continue
+		}
+		h, ok := ended[[3]string{was.Device, was.Unit, was.Workload.ID}]
+		if !ok { // it left while nobody looked: what it used is not known
+			h = Holder{Workload: was.Workload, Partition: was.Unit, Since: was.Since, Ended: true}
+		}
+		news = append(news, Tenure{v.identify(was.Device, ""), h})
+	}
+	v.state.Tenants = now
+	return news
+}

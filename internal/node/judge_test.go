@@ -1,0 +1,165 @@
+package node
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// diary ticks for some seconds and returns what was told, each with its second.
+func (r *tenancy) diary(t *testing.T, seconds int) []string {
+	t.Helper()
+	var told []string
+	for range seconds {
+		at := int(time.Since(r.start).Seconds())
+		r.m.devices[0].set(func(g *gpu) { g.s.Energy = device.Of(100 * float64(at)) })
+		tick := r.tick(t)
+		for _, c := range tick.Changes {
+			told = append(told, fmt.Sprintf("%d finding %s%s ended=%v", at, c.Rule, c.Key, c.Ended))
+		}
+		for _, e := range tick.Episodes {
+			line := fmt.Sprintf("%d %s begins", at, e.Cause)
+			if !e.End.IsZero() {
+				line = fmt.Sprintf("%d %s took %v", at, e.Cause, e.End.Sub(e.Begin))
+			}
+			told = append(told, line)
+		}
+		for _, n := range tick.Tenures {
+			line := fmt.Sprintf("%d %s comes", at, n.Name)
+			if n.Ended {
+				line = fmt.Sprintf("%d %s goes after %.0f s, %.0f J", at, n.Name, n.Allocated, get(n.Energy))
+			}
+			told = append(told, line)
+		}
+	}
+	return told
+}
+
+func (r *tenancy) slowed(yes bool) {
+	r.m.devices[0].set(func(g *gpu) {
+		g.s.Throttles = []device.Throttle{{Cause: "sw_power_cap", Buckets: device.BucketPower | device.BucketSW, Active: yes}, {Cause: "gpu_idle", Active: true}}
+	})
+}
+
+// An episode is told when it begins and when it is over, with its length; one that comes
+// and goes is one, and to idle is none.
+func TestEpisodes(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.cfg.Owners = nil
+		r.slowed(false)
+		var told []string
+		for _, s := range []struct {
+			active  bool
+			seconds int
+		}{{false, 5}, {true, 10}, {false, 20}, {true, 5}, {false, 40}} {
+			r.slowed(s.active)
+			told = append(told, r.diary(t, s.seconds)...)
+		}
+		if diff := cmp.Diff([]string{"5 sw_power_cap begins", "69 sw_power_cap took 35s"}, told); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Who comes and who goes is told once, with what he used, and a clean restart in the
+// middle tells nothing again.
+func TestTenures(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := newTenancy(dir)
+		r.give(pod("a"))
+		told := r.diary(t, 3)
+		r.slowed(true)
+		told = append(told, r.diary(t, 3)...)
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		next := newTenancy(dir)
+		next.start = r.start
+		next.slowed(true)
+		next.give(pod("a"))
+		told = append(told, next.diary(t, 3)...)
+		next.give(pod("b"))
+		told = append(told, next.diary(t, 2)...)
+		next.give()
+		told = append(told, next.diary(t, 2)...)
+		// Of the second between the two a had the GPU alone before and after: the energy is his, and no time.
+		want := []string{"0 a comes", "3 sw_power_cap begins", "9 b comes", "9 a goes after 8 s, 900 J", "11 b goes after 2 s, 200 J"}
+		if diff := cmp.Diff(want, told); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if err := next.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// One who left while nobody looked, also after a kill, is told as gone.
+func TestTenureEndsUnseen(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := newTenancy(dir)
+		r.give(pod("a"))
+		r.diary(t, 5)
+		r.View.saved(true)
+		r.View.store.close() //nolint:errcheck // as a kill does
+		next := newTenancy(dir)
+		next.start = r.start
+		next.give(pod("b"))
+		got := next.diary(t, 3)
+		if diff := cmp.Diff([]string{"5 b comes", "5 a goes after 0 s, 0 J"}, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A finding names who had the GPU, is in every tick while it lasts, and is told once.
+func TestFindings(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.give(pod("a"))
+		r.diary(t, 2)
+		r.m.devices[0].set(func(g *gpu) { g.s.RowRemap.Failure = device.Of(1) })
+		if diff := cmp.Diff([]string{"2 finding gpu.row_remap.failed ended=false"}, r.diary(t, 5)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		tick := r.tick(t)
+		if len(tick.Findings) != 1 || len(tick.Findings[0].Workloads) != 1 || tick.Findings[0].Workloads[0].Name != "a" || tick.Findings[0].Severity != health.Critical {
+			t.Errorf("%+v", tick.Findings)
+		}
+		if err := r.Pause(t.Context(), time.Now(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if tick := r.tick(t); !tick.Paused || len(tick.Changes) > 0 {
+			t.Errorf("paused: %+v", tick.Changes)
+		}
+	})
+}
+
+// An error is his whose process did it, not his who happens to have the GPU.
+func TestWhoseEvent(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.give(pod("a"))
+		r.whose = map[uint32]workload.Workload{42: pod("thief")}
+		r.diary(t, 1)
+		f := func(pid uint32, want string) {
+			t.Helper()
+			tick := Tick{Time: time.Now(), Readings: r.last.Readings, Events: []device.Event{{Name: device.EventXID, Code: 31, Device: "A", PID: pid}}}
+			got := r.happened(&tick)
+			if len(got) != 1 || len(got[0].Workloads) != 1 || got[0].Workloads[0].Name != want {
+				t.Errorf("pid %d: %+v", pid, got)
+			}
+		}
+		f(42, "thief")
+		f(43, "a")
+		f(0, "a")
+	})
+}

@@ -1,0 +1,151 @@
+package gpureceiver
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// runtimeOf returns what a runtime says after n programs.
+func runtimeOf(n uint64) device.Runtime {
+	return device.Runtime{
+		Queue: device.Of(3), Idle: device.Of(0.5), Operations: device.Of(float64(1000 * n)),
+		Executions: []device.ErrorCount{{Type: "success", Count: device.Of(float64(n))}},
+		Latencies: []device.Latency{
+			{Operation: "program", Count: n, Seconds: 0.25 * float64(n), Bounds: []float64{0.1, 1}, Counts: []uint64{0, n, 0}},
+			{Operation: "host_to_device", Detail: "4096", Count: 1, Seconds: 2, Bounds: []float64{1}, Counts: []uint64{0, 1}},
+		},
+	}
+}
+
+// A runtime begins anew with each workload. If that voided the counters of the device, or
+// went unseen, each job would add all that the one before had counted, or lose it.
+func TestRuntime(t *testing.T) {
+	cfg := everything(t)
+	e := newEmitter(cfg)
+	second := 0
+	const energy = "gpu.energy gpu.uuid=TPU-0: 7 since 01" // see tickOf
+	f := func(r *device.Runtime, want ...string) {
+		t.Helper()
+		second += 7
+		tick := tickOf(device.Sample{ID: device.ID{UUID: "TPU-0"}, Energy: device.Of(7)})
+		if r == nil {
+			tick.Readings[0] = node.Reading{Sample: device.Sample{ID: tick.Readings[0].ID}, Since: tick.Readings[0].Since}
+		} else {
+			tick.Readings[0].Runtime = *r
+			want = append(want, energy)
+		}
+		tick.Time = start.Add(time.Duration(second) * time.Second)
+		var got []string
+		for _, line := range lines(e.Emit(tick)) {
+			if !strings.HasPrefix(line, "gpu.up") && !strings.HasPrefix(line, "gpu.info") && !strings.HasPrefix(line, "gpu.energy gpu.uuid=TPU-0: ends") {
+				got = append(got, line)
+			}
+		}
+		slices.Sort(want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("second %d (-want +got):\n%s", second, diff)
+		}
+	}
+	said := func(since, executions, program, operations string) []string {
+		return []string{
+			"gpu.runtime.executions gpu.runtime.result=success gpu.uuid=TPU-0: " + executions + " since " + since,
+			"gpu.runtime.idle.time gpu.uuid=TPU-0: 0.5",
+			"gpu.runtime.latency gpu.runtime.detail=4096 gpu.runtime.operation=host_to_device gpu.uuid=TPU-0: 1 2 [1] [0 1] since " + since,
+			"gpu.runtime.latency gpu.runtime.operation=program gpu.uuid=TPU-0: " + program + " since " + since,
+			"gpu.runtime.operations gpu.uuid=TPU-0: " + operations + " since " + since,
+			"gpu.runtime.queue.size gpu.uuid=TPU-0: 3",
+		}
+	}
+	ends := func(since string) []string {
+		list := said(since, "ends", "ends", "ends")
+		for i, line := range list {
+			name, value, _ := strings.Cut(line, ": ")
+			if _, beginning, counts := strings.Cut(value, " since "); counts {
+				list[i] = name + ": ends since " + beginning
+			} else {
+				list[i] = name + ": ends"
+			}
+		}
+		return list
+	}
+	none, four, six, two := device.Runtime{}, runtimeOf(4), runtimeOf(6), runtimeOf(2)
+	f(&four, said("01", "4", "4 1 [0.1 1] [0 4 0]", "4000")...) // with the device's own
+	f(&six, said("01", "6", "6 1.5 [0.1 1] [0 6 0]", "6000")...)
+	f(&two, said("14", "2", "2 0.5 [0.1 1] [0 2 0]", "2000")...) // after the last look
+	f(&none, ends("14")...)                                      // nobody runs
+	f(&none)
+	f(&six, said("14", "6", "6 1.5 [0.1 1] [0 6 0]", "6000")...) // it did not answer for a while
+	f(nil, ends("14")...)                                        // the device is down
+	f(&six, said("14", "6", "6 1.5 [0.1 1] [0 6 0]", "6000")...)
+	f(&two, said("56", "2", "2 0.5 [0.1 1] [0 2 0]", "2000")...)
+	// What the next workload has not ends with its own beginning.
+	rest := ends("56")[1:]
+	f(&device.Runtime{Executions: []device.ErrorCount{{Type: "success", Count: device.Of(1)}}},
+		append(rest, "gpu.runtime.executions gpu.runtime.result=success gpu.uuid=TPU-0: 1 since 03")...)
+}
+
+// A device that is there before its first workload: what that counts, it counts from then on.
+func TestFirstRuntime(t *testing.T) {
+	var e epochs
+	tick := tickOf(device.Sample{ID: device.ID{UUID: "TPU-0"}})
+	for second, r := range []device.Runtime{{}, {}, {}, runtimeOf(4)} {
+		tick.Time = start.Add(time.Duration(10*second) * time.Second)
+		tick.Readings[0].Runtime, tick.Readings[0].Up = r, second != 2 // it is down once
+		e = e.next(tick)
+	}
+	if want := start.Add(10 * time.Second); !e["TPU-0"].since.Equal(want) {
+		t.Errorf("it counts since %v, want %v", e["TPU-0"].since, want)
+	}
+	if e = e.next(tickOf()); len(e) != 0 {
+		t.Errorf("a device that is gone is remembered: %v", e)
+	}
+}
+
+// Owners are on the gauges of a runtime; on what it counts they would be a second
+// beginning of the same series.
+func TestRuntimeOwner(t *testing.T) {
+	tick := tickOf(device.Sample{ID: device.ID{UUID: "TPU-0"}, Runtime: runtimeOf(4)})
+	tick.Readings[0].Owner = &workload.Workload{ID: "a", Kind: "job", Name: "a"}
+	eachMetric(newEmitter(everything(t)).Emit(tick), func(m pmetric.Metric) {
+		points, counts := pointsOf(m)
+		points.each(func(dp dataPoint) {
+			_, owned := dp.Attributes().Get("gpu.workload.name")
+			if strings.HasPrefix(m.Name(), "gpu.runtime.") && owned == counts {
+				t.Errorf("%s has an owner: %v", m.Name(), owned)
+			}
+		})
+	})
+}
+
+// One bucket too few, and a backend refuses the whole batch: count and sum are left.
+func TestBadBuckets(t *testing.T) {
+	s := device.Sample{ID: device.ID{UUID: "TPU-0"}, Runtime: device.Runtime{Latencies: []device.Latency{
+		{Operation: "program", Count: 1, Seconds: 2, Bounds: []float64{1}, Counts: []uint64{1}},
+	}}}
+	const want = "gpu.runtime.latency gpu.runtime.operation=program gpu.uuid=TPU-0: 1 2 [] [] since 01"
+	if got := lines(newEmitter(everything(t)).Emit(tickOf(s))); !slices.Contains(got, want) {
+		t.Errorf("points are %q", got)
+	}
+}
+
+// The cap cuts histograms too, and does not count their points as one.
+func TestHistogramCap(t *testing.T) {
+	s := device.Sample{ID: device.ID{UUID: "TPU-0"}}
+	for range 100 {
+		s.Runtime.Latencies = append(s.Runtime.Latencies, device.Latency{Operation: "program", Detail: strings.Repeat("x", len(s.Runtime.Latencies))})
+	}
+	cfg := everything(t)
+	cfg.MaxSeries = 40
+	if n := newEmitter(cfg).Emit(tickOf(s)).DataPointCount(); n != 40 {
+		t.Errorf("%d points over a cap of 40", n)
+	}
+}

@@ -151,7 +151,8 @@ func (m *Monitor) remember(now Moment) {
 	if n := len(kept); n > 1 && kept[n-1].Time.Sub(kept[n-2].Time) < 5*time.Second {
 		kept = kept[:n-1]
 	}
-	m.moments = append(kept, now)
+	kept = append(kept, now)
+	m.moments = kept
 }
 
 // compare returns what is new, and what is over.

@@ -70,7 +70,7 @@ func ExplainXID(code int, message string) XID {
 	}
 	a := actions[x.action]
 	out := XID{Code: code, Name: x.name, Class: a.class, Meaning: x.meaning, Severity: a.severity, Action: a.text}
-	if memoryXIDs[code] && out.Class != "application" {
+	if memoryXIDs[code] {
 		out.Class = "memory"
 	}
 	if code >= 144 && code <= 150 {

@@ -109,7 +109,7 @@ func TestTenureEndsUnseen(t *testing.T) {
 		r.give(pod("a"))
 		r.diary(t, 5)
 		r.View.saved(true)
-		r.View.store.close() //nolint:errcheck // as a kill does
+		r.View.store.close() // as a kill does
 		next := newTenancy(dir)
 		next.start = r.start
 		next.give(pod("b"))

@@ -42,6 +42,7 @@ type Holder struct {
 	Energy    device.Value `json:"energy_joules,omitzero"`
 	Allocated float64      `json:"allocated_seconds"` // seconds times what it held
 	Active    device.Value `json:"active_seconds,omitzero"`
+	Peak      device.Value `json:"peak_memory,omitzero"` // bytes, the most at a tick
 }
 
 // ledger is what was used of one physical device, by whom. It is part of the state file.
@@ -68,6 +69,7 @@ type owned struct {
 	Energy    *float64          `json:"energy_joules,omitempty"`
 	Allocated float64           `json:"allocated_seconds"`
 	Active    *float64          `json:"active_seconds,omitempty"`
+	Peak      *float64          `json:"peak_memory,omitempty"`
 
 	pending float64 // joules since the counter moved, by power
 }
@@ -331,6 +333,12 @@ func (l *ledger) holders(c cut) []Holder {
 			h.Power = add(h.Power, device.Of(draws[i]))
 		}
 	}
+	for o, i := range at {
+		if used, ok := list[i].MemoryUsed.Get(); ok && (o.Peak == nil || used > *o.Peak) {
+			o.Peak = &used
+		}
+		list[i].Peak = value(o.Peak)
+	}
 	for _, o := range l.Owned {
 		if _, ok := at[o]; !ok {
 			h := o.holder(c)
@@ -342,7 +350,7 @@ func (l *ledger) holders(c cut) []Holder {
 }
 
 func (o *owned) holder(c cut) Holder {
-	h := Holder{Workload: o.Workload, Since: o.Since, Energy: value(o.Energy), Allocated: o.Allocated, Active: value(o.Active), Basis: o.Basis}
+	h := Holder{Workload: o.Workload, Since: o.Since, Energy: value(o.Energy), Allocated: o.Allocated, Active: value(o.Active), Basis: o.Basis, Peak: value(o.Peak)}
 	if o.Unit != c.device.ID.UUID {
 		h.Partition = o.Unit
 	}
@@ -358,7 +366,7 @@ func (o *owned) holder(c cut) Holder {
 // valid reports whether a ledger of a file can be gone on with.
 func (l *ledger) valid() bool {
 	for _, o := range l.Owned {
-		if o == nil || o.Workload.ID == "" || !sane(o.Since) || !number64(o.Allocated) || !number64(orZero(o.Energy)) || !number64(orZero(o.Active)) {
+		if o == nil || o.Workload.ID == "" || !sane(o.Since) || !number64(o.Allocated) || !number64(orZero(o.Energy)) || !number64(orZero(o.Active)) || !number64(orZero(o.Peak)) {
 			return false
 		}
 	}

@@ -132,8 +132,9 @@ func (c cut) stakes(o owners) []stake {
 	var all []stake
 	units := c.units()
 	held := 0.0
+	whole := c.whole(o)
 	for _, u := range units {
-		all = append(all, u.stakes(o, c.device)...)
+		all = append(all, u.stakes(o, whole)...)
 		held += u.size
 	}
 	if rest := 1 - held; rest > 1e-12 { // slices that are in no partition
@@ -144,6 +145,22 @@ func (c cut) stakes(o owners) []stake {
 	return all
 }
 
+// whole returns the holdings of a device that are of every partition as well: who was
+// given the whole was given each. Who only has a process on it may be on any, unless he is
+// known to be on one: drivers show a process on the device beside its partition.
+func (c cut) whole(o owners) []workload.Holding {
+	if len(c.partitions) == 0 {
+		return nil
+	}
+	placed := map[string]bool{}
+	for _, p := range c.partitions {
+		for _, h := range o.of(p.ID.UUID) {
+			placed[h.Workload.ID] = true
+		}
+	}
+	return slices.DeleteFunc(o.of(c.device.ID.UUID), func(h workload.Holding) bool { return h.Part == 0 && placed[h.Workload.ID] })
+}
+
 // restOf returns the stake of nobody.
 func restOf(kind, unit string, alloc float64) stake {
 	return stake{Workload: workload.Workload{ID: kind, Kind: kind}, unit: unit, alloc: alloc}
@@ -151,12 +168,9 @@ func restOf(kind, unit string, alloc float64) stake {
 
 // stakes divides one unit: what was given, then what is left among those who use it
 // without having been given it, and nobody.
-func (u portion) stakes(o owners, parent *Reading) []stake {
+func (u portion) stakes(o owners, whole []workload.Holding) []stake {
 	uuid := u.reading.ID.UUID
-	holdings := o.of(uuid)
-	if uuid != parent.ID.UUID { // who was given the whole was given every partition
-		holdings = append(holdings, o.of(parent.ID.UUID)...)
-	}
+	holdings := append(o.of(uuid), whole...)
 	var list []stake
 	given := 0.0
 	for _, h := range holdings {

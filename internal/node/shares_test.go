@@ -293,3 +293,32 @@ func TestPartitionActivity(t *testing.T) {
 	half := device.Sample{Processes: []device.Process{{PID: 1, Occupancy: of(0.5)}}}
 	f(half, half, map[string]float64{pod("x").ID: 0.75, pod("y").ID: 0.25}, device.Value{})
 }
+
+// A driver that shows a process on the device and on a partition of it does not put its
+// workload on the others, who would pay for it. Without the second it may be on any.
+func TestProcessOnDeviceAndPartition(t *testing.T) {
+	process := func(name, uuid string) workload.Holding {
+		return workload.Holding{Workload: pod(name), Device: uuid, Evidence: workload.ByProcess}
+	}
+	f := func(holdings []workload.Holding, want map[string]float64) {
+		t.Helper()
+		var parts []*Reading
+		for _, uuid := range []string{"X", "Y"} {
+			parts = append(parts, &Reading{Sample: device.Sample{
+				ID: device.ID{UUID: uuid, Parent: "A"}, Slice: device.Slice{Held: 1, Of: 2}, Utilization: device.Engines{Compute: device.Of(0.5)},
+			}, Up: true})
+		}
+		got := map[string]float64{}
+		for _, s := range (cut{&Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}}, Up: true}, parts}).stakes(owners{holdings: holdings}) {
+			got[s.Name+" on "+s.unit] = s.alloc
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("allocations (-want +got):\n%s", diff)
+		}
+	}
+	both := []workload.Holding{process("x", "A"), process("y", "A")}
+	f(append(both, process("x", "X"), process("y", "Y")), map[string]float64{"x on X": 0.5, "y on Y": 0.5})
+	f(both, map[string]float64{"x on X": 0.25, "x on Y": 0.25, "y on X": 0.25, "y on Y": 0.25})
+	granted := workload.Holding{Workload: pod("x"), Device: "A", Part: 1, Evidence: workload.ByDevice}
+	f([]workload.Holding{granted, process("x", "X")}, map[string]float64{"x on X": 0.5, "x on Y": 0.5})
+}

@@ -101,6 +101,7 @@ func (e *Emitter) build(t node.Tick, runtimes epochs) pmetric.Metrics {
 	for i := range t.Readings {
 		p := newPoint(e, ts, &t.Readings[i])
 		p.up()
+		p.health(t.Findings)
 		p.xids()
 		p.holders()
 		if t.Readings[i].Up {

@@ -2,21 +2,21 @@ package gpureceiver
 
 import (
 	"fmt"
+	"strconv"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/receiver"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
 // eventSnapshot is the name of the record of a device at a tick.
 const eventSnapshot = "gpu.snapshot"
-
-// programXIDs are those that a program causes: the device is well.
-var programXIDs = map[int]bool{13: true, 31: true, 43: true, 45: true, 68: true, 109: true}
 
 // recorder turns ticks into log records.
 type recorder struct {
@@ -31,7 +31,7 @@ func newRecorder(cfg *Config, set receiver.Settings) *recorder {
 // emit returns a record of each event of the tick, and of each device if so configured.
 func (r *recorder) emit(t node.Tick) plog.Logs {
 	ld := plog.NewLogs()
-	if len(t.Events) == 0 && !r.cfg.Snapshots {
+	if len(t.Events)+len(t.Changes)+len(t.Episodes)+len(t.Tenures) == 0 && !r.cfg.Snapshots {
 		return ld
 	}
 	rl := ld.ResourceLogs().AppendEmpty()
@@ -45,6 +45,15 @@ func (r *recorder) emit(t node.Tick) plog.Logs {
 	}
 	for i := range t.Events {
 		event(sl.LogRecords().AppendEmpty(), &t.Events[i], readings[t.Events[i].Device], t)
+	}
+	for i := range t.Changes {
+		finding(sl.LogRecords().AppendEmpty(), &t.Changes[i], t)
+	}
+	for i := range t.Episodes {
+		episode(sl.LogRecords().AppendEmpty(), &t.Episodes[i], t)
+	}
+	for i := range t.Tenures {
+		tenure(sl.LogRecords().AppendEmpty(), &t.Tenures[i], t)
 	}
 	if r.cfg.Snapshots {
 		for i := range t.Readings {
@@ -79,11 +88,20 @@ func event(rec plog.LogRecord, e *device.Event, of *node.Reading, t node.Tick) {
 	text, severity := e.Name, plog.SeverityNumberInfo
 	switch e.Name {
 	case device.EventXID:
+		x := health.ExplainXID(e.Code, e.Message)
 		attrs.PutInt("gpu.xid.code", int64(e.Code))
-		text, severity = fmt.Sprintf("XID %d on %s", e.Code, name), plog.SeverityNumberError
-		if programXIDs[e.Code] {
+		attrs.PutStr("gpu.xid.class", x.Class)
+		attrs.PutStr("gpu.xid.action", x.Action)
+		text, severity = fmt.Sprintf("XID %d on %s, %s", e.Code, name, x.Meaning), severities[x.Severity]
+		if x.Severity == health.Info && x.Class != "information" { // the GPU is well, and somebody's program is not
 			severity = plog.SeverityNumberWarn
 		}
+		if of == nil || of.Owner == nil {
+			whose(attrs, hit(e, t))
+		}
+	case device.EventSXID:
+		attrs.PutInt("nvswitch.sxid.code", int64(e.Code))
+		text, severity = fmt.Sprintf("SXID %d of the NVSwitch at %s", e.Code, e.PCI), plog.SeverityNumberWarn
 	case device.EventReset:
 		text, severity = "Reset of "+name, plog.SeverityNumberError
 	case device.EventECC: // the message says whether it could be corrected
@@ -100,6 +118,16 @@ func event(rec plog.LogRecord, e *device.Event, of *node.Reading, t node.Tick) {
 	}
 	rec.SetTimestamp(pcommon.NewTimestampFromTime(e.Time))
 	complete(rec, e.Name, severity, text, t)
+}
+
+// hit returns the workloads of an XID of a device that several have.
+func hit(e *device.Event, t node.Tick) []workload.Workload {
+	for i := range t.Findings {
+		if f := &t.Findings[i]; f.Rule == "gpu.xid" && f.Key == strconv.Itoa(e.Code) && e.Device != "" && f.Device.UUID == e.Device {
+			return f.Workloads
+		}
+	}
+	return nil
 }
 
 func complete(rec plog.LogRecord, name string, severity plog.SeverityNumber, text string, t node.Tick) {

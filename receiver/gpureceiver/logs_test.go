@@ -10,7 +10,9 @@ import (
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
@@ -37,6 +39,30 @@ func eventTick() node.Tick {
 		{Time: now, Device: "GPU-0", Name: device.EventReset, Message: "GPU reset begin!"},
 		{Time: now, Device: "GPU-0", Name: device.EventECC, Message: "1 correctable hardware errors detected in umc block"},
 		{Time: now, Device: "GPU-0", Name: device.EventHang, Message: "ring comp_1.0.0 timeout"},
+		{Time: at, PCI: "0000:c1:00.0", Name: device.EventSXID, Code: 12028, Message: "Non-fatal, Link 32 egress non-posted PRIV error"},
+	}
+	gpu := t.Readings[0].ID
+	job := workload.Workload{ID: "slurm/c/7", Kind: "slurm_job", Name: "train", Attributes: map[string]string{"slurm.job.id": "7"}}
+	sick := health.Finding{
+		Rule: "gpu.xid", Key: "94", Severity: health.Critical, Device: t.Readings[1].ID, Reason: "XID 94, 3s ago", Action: "Reset it.", Since: at,
+		Evidence: []string{"a", "b"}, Workloads: []workload.Workload{job},
+	}
+	both := sick
+	both.Workloads = []workload.Workload{job, {ID: "pod/x"}}
+	t.Findings = []health.Finding{sick}
+	t.Changes = []health.Change{
+		{Finding: sick, Time: now},
+		{Finding: both, Time: now, Ended: true},
+		{Finding: health.Finding{Rule: "gpu.missing", Severity: health.Warning, Reason: "r", Action: "a", Since: at}, Time: now},
+	}
+	t.Episodes = []node.Episode{
+		{Device: gpu, Cause: "hw_thermal", Buckets: device.BucketThermal, Begin: at, Workloads: []workload.Workload{job}},
+		{Device: gpu, Cause: "sw_power_cap", Buckets: device.BucketPower, Begin: at, End: now},
+	}
+	of := device.Of
+	t.Tenures = []node.Tenure{
+		{Device: gpu, Holder: node.Holder{Workload: job, Since: at}},
+		{Device: gpu, Holder: node.Holder{Workload: job, Since: at, Ended: true, Partition: "MIG-1", Profile: "1g.18gb", Allocated: 10, Active: of(7), Energy: of(700), Peak: of(1 << 30)}},
 	}
 	return t
 }
@@ -64,11 +90,13 @@ func TestRecords(t *testing.T) {
 		}
 	}
 	f(false, goldenTick())
-	f(false, eventTick(), "gpu.xid", "gpu.xid", "gpu.xid", "gpu.lost", "gpu.returned", "gpu.reset", "gpu.ecc", "gpu.hang")
+	f(false, eventTick(), "gpu.xid", "gpu.xid", "gpu.xid", "gpu.lost", "gpu.returned", "gpu.reset", "gpu.ecc", "gpu.hang", "nvswitch.sxid",
+		"gpu.finding", "gpu.finding", "gpu.finding", "gpu.throttle", "gpu.throttle", "gpu.workload.start", "gpu.workload.stop")
 	f(true, goldenTick(), "gpu.snapshot", "gpu.snapshot", "gpu.snapshot")
 	paused := eventTick()
 	paused.Paused, paused.Readings = true, nil
-	f(true, paused, "gpu.xid", "gpu.xid", "gpu.xid", "gpu.lost", "gpu.returned", "gpu.reset", "gpu.ecc", "gpu.hang")
+	f(true, paused, "gpu.xid", "gpu.xid", "gpu.xid", "gpu.lost", "gpu.returned", "gpu.reset", "gpu.ecc", "gpu.hang", "nvswitch.sxid",
+		"gpu.finding", "gpu.finding", "gpu.finding", "gpu.throttle", "gpu.throttle", "gpu.workload.start", "gpu.workload.stop")
 }
 
 // A receiver of logs emits each event once, and nothing while nothing happens.
@@ -88,7 +116,7 @@ func TestEmitsEvents(t *testing.T) {
 	if err := r.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(sink.AllLogs()); n != 1 || sink.LogRecordCount() != 8 {
+	if n := len(sink.AllLogs()); n != 1 || sink.LogRecordCount() != 16 {
 		t.Errorf("%d batches of %d records", n, sink.LogRecordCount())
 	}
 }

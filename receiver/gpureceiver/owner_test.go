@@ -83,6 +83,7 @@ func TestOwner(t *testing.T) {
 	device := func(owner string) []string {
 		return []string{
 			"gpu.energy gpu.uuid=GPU-0: 100 since 01", // see tickOf
+			of("gpu.health ", owner, "1"),
 			"gpu.info gpu.driver.version=580 gpu.uuid=GPU-0: 1",
 			of("gpu.memory.used ", owner, "7"),
 			of("gpu.up ", owner, "1"),
@@ -109,7 +110,7 @@ func TestOwner(t *testing.T) {
 	f(ownedTick(start, s, &a, holder(a, 11, false)), device("a"), sums("a", "11"), gauges("a", "1", "0.5"))
 	f(ownedTick(start, s, &b, holder(a, 12, true), holder(b, 0, false)),
 		device("b"), sums("a", "12"), sums("b", "0"), gauges("b", "1", "0.5"),
-		gauges("a", "ends", "ends"), []string{of("gpu.memory.used ", "a", "ends"), of("gpu.up ", "a", "ends")})
+		gauges("a", "ends", "ends"), []string{of("gpu.health ", "a", "ends"), of("gpu.memory.used ", "a", "ends"), of("gpu.up ", "a", "ends")})
 	f(ownedTick(start, s, &b, holder(a, 12, true), holder(b, 1, false)),
 		device("b"), sums("a", "12"), sums("b", "1"), gauges("b", "1", "0.5"))
 	// Five minutes later nothing is left of a.
@@ -133,6 +134,7 @@ func TestPartitionHolder(t *testing.T) {
 	const owner = "gpu.uuid=GPU-0 gpu.workload.kind=pod gpu.workload.name=a: "
 	want := []string{
 		"gpu.allocation " + identity + "gpu.share.basis=partition " + owner + "0.5",
+		"gpu.health gpu.uuid=GPU-0: 1",
 		"gpu.info gpu.uuid=GPU-0: 1",
 		"gpu.memory.used " + identity + owner + "3",
 		"gpu.up " + identity + owner + "1",

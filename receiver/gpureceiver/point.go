@@ -4,6 +4,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
@@ -28,6 +29,14 @@ func newPoint(e *Emitter, ts pcommon.Timestamp, r *node.Reading) *point {
 func (p *point) up() {
 	up, _ := device.Flag(p.r.Up).Get()
 	p.mb.RecordGpuUpDataPoint(p.ts, up, p.index, p.model, p.uuid, p.vendor)
+}
+
+// health records how well the device is, also if it does not answer. A partition is as
+// well as its device.
+func (p *point) health(findings []health.Finding) {
+	if p.r.ID.Parent == "" {
+		p.mb.RecordGpuHealthDataPoint(p.ts, health.Score(findings, p.uuid), p.index, p.model, p.uuid, p.vendor)
+	}
 }
 
 // xids records the errors its driver reported, of a device that is lost too.

@@ -46,7 +46,7 @@ func TestRuntime(t *testing.T) {
 		tick.Time = start.Add(time.Duration(second) * time.Second)
 		var got []string
 		for _, line := range lines(e.Emit(tick)) {
-			if !strings.HasPrefix(line, "gpu.up") && !strings.HasPrefix(line, "gpu.info") && !strings.HasPrefix(line, "gpu.energy gpu.uuid=TPU-0: ends") {
+			if !strings.HasPrefix(line, "gpu.up") && !strings.HasPrefix(line, "gpu.health") && !strings.HasPrefix(line, "gpu.info") && !strings.HasPrefix(line, "gpu.energy gpu.uuid=TPU-0: ends") {
 				got = append(got, line)
 			}
 		}

@@ -307,6 +307,26 @@ func (ms *GpuFanSpeedMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	return nil
 }
 
+// GpuHealthMetricConfig provides config for the gpu.health metric.
+type GpuHealthMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuHealthMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpuHeartbeatMetricConfig provides config for the gpu.heartbeat metric.
 type GpuHeartbeatMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -1864,6 +1884,7 @@ type MetricsConfig struct {
 	GpuFabricState                GpuFabricStateMetricConfig                `mapstructure:"gpu.fabric.state"`
 	GpuFanRpm                     GpuFanRpmMetricConfig                     `mapstructure:"gpu.fan.rpm"`
 	GpuFanSpeed                   GpuFanSpeedMetricConfig                   `mapstructure:"gpu.fan.speed"`
+	GpuHealth                     GpuHealthMetricConfig                     `mapstructure:"gpu.health"`
 	GpuHeartbeat                  GpuHeartbeatMetricConfig                  `mapstructure:"gpu.heartbeat"`
 	GpuInfo                       GpuInfoMetricConfig                       `mapstructure:"gpu.info"`
 	GpuInterconnectBandwidthLimit GpuInterconnectBandwidthLimitMetricConfig `mapstructure:"gpu.interconnect.bandwidth.limit"`
@@ -1988,6 +2009,9 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpuFanSpeed: GpuFanSpeedMetricConfig{
+			Enabled: true,
+		},
+		GpuHealth: GpuHealthMetricConfig{
 			Enabled: true,
 		},
 		GpuHeartbeat: GpuHeartbeatMetricConfig{

@@ -80,6 +80,10 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpu.fan.speed",
 		Attributes: []string{"gpu.fan.index", "gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
+	GpuHealth: metricInfo{
+		Name:       "gpu.health",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
 	GpuHeartbeat: metricInfo{
 		Name:       "gpu.heartbeat",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
@@ -402,6 +406,7 @@ type metricsInfo struct {
 	GpuFabricState                metricInfo
 	GpuFanRpm                     metricInfo
 	GpuFanSpeed                   metricInfo
+	GpuHealth                     metricInfo
 	GpuHeartbeat                  metricInfo
 	GpuInfo                       metricInfo
 	GpuInterconnectBandwidthLimit metricInfo
@@ -1319,6 +1324,61 @@ func (m *metricGpuFanSpeed) emit(metrics pmetric.MetricSlice) {
 
 func newMetricGpuFanSpeed(cfg GpuFanSpeedMetricConfig) metricGpuFanSpeed {
 	m := metricGpuFanSpeed{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuHealth struct {
+	data     pmetric.Metric        // data buffer for generated metric.
+	config   GpuHealthMetricConfig // metric config provided by user.
+	capacity int                   // max observed number of data points added to the metric.
+}
+
+// init fills gpu.health metric with initial data.
+func (m *metricGpuHealth) init() {
+	m.data.SetName("gpu.health")
+	m.data.SetDescription("How well the device is: 1 without a finding, 0.5 with a warning, 0 with something critical; the findings are log records.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuHealth) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuHealth) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuHealth) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuHealth(cfg GpuHealthMetricConfig) metricGpuHealth {
+	m := metricGpuHealth{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -5669,6 +5729,7 @@ type MetricsBuilder struct {
 	metricGpuFabricState                metricGpuFabricState
 	metricGpuFanRpm                     metricGpuFanRpm
 	metricGpuFanSpeed                   metricGpuFanSpeed
+	metricGpuHealth                     metricGpuHealth
 	metricGpuHeartbeat                  metricGpuHeartbeat
 	metricGpuInfo                       metricGpuInfo
 	metricGpuInterconnectBandwidthLimit metricGpuInterconnectBandwidthLimit
@@ -5786,6 +5847,7 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpuFabricState:                newMetricGpuFabricState(mbc.Metrics.GpuFabricState),
 		metricGpuFanRpm:                     newMetricGpuFanRpm(mbc.Metrics.GpuFanRpm),
 		metricGpuFanSpeed:                   newMetricGpuFanSpeed(mbc.Metrics.GpuFanSpeed),
+		metricGpuHealth:                     newMetricGpuHealth(mbc.Metrics.GpuHealth),
 		metricGpuHeartbeat:                  newMetricGpuHeartbeat(mbc.Metrics.GpuHeartbeat),
 		metricGpuInfo:                       newMetricGpuInfo(mbc.Metrics.GpuInfo),
 		metricGpuInterconnectBandwidthLimit: newMetricGpuInterconnectBandwidthLimit(mbc.Metrics.GpuInterconnectBandwidthLimit),
@@ -5969,6 +6031,7 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpuFabricState.emit(ils.Metrics())
 	mb.metricGpuFanRpm.emit(ils.Metrics())
 	mb.metricGpuFanSpeed.emit(ils.Metrics())
+	mb.metricGpuHealth.emit(ils.Metrics())
 	mb.metricGpuHeartbeat.emit(ils.Metrics())
 	mb.metricGpuInfo.emit(ils.Metrics())
 	mb.metricGpuInterconnectBandwidthLimit.emit(ils.Metrics())
@@ -6150,6 +6213,11 @@ func (mb *MetricsBuilder) RecordGpuFanRpmDataPoint(ts pcommon.Timestamp, val flo
 // RecordGpuFanSpeedDataPoint adds a data point to gpu.fan.speed metric.
 func (mb *MetricsBuilder) RecordGpuFanSpeedDataPoint(ts pcommon.Timestamp, val float64, gpuFanIndexAttributeValue int64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	mb.metricGpuFanSpeed.recordDataPoint(mb.startTime, ts, val, gpuFanIndexAttributeValue, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuHealthDataPoint adds a data point to gpu.health metric.
+func (mb *MetricsBuilder) RecordGpuHealthDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuHealth.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuHeartbeatDataPoint adds a data point to gpu.heartbeat metric.

@@ -113,6 +113,9 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuFanSpeedDataPoint(ts, 1, 13, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordGpuHealthDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordGpuHeartbeatDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
@@ -759,6 +762,30 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuFanIndexAttrVal, ok := dp.Attributes().Get("gpu.fan.index")
 					assert.True(t, ok)
 					assert.EqualValues(t, 13, gpuFanIndexAttrVal.Int())
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.health":
+					assert.False(t, validatedMetrics["gpu.health"], "Found a duplicate in the metrics slice: gpu.health")
+					validatedMetrics["gpu.health"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "How well the device is: 1 without a finding, 0.5 with a warning, 0 with something critical; the findings are log records.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
 					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
 					assert.True(t, ok)
 					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())

@@ -1,0 +1,153 @@
+package gpureceiver
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/plog"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// The names of records of what began and ended. Each has when in its timestamp.
+const (
+	eventFinding  = "gpu.finding"        // gpu.finding.state is open or closed
+	eventThrottle = "gpu.throttle"       // gpu.throttle.state is active or over
+	eventStart    = "gpu.workload.start" // a workload came to a device
+	eventStop     = "gpu.workload.stop"  // it left, with what it used of the device
+)
+
+// bare puts the identity of a device on a record, without whose it is.
+func bare(attrs pcommon.Map, id device.ID) {
+	if id.UUID == "" {
+		return // of the machine
+	}
+	attrs.PutInt("gpu.index", int64(id.Index))
+	attrs.PutStr("gpu.model", id.Model)
+	attrs.PutStr("gpu.vendor", id.Vendor)
+	attrs.PutStr("gpu.uuid", id.Physical())
+	if id.Parent != "" {
+		attrs.PutStr("gpu.partition.id", id.UUID)
+		attrs.PutStr("gpu.partition.profile", id.Profile)
+	}
+}
+
+// whose puts the workload on a record, if it is one; the names of several are a list.
+func whose(attrs pcommon.Map, list []workload.Workload) {
+	switch len(list) {
+	case 0:
+	case 1:
+		s := subject{Reading: &node.Reading{}, holder: &node.Holder{Workload: list[0]}}
+		for _, a := range s.attributes() {
+			attrs.PutStr(a[0], a[1])
+		}
+	default:
+		names := attrs.PutEmptySlice("gpu.workload.names")
+		for i := range list {
+			names.AppendEmpty().SetStr(cmpName(&list[i]))
+		}
+	}
+}
+
+func cmpName(w *workload.Workload) string {
+	if w.Name != "" {
+		return w.Name
+	}
+	return w.ID
+}
+
+func nameOf(id device.ID) string {
+	if id.UUID == "" {
+		return "this machine"
+	}
+	return fmt.Sprintf("GPU %d", id.Index)
+}
+
+var severities = map[health.Severity]plog.SeverityNumber{
+	health.Info: plog.SeverityNumberInfo, health.Warning: plog.SeverityNumberWarn, health.Critical: plog.SeverityNumberError,
+}
+
+// finding fills in the record of something that is wrong, or is no more.
+func finding(rec plog.LogRecord, c *health.Change, t node.Tick) {
+	attrs := rec.Attributes()
+	bare(attrs, c.Device)
+	whose(attrs, c.Workloads)
+	attrs.PutStr("gpu.finding.rule", c.Rule)
+	if c.Key != "" {
+		attrs.PutStr("gpu.finding.key", c.Key)
+	}
+	attrs.PutStr("gpu.finding.severity", c.Severity.String())
+	attrs.PutStr("gpu.finding.reason", c.Reason)
+	attrs.PutStr("gpu.finding.action", c.Action)
+	attrs.PutStr("gpu.finding.since", c.Since.UTC().Format(time.RFC3339))
+	if len(c.Evidence) > 0 {
+		attrs.PutStr("gpu.finding.evidence", strings.Join(c.Evidence, "; "))
+	}
+	severity, text := severities[c.Severity], fmt.Sprintf("%s: %s. %s", nameOf(c.Device), c.Reason, c.Action)
+	state := "open"
+	if c.Ended {
+		state, severity, text = "closed", plog.SeverityNumberInfo, fmt.Sprintf("%s: no more: %s", nameOf(c.Device), c.Reason)
+		attrs.PutDouble("gpu.finding.duration", c.Time.Sub(c.Since).Seconds())
+	}
+	attrs.PutStr("gpu.finding.state", state)
+	rec.SetTimestamp(pcommon.NewTimestampFromTime(c.Time))
+	complete(rec, eventFinding, severity, text, t)
+}
+
+// episode fills in the record of clocks that are held down, or are no more.
+func episode(rec plog.LogRecord, e *node.Episode, t node.Tick) {
+	attrs := rec.Attributes()
+	bare(attrs, e.Device)
+	whose(attrs, e.Workloads)
+	attrs.PutStr("gpu.throttle.cause", e.Cause)
+	at, state, text := e.Begin, "active", fmt.Sprintf("%s is slowed down: %s", nameOf(e.Device), e.Cause)
+	if !e.End.IsZero() {
+		at, state, text = e.End, "over", fmt.Sprintf("%s was slowed down for %s: %s", nameOf(e.Device), e.End.Sub(e.Begin).Round(time.Second), e.Cause)
+		attrs.PutDouble("gpu.throttle.duration", e.End.Sub(e.Begin).Seconds())
+	}
+	attrs.PutStr("gpu.throttle.state", state)
+	severity := plog.SeverityNumberInfo
+	if e.End.IsZero() && e.Buckets&device.BucketThermal != 0 {
+		severity = plog.SeverityNumberWarn
+	}
+	rec.SetTimestamp(pcommon.NewTimestampFromTime(at))
+	complete(rec, eventThrottle, severity, text, t)
+}
+
+// tenure fills in the record of a workload that came or went.
+func tenure(rec plog.LogRecord, n *node.Tenure, t node.Tick) {
+	attrs := rec.Attributes()
+	bare(attrs, n.Device)
+	if n.Partition != "" {
+		attrs.PutStr("gpu.partition.id", n.Partition)
+		if n.Profile != "" {
+			attrs.PutStr("gpu.partition.profile", n.Profile)
+		}
+	}
+	whose(attrs, []workload.Workload{n.Workload})
+	rec.SetTimestamp(pcommon.NewTimestampFromTime(t.Time))
+	if !n.Ended {
+		complete(rec, eventStart, plog.SeverityNumberInfo, fmt.Sprintf("%s came to %s", cmpName(&n.Workload), nameOf(n.Device)), t)
+		return
+	}
+	attrs.PutStr("gpu.workload.since", n.Since.UTC().Format(time.RFC3339))
+	attrs.PutDouble("gpu.workload.allocated.time", n.Allocated)
+	for _, v := range []namedValue{
+		{"gpu.workload.active.time", n.Active},
+		{"gpu.workload.energy", n.Energy},
+		{"gpu.workload.memory.peak", n.Peak},
+	} {
+		if f, ok := v.value.Get(); ok {
+			attrs.PutDouble(v.name, f)
+		}
+	}
+	if active, ok := n.Active.Get(); ok {
+		attrs.PutDouble("gpu.workload.idle.time", n.Allocated-active)
+	}
+	complete(rec, eventStop, plog.SeverityNumberInfo, fmt.Sprintf("%s left %s", cmpName(&n.Workload), nameOf(n.Device)), t)
+}

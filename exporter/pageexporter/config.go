@@ -26,6 +26,10 @@ type Config struct {
 	// The hub promotes the same list, so that one query gives one answer by both paths.
 	ResourceLabels []string `mapstructure:"resource_labels"`
 
+	// ReadyScope is the instrumentation scope without which /readyz fails, so that others
+	// on the page do not hide that it is silent. Empty: anything will do.
+	ReadyScope string `mapstructure:"ready_scope"`
+
 	_ struct{}
 }
 

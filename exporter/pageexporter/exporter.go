@@ -38,7 +38,7 @@ func newPageExporter(cfg *Config, set exporter.Settings, now func() time.Time) *
 		set.Logger.Warn("something is left out of the page; "+droppedName+" counts it from now on",
 			zap.String("reason", reasonLabels[r]), zap.String("first", name))
 	}}
-	s := newStore(d)
+	s := newStore(d, cfg.ReadyScope)
 	return &pageExporter{cfg: cfg, set: set, now: now, store: s, pages: &pages{store: s, labels: cfg.ResourceLabels, now: now}}
 }
 

@@ -24,6 +24,7 @@ const (
 // a scrape: they hold the lock for as long as it takes to change or list the map.
 type store struct {
 	dropped *dropped
+	ready   string // the scope without which the page is not ready; empty: any
 
 	mu      sync.Mutex
 	byKey   map[string]*list.Element
@@ -46,8 +47,8 @@ type entry struct {
 
 func (e *entry) expires() time.Time { return e.arrived.Add(expireIntervals * e.interval) }
 
-func newStore(d *dropped) *store {
-	return &store{dropped: d, byKey: map[string]*list.Element{}}
+func newStore(d *dropped, ready string) *store {
+	return &store{dropped: d, ready: ready, byKey: map[string]*list.Element{}}
 }
 
 // put replaces the batches that have the same keys.
@@ -68,7 +69,9 @@ func (s *store) put(batches []*batch, now time.Time) {
 		if s.soonest.IsZero() || e.expires().Before(s.soonest) {
 			s.soonest = e.expires()
 		}
-		s.last = entry{arrived: now, interval: e.interval}
+		if s.decides(b) {
+			s.last = entry{arrived: now, interval: e.interval}
+		}
 		s.version++
 	}
 	for s.arrival.Len() > maxBatches {
@@ -118,14 +121,20 @@ func (s *store) batches(now time.Time) ([]*batch, uint64) {
 	return out, s.version
 }
 
-// missing says in one line why there is nothing to show, or "" if there is something.
+// decides reports whether a batch makes the page ready.
+func (s *store) decides(b *batch) bool { return s.ready == "" || b.scope == s.ready }
+
+// missing says in one line why the page is not ready, or "" if it is.
 func (s *store) missing(now time.Time) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire(now)
+	for el := s.arrival.Front(); el != nil; el = el.Next() {
+		if s.decides(el.Value.(*entry).batch) {
+			return ""
+		}
+	}
 	switch {
-	case s.arrival.Len() > 0:
-		return ""
 	case s.last.arrived.IsZero():
 		return "no data yet"
 	default:

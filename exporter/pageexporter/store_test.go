@@ -29,7 +29,7 @@ func keys(s *store, now time.Time) []string {
 func TestExpiry(t *testing.T) {
 	f := func(lastShown float64, arrivals ...float64) {
 		t.Helper()
-		s := newStore(&dropped{})
+		s := newStore(&dropped{}, "")
 		for _, a := range arrivals {
 			s.put([]*batch{{key: "k"}}, at(a))
 		}
@@ -52,7 +52,7 @@ func TestExpiry(t *testing.T) {
 // Each batch lives by its own interval: a slow one must not vanish because others
 // are quick, a dead one not stay because others live.
 func TestExpiryIsPerBatch(t *testing.T) {
-	s := newStore(&dropped{})
+	s := newStore(&dropped{}, "")
 	s.put([]*batch{{key: "slow"}}, at(0))
 	for i := range 30 {
 		s.put([]*batch{{key: "quick"}}, at(float64(i)))
@@ -74,7 +74,7 @@ func TestExpiryIsPerBatch(t *testing.T) {
 // memory; the one that is still alive must stay.
 func TestBatchLimit(t *testing.T) {
 	d := &dropped{}
-	s := newStore(d)
+	s := newStore(d, "")
 	var batches []*batch
 	for i := range maxBatches {
 		batches = append(batches, &batch{key: fmt.Sprintf("%05d", i)})
@@ -95,7 +95,7 @@ func TestBatchLimit(t *testing.T) {
 
 // The line of /readyz is all that an operator sees when a probe fails.
 func TestMissing(t *testing.T) {
-	s := newStore(&dropped{})
+	s := newStore(&dropped{}, "")
 	f := func(now float64, want string) {
 		t.Helper()
 		if diff := cmp.Diff(want, s.missing(at(now))); diff != "" {
@@ -107,4 +107,13 @@ func TestMissing(t *testing.T) {
 	s.put([]*batch{{key: "k"}}, at(11))
 	f(40, "")
 	f(42, "no batch for 31s, expected every 10s")
+	// The numbers of a cluster, asked for each minute, do not stand for silent devices.
+	s = newStore(&dropped{}, "gpus")
+	s.put([]*batch{{key: "cluster", scope: "cluster"}}, at(1))
+	f(2, "no data yet")
+	s.put([]*batch{{key: "gpus", scope: "gpus"}}, at(3))
+	s.put([]*batch{{key: "gpus", scope: "gpus"}}, at(13))
+	f(14, "")
+	s.put([]*batch{{key: "cluster", scope: "cluster"}}, at(61))
+	f(62, "no batch for 49s, expected every 10s")
 }

@@ -27,6 +27,7 @@ type batch struct {
 	// key is the resource and the scope. Batches are merged in its order, which
 	// decides who wins a conflict whatever the order of arrival.
 	key       string
+	scope     string
 	simulated bool
 
 	// What came stays as it came until a page needs it: most batches are replaced
@@ -53,7 +54,7 @@ func split(md pmetric.Metrics) []*batch {
 			key := batchKey(attrs, sm.Scope())
 			b := byKey[key]
 			if b == nil {
-				b = &batch{key: key, simulated: isTrue(attrs, simulatedAttribute), resource: attrs}
+				b = &batch{key: key, scope: sm.Scope().Name(), simulated: isTrue(attrs, simulatedAttribute), resource: attrs}
 				byKey[key] = b
 				batches = append(batches, b)
 			}

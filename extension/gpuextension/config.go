@@ -26,6 +26,14 @@ type Config struct {
 	// PCIeThroughput measures PCIe traffic on NVIDIA GPUs before Hopper, which keeps
 	// the driver busy for 40 ms every 30 s.
 	PCIeThroughput bool `mapstructure:"pcie_throughput"`
+	// GaudiLibrary is the path of libhlml.so; empty searches the usual places.
+	GaudiLibrary string `mapstructure:"gaudi_library"`
+	// TPUExporter is the address of the page of GKE's TPU device plugin; empty asks this
+	// node's, and only if there is a TPU of which its runtime says nothing.
+	TPUExporter string `mapstructure:"tpu_exporter"`
+	// NeuronMonitor is a file or a socket with what neuron-monitor writes. Utilization of
+	// AWS accelerators comes from there alone.
+	NeuronMonitor string `mapstructure:"neuron_monitor"`
 	// Simulate names a model to simulate instead of reading hardware.
 	Simulate string `mapstructure:"simulate"`
 	// StateDir is the folder in which counts of events outlive the Collector; empty: they
@@ -102,6 +110,9 @@ func (c *Config) Local() local.Config {
 		Root:             c.Root,
 		NVIDIALibrary:    c.NVIDIALibrary,
 		LibraryDirs:      c.NVIDIALibraryDirs,
+		GaudiLibrary:     c.GaudiLibrary,
+		TPUExporter:      c.TPUExporter,
+		NeuronMonitor:    c.NeuronMonitor,
 		NoPCIeThroughput: !c.PCIeThroughput,
 		Simulate:         c.Simulate,
 		StateDir:         c.StateDir,

@@ -13,12 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/device/sim"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
 // demoModel is what is simulated where there is no accelerator.
-const demoModel = "h200"
+const demoModel = sim.Mixed
 
 func newDemo(version string) *cobra.Command {
 	a := &agent{
@@ -60,8 +61,11 @@ func (a *agent) welcome(w io.Writer, t node.Tick) {
 	fmt.Fprintln(w)
 	_ = printShortTable(w, t) // to a terminal
 	what := fmt.Sprintf("%d devices of this machine", len(t.Readings))
-	if t.Simulated {
-		what = fmt.Sprintf("a simulated node of %s GPUs", a.simulate)
+	switch {
+	case a.simulate == sim.Mixed:
+		what = "a simulated machine that has a few devices of each vendor"
+	case t.Simulated:
+		what = fmt.Sprintf("a simulated machine of %s devices", a.simulate)
 	}
 	self := os.Args[0] // after make demo it is not on PATH
 	page := a.listen

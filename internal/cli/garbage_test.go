@@ -149,14 +149,14 @@ func TestNoDevice(t *testing.T) {
 	if diff := cmp.Diff(want, p); diff != "" {
 		t.Errorf("page (-want +got):\n%s", diff)
 	}
-	a.waitLog("nvidia: no device or driver on this machine")
+	a.waitLog("nvidia, amd, gaudi, intel, neuron, tenstorrent, tpu: no device or driver on this machine")
 	a.stop()
 	var messages []string
 	for _, e := range a.entries() {
 		messages = append(messages, fmt.Sprint(e["level"], " ", e["msg"]))
 	}
 	// And nothing of the Collector's own progress.
-	if diff := cmp.Diff([]string{"info serving metrics", "info nvidia: no device or driver on this machine"}, messages); diff != "" {
+	if diff := cmp.Diff([]string{"info serving metrics", "info nvidia, amd, gaudi, intel, neuron, tenstorrent, tpu: no device or driver on this machine"}, messages); diff != "" {
 		t.Errorf("log (-want +got):\n%s", diff)
 	}
 }

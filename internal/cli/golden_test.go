@@ -236,6 +236,9 @@ func TestGoldenJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := report{Host: "golden", Sources: []source{{Name: "nvidia", State: "open"}}}
+	for _, v := range []string{"amd", "gaudi", "intel", "neuron", "tenstorrent", "tpu"} {
+		want.Sources = append(want.Sources, source{Name: v, State: "absent"})
+	}
 	add := func(id device.ID, used float64, compute *float64) {
 		r := reading{ID: id, Up: true}
 		r.Memory.Used, r.Utilization.Compute = &used, compute

@@ -10,18 +10,14 @@ import (
 	"text/tabwriter"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // printTable prints one line a device, for people. UUIDs come last, where a narrow
 // terminal wraps them.
-func printTable(w io.Writer, t node.Tick) error { return printColumns(w, t, "UUID") }
-
-// printShortTable leaves the UUIDs out.
-func printShortTable(w io.Writer, t node.Tick) error { return printColumns(w, t, "") }
-
-func printColumns(w io.Writer, t node.Tick, uuid string) error {
+func printTable(w io.Writer, t node.Tick) error {
 	if t.Simulated {
 		fmt.Fprintln(w, "SIMULATED devices: none of these numbers are real.")
 	}
@@ -35,10 +31,7 @@ func printColumns(w io.Writer, t node.Tick, uuid string) error {
 	if owned {
 		head = append(head, "WORKLOAD")
 	}
-	head = append(head, "STATE")
-	if uuid != "" {
-		head = append(head, uuid)
-	}
+	head = append(head, "STATE", "UUID")
 	fmt.Fprintln(tw, strings.Join(head, "\t"))
 	for i := range t.Readings {
 		r := &t.Readings[i]
@@ -46,15 +39,13 @@ func printColumns(w io.Writer, t node.Tick, uuid string) error {
 		if owned {
 			row = append(row, workloadsOf(t, r))
 		}
-		row = append(row, state(r))
-		if uuid != "" {
-			row = append(row, r.ID.UUID)
-		}
+		row = append(row, state(r, t.Findings), r.ID.UUID)
 		fmt.Fprintln(tw, strings.Join(row, "\t"))
 	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
+	printFindings(w, t.Findings)
 	for _, s := range t.Attribution {
 		if s.Reason != workload.OK && s.Reason != workload.Absent {
 			fmt.Fprintf(w, "Workloads by %s: %s: %s.\n", strings.ReplaceAll(s.Source, "_", " "), strings.ReplaceAll(string(s.Reason), "_", " "), s.Detail)
@@ -135,15 +126,17 @@ func percentage(v device.Value) string {
 
 func memory(m device.Memory) string {
 	const gib = 1 << 30
-	total, ok := m.Total.Get()
-	if !ok {
-		return none
-	}
 	used, ok := m.Used.Get()
-	if !ok {
+	total, whole := m.Total.Get()
+	switch {
+	case ok && whole:
+		return fmt.Sprintf("%.1f/%.0f GiB", used/gib, total/gib)
+	case ok:
+		return fmt.Sprintf("%.1f GiB", used/gib)
+	case whole:
 		return fmt.Sprintf("%s/%.0f GiB", none, total/gib)
 	}
-	return fmt.Sprintf("%.1f/%.0f GiB", used/gib, total/gib)
+	return none
 }
 
 func power(list []device.Power) string {
@@ -152,7 +145,7 @@ func power(list []device.Power) string {
 	}
 	draw, ok := list[0].Draw().Get()
 	if !ok {
-		return none
+		return percentage(list[0].Utilization)
 	}
 	if limit, ok := list[0].Enforced().Get(); ok {
 		return fmt.Sprintf("%.0f/%.0f W", draw, limit)
@@ -170,17 +163,30 @@ func temperature(list []device.Temperature) string {
 	return none
 }
 
-// recoveryActions are the words for NVML's field 230.
-var recoveryActions = []string{"", "GPU reset", "node reboot", "drain P2P", "drain and reset", "IMEX recovery", "bus reset", "system reboot"}
+// printFindings says what is wrong and what to do, a line for each.
+func printFindings(w io.Writer, findings []health.Finding) {
+	for _, f := range findings {
+		if f.Severity < health.Warning {
+			continue
+		}
+		of := "The machine"
+		if f.Device.UUID != "" {
+			of = fmt.Sprintf("%s %d", strings.ToUpper(f.Device.Vendor), f.Device.Index)
+		}
+		fmt.Fprintf(w, "%s %s: %s. %s\n", of, f.Severity, f.Reason, f.Action)
+	}
+}
 
 // state says in a few words what deserves attention.
-func state(r *node.Reading) string {
+func state(r *node.Reading, findings []health.Finding) string {
 	if !r.Up {
 		return "DOWN: " + r.Problem
 	}
 	var words []string
-	if a, _ := r.RecoveryAction.Get(); a > 0 && int(a) < len(recoveryActions) {
-		words = append(words, "needs "+recoveryActions[int(a)])
+	// The worst is first; what it is comes below the table.
+	worst := slices.IndexFunc(findings, func(f health.Finding) bool { return f.Device.UUID == r.ID.UUID })
+	if worst >= 0 && findings[worst].Severity >= health.Warning {
+		words = append(words, strings.ToUpper(findings[worst].Severity.String()))
 	}
 	if on, _ := r.Modes.MIG.Get(); on == 1 {
 		words = append(words, "MIG")

@@ -51,6 +51,12 @@ func recovery(t trail) []Finding {
 		f.Reason, f.Action = "the driver asks to end work that spans several devices", "End jobs that use this device together with others; jobs on this device alone may go on."
 	case 4:
 		f.Reason, f.Action = "the driver asks for a reset once the device is drained", "Put nothing new on the device, let its work end, and reset it."
+	case 5:
+		f.Reason, f.Action = "the driver asks for the recovery of its IMEX domain", "End the jobs that use memory of other nodes over NVLink, and restart the IMEX service on all of them."
+	case 6:
+		f.Reason, f.Action = "the driver asks for a reset of the bus", "Drain the node, and reset the GPUs of the machine together or reboot it."
+	case 7:
+		f.Reason, f.Action = "the driver asks for a reboot of the machine", "Drain the node and reboot it."
 	default:
 		f.Reason, f.Action = fmt.Sprintf("the driver asks for a recovery action that is not known here, code %.0f", code), "Look it up in the vendor's documentation of recovery actions."
 	}
@@ -126,8 +132,20 @@ func resets(t trail) []Finding {
 		return sum
 	})
 	return one(Finding{
-		Rule: "gpu.reset", Severity: Warning,
+		Rule: "gpu.reset", Severity: Warning, Evidence: resetCounts(&t.last.Sample),
 		Reason: fmt.Sprintf("it was reset %.0f times in the last %s", by, span(over)),
 		Action: "Work that was on it is lost. Look at the kernel's log for why.",
 	}, ok && by > 0)
+}
+
+// resetCounts says how often there was which reset: one for heat is another trouble than
+// one that somebody asked for.
+func resetCounts(s *device.Sample) []string {
+	var out []string
+	for _, r := range s.Resets {
+		if v, ok := r.Count.Get(); ok && v > 0 {
+			out = append(out, fmt.Sprintf("%s: %.0f in all", r.Type, v))
+		}
+	}
+	return out
 }

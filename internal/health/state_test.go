@@ -25,7 +25,7 @@ func TestStateRules(t *testing.T) {
 
 	asks := func(code float64) func(*Device) { return func(d *Device) { d.RecoveryAction = of(code) } }
 	expect(t, "nothing to recover", lately(0, asks(0)), "")
-	for _, code := range []float64{1, 2, 3, 4, 9} {
+	for _, code := range []float64{1, 2, 3, 4, 5, 6, 7, 9} {
 		expect(t, "recovery", lately(0, asks(code)), fmt.Sprintf("gpu.recovery critical 0 %.0f", code))
 	}
 

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package local is the composition root: the explicit list of everything this machine
-// can be read by. A new vendor is one line in Sources.
+// can be read by. A new vendor is one line in vendors.go.
 package local
 
 import (
@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/cloud"
-	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia"
 	"github.com/gpumeter/gpumeter/internal/device/sim"
 	"github.com/gpumeter/gpumeter/internal/node"
@@ -35,6 +34,9 @@ type Config struct {
 	NVIDIALibrary    string   // path of libnvidia-ml.so.1; empty: search
 	LibraryDirs      []string // searched first
 	NoPCIeThroughput bool     // see nvidia.Options
+	GaudiLibrary     string   // path of libhlml.so; empty: search
+	TPUExporter      string   // address of the page of GKE's device plugin; empty: on this node
+	NeuronMonitor    string   // file or socket with what neuron-monitor writes; empty: none
 	Simulate         string   // model to simulate instead of reading hardware; empty: none
 
 	StateDir string // folder of what outlives the process; empty: nothing does
@@ -131,17 +133,6 @@ func (c Config) nvidia() nvidia.Options {
 	}
 }
 
-// Sources returns the readers this machine may need.
-func Sources(c Config) []node.Source {
-	if c.Simulate != "" {
-		s := c.sim()
-		return []node.Source{{Name: "sim", Open: func(context.Context) (device.Reader, error) { return sim.New(s) }}}
-	}
-	return []node.Source{
-		{Name: "nvidia", Open: func(ctx context.Context) (device.Reader, error) { return nvidia.Open(ctx, c.nvidia()) }},
-	}
-}
-
 // Open returns the View of this machine. A library named by the user must be one: that
 // is the only thing which can fail, whatever the machine is like.
 func Open(c Config, notify func(node.Notice)) (*node.View, error) {
@@ -202,18 +193,6 @@ func processName(proc string) func(uint32) string {
 		}
 		return string(bytes.TrimSpace(b))
 	}
-}
-
-// Diagnose returns what every reader found and misses.
-func Diagnose(ctx context.Context, c Config) []device.Check {
-	checks := nvidia.Diagnose(ctx, c.nvidia())
-	if c.Workloads.Off {
-		return checks
-	}
-	if c.Host == "" {
-		c.Host, _ = os.Hostname()
-	}
-	return append(checks, c.owners().diagnose(ctx)...)
 }
 
 // HasDevices reports whether the machine has an accelerator that can be read. One whose

@@ -85,6 +85,7 @@ type View struct {
 	last        Tick
 	state       *state // nil before the first tick
 	health      health.Monitor
+	absences    []Notice          // that discover has not told yet
 	store       *store            // nil: the state is not kept
 	missed      uint64            // events
 	question    workload.Question // of the last tick

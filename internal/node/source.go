@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
@@ -50,6 +51,7 @@ func (s *source) status() SourceStatus {
 // discover starts what is due, and applies what has ended. The first time it waits for
 // the answers, so that a command that reads once sees its devices.
 func (v *View) discover(ctx context.Context, now time.Time) {
+	defer v.sayAbsent()
 	wait, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	for _, s := range v.sources {
@@ -188,7 +190,29 @@ func (v *View) report(s *source, state string, err error) {
 	if kind == "" {
 		kind = SourceFailed
 	}
-	v.cfg.Notify(Notice{Kind: kind, Source: s.Name, Err: err})
+	n := Notice{Kind: kind, Source: s.Name, Err: err}
+	if kind == SourceAbsent {
+		v.absences = append(v.absences, n)
+		return
+	}
+	v.cfg.Notify(n)
+}
+
+// sayAbsent tells of the sources that have nothing to read, of all in one line: most
+// machines have devices of one vendor.
+func (v *View) sayAbsent() {
+	var names []string
+	for _, n := range v.absences {
+		names = append(names, n.Source)
+	}
+	if len(names) > 0 {
+		n := v.absences[0]
+		if len(names) > 1 {
+			n = Notice{Kind: SourceAbsent, Source: strings.Join(names, ", ")}
+		}
+		v.cfg.Notify(n)
+	}
+	v.absences = nil
 }
 
 // settle waits until no discovery is in progress, and keeps what it opened.

@@ -23,7 +23,8 @@ var ErrTooLong = errors.New("the answer is too long")
 // Tools are Slurm's own programs.
 type Tools struct {
 	dir  string
-	conf string // path of slurm.conf, or empty
+	conf string   // path of slurm.conf, or empty
+	env  []string // more variables
 }
 
 // folders are where the tools are looked for: no path of the environment decides what is
@@ -55,6 +56,12 @@ func (t Tools) Has(name string) bool {
 	return err == nil
 }
 
+// With returns the tools with variables in their environment, such as TZ=UTC0.
+func (t Tools) With(env ...string) Tools {
+	t.env = slices.Concat(t.env, env)
+	return t
+}
+
 // Run runs a tool, in a process group of its own so that all of it ends with ctx, and
 // gives what it writes to parse.
 func (t Tools) Run(ctx context.Context, parse func(io.Reader) error, name string, args ...string) error {
@@ -66,6 +73,7 @@ func (t Tools) Run(ctx context.Context, parse func(io.Reader) error, name string
 	if t.conf != "" {
 		cmd.Env = append(cmd.Env, "SLURM_CONF="+t.conf)
 	}
+	cmd.Env = append(cmd.Env, t.env...)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -28,9 +28,18 @@ func newNames(devices []Device) names {
 		}
 		n[name] = uuid
 	}
+	// AMD's plugin calls the first partition of a GPU by the address of the GPU.
+	first := map[string]bool{}
+	for _, d := range devices {
+		if d.ID.Parent != "" {
+			for _, alias := range d.Aliases {
+				first[alias] = true
+			}
+		}
+	}
 	for _, d := range devices {
 		add(d.ID.UUID, d.ID.UUID)
-		if d.ID.Parent == "" { // a partition has the address of its parent
+		if d.ID.Parent == "" && !first[d.ID.PCI] { // a partition has the address of its parent
 			add(d.ID.PCI, d.ID.UUID)
 		}
 		for _, alias := range d.Aliases {
@@ -43,6 +52,10 @@ func newNames(devices []Device) names {
 // match returns the UUID of the device or partition that r means.
 func (n names) match(r Ref) (uuid string, ok bool) {
 	for _, id := range r.IDs {
+		// A number may be that of a device and, of another resource, that of a core.
+		if uuid := n[r.Resource+"/"+id]; uuid != "" {
+			return uuid, true
+		}
 		if uuid := n[id]; uuid != "" {
 			return uuid, true
 		}

@@ -23,9 +23,13 @@ func machine() []Device {
 		part("MIG-1", "GPU-a", "MIG-GPU-a/1/0", "nvidia0/gi1"),
 		gpu("amd", "amd-1", "0000:19:00.0"),
 		part("amd-1-xcp1", "amd-1", "amdgpu_xcp_1"),
+		gpu("amd", "amd-2", "0000:1b:00.0", "gpu-9-128"),
+		part("amd-2-xcp0", "amd-2", "0000:1b:00.0"),
+		part("amd-2-xcp1", "amd-2", "amdgpu_xcp_2"),
 		gpu("gaudi", "gaudi-1", "0000:0f:00.0", "AN12345678"),
 		gpu("intel", "intel-1", "0000:03:00.0", "card0"),
-		gpu("neuron", "neuron-1", "", "0"),
+		gpu("neuron", "neuron-1", "", "aws.amazon.com/neuron/0"),
+		part("neuron-0-nc0", "neuron-0", "aws.amazon.com/neuroncore/0"),
 		gpu("tenstorrent", "tt-1", "0000:04:00.0", "tt-3"),
 		gpu("tpu", "tpu-1", "", "accel0"),
 	}
@@ -56,11 +60,15 @@ func TestMatch(t *testing.T) {
 	f("gpu.nvidia.com", "gpu-1", "GPU-b") // DRA, without the API
 	f("amd.com/gpu", "0000:19:00.0", "amd-1")
 	f("amd.com/cpx_nps4", "amdgpu_xcp_1", "amd-1-xcp1")
+	f("amd.com/gpu", "0000:1b:00.0", "amd-2-xcp0") // of a GPU in partitions: its first
+	f("amd.com/gpu", "amdgpu_xcp_2", "amd-2-xcp1")
 	f("habana.ai/gaudi", "AN12345678", "gaudi-1")
 	f("gaudi.intel.com", "0000:0F:00.0", "gaudi-1")
 	f("gpu.intel.com/i915", "card0-2", "intel-1")
 	f("gpu.intel.com/i915_monitoring", "all", "")
 	f("aws.amazon.com/neuron", "0", "neuron-1")
+	f("aws.amazon.com/neuroncore", "0", "neuron-0-nc0") // another 0
+	f("aws.amazon.com/neurondevice", "0", "")
 	f("tenstorrent.com", "tt-3", "tt-1")
 	f("tpu.google.com", "accel0", "tpu-1")
 	f("smarter-devices/fuse", "fuse", "")

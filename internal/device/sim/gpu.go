@@ -15,8 +15,11 @@ type gpu struct {
 	id         device.ID
 	node       *node
 	model      *model
-	role       *role // a GPU that is cut up has heat only
+	slot       int   // place among all devices of the node
+	role       *role // a device that is cut up among several has heat only
 	key        uint64
+	numa       string
+	job        int // slot of the first device of its job
 	timeline   *timeline
 	partitions []*partition
 }
@@ -25,47 +28,67 @@ type gpu struct {
 // simulated process is never taken for a real one.
 const firstPID = 4_200_000
 
-func newGPU(n *node, m *model, seed uint64, index int) *gpu {
+// newGPU adds a device to n. Its index is that among the devices of its vendor.
+func newGPU(n *node, m *model, seed uint64, index int, r *role) *gpu {
 	const perNode = len(roles)
-	buses := [perNode]int{0x19, 0x3b, 0x4c, 0x5d, 0x9b, 0xbb, 0xcb, 0xdb}
+	if r == nil && m.slices == nil { // it cannot be cut up
+		r = roleIdle
+	}
 	key := hash(seed, uint64(index))
 	g := &gpu{
 		id: device.ID{
-			Vendor: m.vendor, UUID: "GPU-" + uuid(key), Index: index, Model: m.name,
-			PCI: fmt.Sprintf("%04x:%02x:00.0", index/perNode, buses[index%perNode]),
+			Vendor: m.vendor, UUID: m.uuid(key), Index: index, Model: m.name,
 		},
-		node: n, model: m, role: roles[index%perNode], key: key,
+		node: n, model: m, slot: len(n.gpus), role: r, key: key,
 	}
-	switch {
-	case g.role != nil:
-	case m.slices == nil:
-		g.role = roleIdle
-	default:
-		g.role = &role{heat: 0.85}
-		for i, s := range m.slices {
-			g.partitions = append(g.partitions, newPartition(g, i, s))
+	if m.buses != nil {
+		g.id.PCI = fmt.Sprintf("%04x:%02x:00.0", index/len(m.buses), m.buses[index%len(m.buses)])
+		g.numa = strconv.Itoa(index % perNode / 4)
+	}
+	// Devices of one role in one group of eight are one job and share its phase.
+	g.job = g.slot
+	for _, other := range n.gpus {
+		if r != nil && other.role == r && other.model == m && other.id.Index/perNode == index/perNode {
+			g.job = other.job
+			break
 		}
 	}
-
-	// GPUs of one role in one group of eight are one job and share its phase.
 	job := hash(seed, uint64(index/perNode), uint64(slices.Index(roles[:], g.role)))
 	script := func(second int) load { return g.role.load(job, second) }
-	if g.partitions != nil {
+	switch {
+	case r == nil: // each partition is another's
+		g.role = &role{heat: 0.85}
+		g.cut(func(i int) *role { return partitionRoles[i%len(partitionRoles)] })
+		script = g.sliced
+	case m.cut:
+		g.cut(func(int) *role { return r })
 		script = g.sliced
 	}
 	g.timeline = simulate(m, key, g.role.heat, script)
 	return g
 }
 
-// sliced is the script of a GPU that is cut up: what its partitions do together.
+// cut makes the partitions.
+func (g *gpu) cut(roleOf func(i int) *role) {
+	for i, s := range g.model.slices {
+		g.partitions = append(g.partitions, newPartition(g, i, s, roleOf(i)))
+	}
+}
+
+// sliced is the script of a device that is cut up: what its partitions do together.
 func (g *gpu) sliced(second int) (l load) {
 	for _, p := range g.partitions {
-		l.busy += p.part() * p.load(second).busy
+		now := p.load(second)
+		l.busy += p.part() * now.busy
+		l.stifled = max(l.stifled, now.stifled)
 	}
 	return l
 }
 
-// lost reports whether the GPU is off the bus.
+// shared reports whether each partition is used for something else.
+func (g *gpu) shared() bool { return g.partitions != nil && g.role.load == nil }
+
+// lost reports whether the device is off the bus.
 func (g *gpu) lost(up time.Duration) bool { return g.role.fails && offBus(up) }
 
 // ID implements device.Device.
@@ -87,69 +110,15 @@ func (g *gpu) Read(ctx context.Context, _ device.Tier) (device.Sample, error) {
 
 func (g *gpu) sample(up time.Duration) device.Sample {
 	m := g.model
-	now, sum := g.timeline.at(up)
-	bad := g.role.faults(up)
-	s := device.Sample{
-		ID: g.id,
-		Info: device.Info{
-			Driver: driver, Architecture: m.architecture, VBIOS: m.vbios, Firmware: driver,
-			NUMA: strconv.Itoa(g.id.Index % len(roles) / 4),
-		},
-		Modes:          g.modes(),
-		Memory:         g.memory(now, up),
-		Temperatures:   m.temperatures(now),
-		Power:          m.power(now, g.timeline.back(up, 1), up),
-		Energy:         device.Of(floor(sum.joules, 1e3)), // the driver counts millijoules
-		Clocks:         m.frequencies(now),
-		Throttles:      throttles(now),
-		ThrottleTimes:  throttleTimes(sum),
-		Interconnects:  g.interconnects(now, sum, bad),
-		PCIe:           m.link(now, bad),
-		ECC:            g.ecc(bad),
-		RowRemap:       g.rowRemap(bad),
-		RecoveryAction: device.Flag(bad.remap), // 1 is "reset the GPU"
+	r := reading{gpu: g, up: up, bad: g.role.faults(up)}
+	r.now, r.sum = g.timeline.at(up)
+	r.ID = g.id
+	r.Info = device.Info{
+		Driver: m.driver, Architecture: m.architecture, VBIOS: m.vbios, Firmware: m.firmware,
+		NUMA: g.numa,
 	}
-	s.PerformanceState = device.Of(0)
-	if now.busy == 0 {
-		s.PerformanceState = device.Of(m.idleState)
-	}
-	if m.fabric {
-		s.Fabric = device.Fabric{State: device.Of(3), Health: device.Of(1)}
-	}
-	if m.gpm {
-		s.Profile = profile(g.activity(now, up), now.busy)
-	}
-	if g.partitions == nil {
-		s.Utilization, s.UtilizationPeak = g.utilization(now, up)
-		s.Processes = processes(g.role, firstPID+100*g.id.Index, s.Memory.Used, device.Of(percent(0.98*now.busy)))
-	}
-	return s
-}
-
-func (g *gpu) modes() device.Modes {
-	modes := device.Modes{ECC: device.Of(1), Persistence: device.Of(1), Compute: device.Of(0)}
-	if g.model.slices != nil {
-		modes.MIG = device.Flag(g.partitions != nil)
-	}
-	return modes
-}
-
-// utilization returns that of now and its highest of the last minute. NVML has none
-// for a GPU that is cut up.
-func (g *gpu) utilization(now *moment, up time.Duration) (current, peak device.Engines) {
-	highest := now.busy
-	for i := range 60 {
-		highest = max(highest, g.timeline.back(up, i).busy)
-	}
-	none := device.Of(0)
-	current = device.Engines{
-		Compute: device.Of(percent(now.busy)), Memory: device.Of(percent(g.role.controller * now.busy)),
-		Encoder: none, Decoder: none, JPEG: none, OFA: none,
-	}
-	peak = device.Engines{
-		Compute: device.Of(percent(highest)), Memory: device.Of(percent(g.role.controller * highest)),
-	}
-	return current, peak
+	m.shows.read(&r)
+	return r.Sample
 }
 
 func (g *gpu) activity(now *moment, up time.Duration) activity {
@@ -163,19 +132,7 @@ func (g *gpu) activity(now *moment, up time.Duration) activity {
 	return a
 }
 
-func (g *gpu) memory(now *moment, up time.Duration) device.Memory {
-	m := g.model
-	used := allocated(now.held, m.memory-m.reserved)
-	for _, p := range g.partitions {
-		used += allocated(p.at(up).held, p.slice.memory)
-	}
-	bar1 := used + 1703936 // what an idle H200 shows, and all of the memory in use
-	if g.partitions != nil {
-		bar1 = m.memory - m.reserved
-	}
-	return device.Memory{
-		Used: device.Of(used), Free: device.Of(m.memory - m.reserved - used),
-		Reserved: device.Of(m.reserved), Total: device.Of(m.memory),
-		BAR1Used: device.Of(bar1), BAR1Total: device.Of(m.bar1),
-	}
-}
+func (g *gpu) pid() int { return firstPID + 100*g.slot }
+
+// process returns the one that is on the device and holds used bytes.
+func (g *gpu) process(used device.Value) []device.Process { return process(g.role, g.pid(), used) }

@@ -13,7 +13,7 @@ type role struct {
 
 	heat       float64 // power at full load, of what the limit leaves above idle; over 1 it is capped
 	controller float64 // time memory is read or written, of busy time
-	nvlink     float64 // use of all links in each direction while busy
+	links      float64 // use of all links to other devices in each direction while busy
 	feed       float64 // use of PCIe towards the device while busy
 	activity   activity
 }
@@ -40,7 +40,7 @@ func (a activity) plus(k float64, b activity) activity {
 var (
 	roleTraining = &role{
 		load: training, process: "python3",
-		heat: 1.36, controller: 0.48, nvlink: 0.42, feed: 0.02,
+		heat: 1.36, controller: 0.48, links: 0.42, feed: 0.02,
 		activity: activity{sm: 0.91, occupancy: 0.29, dram: 0.44, tensor: 0.63, fp32: 0.11, fp16: 0.06, integer: 0.15},
 	}
 	roleInference = &role{
@@ -56,7 +56,7 @@ var (
 	}
 	roleFailing = &role{
 		load: failing, process: "python3", fails: true,
-		heat: 0.83, controller: 0.41, nvlink: 0.08, feed: 0.03,
+		heat: 0.83, controller: 0.41, links: 0.08, feed: 0.03,
 		activity: activity{sm: 0.82, occupancy: 0.34, dram: 0.39, tensor: 0.41, fp32: 0.12, fp16: 0.08, integer: 0.14},
 	}
 	// A job in a partition has no links and, being small, no checkpoints.
@@ -121,6 +121,7 @@ func tuning(key uint64, second int) load {
 // faults are the counters and flags of a GPU that fails.
 type faults struct {
 	corrected, uncorrected, replays, linkReplays float64
+	losses                                       float64 // times it was gone
 	remap                                        bool
 }
 
@@ -147,6 +148,7 @@ func (r *role) faults(up time.Duration) faults {
 		corrected:   float64(up / (7 * time.Second)),
 		replays:     float64(up / (23 * time.Second)),
 		linkReplays: float64(up / (3 * time.Minute)),
+		losses:      float64((up + failCycle - failAt) / failCycle),
 		remap:       up >= remapAt,
 	}
 	if f.remap {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 // watch reads GPU index once a second for a period, without the seconds it is lost.
 func watch(t *testing.T, model string, index int, see func(up time.Duration, s *device.Sample)) {
 	t.Helper()
-	n, clock := newNode(t, Config{Model: model, Seed: 5})
+	n, clock := newNode(t, Config{Model: model, Seed: 5, GPUs: 8})
 	g := n.gpus[index]
 	for clock.up = 0; clock.up < period*time.Second; clock.up += time.Second {
 		if !g.lost(clock.up) {
@@ -72,12 +73,20 @@ func TestInference(t *testing.T) {
 	}
 }
 
+// uniform returns the models of one vendor.
+func uniform() []string {
+	return slices.DeleteFunc(Models(), func(m string) bool { return m == Mixed })
+}
+
 // Catches an idle GPU that does not look wasted: held memory, no work, little power.
 func TestIdle(t *testing.T) {
-	for _, model := range Models() {
+	for _, model := range uniform() {
 		watch(t, model, 4, func(up time.Duration, s *device.Sample) {
-			power := value(s.Power[0].Draw().Ratio(s.Power[0].Enforced()))
-			if value(s.Utilization.Compute) != 0 || value(s.UtilizationPeak.Compute) != 0 || len(s.Processes) != 1 || power > 0.2 {
+			var power float64
+			for _, p := range s.Power {
+				power = max(power, value(p.Draw().Ratio(p.Enforced()).Or(p.Utilization)))
+			}
+			if value(s.Utilization.Compute) != 0 || value(s.UtilizationPeak.Compute) != 0 || len(s.Processes) != 1 || power > 0.27 {
 				t.Fatalf("%s at %v: busy %v, power %v, processes %v", model, up, s.Utilization.Compute, power, s.Processes)
 			}
 		})
@@ -86,14 +95,17 @@ func TestIdle(t *testing.T) {
 
 // Catches a slowdown that no counter, clock or temperature confirms.
 func TestOverheating(t *testing.T) {
-	for _, model := range Models() {
+	for _, model := range uniform() {
+		if models[model].hot == 0 {
+			continue // it does not tell
+		}
 		var hot, cool, hottest float64
 		var last device.Sample
 		slowest := 1.0
 		watch(t, model, 5, func(up time.Duration, s *device.Sample) {
 			last = *s
-			edge, clock := value(s.Temperatures[0].Value), value(s.Clocks[1].Frequency.Ratio(s.Clocks[1].Limit))
-			slowed := value(s.Throttled(device.BucketThermal)) == 1
+			edge, clock := value(s.Temperatures[0].Value), value(s.Clocks[0].Frequency)/mhz/models[model].clocks[0].full
+			slowed := value(s.Throttled(device.BucketThermal).Or(device.Flag(clock < 1))) == 1
 			if slowed != (clock < 1) {
 				t.Fatalf("%s at %v: slowed %v at %v of the clock", model, up, slowed, clock)
 			}
@@ -108,7 +120,8 @@ func TestOverheating(t *testing.T) {
 			t.Errorf("%s: %v s hot, %v s cool, clock down to %v, up to %v degrees", model, hot, cool, slowest, hottest)
 		}
 		for _, tt := range last.ThrottleTimes {
-			if tt.Cause == "sw_thermal_slowdown" && (value(tt.Seconds) < hot-1 || value(tt.Seconds) > hot+1) {
+			mine := slices.Contains([]string{"thermal", "sw_thermal_slowdown", "socket_thermal"}, tt.Cause)
+			if mine && (value(tt.Seconds) < hot-1 || value(tt.Seconds) > hot+1) {
 				t.Errorf("%s: %v s counted, %v s seen", model, tt.Seconds, hot)
 			}
 		}
@@ -173,5 +186,49 @@ func TestPartitionsAddUp(t *testing.T) {
 	}
 	if d := value(parent.Profile.SMActive) - active; d < -1e-9 || d > 1e-9 {
 		t.Errorf("the parent is %v active, its partitions %v", parent.Profile.SMActive, active)
+	}
+}
+
+// Catches partitions of an AMD GPU that do not make up the GPU.
+func TestComplexesAddUp(t *testing.T) {
+	n, clock := newNode(t, Config{Model: "mi300x"})
+	clock.up = 13 * time.Minute
+	g := n.gpus[7]
+	parent := read(t, g)
+	var used, busy, slices float64
+	for _, p := range g.partitions {
+		s := read(t, p)
+		used += value(s.Memory.Used)
+		busy += value(s.Utilization.Compute) * s.Slice.Part()
+		slices += s.Slice.Part()
+	}
+	if d := value(parent.Utilization.Compute) - busy; d < -0.02 || d > 0.02 || busy < 0.2 || slices != 1 {
+		t.Errorf("the parent is busy for %v, its %v partitions for %v", parent.Utilization.Compute, slices, busy)
+	}
+	if own := value(parent.Memory.Used) - used; own < 0 || own > gib || parent.Processes != nil {
+		t.Errorf("the parent uses %v bytes besides, processes %v", own, parent.Processes)
+	}
+}
+
+// Catches cores whose counters do not move with their work, or that are all alike.
+func TestCores(t *testing.T) {
+	n, clock := newNode(t, Config{Model: "trn2", Seed: 4})
+	g := n.gpus[7] // of several owners
+	before := g.partitions[0].sample(clock.up)
+	clock.up = 10 * time.Minute
+	after := read(t, g.partitions[0])
+	rate := (value(after.Runtime.Operations) - value(before.Runtime.Operations)) / clock.up.Seconds()
+	if rate < 5e12 || rate > 80e12 || value(after.Runtime.Executions[0].Count) < 100 {
+		t.Errorf("%v operations a second, %v executions", rate, after.Runtime.Executions)
+	}
+	idle := read(t, g.partitions[3])
+	if idle.Runtime.Operations != device.Of(0) || idle.Runtime.Executions[0].Count != device.Of(0) || value(idle.Memory.Used) == 0 {
+		t.Errorf("an idle core: %+v", idle)
+	}
+	// One job on a whole device is on all of its cores.
+	for _, p := range n.gpus[0].partitions {
+		if s := read(t, p); value(s.Memory.Used) < 0.8*p.slice.memory || len(s.Processes) != 1 || s.Processes[0].PID != uint32(n.gpus[0].pid()) {
+			t.Errorf("%s uses %v, by %v", p.id.UUID, s.Memory.Used, s.Processes)
+		}
 	}
 }

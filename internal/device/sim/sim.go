@@ -1,8 +1,8 @@
 // Package sim simulates accelerators, so that everything above a device.Reader can be
 // shown, tested and measured on a machine that has none.
 //
-// A node has eight GPUs, each with a role that is fixed by its index and repeats with
-// more of them:
+// A node has some GPUs of one model, or of each vendor a few. Of one model, each has a
+// role that is fixed by its index and repeats after eight:
 //
 //	0-2  training: three GPUs of one job at the power limit, a checkpoint every 5 min
 //	3    inference: load in waves, a cache that fills and is dropped
@@ -18,10 +18,9 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +30,7 @@ import (
 // Config describes a simulated node.
 type Config struct {
 	Model string // name in Models; "" = "h200"
-	GPUs  int    // 0 = 8
+	GPUs  int    // 0 = as many as such a node has; a mixed one has always as many
 	Seed  uint64 // names the node: UUIDs and noise derive from it
 	// Now is the scripted clock; nil = time.Now. It is called from as many goroutines
 	// as read devices.
@@ -41,9 +40,6 @@ type Config struct {
 	Start time.Time
 }
 
-// Models returns the names of the known models, sorted.
-func Models() []string { return slices.Sorted(maps.Keys(models)) }
-
 // New returns a Reader of the simulated node.
 func New(cfg Config) (device.Reader, error) {
 	name := cfg.Model
@@ -51,14 +47,11 @@ func New(cfg Config) (device.Reader, error) {
 		name = "h200"
 	}
 	m, ok := models[name]
-	if !ok {
+	if !ok && name != Mixed {
 		return nil, fmt.Errorf("unknown simulated model %q, known are %s", name, strings.Join(Models(), ", "))
 	}
 	if cfg.GPUs < 0 {
 		return nil, fmt.Errorf("cannot simulate %d GPUs", cfg.GPUs)
-	}
-	if cfg.GPUs == 0 {
-		cfg.GPUs = len(roles)
 	}
 	n := &node{now: cfg.Now, start: cfg.Start}
 	if n.now == nil {
@@ -67,8 +60,16 @@ func New(cfg Config) (device.Reader, error) {
 	if n.start.IsZero() {
 		n.start = n.now()
 	}
-	for i := range cfg.GPUs {
-		n.gpus = append(n.gpus, newGPU(n, m, cfg.Seed, i))
+	if name == Mixed {
+		for i, group := range mix {
+			for j, r := range group.roles {
+				n.gpus = append(n.gpus, newGPU(n, models[group.model], hash(cfg.Seed, uint64(i)), j, r))
+			}
+		}
+		return n, nil
+	}
+	for i := range cmp.Or(cfg.GPUs, m.count) {
+		n.gpus = append(n.gpus, newGPU(n, m, cfg.Seed, i, roles[i%len(roles)]))
 	}
 	return n, nil
 }

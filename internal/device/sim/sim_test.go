@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -146,6 +147,48 @@ func TestSize(t *testing.T) {
 	f(1, 1)
 	f(7, 7)
 	f(16, 2*(8+4))
+	own := func(model string, want int) {
+		t.Helper()
+		n, _ := newNode(t, Config{Model: model})
+		if got := len(devices(t, n)); got != want {
+			t.Errorf("a node of %s has %d devices, want %d", model, got, want)
+		}
+	}
+	own("mi300x", 8+8)
+	own("gaudi3", 8)
+	own("p150a", 4)
+	own("v6e", 4)
+	own("max1550", 4)
+	own("trn2", 16*(1+8))
+	own(Mixed, 12+8)
+}
+
+// Catches two devices of a mixed machine that are one, and a vendor that is missing.
+func TestMixed(t *testing.T) {
+	n, clock := newNode(t, Config{Model: Mixed, Seed: 3})
+	clock.up = time.Hour
+	vendors, seen := map[string]int{}, map[string]bool{}
+	pids := map[uint32]string{}
+	for _, d := range devices(t, n) {
+		s := read(t, d)
+		if s.ID != d.ID() || seen[s.ID.UUID] || s.ID.Vendor == "" || s.ID.Model == "" || s.ID.PCI == "" && s.ID.Vendor != "neuron" {
+			t.Errorf("%+v is not one device", s.ID)
+		}
+		seen[s.ID.UUID] = true
+		if s.ID.Parent == "" {
+			vendors[s.ID.Vendor]++
+		}
+		for _, p := range s.Processes {
+			if on := pids[p.PID]; on != "" && on != s.ID.Physical() {
+				t.Errorf("process %d is on %s and on %s", p.PID, on, s.ID.Physical())
+			}
+			pids[p.PID] = s.ID.Physical()
+		}
+	}
+	want := map[string]int{"nvidia": 2, "amd": 2, "gaudi": 2, "tenstorrent": 2, "tpu": 2, "intel": 1, "neuron": 1}
+	if diff := cmp.Diff(want, vendors); diff != "" {
+		t.Errorf("devices (-want +got):\n%s", diff)
+	}
 }
 
 func TestNewErrors(t *testing.T) {
@@ -155,7 +198,7 @@ func TestNewErrors(t *testing.T) {
 			t.Errorf("New(%+v): %v, want %s", cfg, err, want)
 		}
 	}
-	f(Config{Model: "h300"}, `unknown simulated model "h300", known are a100, b200, h100, h200, l40s`)
+	f(Config{Model: "h300"}, `unknown simulated model "h300", known are a100, b200, gaudi3, h100, h200, l40s, max1550, mi300x, p150a, trn2, v6e, mixed`)
 	f(Config{GPUs: -1}, "cannot simulate -1 GPUs")
 }
 
@@ -276,25 +319,25 @@ func TestTenants(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pids := map[string]uint32{}
+		where := map[uint32][]string{}
 		for _, d := range devices(t, r.(*node)) {
 			for _, p := range read(t, d).Processes {
-				pids[d.ID().UUID] = p.PID
+				where[p.PID] = append(where[p.PID], d.ID().UUID)
 			}
 		}
 		uids := map[string]string{}
 		for _, tenant := range tenants {
-			if pid := pids[tenant.Device]; pid != tenant.PID {
-				t.Errorf("%s: %s has process %d on %s, where %d is", model, tenant.Pod.Name, tenant.PID, tenant.Device, pid)
+			if on := where[tenant.PID]; !slices.Contains(on, tenant.Device) {
+				t.Errorf("%s: %s has process %d on %s, which is on %q", model, tenant.Pod.Name, tenant.PID, tenant.Device, on)
 			}
-			delete(pids, tenant.Device)
+			delete(where, tenant.PID)
 			if other, ok := uids[tenant.Pod.Name]; ok && other != tenant.Pod.UID {
 				t.Errorf("%s: two pods are called %s", model, tenant.Pod.Name)
 			}
 			uids[tenant.Pod.Name] = tenant.Pod.UID
 		}
-		if len(pids) > 0 {
-			t.Errorf("%s: devices without a tenant: %v", model, pids)
+		if len(where) > 0 {
+			t.Errorf("%s: processes without a tenant: %v", model, where)
 		}
 	}
 }

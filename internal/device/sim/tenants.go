@@ -16,15 +16,21 @@ type Pod struct {
 	Team                            string
 }
 
-// pods are who has the GPUs, by role of the GPU in its group of eight. The training job
-// has three.
+// pods are who has the devices, by role of the device. Name is what follows the owner's;
+// the training jobs have several devices.
 var pods = map[*role]Pod{
-	roleTraining:    {Namespace: "research", Name: "llama-finetune-%d-x7k2p", Container: "trainer", Kind: "job", Owner: "llama-finetune", Team: "research"},
-	roleInference:   {Namespace: "inference", Name: "chat-api-7d4b9c-%d2k4q", Container: "vllm", Kind: "deployment", Owner: "chat-api", Team: "product"},
-	roleIdle:        {Namespace: "notebooks", Name: "alice-%d", Container: "jupyter", Kind: "statefulset", Owner: "alice", Team: "research"},
-	roleOverheating: {Namespace: "chemistry", Name: "md-run-%d-q8w5r", Container: "gromacs", Kind: "job", Owner: "md-run", Team: "chemistry"},
-	roleFailing:     {Namespace: "research", Name: "nightly-eval-%d-m3n4b", Container: "eval", Kind: "cronjob", Owner: "nightly-eval", Team: "research"},
-	roleTuning:      {Namespace: "research", Name: "lora-%d-z9v8c", Container: "tuner", Kind: "job", Owner: "lora", Team: "research"},
+	roleTraining:    {Namespace: "research", Name: "-%d-x7k2p", Container: "trainer", Kind: "job", Team: "research"},
+	roleInference:   {Namespace: "inference", Name: "-7d4b9c-%d2k4q", Container: "vllm", Kind: "deployment", Owner: "chat-api", Team: "product"},
+	roleIdle:        {Namespace: "notebooks", Name: "-%d", Container: "jupyter", Kind: "statefulset", Owner: "alice", Team: "research"},
+	roleOverheating: {Namespace: "chemistry", Name: "-%d-q8w5r", Container: "gromacs", Kind: "job", Owner: "md-run", Team: "chemistry"},
+	roleFailing:     {Namespace: "research", Name: "-%d-m3n4b", Container: "eval", Kind: "cronjob", Owner: "nightly-eval", Team: "research"},
+	roleTuning:      {Namespace: "research", Name: "-%d-z9v8c", Container: "tuner", Kind: "job", Owner: "lora", Team: "research"},
+}
+
+// trainings are the training jobs, by vendor.
+var trainings = map[string]string{
+	"nvidia": "llama-finetune", "amd": "qwen-finetune", "gaudi": "mistral-finetune", "intel": "climate-model",
+	"neuron": "titan-finetune", "tenstorrent": "falcon-finetune", "tpu": "gemma-finetune",
 }
 
 // Tenants returns who has the devices of a simulated node.
@@ -35,24 +41,28 @@ func Tenants(cfg Config) ([]Tenant, error) {
 	}
 	var list []Tenant
 	for _, g := range r.(*node).gpus {
-		if len(g.partitions) == 0 {
-			number := g.id.Index
-			if g.role == roleTraining { // one pod has three GPUs
-				number -= number % len(roles)
+		if !g.shared() {
+			number := g.slot
+			if g.role == roleTraining { // one pod has all devices of a job
+				number = g.job
 			}
-			list = append(list, Tenant{g.id.UUID, uint32(firstPID + 100*g.id.Index), podOf(g.role, number)})
+			list = append(list, Tenant{g.id.UUID, uint32(g.pid()), podOf(g.role, g.id.Vendor, number)})
+			continue
 		}
 		for i, p := range g.partitions {
-			list = append(list, Tenant{p.id.UUID, uint32(p.pid), podOf(p.role, 10*g.id.Index+i)})
+			list = append(list, Tenant{p.id.UUID, uint32(p.pid()), podOf(p.role, g.id.Vendor, 10*g.slot+i)})
 		}
 	}
 	return list, nil
 }
 
 // podOf returns the pod of a role that has a number.
-func podOf(r *role, number int) Pod {
+func podOf(r *role, vendor string, number int) Pod {
 	p := pods[r]
-	p.Name = fmt.Sprintf(p.Name, number)
+	if r == roleTraining {
+		p.Owner = trainings[vendor]
+	}
+	p.Name = p.Owner + fmt.Sprintf(p.Name, number)
 	p.UID = uuid(hash(uint64(number), 2))
 	return p
 }

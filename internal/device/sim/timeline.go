@@ -75,18 +75,22 @@ func simulate(m *model, key uint64, heat float64, script func(second int) load) 
 	const (
 		lag       = 20.0 // seconds: time constant of the heat sink
 		slowest   = 0.55 // of the clock, under thermal slowdown
-		overshoot = 10   // degrees above operating, with cooling stifled and no slowdown
+		overshoot = 10   // degrees too hot, with cooling stifled and no slowdown
 	)
 	var (
 		t       timeline
 		dynamic = m.watts.limit - m.watts.idle
-		// Degrees per watt.
-		cooled  = (m.celsius.full - m.celsius.idle) / dynamic
-		stifled = (m.celsius.operating + overshoot - m.celsius.idle) / dynamic
-
-		temperature = m.celsius.idle
-		speed       = 1.0 // that the temperature allows
+		die     sensor
+		speed   = 1.0 // that the temperature allows
+		// Degrees per watt; none of a model that has no temperature.
+		cooled, stifled float64
 	)
+	if m.sensors != nil {
+		die = m.sensors[0]
+		cooled = (die.full - die.idle) / dynamic
+		stifled = (m.hot + overshoot - die.idle) / dynamic
+	}
+	temperature := die.idle
 	// The first round only brings the temperature to where the script's end leaves it.
 	for s := range 2 * period {
 		s %= period
@@ -97,7 +101,7 @@ func simulate(m *model, key uint64, heat float64, script func(second int) load) 
 		now := moment{load: l, clock: speed, slowed: speed < 1}
 
 		now.watts = (m.watts.idle + dynamic*heat*l.busy*speed) * (1 + 0.01*noise(hash(key, 2), s, 2))
-		if limit := m.watts.limit * (0.985 + 0.01*noise(hash(key, 3), s, 5)); now.watts > limit {
+		if limit := m.watts.limit * (0.985 + 0.01*noise(hash(key, 3), s, 5)); now.watts > limit && dynamic > 0 {
 			now.capped = true
 			now.clock *= (limit - m.watts.idle) / (now.watts - m.watts.idle)
 			now.watts = limit
@@ -108,11 +112,13 @@ func simulate(m *model, key uint64, heat float64, script func(second int) load) 
 		}
 
 		resistance := cooled + l.stifled*(stifled-cooled)
-		temperature += (m.celsius.idle + (now.watts-m.watts.idle)*resistance - temperature) / lag
+		temperature += (die.idle + (now.watts-m.watts.idle)*resistance - temperature) / lag
 		now.celsius = temperature
-		if temperature > m.celsius.operating-1 {
+		switch {
+		case m.hot == 0:
+		case temperature > m.hot-1:
 			speed = max(slowest, speed-0.02)
-		} else if temperature < m.celsius.operating-2 {
+		case temperature < m.hot-2:
 			speed = min(1, speed+0.01)
 		}
 		t.moments[s] = now

@@ -1,0 +1,246 @@
+//go:build linux
+
+package amd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
+)
+
+// sighting is what a discovery saw of one GPU or partition. While it stays the same the
+// Device does.
+type sighting struct {
+	id     device.ID
+	unique string    // 16 hexadecimal digits; empty: the GPU has none
+	dir    sysfs.Dir // of the PCI device, the parent's for a partition
+	card   string    // card3
+	render string    // renderD131
+	node   sysfs.Dir // of KFD; empty: it has none
+	gpuID  uint64    // by which KFD's processes call it; 0: unknown
+	cus    int       // compute units
+	gfx    int       // gfx_target_version, such as 90402
+	// A partition is the k-th of n. n is 1 for a whole GPU that is not cut, and 0 for one
+	// that is.
+	k, n int
+	xcp  sysfs.Dir // of the partition's own metrics
+	name string    // of the partition's platform device, such as amdgpu_xcp_3
+}
+
+// part reports whether it is a partition.
+func (s *sighting) part() bool { return s.id.Parent != "" }
+
+var cardName = regexp.MustCompile(`^card[0-9]+$`) // and not card0-DP-1, a connector
+
+// cards returns the folders of the GPUs with the amdgpu driver, by number. The numbers
+// have gaps: other GPUs and the partitions of Instinct have some.
+func cards(sys sysfs.Dir) []sysfs.Dir {
+	var list []sysfs.Dir
+	for _, c := range sys.Glob("class/drm/card[0-9]*") {
+		if !cardName.MatchString(c.Base()) {
+			continue
+		}
+		d := c.Join("device")
+		text, err := d.Text("uevent")
+		if err != nil {
+			continue // nobody's
+		}
+		// A partition's card is a platform device, without an address.
+		if env := parseUevent(text); env["DRIVER"] == "amdgpu" && env["PCI_SLOT_NAME"] != "" {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// discover returns every GPU and its partitions, in the order of their cards.
+func discover(o Options) ([]sighting, error) {
+	sys := o.sys()
+	nodes, err := topology(sys)
+	platform := platformCards(sys)
+	machine, _ := sysfs.Dir(o.Root).Text("etc/machine-id") // a container may have none
+	var found []sighting
+	var errs []error
+	if err != nil {
+		errs = append(errs, err)
+	}
+	taken := map[string]bool{}
+	for i, c := range cards(sys) {
+		s, err := identify(c, i, machine, taken)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		taken[s.id.UUID] = true
+		found = append(found, s.partitions(nodes, platform)...)
+	}
+	return found, errors.Join(errs...)
+}
+
+// identify returns the GPU behind a card.
+func identify(card sysfs.Dir, index int, machine string, taken map[string]bool) (sighting, error) {
+	d := card.Join("device")
+	text, err := d.Text("uevent")
+	if err != nil {
+		return sighting{}, fmt.Errorf("cannot identify %s: %w", card.Base(), err)
+	}
+	env := parseUevent(text)
+	s := sighting{dir: d, card: card.Base(), n: 1}
+	for _, r := range d.Glob("drm/renderD*") {
+		s.render = r.Base()
+	}
+	s.id = device.ID{Vendor: vendor, Index: index, PCI: strings.ToLower(env["PCI_SLOT_NAME"])}
+	product, _ := d.Text("product_name") // Radeon has an empty one
+	s.id.Model = cmp.Or(product, modelOf(env["PCI_ID"]))
+	unique, _ := d.Text("unique_id")
+	serial, _ := d.Text("serial_number")
+	s.unique = hexID(unique)
+	for _, name := range []string{s.unique, serial} {
+		if uuid := vendor + "-" + name; name != "" && !taken[uuid] {
+			s.id.UUID = uuid
+			return s, nil
+		}
+	}
+	s.id.UUID = vendor + "-" + machine + "-" + s.id.PCI
+	return s, nil
+}
+
+// hexID spells a unique_id in one way. Empty and 0 are none.
+func hexID(s string) string {
+	v, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(s), "0x"), 16, 64)
+	if err != nil || v == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", v)
+}
+
+// partitions returns the GPU, and the partitions that KFD shows of it if there are more
+// than one.
+func (s sighting) partitions(nodes []node, platform map[string]platformCard) []sighting {
+	own := s.nodes(nodes)
+	if len(own) == 0 {
+		return []sighting{s}
+	}
+	whole := s
+	whole.gfx = own[0].gfx
+	for _, n := range own {
+		whole.cus += n.cus
+	}
+	if len(own) == 1 {
+		whole.node, whole.gpuID = own[0].dir, own[0].gpuID
+		whole.render = cmp.Or(whole.render, own[0].render)
+		return []sighting{whole}
+	}
+	whole.n = 0
+	list := []sighting{whole}
+	numbers, count := numbering(own)
+	for i, n := range own {
+		k := numbers[i]
+		p := s
+		p.id.Parent = s.id.UUID
+		p.id.UUID = fmt.Sprintf("%s-xcp%d", s.id.UUID, k)
+		p.id.Profile = s.mode()
+		p.node, p.gpuID, p.cus, p.gfx = n.dir, n.gpuID, n.cus, n.gfx
+		p.k, p.n, p.xcp = k, count, s.dir.Join("xcp")
+		if c, ok := platform[n.render]; ok {
+			p.card, p.name, p.xcp = c.card, c.dir.Base(), c.dir.Join("xcp")
+		} else if n.render != "" && n.render != s.render {
+			p.card, p.xcp = "", "" // it has no files of its own, and the first one's are not its
+		}
+		p.render = cmp.Or(n.render, p.render)
+		list = append(list, p)
+	}
+	return list
+}
+
+// numbering returns the number of each partition, and how many there are: by the kernel's
+// own numbers, of which some may be missing, else by their order.
+func numbering(own []node) (numbers []int, count int) {
+	seen := map[uint64]bool{}
+	for i, n := range own {
+		seen[n.part] = true
+		numbers = append(numbers, i)
+	}
+	if len(seen) < len(own) {
+		return numbers, len(own) // this kernel does not number them
+	}
+	for i, n := range own {
+		numbers[i] = int(n.part)
+		count = max(count, numbers[i]+1)
+	}
+	return numbers, count
+}
+
+// mode returns how the GPU is cut, as AMD's device plugin names it: cpx_nps4.
+func (s sighting) mode() string {
+	compute, _ := s.dir.Text("current_compute_partition") // drivers before 6.9 have neither
+	memory, _ := s.dir.Text("current_memory_partition")
+	return strings.ToLower(strings.Trim(compute+"_"+memory, "_"))
+}
+
+// platformCard is the DRM device of a partition behind the first.
+type platformCard struct {
+	dir  sysfs.Dir // devices/platform/amdgpu_xcp_3
+	card string
+}
+
+// platformCards returns them by their render node.
+func platformCards(sys sysfs.Dir) map[string]platformCard {
+	found := map[string]platformCard{}
+	for _, d := range sys.Glob("devices/platform/amdgpu_xcp*") {
+		c := platformCard{dir: d}
+		for _, n := range d.Glob("drm/card[0-9]*") {
+			c.card = n.Base()
+		}
+		for _, n := range d.Glob("drm/renderD*") {
+			found[n.Base()] = c
+		}
+	}
+	return found
+}
+
+// aliases returns the other names of the device: of Kubernetes' device plugin and DRA
+// driver, of Slurm's device files, and of ROCR_VISIBLE_DEVICES. The files of a GPU that
+// is cut are its first partition's, and so is its address.
+func (s *sighting) aliases() []string {
+	var list []string
+	add := func(name string) {
+		if name != "" {
+			list = append(list, name)
+		}
+	}
+	if !s.part() {
+		if s.unique != "" {
+			add("GPU-" + s.unique)
+		}
+		if s.n == 0 {
+			return list
+		}
+	}
+	if s.part() && s.k == 0 {
+		add(s.id.PCI)
+	}
+	add(s.name)
+	add(s.render)
+	add(s.card)
+	if s.card != "" && s.render != "" {
+		add("gpu-" + strings.TrimPrefix(s.card, "card") + "-" + strings.TrimPrefix(s.render, "renderD"))
+	}
+	return list
+}
+
+func parseUevent(s string) map[string]string {
+	env := map[string]string{}
+	for line := range strings.Lines(s) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			env[k] = v
+		}
+	}
+	return env
+}

@@ -1,0 +1,298 @@
+//go:build linux
+
+package gaudi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
+)
+
+// aip is one accelerator (Habana says AI processor). It outlives a session of the library,
+// which gives it a handle.
+type aip struct {
+	caller
+	r *Reader
+	node
+	id     device.ID
+	serial string
+	gone   atomic.Bool // it was lost: the next discovery looks who is there
+	read   bool        // everything was read since it got its handle
+	slept  bool        // its firmware could not be asked at the last Read
+
+	sample  device.Sample // each tier overwrites its own part
+	energy  energy
+	draw    device.Value // power now
+	limit   device.Value // of power, in force
+	limits  []device.PowerLimit
+	edge    []device.TemperatureCap
+	hbm     []device.TemperatureCap
+	clocks  [len(clockTypes)]device.Value // the highest
+	holders []uint32
+}
+
+// bind gives a the handle of a session, or takes it away.
+func (a *aip) bind(lib *library, handle uintptr) {
+	a.lib, a.handle, a.never = lib, handle, nil
+	a.sample, a.energy, a.read = device.Sample{}, energy{}, false
+	a.draw, a.limit = device.Value{}, device.Value{}
+	a.limits, a.edge, a.hbm = nil, nil, nil
+	a.clocks = [len(clockTypes)]device.Value{}
+}
+
+// ID implements device.Device.
+func (a *aip) ID() device.ID { return a.id }
+
+// Read implements device.Device.
+func (a *aip) Read(ctx context.Context, tier device.Tier) (device.Sample, error) {
+	a.r.mu.RLock()
+	defer a.r.mu.RUnlock()
+	void := device.Sample{ID: a.id}
+	if !a.dir.Exists() || tier >= device.Slow && a.address() != a.id.PCI {
+		a.gone.Store(true)
+		return void, fmt.Errorf("the driver no longer shows it: %w", device.ErrLost)
+	}
+	a.errs, a.fatal = nil, nil
+	a.sample.ID = a.id
+	a.readStatus()
+	if a.sample.Status == device.Of(needsReset) {
+		a.slept = true
+		return void, fmt.Errorf("the driver says so: %w", device.ErrNeedsReset)
+	}
+	if !a.read || a.slept && a.awake() {
+		tier = device.Static
+	}
+	for _, step := range a.steps(tier) {
+		if err := ctx.Err(); err != nil {
+			return void, fmt.Errorf("cannot finish reading: %w", err)
+		}
+		step()
+	}
+	if a.fatal != nil {
+		a.r.stale.Store(true)
+		a.gone.Store(true)
+		return void, a.fatal
+	}
+	s := a.sample
+	if !a.awake() {
+		// What was known before the reset says nothing of now.
+		s = device.Sample{
+			ID: s.ID, Info: s.Info, Status: s.Status, Resets: s.Resets, PCIe: s.PCIe, Processes: s.Processes, Aliases: s.Aliases,
+		}
+	}
+	a.read, a.slept = true, !a.awake()
+	return s, errors.Join(a.errs...)
+}
+
+// awake reports whether the firmware can be asked.
+func (a *aip) awake() bool {
+	code, ok := a.sample.Status.Get()
+	return !ok || answers(code)
+}
+
+// steps returns what a Read of the tier does, cheapest first so that a driver that hangs in
+// a rare call has answered the common ones. A call of the firmware takes some
+// milliseconds, so that only what changes quickly is asked at every tick.
+func (a *aip) steps(tier device.Tier) []func() {
+	var steps []func()
+	if tier >= device.Static {
+		steps = append(steps, a.readStatic)
+	}
+	if a.awake() && a.handle != 0 {
+		if tier >= device.Static {
+			steps = append(steps, a.readLimits)
+		}
+		steps = append(steps, a.readUtilization, a.readMemory, a.readThrottle, a.readPower)
+	}
+	if tier >= device.Slow {
+		steps = append(steps, a.readLink, a.readResets)
+		if a.awake() {
+			steps = append(steps, a.readPowerLimit, a.readClocks)
+		}
+		if a.awake() && a.handle != 0 {
+			steps = append(steps, a.readTemperature, a.readEnergy, a.readECC, a.readRows, a.readPorts)
+		}
+	}
+	return append(steps, a.joinPower, func() { a.readProcesses(tier) })
+}
+
+// value returns an attribute that is a whole number, divided by the units in one of ours.
+// The driver answers ENODEV for what needs the firmware while that cannot be asked.
+func (a *aip) value(dir sysfs.Dir, name string, units float64) device.Value {
+	s, err := dir.Text(name)
+	if err != nil {
+		a.fail(err)
+		return device.Value{}
+	}
+	v, err := parseNumber(s)
+	if err != nil {
+		a.fail(fmt.Errorf("cannot parse %s: %w", dir.Join(name), err))
+		return device.Value{}
+	}
+	return device.Of(v).Div(units)
+}
+
+// attribute returns a text, empty if there is none.
+func (a *aip) attribute(dir sysfs.Dir, name string) string {
+	s, err := dir.Text(name)
+	a.fail(err)
+	return s
+}
+
+// fail keeps err for the end of Read, unless it only says that there is no value now.
+func (a *aip) fail(err error) {
+	if err != nil && !sysfs.Absent(err) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EAGAIN) {
+		a.errs = append(a.errs, err)
+	}
+}
+
+func (a *aip) readStatus() {
+	a.sample.Status = device.Value{}
+	if s := a.attribute(a.dir, "status"); s != "" {
+		a.sample.Status = device.Of(parseStatus(s))
+	}
+}
+
+func (a *aip) readStatic() {
+	pciID := strings.ToLower(a.attribute(a.pci, "device"))
+	info := device.Info{
+		Driver:       a.attribute(a.r.opts.dir("sys/module/habanalabs"), "version"),
+		Architecture: family(pciID, a.attribute(a.dir, "device_type")),
+		NUMA:         a.attribute(a.pci, "numa_node"),
+		VBIOS:        a.attribute(a.dir, "preboot_btl_ver"),
+		Firmware:     a.attribute(a.dir, "fw_os_ver"),
+	}
+	if info.NUMA == "-1" { // the machine has none
+		info.NUMA = ""
+	}
+	a.sample.Info = info
+	// Intel's plugin calls it by serial number, its DRA driver by the address and the PCI
+	// id, Slurm by the device file.
+	a.sample.Aliases = []string{a.name}
+	if a.serial != "" {
+		a.sample.Aliases = append(a.sample.Aliases, a.serial)
+	}
+	if pciID != "" {
+		dashed := strings.NewReplacer(":", "-", ".", "-").Replace(a.id.PCI)
+		a.sample.Aliases = append(a.sample.Aliases, dashed+"-"+pciID)
+	}
+}
+
+// clockTypes are HLML's clocks by number.
+var clockTypes = [...]string{"soc", "ic", "mme", "tpc"}
+
+func (a *aip) readLimits() {
+	const mega, milli = 1e6, 1e3
+	for i := range clockTypes {
+		a.clocks[i] = a.u32of("hlml_device_get_max_clock_info", uint32(i)).Scale(mega) // MHz
+	}
+	threshold := func(what uint32, event string) []device.TemperatureCap {
+		t := a.u32of("hlml_device_get_temperature_threshold", what) // °C
+		if v, ok := t.Get(); !ok || v == 0 {                        // 0: it has none
+			return nil
+		}
+		return []device.TemperatureCap{{Event: event, Limit: t}}
+	}
+	a.edge = append(append(threshold(3, "operating"), threshold(1, "slowdown")...), threshold(0, "shutdown")...)
+	a.hbm = threshold(2, "operating")
+	a.limits = nil
+	if w := a.u32("hlml_device_get_power_management_default_limit"); w.OK() { // mW
+		a.limits = []device.PowerLimit{{Type: "default", Watts: w.Div(milli)}}
+	}
+}
+
+// readUtilization reads how much of the last second the accelerator was busy. A first
+// Gaudi shows some percent when it is idle.
+func (a *aip) readUtilization() {
+	const percent = 100
+	var u utilization
+	a.sample.Utilization.Compute = device.Value{}
+	if a.do("hlml_device_get_utilization_rates", 0, a.handle, uintptr(unsafe.Pointer(&u))) {
+		a.sample.Utilization.Compute = device.Of(float64(u.aip) / percent)
+	}
+}
+
+// readMemory reads bytes. What the driver keeps for itself is in used: some 700 MiB of an
+// idle accelerator.
+func (a *aip) readMemory() {
+	var m memory
+	a.sample.Memory = device.Memory{}
+	if a.do("hlml_device_get_memory_info", 0, a.handle, uintptr(unsafe.Pointer(&m))) {
+		a.sample.Memory = device.Memory{Used: device.Of(float64(m.used)), Free: device.Of(float64(m.free)), Total: device.Of(float64(m.total))}
+	}
+}
+
+// readThrottle reads why the clocks are held down now. For how long they were is not to be
+// had: the driver counts the last time only, and HLML's header has no unit.
+func (a *aip) readThrottle() {
+	a.sample.Throttles = nil
+	if mask, ok := a.u64("hlml_device_get_current_clocks_throttle_reasons"); ok {
+		a.sample.Throttles = throttles(mask)
+	}
+}
+
+func (a *aip) readPower() {
+	const milli = 1e3
+	a.draw = a.u32("hlml_device_get_power_usage").Div(milli) // mW
+}
+
+// readPowerLimit reads the limit in force, which an administrator may change.
+func (a *aip) readPowerLimit() {
+	const milli = 1e3
+	a.limit = a.value(a.dir, "max_power", milli) // mW
+}
+
+// joinPower puts together what was read of power at different times.
+func (a *aip) joinPower() {
+	p := device.Power{Scope: "gpu", Instant: a.draw}
+	if a.limit.OK() {
+		p.Limits = []device.PowerLimit{{Type: device.LimitEnforced, Watts: a.limit}}
+	}
+	p.Limits = append(p.Limits, a.limits...)
+	a.sample.Power = nil
+	if p.Instant.OK() || p.Limits != nil {
+		a.sample.Power = []device.Power{p}
+	}
+}
+
+// energy is what is known of an energy counter.
+type energy struct {
+	first   float64 // J
+	since   time.Time
+	judged  bool
+	refused bool
+}
+
+// plausible reports whether the counter moves about as fast as power says. HLML's header
+// has no unit for it; Intel's own Python binding says mJ. A unit that is wrong is so by a
+// factor of 1000, and power does not change as much.
+func (e *energy) plausible(joules, watts float64, now time.Time) bool {
+	const shortest, factor = 10 * time.Second, 30
+	switch elapsed := now.Sub(e.since); {
+	case e.since.IsZero() || joules < e.first:
+		*e = energy{first: joules, since: now, judged: e.judged, refused: e.refused}
+	case !e.judged && elapsed >= shortest && watts > 0:
+		seen := (joules - e.first) / elapsed.Seconds()
+		e.judged, e.refused = true, seen < watts/factor || seen > watts*factor
+	}
+	return e.judged && !e.refused
+}
+
+func (a *aip) readEnergy() {
+	const milli = 1e3
+	a.sample.Energy = device.Value{}
+	mj, ok := a.u64("hlml_device_get_total_energy_consumption")
+	watts, known := a.draw.Get()
+	if joules := float64(mj) / milli; ok && known && a.energy.plausible(joules, watts, a.r.opts.Now()) {
+		a.sample.Energy = device.Of(joules)
+	}
+}

@@ -1,0 +1,94 @@
+//go:build linux
+
+package gaudi
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// The status codes are those of the driver's own interface (enum hl_device_status).
+const (
+	operational   = 0
+	inReset       = 1
+	malfunction   = 2
+	needsReset    = 3
+	inCreation    = 4 // works, and its creation goes on
+	inSoftReset   = 5 // because a program let go of it
+	unknownStatus = 99
+)
+
+// statuses are the words of the file status. Older drivers had another one for code 2.
+var statuses = map[string]float64{
+	"operational":                   operational,
+	"in reset":                      inReset,
+	"disabled":                      malfunction,
+	"malfunction":                   malfunction,
+	"needs reset":                   needsReset,
+	"in device creation":            inCreation,
+	"in reset after device release": inSoftReset,
+}
+
+// parseStatus returns the code of a status. A word that a newer driver has is not good.
+func parseStatus(s string) float64 {
+	if code, ok := statuses[strings.ToLower(strings.TrimSpace(s))]; ok {
+		return code
+	}
+	return unknownStatus
+}
+
+// parseNumber returns a whole decimal number that is not negative.
+func parseNumber(s string) (float64, error) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no whole number", s[:min(len(s), 64)])
+	}
+	return float64(n), nil
+}
+
+// parseAddress returns a PCI address as sysfs spells it, empty if it is none. HLML may
+// write capitals, and eight digits of the domain.
+func parseAddress(s string) string {
+	s = strings.ToLower(strings.TrimSpace(s))
+	domain, rest, ok := strings.Cut(s, ":")
+	if !ok || len(rest) != len("0f:00.0") || rest[2] != ':' || rest[5] != '.' || strings.Trim(domain+rest, "0123456789abcdef:.") != "" {
+		return ""
+	}
+	if len(domain) > 4 {
+		domain = strings.TrimLeft(domain[:len(domain)-4], "0") + domain[len(domain)-4:]
+	}
+	return domain + ":" + rest
+}
+
+// families are the accelerators by PCI device id, of vendor 0x1da3.
+var families = map[string]string{
+	"0x1000": "gaudi", "0x1001": "gaudi", "0x1010": "gaudi", "0x1011": "gaudi",
+	"0x1020": "gaudi2", "0x1021": "gaudi2",
+	"0x1030": "gaudi3", "0x1060": "gaudi3", "0x1061": "gaudi3", "0x1062": "gaudi3", "0x1063": "gaudi3",
+}
+
+// family returns the kind of accelerator: by its PCI device id, or by what the driver
+// calls it, such as "GAUDI2" or "GAUDI SEC".
+func family(pciID, deviceType string) string {
+	if f, ok := families[strings.ToLower(pciID)]; ok {
+		return f
+	}
+	return strings.ReplaceAll(strings.ToLower(deviceType), " ", "_")
+}
+
+// linkSpeeds are the generations of PCI Express by what the kernel calls their speed, in
+// GT/s.
+var linkSpeeds = map[string]float64{"2.5": 1, "5.0": 2, "5": 2, "8.0": 3, "8": 3, "16.0": 4, "16": 4, "32.0": 5, "32": 5, "64.0": 6, "64": 6}
+
+// parseLinkSpeed returns the generation of a link speed such as "16.0 GT/s PCIe", absent
+// for "Unknown".
+func parseLinkSpeed(s string) device.Value {
+	speed, _, _ := strings.Cut(s, " ")
+	if gen, ok := linkSpeeds[speed]; ok {
+		return device.Of(gen)
+	}
+	return device.Value{}
+}

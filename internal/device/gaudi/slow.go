@@ -1,0 +1,220 @@
+//go:build linux
+
+package gaudi
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/openfiles"
+)
+
+// readLink reads the PCI Express link, which the kernel knows without asking the device.
+func (a *aip) readLink() {
+	p := &a.sample.PCIe
+	p.Generation = parseLinkSpeed(a.attribute(a.pci, "current_link_speed"))
+	p.GenerationMax = parseLinkSpeed(a.attribute(a.pci, "max_link_speed"))
+	p.Width = width(a.value(a.pci, "current_link_width", 1))
+	p.WidthMax = width(a.value(a.pci, "max_link_width", 1))
+	// HLML has the traffic as well, without saying in what unit: it stays absent.
+	p.Replays = device.Value{}
+	if a.awake() && a.handle != 0 {
+		p.Replays = a.u32("hlml_device_get_pcie_replay_counter")
+	}
+}
+
+// width leaves out what the kernel says of a link that is down: 0, or 255 and above for
+// unknown.
+func width(v device.Value) device.Value {
+	if n, ok := v.Get(); !ok || n <= 0 || n >= 255 {
+		return device.Value{}
+	}
+	return v
+}
+
+// readResets reads how often the driver has reset the device, all of it or its engines.
+func (a *aip) readResets() {
+	a.sample.Resets = nil
+	for _, r := range []struct{ file, kind string }{{"hard_reset_cnt", "hard"}, {"soft_reset_cnt", "soft"}} {
+		if n := a.value(a.dir, r.file, 1); n.OK() {
+			a.sample.Resets = append(a.sample.Resets, device.ErrorCount{Type: r.kind, Count: n})
+		}
+	}
+}
+
+func (a *aip) readClocks() {
+	const mega = 1e6
+	a.sample.Clocks = nil
+	for i, name := range clockTypes {
+		var f device.Value
+		if a.handle != 0 {
+			f = a.u32of("hlml_device_get_clock_info", uint32(i)) // MHz
+		}
+		limit := a.clocks[i]
+		if name == "soc" { // the driver has this one, too
+			f = f.Or(a.value(a.dir, "clk_cur_freq_mhz", 1))
+			limit = limit.Or(a.value(a.dir, "clk_max_freq_mhz", 1).Scale(mega))
+		}
+		if f.OK() || limit.OK() {
+			a.sample.Clocks = append(a.sample.Clocks, device.Clock{Type: name, Frequency: f.Scale(mega), Limit: limit})
+		}
+	}
+}
+
+// sensors are HLML's by number. Those from 3 on came with later versions.
+var sensors = []struct {
+	number uint32
+	name   string
+}{{0, "edge"}, {1, "board"}, {3, "memory"}, {4, "vreg"}}
+
+func (a *aip) readTemperature() {
+	a.sample.Temperatures = nil
+	for _, s := range sensors {
+		t := a.u32of("hlml_device_get_temperature", s.number) // °C
+		now, ok := t.Get()
+		if !ok {
+			continue
+		}
+		caps := map[string][]device.TemperatureCap{"edge": a.edge, "memory": a.hbm}[s.name]
+		caps = slices.Clone(caps) // a Sample that was given away does not change
+		for i := range caps {
+			limit, _ := caps[i].Limit.Get()
+			caps[i].Margin = device.Of(limit - now)
+		}
+		a.sample.Temperatures = append(a.sample.Temperatures, device.Temperature{Sensor: s.name, Value: t, Limits: caps})
+	}
+}
+
+// HLML's numbers of errors, counters and memories.
+var (
+	eccTypes     = [...]string{"corrected", "uncorrected"}
+	eccLifetimes = [...]string{"volatile", "aggregate"}
+	eccLocations = [...]string{"sram", "dram"}
+)
+
+func (a *aip) readECC() {
+	var current, pending uint32
+	a.sample.Modes.ECC = device.Value{}
+	if a.do("hlml_device_get_ecc_mode", 0, a.handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) {
+		a.sample.Modes.ECC = device.Flag(current != 0)
+	}
+	a.sample.ECC = nil
+	for t, kind := range eccTypes {
+		for l, lifetime := range eccLifetimes {
+			var n uint64
+			sel := uint64(t)<<8 | uint64(l)
+			if a.do("hlml_device_get_total_ecc_errors", sel, a.handle, uintptr(t), uintptr(l), uintptr(unsafe.Pointer(&n))) {
+				a.sample.ECC = append(a.sample.ECC, device.ECC{Type: kind, Lifetime: lifetime, Count: device.Of(float64(n))})
+			}
+			for p, place := range eccLocations {
+				var n uint64
+				if a.do("hlml_device_get_memory_error_counter", sel<<8|uint64(p), a.handle, uintptr(t), uintptr(l), uintptr(p), uintptr(unsafe.Pointer(&n))) {
+					a.sample.ECC = append(a.sample.ECC, device.ECC{Type: kind, Lifetime: lifetime, Location: place, Count: device.Of(float64(n))})
+				}
+			}
+		}
+	}
+}
+
+// readRows reads how many rows of HBM were replaced: for repeated errors of one bit, and for
+// one of two bits. Without a list of addresses the call only counts.
+func (a *aip) readRows() {
+	rows := func(cause uint32) device.Value {
+		var n uint32
+		if !a.do("hlml_device_get_replaced_rows", uint64(cause), a.handle, uintptr(cause), uintptr(unsafe.Pointer(&n)), 0) {
+			return device.Value{}
+		}
+		return device.Of(float64(n))
+	}
+	m := device.RowRemap{Corrected: rows(0), Uncorrected: rows(1)}
+	if v, ok := a.u32("hlml_device_get_replaced_rows_pending_status").Get(); ok {
+		m.Pending = device.Flag(v != 0)
+	}
+	a.sample.RowRemap = m
+}
+
+// readPorts reads which Ethernet ports are up, those inside the server and those that leave
+// it. Their counters stay absent: each port costs its firmware 100 ms, more than two
+// seconds for an accelerator, and users saw one reading of ten off by multiples of 4 GiB.
+func (a *aip) readPorts() {
+	var all, external ports
+	a.sample.Interconnects = nil
+	if !a.do("hlml_get_mac_addr_info", 0, a.handle, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&external))) {
+		return
+	}
+	var links []device.Link
+	for _, port := range all.list() {
+		var up [8]byte // a C bool, and room
+		if a.do("hlml_nic_get_link", uint64(port), a.handle, uintptr(port), uintptr(unsafe.Pointer(&up))) {
+			links = append(links, device.Link{Index: port, Up: device.Flag(up[0] != 0)})
+		}
+	}
+	if links != nil {
+		a.sample.Interconnects = []device.Interconnect{{Type: "ethernet", Links: links}}
+	}
+}
+
+// readProcesses finds who has the device file open. At a fast Read it only looks who is
+// still there.
+func (a *aip) readProcesses(tier device.Tier) {
+	if tier >= device.Slow {
+		holders, err := a.r.current.of(a.file)
+		a.fail(err)
+		a.holders = holders
+	}
+	a.sample.Processes = nil
+	for _, pid := range a.holders {
+		name, err := a.r.opts.dir("proc", strconv.Itoa(int(pid))).Text("comm")
+		if err != nil {
+			continue // it ended since it was found
+		}
+		a.sample.Processes = append(a.sample.Processes, device.Process{PID: pid, Name: name, Type: "compute"})
+	}
+}
+
+// users are the processes that have a device file of ours open. All accelerators share one
+// look at /proc.
+type users struct {
+	opts Options
+
+	mu     sync.Mutex
+	at     time.Time
+	byFile map[string][]uint32
+	err    error
+	denied int // processes that do not let us look
+}
+
+// of returns the processes that have file open, by number.
+func (u *users) of(file string) ([]uint32, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if now := u.opts.Now(); u.byFile == nil || now.Sub(u.at) >= time.Second {
+		u.at, u.byFile = now, map[string][]uint32{}
+		var files []openfiles.File
+		files, u.denied, u.err = openfiles.Below(string(u.opts.dir("proc")), "/dev/accel/accel", "/dev/hl")
+		for _, f := range files {
+			u.byFile[f.Path] = append(u.byFile[f.Path], f.PID)
+		}
+		for path, pids := range u.byFile {
+			slices.Sort(pids)
+			u.byFile[path] = slices.Compact(pids)
+		}
+		if errors.Is(u.err, fs.ErrNotExist) {
+			u.err = nil // no /proc is said by the doctor
+		}
+	}
+	return u.byFile[file], u.err
+}
+
+// hidden returns how many processes did not let us look.
+func (u *users) hidden() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.denied
+}

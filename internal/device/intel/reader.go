@@ -1,0 +1,221 @@
+//go:build linux
+
+// Package intel reads Intel's discrete GPUs (Data Center GPU Flex and Max, Arc) from the
+// files of the xe and i915 kernel drivers: sysfs, hwmon and, for who uses them, fdinfo.
+// It needs no library and no root; Level Zero is left out on purpose.
+//
+// A GPU that the kernel has put to sleep is not woken: reading almost any of its files
+// would.
+package intel
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
+)
+
+// Options say where to look.
+type Options struct {
+	// Root is where the host's file system is mounted; empty is /.
+	Root string
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Reader reads every discrete GPU that the xe and i915 drivers show.
+type Reader struct {
+	opts    Options
+	sys     sysfs.Dir
+	proc    sysfs.Dir
+	machine string
+	scan    *scanner
+
+	mu   sync.Mutex // of gpus; nothing is read from a device while it is held
+	gpus map[string]*gpu
+}
+
+// Open looks for GPUs. Without one the error is device.ErrAbsent.
+func Open(_ context.Context, o Options) (*Reader, error) {
+	r := newReader(o)
+	if found, err := r.discover(); len(found) == 0 {
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", device.ErrAbsent, err)
+		}
+		return nil, device.ErrAbsent
+	}
+	return r, nil
+}
+
+func newReader(o Options) *Reader {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Root == "" {
+		o.Root = "/"
+	}
+	root := sysfs.Dir(o.Root)
+	r := &Reader{opts: o, sys: root.Join("sys"), proc: root.Join("proc"), gpus: map[string]*gpu{}}
+	r.machine, _ = root.Join("etc").Text("machine-id") // a container may have none: the address still names the GPU
+	r.scan = newScanner(string(r.proc), o.Now)
+	return r
+}
+
+// Close implements device.Reader. No file stays open.
+func (r *Reader) Close() error { return nil }
+
+// sighting is one GPU as a discovery saw it. Two that are equal are the same GPU with the
+// same driver.
+type sighting struct {
+	id     device.ID
+	driver string    // xe or i915
+	chip   uint16    // PCI device number
+	dir    sysfs.Dir // of the PCI device
+	card   sysfs.Dir // of the DRM device; empty: the driver made none
+	render string    // name of the other DRM node, such as renderD128
+	parent string    // address of the GPU a virtual function is of
+}
+
+// Devices implements device.Reader. It reads only what the kernel knows without asking
+// the device, so that a hung GPU does not hide the others.
+func (r *Reader) Devices(context.Context) ([]device.Device, error) {
+	found, err := r.discover()
+	r.name(found)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.gpus
+	r.gpus = make(map[string]*gpu, len(found))
+	devices := make([]device.Device, 0, len(found))
+	for _, s := range found {
+		g := known[s.id.PCI]
+		if g == nil || g.sighting != s {
+			g = newGPU(r, s)
+		}
+		r.gpus[s.id.PCI] = g
+		devices = append(devices, g)
+	}
+	return devices, err
+}
+
+// discover returns the discrete GPUs by address. One that cannot be looked at costs
+// only itself.
+func (r *Reader) discover() ([]sighting, error) {
+	var found []sighting
+	var errs []error
+	seen := map[string]bool{}
+	add := func(dir, card sysfs.Dir) {
+		s, ours, err := look(dir, card)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if ours && !seen[s.id.PCI] {
+			seen[s.id.PCI] = true
+			found = append(found, s)
+		}
+	}
+	for _, card := range r.sys.Glob("class/drm/card[0-9]*") {
+		if strings.Contains(card.Base(), "-") {
+			continue // card0-DP-1 is a connector
+		}
+		add(resolve(card.Join("device")), card)
+	}
+	// Of a GPU that could not start the driver makes no DRM device, only this file.
+	for _, file := range r.sys.Glob("bus/pci/drivers/xe/*/survivability_mode") {
+		add(resolve(sysfs.Dir(filepath.Dir(string(file)))), "")
+	}
+	slices.SortFunc(found, func(a, b sighting) int { return byAddress(a.id.PCI, b.id.PCI) })
+	return found, errors.Join(errs...)
+}
+
+// byAddress orders PCI addresses. Domains may have more than four digits.
+func byAddress(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
+
+// resolve returns where a link leads, or the link itself where it leads nowhere.
+func resolve(d sysfs.Dir) sysfs.Dir {
+	if to, err := filepath.EvalSymlinks(string(d)); err == nil {
+		return sysfs.Dir(to)
+	}
+	return d
+}
+
+// look reads what a device is, and reports whether it is a discrete GPU of Intel.
+func look(dir, card sysfs.Dir) (s sighting, ours bool, err error) {
+	text, err := dir.Text("uevent")
+	if err != nil {
+		if sysfs.Absent(err) {
+			return s, false, nil // not a device, or gone
+		}
+		return s, false, err
+	}
+	env := parseUevent(text)
+	vendor, chip, _ := strings.Cut(env["PCI_ID"], ":")
+	driver := env["DRIVER"]
+	if vendor != "8086" || driver != "xe" && driver != "i915" {
+		return s, false, nil
+	}
+	n, err := strconv.ParseUint(chip, 16, 16)
+	if err != nil || env["PCI_SLOT_NAME"] == "" {
+		return s, false, fmt.Errorf("cannot tell what %s is: PCI_ID %q, PCI_SLOT_NAME %q", dir, env["PCI_ID"], env["PCI_SLOT_NAME"])
+	}
+	s = sighting{driver: driver, chip: uint16(n), dir: dir, card: card}
+	s.id = device.ID{Vendor: "intel", Model: model(s.chip), PCI: strings.ToLower(env["PCI_SLOT_NAME"])}
+	for _, d := range dir.Glob("drm/renderD[0-9]*") {
+		s.render = d.Base()
+	}
+	s.parent, _ = dir.Link("physfn") // only a virtual function has one
+	return s, discrete(s.chip, findHwmon(dir) != ""), nil
+}
+
+// name completes the identities: they need to know all the GPUs. Numbers follow the
+// addresses, as in Intel's own tools.
+func (r *Reader) name(found []sighting) {
+	index := map[string]int{}
+	for i := range found {
+		if found[i].parent == "" {
+			index[found[i].id.PCI] = len(index)
+		}
+	}
+	next := len(index)
+	for i := range found {
+		s := &found[i]
+		s.id.UUID = r.uuid(s.id.PCI)
+		at, ok := index[s.id.PCI]
+		if s.parent != "" {
+			if at, ok = index[s.parent]; ok {
+				s.id.Parent, s.id.Profile = r.uuid(s.parent), "vf"
+			}
+		}
+		if !ok { // a virtual function whose GPU has another driver stands for itself
+			at, next = next, next+1
+		}
+		s.id.Index = at
+	}
+}
+
+// uuid returns a stable name. Intel's cards have none in sysfs: what Level Zero calls
+// UUID is made from the address, too.
+func (r *Reader) uuid(pci string) string {
+	if r.machine == "" {
+		return "intel-" + pci
+	}
+	return "intel-" + r.machine + "-" + pci
+}
+
+func parseUevent(s string) map[string]string {
+	env := map[string]string{}
+	for line := range strings.Lines(s) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			env[k] = v
+		}
+	}
+	return env
+}

@@ -1,0 +1,281 @@
+//go:build linux
+
+// Package neuron reads AWS Inferentia and Trainium devices and their NeuronCores from the
+// driver's sysfs files. Writing to one of them clears counters or resets the device, so
+// every file is opened for reading only. How busy a core is the driver does not say; the
+// output of neuron-monitor does, where somebody runs it and gives us its lines.
+package neuron
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
+)
+
+// Options say where to look.
+type Options struct {
+	// Root is where the host's file system is mounted; empty is /.
+	Root string
+	// Monitor is a file to which the lines of neuron-monitor are written, or a unix socket
+	// that sends them. Empty: there is none. It is a path of ours, not below Root.
+	Monitor string
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+func (o Options) withDefaults() Options {
+	o.Root = cmp.Or(o.Root, "/")
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// Reader reads every Neuron device of the machine.
+type Reader struct {
+	opts    Options
+	monitor *monitor // nil: there is none
+	users   shared[users]
+	heard   shared[hearing]
+
+	mu    sync.Mutex
+	chips map[string]*chip // by UUID
+	cores map[string]*core
+}
+
+// Open returns a Reader. Without a device the error is device.ErrAbsent.
+func Open(_ context.Context, o Options) (*Reader, error) {
+	o = o.withDefaults()
+	if len(folders(o.Root)) == 0 {
+		return nil, device.ErrAbsent
+	}
+	r := &Reader{opts: o}
+	if o.Monitor != "" {
+		r.monitor = &monitor{path: o.Monitor, now: o.Now}
+	}
+	return r, nil
+}
+
+// Close implements device.Reader.
+func (r *Reader) Close() error {
+	if r.monitor != nil {
+		r.monitor.close()
+	}
+	return nil
+}
+
+// Devices implements device.Reader: each device, and after it its cores.
+func (r *Reader) Devices(context.Context) ([]device.Device, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := []device.Device{}
+	chips, cores := map[string]*chip{}, map[string]*core{}
+	var errs []error
+	for _, dir := range folders(r.opts.Root) {
+		s, err := identify(r.opts.Root, dir)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", dir.Base(), err))
+		}
+		if chips[s.id.UUID] != nil {
+			errs = append(errs, fmt.Errorf("%s has the serial number of %s", dir.Base(), chips[s.id.UUID].dir.Base()))
+			continue
+		}
+		c := r.chips[s.id.UUID]
+		if c == nil || !c.equal(s) {
+			c = &chip{r: r, sighting: s}
+		}
+		chips[s.id.UUID] = c
+		list = append(list, c)
+		for i := range s.cores {
+			p := r.cores[s.coreID(i).UUID]
+			if p == nil || p.chip != c {
+				p = &core{r: r, chip: c, place: i, id: s.coreID(i), files: s.cores[i]}
+			}
+			cores[p.id.UUID] = p
+			list = append(list, p)
+		}
+	}
+	r.chips, r.cores = chips, cores
+	return list, errors.Join(errs...)
+}
+
+// folders returns the driver's folder of each device, by number.
+func folders(root string) []sysfs.Dir {
+	dirs := sysfs.Dir(root).Join("sys/devices/virtual/neuron_device").Glob("neuron[0-9]*")
+	return slices.DeleteFunc(dirs, func(d sysfs.Dir) bool { _, ok := numbered(d.Base(), "neuron"); return !ok })
+}
+
+// numbered returns N of a name such as neuronN.
+func numbered(name, prefix string) (int, bool) {
+	s, ok := strings.CutPrefix(name, prefix)
+	n, err := strconv.Atoi(s)
+	return n, ok && err == nil && n >= 0 && n < 4096
+}
+
+// sighting is what a discovery saw of one device. It is never changed.
+type sighting struct {
+	id    device.ID
+	dir   sysfs.Dir
+	info  device.Info
+	alias []string
+	cores []coreFiles
+}
+
+// coreFiles are the files of one NeuronCore that a reading goes through. Listing folders
+// costs more than reading them, and which there are depends on the driver's version only.
+type coreFiles struct {
+	dir      sysfs.Dir
+	number   int
+	memory   []string // below dir; their sum is the memory in use
+	statuses []string // names of results
+	// Counters below dir, empty if there is none.
+	operations, resets, failedResets string
+}
+
+// The most files of a kind that are read. A driver has about a dozen.
+const (
+	maxFiles = 64
+	maxCores = 64
+)
+
+// identify returns what does not change while the driver is loaded.
+func identify(root string, dir sysfs.Dir) (sighting, error) {
+	n, _ := numbered(dir.Base(), "neuron")
+	var errs []error
+	text := func(d sysfs.Dir, name string) string {
+		s, err := d.Text(name)
+		if err != nil && !sysfs.Absent(err) {
+			errs = append(errs, err)
+		}
+		return s
+	}
+	arch := dir.Join("info/architecture")
+	s := sighting{dir: dir, id: device.ID{
+		Vendor: "neuron", Index: n, Model: cmp.Or(text(arch, "device_name"), "Neuron device"), UUID: uuid(root, n, text(dir, "info/serial_number")),
+	}}
+	s.info.Architecture = text(arch, "arch_type")
+	s.info.Driver = text(sysfs.Dir(root).Join("sys/module/neuron"), "version")
+	index := strconv.Itoa(n)
+	// Devices and cores are both called by a bare number, each by its own resource.
+	s.alias = []string{dir.Base(), "aws.amazon.com/neuron/" + index, "aws.amazon.com/neurondevice/" + index}
+	for _, d := range dir.Glob("neuron_core[0-9]*") {
+		if number, ok := numbered(d.Base(), "neuron_core"); ok && len(s.cores) < maxCores {
+			s.cores = append(s.cores, findCore(d, number))
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+// uuid returns a stable name. Some drivers have no serial number, or a zero.
+func uuid(root string, n int, serial string) string {
+	if strings.Trim(serial, "0x") != "" {
+		return "neuron-" + strings.ToLower(serial)
+	}
+	machine, _ := sysfs.Dir(root).Join("etc").Text("machine-id") // containers have none
+	return strings.ReplaceAll(fmt.Sprintf("neuron-%s-%d", machine, n), "--", "-")
+}
+
+func findCore(d sysfs.Dir, number int) coreFiles {
+	c := coreFiles{dir: d, number: number}
+	below := func(pattern string) (names []string) {
+		for _, f := range d.Glob(pattern) {
+			names = append(names, strings.TrimPrefix(string(f), string(d)+"/"))
+		}
+		return names[:min(len(names), maxFiles)]
+	}
+	// All kinds together, which some drivers do not have.
+	if c.memory = below("stats/memory_usage/device_mem/total"); c.memory == nil {
+		c.memory = below("stats/memory_usage/device_mem/*/total")
+	}
+	for _, f := range below("stats/status/*/total") {
+		c.statuses = append(c.statuses, sysfs.Dir(f).Join("..").Base())
+	}
+	// A counter is a folder with its total, although AWS's guide shows these as files.
+	counter := func(name string) string {
+		name = "stats/other_info/" + name
+		for _, f := range []string{name + "/total", name} {
+			if d.Join(f).Exists() {
+				return f
+			}
+		}
+		return ""
+	}
+	c.operations, c.resets, c.failedResets = counter("flop_count"), counter("reset_req_count"), counter("reset_fail_count")
+	return c
+}
+
+func (s sighting) equal(o sighting) bool {
+	return s.id == o.id && s.dir == o.dir && s.info == o.info && slices.Equal(s.alias, o.alias) &&
+		slices.EqualFunc(s.cores, o.cores, func(a, b coreFiles) bool {
+			return a.dir == b.dir && slices.Equal(a.memory, b.memory) && slices.Equal(a.statuses, b.statuses) &&
+				a.operations == b.operations && a.resets == b.resets && a.failedResets == b.failedResets
+		})
+}
+
+// coreID returns the identity of the core at a place.
+func (s sighting) coreID(place int) device.ID {
+	id := s.id
+	id.Parent, id.Profile = s.id.UUID, "neuroncore"
+	id.UUID = fmt.Sprintf("%s-nc%d", s.id.UUID, s.cores[place].number)
+	return id
+}
+
+// shared is something that all devices are read with and one of them gets. It is got
+// without a lock: whoever hangs in it must not take the others with it.
+type shared[T any] struct {
+	mu   sync.Mutex
+	last T
+	at   time.Time
+	busy chan struct{} // closed when the one in progress is done
+}
+
+// sharedPatience is how long a device waits for what another one gets.
+const sharedPatience = 100 * time.Millisecond
+
+// get returns the last of it, got anew if it is older than maxAge.
+func (s *shared[T]) get(ctx context.Context, now func() time.Time, maxAge time.Duration, renew func() T) T {
+	s.mu.Lock()
+	if busy := s.busy; busy != nil {
+		s.mu.Unlock()
+		patience := time.NewTimer(sharedPatience)
+		defer patience.Stop()
+		select {
+		case <-busy:
+		case <-patience.C:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.last
+	}
+	if age := now().Sub(s.at); !s.at.IsZero() && age >= 0 && age < maxAge {
+		defer s.mu.Unlock()
+		return s.last
+	}
+	done := make(chan struct{})
+	s.busy = done
+	s.mu.Unlock()
+	var value T
+	got := false
+	defer func() { // after a panic too
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if got {
+			s.last, s.at = value, now()
+		}
+		s.busy = nil
+		close(done)
+	}()
+	value = renew()
+	got = true
+	return value
+}

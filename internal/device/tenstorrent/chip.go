@@ -1,0 +1,342 @@
+//go:build linux
+
+package tenstorrent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/openfiles"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
+)
+
+// chip is one ASIC on PCIe. Its dir is /sys/class/tenstorrent/tenstorrent!N.
+type chip struct {
+	opts   Options
+	id     device.ID
+	dir    sysfs.Dir
+	number int
+
+	read   bool          // Static values were read
+	sample device.Sample // each tier overwrites its own part
+	errs   []error       // of this Read
+	lost   bool
+
+	slowdown   device.Value // temperature at which the firmware lowers the clocks
+	powerLimit device.Value
+	heartbeat  device.Value // the last one there was
+	words      map[string]*counter32
+	counted    time.Time // when words were read
+	wormhole   bool
+	serial     string // as last told, for a chip that is reset has none
+	asic       string
+	scanned    []uint32 // processes found through their open files
+}
+
+// ID implements device.Device.
+func (c *chip) ID() device.ID { return c.id }
+
+// Read implements device.Device.
+func (c *chip) Read(ctx context.Context, tier device.Tier) (device.Sample, error) {
+	void := device.Sample{ID: c.id}
+	if err := ctx.Err(); err != nil {
+		return void, fmt.Errorf("cannot finish reading: %w", err)
+	}
+	if !c.read {
+		tier = device.Static
+	}
+	c.errs, c.lost = nil, !c.dir.Join("device").Exists() || tier >= device.Slow && address(c.dir) != c.id.PCI
+	if !c.lost {
+		if tier >= device.Static {
+			c.readStatic()
+		}
+		if tier >= device.Slow {
+			c.readSlow()
+		}
+		c.readFast(tier)
+	}
+	if c.lost {
+		c.read = false
+		return void, fmt.Errorf("the driver no longer shows it: %w", device.ErrLost)
+	}
+	c.read = true
+	return c.sample, errors.Join(c.errs...)
+}
+
+// fail keeps err for the end of Read, unless it only says that there is no value now:
+// firmware without the tag hides the file, and a chip that is reset answers ENODATA.
+func (c *chip) fail(err error) {
+	switch {
+	case err == nil || sysfs.Absent(err) || silent(err):
+	case errors.Is(err, unix.ENODEV): // the driver let go of the chip
+		c.lost = true
+	default:
+		c.errs = append(c.errs, err)
+	}
+}
+
+// text returns an attribute, empty if there is none.
+func (c *chip) text(dir sysfs.Dir, name string) string {
+	s, err := dir.Text(name)
+	c.fail(err)
+	return s
+}
+
+// value returns an attribute that is a whole number, divided by the units in one of ours.
+func (c *chip) value(dir sysfs.Dir, name string, units float64) device.Value {
+	s, err := dir.Text(name)
+	if err != nil {
+		c.fail(err)
+		return device.Value{}
+	}
+	v, err := parseNumber(s)
+	if err != nil {
+		c.fail(fmt.Errorf("cannot parse %s: %w", dir.Join(name), err))
+		return device.Value{}
+	}
+	return device.Of(v).Div(units)
+}
+
+func (c *chip) readStatic() {
+	arch := architecture(c.dir)
+	c.wormhole = arch == "wormhole"
+	module := c.opts.dir("sys/module/tenstorrent")
+	info := device.Info{
+		Driver:       c.text(module, "version"),
+		Architecture: arch,
+		NUMA:         c.text(c.dir, "device/numa_node"),
+		Firmware:     cmp.Or(c.text(c.dir, "tt_fw_bundle_ver"), c.sample.Info.Firmware),
+	}
+	if info.NUMA == "-1" { // the machine has none
+		info.NUMA = ""
+	}
+	// The community's device plugin calls a chip by its number, and so does the name of the
+	// device file; the board's serial number means a chip only where it has one.
+	number := strconv.Itoa(c.number)
+	c.serial, c.asic = cmp.Or(c.text(c.dir, "tt_serial"), c.serial), cmp.Or(c.text(c.dir, "tt_asic_id"), c.asic)
+	c.sample.ID, c.sample.Info, c.sample.Aliases = c.id, info, []string{number, "tenstorrent/" + number}
+	for _, name := range []string{c.serial, c.asic} {
+		if name != "" {
+			c.sample.Aliases = append(c.sample.Aliases, name)
+		}
+	}
+}
+
+func (c *chip) readSlow() {
+	const milli, micro = 1e3, 1e6
+	hwmon := c.hwmon()
+	c.slowdown = c.value(hwmon, "temp1_max", milli)    // m°C
+	c.powerLimit = c.value(hwmon, "power1_max", micro) // µW
+	c.sample.PCIe = device.PCIe{
+		Generation:    parseLinkSpeed(c.text(c.dir, "device/current_link_speed")),
+		GenerationMax: parseLinkSpeed(c.text(c.dir, "device/max_link_speed")),
+		Width:         width(c.value(c.dir, "device/current_link_width", 1)),
+		WidthMax:      width(c.value(c.dir, "device/max_link_width", 1)),
+	}
+	// Shutdowns for heat since the last power cycle, of Blackhole.
+	c.sample.Resets = nil
+	if trips := c.value(c.dir, "tt_therm_trip_count", 1); trips.OK() {
+		c.sample.Resets = []device.ErrorCount{{Type: "thermal_trip", Count: trips}}
+	}
+}
+
+// width leaves out what the kernel says of a link that is down: 0, or 255 and above for
+// unknown.
+func width(v device.Value) device.Value {
+	if n, ok := v.Get(); !ok || n <= 0 || n >= 255 {
+		return device.Value{}
+	}
+	return v
+}
+
+// hwmon returns the folder of the sensors. The kernel numbers them as drivers come and go.
+func (c *chip) hwmon() sysfs.Dir {
+	if found := c.dir.Glob("device/hwmon/hwmon*"); len(found) > 0 {
+		return found[0]
+	}
+	return c.dir.Join("device/hwmon/hwmon") // where nothing is
+}
+
+func (c *chip) readFast(tier device.Tier) {
+	const milli, micro, mega = 1e3, 1e6, 1e6
+	s, hwmon := &c.sample, c.hwmon()
+
+	s.Clocks = nil
+	for _, clock := range []struct{ file, name string }{{"tt_aiclk", "ai"}, {"tt_axiclk", "axi"}, {"tt_arcclk", "arc"}} {
+		if f := c.value(c.dir, clock.file, 1); f.OK() { // MHz
+			s.Clocks = append(s.Clocks, device.Clock{Type: clock.name, Frequency: f.Scale(mega)})
+		}
+	}
+
+	s.Temperatures = nil
+	if t := c.value(hwmon, "temp1_input", milli); t.OK() || c.slowdown.OK() { // m°C
+		s.Temperatures = []device.Temperature{{Sensor: "edge", Value: t, Limits: c.limits(t)}}
+	}
+
+	// µW in steps of 1 W: what the ASIC draws, not the board.
+	s.Power = nil
+	if p := c.value(hwmon, "power1_input", micro); p.OK() || c.powerLimit.OK() {
+		power := device.Power{Scope: "gpu", Instant: p}
+		if c.powerLimit.OK() {
+			power.Limits = []device.PowerLimit{{Type: device.LimitEnforced, Watts: c.powerLimit}}
+		}
+		s.Power = []device.Power{power}
+	}
+
+	s.Voltages = nil
+	if v := c.value(hwmon, "in0_input", milli); v.OK() { // mV
+		s.Voltages = []device.Voltage{{Rail: "core", Volts: v}}
+	}
+	s.Current = c.value(hwmon, "curr1_input", milli) // mA in steps of 1 A
+
+	s.Fans = nil
+	const noFan = 0xffffffff // of a board that is cooled by the chassis
+	if rpm := c.value(hwmon, "fan1_input", 1); rpm.OK() && rpm != device.Of(noFan) {
+		s.Fans = []device.Fan{{RPM: rpm}}
+	}
+
+	c.readHeartbeat()
+	c.readTraffic()
+	c.readProcesses(tier)
+}
+
+func (c *chip) limits(t device.Value) []device.TemperatureCap {
+	limit, ok := c.slowdown.Get()
+	if !ok {
+		return nil
+	}
+	l := device.TemperatureCap{Event: "slowdown", Limit: c.slowdown}
+	if now, ok := t.Get(); ok {
+		l.Margin = device.Of(limit - now)
+	}
+	return []device.TemperatureCap{l}
+}
+
+// readHeartbeat reads the counter that the firmware moves ten times a second. One that
+// stands still is a hung firmware; one that falls is a reset, and the words of PCIe begin
+// at 0 then, too.
+func (c *chip) readHeartbeat() {
+	now := c.value(c.dir, "tt_heartbeat", 1)
+	c.sample.Heartbeat = now
+	if !now.OK() {
+		return
+	}
+	a, _ := now.Get()
+	if b, ok := c.heartbeat.Get(); ok && a < b {
+		c.words, c.counted = nil, time.Time{}
+	}
+	c.heartbeat = now
+}
+
+// The counters of the interface between PCIe and the two networks of the chip. They are of
+// the network's side, as the registers behind them are defined (NIU counters of the PCIe
+// tile): as master it carries out the host's accesses, as slave the chip's. So what it
+// sends comes from the host, and what it receives goes there.
+var (
+	fromHost = []string{"mst_posted_wr_data_word_sent", "mst_nonposted_wr_data_word_sent", "slv_rd_data_word_sent"}
+	toHost   = []string{"slv_posted_wr_data_word_received", "slv_nonposted_wr_data_word_received", "mst_rd_data_word_received"}
+)
+
+// wordBytes is one flit of Wormhole's networks. Blackhole's is 64 bytes by its
+// documentation and 32 by the driver's, so that its traffic stays absent until somebody
+// measured it.
+const wordBytes = 32
+
+// readTraffic asks at most once a second: Wormhole's driver has to go through the chip's
+// network for each counter, and moves a window of it to do so.
+func (c *chip) readTraffic() {
+	now := c.opts.Now()
+	if !c.wormhole || !c.counted.IsZero() && now.Sub(c.counted) < time.Second {
+		return
+	}
+	c.counted, c.sample.Interconnects = now, nil
+	if c.words == nil {
+		c.words = map[string]*counter32{}
+	}
+	rx, tx := c.bytes(fromHost), c.bytes(toHost)
+	if rx.OK() || tx.OK() {
+		c.sample.Interconnects = []device.Interconnect{{Type: "pcie", RX: rx, TX: tx}}
+	}
+}
+
+// bytes returns the sum of the counters, of both networks. One that is missing would make
+// it fall: then there is none.
+func (c *chip) bytes(names []string) device.Value {
+	var sum uint64
+	whole := true
+	for _, name := range names {
+		for _, network := range []string{"0", "1"} {
+			file := filepath.Join("pcie_perf_counters", name+network)
+			now, ok := c.value(c.dir, file, 1).Get()
+			if !ok || now < 0 || now > 1<<32-1 {
+				whole = false
+				continue
+			}
+			w := c.words[name+network]
+			if w == nil {
+				w = &counter32{}
+				c.words[name+network] = w
+			}
+			w.add(uint32(now))
+			sum += w.total
+		}
+	}
+	if !whole {
+		return device.Value{}
+	}
+	return device.Of(float64(sum) * wordBytes)
+}
+
+// readProcesses asks the driver, or looks for who has the device file open where the
+// driver is too old to say.
+func (c *chip) readProcesses(tier device.Tier) {
+	number := strconv.Itoa(c.number)
+	list := string(c.opts.dir("proc/driver/tenstorrent", number, "pids"))
+	b, err := os.ReadFile(list)
+	var pids []uint32
+	found := false
+	switch {
+	case err == nil:
+		if pids, err = parsePIDs(string(b)); err != nil {
+			c.fail(fmt.Errorf("cannot parse %s: %w", list, err))
+		}
+	case !sysfs.Absent(err):
+		c.fail(err)
+	default:
+		if tier >= device.Slow { // all of /proc is too much for every tick
+			c.scan("/dev/tenstorrent/" + number)
+		}
+		pids, found = c.scanned, true
+	}
+	c.sample.Processes = nil
+	for _, pid := range pids {
+		name, err := c.opts.dir("proc", strconv.Itoa(int(pid))).Text("comm")
+		if err != nil && found {
+			continue // it ended since it was found
+		}
+		c.sample.Processes = append(c.sample.Processes, device.Process{PID: pid, Name: name, Type: "compute"})
+	}
+}
+
+func (c *chip) scan(file string) {
+	files, _, err := openfiles.Below(string(c.opts.dir("proc")), file)
+	c.fail(err)
+	c.scanned = nil
+	for _, f := range files {
+		if f.Path == file {
+			c.scanned = append(c.scanned, f.PID)
+		}
+	}
+	slices.Sort(c.scanned)
+	c.scanned = slices.Compact(c.scanned)
+}

@@ -1,0 +1,181 @@
+//go:build linux
+
+package tenstorrent
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// machine makes a root file system of files. "-> x" is a symbolic link, "/" a folder.
+func machine(t testing.TB, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	made := map[string]bool{}
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if dir := filepath.Dir(path); !made[dir] {
+			check(t, os.MkdirAll(dir, 0o755))
+			made[dir] = true
+		}
+		write(t, path, text)
+	}
+	return root
+}
+
+// put makes one file of a machine, or another one of it.
+func put(t testing.TB, root, name, text string) {
+	t.Helper()
+	path := filepath.Join(root, name)
+	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	check(t, os.RemoveAll(path))
+	write(t, path, text)
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	switch {
+	case text == "/":
+		check(t, os.Mkdir(path, 0o755))
+	case strings.HasPrefix(text, "-> "):
+		check(t, os.Symlink(text[3:], path))
+	default:
+		check(t, os.WriteFile(path, []byte(text+"\n"), 0o644))
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hush makes every attribute that the firmware answers say EAGAIN, as if the chip was
+// reset: a pipe that somebody holds open and nobody writes to.
+func hush(t testing.TB, folder string) {
+	t.Helper()
+	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		name := d.Name()
+		if err != nil || !d.Type().IsRegular() || !strings.HasPrefix(name, "tt_") && !strings.Contains(name, "_input") && !strings.Contains(name, "_max") && !strings.Contains(name, "word") {
+			return err
+		}
+		check(t, os.Remove(path))
+		check(t, unix.Mkfifo(path, 0o644))
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		check(t, err)
+		t.Cleanup(func() { f.Close() })
+		return nil
+	})
+	check(t, err)
+}
+
+// chipFiles returns the files of chip n at the PCI address, as tt-kmd 2.10 has them.
+func chipFiles(n, pci string, class, pciDevice map[string]string) map[string]string {
+	bus := "sys/devices/pci0000:00/" + pci
+	dir := bus + "/tenstorrent/tenstorrent!" + n
+	files := map[string]string{
+		"sys/class/tenstorrent/tenstorrent!" + n: "-> ../../devices/pci0000:00/" + pci + "/tenstorrent/tenstorrent!" + n,
+		dir + "/device":                          "-> ../../../" + pci,
+		bus + "/vendor":                          "0x1e52",
+		"sys/bus/pci/devices/" + pci:             "-> ../../../devices/pci0000:00/" + pci,
+	}
+	for name, text := range class {
+		files[dir+"/"+name] = text
+	}
+	for name, text := range pciDevice {
+		files[bus+"/"+name] = text
+	}
+	return files
+}
+
+var wormholeClass = map[string]string{
+	"tt_aiclk": "1000", "tt_axiclk": "900", "tt_arcclk": "540", "tt_serial": "0100014511708042", "tt_asic_id": "00000000000000A1",
+	"tt_card_type": "n300", "tt_fw_bundle_ver": "18.6.0.0", "tt_heartbeat": "5000",
+	"pcie_perf_counters/mst_posted_wr_data_word_sent0":        "1",
+	"pcie_perf_counters/mst_posted_wr_data_word_sent1":        "2",
+	"pcie_perf_counters/mst_nonposted_wr_data_word_sent0":     "4",
+	"pcie_perf_counters/mst_nonposted_wr_data_word_sent1":     "8",
+	"pcie_perf_counters/slv_rd_data_word_sent0":               "16",
+	"pcie_perf_counters/slv_rd_data_word_sent1":               "32",
+	"pcie_perf_counters/slv_posted_wr_data_word_received0":    "100",
+	"pcie_perf_counters/slv_posted_wr_data_word_received1":    "200",
+	"pcie_perf_counters/slv_nonposted_wr_data_word_received0": "400",
+	"pcie_perf_counters/slv_nonposted_wr_data_word_received1": "800",
+	"pcie_perf_counters/mst_rd_data_word_received0":           "1600",
+	"pcie_perf_counters/mst_rd_data_word_received1":           "3200",
+}
+
+var wormholePCI = map[string]string{
+	"device": "0x401e", "numa_node": "1", "current_link_speed": "8.0 GT/s PCIe", "max_link_speed": "16.0 GT/s PCIe",
+	"current_link_width": "16", "max_link_width": "16",
+	"hwmon/hwmon7/name": "wormhole", "hwmon/hwmon7/temp1_input": "46250", "hwmon/hwmon7/temp1_max": "75000", "hwmon/hwmon7/temp1_label": "asic1_temp",
+	"hwmon/hwmon7/in0_input": "760", "hwmon/hwmon7/curr1_input": "21000", "hwmon/hwmon7/power1_input": "16000000", "hwmon/hwmon7/power1_max": "85000000",
+}
+
+var blackholePCI = map[string]string{
+	"device": "0xb140", "numa_node": "-1", "current_link_speed": "32.0 GT/s PCIe", "max_link_speed": "Unknown",
+	"current_link_width": "8", "max_link_width": "255",
+	"hwmon/hwmon11/name": "blackhole", "hwmon/hwmon11/temp1_input": "-1500", "hwmon/hwmon11/power1_input": "0", "hwmon/hwmon11/power1_max": "125000000",
+	"hwmon/hwmon11/fan1_input": "4294967295",
+}
+
+// lab is a machine with a Wormhole board, a Blackhole board of two chips, and a Grayskull
+// whose firmware tells nothing. Their numbers have gaps.
+func lab() map[string]string {
+	files := map[string]string{
+		"etc/machine-id":                   "3f6c1e",
+		"sys/module/tenstorrent/version":   "2.10.0",
+		"sys/class/tenstorrent/README":     "not a chip",
+		"proc/driver/tenstorrent/0/pids":   "4242\n17\n4242\n0",
+		"proc/driver/tenstorrent/2/pids":   "",
+		"proc/driver/tenstorrent/10/pids":  "99", // not in our /proc
+		"proc/driver/tenstorrent/3/pids":   "",
+		"proc/4242/comm":                   "python3",
+		"proc/17/comm":                     "tt-metal server",
+		"sys/bus/pci/devices/other/vendor": "0x8086",
+	}
+	maps.Copy(files, chipFiles("0", "0000:41:00.0", wormholeClass, wormholePCI))
+	for n, chip := range map[string]struct{ pci, asic string }{"2": {"0000:81:00.0", "FCF9BCF9E3C8B89E"}, "10": {"0000:82:00.0", "FCF9BCF9E3C8B89F"}} {
+		maps.Copy(files, chipFiles(n, chip.pci, map[string]string{
+			"tt_aiclk": "800", "tt_serial": "0000046131924099", "tt_asic_id": chip.asic, "tt_card_type": "p300c", "tt_heartbeat": "43874",
+			"tt_therm_trip_count": "3", "tt_fw_bundle_ver": "19.11.0.0",
+			"pcie_perf_counters/mst_posted_wr_data_word_sent0": "77",
+		}, blackholePCI))
+	}
+	maps.Copy(files, chipFiles("3", "0000:C1:00.0", nil, map[string]string{"device": "0xfaca", "numa_node": "0"}))
+	return files
+}
+
+func open(t testing.TB, root string) *Reader {
+	t.Helper()
+	now := time.Unix(0, 0)
+	r, err := Open(t.Context(), Options{Root: root, Now: func() time.Time {
+		now = now.Add(time.Second) // at each look
+		return now
+	}})
+	check(t, err)
+	t.Cleanup(func() { check(t, r.Close()) })
+	return r
+}
+
+func devices(t testing.TB, r *Reader) []device.Device {
+	t.Helper()
+	list, err := r.Devices(t.Context())
+	check(t, err)
+	return list
+}
+
+// class returns the folder of a chip's attributes.
+func class(root, n string) string {
+	return filepath.Join(root, "sys/class/tenstorrent/tenstorrent!"+n)
+}

@@ -1,0 +1,221 @@
+//go:build linux
+
+package tpu
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+const maxPage = 1 << 20
+
+// exporter reads the page of GKE's TPU device plugin.
+type exporter struct {
+	url    string
+	client *http.Client
+}
+
+func newExporter(url string) *exporter {
+	return &exporter{url: url, client: &http.Client{
+		Transport: &http.Transport{
+			Proxy:                  nil, // it is on this machine
+			DialContext:            (&net.Dialer{Timeout: pollLimit}).DialContext,
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: maxHeader,
+			MaxIdleConns:           1,
+			ResponseHeaderTimeout:  pollLimit,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+func (e *exporter) close() { e.client.CloseIdleConnections() }
+
+// fetch returns what the page says, by accelerator_id.
+func (e *exporter) fetch(ctx context.Context) (map[string]values, error) {
+	all, err := e.get(ctx)
+	if err != nil {
+		return nil, empty{err}
+	}
+	return all, nil
+}
+
+func (e *exporter) get(ctx context.Context) (map[string]values, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url, http.NoBody)
+	if err != nil {
+		return nil, errors.New("its address is no URL")
+	}
+	res, err := e.client.Do(req)
+	if err != nil {
+		return nil, cannotReach(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %d", res.StatusCode)
+	}
+	b, err := io.ReadAll(io.LimitReader(res.Body, maxPage+1))
+	if err != nil {
+		return nil, cannotReach(err)
+	}
+	if len(b) > maxPage {
+		return nil, errTooMany
+	}
+	return parsePage(b)
+}
+
+// cannotReach says why in words that stay the same. It is not a context's error: the chip
+// is not down when its exporter is slow.
+func cannotReach(err error) error {
+	var number syscall.Errno
+	var timeout net.Error
+	switch {
+	case errors.As(err, &number):
+		return errors.New(number.Error())
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return errors.New("it does not answer in time")
+	}
+	return errors.New("it cannot be reached")
+}
+
+// parsePage reads a page in the text format. Each family is there twice: for the pods, and
+// with the ending _node for all chips, idle ones too, which is taken first.
+func parsePage(b []byte) (all map[string]values, err error) {
+	defer func() {
+		// The parser panics on a line that has labels and no name. That costs the page.
+		if p := recover(); p != nil {
+			all, err = nil, errors.New("cannot parse its page: the parser panics")
+		}
+	}()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(b))
+	if err != nil {
+		return nil, fmt.Errorf("cannot parse its page: %s", label(err.Error(), 200))
+	}
+	all = map[string]values{}
+	for _, name := range []string{"duty_cycle", "memory_used", "memory_total", "tensorcore_utilization", "memory_bandwidth_utilization"} {
+		for _, family := range []string{name, name + "_node"} {
+			for _, m := range families[family].GetMetric() {
+				id := ""
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "accelerator_id" {
+						id = l.GetValue()
+					}
+				}
+				v := m.GetUntyped().GetValue()
+				if m.Gauge != nil {
+					v = m.GetGauge().GetValue()
+				}
+				if id == "" || m.Gauge == nil && m.Untyped == nil {
+					continue
+				}
+				if len(all) >= maxEntries {
+					return nil, errTooMany
+				}
+				chip := all[id]
+				if err := chip.setFromPage(name, v); err != nil {
+					return nil, fmt.Errorf("%s: %w", family, err)
+				}
+				all[id] = chip
+			}
+		}
+	}
+	return all, nil
+}
+
+func (v *values) setFromPage(name string, x float64) error {
+	unit := metricTotal // bytes
+	if !strings.HasPrefix(name, "memory_used") && !strings.HasPrefix(name, "memory_total") {
+		unit = metricDuty // %
+	}
+	got, err := convert(unit, x)
+	if err != nil {
+		return err
+	}
+	switch name {
+	case "duty_cycle":
+		v.duty = got
+	case "memory_used":
+		v.used = got
+	case "memory_total":
+		v.total = got
+	case "tensorcore_utilization":
+		v.tensor = got
+	case "memory_bandwidth_utilization":
+		v.bandwidth = got
+	}
+	return nil
+}
+
+// pick returns the values of the chip at place mine of n. The page calls a chip by the
+// number of the instance and its own, <instance>-<chip>. If there is one such number for
+// each chip, or for each device of each chip, their order is that of the chips; if some
+// are missing, the numbers must be places.
+func pick(all map[string]values, n, perChip, mine int) (values, error) {
+	var numbers []int
+	byNumber := map[int]values{}
+	for id, v := range all {
+		number, err := strconv.Atoi(id[strings.LastIndexByte(id, '-')+1:])
+		if err != nil || number < 0 {
+			return values{}, fmt.Errorf("cannot tell the chip of accelerator %q", label(id, maxText))
+		}
+		if _, twice := byNumber[number]; twice {
+			return values{}, fmt.Errorf("two accelerators have the number %d", number)
+		}
+		numbers = append(numbers, number)
+		byNumber[number] = v
+	}
+	slices.Sort(numbers)
+	if len(numbers) == 0 {
+		return values{}, nil
+	}
+	where := place(numbers, n, perChip)
+	if where == nil {
+		if numbers[len(numbers)-1] >= n {
+			return values{}, fmt.Errorf("it shows %d accelerators, the machine has %d chips", len(numbers), n)
+		}
+		return byNumber[mine], nil
+	}
+	var chip *values
+	devices := 0.0
+	for _, number := range numbers {
+		if where[number] != mine {
+			continue
+		}
+		v := byNumber[number]
+		if chip != nil {
+			v = chip.plus(v)
+		}
+		chip = &v
+		devices++
+	}
+	chip.bandwidth, chip.tensor = chip.bandwidth.Div(devices), chip.tensor.Div(devices) // the means
+	return *chip, nil
+}
+
+// plus joins two devices of one chip. A sum of which a part is not known is not known.
+func (v values) plus(w values) values {
+	sum := func(a, b device.Value) device.Value {
+		if !a.OK() || !b.OK() {
+			return device.Value{}
+		}
+		return combine(metricTotal, a, b)
+	}
+	v.duty = combine(metricDuty, v.duty, w.duty)
+	v.used, v.total = sum(v.used, w.used), sum(v.total, w.total)
+	v.bandwidth, v.tensor = sum(v.bandwidth, w.bandwidth), sum(v.tensor, w.tensor)
+	return v
+}

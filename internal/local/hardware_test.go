@@ -1,0 +1,192 @@
+//go:build linux
+
+package local
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver/receivertest"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/devicetest"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/hardware.md")
+
+// metricsOf returns the metrics that are made of each field of a sample.
+func metricsOf(t *testing.T) map[string][]string {
+	t.Helper()
+	cfg := gpureceiver.NewFactory().CreateDefaultConfig().(*gpureceiver.Config)
+	metrics := reflect.ValueOf(&cfg.Metrics).Elem()
+	for _, m := range metrics.Fields() {
+		m.FieldByName("Enabled").SetBool(true)
+	}
+	s, paths := devicetest.Fill()
+	s.ID.Parent = "" // some are of physical devices only
+	// Lists whose members become one metric or another.
+	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Power[0].Limits[0]
+	detail.Detail, total.Location, enforced.Type = true, "", device.LimitEnforced
+	s.ThrottleTimes, s.ECC = append(s.ThrottleTimes, detail), append(s.ECC, total)
+	s.Power[0].Limits = append(s.Power[0].Limits, enforced)
+	for i := range s.ThrottleTimes[:1] {
+		s.ThrottleTimes[i].Detail = false
+	}
+	out := map[string][]string{
+		"Throttles":         {"gpu.throttle.power_active", "gpu.throttle.thermal_active", "gpu.throttle.sw_active", "gpu.throttle.hw_active", "gpu.throttle.reason"},
+		"Runtime.Latencies": {"gpu.runtime.latency"},
+		"Power.Utilization": {"gpu.power.utilization"}, // where there are no watts
+	}
+	for _, f := range devicetest.Fields(s) {
+		if strings.HasPrefix(f, "Info.") {
+			out[f] = []string{"gpu.info"}
+		}
+	}
+	e := gpureceiver.NewEmitter(cfg, receivertest.NewNopSettings(component.MustNewType("gpu")))
+	md := e.Emit(node.Tick{Readings: []node.Reading{{Sample: s, Up: true}}})
+	for _, rm := range md.ResourceMetrics().All() {
+		for _, sm := range rm.ScopeMetrics().All() {
+			for _, m := range sm.Metrics().All() {
+				var points pmetric.NumberDataPointSlice
+				switch m.Type() {
+				case pmetric.MetricTypeGauge:
+					points = m.Gauge().DataPoints()
+				case pmetric.MetricTypeSum:
+					points = m.Sum().DataPoints()
+				default:
+					continue
+				}
+				for _, p := range points.All() {
+					if path, ok := paths[p.DoubleValue()]; ok && !slices.Contains(out[path], m.Name()) {
+						out[path] = append(out[path], m.Name())
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// The page about hardware is written from what the vendors' own tests prove.
+func TestHardwareDocument(t *testing.T) {
+	metrics := metricsOf(t)
+	files, err := filepath.Glob("../device/*/sources.txt")
+	if err != nil || len(files) < len(Config{}.vendors()) {
+		t.Errorf("%d vendors say where their values come from, %d are read (%v)", len(files), len(Config{}.vendors()), err)
+	}
+	has := map[string]map[string]bool{} // metric, vendor
+	var names []string
+	var each bytes.Buffer
+	for _, file := range files {
+		vendor := filepath.Base(filepath.Dir(file))
+		names = append(names, vendor)
+		list, err := devicetest.ReadSources(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var there, absent []string
+		for _, s := range list {
+			if len(metrics[s.Field]) == 0 {
+				t.Errorf("%s: %s is no field, or no metric is made of it", file, s.Field)
+			}
+			line := fmt.Sprintf("| %s | %s |", strings.Join(called(metrics, s.Field), ", "), s.Text)
+			if s.Absent {
+				absent = append(absent, line)
+				continue
+			}
+			there = append(there, line)
+			for _, m := range metrics[s.Field] {
+				if has[m] == nil {
+					has[m] = map[string]bool{}
+				}
+				has[m][vendor] = true
+			}
+		}
+		fmt.Fprintf(&each, "\n## %s\n\n| metric | from |\n|---|---|\n%s\n", vendor, strings.Join(joined(there), "\n"))
+		if len(absent) > 0 {
+			fmt.Fprintf(&each, "\n| absent | because |\n|---|---|\n%s\n", strings.Join(joined(absent), "\n"))
+		}
+	}
+	var all bytes.Buffer
+	all.WriteString(hardwareIntro)
+	fmt.Fprintf(&all, "\n| metric | %s |\n|---|%s\n", strings.Join(names, " | "), strings.Repeat(":-:|", len(names)))
+	for _, m := range slices.Sorted(maps.Keys(has)) {
+		row := "| " + m + " |"
+		for _, v := range names {
+			if has[m][v] {
+				row += " x |"
+			} else {
+				row += " |"
+			}
+		}
+		all.WriteString(row + "\n")
+	}
+	all.Write(each.Bytes())
+	const path = "../../docs/hardware.md"
+	if *update {
+		if err := os.WriteFile(path, all.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, all.Bytes()) {
+		t.Errorf("docs/hardware.md is out of date, rewrite it with go test ./internal/local -run Hardware -update (%v)", err)
+	}
+}
+
+const hardwareIntro = `[comment]: <> (Written by go test ./internal/local -run Hardware -update from internal/device/*/sources.txt. Do not edit.)
+
+# Hardware
+
+What is read of which vendor's devices, and where it comes from. A value that a driver does not have is absent, never 0. Each
+line is proven: a test of the vendor's reader fails if it reads a value that is not here, or does not read one that is.
+What can be switched on only is here, too; ` + "`receiver/gpureceiver/documentation.md`" + ` says which metrics those are. gpu.up, gpu.health and
+gpu.workload.* are made of these for every vendor.
+`
+
+// called returns the metrics of a field, with the end of its path where a metric is made
+// of several: gpu.utilization (memory).
+func called(metrics map[string][]string, field string) []string {
+	var out []string
+	for _, m := range metrics[field] {
+		fields := 0
+		for _, list := range metrics {
+			if slices.Contains(list, m) {
+				fields++
+			}
+		}
+		if fields > 1 {
+			m += " (" + strings.ToLower(field[strings.LastIndex(field, ".")+1:]) + ")"
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// joined joins lines that say the same of two metrics.
+func joined(lines []string) []string {
+	var out []string
+	for _, line := range lines {
+		parts := strings.SplitN(line, " | ", 2)
+		if i := slices.IndexFunc(out, func(o string) bool { return strings.HasSuffix(o, " | "+parts[1]) }); i >= 0 {
+			before, _, _ := strings.Cut(out[i], " | ")
+			if name := strings.TrimPrefix(parts[0], "| "); !slices.Contains(strings.Split(strings.TrimPrefix(before, "| "), ", "), name) {
+				out[i] = before + ", " + name + " | " + parts[1]
+			}
+			continue
+		}
+		out = append(out, line)
+	}
+	return out
+}

@@ -1,11 +1,15 @@
 package health
 
 import (
+	"bytes"
 	"encoding/csv"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -260,5 +264,28 @@ func TestSeverityText(t *testing.T) {
 	var back []Severity
 	if err := json.Unmarshal(b, &back); err != nil || !cmp.Equal(back, []Severity{Info, Warning, Critical}) {
 		t.Errorf("%v, %v", back, err)
+	}
+}
+
+var rewrite = flag.Bool("update", false, "rewrite docs/xid.md")
+
+// The page of all codes is written from the table.
+func TestXIDDocument(t *testing.T) {
+	var b bytes.Buffer
+	b.WriteString("[comment]: <> (Written by go test ./internal/health -run Document -update from xid_table.go. Do not edit.)\n\n# XIDs\n\n")
+	b.WriteString("What NVIDIA's driver reports, as of 2026-11 (driver R595). Severity is that of the [finding](health.md); of 144 to 150 the driver's text decides.\n\n")
+	b.WriteString("| XID | name | class | severity | meaning | action |\n|---|---|---|---|---|---|\n")
+	for _, code := range slices.Sorted(maps.Keys(xids)) {
+		x := ExplainXID(code, "")
+		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s |\n", code, x.Name, x.Class, x.Severity, x.Meaning, x.Action)
+	}
+	const path = "../../docs/xid.md"
+	if *rewrite {
+		if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, b.Bytes()) {
+		t.Errorf("docs/xid.md is out of date, rewrite it with -update (%v)", err)
 	}
 }

@@ -70,6 +70,7 @@ type Device struct {
 	device.Sample
 	Up      bool
 	Problem string    // why it is not up
+	Lost    bool      // the driver says that it is gone
 	Reset   bool      // the driver refuses it until it is reset
 	Since   time.Time // when its counters began
 	Holders []workload.Workload
@@ -79,6 +80,7 @@ type Device struct {
 // XIDSeen is an error that the driver of NVIDIA reported of a device.
 type XIDSeen struct {
 	Code    int       `json:"code"`
+	Link    string    `json:"link,omitempty"` // of NVLink's codes: each link has its own
 	Count   uint64    `json:"count"`
 	Last    time.Time `json:"last"`
 	Message string    `json:"message,omitempty"`
@@ -98,8 +100,12 @@ type Moment struct {
 type Machine struct {
 	// Moments are what was read, oldest first, at most Span back. The last is now.
 	Moments []Moment
-	// Expected is how many physical devices there should be; 0: as many as there were.
+	// Expected is how many physical devices there should be; 0: nobody said.
 	Expected int
+	// Known are the physical devices that the machine has had since it was booted.
+	Known []device.ID
+	// LinksUp are the links that have been up since then, as linkName names them.
+	LinksUp map[string]bool
 	// Switches are the errors of NVSwitch that the kernel reported lately.
 	Switches []SXIDSeen
 }
@@ -114,12 +120,13 @@ func Check(m Machine) []Finding {
 	}
 	now := m.Moments[len(m.Moments)-1]
 	var all []Finding
-	for _, d := range now.Devices {
-		if d.ID.Parent != "" {
-			continue // physical sensors are on the parent
-		}
+	for _, d := range now.physical() {
 		t := m.trail(d)
-		for _, rule := range deviceRules {
+		rules := deviceRules
+		if !d.Up {
+			rules = rules[:1] // what it was like before it stopped answering is not known to be over
+		}
+		for _, rule := range rules {
 			for _, f := range rule(t) {
 				f.Device = d.ID
 				if f.Workloads == nil {
@@ -130,7 +137,7 @@ func Check(m Machine) []Finding {
 		}
 	}
 	for _, rule := range machineRules {
-		all = append(all, rule(m)...)
+		all = append(all, rule(&m)...)
 	}
 	for i := range all {
 		if all[i].Since.IsZero() {
@@ -162,26 +169,45 @@ func Score(findings []Finding, uuid string) float64 {
 	return score
 }
 
+// physical returns the devices that are not partitions.
+func (m *Moment) physical() []*Device {
+	var out []*Device
+	for i := range m.Devices {
+		if m.Devices[i].ID.Parent == "" {
+			out = append(out, &m.Devices[i])
+		}
+	}
+	return out
+}
+
 // trail is one device over some time.
 type trail struct {
-	now  time.Time
-	last Device
-	past []step // oldest first, the last is now; those at which the device did not answer too
+	machine *Machine
+	now     time.Time
+	last    *Device
+	all     []step // oldest first, the last is now
+	past    []step // those at which it answered
 }
 
 type step struct {
 	at time.Time
-	d  Device
+	d  *Device
 }
 
-func (m Machine) trail(last Device) trail {
-	t := trail{now: m.Moments[len(m.Moments)-1].Time, last: last}
-	for _, moment := range m.Moments {
+func (m *Machine) trail(last *Device) trail {
+	t := trail{machine: m, now: m.Moments[len(m.Moments)-1].Time, last: last}
+	for i := range m.Moments {
+		moment := &m.Moments[i]
 		if t.now.Sub(moment.Time) > Span {
 			continue
 		}
-		for _, d := range moment.Devices {
-			if d.ID.UUID == last.ID.UUID {
+		for j := range moment.Devices {
+			d := &moment.Devices[j]
+			if d.ID.UUID != last.ID.UUID {
+				continue
+			}
+			t.all = append(t.all, step{moment.Time, d})
+			if d.Up {
 				t.past = append(t.past, step{moment.Time, d})
 			}
 		}
@@ -189,36 +215,42 @@ func (m Machine) trail(last Device) trail {
 	return t
 }
 
-// throughout reports whether something held at every moment of the last d, and when it
-// began to. Less history than d is not enough.
-func (t trail) throughout(d time.Duration, holds func(Device) bool) (since time.Time, ok bool) {
-	for _, s := range slices.Backward(t.past) {
+// throughout reports whether something held at every moment of the last d at which the
+// device answered, and when it began to. Less history than d is not enough.
+func (t trail) throughout(d time.Duration, holds func(*Device) bool) (since time.Time, ok bool) {
+	return throughout(t.past, t.now, d, holds)
+}
+
+func throughout(steps []step, now time.Time, d time.Duration, holds func(*Device) bool) (since time.Time, ok bool) {
+	for _, s := range slices.Backward(steps) {
 		if !holds(s.d) {
 			break
 		}
 		since = s.at
 	}
-	return since, !since.IsZero() && t.now.Sub(since) >= d
+	return since, !since.IsZero() && now.Sub(since) >= d
 }
 
-// increase returns by how much a counter rose since it can be seen, and over which time.
-// Counters that began anew are followed from there.
+// increase returns by how much a counter rose since it can be seen, and over which time. A
+// counter that began anew, with all of the device, is followed from there.
 func (t trail) increase(counter func(*device.Sample) device.Value) (by float64, over time.Duration, ok bool) {
-	var from float64
+	var from, to float64
 	var at time.Time
-	for i := range t.past {
-		s := &t.past[i]
+	for _, s := range t.past {
 		v, has := counter(&s.d.Sample).Get()
 		switch {
-		case !has || !s.d.Since.Equal(t.last.Since):
+		case !has: // for once, or not read at this moment
+			continue
+		case !s.d.Since.Equal(t.last.Since):
 			at = time.Time{}
+			continue
 		case at.IsZero() || v < from:
 			from, at = v, s.at
 		}
+		to = v
 	}
-	v, has := counter(&t.last.Sample).Get()
-	if !has || at.IsZero() || !t.now.After(at) {
+	if at.IsZero() || !t.now.After(at) {
 		return 0, 0, false
 	}
-	return v - from, t.now.Sub(at), true
+	return to - from, t.now.Sub(at), true
 }

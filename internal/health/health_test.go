@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -198,6 +199,26 @@ func TestMemoryRules(t *testing.T) {
 	f("no ECC at all", func(d *Device) { d.Modes.ECC = device.Value{} }, "")
 }
 
+// One tick without an answer proves nothing: what held before and after goes on.
+func TestUnanswered(t *testing.T) {
+	gap := func(change func(ago time.Duration, d *Device)) Machine {
+		return machine(1, 5*time.Minute, func(ago time.Duration, _ int, d *Device) {
+			if change(ago, d); ago == 30*time.Second {
+				*d = Device{Sample: device.Sample{ID: d.ID}, Problem: "late", Since: boot}
+			}
+		})
+	}
+	expect(t, "throttled", gap(func(_ time.Duration, d *Device) {
+		d.Throttles = []device.Throttle{{Cause: "x", Buckets: device.BucketThermal, Active: true}}
+	}), "gpu.throttle.thermal warning 0")
+	expect(t, "a counter", gap(func(ago time.Duration, d *Device) {
+		d.ECC = []device.ECC{{Type: "uncorrected", Lifetime: "volatile", Count: of(1)}}
+		if ago < 2*time.Minute {
+			d.ECC[0].Count = of(2)
+		}
+	}), "gpu.ecc.uncorrected critical 0")
+}
+
 func TestHeatRules(t *testing.T) {
 	throttle := func(b device.Buckets) func(*Device) {
 		return func(d *Device) { d.Throttles = []device.Throttle{{Cause: "x", Buckets: b, Active: true}} }
@@ -206,8 +227,12 @@ func TestHeatRules(t *testing.T) {
 	expect(t, "a burst", lately(50*time.Second, throttle(thermal|hw)), "")
 	expect(t, "heat", lately(time.Minute, throttle(thermal|sw)), "gpu.throttle.thermal warning 0")
 	expect(t, "a power cap is how it works", lately(5*time.Minute, throttle(power|sw)), "")
-	expect(t, "the power brake", lately(time.Minute, throttle(power|hw)), "gpu.throttle.power_brake warning 0")
-	expect(t, "a short one", lately(50*time.Second, throttle(power|hw)), "")
+	brake := func(d *Device) {
+		d.Throttles = []device.Throttle{{Cause: "hw_power_brake_slowdown", Buckets: power | hw, Active: true}}
+	}
+	expect(t, "the power brake", lately(time.Minute, brake), "gpu.throttle.power_brake warning 0")
+	expect(t, "a short one", lately(50*time.Second, brake), "")
+	expect(t, "a limit of the package", lately(5*time.Minute, throttle(power|hw)), "")
 
 	at := func(v float64) func(*Device) {
 		return func(d *Device) { d.Temperatures[0].Value, d.Power = of(v), nil }
@@ -219,16 +244,31 @@ func TestHeatRules(t *testing.T) {
 		d.Temperatures[0].Limits = []device.TemperatureCap{{Event: "slowdown", Margin: of(0)}}
 	}), "gpu.temperature.limit warning 0")
 
+	// After settling, a rise over rampIn; machine reaches 10 minutes back.
 	rise := func(by, watts float64, in time.Duration) Machine {
-		return machine(1, in, func(ago time.Duration, _ int, d *Device) {
-			done := 1 - ago.Seconds()/in.Seconds()
+		return machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
+			done := max(0, 1-ago.Seconds()/in.Seconds())
 			d.Temperatures[0].Value, d.Power[0].Instant = of(60+by*done), of(600+watts*done)
 		})
 	}
 	expect(t, "hotter at the same power", rise(10, 0, 5*time.Minute), "gpu.temperature.ramp warning 0")
 	expect(t, "a little hotter", rise(9, 0, 5*time.Minute), "")
 	expect(t, "hotter with more power", rise(20, 100, 5*time.Minute), "")
-	expect(t, "too early to say", rise(20, 0, 4*time.Minute), "")
+	// A job starts: power jumps, and the heat sink follows within minutes.
+	expect(t, "it warms up", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
+		on := 9*time.Minute - ago
+		d.Power[0].Instant, d.Temperatures[0].Value = of(100), of(35)
+		if on >= 0 {
+			d.Power[0].Instant, d.Temperatures[0].Value = of(650), of(65-30*math.Exp(-on.Seconds()/60))
+		}
+	}), "")
+	expect(t, "another sensor is the hottest now", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
+		d.Power[0].Instant = of(600)
+		d.Temperatures = append(d.Temperatures, device.Temperature{Sensor: "memory", Value: of(80)})
+		if ago > 5*time.Minute {
+			d.Temperatures = d.Temperatures[:1]
+		}
+	}), "")
 
 	low := func(mhz, watts, util float64, b device.Buckets) func(*Device) {
 		return func(d *Device) {
@@ -249,9 +289,13 @@ func TestLinkRules(t *testing.T) {
 		return func(d *Device) { d.PCIe.Generation, d.PCIe.Width, d.Utilization.Compute = of(gen), of(width), of(util) }
 	}
 	expect(t, "idle links are slow", lately(5*time.Minute, trained(1, 16, 0.4)), "")
-	expect(t, "slow under load", lately(time.Minute, trained(4, 16, 0.5)), "gpu.pcie.downtrained warning 0")
-	expect(t, "narrow under load", lately(time.Minute, trained(5, 8, 1)), "gpu.pcie.downtrained warning 0")
-	expect(t, "waking up", lately(50*time.Second, trained(1, 16, 1)), "")
+	expect(t, "slow under load", lately(3*time.Minute, trained(4, 16, 0.5)), "gpu.pcie.downtrained warning 0")
+	expect(t, "narrow under load", lately(3*time.Minute, trained(5, 8, 1)), "gpu.pcie.downtrained warning 0")
+	expect(t, "waking up, and read each slow interval", lately(170*time.Second, trained(1, 16, 1)), "")
+	expect(t, "a slot that is narrow for good", machine(1, 5*time.Minute, func(_ time.Duration, _ int, d *Device) {
+		d.ID.Vendor = "amd"
+		trained(4, 8, 1)(d)
+	}), "")
 	replay := func(d *Device, v float64) { d.PCIe.Replays = of(v) }
 	expect(t, "some replays", risen(599, replay), "")
 	expect(t, "many replays", risen(600, replay), "gpu.pcie.replays warning 0")
@@ -273,7 +317,14 @@ func TestLinkRules(t *testing.T) {
 	}
 	expect(t, "a link went down", link("nvlink", []float64{1, 1}, []float64{1, 0}, 30*time.Second), "gpu.interconnect.link_down critical 0 nvlink 1")
 	expect(t, "it trains", link("nvlink", []float64{1, 1}, []float64{1, 0}, 20*time.Second), "")
-	expect(t, "one of some was never up", link("nvlink", []float64{1, 0}, []float64{1, 0}, time.Minute), "gpu.interconnect.link_down critical 0 nvlink 1")
+	expect(t, "a board with one bridge uses some of its links", link("nvlink", []float64{1, 0}, []float64{1, 0}, time.Minute), "")
+	siblings := machine(2, 5*time.Minute, func(_ time.Duration, i int, d *Device) {
+		d.Interconnects = wired("nvlink", 1, float64(i))
+	})
+	expect(t, "its sibling has that link", siblings, "gpu.interconnect.link_down critical 0 nvlink 1")
+	before := link("ethernet", []float64{1, 0}, []float64{1, 0}, time.Minute)
+	before.LinksUp = map[string]bool{"GPU-0 ethernet 1": true}
+	expect(t, "it was up some time since boot", before, "gpu.interconnect.link_down critical 0 ethernet 1")
 	expect(t, "a board that uses none", link("nvlink", []float64{0, 0}, []float64{0, 0}, time.Minute), "")
 	expect(t, "a port without a cable", link("ethernet", []float64{1, 0}, []float64{1, 0}, time.Minute), "")
 	expect(t, "a cable was pulled", link("ethernet", []float64{1, 1}, []float64{1, 0}, time.Minute), "gpu.interconnect.link_down critical 0 ethernet 1")

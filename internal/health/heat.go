@@ -10,17 +10,19 @@ import (
 
 // thermal and braked are the causes of slowing down that mean trouble. A power cap at full
 // load is how a device works: it is none.
-func thermal(d Device) []string {
+func thermal(d *Device) []string {
 	return causes(d, func(t device.Throttle) bool { return t.Buckets&device.BucketThermal != 0 })
 }
 
-func braked(d Device) []string {
-	return causes(d, func(t device.Throttle) bool {
-		return t.Buckets&device.BucketPower != 0 && t.Buckets&device.BucketHW != 0
-	})
+func braked(d *Device) []string {
+	return causes(d, func(t device.Throttle) bool { return brakes[t.Cause] })
 }
 
-func causes(d Device, is func(device.Throttle) bool) []string {
+// brakes are the causes that come from outside of the board, by a wire. Limits of the
+// package or its regulators are power and hardware, too, and are reached by working hard.
+var brakes = map[string]bool{"hw_power_brake_slowdown": true, "psys_crit": true}
+
+func causes(d *Device, is func(device.Throttle) bool) []string {
 	var out []string
 	for _, t := range d.Throttles {
 		if t.Active && is(t) {
@@ -35,14 +37,14 @@ const slowedFor = time.Minute
 
 func throttled(t trail) []Finding {
 	var out []Finding
-	if since, ok := t.throughout(slowedFor, func(d Device) bool { return len(thermal(d)) > 0 }); ok {
+	if since, ok := t.throughout(slowedFor, func(d *Device) bool { return len(thermal(d)) > 0 }); ok {
 		out = append(out, Finding{
 			Rule: "gpu.throttle.thermal", Severity: Warning, Since: since, Evidence: thermal(t.last),
 			Reason: fmt.Sprintf("its clocks have been held down by heat for %s%s", span(t.now.Sub(since)), degrees(t.last)),
 			Action: "Look at fans, filters, the temperature of the room and the flow of coolant, and at the neighbours of the device.",
 		})
 	}
-	if since, ok := t.throughout(slowedFor, func(d Device) bool { return len(braked(d)) > 0 }); ok {
+	if since, ok := t.throughout(slowedFor, func(d *Device) bool { return len(braked(d)) > 0 }); ok {
 		out = append(out, Finding{
 			Rule: "gpu.throttle.power_brake", Severity: Warning, Since: since, Evidence: braked(t.last),
 			Reason: "the machine has told the device by wire to draw less power for " + span(t.now.Sub(since)),
@@ -52,7 +54,7 @@ func throttled(t trail) []Finding {
 	return out
 }
 
-// hottest returns the sensor that is nearest to its end.
+// hottest returns the sensor with the highest temperature.
 func hottest(s *device.Sample) (device.Temperature, bool) {
 	var out device.Temperature
 	found := false
@@ -65,7 +67,7 @@ func hottest(s *device.Sample) (device.Temperature, bool) {
 	return out, found
 }
 
-func degrees(d Device) string {
+func degrees(d *Device) string {
 	t, ok := hottest(&d.Sample)
 	if !ok {
 		return ""
@@ -76,7 +78,7 @@ func degrees(d Device) string {
 
 // hot: a sensor at its limit to operate, for a minute. Limits are the board's own.
 func hot(t trail) []Finding {
-	over := func(d Device) string {
+	over := func(d *Device) string {
 		for _, s := range d.Temperatures {
 			v, ok := s.Value.Get()
 			if !ok {
@@ -95,7 +97,7 @@ func hot(t trail) []Finding {
 		}
 		return ""
 	}
-	since, ok := t.throughout(slowedFor, func(d Device) bool { return over(d) != "" })
+	since, ok := t.throughout(slowedFor, func(d *Device) bool { return over(d) != "" })
 	return one(Finding{
 		Rule: "gpu.temperature.limit", Severity: Warning, Since: since, Reason: over(t.last),
 		Action: "Look at fans, filters, the temperature of the room and the flow of coolant.",
@@ -103,27 +105,33 @@ func hot(t trail) []Finding {
 }
 
 // A ramp is a rise of rampBy degrees over rampIn, at a power that moved by less than
-// rampPower of itself: more work makes a device hotter, and is no fault.
+// rampPower of itself: more work makes a device hotter, and is no fault. A heat sink takes
+// settleIn to follow a change of power.
 const (
 	rampBy    = 10
 	rampIn    = 5 * time.Minute
 	rampPower = 0.05
+	settleIn  = 4 * time.Minute
 )
 
 func ramp(t trail) []Finding {
-	var first, last float64
-	var from time.Time
-	var low, high float64
+	sensor, ok := hottest(&t.last.Sample)
+	if !ok {
+		return nil
+	}
+	var first, last, low, high float64
+	var steady, from time.Time // since when power is the same, and the sink has followed
 	for _, s := range t.past {
-		sensor, ok := hottest(&s.d.Sample)
+		v, ok := sensorOf(&s.d.Sample, sensor.Sensor).Get()
 		watts, has := draw(&s.d.Sample)
 		if !ok || !has || watts <= 0 {
-			from = time.Time{}
 			continue
 		}
-		v, _ := sensor.Value.Get()
-		if from.IsZero() || watts > low*(1+rampPower) && low > 0 || watts < high*(1-rampPower) {
-			first, from, low, high = v, s.at, watts, watts
+		if steady.IsZero() || watts > low*(1+rampPower) || watts < high*(1-rampPower) {
+			steady, from, low, high = s.at, time.Time{}, watts, watts
+		}
+		if from.IsZero() && s.at.Sub(steady) >= settleIn {
+			first, from = v, s.at
 		}
 		low, high, last = min(low, watts), max(high, watts), v
 	}
@@ -132,9 +140,18 @@ func ramp(t trail) []Finding {
 	}
 	return []Finding{{
 		Rule: "gpu.temperature.ramp", Severity: Warning, Since: from,
-		Reason: fmt.Sprintf("it got %.0f °C hotter in %s, to %.0f °C, at the same %.0f W", last-first, span(t.now.Sub(from)), last, (low+high)/2),
+		Reason: fmt.Sprintf("%s got %.0f °C hotter in %s, to %.0f °C, at the same %.0f W", sensor.Sensor, last-first, span(t.now.Sub(from)), last, (low+high)/2),
 		Action: "Its cooling is failing: look at fans, pumps and thermal contact before it slows down.",
 	}}
+}
+
+func sensorOf(s *device.Sample, name string) device.Value {
+	for _, t := range s.Temperatures {
+		if t.Sensor == name {
+			return t.Value
+		}
+	}
+	return device.Value{}
 }
 
 func draw(s *device.Sample) (float64, bool) {
@@ -157,7 +174,7 @@ const (
 )
 
 func clocksLow(t trail) []Finding {
-	stuck := func(d Device) bool {
+	stuck := func(d *Device) bool {
 		util, ok := d.Utilization.Compute.Get()
 		c, has := clock(&d.Sample)
 		if !ok || !has || util < busy {

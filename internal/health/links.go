@@ -7,12 +7,19 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// A link of PCI Express that is slower than it can be under load, for a minute. Without
-// load drivers slow it down to save power.
-const downtrainedFor = time.Minute
+// A link of PCI Express that is slower than it can be under load. Without load drivers slow
+// it down to save power, and what was read then may be shown for some slow intervals.
+const downtrainedFor = 3 * time.Minute
+
+// slotKnown are the vendors whose drivers say what the link can be in its slot. The others
+// say what the device can, and a slot may have less for good.
+var slotKnown = map[string]bool{"nvidia": true, "intel": true}
 
 func pcie(t trail) []Finding {
-	slow := func(d Device) bool {
+	if !slotKnown[t.last.ID.Vendor] {
+		return nil
+	}
+	slow := func(d *Device) bool {
 		if util, ok := d.Utilization.Compute.Get(); !ok || util < 0.5 {
 			return false
 		}
@@ -58,35 +65,27 @@ func replays(t trail) []Finding {
 
 // Links that failed for good, and errors that make the hardware train a link anew.
 // Corrected ones, which every long link has, are not counted here.
-var linkErrors = map[string]bool{"recovery": true, "uncorrected": true, "fatal": true, "effective": true, "link_down": true}
+var linkErrors = map[string]bool{"recovery": true, "recovery_failed": true, "uncorrected": true, "fatal": true, "effective": true, "link_down": true}
 
 const linkDownFor = 30 * time.Second // shorter is training
 
 func links(t trail) []Finding {
 	var out []Finding
 	for _, c := range t.last.Interconnects {
-		// A link that was never up may have no cable: those that were up and are not.
 		for _, l := range c.Links {
-			up, ok := l.Up.Get()
-			if !ok || up != 0 {
+			if up, ok := l.Up.Get(); !ok || up != 0 || !t.wanted(c.Type, l.Index) {
 				continue
 			}
-			was := false
-			for _, s := range t.past {
-				v, has := linkOf(&s.d.Sample, c.Type, l.Index).Up.Get()
-				was = was || has && v != 0
-			}
-			since, long := t.throughout(linkDownFor, func(d Device) bool {
+			since, long := t.throughout(linkDownFor, func(d *Device) bool {
 				v, has := linkOf(&d.Sample, c.Type, l.Index).Up.Get()
 				return has && v == 0
 			})
-			others := upLinks(c)
-			if !long || !was && (c.Type == "ethernet" || others == 0) {
-				continue // external ports may have no cable, and a board may use no link
+			if !long {
+				continue
 			}
 			out = append(out, Finding{
 				Rule: "gpu.interconnect.link_down", Key: fmt.Sprintf("%s %d", c.Type, l.Index), Severity: Critical, Since: since,
-				Reason: fmt.Sprintf("link %d of %s is down, %d are up", l.Index, c.Type, others),
+				Reason: fmt.Sprintf("link %d of %s is down, %d are up", l.Index, c.Type, upLinks(c)),
 				Action: "Work over several devices fails or crawls: take it off, reset the devices of the machine together, and look at the cable or the baseboard if it stays down.",
 			})
 		}
@@ -95,12 +94,33 @@ func links(t trail) []Finding {
 		if ok && by > 0 {
 			out = append(out, Finding{
 				Rule: "gpu.interconnect.errors", Key: kind, Severity: Warning,
-				Reason: fmt.Sprintf("%.0f errors that were not corrected on %s in the last %s", by, kind, span(over)),
+				Reason: fmt.Sprintf("%s not corrected on %s in the last %s", count(by, "error"), kind, span(over)),
 				Action: "Watch whether they go on. If they do, reset the devices of the machine together and look at cables and the baseboard.",
 			})
 		}
 	}
 	return out
+}
+
+// linkName is what a link of a device is remembered by.
+func linkName(uuid, kind string, index int) string { return fmt.Sprintf("%s %s %d", uuid, kind, index) }
+
+// wanted reports whether a link should be up: it has been since the machine was booted, or
+// that of another device of the model is. A board may use some of its links or none, and
+// a port may have no cable.
+func (t trail) wanted(kind string, index int) bool {
+	if t.machine.LinksUp[linkName(t.last.ID.UUID, kind, index)] {
+		return true
+	}
+	for i := range t.machine.Moments {
+		for _, d := range t.machine.Moments[i].physical() {
+			same := d.ID.UUID == t.last.ID.UUID || kind != "ethernet" && d.ID.Model == t.last.ID.Model
+			if same && set(linkOf(&d.Sample, kind, index).Up) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func upLinks(c device.Interconnect) (n int) {
@@ -159,7 +179,7 @@ func fabric(t trail) []Finding {
 			Action: "Look at the log of the fabric manager for links that are down.",
 		}}
 	}
-	since, ok := t.throughout(joiningFor, func(d Device) bool {
+	since, ok := t.throughout(joiningFor, func(d *Device) bool {
 		v, ok := d.Fabric.State.Get()
 		return ok && (v == 1 || v == 2)
 	})

@@ -9,39 +9,34 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// missing: fewer devices than the machine should have, or has had. One that is down is
-// still there, and found by lost.
-func missing(m Machine) []Finding {
-	now := physical(m.Moments[len(m.Moments)-1])
-	want, basis := m.Expected, "expected"
-	if want == 0 {
-		basis = "seen before"
-		for _, moment := range m.Moments {
-			want = max(want, len(physical(moment)))
+// missing: devices that the machine has had since it was booted, and fewer than it should
+// have. One that is down is still there, and found by lost.
+func missing(m *Machine) []Finding {
+	now := m.Moments[len(m.Moments)-1].physical()
+	var out []Finding
+	for _, id := range m.Known {
+		// A driver may find another name for a device; its place is the same.
+		if slices.ContainsFunc(now, func(d *Device) bool { return d.ID.UUID == id.UUID || id.PCI != "" && d.ID.PCI == id.PCI }) {
+			continue
 		}
+		out = append(out, Finding{
+			Rule: "gpu.missing", Key: id.UUID, Severity: Critical, Device: id,
+			Reason: "it was there since the machine was booted, and its driver does not find it any more",
+			Action: "Drain the node and reboot it. If the device does not come back, look at its power and seat.",
+		})
 	}
-	if len(now) >= want {
-		return nil
-	}
-	return []Finding{{
-		Rule: "gpu.missing", Severity: Critical,
-		Reason: fmt.Sprintf("the machine has %d devices, %d were %s", len(now), want, basis),
-		Action: "Drain the node and reboot it. If the device does not come back, look at its power and seat.",
-	}}
-}
-
-func physical(m Moment) []Device {
-	var out []Device
-	for _, d := range m.Devices {
-		if d.ID.Parent == "" {
-			out = append(out, d)
-		}
+	if m.Expected > 0 && len(now) < m.Expected {
+		out = append(out, Finding{
+			Rule: "gpu.missing", Severity: Critical,
+			Reason: fmt.Sprintf("the machine has %d devices, %d were expected", len(now), m.Expected),
+			Action: "Drain the node and reboot it. If the device does not come back, look at its power and seat.",
+		})
 	}
 	return out
 }
 
 // mismatch: devices of one model with other firmware than most of them.
-func mismatch(m Machine) []Finding {
+func mismatch(m *Machine) []Finding {
 	var out []Finding
 	for _, what := range []struct {
 		name string
@@ -51,7 +46,7 @@ func mismatch(m Machine) []Finding {
 		{"VBIOS", func(i device.Info) string { return i.VBIOS }},
 	} {
 		models := map[string]map[string]int{}
-		for _, d := range physical(m.Moments[len(m.Moments)-1]) {
+		for _, d := range m.Moments[len(m.Moments)-1].physical() {
 			if v := what.of(d.Info); v != "" {
 				if models[d.ID.Model] == nil {
 					models[d.ID.Model] = map[string]int{}
@@ -59,7 +54,7 @@ func mismatch(m Machine) []Finding {
 				models[d.ID.Model][v]++
 			}
 		}
-		for _, d := range physical(m.Moments[len(m.Moments)-1]) {
+		for _, d := range m.Moments[len(m.Moments)-1].physical() {
 			v := what.of(d.Info)
 			usual, n := "", 0
 			for version, count := range models[d.ID.Model] {
@@ -89,10 +84,10 @@ const (
 	stragglerPeers = 3
 )
 
-func stragglers(m Machine) []Finding {
-	now := m.Moments[len(m.Moments)-1]
-	peers := map[string][]Device{}
-	for _, d := range physical(now) {
+func stragglers(m *Machine) []Finding {
+	now := &m.Moments[len(m.Moments)-1]
+	peers := map[string][]*Device{}
+	for _, d := range now.physical() {
 		if len(d.Holders) == 1 && d.Up {
 			key := d.Holders[0].ID + "\x00" + d.ID.Model
 			peers[key] = append(peers[key], d)
@@ -106,7 +101,8 @@ func stragglers(m Machine) []Finding {
 		for _, d := range group {
 			var since time.Time
 			why := ""
-			for _, moment := range slices.Backward(m.Moments) {
+			for i := range slices.Backward(m.Moments) {
+				moment := &m.Moments[i]
 				reason := odd(d.ID.UUID, moment, group)
 				if reason == "" || now.Time.Sub(moment.Time) > Span {
 					break
@@ -130,14 +126,15 @@ func stragglers(m Machine) []Finding {
 
 // odd says how a device differs from the others of its job at a moment, empty if it does
 // not. One with less to do has lower clocks, and is none.
-func odd(uuid string, then Moment, group []Device) string {
+func odd(uuid string, then *Moment, group []*Device) string {
 	var clocks, heat, work []float64
-	var d Device
-	for _, o := range then.Devices {
+	var d *Device
+	for i := range then.Devices {
+		o := &then.Devices[i]
 		if o.ID.UUID == uuid {
 			d = o
 		}
-		if o.ID.UUID == uuid || !slices.ContainsFunc(group, func(g Device) bool { return g.ID.UUID == o.ID.UUID }) {
+		if o.ID.UUID == uuid || !slices.ContainsFunc(group, func(g *Device) bool { return g.ID.UUID == o.ID.UUID }) {
 			continue
 		}
 		if c, ok := clock(&o.Sample); ok {
@@ -152,6 +149,9 @@ func odd(uuid string, then Moment, group []Device) string {
 		if v, ok := o.Utilization.Compute.Get(); ok {
 			work = append(work, v)
 		}
+	}
+	if d == nil {
+		return ""
 	}
 	util, ok := d.Utilization.Compute.Get()
 	if !ok || util < busy*median(work) || util == 0 {
@@ -179,5 +179,9 @@ func median(list []float64) float64 {
 		return 0
 	}
 	list = slices.Sorted(slices.Values(list))
-	return list[len(list)/2]
+	half := len(list) / 2
+	if len(list)%2 == 0 {
+		return (list[half-1] + list[half]) / 2
+	}
+	return list[half]
 }

@@ -53,12 +53,12 @@ func uncorrected(t trail) []Finding {
 		}
 		f := Finding{
 			Rule: "gpu.ecc." + kind, Severity: Warning, Evidence: where(&t.last.Sample, kind),
-			Reason: fmt.Sprintf("%.0f %s memory errors since the driver was loaded", all, kind),
+			Reason: count(all, kind+" memory error") + " since the driver was loaded",
 			Action: "Reset the device when it is idle, and watch whether the count rises again.",
 		}
 		if by, over, ok := t.increase(ecc(kind)); ok && by > 0 {
 			f.Severity = Critical
-			f.Reason = fmt.Sprintf("%.0f %s memory errors in the last %s, %.0f since the driver was loaded", by, kind, span(over), all)
+			f.Reason = fmt.Sprintf("%s in the last %s, %.0f since the driver was loaded", count(by, kind+" memory error"), span(over), all)
 			f.Action = "Results on it cannot be trusted: take work off the device, reset it, and run the vendor's diagnosis if it happens again."
 		}
 		out = append(out, f)
@@ -164,4 +164,12 @@ func span(d time.Duration) string {
 		s += "0s"
 	}
 	return s
+}
+
+// count returns a number of things.
+func count(n float64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%.0f %ss", n, noun)
 }

@@ -14,24 +14,28 @@ import (
 // Monitor follows a machine: it keeps of the last minutes what the rules need, and tells
 // what began and what ended. It is for one goroutine.
 type Monitor struct {
-	// Expected is how many physical devices there should be; 0: as many as there were.
+	// Expected is how many physical devices there should be; 0: nobody said.
 	Expected int
 
 	moments  []Moment
+	checked  time.Time
+	down     map[string]bool      // devices that did not answer then
 	xids     map[string][]XIDSeen // by device
 	switches []SXIDSeen
+	known    []device.ID // physical devices of this boot
+	linksUp  map[string]bool
 	open     map[findingID]*current
-	dropped  uint64
 }
 
 type findingID struct{ device, rule, key string }
 
 func (f Finding) id() findingID { return findingID{f.Device.UUID, f.Rule, f.Key} }
 
-// current is a finding that is open, and when it was last found.
+// current is a finding that is open.
 type current struct {
 	Finding
-	last time.Time
+	until time.Time // it has ended if it is not found again before
+	grace time.Time // of another process: until then there is not enough history to think better of it
 }
 
 // Event is something that happened to a device, and whom it hit.
@@ -52,11 +56,21 @@ const (
 	maxCodes   = 128 // of XIDs on one device
 	maxChanges = 100 // of one observation; the rest are told by the next ones
 	maxSXIDs   = 256
+	maxKnown   = 1024
+	maxLinks   = 8192
 )
 
 // A finding that was not found for linger has ended. One that comes and goes each few
 // seconds is one finding.
 const linger = time.Minute
+
+// patience is what is given to findings of another process: the longest that a rule looks
+// back for, and some more.
+const patience = 7 * time.Minute
+
+// pause is the least between two checks without news: rules look at minutes, and cost as
+// much as reading a device.
+const pause = 5 * time.Second
 
 // Observe takes in what was read and what happened since the time before, and returns
 // what changed.
@@ -64,13 +78,45 @@ func (m *Monitor) Observe(now Moment, events []Event) []Change {
 	for _, e := range events {
 		m.hear(e, now)
 	}
+	now.Devices = slices.DeleteFunc(now.Devices, func(d Device) bool { return d.ID.Parent != "" }) // no rule looks at them
+	down := map[string]bool{}
 	for i := range now.Devices {
 		d := &now.Devices[i]
 		d.XIDs = counted(m.xids[d.ID.UUID], d.XIDs)
+		if !d.Up {
+			down[d.ID.UUID] = true
+		}
+		m.learn(d)
 	}
 	m.remember(now)
-	found := Check(Machine{Moments: m.moments, Expected: m.Expected, Switches: m.switches})
+	if len(events) == 0 && maps.Equal(down, m.down) && now.Time.Sub(m.checked) < pause && !now.Time.Before(m.checked) {
+		return nil
+	}
+	m.checked, m.down = now.Time, down
+	found := Check(Machine{Moments: m.moments, Expected: m.Expected, Known: m.known, LinksUp: m.linksUp, Switches: m.switches})
 	return m.compare(found, now.Time)
+}
+
+// learn remembers that a device is there, and which of its links work.
+func (m *Monitor) learn(d *Device) {
+	if len(m.known) < maxKnown && !slices.ContainsFunc(m.known, func(id device.ID) bool { return id.UUID == d.ID.UUID }) {
+		m.known = slices.DeleteFunc(slices.Clone(m.known), func(id device.ID) bool { return id.PCI != "" && id.PCI == d.ID.PCI })
+		m.known = append(m.known, d.ID)
+	}
+	for _, c := range d.Interconnects {
+		for _, l := range c.Links {
+			if !set(l.Up) {
+				continue
+			}
+			if name := linkName(d.ID.UUID, c.Type, l.Index); !m.linksUp[name] && len(m.linksUp) < maxLinks {
+				m.linksUp = maps.Clone(m.linksUp) // a State has the old one
+				if m.linksUp == nil {
+					m.linksUp = map[string]bool{}
+				}
+				m.linksUp[name] = true
+			}
+		}
+	}
 }
 
 // counted returns what is remembered of errors with how often each was counted: of a storm
@@ -79,7 +125,7 @@ func counted(seen, counts []XIDSeen) []XIDSeen {
 	out := slices.Clone(seen)
 	for i := range out {
 		for _, c := range counts {
-			if c.Code == out[i].Code {
+			if c.Code == out[i].Code && out[i].Link == "" { // those of links are one count together
 				out[i].Count = max(out[i].Count, c.Count)
 			}
 		}
@@ -89,44 +135,71 @@ func counted(seen, counts []XIDSeen) []XIDSeen {
 
 // hear remembers the errors that drivers reported.
 func (m *Monitor) hear(e Event, now Moment) {
+	at := e.Time
+	if at.After(now.Time) { // it came while devices were read, or the clock was set back
+		at = now.Time
+	}
 	switch e.Name {
 	case device.EventXID:
-		uuid := e.Device
-		for _, d := range now.Devices {
-			if uuid == "" && d.ID.PCI == e.PCI && d.ID.Parent == "" {
-				uuid = d.ID.UUID
-			}
-			if d.ID.UUID == uuid && d.ID.Parent != "" {
-				uuid = d.ID.Parent
-			}
-		}
-		if uuid == "" {
+		m.hearXID(e, at, now)
+	case device.EventSXID:
+		s := SXIDSeen{Code: e.Code, PCI: e.PCI, Last: at, Message: e.Message, Fatal: strings.HasPrefix(e.Message, "Fatal")}
+		m.switches = slices.Clone(m.switches)
+		if i := slices.IndexFunc(m.switches, func(o SXIDSeen) bool { return o.Code == s.Code && o.PCI == s.PCI }); i >= 0 {
+			s.Fatal = s.Fatal || m.switches[i].Fatal
+			m.switches[i] = s
 			return
 		}
-		if m.xids == nil {
-			m.xids = map[string][]XIDSeen{}
-		}
-		list := slices.Clone(m.xids[uuid]) // moments have the old one
-		i := slices.IndexFunc(list, func(x XIDSeen) bool { return x.Code == e.Code })
-		if i < 0 {
-			if len(list) == maxCodes {
-				return // no device has so many; what it counts says the rest
+		if len(m.switches) == maxSXIDs { // the oldest that is not fatal makes room
+			i := slices.IndexFunc(m.switches, func(o SXIDSeen) bool { return !o.Fatal && !always(o.Code) })
+			if i < 0 {
+				return
 			}
-			list, i = append(list, XIDSeen{Code: e.Code}), len(list)
+			m.switches = slices.Delete(m.switches, i, i+1)
 		}
-		x := &list[i]
-		x.Count++
-		x.Last, x.Message, x.PID, x.Process, x.Workloads = e.Time, e.Message, e.PID, e.Process, e.Workloads
-		m.xids[uuid] = list
-	case device.EventSXID:
-		s := SXIDSeen{Code: e.Code, PCI: e.PCI, Last: e.Time, Message: e.Message, Fatal: strings.HasPrefix(e.Message, "Fatal")}
-		m.switches = slices.DeleteFunc(slices.Clone(m.switches), func(o SXIDSeen) bool {
-			return o.Code == s.Code && o.PCI == s.PCI || now.Time.Sub(o.Last) > Span
-		})
-		if len(m.switches) < maxSXIDs {
-			m.switches = append(m.switches, s)
+		m.switches = append(m.switches, s)
+	}
+}
+
+func (m *Monitor) hearXID(e Event, at time.Time, now Moment) {
+	uuid := e.Device
+	var since time.Time
+	for _, d := range now.Devices {
+		if uuid == "" && d.ID.PCI == e.PCI && d.ID.Parent == "" {
+			uuid = d.ID.UUID
+		}
+		if d.ID.UUID == uuid && d.ID.Parent != "" {
+			uuid = d.ID.Parent
 		}
 	}
+	if uuid == "" {
+		return
+	}
+	for _, d := range now.Devices {
+		if d.ID.UUID == uuid {
+			since = d.Since
+		}
+	}
+	if m.xids == nil {
+		m.xids = map[string][]XIDSeen{}
+	}
+	said := ExplainXID(e.Code, e.Message)
+	list := slices.Clone(m.xids[uuid]) // moments have the old one
+	i := slices.IndexFunc(list, func(x XIDSeen) bool { return x.Code == e.Code && x.Link == said.Link })
+	if i < 0 {
+		if len(list) == maxCodes {
+			return // no device has so many; what it counts says the rest
+		}
+		list, i = append(list, XIDSeen{Code: e.Code, Link: said.Link}), len(list)
+	}
+	x := &list[i]
+	x.Count++
+	// One that asks for a reset is not forgotten for a harmless one of its code.
+	worse := x.Count > 1 && !since.After(x.Last) && ExplainXID(x.Code, x.Message).Severity > said.Severity
+	if !worse {
+		x.Last, x.Message, x.PID, x.Process, x.Workloads = at, e.Message, e.PID, e.Process, e.Workloads
+	}
+	m.xids[uuid] = list
 }
 
 // remember keeps moments of the last minute 5 seconds apart or more and older ones half a
@@ -164,26 +237,34 @@ func (m *Monitor) compare(found []Finding, now time.Time) []Change {
 	for _, f := range found {
 		id := f.id()
 		old, ok := m.open[id]
+		if ok {
+			f.Since = minTime(f.Since, old.Since)
+			if len(old.Workloads) > 0 && f.Rule != "gpu.xid" {
+				f.Workloads = old.Workloads // whom it hit first
+			}
+			if f.Severity < old.Severity && now.Before(old.grace) {
+				old.until = now.Add(linger)
+				continue
+			}
+		}
 		if !ok || old.Severity != f.Severity {
 			if len(changes) == maxChanges {
-				m.dropped++
 				continue // not open yet: the next observation tells it
 			}
-			if ok {
-				f.Since = minTime(f.Since, old.Since)
-			}
-			m.open[id] = &current{f, now}
+			m.open[id] = &current{Finding: f, until: now.Add(linger)}
 			changes = append(changes, Change{Finding: f, Time: now})
 			continue
 		}
-		f.Since = minTime(f.Since, old.Since)
-		if len(old.Workloads) > 0 {
-			f.Workloads = old.Workloads // whom it hit first
+		old.Finding = f
+		if until := now.Add(linger); until.After(old.until) {
+			old.until = until
 		}
-		*old = current{f, now}
 	}
 	for id, f := range m.open {
-		if now.Sub(f.last) < linger && !now.Before(f.last) || len(changes) >= maxChanges {
+		if m.down[id.device] && f.Rule != "gpu.lost" && f.Rule != "gpu.needs_reset" {
+			f.until = now.Add(linger) // nobody can tell that it is over
+		}
+		if now.Before(f.until) || len(changes) >= maxChanges {
 			continue
 		}
 		delete(m.open, id)
@@ -217,22 +298,41 @@ func (m *Monitor) Findings() []Finding {
 
 // State is what outlives the process: a finding that goes on is not told again.
 type State struct {
-	Open []Finding            `json:"open,omitempty"`
-	XIDs map[string][]XIDSeen `json:"xids,omitempty"`
+	Open     []Finding            `json:"open,omitempty"`
+	XIDs     map[string][]XIDSeen `json:"xids,omitempty"`
+	Switches []SXIDSeen           `json:"switches,omitempty"`
+	Known    []device.ID          `json:"known,omitempty"`
+	LinksUp  []string             `json:"links_up,omitempty"`
 }
 
 // State returns what is to be kept. Nobody may change it.
-func (m *Monitor) State() State { return State{Open: m.Findings(), XIDs: maps.Clone(m.xids)} }
+func (m *Monitor) State() State {
+	return State{
+		Open: m.Findings(), XIDs: maps.Clone(m.xids), Switches: m.switches, Known: m.known,
+		LinksUp: slices.Sorted(maps.Keys(m.linksUp)),
+	}
+}
 
 // Restore takes up what another process left, at now. What is not found again within
-// linger has ended meanwhile.
+// patience has ended meanwhile.
 func (m *Monitor) Restore(s State, now time.Time) {
 	m.open = map[findingID]*current{}
 	for _, f := range s.Open {
-		m.open[f.id()] = &current{f, now}
+		f.Since = minTime(f.Since, now) // the clock was wrong
+		m.open[f.id()] = &current{Finding: f, until: now.Add(patience), grace: now.Add(patience)}
 	}
 	m.xids = map[string][]XIDSeen{}
 	for uuid, list := range s.XIDs {
-		m.xids[uuid] = list[:min(len(list), maxCodes)]
+		list = slices.Clone(list[:min(len(list), maxCodes)])
+		for i := range list {
+			list[i].Last = minTime(list[i].Last, now)
+		}
+		m.xids[uuid] = list
+	}
+	m.switches = s.Switches[:min(len(s.Switches), maxSXIDs)]
+	m.known = s.Known[:min(len(s.Known), maxKnown)]
+	m.linksUp = map[string]bool{}
+	for _, name := range s.LinksUp[:min(len(s.LinksUp), maxLinks)] {
+		m.linksUp[name] = true
 	}
 }

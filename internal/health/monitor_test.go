@@ -50,8 +50,9 @@ func TestMonitor(t *testing.T) {
 			heat(at, d, 230*time.Second, 250*time.Second) // too short to be one
 			return nil
 		})
-		// It was last found one step before it was over, and a minute later it has ended.
-		end := 200 - step.Seconds() + 60
+		// It was last found at the last check before it was over, and a minute later it has
+		// ended. Checks are 5 seconds apart or more.
+		end := 200 - max(step, pause).Seconds() + 60
 		want := []string{"160 began gpu.throttle.thermal warning since 100", fmt.Sprintf("%.0f ended gpu.throttle.thermal warning since 100", end)}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("each %v (-want +got):\n%s", step, diff)
@@ -144,7 +145,7 @@ func TestMonitorRestore(t *testing.T) {
 	var next Monitor
 	next.Restore(m.State(), noon.Add(10*time.Minute))
 	got := watch(&next, 10*time.Minute, 20*time.Minute, 5*time.Second, nil)
-	if diff := cmp.Diff([]string{"660 ended gpu.throttle.thermal warning since 0"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"1020 ended gpu.throttle.thermal warning since 0"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -183,7 +184,7 @@ func TestMonitorStorm(t *testing.T) {
 	told := 0
 	for i := range 10 {
 		d := steady(0)
-		n := len(m.Observe(Moment{Time: noon.Add(time.Duration(i) * time.Second), Devices: []Device{d}}, events))
+		n := len(m.Observe(Moment{Time: noon.Add(time.Duration(i) * pause), Devices: []Device{d}}, events))
 		events = nil
 		if n > maxChanges {
 			t.Errorf("%d changes at once", n)
@@ -202,5 +203,101 @@ func TestMonitorClock(t *testing.T) {
 	got := watch(&m, -time.Hour, -time.Hour, time.Second, func(_ time.Duration, d *Device) []Event { heat(0, d, 0, 1); return nil })
 	if len(got) > 1 {
 		t.Errorf("%v", got)
+	}
+}
+
+// A restart closes nothing and tells nothing again, whatever a rule looks back for.
+func TestMonitorRestart(t *testing.T) {
+	sick := func(_ time.Duration, d *Device) []Event {
+		d.Fabric.State = of(2)
+		d.Memory.Used, d.Utilization.Compute, d.Processes, d.Holders = of(9<<30), of(0), nil, nil
+		d.ECC = []device.ECC{{Type: "uncorrected", Lifetime: "volatile", Count: of(5)}}
+		return nil
+	}
+	var m Monitor
+	watch(&m, 0, 3*time.Minute, 5*time.Second, func(at time.Duration, d *Device) []Event {
+		sick(at, d)
+		d.ECC[0].Count = of(4)
+		return nil
+	})
+	got := watch(&m, 3*time.Minute+5*time.Second, 6*time.Minute, 5*time.Second, sick)
+	if len(got) == 0 || len(m.Findings()) != 3 {
+		t.Fatalf("%v, %v", got, m.Findings())
+	}
+	var next Monitor
+	next.Restore(m.State(), noon.Add(6*time.Minute+10*time.Second))
+	if got := watch(&next, 6*time.Minute+10*time.Second, 12*time.Minute, 5*time.Second, sick); len(got) > 0 {
+		t.Errorf("told again: %v", got)
+	}
+}
+
+// A GPU that falls off the bus has not recovered from what it had, nor if the agent
+// restarts and the driver does not know it any more.
+func TestMonitorLost(t *testing.T) {
+	var m Monitor
+	got := watch(&m, 0, 10*time.Minute, 5*time.Second, func(at time.Duration, d *Device) []Event {
+		d.RowRemap.Pending = of(1)
+		if at >= time.Minute {
+			*d = Device{Sample: device.Sample{ID: d.ID}, Problem: "lost", Lost: true, Since: boot}
+		}
+		return nil
+	})
+	want := []string{"0 began gpu.row_remap.pending warning since 0", "60 began gpu.lost critical since 60"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	var next Monitor
+	next.Restore(m.State(), noon.Add(11*time.Minute))
+	var told []string
+	for at := 11 * time.Minute; at < 30*time.Minute; at += 10 * time.Second {
+		for _, c := range next.Observe(Moment{Time: noon.Add(at)}, nil) {
+			told = append(told, fmt.Sprintf("%s ended=%v", c.Rule, c.Ended))
+		}
+	}
+	if len(told) == 0 || told[0] != "gpu.missing ended=false" {
+		t.Errorf("%v", told)
+	}
+}
+
+// A link that went down for good stays a finding, also over a restart.
+func TestMonitorLink(t *testing.T) {
+	wire := func(up float64) func(time.Duration, *Device) []Event {
+		return func(_ time.Duration, d *Device) []Event {
+			d.Interconnects = []device.Interconnect{{Type: "ethernet", Links: []device.Link{{Index: 0, Up: of(1)}, {Index: 1, Up: of(up)}}}}
+			return nil
+		}
+	}
+	var m Monitor
+	watch(&m, 0, time.Minute, 5*time.Second, wire(1))
+	got := watch(&m, time.Minute+5*time.Second, 30*time.Minute, 5*time.Second, wire(0))
+	if diff := cmp.Diff([]string{"95 began gpu.interconnect.link_down ethernet 1 critical since 65"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	var next Monitor
+	next.Restore(m.State(), noon.Add(30*time.Minute))
+	if got := watch(&next, 30*time.Minute, time.Hour, 10*time.Second, wire(0)); len(got) > 0 {
+		t.Errorf("after a restart: %v", got)
+	}
+}
+
+// A harmless error of one link does not hide that another asks for a reset, nor does one
+// of the same link.
+func TestMonitorLinks(t *testing.T) {
+	var m Monitor
+	xid := func(at time.Duration, text string) []Event {
+		return []Event{{Event: device.Event{Name: device.EventXID, Code: 149, Device: "GPU-0", Time: noon.Add(at), Message: text}}}
+	}
+	got := watch(&m, 0, 20*time.Minute, 10*time.Second, func(at time.Duration, _ *Device) []Event {
+		switch at {
+		case time.Minute:
+			return xid(at, "NETIR_LINK_EVT Fatal XC0 i0 Link 09 (0x025001c6 0x0 0x0)")
+		case 2 * time.Minute:
+			return append(xid(at, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x0 0x0 0x0)"), xid(at, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 09 (0x0 0x0 0x0)")...)
+		}
+		return nil
+	})
+	want := []string{"60 began gpu.xid 149 link 9 critical since 60", "120 began gpu.xid 149 link 3 info since 120", "770 ended gpu.xid 149 link 3 info since 120"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

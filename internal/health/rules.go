@@ -1,6 +1,7 @@
 package health
 
-// deviceRules are the rules for one physical device.
+// deviceRules are the rules for one physical device. The first is for one that does not
+// answer, too.
 var deviceRules = []func(trail) []Finding{
 	lost, recovery, xidFindings, // state.go, xid.go
 	uncorrected, corrected, rowRemap, pageRetirement, sram, eccOff, // memory.go
@@ -10,7 +11,7 @@ var deviceRules = []func(trail) []Finding{
 }
 
 // machineRules are those that compare devices.
-var machineRules = []func(Machine) []Finding{missing, mismatch, stragglers, switches} // machine.go
+var machineRules = []func(*Machine) []Finding{missing, mismatch, stragglers, switches} // machine.go
 
 func one(f Finding, ok bool) []Finding {
 	if !ok {

@@ -20,12 +20,12 @@ func lost(t trail) []Finding {
 			Action: "Take work off the device and reset it; if that fails, reboot the machine.",
 		}}
 	}
-	since, ok := t.throughout(lateFor, func(d Device) bool { return !d.Up })
+	since, ok := throughout(t.all, t.now, lateFor, func(d *Device) bool { return !d.Up })
 	return one(Finding{
 		Rule: "gpu.lost", Severity: Critical, Since: since, Evidence: nonEmpty(t.last.Problem),
 		Reason: "it has not answered for " + span(t.now.Sub(since)),
 		Action: "Drain the node and reboot it. If the device does not come back, look at its power and seat, and have it replaced.",
-	}, ok)
+	}, ok || t.last.Lost)
 }
 
 func nonEmpty(s string) []string {
@@ -64,20 +64,22 @@ func recovery(t trail) []Finding {
 }
 
 // Memory that nobody has: what a driver keeps for itself is below orphanedBytes, and a
-// process that has just ended is cleaned up after within seconds.
+// process that has just ended is cleaned up after within seconds. Only NVIDIA's driver
+// lists every process; where it may not, in a container that does not see the host's, a
+// device that was given to somebody is his.
 const (
 	orphanedBytes = 1 << 30
 	orphanedFor   = 2 * time.Minute
 )
 
 func orphaned(t trail) []Finding {
-	if t.last.ID.Vendor != "nvidia" && t.last.ID.Vendor != "amd" {
-		return nil // others do not list all processes
+	if t.last.ID.Vendor != "nvidia" {
+		return nil
 	}
-	since, ok := t.throughout(orphanedFor, func(d Device) bool {
+	since, ok := t.throughout(orphanedFor, func(d *Device) bool {
 		used, ok := d.Memory.Used.Get()
 		util, has := d.Utilization.Compute.Get()
-		return ok && used >= orphanedBytes && len(d.Processes) == 0 && has && util == 0 && !set(d.Modes.MIG)
+		return ok && used >= orphanedBytes && len(d.Processes) == 0 && len(d.Holders) == 0 && has && util == 0 && !set(d.Modes.MIG)
 	})
 	used, _ := t.last.Memory.Used.Get()
 	return one(Finding{
@@ -96,7 +98,7 @@ func heartbeat(t trail) []Finding {
 	if !ok {
 		return nil
 	}
-	since, ok := t.throughout(stillFor, func(d Device) bool {
+	since, ok := t.throughout(stillFor, func(d *Device) bool {
 		v, has := d.Heartbeat.Get()
 		return has && v == now
 	})
@@ -111,7 +113,7 @@ func heartbeat(t trail) []Finding {
 const statusFor = time.Minute
 
 func status(t trail) []Finding {
-	since, ok := t.throughout(statusFor, func(d Device) bool { return set(d.Status) })
+	since, ok := t.throughout(statusFor, func(d *Device) bool { return set(d.Status) })
 	code, _ := t.last.Status.Get()
 	return one(Finding{
 		Rule: "gpu.status", Severity: Critical, Since: since,
@@ -120,22 +122,33 @@ func status(t trail) []Finding {
 	}, ok)
 }
 
+// resets compares counts over the reset itself, at which all other counters begin anew.
 func resets(t trail) []Finding {
-	by, over, ok := t.increase(func(s *device.Sample) device.Value {
-		var sum device.Value
-		for _, r := range s.Resets {
-			if v, ok := r.Count.Get(); ok {
-				all, _ := sum.Get()
-				sum = device.Of(all + v)
-			}
+	now, ok := resetCount(&t.last.Sample)
+	if !ok {
+		return nil
+	}
+	for _, s := range t.past {
+		before, had := resetCount(&s.d.Sample)
+		if !had {
+			continue
 		}
-		return sum
-	})
-	return one(Finding{
-		Rule: "gpu.reset", Severity: Warning, Evidence: resetCounts(&t.last.Sample),
-		Reason: fmt.Sprintf("it was reset %.0f times in the last %s", by, span(over)),
-		Action: "Work that was on it is lost. Look at the kernel's log for why.",
-	}, ok && by > 0)
+		return one(Finding{
+			Rule: "gpu.reset", Severity: Warning, Evidence: resetCounts(&t.last.Sample),
+			Reason: fmt.Sprintf("it was reset %s in the last %s", count(now-before, "time"), span(t.now.Sub(s.at))),
+			Action: "Work that was on it is lost. Look at the kernel's log for why.",
+		}, now > before)
+	}
+	return nil
+}
+
+func resetCount(s *device.Sample) (sum float64, ok bool) {
+	for _, r := range s.Resets {
+		if v, has := r.Count.Get(); has {
+			sum, ok = sum+v, true
+		}
+	}
+	return sum, ok
 }
 
 // resetCounts says how often there was which reset: one for heat is another trouble than

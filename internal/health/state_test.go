@@ -24,6 +24,7 @@ import (
 func TestStateRules(t *testing.T) {
 	down := func(d *Device) { *d = Device{Sample: device.Sample{ID: d.ID}, Problem: "device is lost", Since: boot} }
 	expect(t, "late for two ticks", lately(20*time.Second, down), "")
+	expect(t, "the driver says that it is gone", lately(0, func(d *Device) { down(d); d.Lost = true }), "gpu.lost critical 0")
 	expect(t, "lost", lately(30*time.Second, down), "gpu.lost critical 0")
 	expect(t, "needs a reset", lately(0, func(d *Device) { down(d); d.Reset = true }), "gpu.needs_reset critical 0")
 
@@ -34,13 +35,19 @@ func TestStateRules(t *testing.T) {
 	}
 
 	zombie := func(used, util float64, processes ...device.Process) func(*Device) {
-		return func(d *Device) { d.Memory.Used, d.Utilization.Compute, d.Processes = of(used), of(util), processes }
+		return func(d *Device) {
+			d.Memory.Used, d.Utilization.Compute, d.Processes, d.Holders = of(used), of(util), processes, nil
+		}
 	}
 	expect(t, "memory of nobody", lately(2*time.Minute, zombie(1<<30, 0)), "gpu.memory.orphaned warning 0")
 	expect(t, "it is being cleaned up", lately(110*time.Second, zombie(1<<30, 0)), "")
 	expect(t, "what the driver keeps", lately(5*time.Minute, zombie(1<<30-1, 0)), "")
 	expect(t, "somebody is there", lately(5*time.Minute, zombie(1<<40, 0, device.Process{PID: 1})), "")
 	expect(t, "somebody works whom we cannot see", lately(5*time.Minute, zombie(1<<40, 0.1)), "")
+	expect(t, "a pod whose processes we do not see has it", lately(5*time.Minute, func(d *Device) {
+		zombie(1<<40, 0)(d)
+		d.Holders = []workload.Workload{alice}
+	}), "")
 	expect(t, "a vendor that lists no processes", machine(1, 5*time.Minute, func(_ time.Duration, _ int, d *Device) {
 		zombie(1<<40, 0)(d)
 		d.ID.Vendor = "gaudi"
@@ -59,6 +66,16 @@ func TestStateRules(t *testing.T) {
 	count := func(d *Device, v float64) { d.Resets = []device.ErrorCount{{Type: "hard", Count: of(v)}} }
 	expect(t, "resets of last week", risen(0, count), "")
 	expect(t, "a reset", risen(1, count), "gpu.reset warning 0")
+	expect(t, "all other counters begin anew with it", machine(1, 5*time.Minute, func(ago time.Duration, _ int, d *Device) {
+		count(d, 3)
+		switch {
+		case ago < time.Minute:
+			count(d, 4)
+			d.Since = noon.Add(-time.Minute)
+		case ago < 2*time.Minute:
+			down(d)
+		}
+	}), "gpu.reset warning 0")
 }
 
 func TestMachineRules(t *testing.T) {
@@ -68,9 +85,12 @@ func TestMachineRules(t *testing.T) {
 	m.Expected = 9
 	expect(t, "one was never there", m, "gpu.missing critical")
 	m.Expected = 0
+	m.Known = []device.ID{steady(7).ID, steady(3).ID}
 	last := &m.Moments[len(m.Moments)-1]
 	last.Devices = last.Devices[:7]
-	expect(t, "one is gone", m, "gpu.missing critical")
+	expect(t, "one is gone since boot", m, "gpu.missing critical 7 GPU-7")
+	last.Devices[0].ID.PCI, m.Known[0].PCI = "0000:1a:00.0", "0000:1a:00.0"
+	expect(t, "it has another name now", m, "")
 
 	versions := func(name string, want string, list ...string) {
 		t.Helper()
@@ -137,7 +157,6 @@ func TestXIDs(t *testing.T) {
 	expect(t, "the driver needs nothing", seen(95, 5*time.Hour, func(_ *XIDSeen, d *Device) { d.RecoveryAction = of(0) }), "")
 	expect(t, "the driver needs nothing, and it was now", seen(95, time.Minute, func(_ *XIDSeen, d *Device) { d.RecoveryAction = of(0) }), "gpu.xid critical 0 95")
 	expect(t, "nobody knows it", seen(777, time.Minute, nil), "gpu.xid warning 0 777")
-	expect(t, "a clock that was set back", seen(95, -time.Hour, nil), "")
 
 	got := Check(seen(31, time.Minute, func(x *XIDSeen, _ *Device) {
 		x.Count, x.PID, x.Process, x.Message = 3, 42, "python3", "MMU Fault"
@@ -232,9 +251,13 @@ func TestTables(t *testing.T) {
 }
 
 func TestSwitches(t *testing.T) {
-	f := func(code int, fatal bool, ago time.Duration, want string) {
+	f := func(code int, fatal bool, ago time.Duration, want string, reset ...time.Duration) {
 		t.Helper()
-		m := machine(1, time.Minute, nil)
+		m := machine(1, time.Minute, func(_ time.Duration, _ int, d *Device) {
+			for _, at := range reset {
+				d.Since = noon.Add(-at)
+			}
+		})
 		m.Switches = []SXIDSeen{{Code: code, PCI: "0000:c1:00.0", Fatal: fatal, Last: noon.Add(-ago)}}
 		expect(t, fmt.Sprint(code), m, want)
 	}
@@ -242,7 +265,10 @@ func TestSwitches(t *testing.T) {
 	f(12028, true, time.Minute, "nvswitch.sxid critical 0000:c1:00.0 12028")
 	f(23005, false, time.Minute, "nvswitch.sxid critical 0000:c1:00.0 23005")
 	f(23018, false, time.Minute, "nvswitch.sxid info 0000:c1:00.0 23018")
-	f(12028, true, 10*time.Minute, "")
+	f(12028, false, 10*time.Minute, "")
+	f(12028, true, 10*time.Minute, "nvswitch.sxid critical 0000:c1:00.0 12028") // until the GPUs are reset
+	f(12028, true, 10*time.Minute, "", 5*time.Minute)
+	f(23005, false, 10*time.Minute, "nvswitch.sxid critical 0000:c1:00.0 23005", 5*time.Minute) // until the host is restarted
 }
 
 func TestSpan(t *testing.T) {

@@ -118,11 +118,15 @@ func xidFindings(t trail) []Finding {
 		if v, ok := t.last.RecoveryAction.Get(); ok && v == 0 {
 			healed = true
 		}
-		if !recent && (x.Severity != Critical || healed) || seen.Last.After(t.now) {
+		if !recent && (x.Severity != Critical || healed) {
 			continue
 		}
+		key := strconv.Itoa(seen.Code)
+		if seen.Link != "" {
+			key += " link " + seen.Link
+		}
 		f := Finding{
-			Rule: "gpu.xid", Key: strconv.Itoa(seen.Code), Severity: x.Severity, Since: seen.Last, Action: x.Action,
+			Rule: "gpu.xid", Key: key, Severity: x.Severity, Since: seen.Last, Action: x.Action,
 			Reason: fmt.Sprintf("XID %d, %s, %s ago", seen.Code, x.Meaning, span(t.now.Sub(seen.Last))),
 			// Of whom it hit, not of who is there now.
 			Workloads: seen.Workloads, Evidence: nonEmpty(seen.Message),
@@ -143,11 +147,11 @@ func xidFindings(t trail) []Finding {
 
 // SXIDSeen is an error of an NVSwitch.
 type SXIDSeen struct {
-	Code    int
-	PCI     string
-	Fatal   bool // in the kernel's words
-	Last    time.Time
-	Message string
+	Code    int       `json:"code"`
+	PCI     string    `json:"pci"`
+	Fatal   bool      `json:"fatal,omitempty"` // in the kernel's words
+	Last    time.Time `json:"last"`
+	Message string    `json:"message,omitempty"`
 }
 
 // always are the codes after which the fabric works again only once the host was
@@ -162,12 +166,24 @@ func always(code int) bool {
 	return false
 }
 
-// switches judges the errors of NVSwitch of the last minutes.
-func switches(m Machine) []Finding {
+// resetSince reports whether all GPUs of NVIDIA that answer began anew after a time.
+func (m *Machine) resetSince(t time.Time) bool {
+	for _, d := range m.Moments[len(m.Moments)-1].physical() {
+		if d.Up && d.ID.Vendor == "nvidia" && !d.Since.After(t) {
+			return false
+		}
+	}
+	return true
+}
+
+// switches judges the errors of NVSwitch: those of the last minutes, fatal ones until the
+// GPUs were reset, and those that only a restart of the host mends.
+func switches(m *Machine) []Finding {
 	var out []Finding
 	now := m.Moments[len(m.Moments)-1].Time
 	for _, s := range m.Switches {
-		if now.Sub(s.Last) >= Span || s.Last.After(now) {
+		recent := now.Sub(s.Last) < Span
+		if !recent && !always(s.Code) && (!s.Fatal || m.resetSince(s.Last)) {
 			continue
 		}
 		f := Finding{

@@ -1,8 +1,10 @@
 package health
 
 // xids are the codes of NVIDIA's catalogue of XIDs and of the header nverror.h of driver
-// R595, as of 2026-11. Names and actions are theirs, except the actions of 162 to 176,
-// which have none there. Codes that NVIDIA calls unused are not in it.
+// R595, as of 2026-11. Names and actions are theirs, except that 162 to 176 have no action
+// there, that 92, 93, 121, 157 and 161, which it ignores at once and has investigated,
+// are warnings, and that 109, which device plugins hold for a program's fault, is one here.
+// Codes that NVIDIA calls unused are not in it.
 var xids = map[int]xid{
 	8:   {"RC_FIFO_ERROR_IDLE_TIMEOUT", "the GPU stopped working on a task", restartApp},
 	11:  {"RC_GR_ERROR_MISSING_HW", "a program sent commands that cannot be read", restartApp},

@@ -42,14 +42,14 @@ const (
 
 // tenant is a workload whose coming was told.
 type tenant struct {
-	Device   string            `json:"device"`
+	Device   device.ID         `json:"device"`
 	Unit     string            `json:"unit,omitempty"`
 	Workload workload.Workload `json:"workload"`
 	Since    time.Time         `json:"since"`
 }
 
 func (a tenant) compare(b tenant) int {
-	return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Workload.ID, b.Workload.ID))
+	return cmp.Or(cmp.Compare(a.Device.UUID, b.Device.UUID), cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Workload.ID, b.Workload.ID))
 }
 
 // judge says what is wrong with the devices of a tick, and what began and ended since the
@@ -62,12 +62,7 @@ func (v *View) judge(t *Tick) (news bool) {
 	t.Findings = v.health.Findings()
 	t.Episodes = v.episodes(t)
 	t.Tenures = v.tenures(t)
-	if len(t.Changes)+len(t.Episodes)+len(t.Tenures) == 0 {
-		return false
-	}
-	kept := v.health.State()
-	v.state.Health = &kept
-	return true
+	return len(t.Changes)+len(t.Episodes)+len(t.Tenures) > 0
 }
 
 // moment returns a tick as the rules want it.
@@ -75,7 +70,7 @@ func moment(t *Tick) health.Moment {
 	m := health.Moment{Time: t.Time, Devices: make([]health.Device, 0, len(t.Readings))}
 	for i := range t.Readings {
 		r := &t.Readings[i]
-		d := health.Device{Sample: r.Sample, Up: r.Up, Problem: r.Problem, Reset: r.NeedsReset, Since: r.Since, Holders: present(r)}
+		d := health.Device{Sample: r.Sample, Up: r.Up, Problem: r.Problem, Lost: r.Lost, Reset: r.NeedsReset, Since: r.Since, Holders: present(r)}
 		for _, x := range r.XIDs {
 			d.XIDs = append(d.XIDs, health.XIDSeen{Code: x.Code, Count: x.Count})
 		}
@@ -95,22 +90,36 @@ func present(r *Reading) []workload.Workload {
 	return out
 }
 
-// happened returns the events of a tick with whom they hit: whose the process is, or who
-// has the device.
+// happened returns the events of a tick with whom they hit, which the tick has, too.
 func (v *View) happened(t *Tick) []health.Event {
-	var out []health.Event
+	out := make([]health.Event, 0, len(t.Events))
 	for _, e := range t.Events {
 		h := health.Event{Event: e}
 		if w, ok := v.runner(e.PID); ok {
 			h.Workloads = []workload.Workload{w}
-		} else {
+		} else if e.Device != "" {
+			id := v.identify(e.Device, "")
 			for i := range t.Readings {
-				if r := &t.Readings[i]; e.Device != "" && (r.ID.UUID == e.Device || r.ID.UUID == v.identify(e.Device, "").Parent) {
-					h.Workloads = present(r)
+				if r := &t.Readings[i]; r.ID.UUID == id.Physical() {
+					h.Workloads = v.had(r, id, e.Time)
 				}
 			}
 		}
 		out = append(out, h)
+		t.Hit = append(t.Hit, h.Workloads)
+	}
+	return out
+}
+
+// had returns who had a device, or a partition of it, at a time: not who came later.
+func (v *View) had(r *Reading, id device.ID, at time.Time) []workload.Workload {
+	var out []workload.Workload
+	for i := range r.Holders {
+		h := &r.Holders[i]
+		if h.Ended || isRest(h.Kind) || h.Since.After(at.Add(v.cfg.Interval)) || id.Parent != "" && h.Partition != id.UUID {
+			continue
+		}
+		out = append(out, h.Workload)
 	}
 	return out
 }
@@ -167,11 +176,11 @@ func (v *View) tenures(t *Tick) []Tenure {
 	for i := range t.Readings {
 		r := &t.Readings[i]
 		for _, h := range r.Holders {
-			n := tenant{Device: r.ID.UUID, Unit: h.Partition, Workload: h.Workload, Since: h.Since}
+			n := tenant{Device: r.ID, Unit: h.Partition, Workload: h.Workload, Since: h.Since}
 			switch {
 			case isRest(h.Kind):
 			case h.Ended:
-				ended[[3]string{n.Device, n.Unit, n.Workload.ID}] = h
+				ended[[3]string{n.Device.UUID, n.Unit, n.Workload.ID}] = h
 			case len(now) < maxTenures:
 				now = append(now, n)
 				if _, known := slices.BinarySearchFunc(v.state.Tenants, n, tenant.compare); !known {
@@ -181,16 +190,30 @@ func (v *View) tenures(t *Tick) []Tenure {
 		}
 	}
 	slices.SortFunc(now, tenant.compare)
+	var kept []tenant
 	for _, was := range v.state.Tenants {
 		if _, there := slices.BinarySearchFunc(now, was, tenant.compare); there {
 			continue
 		}
-		h, ok := ended[[3]string{was.Device, was.Unit, was.Workload.ID}]
+		if !v.counts(was.Device.UUID, t) { // nobody can tell that he left
+			kept = append(kept, was)
+			continue
+		}
+		h, ok := ended[[3]string{was.Device.UUID, was.Unit, was.Workload.ID}]
 		if !ok { // it left while nobody looked: what it used is not known
 			h = Holder{Workload: was.Workload, Partition: was.Unit, Since: was.Since, Ended: true}
 		}
-		news = append(news, Tenure{v.identify(was.Device, ""), h})
+		news = append(news, Tenure{was.Device, h})
 	}
+	now = append(now, kept...)
 	v.state.Tenants = now
+	slices.SortFunc(v.state.Tenants, tenant.compare)
 	return news
+}
+
+// counts reports whether who has a device is known at a tick: it has answered since the
+// agent began.
+func (v *View) counts(uuid string, t *Tick) bool {
+	a := v.state.Devices[uuid]
+	return a != nil && a.Ledger != nil && a.Ledger.resumed && slices.ContainsFunc(t.Readings, func(r Reading) bool { return r.ID.UUID == uuid })
 }

@@ -127,7 +127,7 @@ func TestFindings(t *testing.T) {
 		r.give(pod("a"))
 		r.diary(t, 2)
 		r.m.devices[0].set(func(g *gpu) { g.s.RowRemap.Failure = device.Of(1) })
-		if diff := cmp.Diff([]string{"2 finding gpu.row_remap.failed ended=false"}, r.diary(t, 5)); diff != "" {
+		if diff := cmp.Diff([]string{"5 finding gpu.row_remap.failed ended=false"}, r.diary(t, 5)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		tick := r.tick(t)
@@ -150,16 +150,64 @@ func TestWhoseEvent(t *testing.T) {
 		r.give(pod("a"))
 		r.whose = map[uint32]workload.Workload{42: pod("thief")}
 		r.diary(t, 1)
-		f := func(pid uint32, want string) {
+		f := func(pid uint32, ago time.Duration, want string) {
 			t.Helper()
-			tick := Tick{Time: time.Now(), Readings: r.last.Readings, Events: []device.Event{{Name: device.EventXID, Code: 31, Device: "A", PID: pid}}}
-			got := r.happened(&tick)
-			if len(got) != 1 || len(got[0].Workloads) != 1 || got[0].Workloads[0].Name != want {
-				t.Errorf("pid %d: %+v", pid, got)
+			e := device.Event{Name: device.EventXID, Code: 31, Device: "A", PID: pid, Time: time.Now().Add(-ago)}
+			tick := Tick{Time: time.Now(), Readings: r.last.Readings, Events: []device.Event{e}}
+			name := ""
+			for _, w := range r.happened(&tick)[0].Workloads {
+				name += w.Name
+			}
+			if name != want || len(tick.Hit) != 1 {
+				t.Errorf("pid %d, %v ago: %q, want %q", pid, ago, name, want)
 			}
 		}
-		f(42, "thief")
-		f(43, "a")
-		f(0, "a")
+		f(42, 0, "thief")
+		f(43, 0, "a")
+		f(0, 0, "a")
+		f(0, time.Hour, "") // before he came
+	})
+}
+
+// An error of a partition is its holder's, not that of all on the GPU.
+func TestWhoseEventOfPartition(t *testing.T) {
+	v := New(Config{Interval: time.Second})
+	part := device.ID{UUID: "M", Parent: "A"}
+	v.units = []*unit{{id: device.ID{UUID: "A"}}, {id: part}}
+	held := func(name, partition string) Holder { return Holder{Workload: pod(name), Partition: partition} }
+	tick := Tick{
+		Time: time.Unix(1000, 0), Events: []device.Event{{Name: device.EventXID, Device: "M", Time: time.Unix(1000, 0)}},
+		Readings: []Reading{{Sample: device.Sample{ID: device.ID{UUID: "A"}}, Holders: []Holder{held("a", "L"), held("b", "M")}}, {Sample: device.Sample{ID: part}}},
+	}
+	if got := v.happened(&tick)[0].Workloads; len(got) != 1 || got[0].Name != "b" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A device whose first reading after a restart is slow has not lost its tenant.
+func TestTenureOfSlowDevice(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := newTenancy(dir)
+		r.give(pod("a"))
+		r.diary(t, 3)
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		next := newTenancy(dir)
+		next.start = r.start
+		next.give(pod("a"))
+		hang := make(chan struct{})
+		next.m.devices[0].set(func(g *gpu) { g.hang = hang })
+		time.AfterFunc(1500*time.Millisecond, func() {
+			next.m.devices[0].set(func(g *gpu) { g.hang = nil })
+			close(hang)
+		})
+		if got := next.diary(t, 6); len(got) > 0 {
+			t.Errorf("%v", got)
+		}
+		if err := next.Close(); err != nil {
+			t.Fatal(err)
+		}
 	})
 }

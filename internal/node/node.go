@@ -86,6 +86,7 @@ type View struct {
 	state       *state // nil before the first tick
 	health      health.Monitor
 	absences    []Notice          // that discover has not told yet
+	unsaved     bool              // there is news that is not in the file: one was being written
 	store       *store            // nil: the state is not kept
 	missed      uint64            // events
 	question    workload.Question // of the last tick
@@ -196,8 +197,8 @@ func (v *View) Tick(ctx context.Context, now time.Time) Tick {
 	news := v.judge(&t)
 	t.Sources = v.statuses()
 	v.last = t
-	if tier == device.Slow || news {
-		v.save(now)
+	if tier == device.Slow || news || v.unsaved {
+		v.unsaved = !v.save(now)
 	}
 	v.mu.Unlock()
 	v.ticks.Publish(t)

@@ -218,6 +218,11 @@ func decodeState(data []byte, now time.Time) (*state, error) {
 		}
 		slices.SortFunc(a.XIDs, func(a, b XIDCount) int { return cmp.Compare(a.Code, b.Code) })
 	}
+	for _, e := range s.Episodes {
+		if e != nil {
+			past(&e.Begin)
+		}
+	}
 	if slices.Contains(s.Episodes, nil) || len(s.Episodes) > maxEpisodes || len(s.Tenants) > maxTenures || !slices.IsSortedFunc(s.Tenants, tenant.compare) {
 		return nil, errors.New("what was going on is not kept properly")
 	}

@@ -134,10 +134,13 @@ func (v *View) sweep(dir string) {
 
 // save writes the state beside the ticks: a slow disk must not slow the clock. While a
 // write is in progress there is no other.
-func (v *View) save(now time.Time) {
+func (v *View) save(now time.Time) (begun bool) {
 	v.state.prune(now)
-	if v.store == nil || !v.saved(false) {
-		return
+	if v.store == nil {
+		return true
+	}
+	if !v.saved(false) {
+		return false
 	}
 	data, err := v.freeze(now)
 	v.store.writing = make(chan error, 1)
@@ -147,6 +150,7 @@ func (v *View) save(now time.Time) {
 		}
 		s.writing <- err
 	}(v.store)
+	return true
 }
 
 // freeze returns the state as it is now.
@@ -154,6 +158,8 @@ func (v *View) freeze(now time.Time) ([]byte, error) {
 	for _, u := range v.units {
 		v.state.remember(u, now)
 	}
+	kept := v.health.State()
+	v.state.Health = &kept
 	return v.state.encode()
 }
 

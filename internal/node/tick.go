@@ -24,6 +24,9 @@ type Tick struct {
 	// many there was no room for, or could not be read, since the View was made.
 	Events     []device.Event `json:"events,omitempty"`
 	LostEvents uint64         `json:"-"`
+	// Hit are the workloads that each event is of: whose the process is, or who had the
+	// device when it happened.
+	Hit [][]workload.Workload `json:"-"`
 	// Findings are what is wrong with the devices, the worst first. Changes, Episodes and
 	// Tenures are what began and ended since the tick before.
 	Findings []health.Finding `json:"findings,omitempty"`
@@ -42,7 +45,8 @@ type Reading struct {
 	Up bool `json:"up"`
 	// Problem says why it is not up, or what it could not answer.
 	Problem string `json:"problem,omitempty"`
-	// NeedsReset: the driver refuses it until it is reset.
+	// Lost: the driver says that it is gone. NeedsReset: it refuses it until it is reset.
+	Lost       bool `json:"lost,omitempty"`
 	NeedsReset bool `json:"needs_reset,omitempty"`
 	// Since is when its counters began, as far as we have seen.
 	Since time.Time `json:"since"`

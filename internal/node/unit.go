@@ -166,7 +166,7 @@ func (u *unit) fail(err error) Reading {
 func (u *unit) blank(err error) Reading {
 	return Reading{
 		Sample: device.Sample{ID: u.id, Slice: u.prev.Slice, Aliases: u.prev.Aliases}, Problem: err.Error(), Since: u.since,
-		NeedsReset: errors.Is(err, device.ErrNeedsReset),
+		Lost: errors.Is(err, device.ErrLost), NeedsReset: errors.Is(err, device.ErrNeedsReset),
 	}
 }
 

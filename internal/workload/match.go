@@ -52,9 +52,13 @@ func newNames(devices []Device) names {
 // match returns the UUID of the device or partition that r means.
 func (n names) match(r Ref) (uuid string, ok bool) {
 	for _, id := range r.IDs {
-		// A number may be that of a device and, of another resource, that of a core.
-		if uuid := n[r.Resource+"/"+id]; uuid != "" {
-			return uuid, true
+		// A number may be that of a device and, of another resource, that of a core; and
+		// others than these vendors' number what is no accelerator.
+		vendor, _, _ := strings.Cut(r.Resource, "/")
+		for _, owner := range []string{r.Resource, vendor} {
+			if uuid := n[owner+"/"+id]; uuid != "" {
+				return uuid, true
+			}
 		}
 		if uuid := n[id]; uuid != "" {
 			return uuid, true

@@ -91,7 +91,7 @@ func part(g Grant) float64 {
 func (r *Resolver) processes(q Question, a *Answer) {
 	a.Processes = map[uint32]Workload{}
 	nameless := 0
-	var uninvited []string
+	var uninvited, jobs []string
 	for _, d := range q.Devices {
 		for _, pid := range q.Processes[d.ID.UUID] {
 			w, ok := a.Processes[pid]
@@ -110,6 +110,9 @@ func (r *Resolver) processes(q Question, a *Answer) {
 				if w.Attributes["k8s.pod.name"] != "" {
 					uninvited = append(uninvited, w.Attributes["k8s.namespace.name"]+"/"+w.Attributes["k8s.pod.name"])
 				}
+				if id := w.Attributes["slurm.job.id"]; id != "" {
+					jobs = append(jobs, id)
+				}
 			}
 		}
 	}
@@ -121,6 +124,13 @@ func (r *Resolver) processes(q Question, a *Answer) {
 		uninvited = slices.Compact(uninvited)
 		a.Statuses = append(a.Statuses, Status{"resolver", NotRequested, fmt.Sprintf(
 			"%d pods use a device that they did not request, such as %s", len(uninvited), uninvited[0])})
+	}
+	// Where Slurm gives out no devices, nobody uses what he was not given.
+	if len(jobs) > 0 && slices.ContainsFunc(a.Holdings, func(h Holding) bool { return h.Evidence != ByProcess && h.Workload.Attributes["slurm.job.id"] != "" }) {
+		slices.Sort(jobs)
+		jobs = slices.Compact(jobs)
+		a.Statuses = append(a.Statuses, Status{"resolver", NotRequested, fmt.Sprintf(
+			"%d jobs use a device that they were not given, such as %s", len(jobs), jobs[0])})
 	}
 }
 

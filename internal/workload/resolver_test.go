@@ -30,7 +30,7 @@ func machine() []Device {
 		gpu("intel", "intel-1", "0000:03:00.0", "card0"),
 		gpu("neuron", "neuron-1", "", "aws.amazon.com/neuron/0"),
 		part("neuron-0-nc0", "neuron-0", "aws.amazon.com/neuroncore/0"),
-		gpu("tenstorrent", "tt-1", "0000:04:00.0", "tt-3"),
+		gpu("tenstorrent", "tt-1", "0000:04:00.0", "tt-3", "tenstorrent.com/3"),
 		gpu("tpu", "tpu-1", "", "accel0"),
 	}
 }
@@ -70,6 +70,8 @@ func TestMatch(t *testing.T) {
 	f("aws.amazon.com/neuroncore", "0", "neuron-0-nc0") // another 0
 	f("aws.amazon.com/neurondevice", "0", "")
 	f("tenstorrent.com", "tt-3", "tt-1")
+	f("tenstorrent.com/n150", "3", "tt-1")
+	f("rdma/hca_shared_devices", "3", "") // somebody else's number
 	f("tpu.google.com", "accel0", "tpu-1")
 	f("smarter-devices/fuse", "fuse", "")
 	f("nvidia.com/gpu", "", "")
@@ -175,4 +177,23 @@ func TestMerge(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("holdings (-want +got):\n%s", diff)
 	}
+}
+
+// A job on a GPU that Slurm gave to another is said, as a pod is; where Slurm gives out no
+// GPUs at all nobody is to blame.
+func TestJobNotGiven(t *testing.T) {
+	job := func(id string) Workload {
+		return Workload{ID: "slurm/" + id, Kind: "slurm_job", Attributes: map[string]string{"slurm.job.id": id}}
+	}
+	f := func(grants []Grant, want ...Status) {
+		t.Helper()
+		r := Resolver{Sources: []Source{source{grants: grants, processes: map[uint32]Workload{1: job("7"), 2: job("8")}}}}
+		got := r.Resolve(Question{Devices: machine()[:2], Processes: map[string][]uint32{"GPU-a": {1, 2}}})
+		if diff := cmp.Diff(want, got.Statuses); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	f(nil)
+	f([]Grant{{Workload: job("7"), Device: Ref{"gres/gpu", []string{"nvidia0"}}, Held: 1, Replicas: 1}},
+		Status{"resolver", NotRequested, "1 jobs use a device that they were not given, such as 8"})
 }

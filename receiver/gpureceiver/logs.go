@@ -2,7 +2,6 @@ package gpureceiver
 
 import (
 	"fmt"
-	"strconv"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/plog"
@@ -44,7 +43,11 @@ func (r *recorder) emit(t node.Tick) plog.Logs {
 		readings[t.Readings[i].ID.UUID] = &t.Readings[i]
 	}
 	for i := range t.Events {
-		event(sl.LogRecords().AppendEmpty(), &t.Events[i], readings[t.Events[i].Device], t)
+		var hit []workload.Workload
+		if i < len(t.Hit) {
+			hit = t.Hit[i]
+		}
+		event(sl.LogRecords().AppendEmpty(), &t.Events[i], readings[t.Events[i].Device], hit, t)
 	}
 	for i := range t.Changes {
 		finding(sl.LogRecords().AppendEmpty(), &t.Changes[i], t)
@@ -63,19 +66,21 @@ func (r *recorder) emit(t node.Tick) plog.Logs {
 	return ld
 }
 
-// event fills in the record of e. of is what is known of its device now, nil if nothing.
-func event(rec plog.LogRecord, e *device.Event, of *node.Reading, t node.Tick) {
+// event fills in the record of e. of is what is known of its device now, nil if nothing;
+// hit are the workloads that it is of.
+func event(rec plog.LogRecord, e *device.Event, of *node.Reading, hit []workload.Workload, t node.Tick) {
 	name := "a GPU"
 	attrs := rec.Attributes()
 	switch {
 	case of != nil:
-		identify(attrs, of)
+		bare(attrs, of.ID)
 		if name = fmt.Sprintf("GPU %d", of.ID.Index); of.ID.Parent != "" {
 			name += " partition " + of.ID.Profile
 		}
 	case e.Device != "":
 		attrs.PutStr("gpu.uuid", e.Device)
 	}
+	whose(attrs, hit)
 	if of == nil && e.PCI != "" {
 		attrs.PutStr("gpu.pci.address", e.PCI)
 	}
@@ -96,9 +101,6 @@ func event(rec plog.LogRecord, e *device.Event, of *node.Reading, t node.Tick) {
 		if x.Severity == health.Info && x.Class != "information" { // the GPU is well, and somebody's program is not
 			severity = plog.SeverityNumberWarn
 		}
-		if of == nil || of.Owner == nil {
-			whose(attrs, hit(e, t))
-		}
 	case device.EventSXID:
 		attrs.PutInt("nvswitch.sxid.code", int64(e.Code))
 		text, severity = fmt.Sprintf("SXID %d of the NVSwitch at %s", e.Code, e.PCI), plog.SeverityNumberWarn
@@ -118,16 +120,6 @@ func event(rec plog.LogRecord, e *device.Event, of *node.Reading, t node.Tick) {
 	}
 	rec.SetTimestamp(pcommon.NewTimestampFromTime(e.Time))
 	complete(rec, e.Name, severity, text, t)
-}
-
-// hit returns the workloads of an XID of a device that several have.
-func hit(e *device.Event, t node.Tick) []workload.Workload {
-	for i := range t.Findings {
-		if f := &t.Findings[i]; f.Rule == "gpu.xid" && f.Key == strconv.Itoa(e.Code) && e.Device != "" && f.Device.UUID == e.Device {
-			return f.Workloads
-		}
-	}
-	return nil
 }
 
 func complete(rec plog.LogRecord, name string, severity plog.SeverityNumber, text string, t node.Tick) {

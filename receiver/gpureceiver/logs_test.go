@@ -50,6 +50,7 @@ func eventTick() node.Tick {
 	both := sick
 	both.Workloads = []workload.Workload{job, {ID: "pod/x"}}
 	t.Findings = []health.Finding{sick}
+	t.Hit = [][]workload.Workload{{job}, {job, {ID: "pod/x"}}}
 	t.Changes = []health.Change{
 		{Finding: sick, Time: now},
 		{Finding: both, Time: now, Ended: true},

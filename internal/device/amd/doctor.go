@@ -132,7 +132,7 @@ func logCheck(o Options) []device.Check {
 
 // check reads one device and says what it cannot do, and why.
 func (g *gpu) check(ctx context.Context) []device.Check {
-	subject := fmt.Sprintf("gpu %d", g.id.Index)
+	subject := fmt.Sprintf("amd gpu %d", g.id.Index)
 	if g.part() {
 		subject += fmt.Sprintf(" partition %d %s", g.k, g.id.Profile)
 	}

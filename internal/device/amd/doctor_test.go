@@ -70,33 +70,33 @@ func TestDiagnose(t *testing.T) {
 	tr.write("dev/kmsg", "")
 	f(tr, hardware, "amd driver: ok: amdgpu of an unknown version shows 1 GPUs",
 		"amd compute driver: limited: KFD is not there: processes and partitions are unknown",
-		"gpu 0: limited: AMD Instinct MI300X: no gpu_metrics, so throttling, energy and link counters are absent")
+		"amd gpu 0: limited: AMD Instinct MI300X: no gpu_metrics, so throttling, energy and link counters are absent")
 	tr.write("sys/class/drm/card0/device/gpu_metrics", "\x08\x00\x01\x63....")
 	tr.write("sys/class/kfd/kfd/topology/generation_id", "1\n")
 	tr.write("sys/class/kfd/kfd/proc/77/vram_1", "1\n")
 	f(tr, hardware, "amd driver: ok: amdgpu of an unknown version shows 1 GPUs",
 		"amd compute driver: limited: KFD names processes that are not in /proc",
-		"gpu 0: limited: cannot decode /sys/class/drm/card0/device/gpu_metrics: v1.99: unknown layout (8 bytes)")
+		"amd gpu 0: limited: cannot decode /sys/class/drm/card0/device/gpu_metrics: v1.99: unknown layout (8 bytes)")
 	tr.folder("sys/class/drm/card0/device/gpu_metrics")
 	tr.write("proc/77/comm", "x\n")
 	f(tr, hardware, "amd driver: ok: amdgpu of an unknown version shows 1 GPUs",
-		"gpu 0: failed: read /sys/class/drm/card0/device/gpu_metrics: is a directory")
+		"amd gpu 0: failed: read /sys/class/drm/card0/device/gpu_metrics: is a directory")
 
 	tr.folder("sys/class/kfd/kfd/topology/nodes/1/properties")
 	tr.remove("sys/class/drm/card0/device/gpu_metrics")
 	f(tr, hardware, "amd driver: ok: amdgpu of an unknown version shows 1 GPUs",
 		"amd devices: failed: cannot read the topology of KFD: read /sys/class/kfd/kfd/topology/nodes/1/properties: is a directory",
-		"gpu 0: limited: AMD Instinct MI300X: no gpu_metrics, so throttling, energy and link counters are absent")
+		"amd gpu 0: limited: AMD Instinct MI300X: no gpu_metrics, so throttling, energy and link counters are absent")
 
 	tr = machine(t)
 	tr.write("proc/600/comm", "x\n")
 	f(tr, "amd hardware: ok: 4 found: card1 card10 card12 card13",
 		"amd driver: ok: amdgpu 6.12.12 shows 4 GPUs and 2 partitions",
 		"amd events: limited: no events of resets, hangs and RAS errors: open /dev/kmsg: no such file or directory",
-		"gpu 0: ok: AMD Instinct MI300X OAM gfx942, gpu_metrics v1.8",
-		"gpu 0 partition 0 dpx_nps1: ok: AMD Instinct MI300X OAM, gpu_metrics v1.8",
-		"gpu 0 partition 1 dpx_nps1: ok: AMD Instinct MI300X OAM",
-		"gpu 1: ok: AMD Instinct MI210 gfx90a, gpu_metrics v1.3",
-		"gpu 2: limited: AMD Radeon RX 7600 sleeps: its sensors are not read, because that would wake it",
-		"gpu 3: limited: AMD GPU 1002:1234: no gpu_metrics, so throttling, energy and link counters are absent")
+		"amd gpu 0: ok: AMD Instinct MI300X OAM gfx942, gpu_metrics v1.8",
+		"amd gpu 0 partition 0 dpx_nps1: ok: AMD Instinct MI300X OAM, gpu_metrics v1.8",
+		"amd gpu 0 partition 1 dpx_nps1: ok: AMD Instinct MI300X OAM",
+		"amd gpu 1: ok: AMD Instinct MI210 gfx90a, gpu_metrics v1.3",
+		"amd gpu 2: limited: AMD Radeon RX 7600 sleeps: its sensors are not read, because that would wake it",
+		"amd gpu 3: limited: AMD GPU 1002:1234: no gpu_metrics, so throttling, energy and link counters are absent")
 }

@@ -118,7 +118,7 @@ func (g *gpu) readThrottle() {
 // believed takes the hotspot's bit out of the flags while the hotspot is far from its
 // limit: RDNA3 has it set at all times, idle at 54 degrees too.
 func (g *gpu) believed(set uint64) uint64 {
-	const near = 15 // degrees
+	const near = 3 // degrees
 	for _, t := range g.sample.Temperatures {
 		if t.Sensor != "hotspot" || len(t.Limits) == 0 {
 			continue

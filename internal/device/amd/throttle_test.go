@@ -95,8 +95,8 @@ func TestHotspotBit(t *testing.T) {
 		}
 	}
 	f("54", "110000\n", false)
-	f("94", "110000\n", false)
-	f("95", "110000\n", true)
+	f("106", "110000\n", false)
+	f("107", "110000\n", true)
 	f("54", "", true)
 }
 

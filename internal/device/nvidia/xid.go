@@ -71,12 +71,12 @@ func parseXIDLine(text string) (e device.Event, gi int, ok bool) {
 	return e, gi, true
 }
 
-// parseSXID reads a line of an NVSwitch. Lines that only have the registers of the one
-// before are none.
+// parseSXID reads a line of an NVSwitch. Lines that only have the severity and the
+// registers of the one before are none.
 func parseSXID(text string) (device.Event, bool) {
 	text, _, _ = strings.Cut(text, "\n")
 	m := sxidLine.FindStringSubmatch(text)
-	if m == nil || strings.HasPrefix(m[3], "Data {") {
+	if m == nil || strings.HasPrefix(m[3], "Data {") || strings.HasPrefix(m[3], "Severity ") {
 		return device.Event{}, false
 	}
 	code, err := strconv.Atoi(m[2])

@@ -137,6 +137,7 @@ func TestParseSXID(t *testing.T) {
 	f("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)", sxid(12028, "0000:05:00.0", "Non-fatal, Link 32 egress non-posted PRIV error (First)"))
 	f("nvidia-nvswitch0: SXid (PCI:0000:A9:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", sxid(20034, "0000:a9:00.0", "Fatal, Link 30 LTSSM Fault Up"))
 	f("nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Data {0x50610002, 0x10100030}", device.Event{})
+	f("nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Severity 1 Engine instance 30 Sub-engine instance 00", device.Event{})
 	f("nvidia-nvswitch0: SXid (PCI:0000:00:00.0): xyz, Fatal error", device.Event{})
 	f("nvidia-nvswitch0: SXid (invalid): some error", device.Event{})
 	f("", device.Event{})

@@ -120,11 +120,10 @@ func (c *chip) readStatic() {
 	if info.NUMA == "-1" { // the machine has none
 		info.NUMA = ""
 	}
-	// The community's device plugin calls a chip by its number, and so does the name of the
-	// device file; the board's serial number means a chip only where it has one.
+	// The community's device plugin calls a chip by its number; the board's serial number means a chip only where it has one.
 	number := strconv.Itoa(c.number)
 	c.serial, c.asic = cmp.Or(c.text(c.dir, "tt_serial"), c.serial), cmp.Or(c.text(c.dir, "tt_asic_id"), c.asic)
-	c.sample.ID, c.sample.Info, c.sample.Aliases = c.id, info, []string{number, "tenstorrent/" + number}
+	c.sample.ID, c.sample.Info, c.sample.Aliases = c.id, info, []string{"tenstorrent.com/" + number, "tenstorrent/" + number}
 	for _, name := range []string{c.serial, c.asic} {
 		if name != "" {
 			c.sample.Aliases = append(c.sample.Aliases, name)

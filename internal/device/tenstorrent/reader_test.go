@@ -42,7 +42,7 @@ func TestWholeMachine(t *testing.T) {
 			PCIe:         device.PCIe{Generation: device.Of(5), Width: device.Of(8)},
 			Heartbeat:    device.Of(43874),
 			Resets:       []device.ErrorCount{{Type: "thermal_trip", Count: device.Of(3)}},
-			Aliases:      []string{fmt.Sprint(n), fmt.Sprintf("tenstorrent/%d", n), "0000046131924099", asic},
+			Aliases:      []string{fmt.Sprintf("tenstorrent.com/%d", n), fmt.Sprintf("tenstorrent/%d", n), "0000046131924099", asic},
 		}
 	}
 	want := []device.Sample{
@@ -65,13 +65,13 @@ func TestWholeMachine(t *testing.T) {
 			Interconnects: []device.Interconnect{{Type: "pcie", RX: device.Of(63 * 32), TX: device.Of(6300 * 32)}},
 			Heartbeat:     device.Of(5000),
 			Processes:     []device.Process{{PID: 17, Name: "tt-metal server", Type: "compute"}, {PID: 4242, Name: "python3", Type: "compute"}},
-			Aliases:       []string{"0", "tenstorrent/0", "0100014511708042", "00000000000000A1"},
+			Aliases:       []string{"tenstorrent.com/0", "tenstorrent/0", "0100014511708042", "00000000000000A1"},
 		},
 		blackhole(2, "0000:81:00.0", "FCF9BCF9E3C8B89E"),
 		{
 			ID:      device.ID{Vendor: "tenstorrent", UUID: "tenstorrent-3f6c1e-0000:c1:00.0", Index: 3, Model: "Tenstorrent Grayskull", PCI: "0000:c1:00.0"},
 			Info:    device.Info{Driver: "2.10.0", Architecture: "grayskull", NUMA: "0"},
-			Aliases: []string{"3", "tenstorrent/3"},
+			Aliases: []string{"tenstorrent.com/3", "tenstorrent/3"},
 		},
 		blackhole(10, "0000:82:00.0", "FCF9BCF9E3C8B89F"),
 	}

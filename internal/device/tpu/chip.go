@@ -26,7 +26,7 @@ func (s *sighting) findNode() error {
 		if n, err := strconv.Atoi(group); err == nil && n >= 0 {
 			s.id.Index = n
 			s.nodes = append(s.nodes, "/dev/vfio/"+group)
-			s.alias = append(s.alias, group) // what the DRA driver and the device plugin call it
+			s.alias = append(s.alias, numbered(group)...) // what the DRA driver and the device plugin call it
 		}
 		for _, d := range s.dir.Glob("vfio-dev/vfio[0-9]*") { // the newer way to open it
 			s.nodes = append(s.nodes, "/dev/vfio/devices/"+d.Base())
@@ -46,7 +46,7 @@ func (s *sighting) useAccel(n int) {
 	name := "accel" + strconv.Itoa(n)
 	s.id.Index = n
 	s.nodes = []string{"/dev/" + name, "/dev/accel/" + name}
-	s.alias = []string{name, strconv.Itoa(n)}
+	s.alias = append([]string{name}, numbered(strconv.Itoa(n))...)
 }
 
 // number orders the chips by the number of their file and gives each its index. The file
@@ -221,3 +221,7 @@ func (c *chip) onPage(all map[string]values) (values, error) {
 	}
 	return pick(all, n, c.gen.perChip, mine)
 }
+
+// numbered returns the names of a chip that the device plugin and the DRA driver call by a
+// number, which means something else to those of others.
+func numbered(n string) []string { return []string{"google.com/" + n, "tpu.google.com/" + n} }

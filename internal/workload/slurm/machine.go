@@ -27,6 +27,8 @@ func (m machine) device(files []string) device {
 			d = append(d, m.address("drm", base)...)
 		case folder == "accel":
 			d = append(d, m.address("accel", base)...)
+		case folder == "tenstorrent": // of which the base is a number
+			d = append(d, folder+"/"+base)
 		default:
 			d = append(d, base)
 		}

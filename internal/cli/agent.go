@@ -31,6 +31,7 @@ const defaultListen = "localhost:9400"
 type agent struct {
 	hardware
 	identity
+	scheduler
 	sinks
 	version  string
 	config   string
@@ -76,6 +77,7 @@ what it may use.`,
 	}
 	a.hardware.register(cmd)
 	a.identity.register(cmd)
+	a.scheduler.register(cmd)
 	a.sinks.register(cmd)
 	f := cmd.Flags()
 	f.StringVarP(&a.config, "config", "c", "", "Collector configuration `FILE`")
@@ -101,7 +103,7 @@ func (a *agent) check(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("output") && !a.once {
 		return errors.New("--output is the format of --once: add it, or leave --output out")
 	}
-	for _, flag := range sinkFlags {
+	for _, flag := range slices.Concat(sinkFlags, schedulerFlags) {
 		if a.once && cmd.Flags().Changed(flag) {
 			return fmt.Errorf("--%s has no effect with --once, which only prints", flag)
 		}
@@ -113,10 +115,17 @@ func (a *agent) check(cmd *cobra.Command) error {
 		if err := a.readable(a.env); err != nil {
 			return err
 		}
+		kind, _, err := a.exporter(logs, a.env)
+		if err != nil {
+			return err
+		}
+		if err := a.scheduler.check(kind != "" || a.file != ""); err != nil {
+			return err
+		}
 		return a.local().Validate()
 	}
-	decided := []string{"listen", "interval", "slow-interval", "pcie-throughput", "nvidia-library", "root", "host-name", "simulate", "state-dir", "once"}
-	for _, flag := range slices.Concat(decided, identityFlags, sinkFlags, workloadFlags) {
+	decided := []string{"listen", "interval", "slow-interval", "pcie-throughput", "nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name", "simulate", "state-dir", "once"}
+	for _, flag := range slices.Concat(decided, identityFlags, schedulerFlags, sinkFlags, workloadFlags) {
 		if cmd.Flags().Changed(flag) {
 			return fmt.Errorf("--%s has no effect with --config: set it in %s", flag, a.config)
 		}

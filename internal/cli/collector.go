@@ -33,6 +33,7 @@ import (
 	"github.com/gpumeter/gpumeter/extension/gpuextension"
 	"github.com/gpumeter/gpumeter/processor/workloadprocessor"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
+	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver"
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
@@ -43,7 +44,8 @@ func factories(open gpuextension.Opener, meter *selfreceiver.Meter, log *zap.Log
 	var f otelcol.Factories
 	var errs [4]error
 	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open), filestorage.NewFactory())
-	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](gpureceiver.NewFactory(), otlpreceiver.NewFactory(), selfreceiver.NewFactory(meter))
+	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](
+		gpureceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(meter))
 	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](memorylimiterprocessor.NewFactory(), workloadprocessor.NewFactory())
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
 		pageexporter.NewFactory(), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), debugexporter.NewFactory())

@@ -116,6 +116,10 @@ func takeFolder(state, name string) (dir string, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
+// gpuScope is of the metrics of devices: while they are silent the agent is not ready,
+// whatever else it has to say.
+const gpuScope = "github.com/gpumeter/gpumeter/receiver/gpureceiver"
+
 // defaults is the Collector configuration of an agent without a file. queue is the
 // folder for what waits to be sent; empty: it waits in memory.
 func (a *agent) defaults(env func(string) string, queue string) (map[string]any, error) {
@@ -131,6 +135,8 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 		"root":                c.Root,
 		"nvidia_library":      c.NVIDIALibrary,
 		"nvidia_library_dirs": c.LibraryDirs,
+		"gaudi_library":       c.GaudiLibrary,
+		"neuron_monitor":      c.NeuronMonitor,
 		"pcie_throughput":     a.pcie,
 		"simulate":            c.Simulate,
 		"state_dir":           a.stateDir,
@@ -148,7 +154,7 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 		},
 		"cloud": c.Cloud,
 	})
-	b.export("page", map[string]any{"endpoint": a.listen}, metrics)
+	b.export("page", map[string]any{"endpoint": a.listen, "ready_scope": gpuScope}, metrics)
 	if a.file != "" {
 		b.export("file", fileSink(a.file), metrics, logs, traces)
 	}
@@ -172,6 +178,9 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 	b.receive("self", nil, metrics)
 	if gpureceiver.NewFactory().LogsStability() != component.StabilityLevelUndefined {
 		b.receive("gpu", nil, logs)
+	}
+	if a.kind != "" {
+		b.receive("scheduler", a.scheduler.settings(&a.hardware, a.stateDir), metrics, logs)
 	}
 	if a.receiver {
 		b.receive("otlp", map[string]any{"protocols": map[string]any{

@@ -1,0 +1,255 @@
+package accounting
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
+)
+
+// columns are what sacct is asked for. The name, which its user chose, comes last.
+var columns = []string{
+	"JobIDRaw", "JobID", "Cluster", "User", "Account", "Partition", "QOS", "State", "ExitCode",
+	"Submit", "Eligible", "Start", "End", "ElapsedRaw", "Suspended", "NNodes", "AllocCPUS",
+	"AllocTRES", "ReqTRES", "NodeList", "JobName",
+}
+
+// maxRow bounds a row; a list of nodes or a name may be long.
+const maxRow = 1 << 20
+
+// parseText reads what sacct -p or -P writes, with its first line that names the columns,
+// and calls each with the rows of jobs; those of steps are left out. A name may have any
+// number of lines: a row is as long as it has columns. Times are seconds, or local ones of
+// zone. What cannot be read costs itself, and is returned as an error beside the rest.
+func parseText(r io.Reader, delimiter string, zone *time.Location, each func(Job) error) error {
+	in := bufio.NewReaderSize(r, 1<<16)
+	head, err := readLine(in)
+	if err != nil {
+		return fmt.Errorf("sacct wrote no names of columns: %w", err)
+	}
+	head, closed := strings.CutSuffix(head, delimiter) // -p ends a row with one more
+	names := strings.Split(head, delimiter)
+	at := map[string]int{}
+	for i, name := range names {
+		if _, twice := at[name]; !twice {
+			at[name] = i
+		}
+	}
+	if _, ok := at["State"]; !ok {
+		return fmt.Errorf("sacct wrote no names of columns: %.100q", slurm.Text(head))
+	}
+	want := len(names) - 1
+	if closed {
+		want++
+	}
+	bad := 0
+	var firstBad error
+	for {
+		row, err := readRow(in, delimiter, want)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		var j Job
+		ok := false
+		if err == nil {
+			fields := strings.Split(strings.TrimSuffix(row, delimiter), delimiter)
+			j, ok, err = parseRow(fields, at, zone)
+		}
+		if errors.Is(err, errRow) {
+			if bad++; firstBad == nil {
+				firstBad = err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if ok {
+			if err := each(j); err != nil {
+				return err
+			}
+		}
+	}
+	if bad > 0 {
+		return &unreadableError{bad, firstBad}
+	}
+	return nil
+}
+
+// errRow is of one row: the next ones may be well.
+var errRow = errors.New("a row of sacct cannot be read")
+
+// unreadableError says that rows were left out.
+type unreadableError struct {
+	rows  int
+	first error
+}
+
+func (e *unreadableError) Error() string {
+	return fmt.Sprintf("%d rows were left out: %v", e.rows, e.first)
+}
+
+func readLine(in *bufio.Reader) (string, error) {
+	var b []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		b = append(b, part...)
+		switch {
+		case err == nil:
+			return string(b[:len(b)-1]), nil
+		case errors.Is(err, bufio.ErrBufferFull) && len(b) <= maxRow:
+		case errors.Is(err, io.EOF) && len(b) > 0:
+			return string(b), nil
+		case errors.Is(err, bufio.ErrBufferFull):
+			return "", fmt.Errorf("%w: a line is longer than %d bytes", slurm.ErrTooLong, maxRow)
+		default:
+			return "", err
+		}
+	}
+}
+
+// readRow returns lines until they have as many delimiters as a row has.
+func readRow(in *bufio.Reader, delimiter string, want int) (string, error) {
+	row, err := readLine(in)
+	if err != nil {
+		return "", err
+	}
+	for {
+		n := strings.Count(row, delimiter)
+		switch {
+		case n > want:
+			return "", fmt.Errorf("%w: it has too many columns", errRow)
+		case n == want:
+			return row, nil
+		case len(row) > maxRow:
+			return "", fmt.Errorf("%w: it is longer than %d bytes", errRow, maxRow)
+		}
+		more, err := readLine(in)
+		if errors.Is(err, io.EOF) {
+			return "", errors.New("the answer of sacct ends within a row") // those that follow are missing too
+		}
+		if err != nil {
+			return "", err
+		}
+		row += "\n" + more
+	}
+}
+
+func parseRow(fields []string, at map[string]int, zone *time.Location) (j Job, ok bool, err error) {
+	field := func(name string) string {
+		if i, ok := at[name]; ok && i < len(fields) {
+			return fields[i]
+		}
+		return ""
+	}
+	text := func(name string) string { return slurm.Text(field(name)) }
+	when := func(name string) time.Time {
+		t, bad := parseTime(field(name), zone)
+		err = errors.Join(err, bad)
+		return t
+	}
+	count := func(name string) int64 {
+		n, bad := strconv.ParseUint(field(name), 10, 64)
+		if bad != nil || n > maxCount {
+			return 0
+		}
+		return int64(n)
+	}
+	id, bad := slurm.ParseJobID(text("JobID"))
+	if bad != nil {
+		return Job{}, false, fmt.Errorf("%w: %w", errRow, bad)
+	}
+	if id.Step != "" {
+		return Job{}, false, nil
+	}
+	j = Job{
+		ID: text("JobIDRaw"), Cluster: text("Cluster"), Name: text("JobName"), User: text("User"), Account: text("Account"),
+		Partition: text("Partition"), QOS: text("QOS"), State: text("State"), NodeList: text("NodeList"),
+		Submit: when("Submit"), Eligible: when("Eligible"), Start: when("Start"), End: when("End"),
+		Elapsed: time.Duration(count("ElapsedRaw")) * time.Second, Nodes: count("NNodes"), CPUs: count("AllocCPUS"),
+	}
+	if j.ID == "" {
+		j.ID = id.Job
+	}
+	if id.Tasks != "" {
+		j.ArrayJobID, j.ArrayTaskID = id.Job, id.Tasks
+	}
+	if id.Component != "" {
+		j.HetJobID, j.HetOffset = id.Job, id.Component
+	}
+	var badSpan error
+	j.Suspended, badSpan = parseSpan(field("Suspended"))
+	if code, signal, found := strings.Cut(field("ExitCode"), ":"); found {
+		c, bad1 := strconv.ParseUint(code, 10, 16)
+		s, bad2 := strconv.ParseUint(signal, 10, 16)
+		j.Exit, j.Signal, j.ExitKnown = int(c), int(s), bad1 == nil && bad2 == nil
+	}
+	allocated, _ := slurm.ParseGRES(onlyGRES(field("AllocTRES"))) // what of it cannot be read is no GPU
+	requested, _ := slurm.ParseGRES(onlyGRES(field("ReqTRES")))
+	j.devices(allocated, requested)
+	if err = errors.Join(err, badSpan); err != nil {
+		return Job{}, false, fmt.Errorf("%w: job %s: %w", errRow, j.ID, err)
+	}
+	if !j.finish() {
+		return Job{}, false, fmt.Errorf("%w: job %.20q has no number or state", errRow, j.ID)
+	}
+	return j, true, nil
+}
+
+// onlyGRES leaves of cpu=2,gres/gpu=1,mem=4G what is generic.
+func onlyGRES(tres string) string {
+	var out []string
+	for one := range strings.SplitSeq(tres, ",") {
+		if strings.HasPrefix(one, "gres/") {
+			out = append(out, one)
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+// parseTime parses seconds since 1970, which SLURM_TIME_FORMAT=%s gives, or
+// 2026-11-15T09:17:12 of a zone. None and Unknown are no time.
+func parseTime(s string, zone *time.Location) (time.Time, error) {
+	switch s {
+	case "", "None", "Unknown", "N/A", "Invalid", "(null)":
+		return time.Time{}, nil
+	}
+	if n, err := strconv.ParseUint(s, 10, 64); err == nil {
+		return fromUnix(n), nil
+	}
+	t, err := time.ParseInLocation("2006-01-02T15:04:05", s, zone)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%.40q is no time", s)
+	}
+	return t.UTC(), nil
+}
+
+// parseSpan parses [days-]hours:minutes:seconds, also with fewer parts or a fraction.
+func parseSpan(s string) (time.Duration, error) {
+	switch s {
+	case "", "INVALID", "Unknown", "Partition_Limit", "UNLIMITED":
+		return 0, nil
+	}
+	days, clock, ok := strings.Cut(s, "-")
+	if !ok {
+		days, clock = "0", s
+	}
+	clock, _, _ = strings.Cut(clock, ".")
+	d, err := strconv.ParseUint(days, 10, 16)
+	var total uint64
+	for part := range strings.SplitSeq(clock, ":") {
+		n, bad := strconv.ParseUint(part, 10, 16)
+		err = errors.Join(err, bad)
+		total = total*60 + n
+	}
+	total += d * 24 * 3600
+	if err != nil || total > maxCount {
+		return 0, fmt.Errorf("%.40q is no time span", s)
+	}
+	return time.Duration(total) * time.Second, nil
+}

@@ -1,0 +1,283 @@
+package slurmctl
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A node in two states counted twice, or a drained one counted as idle.
+func TestNodeState(t *testing.T) {
+	f := func(want string, words ...string) {
+		t.Helper()
+		if got := nodeState(words...); got != want {
+			t.Errorf("%q is %s, want %s", words, got, want)
+		}
+	}
+	f("idle", "IDLE")
+	f("idle", "IDLE+CLOUD")
+	f("mixed", "MIXED+CLOUD")
+	f("mixed", "MIXED+PLANNED")
+	f("allocated", "alloc+")
+	f("allocated", "ALLOCATED+COMPLETING")
+	f("completing", "IDLE+COMPLETING")
+	f("drained", "IDLE+DRAIN")
+	f("drained", "IDLE", "DRAIN")
+	f("drained", "idle", "DRAIN", "MAINTENANCE")
+	f("drained", "drained*")
+	f("drained", "IDLE+DRAIN+POWERED_DOWN")
+	f("draining", "MIXED+DRAIN")
+	f("draining", "drng")
+	f("draining", "IDLE+COMPLETING+DRAIN")
+	f("down", "down*")
+	f("down", "DOWN+DRAIN+NOT_RESPONDING")
+	f("not_responding", "IDLE*")
+	f("powered_down", "IDLE+CLOUD+POWERED_DOWN")
+	f("powered_down", "idle~")
+	f("powering_up", "alloc#")
+	f("powering_down", "idle%")
+	f("maint", "maint")
+	f("maint", "idle$")
+	f("reserved", "IDLE+RESERVED")
+	f("allocated", "ALLOCATED+RESERVED")
+	f("planned", "idle-")
+	f("rebooting", "IDLE+REBOOT_ISSUED")
+	f("mixed", "MIXED+REBOOT_REQUESTED")
+	f("fail", "IDLE+FAIL")
+	f("future", "FUTURE")
+	f("invalid", "IDLE+INVALID_REG")
+	f("unknown", "")
+	f("unknown", "WAT")
+}
+
+func TestJobState(t *testing.T) {
+	f := func(want string, words ...string) {
+		t.Helper()
+		if got := jobState(words); got != want {
+			t.Errorf("%q is %s, want %s", words, got, want)
+		}
+	}
+	f("running", "RUNNING")
+	f("completing", "COMPLETED", "COMPLETING")
+	f("completing", "COMPLETING")
+	f("configuring", "RUNNING", "CONFIGURING")
+	f("running", "RUNNING", "RESIZING")
+	f("cancelled", "CANCELLED by 1000")
+	f("unknown")
+	f("unknown", "<script>")
+}
+
+// Typed and untyped GPUs of one job counted as twice as many; memory counted as GPUs.
+func TestGPUs(t *testing.T) {
+	f := func(tres string, want int64, ok bool) {
+		t.Helper()
+		if got, is := gpusOf(tres); got != want || is != ok {
+			t.Errorf("%q has %d GPUs (%t), want %d", tres, got, is, want)
+		}
+	}
+	f("cpu=2,mem=62.50G,node=1,billing=2,gres/gpu=8,gres/gpu:h100=8", 8, true)
+	f("gres/gpu:h100=4,gres/gpu:a100=2", 6, true)
+	f("gres/gpu:a100_1g.10gb=3,gres/gpu=3", 3, true)
+	f("gres/gpumem=80G,gres/gpuutil=97", 0, false)
+	f("gres:gpu:2", 2, true)
+	f("gres:gpu:h100:3", 3, true)
+	f("gres/gpu:2", 2, true)
+	f("gpu", 1, true)
+	f("gres/gpu=0", 0, true)
+	f("gres/shard=2", 0, false)
+	f("gres/gpu=18446744073709551614", 0, false)
+	f("", 0, false)
+
+	g := func(has, used, tres string, want ...GPUs) {
+		t.Helper()
+		if diff := cmp.Diff(want, gpusOn(has, used, tres)); diff != "" {
+			t.Errorf("%q %q (-want +got):\n%s", has, used, diff)
+		}
+	}
+	g("", "", "")
+	g("(null)", "(null)", "")
+	g("gpu:tesla:4", "gpu:tesla:3(IDX:0,2-3)", "", GPUs{"tesla", 4, 3})
+	g("gpu:h100:8(S:0-1)", "gpu:h100:0(IDX:N/A)", "", GPUs{"h100", 8, 0})
+	g("gpu:h100:4,gpu:a100:4", "gpu:h100:1(IDX:0),gpu:a100:2(IDX:4-5)", "", GPUs{"h100", 4, 1}, GPUs{"a100", 4, 2})
+	g("gpu:h100:8,shard:h100:32", "gpu:h100:6(IDX:0-5),shard:h100:1(IDX:6)", "", GPUs{"h100", 8, 7})
+	g("gpu:h100:8,shard:h100:32", "gpu:h100:6(IDX:0-5),shard:h100:2(0/4,0/4,0/4,0/4,0/4,0/4,2/4,0/4)", "", GPUs{"h100", 8, 7})
+	g("gpu:h100:1,gpu:a100:1,shard:8", "shard:2(IDX:1)", "", GPUs{"h100", 1, 0}, GPUs{"a100", 1, 1})
+	g("gpu:8", "", "cpu=1,gres/gpu=3", GPUs{"", 8, 3})
+	g("gpu:2", "gpu:5(IDX:0-4)", "", GPUs{"", 2, 2}) // never less than none is free
+}
+
+// A row of an array that waits counted as one job.
+func TestTasks(t *testing.T) {
+	f := func(s string, want int64) {
+		t.Helper()
+		if got := tasksOf(s); got != want {
+			t.Errorf("%q has %d tasks, want %d", s, got, want)
+		}
+	}
+	f("3-6%2", 4)
+	f("[1-3,7,9-21:4%10]", 8)
+	f("0-999999", 1000000)
+	f("1,3,5,...", 3)
+	f("7", 1)
+	f("", 1)
+	f("9-1", 1)
+	f("1-9:0", 1)
+}
+
+func TestReason(t *testing.T) {
+	f := func(s, want string) {
+		t.Helper()
+		if got := reason(s); got != want {
+			t.Errorf("%q is %q, want %q", s, got, want)
+		}
+	}
+	f("ReqNodeNotAvail, UnavailableNodes:gn[1-4000]", "ReqNodeNotAvail")
+	f("ReqNodeNotAvail(Unavailable:gn1)", "ReqNodeNotAvail")
+	f("(Resources)", "Resources")
+	f("None", "None")
+}
+
+// Series without end, or a sum that loses the jobs of those that were folded.
+func TestFold(t *testing.T) {
+	var jobs []Job
+	for i := range 5000 {
+		jobs = append(jobs, Job{
+			ID: fmt.Sprint(i), Tasks: 1, GPUs: int64(i % 9), State: []string{"running", "pending"}[i%2], Partition: fmt.Sprint("p", i%3),
+			Account: fmt.Sprint("a", i%400), User: fmt.Sprint("u", i%1700),
+		})
+	}
+	jobs = append(jobs, Job{ID: "x", Tasks: 50, GPUs: 8, State: "pending", Partition: "p0", Account: "big", User: "whale"})
+	want, wantGPUs := int64(0), int64(0)
+	for _, c := range CountJobs(jobs, 1<<30) {
+		want, wantGPUs = want+c.Jobs, wantGPUs+c.GPUs
+	}
+	if want != 5050 {
+		t.Fatalf("%d jobs", want)
+	}
+	for _, limit := range []int{2000, 100, 20} {
+		list := CountJobs(jobs, limit)
+		got, gpus, whale, other := int64(0), int64(0), false, false
+		keys := map[JobKey]bool{}
+		for _, c := range list {
+			got, gpus = got+c.Jobs, gpus+c.GPUs
+			whale = whale || c.User == "whale"
+			other = other || c.User == Other
+			if keys[c.JobKey] {
+				t.Errorf("%v twice", c.JobKey)
+			}
+			keys[c.JobKey] = true
+		}
+		if len(list) > limit || got != want || gpus != wantGPUs || !whale || !other {
+			t.Errorf("limit %d: %d series, %d jobs, %d GPUs, whale %t, other %t", limit, len(list), got, gpus, whale, other)
+		}
+	}
+}
+
+// The worked example: 3, 1 and 8 are free.
+func TestFragmentation(t *testing.T) {
+	node := func(free, cpus int64, state string, parts ...string) Node {
+		return Node{Name: "n", State: state, CPUs: 64, CPUsAllocated: 64 - cpus, Memory: 100, Partitions: parts, GPUs: []GPUs{{"h100", 8, 8 - free}}}
+	}
+	nodes := []Node{
+		node(3, 56, "mixed", "a", "b"), node(1, 52, "mixed", "a"), node(8, 0, "mixed", "a"),
+		node(8, 64, "drained", "a"), node(8, 64, "down", "a"), node(8, 64, "reserved", "a"), node(8, 64, "future", "a"),
+	}
+	all, parts := CountNodes(nodes, map[string]bool{"b": true})
+	p := parts["a"]
+	for size, want := range map[int64]struct {
+		frag float64
+		fits int64
+	}{1: {0, 12}, 2: {1 - 10./12, 5}, 4: {1 - 8./12, 2}, 8: {1 - 8./12, 1}} {
+		if frag, ok := p.Fragmentation(size); !ok || math.Abs(frag-want.frag) > 1e-12 || p.Placeable(size) != want.fits {
+			t.Errorf("%d GPUs: %v of them cannot be had, %d fit", size, frag, p.Placeable(size))
+		}
+	}
+	if p.Stranded != 8 {
+		t.Errorf("%d GPUs are stranded: the node without CPUs has 8", p.Stranded)
+	}
+	if _, ok := parts["b"].Fragmentation(1); ok || parts["b"].Placeable(1) != 0 {
+		t.Error("a partition that is down has free GPUs")
+	}
+	want := map[GPUKey]int64{{"allocated", "h100"}: 12, {"idle", "h100"}: 20, {"down", "h100"}: 8, {"drained", "h100"}: 8}
+	if diff := cmp.Diff(want, all.GPUs); diff != "" {
+		t.Errorf("each GPU once, those of the future not at all (-want +got):\n%s", diff)
+	}
+}
+
+// Jobs that ran before we came counted as if they began now, jobs counted twice, waits of
+// jobs that never started, and times that are only expected.
+func TestDurations(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
+	job := func(id, state string, eligible, start, end int) Job {
+		j := Job{ID: id, State: state, Tasks: 1, Partition: "gpu", Submit: at(-1000), Eligible: at(eligible), Start: at(start), End: at(end), NodeList: "gn1"}
+		if state == "pending" {
+			j.NodeList = ""
+		}
+		return j
+	}
+	d := NewDurations()
+	sums := func(when string, wait, run, suspended float64, waits, runs uint64) {
+		t.Helper()
+		w, r, s := histogram(d.Wait, "gpu"), histogram(d.Run, "gpu"), histogram(d.Suspended, "gpu")
+		if w.Sum != wait || r.Sum != run || s.Sum != suspended || w.Count != waits || r.Count != runs || s.Count != runs {
+			t.Errorf("%s: waited %v (%d), ran %v (%d), suspended %v", when, w.Sum, w.Count, r.Sum, r.Count, s.Sum)
+		}
+	}
+	array := job("a", "pending", -5, 100, 0)
+	array.Tasks = 4
+	round := func(s int, jobs ...Job) { d.Observe(at(s), jobs, 2*time.Minute) }
+	round(0, job("old", "running", -900, -500, 500), job("1", "pending", -10, 100, 200), job("never", "pending", -10, 100, 200), array)
+	sums("first", 0, 0, 0, 0, 0)
+	never := job("never", "cancelled", -10, 30, 30)
+	never.NodeList = ""
+	round(60, job("old", "completed", -900, -500, 50), job("1", "running", -10, 20, 900), never, array)
+	sums("one started", 30, 0, 0, 1, 0)
+	paused := job("1", "completed", -10, 20, 110)
+	paused.Suspend, paused.PreSuspend = at(60), 25*time.Second // ran 25 s, then until 60 not
+	round(120, paused, job("short", "failed", 61, 62, 63), job("gone", "running", 100, 110, 900), array)
+	sums("ended", 30+1+10, 75+1, 15, 3, 2)
+	round(180, paused)
+	sums("seen again, and one forgotten", 41, 76+70, 15, 3, 3)
+	round(240, job("lost", "running", 200, 201, 900))
+	round(3600)
+	sums("away for too long to know when it ended", 42, 146, 15, 4, 3)
+	if len(d.known) != 0 {
+		t.Errorf("%d jobs are remembered for nothing", len(d.known))
+	}
+}
+
+// No value and no limit, which are huge numbers, taken for numbers; in each form.
+func TestSentinels(t *testing.T) {
+	for _, v := range []string{"4294967294", "4294967295", "18446744073709551614", "-2", "null", `"x"`, `{"set":false,"infinite":false,"number":7}`, `{"set":true,"infinite":true,"number":7}`} {
+		jobs := jobsOf(t, []byte(`{"jobs":[{"job_id":1,"job_state":"RUNNING","time_limit":`+v+`,"cpus":`+v+`,"node_count":`+v+`,"start_time":`+v+`,"priority":`+v+`}]}`), false)
+		if diff := cmp.Diff([]Job{{ID: "1", Tasks: 1, State: "running"}}, jobs); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", v, diff)
+		}
+	}
+}
+
+// What a user wrote taken for what Slurm says.
+func TestFreeText(t *testing.T) {
+	text := "JobId=7 JobName=x JobState=FAILED NumNodes=99\nPartition=evil\n   UserId=ann(1) GroupId=a(1)\n   JobState=RUNNING Reason=None\n   Partition=gpu\n   NodeList=gn1\n" +
+		"   NumNodes=1 NumCPUs=2\n   TRES=cpu=2,gres/gpu=2\n   Command=/x AllocTRES=gres/gpu=99\n   Comment=AllocTRES=gres/gpu=99 SuspendTime=2026-01-01T00:00:00\n   AllocTRES=gres/gpu=98\n"
+	want := Job{ID: "7", Tasks: 1, Name: "x JobState=FAILED NumNodes=99 Partition=evil", User: "ann", Partition: "gpu", State: "running", Reason: "None", NodeList: "gn1", Nodes: 1, CPUs: 2, GPUs: 2}
+	if diff := cmp.Diff([]Job{want}, jobsOf(t, []byte(text), true)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	nodes := nodesOf(t, []byte("NodeName=a\n   State=IDLE CPUTot=4\n   OS=Linux Gres=gpu:9\n   Reason=x CPUAlloc=3 [root@2026]\n"), true)
+	if diff := cmp.Diff([]Node{{Name: "a", State: "idle", CPUs: 4, Reason: "x CPUAlloc=3 [root@2026]"}}, nodes); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A node that the answer has once for each of its partitions is one node.
+func TestNodeOnce(t *testing.T) {
+	nodes := nodesOf(t, []byte(`{"nodes":[{"name":"a","state":"IDLE","cpus":4,"partitions":["x","y"]},{"name":"a","state":"IDLE","cpus":4,"partitions":["y","z"]}]}`), false)
+	if diff := cmp.Diff([]Node{{Name: "a", State: "idle", CPUs: 4, Partitions: []string{"x", "y", "z"}}}, nodes); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,293 @@
+package slurmctl
+
+import (
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
+)
+
+// Node is a machine of the cluster.
+type Node struct {
+	Name       string
+	State      string // one word, see nodeState
+	Partitions []string
+	// CPUs are those that jobs may have. Memory is in MiB, as Slurm counts it.
+	CPUs, CPUsAllocated     int64
+	Memory, MemoryAllocated int64
+	GPUs                    []GPUs
+	Reason                  string
+}
+
+// GPUs are those of one type in a node.
+type GPUs struct {
+	Type string // h100; may be empty
+	// Allocated are those that jobs hold, in whole or by shards.
+	Total, Allocated int64
+}
+
+// Usable reports whether the node takes new jobs. Reserved ones take only those of the
+// reservation; a node that sleeps is woken.
+func (n *Node) Usable() bool {
+	switch n.State {
+	case "idle", "mixed", "allocated", "planned", "completing", "powered_down", "powering_up":
+		return true
+	}
+	return false
+}
+
+// rest returns the state of what no job has on the node: idle, down or drained. A node that
+// does not exist yet has nothing.
+func (n *Node) rest() string {
+	switch n.State {
+	case "future":
+		return ""
+	case "down", "fail", "not_responding", "invalid", "unknown", "error", "blocked":
+		return "down"
+	case "drained", "draining", "maint", "rebooting", "powering_down":
+		return "drained"
+	}
+	return "idle"
+}
+
+// marks are what the tools add to a state, see sinfo(1).
+var marks = map[byte]string{
+	'*': "not_responding", '~': "powered_down", '#': "powering_up", '!': "power_down", '%': "powering_down",
+	'$': "maint", '@': "reboot_issued", '^': "reboot_requested", '-': "planned",
+}
+
+// other names of states and flags, by version and tool.
+var synonyms = map[string]string{
+	"alloc": "allocated", "mix": "mixed", "drng": "draining", "resv": "reserved", "plnd": "planned", "comp": "completing",
+	"maintenance": "maint", "unk": "unknown", "failing": "fail", "invalid_reg": "invalid", "inval": "invalid",
+	"no_respond": "not_responding", "futr": "future", "pow_dn": "power_down", "pow_up": "powering_up", "power_up": "powering_up", "boot": "reboot_issued",
+}
+
+// nodeState returns the one state of a node of all words that Slurm has for it, as
+// IDLE+DRAIN, down*, or a list. A node counts once: what keeps it from work comes first.
+func nodeState(words ...string) string {
+	flags := map[string]bool{}
+	base := ""
+	for _, w := range words {
+		for w := range strings.SplitSeq(strings.ToLower(w), "+") {
+			for w = strings.TrimSpace(w); w != "" && marks[w[len(w)-1]] != ""; w = w[:len(w)-1] {
+				flags[marks[w[len(w)-1]]] = true
+			}
+			if s := synonyms[w]; s != "" {
+				w = s
+			}
+			if w == "" {
+				continue
+			}
+			switch flags[w] = true; w {
+			case "allocated", "mixed", "idle", "down", "future", "unknown", "error":
+				if base == "" {
+					base = w
+				}
+			}
+		}
+	}
+	busy := base == "allocated" || base == "mixed" || flags["completing"]
+	switch {
+	case base == "down" || base == "future" || base == "error":
+		return base
+	case flags["fail"]:
+		return "fail"
+	case flags["draining"] || flags["drain"] && busy:
+		return "draining"
+	case flags["drained"] || flags["drain"]:
+		return "drained"
+	case flags["maint"]:
+		return "maint"
+	case flags["reboot_issued"], flags["reboot_requested"] && !busy:
+		return "rebooting"
+	case flags["powered_down"]:
+		return "powered_down"
+	case flags["powering_down"], flags["power_down"] && !busy:
+		return "powering_down"
+	case flags["powering_up"]:
+		return "powering_up"
+	case flags["not_responding"]:
+		return "not_responding"
+	case flags["invalid"]:
+		return "invalid"
+	case flags["blocked"] && !busy:
+		return "blocked"
+	case flags["reserved"] && !busy:
+		return "reserved"
+	case flags["planned"] && !busy:
+		return "planned"
+	case flags["completing"] && base != "allocated" && base != "mixed":
+		return "completing"
+	case base != "":
+		return base
+	}
+	return "unknown"
+}
+
+// gpusOn returns the GPUs of a node by type: has is what it is configured with, used what
+// jobs have of it, and tres the same as a number where used is not known.
+func gpusOn(has, used, tres string) []GPUs {
+	list, _ := slurm.ParseGRES(has) // what cannot be read is another resource
+	var out []GPUs
+	at := func(kind string) *GPUs {
+		for i := range out {
+			if out[i].Type == kind {
+				return &out[i]
+			}
+		}
+		return nil
+	}
+	for _, g := range list {
+		if g.Name != "gpu" {
+			continue
+		}
+		if have := at(g.Type); have != nil {
+			have.Total += int64(min(g.Count, 1<<20))
+		} else {
+			out = append(out, GPUs{Type: g.Type, Total: int64(min(g.Count, 1<<20))})
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	held, known := map[int]bool{}, false
+	busy, _ := slurm.ParseGRES(used)
+	for _, g := range busy {
+		if g.Name != "gpu" {
+			continue
+		}
+		known = true
+		of := at(g.Type)
+		if of == nil {
+			of = &out[0]
+		}
+		of.Allocated += int64(min(g.Count, 1<<20))
+		for _, i := range g.Index {
+			held[i] = true
+		}
+	}
+	for _, g := range busy { // a GPU of which a shard is held cannot be had as a whole
+		if g.Name != "shard" && g.Name != "mps" || g.Count == 0 {
+			continue
+		}
+		for i, p := range g.Parts {
+			if p.Held > 0 && !held[i] {
+				held[i] = true
+				ownerOf(out, i).Allocated++
+			}
+		}
+		for _, i := range g.Index {
+			if !held[i] {
+				held[i] = true
+				ownerOf(out, i).Allocated++
+			}
+		}
+	}
+	if n, ok := gpusOf(tres); ok && !known {
+		for i := range out { // by type it is not known: the first ones
+			part := min(n, out[i].Total)
+			out[i].Allocated, n = part, n-part
+		}
+	}
+	for i := range out {
+		out[i].Allocated = min(out[i].Allocated, out[i].Total)
+	}
+	return out
+}
+
+// ownerOf returns the type that has the device of an index: they are numbered in order.
+func ownerOf(list []GPUs, index int) *GPUs {
+	for i := range list {
+		if index -= int(list[i].Total); index < 0 {
+			return &list[i]
+		}
+	}
+	return &list[len(list)-1]
+}
+
+type nodeList struct{ list []Node }
+
+type jsonNode struct {
+	Name       slurm.Line   `json:"name"`
+	State      slurm.Words  `json:"state"`
+	Flags      slurm.Words  `json:"state_flags"` // up to 22.05
+	Partitions slurm.Words  `json:"partitions"`
+	CPUs       slurm.Number `json:"cpus"`
+	Effective  slurm.Number `json:"effective_cpus"` // less those that the system keeps
+	Alloc      slurm.Number `json:"alloc_cpus"`
+	Memory     slurm.Number `json:"real_memory"`
+	AllocMem   slurm.Number `json:"alloc_memory"`
+	GRES       slurm.Line   `json:"gres"`
+	GRESUsed   slurm.Line   `json:"gres_used"`
+	TRESUsed   slurm.Line   `json:"tres_used"`
+	Reason     slurm.Line   `json:"reason"`
+}
+
+func (l *nodeList) json(r io.Reader) error {
+	l.list = []Node{}
+	return slurm.DecodeList(r, "nodes", func(n jsonNode) error {
+		cpus := number(n.Effective)
+		if cpus == 0 {
+			cpus = number(n.CPUs)
+		}
+		l.add(Node{
+			Name: string(n.Name), State: nodeState(slices.Concat(n.State, n.Flags)...), Partitions: partitionsOf(n.Partitions...),
+			CPUs: cpus, CPUsAllocated: number(n.Alloc), Memory: number(n.Memory), MemoryAllocated: number(n.AllocMem),
+			GPUs: gpusOn(string(n.GRES), string(n.GRESUsed), string(n.TRESUsed)), Reason: string(n.Reason),
+		})
+		return nil
+	})
+}
+
+func (l *nodeList) text(r io.Reader) error {
+	l.list = []Node{}
+	return records(r, "NodeName=", func(lines []string) {
+		f, why := map[string]string{}, ""
+		for _, line := range lines {
+			if text, ok := strings.CutPrefix(strings.TrimSpace(line), "Reason="); ok && why == "" {
+				why = slurm.Text(text)
+			}
+			if !startsWith(line, freeText) {
+				fieldsOf(f, line)
+			}
+		}
+		cpus := count(f["CPUEfctv"])
+		if cpus == 0 {
+			cpus = count(f["CPUTot"])
+		}
+		l.add(Node{
+			Name: f["NodeName"], State: nodeState(f["State"]), Partitions: partitionsOf(f["Partitions"]),
+			CPUs: cpus, CPUsAllocated: count(f["CPUAlloc"]), Memory: count(f["RealMemory"]), MemoryAllocated: count(f["AllocMem"]),
+			GPUs: gpusOn(f["Gres"], f["GresUsed"], f["AllocTRES"]), Reason: why,
+		})
+	})
+}
+
+// add takes a node once: some answers have it for each of its partitions.
+func (l *nodeList) add(n Node) {
+	if n.Name == "" {
+		return
+	}
+	if len(l.list) > 0 && l.list[len(l.list)-1].Name == n.Name {
+		last := &l.list[len(l.list)-1]
+		last.Partitions = partitionsOf(append(last.Partitions, n.Partitions...)...)
+		return
+	}
+	l.list = append(l.list, n)
+}
+
+// partitionsOf returns the names in order, each once.
+func partitionsOf(words ...string) []string {
+	var out []string
+	for _, w := range words {
+		for p := range strings.SplitSeq(w, ",") {
+			if p = strings.TrimSuffix(slurm.Text(p), "*"); p != "" {
+				out = append(out, p)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -1,0 +1,235 @@
+package slurmctl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
+)
+
+// Native is what the controller's own metrics say of jobs and nodes. They know no user
+// together with a partition, no node together with its state, and no type of GPU.
+type Native struct {
+	Jobs  []JobCount // by state and partition
+	Loads []Load
+	All   *Pool
+	Parts map[string]*Pool
+}
+
+// metricsClient reads the controller's own metrics.
+type metricsClient struct {
+	base   string
+	auth   REST // whose token the controller takes, too
+	client *http.Client
+}
+
+func newMetricsClient(address string, auth REST) (*metricsClient, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+		return nil, errors.New("the address of the controller's metrics is no http:// or https:// address without a user")
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy = nil
+	return &metricsClient{
+		base: u.Scheme + "://" + u.Host + strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/metrics"), auth: auth,
+		client: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // a backup controller sends elsewhere, with our token
+		}},
+	}, nil
+}
+
+// maxMetrics bounds a page. Ten thousand nodes have 6 MiB.
+const maxMetrics = 32 << 20
+
+func (m *metricsClient) get(ctx context.Context, page string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.base+"/metrics/"+page, nil)
+	if err != nil {
+		return nil, err
+	}
+	if m.auth.TokenFile != "" {
+		token, err := slurm.ReadFile(m.auth.TokenFile, 1<<16)
+		if err != nil {
+			return nil, fmt.Errorf("its token: %w", err)
+		}
+		token = bytes.TrimPrefix(bytes.TrimSpace(token), []byte("SLURM_JWT="))
+		if len(token) == 0 || bytes.ContainsAny(token, " \t\r\n") {
+			return nil, fmt.Errorf("its token: %s has none", m.auth.TokenFile)
+		}
+		req.Header.Set("X-SLURM-USER-TOKEN", string(token))
+	}
+	if m.auth.User != "" {
+		req.Header.Set("X-SLURM-USER-NAME", m.auth.User)
+	}
+	resp, err := m.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s of /metrics/%s", resp.Status, page)
+	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxMetrics+1))
+	if err == nil && len(b) > maxMetrics {
+		err = slurm.ErrTooLong
+	}
+	return b, err
+}
+
+// native asks for three pages. That of users and accounts is left alone: it has no bound,
+// and does not say what is in which partition.
+func (c *Client) native(ctx context.Context, s *Snapshot) error {
+	pages := map[string]page{}
+	for _, name := range []string{"nodes", "partitions", "scheduler"} {
+		source := askMetrics + "." + name
+		c.requests[source]++
+		b, err := c.metrics.get(ctx, name)
+		if err == nil {
+			pages[name], err = parsePage(b)
+		}
+		if err != nil {
+			c.errors[source]++
+			return fmt.Errorf("%s: %w", source, err)
+		}
+	}
+	s.Native = newNative(pages["nodes"], pages["partitions"])
+	s.Diag = nativeDiag(pages["scheduler"])
+	return nil
+}
+
+// page is a page of metrics by name, then by its one label, which may be missing.
+type page map[string]map[string]float64
+
+func parsePage(b []byte) (page, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(b))
+	if err != nil {
+		return nil, fmt.Errorf("the answer is no page of metrics: %w", err)
+	}
+	p := page{}
+	for name, f := range families {
+		values := make(map[string]float64, len(f.GetMetric()))
+		for _, m := range f.GetMetric() {
+			label := ""
+			if pairs := m.GetLabel(); len(pairs) > 0 {
+				label = slurm.Text(pairs[0].GetValue())
+			}
+			v := m.GetGauge().GetValue() // all but one of each is 0, and not there
+			v += m.GetCounter().GetValue() + m.GetUntyped().GetValue()
+			if v >= 0 && v < 1e18 {
+				values[label] = v
+			}
+		}
+		p[name] = values
+	}
+	if len(p) == 0 {
+		return nil, errors.New("the page has no metrics")
+	}
+	return p, nil
+}
+
+// nativeJobs are the metrics of jobs by state, of which a job has one. The others count
+// flags: a job that completes is also one that runs.
+var nativeJobs = map[string]string{
+	"pending": "pending", "running": "running", "suspended": "suspended", "completed": "completed", "cancelled": "cancelled", "failed": "failed",
+	"timeout": "timeout", "node_failed": "node_fail", "preempted": "preempted", "bootfail": "boot_fail", "deadline": "deadline", "outofmemory": "out_of_memory",
+}
+
+// nativeNodes are the metrics of nodes by state, of which a node has one. Drained, reserved
+// and the like count flags, and would count a node twice.
+var nativeNodes = map[string]string{"alloc": "allocated", "mixed": "mixed", "idle": "idle", "down": "down", "future": "future", "unknown": "unknown"}
+
+// wraps is where counters of 16 bits begin at 0 again.
+const wraps = 1 << 16
+
+func newNative(nodes, parts page) *Native {
+	n := &Native{All: newPool(), Parts: map[string]*Pool{}}
+	for metric, state := range nativeNodes {
+		if v, ok := nodes["slurm_nodes_"+metric][""]; ok {
+			n.All.Nodes[state] = int64(v)
+		}
+	}
+	for name := range nodes["slurm_node_cpus"] {
+		n.All.cpus(nodes["slurm_node_cpus_effective"][name], nodes["slurm_node_cpus_alloc"][name])
+	}
+	total, used := 0.0, 0.0
+	for name, v := range nodes["slurm_node_gpus_alloc"] {
+		total, used = total+nodes["slurm_node_gpus"][name], used+v
+	}
+	n.All.gpus(total, used)
+	for part, jobs := range parts["slurm_partition_nodes"] {
+		p := newPool()
+		n.Parts[part] = p
+		for metric, state := range nativeNodes {
+			if v, ok := parts["slurm_partition_nodes_"+metric][part]; ok {
+				p.Nodes[state] = int64(v)
+			}
+		}
+		small := parts["slurm_partition_cpus"][part] < wraps && jobs < wraps // else they cannot be told from less
+		if small {
+			p.cpus(parts["slurm_partition_nodes_cpus_efctv"][part], parts["slurm_partition_nodes_cpus_alloc"][part])
+			n.Loads = append(n.Loads, Load{State: "running", Partition: part, CPUs: int64(parts["slurm_partition_jobs_cpus_alloc"][part])})
+		}
+		for metric, state := range nativeJobs {
+			v, ok := parts["slurm_partition_jobs_"+metric][part]
+			if !ok {
+				continue
+			}
+			c := JobCount{JobKey: JobKey{State: state, Partition: part}, Jobs: int64(v)}
+			if held, ok := parts["slurm_partition_jobs_gpus_alloc"][part]; ok && state == "running" {
+				c.GPUs, c.Held = int64(held), parts["slurm_partition_gpus"][part] > 0
+			}
+			n.Jobs = append(n.Jobs, c)
+		}
+	}
+	return n
+}
+
+func (p *Pool) cpus(total, used float64) {
+	p.CPUs["allocated"] += int64(used)
+	p.CPUs[Unallocated] += int64(max(0, total-used))
+}
+
+// gpus takes what nodes have. Without gres/gpu among AccountingStorageTRES all have 0, even
+// those with jobs on them: then only what jobs have is known.
+func (p *Pool) gpus(total, used float64) {
+	if total == 0 && used == 0 {
+		return
+	}
+	p.GPUs[GPUKey{"allocated", ""}] = int64(used)
+	if total >= used {
+		p.GPUs[GPUKey{Unallocated, ""}] = int64(total - used)
+	}
+}
+
+// nativeScheduler are the metrics that sdiag has, too.
+var nativeScheduler = map[string]string{
+	"slurm_server_thread_cnt": "server_thread_count", "slurm_agent_queue_size": "agent_queue_size", "slurm_agent_cnt": "agent_count",
+	"slurm_agent_thread_cnt": "agent_thread_count", "slurm_slurmdbd_queue_size": "dbd_agent_queue_size",
+	"slurm_sdiag_jobs_submitted": "jobs_submitted", "slurm_sdiag_jobs_started": "jobs_started", "slurm_sdiag_jobs_completed": "jobs_completed",
+	"slurm_sdiag_jobs_canceled": "jobs_canceled", "slurm_sdiag_jobs_failed": "jobs_failed",
+	"slurm_schedule_cycle_cnt": "schedule_cycle_total", "slurm_schedule_cycle_tot": "schedule_cycle_sum", "slurm_schedule_cycle_last": "schedule_cycle_last",
+	"slurm_schedule_cycle_max": "schedule_cycle_max", "slurm_schedule_queue_len": "schedule_queue_length",
+	"slurm_bf_cycle_cnt": "bf_cycle_counter", "slurm_bf_cycle_tot": "bf_cycle_sum", "slurm_bf_cycle_last": "bf_cycle_last", "slurm_bf_cycle_max": "bf_cycle_max",
+	"slurm_bf_queue_len": "bf_queue_len", "slurm_bf_last_depth": "bf_last_depth", "slurm_last_backfilled_jobs": "bf_last_backfilled_jobs",
+	"slurm_last_proc_req_start": "req_time_start",
+}
+
+func nativeDiag(p page) *Diag {
+	d := &Diag{Values: map[string]float64{}}
+	for metric, name := range nativeScheduler {
+		if v, ok := p[metric][""]; ok {
+			d.Values[name] = v
+		}
+	}
+	_ = d.check() // what is not there is not there
+	return d
+}

@@ -1,0 +1,130 @@
+package slurmctl
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const pages = "schedulers/slurm-openmetrics/slurm_26.05.5_real_"
+
+// nativeOf serves captured pages as the controller does.
+func nativeOf(t *testing.T, prefix string) Snapshot {
+	t.Helper()
+	captured(t, prefix+"nodes.txt")
+	var asked []string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Path)
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = w.Write(captured(t, prefix+strings.TrimPrefix(r.URL.Path, "/metrics/")+".txt"))
+	}))
+	defer srv.Close()
+	c, err := New(Config{Cluster: "c", OpenMetrics: srv.URL + "/metrics", Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.Snapshot(t.Context())
+	if !s.Up || s.Err != nil {
+		t.Fatal(s.Err)
+	}
+	if diff := cmp.Diff([]string{"/metrics/nodes", "/metrics/partitions", "/metrics/scheduler"}, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	return s
+}
+
+// MiB taken for bytes, GPUs of two partitions summed, flags counted as states.
+func TestNative(t *testing.T) {
+	s := nativeOf(t, pages)
+	if diff := cmp.Diff(map[GPUKey]int64{{"allocated", ""}: 11, {Unallocated, ""}: 5}, s.Native.All.GPUs); diff != "" {
+		t.Errorf("GPUs (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]int64{"allocated": 6, Unallocated: 26}, s.Native.All.CPUs); diff != "" {
+		t.Errorf("CPUs (-want +got):\n%s", diff)
+	}
+	if n := s.Native.All.Nodes; n["mixed"] != 2 || n["idle"] != 0 || len(n) != 6 {
+		t.Errorf("nodes %v", n)
+	}
+	jobs, gpus := map[string]int64{}, int64(0)
+	for _, c := range s.Native.Jobs {
+		jobs[c.State] += c.Jobs
+		gpus += c.GPUs
+	}
+	if jobs["running"] != 2 || jobs["pending"] != 1 || jobs["completed"] != 1 || jobs["failed"] != 0 || gpus != 11 {
+		t.Errorf("%v with %d GPUs", jobs, gpus)
+	}
+	if s.Diag.Since.Unix() != 1794707949 || s.Diag.CycleTime("schedule_cycle_sum", "", "") != Of(0.001913) || s.Diag.Value("jobs_submitted") != Of(4) {
+		t.Errorf("%+v", s.Diag)
+	}
+}
+
+// Without gres/gpu in the accounting the totals are 0 while jobs have 11: that is no cluster
+// with minus eleven free GPUs, and none without jobs on GPUs.
+func TestNativeWithoutTRES(t *testing.T) {
+	s := nativeOf(t, pages+"no_slurmdbd_")
+	if diff := cmp.Diff(map[GPUKey]int64{{"allocated", ""}: 11}, s.Native.All.GPUs); diff != "" {
+		t.Errorf("GPUs (-want +got):\n%s", diff)
+	}
+	for _, c := range s.Native.Jobs {
+		if c.Held {
+			t.Errorf("%+v: how many GPUs its jobs have is not known", c)
+		}
+	}
+}
+
+// Counters of 16 bits that began at 0 again.
+func TestNativeWraps(t *testing.T) {
+	parts, err := parsePage([]byte("slurm_partition_nodes{partition=\"big\"} 900\nslurm_partition_cpus{partition=\"big\"} 115200\nslurm_partition_nodes_cpus_efctv{partition=\"big\"} 49664\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNative(page{}, parts)
+	if len(n.Parts["big"].CPUs) != 0 || len(n.Loads) != 0 {
+		t.Errorf("%v, %v of 115200 CPUs", n.Parts["big"].CPUs, n.Loads)
+	}
+}
+
+// A token that goes to whom a backup controller sends us, or into an error.
+func TestNativeFails(t *testing.T) {
+	stolen := ""
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen += r.Header.Get("X-SLURM-USER-TOKEN") }))
+	defer other.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("SLURM_JWT=a.secret.b\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := func(want string, h http.HandlerFunc) {
+		t.Helper()
+		srv := httptest.NewServer(h)
+		defer srv.Close()
+		c, err := New(Config{Cluster: "c", OpenMetrics: srv.URL, REST: REST{TokenFile: token, User: "u"}, Timeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := c.Snapshot(t.Context())
+		if s.Up || s.Native != nil || s.Err == nil || !strings.Contains(s.Err.Error(), want) || strings.Contains(s.Err.Error(), "secret") {
+			t.Errorf("%v, want %s", s.Err, want)
+		}
+		if diff := cmp.Diff(map[string]int64{"openmetrics.nodes": 1}, s.Errors); diff != "" {
+			t.Errorf("errors (-want +got):\n%s", diff)
+		}
+	}
+	f("303", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusSeeOther) })
+	f("401", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	f("no page of metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) })
+	f("no metrics", func(http.ResponseWriter, *http.Request) {})
+	if stolen != "" {
+		t.Errorf("the token went to %q", stolen)
+	}
+	for _, address := range []string{"x", "ftp://h", "http://u:p@h"} {
+		if _, err := New(Config{OpenMetrics: address}); err == nil {
+			t.Errorf("%s is an address", address)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package slurmctl
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
+)
+
+// Share is what an account, or a user in it, is entitled to and has used.
+type Share struct {
+	Account string
+	User    string // empty: the account itself
+	Shares  Value  // as configured
+	Norm    Value  // of those beside it, 0 to 1
+	Used    Value  // raw: TRES seconds, decayed
+	Usage   Value  // effective, 0 to 1
+	// Factor is what priority is computed with, 0 to 1. With Fair Tree only users have one.
+	Factor Value
+}
+
+type shareList struct{ list []Share }
+
+// text reads the columns by their names: they differ between versions and options.
+func (l *shareList) text(r io.Reader) error {
+	l.list = []Share{}
+	sc := bufio.NewScanner(r)
+	sc.Buffer(make([]byte, 64<<10), 1<<20)
+	var columns []string
+	for sc.Scan() {
+		row := strings.Split(sc.Text(), "|")
+		if columns == nil {
+			if !slices.Contains(row, "Account") {
+				return errors.New("the answer is none that sshare writes")
+			}
+			columns = row
+			continue
+		}
+		get := func(name string) string {
+			if i := slices.Index(columns, name); i >= 0 && i < len(row) {
+				return slurm.Text(row[i])
+			}
+			return ""
+		}
+		s := Share{
+			Account: get("Account"), User: get("User"), Shares: parseValue(get("RawShares")), Norm: parseValue(get("NormShares")),
+			Used: parseValue(get("RawUsage")), Usage: parseValue(get("EffectvUsage")), Factor: parseValue(get("FairShare")),
+		}
+		l.add(s)
+	}
+	if columns == nil && sc.Err() == nil {
+		return errors.New("the answer is empty")
+	}
+	return sc.Err()
+}
+
+func (l *shareList) json(r io.Reader) error {
+	l.list = []Share{}
+	type row struct {
+		Name      slurm.Line  `json:"name"`
+		Parent    slurm.Line  `json:"parent"`
+		Type      slurm.Words `json:"type"`
+		Norm      Value       `json:"shares_normalized"`
+		Shares    Value       `json:"shares"`
+		Usage     Value       `json:"effective_usage"`
+		Used      Value       `json:"usage"`
+		FairShare struct {
+			Factor Value `json:"factor"`
+		} `json:"fairshare"`
+	}
+	var answer struct {
+		Shares struct {
+			Shares []row `json:"shares"`
+		} `json:"shares"`
+		Errors []struct {
+			Error slurm.Line `json:"error"`
+		} `json:"errors"`
+	}
+	if err := json.NewDecoder(r).Decode(&answer); err != nil {
+		return fmt.Errorf("the answer is no JSON: %w", err)
+	}
+	for _, e := range answer.Errors {
+		return fmt.Errorf("%.200s", string(e.Error))
+	}
+	for _, e := range answer.Shares.Shares {
+		s := Share{Account: string(e.Name), Shares: e.Shares, Norm: e.Norm, Used: e.Used, Usage: e.Usage}
+		if slices.Contains(e.Type, "USER") {
+			s.Account, s.User, s.Factor = string(e.Parent), string(e.Name), e.FairShare.Factor
+		}
+		l.add(s)
+	}
+	return nil
+}
+
+// add takes an association once: there may be one for each partition.
+func (l *shareList) add(s Share) {
+	if s.Account == "" || slices.ContainsFunc(l.list[max(0, len(l.list)-8):], func(o Share) bool { return o.Account == s.Account && o.User == s.User }) {
+		return
+	}
+	l.list = append(l.list, s)
+}

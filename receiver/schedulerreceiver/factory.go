@@ -1,0 +1,60 @@
+package schedulerreceiver
+
+import (
+	"context"
+	"sync"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/receiver"
+
+	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
+)
+
+// NewFactory returns the factory of the receiver.
+func NewFactory() receiver.Factory {
+	s := &shared{all: map[*Config]*schedulerReceiver{}}
+	return receiver.NewFactory(metadata.Type, createDefaultConfig,
+		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+			r, err := s.of(cfg.(*Config), set)
+			if err != nil {
+				return nil, err
+			}
+			r.metrics = next
+			return r, nil
+		}, metadata.MetricsStability),
+		receiver.WithLogs(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Logs) (receiver.Logs, error) {
+			r, err := s.of(cfg.(*Config), set)
+			if err != nil {
+				return nil, err
+			}
+			r.logs = next
+			return r, nil
+		}, metadata.LogsStability))
+}
+
+// shared are the receivers by their configuration: the one in a pipeline of metrics and the
+// one in a pipeline of logs ask the controller once, not twice.
+type shared struct {
+	mu  sync.Mutex
+	all map[*Config]*schedulerReceiver
+}
+
+func (s *shared) of(cfg *Config, set receiver.Settings) (*schedulerReceiver, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.all[cfg]; r != nil {
+		return r, nil
+	}
+	r, err := newReceiver(cfg, set)
+	if err != nil {
+		return nil, err
+	}
+	r.forget = func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.all, cfg)
+	}
+	s.all[cfg] = r
+	return r, nil
+}

@@ -1,0 +1,436 @@
+package schedulerreceiver
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/component/componenttest"
+	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver/receivertest"
+
+	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
+)
+
+// points returns the value of every point by its name and attributes.
+func points(md pmetric.Metrics) map[string]float64 {
+	out := map[string]float64{}
+	for _, rm := range md.ResourceMetrics().All() {
+		for _, sm := range rm.ScopeMetrics().All() {
+			for _, m := range sm.Metrics().All() {
+				switch m.Type() {
+				case pmetric.MetricTypeGauge:
+					numbers(out, m.Name(), m.Gauge().DataPoints())
+				case pmetric.MetricTypeSum:
+					numbers(out, m.Name(), m.Sum().DataPoints())
+				case pmetric.MetricTypeHistogram:
+					for _, p := range m.Histogram().DataPoints().All() {
+						out[m.Name()+labels(p.Attributes())] = float64(p.Count())
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+func numbers(out map[string]float64, name string, list pmetric.NumberDataPointSlice) {
+	for _, p := range list.All() {
+		if p.Flags().NoRecordedValue() {
+			continue // see TestEnds
+		}
+		v := p.DoubleValue()
+		if p.ValueType() == pmetric.NumberDataPointValueTypeInt {
+			v = float64(p.IntValue())
+		}
+		out[name+labels(p.Attributes())] = v
+	}
+}
+
+// labels returns the attributes in order, without slurm.cluster, which all must have.
+func labels(attrs pcommon.Map) string {
+	raw := attrs.AsRaw()
+	if raw["slurm.cluster"] != "c" {
+		return " WITHOUT ITS CLUSTER"
+	}
+	delete(raw, "slurm.cluster")
+	s := ""
+	for _, k := range slices.Sorted(maps.Keys(raw)) {
+		s += fmt.Sprintf(" %v", raw[k])
+	}
+	return s
+}
+
+var began = time.Unix(1_800_000_000, 0)
+
+func round(s int) slurmctl.Snapshot {
+	at := began.Add(time.Duration(s) * time.Second)
+	return slurmctl.Snapshot{
+		Time: at, Cluster: "c", Up: true,
+		Jobs: []slurmctl.Job{
+			{ID: "1", Tasks: 1, State: "running", Partition: "gpu", Account: "ml", User: "ann", CPUs: 4, Nodes: 2, GPUs: 8, NodeList: "a,b", Submit: began, Start: began},
+			{ID: "2", Tasks: 3, State: "pending", Reason: "Resources", Partition: "gpu", Account: "ml", User: "bob", CPUs: 2, Nodes: 1, GPUs: 2, Submit: began},
+			{ID: "3", Tasks: 1, State: "completed", Partition: "gpu", Account: "ml", User: "bob", CPUs: 2, Nodes: 1, GPUs: 1, NodeList: "a", Submit: began, Start: began, End: at},
+		},
+		Nodes: []slurmctl.Node{{
+			Name: "a", State: "mixed", Partitions: []string{"gpu", "all"}, CPUs: 16, CPUsAllocated: 6, Memory: 100,
+			GPUs: []slurmctl.GPUs{{Type: "h100", Total: 8, Allocated: 5}},
+		}},
+		Diag: &slurmctl.Diag{
+			Since:  began.Add(-time.Hour),
+			Values: map[string]float64{"server_thread_count": 3, "jobs_submitted": 40, "schedule_cycle_total": 10, "schedule_cycle_mean": 150, "bf_last_depth": 7, "schedule_cycle_max": 2_500_000},
+			RPCs:   []slurmctl.RPC{{Name: "REQUEST_PING", Count: 5, Time: 250 * time.Microsecond}},
+			Users:  []slurmctl.RPC{{Name: "root", Count: 5}},
+		},
+		Shares:   []slurmctl.Share{{Account: "ml", Norm: slurmctl.Of(0.5), Usage: slurmctl.Of(0.7)}, {Account: "ml", User: "ann", Factor: slurmctl.Of(0.25)}},
+		Requests: map[string]int64{"jobs": 2, "diag": 2}, Errors: map[string]int64{"jobs": 1},
+	}
+}
+
+func testEmitter() *emitter {
+	return newEmitter(createDefaultConfig().(*Config), receivertest.NewNopSettings(component.MustNewType("scheduler")))
+}
+
+// Every metric of a round, with its attributes: one that is not recorded, is in another
+// unit, or counts a thing twice.
+func TestEmit(t *testing.T) {
+	e := testEmitter()
+	md := e.emit(round(0))
+	want := map[string]float64{
+		"slurm.up":                           1,
+		"slurm.job.count ml running gpu ann": 1, "slurm.job.count ml pending gpu bob": 3, "slurm.job.count ml completed gpu bob": 1,
+		"slurm.job.gpu.count ml running gpu ann": 8, "slurm.job.gpu.count ml pending gpu bob": 6,
+		"slurm.job.cpu.count running gpu": 4, "slurm.job.cpu.count pending gpu": 6, "slurm.job.node.count running gpu": 2, "slurm.job.node.count pending gpu": 3,
+		"slurm.job.pending.count Resources gpu": 3, "slurm.job.pending.gpu.count Resources gpu": 6, "slurm.job.multi_node.ratio gpu": 1,
+		"slurm.node.count mixed": 1, "slurm.cpu.count allocated": 6, "slurm.cpu.count idle": 10, "slurm.gpu.count h100 allocated": 5, "slurm.gpu.count h100 idle": 3,
+		"slurm.controller.thread.count": 3, "slurm.scheduler.cycle.count": 10, "slurm.scheduler.cycle.time": 0.0015, "slurm.scheduler.cycle.max": 2.5,
+		"slurm.backfill.depth": 7, "slurm.job.submitted": 40, "slurm.rpc.count REQUEST_PING": 5, "slurm.rpc.time REQUEST_PING": 0.00025,
+		"slurm.fairshare.shares.ratio ml": 0.5, "slurm.fairshare.usage.ratio ml": 0.7,
+		"slurm.requests jobs": 2, "slurm.requests diag": 2, "slurm.refresh.errors jobs": 1, "slurm.refresh.errors diag": 0,
+	}
+	for _, part := range []string{"gpu", "all"} {
+		maps.Copy(want, map[string]float64{
+			"slurm.partition.node.count mixed " + part: 1, "slurm.partition.cpu.count " + part + " allocated": 6, "slurm.partition.cpu.count " + part + " idle": 10,
+			"slurm.partition.gpu.count h100 " + part + " allocated": 5, "slurm.partition.gpu.count h100 " + part + " idle": 3, "slurm.partition.gpu.stranded " + part: 0,
+		})
+		for size, frag := range map[string]float64{"1": 0, "2": 1 - 2./3.0, "4": 1, "8": 1} {
+			want["slurm.partition.gpu.fragmentation "+size+" "+part] = frag
+			want["slurm.partition.gpu.placeable "+size+" "+part] = map[string]float64{"1": 3, "2": 1}[size]
+		}
+	}
+	approx := cmp.Comparer(func(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 })
+	if diff := cmp.Diff(want, points(md), approx); diff != "" {
+		t.Errorf("points (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]any{"service.name": "gpumeter"}, md.ResourceMetrics().At(0).Resource().Attributes().AsRaw()); diff != "" {
+		t.Errorf("resource (-want +got):\n%s", diff)
+	}
+}
+
+// startsOf returns when each sum and histogram began.
+func startsOf(md pmetric.Metrics) map[string]time.Time {
+	out := map[string]time.Time{}
+	for _, m := range md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
+		switch m.Type() {
+		case pmetric.MetricTypeSum:
+			out[m.Name()] = m.Sum().DataPoints().At(0).StartTimestamp().AsTime()
+		case pmetric.MetricTypeHistogram:
+			out[m.Name()] = m.Histogram().DataPoints().At(0).StartTimestamp().AsTime()
+		case pmetric.MetricTypeGauge:
+			if m.Gauge().DataPoints().At(0).StartTimestamp() != 0 {
+				out[m.Name()] = m.Gauge().DataPoints().At(0).StartTimestamp().AsTime()
+			}
+		}
+	}
+	return out
+}
+
+// Counters that begin anew at midnight without saying so, and those of requests, which do
+// not begin anew then, saying that they do: both would be counted wrong.
+func TestEpochs(t *testing.T) {
+	e := testEmitter()
+	e.emit(round(0))
+	since := began.Add(-time.Hour).UTC()
+	midnight := round(60)
+	midnight.Diag.Since = began.Add(30 * time.Second)
+	midnight.Diag.Values["jobs_submitted"] = 0
+	got := startsOf(e.emit(midnight))
+	if !got["slurm.job.submitted"].Equal(midnight.Diag.Since) || !got["slurm.scheduler.cycle.count"].Equal(midnight.Diag.Since) {
+		t.Errorf("jobs are counted since %v", got["slurm.job.submitted"])
+	}
+	if !got["slurm.rpc.count"].Equal(since) {
+		t.Errorf("requests are counted since %v, want %v", got["slurm.rpc.count"], since)
+	}
+	for name, at := range got {
+		if strings.HasPrefix(name, "slurm.request") || strings.HasPrefix(name, "slurm.refresh") {
+			if !at.Equal(e.began) {
+				t.Errorf("%s began %v", name, at)
+			}
+		}
+	}
+	reset := round(120)
+	reset.Diag.Since = began.Add(90 * time.Second)
+	reset.Diag.RPCs[0].Count = 1
+	if got := startsOf(e.emit(reset)); !got["slurm.rpc.count"].Equal(reset.Diag.Since) {
+		t.Errorf("after a reset requests are counted since %v", got["slurm.rpc.count"])
+	}
+}
+
+// A mean without fractions times a count falls now and then, which reads as a restart.
+func TestCycleTimeRises(t *testing.T) {
+	e := testEmitter()
+	last := -1.0
+	for i, v := range [][2]float64{{3, 3}, {2, 4}, {2, 5}, {1, 6}, {2, 7}} { // 11 us in all, then more cycles of nothing
+		s := round(i)
+		s.Diag.Values["schedule_cycle_mean"], s.Diag.Values["schedule_cycle_total"] = v[0], v[1]
+		got := points(e.emit(s))["slurm.scheduler.cycle.time"]
+		if got < last {
+			t.Errorf("fell from %v to %v", last, got)
+		}
+		last = got
+	}
+	s := round(9)
+	s.Diag.Since = began
+	s.Diag.Values["schedule_cycle_mean"], s.Diag.Values["schedule_cycle_total"] = 1, 1
+	if got := points(e.emit(s))["slurm.scheduler.cycle.time"]; got != 1e-6 {
+		t.Errorf("after midnight it is %v", got)
+	}
+}
+
+// A series that is over is told to end, once: a database would show nodes as idle for
+// minutes beside the state that they are in.
+func TestEnds(t *testing.T) {
+	e := testEmitter()
+	ends := func(s slurmctl.Snapshot) (out []string) {
+		for _, m := range e.emit(s).ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
+			if m.Type() != pmetric.MetricTypeGauge {
+				continue
+			}
+			for _, p := range m.Gauge().DataPoints().All() {
+				if p.Flags().NoRecordedValue() {
+					out = append(out, m.Name()+labels(p.Attributes()))
+				}
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	if got := ends(round(0)); len(got) > 0 {
+		t.Errorf("at first: %v", got)
+	}
+	s := round(60)
+	s.Nodes[0].State = "drained"
+	for i, want := range [][]string{{"slurm.node.count mixed", "slurm.partition.node.count mixed all", "slurm.partition.node.count mixed gpu"}, nil} {
+		var got []string
+		for _, line := range ends(s) {
+			if strings.Contains(line, "node.count mixed") {
+				got = append(got, line)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("round %d (-want +got):\n%s", i, diff)
+		}
+	}
+	down := slurmctl.Snapshot{Time: began.Add(2 * time.Minute), Cluster: "c", Err: errors.New("x")}
+	if got := ends(down); !slices.Contains(got, "slurm.node.count drained") || slices.Contains(got, "slurm.up") {
+		t.Errorf("away: %v", got)
+	}
+}
+
+// A controller that is away whose last numbers go on as if they were of now.
+func TestDown(t *testing.T) {
+	e := testEmitter()
+	e.emit(round(0))
+	s := round(60)
+	s.Jobs[0].State, s.Jobs[0].End = "completed", began.Add(50*time.Second)
+	e.emit(s)
+	down := slurmctl.Snapshot{Time: began.Add(2 * time.Minute), Cluster: "c", Requests: map[string]int64{"jobs": 3}, Errors: map[string]int64{"jobs": 1}, Err: errors.New("x")}
+	got := points(e.emit(down))
+	want := map[string]float64{"slurm.up": 0, "slurm.requests jobs": 3, "slurm.refresh.errors jobs": 1}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	none := slurmctl.Snapshot{Time: began, Cluster: "c", Requests: map[string]int64{}, Errors: map[string]int64{"jobs": 4}, Err: errors.New("no Slurm")}
+	if diff := cmp.Diff(map[string]float64{"slurm.up": 0, "slurm.refresh.errors jobs": 4}, points(testEmitter().emit(none))); diff != "" {
+		t.Errorf("without Slurm (-want +got):\n%s", diff)
+	}
+}
+
+func TestHistograms(t *testing.T) {
+	e := testEmitter()
+	first := round(0)
+	first.Jobs = nil
+	first.Jobs = []slurmctl.Job{}
+	e.emit(first)
+	e.emit(round(90))
+	md := e.emit(round(120))
+	got := points(md)
+	if got["slurm.job.wait.duration gpu"] != 2 || got["slurm.job.run.duration gpu"] != 1 || got["slurm.job.suspended.duration gpu"] != 1 {
+		t.Errorf("%v waited, %v ran, %v were suspended", got["slurm.job.wait.duration gpu"], got["slurm.job.run.duration gpu"], got["slurm.job.suspended.duration gpu"])
+	}
+	for _, m := range md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
+		if m.Name() == "slurm.job.run.duration" {
+			p := m.Histogram().DataPoints().At(0)
+			if p.Sum() != 90 || p.BucketCounts().Len() != p.ExplicitBounds().Len()+1 || p.BucketCounts().At(4) != 1 || !p.StartTimestamp().AsTime().Equal(e.began) {
+				t.Errorf("sum %v, buckets %v of %v", p.Sum(), p.BucketCounts().AsRaw(), p.ExplicitBounds().AsRaw())
+			}
+		}
+	}
+	e.cfg.Slurm.Histograms = false
+	if _, ok := points(e.emit(round(150)))["slurm.job.run.duration gpu"]; ok {
+		t.Error("histograms cannot be switched off")
+	}
+}
+
+// tools makes programs that answer as a Slurm 22.05 did, and note that they were run.
+func tools(t *testing.T) (dir string) {
+	t.Helper()
+	data, err := filepath.Abs("../../internal/scheduler/slurmctl/testdata/22.05")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = t.TempDir()
+	for name, script := range map[string]string{
+		"squeue":   "cat " + data + "/jobs.json",
+		"scontrol": `case "$*" in *--json*) echo "unrecognized option" >&2; exit 1;; *partitions*) cat ` + data + `/partitions.txt;; esac; cat ` + data + "/nodes.txt",
+		"sdiag":    `case "$*" in *--json*) echo "unrecognized option" >&2; exit 1;; esac; cat ` + data + "/diag.txt",
+		"sshare":   "cat " + data + "/shares.txt",
+	} {
+		text := "#!/bin/sh\nPATH=/usr/bin:/bin\necho " + name + ` "$@" >>` + dir + "/log\n" + script + "\n"
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// The receiver in two pipelines asks once, not twice; it ends while a program hangs; and
+// records come only where somebody asked for them.
+func TestReceiver(t *testing.T) {
+	dir := tools(t)
+	f := NewFactory()
+	cfg := f.CreateDefaultConfig().(*Config)
+	cfg.Slurm.Tools, cfg.Slurm.Conf, cfg.Slurm.Cluster = dir, "/nonexistent", "c"
+	cfg.Slurm.Interval = 2 * time.Second
+	cfg.Slurm.Records = []string{"squeue", "partitions"}
+	if err := confmap.Validate(cfg); err != nil {
+		t.Fatal(err)
+	}
+	var metrics consumertest.MetricsSink
+	var logs consumertest.LogsSink
+	set := receivertest.NewNopSettings(f.Type())
+	m, err := f.CreateMetrics(t.Context(), set, cfg, &metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := f.CreateLogs(t.Context(), set, cfg, &logs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []component.Component{m, l} {
+		if err := c.Start(t.Context(), componenttest.NewNopHost()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for logs.LogRecordCount() == 0 && time.Now().Before(deadline) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	asked, err := os.ReadFile(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(asked), "squeue"); n != 1 {
+		t.Errorf("asked for the jobs %d times in one round:\n%s", n, asked)
+	}
+	// From now on the controller hangs.
+	if err := os.WriteFile(filepath.Join(dir, "new"), []byte("#!/bin/sh\necho hangs >>"+dir+"/log\nexec /bin/sleep 600\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "squeue")); err != nil {
+		t.Fatal(err)
+	}
+	for time.Now().Before(deadline) {
+		if b, _ := os.ReadFile(filepath.Join(dir, "log")); strings.Contains(string(b), "hangs") {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	ended := time.Now()
+	for _, c := range []component.Component{m, l} {
+		if err := c.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if d := time.Since(ended); d > 1500*time.Millisecond {
+		t.Errorf("took %s to end while the controller hangs", d)
+	}
+	if n := len(metrics.AllMetrics()); n != 1 {
+		t.Errorf("%d batches, want one: the round that was cut off says nothing", n)
+	}
+	if got := points(metrics.AllMetrics()[0])["slurm.up"]; got != 1 {
+		t.Errorf("up is %v", got)
+	}
+	events := map[string]int{}
+	for _, rec := range logs.AllLogs()[0].ResourceLogs().At(0).ScopeLogs().At(0).LogRecords().All() {
+		events[rec.EventName()]++
+		if c, _ := rec.Attributes().Get("slurm.cluster"); c.Str() != "c" || rec.Timestamp() == 0 {
+			t.Errorf("%v", rec.Attributes().AsRaw())
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"slurm.job": 16, "slurm.partition": 2}, events); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+}
+
+// A receiver that was made and never started must end, too.
+func TestNeverStarted(t *testing.T) {
+	f := NewFactory()
+	m, err := f.CreateMetrics(t.Context(), receivertest.NewNopSettings(f.Type()), f.CreateDefaultConfig(), &consumertest.MetricsSink{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A typing error that would silently ask for nothing, or too often.
+func TestValidate(t *testing.T) {
+	f := func(want string, conf map[string]any) {
+		t.Helper()
+		cfg := createDefaultConfig()
+		err := confmap.NewFromStringMap(conf).Unmarshal(cfg)
+		if err == nil {
+			err = confmap.Validate(cfg)
+		}
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v gives %v, want %q", conf, err, want)
+		}
+	}
+	slurm := func(key string, value any) map[string]any { return map[string]any{"slurm": map[string]any{key: value}} }
+	f("", nil)
+	f("interval must be at least 1s", slurm("interval", "10ms"))
+	f("timeout must be", slurm("timeout", "0s"))
+	f("max_series must be at least 10", slurm("max_series", 1))
+	f(`records knows no "sque"`, slurm("records", []any{"sque"}))
+	f("", slurm("records", []any{"squeue", "sprio", "sshare", "qos", "users", "partitions", "config"}))
+	f("slurmrestd", slurm("rest", map[string]any{"address": "host:6820"}))
+	f("", slurm("rest", map[string]any{"address": "unix:/run/s", "token_file": "/t", "user": "u"}))
+	f("metrics is no http", slurm("openmetrics", "host:6817"))
+	f("", slurm("openmetrics", "http://host:6817"))
+	f("accounting::prometheus", slurm("accounting", map[string]any{"prometheus": "x"}))
+	f("", slurm("accounting", map[string]any{"enabled": true, "interval": "1m", "since": "720h", "state_dir": "/s", "prometheus": "http://p:9090"}))
+	f("invalid keys", slurm("intervall", "1m"))
+}

@@ -24,7 +24,7 @@ import (
 )
 
 // Main runs the command and returns its exit code: 0, or 1 after one line on standard
-// error that says what went wrong.
+// error that says what went wrong. Only check has other codes.
 func Main(version string, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -35,6 +35,12 @@ func Main(version string, args []string) int {
 	err := root.ExecuteContext(ctx)
 	if err == nil || errors.Is(err, context.Canceled) {
 		return 0
+	}
+	if e, ok := errors.AsType[exitError](err); ok {
+		if e.err != nil {
+			fmt.Fprintln(os.Stderr, "gpumeter: "+oneLine(e.err))
+		}
+		return e.code
 	}
 	fmt.Fprintln(os.Stderr, "gpumeter: "+oneLine(err))
 	return 1
@@ -80,7 +86,7 @@ they do as OpenTelemetry and Prometheus metrics.
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(
-		newAgent(version), newDemo(version), newDevices(), newDoctor(), newPause(),
+		newAgent(version), newCheck(), newDemo(version), newDevices(), newDoctor(), newPause(), newSlurm(),
 		newValidate(version), newComponents(version), newVersion(version),
 	)
 	return root
@@ -101,6 +107,9 @@ type hardware struct {
 	slurmREST   string
 	slurmToken  string
 	slurmMaps   string
+
+	gaudiLibrary  string
+	neuronMonitor string
 }
 
 // workloadFlags are refused with --config.
@@ -109,6 +118,8 @@ var workloadFlags = []string{"no-workloads", "kubelet-socket", "kubeconfig", "po
 func (h *hardware) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&h.library, "nvidia-library", "", "path of libnvidia-ml.so.1 (default: search the usual places)")
+	f.StringVar(&h.gaudiLibrary, "gaudi-library", "", "path of libhlml.so (default: search the usual places)")
+	f.StringVar(&h.neuronMonitor, "neuron-monitor", "", "`FILE` or socket to which you send what neuron-monitor writes: AWS accelerators have no utilization without")
 	f.StringVar(&h.root, "root", "/", "where the host's file system is mounted, in a container")
 	f.StringVar(&h.host, "host-name", "", "name of this machine in host.name (default: what the kernel says)")
 	f.StringVar(&h.simulate, "simulate", "", "simulate a node of this model instead of reading hardware: "+strings.Join(sim.Models(), ", "))
@@ -132,6 +143,8 @@ func (h *hardware) config() local.Config {
 		Root:          h.root,
 		NVIDIALibrary: h.library,
 		LibraryDirs:   filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), // where a user's loader would look first
+		GaudiLibrary:  h.gaudiLibrary,
+		NeuronMonitor: h.neuronMonitor,
 		Simulate:      h.simulate,
 		Workloads: local.Workloads{
 			Off: h.noWorkloads, KubeletSocket: h.kubelet, Kubeconfig: h.kubeconfig, PodLabels: h.podLabels, TeamLabel: h.teamLabel,

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,18 +20,37 @@ import (
 func newDoctor() *cobra.Command {
 	var h hardware
 	var asJSON bool
+	var archive, config string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what was found, what is missing and what would mend it",
 		Long: `Say what was found, what is missing and what would mend it. Run it as the user and
 in the container of the agent: permissions and mounts are what it looks at. The exit
-code is 1 if something is broken.`,
+code is 1 if something is broken.
+
+With --bundle it also writes an archive for whoever helps: devices, findings, checks,
+drivers, lines of the drivers in the kernel's log, versions and the configuration,
+without secrets and serial numbers.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if h.simulate != "" {
 				return errors.New("--simulate has no effect here: doctor looks at this machine")
 			}
+			if config != "" && archive == "" {
+				return errors.New("--config is for --bundle: add it, or leave --config out")
+			}
 			checks := local.Diagnose(cmd.Context(), h.config())
+			if archive != "" {
+				b := &bundle{hardware: h, version: cmd.Root().Version, config: config, limit: bundleLimit}
+				for _, flag := range []string{"nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name"} {
+					if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
+						b.args = append(b.args, "--"+flag+"="+f.Value.String())
+					}
+				}
+				if err := b.write(cmd.Context(), archive, checks); err != nil {
+					return err
+				}
+			}
 			if asJSON {
 				e := json.NewEncoder(os.Stdout)
 				e.SetIndent("", "  ")
@@ -39,6 +59,9 @@ code is 1 if something is broken.`,
 				}
 			} else {
 				printChecks(os.Stdout, checks)
+				if archive != "" {
+					fmt.Println("Wrote " + archive + ". Look through it before you send it.")
+				}
 			}
 			for _, c := range checks {
 				if c.State == device.CheckFailed {
@@ -50,8 +73,13 @@ code is 1 if something is broken.`,
 	}
 	h.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
+	cmd.Flags().StringVar(&archive, "bundle", "", "write a support archive to `FILE`, such as bundle.tar.gz")
+	cmd.Flags().StringVarP(&config, "config", "c", "", "`FILE` of the agent's configuration, for --bundle")
 	return cmd
 }
+
+// bundleLimit is how long the devices, and the checks, may take for a bundle.
+const bundleLimit = 20 * time.Second
 
 func printChecks(w io.Writer, checks []device.Check) {
 	width := 0

@@ -62,6 +62,10 @@ var layers = []struct {
 	{"internal/health", []string{"internal/device", "internal/workload"}},
 	{"internal/cost", []string{"internal/device", "internal/workload"}},
 
+	// May a node take work: reads of the kernel, and findings of the rules.
+	{"internal/check/nvme", []string{xsys}},
+	{"internal/check", []string{"internal/check/nvme", "internal/device", "internal/health", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
+
 	// The one owner of live state gets vendors and sources as interfaces from local.
 	{"internal/node", []string{"internal/device", "internal/workload", "internal/health"}},
 	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/workload/..."}},
@@ -109,7 +113,7 @@ var restricted = []struct {
 	// The agent runs no other program while it samples.
 	{"os/exec", []string{"internal/cli/...", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
 	{"testing/...", []string{"internal/device/nvidia/nvmltest"}},
-	{"unsafe", []string{"internal/dlopen", "internal/device/..."}},
+	{"unsafe", []string{"internal/check/nvme", "internal/dlopen", "internal/device/..."}},
 	// Everything before a pipeline is plain Go values.
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/cli/..."}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},

@@ -1,0 +1,291 @@
+//go:build linux
+
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/health"
+	"github.com/gpumeter/gpumeter/internal/kmsg"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
+)
+
+// maxLines bounds what is kept of the kernel's log, the newest: a driver in trouble writes
+// thousands of lines a second.
+const maxLines = 20_000
+
+// repaired is what somebody writes to /dev/kmsg, as root, after a repair without a reboot:
+// what was before does not count any more.
+const repaired = "gpumeter: repaired"
+
+// kernelLog is what the kernel wrote since boot, or since a repair, as far as it has it.
+type kernelLog []kernelLine
+
+type kernelLine struct {
+	age  time.Duration
+	text string
+}
+
+func (h *host) sys(path string) sysfs.Dir  { return sysfs.Dir(filepath.Join(h.Root, "sys", path)) }
+func (h *host) proc(path string) sysfs.Dir { return sysfs.Dir(filepath.Join(h.Root, "proc", path)) }
+
+func (h *host) uptime() (time.Duration, error) {
+	text, err := h.proc("").Text("uptime")
+	if err != nil {
+		return 0, err
+	}
+	return kmsg.ParseUptime(shorten(text))
+}
+
+func (h *host) readLog() (kernelLog, error) {
+	up, err := h.uptime()
+	if err != nil {
+		return nil, err
+	}
+	var all kernelLog
+	err = kmsg.Each(filepath.Join(h.Root, "dev/kmsg"), func(r kmsg.Record) {
+		switch {
+		case strings.HasPrefix(r.Text, repaired):
+			all = all[:0]
+		case r.Kernel(): // programs may write there too, but not in its name
+			if len(all) == 2*maxLines {
+				all = append(all[:0], all[maxLines:]...)
+			}
+			all = append(all, kernelLine{max(up-r.Time, 0), r.Text})
+		}
+	})
+	return all[max(0, len(all)-maxLines):], err
+}
+
+// pattern is a message that tells of trouble.
+type pattern struct {
+	word   string // which is in it, and quick to find
+	re     *regexp.Regexp
+	status Status
+	least  int // so many
+	// sticky: what is broken does not mend itself, and counts until a reboot or a repair.
+	// Others count within the window.
+	sticky bool
+	action string
+}
+
+// disk is a device that is the node's, and not a file that some job mounted.
+const disk = `(?:sd|nvme|vd|dm-|md)`
+
+var patterns = []pattern{
+	{"Hardware Error", regexp.MustCompile(`\[Hardware Error\].*(?:Uncorrected|Uncorrectable|uncorrected|Fatal|fatal)`), Critical, 1, true, "The processor or the memory is broken: drain the node, and look at the board's own log of events."},
+	{"EDAC", regexp.MustCompile(`EDAC .*\bUE\b`), Critical, 1, true, "Memory had an error that was not corrected: drain the node and replace the module."},
+	{"EDAC", regexp.MustCompile(`EDAC .*\bCE\b`), Warning, 100, false, "A memory module has many corrected errors: plan to replace it."},
+	{"LOCKUP", regexp.MustCompile(`(?:watchdog|NMI).*hard LOCKUP`), Critical, 1, true, "A processor hung: drain the node and reboot it."},
+	{"soft lockup", regexp.MustCompile(`BUG: soft lockup`), Warning, 1, false, "Something kept a processor for too long: look at the lines that follow in the kernel's log."},
+	{"detected stalls", regexp.MustCompile(`rcu.*detected stalls`), Warning, 1, false, "Something kept a processor for too long: look at the lines that follow in the kernel's log."},
+	{"blocked for more", hungTask, Warning, 1, false, "A process waits for a disk, a file server or a driver that does not answer: see process.stuck."},
+	{"nvme", regexp.MustCompile(`nvme\S*: .*(?:controller is down|Removing after probe failure|Device not ready)`), Critical, 1, true, "The disk is gone: drain the node and replace it."},
+	{"timeout", regexp.MustCompile(`nvme\S*: I/O .*timeout`), Warning, 1, false, "The disk did not answer in time: look at disk.smart, and at its slot."},
+	{"critical medium", regexp.MustCompile(`critical medium error, dev ` + disk), Critical, 1, true, "The disk lost data: replace it."},
+	{"I/O error", regexp.MustCompile(`I/O error, dev ` + disk), Warning, 1, false, "Look at disk.smart, and at cables and slot of the disk."},
+	{"EXT4-fs", regexp.MustCompile(`EXT4-fs error \(device ` + disk + `|EXT4-fs \(` + disk + `\S*\): Remounting filesystem read-only`), Critical, 1, true, "A file system is broken: drain the node and check it."},
+	{"XFS", regexp.MustCompile(`XFS \(` + disk + `\S*\): .*(?:Corruption|[Ss]hutting down)`), Critical, 1, true, "A file system is broken: drain the node and check it."},
+	{"BTRFS", regexp.MustCompile(`BTRFS.*\(device ` + disk + `.*forced readonly`), Critical, 1, true, "A file system is broken: drain the node and check it."},
+	{"AER", regexp.MustCompile(`AER: .*[Uu]ncorrect(?:ed|able) \(Fatal\)`), Critical, 1, true, "A device of PCI Express had a fatal error: drain the node, and look at its seat."},
+	{"AER", regexp.MustCompile(`AER: .*[Uu]ncorrect(?:ed|able) \(Non-Fatal\)`), Warning, 1, false, "A device of PCI Express had an error: watch whether it comes again, and look at its seat."},
+	{"RmInitAdapter", regexp.MustCompile(`NVRM: .*RmInitAdapter failed`), Critical, 1, false, "The driver cannot start a GPU: drain the node and reboot it."},
+	{"amdgpu", regexp.MustCompile(`amdgpu .*GPU reset begin`), Warning, 1, false, "The driver reset a GPU: work on it is lost. Look at the lines before it."},
+	// One flap is a cable that somebody moved, or a switch that was restarted.
+	{"ink", regexp.MustCompile(`mlx\d_core \S+ .*[Ll]ink down|NIC Link is Down|mlx\d_core \S+: Port: \d+ Link DOWN`), Warning, 3, false, "A link of the network goes up and down: look at its cable and transceiver."},
+}
+
+var (
+	nfsLost = regexp.MustCompile(`nfs: server (\S+) not responding`)
+	nfsBack = regexp.MustCompile(`nfs: server (\S+) OK`)
+	oom     = regexp.MustCompile(`Out of memory: Killed process|Memory cgroup out of memory: Killed process`)
+)
+
+// unread is why the log was not looked at, which is no problem of the machine.
+func unread(err error) outcome {
+	if errors.Is(err, fs.ErrPermission) {
+		return skip("%v: run as root, or with CAP_SYSLOG", err)
+	}
+	return skip("%v", err)
+}
+
+func kernelMessages(_ context.Context, h *host) outcome {
+	log, err := h.log()
+	if err != nil {
+		return unread(err)
+	}
+	bad, killed := judgeLog(log, h.Window)
+	text := fmt.Sprintf("nothing in %d lines", len(log))
+	if killed > 0 { // of a job that asked for too little
+		text += fmt.Sprintf(", %d processes were ended for want of memory", killed)
+	}
+	return found(bad, "%s", text)
+}
+
+// judgeLog returns what lines tell of, and how many processes had to end for memory, which
+// is a job's fault as a rule.
+func judgeLog(log kernelLog, window time.Duration) (bad []Problem, killed int) {
+	count := make([]int, len(patterns))
+	last := make([]kernelLine, len(patterns))
+	lost := map[string]kernelLine{}
+	for _, l := range log {
+		recent := l.age <= window
+		for i, p := range patterns {
+			if (recent || p.sticky) && strings.Contains(l.text, p.word) && p.re.MatchString(l.text) {
+				count[i]++
+				last[i] = l
+				break
+			}
+		}
+		if !recent {
+			continue
+		}
+		if m := nfsLost.FindStringSubmatch(l.text); m != nil && len(lost) < maxProblems {
+			lost[m[1]] = l
+		} else if m := nfsBack.FindStringSubmatch(l.text); m != nil {
+			delete(lost, m[1])
+		}
+		if oom.MatchString(l.text) {
+			killed++
+		}
+	}
+	for i, p := range patterns {
+		if count[i] >= p.least {
+			bad = append(bad, Problem{p.status, "", fmt.Sprintf("%s, the last %s ago: %s", times(count[i]), span(last[i].age), shorten(last[i].text)), p.action})
+		}
+	}
+	for _, server := range slices.Sorted(maps.Keys(lost)) {
+		bad = append(bad, Problem{Warning, "NFS server " + shorten(server), "it has not responded for " + span(lost[server].age), "Look at the file server and the network to it; processes that use it cannot end."})
+	}
+	return bad, killed
+}
+
+// Lines of NVIDIA's driver.
+var (
+	xidLine  = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F:]{5,16})[^)]*\)[^:]*: (\d{1,9}),?\s*(.*)`)
+	xidWho   = regexp.MustCompile(`^pid=(?:\d+|'<unknown>')(?:, name=[^,]*)?(?:,\s*|$)`)
+	offBus   = regexp.MustCompile(`NVRM:\s+GPU ([0-9a-fA-F:]{5,16})\S*:\s+GPU has fallen off the bus`)
+	sxidLine = regexp.MustCompile(`nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]{5,18})\): (\d{1,9}), (Fatal|Non-fatal)?`)
+)
+
+type xidSeen struct {
+	pci     string // domain:bus:device, lower case
+	code    int
+	message string
+}
+
+func parseXID(text string) (x xidSeen, ok bool) {
+	if m := offBus.FindStringSubmatch(text); m != nil {
+		return xidSeen{slot(m[1]), 79, ""}, true
+	}
+	m := xidLine.FindStringSubmatch(text)
+	if m == nil {
+		return x, false
+	}
+	code, err := strconv.Atoi(m[2])
+	if err != nil {
+		return x, false
+	}
+	return xidSeen{slot(m[1]), code, xidWho.ReplaceAllString(m[3], "")}, true
+}
+
+// slot returns the last four digits of a domain, the bus and the device of an address.
+func slot(pci string) string {
+	pci = strings.ToLower(pci)
+	pci, _, _ = strings.Cut(pci, ".")
+	parts := strings.Split(pci, ":")
+	if len(parts) == 2 {
+		parts = append([]string{"0000"}, parts...)
+	}
+	if d := parts[0]; len(d) > 4 {
+		parts[0] = d[len(d)-4:]
+	}
+	return strings.Join(parts, ":")
+}
+
+// xids judges NVIDIA's errors by their class. Those of a program never fail the check. One
+// that asks for a reset is a warning, within the window, once the driver itself says that
+// the GPU needs nothing: a node that was mended is not drained again. Of a driver that does
+// not say it counts until a reboot or a repair. The others count within the window.
+func xids(ctx context.Context, h *host) outcome {
+	m, list, o := h.physical(ctx)
+	if o != nil && !o.skipped {
+		return *o
+	}
+	log, err := h.log()
+	if err != nil {
+		return unread(err)
+	}
+	type key struct {
+		pci  string
+		code int
+	}
+	count, last, order := map[key]int{}, map[key]kernelLine{}, []key(nil)
+	message := map[key]string{}
+	var bad []Problem
+	for _, l := range log {
+		x, ok := parseXID(l.text)
+		if !ok {
+			if s := sxidLine.FindStringSubmatch(l.text); s != nil && s[3] == "Fatal" && len(bad) < maxProblems {
+				bad = append(bad, Problem{Critical, "NVSwitch " + s[1], fmt.Sprintf("fatal SXid %s, %s ago", s[2], span(l.age)), "End the jobs that use the fabric, and reset the GPUs of the machine together; reboot it if that fails."})
+			}
+			continue
+		}
+		k := key{x.pci, x.code}
+		if count[k] == 0 {
+			if len(order) == maxProblems*10 {
+				continue
+			}
+			order = append(order, k)
+		}
+		count[k]++
+		last[k], message[k] = l, x.message
+	}
+	harmless := 0
+	for _, k := range order {
+		x := health.ExplainXID(k.code, message[k])
+		i := slices.IndexFunc(list, func(d health.Device) bool { return d.ID.PCI != "" && slot(d.ID.PCI) == k.pci })
+		if i < 0 { // of a GPU that is not asked about, or of one that is gone
+			if h.Mine == nil && x.Severity == health.Critical {
+				bad = append(bad, Problem{Critical, "GPU at " + k.pci, fmt.Sprintf("XID %d, %s, %s ago, and the driver no longer lists it", k.code, x.Meaning, span(last[k].age)), x.Action})
+			}
+			continue
+		}
+		status := map[health.Severity]Status{health.Warning: Warning, health.Critical: Critical}[x.Severity]
+		if status == "" {
+			if last[k].age <= h.Window {
+				harmless += count[k]
+			}
+			continue
+		}
+		reason := fmt.Sprintf("XID %d, %s, %s, the last %s ago", k.code, x.Meaning, times(count[k]), span(last[k].age))
+		needs, says := list[i].RecoveryAction.Get()
+		if status == Critical && !says {
+			bad = append(bad, Problem{status, name(list[i].ID), reason, x.Action})
+			continue
+		}
+		if last[k].age > h.Window {
+			continue // and what the GPU needs now is told by gpu.health
+		}
+		if needs == 0 && list[i].Up && status == Critical {
+			status, reason = Warning, reason+"; the driver says that the GPU needs nothing now"
+			x.Action = "Nothing at once: watch whether it comes again."
+		}
+		bad = append(bad, Problem{status, name(list[i].ID), reason, x.Action})
+	}
+	bad = append(bad, h.findings(m, "gpu.xid")...)
+	if len(bad) == 0 && !slices.ContainsFunc(list, func(d health.Device) bool { return d.ID.Vendor == "nvidia" }) {
+		return skip("no device of NVIDIA")
+	}
+	return found(capped(bad), "none of the hardware, %d of programs in the last %s", harmless, span(h.Window))
+}

@@ -1,0 +1,304 @@
+//go:build linux
+
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpumeter/gpumeter/internal/check"
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
+	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/slurm"
+)
+
+// exitError ends the process with a code of its own, after one line of err if there is one.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e exitError) Unwrap() error { return e.err }
+
+// exitUsage is Nagios' word for a plugin that was called wrongly, and unknown to others.
+const exitUsage = 3
+
+var (
+	checkOutputs = []string{"table", "json", "line", "nagios", "npd"}
+	checkExits   = []string{"nagios", "slurm", "npd"}
+	profiles     = []string{check.Prolog, check.Epilog, check.Periodic}
+)
+
+type checker struct {
+	hardware
+	profile       string
+	only, without []string
+	list          bool
+	timeout       time.Duration
+	window        time.Duration
+	manifest      string
+	writeManifest string
+	expect        int
+	output        string
+	exit          string
+	worker        bool
+}
+
+func newCheck() *cobra.Command {
+	c := &checker{}
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say whether this node may take work: devices, links, disks, clocks, kernel log",
+		Long: `Say whether this node may take work. Checks only read: nothing is cleared, reset or
+started. Each has a time limit, and so has the whole: a driver or a file server that hangs
+cannot keep the caller.
+
+Exit codes, by --exit:
+  nagios   0 ok, 1 warning, 2 critical, 3 unknown (for people and Nagios)
+  slurm    0, or 1 if something is critical: a warning drains no node
+  npd      0 ok, 1 a problem (critical), 2 unknown (Kubernetes node-problem-detector)`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := noArgs(cmd, args); err != nil {
+				return exitError{exitUsage, err}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.prepare(cmd); err != nil {
+				return exitError{exitUsage, err}
+			}
+			switch {
+			case c.list:
+				return listChecks(os.Stdout)
+			case c.worker:
+				return c.work(cmd.Context())
+			case c.writeManifest != "":
+				return c.record(cmd.Context())
+			}
+			return c.run(cmd.Context())
+		},
+	}
+	c.register(cmd)
+	f := cmd.Flags()
+	f.StringVar(&c.profile, "profile", check.Periodic, "the occasion: "+strings.Join(profiles, ", "))
+	f.StringSliceVar(&c.only, "only", nil, "`IDS` of the checks to run; gpu. means all that begin so")
+	f.StringSliceVar(&c.without, "skip", nil, "`IDS` of checks to leave out")
+	f.BoolVar(&c.list, "list", false, "list the checks and end")
+	f.DurationVar(&c.timeout, "timeout", 20*time.Second, "the longest that it may take, 1s to 10m")
+	f.DurationVar(&c.window, "window", 15*time.Minute, "how far back the kernel's log counts")
+	f.StringVar(&c.manifest, "manifest", "", "`FILE` with the hardware that there should be")
+	f.StringVar(&c.writeManifest, "write-manifest", "", "write the hardware that there is to `FILE`, - is standard output, and end")
+	f.IntVar(&c.expect, "expect", 0, "how many devices there should be (default: what the manifest says)")
+	f.StringVarP(&c.output, "output", "o", "", strings.Join(checkOutputs, ", ")+" (default: table; in prolog and epilog line)")
+	f.StringVar(&c.exit, "exit", "", "meaning of the exit code: "+strings.Join(checkExits, ", ")+" (default: by profile and output)")
+	f.BoolVar(&c.worker, "worker", false, "")
+	_ = f.MarkHidden("worker")
+	for flag, values := range map[string][]string{"profile": profiles, "output": checkOutputs, "exit": checkExits} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+	for _, flag := range workloadFlags {
+		_ = f.MarkHidden(flag)
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return exitError{exitUsage, fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())}
+	})
+	return cmd
+}
+
+// prepare refuses what cannot be meant, and fills in what follows from the rest.
+func (c *checker) prepare(cmd *cobra.Command) error {
+	for _, flag := range workloadFlags {
+		if cmd.Flags().Changed(flag) {
+			return fmt.Errorf("--%s has no effect here: check does not ask whose the work is", flag)
+		}
+	}
+	if _, err := check.Select(c.profile, c.only, c.without); err != nil {
+		return err
+	}
+	job := c.profile == check.Prolog || c.profile == check.Epilog
+	if c.output == "" {
+		c.output = "table"
+		if job {
+			c.output = "line"
+		}
+	}
+	if c.exit == "" {
+		switch {
+		case c.output == "npd":
+			c.exit = "npd"
+		case job && c.output != "nagios":
+			c.exit = "slurm"
+		default:
+			c.exit = "nagios"
+		}
+	}
+	switch {
+	case !slices.Contains(checkOutputs, c.output):
+		return fmt.Errorf("unknown --output %q, known are %s", c.output, strings.Join(checkOutputs, ", "))
+	case !slices.Contains(checkExits, c.exit):
+		return fmt.Errorf("unknown --exit %q, known are %s", c.exit, strings.Join(checkExits, ", "))
+	case c.timeout < time.Second || c.timeout > 10*time.Minute:
+		return fmt.Errorf("--timeout must be between 1s and 10m, is %s", c.timeout)
+	case c.window <= 0:
+		return fmt.Errorf("--window must be above 0, is %s", c.window)
+	case c.expect < 0:
+		return fmt.Errorf("--expect must not be below 0, is %d", c.expect)
+	}
+	return c.local().Validate()
+}
+
+func (c *checker) local() local.Config {
+	cfg := c.config()
+	// A device has a part of the time only, so that what hangs can still be told.
+	cfg.Interval = min(5*time.Second, c.timeout/4)
+	cfg.NoPCIeThroughput = true // 40 ms a device
+	cfg.Workloads = local.Workloads{Off: true}
+	return cfg
+}
+
+// env returns the machine that is to be checked.
+func (c *checker) env() check.Env {
+	env := check.Env{
+		Root: c.root, Expect: c.expect, Window: c.window, StuckFor: 3 * time.Second,
+		Devices: func(ctx context.Context) (check.Machine, error) {
+			return readMachine(ctx, c.local(), min(5*time.Second, c.timeout/3))
+		},
+	}
+	if c.profile == check.Prolog || c.profile == check.Epilog {
+		env.StuckFor = time.Second
+		env.Mine = ofJob(os.Getenv("SLURM_JOB_GPUS"))
+	}
+	if c.manifest != "" {
+		m, err := readManifest(c.manifest)
+		if err != nil {
+			env.ManifestErr = fmt.Errorf("%s: %w", c.manifest, err)
+		} else {
+			env.Manifest = &m
+		}
+	}
+	return env
+}
+
+// ofJob returns whether a device is one of those that Slurm gave to the job, by the numbers
+// of their device files; nil, which is all, if it does not say.
+func ofJob(list string) func(*device.Sample) bool {
+	indexes, err := slurm.ParseRanges(list)
+	if err != nil {
+		return nil
+	}
+	return func(s *device.Sample) bool {
+		for _, alias := range s.Aliases {
+			if minor, ok := strings.CutPrefix(alias, "nvidia"); ok {
+				if n, err := slurm.ParseIndex(minor); err == nil {
+					return slices.Contains(indexes, n)
+				}
+			}
+		}
+		return slices.Contains(indexes, s.ID.Index)
+	}
+}
+
+// maxManifest is more than any manifest has.
+const maxManifest = 1 << 20
+
+func readManifest(path string) (m check.Manifest, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return m, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxManifest))
+	if err != nil {
+		return m, err
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true) // a key that is spelled wrongly would check nothing
+	if err := d.Decode(&m); err != nil {
+		if errors.Is(err, io.EOF) {
+			return m, errors.New("it is empty")
+		}
+		return m, err
+	}
+	return m, m.Validate()
+}
+
+// record writes the manifest of this machine.
+func (c *checker) record(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	env := c.env()
+	env.Mine = nil
+	m, err := check.Observe(ctx, env)
+	if err != nil {
+		return exitError{exitUsage, err}
+	}
+	var b bytes.Buffer
+	fmt.Fprintln(&b, "# What this machine had when gpumeter check --write-manifest ran. Take out what may differ.")
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(m); err != nil {
+		return err
+	}
+	if c.writeManifest == "-" {
+		_, err = os.Stdout.Write(b.Bytes())
+		return err
+	}
+	return os.WriteFile(c.writeManifest, b.Bytes(), 0o644)
+}
+
+// readMachine reads the devices. It looks again while one does not answer or has memory that
+// nobody holds, until patience is over: a job may just have ended. The drivers are not
+// released; the process ends.
+func readMachine(ctx context.Context, cfg local.Config, patience time.Duration) (check.Machine, error) {
+	view, err := local.Open(cfg, nil)
+	if err != nil {
+		return check.Machine{}, err
+	}
+	for begin := time.Now(); ; {
+		m := machineOf(view.Tick(ctx, time.Now()))
+		if ctx.Err() != nil {
+			return m, ctx.Err()
+		}
+		if time.Since(begin) >= patience || !slices.ContainsFunc(m.Devices, func(d health.Device) bool { return !d.Up || check.Orphaned(&d) }) &&
+			!slices.ContainsFunc(m.Drivers, func(d check.Driver) bool { return d.State == "opening" }) {
+			return m, nil
+		}
+		select {
+		case <-ctx.Done():
+			return m, ctx.Err()
+		case <-time.After(min(time.Second, patience)):
+		}
+	}
+}
+
+func machineOf(t node.Tick) check.Machine {
+	m := check.Machine{Findings: t.Findings}
+	for i := range t.Readings {
+		r := &t.Readings[i]
+		m.Devices = append(m.Devices, health.Device{Sample: r.Sample, Up: r.Up, Problem: r.Problem, Reset: r.NeedsReset, Since: r.Since})
+	}
+	for _, s := range t.Sources {
+		m.Drivers = append(m.Drivers, check.Driver{Name: s.Name, State: cmp.Or(s.State, "opening"), Problem: s.Problem})
+	}
+	return m
+}

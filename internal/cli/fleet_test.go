@@ -1,0 +1,374 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/cli/fleettest"
+	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+)
+
+// fleet is a machine with two devices of every vendor. Its counters move as those of real
+// ones do, ten times a second.
+type fleet struct {
+	t      *testing.T
+	root   string
+	nvidia *nvmltest.Host
+	gaudi  string // libhlml.so
+	script string // of it
+	tpu    *http.Server
+	tree   fleettest.Tree
+	values map[string]string // of what is in braces in it
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	t.Helper()
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	text := must[string](t)
+	f := &fleet{
+		t: t, root: t.TempDir(), nvidia: nvmltest.New(t, text(fleettest.Script("nvidia.conf"))), // skips without gcc
+		script: text(fleettest.Script("gaudi.conf")), tree: must[fleettest.Tree](t)(fleettest.Load("tree/*.txt")),
+	}
+	f.gaudi = text(fleettest.HLML(t.TempDir(), f.script))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.tpu = fleettest.TPU(2)
+	go func() { _ = f.tpu.Serve(l) }() // until it is closed
+	t.Cleanup(func() { f.tpu.Close() })
+	port := l.Addr().(*net.TCPAddr).Port
+	f.values = map[string]string{"port": strconv.Itoa(port), "hexport": fmt.Sprintf("%04X", port)}
+	f.write(f.tree, 0)
+	if err := os.WriteFile(f.monitor(), []byte(text(fleettest.Script("neuron-monitor.json"))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		f.move(time.Now(), stop)
+	}()
+	t.Cleanup(func() {
+		close(stop)
+		<-stopped
+	})
+	return f
+}
+
+func (f *fleet) monitor() string { return filepath.Join(f.root, "neuron-monitor.json") }
+
+func (f *fleet) write(tree fleettest.Tree, step int) {
+	f.values["now"] = strconv.FormatInt(time.Now().Unix(), 10)
+	if err := tree.Write(f.root, step, f.values); err != nil {
+		f.t.Error(err)
+	}
+}
+
+// move lets time pass for the drivers, and for neuron-monitor, which writes every second.
+func (f *fleet) move(start time.Time, stop <-chan struct{}) {
+	const each = 100 * time.Millisecond
+	moving := f.tree.Moving()
+	tick := time.NewTicker(each)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case now := <-tick.C:
+			f.write(moving, int(now.Sub(start)/each))
+			if err := os.Chtimes(f.monitor(), now, now); err != nil {
+				f.t.Error(err)
+			}
+		}
+	}
+}
+
+func (f *fleet) flags() []string {
+	return []string{
+		"--nvidia-library", f.nvidia.Library, "--gaudi-library", f.gaudi, "--neuron-monitor", f.monitor(), "--host-name", "fleet", "--root", f.root,
+	}
+}
+
+// needed is what a page must have before it is looked at, by vendor: what is made of two
+// readings comes with the second.
+var needed = map[string]struct {
+	name    string
+	devices int // partitions included
+}{
+	"nvidia": {"gpu_sm_active_ratio", 2}, "amd": {"gpu_throttle_power_active", 2}, "gaudi": {"gpu_utilization_ratio", 2},
+	"intel": {"gpu_utilization_ratio", 2}, "neuron": {"gpu_utilization_ratio", 6}, "tenstorrent": {"gpu_heartbeat_total", 2},
+	"tpu": {"gpu_utilization_ratio", 2},
+}
+
+// complete returns an error unless the page has what is needed of every vendor.
+func complete(p page, except string) error {
+	for vendor, need := range needed {
+		devices := map[string]bool{}
+		for s := range p {
+			if strings.HasPrefix(s, need.name+"{") && label(s, "gpu_vendor") == vendor {
+				devices[deviceOf(s)] = true
+			}
+		}
+		if len(devices) != need.devices && vendor != except {
+			return fmt.Errorf("%d of %d devices of %s have %s", len(devices), need.devices, vendor, need.name)
+		}
+	}
+	return nil
+}
+
+func deviceOf(series string) string {
+	if part := label(series, "gpu_partition_id"); part != "" {
+		return part
+	}
+	return label(series, "gpu_uuid")
+}
+
+// waitFleet waits until the page is as ok wants it, and returns its text.
+func waitFleet(t *testing.T, a *agent, ok func(page) error) (text string) {
+	t.Helper()
+	eventually(t, func() (err error) {
+		if text, err = a.get("/metrics", ""); err != nil {
+			return err
+		}
+		p, err := parse(text)
+		if err != nil {
+			t.Fatalf("the page is broken: %v\n%s", err, text)
+		}
+		return ok(p)
+	})
+	return fleetSteady(text)
+}
+
+// moves are the series that depend on when they were read, beside those of steady:
+// counters that move with the time of this machine, and what is made of them and of the time
+// between two readings. They are 0 on the golden page.
+var moves = regexp.MustCompile(`^((?:gpu_energy_joules_total|gpu_throttle_time_seconds_total|gpu_heartbeat_total)\{.*\}|` +
+	`gpu_(?:workload_)?power_draw_watts\{.*gpu_vendor="intel".*\}|` +
+	`gpu_(?:workload_)?utilization_ratio\{.*gpu_model="Intel Data Center GPU Flex 170".*\}) .*`)
+
+func fleetSteady(page string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(steady(page)) {
+		kept.WriteString(moves.ReplaceAllString(line, "$1 0"))
+	}
+	return kept.String()
+}
+
+// Every vendor on one page, as a whole: a name, a unit, a label, a value or a device that
+// changes shows up here.
+func TestFleetPage(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := start(t, append(f.flags(), "--interval", "1s")...)
+	golden(t, "../fleet/page.prom", waitFleet(t, a, func(p page) error { return complete(p, "") }))
+
+	// What the golden page has as 0 is about what the counters say.
+	p := a.waitPage(func(page) error { return nil })
+	for series, v := range p {
+		name, _, _ := strings.Cut(series, "{")
+		if vendor := label(series, "gpu_vendor"); vendor == "intel" && name == "gpu_power_draw_watts" && !(v > 20 && v < 600) { // 90 and 150 W
+			t.Errorf("%s is %g", series, v)
+		}
+	}
+	a.stop()
+}
+
+// intelRow is how two GPUs are shown whose power, and of one how busy it is, depends on when
+// they were read.
+var intelRow = regexp.MustCompile(`(?m)^(\d +Intel (?:Data Center GPU Flex 170|Arc B580) +)(\d+% +)(.*GiB +)(\d+/)(\d+ W +)`)
+
+func TestFleetDevices(t *testing.T) {
+	t.Parallel()
+	table := output(t, append([]string{"devices"}, newFleet(t).flags()...)...)
+	table = intelRow.ReplaceAllStringFunc(table, func(row string) string {
+		m := intelRow.FindStringSubmatch(row)
+		power := "n/" + strings.TrimSpace(m[5])
+		return m[1] + fmt.Sprintf("%-*s", len(m[2]), "n%") + m[3] + fmt.Sprintf("%-*s", len(m[4])+len(m[5]), power)
+	})
+	golden(t, "../fleet/devices.txt", table)
+}
+
+// Nobody pays for more series of a device than for those of an NVIDIA GPU, and every device
+// of the page says that it is up, and what it is.
+func TestFleetSeries(t *testing.T) {
+	t.Parallel()
+	const limit = 80
+	text, err := os.ReadFile("testdata/fleet/page.prom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := parse(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count("\n"+string(text), "\n") - strings.Count("\n"+string(text), "\n#") - 1; lines != len(p) {
+		t.Errorf("%d lines are %d series: some are there twice", lines, len(p))
+	}
+	count, up, info := map[string]int{}, map[string]int{}, map[string]int{}
+	vendors := map[string]map[string]bool{}
+	for s := range p {
+		if !strings.HasPrefix(s, "gpu_") {
+			continue
+		}
+		uuid, vendor := label(s, "gpu_uuid"), label(s, "gpu_vendor")
+		if uuid == "" || vendor == "" || label(s, "gpu_model") == "" || label(s, "gpu_index") == "" || label(s, "host_name") != "fleet" {
+			t.Errorf("%s does not say whose it is", s)
+		}
+		count[uuid]++ // partitions included
+		switch name, _, _ := strings.Cut(s, "{"); name {
+		case "gpu_up":
+			up[deviceOf(s)]++
+		case "gpu_info":
+			info[uuid]++
+		}
+		if vendors[vendor] == nil {
+			vendors[vendor] = map[string]bool{}
+		}
+		vendors[vendor][uuid] = true
+	}
+	for vendor := range needed {
+		if len(vendors[vendor]) != 2 {
+			t.Errorf("%d devices of %s", len(vendors[vendor]), vendor)
+		}
+	}
+	for _, uuid := range slices.Sorted(maps.Keys(count)) {
+		if count[uuid] > limit {
+			t.Errorf("%s has %d series, the limit is %d", uuid, count[uuid], limit)
+		}
+		if up[uuid] != 1 || info[uuid] != 1 {
+			t.Errorf("%s: gpu_up %d times, gpu_info %d times", uuid, up[uuid], info[uuid])
+		}
+		t.Logf("%s: %d series", uuid, count[uuid])
+	}
+}
+
+// Prometheus' own opinion of the page.
+func TestFleetPromtool(t *testing.T) {
+	t.Parallel()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		if slices.Contains(strings.Split(os.Getenv("GPUMETER_REQUIRE"), ","), "promtool") {
+			t.Fatal("GPUMETER_REQUIRE asks for promtool, which is not installed")
+		}
+		t.Skip("promtool is not installed")
+	}
+	text, err := os.Open("testdata/fleet/page.prom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer text.Close()
+	cmd := exec.Command(promtool, "check", "metrics")
+	cmd.Stdin = text
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
+
+// One broken device of each vendor costs itself, in part or as a whole, and no other device
+// of its vendor or of another.
+func TestFleetBroken(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.tpu.Close() // libtpu does not answer; what it said before would be used for a while
+	a := start(t, append(f.flags(), "--interval", "1s")...)
+	waitFleet(t, a, func(p page) error { return complete(p, "tpu") })
+
+	f.nvidia.Append(t, "gpu 1 lost")
+	if err := fleettest.ScriptHLML(f.gaudi, f.script+"0 ret hlml_device_get_power_usage 15\n"); err != nil { // is lost
+		t.Fatal(err)
+	}
+	const (
+		mi210     = "amd-1901f3a8c0de4242"
+		b580      = "intel-0123456789abcdef0123456789abcdef-0000:1d:00.0"
+		trainium  = "neuron-a1b2c3d401"
+		blackhole = "tenstorrent-0000046131924099-fcf9bcf9e3c8b89e"
+	)
+	b580Dir := "sys/devices/pci0000:17/0000:17:03.0/0000:1b:00.0/0000:1c:01.0/0000:1d:00.0/"
+	for _, file := range []string{
+		"sys/class/drm/card10/device/gpu_metrics",
+		b580Dir + "tile0/gt0/freq0/act_freq",
+		"sys/devices/virtual/neuron_device/neuron1/neuron_core0/stats/memory_usage/device_mem/tensors/total",
+		"sys/devices/pci0000:00/0000:81:00.0/tenstorrent/tenstorrent!2/tt_aiclk",
+	} {
+		if err := fleettest.Spoil(f.root, file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	broken := map[string]string{ // what it has no longer; gpu_up: that is 0
+		"GPU-00000000-0000-4000-8000-000000000001": "gpu_up",
+		"01P4-HL3090A0-18-U4V193-22-07-02":         "gpu_up",
+		mi210:                                      "gpu_utilization_ratio",
+		b580:                                       `gpu_clock_frequency_hertz{gpu_clock_type="graphics"`,
+		trainium + "-nc0":                          "gpu_memory_used_bytes",
+		blackhole:                                  "gpu_clock_frequency_hertz",
+		"tpu-0123456789abcdef0123456789abcdef-0000:00:04.0": "gpu_utilization_ratio",
+		"tpu-0123456789abcdef0123456789abcdef-0000:00:05.0": "gpu_utilization_ratio",
+	}
+	got := waitFleet(t, a, func(p page) error {
+		for s, v := range p {
+			what := broken[deviceOf(s)]
+			if what == "gpu_up" && strings.HasPrefix(s, "gpu_up{") && v != 0 || what != "gpu_up" && what != "" && strings.HasPrefix(s, what) {
+				return fmt.Errorf("%s is %g", s, v)
+			}
+		}
+		return nil
+	})
+	golden, err := os.ReadFile("testdata/fleet/page.prom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := func(page string) []string {
+		var lines []string
+		for line := range strings.Lines(page) {
+			uuid := label(line, "gpu_uuid")
+			if strings.HasPrefix(line, "gpu_") && broken[uuid] == "" && uuid != trainium {
+				lines = append(lines, line)
+			}
+		}
+		return lines
+	}
+	if diff := cmp.Diff(others(string(golden)), others(got)); diff != "" {
+		t.Errorf("it cost others (-want +got):\n%s", diff)
+	}
+	p, err := parse(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ups := map[string]float64{}
+	for s, v := range p {
+		if strings.HasPrefix(s, "gpu_up{") {
+			ups[deviceOf(s)] = v
+		}
+	}
+	for id, what := range broken {
+		if up, ok := ups[id]; !ok || (up == 0) != (what == "gpu_up") {
+			t.Errorf("%s, without %s: gpu_up %g, shown %v", id, what, up, ok)
+		}
+	}
+	a.stop()
+}

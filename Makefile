@@ -37,14 +37,14 @@ race: bin/testsum ## the same tests with cgo and the race detector
 
 # Its tests wait more than they work.
 .PHONY: e2e
-e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder and, as root, kubelet
-	@tools/deps.sh --try gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd
+e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder and, as root, kubelet and Slurm
+	@tools/deps.sh --try gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd slurm
 	CGO_ENABLED=0 bin/testsum -tags e2e -count 1 -timeout 30m -parallel 4 $(TESTFLAGS) ./e2e
 
 .PHONY: bench
 bench: ## what the agent costs, beside the bare driver calls, and knowing whose work it is; takes minutes
 	@tools/deps.sh gcc
-	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution $(BENCHFLAGS)
+	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution ./bench/readers $(BENCHFLAGS)
 
 .PHONY: bin/testsum
 bin/testsum:
@@ -64,6 +64,8 @@ fmt: ## format all Go files
 generate: ## what is made from metadata.yaml and from tables in the code
 	$(GO) generate ./...
 	$(GO) test ./receiver/gpureceiver -run '^TestAttributesDocument$$' -count 1 -update
+	$(GO) test ./internal/local -run '^TestHardwareDocument$$' -count 1 -update
+	$(GO) test ./internal/health -run '^TestXIDDocument$$' -count 1 -update
 
 .PHONY: golden
 golden: ## rewrite the golden files, to be read before they are committed

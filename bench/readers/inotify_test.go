@@ -1,0 +1,27 @@
+//go:build bench
+
+package readers
+
+import (
+	"bytes"
+	"encoding/binary"
+	"path/filepath"
+	"syscall"
+)
+
+// parseOpens reads inotify's events. A folder that is opened is an event of its own and one
+// of the folder around it: the first counts.
+func parseOpens(b []byte, folders map[int32]string) []opened {
+	var list []opened
+	for len(b) >= syscall.SizeofInotifyEvent {
+		w, mask, size := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:]), int(binary.NativeEndian.Uint32(b[12:]))
+		name := string(bytes.TrimRight(b[syscall.SizeofInotifyEvent:][:size], "\x00"))
+		b = b[syscall.SizeofInotifyEvent+size:]
+		folder := mask&syscall.IN_ISDIR != 0
+		if folder != (name == "") {
+			continue
+		}
+		list = append(list, opened{filepath.Join(folders[w], name), folder})
+	}
+	return list
+}

@@ -106,6 +106,7 @@ func TestKubernetes(t *testing.T) {
 		{"Replaced", (*kubeTest).replaced},
 		{"Claims", (*kubeTest).claims},
 		{"Kubelet", (*kubeTest).kubeletFaults},
+		{"Check", (*kubeTest).check},
 		{"API", (*kubeTest).apiFaults}, // the last: it may leave none
 	}
 	for _, part := range parts {
@@ -142,6 +143,7 @@ type gpus struct {
 	host   *nvmltest.Host
 	on     map[string][]gpuProcess // by app
 	energy map[int]int             // by GPU, joules more than at first
+	more   string                  // lines at the end of the script
 }
 
 // gpuProcess is a container on a GPU.
@@ -210,7 +212,7 @@ func (g *gpus) write(t *testing.T) {
 			script += line + "\n"
 		}
 	}
-	g.host.Script(t, script)
+	g.host.Script(t, script+g.more)
 }
 
 // kubeTest is one part of TestKubernetes, with a database of its own.
@@ -250,9 +252,20 @@ var paths = map[string]string{"page": pulled, "OTLP": pushed}
 // for the selector of a path.
 func (k *kubeTest) expect(query string, want map[string]string) {
 	k.t.Helper()
+	k.db.expect(k.t, query, want)
+}
+
+// rounded returns what a query gives at a time, with values that can be compared.
+func (k *kubeTest) rounded(query string, when time.Time) map[string]string {
+	k.t.Helper()
+	return k.db.rounded(k.t, query, when)
+}
+
+func (b *backend) expect(t *testing.T, query string, want map[string]string) {
+	t.Helper()
 	for path, selector := range paths {
-		eventually(k.t, path, func() error {
-			if diff := cmp.Diff(want, k.rounded(fmt.Sprintf(query, selector), time.Now())); diff != "" {
+		eventually(t, path, func() error {
+			if diff := cmp.Diff(want, b.rounded(t, fmt.Sprintf(query, selector), time.Now())); diff != "" {
 				return fmt.Errorf("%s (-want +got):\n%s", query, diff)
 			}
 			return nil
@@ -260,14 +273,13 @@ func (k *kubeTest) expect(query string, want map[string]string) {
 	}
 }
 
-// rounded returns what a query gives at a time, with values that can be compared.
-func (k *kubeTest) rounded(query string, when time.Time) map[string]string {
-	k.t.Helper()
-	got := k.db.at(query, when)
+func (b *backend) rounded(t *testing.T, query string, when time.Time) map[string]string {
+	t.Helper()
+	got := b.at(query, when)
 	for key, value := range got {
 		f, err := strconv.ParseFloat(value, 64)
 		if err != nil {
-			k.t.Fatal(err)
+			t.Fatal(err)
 		}
 		got[key] = strconv.FormatFloat(f, 'f', 6, 64)
 	}

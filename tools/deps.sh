@@ -6,6 +6,8 @@
 # Debian's has no OTLP receiver: prometheus3 and victoriametrics are built into .deps from
 # the versions in tools/*.mod, with Go alone, which takes minutes once. So are kubernetes (its
 # API server, controllers, scheduler and kubelet) and etcd; containerd is unpacked, too.
+# Slurm is installed, as root: its programs find each other by where they are. Debian would
+# start its daemons, which tests do themselves, so that is not let happen.
 # What cannot be had is said, and is an error unless --try is given; tests then skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,6 +26,12 @@ have() {
 	prometheus3 | victoriametrics | etcd) [ -x ".deps/usr/bin/$1" ] && cmp -s "tools/$1.mod" ".deps/$1.mod" ;;
 	kubernetes) [ -x .deps/usr/bin/kubelet ] && cmp -s tools/kubernetes.mod .deps/kubernetes.mod ;;
 	containerd) command -v containerd >/dev/null && command -v runc >/dev/null ;;
+	slurm)
+		local program
+		for program in slurmctld slurmd slurmdbd slurmrestd squeue munged mariadbd; do
+			[ -x "/usr/sbin/$program" ] || [ -x "/usr/bin/$program" ] || return
+		done
+		;;
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
@@ -76,6 +84,17 @@ unpack() {
 	rm -r "$dir"
 }
 
+# quietly installs without starting what is installed, which invoke-rc.d asks the policy for.
+quietly() {
+	local policy=/usr/sbin/policy-rc.d made=no status=0
+	if [ ! -e $policy ]; then
+		printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy && made=yes || return
+	fi
+	install "$@" || status=$?
+	[ $made = no ] || rm -f $policy
+	return $status
+}
+
 # build builds package $2 from the pins of $1. The old one goes first: if the new one cannot
 # be built, tests skip rather than use it.
 build() {
@@ -104,13 +123,14 @@ get() {
 	promtool | prometheus) unpack prometheus ;;
 	prometheus3) build "$1" github.com/prometheus/prometheus/cmd/prometheus ;; # without service discovery: half the time
 	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics ;;
-	kubernetes | etcd | containerd)
+	kubernetes | etcd | containerd | slurm)
 		# Who cannot run it need not wait for it.
 		[ "$(id -u)" = 0 ] || { echo "deps: only root can run $1" >&2 && return 1; }
 		;;&
 	kubernetes) kubernetes ;;
 	etcd) build "$1" go.etcd.io/etcd/server/v3 ;;
 	containerd) unpack containerd runc ;;
+	slurm) quietly slurmctld slurmd slurmdbd slurmrestd slurm-client munge mariadb-server ;;
 	*) echo "deps: do not know how to get $1" >&2 && return 1 ;;
 	esac
 }
@@ -126,7 +146,7 @@ done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
 echo "deps: missing:" $left >&2
-echo "deps: on Debian they are in the packages gcc, libc6-dev, git, prometheus, containerd and runc; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes and etcd are built with Go" >&2
+echo "deps: on Debian they are in the packages gcc, libc6-dev, git, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes and etcd are built with Go" >&2
 if [ $try = yes ]; then
 	echo "deps: tests that need them are skipped" >&2
 	exit 0

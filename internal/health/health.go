@@ -75,6 +75,17 @@ type Device struct {
 	Since   time.Time // when its counters began
 	Holders []workload.Workload
 	XIDs    []XIDSeen // of a Monitor's Moment: their codes and how often
+	// Incidents are what the kernel's log said of devices without such codes.
+	Incidents []Incident
+}
+
+// Incident is something that the kernel's log said of a device.
+type Incident struct {
+	Name      string              `json:"name"` // of the event
+	Count     uint64              `json:"count"`
+	Last      time.Time           `json:"last"`
+	Message   string              `json:"message,omitempty"`
+	Workloads []workload.Workload `json:"workloads,omitempty"`
 }
 
 // XIDSeen is an error that the driver of NVIDIA reported of a device.

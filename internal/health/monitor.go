@@ -19,8 +19,9 @@ type Monitor struct {
 
 	moments  []Moment
 	checked  time.Time
-	down     map[string]bool      // devices that did not answer then
-	xids     map[string][]XIDSeen // by device
+	down     map[string]bool       // devices that did not answer then
+	xids     map[string][]XIDSeen  // by device
+	happened map[string][]Incident // by device
 	switches []SXIDSeen
 	known    []device.ID // physical devices of this boot
 	linksUp  map[string]bool
@@ -83,6 +84,7 @@ func (m *Monitor) Observe(now Moment, events []Event) []Change {
 	for i := range now.Devices {
 		d := &now.Devices[i]
 		d.XIDs = counted(m.xids[d.ID.UUID], d.XIDs)
+		d.Incidents = m.happened[d.ID.UUID]
 		if !d.Up {
 			down[d.ID.UUID] = true
 		}
@@ -142,6 +144,8 @@ func (m *Monitor) hear(e Event, now Moment) {
 	switch e.Name {
 	case device.EventXID:
 		m.hearXID(e, at, now)
+	case device.EventReset, device.EventHang:
+		m.hearIncident(e, at, now)
 	case device.EventSXID:
 		s := SXIDSeen{Code: e.Code, PCI: e.PCI, Last: at, Message: e.Message, Fatal: strings.HasPrefix(e.Message, "Fatal")}
 		m.switches = slices.Clone(m.switches)
@@ -161,9 +165,9 @@ func (m *Monitor) hear(e Event, now Moment) {
 	}
 }
 
-func (m *Monitor) hearXID(e Event, at time.Time, now Moment) {
+// deviceOf returns the physical device that an event is of, empty if it is not known.
+func deviceOf(e Event, now Moment) string {
 	uuid := e.Device
-	var since time.Time
 	for _, d := range now.Devices {
 		if uuid == "" && d.ID.PCI == e.PCI && d.ID.Parent == "" {
 			uuid = d.ID.UUID
@@ -172,6 +176,32 @@ func (m *Monitor) hearXID(e Event, at time.Time, now Moment) {
 			uuid = d.ID.Parent
 		}
 	}
+	return uuid
+}
+
+func (m *Monitor) hearIncident(e Event, at time.Time, now Moment) {
+	uuid := deviceOf(e, now)
+	if uuid == "" {
+		return
+	}
+	if m.happened == nil {
+		m.happened = map[string][]Incident{}
+	}
+	list := slices.Clone(m.happened[uuid]) // moments have the old one
+	i := slices.IndexFunc(list, func(o Incident) bool { return o.Name == e.Name })
+	if i < 0 {
+		list, i = append(list, Incident{Name: e.Name}), len(list)
+	}
+	if at.Sub(list[i].Last) >= Span {
+		list[i].Count = 0 // another one
+	}
+	list[i] = Incident{Name: e.Name, Count: list[i].Count + 1, Last: at, Message: e.Message, Workloads: e.Workloads}
+	m.happened[uuid] = list
+}
+
+func (m *Monitor) hearXID(e Event, at time.Time, now Moment) {
+	uuid := deviceOf(e, now)
+	var since time.Time
 	if uuid == "" {
 		return
 	}
@@ -298,17 +328,18 @@ func (m *Monitor) Findings() []Finding {
 
 // State is what outlives the process: a finding that goes on is not told again.
 type State struct {
-	Open     []Finding            `json:"open,omitempty"`
-	XIDs     map[string][]XIDSeen `json:"xids,omitempty"`
-	Switches []SXIDSeen           `json:"switches,omitempty"`
-	Known    []device.ID          `json:"known,omitempty"`
-	LinksUp  []string             `json:"links_up,omitempty"`
+	Open     []Finding             `json:"open,omitempty"`
+	XIDs     map[string][]XIDSeen  `json:"xids,omitempty"`
+	Happened map[string][]Incident `json:"happened,omitempty"`
+	Switches []SXIDSeen            `json:"switches,omitempty"`
+	Known    []device.ID           `json:"known,omitempty"`
+	LinksUp  []string              `json:"links_up,omitempty"`
 }
 
 // State returns what is to be kept. Nobody may change it.
 func (m *Monitor) State() State {
 	return State{
-		Open: m.Findings(), XIDs: maps.Clone(m.xids), Switches: m.switches, Known: m.known,
+		Open: m.Findings(), XIDs: maps.Clone(m.xids), Happened: maps.Clone(m.happened), Switches: m.switches, Known: m.known,
 		LinksUp: slices.Sorted(maps.Keys(m.linksUp)),
 	}
 }
@@ -328,6 +359,10 @@ func (m *Monitor) Restore(s State, now time.Time) {
 			list[i].Last = minTime(list[i].Last, now)
 		}
 		m.xids[uuid] = list
+	}
+	m.happened = map[string][]Incident{}
+	for uuid, list := range s.Happened {
+		m.happened[uuid] = slices.Clone(list[:min(len(list), maxCodes)])
 	}
 	m.switches = s.Switches[:min(len(s.Switches), maxSXIDs)]
 	m.known = s.Known[:min(len(s.Known), maxKnown)]

@@ -301,3 +301,33 @@ func TestMonitorLinks(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// A driver that counts no resets says them in the kernel's log.
+func TestMonitorIncidents(t *testing.T) {
+	bob := workload.Workload{ID: "pod/bob"}
+	var m Monitor
+	got := watch(&m, 0, 15*time.Minute, 10*time.Second, func(at time.Duration, _ *Device) []Event {
+		event := func(name, text string) Event {
+			return Event{Event: device.Event{Name: name, Device: "GPU-0", Time: noon.Add(at), Message: text}, Workloads: []workload.Workload{bob}}
+		}
+		switch at {
+		case time.Minute:
+			return []Event{event(device.EventReset, "GPU reset begin!"), event(device.EventReset, "GPU reset succeeded"), event(device.EventECC, "x")}
+		case 2 * time.Minute:
+			return []Event{event(device.EventHang, "ring timeout")}
+		}
+		return nil
+	})
+	want := []string{
+		"60 began gpu.reset log warning since 60", "120 began gpu.hang log info since 120",
+		"710 ended gpu.reset log warning since 60", "770 ended gpu.hang log info since 120",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	var next Monitor
+	next.Restore(m.State(), noon)
+	if len(next.happened["GPU-0"]) != 2 || next.happened["GPU-0"][0].Count != 2 {
+		t.Errorf("%+v", next.happened)
+	}
+}

@@ -7,7 +7,7 @@ var deviceRules = []func(trail) []Finding{
 	uncorrected, corrected, rowRemap, pageRetirement, sram, eccOff, // memory.go
 	throttled, ramp, hot, clocksLow, // heat.go
 	pcie, replays, links, fabric, // links.go
-	orphaned, heartbeat, status, resets,
+	orphaned, heartbeat, status, resets, incidents,
 }
 
 // machineRules are those that compare devices.

@@ -162,3 +162,29 @@ func resetCounts(s *device.Sample) []string {
 	}
 	return out
 }
+
+// incidents judges what the kernel's log said in the last minutes of a device whose
+// driver counts no resets. Errors of memory are counted by the device.
+func incidents(t trail) []Finding {
+	var out []Finding
+	for _, i := range t.last.Incidents {
+		if t.now.Sub(i.Last) >= Span {
+			continue
+		}
+		f := Finding{
+			Rule: i.Name, Key: "log", Since: i.Last, Evidence: nonEmpty(i.Message), Workloads: i.Workloads, Severity: Warning,
+			Reason: fmt.Sprintf("the driver reset it %s ago", span(t.now.Sub(i.Last))),
+			Action: "Work that was on it is lost. Look at the kernel's log for why; if it was not the program that ran, run the vendor's diagnosis.",
+		}
+		if i.Name == device.EventHang {
+			f.Severity = Info
+			f.Reason = fmt.Sprintf("a program hung on it, or touched memory that it may not, %s ago", span(t.now.Sub(i.Last)))
+			f.Action = "Start the program again; look at it if it happens again. The device is fine unless different programs fail on it."
+		}
+		if i.Count > 1 {
+			f.Reason += fmt.Sprintf(", %s in all", count(float64(i.Count), "line"))
+		}
+		out = append(out, f)
+	}
+	return out
+}

@@ -21,7 +21,7 @@ func NewFactory() receiver.Factory {
 func createMetrics(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
 	emitter := NewEmitter(cfg.(*Config), set)
 	return &gpuReceiver{
-		what: "metrics",
+		what: metricsOfTicks,
 		log:  set.Logger,
 		emit: func(ctx context.Context, t node.Tick) (int, error) {
 			md := emitter.Emit(t)

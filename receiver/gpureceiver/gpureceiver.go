@@ -17,6 +17,9 @@ type ticker interface {
 	Subscribe() (ticks <-chan node.Tick, cancel func())
 }
 
+// metricsOfTicks is what a receiver of metrics emits.
+const metricsOfTicks = "metrics"
+
 // gpuReceiver emits the ticks into one pipeline. One in two pipelines is two of them.
 type gpuReceiver struct {
 	what string // it emits
@@ -26,6 +29,7 @@ type gpuReceiver struct {
 
 	cancel func()
 	done   sync.WaitGroup
+	mute   map[string]int // by model, ticks in a row without a word on throttling
 }
 
 // Start implements component.Component.
@@ -74,6 +78,33 @@ func (r *gpuReceiver) run(host component.Host, ticks <-chan node.Tick) {
 		}
 		if err == nil {
 			r.note(t, items)
+		}
+		if r.what == metricsOfTicks {
+			r.sayMute(t)
+		}
+	}
+}
+
+// muteTicks are enough to be sure that a device never says whether it is slowed down: some
+// need two readings.
+const muteTicks = 5
+
+// sayMute says once for each model of devices that they do not tell why they are slowed
+// down: their metrics of throttling are absent, which is not the same as 0.
+func (r *gpuReceiver) sayMute(t node.Tick) {
+	if r.mute == nil {
+		r.mute = map[string]int{}
+	}
+	said := map[string]bool{}
+	for i := range t.Readings {
+		d := &t.Readings[i]
+		if !d.Up || d.ID.Parent != "" || d.Throttles != nil || said[d.ID.Model] || r.mute[d.ID.Model] > muteTicks {
+			continue
+		}
+		said[d.ID.Model] = true
+		if r.mute[d.ID.Model]++; r.mute[d.ID.Model] == muteTicks {
+			r.mute[d.ID.Model]++
+			r.log.Info("Devices of this model do not say whether they are slowed down", zap.String("gpu.model", d.ID.Model))
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
@@ -131,5 +132,25 @@ func TestConfig(t *testing.T) {
 	err := (&Config{}).Validate()
 	if err == nil || !strings.Contains(err.Error(), "max_series") || !strings.Contains(err.Error(), "max_processes") {
 		t.Errorf("empty configuration: %v", err)
+	}
+}
+
+// A device that cannot tell is said once for its model, and not at its first reading: some
+// need two. One that is down says nothing.
+func TestSayMute(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	r := &gpuReceiver{log: zap.New(core)}
+	of := func(model string, throttles []device.Throttle, up bool) node.Reading {
+		return node.Reading{Sample: device.Sample{ID: device.ID{UUID: model, Model: model}, Throttles: throttles}, Up: up}
+	}
+	for i := range 20 {
+		tick := node.Tick{Readings: []node.Reading{of("p150a", nil, true), of("p150a", nil, true), of("down", nil, false), of("H200", []device.Throttle{}, true)}}
+		if i < 2 {
+			tick.Readings = append(tick.Readings, of("MI300X", nil, true))
+		}
+		r.sayMute(tick)
+	}
+	if logs.Len() != 1 || logs.All()[0].ContextMap()["gpu.model"] != "p150a" {
+		t.Errorf("%v", logs.All())
 	}
 }

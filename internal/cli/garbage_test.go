@@ -129,11 +129,10 @@ func TestNoDevice(t *testing.T) {
 		return err
 	})
 	want := page{
-		`gpumeter_events_dropped_total{host_name="host"}`:                         0,
-		`gpumeter_paused{host_name="host"}`:                                       0,
-		`gpumeter_reader_errors_total{gpumeter_source="nvidia",host_name="host"}`: 0,
-		`gpumeter_series_dropped_total{host_name="host"}`:                         0,
-		`gpumeter_ticks_lost_total{host_name="host"}`:                             0,
+		`gpumeter_events_dropped_total{host_name="host"}`: 0,
+		`gpumeter_paused{host_name="host"}`:               0,
+		`gpumeter_series_dropped_total{host_name="host"}`: 0,
+		`gpumeter_ticks_lost_total{host_name="host"}`:     0,
 	}
 	p := a.waitPage(func(page) error { return nil })
 	for s, v := range p {
@@ -232,7 +231,7 @@ service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu], exporters: 
 	f(strings.Replace(config("", "", "", ""), "{receivers: [gpu]", "{receivers: [gpu/2]", 1),
 		`service::pipelines::metrics: references receiver "gpu/2" which is not configured`)
 	f(strings.Replace(config("", "", "", ""), "receivers: {gpu: }", "receivers: {hostmetrics: }", 1),
-		wrong+`receivers: unknown type: "hostmetrics" for id: "hostmetrics" (valid values: [gpu otlp self])`)
+		wrong+`receivers: unknown type: "hostmetrics" for id: "hostmetrics" (valid values: [gpu otlp scheduler self])`)
 	// Values out of range.
 	f(config("{interval: 1ms, slow_interval: 0s}", "", "", ""),
 		"extensions::gpu: interval must be between 100ms and 5m0s, is 1ms; slow_interval must be above 0, is 0s")

@@ -57,7 +57,7 @@ func newStorm(t *testing.T) *storm {
 func (s *storm) tell(first, last int) {
 	s.t.Helper()
 	for i := first; i <= last; i++ {
-		at := 900_000_000 + 1000*i // µs after boot, a second for 1,000
+		at := 1_000_000_000 + 10*i // µs after boot, which is 1,000 s ago
 		if _, err := fmt.Fprintf(s.log, "4,%d,%d,-;NVRM: Xid (PCI:0000:10:00): %d, pid=610, name=bad, fault %d\n", i, at, 31+i%2*64, i); err != nil {
 			s.t.Fatal(err)
 		}

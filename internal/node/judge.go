@@ -116,7 +116,12 @@ func (v *View) had(r *Reading, id device.ID, at time.Time) []workload.Workload {
 	var out []workload.Workload
 	for i := range r.Holders {
 		h := &r.Holders[i]
-		if h.Ended || isRest(h.Kind) || h.Since.After(at.Add(v.cfg.Interval)) || id.Parent != "" && h.Partition != id.UUID {
+		since := h.Since
+		n := tenant{Device: r.ID, Unit: h.Partition, Workload: h.Workload}
+		if at, known := slices.BinarySearchFunc(v.state.Tenants, n, tenant.compare); known {
+			since = v.state.Tenants[at].Since
+		}
+		if h.Ended || isRest(h.Kind) || since.After(at.Add(v.cfg.Interval)) || id.Parent != "" && h.Partition != id.UUID {
 			continue
 		}
 		out = append(out, h.Workload)
@@ -182,10 +187,13 @@ func (v *View) tenures(t *Tick) []Tenure {
 			case h.Ended:
 				ended[[3]string{n.Device.UUID, n.Unit, n.Workload.ID}] = h
 			case len(now) < maxTenures:
-				now = append(now, n)
-				if _, known := slices.BinarySearchFunc(v.state.Tenants, n, tenant.compare); !known {
+				at, known := slices.BinarySearchFunc(v.state.Tenants, n, tenant.compare)
+				if known {
+					n.Since = v.state.Tenants[at].Since // sums may have begun anew
+				} else {
 					news = append(news, Tenure{r.ID, h})
 				}
+				now = append(now, n)
 			}
 		}
 	}

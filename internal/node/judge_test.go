@@ -172,6 +172,7 @@ func TestWhoseEvent(t *testing.T) {
 // An error of a partition is its holder's, not that of all on the GPU.
 func TestWhoseEventOfPartition(t *testing.T) {
 	v := New(Config{Interval: time.Second})
+	v.state = newState("", time.Unix(1, 0))
 	part := device.ID{UUID: "M", Parent: "A"}
 	v.units = []*unit{{id: device.ID{UUID: "A"}}, {id: part}}
 	held := func(name, partition string) Holder { return Holder{Workload: pod(name), Partition: partition} }

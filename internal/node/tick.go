@@ -63,8 +63,11 @@ type Reading struct {
 // SourceStatus is what is known of one vendor's reader.
 type SourceStatus struct {
 	Name    string    `json:"name"`
-	State   string    `json:"state"` // open, absent, failed, opening
+	State   string    `json:"state"` // open, absent (SourceAbsentState), failed, opening
 	Problem string    `json:"problem,omitempty"`
 	Errors  uint64    `json:"errors"` // reads and discoveries that failed or were late, since Since
 	Since   time.Time `json:"-"`
 }
+
+// SourceAbsentState is the State of a reader whose vendor has no device here.
+const SourceAbsentState = "absent"

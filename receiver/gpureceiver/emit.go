@@ -144,6 +144,9 @@ func (e *Emitter) self(ts pcommon.Timestamp, t node.Tick) {
 		e.mb.RecordGpumeterAttributionStatusDataPoint(ts, 1, string(s.Reason), s.Source)
 	}
 	for _, s := range t.Sources {
+		if s.State == node.SourceAbsentState && s.Errors == 0 {
+			continue // most machines have devices of one vendor
+		}
 		e.mb.RecordGpumeterReaderErrorsDataPoint(ts, float64(s.Errors), s.Name)
 	}
 }

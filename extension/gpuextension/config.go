@@ -36,6 +36,9 @@ type Config struct {
 	NeuronMonitor string `mapstructure:"neuron_monitor"`
 	// Simulate names a model to simulate instead of reading hardware.
 	Simulate string `mapstructure:"simulate"`
+	// ExpectedDevices is how many physical devices the machine should have: fewer are a
+	// finding. 0: those that it has had since it was booted.
+	ExpectedDevices int `mapstructure:"expected_devices"`
 	// StateDir is the folder in which counts of events outlive the Collector; empty: they
 	// begin at 0 with it.
 	StateDir string `mapstructure:"state_dir"`
@@ -116,6 +119,7 @@ func (c *Config) Local() local.Config {
 		NoPCIeThroughput: !c.PCIeThroughput,
 		Simulate:         c.Simulate,
 		StateDir:         c.StateDir,
+		Expected:         c.ExpectedDevices,
 		Resource:         c.Resource,
 		Cloud:            c.Cloud,
 		Workloads: local.Workloads{

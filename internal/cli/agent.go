@@ -44,6 +44,7 @@ type agent struct {
 	logLevel string
 	socket   string
 	stateDir string
+	expect   int
 	print    bool
 
 	env        func(string) string // variables of the environment
@@ -89,6 +90,7 @@ what it may use.`,
 	f.StringVarP(&a.output, "output", "o", "table", "format of --once: table, json or prometheus")
 	f.StringVar(&a.socket, "socket", defaultSocket(), "socket at which gpumeter pause finds this agent; empty for none")
 	f.StringVar(&a.stateDir, "state-dir", defaultState(), "`FOLDER` for what must survive the agent; empty for none")
+	f.IntVar(&a.expect, "expect", 0, "how many devices the machine should have: fewer are a finding (default: those it has had since it was booted)")
 	f.BoolVar(&a.print, "print-config", false, "print the Collector configuration that would run, without secrets, and end")
 	registerLogLevel(cmd, &a.logLevel)
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
@@ -124,7 +126,7 @@ func (a *agent) check(cmd *cobra.Command) error {
 		}
 		return a.local().Validate()
 	}
-	decided := []string{"listen", "interval", "slow-interval", "pcie-throughput", "nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name", "simulate", "state-dir", "once"}
+	decided := []string{"listen", "interval", "slow-interval", "pcie-throughput", "nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name", "simulate", "state-dir", "expect", "once"}
 	for _, flag := range slices.Concat(decided, identityFlags, schedulerFlags, sinkFlags, workloadFlags) {
 		if cmd.Flags().Changed(flag) {
 			return fmt.Errorf("--%s has no effect with --config: set it in %s", flag, a.config)
@@ -137,6 +139,7 @@ func (a *agent) local() local.Config {
 	c := a.hardware.config()
 	c.Interval, c.SlowInterval, c.NoPCIeThroughput = a.interval, a.slow, !a.pcie
 	c.Workloads.Node = cmp.Or(a.attributes["k8s.node.name"], c.Workloads.Node)
+	c.Expected = a.expect
 	c.Resource, c.Cloud = a.attributes, !a.noCloud && !a.once && a.simulate == ""
 	return c
 }

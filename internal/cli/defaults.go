@@ -140,6 +140,7 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 		"pcie_throughput":     a.pcie,
 		"simulate":            c.Simulate,
 		"state_dir":           a.stateDir,
+		"expected_devices":    c.Expected,
 		"resource":            resource,
 		"workloads": map[string]any{
 			"enabled":        !c.Workloads.Off,

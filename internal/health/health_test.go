@@ -248,11 +248,17 @@ func TestHeatRules(t *testing.T) {
 	rise := func(by, watts float64, in time.Duration) Machine {
 		return machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
 			done := max(0, 1-ago.Seconds()/in.Seconds())
-			d.Temperatures[0].Value, d.Power[0].Instant = of(60+by*done), of(600+watts*done)
+			d.Temperatures[0].Value, d.Power[0].Instant = of(65+by*done), of(600+watts*done)
 		})
 	}
 	expect(t, "hotter at the same power", rise(10, 0, 5*time.Minute), "gpu.temperature.ramp warning 0")
 	expect(t, "a little hotter", rise(9, 0, 5*time.Minute), "")
+	expect(t, "not hot at all", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
+		d.Temperatures[0].Value, d.Power[0].Instant = of(69-2*ago.Minutes()), of(600)
+	}), "")
+	expect(t, "it stays where it is now", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
+		d.Temperatures[0].Value, d.Power[0].Instant = of(80-5*max(0, ago.Minutes()-2.5)), of(600)
+	}), "")
 	expect(t, "hotter with more power", rise(20, 100, 5*time.Minute), "")
 	// A job starts: power jumps, and the heat sink follows within minutes.
 	expect(t, "it warms up", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {

@@ -106,12 +106,16 @@ func hot(t trail) []Finding {
 
 // A ramp is a rise of rampBy degrees over rampIn, at a power that moved by less than
 // rampPower of itself: more work makes a device hotter, and is no fault. A heat sink takes
-// settleIn to follow a change of power.
+// settleIn and more to follow a change of power, more slowly all the time: it is a ramp if
+// the device still gets hotter by stillBy in stillIn. Below rampFrom nothing is at risk.
 const (
 	rampBy    = 10
 	rampIn    = 5 * time.Minute
 	rampPower = 0.05
+	rampFrom  = 70
 	settleIn  = 4 * time.Minute
+	stillBy   = 2
+	stillIn   = 2 * time.Minute
 )
 
 func ramp(t trail) []Finding {
@@ -119,7 +123,7 @@ func ramp(t trail) []Finding {
 	if !ok {
 		return nil
 	}
-	var first, last, low, high float64
+	var first, last, lately, low, high float64
 	var steady, from time.Time // since when power is the same, and the sink has followed
 	for _, s := range t.past {
 		v, ok := sensorOf(&s.d.Sample, sensor.Sensor).Get()
@@ -133,9 +137,12 @@ func ramp(t trail) []Finding {
 		if from.IsZero() && s.at.Sub(steady) >= settleIn {
 			first, from = v, s.at
 		}
+		if t.now.Sub(s.at) >= stillIn {
+			lately = v
+		}
 		low, high, last = min(low, watts), max(high, watts), v
 	}
-	if from.IsZero() || t.now.Sub(from) < rampIn || last-first < rampBy {
+	if from.IsZero() || t.now.Sub(from) < rampIn || last-first < rampBy || last < rampFrom || last-lately < stillBy {
 		return nil
 	}
 	return []Finding{{

@@ -39,6 +39,7 @@ type Config struct {
 	NeuronMonitor    string   // file or socket with what neuron-monitor writes; empty: none
 	Simulate         string   // model to simulate instead of reading hardware; empty: none
 
+	Expected int    // how many devices there should be; 0: nobody said
 	StateDir string // folder of what outlives the process; empty: nothing does
 
 	Workloads Workloads
@@ -60,6 +61,9 @@ func (c Config) Validate() error {
 	var errs []error
 	if c.Interval < node.MinInterval || c.Interval > node.MaxInterval {
 		errs = append(errs, fmt.Errorf("interval must be between %s and %s, is %s", node.MinInterval, node.MaxInterval, c.Interval))
+	}
+	if c.Expected < 0 {
+		errs = append(errs, fmt.Errorf("expected_devices must be 0 or more, is %d", c.Expected))
 	}
 	if c.SlowInterval <= 0 {
 		errs = append(errs, fmt.Errorf("slow_interval must be above 0, is %s", c.SlowInterval))
@@ -161,6 +165,7 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 		SlowInterval: c.SlowInterval,
 		ProcessName:  processName(filepath.Join(cmp.Or(c.Root, "/"), "proc")),
 		StateDir:     c.StateDir,
+		Expected:     c.Expected,
 		BootID:       bootID(),
 		Notify:       notify,
 		Host:         c.Host,

@@ -1,6 +1,11 @@
 package node
 
-import "sync"
+import (
+	"slices"
+	"sync"
+
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
 
 // defaultBacklog is how many ticks a subscriber may fall behind.
 const defaultBacklog = 16
@@ -17,7 +22,8 @@ type Fanout struct {
 }
 
 // Subscribe returns a channel of the ticks from now on. A subscriber that does not keep
-// up loses its oldest ones; it never slows the clock. cancel closes the channel.
+// up loses its oldest ones, but for what happened, which the newest has; it never slows the
+// clock. cancel closes the channel.
 func (f *Fanout) Subscribe() (ticks <-chan Tick, cancel func()) {
 	size := f.Backlog
 	if size == 0 {
@@ -49,11 +55,32 @@ func (f *Fanout) Publish(t Tick) {
 			continue
 		default:
 		}
+		mine := t
 		select {
-		case <-c: // the oldest makes room
+		case old := <-c: // the oldest makes room
 			f.lost++
+			mine.carry(old)
 		default:
 		}
-		c <- t // only Publish sends, under mu: there is room now
+		c <- mine // only Publish sends, under mu: there is room now
 	}
+}
+
+// carry adds what happened at a tick that is lost: values are measured anew, what began and
+// ended is told once. Of each kind at most as much as a tick may have is kept, the newest.
+func (t *Tick) carry(lost Tick) {
+	hit := append(lost.Hit[:len(lost.Hit):len(lost.Hit)], make([][]workload.Workload, len(lost.Events)-len(lost.Hit))...)
+	t.Hit = append(hit, t.Hit...)
+	t.Events = append(lost.Events[:len(lost.Events):len(lost.Events)], t.Events...)
+	if over := len(t.Events) - maxEvents; over > 0 {
+		t.Events, t.Hit = t.Events[over:], t.Hit[min(over, len(t.Hit)):]
+	}
+	t.Changes = newest(lost.Changes, t.Changes)
+	t.Episodes = newest(lost.Episodes, t.Episodes)
+	t.Tenures = newest(lost.Tenures, t.Tenures)
+}
+
+func newest[T any](old, now []T) []T {
+	all := slices.Concat(old, now)
+	return all[max(0, len(all)-maxEvents):]
 }

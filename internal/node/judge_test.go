@@ -212,3 +212,53 @@ func TestTenureOfSlowDevice(t *testing.T) {
 		}
 	})
 }
+
+// A subscriber that is slow loses values, and nothing of what happened: nobody would tell
+// it again.
+func TestFanoutCarries(t *testing.T) {
+	f := Fanout{Backlog: 2}
+	ticks, cancel := f.Subscribe()
+	const n = 10
+	for i := range n {
+		t := Tick{
+			Time:     time.Unix(int64(i), 0),
+			Events:   []device.Event{{Code: 2 * i}, {Code: 2*i + 1}},
+			Changes:  []health.Change{{Finding: health.Finding{Rule: fmt.Sprint(i)}}},
+			Episodes: []Episode{{Cause: fmt.Sprint(i)}},
+			Tenures:  []Tenure{{Holder: Holder{Workload: pod(fmt.Sprint(i))}}},
+		}
+		if i%2 == 0 {
+			t.Hit = [][]workload.Workload{{pod(fmt.Sprint(2 * i))}, {pod(fmt.Sprint(2*i + 1))}}
+		}
+		f.Publish(t)
+	}
+	cancel()
+	var codes, rules, causes, names []string
+	for tick := range ticks {
+		for i, e := range tick.Events {
+			codes = append(codes, fmt.Sprint(e.Code))
+			if i < len(tick.Hit) && len(tick.Hit[i]) > 0 && tick.Hit[i][0].Name != fmt.Sprint(e.Code) {
+				t.Errorf("event %d is of %s", e.Code, tick.Hit[i][0].Name)
+			}
+		}
+		for _, c := range tick.Changes {
+			rules = append(rules, c.Rule)
+		}
+		for _, e := range tick.Episodes {
+			causes = append(causes, e.Cause)
+		}
+		for _, e := range tick.Tenures {
+			names = append(names, e.Name)
+		}
+	}
+	if len(codes) != 2*n || len(rules) != n || len(causes) != n || len(names) != n {
+		t.Errorf("%v %v %v %v", codes, rules, causes, names)
+	}
+	// It is bounded.
+	var full Tick
+	full.carry(Tick{Events: make([]device.Event, maxEvents), Changes: make([]health.Change, maxEvents)})
+	full.carry(Tick{Events: []device.Event{{}}, Changes: []health.Change{{}}})
+	if len(full.Events) != maxEvents || len(full.Changes) != maxEvents || len(full.Hit) > maxEvents {
+		t.Errorf("%d events, %d changes", len(full.Events), len(full.Changes))
+	}
+}

@@ -30,6 +30,8 @@ type Config struct {
 	Rediscover   time.Duration // between discoveries; 0 is a minute
 	// ProcessName names the process with the given pid, empty if it cannot. Nil: no names.
 	ProcessName func(pid uint32) string
+	// Expected is how many physical devices there should be; 0: nobody said.
+	Expected int
 	// StateDir is the folder of what outlives the process; empty: nothing does.
 	StateDir string
 	BootID   string // of the kernel: a state of another boot is not gone on with
@@ -106,6 +108,7 @@ func New(cfg Config) *View {
 		cfg.Notify = func(Notice) {}
 	}
 	v := &View{cfg: cfg, inbox: newInbox()}
+	v.health.Expected = cfg.Expected
 	for _, s := range cfg.Sources {
 		v.sources = append(v.sources, newSource(s))
 	}

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumeter/gpumeter/internal/check/ata"
+	"github.com/gpumeter/gpumeter/internal/check/ipmi"
 	"github.com/gpumeter/gpumeter/internal/check/nvme"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/health"
@@ -96,6 +98,8 @@ type Env struct {
 	Statfs func(path string) (unix.Statfs_t, error)
 	Clock  func() (state int, t unix.Timex, err error)
 	NVMe   func(path string) (nvme.Health, error)
+	ATA    func(path string) (ata.Health, error)
+	BMC    func(root string) (ipmi.Transport, error) // closed if it can be
 }
 
 // Machine is what was read of the accelerators.
@@ -174,6 +178,12 @@ func newHost(ctx context.Context, env Env) *host {
 	}
 	if h.NVMe == nil {
 		h.NVMe = nvme.Read
+	}
+	if h.ATA == nil {
+		h.ATA = ata.Read
+	}
+	if h.BMC == nil {
+		h.BMC = func(root string) (ipmi.Transport, error) { return ipmi.Open(root) }
 	}
 	h.devices = sync.OnceValue(func() <-chan struct{} {
 		done := make(chan struct{})

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumeter/gpumeter/internal/check/ata"
 	"github.com/gpumeter/gpumeter/internal/check/nvme"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/health"
@@ -54,6 +55,7 @@ func node(t *testing.T, more files) Env {
 		NVMe: func(string) (nvme.Health, error) {
 			return nvme.Health{Celsius: 40, Spare: 100, SpareThreshold: 10}, nil
 		},
+		ATA: func(string) (ata.Health, error) { return ata.Health{}, nil },
 	}
 }
 

@@ -302,16 +302,26 @@ func (h *host) deaf(ctx context.Context, paths []string) []Problem {
 
 func (h *host) nvmes() []sysfs.Dir { return h.sys("class/nvme").Glob("nvme[0-9]*") }
 
-// smart asks NVMe disks. What their makers call used up still works: a warning. So do
+// satas returns SATA disks, and not what only looks like one, such as a card reader: others
+// may take the question badly.
+func (h *host) satas() []sysfs.Dir {
+	return slices.DeleteFunc(h.sys("block").Glob("sd[a-z]*"), func(d sysfs.Dir) bool {
+		removable, err := d.Uint("removable")
+		vendor, _ := d.Join("device").Text("vendor")
+		return err != nil || removable != 0 || strings.TrimSpace(vendor) != "ATA"
+	})
+}
+
+// smart asks NVMe and SATA disks. What their makers call used up still works: a warning. So do
 // corrected numbers that have no meaning without their history, such as media errors.
 func smart(_ context.Context, h *host) outcome {
-	disks := h.nvmes()
+	disks, satas := h.nvmes(), h.satas()
 	var bad []Problem
 	if h.Manifest != nil && len(disks) < h.Manifest.NVMe {
 		bad = append(bad, Problem{Critical, "", fmt.Sprintf("the machine has %d NVMe disks, the manifest says %d", len(disks), h.Manifest.NVMe), "Look at the kernel's log for the disk, and at its slot."})
 	}
-	if len(disks) == 0 && len(bad) == 0 {
-		return skip("no NVMe disk")
+	if len(disks)+len(satas) == 0 && len(bad) == 0 {
+		return skip("no NVMe or SATA disk")
 	}
 	asked, denied := 0, error(nil)
 	for _, d := range disks {
@@ -328,10 +338,22 @@ func smart(_ context.Context, h *host) outcome {
 		asked++
 		bad = append(bad, judgeNVMe(d.Base(), s)...)
 	}
-	if asked == 0 && len(bad) == 0 {
-		return skip("%d disks, none could be asked: %v", len(disks), denied)
+	for _, d := range satas {
+		s, err := h.ATA(filepath.Join(h.Root, "dev", d.Base()))
+		if err != nil {
+			denied = err
+			continue
+		}
+		asked++
+		if s.Failing { // it expects to, and still works
+			bad = append(bad, Problem{Warning, d.Base(), "it says that it will fail soon (SMART)", "Save what is on it, and replace the disk."})
+		}
 	}
-	return found(bad, "%d of %d disks say that they are well", asked, len(disks))
+	all := len(disks) + len(satas)
+	if asked == 0 && len(bad) == 0 {
+		return skip("%d disks, none could be asked: %v", all, denied)
+	}
+	return found(bad, "%d of %d disks say that they are well", asked, all)
 }
 
 func judgeNVMe(disk string, s nvme.Health) []Problem {

@@ -63,8 +63,10 @@ var layers = []struct {
 	{"internal/cost", []string{"internal/device", "internal/workload"}},
 
 	// May a node take work: reads of the kernel, and findings of the rules.
+	{"internal/check/ata", []string{xsys}},
+	{"internal/check/ipmi", []string{xsys}},
 	{"internal/check/nvme", []string{xsys}},
-	{"internal/check", []string{"internal/check/nvme", "internal/device", "internal/health", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
+	{"internal/check", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/device", "internal/health", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
 
 	// The one owner of live state gets vendors and sources as interfaces from local.
 	{"internal/node", []string{"internal/device", "internal/workload", "internal/health"}},
@@ -113,7 +115,7 @@ var restricted = []struct {
 	// The agent runs no other program while it samples.
 	{"os/exec", []string{"internal/cli/...", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
 	{"testing/...", []string{"internal/device/nvidia/nvmltest"}},
-	{"unsafe", []string{"internal/check/nvme", "internal/dlopen", "internal/device/..."}},
+	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/..."}},
 	// Everything before a pipeline is plain Go values.
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/cli/..."}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},

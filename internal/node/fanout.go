@@ -69,9 +69,9 @@ func (f *Fanout) Publish(t Tick) {
 // carry adds what happened at a tick that is lost: values are measured anew, what began and
 // ended is told once. Of each kind at most as much as a tick may have is kept, the newest.
 func (t *Tick) carry(lost Tick) {
-	hit := append(lost.Hit[:len(lost.Hit):len(lost.Hit)], make([][]workload.Workload, len(lost.Events)-len(lost.Hit))...)
-	t.Hit = append(hit, t.Hit...)
-	t.Events = append(lost.Events[:len(lost.Events):len(lost.Events)], t.Events...)
+	none := make([][]workload.Workload, len(lost.Events)-len(lost.Hit)) // those of which nobody is known
+	t.Hit = slices.Concat(lost.Hit, none, t.Hit)
+	t.Events = slices.Concat(lost.Events, t.Events)
 	if over := len(t.Events) - maxEvents; over > 0 {
 		t.Events, t.Hit = t.Events[over:], t.Hit[min(over, len(t.Hit)):]
 	}

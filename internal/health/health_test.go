@@ -260,6 +260,7 @@ func TestHeatRules(t *testing.T) {
 		d.Temperatures[0].Value, d.Power[0].Instant = of(80-5*max(0, ago.Minutes()-2.5)), of(600)
 	}), "")
 	expect(t, "hotter with more power", rise(20, 100, 5*time.Minute), "")
+	expect(t, "hotter with less power, which the sink has not followed yet", rise(20, -100, 5*time.Minute), "")
 	// A job starts: power jumps, and the heat sink follows within minutes.
 	expect(t, "it warms up", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
 		on := 9*time.Minute - ago
@@ -328,6 +329,9 @@ func TestLinkRules(t *testing.T) {
 		d.Interconnects = wired("nvlink", 1, float64(i))
 	})
 	expect(t, "its sibling has that link", siblings, "gpu.interconnect.link_down critical 0 nvlink 1")
+	expect(t, "a sibling has a cable in that port", machine(2, 5*time.Minute, func(_ time.Duration, i int, d *Device) {
+		d.Interconnects = wired("ethernet", 1, float64(i))
+	}), "")
 	before := link("ethernet", []float64{1, 0}, []float64{1, 0}, time.Minute)
 	before.LinksUp = map[string]bool{"GPU-0 ethernet 1": true}
 	expect(t, "it was up some time since boot", before, "gpu.interconnect.link_down critical 0 ethernet 1")

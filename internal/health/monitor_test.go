@@ -331,3 +331,34 @@ func TestMonitorIncidents(t *testing.T) {
 		t.Errorf("%+v", next.happened)
 	}
 }
+
+// A line that does not call it fatal does not take back one that did, and an error that came
+// while devices were read is not of the future.
+func TestMonitorLater(t *testing.T) {
+	var m Monitor
+	sxid := func(text string) Event {
+		return Event{Event: device.Event{Name: device.EventSXID, Code: 12028, PCI: "p", Time: noon, Message: text}}
+	}
+	late := Event{Event: device.Event{Name: device.EventXID, Code: 95, Device: "GPU-0", Time: noon.Add(3 * time.Second)}}
+	m.Observe(Moment{Time: noon, Devices: []Device{steady(0)}}, []Event{sxid("Fatal, Link 3"), sxid("Non-fatal, Link 3"), late})
+	for _, f := range m.Findings() {
+		if f.Severity != Critical || f.Since.After(noon) {
+			t.Errorf("%+v", f)
+		}
+	}
+	if len(m.Findings()) != 2 {
+		t.Errorf("%+v", m.Findings())
+	}
+}
+
+// Resets of another day are not counted with those of now.
+func TestMonitorAnotherIncident(t *testing.T) {
+	var m Monitor
+	for _, at := range []time.Duration{0, time.Hour} {
+		e := Event{Event: device.Event{Name: device.EventReset, Device: "GPU-0", Time: noon.Add(at)}}
+		m.Observe(Moment{Time: noon.Add(at), Devices: []Device{steady(0)}}, []Event{e})
+	}
+	if n := m.happened["GPU-0"][0].Count; n != 1 {
+		t.Errorf("%d in the last minutes", n)
+	}
+}

@@ -2,6 +2,9 @@ package node
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -261,4 +264,57 @@ func TestFanoutCarries(t *testing.T) {
 	if len(full.Events) != maxEvents || len(full.Changes) != maxEvents || len(full.Hit) > maxEvents {
 		t.Errorf("%d events, %d changes", len(full.Events), len(full.Changes))
 	}
+}
+
+// What was found is not told again by the next process, and an error while nobody watched is
+// his who had the GPU before and after, also if the sums began anew.
+func TestJudgeOverRestart(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := newTenancy(dir)
+		r.give(pod("a"))
+		sick := func(r *tenancy) { r.m.devices[0].set(func(g *gpu) { g.s.RowRemap.Failure = device.Of(1) }) }
+		sick(r)
+		r.diary(t, 8)
+		r.View.saved(true)
+		r.View.store.close() // as a kill does
+		away := time.Now()
+		time.Sleep(time.Minute)
+		next := newTenancy(dir)
+		next.start = r.start
+		next.give(pod("a"))
+		sick(next)
+		if got := next.diary(t, 20); len(got) > 0 {
+			t.Errorf("told again: %v", got)
+		}
+		tick := Tick{Readings: next.last.Readings, Events: []device.Event{{Name: device.EventXID, Device: "A", Time: away.Add(time.Second)}}}
+		if got := next.happened(&tick)[0].Workloads; len(got) != 1 || got[0].Name != "a" {
+			t.Errorf("an error while nobody watched is of %+v", got)
+		}
+	})
+}
+
+// News that comes while the file is being written is written by the next tick.
+func TestNewsIsSaved(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := newTenancy(dir)
+		r.cfg.SlowInterval = time.Hour
+		r.give(pod("a"))
+		r.diary(t, 2)
+		r.View.saved(true)
+		busy := make(chan error, 1)
+		r.View.store.writing = busy
+		r.m.devices[0].set(func(g *gpu) {
+			g.s.Throttles = []device.Throttle{{Cause: "sw_power_cap", Buckets: device.BucketPower, Active: true}}
+		})
+		r.diary(t, 1)
+		busy <- nil
+		r.diary(t, 1)
+		r.View.saved(true)
+		b, err := os.ReadFile(filepath.Join(dir, stateName))
+		if err != nil || !strings.Contains(string(b), "sw_power_cap") {
+			t.Errorf("%v, %s", err, b)
+		}
+	})
 }

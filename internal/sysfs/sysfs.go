@@ -6,7 +6,6 @@ package sysfs
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,7 +38,7 @@ func (d Dir) Exists() bool {
 // their value: card2 comes before card10.
 func (d Dir) Glob(pattern string) []Dir {
 	names, _ := filepath.Glob(filepath.Join(string(d), pattern)) // the only error is a bad pattern
-	slices.SortFunc(names, natural)
+	slices.SortFunc(names, Natural)
 	dirs := make([]Dir, len(names))
 	for i, n := range names {
 		dirs[i] = Dir(n)
@@ -130,28 +128,3 @@ func Absent(err error) bool {
 }
 
 func short(s string) string { return s[:min(len(s), 64)] }
-
-// natural compares texts, and numbers in them by their value.
-func natural(a, b string) int {
-	for a != "" && b != "" {
-		x, y := digits(a), digits(b)
-		if x > 0 && y > 0 {
-			m, n := strings.TrimLeft(a[:x], "0"), strings.TrimLeft(b[:y], "0")
-			if c := cmp.Or(cmp.Compare(len(m), len(n)), cmp.Compare(m, n)); c != 0 {
-				return c
-			}
-			a, b = a[x:], b[y:]
-			continue
-		}
-		if a[0] != b[0] {
-			return cmp.Compare(a[0], b[0])
-		}
-		a, b = a[1:], b[1:]
-	}
-	return cmp.Compare(len(a), len(b))
-}
-
-// digits returns how many digits s begins with.
-func digits(s string) int {
-	return len(s) - len(strings.TrimLeft(s, "0123456789"))
-}

@@ -124,3 +124,15 @@ func TestLink(t *testing.T) {
 		t.Errorf("%q, %v", s, err)
 	}
 }
+
+// A link that is down, or of a generation that nobody knows, has none: 0 would be a slow link.
+func TestLinkGeneration(t *testing.T) {
+	for speed, want := range map[string]int{
+		"2.5 GT/s PCIe": 1, "5.0 GT/s PCIe": 2, "5 GT/s": 2, "8.0 GT/s PCIe": 3, "16.0 GT/s PCIe": 4, "32.0 GT/s PCIe": 5, "64.0 GT/s PCIe": 6, "128.0 GT/s PCIe": 7,
+		"Unknown": 0, "": 0, "7 GT/s": 0, "NaN GT/s": 0, "-16.0 GT/s": 0,
+	} {
+		if got := LinkGeneration(speed); got != want {
+			t.Errorf("%q is generation %d, want %d", speed, got, want)
+		}
+	}
+}

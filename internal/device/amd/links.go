@@ -4,10 +4,9 @@ package amd
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
 // pcieCounters are the table's counters of the PCIe link, from v1.4 on. How much the link
@@ -20,26 +19,12 @@ var pcieCounters = [...]struct{ column, kind string }{
 	{"pcie_lc_perf_other_end_recovery", "other_end_recovery"},
 }
 
-// generations are the speeds of a lane in GT/s.
-var generations = map[float64]float64{2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
-
-// generation returns the generation of PCIe with a speed, absent for none.
-func generation(gigatransfers device.Value) device.Value {
-	f, _ := gigatransfers.Get()
-	if gen := generations[f]; gen > 0 {
-		return device.Of(gen)
+// generation returns a generation of PCIe, absent for none.
+func generation(n int) device.Value {
+	if n == 0 {
+		return device.Value{}
 	}
-	return device.Value{}
-}
-
-// parseSpeed reads "16.0 GT/s PCIe". "Unknown" is what the kernel says of a link that it
-// cannot ask.
-func parseSpeed(s string) device.Value {
-	number, _, _ := strings.Cut(s, " ")
-	if v, err := strconv.ParseFloat(number, 64); err == nil {
-		return device.Of(v)
-	}
-	return device.Value{}
+	return device.Of(float64(n))
 }
 
 // readPCIe reads the link by the table: a Radeon is behind a switch of its own, and the
@@ -47,15 +32,16 @@ func parseSpeed(s string) device.Value {
 func (g *gpu) readPCIe() {
 	const tenths = 10 // the table's unit is 0.1 GT/s
 	var p device.PCIe
-	p.Generation = generation(g.m.get("pcie_link_speed").Div(tenths))
+	rate, _ := g.m.get("pcie_link_speed").Div(tenths).Get()
+	p.Generation = generation(sysfs.Generation(rate))
 	if !p.Generation.OK() {
-		p.Generation = generation(parseSpeed(g.text(g.dir, "current_link_speed")))
+		p.Generation = generation(sysfs.LinkGeneration(g.text(g.dir, "current_link_speed")))
 	}
 	p.Width = lanes(g.m.get("pcie_link_width"))
 	if !p.Width.OK() {
 		p.Width = lanes(g.number(g.dir, "current_link_width", 1))
 	}
-	p.GenerationMax = generation(parseSpeed(g.text(g.dir, "max_link_speed")))
+	p.GenerationMax = generation(sysfs.LinkGeneration(g.text(g.dir, "max_link_speed")))
 	p.WidthMax = lanes(g.number(g.dir, "max_link_width", 1))
 	p.Replays = g.m.get("pcie_replay_count_acc")
 	if !p.Replays.OK() {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
 // one reads a machine with one card that has the given files.
@@ -334,7 +335,7 @@ func FuzzParsers(f *testing.F) {
 		if n, ok := parseNode(s); ok && (n.cus < 0 || n.gfx < 0 || !strings.HasSuffix(n.pci, ".0")) {
 			t.Errorf("%q: %+v", s, n)
 		}
-		generation(parseSpeed(s))
+		generation(sysfs.LinkGeneration(s))
 		for k, v := range parseUevent(s) {
 			if !strings.Contains(s, k+"="+v) {
 				t.Errorf("%q: invented %q=%q", s, k, v)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
 // The status codes are those of the driver's own interface (enum hl_device_status).
@@ -79,16 +80,11 @@ func family(pciID, deviceType string) string {
 	return strings.ReplaceAll(strings.ToLower(deviceType), " ", "_")
 }
 
-// linkSpeeds are the generations of PCI Express by what the kernel calls their speed, in
-// GT/s.
-var linkSpeeds = map[string]float64{"2.5": 1, "5.0": 2, "5": 2, "8.0": 3, "8": 3, "16.0": 4, "16": 4, "32.0": 5, "32": 5, "64.0": 6, "64": 6}
-
 // parseLinkSpeed returns the generation of a link speed such as "16.0 GT/s PCIe", absent
 // for "Unknown".
 func parseLinkSpeed(s string) device.Value {
-	speed, _, _ := strings.Cut(s, " ")
-	if gen, ok := linkSpeeds[speed]; ok {
-		return device.Of(gen)
+	if gen := sysfs.LinkGeneration(s); gen > 0 {
+		return device.Of(float64(gen))
 	}
 	return device.Value{}
 }

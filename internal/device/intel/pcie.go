@@ -5,7 +5,6 @@ package intel
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -59,16 +58,12 @@ func (g *gpu) readLink() {
 	p.Width, p.WidthMax = lanes(g.number(g.link, "current_link_width")), lanes(g.number(g.link, "max_link_width"))
 }
 
-// speeds are those of the generations, in GT/s.
-var speeds = []string{"2.5", "5.0", "8.0", "16.0", "32.0", "64.0", "128.0"}
-
 // generation reads a speed such as "16.0 GT/s PCIe". It is "Unknown" while the link is down.
 func generation(s string) (device.Value, error) {
-	number, _, _ := strings.Cut(s, " ")
-	if i := slices.Index(speeds, number); i >= 0 {
-		return device.Of(float64(i + 1)), nil
+	if gen := sysfs.LinkGeneration(s); gen > 0 {
+		return device.Of(float64(gen)), nil
 	}
-	if number == "Unknown" {
+	if number, _, _ := strings.Cut(s, " "); number == "Unknown" {
 		return device.Value{}, nil
 	}
 	return device.Value{}, fmt.Errorf("%.64q is no speed", s)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
 // parseNumber returns a whole decimal number, as all of the driver's are.
@@ -51,16 +52,11 @@ func parsePIDs(s string) ([]uint32, error) {
 	return slices.Compact(pids), nil
 }
 
-// linkSpeeds are the generations of PCI Express by what the kernel calls their speed, in
-// GT/s.
-var linkSpeeds = map[string]float64{"2.5": 1, "5.0": 2, "5": 2, "8.0": 3, "8": 3, "16.0": 4, "16": 4, "32.0": 5, "32": 5, "64.0": 6, "64": 6}
-
 // parseLinkSpeed returns the generation of a link speed such as "16.0 GT/s PCIe", absent
 // for "Unknown".
 func parseLinkSpeed(s string) device.Value {
-	speed, _, _ := strings.Cut(s, " ")
-	if gen, ok := linkSpeeds[speed]; ok {
-		return device.Of(gen)
+	if gen := sysfs.LinkGeneration(s); gen > 0 {
+		return device.Of(float64(gen))
 	}
 	return device.Value{}
 }

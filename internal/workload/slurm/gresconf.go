@@ -1,7 +1,6 @@
 package slurm
 
 import (
-	"cmp"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -118,31 +117,6 @@ func (g gresConf) order(m machine) []device {
 	return slices.DeleteFunc(found, func(d device) bool {
 		return !slices.ContainsFunc(d, func(id string) bool { return slices.Contains(want, id) })
 	})
-}
-
-// natural orders names by the numbers in them: gi2 before gi10.
-func natural(a, b string) int {
-	for a != "" && b != "" {
-		da, db := digits(a), digits(b)
-		if da > 0 && db > 0 {
-			x, _ := strconv.ParseUint(a[:da], 10, 64)
-			y, _ := strconv.ParseUint(b[:db], 10, 64)
-			if c := cmp.Or(cmp.Compare(x, y), cmp.Compare(da, db)); c != 0 {
-				return c
-			}
-			a, b = a[da:], b[db:]
-			continue
-		}
-		if a[0] != b[0] {
-			return cmp.Compare(a[0], b[0])
-		}
-		a, b = a[1:], b[1:]
-	}
-	return cmp.Compare(len(a), len(b))
-}
-
-func digits(s string) int {
-	return len(s) - len(strings.TrimLeft(s, "0123456789"))
 }
 
 // numbered is the device with a minor number.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/gpumeter/gpumeter/internal/slurm"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
 func gpu(index ...int) []slurm.GRES {
@@ -77,7 +78,7 @@ func TestRecorded(t *testing.T) {
 	f("scontrol-o.txt", parseText)
 }
 
-var sorted = cmpopts.SortSlices(func(a, b Job) bool { return natural(a.ID, b.ID) < 0 })
+var sorted = cmpopts.SortSlices(func(a, b Job) bool { return sysfs.Natural(a.ID, b.ID) < 0 })
 
 // The forms of newer versions, written by hand after their OpenAPI description.
 func TestParseJSON(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpumeter/gpumeter/internal/slurm"
+	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
 // machine is the files of the kernel below root, "/" or where the host's are mounted.
@@ -65,7 +66,7 @@ func (m machine) found() []device {
 			out = append(out, m.address("drm", filepath.Base(n)))
 		}
 	}
-	slices.SortFunc(out, func(a, b device) int { return natural(a[0], b[0]) })
+	slices.SortFunc(out, func(a, b device) int { return sysfs.Natural(a[0], b[0]) })
 	return out
 }
 
@@ -105,7 +106,7 @@ type partition struct{ gpu, gi, minor string }
 // partitions returns the GPU instances of all GPUs, those of one by their number.
 func (m machine) partitions() []partition {
 	files, _ := filepath.Glob(filepath.Join(string(m), "proc/driver/nvidia/capabilities/gpu*/mig/gi*/access"))
-	slices.SortFunc(files, natural)
+	slices.SortFunc(files, sysfs.Natural)
 	var out []partition
 	for _, f := range files {
 		b, err := slurm.ReadFile(f, 1<<12)

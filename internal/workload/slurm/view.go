@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/sysfs"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -60,11 +61,11 @@ func (s *Source) build() {
 		}
 	}
 	if v.cluster == "" { // no slurm.conf: the first that says so
-		for _, id := range slices.SortedFunc(maps.Keys(jobs), natural) {
+		for _, id := range slices.SortedFunc(maps.Keys(jobs), sysfs.Natural) {
 			v.cluster = cmp.Or(v.cluster, jobs[id].Cluster)
 		}
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(jobs), natural) {
+	for _, id := range slices.SortedFunc(maps.Keys(jobs), sysfs.Natural) {
 		w := jobs[id].workload(v.cluster, s.cfg.Teams)
 		v.jobs[id] = w
 		said, ok := a.jobs[id]

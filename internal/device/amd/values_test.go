@@ -335,7 +335,9 @@ func FuzzParsers(f *testing.F) {
 		if n, ok := parseNode(s); ok && (n.cus < 0 || n.gfx < 0 || !strings.HasSuffix(n.pci, ".0")) {
 			t.Errorf("%q: %+v", s, n)
 		}
-		generation(sysfs.LinkGeneration(s))
+		if gen := sysfs.LinkGeneration(s); gen < 0 || gen > 7 {
+			t.Errorf("%q is generation %d", s, gen)
+		}
 		for k, v := range parseUevent(s) {
 			if !strings.Contains(s, k+"="+v) {
 				t.Errorf("%q: invented %q=%q", s, k, v)

@@ -213,7 +213,7 @@ func (v *View) tenures(t *Tick) []Tenure {
 		}
 		news = append(news, Tenure{was.Device, h})
 	}
-	now = append(now, kept...)
+	now = append(now, kept[:min(len(kept), maxTenures-len(now))]...) // more would not be read back
 	v.state.Tenants = now
 	slices.SortFunc(v.state.Tenants, tenant.compare)
 	return news

@@ -32,6 +32,8 @@ type schedulerReceiver struct {
 
 	last    slurmctl.Snapshot // of the last round
 	trouble string            // what was said last of why something is missing
+	missing string            // what was said last of why records are
+	cut     bool              // there were more records than are sent
 	refused bool              // the pipeline did not take the last batch
 }
 
@@ -110,11 +112,15 @@ func (r *schedulerReceiver) record(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if err != nil {
-		r.set.Logger.Warn("Some records of Slurm are missing", zap.Error(err))
+	if text := errText(err); text != r.missing {
+		if r.missing = text; text != "" {
+			r.set.Logger.Warn("Some records of Slurm are missing", zap.Error(err))
+		}
 	}
-	if dropped > 0 {
-		r.set.Logger.Warn("There are more records of Slurm than are sent", zap.Int("left_out", dropped))
+	if cut := dropped > 0; cut != r.cut {
+		if r.cut = cut; cut {
+			r.set.Logger.Warn("There are more records of Slurm than are sent", zap.Int("left_out", dropped))
+		}
 	}
 	if len(list) > 0 {
 		r.deliver("log records", r.logs.ConsumeLogs(ctx, r.emitter.logs(list, r.last.Cluster, time.Now())))
@@ -123,10 +129,7 @@ func (r *schedulerReceiver) record(ctx context.Context) {
 
 // say logs why something is missing, once for each reason.
 func (r *schedulerReceiver) say(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
+	text := errText(err)
 	if text == r.trouble {
 		return
 	}
@@ -135,6 +138,13 @@ func (r *schedulerReceiver) say(err error) {
 		return
 	}
 	r.set.Logger.Warn("Slurm did not answer as it should", zap.String("reason", text))
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 func (r *schedulerReceiver) deliver(what string, err error) {

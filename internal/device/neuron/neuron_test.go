@@ -152,11 +152,12 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// Numbers with gaps, in their order and not that of their text; the core's number over all
+// Sixteen devices with gaps in their numbers, in their order and not that of their text; the core's number over all
 // devices is what Kubernetes calls it.
 func TestManyDevices(t *testing.T) {
 	m := tree{}
-	for _, n := range []int{0, 1, 2, 10, 15} {
+	numbers := []int{0, 1, 2, 4, 5, 7, 8, 10, 11, 12, 15, 16, 20, 21, 30, 31}
+	for _, n := range numbers {
 		m.device(n, 4)
 	}
 	m[virtual+"neuronx/core_count"] = "1"
@@ -167,7 +168,7 @@ func TestManyDevices(t *testing.T) {
 		got = append(got, fmt.Sprint(s.ID.Index, s.Slice, s.Aliases[0]))
 	}
 	var want []string
-	for _, n := range []int{0, 1, 2, 10, 15} {
+	for _, n := range numbers {
 		want = append(want, fmt.Sprint(n, device.Slice{}, fmt.Sprintf("neuron%d", n)))
 		for i := range 4 {
 			want = append(want, fmt.Sprint(n, device.Slice{Held: 1, Of: 4}, fmt.Sprintf("aws.amazon.com/neuroncore/%d", 4*n+i)))

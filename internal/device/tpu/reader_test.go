@@ -263,6 +263,23 @@ func TestDiscovery(t *testing.T) {
 	f("no group", m, "0 TPU v6e 0000:00:05.0 [/dev/vfio/1 /dev/vfio/devices/vfio7] [1]", "1 TPU v6e 0000:00:04.0 [] []")
 }
 
+// Sixteen chips with gaps in the numbers of their files come by number and not by text.
+func TestSixteenChips(t *testing.T) {
+	m, groups := tree{}, []int{0, 1, 2, 4, 5, 7, 8, 10, 11, 12, 15, 16, 20, 21, 30, 100}
+	var want []string
+	for i, group := range groups {
+		m.vfioChip(fmt.Sprintf("0000:00:%02x.0", 31-i), "0x006f", fmt.Sprint(group)) // the bus is the other way round
+		want = append(want, fmt.Sprint(i, " /dev/vfio/", group))
+	}
+	var got []string
+	for _, d := range devices(t, open(t, Options{Root: m.write(t, t.TempDir())})) {
+		got = append(got, fmt.Sprint(d.ID().Index, " ", d.(*chip).nodes[0]))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // A chip whose identity cannot be read costs itself only, and says which file it was.
 func TestBrokenChip(t *testing.T) {
 	m := v6e()

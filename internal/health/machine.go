@@ -125,7 +125,7 @@ func stragglers(m *Machine) []Finding {
 }
 
 // odd says how a device differs from the others of its job at a moment, empty if it does
-// not. One with less to do has lower clocks, and is none.
+// not. One with less to do has lower clocks, one with more is hotter, and neither is odd.
 func odd(uuid string, then *Moment, group []*Device) string {
 	var clocks, heat, work []float64
 	var d *Device
@@ -163,7 +163,8 @@ func odd(uuid string, then *Moment, group []*Device) string {
 			why = append(why, fmt.Sprintf("runs at %.0f MHz, the others of the job at %.0f MHz", v/1e6, median(clocks)/1e6))
 		}
 	}
-	if h, ok := hottest(&d.Sample); ok && len(heat) > 0 {
+	// Among idle ones the one that works is hot, as it should be.
+	if h, ok := hottest(&d.Sample); ok && len(heat) > 0 && median(work) >= busy*util {
 		if v, _ := h.Value.Get(); v >= median(heat)+stragglerHot {
 			why = append(why, fmt.Sprintf("is at %.0f °C, the others of the job at %.0f °C", v, median(heat)))
 		}

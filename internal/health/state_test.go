@@ -127,6 +127,12 @@ func TestStragglers(t *testing.T) {
 		clocked(1200)(d)
 		d.Utilization.Compute = of(0.5)
 	}), "")
+	expect(t, "the others have less to do", machine(4, 10*time.Minute, func(_ time.Duration, i int, d *Device) {
+		d.Power = nil
+		if d.Utilization.Compute = of(0.1); i == 1 {
+			d.Utilization.Compute, d.Temperatures[0].Value = of(0.9), of(75)
+		}
+	}), "")
 	expect(t, "it is another job's", slow(4, 10*time.Minute, func(d *Device) {
 		clocked(1200)(d)
 		d.Holders = []workload.Workload{{ID: "other"}}

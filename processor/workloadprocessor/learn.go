@@ -16,7 +16,7 @@ const (
 	indexKey         = "gpu.index"
 	partitionKey     = "gpu.partition.id"
 	profileKey       = "gpu.partition.profile"
-	deviceKeys       = "gpu." // all that begin so, except ours, are of the device
+	deviceKeys       = "gpu." // all that begin so, except those of workloads, are of the device
 )
 
 // Bounds of what is remembered of one workload.
@@ -94,7 +94,7 @@ func (f *fleet) draft(drafts map[name]*member, hosts [2]string, dp pmetric.Numbe
 	if dp.Flags().NoRecordedValue() {
 		return // it has ended; the others of this tick are who is left
 	}
-	h := holder{kind: get(kindKey), partition: partition, profile: get(profileKey)}
+	h := holder{kind: get(workload.KeyKind), partition: partition, profile: get(profileKey)}
 	var ok bool
 	if h.tags, ok = learnTags(attrs); !ok || !d.hold(h) {
 		f.refused.Add(1)
@@ -113,7 +113,7 @@ func (f *fleet) draft(drafts map[name]*member, hosts [2]string, dp pmetric.Numbe
 func learnTags(attrs pcommon.Map) ([]tag, bool) {
 	list := make([]tag, 0, attrs.Len())
 	for key, v := range attrs.All() {
-		if strings.HasPrefix(key, deviceKeys) && !strings.HasPrefix(key, ours) {
+		if strings.HasPrefix(key, deviceKeys) && !strings.HasPrefix(key, workload.OwnPrefix) {
 			continue
 		}
 		if v.Type() != pcommon.ValueTypeStr || v.Str() == "" {
@@ -122,8 +122,8 @@ func learnTags(attrs pcommon.Map) ([]tag, bool) {
 		if len(key) > maxName || len(v.Str()) > maxValue || len(list) == maxTags {
 			return nil, false
 		}
-		list = append(list, tag{key, v.Str()})
+		list = append(list, tag{Key: key, Value: v.Str()})
 	}
-	sortTags(list)
+	workload.SortAttributes(list)
 	return list, true
 }

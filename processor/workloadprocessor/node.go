@@ -71,7 +71,7 @@ func newInventory(t *node.Tick) *inventory {
 // decided that; what is left is why there is none.
 func ownerOf(r, device *node.Reading, partition string) owner {
 	if r.Owner != nil {
-		return owner{matched, tagsOf(r.Owner)}
+		return owner{matched, r.Owner.Identity()}
 	}
 	var there []holder
 	for _, h := range device.Holders {
@@ -137,7 +137,7 @@ func (h *here) runner(n *names) owner {
 	inv := h.last.Load()
 	if pid := n.pid(); pid != 0 && inv != nil && inv.is(n[roleHost]) {
 		if w, ok := h.lookup.Process(pid); ok {
-			return owner{matched, tagsOf(&w)}
+			return owner{matched, w.Identity()}
 		}
 	}
 	return owner{outcome: unmatched}

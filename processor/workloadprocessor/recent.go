@@ -36,7 +36,7 @@ func (r *recent) get(id string, ask func(string) (workload.Workload, bool)) (own
 	if !ok {
 		return owner{}, false
 	}
-	found = owner{matched, tagsOf(&w)}
+	found = owner{matched, w.Identity()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now.Sub(r.since) >= recentFor || len(r.known) >= recentLimit {

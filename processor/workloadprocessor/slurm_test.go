@@ -50,8 +50,8 @@ func TestSlurmInGateway(t *testing.T) {
 	says := func(id string, index int, uuid string) pairs {
 		p := pairs{"gpu.uuid", uuid, "gpu.index", index, "gpu.share.basis", "exclusive"}
 		w := job(id)
-		for _, tag := range tagsOf(&w) {
-			p = append(p, tag.key, tag.value)
+		for _, tag := range w.Identity() {
+			p = append(p, tag.Key, tag.Value)
 		}
 		return p
 	}

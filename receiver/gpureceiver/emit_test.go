@@ -233,13 +233,16 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// The optional attributes are documented from the table that adds them.
+// The optional attributes are documented from the tables that have them.
 func TestAttributesDocument(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("[comment]: <> (Written by go test -update from decorate.go. Do not edit.)\n\n# Attributes of some points\n\n")
+	b.WriteString("[comment]: <> (Written by go test -update from decorate.go and internal/workload/attributes.go. Do not edit.)\n\n# Attributes of some points\n\n")
 	b.WriteString("Beside those in documentation.md, a point has these where they apply.\n\n| attribute | meaning |\n|---|---|\n")
 	for _, d := range decorations {
 		fmt.Fprintf(&b, "| %s | %s |\n", d.key, d.description)
+	}
+	for _, m := range workload.Meanings() {
+		fmt.Fprintf(&b, "| %s | %s |\n", m.Key, m.Text)
 	}
 	got := []byte(b.String())
 	const path = "attributes.md"

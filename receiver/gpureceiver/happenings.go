@@ -42,9 +42,8 @@ func whose(attrs pcommon.Map, list []workload.Workload) {
 	switch len(list) {
 	case 0:
 	case 1:
-		s := subject{Reading: &node.Reading{}, holder: &node.Holder{Workload: list[0]}}
-		for _, a := range s.attributes() {
-			attrs.PutStr(a[0], a[1])
+		for _, a := range list[0].Identity() {
+			attrs.PutStr(a.Key, a.Value)
 		}
 	default:
 		names := attrs.PutEmptySlice("gpu.workload.names")

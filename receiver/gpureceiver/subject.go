@@ -15,10 +15,10 @@ import (
 // subject is what a point is of: a device or partition, or a workload on it.
 type subject struct {
 	*node.Reading
-	holder  *node.Holder // nil: the device
-	profile string       // of the partition
-	owner   [][2]string  // attributes of the workload: many points have the same
-	runtime time.Time    // since when its runtime counts
+	holder  *node.Holder         // nil: the device
+	profile string               // of the partition
+	owner   []workload.Attribute // attributes of the workload: many points have the same
+	runtime time.Time            // since when its runtime counts
 }
 
 func newSubject(r *node.Reading) subject {
@@ -27,27 +27,12 @@ func newSubject(r *node.Reading) subject {
 	return s
 }
 
-// attributes returns those of the workload, with what only some sources know, such as
-// labels, at the end.
-func (s subject) attributes() [][2]string {
-	w := s.workload()
-	if w == nil {
-		return nil
+// attributes returns those of the workload.
+func (s subject) attributes() []workload.Attribute {
+	if w := s.workload(); w != nil {
+		return w.Identity()
 	}
-	list := make([][2]string, 0, 3+len(w.Attributes))
-	listed := map[string]bool{}
-	for _, d := range owning {
-		listed[d.key] = true
-		if v := d.value(s); v != "" {
-			list = append(list, [2]string{d.key, v})
-		}
-	}
-	for key, v := range w.Attributes {
-		if !listed[key] && v != "" {
-			list = append(list, [2]string{key, v})
-		}
-	}
-	return list
+	return nil
 }
 
 // subjects returns all of a tick by what their points have in gpu.uuid before they are

@@ -38,7 +38,11 @@ var layers = []struct {
 	{"internal/kmsg", []string{xsys}},
 	{"internal/openfiles", nil},
 	{"internal/cloud", nil},
+	{"internal/host", []string{xsys}},
 	{"internal/slurm", nil},
+
+	// How a store of time series is asked, the hub's own or any other.
+	{"internal/query", nil},
 
 	// The model, and one package a vendor. No vendor knows another, or what a metric is.
 	{"internal/device", nil},
@@ -60,7 +64,7 @@ var layers = []struct {
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
-	{"internal/cost", []string{"internal/device", "internal/workload"}},
+	{"internal/cost", []string{"internal/query", "go.yaml.in/yaml/v3"}},
 
 	// May a node take work: reads of the kernel, and findings of the rules.
 	{"internal/check/ata", []string{xsys}},
@@ -76,26 +80,35 @@ var layers = []struct {
 	{"internal/inference", []string{"github.com/prometheus/common/..."}},
 	{"internal/scheduler", []string{"internal/slurm"}},
 	{"internal/scheduler/...", []string{"internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
-	{"internal/tracer", []string{"internal/workload", "github.com/cilium/ebpf/...", xsys}},
+	{"internal/tracer", nil},
+	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},
+	{"internal/tracer/target", []string{"internal/tracer", xsys}},
+	{"internal/tracer/ncclinfo", nil},
+	{"internal/tracer/anomaly", []string{"internal/host", "internal/tracer"}},
+	{"internal/tracer/live", []string{"internal/tracer/...", "github.com/ianlancetaylor/demangle", xsys}},
 
 	// Collector components. None knows another. Only the extension opens devices.
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/workload", collector, zap}},
-	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler/...", "internal/tracer", "internal/workload", collector, zap}},
+	{"receiver/cudareceiver/...", []string{"internal/device", "internal/host", "internal/node", "internal/tracer/...", "internal/workload", collector, zap}},
+	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", collector, zap}},
+	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler/...", "internal/workload", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/workload", collector, zap}},
-	{"exporter/hubexporter/...", []string{"internal/hub", "github.com/prometheus/otlptranslator", collector, zap}},
+	{"exporter/hubexporter/...", []string{"internal/hub", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
 	{"exporter/pageexporter/...", []string{
 		"github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
 	}},
 
 	// The hub reads what arrived. It knows no device and no Collector.
-	{"internal/hub/...", []string{"internal/hub/...", "internal/cost", "internal/health", "github.com/prometheus/..."}},
+	{"internal/hub/ui", nil},
+	{"internal/hub/view", []string{"internal/cost", "internal/hub/...", "internal/query"}},
+	{"internal/hub/...", []string{"internal/hub/...", "internal/cost", "internal/health", "internal/query", "github.com/prometheus/...", xsys}},
 
 	// The command may use all of it, and only main uses the command.
 	{"internal/cli/...", []string{
 		"internal/...", "exporter/...", "extension/...", "processor/...", "receiver/...",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/open-telemetry/opentelemetry-collector-contrib/...",
-		"github.com/spf13/cobra", "go.yaml.in/yaml/v3", collector, zap,
+		"github.com/prometheus/client_golang/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", collector, zap,
 	}},
 	{"cmd/...", []string{"internal/cli"}},
 
@@ -115,7 +128,7 @@ var restricted = []struct {
 	// The agent runs no other program while it samples.
 	{"os/exec", []string{"internal/cli/...", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
 	{"testing/...", []string{"internal/device/nvidia/nvmltest"}},
-	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/..."}},
+	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything before a pipeline is plain Go values.
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/cli/..."}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},

@@ -1,0 +1,179 @@
+package hostreceiver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver"
+	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/internal/host"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/receiver/hostreceiver/internal/metadata"
+)
+
+// ticker is what an extension may have: the gpu extension has it. A tick says what the
+// machine is called, so that our numbers carry the labels of its devices, and when to read.
+type ticker interface {
+	Subscribe() (ticks <-chan node.Tick, cancel func())
+}
+
+type hostReceiver struct {
+	cfg  *Config
+	set  receiver.Settings
+	next consumer.Metrics
+	mb   *metadata.MetricsBuilder
+	host host.Reader
+
+	tick   node.Tick // the last; zero: no extension knows this machine
+	kernel string    // what the kernel calls this machine
+
+	cancel func()
+	done   sync.WaitGroup
+
+	last    host.CPU // of the reading before
+	known   bool     // there was one
+	trouble string   // what was said last of why something is missing
+	refused bool     // the pipeline did not take the last batch
+}
+
+func newReceiver(cfg *Config, set receiver.Settings, next consumer.Metrics) *hostReceiver {
+	return &hostReceiver{cfg: cfg, set: set, next: next, mb: metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set), host: cfg.reader()}
+}
+
+// Start implements component.Component.
+func (r *hostReceiver) Start(_ context.Context, h component.Host) error {
+	for _, ext := range h.GetExtensions() {
+		if view, ok := ext.(ticker); ok {
+			ticks, cancel := view.Subscribe()
+			r.cancel = cancel
+			r.done.Go(func() { r.follow(ticks) })
+			return nil
+		}
+	}
+	r.kernel, _ = os.Hostname() // without a name there is no host.name
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	r.done.Go(func() { r.run(ctx) })
+	return nil
+}
+
+// follow reads with the ticks of an extension, as often as the configuration says at most.
+func (r *hostReceiver) follow(ticks <-chan node.Tick) {
+	var last time.Time
+	for t := range ticks {
+		// Half an interval early is on time: ticks come at their own pace.
+		if !last.IsZero() && t.Time.Sub(last) < r.cfg.Interval/2 {
+			continue
+		}
+		last, r.tick = t.Time, t
+		r.round(context.Background(), t.Time)
+	}
+}
+
+func (r *hostReceiver) run(ctx context.Context) {
+	clock := time.NewTicker(r.cfg.Interval)
+	defer clock.Stop()
+	for now := time.Now(); ; {
+		r.round(ctx, now)
+		select {
+		case <-ctx.Done():
+			return
+		case now = <-clock.C:
+		}
+	}
+}
+
+func (r *hostReceiver) round(ctx context.Context, now time.Time) {
+	md, err := r.read(now)
+	r.say(err)
+	if md.DataPointCount() > 0 {
+		r.deliver(r.next.ConsumeMetrics(ctx, md))
+	}
+}
+
+// read returns the metrics of one moment. What cannot be read is absent, and the error says
+// why. Utilization of the CPUs begins with the second reading: it is of the time between two.
+func (r *hostReceiver) read(now time.Time) (pmetric.Metrics, error) {
+	ts := pcommon.NewTimestampFromTime(now)
+	cpu, cpuErr := r.host.CPU()
+	if cpuErr == nil {
+		if r.known {
+			for _, s := range cpu.Utilization(r.last) {
+				r.mb.RecordSystemCPUUtilizationDataPoint(ts, s.Ratio, s.Name)
+			}
+		}
+		r.last = cpu
+	}
+	r.known = cpuErr == nil
+	memory, memoryErr := r.host.Memory()
+	if memoryErr == nil {
+		for _, s := range memory.Utilization() {
+			r.mb.RecordSystemMemoryUtilizationDataPoint(ts, s.Ratio, s.Name)
+		}
+	}
+	return r.mb.Emit(metadata.WithResource(r.resource())), errors.Join(cpuErr, memoryErr)
+}
+
+// resource returns this machine. The configuration wins over the extension.
+func (r *hostReceiver) resource() pcommon.Resource {
+	rb := metadata.NewResourceBuilder(r.cfg.ResourceAttributes)
+	if name := cmp.Or(r.cfg.HostName, r.tick.Host, r.kernel); name != "" {
+		rb.SetHostName(name)
+	}
+	if r.tick.Simulated {
+		rb.SetGpumeterSimulated(true)
+	}
+	rb.SetServiceName("gpumeter")
+	res := rb.Emit()
+	for _, list := range []map[string]string{r.tick.Resource, r.cfg.Resource} {
+		for key, value := range list {
+			res.Attributes().PutStr(key, value)
+		}
+	}
+	return res
+}
+
+// say logs why something is missing, once for each reason.
+func (r *hostReceiver) say(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == r.trouble {
+		return
+	}
+	if r.trouble = text; text == "" {
+		r.set.Logger.Info("The kernel says everything of this machine again")
+		return
+	}
+	r.set.Logger.Warn("Some of what the kernel says of this machine is missing", zap.String("reason", text))
+}
+
+func (r *hostReceiver) deliver(err error) {
+	if (err != nil) == r.refused {
+		return
+	}
+	if r.refused = err != nil; r.refused {
+		r.set.Logger.Error("The pipeline refuses metrics of this machine", zap.Error(err))
+	} else {
+		r.set.Logger.Info("The pipeline accepts metrics of this machine again")
+	}
+}
+
+// Shutdown implements component.Component.
+func (r *hostReceiver) Shutdown(context.Context) error {
+	if r.cancel != nil {
+		r.cancel()
+	}
+	r.done.Wait()
+	return nil
+}

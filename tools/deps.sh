@@ -22,9 +22,12 @@ fi
 have() {
 	case $1 in
 	gcc) echo '#include <stdio.h>' | gcc -fsyntax-only -xc - 2>/dev/null ;; # and the C library's headers
+	# The version whose objects are committed, with the headers that the programs of bpf/ include.
+	clang) command -v llvm-strip-14 >/dev/null && echo '#include <bpf/bpf_helper_defs.h>' | clang-14 -M -xc - >/dev/null 2>&1 ;;
 	# Built, and from what is pinned now.
 	prometheus3 | victoriametrics | etcd) [ -x ".deps/usr/bin/$1" ] && cmp -s "tools/$1.mod" ".deps/$1.mod" ;;
 	kubernetes) [ -x .deps/usr/bin/kubelet ] && cmp -s tools/kubernetes.mod .deps/kubernetes.mod ;;
+	npm) command -v node >/dev/null && command -v npm >/dev/null ;;
 	containerd) command -v containerd >/dev/null && command -v runc >/dev/null ;;
 	slurm)
 		local program
@@ -120,6 +123,9 @@ get() {
 	case $1 in
 	gcc) install gcc libc6-dev ;;
 	git) install git ;;
+	clang) install clang-14 llvm-14 libbpf-dev ;;
+	chromium) install chromium ;;
+	npm) install nodejs npm ;;
 	promtool | prometheus) unpack prometheus ;;
 	prometheus3) build "$1" github.com/prometheus/prometheus/cmd/prometheus ;; # without service discovery: half the time
 	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics ;;
@@ -146,7 +152,7 @@ done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
 echo "deps: missing:" $left >&2
-echo "deps: on Debian they are in the packages gcc, libc6-dev, git, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes and etcd are built with Go" >&2
+echo "deps: on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes and etcd are built with Go" >&2
 if [ $try = yes ]; then
 	echo "deps: tests that need them are skipped" >&2
 	exit 0

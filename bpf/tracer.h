@@ -1,0 +1,209 @@
+// What the programs and user space both know. Go has the types through bpf2go, and the
+// numbers in internal/tracer: a test compares them.
+#pragma once
+
+#include "kernel.h"
+
+// A cookie is a row of the table of operations: internal/tracer/ops.go packs it.
+#define OP(c) ((__u8)(c))
+#define BODY(c) (((c) >> 8) & 63)
+#define KIND(c) (((c) >> 14) & 7)
+#define QUIET (1ull << 17)
+#define ENTRY (1ull << 18)
+#define PENDING (1ull << 19)
+#define BYTES(c) (((c) >> 20) & 15)
+#define TIMES(c) (((c) >> 24) & 15)
+#define STREAM(c) (((c) >> 28) & 15)
+#define POINTER(c) (((c) >> 32) & 15)
+#define AUX(c) (((c) >> 36) & 15)
+#define TYPE(c) (((c) >> 40) & 15)
+#define REDUCE(c) (((c) >> 44) & 15)
+#define PEER(c) (((c) >> 48) & 15)
+#define SHIFT(c) (((c) >> 52) & 7)
+#define VARIANT(c) (((c) >> 55) & 7)
+
+enum body {
+	BODY_CALL = 1,
+	BODY_LAUNCH,
+	BODY_LAUNCH_EX,
+	BODY_WORK,
+	BODY_CAPTURE,
+	BODY_COPY,
+	BODY_COPY_STRUCT,
+	BODY_COPY_BATCH,
+	BODY_SET,
+	BODY_ALLOC,
+	BODY_FREE,
+	BODY_SYNC,
+	BODY_STREAM_END,
+	BODY_NAME,
+	BODY_NAME_OF,
+	BODY_ALIAS,
+	BODY_UUID,
+	BODY_CONTEXT,
+	BODY_CURRENT,
+	BODY_PUSH,
+	BODY_POP,
+	BODY_COLL,
+	BODY_INIT,
+	BODY_INIT_ALL,
+	BODY_SPLIT,
+	BODY_COMM_END,
+	BODY_COMM_ASK,
+	BODY_TORCH,
+	BODY_SCALABLE,
+	BODY_RESET,
+};
+
+enum memory { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_HANDLE, MEMORY_PITCH };
+enum sync { SYNC_CONTEXT = 1, SYNC_STREAM, SYNC_EVENT };
+enum coll { COLL_ALL, COLL_PAIR }; // of all ranks; of two
+enum kind { KIND_NONE, KIND_HTOD, KIND_DTOH, KIND_DTOD, KIND_HTOH, KIND_PEER, KIND_DEFAULT };
+enum type { TYPE_CALL = 1, TYPE_OUTLIER, TYPE_ERROR, TYPE_COMM_INIT, TYPE_COMM_END, TYPE_EXIT };
+
+enum loss {
+	LOSS_RING,
+	LOSS_LIMITED,
+	LOSS_NESTED,
+	LOSS_NO_RETURN,
+	LOSS_FAULT,
+	FULL_TASKS,
+	FULL_PROCS,
+	FULL_OPS,
+	FULL_ERRORS,
+	FULL_KERNELS,
+	FULL_NAMES,
+	FULL_ALLOCS,
+	FULL_DEVS,
+	FULL_UUIDS,
+	FULL_STREAMS,
+	FULL_CONTEXTS,
+	FULL_COMMS,
+	FULL_COLLS,
+	LOSSES,
+};
+
+#define TIME_BUCKETS 64
+#define SIZE_BUCKETS 72
+#define NAME_BYTES 256
+#define UNKNOWN (-1) // device, rank or peer
+
+// Each key begins with the process, so that what ended is found in all maps the same way. A
+// pid has 22 bits; those above tell the program that a process runs from the one it ran
+// before exec, which has ended.
+#define PID_BITS 22
+#define PID(tgid) ((tgid) & ((1u << PID_BITS) - 1))
+
+struct proc_key {
+	__u32 tgid;
+};
+struct proc_val {
+	__u64 first, start, ended; // ns: of the monotonic clock; since boot; of the monotonic clock
+	__u8 comm[16];
+	__u32 only, devices; // its one device plus 1; how many it has contexts on, 2 for more
+	__u64 threads, switches, run_queue, blocked, run_queue_in, blocked_in;
+	__u64 other_count, other_ns; // launches of kernels that have no place
+};
+
+struct op_key {
+	__u32 tgid;
+	__u8 op, kind;
+	__s16 dev;
+};
+// The count is the sum of the buckets: one atomic less for each call.
+struct op_val {
+	__u64 ns, bytes;
+	__u64 over; // an event for each call that takes longer; 0: none
+	__u32 epoch, record;
+	__u64 buckets[TIME_BUCKETS];
+};
+
+struct error_key {
+	__u32 tgid;
+	__u8 op, kind;
+	__s16 dev;
+	__s32 code;
+};
+
+struct kernel_key {
+	__u32 tgid;
+	__s32 dev;
+	__u64 handle;
+};
+struct kernel_val {
+	__u64 count, ns;
+	__u32 dims[7]; // grid, block, bytes of shared memory
+	__u32 pad;
+};
+
+struct handle_key {
+	__u32 tgid, pad;
+	__u64 handle;
+};
+struct name {
+	__u8 text[NAME_BYTES];
+};
+
+struct alloc_key {
+	__u32 tgid, handle; // 1: of memory that has no address yet
+	__u64 address;
+};
+struct alloc_val {
+	__u64 bytes, since;
+	__s32 dev;
+	__u32 memory;
+};
+
+struct dev_key {
+	__u32 tgid;
+	__s32 dev;
+};
+struct dev_val {
+	__u64 busy, wait, bubble;
+	__u64 open, open_since; // generation << 32 | streams with work that was not waited for
+	__u64 waiting, waiting_since;
+	__u64 reserved, peak, allocs, frees;
+	__u64 allocated, pool, framework; // as PyTorch says it
+	__u64 comm;			  // of the last collective since a synchronisation
+	__u64 reset;			  // when all that was allocated before had been freed
+};
+struct uuid {
+	__u8 first[16], second[16]; // from the two versions of the call
+	__u32 has, pad;
+};
+
+struct stream_key {
+	__u32 tgid;
+	__s32 dev;
+	__u64 stream;
+};
+
+struct comm_val {
+	__u64 hash, seq, last_enter, splits;
+	__s32 rank, size, dev;
+	__u32 gen; // tells it from one that was at this address before
+	__u8 last_op, ended, aborted, pad[5];
+	__u64 barrier_ns, barrier[TIME_BUCKETS];
+};
+
+struct coll_key {
+	__u32 tgid, gen;
+	__u64 comm;
+	__u8 op, type, reduce, pad;
+	__s32 peer;
+};
+struct coll_val {
+	__u64 ns, bytes, errors;
+	__u64 time[TIME_BUCKETS], size[SIZE_BUCKETS];
+};
+
+struct watch_key {
+	__u32 tgid, op; // op 0: every call
+};
+
+struct event {
+	__u64 start, ns, bytes, handle, stream, run_queue, blocked, comm;
+	__u32 tgid, tid;
+	__s32 dev, code, rank, size;
+	__u8 type, op, kind, pad[5];
+};

@@ -1,0 +1,120 @@
+package anomaly
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// episode is a row of slow windows of a process.
+type episode struct {
+	since   time.Time
+	windows int
+	quiet   int // since the last slow one
+	unclear int // since then, too
+	open    bool
+	op      string
+	lost    float64
+	over    float64
+	base    float64 // weighted by lost
+	now     float64
+	claims  []claim       // summed up by cause, with the last facts
+	seen    map[Cause]int // windows in which a cause had a part worth the name
+	changes []Change
+	phase   *phase
+}
+
+// follow takes a window into the story of a process, and returns what is to be told.
+func (p *watched) follow(j *judge, r ruling) (Anomaly, bool) {
+	e := p.episode
+	if r.kind == slow {
+		if e == nil || e.op != r.op && !e.open {
+			e = &episode{since: j.now.Add(-time.Duration(j.sample.seconds * float64(time.Second))), op: r.op, phase: j.phase, seen: map[Cause]int{}}
+			p.episode = e
+		}
+		e.add(r, j.sample.seconds)
+		switch {
+		case e.open && e.windows >= normal && e.op != Sync && e.op != Collective: // nobody gets used to a hang
+			p.episode = nil
+			e.phase.adopt()
+			return e.anomaly(p, Adopted, j.now), true
+		case !e.open && (e.windows >= patient || e.windows >= sure && e.steady() >= 0.5):
+			e.open = true
+			return e.anomaly(p, Open, j.now), true
+		}
+		return Anomaly{}, false
+	}
+	if e == nil {
+		return Anomaly{}, false
+	}
+	if !e.open { // it was no row
+		p.episode = nil
+		return Anomaly{}, false
+	}
+	if r.kind == quiet && j.phase == e.phase {
+		e.quiet++
+	} else { // another phase says nothing of this one
+		e.unclear++
+	}
+	if e.quiet >= over || e.unclear >= vanished {
+		p.episode = nil
+		return e.anomaly(p, Ended, j.now), true
+	}
+	return Anomaly{}, false
+}
+
+// add takes a slow window.
+func (e *episode) add(r ruling, length float64) {
+	e.windows++
+	e.quiet, e.unclear = 0, 0
+	e.lost += r.lost
+	e.over += length
+	e.base += r.baseline * r.lost
+	e.now += r.observed * r.lost
+	e.changes = r.changes
+	for _, c := range r.claims {
+		if c.seconds >= part*r.lost {
+			e.seen[c.cause]++
+		}
+		i := slices.IndexFunc(e.claims, func(k claim) bool { return k.cause == c.cause })
+		if i < 0 && len(e.claims) < maxCauses {
+			e.claims = append(e.claims, c)
+		} else if i >= 0 {
+			e.claims[i].seconds += c.seconds
+			e.claims[i].fact = c.fact
+		}
+	}
+}
+
+// steady returns the part of the lost time that is explained by causes that had a part in
+// every slow window: two that come one after the other by chance are none.
+func (e *episode) steady() float64 {
+	sum := 0.0
+	for _, c := range e.claims {
+		if e.seen[c.cause] >= e.windows {
+			sum += c.seconds
+		}
+	}
+	return ratio(sum, e.lost)
+}
+
+// anomaly returns the episode as it is told.
+func (e *episode) anomaly(p *watched, state State, now time.Time) Anomaly {
+	a := Anomaly{
+		State: state, Time: now, Since: e.since, PID: p.pid, Process: p.name, Workload: p.workload, Device: p.device,
+		Op: e.op, Baseline: ratio(e.base, e.lost), Observed: ratio(e.now, e.lost),
+		Lost: time.Duration(e.lost * float64(time.Second)), Over: time.Duration(e.over * float64(time.Second)),
+		Changes: slices.Clone(e.changes), Unexplained: 1,
+	}
+	for _, c := range e.claims {
+		share := clip(ratio(c.seconds, e.lost))
+		a.Explanations = append(a.Explanations, Explanation{Cause: c.cause, Share: share, Seconds: c.seconds, Fact: c.fact})
+		a.Unexplained -= share
+	}
+	a.Unexplained = clip(a.Unexplained)
+	if a.Unexplained < 1e-9 {
+		a.Unexplained = 0
+	}
+	slices.SortStableFunc(a.Explanations, func(a, b Explanation) int { return cmp.Compare(b.Share, a.Share) })
+	return a
+}

@@ -1,0 +1,115 @@
+//go:build linux
+
+package live
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/target"
+)
+
+const (
+	installEvery = time.Minute
+	installed    = "installed " // how keys begin of files that no process has named
+	driverName   = "libcuda.so.1"
+)
+
+// installFolders are where installers put the driver's library.
+var installFolders = []string{
+	"/usr/lib/x86_64-linux-gnu",
+	"/usr/lib/aarch64-linux-gnu",
+	"/usr/lib64",
+	"/usr/lib",
+	"/usr/local/nvidia/lib64",
+	"/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+	"/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
+	"/run/nvidia/driver/usr/lib64",
+	"/home/kubernetes/bin/nvidia/lib64",
+}
+
+// install puts probes on the driver's library as it is installed, and lets them stay while
+// it is. Without them the first process of an idle machine has made its contexts and asked
+// for its kernels by the time it is found. Containers have the same file, or an overlay of it.
+func (d *discovery) install(now time.Time) {
+	if !d.looked.IsZero() && now.Sub(d.looked) < installEvery {
+		return
+	}
+	d.looked = now
+	var found []*library
+	for _, root := range d.o.Roots {
+		for _, folder := range installFolders {
+			if l := d.installed(root, folder, now); l != nil {
+				found = append(found, l)
+			}
+		}
+	}
+	for _, l := range d.files {
+		l.stays = slices.Contains(found, l)
+	}
+}
+
+// installed returns the driver's library in a folder below root, nil if there is none.
+func (d *discovery) installed(root, folder string, now time.Time) *library {
+	name := path.Join(folder, driverName)
+	at, err := below(root, name)
+	if err != nil {
+		return nil // in most folders there is none
+	}
+	defer at.Close()
+	shown := name
+	if to, err := os.Readlink(path.Join(root, name)); err == nil && !strings.Contains(to, "/") {
+		shown = path.Join(folder, to) // as processes have it mapped
+	}
+	return d.library(source{
+		key:  fileKey{fmt.Sprintf("%s%x", installed, at.Device), at.Inode, tracer.LibraryCUDA},
+		path: shown,
+		open: func() (*target.File, error) {
+			at, err := below(root, name)
+			if err != nil {
+				return nil, err
+			}
+			defer at.Close()
+			f := *at
+			if f.File, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", at.Fd())); err != nil {
+				return nil, err
+			}
+			return &f, nil
+		},
+	}, true, now)
+}
+
+// below finds a regular file below root without opening it: its descriptor is good for a
+// look only. Links in it are followed as a process with that root would.
+func below(root, name string) (*target.File, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: root, Err: err}
+	}
+	defer func() { _ = unix.Close(dir) }()
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path.Join(root, name), Err: err}
+	}
+	f := &target.File{File: os.NewFile(uintptr(fd), name), Path: name}
+	var (
+		st unix.Stat_t
+		fs unix.Statfs_t
+	)
+	if err := errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errors.Join(fmt.Errorf("%s is no regular file", name), f.Close())
+	}
+	f.Inode, f.Device, f.Size, f.Overlay = st.Ino, st.Dev, st.Size, fs.Type == unix.OVERLAYFS_SUPER_MAGIC
+	return f, nil
+}

@@ -1,0 +1,73 @@
+//go:build linux
+
+package live
+
+import (
+	"debug/elf"
+
+	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/probe"
+	"github.com/gpumeter/gpumeter/internal/tracer/target"
+)
+
+// wantedOf returns the symbols of all operations of a kind of library.
+func wantedOf(kind string) map[string]bool {
+	wanted := map[string]bool{}
+	for i := range tracer.Ops {
+		if tracer.Ops[i].Library == kind {
+			for _, s := range tracer.Ops[i].Symbols {
+				wanted[s] = true
+			}
+		}
+	}
+	return wanted
+}
+
+// points chooses where in a file probes go.
+func (d *discovery) points(l *library, img target.Image) []probe.Point {
+	code := map[string]target.Symbol{}
+	for _, s := range img.Symbols {
+		code[s.Name] = s
+	}
+	var points []probe.Point
+	taken := map[uint64]bool{} // two names of one function are one call
+	l.Slow, l.Skipped = 0, 0
+	for i := range tracer.Ops {
+		op := &tracer.Ops[i]
+		if op.Library != l.Kind {
+			continue
+		}
+		for _, name := range op.Symbols {
+			s, ok := code[name]
+			if !ok || taken[s.Offset] {
+				continue
+			}
+			taken[s.Offset] = true
+			place := target.Decode(img.Machine, s.Code, op.Entry)
+			if !place.Cheap {
+				if often(op) && !d.o.Slow && !alwaysStepped(img) {
+					l.Skipped++
+					continue
+				}
+				l.Slow++
+			}
+			points = append(points, probe.Point{Op: op, Symbol: name, Offset: s.Offset + place.Offset})
+		}
+	}
+	return points
+}
+
+// often: a program may call it thousands of times a second, so that a single step at each
+// call would be felt. Memory from the driver, collectives and the loading of code are rare
+// beside that, and what an allocator of a framework says is asked for at each tensor.
+func often(op *tracer.Op) bool {
+	switch op.Class {
+	case tracer.Launch, tracer.Copy, tracer.Set, tracer.Sync:
+		return true
+	}
+	return op.Quiet && op.Entry
+}
+
+// alwaysStepped: on arm64 no function begins with an instruction that the kernel simulates,
+// and a step there is one hardware exception: leaving those out would leave nothing.
+func alwaysStepped(img target.Image) bool { return img.Machine == elf.EM_AARCH64 }

@@ -1,0 +1,213 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Attach probes points of a file until what it returns is closed. Path may be a link, as
+// those in /proc/PID/map_files. Of several points at one place the first counts: functions
+// with the same code are one. In mode perf closing takes seconds.
+func (p *Probe) Attach(path string, points []Point) (io.Closer, error) {
+	points = distinct(points)
+	if len(points) == 0 {
+		return nil, fmt.Errorf("cannot probe %s: no points", path)
+	}
+	var (
+		l   closers
+		err error
+	)
+	switch p.mode {
+	case ModeSession:
+		l, err = p.session(path, points)
+	case ModeMulti:
+		l, err = p.multi(path, points)
+	default:
+		l, err = p.perf(path, points)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot probe %s: %w", path, err), l.Close())
+	}
+	return l, nil
+}
+
+func distinct(points []Point) []Point {
+	seen := map[uint64]bool{}
+	var out []Point
+	for _, at := range points {
+		if !seen[at.Offset] {
+			seen[at.Offset] = true
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// closers are closed in order: entries stop before returns do.
+type closers []io.Closer
+
+// Close closes all.
+func (c closers) Close() error {
+	var errs []error
+	for _, l := range c {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// together are closed all at once. A perf event waits until no CPU can be in it, which is a
+// tenth of a second, and the kernel takes most of that wait one by one: the two of each of 65
+// functions need ten seconds. Nothing shorter is known; the other modes need one wait a file.
+type together []io.Closer
+
+// Close closes all.
+func (c together) Close() error {
+	errs := make([]error, len(c))
+	var wg sync.WaitGroup
+	for i, l := range c {
+		wg.Go(func() { errs[i] = l.Close() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (p *Probe) session(path string, points []Point) (closers, error) {
+	offsets, cookies := places(points, false)
+	fd, err := linkSession(p.programs[kernelProgCallSession].FD(), path, offsets, cookies)
+	if err != nil {
+		return nil, err
+	}
+	return closers{fd}, nil
+}
+
+// The return is attached first: one without an entry is told apart, an entry that never
+// returns would stay with its thread.
+func (p *Probe) multi(path string, points []Point) (closers, error) {
+	file, err := link.OpenExecutable(path)
+	if err != nil {
+		return nil, err
+	}
+	var all closers
+	if offsets, cookies := places(points, true); len(offsets) > 0 {
+		l, err := file.UretprobeMulti(nil, p.programs[kernelProgCallLeave], &link.UprobeMultiOptions{Addresses: offsets, Cookies: cookies})
+		if err != nil {
+			return all, err
+		}
+		all = append(all, l)
+	}
+	offsets, cookies := places(points, false)
+	l, err := file.UprobeMulti(nil, p.programs[kernelProgCallEnter], &link.UprobeMultiOptions{Addresses: offsets, Cookies: cookies})
+	if err != nil {
+		return all, err
+	}
+	return append(closers{l}, all...), nil
+}
+
+func (p *Probe) perf(path string, points []Point) (closers, error) {
+	file, err := link.OpenExecutable(path)
+	if err != nil {
+		return nil, err
+	}
+	var entries, returns together
+	for _, at := range points {
+		o := &link.UprobeOptions{Address: at.Offset, Cookie: at.Op.Cookie()}
+		if !at.Op.Entry {
+			l, err := file.Uretprobe(at.Symbol, p.programs[kernelProgCallLeave], o)
+			if err != nil {
+				return closers{entries, returns}, fmt.Errorf("%s: %w", at.Symbol, err)
+			}
+			returns = append(returns, l)
+		}
+		l, err := file.Uprobe(at.Symbol, p.programs[kernelProgCallEnter], o)
+		if err != nil {
+			return closers{entries, returns}, fmt.Errorf("%s: %w", at.Symbol, err)
+		}
+		entries = append(entries, l)
+	}
+	return closers{entries, returns}, nil
+}
+
+// places splits points into what the kernel takes, of all or of those that have a return.
+func places(points []Point, returns bool) (offsets, cookies []uint64) {
+	for _, at := range points {
+		if returns && at.Op.Entry {
+			continue
+		}
+		offsets = append(offsets, at.Offset)
+		cookies = append(cookies, at.Op.Cookie())
+	}
+	return offsets, cookies
+}
+
+// What bpf(2) wants for a link of many uprobes, and numbers of linux/bpf.h.
+type multiAttr struct {
+	program, target, attachType, flags uint32
+	path, offsets, counters, cookies   unsafe.Pointer // of 8 bytes on all we build for
+	count, multiFlags, pid, _          uint32
+}
+
+const (
+	linkCreate    = 28
+	attachMulti   = 48
+	attachSession = 57
+)
+
+// handle is a file descriptor.
+type handle int
+
+// Close closes it.
+func (h handle) Close() error { return unix.Close(int(h)) }
+
+// linkSession attaches a session program, which cilium/ebpf 0.22 can load but not attach.
+func linkSession(program int, path string, offsets, cookies []uint64) (handle, error) {
+	return linkMany(program, attachSession, path, offsets, cookies)
+}
+
+func linkMany(program int, kind uint32, path string, offsets, cookies []uint64) (handle, error) {
+	name, err := unix.ByteSliceFromString(path)
+	if err != nil {
+		return -1, err
+	}
+	a := multiAttr{
+		program:    uint32(program),
+		attachType: kind,
+		path:       unsafe.Pointer(&name[0]),
+		offsets:    unsafe.Pointer(&offsets[0]),
+		cookies:    unsafe.Pointer(&cookies[0]),
+		count:      uint32(len(offsets)),
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, linkCreate, uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a))
+	runtime.KeepAlive(&a)
+	if errno != 0 {
+		return -1, errno
+	}
+	return handle(fd), nil
+}
+
+// linkable says whether the kernel has links of the mode. It looks at the program first and
+// the file then, and a folder is none.
+func (p *Probe) linkable() error {
+	program, kind := p.programs[kernelProgCallEnter], uint32(attachMulti)
+	if p.mode == ModeSession {
+		program, kind = p.programs[kernelProgCallSession], attachSession
+	}
+	if program == nil {
+		return fmt.Errorf("no program: %w", ebpf.ErrNotSupported)
+	}
+	l, err := linkMany(program.FD(), kind, "/", []uint64{0}, []uint64{0})
+	if err == nil {
+		return errors.Join(errors.New("a folder was probed"), l.Close())
+	}
+	if !errors.Is(err, unix.EBADF) {
+		return fmt.Errorf("the kernel has no such link: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+package probe
+
+import (
+	"bufio"
+	"debug/elf"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/tracer"
+)
+
+// skip ends a test for the lack of something: a failure where GPUMETER_REQUIRE names it.
+func skip(t testing.TB, what string, why error) {
+	t.Helper()
+	if slices.Contains(strings.Split(os.Getenv("GPUMETER_REQUIRE"), ","), what) {
+		t.Fatalf("GPUMETER_REQUIRE asks for %s: %v", what, why)
+	}
+	t.Skipf("needs %s: %v", what, why)
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// opened returns a probe, or skips the test with the reason there is none.
+func opened(t testing.TB, o Options) *Probe {
+	t.Helper()
+	p, err := Open(o)
+	if err != nil {
+		skip(t, "bpf", err)
+	}
+	t.Cleanup(func() { check(t, p.Close()) })
+	return p
+}
+
+// Where the probe goes in what begins like that.
+var prologues = map[int]uint64{580: 0, 535: 10, 64: 4}
+
+var (
+	buildLock sync.Mutex
+	built     = map[string][]byte{} // by file and prologue
+)
+
+// machine is a folder with the fake libraries, probed, and a program that uses them.
+type machine struct {
+	t   testing.TB
+	p   *Probe
+	dir string
+	ops map[string]bool // that are probed, by name
+}
+
+// newMachine builds one. Its files are its own, so tests do not see each other's calls. Only
+// functions that begin as one of only are probed; none: all.
+func newMachine(t testing.TB, o Options, prologue int, only ...string) *machine {
+	t.Helper()
+	m := &machine{t: t, p: opened(t, o), dir: t.TempDir(), ops: map[string]bool{}}
+	for _, name := range []string{"libcuda.so.1", "libnccl.so.2", "work"} {
+		check(t, os.WriteFile(filepath.Join(m.dir, name), compiled(t, name, prologue), 0o755))
+	}
+	for _, name := range []string{"libcuda.so.1", "libnccl.so.2"} {
+		file := filepath.Join(m.dir, name)
+		all := slices.DeleteFunc(points(t, file, prologues[prologue]), func(at Point) bool {
+			return len(only) > 0 && !slices.ContainsFunc(only, func(p string) bool { return strings.HasPrefix(at.Symbol, p) })
+		})
+		if len(all) == 0 {
+			continue
+		}
+		for _, at := range all {
+			m.ops[at.Op.Name] = true
+		}
+		l, err := m.p.Attach(file, all)
+		check(t, err)
+		t.Cleanup(func() { check(t, l.Close()) })
+	}
+	return m
+}
+
+func compiled(t testing.TB, name string, prologue int) []byte {
+	t.Helper()
+	if _, err := exec.LookPath("gcc"); err != nil {
+		skip(t, "gcc", err)
+	}
+	buildLock.Lock()
+	defer buildLock.Unlock()
+	key := fmt.Sprint(name, prologue)
+	if built[key] == nil {
+		dir, err := os.MkdirTemp("", "fake")
+		check(t, err)
+		defer os.RemoveAll(dir)
+		lib := func(so, src string) {
+			out, err := exec.Command("gcc", "-O1", "-fPIC", "-shared", "-fcf-protection=none", fmt.Sprintf("-DPROLOGUE=%d", prologue),
+				"-Wl,-soname,"+so, "-o", filepath.Join(dir, so), "testdata/"+src, "-lpthread").CombinedOutput()
+			if err != nil {
+				t.Fatalf("cannot build %s: %v\n%s", so, err, out)
+			}
+		}
+		lib("libcuda.so.1", "cuda.c")
+		lib("libnccl.so.2", "nccl.c")
+		out, err := exec.Command("gcc", "-O1", "-o", filepath.Join(dir, "work"), "testdata/work.c",
+			filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "libnccl.so.2"), "-lpthread", "-Wl,-rpath,$ORIGIN").CombinedOutput()
+		if err != nil {
+			t.Fatalf("cannot build the program: %v\n%s", err, out)
+		}
+		for _, file := range []string{"libcuda.so.1", "libnccl.so.2", "work"} {
+			built[fmt.Sprint(file, prologue)], err = os.ReadFile(filepath.Join(dir, file))
+			check(t, err)
+		}
+	}
+	return built[key]
+}
+
+// points are all functions of the table that a file has.
+func points(t testing.TB, file string, behind uint64) []Point {
+	t.Helper()
+	f, err := elf.Open(file)
+	check(t, err)
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	check(t, err)
+	var out []Point
+	for i := range tracer.Ops {
+		for _, s := range symbols {
+			if s.Value == 0 || !slices.Contains(tracer.Ops[i].Symbols, s.Name) {
+				continue
+			}
+			for _, p := range f.Progs {
+				if p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 && s.Value >= p.Vaddr && s.Value < p.Vaddr+p.Memsz {
+					out = append(out, Point{Op: &tracer.Ops[i], Symbol: s.Name, Offset: s.Value - p.Vaddr + p.Off + behind})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// running is the program at work.
+type running struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+	pid uint32
+}
+
+func (m *machine) start(args ...string) *running {
+	m.t.Helper()
+	cmd := exec.Command(filepath.Join(m.dir, "work"), args...)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	check(m.t, err)
+	out, err := cmd.StdoutPipe()
+	check(m.t, err)
+	check(m.t, cmd.Start())
+	m.t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return &running{t: m.t, cmd: cmd, in: in, out: bufio.NewReader(out), pid: uint32(cmd.Process.Pid)}
+}
+
+// reaches waits until the program says that it is there.
+func (r *running) reaches(step string) {
+	r.t.Helper()
+	line, err := r.out.ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != step {
+		r.t.Fatalf("the program says %q, want %q: %v", line, step, err)
+	}
+}
+
+func (r *running) goOn() {
+	r.t.Helper()
+	_, err := io.WriteString(r.in, "\n")
+	check(r.t, err)
+}
+
+func (r *running) ends() string {
+	r.t.Helper()
+	rest, err := io.ReadAll(r.out)
+	check(r.t, err)
+	check(r.t, r.cmd.Wait())
+	return strings.TrimSpace(string(rest))
+}
+
+// run runs the program to its end and returns what is known of it then.
+func (m *machine) run(args ...string) tracer.Process {
+	m.t.Helper()
+	r := m.start(args...)
+	r.ends()
+	return m.read(r.pid)
+}
+
+func (m *machine) read(pid uint32) tracer.Process {
+	m.t.Helper()
+	all, _, err := m.p.Read(time.Now())
+	check(m.t, err)
+	for _, p := range all {
+		if p.PID == pid {
+			return p
+		}
+	}
+	m.t.Fatalf("process %d is not among %d", pid, len(all))
+	return tracer.Process{}
+}
+
+func (m *machine) losses() tracer.Losses {
+	m.t.Helper()
+	_, l, err := m.p.Read(time.Now())
+	check(m.t, err)
+	return l
+}
+
+// lossless fails a test in which something was lost that should not be.
+func (m *machine) lossless() {
+	m.t.Helper()
+	l := m.losses()
+	l.Unnamed = 0
+	if diff := cmp.Diff(tracer.Losses{MapFull: map[string]uint64{}}, l); diff != "" {
+		m.t.Errorf("something was lost (-want +got):\n%s", diff)
+	}
+}
+
+// inModes runs a test in each mode, and without task storage; with another beginning of the
+// functions in each. As perf events only those that begin as uses are probed: each takes a
+// tenth of a second to end. Without uses there is no such case: its programs are those of
+// multi, so where only arguments matter it shows nothing more.
+func inModes(t *testing.T, o Options, uses []string, f func(t *testing.T, m *machine)) {
+	t.Helper()
+	cases := map[string]struct {
+		mode     string
+		hash     bool
+		prologue int
+	}{
+		"session": {ModeSession, false, 580},
+		"multi":   {ModeMulti, false, 535},
+		"perf":    {ModePerf, false, 64},
+		"hash":    {ModeMulti, true, 64},
+	}
+	if uses == nil {
+		delete(cases, "perf")
+	}
+	for _, name := range slices.Sorted(maps.Keys(cases)) {
+		c := cases[name]
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := o
+			o.Mode, o.NoTaskStorage = c.mode, c.hash
+			var only []string
+			if c.mode == ModePerf {
+				only = append([]string{"cuDevicePrimaryCtx", "cuCtxSet"}, uses...)
+			}
+			f(t, newMachine(t, o, c.prologue, only...))
+		})
+	}
+}
+
+// calls are how often each operation was called, by name, kind and device.
+func calls(p tracer.Process) map[string]uint64 {
+	out := map[string]uint64{}
+	for _, op := range p.Ops {
+		key := op.Op
+		if op.Kind != "" {
+			key += " " + op.Kind
+		}
+		out[fmt.Sprintf("%s @%d", key, op.Device)] += op.Time.Count
+	}
+	return out
+}

@@ -1,0 +1,327 @@
+package probe
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/tracer"
+)
+
+// Busy that ends with the wrong stream, a bubble of another thread, or a launch that was only
+// recorded would not fit between these. The machine may be slow: upper bounds are loose.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	uses := []string{"cuLaunchKernel", "cuStream", "cuCtxSync", "cuEvent", "cuGraphLaunch"}
+	inModes(t, Options{}, uses, func(t *testing.T, m *machine) {
+		r := m.start("busy")
+		r.reaches("launched")
+		p := m.read(r.pid)
+		if len(p.Devices) != 1 {
+			t.Fatalf("%d devices, want 1", len(p.Devices))
+		}
+		d := p.Devices[0]
+		between := func(what string, got, low, high time.Duration) {
+			t.Helper()
+			if got < low || got > high {
+				t.Errorf("%s is %v, want %v to %v", what, got, low, high)
+			}
+		}
+		between("busy", d.Busy, 100*time.Millisecond, 5*time.Second)
+		between("wait", d.Wait, 60*time.Millisecond, d.Busy)
+		between("bubble", d.Bubble, 40*time.Millisecond, 5*time.Second)
+		if !d.WaitingSince.IsZero() {
+			t.Errorf("it waits since %v", d.WaitingSince)
+		}
+		r.goOn()
+		r.reaches("waited")
+		again := m.read(r.pid)
+		if !again.Since.Equal(p.Since) {
+			t.Errorf("it is known since %v, and then since %v: that is another process", p.Since, again.Since)
+		}
+		after := again.Devices[0]
+		between("busy of the last", after.Busy-d.Busy, 50*time.Millisecond, 5*time.Second)
+		between("wait of the last", after.Wait-d.Wait, 50*time.Millisecond, after.Busy-d.Busy)
+		r.goOn()
+		r.ends()
+		m.lossless()
+	})
+}
+
+// A wait that is only known when it is over cannot show a hang.
+func TestWaitingSince(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernel", "cuCtxSync"}, func(t *testing.T, m *machine) {
+		r := m.start("hang")
+		r.reaches("waiting")
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			now := time.Now()
+			p := m.read(r.pid)
+			if len(p.Devices) == 1 && !p.Devices[0].WaitingSince.IsZero() {
+				if age := now.Sub(p.Devices[0].WaitingSince); age < -time.Second || age > time.Minute {
+					t.Errorf("it waits for %v", age)
+				}
+				break
+			}
+			if now.After(end) {
+				t.Fatal("nobody is seen to wait")
+			}
+		}
+	})
+}
+
+// The figures of PyTorch's allocator, of the device only.
+func TestTorch(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"_ZN3c10"}, func(t *testing.T, m *machine) {
+		want := []tracer.Device{
+			{Ordinal: 1, Memory: tracer.Memory{Allocated: 1024, Pool: 4 << 20, Framework: true}},
+			{Ordinal: 3, Memory: tracer.Memory{Allocated: 7, Pool: 1 << 20, Framework: true}},
+		}
+		if diff := cmp.Diff(want, m.run("torch").Devices); diff != "" {
+			t.Errorf("devices (-want +got):\n%s", diff)
+		}
+		m.lossless()
+	})
+}
+
+// A child's calls are its own; it inherits no frame and no device.
+func TestFork(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernel"}, func(t *testing.T, m *machine) {
+		r := m.start("fork")
+		child, err := strconv.Atoi(r.ends())
+		check(t, err)
+		parent := calls(m.read(r.pid))
+		if diff := cmp.Diff(map[string]uint64{"cuLaunchKernel @0": 2, "cuDevicePrimaryCtxRetain @0": 1}, parent); diff != "" {
+			t.Errorf("calls of the parent (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(map[string]uint64{"cuLaunchKernel @-1": 2}, calls(m.read(uint32(child)))); diff != "" {
+			t.Errorf("calls of the child (-want +got):\n%s", diff)
+		}
+		m.lossless()
+	})
+}
+
+// Calls that never return must not be taken for those that come later, and are counted.
+func TestCallsWithoutReturn(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernel", "cuCtxSync"}, func(t *testing.T, m *machine) {
+		p := m.run("gone")
+		if diff := cmp.Diff(map[string]uint64{"cuLaunchKernel @0": 11, "cuDevicePrimaryCtxRetain @0": 1}, calls(p)); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+		l := m.losses()
+		want := uint64(2) // one thread ended, one jumped
+		if !m.p.features[0].OK {
+			want = 1 // the thread's end is not seen without task storage
+		}
+		if l.NoReturn != want {
+			t.Errorf("%d calls without a return, want %d", l.NoReturn, want)
+		}
+	})
+}
+
+// Calls in calls are followed so far; what is deeper is counted as such, and does not confuse
+// what comes after.
+func TestNested(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernel", "cuStreamSync"}, func(t *testing.T, m *machine) {
+		got := calls(m.run("deep"))
+		if diff := cmp.Diff(map[string]uint64{"cuStreamSynchronize @0": 4, "cuLaunchKernel @0": 5, "cuDevicePrimaryCtxRetain @0": 1}, got); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+		if l := m.losses(); l.Nested != 3 || l.NoReturn != 0 {
+			t.Errorf("%d calls too deep and %d without a return, want 3 and 0", l.Nested, l.NoReturn)
+		}
+	})
+}
+
+// An argument that cannot be read is counted, and the call all the same.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernelEx"}, func(t *testing.T, m *machine) {
+		if got := calls(m.run("faults"))["cuLaunchKernelEx @0"]; got != 2 {
+			t.Errorf("%d launches, want 2", got)
+		}
+		if l := m.losses(); l.Faults != 2 {
+			t.Errorf("%d faults, want 2", l.Faults)
+		}
+	})
+}
+
+// Errors are counted by code, all of them; told are some.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernel", "cuCtxSync"}, func(t *testing.T, m *machine) {
+		p := m.run("fail")
+		got := map[string][]tracer.CodeCount{}
+		for _, op := range p.Ops {
+			if op.Errors != nil {
+				got[op.Op] = op.Errors
+			}
+		}
+		want := map[string][]tracer.CodeCount{
+			"cuLaunchKernel":   {{Code: 1, Count: 1}, {Code: 719, Count: 3}},
+			"cuCtxSynchronize": {{Code: 600, Count: 1000}},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("errors (-want +got):\n%s", diff)
+		}
+		told := map[string]uint64{}
+		for _, e := range m.p.Events(10000) {
+			told[fmt.Sprint(e.Type, " ", e.Op, " ", e.Code)]++
+		}
+		if told["error cuLaunchKernel 719"] != 3 || told["error cuLaunchKernel 1"] != 1 {
+			t.Errorf("told are %v", told)
+		}
+		if l := m.losses(); told["error cuCtxSynchronize 600"]+l.Limited+l.Events != 1000 || l.Limited == 0 {
+			t.Errorf("of 1000 errors %d are told, %d limited and %d lost", told["error cuCtxSynchronize 600"], l.Limited, l.Events)
+		}
+	})
+}
+
+// Watch tells what takes longer, Record everything, and both stop.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernel", "cuLibrary", "cuMemcpyHtoD_"}, func(t *testing.T, m *machine) {
+		r := m.start("slow")
+		r.reaches("watch")
+		check(t, m.p.Watch(r.pid, "cuLaunchKernel", 20*time.Millisecond))
+		began := time.Now()
+		r.goOn()
+		r.reaches("record")
+		all := m.p.Events(100)
+		if len(all) != 1 {
+			t.Fatalf("%d events, want the slow launch only: %v", len(all), all)
+		}
+		e := all[0]
+		if e.Duration < 30*time.Millisecond || e.Time.Before(began.Add(-10*time.Millisecond)) || e.Time.After(time.Now()) || e.TID != r.pid {
+			t.Errorf("the event is %+v", e)
+		}
+		if m.p.features[1].OK && e.Blocked < 25*time.Millisecond {
+			t.Errorf("it slept 30 ms in the call, and was blocked %v", e.Blocked)
+		}
+		e.Time, e.TID, e.Duration, e.RunQueue, e.Blocked = time.Time{}, 0, 0, 0, 0
+		want := tracer.Event{PID: r.pid, Type: "outlier", Op: "cuLaunchKernel", Kernel: "slowly", Stream: 4}
+		if diff := cmp.Diff(want, e); diff != "" {
+			t.Errorf("outlier (-want +got):\n%s", diff)
+		}
+
+		check(t, m.p.Record(r.pid, true))
+		r.goOn()
+		r.reaches("stop")
+		check(t, m.p.Record(r.pid, false))
+		check(t, m.p.Watch(r.pid, "cuLaunchKernel", 0))
+		r.goOn()
+		r.ends()
+		var got []string
+		for _, e := range m.p.Events(100) {
+			got = append(got, fmt.Sprintf("%s %s %d %#x", e.Type, e.Op, e.Bytes, e.Stream))
+		}
+		wantCalls := []string{"call cuMemcpyHtoD 4711 0x0", "call cuLaunchKernel 0 0x5"}
+		if m.p.features[2].OK {
+			wantCalls = append(wantCalls, "exit  0 0x0")
+		}
+		if diff := cmp.Diff(wantCalls, got); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+		if err := m.p.Watch(r.pid, "cuNothing", time.Second); err == nil {
+			t.Error("an operation that does not exist can be watched")
+		}
+		m.lossless()
+	})
+}
+
+// Full maps: what does not fit is counted, launches stay exact in all, and what fits is kept.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	o := Options{MaxKernels: 8, MaxNames: 8, MaxAllocations: 8, MaxStreams: 8, RingBytes: 4096}
+	inModes(t, o, []string{"cuLaunchKernel", "cuModuleGet", "cuMemAlloc_"}, func(t *testing.T, m *machine) {
+		p := m.run("many", "500")
+		var sum uint64
+		for _, k := range p.Kernels {
+			sum += k.Count
+		}
+		if sum != 500 || p.Kernels[len(p.Kernels)-1].Name != tracer.KernelOther {
+			t.Errorf("%d launches are in kernels, want 500; the last is %q", sum, p.Kernels[len(p.Kernels)-1].Name)
+		}
+		if got := calls(p)["cuLaunchKernel @0"]; got != 500 {
+			t.Errorf("%d launches, want 500", got)
+		}
+		l := m.losses()
+		for _, name := range []string{"kernels", "names", "allocations", "streams"} {
+			// The kernel lets a few more in on each CPU.
+			if n := l.MapFull[name]; n < 300 || n > 492 {
+				t.Errorf("%d of 500 %s had no place, with a place for 8", n, name)
+			}
+		}
+		kept := p.Devices[0].Memory.Allocations
+		if kept+l.MapFull["allocations"] != 500 || p.Devices[0].Memory.Reserved != kept {
+			t.Errorf("%d allocations of %d bytes are known, %d not", kept, p.Devices[0].Memory.Reserved, l.MapFull["allocations"])
+		}
+	})
+}
+
+// A process that has ended says so, and after Forget no map has a key of it.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernel", "cuModuleGet", "cuMemAlloc_"}, func(t *testing.T, m *machine) {
+		other := m.run("copies")
+		for _, args := range [][]string{{"many", "600"}, {"nccl"}, {"devices"}, {"fail"}} {
+			r := m.start(args...)
+			check(t, m.p.Watch(r.pid, "cuLaunchKernel", time.Hour))
+			for range 2 {
+				if args[0] == "nccl" {
+					r.goOn()
+				}
+			}
+			r.ends()
+			if p := m.read(r.pid); p.Ended != m.p.features[2].OK {
+				t.Errorf("%v has ended: %v", args, p.Ended)
+			}
+			m.p.Forget(r.pid)
+			left := map[string]int{}
+			for name, em := range m.p.all {
+				var k, v []byte
+				if name == kernelMapTasks || name == kernelMapThreads || name == kernelMapLosses || name == kernelMapScratch || name == kernelMapEvents || name[0] == '.' {
+					continue
+				}
+				for it := em.Iterate(); it.Next(&k, &v); {
+					if uint32(k[0])|uint32(k[1])<<8|uint32(k[2])<<16|uint32(k[3])<<24 == r.pid {
+						left[name]++
+					}
+				}
+			}
+			if diff := cmp.Diff(map[string]int{}, left); diff != "" {
+				t.Errorf("keys of %v that are left (-want +got):\n%s", args, diff)
+			}
+		}
+		if again := m.read(other.PID); cmp.Diff(calls(other), calls(again)) != "" {
+			t.Errorf("another process was forgotten, too: %v", calls(again))
+		}
+	})
+}
+
+// Time off the CPU, in calls and in all.
+func TestHost(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernel", "cuCtxSync"}, func(t *testing.T, m *machine) {
+		h := m.run("host").Host
+		if !m.p.features[1].OK {
+			if h.Known {
+				t.Error("the scheduler is not seen, and known")
+			}
+			return
+		}
+		if !h.Known || h.BlockedInCall < 95*time.Millisecond || h.Blocked < h.BlockedInCall+45*time.Millisecond || h.Blocked > time.Minute {
+			t.Errorf("it slept 100 ms in a call and 50 ms outside: %+v", h)
+		}
+		if h.RunQueue <= 0 || h.RunQueue < h.RunQueueInCall || h.Switches == 0 {
+			t.Errorf("it shared its CPU: %+v", h)
+		}
+	})
+}

@@ -1,0 +1,63 @@
+package probe
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// capability is a right, and what the lack of it costs.
+type capability struct {
+	name string
+	bits []uint // any of them will do
+	cost string
+}
+
+// required are those without which nothing can be traced, wanted those that only some need.
+var (
+	required = []capability{
+		{"CAP_BPF", []uint{unix.CAP_BPF, unix.CAP_SYS_ADMIN}, "no program can be loaded"},
+		{"CAP_PERFMON", []uint{unix.CAP_PERFMON, unix.CAP_SYS_ADMIN}, "no function can be probed"},
+	}
+	wanted = []capability{
+		{"CAP_SYS_PTRACE", []uint{unix.CAP_SYS_PTRACE}, "libraries of other users' processes are not found"},
+		{
+			"CAP_CHECKPOINT_RESTORE",
+			[]uint{unix.CAP_CHECKPOINT_RESTORE, unix.CAP_SYS_ADMIN},
+			"libraries are found by path only: not those that were replaced on disk",
+		},
+	}
+)
+
+// effective are the capabilities of this process, one bit each.
+func effective() uint64 {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return 0
+	}
+	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective)
+}
+
+// lacking returns those of all that a set of capabilities does not have.
+func lacking(set uint64, all []capability) []capability {
+	var lack []capability
+	for _, c := range all {
+		have := false
+		for _, bit := range c.bits {
+			have = have || set&(1<<bit) != 0
+		}
+		if !have {
+			lack = append(lack, c)
+		}
+	}
+	return lack
+}
+
+func describe(lack []capability) string {
+	var parts []string
+	for _, c := range lack {
+		parts = append(parts, c.name+" is missing, without which "+c.cost)
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,20 @@
+// Functions with the real signatures and a chosen beginning: PROLOGUE 580 is that of the
+// driver of that version, 535 of that, and 64 is what compilers with CET put first. Where the
+// probe goes is 0, 10 and 4 bytes behind it.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#if PROLOGUE == 535
+__attribute__((used, visibility("hidden"))) int stub_flag;
+#define BEGIN "cmpl $0x321cba00, stub_flag(%rip)\n je 1f\n 1:\n"
+#elif PROLOGUE == 64
+#define BEGIN "endbr64\n push %rbp\n pop %rbp\n"
+#else
+#define BEGIN "push %rbp\n pop %rbp\n"
+#endif
+
+#define FN(name, parameters, ...)                                                   \
+	__attribute__((used, visibility("hidden"))) int impl_##name parameters __VA_ARGS__ \
+	asm(".text\n .globl " #name "\n .type " #name ",@function\n .p2align 4\n" #name ":\n" BEGIN \
+	    " jmp impl_" #name "\n .size " #name ", .-" #name "\n");

@@ -1,0 +1,54 @@
+package cudareceiver
+
+import (
+	"context"
+	"sync"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/receiver"
+
+	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
+)
+
+// NewFactory returns the factory of the receiver.
+func NewFactory() receiver.Factory { return newFactory(openTracer) }
+
+func newFactory(open opener) receiver.Factory {
+	s := &shared{open: open, all: map[*Config]*cudaReceiver{}}
+	return receiver.NewFactory(metadata.Type, createDefaultConfig,
+		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+			r := s.of(cfg.(*Config), set)
+			r.metrics = next
+			return r, nil
+		}, metadata.MetricsStability),
+		receiver.WithLogs(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Logs) (receiver.Logs, error) {
+			r := s.of(cfg.(*Config), set)
+			r.logs = next
+			return r, nil
+		}, metadata.LogsStability))
+}
+
+// shared are the receivers by their configuration: the one in a pipeline of metrics and the
+// one in a pipeline of logs trace once, not twice.
+type shared struct {
+	open opener
+	mu   sync.Mutex
+	all  map[*Config]*cudaReceiver
+}
+
+func (s *shared) of(cfg *Config, set receiver.Settings) *cudaReceiver {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.all[cfg]; r != nil {
+		return r
+	}
+	r := newReceiver(cfg, set, s.open)
+	r.forget = func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.all, cfg)
+	}
+	s.all[cfg] = r
+	return r
+}

@@ -1,0 +1,318 @@
+package cudareceiver
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/tracer"
+)
+
+// proc returns a process on one device with so many launches of 4 us each.
+func proc(pid uint32, device, launches int) tracer.Process {
+	return tracer.Process{
+		PID: pid, Name: "python3", Since: at(1),
+		Devices: []tracer.Device{{
+			Ordinal: 0, UUID: uuid(device), Busy: time.Duration(launches) * time.Millisecond, Wait: time.Duration(launches) * 100 * time.Microsecond,
+			Memory: tracer.Memory{Reserved: 1000, Peak: 2000},
+		}},
+		Ops: []tracer.OpStat{{Op: "cuLaunchKernel", Class: tracer.Launch, Device: 0, Time: spread(times(launches, 4*time.Microsecond)...)}},
+	}
+}
+
+func ended(p tracer.Process) tracer.Process {
+	p.Ended = true
+	return p
+}
+
+const llmOn0 = "gpu.index=0,gpu.model=H200,gpu.uuid=GPU-0,gpu.vendor=nvidia,gpu.workload.kind=deployment,gpu.workload.name=llm,gpu.workload.team=search,k8s.namespace.name=ml,k8s.pod.name=llm-0"
+
+// Two processes of a workload on one device are one series; one on another device is
+// another. A process that ends takes nothing away, and what it did last counts.
+func TestProcessesOfAWorkloadAreSummed(t *testing.T) {
+	b := newBench(t, machine(2), whoIs{1: llm, 2: llm, 3: llm}, nil)
+	busy := func(lines []string) []string { return only(lines, "gpu.cuda.busy.time") }
+	f := func(got []string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, busy(got)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	on0, on1 := "gpu.cuda.busy.time{"+llmOn0+"} ", "gpu.cuda.busy.time{gpu.index=1,gpu.model=H200,gpu.uuid=GPU-1"+llmOn0[len("gpu.index=0,gpu.model=H200,gpu.uuid=GPU-0"):]+"} "
+	f(b.read(10, proc(1, 0, 1000), proc(2, 0, 500), proc(3, 1, 10)), on0+"1.5 since 1s", on1+"0.01 since 1s")
+	f(b.read(20, proc(1, 0, 2000), ended(proc(2, 0, 700)), proc(3, 1, 10)), on0+"2.7 since 1s", on1+"0.01 since 1s")
+	f(b.read(30, proc(1, 0, 2000), proc(3, 1, 10)), on0+"2.7 since 1s", on1+"0.01 since 1s")
+	// The same pid, another process.
+	again := proc(2, 0, 100)
+	again.Since = at(35)
+	f(b.read(40, proc(1, 0, 2000), again, proc(3, 1, 10)), on0+"2.8 since 1s", on1+"0.01 since 1s")
+}
+
+// Gauges end with the last process, sums five minutes later, each with one point without a
+// value; a workload that comes back begins anew, with a start of its own.
+func TestSeriesEnd(t *testing.T) {
+	b := newBench(t, machine(1), whoIs{1: llm}, nil)
+	f := func(seconds int, list []tracer.Process, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, only(b.read(seconds, list...), "gpu.cuda.busy.time", "gpu.cuda.memory.reserved")); diff != "" {
+			t.Errorf("at %d s: %s", seconds, diff)
+		}
+	}
+	busy, reserved := "gpu.cuda.busy.time{"+llmOn0+"} ", "gpu.cuda.memory.reserved{"+llmOn0+"} "
+	f(10, []tracer.Process{proc(1, 0, 1000)}, busy+"1 since 1s", reserved+"1000")
+	f(20, []tracer.Process{ended(proc(1, 0, 1500))}, busy+"1.5 since 1s", reserved+"ended")
+	f(30, nil, busy+"1.5 since 1s")
+	f(310, nil, busy+"1.5 since 1s")
+	f(320, nil, busy+"ended since 1s")
+	f(330, nil)
+	again := proc(1, 0, 10)
+	again.Since = at(335)
+	f(340, []tracer.Process{again}, busy+"0.01 since 5m35s", reserved+"1000")
+}
+
+// A process whose owner is known late is theirs from then on, and nothing is counted twice.
+func TestOwnerBecomesKnown(t *testing.T) {
+	known := whoIs{}
+	b := newBench(t, machine(1), known, nil)
+	rest := "gpu.cuda.busy.time{gpu.index=0,gpu.model=H200,gpu.uuid=GPU-0,gpu.vendor=nvidia,gpu.workload.kind=unattributed} "
+	if diff := cmp.Diff([]string{rest + "1 since 1s"}, only(b.read(10, proc(1, 0, 1000)), "gpu.cuda.busy.time")); diff != "" {
+		t.Error(diff)
+	}
+	known[1] = llm
+	want := []string{"gpu.cuda.busy.time{" + llmOn0 + "} 0.2 since 10s", rest + "1 since 1s"}
+	if diff := cmp.Diff(want, only(b.read(20, proc(1, 0, 1200)), "gpu.cuda.busy.time")); diff != "" {
+		t.Error(diff)
+	}
+	// It ended: nobody knows its pid any more, and it is still theirs.
+	delete(known, 1)
+	want[0] = "gpu.cuda.busy.time{" + llmOn0 + "} 0.3 since 10s"
+	if diff := cmp.Diff(want, only(b.read(30, ended(proc(1, 0, 1300))), "gpu.cuda.busy.time")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Workloads beyond the cap are together in other: no sum loses anything. Each is told once,
+// not with every reading: a count that grows while nothing happens is no use for an alert.
+func TestWorkloadsBeyondTheCap(t *testing.T) {
+	b := newBench(t, machine(1), whoIs{1: llm, 2: job}, func(c *Config) { c.MaxWorkloads = 1 })
+	second := func(launches int) tracer.Process {
+		p := proc(2, 0, launches)
+		p.Host = tracer.Host{Known: true} // it is of no device, and the workload is the same
+		return p
+	}
+	f := func(seconds int, sum string, list ...tracer.Process) {
+		t.Helper()
+		want := []string{
+			"gpu.cuda.busy.time{" + llmOn0 + "} 1 since 1s",
+			"gpu.cuda.busy.time{gpu.index=0,gpu.model=H200,gpu.uuid=GPU-0,gpu.vendor=nvidia,gpu.workload.kind=other} " + sum + " since 1s",
+			"gpumeter.tracer.series.dropped{} 1 since 0s",
+		}
+		if diff := cmp.Diff(want, only(b.read(seconds, list...), "gpu.cuda.busy.time", "gpumeter.tracer.series.dropped")); diff != "" {
+			t.Errorf("at %d s: %s", seconds, diff)
+		}
+	}
+	f(10, "0.5", proc(1, 0, 1000), second(500))
+	f(20, "0.7", proc(1, 0, 1000), second(700))
+	f(30, "0.7", proc(1, 0, 1000), ended(second(700)))
+}
+
+// So are communicators.
+func TestCommunicatorsBeyondTheCap(t *testing.T) {
+	b := newBench(t, machine(1), whoIs{1: llm}, func(c *Config) { c.MaxCommunicators = 1 })
+	for i := 1; i < 4; i++ {
+		p := proc(1, 0, 1000)
+		for _, id := range []string{"0xa", "0xb", "0xc"} {
+			p.Comms = append(p.Comms, tracer.Comm{ID: id, Size: 2, Sequence: uint64(i)})
+		}
+		if diff := cmp.Diff([]string{"gpumeter.tracer.series.dropped{} 2 since 0s"}, only(b.read(10*i, p), "gpumeter.tracer.series.dropped")); diff != "" {
+			t.Errorf("reading %d: %s", i, diff)
+		}
+	}
+}
+
+// A process of PyTorch has a hundred kernels: those beyond the top ones are in other, where
+// no launch is lost, and nothing was dropped. Names of its warm-up make room after a while
+// for those of its work, whose series begin then.
+func TestKernelsBeyondTheCap(t *testing.T) {
+	b := newBench(t, machine(1), whoIs{1: llm}, func(c *Config) { c.MaxKernels = 2 })
+	f := func(seconds int, want []string, counts ...uint64) {
+		t.Helper()
+		p := proc(1, 0, 1000)
+		for i, n := range counts {
+			name := string(rune('a' + i))
+			p.Kernels = append(p.Kernels, tracer.Kernel{Name: name, Symbol: name, Count: n})
+		}
+		for i, line := range want {
+			name, rest, _ := strings.Cut(line, " ")
+			want[i] = "gpu.cuda.kernel.launches{gpu.cuda.kernel.name=" + name + "," + llmOn0 + "} " + rest
+		}
+		want = append(want, "gpumeter.tracer.series.dropped{} 0 since 0s")
+		if diff := cmp.Diff(want, only(b.read(seconds, p), "gpu.cuda.kernel.launches", "gpumeter.tracer.series.dropped")); diff != "" {
+			t.Errorf("at %d s: %s", seconds, diff)
+		}
+	}
+	f(10, []string{"a 1 since 1s", "b 2 since 1s", "other 3 since 1s"}, 1, 2, 3)
+	f(20, []string{"a 1 since 1s", "b 3 since 1s", "other 4 since 1s"}, 1, 3, 4)
+	f(310, []string{"a ended since 1s", "b 4 since 1s", "c 2 since 20s", "other 4 since 1s"}, 1, 4, 6)
+	f(320, []string{"b 5 since 1s", "c 3 since 20s", "other 5 since 1s"}, 2, 5, 7)
+}
+
+// A kernel that leaves the top ones takes its launches to the rest, which is of no device.
+// The device then has fewer than before, and must not be thought to have begun anew.
+func TestKernelLeavesTheTop(t *testing.T) {
+	b := newBench(t, machine(2), whoIs{1: llm}, nil)
+	read := func(seconds int, kernels ...tracer.Kernel) (sum uint64) {
+		p := proc(1, 0, 1000)
+		p.Devices = append(p.Devices, tracer.Device{Ordinal: 1, UUID: uuid(1)})
+		p.Kernels, p.KernelsFolded = kernels, 1
+		b.read(seconds, p)
+		for _, s := range b.subjects {
+			for _, k := range s.kernels {
+				sum += k.launches
+			}
+		}
+		return sum
+	}
+	got := []uint64{
+		read(10, tracer.Kernel{Name: "a", Count: 1000}, tracer.Kernel{Name: "b", Count: 500}, tracer.Kernel{Name: other, Device: -1, Count: 990}),
+		read(20, tracer.Kernel{Name: "c", Count: 15}, tracer.Kernel{Name: "b", Count: 501}, tracer.Kernel{Name: other, Device: -1, Count: 990 + 1002}),
+	}
+	if diff := cmp.Diff([]uint64{2490, 2508}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Points beyond max_series are counted, and what the tracer says of itself is not among
+// them.
+func TestSeriesBeyondTheCap(t *testing.T) {
+	b := newBench(t, machine(1), whoIs{1: llm}, func(c *Config) { c.MaxSeries = 2 })
+	lines := b.read(10, proc(1, 0, 1000))
+	if got := len(only(lines, "gpu.cuda.busy.time", "gpu.cuda.sync.wait", "gpu.cuda.host.bubble", "gpu.cuda.operation.duration", "gpu.cuda.memory.reserved")); got != 2 {
+		t.Errorf("%d points of the workload, want 2: %v", got, lines)
+	}
+	if diff := cmp.Diff([]string{"gpumeter.tracer.series.dropped{} 9 since 0s", "gpumeter.tracer.up{} 1"}, only(lines, "gpumeter.tracer.series.dropped", "gpumeter.tracer.up")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Whatever processes do, in whichever order they come, end and change owner: the sum over
+// all series is what they did, no series ever falls, and kernels that enter and leave the
+// top ones neither lose a launch nor invent one.
+func TestSumsAreTheTruth(t *testing.T) {
+	for seed := range uint64(60) {
+		random := rand.New(rand.NewPCG(seed, 8))
+		who := whoIs{}
+		b := newBench(t, machine(3), who, func(c *Config) { c.MaxKernels = 4; c.MaxWorkloads = 5 })
+		type live struct {
+			p       tracer.Process
+			kernels [6]uint64
+		}
+		var truth struct{ calls, errors, bytes, launches, sequence, sent uint64 }
+		procs := map[uint32]*live{}
+		before := map[string]uint64{}
+		for round := 1; round < 12; round++ {
+			var list []tracer.Process
+			for pid := uint32(1); pid < 6; pid++ {
+				l := procs[pid]
+				if l == nil {
+					if random.IntN(2) == 0 {
+						continue
+					}
+					l = &live{p: tracer.Process{PID: pid, Since: at(10 * round), Devices: []tracer.Device{{UUID: uuid(random.IntN(3))}}}}
+					l.p.Ops = []tracer.OpStat{{Op: "cuMemcpyHtoDAsync", Class: tracer.Copy, Kind: "htod", Time: spread(), Errors: []tracer.CodeCount{{Code: 700}}}}
+					l.p.Comms = []tracer.Comm{{ID: "c", Rank: int(pid), Size: 8, Ops: []tracer.CollOp{{Op: "AllReduce", Peer: -1, Time: spread(), Size: sized()}}}}
+					procs[pid] = l
+				}
+				n := uint64(random.IntN(5))
+				p := &l.p
+				op := p.Ops[0]
+				op.Time.Buckets = append([]uint64(nil), op.Time.Buckets...)
+				op.Time.Count += n
+				op.Time.Buckets[random.IntN(40)] += n
+				op.Bytes += n * 100
+				op.Errors = []tracer.CodeCount{{Code: 700, Count: op.Errors[0].Count + n/2}}
+				p.Ops = []tracer.OpStat{op}
+				c := p.Comms[0]
+				c.Sequence += n
+				coll := c.Ops[0]
+				coll.Size.Count += n
+				coll.Size.Sum += float64(n * 8)
+				coll.Size.Buckets = append([]uint64(nil), coll.Size.Buckets...)
+				coll.Size.Buckets[5] += n
+				c.Ops = []tracer.CollOp{coll}
+				p.Comms = []tracer.Comm{c}
+				truth.calls, truth.bytes, truth.errors, truth.sequence, truth.sent = truth.calls+n, truth.bytes+n*100, truth.errors+n/2, truth.sequence+n, truth.sent+n*8
+				// Two of six kernels are told by name, and not always the same.
+				top := random.IntN(6)
+				p.Kernels, p.KernelsFolded = nil, 0
+				rest := tracer.Kernel{Name: other}
+				for k := range l.kernels {
+					n := uint64(random.IntN(4))
+					l.kernels[k] += n
+					truth.launches += n
+					if k == top || k == (top+1)%6 {
+						name := string(rune('a' + k))
+						p.Kernels = append(p.Kernels, tracer.Kernel{Name: name, Symbol: name, Count: l.kernels[k]})
+						continue
+					}
+					rest.Count += l.kernels[k]
+					p.KernelsFolded++
+				}
+				p.Kernels = append(p.Kernels, rest)
+				switch random.IntN(4) {
+				case 0:
+					who[pid] = llm
+				case 1:
+					who[pid] = job
+				case 2:
+					delete(who, pid)
+				}
+				p.Ended = random.IntN(5) == 0
+				list = append(list, *p)
+				if p.Ended {
+					delete(procs, pid)
+				}
+			}
+			b.read(10*round, list...)
+			got := truth
+			got.calls, got.errors, got.bytes, got.launches, got.sequence, got.sent = 0, 0, 0, 0, 0, 0
+			now := map[string]uint64{}
+			note := func(s *subject, name string, v uint64) uint64 {
+				now[s.key+name] = v
+				return v
+			}
+			for _, s := range b.subjects {
+				for k, op := range s.ops {
+					got.calls += note(s, k.op, op.time.count)
+				}
+				for k, n := range s.errors {
+					got.errors += note(s, "error"+k.op, n)
+				}
+				for k, n := range s.copies {
+					got.bytes += note(s, "copy"+k, n)
+				}
+				for k, x := range s.kernels {
+					got.launches += note(s, "kernel"+k, x.launches)
+				}
+				for k, c := range s.comms {
+					got.sequence += note(s, "comm"+string(rune(k.rank)), c.sequence)
+					for _, op := range c.ops {
+						got.sent += op.bytes
+					}
+				}
+			}
+			if got != truth {
+				t.Fatalf("seed %d round %d: %+v, want %+v", seed, round, got, truth)
+			}
+			for k, v := range before {
+				if now[k] < v {
+					t.Fatalf("seed %d round %d: %s fell from %d to %d", seed, round, k, v, now[k])
+				}
+			}
+			before = now
+		}
+	}
+}

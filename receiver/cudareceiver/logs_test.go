@@ -1,0 +1,175 @@
+package cudareceiver
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/collector/pdata/plog"
+	"go.opentelemetry.io/collector/receiver/receivertest"
+
+	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
+	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
+)
+
+// written returns a line for each record: name, severity, body, attributes that are not of
+// the workload and device, and the workload.
+func written(ld plog.Logs) []string {
+	var list []string
+	for _, rl := range ld.ResourceLogs().All() {
+		for _, sl := range rl.ScopeLogs().All() {
+			for _, rec := range sl.LogRecords().All() {
+				attrs := map[string]string{}
+				for k, v := range rec.Attributes().All() {
+					attrs[k] = v.AsString()
+				}
+				var words []string
+				for _, k := range slices.Sorted(maps.Keys(attrs)) {
+					if !strings.HasPrefix(k, "gpu.model") && !strings.HasPrefix(k, "gpu.vendor") && !strings.HasPrefix(k, "gpu.index") && !strings.HasPrefix(k, "k8s.") && k != "gpu.workload.kind" && k != "gpu.workload.team" {
+						words = append(words, k+"="+attrs[k])
+					}
+				}
+				list = append(list, fmt.Sprintf("%s %s %s | %s", rec.EventName(), rec.SeverityText(), rec.Body().Str(), strings.Join(words, " ")))
+			}
+		}
+	}
+	return list
+}
+
+// Errors, outliers and communicators are records with whose they are; calls that somebody
+// records and exits are not.
+func TestRecordsOfEvents(t *testing.T) {
+	b := newBench(t, machine(1), whoIs{1: llm}, nil)
+	r := newRecorder(b.ledger.cfg, receivertest.NewNopSettings(metadata.Type))
+	s := tracer.Snapshot{Time: at(10), Started: began, Processes: []tracer.Process{proc(1, 0, 10)}, Events: []tracer.Event{
+		{Type: "call", PID: 1, Op: "cuMemFree"},
+		{Type: "outlier", Time: at(3), PID: 1, TID: 12, Op: "cuMemcpyHtoD", Duration: 1500 * time.Millisecond, Bytes: 4096, RunQueue: time.Second, Blocked: time.Millisecond},
+		{Type: "error", Time: at(4), PID: 1, TID: 12, Op: "cuLaunchKernel", Code: 700, Duration: 3 * time.Microsecond, Kernel: "gemm"},
+		{Type: "comm_init", Time: at(2), PID: 1, TID: 12, Op: "ncclCommInitRank", Duration: 1200 * time.Millisecond, Comm: "0xabc", Rank: 1, Size: 2},
+		{Type: "exit", PID: 1},
+	}}
+	b.readAll(s)
+	want := []string{
+		"nccl.comm.init INFO python3: rank 1 of 2 of communicator 0xabc was made in 1.2s | comm_id_hash=0xabc gpu.cuda.duration=1.2 gpu.cuda.operation=ncclCommInitRank gpu.uuid=GPU-0 gpu.workload.name=llm nranks=2 process.executable.name=python3 process.pid=1 rank=1 thread.id=12",
+		"gpu.cuda.error WARN python3: cuLaunchKernel failed with 700 | gpu.cuda.duration=0.000003 gpu.cuda.error.code=700 gpu.cuda.kernel.name=gemm gpu.cuda.operation=cuLaunchKernel gpu.uuid=GPU-0 gpu.workload.name=llm process.executable.name=python3 process.pid=1 thread.id=12",
+		"gpu.cuda.outlier INFO python3: cuMemcpyHtoD took 1.5s | gpu.cuda.bytes=4096 gpu.cuda.duration=1.5 gpu.cuda.host.blocked.time=0.001 gpu.cuda.host.run_queue.time=1 gpu.cuda.operation=cuMemcpyHtoD gpu.uuid=GPU-0 gpu.workload.name=llm process.executable.name=python3 process.pid=1 thread.id=12",
+	}
+	if diff := cmp.Diff(want, written(r.emit(b.ledger, &s, nil, b.tick))); diff != "" {
+		t.Error(diff)
+	}
+	// A storm of errors is bounded, and counted.
+	s.Events = slices.Repeat(s.Events[2:3], 1000)
+	if n := r.emit(b.ledger, &s, nil, b.tick).LogRecordCount(); n != 100 || r.dropped != 900 {
+		t.Errorf("%d records, %d dropped", n, r.dropped)
+	}
+}
+
+// A hang names the rank that did not come, once when it is sure and once when it is over.
+func TestRecordOfAHang(t *testing.T) {
+	b := newBench(t, machine(3), whoIs{1: llm, 2: job}, nil)
+	r := newRecorder(b.ledger.cfg, receivertest.NewNopSettings(metadata.Type))
+	f := func(seconds int, behind []int, want ...string) {
+		t.Helper()
+		s := traced()
+		s.Time = at(seconds)
+		s.Groups[0].Behind, s.Groups[0].Waiting = behind, at(28)
+		b.readAll(s)
+		if diff := cmp.Diff(want, written(r.emit(b.ledger, &s, nil, b.tick))); diff != "" {
+			t.Errorf("at %d s: %s", seconds, diff)
+		}
+	}
+	const of = ` | comm_id_hash=0xabc gpu.uuid=GPU-2 gpu.workload.name=train nccl.hang.duration=%d nccl.hang.ranks=[1] nccl.hang.state=%s nranks=4 process.executable.name=python3 process.pid=2 slurm.job.id=7`
+	f(40, []int{1}) // it may still come
+	f(60, []int{1}, "nccl.hang WARN communicator 0xabc of 4 ranks hangs: rank 1 has not arrived, others have waited for 32s"+fmt.Sprintf(of, 32, "active"))
+	f(70, []int{1})
+	f(80, nil, "nccl.hang INFO communicator 0xabc goes on: rank 1 was waited for, for 52s"+fmt.Sprintf(of, 52, "over"))
+	f(90, nil)
+}
+
+func slowStep(state anomaly.State) anomaly.Anomaly {
+	return anomaly.Anomaly{
+		State: state, Time: at(20), Since: at(10), PID: 1, Process: "python3", Device: uuid(0), Op: anomaly.Step, Baseline: 1e-3, Observed: 2e-3,
+		Lost: 10 * time.Second, Over: 20 * time.Second, Unexplained: 0.25,
+		Explanations: []anomaly.Explanation{{Cause: anomaly.Neighbour, Share: 0.75, Seconds: 7.5, Fact: "job 7 has 60 % of the GPU"}},
+	}
+}
+
+// An anomaly is a record with the chain in words and in attributes, is counted once, in the
+// series of the process and device, and is kept.
+func TestAnomalies(t *testing.T) {
+	b := newBench(t, machine(1), whoIs{1: llm}, nil)
+	r := newRecorder(b.ledger.cfg, receivertest.NewNopSettings(metadata.Type))
+	s := tracer.Snapshot{Time: at(20), Started: began, Processes: []tracer.Process{proc(1, 0, 10)}}
+	b.readAll(s)
+	lines := b.name([]anomaly.Anomaly{slowStep(anomaly.Open)})
+	lines = append(lines, b.name([]anomaly.Anomaly{slowStep(anomaly.Ended)})...)
+	want := []string{
+		"gpumeter.anomaly WARN " + slowStep(anomaly.Open).Text() + ` | cause=neighbour gpu.cuda.operation=step gpu.uuid=GPU-0 gpu.workload.name=llm gpumeter.anomaly.baseline=0.001 gpumeter.anomaly.explanations=[{"cause":"neighbour","fact":"job 7 has 60 % of the GPU","seconds":7.5,"share":0.75}] gpumeter.anomaly.lost.time=10 gpumeter.anomaly.observed=0.002 gpumeter.anomaly.since=2026-11-15T12:00:10Z gpumeter.anomaly.state=open gpumeter.anomaly.unexplained=0.25 process.executable.name=python3 process.pid=1`,
+	}
+	if diff := cmp.Diff(want, written(r.emit(b.ledger, &s, lines[:1], b.tick))); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"gpumeter.anomaly.count{cause=neighbour," + llmOn0 + "} 1 since 1s"}, only(b.readAll(s), "gpumeter.anomaly.count")); diff != "" {
+		t.Error(diff)
+	}
+
+	j := journal{filepath.Join(t.TempDir(), "state", "anomalies.jsonl")}
+	for _, l := range lines {
+		if err := j.append([]AnomalyLine{l}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, skipped, err := ReadAnomalies(j.path, at(0))
+	if diff := cmp.Diff(lines, got); diff != "" || skipped != 0 || err != nil {
+		t.Error(diff, skipped, err)
+	}
+	if got, _, _ := ReadAnomalies(j.path, at(21)); len(got) != 0 {
+		t.Errorf("%d lines from before", len(got))
+	}
+}
+
+// The file is bounded: there is one old one, and the newest lines are never lost.
+func TestJournalIsBounded(t *testing.T) {
+	j := journal{filepath.Join(t.TempDir(), "anomalies.jsonl")}
+	line := AnomalyLine{Anomaly: slowStep(anomaly.Open), Words: strings.Repeat("x", 30_000)}
+	for i := range 400 { // 12 MB
+		line.PID = uint32(i)
+		if err := j.append([]AnomalyLine{line}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{j.path, old(j.path)} {
+		if st, err := os.Stat(path); err != nil || st.Size() > maxJournal {
+			t.Error(st.Size(), err)
+		}
+	}
+	got, skipped, err := ReadAnomalies(j.path, at(0))
+	if err != nil || skipped != 0 || len(got) < 130 || got[len(got)-1].PID != 399 {
+		t.Errorf("%d lines, %d skipped, %v", len(got), skipped, err)
+	}
+}
+
+// Whatever is in the file, what is a line of ours is read and nothing breaks.
+func FuzzParseAnomalies(f *testing.F) {
+	f.Add([]byte(`{"time":"2026-11-15T12:00:00Z","op":"step","text":"x"}` + "\n"))
+	f.Add([]byte("{\n\n{}\n[1]\n\x00"))
+	f.Add([]byte(`{"time":"2026-11-15T12:00:00Z","op":"step","explanations":[{"share":1e308}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		list, skipped := parseAnomalies(text, time.Time{})
+		if n := len(list) + skipped; n > strings.Count(string(text), "\n")+1 {
+			t.Errorf("%d lines of %q", n, text)
+		}
+		for _, l := range list {
+			if l.Op == "" || l.Time.IsZero() {
+				t.Errorf("line %+v", l)
+			}
+		}
+	})
+}

@@ -1,0 +1,36 @@
+package cudareceiver
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/tracer"
+)
+
+type watched map[string]time.Duration
+
+func (w watched) Watch(_ uint32, op string, over time.Duration) error {
+	w[op] = over
+	return nil
+}
+
+// A threshold is a multiple of what is usual for the operation, is set when that is known,
+// and again when it is much different; one at each reading would cost the kernel a write.
+func TestThresholds(t *testing.T) {
+	var o outliers
+	f := func(op tracer.Histogram, want watched) {
+		t.Helper()
+		got := watched{}
+		o.ask(&tracer.Snapshot{Processes: []tracer.Process{{PID: 1, Ops: []tracer.OpStat{{Op: "cuMemAlloc", Time: op}}}}}, got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	f(spread(times(999, 4*time.Microsecond)...), watched{})
+	f(spread(times(1000, 4*time.Microsecond)...), watched{"cuMemAlloc": leastLong})
+	f(spread(times(2000, 4*time.Microsecond)...), watched{})
+	f(spread(times(2000, 100*time.Millisecond)...), watched{"cuMemAlloc": time.Second}) // 8 times the bound above 100 ms, 0.125 s
+	f(spread(times(3000, 100*time.Millisecond)...), watched{})
+}

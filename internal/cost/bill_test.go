@@ -1,0 +1,309 @@
+package cost
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+var noon = time.Date(2026, 10, 14, 12, 0, 0, 0, time.UTC)
+
+func mustParse(t *testing.T, text string) Prices {
+	t.Helper()
+	p, err := Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func mustBill(t *testing.T, s query.Store, p Prices, from, to time.Time) Statement {
+	t.Helper()
+	b, err := Bill(t.Context(), s, p, from, to, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// randomPrices have rules by model and cluster that change at odd moments, and leave some
+// models without a price.
+func randomPrices(t *testing.T, r *rand.Rand, begin, end time.Time) Prices {
+	var b strings.Builder
+	moment := func() string {
+		return begin.Add(time.Duration(r.Int64N(int64(end.Sub(begin))))).Format(time.RFC3339)
+	}
+	b.WriteString("currency: EUR\nprices:\n")
+	for i, match := range []string{`{gpu_model: "NVIDIA H100*", cluster: prod}`, `{model: "NVIDIA H100*"}`, `{model: "*A100*"}`, `{model: "AMD*"}`} {
+		if i > 0 && r.IntN(4) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "- match: %s\n  rates:\n  - {from: 2020-01-01, kind: on_demand, per_hour: %d.%09d}\n", match, r.IntN(9), r.IntN(1e9))
+		fmt.Fprintf(&b, "  - {from: %q, kind: owned, capex: %d, years: 3}\n", moment(), 1000+r.IntN(40000))
+		fmt.Fprintf(&b, "  - {from: %q, kind: spot, per_hour: 0.%03d}\n", moment(), r.IntN(1000))
+	}
+	fmt.Fprintf(&b, "power:\n- rates:\n  - {from: 2020-01-01, per_kwh: 0.%03d, pue: 1.%02d, co2_g_per_kwh: %d}\n  - {from: %q, per_kwh: 0.2}\n", r.IntN(1000), r.IntN(90), r.IntN(900), moment())
+	return mustParse(t, b.String())
+}
+
+// byLabels are the rows that have anything.
+func byLabels(into map[string]Amounts, s Statement) map[string]Amounts {
+	for _, r := range s.Rows {
+		key := fmt.Sprint(r.Labels)
+		if into[key] = into[key].Add(r.Amounts); into[key] == (Amounts{}) {
+			delete(into, key)
+		}
+	}
+	return into
+}
+
+// Money must not appear or vanish by how a period is cut: over random fleets, prices,
+// restarts, lost state, late data and devices that change hands, a day is the sum of its
+// hours to the last millionth, and the parts of a bill are the bill.
+func TestBillAddsUp(t *testing.T) {
+	t.Parallel()
+	seeds := 8
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range uint64(seeds) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(seed, 1))
+			f := newFleet(seed, noon, time.Duration(6+r.IntN(20))*time.Hour, false)
+			p := randomPrices(t, r, f.begin, f.end)
+			from, to := f.begin.Add(time.Duration(r.IntN(3600))*time.Second), f.end.Add(-time.Duration(r.IntN(3600))*time.Second)
+			addsUp(t, f.store.late(r), p, r, from, to) // some of it has not arrived
+			addsUp(t, f.store, p, r, from, to)
+		})
+	}
+}
+
+// addsUp compares the bill of a period with those of random parts of it.
+func addsUp(t *testing.T, m *memory, p Prices, r *rand.Rand, from, to time.Time) {
+	t.Helper()
+	whole := mustBill(t, m, p, from, to)
+	check(t, whole)
+	parts, total := map[string]Amounts{}, Amounts{}
+	for at := from; at.Before(to); {
+		next := at.Add(time.Hour)
+		if r.IntN(3) == 0 {
+			next = at.Add(time.Duration(1+r.IntN(7200_000)) * time.Millisecond)
+		}
+		if next.After(to) {
+			next = to
+		}
+		b := mustBill(t, m, p, at, next)
+		check(t, b)
+		byLabels(parts, b)
+		total = total.Add(b.Total)
+		at = next
+	}
+	if diff := cmp.Diff(byLabels(map[string]Amounts{}, whole), parts); diff != "" {
+		t.Errorf("rows of the whole and of its hours (-whole +hours):\n%s", diff)
+	}
+	if diff := cmp.Diff(whole.Total, total); diff != "" {
+		t.Errorf("total of the whole and of its hours (-whole +hours):\n%s", diff)
+	}
+}
+
+// check says what holds for every bill.
+func check(t *testing.T, s Statement) {
+	t.Helper()
+	var sum Amounts
+	for _, r := range s.Rows {
+		sum = sum.Add(r.Amounts)
+		if r.Allocated() != r.Used+r.Idle+r.Unmeasured || r.AllocatedCost() != r.UsedCost+r.IdleCost+r.UnmeasuredCost {
+			t.Errorf("allocated is not used and idle: %+v", r)
+		}
+		if kind := r.Labels["gpu_workload_kind"]; (r.Unallocated != 0) != (kind == "unallocated" && r.Time() != 0) {
+			t.Errorf("%s has %d unallocated of %d", kind, r.Unallocated, r.Time())
+		}
+	}
+	if diff := cmp.Diff(s.Total, sum); diff != "" {
+		t.Errorf("rows are not the total (-total +rows):\n%s", diff)
+	}
+	if diff := cmp.Diff(s.Total, s.Workloads.Add(s.Unallocated).Add(s.Unattributed).Add(s.Other)); diff != "" {
+		t.Errorf("workloads and the rest are not the fleet's bill (-total +parts):\n%s", diff)
+	}
+	for _, d := range Dimensions() {
+		var sum Amounts
+		for _, g := range s.By(d) {
+			sum = sum.Add(g.Amounts)
+		}
+		if diff := cmp.Diff(s.Total, sum); diff != "" {
+			t.Errorf("groups by %s are not the total (-total +groups):\n%s", d.Name, diff)
+		}
+	}
+}
+
+// Where no sample is lost, the bill must have all that the agents counted: nothing twice,
+// nothing left out, whoever had the devices.
+func TestBillIsTheTruth(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		f := newFleet(seed, noon, 14*time.Hour, true)
+		b := mustBill(t, f.store, Prices{}, f.begin.Add(-time.Hour), f.end.Add(time.Hour))
+		if got := b.Total.Time().Duration().Seconds(); math.Abs(got-f.held) > 1e-3 {
+			t.Errorf("seed %d: the bill has %v s, the agents counted %v s", seed, got, f.held)
+		}
+		for _, r := range b.Rows {
+			if r.Idle < -1 || r.Used < 0 || r.Energy < 0 { // one is rounding
+				t.Errorf("seed %d: less than nothing was used: %+v", seed, r)
+			}
+		}
+		if b.Total.Unpriced != b.Total.Time() || b.Total.Priced() || b.Total.Total() != 0 {
+			t.Errorf("seed %d: without prices there is money: %+v", seed, b.Total)
+		}
+	}
+}
+
+// one writes the sums of a job on one device.
+func one(m *memory, at time.Time, held, active float64, more ...string) {
+	l := query.Labels{"gpu_uuid": "g", "gpu_model": "H100", "gpu_workload_kind": "job", "gpu_workload_name": "j", "k8s_pod_uid": "u"}
+	for i := 0; i < len(more); i += 2 {
+		l[more[i]] = more[i+1]
+	}
+	for name, v := range map[string]float64{heldSeries: held, activeSeries: active, energySeries: held * 500} {
+		s := query.Labels{"__name__": name}
+		maps.Copy(s, l)
+		m.add(s, at, v)
+	}
+}
+
+// What each way of a counter counts for. Each was once counted twice or not at all.
+func TestBillOfCounters(t *testing.T) {
+	t.Parallel()
+	type point struct {
+		minute       float64
+		held, active float64
+		labels       []string
+	}
+	for name, tt := range map[string]struct {
+		points     []point
+		used, idle float64
+		older      int
+	}{
+		"it begins in the period":            {[]point{{1, 10, 4, nil}, {30, 1750, 904, nil}}, 904, 846, 0},
+		"it began before":                    {[]point{{-10, 400, 100, nil}, {30, 2800, 500, nil}}, 400, 2000, 0},
+		"it ended long before the edge":      {[]point{{-10, 400, 100, nil}, {2, 1120, 100, nil}}, 0, 720, 0},
+		"the store did not see it begin":     {[]point{{5, 90000, 50000, nil}, {30, 91500, 51000, nil}}, 1000, 500, 1},
+		"its state was lost":                 {[]point{{-1, 5000, 5000, nil}, {10, 5660, 5660, nil}, {12, 60, 60, nil}, {20, 540, 540, nil}}, 1200, 0, 0},
+		"it was killed and goes back":        {[]point{{-1, 5000, 5000, nil}, {10, 5660, 5660, nil}, {11, 5630, 5630, nil}, {20, 6170, 6170, nil}}, 1200, 0, 0},
+		"lost just at the edge":              {[]point{{-1, 5000, 5000, nil}, {1, 30, 30, nil}, {20, 1170, 1170, nil}}, 1170, 0, 0},
+		"lost, and higher than before":       {[]point{{-1, 100, 100, nil}, {1, 30, 30, nil}, {20, 1170, 1170, nil}}, 1170, 0, 0},
+		"only its activity says it was lost": {[]point{{-1, 100, 100, nil}, {1, 220, 110, nil}, {12, 600, 30, nil}, {20, 1080, 200, nil}}, 210, 990, 0},
+		"and that over the edge":             {[]point{{-1, 100, 100, nil}, {9, 540, 30, nil}, {20, 1200, 200, nil}}, 200, 1000, 0},
+		"not seen to begin, and later lost":  {[]point{{5, 90000, 50000, nil}, {30, 91500, 51000, nil}, {40, 60, 60, nil}}, 1060, 500, 1},
+		"the agent was away for two days":    {[]point{{-3000, 1800, 0, nil}, {10, 1860, 60, nil}}, 60, 0, 0},
+		"away, and its state lost":           {[]point{{-3000, 1800, 0, nil}, {10, 60, 60, nil}}, 60, 0, 0},
+		"another pod of the agent":           {[]point{{-1, 500, 0, []string{"pod", "a"}}, {2, 680, 0, []string{"pod", "b"}}, {20, 1760, 0, []string{"pod", "b"}}}, 0, 1260, 0},
+		"scraped and pushed":                 {[]point{{-1, 500, 0, []string{"job", "a"}}, {2, 680, 0, []string{"job", "b"}}, {2.1, 670, 0, []string{"job", "a"}}, {20, 1760, 0, []string{"job", "b"}}}, 0, 1260, 0},
+		"the cluster's name comes later":     {[]point{{-1, 500, 0, nil}, {2, 680, 0, []string{"k8s_cluster_name", "c"}}, {20, 1760, 0, []string{"k8s_cluster_name", "c"}}}, 0, 1260, 0},
+		"active beyond held by rounding":     {[]point{{1, 60, 60.0000004, nil}, {2, 120, 120.0000006, nil}}, 120, 0, 0},
+		"values that no counter has":         {[]point{{1, 60, 60, nil}, {2, -5, 0, []string{"k8s_pod_uid", "bad"}}, {3, 1e300, 0, []string{"k8s_pod_uid", "worse"}}}, 60, 0, 0},
+		"nothing happened in it":             {[]point{{-30, 60, 60, nil}}, 0, 0, 0},
+		"it begins after the period":         {[]point{{61, 60, 60, nil}}, 0, 0, 0},
+		"a sample just at both edges counts": {[]point{{0, 60, 60, nil}, {60, 100, 100, nil}}, 40, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMemory()
+			for _, p := range tt.points {
+				one(m, noon.Add(time.Duration(p.minute*float64(time.Minute))), p.held, p.active, p.labels...)
+			}
+			b := mustBill(t, m, Prices{}, noon, noon.Add(time.Hour))
+			got := []float64{b.Total.Used.Duration().Seconds(), b.Total.Idle.Duration().Seconds(), float64(b.Missing.Older)}
+			if diff := cmp.Diff([]float64{tt.used, tt.idle, float64(tt.older)}, got); diff != "" {
+				t.Errorf("used, idle, older (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A price that changes at noon must count for what comes after noon only, and energy have
+// a price of its own.
+func TestBillOfPrices(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	for i := range 241 {
+		one(m, noon.Add(time.Duration(i-120)*time.Minute), float64(i)*60, float64(i)*30)
+	}
+	p := mustParse(t, `
+currency: EUR
+prices:
+- match: {gpu.model: "H1*"}
+  rates:
+  - {from: 2026-10-14T12:00:00Z, kind: owned, capex: 35064, years: 4}
+  - {from: 2026-01-01, kind: on_demand, per_hour: 3.50}
+power:
+- rates: [{from: 2026-01-01, per_kwh: 0.10, pue: 1.5, co2_g_per_kwh: 400}]
+`)
+	b := mustBill(t, m, p, noon.Add(-2*time.Hour), noon.Add(2*time.Hour))
+	want := Amounts{
+		Used: 2 * 3600e6, Idle: 2 * 3600e6, Energy: 4 * 3600 * 500e3, Carbon: 2 * 600e3,
+		UsedCost: 3.5e6 + 1e6, IdleCost: 3.5e6 + 1e6, EnergyCost: 0.15e6,
+	}
+	if diff := cmp.Diff(want, b.Total); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if b.Currency != "EUR" || b.Total.Total().String() != "9.15" {
+		t.Errorf("%s %s", b.Total.Total(), b.Currency)
+	}
+}
+
+// A bill of a fleet must not read every sample: only those of sums that did something odd.
+func TestBillReadsEdges(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	for i := range 60 * 30 {
+		for g := range 4 {
+			one(m, noon.Add(time.Duration(i)*time.Minute), float64(i*60), float64(i*30), "gpu_uuid", fmt.Sprint(g))
+		}
+	}
+	c := &countRaw{memory: m}
+	from, to := noon, noon.Add(30*time.Hour)
+	b, err := Bill(t.Context(), c, Prices{}, from, to, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := b.Total.Allocated(), Seconds(4*(60*30-1)*60e6); got != want {
+		t.Errorf("%d us, want %d", got, want)
+	}
+	if c.raw != 0 || m.asked > 40 {
+		t.Errorf("samples were read %d times, with %d questions in all", c.raw, m.asked)
+	}
+}
+
+type countRaw struct {
+	*memory
+	raw int
+}
+
+func (c *countRaw) Raw(ctx context.Context, s string, from, to time.Time) ([]query.Series, error) {
+	c.raw++
+	return c.memory.Raw(ctx, s, from, to)
+}
+
+// A store that begins in the period must be said to.
+func TestBillSaysSince(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	one(m, noon.Add(3*time.Hour), 10, 10)
+	b := mustBill(t, m, Prices{}, noon, noon.Add(6*time.Hour))
+	if d := b.Since.Sub(noon); d < 2*time.Hour || d > 4*time.Hour {
+		t.Errorf("it knows something since %v", b.Since)
+	}
+	if _, err := Bill(t.Context(), m, Prices{}, noon, noon, Options{}); err == nil {
+		t.Error("a period of no length has a bill")
+	}
+}

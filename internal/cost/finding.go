@@ -1,0 +1,334 @@
+package cost
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// What a finding is about.
+const (
+	IdleHolder  = "idle_holder"  // it holds devices and memory, and does nothing
+	NeverUsed   = "never_used"   // it holds devices that it never used
+	PartlyUsed  = "partly_used"  // it asked for more devices than it uses
+	FitsSmaller = "fits_smaller" // a slice or a smaller device would do
+	HostBound   = "host_bound"   // the devices wait for their input
+)
+
+// Finding is money that could be saved.
+type Finding struct {
+	Rule     string            `json:"rule"`
+	Workload string            `json:"workload"` // namespace or account, and name
+	Labels   map[string]string `json:"labels"`   // of the workload
+	Devices  []string          `json:"devices"`  // UUIDs of devices or partitions, in order
+	Models   []string          `json:"models"`
+	Summary  string            `json:"summary"` // a sentence with the numbers
+	// Evidence are the numbers: shares 0 to 1, bytes, hours, devices.
+	Evidence map[string]float64 `json:"evidence"`
+	// PerDay is what it costs a day. Priced is false if no price is known.
+	PerDay   Money  `json:"money_per_day"`
+	Priced   bool   `json:"priced"`
+	Currency string `json:"currency"`
+}
+
+// Rules are the limits of findings. The zero value of each means the default.
+type Rules struct {
+	// Low is the activity below which a device does nothing: 0.05.
+	Low float64
+	// IdleFor is how long it must do nothing, and hold memory, to be idle: 1 hour.
+	IdleFor time.Duration
+	// Held is how long devices must have been held in all to be judged: 1 device hour.
+	Held time.Duration
+	// Memory that is more than a context of a driver: 512 MiB.
+	Memory float64
+}
+
+func (r Rules) orDefault() Rules {
+	return Rules{cmp.Or(r.Low, 0.05), cmp.Or(r.IdleFor, time.Hour), cmp.Or(r.Held, time.Hour), cmp.Or(r.Memory, 512<<20)}
+}
+
+// Findings looks for money that is lost in a period, with the default rules. The most
+// expensive come first.
+func Findings(ctx context.Context, store query.Store, p Prices, from, to time.Time) ([]Finding, error) {
+	return FindingsOf(ctx, store, p, from, to, Rules{}, Options{})
+}
+
+// FindingsOf does as Findings with other rules.
+func FindingsOf(ctx context.Context, store query.Store, p Prices, from, to time.Time, rules Rules, o Options) ([]Finding, error) {
+	bill, err := Bill(ctx, store, p, from, to, o)
+	if err != nil {
+		return nil, err
+	}
+	return FindingsIn(ctx, store, p, bill, rules, o)
+}
+
+// FindingsIn looks for what is lost in a bill that was made with the same options.
+func FindingsIn(ctx context.Context, store query.Store, p Prices, bill Statement, rules Rules, o Options) ([]Finding, error) {
+	d := &detective{store: store, o: o, rules: rules.orDefault(), to: bill.To, p: p, period: bill.To.Sub(bill.From)}
+	if err := d.gather(ctx, &bill); err != nil {
+		return nil, err
+	}
+	var out []Finding
+	for _, g := range d.groups(&bill) {
+		if f := d.judge(g); f != nil {
+			f.Currency = bill.Currency
+			out = append(out, *f)
+		}
+	}
+	slices.SortFunc(out, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(b.PerDay, a.PerDay), cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Devices, b.Devices))
+	})
+	return out, nil
+}
+
+// detective has what gauges say of a period.
+type detective struct {
+	store  query.Store
+	o      Options
+	rules  Rules
+	p      Prices
+	to     time.Time
+	period time.Duration
+
+	// By sum.
+	now                        map[string]float64 // part of the device that is held at the end
+	labels                     map[string]string  // key of the row's labels then
+	recent, peak, mean         map[string]float64 // activity: most in IdleFor, most, mean
+	memory, memoryLow, memSize map[string]float64 // bytes: most, least in IdleFor, of the device
+}
+
+// gather asks for the gauges. The activity of streaming multiprocessors counts before
+// utilization, which is 1 while anything at all runs; it is a device's, so that it says
+// something of a workload only where that is alone.
+func (d *detective) gather(ctx context.Context, bill *Statement) error {
+	window := min(d.period, 7*24*time.Hour) // of peaks
+	for _, q := range []struct {
+		into   *map[string]float64
+		f      string
+		series string
+		d      time.Duration
+		higher bool // the higher of two series counts
+	}{
+		{&d.now, "last_over_time", "gpu_allocation_ratio", behind, true},
+		{&d.recent, "max_over_time", "gpu_workload_utilization_ratio", d.rules.IdleFor, true},
+		{&d.peak, "max_over_time", "gpu_workload_utilization_ratio", window, true},
+		{&d.mean, "avg_over_time", "gpu_workload_utilization_ratio", window, true},
+		{&d.memory, "max_over_time", "gpu_workload_memory_used_bytes", window, true},
+		{&d.memoryLow, "min_over_time", "gpu_workload_memory_used_bytes", d.rules.IdleFor, false},
+	} {
+		list, err := d.over(ctx, q.f, q.series, q.d)
+		if err != nil {
+			return err
+		}
+		*q.into = bySum(list, q.higher)
+		if q.into == &d.now {
+			d.labels = rowsBySum(list)
+		}
+	}
+	for _, q := range []struct {
+		into map[string]float64
+		f    string
+		d    time.Duration
+	}{
+		{d.recent, "max_over_time", d.rules.IdleFor},
+		{d.peak, "max_over_time", window},
+		{d.mean, "avg_over_time", window},
+	} {
+		list, err := d.over(ctx, q.f, "gpu_sm_active_ratio", q.d)
+		if err != nil {
+			return err
+		}
+		for key, v := range bySum(list, true) {
+			if _, ok := q.into[key]; ok { // a series without an owner is no workload's
+				q.into[key] = v
+			}
+		}
+	}
+	total, err := d.store.Instant(ctx, "max_over_time("+selector("gpu_memory_total_bytes", device(d.o.Match))+"["+query.Duration(back)+"])", d.to)
+	if err != nil {
+		return err
+	}
+	sizes := map[string]float64{}
+	for _, s := range total {
+		sizes[cmp.Or(s.Labels["gpu_partition_id"], s.Labels["gpu_uuid"])] = s.Value
+	}
+	d.memSize = map[string]float64{}
+	for i := range bill.Rows {
+		l := bill.Rows[i].Labels
+		if v, ok := sizes[unit(l)]; ok {
+			d.memSize[sumKey(l)] = v
+		}
+	}
+	return nil
+}
+
+func (d *detective) over(ctx context.Context, f, series string, window time.Duration) ([]query.Sample, error) {
+	return d.store.Instant(ctx, f+"("+selector(series, d.o.Match)+"["+query.Duration(window)+"])", d.to)
+}
+
+// device leaves those matchers that series of devices have whoever holds them.
+func device(match map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range match {
+		if described(k) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// unit is the partition or device that a row is about.
+func unit(l query.Labels) string { return cmp.Or(l["gpu_partition_id"], l["gpu_uuid"]) }
+
+func bySum(list []query.Sample, higher bool) map[string]float64 {
+	out := map[string]float64{}
+	for _, s := range list {
+		key := sumKey(s.Labels)
+		if old, ok := out[key]; !ok || (s.Value > old) == higher {
+			out[key] = s.Value
+		}
+	}
+	return out
+}
+
+// rowsBySum returns the key of the row of each sum. Of two, which are there if a label
+// has just come, it is that with more labels.
+func rowsBySum(list []query.Sample) map[string]string {
+	out, most := map[string]string{}, map[string]int{}
+	for _, s := range list {
+		key, row := sumKey(s.Labels), rowLabels(s.Labels)
+		if len(row) > most[key] {
+			out[key], most[key] = row.Key(), len(row)
+		}
+	}
+	return out
+}
+
+// instance is one run of a workload: all that one pod or job holds.
+type instance struct {
+	name string
+	rows []*Row
+	keys []string
+}
+
+// groups are the instances that hold anything at the end of the period and have held it
+// for long enough.
+func (d *detective) groups(bill *Statement) []*instance {
+	by := map[string]*instance{}
+	var order []*instance
+	name, _ := DimensionOf("workload")
+	rows := d.merged(bill)
+	for i := range rows {
+		r := &rows[i]
+		switch r.Labels["gpu_workload_kind"] {
+		case "unallocated", "unattributed", "other":
+			continue
+		}
+		key := sumKey(r.Labels)
+		if d.now[key] <= 0 {
+			continue // it has ended, and costs nothing more
+		}
+		id := name.NameOf(r.Labels) + "\x00" + cmp.Or(r.Labels["k8s_pod_uid"], r.Labels["slurm_job_id"], r.Labels["container_id"])
+		g := by[id]
+		if g == nil {
+			g = &instance{name: name.NameOf(r.Labels)}
+			by[id] = g
+			order = append(order, g)
+		}
+		g.rows, g.keys = append(g.rows, r), append(g.keys, key)
+	}
+	return slices.DeleteFunc(order, func(g *instance) bool {
+		var held Seconds
+		for _, r := range g.rows {
+			held += r.Allocated()
+		}
+		return held.Duration() < d.rules.Held
+	})
+}
+
+// merged returns the rows of a bill with one for each sum. A label of its machine that
+// came late gave it two, and it is one device all the same.
+func (d *detective) merged(bill *Statement) []Row {
+	var out []Row
+	by := map[string]int{}
+	for _, r := range bill.Rows {
+		key := sumKey(r.Labels)
+		i, ok := by[key]
+		if !ok {
+			by[key] = len(out)
+			out = append(out, r)
+			continue
+		}
+		if d.later(key, r.Labels, out[i].Labels) {
+			out[i].Labels = r.Labels
+		}
+		out[i].Amounts = out[i].Add(r.Amounts)
+	}
+	return out
+}
+
+// later reports whether a are rather the labels that a sum has at the end than b: those of
+// its gauge, else the more, as labels come late and do not go.
+func (d *detective) later(key string, a, b query.Labels) bool {
+	if now := d.labels[key]; a.Key() == now || b.Key() == now {
+		return a.Key() == now
+	}
+	return len(a) > len(b)
+}
+
+// judge returns what costs most of an instance: one finding, not several for one money.
+func (d *detective) judge(g *instance) *Finding {
+	for _, rule := range []func(*instance) *Finding{d.neverUsed, d.idleHolder, d.partlyUsed, d.fitsSmaller, d.hostBound} {
+		if f := rule(g); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// finding is one about some rows. part is which part of what they cost is lost.
+func (d *detective) finding(rule string, g *instance, at []int, part float64, evidence map[string]float64, format string, args ...any) *Finding {
+	f := &Finding{Rule: rule, Workload: g.name, Labels: map[string]string{}, Evidence: evidence, Summary: fmt.Sprintf(format, args...)}
+	cost := 0.0
+	for _, i := range at {
+		r := g.rows[i]
+		f.Devices = append(f.Devices, unit(r.Labels))
+		if m := r.Labels["gpu_model"]; m != "" && !slices.Contains(f.Models, m) {
+			f.Models = append(f.Models, m)
+		}
+		if price, ok := d.p.At(r.Labels, d.to); ok {
+			f.Priced = true
+			cost += float64(price.PerHour) / 1000 * 24 * d.now[g.keys[i]] * part
+		}
+	}
+	f.PerDay = Money(cost)
+	slices.Sort(f.Devices)
+	slices.Sort(f.Models)
+	for k, v := range g.rows[0].Labels {
+		if !described(k) && !strings.HasPrefix(k, "gpu_partition") && k != "gpu_uuid" || k == "k8s_cluster_name" {
+			f.Labels[k] = v
+		}
+	}
+	return f
+}
+
+// all are the numbers of rows that pass.
+func (g *instance) all(pass func(i int) bool) []int {
+	var out []int
+	for i := range g.rows {
+		if pass(i) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// measured reports whether it is known what a row did.
+func (g *instance) measured(i int) bool {
+	return g.rows[i].Unmeasured == 0 && g.rows[i].Allocated() > 0
+}

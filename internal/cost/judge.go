@@ -1,0 +1,133 @@
+package cost
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+func (d *detective) neverUsed(g *instance) *Finding {
+	at := g.all(func(i int) bool { return g.measured(i) && g.rows[i].Used == 0 && d.peak[g.keys[i]] <= d.rules.Low })
+	if len(at) < len(g.rows) {
+		return nil
+	}
+	var held Seconds
+	for _, i := range at {
+		held += g.rows[i].Allocated()
+	}
+	return d.finding(NeverUsed, g, at, 1, map[string]float64{"held_hours": held.Hours(), "devices": float64(len(at))},
+		"held %s for %.1f GPU-hours and never used them", gpus(len(at)), held.Hours())
+}
+
+// idleHolder is the joint rule: nothing done in all of IdleFor, and memory held in all of
+// it, so that nobody else could use the device.
+func (d *detective) idleHolder(g *instance) *Finding {
+	at := g.all(func(i int) bool {
+		recent, ok := d.recent[g.keys[i]]
+		return ok && g.rows[i].Allocated().Duration() >= d.rules.IdleFor/2 && recent < d.rules.Low && d.memoryLow[g.keys[i]] >= d.rules.Memory
+	})
+	if len(at) < len(g.rows) {
+		return nil
+	}
+	most, memory := 0.0, 0.0
+	var idle Seconds
+	for _, i := range at {
+		most, memory = max(most, d.recent[g.keys[i]]), memory+d.memoryLow[g.keys[i]]
+		idle += g.rows[i].Idle
+	}
+	return d.finding(IdleHolder, g, at, 1,
+		map[string]float64{"activity_peak": most, "memory_bytes": memory, "idle_hours": idle.Hours(), "idle_for_hours": d.rules.IdleFor.Hours(), "devices": float64(len(at))},
+		"holds %s and %.0f GiB of memory, and did nothing for at least %s (most %.0f%% active); %.1f GPU-hours idle in the period", gpus(len(at)), memory/(1<<30), short(d.rules.IdleFor), most*100, idle.Hours())
+}
+
+// short is a duration without zeros at its end.
+func short(d time.Duration) string {
+	return strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")
+}
+
+func (d *detective) partlyUsed(g *instance) *Finding {
+	at := g.all(func(i int) bool {
+		return g.measured(i) && float64(g.rows[i].Used) < 0.01*float64(g.rows[i].Allocated()) && d.peak[g.keys[i]] <= d.rules.Low
+	})
+	if len(at) == 0 || len(at) == len(g.rows) {
+		return nil
+	}
+	used := len(g.rows) - len(at)
+	return d.finding(PartlyUsed, g, at, 1, map[string]float64{"devices": float64(len(g.rows)), "used": float64(used)},
+		"asked for %s and used %d", gpus(len(g.rows)), used)
+}
+
+// slices of NVIDIA's devices with MIG: compute of 7, memory of 8 (A30: 4 of each).
+var migSlices = []struct{ compute, memory float64 }{{1. / 7, 1. / 8}, {2. / 7, 2. / 8}, {3. / 7, 4. / 8}, {4. / 7, 4. / 8}}
+
+// hasMIG are models that can be divided. Others are told of a smaller device.
+func hasMIG(model string) bool {
+	for _, m := range []string{"A100", "A30", "H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB200", "GB300"} {
+		if slices.Contains(strings.FieldsFunc(model, func(r rune) bool { return r == ' ' || r == '-' }), m) {
+			return true
+		}
+	}
+	return false
+}
+
+// fitsSmaller compares the most that was used, with a tenth to spare, to slices.
+func (d *detective) fitsSmaller(g *instance) *Finding {
+	if len(g.rows) != 1 || d.period < 6*time.Hour || g.rows[0].Labels["gpu_partition_id"] != "" {
+		return nil // what divides a job over devices has its reasons
+	}
+	key, model := g.keys[0], g.rows[0].Labels["gpu_model"]
+	peak, ok1 := d.peak[key]
+	memory, ok2 := d.memory[key]
+	size, ok3 := d.memSize[key]
+	if !ok1 || !ok2 || !ok3 || size <= 0 || g.rows[0].Allocated().Duration() < 4*time.Hour {
+		return nil
+	}
+	need, evidence := memory/size*1.1, map[string]float64{"activity_peak": peak, "memory_peak_bytes": memory, "memory_bytes": size}
+	if !hasMIG(model) {
+		if peak > 0.45 || need > 0.5 {
+			return nil
+		}
+		evidence["needs"] = 0.5
+		return d.finding(FitsSmaller, g, []int{0}, 0.5, evidence, "never used more than %.0f%% of its GPU and %.0f of %.0f GiB: one of half the size would do", peak*100, memory/(1<<30), size/(1<<30))
+	}
+	for i, s := range migSlices {
+		if peak*1.1 <= s.compute && need <= s.memory {
+			evidence["needs"] = s.compute
+			return d.finding(FitsSmaller, g, []int{0}, 1-s.compute, evidence, "never used more than %.0f%% of its GPU and %.1f of %.0f GiB: a MIG slice of %d/7 would do", peak*100, memory/(1<<30), size/(1<<30), i+1)
+		}
+	}
+	return nil
+}
+
+// hostBound is a workload whose devices are quickly full and mostly wait: between bursts
+// nothing comes. What is lost is the time in which they wait.
+func (d *detective) hostBound(g *instance) *Finding {
+	mean, peak, n := 0.0, 1.0, 0
+	for i, key := range g.keys {
+		m, ok := d.mean[key]
+		if !ok || !g.measured(i) {
+			return nil
+		}
+		mean, peak, n = mean+m, min(peak, d.peak[key]), n+1
+	}
+	mean /= float64(n)
+	var used, held Seconds
+	for _, r := range g.rows {
+		used, held = used+r.Used, held+r.Allocated()
+	}
+	busy := float64(used) / float64(held)
+	// It is at work most of the time, can fill the device, and on average does not.
+	if peak < 0.9 || mean < d.rules.Low || mean > 0.5 || busy < 0.5 {
+		return nil
+	}
+	return d.finding(HostBound, g, g.all(func(int) bool { return true }), busy-min(busy, mean), map[string]float64{"activity_mean": mean, "activity_peak": peak, "busy": busy},
+		"was at work %.0f%% of the time and reached %.0f%%, but only %.0f%% on average: its GPUs wait, likely for input from the host", busy*100, peak*100, mean*100)
+}
+
+func gpus(n int) string {
+	if n == 1 {
+		return "1 GPU"
+	}
+	return fmt.Sprintf("%d GPUs", n)
+}

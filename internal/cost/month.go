@@ -1,0 +1,48 @@
+package cost
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// Month is the bill of a month so far for somebody who asks for it again and again: what
+// was before yesterday is asked for once a day. It is not safe for concurrent use.
+type Month struct {
+	begin, until time.Time // of what is kept
+	rows         []Row
+}
+
+// Bill returns the rows from the beginning of the month of at (UTC) up to at. A row may be
+// there twice, once for what is kept. Samples come up to a day late, so what changes is
+// never older than yesterday.
+func (m *Month) Bill(ctx context.Context, store query.Store, p Prices, at time.Time, o Options) (Statement, error) {
+	at = at.UTC()
+	begin := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
+	until := at.Truncate(24 * time.Hour).Add(-24 * time.Hour)
+	if until.Before(begin) {
+		until = begin
+	}
+	if !m.begin.Equal(begin) || !m.until.Equal(until) {
+		var rows []Row
+		if begin.Before(until) {
+			s, err := Bill(ctx, store, p, begin, until, o)
+			if err != nil {
+				return Statement{}, err
+			}
+			rows = s.Rows
+		}
+		m.begin, m.until, m.rows = begin, until, rows
+	}
+	if !until.Before(at) {
+		return Statement{}, nil // the first moment of a month
+	}
+	s, err := Bill(ctx, store, p, until, at, o)
+	if err != nil {
+		return Statement{}, err
+	}
+	s.Rows = slices.Concat(m.rows, s.Rows)
+	return s, nil
+}

@@ -1,0 +1,348 @@
+package cost
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Kind says how a device is paid for.
+type Kind string
+
+// The ways to pay for a device.
+const (
+	OnDemand Kind = "on_demand"
+	Reserved Kind = "reserved"
+	Spot     Kind = "spot"
+	Owned    Kind = "owned" // capex over years, and the energy on top
+)
+
+// Price is what one device costs at a moment.
+type Price struct {
+	Kind    Kind `json:"kind"`
+	PerHour Nano `json:"per_hour"` // for the whole device
+	// PerKWh is paid on top, PUE included. It is 0 for what is rented: its price has it.
+	PerKWh Nano `json:"per_kwh,omitempty"`
+}
+
+// Power is what energy costs and emits at a moment, at the plug of the building.
+type Power struct {
+	PerKWh Nano `json:"per_kwh"` // with PUE
+	// Milligrams of CO2 equivalent for a kWh of a device, with PUE.
+	Milligrams int64 `json:"co2_mg_per_kwh"`
+	// Priced and Emits say which of the two is known.
+	Priced bool `json:"-"`
+	Emits  bool `json:"-"`
+}
+
+// Prices are the rules of a price file. The zero Prices know no price.
+type Prices struct {
+	Currency string
+	rules    []rule
+	power    []rule
+	changes  []time.Time // when any rate begins, in order
+}
+
+// rule gives devices whose labels match a price that changes over time.
+type rule struct {
+	match []matcher
+	rates []rate // by time
+}
+
+type rate struct {
+	from   time.Time
+	kind   Kind
+	hour   Nano
+	kwh    Nano // with PUE
+	priced bool // kwh is known
+	carbon int64
+	emits  bool
+}
+
+type matcher struct {
+	label string
+	glob  *regexp.Regexp
+}
+
+// Limits of a price file.
+const (
+	maxFile  = 4 << 20
+	maxRules = 10_000
+	maxRates = 10_000 // of one rule
+)
+
+type (
+	priceFile struct {
+		Currency string     `yaml:"currency"`
+		Prices   []ruleFile `yaml:"prices"`
+		Power    []ruleFile `yaml:"power"`
+	}
+	ruleFile struct {
+		Match map[string]string `yaml:"match"`
+		Rates []rateFile        `yaml:"rates"`
+	}
+	rateFile struct {
+		From    string `yaml:"from"`
+		Kind    Kind   `yaml:"kind"`
+		PerHour string `yaml:"per_hour"`
+		Capex   string `yaml:"capex"`
+		Years   string `yaml:"years"`
+		PerKWh  string `yaml:"per_kwh"`
+		PUE     string `yaml:"pue"`
+		CO2     string `yaml:"co2_g_per_kwh"`
+	}
+)
+
+// Parse reads a price file.
+func Parse(text []byte) (Prices, error) {
+	var f priceFile
+	if err := decodeYAML(text, &f); err != nil {
+		return Prices{}, fmt.Errorf("cannot read the price file: %w", err)
+	}
+	p := Prices{Currency: cmp.Or(f.Currency, "USD")}
+	if len(p.Currency) > 8 || strings.ContainsFunc(p.Currency, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return Prices{}, fmt.Errorf("currency: %.20q is none", p.Currency)
+	}
+	var err error
+	if p.rules, err = rules("prices", f.Prices, capacityRate); err != nil {
+		return Prices{}, err
+	}
+	if p.power, err = rules("power", f.Power, powerRate); err != nil {
+		return Prices{}, err
+	}
+	for _, r := range slices.Concat(p.rules, p.power) {
+		for _, t := range r.rates {
+			p.changes = append(p.changes, t.from)
+		}
+	}
+	slices.SortFunc(p.changes, time.Time.Compare)
+	p.changes = slices.CompactFunc(p.changes, time.Time.Equal)
+	return p, nil
+}
+
+// decodeYAML reads one document and refuses keys that nobody knows: a key that is
+// misspelt would be a price that is silently not there.
+func decodeYAML(text []byte, into any) error {
+	if len(text) > maxFile {
+		return fmt.Errorf("it has more than %d MiB", maxFile>>20)
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(into); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+func rules(section string, list []ruleFile, read func(rateFile) (rate, error)) ([]rule, error) {
+	if len(list) > maxRules {
+		return nil, fmt.Errorf("%s: more than %d rules", section, maxRules)
+	}
+	out := make([]rule, 0, len(list))
+	for i, f := range list {
+		where := fmt.Sprintf("%s[%d]", section, i)
+		m, err := matchers(f.Match)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+		if len(f.Rates) == 0 || len(f.Rates) > maxRates {
+			return nil, fmt.Errorf("%s: rates: there must be from 1 to %d", where, maxRates)
+		}
+		r := rule{match: m}
+		for j, rf := range f.Rates {
+			t, err := read(rf)
+			if err != nil {
+				return nil, fmt.Errorf("%s.rates[%d]: %w", where, j, err)
+			}
+			if t.from, err = day(rf.From); err != nil {
+				return nil, fmt.Errorf("%s.rates[%d]: from: %w", where, j, err)
+			}
+			r.rates = append(r.rates, t)
+		}
+		slices.SortStableFunc(r.rates, func(a, b rate) int { return a.from.Compare(b.from) })
+		for j := 1; j < len(r.rates); j++ {
+			if r.rates[j].from.Equal(r.rates[j-1].from) {
+				return nil, fmt.Errorf("%s: two rates begin at %s", where, r.rates[j].from.Format(time.RFC3339))
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// day reads a date, which begins at midnight UTC, or a moment.
+func day(text string) (time.Time, error) {
+	for _, layout := range []string{time.DateOnly, time.RFC3339} {
+		if t, err := time.Parse(layout, text); err == nil && t.Year() >= 1970 && t.Year() < 3000 {
+			return t.UTC().Truncate(time.Millisecond), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%.40q is no date such as 2026-01-31, nor a moment such as 2026-01-31T12:00:00Z", text)
+}
+
+func capacityRate(f rateFile) (r rate, err error) {
+	switch r.kind = f.Kind; f.Kind {
+	case OnDemand, Reserved, Spot:
+		if f.Capex != "" || f.Years != "" || f.PerKWh != "" || f.PUE != "" || f.CO2 != "" {
+			return r, fmt.Errorf("%s has per_hour and nothing else", f.Kind)
+		}
+		if r.hour, err = nano(f.PerHour); err != nil {
+			return r, fmt.Errorf("per_hour: %w", err)
+		}
+		return r, nil
+	case Owned:
+		if f.PerHour != "" || f.PerKWh != "" || f.PUE != "" || f.CO2 != "" {
+			return r, errors.New("owned has capex and years; energy has a price under power")
+		}
+		capex, err := positive(f.Capex)
+		if err != nil {
+			return r, fmt.Errorf("capex: %w", err)
+		}
+		years, err := positive(f.Years)
+		if err != nil {
+			return r, fmt.Errorf("years: %w", err)
+		}
+		hours := new(big.Rat).Mul(years, big.NewRat(8766, 1)) // of a year, with leap years
+		r.hour, err = nanoOf(capex.Quo(capex, hours))
+		return r, err
+	}
+	return r, fmt.Errorf("kind: %.20q is none of on_demand, reserved, spot, owned", string(f.Kind))
+}
+
+func powerRate(f rateFile) (r rate, err error) {
+	if f.Kind != "" || f.PerHour != "" || f.Capex != "" || f.Years != "" {
+		return r, errors.New("power has per_kwh, pue and co2_g_per_kwh")
+	}
+	pue := big.NewRat(1, 1)
+	if f.PUE != "" {
+		if pue, err = positive(f.PUE); err != nil || pue.Cmp(big.NewRat(1, 1)) < 0 || pue.Cmp(big.NewRat(10, 1)) > 0 {
+			return r, errors.New("pue: it must be from 1 to 10")
+		}
+	}
+	if f.PerKWh == "" && f.CO2 == "" {
+		return r, errors.New("there must be per_kwh or co2_g_per_kwh")
+	}
+	if f.PerKWh != "" {
+		n, err := nano(f.PerKWh)
+		if err != nil {
+			return r, fmt.Errorf("per_kwh: %w", err)
+		}
+		if r.kwh, err = nanoOf(new(big.Rat).Mul(big.NewRat(int64(n), 1e9), pue)); err != nil {
+			return r, fmt.Errorf("per_kwh: %w", err)
+		}
+		r.priced = true
+	}
+	if f.CO2 != "" {
+		n, err := nano(f.CO2)
+		if err != nil || n > 10_000e9 {
+			return r, errors.New("co2_g_per_kwh: it must be from 0 to 10000")
+		}
+		r.carbon = new(big.Int).Quo(new(big.Int).Mul(pue.Num(), big.NewInt(int64(n))), new(big.Int).Mul(pue.Denom(), big.NewInt(1_000_000))).Int64()
+		r.emits = true
+	}
+	return r, nil
+}
+
+func positive(text string) (*big.Rat, error) {
+	if text == "" {
+		return nil, errors.New("it is missing")
+	}
+	bad := errors.New("it must be a number above 0")
+	if len(text) > 40 || strings.ContainsAny(text, "/xXpPeE_") {
+		return nil, bad
+	}
+	r, ok := new(big.Rat).SetString(text)
+	if !ok || r.Sign() <= 0 {
+		return nil, bad
+	}
+	return r, nil
+}
+
+// aliases are short names of labels that rules and quotas match.
+var aliases = map[string]string{
+	"model": "gpu_model", "cluster": "k8s_cluster_name", "node": "k8s_node_name", "host": "host_name", "instance_type": "host_type",
+	"team": "gpu_workload_team", "namespace": "k8s_namespace_name", "account": "slurm_account", "user": "slurm_user",
+	"region": "cloud_region", "provider": "cloud_provider",
+}
+
+// matchers compiles globs by label. A label may be written as OpenTelemetry does, with
+// dots.
+func matchers(globs map[string]string) ([]matcher, error) {
+	var out []matcher
+	for label, glob := range globs {
+		label = strings.NewReplacer(".", "_", "-", "_", "/", "_").Replace(label)
+		label = cmp.Or(aliases[label], label)
+		if label == "" || len(glob) > 1000 {
+			return nil, errors.New("match: a label has no name, or a pattern of over 1000 characters")
+		}
+		text := regexp.QuoteMeta(glob)
+		text = strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(text)
+		g, err := regexp.Compile(`^(?s:` + text + `)$`)
+		if err != nil {
+			return nil, fmt.Errorf("match: %.40q: %w", glob, err)
+		}
+		out = append(out, matcher{label, g})
+	}
+	slices.SortFunc(out, func(a, b matcher) int { return cmp.Compare(a.label, b.label) })
+	return out, nil
+}
+
+// matches reports whether all match. A label that is not there is empty, which * matches.
+func matches(list []matcher, labels map[string]string) bool {
+	for _, m := range list {
+		if !m.glob.MatchString(labels[m.label]) {
+			return false
+		}
+	}
+	return true
+}
+
+// find returns the rate of the first rule that matches and has begun: a rule that begins
+// later leaves the time before to those below it.
+func find(list []rule, labels map[string]string, at time.Time) (rate, bool) {
+	for _, r := range list {
+		if at.Before(r.rates[0].from) || !matches(r.match, labels) {
+			continue
+		}
+		i, exact := slices.BinarySearchFunc(r.rates, at, func(t rate, at time.Time) int { return t.from.Compare(at) })
+		if !exact {
+			i--
+		}
+		return r.rates[i], true
+	}
+	return rate{}, false
+}
+
+// At returns what a device with these labels costs at a moment, and false if no rule
+// says so.
+func (p Prices) At(labels map[string]string, at time.Time) (Price, bool) {
+	r, ok := find(p.rules, labels, at)
+	if !ok {
+		return Price{}, false
+	}
+	price := Price{Kind: r.kind, PerHour: r.hour}
+	if r.kind == Owned {
+		power, _ := p.PowerAt(labels, at)
+		price.PerKWh = power.PerKWh
+	}
+	return price, true
+}
+
+// PowerAt returns what energy costs and emits where a device is, and false if no rule
+// says so.
+func (p Prices) PowerAt(labels map[string]string, at time.Time) (Power, bool) {
+	r, ok := find(p.power, labels, at)
+	return Power{PerKWh: r.kwh, Milligrams: r.carbon, Priced: r.priced, Emits: r.emits}, ok
+}
+
+// Empty reports whether there is no price at all.
+func (p Prices) Empty() bool { return len(p.rules) == 0 }

@@ -1,0 +1,137 @@
+package cost
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const priceText = `
+currency: EUR
+prices:
+- match: {gpu_model: "NVIDIA H100*", instance_type: p5.*}
+  rates:
+  - {from: 2026-07-01, kind: reserved, per_hour: 2.60}
+  - {from: 2026-01-01, kind: on_demand, per_hour: 4.100000001}
+- match: {model: "NVIDIA H100*"}
+  rates:
+  - {from: 2025-01-01, kind: owned, capex: 35064, years: 4}
+- match: {gpu.model: "*MI300?", k8s.node.label.pool: train}
+  rates:
+  - {from: 2026-03-01T12:00:00+02:00, kind: spot, per_hour: 1}
+power:
+- match: {cluster: north}
+  rates: [{from: 2026-01-01, per_kwh: 0.05, pue: 1.2, co2_g_per_kwh: 20}]
+- rates: [{from: 2026-01-01, per_kwh: 0.30}]
+`
+
+// The first rule that matches and has begun counts, a rate from its date on, to the
+// nanounit.
+func TestPrices(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, priceText)
+	date := func(y, m, d, h int) time.Time { return time.Date(y, time.Month(m), d, h, 0, 0, 0, time.UTC) }
+	h100 := map[string]string{"gpu_model": "NVIDIA H100 80GB HBM3"}
+	cloud := map[string]string{"gpu_model": "NVIDIA H100 80GB HBM3", "host_type": "p5.48xlarge"}
+	amd := map[string]string{"gpu_model": "AMD Instinct MI300X", "k8s_node_label_pool": "train"}
+	for _, tt := range []struct {
+		labels map[string]string
+		at     time.Time
+		want   Price
+		ok     bool
+	}{
+		{cloud, date(2026, 7, 1, 0), Price{Kind: Reserved, PerHour: 2.6e9}, true},
+		{cloud, date(2026, 7, 1, 0).Add(-time.Millisecond), Price{Kind: OnDemand, PerHour: 4_100_000_001}, true},
+		{cloud, date(2025, 7, 1, 0), Price{Kind: Owned, PerHour: 1e9}, true}, // the rule above had not begun; nor had power
+		{h100, date(2026, 7, 1, 0), Price{Kind: Owned, PerHour: 1e9, PerKWh: 0.3e9}, true},
+		{map[string]string{"gpu_model": "NVIDIA H100", "k8s_cluster_name": "north"}, date(2026, 7, 1, 0), Price{Kind: Owned, PerHour: 1e9, PerKWh: 0.06e9}, true},
+		{amd, date(2026, 3, 1, 10), Price{Kind: Spot, PerHour: 1e9}, true},
+		{amd, date(2026, 3, 1, 9), Price{}, false},
+		{map[string]string{"gpu_model": "AMD Instinct MI300X"}, date(2026, 7, 1, 0), Price{}, false},
+		{h100, date(2024, 12, 31, 23), Price{}, false},
+	} {
+		got, ok := p.At(tt.labels, tt.at)
+		if diff := cmp.Diff(tt.want, got); ok != tt.ok || diff != "" {
+			t.Errorf("%v at %v: %v (-want +got):\n%s", tt.labels, tt.at, ok, diff)
+		}
+	}
+	power, ok := p.PowerAt(map[string]string{"k8s_cluster_name": "north"}, date(2026, 7, 1, 0))
+	if diff := cmp.Diff(Power{PerKWh: 0.06e9, Milligrams: 24_000, Priced: true, Emits: true}, power); !ok || diff != "" {
+		t.Errorf("power (-want +got):\n%s", diff)
+	}
+	if (Prices{}).Empty() != true || p.Empty() {
+		t.Error("who has prices is not known")
+	}
+}
+
+// A price that is misspelt must not become no price.
+func TestPricesRefuse(t *testing.T) {
+	t.Parallel()
+	rate := func(s string) string { return "prices:\n- rates: [{" + s + "}]\n" }
+	for text, want := range map[string]string{
+		"prises: []":                                                                                   "prises",
+		"prices:\n- {match: {model: x}}":                                                               "prices[0]: rates",
+		rate("from: 2026-01-01"):                                                                       "kind",
+		rate("from: 2026-13-01, kind: spot, per_hour: 1"):                                              "from",
+		rate("kind: spot, per_hour: 1"):                                                                "from",
+		rate("from: 2026-01-01, kind: spot, per_hour: -1"):                                             "per_hour: it must be from 0",
+		rate("from: 2026-01-01, kind: spot, per_hour: 1e999999999"):                                    "per_hour",
+		rate("from: 2026-01-01, kind: spot, per_hour: free"):                                           "per_hour",
+		rate("from: 2026-01-01, kind: spot"):                                                           "per_hour",
+		rate("from: 2026-01-01, kind: spot, per_hour: 1, capex: 3"):                                    "nothing else",
+		rate("from: 2026-01-01, kind: owned, per_hour: 1"):                                             "capex and years",
+		rate("from: 2026-01-01, kind: owned, capex: 1000"):                                             "years: it is missing",
+		rate("from: 2026-01-01, kind: owned, capex: 1000, years: 0"):                                   "years",
+		rate("from: 2026-01-01, kind: spot, per_hour: 1}, {from: 2026-01-01, kind: spot, per_hour: 2"): "two rates begin",
+		"power:\n- rates: [{from: 2026-01-01, per_kwh: 1, pue: 0.5}]":                                  "pue",
+		"power:\n- rates: [{from: 2026-01-01, kind: spot}]":                                            "power has",
+		"power:\n- rates: [{from: 2026-01-01}]":                                                        "there must be",
+		"currency: US DOLLAR":                                                                          "currency",
+		"a: &a [x,x]\nb: &b [*a,*a]":                                                                   "field a not found",
+		"prices: [" + strings.Repeat("{rates: []},", 20_000) + "]":                                     "more than",
+		strings.Repeat("#", maxFile+1):                                                                 "more than 4 MiB",
+	} {
+		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60s: %v, want %q", text, err, want)
+		}
+	}
+	if p, err := Parse(nil); err != nil || !p.Empty() || p.Currency != "USD" {
+		t.Errorf("an empty file: %v %v", p, err)
+	}
+}
+
+// Money must be written with the digits it has, whatever its sign.
+func TestMoney(t *testing.T) {
+	t.Parallel()
+	for m, want := range map[Money][3]string{
+		0: {"0.00", "0.000000", "0"}, 1: {"0.00", "0.000001", "0"}, -1: {"0.00", "-0.000001", "0"}, 5000: {"0.01", "0.005000", "0"}, -5000: {"-0.01", "-0.005000", "0"},
+		1_234_567_890: {"1234.57", "1234.567890", "1235"}, -999_999: {"-1.00", "-0.999999", "-1"},
+	} {
+		if diff := cmp.Diff(want, [3]string{m.String(), m.Decimals(6), m.Decimals(0)}); diff != "" {
+			t.Errorf("%d (-want +got):\n%s", m, diff)
+		}
+	}
+	// The highest price for the highest counter must fit.
+	if got := Nano(maxPrice * 1e9).Capacity(most * 1e6); got <= 0 {
+		t.Errorf("it costs %d", got)
+	}
+	if got := Nano(maxPrice * 1e9).Energy(mostJoules * 1e3); got <= 0 {
+		t.Errorf("it costs %d", got)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(priceText))
+	f.Add([]byte("quotas: [{team: a, gpus: 8, money_per_month: 1.5}]"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if p, err := Parse(text); err == nil {
+			price, ok := p.At(map[string]string{"gpu_model": "NVIDIA H100"}, noon)
+			if ok && (price.PerHour < 0 || price.PerKWh < 0) {
+				t.Errorf("a price below 0: %+v", price)
+			}
+		}
+		_, _ = ParseQuotas(text)
+	})
+}

@@ -1,0 +1,330 @@
+package cost
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// Quota is what a team may use. What is nil is not limited.
+type Quota struct {
+	Name   string `json:"name"`
+	Source string `json:"source"` // file, kubernetes or slurm
+	// GPUs at one time, GPU hours and money in a month.
+	GPUs  *float64 `json:"gpus,omitempty"`
+	Hours *float64 `json:"gpu_hours,omitempty"`
+	Money *Money   `json:"money,omitempty"`
+
+	team  string
+	match []matcher
+}
+
+// Matches reports whether a quota is about a series with these labels.
+func (q Quota) Matches(labels query.Labels) bool { return matches(q.match, labels) }
+
+// Team returns the one team that a quota is about, empty if it is about something else.
+func (q Quota) Team() string { return q.team }
+
+// Use is how much of one limit of a quota is used.
+type Use struct {
+	Quota  string  `json:"quota"`
+	Source string  `json:"source"`
+	Team   string  `json:"team,omitempty"` // if it is that of one
+	What   string  `json:"what"`           // gpus, gpu_hours or money
+	Used   float64 `json:"used"`
+	Limit  float64 `json:"limit"`
+	Over   bool    `json:"over"`
+}
+
+// maxQuotas of one source.
+const maxQuotas = 100_000
+
+// ParseQuotas reads a file of quotas.
+func ParseQuotas(text []byte) ([]Quota, error) {
+	var f struct {
+		Quotas []struct {
+			Name  string            `yaml:"name"`
+			Team  string            `yaml:"team"`
+			Match map[string]string `yaml:"match"`
+			GPUs  *float64          `yaml:"gpus"`
+			Hours *float64          `yaml:"gpu_hours_per_month"`
+			Money string            `yaml:"money_per_month"`
+		} `yaml:"quotas"`
+	}
+	if err := decodeYAML(text, &f); err != nil {
+		return nil, fmt.Errorf("cannot read the quota file: %w", err)
+	}
+	if len(f.Quotas) > maxQuotas {
+		return nil, fmt.Errorf("quotas: more than %d", maxQuotas)
+	}
+	out := make([]Quota, 0, len(f.Quotas))
+	for i, e := range f.Quotas {
+		where := fmt.Sprintf("quotas[%d]", i)
+		globs := map[string]string{}
+		maps.Copy(globs, e.Match)
+		if e.Team != "" {
+			globs["team"] = e.Team
+		}
+		if len(globs) == 0 {
+			return nil, fmt.Errorf("%s: team or match must say whose it is", where)
+		}
+		m, err := matchers(globs)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+		q := Quota{Name: cmp.Or(e.Name, e.Team), Source: "file", GPUs: e.GPUs, Hours: e.Hours, match: m}
+		if !strings.ContainsAny(e.Team, "*?") {
+			q.team = e.Team
+		}
+		if q.Name == "" {
+			return nil, fmt.Errorf("%s: a quota with match needs a name", where)
+		}
+		if e.Money != "" {
+			n, err := positiveOrZero(e.Money)
+			if err != nil {
+				return nil, fmt.Errorf("%s: money_per_month: %w", where, err)
+			}
+			q.Money = &n
+		}
+		if q.GPUs == nil && q.Hours == nil && q.Money == nil {
+			return nil, fmt.Errorf("%s: it limits none of gpus, gpu_hours_per_month, money_per_month", where)
+		}
+		for _, v := range []*float64{q.GPUs, q.Hours} {
+			if v != nil && !(*v >= 0 && *v <= 1e12) {
+				return nil, fmt.Errorf("%s: a limit must be 0 or more", where)
+			}
+		}
+		out = append(out, q)
+	}
+	return out, nil
+}
+
+// positiveOrZero reads an amount of money, which may be higher than a price.
+func positiveOrZero(text string) (Money, error) {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(v >= 0 && v <= 1e12) {
+		return 0, errors.New("it must be a number from 0 to 1e12")
+	}
+	return Money(math.Round(v * 1e6)), nil
+}
+
+// gpuResources are the names under which Kubernetes counts whole devices.
+var gpuResources = []string{
+	"nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi", "aws.amazon.com/neuron", "google.com/tpu", "tenstorrent.com/n150", "tenstorrent.com/n300",
+}
+
+// ParseResourceQuotas reads a ResourceQuota of Kubernetes, or a list of them, in JSON as
+// kubectl get -o json writes it. Those that limit no GPU are left out.
+func ParseResourceQuotas(text []byte) ([]Quota, error) {
+	type object struct {
+		Metadata struct {
+			Name      string `json:"name"`
+			Namespace string `json:"namespace"`
+		} `json:"metadata"`
+		Spec struct {
+			Hard map[string]any `json:"hard"`
+		} `json:"spec"`
+	}
+	var list struct {
+		Kind  string `json:"kind"`
+		Items []object
+		object
+	}
+	if len(text) > 64<<20 {
+		return nil, errors.New("the resource quotas have more than 64 MiB")
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("cannot read the resource quotas: %w", err)
+	}
+	if list.Items == nil && list.Spec.Hard != nil {
+		list.Items = []object{list.object}
+	}
+	if len(list.Items) > maxQuotas {
+		return nil, fmt.Errorf("more than %d resource quotas", maxQuotas)
+	}
+	var out []Quota
+	for _, o := range list.Items {
+		total, limits := 0.0, false
+		for name, v := range o.Spec.Hard {
+			resource := strings.TrimPrefix(strings.TrimPrefix(name, "requests."), "limits.")
+			if !slices.Contains(gpuResources, resource) || name == "limits."+resource && o.Spec.Hard["requests."+resource] != nil {
+				continue
+			}
+			n, err := strconv.ParseFloat(fmt.Sprint(v), 64)
+			if err != nil || !(n >= 0 && n <= 1e9) {
+				return nil, fmt.Errorf("the resource quota %.63s/%.63s has %.63s: %.20q", o.Metadata.Namespace, o.Metadata.Name, name, fmt.Sprint(v))
+			}
+			total, limits = total+n, true
+		}
+		if !limits || o.Metadata.Namespace == "" {
+			continue
+		}
+		m, err := matchers(map[string]string{"namespace": escape(o.Metadata.Namespace)})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Quota{Name: o.Metadata.Namespace + "/" + o.Metadata.Name, Source: "kubernetes", GPUs: &total, match: m})
+	}
+	return out, nil
+}
+
+// escape keeps a name from being a pattern: names have neither * nor ?, and if one had it
+// would match itself.
+func escape(name string) string { return strings.NewReplacer("*", "?").Replace(name) }
+
+// ParseAssociations reads what sacctmgr show assoc -p writes: a line of names and one for
+// each association, with | between. GrpTRES limits GPUs at one time, GrpTRESMins their
+// minutes for as long as Slurm remembers, which is taken for a month.
+func ParseAssociations(text []byte) ([]Quota, error) {
+	var columns map[string]int
+	var out []Quota
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\r\n")
+		if line == "" {
+			continue
+		}
+		if n++; n > maxQuotas {
+			return nil, fmt.Errorf("more than %d associations", maxQuotas)
+		}
+		cells := strings.Split(line, "|")
+		if columns == nil {
+			columns = map[string]int{}
+			for i, c := range cells {
+				columns[c] = i
+			}
+			if _, ok := columns["Account"]; !ok {
+				return nil, errors.New("the associations have no column Account: ask with sacctmgr show assoc -p")
+			}
+			continue
+		}
+		cell := func(name string) string {
+			if i, ok := columns[name]; ok && i < len(cells) {
+				return cells[i]
+			}
+			return ""
+		}
+		q := Quota{Source: "slurm", Name: cell("Account")}
+		globs := map[string]string{"account": escape(cell("Account"))}
+		if user := cell("User"); user != "" {
+			q.Name += "/" + user
+			globs["user"] = escape(user)
+		}
+		if cluster := cell("Cluster"); cluster != "" {
+			q.Name = cluster + "/" + q.Name
+			globs["slurm_cluster"] = escape(cluster)
+		}
+		if partition := cell("Partition"); partition != "" {
+			q.Name += "@" + partition
+			globs["slurm_partition"] = escape(partition)
+		}
+		var err error
+		if q.GPUs, err = tres(cell("GrpTRES"), 1); err == nil {
+			q.Hours, err = tres(cell("GrpTRESMins"), 60)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the association %.80s: %w", q.Name, err)
+		}
+		if q.GPUs == nil && q.Hours == nil || cell("Account") == "" {
+			continue
+		}
+		if q.match, err = matchers(globs); err != nil {
+			return nil, err
+		}
+		out = append(out, q)
+	}
+	return out, nil
+}
+
+// tres reads the GPUs of a list such as cpu=64,gres/gpu=8. Those of a type are left out
+// where there is a limit of all, as Slurm counts them in it. A limit of -1 is none.
+func tres(list string, by float64) (*float64, error) {
+	var all, typed *float64
+	for e := range strings.SplitSeq(list, ",") {
+		name, value, _ := strings.Cut(e, "=")
+		if name != "gres/gpu" && !strings.HasPrefix(name, "gres/gpu:") {
+			continue
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil, fmt.Errorf("%.60q is no limit", e)
+		}
+		if v < 0 {
+			continue
+		}
+		v /= by
+		if name == "gres/gpu" {
+			all = &v
+			continue
+		}
+		if typed == nil {
+			typed = new(float64)
+		}
+		*typed += v
+	}
+	return cmp.Or(all, typed), nil
+}
+
+// Held are the parts of devices that are held at a moment, by labels.
+func Held(ctx context.Context, store query.Store, at time.Time, o Options) ([]query.Sample, error) {
+	list, err := store.Instant(ctx, selector("gpu_allocation_ratio", o.Match), at)
+	if err != nil {
+		return nil, err
+	}
+	once := map[string]query.Sample{} // scraped and pushed is one
+	for _, s := range list {
+		s.Labels = rowLabels(s.Labels)
+		once[sumKey(s.Labels)] = s
+	}
+	out := make([]query.Sample, 0, len(once))
+	for _, s := range once {
+		if k := s.Labels["gpu_workload_kind"]; k != "unallocated" && k != "unattributed" {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(a, b query.Sample) int { return cmp.Compare(a.Labels.Key(), b.Labels.Key()) })
+	return out, nil
+}
+
+// Check compares quotas with the bill of a month so far and with what is held now. A
+// series counts for each quota that it matches.
+func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
+	var out []Use
+	for _, q := range quotas {
+		add := func(what string, used, limit float64) {
+			out = append(out, Use{Quota: q.Name, Source: q.Source, Team: q.team, What: what, Used: used, Limit: limit, Over: used > limit})
+		}
+		var sum Amounts
+		for i := range month.Rows {
+			if k := month.Rows[i].Labels["gpu_workload_kind"]; k != "unallocated" && q.Matches(month.Rows[i].Labels) {
+				sum = sum.Add(month.Rows[i].Amounts)
+			}
+		}
+		if q.GPUs != nil {
+			used := 0.0
+			for _, s := range held {
+				if q.Matches(s.Labels) {
+					used += s.Value
+				}
+			}
+			add("gpus", math.Round(used*1e6)/1e6, *q.GPUs) // eighths and sevenths add up to whole ones
+		}
+		if q.Hours != nil {
+			add("gpu_hours", sum.Allocated().Hours(), *q.Hours)
+		}
+		if q.Money != nil {
+			add("money", float64(sum.Total())/1e6, float64(*q.Money)/1e6)
+		}
+	}
+	return out
+}

@@ -1,0 +1,175 @@
+package cost
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+var plainQuota = cmpopts.IgnoreUnexported(Quota{})
+
+// Limits of all three kinds must be read from each source.
+func TestQuotas(t *testing.T) {
+	t.Parallel()
+	file, err := ParseQuotas([]byte(`
+quotas:
+- {team: research, gpus: 16, gpu_hours_per_month: 10000, money_per_month: 25000.50}
+- {name: notebooks, match: {namespace: "nb-*"}, gpus: 2}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Quota{
+		{Name: "research", Source: "file", GPUs: new(16.), Hours: new(10000.), Money: new(Money(25000.50e6))},
+		{Name: "notebooks", Source: "file", GPUs: new(2.)},
+	}
+	if diff := cmp.Diff(want, file, plainQuota); diff != "" {
+		t.Errorf("file (-want +got):\n%s", diff)
+	}
+	if !file[1].Matches(query.Labels{"k8s_namespace_name": "nb-7"}) || file[1].Matches(query.Labels{"k8s_namespace_name": "prod"}) {
+		t.Error("it matches others")
+	}
+	kube, err := ParseResourceQuotas([]byte(`{"kind":"List","items":[
+		{"metadata":{"name":"gpus","namespace":"research"},"spec":{"hard":{"requests.nvidia.com/gpu":"8","limits.nvidia.com/gpu":"8","requests.amd.com/gpu":4,"pods":"10"}}},
+		{"metadata":{"name":"pods","namespace":"research"},"spec":{"hard":{"pods":"10"}}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Quota{{Name: "research/gpus", Source: "kubernetes", GPUs: new(12.)}}, kube, plainQuota); diff != "" {
+		t.Errorf("kubernetes (-want +got):\n%s", diff)
+	}
+	if one, err := ParseResourceQuotas([]byte(`{"kind":"ResourceQuota","metadata":{"name":"a","namespace":"b"},"spec":{"hard":{"requests.nvidia.com/gpu":"0"}}}`)); err != nil || len(one) != 1 || *one[0].GPUs != 0 {
+		t.Errorf("one: %v, %v", one, err)
+	}
+	slurm, err := ParseAssociations([]byte("Cluster|Account|User|Partition|Share|GrpJobs|GrpTRES|GrpTRESMins|QOS|\n" +
+		"c1|root||||||| normal|\n" +
+		"c1|physics||||100|cpu=64,gres/gpu=8,gres/gpu:h100=8|gres/gpu=60000|normal|\n" +
+		"c1|physics|alice|||| gres/gpu=1|||\n" +
+		"c1|chem|bob||||gres/gpu:a100=2,gres/gpu:h100=1|gres/gpu=-1||\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = []Quota{
+		{Name: "c1/physics", Source: "slurm", GPUs: new(8.), Hours: new(1000.)},
+		{Name: "c1/chem/bob", Source: "slurm", GPUs: new(3.)},
+	}
+	if diff := cmp.Diff(want, slurm, plainQuota); diff != "" {
+		t.Errorf("slurm (-want +got):\n%s", diff)
+	}
+}
+
+// What cannot be meant must be refused: a quota that is nobody's would never be over.
+func TestQuotasRefuse(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"quotas: [{gpus: 1}]":                     "whose",
+		"quotas: [{team: a}]":                     "limits none",
+		"quotas: [{match: {team: a}, gpus: 1}]":   "needs a name",
+		"quotas: [{team: a, gpus: -1}]":           "0 or more",
+		"quotas: [{team: a, gpus: .nan}]":         "0 or more",
+		"quotas: [{team: a, money_per_month: x}]": "money_per_month",
+		"quotas: [{team: a, gpu: 1}]":             "gpu not found",
+	} {
+		if _, err := ParseQuotas([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if _, err := ParseResourceQuotas([]byte(`{"items":[{"metadata":{"namespace":"a"},"spec":{"hard":{"requests.nvidia.com/gpu":"many"}}}]}`)); err == nil {
+		t.Error("a quota of many is taken")
+	}
+	if _, err := ParseAssociations([]byte("a|b|\n")); err == nil {
+		t.Error("a table without accounts is taken")
+	}
+	if _, err := ParseAssociations([]byte("Account|GrpTRES|\nx|gres/gpu=many|\n")); err == nil {
+		t.Error("a limit of many is taken")
+	}
+}
+
+// A team must be over exactly when it has more than its limit, of each kind.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	for i := range 121 {
+		at := noon.Add(time.Duration(i-120) * time.Minute)
+		for _, g := range []string{"g1", "g2"} {
+			one(m, at, float64(i*60), 0, "gpu_uuid", g, "gpu_workload_team", "red", "k8s_pod_uid", "p")
+			m.add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": g, "gpu_workload_team": "red", "gpu_workload_kind": "job", "job": "scraped"}, at, 0.5)
+			m.add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": g, "gpu_workload_team": "red", "gpu_workload_kind": "job", "job": "pushed"}, at, 0.5)
+		}
+		m.add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": "g3", "gpu_workload_kind": "unallocated"}, at, 1)
+	}
+	p := mustParse(t, "prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]")
+	bill := mustBill(t, m, p, noon.Add(-3*time.Hour), noon)
+	held, err := Held(t.Context(), m, noon, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	quotas, err := ParseQuotas([]byte("quotas: [{team: red, gpus: 1, gpu_hours_per_month: 3, money_per_month: 8}, {team: blue, gpus: 0}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Use{
+		{"red", "file", "red", "gpus", 1, 1, false},
+		{"red", "file", "red", "gpu_hours", 4, 3, true},
+		{"red", "file", "red", "money", 8, 8, false},
+		{"blue", "file", "blue", "gpus", 0, 0, false},
+	}
+	if diff := cmp.Diff(want, Check(quotas, bill, held)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A month that is asked for again and again must be that month: what is kept of it must
+// not be counted twice, be of another month, or be missing on the first days.
+func TestMonth(t *testing.T) {
+	t.Parallel()
+	begin := time.Date(2026, 10, 31, 0, 0, 0, 0, time.UTC)
+	f := newFleet(7, begin, 4*24*time.Hour, true)
+	p := mustParse(t, "prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]")
+	var m Month
+	for at := begin.Add(time.Hour); !at.After(f.end); at = at.Add(17 * time.Hour) {
+		got, err := m.Bill(t.Context(), f.store, p, at, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
+		want := mustBill(t, f.store, p, first, at)
+		if diff := cmp.Diff(total(want.Rows), total(got.Rows)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", at, diff)
+		}
+	}
+	if s, err := m.Bill(t.Context(), f.store, p, time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC), Options{}); err != nil || len(s.Rows) != 0 {
+		t.Errorf("the first moment of a month: %d rows, %v", len(s.Rows), err)
+	}
+}
+
+func total(rows []Row) Amounts {
+	var sum Amounts
+	for i := range rows {
+		sum = sum.Add(rows[i].Amounts)
+	}
+	return sum
+}
+
+func FuzzQuotas(f *testing.F) {
+	f.Add([]byte("Cluster|Account|User|GrpTRES|GrpTRESMins|\nc|a|u|gres/gpu=1|gres/gpu:x=2|\n"))
+	f.Add([]byte(`{"items":[{"metadata":{"namespace":"a"},"spec":{"hard":{"requests.nvidia.com/gpu":"1"}}}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		for _, parse := range []func([]byte) ([]Quota, error){ParseAssociations, ParseResourceQuotas} {
+			list, err := parse(text)
+			if err != nil && len(err.Error()) > 1000 {
+				t.Errorf("an error of %d bytes", len(err.Error()))
+			}
+			for _, q := range list {
+				if q.GPUs != nil && !(*q.GPUs >= 0) {
+					t.Errorf("a limit of %v", *q.GPUs)
+				}
+			}
+		}
+	})
+}

@@ -41,7 +41,7 @@ func createDefaultConfig() component.Config {
 	return &Config{
 		HTTP:           http,
 		Path:           "/metrics",
-		ResourceLabels: []string{"host.name", "k8s.node.name", "k8s.cluster.name", simulatedAttribute},
+		ResourceLabels: []string{"host.name", "host.type", "k8s.node.name", "k8s.cluster.name", "cloud.region", "cloud.availability_zone", "rack", simulatedAttribute},
 	}
 }
 

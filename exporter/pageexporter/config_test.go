@@ -19,7 +19,7 @@ func TestConfigDefaultsAndFile(t *testing.T) {
 	of := func(c *Config) keys { return keys{c.HTTP.NetAddr.Endpoint, c.Path, c.ResourceLabels} }
 
 	cfg := createDefaultConfig().(*Config)
-	want := keys{"localhost:9400", "/metrics", []string{"host.name", "k8s.node.name", "k8s.cluster.name", "gpumeter.simulated"}}
+	want := keys{"localhost:9400", "/metrics", []string{"host.name", "host.type", "k8s.node.name", "k8s.cluster.name", "cloud.region", "cloud.availability_zone", "rack", "gpumeter.simulated"}}
 	if diff := cmp.Diff(want, of(cfg)); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}

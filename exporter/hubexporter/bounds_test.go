@@ -1,0 +1,279 @@
+package hubexporter
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/collector/pdata/plog"
+	"go.opentelemetry.io/collector/pdata/plog/plogotlp"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	rpc "google.golang.org/grpc/status"
+
+	"github.com/gpumeter/gpumeter/internal/hub"
+)
+
+// Catches gRPC that reads a message before it asks who sends it, one that waits for it
+// for ever, and one that holds a turn meanwhile.
+func TestGRPCBeforeTheMessage(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	tokens, err := hub.ParseTokens([]byte("write write-0123456789\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := NewOTLP(NewWriter(s, nil), s.Refusals())
+	o.bodyTime = 50 * time.Millisecond
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- o.Serve(ctx, l, nil, tokens) }()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// silent begins a request and sends nothing.
+	silent := func(token string) codes.Code {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token), 10*time.Second)
+		defer cancel()
+		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, "/opentelemetry.proto.collector.logs.v1.LogsService/Export", grpc.ForceCodec(rawCodec{}))
+		if err != nil {
+			return rpc.Code(err)
+		}
+		var answer rawMessage
+		return rpc.Code(stream.RecvMsg(&answer))
+	}
+	if code := silent("wrong"); code != codes.Unauthenticated {
+		t.Errorf("a stranger is told %s before it sent anything", code)
+	}
+	for range 2 * maxRequests {
+		if code := silent("write-0123456789"); code != codes.Unavailable {
+			t.Fatalf("who sends nothing is told %s", code)
+		}
+	}
+	if got := s.Refusals().Count(hub.BodyTimeout); got != 2*maxRequests {
+		t.Errorf("%d are counted", got)
+	}
+	_ = conn.Close()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// Catches a listener that takes more than it may, or never again once it was full.
+func TestFewer(t *testing.T) {
+	t.Parallel()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newFewer(inner, 1)
+	accepted := make(chan net.Conn)
+	ended := make(chan error)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				ended <- err
+				return
+			}
+			accepted <- c
+		}
+	}()
+	for range 2 {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	first := <-accepted
+	select {
+	case <-accepted:
+		t.Error("there are two")
+	case <-time.After(50 * time.Millisecond):
+	}
+	for range 2 { // gRPC closes some twice
+		first.Close()
+	}
+	second := <-accepted
+	defer second.Close()
+	if err := l.Close(); err != nil { // while it is full
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("it does not end")
+	}
+}
+
+// Catches a small request of logs that becomes a large one: the attributes of a resource
+// are in each record.
+func TestLogsAreBounded(t *testing.T) {
+	t.Parallel()
+	logs := func(records int, attrs map[string]string) plogotlp.ExportRequest {
+		ld := plog.NewLogs()
+		rl := ld.ResourceLogs().AppendEmpty()
+		for k, v := range attrs {
+			rl.Resource().Attributes().PutStr(k, v)
+		}
+		list := rl.ScopeLogs().AppendEmpty().LogRecords()
+		list.EnsureCapacity(records)
+		for i := range records {
+			r := list.AppendEmpty()
+			r.SetTimestamp(at(time.Duration(i) * time.Microsecond))
+			r.SetEventName("e")
+		}
+		return plogotlp.NewExportRequestFromLogs(ld)
+	}
+	many := map[string]string{}
+	for i := range 1000 {
+		many[fmt.Sprint("key", i)] = strings.Repeat("x", 1000)
+	}
+	for name, c := range map[string]struct {
+		records, atLeast, atMost int // kept
+		attrs                    map[string]string
+		cut                      bool
+	}{
+		"plain":                {100, 100, 100, map[string]string{"host.name": "a"}, false},
+		"too many":             {maxRecords + 7, maxRecords, maxRecords, map[string]string{"host.name": "a"}, false},
+		"a long attribute":     {maxRecords, 5000, 10_000, map[string]string{"long": strings.Repeat("x", 8<<20)}, true},
+		"many attributes":      {2000, 100, 1000, many, true},
+		"a long name":          {100, 100, 100, map[string]string{strings.Repeat("x", 1<<20): "v"}, true},
+		"none, and the limit":  {maxRecords, maxRecords, maxRecords, nil, false},
+		"one of 4 KiB, a few ": {1000, 1000, 1000, map[string]string{"long": strings.Repeat("x", 4096)}, false},
+	} {
+		s := openStore(t)
+		o := NewOTLP(NewWriter(s, nil), s.Refusals())
+		answer, err := o.logs(t.Context(), logs(c.records, c.attrs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := int(answer.PartialSuccess().RejectedLogRecords())
+		if kept := c.records - refused; kept < c.atLeast || kept > c.atMost {
+			t.Errorf("%s: %d of %d are kept, want %d to %d", name, kept, c.records, c.atLeast, c.atMost)
+		}
+		if (refused > 0) != (answer.PartialSuccess().ErrorMessage() != "") || s.Refusals().Count(hub.Invalid) != uint64(refused) {
+			t.Errorf("%s: %d are refused, %q, %d are counted", name, refused, answer.PartialSuccess().ErrorMessage(), s.Refusals().Count(hub.Invalid))
+		}
+		if got := s.Refusals().Count(hub.BadLabel) > 0; got != c.cut {
+			t.Errorf("%s: cut attributes are counted: %t, want %t", name, got, c.cut)
+		}
+	}
+}
+
+// Catches a small request of metrics whose labels or buckets take all memory, and a count
+// of refused points that is not of points.
+func TestMetricsAreBounded(t *testing.T) {
+	t.Parallel()
+	long := map[string]any{}
+	for _, key := range DefaultResourceLabels() {
+		long[key] = strings.Repeat("x", maxLabelValue)
+	}
+	labels := func() pmetric.Metrics { // 32 KiB each
+		md, ms := node(long)
+		points := add(ms, "g", "").SetEmptyGauge().DataPoints()
+		for i := range 1000 {
+			p := points.AppendEmpty()
+			p.SetTimestamp(at(time.Duration(i) * time.Millisecond))
+			p.SetDoubleValue(1)
+		}
+		return md
+	}
+	histogram := func(bounds int, attrs map[string]any, ago time.Duration) pmetric.Metrics {
+		md, ms := node(attrs)
+		h := add(ms, "h", "").SetEmptyHistogram()
+		h.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+		for range 10 {
+			p := h.DataPoints().AppendEmpty()
+			p.SetTimestamp(at(ago))
+			for i := range bounds {
+				p.ExplicitBounds().Append(float64(i))
+				p.BucketCounts().Append(0)
+			}
+			p.BucketCounts().Append(0)
+		}
+		return md
+	}
+	quantiles, ms := node(nil)
+	p := add(ms, "s", "").SetEmptySummary().DataPoints().AppendEmpty()
+	p.SetTimestamp(at(0))
+	for range maxBounds + 1 {
+		p.QuantileValues().AppendEmpty()
+	}
+	// Each resource has a sample of what it is for every 150 s.
+	resources := pmetric.NewMetrics()
+	for i := range 300 {
+		md, ms := node(map[string]any{"service.name": fmt.Sprint(i), "a": "b"})
+		points := add(ms, "g", "").SetEmptyGauge().DataPoints()
+		for _, ago := range []time.Duration{0, 23 * time.Hour} {
+			p := points.AppendEmpty()
+			p.SetTimestamp(at(ago))
+			p.SetDoubleValue(1)
+		}
+		md.ResourceMetrics().MoveAndAppendTo(resources.ResourceMetrics())
+	}
+	named, ms := node(nil)
+	p2 := add(ms, strings.Repeat("x", maxName+1), "").SetEmptyGauge().DataPoints().AppendEmpty()
+	p2.SetTimestamp(at(0))
+	p2.SetDoubleValue(1)
+	for _, c := range []struct {
+		name            string
+		md              pmetric.Metrics
+		atLeast, atMost int // refused
+		why             string
+	}{
+		{"labels", labels(), 700, 800, "memory"},
+		{"bounds", histogram(maxBounds+1, nil, 0), 10, 10, "1024 bounds"},
+		{"bounds and labels", histogram(maxBounds, long, 0), 10, 10, "memory"},
+		{"quantiles", quantiles, 1, 1, "1024 quantiles"},
+		{"resources", resources, 200, 400, "memory"},
+		{"a name", named, 1, 1, "cannot be one"},
+		{"too old", histogram(12, nil, 50*time.Hour), 10, 10, "is of"},
+	} {
+		s := openStore(t)
+		w := NewWriter(s, nil)
+		w.room = 8 << 20
+		o := NewOTLP(w, s.Refusals())
+		if _, err := o.metrics(t.Context(), pmetricotlp.NewExportRequestFromMetrics(gauge("new", 0))); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := o.metrics(t.Context(), pmetricotlp.NewExportRequestFromMetrics(c.md))
+		if err != nil {
+			t.Fatal(c.name, err)
+		}
+		got := int(answer.PartialSuccess().RejectedDataPoints())
+		if got < c.atLeast || got > c.atMost || !strings.Contains(answer.PartialSuccess().ErrorMessage(), c.why) || len(answer.PartialSuccess().ErrorMessage()) > maxMessage {
+			t.Errorf("%s: %d points of %d are refused, %.200q, want %d to %d, %q", c.name, got, c.md.DataPointCount(), answer.PartialSuccess().ErrorMessage(), c.atLeast, c.atMost, c.why)
+		}
+	}
+}
+
+// Catches names that stay in memory for ever though nobody can use them.
+func TestLongNamesAreNotRemembered(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	c := newConverter(nil)
+	md, ms := node(nil)
+	p := add(ms, strings.Repeat("m", 1<<20), "").SetEmptyGauge().DataPoints().AppendEmpty()
+	p.SetDoubleValue(1)
+	p = add(ms, "m", "").SetEmptyGauge().DataPoints().AppendEmpty()
+	p.SetDoubleValue(1)
+	p.Attributes().PutStr(strings.Repeat("a", 1<<20), "v")
+	c.convert(md, s, s.Appender(t.Context()), maxSeriesBytes)
+	if len(c.labels) != 0 || len(c.metrics) != 1 {
+		t.Errorf("%d labels and %d metrics are remembered", len(c.labels), len(c.metrics))
+	}
+}

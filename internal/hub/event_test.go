@@ -1,0 +1,168 @@
+package hub
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func openEvents(t *testing.T, dir string, o EventOptions) *EventFile {
+	t.Helper()
+	o.Now = func() time.Time { return now }
+	f, err := OpenEvents(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func appendEvents(t *testing.T, f *EventFile, list ...Event) {
+	t.Helper()
+	if err := f.AppendEvents(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func events(t *testing.T, f *EventFile, q EventQuery) []string {
+	t.Helper()
+	list, err := f.Events(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := []string{}
+	for _, e := range list {
+		out = append(out, e.Body)
+	}
+	return out
+}
+
+func event(body string, ago time.Duration, attrs ...string) Event {
+	e := Event{Time: now.Add(-ago), Name: "n-" + body, Body: body, Attributes: map[string]string{}}
+	for i := 0; i < len(attrs); i += 2 {
+		e.Attributes[attrs[i]] = attrs[i+1]
+	}
+	return e
+}
+
+// Catches events that a restart loses, keeps twice or stumbles over, and filters that let
+// others through.
+func TestEvents(t *testing.T) {
+	dir := t.TempDir()
+	f := openEvents(t, dir, EventOptions{})
+	appendEvents(t, f, event("a", 3*time.Minute, "host.name", "x"), event("b", time.Minute, "host.name", "y"))
+	appendEvents(t, f, event("late", 2*time.Minute, "host.name", "x"), event("b", time.Minute, "host.name", "y"))
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A kill in the middle of a write.
+	file := filepath.Join(dir, "00000001.jsonl")
+	out, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.WriteString("not json\n" + `{"time":"2026-03-07T13:00:00Z","bo`); err != nil {
+		t.Fatal(err)
+	}
+	out.Close()
+	f = openEvents(t, dir, EventOptions{})
+	appendEvents(t, f, event("a", 3*time.Minute, "host.name", "x"), event("c", 0))
+	for _, c := range []struct {
+		q    EventQuery
+		want []string
+	}{
+		{EventQuery{}, []string{"c", "b", "late", "a"}},
+		{EventQuery{Limit: 2}, []string{"c", "b"}},
+		{EventQuery{From: now.Add(-2 * time.Minute), To: now.Add(-time.Minute)}, []string{"b"}},
+		{EventQuery{Names: []string{"n-a", "n-c"}}, []string{"c", "a"}},
+		{EventQuery{Attributes: map[string]string{"host.name": "x"}}, []string{"late", "a"}},
+		{EventQuery{Attributes: map[string]string{"host.name": ""}}, []string{"c"}},
+		{EventQuery{Text: "LAT"}, []string{"late"}},
+	} {
+		if diff := cmp.Diff(c.want, events(t, f, c.q)); diff != "" {
+			t.Errorf("%+v: %s", c.q, diff)
+		}
+	}
+}
+
+// Catches a log that grows for ever, and one whose newest events go first.
+func TestEventsAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	const size = 64 << 10
+	f := openEvents(t, dir, EventOptions{MaxBytes: size})
+	for i := range 2000 {
+		appendEvents(t, f, event(fmt.Sprintf("%d %s", i, strings.Repeat("x", 100)), time.Duration(2000-i)*time.Second))
+	}
+	appendEvents(t, f, event(strings.Repeat("y", maxEvent+1), 0, "long", strings.Repeat("z", maxEvent), "gpu.uuid", "GPU-1"))
+	total := int64(0)
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range files {
+		st, err := os.Stat(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += st.Size()
+	}
+	if total > size+size/segments {
+		t.Errorf("%d bytes in %d files, want %d", total, len(files), size)
+	}
+	got := events(t, f, EventQuery{Limit: 2})
+	if len(got) != 2 || !strings.HasPrefix(got[0], "yyy") || len(got[0]) > 2000 || !strings.HasPrefix(got[1], "1999 ") {
+		t.Errorf("%.50q", got)
+	}
+	if cut := events(t, f, EventQuery{Attributes: map[string]string{"gpu.uuid": "GPU-1"}}); len(cut) != 1 {
+		t.Error("a long event lost its short attributes")
+	}
+	f.opt.Now = func() time.Time { return now.Add(2 * DefaultRetention) }
+	if got := events(t, f, EventQuery{}); len(got) != 0 {
+		t.Errorf("%d events are older than they may be", len(got))
+	}
+}
+
+// Catches a race between a reader and a writer, and half an event that is read.
+func TestEventsTogether(t *testing.T) {
+	f := openEvents(t, t.TempDir(), EventOptions{MaxBytes: 64 << 10})
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for i := range 100 {
+				if err := f.AppendEvents(t.Context(), []Event{event(fmt.Sprintf("%d-%d", w, i), time.Duration(i)*time.Second)}); err != nil {
+					t.Error(err)
+				}
+				if _, err := f.Events(t.Context(), EventQuery{}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if got := events(t, f, EventQuery{}); len(got) != 400 {
+		t.Errorf("%d events", len(got))
+	}
+}
+
+// FuzzEvents looks for a file that keeps the log from opening.
+func FuzzEvents(f *testing.F) {
+	f.Add([]byte(`{"time":"2026-03-07T13:00:00Z","body":"x"}` + "\n"))
+	f.Add([]byte("\n\n{}\n{"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "00000007.jsonl"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		log := openEvents(t, dir, EventOptions{})
+		appendEvents(t, log, event("after", 0))
+		if got := events(t, log, EventQuery{Names: []string{"n-after"}}); len(got) != 1 {
+			t.Errorf("%q", got)
+		}
+	})
+}

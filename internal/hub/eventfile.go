@@ -1,0 +1,380 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// EventOptions of an event log.
+type EventOptions struct {
+	MaxBytes  int64         // of all files; DefaultEventBytes if it is 0
+	Retention time.Duration // DefaultRetention if it is 0
+	Now       func() time.Time
+}
+
+const (
+	// maxEvent bounds one event on disk; a longer one loses its body and long attributes.
+	maxEvent = 64 << 10
+	// segments is in how many files the log is: as much of it goes at once when it is full.
+	segments = 16
+	// remembered is of how many events it is known that they are there, so that a request
+	// sent twice is kept once.
+	remembered = 20_000
+	eventExt   = ".jsonl"
+)
+
+var _ EventLog = (*EventFile)(nil)
+
+// EventFile is an event log in a folder: lines of JSON in files that are written one
+// after the other and deleted oldest first. It is safe for concurrent use.
+type EventFile struct {
+	dir string
+	opt EventOptions
+
+	mu    sync.RWMutex
+	files []segment // oldest first; the last is written
+	out   *os.File
+	known map[uint64]bool
+	order []uint64 // of known, oldest first
+
+	kept, dropped, cut uint64
+}
+
+// segment is one file and what times it has.
+type segment struct {
+	number      int
+	size        int64
+	first, last time.Time // zero if it is empty
+}
+
+// OpenEvents opens the event log in dir, and creates it if there is none. Half a line,
+// which a kill may leave, is cut off: nobody was told that it is kept.
+func OpenEvents(dir string, o EventOptions) (*EventFile, error) {
+	orDefault(&o.MaxBytes, DefaultEventBytes)
+	orDefault(&o.Retention, DefaultRetention)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("cannot make the folder of events: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the folder of events: %w", err)
+	}
+	f := &EventFile{dir: dir, opt: o, known: map[uint64]bool{}}
+	for _, e := range entries {
+		number, err := strconv.Atoi(strings.TrimSuffix(e.Name(), eventExt))
+		if err == nil && filepath.Ext(e.Name()) == eventExt {
+			f.files = append(f.files, segment{number: number})
+		}
+	}
+	slices.SortFunc(f.files, func(a, b segment) int { return a.number - b.number })
+	for i := range f.files {
+		if err := f.load(&f.files[i]); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+func (f *EventFile) path(s segment) string {
+	return filepath.Join(f.dir, fmt.Sprintf("%08d%s", s.number, eventExt))
+}
+
+// load finds out what is in a file, and cuts off half a line.
+func (f *EventFile) load(s *segment) error {
+	text, err := os.ReadFile(f.path(*s))
+	if err != nil {
+		return fmt.Errorf("cannot read events: %w", err)
+	}
+	whole := bytes.LastIndexByte(text, '\n') + 1
+	if whole < len(text) {
+		if err := os.Truncate(f.path(*s), int64(whole)); err != nil {
+			return fmt.Errorf("cannot cut off half an event: %w", err)
+		}
+	}
+	s.size = int64(whole)
+	eachEvent(text[:whole], func(e *Event, line []byte) {
+		s.stretch(e.Time)
+		f.remember(hash(line))
+	})
+	return nil
+}
+
+func (s *segment) stretch(t time.Time) {
+	if s.first.IsZero() || t.Before(s.first) {
+		s.first = t
+	}
+	if t.After(s.last) {
+		s.last = t
+	}
+}
+
+// eachEvent calls do with each line of text that is an event; others are left out.
+func eachEvent(text []byte, do func(e *Event, line []byte)) {
+	for line := range bytes.Lines(text) {
+		var e Event
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		if json.Unmarshal(line, &e) == nil {
+			do(&e, line)
+		}
+	}
+}
+
+func hash(line []byte) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(line)
+	return h.Sum64()
+}
+
+// remember keeps that an event is there.
+func (f *EventFile) remember(h uint64) {
+	if f.known[h] {
+		return
+	}
+	if len(f.order) == remembered {
+		delete(f.known, f.order[0])
+		f.order = f.order[1:]
+	}
+	f.known[h] = true
+	f.order = append(f.order, h)
+}
+
+// AppendEvents implements EventLog. Events that are there already are not added again.
+// Once it returns nil they survive a kill of the process.
+func (f *EventFile) AppendEvents(_ context.Context, events []Event) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var text []byte
+	var hashes []uint64
+	added := map[uint64]bool{}
+	var times segment
+	for i := range events {
+		line, cut, err := marshal(events[i])
+		if err != nil {
+			return err
+		}
+		h := hash(line)
+		if f.known[h] || added[h] {
+			continue
+		}
+		added[h] = true
+		if cut {
+			f.cut++
+		}
+		hashes = append(hashes, h)
+		times.stretch(events[i].Time)
+		text = append(append(text, line...), '\n')
+	}
+	if len(text) == 0 {
+		return nil
+	}
+	if err := f.write(text); err != nil {
+		return fmt.Errorf("cannot write events: %w", err)
+	}
+	s := &f.files[len(f.files)-1]
+	s.size += int64(len(text))
+	s.stretch(times.first)
+	s.stretch(times.last)
+	for _, h := range hashes {
+		f.remember(h)
+	}
+	f.kept += uint64(len(hashes))
+	return nil
+}
+
+// marshal returns an event as a line, and whether it was cut to fit.
+func marshal(e Event) (line []byte, cut bool, err error) {
+	e.Time = e.Time.UTC()
+	line, err = json.Marshal(e)
+	if err != nil || len(line) <= maxEvent {
+		return line, false, err
+	}
+	short := Event{Time: e.Time, Name: clip(e.Name), Severity: clip(e.Severity), Body: clip(e.Body), Attributes: map[string]string{}}
+	room := maxEvent / 2
+	for _, key := range sortedKeys(e.Attributes) {
+		if room -= len(key) + len(e.Attributes[key]); room >= 0 && len(e.Attributes[key]) <= 1024 {
+			short.Attributes[key] = e.Attributes[key]
+		}
+	}
+	line, err = json.Marshal(short)
+	return line, true, err
+}
+
+func clip(s string) string {
+	if len(s) > 1024 {
+		return strings.ToValidUTF8(s[:1024], "") + "..."
+	}
+	return s
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// write adds text to the last file, or to a new one if that is full. If it fails nothing
+// of it is there.
+func (f *EventFile) write(text []byte) error {
+	if n := len(f.files); n == 0 || f.files[n-1].size > 0 && f.files[n-1].size+int64(len(text)) > f.opt.MaxBytes/segments {
+		if err := f.rotate(); err != nil {
+			return err
+		}
+	}
+	s := f.files[len(f.files)-1]
+	if f.out == nil {
+		out, err := os.OpenFile(f.path(s), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
+		if err != nil {
+			return err
+		}
+		f.out = out
+	}
+	if _, err := f.out.Write(text); err != nil {
+		return errors.Join(err, f.out.Truncate(s.size))
+	}
+	return nil
+}
+
+// rotate begins a new file and deletes old ones.
+func (f *EventFile) rotate() error {
+	if f.out != nil {
+		if err := f.out.Close(); err != nil {
+			return err
+		}
+		f.out = nil
+	}
+	number := 1
+	if n := len(f.files); n > 0 {
+		number = f.files[n-1].number + 1
+	}
+	f.files = append(f.files, segment{number: number})
+	total := int64(0)
+	for _, s := range f.files {
+		total += s.size
+	}
+	oldest := f.opt.Now().Add(-f.opt.Retention)
+	for len(f.files) > 1 && (total > f.opt.MaxBytes-f.opt.MaxBytes/segments || f.files[0].last.Before(oldest)) {
+		if err := os.Remove(f.path(f.files[0])); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		total -= f.files[0].size
+		f.files = f.files[1:]
+		f.dropped++
+	}
+	return nil
+}
+
+// Events implements EventLog. It reads files from the newest on, and no more than it
+// needs.
+func (f *EventFile) Events(ctx context.Context, q EventQuery) ([]Event, error) {
+	orDefault(&q.Limit, DefaultEventLimit)
+	if oldest := f.opt.Now().Add(-f.opt.Retention); q.From.Before(oldest) {
+		q.From = oldest
+	}
+	f.mu.RLock()
+	files := slices.Clone(f.files)
+	f.mu.RUnlock()
+	var out []Event
+	for _, s := range slices.Backward(files) {
+		if s.size == 0 || !s.last.After(q.From) || !q.To.IsZero() && s.first.After(q.To) {
+			continue
+		}
+		if len(out) >= q.Limit && !s.last.After(out[q.Limit-1].Time) {
+			continue // all of it is older than what we have
+		}
+		text, err := readFirst(f.path(s), s.size)
+		if os.IsNotExist(err) {
+			continue // it was the oldest, and is gone
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read events: %w", err)
+		}
+		eachEvent(text, func(e *Event, _ []byte) {
+			if q.matches(e) {
+				out = append(out, *e)
+			}
+		})
+		slices.SortStableFunc(out, func(a, b Event) int { return b.Time.Compare(a.Time) })
+		out = out[:min(len(out), q.Limit)]
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// readFirst returns the first n bytes of a file: what is behind them is being written.
+func readFirst(path string, n int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text := make([]byte, n)
+	got, err := f.ReadAt(text, 0)
+	if int64(got) == n {
+		err = nil
+	}
+	return text[:got], err
+}
+
+// Close closes the log.
+func (f *EventFile) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.out == nil {
+		return nil
+	}
+	out := f.out
+	f.out = nil
+	return out.Close()
+}
+
+// collector returns what the log says of itself.
+func (f *EventFile) collector() prometheus.Collector {
+	return eventMetrics{f}
+}
+
+type eventMetrics struct{ f *EventFile }
+
+var (
+	eventsDesc     = prometheus.NewDesc("gpumeter_hub_events_total", "Events that were kept since the hub started.", nil, nil)
+	eventBytesDesc = prometheus.NewDesc("gpumeter_hub_event_bytes", "Bytes of events on disk.", nil, nil)
+	eventCutDesc   = prometheus.NewDesc("gpumeter_hub_events_cut_total", "Events that were too long and lost their long parts.", nil, nil)
+	eventGoneDesc  = prometheus.NewDesc("gpumeter_hub_event_files_deleted_total", "Files of events that were deleted because they were old or the log was full.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (m eventMetrics) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, ch) }
+
+// Collect implements prometheus.Collector.
+func (m eventMetrics) Collect(ch chan<- prometheus.Metric) {
+	m.f.mu.RLock()
+	defer m.f.mu.RUnlock()
+	size := int64(0)
+	for _, s := range m.f.files {
+		size += s.size
+	}
+	ch <- prometheus.MustNewConstMetric(eventsDesc, prometheus.CounterValue, float64(m.f.kept))
+	ch <- prometheus.MustNewConstMetric(eventBytesDesc, prometheus.GaugeValue, float64(size))
+	ch <- prometheus.MustNewConstMetric(eventCutDesc, prometheus.CounterValue, float64(m.f.cut))
+	ch <- prometheus.MustNewConstMetric(eventGoneDesc, prometheus.CounterValue, float64(m.f.dropped))
+}

@@ -1,0 +1,243 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// HandlerOptions are what a hub serves besides its store. The zero value serves the
+// Prometheus API to everybody who can reach it.
+type HandlerOptions struct {
+	// View answers what the page asks below /api/page/, of which it sees the rest of the
+	// path. There is one for each team, "" for all, with a store that has no more than
+	// that; events is nil if there are none.
+	View func(team string, store query.Store, events EventLog) http.Handler
+	// UI is the page itself. It has no data, so it needs no token.
+	UI http.Handler
+	// OTLP takes POST /v1/metrics and /v1/logs.
+	OTLP http.Handler
+
+	Tokens *Tokens // nil: everybody may do everything
+	// LocalOnly refuses requests whose Host is not this machine, so that a foreign page in
+	// a browser of this machine cannot ask by a name of its own.
+	LocalOnly bool
+	Ready     func() error   // nil: always
+	Alerts    func() []Alert // nil: none
+	Version   string
+
+	Refusals *Refusals           // nil: they are not counted
+	Registry prometheus.Gatherer // of /metrics; nil: there is none
+}
+
+// maxForm bounds the body of a query.
+const maxForm = 1 << 20
+
+// NewHandler serves the store: Prometheus' API below /api/v1/, the page's below
+// /api/page/, the page itself at /, OTLP below /v1/. events may be nil.
+func NewHandler(store query.Store, events EventLog, o HandlerOptions) http.Handler {
+	if o.Refusals == nil {
+		o.Refusals = NewRefusals()
+	}
+	h := &handler{store: store, events: events, opt: o, views: map[string]http.Handler{}}
+	h.turns, h.timeout = limits(store)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", h.ready)
+	if o.Registry != nil {
+		metrics := promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{})
+		mux.Handle("GET /metrics", h.reader(func(w http.ResponseWriter, r *http.Request, g Grant) {
+			if g.Team != "" {
+				h.forbid(w, "the hub's own metrics are for tokens that may read all")
+				return
+			}
+			metrics.ServeHTTP(w, r)
+		}))
+	}
+	h.routes(mux)
+	if o.View != nil {
+		mux.Handle("/api/page/", h.reader(h.page))
+	}
+	if o.OTLP != nil {
+		mux.Handle("/v1/", h.writer(o.OTLP))
+	}
+	if o.UI != nil {
+		mux.Handle("/", o.UI)
+	}
+	return h.guard(mux)
+}
+
+type handler struct {
+	store  query.Store
+	events EventLog
+	opt    HandlerOptions
+	// turns are those of requests to the API, each of which may take timeout.
+	turns   turns
+	timeout time.Duration
+
+	mu    sync.Mutex
+	views map[string]http.Handler // by team
+}
+
+// guard is before everything.
+func (h *handler) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		head := w.Header()
+		head.Set("X-Content-Type-Options", "nosniff")
+		head.Set("X-Frame-Options", "DENY")
+		head.Set("Referrer-Policy", "no-referrer")
+		head.Set("Cross-Origin-Resource-Policy", "same-origin")
+		if isData(r.URL.Path) {
+			head.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+			head.Set("Cache-Control", "no-store")
+		}
+		if h.opt.LocalOnly && !isLocal(r.Host) {
+			h.forbid(w, "this hub answers to localhost only: see --listen")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func isData(path string) bool {
+	return strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/v1/") || path == "/metrics"
+}
+
+// isLocal reports whether a Host header names this machine.
+func isLocal(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
+}
+
+func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
+	if h.opt.Ready != nil {
+		if err := h.opt.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+	}
+	_, _ = io.WriteString(w, "ok\n")
+}
+
+// Bearer returns the secret of a request: a bearer token, or the password of basic
+// authentication, which is what some tools can send.
+func Bearer(r *http.Request) string {
+	if _, password, ok := r.BasicAuth(); ok {
+		return password
+	}
+	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(secret)
+	}
+	return ""
+}
+
+// grant returns what a request may do; false: it was answered.
+func (h *handler) grant(w http.ResponseWriter, r *http.Request) (Grant, bool) {
+	if h.opt.Tokens == nil {
+		return Grant{Read: true, Write: true}, true
+	}
+	g, ok := h.opt.Tokens.Grant(Bearer(r))
+	if !ok {
+		h.opt.Refusals.Add(Unauthorized, 1)
+		w.Header().Set("WWW-Authenticate", `Bearer realm="gpumeter"`)
+		fail(w, http.StatusUnauthorized, "unauthorized", errors.New("a token is needed: Authorization: Bearer TOKEN"))
+	}
+	return g, ok
+}
+
+func (h *handler) forbid(w http.ResponseWriter, why string) {
+	h.opt.Refusals.Add(Forbidden, 1)
+	fail(w, http.StatusForbidden, "forbidden", errors.New(why))
+}
+
+// reader lets those in who may read.
+func (h *handler) reader(next func(http.ResponseWriter, *http.Request, Grant)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g, ok := h.grant(w, r)
+		switch {
+		case !ok:
+		case !g.Read:
+			h.forbid(w, "this token is for sending only")
+		default:
+			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+			if err := r.ParseForm(); err != nil {
+				h.bad(w, err)
+				return
+			}
+			next(w, r, g)
+		}
+	})
+}
+
+// writer lets those in who may send.
+func (h *handler) writer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g, ok := h.grant(w, r)
+		switch {
+		case !ok:
+		case !g.Write:
+			h.forbid(w, "this token is for reading only")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// page hands a request to the view of its team.
+func (h *handler) page(w http.ResponseWriter, r *http.Request, g Grant) {
+	h.mu.Lock()
+	v := h.views[g.Team]
+	if v == nil { // there are as many as teams with a token
+		store, events := h.of(g)
+		v = http.StripPrefix("/api/page", h.opt.View(g.Team, store, events))
+		h.views[g.Team] = v
+	}
+	h.mu.Unlock()
+	v.ServeHTTP(w, r)
+}
+
+// of returns what a grant may read.
+func (h *handler) of(g Grant) (query.Store, EventLog) {
+	if g.Team == "" {
+		return h.store, h.events
+	}
+	if h.events == nil {
+		return TeamStore(h.store, g.Team), nil
+	}
+	return TeamStore(h.store, g.Team), TeamEvents(h.events, g.Team)
+}
+
+// answer writes data as Prometheus does.
+func answer(w http.ResponseWriter, data any, warnings ...string) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(struct { // whoever has gone is nobody's error
+		Status   string   `json:"status"`
+		Data     any      `json:"data"`
+		Warnings []string `json:"warnings,omitempty"`
+	}{"success", data, warnings})
+}
+
+// fail writes an error as Prometheus does.
+func fail(w http.ResponseWriter, code int, kind string, err error) {
+	if errors.Is(err, context.Canceled) {
+		code, kind = 499, "canceled"
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]string{"status": "error", "errorType": kind, "error": err.Error()})
+}

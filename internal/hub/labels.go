@@ -1,0 +1,50 @@
+package hub
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+)
+
+type labelQuerier = storage.LabelQuerier
+
+// seriesHints asks for labels only: the database need not look at samples.
+func seriesHints(from, to time.Time) *storage.SelectHints {
+	return &storage.SelectHints{Start: from.UnixMilli(), End: to.UnixMilli(), Func: "series"}
+}
+
+// labels returns what ask finds for each selector, sorted, at most limit, and whether
+// there were more.
+func (s *Store) labels(_ context.Context, selectors []string, from, to time.Time, limit int, ask func(labelQuerier, ...*labels.Matcher) ([]string, error)) ([]string, bool, error) {
+	sets, err := s.parser.ParseMetricSelectors(selectors)
+	if err != nil {
+		return nil, false, err
+	}
+	q, err := s.db.Querier(from.UnixMilli(), to.UnixMilli())
+	if err != nil {
+		return nil, false, err
+	}
+	defer q.Close() //nolint:errcheck // it was only read
+	if len(sets) == 0 {
+		sets = [][]*labels.Matcher{nil}
+	}
+	found := map[string]bool{}
+	for _, matchers := range sets {
+		list, err := ask(q, matchers...)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, x := range list {
+			found[x] = true
+		}
+	}
+	out := slices.Sorted(maps.Keys(found))
+	if limit > 0 && len(out) > limit {
+		return out[:limit], true, nil
+	}
+	return out, false, nil
+}

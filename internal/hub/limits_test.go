@@ -1,0 +1,211 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// Catches a query that takes minutes of a core, or the stack, before any timeout holds,
+// by whatever way it comes and whatever hides it.
+func TestLongQueries(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir(), Options{})
+	h := NewHandler(s, s, HandlerOptions{Refusals: s.Refusals()})
+	brackets := strings.Repeat("(", 10_000) + "1" + strings.Repeat(")", 10_000)
+	names := strings.Repeat("x", 60_000)
+	long := map[string]string{
+		"brackets":             brackets,
+		"signs":                strings.Repeat("-", 60_000) + "1",
+		"behind a comment":     "# it's \" `\n" + brackets,
+		"behind a quote":       `"\"" + "'" + ` + "`\\`" + brackets,
+		"behind a broken line": "\"\n" + brackets,
+		"words":                "1" + strings.Repeat(" or 1", 5000),
+		"words in capitals":    "1" + strings.Repeat(" OR 1", 5000),
+		"commas":               "max(" + strings.Repeat("1,", 5000) + "1)",
+		"text":                 strings.Repeat("x", maxExpr+1),
+	}
+	refused := uint64(0)
+	for name, expr := range long {
+		for path, form := range map[string]url.Values{
+			"/api/v1/query":                   {"query": {expr}},
+			"/api/v1/query_range":             {"query": {expr}, "start": {"1"}, "end": {"5"}, "step": {"1"}},
+			"/api/v1/series":                  {"match[]": {expr}},
+			"/api/v1/labels":                  {"match[]": {expr}},
+			"/api/v1/label/__name__/values":   {"match[]": {"up", expr}},
+			"/api/v1/label/__name__/values?x": {"match[]": {expr}},
+		} {
+			refused++
+			code, body, _ := ask(t, h, "", http.MethodPost, path, form)
+			if code != http.StatusUnprocessableEntity || s.Refusals().Count(QueryLimit) != refused {
+				t.Fatalf("%s at %s: %d %.200s, %d are counted, want %d", name, path, code, body, s.Refusals().Count(QueryLimit), refused)
+			}
+		}
+	}
+	if code, _, _ := ask(t, h, "", http.MethodPost, "/api/v1/series", url.Values{"match[]": strings.Split(strings.Repeat("a,", 5000), ",")}); code != http.StatusUnprocessableEntity {
+		t.Errorf("5000 selectors: %d", code)
+	}
+	for _, good := range []string{
+		`count({a=~"` + strings.Repeat("(x|y)+", 8000) + `"})`,
+		"count(" + names + ")",
+		strings.Repeat("(", 400) + "1" + strings.Repeat(")", 400),
+		strings.Repeat("# ((((((((((\n", 2000) + "1",
+	} {
+		if code, body, _ := ask(t, h, "", http.MethodPost, "/api/v1/query", url.Values{"query": {good}}); code != http.StatusOK {
+			t.Errorf("%.50s: %d %.200s", good, code, body)
+		}
+	}
+}
+
+// FuzzCountSigns looks for an expression that has more in it than were counted.
+func FuzzCountSigns(f *testing.F) {
+	for _, e := range []string{"1", "-(-(1))", `sum by (a) (rate(x{b="(c"}[5m])) # (`, "`(` + '(' or \"\\\"(\"", "\"\n((1))", "a and b unless c atan2 d", "x offset 5m @ end()"} {
+		f.Add(e)
+	}
+	p := parser.NewParser(parser.Options{})
+	f.Fuzz(func(t *testing.T, text string) {
+		if checkLength(text) != nil {
+			return
+		}
+		e, err := p.ParseExpr(text)
+		if err != nil {
+			return
+		}
+		nodes := 0
+		parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+			switch n.(type) {
+			case *parser.ParenExpr, *parser.UnaryExpr, *parser.BinaryExpr, *parser.Call, *parser.AggregateExpr, *parser.SubqueryExpr:
+				nodes++
+			}
+			return nil
+		})
+		if got := countSigns(text); got < nodes {
+			t.Errorf("%q has %d, counted are %d", text, nodes, got)
+		}
+	})
+}
+
+// slowStore answers when it is told to.
+type slowStore struct {
+	query.Store
+
+	asked chan string
+	end   chan struct{}
+}
+
+func (s slowStore) Instant(ctx context.Context, expr string, at time.Time) ([]query.Sample, error) {
+	select {
+	case s.asked <- expr:
+	default:
+	}
+	select {
+	case <-s.end:
+		return []query.Sample{{Time: at, Value: 2}}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Catches a number that a hub with --backend cannot answer, which is how Grafana asks
+// whether it is there.
+func TestForeignScalar(t *testing.T) {
+	t.Parallel()
+	s := slowStore{asked: make(chan string, 1), end: make(chan struct{})}
+	close(s.end)
+	h := NewHandler(s, nil, HandlerOptions{})
+	code, body, _ := ask(t, h, "", http.MethodGet, "/api/v1/query", at(url.Values{"query": {"1+1 # two"}}))
+	if want := `{"status":"success","data":{"result":[1772889255.161,"2"],"resultType":"scalar"}}`; code != http.StatusOK || body != want {
+		t.Errorf("%d %s, want %s", code, body, want)
+	}
+	if expr := <-s.asked; expr != "vector(1+1 # two\n)" {
+		t.Errorf("it asks %s", expr)
+	}
+}
+
+// Catches requests that come in without end, and ones that wait without end.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	refused := NewRefusals()
+	s := slowStore{asked: make(chan string, DefaultQueries), end: make(chan struct{})}
+	h := &handler{store: s, opt: HandlerOptions{Refusals: refused}, turns: make(turns, DefaultQueries), timeout: 10 * time.Second}
+	mux := http.NewServeMux()
+	h.routes(mux)
+	done := make(chan int)
+	for range DefaultQueries {
+		go func() {
+			code, _, _ := ask(t, mux, "", http.MethodGet, "/api/v1/query", url.Values{"query": {"up"}})
+			done <- code
+		}()
+	}
+	for range DefaultQueries {
+		<-s.asked
+	}
+	short := &handler{store: s, opt: h.opt, turns: h.turns, timeout: 10 * time.Millisecond}
+	other := http.NewServeMux()
+	short.routes(other)
+	for _, path := range []string{"/api/v1/query?query=1", "/api/v1/labels", "/api/v1/series?match[]=a", "/api/events"} {
+		if code, body, _ := ask(t, other, "", http.MethodGet, path, nil); code != http.StatusServiceUnavailable {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	if n := refused.Count(QueryTimeout); n != 4 {
+		t.Errorf("%d are counted", n)
+	}
+	close(s.end)
+	for range DefaultQueries {
+		if code := <-done; code != http.StatusOK {
+			t.Errorf("%d", code)
+		}
+	}
+	if code, _, _ := ask(t, other, "", http.MethodGet, "/api/events", nil); code != http.StatusOK {
+		t.Errorf("a turn is not given back: %d", code)
+	}
+}
+
+// Catches an answer that is held in memory, and a turn, as long as a client that does not
+// read wants to.
+func TestSlowReader(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir(), Options{Queries: 1})
+	a := s.Appender(t.Context())
+	for i := range 2000 {
+		a.Gauge(name("wide", "i", fmt.Sprint(i), "long", strings.Repeat("x", 4000)), ago(time.Second), 1)
+	}
+	commit(t, a)
+	server := httptest.NewUnstartedServer(NewHandler(s, s, HandlerOptions{}))
+	server.Config.WriteTimeout = time.Second
+	server.Start()
+	defer server.Close()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	path := "/api/v1/query?query=wide&time=" + url.QueryEscape(now.Format(time.RFC3339Nano))
+	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.ReadFull(conn, make([]byte, 1)) // it is being answered, or was cut off already
+	r, err := http.Get(server.URL + "/api/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		t.Errorf("the turn is held: %d", r.StatusCode)
+	}
+}

@@ -1,0 +1,122 @@
+package hub
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Reason is why the hub did not do what it was asked.
+type Reason int
+
+// The reasons. Those up to Invalid count samples, events or labels, the others requests.
+const (
+	TooOld Reason = iota
+	Future
+	Duplicate
+	SeriesLimit
+	Delta
+	BadLabel
+	Invalid
+	Malformed
+	BodySize
+	BodyTimeout
+	Unauthorized
+	Forbidden
+	QueryLimit
+	QueryTimeout
+	Unavailable
+	reasonCount
+)
+
+// reasonLabels are part of what users alert on; docs/hub.md says what each counts.
+var reasonLabels = [reasonCount]string{
+	TooOld: "too_old", Future: "future", Duplicate: "duplicate", SeriesLimit: "series_limit", Delta: "delta", BadLabel: "label", Invalid: "invalid",
+	Malformed: "malformed", BodySize: "body_size", BodyTimeout: "body_timeout", Unauthorized: "unauthorized", Forbidden: "forbidden",
+	QueryLimit: "query_limit", QueryTimeout: "query_timeout", Unavailable: "unavailable",
+}
+
+// Refusals counts what was refused, by reason. It is safe for concurrent use.
+type Refusals struct {
+	counts [reasonCount]atomic.Uint64
+	desc   *prometheus.Desc
+}
+
+// NewRefusals returns counters that stand at 0, for a hub without a store. That of a store
+// are its own.
+func NewRefusals() *Refusals {
+	return &Refusals{desc: prometheus.NewDesc("gpumeter_hub_refused_total",
+		"What the hub did not take or answer, by reason: samples, events and labels, or requests.", []string{"reason"}, nil)}
+}
+
+// Add counts n of them, and reports whether they are the first for that reason.
+func (r *Refusals) Add(why Reason, n int) (first bool) {
+	return n > 0 && r.counts[why].Add(uint64(n)) == uint64(n)
+}
+
+// Count returns how many there were.
+func (r *Refusals) Count(why Reason) uint64 { return r.counts[why].Load() }
+
+// Describe implements prometheus.Collector.
+func (r *Refusals) Describe(ch chan<- *prometheus.Desc) { ch <- r.desc }
+
+// Collect implements prometheus.Collector. Reasons that were never given are there, too:
+// an alert on a series that does not exist yet would miss its first increase.
+func (r *Refusals) Collect(ch chan<- prometheus.Metric) {
+	for why, label := range reasonLabels {
+		ch <- prometheus.MustNewConstMetric(r.desc, prometheus.CounterValue, float64(r.counts[why].Load()), label)
+	}
+}
+
+// failures is where the database registers its metrics. It knows how often the log of
+// samples out of order could not be written, of which the database tells nobody else.
+type failures struct {
+	prometheus.Registerer
+
+	wbl prometheus.Collector
+}
+
+const wblFailed = "prometheus_tsdb_out_of_order_wbl_writes_failed_total"
+
+// Register implements prometheus.Registerer.
+func (f *failures) Register(c prometheus.Collector) error {
+	f.look(c)
+	return f.Registerer.Register(c)
+}
+
+// MustRegister implements prometheus.Registerer.
+func (f *failures) MustRegister(cs ...prometheus.Collector) {
+	for _, c := range cs {
+		f.look(c)
+	}
+	f.Registerer.MustRegister(cs...)
+}
+
+func (f *failures) look(c prometheus.Collector) {
+	ch := make(chan *prometheus.Desc, 64)
+	go func() {
+		c.Describe(ch)
+		close(ch)
+	}()
+	for d := range ch {
+		if strings.Contains(d.String(), `"`+wblFailed+`"`) {
+			f.wbl = c
+		}
+	}
+}
+
+// count returns how often the log could not be written.
+func (f *failures) count() float64 {
+	if f.wbl == nil {
+		return 0
+	}
+	ch := make(chan prometheus.Metric, 1)
+	f.wbl.Collect(ch)
+	var m dto.Metric
+	if err := (<-ch).Write(&m); err != nil {
+		return 0
+	}
+	return m.GetCounter().GetValue()
+}

@@ -1,0 +1,76 @@
+package rules
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+const (
+	// maxLoaded bounds how many events are read when a hub starts, the newest.
+	maxLoaded = 100_000
+	// maxOpen bounds what is taken up: found now, missing for long, and room for what ends.
+	maxOpen = 3 * maxFindings
+)
+
+// Load takes up what a hub found before it was started again and has not told to be over,
+// so that its end is told. of says which rules are this watch's. What it knows already
+// stays as it is.
+func (w *Watch) Load(ctx context.Context, log hub.EventLog, at time.Time, of func(rule string) bool) error {
+	events, err := log.Events(ctx, hub.EventQuery{
+		From: at.Add(-missedFor), Names: []string{eventName}, Attributes: map[string]string{"service.name": serviceName}, Limit: maxLoaded,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot read what was found before: %w", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all == nil {
+		w.all = map[string]*state{}
+	}
+	over := map[string]bool{}
+	for i := range events { // newest first
+		c, ok := parse(&events[i])
+		if !ok || !of(c.Rule) {
+			continue
+		}
+		key := c.Key()
+		if !over[key] && !c.Ended && w.all[key] == nil && len(w.all) < maxOpen {
+			w.all[key] = &state{Finding: c.Finding, since: c.Since, seen: patience, active: true}
+		}
+		over[key] = true // an older one says nothing any more
+	}
+	return nil
+}
+
+// parse is the reverse of Change.Event, without the value, which is in no event.
+func parse(e *hub.Event) (Change, bool) {
+	a := e.Attributes
+	c := Change{
+		Finding: Finding{
+			Rule: a["gpu.finding.rule"], Reason: a["gpu.finding.reason"], Action: a["gpu.finding.action"],
+			Severity: map[string]string{"warning": "WARN", "critical": "ERROR"}[a["gpu.finding.severity"]], Labels: query.Labels{},
+		},
+		Time: e.Time, Ended: a["gpu.finding.state"] == "closed",
+	}
+	for label, name := range attributes {
+		if v := a[name]; v != "" {
+			c.Labels[label] = v
+		}
+	}
+	if c.Rule == OverQuota {
+		source, rest, _ := strings.Cut(a["gpu.finding.key"], "/")
+		i := strings.LastIndexByte(rest, '/') // the name of a quota may have one
+		if i < 0 {
+			return c, false
+		}
+		c.Labels["source"], c.Labels["quota"], c.Labels["unit"] = source, rest[:i], rest[i+1:]
+	}
+	var err error
+	c.Since, err = time.Parse(time.RFC3339, a["gpu.finding.since"])
+	return c, err == nil && c.Rule != ""
+}

@@ -1,0 +1,181 @@
+package rules
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// patience is how often in a row a finding must be there to be told, and must not be to be
+// over.
+const patience = 2
+
+// What events of a hub's findings are called, and who says them.
+const (
+	eventName   = "gpu.finding"
+	serviceName = "gpumeter-hub"
+)
+
+// Watch remembers what was found. It is safe for concurrent use.
+type Watch struct {
+	mu  sync.Mutex
+	all map[string]*state
+}
+
+type state struct {
+	Finding
+
+	since  time.Time
+	seen   int // in a row; below 0: not seen
+	active bool
+}
+
+// Change is a finding that begins or ends.
+type Change struct {
+	Finding
+
+	Since, Time time.Time
+	Ended       bool
+}
+
+// Evaluate does as the function of that name, and finds what is missing until it is back.
+func (w *Watch) Evaluate(ctx context.Context, store query.Store, at time.Time) ([]Finding, error) {
+	return evaluate(ctx, store, w.open(), at)
+}
+
+// Update takes what Evaluate found at a moment, and returns what has changed.
+func (w *Watch) Update(found []Finding, at time.Time) []Change {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all == nil {
+		w.all = map[string]*state{}
+	}
+	var out []Change
+	now := map[string]bool{}
+	for i := range found {
+		key := found[i].Key()
+		now[key] = true
+		s := w.all[key]
+		if s == nil {
+			s = &state{since: at}
+			w.all[key] = s
+		}
+		s.Finding, s.seen = found[i], max(s.seen, 0)+1
+		if s.seen >= patience && !s.active {
+			s.active = true
+			out = append(out, Change{s.Finding, s.since, at, false})
+		}
+	}
+	for key, s := range w.all {
+		if now[key] {
+			continue
+		}
+		s.seen = min(s.seen, 0) - 1
+		if s.active && s.seen > -patience {
+			continue
+		}
+		if s.active {
+			out = append(out, Change{s.Finding, s.since, at, true})
+		}
+		delete(w.all, key)
+	}
+	slices.SortFunc(out, func(a, b Change) int { return cmp.Compare(a.Key(), b.Key()) })
+	return out
+}
+
+// Active returns what holds, in the order of keys.
+func (w *Watch) Active() []Finding {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []Finding
+	for _, s := range w.all {
+		if s.active {
+			out = append(out, s.Finding)
+		}
+	}
+	slices.SortFunc(out, func(a, b Finding) int { return cmp.Compare(a.Key(), b.Key()) })
+	return out
+}
+
+// open returns what holds, with when it began, in the order of keys.
+func (w *Watch) open() []Change {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []Change
+	for _, s := range w.all {
+		if s.active {
+			out = append(out, Change{Finding: s.Finding, Since: s.since})
+		}
+	}
+	slices.SortFunc(out, func(a, b Change) int { return cmp.Compare(a.Key(), b.Key()) })
+	return out
+}
+
+// Alerts returns what holds as Prometheus' API has it.
+func (w *Watch) Alerts() []hub.Alert {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := []hub.Alert{}
+	for _, s := range w.all {
+		if !s.active {
+			continue
+		}
+		a := hub.Alert{
+			Labels: map[string]string{"alertname": s.Rule, "severity": s.Severity}, Annotations: map[string]string{"summary": s.Reason, "description": s.Action},
+			State: "firing", ActiveAt: s.since.UTC(), Value: strconv.FormatFloat(s.Value, 'e', -1, 64),
+		}
+		maps.Copy(a.Labels, s.Labels)
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b hub.Alert) int {
+		return cmp.Or(cmp.Compare(a.Labels["alertname"], b.Labels["alertname"]), cmp.Compare(a.Annotations["summary"], b.Annotations["summary"]))
+	})
+	return out
+}
+
+// attributes are OTLP's names of labels. Those that are not here are not attributes.
+var attributes = map[string]string{
+	"gpu_uuid": "gpu.uuid", "gpu_index": "gpu.index", "gpu_model": "gpu.model",
+	"host_name": "host.name", "k8s_node_name": "k8s.node.name", "k8s_cluster_name": "k8s.cluster.name", "k8s_namespace_name": "k8s.namespace.name",
+	"gpu_workload_kind": "gpu.workload.kind", "gpu_workload_name": "gpu.workload.name", "gpu_workload_team": "gpu.workload.team",
+	"comm_id_hash": "comm_id_hash", "rank": "rank", "nranks": "nranks",
+}
+
+// Event returns a change as an event like those of an agent's findings.
+func (c *Change) Event() hub.Event {
+	e := hub.Event{
+		Time: c.Time, Name: eventName, Severity: c.Severity, Body: c.Reason + ". " + c.Action,
+		Attributes: map[string]string{
+			"gpu.finding.rule": c.Rule, "gpu.finding.reason": c.Reason, "gpu.finding.action": c.Action, "gpu.finding.state": "open",
+			"gpu.finding.severity": map[string]string{"WARN": "warning", "ERROR": "critical"}[c.Severity],
+			"gpu.finding.since":    c.Since.UTC().Format(time.RFC3339), "service.name": serviceName,
+		},
+	}
+	if rank := c.Labels["rank"]; rank != "" {
+		e.Attributes["gpu.finding.key"] = c.Labels["comm_id_hash"] + "/" + rank
+	}
+	if quota := c.Labels["quota"]; quota != "" {
+		e.Attributes["gpu.finding.key"] = c.Labels["source"] + "/" + quota + "/" + c.Labels["unit"]
+	}
+	if c.Ended {
+		e.Severity, e.Body = "INFO", "no more: "+c.Reason
+		if missed(c.Rule) && c.Time.Sub(c.Since) >= missedFor {
+			e.Body = "not waited for any more: " + c.Reason
+		}
+		e.Attributes["gpu.finding.state"] = "closed"
+		e.Attributes["gpu.finding.duration"] = strconv.FormatFloat(c.Time.Sub(c.Since).Seconds(), 'f', -1, 64)
+	}
+	for label, value := range c.Labels {
+		if name, ok := attributes[label]; ok {
+			e.Attributes[name] = value
+		}
+	}
+	return e
+}

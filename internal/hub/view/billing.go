@@ -1,0 +1,140 @@
+package view
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// Cost returns the accounts of what is in a store, at prices and with quotas. Without
+// prices they have hours and energy, and no money.
+func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
+	a := Accounts{Currency: prices.Currency}
+	if a.Currency == "" {
+		a.Currency = "USD"
+	}
+	a.Bill = func(ctx context.Context, from, to time.Time) (*Bill, error) {
+		s, err := cost.Bill(ctx, store, prices, from, to, cost.Options{})
+		if err != nil {
+			return nil, err
+		}
+		return billOf(&s), nil
+	}
+	a.Findings = func(ctx context.Context, from, to time.Time) ([]Finding, error) {
+		list, err := cost.Findings(ctx, store, prices, from, to)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]Finding, len(list))
+		for i := range list {
+			out[i] = findingOf(&list[i])
+		}
+		return out, nil
+	}
+	if len(quotas) > 0 {
+		a.Quotas = func(ctx context.Context, at time.Time) ([]Quota, error) {
+			return usesOf(ctx, store, prices, quotas, at)
+		}
+	}
+	if prices.Empty() {
+		return a
+	}
+	a.Rate = func(l query.Labels, at time.Time) (float64, bool) {
+		p, ok := prices.At(l, at)
+		return p.PerHour.Float(), ok
+	}
+	return a
+}
+
+func billOf(s *cost.Statement) *Bill {
+	b := &Bill{Priced: s.Total.Priced() && s.Total.Time() > 0, Rows: make([]BillRow, 0, len(s.Rows))}
+	for i := range s.Rows {
+		r := &s.Rows[i]
+		row := BillRow{
+			GPU: r.Labels["gpu_uuid"], Model: r.Labels["gpu_model"], Node: nodeOf(r.Labels),
+			Allocated: seconds(r.Time()), Active: seconds(r.Used), Idle: seconds(r.Idle), Unmeasured: seconds(r.Unmeasured),
+			Energy: float64(r.Energy) / 1e3, CO2: absent, Cost: absent, IdleCost: absent, UnmeasuredCost: absent,
+		}
+		row.Owner, _ = ownerOf(r.Labels)
+		if r.Priced() {
+			row.Cost, row.IdleCost, row.UnmeasuredCost = money(r.Total()), money(r.IdleCost), money(r.UnmeasuredCost)
+		}
+		if r.Unmeasured > 0 && r.Unmeasured == r.Allocated() { // nobody knows if it was used: that is not "always"
+			row.Active, row.Idle, row.IdleCost = absent, absent, absent
+		}
+		if s.Total.Carbon > 0 {
+			row.CO2 = float64(r.Carbon) / 1e3
+		}
+		b.Rows = append(b.Rows, row)
+	}
+	if b.Priced {
+		for _, model := range slices.Sorted(maps.Keys(s.Missing.NoPrice)) {
+			b.Notes = append(b.Notes, fmt.Sprintf("%s has no price: %.1f hours of it are in no sum of money.", model, s.Missing.NoPrice[model].Hours()))
+		}
+	}
+	if !s.Since.IsZero() {
+		b.Notes = append(b.Notes, "This store knows nothing from before "+s.Since.UTC().Format("2 January 2006 15:04 MST")+".")
+	}
+	return b
+}
+
+// limits are what quotas are about, in words.
+var limits = map[string]string{"gpus": "GPUs", "gpu_hours": "GPU-hours this month", "money": "of money this month"}
+
+// usesOf compares quotas with what the month has cost so far, and with what is held.
+func usesOf(ctx context.Context, store query.Store, prices cost.Prices, quotas []cost.Quota, at time.Time) ([]Quota, error) {
+	at = at.UTC().Truncate(time.Minute)
+	month := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
+	var bill cost.Statement
+	if month.Before(at) {
+		var err error
+		if bill, err = cost.Bill(ctx, store, prices, month, at, cost.Options{}); err != nil {
+			return nil, err
+		}
+	}
+	held, err := cost.Held(ctx, store, at, cost.Options{})
+	if err != nil {
+		return nil, err
+	}
+	var out []Quota
+	for _, u := range cost.Check(quotas, bill, held) {
+		out = append(out, Quota{
+			Team: u.Quota, What: cmp.Or(limits[u.What], u.What), Money: u.What == "money", Source: u.Source,
+			Used: number(u.Used), Limit: number(u.Limit), Over: u.Over,
+		})
+	}
+	return out, nil
+}
+
+// findingTitles say in a word what a rule found.
+var findingTitles = map[string]string{
+	cost.IdleHolder:  "Held and idle",
+	cost.NeverUsed:   "Never used",
+	cost.PartlyUsed:  "More GPUs than it uses",
+	cost.FitsSmaller: "Fits a smaller GPU",
+	cost.HostBound:   "Waits for its input",
+}
+
+func findingOf(f *cost.Finding) Finding {
+	x := Finding{Rule: f.Rule, Title: cmp.Or(findingTitles[f.Rule], f.Rule), Detail: f.Summary, PerDay: number(absent)}
+	if o, ok := ownerOf(f.Labels); ok {
+		x.Owner = &o
+	}
+	for _, uuid := range f.Devices {
+		x.GPUs = append(x.GPUs, GPURef{UUID: uuid})
+	}
+	if f.Priced {
+		x.PerDay = number(money(f.PerDay))
+	}
+	return x
+}
+
+func seconds(s cost.Seconds) float64 { return float64(s) / 1e6 }
+
+func money(m cost.Money) float64 { return float64(m) / 1e6 }

@@ -1,0 +1,68 @@
+package view
+
+import (
+	"math"
+	"strconv"
+)
+
+// absent is a value that nobody gave. It becomes null.
+var absent = math.NaN()
+
+// number is a value that may be absent.
+type number float64
+
+// MarshalJSON writes null for what is absent.
+func (n number) MarshalJSON() ([]byte, error) { return appendNumber(nil, float64(n)), nil }
+
+// column is many of them.
+type column []float64
+
+// MarshalJSON writes null for what is absent, and four digits of a value: nobody sees
+// more on a tile, and they are most of the answer.
+func (c column) MarshalJSON() ([]byte, error) {
+	b := make([]byte, 0, 2+8*len(c))
+	b = append(b, '[')
+	for i, v := range c {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendShort(b, v)
+	}
+	return append(b, ']'), nil
+}
+
+func appendNumber(b []byte, v float64) []byte {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return append(b, "null"...)
+	}
+	return strconv.AppendFloat(b, v, 'g', -1, 64)
+}
+
+func appendShort(b []byte, v float64) []byte {
+	if v == math.Trunc(v) && math.Abs(v) < 1e6 {
+		return strconv.AppendInt(b, int64(v), 10)
+	}
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return append(b, "null"...)
+	}
+	return strconv.AppendFloat(b, v, 'g', 4, 64)
+}
+
+// dictionary gives texts small numbers, so that a name that 10,000 GPUs share is sent once.
+type dictionary struct {
+	Texts []string
+	index map[string]int
+}
+
+func (d *dictionary) of(text string) int {
+	i, ok := d.index[text]
+	if !ok {
+		if d.index == nil {
+			d.index = map[string]int{}
+		}
+		i = len(d.Texts)
+		d.index[text] = i
+		d.Texts = append(d.Texts, text)
+	}
+	return i
+}

@@ -1,0 +1,133 @@
+package view
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// share is what a team, or nobody, took of the period.
+type share struct {
+	Team      string `json:"team"`
+	Allocated number `json:"allocated"`
+	Active    number `json:"active"`
+	Wasted    number `json:"wasted"`
+	Energy    number `json:"energy"`
+	CO2       number `json:"co2"`
+	Cost      number `json:"cost"`
+	IdleCost  number `json:"idleCost"`
+
+	Unmeasured     number `json:"unmeasured"` // held, and nobody knows if it was used
+	UnmeasuredCost number `json:"unmeasuredCost"`
+}
+
+type costAnswer struct {
+	From     int64     `json:"from"`
+	To       int64     `json:"to"`
+	Currency string    `json:"currency,omitempty"`
+	Priced   bool      `json:"priced"`
+	Total    share     `json:"total"`
+	Free     share     `json:"free"` // hours that nobody held
+	Teams    []share   `json:"teams"`
+	Findings []Finding `json:"findings"`
+	Quotas   []Quota   `json:"quotas"`
+	Notes    []string  `json:"notes,omitempty"`
+}
+
+type shareSums struct {
+	allocated, active, wasted, energy, co2, cost, idleCost, unmeasured, unmeasuredCost sum
+}
+
+func (s *shareSums) add(b *BillRow) {
+	s.allocated.add(b.Allocated)
+	s.active.add(b.Active)
+	s.wasted.add(b.Idle)
+	s.energy.add(b.Energy)
+	s.co2.add(b.CO2)
+	s.cost.add(b.Cost)
+	s.idleCost.add(b.IdleCost)
+	s.unmeasured.add(b.Unmeasured)
+	s.unmeasuredCost.add(b.UnmeasuredCost)
+}
+
+func (s *shareSums) share(team string) share {
+	return share{
+		Team: team, Allocated: s.allocated.value(), Active: s.active.value(), Wasted: s.wasted.value(),
+		Energy: s.energy.value(), CO2: s.co2.value(), Cost: s.cost.value(), IdleCost: s.idleCost.value(),
+		Unmeasured: s.unmeasured.value(), UnmeasuredCost: s.unmeasuredCost.value(),
+	}
+}
+
+func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
+	bill, err := v.bill(ctx, r.from, r.to)
+	if err != nil {
+		return nil, err
+	}
+	var total, free shareSums
+	teams := map[string]*shareSums{}
+	for i := range bill.Rows {
+		b := &bill.Rows[i]
+		total.add(b)
+		if b.Owner.ID == "" {
+			free.add(b)
+			continue
+		}
+		if teams[b.Owner.Team] == nil {
+			teams[b.Owner.Team] = &shareSums{}
+		}
+		teams[b.Owner.Team].add(b)
+	}
+	a := costAnswer{
+		From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Priced: bill.Priced, Notes: bill.Notes,
+		Total: total.share(""), Free: free.share(""), Teams: []share{}, Quotas: []Quota{},
+	}
+	for _, team := range slices.Sorted(maps.Keys(teams)) {
+		a.Teams = append(a.Teams, teams[team].share(team))
+	}
+	slices.SortStableFunc(a.Teams, func(x, y share) int {
+		return cmp.Or(cmp.Compare(y.Cost, x.Cost), cmp.Compare(y.Allocated, x.Allocated))
+	})
+	if a.Findings, err = v.findings(ctx, r); err != nil {
+		return nil, err
+	}
+	if v.accounts.Quotas != nil {
+		quotas, err := v.accounts.Quotas(ctx, r.to)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read quotas: %w", err)
+		}
+		a.Quotas = append(a.Quotas, quotas...)
+	}
+	return a, nil
+}
+
+// findings returns what is wasted in a period, the dearest first.
+func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
+	if v.accounts.Findings == nil {
+		return []Finding{}, nil
+	}
+	list, err := v.found.get(ctx, span{r.from.Unix() / 60, r.to.Unix() / 60}, v.opts.Now(), 12*freshness, func(ctx context.Context) ([]Finding, error) {
+		return v.accounts.Findings(ctx, r.from, r.to)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot look for waste: %w", err)
+	}
+	f, err := v.fleetAt(ctx, r.at)
+	if err != nil {
+		return nil, err
+	}
+	list = append([]Finding{}, list...)
+	for i := range list {
+		refs := slices.Clone(list[i].GPUs) // what is kept is others', too
+		for j := range refs {
+			if n, ok := f.index[refs[j].UUID]; ok {
+				refs[j].Name = fmt.Sprintf("%s · GPU %v", f.gpus[n].node, f.gpus[n].index)
+			}
+		}
+		slices.SortFunc(refs, func(a, b GPURef) int { return cmp.Or(natural(a.Name, b.Name), cmp.Compare(a.UUID, b.UUID)) })
+		list[i].GPUs = refs
+	}
+	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(b.PerDay, a.PerDay) }) // NaN is last
+	return list, nil
+}

@@ -1,0 +1,45 @@
+package view
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/hub"
+)
+
+// BenchmarkFleet is the first page of 10,000 GPUs, with nothing remembered.
+func BenchmarkFleet(b *testing.B) {
+	s, err := hub.Open(b.TempDir(), hub.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	now := time.Now().Truncate(time.Minute)
+	simulated{nodes: 1250, perNode: 8, history: 15 * time.Minute, step: time.Minute}.fill(b, s, now)
+	b.ReportAllocs()
+	before := processorTime(b)
+	for b.Loop() {
+		h := Handler(s, Accounts{}, nil, Options{Now: func() time.Time { return now }})
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(b.Context(), http.MethodGet, "/fleet", nil)
+		r.Header.Set("Accept-Encoding", "gzip")
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusOK {
+			b.Fatalf("status %d: %s", w.Code, w.Body)
+		}
+		b.ReportMetric(float64(w.Body.Len()), "bytes")
+	}
+	b.ReportMetric(float64((processorTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op") // a busy machine does not change it
+}
+
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

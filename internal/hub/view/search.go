@@ -1,0 +1,104 @@
+package view
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// hit is something that a search found.
+type hit struct {
+	Type   string `json:"type"` // gpu, workload, node or team
+	ID     string `json:"id"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+	rank   int
+}
+
+type searchAnswer struct {
+	Query string `json:"query"`
+	More  bool   `json:"more"`
+	Hits  []hit  `json:"hits"`
+}
+
+// searchPage finds what has all the words of q somewhere, of what there is at the moment.
+func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
+	q := strings.TrimSpace(r.values.Get("q"))
+	if len(q) > 200 {
+		return nil, fmt.Errorf("%w: more than 200 characters", errBad)
+	}
+	a := searchAnswer{Query: q, Hits: []hit{}}
+	words := strings.Fields(strings.ToLower(q))
+	if len(words) == 0 {
+		return a, nil
+	}
+	f, err := v.fleetAt(ctx, r.at)
+	if err != nil {
+		return nil, err
+	}
+	add := func(h hit, more ...string) {
+		title := strings.ToLower(h.Title)
+		all := strings.ToLower(strings.Join(append(more, h.Title, h.Detail, h.ID), "\n"))
+		for _, w := range words {
+			if !strings.Contains(all, w) {
+				return
+			}
+			switch {
+			case title == w:
+			case strings.HasPrefix(title, w):
+				h.rank++
+			case strings.Contains(title, w):
+				h.rank += 2
+			default:
+				h.rank += 4
+			}
+		}
+		a.Hits = append(a.Hits, h)
+	}
+	held, teams := make([]int, len(f.owners)), map[string]int{}
+	nodes := map[string]int{}
+	models := map[string]string{}
+	for i := range f.gpus {
+		g := &f.gpus[i]
+		nodes[g.node]++
+		models[g.node] = g.model
+		names := make([]string, len(g.owners))
+		for j, n := range g.owners {
+			held[n]++
+			names[j] = f.owners[n].Name
+			if team := f.owners[n].Team; team != "" {
+				teams[team]++
+			}
+		}
+		add(hit{Type: "gpu", ID: g.uuid, Title: fmt.Sprintf("%s GPU %v", g.node, g.index), Detail: g.model + detail(strings.Join(names, ", "))}, g.cluster, g.rack)
+	}
+	for n, o := range f.owners {
+		add(hit{
+			Type: "workload", ID: o.ID, Title: o.Name,
+			Detail: o.Kind + detail(o.Namespace) + detail(o.Team) + detail(fmt.Sprintf("%d GPUs", held[n])),
+		}, o.Job, o.User, o.Account)
+	}
+	for node, n := range nodes {
+		add(hit{Type: "node", ID: node, Title: node, Detail: fmt.Sprintf("%d GPUs", n) + detail(models[node])})
+	}
+	for team, n := range teams {
+		add(hit{Type: "team", ID: team, Title: team, Detail: fmt.Sprintf("team, %d GPUs", n)})
+	}
+	order := map[string]int{"team": 0, "workload": 1, "node": 2, "gpu": 3}
+	slices.SortFunc(a.Hits, func(x, y hit) int {
+		return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(order[x.Type], order[y.Type]), natural(x.Title, y.Title), cmp.Compare(x.ID, y.ID))
+	})
+	if a.More = len(a.Hits) > maxSearch; a.More {
+		a.Hits = a.Hits[:maxSearch]
+	}
+	return a, nil
+}
+
+func detail(text string) string {
+	if text == "" {
+		return ""
+	}
+	return " · " + text
+}

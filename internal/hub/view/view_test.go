@@ -1,0 +1,357 @@
+package view
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// noon is the present of these tests.
+var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+
+// answers is a store that knows some answers, and none to what else it is asked.
+type answers struct {
+	instant map[string][]query.Sample
+	ranges  map[string][]query.Series
+	err     error
+	asked   atomic.Int64
+}
+
+func (a *answers) Instant(_ context.Context, expr string, _ time.Time) ([]query.Sample, error) {
+	a.asked.Add(1)
+	return append([]query.Sample(nil), a.instant[expr]...), a.err
+}
+
+func (a *answers) Range(_ context.Context, expr string, _, _ time.Time, _ time.Duration) ([]query.Series, error) {
+	a.asked.Add(1)
+	return a.ranges[expr], a.err
+}
+
+func (a *answers) Raw(context.Context, string, time.Time, time.Time) ([]query.Series, error) {
+	return nil, a.err
+}
+
+func sample(v float64, pairs ...string) query.Sample {
+	l := query.Labels{}
+	for i := 0; i < len(pairs); i += 2 {
+		l[pairs[i]] = pairs[i+1]
+	}
+	return query.Sample{Labels: l, Value: v}
+}
+
+// three are a GPU that works, one that is held and idle, and one that is free and lost.
+func three() *answers {
+	v := viewer{opts: Options{Rack: "rack"}}
+	one := func(value float64, uuid string) query.Sample { return sample(value, "gpu_uuid", uuid) }
+	job := []string{"gpu_workload_kind", "job", "gpu_workload_name", "train", "gpu_workload_team", "vision", "k8s_namespace_name", "ml", "k8s_cluster_name", "eu"}
+	slurm := []string{"gpu_workload_kind", "slurm_job", "gpu_workload_name", "md", "slurm_job_id", "7", "slurm_cluster", "hpc", "slurm_user", "ines"}
+	minutes := func(values ...float64) []query.Point {
+		var p []query.Point
+		for i, value := range values {
+			p = append(p, query.Point{Time: noon.Add(-time.Duration(len(values)-1-i) * time.Minute), Value: value})
+		}
+		return p
+	}
+	idle := make([]float64, 16) // used in the first of fifteen minutes
+	for i := 1; i < len(idle); i++ {
+		idle[i] = 60
+	}
+	return &answers{
+		instant: map[string][]query.Sample{
+			v.exprIdentity(): {
+				sample(1, "gpu_uuid", "GPU-b", "gpu_index", "10", "gpu_model", "NVIDIA H100", "gpu_vendor", "nvidia", "host_name", "n2"),
+				sample(1, "gpu_uuid", "GPU-a", "gpu_index", "9", "gpu_model", "NVIDIA H100", "gpu_vendor", "nvidia", "host_name", "n2", "k8s_cluster_name", "eu", "rack", "r1"),
+				sample(0, "gpu_uuid", "GPU-c", "gpu_index", "0", "gpu_model", "AMD MI300X", "gpu_vendor", "amd", "host_name", "n10", "gpumeter_simulated", "true"),
+			},
+			exprOwners: {
+				sample(1, append([]string{"gpu_uuid", "GPU-a"}, job...)...),
+				sample(1, append([]string{"gpu_uuid", "GPU-b"}, slurm...)...),
+			},
+			exprUtil:        {one(0.875, "GPU-a"), one(0.01, "GPU-b")},
+			exprMemory:      {one(64<<30, "GPU-a"), one(1<<30, "GPU-b")},
+			exprMemoryTotal: {one(80<<30, "GPU-a"), one(80<<30, "GPU-b"), one(192<<30, "GPU-c")},
+			exprPower:       {one(612.5, "GPU-a"), one(71, "GPU-b")},
+			exprTemp:        {one(66, "GPU-a"), one(34, "GPU-b")},
+			exprHealth:      {one(1, "GPU-a"), one(0.5, "GPU-b"), one(0, "GPU-c")},
+			"sum by (gpu_uuid, " + ownerLabels + ") " + once("gpu_workload_utilization_ratio"): {sample(0.875, append([]string{"gpu_uuid", "GPU-a"}, job...)...)},
+		},
+		ranges: map[string][]query.Series{
+			fmt.Sprintf(exprUse, `{gpu_uuid=~"GPU-b"}`): {
+				{Labels: query.Labels{"gpu_uuid": "GPU-b", "gpu_workload_kind": "slurm_job", "gpu_workload_name": "md", "slurm_job_id": "7"}, Points: minutes(idle...)},
+				{Labels: query.Labels{"gpu_uuid": "GPU-b", "gpu_workload_kind": "job", "gpu_workload_name": "gone"}, Points: minutes(0, 30, 60)[:2]},
+			},
+			`max(gpu_utilization_ratio{gpu_task="compute",gpu_partition_id="",gpu_uuid="GPU-a"})`: {{Points: []query.Point{
+				{Time: noon.Add(-20 * time.Second), Value: 0.5}, {Time: noon, Value: 0.123456},
+			}}},
+		},
+	}
+}
+
+// priced are accounts with a price and a bill for a job.
+func priced() Accounts {
+	train := Owner{ID: "job/eu/ml/train/", Kind: "job", Name: "train", Team: "vision", Namespace: "ml", Cluster: "eu"}
+	return Accounts{
+		Currency: "EUR",
+		Rate:     func(l query.Labels, _ time.Time) (float64, bool) { return 2, l["gpu_vendor"] == "nvidia" },
+		Bill: func(_ context.Context, from, to time.Time) (*Bill, error) {
+			held := to.Sub(from).Seconds()
+			return &Bill{Priced: true, Rows: []BillRow{
+				{Owner: train, GPU: "GPU-a", Model: "NVIDIA H100", Node: "n2", Allocated: held, Active: held * 3 / 4, Idle: held / 4, Energy: 3.6e6, CO2: 350, Cost: 48, IdleCost: 12},
+				{GPU: "GPU-c", Model: "AMD MI300X", Node: "n10", Allocated: held, CO2: absent, Cost: absent, IdleCost: absent},
+			}}, nil
+		},
+		Findings: func(context.Context, time.Time, time.Time) ([]Finding, error) {
+			return []Finding{
+				{Rule: "b", Title: "no price", PerDay: number(absent)},
+				{Rule: "a", Title: "Held and idle", Detail: "d", Owner: &train, GPUs: []GPURef{{UUID: "GPU-b"}}, PerDay: 48},
+			}, nil
+		},
+		Quotas: func(context.Context, time.Time) ([]Quota, error) {
+			return []Quota{{Team: "vision", What: "GPUs", Source: "file", Used: 2, Limit: 1, Over: true}}, nil
+		},
+	}
+}
+
+// log is a log of two findings, one of which is over, and a start.
+type log struct{}
+
+func (log) Events(_ context.Context, q hub.EventQuery) ([]hub.Event, error) {
+	of := func(minute int, name, state, rule string) hub.Event {
+		return hub.Event{
+			Time: noon.Add(-time.Duration(minute) * time.Minute), Name: name, Severity: "WARN", Body: rule + " " + state,
+			Attributes: map[string]string{"gpu.uuid": "GPU-b", "gpu.index": "10", "host.name": "n2", "gpu.finding.rule": rule, "gpu.finding.state": state, "gpu.workload.kind": "job", "gpu.workload.name": "train"},
+		}
+	}
+	all := []hub.Event{of(1, "gpu.finding", "closed", "heat"), of(2, "gpu.finding", "open", "ecc"), of(3, "gpu.finding", "open", "heat"), of(4, "gpu.workload.start", "", "")}
+	var out []hub.Event
+	for _, e := range all {
+		if len(q.Names) == 0 || q.Names[0] == e.Name {
+			out = append(out, e)
+		}
+	}
+	return out[:min(len(out), q.Limit)], nil
+}
+
+func get(t *testing.T, h http.Handler, path string) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+func indent(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := json.Indent(&b, []byte(text), "", " "); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return b.String()
+}
+
+func at(now time.Time) Options { return Options{Now: func() time.Time { return now }} }
+
+// Whole answers: a field that is lost, a wrong join, an order that changes, a NaN that
+// becomes 0, a GPU 10 before GPU 9.
+func TestAnswers(t *testing.T) {
+	h := Handler(three(), priced(), log{}, at(noon))
+	f := func(path, want string) {
+		t.Helper()
+		code, body := get(t, h, path)
+		if code != http.StatusOK {
+			t.Errorf("%s: status %d: %s", path, code, body)
+			return
+		}
+		if diff := cmp.Diff(indent(t, want), indent(t, body)); diff != "" {
+			t.Errorf("%s, -want +got:\n%s\n%s", path, diff, body)
+		}
+	}
+	const (
+		md    = `{"id":"slurm_job/hpc//md/7","kind":"slurm_job","name":"md","cluster":"hpc","job":"7","user":"ines"}`
+		train = `{"id":"job/eu/ml/train/","kind":"job","name":"train","team":"vision","namespace":"ml","cluster":"eu"}`
+	)
+	f("/fleet", `{"at":1794744000,"currency":"EUR","idleAfter":10,
+		"headline":{"gpus":3,"held":2,"idle":1,"free":1,"sick":1,"warning":1,"simulated":1,"nodes":3,"owners":2,"teams":1,
+			"watts":683.5,"utilization":0.4425,"lostPerDay":48,"costPerHour":4},
+		"owners":[`+train+`,`+md+`],
+		"texts":["AMD MI300X","NVIDIA H100","amd","nvidia","n10","n2","","eu","hpc","r1"],
+		"gpus":{"uuid":["GPU-c","GPU-a","GPU-b"],"index":[0,9,10],"model":[0,1,1],"vendor":[2,3,3],"node":[4,5,5],"cluster":[6,7,8],"rack":[6,9,6],
+			"health":[-1,1,0.5],"utilization":[null,0.875,0.01],"memory":[null,6.872e+10,1.074e+09],"memoryTotal":[2.062e+11,8.59e+10,8.59e+10],
+			"power":[null,612.5,71],"temperature":[null,66,34],"held":[0,1,1],"idle":[null,0,14],"rate":[null,2,2],"owners":[[],[0],[1]],"simulated":[0]}}`)
+	f("/workloads", `{"at":1794744000,"from":1794657600,"to":1794744000,"currency":"EUR","workloads":[
+		{`+train[1:len(train)-1]+`,"gpus":1,"models":["NVIDIA H100"],"nodes":["n2"],"idle":0,"sick":0,"utilization":0.875,"memory":null,"watts":null,"perHour":2,
+			"allocated":86400,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12},
+		{`+md[1:len(md)-1]+`,"gpus":1,"models":["NVIDIA H100"],"nodes":["n2"],"idle":1,"sick":0,"utilization":null,"memory":null,"watts":null,"perHour":2,
+			"allocated":null,"active":null,"wasted":null,"energy":null,"co2":null,"cost":null,"idleCost":null}]}`)
+	f("/events?limit=3", `{"from":1794657600,"to":1794744000,"kept":true,"more":true,
+		"open":[{"time":1794743880000,"name":"gpu.finding","severity":"WARN","text":"ecc open","gpu":"GPU-b","index":"10","node":"n2",
+			"owner":`+train+`,"rule":"ecc","state":"open"}],
+		"events":[{"time":1794743940000,"name":"gpu.finding","severity":"WARN","text":"heat closed","gpu":"GPU-b","index":"10","node":"n2",
+			"owner":`+train+`,"rule":"heat","state":"closed"},
+			{"time":1794743880000,"name":"gpu.finding","severity":"WARN","text":"ecc open","gpu":"GPU-b","index":"10","node":"n2",
+			"owner":`+train+`,"rule":"ecc","state":"open"},
+			{"time":1794743820000,"name":"gpu.finding","severity":"WARN","text":"heat open","gpu":"GPU-b","index":"10","node":"n2",
+			"owner":`+train+`,"rule":"heat","state":"open"}]}`)
+	f("/cost", `{"from":1794657600,"to":1794744000,"currency":"EUR","priced":true,
+		"total":{"team":"","allocated":172800,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12,"unmeasured":0,"unmeasuredCost":0},
+		"free":{"team":"","allocated":86400,"active":0,"wasted":0,"energy":0,"co2":null,"cost":null,"idleCost":null,"unmeasured":0,"unmeasuredCost":0},
+		"teams":[{"team":"vision","allocated":86400,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12,"unmeasured":0,"unmeasuredCost":0}],
+		"findings":[{"rule":"a","title":"Held and idle","detail":"d","owner":`+train+`,"gpus":[{"uuid":"GPU-b","name":"n2 · GPU 10"}],"perDay":48},
+			{"rule":"b","title":"no price","detail":"","perDay":null}],
+		"quotas":[{"team":"vision","what":"GPUs","source":"file","used":2,"limit":1,"over":true}]}`)
+	f("/search?q=N2+h100", `{"query":"N2 h100","more":false,"hits":[
+		{"type":"node","id":"n2","title":"n2","detail":"2 GPUs · NVIDIA H100"},
+		{"type":"gpu","id":"GPU-a","title":"n2 GPU 9","detail":"NVIDIA H100 · train"},
+		{"type":"gpu","id":"GPU-b","title":"n2 GPU 10","detail":"NVIDIA H100 · md"}]}`)
+	f("/search?q=ines", `{"query":"ines","more":false,"hits":[{"type":"workload","id":"slurm_job/hpc//md/7","title":"md","detail":"slurm_job · 1 GPUs"}]}`)
+	f("/range?chart=gpu-utilization&gpu=GPU-a&from=1794743970&to=1794744000", `{"unit":"ratio","times":[1794743970,1794743980,1794743990,1794744000],
+		"names":["Busy"],"lines":[[null,0.5,null,0.1235]],"more":false}`)
+}
+
+// One GPU and one workload, from the same store.
+func TestDetails(t *testing.T) {
+	h := Handler(three(), priced(), nil, at(noon))
+	f := func(path string, parts ...string) {
+		t.Helper()
+		code, body := get(t, h, path)
+		if code != http.StatusOK {
+			t.Errorf("%s: status %d: %s", path, code, body)
+		}
+		for _, p := range parts {
+			if !strings.Contains(body, p) {
+				t.Errorf("%s has no %s:\n%s", path, p, body)
+			}
+		}
+	}
+	f("/gpu?uuid=GPU-b", `"gpu":{"uuid":["GPU-b"]`, `"peers":{"uuid":["GPU-b"`, `"idle":[14`)
+	f("/workload?id=job%2Feu%2Fml%2Ftrain%2F", `"perGPU":[{"gpu":"GPU-a","index":"9"`, `"findings":[{"rule":"a"`, `"gpus":{"uuid":["GPU-a"]`)
+	f("/events", `"kept":false`)
+}
+
+// What is asked wrongly is said, and is no server's error.
+func TestRefused(t *testing.T) {
+	store := three()
+	h := Handler(store, Accounts{}, nil, at(noon))
+	f := func(path string, want int) {
+		t.Helper()
+		if code, body := get(t, h, path); code != want || !strings.Contains(body, `"error":`) {
+			t.Errorf("%s: status %d, want %d: %s", path, code, want, body)
+		}
+	}
+	f("/fleet?at=noon", http.StatusBadRequest)
+	f("/fleet?at=-5", http.StatusBadRequest)
+	f("/workloads?from=20&to=10", http.StatusBadRequest)
+	f("/workloads?from=1&to=1794744000", http.StatusBadRequest)
+	f("/gpu?uuid=GPU-x", http.StatusNotFound)
+	f("/workload?id=nothing", http.StatusBadRequest)
+	f("/workload?id=job%2F%2F%2Fx%2F", http.StatusNotFound)
+	f("/range?chart=up", http.StatusBadRequest)
+	f("/search?q="+strings.Repeat("x", 201), http.StatusBadRequest)
+	store.err = errors.New("the store is away")
+	f("/fleet?at=1794000000", http.StatusBadGateway)
+	store.err = context.DeadlineExceeded
+	f("/fleet?at=1794000000", http.StatusGatewayTimeout)
+}
+
+// A page that many look at asks the store once, and an error is not remembered.
+func TestRemembers(t *testing.T) {
+	store := three()
+	now := noon
+	h := Handler(store, Accounts{}, nil, Options{Now: func() time.Time { return now }})
+	store.err = errors.New("the store is away")
+	if code, _ := get(t, h, "/fleet"); code != http.StatusBadGateway {
+		t.Errorf("status %d", code)
+	}
+	store.err = nil
+	for range 3 {
+		if code, body := get(t, h, "/fleet"); code != http.StatusOK {
+			t.Errorf("after the error: status %d: %s", code, body)
+		}
+	}
+	once := store.asked.Load()
+	now = now.Add(2 * time.Second)
+	if _, _ = get(t, h, "/fleet"); store.asked.Load() != once {
+		t.Errorf("asked %d times, then %d", once, store.asked.Load())
+	}
+	now = now.Add(freshness)
+	if _, _ = get(t, h, "/fleet"); store.asked.Load() == once {
+		t.Error("an old fleet is shown for ever")
+	}
+}
+
+// Who goes away before the answer takes nobody else's with it.
+func TestGoneAway(t *testing.T) {
+	var m memory[int, string]
+	asked, answer := make(chan struct{}), make(chan struct{})
+	ctx, leave := context.WithCancel(t.Context())
+	var first sync.WaitGroup
+	first.Go(func() {
+		_, _ = m.get(ctx, 1, noon, time.Minute, func(ctx context.Context) (string, error) {
+			close(asked)
+			<-answer
+			return "here", ctx.Err()
+		})
+	})
+	<-asked
+	leave()
+	close(answer)
+	got, err := m.get(t.Context(), 1, noon, time.Minute, func(context.Context) (string, error) { return "asked again", nil })
+	if got != "here" || err != nil {
+		t.Errorf("the second one gets %q, %v", got, err)
+	}
+	first.Wait()
+}
+
+// Large answers are compressed for those who can read that.
+func TestCompressed(t *testing.T) {
+	h := Handler(three(), Accounts{}, nil, at(noon))
+	_, want := get(t, h, "/range?chart=gpu-power&from=1794700000&to=1794744000")
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/range?chart=gpu-power&from=1794700000&to=1794744000", nil)
+	r.Header.Set("Accept-Encoding", "gzip")
+	h.ServeHTTP(w, r)
+	if len(want) < 1400 || w.Header().Get("Content-Encoding") != "gzip" {
+		t.Fatalf("%d bytes came as %q", len(want), w.Header().Get("Content-Encoding"))
+	}
+	z, err := gzip.NewReader(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(z)
+	if err != nil || string(got) != want {
+		t.Errorf("%v: got %s", err, got)
+	}
+}
+
+// An empty store is a fleet without GPUs, not an error, and its JSON has no null lists,
+// over which the page would fall.
+func TestEmpty(t *testing.T) {
+	h := Handler(&answers{}, Accounts{}, nil, at(noon))
+	for _, path := range []string{"/fleet", "/workloads", "/events", "/cost", "/search?q=x", "/range?chart=fleet-use"} {
+		code, body := get(t, h, path)
+		var v map[string]any
+		if err := json.Unmarshal([]byte(body), &v); err != nil || code != http.StatusOK {
+			t.Errorf("%s: status %d, %v: %s", path, code, err, body)
+		}
+		for _, list := range []string{"owners", "texts", "workloads", "events", "open", "teams", "findings", "quotas", "hits", "times", "names", "lines"} {
+			if got, ok := v[list]; ok && got == nil {
+				t.Errorf("%s: %s is null", path, list)
+			}
+		}
+	}
+}

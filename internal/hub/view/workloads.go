@@ -1,0 +1,276 @@
+package view
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// workload is a row of who uses what: what it has now, and what it took in the period.
+type workload struct {
+	Owner
+
+	GPUs   number   `json:"gpus"`   // whole devices held now; 0 if it is over
+	Models []string `json:"models"` // of those, and of those it had
+	Nodes  []string `json:"nodes"`
+	Idle   int      `json:"idle"` // of its devices, not used for idleAfter
+	Sick   int      `json:"sick"`
+
+	Utilization number `json:"utilization"` // mean over what it holds now
+	Memory      number `json:"memory"`
+	Watts       number `json:"watts"`
+	PerHour     number `json:"perHour"`
+
+	Allocated number `json:"allocated"` // device seconds of the period
+	Active    number `json:"active"`
+	Wasted    number `json:"wasted"` // allocated and not used
+	Energy    number `json:"energy"`
+	CO2       number `json:"co2"`
+	Cost      number `json:"cost"`
+	IdleCost  number `json:"idleCost"`
+}
+
+type workloadsAnswer struct {
+	At        int64      `json:"at"`
+	From      int64      `json:"from"`
+	To        int64      `json:"to"`
+	Currency  string     `json:"currency,omitempty"`
+	Workloads []workload `json:"workloads"`
+	Notes     []string   `json:"notes,omitempty"`
+}
+
+func (v *viewer) workloadsPage(ctx context.Context, r request) (any, error) {
+	rows, notes, err := v.workloads(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return workloadsAnswer{At: r.at.Unix(), From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Workloads: rows, Notes: notes}, nil
+}
+
+// totals are the sums of one workload while its rows are read.
+type totals struct {
+	workload
+
+	util, memory, watts, rate                              sum
+	allocated, active, wasted, energy, co2, cost, idleCost sum
+}
+
+func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string, error) {
+	f, err := v.fleetAt(ctx, r.at)
+	if err != nil {
+		return nil, nil, err
+	}
+	all := map[string]*totals{}
+	of := func(o Owner) *totals {
+		t := all[o.ID]
+		if t == nil {
+			t = &totals{workload: workload{Owner: o, Models: []string{}, Nodes: []string{}}}
+			all[o.ID] = t
+		}
+		return t
+	}
+	for i := range f.gpus {
+		g := &f.gpus[i]
+		for _, n := range g.owners {
+			t := of(f.owners[n])
+			t.Models, t.Nodes = with(t.Models, g.model), with(t.Nodes, g.node)
+			if g.isIdle() {
+				t.Idle++
+			}
+			if g.condition() <= 0 {
+				t.Sick++
+			}
+		}
+	}
+	if err := v.holdings(ctx, f, of); err != nil {
+		return nil, nil, err
+	}
+	bill, err := v.bill(ctx, r.from, r.to)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range bill.Rows {
+		b := &bill.Rows[i]
+		if b.Owner.ID == "" {
+			continue
+		}
+		t := of(b.Owner)
+		t.Models, t.Nodes = with(t.Models, b.Model), with(t.Nodes, b.Node)
+		t.allocated.add(b.Allocated)
+		t.active.add(b.Active)
+		t.wasted.add(b.Idle)
+		t.energy.add(b.Energy)
+		t.co2.add(b.CO2)
+		t.cost.add(b.Cost)
+		t.idleCost.add(b.IdleCost)
+	}
+	rows := make([]workload, 0, len(all))
+	for _, t := range all {
+		rows = append(rows, t.row())
+	}
+	slices.SortFunc(rows, func(a, b workload) int { return cmp.Or(cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(a.ID, b.ID)) })
+	return rows, bill.Notes, nil
+}
+
+// holdings adds what workloads have at the moment of f.
+func (v *viewer) holdings(ctx context.Context, f *fleet, of func(Owner) *totals) error {
+	by := "sum by (gpu_uuid, " + ownerLabels + ") "
+	answers, err := v.instants(ctx, f.at, exprOwners, by+once("gpu_workload_utilization_ratio"), by+once("gpu_workload_memory_used_bytes"), by+once("gpu_workload_power_draw_watts"))
+	if err != nil {
+		return err
+	}
+	for n, samples := range answers {
+		for _, s := range samples {
+			o, ok := ownerOf(s.Labels)
+			if !ok {
+				continue
+			}
+			t := of(o)
+			switch n {
+			case 0:
+				t.GPUs += number(s.Value)
+				if i, ok := f.index[s.Labels["gpu_uuid"]]; ok {
+					t.rate.add(f.gpus[i].rate * s.Value)
+				}
+			case 1:
+				t.util.add(s.Value)
+			case 2:
+				t.memory.add(s.Value)
+			case 3:
+				t.watts.add(s.Value)
+			}
+		}
+	}
+	return nil
+}
+
+func (t *totals) row() workload {
+	w := t.workload
+	w.GPUs = number(math.Round(float64(w.GPUs)*1e6) / 1e6)
+	w.Utilization = number(absent)
+	if t.util.n > 0 && w.GPUs > 0 {
+		w.Utilization = number(min(1, t.util.total/float64(w.GPUs))) // of what it holds
+	}
+	w.Memory, w.Watts, w.PerHour = t.memory.value(), t.watts.value(), t.rate.value()
+	w.Allocated, w.Active, w.Wasted, w.Energy = t.allocated.value(), t.active.value(), t.wasted.value(), t.energy.value()
+	w.CO2, w.Cost, w.IdleCost = t.co2.value(), t.cost.value(), t.idleCost.value()
+	slices.Sort(w.Models)
+	slices.Sort(w.Nodes)
+	return w
+}
+
+// with adds a text to a few of them.
+func with(list []string, text string) []string {
+	if text == "" || slices.Contains(list, text) {
+		return list
+	}
+	return append(list, text)
+}
+
+// bill returns what a period cost, of the last minute if that was asked for.
+func (v *viewer) bill(ctx context.Context, from, to time.Time) (*Bill, error) {
+	if v.accounts.Bill == nil {
+		return &Bill{}, nil
+	}
+	from, to = from.Truncate(time.Minute), to.Truncate(time.Minute)
+	b, err := v.bills.get(ctx, span{from.Unix(), to.Unix()}, v.opts.Now(), time.Minute, func(ctx context.Context) (*Bill, error) { return v.accounts.Bill(ctx, from, to) })
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the bill: %w", err)
+	}
+	return b, nil
+}
+
+type workloadAnswer struct {
+	At       int64     `json:"at"`
+	From     int64     `json:"from"`
+	To       int64     `json:"to"`
+	Currency string    `json:"currency,omitempty"`
+	Workload workload  `json:"workload"`
+	Texts    []string  `json:"texts"`
+	GPUs     gpus      `json:"gpus"`   // that it holds now
+	Owners   []Owner   `json:"owners"` // of those devices
+	PerGPU   []perGPU  `json:"perGPU"` // what it took of each in the period
+	Findings []Finding `json:"findings"`
+	Pods     []string  `json:"pods"`
+}
+
+type perGPU struct {
+	GPU       string `json:"gpu"`
+	Index     string `json:"index"`
+	Model     string `json:"model"`
+	Node      string `json:"node"`
+	Allocated number `json:"allocated"`
+	Active    number `json:"active"`
+	Wasted    number `json:"wasted"`
+	Energy    number `json:"energy"`
+	Cost      number `json:"cost"`
+	IdleCost  number `json:"idleCost"`
+}
+
+func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
+	id := r.values.Get("id")
+	matchers, err := selects(id)
+	if err != nil {
+		return nil, err
+	}
+	rows, _, err := v.workloads(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(rows, func(w workload) bool { return w.ID == id })
+	if i < 0 {
+		return nil, fmt.Errorf("%w: no such workload in this time", errNone)
+	}
+	f, err := v.fleetAt(ctx, r.at)
+	if err != nil {
+		return nil, err
+	}
+	a := workloadAnswer{
+		At: r.at.Unix(), From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Workload: rows[i],
+		Owners: f.owners, PerGPU: []perGPU{}, Findings: []Finding{}, Pods: []string{},
+	}
+	var mine []gpu
+	for i := range f.gpus {
+		if slices.ContainsFunc(f.gpus[i].owners, func(n int) bool { return f.owners[n].ID == id }) {
+			mine = append(mine, f.gpus[i])
+		}
+	}
+	a.GPUs, a.Texts = columns(mine)
+	bill, err := v.bill(ctx, r.from, r.to)
+	if err != nil {
+		return nil, err
+	}
+	for i := range bill.Rows {
+		if b := &bill.Rows[i]; b.Owner.ID == id {
+			var index string
+			if n, ok := f.index[b.GPU]; ok && !math.IsNaN(f.gpus[n].index) {
+				index = fmt.Sprint(f.gpus[n].index)
+			}
+			a.PerGPU = append(a.PerGPU, perGPU{
+				GPU: b.GPU, Index: index, Model: b.Model, Node: b.Node, Allocated: number(b.Allocated), Active: number(b.Active), Wasted: number(b.Idle),
+				Energy: number(b.Energy), Cost: number(b.Cost), IdleCost: number(b.IdleCost),
+			})
+		}
+	}
+	findings, err := v.findings(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range findings {
+		if x.Owner != nil && x.Owner.ID == id {
+			a.Findings = append(a.Findings, x)
+		}
+	}
+	pods, err := v.store.Instant(ctx, `count by (k8s_pod_name, container_name) (gpu_allocation_ratio{`+matchers+`})`, r.at)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range pods {
+		a.Pods = with(a.Pods, cmp.Or(s.Labels["k8s_pod_name"], s.Labels["container_name"]))
+	}
+	slices.Sort(a.Pods)
+	return a, nil
+}

@@ -1,0 +1,24 @@
+package kubeapi
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+)
+
+// ResourceQuotas returns the ResourceQuotas of all namespaces as a list in JSON. Whoever
+// asks must be allowed to list resourcequotas in the whole cluster. kubeconfig is as in
+// Config.
+func ResourceQuotas(ctx context.Context, kubeconfig string) ([]byte, error) {
+	s, err := newServer(kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeapi: %w", err)
+	}
+	c := &Client{rest: newREST(s, nil)}
+	defer c.rest.close()
+	b, err := c.get(ctx, "application/json", []string{"api", "v1", "resourcequotas"}, url.Values{"resourceVersion": {"0"}})
+	if err != nil {
+		return nil, fmt.Errorf("kubeapi: cannot list the resource quotas: %w", shorten(err))
+	}
+	return b, nil
+}

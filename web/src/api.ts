@@ -1,0 +1,299 @@
+// What the hub answers, and how it is asked. internal/hub/view writes it.
+import { useEffect, useRef, useState } from "preact/hooks";
+
+export type Num = number | null;
+
+export interface Owner {
+  id: string;
+  kind: string;
+  name: string;
+  team?: string;
+  namespace?: string;
+  cluster?: string;
+  job?: string;
+  user?: string;
+  account?: string;
+}
+
+export interface Columns {
+  uuid: string[];
+  index: Num[];
+  model: number[];
+  vendor: number[];
+  node: number[];
+  cluster: number[];
+  rack: number[];
+  health: Num[];
+  utilization: Num[];
+  memory: Num[];
+  memoryTotal: Num[];
+  power: Num[];
+  temperature: Num[];
+  held: number[];
+  idle: Num[];
+  rate: Num[];
+  owners: number[][];
+  simulated: number[];
+}
+
+export interface Headline {
+  gpus: number;
+  held: number;
+  idle: number;
+  free: number;
+  sick: number;
+  warning: number;
+  simulated: number;
+  nodes: number;
+  owners: number;
+  teams: number;
+  watts: Num;
+  utilization: Num;
+  lostPerDay: Num;
+  costPerHour: Num;
+}
+
+export interface FleetAnswer {
+  at: number;
+  title?: string;
+  team?: string;
+  currency?: string;
+  idleAfter: number;
+  headline: Headline;
+  owners: Owner[];
+  texts: string[];
+  gpus: Columns;
+}
+
+export interface Taken {
+  allocated: Num;
+  active: Num;
+  wasted: Num;
+  energy: Num;
+  cost: Num;
+  idleCost: Num;
+}
+
+export interface Workload extends Owner, Taken {
+  gpus: number;
+  models: string[];
+  nodes: string[];
+  idle: number;
+  sick: number;
+  utilization: Num;
+  memory: Num;
+  watts: Num;
+  perHour: Num;
+  co2: Num;
+}
+
+export interface WorkloadsAnswer {
+  at: number;
+  currency?: string;
+  workloads: Workload[];
+  notes?: string[];
+}
+
+export interface Finding {
+  rule: string;
+  title: string;
+  detail: string;
+  owner?: Owner;
+  gpus?: { uuid: string; name?: string }[];
+  perDay: Num;
+}
+
+export interface WorkloadAnswer {
+  at: number;
+  currency?: string;
+  workload: Workload;
+  texts: string[];
+  owners: Owner[];
+  gpus: Columns;
+  perGPU: (Taken & { gpu: string; index: string; model: string; node: string })[];
+  findings: Finding[];
+  pods: string[];
+}
+
+export interface GPUAnswer {
+  at: number;
+  currency?: string;
+  texts: string[];
+  owners: Owner[];
+  gpu: Columns;
+  facts: { name: string; text: string }[];
+  holders: (Owner & { held: Num; utilization: Num; memory: Num; watts: Num; partition?: string })[];
+  peers: Columns;
+}
+
+export interface Event {
+  time: number;
+  name: string;
+  severity: string;
+  text: string;
+  gpu?: string;
+  index?: string;
+  model?: string;
+  node?: string;
+  owner?: Owner;
+  rule?: string;
+  state?: string;
+  action?: string;
+}
+
+export interface EventsAnswer {
+  from: number;
+  to: number;
+  kept: boolean;
+  more: boolean;
+  open: Event[];
+  events: Event[];
+}
+
+export interface Share extends Taken {
+  team: string;
+  co2: Num;
+  unmeasured: Num;
+  unmeasuredCost: Num;
+}
+
+export interface Quota {
+  team: string;
+  what: string;
+  money?: boolean;
+  source: string;
+  used: Num;
+  limit: Num;
+  over: boolean;
+}
+
+export interface CostAnswer {
+  currency?: string;
+  priced: boolean;
+  total: Share;
+  free: Share;
+  teams: Share[];
+  findings: Finding[];
+  quotas: Quota[];
+  notes?: string[];
+}
+
+export interface RangeAnswer {
+  unit: string;
+  times: number[];
+  names: string[];
+  lines: Num[][];
+  more: boolean;
+}
+
+export interface Hit {
+  type: "gpu" | "workload" | "node" | "team";
+  id: string;
+  title: string;
+  detail: string;
+}
+
+/** Refusal is an answer that says no. */
+export class Refusal extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** The token of a hub that wants one. It lives as long as the tab. */
+export const token = {
+  get: () => {
+    try {
+      return sessionStorage.getItem("token") ?? "";
+    } catch {
+      return "";
+    }
+  },
+  set: (text: string) => {
+    try {
+      sessionStorage.setItem("token", text);
+    } catch {
+      // It is asked for again.
+    }
+  },
+};
+
+export type Params = Record<string, string | number | undefined>;
+
+export async function ask<T>(what: string, params: Params, signal?: AbortSignal): Promise<T> {
+  const q = new URLSearchParams();
+  for (const [k, v] of Object.entries(params)) if (v !== undefined && v !== "") q.set(k, String(v));
+  const headers: HeadersInit = {};
+  if (token.get()) headers["Authorization"] = "Bearer " + token.get();
+  const query = q.toString();
+  const r = await fetch(`api/page/${what}${query ? "?" + query : ""}`, { headers, signal });
+  if (!r.ok) {
+    let text = r.statusText;
+    try {
+      text = ((await r.json()) as { error?: string }).error ?? text;
+    } catch {
+      // Not one of our answers.
+    }
+    throw new Refusal(r.status, text || `the hub answers ${r.status}`);
+  }
+  return (await r.json()) as T;
+}
+
+export interface Loaded<T> {
+  data?: T;
+  error?: Error;
+  loading: boolean;
+  again: () => void;
+}
+
+/**
+ * shapeOf is the same for two questions if the answer to one may be shown while the other is
+ * asked: the present a step later, never another period.
+ */
+function shapeOf(what: string, params: Params): string {
+  if (params.at !== undefined || params.from === undefined) return what + JSON.stringify(params);
+  const { from, to, ...rest } = params;
+  return what + JSON.stringify({ ...rest, span: Number(to) - Number(from) });
+}
+
+/**
+ * useAnswer asks the hub, and again every few seconds while the page shows the present. An
+ * error keeps what was known before.
+ */
+export function useAnswer<T>(what: string, params: Params, every = 0): Loaded<T> {
+  const key = what + JSON.stringify(params);
+  const shape = shapeOf(what, params);
+  const [state, set] = useState<{ shape: string; data?: T; error?: Error; loading: boolean }>({ shape, loading: true });
+  const [round, setRound] = useState(0);
+  const latest = useRef(key);
+  latest.current = key;
+  useEffect(() => {
+    const stop = new AbortController();
+    let timer = 0;
+    const load = async () => {
+      if (document.hidden && every > 0) return void (timer = window.setTimeout(load, 1000));
+      let wait = every;
+      try {
+        const data = await ask<T>(what, params, stop.signal);
+        if (latest.current === key) set({ shape, data, loading: false });
+      } catch (e) {
+        if (stop.signal.aborted) return;
+        wait = e instanceof Refusal && e.status < 500 ? 0 : 3;
+        set((s) => ({ shape, data: s.shape === shape ? s.data : undefined, error: e as Error, loading: false }));
+      }
+      if (wait > 0) timer = window.setTimeout(load, wait * 1000);
+    };
+    set((s) => ({ shape, data: s.shape === shape ? s.data : undefined, loading: true }));
+    void load();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+    };
+  }, [key, every, round]);
+  // Until the effect runs, the state is of the question before.
+  const data = state.shape === shape ? state.data : undefined;
+  return { data, error: state.error, loading: state.loading || data === undefined && !state.error, again: () => setRound(round + 1) };
+}

@@ -1,0 +1,119 @@
+import { type CostAnswer, type Share, useAnswer } from "./api";
+import * as f from "./format";
+import { Answer, Bar, Empty, Findings, type Head, Part, Table, useNow } from "./parts";
+import { type Route, href, ranges, spanOf, timesOf } from "./route";
+
+export function Cost({ route }: { route: Route }) {
+  const span = spanOf(route.params);
+  const now = useNow(60);
+  const answer = useAnswer<CostAnswer>("cost", timesOf({ ...span, seconds: Math.max(span.seconds, 900) }, now / 1000));
+  const name = span.live ? `In the ${ranges.find(([k]) => k === span.name)![1].toLowerCase()}` : "In this time";
+  return <Answer of={answer} what="the cost">{(data) => <Shown data={data} name={name} />}</Answer>;
+}
+
+function Shown({ data, name }: { data: CostAnswer; name: string }) {
+  const money = (v: number | null) => f.money(v, data.currency);
+  const t = data.total;
+  const priced = t.cost !== null;
+  const value = (s: Share) => (priced ? (s.cost ?? 0) : (s.allocated ?? 0));
+  const whole = value(t);
+  const free = value(data.free);
+  const idle = (priced ? (t.idleCost ?? 0) - (data.free.idleCost ?? 0) : (t.wasted ?? 0) - (data.free.wasted ?? 0)) || 0;
+  const unknown = (priced ? t.unmeasuredCost : t.unmeasured) ?? 0;
+  const used = Math.max(0, whole - free - idle - unknown);
+  const show = (v: number) => (priced ? f.money(v, data.currency, whole >= 1000 ? 1 : undefined) : f.hours(v)); // digits of all parts as of the whole
+  const parts: [string, string, number][] = [
+    ["u4", "used", used],
+    ["idle", "held and idle", idle],
+    ["free", "nobody held", free],
+    ...(unknown > 0 ? ([["none", "held, use not measured", unknown]] as [string, string, number][]) : []),
+  ];
+  if (whole === 0 && data.findings.length === 0 && data.quotas.length === 0)
+    return (
+      <>
+        <h1>Cost and idle</h1>
+        <Empty title="Nothing was measured in this time">Costs are counted from what agents report. Choose a time with data.</Empty>
+      </>
+    );
+  return (
+    <>
+      <header class="headline">
+        <h1>
+          {name} the fleet {priced ? "cost " : "gave "}
+          <b>{priced ? money(whole) : `${f.hours(whole)} of GPUs`}</b>: <b>{show(used)}</b> used, <b class="idle-text">{show(idle)}</b> held and idle, <b>{show(free)}</b> held by nobody
+          {unknown > 0 && (
+            <>
+              , <b>{show(unknown)}</b> held and not measured
+            </>
+          )}
+          .
+        </h1>
+        <p class="muted">
+          {f.energy(t.energy)}
+          {t.co2 !== null && ` · ${f.mass(t.co2)} CO₂`} · {f.hours(t.allocated)} of GPUs
+          {!priced && " · no prices: start the hub with a price file to see money"}
+        </p>
+        <div class="parts" role="img" aria-label={parts.map(([, text, v]) => `${text} ${f.percent(whole ? v / whole : 0)}`).join(", ")}>
+          {parts.map(([cls, text, v]) => (v > 0 ? <i key={text} class={`tile ${cls}`} style={{ flexGrow: v / whole }} /> : null))}
+        </div>
+        <ul class="legend">
+          {parts.map(([cls, text, v]) => (
+            <li key={text}>
+              <span class={`tile key ${cls}`} aria-hidden="true" /> {text} <b>{f.percent(whole ? v / whole : 0)}</b>
+            </li>
+          ))}
+        </ul>
+      </header>
+      <section class="card">
+        <h2>
+          What is wasted <span class="muted">{data.findings.length}</span>
+        </h2>
+        <p class="muted small note">
+          Of this whole time: who did nothing for an hour or more, and who holds more than it needs. The fleet's first sentence counts GPUs that are idle right now, after 10 minutes, so the two may differ.
+        </p>
+        {data.findings.length === 0 ? <p class="muted">Nothing was found that costs more than it must.</p> : <Findings list={data.findings} currency={data.currency} />}
+      </section>
+      <section class="card">
+        <h2>By team</h2>
+        {data.teams.length === 0 ? <p class="muted">Nobody held a GPU in this time.</p> : <Teams data={data} priced={priced} />}
+      </section>
+      <section class="card">
+        <h2>Quotas</h2>
+        {data.quotas.length === 0 ? (
+          <p class="muted">No team has a quota. They come from a file, Kubernetes' ResourceQuota or Slurm's account limits.</p>
+        ) : (
+          <ul class="quotas">
+            {data.quotas.map((q, i) => (
+              <li key={i}>
+                <div>
+                  <strong>{q.team}</strong> {q.over && <span class="pill sick">over quota</span>} <span class="muted small">{q.source}</span>
+                </div>
+                <div>
+                  <Bar value={q.used !== null && q.limit ? q.used / q.limit : null} tone={q.over ? "sick" : ""} /> {q.money ? `${money(q.used)} of ${money(q.limit)} this month` : `${f.count(q.used)} of ${f.count(q.limit)} ${q.what}`}
+                </div>
+              </li>
+            ))}
+          </ul>
+        )}
+      </section>
+      {data.notes?.map((n) => <p key={n} class="muted small">{n}</p>)}
+    </>
+  );
+}
+
+function Teams({ data, priced }: { data: CostAnswer; priced: boolean }) {
+  const part = (s: Share) => (s.wasted !== null && s.allocated ? s.wasted / s.allocated : null);
+  const heads: Head<Share>[] = [
+    { key: "team", title: "Team", value: (s) => s.team || "no team", cell: (s) => (s.team ? <a href={href("workloads", "", { team: s.team })}>{s.team}</a> : <span class="muted">no team</span>) },
+    { key: "hours", title: "GPU-hours", value: (s) => s.allocated, cell: (s) => f.hours(s.allocated), number: true },
+    { key: "waste", title: "Not used", value: part, cell: (s) => <Part value={part(s)} tone="idle" />, number: true },
+    { key: "energy", title: "Energy", value: (s) => s.energy, cell: (s) => f.energy(s.energy), number: true, minor: true },
+    { key: "co2", title: "CO₂", value: (s) => s.co2, cell: (s) => f.mass(s.co2), number: true, minor: true },
+  ];
+  if (priced)
+    heads.push(
+      { key: "cost", title: "Cost", value: (s) => s.cost, cell: (s) => f.money(s.cost, data.currency), number: true },
+      { key: "idleCost", title: "Wasted", value: (s) => s.idleCost, cell: (s) => f.money(s.idleCost, data.currency), number: true },
+    );
+  return <Table heads={heads} rows={data.teams} sort={priced ? "-cost" : "-hours"} id={(s) => s.team} caption="Cost by team" />;
+}

@@ -1,0 +1,186 @@
+// Search and help, in the browser's own dialog: it keeps the focus and closes with Escape.
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { type Hit, ask } from "./api";
+import { href, ranges, change, spanOf, useRoute } from "./route";
+
+function Dialog({ label, close, children }: { label: string; close: () => void; children: ComponentChildren }) {
+  const ref = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const d = ref.current!;
+    if (!d.open) d.showModal();
+    return () => d.close();
+  }, []);
+  return (
+    <dialog ref={ref} aria-label={label} onClose={close} onClick={(e) => e.target === ref.current && close()}>
+      {children}
+    </dialog>
+  );
+}
+
+const words: Record<Hit["type"], string> = { gpu: "GPU", workload: "Workload", node: "Node", team: "Team" };
+
+function target(h: Hit): string {
+  switch (h.type) {
+    case "gpu":
+      return href("gpu", h.id);
+    case "workload":
+      return href("workload", h.id);
+    case "team":
+      return href("workloads", "", { team: h.id });
+    default:
+      return href("fleet", "", { q: h.id });
+  }
+}
+
+export function Search({ close }: { close: () => void }) {
+  const [q, setQ] = useState("");
+  const [hits, setHits] = useState<Hit[] | null>(null);
+  const [at, setAt] = useState(0);
+  const [bad, setBad] = useState("");
+  const to = spanOf(useRoute().params).to;
+  useEffect(() => {
+    if (!q.trim()) return setHits(null);
+    const stop = new AbortController();
+    const timer = setTimeout(async () => {
+      try {
+        const a = await ask<{ hits: Hit[] }>("search", { q, at: to }, stop.signal);
+        setHits(a.hits);
+        setAt(0);
+        setBad("");
+      } catch (e) {
+        if (!stop.signal.aborted) setBad((e as Error).message);
+      }
+    }, 120);
+    return () => {
+      clearTimeout(timer);
+      stop.abort();
+    };
+  }, [q]);
+  const go = (h: Hit | undefined) => {
+    if (!h) return;
+    location.hash = target(h);
+    close();
+  };
+  const key = (e: KeyboardEvent) => {
+    const n = hits?.length ?? 0;
+    if (e.key === "ArrowDown" || e.key === "ArrowUp") {
+      e.preventDefault();
+      if (n) setAt((at + (e.key === "ArrowDown" ? 1 : n - 1)) % n);
+    } else if (e.key === "Enter") {
+      e.preventDefault();
+      go(hits?.[at]);
+    }
+  };
+  useEffect(() => document.getElementById(`hit${at}`)?.scrollIntoView({ block: "nearest" }), [at]);
+  return (
+    <Dialog label="Search" close={close}>
+      <div class="search">
+        <input
+          type="search"
+          list={undefined}
+          autofocus
+          placeholder="A node, GPU, workload, team, user or job …"
+          value={q}
+          onInput={(e) => setQ(e.currentTarget.value)}
+          onKeyDown={key}
+          role="combobox"
+          aria-label="Search"
+          aria-expanded={!!hits?.length}
+          aria-controls="hits"
+          aria-activedescendant={hits?.length ? `hit${at}` : undefined}
+        />
+        <ul id="hits" role="listbox" aria-label="Results">
+          {hits?.map((h, i) => (
+            <li key={h.type + h.id} id={`hit${i}`} role="option" aria-selected={i === at} onClick={() => go(h)} onMouseMove={() => setAt(i)}>
+              <span class="hit-type">{words[h.type]}</span>
+              <span class="hit-title">{h.title}</span>
+              <span class="muted hit-detail">{h.detail}</span>
+            </li>
+          ))}
+        </ul>
+        <p class="muted small" role="status">
+          {bad || (hits && hits.length === 0 ? `Nothing has “${q}” in it.` : hits ? "↑ ↓ to choose, Enter to open, Escape to close" : "Type to search.")}
+        </p>
+      </div>
+    </Dialog>
+  );
+}
+
+const keys: [string, string][] = [
+  ["/", "search"],
+  ["g then f, w, h, c", "go to fleet, workloads, health, cost"],
+  ["Tab, arrows", "reach the tiles, and go from one to another; Enter opens"],
+  ["[ and ]", "the GPU before and after on the same node"],
+  ["t", "dark or light"],
+  ["?", "this help"],
+  ["Escape", "close"],
+];
+
+export function Help({ close }: { close: () => void }) {
+  return (
+    <Dialog label="Help" close={close}>
+      <div class="help">
+        <h2>Keys</h2>
+        <dl>
+          {keys.map(([k, text]) => (
+            <div key={k}>
+              <dt>
+                <kbd>{k}</kbd>
+              </dt>
+              <dd>{text}</dd>
+            </div>
+          ))}
+        </dl>
+        <h2>Words</h2>
+        <p>
+          A GPU is <b>held</b> when a scheduler gave it to a workload, and <b>idle</b> when its holder has not used it for ten minutes. <b>Busy</b> is the part of the time in which a kernel ran. <b>Sick</b> means that nothing new should be put on it. What you see is in the
+          address: send it to somebody.
+        </p>
+        <p>Drag over a chart to look at that time.</p>
+        <button onClick={close}>Close</button>
+      </div>
+    </Dialog>
+  );
+}
+
+const local = (s: number) => new Date(s * 1000 - new Date(s * 1000).getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+
+export function Custom({ close }: { close: () => void }) {
+  const span = spanOf(useRoute().params);
+  const end = span.to ?? Math.floor(Date.now() / 1000);
+  const [from, setFrom] = useState(local(span.from ?? end - span.seconds));
+  const [to, setTo] = useState(local(end));
+  const [bad, setBad] = useState("");
+  const submit = (e: SubmitEvent) => {
+    e.preventDefault();
+    const a = Math.floor(new Date(from).getTime() / 1000);
+    const b = Math.floor(new Date(to).getTime() / 1000);
+    if (!(a < b)) return setBad("The end must be after the start.");
+    change({ from: String(a), to: String(b), range: "" }, false);
+    close();
+  };
+  return (
+    <Dialog label="Choose a time" close={close}>
+      <form class="custom" onSubmit={submit}>
+        <h2>Choose a time</h2>
+        <label>
+          From <input type="datetime-local" value={from} onInput={(e) => setFrom(e.currentTarget.value)} required />
+        </label>
+        <label>
+          To <input type="datetime-local" value={to} onInput={(e) => setTo(e.currentTarget.value)} required />
+        </label>
+        {bad && <p role="alert">{bad}</p>}
+        <p class="muted small">The fleet is shown as it was at the end.</p>
+        <button type="submit" class="primary">
+          Show
+        </button>{" "}
+        <button type="button" onClick={close}>
+          Cancel
+        </button>
+      </form>
+    </Dialog>
+  );
+}
+
+export const rangeOptions = ranges.map(([key, text]): [string, string] => [key, text]);

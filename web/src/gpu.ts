@@ -1,0 +1,152 @@
+// One device as a row again, what it is called, and what colour it gets.
+import type { Columns, Num, Owner } from "./api";
+import * as f from "./format";
+
+export interface GPU {
+  uuid: string;
+  index: Num;
+  model: string;
+  vendor: string;
+  node: string;
+  cluster: string;
+  rack: string;
+  health: Num;
+  utilization: Num;
+  memory: Num;
+  memoryTotal: Num;
+  power: Num;
+  temperature: Num;
+  held: number;
+  idle: Num;
+  rate: Num;
+  owners: Owner[];
+  simulated: boolean;
+}
+
+export function rows(c: Columns, texts: string[], owners: Owner[]): GPU[] {
+  const simulated = new Set(c.simulated);
+  return c.uuid.map((uuid, i) => ({
+    uuid,
+    index: c.index[i]!,
+    model: texts[c.model[i]!]!,
+    vendor: texts[c.vendor[i]!]!,
+    node: texts[c.node[i]!]!,
+    cluster: texts[c.cluster[i]!]!,
+    rack: texts[c.rack[i]!]!,
+    health: c.health[i]!,
+    utilization: c.utilization[i]!,
+    memory: c.memory[i]!,
+    memoryTotal: c.memoryTotal[i]!,
+    power: c.power[i]!,
+    temperature: c.temperature[i]!,
+    held: c.held[i]!,
+    idle: c.idle[i]!,
+    rate: c.rate[i]!,
+    owners: c.owners[i]!.map((n) => owners[n]!),
+    simulated: simulated.has(i),
+  }));
+}
+
+export const idleAfter = 10; // minutes; the hub says it with the fleet
+
+export const isSick = (g: GPU) => g.health !== null && g.health <= 0;
+export const isWarned = (g: GPU) => g.health !== null && g.health > 0 && g.health < 1;
+export const isIdle = (g: GPU, after = idleAfter) => g.held > 0 && g.idle !== null && g.idle >= after;
+export const isFree = (g: GPU) => g.held === 0;
+/** lost is the money that an idle device costs a day. */
+export const lost = (g: GPU): Num => (g.rate === null ? null : g.rate * 24 * Math.min(g.held, 1));
+
+export const nameOf = (g: GPU) => (g.index === null ? g.uuid : `GPU ${g.index}`);
+export const ownersOf = (g: GPU) => (g.owners.length ? g.owners.map((o) => o.name || f.kindOf(o.kind)).join(", ") : "");
+
+export function stateOf(g: GPU): string {
+  if (g.health === -1) return "does not answer";
+  if (g.health === 0) return "sick";
+  if (isWarned(g)) return "needs a look";
+  if (isIdle(g)) return `idle for ${f.minutes(g.idle)}`;
+  if (isFree(g)) return "free";
+  return g.utilization === null ? "held" : `${f.percent(g.utilization)} busy`;
+}
+
+export function describe(g: GPU): string {
+  const parts = [`${g.node} ${nameOf(g)}`, f.shortModel(g.model), stateOf(g)];
+  if (!stateOf(g).endsWith("busy") && g.utilization !== null) parts.push(`${f.percent(g.utilization)} busy`);
+  const owners = ownersOf(g);
+  if (owners) parts.push(`held by ${owners}`);
+  return parts.join(", ");
+}
+
+export type Colour = "status" | "health" | "idle" | "utilization" | "memory" | "team";
+
+export const colours: [Colour, string][] = [
+  ["status", "What matters"],
+  ["health", "Health"],
+  ["idle", "Idle while held"],
+  ["utilization", "Utilization"],
+  ["memory", "Memory"],
+  ["team", "Team"],
+];
+
+const ramp = (v: Num) => (v === null ? "none" : "u" + Math.min(5, Math.floor(v * 6)));
+
+/** Paint is the class of a tile and the few characters on it, which say the same without colour. */
+export type Paint = [cls: string, text: string];
+
+const short = (v: Num) => (v === null ? "" : String(Math.round(v * 100)));
+
+function sickness(g: GPU): Paint | undefined {
+  if (g.health === -1) return ["lost", "✕"];
+  if (g.health === 0) return ["sick", "!"];
+  if (isWarned(g)) return ["warn", "▲"];
+  return undefined;
+}
+
+function idling(g: GPU): string {
+  if (g.idle === null) return "";
+  return g.idle >= 60 ? Math.floor(g.idle / 60) + "h" : Math.floor(g.idle) + "m";
+}
+
+export function paint(g: GPU, by: Colour, teams: string[]): Paint {
+  switch (by) {
+    case "health":
+      return sickness(g) ?? (g.health === null ? ["none", "?"] : ["good", "✓"]);
+    case "idle":
+      if (isFree(g)) return ["free", ""];
+      return isIdle(g) ? ["idle", idling(g)] : g.idle === null ? ["none", "?"] : ["u1", ""];
+    case "utilization":
+      return g.utilization === null ? ["none", "?"] : [ramp(g.utilization), short(g.utilization)];
+    case "memory": {
+      const part = g.memory !== null && g.memoryTotal ? g.memory / g.memoryTotal : null;
+      return part === null ? ["none", "?"] : [ramp(part), short(part)];
+    }
+    case "team": {
+      if (isFree(g)) return ["free", ""];
+      const team = g.owners[0]?.team ?? "";
+      return ["team" + (teams.indexOf(team) % 8), team.slice(0, 2)];
+    }
+    default:
+      return sickness(g) ?? (isIdle(g) ? ["idle", idling(g)] : isFree(g) ? ["free", ""] : g.utilization === null ? ["none", "–"] : [ramp(g.utilization), short(g.utilization)]);
+  }
+}
+
+export function legend(by: Colour, teams: string[]): [cls: string, mark: string, text: string][] {
+  const busy: [string, string, string][] = [
+    ["u0", "", "0 %"],
+    ["u2", "", "50 %"],
+    ["u5", "", "100 % busy"],
+  ];
+  switch (by) {
+    case "health":
+      return [["good", "✓", "good"], ["warn", "▲", "needs a look"], ["sick", "!", "sick"], ["lost", "✕", "does not answer"], ["none", "?", "not known"]];
+    case "idle":
+      return [["idle", "", "held and idle, for how long"], ["u1", "", "used"], ["free", "", "free"]];
+    case "utilization":
+      return busy;
+    case "memory":
+      return [["u0", "", "0 %"], ["u2", "", "50 %"], ["u5", "", "100 % of memory"]];
+    case "team":
+      return [...teams.slice(0, 8).map((t, i): [string, string, string] => ["team" + i, t.slice(0, 2), t || "no team"]), ["free", "", "free"]];
+    default:
+      return [["sick", "!", "sick"], ["lost", "✕", "does not answer"], ["warn", "▲", "needs a look"], ["idle", "", "held and idle"], ["free", "", "free"], ["none", "–", "held, use not measured"], ...busy];
+  }
+}

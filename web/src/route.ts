@@ -1,0 +1,97 @@
+// Where the page is, and what it shows of which time, is in the address after #, so that
+// every view can be sent to somebody.
+import { useEffect, useState } from "preact/hooks";
+import type { Params } from "./api";
+
+export interface Route {
+  page: string;
+  arg: string;
+  params: URLSearchParams;
+}
+
+export function parse(hash: string): Route {
+  const text = hash.replace(/^#\/?/, "");
+  const [path = "", query = ""] = text.split("?", 2) as [string, string?];
+  const [page = "", ...rest] = path.split("/");
+  return { page: page || "fleet", arg: decode(rest.join("/")), params: new URLSearchParams(query) };
+}
+
+/** decode returns the text as it is if it is no escape: a link may have been cut. */
+function decode(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+const read = () => parse(location.hash);
+
+export function useRoute(): Route {
+  const [route, set] = useState(read);
+  useEffect(() => {
+    const update = () => set(read());
+    addEventListener("hashchange", update);
+    return () => removeEventListener("hashchange", update);
+  }, []);
+  return route;
+}
+
+/** Time stays when one goes to another page; the rest does not. */
+const lasting = ["range", "from", "to"];
+
+export function href(page: string, arg = "", params: Record<string, string> = {}): string {
+  const q = new URLSearchParams();
+  const now = read().params;
+  for (const key of lasting) if (now.has(key)) q.set(key, now.get(key)!);
+  for (const [k, v] of Object.entries(params)) if (v) q.set(k, v);
+  const query = q.toString();
+  return `#/${page}${arg ? "/" + encodeURIComponent(arg) : ""}${query ? "?" + query : ""}`;
+}
+
+/** change sets some of the parameters of where we are; empty ones go. */
+export function change(params: Record<string, string>, replace = true): void {
+  const r = read();
+  for (const [k, v] of Object.entries(params)) v ? r.params.set(k, v) : r.params.delete(k);
+  const query = r.params.toString();
+  const to = `#/${r.page}${r.arg ? "/" + encodeURIComponent(r.arg) : ""}${query ? "?" + query : ""}`;
+  if (replace) {
+    history.replaceState(null, "", to);
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  } else {
+    location.hash = to;
+  }
+}
+
+export const ranges: [string, string, number][] = [
+  ["15m", "Last 15 minutes", 900],
+  ["1h", "Last hour", 3600],
+  ["6h", "Last 6 hours", 6 * 3600],
+  ["24h", "Last 24 hours", 86400],
+  ["7d", "Last 7 days", 7 * 86400],
+  ["30d", "Last 30 days", 30 * 86400],
+];
+
+export interface Span {
+  live: boolean;
+  seconds: number;
+  from?: number;
+  to?: number;
+  name: string;
+}
+
+export function spanOf(params: URLSearchParams): Span {
+  const from = Number(params.get("from"));
+  const to = Number(params.get("to"));
+  if (from > 0 && to > from) return { live: false, seconds: to - from, from, to, name: "custom" };
+  const known = ranges.find(([key]) => key === params.get("range")) ?? ranges[3]!;
+  return { live: true, seconds: known[2], name: known[0] };
+}
+
+/** timesOf are the parameters of a question. Those of the present move in steps, so that answers are shared. */
+export function timesOf(span: Span, now = Date.now() / 1000): Params {
+  if (!span.live) return { from: span.from, to: span.to, at: span.to };
+  const step = span.seconds <= 3600 ? 10 : 60;
+  const to = Math.floor(now / step) * step;
+  return { from: to - span.seconds, to };
+}

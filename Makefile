@@ -17,8 +17,20 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/.deps/golangci-lint
 export PATH := $(CURDIR)/.deps/usr/bin:$(PATH)
 
 .PHONY: build
-build: ## bin/gpumeter, without cgo
+build: ## bin/gpumeter, without cgo, with the dashboard where npm is
+	@if command -v npm >/dev/null && $(MAKE) web/node_modules/.package-lock.json; then $(MAKE) web; \
+	else echo "build: without the dashboard, which needs Node.js and npm" >&2; fi
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/gpumeter ./cmd/gpumeter
+
+# What npm installs, and what is made of it: the page that the binary serves.
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json web/.npmrc
+	cd web && npm ci --silent --ignore-scripts && touch node_modules/.package-lock.json
+
+internal/hub/ui/dist/index.html: web/node_modules/.package-lock.json web/build.mjs web/tsconfig.json $(wildcard web/src/*)
+	cd web && npm run --silent check && npm run --silent build
+
+.PHONY: web
+web: internal/hub/ui/dist/index.html ## the dashboard: types checked, built into internal/hub/ui/dist
 
 .PHONY: demo
 demo: build ## build, then show it work with this machine's GPUs or simulated ones
@@ -38,39 +50,46 @@ race: bin/testsum ## the same tests with cgo and the race detector
 # Its tests wait more than they work.
 .PHONY: e2e
 e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder and, as root, kubelet and Slurm
-	@tools/deps.sh --try gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd slurm
+	@tools/deps.sh --try gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd slurm chromium npm
+	@if command -v npm >/dev/null && $(MAKE) web/node_modules/.package-lock.json; then $(MAKE) web; fi
 	CGO_ENABLED=0 bin/testsum -tags e2e -count 1 -timeout 30m -parallel 4 $(TESTFLAGS) ./e2e
 
 .PHONY: bench
 bench: ## what the agent costs, beside the bare driver calls, and knowing whose work it is; takes minutes
 	@tools/deps.sh gcc
-	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution ./bench/readers $(BENCHFLAGS)
+	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution ./bench/readers ./bench/hub $(BENCHFLAGS)
 
 .PHONY: bin/testsum
 bin/testsum:
 	@CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./tools/testsum
 
 .PHONY: lint
-lint: ## gofmt, golangci-lint, tidy modules
+lint: ## gofmt, golangci-lint, tidy modules, the types of the page where npm is
 	@out=$$(gofmt -l bench cmd e2e exporter extension internal processor receiver tools); [ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
 	$(GO) mod tidy -diff
 	$(GOTOOL) golangci-lint run --allow-parallel-runners ./...
+	@tools/deps.sh --try npm
+	@if command -v npm >/dev/null && $(MAKE) web/node_modules/.package-lock.json; then cd web && npm run --silent check; \
+	elif [[ ",$${GPUMETER_REQUIRE:-}," == *,npm,* ]]; then echo "lint: GPUMETER_REQUIRE asks for npm" >&2; exit 1; \
+	else echo "lint: the types of the page are not checked, which needs Node.js and npm" >&2; fi
 
 .PHONY: fmt
 fmt: ## format all Go files
 	$(GOTOOL) golangci-lint fmt ./...
 
 .PHONY: generate
-generate: ## what is made from metadata.yaml and from tables in the code
+generate: ## what is made from metadata.yaml, from tables in the code and, with clang, from bpf/
+	@tools/deps.sh clang
 	$(GO) generate ./...
 	$(GO) test ./receiver/gpureceiver -run '^TestAttributesDocument$$' -count 1 -update
 	$(GO) test ./internal/local -run '^TestHardwareDocument$$' -count 1 -update
 	$(GO) test ./internal/health -run '^TestXIDDocument$$' -count 1 -update
 
+GOLDEN := ./exporter/pageexporter ./internal/cli ./internal/cli/tui ./receiver/cudareceiver ./receiver/gpureceiver
 .PHONY: golden
 golden: ## rewrite the golden files, to be read before they are committed
-	@$(GO) test ./exporter/pageexporter ./internal/cli ./receiver/gpureceiver -run Golden -count 1 -update >/dev/null || true # some fail on purpose
-	$(GO) test ./exporter/pageexporter ./internal/cli ./receiver/gpureceiver -run Golden -count 1
+	@$(GO) test $(GOLDEN) -run 'Golden|Frames' -count 1 -update >/dev/null || true # some fail on purpose
+	$(GO) test $(GOLDEN) -run 'Golden|Frames' -count 1
 
 # Compared with the tree as it was, not with the last commit: it works before one, too.
 .PHONY: generated
@@ -107,7 +126,8 @@ deps: ## install what the tests use beside Go; the only target that installs
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin .deps
+	rm -rf bin .deps web/node_modules
+	find internal/hub/ui/dist -type f ! -name placeholder.html -delete
 
 .PHONY: help
 help: ## this list

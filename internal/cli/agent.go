@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/collector/otelcol"
 	"go.uber.org/zap"
 
+	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
@@ -33,6 +34,7 @@ type agent struct {
 	identity
 	scheduler
 	sinks
+	tracing
 	version  string
 	config   string
 	listen   string
@@ -48,6 +50,7 @@ type agent struct {
 	print    bool
 
 	env        func(string) string // variables of the environment
+	store      hubexporter.Opener  // of a hub in this process; nil: there is none
 	attributes map[string]string   // of the resource, see identify
 }
 
@@ -80,6 +83,7 @@ what it may use.`,
 	a.identity.register(cmd)
 	a.scheduler.register(cmd)
 	a.sinks.register(cmd)
+	a.tracing.register(cmd)
 	f := cmd.Flags()
 	f.StringVarP(&a.config, "config", "c", "", "Collector configuration `FILE`")
 	f.StringVar(&a.listen, "listen", defaultListen, "address of the Prometheus page")
@@ -105,7 +109,7 @@ func (a *agent) check(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("output") && !a.once {
 		return errors.New("--output is the format of --once: add it, or leave --output out")
 	}
-	for _, flag := range slices.Concat(sinkFlags, schedulerFlags) {
+	for _, flag := range slices.Concat(sinkFlags, schedulerFlags, tracingFlags) {
 		if a.once && cmd.Flags().Changed(flag) {
 			return fmt.Errorf("--%s has no effect with --once, which only prints", flag)
 		}
@@ -121,13 +125,13 @@ func (a *agent) check(cmd *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		if err := a.scheduler.check(kind != "" || a.file != ""); err != nil {
+		if err := a.scheduler.check(kind != "" || a.file != "" || a.store != nil); err != nil {
 			return err
 		}
 		return a.local().Validate()
 	}
 	decided := []string{"listen", "interval", "slow-interval", "pcie-throughput", "nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name", "simulate", "state-dir", "expect", "once"}
-	for _, flag := range slices.Concat(decided, identityFlags, schedulerFlags, sinkFlags, workloadFlags) {
+	for _, flag := range slices.Concat(decided, identityFlags, schedulerFlags, sinkFlags, tracingFlags, workloadFlags) {
 		if cmd.Flags().Changed(flag) {
 			return fmt.Errorf("--%s has no effect with --config: set it in %s", flag, a.config)
 		}
@@ -191,13 +195,14 @@ func (a *agent) printConfig(ctx context.Context) error {
 // run runs the agent until ctx ends. ready, if any, is called after each tick.
 func (a *agent) run(ctx context.Context, ready func(node.Tick)) error {
 	hide := &redactor{}
-	if a.config == "" && !a.receiver {
+	if a.config == "" && !a.receiver && a.store == nil {
 		beGuest(1) // its own ticks and nobody else's: a third less than with four
 	}
 	log, err := newLogger(a.logLevel, hide)
 	if err != nil {
 		return err
 	}
+	defer forgetStart(30 * time.Second)()
 	live := &liveView{ctx: ctx, log: log, ready: ready, relay: newRelay()}
 	defer live.close()
 	stop, unreachable := a.control(ctx, live, log)
@@ -209,7 +214,7 @@ func (a *agent) run(ctx context.Context, ready func(node.Tick)) error {
 	}
 	meter := &selfreceiver.Meter{}
 	collector := func(source confmap.ProviderFactory) (*otelcol.Collector, error) {
-		return newCollector(a.version, source, live.open, meter, log, hide.converter())
+		return newCollector(a.version, source, live.open, a.store, meter, log, hide.converter())
 	}
 	if a.config != "" {
 		file, err := openConfigFile(a.config, func(ctx context.Context, text []byte) error { return validateText(ctx, a.version, text) }, log)

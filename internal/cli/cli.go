@@ -86,7 +86,7 @@ they do as OpenTelemetry and Prometheus metrics.
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(
-		newAgent(version), newCheck(), newDemo(version), newDevices(), newDoctor(), newPause(), newSlurm(),
+		newAgent(version), newCheck(), newDemo(version), newDevices(), newDoctor(), newExplain(), newHub(version), newPause(), newReport(), newSlurm(), newTop(), newTrace(), newUp(version),
 		newValidate(version), newComponents(version), newVersion(version),
 	)
 	return root

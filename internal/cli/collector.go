@@ -29,26 +29,29 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/exporter/pageexporter"
 	"github.com/gpumeter/gpumeter/extension/gpuextension"
 	"github.com/gpumeter/gpumeter/processor/workloadprocessor"
+	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
+	"github.com/gpumeter/gpumeter/receiver/hostreceiver"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver"
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
 // factories is the explicit list of what the distribution is made of. open is where
-// the gpu extension gets its View; nil: it opens one itself. meter is what the
-// Collector measures itself with.
-func factories(open gpuextension.Opener, meter *selfreceiver.Meter, log *zap.Logger) (otelcol.Factories, error) {
+// the gpu extension gets its View, store where the hub exporter gets its store; nil: they
+// open one themselves. meter is what the Collector measures itself with.
+func factories(open gpuextension.Opener, store hubexporter.Opener, meter *selfreceiver.Meter, log *zap.Logger) (otelcol.Factories, error) {
 	var f otelcol.Factories
 	var errs [4]error
 	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open), filestorage.NewFactory())
 	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](
-		gpureceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(meter))
+		cudareceiver.NewFactory(), gpureceiver.NewFactory(), hostreceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(meter))
 	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](memorylimiterprocessor.NewFactory(), workloadprocessor.NewFactory())
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
-		pageexporter.NewFactory(), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), debugexporter.NewFactory())
+		pageexporter.NewFactory(), hubexporter.NewFactoryWithStore(store), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), debugexporter.NewFactory())
 	f.Telemetry = newTelemetry(meter, log)
 	return f, errors.Join(errs[:]...)
 }
@@ -82,9 +85,9 @@ func newTelemetry(meter *selfreceiver.Meter, log *zap.Logger) telemetry.Factory 
 }
 
 // newCollector returns a Collector that runs the configuration of source.
-func newCollector(version string, source confmap.ProviderFactory, open gpuextension.Opener, meter *selfreceiver.Meter, log *zap.Logger, converters ...confmap.ConverterFactory) (*otelcol.Collector, error) {
+func newCollector(version string, source confmap.ProviderFactory, open gpuextension.Opener, store hubexporter.Opener, meter *selfreceiver.Meter, log *zap.Logger, converters ...confmap.ConverterFactory) (*otelcol.Collector, error) {
 	return otelcol.NewCollector(otelcol.CollectorSettings{
-		Factories:              func() (otelcol.Factories, error) { return factories(open, meter, log) },
+		Factories:              func() (otelcol.Factories, error) { return factories(open, store, meter, log) },
 		BuildInfo:              component.BuildInfo{Command: "gpumeter", Description: "gpumeter", Version: version},
 		ConfigProviderSettings: configSettings(source, converters...),
 		SkipSettingGRPCLogger:  true,
@@ -168,7 +171,7 @@ func literal(value any) any {
 
 // componentNames returns what the distribution is made of, by kind.
 func componentNames() (map[string][]string, error) {
-	f, err := factories(nil, &selfreceiver.Meter{}, zap.NewNop())
+	f, err := factories(nil, nil, &selfreceiver.Meter{}, zap.NewNop())
 	if err != nil {
 		return nil, err
 	}

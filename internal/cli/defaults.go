@@ -116,6 +116,11 @@ func takeFolder(state, name string) (dir string, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
+// maxReceived bounds one request to --otlp-receiver, unpacked. Requests are decoded by
+// recursion: the deepest of 16 MiB needs more stack than Go has, which ends the process,
+// and that of this size a quarter of it, 256 MiB.
+const maxReceived = 4 << 20
+
 // gpuScope is of the metrics of devices: while they are silent the agent is not ready,
 // whatever else it has to say.
 const gpuScope = "github.com/gpumeter/gpumeter/receiver/gpureceiver"
@@ -156,6 +161,9 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 		"cloud": c.Cloud,
 	})
 	b.export("page", map[string]any{"endpoint": a.listen, "ready_scope": gpuScope}, metrics)
+	if a.store != nil {
+		b.export("hub", nil, metrics, logs)
+	}
 	if a.file != "" {
 		b.export("file", fileSink(a.file), metrics, logs, traces)
 	}
@@ -177,6 +185,10 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 	}
 	b.receive("gpu", nil, metrics)
 	b.receive("self", nil, metrics)
+	b.receive("host", map[string]any{"interval": c.Interval.String(), "root": c.Root}, metrics)
+	if a.trace {
+		b.receive("cuda", a.tracing.settings(c.Interval, c.Root, a.stateDir), metrics, logs)
+	}
 	if gpureceiver.NewFactory().LogsStability() != component.StabilityLevelUndefined {
 		b.receive("gpu", nil, logs)
 	}
@@ -185,8 +197,8 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 	}
 	if a.receiver {
 		b.receive("otlp", map[string]any{"protocols": map[string]any{
-			"grpc": map[string]any{"endpoint": "localhost:4317"},
-			"http": map[string]any{"endpoint": "localhost:4318"},
+			"grpc": map[string]any{"endpoint": "localhost:4317", "max_recv_msg_size_mib": maxReceived >> 20},
+			"http": map[string]any{"endpoint": "localhost:4318", "max_request_body_size": maxReceived},
 		}}, metrics, logs, traces)
 	}
 	return b.config(), nil

@@ -22,7 +22,7 @@ const redacted = "[REDACTED]"
 // printConfig writes the configuration of source to w: with every default if it is a
 // file, and without secrets.
 func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactory, whole bool) error {
-	f, err := factories(nil, &selfreceiver.Meter{}, zap.NewNop())
+	f, err := factories(nil, nil, &selfreceiver.Meter{}, zap.NewNop())
 	if err != nil {
 		return err
 	}

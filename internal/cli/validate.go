@@ -50,7 +50,7 @@ func readConfig(path string) ([]byte, error) {
 }
 
 func validateText(ctx context.Context, version string, text []byte) error {
-	col, err := newCollector(version, fromText(text), nil, &selfreceiver.Meter{}, zap.NewNop())
+	col, err := newCollector(version, fromText(text), nil, nil, &selfreceiver.Meter{}, zap.NewNop())
 	if err != nil {
 		return err
 	}

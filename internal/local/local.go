@@ -38,6 +38,8 @@ type Config struct {
 	TPUExporter      string   // address of the page of GKE's device plugin; empty: on this node
 	NeuronMonitor    string   // file or socket with what neuron-monitor writes; empty: none
 	Simulate         string   // model to simulate instead of reading hardware; empty: none
+	// Sim is a node to simulate in the same way, with a clock of its own; nil: none.
+	Sim *sim.Config
 
 	Expected int    // how many devices there should be; 0: nobody said
 	StateDir string // folder of what outlives the process; empty: nothing does
@@ -68,7 +70,7 @@ func (c Config) Validate() error {
 	if c.SlowInterval <= 0 {
 		errs = append(errs, fmt.Errorf("slow_interval must be above 0, is %s", c.SlowInterval))
 	}
-	if c.Simulate != "" {
+	if c.simulated() {
 		if _, err := sim.New(c.sim()); err != nil {
 			errs = append(errs, fmt.Errorf("simulate: %w", err))
 		}
@@ -123,9 +125,15 @@ func beside(first, second func() map[string]string) func() map[string]string {
 	}
 }
 
+// simulated reports whether no hardware is read.
+func (c Config) simulated() bool { return c.Simulate != "" || c.Sim != nil }
+
 // sim returns a node that has run for a day. Its devices have the same UUIDs whenever
 // it is simulated on this machine, and others elsewhere.
 func (c Config) sim() sim.Config {
+	if c.Sim != nil {
+		return *c.Sim
+	}
 	seed := fnv.New64a()
 	_, _ = io.WriteString(seed, c.Host) // never fails
 	return sim.Config{Model: c.Simulate, Seed: seed.Sum64(), Now: time.Now, Start: time.Now().Add(-24 * time.Hour)}
@@ -143,12 +151,12 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if c.NVIDIALibrary != "" && c.Simulate == "" {
+	if c.NVIDIALibrary != "" && !c.simulated() {
 		if err := nvidia.CheckLibrary(c.NVIDIALibrary); err != nil {
 			return nil, err
 		}
 	}
-	if c.Simulate != "" {
+	if c.simulated() {
 		c.StateDir = "" // it is for what happened
 	}
 	if c.Host == "" {
@@ -169,7 +177,7 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 		BootID:       bootID(),
 		Notify:       notify,
 		Host:         c.Host,
-		Simulated:    c.Simulate != "",
+		Simulated:    c.simulated(),
 		Resource:     c.resource(),
 	}
 	if who != nil {

@@ -4,15 +4,23 @@ package local
 
 import (
 	"context"
+	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device/sim"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// simulated is the source of the workloads of a simulated node.
+// simulated is the source of the workloads of a simulated node. Its tenants come and go
+// by the clock of the node.
 type simulated struct {
-	grants    []workload.Grant
+	up        func() time.Duration // of the node
+	tenants   []tenant
 	processes map[uint32]workload.Workload
+}
+
+type tenant struct {
+	sim.Tenant
+	grant workload.Grant
 }
 
 func newSimulated(cfg sim.Config) (*owners, error) {
@@ -20,24 +28,48 @@ func newSimulated(cfg sim.Config) (*owners, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := simulated{processes: map[uint32]workload.Workload{}}
+	s := simulated{up: func() time.Duration { return cfg.Now().Sub(cfg.Start) }, processes: map[uint32]workload.Workload{}}
 	for _, t := range tenants {
-		p := t.Pod
-		w := workload.Workload{
-			ID: "pod/" + p.UID + "/" + p.Container, Kind: p.Kind, Name: p.Owner, Team: p.Team,
-			Attributes: map[string]string{
-				"k8s.namespace.name": p.Namespace, "k8s.pod.name": p.Name, "k8s.pod.uid": p.UID, "k8s.container.name": p.Container,
-				"k8s." + p.Kind + ".name": p.Owner,
-			},
+		w := podWorkload(t.Pod)
+		if t.Job.ID != "" {
+			w = jobWorkload(t.Job)
 		}
-		s.grants = append(s.grants, workload.Grant{Workload: w, Device: workload.Ref{Resource: "simulated", IDs: []string{t.Device}}, Held: 1, Replicas: 1})
+		s.tenants = append(s.tenants, tenant{t, workload.Grant{Workload: w, Device: workload.Ref{Resource: "simulated", IDs: []string{t.Device}}, Held: 1, Replicas: 1}})
 		s.processes[t.PID] = w
 	}
 	return &owners{Resolver: workload.Resolver{Sources: []workload.Source{s}}}, nil
 }
 
+func podWorkload(p sim.Pod) workload.Workload {
+	return workload.Workload{
+		ID: "pod/" + p.UID + "/" + p.Container, Kind: p.Kind, Name: p.Owner, Team: p.Team,
+		Attributes: map[string]string{
+			"k8s.namespace.name": p.Namespace, "k8s.pod.name": p.Name, "k8s.pod.uid": p.UID, "k8s.container.name": p.Container,
+			"k8s." + p.Kind + ".name": p.Owner,
+		},
+	}
+}
+
+func jobWorkload(j sim.Job) workload.Workload {
+	return workload.Workload{
+		ID: "slurm/" + j.ID, Kind: "slurm_job", Name: j.Name, Team: j.Account,
+		Attributes: map[string]string{
+			"slurm.job.id": j.ID, "slurm.job.name": j.Name, "slurm.user": j.User, "slurm.account": j.Account, "slurm.partition": j.Partition, "slurm.cluster": j.Cluster,
+		},
+	}
+}
+
 // Grants implements workload.Source.
-func (s simulated) Grants() []workload.Grant { return s.grants }
+func (s simulated) Grants() []workload.Grant {
+	up := s.up()
+	var list []workload.Grant
+	for _, t := range s.tenants {
+		if !t.Stolen && t.There(up) {
+			list = append(list, t.grant)
+		}
+	}
+	return list
+}
 
 // Process implements workload.Source.
 func (s simulated) Process(pid uint32) (workload.Workload, bool) {
@@ -55,7 +87,7 @@ func (c Config) whose() (*owners, error) {
 	switch {
 	case c.Workloads.Off:
 		return nil, nil
-	case c.Simulate != "":
+	case c.simulated():
 		return newSimulated(c.sim())
 	}
 	return c.owners(), nil

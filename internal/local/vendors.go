@@ -56,7 +56,7 @@ func (c Config) vendors() []vendor {
 
 // Sources returns the readers this machine may need.
 func Sources(c Config) []node.Source {
-	if c.Simulate != "" {
+	if c.simulated() {
 		s := c.sim()
 		return []node.Source{{Name: "sim", Open: func(context.Context) (device.Reader, error) { return sim.New(s) }}}
 	}

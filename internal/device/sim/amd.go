@@ -82,7 +82,7 @@ func (d amd) read(r *reading) {
 	xgmi.TXRate, xgmi.RXRate = device.Value{}, device.Value{} // it counts bytes only
 	r.Interconnects = []device.Interconnect{xgmi}
 	if r.gpu.partitions == nil {
-		r.Processes = d.occupy(r.gpu.process(device.Of(r.used())), r.gpu.role, busy)
+		r.Processes = d.occupy(r.gpu.process(r.up, device.Of(r.used())), r.gpu.role, busy)
 	}
 	r.Modes.ECC = device.Of(1)
 	for _, location := range []string{"", "umc"} { // all of them are of the memory

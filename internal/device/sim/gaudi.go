@@ -74,7 +74,7 @@ func (d gaudi) read(r *reading) {
 	}
 	r.Status = device.Of(0)
 	r.Resets = []device.ErrorCount{{Type: "hard", Count: device.Of(r.bad.losses)}, {Type: "soft", Count: device.Of(0)}}
-	r.Processes = r.gpu.process(device.Of(r.used()))
+	r.Processes = r.gpu.process(r.up, device.Of(r.used()))
 	for i := range r.Processes { // who has the device file open, and no more
 		r.Processes[i].MemoryUsed = device.Value{}
 	}

@@ -21,6 +21,10 @@ type gpu struct {
 	numa       string
 	job        int // slot of the first device of its job
 	timeline   *timeline
+	spans      []span // when it is used and when not; nil: always
+	stays      []Stay
+	thief      *Stay
+	onset      time.Duration // when it begins to fail, since the boot
 	partitions []*partition
 }
 
@@ -89,7 +93,7 @@ func (g *gpu) sliced(second int) (l load) {
 func (g *gpu) shared() bool { return g.partitions != nil && g.role.load == nil }
 
 // lost reports whether the device is off the bus.
-func (g *gpu) lost(up time.Duration) bool { return g.role.fails && offBus(up) }
+func (g *gpu) lost(up time.Duration) bool { return g.role.leaves && offBus(up) }
 
 // ID implements device.Device.
 func (g *gpu) ID() device.ID { return g.id }
@@ -105,13 +109,14 @@ func (g *gpu) Read(ctx context.Context, _ device.Tier) (device.Sample, error) {
 	if g.lost(up) {
 		return device.Sample{}, device.ErrLost
 	}
+	g.node.ring(g, up)
 	return g.sample(up), nil
 }
 
 func (g *gpu) sample(up time.Duration) device.Sample {
 	m := g.model
-	r := reading{gpu: g, up: up, bad: g.role.faults(up)}
-	r.now, r.sum = g.timeline.at(up)
+	r := reading{gpu: g, up: up, bad: g.role.faults(up - g.onset)}
+	r.now, r.sum = g.at(up)
 	r.ID = g.id
 	r.Info = device.Info{
 		Driver: m.driver, Architecture: m.architecture, VBIOS: m.vbios, Firmware: m.firmware,
@@ -134,5 +139,16 @@ func (g *gpu) activity(now *moment, up time.Duration) activity {
 
 func (g *gpu) pid() int { return firstPID + 100*g.slot }
 
-// process returns the one that is on the device and holds used bytes.
-func (g *gpu) process(used device.Value) []device.Process { return process(g.role, g.pid(), used) }
+// thiefPID is what the pid of a thief has more than that of the first tenant.
+const thiefPID = 50
+
+// process returns the one that is on the device and holds used bytes, and that of a thief,
+// who takes a fifth of them.
+func (g *gpu) process(up time.Duration, used device.Value) []device.Process {
+	if g.thief == nil || !g.thief.There(up) {
+		return process(g.role, g.pid()+g.stay(up), used)
+	}
+	const part = 0.2
+	return append(process(g.role, g.pid()+g.stay(up), used.Scale(1-part)),
+		process(&role{process: "t-rex"}, g.pid()+thiefPID, used.Scale(part))...)
+}

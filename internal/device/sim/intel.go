@@ -55,7 +55,7 @@ func (d intel) read(r *reading) {
 	}
 	r.PCIe = r.link(d.pcie, d.pcie)
 	r.Status = device.Of(0)
-	r.Processes = r.gpu.process(r.Memory.Used)
+	r.Processes = r.gpu.process(r.up, r.Memory.Used)
 	for i := range r.Processes {
 		r.Processes[i].Utilization = device.Of(r.now.busy)
 	}

@@ -47,7 +47,7 @@ func (d neuron) read(r *reading) {
 	for _, p := range r.gpu.partitions {
 		r.Processes = append(r.Processes, p.tenant(r.up)...)
 		if !r.gpu.shared() { // one process has all of them
-			r.Processes = r.gpu.process(r.Memory.Used)
+			r.Processes = r.gpu.process(r.up, r.Memory.Used)
 			break
 		}
 	}
@@ -57,7 +57,7 @@ func (d neuron) read(r *reading) {
 func (r *reading) minute() float64 {
 	sum := 0.0
 	for i := range 60 {
-		sum += r.gpu.timeline.back(r.up, i).watts
+		sum += r.gpu.back(r.up, i).watts
 	}
 	return sum / 60
 }
@@ -86,5 +86,5 @@ func (p *partition) tenant(up time.Duration) []device.Process {
 	if p.parent.shared() {
 		return p.process(used)
 	}
-	return p.parent.process(used)
+	return p.parent.process(up, used)
 }

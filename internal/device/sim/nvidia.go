@@ -129,9 +129,9 @@ func (d nvidia) read(r *reading) {
 	}
 	if g.partitions == nil { // NVML has no utilization of a GPU that is cut up
 		r.Utilization, r.UtilizationPeak = d.utilization(r)
-		p := g.process(r.Memory.Used)
+		p := g.process(r.up, r.Memory.Used)
 		for i := range p {
-			p[i].Utilization = device.Of(percent(0.98 * r.now.busy))
+			p[i].Utilization = device.Of(percent(0.98 * r.now.busy / float64(len(p))))
 		}
 		r.Processes = p
 	}
@@ -142,7 +142,7 @@ func (nvidia) utilization(r *reading) (current, peak device.Engines) {
 	g := r.gpu
 	highest := r.now.busy
 	for i := range 60 {
-		highest = max(highest, g.timeline.back(r.up, i).busy)
+		highest = max(highest, g.back(r.up, i).busy)
 	}
 	none := device.Of(0)
 	current = device.Engines{

@@ -64,7 +64,7 @@ func (r *reading) temperatures(margins bool) []device.Temperature {
 // average returns the power over the second that ends at up.
 func (r *reading) average() float64 {
 	into := (r.up % time.Second).Seconds()
-	before := r.gpu.timeline.back(r.up, 1)
+	before := r.gpu.back(r.up, 1)
 	return math.Round((into*r.now.watts+(1-into)*before.watts)*1e3) / 1e3
 }
 

@@ -9,7 +9,9 @@ import (
 type role struct {
 	load    func(key uint64, second int) load
 	process string // executable that holds the memory
-	fails   bool
+	fails   bool   // its memory has errors
+	leaves  bool   // it falls off the bus from time to time
+	cries   bool   // its driver reports XIDs
 
 	heat       float64 // power at full load, of what the limit leaves above idle; over 1 it is capped
 	controller float64 // time memory is read or written, of busy time
@@ -55,8 +57,14 @@ var (
 		activity: activity{sm: 0.94, occupancy: 0.52, dram: 0.31, fp64: 0.27, fp32: 0.38, integer: 0.12},
 	}
 	roleFailing = &role{
-		load: failing, process: "python3", fails: true,
+		load: failing, process: "python3", fails: true, leaves: true,
 		heat: 0.83, controller: 0.41, links: 0.08, feed: 0.03,
+		activity: activity{sm: 0.82, occupancy: 0.34, dram: 0.39, tensor: 0.41, fp32: 0.12, fp16: 0.08, integer: 0.14},
+	}
+	// A GPU that fails and overheats without being lost: it stays for all to see.
+	roleSick = &role{
+		load: overheating, process: "python3", fails: true, cries: true,
+		heat: 0.97, controller: 0.41, links: 0.3, feed: 0.02,
 		activity: activity{sm: 0.82, occupancy: 0.34, dram: 0.39, tensor: 0.41, fp32: 0.12, fp16: 0.08, integer: 0.14},
 	}
 	// A job in a partition has no links and, being small, no checkpoints.
@@ -96,6 +104,9 @@ func inference(key uint64, second int) load {
 }
 
 func idle(uint64, int) load { return load{held: 0.41} }
+
+// vacant is a device that nobody uses.
+func vacant(uint64, int) load { return load{} }
 
 func overheating(key uint64, second int) load {
 	const cycle, begin, end, rise, fall = 600.0, 210, 510, 60, 30
@@ -141,7 +152,7 @@ func offBus(up time.Duration) bool {
 
 // faults returns what went wrong until up.
 func (r *role) faults(up time.Duration) faults {
-	if !r.fails {
+	if !r.fails || up < 0 {
 		return faults{}
 	}
 	f := faults{

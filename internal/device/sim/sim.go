@@ -11,6 +11,9 @@
 //	6    failing: memory errors and a row to remap; gone from minute 5 to 6 of every ten
 //	7    cut into partitions, or idle where the model has none
 //
+// Instead of a model a node may have Groups, which say what each device does and who has it
+// when; the demo's fleet is made of them.
+//
 // Every reading is a pure function of Config and time. Readings change once a second
 // and a script repeats after half an hour, which is what makes counters cheap: a
 // counter is the number of whole scripts, times the sum over one of them, plus a
@@ -32,6 +35,8 @@ type Config struct {
 	Model string // name in Models; "" = "h200"
 	GPUs  int    // 0 = as many as such a node has; a mixed one has always as many
 	Seed  uint64 // names the node: UUIDs and noise derive from it
+	// Groups are the devices of the node instead, each with what it does and for whom.
+	Groups []Group
 	// Now is the scripted clock; nil = time.Now. It is called from as many goroutines
 	// as read devices.
 	Now func() time.Time
@@ -47,7 +52,7 @@ func New(cfg Config) (device.Reader, error) {
 		name = "h200"
 	}
 	m, ok := models[name]
-	if !ok && name != Mixed {
+	if !ok && name != Mixed && cfg.Groups == nil {
 		return nil, fmt.Errorf("unknown simulated model %q, known are %s", name, strings.Join(Models(), ", "))
 	}
 	if cfg.GPUs < 0 {
@@ -59,6 +64,9 @@ func New(cfg Config) (device.Reader, error) {
 	}
 	if n.start.IsZero() {
 		n.start = n.now()
+	}
+	if cfg.Groups != nil {
+		return n, n.plan(cfg)
 	}
 	if name == Mixed {
 		for i, group := range mix {
@@ -74,12 +82,13 @@ func New(cfg Config) (device.Reader, error) {
 	return n, nil
 }
 
-// node implements device.Reader. Nothing in it changes after New, so its devices need
-// no lock.
+// node implements device.Reader. Nothing in it but what was told of its errors changes
+// after New, so its devices need no lock.
 type node struct {
 	now   func() time.Time
 	start time.Time
 	gpus  []*gpu
+	bell  bell
 }
 
 // uptime returns the time since the simulated boot, 0 before it.

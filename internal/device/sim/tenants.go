@@ -2,11 +2,13 @@ package sim
 
 import "fmt"
 
-// Tenant is the container of a pod that a simulated device was given to.
+// Tenant is the container of a pod, or the job, that a simulated device was given to.
 type Tenant struct {
 	Device string // UUID of the GPU or partition
 	PID    uint32 // of its process there
-	Pod    Pod
+	Stay
+	// Stolen: it was not given the device.
+	Stolen bool
 }
 
 // Pod is a simulated pod.
@@ -41,16 +43,25 @@ func Tenants(cfg Config) ([]Tenant, error) {
 	}
 	var list []Tenant
 	for _, g := range r.(*node).gpus {
+		if g.spans != nil {
+			for i, s := range g.stays {
+				list = append(list, Tenant{Device: g.id.UUID, PID: uint32(g.pid() + i), Stay: s})
+			}
+			if g.thief != nil {
+				list = append(list, Tenant{Device: g.id.UUID, PID: uint32(g.pid() + thiefPID), Stay: *g.thief, Stolen: true})
+			}
+			continue
+		}
 		if !g.shared() {
 			number := g.slot
 			if g.role == roleTraining { // one pod has all devices of a job
 				number = g.job
 			}
-			list = append(list, Tenant{g.id.UUID, uint32(g.pid()), podOf(g.role, g.id.Vendor, number)})
+			list = append(list, Tenant{Device: g.id.UUID, PID: uint32(g.pid()), Stay: Stay{Pod: podOf(g.role, g.id.Vendor, number)}})
 			continue
 		}
 		for i, p := range g.partitions {
-			list = append(list, Tenant{p.id.UUID, uint32(p.pid()), podOf(p.role, g.id.Vendor, 10*g.slot+i)})
+			list = append(list, Tenant{Device: p.id.UUID, PID: uint32(p.pid()), Stay: Stay{Pod: podOf(p.role, g.id.Vendor, 10*g.slot+i)}})
 		}
 	}
 	return list, nil

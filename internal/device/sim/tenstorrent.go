@@ -49,7 +49,7 @@ func (d tenstorrent) read(r *reading) {
 	r.PCIe = r.link(d.pcie, d.pcie)
 	r.Heartbeat = device.Of(math.Floor(r.up.Seconds() * 10))
 	r.Resets = []device.ErrorCount{{Type: "thermal_trip", Count: device.Of(0)}}
-	r.Processes = r.gpu.process(device.Of(r.used()))
+	r.Processes = r.gpu.process(r.up, device.Of(r.used()))
 	for i := range r.Processes {
 		r.Processes[i].MemoryUsed = device.Value{}
 	}

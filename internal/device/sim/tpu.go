@@ -28,7 +28,7 @@ func (tpu) read(r *reading) {
 	r.Runtime.Queue = device.Of(math.Round(2 * r.now.busy))
 	r.Runtime.Idle = device.Of(r.idle())
 	r.Runtime.Latencies = []device.Latency{programs(r.sum.busy)}
-	r.Processes = r.gpu.process(device.Of(used))
+	r.Processes = r.gpu.process(r.up, device.Of(used))
 	for i := range r.Processes {
 		r.Processes[i].MemoryUsed = device.Of(used)
 	}
@@ -37,7 +37,7 @@ func (tpu) read(r *reading) {
 // idle returns the seconds since the last program ended.
 func (r *reading) idle() float64 {
 	for i := range period {
-		if r.gpu.timeline.back(r.up, i).busy > 0 {
+		if r.gpu.back(r.up, i).busy > 0 {
 			return float64(i)
 		}
 	}

@@ -1,0 +1,373 @@
+//go:build linux
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// report are the flags of report.
+type report struct {
+	period  reportPeriod
+	by      string
+	output  string
+	columns []string
+	match   []string
+
+	store    query.Config
+	headers  []string
+	prices   string
+	quotas   []string
+	findings bool
+}
+
+func newReport() *cobra.Command {
+	var o report
+	cmd := &cobra.Command{
+		Use:   "report [cost|usage|efficiency|energy]",
+		Short: "What teams, users and workloads used of the GPUs, and what it cost",
+		Long: `What teams, users and workloads used of the GPUs in a period, and what it cost: from the
+hub, or from any Prometheus, Mimir, Thanos or VictoriaMetrics that has the series of the
+agents. Sums are exact: the hours of a day add up to the day.
+
+Dates are in UTC. Money needs a file of prices; without one there is none, not zero, and
+usage is what is reported unless you say otherwise.`,
+		Example: `  gpumeter report --last 7d --prices prices.yaml
+  gpumeter report usage --month 2026-10 --by namespace --url http://prometheus:9090
+  gpumeter report --day 2026-10-14 --by workload --findings -o html >report.html
+  gpumeter report energy --by model -o csv --url https://mimir/prometheus --header X-Scope-OrgID=fleet --token-file token`,
+		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: reportKinds(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			kind := "cost"
+			if o.prices == "" {
+				kind = "usage"
+			}
+			if len(args) > 0 {
+				kind = args[0]
+			}
+			return o.run(cmd.Context(), cmd.OutOrStdout(), kind, time.Now())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.period.from, "from", "", "begin at this `TIME`: 2026-10-14, 2026-10-14T12:00:00Z, or 36h ago as 36h")
+	f.StringVar(&o.period.to, "to", "", "end at this `TIME` (default: now)")
+	f.StringVar(&o.period.last, "last", "", "the last 90m, 24h, 7d (default: 24h)")
+	f.StringVar(&o.period.month, "month", "", "the `MONTH`, as 2026-10")
+	f.StringVar(&o.period.day, "day", "", "the `DAY`, as 2026-10-14")
+	f.StringVar(&o.by, "by", "team", "one line for each "+strings.Join(dimensionNames(), ", "))
+	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of those of the kind: "+strings.Join(columnNames(), ", "))
+	f.StringArrayVar(&o.match, "match", nil, "only series with `LABEL=VALUE`; may be repeated")
+	f.StringVarP(&o.output, "output", "o", "table", "table, csv, json or html")
+	f.StringVar(&o.store.URL, "url", "http://localhost:9500", "`URL` of the hub, or of a Prometheus, Mimir, Thanos or VictoriaMetrics")
+	f.StringVar(&o.prices, "prices", "", "`FILE` of prices")
+	f.StringArrayVar(&o.quotas, "quotas", nil, quotasHelp+". Says who is over, in the month in which the period ends")
+	f.BoolVar(&o.findings, "findings", false, "also say what could be saved")
+	f.StringVar(&o.store.TokenFile, "token-file", "", "`FILE` with a bearer token for the store")
+	f.StringVar(&o.store.CAFile, "ca-file", "", "`FILE` with certificates to trust besides the system's")
+	f.StringArrayVar(&o.headers, "header", nil, "`KEY=VALUE` sent with each question; may be repeated. Others can see it in the list of processes")
+	f.DurationVar(&o.store.Timeout, "timeout", 2*time.Minute, "of one question to the store")
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensionNames(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "csv", "json", "html"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func dimensionNames() []string {
+	var out []string
+	for _, d := range cost.Dimensions() {
+		out = append(out, d.Name)
+	}
+	return out
+}
+
+// reportData is all that a report shows.
+type reportData struct {
+	Kind     string         `json:"kind"`
+	By       string         `json:"by"`
+	From     time.Time      `json:"from"`
+	To       time.Time      `json:"to"`
+	Currency string         `json:"currency"`
+	Priced   bool           `json:"priced"`
+	Groups   []cost.Group   `json:"groups"`
+	Total    cost.Group     `json:"total"`
+	Findings []cost.Finding `json:"findings,omitempty"`
+	Quotas   []cost.Use     `json:"quotas,omitempty"`
+	Missing  cost.Missing   `json:"missing"`
+	Notes    []string       `json:"notes"`
+
+	columns []reportColumn
+}
+
+func (o *report) run(ctx context.Context, w io.Writer, kind string, now time.Time) error {
+	write, ok := map[string]func(io.Writer, *reportData) error{"table": printReport, "csv": csvReport, "json": jsonReport, "html": htmlReport}[o.output]
+	if !ok {
+		return fmt.Errorf("unknown --output %q, known are table, csv, json, html", o.output)
+	}
+	by, ok := cost.DimensionOf(o.by)
+	if !ok {
+		return fmt.Errorf("unknown --by %q, known are %s", o.by, strings.Join(dimensionNames(), ", "))
+	}
+	from, to, note, err := o.period.edges(now.UTC())
+	if err != nil {
+		return err
+	}
+	d := &reportData{Kind: kind, By: o.by, From: from, To: to, Notes: []string{}}
+	if note != "" {
+		d.Notes = append(d.Notes, note)
+	}
+	if d.columns, err = columnsOf(kind, o.columns); err != nil {
+		return err
+	}
+	options := cost.Options{Match: map[string]string{}}
+	for _, m := range o.match {
+		label, value, ok := strings.Cut(m, "=")
+		if !ok || !labelName(label) {
+			return fmt.Errorf("--match %.40q is not like gpu_workload_team=research", m)
+		}
+		options.Match[label] = value
+	}
+	prices, quotas, err := o.files(ctx)
+	if err != nil {
+		return err
+	}
+	store, err := o.open()
+	if err != nil {
+		return err
+	}
+	bill, err := cost.Bill(ctx, store, prices, from, to, options)
+	if err != nil {
+		return unreachable(err, o.store.URL)
+	}
+	d.fill(&bill, by)
+	d.Notes = append(d.Notes, missing(&bill, prices)...)
+	if o.findings {
+		if d.Findings, err = cost.FindingsIn(ctx, store, prices, bill, cost.Rules{}, options); err != nil {
+			return err
+		}
+	}
+	if len(quotas) > 0 {
+		if d.Quotas, err = checkQuotas(ctx, store, prices, quotas, to, options); err != nil {
+			return err
+		}
+	}
+	return write(w, d)
+}
+
+func (d *reportData) fill(bill *cost.Statement, by cost.Dimension) {
+	d.Currency, d.Missing = bill.Currency, bill.Missing
+	d.Priced = bill.Total.Priced()
+	d.Groups = bill.By(by)
+	d.Total = cost.Group{Name: "total", Amounts: bill.Total}
+	devices, workloads := map[string]bool{}, map[string]bool{}
+	name, _ := cost.DimensionOf("workload")
+	for _, r := range bill.Rows {
+		devices[r.Labels["gpu_uuid"]] = true
+		if k := r.Labels["gpu_workload_kind"]; k != "unallocated" {
+			workloads[k+name.NameOf(r.Labels)] = true
+		}
+	}
+	d.Total.Devices, d.Total.Workloads = len(devices), len(workloads)
+}
+
+// files reads prices and quotas.
+func (o *report) files(ctx context.Context) (prices cost.Prices, quotas []cost.Quota, err error) {
+	if o.prices != "" {
+		text, err := os.ReadFile(o.prices)
+		if err != nil {
+			return prices, nil, fmt.Errorf("cannot read the prices: %w", err)
+		}
+		if prices, err = cost.Parse(text); err != nil {
+			return prices, nil, fmt.Errorf("%s: %w", o.prices, err)
+		}
+	}
+	for _, from := range o.quotas {
+		list, err := readQuotas(ctx, from)
+		if err != nil {
+			return prices, nil, fmt.Errorf("--quotas %s: %w", from, err)
+		}
+		quotas = append(quotas, list...)
+	}
+	return prices, quotas, nil
+}
+
+func (o *report) open() (query.Store, error) {
+	o.store.Headers = map[string]string{}
+	for _, h := range o.headers {
+		name, value, ok := strings.Cut(h, "=")
+		if !ok || name == "" {
+			return nil, errors.New("--header must be like X-Scope-OrgID=fleet") // it may be a secret
+		}
+		o.store.Headers[name] = strings.TrimSpace(value)
+	}
+	store, err := query.Open(o.store)
+	if err != nil {
+		return nil, fmt.Errorf("--url: %w", err)
+	}
+	return store, nil
+}
+
+// unreachable says what to do where nobody listens.
+func unreachable(err error, url string) error {
+	if strings.Contains(err.Error(), "connection refused") && strings.HasPrefix(url, "http://localhost") {
+		return fmt.Errorf("%w: is a hub running? --url names another store", err)
+	}
+	return err
+}
+
+// checkQuotas compares quotas with the month in which the period ends.
+func checkQuotas(ctx context.Context, store query.Store, prices cost.Prices, quotas []cost.Quota, to time.Time, o cost.Options) ([]cost.Use, error) {
+	last := to.Add(-time.Millisecond)
+	begin := time.Date(last.Year(), last.Month(), 1, 0, 0, 0, 0, time.UTC)
+	month, err := cost.Bill(ctx, store, prices, begin, to, o)
+	if err != nil {
+		return nil, err
+	}
+	held, err := cost.Held(ctx, store, to, o)
+	if err != nil {
+		return nil, err
+	}
+	return cost.Check(quotas, month, held), nil
+}
+
+// missing says what the bill does not have.
+func missing(b *cost.Statement, prices cost.Prices) []string {
+	var notes []string
+	if len(b.Rows) == 0 {
+		return []string{"The store has no series of workloads in this period: gpu_workload_allocated_time_seconds_total."}
+	}
+	if !b.Since.IsZero() {
+		notes = append(notes, "The store knows nothing of the time before "+b.Since.Format("2006-01-02 15:04")+" UTC.")
+	}
+	if prices.Empty() {
+		notes = append(notes, "There are no prices, so there is no money: --prices names a file of them.")
+	} else {
+		var models []string
+		for m := range b.Missing.NoPrice {
+			models = append(models, m)
+		}
+		slices.SortFunc(models, func(x, y string) int {
+			return cmp.Or(cmp.Compare(b.Missing.NoPrice[y], b.Missing.NoPrice[x]), cmp.Compare(x, y))
+		})
+		for _, m := range models {
+			notes = append(notes, fmt.Sprintf("No price for %s: %.1f GPU-hours are in no sum of money.", cmp.Or(m, "devices without a model"), b.Missing.NoPrice[m].Hours()))
+		}
+		if e := b.Total.UnpricedEnergy; e > 0 {
+			notes = append(notes, fmt.Sprintf("No price for the energy of owned devices: %.1f kWh are in no sum of money.", e.KWh()))
+		}
+	}
+	if n := b.Missing.Older; n > 0 {
+		notes = append(notes, fmt.Sprintf("%d sums were first seen with time on them, %.1f GPU-hours: that is in no bill of this store.", n, b.Missing.OlderSeconds.Hours()))
+	}
+	if n := b.Missing.Refused; n > 0 {
+		notes = append(notes, fmt.Sprintf("%d values that no counter can have were left out.", n))
+	}
+	return notes
+}
+
+// reportPeriod are the flags that say which time a report is about.
+type reportPeriod struct{ from, to, last, month, day string }
+
+// edges returns the period, and what there is to say of it.
+func (p reportPeriod) edges(now time.Time) (from, to time.Time, note string, err error) {
+	ways := 0
+	for _, s := range []string{p.from + p.to, p.last, p.month, p.day} {
+		if s != "" {
+			ways++
+		}
+	}
+	now = now.Truncate(time.Second)
+	switch {
+	case ways > 1:
+		err = errors.New("only one of --from and --to, --last, --month, --day can say the period")
+	case p.month != "":
+		if from, err = time.Parse("2006-01", p.month); err != nil {
+			err = fmt.Errorf("--month %.40q is not like 2026-10", p.month)
+		}
+		to = from.AddDate(0, 1, 0)
+	case p.day != "":
+		if from, err = time.Parse(time.DateOnly, p.day); err != nil {
+			err = fmt.Errorf("--day %.40q is not like 2026-10-14", p.day)
+		}
+		to = from.AddDate(0, 0, 1)
+	case p.from != "" || p.to != "":
+		to = now
+		if p.from == "" {
+			err = errors.New("--to needs --from")
+		} else if from, err = moment(p.from, now); err != nil {
+			err = fmt.Errorf("--from: %w", err)
+		} else if p.to != "" {
+			if to, err = moment(p.to, now); err != nil {
+				err = fmt.Errorf("--to: %w", err)
+			}
+		}
+	default:
+		var d time.Duration
+		if d, err = ago(cmp.Or(p.last, "24h")); err != nil {
+			err = fmt.Errorf("--last: %w", err)
+		}
+		from, to = now.Add(-d), now
+	}
+	switch {
+	case err != nil:
+	case !from.Before(to):
+		err = errors.New("the period ends before it begins")
+	case !from.Before(now):
+		err = errors.New("the period has not begun")
+	case to.Sub(from) > 2*366*24*time.Hour:
+		err = errors.New("the period is longer than two years")
+	case to.After(now):
+		to, note = now, "The period is not over: this is up to now."
+	}
+	return from, to, note, err
+}
+
+// moment reads a date, a time, or how long ago.
+func moment(text string, now time.Time) (time.Time, error) {
+	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04", time.RFC3339} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	d, err := ago(text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%.40q is neither like 2026-10-14 or 2026-10-14T12:00:00Z nor like 36h", text)
+	}
+	return now.Add(-d), nil
+}
+
+// ago reads a duration that may be in days.
+func ago(text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.ParseFloat(days, 64); err == nil && n > 0 && n < 1e5 {
+			return time.Duration(n * 24 * float64(time.Hour)), nil
+		}
+	} else if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return d, nil
+	}
+	return 0, fmt.Errorf("%.40q is not like 90m, 24h or 7d", text)
+}
+
+// labelName reports whether s can be the name of a label.
+func labelName(s string) bool {
+	for i, r := range s {
+		letter := r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		if !letter && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return s != ""
+}

@@ -1,0 +1,92 @@
+//go:build linux
+
+package cli
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
+)
+
+//go:embed report.html
+var reportPage string
+
+// htmlReport writes one page that needs nothing else: no script, no font, no request.
+func htmlReport(w io.Writer, d *reportData) error {
+	t, err := template.New("report").Parse(reportPage)
+	if err != nil {
+		return err
+	}
+	type cell struct {
+		Text string
+		Bar  template.CSS // of a part, empty for none
+	}
+	type row struct {
+		Name  string
+		Share template.CSS // of the total, as a bar
+		Cells []cell
+		Last  bool
+	}
+	page := struct {
+		*reportData
+		Title    string
+		Columns  []string
+		Rows     []row
+		Tiles    [][2]string
+		Findings [][3]string
+	}{reportData: d, Title: d.title()}
+	for _, c := range d.columns {
+		page.Columns = append(page.Columns, c.title)
+	}
+	for _, g := range append(slices.Clone(d.Groups), d.Total) {
+		r := row{Name: g.Name, Share: percent(d.share(&g)), Last: g.Name == d.Total.Name && len(page.Rows) == len(d.Groups)}
+		for _, c := range d.columns {
+			one := cell{Text: c.text(&g)}
+			if one.Text == "" {
+				one.Text = "–"
+			}
+			if c.part != nil {
+				one.Bar = percent(c.part(&g))
+			}
+			r.Cells = append(r.Cells, one)
+		}
+		page.Rows = append(page.Rows, r)
+	}
+	page.Tiles = d.tiles()
+	for _, f := range d.Findings {
+		page.Findings = append(page.Findings, [3]string{perDay(&f), f.Workload, f.Summary})
+	}
+	return t.Execute(w, page)
+}
+
+// share is a group's part of the whole: of money, else of time.
+func (d *reportData) share(g *cost.Group) float64 {
+	if total := d.Total.Amounts.Total(); total > 0 {
+		return float64(g.Amounts.Total()) / float64(total)
+	}
+	return float64(g.Time()) / float64(max(1, d.Total.Time()))
+}
+
+func percent(v float64) template.CSS {
+	return template.CSS(fmt.Sprintf("%.1f%%", 100*min(max(v, 0), 1)))
+}
+
+// tiles are the numbers at the top.
+func (d *reportData) tiles() [][2]string {
+	t := &d.Total
+	out := [][2]string{{"GPU-hours", fmt.Sprintf("%.1f", t.Time().Hours())}, {"GPUs", fmt.Sprint(t.Devices)}}
+	if d.Priced {
+		out = slices.Insert(out, 0, [2]string{"bill, " + d.Currency, t.Amounts.Total().String()}, [2]string{"held and idle, " + d.Currency, t.IdleCost.String()}, [2]string{"held by nobody, " + d.Currency, t.UnallocatedCost.String()})
+	}
+	if known := t.Used + t.Idle; known > 0 {
+		out = append(out, [2]string{"of held time used", fmt.Sprintf("%.0f %%", 100*float64(t.Used)/float64(known))})
+	}
+	if t.Energy > 0 {
+		out = append(out, [2]string{"kWh", fmt.Sprintf("%.1f", t.Energy.KWh())})
+	}
+	return out
+}

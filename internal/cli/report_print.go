@@ -1,0 +1,264 @@
+//go:build linux
+
+package cli
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
+)
+
+// reportColumn is one number of a group. What is not known is a dash.
+type reportColumn struct {
+	name  string // for --columns and CSV
+	title string
+	text  func(*cost.Group) string // as people read it
+	exact func(*cost.Group) string // all digits
+	part  func(*cost.Group) float64
+}
+
+// money is a column of it. Where nothing has a price it is not known.
+func money(name, title string, of func(*cost.Group) cost.Money) reportColumn {
+	text := func(digits int) func(*cost.Group) string {
+		return func(g *cost.Group) string {
+			if !g.Priced() {
+				return ""
+			}
+			return of(g).Decimals(digits)
+		}
+	}
+	return reportColumn{name: name, title: title, text: text(2), exact: text(6)}
+}
+
+// hours is a column of device hours.
+func hours(name, title string, of func(*cost.Group) cost.Seconds) reportColumn {
+	return reportColumn{
+		name: name + "_hours", title: title,
+		text:  func(g *cost.Group) string { return strconv.FormatFloat(of(g).Hours(), 'f', 2, 64) },
+		exact: func(g *cost.Group) string { return strconv.FormatFloat(of(g).Hours(), 'f', 9, 64) },
+	}
+}
+
+// figure is a column of something else, which may be not known.
+func figure(name, title string, digits int, of func(*cost.Group) (float64, bool)) reportColumn {
+	text := func(digits int) func(*cost.Group) string {
+		return func(g *cost.Group) string {
+			v, ok := of(g)
+			if !ok {
+				return ""
+			}
+			return strconv.FormatFloat(v, 'f', digits, 64)
+		}
+	}
+	return reportColumn{name: name, title: title, text: text(digits), exact: text(max(6, digits))}
+}
+
+func reportColumns() []reportColumn {
+	used := figure("used_ratio", "USED %", 1, func(g *cost.Group) (float64, bool) {
+		known := g.Used + g.Idle
+		return 100 * float64(g.Used) / float64(max(1, known)), known > 0
+	})
+	used.exact = func(g *cost.Group) string {
+		if g.Used+g.Idle <= 0 {
+			return ""
+		}
+		return strconv.FormatFloat(float64(g.Used)/float64(g.Used+g.Idle), 'f', 6, 64)
+	}
+	used.part = func(g *cost.Group) float64 { return float64(g.Used) / float64(max(1, g.Used+g.Idle)) }
+	return []reportColumn{
+		figure("gpus", "GPUS", 0, func(g *cost.Group) (float64, bool) { return float64(g.Devices), true }),
+		figure("workloads", "WORKLOADS", 0, func(g *cost.Group) (float64, bool) { return float64(g.Workloads), true }),
+		hours("gpu", "GPU-HOURS", func(g *cost.Group) cost.Seconds { return g.Time() }),
+		hours("allocated", "HELD H", func(g *cost.Group) cost.Seconds { return g.Allocated() }),
+		hours("used", "USED H", func(g *cost.Group) cost.Seconds { return g.Used }),
+		hours("idle", "IDLE H", func(g *cost.Group) cost.Seconds { return g.Idle }),
+		hours("unmeasured", "UNKNOWN H", func(g *cost.Group) cost.Seconds { return g.Unmeasured }),
+		hours("unallocated", "FREE H", func(g *cost.Group) cost.Seconds { return g.Unallocated }),
+		used,
+		money("used_cost", "USED", func(g *cost.Group) cost.Money { return g.UsedCost }),
+		money("idle_cost", "IDLE", func(g *cost.Group) cost.Money { return g.IdleCost }),
+		money("unmeasured_cost", "UNKNOWN", func(g *cost.Group) cost.Money { return g.UnmeasuredCost }),
+		money("unallocated_cost", "FREE", func(g *cost.Group) cost.Money { return g.UnallocatedCost }),
+		money("energy_cost", "ENERGY", func(g *cost.Group) cost.Money { return g.EnergyCost }),
+		money("cost", "TOTAL", func(g *cost.Group) cost.Money { return g.Amounts.Total() }),
+		figure("kwh", "kWh", 2, func(g *cost.Group) (float64, bool) { return g.Energy.KWh(), g.Energy != 0 }),
+		figure("co2_kg", "CO2 kg", 2, func(g *cost.Group) (float64, bool) {
+			return g.Carbon.Kilograms(), g.Energy > 0 && g.Uncounted < g.Energy
+		}),
+		figure("watts", "WATTS", 0, func(g *cost.Group) (float64, bool) {
+			s := g.Time().Duration().Seconds()
+			return float64(g.Energy) / 1e3 / max(1e-9, s), g.Energy > 0 && s > 0
+		}),
+	}
+}
+
+// kinds are the columns of each kind of report.
+var kinds = map[string][]string{
+	"cost":       {"gpus", "gpu_hours", "used_cost", "idle_cost", "unmeasured_cost", "unallocated_cost", "energy_cost", "cost"},
+	"usage":      {"gpus", "workloads", "gpu_hours", "used_hours", "idle_hours", "unmeasured_hours", "unallocated_hours"},
+	"efficiency": {"gpus", "allocated_hours", "used_ratio", "idle_hours", "idle_cost", "cost"},
+	"energy":     {"gpus", "gpu_hours", "kwh", "watts", "co2_kg", "energy_cost"},
+}
+
+func reportKinds() []string { return []string{"cost", "usage", "efficiency", "energy"} }
+
+func columnNames() []string {
+	var out []string
+	for _, c := range reportColumns() {
+		out = append(out, c.name)
+	}
+	return out
+}
+
+func columnsOf(kind string, names []string) ([]reportColumn, error) {
+	if len(names) == 0 {
+		names = kinds[kind]
+	}
+	all := reportColumns()
+	out := make([]reportColumn, 0, len(names))
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(c reportColumn) bool { return c.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("unknown column %.40q, known are %s", name, strings.Join(columnNames(), ", "))
+		}
+		out = append(out, all[i])
+	}
+	return out, nil
+}
+
+// plain is a name of somebody's as one line that cannot move the cursor.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+func (d *reportData) title() string {
+	return fmt.Sprintf("%s by %s, %s to %s UTC", d.Kind, d.By, d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
+}
+
+// printReport prints the table, what it adds up to, and what there is to say of it.
+func printReport(w io.Writer, d *reportData) error {
+	head := []string{strings.ToUpper(d.By)}
+	for _, c := range d.columns {
+		head = append(head, c.title)
+	}
+	rows := [][]string{head}
+	for _, g := range append(slices.Clone(d.Groups), d.Total) {
+		row := []string{plain(g.Name)}
+		for _, c := range d.columns {
+			if text := c.text(&g); text != "" {
+				row = append(row, text)
+			} else {
+				row = append(row, "-")
+			}
+		}
+		rows = append(rows, row)
+	}
+	currency := ""
+	if d.Priced {
+		currency = ", " + d.Currency
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s%s\n\n", d.title(), currency)
+	printAligned(&b, rows)
+	if len(d.Quotas) > 0 {
+		rows := [][]string{{"QUOTA", "OF", "USED", "LIMIT", ""}}
+		for _, q := range d.Quotas {
+			over := ""
+			if q.Over {
+				over = "over"
+			}
+			rows = append(rows, []string{plain(q.Quota), q.What, strconv.FormatFloat(q.Used, 'f', 2, 64), strconv.FormatFloat(q.Limit, 'f', 2, 64), over})
+		}
+		fmt.Fprintln(&b)
+		printAligned(&b, rows)
+	}
+	for i, f := range d.Findings {
+		if i == 0 {
+			fmt.Fprintln(&b)
+		}
+		fmt.Fprintf(&b, "%s %s: %s\n", perDay(&f), plain(f.Workload), plain(f.Summary))
+	}
+	for i, note := range d.Notes {
+		if i == 0 {
+			fmt.Fprintln(&b)
+		}
+		fmt.Fprintln(&b, plain(note))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// perDay is what a finding costs.
+func perDay(f *cost.Finding) string {
+	if !f.Priced {
+		return "-"
+	}
+	return f.PerDay.String() + " " + f.Currency + "/day"
+}
+
+// printAligned prints numbers to the right of a column, and its first to the left.
+func printAligned(w io.Writer, rows [][]string) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, row := range rows {
+		var b strings.Builder
+		for i, cell := range row {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if i == 0 {
+				b.WriteString(cell + pad)
+			} else {
+				b.WriteString("  " + pad + cell)
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+}
+
+// csvReport writes all digits, so that a spreadsheet adds up to the last line.
+func csvReport(w io.Writer, d *reportData) error {
+	c := csv.NewWriter(w)
+	head := []string{d.By}
+	for _, col := range d.columns {
+		head = append(head, col.name)
+	}
+	rows := [][]string{append(head, "currency", "from", "to")}
+	for _, g := range append(slices.Clone(d.Groups), d.Total) {
+		row := []string{cell(g.Name)}
+		for _, col := range d.columns {
+			row = append(row, col.exact(&g))
+		}
+		rows = append(rows, append(row, d.Currency, d.From.Format("2006-01-02T15:04:05Z"), d.To.Format("2006-01-02T15:04:05Z")))
+	}
+	return c.WriteAll(rows)
+}
+
+// cell keeps a spreadsheet from taking somebody's name for a formula.
+func cell(name string) string {
+	if name != "" && strings.ContainsRune("=+-@\t\r", rune(name[0])) {
+		return "'" + name
+	}
+	return name
+}
+
+func jsonReport(w io.Writer, d *reportData) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(d)
+}

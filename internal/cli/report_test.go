@@ -1,0 +1,276 @@
+//go:build linux
+
+package cli
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// reportSeries grow by rate a second since start.
+type reportSeries struct {
+	name  string
+	label map[string]string
+	rate  float64
+	start time.Time
+}
+
+var reportStart = time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC)
+
+// reportFleet is a team that uses its device, one that does not, and a device that nobody
+// holds and whose model has no price.
+func reportFleet() []reportSeries {
+	var out []reportSeries
+	add := func(uuid, model, team string, active, watts float64) {
+		l := map[string]string{"gpu_uuid": uuid, "gpu_model": model, "gpu_workload_kind": "unallocated", "host_name": "n1"}
+		if team != "" {
+			l["gpu_workload_kind"], l["gpu_workload_name"], l["gpu_workload_team"], l["k8s_pod_uid"] = "job", "job-"+team, team, team
+			out = append(out, reportSeries{"gpu_workload_active_time_seconds_total", l, active, reportStart})
+		}
+		out = append(out, reportSeries{"gpu_workload_allocated_time_seconds_total", l, 1, reportStart}, reportSeries{"gpu_workload_energy_joules_total", l, watts, reportStart})
+	}
+	add("g1", "H100", "red<b>", 0.75, 500)
+	add("g2", "H100", "=blue", 0, 100)
+	add("g3", "A100", "", 0, 50)
+	return out
+}
+
+var reportCall = regexp.MustCompile(`^(\w+)\((\w+)(?:\{.*\})?\[(\d+)ms\]\)$`)
+
+// fakePrometheus answers the questions of a report about these series.
+func fakePrometheus(t *testing.T, list []reportSeries) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		call := reportCall.FindStringSubmatch(r.FormValue("query"))
+		if call == nil || r.URL.Path != "/api/v1/query" {
+			fmt.Fprint(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
+			return
+		}
+		seconds, err := strconv.ParseFloat(r.FormValue("time"), 64)
+		if err != nil {
+			t.Error(err)
+		}
+		ms, _ := strconv.ParseFloat(call[3], 64)
+		type sample struct {
+			Metric map[string]string `json:"metric"`
+			Value  [2]any            `json:"value"`
+		}
+		result := []sample{}
+		for _, s := range list {
+			start := float64(s.start.Unix())
+			if s.name != call[2] || seconds <= start {
+				continue
+			}
+			v := (seconds - start) * s.rate
+			switch call[1] {
+			case "min_over_time":
+				v = max(0, seconds-ms/1000-start) * s.rate
+			case "resets":
+				v = 0
+			}
+			result = append(result, sample{s.label, [2]any{seconds, strconv.FormatFloat(v, 'f', -1, 64)}})
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": result}})
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func reportOutput(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	root := newRoot("test")
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetArgs(append([]string{"report"}, args...))
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func reportPrices(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "prices.yaml")
+	text := "currency: EUR\nprices: [{match: {model: H100}, rates: [{from: 2026-01-01, kind: on_demand, per_hour: 2}]}]\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// The table must add up, and say what has no price.
+func TestReportTable(t *testing.T) {
+	t.Parallel()
+	url := fakePrometheus(t, reportFleet())
+	got, err := reportOutput(t, "--url", url, "--day", "2026-10-14", "--prices", reportPrices(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `cost by team, 2026-10-14 00:00 to 2026-10-15 00:00 UTC, EUR
+
+TEAM           GPUS  GPU-HOURS   USED   IDLE  UNKNOWN  FREE  ENERGY  TOTAL
+=blue             1      24.00   0.00  48.00     0.00  0.00    0.00  48.00
+red<b>            1      24.00  36.00  12.00     0.00  0.00    0.00  48.00
+(unallocated)     1      24.00      -      -        -     -       -      -
+total             3      72.00  36.00  60.00     0.00  0.00    0.00  96.00
+
+No price for A100: 24.0 GPU-hours are in no sum of money.
+`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	got, err = reportOutput(t, "energy", "--url", url, "--from", "2026-10-14", "--to", "2026-10-14T10:00:00Z", "--by", "model", "--columns", "gpus,kwh,watts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = `energy by model, 2026-10-14 00:00 to 2026-10-14 10:00 UTC
+
+MODEL  GPUS   kWh  WATTS
+H100      2  6.00    300
+A100      1  0.50     50
+total     3  6.50    217
+
+There are no prices, so there is no money: --prices names a file of them.
+`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Spreadsheets must get all digits and no formula, programs all that there is, and a
+// browser a page that asks for nothing and runs nothing.
+func TestReportFormats(t *testing.T) {
+	t.Parallel()
+	url, prices := fakePrometheus(t, reportFleet()), reportPrices(t)
+	output := func(format string, more ...string) string {
+		got, err := reportOutput(t, append([]string{"--url", url, "--month", "2026-10", "--prices", prices, "-o", format}, more...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	rows, err := csv.NewReader(strings.NewReader(output("csv", "--columns", "used_hours,idle_cost"))).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const period = "EUR 2026-10-01T00:00:00Z 2026-11-01T00:00:00Z"
+	want := [][]string{
+		append(strings.Fields("team used_hours idle_cost"), "currency", "from", "to"),
+		append(strings.Fields("'=blue 0.000000000 1488.000000"), strings.Fields(period)...),
+		append(strings.Fields("red<b> 558.000000000 372.000000"), strings.Fields(period)...),
+		append([]string{"(unallocated)", "0.000000000", ""}, strings.Fields(period)...),
+		append(strings.Fields("total 558.000000000 1860.000000"), strings.Fields(period)...),
+	}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("csv (-want +got):\n%s", diff)
+	}
+	var r struct {
+		Priced bool
+		Groups []struct {
+			Name     string
+			Used     json.Number `json:"used_seconds"`
+			IdleCost json.Number `json:"idle_cost"`
+		}
+	}
+	if err := json.Unmarshal([]byte(output("json")), &r); err != nil {
+		t.Fatal(err)
+	}
+	if !r.Priced || len(r.Groups) != 3 || r.Groups[1].Used != "2008800.000000" || r.Groups[1].IdleCost != "372.000000" {
+		t.Errorf("json: %+v", r)
+	}
+	page := output("html", "--findings")
+	for _, bad := range []string{"<script", "http://", "https://", "red<b>", "@import", "url("} {
+		if strings.Contains(page, bad) {
+			t.Errorf("the page has %s", bad)
+		}
+	}
+	for _, good := range []string{"red&lt;b&gt;", "2976.00", "prefers-color-scheme: dark", "No price for A100", "--p: 50.0%"} {
+		if !strings.Contains(page, good) {
+			t.Errorf("the page lacks %s:\n%s", good, page)
+		}
+	}
+}
+
+// What cannot be meant must be refused before anything is asked, without the secrets.
+func TestReportRefuses(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"--by rack":                         "unknown --by",
+		"-o xml":                            "unknown --output",
+		"waste":                             "invalid argument",
+		"--columns x":                       "unknown column",
+		"--last 7d --day 2026-10-14":        "only one of",
+		"--month 10":                        "--month",
+		"--day x":                           "--day",
+		"--to 2026-10-14":                   "--to needs --from",
+		"--from x":                          "--from",
+		"--last -1h":                        "--last",
+		"--from 1h --to 2h":                 "ends before it begins",
+		"--month 2999-01":                   "has not begun",
+		"--from 2000-01-01":                 "longer than two years",
+		"--match x":                         "--match",
+		"--prices /does/not/exist":          "cannot read the prices",
+		"--header s3cret":                   "--header must be",
+		"--url http://u:s3cret@h:x/":        "--url",
+		"--url http://localhost:1":          "is a hub running?",
+		"--token-file /does/not/exist/file": "cannot read the token",
+	} {
+		_, err := reportOutput(t, strings.Fields(args)...)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// A month that is not over must end now, and be said to.
+func TestReportPeriod(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 10, 14, 12, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		p        reportPeriod
+		from, to string
+		note     bool
+	}{
+		{reportPeriod{}, "2026-10-13T12:00:00Z", "2026-10-14T12:00:00Z", false},
+		{reportPeriod{last: "7d"}, "2026-10-07T12:00:00Z", "2026-10-14T12:00:00Z", false},
+		{reportPeriod{month: "2026-10"}, "2026-10-01T00:00:00Z", "2026-10-14T12:00:00Z", true},
+		{reportPeriod{month: "2026-02"}, "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z", false},
+		{reportPeriod{from: "36h", to: "2026-10-14 11:00"}, "2026-10-13T00:00:00Z", "2026-10-14T11:00:00Z", false},
+	} {
+		from, to, note, err := tt.p.edges(now)
+		got := []any{from.Format(time.RFC3339), to.Format(time.RFC3339), note != "", err}
+		if diff := cmp.Diff([]any{tt.from, tt.to, tt.note, nil}, got); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", tt.p, diff)
+		}
+	}
+}
+
+// A quota that is over must be in the report.
+func TestReportQuotas(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "quotas.yaml")
+	if err := os.WriteFile(file, []byte("quotas: [{team: \"red*\", gpu_hours_per_month: 300, money_per_month: 10000}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := reportOutput(t, "--url", fakePrometheus(t, reportFleet()), "--day", "2026-10-14", "--prices", reportPrices(t), "--quotas", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `QUOTA         OF    USED     LIMIT
+red*   gpu_hours  336.00    300.00  over
+red*       money  672.00  10000.00
+`
+	if !strings.Contains(got, want) {
+		t.Errorf("got\n%s, want\n%s", got, want)
+	}
+}

@@ -1,0 +1,242 @@
+//go:build linux
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/term"
+	"github.com/spf13/cobra"
+
+	"github.com/gpumeter/gpumeter/internal/cli/tui"
+	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// top is the terminal view, of this machine or of a hub.
+type top struct {
+	hardware
+	url      string
+	token    string
+	prices   string
+	interval time.Duration
+	once     bool
+
+	env func(string) string
+}
+
+// Bounds of --interval. Less keeps drivers busy for nobody who could read it.
+const (
+	minTopInterval = 500 * time.Millisecond
+	maxTopInterval = time.Minute
+)
+
+func newTop() *cobra.Command {
+	t := &top{env: os.Getenv}
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Watch devices, and whose work is on them, in the terminal",
+		Long: `Watch devices, and whose work is on them, in the terminal: those of this machine, or of
+all machines that a hub or any Prometheus-compatible store knows.
+
+Press ? for the keys. Where the output is no terminal it is printed once.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := t.check(cmd); err != nil {
+				return err
+			}
+			return t.run(cmd.Context(), os.Stdout)
+		},
+	}
+	t.hardware.register(cmd)
+	f := cmd.Flags()
+	f.StringVar(&t.url, "url", "", "`URL` of a hub or of any Prometheus-compatible store, instead of this machine")
+	f.StringVar(&t.token, "token-file", "", "`FILE` with the token for --url")
+	f.StringVar(&t.prices, "prices", "", "`FILE` of prices, to show what an hour of a device costs")
+	f.DurationVar(&t.interval, "interval", 2*time.Second, "time between two readings, 500ms to 1m")
+	f.BoolVar(&t.once, "once", false, "print what there is and end")
+	return cmd
+}
+
+func (t *top) check(cmd *cobra.Command) error {
+	if t.interval < minTopInterval || t.interval > maxTopInterval {
+		return fmt.Errorf("--interval must be between %s and %s, is %s", minTopInterval, maxTopInterval, t.interval)
+	}
+	if t.url == "" {
+		if t.token != "" {
+			return errors.New("--token-file has no effect without --url")
+		}
+		return t.local().Validate()
+	}
+	for _, flag := range slices.Concat([]string{"nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name", "simulate"}, workloadFlags) {
+		if cmd.Flags().Changed(flag) {
+			return fmt.Errorf("--%s has no effect with --url, which reads no device", flag)
+		}
+	}
+	return nil
+}
+
+func (t *top) local() local.Config {
+	c := t.config()
+	c.Interval, c.SlowInterval = t.interval, 5*t.interval
+	return c
+}
+
+// run shows devices until somebody quits, or once if nobody can watch.
+func (t *top) run(ctx context.Context, out *os.File) error {
+	price, err := openPrices(t.prices)
+	if err != nil {
+		return err
+	}
+	kind := t.env("TERM")
+	t.once = t.once || !term.IsTerminal(out.Fd()) || kind == "" || kind == "dumb"
+	watch := t.watchNode(price)
+	if t.url != "" {
+		if watch, err = t.watchStore(price); err != nil {
+			return err
+		}
+	}
+	if t.once {
+		return t.printOnce(ctx, out, watch, price)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p := tea.NewProgram(tui.New(tui.Options{ASCII: !utf8Locale(t.env)}), tea.WithContext(ctx), tea.WithOutput(out), tea.WithoutSignalHandler())
+	var done sync.WaitGroup
+	done.Go(func() { watch(ctx, func(s tui.Snapshot) { p.Send(s) }) })
+	_, err = p.Run()
+	cancel()
+	done.Wait() // the drivers are released
+	if errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrInterrupted) {
+		return nil // by a signal
+	}
+	return err
+}
+
+// watcher calls show with what there is until ctx ends.
+type watcher func(ctx context.Context, show func(tui.Snapshot))
+
+// printOnce prints the first snapshot. Of a machine that is the second reading: the
+// hardware's activity counters mean something only as the difference of two.
+func (t *top) printOnce(ctx context.Context, out io.Writer, watch watcher, price pricing) error {
+	var s tui.Snapshot
+	if t.url == "" {
+		tick, err := readOnce(ctx, t.local())
+		if err == nil {
+			err = broken(tick)
+		}
+		if err != nil {
+			return err
+		}
+		s = snapshotOf(tick, price)
+	} else {
+		watch(ctx, func(got tui.Snapshot) { s = got })
+	}
+	if s.Problem != "" {
+		return errors.New(s.Problem)
+	}
+	width, err := strconv.Atoi(t.env("COLUMNS"))
+	if err != nil || width < 40 {
+		width = 140
+	}
+	_, err = fmt.Fprintln(out, tui.New(tui.Options{Plain: true, ASCII: !utf8Locale(t.env)}).Text(s, min(width, 400)))
+	return err
+}
+
+// watchNode reads this machine.
+func (t *top) watchNode(price pricing) watcher {
+	return func(ctx context.Context, show func(tui.Snapshot)) {
+		view, err := local.Open(t.local(), nil)
+		if err != nil {
+			show(tui.Snapshot{Problem: oneLine(err)})
+			return
+		}
+		ticks, cancel := view.Subscribe()
+		var done sync.WaitGroup
+		done.Go(func() {
+			for tick := range ticks {
+				if err := broken(tick); err != nil {
+					show(tui.Snapshot{Problem: oneLine(err)})
+					continue
+				}
+				show(snapshotOf(tick, price))
+			}
+		})
+		_ = view.Run(ctx) // the process ends anyway
+		cancel()
+		done.Wait()
+	}
+}
+
+// watchStore asks a hub.
+func (t *top) watchStore(price pricing) (watcher, error) {
+	store, err := query.Open(query.Config{URL: t.url, TokenFile: t.token, Timeout: 20 * time.Second})
+	if err != nil {
+		return nil, fmt.Errorf("--url: %w", err)
+	}
+	j := &judge{store: store, price: price}
+	ask := func(ctx context.Context) tui.Snapshot {
+		s, err := askStore(ctx, store, time.Now(), price)
+		if err != nil {
+			return tui.Snapshot{Problem: oneLine(err)}
+		}
+		s.From = redactURL(t.url)
+		j.add(&s)
+		return s
+	}
+	if t.once {
+		return func(ctx context.Context, show func(tui.Snapshot)) {
+			j.once(ctx, time.Now())
+			show(ask(ctx))
+		}, nil
+	}
+	return func(ctx context.Context, show func(tui.Snapshot)) {
+		var judging sync.WaitGroup
+		defer judging.Wait()
+		judging.Go(func() { j.run(ctx) })
+		for {
+			began := time.Now()
+			if s := ask(ctx); ctx.Err() == nil {
+				show(s)
+			}
+			// A fleet of 10,000 takes seconds: the store has others to answer.
+			pause := max(t.interval, 4*time.Since(began))
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+		}
+	}, nil
+}
+
+// utf8Locale reports whether the terminal is said to show more than ASCII.
+func utf8Locale(env func(string) string) bool {
+	locale := strings.ToUpper(cmp.Or(env("LC_ALL"), env("LC_CTYPE"), env("LANG")))
+	return strings.Contains(locale, "UTF-8") || strings.Contains(locale, "UTF8")
+}
+
+// redactURL returns an address without a password in it.
+func redactURL(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "the store"
+	}
+	return u.Redacted()
+}
+
+// hostOf is what is shown as the place of a tick.
+func hostOf(t node.Tick) string { return cmp.Or(t.Host, "this machine") }

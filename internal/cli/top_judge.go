@@ -1,0 +1,93 @@
+//go:build linux
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/cli/tui"
+	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// How often a fleet is judged, and over which time what is held in vain is looked for.
+const (
+	judgeEvery = time.Minute
+	judgeOver  = 24 * time.Hour
+)
+
+// judge knows what is wrong with a fleet. That is slow to find out, so it is done beside
+// what is shown.
+type judge struct {
+	store query.Store
+	price pricing
+
+	mu       sync.Mutex
+	findings []tui.Finding
+}
+
+// run judges the fleet until ctx ends.
+func (j *judge) run(ctx context.Context) {
+	clock := time.NewTicker(judgeEvery)
+	defer clock.Stop()
+	for {
+		j.once(ctx, time.Now())
+		select {
+		case <-ctx.Done():
+			return
+		case <-clock.C:
+		}
+	}
+}
+
+// once finds what the rules over the whole fleet find, and what is held in vain. What
+// cannot be found out is one finding, too.
+func (j *judge) once(ctx context.Context, now time.Time) {
+	var list []tui.Finding
+	fleet, err := rules.Evaluate(ctx, j.store, now)
+	for _, f := range fleet {
+		severity, of := tui.Warning, "node"
+		if f.Severity == "ERROR" {
+			severity = tui.Critical
+		}
+		if f.Labels["gpu_index"] != "" {
+			of = "GPU " + f.Labels["gpu_index"]
+		}
+		list = append(list, tui.Finding{Severity: severity, Host: f.Labels["host_name"], UUID: f.Labels["gpu_uuid"], Of: of, Reason: f.Reason, Action: f.Action})
+	}
+	if err == nil {
+		var waste []cost.Finding
+		waste, err = cost.Findings(ctx, j.store, j.price.prices, now.Add(-judgeOver), now)
+		for i := range waste {
+			list = append(list, wasteFinding(&waste[i]))
+		}
+	}
+	if err != nil {
+		list = append(list, tui.Finding{Severity: tui.Info, Of: "fleet", Reason: "cannot be judged: " + oneLine(err)})
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if ctx.Err() == nil {
+		j.findings = list
+	}
+}
+
+func wasteFinding(f *cost.Finding) tui.Finding {
+	action := "Ask whether it is needed."
+	if f.Priced {
+		action = fmt.Sprintf("It costs %s %s a day.", f.PerDay, f.Currency)
+	}
+	return tui.Finding{Severity: tui.Warning, Host: f.Labels["host_name"], Of: f.Workload, Reason: f.Summary, Action: action}
+}
+
+// add puts what was found into a snapshot.
+func (j *judge) add(s *tui.Snapshot) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s.Findings = append(s.Findings, j.findings...)
+	sortFindings(s.Findings)
+}

@@ -1,0 +1,206 @@
+//go:build linux
+
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/cli/tui"
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/health"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+var topSeverities = map[health.Severity]tui.Severity{health.Info: tui.Info, health.Warning: tui.Warning, health.Critical: tui.Critical}
+
+// snapshotOf returns a tick as the terminal view wants it.
+func snapshotOf(t node.Tick, price pricing) tui.Snapshot {
+	s := tui.Snapshot{
+		Time: t.Time, From: hostOf(t), Simulated: t.Simulated, Currency: price.currency,
+		Empty: "No accelerator found. gpumeter doctor says what was looked for; gpumeter demo and gpumeter top --simulate mixed show simulated ones.",
+	}
+	if t.Paused {
+		s.Empty = "The drivers are released, see gpumeter pause."
+	}
+	worst := map[string]tui.Severity{}
+	for _, f := range t.Findings {
+		of := "machine"
+		if f.Device.UUID != "" {
+			of = fmt.Sprintf("%s %d", f.Device.Vendor, f.Device.Index)
+		}
+		severity := topSeverities[f.Severity]
+		worst[f.Device.UUID] = max(worst[f.Device.UUID], severity)
+		s.Findings = append(s.Findings, tui.Finding{
+			Severity: severity, Host: t.Host, UUID: f.Device.UUID, Of: of, Reason: f.Reason, Action: f.Action, Since: f.Since,
+		})
+	}
+	for _, a := range t.Attribution {
+		if a.Reason != workload.OK && a.Reason != workload.Absent {
+			s.Findings = append(s.Findings, tui.Finding{
+				Severity: tui.Warning, Host: t.Host, Of: "workloads", Reason: strings.ReplaceAll(string(a.Reason), "_", " ") + ": " + a.Detail,
+				Action: "gpumeter doctor says what would mend it.",
+			})
+		}
+	}
+	for i := range t.Readings {
+		r := &t.Readings[i]
+		d := topDevice(t, r)
+		d.Severity = worst[r.ID.UUID]
+		switch {
+		case !r.Up:
+			d.Severity = max(d.Severity, tui.Critical)
+		case d.Severity >= tui.Warning && d.State == "ok":
+			d.State = d.Severity.String()
+		}
+		s.Findings = append(s.Findings, uninvited(&d)...)
+		if r.ID.Parent == "" {
+			d.Cost = price.of(labelsOf(t, r), t.Time, d.Power)
+		}
+		s.Devices = append(s.Devices, d)
+	}
+	sortFindings(s.Findings)
+	return s
+}
+
+// sortFindings puts the worst first.
+func sortFindings(list []tui.Finding) {
+	slices.SortStableFunc(list, func(a, b tui.Finding) int {
+		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Of, b.Of))
+	})
+}
+
+func topDevice(t node.Tick, r *node.Reading) tui.Device {
+	d := tui.Device{
+		Host: t.Host, Vendor: r.ID.Vendor, Index: r.ID.Index, Model: r.ID.Model, UUID: r.ID.UUID, Profile: r.ID.Profile,
+		Up: r.Up, State: shortState(r), Simulated: t.Simulated,
+		Utilization: r.Utilization.Compute, SM: r.Profile.SMActive, Memory: r.Memory.Used, MemoryTotal: r.Memory.Total,
+		Owners: ownersOf(t, r), More: moreOf(r),
+	}
+	if len(r.Power) > 0 {
+		d.Power, d.PowerLimit = r.Power[0].Draw(), r.Power[0].Enforced()
+	}
+	if len(r.Temperatures) > 0 {
+		d.Celsius = r.Temperatures[0].Value
+	}
+	return d
+}
+
+// uninvited returns who uses a device that was given to somebody else.
+func uninvited(d *tui.Device) []tui.Finding {
+	var list []tui.Finding
+	for _, o := range d.Owners {
+		if o.Uninvited && d.Profile == "" {
+			list = append(list, tui.Finding{
+				Severity: tui.Warning, Host: d.Host, UUID: d.UUID, Of: fmt.Sprintf("%s %d", d.Vendor, d.Index),
+				Reason: o.Label() + " uses it and was not given it",
+				Action: "Ask who runs it, and see whether the container is privileged or mounts the device.",
+			})
+		}
+	}
+	return list
+}
+
+// ownersOf returns who has a device, those of its partitions included, or one partition.
+func ownersOf(t node.Tick, r *node.Reading) []tui.Owner {
+	var list []tui.Owner
+	for i := range t.Readings {
+		if t.Readings[i].ID.UUID != r.ID.Physical() {
+			continue
+		}
+		for _, h := range t.Readings[i].Holders {
+			if h.Ended || h.Kind == workload.Unallocated || r.ID.Parent != "" && h.Partition != r.ID.UUID {
+				continue
+			}
+			list = append(list, tui.Owner{
+				Kind: h.Kind, Name: h.Name, Namespace: placeOf(h.Attributes["k8s.namespace.name"], h.Attributes["slurm.account"]), Team: h.Team,
+				Share: h.Allocation, Uninvited: h.Allocation == 0 && h.Kind != workload.Unattributed && h.Kind != workload.Other,
+				Utilization: h.Utilization, Memory: h.MemoryUsed, Power: h.Power,
+			})
+		}
+	}
+	return list
+}
+
+// placeOf returns what goes before the name of a workload.
+func placeOf(namespace, account string) string {
+	if namespace != "" {
+		return namespace
+	}
+	return account
+}
+
+// moreOf returns the lines of the details that have no column.
+func moreOf(r *node.Reading) []string {
+	var lines []string
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	if r.Info.Driver != "" {
+		add("driver %s, pci %s, numa %s", r.Info.Driver, r.ID.PCI, r.Info.NUMA)
+	}
+	if r.Problem != "" {
+		add("%s", r.Problem)
+	}
+	for _, t := range r.Throttles {
+		if t.Active && t.Buckets != 0 {
+			add("slowed down by %s", t.Cause)
+		}
+	}
+	for _, c := range r.Clocks {
+		if f, ok := c.Frequency.Get(); ok && (c.Type == "sm" || c.Type == "memory") {
+			add("clock %s %.0f MHz", c.Type, f/1e6)
+		}
+	}
+	for _, e := range r.ECC {
+		if n, _ := e.Count.Get(); n > 0 && e.Location == "" {
+			add("ecc %s %s %.0f", e.Type, e.Lifetime, n)
+		}
+	}
+	for _, x := range r.XIDs {
+		add("xid %d: %d times", x.Code, x.Count)
+	}
+	for _, p := range r.Processes {
+		line := fmt.Sprintf("process %d %s", p.PID, p.Name)
+		if b, ok := p.MemoryUsed.Get(); ok {
+			line += fmt.Sprintf(", %.1f GiB", b/(1<<30))
+		}
+		if u, ok := p.Utilization.Get(); ok {
+			line += fmt.Sprintf(", %.0f%%", 100*u)
+		}
+		add("%s", line)
+	}
+	return lines
+}
+
+// labelsOf returns what a price may depend on, under the names of the hub's labels.
+func labelsOf(t node.Tick, r *node.Reading) map[string]string {
+	labels := map[string]string{
+		"host_name": t.Host, "gpu_model": r.ID.Model, "gpu_vendor": r.ID.Vendor, "gpu_uuid": r.ID.UUID,
+		"gpu_index": fmt.Sprint(r.ID.Index),
+	}
+	for key, value := range t.Resource {
+		labels[strings.ReplaceAll(key, ".", "_")] = value
+	}
+	return labels
+}
+
+// shortState says in a word or two what deserves attention.
+func shortState(r *node.Reading) string {
+	action, _ := r.RecoveryAction.Get()
+	throttled := func(b device.Buckets) bool { return r.Throttled(b) == device.Of(1) }
+	switch {
+	case !r.Up:
+		return "DOWN"
+	case action > 0:
+		return "needs reset"
+	case throttled(device.BucketThermal):
+		return "too hot"
+	case throttled(device.BucketPower):
+		return "power cap"
+	case throttled(device.BucketSW | device.BucketHW):
+		return "throttled"
+	}
+	return "ok"
+}

@@ -1,0 +1,85 @@
+package tui
+
+import (
+	"bytes"
+	"io"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/colorprofile"
+)
+
+// screen is what a program has written.
+type screen struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(b)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}
+
+// A terminal gets the colours that it has and no others, and its screen back at the end.
+func TestProgram(t *testing.T) {
+	many, few := regexp.MustCompile(`\x1b\[[0-9;]*38;5;`), regexp.MustCompile(`\x1b\[(\d+;)*(3|9)[0-7]m`)
+	for name, c := range map[string]struct {
+		profile   colorprofile.Profile
+		many, few bool
+	}{
+		"256":  {colorprofile.ANSI256, true, false},
+		"16":   {colorprofile.ANSI, false, true},
+		"none": {colorprofile.Ascii, false, false}, // NO_COLOR
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			keys, typist := io.Pipe()
+			defer typist.Close()
+			var out screen
+			p := tea.NewProgram(New(Options{}), tea.WithContext(t.Context()), tea.WithInput(keys), tea.WithOutput(&out),
+				tea.WithColorProfile(c.profile), tea.WithWindowSize(100, 30), tea.WithoutSignalHandler(), tea.WithEnvironment([]string{"TERM=xterm-256color"}))
+			done := make(chan error, 1)
+			go func() {
+				_, err := p.Run()
+				done <- err
+			}()
+			p.Send(fleet(1))
+			deadline := time.Now().Add(time.Minute)
+			for !strings.Contains(out.String(), "segmentation-dev") {
+				if time.Now().After(deadline) {
+					t.Fatalf("the devices are not shown: %q", out.String())
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			if _, err := typist.Write([]byte("q")); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("q does not end it")
+			}
+			text := out.String()
+			if many.MatchString(text) != c.many || few.MatchString(text) != c.few {
+				t.Errorf("256 colours %v, 16 colours %v", many.MatchString(text), few.MatchString(text))
+			}
+			if strings.Count(text, "\x1b[?1049h") != 1 || strings.Count(text, "\x1b[?1049l") != 1 {
+				t.Error("the screen from before is not given back")
+			}
+		})
+	}
+}

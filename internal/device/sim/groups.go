@@ -1,0 +1,156 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Group is some devices of one model that do the same.
+type Group struct {
+	Model   string
+	Devices int
+	// Role is what they do while somebody has them: one of Roles.
+	Role string
+	// Onset is when a sick device begins to fail, since the boot.
+	Onset time.Duration
+	// Stays are who has them, one after the other; none: nobody. Devices that are cut up
+	// have the tenants of their partitions instead.
+	Stays []Stay
+	// Thief uses them beside those who were given them; nil: nobody does.
+	Thief *Stay
+}
+
+// Stay is the time that a tenant has a device.
+type Stay struct {
+	From  time.Duration // since the boot
+	Until time.Duration // 0: for ever
+	Pod   Pod
+	Job   Job // of Slurm, instead of a pod
+}
+
+// There reports whether it has the device when the node has run for up.
+func (s Stay) There(up time.Duration) bool { return up >= s.From && (s.Until == 0 || up < s.Until) }
+
+// Job is a simulated job of Slurm.
+type Job struct {
+	ID, Name, User, Account, Partition, Cluster string
+}
+
+// partitioned is the Role of a device that is cut up among several.
+const partitioned = "partitioned"
+
+// byName are the roles that a Group may have.
+var byName = map[string]*role{
+	"training": roleTraining, "inference": roleInference, "idle": roleIdle, "overheating": roleOverheating,
+	"failing": roleFailing, "sick": roleSick, partitioned: nil,
+}
+
+// Roles returns what the devices of a Group may do, sorted.
+func Roles() []string { return slices.Sorted(maps.Keys(byName)) }
+
+// plan adds the devices of all groups to n.
+func (n *node) plan(cfg Config) error {
+	index := map[string]int{} // by vendor
+	for i, group := range cfg.Groups {
+		m := models[group.Model]
+		if m == nil {
+			return fmt.Errorf("unknown simulated model %q, known are %s", group.Model, strings.Join(slices.Sorted(maps.Keys(models)), ", "))
+		}
+		r, ok := byName[group.Role]
+		if !ok {
+			return fmt.Errorf("unknown role %q of simulated devices, known are %s", group.Role, strings.Join(Roles(), ", "))
+		}
+		if (r == nil || m.cut) && (group.Stays != nil || group.Thief != nil) {
+			return fmt.Errorf("devices of %s as %s are cut up: their tenants cannot be named", group.Model, group.Role)
+		}
+		if err := checkStays(group.Stays); err != nil {
+			return err
+		}
+		for range group.Devices {
+			g := newGPU(n, m, hash(cfg.Seed, uint64(i)), index[m.vendor], r)
+			index[m.vendor]++
+			g.onset, g.thief = group.Onset, group.Thief
+			if r != nil && !m.cut {
+				g.settle(group.Stays)
+			}
+			n.gpus = append(n.gpus, g)
+		}
+	}
+	return nil
+}
+
+// checkStays returns an error unless one ends before the next begins. Times are whole
+// seconds, as the scripts are.
+func checkStays(list []Stay) error {
+	var last time.Duration
+	for i, s := range list {
+		if s.From < last || s.Until != 0 && s.Until <= s.From || s.Until == 0 && i < len(list)-1 || s.From%time.Second != 0 || s.Until%time.Second != 0 {
+			return fmt.Errorf("stay %d of simulated devices is from %s until %s, after one until %s", i, s.From, s.Until, last)
+		}
+		last = s.Until
+	}
+	return nil
+}
+
+// span is a time during which a device follows one script.
+type span struct {
+	from     time.Duration
+	stay     int // index of the stay; -1: nobody is there
+	timeline *timeline
+	before   sums // of all spans before, less what the timeline had summed up until from
+}
+
+// settle makes the device follow its script while somebody is there, and none else.
+func (g *gpu) settle(stays []Stay) {
+	g.stays = stays
+	empty := simulate(g.model, g.key, 0, func(second int) load { return vacant(g.key, second) })
+	var total sums // up to the begin of the next span
+	add := func(from time.Duration, stay int, t *timeline) {
+		if n := len(g.spans); n > 0 {
+			last := g.spans[n-1]
+			_, sum := last.timeline.at(from)
+			total = last.before.plus(1, sum)
+		}
+		_, sum := t.at(from)
+		g.spans = append(g.spans, span{from, stay, t, total.plus(-1, sum)})
+	}
+	end := time.Duration(0)
+	for i, s := range stays {
+		if s.From > end {
+			add(end, -1, empty)
+		}
+		add(s.From, i, g.timeline)
+		if end = s.Until; end == 0 {
+			return
+		}
+	}
+	add(end, -1, empty)
+}
+
+// span returns the one that up is in.
+func (g *gpu) span(up time.Duration) span {
+	for _, s := range slices.Backward(g.spans) {
+		if s.from <= up {
+			return s
+		}
+	}
+	return span{stay: 0, timeline: g.timeline}
+}
+
+// stay returns the number of the stay at up, 0 if nobody comes and goes.
+func (g *gpu) stay(up time.Duration) int { return max(0, g.span(up).stay) }
+
+// at returns the moment of up, and the sums since the boot.
+func (g *gpu) at(up time.Duration) (*moment, sums) {
+	s := g.span(up)
+	now, sum := s.timeline.at(up)
+	return now, s.before.plus(1, sum)
+}
+
+// back returns the moment n seconds before that of up.
+func (g *gpu) back(up time.Duration, n int) *moment {
+	return g.span(max(0, up-time.Duration(n)*time.Second)).timeline.back(up, n)
+}

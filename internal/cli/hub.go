@@ -38,6 +38,7 @@ type hubOptions struct {
 	maxSeries int
 	prices    string
 	quotas    []string
+	labels    []string // attributes of resources that become labels, besides the usual
 	title     string
 	tokens    string
 	cert      string
@@ -68,9 +69,11 @@ func (h *hubOptions) register(cmd *cobra.Command) {
 	f.BoolVar(&h.insecure, "insecure", false, "let everybody on the network read and write")
 }
 
+// registerBackend adds the flags of a hub of its own.
 func (h *hubOptions) registerBackend(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&h.backend, "backend", "", "`URL` of a Prometheus, Mimir, Thanos or VictoriaMetrics that has the samples: the hub keeps none of its own")
+	f.StringArrayVar(&h.labels, "resource-label", nil, "`ATTRIBUTE` of the resource that becomes a label, too, such as the pool of a node; may be repeated")
 	f.StringVar(&h.backendToken, "backend-token", "", "`FILE` with a bearer token for it")
 	f.StringVar(&h.backendCA, "backend-ca", "", "`FILE` with the certificates to trust there, PEM")
 }
@@ -125,7 +128,7 @@ func (h *hubOptions) check(cmd *cobra.Command) error {
 		return fmt.Errorf("--max-series must be above 0, is %d", h.maxSeries)
 	}
 	if h.backend != "" {
-		for _, flag := range []string{"data-dir", "retention", "max-size", "max-series", "listen-grpc"} {
+		for _, flag := range []string{"data-dir", "retention", "max-size", "max-series", "listen-grpc", "resource-label"} {
 			if cmd.Flags().Changed(flag) {
 				return fmt.Errorf("--%s is about the hub's own store, and with --backend there is none", flag)
 			}
@@ -177,8 +180,8 @@ func beServer() {
 }
 
 // bytesPerSeries is what a series in memory is taken to need, with its part of the index, of
-// what is being written and of garbage. It is an estimate, and a high one: a limit that is
-// too low refuses with a message, one that is too high ends the process.
+// what is being written and of garbage. bench/hub measured half of it with few samples; a
+// limit that is too low refuses with a message, one that is too high ends the process.
 const bytesPerSeries = 6 << 10
 
 // seriesFor returns how many series fit into half of the memory: queries need the rest.

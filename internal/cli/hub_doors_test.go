@@ -172,10 +172,10 @@ func TestHubLabelsAreThePages(t *testing.T) {
 	if diff := cmp.Diff(page, hubexporter.DefaultResourceLabels()); diff != "" {
 		t.Error(diff)
 	}
-	h := startHub(t, t.TempDir())
-	a := startWith(t, []string{"OTEL_RESOURCE_ATTRIBUTES=rack=r1,host.type=p5.48xlarge,cloud.region=eu-1,cloud.availability_zone=eu-1a"},
+	h := startHub(t, t.TempDir(), "--resource-label", "k8s.node.label.pool")
+	a := startWith(t, []string{"OTEL_RESOURCE_ATTRIBUTES=k8s.node.label.pool=spot,rack=r1,host.type=p5.48xlarge,cloud.region=eu-1,cloud.availability_zone=eu-1a"},
 		"--listen", "localhost:0", "--simulate", "h100", "--interval", "100ms", "--no-cloud", "--otlp-endpoint", h.url)
-	const query = `count(gpu_workload_allocated_time_seconds_total{rack="r1",host_type="p5.48xlarge",cloud_region="eu-1",cloud_availability_zone="eu-1a"})`
+	const query = `count(gpu_workload_allocated_time_seconds_total{k8s_node_label_pool="spot",rack="r1",host_type="p5.48xlarge",cloud_region="eu-1",cloud_availability_zone="eu-1a"})`
 	eventually(t, func() error {
 		code, text := h.get("/api/v1/query?query="+url.QueryEscape(query), "")
 		if code != http.StatusOK || !strings.Contains(text, `"value"`) {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -86,7 +87,7 @@ func (h *hubOptions) start(ctx context.Context, log *zap.Logger) (_ *hubServer, 
 		}
 		closers = append(closers, s.store.Close)
 		store, events = s.store, s.store
-		otlp := hubexporter.NewOTLP(hubexporter.NewWriter(s.store, nil), s.store.Refusals())
+		otlp := hubexporter.NewOTLP(hubexporter.NewWriter(s.store, slices.Concat(hubexporter.DefaultResourceLabels(), h.labels)), s.store.Refusals())
 		o.OTLP, o.Refusals, o.Registry = otlp.Handler(), s.store.Refusals(), s.store.Registry()
 		s.store.Registry().MustRegister(hub.Gauges(money.gauges))
 		if h.grpc != "" {

@@ -174,7 +174,13 @@ func TestReload(t *testing.T) {
 	other.up(false)
 	fresh := startConfig(t, busyConfig(t, other))
 	other.waitTicks("", 5)
-	if diff := cmp.Diff(fresh.goroutines(), is); diff != "" {
+	want := fresh.goroutines()
+	// Two for each connection. One may be closed or opened just then; a leak has two a reload.
+	const dialed = "net/http.(*Transport).dialConn"
+	if d := is[dialed] - want[dialed]; d >= -2 && d <= 2 {
+		is[dialed] = want[dialed]
+	}
+	if diff := cmp.Diff(want, is); diff != "" {
 		t.Errorf("goroutines (-of a fresh agent +after %d reloads):\n%s", *reloads, diff)
 	}
 }

@@ -54,6 +54,11 @@ var demoAddress = regexp.MustCompile(`Page +(http://\S+?)/?\s`)
 func demoPage(t *testing.T) string {
 	t.Helper()
 	p := start(t, gpumeter(t), "demo", "--listen", "localhost:0")
+	t.Cleanup(func() { // killed, it would leave its data
+		if code := p.stop(t); code != 0 {
+			t.Errorf("the demo ends with %d", code)
+		}
+	})
 	var base string
 	// A day of history is written first.
 	for deadline := time.Now().Add(5 * patience); ; time.Sleep(100 * time.Millisecond) {

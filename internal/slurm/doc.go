@@ -1,4 +1,10 @@
-// Package slurm is how Slurm is asked, by its own tools or by slurmrestd, and what its
-// words mean: generic resources, lists of hosts, numbers of jobs, and JSON whose form
-// changed with the versions. It knows nothing of what the answers are for.
+// Package slurm talks to a Slurm installation and parses the notations that Slurm uses.
+// Requests go to Slurm's own command-line tools, which this package alone runs, or to a
+// slurmrestd with a JWT. The parsers cover generic resources (GRES), host lists, job
+// identifiers, index ranges, and the JSON of versions 22.05 to 25.11, whose shape differs
+// between releases.
+//
+// The package needs no privileges beyond those of the Slurm user it queries as, keeps no
+// state except the API version of slurmrestd, and does not interpret the answers: see
+// internal/scheduler/slurmctl and internal/workload/slurm for that.
 package slurm

@@ -7,36 +7,37 @@ import (
 	"strings"
 )
 
-// GRES is one generic resource of a job on a node, or that a job asks for, or a node has.
+// GRES is one generic resource that a job holds on a node, that a job requests, or that a
+// node provides.
 type GRES struct {
-	Name  string // gpu, shard, mps, nic, ...
-	Type  string // h100, a100_1g.10gb, ...; may be empty
+	Name  string // gpu, shard, mps, nic, and so on
+	Type  string // h100 or a100_1g.10gb, for example; may be empty
 	Count uint64
-	// Index are the devices, by their place in gres.conf, all types of a name together.
-	// Empty where Slurm only counts.
+	// Index lists the devices by their position in gres.conf, counted across all types of
+	// one name. It is empty where Slurm reports only a count.
 	Index []int
-	// Parts are how much of each device is held, of a resource that shares devices: one
-	// for each device of the node.
+	// Parts says how much of each device is held, for a resource that shares devices such
+	// as shard or mps: one entry per device of the node.
 	Parts []Part
 }
 
-// Part is what is held of a shared device.
+// Part is the amount held of a shared device, and the device's total.
 type Part struct{ Held, Of uint64 }
 
-const maxGRES = 256 // in one string
+const maxGRES = 256 // per string
 
-// ParseGRES parses what Slurm says of the generic resources of a job or a node, as in
-// _foreach_job_build_details of its source, gres.conf(5) and sbatch(1):
+// ParseGRES parses the generic resources of a job or a node. The grammar follows
+// _foreach_job_build_details in Slurm's source, gres.conf(5) and sbatch(1):
 //
 //	gpu:h100:2(IDX:0-1),gpu:a100:1(IDX:4)
-//	shard:2(0/4,2/4)                one pair for each device; newer than 22.05
+//	shard:2(0/4,2/4)                one pair per device; newer than 22.05
 //	shard:2(IDX:4)                  22.05
-//	gpu:8(CNT:2), gpu(CNT:2)        devices without files
-//	gpu:h100:8(S:0-1), gpu:8(null)  of a node, with its sockets
-//	gres/gpu:a100=2, gres:gpu:2     as trackable and as requested resources
-//	(null), N/A, none               nothing
+//	gpu:8(CNT:2), gpu(CNT:2)        devices without device files
+//	gpu:h100:8(S:0-1), gpu:8(null)  resources of a node, with its sockets
+//	gres/gpu:a100=2, gres:gpu:2     trackable and requested resources
+//	(null), N/A, none               no resources
 //
-// What can be read is returned beside the error for the rest.
+// ParseGRES returns every resource it could parse together with the error for the rest.
 func ParseGRES(s string) ([]GRES, error) {
 	var out []GRES
 	var errs []error
@@ -49,14 +50,14 @@ func ParseGRES(s string) ([]GRES, error) {
 			out = append(out, g)
 		}
 		if len(out)+len(errs) >= maxGRES {
-			errs = append(errs, errors.New("the GRES are too many"))
+			errs = append(errs, errors.New("too many GRES"))
 			break
 		}
 	}
 	return out, errors.Join(errs...)
 }
 
-// split cuts at commas outside of parentheses and brackets.
+// split yields the parts of s between commas that are outside parentheses and brackets.
 func split(s string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		depth, start := 0, 0
@@ -99,7 +100,7 @@ func parseOne(s string) (g GRES, ok bool, err error) {
 		}
 	}
 	fields := strings.Split(head, ":")
-	// no_consume is a flag of gres.conf that newer versions write between type and count.
+	// no_consume is a flag from gres.conf that newer versions write between type and count.
 	kept := fields[:0]
 	for _, f := range fields {
 		if f != "no_consume" {
@@ -129,13 +130,13 @@ func parseOne(s string) (g GRES, ok bool, err error) {
 		return GRES{}, false, bad(err.Error())
 	}
 	if !counted && g.Count == 0 {
-		g.Count = max(1, uint64(len(g.Index))) // "gpu" means one
+		g.Count = max(1, uint64(len(g.Index))) // a bare "gpu" means one device
 	}
 	return g, true, nil
 }
 
-// details parses what comes in parentheses, each list in its own or several in one:
-// IDX:0-1, CNT:2, S:0-1, 2/4,0/4, null.
+// details parses the parenthesized lists, whether each has its own parentheses or several
+// share one pair: IDX:0-1, CNT:2, S:0-1, 2/4,0/4, null.
 func (g *GRES) details(s string) error {
 	for group := range strings.SplitSeq(s, "(") {
 		group, _, _ = strings.Cut(group, ")")
@@ -144,7 +145,7 @@ func (g *GRES) details(s string) error {
 		switch {
 		case group == "" || group == "null" || group == "N/A" || kind == "S":
 		case kind == "IDX" || kind == "IDX_LIST":
-			if list == "" || list == "N/A" { // nothing of it is in use
+			if list == "" || list == "N/A" { // no device is in use
 				continue
 			}
 			index, err := ParseRanges(list)
@@ -152,7 +153,7 @@ func (g *GRES) details(s string) error {
 				return err
 			}
 			if g.Index = append(g.Index, index...); len(g.Index) > MaxIndex {
-				return errors.New("the devices are too many")
+				return errors.New("too many devices")
 			}
 		case kind == "CNT":
 			n, err := ParseCount(list)
@@ -165,11 +166,11 @@ func (g *GRES) details(s string) error {
 				held, of, _ := strings.Cut(pair, "/")
 				h, err := strconv.ParseUint(strings.TrimSpace(held), 10, 32)
 				if err != nil {
-					return errors.New("a part is no number")
+					return errors.New("part is not a number")
 				}
 				o, err := strconv.ParseUint(strings.TrimSpace(of), 10, 32)
 				if err != nil || len(g.Parts) >= MaxIndex {
-					return errors.New("a part is no number")
+					return errors.New("part is not a number")
 				}
 				g.Parts = append(g.Parts, Part{h, o})
 			}
@@ -180,7 +181,8 @@ func (g *GRES) details(s string) error {
 	return nil
 }
 
-// ParseCount parses 2, 4K and 1M; Slurm counts in powers of two.
+// ParseCount parses a count with an optional suffix, as in 2, 4K and 1M. Slurm's suffixes
+// are powers of 1024.
 func ParseCount(s string) (uint64, error) {
 	unit := uint64(1)
 	if s != "" {
@@ -191,7 +193,7 @@ func ParseCount(s string) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n > 1<<62/unit {
-		return 0, errors.New("the count is no number")
+		return 0, errors.New("count is not a number")
 	}
 	return n * unit, nil
 }

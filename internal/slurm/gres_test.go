@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Others panic at (null) and at shards, read only the first parenthesis, and take the
-// number in CNT for that of a GPU.
+// Known defects of other parsers: a panic on (null) and on shards, reading only the first
+// parenthesis, and taking the number in CNT for a device index.
 func TestParseGRES(t *testing.T) {
 	f := func(s string, want ...GRES) {
 		t.Helper()
@@ -36,13 +36,13 @@ func TestParseGRES(t *testing.T) {
 	f("gpu", GRES{Name: "gpu", Count: 1})
 	f("gpu:a100", GRES{Name: "gpu", Type: "a100", Count: 1})
 	f("gpu:a100_1g.10gb:3(IDX:4-6)", GRES{Name: "gpu", Type: "a100_1g.10gb", Count: 3, Index: []int{4, 5, 6}})
-	// As 22.05 and as newer versions have it.
+	// As written by 22.05 and by newer versions.
 	f("shard:2(IDX:4)", GRES{Name: "shard", Count: 2, Index: []int{4}})
 	f("shard:2(0/4,2/4)", GRES{Name: "shard", Count: 2, Parts: []Part{{0, 4}, {2, 4}}})
 	f("shard:h100:2(2/8)", GRES{Name: "shard", Type: "h100", Count: 2, Parts: []Part{{2, 8}}})
 	f("mps:100(100/200,0/200),gpu:1(IDX:3)",
 		GRES{Name: "mps", Count: 100, Parts: []Part{{100, 200}, {0, 200}}}, GRES{Name: "gpu", Count: 1, Index: []int{3}})
-	// As trackable and as requested resources.
+	// Trackable and requested resources.
 	f("gres/gpu:a100=2", GRES{Name: "gpu", Type: "a100", Count: 2})
 	f("gres/gpu:a100:2", GRES{Name: "gpu", Type: "a100", Count: 2})
 	f("gres/gpu=8,gres/gpu:h100=8,gres/shard=2", GRES{Name: "gpu", Count: 8}, GRES{Name: "gpu", Type: "h100", Count: 8}, GRES{Name: "shard", Count: 2})
@@ -51,7 +51,7 @@ func TestParseGRES(t *testing.T) {
 	f("gpu:h100:no_consume:4", GRES{Name: "gpu", Type: "h100", Count: 4})
 }
 
-// What cannot be read costs only itself.
+// An unreadable resource does not void the others.
 func TestParseGRESOdd(t *testing.T) {
 	f := func(s string, want ...GRES) {
 		t.Helper()

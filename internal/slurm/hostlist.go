@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// maxHosts is what a list may have; Slurm's own limit for a range is 65536.
+// maxHosts bounds a host list; Slurm's own limit for one range is 65536.
 const maxHosts = 1 << 17
 
-// Hosts calls yield with each host of a list, in its order: "a[1-2,5]b[01-02]c,d" has
-// a1b01c, a1b02c, a2b01c, ... and d. Numbers keep their zeros.
+// Hosts calls yield for each host of a Slurm host list, in list order, until yield returns
+// false. "a[1-2,5]b[01-02]c,d" expands to a1b01c, a1b02c, a2b01c, ... and d. Leading zeros
+// are kept.
 func Hosts(list string, yield func(host string) bool) error {
 	n := 0
 	for one := range split(list) {
@@ -36,7 +37,7 @@ func Hosts(list string, yield func(host string) bool) error {
 	return nil
 }
 
-// HostIndex returns the place of a host in a list, or -1.
+// HostIndex returns the position of host in the list, or -1 if the list does not have it.
 func HostIndex(list, host string) int {
 	at, found := 0, false
 	err := Hosts(list, func(h string) bool {
@@ -51,7 +52,8 @@ func HostIndex(list, host string) int {
 	return at
 }
 
-// piece is some text and then a number of one of the spans; without spans it is the end.
+// piece is literal text followed by a number from one of the spans. The last piece of a
+// name has no spans.
 type piece struct {
 	text  string
 	spans []span
@@ -59,20 +61,20 @@ type piece struct {
 
 type span struct{ low, high, width int }
 
-// brackets parses one name with any number of brackets.
+// brackets parses one host name with any number of bracketed ranges.
 func brackets(s string) ([]piece, error) {
 	var out []piece
 	for {
 		before, rest, ok := strings.Cut(s, "[")
 		if strings.Contains(before, "]") {
-			return nil, fmt.Errorf("host list %.100q: a bracket is not open", s)
+			return nil, fmt.Errorf("host list %.100q: closing bracket without an opening one", s)
 		}
 		if !ok {
 			return append(out, piece{text: before}), nil
 		}
 		in, after, ok := strings.Cut(rest, "]")
 		if !ok {
-			return nil, fmt.Errorf("host list %.100q: a bracket is not closed", s)
+			return nil, fmt.Errorf("host list %.100q: opening bracket without a closing one", s)
 		}
 		p := piece{text: before}
 		for part := range strings.SplitSeq(in, ",") {
@@ -97,11 +99,11 @@ func parseSpan(s string) (span, error) {
 	}
 	from, err := strconv.ParseUint(low, 10, 31)
 	if err != nil {
-		return span{}, errors.New("a range is no number")
+		return span{}, errors.New("range is not a number")
 	}
 	to, err := strconv.ParseUint(high, 10, 31)
 	if err != nil || to < from || to-from > maxHosts || len(low) > 16 {
-		return span{}, errors.New("a range has no end")
+		return span{}, errors.New("range is reversed or too long")
 	}
 	return span{int(from), int(to), len(low)}, nil
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Others take letters and one bracket only: jobs on more than one node lose their names
-// on most clusters.
+// A parser that accepts only letters and a single bracket loses the host names of most
+// multi-node jobs.
 func TestHosts(t *testing.T) {
 	f := func(list string, want ...string) {
 		t.Helper()
@@ -19,7 +19,7 @@ func TestHosts(t *testing.T) {
 		}
 		for i, h := range want {
 			if at := HostIndex(list, h); at != i {
-				t.Errorf("%q: place of %s is %d", list, h, at)
+				t.Errorf("%q: index of %s is %d", list, h, at)
 			}
 		}
 	}
@@ -42,10 +42,10 @@ func TestHosts(t *testing.T) {
 func TestHostsOdd(t *testing.T) {
 	for _, list := range []string{"a[1-2", "a1-2]", "a[x-y]", "a[2-1]", "a[-]", "a[1-99999999]", "a[1-9999]b[1-9999]", "a[]", "a[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]"} {
 		if err := Hosts(list, func(string) bool { return true }); err == nil {
-			t.Errorf("%q has no error", list)
+			t.Errorf("%q: no error", list)
 		}
 		if at := HostIndex(list, "b"); at != -1 {
-			t.Errorf("%q: b is at %d", list, at)
+			t.Errorf("%q: index of b is %d", list, at)
 		}
 	}
 }

@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// JobID is a job as its user calls it.
+// JobID identifies a job the way its user refers to it.
 type JobID struct {
-	Job string // of the job, of the array, or of the heterogeneous job
-	// Tasks are those of an array: one number, or a list as 1-3,7 of those that wait.
+	Job string // number of the job, the array, or the heterogeneous job
+	// Tasks are the array tasks: one number, or a list such as 1-3,7 for pending tasks.
 	Tasks string
-	// Component is the place in a heterogeneous job, from 0.
+	// Component is the offset in a heterogeneous job, counted from 0.
 	Component string
 	Step      string
 }
 
-// ParseJobID parses 7, 7.0, 7.batch, 4_2, 4_[1-3%2], 10+1 and 10+1.0. The most tasks
-// that may run at once, after %, is left out: it is no part of who they are.
+// ParseJobID parses 7, 7.0, 7.batch, 4_2, 4_[1-3%2], 10+1 and 10+1.0. The limit of
+// concurrent tasks after % is dropped because it does not identify tasks.
 func ParseJobID(s string) (JobID, error) {
-	bad := func() (JobID, error) { return JobID{}, fmt.Errorf("%.100q is no job", s) }
+	bad := func() (JobID, error) { return JobID{}, fmt.Errorf("%.100q is not a job ID", s) }
 	var id JobID
-	end := strings.IndexByte(s, ']') + 1 // squeue cuts long lists of tasks: 4_[1,3,...]
+	end := strings.IndexByte(s, ']') + 1 // squeue truncates long task lists: 4_[1,3,...]
 	rest, step, stepped := strings.Cut(s[end:], ".")
 	rest = s[:end] + rest
 	if stepped {
@@ -48,7 +48,7 @@ func ParseJobID(s string) (JobID, error) {
 	return id, nil
 }
 
-// parseTasks returns the tasks of an array without brackets and without %.
+// parseTasks returns an array's task list without brackets and without the % limit.
 func parseTasks(s string) (string, bool) {
 	if in, ok := strings.CutPrefix(s, "["); ok {
 		if s, ok = strings.CutSuffix(in, "]"); !ok {

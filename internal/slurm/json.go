@@ -9,11 +9,11 @@ import (
 	"strconv"
 )
 
-// DecodeList reads an answer of Slurm's tools or of slurmrestd, an object, and calls each
-// with the members of the list that is called key. It keeps one member at a time: a job
-// of a newer version has every core of every one of its nodes. A field of a member that
-// is of another type than expected costs itself. An answer whose list of errors has some
-// is one.
+// DecodeList reads a JSON object written by Slurm's tools or by slurmrestd and calls each
+// for every member of the list named key. Only one member is in memory at a time, because
+// newer versions list every core of every node of a job. A field whose type differs from
+// the expected one is left unset without voiding the member. If the answer's list of
+// errors is not empty, DecodeList returns those errors.
 func DecodeList[T any](r io.Reader, key string, each func(T) error) error {
 	d := json.NewDecoder(r)
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -46,16 +46,16 @@ func DecodeList[T any](r io.Reader, key string, each func(T) error) error {
 	}
 	err := errors.Join(errs...)
 	if !seen && err == nil {
-		return fmt.Errorf("the answer has no %s", key)
+		return fmt.Errorf("answer has no %s", key)
 	}
 	return err
 }
 
 func notJSON(err error) error {
 	if err == nil {
-		err = errors.New("no object")
+		err = errors.New("not an object")
 	}
-	return fmt.Errorf("the answer is no JSON: %w", err)
+	return fmt.Errorf("answer is not JSON: %w", err)
 }
 
 func members[T any](d *json.Decoder, key string, each func(T) error) error {
@@ -66,12 +66,12 @@ func members[T any](d *json.Decoder, key string, each func(T) error) error {
 	case t == nil:
 		return nil
 	case t != json.Delim('['):
-		return fmt.Errorf("the %s are no list", key)
+		return fmt.Errorf("%s is not a list", key)
 	}
 	for d.More() {
 		var v T
 		if err := d.Decode(&v); err != nil {
-			if _, odd := errors.AsType[*json.UnmarshalTypeError](err); !odd { // of one field: the rest is there
+			if _, odd := errors.AsType[*json.UnmarshalTypeError](err); !odd { // one field has another type; the others are decoded
 				return notJSON(err)
 			}
 		}
@@ -100,8 +100,8 @@ func decodeErrors(d *json.Decoder) error {
 	return errors.Join(errs...)
 }
 
-// Number is a whole number that may not be set. It is bare up to 22.05, and
-// {"set":true,"infinite":false,"number":7} since 23.02. A negative one is not set.
+// Number is a whole number that may be unset. Slurm writes it bare up to 22.05, and as
+// {"set":true,"infinite":false,"number":7} since 23.02. A negative number counts as unset.
 type Number struct {
 	n   uint64
 	set bool
@@ -116,7 +116,7 @@ func (n *Number) UnmarshalJSON(b []byte) error {
 			Number        json.Number
 		}
 		if err := json.Unmarshal(b, &o); err != nil {
-			return nil //nolint:nilerr // a number that cannot be read is not set, and costs nothing else
+			return nil //nolint:nilerr // an unreadable number is unset and does not void the record
 		}
 		if !o.Set || o.Infinite {
 			return nil
@@ -131,7 +131,7 @@ func (n *Number) UnmarshalJSON(b []byte) error {
 // Get returns the number and whether it is set.
 func (n Number) Get() (uint64, bool) { return n.n, n.set }
 
-// String returns the number, or nothing.
+// String returns the number in decimal, or the empty string if it is unset.
 func (n Number) String() string {
 	if !n.set {
 		return ""
@@ -139,7 +139,8 @@ func (n Number) String() string {
 	return strconv.FormatUint(n.n, 10)
 }
 
-// Positive returns the number, or nothing: 0 is Slurm's word for none in places.
+// Positive returns the number in decimal, or the empty string if it is unset or 0: some
+// fields use 0 for none.
 func (n Number) Positive() string {
 	if n.n == 0 {
 		return ""
@@ -147,7 +148,7 @@ func (n Number) Positive() string {
 	return n.String()
 }
 
-// Words is a word, or since 23.11 a list of them.
+// Words is a list of words. Slurm writes a single word as a string, and a list since 23.11.
 type Words []string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -167,7 +168,7 @@ func (w *Words) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Line is one line of text.
+// Line is text reduced to one line.
 type Line string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -180,5 +181,5 @@ func (t *Line) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// maxLine bounds a text of the controller; a list of nodes is the longest.
+// maxLine bounds one text from the controller; node lists are the longest.
 const maxLine = 1 << 18

@@ -17,8 +17,8 @@ type member struct {
 	Count int    `json:"count"`
 }
 
-// Versions write one thing in several ways, and one field of another type must not cost
-// the rest of a job.
+// Versions write the same value in several forms, and a field of an unexpected type must
+// not void the rest of the job.
 func TestDecodeList(t *testing.T) {
 	f := func(answer, want, wantErr string) {
 		t.Helper()
@@ -41,15 +41,15 @@ func TestDecodeList(t *testing.T) {
 	f(`{"jobs":[{"id":{"set":false,"number":8}},{"id":{"set":true,"infinite":true,"number":8}},{"id":-2},{"id":"9"},{"id":{}}]}`, "  [];   [];   []; 9  [];   []", "")
 	f(`{"jobs":[{"id":1,"count":"many","name":"kept"}]}`, "1 kept []", "")
 	f(`{"jobs":null}`, "", "")
-	f(`{"jobs":7}`, "", "the jobs are no list")
-	f(`{}`, "", "the answer has no jobs")
+	f(`{"jobs":7}`, "", "jobs is not a list")
+	f(`{}`, "", "answer has no jobs")
 	f(`{"errors":[{"error":"away","description":"later"}]}`, "", "away later")
 	f(`{"errors":[{"error":"half"}],"jobs":[{"id":1}]}`, "1  []", "half")
 	f(`{"jobs":[{"id":1},{"name":"stop"},{"id":2}]}`, "1  []", "enough")
-	f(`[]`, "", "no JSON")
-	f(`<html>`, "", "no JSON")
-	f(`{"jobs":[{"id":1}`, "1  []", "no JSON")
-	f(``, "", "no JSON")
+	f(`[]`, "", "not JSON")
+	f(`<html>`, "", "not JSON")
+	f(`{"jobs":[{"id":1}`, "1  []", "not JSON")
+	f(``, "", "not JSON")
 }
 
 func FuzzDecodeList(f *testing.F) {

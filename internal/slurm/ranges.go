@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// MaxIndex bounds the numbers of devices: no node has so many.
+// MaxIndex bounds device numbers, well above any real node.
 const MaxIndex = 1024
 
-// ParseRanges parses a list of numbers as bit_fmt of Slurm writes it: "0-3,7", also with
-// a step, "0-6:2".
+// ParseRanges parses a list of numbers as written by Slurm's bit_fmt: "0-3,7", optionally
+// with a step as in "0-6:2".
 func ParseRanges(s string) ([]int, error) {
 	var out []int
 	for part := range strings.SplitSeq(s, ",") {
@@ -32,7 +32,7 @@ func ParseRanges(s string) ([]int, error) {
 			}
 		}
 		if to < from || step == 0 || len(out)+(to-from)/step+1 > MaxIndex {
-			return nil, fmt.Errorf("%q is no list of numbers", s)
+			return nil, fmt.Errorf("%q is not a list of numbers", s)
 		}
 		for i := from; i <= to; i += step {
 			out = append(out, i)
@@ -41,11 +41,11 @@ func ParseRanges(s string) ([]int, error) {
 	return out, nil
 }
 
-// ParseIndex parses the number of one device.
+// ParseIndex parses one device number.
 func ParseIndex(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || n >= MaxIndex {
-		return 0, fmt.Errorf("%q is no number of a device", s)
+		return 0, fmt.Errorf("%q is not a device number", s)
 	}
 	return int(n), nil
 }

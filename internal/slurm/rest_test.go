@@ -17,7 +17,7 @@ import (
 
 const jwt = "eyJhbGciOi.secret.x"
 
-// restd is a slurmrestd with the API of 24.11 that knows one token.
+// restd is a slurmrestd with the API of 24.11 that accepts one token.
 func restd(jobs func(w http.ResponseWriter, r *http.Request)) (h http.Handler, asked *[]string) {
 	asked = new([]string)
 	mux := http.NewServeMux()
@@ -47,7 +47,7 @@ func token(t *testing.T, s string) string {
 	return path
 }
 
-// ids asks for the numbers of the jobs.
+// ids requests the job numbers.
 func ids(ctx context.Context, r *REST) (out []string, err error) {
 	err = r.Get(ctx, "slurm", "jobs", func(body io.Reader) error {
 		return DecodeList(body, "jobs", func(j struct {
@@ -61,7 +61,7 @@ func ids(ctx context.Context, r *REST) (out []string, err error) {
 	return out, err
 }
 
-// The version is found once; then there is one request for each question.
+// The version is looked up once; after that each call is one request.
 func TestRest(t *testing.T) {
 	h, asked := restd(good)
 	srv := httptest.NewServer(h)
@@ -107,7 +107,7 @@ func TestRestVersionAndSocket(t *testing.T) {
 	}
 }
 
-// No failure may tell the token, or carry it to somebody else.
+// An error must not reveal the token, and a redirect must not carry it to another host.
 func TestRestFails(t *testing.T) {
 	stolen := ""
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen += r.Header.Get("X-SLURM-USER-TOKEN") }))
@@ -127,21 +127,21 @@ func TestRestFails(t *testing.T) {
 		}
 	}
 	f("wrong token", token(t, "a.secret.b"), good, "401")
-	f("no token in the file", token(t, "\n"), good, "has none")
-	f("a token with a line break", token(t, "a.secret\nX-Other: 1"), good, "has none")
+	f("no token in the file", token(t, "\n"), good, "no token in")
+	f("a token with a line break", token(t, "a.secret\nX-Other: 1"), good, "no token in")
 	f("no file", "/nonexistent", good, "no such file")
-	f("garbage", token(t, jwt), func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "no JSON")
+	f("garbage", token(t, jwt), func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "not JSON")
 	f("an error", token(t, jwt), func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"errors":[{"error":"Unable to contact slurm controller"}]}`))
 	}, "Unable to contact")
 	f("500", token(t, jwt), func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, "500")
-	f("it sends us elsewhere", token(t, jwt), func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) }, "302")
+	f("redirect", token(t, jwt), func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) }, "302")
 	if stolen != "" {
 		t.Errorf("the token went to %q", stolen)
 	}
 	for _, address := range []string{"", "x", "ftp://h", "http://", "http://u:p@h", "h:6820"} {
 		if r, err := NewREST(address, "", ""); err == nil {
-			t.Errorf("%q is %+v", address, r)
+			t.Errorf("%q accepted as %+v", address, r)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func TestRestDenied(t *testing.T) {
 	}
 }
 
-// The newest version of the API is found in each description.
+// The newest API version is found in every captured description.
 func TestCapturedOpenAPI(t *testing.T) {
 	for name, want := range map[string]string{"slurm-real/22.05/rest-openapi.json": "38", "slurm-real/24.11/rest-openapi.json": "42"} {
 		b, err := os.ReadFile(filepath.Join("../../../shared/fixtures", name))

@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns s as one line of valid text, empty where Slurm says that there is nothing.
+// Text returns s as one line of valid UTF-8, or the empty string for Slurm's words for
+// nothing, (null) and N/A.
 func Text(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -23,13 +24,13 @@ func Text(s string) string {
 	return s
 }
 
-// IsNumber reports whether s can be the number of a job or a task.
+// IsNumber reports whether s can be a job or task number.
 func IsNumber(s string) bool {
 	return s != "" && len(s) <= 10 && strings.Trim(s, "0123456789") == ""
 }
 
-// ReadFile reads a file, at most limit bytes of it. What is no file, a pipe that nobody
-// writes to, is an error.
+// ReadFile reads at most limit bytes of a regular file. Any other kind of file is an
+// error: opening a pipe without a writer would block.
 func ReadFile(path string, limit int64) ([]byte, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -46,7 +47,7 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// IsWord reports whether s is short and printable: what becomes an attribute is.
+// IsWord reports whether s is short and printable enough to become an attribute value.
 func IsWord(s string) bool {
 	return s != "" && len(s) <= 32 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
 }

@@ -14,25 +14,26 @@ import (
 	"time"
 )
 
-// maxAnswer bounds what is read of the controller. Text of 50,000 jobs fits.
+// maxAnswer bounds an answer of the controller. The text form of 50,000 jobs fits.
 const maxAnswer = 64 << 20
 
-// ErrTooLong means that an answer has more than maxAnswer bytes.
-var ErrTooLong = errors.New("the answer is too long")
+// ErrTooLong means that an answer exceeded maxAnswer bytes.
+var ErrTooLong = errors.New("answer too long")
 
-// Tools are Slurm's own programs.
+// Tools runs Slurm's command-line programs from one directory.
 type Tools struct {
 	dir  string
-	conf string   // path of slurm.conf, or empty
-	env  []string // more variables
+	conf string   // path of slurm.conf; may be empty
+	env  []string // additional environment variables
 }
 
-// folders are where the tools are looked for: no path of the environment decides what is
-// run.
+// folders are the directories searched for the tools. PATH is ignored on purpose: the
+// environment must not decide which program runs.
 var folders = []string{"/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin", "/cm/shared/apps/slurm/current/bin"}
 
-// FindTools returns the tools in dir, or in the first usual folder that has one of those
-// named. ok is false if there are none. conf is the path of slurm.conf; empty: they know.
+// FindTools returns the tools in dir or, if dir is empty, in the first usual directory that
+// has at least one of the named tools. ok is false if there is none. conf is the path of
+// slurm.conf; if empty, the tools use their default.
 func FindTools(dir, conf string, names ...string) (t Tools, ok bool) {
 	list := folders
 	if dir != "" {
@@ -47,7 +48,7 @@ func FindTools(dir, conf string, names ...string) (t Tools, ok bool) {
 	return Tools{}, false
 }
 
-// Has reports whether there is a tool of that name.
+// Has reports whether the directory has an executable of that name.
 func (t Tools) Has(name string) bool {
 	if t.dir == "" {
 		return false
@@ -56,19 +57,19 @@ func (t Tools) Has(name string) bool {
 	return err == nil
 }
 
-// With returns the tools with variables in their environment, such as TZ=UTC0.
+// With returns a copy of t that adds variables such as TZ=UTC0 to the tools' environment.
 func (t Tools) With(env ...string) Tools {
 	t.env = slices.Concat(t.env, env)
 	return t
 }
 
-// Run runs a tool, in a process group of its own so that all of it ends with ctx, and
-// gives what it writes to parse.
+// Run runs a tool and passes its standard output to parse. The tool gets its own process
+// group, so canceling ctx kills its children as well.
 func (t Tools) Run(ctx context.Context, parse func(io.Reader) error, name string, args ...string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(t.dir, name), args...)
-	// The environment of the agent has its own secrets, and SQUEUE_* would change the answer.
+	// The agent's environment may hold secrets, and SQUEUE_* variables change the output.
 	cmd.Env = []string{"LC_ALL=C", "PATH=" + t.dir}
 	if t.conf != "" {
 		cmd.Env = append(cmd.Env, "SLURM_CONF="+t.conf)
@@ -89,7 +90,7 @@ func (t Tools) Run(ctx context.Context, parse func(io.Reader) error, name string
 	}
 	limited := &io.LimitedReader{R: out, N: maxAnswer}
 	err = parse(limited)
-	_, _ = io.Copy(io.Discard, limited) // it may be about to say why it failed
+	_, _ = io.Copy(io.Discard, limited) // drain the pipe so the tool can still report why it failed
 	if limited.N <= 0 {
 		err = fmt.Errorf("%w: more than %d MiB", ErrTooLong, maxAnswer>>20)
 		cancel()
@@ -112,8 +113,8 @@ func (t Tools) Run(ctx context.Context, parse func(io.Reader) error, name string
 	return nil
 }
 
-// WithoutJSON reports whether asking for text may do better: the tool does not know the
-// option, lacks the plugin that writes JSON, or writes too much of it.
+// WithoutJSON reports whether requesting text may succeed where JSON failed: the tool does
+// not know the option, lacks the JSON plugin, or writes more than maxAnswer.
 func WithoutJSON(err error) bool {
 	if err == nil {
 		return false
@@ -129,7 +130,7 @@ func WithoutJSON(err error) bool {
 	return false
 }
 
-// beginning keeps the first line of what is written, and takes all.
+// beginning keeps the first 512 bytes written to it and discards the rest.
 type beginning struct{ b []byte }
 
 // Write implements io.Writer.
@@ -140,7 +141,7 @@ func (w *beginning) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the line.
+// String returns the first line.
 func (w *beginning) String() string {
 	line, _, _ := bytes.Cut(bytes.TrimSpace(w.b), []byte("\n"))
 	return Text(string(line))

@@ -428,7 +428,7 @@ func TestValidate(t *testing.T) {
 	f("", slurm("records", []any{"squeue", "sprio", "sshare", "qos", "users", "partitions", "config"}))
 	f("slurmrestd", slurm("rest", map[string]any{"address": "host:6820"}))
 	f("", slurm("rest", map[string]any{"address": "unix:/run/s", "token_file": "/t", "user": "u"}))
-	f("metrics is no http", slurm("openmetrics", "host:6817"))
+	f("OpenMetrics address must be http", slurm("openmetrics", "host:6817"))
 	f("", slurm("openmetrics", "http://host:6817"))
 	f("accounting::prometheus", slurm("accounting", map[string]any{"prometheus": "x"}))
 	f("", slurm("accounting", map[string]any{"enabled": true, "interval": "1m", "since": "720h", "state_dir": "/s", "prometheus": "http://p:9090"}))

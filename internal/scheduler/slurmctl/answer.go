@@ -7,13 +7,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// anyNodes are the nodes of a partition: a list of hosts up to 22.05, then an object.
+// anyNodes are the nodes of a partition: a host list up to 22.05, an object since then.
 type anyNodes struct {
 	names string
 	total int64
 }
 
-// UnmarshalJSON implements json.Unmarshaler. What it does not know costs nothing else.
+// UnmarshalJSON implements json.Unmarshaler. An unknown form is ignored.
 func (n *anyNodes) UnmarshalJSON(b []byte) error {
 	*n = anyNodes{}
 	var line slurm.Line
@@ -31,7 +31,8 @@ func (n *anyNodes) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// anyTRES are the resources of a partition: text up to 22.05, then an object with it.
+// anyTRES are the resources of a partition: text up to 22.05, since then an object with
+// that text.
 type anyTRES string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -51,19 +52,20 @@ func (t *anyTRES) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Value is a number that may not be there.
+// Value is a number that may be absent. The zero Value is absent.
 type Value struct {
 	v  float64
 	ok bool
 }
 
-// Of returns v.
+// Of returns a Value that holds v.
 func Of(v float64) Value { return Value{v, true} }
 
-// Get returns the number and whether it is there.
+// Get returns the number and whether it is present.
 func (v Value) Get() (float64, bool) { return v.v, v.ok }
 
-// UnmarshalJSON implements json.Unmarshaler: bare, or {"set":true,"infinite":false,"number":0.5}.
+// UnmarshalJSON implements json.Unmarshaler. It accepts a bare number and
+// {"set":true,"infinite":false,"number":0.5}.
 func (v *Value) UnmarshalJSON(b []byte) error {
 	*v = Value{}
 	if len(b) > 0 && b[0] == '{' {
@@ -72,7 +74,7 @@ func (v *Value) UnmarshalJSON(b []byte) error {
 			Number        json.Number
 		}
 		if err := json.Unmarshal(b, &o); err != nil || !o.Set || o.Infinite {
-			return nil //nolint:nilerr // a number that cannot be read is not there, and costs nothing else
+			return nil //nolint:nilerr // an unreadable number is absent and does not void the record
 		}
 		b = []byte(o.Number)
 	}
@@ -80,8 +82,8 @@ func (v *Value) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// parseValue returns the number of a text. What is none, not finite or unbelievable is
-// not there.
+// parseValue parses a number. Text that is not a number, infinities and magnitudes above
+// 1e18 yield an absent Value.
 func parseValue(s string) Value {
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil || f != f || f > 1e18 || f < -1e18 {

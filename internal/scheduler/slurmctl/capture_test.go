@@ -13,7 +13,7 @@ import (
 
 const ours = "testdata/22.05"
 
-// captured returns a capture of another cluster, which need not be there.
+// captured returns a capture from another cluster and skips the test if it is missing.
 func captured(t *testing.T, name string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("../../../../shared/fixtures", name))
@@ -58,7 +58,7 @@ func nodesOf(t *testing.T, b []byte, text bool) []Node {
 	return l.list
 }
 
-// The machine that recorded them is in UTC, and text has no zone.
+// The captures were recorded on a machine in UTC, and the text form has no time zone.
 func inUTC(t *testing.T) {
 	t.Helper()
 	local := time.Local
@@ -66,8 +66,8 @@ func inUTC(t *testing.T) {
 	t.Cleanup(func() { time.Local = local })
 }
 
-// A value that text has and JSON has not, or the other way round: both forms of one moment
-// must say the same, line breaks and bars in names included.
+// Text and JSON of the same moment must yield the same values, including names with line
+// breaks and vertical bars.
 func TestTextIsJSON(t *testing.T) {
 	inUTC(t)
 	fromJSON, fromText := jobsOf(t, recorded(t, "jobs.json"), false), jobsOf(t, recorded(t, "jobs.txt"), true)
@@ -104,12 +104,13 @@ func TestTextIsJSON(t *testing.T) {
 		}
 	}
 	if !c.Since.Equal(d.Since) || c.Since.IsZero() || len(c.RPCs) < 10 || len(d.RPCs) < 10 || len(d.Users) < 3 {
-		t.Errorf("since %v and %v, %d and %d requests, %d users", c.Since, d.Since, len(c.RPCs), len(d.RPCs), len(d.Users))
+		t.Errorf("since: %v and %v; RPC types: %d and %d; RPC users: %d", c.Since, d.Since, len(c.RPCs), len(d.RPCs), len(d.Users))
 	}
 }
 
-// What 22.05 said when squeue said: four tasks of an array wait in one row, a GPU of which
-// shards are held, two components, and a node that is drained while it has jobs.
+// Answers of 22.05, recorded together with squeue: four pending tasks of an array in one
+// row, a GPU held in part by shards, a job of two components, and a node that is draining
+// while it still runs jobs.
 func TestRecorded(t *testing.T) {
 	jobs, nodes := jobsOf(t, recorded(t, "jobs.json"), false), nodesOf(t, recorded(t, "nodes.txt"), true)
 	got := map[JobKey][2]int64{}
@@ -117,7 +118,7 @@ func TestRecorded(t *testing.T) {
 		got[c.JobKey] = [2]int64{c.Jobs, c.GPUs}
 	}
 	want := map[JobKey][2]int64{
-		{"running", "gpu", "ml", "gpu_alice"}:      {4, 7}, // 2, 1 on each of two nodes, 1 and 2 of two components
+		{"running", "gpu", "ml", "gpu_alice"}:      {4, 7}, // 2 GPUs; 1 on each of two nodes; 1 and 2 for two components
 		{"running", "gpu", "bio", "gpu_bob"}:       {3, 5},
 		{"running", "short", "ml", "gpu_alice"}:    {1, 0}, // shards
 		{"pending", "gpu", "bio", "gpu_bob"}:       {5, 12},
@@ -135,7 +136,7 @@ func TestRecorded(t *testing.T) {
 		t.Errorf("waits (-want +got):\n%s", diff)
 	}
 	if v := q.Spread["gpu"]; v != 1.0/7 {
-		t.Errorf("of the jobs in gpu %v are on two nodes", v)
+		t.Errorf("share of multi-node jobs in gpu: %v", v)
 	}
 	all, parts := CountNodes(nodes, nil)
 	if diff := cmp.Diff(map[string]int64{"mixed": 1, "draining": 1}, all.Nodes); diff != "" {
@@ -155,7 +156,8 @@ func TestRecorded(t *testing.T) {
 	t.Error("the job with a line break is missing")
 }
 
-// A cluster that does not track GPUs in its accounting has none, or those of one node only.
+// A cluster that does not track GPUs in its accounting reports none, or only those of one
+// node.
 func TestUntracked(t *testing.T) {
 	inUTC(t)
 	read := func(name string) []byte {
@@ -183,7 +185,7 @@ func TestUntracked(t *testing.T) {
 	}
 }
 
-// Each shared capture of another version gives the same answers in its own form.
+// Captures of other versions yield the same answers, each in its own form.
 func TestCaptured(t *testing.T) {
 	f := func(version, jobs, nodes string) {
 		t.Helper()
@@ -196,12 +198,12 @@ func TestCaptured(t *testing.T) {
 			t.Errorf("%s%s (-want +got):\n%s", version, jobs, diff)
 		}
 		all, parts := CountNodes(nodesOf(t, captured(t, version+nodes), nodes[len(nodes)-3:] == "txt"), nil)
-		// On gn2 six GPUs are held, and of a seventh two shards.
+		// On gn2 six GPUs are held, and two shards of a seventh.
 		if diff := cmp.Diff(map[GPUKey]int64{{"allocated", "h100"}: 15, {"idle", "h100"}: 1}, all.GPUs); diff != "" {
 			t.Errorf("%s%s (-want +got):\n%s", version, nodes, diff)
 		}
 		if parts["gpu"].Placeable(1) != 1 || parts["gpu"].Placeable(2) != 0 {
-			t.Errorf("%s%s: %d jobs of one GPU fit", version, nodes, parts["gpu"].Placeable(1))
+			t.Errorf("%s%s: placeable(1) = %d", version, nodes, parts["gpu"].Placeable(1))
 		}
 	}
 	f("slurm-real/22.05/", "squeue_json.json", "sinfo_json.json")
@@ -212,7 +214,7 @@ func TestCaptured(t *testing.T) {
 	f("slurm-real/24.11/", "scontrol-show-job-d.txt", "scontrol-show-node-d.txt")
 }
 
-// Those of telegraf have a node in two words, no GRES, and null where a list is.
+// The captures from telegraf have a two-word node state, no GRES, and null for lists.
 func TestCapturedTelegraf(t *testing.T) {
 	for _, name := range []string{"gather", "panic"} {
 		dir := "slurm/slurmrestd_telegraf_" + name + "/"
@@ -222,7 +224,7 @@ func TestCapturedTelegraf(t *testing.T) {
 			t.Error(err)
 		}
 		var d Diag
-		if err := d.json(bytes.NewReader(captured(t, dir+"diag.json"))); (err == nil) != (name == "gather") { // the other has none
+		if err := d.json(bytes.NewReader(captured(t, dir+"diag.json"))); (err == nil) != (name == "gather") { // only gather has statistics
 			t.Error(err)
 		}
 		nodes := nodesOf(t, captured(t, dir+"nodes.json"), false)
@@ -234,12 +236,12 @@ func TestCapturedTelegraf(t *testing.T) {
 	}
 }
 
-// A job as its array's first, of many nodes, with comments that look like fields.
+// The first job of an array, jobs on many nodes, and comments that look like fields.
 func TestCapturedText(t *testing.T) {
 	f := func(name string, want ...Job) {
 		t.Helper()
 		got := jobsOf(t, captured(t, "slurm/gcm_scontrol_show_job/"+name), true)
-		for i := range got { // times are tested elsewhere
+		for i := range got { // times have their own test
 			got[i] = Job{ID: got[i].ID, Tasks: got[i].Tasks, State: got[i].State, User: got[i].User, Nodes: got[i].Nodes, GPUs: got[i].GPUs}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -250,7 +252,7 @@ func TestCapturedText(t *testing.T) {
 		Job{ID: "31214", Tasks: 1, State: "running", User: "test_username_2", Nodes: 3, GPUs: 8})
 }
 
-// sdiag of other versions, without the seconds and with more lines.
+// sdiag of other versions: without epoch seconds, and with additional lines.
 func TestCapturedDiag(t *testing.T) {
 	var d Diag
 	if err := d.text(bytes.NewReader(captured(t, "slurm/datadog/sdiag.txt"))); err != nil {
@@ -275,11 +277,11 @@ func TestCapturedDiag(t *testing.T) {
 		t.Fatal(err)
 	}
 	if v := d.CycleTime("schedule_cycle_sum", "schedule_cycle_mean", "schedule_cycle_total"); v != Of(582.130236) {
-		t.Errorf("cycles took %v s", v)
+		t.Errorf("cycle time %v s", v)
 	}
 }
 
-// Partitions of a large cluster, one in a line; its configuration; its users and QoS.
+// Partitions of a large cluster, one per line, and its configuration, users and QoS.
 func TestCapturedRecords(t *testing.T) {
 	var p partitionList
 	if err := p.text(bytes.NewReader(captured(t, "slurm/gcm/sample-scontrol-output.txt"))); err != nil {

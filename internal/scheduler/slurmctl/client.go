@@ -13,7 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// What is asked for: each at most once in a round.
+// Sources, as they appear in Requests and Errors. Each is queried at most once per round.
 const (
 	askJobs       = "jobs"
 	askNodes      = "nodes"
@@ -29,45 +29,45 @@ const (
 
 // Config says how to reach a controller.
 type Config struct {
-	Cluster string // its name; empty: slurm.conf or the answers say it
-	Tools   string // folder of Slurm's programs; empty: the usual ones
-	Conf    string // path of slurm.conf; empty: the programs know
+	Cluster string // cluster name; if empty, taken from slurm.conf or from the answers
+	Tools   string // directory of Slurm's tools; if empty, the usual ones are searched
+	Conf    string // path of slurm.conf; if empty, the tools use their default
 	REST    REST
-	// OpenMetrics is the address of the controller's own metrics, 25.11 and later. Jobs and
-	// nodes are then not asked for one by one.
+	// OpenMetrics is the address of the controller's own metrics, available since 25.11. If
+	// set, jobs and nodes are not queried one by one.
 	OpenMetrics string
-	Shares      bool          // ask for fair shares, too
-	Timeout     time.Duration // of a round in all
+	Shares      bool          // also query fair shares
+	Timeout     time.Duration // for a whole round
 
 	_ struct{}
 }
 
-// REST is a slurmrestd to ask instead of the tools.
+// REST is a slurmrestd to query instead of running the tools.
 type REST struct {
-	Address   string // empty: none
+	Address   string // empty: run the tools
 	TokenFile string
 	User      string
 }
 
-// Client asks one controller. One question is under way at a time.
+// Client queries one controller, with at most one request in flight.
 type Client struct {
 	cfg     Config
-	metrics *metricsClient // nil: none
-	rest    *slurm.REST    // nil: the tools
+	metrics *metricsClient // nil: not configured
+	rest    *slurm.REST    // nil: the tools are run
 	now     func() time.Time
 
 	mu       sync.Mutex
 	tools    slurm.Tools
-	found    bool // the tools
+	found    bool // whether tools is set
 	cluster  string
-	looked   bool            // for the name of the cluster
-	plain    map[string]bool // asked for as text: there is no JSON
-	off      map[string]bool // not asked for any more: this Slurm has none
+	looked   bool            // whether the controller was asked for the cluster name
+	plain    map[string]bool // sources requested as text because the tool cannot write JSON
+	off      map[string]bool // sources disabled because this Slurm does not have them
 	requests map[string]int64
 	errors   map[string]int64
 }
 
-// New returns a client. Nothing is asked yet, and Slurm need not be there.
+// New returns a client. It sends no request, and Slurm may be absent.
 func New(cfg Config) (*Client, error) {
 	c := &Client{
 		cfg: cfg, cluster: cfg.Cluster, now: time.Now,
@@ -87,36 +87,36 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Snapshot is what the controller said in one round. What it did not say is nil.
+// Snapshot is what the controller reported in one round. Fields it did not report are nil.
 type Snapshot struct {
 	Time       time.Time
 	Cluster    string
-	Up         bool // all that must be answered was
+	Up         bool // every required source answered
 	Jobs       []Job
 	Nodes      []Node
-	Partitions []Partition // by slurmrestd only: the tools would ask for them twice
+	Partitions []Partition // from slurmrestd only: with the tools this would be a second request
 	Diag       *Diag
 	Shares     []Share
 	Native     *Native
-	// Requests and Errors are how often each thing was asked for, and not answered, since
-	// the client was made.
+	// Requests and Errors count requests and failed requests by source since the client was
+	// created.
 	Requests, Errors map[string]int64
-	Err              error // why something is not there
+	Err              error // why fields are missing
 }
 
-// question is one thing to ask for, in each way that there is.
+// question is one source and how to query it through each interface.
 type question struct {
 	source     string
-	path       string // of slurmrestd; empty: it has none
+	path       string // in slurmrestd; empty if slurmrestd does not offer the source
 	json, text []string
 	parseJSON  func(io.Reader) error
 	parseText  func(io.Reader) error
 }
 
-// errNoTools means that this machine has no Slurm.
-var errNoTools = errors.New("there are no Slurm programs on this machine, and no slurmrestd is named")
+// errNoTools means that Slurm is not installed on this machine.
+var errNoTools = errors.New("no Slurm tools on this machine and no slurmrestd configured")
 
-// ask asks once. A tool that cannot write JSON is asked for text from then on.
+// ask queries one source and counts a failure.
 func (c *Client) ask(ctx context.Context, q question) error {
 	err := c.put(ctx, q)
 	if err != nil {
@@ -126,6 +126,7 @@ func (c *Client) ask(ctx context.Context, q question) error {
 	return nil
 }
 
+// put sends the request. A tool that cannot write JSON is asked for text from then on.
 func (c *Client) put(ctx context.Context, q question) error {
 	if c.rest != nil && q.path != "" {
 		c.requests[q.source]++
@@ -142,7 +143,7 @@ func (c *Client) put(ctx context.Context, q question) error {
 			c.requests[q.source]++
 			return err
 		}
-		if errors.Is(err, slurm.ErrTooLong) { // the controller answered, for nothing
+		if errors.Is(err, slurm.ErrTooLong) { // the answer was discarded but did cost the controller a request
 			c.requests[q.source]++
 		}
 		c.plain[q.source] = true
@@ -151,8 +152,7 @@ func (c *Client) put(ctx context.Context, q question) error {
 	return c.tools.Run(ctx, q.parseText, q.text[0], q.text[1:]...)
 }
 
-// Snapshot asks the controller for everything, each thing once. If it does not answer the
-// first question it is not asked the others.
+// Snapshot queries every source once. If the first one fails, the others are not queried.
 func (c *Client) Snapshot(ctx context.Context) Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,8 +178,8 @@ func (c *Client) core(ctx context.Context, s *Snapshot) error {
 	jobs := &jobList{}
 	if err := c.ask(ctx, question{
 		source: askJobs, path: "jobs", parseJSON: jobs.json, parseText: jobs.text,
-		json: []string{"squeue", "--all", "--states=all", "--json"}, // scontrol has JSON since 23.02 only
-		text: []string{"scontrol", "--all", "show", "jobs"},         // squeue would ask for partitions, too
+		json: []string{"squeue", "--all", "--states=all", "--json"}, // scontrol writes JSON only since 23.02
+		text: []string{"scontrol", "--all", "show", "jobs"},         // squeue would also request the partitions
 	}); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (c *Client) core(ctx context.Context, s *Snapshot) error {
 		return err
 	}
 	parts := &partitionList{}
-	if c.rest != nil { // scontrol asks for them with the nodes: a second time would be one too many
+	if c.rest != nil { // scontrol already requests partitions together with the nodes
 		if err := c.ask(ctx, question{source: askPartitions, path: "partitions", parseJSON: parts.json}); err != nil {
 			return err
 		}
@@ -204,7 +204,7 @@ func (c *Client) core(ctx context.Context, s *Snapshot) error {
 	}); err != nil {
 		return err
 	}
-	// All or nothing: half of the numbers would look like the whole.
+	// All or nothing: a partial count is indistinguishable from a complete one.
 	s.Jobs, s.Nodes, s.Partitions, s.Diag = jobs.list, nodes.list, parts.list, diag
 	if c.cluster == "" {
 		c.cluster = jobs.cluster
@@ -212,8 +212,8 @@ func (c *Client) core(ctx context.Context, s *Snapshot) error {
 	return nil
 }
 
-// shares asks for fair shares. A cluster without slurmdbd, or with another priority
-// plugin, has none.
+// shares queries fair shares. A cluster without slurmdbd, or with a priority plugin other
+// than multifactor, has none.
 func (c *Client) shares(ctx context.Context, s *Snapshot) error {
 	list := &shareList{}
 	err := c.ask(ctx, question{
@@ -230,7 +230,7 @@ func (c *Client) shares(ctx context.Context, s *Snapshot) error {
 	return nil
 }
 
-// name finds out what the cluster is called, once.
+// name determines the cluster name, once.
 func (c *Client) name(ctx context.Context, s *Snapshot) {
 	if c.cluster != "" || c.looked {
 		return
@@ -249,7 +249,7 @@ func (c *Client) name(ctx context.Context, s *Snapshot) {
 	}
 }
 
-// confs are where slurm.conf is: the usual place, and that of a cluster without files.
+// confs are the usual paths of slurm.conf, including the one of a configless cluster.
 var confs = []string{"/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf"}
 
 func clusterOf(conf string) string {
@@ -266,7 +266,7 @@ func clusterOf(conf string) string {
 			line, _, _ = strings.Cut(line, "#")
 			key, value, ok := strings.Cut(line, "=")
 			if ok && strings.EqualFold(strings.TrimSpace(key), "ClusterName") {
-				return strings.ToLower(slurm.Text(value)) // as the controller has it
+				return strings.ToLower(slurm.Text(value)) // the controller lowercases the name
 			}
 		}
 	}

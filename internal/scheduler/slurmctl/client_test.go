@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// fake is a folder of programs that answer as 22.05 did, and note how they were run.
+// fake is a directory of programs that answer like 22.05 and record how they were run.
 type fake struct {
 	t   *testing.T
 	dir string
@@ -42,7 +42,8 @@ esac`)
 	return f
 }
 
-// write makes a program, whole before it has its name: another may run one meanwhile.
+// write creates a program under a temporary name and renames it, so a concurrent run never
+// sees half a script.
 func (f fake) write(name, script string) {
 	f.t.Helper()
 	script = "#!/bin/sh\nPATH=/usr/bin:/bin\necho " + name + ` "$@" >>` + f.dir + "/log\n" + script + "\n"
@@ -55,7 +56,7 @@ func (f fake) write(name, script string) {
 	}
 }
 
-// ran returns what was run since it was last asked.
+// ran returns the commands run since the last call.
 func (f fake) ran() []string {
 	f.t.Helper()
 	b, err := os.ReadFile(filepath.Join(f.dir, "log"))
@@ -82,8 +83,8 @@ func (f fake) client(cfg Config) *Client {
 	return c
 }
 
-// A second program for one thing in one round, one for each job, an option tried again and
-// again that the version does not have, and above all sdiag --reset.
+// Defects: querying a source twice per round or once per job, retrying an option that the
+// version does not have, and above all sdiag --reset.
 func TestRound(t *testing.T) {
 	f := newFake(t)
 	c := f.client(Config{Shares: true})
@@ -111,8 +112,8 @@ func TestRound(t *testing.T) {
 	}
 }
 
-// A controller that is away, hangs or talks garbage: one question, no numbers of before, and
-// all is well when it is back.
+// A controller that is down, hangs or returns garbage gets one request, yields no stale
+// numbers, and recovers.
 func TestAway(t *testing.T) {
 	f := newFake(t)
 	c := f.client(Config{Timeout: 700 * time.Millisecond})
@@ -134,17 +135,17 @@ func TestAway(t *testing.T) {
 	}
 	bad("away", "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1", "Unable to contact")
 	bad("hung", "sleep 60", "jobs: squeue")
-	bad("garbage", "echo '<html>'", "no JSON")
-	bad("half an answer", `echo '{"jobs":[{"job_id":1},'`, "no JSON")
+	bad("garbage", "echo '<html>'", "not JSON")
+	bad("half an answer", `echo '{"jobs":[{"job_id":1},'`, "not JSON")
 	bad("an error in it", `echo '{"jobs":[],"errors":[{"error":"Socket timed out"}]}'`, "timed out")
 	f.write("squeue", "cat "+f.data()+"/jobs.json")
 	f.write("sdiag", "echo 'no statistics today'")
 	if s := c.Snapshot(t.Context()); s.Up || s.Jobs != nil || s.Errors["diag"] != 1 || s.Errors["jobs"] != 5 {
-		t.Errorf("half of the numbers look like the whole: %+v", s)
+		t.Errorf("partial counts were published: %+v", s)
 	}
 	f.write("sdiag", "cat "+f.data()+"/diag.txt")
 	if s := c.Snapshot(t.Context()); !s.Up || len(s.Jobs) == 0 {
-		t.Errorf("it is back: %v", s.Err)
+		t.Errorf("after recovery: %v", s.Err)
 	}
 }
 
@@ -156,18 +157,18 @@ func (f fake) data() string {
 	return data
 }
 
-// A machine without Slurm runs nothing, and says why.
+// A machine without Slurm runs nothing and reports why.
 func TestNoSlurm(t *testing.T) {
 	c, err := New(Config{Tools: t.TempDir(), Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := c.Snapshot(t.Context()); s.Up || s.Err == nil || !strings.Contains(s.Err.Error(), "no Slurm programs") || len(s.Requests) != 0 {
+	if s := c.Snapshot(t.Context()); s.Up || s.Err == nil || !strings.Contains(s.Err.Error(), "no Slurm tools") || len(s.Requests) != 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// A cluster without fair shares is one whose controller answers, and is not asked for ever.
+// A cluster without fair shares is up and is not asked for them again.
 func TestNoShares(t *testing.T) {
 	f := newFake(t)
 	f.write("sshare", "echo 'You are not running a supported priority plugin' >&2; exit 1")
@@ -177,11 +178,11 @@ func TestNoShares(t *testing.T) {
 	}
 	f.ran()
 	if s := c.Snapshot(t.Context()); !s.Up || s.Err != nil || slices.ContainsFunc(f.ran(), func(s string) bool { return strings.HasPrefix(s, "sshare") }) {
-		t.Errorf("asked again: %v", s.Err)
+		t.Errorf("queried again: %v", s.Err)
 	}
 }
 
-// The name of the cluster, by which series join: as configured, of the file, or asked for
+// Series are joined by cluster name, which is configured, read from slurm.conf, or queried
 // once.
 func TestCluster(t *testing.T) {
 	f := newFake(t)
@@ -207,19 +208,19 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	if n := strings.Count(strings.Join(f.ran(), "\n"), "show config"); n != 1 {
-		t.Errorf("asked for the configuration %d times", n)
+		t.Errorf("configuration queried %d times", n)
 	}
-	f.write("scontrol", "case \"$*\" in *--json*) echo unrecognized option >&2; exit 1;; *config*) echo 'SlurmUser = x';; *) cat "+f.data()+"/nodes.txt;; esac") // it has no name
+	f.write("scontrol", "case \"$*\" in *--json*) echo unrecognized option >&2; exit 1;; *config*) echo 'SlurmUser = x';; *) cat "+f.data()+"/nodes.txt;; esac") // config without ClusterName
 	c = f.client(Config{})
 	for range 3 {
 		c.Snapshot(t.Context())
 	}
 	if n := strings.Count(strings.Join(f.ran(), "\n"), "show config"); n != 1 {
-		t.Errorf("asked for a name that there is not %d times", n)
+		t.Errorf("missing cluster name queried %d times", n)
 	}
 }
 
-// Records are typed, complete and bounded, and ask for nothing that the round has.
+// Records are typed, complete and bounded, and reuse the answers of the round.
 func TestRecords(t *testing.T) {
 	f := newFake(t)
 	c := f.client(Config{Shares: true})
@@ -268,11 +269,11 @@ func TestRecords(t *testing.T) {
 	}
 	many := Snapshot{Jobs: make([]Job, MaxRecords+7)}
 	if list, dropped, err := c.Records(t.Context(), []string{"squeue"}, many); len(list) != MaxRecords || dropped != 7 || err != nil {
-		t.Errorf("%d records, %d left out, %v", len(list), dropped, err)
+		t.Errorf("%d records, %d dropped, %v", len(list), dropped, err)
 	}
 }
 
-// slurmrestd is asked for each thing once, and not again for what its version has not.
+// slurmrestd gets one request per source, and none for sources its version lacks.
 func TestREST(t *testing.T) {
 	var asked []string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -300,11 +301,11 @@ func TestREST(t *testing.T) {
 	asked = nil
 	c.Snapshot(t.Context())
 	if n := slices.Compact(slices.Sorted(slices.Values(asked))); len(asked) > 5 || len(n) != len(asked) || slices.Contains(asked, "/slurm/v0.0.38/shares") {
-		t.Errorf("asked %q", asked)
+		t.Errorf("requests: %q", asked)
 	}
 }
 
-// 24.11 has shares by slurmrestd.
+// slurmrestd of 24.11 reports fair shares.
 func TestSharesJSON(t *testing.T) {
 	var l shareList
 	number := func(v any) string { return fmt.Sprintf(`{"set":true,"infinite":false,"number":%v}`, v) }

@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// JobKey is by what jobs are counted.
+// JobKey is the label set by which jobs are counted.
 type JobKey struct{ State, Partition, Account, User string }
 
-// JobCount is how many jobs there are of a key, and what they have or ask for.
+// JobCount is the number of jobs with a key and the resources they hold or request.
 type JobCount struct {
 	JobKey
 	Jobs, GPUs int64
-	Held       bool // they have the GPUs, or ask for them: jobs that ended do neither
+	Held       bool // the jobs hold or request the GPUs; jobs that ended do neither
 }
 
-// Other is the user, or the account, of what is over the limit of series.
+// Other replaces the user or the account of jobs beyond the series limit.
 const Other = "other"
 
-// CountJobs counts jobs by state, partition, account and user. If that is more than limit,
-// those with the least become those of the user Other, and then of the account Other: the
-// sums stay.
+// CountJobs counts jobs by state, partition, account and user. Beyond limit, the smallest
+// groups are folded into the user Other and then into the account Other, so sums are
+// preserved.
 func CountJobs(jobs []Job, limit int) []JobCount {
 	sums := map[JobKey]JobCount{}
 	for i := range jobs {
@@ -42,7 +42,7 @@ func CountJobs(jobs []Job, limit int) []JobCount {
 	rest := ranked(folded)
 	if len(rest) > limit-keep {
 		type queue struct{ state, partition string }
-		queues := map[queue]bool{} // each needs a series of its own
+		queues := map[queue]bool{} // each needs its own series
 		for _, c := range rest {
 			queues[queue{c.State, c.Partition}] = true
 		}
@@ -66,7 +66,7 @@ func add(sums map[JobKey]JobCount, c JobCount) {
 	sums[c.JobKey] = c
 }
 
-// ranked sorts by GPUs, then jobs, most first.
+// ranked sorts by GPUs, then by jobs, in descending order.
 func ranked(sums map[JobKey]JobCount) []JobCount {
 	return slices.SortedFunc(maps.Values(sums), func(a, b JobCount) int {
 		return cmp.Or(cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(b.Jobs, a.Jobs), cmp.Compare(a.User, b.User), cmp.Compare(a.Account, b.Account),
@@ -74,23 +74,23 @@ func ranked(sums map[JobKey]JobCount) []JobCount {
 	})
 }
 
-// Load is what the jobs of a state have, or ask for, in a partition.
+// Load is what the jobs of one state hold, or request, in a partition.
 type Load struct {
 	State, Partition string
 	CPUs, Nodes      int64
 }
 
-// Wait is what waits in a partition for a reason.
+// Wait counts the jobs that are pending in a partition for one reason.
 type Wait struct {
 	Reason, Partition string
 	Jobs, GPUs        int64
 }
 
-// Queue are the counts of jobs that need no user.
+// Queue holds the job counts that do not depend on the user.
 type Queue struct {
 	Loads []Load
 	Waits []Wait
-	// Spread is of running jobs the part on more than one node, by partition.
+	// Spread is the fraction of running jobs on more than one node, by partition.
 	Spread map[string]float64
 }
 
@@ -145,31 +145,33 @@ func CountQueue(jobs []Job) Queue {
 	return q
 }
 
-// Sizes are the requests, in GPUs of one node, for which it is said how many fit.
+// Sizes are the request sizes, in GPUs on one node, for which placeable jobs are counted.
 var Sizes = []int64{1, 2, 4, 8}
 
-// Unallocated is the state of what no job has where it is not known whether it could be had.
+// Unallocated is the state of resources that no job holds where it is unknown whether a
+// job could use them.
 const Unallocated = "unallocated"
 
-// Pool is what a set of nodes has. CPUs and GPUs are by state: allocated, idle, down, drained.
+// Pool holds the resources of a set of nodes. CPUs and GPUs are counted by state:
+// allocated, idle, down, drained.
 type Pool struct {
 	Nodes map[string]int64 // by state
 	CPUs  map[string]int64
 	GPUs  map[GPUKey]int64
-	// Free are the idle GPUs of each node that takes jobs, Stranded those of them that no job
-	// can have: all CPUs or all memory of their node are taken.
+	// Free lists the idle GPUs of each node that accepts jobs. Stranded counts those of them
+	// that no job can use because all CPUs or all memory of the node are taken.
 	Free     []int64
 	Stranded int64
 }
 
-// GPUKey is by what GPUs are counted.
+// GPUKey is the label set by which GPUs are counted.
 type GPUKey struct{ State, Type string }
 
 func newPool() *Pool {
 	return &Pool{Nodes: map[string]int64{}, CPUs: map[string]int64{}, GPUs: map[GPUKey]int64{}}
 }
 
-// Placeable returns how many jobs of size GPUs on one node could start at once.
+// Placeable returns how many jobs of size GPUs on one node could start now.
 func (p *Pool) Placeable(size int64) int64 {
 	n := int64(0)
 	for _, free := range p.Free {
@@ -178,8 +180,8 @@ func (p *Pool) Placeable(size int64) int64 {
 	return n
 }
 
-// Fragmentation returns the part of the free GPUs that jobs of size GPUs cannot have: 0
-// fits perfectly. ok is false if none is free.
+// Fragmentation returns the fraction of the free GPUs that jobs of size GPUs cannot use; 0
+// means a perfect fit. ok is false if no GPU is free.
 func (p *Pool) Fragmentation(size int64) (v float64, ok bool) {
 	all := int64(0)
 	for _, free := range p.Free {
@@ -191,8 +193,9 @@ func (p *Pool) Fragmentation(size int64) (v float64, ok bool) {
 	return 1 - float64(size*p.Placeable(size))/float64(all), true
 }
 
-// CountNodes counts what the cluster has, each device once, and what each partition has:
-// there a node of two counts in both. down are partitions that start no jobs.
+// CountNodes counts the resources of the cluster, each device once, and of each partition,
+// where a node in two partitions counts in both. down lists the partitions that start no
+// jobs.
 func CountNodes(nodes []Node, down map[string]bool) (all *Pool, parts map[string]*Pool) {
 	all, parts = newPool(), map[string]*Pool{}
 	for i := range nodes {
@@ -231,7 +234,7 @@ func (p *Pool) add(n *Node, usable bool) {
 	}
 }
 
-// Down returns the partitions that start no jobs.
+// Down returns the set of partitions that start no jobs.
 func Down(list []Partition) map[string]bool {
 	out := map[string]bool{}
 	for _, p := range list {

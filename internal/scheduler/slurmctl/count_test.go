@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A node in two states counted twice, or a drained one counted as idle.
+// Defects: counting a node with two states twice, and a drained node as idle.
 func TestNodeState(t *testing.T) {
 	f := func(want string, words ...string) {
 		t.Helper()
@@ -70,7 +70,7 @@ func TestJobState(t *testing.T) {
 	f("unknown", "<script>")
 }
 
-// Typed and untyped GPUs of one job counted as twice as many; memory counted as GPUs.
+// Defects: adding typed and untyped GPUs of one job, and counting GPU memory as GPUs.
 func TestGPUs(t *testing.T) {
 	f := func(tres string, want int64, ok bool) {
 		t.Helper()
@@ -106,10 +106,10 @@ func TestGPUs(t *testing.T) {
 	g("gpu:h100:8,shard:h100:32", "gpu:h100:6(IDX:0-5),shard:h100:2(0/4,0/4,0/4,0/4,0/4,0/4,2/4,0/4)", "", GPUs{"h100", 8, 7})
 	g("gpu:h100:1,gpu:a100:1,shard:8", "shard:2(IDX:1)", "", GPUs{"h100", 1, 0}, GPUs{"a100", 1, 1})
 	g("gpu:8", "", "cpu=1,gres/gpu=3", GPUs{"", 8, 3})
-	g("gpu:2", "gpu:5(IDX:0-4)", "", GPUs{"", 2, 2}) // never less than none is free
+	g("gpu:2", "gpu:5(IDX:0-4)", "", GPUs{"", 2, 2}) // free GPUs never go negative
 }
 
-// A row of an array that waits counted as one job.
+// Defect: counting a row of pending array tasks as one job.
 func TestTasks(t *testing.T) {
 	f := func(s string, want int64) {
 		t.Helper()
@@ -140,7 +140,7 @@ func TestReason(t *testing.T) {
 	f("None", "None")
 }
 
-// Series without end, or a sum that loses the jobs of those that were folded.
+// Defects: unbounded series, and sums that lose the jobs of folded groups.
 func TestFold(t *testing.T) {
 	var jobs []Job
 	for i := range 5000 {
@@ -166,7 +166,7 @@ func TestFold(t *testing.T) {
 			whale = whale || c.User == "whale"
 			other = other || c.User == Other
 			if keys[c.JobKey] {
-				t.Errorf("%v twice", c.JobKey)
+				t.Errorf("%v is listed twice", c.JobKey)
 			}
 			keys[c.JobKey] = true
 		}
@@ -176,7 +176,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// The worked example: 3, 1 and 8 are free.
+// The documented example: nodes with 3, 1 and 8 free GPUs.
 func TestFragmentation(t *testing.T) {
 	node := func(free, cpus int64, state string, parts ...string) Node {
 		return Node{Name: "n", State: state, CPUs: 64, CPUsAllocated: 64 - cpus, Memory: 100, Partitions: parts, GPUs: []GPUs{{"h100", 8, 8 - free}}}
@@ -192,11 +192,11 @@ func TestFragmentation(t *testing.T) {
 		fits int64
 	}{1: {0, 12}, 2: {1 - 10./12, 5}, 4: {1 - 8./12, 2}, 8: {1 - 8./12, 1}} {
 		if frag, ok := p.Fragmentation(size); !ok || math.Abs(frag-want.frag) > 1e-12 || p.Placeable(size) != want.fits {
-			t.Errorf("%d GPUs: %v of them cannot be had, %d fit", size, frag, p.Placeable(size))
+			t.Errorf("size %d: fragmentation %v, placeable %d", size, frag, p.Placeable(size))
 		}
 	}
 	if p.Stranded != 8 {
-		t.Errorf("%d GPUs are stranded: the node without CPUs has 8", p.Stranded)
+		t.Errorf("%d GPUs are stranded, want the 8 of the node without free CPUs", p.Stranded)
 	}
 	if _, ok := parts["b"].Fragmentation(1); ok || parts["b"].Placeable(1) != 0 {
 		t.Error("a partition that is down has free GPUs")
@@ -207,8 +207,8 @@ func TestFragmentation(t *testing.T) {
 	}
 }
 
-// Jobs that ran before we came counted as if they began now, jobs counted twice, waits of
-// jobs that never started, and times that are only expected.
+// Defects: counting jobs that started before the first round, counting a job twice,
+// recording waits of jobs that never started, and using expected times.
 func TestDurations(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
@@ -237,7 +237,7 @@ func TestDurations(t *testing.T) {
 	round(60, job("old", "completed", -900, -500, 50), job("1", "running", -10, 20, 900), never, array)
 	sums("one started", 30, 0, 0, 1, 0)
 	paused := job("1", "completed", -10, 20, 110)
-	paused.Suspend, paused.PreSuspend = at(60), 25*time.Second // ran 25 s, then until 60 not
+	paused.Suspend, paused.PreSuspend = at(60), 25*time.Second // ran for 25 s, then suspended until 60
 	round(120, paused, job("short", "failed", 61, 62, 63), job("gone", "running", 100, 110, 900), array)
 	sums("ended", 30+1+10, 75+1, 15, 3, 2)
 	round(180, paused)
@@ -246,11 +246,11 @@ func TestDurations(t *testing.T) {
 	round(3600)
 	sums("away for too long to know when it ended", 42, 146, 15, 4, 3)
 	if len(d.known) != 0 {
-		t.Errorf("%d jobs are remembered for nothing", len(d.known))
+		t.Errorf("%d ended jobs are still tracked", len(d.known))
 	}
 }
 
-// No value and no limit, which are huge numbers, taken for numbers; in each form.
+// Defect: reading Slurm's sentinels for no value and no limit as numbers, in any form.
 func TestSentinels(t *testing.T) {
 	for _, v := range []string{"4294967294", "4294967295", "18446744073709551614", "-2", "null", `"x"`, `{"set":false,"infinite":false,"number":7}`, `{"set":true,"infinite":true,"number":7}`} {
 		jobs := jobsOf(t, []byte(`{"jobs":[{"job_id":1,"job_state":"RUNNING","time_limit":`+v+`,"cpus":`+v+`,"node_count":`+v+`,"start_time":`+v+`,"priority":`+v+`}]}`), false)
@@ -260,7 +260,7 @@ func TestSentinels(t *testing.T) {
 	}
 }
 
-// What a user wrote taken for what Slurm says.
+// Defect: taking user-written text for a field.
 func TestFreeText(t *testing.T) {
 	text := "JobId=7 JobName=x JobState=FAILED NumNodes=99\nPartition=evil\n   UserId=ann(1) GroupId=a(1)\n   JobState=RUNNING Reason=None\n   Partition=gpu\n   NodeList=gn1\n" +
 		"   NumNodes=1 NumCPUs=2\n   TRES=cpu=2,gres/gpu=2\n   Command=/x AllocTRES=gres/gpu=99\n   Comment=AllocTRES=gres/gpu=99 SuspendTime=2026-01-01T00:00:00\n   AllocTRES=gres/gpu=98\n"
@@ -274,7 +274,7 @@ func TestFreeText(t *testing.T) {
 	}
 }
 
-// A node that the answer has once for each of its partitions is one node.
+// A node listed once for each of its partitions counts once.
 func TestNodeOnce(t *testing.T) {
 	nodes := nodesOf(t, []byte(`{"nodes":[{"name":"a","state":"IDLE","cpus":4,"partitions":["x","y"]},{"name":"a","state":"IDLE","cpus":4,"partitions":["y","z"]}]}`), false)
 	if diff := cmp.Diff([]Node{{Name: "a", State: "idle", CPUs: 4, Partitions: []string{"x", "y", "z"}}}, nodes); diff != "" {

@@ -14,29 +14,29 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// Diag are the controller's own statistics, as sdiag has them.
+// Diag holds the controller's own statistics, as reported by sdiag.
 type Diag struct {
-	// Since is when they began: they begin anew each midnight, and when somebody resets them.
+	// Since is when the statistics started. They are reset at midnight and on request.
 	Since time.Time
-	// Values have the names of slurmrestd. Durations are in microseconds.
+	// Values are keyed by their slurmrestd names. Durations are in microseconds.
 	Values map[string]float64
-	// RPCs are by type. They do not begin anew at midnight.
+	// RPCs are the requests by message type. They are not reset at midnight.
 	RPCs []RPC
-	// Users are the same by who asked.
+	// Users are the requests by user.
 	Users []RPC
 }
 
-// RPC is a kind of request to the controller, or the user who sent them.
+// RPC counts the requests of one message type or of one user.
 type RPC struct {
 	Name  string
 	Count int64
-	Time  time.Duration // that they took in all
+	Time  time.Duration // total
 }
 
-// maxRPCs bounds a table. Slurm has some 150 types.
+// maxRPCs bounds a table. Slurm has about 150 message types.
 const maxRPCs = 1000
 
-// Seconds returns a duration in seconds.
+// Seconds returns a duration by its name, converted to seconds.
 func (d *Diag) Seconds(name string) Value {
 	v := d.Value(name)
 	v.v /= 1e6
@@ -49,8 +49,8 @@ func (d *Diag) Value(name string) Value {
 	return Value{v, ok}
 }
 
-// CycleTime returns how long all cycles took, in seconds: the sum, of newer versions, else
-// the mean by the number of cycles. The mean has no fractions, so that the product may fall.
+// CycleTime returns the total duration of all cycles in seconds: the reported sum in newer
+// versions, else mean times count. The mean is an integer, so the product may decrease.
 func (d *Diag) CycleTime(sum, mean, count string) Value {
 	if v := d.Seconds(sum); v.ok {
 		return v
@@ -69,7 +69,7 @@ func (d *Diag) json(r io.Reader) error {
 		} `json:"errors"`
 	}
 	if err := json.NewDecoder(r).Decode(&answer); err != nil {
-		return fmt.Errorf("the answer is no JSON: %w", err)
+		return fmt.Errorf("answer is not JSON: %w", err)
 	}
 	for _, e := range answer.Errors {
 		return fmt.Errorf("%.200s %.200s", string(e.Error), string(e.Description))
@@ -96,7 +96,7 @@ func (d *Diag) check() error {
 		d.Since = time.Unix(int64(since), 0)
 	}
 	if _, ok := d.Values["server_thread_count"]; !ok || len(d.Values) < 5 {
-		return errors.New("the answer has no statistics")
+		return errors.New("answer has no statistics")
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func jsonRPCs(raw []byte) []RPC {
 	return out
 }
 
-// labels are what sdiag calls the values, in the part of its answer that has them.
+// labels maps the labels of each section of sdiag's text to slurmrestd names.
 var labels = map[string]map[string]string{
 	"": {
 		"Server thread count": "server_thread_count", "Agent queue size": "agent_queue_size", "Agent count": "agent_count",
@@ -139,7 +139,7 @@ var labels = map[string]map[string]string{
 	},
 }
 
-// rpcLine matches a line of either table: name, its number, count, mean and total time.
+// rpcLine matches a line of either RPC table: name, number, count, mean and total time.
 var rpcLine = regexp.MustCompile(`^\s*(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)`)
 
 func (d *Diag) text(r io.Reader) error {
@@ -164,7 +164,7 @@ func (d *Diag) text(r io.Reader) error {
 			part, rpcs = "rpcs", nil
 		case part == "rpcs":
 			if m := rpcLine.FindStringSubmatch(line); m != nil && rpcs != nil && len(*rpcs) < maxRPCs {
-				n, _ := strconv.ParseInt(m[2], 10, 64) // digits
+				n, _ := strconv.ParseInt(m[2], 10, 64) // the pattern matches digits only
 				total, _ := strconv.ParseInt(m[3], 10, 50)
 				*rpcs = append(*rpcs, RPC{slurm.Text(m[1]), n, time.Duration(total) * time.Microsecond})
 			}
@@ -183,8 +183,8 @@ func (d *Diag) text(r io.Reader) error {
 	return d.check()
 }
 
-// since reads when the statistics began: Tue Sep 17 00:11:10 2024 (1726531870), without
-// the number in old versions.
+// since parses the start of the statistics, as in Tue Sep 17 00:11:10 2024 (1726531870).
+// Old versions omit the number.
 func (d *Diag) since(s string) {
 	date, epoch, ok := strings.Cut(strings.TrimSuffix(s, ")"), "(")
 	if v := parseValue(epoch); ok && v.ok {

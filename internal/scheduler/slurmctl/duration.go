@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Bounds are those of the histograms, in seconds: from one second to seven days.
+// Bounds are the histogram bounds in seconds, from one second to seven days.
 var Bounds = []float64{1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 345600, 604800}
 
-// Histogram counts durations since it was made.
+// Histogram accumulates durations since its creation.
 type Histogram struct {
-	Counts []uint64 // one more than Bounds
+	Counts []uint64 // len(Bounds)+1 entries
 	Count  uint64
 	Sum    float64 // seconds
 }
@@ -26,19 +26,19 @@ func (h *Histogram) add(d time.Duration) {
 	h.Sum += s
 }
 
-// Durations follows jobs from round to round and counts how long each waited, when it
-// starts, and how long it ran and was suspended, when it ends. Jobs that already had
-// started in the first round do not count: the histograms would begin with a heap of them.
+// Durations tracks jobs across rounds. It records how long a job waited when the job
+// starts, and how long it ran and was suspended when it ends. Jobs that had already started
+// in the first round are excluded; otherwise the histograms would begin with a burst.
 type Durations struct {
-	// By partition.
+	// Histograms by partition.
 	Wait, Run, Suspended map[string]*Histogram
 
 	known map[jobKey]jobLife
 	last  time.Time
 }
 
-// jobKey is a job and when it was submitted: numbers begin again some day, and a job that
-// goes back into the queue is submitted again.
+// jobKey identifies a job by number and submit time: numbers wrap, and a requeued job is
+// submitted again.
 type jobKey struct {
 	id     string
 	submit int64
@@ -46,19 +46,19 @@ type jobKey struct {
 
 type jobLife struct {
 	job     Job
-	skip    bool // it had started before we came
-	started bool // its wait has been counted
-	ended   bool // its run has been counted
+	skip    bool // started before the first round
+	started bool // the wait is recorded
+	ended   bool // the run is recorded
 }
 
-// NewDurations returns empty histograms.
+// NewDurations returns a tracker with empty histograms.
 func NewDurations() *Durations {
 	return &Durations{Wait: map[string]*Histogram{}, Run: map[string]*Histogram{}, Suspended: map[string]*Histogram{}}
 }
 
-// Observe takes the jobs of a round. A job that ended and was forgotten by the controller
-// between two rounds is taken to have ended now, if the last round is at most gap ago:
-// MinJobAge should be longer than a round.
+// Observe takes the jobs of a round. A job that the controller purged between two rounds
+// is taken to have ended now if the previous round is at most gap ago, so MinJobAge should
+// exceed the interval between rounds.
 func (d *Durations) Observe(now time.Time, jobs []Job, gap time.Duration) {
 	first := d.known == nil
 	if first {
@@ -91,7 +91,7 @@ func (d *Durations) Observe(now time.Time, jobs []Job, gap time.Duration) {
 	d.last = now
 }
 
-// step counts what is new of a job.
+// step records a job's transitions since the last round.
 func (d *Durations) step(life *jobLife) {
 	j := &life.job
 	if life.skip || !j.Ran() || j.Start.IsZero() {
@@ -116,7 +116,7 @@ func (d *Durations) step(life *jobLife) {
 	histogram(d.Run, j.Partition).add(j.End.Sub(j.Start) - suspended)
 }
 
-// suspended returns how long a job that ended was suspended. Suspend is when it was last
+// suspended returns how long an ended job was suspended. Suspend is when the job last
 // resumed, PreSuspend how long it had run until then.
 func (j *Job) suspended() time.Duration {
 	if j.Suspend.IsZero() || j.Suspend.Before(j.Start) {
@@ -125,7 +125,7 @@ func (j *Job) suspended() time.Duration {
 	return min(max(0, j.Suspend.Sub(j.Start)-j.PreSuspend), max(0, j.End.Sub(j.Start)))
 }
 
-// brief returns what Durations needs of a job: there may be many.
+// brief returns only the fields that Durations needs, to save memory.
 func brief(j *Job) Job {
 	nodes := ""
 	if j.NodeList != "" {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Nothing that a controller says may bring the agent down, or become a number that is none.
+// No answer of a controller may crash the agent or yield an impossible number.
 func FuzzAnswers(f *testing.F) {
 	for _, s := range []string{
 		`{"jobs":[{"job_id":1,"job_state":["RUNNING"],"array_task_string":"1-9%2","tres_alloc_str":"gres/gpu=8","gres_detail":["gpu:2(IDX:0-1)"]}]}`,
@@ -36,7 +36,7 @@ func FuzzAnswers(f *testing.F) {
 			all, _ := CountNodes(nodes.list, nil)
 			for k, n := range all.GPUs {
 				if n < 0 {
-					t.Errorf("%d GPUs are %s", n, k.State)
+					t.Errorf("impossible count: %d GPUs are %s", n, k.State)
 				}
 			}
 			for name, v := range diag.Values {

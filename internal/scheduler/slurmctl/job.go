@@ -10,33 +10,33 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// Job is a row of the queue: a job, a task of an array, a component of a heterogeneous
-// job, or all tasks of an array that wait.
+// Job is a row of the queue: a job, an array task, a component of a heterogeneous job, or
+// all pending tasks of an array.
 type Job struct {
 	ID          string
 	ArrayJobID  string
-	ArrayTaskID string // empty: none, or many that wait
+	ArrayTaskID string // empty if there is none, or if the row stands for several pending tasks
 	HetJobID    string
-	Tasks       int64 // of an array that this row stands for; 1 else
+	Tasks       int64 // array tasks that this row stands for; otherwise 1
 	Name        string
 	User        string
 	Account     string
-	Partition   string // several, with commas, of a job that may run in any of them
+	Partition   string // comma-separated if the job may run in several
 	QOS         string
-	State       string // pending, running, completing, ...
-	Reason      string // why it waits
+	State       string // lower case: pending, running, completing
+	Reason      string // why the job is pending
 	NodeList    string
-	Nodes, CPUs int64 // of one task
-	GPUs        int64 // of one task: what it has, or asks for while it waits
+	Nodes, CPUs int64 // per task
+	GPUs        int64 // per task: held, or requested while pending
 	Priority    int64
 	Restarts    int64
 
-	// While a job waits Start is when the scheduler expects it to begin; while it runs End is
-	// when its time is over.
+	// Start of a pending job is the scheduler's estimate. End of a running job is when its
+	// time limit expires.
 	Submit, Eligible, Start, End time.Time
-	Suspend                      time.Time     // when it was last suspended or resumed
-	PreSuspend                   time.Duration // how long it had run by then
-	TimeLimit                    time.Duration // 0: none
+	Suspend                      time.Time     // when the job was last suspended or resumed
+	PreSuspend                   time.Duration // run time up to Suspend
+	TimeLimit                    time.Duration // 0: no limit
 }
 
 // endings are the states of jobs that will not run again.
@@ -44,18 +44,19 @@ var endings = []string{
 	"completed", "cancelled", "failed", "timeout", "node_fail", "preempted", "boot_fail", "deadline", "out_of_memory", "revoked", "special_exit",
 }
 
-// Pending reports whether the job waits. One that neither waits nor ended has resources.
+// Pending reports whether the job waits. A job that is neither pending nor ended holds
+// resources.
 func (j *Job) Pending() bool { return j.State == "pending" || strings.HasPrefix(j.State, "requeue") }
 
 // Ended reports whether the job is over.
 func (j *Job) Ended() bool { return slices.Contains(endings, j.State) }
 
-// Ran reports whether the job ever had a node: one that was cancelled while it waited has a
-// start, too.
+// Ran reports whether the job ever had a node. A start time does not say so: a job canceled
+// while pending has one too.
 func (j *Job) Ran() bool { return j.NodeList != "" && !j.Pending() }
 
-// jobState returns the state of a job of its words. Up to 23.02 there is one; then there
-// may be flags, of which two say more than the state itself.
+// jobState derives one state from the words that Slurm reports. Up to 23.02 there is one
+// word; later versions add flags, two of which are more specific than the base state.
 func jobState(words []string) string {
 	state := ""
 	for _, w := range words {
@@ -65,7 +66,7 @@ func jobState(words []string) string {
 				return w
 			}
 			if state == "" {
-				state, _, _ = strings.Cut(w, " ") // CANCELLED by 1000
+				state, _, _ = strings.Cut(w, " ") // as in "CANCELLED by 1000"
 			}
 		}
 	}
@@ -75,7 +76,7 @@ func jobState(words []string) string {
 	return state
 }
 
-// reason returns why a job waits, without the nodes that some reasons name.
+// reason returns why a job is pending, without the node names that some reasons include.
 func reason(s string) string {
 	s = strings.TrimLeft(slurm.Text(s), "(")
 	if i := strings.IndexAny(s, ",:()"); i >= 0 {
@@ -84,13 +85,13 @@ func reason(s string) string {
 	return s[:min(len(s), 64)]
 }
 
-// gpusOf counts the GPUs of trackable or requested resources: gres/gpu=8,gres/gpu:h100=8
-// are eight. Typed ones count only where there is no sum of them.
+// gpusOf counts the GPUs in a TRES string: gres/gpu=8,gres/gpu:h100=8 is eight. Typed
+// entries count only if there is no untyped total.
 func gpusOf(tres string) (n int64, ok bool) {
 	all, typed, sum := int64(0), int64(0), false
 	for one := range strings.SplitSeq(tres, ",") {
 		one = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(one), "gres/"), "gres:")
-		if one != "gpu" && !strings.HasPrefix(one, "gpu:") && !strings.HasPrefix(one, "gpu=") { // gpumem and gpuutil are others
+		if one != "gpu" && !strings.HasPrefix(one, "gpu:") && !strings.HasPrefix(one, "gpu=") { // gpumem and gpuutil are other resources
 			continue
 		}
 		list, err := slurm.ParseGRES("gres/" + one)
@@ -110,8 +111,8 @@ func gpusOf(tres string) (n int64, ok bool) {
 	return typed, ok
 }
 
-// tasksOf counts the tasks of an array that wait: 3-6%2, 1-9:2, 1,3,... Lists that Slurm
-// cut short count as far as they go.
+// tasksOf counts the pending tasks of an array: 3-6%2, 1-9:2, 1,3,... A list that Slurm
+// truncated counts as far as it goes.
 func tasksOf(s string) int64 {
 	s, _, _ = strings.Cut(strings.Trim(s, "[]"), "%")
 	n := int64(0)
@@ -138,7 +139,7 @@ func tasksOf(s string) int64 {
 	return max(1, n)
 }
 
-// jobList takes the jobs of an answer.
+// jobList collects the jobs of an answer.
 type jobList struct {
 	list    []Job
 	cluster string
@@ -177,7 +178,7 @@ type jsonJob struct {
 	TRESPerJob  slurm.Line   `json:"tres_per_job"`
 	TRESPerNode slurm.Line   `json:"tres_per_node"`
 	TRESPerTask slurm.Line   `json:"tres_per_task"`
-	GRES        []slurm.Line `json:"gres_detail"` // of each node
+	GRES        []slurm.Line `json:"gres_detail"` // one entry per node
 }
 
 func (l *jobList) json(r io.Reader) error {
@@ -201,7 +202,7 @@ func (j *jsonJob) job() Job {
 		PreSuspend: time.Duration(number(j.PreSuspend)) * time.Second, TimeLimit: time.Duration(number(j.TimeLimit)) * time.Minute,
 	}
 	if out.User == "" {
-		out.User = j.UserID.String() // nobody of this name where slurmrestd runs
+		out.User = j.UserID.String() // the user ID has no name on the host of slurmrestd
 	}
 	if out.ArrayJobID != "" {
 		out.ArrayTaskID = j.ArrayTask.String()
@@ -227,8 +228,8 @@ func (j *jsonJob) job() Job {
 	return out
 }
 
-// settle takes back what Slurm made up: the end of a job that has none, and what a job that
-// never started would have had.
+// settle discards values that Slurm invents: the end of a job that has not ended, and the
+// allocation of a job that never started.
 func (j *Job) settle() {
 	if !j.Ended() && j.TimeLimit == 0 {
 		j.End = time.Time{}
@@ -238,8 +239,8 @@ func (j *Job) settle() {
 	}
 }
 
-// asked returns how many GPUs a job asks for, as its user said it. Slurm says it in one
-// number only if gres/gpu is among AccountingStorageTRES.
+// asked returns how many GPUs a job requests, computed from the submit options. Slurm
+// reports a total only if gres/gpu is in AccountingStorageTRES.
 func asked(perJob, perNode, perTask string, nodes, tasks int64) int64 {
 	if n, ok := gpusOf(perJob); ok {
 		return n
@@ -251,7 +252,7 @@ func asked(perJob, perNode, perTask string, nodes, tasks int64) int64 {
 	return n * max(1, tasks)
 }
 
-// detailless returns GRES without what is in parentheses, which may have commas.
+// detailless returns GRES without the parenthesized details, which may contain commas.
 func detailless(s string) string {
 	var b strings.Builder
 	depth := 0
@@ -270,8 +271,8 @@ func detailless(s string) string {
 	return b.String()
 }
 
-// number returns what is set, 0 else: of 32 and 64 bits the two highest are Slurm's words
-// for no value and for no limit.
+// number returns the number if it is set, else 0. The two highest values of 32 and 64 bits
+// are Slurm's sentinels for no value and for no limit.
 func number(n slurm.Number) int64 {
 	v, ok := n.Get()
 	if !ok || v == 0xfffffffe || v == 0xffffffff || v > 1<<62 {
@@ -280,7 +281,7 @@ func number(n slurm.Number) int64 {
 	return int64(v)
 }
 
-// moment returns the time of a number of seconds, zero if there is none.
+// moment converts Unix seconds to a time; unset and 0 yield the zero time.
 func moment(n slurm.Number) time.Time {
 	if s := number(n); s > 0 && s < 1<<40 {
 		return time.Unix(s, 0)

@@ -11,13 +11,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// freeText are the first fields of a job or a node whose text a person wrote, which may
-// look like any other field: nothing of a job is read from there on, of a node no such line.
+// freeText are the first fields of a record whose text a person wrote and which may look
+// like any other field. A job is read only up to the first of them; lines of a node that
+// start with one are skipped.
 var freeText = []string{"Command=", "WorkDir=", "Comment=", "AdminComment=", "SystemComment=", "Extra=", "StdErr=", "BatchScript=", "OS=", "Reason="}
 
-// records calls each with the lines of each record of what scontrol show writes. One
-// begins with first. That of a job also comes after an empty line: a name may have a line
-// break, and then whatever looks like another job.
+// records calls each with the lines of every record in the output of scontrol show. A
+// record begins with first; a job's record also follows an empty line, because a job name
+// may contain a line break followed by text that looks like another job.
 func records(r io.Reader, first string, each func(lines []string)) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(make([]byte, 64<<10), 8<<20)
@@ -47,13 +48,13 @@ func records(r io.Reader, first string, each func(lines []string)) error {
 	if err := sc.Err(); err != nil {
 		return err
 	}
-	if said = strings.TrimSpace(said); !seen && said != "" && !strings.HasPrefix(said, "No ") { // No jobs in the system
-		return errors.New("the answer is none that scontrol writes")
+	if said = strings.TrimSpace(said); !seen && said != "" && !strings.HasPrefix(said, "No ") { // as in "No jobs in the system"
+		return errors.New("unexpected output of scontrol")
 	}
 	return nil
 }
 
-// fieldsOf reads Key=Value of lines. The first of a name counts.
+// fieldsOf adds the Key=Value pairs of a line. The first occurrence of a key counts.
 func fieldsOf(fields map[string]string, line string) {
 	for word := range strings.FieldsSeq(line) {
 		if key, value, ok := strings.Cut(word, "="); ok {
@@ -83,8 +84,8 @@ func (l *jobList) text(r io.Reader) error {
 	})
 }
 
-// textJob reads a job of its lines. Its name ends the first, or goes on in the next ones if
-// it has line breaks, up to UserId.
+// textJob parses the lines of a job. The job name ends the first line or, if it has line
+// breaks, continues up to UserId.
 func textJob(lines []string) (Job, bool) {
 	head, name, ok := strings.Cut(lines[0], " JobName=")
 	if !ok {
@@ -126,7 +127,7 @@ func textJob(lines []string) (Job, bool) {
 	} else if task != "" && j.Pending() {
 		j.Tasks = tasksOf(task)
 	}
-	// TRES is what it has or, while it waits, asks for, up to 23.02.
+	// Up to 23.02, TRES is what the job holds or, while pending, requests.
 	tres := fields["TRES"]
 	if alloc := get("AllocTRES"); alloc != "" && !j.Pending() {
 		tres = alloc
@@ -135,7 +136,7 @@ func textJob(lines []string) (Job, bool) {
 	}
 	var tracked bool
 	if j.GPUs, tracked = gpusOf(tres); !tracked {
-		// These come last: what looks like them in a comment is before them.
+		// These fields come last, so text in a comment that looks like them precedes them.
 		per := map[string]string{}
 		for _, line := range lines[at:] {
 			if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && strings.HasPrefix(key, "TresPer") {
@@ -148,7 +149,7 @@ func textJob(lines []string) (Job, bool) {
 	return j, true
 }
 
-// count returns the number of 2, 1-2 (at least one) and 4K, else 0.
+// count returns the number in 2, 1-2 (at least one) or 4K, otherwise 0.
 func count(s string) int64 {
 	s, _, _ = strings.Cut(s, "-")
 	n, err := slurm.ParseCount(s)
@@ -158,8 +159,7 @@ func count(s string) int64 {
 	return int64(n)
 }
 
-// clock returns the time of 2026-11-15T02:17:02, in the zone of this machine: Slurm's tools
-// write no other.
+// clock parses 2026-11-15T02:17:02 in the local time zone: Slurm's tools write local time.
 func clock(s string) time.Time {
 	t, err := time.ParseInLocation("2006-01-02T15:04:05", s, time.Local)
 	if err != nil || t.Unix() <= 0 {
@@ -168,7 +168,7 @@ func clock(s string) time.Time {
 	return t
 }
 
-// span returns the duration of 365-00:00:00, 01:00:00 and 05:00, 0 else.
+// span parses the durations 365-00:00:00, 01:00:00 and 05:00; anything else is 0.
 func span(s string) time.Duration {
 	days, rest, ok := strings.Cut(s, "-")
 	if !ok {

@@ -8,27 +8,27 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// Node is a machine of the cluster.
+// Node is a compute node of the cluster.
 type Node struct {
 	Name       string
-	State      string // one word, see nodeState
+	State      string // one word; see nodeState
 	Partitions []string
-	// CPUs are those that jobs may have. Memory is in MiB, as Slurm counts it.
+	// CPUs are those available to jobs. Memory is in MiB, Slurm's unit.
 	CPUs, CPUsAllocated     int64
 	Memory, MemoryAllocated int64
 	GPUs                    []GPUs
 	Reason                  string
 }
 
-// GPUs are those of one type in a node.
+// GPUs counts the GPUs of one type in a node.
 type GPUs struct {
 	Type string // h100; may be empty
-	// Allocated are those that jobs hold, in whole or by shards.
+	// Allocated GPUs are held by jobs, as a whole or through shards.
 	Total, Allocated int64
 }
 
-// Usable reports whether the node takes new jobs. Reserved ones take only those of the
-// reservation; a node that sleeps is woken.
+// Usable reports whether the node accepts new jobs. A reserved node accepts only jobs of
+// the reservation; a powered-down node is powered up for a job.
 func (n *Node) Usable() bool {
 	switch n.State {
 	case "idle", "mixed", "allocated", "planned", "completing", "powered_down", "powering_up":
@@ -37,8 +37,8 @@ func (n *Node) Usable() bool {
 	return false
 }
 
-// rest returns the state of what no job has on the node: idle, down or drained. A node that
-// does not exist yet has nothing.
+// rest returns the state of the resources that no job holds: idle, down or drained. A
+// future node has no resources.
 func (n *Node) rest() string {
 	switch n.State {
 	case "future":
@@ -51,21 +51,21 @@ func (n *Node) rest() string {
 	return "idle"
 }
 
-// marks are what the tools add to a state, see sinfo(1).
+// marks are the suffixes that the tools append to a state; see sinfo(1).
 var marks = map[byte]string{
 	'*': "not_responding", '~': "powered_down", '#': "powering_up", '!': "power_down", '%': "powering_down",
 	'$': "maint", '@': "reboot_issued", '^': "reboot_requested", '-': "planned",
 }
 
-// other names of states and flags, by version and tool.
+// synonyms maps names of states and flags that differ by version and tool.
 var synonyms = map[string]string{
 	"alloc": "allocated", "mix": "mixed", "drng": "draining", "resv": "reserved", "plnd": "planned", "comp": "completing",
 	"maintenance": "maint", "unk": "unknown", "failing": "fail", "invalid_reg": "invalid", "inval": "invalid",
 	"no_respond": "not_responding", "futr": "future", "pow_dn": "power_down", "pow_up": "powering_up", "power_up": "powering_up", "boot": "reboot_issued",
 }
 
-// nodeState returns the one state of a node of all words that Slurm has for it, as
-// IDLE+DRAIN, down*, or a list. A node counts once: what keeps it from work comes first.
+// nodeState reduces all words that Slurm reports for a node, such as IDLE+DRAIN, down* or a
+// list, to one state. The state that keeps the node from running jobs takes precedence.
 func nodeState(words ...string) string {
 	flags := map[string]bool{}
 	base := ""
@@ -126,10 +126,10 @@ func nodeState(words ...string) string {
 	return "unknown"
 }
 
-// gpusOn returns the GPUs of a node by type: has is what it is configured with, used what
-// jobs have of it, and tres the same as a number where used is not known.
+// gpusOn returns the GPUs of a node by type. has is the configured GRES, used the allocated
+// GRES, and tres the allocated total for versions that do not report used.
 func gpusOn(has, used, tres string) []GPUs {
-	list, _ := slurm.ParseGRES(has) // what cannot be read is another resource
+	list, _ := slurm.ParseGRES(has) // an unreadable entry is another resource
 	var out []GPUs
 	at := func(kind string) *GPUs {
 		for i := range out {
@@ -168,7 +168,7 @@ func gpusOn(has, used, tres string) []GPUs {
 			held[i] = true
 		}
 	}
-	for _, g := range busy { // a GPU of which a shard is held cannot be had as a whole
+	for _, g := range busy { // a GPU with an allocated shard cannot be allocated as a whole
 		if g.Name != "shard" && g.Name != "mps" || g.Count == 0 {
 			continue
 		}
@@ -186,7 +186,7 @@ func gpusOn(has, used, tres string) []GPUs {
 		}
 	}
 	if n, ok := gpusOf(tres); ok && !known {
-		for i := range out { // by type it is not known: the first ones
+		for i := range out { // the types are unknown: assume the first ones
 			part := min(n, out[i].Total)
 			out[i].Allocated, n = part, n-part
 		}
@@ -197,7 +197,7 @@ func gpusOn(has, used, tres string) []GPUs {
 	return out
 }
 
-// ownerOf returns the type that has the device of an index: they are numbered in order.
+// ownerOf returns the type of the device with an index: devices are numbered in order.
 func ownerOf(list []GPUs, index int) *GPUs {
 	for i := range list {
 		if index -= int(list[i].Total); index < 0 {
@@ -215,7 +215,7 @@ type jsonNode struct {
 	Flags      slurm.Words  `json:"state_flags"` // up to 22.05
 	Partitions slurm.Words  `json:"partitions"`
 	CPUs       slurm.Number `json:"cpus"`
-	Effective  slurm.Number `json:"effective_cpus"` // less those that the system keeps
+	Effective  slurm.Number `json:"effective_cpus"` // without the CPUs reserved for the system
 	Alloc      slurm.Number `json:"alloc_cpus"`
 	Memory     slurm.Number `json:"real_memory"`
 	AllocMem   slurm.Number `json:"alloc_memory"`
@@ -265,7 +265,7 @@ func (l *nodeList) text(r io.Reader) error {
 	})
 }
 
-// add takes a node once: some answers have it for each of its partitions.
+// add appends a node once: some answers list a node for each of its partitions.
 func (l *nodeList) add(n Node) {
 	if n.Name == "" {
 		return
@@ -278,7 +278,7 @@ func (l *nodeList) add(n Node) {
 	l.list = append(l.list, n)
 }
 
-// partitionsOf returns the names in order, each once.
+// partitionsOf returns the unique names in order of appearance.
 func partitionsOf(words ...string) []string {
 	var out []string
 	for _, w := range words {

@@ -16,8 +16,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// Native is what the controller's own metrics say of jobs and nodes. They know no user
-// together with a partition, no node together with its state, and no type of GPU.
+// Native is what the controller's own metrics report about jobs and nodes. They do not
+// combine user with partition or node with state, and do not know GPU types.
 type Native struct {
 	Jobs  []JobCount // by state and partition
 	Loads []Load
@@ -28,26 +28,26 @@ type Native struct {
 // metricsClient reads the controller's own metrics.
 type metricsClient struct {
 	base   string
-	auth   REST // whose token the controller takes, too
+	auth   REST // the controller accepts the same token
 	client *http.Client
 }
 
 func newMetricsClient(address string, auth REST) (*metricsClient, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
-		return nil, errors.New("the address of the controller's metrics is no http:// or https:// address without a user")
+		return nil, errors.New("OpenMetrics address must be http:// or https://, without a user")
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy = nil
 	return &metricsClient{
 		base: u.Scheme + "://" + u.Host + strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/metrics"), auth: auth,
 		client: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse // a backup controller sends elsewhere, with our token
+			return http.ErrUseLastResponse // a backup controller redirects, and the token must not follow
 		}},
 	}, nil
 }
 
-// maxMetrics bounds a page. Ten thousand nodes have 6 MiB.
+// maxMetrics bounds a page. Ten thousand nodes take 6 MiB.
 const maxMetrics = 32 << 20
 
 func (m *metricsClient) get(ctx context.Context, page string) ([]byte, error) {
@@ -58,11 +58,11 @@ func (m *metricsClient) get(ctx context.Context, page string) ([]byte, error) {
 	if m.auth.TokenFile != "" {
 		token, err := slurm.ReadFile(m.auth.TokenFile, 1<<16)
 		if err != nil {
-			return nil, fmt.Errorf("its token: %w", err)
+			return nil, fmt.Errorf("cannot read token: %w", err)
 		}
 		token = bytes.TrimPrefix(bytes.TrimSpace(token), []byte("SLURM_JWT="))
 		if len(token) == 0 || bytes.ContainsAny(token, " \t\r\n") {
-			return nil, fmt.Errorf("its token: %s has none", m.auth.TokenFile)
+			return nil, fmt.Errorf("no token in %s", m.auth.TokenFile)
 		}
 		req.Header.Set("X-SLURM-USER-TOKEN", string(token))
 	}
@@ -75,7 +75,7 @@ func (m *metricsClient) get(ctx context.Context, page string) ([]byte, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s of /metrics/%s", resp.Status, page)
+		return nil, fmt.Errorf("%s for /metrics/%s", resp.Status, page)
 	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxMetrics+1))
 	if err == nil && len(b) > maxMetrics {
@@ -84,8 +84,8 @@ func (m *metricsClient) get(ctx context.Context, page string) ([]byte, error) {
 	return b, err
 }
 
-// native asks for three pages. That of users and accounts is left alone: it has no bound,
-// and does not say what is in which partition.
+// native reads three pages. The page of users and accounts is not read: its size is
+// unbounded and it does not break jobs down by partition.
 func (c *Client) native(ctx context.Context, s *Snapshot) error {
 	pages := map[string]page{}
 	for _, name := range []string{"nodes", "partitions", "scheduler"} {
@@ -105,14 +105,15 @@ func (c *Client) native(ctx context.Context, s *Snapshot) error {
 	return nil
 }
 
-// page is a page of metrics by name, then by its one label, which may be missing.
+// page holds metric values by name and by the value of their only label, which may be
+// missing.
 type page map[string]map[string]float64
 
 func parsePage(b []byte) (page, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(b))
 	if err != nil {
-		return nil, fmt.Errorf("the answer is no page of metrics: %w", err)
+		return nil, fmt.Errorf("answer is not a metrics page: %w", err)
 	}
 	p := page{}
 	for name, f := range families {
@@ -122,7 +123,7 @@ func parsePage(b []byte) (page, error) {
 			if pairs := m.GetLabel(); len(pairs) > 0 {
 				label = slurm.Text(pairs[0].GetValue())
 			}
-			v := m.GetGauge().GetValue() // all but one of each is 0, and not there
+			v := m.GetGauge().GetValue() // only one of these is set; the others return 0
 			v += m.GetCounter().GetValue() + m.GetUntyped().GetValue()
 			if v >= 0 && v < 1e18 {
 				values[label] = v
@@ -131,23 +132,23 @@ func parsePage(b []byte) (page, error) {
 		p[name] = values
 	}
 	if len(p) == 0 {
-		return nil, errors.New("the page has no metrics")
+		return nil, errors.New("page has no metrics")
 	}
 	return p, nil
 }
 
-// nativeJobs are the metrics of jobs by state, of which a job has one. The others count
-// flags: a job that completes is also one that runs.
+// nativeJobs are the metrics of mutually exclusive job states. The others count flags: a
+// completing job is also counted as running.
 var nativeJobs = map[string]string{
 	"pending": "pending", "running": "running", "suspended": "suspended", "completed": "completed", "cancelled": "cancelled", "failed": "failed",
 	"timeout": "timeout", "node_failed": "node_fail", "preempted": "preempted", "bootfail": "boot_fail", "deadline": "deadline", "outofmemory": "out_of_memory",
 }
 
-// nativeNodes are the metrics of nodes by state, of which a node has one. Drained, reserved
-// and the like count flags, and would count a node twice.
+// nativeNodes are the metrics of mutually exclusive node states. Drained, reserved and the
+// like are flags and would count a node twice.
 var nativeNodes = map[string]string{"alloc": "allocated", "mixed": "mixed", "idle": "idle", "down": "down", "future": "future", "unknown": "unknown"}
 
-// wraps is where counters of 16 bits begin at 0 again.
+// wraps is where 16-bit counters wrap around.
 const wraps = 1 << 16
 
 func newNative(nodes, parts page) *Native {
@@ -173,7 +174,7 @@ func newNative(nodes, parts page) *Native {
 				p.Nodes[state] = int64(v)
 			}
 		}
-		small := parts["slurm_partition_cpus"][part] < wraps && jobs < wraps // else they cannot be told from less
+		small := parts["slurm_partition_cpus"][part] < wraps && jobs < wraps // a larger value may have wrapped
 		if small {
 			p.cpus(parts["slurm_partition_nodes_cpus_efctv"][part], parts["slurm_partition_nodes_cpus_alloc"][part])
 			n.Loads = append(n.Loads, Load{State: "running", Partition: part, CPUs: int64(parts["slurm_partition_jobs_cpus_alloc"][part])})
@@ -198,8 +199,8 @@ func (p *Pool) cpus(total, used float64) {
 	p.CPUs[Unallocated] += int64(max(0, total-used))
 }
 
-// gpus takes what nodes have. Without gres/gpu among AccountingStorageTRES all have 0, even
-// those with jobs on them: then only what jobs have is known.
+// gpus sets the GPU counts. Without gres/gpu in AccountingStorageTRES every total is 0, even
+// on nodes with GPU jobs; then only the allocated GPUs are known.
 func (p *Pool) gpus(total, used float64) {
 	if total == 0 && used == 0 {
 		return
@@ -210,7 +211,7 @@ func (p *Pool) gpus(total, used float64) {
 	}
 }
 
-// nativeScheduler are the metrics that sdiag has, too.
+// nativeScheduler maps the metrics that sdiag reports as well.
 var nativeScheduler = map[string]string{
 	"slurm_server_thread_cnt": "server_thread_count", "slurm_agent_queue_size": "agent_queue_size", "slurm_agent_cnt": "agent_count",
 	"slurm_agent_thread_cnt": "agent_thread_count", "slurm_slurmdbd_queue_size": "dbd_agent_queue_size",
@@ -230,6 +231,6 @@ func nativeDiag(p page) *Diag {
 			d.Values[name] = v
 		}
 	}
-	_ = d.check() // what is not there is not there
+	_ = d.check() // missing statistics are absent
 	return d
 }

@@ -14,7 +14,7 @@ import (
 
 const pages = "schedulers/slurm-openmetrics/slurm_26.05.5_real_"
 
-// nativeOf serves captured pages as the controller does.
+// nativeOf serves captured pages like the controller.
 func nativeOf(t *testing.T, prefix string) Snapshot {
 	t.Helper()
 	captured(t, prefix+"nodes.txt")
@@ -39,7 +39,8 @@ func nativeOf(t *testing.T, prefix string) Snapshot {
 	return s
 }
 
-// MiB taken for bytes, GPUs of two partitions summed, flags counted as states.
+// Defects: reading MiB as bytes, adding up the GPUs of overlapping partitions, and counting
+// flags as states.
 func TestNative(t *testing.T) {
 	s := nativeOf(t, pages)
 	if diff := cmp.Diff(map[GPUKey]int64{{"allocated", ""}: 11, {Unallocated, ""}: 5}, s.Native.All.GPUs); diff != "" {
@@ -64,8 +65,8 @@ func TestNative(t *testing.T) {
 	}
 }
 
-// Without gres/gpu in the accounting the totals are 0 while jobs have 11: that is no cluster
-// with minus eleven free GPUs, and none without jobs on GPUs.
+// Without gres/gpu in the accounting, totals are 0 while jobs hold 11 GPUs. The result must
+// not be minus eleven free GPUs, nor a cluster without GPU jobs.
 func TestNativeWithoutTRES(t *testing.T) {
 	s := nativeOf(t, pages+"no_slurmdbd_")
 	if diff := cmp.Diff(map[GPUKey]int64{{"allocated", ""}: 11}, s.Native.All.GPUs); diff != "" {
@@ -73,12 +74,12 @@ func TestNativeWithoutTRES(t *testing.T) {
 	}
 	for _, c := range s.Native.Jobs {
 		if c.Held {
-			t.Errorf("%+v: how many GPUs its jobs have is not known", c)
+			t.Errorf("%+v: the GPU count of jobs must be unknown", c)
 		}
 	}
 }
 
-// Counters of 16 bits that began at 0 again.
+// 16-bit counters that wrapped around.
 func TestNativeWraps(t *testing.T) {
 	parts, err := parsePage([]byte("slurm_partition_nodes{partition=\"big\"} 900\nslurm_partition_cpus{partition=\"big\"} 115200\nslurm_partition_nodes_cpus_efctv{partition=\"big\"} 49664\n"))
 	if err != nil {
@@ -86,11 +87,11 @@ func TestNativeWraps(t *testing.T) {
 	}
 	n := newNative(page{}, parts)
 	if len(n.Parts["big"].CPUs) != 0 || len(n.Loads) != 0 {
-		t.Errorf("%v, %v of 115200 CPUs", n.Parts["big"].CPUs, n.Loads)
+		t.Errorf("CPUs %v, loads %v, want 115200 CPUs", n.Parts["big"].CPUs, n.Loads)
 	}
 }
 
-// A token that goes to whom a backup controller sends us, or into an error.
+// The token must not follow the redirect of a backup controller or appear in an error.
 func TestNativeFails(t *testing.T) {
 	stolen := ""
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen += r.Header.Get("X-SLURM-USER-TOKEN") }))
@@ -117,14 +118,14 @@ func TestNativeFails(t *testing.T) {
 	}
 	f("303", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusSeeOther) })
 	f("401", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
-	f("no page of metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) })
+	f("not a metrics page", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) })
 	f("no metrics", func(http.ResponseWriter, *http.Request) {})
 	if stolen != "" {
 		t.Errorf("the token went to %q", stolen)
 	}
 	for _, address := range []string{"x", "ftp://h", "http://u:p@h"} {
 		if _, err := New(Config{OpenMetrics: address}); err == nil {
-			t.Errorf("%s is an address", address)
+			t.Errorf("address %s was accepted", address)
 		}
 	}
 }

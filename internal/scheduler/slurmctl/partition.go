@@ -14,7 +14,7 @@ type Partition struct {
 	State string // up, down, drain, inactive
 	Nodes string
 	QOS   string
-	// CPUs and GPUs are those of its nodes, of which others may have some, too.
+	// CPUs and GPUs are those of the partition's nodes, which may be in other partitions too.
 	CPUs, GPUs, NodeCount int64
 	Default               bool
 }
@@ -67,7 +67,7 @@ func (l *partitionList) text(r io.Reader) error {
 	})
 }
 
-// partitionState returns up if jobs may start, else why not.
+// partitionState returns up if jobs may start, otherwise the reason why not.
 func partitionState(words []string) string {
 	state := "unknown"
 	for _, w := range words {

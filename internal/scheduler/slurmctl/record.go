@@ -14,16 +14,16 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// Kinds are the records that there are, each with its event.
+// Kinds maps each kind of record to its event name.
 var Kinds = map[string]string{
 	"squeue": "slurm.job", "sprio": "slurm.priority", "sshare": "slurm.share", "qos": "slurm.qos", "users": "slurm.user",
 	"partitions": "slurm.partition", "config": "slurm.config",
 }
 
-// MaxRecords bounds those of one kind in a round.
+// MaxRecords bounds the records of one kind per round.
 const MaxRecords = 10_000
 
-// Record is one thing that Slurm has, to be kept as a log record.
+// Record is one Slurm entity, exported as a log record.
 type Record struct {
 	Event string
 	Body  string
@@ -36,7 +36,7 @@ type Attr struct {
 	Value any
 }
 
-// put adds what is there: no empty text, no time that is not set.
+// put adds an attribute unless the value is absent: empty text or a zero time.
 func (r *Record) put(key string, value any) {
 	switch v := value.(type) {
 	case string:
@@ -59,8 +59,8 @@ func (r *Record) put(key string, value any) {
 	r.Attrs = append(r.Attrs, Attr{key, value})
 }
 
-// Records asks for the things of the named kinds, and returns them with how many were left
-// out. last are the answers of the last round, which are not asked for again.
+// Records queries the entities of the named kinds and returns them with the number of
+// records dropped. Entities that are in last, the previous round, are not queried again.
 func (c *Client) Records(ctx context.Context, kinds []string, last Snapshot) (list []Record, dropped int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +145,7 @@ func shareRecords(list []Share) []Record {
 }
 
 func (c *Client) partitionRecords(ctx context.Context, list []Partition) ([]Record, error) {
-	if c.rest == nil { // slurmrestd said them in the round
+	if c.rest == nil { // slurmrestd reported the partitions in the round
 		parts := &partitionList{}
 		if err := c.ask(ctx, question{source: askPartitions, text: []string{"scontrol", "--all", "show", "partitions"}, parseText: parts.text}); err != nil {
 			return nil, err
@@ -168,10 +168,10 @@ func (c *Client) partitionRecords(ctx context.Context, list []Partition) ([]Reco
 	return out, nil
 }
 
-// sprioColumns are those of the format that sprio is asked for.
+// sprioColumns are the columns of the format passed to sprio.
 var sprioColumns = []string{"Id", "Queue", "User", "Sum", "Site", "Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS", "Nice", "TRES"}
 
-// tableRecords asks for what only the tools have, in columns.
+// tableRecords queries the kinds that only the tools offer, as tables.
 func (c *Client) tableRecords(ctx context.Context, kind string) ([]Record, error) {
 	t := &table{event: Kinds[kind]}
 	q := question{parseText: t.text}
@@ -199,7 +199,7 @@ func (c *Client) tableRecords(ctx context.Context, kind string) ([]Record, error
 		}
 		return []Record{conf.record()}, nil
 	default:
-		return nil, fmt.Errorf("there are no records of %q", kind)
+		return nil, fmt.Errorf("unknown kind of record %q", kind)
 	}
 	if err := c.ask(ctx, q); err != nil {
 		return nil, err
@@ -207,11 +207,11 @@ func (c *Client) tableRecords(ctx context.Context, kind string) ([]Record, error
 	return t.list, nil
 }
 
-// table reads what a tool writes in columns, with | between them.
+// table parses the output of a tool with columns separated by |.
 type table struct {
 	event, prefix, subject string
-	columns                []string          // nil: the first line says them
-	names                  map[string]string // attributes with names of their own
+	columns                []string          // nil: the first line is the header
+	names                  map[string]string // attribute names of columns that do not get the prefix
 	list                   []Record
 }
 
@@ -226,14 +226,14 @@ func (t *table) text(r io.Reader) error {
 			columns = row
 			continue
 		}
-		if len(row) != len(columns) { // a line break or a bar in a text
+		if len(row) != len(columns) { // a value contains a line break or a bar
 			continue
 		}
 		rec := Record{Event: t.event, Body: t.subject + " " + slurm.Text(row[0])}
 		for i, value := range row {
 			name := t.names[columns[i]]
 			if value = slurm.Text(value); name != "" {
-				rec.put(name, value) // an identity, though it may be a number
+				rec.put(name, value) // an identifier stays a string even if numeric
 				continue
 			}
 			rec.put(t.prefix+snake(columns[i]), typed(value))
@@ -243,7 +243,7 @@ func (t *table) text(r io.Reader) error {
 	return sc.Err()
 }
 
-// typed returns a number as one.
+// typed returns s as an int64 or a float64 if it is a number, otherwise as a string.
 func typed(s string) any {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return n
@@ -274,10 +274,10 @@ func snake(s string) string {
 	return b.String()
 }
 
-// configList is what scontrol show config writes: Key = Value.
+// configList holds the Key = Value lines of scontrol show config.
 type configList struct{ pairs [][2]string }
 
-// maxConfig bounds its lines; Slurm has some 200.
+// maxConfig bounds the number of lines; Slurm writes about 200.
 const maxConfig = 1000
 
 func (l *configList) text(r io.Reader) error {
@@ -291,7 +291,7 @@ func (l *configList) text(r io.Reader) error {
 		}
 	}
 	if len(l.pairs) == 0 && sc.Err() == nil {
-		return errors.New("the answer has no configuration")
+		return errors.New("answer has no configuration")
 	}
 	return sc.Err()
 }
@@ -305,7 +305,7 @@ func (l *configList) get(key string) string {
 	return ""
 }
 
-// secrets are parts of the names of what nobody else is to know, whatever it holds.
+// secrets are substrings of keys whose values must not be exported, whatever they hold.
 var secrets = []string{"pass", "secret", "token", "key"}
 
 func (l *configList) record() Record {

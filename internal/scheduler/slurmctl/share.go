@@ -12,21 +12,22 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// Share is what an account, or a user in it, is entitled to and has used.
+// Share is the entitlement and the usage of an account, or of a user within an account.
 type Share struct {
 	Account string
-	User    string // empty: the account itself
+	User    string // empty for the account itself
 	Shares  Value  // as configured
-	Norm    Value  // of those beside it, 0 to 1
-	Used    Value  // raw: TRES seconds, decayed
-	Usage   Value  // effective, 0 to 1
-	// Factor is what priority is computed with, 0 to 1. With Fair Tree only users have one.
+	Norm    Value  // relative to siblings, 0 to 1
+	Used    Value  // raw usage: TRES seconds, decayed
+	Usage   Value  // effective usage, 0 to 1
+	// Factor is the input to the priority computation, 0 to 1. Under Fair Tree only users
+	// have a factor.
 	Factor Value
 }
 
 type shareList struct{ list []Share }
 
-// text reads the columns by their names: they differ between versions and options.
+// text reads columns by name, because they differ between versions and options.
 func (l *shareList) text(r io.Reader) error {
 	l.list = []Share{}
 	sc := bufio.NewScanner(r)
@@ -36,7 +37,7 @@ func (l *shareList) text(r io.Reader) error {
 		row := strings.Split(sc.Text(), "|")
 		if columns == nil {
 			if !slices.Contains(row, "Account") {
-				return errors.New("the answer is none that sshare writes")
+				return errors.New("unexpected output of sshare")
 			}
 			columns = row
 			continue
@@ -54,7 +55,7 @@ func (l *shareList) text(r io.Reader) error {
 		l.add(s)
 	}
 	if columns == nil && sc.Err() == nil {
-		return errors.New("the answer is empty")
+		return errors.New("answer is empty")
 	}
 	return sc.Err()
 }
@@ -82,7 +83,7 @@ func (l *shareList) json(r io.Reader) error {
 		} `json:"errors"`
 	}
 	if err := json.NewDecoder(r).Decode(&answer); err != nil {
-		return fmt.Errorf("the answer is no JSON: %w", err)
+		return fmt.Errorf("answer is not JSON: %w", err)
 	}
 	for _, e := range answer.Errors {
 		return fmt.Errorf("%.200s", string(e.Error))
@@ -97,7 +98,7 @@ func (l *shareList) json(r io.Reader) error {
 	return nil
 }
 
-// add takes an association once: there may be one for each partition.
+// add appends an association once: there may be one per partition.
 func (l *shareList) add(s Share) {
 	if s.Account == "" || slices.ContainsFunc(l.list[max(0, len(l.list)-8):], func(o Share) bool { return o.Account == s.Account && o.User == s.User }) {
 		return

@@ -88,9 +88,9 @@ func TestCommand(t *testing.T) {
 	f("the controller is away", "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1", oneText,
 		[]string{"squeue: slurm_load_jobs error: Unable to contact slurm controller (connect failure)", "squeue: slurm_load_jobs error: Unable to contact slurm controller (connect failure)"},
 		[]string{jsonRun, jsonRun})
-	f("garbage", "echo garbage", oneText, []string{"squeue: the answer is no JSON: invalid character 'g' looking for beginning of value"}, []string{jsonRun})
-	f("nothing", "exit 3", oneText, []string{"squeue: exit status 3, the answer is no JSON: EOF"}, []string{jsonRun})
-	f("half an answer", `printf '{"jobs":[{"job_id":7'; exit 1`, oneText, []string{"squeue: exit status 1, the answer is no JSON: unexpected EOF"}, []string{jsonRun})
+	f("garbage", "echo garbage", oneText, []string{"squeue: answer is not JSON: invalid character 'g' looking for beginning of value"}, []string{jsonRun})
+	f("nothing", "exit 3", oneText, []string{"squeue: exit status 3, answer is not JSON: EOF"}, []string{jsonRun})
+	f("half an answer", `printf '{"jobs":[{"job_id":7'; exit 1`, oneText, []string{"squeue: exit status 1, answer is not JSON: unexpected EOF"}, []string{jsonRun})
 }
 
 // The environment of the agent has its own secrets, and variables that change the answer.
@@ -146,7 +146,7 @@ func TestCommandHangs(t *testing.T) {
 func TestCommandTooLong(t *testing.T) {
 	dir := fake(t, `printf '{"x":"'; exec yes aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa`, oneText)
 	got := ask(t, dir, 2)
-	if diff := cmp.Diff([]string{"squeue: the answer is too long: more than 64 MiB", "7"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"squeue: answer too long: more than 64 MiB", "7"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	bmcBack   = 24 * time.Hour  // how long an event counts, unless a reboot is nearer
-	bmcWithin = 3 * time.Second // how long its log is read
+	bmcBack   = 24 * time.Hour  // how far back events count, at most to the last boot
+	bmcWithin = 3 * time.Second // time limit for reading the log
 )
 
-// bmc asks the board's controller. What it logged may have been mended since, and it does not
-// always say so: a warning, never critical.
+// bmc queries the baseboard management controller. Logged faults may have been repaired
+// since, and the log does not always say so, so problems are warnings and never critical.
 func bmc(ctx context.Context, h *host) outcome {
 	t, err := h.BMC(h.Root)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV):
-		return skip("no device of a BMC")
+		return skip("no BMC device")
 	case errors.Is(err, fs.ErrPermission):
-		return skip("the BMC may not be asked: %v", err)
+		return skip("no permission to query the BMC: %v", err)
 	case err != nil:
 		return unknown(err, "")
 	}
 	if c, ok := t.(io.Closer); ok {
-		defer func() { _ = c.Close() }() // it was only asked
+		defer func() { _ = c.Close() }() // only queries were sent
 	}
 	back := bmcBack
 	if up, err := h.uptime(); err == nil {
@@ -43,7 +43,7 @@ func bmc(ctx context.Context, h *host) outcome {
 	chassis, chassisErr := ipmi.ReadChassis(t)
 	var list ipmi.Log
 	logErr := chassisErr
-	if refused := ipmi.Refused(0); chassisErr == nil || errors.As(chassisErr, &refused) { // or it does not answer
+	if refused := ipmi.Refused(0); chassisErr == nil || errors.As(chassisErr, &refused) { // otherwise the BMC does not answer at all
 		ctx, cancel := context.WithTimeout(ctx, bmcWithin)
 		defer cancel()
 		list, logErr = ipmi.ReadLog(ctx, t, back)
@@ -51,21 +51,21 @@ func bmc(ctx context.Context, h *host) outcome {
 	bad := append(judgeChassis(chassis), judgeEvents(list.Open, back)...)
 	if chassisErr != nil && logErr != nil {
 		if refused := ipmi.Refused(0); errors.As(chassisErr, &refused) && errors.As(logErr, &refused) {
-			return skip("the BMC says neither its status nor its log: %v", chassisErr)
+			return skip("the BMC reports neither status nor event log: %v", chassisErr)
 		}
 	}
 	for _, err := range []error{chassisErr, logErr} {
 		if refused := ipmi.Refused(0); err != nil && !errors.As(err, &refused) {
-			bad = append(bad, Problem{Unknown, "BMC", shorten(err.Error()), "Look whether the BMC answers at all, such as over its network."})
+			bad = append(bad, Problem{Unknown, "BMC", shorten(err.Error()), "Check whether the BMC answers at all, for example over the network."})
 			break
 		}
 	}
-	text := fmt.Sprintf("%d of %d events of the log were read", list.Read, list.Entries)
+	text := fmt.Sprintf("%d of %d log events read", list.Read, list.Entries)
 	if list.Short {
-		text += ", for more there was no time"
+		text += ", then time ran out"
 	}
 	if list.Overflow {
-		text += "; it is full, and newer ones are lost"
+		text += "; the log is full, newer events are lost"
 	}
 	return found(capped(bad), "%s", text)
 }
@@ -76,11 +76,11 @@ func judgeChassis(c ipmi.Chassis) []Problem {
 		set          bool
 		text, action string
 	}{
-		{c.CoolingFault, "a fan or the cooling has a fault", "Look at the fans and the air to the machine."},
-		{c.PowerFault, "the main power has a fault", "Look at the power supplies and their cables."},
-		{c.Overload, "the power supplies are overloaded", "Look whether all power supplies are there and have power."},
-		{c.ControlFault, "power could not be switched", "Look at the power supplies, and at the BMC's own pages."},
-		{c.DriveFault, "a drive has a fault", "Find the drive by its light or in the BMC's own pages, and replace it."},
+		{c.CoolingFault, "fan or cooling fault", "Check the fans and the airflow."},
+		{c.PowerFault, "main power fault", "Check the power supplies and their cables."},
+		{c.Overload, "the power supplies are overloaded", "Check that all power supplies are present and powered."},
+		{c.ControlFault, "power control fault", "Check the power supplies and the BMC's own interface."},
+		{c.DriveFault, "drive fault", "Find the drive by its LED or in the BMC's own interface, and replace it."},
 	} {
 		if w.set {
 			bad = append(bad, Problem{Warning, "chassis", w.text, w.action})
@@ -89,7 +89,7 @@ func judgeChassis(c ipmi.Chassis) []Problem {
 	return bad
 }
 
-// judgeEvents tells the worst first, and of those the newest.
+// judgeEvents returns the problems, most severe first and newest first among equals.
 func judgeEvents(list []ipmi.Event, back time.Duration) []Problem {
 	list = slices.Clone(list)
 	slices.Reverse(list)
@@ -98,7 +98,7 @@ func judgeEvents(list []ipmi.Event, back time.Duration) []Problem {
 	for _, e := range list {
 		bad = append(bad, Problem{
 			Warning, fmt.Sprintf("sensor %#02x", e.Sensor), fmt.Sprintf("%s, logged by the BMC in the last %s", e.Text, span(back)),
-			fmt.Sprintf("Look at record %d of the BMC's log, which names the part.", e.ID),
+			fmt.Sprintf("See record %d of the BMC's event log, which names the part.", e.ID),
 		})
 	}
 	return bad

@@ -1,8 +1,13 @@
 //go:build linux
 
-// Package check answers whether a node may take work: its accelerators, links, disks,
-// memory, clocks and kernel log, each by a check with an id and a time limit. A check only
-// reads. It clears, resets and starts nothing, and runs no program.
+// Package check decides whether a node is fit for work. It examines accelerators, links,
+// disks, memory, clocks, the BMC and the kernel log; every check has an id and a time limit.
+//
+// Checks read /proc, /sys, /dev/kmsg and device ioctls below Env.Root, and take device
+// samples from the caller. Most need no privileges; a check that lacks one (CAP_SYSLOG for
+// the kernel log, CAP_SYS_ADMIN for NVMe, CAP_SYS_RAWIO for SATA, root for the BMC) is
+// skipped and says why. Checks only read: they clear, reset and start nothing, and run no
+// program.
 package check
 
 import (
@@ -21,22 +26,22 @@ import (
 	"github.com/gpumeter/gpumeter/internal/health"
 )
 
-// Status is how a check ended.
+// Status is the outcome of a check.
 type Status string
 
-// The statuses, from the best to the worst.
+// The statuses, from best to worst.
 const (
-	Skipped  Status = "skipped" // there is nothing to look at, or nothing to compare it with
+	Skipped  Status = "skipped" // nothing to examine, or nothing to compare with
 	OK       Status = "ok"
-	Unknown  Status = "unknown" // it could not find out, or not in time
-	Warning  Status = "warning" // somebody should look; work may go on
+	Unknown  Status = "unknown" // the check failed or timed out
+	Warning  Status = "warning" // needs attention; work may continue
 	Critical Status = "critical"
 )
 
 var ranks = []Status{Skipped, OK, Unknown, Warning, Critical}
 
-// worse returns the worse of two. Not to know is better than a warning, which is certain,
-// and worse than to be fine.
+// worse returns the worse of two statuses. Unknown ranks between OK and Warning, because a
+// warning is certain.
 func worse(a, b Status) Status {
 	if slices.Index(ranks, a) > slices.Index(ranks, b) {
 		return a
@@ -44,7 +49,7 @@ func worse(a, b Status) Status {
 	return b
 }
 
-// Worst returns the worst status of results.
+// Worst returns the worst status of the results.
 func Worst(results []Result) Status {
 	s := OK
 	for _, r := range results {
@@ -53,73 +58,73 @@ func Worst(results []Result) Status {
 	return s
 }
 
-// Problem is one thing that a check found.
+// Problem is one finding of a check.
 type Problem struct {
 	Status  Status `json:"status"`
-	Subject string `json:"subject,omitempty"` // what has it, such as GPU 3
+	Subject string `json:"subject,omitempty"` // affected part, such as GPU 3
 	Reason  string `json:"reason"`            // with numbers
 	Action  string `json:"action,omitempty"`  // what to do
 }
 
-// Result is what one check found.
+// Result is the outcome of one check.
 type Result struct {
 	ID      string  `json:"id"`
 	Status  Status  `json:"status"`
 	Reason  string  `json:"reason"`
 	Action  string  `json:"action,omitempty"`
 	Seconds float64 `json:"seconds"`
-	// Problems are all that it found, the worst first; Reason has the first one.
+	// Problems are all findings, worst first; Reason repeats the first one.
 	Problems []Problem `json:"problems,omitempty"`
 }
 
-// Profiles are the occasions of a run.
+// Profiles select the checks for an occasion.
 const (
-	Prolog   = "prolog"   // before a job: what would make it fail, quickly
-	Epilog   = "epilog"   // after a job: what it may have left
+	Prolog   = "prolog"   // before a job: quick checks for what would make the job fail
+	Epilog   = "epilog"   // after a job: what the job may have left behind
 	Periodic = "periodic" // everything
 )
 
-// Env is the machine to look at.
+// Env describes the machine to examine.
 type Env struct {
-	Root     string    // where the host's file system is; empty: /
-	Manifest *Manifest // what the machine should have; nil: nobody said
-	// ManifestErr is why the manifest that somebody named could not be used.
+	Root     string    // mount point of the host's file system; empty means /
+	Manifest *Manifest // expected hardware; nil if unknown
+	// ManifestErr is why the configured manifest cannot be used.
 	ManifestErr error
-	Expect      int           // physical devices there should be; 0: as the manifest says
-	Window      time.Duration // how far back the kernel's log counts
-	StuckFor    time.Duration // how long a process must be seen not to move
+	Expect      int           // expected number of physical devices; 0 means the manifest's
+	Window      time.Duration // how far back the kernel log counts
+	StuckFor    time.Duration // how long a process must show no progress to be stuck
 
-	// Devices reads the accelerators. It may take as long as ctx lasts.
+	// Devices reads the accelerators. It may block until ctx is done.
 	Devices func(ctx context.Context) (Machine, error)
-	// Mine reports whether a device is one that is asked about; nil: all are.
+	// Mine reports whether a device belongs to the job in question; nil means all do.
 	Mine func(*device.Sample) bool
 
-	// Seams; nil is the machine itself.
+	// Seams for tests; nil uses the machine itself.
 	Statfs func(path string) (unix.Statfs_t, error)
 	Clock  func() (state int, t unix.Timex, err error)
 	NVMe   func(path string) (nvme.Health, error)
 	ATA    func(path string) (ata.Health, error)
-	BMC    func(root string) (ipmi.Transport, error) // closed if it can be
+	BMC    func(root string) (ipmi.Transport, error) // closed if it implements io.Closer
 }
 
-// Machine is what was read of the accelerators.
+// Machine holds the samples of the accelerators.
 type Machine struct {
 	Devices  []health.Device
 	Findings []health.Finding
 	Drivers  []Driver
 }
 
-// Driver is one vendor's driver or library.
+// Driver is the driver or library of one vendor.
 type Driver struct {
 	Name    string
 	State   string // open, absent, failed, opening
 	Problem string
 }
 
-// Check is one question.
+// Check is a named check with its profiles and time limit.
 type Check struct {
 	ID       string
-	About    string // one line, for people
+	About    string // one-line description
 	Profiles []string
 	Limit    time.Duration
 	run      func(context.Context, *host) outcome
@@ -128,7 +133,7 @@ type Check struct {
 // outcome is what a check returns.
 type outcome struct {
 	problems []Problem
-	text     string // what is fine, or why it was skipped
+	text     string // summary if OK, or why the check was skipped
 	skipped  bool
 }
 
@@ -138,21 +143,21 @@ func skip(format string, args ...any) outcome {
 	return outcome{text: fmt.Sprintf(format, args...), skipped: true}
 }
 
-// found returns problems, or that all is fine if there are none.
+// found returns the problems, or an OK outcome with the formatted text if there are none.
 func found(problems []Problem, format string, args ...any) outcome {
 	return outcome{problems: problems, text: fmt.Sprintf(format, args...)}
 }
 
-// unknown is the outcome of a check that could not look.
+// unknown is the outcome of a check that could not be performed.
 func unknown(err error, action string) outcome {
 	return outcome{problems: []Problem{{Status: Unknown, Reason: err.Error(), Action: action}}}
 }
 
-// host is an Env with what several checks read once.
+// host is an Env with values that several checks share and that are read once.
 type host struct {
 	Env
 
-	devices func() <-chan struct{} // starts reading, once; closed when machine and err are set
+	devices func() <-chan struct{} // starts reading once; the channel is closed when machine and err are set
 	machine Machine
 	err     error
 	log     func() (kernelLog, error)
@@ -171,7 +176,7 @@ func newHost(ctx context.Context, env Env) *host {
 	}
 	if h.Clock == nil {
 		h.Clock = func() (int, unix.Timex, error) {
-			var t unix.Timex // Modes of 0 only reads
+			var t unix.Timex // Modes 0 only reads
 			state, err := unix.Adjtimex(&t)
 			return state, t, err
 		}
@@ -199,8 +204,8 @@ func newHost(ctx context.Context, env Env) *host {
 	return h
 }
 
-// Run runs checks side by side and returns their results in the order of list. It takes no
-// longer than limit: a check that does not end in its time is left alone, and unknown.
+// Run runs the checks concurrently and returns their results in the order of list. It takes
+// no longer than limit: a check that exceeds its time is abandoned and reported as unknown.
 func Run(ctx context.Context, env Env, list []Check, limit time.Duration) []Result {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -214,8 +219,8 @@ func Run(ctx context.Context, env Env, list []Check, limit time.Duration) []Resu
 	return results
 }
 
-// within runs a check in a goroutine that nobody waits for longer than its limit: a read of
-// a dead disk or file server cannot be ended.
+// within runs a check in its own goroutine and waits no longer than its limit: a read from a
+// dead disk or file server cannot be interrupted.
 func (c Check) within(ctx context.Context, h *host) Result {
 	ctx, cancel := context.WithTimeout(ctx, c.Limit)
 	defer cancel()
@@ -224,7 +229,7 @@ func (c Check) within(ctx context.Context, h *host) Result {
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
-				done <- unknown(fmt.Errorf("the check itself is broken: %v", p), "Report it.")
+				done <- unknown(fmt.Errorf("the check panicked: %v", p), "Report this bug.")
 			}
 		}()
 		done <- c.run(ctx, h)
@@ -233,8 +238,8 @@ func (c Check) within(ctx context.Context, h *host) Result {
 	select {
 	case o = <-done:
 	case <-ctx.Done():
-		o = unknown(fmt.Errorf("it has not ended after %s", time.Since(begin).Round(100*time.Millisecond)),
-			"Look for processes in state D: something that it reads does not answer.")
+		o = unknown(fmt.Errorf("not finished after %s", time.Since(begin).Round(100*time.Millisecond)),
+			"Look for processes in state D: a file or device that the check reads does not answer.")
 	}
 	return o.result(c.ID, time.Since(begin))
 }
@@ -259,7 +264,7 @@ func (o outcome) result(id string, took time.Duration) Result {
 	return r
 }
 
-// maxProblems bounds what one check tells.
+// maxProblems bounds the problems of one check.
 const maxProblems = 100
 
 func capped(problems []Problem) []Problem { return problems[:min(len(problems), maxProblems)] }

@@ -21,11 +21,11 @@ import (
 
 const day = 24 * time.Hour
 
-// files are the content of a fake root, by path.
+// files maps paths of a fake root to their contents.
 type files map[string]string
 
-// node returns a healthy machine with more files in its root, or others. A file whose
-// content is "-" is not there.
+// node returns a healthy machine with additional or replaced files in its root. The content
+// "-" removes a file.
 func node(t *testing.T, more files) Env {
 	t.Helper()
 	all := files{
@@ -70,7 +70,7 @@ func put(t *testing.T, root, path, text string) {
 	}
 }
 
-// space is a file system of 100 blocks of a GiB, with so many percent of blocks and of
+// space is a file system of 100 blocks of 1 GiB with the given percentages of blocks and
 // inodes in use.
 func space(used, inodes uint64) unix.Statfs_t {
 	return unix.Statfs_t{Bsize: 1 << 30, Blocks: 100, Bfree: 100 - used, Bavail: 100 - used, Files: 1000, Ffree: 1000 - 10*inodes}
@@ -94,7 +94,7 @@ func gpu(index int, change ...func(*health.Device)) health.Device {
 	return d
 }
 
-// with returns a machine of these devices whose driver answers.
+// with returns a machine with these devices and a working driver.
 func with(list ...health.Device) func(context.Context) (Machine, error) {
 	return func(context.Context) (Machine, error) {
 		return Machine{Devices: list, Drivers: []Driver{{Name: "nvidia", State: "open"}}}, nil
@@ -111,7 +111,7 @@ func one(t *testing.T, env Env, id string) Result {
 	return Run(t.Context(), env, list, 10*time.Second)[0]
 }
 
-// expect runs a check and compares its status, and a part of what it says.
+// expect runs a check and compares its status and parts of its text.
 func expect(t *testing.T, env Env, id string, want Status, words ...string) {
 	t.Helper()
 	r := one(t, env, id)

@@ -14,10 +14,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/health"
 )
 
-var errHangs = errors.New("the devices were not read in time")
+var errHangs = errors.New("reading the devices timed out")
 
-// read returns what was read of the devices. It gives up a little before ctx does, so that
-// a check can still say what that means.
+// read returns the device samples. It gives up slightly before ctx does, so that the check
+// can still report the timeout.
 func (h *host) read(ctx context.Context) (Machine, error) {
 	begin, wait := time.Now(), ctx
 	if end, ok := ctx.Deadline(); ok {
@@ -29,11 +29,11 @@ func (h *host) read(ctx context.Context) (Machine, error) {
 	case <-h.devices():
 		return h.machine, h.err
 	case <-wait.Done():
-		return Machine{}, fmt.Errorf("%w, which is %s", errHangs, time.Since(begin).Round(100*time.Millisecond))
+		return Machine{}, fmt.Errorf("%w after %s", errHangs, time.Since(begin).Round(100*time.Millisecond))
 	}
 }
 
-// physical returns the physical devices that are asked about.
+// physical returns the physical devices in question.
 func (h *host) physical(ctx context.Context) (m Machine, list []health.Device, o *outcome) {
 	m, err := h.read(ctx)
 	if err != nil {
@@ -42,50 +42,50 @@ func (h *host) physical(ctx context.Context) (m Machine, list []health.Device, o
 	}
 	list = slices.DeleteFunc(physicalOf(m.Devices), func(d health.Device) bool { return h.Mine != nil && !h.Mine(&d.Sample) })
 	if len(list) == 0 {
-		none := skip("no device to look at")
+		none := skip("no device to examine")
 		return m, nil, &none
 	}
 	return m, list, nil
 }
 
-// physicalOf returns the devices without their partitions, in a list of its own.
+// physicalOf returns a new list of the devices without partitions.
 func physicalOf(all []health.Device) []health.Device {
 	return slices.DeleteFunc(slices.Clone(all), func(d health.Device) bool { return d.ID.Parent != "" })
 }
 
 func name(id device.ID) string { return fmt.Sprintf("GPU %d", id.Index) }
 
-// driverAnswers: no driver is no problem, unless devices are expected; one that hangs or
-// fails is.
+// driverAnswers reports drivers that hang or fail. A missing driver is a problem only if
+// devices are expected.
 func driverAnswers(ctx context.Context, h *host) outcome {
 	m, err := h.read(ctx)
 	if err != nil {
-		return found([]Problem{{Critical, "", err.Error(), "The driver hangs or is broken: look at the kernel's log, end what uses the devices, and reboot the machine."}}, "")
+		return found([]Problem{{Critical, "", err.Error(), "The driver hangs or is broken: check the kernel log, stop everything that uses the devices, and reboot the machine."}}, "")
 	}
 	var bad []Problem
 	var words []string
 	severe := Critical
 	if h.want() > 0 && len(physicalOf(m.Devices)) >= h.want() {
-		severe = Warning // nothing is missing that should be there
+		severe = Warning // no expected device is missing
 	}
 	for _, d := range m.Drivers {
 		switch d.State {
 		case "open":
 			words = append(words, d.Name)
 		case "failed":
-			bad = append(bad, Problem{severe, d.Name, d.Problem, "gpumeter doctor says what would mend it."})
+			bad = append(bad, Problem{severe, d.Name, d.Problem, "Run gpumeter doctor for a diagnosis."})
 		case "opening":
-			bad = append(bad, Problem{Critical, d.Name, "its driver has not answered yet", "The driver hangs: look at the kernel's log, end what uses the devices, and reboot the machine."})
+			bad = append(bad, Problem{Critical, d.Name, "the driver has not answered yet", "The driver hangs: check the kernel log, stop everything that uses the devices, and reboot the machine."})
 		}
 	}
 	if versions := versionsOf(m.Devices); h.Manifest != nil && h.Manifest.GPUs.Driver != "" && len(versions) > 0 && !slices.Equal(versions, []string{h.Manifest.GPUs.Driver}) {
-		bad = append(bad, Problem{Warning, "", fmt.Sprintf("the driver is %s, the manifest says %s", strings.Join(versions, " and "), h.Manifest.GPUs.Driver), "Install that driver, or write the manifest anew."})
+		bad = append(bad, Problem{Warning, "", fmt.Sprintf("the driver is %s, the manifest says %s", strings.Join(versions, " and "), h.Manifest.GPUs.Driver), "Install that driver, or update the manifest."})
 	}
 	if len(words) == 0 && len(bad) == 0 {
 		if h.want() > 0 {
-			return found([]Problem{{Critical, "", fmt.Sprintf("no driver of an accelerator is loaded, %d devices are expected", h.want()), "Load the driver; gpumeter doctor says what is missing."}}, "")
+			return found([]Problem{{Critical, "", fmt.Sprintf("no accelerator driver is loaded, %d devices expected", h.want()), "Load the driver; gpumeter doctor reports what is missing."}}, "")
 		}
-		return skip("no driver of an accelerator on this machine")
+		return skip("no accelerator driver on this machine")
 	}
 	return found(bad, "%s", strings.Join(words, ", "))
 }
@@ -99,7 +99,7 @@ func versionsOf(list []health.Device) (out []string) {
 	return out
 }
 
-// want returns how many devices there should be, 0 if nobody said.
+// want returns the expected number of devices, 0 if unknown.
 func (h *host) want() int {
 	if h.Expect > 0 {
 		return h.Expect
@@ -110,11 +110,11 @@ func (h *host) want() int {
 	return h.Manifest.GPUs.Count
 }
 
-// deviceCount counts all devices, whichever are asked about. One that is down is there:
-// gpu.answers tells of it.
+// deviceCount counts all devices, whichever job they belong to. A device that is down counts
+// as present; gpu.answers reports it.
 func deviceCount(ctx context.Context, h *host) outcome {
 	if h.want() == 0 && (h.Manifest == nil || len(h.Manifest.GPUs.Models) == 0) {
-		return skip("nobody said how many there should be: --expect or --manifest")
+		return skip("expected count unknown: set --expect or --manifest")
 	}
 	m, err := h.read(ctx)
 	if err != nil {
@@ -125,24 +125,24 @@ func deviceCount(ctx context.Context, h *host) outcome {
 	for i := range list {
 		models[list[i].ID.Model]++
 	}
-	const action = "Look at the kernel's log for devices that fell off the bus, and at their power and seats; reboot the machine."
+	const action = "Check the kernel log for devices that fell off the bus, and check their power and seating; reboot the machine."
 	var bad []Problem
 	if want := h.want(); n < want {
-		bad = append(bad, Problem{Critical, "", fmt.Sprintf("the machine has %d devices, %d are expected", n, want), action})
+		bad = append(bad, Problem{Critical, "", fmt.Sprintf("%d devices found, %d expected", n, want), action})
 	} else if want > 0 && n > want {
-		bad = append(bad, Problem{Warning, "", fmt.Sprintf("the machine has %d devices, only %d are expected", n, want), "Mend --expect or the manifest."})
+		bad = append(bad, Problem{Warning, "", fmt.Sprintf("%d devices found, only %d expected", n, want), "Correct --expect or the manifest."})
 	}
 	if h.Manifest != nil && h.Expect == 0 {
 		for _, model := range sortedKeys(h.Manifest.GPUs.Models) {
 			if want := h.Manifest.GPUs.Models[model]; models[model] != want {
-				bad = append(bad, Problem{Critical, model, fmt.Sprintf("there are %d, the manifest says %d", models[model], want), action})
+				bad = append(bad, Problem{Critical, model, fmt.Sprintf("%d found, the manifest says %d", models[model], want), action})
 			}
 		}
 	}
 	return found(bad, "%d devices, as expected", n)
 }
 
-// devicesAnswer: the caller has looked again at those that did not answer at once.
+// devicesAnswer relies on the caller having retried devices that did not answer at once.
 func devicesAnswer(ctx context.Context, h *host) outcome {
 	_, list, o := h.physical(ctx)
 	if o != nil {
@@ -154,16 +154,16 @@ func devicesAnswer(ctx context.Context, h *host) outcome {
 		switch {
 		case d.Up:
 		case d.Reset:
-			bad = append(bad, Problem{Critical, name(d.ID), "the driver refuses it until it is reset", "Take work off the device and reset it; if that fails, reboot the machine."})
+			bad = append(bad, Problem{Critical, name(d.ID), "the driver refuses access until the device is reset", "Drain and reset the device; if that fails, reboot the machine."})
 		default:
-			bad = append(bad, Problem{Critical, name(d.ID), strings.TrimPrefix("it does not answer: "+d.Problem, ": "), "Drain the node and reboot it. If the device does not come back, look at its power and seat."})
+			bad = append(bad, Problem{Critical, name(d.ID), strings.TrimPrefix("no answer: "+d.Problem, ": "), "Drain the node and reboot it. If the device does not come back, check its power and seating."})
 		}
 	}
 	return found(bad, "%d devices answer", len(list))
 }
 
-// ruleOwners are the checks that tell the findings of a rule, by the beginning of its
-// name. The rest is gpu.health's.
+// ruleOwners maps checks to the prefixes of the health rules whose findings they report.
+// gpu.health reports the rest.
 var ruleOwners = map[string][]string{
 	"gpu.answers": {"gpu.lost", "gpu.needs_reset", "gpu.missing"},
 	"gpu.xid":     {"gpu.xid", "nvswitch.sxid"},
@@ -183,8 +183,8 @@ func ownerOf(rule string) string {
 	return "gpu.health"
 }
 
-// findings returns what the health rules say that is for one check. What is only worth
-// knowing is no problem.
+// findings returns the health findings that belong to one check. Informational findings are
+// not problems.
 func (h *host) findings(m Machine, id string) []Problem {
 	var out []Problem
 	for _, f := range m.Findings {
@@ -206,7 +206,7 @@ func (h *host) findings(m Machine, id string) []Problem {
 	return capped(out)
 }
 
-// ruled is a check of findings only.
+// ruled is a check that only reports findings of the health rules.
 func ruled(ctx context.Context, h *host, id, text string) outcome {
 	m, list, o := h.physical(ctx)
 	if o != nil {
@@ -216,30 +216,30 @@ func ruled(ctx context.Context, h *host, id, text string) outcome {
 }
 
 func ecc(ctx context.Context, h *host) outcome {
-	return ruled(ctx, h, "gpu.ecc", "no errors that were not corrected")
+	return ruled(ctx, h, "gpu.ecc", "no uncorrected errors")
 }
 
 func remap(ctx context.Context, h *host) outcome {
-	return ruled(ctx, h, "gpu.remap", "no bad memory waits for replacement")
+	return ruled(ctx, h, "gpu.remap", "no pending or failed remapping")
 }
 
 func otherFindings(ctx context.Context, h *host) outcome {
 	return ruled(ctx, h, "gpu.health", "no findings")
 }
 
-// zombies: memory that no process has. What a driver keeps for itself is below
-// orphanedBytes. Memory of a process that ends is given back within seconds, in which the
-// caller looked again; a device that works has a process, listed or not.
+// zombies reports memory that no process holds. A driver keeps less than orphanedBytes for
+// itself. The memory of an exiting process is freed within seconds, during which the caller
+// read again. A busy device has a process, listed or not.
 const orphanedBytes = 1 << 30
 
-// Orphaned reports whether memory of d is in use and no process has it.
+// Orphaned reports whether memory of d is in use without a process.
 func Orphaned(d *health.Device) bool {
 	if d.ID.Vendor != "nvidia" && d.ID.Vendor != "amd" || d.ID.Parent != "" || !d.Up {
-		return false // others do not list all processes
+		return false // other drivers do not list all processes
 	}
 	used, ok := d.Memory.Used.Get()
 	util, has := d.Utilization.Compute.Get()
-	mig, _ := d.Modes.MIG.Get() // partitions have the processes
+	mig, _ := d.Modes.MIG.Get() // processes are listed on the partitions
 	return ok && used >= orphanedBytes && len(d.Processes) == 0 && has && util == 0 && mig == 0
 }
 
@@ -254,16 +254,16 @@ func zombies(ctx context.Context, h *host) outcome {
 		if Orphaned(d) && !slices.ContainsFunc(bad, func(p Problem) bool { return p.Subject == name(d.ID) }) {
 			used, _ := d.Memory.Used.Get()
 			bad = append(bad, Problem{
-				Warning, name(d.ID), fmt.Sprintf("%.1f GiB of its memory are in use and no process has them", used/(1<<30)),
-				"Look for processes that cannot end (process.stuck). If there are none, reset the device.",
+				Warning, name(d.ID), fmt.Sprintf("%.1f GiB of device memory in use without a process", used/(1<<30)),
+				"Look for unkillable processes (process.stuck). If there are none, reset the device.",
 			})
 		}
 	}
 	return found(bad, "no memory without a process on %d devices", len(list))
 }
 
-// persistence: without it the driver lets go of a GPU that nobody uses, and the next job
-// waits seconds for it. Other vendors' drivers always stay.
+// persistence reports GPUs without persistence mode: the driver releases an unused GPU, and
+// the next job waits seconds for its initialization. Other vendors' drivers stay loaded.
 func persistence(ctx context.Context, h *host) outcome {
 	_, list, o := h.physical(ctx)
 	if o != nil {
@@ -277,23 +277,23 @@ func persistence(ctx context.Context, h *host) outcome {
 			known++
 		}
 		if ok && v == 0 {
-			bad = append(bad, Problem{Warning, name(list[i].ID), "persistence mode is off", "Start nvidia-persistenced: jobs wait for the driver else, and counters are lost."})
+			bad = append(bad, Problem{Warning, name(list[i].ID), "persistence mode is off", "Start nvidia-persistenced: otherwise jobs wait for the driver, and counters are lost."})
 		}
 	}
 	if known == 0 {
-		return skip("no device has such a mode")
+		return skip("no device has a persistence mode")
 	}
-	return found(bad, "on, on %d devices", known)
+	return found(bad, "enabled on %d devices", known)
 }
 
-// fabricManager looks for its process where NVSwitches are on the PCI bus. Without it CUDA
-// does not start.
+// fabricManager looks for the fabric manager's process if there are NVSwitches on the PCI
+// bus. Without it CUDA does not start.
 func fabricManager(_ context.Context, h *host) outcome {
 	switches := 0
 	for _, d := range h.sys("bus/pci/devices").Glob("*") {
 		vendor, _ := d.Text("vendor")
 		class, _ := d.Text("class")
-		if vendor == "0x10de" && class == "0x068000" { // a bridge of no other kind
+		if vendor == "0x10de" && class == "0x068000" { // "other bridge"
 			switches++
 		}
 	}
@@ -301,12 +301,12 @@ func fabricManager(_ context.Context, h *host) outcome {
 		return skip("no NVSwitch")
 	}
 	for _, p := range h.processes() {
-		if c, _ := p.Text("comm"); c == "nv-fabricmanage" || c == "nvidia-fabricma" { // the kernel keeps 15 letters
-			return fine("runs, for %d NVSwitches", switches)
+		if c, _ := p.Text("comm"); c == "nv-fabricmanage" || c == "nvidia-fabricma" { // the kernel truncates names to 15 characters
+			return fine("running for %d NVSwitches", switches)
 		}
 	}
 	return found([]Problem{{
-		Critical, "", fmt.Sprintf("the machine has %d NVSwitches and the fabric manager does not run", switches),
-		"Start nvidia-fabricmanager, of the version of the driver; CUDA does not start without it.",
+		Critical, "", fmt.Sprintf("%d NVSwitches, but the fabric manager is not running", switches),
+		"Start nvidia-fabricmanager in the driver's version; CUDA does not start without it.",
 	}}, "")
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// leastOf returns the smaller of two, or the second if it is the first of all.
+// leastOf returns the smaller value, or b if it is the first (nth is 0).
 func leastOf(nth, a, b int) int {
 	if nth == 1 {
 		return b
@@ -23,7 +23,7 @@ func least(nth, a int, v device.Value) int {
 	return leastOf(nth, a, int(b))
 }
 
-// counted reports whether links of a kind are to be up: ports for cables may have none.
+// counted reports whether links of a kind are expected to be up. Cable ports may be unused.
 func counted(kind string) bool { return kind == "nvlink" || kind == "xgmi" }
 
 func linksUp(s *device.Sample) (n int) {
@@ -37,9 +37,8 @@ func linksUp(s *device.Sample) (n int) {
 	return n
 }
 
-// pcie: the width counts always, with or without load. The speed counts under load only,
-// because drivers lower it to save power; what a link can do at most is compared with the
-// manifest.
+// pcie always judges the link width. The speed counts only under load, because drivers lower
+// it to save power; the link's maximum speed is compared with the manifest.
 func pcie(ctx context.Context, h *host) outcome {
 	m, list, o := h.physical(ctx)
 	if o != nil {
@@ -50,7 +49,7 @@ func pcie(ctx context.Context, h *host) outcome {
 	if h.Manifest != nil {
 		want = h.Manifest.GPUs
 	}
-	const action = "Reseat the device or its riser. Transfers between host and device take that much longer."
+	const action = "Reseat the device or its riser. Transfers between host and device are slower until then."
 	known := 0
 	for i := range list {
 		p := &list[i].PCIe
@@ -60,34 +59,34 @@ func pcie(ctx context.Context, h *host) outcome {
 		}
 		known++
 		if most, has := p.WidthMax.Get(); want.Width > 0 && int(width) < want.Width {
-			bad = append(bad, Problem{Critical, name(list[i].ID), fmt.Sprintf("its PCI Express link has %.0f lanes, the manifest says %d", width, want.Width), action})
+			bad = append(bad, Problem{Critical, name(list[i].ID), fmt.Sprintf("PCI Express link has %.0f lanes, the manifest says %d", width, want.Width), action})
 		} else if want.Width == 0 && has && width < most {
-			bad = append(bad, Problem{Warning, name(list[i].ID), fmt.Sprintf("its PCI Express link has %.0f lanes, it can have %.0f", width, most), action})
+			bad = append(bad, Problem{Warning, name(list[i].ID), fmt.Sprintf("PCI Express link has %.0f of %.0f lanes", width, most), action})
 		}
 		if most, has := p.GenerationMax.Get(); has && want.Generation > 0 && int(most) < want.Generation {
-			bad = append(bad, Problem{Critical, name(list[i].ID), fmt.Sprintf("its PCI Express link can be generation %.0f at most, the manifest says %d", most, want.Generation), action})
+			bad = append(bad, Problem{Critical, name(list[i].ID), fmt.Sprintf("PCI Express link supports at most generation %.0f, the manifest says %d", most, want.Generation), action})
 			continue
 		}
 		util, _ := list[i].Utilization.Compute.Get()
 		gen, has := p.Generation.Get()
 		if most, ok := p.GenerationMax.Get(); ok && has && gen < most && util >= loaded {
-			bad = append(bad, Problem{Warning, name(list[i].ID), fmt.Sprintf("its PCI Express link runs at generation %.0f at a load of %.0f %%, it can %.0f", gen, 100*util, most), action})
+			bad = append(bad, Problem{Warning, name(list[i].ID), fmt.Sprintf("PCI Express link runs at generation %.0f at a load of %.0f %%, capable of %.0f", gen, 100*util, most), action})
 		}
 	}
 	if known == 0 && len(bad) == 0 {
-		return skip("no device says it")
+		return skip("no device reports its link")
 	}
-	return found(bad, "%d links have their width", known)
+	return found(bad, "%d links at full width", known)
 }
 
-// loaded is from which utilization on a link has to run at full speed.
+// loaded is the utilization above which a link must run at full speed.
 const loaded = 0.5
 
-// Links train, and devices join a fabric, within minutes after the machine has started.
+// training is how long after boot links may train and devices may join a fabric.
 const training = 5 * time.Minute
 
-// links: of a device some of whose links are up, all have to be. A device of which none is
-// up may have no bridge.
+// links requires all links of a device to be up if one is. A device without any active link
+// may have no bridge.
 func links(ctx context.Context, h *host) outcome {
 	m, list, o := h.physical(ctx)
 	if o != nil {
@@ -113,7 +112,7 @@ func links(ctx context.Context, h *host) outcome {
 				}
 			}
 		}
-		const action = "Take work off the machine, reset its devices together, and look at the baseboard or bridge if it stays so."
+		const action = "Drain the node, reset all its devices together, and check the baseboard or bridge if the links stay down."
 		switch {
 		case h.Manifest != nil && h.Manifest.GPUs.Links > 0 && list[i].Up:
 			if n < h.Manifest.GPUs.Links {
@@ -123,7 +122,7 @@ func links(ctx context.Context, h *host) outcome {
 			bad = append(bad, Problem{severe, name(s.ID), fmt.Sprintf("%d links to other devices are down (%s), %d are up", len(down), numbers(down), n), action})
 		}
 		if v, ok := s.Fabric.State.Get(); ok && (v == 1 || v == 2) {
-			bad = append(bad, Problem{severe, name(s.ID), "it has not joined the switch fabric: CUDA cannot start on it", "Look whether the fabric manager runs and fits the driver's version."})
+			bad = append(bad, Problem{severe, name(s.ID), "not joined to the NVLink fabric: CUDA cannot start", "Check that the fabric manager runs and matches the driver version."})
 		}
 	}
 	if total == 0 && len(bad) == 0 {

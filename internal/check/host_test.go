@@ -39,19 +39,19 @@ func TestStuck(t *testing.T) {
 	f(files{"proc/77/stat": stat("D", "0"), "proc/77/status": status}, "", Warning, "process 77 (my (odd) name)")
 	f(files{"proc/77/stat": stat("D", "0"), "proc/77/status": status}, "/dev/nvidia0", Warning, "/dev/nvidia0 open")
 	f(files{"proc/77/stat": stat("D", "0"), "proc/77/status": status, "dev/kmsg": hung}, "/dev/nvidia0", Critical, "more than 120 s")
-	// A file server that is slow is not the GPU's fault.
+	// A slow file server is not the GPU's fault.
 	f(files{"proc/77/stat": stat("D", "0"), "proc/77/status": status, "dev/kmsg": hung}, "/home/data", Warning)
-	f(files{"proc/77/stat": stat("D", "2097152"), "proc/77/status": status}, "", OK) // a thread of the kernel
+	f(files{"proc/77/stat": stat("D", "2097152"), "proc/77/status": status}, "", OK) // a kernel thread
 	f(files{"proc/77/stat": stat("D", "0"), "proc/77/status": status, "proc/77/wchan": "__refrigerator"}, "", OK)
 
-	// A process that reads a disk is in this state each time one looks, and moves.
+	// A process that reads a disk is in this state at every look but makes progress.
 	env := node(t, files{"proc/77/stat": stat("D", "0"), "proc/77/status": status})
 	env.StuckFor = 300 * time.Millisecond
 	go func() {
 		time.Sleep(100 * time.Millisecond)
 		put(t, env.Root, "proc/77/status", strings.Replace(status, "5", "6", 1))
 	}()
-	expect(t, env, "process.stuck", OK, "1 processes wait, and move")
+	expect(t, env, "process.stuck", OK, "1 processes waited and made progress")
 }
 
 func ib(device, state, phys, rate string, counters ...string) files {
@@ -79,18 +79,18 @@ func TestIBPorts(t *testing.T) {
 	}
 	want := &Manifest{InfiniBand: []Port{{"mlx5_0", 1, "InfiniBand", 400}}}
 	f(nil, nil, Skipped)
-	f(nil, want, Critical, "mlx5_0 port 1: it is not there")
+	f(nil, want, Critical, "mlx5_0 port 1: port is missing")
 	f(ib("mlx5_0", active, linkUp, ndr), want, OK)
 	f(ib("mlx5_0", active, linkUp, "200 Gb/sec (2X NDR)"), want, Critical, "200 Gbit/s, the manifest says 400")
 	f(ib("mlx5_0", active, linkUp, "800 Gb/sec (4X XDR)"), want, OK)
-	f(ib("mlx5_0", down, polling, "10 Gb/sec (4X SDR)"), want, Critical, "it is down")
+	f(ib("mlx5_0", down, polling, "10 Gb/sec (4X SDR)"), want, Critical, "port is down")
 	f(ib("mlx5_0", "2: INIT", linkUp, ndr), want, Critical, "subnet manager")
 	f(ib("mlx5_0", "nonsense", linkUp, ndr), want, Unknown)
 	f(ib("mlx5_0", active, linkUp, ndr), &Manifest{InfiniBand: []Port{{"mlx5_0", 1, "Ethernet", 0}}}, Critical, "link layer")
-	// Nobody said that there should be a cable.
+	// Without a manifest no cable is expected.
 	f(ib("mlx5_0", down, polling, "10 Gb/sec (4X SDR)", "link_downed=0"), nil, OK, "0 of 1")
 	f(ib("mlx5_0", down, polling, "10 Gb/sec (4X SDR)", "link_downed=1"), nil, Warning, "was up")
-	f(ib("mlx5_0", down, "3: Disabled", "10 Gb/sec (4X SDR)", "link_downed=1"), nil, OK) // somebody turned it off
+	f(ib("mlx5_0", down, "3: Disabled", "10 Gb/sec (4X SDR)", "link_downed=1"), nil, OK) // disabled on purpose
 	f(ib("mlx5_0", "2: INIT", linkUp, ndr), nil, Warning, "INIT")
 }
 
@@ -105,8 +105,8 @@ func TestIBErrors(t *testing.T) {
 	}
 	f(10*time.Hour, nil, OK, "symbol_error=1200")
 	f(10*time.Hour, nil, Warning, "symbol_error=1201")
-	f(time.Minute, nil, OK, "symbol_error=120") // the first minutes have those of training
-	f(100*day, nil, OK, "symbol_error=287999")  // an old machine has large numbers
+	f(time.Minute, nil, OK, "symbol_error=120") // link training causes errors in the first minutes
+	f(100*day, nil, OK, "symbol_error=287999")  // counters of a long uptime are large
 	f(100*day, nil, OK, "port_xmit_discards=1000000000", "VL15_dropped=99999")
 	f(10*day, nil, OK, "link_downed=240")
 	f(10*day, nil, Warning, "link_downed=241")
@@ -129,7 +129,7 @@ func TestNetLinks(t *testing.T) {
 	f("up", "100000", nil, Skipped)
 	f("up", "100000", m, OK)
 	f("up", "25000", m, Warning)
-	f("up", "-1", m, OK) // a virtual machine does not know
+	f("up", "-1", m, OK) // a virtual machine does not report its speed
 	f("down", "-1", m, Critical)
 	f("", "", m, Critical)
 }
@@ -146,15 +146,15 @@ func TestDiskSpace(t *testing.T) {
 	f("/", space(96, 50), Warning)
 	f("/", space(97, 50), Critical)
 	f("/", space(50, 89), OK)
-	f("/", space(50, 90), Warning, "inodes", "100 are left")
+	f("/", space(50, 90), Warning, "inodes", "100 left")
 	f("/", space(50, 98), Critical)
-	f("/boot", space(97, 98), Warning) // no job writes there
-	// A twentieth of a large disk is plenty.
+	f("/boot", space(97, 98), Warning) // jobs do not write to /boot
+	// Five percent of a large disk are plenty.
 	f("/", unix.Statfs_t{Bsize: 1 << 30, Blocks: 30000, Bfree: 1000, Bavail: 1000}, OK)
-	// btrfs makes inodes as it goes.
+	// btrfs allocates inodes dynamically.
 	f("/", unix.Statfs_t{Bsize: 1 << 30, Blocks: 100, Bfree: 50, Bavail: 50}, OK)
 
-	// What is full by design, or everybody's, is not looked at.
+	// File systems that are full by design or shared are not examined.
 	env := node(t, files{"proc/1/mountinfo": "1 1 7:1 / /snap/x ro - squashfs /dev/loop0 ro\n2 1 0:5 / /home rw - nfs4 server:/home rw\n" +
 		"3 1 8:1 / /ro ro - ext4 /dev/sda1 rw\n5 1 8:5 / /var/lib/kubelet/pods/x/volumes/y rw - ext4 /dev/sde rw\n4 1 8:2 / /var/x rw - ext4 /dev/sda2 rw\n"})
 	env.Statfs = func(path string) (unix.Statfs_t, error) {
@@ -175,13 +175,13 @@ func TestMounts(t *testing.T) {
 	}
 	const home = "30 22 0:50 / /home rw - nfs4 server:/home rw\n"
 	f(home, "server:/home /home nfs4 _netdev 0 0\n", nil, OK)
-	f("", "server:/home /home nfs4 _netdev 0 0\n", nil, Critical, "/home: it is not mounted")
+	f("", "server:/home /home nfs4 _netdev 0 0\n", nil, Critical, "/home: not mounted")
 	f("", "server:/home /home nfs4 nofail 0 0\n", nil, Warning)
 	f("", "server:/home /home nfs4 noauto 0 0\n#x /y z w\n/dev/sdb none swap sw 0 0\n", nil, Skipped)
 	f("", "", &Manifest{Mounts: []string{"/scratch/"}}, Critical, "/scratch")
 	f(`31 22 0:51 / /with\040blank rw - ext4 /dev/sdb rw`+"\n", `/dev/sdb /with\040blank ext4 rw 0 0`+"\n", nil, OK)
 
-	// A file server that is gone keeps whoever asks; the rest of the run does not wait.
+	// A dead file server blocks every access; the rest of the run does not wait for it.
 	env := node(t, nil)
 	env.Statfs = func(path string) (unix.Statfs_t, error) {
 		if strings.HasSuffix(path, "/home") {
@@ -199,7 +199,7 @@ func TestMounts(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	for _, r := range results {
-		if r.ID == "disk.mounts" && (r.Status != Unknown || !strings.Contains(r.Reason, "/home: it has not answered")) || r.ID == "disk.space" && r.Status != OK {
+		if r.ID == "disk.mounts" && (r.Status != Unknown || !strings.Contains(r.Reason, "/home: no answer")) || r.ID == "disk.space" && r.Status != OK {
 			t.Errorf("%s is %s: %s", r.ID, r.Status, r.Reason)
 		}
 	}
@@ -217,15 +217,15 @@ func TestSMART(t *testing.T) {
 	}
 	good := nvme.Health{Celsius: 40, Spare: 100, SpareThreshold: 10}
 	f(good, nil, "live", nil, OK)
-	f(nvme.Health{Used: 99, MediaErrors: 3}, nil, "live", nil, OK) // numbers without a history
+	f(nvme.Health{Used: 99, MediaErrors: 3}, nil, "live", nil, OK) // counters without a history
 	f(nvme.Health{Used: 100}, nil, "live", nil, Warning, "100 %")
 	f(nvme.Health{Warning: nvme.SpareLow, Spare: 9, SpareThreshold: 10}, nil, "live", nil, Warning, "9 %")
 	f(nvme.Health{Warning: nvme.Unreliable}, nil, "live", nil, Critical)
 	f(nvme.Health{Warning: nvme.ReadOnly}, nil, "live", nil, Critical)
-	f(good, unix.EACCES, "live", nil, Skipped, "none could be asked") // as another user
-	f(good, unix.EACCES, "dead", nil, Critical, "given it up")
+	f(good, unix.EACCES, "live", nil, Skipped, "none could be queried") // without privileges
+	f(good, unix.EACCES, "dead", nil, Critical, "given up the disk")
 	f(good, nil, "live", &Manifest{NVMe: 1}, OK)
-	f(good, nil, "live", &Manifest{NVMe: 2}, Critical, "has 1 NVMe disks, the manifest says 2")
+	f(good, nil, "live", &Manifest{NVMe: 2}, Critical, "1 NVMe disks found, the manifest says 2")
 }
 
 func TestMemory(t *testing.T) {
@@ -237,10 +237,10 @@ func TestMemory(t *testing.T) {
 	}
 	m := &Manifest{MemoryBytes: 1000 << 20}
 	f(1000<<10, 500<<10, nil, OK)
-	f(970<<10, 500<<10, m, OK) // another kernel keeps more for itself
+	f(970<<10, 500<<10, m, OK) // the kernel's own share varies
 	f(969<<10, 500<<10, m, Critical)
 	f(1000<<10, 20<<10, nil, OK)
-	f(1000<<10, 20<<10-1, nil, Warning) // a job may use it: never critical
+	f(1000<<10, 20<<10-1, nil, Warning) // jobs may use all memory: never critical
 }
 
 func TestGovernor(t *testing.T) {
@@ -258,7 +258,7 @@ func TestGovernor(t *testing.T) {
 	f("acpi-cpufreq", nil, OK, "performance", "performance")
 	f("acpi-cpufreq", nil, OK, "schedutil", "schedutil")
 	f("acpi-cpufreq", nil, Warning, "performance", "powersave")
-	f("intel_pstate", nil, OK, "powersave", "powersave") // which raises the clock by itself
+	f("intel_pstate", nil, OK, "powersave", "powersave") // this driver manages the clock itself
 	f("intel_pstate", &Manifest{Governor: "performance"}, Warning, "powersave", "powersave")
 	f("intel_pstate", &Manifest{Governor: "performance"}, Warning, "performance", "powersave")
 	f("intel_pstate", &Manifest{Governor: "performance"}, OK, "performance", "performance")
@@ -272,7 +272,7 @@ func TestClock(t *testing.T) {
 		expect(t, env, "clock.source", want)
 	}
 	source("tsc", nil, OK)
-	source("kvm-clock", nil, OK) // of a virtual machine
+	source("kvm-clock", nil, OK) // a virtual machine
 	source("hpet", nil, Warning)
 	source("kvm-clock", &Manifest{ClockSource: "tsc"}, Warning)
 	source("-", nil, Skipped)
@@ -301,7 +301,7 @@ func TestSensors(t *testing.T) {
 	f(files{mc + "ue_count": "0", mc + "ce_count": "10000"}, OK) // over ten days
 	f(files{mc + "ue_count": "0", mc + "ce_count": "10001"}, Warning)
 	f(files{mc + "ue_count": "1", mc + "ce_count": "0"}, Warning)
-	f(files{hw + "temp1_crit_alarm": "0", hw + "fan1_alarm": "1", hw + "in0_alarm": "1"}, OK) // which boards report of fans that are not there
+	f(files{hw + "temp1_crit_alarm": "0", hw + "fan1_alarm": "1", hw + "in0_alarm": "1"}, OK) // boards raise these for absent fans
 	f(files{hw + "temp1_crit_alarm": "1"}, Warning)
 	f(files{hw + "fan2_fault": "1"}, Warning)
 }
@@ -337,9 +337,9 @@ func TestKernelLog(t *testing.T) {
 		}
 		return out
 	}
-	f(OK, "nothing in 0 lines")
+	f(OK, "no problems in 0 lines")
 	f(Critical, "once", "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: Uncorrected error")
-	f(OK, "", "mce: [Hardware Error]: Machine check events logged") // said of corrected ones, too
+	f(OK, "", "mce: [Hardware Error]: Machine check events logged") // also logged for corrected errors
 	f(Critical, "", "EDAC MC0: 1 UE memory read error on CPU_SrcID#0")
 	f(OK, "", many(99, "EDAC MC0: 1 CE memory read error")...)
 	f(Warning, "100 times", many(100, "EDAC MC0: 1 CE memory read error")...)
@@ -349,16 +349,16 @@ func TestKernelLog(t *testing.T) {
 	f(OK, "", "I/O error, dev sr0, sector 0", "I/O error, dev fd0, sector 0") // drives without a disk
 	f(Warning, "NFS server fs1", "nfs: server fs1 not responding, still trying")
 	f(OK, "", "nfs: server fs1 not responding, still trying", "nfs: server fs1 OK")
-	f(OK, "2 processes were ended for want of memory", "Memory cgroup out of memory: Killed process 5 (a)", "Out of memory: Killed process 6 (b)") // a job that asked for too little
-	f(OK, "", many(2, "mlx5_core 0000:1a:00.0 ib0: Link down")...)                                                                                 // somebody moved a cable
+	f(OK, "2 processes killed for lack of memory", "Memory cgroup out of memory: Killed process 5 (a)", "Out of memory: Killed process 6 (b)") // jobs that requested too little memory
+	f(OK, "", many(2, "mlx5_core 0000:1a:00.0 ib0: Link down")...)                                                                             // a moved cable
 	f(Warning, "3 times", many(3, "mlx5_core 0000:1a:00.0 ib0: Link down")...)
 	f(Critical, "", "EXT4-fs error (device sda1): bad inode")
-	f(OK, "", "EXT4-fs error (device loop3): bad inode", "EXT4-fs (loop3): Remounting filesystem read-only", "XFS (loop1): Corruption detected") // an image that a job mounted
+	f(OK, "", "EXT4-fs error (device loop3): bad inode", "EXT4-fs (loop3): Remounting filesystem read-only", "XFS (loop1): Corruption detected") // an image mounted by a job
 	f(Warning, "", "pcieport 0000:00:01.0: AER: Uncorrectable (Non-Fatal) error received: 0000:01:00.0", "INFO: task a:5 blocked for more than 120 seconds.")
 	f(Critical, "", "pcieport 0000:00:01.0: AER: Uncorrectable (Fatal) error received: 0000:01:00.0")
 	f(OK, "", many(500, "pcieport 0000:00:01.0: AER: Corrected error received")...)
 
-	// What passes counts within the window, what stays broken longer; neither if a user wrote it.
+	// Transient errors count within the window, defects longer; lines written by users never.
 	at := func(priority, ago int, line string) string {
 		return fmt.Sprintf("%d,1,%d000000,-;%s\n", priority, 864_000-ago, line)
 	}

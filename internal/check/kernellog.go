@@ -20,15 +20,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// maxLines bounds what is kept of the kernel's log, the newest: a driver in trouble writes
-// thousands of lines a second.
+// maxLines bounds the kernel log to its newest lines: a failing driver writes thousands of
+// lines per second.
 const maxLines = 20_000
 
-// repaired is what somebody writes to /dev/kmsg, as root, after a repair without a reboot:
-// what was before does not count any more.
+// repaired is the marker that root writes to /dev/kmsg after a repair without a reboot:
+// earlier lines no longer count.
 const repaired = "gpumeter: repaired"
 
-// kernelLog is what the kernel wrote since boot, or since a repair, as far as it has it.
+// kernelLog holds the kernel's messages since boot or repair, as far as the buffer reaches.
 type kernelLog []kernelLine
 
 type kernelLine struct {
@@ -57,7 +57,7 @@ func (h *host) readLog() (kernelLog, error) {
 		switch {
 		case strings.HasPrefix(r.Text, repaired):
 			all = all[:0]
-		case r.Kernel(): // programs may write there too, but not in its name
+		case r.Kernel(): // programs can write to the log too, but not with the kernel's facility
 			if len(all) == 2*maxLines {
 				all = append(all[:0], all[maxLines:]...)
 			}
@@ -67,42 +67,42 @@ func (h *host) readLog() (kernelLog, error) {
 	return all[max(0, len(all)-maxLines):], err
 }
 
-// pattern is a message that tells of trouble.
+// pattern is a message that indicates a problem.
 type pattern struct {
-	word   string // which is in it, and quick to find
+	word   string // substring of every match, for a fast pre-check
 	re     *regexp.Regexp
 	status Status
-	least  int // so many
-	// sticky: what is broken does not mend itself, and counts until a reboot or a repair.
-	// Others count within the window.
+	least  int // minimum number of matches
+	// sticky marks defects that do not heal: they count until a reboot or a repair. Other
+	// messages count within the window.
 	sticky bool
 	action string
 }
 
-// disk is a device that is the node's, and not a file that some job mounted.
+// disk matches disks of the node, but not images that a job mounted.
 const disk = `(?:sd|nvme|vd|dm-|md)`
 
 var patterns = []pattern{
-	{"Hardware Error", regexp.MustCompile(`\[Hardware Error\].*(?:Uncorrected|Uncorrectable|uncorrected|Fatal|fatal)`), Critical, 1, true, "The processor or the memory is broken: drain the node, and look at the board's own log of events."},
-	{"EDAC", regexp.MustCompile(`EDAC .*\bUE\b`), Critical, 1, true, "Memory had an error that was not corrected: drain the node and replace the module."},
-	{"EDAC", regexp.MustCompile(`EDAC .*\bCE\b`), Warning, 100, false, "A memory module has many corrected errors: plan to replace it."},
+	{"Hardware Error", regexp.MustCompile(`\[Hardware Error\].*(?:Uncorrected|Uncorrectable|uncorrected|Fatal|fatal)`), Critical, 1, true, "Processor or memory defect: drain the node, and check the BMC's event log."},
+	{"EDAC", regexp.MustCompile(`EDAC .*\bUE\b`), Critical, 1, true, "Uncorrected memory error: drain the node and replace the module."},
+	{"EDAC", regexp.MustCompile(`EDAC .*\bCE\b`), Warning, 100, false, "A memory module has many corrected errors: schedule its replacement."},
 	{"LOCKUP", regexp.MustCompile(`(?:watchdog|NMI).*hard LOCKUP`), Critical, 1, true, "A processor hung: drain the node and reboot it."},
-	{"soft lockup", regexp.MustCompile(`BUG: soft lockup`), Warning, 1, false, "Something kept a processor for too long: look at the lines that follow in the kernel's log."},
-	{"detected stalls", regexp.MustCompile(`rcu.*detected stalls`), Warning, 1, false, "Something kept a processor for too long: look at the lines that follow in the kernel's log."},
+	{"soft lockup", regexp.MustCompile(`BUG: soft lockup`), Warning, 1, false, "A processor was blocked for too long: see the following lines in the kernel log."},
+	{"detected stalls", regexp.MustCompile(`rcu.*detected stalls`), Warning, 1, false, "A processor was blocked for too long: see the following lines in the kernel log."},
 	{"blocked for more", hungTask, Warning, 1, false, "A process waits for a disk, a file server or a driver that does not answer: see process.stuck."},
 	{"nvme", regexp.MustCompile(`nvme\S*: .*(?:controller is down|Removing after probe failure|Device not ready)`), Critical, 1, true, "The disk is gone: drain the node and replace it."},
-	{"timeout", regexp.MustCompile(`nvme\S*: I/O .*timeout`), Warning, 1, false, "The disk did not answer in time: look at disk.smart, and at its slot."},
+	{"timeout", regexp.MustCompile(`nvme\S*: I/O .*timeout`), Warning, 1, false, "The disk did not answer in time: see disk.smart, and check its slot."},
 	{"critical medium", regexp.MustCompile(`critical medium error, dev ` + disk), Critical, 1, true, "The disk lost data: replace it."},
-	{"I/O error", regexp.MustCompile(`I/O error, dev ` + disk), Warning, 1, false, "Look at disk.smart, and at cables and slot of the disk."},
-	{"EXT4-fs", regexp.MustCompile(`EXT4-fs error \(device ` + disk + `|EXT4-fs \(` + disk + `\S*\): Remounting filesystem read-only`), Critical, 1, true, "A file system is broken: drain the node and check it."},
-	{"XFS", regexp.MustCompile(`XFS \(` + disk + `\S*\): .*(?:Corruption|[Ss]hutting down)`), Critical, 1, true, "A file system is broken: drain the node and check it."},
-	{"BTRFS", regexp.MustCompile(`BTRFS.*\(device ` + disk + `.*forced readonly`), Critical, 1, true, "A file system is broken: drain the node and check it."},
-	{"AER", regexp.MustCompile(`AER: .*[Uu]ncorrect(?:ed|able) \(Fatal\)`), Critical, 1, true, "A device of PCI Express had a fatal error: drain the node, and look at its seat."},
-	{"AER", regexp.MustCompile(`AER: .*[Uu]ncorrect(?:ed|able) \(Non-Fatal\)`), Warning, 1, false, "A device of PCI Express had an error: watch whether it comes again, and look at its seat."},
-	{"RmInitAdapter", regexp.MustCompile(`NVRM: .*RmInitAdapter failed`), Critical, 1, false, "The driver cannot start a GPU: drain the node and reboot it."},
-	{"amdgpu", regexp.MustCompile(`amdgpu .*GPU reset begin`), Warning, 1, false, "The driver reset a GPU: work on it is lost. Look at the lines before it."},
-	// One flap is a cable that somebody moved, or a switch that was restarted.
-	{"ink", regexp.MustCompile(`mlx\d_core \S+ .*[Ll]ink down|NIC Link is Down|mlx\d_core \S+: Port: \d+ Link DOWN`), Warning, 3, false, "A link of the network goes up and down: look at its cable and transceiver."},
+	{"I/O error", regexp.MustCompile(`I/O error, dev ` + disk), Warning, 1, false, "See disk.smart, and check the disk's cables and slot."},
+	{"EXT4-fs", regexp.MustCompile(`EXT4-fs error \(device ` + disk + `|EXT4-fs \(` + disk + `\S*\): Remounting filesystem read-only`), Critical, 1, true, "A file system is corrupt: drain the node and check it."},
+	{"XFS", regexp.MustCompile(`XFS \(` + disk + `\S*\): .*(?:Corruption|[Ss]hutting down)`), Critical, 1, true, "A file system is corrupt: drain the node and check it."},
+	{"BTRFS", regexp.MustCompile(`BTRFS.*\(device ` + disk + `.*forced readonly`), Critical, 1, true, "A file system is corrupt: drain the node and check it."},
+	{"AER", regexp.MustCompile(`AER: .*[Uu]ncorrect(?:ed|able) \(Fatal\)`), Critical, 1, true, "A PCI Express device had a fatal error: drain the node, and check the device's seating."},
+	{"AER", regexp.MustCompile(`AER: .*[Uu]ncorrect(?:ed|able) \(Non-Fatal\)`), Warning, 1, false, "A PCI Express device had an error: watch for recurrence, and check the device's seating."},
+	{"RmInitAdapter", regexp.MustCompile(`NVRM: .*RmInitAdapter failed`), Critical, 1, false, "The driver cannot initialize a GPU: drain the node and reboot it."},
+	{"amdgpu", regexp.MustCompile(`amdgpu .*GPU reset begin`), Warning, 1, false, "The driver reset a GPU: running work was lost. See the preceding lines."},
+	// A single flap is a moved cable or a restarted switch.
+	{"ink", regexp.MustCompile(`mlx\d_core \S+ .*[Ll]ink down|NIC Link is Down|mlx\d_core \S+: Port: \d+ Link DOWN`), Warning, 3, false, "A network link is flapping: check its cable and transceiver."},
 }
 
 var (
@@ -111,7 +111,7 @@ var (
 	oom     = regexp.MustCompile(`Out of memory: Killed process|Memory cgroup out of memory: Killed process`)
 )
 
-// unread is why the log was not looked at, which is no problem of the machine.
+// unread is the outcome for a log that cannot be read, which is not a problem of the machine.
 func unread(err error) outcome {
 	if errors.Is(err, fs.ErrPermission) {
 		return skip("%v: run as root, or with CAP_SYSLOG", err)
@@ -125,15 +125,15 @@ func kernelMessages(_ context.Context, h *host) outcome {
 		return unread(err)
 	}
 	bad, killed := judgeLog(log, h.Window)
-	text := fmt.Sprintf("nothing in %d lines", len(log))
-	if killed > 0 { // of a job that asked for too little
-		text += fmt.Sprintf(", %d processes were ended for want of memory", killed)
+	text := fmt.Sprintf("no problems in %d lines", len(log))
+	if killed > 0 { // typically jobs that requested too little memory
+		text += fmt.Sprintf(", %d processes killed for lack of memory", killed)
 	}
 	return found(bad, "%s", text)
 }
 
-// judgeLog returns what lines tell of, and how many processes had to end for memory, which
-// is a job's fault as a rule.
+// judgeLog returns the problems in the log and the number of processes killed for lack of
+// memory, which is usually the job's fault.
 func judgeLog(log kernelLog, window time.Duration) (bad []Problem, killed int) {
 	count := make([]int, len(patterns))
 	last := make([]kernelLine, len(patterns))
@@ -165,12 +165,12 @@ func judgeLog(log kernelLog, window time.Duration) (bad []Problem, killed int) {
 		}
 	}
 	for _, server := range slices.Sorted(maps.Keys(lost)) {
-		bad = append(bad, Problem{Warning, "NFS server " + shorten(server), "it has not responded for " + span(lost[server].age), "Look at the file server and the network to it; processes that use it cannot end."})
+		bad = append(bad, Problem{Warning, "NFS server " + shorten(server), "no response for " + span(lost[server].age), "Check the file server and the network to it; processes that use it cannot exit."})
 	}
 	return bad, killed
 }
 
-// Lines of NVIDIA's driver.
+// Messages of NVIDIA's driver.
 var (
 	xidLine  = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F:]{5,16})[^)]*\)[^:]*: (\d{1,9}),?\s*(.*)`)
 	xidWho   = regexp.MustCompile(`^pid=(?:\d+|'<unknown>')(?:, name=[^,]*)?(?:,\s*|$)`)
@@ -199,7 +199,7 @@ func parseXID(text string) (x xidSeen, ok bool) {
 	return xidSeen{slot(m[1]), code, xidWho.ReplaceAllString(m[3], "")}, true
 }
 
-// slot returns the last four digits of a domain, the bus and the device of an address.
+// slot returns domain (last four digits), bus and device of a PCI address.
 func slot(pci string) string {
 	pci = strings.ToLower(pci)
 	pci, _, _ = strings.Cut(pci, ".")
@@ -213,10 +213,11 @@ func slot(pci string) string {
 	return strings.Join(parts, ":")
 }
 
-// xids judges NVIDIA's errors by their class. Those of a program never fail the check. One
-// that asks for a reset is a warning, within the window, once the driver itself says that
-// the GPU needs nothing: a node that was mended is not drained again. Of a driver that does
-// not say it counts until a reboot or a repair. The others count within the window.
+// xids judges NVIDIA's errors by class. Application errors never fail the check. An error
+// that requires a reset is a warning, within the window, once the driver reports that the
+// GPU needs no recovery: a repaired node must not be drained again. Drivers that do not
+// report this keep the error until a reboot or a repair. Other errors count within the
+// window.
 func xids(ctx context.Context, h *host) outcome {
 	m, list, o := h.physical(ctx)
 	if o != nil && !o.skipped {
@@ -237,7 +238,7 @@ func xids(ctx context.Context, h *host) outcome {
 		x, ok := parseXID(l.text)
 		if !ok {
 			if s := sxidLine.FindStringSubmatch(l.text); s != nil && s[3] == "Fatal" && len(bad) < maxProblems {
-				bad = append(bad, Problem{Critical, "NVSwitch " + s[1], fmt.Sprintf("fatal SXid %s, %s ago", s[2], span(l.age)), "End the jobs that use the fabric, and reset the GPUs of the machine together; reboot it if that fails."})
+				bad = append(bad, Problem{Critical, "NVSwitch " + s[1], fmt.Sprintf("fatal SXid %s, %s ago", s[2], span(l.age)), "Stop the jobs that use the fabric, and reset all GPUs of the machine together; reboot it if that fails."})
 			}
 			continue
 		}
@@ -255,9 +256,9 @@ func xids(ctx context.Context, h *host) outcome {
 	for _, k := range order {
 		x := health.ExplainXID(k.code, message[k])
 		i := slices.IndexFunc(list, func(d health.Device) bool { return d.ID.PCI != "" && slot(d.ID.PCI) == k.pci })
-		if i < 0 { // of a GPU that is not asked about, or of one that is gone
+		if i < 0 { // a GPU of another job, or one that is gone
 			if h.Mine == nil && x.Severity == health.Critical {
-				bad = append(bad, Problem{Critical, "GPU at " + k.pci, fmt.Sprintf("XID %d, %s, %s ago, and the driver no longer lists it", k.code, x.Meaning, span(last[k].age)), x.Action})
+				bad = append(bad, Problem{Critical, "GPU at " + k.pci, fmt.Sprintf("XID %d, %s, %s ago, and the driver no longer lists the GPU", k.code, x.Meaning, span(last[k].age)), x.Action})
 			}
 			continue
 		}
@@ -275,17 +276,17 @@ func xids(ctx context.Context, h *host) outcome {
 			continue
 		}
 		if last[k].age > h.Window {
-			continue // and what the GPU needs now is told by gpu.health
+			continue // gpu.health reports what the GPU needs now
 		}
 		if needs == 0 && list[i].Up && status == Critical {
-			status, reason = Warning, reason+"; the driver says that the GPU needs nothing now"
-			x.Action = "Nothing at once: watch whether it comes again."
+			status, reason = Warning, reason+"; the driver reports that the GPU needs no recovery"
+			x.Action = "None at once: watch for recurrence."
 		}
 		bad = append(bad, Problem{status, name(list[i].ID), reason, x.Action})
 	}
 	bad = append(bad, h.findings(m, "gpu.xid")...)
 	if len(bad) == 0 && !slices.ContainsFunc(list, func(d health.Device) bool { return d.ID.Vendor == "nvidia" }) {
-		return skip("no device of NVIDIA")
+		return skip("no NVIDIA device")
 	}
-	return found(capped(bad), "none of the hardware, %d of programs in the last %s", harmless, span(h.Window))
+	return found(capped(bad), "no hardware errors, %d application errors in the last %s", harmless, span(h.Window))
 }

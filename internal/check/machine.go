@@ -17,7 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// parseMeminfo reads lines of "MemTotal:  123 kB", and returns bytes.
+// parseMeminfo parses lines such as "MemTotal:  123 kB" and returns bytes.
 func parseMeminfo(text []byte) map[string]uint64 {
 	out := map[string]uint64{}
 	for line := range bytes.Lines(text) {
@@ -40,17 +40,17 @@ func (h *host) meminfo() (map[string]uint64, error) {
 	}
 	info := parseMeminfo(text)
 	if info["MemTotal"] == 0 {
-		return nil, fmt.Errorf("%s does not say how much memory there is", h.proc("meminfo"))
+		return nil, fmt.Errorf("%s lacks MemTotal or MemAvailable", h.proc("meminfo"))
 	}
 	return info, nil
 }
 
 const (
-	memoryThere = 0.97 // of the manifest: kernels keep a little more or less for themselves
+	memoryThere = 0.97 // fraction of the manifest's size: the kernel's own share varies a little
 	memoryLeft  = 0.02
 )
 
-// memory: jobs may use all but a little of it, which is a warning and not critical.
+// memory warns about low memory but is not critical: jobs may use nearly all of it.
 func memory(_ context.Context, h *host) outcome {
 	info, err := h.meminfo()
 	if err != nil {
@@ -59,15 +59,15 @@ func memory(_ context.Context, h *host) outcome {
 	total, free := info["MemTotal"], info["MemAvailable"]
 	var bad []Problem
 	if h.Manifest != nil && float64(total) < memoryThere*float64(h.Manifest.MemoryBytes) {
-		bad = append(bad, Problem{Critical, "", fmt.Sprintf("the machine has %s, the manifest says %s", gib(total), gib(h.Manifest.MemoryBytes)), "A memory module is gone: look at the board's own log of events."})
+		bad = append(bad, Problem{Critical, "", fmt.Sprintf("%s found, the manifest says %s", gib(total), gib(h.Manifest.MemoryBytes)), "A memory module is missing: check the BMC's event log."})
 	}
 	if _, known := info["MemAvailable"]; known && float64(free) < memoryLeft*float64(total) {
-		bad = append(bad, Problem{Warning, "", fmt.Sprintf("%s of %s are left", gib(free), gib(total)), "Look for what uses it; in an epilog, for what a job left in /dev/shm."})
+		bad = append(bad, Problem{Warning, "", fmt.Sprintf("%s of %s available", gib(free), gib(total)), "Find the consumer; in an epilog, check for files that a job left in /dev/shm."})
 	}
-	return found(bad, "%s, %s are free", gib(total), gib(free))
+	return found(bad, "%s, %s available", gib(total), gib(free))
 }
 
-// governors returns how many processors have each governor.
+// governors counts the processors by governor.
 func (h *host) governors() map[string]int {
 	out := map[string]int{}
 	for _, d := range h.sys("devices/system/cpu").Glob("cpu[0-9]*/cpufreq") {
@@ -78,12 +78,12 @@ func (h *host) governors() map[string]int {
 	return out
 }
 
-// governor: powersave keeps the lowest clock, but not with drivers that manage the clock
-// themselves, where it is the usual one.
+// governor reports powersave, which holds the lowest clock, except with drivers that manage
+// the clock themselves and use powersave as their default.
 func governor(_ context.Context, h *host) outcome {
 	list := h.governors()
 	if len(list) == 0 {
-		return skip("the kernel does not set clocks here")
+		return skip("no cpufreq on this machine")
 	}
 	var words []string
 	for _, g := range sortedKeys(list) {
@@ -105,66 +105,66 @@ func governor(_ context.Context, h *host) outcome {
 	return fine("%s", text)
 }
 
-// slowClocks are what the kernel falls back to when it does not trust the processor's
-// counter. Reading one costs a microsecond, and programs read it all the time.
+// slowClocks are the fallbacks of a kernel that does not trust the processor's counter.
+// Reading one takes a microsecond, and programs read the clock all the time.
 var slowClocks = []string{"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"}
 
 func clockSource(_ context.Context, h *host) outcome {
 	s, err := h.sys("devices/system/clocksource/clocksource0").Text("current_clocksource")
 	if sysfs.Absent(err) {
-		return skip("the kernel does not say")
+		return skip("the kernel does not report its clock source")
 	}
 	if err != nil {
 		return unknown(err, "")
 	}
-	const action = "Look for tsc in the kernel's log: why it was found unstable. Often a reboot or new firmware helps."
+	const action = "Search the kernel log for tsc to see why it was marked unstable. A reboot or a firmware update often helps."
 	if h.Manifest != nil && h.Manifest.ClockSource != "" && s != h.Manifest.ClockSource {
-		return found([]Problem{{Warning, "", fmt.Sprintf("the clock is %s, the manifest says %s", shorten(s), h.Manifest.ClockSource), action}}, "")
+		return found([]Problem{{Warning, "", fmt.Sprintf("the clock source is %s, the manifest says %s", shorten(s), h.Manifest.ClockSource), action}}, "")
 	}
 	if slices.Contains(slowClocks, s) {
-		return found([]Problem{{Warning, "", "the clock is " + s + ", which is slow to read", action}}, "")
+		return found([]Problem{{Warning, "", "the clock source is " + s + ", which is slow to read", action}}, "")
 	}
 	return fine("%s", shorten(s))
 }
 
-// maxClockError is what the clock may be off by the kernel's own estimate. Jobs over
-// several nodes and Munge's five minutes allow for more.
+// maxClockError is the largest error accepted, by the kernel's own estimate. Multi-node jobs
+// and Munge's five minutes tolerate more.
 const maxClockError = time.Second
 
 func clockSync(_ context.Context, h *host) outcome {
 	state, t, err := h.Clock()
 	if err != nil {
-		return skip("the kernel does not say: %v", err)
+		return skip("the kernel does not report the clock state: %v", err)
 	}
-	const action = "Start chrony or another time service, and look whether it reaches its servers."
+	const action = "Start chrony or another time service, and check that it reaches its servers."
 	if state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0 {
-		return found([]Problem{{Warning, "", "no time service has set the clock", action}}, "")
+		return found([]Problem{{Warning, "", "the clock is not synchronized by a time service", action}}, "")
 	}
 	if off := time.Duration(t.Maxerror) * time.Microsecond; off > maxClockError {
-		return found([]Problem{{Warning, "", fmt.Sprintf("it may be off by %s", off.Round(time.Millisecond)), action}}, "")
+		return found([]Problem{{Warning, "", fmt.Sprintf("the clock may be off by %s", off.Round(time.Millisecond)), action}}, "")
 	}
-	return fine("by at most %s", (time.Duration(t.Maxerror) * time.Microsecond).Round(time.Microsecond))
+	return fine("off by at most %s", (time.Duration(t.Maxerror) * time.Microsecond).Round(time.Microsecond))
 }
 
-// Corrected errors of memory that a day may have on average, since boot.
+// correctedADay is the accepted average of corrected memory errors per day since boot.
 const correctedADay = 1000
 
-// sensors reads EDAC's counters and those alarms of hwmon that mean something everywhere.
-// Boards report others, of voltages and of fans that are not there, all the time.
+// sensors reads EDAC counters and the hwmon alarms that are meaningful on every board. Other
+// alarms, such as voltages and absent fans, are raised permanently by many boards.
 func sensors(_ context.Context, h *host) outcome {
 	var bad []Problem
 	seen := 0
-	up, _ := h.uptime() // 0 is judged as a day
+	up, _ := h.uptime() // 0 counts as a day
 	days := max(up.Hours()/24, 1)
 	for _, d := range h.sys("devices/system/edac/mc").Glob("mc[0-9]*") {
 		if n, err := d.Uint("ue_count"); err == nil {
 			seen++
 			if n > 0 {
-				bad = append(bad, Problem{Warning, "memory controller " + d.Base(), fmt.Sprintf("%d errors that were not corrected since boot", n), "Find the module in the board's own log of events and replace it."})
+				bad = append(bad, Problem{Warning, "memory controller " + d.Base(), fmt.Sprintf("%d uncorrected errors since boot", n), "Find the module in the BMC's event log and replace it."})
 			}
 		}
 		if n, err := d.Uint("ce_count"); err == nil && float64(n)/days > correctedADay {
-			bad = append(bad, Problem{Warning, "memory controller " + d.Base(), fmt.Sprintf("%d corrected errors since boot, %.0f a day", n, float64(n)/days), "Plan to replace the module."})
+			bad = append(bad, Problem{Warning, "memory controller " + d.Base(), fmt.Sprintf("%d corrected errors since boot, %.0f per day", n, float64(n)/days), "Schedule a replacement of the module."})
 		}
 	}
 	for _, d := range h.sys("class/hwmon").Glob("hwmon[0-9]*") {
@@ -177,30 +177,30 @@ func sensors(_ context.Context, h *host) outcome {
 				}
 				seen++
 				if v != 0 {
-					bad = append(bad, Problem{Warning, shorten(chip), f.Base() + " is set", "Look at the fans and the air to the machine."})
+					bad = append(bad, Problem{Warning, shorten(chip), f.Base() + " is set", "Check the fans and the airflow."})
 				}
 			}
 		}
 	}
 	if seen == 0 && len(bad) == 0 {
-		return skip("neither EDAC nor hwmon has anything")
+		return skip("neither EDAC nor hwmon is available")
 	}
 	return found(capped(bad), "%d counters and alarms", seen)
 }
 
-// usualServices are written into a manifest if they run.
+// usualServices are added to a manifest if they are running.
 var usualServices = []string{
 	"slurmd.service", "munge.service", "kubelet.service", "containerd.service", "crio.service", "docker.service", "sshd.service", "ssh.service",
 	"chronyd.service", "chrony.service", "nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-dcgm.service", "gpumeter.service",
 }
 
-// runs reports whether a unit of systemd has a process, by its control group. It needs
-// neither D-Bus nor systemctl.
+// runs reports whether a systemd unit has a process, according to its control group. This
+// needs neither D-Bus nor systemctl.
 func (h *host) runs(unit string) bool {
 	for _, tree := range []string{"fs/cgroup", "fs/cgroup/systemd", "fs/cgroup/unified"} {
 		dirs := []sysfs.Dir{h.sys(tree).Join("system.slice", unit)}
 		for _, d := range append(dirs, h.sys(tree).Glob("*.slice/"+unit)...) {
-			// Version 2 says it of all below; version 1 has a list.
+			// cgroup v2 reports it for the subtree; v1 has a list of processes.
 			if text, err := d.Text("cgroup.events"); err == nil && slices.Contains(strings.Split(text, "\n"), "populated 1") {
 				return true
 			}
@@ -214,10 +214,10 @@ func (h *host) runs(unit string) bool {
 
 func services(_ context.Context, h *host) outcome {
 	if h.Manifest == nil || len(h.Manifest.Services) == 0 {
-		return skip("the manifest names none")
+		return skip("the manifest names no services")
 	}
 	if !slices.ContainsFunc([]string{"fs/cgroup/system.slice", "fs/cgroup/systemd/system.slice", "fs/cgroup/unified/system.slice"}, func(p string) bool { return h.sys(p).Exists() }) {
-		return skip("systemd does not run here, or its control groups cannot be seen")
+		return skip("systemd is not running, or its control groups are not visible")
 	}
 	missing := map[string]bool{}
 	for _, unit := range h.Manifest.Services {
@@ -230,7 +230,7 @@ func services(_ context.Context, h *host) outcome {
 	}
 	var bad []Problem
 	for _, unit := range slices.Sorted(maps.Keys(missing)) {
-		bad = append(bad, Problem{Critical, unit, "it has no process", "systemctl status says why; start it."})
+		bad = append(bad, Problem{Critical, unit, "not running", "See systemctl status for the cause, and start the service."})
 	}
-	return found(bad, "%d run", len(h.Manifest.Services))
+	return found(bad, "%d running", len(h.Manifest.Services))
 }

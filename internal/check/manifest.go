@@ -13,28 +13,28 @@ import (
 	"github.com/gpumeter/gpumeter/internal/health"
 )
 
-// Manifest is what a machine should have. What it leaves out is not compared.
+// Manifest is the expected hardware of a machine. Fields left out are not compared.
 type Manifest struct {
 	GPUs        GPUs      `json:"gpus,omitzero" yaml:"gpus,omitempty"`
 	MemoryBytes uint64    `json:"memory_bytes,omitempty" yaml:"memory_bytes,omitempty"`
 	InfiniBand  []Port    `json:"infiniband,omitempty" yaml:"infiniband,omitempty"`
 	Network     []NIC     `json:"network,omitempty" yaml:"network,omitempty"`
 	Mounts      []string  `json:"mounts,omitempty" yaml:"mounts,omitempty"` // mount points
-	NVMe        int       `json:"nvme,omitempty" yaml:"nvme,omitempty"`     // how many disks
+	NVMe        int       `json:"nvme,omitempty" yaml:"nvme,omitempty"`     // number of disks
 	Services    []string  `json:"services,omitempty" yaml:"services,omitempty"`
 	Governor    string    `json:"governor,omitempty" yaml:"governor,omitempty"`
 	ClockSource string    `json:"clock_source,omitempty" yaml:"clock_source,omitempty"`
 	IBErrors    LinkRates `json:"infiniband_errors_per_hour,omitempty" yaml:"infiniband_errors_per_hour,omitempty"`
 }
 
-// GPUs are the accelerators of a Manifest.
+// GPUs are the accelerators in a Manifest.
 type GPUs struct {
 	Count      int            `json:"count,omitempty" yaml:"count,omitempty"`
 	Models     map[string]int `json:"models,omitempty" yaml:"models,omitempty"`
 	Driver     string         `json:"driver,omitempty" yaml:"driver,omitempty"`
-	Generation int            `json:"pcie_generation,omitempty" yaml:"pcie_generation,omitempty"` // the highest of the link, of each
+	Generation int            `json:"pcie_generation,omitempty" yaml:"pcie_generation,omitempty"` // highest link generation, per device
 	Width      int            `json:"pcie_width,omitempty" yaml:"pcie_width,omitempty"`
-	Links      int            `json:"links,omitempty" yaml:"links,omitempty"` // NVLink or XGMI links that are up, of each
+	Links      int            `json:"links,omitempty" yaml:"links,omitempty"` // active NVLink or XGMI links, per device
 }
 
 // Port is a port of an InfiniBand or RoCE adapter.
@@ -51,53 +51,53 @@ type NIC struct {
 	Speed int    `json:"speed_mbps,omitempty" yaml:"speed_mbps,omitempty"`
 }
 
-// LinkRates are how many errors an hour a port may count, by counter.
+// LinkRates are the accepted errors per hour of a port, by counter.
 type LinkRates map[string]float64
 
-// Validate says what cannot be meant.
+// Validate reports values that cannot be meant.
 func (m Manifest) Validate() error {
 	var errs []error
 	g := m.GPUs
 	for name, n := range map[string]int{"gpus.count": g.Count, "gpus.pcie_generation": g.Generation, "gpus.pcie_width": g.Width, "gpus.links": g.Links, "nvme": m.NVMe} {
 		if n < 0 {
-			errs = append(errs, fmt.Errorf("%s must not be below 0, is %d", name, n))
+			errs = append(errs, fmt.Errorf("%s must not be negative, is %d", name, n))
 		}
 	}
 	for i, p := range m.InfiniBand {
 		if !plainName(p.Device) || p.Port < 1 || p.Rate < 0 || math.IsNaN(p.Rate) {
-			errs = append(errs, fmt.Errorf("infiniband %d must have a device, a port of at least 1 and no rate below 0", i))
+			errs = append(errs, fmt.Errorf("infiniband %d needs a device, a port of at least 1, and no negative rate", i))
 		}
 	}
 	for i, n := range m.Network {
 		if !plainName(n.Name) || n.Speed < 0 {
-			errs = append(errs, fmt.Errorf("network %d must have a name, and no speed below 0", i))
+			errs = append(errs, fmt.Errorf("network %d needs a name and no negative speed", i))
 		}
 	}
 	for _, path := range m.Mounts {
 		if !strings.HasPrefix(path, "/") {
-			errs = append(errs, fmt.Errorf("mounts: %q is no absolute path", path))
+			errs = append(errs, fmt.Errorf("mounts: %q is not an absolute path", path))
 		}
 	}
 	for _, s := range m.Services {
 		if !plainName(s) {
-			errs = append(errs, fmt.Errorf("services: %q is no name of a unit", s))
+			errs = append(errs, fmt.Errorf("services: %q is not a unit name", s))
 		}
 	}
 	for name := range m.IBErrors {
 		if _, ok := ibRates[name]; !ok {
-			errs = append(errs, fmt.Errorf("infiniband_errors_per_hour: %q is not watched", name))
+			errs = append(errs, fmt.Errorf("infiniband_errors_per_hour: unknown counter %q", name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// plainName reports whether s is one part of a path.
+// plainName reports whether s is a single path element.
 func plainName(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/*?[\\\x00")
 }
 
-// Observe returns the manifest of a machine as it is now. Only what works is written: a
-// port that is down is not expected to be up.
+// Observe returns the manifest of the machine in its current state. Only working parts are
+// included: a port that is down is not expected to be up.
 func Observe(ctx context.Context, env Env) (Manifest, error) {
 	h := newHost(ctx, env)
 	m, err := h.read(ctx)
@@ -135,7 +135,7 @@ func Observe(ctx context.Context, env Env) (Manifest, error) {
 			out.Governor = name
 		}
 	}
-	out.ClockSource, _ = h.sys("devices/system/clocksource/clocksource0").Text("current_clocksource") // empty: not compared
+	out.ClockSource, _ = h.sys("devices/system/clocksource/clocksource0").Text("current_clocksource") // not compared if empty
 	return out, nil
 }
 

@@ -17,18 +17,18 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// deviceFiles are what a process has open that uses an accelerator.
+// deviceFiles are the path prefixes of files that a process using an accelerator has open.
 var deviceFiles = []string{"/dev/nvidia", "/dev/kfd", "/dev/dri/renderD", "/dev/accel", "/dev/hl", "/dev/tenstorrent", "/dev/neuron", "/dev/vfio/"}
 
 // task is a process in uninterruptible sleep.
 type task struct {
 	pid      int
 	name     string
-	started  uint64 // in clock ticks after boot: pids are used again
-	switches uint64 // how often it gave up, or lost, a processor
+	started  uint64 // clock ticks since boot, because pids are reused
+	switches uint64 // voluntary and involuntary context switches
 }
 
-// stat is what is needed of /proc/<pid>/stat.
+// stat is the part of /proc/<pid>/stat that is needed.
 type stat struct {
 	name    string
 	state   byte
@@ -38,7 +38,7 @@ type stat struct {
 
 const kernelThread = 0x00200000 // PF_KTHREAD of linux/sched.h
 
-// parseStat reads "pid (name) state ...". The name may have blanks and brackets.
+// parseStat parses "pid (name) state ...". The name may contain blanks and parentheses.
 func parseStat(text string) (stat, bool) {
 	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 	if open < 0 || end < open {
@@ -56,7 +56,7 @@ func parseStat(text string) (stat, bool) {
 	return stat{text[open+1 : end], f[0][0], flags, started}, err == nil
 }
 
-// parseSwitches adds up the two counters in /proc/<pid>/status.
+// parseSwitches sums the two context switch counters in /proc/<pid>/status.
 func parseSwitches(text []byte) (sum uint64, ok bool) {
 	for line := range bytes.Lines(text) {
 		if key, value, has := strings.Cut(string(line), ":"); has && strings.HasSuffix(key, "voluntary_ctxt_switches") {
@@ -70,7 +70,7 @@ func parseSwitches(text []byte) (sum uint64, ok bool) {
 	return sum, ok
 }
 
-// processes returns the folders of all processes.
+// processes returns the /proc directories of all processes.
 func (h *host) processes() []sysfs.Dir {
 	return slices.DeleteFunc(h.proc("").Glob("[0-9]*"), func(d sysfs.Dir) bool {
 		_, err := strconv.Atoi(d.Base())
@@ -78,19 +78,19 @@ func (h *host) processes() []sysfs.Dir {
 	})
 }
 
-// asleep returns the processes that cannot be interrupted now. Threads of the kernel are
-// left out: some sleep so by design, and the kernel tells of those that should not. So are
-// processes that somebody froze.
+// asleep returns the processes in uninterruptible sleep. Kernel threads are left out: some
+// sleep that way by design, and the kernel reports those that should not. Frozen processes
+// are left out too.
 func (h *host) asleep(among func(pid int) bool) map[int]task {
 	out := map[int]task{}
 	for _, d := range h.processes() {
-		pid, _ := strconv.Atoi(d.Base()) // it is a number
+		pid, _ := strconv.Atoi(d.Base()) // the glob matches digits only
 		if !among(pid) {
 			continue
 		}
 		text, err := d.Text("stat")
 		if err != nil {
-			continue // it has ended
+			continue // the process has exited
 		}
 		s, ok := parseStat(text)
 		if !ok || s.state != 'D' || s.flags&kernelThread != 0 {
@@ -112,13 +112,13 @@ func (h *host) asleep(among func(pid int) bool) map[int]task {
 
 var hungTask = regexp.MustCompile(`INFO: task .{1,16}:(\d{1,10}) blocked for more than (\d{1,9}) seconds`)
 
-// stuckProcesses looks twice: a process that waits for a disk is in the same state, but has
-// moved a moment later. Only what the kernel itself reports to have hung for its two
-// minutes is critical, and only with a device open.
+// stuckProcesses looks twice: a process that waits for a disk is in the same state but makes
+// progress in between. A problem is critical only if the kernel itself reports the process
+// as hung (for two minutes by default) and the process has a device open.
 func stuckProcesses(ctx context.Context, h *host) outcome {
 	first := h.asleep(func(int) bool { return true })
 	if len(first) == 0 {
-		return fine("no process waits without end")
+		return fine("no process in uninterruptible sleep")
 	}
 	select {
 	case <-ctx.Done():
@@ -127,12 +127,12 @@ func stuckProcesses(ctx context.Context, h *host) outcome {
 	}
 	second := h.asleep(func(pid int) bool { _, was := first[pid]; return was })
 	users := map[int]string{}
-	files, _, _ := openfiles.Below(string(h.proc("")), deviceFiles...) // those we may not see are of no device then
+	files, _, _ := openfiles.Below(string(h.proc("")), deviceFiles...) // processes that may not be inspected count as using no device
 	for _, f := range files {
 		users[int(f.PID)] = f.Path
 	}
 	hung := map[int]string{}
-	log, _ := h.log() // without it nothing is critical
+	log, _ := h.log() // without the log nothing is critical
 	for _, l := range log {
 		if m := hungTask.FindStringSubmatch(l.text); m != nil {
 			pid, _ := strconv.Atoi(m[1])
@@ -147,19 +147,19 @@ func stuckProcesses(ctx context.Context, h *host) outcome {
 	var list []stuck
 	for pid, t := range second {
 		if first[pid] != t {
-			continue // it moved, or is another one
+			continue // the process made progress, or the pid was reused
 		}
 		p := stuck{Problem{
 			Warning, fmt.Sprintf("process %d (%s)", pid, shorten(t.name)),
-			fmt.Sprintf("it has waited for at least %s and cannot be interrupted", h.StuckFor), "It waits for a disk or a file server: look at disk.mounts and the kernel's log.",
+			fmt.Sprintf("in uninterruptible sleep for at least %s", h.StuckFor), "The process waits for a disk or a file server: see disk.mounts and the kernel log.",
 		}, 2}
 		if file, ok := users[pid]; ok {
 			p.rank = 1
 			p.Reason += ", with " + shorten(file) + " open"
-			p.Action = "It keeps its device until the machine is rebooted, if it does not end by itself: drain the node."
+			p.Action = "The process holds its device until it exits or the machine is rebooted: drain the node."
 		}
 		if seconds, ok := hung[pid]; ok {
-			p.Reason += ", and the kernel reports it blocked for more than " + seconds + " s"
+			p.Reason += ", and the kernel reports the process as blocked for more than " + seconds + " s"
 			if p.rank == 1 {
 				p.rank, p.Status = 0, Critical
 			}
@@ -171,5 +171,5 @@ func stuckProcesses(ctx context.Context, h *host) outcome {
 	for _, s := range list {
 		bad = append(bad, s.Problem)
 	}
-	return found(capped(bad), "%d processes wait, and move", len(first))
+	return found(capped(bad), "%d processes waited and made progress", len(first))
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/health"
 )
 
-// A check that hangs, or is broken, costs only itself.
+// A check that hangs or panics affects only itself.
 func TestRunLimits(t *testing.T) {
 	list := []Check{
 		{"fine", "", always, time.Second, func(context.Context, *host) outcome { return fine("yes") }},
@@ -39,8 +39,8 @@ func TestRunLimits(t *testing.T) {
 			t.Errorf("%s is %s: %s", r.ID, r.Status, r.Reason)
 		}
 	}
-	if r := results[1]; !strings.Contains(r.Reason, "has not ended after") || r.Seconds >= 1 {
-		t.Errorf("the one that hangs ended after %g s: %s", r.Seconds, r.Reason)
+	if r := results[1]; !strings.Contains(r.Reason, "not finished after") || r.Seconds >= 1 {
+		t.Errorf("the hanging check ended after %g s: %s", r.Seconds, r.Reason)
 	}
 }
 
@@ -58,7 +58,7 @@ func TestWorst(t *testing.T) {
 	f(OK)
 	f(OK, Skipped)
 	f(Unknown, OK, Unknown, Skipped)
-	f(Warning, Unknown, Warning, OK) // which is certain
+	f(Warning, Unknown, Warning, OK) // a warning is certain
 	f(Critical, Unknown, Critical, Warning)
 }
 
@@ -72,7 +72,7 @@ func TestSelect(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range All() {
 		if seen[c.ID] || c.About == "" || c.Limit <= 0 || c.Limit > 15*time.Second || !slices.Contains(c.Profiles, Periodic) {
-			t.Errorf("%s has no name of its own, description, limit or profile", c.ID)
+			t.Errorf("%s lacks a unique name, description, limit or profile", c.ID)
 		}
 		seen[c.ID] = true
 	}
@@ -85,22 +85,22 @@ func TestSelect(t *testing.T) {
 	}
 	for _, bad := range [][]string{{"gpu.typo"}, {"disk"}, {""}, {"x."}} {
 		if _, err := Select(Prolog, bad, nil); err == nil {
-			t.Errorf("%v is taken", bad)
+			t.Errorf("%v was accepted", bad)
 		}
 		if _, err := Select(Prolog, nil, bad); err == nil {
-			t.Errorf("%v is skipped", bad)
+			t.Errorf("%v was accepted in --skip", bad)
 		}
 	}
 	if _, err := Select("sometimes", nil, nil); err == nil {
-		t.Error("any profile is taken")
+		t.Error("an unknown profile was accepted")
 	}
 }
 
-// A machine is as its own manifest says, and another manifest finds what is gone.
+// A machine matches its own manifest, and a different manifest reports what is missing.
 func TestObserve(t *testing.T) {
 	more := files{
 		"sys/class/net/eth0/operstate": "up\n", "sys/class/net/eth0/speed": "100000\n", "sys/class/net/eth0/device/vendor": "x",
-		"sys/class/net/vf0/operstate": "up\n", "sys/class/net/vf0/device/physfn/vendor": "x", // moves into pods
+		"sys/class/net/vf0/operstate": "up\n", "sys/class/net/vf0/device/physfn/vendor": "x", // virtual functions move into pods
 		"sys/class/net/lo/operstate": "unknown\n", "sys/class/net/eth1/operstate": "down\n", "sys/class/net/eth1/device/vendor": "x",
 		"sys/class/nvme/nvme0/state":                              "live\n",
 		"sys/fs/cgroup/system.slice/slurmd.service/cgroup.events": "populated 1\n",
@@ -156,15 +156,15 @@ func TestManifest(t *testing.T) {
 	f(Manifest{InfiniBand: []Port{{Device: "../x", Port: 1}}}, "infiniband 0")
 	f(Manifest{Network: []NIC{{Name: "a/b"}}}, "network 0")
 	f(Manifest{Mounts: []string{"home"}}, "absolute")
-	f(Manifest{Services: []string{"*"}}, "no name of a unit")
+	f(Manifest{Services: []string{"*"}}, "not a unit name")
 	f(Manifest{IBErrors: LinkRates{"typo": 1}}, "typo")
 	env := node(t, nil)
 	env.ManifestErr = errors.New("line 3: cannot")
-	expect(t, env, "manifest", Unknown, "line 3") // a typing mistake must not drain a cluster
+	expect(t, env, "manifest", Unknown, "line 3") // a typo must not drain a cluster
 }
 
-// Nothing that a file may hold makes a check fail otherwise than it should: no panic, no
-// hang, and nothing critical but for what it says.
+// No file content may make a check panic, hang, or report anything critical other than what
+// the content says.
 func TestGarbage(t *testing.T) {
 	healthy := files{}
 	maps.Copy(healthy, ib("mlx5_0", active, linkUp, ndr, "symbol_error=1", "link_downed=0"))
@@ -201,7 +201,7 @@ func TestGarbage(t *testing.T) {
 			}
 		}
 	}
-	// Folders where files are meant to be, and pipes that nobody writes to.
+	// Directories instead of files, and pipes without a writer.
 	for path := range healthy {
 		full := filepath.Join(env.Root, path)
 		if err := os.Remove(full); err != nil {

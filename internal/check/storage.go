@@ -24,7 +24,7 @@ import (
 // mount is a line of /proc/<pid>/mountinfo.
 type mount struct {
 	device string // major:minor
-	root   string // what of the file system is mounted
+	root   string // mounted subtree of the file system
 	path   string
 	kind   string
 	source string
@@ -42,14 +42,14 @@ func (m mount) local() bool {
 
 func (m mount) remote() bool { return slices.Contains(remoteKinds, m.kind) && !m.passing() }
 
-// passing reports whether a mount comes and goes with a pod, a container or a user, whose
-// trouble it is if it is full.
+// passing reports whether a mount belongs to a pod, a container or a user. If it is full,
+// that is the owner's problem.
 func (m mount) passing() bool {
 	return slices.ContainsFunc([]string{"/var/lib/kubelet/", "/var/lib/docker/", "/var/lib/containers/", "/var/lib/containerd/", "/run/", "/media/"},
 		func(p string) bool { return strings.HasPrefix(m.path, p) })
 }
 
-// unescape undoes the kernel's \040 for a blank and its like.
+// unescape decodes the kernel's octal escapes, such as \040 for a blank.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -68,8 +68,8 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// parseMounts reads mountinfo: "36 35 98:0 /root /path rw,noatime shared:1 - ext4
-// /dev/sda1 rw". What is mounted over comes before what is on top of it.
+// parseMounts parses mountinfo lines such as "36 35 98:0 /root /path rw,noatime shared:1 -
+// ext4 /dev/sda1 rw". A mount that hides another one follows it in the list.
 func parseMounts(text []byte) []mount {
 	var out []mount
 	for line := range bytes.Lines(text) {
@@ -87,11 +87,11 @@ func parseMounts(text []byte) []mount {
 	return out
 }
 
-// maxText bounds the files of /proc and /etc that have no bound of their own.
+// maxText bounds files of /proc and /etc that have no natural limit.
 const maxText = 8 << 20
 
 func readText(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe in its place does not make us wait
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // do not block on a pipe
 	if err != nil {
 		return nil, err
 	}
@@ -102,13 +102,13 @@ func readText(path string) ([]byte, error) {
 		n, err := f.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
 		if err != nil || n == 0 {
-			break // what there is has been read
+			break // end of file
 		}
 	}
 	return b, nil
 }
 
-// mounts returns those of the first process, which are the host's, or else ours.
+// mounts returns the mounts of process 1, which are the host's, or else our own.
 func (h *host) mounts() ([]mount, error) {
 	text, err := readText(string(h.proc("1/mountinfo")))
 	if err != nil || len(text) == 0 {
@@ -119,13 +119,13 @@ func (h *host) mounts() ([]mount, error) {
 	}
 	list := parseMounts(text)
 	if len(list) == 0 {
-		return nil, errors.New("the list of mounts has no line that is one")
+		return nil, errors.New("no valid line in the list of mounts")
 	}
 	return list, nil
 }
 
-// How full a file system may be. Of a large one a few percent are plenty: the ratio and the
-// rest both count.
+// Thresholds for full file systems. On a large one a few percent are plenty, so both the
+// ratio and the remaining bytes count.
 const (
 	fullWarning, fullCritical = 0.90, 0.97
 	restWarning, restCritical = 50 << 30, 5 << 30
@@ -133,8 +133,8 @@ const (
 	inodeCritical             = 0.98
 )
 
-// diskSpace looks at local file systems that are written to. One that a whole cluster
-// shares is not this node's trouble; images mounted read-only are full by design.
+// diskSpace examines local, writable file systems. A shared file system is not this node's
+// problem, and read-only images are full by design.
 func diskSpace(ctx context.Context, h *host) outcome {
 	list, err := h.mounts()
 	if err != nil {
@@ -152,7 +152,7 @@ func diskSpace(ctx context.Context, h *host) outcome {
 		seen[m.device] = true
 		st, err := h.Statfs(filepath.Join(h.Root, m.path))
 		if err != nil {
-			if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, fs.ErrNotExist) { // of another mount namespace
+			if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, fs.ErrNotExist) { // in another mount namespace
 				bad = append(bad, Problem{Unknown, m.path, err.Error(), ""})
 			}
 			continue
@@ -168,14 +168,14 @@ func diskSpace(ctx context.Context, h *host) outcome {
 
 func judgeSpace(path string, st unix.Statfs_t) []Problem {
 	var bad []Problem
-	const action = "Delete what is not needed, such as old logs, images and files of ended jobs."
+	const action = "Delete what is not needed, such as old logs, images and files of finished jobs."
 	used := st.Blocks - min(st.Bfree, st.Blocks)
-	rest := st.Bavail * uint64(max(st.Bsize, 0)) // what is kept for root does not help jobs
+	rest := st.Bavail * uint64(max(st.Bsize, 0)) // blocks reserved for root do not help jobs
 	boot := path == "/boot" || strings.HasPrefix(path, "/boot/")
 	if ratio := float64(used) / float64(max(used+st.Bavail, 1)); st.Blocks > 0 {
-		p := Problem{"", path, fmt.Sprintf("%.1f %% are in use, %s are left", 100*ratio, gib(rest)), action}
+		p := Problem{"", path, fmt.Sprintf("%.1f %% in use, %s left", 100*ratio, gib(rest)), action}
 		switch {
-		case ratio >= fullCritical && rest < restCritical && !boot: // which no job writes to
+		case ratio >= fullCritical && rest < restCritical && !boot: // no job writes to the boot partition
 			p.Status = Critical
 		case ratio >= fullWarning && rest < restWarning:
 			p.Status = Warning
@@ -184,11 +184,11 @@ func judgeSpace(path string, st unix.Statfs_t) []Problem {
 			bad = append(bad, p)
 		}
 	}
-	if st.Files == 0 { // it makes inodes as it goes
+	if st.Files == 0 { // inodes are allocated dynamically
 		return bad
 	}
 	ratio := 1 - float64(st.Ffree)/float64(st.Files)
-	p := Problem{Warning, path, fmt.Sprintf("%.1f %% of its inodes are in use, %d are left", 100*ratio, st.Ffree), "Delete small files that are not needed."}
+	p := Problem{Warning, path, fmt.Sprintf("%.1f %% of the inodes in use, %d left", 100*ratio, st.Ffree), "Delete small files that are not needed."}
 	if ratio >= inodeCritical && !boot {
 		p.Status = Critical
 	}
@@ -198,7 +198,7 @@ func judgeSpace(path string, st unix.Statfs_t) []Problem {
 	return bad
 }
 
-// entry is a line of fstab that is to be mounted at boot.
+// entry is an fstab line that should be mounted at boot.
 type entry struct {
 	path   string
 	nofail bool
@@ -220,13 +220,13 @@ func parseFstab(text []byte) []entry {
 	return out
 }
 
-// answerWithin is how long a mount may take to answer.
+// answerWithin is the time limit for a mount to answer.
 const answerWithin = 3 * time.Second
 
-// mounted compares fstab and the manifest with what is mounted, and asks each whether it is
-// there: a file server that is gone keeps who asks for ever. That is not known to be this
-// node's fault, and unknown rather than critical: a server that restarts must not drain the
-// cluster.
+// mounted compares fstab and the manifest with the actual mounts, and queries each mount,
+// because a dead file server blocks every access. A dead server is reported as unknown
+// rather than critical: it may not be this node's fault, and a restarting server must not
+// drain the cluster.
 func mounted(ctx context.Context, h *host) outcome {
 	list, err := h.mounts()
 	if err != nil {
@@ -258,17 +258,17 @@ func mounted(ctx context.Context, h *host) outcome {
 	var bad []Problem
 	for _, path := range sortedKeys(want) {
 		if !there[path] {
-			bad = append(bad, Problem{want[path], path, "it is not mounted", "Mount it; the kernel's log says why it failed."})
+			bad = append(bad, Problem{want[path], path, "not mounted", "Mount the file system; see the kernel log if that fails."})
 		}
 	}
 	if len(want)+len(ask) == 0 {
-		return skip("neither fstab nor a manifest names a mount")
+		return skip("neither fstab nor the manifest names a mount")
 	}
 	bad = append(bad, h.deaf(ctx, sortedKeys(ask))...)
-	return found(capped(bad), "%d of %d are mounted, %d answer", len(want), len(want), len(ask))
+	return found(capped(bad), "%d of %d mounted, %d answer", len(want), len(want), len(ask))
 }
 
-// deaf returns the mounts that do not answer, each asked by a goroutine of its own.
+// deaf returns the mounts that do not answer. Each is queried by its own goroutine.
 func (h *host) deaf(ctx context.Context, paths []string) []Problem {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -290,11 +290,11 @@ func (h *host) deaf(ctx context.Context, paths []string) []Problem {
 			select {
 			case err = <-answers[i]:
 			default:
-				err = fmt.Errorf("it has not answered for %s", answerWithin)
+				err = fmt.Errorf("no answer within %s", answerWithin)
 			}
 		}
 		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, fs.ErrNotExist) {
-			bad = append(bad, Problem{Unknown, path, err.Error(), "Look at the file server and the network to it; processes that use it cannot end."})
+			bad = append(bad, Problem{Unknown, path, err.Error(), "Check the file server and the network to it; processes that use it cannot exit."})
 		}
 	}
 	return bad
@@ -302,8 +302,8 @@ func (h *host) deaf(ctx context.Context, paths []string) []Problem {
 
 func (h *host) nvmes() []sysfs.Dir { return h.sys("class/nvme").Glob("nvme[0-9]*") }
 
-// satas returns SATA disks, and not what only looks like one, such as a card reader: others
-// may take the question badly.
+// satas returns the SATA disks. Other SCSI devices, such as card readers, are left out
+// because some do not tolerate the command.
 func (h *host) satas() []sysfs.Dir {
 	return slices.DeleteFunc(h.sys("block").Glob("sd[a-z]*"), func(d sysfs.Dir) bool {
 		removable, err := d.Uint("removable")
@@ -312,22 +312,23 @@ func (h *host) satas() []sysfs.Dir {
 	})
 }
 
-// smart asks NVMe and SATA disks. What their makers call used up still works: a warning. So do
-// corrected numbers that have no meaning without their history, such as media errors.
+// smart queries NVMe and SATA disks. A disk beyond its rated life still works, so that is a
+// warning. Counters that mean nothing without their history, such as media errors, are
+// ignored.
 func smart(_ context.Context, h *host) outcome {
 	disks, satas := h.nvmes(), h.satas()
 	var bad []Problem
 	if h.Manifest != nil && len(disks) < h.Manifest.NVMe {
-		bad = append(bad, Problem{Critical, "", fmt.Sprintf("the machine has %d NVMe disks, the manifest says %d", len(disks), h.Manifest.NVMe), "Look at the kernel's log for the disk, and at its slot."})
+		bad = append(bad, Problem{Critical, "", fmt.Sprintf("%d NVMe disks found, the manifest says %d", len(disks), h.Manifest.NVMe), "Check the kernel log for the disk, and check its slot."})
 	}
 	if len(disks)+len(satas) == 0 && len(bad) == 0 {
 		return skip("no NVMe or SATA disk")
 	}
 	asked, denied := 0, error(nil)
 	for _, d := range disks {
-		// The kernel's own word needs no rights.
+		// The kernel's own state can be read without privileges.
 		if state, err := d.Text("state"); err == nil && (state == "dead" || state == "deleting (no IO)") {
-			bad = append(bad, Problem{Critical, d.Base(), "the kernel has given it up: its state is " + state, "Replace the disk."})
+			bad = append(bad, Problem{Critical, d.Base(), "the kernel has given up the disk: its state is " + state, "Replace the disk."})
 			continue
 		}
 		s, err := h.NVMe(filepath.Join(h.Root, "dev", d.Base()))
@@ -345,15 +346,15 @@ func smart(_ context.Context, h *host) outcome {
 			continue
 		}
 		asked++
-		if s.Failing { // it expects to, and still works
-			bad = append(bad, Problem{Warning, d.Base(), "it says that it will fail soon (SMART)", "Save what is on it, and replace the disk."})
+		if s.Failing { // predicted failure; the disk still works
+			bad = append(bad, Problem{Warning, d.Base(), "the disk predicts its failure (SMART)", "Back up its data and replace the disk."})
 		}
 	}
 	all := len(disks) + len(satas)
 	if asked == 0 && len(bad) == 0 {
-		return skip("%d disks, none could be asked: %v", all, denied)
+		return skip("%d disks, none could be queried: %v", all, denied)
 	}
-	return found(bad, "%d of %d disks say that they are well", asked, all)
+	return found(bad, "%d of %d disks report good health", asked, all)
 }
 
 func judgeNVMe(disk string, s nvme.Health) []Problem {
@@ -363,19 +364,19 @@ func judgeNVMe(disk string, s nvme.Health) []Problem {
 		status Status
 		text   string
 	}{
-		{nvme.Unreliable, Critical, "it says that it is no longer reliable"},
-		{nvme.ReadOnly, Critical, "it can only be read any more"},
-		{nvme.SpareLow, Warning, fmt.Sprintf("%d %% of its spare blocks are left, %d %% is its limit", s.Spare, s.SpareThreshold)},
-		{nvme.TooHotOrCold, Warning, fmt.Sprintf("it is too hot or too cold, at %d °C", s.Celsius)},
-		{nvme.BackupFailed, Warning, "it could not keep what is in its cache if power failed"},
-		{nvme.PersistentReadOnly, Warning, "its persistent memory can only be read any more"},
+		{nvme.Unreliable, Critical, "the disk reports degraded reliability"},
+		{nvme.ReadOnly, Critical, "the disk has become read-only"},
+		{nvme.SpareLow, Warning, fmt.Sprintf("%d %% of the spare blocks left, the threshold is %d %%", s.Spare, s.SpareThreshold)},
+		{nvme.TooHotOrCold, Warning, fmt.Sprintf("temperature out of range, at %d °C", s.Celsius)},
+		{nvme.BackupFailed, Warning, "volatile memory backup failed: a power loss would lose cached data"},
+		{nvme.PersistentReadOnly, Warning, "the persistent memory region has become read-only"},
 	} {
 		if s.Warning&w.bit != 0 {
-			bad = append(bad, Problem{w.status, disk, w.text, "Replace the disk soon; look at its cooling if it is hot."})
+			bad = append(bad, Problem{w.status, disk, w.text, "Replace the disk soon; check its cooling if it is hot."})
 		}
 	}
 	if s.Used >= 100 {
-		bad = append(bad, Problem{Warning, disk, fmt.Sprintf("%d %% of the life that its maker promises are used", s.Used), "Plan to replace the disk."})
+		bad = append(bad, Problem{Warning, disk, fmt.Sprintf("%d %% of the rated life used", s.Used), "Schedule a replacement of the disk."})
 	}
 	return bad
 }

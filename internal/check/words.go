@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// times says how often.
+// times formats a number of occurrences.
 func times(n int) string {
 	if n == 1 {
 		return "once"
@@ -19,7 +19,7 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// span is a duration for people, no finer than they need.
+// span formats a duration for people, with one unit.
 func span(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:
@@ -32,8 +32,8 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%.0f days", d.Hours()/24)
 }
 
-// shorten bounds what is repeated of a text that somebody else wrote, and leaves its
-// control characters out: it goes to terminals and into other programs' lines.
+// shorten truncates foreign text and removes control characters, because it is printed on
+// terminals and included in lines of other programs.
 func shorten(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == utf8.RuneError || r == 0x7f {
@@ -62,5 +62,5 @@ func numbers(list []int) string {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// gib is bytes for people.
+// gib formats a number of bytes for people.
 func gib(n uint64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }

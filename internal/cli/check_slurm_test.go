@@ -78,7 +78,7 @@ esac
 	}
 	const sick = healthy + "gpu 1 recovery 1\n"
 	f(healthy, "", "State=IDLE\n")
-	f(sick, "drain\n", "Reason=gpumeter: CRITICAL: critical gpu.health: GPU 1: the driver asks for a reset")
+	f(sick, "drain\n", "Reason=gpumeter: CRITICAL: critical gpu.health: GPU 1: the driver requests a reset")
 	f(sick, "", "DRAIN")
 	f(healthy, "resume\n", "State=IDLE\n")
 	f(healthy, "", "State=IDLE\n")

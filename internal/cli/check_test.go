@@ -131,7 +131,7 @@ func TestCheckHungDriver(t *testing.T) {
 		})
 	}
 	f("gpu * hang nvmlInit*\n", "gpu.driver: ")
-	f("gpu 1 hang nvmlDeviceGetUtilizationRates\n", "gpu.answers: GPU 1: it does not answer: nvmlDeviceGetUtilizationRates has not returned")
+	f("gpu 1 hang nvmlDeviceGetUtilizationRates\n", "gpu.answers: GPU 1: no answer: nvmlDeviceGetUtilizationRates has not returned")
 }
 
 // A process that the kernel keeps, as one that sleeps in a driver, does not keep the caller.
@@ -242,7 +242,7 @@ func TestCheckManifest(t *testing.T) {
 	output(t, append([]string{"check", "--manifest", file}, flags...)...)
 	h.Script(t, "gpus 1\n"+strings.Join(strings.Split(healthy, "\n")[1:], "\n"))
 	r := run(t, append([]string{"check", "--manifest", file}, flags...)...)
-	if r.code != 2 || !strings.Contains(r.stdout, "the machine has 1 devices, 2 are expected") {
+	if r.code != 2 || !strings.Contains(r.stdout, "1 devices found, 2 expected") {
 		t.Errorf("exit code %d: %s", r.code, r.stdout)
 	}
 }

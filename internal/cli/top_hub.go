@@ -247,8 +247,8 @@ func (d *fleetDevice) reason() string {
 		text string
 	}{
 		{!d.Up, "it does not answer"},
-		{d.reset, "the driver asks for a reset of the device"},
-		{d.remap, "a bad row of memory waits to be replaced"},
+		{d.reset, "the driver requests a reset of the device"},
+		{d.remap, "row remapping is pending"},
 		{d.thermal, "its clocks are held down by heat"},
 		{len(d.xids) > 0, "its driver reported XIDs"},
 	} {

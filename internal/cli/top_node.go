@@ -42,7 +42,7 @@ func snapshotOf(t node.Tick, price pricing) tui.Snapshot {
 		if a.Reason != workload.OK && a.Reason != workload.Absent {
 			s.Findings = append(s.Findings, tui.Finding{
 				Severity: tui.Warning, Host: t.Host, Of: "workloads", Reason: strings.ReplaceAll(string(a.Reason), "_", " ") + ": " + a.Detail,
-				Action: "gpumeter doctor says what would mend it.",
+				Action: "Run gpumeter doctor for a diagnosis.",
 			})
 		}
 	}

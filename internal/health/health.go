@@ -1,7 +1,11 @@
-// Package health judges accelerators: what is wrong with one, how bad that is, whom it
-// hits and what to do. Rules are pure functions over what was read of a machine in the
-// last minutes. Thresholds are constants beside the rules, with the false alarm that each
-// avoids; a busy device is not a sick one.
+// Package health judges accelerators: what is wrong with a device, how severe that is, which
+// workloads are affected and what to do about it.
+//
+// Rules are pure functions over the samples of a machine from the last ten minutes (Span);
+// they read nothing themselves and need no privileges. Monitor feeds them in the agent,
+// Check runs them once. Thresholds are constants beside the rules, each with the false
+// alarm that it avoids: a busy device is not a sick one. Whole-node checks such as storage
+// and network are in internal/check.
 package health
 
 import (
@@ -13,7 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Severity is how bad a finding is.
+// Severity says how bad a finding is.
 type Severity int
 
 // The severities.
@@ -49,82 +53,82 @@ func (s *Severity) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Finding is something that is wrong.
+// Finding is one problem of a device or of the machine.
 type Finding struct {
-	// Rule is what found it, such as gpu.pcie.downtrained. With Key it says which finding
-	// of the device it is: one that goes on is the same finding.
+	// Rule names the rule, such as gpu.pcie.downtrained. Rule and Key together identify a
+	// finding of a device: as long as the problem persists, it is the same finding.
 	Rule     string    `json:"rule"`
 	Key      string    `json:"key,omitempty"`
 	Severity Severity  `json:"severity"`
-	Device   device.ID `json:"device,omitzero"` // zero: the machine as a whole
-	Reason   string    `json:"reason"`          // for people, with numbers
+	Device   device.ID `json:"device,omitzero"` // zero for the machine as a whole
+	Reason   string    `json:"reason"`          // human-readable, with numbers
 	Action   string    `json:"action"`          // what to do
 	Evidence []string  `json:"evidence,omitempty"`
 	Since    time.Time `json:"since"`
-	// Workloads are those that had the device when it was found.
+	// Workloads had the device when the problem was found.
 	Workloads []workload.Workload `json:"workloads,omitempty"`
 }
 
-// Device is what was known of one device at a moment.
+// Device is the state of one device at a moment.
 type Device struct {
 	device.Sample
 	Up      bool
-	Problem string    // why it is not up
-	Lost    bool      // the driver says that it is gone
-	Reset   bool      // the driver refuses it until it is reset
-	Since   time.Time // when its counters began
+	Problem string    // why the device is not up
+	Lost    bool      // the driver reports that the device is gone
+	Reset   bool      // the driver refuses the device until it is reset
+	Since   time.Time // when the device's counters started
 	Holders []workload.Workload
-	XIDs    []XIDSeen // of a Monitor's Moment: their codes and how often
-	// Incidents are what the kernel's log said of devices without such codes.
+	XIDs    []XIDSeen // set by Monitor: codes and counts
+	// Incidents are entries of the kernel log about devices whose driver has no XIDs.
 	Incidents []Incident
 }
 
-// Incident is something that the kernel's log said of a device.
+// Incident is an entry of the kernel log about a device.
 type Incident struct {
-	Name      string              `json:"name"` // of the event
+	Name      string              `json:"name"` // event name
 	Count     uint64              `json:"count"`
 	Last      time.Time           `json:"last"`
 	Message   string              `json:"message,omitempty"`
 	Workloads []workload.Workload `json:"workloads,omitempty"`
 }
 
-// XIDSeen is an error that the driver of NVIDIA reported of a device.
+// XIDSeen is an error code (XID) that NVIDIA's driver reported for a device.
 type XIDSeen struct {
 	Code    int       `json:"code"`
-	Link    string    `json:"link,omitempty"` // of NVLink's codes: each link has its own
+	Link    string    `json:"link,omitempty"` // for NVLink codes, which are counted per link
 	Count   uint64    `json:"count"`
 	Last    time.Time `json:"last"`
 	Message string    `json:"message,omitempty"`
 	PID     uint32    `json:"pid,omitempty"`
 	Process string    `json:"process,omitempty"`
-	// Workloads are those that had the device at the last one.
+	// Workloads had the device when the code was last reported.
 	Workloads []workload.Workload `json:"workloads,omitempty"`
 }
 
-// Moment is a machine at one time.
+// Moment is the state of a machine at one time.
 type Moment struct {
 	Time    time.Time
 	Devices []Device
 }
 
-// Machine is a machine over some time.
+// Machine is the recent history of a machine: the input of the rules.
 type Machine struct {
-	// Moments are what was read, oldest first, at most Span back. The last is now.
+	// Moments are the samples, oldest first, at most Span back. The last one is the present.
 	Moments []Moment
-	// Expected is how many physical devices there should be; 0: nobody said.
+	// Expected is the number of physical devices there should be; 0 if unknown.
 	Expected int
-	// Known are the physical devices that the machine has had since it was booted.
+	// Known are the physical devices that the machine has had since boot.
 	Known []device.ID
-	// LinksUp are the links that have been up since then, as linkName names them.
+	// LinksUp are the links that have been up since boot, named by linkName.
 	LinksUp map[string]bool
-	// Switches are the errors of NVSwitch that the kernel reported lately.
+	// Switches are recent NVSwitch errors from the kernel log.
 	Switches []SXIDSeen
 }
 
-// Span is how far back rules look.
+// Span is how far back the rules look.
 const Span = 10 * time.Minute
 
-// Check returns what is wrong with a machine, the worst first.
+// Check runs all rules and returns the findings, most severe first.
 func Check(m Machine) []Finding {
 	if len(m.Moments) == 0 {
 		return nil
@@ -135,7 +139,7 @@ func Check(m Machine) []Finding {
 		t := m.trail(d)
 		rules := deviceRules
 		if !d.Up {
-			rules = rules[:1] // what it was like before it stopped answering is not known to be over
+			rules = rules[:1] // earlier problems may persist, but an unresponsive device cannot confirm them
 		}
 		for _, rule := range rules {
 			for _, f := range rule(t) {
@@ -161,8 +165,8 @@ func Check(m Machine) []Finding {
 	return all
 }
 
-// Score returns how healthy a device is, of 1: 0.5 with a warning, 0 with something
-// critical.
+// Score returns the health of a device: 1 without findings or with infos only, 0.5 with a
+// warning, 0 with a critical finding.
 func Score(findings []Finding, uuid string) float64 {
 	score := 1.0
 	for _, f := range findings {
@@ -191,13 +195,13 @@ func (m *Moment) physical() []*Device {
 	return out
 }
 
-// trail is one device over some time.
+// trail is the history of one device.
 type trail struct {
 	machine *Machine
 	now     time.Time
 	last    *Device
-	all     []step // oldest first, the last is now
-	past    []step // those at which it answered
+	all     []step // oldest first; the last is the present
+	past    []step // the steps at which the device answered
 }
 
 type step struct {
@@ -226,8 +230,8 @@ func (m *Machine) trail(last *Device) trail {
 	return t
 }
 
-// throughout reports whether something held at every moment of the last d at which the
-// device answered, and when it began to. Less history than d is not enough.
+// throughout reports whether a condition held in every sample of the last d in which the
+// device answered, and since when. It is false if the history is shorter than d.
 func (t trail) throughout(d time.Duration, holds func(*Device) bool) (since time.Time, ok bool) {
 	return throughout(t.past, t.now, d, holds)
 }
@@ -242,15 +246,15 @@ func throughout(steps []step, now time.Time, d time.Duration, holds func(*Device
 	return since, !since.IsZero() && now.Sub(since) >= d
 }
 
-// increase returns by how much a counter rose since it can be seen, and over which time. A
-// counter that began anew, with all of the device, is followed from there.
+// increase returns by how much a counter rose over the visible history, and over which
+// time. After a counter reset, which resets all counters of the device, it starts over.
 func (t trail) increase(counter func(*device.Sample) device.Value) (by float64, over time.Duration, ok bool) {
 	var from, to float64
 	var at time.Time
 	for _, s := range t.past {
 		v, has := counter(&s.d.Sample).Get()
 		switch {
-		case !has: // for once, or not read at this moment
+		case !has: // absent in this sample
 			continue
 		case !s.d.Since.Equal(t.last.Since):
 			at = time.Time{}

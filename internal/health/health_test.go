@@ -20,7 +20,7 @@ var (
 	alice = workload.Workload{ID: "slurm/c/7", Kind: "slurm_job", Name: "train"}
 )
 
-// steady is a GPU at full load that is well.
+// steady is a healthy GPU at full load.
 func steady(i int) Device {
 	return Device{
 		Up: true, Since: boot, Holders: []workload.Workload{alice},
@@ -42,8 +42,8 @@ func steady(i int) Device {
 	}
 }
 
-// machine returns n GPUs over some time, a moment each 10 seconds, each as change makes
-// it at that time before now.
+// machine returns the history of n GPUs, one moment every 10 seconds. change adjusts each
+// device, given how long before the present the moment is.
 func machine(n int, long time.Duration, change func(ago time.Duration, i int, d *Device)) Machine {
 	var m Machine
 	for ago := long; ago >= 0; ago -= 10 * time.Second {
@@ -60,7 +60,7 @@ func machine(n int, long time.Duration, change func(ago time.Duration, i int, d 
 	return m
 }
 
-// found returns findings as lines: rule, severity, index and key.
+// found returns the findings as lines: rule, severity, index and key.
 func found(m Machine) string {
 	var lines []string
 	for _, f := range Check(m) {
@@ -79,7 +79,7 @@ func found(m Machine) string {
 	return strings.Join(lines, "; ")
 }
 
-// one GPU of which change is true for the last long.
+// lately returns one GPU to which change applies for the last long.
 func lately(long time.Duration, change func(d *Device)) Machine {
 	return machine(1, 5*time.Minute, func(ago time.Duration, _ int, d *Device) {
 		if ago <= long {
@@ -88,7 +88,7 @@ func lately(long time.Duration, change func(d *Device)) Machine {
 	})
 }
 
-// risen is one GPU whose counter rises by n in five minutes.
+// risen returns one GPU whose counter rises by n in five minutes.
 func risen(n float64, counter func(d *Device, v float64)) Machine {
 	return machine(1, 5*time.Minute, func(ago time.Duration, _ int, d *Device) {
 		counter(d, 1000+n*(1-ago.Minutes()/5))
@@ -102,7 +102,7 @@ func expect(t *testing.T, name string, m Machine, want string) {
 	}
 }
 
-// A GPU at its power limit, with all its memory in use, is a GPU that earns its money.
+// A GPU at its power limit with all memory in use is healthy.
 func TestWell(t *testing.T) {
 	expect(t, "no moment", Machine{}, "")
 	expect(t, "busy", machine(8, 10*time.Minute, nil), "")
@@ -121,15 +121,15 @@ func TestWell(t *testing.T) {
 	}
 }
 
-// Who had the GPU, when it began, and what to do.
+// A finding says who had the GPU, since when, and what to do.
 func TestFinding(t *testing.T) {
 	m := lately(time.Minute, func(d *Device) {
 		d.Throttles = append(d.Throttles, device.Throttle{Cause: "hw_thermal_slowdown", Buckets: device.BucketThermal | device.BucketHW, Active: true})
 	})
 	want := []Finding{{
 		Rule: "gpu.throttle.thermal", Severity: Warning, Device: steady(0).ID, Since: noon.Add(-time.Minute), Workloads: []workload.Workload{alice},
-		Reason:   "its clocks have been held down by heat for 1m, edge is at 60 °C",
-		Action:   "Look at fans, filters, the temperature of the room and the flow of coolant, and at the neighbours of the device.",
+		Reason:   "thermal throttling for 1m, edge is at 60 °C",
+		Action:   "Check fans, filters, room temperature and coolant flow, and the neighboring devices.",
 		Evidence: []string{"hw_thermal_slowdown"},
 	}}
 	got := Check(m)
@@ -140,14 +140,14 @@ func TestFinding(t *testing.T) {
 		t.Errorf("score %v", s)
 	}
 	if s := Score(append(got, Finding{Severity: Critical, Device: steady(0).ID}), "GPU-0"); s != 0 {
-		t.Errorf("score with something critical %v", s)
+		t.Errorf("score with a critical finding %v", s)
 	}
 	if s := Score([]Finding{{Severity: Info, Device: steady(0).ID}, {Severity: Critical, Device: steady(1).ID}}, "GPU-0"); s != 1 {
 		t.Errorf("score of another device's finding %v", s)
 	}
 }
 
-// The sensors of a partition are its parent's, and so are the findings.
+// A partition has its parent's sensors, so findings belong to the parent.
 func TestPartition(t *testing.T) {
 	m := machine(1, time.Minute, nil)
 	for i := range m.Moments {
@@ -199,7 +199,7 @@ func TestMemoryRules(t *testing.T) {
 	f("no ECC at all", func(d *Device) { d.Modes.ECC = device.Value{} }, "")
 }
 
-// One tick without an answer proves nothing: what held before and after goes on.
+// One tick without an answer proves nothing: a condition that held before and after persists.
 func TestUnanswered(t *testing.T) {
 	gap := func(change func(ago time.Duration, d *Device)) Machine {
 		return machine(1, 5*time.Minute, func(ago time.Duration, _ int, d *Device) {
@@ -244,7 +244,7 @@ func TestHeatRules(t *testing.T) {
 		d.Temperatures[0].Limits = []device.TemperatureCap{{Event: "slowdown", Margin: of(0)}}
 	}), "gpu.temperature.limit warning 0")
 
-	// After settling, a rise over rampIn; machine reaches 10 minutes back.
+	// A rise over rampIn after settling; the history covers 10 minutes.
 	rise := func(by, watts float64, in time.Duration) Machine {
 		return machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
 			done := max(0, 1-ago.Seconds()/in.Seconds())
@@ -261,8 +261,8 @@ func TestHeatRules(t *testing.T) {
 	}), "")
 	expect(t, "hotter with more power", rise(20, 100, 5*time.Minute), "")
 	expect(t, "hotter with less power, which the sink has not followed yet", rise(20, -100, 5*time.Minute), "")
-	// A job starts: power jumps, and the heat sink follows within minutes.
-	expect(t, "it warms up", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
+	// When a job starts, power jumps and the heat sink follows within minutes.
+	expect(t, "warm-up", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
 		on := 9*time.Minute - ago
 		d.Power[0].Instant, d.Temperatures[0].Value = of(100), of(35)
 		if on >= 0 {

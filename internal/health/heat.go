@@ -8,8 +8,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// thermal and braked are the causes of slowing down that mean trouble. A power cap at full
-// load is how a device works: it is none.
+// thermal and braked return the throttle causes that indicate a problem. A power cap at
+// full load is normal operation and not among them.
 func thermal(d *Device) []string {
 	return causes(d, func(t device.Throttle) bool { return t.Buckets&device.BucketThermal != 0 })
 }
@@ -18,8 +18,9 @@ func braked(d *Device) []string {
 	return causes(d, func(t device.Throttle) bool { return brakes[t.Cause] })
 }
 
-// brakes are the causes that come from outside of the board, by a wire. Limits of the
-// package or its regulators are power and hardware, too, and are reached by working hard.
+// brakes are the causes signaled from outside the board over a wire. Limits of the package
+// or its regulators are also in the power and hardware buckets, but are reached by normal
+// load.
 var brakes = map[string]bool{"hw_power_brake_slowdown": true, "psys_crit": true}
 
 func causes(d *Device, is func(device.Throttle) bool) []string {
@@ -32,7 +33,7 @@ func causes(d *Device, is func(device.Throttle) bool) []string {
 	return out
 }
 
-// A device that is slowed down for less is at the edge of its cooling under a burst.
+// Shorter throttling is a burst at the edge of the cooling capacity.
 const slowedFor = time.Minute
 
 func throttled(t trail) []Finding {
@@ -40,15 +41,15 @@ func throttled(t trail) []Finding {
 	if since, ok := t.throughout(slowedFor, func(d *Device) bool { return len(thermal(d)) > 0 }); ok {
 		out = append(out, Finding{
 			Rule: "gpu.throttle.thermal", Severity: Warning, Since: since, Evidence: thermal(t.last),
-			Reason: fmt.Sprintf("its clocks have been held down by heat for %s%s", span(t.now.Sub(since)), degrees(t.last)),
-			Action: "Look at fans, filters, the temperature of the room and the flow of coolant, and at the neighbours of the device.",
+			Reason: fmt.Sprintf("thermal throttling for %s%s", span(t.now.Sub(since)), degrees(t.last)),
+			Action: "Check fans, filters, room temperature and coolant flow, and the neighboring devices.",
 		})
 	}
 	if since, ok := t.throughout(slowedFor, func(d *Device) bool { return len(braked(d)) > 0 }); ok {
 		out = append(out, Finding{
 			Rule: "gpu.throttle.power_brake", Severity: Warning, Since: since, Evidence: braked(t.last),
-			Reason: "the machine has told the device by wire to draw less power for " + span(t.now.Sub(since)),
-			Action: "Look at the power supplies of the machine and its rack.",
+			Reason: "external power brake asserted for " + span(t.now.Sub(since)),
+			Action: "Check the power supplies of the machine and the rack.",
 		})
 	}
 	return out
@@ -76,7 +77,7 @@ func degrees(d *Device) string {
 	return fmt.Sprintf(", %s is at %.0f °C", t.Sensor, v)
 }
 
-// hot: a sensor at its limit to operate, for a minute. Limits are the board's own.
+// hot reports a sensor at its operating limit for a minute. The limits are the board's own.
 func hot(t trail) []Finding {
 	over := func(d *Device) string {
 		for _, s := range d.Temperatures {
@@ -100,14 +101,14 @@ func hot(t trail) []Finding {
 	since, ok := t.throughout(slowedFor, func(d *Device) bool { return over(d) != "" })
 	return one(Finding{
 		Rule: "gpu.temperature.limit", Severity: Warning, Since: since, Reason: over(t.last),
-		Action: "Look at fans, filters, the temperature of the room and the flow of coolant.",
+		Action: "Check fans, filters, room temperature and coolant flow.",
 	}, ok)
 }
 
-// A ramp is a rise of rampBy degrees over rampIn, at a power that moved by less than
-// rampPower of itself: more work makes a device hotter, and is no fault. A heat sink takes
-// settleIn and more to follow a change of power, more slowly all the time: it is a ramp if
-// the device still gets hotter by stillBy in stillIn. Below rampFrom nothing is at risk.
+// A ramp is a rise of rampBy degrees over rampIn while power moved by less than rampPower of
+// itself: more load makes a device hotter and is not a fault. A heat sink needs settleIn or
+// longer to follow a change of power, ever more slowly, so the device must also still be
+// getting hotter by stillBy in stillIn. Below rampFrom nothing is at risk.
 const (
 	rampBy    = 10
 	rampIn    = 5 * time.Minute
@@ -124,7 +125,7 @@ func ramp(t trail) []Finding {
 		return nil
 	}
 	var first, last, lately, low, high float64
-	var steady, from time.Time // since when power is the same, and the sink has followed
+	var steady, from time.Time // since when power is steady, and since when the heat sink has settled
 	for _, s := range t.past {
 		v, ok := sensorOf(&s.d.Sample, sensor.Sensor).Get()
 		watts, has := draw(&s.d.Sample)
@@ -147,8 +148,8 @@ func ramp(t trail) []Finding {
 	}
 	return []Finding{{
 		Rule: "gpu.temperature.ramp", Severity: Warning, Since: from,
-		Reason: fmt.Sprintf("%s got %.0f °C hotter in %s, to %.0f °C, at the same %.0f W", sensor.Sensor, last-first, span(t.now.Sub(from)), last, (low+high)/2),
-		Action: "Its cooling is failing: look at fans, pumps and thermal contact before it slows down.",
+		Reason: fmt.Sprintf("%s rose by %.0f °C in %s to %.0f °C at a constant %.0f W", sensor.Sensor, last-first, span(t.now.Sub(from)), last, (low+high)/2),
+		Action: "Cooling is failing: check fans, pumps and thermal contact before the device throttles.",
 	}}
 }
 
@@ -170,9 +171,9 @@ func draw(s *device.Sample) (float64, bool) {
 	return 0, false
 }
 
-// Clocks are stuck if they are below half of what the device can for as long as a device
-// is fully busy, it draws less than half of its limit, and it names no cause that would
-// explain that. Memory-bound work draws little and has high clocks; a power cap has a cause.
+// Clocks are stuck if they stay below half of their maximum while the device is fully busy,
+// draws less than half of its power limit, and reports no throttle cause. Memory-bound work
+// draws little power but keeps high clocks; a power cap is a throttle cause.
 const (
 	stuckFor   = 2 * time.Minute
 	stuckClock = 0.5
@@ -207,8 +208,8 @@ func clocksLow(t trail) []Finding {
 	limit, _ := c.Limit.Get()
 	return []Finding{{
 		Rule: "gpu.clock.low", Severity: Warning, Since: since,
-		Reason: fmt.Sprintf("it is fully busy at %.0f of %.0f MHz for %s and says no reason", now/1e6, limit/1e6, span(t.now.Sub(since))),
-		Action: "Look whether somebody locked its clocks; if not, reset the device, and then the machine.",
+		Reason: fmt.Sprintf("fully busy at %.0f of %.0f MHz for %s without a throttle reason", now/1e6, limit/1e6, span(t.now.Sub(since))),
+		Action: "Check whether the clocks are locked; if not, reset the device, then reboot the machine.",
 	}}
 }
 

@@ -7,12 +7,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// A link of PCI Express that is slower than it can be under load. Without load drivers slow
-// it down to save power, and what was read then may be shown for some slow intervals.
+// A PCI Express link is judged under load only: when idle, drivers slow the link down to
+// save power, and that reading may persist for a few slow intervals.
 const downtrainedFor = 3 * time.Minute
 
-// slotKnown are the vendors whose drivers say what the link can be in its slot. The others
-// say what the device can, and a slot may have less for good.
+// slotKnown are the vendors whose drivers report what the link can reach in its slot. Other
+// drivers report the device's maximum, which the slot may never provide.
 var slotKnown = map[string]bool{"nvidia": true, "intel": true}
 
 func pcie(t trail) []Finding {
@@ -32,8 +32,8 @@ func pcie(t trail) []Finding {
 	p := t.last.PCIe
 	return []Finding{{
 		Rule: "gpu.pcie.downtrained", Severity: Warning, Since: since,
-		Reason: fmt.Sprintf("its PCI Express link runs at %s under load, it can %s", linkText(p.Generation, p.Width), linkText(p.GenerationMax, p.WidthMax)),
-		Action: "Reseat the device or its riser. Transfers between host and device take that much longer.",
+		Reason: fmt.Sprintf("PCI Express link runs at %s under load, capable of %s", linkText(p.Generation, p.Width), linkText(p.GenerationMax, p.WidthMax)),
+		Action: "Reseat the device or its riser. Transfers between host and device are slower until then.",
 	}}
 }
 
@@ -48,7 +48,7 @@ func linkText(generation, width device.Value) string {
 	return fmt.Sprintf("generation %.0f x%.0f", g, w)
 }
 
-// tooManyReplays is of 10 minutes. Some happen on every link.
+// tooManyReplays is the threshold per 10 minutes. A few replays happen on every link.
 const tooManyReplays = 600
 
 func replays(t trail) []Finding {
@@ -58,16 +58,16 @@ func replays(t trail) []Finding {
 	}
 	return []Finding{{
 		Rule: "gpu.pcie.replays", Severity: Warning,
-		Reason: fmt.Sprintf("%.0f packets were sent again over PCI Express in the last %s", by, span(over)),
-		Action: "Reseat the device or its riser, and look at the kernel's log for errors of the bus (AER).",
+		Reason: fmt.Sprintf("%.0f PCI Express replays in the last %s", by, span(over)),
+		Action: "Reseat the device or its riser, and check the kernel log for bus errors (AER).",
 	}}
 }
 
-// Links that failed for good, and errors that make the hardware train a link anew.
-// Corrected ones, which every long link has, are not counted here.
+// linkErrors are the error types of links that failed or had to retrain. Corrected errors,
+// which every long link has, are not included.
 var linkErrors = map[string]bool{"recovery": true, "recovery_failed": true, "uncorrected": true, "fatal": true, "effective": true, "link_down": true}
 
-const linkDownFor = 30 * time.Second // shorter is training
+const linkDownFor = 30 * time.Second // a shorter outage is link training
 
 func links(t trail) []Finding {
 	var out []Finding
@@ -85,8 +85,8 @@ func links(t trail) []Finding {
 			}
 			out = append(out, Finding{
 				Rule: "gpu.interconnect.link_down", Key: fmt.Sprintf("%s %d", c.Type, l.Index), Severity: Critical, Since: since,
-				Reason: fmt.Sprintf("link %d of %s is down, %d are up", l.Index, c.Type, upLinks(c)),
-				Action: "Work over several devices fails or crawls: take it off, reset the devices of the machine together, and look at the cable or the baseboard if it stays down.",
+				Reason: fmt.Sprintf("%[2]s link %[1]d is down, %[3]d are up", l.Index, c.Type, upLinks(c)),
+				Action: "Multi-device work fails or slows down: drain the node, reset all its devices together, and check the cable or the baseboard if the link stays down.",
 			})
 		}
 		kind := c.Type
@@ -94,20 +94,20 @@ func links(t trail) []Finding {
 		if ok && by > 0 {
 			out = append(out, Finding{
 				Rule: "gpu.interconnect.errors", Key: kind, Severity: Warning,
-				Reason: fmt.Sprintf("%s not corrected on %s in the last %s", count(by, "error"), kind, span(over)),
-				Action: "Watch whether they go on. If they do, reset the devices of the machine together and look at cables and the baseboard.",
+				Reason: fmt.Sprintf("%s not corrected on %s links in the last %s", count(by, "error"), kind, span(over)),
+				Action: "If the errors continue, reset all devices of the machine together and check cables and the baseboard.",
 			})
 		}
 	}
 	return out
 }
 
-// linkName is what a link of a device is remembered by.
+// linkName is the key under which a link of a device is remembered.
 func linkName(uuid, kind string, index int) string { return fmt.Sprintf("%s %s %d", uuid, kind, index) }
 
-// wanted reports whether a link should be up: it has been since the machine was booted, or
-// that of another device of the model is. A board may use some of its links or none, and
-// a port may have no cable.
+// wanted reports whether a link should be up: it was up since boot, or the same link of
+// another device of the model is up. A board may use only some of its links or none, and a
+// port may have no cable.
 func (t trail) wanted(kind string, index int) bool {
 	if t.machine.LinksUp[linkName(t.last.ID.UUID, kind, index)] {
 		return true
@@ -162,7 +162,7 @@ func badErrors(s *device.Sample, kind string) device.Value {
 	return sum
 }
 
-// A device joins its fabric within a minute after the fabric manager has started.
+// A device joins its fabric within a minute of the fabric manager's start.
 const joiningFor = 5 * time.Minute
 
 func fabric(t trail) []Finding {
@@ -170,13 +170,13 @@ func fabric(t trail) []Finding {
 	switch health {
 	case 2:
 		return []Finding{{
-			Rule: "gpu.fabric.unhealthy", Severity: Critical, Reason: "the switch fabric holds it for unhealthy",
-			Action: "Look at the log of the fabric manager. Reset all devices of the fabric together.",
+			Rule: "gpu.fabric.unhealthy", Severity: Critical, Reason: "the NVLink fabric reports the device as unhealthy",
+			Action: "Check the fabric manager log. Reset all devices of the fabric together.",
 		}}
 	case 3:
 		return []Finding{{
-			Rule: "gpu.fabric.limited", Severity: Warning, Reason: "it has only a part of the bandwidth of the switch fabric",
-			Action: "Look at the log of the fabric manager for links that are down.",
+			Rule: "gpu.fabric.limited", Severity: Warning, Reason: "reduced NVLink fabric bandwidth",
+			Action: "Check the fabric manager log for links that are down.",
 		}}
 	}
 	since, ok := t.throughout(joiningFor, func(d *Device) bool {
@@ -185,7 +185,7 @@ func fabric(t trail) []Finding {
 	})
 	return one(Finding{
 		Rule: "gpu.fabric.not_joined", Severity: Critical, Since: since,
-		Reason: "it has not joined the switch fabric for " + span(t.now.Sub(since)) + ": CUDA cannot start on it",
-		Action: "Look whether the fabric manager runs and fits the driver's version.",
+		Reason: "not joined to the NVLink fabric for " + span(t.now.Sub(since)) + ": CUDA cannot start on it",
+		Action: "Check that the fabric manager runs and matches the driver version.",
 	}, ok)
 }

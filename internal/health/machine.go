@@ -9,33 +9,33 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// missing: devices that the machine has had since it was booted, and fewer than it should
-// have. One that is down is still there, and found by lost.
+// missing reports devices that were present since boot and are gone, and fewer devices than
+// expected. A device that is down is still present; lost reports it.
 func missing(m *Machine) []Finding {
 	now := m.Moments[len(m.Moments)-1].physical()
 	var out []Finding
 	for _, id := range m.Known {
-		// A driver may find another name for a device; its place is the same.
+		// The driver may assign another UUID; the PCI address stays.
 		if slices.ContainsFunc(now, func(d *Device) bool { return d.ID.UUID == id.UUID || id.PCI != "" && d.ID.PCI == id.PCI }) {
 			continue
 		}
 		out = append(out, Finding{
 			Rule: "gpu.missing", Key: id.UUID, Severity: Critical, Device: id,
-			Reason: "it was there since the machine was booted, and its driver does not find it any more",
-			Action: "Drain the node and reboot it. If the device does not come back, look at its power and seat.",
+			Reason: "present since boot, but the driver no longer finds the device",
+			Action: "Drain the node and reboot it. If the device does not come back, check its power and seating.",
 		})
 	}
 	if m.Expected > 0 && len(now) < m.Expected {
 		out = append(out, Finding{
 			Rule: "gpu.missing", Severity: Critical,
-			Reason: fmt.Sprintf("the machine has %d devices, %d were expected", len(now), m.Expected),
-			Action: "Drain the node and reboot it. If the device does not come back, look at its power and seat.",
+			Reason: fmt.Sprintf("%d devices found, %d expected", len(now), m.Expected),
+			Action: "Drain the node and reboot it. If the device does not come back, check its power and seating.",
 		})
 	}
 	return out
 }
 
-// mismatch: devices of one model with other firmware than most of them.
+// mismatch reports devices whose firmware differs from most devices of the same model.
 func mismatch(m *Machine) []Finding {
 	var out []Finding
 	for _, what := range []struct {
@@ -67,16 +67,16 @@ func mismatch(m *Machine) []Finding {
 			}
 			out = append(out, Finding{
 				Rule: "gpu.firmware.mismatch", Key: what.name, Severity: Warning, Device: d.ID, Workloads: d.Holders,
-				Reason: fmt.Sprintf("its %s is %s, %d others of the machine have %s", what.name, v, n, usual),
-				Action: "Update it: devices of one job should behave alike.",
+				Reason: fmt.Sprintf("%s is %s, %d other devices of the machine have %s", what.name, v, n, usual),
+				Action: "Update the firmware: devices of one job should behave alike.",
 			})
 		}
 	}
 	return out
 }
 
-// A straggler is one of several devices that one job has to itself, slower or hotter than
-// the others for as long as stragglesFor. Fewer than three cannot say which is odd.
+// A straggler is one of several devices held by a single job that is slower or hotter than
+// the others for stragglesFor. With fewer than three there is no majority to compare with.
 const (
 	stragglesFor   = 3 * time.Minute
 	stragglerClock = 0.9 // of the median
@@ -117,15 +117,16 @@ func stragglers(m *Machine) []Finding {
 			}
 			out = append(out, Finding{
 				Rule: "gpu.straggler", Severity: Warning, Device: d.ID, Workloads: d.Holders, Since: since, Reason: why,
-				Action: "The whole job waits for it: move the job off this device, and look at its cooling and power.",
+				Action: "The whole job waits for this device: move the job, and check the device's cooling and power.",
 			})
 		}
 	}
 	return out
 }
 
-// odd says how a device differs from the others of its job at a moment, empty if it does
-// not. One with less to do has lower clocks, one with more is hotter, and neither is odd.
+// odd describes how a device differs from the others of its job at a moment; it is empty
+// if the device does not differ. A device with less work has lower clocks and one with more
+// work is hotter; neither is odd.
 func odd(uuid string, then *Moment, group []*Device) string {
 	var clocks, heat, work []float64
 	var d *Device
@@ -160,13 +161,13 @@ func odd(uuid string, then *Moment, group []*Device) string {
 	var why []string
 	if c, ok := clock(&d.Sample); ok && len(clocks) > 0 {
 		if v, ok := c.Frequency.Get(); ok && v < stragglerClock*median(clocks) {
-			why = append(why, fmt.Sprintf("runs at %.0f MHz, the others of the job at %.0f MHz", v/1e6, median(clocks)/1e6))
+			why = append(why, fmt.Sprintf("runs at %.0f MHz, the job's other devices at %.0f MHz", v/1e6, median(clocks)/1e6))
 		}
 	}
-	// Among idle ones the one that works is hot, as it should be.
+	// If the others are idle, the working device is expected to be hotter.
 	if h, ok := hottest(&d.Sample); ok && len(heat) > 0 && median(work) >= busy*util {
 		if v, _ := h.Value.Get(); v >= median(heat)+stragglerHot {
-			why = append(why, fmt.Sprintf("is at %.0f °C, the others of the job at %.0f °C", v, median(heat)))
+			why = append(why, fmt.Sprintf("is at %.0f °C, the job's other devices at %.0f °C", v, median(heat)))
 		}
 	}
 	if len(why) == 0 {

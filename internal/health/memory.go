@@ -8,8 +8,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// ecc adds the counters of a type up: those of the whole device where it has them, else
-// those of its blocks.
+// ecc sums the error counters of a type: the device-wide counter if there is one, otherwise
+// the counters of the blocks.
 func ecc(kind string) func(*device.Sample) device.Value {
 	return func(s *device.Sample) device.Value {
 		var whole, parts device.Value
@@ -31,7 +31,7 @@ func ecc(kind string) func(*device.Sample) device.Value {
 	}
 }
 
-// where names the blocks that have errors of a type.
+// where lists the blocks with errors of a type.
 func where(s *device.Sample, kind string) []string {
 	var out []string
 	for _, e := range s.ECC {
@@ -42,8 +42,8 @@ func where(s *device.Sample, kind string) []string {
 	return out
 }
 
-// uncorrected: data was lost. Those before our time are a warning only: the job that they
-// hit is gone, and counters fall at the next reset.
+// uncorrected reports lost data. Errors from before the first sample are only a warning: the
+// affected job is gone, and the counters are cleared by the next reset.
 func uncorrected(t trail) []Finding {
 	var out []Finding
 	for _, kind := range []string{"uncorrected", "deferred"} {
@@ -54,19 +54,20 @@ func uncorrected(t trail) []Finding {
 		f := Finding{
 			Rule: "gpu.ecc." + kind, Severity: Warning, Evidence: where(&t.last.Sample, kind),
 			Reason: count(all, kind+" memory error") + " since the driver was loaded",
-			Action: "Reset the device when it is idle, and watch whether the count rises again.",
+			Action: "Reset the device when it is idle, and watch for new errors.",
 		}
 		if by, over, ok := t.increase(ecc(kind)); ok && by > 0 {
 			f.Severity = Critical
 			f.Reason = fmt.Sprintf("%s in the last %s, %.0f since the driver was loaded", count(by, kind+" memory error"), span(over), all)
-			f.Action = "Results on it cannot be trusted: take work off the device, reset it, and run the vendor's diagnosis if it happens again."
+			f.Action = "Results computed on the device cannot be trusted: drain and reset it, and run the vendor's diagnostics if the errors recur."
 		}
 		out = append(out, f)
 	}
 	return out
 }
 
-// tooManyCorrected is of 10 minutes. Single ones are what ECC is for, and cost nothing.
+// tooManyCorrected is the threshold per 10 minutes. Single corrected errors are what ECC is
+// for and cost nothing.
 const tooManyCorrected = 100
 
 func corrected(t trail) []Finding {
@@ -77,7 +78,7 @@ func corrected(t trail) []Finding {
 	return []Finding{{
 		Rule: "gpu.ecc.corrected", Severity: Warning, Evidence: where(&t.last.Sample, "corrected"),
 		Reason: fmt.Sprintf("%.0f corrected memory errors in the last %s", by, span(over)),
-		Action: "Nothing is lost yet. Plan a reset, which lets the device replace the bad rows, and run the vendor's diagnosis if it goes on.",
+		Action: "No data is lost yet. Schedule a reset, which remaps bad rows, and run the vendor's diagnostics if the errors continue.",
 	}}
 }
 
@@ -87,23 +88,23 @@ func rowRemap(t trail) []Finding {
 	if set(r.Failure) {
 		out = append(out, Finding{
 			Rule: "gpu.row_remap.failed", Severity: Critical,
-			Reason: "a bad row of memory could not be replaced: its bank has no spare rows left",
-			Action: "Take the device out of service and have it replaced.",
+			Reason: "row remapping failed: the memory bank has no spare rows left",
+			Action: "Take the device out of service and replace it.",
 		})
 	}
 	if set(r.Pending) {
 		out = append(out, Finding{
 			Rule: "gpu.row_remap.pending", Severity: Warning,
-			Reason: "a bad row of memory waits to be replaced",
-			Action: "Reset the device at the next moment without work.",
+			Reason: "row remapping is pending",
+			Action: "Reset the device when it is next idle.",
 		})
 	}
 	for _, b := range r.Banks {
 		if v, ok := b.Banks.Get(); ok && v > 0 && b.Spare == "none" && !set(r.Failure) {
 			out = append(out, Finding{
 				Rule: "gpu.row_remap.exhausted", Severity: Warning,
-				Reason: fmt.Sprintf("%.0f banks of memory have no spare rows left", v),
-				Action: "The next error in such a bank cannot be mended: plan the replacement of the device.",
+				Reason: fmt.Sprintf("%.0f memory banks have no spare rows left", v),
+				Action: "The next error in such a bank cannot be repaired: schedule a replacement of the device.",
 			})
 		}
 	}
@@ -115,32 +116,32 @@ func pageRetirement(t trail) []Finding {
 	if set(p.Failure) {
 		return []Finding{{
 			Rule: "gpu.page_retirement.failed", Severity: Critical,
-			Reason: "a bad page of memory could not be taken out of use",
-			Action: "Take the device out of service and have it replaced.",
+			Reason: "page retirement failed",
+			Action: "Take the device out of service and replace it.",
 		}}
 	}
 	return one(Finding{
 		Rule: "gpu.page_retirement.pending", Severity: Warning,
-		Reason: "a bad page of memory waits to be taken out of use",
-		Action: "Reset the device at the next moment without work.",
+		Reason: "page retirement is pending",
+		Action: "Reset the device when it is next idle.",
 	}, set(p.Pending))
 }
 
 func sram(t trail) []Finding {
 	return one(Finding{
 		Rule: "gpu.ecc.sram", Severity: Critical,
-		Reason: "uncorrectable errors of on-chip memory are more than the vendor allows",
-		Action: "Take the device out of service and have it replaced.",
+		Reason: "uncorrectable SRAM errors exceed the vendor's threshold",
+		Action: "Take the device out of service and replace it.",
 	}, set(t.last.SRAMThreshold))
 }
 
-// eccOff is for knowing: boards for workstations ship so.
+// eccOff is informational: workstation boards ship with ECC disabled.
 func eccOff(t trail) []Finding {
 	v, ok := t.last.Modes.ECC.Get()
 	return one(Finding{
 		Rule: "gpu.ecc.off", Severity: Info,
-		Reason: "the device has error correction, and it is off",
-		Action: "Turn it on if results matter more than some percent of memory, and reset the device.",
+		Reason: "ECC is available but disabled",
+		Action: "Enable ECC if correct results matter more than a few percent of memory, and reset the device.",
 	}, ok && v == 0)
 }
 
@@ -149,7 +150,7 @@ func set(v device.Value) bool {
 	return ok && x != 0
 }
 
-// span is a duration for people.
+// span formats a duration for people.
 func span(d time.Duration) string {
 	d = d.Round(time.Second)
 	if d >= 2*time.Minute {
@@ -166,7 +167,7 @@ func span(d time.Duration) string {
 	return s
 }
 
-// count returns a number of things.
+// count formats a number with its noun.
 func count(n float64, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -11,19 +11,20 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Monitor follows a machine: it keeps of the last minutes what the rules need, and tells
-// what began and what ended. It is for one goroutine.
+// Monitor follows a machine over time. It keeps as much recent history as the rules need and
+// reports findings that opened, changed severity or closed. It is not safe for concurrent
+// use.
 type Monitor struct {
-	// Expected is how many physical devices there should be; 0: nobody said.
+	// Expected is the number of physical devices there should be; 0 if unknown.
 	Expected int
 
 	moments  []Moment
 	checked  time.Time
-	down     map[string]bool       // devices that did not answer then
+	down     map[string]bool       // devices that did not answer at the last check
 	xids     map[string][]XIDSeen  // by device
 	happened map[string][]Incident // by device
 	switches []SXIDSeen
-	known    []device.ID // physical devices of this boot
+	known    []device.ID // physical devices seen since boot
 	linksUp  map[string]bool
 	open     map[findingID]*current
 }
@@ -32,54 +33,53 @@ type findingID struct{ device, rule, key string }
 
 func (f Finding) id() findingID { return findingID{f.Device.UUID, f.Rule, f.Key} }
 
-// current is a finding that is open.
+// current is an open finding.
 type current struct {
 	Finding
-	until time.Time // it has ended if it is not found again before
-	grace time.Time // of another process: until then there is not enough history to think better of it
+	until time.Time // closed unless found again before
+	grace time.Time // for restored findings: until then the history is too short to close it
 }
 
-// Event is something that happened to a device, and whom it hit.
+// Event is something that happened to a device, with the affected workloads.
 type Event struct {
 	device.Event
 	Workloads []workload.Workload
 }
 
-// Change is a finding that began, whose severity changed, or that ended.
+// Change is a finding that opened, changed its severity, or closed.
 type Change struct {
 	Finding
 	Time  time.Time `json:"time"`
 	Ended bool      `json:"ended,omitempty"`
 }
 
-// Bounds of what is kept and told.
+// Bounds of what is kept and reported.
 const (
-	maxCodes   = 128 // of XIDs on one device
-	maxChanges = 100 // of one observation; the rest are told by the next ones
+	maxCodes   = 128 // XID codes per device
+	maxChanges = 100 // per observation; the rest follow with the next ones
 	maxSXIDs   = 256
 	maxKnown   = 1024
 	maxLinks   = 8192
 )
 
-// A finding that was not found for linger has ended. One that comes and goes each few
-// seconds is one finding.
+// linger is how long a finding stays open after it was last found, so that flapping within
+// seconds counts as one finding.
 const linger = time.Minute
 
-// patience is what is given to findings of another process: the longest that a rule looks
-// back for, and some more.
+// patience is how long restored findings stay open: the longest lookback of any rule, plus
+// a margin.
 const patience = 7 * time.Minute
 
-// pause is the least between two checks without news: rules look at minutes, and cost as
-// much as reading a device.
+// pause is the minimum time between two checks without new events: rules look at minutes of
+// history, and a check costs as much as reading a device.
 const pause = 5 * time.Second
 
-// Observe takes in what was read and what happened since the time before, and returns
-// what changed.
+// Observe adds a moment and the events since the previous one, and returns what changed.
 func (m *Monitor) Observe(now Moment, events []Event) []Change {
 	for _, e := range events {
 		m.hear(e, now)
 	}
-	now.Devices = slices.DeleteFunc(now.Devices, func(d Device) bool { return d.ID.Parent != "" }) // no rule looks at them
+	now.Devices = slices.DeleteFunc(now.Devices, func(d Device) bool { return d.ID.Parent != "" }) // rules ignore partitions
 	down := map[string]bool{}
 	for i := range now.Devices {
 		d := &now.Devices[i]
@@ -99,7 +99,7 @@ func (m *Monitor) Observe(now Moment, events []Event) []Change {
 	return m.compare(found, now.Time)
 }
 
-// learn remembers that a device is there, and which of its links work.
+// learn records that a device is present and which of its links are up.
 func (m *Monitor) learn(d *Device) {
 	if len(m.known) < maxKnown && !slices.ContainsFunc(m.known, func(id device.ID) bool { return id.UUID == d.ID.UUID }) {
 		m.known = slices.DeleteFunc(slices.Clone(m.known), func(id device.ID) bool { return id.PCI != "" && id.PCI == d.ID.PCI })
@@ -111,7 +111,7 @@ func (m *Monitor) learn(d *Device) {
 				continue
 			}
 			if name := linkName(d.ID.UUID, c.Type, l.Index); !m.linksUp[name] && len(m.linksUp) < maxLinks {
-				m.linksUp = maps.Clone(m.linksUp) // a State has the old one
+				m.linksUp = maps.Clone(m.linksUp) // a State still refers to the old map
 				if m.linksUp == nil {
 					m.linksUp = map[string]bool{}
 				}
@@ -121,13 +121,13 @@ func (m *Monitor) learn(d *Device) {
 	}
 }
 
-// counted returns what is remembered of errors with how often each was counted: of a storm
-// not every one is an event.
+// counted updates the remembered codes with the driver's counts: in a storm not every error
+// becomes an event.
 func counted(seen, counts []XIDSeen) []XIDSeen {
 	out := slices.Clone(seen)
 	for i := range out {
 		for _, c := range counts {
-			if c.Code == out[i].Code && out[i].Link == "" { // those of links are one count together
+			if c.Code == out[i].Code && out[i].Link == "" { // the driver counts all links of a code together
 				out[i].Count = max(out[i].Count, c.Count)
 			}
 		}
@@ -135,10 +135,10 @@ func counted(seen, counts []XIDSeen) []XIDSeen {
 	return out
 }
 
-// hear remembers the errors that drivers reported.
+// hear records an error reported by a driver.
 func (m *Monitor) hear(e Event, now Moment) {
 	at := e.Time
-	if at.After(now.Time) { // it came while devices were read, or the clock was set back
+	if at.After(now.Time) { // the event arrived while devices were read, or the clock was set back
 		at = now.Time
 	}
 	switch e.Name {
@@ -154,7 +154,7 @@ func (m *Monitor) hear(e Event, now Moment) {
 			m.switches[i] = s
 			return
 		}
-		if len(m.switches) == maxSXIDs { // the oldest that is not fatal makes room
+		if len(m.switches) == maxSXIDs { // evict the oldest nonfatal error
 			i := slices.IndexFunc(m.switches, func(o SXIDSeen) bool { return !o.Fatal && !always(o.Code) })
 			if i < 0 {
 				return
@@ -165,7 +165,7 @@ func (m *Monitor) hear(e Event, now Moment) {
 	}
 }
 
-// deviceOf returns the physical device that an event is of, empty if it is not known.
+// deviceOf returns the UUID of the physical device of an event, empty if unknown.
 func deviceOf(e Event, now Moment) string {
 	uuid := e.Device
 	for _, d := range now.Devices {
@@ -187,13 +187,13 @@ func (m *Monitor) hearIncident(e Event, at time.Time, now Moment) {
 	if m.happened == nil {
 		m.happened = map[string][]Incident{}
 	}
-	list := slices.Clone(m.happened[uuid]) // moments have the old one
+	list := slices.Clone(m.happened[uuid]) // moments still refer to the old slice
 	i := slices.IndexFunc(list, func(o Incident) bool { return o.Name == e.Name })
 	if i < 0 {
 		list, i = append(list, Incident{Name: e.Name}), len(list)
 	}
 	if at.Sub(list[i].Last) >= Span {
-		list[i].Count = 0 // another one
+		list[i].Count = 0 // a new incident
 	}
 	list[i] = Incident{Name: e.Name, Count: list[i].Count + 1, Last: at, Message: e.Message, Workloads: e.Workloads}
 	m.happened[uuid] = list
@@ -214,17 +214,17 @@ func (m *Monitor) hearXID(e Event, at time.Time, now Moment) {
 		m.xids = map[string][]XIDSeen{}
 	}
 	said := ExplainXID(e.Code, e.Message)
-	list := slices.Clone(m.xids[uuid]) // moments have the old one
+	list := slices.Clone(m.xids[uuid]) // moments still refer to the old slice
 	i := slices.IndexFunc(list, func(x XIDSeen) bool { return x.Code == e.Code && x.Link == said.Link })
 	if i < 0 {
 		if len(list) == maxCodes {
-			return // no device has so many; what it counts says the rest
+			return // no device has that many codes; the driver's counts cover the rest
 		}
 		list, i = append(list, XIDSeen{Code: e.Code, Link: said.Link}), len(list)
 	}
 	x := &list[i]
 	x.Count++
-	// One that asks for a reset is not forgotten for a harmless one of its code.
+	// A code that requires a reset is not replaced by a harmless occurrence of the same code.
 	worse := x.Count > 1 && !since.After(x.Last) && ExplainXID(x.Code, x.Message).Severity > said.Severity
 	if !worse {
 		x.Last, x.Message, x.PID, x.Process, x.Workloads = at, e.Message, e.PID, e.Process, e.Workloads
@@ -232,8 +232,8 @@ func (m *Monitor) hearXID(e Event, at time.Time, now Moment) {
 	m.xids[uuid] = list
 }
 
-// remember keeps moments of the last minute 5 seconds apart or more and older ones half a
-// minute: no rule looks closer, and a machine of 64 devices has to stay small.
+// remember keeps moments of the last minute at least 5 seconds apart and older ones half a
+// minute apart. No rule needs finer history, and a machine with 64 devices must stay small.
 func (m *Monitor) remember(now Moment) {
 	if n := len(m.moments); n > 0 && !now.Time.After(m.moments[n-1].Time) {
 		m.moments = nil // the clock was set back
@@ -245,7 +245,7 @@ func (m *Monitor) remember(now Moment) {
 		if age > time.Minute {
 			gap = 30 * time.Second
 		}
-		// Its place is taken by one that is closer to it than gap, unless it is the last.
+		// Drop a moment that is closer than gap to the previous one, unless it is the last.
 		if age > Span || len(kept) > 0 && old.Time.Sub(kept[len(kept)-1].Time) < gap && i < len(m.moments)-1 {
 			continue
 		}
@@ -258,7 +258,7 @@ func (m *Monitor) remember(now Moment) {
 	m.moments = kept
 }
 
-// compare returns what is new, and what is over.
+// compare updates the open findings and returns what opened, changed and closed.
 func (m *Monitor) compare(found []Finding, now time.Time) []Change {
 	if m.open == nil {
 		m.open = map[findingID]*current{}
@@ -270,7 +270,7 @@ func (m *Monitor) compare(found []Finding, now time.Time) []Change {
 		if ok {
 			f.Since = minTime(f.Since, old.Since)
 			if len(old.Workloads) > 0 && f.Rule != "gpu.xid" {
-				f.Workloads = old.Workloads // whom it hit first
+				f.Workloads = old.Workloads // the workloads first affected
 			}
 			if f.Severity < old.Severity && now.Before(old.grace) {
 				old.until = now.Add(linger)
@@ -279,7 +279,7 @@ func (m *Monitor) compare(found []Finding, now time.Time) []Change {
 		}
 		if !ok || old.Severity != f.Severity {
 			if len(changes) == maxChanges {
-				continue // not open yet: the next observation tells it
+				continue // not open yet; reported by the next observation
 			}
 			m.open[id] = &current{Finding: f, until: now.Add(linger)}
 			changes = append(changes, Change{Finding: f, Time: now})
@@ -292,7 +292,7 @@ func (m *Monitor) compare(found []Finding, now time.Time) []Change {
 	}
 	for id, f := range m.open {
 		if m.down[id.device] && f.Rule != "gpu.lost" && f.Rule != "gpu.needs_reset" {
-			f.until = now.Add(linger) // nobody can tell that it is over
+			f.until = now.Add(linger) // an unresponsive device cannot show that the problem is over
 		}
 		if now.Before(f.until) || len(changes) >= maxChanges {
 			continue
@@ -313,7 +313,7 @@ func minTime(a, b time.Time) time.Time {
 	return a
 }
 
-// Findings returns what is wrong now, the worst first.
+// Findings returns the open findings, most severe first.
 func (m *Monitor) Findings() []Finding {
 	out := make([]Finding, 0, len(m.open))
 	for _, f := range m.open {
@@ -326,7 +326,7 @@ func (m *Monitor) Findings() []Finding {
 	return out
 }
 
-// State is what outlives the process: a finding that goes on is not told again.
+// State is what survives a restart, so that a persisting finding is not reported again.
 type State struct {
 	Open     []Finding             `json:"open,omitempty"`
 	XIDs     map[string][]XIDSeen  `json:"xids,omitempty"`
@@ -336,7 +336,7 @@ type State struct {
 	LinksUp  []string              `json:"links_up,omitempty"`
 }
 
-// State returns what is to be kept. Nobody may change it.
+// State returns the state to persist. The caller must not modify it.
 func (m *Monitor) State() State {
 	return State{
 		Open: m.Findings(), XIDs: maps.Clone(m.xids), Happened: maps.Clone(m.happened), Switches: m.switches, Known: m.known,
@@ -344,12 +344,12 @@ func (m *Monitor) State() State {
 	}
 }
 
-// Restore takes up what another process left, at now. What is not found again within
-// patience has ended meanwhile.
+// Restore loads the state of a previous process at time now. Findings that are not found
+// again within patience are closed.
 func (m *Monitor) Restore(s State, now time.Time) {
 	m.open = map[findingID]*current{}
 	for _, f := range s.Open {
-		f.Since = minTime(f.Since, now) // the clock was wrong
+		f.Since = minTime(f.Since, now) // the clock may have been wrong
 		m.open[f.id()] = &current{Finding: f, until: now.Add(patience), grace: now.Add(patience)}
 	}
 	m.xids = map[string][]XIDSeen{}

@@ -13,8 +13,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// watch observes a GPU each step for long from noon on, as change makes it, and returns
-// what was told, with the seconds after noon.
+// watch observes one GPU every step between from and to, counted from noon and adjusted by
+// change, and returns the reported changes with the seconds after noon.
 func watch(m *Monitor, from, to, step time.Duration, change func(at time.Duration, d *Device) []Event) []string {
 	var told []string
 	for at := from; at <= to; at += step {
@@ -40,30 +40,30 @@ func heat(at time.Duration, d *Device, from, to time.Duration) {
 	}
 }
 
-// A finding is told once when it begins and once when it ends, at any pace of ticks. One
-// that flaps is one.
+// A finding is reported once when it opens and once when it closes, at any tick interval. A
+// flapping finding counts as one.
 func TestMonitor(t *testing.T) {
 	for _, step := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Second} {
 		var m Monitor
 		got := watch(&m, 0, 10*time.Minute, step, func(at time.Duration, d *Device) []Event {
 			heat(at, d, 100*time.Second, 200*time.Second)
-			heat(at, d, 230*time.Second, 250*time.Second) // too short to be one
+			heat(at, d, 230*time.Second, 250*time.Second) // too short for a finding
 			return nil
 		})
-		// It was last found at the last check before it was over, and a minute later it has
-		// ended. Checks are 5 seconds apart or more.
+		// The finding closes a minute after the last check that found it. Checks are at least 5
+		// seconds apart.
 		end := 200 - max(step, pause).Seconds() + 60
 		want := []string{"160 began gpu.throttle.thermal warning since 100", fmt.Sprintf("%.0f ended gpu.throttle.thermal warning since 100", end)}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("each %v (-want +got):\n%s", step, diff)
 		}
 		if len(m.Findings()) != 0 {
-			t.Errorf("left: %v", m.Findings())
+			t.Errorf("still open: %v", m.Findings())
 		}
 	}
 }
 
-// However often it ticks, what is kept is small, and reaches back as far as rules look.
+// At any tick interval the history is small and covers the span of the rules.
 func TestMonitorMemory(t *testing.T) {
 	for _, step := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second, 5 * time.Minute} {
 		var m Monitor
@@ -84,8 +84,8 @@ func TestMonitorMemory(t *testing.T) {
 	}
 }
 
-// An XID is told at the tick that brings it, with whom it hit and not who came after, and
-// a restart neither forgets nor repeats it.
+// An XID is reported at the tick that delivers it, with the workloads affected then, and a
+// restart neither forgets nor repeats it.
 func TestMonitorXID(t *testing.T) {
 	bob := workload.Workload{ID: "pod/bob"}
 	xid := Event{Event: device.Event{Name: device.EventXID, Code: 95, Device: "GPU-0", Time: noon.Add(5 * time.Second), Message: "m"}, Workloads: []workload.Workload{bob}}
@@ -100,7 +100,7 @@ func TestMonitorXID(t *testing.T) {
 		t.Fatalf("(-want +got):\n%s", diff)
 	}
 	f := m.Findings()[0]
-	if diff := cmp.Diff([]workload.Workload{bob}, f.Workloads); diff != "" || !strings.Contains(f.Reason, "2 in all") {
+	if diff := cmp.Diff([]workload.Workload{bob}, f.Workloads); diff != "" || !strings.Contains(f.Reason, "2 in total") {
 		t.Errorf("%+v:\n%s", f, diff)
 	}
 
@@ -115,9 +115,9 @@ func TestMonitorXID(t *testing.T) {
 	var next Monitor
 	next.Restore(s, noon.Add(2*time.Minute))
 	if got := watch(&next, 2*time.Minute, time.Hour, 10*time.Second, nil); len(got) > 0 {
-		t.Errorf("told again after a restart: %v", got)
+		t.Errorf("reported again after a restart: %v", got)
 	}
-	// It is reset at last.
+	// The reset closes the finding.
 	got = watch(&next, time.Hour+10*time.Second, 2*time.Hour, 10*time.Second, func(_ time.Duration, d *Device) []Event {
 		d.Since = noon.Add(time.Hour)
 		return nil
@@ -127,18 +127,18 @@ func TestMonitorXID(t *testing.T) {
 	}
 }
 
-// Of a storm not every error is an event, and all are counted.
+// In a storm not every error becomes an event, but all are counted.
 func TestMonitorCounts(t *testing.T) {
 	var m Monitor
 	d := steady(0)
 	d.XIDs = []XIDSeen{{Code: 31, Count: 10_000}, {Code: 13, Count: 5}}
 	m.Observe(Moment{Time: noon, Devices: []Device{d}}, []Event{{Event: device.Event{Name: device.EventXID, Code: 31, Device: "GPU-0", Time: noon}}})
-	if f := m.Findings(); len(f) != 1 || !strings.Contains(f[0].Reason, "10000 in all") {
+	if f := m.Findings(); len(f) != 1 || !strings.Contains(f[0].Reason, "10000 in total") {
 		t.Errorf("%+v", f)
 	}
 }
 
-// What ended while nobody watched is told as ended.
+// A finding that ended while the agent was down is reported as closed.
 func TestMonitorRestore(t *testing.T) {
 	var m Monitor
 	watch(&m, 0, 2*time.Minute, 5*time.Second, func(at time.Duration, d *Device) []Event { heat(at, d, 0, time.Hour); return nil })
@@ -150,7 +150,7 @@ func TestMonitorRestore(t *testing.T) {
 	}
 }
 
-// A line of the log names a GPU by its address, or a partition: the finding is the GPU's.
+// A log line may name a GPU by PCI address or name a partition; the finding is the GPU's.
 func TestMonitorWhose(t *testing.T) {
 	part := steady(0)
 	part.ID.UUID, part.ID.Parent = "MIG-1", "GPU-0"
@@ -173,7 +173,7 @@ func TestMonitorWhose(t *testing.T) {
 	}
 }
 
-// A storm of errors is bounded in what it keeps and what it tells.
+// Memory and reported changes are bounded in a storm of errors.
 func TestMonitorStorm(t *testing.T) {
 	var m Monitor
 	var events []Event
@@ -192,11 +192,11 @@ func TestMonitorStorm(t *testing.T) {
 		told += n
 	}
 	if len(m.xids["GPU-0"]) != maxCodes || len(m.switches) != maxSXIDs || told != maxCodes+maxSXIDs {
-		t.Errorf("%d codes, %d of switches, %d told", len(m.xids["GPU-0"]), len(m.switches), told)
+		t.Errorf("%d codes, %d switch errors, %d changes", len(m.xids["GPU-0"]), len(m.switches), told)
 	}
 }
 
-// A clock that is set back ends nothing and begins nothing.
+// Setting the clock back neither opens nor closes a finding.
 func TestMonitorClock(t *testing.T) {
 	var m Monitor
 	watch(&m, 0, 2*time.Minute, 5*time.Second, func(at time.Duration, d *Device) []Event { heat(at, d, 0, time.Hour); return nil })
@@ -206,7 +206,7 @@ func TestMonitorClock(t *testing.T) {
 	}
 }
 
-// A restart closes nothing and tells nothing again, whatever a rule looks back for.
+// A restart closes and repeats nothing, whatever the lookback of a rule.
 func TestMonitorRestart(t *testing.T) {
 	sick := func(_ time.Duration, d *Device) []Event {
 		d.Fabric.State = of(2)
@@ -227,12 +227,12 @@ func TestMonitorRestart(t *testing.T) {
 	var next Monitor
 	next.Restore(m.State(), noon.Add(6*time.Minute+10*time.Second))
 	if got := watch(&next, 6*time.Minute+10*time.Second, 12*time.Minute, 5*time.Second, sick); len(got) > 0 {
-		t.Errorf("told again: %v", got)
+		t.Errorf("reported again: %v", got)
 	}
 }
 
-// A GPU that falls off the bus has not recovered from what it had, nor if the agent
-// restarts and the driver does not know it any more.
+// A GPU that falls off the bus has not recovered from earlier findings, not even if the
+// agent restarts and the driver no longer lists the GPU.
 func TestMonitorLost(t *testing.T) {
 	var m Monitor
 	got := watch(&m, 0, 10*time.Minute, 5*time.Second, func(at time.Duration, d *Device) []Event {
@@ -259,7 +259,7 @@ func TestMonitorLost(t *testing.T) {
 	}
 }
 
-// A link that went down for good stays a finding, also over a restart.
+// A link that stays down remains a finding, also across a restart.
 func TestMonitorLink(t *testing.T) {
 	wire := func(up float64) func(time.Duration, *Device) []Event {
 		return func(_ time.Duration, d *Device) []Event {
@@ -280,8 +280,8 @@ func TestMonitorLink(t *testing.T) {
 	}
 }
 
-// A harmless error of one link does not hide that another asks for a reset, nor does one
-// of the same link.
+// A harmless error of one link hides neither another link's error that requires a reset nor
+// an earlier one of the same link.
 func TestMonitorLinks(t *testing.T) {
 	var m Monitor
 	xid := func(at time.Duration, text string) []Event {
@@ -302,7 +302,7 @@ func TestMonitorLinks(t *testing.T) {
 	}
 }
 
-// A driver that counts no resets says them in the kernel's log.
+// Drivers that do not count resets report them in the kernel log.
 func TestMonitorIncidents(t *testing.T) {
 	bob := workload.Workload{ID: "pod/bob"}
 	var m Monitor
@@ -332,8 +332,8 @@ func TestMonitorIncidents(t *testing.T) {
 	}
 }
 
-// A line that does not call it fatal does not take back one that did, and an error that came
-// while devices were read is not of the future.
+// A later nonfatal line does not cancel a fatal one, and an error that arrives while devices
+// are read is not dated in the future.
 func TestMonitorLater(t *testing.T) {
 	var m Monitor
 	sxid := func(text string) Event {
@@ -351,7 +351,7 @@ func TestMonitorLater(t *testing.T) {
 	}
 }
 
-// Resets of another day are not counted with those of now.
+// Resets of another day are not added to the current ones.
 func TestMonitorAnotherIncident(t *testing.T) {
 	var m Monitor
 	for _, at := range []time.Duration{0, time.Hour} {
@@ -359,6 +359,6 @@ func TestMonitorAnotherIncident(t *testing.T) {
 		m.Observe(Moment{Time: noon.Add(at), Devices: []Device{steady(0)}}, []Event{e})
 	}
 	if n := m.happened["GPU-0"][0].Count; n != 1 {
-		t.Errorf("%d in the last minutes", n)
+		t.Errorf("%d resets, want only the recent ones", n)
 	}
 }

@@ -1,7 +1,7 @@
 package health
 
-// deviceRules are the rules for one physical device. The first is for one that does not
-// answer, too.
+// deviceRules are the rules for one physical device. Only the first applies to a device that
+// does not answer.
 var deviceRules = []func(trail) []Finding{
 	lost, recovery, xidFindings, // state.go, xid.go
 	uncorrected, corrected, rowRemap, pageRetirement, sram, eccOff, // memory.go
@@ -10,7 +10,7 @@ var deviceRules = []func(trail) []Finding{
 	orphaned, heartbeat, status, resets, incidents,
 }
 
-// machineRules are those that compare devices.
+// machineRules are the rules that compare devices.
 var machineRules = []func(*Machine) []Finding{missing, mismatch, stragglers, switches} // machine.go
 
 func one(f Finding, ok bool) []Finding {

@@ -7,7 +7,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// A device that misses a tick or two may have been busy; one that is lost is so at once.
+// A device that misses a tick or two may be busy. A device that the driver reports as lost
+// is lost at once.
 const lateFor = 30 * time.Second
 
 func lost(t trail) []Finding {
@@ -16,15 +17,15 @@ func lost(t trail) []Finding {
 	}
 	if t.last.Reset {
 		return []Finding{{
-			Rule: "gpu.needs_reset", Severity: Critical, Reason: "the driver refuses it until it is reset",
-			Action: "Take work off the device and reset it; if that fails, reboot the machine.",
+			Rule: "gpu.needs_reset", Severity: Critical, Reason: "the driver refuses access until the device is reset",
+			Action: "Drain and reset the device; if that fails, reboot the machine.",
 		}}
 	}
 	since, ok := throughout(t.all, t.now, lateFor, func(d *Device) bool { return !d.Up })
 	return one(Finding{
 		Rule: "gpu.lost", Severity: Critical, Since: since, Evidence: nonEmpty(t.last.Problem),
-		Reason: "it has not answered for " + span(t.now.Sub(since)),
-		Action: "Drain the node and reboot it. If the device does not come back, look at its power and seat, and have it replaced.",
+		Reason: "no answer for " + span(t.now.Sub(since)),
+		Action: "Drain the node and reboot it. If the device does not come back, check its power and seating, and replace it.",
 	}, ok || t.last.Lost)
 }
 
@@ -35,7 +36,8 @@ func nonEmpty(s string) []string {
 	return []string{s}
 }
 
-// recovery is what the driver itself asks for, by the codes of NVML field 230.
+// recovery reports the action that the driver itself requests, by the codes of NVML field
+// 230.
 func recovery(t trail) []Finding {
 	code, ok := t.last.RecoveryAction.Get()
 	if !ok || code == 0 {
@@ -44,29 +46,29 @@ func recovery(t trail) []Finding {
 	f := Finding{Rule: "gpu.recovery", Key: fmt.Sprintf("%.0f", code), Severity: Critical}
 	switch code {
 	case 1:
-		f.Reason, f.Action = "the driver asks for a reset of the device", "Take work off the device and reset it."
+		f.Reason, f.Action = "the driver requests a reset of the device", "Drain and reset the device."
 	case 2:
-		f.Reason, f.Action = "the driver asks for a reboot of the machine", "Drain the node and reboot it."
+		f.Reason, f.Action = "the driver requests a reboot of the machine", "Drain the node and reboot it."
 	case 3:
-		f.Reason, f.Action = "the driver asks to end work that spans several devices", "End jobs that use this device together with others; jobs on this device alone may go on."
+		f.Reason, f.Action = "the driver requests that peer-to-peer work is drained", "Stop jobs that use this device together with others; jobs on this device alone may continue."
 	case 4:
-		f.Reason, f.Action = "the driver asks for a reset once the device is drained", "Put nothing new on the device, let its work end, and reset it."
+		f.Reason, f.Action = "the driver requests a reset once the device is drained", "Schedule nothing new on the device, let running work finish, and reset it."
 	case 5:
-		f.Reason, f.Action = "the driver asks for the recovery of its IMEX domain", "End the jobs that use memory of other nodes over NVLink, and restart the IMEX service on all of them."
+		f.Reason, f.Action = "the driver requests a recovery of the IMEX domain", "Stop the jobs that use memory of other nodes over NVLink, and restart the IMEX service on all of these nodes."
 	case 6:
-		f.Reason, f.Action = "the driver asks for a reset of the bus", "Drain the node, and reset the GPUs of the machine together or reboot it."
+		f.Reason, f.Action = "the driver requests a bus reset", "Drain the node, and reset all its GPUs together or reboot it."
 	case 7:
-		f.Reason, f.Action = "the driver asks for a reboot of the machine", "Drain the node and reboot it."
+		f.Reason, f.Action = "the driver requests a reboot of the machine", "Drain the node and reboot it."
 	default:
-		f.Reason, f.Action = fmt.Sprintf("the driver asks for a recovery action that is not known here, code %.0f", code), "Look it up in the vendor's documentation of recovery actions."
+		f.Reason, f.Action = fmt.Sprintf("the driver requests an unknown recovery action, code %.0f", code), "Look it up in the vendor's documentation of recovery actions."
 	}
 	return []Finding{f}
 }
 
-// Memory that nobody has: what a driver keeps for itself is below orphanedBytes, and a
-// process that has just ended is cleaned up after within seconds. Only NVIDIA's driver
-// lists every process; where it may not, in a container that does not see the host's, a
-// device that was given to somebody is his.
+// orphaned reports memory that no process holds. A driver keeps less than orphanedBytes for
+// itself, and the memory of an exited process is freed within seconds. Only NVIDIA's driver
+// lists every process. Where it cannot, such as in a container that does not see the host's
+// processes, an allocated device counts as in use by its owner.
 const (
 	orphanedBytes = 1 << 30
 	orphanedFor   = 2 * time.Minute
@@ -84,13 +86,13 @@ func orphaned(t trail) []Finding {
 	used, _ := t.last.Memory.Used.Get()
 	return one(Finding{
 		Rule: "gpu.memory.orphaned", Severity: Warning, Since: since,
-		Reason: fmt.Sprintf("%.1f GiB of its memory are in use and no process has them, for %s", used/(1<<30), span(t.now.Sub(since))),
-		Action: "Look for processes that cannot end (state D) with the device open. If there are none, reset the device.",
+		Reason: fmt.Sprintf("%.1f GiB of device memory in use without a process, for %s", used/(1<<30), span(t.now.Sub(since))),
+		Action: "Look for unkillable processes (state D) that have the device open. If there are none, reset the device.",
 	}, ok)
 }
 
-// A heartbeat that stands still is a firmware that hangs. One moment later it may just
-// not have beaten yet.
+// A heartbeat that stands still means that the firmware hangs. Two consecutive readings may
+// fall between two beats.
 const stillFor = 10 * time.Second
 
 func heartbeat(t trail) []Finding {
@@ -104,12 +106,12 @@ func heartbeat(t trail) []Finding {
 	})
 	return one(Finding{
 		Rule: "gpu.heartbeat", Severity: Critical, Since: since,
-		Reason: fmt.Sprintf("its firmware has not shown a sign of life for %s", span(t.now.Sub(since))),
-		Action: "Take work off the device and reset it.",
+		Reason: fmt.Sprintf("no firmware heartbeat for %s", span(t.now.Sub(since))),
+		Action: "Drain and reset the device.",
 	}, ok)
 }
 
-// status is the vendor's own word; a reset in progress is over in a minute.
+// status is the vendor's own status. A reset in progress is over within a minute.
 const statusFor = time.Minute
 
 func status(t trail) []Finding {
@@ -117,12 +119,12 @@ func status(t trail) []Finding {
 	code, _ := t.last.Status.Get()
 	return one(Finding{
 		Rule: "gpu.status", Severity: Critical, Since: since,
-		Reason: fmt.Sprintf("its driver reports status %.0f, which is not operational, for %s", code, span(t.now.Sub(since))),
-		Action: "Look at the kernel's log for what its driver says, and reset the device.",
+		Reason: fmt.Sprintf("the driver reports non-operational status %.0f for %s", code, span(t.now.Sub(since))),
+		Action: "Check the kernel log for messages of the driver, and reset the device.",
 	}, ok)
 }
 
-// resets compares counts over the reset itself, at which all other counters begin anew.
+// resets compares reset counts across the reset itself, which clears all other counters.
 func resets(t trail) []Finding {
 	now, ok := resetCount(&t.last.Sample)
 	if !ok {
@@ -135,8 +137,8 @@ func resets(t trail) []Finding {
 		}
 		return one(Finding{
 			Rule: "gpu.reset", Severity: Warning, Evidence: resetCounts(&t.last.Sample),
-			Reason: fmt.Sprintf("it was reset %s in the last %s", count(now-before, "time"), span(t.now.Sub(s.at))),
-			Action: "Work that was on it is lost. Look at the kernel's log for why.",
+			Reason: fmt.Sprintf("the device was reset %s in the last %s", count(now-before, "time"), span(t.now.Sub(s.at))),
+			Action: "Running work was lost. Check the kernel log for the cause.",
 		}, now > before)
 	}
 	return nil
@@ -151,20 +153,20 @@ func resetCount(s *device.Sample) (sum float64, ok bool) {
 	return sum, ok
 }
 
-// resetCounts says how often there was which reset: one for heat is another trouble than
-// one that somebody asked for.
+// resetCounts lists the counts by type of reset: a thermal reset is a different problem from
+// a requested one.
 func resetCounts(s *device.Sample) []string {
 	var out []string
 	for _, r := range s.Resets {
 		if v, ok := r.Count.Get(); ok && v > 0 {
-			out = append(out, fmt.Sprintf("%s: %.0f in all", r.Type, v))
+			out = append(out, fmt.Sprintf("%s: %.0f in total", r.Type, v))
 		}
 	}
 	return out
 }
 
-// incidents judges what the kernel's log said in the last minutes of a device whose
-// driver counts no resets. Errors of memory are counted by the device.
+// incidents judges recent kernel log entries about a device whose driver does not count
+// resets. Memory errors are left out, because the device counts them.
 func incidents(t trail) []Finding {
 	var out []Finding
 	for _, i := range t.last.Incidents {
@@ -173,16 +175,16 @@ func incidents(t trail) []Finding {
 		}
 		f := Finding{
 			Rule: i.Name, Key: "log", Since: i.Last, Evidence: nonEmpty(i.Message), Workloads: i.Workloads, Severity: Warning,
-			Reason: fmt.Sprintf("the driver reset it %s ago", span(t.now.Sub(i.Last))),
-			Action: "Work that was on it is lost. Look at the kernel's log for why; if it was not the program that ran, run the vendor's diagnosis.",
+			Reason: fmt.Sprintf("the driver reset the device %s ago", span(t.now.Sub(i.Last))),
+			Action: "Running work was lost. Check the kernel log for the cause; unless it was the program, run the vendor's diagnostics.",
 		}
 		if i.Name == device.EventHang {
 			f.Severity = Info
-			f.Reason = fmt.Sprintf("a program hung on it, or touched memory that it may not, %s ago", span(t.now.Sub(i.Last)))
-			f.Action = "Start the program again; look at it if it happens again. The device is fine unless different programs fail on it."
+			f.Reason = fmt.Sprintf("a program hung or accessed invalid memory %s ago", span(t.now.Sub(i.Last)))
+			f.Action = "Restart the program; debug it if this recurs. The device is fine unless different programs fail on it."
 		}
 		if i.Count > 1 {
-			f.Reason += fmt.Sprintf(", %s in all", count(float64(i.Count), "line"))
+			f.Reason += fmt.Sprintf(", %s in total", count(float64(i.Count), "line"))
 		}
 		out = append(out, f)
 	}

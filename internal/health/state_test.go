@@ -106,11 +106,11 @@ func TestMachineRules(t *testing.T) {
 	}), "")
 }
 
-// The whole job waits for the slowest device, and only beside its peers does it show.
+// The whole job waits for its slowest device, which only shows next to its peers.
 func TestStragglers(t *testing.T) {
 	slow := func(n int, long time.Duration, change func(d *Device)) Machine {
 		return machine(n, 10*time.Minute, func(ago time.Duration, i int, d *Device) {
-			d.Power = nil // what heat does to one of them is told apart by others
+			d.Power = nil // other rules cover the effect of heat
 			if i == 1 && ago <= long {
 				change(d)
 			}
@@ -153,7 +153,7 @@ func TestXIDs(t *testing.T) {
 	for _, code := range []int{13, 31, 43, 45, 68, 94, 109} {
 		expect(t, "a program's fault", seen(code, time.Minute, nil), fmt.Sprintf("gpu.xid info 0 %d", code))
 		if s := Score(Check(seen(code, 0, nil)), "GPU-0"); s != 1 {
-			t.Errorf("XID %d makes the GPU sick: %v", code, s)
+			t.Errorf("XID %d lowers the score: %v", code, s)
 		}
 	}
 	expect(t, "forgotten", seen(31, 10*time.Minute, nil), "")
@@ -169,8 +169,8 @@ func TestXIDs(t *testing.T) {
 	}))
 	want := []Finding{{
 		Rule: "gpu.xid", Key: "31", Severity: Info, Device: steady(0).ID, Since: noon.Add(-time.Minute), Workloads: []workload.Workload{bob}, Evidence: []string{"MMU Fault"},
-		Reason: "XID 31, a program touched memory that it may not, 1m ago, 3 in all, in python3 (pid 42)",
-		Action: "Start the program again; look at it if it happens again. The GPU is fine unless different programs fail on it.",
+		Reason: "XID 31, a program accessed invalid memory, 1m ago, 3 in total, in python3 (pid 42)",
+		Action: "Restart the program; debug it if this recurs. The GPU is fine unless different programs fail on it.",
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -187,7 +187,7 @@ func TestExplainXID(t *testing.T) {
 		}
 	}
 	f(79, "", "hardware critical link=: the GPU fell off the bus")
-	f(48, "", "memory critical link=: memory was lost to an error that cannot be corrected")
+	f(48, "", "memory critical link=: uncorrectable memory error")
 	f(74, "", "link warning link=: an NVLink failed")
 	f(149, "Placeholder", "link warning link=: NVLink reported an error")
 	f(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 03 (0x025001c6 0x00000000 0x0)", "link critical link=3: an error reported by NETIR_LINK_EVT")
@@ -204,7 +204,7 @@ func TestExplainXID(t *testing.T) {
 	}
 }
 
-// What NVIDIA's tables say to do and what we say are one: a reset where they have one.
+// Our actions match NVIDIA's tables: a reset wherever they list one.
 func TestTables(t *testing.T) {
 	read := func(name string) []map[string]string {
 		f, err := os.Open(filepath.Join("../../../shared/fixtures/nvidia/tables", name))
@@ -251,7 +251,7 @@ func TestTables(t *testing.T) {
 		if want := row["immediate_resolution"]; ok && want == "RESET_GPU" && x.action != resetGPU && code != 109 {
 			t.Errorf("%d: %v, want a reset", code, x)
 		} else if ok && want == "RESTART_APP" && x.action != restartApp {
-			t.Errorf("%d: %v, want the program started again", code, x)
+			t.Errorf("%d: %v, want a restart of the program", code, x)
 		}
 	}
 }
@@ -301,7 +301,7 @@ func TestSeverityText(t *testing.T) {
 
 var rewrite = flag.Bool("update", false, "rewrite docs/xid.md")
 
-// The page of all codes is written from the table.
+// docs/xid.md is generated from the table.
 func TestXIDDocument(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString("[comment]: <> (Written by go test ./internal/health -run Document -update from xid_table.go. Do not edit.)\n\n# XIDs\n\n")

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// xid is what a code means.
+// xid is an entry of the table of codes.
 type xid struct {
 	name    string
 	meaning string
 	action  action
 }
 
-// action is what NVIDIA says to do at once.
+// action is the immediate action that NVIDIA recommends.
 type action int
 
 const (
 	nothing    action = iota
-	restartApp        // the program that did it is at fault, or hit; the GPU goes on
+	restartApp        // the program is the cause or the victim; the GPU keeps working
 	support
 	update
 	mechanics
@@ -34,38 +34,37 @@ var actions = map[action]struct {
 	class    string
 	text     string
 }{
-	nothing:    {Info, "information", "Nothing. It comes with another error, or is only for knowing."},
-	restartApp: {Info, "application", "Start the program again; look at it if it happens again. The GPU is fine unless different programs fail on it."},
-	support:    {Warning, "driver", "Run the vendor's diagnosis at the next moment without work, and report it if it comes again."},
+	nothing:    {Info, "information", "None. The code accompanies another error or is informational."},
+	restartApp: {Info, "application", "Restart the program; debug it if this recurs. The GPU is fine unless different programs fail on it."},
+	support:    {Warning, "driver", "Run the vendor's diagnostics when the GPU is next idle, and report the error if it recurs."},
 	update:     {Warning, "driver", "Update the driver and the firmware."},
-	mechanics:  {Warning, "hardware", "Look at the power cables and the seat of the board."},
-	linkCheck:  {Warning, "link", "If it comes again, reset the GPUs of the machine together and look at cables and the baseboard."},
-	resetGPU:   {Critical, "hardware", "Take work off the GPU and reset it; if that fails, reboot the machine."},
-	reboot:     {Critical, "hardware", "Drain the node and reboot it. If the GPU does not come back, look at its power and seat."},
+	mechanics:  {Warning, "hardware", "Check the power cables and the seating of the board."},
+	linkCheck:  {Warning, "link", "If the error recurs, reset all GPUs of the machine together and check cables and the baseboard."},
+	resetGPU:   {Critical, "hardware", "Drain and reset the GPU; if that fails, reboot the machine."},
+	reboot:     {Critical, "hardware", "Drain the node and reboot it. If the GPU does not come back, check its power and seating."},
 }
 
-// memoryXIDs are about memory, whatever is to be done.
+// memoryXIDs are in the memory class, whatever their action.
 var memoryXIDs = map[int]bool{48: true, 63: true, 64: true, 92: true, 94: true, 95: true, 140: true, 156: true, 157: true, 160: true, 161: true, 168: true, 171: true, 172: true, 175: true}
 
-// XID is one code of NVIDIA's driver, explained.
+// XID is an explained error code of NVIDIA's driver.
 type XID struct {
 	Code     int
-	Name     string // as NVIDIA has it; empty: not in the table
+	Name     string // NVIDIA's name; empty if the code is not in the table
 	Class    string // application, memory, link, driver, hardware, information, unknown
 	Meaning  string
 	Severity Severity
 	Action   string
-	Link     string // of NVLink's codes: which
+	Link     string // link number, for NVLink codes
 }
 
-// ExplainXID says what a code means. The message of the driver decides how bad those of
-// NVLink 5 are.
+// ExplainXID explains a code. For NVLink 5 the driver's message decides the severity.
 func ExplainXID(code int, message string) XID {
 	x, ok := xids[code]
 	if !ok {
 		return XID{
-			Code: code, Class: "unknown", Meaning: "an error that is in no list", Severity: Warning,
-			Action: "Look it up in the vendor's documentation, and report it if it comes again.",
+			Code: code, Class: "unknown", Meaning: "an undocumented error", Severity: Warning,
+			Action: "Check the vendor's documentation, and report the error if it recurs.",
 		}
 	}
 	a := actions[x.action]
@@ -79,11 +78,12 @@ func ExplainXID(code int, message string) XID {
 	return out
 }
 
-// nvlink5Line is unit, severity, containment, injection, link, and registers.
+// nvlink5Line matches unit, severity, containment, injection, link, and registers.
 var nvlink5Line = regexp.MustCompile(`^([A-Z_0-9]+(?:/[A-Z_0-9]+)?)\s+(Nonfatal|Fatal)\s+XC[01]\s+i\d+\s+Link\s+(-?\d+)\s+\((0x[0-9a-fA-F]{1,8})\s`)
 
-// nvlink5 reads the line of an error of NVLink 5. NVIDIA's table of them has a reset for
-// each fatal one but two of a link that goes down on purpose, and none for the others.
+// nvlink5 parses the message of an NVLink 5 error. NVIDIA's table recommends a reset for
+// every fatal error except two of a link that is taken down on purpose, and none for
+// nonfatal errors.
 func (x *XID) nvlink5(message string) {
 	m := nvlink5Line.FindStringSubmatch(message)
 	if m == nil {
@@ -92,23 +92,23 @@ func (x *XID) nvlink5(message string) {
 	if n, err := strconv.Atoi(m[3]); err == nil && n >= 0 {
 		x.Link = strconv.Itoa(n)
 	}
-	info, _ := strconv.ParseUint(m[4], 0, 32) // eight digits
+	info, _ := strconv.ParseUint(m[4], 0, 32) // at most eight digits
 	reason := info >> 20 & 0x3f
 	x.Meaning = fmt.Sprintf("%s reported by %s", x.Meaning[len("NVLink reported "):], strings.ReplaceAll(m[1], "/", " "))
 	switch {
 	case m[2] == "Nonfatal":
-		x.Severity, x.Action = Info, "Nothing at once. If it comes more than once a day, look at the cable and the other end of the link."
+		x.Severity, x.Action = Info, "None at once. If the error occurs more than once a day, check the cable and the other end of the link."
 	case x.Code == 149 && strings.HasPrefix(m[1], "NETIR_LINK") && (reason == 0b100110 || reason == 0b101000):
-		x.Severity, x.Action = Info, "Nothing: the other end took the link down."
+		x.Severity, x.Action = Info, "None: the other end took the link down."
 	default:
 		x.Severity, x.Action = Critical, actions[resetGPU].text
 	}
 }
 
-// xidFindings judges the errors that the driver reported. One of a program stays for Span, for
-// people to see, and does not make the GPU sick. One that asks for a reset stays until the
-// counters of the GPU begin anew; if the driver says itself what it needs to recover, and
-// needs nothing, for Span too.
+// xidFindings judges the errors that the driver reported. An application error stays visible
+// for Span and does not lower the GPU's score. An error that requires a reset stays until
+// the GPU's counters restart; if the driver reports a recovery action and it is "none", the
+// error stays for Span as well.
 func xidFindings(t trail) []Finding {
 	var out []Finding
 	for _, seen := range t.last.XIDs {
@@ -128,11 +128,11 @@ func xidFindings(t trail) []Finding {
 		f := Finding{
 			Rule: "gpu.xid", Key: key, Severity: x.Severity, Since: seen.Last, Action: x.Action,
 			Reason: fmt.Sprintf("XID %d, %s, %s ago", seen.Code, x.Meaning, span(t.now.Sub(seen.Last))),
-			// Of whom it hit, not of who is there now.
+			// The workloads affected then, not those running now.
 			Workloads: seen.Workloads, Evidence: nonEmpty(seen.Message),
 		}
 		if seen.Count > 1 {
-			f.Reason += fmt.Sprintf(", %d in all", seen.Count)
+			f.Reason += fmt.Sprintf(", %d in total", seen.Count)
 		}
 		switch {
 		case seen.Process != "":
@@ -145,17 +145,17 @@ func xidFindings(t trail) []Finding {
 	return out
 }
 
-// SXIDSeen is an error of an NVSwitch.
+// SXIDSeen is an error reported by an NVSwitch.
 type SXIDSeen struct {
 	Code    int       `json:"code"`
 	PCI     string    `json:"pci"`
-	Fatal   bool      `json:"fatal,omitempty"` // in the kernel's words
+	Fatal   bool      `json:"fatal,omitempty"` // as stated in the kernel log
 	Last    time.Time `json:"last"`
 	Message string    `json:"message,omitempty"`
 }
 
-// always are the codes after which the fabric works again only once the host was
-// restarted, of NVIDIA's guide to the fabric manager.
+// always reports whether the fabric recovers from a code only by a restart of the host,
+// according to NVIDIA's fabric manager guide.
 func always(code int) bool {
 	switch {
 	case code >= 23001 && code <= 23017:
@@ -166,7 +166,7 @@ func always(code int) bool {
 	return false
 }
 
-// resetSince reports whether all GPUs of NVIDIA that answer began anew after a time.
+// resetSince reports whether the counters of all NVIDIA GPUs that answer restarted after t.
 func (m *Machine) resetSince(t time.Time) bool {
 	for _, d := range m.Moments[len(m.Moments)-1].physical() {
 		if d.Up && d.ID.Vendor == "nvidia" && !d.Since.After(t) {
@@ -176,8 +176,8 @@ func (m *Machine) resetSince(t time.Time) bool {
 	return true
 }
 
-// switches judges the errors of NVSwitch: those of the last minutes, fatal ones until the
-// GPUs were reset, and those that only a restart of the host mends.
+// switches judges NVSwitch errors: recent ones, fatal ones until the GPUs were reset, and
+// those that require a restart of the host until then.
 func switches(m *Machine) []Finding {
 	var out []Finding
 	now := m.Moments[len(m.Moments)-1].Time
@@ -188,14 +188,14 @@ func switches(m *Machine) []Finding {
 		}
 		f := Finding{
 			Rule: "nvswitch.sxid", Key: fmt.Sprintf("%s %d", s.PCI, s.Code), Severity: Info, Since: s.Last, Evidence: nonEmpty(s.Message),
-			Reason: fmt.Sprintf("SXID %d of the switch at %s, %s ago", s.Code, s.PCI, span(now.Sub(s.Last))),
-			Action: "Nothing at once; watch whether it comes again.",
+			Reason: fmt.Sprintf("SXID %d from the NVSwitch at %s, %s ago", s.Code, s.PCI, span(now.Sub(s.Last))),
+			Action: "None at once; watch for recurrence.",
 		}
 		switch {
 		case always(s.Code):
-			f.Severity, f.Action = Critical, "Drain the node and reboot it: the fabric does not come back before."
+			f.Severity, f.Action = Critical, "Drain the node and reboot it: the fabric does not recover otherwise."
 		case s.Fatal:
-			f.Severity, f.Action = Critical, "End the jobs that use the fabric, and reset the GPUs of the machine together."
+			f.Severity, f.Action = Critical, "Stop the jobs that use the fabric, and reset all GPUs of the machine together."
 		}
 		out = append(out, f)
 	}

@@ -1,6 +1,9 @@
 //go:build linux
 
-// Package ata asks a SATA disk whether it expects to fail, which changes nothing on it.
+// Package ata queries the SMART status of a SATA disk with one SG_IO ioctl carrying ATA
+// PASS-THROUGH(16). The command reads the status and changes nothing on the disk. It needs
+// CAP_SYS_RAWIO and a 64-bit kernel, and reads no SMART attributes, which have no standard
+// meaning.
 package ata
 
 import (
@@ -13,22 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Health is what a disk says of itself: SMART RETURN STATUS of the ATA command set.
+// Health is a disk's own assessment: SMART RETURN STATUS of the ATA command set.
 type Health struct {
-	Failing bool // a value has passed the limit that its maker set
+	Failing bool // an attribute exceeded the vendor's threshold
 }
 
-// errSilent is of a sense without the registers of the disk, such as of one that is no ATA disk.
-var errSilent = errors.New("the disk did not say how it is")
+// errSilent means that the sense data lacks the disk's registers, as with a non-ATA device.
+var errSilent = errors.New("the disk returned no SMART status")
 
-// Parse reads sense data, in which the kernel or a controller returns the registers of the
-// disk, as descriptors or in the fixed format.
+// Parse parses sense data, in which the kernel or a controller returns the disk's registers,
+// in descriptor or fixed format.
 func Parse(sense []byte) (Health, error) {
 	if len(sense) < 14 {
 		return Health{}, errSilent
 	}
 	switch sense[0] & 0x7f {
-	case 0x72: // descriptors: a kind, how many bytes follow, and those
+	case 0x72: // descriptor format: type, length, data
 		rest := sense[8:min(len(sense), 8+int(sense[7]))]
 		for len(rest) >= 2 {
 			n := 2 + int(rest[1])
@@ -41,27 +44,27 @@ func Parse(sense []byte) (Health, error) {
 			rest = rest[n:]
 		}
 	case 0x70:
-		if sense[12] == 0 && sense[13] == 0x1d { // information from an ATA disk
+		if sense[12] == 0 && sense[13] == 0x1d { // ATA pass-through information available
 			return judge(sense[4], sense[10], sense[11])
 		}
 	}
 	return Health{}, errSilent
 }
 
-// judge takes the register of the status, and the middle and the high byte of the address.
+// judge takes the status register and the middle and high bytes of the LBA.
 func judge(status, mid, high byte) (Health, error) {
 	switch {
-	case status&0x21 != 0: // an error, or a fault of the device
-		return Health{}, fmt.Errorf("the disk refuses to say how it is, with status %#x", status)
-	case mid == 0x4f && high == 0xc2: // as they were sent
+	case status&0x21 != 0: // error or device fault
+		return Health{}, fmt.Errorf("the disk rejected SMART RETURN STATUS with status %#x", status)
+	case mid == 0x4f && high == 0xc2: // unchanged: no threshold exceeded
 		return Health{}, nil
 	case mid == 0xf4 && high == 0x2c:
 		return Health{Failing: true}, nil
 	}
-	return Health{}, fmt.Errorf("the disk says %02x%02xh, which means nothing", high, mid)
+	return Health{}, fmt.Errorf("unexpected SMART status %02x%02xh", high, mid)
 }
 
-// request is struct sg_io_hdr of scsi/sg.h, where a pointer has 64 bits.
+// request is struct sg_io_hdr of scsi/sg.h on 64-bit platforms.
 type request struct {
 	id, direction                     int32
 	commandLen, senseMax              uint8
@@ -79,22 +82,22 @@ type request struct {
 }
 
 const (
-	sgIO   = 0x2285 // SG_IO: its number has no size in it
+	sgIO   = 0x2285 // SG_IO; the number does not encode the size
 	noData = -1     // SG_DXFER_NONE
 )
 
-// smartStatus is ATA PASS-THROUGH (16) with SMART RETURN STATUS, which has no data: the
-// answer is in the registers, which the third byte asks for.
+// smartStatus is ATA PASS-THROUGH (16) with SMART RETURN STATUS. The command transfers no
+// data; byte 2 requests the registers that hold the answer.
 var smartStatus = [16]byte{0: 0x85, 1: 3 << 1, 2: 1 << 5, 4: 0xda, 10: 0x4f, 12: 0xc2, 14: 0xb0}
 
-// Read asks the disk at path, such as /dev/sda. It needs CAP_SYS_RAWIO. A disk that does not
-// answer makes it wait for some seconds, or for ever.
+// Read queries the disk at path, such as /dev/sda. It needs CAP_SYS_RAWIO. If the disk does
+// not answer, Read blocks for seconds or indefinitely.
 func Read(path string) (Health, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return Health{}, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only asked
+	defer func() { _ = unix.Close(fd) }() // nothing was written
 	command, sense := smartStatus, new([64]byte)
 	r := &request{
 		id: 'S', direction: noData, commandLen: uint8(len(command)), senseMax: uint8(len(sense)),
@@ -108,7 +111,7 @@ func Read(path string) (Health, error) {
 		return Health{}, &fs.PathError{Op: "ask", Path: path, Err: errno}
 	}
 	if r.hostStatus != 0 {
-		return Health{}, fmt.Errorf("%s was not reached: status %#x of its controller", path, r.hostStatus)
+		return Health{}, fmt.Errorf("cannot reach %s: controller status %#x", path, r.hostStatus)
 	}
 	h, err := Parse(sense[:min(int(r.senseLen), len(sense))])
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// described is sense data with descriptors, as libata returns it.
+// described returns sense data in descriptor format, as libata does.
 func described(status, mid, high byte) []byte {
 	return []byte{
 		0x72, 0x01, 0x00, 0x1d, 0, 0, 0, 14,
@@ -16,7 +16,7 @@ func described(status, mid, high byte) []byte {
 	}
 }
 
-// fixed is the same in the fixed format.
+// fixed returns the same in fixed format.
 func fixed(status, mid, high byte) []byte {
 	return []byte{0x70, 0, 0x01, 0, status, 0, 0, 10, 0, 0, mid, high, 0x00, 0x1d, 0, 0, 0, 0}
 }
@@ -32,7 +32,7 @@ func TestParse(t *testing.T) {
 	for _, format := range []func(status, mid, high byte) []byte{described, fixed} {
 		f(format(0x50, 0x4f, 0xc2), false, true)
 		f(format(0x50, 0xf4, 0x2c), true, true)
-		f(format(0x51, 0x4f, 0xc2), false, false) // it was refused: what was sent came back
+		f(format(0x51, 0x4f, 0xc2), false, false) // rejected: the registers are unchanged
 		f(format(0x51, 0xf4, 0x2c), false, false)
 		f(format(0x50, 0x4f, 0x2c), false, false)
 		f(format(0x50, 0, 0), false, false) // some bridges lose the registers
@@ -45,17 +45,17 @@ func TestParse(t *testing.T) {
 	f(make([]byte, 64), false, false)
 	f(described(0x50, 0xf4, 0x2c)[:21], false, false)
 	other := described(0x50, 0xf4, 0x2c)
-	other = slices.Insert(other, 8, 0x00, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) // a descriptor before it
+	other = slices.Insert(other, 8, 0x00, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) // preceded by another descriptor
 	other[7] += 12
 	f(other, true, true)
-	other[9] = 0xff // longer than what there is
+	other[9] = 0xff // longer than the data
 	f(other, false, false)
 	invalid := fixed(0x50, 0xf4, 0x2c)
-	invalid[12], invalid[13] = 0x20, 0 // no ATA disk: an invalid command
+	invalid[12], invalid[13] = 0x20, 0 // not an ATA disk: invalid command
 	f(invalid, false, false)
 }
 
-// The number of the ioctl does not tell the size: the kernel believes it.
+// The ioctl number does not encode the size, so the kernel trusts the layout.
 func TestRequest(t *testing.T) {
 	var r request
 	for _, x := range []struct {
@@ -77,8 +77,8 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// It is the one command that is ever sent: no data, and no other subcommand of SMART, of
-// which some switch it off or start tests.
+// This is the only command ever sent: no data transfer, and none of the SMART subcommands
+// that disable SMART or start tests.
 func TestReadsOnly(t *testing.T) {
 	want := [16]byte{0x85, 0x06, 0x20, 0, 0xda, 0, 0, 0, 0, 0, 0x4f, 0, 0xc2, 0, 0xb0, 0}
 	if smartStatus != want {
@@ -89,7 +89,7 @@ func TestReadsOnly(t *testing.T) {
 func TestRead(t *testing.T) {
 	for _, path := range []string{"/dev/null", t.TempDir(), t.TempDir() + "/none"} {
 		if h, err := Read(path); err == nil {
-			t.Errorf("%s is a disk: %+v", path, h)
+			t.Errorf("%s was read as a disk: %+v", path, h)
 		}
 	}
 }

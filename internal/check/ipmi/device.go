@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Paths are where the kernel's device may be.
+// Paths are the possible paths of the kernel's IPMI device, relative to the root.
 var Paths = []string{"dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"}
 
-// Device is the kernel's interface to the controller. One goroutine may use it at a time.
+// Device is the kernel's interface to the controller. It is not safe for concurrent use.
 type Device struct {
 	fd   int
 	path string
 	id   int64
 }
 
-// Open opens the first device that is there below root. It needs the rights of the file,
-// which is root's.
+// Open opens the first device found below root. The device file is normally accessible to
+// root only.
 func Open(root string) (*Device, error) {
 	var err error
 	for _, p := range Paths {
@@ -40,11 +40,11 @@ func Open(root string) (*Device, error) {
 	return nil, err
 }
 
-// Close closes it.
+// Close closes the device file.
 func (d *Device) Close() error { return unix.Close(d.fd) }
 
-// address is struct ipmi_system_interface_addr of linux/ipmi.h, as are the others, where a
-// pointer has 64 bits.
+// address is struct ipmi_system_interface_addr of linux/ipmi.h. This and the following types
+// have the layout of 64-bit platforms.
 type address struct {
 	kind    int32
 	channel int16
@@ -82,12 +82,12 @@ const (
 	receiveMessage  = 0xc030690b // IPMICTL_RECEIVE_MSG_TRUNC: _IOWR('i', 11, 48 bytes)
 	systemInterface = 0x0c
 	bmcChannel      = 0xf
-	response        = 1   // the kind of a message that answers ours
+	response        = 1   // message type: response to our command
 	maxMessage      = 272 // IPMI_MAX_MSG_LENGTH
 	answerWithin    = 2 * time.Second
 )
 
-// Command sends a command to the controller and waits for its answer, for two seconds.
+// Command sends a command to the controller and waits up to two seconds for the response.
 func (d *Device) Command(netfn, cmd byte, data []byte) ([]byte, error) {
 	d.id++
 	deadline := time.Now().Add(answerWithin)
@@ -117,19 +117,19 @@ func (d *Device) Command(netfn, cmd byte, data []byte) ([]byte, error) {
 		}
 		m, b, err := d.receive()
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
-			time.Sleep(time.Millisecond) // poll said otherwise: no haste
+			time.Sleep(time.Millisecond) // poll reported a message that is not there yet; back off
 			continue
 		}
 		if err != nil {
 			return nil, &fs.PathError{Op: "read", Path: d.path, Err: err}
 		}
-		if m.kind == response && m.id == d.id { // or else a late one, of a command before
+		if m.kind == response && m.id == d.id { // anything else is a late response to an earlier command
 			return b, nil
 		}
 	}
 }
 
-// receive takes a message that has arrived.
+// receive takes one message that has arrived.
 func (d *Device) receive() (*received, []byte, error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()

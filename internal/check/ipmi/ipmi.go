@@ -1,7 +1,9 @@
 //go:build linux
 
-// Package ipmi asks the board's controller (BMC) what it knows of the machine. It sends only
-// commands that read: nothing is cleared, reserved or set.
+// Package ipmi reads the chassis status and the System Event Log (SEL) from a board's
+// management controller (BMC) through the kernel's OpenIPMI device (/dev/ipmi0), which
+// normally requires root. It sends only commands that read: nothing is cleared, reserved or
+// set. Sensor names (SDR) are not read; an event names its sensor by number and type.
 package ipmi
 
 import (
@@ -13,13 +15,13 @@ import (
 	"time"
 )
 
-// Transport carries a command to the controller. What it returns begins with the completion
+// Transport carries a command to the controller. The response starts with the completion
 // code.
 type Transport interface {
 	Command(netfn, cmd byte, data []byte) (resp []byte, err error)
 }
 
-// The commands that are ever sent, each a net function and its command.
+// The only commands that are ever sent: network function and command.
 var (
 	getChassisStatus = [2]byte{0x00, 0x01}
 	getSELInfo       = [2]byte{0x0a, 0x40}
@@ -27,40 +29,40 @@ var (
 	getSELTime       = [2]byte{0x0a, 0x48}
 )
 
-// Refused is the completion code of a command that was not carried out.
+// Refused is the completion code of a failed command.
 type Refused byte
 
 func (r Refused) Error() string {
-	return fmt.Sprintf("the controller refuses with code %#02x", byte(r))
+	return fmt.Sprintf("the controller returned completion code %#02x", byte(r))
 }
 
-// ask sends a command and takes the completion code off its answer.
+// ask sends a command and strips the completion code from the response.
 func ask(t Transport, what [2]byte, data ...byte) ([]byte, error) {
 	b, err := t.Command(what[0], what[1], data)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(b) == 0:
-		return nil, errors.New("the controller's answer is empty")
+		return nil, errors.New("the controller's response is empty")
 	case b[0] != 0:
 		return nil, Refused(b[0])
 	}
 	return b[1:], nil
 }
 
-// Chassis is what is wrong with the machine as a whole, now.
+// Chassis lists the current faults of the machine as a whole.
 type Chassis struct {
-	Overload     bool // a power supply gives less than is asked of it
-	PowerFault   bool // of the main power
-	ControlFault bool // power could not be switched
+	Overload     bool // the load exceeds the power supplies
+	PowerFault   bool // main power subsystem
+	ControlFault bool // powering on or off failed
 	DriveFault   bool
 	CoolingFault bool
 }
 
-// ParseChassis reads an answer to Get Chassis Status, without its completion code.
+// ParseChassis parses a response to Get Chassis Status, without its completion code.
 func ParseChassis(b []byte) (Chassis, error) {
 	if len(b) < 3 {
-		return Chassis{}, fmt.Errorf("a chassis status of %d bytes", len(b))
+		return Chassis{}, fmt.Errorf("chassis status has %d bytes", len(b))
 	}
 	power, misc := b[0], b[2]
 	return Chassis{
@@ -69,7 +71,7 @@ func ParseChassis(b []byte) (Chassis, error) {
 	}, nil
 }
 
-// ReadChassis asks for the status of the chassis.
+// ReadChassis reads the chassis status.
 func ReadChassis(t Transport) (Chassis, error) {
 	b, err := ask(t, getChassisStatus)
 	if err != nil {
@@ -78,61 +80,61 @@ func ReadChassis(t Transport) (Chassis, error) {
 	return ParseChassis(b)
 }
 
-// Info is what there is in the log of events (SEL).
+// Info describes the System Event Log (SEL).
 type Info struct {
 	Entries  int
-	Overflow bool // events were lost, as it was full
+	Overflow bool // the log was full and events were lost
 }
 
-// ParseInfo reads an answer to Get SEL Info.
+// ParseInfo parses a response to Get SEL Info.
 func ParseInfo(b []byte) (Info, error) {
 	if len(b) < 14 {
-		return Info{}, fmt.Errorf("the log's summary has %d bytes", len(b))
+		return Info{}, fmt.Errorf("SEL info has %d bytes", len(b))
 	}
 	return Info{int(binary.LittleEndian.Uint16(b[1:])), b[13]&(1<<7) != 0}, nil
 }
 
-// Severity is how bad an event is.
+// Severity says how bad an event is.
 type Severity int
 
 // The severities.
 const (
-	None     Severity = iota // it is not one of those that are looked for
-	Serious                  // beyond a critical limit, or a part that failed
-	Terminal                 // beyond a limit that it does not recover from, or what stops a machine
+	None     Severity = iota // not an event of interest
+	Serious                  // beyond a critical threshold, or a failed part
+	Terminal                 // beyond a non-recoverable threshold, or an error that stops the machine
 )
 
-// Event is a record of the log.
+// Event is a SEL record.
 type Event struct {
 	ID       uint16
-	Kind     byte   // of the record; only 2 has the other fields
-	Time     uint32 // seconds since 1970, by the controller's clock
-	Sensor   byte   // its number
-	Type     byte   // of the sensor
-	Class    byte   // of the event
-	Offset   byte   // which event of its class
-	Ended    bool   // what was said before is no longer so
+	Kind     byte   // record type; only type 2 has the other fields
+	Time     uint32 // Unix seconds by the controller's clock
+	Sensor   byte   // sensor number
+	Type     byte   // sensor type
+	Class    byte   // event type
+	Offset   byte   // offset within the event type
+	Ended    bool   // deassertion of an earlier event
 	Severity Severity
-	Text     string // for people, if it has a severity
+	Text     string // human-readable; set if Severity is not None
 }
 
 const (
-	systemEvent = 0x02 // the kind of record that the standard describes
-	threshold   = 0x01 // the class of events of limits
-	specific    = 0x6f // the class of events that the type of the sensor has a list of
+	systemEvent = 0x02 // record type defined by the standard
+	threshold   = 0x01 // event type: threshold
+	specific    = 0x6f // event type: sensor-specific
 	first       = 0x0000
-	last        = 0xffff // asks for the newest record
+	last        = 0xffff // requests the newest record
 )
 
-// ParseEntry reads an answer to Get SEL Entry: the number of the next record, and a record.
+// ParseEntry parses a response to Get SEL Entry: the next record's ID and a record.
 func ParseEntry(b []byte) (Event, uint16, error) {
 	if len(b) < 18 {
-		return Event{}, 0, fmt.Errorf("a record of the log has %d bytes", len(b))
+		return Event{}, 0, fmt.Errorf("SEL record has %d bytes", len(b))
 	}
 	next, b := binary.LittleEndian.Uint16(b), b[2:]
 	e := Event{ID: binary.LittleEndian.Uint16(b), Kind: b[2]}
 	if e.Kind != systemEvent {
-		return e, next, nil // a maker's own
+		return e, next, nil // OEM record
 	}
 	e.Time = binary.LittleEndian.Uint32(b[3:])
 	e.Type, e.Sensor = b[10], b[11]
@@ -141,35 +143,35 @@ func ParseEntry(b []byte) (Event, uint16, error) {
 	return e, next, nil
 }
 
-// meaning is what an event means.
+// meaning is the severity and the text of an event.
 type meaning struct {
 	severity Severity
 	text     string
 }
 
-// limited are the sensors whose limits count.
+// limited are the sensor types whose thresholds are judged.
 var limited = map[byte]string{0x01: "temperature", 0x02: "voltage", 0x04: "fan"}
 
-// limits are the offsets of threshold events by which a value leaves what is allowed.
+// limits are the threshold event offsets for values that leave the allowed range.
 var limits = map[byte]meaning{
-	0x02: {Serious, "below its critical limit"},
-	0x04: {Terminal, "below the limit that it does not recover from"},
-	0x09: {Serious, "above its critical limit"},
-	0x0b: {Terminal, "above the limit that it does not recover from"},
+	0x02: {Serious, "below its critical threshold"},
+	0x04: {Terminal, "below its non-recoverable threshold"},
+	0x09: {Serious, "above its critical threshold"},
+	0x0b: {Terminal, "above its non-recoverable threshold"},
 }
 
-// returns are those by which it comes back, and what that ends.
+// returns maps the offsets for values that return to the offsets that they end.
 var returns = map[byte]byte{0x03: 0x02, 0x05: 0x04, 0x08: 0x09, 0x0a: 0x0b}
 
-// failures are events by the type of the sensor and their offset. Those of a person who
-// pressed a button, and what was corrected, are not among them.
+// failures are events by sensor type and offset. Operator actions such as a pressed button
+// and corrected errors are not included.
 var failures = map[[2]byte]meaning{
 	{0x07, 0x00}: {Terminal, "processor: internal error (IERR)"},
-	{0x07, 0x01}: {Terminal, "processor: switched off by heat"},
+	{0x07, 0x01}: {Terminal, "processor: thermal trip"},
 	{0x07, 0x0b}: {Terminal, "processor: uncorrected machine check"},
 	{0x08, 0x01}: {Serious, "power supply: failed"},
-	{0x08, 0x03}: {Serious, "power supply: its input is lost"},
-	{0x08, 0x04}: {Serious, "power supply: its input is lost or out of range"},
+	{0x08, 0x03}: {Serious, "power supply: input lost"},
+	{0x08, 0x04}: {Serious, "power supply: input lost or out of range"},
 	{0x0c, 0x01}: {Terminal, "memory: uncorrected error (ECC)"},
 	{0x0d, 0x01}: {Serious, "drive: fault"},
 	{0x13, 0x01}: {Serious, "critical interrupt: bus timeout"},
@@ -181,7 +183,7 @@ var failures = map[[2]byte]meaning{
 	{0x13, 0x0a}: {Terminal, "critical interrupt: fatal bus error"},
 }
 
-// describe says what an event means.
+// describe sets the severity and the text of an event.
 func (e *Event) describe() {
 	switch e.Class {
 	case threshold:
@@ -198,25 +200,25 @@ func (e *Event) describe() {
 	}
 }
 
-// Log is what was read of the log of events.
+// Log is the result of reading the SEL.
 type Log struct {
 	Info
 
-	Read  int     // how many records
-	Short bool    // there was no time for all that might count
-	Open  []Event // serious, in time and not ended; the oldest first
+	Read  int     // records read
+	Short bool    // time ran out before all relevant records were read
+	Open  []Event // serious, recent and not deasserted; oldest first
 }
 
 const (
 	maxRecords = 64
-	// uptoHere is the end of the times that count from the controller's start instead of 1970.
+	// uptoHere is the upper bound of timestamps relative to the controller's start.
 	uptoHere = 0x20000000
-	// ahead is what a record may be newer than the clock, which was read before it.
+	// ahead is how much newer than the clock, which is read first, a record may be.
 	ahead = time.Minute
 )
 
-// ReadLog reads the newest records, at most 64 and back to so long ago, until ctx ends.
-// How old a record is goes by the controller's clock, which may be in any time zone.
+// ReadLog reads the newest records, at most 64 and at most back in age, until ctx is done.
+// Ages are computed with the controller's clock, which may be in any time zone.
 func ReadLog(ctx context.Context, t Transport, back time.Duration) (Log, error) {
 	b, err := ask(t, getSELInfo)
 	if err != nil {
@@ -233,7 +235,7 @@ func ReadLog(ctx context.Context, t Transport, back time.Duration) (Log, error) 
 	now := time.Now().Unix()
 	b, err = ask(t, getSELTime)
 	if refused := Refused(0); err != nil && !errors.As(err, &refused) {
-		return Log{}, err // it no longer answers
+		return Log{}, err // the controller no longer answers
 	}
 	if len(b) >= 4 {
 		now = int64(binary.LittleEndian.Uint32(b))
@@ -256,9 +258,9 @@ func ReadLog(ctx context.Context, t Transport, back time.Duration) (Log, error) 
 	return l, nil
 }
 
-// older reads records before one, the newest first, until more says that it is enough. The
-// log can only be followed to newer ones: the numbers of older ones are guessed, by the
-// distance of the first two. One that is not there is passed over.
+// older reads the records before id, newest first, until more returns false. The log can
+// only be followed toward newer records, so the IDs of older ones are extrapolated from the
+// distance of the first two. IDs without a record are skipped.
 func (l *Log) older(ctx context.Context, t Transport, id uint16, more func(Event) bool) {
 	if l.Entries < 2 {
 		return
@@ -268,7 +270,7 @@ func (l *Log) older(ctx context.Context, t Transport, id uint16, more func(Event
 		step = next - e.ID
 	}
 	for range min(l.Entries, maxRecords) - 1 {
-		if id <= step { // 0 would ask for the first
+		if id <= step { // 0 would request the first record
 			return
 		}
 		if ctx.Err() != nil {
@@ -285,7 +287,7 @@ func (l *Log) older(ctx context.Context, t Transport, id uint16, more func(Event
 			return
 		}
 		if e.ID != id {
-			continue // another one than was asked for
+			continue // not the requested record
 		}
 		l.Read++
 		if !more(e) {
@@ -294,7 +296,7 @@ func (l *Log) older(ctx context.Context, t Transport, id uint16, more func(Event
 	}
 }
 
-// entry asks for a whole record, for which no reservation is needed.
+// entry reads a whole record, which needs no reservation.
 func entry(t Transport, id uint16) (Event, uint16, error) {
 	b, err := ask(t, getSELEntry, 0, 0, byte(id), byte(id>>8), 0, 0xff)
 	if err != nil {
@@ -303,7 +305,7 @@ func entry(t Transport, id uint16) (Event, uint16, error) {
 	return ParseEntry(b)
 }
 
-// age is how long ago an event was, if that can be told.
+// age returns how long ago an event was. timed is false if that is unknown.
 func (e Event) age(now int64) (timed bool, age time.Duration) {
 	if e.Kind != systemEvent || e.Time < uptoHere || e.Time == 0xffffffff {
 		return false, 0
@@ -312,8 +314,8 @@ func (e Event) age(now int64) (timed bool, age time.Duration) {
 	return age >= -ahead, age
 }
 
-// open returns those events, of a list with the oldest first, that are serious, in time and
-// have not ended. Of several that say the same, the newest counts.
+// open returns the events of a list, oldest first, that are serious, recent and not
+// deasserted. Of several equal events the newest counts.
 func open(list []Event, now int64, back time.Duration) []Event {
 	type key struct{ sensor, kind, class, offset byte }
 	var out []Event

@@ -15,10 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// now is the clock of the fake controller, far from ours.
+// now is the fake controller's clock, far from the real time.
 const now = 1700000000
 
-// record is one of kind 2, some seconds old.
+// record returns a record of type 2 of the given age in seconds.
 func record(id uint16, age int, kind, sensor, class, data1 byte) []byte {
 	b := binary.LittleEndian.AppendUint16(nil, id)
 	b = append(b, systemEvent)
@@ -26,12 +26,12 @@ func record(id uint16, age int, kind, sensor, class, data1 byte) []byte {
 	return append(b, 0x20, 0x00, 0x04, kind, sensor, class, data1, 0xff, 0xff)
 }
 
-// board is a controller with a log of records, the oldest first.
+// board is a controller with a log, oldest record first.
 type board struct {
 	log      [][]byte
 	chassis  []byte
 	sent     map[[2]byte]int
-	answer   func(netfn, cmd byte) ([]byte, error) // instead
+	answer   func(netfn, cmd byte) ([]byte, error) // overrides the response
 	noClock  bool
 	overflow byte
 }
@@ -42,7 +42,7 @@ func (b *board) Command(netfn, cmd byte, data []byte) ([]byte, error) {
 	}
 	b.sent[[2]byte{netfn, cmd}]++
 	if b.answer != nil {
-		if resp, err := b.answer(netfn, cmd); resp != nil || err != nil { // nil: as usual
+		if resp, err := b.answer(netfn, cmd); resp != nil || err != nil { // nil: not overridden
 			return resp, err
 		}
 	}
@@ -84,15 +84,15 @@ func TestChassis(t *testing.T) {
 			t.Errorf("%x (-want +got):\n%s", b, diff)
 		}
 	}
-	f(Chassis{}, 0x61, 0x10, 0x70) // on; it came on by command; with a light that may be lit
+	f(Chassis{}, 0x61, 0x10, 0x70) // power on; switched on by command; identify supported
 	f(Chassis{}, 0x61, 0x1f, 0x73, 0x00)
 	f(Chassis{Overload: true}, 0x03, 0, 0)
 	f(Chassis{PowerFault: true}, 0x09, 0, 0)
 	f(Chassis{ControlFault: true}, 0x11, 0, 0)
 	f(Chassis{DriveFault: true, CoolingFault: true}, 0x01, 0, 0x0c)
-	f(Chassis{}, 0x05, 0, 0x03) // a cover is open, the panel is locked
+	f(Chassis{}, 0x05, 0, 0x03) // chassis intrusion, front panel locked
 	if _, err := ReadChassis(&board{chassis: []byte{1, 0}}); err == nil {
-		t.Error("a short status is read")
+		t.Error("a short status was accepted")
 	}
 }
 
@@ -110,43 +110,43 @@ func TestEntry(t *testing.T) {
 			t.Errorf("%#x %#x %#x: %+v", kind, class, data1, e)
 		}
 	}
-	f(0x01, 0x01, 0x59, Serious, false, "temperature: above its critical limit")
-	f(0x01, 0x81, 0x59, Serious, true, "temperature: above its critical limit")
-	f(0x01, 0x01, 0x58, Serious, true, "temperature: above its critical limit") // it falls below it
-	f(0x01, 0x01, 0x0b, Terminal, false, "temperature: above the limit that it does not recover from")
+	f(0x01, 0x01, 0x59, Serious, false, "temperature: above its critical threshold")
+	f(0x01, 0x81, 0x59, Serious, true, "temperature: above its critical threshold")
+	f(0x01, 0x01, 0x58, Serious, true, "temperature: above its critical threshold") // returns below the threshold
+	f(0x01, 0x01, 0x0b, Terminal, false, "temperature: above its non-recoverable threshold")
 	f(0x01, 0x01, 0x57, None, false, "") // not critical
-	f(0x02, 0x01, 0x52, Serious, false, "voltage: below its critical limit")
-	f(0x04, 0x01, 0x54, Terminal, false, "fan: below the limit that it does not recover from")
+	f(0x02, 0x01, 0x52, Serious, false, "voltage: below its critical threshold")
+	f(0x04, 0x01, 0x54, Terminal, false, "fan: below its non-recoverable threshold")
 	f(0x05, 0x01, 0x59, None, false, "")
 	f(0x07, 0x6f, 0x00, Terminal, false, "processor: internal error (IERR)")
-	f(0x07, 0x6f, 0x01, Terminal, false, "processor: switched off by heat")
-	f(0x07, 0x6f, 0x07, None, false, "") // it is there
+	f(0x07, 0x6f, 0x01, Terminal, false, "processor: thermal trip")
+	f(0x07, 0x6f, 0x07, None, false, "") // presence detected
 	f(0x08, 0x6f, 0x01, Serious, false, "power supply: failed")
-	f(0x08, 0x6f, 0x03, Serious, false, "power supply: its input is lost")
-	f(0x08, 0xef, 0x03, Serious, true, "power supply: its input is lost")
+	f(0x08, 0x6f, 0x03, Serious, false, "power supply: input lost")
+	f(0x08, 0xef, 0x03, Serious, true, "power supply: input lost")
 	f(0x08, 0x6f, 0x00, None, false, "")
 	f(0x0c, 0x6f, 0xa0, None, false, "") // corrected
 	f(0x0c, 0x6f, 0xa1, Terminal, false, "memory: uncorrected error (ECC)")
 	f(0x0d, 0x6f, 0x01, Serious, false, "drive: fault")
-	f(0x13, 0x6f, 0x00, None, false, "") // somebody pressed a button
+	f(0x13, 0x6f, 0x00, None, false, "") // front panel button
 	f(0x13, 0x6f, 0x04, Serious, false, "critical interrupt: PCI parity error (PERR)")
 	f(0x13, 0x6f, 0x05, Terminal, false, "critical interrupt: PCI system error (SERR)")
 	f(0x13, 0x6f, 0xaa, Terminal, false, "critical interrupt: fatal bus error")
-	f(0x07, 0x70, 0x00, None, false, "") // a maker's own class
+	f(0x07, 0x70, 0x00, None, false, "") // OEM event type
 
 	own := append([]byte{2, 0}, record(1, 0, 0x07, 1, 0x6f, 0)...)
-	own[4] = 0xc0 // a maker's own kind of record
+	own[4] = 0xc0 // OEM record type
 	if e, _, err := ParseEntry(own); err != nil || e.Severity != None {
 		t.Errorf("%+v, %v", e, err)
 	}
 	for n := range 18 {
 		if _, _, err := ParseEntry(own[:n]); err == nil {
-			t.Errorf("a record of %d bytes is read", n)
+			t.Errorf("a record of %d bytes was accepted", n)
 		}
 	}
 }
 
-// read returns the numbers of the events that count.
+// read returns the IDs of the open events.
 func read(t *testing.T, b *board, back time.Duration) (Log, []uint16) {
 	t.Helper()
 	l, err := ReadLog(t.Context(), b, back)
@@ -175,19 +175,19 @@ func TestLog(t *testing.T) {
 	f([]uint16{1}, hot(1, 3600, 5))
 	f(nil, hot(1, 60, 5), cool(2, 50, 5))
 	f(nil, hot(1, 60, 5), record(2, 50, 0x01, 5, 0x01, 0x58))
-	f([]uint16{1}, hot(1, 60, 5), cool(2, 50, 6)) // of another sensor
+	f([]uint16{1}, hot(1, 60, 5), cool(2, 50, 6)) // another sensor
 	f([]uint16{3}, hot(1, 60, 5), cool(2, 50, 5), hot(3, 40, 5))
-	f([]uint16{2}, hot(1, 60, 5), hot(2, 50, 5)) // the same, once
+	f([]uint16{2}, hot(1, 60, 5), hot(2, 50, 5)) // duplicates count once
 	f([]uint16{2, 3}, hot(1, 7200, 4), hot(2, 60, 5), hot(3, 50, 6))
-	f([]uint16{0x100, 0x120}, hot(0x100, 60, 5), record(0x110, 55, 0x0c, 9, 0x6f, 0), hot(0x120, 50, 6)) // numbers that are addresses
+	f([]uint16{0x100, 0x120}, hot(0x100, 60, 5), record(0x110, 55, 0x0c, 9, 0x6f, 0), hot(0x120, 50, 6)) // IDs that are addresses
 	f([]uint16{2, 4}, hot(2, 60, 5), hot(4, 50, 6))
-	f([]uint16{4}, hot(1, 60, 5), cool(3, 50, 5), hot(4, 40, 6)) // a number is missing
-	f(nil, hot(1, -7200, 5))                                     // from the future: the clock was set back
-	f(nil, hot(1, now-500, 5))                                   // since the controller started, whenever that was
+	f([]uint16{4}, hot(1, 60, 5), cool(3, 50, 5), hot(4, 40, 6)) // a missing ID
+	f(nil, hot(1, -7200, 5))                                     // in the future: the clock was set back
+	f(nil, hot(1, now-500, 5))                                   // relative to the controller's start, which is unknown
 }
 
-// A large log costs no more than a bounded number of questions, of which none changes
-// anything: not to clear, not to reserve, not to set.
+// A large log takes a bounded number of requests, and none of them clears, reserves or sets
+// anything.
 func TestReadsOnly(t *testing.T) {
 	b := &board{chassis: []byte{1, 0, 0}, overflow: 0x80}
 	for i := range 3000 {
@@ -198,10 +198,10 @@ func TestReadsOnly(t *testing.T) {
 	}
 	l, ids := read(t, b, 24*time.Hour)
 	if l.Entries != 3000 || l.Read != maxRecords || len(ids) != maxRecords || ids[maxRecords-1] != 3000 || !l.Overflow || l.Short {
-		t.Errorf("%d of %d were read, %v", l.Read, l.Entries, ids)
+		t.Errorf("%d of %d records read, %v", l.Read, l.Entries, ids)
 	}
 	if n := b.sent[getSELEntry]; n != maxRecords+1 {
-		t.Errorf("%d records were asked for", n)
+		t.Errorf("%d records requested", n)
 	}
 	want := map[[2]byte]bool{{0x00, 0x01}: true, {0x0a, 0x40}: true, {0x0a, 0x43}: true, {0x0a, 0x48}: true}
 	for what := range maps.Keys(b.sent) {
@@ -213,8 +213,8 @@ func TestReadsOnly(t *testing.T) {
 		t.Errorf("%v were sent", b.sent)
 	}
 	b.sent = nil
-	if l, _ := read(t, b, 10*time.Second); l.Read != 11 { // and the one that is too old
-		t.Errorf("%d were read for ten seconds", l.Read)
+	if l, _ := read(t, b, 10*time.Second); l.Read != 11 { // including the first that is too old
+		t.Errorf("%d records read for ten seconds of history", l.Read)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -223,7 +223,7 @@ func TestReadsOnly(t *testing.T) {
 	}
 }
 
-// Without the controller's clock ours must do.
+// Without the controller's clock the local one is used.
 func TestNoClock(t *testing.T) {
 	b := &board{noClock: true, log: [][]byte{record(1, int(now-time.Now().Unix()), 0x07, 1, 0x6f, 0)}}
 	if _, ids := read(t, b, time.Hour); len(ids) != 1 {
@@ -253,9 +253,9 @@ func TestBadAnswers(t *testing.T) {
 		f(cmd, []byte{}, nil)
 		f(cmd, []byte{0}, nil)
 		f(cmd, []byte{0, 1, 2}, nil)
-		f(cmd, []byte{0xd4}, nil) // no right to
+		f(cmd, []byte{0xd4}, nil) // insufficient privilege
 	}
-	// The same record whatever is asked for ends too.
+	// A controller that always returns the same record does not loop forever.
 	b := &board{log: make([][]byte, 60000)}
 	b.answer = func(_, c byte) ([]byte, error) {
 		if c == 0x43 {
@@ -268,22 +268,22 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// The sizes are part of the numbers of the ioctls: others are refused by the kernel.
+// The ioctl numbers encode the sizes: the kernel rejects others.
 func TestSizes(t *testing.T) {
 	if n := unsafe.Sizeof(request{}); sendCommand>>16&0x3fff != n {
-		t.Errorf("a request has %d bytes", n)
+		t.Errorf("request size %d", n)
 	}
 	if n := unsafe.Sizeof(received{}); receiveMessage>>16&0x3fff != n {
-		t.Errorf("what is received has %d bytes", n)
+		t.Errorf("received size %d", n)
 	}
 	if n := unsafe.Sizeof(message{}); n != 16 {
-		t.Errorf("a message has %d bytes", n)
+		t.Errorf("message size %d", n)
 	}
 	if n := unsafe.Sizeof(address{}); n != 8 {
-		t.Errorf("an address has %d bytes", n)
+		t.Errorf("address size %d", n)
 	}
 	if a, b := unsafe.Offsetof(request{}.msg), unsafe.Offsetof(received{}.msg); a != 24 || b != 32 {
-		t.Errorf("messages are at %d and %d", a, b)
+		t.Errorf("message offsets %d and %d", a, b)
 	}
 }
 
@@ -293,7 +293,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// FuzzAnswers gives the same bytes as the answer to everything.
+// FuzzAnswers returns the same bytes for every command.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add(append([]byte{0, 2, 0}, record(1, 60, 0x07, 1, 0x6f, 0)...))

@@ -1,6 +1,8 @@
 //go:build linux
 
-// Package nvme asks an NVMe controller for its health log, which changes nothing on it.
+// Package nvme reads the SMART / health log of an NVMe controller with one admin command
+// ioctl. Get Log Page changes nothing on the disk. It needs CAP_SYS_ADMIN and a 64-bit
+// kernel, and does not read vendor-specific log pages.
 package nvme
 
 import (
@@ -14,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Health is what a disk says of itself: log page 2 of the NVMe base specification.
+// Health is a disk's own assessment: log page 2 of the NVMe base specification.
 type Health struct {
-	Warning        byte // bits, see the constants
+	Warning        byte // bits; see the constants
 	Celsius        int
-	Spare          int // percent of the spare blocks that are left
+	Spare          int // remaining spare blocks, percent
 	SpareThreshold int
-	Used           int // percent of the life its maker promises; may be above 100
+	Used           int // percent of the rated life; may exceed 100
 	MediaErrors    uint64
 }
 
@@ -28,27 +30,27 @@ type Health struct {
 const (
 	SpareLow = 1 << iota
 	TooHotOrCold
-	Unreliable // errors of the media or of the controller
+	Unreliable // media or internal errors
 	ReadOnly
-	BackupFailed // of its volatile memory
+	BackupFailed // volatile memory backup
 	PersistentReadOnly
 )
 
-// size of the log page.
+// size of the log page in bytes.
 const size = 512
 
-// Parse reads a log page.
+// Parse parses a log page.
 func Parse(b []byte) (Health, error) {
 	if len(b) < size {
-		return Health{}, fmt.Errorf("a health log of %d bytes", len(b))
+		return Health{}, fmt.Errorf("health log has %d bytes", len(b))
 	}
 	h := Health{
 		Warning: b[0], Celsius: int(binary.LittleEndian.Uint16(b[1:])) - 273,
 		Spare: int(b[3]), SpareThreshold: int(b[4]), Used: int(b[5]),
-		MediaErrors: binary.LittleEndian.Uint64(b[160:]), // the low half of it
+		MediaErrors: binary.LittleEndian.Uint64(b[160:]), // low 64 of 128 bits
 	}
 	if binary.LittleEndian.Uint16(b[1:]) == 0 {
-		return Health{}, errors.New("an empty health log") // no disk is at 0 kelvin
+		return Health{}, errors.New("health log is empty") // no disk is at 0 kelvin
 	}
 	return h, nil
 }
@@ -73,17 +75,17 @@ const (
 	healthPage   = 2
 )
 
-// Read asks the controller at path, such as /dev/nvme0. It needs CAP_SYS_ADMIN. A
-// controller that does not answer makes it wait for some seconds, or for ever.
+// Read queries the controller at path, such as /dev/nvme0. It needs CAP_SYS_ADMIN. If the
+// controller does not answer, Read blocks for seconds or indefinitely.
 func Read(path string) (Health, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return Health{}, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only asked
+	defer func() { _ = unix.Close(fd) }() // nothing was written
 	page := make([]byte, size)
 	c := &command{
-		opcode: getLogPage, namespace: 0xffffffff, // of the whole controller
+		opcode: getLogPage, namespace: 0xffffffff, // the whole controller
 		data: uint64(uintptr(unsafe.Pointer(&page[0]))), dataLen: size,
 		dw10: (size/4-1)<<16 | healthPage, timeoutMS: 3000,
 	}
@@ -95,7 +97,7 @@ func Read(path string) (Health, error) {
 		return Health{}, &fs.PathError{Op: "ask", Path: path, Err: errno}
 	}
 	if status != 0 {
-		return Health{}, fmt.Errorf("%s refuses its health log with status %#x", path, status)
+		return Health{}, fmt.Errorf("cannot read health log of %s: status %#x", path, status)
 	}
 	return Parse(page)
 }

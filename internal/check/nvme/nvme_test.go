@@ -21,17 +21,17 @@ func TestParse(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if _, err := Parse(page[:511]); err == nil {
-		t.Error("a short page is read")
+		t.Error("a short page was accepted")
 	}
 	if _, err := Parse(make([]byte, size)); err == nil {
-		t.Error("a page of zeros is read: a disk that answered nothing is no healthy one")
+		t.Error("a page of zeros was accepted as healthy")
 	}
 }
 
-// The size is part of the number of the ioctl: another one is refused by the kernel.
+// The ioctl number encodes the size: the kernel rejects another one.
 func TestCommand(t *testing.T) {
 	if n := unsafe.Sizeof(command{}); adminCommand>>16&0x3fff != n {
-		t.Errorf("the command has %d bytes", n)
+		t.Errorf("command size %d", n)
 	}
 }
 

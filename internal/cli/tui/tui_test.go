@@ -26,7 +26,7 @@ func fleet(n int) Snapshot {
 	s := Snapshot{
 		Time: time.Date(2026, 11, 15, 12, 0, 2*n, 0, time.UTC), From: "http://hub:9500", Simulated: true, Currency: "USD",
 		Findings: []Finding{
-			{Severity: Critical, Host: "h200-01", UUID: "GPU-b7", Of: "nvidia 7", Reason: "the driver asks for a reset of the device", Action: "Take work off the device and reset it.", Since: time.Date(2026, 11, 15, 9, 0, 0, 0, time.Local)},
+			{Severity: Critical, Host: "h200-01", UUID: "GPU-b7", Of: "nvidia 7", Reason: "the driver requests a reset of the device", Action: "Drain and reset the device.", Since: time.Date(2026, 11, 15, 9, 0, 0, 0, time.Local)},
 			{Severity: Info, Host: "h200-01", Of: "workloads", Reason: "resolver: no match", Action: "gpumeter doctor on the node says more."},
 		},
 	}
@@ -159,7 +159,7 @@ func TestText(t *testing.T) {
 	if strings.ContainsRune(got, 0x1b) {
 		t.Error("there are escape sequences in what goes to a pipe")
 	}
-	for _, want := range []string{"segmentation-dev", "SIMULATED", "(not given)", "Take work off the device"} {
+	for _, want := range []string{"segmentation-dev", "SIMULATED", "(not given)", "Drain and reset the device"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}

@@ -13,17 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Groups are the control groups of a process: of version 2, and of the cpu controller of
-// version 1. Empty: it has none that we can find.
+// Groups are the control group paths of a process: of v2, and of the v1 cpu controller.
+// Empty if there is none that can be found.
 type Groups struct {
 	Unified, CPU string
-	// Outside: its group of version 2 is not below ours, and has no path here.
+	// Outside is set if the v2 group is outside our cgroup namespace and has no path here.
 	Outside bool
 }
 
-// ParseGroups parses /proc/PID/cgroup, see cgroups(7). A path that leads out of what we see,
-// as those of others do in a cgroup namespace of our own, is none: what it would name here
-// is another group.
+// ParseGroups parses /proc/PID/cgroup; see cgroups(7). A path that leads out of our cgroup
+// namespace is ignored: relative to our root it would name another group.
 func ParseGroups(file []byte) Groups {
 	var g Groups
 	for line := range strings.Lines(string(file)) {
@@ -46,23 +45,23 @@ func ParseGroups(file []byte) Groups {
 	return g
 }
 
-// deepest is how many groups above that of a process are asked.
+// deepest bounds how many ancestors of a group are read.
 const deepest = 16
 
-// group adds what the control groups of a process say, whose folder in /proc is dir.
+// group adds the facts of the control groups of the process whose /proc directory is dir.
 func (r Reader) group(dir string, g Groups, f *Facts) error {
 	var errs []error
 	unified := r.Cgroup
 	if own := filepath.Join(dir, "root"); g.Outside && g.CPU == "" && isOwn(own, filepath.Base(dir)) {
 		return namespaced(own, f)
 	}
-	if g.CPU != "" { // version 1 or both: version 2 is beside the controllers
+	if g.CPU != "" { // v1 or hybrid: v2 is mounted beside the controllers
 		unified = filepath.Join(r.Cgroup, "unified")
 		errs = append(errs, r.throttling(filepath.Join(r.Cgroup, "cpu"), g.CPU, f))
 	} else if g.Unified != "" {
 		errs = append(errs, r.throttling(unified, g.Unified, f))
 	}
-	// The root group is the machine, which /proc/pressure has.
+	// The root group is the whole machine, which /proc/pressure covers.
 	folder, suffix, of := filepath.Join(r.Proc, "pressure"), "", "machine"
 	if own := filepath.Join(unified, g.Unified); g.Unified != "" && g.Unified != "/" {
 		if _, err := read(filepath.Join(own, "cpu.pressure")); err == nil {
@@ -85,11 +84,11 @@ func (r Reader) group(dir string, g Groups, f *Facts) error {
 	return errors.Join(errs...)
 }
 
-// ownGroup is where a container has its control group, as the root of a namespace.
+// ownGroup is where a container sees its own control group, the root of its namespace.
 const ownGroup = "sys/fs/cgroup"
 
-// isOwn says whether the control group that a process sees as the root is its own: it is not
-// that of the machine, which has no events, and the process is in it.
+// isOwn reports whether the control group that a process sees as the root is its own: it is
+// not the machine's root, which has no cgroup.events, and it contains the process.
 func isOwn(root, pid string) bool {
 	if _, err := readBelow(root, ownGroup+"/cgroup.events"); err != nil {
 		return false
@@ -98,8 +97,8 @@ func isOwn(root, pid string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(b)), pid)
 }
 
-// namespaced reads the control group that a process sees as the root. Those above it, that
-// of its pod for one, cannot be seen.
+// namespaced reads the control group that a process sees as the root. Its ancestors, such as
+// the pod's group, are not visible.
 func namespaced(root string, f *Facts) error {
 	var errs []error
 	each := func(name string, parse func([]byte) error) {
@@ -126,8 +125,8 @@ func namespaced(root string, f *Facts) error {
 	return errors.Join(errs...)
 }
 
-// readBelow reads a regular file below the root of another process. What is there is made by
-// others: a link would lead to files of ours, and a pipe would never end.
+// readBelow reads a regular file below another process's root. The content is not trusted: a
+// symbolic link could point to our files, and a pipe would block.
 func readBelow(root, name string) ([]byte, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -148,14 +147,14 @@ func readBelow(root, name string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", name)
+		return nil, fmt.Errorf("%s is not a regular file", name)
 	}
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
-// throttling adds up for how long the group of a process, and those above it, were kept from
-// their CPUs: a pod has a limit of its own above those of its containers. Of one of them
-// alone it is not known whether it is the one that counts now; the sum grows with each.
+// throttling sums the throttled time of a process's group and its ancestors: a pod has its
+// own limit above those of its containers. Any level may be the one that throttles now; the
+// sum grows with each of them.
 func (r Reader) throttling(root, group string, f *Facts) error {
 	for range deepest {
 		file := filepath.Join(root, group, "cpu.stat")
@@ -178,7 +177,7 @@ func (r Reader) throttling(root, group string, f *Facts) error {
 	return nil
 }
 
-// plus adds what is known.
+// plus adds two values, ignoring an absent one.
 func plus(a, b Value) Value {
 	switch {
 	case !b.OK():
@@ -189,8 +188,8 @@ func plus(a, b Value) Value {
 	return Of(a.v + b.v)
 }
 
-// ParseCPUStat parses cpu.stat of a control group of either version, and returns for how
-// long and in how many periods it was throttled. Absent: it has no such controller.
+// ParseCPUStat parses cpu.stat of v1 or v2 and returns the throttled time and the number of
+// throttled periods. Both are absent if the cpu controller is not enabled.
 func ParseCPUStat(file []byte) (seconds, periods Value, err error) {
 	for line := range strings.Lines(string(file)) {
 		fields := strings.Fields(line)
@@ -202,9 +201,9 @@ func ParseCPUStat(file []byte) (seconds, periods Value, err error) {
 		switch fields[0] {
 		case "nr_throttled":
 			into = &periods
-		case "throttled_usec": // version 2
+		case "throttled_usec": // v2
 			into, scale = &seconds, 1e6
-		case "throttled_time": // version 1
+		case "throttled_time": // v1
 			into, scale = &seconds, 1e9
 		default:
 			continue
@@ -218,8 +217,8 @@ func ParseCPUStat(file []byte) (seconds, periods Value, err error) {
 	return seconds, periods, nil
 }
 
-// ParsePressure parses a file of pressure stall information and returns how long at least
-// one task waited, in seconds.
+// ParsePressure parses pressure stall information and returns how long at least one task was
+// stalled, in seconds.
 func ParsePressure(file []byte) (Value, error) {
 	for line := range strings.Lines(string(file)) {
 		fields := strings.Fields(line)
@@ -238,5 +237,5 @@ func ParsePressure(file []byte) (Value, error) {
 			return Of(v / 1e6), nil
 		}
 	}
-	return Value{}, errors.New("it does not say for how long some tasks waited")
+	return Value{}, errors.New("no total in the line of some")
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// grouped is what the control groups say of a process that has nothing else.
+// grouped returns the control group facts of a process without other files.
 func grouped(t *testing.T, r Reader) Facts {
 	t.Helper()
 	f, err := r.Process(77)
@@ -22,16 +22,15 @@ func grouped(t *testing.T, r Reader) Facts {
 	}
 }
 
-// In a cgroup namespace of our own, the group of another container has no path here. It is
-// read where the container has it, if that is its own; else it is absent, never that of
-// another.
+// In our own cgroup namespace, another container's group has no path. It is read where that
+// container sees it, if it is the container's own; otherwise it is absent, never another's.
 func TestGroupOutside(t *testing.T) {
 	const own = "proc/77/root/sys/fs/cgroup/"
 	files := map[string]string{
 		"proc/77/stat":       processStat,
 		"proc/77/cgroup":     "0::/../../pod/container\n",
 		"proc/pressure/cpu":  "some avg10=0.00 total=9000000\n",
-		"cgroup/cpu.stat":    "nr_throttled 1\nthrottled_usec 1000000\n", // ours
+		"cgroup/cpu.stat":    "nr_throttled 1\nthrottled_usec 1000000\n", // our own group
 		own + "cpu.stat":     "nr_throttled 3\nthrottled_usec 2000000\n",
 		own + "cpu.pressure": "some avg10=0.00 total=4000000\n",
 	}
@@ -62,8 +61,8 @@ func TestGroupOutside(t *testing.T) {
 	}, its, machine)
 }
 
-// The group above was throttled for long, but that is over; that of the process is throttled
-// now. Of the longest alone one would not see it.
+// The ancestor was throttled for long in the past, the process's group is throttled now. The
+// maximum of the two would hide that.
 func TestThrottlingGrows(t *testing.T) {
 	at := func(container string) Value {
 		return grouped(t, tree(t, map[string]string{
@@ -75,6 +74,6 @@ func TestThrottlingGrows(t *testing.T) {
 	}
 	before, after := at("nr_throttled 1\nthrottled_usec 1000000\n"), at("nr_throttled 5\nthrottled_usec 6000000\n")
 	if got := after.Since(before); got != Of(5) {
-		t.Errorf("it was throttled for %v s meanwhile, want 5", got)
+		t.Errorf("throttled for %v s meanwhile, want 5", got)
 	}
 }

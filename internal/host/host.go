@@ -1,6 +1,10 @@
-// Package host reads what the kernel says of this machine and of single processes: how
-// busy the CPUs are, how full memory is, and what a process was kept waiting for. It needs
-// no capability; what it may not read is absent.
+// Package host reads CPU, memory and per-process facts from the kernel: how busy the CPUs
+// are, how full memory is, and what a process had to wait for.
+//
+// It reads /proc and the cgroup v1 and v2 file systems below configurable paths, with bounded
+// reads. It needs no capability: a file that may not be read makes its values absent, never
+// zero. It knows nothing about GPUs or metrics. docs/adr/0009 says why it does not use
+// github.com/prometheus/procfs.
 package host
 
 import (
@@ -14,17 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader is where the kernel is asked.
+// Reader reads from the given mount points.
 type Reader struct {
 	Proc   string // normally /proc
 	Cgroup string // normally /sys/fs/cgroup
 }
 
-// most is more than the kernel writes into any file that is read here, but for
-// /proc/stat of a machine with thousands of interrupts, of which the first line counts.
+// most exceeds every file read here except /proc/stat on machines with thousands of
+// interrupts, of which only the first line is used.
 const most = 64 << 10
 
-// read returns a file, at most the first 64 KiB of it.
+// read returns at most the first 64 KiB of a file.
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -38,8 +42,8 @@ func read(path string) ([]byte, error) {
 	return b, nil
 }
 
-// optional returns nil for a file that is not there, may not be read or belongs to a process
-// that is gone: that is no trouble.
+// optional returns nil for a file that does not exist, may not be read, or belongs to a
+// process that has exited.
 func optional(err error) error {
 	for _, e := range []error{fs.ErrNotExist, fs.ErrPermission, unix.ENOTDIR, unix.ESRCH, unix.EOPNOTSUPP, unix.EINVAL} {
 		if errors.Is(err, e) {
@@ -49,11 +53,11 @@ func optional(err error) error {
 	return err
 }
 
-// whole parses a whole number that is not negative.
+// whole parses a non-negative integer.
 func whole(s string) (float64, error) {
 	v, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no whole number", s[:min(len(s), 64)])
+		return 0, fmt.Errorf("%q is not a whole number", s[:min(len(s), 64)])
 	}
 	return float64(v), nil
 }

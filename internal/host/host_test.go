@@ -17,7 +17,7 @@ import (
 
 var near = cmpopts.EquateApprox(0, 1e-9)
 
-// tree writes files below a new folder and returns a Reader of it.
+// tree writes files below a new directory and returns a Reader for it.
 func tree(t *testing.T, files map[string]string) Reader {
 	t.Helper()
 	dir := t.TempDir()
@@ -38,7 +38,7 @@ const (
 	statB = "cpu  1400 50 500 8350 90 20 30 5 3 0\ncpu0 1 2 3 4\n"
 )
 
-// A mode that is counted twice or left out, and iowait that goes back.
+// Defects: a mode counted twice or not at all, and iowait that decreases.
 func TestCPU(t *testing.T) {
 	a, err := tree(t, map[string]string{"proc/stat": statA}).CPU()
 	if err != nil {
@@ -64,10 +64,10 @@ func TestCPU(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if got := a.Utilization(a); got != nil {
-		t.Errorf("without time there is %v", got)
+		t.Errorf("utilization without elapsed time: %v", got)
 	}
-	if got := a.Utilization(b); got == nil { // only iowait rose
-		t.Error("counters that go backwards give nothing at all")
+	if got := a.Utilization(b); got == nil { // only iowait increased
+		t.Error("decreasing counters yield no utilization at all")
 	}
 }
 
@@ -75,27 +75,27 @@ func TestCPUTorn(t *testing.T) {
 	f := func(file, want string) {
 		t.Helper()
 		if _, err := ParseStat([]byte(file)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q gives %v, want %q", file, err, want)
+			t.Errorf("%q: %v, want %q", file, err, want)
 		}
 	}
 	f("", "first line")
 	f("cpu0 1 2 3 4\n", "first line")
 	f("cpu 1 2 3\n", "first line")
-	f("cpu 1 2 x 4 5\n", `"x" is no whole number`)
-	f("cpu 1 -2 3 4 5\n", `"-2" is no whole number`)
+	f("cpu 1 2 x 4 5\n", `"x" is not a whole number`)
+	f("cpu 1 -2 3 4 5\n", `"-2" is not a whole number`)
 	if got, err := ParseStat([]byte("cpu 100 0 0 100")); err != nil || got != (CPU{User: 1, Idle: 1}) {
-		t.Errorf("an old kernel gives %v, %v", got, err)
+		t.Errorf("old kernel: %v, %v", got, err)
 	}
 	r := Reader{Proc: t.TempDir()}
 	if _, err := r.CPU(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no file gives %v", err)
+		t.Errorf("missing file: %v", err)
 	}
 	if _, err := r.Memory(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no file gives %v", err)
+		t.Errorf("missing file: %v", err)
 	}
 }
 
-// Used memory that counts caches, and states that are more than all of it.
+// Defects: used memory that includes caches, and states that exceed the total.
 func TestMemory(t *testing.T) {
 	m, err := tree(t, map[string]string{"proc/meminfo": "MemTotal:  1000 kB\nMemFree:  100 kB\nMemAvailable:  700 kB\nHugePages_Total:  0\n"}).Memory()
 	if err != nil {
@@ -114,16 +114,16 @@ func TestMemory(t *testing.T) {
 	f := func(file, want string) {
 		t.Helper()
 		if _, err := ParseMeminfo([]byte(file)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q gives %v, want %q", file, err, want)
+			t.Errorf("%q: %v, want %q", file, err, want)
 		}
 	}
-	f("", "it lacks")
-	f("MemTotal: 0 kB\nMemFree: 0 kB\nMemAvailable: 0 kB\n", "it lacks")
-	f("MemTotal: 1000\n", "MemTotal is no number of kB")
+	f("", "no MemTotal")
+	f("MemTotal: 0 kB\nMemFree: 0 kB\nMemAvailable: 0 kB\n", "no MemTotal")
+	f("MemTotal: 1000\n", "MemTotal is not a number of kB")
 	f("MemTotal: x kB\n", `MemTotal: "x"`)
 }
 
-// processStat is of a process whose name was chosen to break parsers.
+// processStat belongs to a process whose name was chosen to break parsers.
 const processStat = "77 (a) R (b 1 2) S 1 77 77 0 -1 4194560 1234 0 56 0 250 150 0 0 20 0 9 0 4242 1000000 500 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 3 0 0 700 0 0 0 0 0\n"
 
 const snmp = "Ip: Forwarding\nIp: 1\nTcp: RtoAlgorithm MaxConn OutSegs RetransSegs\nTcp: 1 -1 3410788 2549\nUdp: x\nUdp: 1\n"
@@ -142,8 +142,7 @@ func process(extra map[string]string) map[string]string {
 	return files
 }
 
-// Version 2: the pod above the container is the one that is throttled, and pressure is of
-// the container.
+// cgroup v2: the pod above the container is throttled, and pressure is the container's.
 func TestProcessUnified(t *testing.T) {
 	r := tree(t, process(map[string]string{
 		"proc/77/cgroup":                     "0::/pod/container\n",
@@ -168,8 +167,8 @@ func TestProcessUnified(t *testing.T) {
 	}
 }
 
-// Version 1 beside version 2: throttling is of the one, pressure of the machine, because
-// the process is in the root of the other.
+// Hybrid: throttling comes from v1, pressure from the machine because the process is in the
+// v2 root.
 func TestProcessHybrid(t *testing.T) {
 	r := tree(t, process(map[string]string{
 		"proc/77/cgroup":          "3:cpuset:/\n2:cpu,cpuacct:/job\n1:memory:/x\n0::/\n",
@@ -192,8 +191,8 @@ func TestProcessHybrid(t *testing.T) {
 	}
 }
 
-// What is missing is absent, not 0: another user's io, a kernel without schedstat, delay
-// accounting that is off, no pressure.
+// Missing values are absent, not 0: another user's io, a kernel without schedstat, disabled
+// delay accounting, no pressure.
 func TestProcessAbsent(t *testing.T) {
 	r := tree(t, map[string]string{
 		"proc/77/stat": processStat, "proc/77/schedstat": "0 0 0\n", "proc/sys/kernel/task_delayacct": "0\n", "proc/77/cgroup": "0::/../../other\n",
@@ -206,17 +205,17 @@ func TestProcessAbsent(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if _, err := r.Process(78); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a process that is not there gives %v", err)
+		t.Errorf("missing process: %v", err)
 	}
 }
 
-// One torn file costs its own facts and is named.
+// A malformed file loses its own facts and is named in the error.
 func TestProcessTorn(t *testing.T) {
 	r := tree(t, process(map[string]string{"proc/77/schedstat": "1 2", "proc/77/net/snmp": "Tcp: A B\nTcp: 1\n", "proc/pressure/io": "nothing"}))
 	got, err := r.Process(77)
-	for _, part := range []string{"77/schedstat: it has fewer than 3", "77/net/snmp: TCP has 2 names and 1 values"} {
+	for _, part := range []string{"77/schedstat: fewer than 3", "77/net/snmp: Tcp has 2 names but 1 values"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("the error is %v, want %q in it", err, part)
+			t.Errorf("error %v, want %q in it", err, part)
 		}
 	}
 	if got.ReadBytes != Of(4096) || got.RunQueue.OK() || got.Retransmits.OK() {
@@ -224,7 +223,7 @@ func TestProcessTorn(t *testing.T) {
 	}
 }
 
-// This machine is one, too.
+// The parsers accept the files of the machine that runs the tests.
 func TestProcessReal(t *testing.T) {
 	r := Reader{Proc: "/proc", Cgroup: "/sys/fs/cgroup"}
 	f, err := r.Process(uint32(os.Getpid()))
@@ -283,7 +282,7 @@ func FuzzParse(f *testing.F) {
 				sum += s.Ratio
 			}
 			if sum != 0 && math.Abs(sum-1) > 1e-6 {
-				t.Errorf("the modes are %v together", sum)
+				t.Errorf("the modes add up to %v", sum)
 			}
 		}
 		if m, err := ParseMeminfo(file); err == nil {
@@ -295,7 +294,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, g := range []string{ParseGroups(file).Unified, ParseGroups(file).CPU} {
 			if g != "" && (!strings.HasPrefix(g, "/") || strings.Contains(g, "/../")) {
-				t.Errorf("group %q leads out", g)
+				t.Errorf("group %q leads out of the namespace", g)
 			}
 		}
 		_, _ = ParseProcessStat(file)

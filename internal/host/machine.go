@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// ticks is USER_HZ: how many ticks of /proc make a second. It is 100 on all that we build for.
+// ticks is USER_HZ, the number of clock ticks per second in /proc. It is 100 on every
+// platform we build for.
 const ticks = 100
 
-// CPU is what all CPUs of the machine did since it was booted, in CPU-seconds by mode. User
-// has the time of virtual machines in it, as the kernel counts it.
+// CPU is the time of all CPUs since boot, in CPU-seconds by mode. As in the kernel, User
+// includes guest time.
 type CPU struct {
 	User, Nice, System, Idle, IOWait, Interrupt, Steal float64
 }
@@ -22,7 +23,7 @@ func (r Reader) CPU() (CPU, error) {
 	path := filepath.Join(r.Proc, "stat")
 	b, err := read(path)
 	if err != nil {
-		return CPU{}, fmt.Errorf("cannot read the time of the CPUs: %w", err)
+		return CPU{}, fmt.Errorf("cannot read CPU times: %w", err)
 	}
 	c, err := ParseStat(b)
 	if err != nil {
@@ -31,14 +32,14 @@ func (r Reader) CPU() (CPU, error) {
 	return c, nil
 }
 
-// ParseStat parses /proc/stat, see proc_stat(5).
+// ParseStat parses the first line of /proc/stat; see proc_stat(5).
 func ParseStat(file []byte) (CPU, error) {
 	line, _, _ := bytes.Cut(file, []byte("\n"))
 	fields := strings.Fields(string(line))
 	if len(fields) < 5 || fields[0] != "cpu" {
-		return CPU{}, errors.New("the first line is not that of all CPUs")
+		return CPU{}, errors.New("first line is not the cpu line")
 	}
-	var v [8]float64 // what an old kernel does not have it does not count
+	var v [8]float64 // old kernels have fewer fields
 	for i := range v {
 		if i+1 >= len(fields) {
 			break
@@ -52,14 +53,14 @@ func ParseStat(file []byte) (CPU, error) {
 	return CPU{User: v[0], Nice: v[1], System: v[2], Idle: v[3], IOWait: v[4], Interrupt: v[5] + v[6], Steal: v[7]}, nil
 }
 
-// Share is a part of 1 that a mode or a state has.
+// Share is the fraction of a mode or a state.
 type Share struct {
 	Name  string  `json:"name"`
 	Ratio float64 `json:"ratio"`
 }
 
-// Utilization returns which part of the CPUs' time since before went to which mode, in the
-// words of the attribute cpu.mode. Together they are 1. It is nil if no time went by.
+// Utilization returns the fraction of CPU time since before by mode, named as in the
+// attribute cpu.mode. The fractions add up to 1. It returns nil if no time has passed.
 func (c CPU) Utilization(before CPU) []Share {
 	modes := []struct {
 		name          string
@@ -76,7 +77,7 @@ func (c CPU) Utilization(before CPU) []Share {
 	sum := 0.0
 	list := make([]Share, len(modes))
 	for i, m := range modes {
-		// The kernel lets idle and iowait go back a little.
+		// The kernel lets idle and iowait decrease slightly.
 		list[i] = Share{m.name, max(0, m.after-m.before)}
 		sum += list[i].Ratio
 	}
@@ -89,7 +90,7 @@ func (c CPU) Utilization(before CPU) []Share {
 	return list
 }
 
-// Memory is the machine's memory in bytes.
+// Memory is the size and use of the machine's memory in bytes.
 type Memory struct {
 	Total, Available, Free float64
 }
@@ -99,7 +100,7 @@ func (r Reader) Memory() (Memory, error) {
 	path := filepath.Join(r.Proc, "meminfo")
 	b, err := read(path)
 	if err != nil {
-		return Memory{}, fmt.Errorf("cannot read the use of memory: %w", err)
+		return Memory{}, fmt.Errorf("cannot read memory usage: %w", err)
 	}
 	m, err := ParseMeminfo(b)
 	if err != nil {
@@ -108,7 +109,7 @@ func (r Reader) Memory() (Memory, error) {
 	return m, nil
 }
 
-// ParseMeminfo parses /proc/meminfo, see proc_meminfo(5).
+// ParseMeminfo parses /proc/meminfo; see proc_meminfo(5).
 func ParseMeminfo(file []byte) (Memory, error) {
 	var total, available, free Value
 	for line := range strings.Lines(string(file)) {
@@ -119,7 +120,7 @@ func ParseMeminfo(file []byte) (Memory, error) {
 		}
 		fields := strings.Fields(rest)
 		if len(fields) != 2 || fields[1] != "kB" {
-			return Memory{}, fmt.Errorf("%s is no number of kB", name)
+			return Memory{}, fmt.Errorf("%s is not a number of kB", name)
 		}
 		kib, err := whole(fields[0])
 		if err != nil {
@@ -128,17 +129,17 @@ func ParseMeminfo(file []byte) (Memory, error) {
 		*into = Of(kib * 1024)
 	}
 	if total.Or(0) <= 0 || !available.OK() || !free.OK() {
-		return Memory{}, errors.New("it lacks MemTotal, MemAvailable or MemFree")
+		return Memory{}, errors.New("no MemTotal, MemAvailable or MemFree")
 	}
 	return Memory{Total: total.v, Available: available.v, Free: free.v}, nil
 }
 
-// Utilization returns which part of memory is in which state, in the words of the attribute
-// system.memory.state: used is what nobody could have, free what nobody has, and cached what
-// the kernel would give back. Together they are 1.
+// Utilization returns the fraction of memory by state, named as in the attribute
+// system.memory.state: used is not available, free is unused, and cached can be reclaimed.
+// The fractions add up to 1.
 func (m Memory) Utilization() []Share {
 	available := min(m.Available, m.Total)
-	free := min(m.Free, available) // what the kernel keeps for itself is free, but not available
+	free := min(m.Free, available) // the kernel's reserve is free but not available
 	return []Share{
 		{"used", (m.Total - available) / m.Total},
 		{"free", free / m.Total},

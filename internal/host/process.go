@@ -9,42 +9,42 @@ import (
 	"strings"
 )
 
-// Facts are what a process was given by the machine and what it was kept waiting for. All
-// but Start and PressureOf are counters; seconds, bytes and plain counts.
+// Facts are the resources that a process used and waited for. All except Start and
+// PressureOf are counters, in seconds, bytes or plain counts.
 type Facts struct {
-	// Start is when the process began, in ticks since boot: the same pid with another one
-	// is another process.
+	// Start is when the process started, in clock ticks since boot. It distinguishes processes
+	// that reuse a pid.
 	Start uint64 `json:"start"`
 	CPU   Value  `json:"cpu_seconds,omitzero"` // all threads, user and kernel
-	// MinorFaults needed no disk, MajorFaults did.
+	// MinorFaults needed no disk access, MajorFaults did.
 	MinorFaults Value `json:"minor_faults,omitzero"`
 	MajorFaults Value `json:"major_faults,omitzero"`
-	// BlockIO is how long the main thread waited for disks. Absent where the kernel does
-	// not account for delays, which is the default since 5.14.
+	// BlockIO is how long the main thread waited for block I/O. It is absent if delay
+	// accounting is disabled, which is the default since Linux 5.14.
 	BlockIO Value `json:"block_io_seconds,omitzero"`
-	// RunQueue is how long the main thread was ready and had no CPU.
+	// RunQueue is how long the main thread was runnable but had no CPU.
 	RunQueue     Value `json:"run_queue_seconds,omitzero"`
 	ReadBytes    Value `json:"read_bytes,omitzero"` // from disks
 	WrittenBytes Value `json:"written_bytes,omitzero"`
-	// SentSegments and Retransmits are of TCP in the network namespace of the process,
-	// which others may share.
+	// SentSegments and Retransmits count TCP segments in the network namespace of the process,
+	// which other processes may share.
 	SentSegments Value `json:"sent_segments,omitzero"`
 	Retransmits  Value `json:"retransmits,omitzero"`
-	// Throttled is how long its control group, or one above, had used up its CPU time, and
-	// ThrottledPeriods in how many periods that was.
+	// Throttled is how long the process's control group or one of its ancestors had exhausted
+	// its CPU quota; ThrottledPeriods is the number of such periods.
 	Throttled        Value `json:"throttled_seconds,omitzero"`
 	ThrottledPeriods Value `json:"throttled_periods,omitzero"`
-	// The pressures are how long at least one task waited for a CPU, a disk or memory.
-	// PressureOf says whose tasks: those of its control group (cgroup) or all (machine).
+	// The pressures are how long at least one task waited for a CPU, I/O or memory.
+	// PressureOf says whose tasks: those of the control group (cgroup) or all (machine).
 	CPUPressure    Value  `json:"cpu_pressure_seconds,omitzero"`
 	IOPressure     Value  `json:"io_pressure_seconds,omitzero"`
 	MemoryPressure Value  `json:"memory_pressure_seconds,omitzero"`
 	PressureOf     string `json:"pressure_of,omitempty"`
 }
 
-// Process reads what is known of a process. A file that is missing or forbidden makes its
-// facts absent, one that makes no sense is an error beside the rest. Only a process that is
-// not there gives no Facts at all.
+// Process reads the facts of a process. A missing or unreadable file makes its facts absent;
+// a malformed file is an error, returned together with the other facts. Only if the process
+// does not exist are there no Facts at all.
 func (r Reader) Process(pid uint32) (Facts, error) {
 	dir := filepath.Join(r.Proc, strconv.FormatUint(uint64(pid), 10))
 	b, err := read(filepath.Join(dir, "stat"))
@@ -88,26 +88,26 @@ func (r Reader) Process(pid uint32) (Facts, error) {
 	return f, errors.Join(errs...)
 }
 
-// ProcessStat is what is used of /proc/PID/stat. Times are in seconds but for Start, which
-// is in ticks since boot.
+// ProcessStat holds the used fields of /proc/PID/stat. Times are in seconds, except Start,
+// which is in clock ticks since boot.
 type ProcessStat struct {
 	MinorFaults, MajorFaults, CPU, BlockIO float64
 	Start                                  uint64
 }
 
-// ParseProcessStat parses /proc/PID/stat, see proc_pid_stat(5). The name of the process is
-// in brackets and may have any byte in it.
+// ParseProcessStat parses /proc/PID/stat; see proc_pid_stat(5). The process name is in
+// parentheses and may contain any byte.
 func ParseProcessStat(file []byte) (ProcessStat, error) {
 	end := bytes.LastIndexByte(file, ')')
 	if end < 0 {
-		return ProcessStat{}, errors.New("there is no name in it")
+		return ProcessStat{}, errors.New("no process name")
 	}
 	fields := strings.Fields(string(file[end+1:]))
-	const first = 3 // the number of the field after the name
+	const first = 3 // number of the field after the name
 	var errs []error
 	number := func(n int) float64 {
 		if n-first >= len(fields) {
-			errs = append(errs, fmt.Errorf("there is no field %d", n))
+			errs = append(errs, fmt.Errorf("no field %d", n))
 			return 0
 		}
 		v, err := whole(fields[n-first])
@@ -124,7 +124,7 @@ func ParseProcessStat(file []byte) (ProcessStat, error) {
 	return s, nil
 }
 
-// ParseIO parses /proc/PID/io and returns the bytes read from disks and written to them.
+// ParseIO parses /proc/PID/io and returns the bytes read from and written to storage.
 func ParseIO(file []byte) (readBytes, writtenBytes Value, err error) {
 	for line := range strings.Lines(string(file)) {
 		name, rest, _ := strings.Cut(line, ":")
@@ -142,11 +142,11 @@ func ParseIO(file []byte) (readBytes, writtenBytes Value, err error) {
 }
 
 // ParseSchedstat parses /proc/PID/schedstat and returns the seconds in the run queue. A
-// kernel without the statistics writes zeros.
+// kernel without the statistics writes zeros, which yield an absent value.
 func ParseSchedstat(file []byte) (Value, error) {
 	fields := strings.Fields(string(file))
 	if len(fields) < 3 {
-		return Value{}, errors.New("it has fewer than 3 numbers")
+		return Value{}, errors.New("fewer than 3 numbers")
 	}
 	var v [3]float64
 	for i := range v {
@@ -162,8 +162,8 @@ func ParseSchedstat(file []byte) (Value, error) {
 	return Of(v[1] / 1e9), nil
 }
 
-// ParseSNMP parses /proc/PID/net/snmp and returns the segments that TCP sent, and how many
-// of them again. The file has pairs of lines: names, and values in the same order.
+// ParseSNMP parses /proc/PID/net/snmp and returns the TCP segments sent and retransmitted.
+// The file has pairs of lines: names, and values in the same order.
 func ParseSNMP(file []byte) (sent, again Value, err error) {
 	var names []string
 	for line := range strings.Lines(string(file)) {
@@ -177,7 +177,7 @@ func ParseSNMP(file []byte) (sent, again Value, err error) {
 		}
 		values := strings.Fields(rest)
 		if len(values) != len(names) {
-			return Value{}, Value{}, fmt.Errorf("TCP has %d names and %d values", len(names), len(values))
+			return Value{}, Value{}, fmt.Errorf("Tcp has %d names but %d values", len(names), len(values))
 		}
 		for i, name := range names {
 			into := map[string]*Value{"OutSegs": &sent, "RetransSegs": &again}[name]

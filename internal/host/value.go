@@ -2,13 +2,13 @@ package host
 
 import "encoding/json"
 
-// Value is a number that may not be known. The zero Value is absent, and absent is not 0.
+// Value is a number that may be unknown. The zero Value is absent, and absent is not 0.
 type Value struct {
 	v  float64
 	ok bool
 }
 
-// Of returns a Value that is known.
+// Of returns a known Value.
 func Of(v float64) Value { return Value{v, true} }
 
 // Get returns the number and whether it is known.
@@ -17,7 +17,7 @@ func (v Value) Get() (float64, bool) { return v.v, v.ok }
 // OK reports whether the number is known.
 func (v Value) OK() bool { return v.ok }
 
-// Or returns the number, or d if it is not known.
+// Or returns the number, or d if it is unknown.
 func (v Value) Or(d float64) float64 {
 	if v.ok {
 		return v.v
@@ -25,8 +25,8 @@ func (v Value) Or(d float64) float64 {
 	return d
 }
 
-// Since returns how much a counter grew since before, absent unless both are known and it
-// did not go backwards.
+// Since returns the increase of a counter since before. It is absent unless both values are
+// known and the counter did not decrease.
 func (v Value) Since(before Value) Value {
 	if !v.ok || !before.ok || v.v < before.v {
 		return Value{}
@@ -37,10 +37,10 @@ func (v Value) Since(before Value) Value {
 // Equal makes Value comparable by go-cmp.
 func (v Value) Equal(w Value) bool { return v == w }
 
-// IsZero reports absence, so that the JSON option omitzero leaves it out.
+// IsZero reports whether the value is absent, so that the JSON option omitzero omits it.
 func (v Value) IsZero() bool { return !v.ok }
 
-// MarshalJSON writes null for what is not known.
+// MarshalJSON writes null for an absent value.
 func (v Value) MarshalJSON() ([]byte, error) {
 	if !v.ok {
 		return []byte("null"), nil
@@ -48,7 +48,7 @@ func (v Value) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v.v)
 }
 
-// UnmarshalJSON takes null for what is not known.
+// UnmarshalJSON reads null as an absent value.
 func (v *Value) UnmarshalJSON(b []byte) error {
 	var p *float64
 	if err := json.Unmarshal(b, &p); err != nil {

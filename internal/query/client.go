@@ -17,26 +17,26 @@ import (
 	"time"
 )
 
-// Config says where a store is and how to be let in.
+// Config says where a store is and how to authenticate.
 type Config struct {
-	// URL is what comes before /api/v1/query: http://prometheus:9090, and for Mimir with
-	// its prefix, http://mimir/prometheus. A name and password in it are used.
+	// URL is the part before /api/v1/query: http://prometheus:9090 or, for Mimir with its
+	// prefix, http://mimir/prometheus. A user and password in it are used.
 	URL string
-	// TokenFile has a bearer token, and is read for each question: tokens are renewed.
+	// TokenFile holds a bearer token. It is read for every query because tokens are renewed.
 	TokenFile string
-	// User and PasswordFile are for stores that want a password.
+	// User and PasswordFile are for stores with basic authentication.
 	User, PasswordFile string
-	CAFile             string            // certificates to trust besides the system's
-	Headers            map[string]string // such as X-Scope-OrgID of Mimir
-	Timeout            time.Duration     // of one question; 0: a minute
-	MaxBytes           int64             // of one answer; 0: 1 GiB
+	CAFile             string            // certificates to trust in addition to the system's
+	Headers            map[string]string // such as Mimir's X-Scope-OrgID
+	Timeout            time.Duration     // per request; 0 means one minute
+	MaxBytes           int64             // per answer; 0 means 1 GiB
 }
 
-// maxPoints of a series in one answer: Prometheus refuses more than 11,000.
+// maxPoints bounds the points per series in one answer: Prometheus rejects more than 11,000.
 const maxPoints = 10000
 
 // Client is a Store behind Prometheus' HTTP API: Prometheus, Mimir, Thanos,
-// VictoriaMetrics, or a hub.
+// VictoriaMetrics, or a hub. It is safe for concurrent use.
 type Client struct {
 	base     string
 	password *url.Userinfo
@@ -46,17 +46,17 @@ type Client struct {
 
 var _ Store = (*Client)(nil)
 
-// Open returns a client. It asks nothing yet.
+// Open returns a client. It sends no request.
 func Open(c Config) (*Client, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, errors.New("the address of the store must be like http://prometheus:9090") // it may have a password
+		return nil, errors.New("store address must be like http://prometheus:9090") // not repeated: it may contain a password
 	}
 	c.Timeout = cmp.Or(c.Timeout, time.Minute)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 1<<30)
 	for name, value := range c.Headers {
 		if !validHeader(name, value) {
-			return nil, fmt.Errorf("%.40q cannot be the name of a header, or what follows it its value", name)
+			return nil, fmt.Errorf("header %.40q has an invalid name or value", name)
 		}
 	}
 	cl := &Client{password: u.User, c: c}
@@ -66,7 +66,7 @@ func Open(c Config) (*Client, error) {
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the certificates to trust: %w", err)
+			return nil, fmt.Errorf("cannot read CA certificates: %w", err)
 		}
 		pool, err := x509.SystemCertPool()
 		if err != nil {
@@ -81,10 +81,10 @@ func Open(c Config) (*Client, error) {
 	return cl, nil
 }
 
-// sameHost follows redirects within a host only: another would get our headers.
+// sameHost follows redirects only within the same host: another host would get our headers.
 func sameHost(req *http.Request, via []*http.Request) error {
 	if first := via[0].URL; len(via) > 5 || req.URL.Host != first.Host || req.URL.Scheme != first.Scheme {
-		return errors.New("it redirects to another place, which is not followed")
+		return errors.New("refusing a redirect to another host")
 	}
 	return nil
 }
@@ -105,11 +105,10 @@ func (c *Client) Instant(ctx context.Context, expr string, at time.Time) ([]Samp
 	return out, err
 }
 
-// Range implements Store. What has more points than a store gives at once is asked for in
-// parts.
+// Range implements Store. It splits a range with more points than a store returns at once.
 func (c *Client) Range(ctx context.Context, expr string, start, end time.Time, step time.Duration) ([]Series, error) {
 	if step < time.Millisecond {
-		return nil, fmt.Errorf("a step of %v is too short", step)
+		return nil, fmt.Errorf("step of %v is too short", step)
 	}
 	var j joiner
 	for !start.After(end) {
@@ -126,9 +125,9 @@ func (c *Client) Range(ctx context.Context, expr string, start, end time.Time, s
 	return j.list, nil
 }
 
-// Raw implements Store, by a range selector at the end. Prometheus before 3.0 adds the
-// sample at the left edge, which is left out here; values that are no numbers, which are
-// how VictoriaMetrics may show the end of a series, are too.
+// Raw implements Store with a range selector. Prometheus before 3.0 includes the sample at
+// the left edge, which is dropped here, as are NaN values, with which VictoriaMetrics may
+// mark the end of a series.
 func (c *Client) Raw(ctx context.Context, selector string, from, to time.Time) ([]Series, error) {
 	from, to = from.Truncate(time.Millisecond), to.Truncate(time.Millisecond)
 	if !from.Before(to) {
@@ -150,7 +149,7 @@ func (c *Client) Raw(ctx context.Context, selector string, from, to time.Time) (
 	return j.list, err
 }
 
-// Duration writes d as PromQL does, in whole milliseconds.
+// Duration formats d for PromQL, in whole milliseconds.
 func Duration(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
 
 func seconds(t time.Time) string {
@@ -158,7 +157,7 @@ func seconds(t time.Time) string {
 	return fmt.Sprintf("%d.%03d", ms/1000, ms%1000)
 }
 
-// joiner puts the parts of series together.
+// joiner concatenates the parts of a split range by series.
 type joiner struct {
 	list []Series
 	at   map[string]int
@@ -183,19 +182,19 @@ func (j *joiner) add(labels Labels, points []Point) {
 	s.Points = append(s.Points, points...)
 }
 
-// ask posts a question and gives each series of the answer to each.
+// ask posts a query and calls each for every series of the answer.
 func (c *Client) ask(ctx context.Context, what string, form url.Values, each func(*element)) error {
 	ctx, cancel := context.WithTimeout(ctx, c.c.Timeout)
 	defer cancel()
 	form.Set("timeout", strconv.Itoa(int(max(1, c.c.Timeout.Seconds())))+"s")
-	form.Set("nocache", "1") // VictoriaMetrics: what came late is to be in the answer
-	// A store of several parts, of which one is away, is to say so: half an answer would be
-	// half a bill.
+	form.Set("nocache", "1") // VictoriaMetrics: include late samples
+	// A distributed store must fail if one of its parts is down: a partial answer would yield
+	// a partial bill.
 	form.Set("partial_response", "false")  // Thanos
 	form.Set("deny_partial_response", "1") // VictoriaMetrics
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+"/api/v1/"+what, strings.NewReader(form.Encode()))
 	if err != nil {
-		return errors.New("the address of the store cannot be asked")
+		return errors.New("invalid store address")
 	}
 	secrets, err := c.header(req)
 	if err != nil {
@@ -204,12 +203,12 @@ func (c *Client) ask(ctx context.Context, what string, form url.Values, each fun
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err // without the address
+			err = u.Err // drop the address, which may contain a password
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("no answer within %v", c.c.Timeout)
 		}
-		return fmt.Errorf("the store at %s: %w", c.base, err)
+		return fmt.Errorf("cannot query store at %s: %w", c.base, err)
 	}
 	defer resp.Body.Close()
 	body := &io.LimitedReader{R: resp.Body, N: c.c.MaxBytes}
@@ -221,7 +220,7 @@ func (c *Client) ask(ctx context.Context, what string, form url.Values, each fun
 	case err != nil && ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case body.N <= 0:
-		err = fmt.Errorf("the answer is over %d MiB: ask for a shorter time or fewer series", c.c.MaxBytes>>20)
+		err = fmt.Errorf("answer exceeds %d MiB: query a shorter range or fewer series", c.c.MaxBytes>>20)
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
 		err = fmt.Errorf("%s: a token or password may be missing or wrong", status(resp))
 	case errors.As(err, new(storeError)):
@@ -229,21 +228,21 @@ func (c *Client) ask(ctx context.Context, what string, form url.Values, each fun
 		err = errors.New(status(resp))
 	}
 	if err != nil {
-		return fmt.Errorf("the store at %s: %w", c.base, hide(err, secrets))
+		return fmt.Errorf("cannot query store at %s: %w", c.base, hide(err, secrets))
 	}
 	return nil
 }
 
-// status is that of an answer, in our words: a server may write anything after the code.
+// status returns the status in Go's words: a server may send any text after the code.
 func status(resp *http.Response) string {
 	return strings.TrimSpace(strconv.Itoa(resp.StatusCode) + " " + http.StatusText(resp.StatusCode))
 }
 
-// header sets what lets us in, and returns what must not be repeated.
+// header sets the credentials and returns the secrets that errors must not repeat.
 func (c *Client) header(req *http.Request) (secrets []string, err error) {
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Accept", "application/json")
-	req.Header.Set("Cache-Control", "no-store") // Mimir and Thanos keep answers
+	req.Header.Set("Cache-Control", "no-store") // Mimir and Thanos cache answers
 	for name, value := range c.c.Headers {
 		req.Header.Set(name, value)
 		secrets = append(secrets, value)
@@ -272,25 +271,25 @@ func (c *Client) header(req *http.Request) (secrets []string, err error) {
 	return secrets, nil
 }
 
-// secret reads a file with one line.
+// secret reads a one-line file.
 func secret(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("cannot read the token or password: %w", err)
+		return "", fmt.Errorf("cannot read token or password: %w", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, 1<<16))
 	if err != nil {
-		return "", fmt.Errorf("cannot read the token or password: %w", err)
+		return "", fmt.Errorf("cannot read token or password: %w", err)
 	}
 	s := strings.TrimSpace(string(text))
 	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r >= 0x7f }) {
-		return "", fmt.Errorf("%s has no token or password on one line", path)
+		return "", fmt.Errorf("%s must contain a token or password on one line", path)
 	}
 	return s, nil
 }
 
-// hide takes secrets out of what a server wrote: some repeat what they were sent.
+// hide removes secrets from a server's message: some servers echo the request.
 func hide(err error, secrets []string) error {
 	text := err.Error()
 	for _, s := range secrets {

@@ -21,14 +21,14 @@ import (
 
 var noon = time.Date(2026, 10, 14, 12, 0, 0, 0, time.UTC)
 
-// asked is what a server was asked.
+// asked is one request that the server received.
 type asked struct {
 	path   string
 	form   url.Values
 	header http.Header
 }
 
-// serve returns a client of a server that answers each question by answer.
+// serve returns a client of a server that answers each request with answer.
 func serve(t *testing.T, c Config, answer func(a asked) (int, string)) (*Client, *[]asked) {
 	t.Helper()
 	var all []asked
@@ -53,7 +53,7 @@ func serve(t *testing.T, c Config, answer func(a asked) (int, string)) (*Client,
 	return cl, &all
 }
 
-// A question must be asked as the API has it, and the answer be read to the last digit.
+// Requests must follow the API, and values must be parsed to the last digit.
 func TestInstant(t *testing.T) {
 	t.Parallel()
 	c, all := serve(t, Config{}, func(asked) (int, string) {
@@ -74,14 +74,14 @@ func TestInstant(t *testing.T) {
 	a := (*all)[0]
 	form := url.Values{
 		"query": {"up"}, "time": {"1791979200.007"}, "timeout": {"60s"}, "nocache": {"1"},
-		"partial_response": {"false"}, "deny_partial_response": {"1"}, // half an answer would be half a bill
+		"partial_response": {"false"}, "deny_partial_response": {"1"}, // a partial answer would yield a partial bill
 	}
 	if diff := cmp.Diff(form, a.form); a.path != "/api/v1/query" || diff != "" {
 		t.Errorf("%s (-want +got):\n%s", a.path, diff)
 	}
 }
 
-// A range of more points than a store gives must come in parts, each point once.
+// A range with more points than a store returns is split, with each point once.
 func TestRangeInParts(t *testing.T) {
 	t.Parallel()
 	c, all := serve(t, Config{}, func(a asked) (int, string) {
@@ -96,11 +96,11 @@ func TestRangeInParts(t *testing.T) {
 		t.Errorf("%d questions (-want +got):\n%s", len(*all), diff)
 	}
 	if _, err := c.Range(t.Context(), "x", noon, noon, 0); err == nil {
-		t.Error("a step of nothing is asked for")
+		t.Error("a zero step was accepted")
 	}
 }
 
-// Prometheus 2 gives the sample at the left edge too, which would be in two periods.
+// Prometheus 2 includes the sample at the left edge, which would count in two periods.
 func TestRawIsOpenToTheLeft(t *testing.T) {
 	t.Parallel()
 	c, all := serve(t, Config{}, func(asked) (int, string) {
@@ -116,14 +116,14 @@ func TestRawIsOpenToTheLeft(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if q := (*all)[0].form.Get("query"); q != `x{a="b"}[60000ms]` {
-		t.Errorf("asked %s", q)
+		t.Errorf("query %s", q)
 	}
 	if got, err := c.Raw(t.Context(), "x", noon, noon); got != nil || err != nil {
-		t.Errorf("no time has %v, %v", got, err)
+		t.Errorf("an empty range has %v, %v", got, err)
 	}
 }
 
-// What lets us in must be sent, and read anew: tokens are renewed.
+// Credentials must be sent, and read again for every request because tokens are renewed.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
@@ -150,7 +150,7 @@ func TestCredentials(t *testing.T) {
 	for _, bad := range []string{"", "two\nlines", "\x00"} {
 		write(bad)
 		if _, err := c.Instant(t.Context(), "x", noon); err == nil {
-			t.Errorf("a token %q was sent", bad)
+			t.Errorf("invalid token %q was sent", bad)
 		}
 	}
 	c, all = serve(t, Config{User: "u", PasswordFile: file}, ok)
@@ -160,8 +160,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// What a server says of a question must be repeated, but neither without end nor with our
-// secrets, and not what a proxy in between wrote.
+// A server's error message must be repeated, but bounded and without our secrets, and not
+// the page of a proxy in between.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	const token = "s3cret-t0ken"
@@ -179,16 +179,16 @@ func TestErrors(t *testing.T) {
 		"very long":       {400, `{"status":"error","error":"` + strings.Repeat("x", 5000) + `"}`, strings.Repeat("x", 300) + "..."},
 		"a proxy":         {502, "<html>" + token, "502 Bad Gateway"},
 		"not let in":      {401, `{"status":"error","error":"` + token + `"}`, "a token or password may be missing or wrong"},
-		"no JSON":         {200, "<html>", "cannot be read"},
+		"not JSON":        {200, "<html>", "cannot parse answer"},
 		"not the API":     {200, `{"hello":1}`, "is this the address of a Prometheus API?"},
-		"a scalar":        {200, `{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}`, `it is a "scalar"`},
+		"a scalar":        {200, `{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}`, `unexpected result type "scalar"`},
 		"torn":            {200, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a`, "unexpected EOF"},
-		"a bad point":     {200, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":["1",2]}]}}`, "not as the API has it"},
-		"half an answer":  {200, `{"status":"success","isPartial":true,"data":{"resultType":"vector","result":[]}}`, "a part of the answer only"},
-		"a list":          {200, `[]`, "not as the API has it"},
-		"endless":         {200, `{"status":"success","data":{"resultType":"vector","result":[` + strings.Repeat(`{"metric":{},"value":[1,"1"]},`, 100_000), "the answer is over 1 MiB"},
+		"a bad point":     {200, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":["1",2]}]}}`, "does not match the API"},
+		"half an answer":  {200, `{"status":"success","isPartial":true,"data":{"resultType":"vector","result":[]}}`, "partial answer"},
+		"a list":          {200, `[]`, "does not match the API"},
+		"endless":         {200, `{"status":"success","data":{"resultType":"vector","result":[` + strings.Repeat(`{"metric":{},"value":[1,"1"]},`, 100_000), "answer exceeds 1 MiB"},
 		"labels no text":  {200, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":1}}]}}`, "cannot unmarshal"},
-		"deeply nested":   {200, strings.Repeat("[", 20_000), "not as the API has it"},
+		"deeply nested":   {200, strings.Repeat("[", 20_000), "does not match the API"},
 		"nested in extra": {200, `{"x":` + strings.Repeat("[", 20_000), "exceeded max depth"},
 	} {
 		c, _ := serve(t, Config{TokenFile: file, MaxBytes: 1 << 20}, func(asked) (int, string) { return tt.code, tt.body })
@@ -199,7 +199,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Another host must not get our headers, and one that hangs must not hold us.
+// Another host must not get our headers, and a hanging server must not block us.
 func TestRedirectAndTimeout(t *testing.T) {
 	t.Parallel()
 	got := make(chan http.Header, 1)
@@ -213,7 +213,7 @@ func TestRedirectAndTimeout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Instant(t.Context(), "x", noon); err == nil || !strings.Contains(err.Error(), "redirects") {
+	if _, err := c.Instant(t.Context(), "x", noon); err == nil || !strings.Contains(err.Error(), "redirect") {
 		t.Errorf("%v", err)
 	}
 	select {
@@ -238,7 +238,7 @@ func TestRedirectAndTimeout(t *testing.T) {
 	}
 }
 
-// An address that cannot be asked must be refused at once, without its password.
+// An invalid address must be rejected at once, without repeating its password.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"", "prometheus:9090", "ftp://x", "http://", "http://u:s3cret@h:x/"} {
@@ -247,7 +247,7 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	if _, err := Open(Config{URL: "http://h", Headers: map[string]string{"X-Key": "a\nb"}}); err == nil || strings.Contains(err.Error(), "a\nb") {
-		t.Errorf("a header of two lines: %v", err)
+		t.Errorf("a header with a line break: %v", err)
 	}
 	for in, want := range map[string]string{"http://h:1/": "http://h:1", "https://u:p@h/prometheus/": "https://h/prometheus", "http://h/api/v1/": "http://h"} {
 		c, err := Open(Config{URL: in})
@@ -257,7 +257,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A store with a certificate of its own must be reached with it, and not without.
+// A store with a private CA must be reachable with it, and not without.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -281,11 +281,11 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(Config{URL: s.URL, CAFile: ca}); err == nil {
-		t.Error("a file without a certificate is taken")
+		t.Error("a file without a certificate was accepted")
 	}
 }
 
-// An answer of a hostile server must be an error or plain values, never a crash.
+// The answer of a hostile server must yield an error or plain values, never a crash.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		`{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1.5,"2"]}]}}`,
@@ -298,12 +298,12 @@ func FuzzDecode(f *testing.F) {
 		err := decode(strings.NewReader(string(text)), func(e *element) {
 			for i := 1; i < len(e.Values); i++ {
 				if e.Values[i].Time.Before(e.Values[i-1].Time) {
-					t.Errorf("points are not in order: %v", e.Values)
+					t.Errorf("points are out of order: %v", e.Values)
 				}
 			}
 		})
 		if err != nil && errors.As(err, new(storeError)) && len(err.Error()) > 400 {
-			t.Errorf("an error of %d bytes", len(err.Error()))
+			t.Errorf("error has %d bytes", len(err.Error()))
 		}
 	})
 }

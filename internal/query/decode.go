@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// element is one series of an answer: Value of a vector, Values of a matrix. Native
+// element is one series of an answer: Value for a vector, Values for a matrix. Native
 // histograms have neither.
 type element struct {
 	Metric Labels  `json:"metric"`
@@ -23,12 +23,12 @@ type element struct {
 	Values []Point `json:"-"`
 }
 
-// storeError is what a store said of a question.
+// storeError is an error reported by a store.
 type storeError struct{ text string }
 
 func (e storeError) Error() string { return e.text }
 
-// decode reads an answer and gives each series to each, without keeping the whole.
+// decode parses an answer and calls each for every series, without keeping the whole.
 func decode(r io.Reader, each func(*element)) error {
 	d := json.NewDecoder(r)
 	var status, kind, said string
@@ -41,7 +41,7 @@ func decode(r io.Reader, each func(*element)) error {
 			return d.Decode(&kind)
 		case "error":
 			return d.Decode(&said)
-		case "isPartial": // of VictoriaMetrics
+		case "isPartial": // set by VictoriaMetrics
 			return d.Decode(&partial)
 		case "data":
 			return data(d, each)
@@ -50,18 +50,18 @@ func decode(r io.Reader, each func(*element)) error {
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("the answer cannot be read: %w", err)
+		return fmt.Errorf("cannot parse answer: %w", err)
 	case status == "success" && partial:
-		return storeError{"it has a part of the answer only, as some of its storage is away"}
+		return storeError{"partial answer: some storage nodes are unavailable"}
 	case status == "success":
 		return nil
 	case status == "error":
 		return storeError{strings.TrimPrefix(line(kind, 40)+": ", ": ") + line(said, 300)}
 	}
-	return errors.New("the answer has no status: is this the address of a Prometheus API?")
+	return errors.New("answer has no status: is this the address of a Prometheus API?")
 }
 
-// data reads what the answer is about. Its type comes before or after the series.
+// data parses the result. Its type may precede or follow the series.
 func data(d *json.Decoder, each func(*element)) error {
 	return object(d, func(key string) error {
 		switch key {
@@ -71,7 +71,7 @@ func data(d *json.Decoder, each func(*element)) error {
 				return err
 			}
 			if t != "vector" && t != "matrix" {
-				return fmt.Errorf("it is a %.20q", t)
+				return fmt.Errorf("unexpected result type %.20q", t)
 			}
 			return nil
 		case "result":
@@ -85,7 +85,7 @@ func data(d *json.Decoder, each func(*element)) error {
 					for i, p := range e.Raw {
 						e.Values[i] = Point(p)
 					}
-					// A hostile or merged answer may not be in order, or have a moment twice.
+					// A hostile or merged answer may be out of order or contain a timestamp twice.
 					slices.SortStableFunc(e.Values, func(a, b Point) int { return a.Time.Compare(b.Time) })
 					e.Raw = nil
 				}
@@ -97,20 +97,20 @@ func data(d *json.Decoder, each func(*element)) error {
 	})
 }
 
-var errShape = errors.New("it is not as the API has it")
+var errShape = errors.New("answer does not match the API")
 
-// object reads { and calls f for each key, which reads the value. null has none.
+// object reads { and calls f for each key; f reads the value. null is empty.
 func object(d *json.Decoder, f func(key string) error) error {
 	return between(d, '{', func() error {
 		key, err := d.Token()
 		if err != nil {
 			return err
 		}
-		return f(key.(string)) // the decoder lets no other key pass
+		return f(key.(string)) // the decoder only accepts string keys
 	})
 }
 
-// list reads [ and calls f for each element, which reads it. null has none.
+// list reads [ and calls f for each element; f reads the element. null is empty.
 func list(d *json.Decoder, f func() error) error { return between(d, '[', f) }
 
 func between(d *json.Decoder, open json.Delim, f func() error) error {
@@ -138,7 +138,7 @@ func skip(d *json.Decoder) error {
 	return d.Decode(&v)
 }
 
-// point is a Point as the API writes it, [seconds, "value"].
+// point is a Point in the API's form, [seconds, "value"].
 type point Point
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -153,7 +153,7 @@ func (p *point) UnmarshalJSON(text []byte) error {
 		return errShape
 	}
 	s, err := strconv.ParseFloat(string(bytes.TrimSpace(at)), 64)
-	if err != nil || math.Abs(s) > 1e11 { // after year 5000: it is no moment of ours
+	if err != nil || math.Abs(s) > 1e11 { // after the year 5000
 		return errShape
 	}
 	v, err := strconv.ParseFloat(string(value[1:len(value)-1]), 64)
@@ -164,7 +164,7 @@ func (p *point) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// line is s as one line of at most n bytes.
+// line returns s as one line of at most n bytes.
 func line(s string, n int) string {
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
 	if len(s) > n {

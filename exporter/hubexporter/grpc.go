@@ -112,7 +112,7 @@ func (o *OTLP) authorize(head metadata.MD, tokens *hub.Tokens) error {
 		return rpc.Error(codes.Unauthenticated, "a token is needed: authorization: Bearer TOKEN")
 	case !g.Write:
 		o.refused.Add(hub.Forbidden, 1)
-		return rpc.Error(codes.PermissionDenied, "this token is for reading only")
+		return rpc.Error(codes.PermissionDenied, "this token may only read")
 	default:
 		return nil
 	}

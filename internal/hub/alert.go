@@ -2,7 +2,7 @@ package hub
 
 import "time"
 
-// Alert is something that a fleet rule found and that still holds, as in Prometheus' API.
+// Alert is an active finding of a fleet rule, in the form of Prometheus' API.
 type Alert struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`

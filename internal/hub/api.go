@@ -15,17 +15,17 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// prometheusVersion is that of the database and the language, for those who ask what
-// they may use.
+// prometheusVersion is the version of the embedded database and of PromQL, for clients that
+// derive the available features from it.
 const prometheusVersion = "3.13.2"
 
-// maxPoints is how many points a series of a range may have, as in Prometheus.
+// maxPoints bounds the points per series of a range query, as in Prometheus.
 const maxPoints = 11_000
 
-// maxList bounds lists of series and labels.
+// maxList bounds lists of series and label values.
 const maxList = 200_000
 
-// routes adds what Grafana and other clients of Prometheus ask.
+// routes registers the API that Grafana and other Prometheus clients use.
 func (h *handler) routes(mux *http.ServeMux) {
 	for path, serve := range map[string]func(http.ResponseWriter, *http.Request, Grant){
 		"/api/v1/query":               h.instant,
@@ -46,11 +46,11 @@ func (h *handler) routes(mux *http.ServeMux) {
 		mux.Handle("POST "+path, h.reader(h.inTurn(serve)))
 	}
 	mux.Handle("/api/", h.reader(func(w http.ResponseWriter, r *http.Request, _ Grant) {
-		fail(w, http.StatusNotFound, "not_found", fmt.Errorf("the hub has no %s", r.URL.Path))
+		fail(w, http.StatusNotFound, "not_found", fmt.Errorf("unknown path %s", r.URL.Path))
 	}))
 }
 
-// bad answers a request that makes no sense.
+// bad answers an invalid request.
 func (h *handler) bad(w http.ResponseWriter, err error) {
 	if errors.Is(err, errLong) {
 		h.opt.Refusals.Add(QueryLimit, 1)
@@ -65,7 +65,7 @@ func (h *handler) bad(w http.ResponseWriter, err error) {
 	fail(w, http.StatusBadRequest, "bad_data", err)
 }
 
-// failed answers a query that did not work out.
+// failed answers a query whose evaluation failed.
 func (h *handler) failed(w http.ResponseWriter, err error) {
 	var timeout promql.ErrQueryTimeout
 	var canceled promql.ErrQueryCanceled
@@ -94,8 +94,8 @@ func (h *handler) instant(w http.ResponseWriter, r *http.Request, g Grant) {
 	h.query(w, r, g, func(ctx context.Context, s *Store, expr string) (*promql.Result, func(), error) {
 		return s.instant(ctx, expr, at)
 	}, func(ctx context.Context, expr string, kind parser.ValueType) (any, error) {
-		if kind == parser.ValueTypeScalar { // which a store is not asked for
-			samples, err := h.store.Instant(ctx, "vector("+expr+"\n)", at) // it may end with a comment
+		if kind == parser.ValueTypeScalar { // query.Store has no scalars
+			samples, err := h.store.Instant(ctx, "vector("+expr+"\n)", at) // the expression may end with a comment
 			return scalarOf(samples), err
 		}
 		samples, err := h.store.Instant(ctx, expr, at)
@@ -130,7 +130,7 @@ func (h *handler) span(w http.ResponseWriter, r *http.Request, g Grant) {
 	})
 }
 
-// query evaluates an expression with own, or foreign where the store is not ours.
+// query evaluates an expression with own, or with foreign if the store is not the hub's.
 func (h *handler) query(w http.ResponseWriter, r *http.Request, g Grant,
 	own func(context.Context, *Store, string) (*promql.Result, func(), error), foreign func(context.Context, string, parser.ValueType) (any, error),
 ) {
@@ -154,7 +154,7 @@ func (h *handler) query(w http.ResponseWriter, r *http.Request, g Grant,
 	if !ok {
 		data, err := foreign(ctx, expr, kind)
 		if errors.Is(err, context.DeadlineExceeded) {
-			h.opt.Refusals.Add(QueryTimeout, 1) // a store of ours counts them itself
+			h.opt.Refusals.Add(QueryTimeout, 1) // the hub's own store counts timeouts itself
 		}
 		if err != nil {
 			h.failed(w, err)
@@ -172,7 +172,7 @@ func (h *handler) query(w http.ResponseWriter, r *http.Request, g Grant,
 	writeResult(w, result, expr)
 }
 
-// selectors returns what match[] says, limited to the team of a grant.
+// selectors returns the match[] selectors, restricted to the team of a grant.
 func (h *handler) selectors(r *http.Request, g Grant) ([]string, error) {
 	p := parser.NewParser(parser.Options{})
 	list := r.Form["match[]"]
@@ -201,7 +201,7 @@ func (h *handler) selectors(r *http.Request, g Grant) ([]string, error) {
 	return out, nil
 }
 
-// list parses what the lists have in common, and answers with what ask returns.
+// list parses the parameters common to all lists and answers with the result of ask.
 func (h *handler) list(w http.ResponseWriter, r *http.Request, g Grant, ask func(s *Store, selectors []string, from, to time.Time, limit int) (any, bool, error)) {
 	selectors, err := h.selectors(r, g)
 	if err != nil {
@@ -217,7 +217,7 @@ func (h *handler) list(w http.ResponseWriter, r *http.Request, g Grant, ask func
 	}
 	s, ok := h.store.(*Store)
 	if !ok {
-		fail(w, http.StatusNotImplemented, "not_implemented", errors.New("this hub has no store of its own: ask the one that --backend names"))
+		fail(w, http.StatusNotImplemented, "not_implemented", errors.New("this hub has no store of its own: query the --backend store instead"))
 		return
 	}
 	data, more, err := ask(s, selectors, from, to, limit)
@@ -277,7 +277,7 @@ var (
 	maxTime = time.UnixMilli(math.MaxInt64 / 1000)
 )
 
-// parseTime parses a time as Prometheus does: seconds since 1970, or RFC 3339.
+// parseTime parses a time like Prometheus: Unix seconds or RFC 3339.
 func parseTime(r *http.Request, name string, otherwise time.Time) (time.Time, error) {
 	text := r.FormValue(name)
 	if text == "" {
@@ -309,7 +309,7 @@ func parseDuration(text string) (time.Duration, error) {
 	return 0, fmt.Errorf("cannot parse %q to a valid duration", text)
 }
 
-// parseLimit returns how long a list may be.
+// parseLimit returns the maximum length of a list.
 func parseLimit(r *http.Request) (int, error) {
 	text := r.FormValue("limit")
 	if text == "" {

@@ -14,7 +14,7 @@ func (h *handler) buildInfo(w http.ResponseWriter, _ *http.Request, _ Grant) {
 	})
 }
 
-// metadata says what metrics are. A team learns of those that it has.
+// metadata describes metrics. A team sees only the metrics that it has.
 func (h *handler) metadata(w http.ResponseWriter, r *http.Request, g Grant) {
 	limit, err := parseLimit(r)
 	if err != nil {
@@ -62,8 +62,8 @@ func (h *handler) metadata(w http.ResponseWriter, r *http.Request, g Grant) {
 	answer(w, out)
 }
 
-// alerts says what the fleet rules found. They are about devices of all, so that a team
-// sees those that name it.
+// alerts lists the findings of the fleet rules. Rules cover the devices of all teams, so a
+// team sees only the alerts that name it.
 func (h *handler) alerts(w http.ResponseWriter, _ *http.Request, g Grant) {
 	list := []Alert{}
 	if h.opt.Alerts != nil {

@@ -16,35 +16,35 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
-// Labels of one series, sorted, __name__ among them.
+// Labels is the sorted label set of one series, including __name__.
 type Labels = labels.Labels
 
-// LabelBuilder makes Labels. It does not sort by itself.
+// LabelBuilder builds Labels. It does not sort.
 type LabelBuilder = labels.ScratchBuilder
 
-// MaxFuture is how far ahead of the hub's clock a sample may be. One from far ahead would
-// make everybody else's too old.
+// MaxFuture is how far ahead of the hub's clock a sample may be. A sample from the far
+// future would make all other samples too old.
 const MaxFuture = 10 * time.Minute
 
-// Appender takes the samples of one request. All of them are kept, or none: Commit says
-// which. What can never be kept is refused by itself, with a reason, and counted.
-// It is not safe for concurrent use.
+// Appender collects the samples of one request. Commit stores all of them or none. Samples
+// that can never be stored are rejected one by one, with a reason, and counted.
+// An Appender is not safe for concurrent use.
 type Appender struct {
 	s       *Store
-	ctx     context.Context //nolint:containedctx // of the one request that it is for
+	ctx     context.Context //nolint:containedctx // lives as long as one request
 	pending []pending
-	// points were begun, point is that of the samples to come.
+	// points is the number of data points so far; point is the current one.
 	points, point int32
 
-	// What follows is of Commit.
+	// The fields below are used by Commit.
 	app  storage.Appender
 	refs storage.GetRef
 	// No sample may be after latest or before oldest, no zero before zeros, in ms.
 	latest, oldest, zeros int64
 	starts                []start
 	failed                error
-	future                int   // samples that were refused because of it
-	at, refused           int32 // the point of the sample at hand, and the last that was refused
+	future                int   // samples rejected as too far in the future
+	at, refused           int32 // the current sample's point, and the last rejected point
 	result                Result
 }
 
@@ -53,12 +53,12 @@ type pending struct {
 	labels    Labels
 	start, at int64 // ms
 	value     float64
-	histogram *histogram.Histogram // or nil
-	point     int32                // 0: it is one by itself, ours: it is none
+	histogram *histogram.Histogram // nil for plain values
+	point     int32                // 0: the sample is its own point; ours: no point
 	end       bool
 }
 
-// ours is the point of samples that nobody sent.
+// ours marks samples that were derived and not sent.
 const ours = -1
 
 type start struct {
@@ -66,18 +66,18 @@ type start struct {
 	ms  int64
 }
 
-// Result is what became of the samples of one request.
+// Result is the outcome of one request.
 type Result struct {
 	Accepted int
 	Refused  int
-	// Points are the data points that were refused, whole or in part: a histogram is one,
-	// and many samples.
+	// Points counts the data points rejected in whole or in part. A histogram is one data
+	// point but many samples.
 	Points int
-	// Why is the first refusal in words, empty if there is none.
+	// Why describes the first rejection; it is empty if there was none.
 	Why string
 }
 
-// Appender returns one that nothing is kept of until Commit.
+// Appender returns an Appender. Nothing is stored before Commit.
 func (s *Store) Appender(ctx context.Context) *Appender {
 	a := &Appender{s: s, ctx: ctx}
 	if buf, ok := s.buffers.Get().(*[]pending); ok {
@@ -86,14 +86,14 @@ func (s *Store) Appender(ctx context.Context) *Appender {
 	return a
 }
 
-// Point says that the samples to come are of one data point, the next, until it is called
-// again. If it never is each of them is one.
+// Point starts the next data point, to which the following samples belong. Without Point,
+// each sample is its own data point.
 func (a *Appender) Point() {
 	a.points++
 	a.point = a.points
 }
 
-// Derived says that the samples to come are of no data point, for they were not sent.
+// Derived marks the following samples as derived: they belong to no data point.
 func (a *Appender) Derived() { a.point = ours }
 
 // Gauge adds a value at t, in ms.
@@ -101,14 +101,14 @@ func (a *Appender) Gauge(l Labels, t int64, v float64) {
 	a.pending = append(a.pending, pending{labels: l, at: t, value: v, point: a.point})
 }
 
-// Counter adds the value at t of something that was 0 at start, both in ms; 0: not known
-// when. The zero becomes a sample of its own, so that what a series had counted before
-// it was first seen is in its increase.
+// Counter adds the value at t of a counter that was 0 at start, both in ms; 0 if unknown.
+// The zero is stored as its own sample, so that increase() includes what was counted before
+// the series was first seen.
 func (a *Appender) Counter(l Labels, start, t int64, v float64) {
 	a.pending = append(a.pending, pending{labels: l, start: start, at: t, value: v, point: a.point})
 }
 
-// End says that a series has no value from t, in ms, on.
+// End marks a series as stale from t, in ms, on.
 func (a *Appender) End(l Labels, t int64) {
 	a.pending = append(a.pending, pending{labels: l, at: t, value: math.Float64frombits(value.StaleNaN), point: a.point, end: true})
 }
@@ -116,7 +116,7 @@ func (a *Appender) End(l Labels, t int64) {
 // begin opens the transaction.
 func (a *Appender) begin() {
 	now := a.s.opt.Now()
-	// What is too old depends on the samples and not on our clock, which may be wrong.
+	// The age limit depends on the samples and not on the local clock, which may be wrong.
 	window := a.s.opt.OutOfOrder.Milliseconds()
 	newest := a.s.db.Head().MaxTime()
 	a.latest, a.oldest, a.zeros = now.Add(MaxFuture).UnixMilli(), newest-window, newest-window
@@ -136,7 +136,7 @@ func (a *Appender) add(p *pending) {
 	}
 	ref, _ := a.refs.GetRef(l, l.Hash())
 	if p.end && ref == 0 {
-		a.result.Accepted++ // what never was has ended
+		a.result.Accepted++ // the end of an unknown series is not an error
 		return
 	}
 	var err error
@@ -156,12 +156,12 @@ func (a *Appender) add(p *pending) {
 	a.judge(l, t, err)
 }
 
-// timely refuses a sample that is too new or too old.
+// timely rejects a sample that is too new or too old.
 func (a *Appender) timely(l Labels, t int64) bool {
 	switch {
 	case t > a.latest:
 		a.future++
-		a.refuse(Future, fmt.Sprintf("%s is of %s, more than %s ahead of the hub's clock, which says %s",
+		a.refuse(Future, fmt.Sprintf("%s has a timestamp of %s, more than %s ahead of the hub's clock, %s",
 			l.Get(model.MetricNameLabel), stamp(t), MaxFuture, stamp(a.latest-MaxFuture.Milliseconds())))
 	case t < a.oldest:
 		a.judge(l, t, storage.ErrTooOldSample)
@@ -173,14 +173,14 @@ func (a *Appender) timely(l Labels, t int64) bool {
 
 func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
 
-// zero writes the zero of a counter, once for each start, and returns its series.
+// zero stores the zero of a counter, once per start time, and returns its series.
 func (a *Appender) zero(ref storage.SeriesRef, l Labels, ms int64) storage.SeriesRef {
 	known := ref != 0
 	if known {
 		a.s.startsMu.Lock()
 		old, ok := a.s.starts[ref]
 		a.s.startsMu.Unlock()
-		// After a restart of the hub a series that was there has its zero, unless it
+		// After a restart of the hub, a known series already has its zero unless the counter
 		// started since.
 		if ok && old == ms || !ok && ms <= a.s.before {
 			if !ok {
@@ -190,7 +190,7 @@ func (a *Appender) zero(ref storage.SeriesRef, l Labels, ms int64) storage.Serie
 		}
 	}
 	if ms >= a.zeros {
-		// Not AppendSTZeroSample, which cannot be out of order.
+		// AppendSTZeroSample does not support out-of-order samples.
 		if r, err := a.app.Append(ref, l, ms, 0); err == nil {
 			ref = r
 		}
@@ -201,7 +201,7 @@ func (a *Appender) zero(ref storage.SeriesRef, l Labels, ms int64) storage.Serie
 	return ref
 }
 
-// judge counts what became of a sample.
+// judge counts the outcome of a sample.
 func (a *Appender) judge(l Labels, t int64, err error) {
 	var full errFull
 	var shape histogram.Error
@@ -209,7 +209,7 @@ func (a *Appender) judge(l Labels, t int64, err error) {
 	case err == nil:
 		a.result.Accepted++
 	case errors.Is(err, storage.ErrTooOldSample), errors.Is(err, storage.ErrOutOfBounds), errors.Is(err, storage.ErrOutOfOrderSample):
-		a.refuse(TooOld, fmt.Sprintf("%s is of %s, which is more than %s behind the newest sample",
+		a.refuse(TooOld, fmt.Sprintf("%s has a timestamp of %s, more than %s behind the newest sample",
 			l.Get(model.MetricNameLabel), stamp(t), a.s.opt.OutOfOrder))
 	case errors.Is(err, storage.ErrDuplicateSampleForTimestamp):
 		a.refuse(Duplicate, l.Get(model.MetricNameLabel)+" has another value at "+stamp(t))
@@ -222,7 +222,7 @@ func (a *Appender) judge(l Labels, t int64, err error) {
 	}
 }
 
-// refuse counts the sample at hand, and its point if no sample of that was refused before.
+// refuse counts the current sample, and its point unless the point was already counted.
 func (a *Appender) refuse(r Reason, why string) {
 	before := a.result.Points
 	a.Refuse(r, 1, why)
@@ -232,8 +232,7 @@ func (a *Appender) refuse(r Reason, why string) {
 	a.refused = a.at
 }
 
-// Refuse counts n points that are not kept. why tells the sender, who may not learn of
-// each of them.
+// Refuse counts n rejected points. why is for the sender, who may see only one reason.
 func (a *Appender) Refuse(r Reason, n int, why string) {
 	a.Note(r, n, why)
 	a.result.Refused += n
@@ -243,20 +242,20 @@ func (a *Appender) Refuse(r Reason, n int, why string) {
 	}
 }
 
-// Note counts something that is not kept though its sample is, such as a label.
+// Note counts something that is dropped while its sample is kept, such as a label.
 func (a *Appender) Note(r Reason, n int, why string) {
 	if a.s.refused.Add(r, n) {
-		a.s.opt.Log.Warn("Something is refused; gpumeter_hub_refused_total counts it from now on", "reason", reasonLabels[r], "first", why)
+		a.s.opt.Log.Warn("Data was refused; gpumeter_hub_refused_total counts further cases", "reason", reasonLabels[r], "first", why)
 	}
 }
 
-// Commit keeps the samples. When it returns nil they are in the write-ahead log: they
-// survive a kill of the process. If it fails none is kept, and they may be sent again.
+// Commit stores the samples. When it returns nil they are in the write-ahead log and survive
+// a kill of the process. If Commit fails, nothing is stored and the request may be retried.
 //
-// One request is written at a time. The database makes a series, writes it to its log,
-// writes samples there and keeps them in steps of their own: of two requests that add to
-// the same series at once, samples could be in the log before their series, or before an
-// older one, and then be gone after a restart.
+// Requests are written one at a time. The database creates a series, logs it, logs its
+// samples and stores them in separate steps: if two requests added to the same series
+// concurrently, samples could precede their series or an older sample in the log and would
+// be lost after a restart.
 func (a *Appender) Commit() (Result, error) {
 	a.s.commitMu.Lock()
 	defer a.s.commitMu.Unlock()
@@ -267,9 +266,9 @@ func (a *Appender) Commit() (Result, error) {
 			break
 		}
 	}
-	// One clock is wrong, and ours may be it: the sender should try again later.
+	// Either clock may be wrong, including ours: the sender should retry later.
 	if a.failed == nil && a.future > 0 && a.future == a.result.Refused && a.result.Accepted == 0 {
-		a.failed = errors.New("the clock of the sender or of the hub is wrong: " + a.result.Why)
+		a.failed = errors.New("the sender's or the hub's clock is wrong: " + a.result.Why)
 	}
 	if a.failed != nil {
 		return Result{}, errors.Join(a.failed, a.app.Rollback())
@@ -278,8 +277,8 @@ func (a *Appender) Commit() (Result, error) {
 	if err := a.app.Commit(); err != nil {
 		return Result{}, fmt.Errorf("cannot write to the store: %w", err)
 	}
-	if a.s.wbl.count() != before { // the database only logs it
-		return Result{}, errors.New("cannot write to the store's log of samples out of order")
+	if a.s.wbl.count() != before { // the database reports the failure only in its log
+		return Result{}, errors.New("cannot write to the out-of-order log of the store")
 	}
 	if len(a.starts) > 0 {
 		a.s.startsMu.Lock()
@@ -291,7 +290,7 @@ func (a *Appender) Commit() (Result, error) {
 	return a.result, nil
 }
 
-// free gives the buffer to the next request.
+// free returns the buffer to the pool.
 func (a *Appender) free() {
 	clear(a.pending)
 	if buf := a.pending[:0]; cap(buf) <= 1<<16 {

@@ -7,35 +7,35 @@ import (
 	"time"
 )
 
-// Event is something that happened at a moment, such as a finding, an XID or the end of a
-// workload.
+// Event is something that happened at a point in time, such as a finding, an XID or the end
+// of a workload.
 type Event struct {
 	Time     time.Time `json:"time"`
-	Name     string    `json:"name,omitempty"`     // event.name of OTLP
+	Name     string    `json:"name,omitempty"`     // OTLP event.name
 	Severity string    `json:"severity,omitempty"` // TRACE, DEBUG, INFO, WARN, ERROR or FATAL
 	Body     string    `json:"body,omitempty"`
-	// Attributes are those of the record and, where it has none of that name, of its
-	// resource, with OTLP's names: gpu.uuid, host.name.
+	// Attributes are the record's attributes, supplemented by those of its resource, under
+	// their OTLP names: gpu.uuid, host.name.
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
-// EventQuery says which events are wanted.
+// EventQuery selects events.
 type EventQuery struct {
-	From, To time.Time // in (From, To]; the zero To is the end
-	Names    []string  // any of these; empty: all
-	// Attributes must all be there and equal; "" as a value means that there is none.
+	From, To time.Time // in (From, To]; a zero To means no upper bound
+	Names    []string  // any of these; empty means all
+	// Attributes must all match. An empty value means that the attribute must be absent.
 	Attributes map[string]string
-	Text       string // in the body or the name, whatever the case; empty: any
-	Limit      int    // 0: DefaultEventLimit
+	Text       string // substring of body or name, case-insensitive; empty means any
+	Limit      int    // 0 means DefaultEventLimit
 }
 
-// DefaultEventLimit is how many events a query returns unless it asks for more or less.
+// DefaultEventLimit is the number of events returned if a query sets no limit.
 const DefaultEventLimit = 1000
 
-// EventLog keeps events.
+// EventLog stores events.
 type EventLog interface {
 	AppendEvents(ctx context.Context, events []Event) error
-	// Events returns those that q asks for, newest first.
+	// Events returns the selected events, newest first.
 	Events(ctx context.Context, q EventQuery) ([]Event, error)
 }
 

@@ -51,8 +51,8 @@ func event(body string, ago time.Duration, attrs ...string) Event {
 	return e
 }
 
-// Catches events that a restart loses, keeps twice or stumbles over, and filters that let
-// others through.
+// Catches events that a restart loses, duplicates or chokes on, and filters that let others
+// through.
 func TestEvents(t *testing.T) {
 	dir := t.TempDir()
 	f := openEvents(t, dir, EventOptions{})
@@ -61,7 +61,7 @@ func TestEvents(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// A kill in the middle of a write.
+	// A kill in the middle of a write leaves a truncated record.
 	file := filepath.Join(dir, "00000001.jsonl")
 	out, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -91,7 +91,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// Catches a log that grows for ever, and one whose newest events go first.
+// Catches a log that grows without bound, and one that drops its newest events first.
 func TestEventsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	const size = 64 << 10
@@ -124,11 +124,11 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 	f.opt.Now = func() time.Time { return now.Add(2 * DefaultRetention) }
 	if got := events(t, f, EventQuery{}); len(got) != 0 {
-		t.Errorf("%d events are older than they may be", len(got))
+		t.Errorf("%d events exceed the retention", len(got))
 	}
 }
 
-// Catches a race between a reader and a writer, and half an event that is read.
+// Catches a race between reader and writer, and reads of truncated events.
 func TestEventsTogether(t *testing.T) {
 	f := openEvents(t, t.TempDir(), EventOptions{MaxBytes: 64 << 10})
 	var all sync.WaitGroup
@@ -150,7 +150,7 @@ func TestEventsTogether(t *testing.T) {
 	}
 }
 
-// FuzzEvents looks for a file that keeps the log from opening.
+// FuzzEvents looks for a file that prevents the log from opening.
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte(`{"time":"2026-03-07T13:00:00Z","body":"x"}` + "\n"))
 	f.Add([]byte("\n\n{}\n{"))

@@ -18,50 +18,50 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// EventOptions of an event log.
+// EventOptions configures an event log. Zero values mean the defaults.
 type EventOptions struct {
-	MaxBytes  int64         // of all files; DefaultEventBytes if it is 0
-	Retention time.Duration // DefaultRetention if it is 0
+	MaxBytes  int64         // of all files; 0 means DefaultEventBytes
+	Retention time.Duration // 0 means DefaultRetention
 	Now       func() time.Time
 }
 
 const (
-	// maxEvent bounds one event on disk; a longer one loses its body and long attributes.
+	// maxEvent bounds one event on disk; a longer event loses its body and long attributes.
 	maxEvent = 64 << 10
-	// segments is in how many files the log is: as much of it goes at once when it is full.
+	// segments is the number of files. A full log deletes one file at a time.
 	segments = 16
-	// remembered is of how many events it is known that they are there, so that a request
-	// sent twice is kept once.
+	// remembered is the number of recent events kept for deduplication, so that a retried
+	// request is stored once.
 	remembered = 20_000
 	eventExt   = ".jsonl"
 )
 
 var _ EventLog = (*EventFile)(nil)
 
-// EventFile is an event log in a folder: lines of JSON in files that are written one
-// after the other and deleted oldest first. It is safe for concurrent use.
+// EventFile is an event log in a directory: JSON lines in files that are written one after
+// the other and deleted oldest first. It is safe for concurrent use.
 type EventFile struct {
 	dir string
 	opt EventOptions
 
 	mu    sync.RWMutex
-	files []segment // oldest first; the last is written
+	files []segment // oldest first; the last one is being written
 	out   *os.File
 	known map[uint64]bool
-	order []uint64 // of known, oldest first
+	order []uint64 // keys of known, oldest first
 
 	kept, dropped, cut uint64
 }
 
-// segment is one file and what times it has.
+// segment is one file with its time range.
 type segment struct {
 	number      int
 	size        int64
-	first, last time.Time // zero if it is empty
+	first, last time.Time // zero if the file is empty
 }
 
-// OpenEvents opens the event log in dir, and creates it if there is none. Half a line,
-// which a kill may leave, is cut off: nobody was told that it is kept.
+// OpenEvents opens the event log in dir and creates it if necessary. A truncated record at
+// the end of a file, left by a kill, is removed: it was never acknowledged.
 func OpenEvents(dir string, o EventOptions) (*EventFile, error) {
 	orDefault(&o.MaxBytes, DefaultEventBytes)
 	orDefault(&o.Retention, DefaultRetention)
@@ -69,11 +69,11 @@ func OpenEvents(dir string, o EventOptions) (*EventFile, error) {
 		o.Now = time.Now
 	}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("cannot make the folder of events: %w", err)
+		return nil, fmt.Errorf("cannot create the event directory: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the folder of events: %w", err)
+		return nil, fmt.Errorf("cannot read the event directory: %w", err)
 	}
 	f := &EventFile{dir: dir, opt: o, known: map[uint64]bool{}}
 	for _, e := range entries {
@@ -95,7 +95,7 @@ func (f *EventFile) path(s segment) string {
 	return filepath.Join(f.dir, fmt.Sprintf("%08d%s", s.number, eventExt))
 }
 
-// load finds out what is in a file, and cuts off half a line.
+// load indexes a file and removes a truncated record at its end.
 func (f *EventFile) load(s *segment) error {
 	text, err := os.ReadFile(f.path(*s))
 	if err != nil {
@@ -104,7 +104,7 @@ func (f *EventFile) load(s *segment) error {
 	whole := bytes.LastIndexByte(text, '\n') + 1
 	if whole < len(text) {
 		if err := os.Truncate(f.path(*s), int64(whole)); err != nil {
-			return fmt.Errorf("cannot cut off half an event: %w", err)
+			return fmt.Errorf("cannot remove a truncated event: %w", err)
 		}
 	}
 	s.size = int64(whole)
@@ -124,7 +124,7 @@ func (s *segment) stretch(t time.Time) {
 	}
 }
 
-// eachEvent calls do with each line of text that is an event; others are left out.
+// eachEvent calls do for each line that is a valid event.
 func eachEvent(text []byte, do func(e *Event, line []byte)) {
 	for line := range bytes.Lines(text) {
 		var e Event
@@ -141,7 +141,7 @@ func hash(line []byte) uint64 {
 	return h.Sum64()
 }
 
-// remember keeps that an event is there.
+// remember records the hash of a stored event.
 func (f *EventFile) remember(h uint64) {
 	if f.known[h] {
 		return
@@ -154,8 +154,8 @@ func (f *EventFile) remember(h uint64) {
 	f.order = append(f.order, h)
 }
 
-// AppendEvents implements EventLog. Events that are there already are not added again.
-// Once it returns nil they survive a kill of the process.
+// AppendEvents implements EventLog. Events already stored are not added again. Once it
+// returns nil, the events survive a kill of the process.
 func (f *EventFile) AppendEvents(_ context.Context, events []Event) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +197,7 @@ func (f *EventFile) AppendEvents(_ context.Context, events []Event) error {
 	return nil
 }
 
-// marshal returns an event as a line, and whether it was cut to fit.
+// marshal returns an event as a line, and whether it was truncated.
 func marshal(e Event) (line []byte, cut bool, err error) {
 	e.Time = e.Time.UTC()
 	line, err = json.Marshal(e)
@@ -231,8 +231,8 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// write adds text to the last file, or to a new one if that is full. If it fails nothing
-// of it is there.
+// write appends text to the last file, or to a new one if that is full. If it fails,
+// nothing is written.
 func (f *EventFile) write(text []byte) error {
 	if n := len(f.files); n == 0 || f.files[n-1].size > 0 && f.files[n-1].size+int64(len(text)) > f.opt.MaxBytes/segments {
 		if err := f.rotate(); err != nil {
@@ -253,7 +253,7 @@ func (f *EventFile) write(text []byte) error {
 	return nil
 }
 
-// rotate begins a new file and deletes old ones.
+// rotate starts a new file and deletes old ones.
 func (f *EventFile) rotate() error {
 	if f.out != nil {
 		if err := f.out.Close(); err != nil {
@@ -282,8 +282,7 @@ func (f *EventFile) rotate() error {
 	return nil
 }
 
-// Events implements EventLog. It reads files from the newest on, and no more than it
-// needs.
+// Events implements EventLog. It reads files newest first, and no more than necessary.
 func (f *EventFile) Events(ctx context.Context, q EventQuery) ([]Event, error) {
 	orDefault(&q.Limit, DefaultEventLimit)
 	if oldest := f.opt.Now().Add(-f.opt.Retention); q.From.Before(oldest) {
@@ -298,11 +297,11 @@ func (f *EventFile) Events(ctx context.Context, q EventQuery) ([]Event, error) {
 			continue
 		}
 		if len(out) >= q.Limit && !s.last.After(out[q.Limit-1].Time) {
-			continue // all of it is older than what we have
+			continue // every event in the file is older than those found
 		}
 		text, err := readFirst(f.path(s), s.size)
 		if os.IsNotExist(err) {
-			continue // it was the oldest, and is gone
+			continue // the oldest file was deleted meanwhile
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot read events: %w", err)
@@ -321,7 +320,7 @@ func (f *EventFile) Events(ctx context.Context, q EventQuery) ([]Event, error) {
 	return out, nil
 }
 
-// readFirst returns the first n bytes of a file: what is behind them is being written.
+// readFirst returns the first n bytes of a file; the rest is being written.
 func readFirst(path string, n int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -348,7 +347,7 @@ func (f *EventFile) Close() error {
 	return out.Close()
 }
 
-// collector returns what the log says of itself.
+// collector returns the log's own metrics.
 func (f *EventFile) collector() prometheus.Collector {
 	return eventMetrics{f}
 }
@@ -356,10 +355,10 @@ func (f *EventFile) collector() prometheus.Collector {
 type eventMetrics struct{ f *EventFile }
 
 var (
-	eventsDesc     = prometheus.NewDesc("gpumeter_hub_events_total", "Events that were kept since the hub started.", nil, nil)
+	eventsDesc     = prometheus.NewDesc("gpumeter_hub_events_total", "Events stored since the hub started.", nil, nil)
 	eventBytesDesc = prometheus.NewDesc("gpumeter_hub_event_bytes", "Bytes of events on disk.", nil, nil)
-	eventCutDesc   = prometheus.NewDesc("gpumeter_hub_events_cut_total", "Events that were too long and lost their long parts.", nil, nil)
-	eventGoneDesc  = prometheus.NewDesc("gpumeter_hub_event_files_deleted_total", "Files of events that were deleted because they were old or the log was full.", nil, nil)
+	eventCutDesc   = prometheus.NewDesc("gpumeter_hub_events_cut_total", "Events truncated because they were too long.", nil, nil)
+	eventGoneDesc  = prometheus.NewDesc("gpumeter_hub_event_files_deleted_total", "Event files deleted because of their age or because the log was full.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

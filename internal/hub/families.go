@@ -2,24 +2,23 @@ package hub
 
 import "sync"
 
-// Family is what a metric is, apart from its samples.
+// Family is the metadata of a metric.
 type Family struct {
-	Type string `json:"type"` // as Prometheus calls it: gauge, counter, histogram, summary
+	Type string `json:"type"` // Prometheus type: gauge, counter, histogram, summary
 	Help string `json:"help"`
 	Unit string `json:"unit"`
 }
 
-// maxFamilies bounds how many names are described.
+// maxFamilies bounds the number of metrics with metadata.
 const maxFamilies = 10_000
 
-// families are the descriptions of metrics, by name. They are not on disk: each request
-// brings them again.
+// families holds metadata by metric name. It is not persisted: every request sends it again.
 type families struct {
 	mu  sync.RWMutex
 	all map[string]Family
 }
 
-// Describe keeps what the metric of a name is.
+// Describe stores the metadata of a metric.
 func (s *Store) Describe(name string, f Family) {
 	m := &s.families
 	m.mu.RLock()
@@ -38,7 +37,7 @@ func (s *Store) Describe(name string, f Family) {
 	}
 }
 
-// Families returns what the metrics are, by name: of one if name is not empty.
+// Families returns metadata by metric name, only for name if name is not empty.
 func (s *Store) Families(name string) map[string]Family {
 	m := &s.families
 	m.mu.RLock()

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// smallDisk returns a folder on a disk of its own, with room for size bytes.
+// smallDisk returns a directory on its own file system of size bytes.
 func smallDisk(t *testing.T, size int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,8 +31,8 @@ func smallDisk(t *testing.T, size int) string {
 	return dir
 }
 
-// Catches a full disk that loses what was acknowledged, is not said, or from which the hub
-// does not recover by itself.
+// Catches a full disk that loses acknowledged samples, is not reported, or from which the
+// hub does not recover.
 func TestDiskFull(t *testing.T) {
 	dir := smallDisk(t, 16<<20)
 	filler := filepath.Join(dir, "filler")
@@ -63,21 +63,21 @@ func TestDiskFull(t *testing.T) {
 		err = write(i%3 == 2)
 	}
 	if err == nil || !strings.Contains(err.Error(), "cannot write to the store") {
-		t.Fatalf("the full disk gives %v", err)
+		t.Fatalf("error of the full disk: %v", err)
 	}
 	before := len(kept)
 	if err := s.AppendEvents(t.Context(), []Event{{Time: now, Body: strings.Repeat("x", 60_000)}}); err != nil && !strings.Contains(err.Error(), "cannot write events") {
 		t.Error(err)
 	}
 	if _, err := s.Instant(t.Context(), "count(g)", time.UnixMilli(next)); err != nil {
-		t.Errorf("it does not answer: %v", err)
+		t.Errorf("query with a full disk: %v", err)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 20 {
 		if err := write(i%3 == 2); err != nil {
-			t.Errorf("there is room again: %v", err)
+			t.Errorf("write after space was freed: %v", err)
 		}
 	}
 	check := func(when string) {
@@ -105,7 +105,8 @@ func TestDiskFull(t *testing.T) {
 	check("after a restart")
 }
 
-// Catches a fleet that was cut off for an hour: all of it comes at once, the oldest last.
+// Catches problems with a fleet that was disconnected for an hour: all data arrives at once,
+// the oldest last.
 func TestOutage(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
 	add := func(node int, at int64) {
@@ -122,7 +123,7 @@ func TestOutage(t *testing.T) {
 	for at := ago(10 * time.Second); at > ago(time.Hour); at -= 10_000 {
 		for node := range 5 {
 			add(node, at)
-			add(node, at) // and once more, as after a timeout
+			add(node, at) // retried, as after a timeout
 		}
 	}
 	got, err := s.Instant(t.Context(), "count_over_time(c_total[1h])", now)

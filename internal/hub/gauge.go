@@ -7,18 +7,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Gauge is a value on the hub's own /metrics.
+// Gauge is one gauge on the hub's own /metrics.
 type Gauge struct {
 	Name, Help string
 	Labels     map[string]string
 	Value      float64
 }
 
-// Gauges is a collector of what list returns when it is asked. Of two that are one series
-// the first counts: the whole page would be an error otherwise.
+// Gauges returns a collector that calls list on every scrape. If a series occurs twice, the
+// first one counts; otherwise the whole scrape would fail.
 func Gauges(list func() []Gauge) prometheus.Collector { return gauges(list) }
 
-// NewRegistry returns one for a hub without a store of its own.
+// NewRegistry returns a registry for a hub without its own store.
 func NewRegistry(list ...prometheus.Collector) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(list...)
@@ -27,7 +27,8 @@ func NewRegistry(list ...prometheus.Collector) *prometheus.Registry {
 
 type gauges func() []Gauge
 
-// Describe implements prometheus.Collector. What there is changes, so it says nothing.
+// Describe implements prometheus.Collector. It describes nothing because the set of series
+// changes.
 func (gauges) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -43,7 +44,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		}
 		m, err := prometheus.NewConstMetric(prometheus.NewDesc(x.Name, x.Help, names, nil), prometheus.GaugeValue, x.Value, values...)
 		if err != nil || seen[key] {
-			continue // a value that is no UTF-8, which others may have written
+			continue // a label value that is not UTF-8, written by another client
 		}
 		seen[key] = true
 		ch <- m

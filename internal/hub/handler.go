@@ -17,35 +17,35 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// HandlerOptions are what a hub serves besides its store. The zero value serves the
-// Prometheus API to everybody who can reach it.
+// HandlerOptions configures what a hub serves besides its store. The zero value serves the
+// Prometheus API to everyone who can reach it.
 type HandlerOptions struct {
-	// View answers what the page asks below /api/page/, of which it sees the rest of the
-	// path. There is one for each team, "" for all, with a store that has no more than
-	// that; events is nil if there are none.
+	// View returns the handler for the dashboard's API below /api/page/; the prefix is
+	// stripped. It is called once per team, "" for all, with a store restricted to that team;
+	// events is nil if there is no event log.
 	View func(team string, store query.Store, events EventLog) http.Handler
-	// UI is the page itself. It has no data, so it needs no token.
+	// UI is the dashboard itself. It contains no data and needs no token.
 	UI http.Handler
-	// OTLP takes POST /v1/metrics and /v1/logs.
+	// OTLP handles POST /v1/metrics and /v1/logs.
 	OTLP http.Handler
 
-	Tokens *Tokens // nil: everybody may do everything
-	// LocalOnly refuses requests whose Host is not this machine, so that a foreign page in
-	// a browser of this machine cannot ask by a name of its own.
+	Tokens *Tokens // nil: no authentication
+	// LocalOnly rejects requests whose Host header is not this machine, which prevents DNS
+	// rebinding from a browser on this machine.
 	LocalOnly bool
-	Ready     func() error   // nil: always
-	Alerts    func() []Alert // nil: none
+	Ready     func() error   // nil: always ready
+	Alerts    func() []Alert // nil: no alerts
 	Version   string
 
-	Refusals *Refusals           // nil: they are not counted
-	Registry prometheus.Gatherer // of /metrics; nil: there is none
+	Refusals *Refusals           // nil: not counted
+	Registry prometheus.Gatherer // for /metrics; nil: not served
 }
 
 // maxForm bounds the body of a query.
 const maxForm = 1 << 20
 
-// NewHandler serves the store: Prometheus' API below /api/v1/, the page's below
-// /api/page/, the page itself at /, OTLP below /v1/. events may be nil.
+// NewHandler serves the Prometheus API below /api/v1/, the dashboard's API below
+// /api/page/, the dashboard at / and OTLP below /v1/. events may be nil.
 func NewHandler(store query.Store, events EventLog, o HandlerOptions) http.Handler {
 	if o.Refusals == nil {
 		o.Refusals = NewRefusals()
@@ -59,7 +59,7 @@ func NewHandler(store query.Store, events EventLog, o HandlerOptions) http.Handl
 		metrics := promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{})
 		mux.Handle("GET /metrics", h.reader(func(w http.ResponseWriter, r *http.Request, g Grant) {
 			if g.Team != "" {
-				h.forbid(w, "the hub's own metrics are for tokens that may read all")
+				h.forbid(w, "the hub's own metrics need a token that may read all teams")
 				return
 			}
 			metrics.ServeHTTP(w, r)
@@ -82,7 +82,7 @@ type handler struct {
 	store  query.Store
 	events EventLog
 	opt    HandlerOptions
-	// turns are those of requests to the API, each of which may take timeout.
+	// turns limits concurrent API requests, each of which may take timeout.
 	turns   turns
 	timeout time.Duration
 
@@ -90,7 +90,7 @@ type handler struct {
 	views map[string]http.Handler // by team
 }
 
-// guard is before everything.
+// guard wraps every request.
 func (h *handler) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		head := w.Header()
@@ -103,7 +103,7 @@ func (h *handler) guard(next http.Handler) http.Handler {
 			head.Set("Cache-Control", "no-store")
 		}
 		if h.opt.LocalOnly && !isLocal(r.Host) {
-			h.forbid(w, "this hub answers to localhost only: see --listen")
+			h.forbid(w, "this hub answers only to localhost: see --listen")
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -134,7 +134,7 @@ func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
 }
 
 // Bearer returns the secret of a request: a bearer token, or the password of basic
-// authentication, which is what some tools can send.
+// authentication for clients that support nothing else.
 func Bearer(r *http.Request) string {
 	if _, password, ok := r.BasicAuth(); ok {
 		return password
@@ -146,7 +146,8 @@ func Bearer(r *http.Request) string {
 	return ""
 }
 
-// grant returns what a request may do; false: it was answered.
+// grant returns the permissions of a request. If it returns false, the request has been
+// answered.
 func (h *handler) grant(w http.ResponseWriter, r *http.Request) (Grant, bool) {
 	if h.opt.Tokens == nil {
 		return Grant{Read: true, Write: true}, true
@@ -155,7 +156,7 @@ func (h *handler) grant(w http.ResponseWriter, r *http.Request) (Grant, bool) {
 	if !ok {
 		h.opt.Refusals.Add(Unauthorized, 1)
 		w.Header().Set("WWW-Authenticate", `Bearer realm="gpumeter"`)
-		fail(w, http.StatusUnauthorized, "unauthorized", errors.New("a token is needed: Authorization: Bearer TOKEN"))
+		fail(w, http.StatusUnauthorized, "unauthorized", errors.New("token required: Authorization: Bearer TOKEN"))
 	}
 	return g, ok
 }
@@ -165,14 +166,14 @@ func (h *handler) forbid(w http.ResponseWriter, why string) {
 	fail(w, http.StatusForbidden, "forbidden", errors.New(why))
 }
 
-// reader lets those in who may read.
+// reader requires read permission.
 func (h *handler) reader(next func(http.ResponseWriter, *http.Request, Grant)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g, ok := h.grant(w, r)
 		switch {
 		case !ok:
 		case !g.Read:
-			h.forbid(w, "this token is for sending only")
+			h.forbid(w, "this token may only write")
 		default:
 			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 			if err := r.ParseForm(); err != nil {
@@ -184,25 +185,25 @@ func (h *handler) reader(next func(http.ResponseWriter, *http.Request, Grant)) h
 	})
 }
 
-// writer lets those in who may send.
+// writer requires write permission.
 func (h *handler) writer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g, ok := h.grant(w, r)
 		switch {
 		case !ok:
 		case !g.Write:
-			h.forbid(w, "this token is for reading only")
+			h.forbid(w, "this token may only read")
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
 }
 
-// page hands a request to the view of its team.
+// page passes a request to the view of its team.
 func (h *handler) page(w http.ResponseWriter, r *http.Request, g Grant) {
 	h.mu.Lock()
 	v := h.views[g.Team]
-	if v == nil { // there are as many as teams with a token
+	if v == nil { // bounded by the number of teams with a token
 		store, events := h.of(g)
 		v = http.StripPrefix("/api/page", h.opt.View(g.Team, store, events))
 		h.views[g.Team] = v
@@ -211,7 +212,7 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request, g Grant) {
 	v.ServeHTTP(w, r)
 }
 
-// of returns what a grant may read.
+// of returns the store and the event log that a grant may read.
 func (h *handler) of(g Grant) (query.Store, EventLog) {
 	if g.Team == "" {
 		return h.store, h.events
@@ -222,17 +223,17 @@ func (h *handler) of(g Grant) (query.Store, EventLog) {
 	return TeamStore(h.store, g.Team), TeamEvents(h.events, g.Team)
 }
 
-// answer writes data as Prometheus does.
+// answer writes data in the form of Prometheus' API.
 func answer(w http.ResponseWriter, data any, warnings ...string) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(struct { // whoever has gone is nobody's error
+	_ = json.NewEncoder(w).Encode(struct { // a client that disconnected is not an error
 		Status   string   `json:"status"`
 		Data     any      `json:"data"`
 		Warnings []string `json:"warnings,omitempty"`
 	}{"success", data, warnings})
 }
 
-// fail writes an error as Prometheus does.
+// fail writes an error in the form of Prometheus' API.
 func fail(w http.ResponseWriter, code int, kind string, err error) {
 	if errors.Is(err, context.Canceled) {
 		code, kind = 499, "canceled"

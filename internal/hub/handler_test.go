@@ -24,7 +24,7 @@ team   team-0123456789abcdef   red team
 team   blue-0123456789abcdef   blue
 `
 
-// fleet returns a store with series of two teams.
+// fleet returns a store with the series of two teams.
 func fleet(t *testing.T) *Store {
 	t.Helper()
 	s := openTest(t, t.TempDir(), Options{})
@@ -74,8 +74,8 @@ func at(form url.Values) url.Values {
 	return form
 }
 
-// Catches a team that sees another's series by any way that there is, and an answer of
-// another form than Prometheus'.
+// Catches any path by which a team sees another team's series, and an answer that differs
+// from Prometheus' form.
 func TestTeams(t *testing.T) {
 	tokens, err := ParseTokens([]byte(testTokens))
 	if err != nil {
@@ -127,14 +127,14 @@ func TestTeams(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff([]string{"red team", ""}, viewed); diff != "" {
-		t.Error("views are made anew or shared:", diff)
+		t.Error("views are recreated or shared:", diff)
 	}
 	if code, _, _ := ask(t, h, team, http.MethodGet, "/metrics", nil); code == http.StatusOK {
 		t.Error("a team sees the hub's own metrics")
 	}
 }
 
-// Catches a door that is open, a header that is not there, and refusals without a count.
+// Catches an unprotected path, a missing header, and refusals that are not counted.
 func TestDoors(t *testing.T) {
 	tokens, err := ParseTokens([]byte(testTokens))
 	if err != nil {
@@ -184,10 +184,10 @@ func TestDoors(t *testing.T) {
 		}
 	}
 	if got := s.Refusals().Count(Unauthorized); got != 6 {
-		t.Errorf("%d are counted as unauthorized", got)
+		t.Errorf("%d counted as unauthorized", got)
 	}
 	if got := s.Refusals().Count(Forbidden); got != 5 {
-		t.Errorf("%d are counted as forbidden", got)
+		t.Errorf("%d counted as forbidden", got)
 	}
 	local := NewHandler(s, s, HandlerOptions{LocalOnly: true})
 	for host, want := range map[string]int{"localhost:9500": 200, "127.0.0.1:9500": 200, "[::1]:9500": 200, "evil.example:9500": 403, "": 403} {
@@ -200,7 +200,7 @@ func TestDoors(t *testing.T) {
 	}
 }
 
-// Catches an error that is answered as another, for which clients retry or give up.
+// Catches a wrong error class, which makes clients retry or give up wrongly.
 func TestQueryErrors(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{MaxSamples: 10})
 	h := NewHandler(s, s, HandlerOptions{Refusals: s.Refusals()})
@@ -232,8 +232,7 @@ func TestQueryErrors(t *testing.T) {
 	}
 }
 
-// Catches a file of tokens that means something else than it says, and a secret in an
-// error.
+// Catches a token file that is misinterpreted, and a secret in an error.
 func TestParseTokens(t *testing.T) {
 	for _, bad := range []string{
 		"", "# nothing", "admin 0123456789abcdef", "read short", "read", "team 0123456789abcdef", "read 0123456789abcdef extra", "read sha256:12",
@@ -247,12 +246,12 @@ func TestParseTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, ok := tokens.Grant("0123456789abcdef") // whose hash it is
+	g, ok := tokens.Grant("0123456789abcdef") // configured by its hash
 	if want := (Grant{Read: true, Write: true}); !ok || g != want {
 		t.Errorf("%+v %v", g, ok)
 	}
 	if _, ok := tokens.Grant(""); ok {
-		t.Error("an empty secret is let in")
+		t.Error("an empty secret is accepted")
 	}
 }
 

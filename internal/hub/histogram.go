@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 )
 
-// Exponential is an exponential histogram as OTLP has it. It is stored as a native one.
+// Exponential is an OTLP exponential histogram. It is stored as a native histogram.
 type Exponential struct {
 	Scale              int32
 	Count, Zero        uint64
@@ -16,16 +16,17 @@ type Exponential struct {
 	Positive, Negative Buckets
 }
 
-// Buckets are counts from an index on.
+// Buckets are counts starting at an index.
 type Buckets struct {
 	Offset int32
 	Counts []uint64
 }
 
-// maxBuckets bounds what one histogram takes, each way. SDKs send up to 160.
+// maxBuckets bounds the buckets of a histogram on each side. SDKs send up to 160.
 const maxBuckets = 1024
 
-// minZeroThreshold is that of a histogram that has none, as where Prometheus takes OTLP.
+// minZeroThreshold is used for histograms without a zero threshold, as in Prometheus' OTLP
+// receiver.
 const minZeroThreshold = 1e-128
 
 // Exponential adds the state at t of a histogram that was empty at start, both in ms.
@@ -38,15 +39,14 @@ func (a *Appender) Exponential(l Labels, start, t int64, e Exponential) {
 	a.pending = append(a.pending, pending{labels: l, start: start, at: t, histogram: h, point: a.point})
 }
 
-// native returns e in Prometheus' form, which has less scales: buckets that lie in one
-// of the finest become one.
+// native converts e to Prometheus' form, which has fewer scales: finer buckets are merged.
 func (e Exponential) native() (*histogram.Histogram, error) {
 	if e.Scale < histogram.ExponentialSchemaMin {
-		return nil, errors.New("its scale is below -4, for which there is no native histogram")
+		return nil, errors.New("scale is below -4, which native histograms do not support")
 	}
 	down := max(0, e.Scale-histogram.ExponentialSchemaMax)
 	if down > 31 {
-		return nil, errors.New("its scale is above 39")
+		return nil, errors.New("scale is above 39")
 	}
 	h := &histogram.Histogram{
 		Schema: e.Scale - down, Count: e.Count, Sum: e.Sum, ZeroCount: e.Zero, ZeroThreshold: max(e.ZeroThreshold, minZeroThreshold),
@@ -60,16 +60,16 @@ func (e Exponential) native() (*histogram.Histogram, error) {
 	return h, h.Validate()
 }
 
-// spans returns the filled buckets with 2^down of them made one. The bucket that OTLP
-// calls 0 ends at the base, Prometheus' at 1.
+// spans returns the non-empty buckets after merging groups of 2^down. OTLP's bucket 0 ends
+// at the base, Prometheus' at 1.
 func (b Buckets) spans(down int32) (spans []histogram.Span, deltas []int64, err error) {
 	if len(b.Counts) > maxBuckets {
-		return nil, nil, errors.New("it has more than 1024 buckets")
+		return nil, nil, errors.New("more than 1024 buckets")
 	}
 	if int64(b.Offset)+int64(len(b.Counts)) > math.MaxInt32-1 {
-		return nil, nil, errors.New("its buckets lie beyond what a number can count")
+		return nil, nil, errors.New("bucket index out of range")
 	}
-	var last int64 // count of the bucket before
+	var last int64 // count of the previous bucket
 	next := int32(0)
 	for i := 0; i < len(b.Counts); {
 		index := (b.Offset+int32(i))>>down + 1

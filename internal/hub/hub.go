@@ -1,6 +1,10 @@
-// Package hub is the fleet's store: Prometheus' database and PromQL on a folder, a bounded
-// log of events, and the HTTP API that Grafana, the page and the reports ask. It knows no
-// Collector: exporter/hubexporter turns OTLP into what is appended here.
+// Package hub is the fleet's store: Prometheus' TSDB and PromQL engine in a directory, a
+// bounded event log, and the HTTP API used by Grafana, the dashboard and the reports.
+//
+// A Store needs exclusive access to its directory and no privileges. Every limit (series,
+// queries, samples, bytes, body sizes) has a counter in gpumeter_hub_refused_total. The
+// package does not know the Collector or OTLP: exporter/hubexporter converts OTLP to what is
+// appended here. Rules are in internal/hub/rules, the dashboard's API in internal/hub/view.
 package hub
 
 import (
@@ -27,30 +31,30 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// What a Store does unless its Options say otherwise.
+// Defaults of Options.
 const (
 	DefaultRetention    = 30 * 24 * time.Hour
 	DefaultOutOfOrder   = 24 * time.Hour
 	DefaultMaxSeries    = 2_000_000
-	DefaultMaxSamples   = 20_000_000 // 16 bytes each
+	DefaultMaxSamples   = 20_000_000 // 16 bytes per sample
 	DefaultQueryTimeout = 30 * time.Second
 	DefaultQueries      = 8
 	DefaultEventBytes   = 256 << 20
 )
 
-// Options of a Store. The zero value is a good default.
+// Options configures a Store. Zero values mean the defaults.
 type Options struct {
 	Retention  time.Duration // of samples and events
-	MaxBytes   int64         // of samples on disk, oldest go first; 0: no limit
-	EventBytes int64         // of events on disk, oldest go first
-	OutOfOrder time.Duration // how far behind the newest sample one may be
-	MaxSeries  int           // in memory; a sample of one more is refused
+	MaxBytes   int64         // of samples on disk, deleted oldest first; 0: no limit
+	EventBytes int64         // of events on disk, deleted oldest first
+	OutOfOrder time.Duration // maximum age of a sample relative to the newest one
+	MaxSeries  int           // in memory; samples of further series are rejected
 
-	MaxSamples   int           // that one query may hold in memory
-	QueryTimeout time.Duration // waiting for its turn is part of it
-	Queries      int           // at the same time
+	MaxSamples   int           // samples that one query may hold in memory
+	QueryTimeout time.Duration // including the time spent waiting in the queue
+	Queries      int           // maximum number of concurrent queries
 
-	Log *slog.Logger     // nil: none
+	Log *slog.Logger     // nil: no logging
 	Now func() time.Time // nil: time.Now
 }
 
@@ -78,41 +82,41 @@ func orDefault[T int | int64 | time.Duration](v *T, d T) {
 
 var _ query.Store = (*Store)(nil)
 
-// Store keeps samples and events in one folder. It is safe for concurrent use.
+// Store holds samples and events in one directory. It is safe for concurrent use.
 type Store struct {
 	opt      Options
 	db       *tsdb.DB
 	engine   *promql.Engine
 	parser   parser.Parser
-	turns    turns     // of queries
-	elements sync.Pool // of *[]element
+	turns    turns     // limits concurrent queries
+	elements sync.Pool // holds *[]element
 	names    names
 	registry *prometheus.Registry
 	events   *EventFile
 	lock     *os.File
 	refused  *Refusals
 	families families
-	wbl      *failures // of the log of samples out of order
+	wbl      *failures // failed writes of the out-of-order log
 
 	commitMu sync.Mutex
-	buffers  sync.Pool // of *[]pending
+	buffers  sync.Pool // holds *[]pending
 
-	// starts are the start times of counters that have their zero, by series.
+	// starts holds the start times of counters whose zero is stored, by series.
 	startsMu sync.Mutex
 	starts   map[storage.SeriesRef]int64
-	// before is the newest sample that there was when the store was opened, in ms.
+	// before is the time of the newest sample when the store was opened, in ms.
 	before int64
-	// full says that a series was refused and none has been deleted since.
+	// full is set when a series was rejected and none has been deleted since.
 	full atomic.Bool
 	open atomic.Bool
 }
 
-// Open opens the store in dir, and creates it if there is none. One process at a time
-// can have it.
+// Open opens the store in dir and creates it if necessary. Only one process can open it at
+// a time.
 func Open(dir string, o Options) (*Store, error) {
 	o.defaults()
 	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("cannot make the folder of the store: %w", err)
+		return nil, fmt.Errorf("cannot create the store directory: %w", err)
 	}
 	s := &Store{
 		opt: o, registry: prometheus.NewRegistry(), parser: parser.NewParser(parser.Options{}),
@@ -124,7 +128,7 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, err
 	}
 	if err := mend(filepath.Join(dir, "tsdb"), o.Log); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot mend the store in %s: %w", dir, err), s.lock.Close())
+		return nil, errors.Join(fmt.Errorf("cannot repair the store in %s: %w", dir, err), s.lock.Close())
 	}
 	if s.db, err = tsdb.Open(filepath.Join(dir, "tsdb"), o.Log, s.wbl, s.tsdbOptions(), nil); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot open the store in %s: %w", dir, err), s.lock.Close())
@@ -144,8 +148,8 @@ func Open(dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// lookback is how old the newest sample of a series may be for an answer; Prometheus'
-// default.
+// lookback is the maximum age of the newest sample of a series in an instant query;
+// Prometheus' default.
 const lookback = 5 * time.Minute
 
 func (s *Store) tsdbOptions() *tsdb.Options {
@@ -159,8 +163,8 @@ func (s *Store) tsdbOptions() *tsdb.Options {
 	return o
 }
 
-// register adds what the store says of itself. The metrics of the database and of the
-// engine keep Prometheus' names, so that its dashboards and alerts work.
+// register adds the store's own metrics. The metrics of the database and the engine keep
+// Prometheus' names, so Prometheus' dashboards and alerts work.
 func (s *Store) register() {
 	s.registry.MustRegister(s.refused, s.events.collector(),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gpumeter_hub_series", Help: "Series in memory."},
@@ -170,26 +174,26 @@ func (s *Store) register() {
 	)
 }
 
-// Registry has the metrics of the store, for others to add theirs.
+// Registry returns the registry of the store's metrics, to which others may add.
 func (s *Store) Registry() *prometheus.Registry { return s.registry }
 
-// Refusals counts what the store, and whoever stands before it, did not do.
+// Refusals returns the counters of everything the store and its front ends refused.
 func (s *Store) Refusals() *Refusals { return s.refused }
 
-// AppendEvents adds events to the log. Once it returns nil they survive a kill.
+// AppendEvents adds events to the log. Once it returns nil, they survive a kill.
 func (s *Store) AppendEvents(ctx context.Context, events []Event) error {
 	return s.events.AppendEvents(ctx, events)
 }
 
-// Events returns the events that q asks for, newest first.
+// Events returns the events selected by q, newest first.
 func (s *Store) Events(ctx context.Context, q EventQuery) ([]Event, error) {
 	return s.events.Events(ctx, q)
 }
 
-// NumSeries returns how many series are in memory.
+// NumSeries returns the number of series in memory.
 func (s *Store) NumSeries() uint64 { return s.db.Head().NumSeries() }
 
-// Size returns how many bytes of samples are on disk.
+// Size returns the bytes of samples on disk.
 func (s *Store) Size() int64 {
 	n := s.db.Head().Size()
 	for _, b := range s.db.Blocks() {
@@ -198,20 +202,20 @@ func (s *Store) Size() int64 {
 	return n
 }
 
-// Close writes what is left to write and gives the folder free.
+// Close flushes pending data and releases the directory.
 func (s *Store) Close() error { return errors.Join(s.db.Close(), s.events.Close(), s.lock.Close()) }
 
-// errFull is the answer to one series too many.
+// errFull is returned for a new series beyond the limit.
 type errFull struct{ limit int }
 
 func (e errFull) Error() string {
-	return fmt.Sprintf("the hub has %d series, which is its limit: start it with a higher --max-series if it has the memory, or send to a larger store and give its address with --backend", e.limit)
+	return fmt.Sprintf("series limit of %d reached: raise --max-series if there is enough memory, or use a larger store with --backend", e.limit)
 }
 
-// lifecycle is told of series by the database.
+// lifecycle receives callbacks about series from the database.
 type lifecycle Store
 
-// PreCreation implements tsdb.SeriesLifecycleCallback. What is on disk already is let in.
+// PreCreation implements tsdb.SeriesLifecycleCallback. Series already on disk are accepted.
 func (l *lifecycle) PreCreation(labels.Labels) error {
 	s := (*Store)(l)
 	if s.open.Load() && s.db.Head().NumSeries() >= uint64(s.opt.MaxSeries) {

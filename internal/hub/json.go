@@ -12,8 +12,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// writeResult answers with a result of PromQL, byte for byte as Prometheus would. Results
-// have up to millions of points, for which encoding/json is too slow.
+// writeResult writes a PromQL result, byte for byte as Prometheus would. Results have up to
+// millions of points, for which encoding/json is too slow.
 func writeResult(w http.ResponseWriter, r *promql.Result, expr string) {
 	b := []byte(`{"status":"success","data":{"resultType":`)
 	b = strconv.AppendQuote(b, string(r.Value.Type()))
@@ -63,10 +63,10 @@ func writeResult(w http.ResponseWriter, r *promql.Result, expr string) {
 	if len(infos) > 0 {
 		b = appendJSON(append(b, `,"infos":`...), infos)
 	}
-	_, _ = w.Write(append(b, '}')) // whoever has gone is nobody's error
+	_, _ = w.Write(append(b, '}')) // a client that disconnected is not an error
 }
 
-// flush writes b if it is long, and returns what is left.
+// flush writes b if it is long, and returns the remaining buffer.
 func flush(w http.ResponseWriter, b []byte) []byte {
 	if len(b) < 64<<10 {
 		return b
@@ -101,7 +101,7 @@ func appendLabels(b []byte, l labels.Labels) []byte {
 	return append(b, '}')
 }
 
-// appendString appends a JSON string; the plain ones, which nearly all are, quickly.
+// appendString appends a JSON string, with a fast path for text without escapes.
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= 0x7f || c == '<' || c == '>' || c == '&' {
@@ -130,7 +130,7 @@ func appendPoint(b []byte, ms int64, v float64) []byte {
 	return append(strconv.AppendFloat(b, v, format, -1, 64), `"]`...)
 }
 
-// vectorOf and matrixOf are answers of a store that is not ours, in Prometheus' form.
+// vectorOf and matrixOf convert answers of a foreign store to Prometheus' form.
 func vectorOf(samples []query.Sample) any {
 	type sample struct {
 		Metric query.Labels    `json:"metric"`
@@ -143,7 +143,7 @@ func vectorOf(samples []query.Sample) any {
 	return map[string]any{"resultType": "vector", "result": out}
 }
 
-// scalarOf is a number, which is a vector of one where it comes from.
+// scalarOf converts a one-element vector to a scalar.
 func scalarOf(samples []query.Sample) any {
 	var value json.RawMessage
 	if len(samples) == 1 {

@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 
 const victimSeries = 30
 
-// victim writes samples of several requests at a time, in order and out of order, and says
-// of which it was told that they are kept.
+// victim writes samples in several concurrent requests, in order and out of order, and
+// reports which were acknowledged.
 func victim(dir string, w io.Writer) {
 	s, err := Open(dir, Options{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
@@ -64,8 +64,8 @@ func victim(dir string, w io.Writer) {
 	all.Wait()
 }
 
-// Catches a Commit that returns before a kill can do no harm, and a kill that damages the
-// store.
+// Catches a Commit that returns before the data survives a kill, and a kill that damages
+// the store.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -12,13 +12,13 @@ import (
 
 type labelQuerier = storage.LabelQuerier
 
-// seriesHints asks for labels only: the database need not look at samples.
+// seriesHints requests labels only, so the database does not read samples.
 func seriesHints(from, to time.Time) *storage.SelectHints {
 	return &storage.SelectHints{Start: from.UnixMilli(), End: to.UnixMilli(), Func: "series"}
 }
 
-// labels returns what ask finds for each selector, sorted, at most limit, and whether
-// there were more.
+// labels returns the sorted union of what ask finds per selector, at most limit, and
+// whether there were more.
 func (s *Store) labels(_ context.Context, selectors []string, from, to time.Time, limit int, ask func(labelQuerier, ...*labels.Matcher) ([]string, error)) ([]string, bool, error) {
 	sets, err := s.parser.ParseMetricSelectors(selectors)
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Store) labels(_ context.Context, selectors []string, from, to time.Time
 	if err != nil {
 		return nil, false, err
 	}
-	defer q.Close() //nolint:errcheck // it was only read
+	defer q.Close() //nolint:errcheck // read-only
 	if len(sets) == 0 {
 		sets = [][]*labels.Matcher{nil}
 	}

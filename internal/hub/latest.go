@@ -20,20 +20,20 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// latest is a question that the page asks of every series of a fleet: a plain selector, or
-// sums, means, counts, lowest or highest of one. Its answer is the engine's, to the bit, for
-// half the work: no series is copied, and none is expanded into a matrix.
+// latest is a query that the dashboard evaluates over every series of a fleet: a plain
+// selector, or nested sum, avg, count, min or max of one. The result equals the engine's bit
+// for bit at half the cost: no series is copied or expanded into a matrix.
 type latest struct {
 	expr     string
 	selector []*labels.Matcher
-	groups   []*parser.AggregateExpr // the innermost first
+	groups   []*parser.AggregateExpr // innermost first
 }
 
-// latestOf reads expr, and says no to what only the engine can answer.
+// latestOf parses expr. It returns false for expressions that only the engine can evaluate.
 func (s *Store) latestOf(expr string) (*latest, bool) {
 	e, err := s.parser.ParseExpr(expr)
 	if err != nil {
-		return nil, false // the engine says what is wrong
+		return nil, false // the engine reports the error
 	}
 	q := &latest{expr: expr}
 	for {
@@ -58,20 +58,20 @@ func (s *Store) latestOf(expr string) (*latest, bool) {
 	}
 }
 
-// element is one series, or the first of a group of them. Its labels are those of the
-// series: what is left of them is the same for all of a vector.
+// element is one series, or the first of a group. It carries the full labels of the series;
+// which of them remain is the same for the whole vector.
 type element struct {
 	labels labels.Labels
 	value  float64
 
-	rest  float64 // of the sum, which value has not
+	rest  float64 // compensation term of the sum
 	count float64
 }
 
-// left says which labels elements have.
+// left describes which labels remain.
 type left struct {
-	only  bool     // those in names, otherwise all others
-	names []string // in order
+	only  bool     // true: only those in names; false: all except those
+	names []string // sorted
 }
 
 func (l left) has(name string) bool {
@@ -79,7 +79,7 @@ func (l left) has(name string) bool {
 	return found == l.only
 }
 
-// after returns what a grouping leaves of labels of which l is left.
+// after returns the labels that remain after applying an aggregation to l.
 func (l left) after(e *parser.AggregateExpr) left {
 	if e.Without {
 		gone := append([]string{model.MetricNameLabel}, e.Grouping...)
@@ -95,7 +95,7 @@ func (l left) after(e *parser.AggregateExpr) left {
 	return left{true, slices.Compact(kept)}
 }
 
-// key is what is left of labels, as bytes.
+// key returns the remaining labels as bytes.
 func (l left) key(buf []byte, of labels.Labels) []byte {
 	if l.only {
 		return of.BytesWithLabels(buf, l.names...)
@@ -122,8 +122,7 @@ func (l left) labels(of labels.Labels) query.Labels {
 	return out
 }
 
-// latest answers q at a moment. It says no if there are histograms, or numbers too large
-// to be added.
+// latest evaluates q. ok is false if there are histograms, or numbers too large to add.
 func (s *Store) latest(ctx context.Context, q *latest, at time.Time) (_ []query.Sample, ok bool, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.QueryTimeout)
 	defer cancel()
@@ -136,7 +135,7 @@ func (s *Store) latest(ctx context.Context, q *latest, at time.Time) (_ []query.
 		buffer = new([]element)
 	}
 	defer func() {
-		clear(*buffer) // what series are called is nobody's to keep
+		clear(*buffer) // do not retain label strings
 		s.elements.Put(buffer)
 	}()
 	vector, ok, err := s.newest(ctx, q, at.UnixMilli(), (*buffer)[:0])
@@ -165,17 +164,17 @@ func (s *Store) latest(ctx context.Context, q *latest, at time.Time) (_ []query.
 	return out, true, nil
 }
 
-// names keeps the labels of what is grouped by one of them: the page asks for several things
-// by device, of the same devices, again and again.
+// names caches the labels of results grouped by one label: the dashboard queries the same
+// devices again and again.
 type names struct {
 	mu   sync.Mutex
 	kept map[[2]string]query.Labels
 }
 
-// maxNames that are kept. If there are more, all are forgotten.
+// maxNames bounds the cache. When it is full, it is cleared.
 const maxNames = 100_000
 
-// label gives samples the labels of elements that have one.
+// label sets the labels of samples from the cache.
 func (n *names) label(name string, of []element, to []query.Sample) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -190,7 +189,7 @@ func (n *names) label(name string, of []element, to []query.Sample) {
 		key := [2]string{name, value}
 		l, ok := n.kept[key]
 		if !ok && len(n.kept) < maxNames {
-			key[0], key[1] = strings.Clone(name), strings.Clone(value) // the rest of the series is not kept
+			key[0], key[1] = strings.Clone(name), strings.Clone(value) // do not retain the whole label set
 			l = query.Labels{key[0]: key[1]}
 			n.kept[key] = l
 		}
@@ -198,22 +197,22 @@ func (n *names) label(name string, of []element, to []query.Sample) {
 	}
 }
 
-// late is the engine's error of a query that took too long.
+// late converts a context error to the engine's error.
 func (s *Store) late(err error) error {
-	if err == context.DeadlineExceeded { //nolint:errorlint // a context's error is that one
+	if err == context.DeadlineExceeded { //nolint:errorlint // ctx.Err returns exactly this value
 		return s.judge(promql.ErrQueryTimeout("query execution"))
 	}
 	return s.judge(promql.ErrQueryCanceled("query execution"))
 }
 
-// newest adds the newest sample, of those that are not too old, of each series to out.
+// newest appends the newest sample of each series within the lookback to out.
 func (s *Store) newest(ctx context.Context, q *latest, at int64, out []element) (_ []element, ok bool, _ error) {
 	from := at - lookback.Milliseconds() + 1
 	db, err := s.db.Querier(from, at)
 	if err != nil {
 		return out, true, err
 	}
-	defer db.Close() //nolint:errcheck // it was only read
+	defer db.Close() //nolint:errcheck // read-only
 	set := db.Select(ctx, false, &storage.SelectHints{Start: from, End: at, DisableTrimming: true}, q.selector...)
 	var it chunkenc.Iterator
 	for n := 0; set.Next(); n++ {
@@ -255,15 +254,15 @@ func (s *Store) newest(ctx context.Context, q *latest, at int64, out []element) 
 	return out, true, nil
 }
 
-// aggregate puts elements of which the same is left together, as the engine does.
+// aggregate merges elements with equal remaining labels, like the engine.
 func aggregate(op parser.ItemType, l left, in []element) (_ []element, ok bool) {
 	groups := make(map[string]int, len(in))
-	out := in[:0] // it is never ahead of what is read
+	out := in[:0] // in place: never ahead of the read position
 	var buf []byte
 	for _, e := range in {
 		var i int
 		var seen bool
-		if l.only && len(l.names) == 1 { // most are by device, whose name is there already
+		if l.only && len(l.names) == 1 { // fast path: most queries group by device
 			key := e.labels.Get(l.names[0])
 			if i, seen = groups[key]; !seen {
 				groups[key] = len(out)
@@ -285,7 +284,7 @@ func aggregate(op parser.ItemType, l left, in []element) (_ []element, ok bool) 
 		case parser.SUM, parser.AVG:
 			g.value, g.rest = kahansum.Inc(e.value, g.value, g.rest)
 			if op == parser.AVG && math.IsInf(g.value, 0) {
-				return nil, false // the engine has another way
+				return nil, false // left to the engine
 			}
 		case parser.MIN:
 			if g.value > e.value || math.IsNaN(g.value) {

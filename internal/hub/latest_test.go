@@ -17,7 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// latestQueries are of the kinds that latest answers itself.
+// latestQueries are the kinds of queries that latest evaluates itself.
 var latestQueries = []string{
 	`a`, `{__name__=~"a|b"}`, `a{x="1"}`, `a{x!="1"}`, `nothing`,
 	`sum(a)`, `count(a)`, `(sum by (x) ((a)))`, `avg by (x, y) (a)`, `min by (y) (a)`, `max by (z) (a)`, `max by (__name__, x) ({__name__=~"a|b"})`,
@@ -25,8 +25,8 @@ var latestQueries = []string{
 	`sum without (y) (max without (way) ({__name__=~"a|b"}))`, `avg(sum by (x) (a))`, `sum by (x, x) (b)`, `count by (nothing) (b)`,
 }
 
-// Catches an answer of latest that is not the engine's: in values to the last bit, in labels,
-// or in what is too old, has ended or has come late.
+// Catches an answer of latest that differs from the engine's: in values to the last bit, in
+// labels, or for samples that are stale or late.
 func TestLatestIsTheEngines(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
@@ -57,7 +57,7 @@ func TestLatestIsTheEngines(t *testing.T) {
 	}
 }
 
-// fillAtRandom writes 40 minutes of series that end, pause, come late, and are no number.
+// fillAtRandom writes 40 minutes of series that end, pause, arrive late, and contain NaN.
 func fillAtRandom(t *testing.T, s *Store, r *rand.Rand, begin time.Time) {
 	t.Helper()
 	var late []func(*Appender)
@@ -80,7 +80,7 @@ func fillAtRandom(t *testing.T, s *Store, r *rand.Rand, begin time.Time) {
 			}
 			at := begin.Add(time.Duration(tick) * time.Minute).UnixMilli()
 			if (n+tick/8)%4 == 0 {
-				continue // away for longer than what is looked back
+				continue // a pause longer than the lookback
 			}
 			if r.IntN(10) == 0 {
 				late = append(late, func(app *Appender) { app.Gauge(l, at-r.Int64N(90_000), v) })
@@ -101,7 +101,7 @@ func fillAtRandom(t *testing.T, s *Store, r *rand.Rand, begin time.Time) {
 	}
 }
 
-// compareLatest returns how many samples the answer has.
+// compareLatest returns the number of samples in the answer.
 func compareLatest(t *testing.T, s *Store, expr string, at time.Time) int {
 	t.Helper()
 	q, ok := s.latestOf(expr)
@@ -113,7 +113,7 @@ func compareLatest(t *testing.T, s *Store, expr string, at time.Time) int {
 		t.Fatal(err)
 	}
 	if !ok {
-		return 0 // the engine answers
+		return 0 // left to the engine
 	}
 	result, done, err := s.instant(t.Context(), expr, at)
 	if err != nil {
@@ -138,21 +138,21 @@ func samplesOf(v promql.Vector) []query.Sample {
 	return out
 }
 
-// bitsOf returns samples in an order, with values that can be compared.
+// bitsOf returns samples sorted, with comparable values.
 func bitsOf(list []query.Sample) []string {
 	slices.SortFunc(list, func(a, b query.Sample) int { return cmp.Compare(a.Labels.Key(), b.Labels.Key()) })
 	out := make([]string, len(list))
 	for i, s := range list {
 		bits := math.Float64bits(s.Value)
 		if math.IsNaN(s.Value) {
-			bits = value.NormalNaN // which one does not matter
+			bits = value.NormalNaN // any NaN is equal
 		}
 		out[i] = fmt.Sprintf("%v %d %x", s.Labels, s.Time.UnixMilli(), bits)
 	}
 	return out
 }
 
-// Catches a shortcut through what it does not know.
+// Catches a shortcut for expressions that it does not support.
 func TestLatestLeavesTheRest(t *testing.T) {
 	t.Parallel()
 	s, err := Open(t.TempDir(), Options{})
@@ -165,12 +165,12 @@ func TestLatestLeavesTheRest(t *testing.T) {
 		`count_values("x", a)`, `group(a)`, `-a`, `a[5m]`, `max(-a)`,
 	} {
 		if _, ok := s.latestOf(expr); ok {
-			t.Errorf("%s is answered without the engine", expr)
+			t.Errorf("%s was evaluated without the engine", expr)
 		}
 	}
 }
 
-// Catches a shortcut around the limits of a query.
+// Catches a shortcut that bypasses the query limits.
 func TestLatestHasLimits(t *testing.T) {
 	t.Parallel()
 	s, err := Open(t.TempDir(), Options{MaxSamples: 5})
@@ -187,7 +187,7 @@ func TestLatestHasLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Instant(t.Context(), "sum(a)", now); err == nil {
-		t.Error("six samples are read where five are the limit")
+		t.Error("six samples were read despite a limit of five")
 	}
 	if got, err := s.Instant(t.Context(), `sum(a{n!="0"})`, now); err != nil || len(got) != 1 || got[0].Value != 5 {
 		t.Errorf("the sum of five is %v, %v", got, err)

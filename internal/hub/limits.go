@@ -14,15 +14,14 @@ import (
 const (
 	// maxExpr bounds the text of a query, or of all selectors of a request, in bytes.
 	maxExpr = 64 << 10
-	// maxSigns bounds the operators and brackets of it: what parses and writes it takes
-	// time by the square of how deep they lie in each other, and stack, before any
-	// timeout holds.
+	// maxSigns bounds operators and brackets: parsing and printing take quadratic time in the
+	// nesting depth, and stack, before any timeout applies.
 	maxSigns = 1000
 )
 
-var errLong = fmt.Errorf("a query may have %d bytes, and %d operators and brackets", maxExpr, maxSigns)
+var errLong = fmt.Errorf("query exceeds %d bytes or %d operators and brackets", maxExpr, maxSigns)
 
-// checkLength refuses expressions that are too long to be parsed.
+// checkLength rejects expressions that are too long to parse.
 func checkLength(exprs ...string) error {
 	size, signs := 0, len(exprs)-1
 	for _, e := range exprs {
@@ -36,8 +35,8 @@ func checkLength(exprs ...string) error {
 	return nil
 }
 
-// countSigns counts what is neither in quotes or comments nor part of a name or number,
-// and the operators that are words. It may count too many, but not too few.
+// countSigns counts characters outside quotes and comments that are not part of a name or
+// number, and the operators that are words. It may overcount but never undercounts.
 func countSigns(e string) (n int) {
 	for i := 0; i < len(e); {
 		switch c := e[i]; {
@@ -72,8 +71,8 @@ func isWord(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == '.'
 }
 
-// endOfQuote returns where the text goes on behind what is quoted at i. Quotes end with
-// the line, but for raw ones.
+// endOfQuote returns the position after the string that is quoted at i. Quotes end at the
+// end of the line, except for raw strings.
 func endOfQuote(e string, i int) int {
 	quote := e[i]
 	for i++; i < len(e); i++ {
@@ -90,7 +89,7 @@ func endOfQuote(e string, i int) int {
 	return i
 }
 
-// parse returns an expression limited to the team of a grant, and what its value is.
+// parse returns the expression restricted to the team of a grant, and its value type.
 func (*handler) parse(expr string, g Grant) (string, parser.ValueType, error) {
 	if err := checkLength(expr); err != nil {
 		return "", "", err
@@ -107,16 +106,16 @@ func (*handler) parse(expr string, g Grant) (string, parser.ValueType, error) {
 	return expr, kind, err
 }
 
-// late counts what ran out of time and was not counted where it did.
+// late counts a timeout that was not counted elsewhere.
 func (h *handler) late(err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		h.opt.Refusals.Add(QueryTimeout, 1)
 	}
 }
 
-// inTurn lets as many requests in as there may be queries at the same time, until their
-// answers are written: an answer is in memory as long as somebody reads it. Waiting is
-// part of the time that they have.
+// inTurn limits concurrent requests to the query limit until their answers are written,
+// because an answer stays in memory while the client reads it. Waiting counts toward the
+// request's timeout.
 func (h *handler) inTurn(next func(http.ResponseWriter, *http.Request, Grant)) func(http.ResponseWriter, *http.Request, Grant) {
 	return func(w http.ResponseWriter, r *http.Request, g Grant) {
 		ctx, cancel := context.WithTimeout(r.Context(), h.timeout)
@@ -132,8 +131,7 @@ func (h *handler) inTurn(next func(http.ResponseWriter, *http.Request, Grant)) f
 	}
 }
 
-// limits returns how many requests a handler of a store answers at the same time, and how
-// long each may take.
+// limits returns the number of concurrent requests for a store and the timeout of each.
 func limits(store any) (turns, time.Duration) {
 	if s, ok := store.(*Store); ok {
 		return make(turns, s.opt.Queries), s.opt.QueryTimeout

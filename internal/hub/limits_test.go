@@ -17,8 +17,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Catches a query that takes minutes of a core, or the stack, before any timeout holds,
-// by whatever way it comes and whatever hides it.
+// Catches a query that takes minutes of CPU, or the stack, before any timeout applies,
+// through any endpoint and however disguised.
 func TestLongQueries(t *testing.T) {
 	t.Parallel()
 	s := openTest(t, t.TempDir(), Options{})
@@ -68,7 +68,7 @@ func TestLongQueries(t *testing.T) {
 	}
 }
 
-// FuzzCountSigns looks for an expression that has more in it than were counted.
+// FuzzCountSigns looks for an expression with more operators than were counted.
 func FuzzCountSigns(f *testing.F) {
 	for _, e := range []string{"1", "-(-(1))", `sum by (a) (rate(x{b="(c"}[5m])) # (`, "`(` + '(' or \"\\\"(\"", "\"\n((1))", "a and b unless c atan2 d", "x offset 5m @ end()"} {
 		f.Add(e)
@@ -96,7 +96,7 @@ func FuzzCountSigns(f *testing.F) {
 	})
 }
 
-// slowStore answers when it is told to.
+// slowStore answers on request.
 type slowStore struct {
 	query.Store
 
@@ -117,8 +117,8 @@ func (s slowStore) Instant(ctx context.Context, expr string, at time.Time) ([]qu
 	}
 }
 
-// Catches a number that a hub with --backend cannot answer, which is how Grafana asks
-// whether it is there.
+// Catches a scalar query that a hub with --backend cannot answer, which is how Grafana tests
+// a data source.
 func TestForeignScalar(t *testing.T) {
 	t.Parallel()
 	s := slowStore{asked: make(chan string, 1), end: make(chan struct{})}
@@ -133,7 +133,7 @@ func TestForeignScalar(t *testing.T) {
 	}
 }
 
-// Catches requests that come in without end, and ones that wait without end.
+// Catches an unbounded number of requests, and requests that wait without bound.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	refused := NewRefusals()
@@ -169,12 +169,12 @@ func TestTurns(t *testing.T) {
 		}
 	}
 	if code, _, _ := ask(t, other, "", http.MethodGet, "/api/events", nil); code != http.StatusOK {
-		t.Errorf("a turn is not given back: %d", code)
+		t.Errorf("a turn was not released: %d", code)
 	}
 }
 
-// Catches an answer that is held in memory, and a turn, as long as a client that does not
-// read wants to.
+// Catches an answer that stays in memory, and a turn that stays taken, as long as a slow
+// client likes.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	s := openTest(t, t.TempDir(), Options{Queries: 1})
@@ -199,8 +199,8 @@ func TestSlowReader(t *testing.T) {
 	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = io.ReadFull(conn, make([]byte, 1)) // it is being answered, or was cut off already
-	// Whoever waits for the turn as long as it is held is cut off as well, and asks again.
+	_, _ = io.ReadFull(conn, make([]byte, 1)) // the answer has started, or was already cut off
+	// A request that waits for the turn until its timeout is also cut off and retries.
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		r, err := http.Get(server.URL + "/api/events")
 		if err == nil {
@@ -211,7 +211,7 @@ func TestSlowReader(t *testing.T) {
 			err = fmt.Errorf("status %d", r.StatusCode)
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the turn is held: %v", err)
+			t.Fatalf("the turn was not released: %v", err)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Instant implements query.Store. Native histograms have no value and are left out.
+// Instant implements query.Store. Native histograms have no value and are omitted.
 func (s *Store) Instant(ctx context.Context, expr string, at time.Time) ([]query.Sample, error) {
 	if q, ok := s.latestOf(expr); ok {
 		if out, ok, err := s.latest(ctx, q, at); ok {
@@ -38,7 +38,7 @@ func (s *Store) Instant(ctx context.Context, expr string, at time.Time) ([]query
 	case promql.Scalar:
 		return []query.Sample{{Labels: query.Labels{}, Time: time.UnixMilli(v.T), Value: v.V}}, nil
 	default:
-		return nil, fmt.Errorf("%s is a %s, not a value at a moment", expr, r.Value.Type())
+		return nil, fmt.Errorf("%s is a %s, not an instant value", expr, r.Value.Type())
 	}
 }
 
@@ -66,7 +66,7 @@ func (s *Store) Range(ctx context.Context, expr string, start, end time.Time, st
 	return out, nil
 }
 
-// Raw implements query.Store. The marks at the end of series are no samples.
+// Raw implements query.Store. Staleness markers are not samples.
 func (s *Store) Raw(ctx context.Context, selector string, from, to time.Time) ([]query.Series, error) {
 	matchers, err := s.parser.ParseMetricSelector(selector)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *Store) Raw(ctx context.Context, selector string, from, to time.Time) ([
 	if err != nil {
 		return nil, err
 	}
-	defer q.Close() //nolint:errcheck // it was only read
+	defer q.Close() //nolint:errcheck // read-only
 	var out []query.Series
 	set := q.Select(ctx, false, nil, matchers...)
 	var it chunkenc.Iterator
@@ -110,7 +110,7 @@ func (s *Store) Raw(ctx context.Context, selector string, from, to time.Time) ([
 	return out, set.Err()
 }
 
-// instant evaluates expr. The result lives until done is called.
+// instant evaluates expr. The result is valid until done is called.
 func (s *Store) instant(ctx context.Context, expr string, at time.Time) (_ *promql.Result, done func(), _ error) {
 	q, err := s.engine.NewInstantQuery(ctx, s.db, nil, expr, at)
 	return s.exec(ctx, q, err)
@@ -118,7 +118,7 @@ func (s *Store) instant(ctx context.Context, expr string, at time.Time) (_ *prom
 
 func (s *Store) span(ctx context.Context, expr string, start, end time.Time, step time.Duration) (_ *promql.Result, done func(), _ error) {
 	if step <= 0 {
-		return nil, nil, errors.New("the step must be above 0")
+		return nil, nil, errors.New("step must be positive")
 	}
 	q, err := s.engine.NewRangeQuery(ctx, s.db, nil, expr, start, end, step)
 	return s.exec(ctx, q, err)
@@ -149,7 +149,7 @@ func (s *Store) judge(err error) error {
 	return err
 }
 
-// turns lets as many queries run as it has room for, and the others wait.
+// turns is a semaphore for queries.
 type turns chan struct{}
 
 // GetMaxConcurrent implements promql.QueryTracker.
@@ -171,8 +171,8 @@ func (t turns) Delete(int) { <-t }
 // Close implements promql.QueryTracker.
 func (turns) Close() error { return nil }
 
-// Series returns the labels of the series that any of the selectors matches in [from, to],
-// at most limit.
+// Series returns the label sets of the series that match any of the selectors in [from, to],
+// at most limit, and whether there were more.
 func (s *Store) Series(ctx context.Context, selectors []string, from, to time.Time, limit int) ([]Labels, bool, error) {
 	sets, err := s.parser.ParseMetricSelectors(selectors)
 	if err != nil {
@@ -182,7 +182,7 @@ func (s *Store) Series(ctx context.Context, selectors []string, from, to time.Ti
 	if err != nil {
 		return nil, false, err
 	}
-	defer q.Close() //nolint:errcheck // it was only read
+	defer q.Close() //nolint:errcheck // read-only
 	seen := map[uint64][]Labels{}
 	var out []Labels
 	for _, matchers := range sets {
@@ -214,8 +214,8 @@ func contains(all []Labels, l Labels) bool {
 	return false
 }
 
-// LabelNames returns the names of labels of the series that any of the selectors matches;
-// of all series if there is none.
+// LabelNames returns the label names of the series that match any of the selectors, or of
+// all series if there are no selectors.
 func (s *Store) LabelNames(ctx context.Context, selectors []string, from, to time.Time, limit int) ([]string, bool, error) {
 	return s.labels(ctx, selectors, from, to, limit, func(q labelQuerier, m ...*labels.Matcher) ([]string, error) {
 		names, _, err := q.LabelNames(ctx, nil, m...)
@@ -223,7 +223,7 @@ func (s *Store) LabelNames(ctx context.Context, selectors []string, from, to tim
 	})
 }
 
-// LabelValues returns the values of one label, as LabelNames does.
+// LabelValues returns the values of one label; see LabelNames.
 func (s *Store) LabelValues(ctx context.Context, name string, selectors []string, from, to time.Time, limit int) ([]string, bool, error) {
 	return s.labels(ctx, selectors, from, to, limit, func(q labelQuerier, m ...*labels.Matcher) ([]string, error) {
 		values, _, err := q.LabelValues(ctx, name, nil, m...)

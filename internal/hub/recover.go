@@ -14,37 +14,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takeLock makes sure that one process at a time has the folder, until the file is closed.
+// takeLock locks the directory for this process until the file is closed.
 func takeLock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o640)
 	if err != nil {
-		return nil, fmt.Errorf("cannot write to the folder of the store: %w", err)
+		return nil, fmt.Errorf("cannot write to the store directory: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another hub has the store in %s: %w", dir, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("another hub uses the store in %s: %w", dir, err), f.Close())
 	}
 	return f, nil
 }
 
-// mend prepares the database in dir for being opened after it was killed. Nobody else may
+// mend repairs the database in dir after a kill, before it is opened. No other process may
 // have it open.
 //
-// Samples out of order are in a log until they are in a chunk on disk, and then a mark in
-// that log says so. Chunks are written late: of a process that was killed, marks name
-// chunks that do not exist. The database sees that by their numbers, once. After a second
-// kill there are other chunks of these numbers, and what the marks are about is left out.
-// So marks do not outlive their process: without them all of the log is read again, and
-// what is in a chunk as well is there twice, which queries do not show.
+// Out-of-order samples are in a log until they are in a chunk on disk; then a marker in the
+// log says so. Chunks are written late, so after a kill some markers refer to chunks that do
+// not exist. The database detects that by chunk number, but only once: after a second kill
+// other chunks have these numbers, and the samples would be skipped. Therefore the markers
+// are removed: the whole log is replayed, and samples that are also in a chunk exist twice,
+// which queries do not show.
 func mend(dir string, log *slog.Logger) error {
 	wbl := filepath.Join(dir, wlog.WblDirName)
 	old, made := wbl+".old", wbl+".tmp"
 	if _, err := os.Stat(wbl); errors.Is(err, fs.ErrNotExist) {
-		if err := os.Rename(old, wbl); err != nil { // a kill in here
+		if err := os.Rename(old, wbl); err != nil { // killed during an earlier repair
 			return ignoreMissing(err)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
-		return ignoreMissing(err) // it was closed
+		return ignoreMissing(err) // cleanly closed
 	}
 	if err := errors.Join(os.RemoveAll(old), os.RemoveAll(made)); err != nil {
 		return err
@@ -65,7 +65,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// withoutMarks copies a log. The half of a record that a kill leaves is not copied.
+// withoutMarks copies a log without markers and without a truncated record at its end.
 func withoutMarks(from, to string, log *slog.Logger) (err error) {
 	segments, err := wlog.NewSegmentsReader(from)
 	if err != nil {
@@ -87,7 +87,7 @@ func withoutMarks(from, to string, log *slog.Logger) (err error) {
 		}
 	}
 	if r.Err() != nil {
-		log.Info("the log of samples out of order ends in half a record, which nobody was told is kept", "reason", r.Err())
+		log.Info("the out-of-order log ends in a truncated record, which was never acknowledged", "reason", r.Err())
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Reason is why the hub did not do what it was asked.
+// Reason is why the hub refused something.
 type Reason int
 
 // The reasons. Those up to Invalid count samples, events or labels, the others requests.
@@ -31,47 +31,46 @@ const (
 	reasonCount
 )
 
-// reasonLabels are part of what users alert on; docs/hub.md says what each counts.
+// reasonLabels are label values that users alert on; docs/hub.md documents them.
 var reasonLabels = [reasonCount]string{
 	TooOld: "too_old", Future: "future", Duplicate: "duplicate", SeriesLimit: "series_limit", Delta: "delta", BadLabel: "label", Invalid: "invalid",
 	Malformed: "malformed", BodySize: "body_size", BodyTimeout: "body_timeout", Unauthorized: "unauthorized", Forbidden: "forbidden",
 	QueryLimit: "query_limit", QueryTimeout: "query_timeout", Unavailable: "unavailable",
 }
 
-// Refusals counts what was refused, by reason. It is safe for concurrent use.
+// Refusals counts refusals by reason. It is safe for concurrent use.
 type Refusals struct {
 	counts [reasonCount]atomic.Uint64
 	desc   *prometheus.Desc
 }
 
-// NewRefusals returns counters that stand at 0, for a hub without a store. That of a store
-// are its own.
+// NewRefusals returns counters for a hub without its own store. A Store has its own.
 func NewRefusals() *Refusals {
 	return &Refusals{desc: prometheus.NewDesc("gpumeter_hub_refused_total",
-		"What the hub did not take or answer, by reason: samples, events and labels, or requests.", []string{"reason"}, nil)}
+		"Samples, events, labels or requests that the hub refused, by reason.", []string{"reason"}, nil)}
 }
 
-// Add counts n of them, and reports whether they are the first for that reason.
+// Add adds n and reports whether these are the first for that reason.
 func (r *Refusals) Add(why Reason, n int) (first bool) {
 	return n > 0 && r.counts[why].Add(uint64(n)) == uint64(n)
 }
 
-// Count returns how many there were.
+// Count returns the number of refusals for a reason.
 func (r *Refusals) Count(why Reason) uint64 { return r.counts[why].Load() }
 
 // Describe implements prometheus.Collector.
 func (r *Refusals) Describe(ch chan<- *prometheus.Desc) { ch <- r.desc }
 
-// Collect implements prometheus.Collector. Reasons that were never given are there, too:
-// an alert on a series that does not exist yet would miss its first increase.
+// Collect implements prometheus.Collector. Reasons with a zero count are included: an alert
+// on a series that does not exist yet would miss its first increase.
 func (r *Refusals) Collect(ch chan<- prometheus.Metric) {
 	for why, label := range reasonLabels {
 		ch <- prometheus.MustNewConstMetric(r.desc, prometheus.CounterValue, float64(r.counts[why].Load()), label)
 	}
 }
 
-// failures is where the database registers its metrics. It knows how often the log of
-// samples out of order could not be written, of which the database tells nobody else.
+// failures is the registerer passed to the database. It intercepts the counter of failed
+// writes to the out-of-order log, which the database exposes in no other way.
 type failures struct {
 	prometheus.Registerer
 
@@ -107,7 +106,7 @@ func (f *failures) look(c prometheus.Collector) {
 	}
 }
 
-// count returns how often the log could not be written.
+// count returns the number of failed writes.
 func (f *failures) count() float64 {
 	if f.wbl == nil {
 		return 0

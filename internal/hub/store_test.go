@@ -14,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// now is when the tests are: not a round time, so that nothing fits by chance.
+// now is the time of the tests, not a round number so that nothing fits by chance.
 var now = time.Date(2026, 3, 7, 13, 14, 15, 161_000_000, time.UTC)
 
 func openTest(t *testing.T, dir string, o Options) *Store {
@@ -26,7 +26,7 @@ func openTest(t *testing.T, dir string, o Options) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() }) // once more than the test may be an error
+	t.Cleanup(func() { _ = s.Close() }) // closing twice may fail
 	return s
 }
 
@@ -45,7 +45,7 @@ func commit(t *testing.T, a *Appender) Result {
 	return r
 }
 
-// show returns series as lines: labels, then seconds before now and value.
+// show formats series as lines: labels, then seconds before now and value.
 func show(series []query.Series) []string {
 	var out []string
 	for _, s := range series {
@@ -72,8 +72,8 @@ func raw(t *testing.T, s *Store, selector string) []string {
 	return show(series)
 }
 
-// Catches a counter whose first value is lost to increase(), a zero written twice or at a
-// restart, and a reset without a zero.
+// Catches a counter whose first value is missing in increase(), a zero stored twice or after
+// a restart, and a reset without a zero.
 func TestZeroes(t *testing.T) {
 	dir := t.TempDir()
 	s := openTest(t, dir, Options{})
@@ -88,7 +88,7 @@ func TestZeroes(t *testing.T) {
 	}
 	add(100*time.Second, 90*time.Second, 5)
 	add(100*time.Second, 80*time.Second, 6)
-	add(75*time.Second, 70*time.Second, 7) // a reset that the value alone does not show
+	add(75*time.Second, 70*time.Second, 7) // a reset that is not visible in the value
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +105,8 @@ func TestZeroes(t *testing.T) {
 	}
 }
 
-// Catches a new counter whose start was hours ago: its zero is out of order, and one from
-// before the window is not written at all.
+// Catches a new counter that started hours ago: its zero is out of order, and a zero before
+// the window is not stored at all.
 func TestZeroOfOldStart(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
 	a := s.Appender(t.Context())
@@ -124,8 +124,8 @@ func TestZeroOfOldStart(t *testing.T) {
 	}
 }
 
-// Catches out-of-order samples that are lost, duplicates that are errors or are there
-// twice, and samples outside the windows that are taken or not counted.
+// Catches lost out-of-order samples, duplicates that are errors or stored twice, and samples
+// outside the window that are accepted or not counted.
 func TestTimes(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
 	g := name("g")
@@ -136,12 +136,12 @@ func TestTimes(t *testing.T) {
 	commit(t, a)
 	a = s.Appender(t.Context())
 	a.Gauge(g, ago(time.Second), 1)              // a duplicate
-	a.Gauge(g, ago(5*time.Second), 5)            // one in the middle
+	a.Gauge(g, ago(5*time.Second), 5)            // in between
 	a.Gauge(g, ago(7*time.Second), 7)            // out of order
-	a.Gauge(g, ago(23*time.Hour), 23)            // long out of order
+	a.Gauge(g, ago(23*time.Hour), 23)            // far out of order
 	a.Gauge(g, ago(25*time.Hour), 25)            // too old
 	a.Gauge(g, ago(-MaxFuture-time.Second), 100) // too new
-	a.Gauge(g, ago(time.Second), 2)              // another value
+	a.Gauge(g, ago(time.Second), 2)              // conflicting value
 	r := commit(t, a)
 	if r.Accepted != 4 || r.Refused != 3 || !strings.Contains(r.Why, "more than 24h0m0s behind") {
 		t.Errorf("%+v", r)
@@ -152,12 +152,12 @@ func TestTimes(t *testing.T) {
 	}
 	for why, n := range map[Reason]uint64{TooOld: 1, Future: 1, Duplicate: 1, Invalid: 0} {
 		if got := s.Refusals().Count(why); got != n {
-			t.Errorf("%s is counted %d times, want %d", reasonLabels[why], got, n)
+			t.Errorf("%s counted %d times, want %d", reasonLabels[why], got, n)
 		}
 	}
 }
 
-// Catches a sender that is told to drop its samples while one of the clocks is wrong.
+// Catches a sender that is told to drop its samples although a clock is wrong.
 func TestWrongClock(t *testing.T) {
 	clock := now
 	s := openTest(t, t.TempDir(), Options{Now: func() time.Time { return clock }})
@@ -166,11 +166,11 @@ func TestWrongClock(t *testing.T) {
 	if _, err := a.Commit(); err == nil || !strings.Contains(err.Error(), "clock") {
 		t.Errorf("an hour ahead: %v", err)
 	}
-	clock = now.Add(-48 * time.Hour) // of the hub
+	clock = now.Add(-48 * time.Hour) // the hub's clock
 	a = s.Appender(t.Context())
 	a.Gauge(name("g"), ago(0), 1)
 	if _, err := a.Commit(); err == nil {
-		t.Error("the hub's clock is behind and it tells senders to go on")
+		t.Error("the hub accepts future samples although its clock is behind")
 	}
 	clock = now.Add(48 * time.Hour)
 	a = s.Appender(t.Context())
@@ -183,7 +183,7 @@ func TestWrongClock(t *testing.T) {
 	}
 }
 
-// Catches a series that goes on after it ended, and an end of what never was.
+// Catches a series that continues after its end, and the end of an unknown series.
 func TestEnd(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
 	a := s.Appender(t.Context())
@@ -203,8 +203,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// Catches series that are refused though they are there, and a limit that a restart
-// forgets or that keeps the store from opening.
+// Catches existing series that are rejected, and a limit that a restart forgets or that
+// prevents the store from opening.
 func TestSeriesLimit(t *testing.T) {
 	dir := t.TempDir()
 	s := openTest(t, dir, Options{MaxSeries: 2})
@@ -236,7 +236,7 @@ func TestSeriesLimit(t *testing.T) {
 	}
 }
 
-// Catches buckets that are shifted, merged wrongly or lost.
+// Catches buckets that are shifted, wrongly merged or lost.
 func TestExponential(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
 	for i, e := range []Exponential{
@@ -285,7 +285,7 @@ func TestExponential(t *testing.T) {
 	}
 }
 
-// Catches a query that takes the memory or the time of all.
+// Catches a query that exhausts memory or time for everyone.
 func TestQueryOfDeath(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{MaxSamples: 1000, QueryTimeout: 200 * time.Millisecond, Queries: 1})
 	a := s.Appender(t.Context())
@@ -302,11 +302,11 @@ func TestQueryOfDeath(t *testing.T) {
 	}
 	slow := "count_values(\"x\", rand" // not PromQL
 	if _, err := s.Instant(t.Context(), slow, now); err == nil {
-		t.Error("nonsense is answered")
+		t.Error("an invalid expression was evaluated")
 	}
 	_, err := s.Range(t.Context(), "sum_over_time((vector(1))[1y:1s])", now.Add(-time.Hour), now, time.Second)
 	if err == nil {
-		t.Error("a year of seconds is answered in no time")
+		t.Error("a year at one-second steps was answered within the timeout")
 	}
 	if n := s.Refusals().Count(QueryLimit) + s.Refusals().Count(QueryTimeout); n < 3 {
 		t.Errorf("%d refusals are counted", n)

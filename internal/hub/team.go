@@ -11,13 +11,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Whose a series and an event is.
+// The label and the attribute that hold the team.
 const (
 	TeamLabel     = "gpu_workload_team"
 	TeamAttribute = "gpu.workload.team"
 )
 
-// restrict returns expr with every selector limited to the series of one team.
+// restrict adds a team matcher to every selector of expr.
 func restrict(p parser.Parser, expr, team string) (string, error) {
 	e, err := p.ParseExpr(expr)
 	if err != nil {
@@ -36,8 +36,7 @@ func restrict(p parser.Parser, expr, team string) (string, error) {
 	return e.String(), nil
 }
 
-// TeamStore returns a store in which only the series of one team are. It works on any
-// store.
+// TeamStore returns a view of any store that contains only the series of one team.
 func TeamStore(s query.Store, team string) query.Store {
 	return teamStore{s, parser.NewParser(parser.Options{}), team}
 }
@@ -75,8 +74,7 @@ func (t teamStore) Raw(ctx context.Context, selector string, from, to time.Time)
 	return t.store.Raw(ctx, selector, from, to)
 }
 
-// TeamEvents returns a log in which only the events of one team are, and to which nothing
-// can be added.
+// TeamEvents returns a read-only view of a log that contains only the events of one team.
 func TeamEvents(log EventLog, team string) EventLog { return teamEvents{log, team} }
 
 type teamEvents struct {

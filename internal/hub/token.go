@@ -12,20 +12,20 @@ import (
 	"sync/atomic"
 )
 
-var errReadOnly = errors.New("this is for reading only")
+var errReadOnly = errors.New("event log is read-only")
 
-// Grant is what somebody may do.
+// Grant is a set of permissions.
 type Grant struct {
 	Read  bool
 	Write bool   // send OTLP
-	Team  string // whose series and events may be read; empty: all
+	Team  string // team whose series and events may be read; empty: all
 }
 
-// Tokens say who may do what. Of each only its hash is kept. They are safe for concurrent
-// use.
+// Tokens maps secrets to permissions. Only hashes of the secrets are kept. It is safe for
+// concurrent use.
 type Tokens struct{ list atomic.Pointer[[]token] }
 
-// Replace makes t those of another file: who is in it no more may do nothing from now on.
+// Replace replaces all tokens by those of another file; removed tokens lose access at once.
 func (t *Tokens) Replace(by *Tokens) { t.list.Store(by.list.Load()) }
 
 type token struct {
@@ -33,17 +33,17 @@ type token struct {
 	grant Grant
 }
 
-// minToken is the length of a secret below which it could be guessed.
+// minToken is the minimum length of a secret.
 const minToken = 16
 
-// ParseTokens parses a file of tokens, one a line:
+// ParseTokens parses a token file with one token per line:
 //
 //	read   SECRET
 //	write  SECRET
 //	team   SECRET  NAME
 //
-// SECRET has at least 16 characters, or is sha256:HEX, its hash. What follows # at the
-// start of a line is a comment. No secret is in an error.
+// SECRET has at least 16 characters, or is sha256:HEX, its hash. Lines that start with # are
+// comments. Errors never contain a secret.
 func ParseTokens(text []byte) (*Tokens, error) {
 	var list []token
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -63,7 +63,7 @@ func ParseTokens(text []byte) (*Tokens, error) {
 			g.Write = true
 		case "team":
 			if g = (Grant{Read: true, Team: name}); name == "" {
-				return nil, fmt.Errorf("line %d: a token for a team needs its name: team SECRET NAME", n)
+				return nil, fmt.Errorf("line %d: a team token needs a name: team SECRET NAME", n)
 			}
 		default:
 			return nil, fmt.Errorf("line %d: must start with read, write or team", n)
@@ -81,7 +81,7 @@ func ParseTokens(text []byte) (*Tokens, error) {
 		return nil, err
 	}
 	if len(list) == 0 {
-		return nil, errors.New("there is no token in it")
+		return nil, errors.New("file contains no token")
 	}
 	t := &Tokens{}
 	t.list.Store(&list)
@@ -92,7 +92,7 @@ func parseSecret(secret string) (hash [sha256.Size]byte, err error) {
 	if text, ok := strings.CutPrefix(secret, "sha256:"); ok {
 		b, err := hex.DecodeString(text)
 		if err != nil || len(b) != sha256.Size {
-			return hash, errors.New("after sha256: there must be 64 hexadecimal digits")
+			return hash, errors.New("sha256: must be followed by 64 hexadecimal digits")
 		}
 		return [sha256.Size]byte(b), nil
 	}
@@ -102,15 +102,15 @@ func parseSecret(secret string) (hash [sha256.Size]byte, err error) {
 	return sha256.Sum256([]byte(secret)), nil
 }
 
-// Grant returns what the holder of a secret may do. A secret may be there more than once,
-// such as for reading and writing. The time it takes says nothing of the secrets.
+// Grant returns the permissions of a secret. A secret may occur more than once, such as for
+// reading and for writing. The comparison runs in constant time.
 func (t *Tokens) Grant(secret string) (Grant, bool) {
 	h := sha256.Sum256([]byte(secret))
 	var g Grant
 	found := false
 	for _, x := range *t.list.Load() {
 		if subtle.ConstantTimeCompare(h[:], x.hash[:]) == 1 {
-			// Whoever may read all is not limited by a team.
+			// Permission to read all teams overrides a team restriction.
 			if x.grant.Read && (!g.Read || x.grant.Team == "") {
 				g.Read, g.Team = true, x.grant.Team
 			}

@@ -1,5 +1,6 @@
-// Package ui has the dashboard, which make web builds from web/ into dist. A plain go
-// build has a page instead that says how to get it.
+// Package ui embeds and serves the dashboard, which make web builds from web/ into dist. A
+// plain go build embeds a placeholder page that says how to get the dashboard. The package
+// serves static files only; the data comes from internal/hub/view.
 package ui
 
 import (
@@ -20,21 +21,21 @@ import (
 //go:embed dist
 var dist embed.FS
 
-// policy lets the page load what comes with it and ask the hub, and nothing else: no
-// script or style in the text of a page, no other site, no frame around it.
+// policy allows the page to load its own files and to query the hub, and nothing else: no
+// inline script or style, no other site, no framing.
 const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// hashed are files whose name changes with their content.
+// hashed matches files whose name changes with their content.
 var hashed = regexp.MustCompile(`-[A-Z0-9]{8}\.\w+$`)
 
-// asset is a file as it is sent.
+// asset is a file ready to be served.
 type asset struct {
 	kind, etag string
-	plain, zip []byte // zip is nil if it is no smaller
+	plain, zip []byte // zip is nil if compression does not help
 }
 
-// Handler serves the dashboard at the root of where it is mounted. Paths that it does not
-// have are not found: what the page shows is after the # of its address.
+// Handler serves the dashboard at its mount point. Unknown paths are not found: the page's
+// own routes are in the fragment of its URL.
 func Handler() http.Handler {
 	files, err := fs.Sub(dist, "dist")
 	if err == nil {
@@ -43,13 +44,13 @@ func Handler() http.Handler {
 			return h
 		}
 	}
-	// What is embedded can be read.
+	// Embedded files are always readable.
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "cannot read the dashboard: "+err.Error(), http.StatusInternalServerError)
 	})
 }
 
-// Built says whether the dashboard is in this binary.
+// Built reports whether the dashboard is in this binary.
 func Built() bool {
 	_, err := fs.Stat(dist, "dist/index.html")
 	return err == nil
@@ -96,7 +97,7 @@ func handler(files fs.FS) (http.Handler, error) {
 func newAsset(name string, b []byte) asset {
 	sum := sha256.Sum256(b)
 	a := asset{kind: mime.TypeByExtension(path.Ext(name)), etag: `"` + hex.EncodeToString(sum[:12]) + `"`, plain: b}
-	// Machines differ in what they know of types.
+	// Do not depend on the machine's MIME database.
 	switch path.Ext(name) {
 	case ".html":
 		a.kind = "text/html; charset=utf-8"
@@ -108,8 +109,8 @@ func newAsset(name string, b []byte) asset {
 		a.kind = "image/svg+xml"
 	}
 	var z bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&z, gzip.BestCompression) // the level exists
-	_, _ = w.Write(b)                                     // to memory
+	w, _ := gzip.NewWriterLevel(&z, gzip.BestCompression) // valid level
+	_, _ = w.Write(b)                                     // writes to memory
 	_ = w.Close()                                         // as above
 	if z.Len() < len(b) {
 		a.zip = z.Bytes()
@@ -134,7 +135,7 @@ func (a *asset) serve(w http.ResponseWriter, r *http.Request, forever bool) {
 	if forever {
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	} else {
-		h.Set("Cache-Control", "no-cache") // ask each time; the answer is mostly 304
+		h.Set("Cache-Control", "no-cache") // revalidate every time; usually answered with 304
 	}
 	if r.Header.Get("If-None-Match") == etag {
 		w.WriteHeader(http.StatusNotModified)
@@ -143,6 +144,6 @@ func (a *asset) serve(w http.ResponseWriter, r *http.Request, forever bool) {
 	h.Set("Content-Length", fmt.Sprint(len(body)))
 	w.WriteHeader(http.StatusOK)
 	if r.Method == http.MethodGet {
-		_, _ = w.Write(body) // the browser is gone: there is nobody to tell
+		_, _ = w.Write(body) // the client disconnected
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing/fstest"
 )
 
-// files are a dashboard as make web builds it.
+// files are a dashboard as built by make web.
 func files() fstest.MapFS {
 	return fstest.MapFS{
 		"index.html":         {Data: []byte(strings.Repeat("<!doctype html>", 100))},
@@ -44,8 +44,8 @@ func text(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-// A file that is served with the wrong type does not run; one that changes under its name
-// must not be kept; one that never does must be; nobody may frame or extend the page.
+// A file with the wrong type does not run; a mutable file must not be cached; an immutable
+// one must be; nobody may frame or extend the page.
 func TestServes(t *testing.T) {
 	h, err := handler(files())
 	if err != nil {
@@ -78,7 +78,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// What a browser has it need not load again, compressed or not.
+// A browser revalidates cached files without loading them again, compressed or not.
 func TestCached(t *testing.T) {
 	h, err := handler(files())
 	if err != nil {
@@ -104,7 +104,7 @@ func TestCached(t *testing.T) {
 	}
 }
 
-// A plain go build says how to get the dashboard.
+// A plain go build serves instructions for building the dashboard.
 func TestPlaceholder(t *testing.T) {
 	all := files()
 	delete(all, "index.html")
@@ -118,8 +118,8 @@ func TestPlaceholder(t *testing.T) {
 	}
 }
 
-// What is embedded, built or not, keeps to its own policy: no script or style in a page,
-// nothing from elsewhere.
+// The embedded files, built or not, obey their own policy: no inline script or style, and
+// nothing from other sites.
 func TestEmbedded(t *testing.T) {
 	r := ask(t, Handler(), http.MethodGet, "/")
 	body := text(t, r)

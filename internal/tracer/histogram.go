@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// How the kernel's histograms lie: Histogram.Offset and their number of buckets. Those of
-// time go from 2^-24 s, less than a probe itself takes, to 256 s; those of sizes from 1 byte
-// to 48 GiB. What is outside is in the first or last bucket.
+// Layout of the kernel's histograms: Histogram.Offset and the number of buckets. Times range
+// from 2^-24 s, less than a probe itself takes, to 256 s; sizes from 1 byte to 48 GiB. Values
+// outside the range are in the first or the last bucket.
 const (
 	TimeOffset  = -48
 	TimeBuckets = 64
@@ -15,21 +15,21 @@ const (
 	SizeBuckets = 72
 )
 
-// TimeBucket is the bucket of a duration, as the kernel computes it: in units of 2^-30 s,
-// which makes the bounds powers of the square root of 2 of a second. The conversion is off
-// by less than one unit and 10^-7.
+// TimeBucket returns the bucket of a duration as the kernel computes it: in units of
+// 2^-30 s, so bucket bounds are powers of sqrt(2) seconds. The conversion error is less than
+// one unit and 10^-7.
 func TimeBucket(ns uint64) int {
 	ns = min(ns, 1<<40)
 	u := ns + (ns*19331)>>18
 	return min(max(bucket(u)-1-(2*30+TimeOffset), 0), TimeBuckets-1)
 }
 
-// SizeBucket is the bucket of a number of bytes, exactly.
+// SizeBucket returns the exact bucket of a number of bytes.
 func SizeBucket(n uint64) int {
 	return min(bucket(n), SizeBuckets-1)
 }
 
-// bucket is 0 up to 1, and i for n above 2^((i-1)/2) up to 2^(i/2).
+// bucket returns 0 for n up to 1, and i for n above 2^((i-1)/2) up to 2^(i/2).
 func bucket(n uint64) int {
 	if n <= 1 {
 		return 0
@@ -43,9 +43,9 @@ func bucket(n uint64) int {
 	return i
 }
 
-const root2 = 0xb504f333f9de6484 // the square root of 2, times 2^63, rounded down
+const root2 = 0xb504f333f9de6484 // floor(sqrt(2) * 2^63)
 
-// Add returns both together. Their buckets must lie alike.
+// Add returns the sum of both histograms, which must have the same offset.
 func (h Histogram) Add(o Histogram) Histogram {
 	if o.Count == 0 {
 		return h
@@ -61,7 +61,7 @@ func (h Histogram) Add(o Histogram) Histogram {
 	return sum
 }
 
-// Sub returns what came since before. One that went backwards began anew: all of it did.
+// Sub returns the increase since before. After a counter reset it returns all of h.
 func (h Histogram) Sub(before Histogram) Histogram {
 	if before.Count == 0 || before.Count > h.Count || len(before.Buckets) > len(h.Buckets) {
 		return h
@@ -77,8 +77,8 @@ func (h Histogram) Sub(before Histogram) Histogram {
 	return d
 }
 
-// Quantile is the upper bound of the bucket in which the share q of all values ends; 0 of an
-// empty one. It is at most a factor of the square root of 2 too high.
+// Quantile returns the upper bound of the bucket that contains quantile q; 0 if the histogram
+// is empty. The result is at most a factor of sqrt(2) too high.
 func (h Histogram) Quantile(q float64) float64 {
 	rank := uint64(math.Ceil(q * float64(h.Count)))
 	for i, n := range h.Buckets {
@@ -90,8 +90,8 @@ func (h Histogram) Quantile(q float64) float64 {
 	return 0
 }
 
-// NewHistogram is one whose buckets the kernel counted. Empty ones at its end are left out,
-// so that all of a kind lie alike.
+// NewHistogram returns a histogram of buckets counted by the kernel. Trailing empty buckets
+// are dropped.
 func NewHistogram(sum float64, offset int, buckets []uint64) Histogram {
 	h := Histogram{Sum: sum, Offset: offset}
 	last := 0

@@ -1,92 +1,93 @@
 package tracer
 
-// The kinds of libraries that have operations.
+// The kinds of libraries that are probed.
 const (
 	LibraryCUDA  = "cuda"  // libcuda.so, the driver's
-	LibraryNCCL  = "nccl"  // libnccl.so, or what has it linked in
+	LibraryNCCL  = "nccl"  // libnccl.so, or a binary with NCCL linked in
 	LibraryTorch = "torch" // libc10.so
 )
 
-// Op is one operation: the row of the table that all else follows from. The kernel gets it
-// packed into 64 bits, so a row is all that one more function costs.
+// Op is one traced operation, a row of the table from which everything else follows. The
+// kernel receives the row packed into 64 bits with each probe, so tracing another function
+// takes just another row.
 type Op struct {
-	ID      uint8 // what the kernel counts it by, from 1
+	ID      uint8 // the kernel's key, from 1
 	Library string
 	Name    string // the symbol without its version suffixes
 	Class   Class
-	Symbols []string // all that are this operation; each that a library has is probed
-	// Quiet: what it says is kept, the call itself is not counted.
+	Symbols []string // all symbols of this operation; each one present in a library is probed
+	// Quiet calls are observed for their arguments but not counted.
 	Quiet bool
-	// Entry: only its entry is probed, which is half the cost.
+	// Entry probes only the function entry, at half the cost.
 	Entry bool
 	Body  Body
 	Args  Args
 }
 
-// Body is what the kernel does at a call.
+// Body selects what the kernel does at a call.
 type Body uint8
 
-// The bodies. bpf/tracer.h has them with the same numbers.
+// The bodies. bpf/tracer.h has the same numbers.
 const (
-	BodyCall       Body = iota + 1 // counts and times it
-	BodyLaunch                     // a kernel with its dimensions as arguments
-	BodyLaunchEx                   // a kernel with its dimensions in a struct
-	BodyWork                       // other work on Stream
-	BodyCapture                    // Variant 1: launches are recorded from here on; 2: no more
-	BodyCopy                       // Bytes of Kind
-	BodyCopyStruct                 // described by a struct; Variant is its dimensions
-	BodyCopyBatch                  // sums the sizes in an array
-	BodySet                        // Bytes times Times, shifted by Shift
-	BodyAlloc                      // Bytes, to be found at the address Pointer; Variant is the kind of memory
-	BodyFree                       // of Pointer
-	BodySync                       // Variant: what it waits for
-	BodyStreamEnd                  // Stream is no more
-	BodyName                       // names the handle at the address Pointer; Aux has the name
-	BodyNameOf                     // asks for the name of Aux; its address is at the address Pointer
-	BodyAlias                      // the handle at the address Pointer is as good as Aux
-	BodyUUID                       // of device Aux, at the address Pointer
-	BodyContext                    // the context at the address Pointer is on device Aux
-	BodyCurrent                    // Pointer is the thread's context
-	BodyPush                       // the same, until it is popped
+	BodyCall       Body = iota + 1 // counts and times the call
+	BodyLaunch                     // launches a kernel; dimensions are arguments
+	BodyLaunchEx                   // launches a kernel; dimensions are in a struct
+	BodyWork                       // submits other work on Stream
+	BodyCapture                    // stream capture: Variant 1 begins, 2 ends
+	BodyCopy                       // copies Bytes in direction Kind
+	BodyCopyStruct                 // copy described by a struct; Variant is the number of dimensions
+	BodyCopyBatch                  // copies whose sizes are in an array
+	BodySet                        // sets Bytes times Times, shifted left by Shift
+	BodyAlloc                      // allocates Bytes and stores the address at Pointer; Variant is the kind of memory
+	BodyFree                       // frees Pointer
+	BodySync                       // synchronizes; Variant says with what
+	BodyStreamEnd                  // destroys Stream
+	BodyName                       // returns a handle at Pointer; Aux is its name
+	BodyNameOf                     // returns the name of Aux; its address is stored at Pointer
+	BodyAlias                      // returns a handle at Pointer that is equivalent to Aux
+	BodyUUID                       // returns the UUID of device Aux at Pointer
+	BodyContext                    // returns a context on device Aux at Pointer
+	BodyCurrent                    // sets the thread's context to Pointer
+	BodyPush                       // pushes the context Pointer
 	BodyPop
-	BodyColl     // a collective on the communicator Aux; Variant: of whom
-	BodyInit     // makes a communicator
-	BodyInitAll  // makes one for each device
-	BodySplit    // makes one from another
-	BodyCommEnd  // Variant 2: aborted
-	BodyCommAsk  // Variant 1: its rank, 2: its size, 3: its device, to the address Pointer
-	BodyTorch    // what PyTorch's allocator says to hold
-	BodyScalable // makes a communicator, with the unique ids in an array
-	BodyReset    // all memory of device Aux is freed
+	BodyColl     // a collective on communicator Aux; see CollPair for Variant
+	BodyInit     // creates a communicator
+	BodyInitAll  // creates one communicator per device
+	BodySplit    // splits a communicator
+	BodyCommEnd  // ends a communicator; Variant 2: abort
+	BodyCommAsk  // queries a communicator into Pointer; Variant 1: rank, 2: size, 3: device
+	BodyTorch    // PyTorch's allocator reports its memory
+	BodyScalable // creates a communicator from an array of unique ids
+	BodyReset    // frees all memory of device Aux
 	bodyEnd
 )
 
-// What Variant says of an allocation, of a synchronisation and of a collective.
+// Values of Variant for allocations, synchronizations and collectives.
 const (
 	MemoryDevice  = 1
 	MemoryManaged = 2
 	MemoryHost    = 3
-	MemoryHandle  = 4 // physical memory that is mapped later
+	MemoryHandle  = 4 // physical memory, mapped later
 	MemoryPitch   = 5
 
 	SyncContext = 1
 	SyncStream  = 2
 	SyncEvent   = 3
 
-	// CollPair is between two ranks: the others do not come, so it does not say how far a
-	// rank is.
+	// CollPair is a point-to-point operation between two ranks. It does not count toward a
+	// rank's sequence number.
 	CollPair = 1
 )
 
-// Args says where a body finds its arguments: 1 is the first, 0 is none.
+// Args gives the positions of a body's arguments: 1 is the first, 0 means none.
 type Args struct {
 	Bytes, Times    uint8
 	Stream, Pointer uint8
 	Aux             uint8
-	Type, Reduce    uint8 // of NCCL
-	Peer            uint8 // or the root
-	Shift           uint8 // log2 of the size of an element, up to 7
-	Variant         uint8 // up to 7
+	Type, Reduce    uint8 // NCCL only
+	Peer            uint8 // peer or root
+	Shift           uint8 // log2 of the element size, at most 7
+	Variant         uint8 // at most 7
 	Kind            Kind
 }
 
@@ -101,10 +102,10 @@ const (
 	DtoD
 	HtoH
 	Peer
-	Default // the driver finds out by the addresses
+	Default // inferred by the driver from the addresses
 )
 
-// String is the kind as OpStat has it.
+// String returns the kind as used in OpStat.
 func (k Kind) String() string {
 	names := [...]string{"", "htod", "dtoh", "dtod", "htoh", "peer", "default"}
 	if int(k) >= len(names) {
@@ -113,7 +114,7 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Where in a cookie what is. bpf/tracer.h has the same.
+// Bit positions in a cookie; bpf/tracer.h has the same.
 const (
 	shiftBody    = 8
 	shiftKind    = 14
@@ -132,7 +133,7 @@ const (
 	shiftVariant = 55
 )
 
-// Cookie is the row as the kernel gets it with each probe.
+// Cookie returns the row in the packed form that the kernel receives with each probe.
 func (o *Op) Cookie() uint64 {
 	c := uint64(o.ID) | uint64(o.Body)<<shiftBody | uint64(o.Args.Kind)<<shiftKind
 	if o.Quiet {
@@ -142,7 +143,7 @@ func (o *Op) Cookie() uint64 {
 		c |= 1 << shiftEntry
 	}
 	if o.Library == LibraryNCCL {
-		c |= 1 << shiftPending // ncclInProgress is no error
+		c |= 1 << shiftPending // ncclInProgress is not an error
 	}
 	for _, a := range []struct{ value, shift uint8 }{
 		{o.Args.Bytes, shiftBytes},
@@ -161,7 +162,7 @@ func (o *Op) Cookie() uint64 {
 	return c
 }
 
-// OpByID returns the operation the kernel counts by id, or nil.
+// OpByID returns the operation with the kernel's id, or nil.
 func OpByID(id uint8) *Op {
 	if id == 0 || int(id) > len(Ops) {
 		return nil
@@ -169,7 +170,7 @@ func OpByID(id uint8) *Op {
 	return &Ops[id-1]
 }
 
-// DataType is NCCL's name of a datatype, and Reduction that of a reduction.
+// DataType returns NCCL's name of a data type.
 func DataType(n uint8) string {
 	names := [...]string{
 		"int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
@@ -181,7 +182,7 @@ func DataType(n uint8) string {
 	return names[n]
 }
 
-// Reduction is NCCL's name of a reduction; what a program made itself is custom.
+// Reduction returns NCCL's name of a reduction; user-defined reductions are custom.
 func Reduction(n uint8) string {
 	names := [...]string{"sum", "prod", "max", "min", "avg"}
 	if n == noReduction {
@@ -193,10 +194,10 @@ func Reduction(n uint8) string {
 	return names[n]
 }
 
-const noReduction = 255 // the collective does not reduce
+const noReduction = 255 // not a reducing collective
 
-// Names of kernels that are none.
+// Placeholder names of kernels.
 const (
-	KernelUnknown = "unknown" // its name was asked for before us
-	KernelOther   = "other"   // many, together
+	KernelUnknown = "unknown" // the name was looked up before tracing started
+	KernelOther   = "other"   // the sum of the kernels that are not listed
 )

@@ -5,24 +5,24 @@ import (
 	"testing"
 )
 
-// Two rows with one symbol would count its calls twice, and one name with two classes would
-// have two series.
+// A symbol in two rows would count its calls twice, and a name with two classes would have
+// two series.
 func TestOps(t *testing.T) {
 	symbols := map[string]string{}
 	names := map[string]Class{}
 	for i, op := range Ops {
 		if int(op.ID) != i+1 || OpByID(op.ID) != &Ops[i] {
-			t.Errorf("%s has the id %d at %d", op.Name, op.ID, i)
+			t.Errorf("%s has id %d at index %d", op.Name, op.ID, i)
 		}
 		if op.Body == 0 || op.Body >= bodyEnd || op.Library == "" || op.Name == "" || len(op.Symbols) == 0 {
-			t.Errorf("%s is not complete", op.Name)
+			t.Errorf("%s is incomplete", op.Name)
 		}
 		if (op.Class == "") != op.Quiet || op.Entry && !op.Quiet {
-			t.Errorf("%s is of class %q, quiet %v, entry %v: what is counted has a class and a return", op.Name, op.Class, op.Quiet, op.Entry)
+			t.Errorf("%s has class %q, quiet %v, entry %v: counted operations need a class and a return probe", op.Name, op.Class, op.Quiet, op.Entry)
 		}
 		for _, s := range op.Symbols {
 			if other, ok := symbols[s]; ok {
-				t.Errorf("%s and %s have %s", other, op.Name, s)
+				t.Errorf("%s and %s share symbol %s", other, op.Name, s)
 			}
 			symbols[s] = op.Name
 			if op.Library != LibraryTorch && s[:2] != op.Name[:2] {
@@ -30,16 +30,16 @@ func TestOps(t *testing.T) {
 			}
 		}
 		if class, ok := names[op.Name]; ok {
-			t.Errorf("%s is there twice, of class %s", op.Name, class)
+			t.Errorf("%s is listed twice, with class %s", op.Name, class)
 		}
 		names[op.Name] = op.Class
 	}
 	if OpByID(0) != nil || OpByID(uint8(len(Ops)+1)) != nil {
-		t.Error("there is an operation of an id that is none")
+		t.Error("an invalid id has an operation")
 	}
 }
 
-// The kernel takes a cookie apart by these places.
+// The kernel unpacks a cookie by these bit positions.
 func FuzzCookie(f *testing.F) {
 	f.Add(uint8(1), uint8(2), uint8(3), uint8(4), uint8(5), uint8(6), true, false)
 	f.Add(uint8(255), uint8(63), uint8(7), uint8(15), uint8(15), uint8(7), false, true)
@@ -56,16 +56,16 @@ func FuzzCookie(f *testing.F) {
 			Peer: uint8(c >> 48 & 15), Shift: uint8(c >> 52 & 7), Variant: uint8(c >> 55 & 7),
 		}}
 		if got.ID != o.ID || got.Body != o.Body || got.Quiet != o.Quiet || got.Entry != o.Entry || got.Args != o.Args {
-			t.Errorf("%+v is packed as %+v", o, got)
+			t.Errorf("%+v packed and unpacked is %+v", o, got)
 		}
 		o.Library = LibraryNCCL
 		if o.Cookie() != c|1<<19 {
-			t.Error("NCCL's result in progress is not marked, or moves something")
+			t.Error("ncclInProgress is not marked, or shifts another field")
 		}
 	})
 }
 
-// A size is in the bucket whose bounds are around it, exactly at powers of 2.
+// A size is in the bucket whose bounds enclose it, exactly at powers of 2.
 func FuzzBuckets(f *testing.F) {
 	for _, n := range []uint64{0, 1, 2, 3, 4, 5, 1 << 10, 1<<10 + 1, 1448, 1449, 1<<35 - 1, 1 << 36, 1 << 63, math.MaxUint64} {
 		f.Add(n)
@@ -73,7 +73,7 @@ func FuzzBuckets(f *testing.F) {
 	f.Fuzz(func(t *testing.T, n uint64) {
 		i := SizeBucket(n)
 		low, high := math.Exp2(float64(i+SizeOffset)/2), math.Exp2(float64(i+1+SizeOffset)/2)
-		// The bounds that are not powers of 2 are not whole numbers, so none is on them.
+		// Bounds that are not powers of 2 are irrational, so no size equals one.
 		if v := float64(n); i < 0 || i >= SizeBuckets || i > 0 && v <= low || i < SizeBuckets-1 && v > high && n > 1 {
 			t.Errorf("%d bytes are in bucket %d, from %v to %v", n, i, low, high)
 		}
@@ -102,12 +102,12 @@ func TestHistogram(t *testing.T) {
 		t.Errorf("the sum is %+v", s)
 	}
 	if anew := a.Sub(b); anew.Count != a.Count {
-		t.Errorf("one that began anew has %+v", anew)
+		t.Errorf("after a counter reset: %+v", anew)
 	}
 	if q := b.Quantile(0.5); q != math.Exp2(0.5) {
 		t.Errorf("the median is %v", q)
 	}
 	if q := (Histogram{}).Quantile(0.5); q != 0 {
-		t.Errorf("the median of nothing is %v", q)
+		t.Errorf("the median of an empty histogram is %v", q)
 	}
 }

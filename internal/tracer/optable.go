@@ -1,8 +1,8 @@
 package tracer
 
-// Ops are all operations, by ID. Names and arguments are those of cuda.h and nccl.h. Calls
-// that are trivial and made several times for each launch, as cuCtxGetDevice, are not here:
-// a probe would cost more than they do.
+// Ops lists all operations by ID. Names and arguments are those of cuda.h and nccl.h.
+// Trivial calls that are made several times per launch, such as cuCtxGetDevice, are left out:
+// a probe would cost more than the call.
 var Ops = numbered([]Op{
 	// Work.
 	{Name: "cuLaunchKernel", Class: Launch, Symbols: []string{"cuLaunchKernel", "cuLaunchKernel_ptsz"}, Body: BodyLaunch},
@@ -72,13 +72,13 @@ var Ops = numbered([]Op{
 	{Name: "cuMemRelease", Class: Free, Symbols: []string{"cuMemRelease"}, Body: BodyFree, Args: Args{Pointer: 1, Variant: MemoryHandle}},
 	{Name: "cuMemFreeHost", Class: Free, Symbols: []string{"cuMemFreeHost"}, Body: BodyFree, Args: Args{Pointer: 1, Variant: MemoryHost}},
 
-	// Synchronisation.
+	// Synchronization.
 	{Name: "cuStreamSynchronize", Class: Sync, Symbols: []string{"cuStreamSynchronize", "cuStreamSynchronize_ptsz"}, Body: BodySync, Args: Args{Stream: 1, Variant: SyncStream}},
 	{Name: "cuCtxSynchronize", Class: Sync, Symbols: []string{"cuCtxSynchronize", "cuCtxSynchronize_v2"}, Body: BodySync, Args: Args{Variant: SyncContext}},
 	{Name: "cuEventSynchronize", Class: Sync, Symbols: []string{"cuEventSynchronize"}, Body: BodySync, Args: Args{Variant: SyncEvent}},
 	{Name: "cuStreamDestroy", Symbols: []string{"cuStreamDestroy", "cuStreamDestroy_v2"}, Body: BodyStreamEnd, Quiet: true, Entry: true, Args: Args{Stream: 1}},
 
-	// Code, and what it is called.
+	// Code and its names.
 	{Name: "cuModuleLoad", Class: Load, Symbols: []string{"cuModuleLoad"}, Body: BodyCall},
 	{Name: "cuModuleLoadData", Class: Load, Symbols: []string{"cuModuleLoadData", "cuModuleLoadDataEx"}, Body: BodyCall},
 	{Name: "cuModuleLoadFatBinary", Class: Load, Symbols: []string{"cuModuleLoadFatBinary"}, Body: BodyCall},
@@ -96,7 +96,7 @@ var Ops = numbered([]Op{
 	{Name: "cuCtxCreate", Class: Load, Symbols: []string{"cuCtxCreate_v2"}, Body: BodyContext, Args: Args{Pointer: 1, Aux: 3, Variant: 1}},
 	{Name: "cuCtxCreate_v3", Class: Load, Symbols: []string{"cuCtxCreate_v3"}, Body: BodyContext, Args: Args{Pointer: 1, Aux: 5, Variant: 1}},
 	{Name: "cuCtxCreate_v4", Class: Load, Symbols: []string{"cuCtxCreate_v4"}, Body: BodyContext, Args: Args{Pointer: 1, Aux: 4, Variant: 1}},
-	// Of cuCtxDestroy it is not known which memory goes with it: it is not followed.
+	// cuCtxDestroy does not reveal which memory it frees, so it is not traced.
 	{Name: "cuDevicePrimaryCtxReset", Symbols: []string{"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"}, Body: BodyReset, Quiet: true, Args: Args{Aux: 1}},
 	{Name: "cuCtxSetCurrent", Symbols: []string{"cuCtxSetCurrent"}, Body: BodyCurrent, Quiet: true, Entry: true, Args: Args{Pointer: 1}},
 	{Name: "cuCtxPushCurrent", Symbols: []string{"cuCtxPushCurrent", "cuCtxPushCurrent_v2"}, Body: BodyPush, Quiet: true, Entry: true, Args: Args{Pointer: 1}},
@@ -116,8 +116,8 @@ var Ops = numbered([]Op{
 	{Library: LibraryNCCL, Name: "ncclRecv", Class: Coll, Symbols: []string{"ncclRecv"}, Body: BodyColl, Args: Args{Bytes: 2, Type: 3, Peer: 4, Aux: 5, Stream: 6, Variant: CollPair}},
 	{Library: LibraryNCCL, Name: "ncclGroupEnd", Class: Coll, Symbols: []string{"ncclGroupEnd"}, Body: BodyCall},
 
-	// Communicators. The unique id is passed by value: of the arguments of the first, the
-	// last two are not where their numbers say.
+	// Communicators. The unique id is passed by value, so the positions of the last two
+	// arguments of the first operation do not apply.
 	{Library: LibraryNCCL, Name: "ncclCommInitRank", Class: Load, Symbols: []string{"ncclCommInitRank", "ncclCommInitRankConfig"}, Body: BodyInit, Args: Args{Pointer: 1, Times: 2}},
 	{Library: LibraryNCCL, Name: "ncclCommInitRankScalable", Class: Load, Symbols: []string{"ncclCommInitRankScalable"}, Body: BodyScalable, Args: Args{Pointer: 1, Times: 2, Peer: 3, Aux: 5}},
 	{Library: LibraryNCCL, Name: "ncclCommInitAll", Class: Load, Symbols: []string{"ncclCommInitAll"}, Body: BodyInitAll, Args: Args{Pointer: 1, Times: 2, Aux: 3}},
@@ -133,7 +133,7 @@ var Ops = numbered([]Op{
 	{Library: LibraryTorch, Name: "reportMemoryUsageToProfiler", Symbols: []string{"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"}, Body: BodyTorch, Quiet: true, Entry: true},
 })
 
-// numbered fills in what follows from the place of a row.
+// numbered sets the fields that follow from the position of a row.
 func numbered(ops []Op) []Op {
 	for i := range ops {
 		ops[i].ID = uint8(i + 1)

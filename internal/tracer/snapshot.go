@@ -1,77 +1,83 @@
-// Package tracer watches what processes ask of CUDA and NCCL, from the kernel, without
-// their help. What it returns are plain values: counts that are exact and cumulative since
-// a process was first seen, never samples.
+// Package tracer defines what is traced of processes that use CUDA and NCCL, and the values
+// that result: Ops lists the traced functions, Snapshot holds the counts.
+//
+// Counts come from eBPF programs on the libraries' functions, without any cooperation of
+// the processes. They are exact and cumulative since a process was first seen, never
+// sampled. This package has plain values only; package live collects them, package probe
+// talks to the kernel (Linux 5.15, CAP_BPF, CAP_PERFMON), and package anomaly interprets
+// them. Times are those of the calls on the host: kernel execution times on the device are
+// not measured.
 package tracer
 
 import "time"
 
-// Snapshot is what is known at one moment. Everything counted is cumulative since Started,
-// or since the process was first seen if that is later.
+// Snapshot is the state at one moment. All counts are cumulative since Started, or since the
+// process was first seen if that is later.
 type Snapshot struct {
 	Time      time.Time   `json:"time"`
 	Started   time.Time   `json:"started"`
-	Processes []Process   `json:"processes"` // by pid; one that ended is there once more, with Ended
+	Processes []Process   `json:"processes"` // by pid; a process that exited is listed once more, with Ended
 	Libraries []Library   `json:"libraries"`
 	Untraced  []Untraced  `json:"untraced,omitempty"`
 	Losses    Losses      `json:"losses"`
-	Events    []Event     `json:"events,omitempty"` // since the snapshot before, bounded
+	Events    []Event     `json:"events,omitempty"` // since the previous snapshot, bounded
 	Groups    []CommGroup `json:"groups,omitempty"`
 }
 
-// Process is one process that calls CUDA.
+// Process is one process that uses CUDA.
 type Process struct {
 	PID     uint32    `json:"pid"`
-	Name    string    `json:"name"` // of the executable, as comm has it
+	Name    string    `json:"name"` // comm of the process
 	Since   time.Time `json:"since"`
 	Ended   bool      `json:"ended,omitempty"`
-	Older   bool      `json:"older,omitempty"` // it ran before us: names of its first kernels are unknown
+	Older   bool      `json:"older,omitempty"` // started before tracing: names of its first kernels are unknown
 	Devices []Device  `json:"devices,omitempty"`
 	Ops     []OpStat  `json:"ops,omitempty"`
-	Kernels []Kernel  `json:"kernels,omitempty"` // the top ones, see KernelsFolded
-	// KernelsFolded is how many kernels are together in the last of Kernels, named other.
+	Kernels []Kernel  `json:"kernels,omitempty"` // the top ones; see KernelsFolded
+	// KernelsFolded is the number of kernels summed up in the last of Kernels, named other.
 	KernelsFolded int    `json:"kernels_folded,omitempty"`
 	Comms         []Comm `json:"comms,omitempty"`
 	Host          Host   `json:"host"`
-	// Measured is what NCCL's Inspector plugin has written down, where a program has it.
+	// Measured holds the records of NCCL's Inspector plugin, if the program has loaded it.
 	Measured []Measured `json:"measured,omitempty"`
 }
 
-// Device is what a process does on one device.
+// Device is the activity of a process on one device.
 type Device struct {
-	Ordinal int    `json:"ordinal"`        // as CUDA numbers it in this process; -1: not known
-	UUID    string `json:"uuid,omitempty"` // GPU-... or MIG-...; empty: CUDA has not said it
+	Ordinal int    `json:"ordinal"`        // CUDA's number in this process; -1 if unknown
+	UUID    string `json:"uuid,omitempty"` // GPU-... or MIG-...; empty if unknown
 	Memory  Memory `json:"memory"`
-	// Busy is the time from the first launch to the synchronisation that waited for it,
-	// overlaps counted once: submitted to synced, an upper bound of what the device worked.
+	// Busy is the time from the first launch to the synchronization that waited for it, with
+	// overlaps counted once: submitted to synced, an upper bound of the device's busy time.
 	Busy time.Duration `json:"busy"`
-	// Wait is the time in synchronising calls, Bubble the time from the end of one to the
-	// next launch of the same thread: the device had nothing new to do.
+	// Wait is the time in synchronizing calls. Bubble is the time from the end of such a call
+	// to the next launch of the same thread: the device had no new work.
 	Wait   time.Duration `json:"wait"`
 	Bubble time.Duration `json:"bubble"`
-	// WaitingSince is when the synchronisation began that has not returned; zero: none.
+	// WaitingSince is when the pending synchronization began; zero if there is none.
 	WaitingSince time.Time `json:"waiting_since,omitzero"`
 }
 
-// Memory is what a process has of a device's memory, in bytes.
+// Memory is a process's use of a device's memory, in bytes.
 type Memory struct {
-	Reserved    uint64 `json:"reserved"` // from the driver, now
-	Peak        uint64 `json:"peak"`     // the most of Reserved
+	Reserved    uint64 `json:"reserved"` // currently allocated from the driver
+	Peak        uint64 `json:"peak"`     // high-water mark of Reserved
 	Allocations uint64 `json:"allocations"`
 	Frees       uint64 `json:"frees"`
-	// Allocated is what the framework's allocator has given out of it, and Pool what it
-	// says to hold; Framework: it was asked.
+	// Allocated is what the framework's allocator has handed out, Pool what it holds.
+	// Framework is set if the allocator reported.
 	Allocated uint64 `json:"allocated,omitempty"`
 	Pool      uint64 `json:"pool,omitempty"`
 	Framework bool   `json:"framework,omitempty"`
-	// Oldest is the age of the oldest allocation that lives.
+	// Oldest is the age of the oldest live allocation.
 	Oldest time.Duration `json:"oldest,omitempty"`
-	// Growth is bytes a second of Reserved over the last minutes, and Leak that it grows
-	// without a plateau while less is freed than allocated.
+	// Growth is the rate of Reserved over the last minutes in bytes per second. Leak is set if
+	// Reserved grows without a plateau and less is freed than allocated.
 	Growth float64 `json:"growth,omitempty"`
 	Leak   bool    `json:"leak,omitempty"`
 }
 
-// Class is what kind of thing an operation does.
+// Class is the kind of an operation.
 type Class string
 
 // The classes.
@@ -87,26 +93,26 @@ const (
 	Coll   Class = "collective" // NCCL
 )
 
-// OpStat is what is known of one operation on one device.
+// OpStat holds the counts of one operation on one device.
 type OpStat struct {
-	Op     string      `json:"op"` // the symbol without its version suffixes: cuLaunchKernelEx
+	Op     string      `json:"op"` // symbol without version suffixes: cuLaunchKernelEx
 	Class  Class       `json:"class"`
-	Device int         `json:"device"`         // ordinal, -1 unknown
-	Kind   string      `json:"kind,omitempty"` // of a copy: htod, dtoh, dtod, htoh, peer, default
+	Device int         `json:"device"`         // ordinal; -1 if unknown
+	Kind   string      `json:"kind,omitempty"` // for copies: htod, dtoh, dtod, htoh, peer, default
 	Bytes  uint64      `json:"bytes,omitempty"`
 	Time   Histogram   `json:"time"`
-	Errors []CodeCount `json:"errors,omitempty"` // results that are not 0, by code
+	Errors []CodeCount `json:"errors,omitempty"` // nonzero results by code
 }
 
-// CodeCount is how often a code was returned.
+// CodeCount is the number of times a result code was returned.
 type CodeCount struct {
 	Code  int32  `json:"code"`
 	Count uint64 `json:"count"`
 }
 
-// Histogram has buckets whose bounds are powers of the square root of 2, in seconds or
-// bytes: bucket i holds values above 2^((i+Offset)/2) up to 2^((i+1+Offset)/2), which is an
-// exponential histogram of scale 1 in OpenTelemetry.
+// Histogram has buckets whose bounds are powers of sqrt(2), in seconds or bytes: bucket i
+// holds values above 2^((i+Offset)/2) up to 2^((i+1+Offset)/2). That is an OpenTelemetry
+// exponential histogram of scale 1.
 type Histogram struct {
 	Count   uint64   `json:"count"`
 	Sum     float64  `json:"sum"` // seconds or bytes
@@ -114,78 +120,78 @@ type Histogram struct {
 	Buckets []uint64 `json:"buckets,omitempty"`
 }
 
-// Kernel is what is known of one kernel of a process.
+// Kernel holds the counts of one kernel of a process.
 type Kernel struct {
-	Name   string        `json:"name"`   // demangled; unknown where the name was asked for before us
-	Symbol string        `json:"symbol"` // as the program has it, up to 255 bytes
+	Name   string        `json:"name"`   // demangled; unknown if the name was looked up before tracing started
+	Symbol string        `json:"symbol"` // mangled, at most 255 bytes
 	Device int           `json:"device"`
 	Count  uint64        `json:"count"`
-	Time   time.Duration `json:"time"` // in the launching call, not on the device
-	Grid   [3]uint32     `json:"grid"` // of the last launch
+	Time   time.Duration `json:"time"` // time in the launching call, not on the device
+	Grid   [3]uint32     `json:"grid"` // last launch
 	Block  [3]uint32     `json:"block"`
-	Shared uint32        `json:"shared"` // bytes of dynamic shared memory
+	Shared uint32        `json:"shared"` // dynamic shared memory, bytes
 }
 
 // Comm is one NCCL communicator of a process.
 type Comm struct {
-	// Key tells it from all others its process has or had, also where ID is not known. It
-	// says nothing outside of the process.
+	// Key identifies the communicator among all that the process has or had, even if ID is
+	// unknown. It has no meaning outside the process.
 	Key    string   `json:"key"`
-	ID     string   `json:"id"`   // hash of its unique id, the same in all ranks; of a split, of its parent and colour; empty: it was made before us
-	Rank   int      `json:"rank"` // -1: it was made before us
+	ID     string   `json:"id"`   // hash of the unique id, the same in all ranks; for a split, of its parent and color; empty if created before tracing
+	Rank   int      `json:"rank"` // -1 if created before tracing
 	Size   int      `json:"size"`
 	Device int      `json:"device"`
 	Ops    []CollOp `json:"ops,omitempty"`
-	// Sequence counts the collectives of the communicator, LastEnter is when the last was
-	// called and LastOp which it was.
+	// Sequence counts the collectives of the communicator. LastEnter and LastOp are the time
+	// and the name of the last one.
 	Sequence  uint64    `json:"sequence"`
 	LastEnter time.Time `json:"last_enter,omitzero"`
 	LastOp    string    `json:"last_op,omitempty"`
-	// BarrierWait is the time in the first synchronisation after a collective.
+	// BarrierWait is the time in the first synchronization after a collective.
 	BarrierWait Histogram `json:"barrier_wait"`
-	Ended       bool      `json:"ended,omitempty"` // destroyed, finalised or aborted
+	Ended       bool      `json:"ended,omitempty"` // destroyed, finalized or aborted
 	Aborted     bool      `json:"aborted,omitempty"`
 }
 
-// CollOp is one kind of collective of a communicator.
+// CollOp holds the counts of one kind of collective of a communicator.
 type CollOp struct {
-	Op     string    `json:"op"`       // AllReduce, AllGather, Send, ...
-	Type   string    `json:"datatype"` // float32, bfloat16, ...
+	Op     string    `json:"op"`       // AllReduce, AllGather, Send and so on
+	Type   string    `json:"datatype"` // float32, bfloat16 and so on
 	Reduce string    `json:"reduce_op,omitempty"`
-	Peer   int       `json:"peer"` // of Send and Recv; root of Broadcast and Reduce; else -1
-	Time   Histogram `json:"time"` // of the call
-	Size   Histogram `json:"size"` // bytes: count times the size of the type
+	Peer   int       `json:"peer"` // peer of Send and Recv; root of Broadcast and Reduce; otherwise -1
+	Time   Histogram `json:"time"` // duration of the call
+	Size   Histogram `json:"size"` // bytes: element count times type size
 	Errors uint64    `json:"errors,omitempty"`
 }
 
-// CommGroup is one communicator as the ranks on this machine see it.
+// CommGroup is one communicator across the ranks on this machine.
 type CommGroup struct {
 	ID    string     `json:"id"`
 	Size  int        `json:"size"`
 	Ranks []RankSeen `json:"ranks"` // by rank
-	// Behind are the ranks that have not entered what the furthest has, while another has
-	// been waiting since Waiting: the ones to look at. Empty: none.
+	// Behind lists the ranks that have not entered the latest collective while another rank
+	// has been waiting since Waiting. Empty if no rank is behind.
 	Behind  []int     `json:"behind,omitempty"`
 	Waiting time.Time `json:"waiting,omitzero"`
-	// Missing are the ranks, on any machine, that NCCL's own service gets no answer from or
-	// has seen begin fewer collectives than others. It is asked only while a rank waits.
+	// Missing lists the ranks, on any machine, that do not answer NCCL's RAS service or that
+	// started fewer collectives than others. RAS is queried only while a rank waits.
 	Missing []int `json:"missing,omitempty"`
 }
 
-// Measured is what a rank did with one kind of collective by NCCL's own measure, which is
-// of the work on the device where NCCL can see it. The plugin writes down a sample of them.
+// Measured holds one kind of collective of a rank as measured by NCCL, on the device where
+// NCCL can. The Inspector plugin records only a sample of the collectives.
 type Measured struct {
-	Comm  string        `json:"comm"` // NCCL's hash of the communicator
+	Comm  string        `json:"comm"` // NCCL's communicator hash
 	Rank  int           `json:"rank"`
 	Size  int           `json:"size"`
 	Op    string        `json:"op"`
 	Count uint64        `json:"count"`
-	Bytes uint64        `json:"bytes"` // of the messages
+	Bytes uint64        `json:"bytes"` // message bytes
 	Time  time.Duration `json:"time"`
-	Bus   float64       `json:"bus"` // bytes over the bus, as NCCL's tests count them; by Time it is the bandwidth
+	Bus   float64       `json:"bus"` // bus bytes as defined by nccl-tests; divided by Time, the bus bandwidth
 }
 
-// RankSeen is how far one rank is.
+// RankSeen is the progress of one rank.
 type RankSeen struct {
 	Rank     int       `json:"rank"`
 	PID      uint32    `json:"pid"`
@@ -194,60 +200,60 @@ type RankSeen struct {
 	LastOp   string    `json:"last_op"`
 }
 
-// Host is what the threads that launch work had from the host, cumulative.
+// Host holds the scheduling of the threads that launch work, cumulative.
 type Host struct {
-	Threads int `json:"threads"` // that have launched
-	// RunQueue is the time they were ready and did not get a CPU, Blocked the time they
-	// slept; InCall the same inside traced calls only.
+	Threads int `json:"threads"` // threads that have launched work
+	// RunQueue is the time the threads were runnable without a CPU, Blocked the time they
+	// slept; InCall is the same, but only inside traced calls.
 	RunQueue       time.Duration `json:"run_queue"`
 	Blocked        time.Duration `json:"blocked"`
 	RunQueueInCall time.Duration `json:"run_queue_in_call"`
 	BlockedInCall  time.Duration `json:"blocked_in_call"`
 	Switches       uint64        `json:"switches"`
-	Known          bool          `json:"known"` // false: the kernel does not let us see the scheduler
+	Known          bool          `json:"known"` // false if scheduler events are not available
 }
 
-// Library is one file with probes in it.
+// Library is one probed file.
 type Library struct {
-	Path    string `json:"path"` // as a process has it mapped
+	Path    string `json:"path"` // as mapped by a process
 	BuildID string `json:"build_id,omitempty"`
 	Kind    string `json:"kind"`   // cuda, nccl, torch
-	Probes  int    `json:"probes"` // symbols that are probed
-	Slow    int    `json:"slow"`   // of them, those that cost a single step
+	Probes  int    `json:"probes"` // number of probed symbols
+	Slow    int    `json:"slow"`   // probes that need single-stepping
 	Skipped int    `json:"skipped,omitempty"`
 	Mode    string `json:"mode"` // session, multi, perf
 	Problem string `json:"problem,omitempty"`
 }
 
-// Untraced is a process on a GPU that we do not see.
+// Untraced is a process on a GPU that is not traced.
 type Untraced struct {
 	PID    uint32 `json:"pid"`
-	Reason string `json:"reason"` // a word: no_library, permission_denied, attach_failed
+	Reason string `json:"reason"` // one of no_library, permission_denied, attach_failed
 	Detail string `json:"detail,omitempty"`
 }
 
-// Losses are what is missing from the numbers, cumulative. All 0: nothing is.
+// Losses counts what is missing from the numbers, cumulative. If all are 0, nothing is.
 type Losses struct {
-	Events   uint64            `json:"events"`    // the ring was full
-	Limited  uint64            `json:"limited"`   // events beyond the rate limit; counted all the same
-	MapFull  map[string]uint64 `json:"map_full"`  // by map; what was folded or not counted
-	Missed   uint64            `json:"missed"`    // probes the kernel skipped
-	Nested   uint64            `json:"nested"`    // calls deeper than we follow
-	NoReturn uint64            `json:"no_return"` // calls whose return was not seen
-	Unnamed  uint64            `json:"unnamed"`   // launches of kernels whose name is not known
+	Events   uint64            `json:"events"`    // the ring buffer was full
+	Limited  uint64            `json:"limited"`   // events suppressed by the rate limit; their calls are still counted
+	MapFull  map[string]uint64 `json:"map_full"`  // by map: entries folded or not counted
+	Missed   uint64            `json:"missed"`    // probe hits that the kernel skipped
+	Nested   uint64            `json:"nested"`    // calls nested too deeply to follow
+	NoReturn uint64            `json:"no_return"` // calls without an observed return
+	Unnamed  uint64            `json:"unnamed"`   // launches of kernels without a known name
 	Faults   uint64            `json:"faults"`    // arguments that could not be read
 }
 
-// Event is one call worth telling apart.
+// Event is a single call worth reporting.
 type Event struct {
-	Time     time.Time     `json:"time"` // when the call began
+	Time     time.Time     `json:"time"` // start of the call
 	PID      uint32        `json:"pid"`
 	TID      uint32        `json:"tid"`
-	Type     string        `json:"type"` // call (recorded on request), outlier, error, comm_init, comm_end, exit
+	Type     string        `json:"type"` // call (if recording), outlier, error, comm_init, comm_end, exit
 	Op       string        `json:"op"`
 	Device   int           `json:"device"`
 	Duration time.Duration `json:"duration"`
-	Code     int32         `json:"code"` // its result
+	Code     int32         `json:"code"` // result code
 	Bytes    uint64        `json:"bytes,omitempty"`
 	Kernel   string        `json:"kernel,omitempty"`
 	Stream   uint64        `json:"stream,omitempty"`

@@ -1,7 +1,9 @@
-// Package anomaly says when a process got slower than it used to be, by how much, and which
-// facts of the same time explain what part of the time it lost. It is pure: windows go in,
-// anomalies come out, and the only clock is that of the windows. docs/anomalies.md has the
-// rules in words.
+// Package anomaly detects that a process became slower than it used to be, by how much, and
+// which concurrent facts explain which part of the lost time.
+//
+// The package is pure: windows go in, anomalies come out, and the only clock is that of the
+// windows. Inputs are the tracer's snapshots, the driver's device facts and the kernel's
+// process facts; any of them may be absent. docs/anomalies.md describes the rules.
 package anomaly
 
 import (
@@ -13,26 +15,26 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Window is what is known at the end of an interval, 10 seconds normally. What is counted
-// in it is cumulative; the Detector remembers the window before.
+// Window is the state at the end of an interval, normally 10 seconds. Counts are cumulative;
+// the Detector remembers the previous window.
 type Window struct {
 	Snapshot tracer.Snapshot       `json:"snapshot"`
 	Devices  []DeviceFacts         `json:"devices,omitempty"`
 	Hosts    map[uint32]host.Facts `json:"hosts,omitempty"` // by pid
 }
 
-// DeviceFacts is what the driver says of one device or partition. A partition has the
+// DeviceFacts is what the driver reports about one device or partition. A partition has the
 // sensors of its device. Absent is not 0.
 type DeviceFacts struct {
-	UUID       string     `json:"uuid"` // as CUDA has it: GPU-... or MIG-...
+	UUID       string     `json:"uuid"` // CUDA's UUID: GPU-... or MIG-...
 	SMClock    host.Value `json:"sm_clock,omitzero"`
-	SMClockMax host.Value `json:"sm_clock_max,omitzero"` // hertz, both
+	SMClockMax host.Value `json:"sm_clock_max,omitzero"` // both in hertz
 	Power      host.Value `json:"power,omitzero"`
-	PowerLimit host.Value `json:"power_limit,omitzero"` // watts, both; the limit in force
-	// Utilization is the part of the time that kernels of anybody ran.
+	PowerLimit host.Value `json:"power_limit,omitzero"` // both in watts; the enforced limit
+	// Utilization is the fraction of time in which any process's kernels ran.
 	Utilization host.Value `json:"utilization,omitzero"`
-	// The part of the window, 0 to 1, in which clocks were held down: by a cap of power in
-	// software, by heat, and by the board itself.
+	// The fraction of the window, 0 to 1, in which clocks were reduced by a software power cap,
+	// by temperature, or by the board itself.
 	PowerCapped      host.Value      `json:"power_capped,omitzero"`
 	ThermalThrottled host.Value      `json:"thermal_throttled,omitzero"`
 	HWSlowdown       host.Value      `json:"hw_slowdown,omitzero"`
@@ -43,14 +45,14 @@ type DeviceFacts struct {
 type DeviceProcess struct {
 	PID         uint32     `json:"pid"`
 	Name        string     `json:"name"`
-	Workload    string     `json:"workload,omitempty"`   // for people, as "team x" or the name of a pod
-	Utilization host.Value `json:"utilization,omitzero"` // part of the time that its kernels ran
+	Workload    string     `json:"workload,omitempty"`   // human-readable, such as "team x" or a pod name
+	Utilization host.Value `json:"utilization,omitzero"` // fraction of time in which its kernels ran
 }
 
-// Cause is a class of reasons for which time is lost.
+// Cause is a class of reasons for lost time.
 type Cause string
 
-// The causes. Communication is waiting for other ranks, Copy copies of the process itself.
+// The causes. Communication is waiting for other ranks; Copy is copies of the process itself.
 const (
 	Throttling    Cause = "throttling"
 	PowerCap      Cause = "power_cap"
@@ -61,73 +63,73 @@ const (
 	Unexplained   Cause = "unexplained"
 )
 
-// Causes are all of them.
+// Causes lists all causes.
 var Causes = []Cause{Throttling, PowerCap, Neighbour, HostDelay, Copy, Communication, Unexplained}
 
-// words are what people call the causes.
+// words are the human-readable names of the causes.
 var words = map[Cause]string{
 	Throttling: "throttling", PowerCap: "power cap", Neighbour: "a neighbour on the GPU", HostDelay: "host delay",
 	Copy: "copies", Communication: "communication", Unexplained: "unexplained",
 }
 
-// State is where an anomaly is in its life.
+// State is the state of an anomaly.
 type State string
 
-// The states. Of each anomaly there is one that is Open, and later one of the others.
+// The states. Each anomaly is reported as Open once, and later as one of the others.
 const (
 	Open    State = "open"
-	Ended   State = "ended"   // it is as fast as it was, or the process or its work ended
-	Adopted State = "adopted" // it stayed so long that it is what is normal now
+	Ended   State = "ended"   // back to the old speed, or the process or its work ended
+	Adopted State = "adopted" // lasted so long that it is the new normal
 )
 
-// The names of what is slower, beside those of operations.
+// What is slower, if not a single operation.
 const (
 	Step       = "step"       // the time from launch to launch
-	Sync       = "sync"       // one synchronisation that does not return
-	Collective = "collective" // other ranks do not come
+	Sync       = "sync"       // a synchronization that does not return
+	Collective = "collective" // other ranks do not arrive
 )
 
-// Anomaly is that one process got slower.
+// Anomaly reports that one process became slower.
 type Anomaly struct {
 	State    State     `json:"state"`
-	Time     time.Time `json:"time"`  // of this state
-	Since    time.Time `json:"since"` // when the first slow window began
+	Time     time.Time `json:"time"`  // time of this state
+	Since    time.Time `json:"since"` // start of the first slow window
 	PID      uint32    `json:"pid"`
 	Process  string    `json:"process"` // name of the executable
 	Workload string    `json:"workload,omitempty"`
-	Device   string    `json:"device,omitempty"` // UUID of the one it uses most
+	Device   string    `json:"device,omitempty"` // UUID of the device used most
 	Op       string    `json:"op"`               // step, sync, collective, or an operation: cuMemcpyHtoD_v2
-	// Baseline and Observed are seconds for one Op, as it was and as it is.
+	// Baseline and Observed are seconds per Op, before and now.
 	Baseline float64 `json:"baseline"`
 	Observed float64 `json:"observed"`
-	// Lost is the time that was lost of Over, the slow windows so far.
+	// Lost is the time lost out of Over, the duration of the slow windows so far.
 	Lost time.Duration `json:"lost"`
 	Over time.Duration `json:"over"`
-	// Explanations are the causes, the largest first. Their shares of the lost time and
-	// Unexplained are 1 together.
+	// Explanations are the causes, largest first. Their shares of the lost time and
+	// Unexplained add up to 1.
 	Explanations []Explanation `json:"explanations,omitempty"`
 	Unexplained  float64       `json:"unexplained"`
-	// Changes are where in the process the time went, the largest first.
+	// Changes are the parts of the process that take longer, largest first.
 	Changes []Change `json:"changes,omitempty"`
 }
 
-// Explanation is what a cause has of the lost time.
+// Explanation is the share of one cause in the lost time.
 type Explanation struct {
 	Cause   Cause   `json:"cause"`
 	Share   float64 `json:"share"`
 	Seconds float64 `json:"seconds"`
-	Fact    string  `json:"fact"` // with numbers, as it was and as it is
+	Fact    string  `json:"fact"` // with numbers, before and now
 }
 
-// Change is an operation, or the bubble between them, that takes longer than it did.
+// Change is an operation, or the bubble between operations, that takes longer than before.
 type Change struct {
 	Op       string  `json:"op"`
-	Baseline float64 `json:"baseline"` // seconds a call, or a launch for the bubble
+	Baseline float64 `json:"baseline"` // seconds per call, or per launch for the bubble
 	Observed float64 `json:"observed"`
-	Seconds  float64 `json:"seconds"` // more than it would have taken, in the last window
+	Seconds  float64 `json:"seconds"` // excess in the last window
 }
 
-// Cause returns the largest cause, Unexplained if that is.
+// Cause returns the largest cause, which may be Unexplained.
 func (a Anomaly) Cause() Cause {
 	if len(a.Explanations) == 0 || a.Unexplained > a.Explanations[0].Share {
 		return Unexplained
@@ -135,7 +137,7 @@ func (a Anomaly) Cause() Cause {
 	return a.Explanations[0].Cause
 }
 
-// Text returns the anomaly in words, in one sentence.
+// Text returns the anomaly as one sentence.
 func (a Anomaly) Text() string {
 	var b strings.Builder
 	since, now := a.Since.UTC().Format(time.TimeOnly), a.Time.UTC().Format(time.TimeOnly)
@@ -143,11 +145,11 @@ func (a Anomaly) Text() string {
 	case Ended:
 		fmt.Fprintf(&b, "%s %s from %s to %s", a.who(), a.what(true), since, now)
 	case Adopted:
-		fmt.Fprintf(&b, "%s %s since %s, which is taken as normal from now on", a.who(), a.what(false), since)
+		fmt.Fprintf(&b, "%s %s since %s, which is the new normal", a.who(), a.what(false), since)
 	default:
 		fmt.Fprintf(&b, "%s %s since %s", a.who(), a.what(false), since)
 	}
-	fmt.Fprintf(&b, "; it lost %s of %s: ", seconds(a.Lost.Seconds()), seconds(a.Over.Seconds()))
+	fmt.Fprintf(&b, "; %s of %s lost: ", seconds(a.Lost.Seconds()), seconds(a.Over.Seconds()))
 	var parts []string
 	for _, e := range a.Explanations {
 		if e.Share < 0.005 {
@@ -185,11 +187,11 @@ func (a Anomaly) what(over bool) string {
 	}
 	switch a.Op {
 	case Step:
-		return verb("does ", "did ") + percent(1-ratio(a.Baseline, a.Observed)) + " fewer launches a second"
+		return verb("does ", "did ") + percent(1-ratio(a.Baseline, a.Observed)) + " fewer launches per second"
 	case Sync:
-		return verb("waits in one synchronisation that does not return", "waited in one synchronisation that did not return")
+		return verb("waits in a synchronization that does not return", "waited in a synchronization that did not return")
 	case Collective:
-		return verb("waits for ranks that do not come", "waited for ranks that did not come")
+		return verb("waits for ranks that do not arrive", "waited for ranks that did not arrive")
 	}
 	return fmt.Sprintf("%s %s instead of %s for %s", verb("takes", "took"), seconds(a.Observed), seconds(a.Baseline), a.Op)
 }
@@ -203,7 +205,7 @@ func ratio(a, b float64) float64 {
 
 func percent(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) }
 
-// seconds writes a time with the unit that people use for it.
+// seconds formats a duration with a suitable unit.
 func seconds(s float64) string {
 	switch {
 	case s < 1e-3:

@@ -6,33 +6,33 @@ import (
 	"strings"
 )
 
-// What a baseline is made of. They are few, so that somebody can know them by heart.
+// Parameters of the baseline. They are few, so that they can be remembered.
 const (
-	history     = 40   // windows that are remembered of a signal
-	enough      = 6    // of them are needed to judge
-	minCalls    = 20   // launches or calls that a window must have to count
-	spread      = 5    // times the deviation that a value may be above the median
-	margin      = 0.10 // part of the median that it may be above in any case
-	material    = 0.10 // part of the window that must be lost
-	samePhase   = 0.20 // part of the launches that may be of other kernels in the same phase
-	maxPhases   = 4    // of a process
-	maxSignals  = 48   // of a phase that are of operations
-	topOps      = 32   // of a window, by time, that are signals
-	drift       = 0.10 // how fast a phase follows the mix of its kernels
-	faintest    = 0.10 // part of the usual launches below which a window is idle
-	maxKernels  = 64   // that tell phases apart
-	maxOps      = 256  // of a process
-	maxComms    = 64   // of a process
-	maxTracked  = 512  // processes
-	longWindow  = 6    // times the usual: the machine slept, or we did
-	sleepyRatio = 1.15 // GPU time a launch may have grown by and the GPU is not slower
+	history     = 40   // windows remembered per signal
+	enough      = 6    // windows needed for a judgment
+	minCalls    = 20   // launches or calls a window needs to count
+	spread      = 5    // accepted distance from the median, in deviations
+	margin      = 0.10 // accepted distance from the median, as a fraction of it
+	material    = 0.10 // fraction of the window that must be lost
+	samePhase   = 0.20 // fraction of launches that may differ within a phase
+	maxPhases   = 4    // per process
+	maxSignals  = 48   // operation signals per phase
+	topOps      = 32   // operations per window, by time, that become signals
+	drift       = 0.10 // how fast a phase follows its kernel mix
+	faintest    = 0.10 // fraction of the usual launches below which a window is idle
+	maxKernels  = 64   // kernels used to distinguish phases
+	maxOps      = 256  // per process
+	maxComms    = 64   // per process
+	maxTracked  = 512  // processes tracked
+	longWindow  = 6    // times the usual length: the machine or the agent slept
+	sleepyRatio = 1.15 // growth of GPU time per launch up to which the GPU is not slower
 )
 
-// signal is the trail of one number in quiet windows.
+// signal is the history of one number in quiet windows.
 type signal struct {
 	values []float32
 	next   int
-	sorted []float32 // of values; nil: to be made
+	sorted []float32 // sorted values; nil if outdated
 }
 
 func (s *signal) add(v float64) {
@@ -45,8 +45,7 @@ func (s *signal) add(v float64) {
 	s.next = (s.next + 1) % history
 }
 
-// median returns the middle of the trail, and whether it is long enough to count. A nil
-// signal has none.
+// median returns the median and whether the history is long enough. A nil signal has none.
 func (s *signal) median() (float64, bool) {
 	if s == nil || len(s.values) < enough {
 		return 0, false
@@ -61,9 +60,9 @@ func (s *signal) quantile(q float64) float64 {
 	return float64(s.sorted[int(q*float64(len(s.sorted)-1)+0.5)])
 }
 
-// limit returns the value above which one is out of the ordinary: the median and five times
-// the deviation from it, a tenth above it in any case, and no less than nine in ten of what
-// there was, so that a signal with two usual levels has both.
+// limit returns the value above which a sample is unusual: the median plus five deviations,
+// at least a tenth above the median, and at least the 90th percentile, so that a signal with
+// two usual levels accepts both.
 func (s *signal) limit() (float64, bool) {
 	mid, ok := s.median()
 	if !ok {
@@ -74,31 +73,31 @@ func (s *signal) limit() (float64, bool) {
 		off[i] = math.Abs(float64(v) - mid)
 	}
 	slices.Sort(off)
-	deviation := 1.4826 * off[len(off)/2] // of a normal distribution, its standard deviation
+	deviation := 1.4826 * off[len(off)/2] // the standard deviation, for a normal distribution
 	return max(mid+max(spread*deviation, margin*mid), s.quantile(0.9)), true
 }
 
-// phase is one kind of work of a process, told from others by the mix of its kernels:
-// training and evaluation are not compared with each other.
+// phase is one kind of work of a process, identified by its mix of kernels: training and
+// evaluation are not compared with each other.
 type phase struct {
-	mix     map[string]float64 // part of the launches of each kernel
+	mix     map[string]float64 // fraction of launches by kernel
 	signals map[string]*signal
-	pending []map[string]float64 // the last slow windows, for when they become normal
-	used    uint64               // number of the last window of it
-	ops     int                  // how many signals are of operations
+	pending []map[string]float64 // the last slow windows, in case they become the new normal
+	used    uint64               // number of its last window
+	ops     int                  // number of operation signals
 }
 
 func newPhase(mix map[string]float64) *phase {
 	return &phase{mix: mix, signals: map[string]*signal{}}
 }
 
-// learn takes a quiet window into the trail.
+// learn adds a quiet window to the history.
 func (p *phase) learn(values, mix map[string]float64) {
 	p.pending = nil
 	for name, v := range values {
 		s := p.signals[name]
 		if s == nil {
-			if strings.HasPrefix(name, opSignal) { // of others there are not many
+			if strings.HasPrefix(name, opSignal) { // the number of other signals is small
 				if p.ops >= maxSignals {
 					continue
 				}
@@ -123,7 +122,7 @@ func (p *phase) learn(values, mix map[string]float64) {
 	}
 }
 
-// hold keeps a slow window.
+// hold remembers a slow window.
 func (p *phase) hold(values map[string]float64) {
 	if len(p.pending) >= 2*enough {
 		p.pending = p.pending[1:]
@@ -131,7 +130,7 @@ func (p *phase) hold(values map[string]float64) {
 	p.pending = append(p.pending, values)
 }
 
-// adopt makes the slow windows the trail.
+// adopt replaces the history by the slow windows.
 func (p *phase) adopt() {
 	pending := p.pending
 	p.signals, p.pending, p.ops = map[string]*signal{}, nil, 0
@@ -140,7 +139,7 @@ func (p *phase) adopt() {
 	}
 }
 
-// distance returns which part of the launches is different, 0 to 1.
+// distance returns the fraction of launches that differ, 0 to 1.
 func distance(a, b map[string]float64) float64 {
 	sum := 0.0
 	for k, v := range a {
@@ -154,8 +153,8 @@ func distance(a, b map[string]float64) float64 {
 	return sum / 2
 }
 
-// excess returns how much more a value is than usual, never less than 0, and false if what is
-// usual is not known.
+// excess returns how far a value is above its usual level, at least 0, and false if the
+// usual level is unknown.
 func (p *phase) excess(values map[string]float64, name string) (float64, bool) {
 	v, there := values[name]
 	usual, ok := p.signals[name].median()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// How much is too much: a little is not, neither is what is usual for a signal that has two
-// levels or jumps about.
+// The limit accepts small deviations, and the usual values of a signal with two levels or
+// with noise.
 func TestLimit(t *testing.T) {
 	f := func(name string, values []float64, want float64) {
 		t.Helper()
@@ -39,7 +39,7 @@ func TestLimit(t *testing.T) {
 	f("long", append(times(100, 9), times(history, 1)...), 1.1)
 	var none *signal
 	if _, ok := none.limit(); ok {
-		t.Error("no signal has a limit")
+		t.Error("a nil signal has a limit")
 	}
 }
 
@@ -61,7 +61,7 @@ func TestMaterial(t *testing.T) {
 	f(0.15, 1)
 }
 
-// A cause that hardly had a part in one of two windows does not join them.
+// A cause with hardly any share in one of two windows does not join them.
 func TestSteady(t *testing.T) {
 	m := newMachine(15)
 	d := NewDetector()
@@ -74,8 +74,8 @@ func TestSteady(t *testing.T) {
 	}
 }
 
-// Ranks that are a little apart when we look are no hang, and the one that is behind does
-// not wait for others.
+// Ranks that are slightly apart at the moment of reading are not a hang, and the rank that is
+// behind does not wait for others.
 func TestBehind(t *testing.T) {
 	m := newMachine(16)
 	d := NewDetector()
@@ -95,8 +95,8 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// A window after a gap, or of a tracer that began anew, is neither slow nor learned from;
-// another interval is only that.
+// A window after a gap, or after a restart of the tracer, is neither slow nor learned from; a
+// different interval is fine.
 func TestGap(t *testing.T) {
 	m := newMachine(17)
 	d := NewDetector()
@@ -116,7 +116,7 @@ func TestGap(t *testing.T) {
 	w.Snapshot.Started = noon.Add(time.Second)
 	d.Observe(w)
 	if learned() != before+1 {
-		t.Error("a tracer that began anew is believed")
+		t.Error("a restarted tracer is judged")
 	}
 }
 

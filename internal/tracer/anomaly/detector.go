@@ -8,36 +8,36 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// How many windows make an anomaly.
+// Numbers of windows that decide about an anomaly.
 const (
-	sure      = 2  // slow ones in a row, most of it explained
-	patient   = 4  // slow ones in a row, most of it unexplained
-	over      = 2  // quiet ones after the last slow one, and it has ended
-	vanished  = 6  // after the last slow one that cannot be judged, and it has ended
-	normal    = 30 // slow ones, and it is what is normal now
-	maxCauses = 8  // that are kept of an episode
+	sure      = 2  // consecutive slow windows, if mostly explained
+	patient   = 4  // consecutive slow windows, if mostly unexplained
+	over      = 2  // quiet windows after which an anomaly has ended
+	vanished  = 6  // windows without a judgment after which an anomaly has ended
+	normal    = 30 // slow windows after which the level is the new normal
+	maxCauses = 8  // causes kept per episode
 
-	part = 0.25 // of what a window lost that a cause must have in each
+	part = 0.25 // fraction of the loss that a cause must explain in every window
 )
 
-// Detector finds anomalies in windows. It is for one goroutine, and for windows of some
-// seconds: shorter ones are noise.
+// Detector finds anomalies in windows. It is not safe for concurrent use. Windows should be
+// several seconds long: shorter ones are noisy.
 type Detector struct {
 	processes map[uint32]*watched
-	last      time.Time // of the window before
-	started   time.Time // of the tracer
+	last      time.Time // time of the previous window
+	started   time.Time // start of the tracer
 	length    time.Duration
 	window    uint64
 	counts    map[Cause]uint64
 	refused   uint64
 }
 
-// NewDetector returns a Detector that knows nothing yet.
+// NewDetector returns a Detector without history.
 func NewDetector() *Detector {
 	return &Detector{processes: map[uint32]*watched{}, counts: map[Cause]uint64{}}
 }
 
-// watched is a process and what is known of it.
+// watched is a process with its history.
 type watched struct {
 	pid      uint32
 	name     string
@@ -46,11 +46,11 @@ type watched struct {
 	totals   totals
 	phases   []*phase
 	episode  *episode
-	waiting  time.Time     // when the synchronisation under way began
-	longest  time.Duration // of those that returned, as far as windows saw
+	waiting  time.Time     // start of the pending synchronization
+	longest  time.Duration // longest completed synchronization seen
 }
 
-// Counts returns how many anomalies were opened, by their largest cause. All causes are in it.
+// Counts returns the number of anomalies opened by largest cause. All causes are included.
 func (d *Detector) Counts() map[Cause]uint64 {
 	all := map[Cause]uint64{}
 	for _, c := range Causes {
@@ -59,14 +59,13 @@ func (d *Detector) Counts() map[Cause]uint64 {
 	return all
 }
 
-// Refused returns how many times a process was not looked at in a window, because there are
-// more than can be.
+// Refused returns how often a process was skipped in a window because of maxTracked.
 func (d *Detector) Refused() uint64 { return d.refused }
 
-// Tracked returns how many processes are looked at.
+// Tracked returns the number of tracked processes.
 func (d *Detector) Tracked() int { return len(d.processes) }
 
-// Active returns the anomalies that are open, as they are now, by pid.
+// Active returns the open anomalies in their current state, by pid.
 func (d *Detector) Active() []Anomaly {
 	var list []Anomaly
 	for _, pid := range slices.Sorted(maps.Keys(d.processes)) {
@@ -77,9 +76,9 @@ func (d *Detector) Active() []Anomaly {
 	return list
 }
 
-// Observe takes the next window and returns the anomalies that opened, ended or became
-// normal with it, by pid. A window that is not later than the one before only moves the
-// clock, and so does one after a long gap: nobody knows what happened in it.
+// Observe takes the next window and returns the anomalies that opened, ended or were adopted,
+// by pid. A window that is not later than the previous one, or that follows a long gap, only
+// moves the clock: what happened in between is unknown.
 func (d *Detector) Observe(w Window) []Anomaly {
 	now := w.Snapshot.Time
 	length := now.Sub(d.last)
@@ -110,14 +109,14 @@ func (d *Detector) Observe(w Window) []Anomaly {
 	return list
 }
 
-// measure brings the totals up to date and returns what each process did in the window.
+// measure updates the totals and returns what each process did in the window.
 func (d *Detector) measure(w *Window, length time.Duration, usable bool, list *[]Anomaly) map[uint32]*running {
 	all := map[uint32]*running{}
 	for i := range w.Snapshot.Processes {
 		p := &w.Snapshot.Processes[i]
 		facts, has := w.Hosts[p.PID]
 		known := d.processes[p.PID]
-		if known != nil && !same(known.totals.since, p.Since) { // the pid was given to another
+		if known != nil && !same(known.totals.since, p.Since) { // the pid was reused
 			if known.episode != nil && known.episode.open {
 				*list = append(*list, known.episode.anomaly(known, Ended, w.Snapshot.Time))
 			}
@@ -158,7 +157,7 @@ func (d *Detector) step(p *watched, r *running, all map[uint32]*running, w *Wind
 		process: r.process, sample: r.sample, placed: r.placed, phase: p.phaseOf(r.sample, d.window),
 		groups: w.Snapshot.Groups, all: all, now: now, waited: p.wait(r.process, now),
 	}
-	j.longest = p.longest // wait may have found one
+	j.longest = p.longest // wait may have updated it
 	ruling := j.rule()
 	switch ruling.kind {
 	case quiet:
@@ -178,7 +177,7 @@ func (d *Detector) step(p *watched, r *running, all map[uint32]*running, w *Wind
 	return list
 }
 
-// describe keeps what people want to know of a process.
+// describe stores the human-readable facts about a process.
 func (p *watched) describe(r *running, w *Window) {
 	if len(r.placed) > 0 {
 		p.device = r.placed[0].uuid
@@ -193,8 +192,8 @@ func (p *watched) describe(r *running, w *Window) {
 	}
 }
 
-// wait returns how long the synchronisation under way has taken, and remembers those that
-// returned: a program may have long ones.
+// wait returns how long the pending synchronization has taken, and records completed ones:
+// a program may regularly have long ones.
 func (p *watched) wait(q *tracer.Process, now time.Time) time.Duration {
 	var since time.Time
 	for i := range q.Devices {
@@ -212,12 +211,12 @@ func (p *watched) wait(q *tracer.Process, now time.Time) time.Duration {
 	return max(0, now.Sub(since))
 }
 
-// same reports whether two readings of the clock of the kernel are of one moment: it is put
-// beside that of the day anew with each reading.
+// same reports whether two timestamps from the kernel's clock are the same moment. The
+// conversion to wall-clock time varies slightly between readings.
 func same(a, b time.Time) bool { return a.Sub(b).Abs() < time.Second }
 
-// phaseOf returns the phase that a window is of, a new one if it is like none. A window
-// without launches says nothing: it is of the last phase.
+// phaseOf returns the phase of a window, a new one if none is similar. A window without
+// launches belongs to the last phase.
 func (p *watched) phaseOf(s *sample, window uint64) *phase {
 	var best *phase
 	nearest := samePhase

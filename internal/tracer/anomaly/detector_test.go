@@ -11,8 +11,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Each thing that can go wrong is found in two windows, named, and its share is of the size
-// that it has; when it is over that is said.
+// Each fault is found in two windows and named, with a share of the right size, and its end
+// is reported.
 func TestCauses(t *testing.T) {
 	f := func(name string, change func(*machine), cause Cause, least float64, fact string) {
 		t.Helper()
@@ -57,15 +57,15 @@ func TestCauses(t *testing.T) {
 	f("power cap", func(m *machine) { m.clock, m.capped, m.limit = 0.6, 1, 300 }, PowerCap, 0.8, "limit 700 -> 300 W")
 	f("thermal", func(m *machine) { m.clock, m.hot = 0.6, 0.8 }, Throttling, 0.8, "MHz, 600 of 700 W, too hot")
 	f("both", func(m *machine) { m.clock, m.hot, m.capped = 0.5, 0.2, 0.8 }, PowerCap, 0.6, "power cap")
-	f("neighbour", func(m *machine) { m.neighbour = 0.5 }, Neighbour, 0.9, "a neighbour on the GPU (infer (pid 99, team y) has 50 % of its time)")
+	f("neighbour", func(m *machine) { m.neighbour = 0.5 }, Neighbour, 0.9, "a neighbour on the GPU (infer (pid 99, team y) uses 50 % of the device's time)")
 	f("copy storm", func(m *machine) { m.storm = 10e9 }, Copy, 0.9, "GB/s, copies took")
 	f("slow ranks", func(m *machine) { m.barrier = 100e-6 }, Communication, 0.9, "waits after collectives took")
 	f("missing rank", func(m *machine) { m.hung, m.behind = m.at, []int{3} }, Communication, 0.9,
-		"waits for ranks that do not come since 12:03:20; it lost 20.0 s of 20.0 s: 100 % of the lost time is communication (rank 3 (pid 15) of 8 did not come to AllReduce 4711 for 20.0 s)")
+		"waits for ranks that do not arrive since 12:03:20; 20.0 s of 20.0 s lost: 100 % of the lost time is communication (rank 3 (pid 15) of 8 did not enter AllReduce 4711 for 20.0 s)")
 }
 
-// Without the scheduler's own events the main thread tells, and without the driver's share of
-// each process what we saw of both.
+// Without scheduler events the main thread's facts are used, and without per-process driver
+// utilization the traced activity of both.
 func TestCausesSecondBest(t *testing.T) {
 	m := newMachine(1)
 	m.noSched = true
@@ -100,7 +100,7 @@ func TestCausesSecondBest(t *testing.T) {
 	}
 }
 
-// Two things at once share the blame by their size.
+// Two concurrent causes share the blame by size.
 func TestTwoCauses(t *testing.T) {
 	m := newMachine(2)
 	d := NewDetector()
@@ -121,7 +121,7 @@ func TestTwoCauses(t *testing.T) {
 	}
 }
 
-// The whole value, and the sentence.
+// The complete value and its text.
 func TestAnomaly(t *testing.T) {
 	m := newMachine(1)
 	m.jitter = 0
@@ -135,12 +135,12 @@ func TestAnomaly(t *testing.T) {
 		Explanations: []Explanation{{Cause: PowerCap, Share: 1, Seconds: 8.88, Fact: "SM clock 1982 -> 988 MHz, 600 of 700 W"}},
 		Changes:      []Change{{Op: "cuStreamSynchronize", Baseline: 720e-6, Observed: 1440e-6, Seconds: 4}},
 	}}
-	// The clock is read with a little noise.
+	// The clock reading has a little noise.
 	opts := cmp.Options{cmpopts.EquateApprox(0.01, 0), cmpopts.IgnoreFields(Explanation{}, "Fact"), cmp.Comparer(func(a, b Cause) bool { return a == b })}
 	if diff := cmp.Diff(want, told, opts, cmpopts.IgnoreFields(Anomaly{}, "Lost")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	const text = "python3 (pid 12, team x) does 44 % fewer launches a second since 12:03:20; it lost 8.9 s of 20.0 s: 100 % of the lost time is power cap (SM clock "
+	const text = "python3 (pid 12, team x) does 44 % fewer launches per second since 12:03:20; 8.9 s of 20.0 s lost: 100 % of the lost time is power cap (SM clock "
 	if got := told[0].Text(); !strings.HasPrefix(got, text) {
 		t.Errorf("%q does not begin with %q", got, text)
 	}

@@ -12,10 +12,10 @@ import (
 // placed is a process on a device.
 type placed struct {
 	uuid  string
-	facts *DeviceFacts // nil: the driver says nothing of it
-	busy  float64      // seconds, of this process
-	own   host.Value   // its part of the device's time
-	// others are the neighbours, by what they take.
+	facts *DeviceFacts // nil if the driver does not report the device
+	busy  float64      // seconds of this process
+	own   host.Value   // fraction of the device's time
+	// others are the neighbors, ordered by what they take.
 	others []neighbour
 }
 
@@ -23,20 +23,20 @@ type placed struct {
 type neighbour struct {
 	pid    uint32
 	name   string
-	share  float64 // of the device's time
+	share  float64 // fraction of the device's time
 	copies float64 // seconds
-	rate   float64 // bytes a second that it copies
+	rate   float64 // bytes per second copied
 }
 
 func (n neighbour) String() string {
 	if n.rate > 1e9 && n.copies > 0 {
-		return fmt.Sprintf("%s has %s of its time and copies %.1f GB/s", n.name, percent(n.share), n.rate/1e9)
+		return fmt.Sprintf("%s uses %s of the device's time and copies %.1f GB/s", n.name, percent(n.share), n.rate/1e9)
 	}
-	return fmt.Sprintf("%s has %s of its time", n.name, percent(n.share))
+	return fmt.Sprintf("%s uses %s of the device's time", n.name, percent(n.share))
 }
 
-// find returns the facts of the device that a process calls d. CUDA may not have said its
-// UUID: then it is the one that the driver says the process is on, if that is one.
+// find returns the facts of the device that a process calls d. If CUDA did not report its
+// UUID, it is the device on which the driver lists the process, provided there is only one.
 func find(w *Window, pid uint32, d *tracer.Device, devices int) *DeviceFacts {
 	var on []*DeviceFacts
 	for i := range w.Devices {
@@ -54,8 +54,8 @@ func find(w *Window, pid uint32, d *tracer.Device, devices int) *DeviceFacts {
 	return nil
 }
 
-// place finds the devices of a process and who else is on them. all are the processes of the
-// window by pid, with what they did in it.
+// place finds the devices of a process and the other processes on them. all are the
+// processes of the window by pid.
 func (s *sample) place(w *Window, p *tracer.Process, all map[uint32]*running) []placed {
 	var list []placed
 	for i := range p.Devices {
@@ -72,8 +72,8 @@ func (s *sample) place(w *Window, p *tracer.Process, all map[uint32]*running) []
 	return list
 }
 
-// neighbours finds the other processes on the device: those the driver lists and those we
-// trace on it, which a driver in another pid namespace does not name.
+// neighbours finds the other processes on the device: those listed by the driver, and traced
+// ones, which a driver in another pid namespace does not list.
 func (on *placed) neighbours(w *Window, pid uint32, seconds float64, all map[uint32]*running) {
 	listed := map[uint32]bool{}
 	for _, p := range on.facts.Processes {
@@ -94,7 +94,7 @@ func (on *placed) neighbours(w *Window, pid uint32, seconds float64, all map[uin
 	})
 }
 
-// add takes in one neighbour. r is what we saw of it, nil if nothing.
+// add adds one neighbor. r is what was traced of it, or nil.
 func (on *placed) add(w *Window, p DeviceProcess, seconds float64, r *running) {
 	n := neighbour{pid: p.PID, name: fmt.Sprintf("%s (pid %d)", p.Name, p.PID)}
 	if p.Workload != "" {
@@ -103,8 +103,8 @@ func (on *placed) add(w *Window, p DeviceProcess, seconds float64, r *running) {
 	share, known := p.Utilization.Get()
 	if r != nil && r.sample != nil {
 		n.copies, n.rate = r.sample.copies, r.sample.copied/seconds
-		// Submitted-to-synced of both: two that are always busy have a half each. A driver
-		// that has no sample of a process yet says 0.
+		// Both are submitted-to-synced: two processes that are always busy have half each. A
+		// driver without a sample of a process reports 0.
 		if theirs := r.busyOn(w, on.facts); !known || share == 0 && theirs > 0 {
 			share = ratio(theirs, theirs+on.busy)
 		}
@@ -113,10 +113,10 @@ func (on *placed) add(w *Window, p DeviceProcess, seconds float64, r *running) {
 	on.others = append(on.others, n)
 }
 
-// running is a process of the window with what it did in it.
+// running is a process in a window.
 type running struct {
 	process *tracer.Process
-	sample  *sample // nil: it is new, or its counters began anew
+	sample  *sample // nil for a new process or after a counter reset
 	placed  []placed
 }
 
@@ -132,7 +132,7 @@ func (r *running) busyOn(w *Window, f *DeviceFacts) float64 {
 	return busy
 }
 
-// deviceSignals fills in the values of the devices.
+// deviceSignals adds the device signals.
 func (s *sample) deviceSignals(list []placed) {
 	own, known := 0.0, false
 	for _, on := range list {

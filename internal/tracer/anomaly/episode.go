@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// episode is a row of slow windows of a process.
+// episode is a sequence of slow windows of a process.
 type episode struct {
 	since   time.Time
 	windows int
-	quiet   int // since the last slow one
-	unclear int // since then, too
+	quiet   int // quiet windows since the last slow one
+	unclear int // windows without a judgment since the last slow one
 	open    bool
 	op      string
 	lost    float64
 	over    float64
 	base    float64 // weighted by lost
 	now     float64
-	claims  []claim       // summed up by cause, with the last facts
-	seen    map[Cause]int // windows in which a cause had a part worth the name
+	claims  []claim       // summed by cause, with the latest facts
+	seen    map[Cause]int // windows in which a cause had a relevant share
 	changes []Change
 	phase   *phase
 }
 
-// follow takes a window into the story of a process, and returns what is to be told.
+// follow adds a window to a process's history, and returns an anomaly to report, if any.
 func (p *watched) follow(j *judge, r ruling) (Anomaly, bool) {
 	e := p.episode
 	if r.kind == slow {
@@ -34,7 +34,7 @@ func (p *watched) follow(j *judge, r ruling) (Anomaly, bool) {
 		}
 		e.add(r, j.sample.seconds)
 		switch {
-		case e.open && e.windows >= normal && e.op != Sync && e.op != Collective: // nobody gets used to a hang
+		case e.open && e.windows >= normal && e.op != Sync && e.op != Collective: // a hang never becomes normal
 			p.episode = nil
 			e.phase.adopt()
 			return e.anomaly(p, Adopted, j.now), true
@@ -47,13 +47,13 @@ func (p *watched) follow(j *judge, r ruling) (Anomaly, bool) {
 	if e == nil {
 		return Anomaly{}, false
 	}
-	if !e.open { // it was no row
+	if !e.open { // not enough consecutive slow windows
 		p.episode = nil
 		return Anomaly{}, false
 	}
 	if r.kind == quiet && j.phase == e.phase {
 		e.quiet++
-	} else { // another phase says nothing of this one
+	} else { // another phase says nothing about this one
 		e.unclear++
 	}
 	if e.quiet >= over || e.unclear >= vanished {
@@ -63,7 +63,7 @@ func (p *watched) follow(j *judge, r ruling) (Anomaly, bool) {
 	return Anomaly{}, false
 }
 
-// add takes a slow window.
+// add adds a slow window.
 func (e *episode) add(r ruling, length float64) {
 	e.windows++
 	e.quiet, e.unclear = 0, 0
@@ -86,8 +86,8 @@ func (e *episode) add(r ruling, length float64) {
 	}
 }
 
-// steady returns the part of the lost time that is explained by causes that had a part in
-// every slow window: two that come one after the other by chance are none.
+// steady returns the share of the lost time explained by causes present in every slow
+// window: two unrelated causes in consecutive windows do not count.
 func (e *episode) steady() float64 {
 	sum := 0.0
 	for _, c := range e.claims {
@@ -98,7 +98,7 @@ func (e *episode) steady() float64 {
 	return ratio(sum, e.lost)
 }
 
-// anomaly returns the episode as it is told.
+// anomaly returns the episode in the form in which it is reported.
 func (e *episode) anomaly(p *watched, state State, now time.Time) Anomaly {
 	a := Anomaly{
 		State: state, Time: now, Since: e.since, PID: p.pid, Process: p.name, Workload: p.workload, Device: p.device,

@@ -11,20 +11,20 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// least is the part of the lost time below which a cause is noise.
+// least is the share of the lost time below which a cause is noise.
 const least = 0.01
 
-// claim is what a cause may have taken of a window.
+// claim is what a cause may have taken from a window.
 type claim struct {
 	cause   Cause
 	seconds float64
 	fact    string
 }
 
-// explain returns what concurrent facts may have taken of the lost seconds of a window, each
-// by how much it changed against its own baseline. Together they are never more than lost:
-// those that are too much shrink in proportion. Waiting for other ranks gets what the facts
-// of this machine leave, because those make a rank wait, too.
+// explain attributes the lost seconds of a window to concurrent facts, each by its change
+// against its own baseline. The sum never exceeds lost; if it would, all shrink in
+// proportion. Waiting for other ranks gets the remainder, because the local facts also make
+// a rank wait.
 func (j *judge) explain(lost float64) []claim {
 	var list []claim
 	for _, c := range slices.Concat(j.clocks(), j.neighbours(), j.hostDelay(), j.copies()) {
@@ -56,8 +56,8 @@ func total(list []claim) float64 {
 	return sum
 }
 
-// clocks: work on the GPU takes as much longer as its clock is lower, if the driver says
-// that it holds the clock down. Of several devices the worst decides: the others wait for it.
+// clocks: GPU work takes longer in proportion to a lower clock, if the driver reports
+// throttling. With several devices the slowest one decides, because the others wait for it.
 func (j *judge) clocks() []claim {
 	var worst []claim
 	for _, on := range j.placed {
@@ -73,7 +73,7 @@ func (j *judge) clocks() []claim {
 		power := clip(f.PowerCapped.Or(0))
 		heat := max(clip(f.ThermalThrottled.Or(0)), clip(f.HWSlowdown.Or(0)))
 		if power+heat == 0 {
-			continue // an idle device slows down by itself
+			continue // an idle device lowers its clock by itself
 		}
 		busy := on.busy
 		if own, ok := on.own.Get(); ok {
@@ -103,10 +103,10 @@ func heatOf(f *DeviceFacts) string {
 	if f.ThermalThrottled.Or(0) >= f.HWSlowdown.Or(0) {
 		return "too hot"
 	}
-	return "slowed down by the board"
+	return "hardware slowdown"
 }
 
-// neighbours: what others have more of the device's time than they had, or of its links.
+// neighbours: others use more of the device's time, or of its links, than before.
 func (j *judge) neighbours() []claim {
 	var worst claim
 	for _, on := range j.placed {
@@ -123,9 +123,9 @@ func (j *judge) neighbours() []claim {
 	return []claim{worst}
 }
 
-// hostDelay: launching threads that were ready and did not run, or waited for a disk or
-// for memory. Without the scheduler it is what the kernel says of the main thread, and of
-// the control group.
+// hostDelay: launching threads were runnable without a CPU, or waited for storage or memory.
+// Without scheduler events, the kernel's facts about the main thread and the control group
+// are used.
 func (j *judge) hostDelay() []claim {
 	var facts []string
 	more := func(name, text string) float64 {
@@ -138,8 +138,8 @@ func (j *judge) hostDelay() []claim {
 	}
 	has := func(name string) bool { _, ok := j.sample.values[name]; return ok }
 
-	// A thread of a group that used up its CPU time is ready and does not run: the two are
-	// the same seconds.
+	// A thread of a group that exhausted its CPU quota is runnable but does not run: both
+	// facts count the same seconds.
 	cpu := 0.0
 	switch {
 	case has("queued"):
@@ -147,15 +147,15 @@ func (j *judge) hostDelay() []claim {
 	case has("main"):
 		cpu = more("main", "the main thread waited %s more for a CPU")
 	}
-	cpu = max(cpu, more("throttled", "the CPU limit of its cgroup stopped it for %s more"))
+	cpu = max(cpu, more("throttled", "CPU throttling of its cgroup took %s more"))
 	if !has("queued") && !has("main") {
 		cpu = max(cpu, more("cpu pressure", "tasks of its cgroup waited %s more for a CPU"))
 	}
 	var disk float64
 	if has("disk") {
-		disk = more("disk", "the main thread waited %s more for disks")
+		disk = more("disk", "the main thread waited %s more for block I/O")
 	} else {
-		disk = more("io pressure", "tasks of its cgroup waited %s more for disks")
+		disk = more("io pressure", "tasks of its cgroup waited %s more for I/O")
 	}
 	memory := more("memory pressure", "tasks of its cgroup waited %s more for memory")
 	if n, ok := j.phase.excess(j.sample.values, "faults"); ok && len(facts) > 0 && n*j.sample.seconds >= 1 {
@@ -164,7 +164,7 @@ func (j *judge) hostDelay() []claim {
 	return []claim{{HostDelay, cpu + disk + memory, strings.Join(facts, ", ")}}
 }
 
-// copies: the time of its own copies, a launch each, beyond what is usual.
+// copies: time of the process's own copies per launch, in excess of the usual.
 func (j *judge) copies() []claim {
 	s := j.sample
 	more, ok := j.phase.excess(s.values, "copy")
@@ -180,8 +180,8 @@ func (j *judge) copies() []claim {
 	return []claim{{Copy, more * s.launches, fact}}
 }
 
-// communication: the time in the first synchronisation after a collective beyond what is
-// usual, or that ranks have not come.
+// communication: excess time in the first synchronization after a collective, or ranks that
+// have not arrived.
 func (j *judge) communication() (claim, bool) {
 	s := j.sample
 	c := claim{cause: Communication}
@@ -199,8 +199,8 @@ func (j *judge) communication() (claim, bool) {
 	return c, c.seconds > 0
 }
 
-// awaited names the rank of this machine that the others wait for: the one that waits least,
-// if that is less than half of what this one does.
+// awaited names the local rank that the others wait for: the one that waits least, if that
+// is less than half of what this rank waits.
 func (j *judge) awaited() string {
 	least, text := j.sample.barrier/2, ""
 	for i := range j.groups {
@@ -218,8 +218,8 @@ func (j *judge) awaited() string {
 	return text
 }
 
-// behind returns the communicator in which the process waits for ranks that have not come,
-// and for how long of the window.
+// behind returns the communicator in which the process waits for ranks that have not
+// arrived, and for how long within the window.
 func (j *judge) behind() (*tracer.CommGroup, float64) {
 	for i := range j.groups {
 		g := &j.groups[i]
@@ -235,7 +235,7 @@ func (j *judge) behind() (*tracer.CommGroup, float64) {
 	return nil, 0
 }
 
-// missing names the ranks that have not come.
+// missing names the ranks that have not arrived.
 func missing(g *tracer.CommGroup, now time.Time) string {
 	names := make([]string, 0, 4)
 	for _, rank := range g.Behind {
@@ -260,11 +260,11 @@ func missing(g *tracer.CommGroup, now time.Time) string {
 			}
 		}
 	}
-	return fmt.Sprintf("%s of %d did not come to %s %d for %s", strings.Join(names, ", "), g.Size, op, furthest, seconds(now.Sub(g.Waiting).Seconds()))
+	return fmt.Sprintf("%s of %d did not enter %s %d for %s", strings.Join(names, ", "), g.Size, op, furthest, seconds(now.Sub(g.Waiting).Seconds()))
 }
 
 func clip(v float64) float64 {
-	if !(v > 0) { // NaN, too
+	if !(v > 0) { // also NaN
 		return 0
 	}
 	return min(1, v)

@@ -12,8 +12,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// slowed is a machine whose host takes longer for a launch, for a reason that only change
-// says, window by window.
+// slowed is a machine whose host takes longer per launch, for a reason that only change
+// reveals, window by window.
 func slowed(t *testing.T, prepare, change func(*machine)) Anomaly {
 	t.Helper()
 	m := newMachine(9)
@@ -34,7 +34,7 @@ func slowed(t *testing.T, prepare, change func(*machine)) Anomaly {
 	return told[0]
 }
 
-// Each fact of the host is used, and those that count the same seconds are used once.
+// Each host fact is used, and facts that count the same seconds are used once.
 func TestHostDelay(t *testing.T) {
 	f := func(name string, prepare, change func(*machine), cause Cause, share float64, fact string) {
 		t.Helper()
@@ -49,22 +49,22 @@ func TestHostDelay(t *testing.T) {
 			t.Errorf("%s: %s has %.2f, want %.2f and %q: %s", name, cause, got, share, fact, a.Text())
 		}
 	}
-	// It loses 3.7 s of 10 s.
+	// 3.7 s of 10 s are lost.
 	unknown := func(m *machine) { m.noSched, m.noMain = true, true }
 	quota := func(m *machine) { m.facts.Throttled = more(m.facts.Throttled, 3.7) }
-	f("CPU limit", nil, quota, HostDelay, 1, "the CPU limit of its cgroup stopped it for 3.7 s more")
+	f("CPU limit", nil, quota, HostDelay, 1, "CPU throttling of its cgroup took 3.7 s more")
 	f("the same seconds twice", nil, func(m *machine) {
 		m.facts.Throttled = more(m.facts.Throttled, 1.9)
 		m.process.Host.RunQueue += dur(1.9)
-	}, HostDelay, 0.5, "stopped it for 1.9 s more")
+	}, HostDelay, 0.5, "CPU throttling of its cgroup took 1.9 s more")
 	f("pressure instead of the scheduler", unknown, func(m *machine) {
 		m.facts.CPUPressure = more(m.facts.CPUPressure, 1.9)
 	}, HostDelay, 1, "100 % of the lost time is host delay (tasks of its cgroup waited 1.9 s more")
 	f("disks", func(m *machine) { m.facts.BlockIO = host.Of(0) }, func(m *machine) {
 		m.facts.BlockIO, m.facts.MajorFaults = more(m.facts.BlockIO, 1.9), more(m.facts.MajorFaults, 500)
 		m.facts.IOPressure = more(m.facts.IOPressure, 1.9) // the same again
-	}, HostDelay, 0.5, "the main thread waited 1.9 s more for disks, 500 more major page faults")
-	f("disks by pressure", nil, func(m *machine) { m.facts.IOPressure = more(m.facts.IOPressure, 1.9) }, HostDelay, 0.5, "tasks of its cgroup waited 1.9 s more for disks")
+	}, HostDelay, 0.5, "the main thread waited 1.9 s more for block I/O, 500 more major page faults")
+	f("disks by pressure", nil, func(m *machine) { m.facts.IOPressure = more(m.facts.IOPressure, 1.9) }, HostDelay, 0.5, "tasks of its cgroup waited 1.9 s more for I/O")
 	f("pressure beside the scheduler, which knows better", nil, func(m *machine) { m.facts.CPUPressure = more(m.facts.CPUPressure, 1.9) }, HostDelay, 0, "unexplained")
 	f("memory", nil, func(m *machine) { m.facts.MemoryPressure = more(m.facts.MemoryPressure, 1.9) }, HostDelay, 0.5, "for memory")
 	machineWide := func(m *machine) { m.facts.PressureOf = "machine" }
@@ -74,7 +74,7 @@ func TestHostDelay(t *testing.T) {
 	f("faults alone take no known time", nil, func(m *machine) { m.faults = 1000 }, HostDelay, 0, "unexplained")
 }
 
-// A neighbour that copies keeps the links busy, though its kernels take nothing.
+// A neighbor that copies keeps the links busy although its kernels take no time.
 func TestNeighbourCopies(t *testing.T) {
 	a := slowed(t, func(m *machine) {
 		m.other = &tracer.Process{PID: 99, Name: "infer", Since: noon, Ops: []tracer.OpStat{{Op: "cuMemcpyHtoD", Class: tracer.Copy, Kind: "htod"}}}
@@ -84,12 +84,12 @@ func TestNeighbourCopies(t *testing.T) {
 		count(&other.Ops[0], 1000, 8, 2e11)
 		m.other = &other
 	})
-	if a.Cause() != Neighbour || !strings.Contains(a.Text(), "infer (pid 99, team y) has 0 % of its time and copies 20.0 GB/s") {
+	if a.Cause() != Neighbour || !strings.Contains(a.Text(), "infer (pid 99, team y) uses 0 % of the device's time and copies 20.0 GB/s") {
 		t.Errorf("got %s", a.Text())
 	}
 }
 
-// Of ranks that wait for each other the one that does not wait is named.
+// Of ranks that wait for each other, the one that does not wait is named.
 func TestAwaited(t *testing.T) {
 	d := NewDetector()
 	m := newMachine(10)
@@ -124,7 +124,7 @@ func TestAwaited(t *testing.T) {
 	}
 }
 
-// A GPU that is slower makes its waits after collectives longer: that is no reason of its own.
+// A slower GPU makes waits after collectives longer, which is not a separate cause.
 func TestBarrierOfOwnWork(t *testing.T) {
 	m := newMachine(13)
 	m.barrier = 1e-6
@@ -141,7 +141,7 @@ func TestBarrierOfOwnWork(t *testing.T) {
 	}
 }
 
-// CUDA may not have said the UUID: then the driver knows the device, if it is one.
+// If CUDA did not report the UUID, the driver's only device of the process is used.
 func TestFind(t *testing.T) {
 	w := Window{Devices: []DeviceFacts{
 		{UUID: "a", Processes: []DeviceProcess{{PID: 1}, {PID: 2}}}, {UUID: "b", Processes: []DeviceProcess{{PID: 2}}},
@@ -164,8 +164,8 @@ func TestFind(t *testing.T) {
 	f(1, "c", 1, "")
 }
 
-// Evaluation is not compared with training, and one that is slow is seen in spite of the
-// other between its windows.
+// Evaluation is not compared with training, and a slow phase is seen despite windows of the
+// other phase in between.
 func TestPhases(t *testing.T) {
 	m := newMachine(12)
 	d := NewDetector()
@@ -190,7 +190,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// Names in JSON are an interface.
+// Names in JSON are a public interface.
 func TestJSON(t *testing.T) {
 	a := Anomaly{
 		State: Open, Time: noon.Add(window), Since: noon, PID: 12, Process: "python3", Op: Step, Baseline: 1, Observed: 2, Lost: 5e9, Over: 1e10,

@@ -9,7 +9,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Kind is what the speed of a process depends on.
+// Kind is the limiting factor of a process's speed.
 type Kind string
 
 // The kinds.
@@ -17,38 +17,39 @@ const (
 	GPUBound           Kind = "gpu_bound"           // the host waits for the device
 	HostBound          Kind = "host_bound"          // the device waits for the host
 	CopyBound          Kind = "copy_bound"          // both wait for copies
-	CommunicationBound Kind = "communication_bound" // it waits for other ranks
-	Idle               Kind = "idle"                // hardly anything was asked of the device
+	CommunicationBound Kind = "communication_bound" // the process waits for other ranks
+	Idle               Kind = "idle"                // the device has hardly any work
 )
 
-// Verdict is what a process did between two snapshots. The shares are of the time, each 0
-// to 1 and not more than 1 together.
+// Verdict says what a process did between two snapshots. Each share is a fraction of the
+// time, 0 to 1, and they add up to at most 1.
 type Verdict struct {
 	PID           uint32  `json:"pid"`
 	Process       string  `json:"process"`
 	Kind          Kind    `json:"kind"`
-	GPU           float64 `json:"gpu"` // waiting for the device, but for copies and other ranks
+	GPU           float64 `json:"gpu"` // waiting for the device, except for copies and other ranks
 	Host          float64 `json:"host"`
 	Copy          float64 `json:"copy"`
 	Communication float64 `json:"communication"`
 	Idle          float64 `json:"idle"`
-	// Barrier is the time in waits that followed a collective: the most that Communication
-	// can be, for they have the process' own work before it in them, too.
+	// Barrier is the time in waits that follow a collective: the upper bound of Communication,
+	// because these waits also include the process's own preceding work.
 	Barrier float64 `json:"barrier"`
 	Text    string  `json:"text"` // one sentence
 }
 
 const (
-	// faint is the part of the time below which what a device was given is hardly anything.
+	// faint is the fraction of time below which a device counts as idle.
 	faint = 0.05
-	// promptly is what a launch takes at most if the queue of the device is not full.
+	// promptly is the maximum duration in seconds of a launch while the device's queue is not
+	// full.
 	promptly = 20e-6
-	// fewLaunches for one collective are those of the collective itself.
+	// fewLaunches is the number of launches per collective that belong to the collective.
 	fewLaunches = 8
 )
 
-// Judge says for each process that is in both snapshots what it waited for, by pid. A
-// process whose counters went backwards is left out.
+// Judge says for each process in both snapshots what it waited for, by pid. Processes whose
+// counters were reset are left out.
 func Judge(before, after tracer.Snapshot) []Verdict {
 	length := after.Time.Sub(before.Time)
 	if length <= 0 {
@@ -83,7 +84,7 @@ func verdict(p *tracer.Process, s *sample, now tracer.Snapshot) Verdict {
 		switch key.class {
 		case tracer.Launch, tracer.Graph:
 			launching += d.sum
-			// A launch that takes long waits for room in the queue: the device is behind.
+			// A slow launch waits for space in the queue: the device is behind.
 			blocked += max(0, d.sum-d.count*promptly)
 		case tracer.Coll:
 			collectives += d.sum
@@ -93,7 +94,7 @@ func verdict(p *tracer.Process, s *sample, now tracer.Snapshot) Verdict {
 	for _, b := range s.busy {
 		busy = max(busy, b)
 	}
-	// A synchronisation that has not returned is in no counter yet.
+	// A pending synchronization is not in any counter yet.
 	pending := 0.0
 	for i := range p.Devices {
 		if at := p.Devices[i].WaitingSince; !at.IsZero() {
@@ -110,17 +111,17 @@ func verdict(p *tracer.Process, s *sample, now tracer.Snapshot) Verdict {
 	v.Communication = part(ranks)
 	v.Copy = min(part(s.copies), 1-v.Communication)
 	rest := 1 - v.Communication - v.Copy
-	// Time in synchronisation has that of copies that nobody waited for and of ranks in it.
+	// Time in synchronization includes asynchronous copies and waiting for ranks.
 	v.GPU = min(rest, part(max(0, wait-max(ranks-collectives, missing)-asyncCopies(s))+blocked))
 	rest -= v.GPU
 	if calls == 0 && wait == 0 || busy+s.copies+wait < faint*s.seconds {
 		v.Kind, v.Idle = Idle, rest
-		v.Text = fmt.Sprintf("%s (pid %d) asks hardly anything of the device: idle", p.Name, p.PID)
+		v.Text = fmt.Sprintf("%s (pid %d) hardly uses the device: idle", p.Name, p.PID)
 		return v
 	}
 	v.Host = rest
-	// Where synchronisations are seen the bubble is the host's part, and the rest of the time
-	// host and device worked side by side.
+	// If synchronizations are visible, the bubble is the host's share; during the rest host
+	// and device worked in parallel.
 	if s.wait > 0 && s.bubble > 0 {
 		v.Host = min(rest, part(s.bubble+launching-blocked))
 	}
@@ -137,9 +138,8 @@ func verdict(p *tracer.Process, s *sample, now tracer.Snapshot) Verdict {
 	return v
 }
 
-// otherRanks returns the seconds that waits after collectives were for other ranks, as far as
-// one can know from here: all of them if hardly anything else was launched, and else what
-// they take more than other waits.
+// otherRanks estimates the seconds in which waits after collectives were for other ranks: all
+// of them if hardly anything else was launched, otherwise the excess over other waits.
 func otherRanks(s *sample) float64 {
 	if s.launches <= fewLaunches*s.barriers {
 		return s.barrier
@@ -156,7 +156,7 @@ func otherRanks(s *sample) float64 {
 	return 0
 }
 
-// asyncCopies returns the seconds of copies that were waited for in a synchronisation.
+// asyncCopies returns the seconds of copies that a synchronization waited for.
 func asyncCopies(s *sample) float64 {
 	sum := 0.0
 	for key, d := range s.ops {
@@ -167,7 +167,7 @@ func asyncCopies(s *sample) float64 {
 	return sum
 }
 
-// share returns the share of the kind.
+// share returns the share that belongs to the kind.
 func (v Verdict) share() float64 {
 	switch v.Kind {
 	case HostBound:

@@ -13,7 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// judged returns the verdict of a process that did what p says in ten seconds.
+// judged returns the verdict on a process that did p in ten seconds.
 func judged(t *testing.T, p tracer.Process, groups ...tracer.CommGroup) Verdict {
 	t.Helper()
 	p.PID, p.Name, p.Since = 12, "python3", noon
@@ -34,7 +34,7 @@ func on(busy, wait, bubble float64) []tracer.Device {
 	return []tracer.Device{{Busy: dur(busy), Wait: dur(wait), Bubble: dur(bubble)}}
 }
 
-// Each kind of work gets its own name: what a user would do next differs.
+// Each kind of work gets its own verdict, because the remedy differs.
 func TestJudge(t *testing.T) {
 	launch := func(n uint64, seconds float64) tracer.OpStat {
 		return op("cuLaunchKernel", tracer.Launch, "", n, seconds, 0)
@@ -49,9 +49,9 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	f("nothing", Verdict{Kind: Idle, Idle: 1, Text: "python3 (pid 12) asks hardly anything of the device: idle"}, tracer.Process{})
+	f("nothing", Verdict{Kind: Idle, Idle: 1, Text: "python3 (pid 12) hardly uses the device: idle"}, tracer.Process{})
 	f("a request now and then",
-		Verdict{Kind: Idle, GPU: 0.02, Idle: 0.98, Text: "python3 (pid 12) asks hardly anything of the device: idle"},
+		Verdict{Kind: Idle, GPU: 0.02, Idle: 0.98, Text: "python3 (pid 12) hardly uses the device: idle"},
 		tracer.Process{Ops: []tracer.OpStat{launch(1000, 0.01)}, Devices: on(0.2, 0.2, 9.5)})
 	f("waits for the device",
 		Verdict{Kind: GPUBound, GPU: 0.85, Host: 0.1, Text: "python3 (pid 12) waits 85 % of the time for the device: GPU-bound"},
@@ -88,8 +88,8 @@ func TestJudge(t *testing.T) {
 		tracer.CommGroup{ID: "c", Size: 2, Behind: []int{1}, Waiting: noon.Add(-time.Minute), Ranks: []tracer.RankSeen{{Rank: 0, PID: 12}, {Rank: 1, PID: 13}}})
 }
 
-// A process that is in one snapshot only, has another's pid or counts backwards gets no
-// verdict, and neither does time that stands still.
+// A process in only one snapshot, with a reused pid or after a counter reset gets no verdict,
+// nor does an interval of zero.
 func TestJudgeNot(t *testing.T) {
 	a := tracer.Snapshot{Time: noon, Processes: []tracer.Process{
 		{PID: 1, Since: noon}, {PID: 2, Since: noon}, {PID: 3, Since: noon, Ops: []tracer.OpStat{op("x", tracer.Launch, "", 5, 1, 0)}},
@@ -103,7 +103,7 @@ func TestJudgeNot(t *testing.T) {
 	}
 }
 
-// Whatever the counters say, shares are parts of 1.
+// Whatever the counters say, shares are fractions of 1.
 func TestJudgeShares(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	classes := []tracer.Class{tracer.Launch, tracer.Graph, tracer.Copy, tracer.Sync, tracer.Coll}

@@ -15,9 +15,9 @@ const (
 	gpuA   = "GPU-aaaa"
 )
 
-// machine is a training job on one GPU as the tracer, the driver and the kernel would show
-// it. A launch takes so much of the GPU, of the host, of copies and of waiting; all else
-// follows. One thread launches, and synchronises every tenth launch.
+// machine is a training job on one GPU as seen by the tracer, the driver and the kernel. A
+// launch takes certain amounts of GPU, host, copy and wait time; everything else follows. One
+// thread launches, and synchronizes every tenth launch.
 type machine struct {
 	at      time.Time
 	rand    *rand.Rand
@@ -25,19 +25,19 @@ type machine struct {
 	facts   host.Facts
 	other   *tracer.Process // a neighbour that is traced
 
-	// What a launch takes, in seconds, when all is well.
+	// Duration of a launch by part, in seconds, without faults.
 	gpu, host, copy, barrier float64
 	jitter                   float64 // standard deviation of a window
 	mix                      map[string]float64
 
-	// What is the matter, for the next windows.
+	// Faults that apply to the next windows.
 	clock      float64 // of 1
 	capped     float64
 	hot        float64
 	neighbour  float64 // its share of the GPU
-	queued     float64 // seconds a second that the launching thread does not get its CPU
-	storm      float64 // bytes a second of copies of another thread, at 25 GB/s
-	asleep     float64 // part of the time that nobody asks for anything
+	queued     float64 // seconds per second that the launching thread waits for a CPU
+	storm      float64 // bytes per second copied by another thread, at 25 GB/s
+	asleep     float64 // fraction of time without requests
 	faults     float64
 	limit      float64 // watts
 	hung       time.Time
@@ -78,7 +78,7 @@ func dur(s float64) time.Duration { return time.Duration(s * float64(time.Second
 
 func more(v host.Value, by float64) host.Value { return host.Of(v.Or(0) + by) }
 
-// next lets a window go by and returns it.
+// next advances by one window and returns it.
 func (m *machine) next() Window {
 	m.at = m.at.Add(window)
 	w := window.Seconds()
@@ -192,7 +192,7 @@ func (m *machine) window(utilization float64) Window {
 	return w
 }
 
-// run observes windows and returns what was said.
+// run observes windows and returns the reported anomalies.
 func (m *machine) run(d *Detector, windows int) []Anomaly {
 	var told []Anomaly
 	for range windows {

@@ -11,8 +11,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// The most bytes a second that a copy can move, of any machine so far: with them the time
-// of copies that a call does not wait for is never overstated.
+// Upper bounds of copy bandwidth, in bytes per second, on any machine so far. With them the
+// time of asynchronous copies is never overestimated.
 const (
 	linkBandwidth   = 50e9 // between host and device, or devices
 	memoryBandwidth = 2e12 // within a device
@@ -39,10 +39,10 @@ type totals struct {
 	busy     map[int]time.Duration // by device
 	wait     time.Duration
 	bubble   time.Duration
-	barrier  map[string]tracer.Histogram // by communicator, without buckets
+	barrier  map[string]tracer.Histogram // by communicator; buckets are not kept
 	host     tracer.Host
 	facts    host.Facts
-	has      bool // facts
+	has      bool // whether facts is set
 }
 
 func totalsOf(p *tracer.Process, facts host.Facts, has bool) totals {
@@ -76,7 +76,7 @@ func totalsOf(p *tracer.Process, facts host.Facts, has bool) totals {
 	}
 	for i := range p.Comms {
 		c := &p.Comms[i]
-		key := cmp.Or(c.Key, c.ID) // those older than we are have no ID
+		key := cmp.Or(c.Key, c.ID) // communicators older than the tracer have no ID
 		if _, ok := t.barrier[key]; ok || len(t.barrier) < maxComms {
 			was := t.barrier[key]
 			t.barrier[key] = tracer.Histogram{Count: was.Count + c.BarrierWait.Count, Sum: was.Sum + c.BarrierWait.Sum}
@@ -85,7 +85,7 @@ func totalsOf(p *tracer.Process, facts host.Facts, has bool) totals {
 	return t
 }
 
-// isLaunch tells the launch of a graph from the making of one.
+// isLaunch distinguishes launching a graph from creating one.
 func isLaunch(op string) bool { return op == "cuGraphLaunch" || op == "hipGraphLaunch" }
 
 // sample is what a process did in one window.
@@ -97,21 +97,21 @@ type sample struct {
 	busy     map[int]float64 // seconds, by device
 	wait     float64
 	bubble   float64
-	copies   float64 // seconds that copies took, or must have taken
+	copies   float64 // seconds that copies took, or must have taken if asynchronous
 	copied   float64 // bytes
 	barrier  float64 // seconds
 	barriers float64
-	sleep    host.Value // seconds that launching threads slept outside of calls
-	queued   host.Value // seconds that they were ready and did not run
+	sleep    host.Value // seconds that launching threads slept outside traced calls
+	queued   host.Value // seconds that they were runnable without a CPU
 	facts    map[string]host.Value
-	// values are the signals, for the baseline.
+	// values are the signals for the baseline.
 	values map[string]float64
 }
 
 type opDelta struct{ count, sum, bytes float64 }
 
-// between returns what happened between before and t. It is false if counters went backwards:
-// then t is where to begin.
+// between returns what happened between before and t. It returns false after a counter
+// reset; then t is the new start.
 func (t *totals) between(before *totals, length time.Duration) (*sample, bool) {
 	s := &sample{
 		seconds: length.Seconds(), mix: map[string]float64{}, ops: map[opKey]opDelta{}, busy: map[int]float64{},
@@ -155,8 +155,8 @@ func (t *totals) between(before *totals, length time.Duration) (*sample, bool) {
 	return s, true
 }
 
-// copyTime returns the seconds that copies took: those in the call, or those that the bytes
-// must have taken where the call does not wait.
+// copyTime returns the duration of copies: the time in the call, or the minimum time for
+// the bytes if the call does not wait.
 func copyTime(kind string, d opDelta) float64 {
 	bandwidth := linkBandwidth
 	if kind == "dtod" {
@@ -165,8 +165,8 @@ func copyTime(kind string, d opDelta) float64 {
 	return max(d.sum, d.bytes/bandwidth)
 }
 
-// shares finds the mix of kernels. One that is new, or was not among the top ones, counts as
-// other: how much of its count is of this window is not known.
+// shares computes the mix of kernels. A kernel that is new, or was not among the top ones,
+// counts as other: how much of its count belongs to this window is unknown.
 func (s *sample) shares(t, before *totals) {
 	if s.launches == 0 {
 		return
@@ -186,7 +186,7 @@ func (s *sample) shares(t, before *totals) {
 	}
 }
 
-// hosts finds what the host gave and what it withheld.
+// hosts computes what the host provided and withheld.
 func (s *sample) hosts(t, before *totals) {
 	h, was := t.host, before.host
 	if h.Known && was.Known && h.RunQueue >= was.RunQueue && h.Blocked >= was.Blocked {
@@ -203,14 +203,14 @@ func (s *sample) hosts(t, before *totals) {
 	s.facts["disk"] = f.BlockIO.Since(b.BlockIO)
 	s.facts["faults"] = f.MajorFaults.Since(b.MajorFaults)
 	s.facts["retransmits"] = f.Retransmits.Since(b.Retransmits)
-	if f.PressureOf == "cgroup" && b.PressureOf == "cgroup" { // that of the machine may be anybody's
+	if f.PressureOf == "cgroup" && b.PressureOf == "cgroup" { // the machine's pressure may be caused by others
 		s.facts["cpu pressure"] = f.CPUPressure.Since(b.CPUPressure)
 		s.facts["io pressure"] = f.IOPressure.Since(b.IOPressure)
 		s.facts["memory pressure"] = f.MemoryPressure.Since(b.MemoryPressure)
 	}
 }
 
-// signals fills in the values of the process itself: a launch each, or a second.
+// signals adds the process's own signals, per launch or per second.
 func (s *sample) signals() {
 	set := func(name string, v host.Value, per float64) {
 		if x, ok := v.Get(); ok && per > 0 {
@@ -238,7 +238,7 @@ func (s *sample) signals() {
 	}
 }
 
-// top returns the operations that took most of the time.
+// top returns the operations that took the most time.
 func (s *sample) top() []opKey {
 	var list []opKey
 	for key, d := range s.ops {

@@ -8,8 +8,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Communicators older than we are have no ID. When one of them ends the waits of the others
-// must not be lost with it.
+// Communicators older than the tracer have no ID. When one of them ends, the waits of the
+// others must not be lost.
 func TestBarrierOfOlderCommunicators(t *testing.T) {
 	comm := func(key string, waited float64) tracer.Comm {
 		return tracer.Comm{Key: key, Rank: -1, BarrierWait: tracer.Histogram{Count: uint64(waited), Sum: waited}}

@@ -12,15 +12,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// An hour in which nothing is wrong: noise with heavy tails, single slow windows, facts that
-// wander by themselves, epochs that end with a pause or an evaluation. Whoever says something
-// here is not believed when it matters.
+// An hour without faults: noise with heavy tails, single slow windows, facts that drift,
+// epochs that end with a pause or an evaluation. A detector that reports anything here is not
+// trusted when it matters.
 func TestQuietHour(t *testing.T) {
 	for seed := range uint64(20) {
 		m := newMachine(seed)
 		m.jitter = []float64{0.005, 0.02, 0.05}[seed%3]
 		m.barrier = 3e-6
-		// The less is known the more is noise.
+		// The less is known, the more is noise.
 		m.noSched, m.noHost, m.noDriver = seed%4 > 0, seed%4 > 1, seed%4 > 2
 		d := NewDetector()
 		train, evaluate := m.mix, map[string]float64{"gemm": 0.3, "relu": 0.3, "argmax": 0.4}
@@ -60,7 +60,7 @@ func TestQuietHour(t *testing.T) {
 	}
 }
 
-// A server whose load wanders over the day, with pauses, is not slow when there is little to
+// A server whose load varies over the day, with pauses, is not slow when there is little to
 // do.
 func TestQuietServer(t *testing.T) {
 	for seed := range uint64(10) {
@@ -82,8 +82,8 @@ func TestQuietServer(t *testing.T) {
 	}
 }
 
-// A server that is asked for half as much, or for nothing, is not slower. One of which the
-// host says nothing might be.
+// A server that gets half as many requests, or none, is not slower. Without host facts it
+// might be.
 func TestLessAsked(t *testing.T) {
 	for _, part := range []float64{0.3, 0.5, 0.8, 0.99, 1} {
 		m := newMachine(3)
@@ -102,7 +102,7 @@ func TestLessAsked(t *testing.T) {
 	}
 }
 
-// What is not known explains nothing, and is no panic.
+// Unknown facts explain nothing and do not panic.
 func TestAbsent(t *testing.T) {
 	m := newMachine(4)
 	m.noDriver, m.noHost, m.noSched = true, true, true
@@ -128,8 +128,8 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// A level that stays becomes the normal one, which is said once; then the old speed is no
-// anomaly, and what is slower than the new one is.
+// A persistent level becomes the new normal, which is reported once. Then the old speed is
+// not an anomaly, and anything slower than the new level is.
 func TestAdopted(t *testing.T) {
 	m := newMachine(5)
 	d := NewDetector()
@@ -153,7 +153,7 @@ func TestAdopted(t *testing.T) {
 	}
 }
 
-// A synchronisation that does not return is one anomaly, never a new normal.
+// A synchronization that does not return is one anomaly and never the new normal.
 func TestHang(t *testing.T) {
 	m := newMachine(6)
 	d := NewDetector()
@@ -177,8 +177,8 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// A process that ends, one that comes with the same pid, counters that begin anew and gaps
-// are not slow, and what is known of another process is not used for it.
+// Exits, reused pids, counter resets and gaps are not slow, and the history of another
+// process is not applied.
 func TestRestarts(t *testing.T) {
 	m := newMachine(7)
 	d := NewDetector()
@@ -197,12 +197,12 @@ func TestRestarts(t *testing.T) {
 	if told := fresh.run(d, 30); len(told) != 0 {
 		t.Errorf("the new one: %+v", told)
 	}
-	// Counters go backwards.
+	// Counter reset.
 	fresh.process.Ops[0].Time = tracer.Histogram{}
 	if told := fresh.run(d, 10); len(told) != 0 {
 		t.Errorf("after counters went backwards: %+v", told)
 	}
-	// Nobody looked for ten minutes; time stands still or goes back.
+	// A gap of ten minutes; then time stands still or goes back.
 	fresh.at = fresh.at.Add(10 * time.Minute)
 	if told := fresh.run(d, 3); len(told) != 0 {
 		t.Errorf("after a gap: %+v", told)
@@ -239,7 +239,7 @@ func TestCopiesOnly(t *testing.T) {
 	if len(told) != 1 || told[0].Op != "cuMemcpyDtoH dtoh" || told[0].Cause() != Unexplained {
 		t.Fatalf("got %+v", told)
 	}
-	const want = "dump (pid 5) takes 3 ms instead of 1 ms for cuMemcpyDtoH dtoh since 12:03:10; it lost 8.0 s of 40.0 s: unexplained"
+	const want = "dump (pid 5) takes 3 ms instead of 1 ms for cuMemcpyDtoH dtoh since 12:03:10; 8.0 s of 40.0 s lost: unexplained"
 	if got := told[0].Text(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -276,7 +276,7 @@ func TestBounded(t *testing.T) {
 		t.Errorf("%d processes are left, and the heap grew from %d to %d", d.Tracked(), before, after)
 	}
 
-	// More at once than are looked at, with all that one can have.
+	// More processes at once than are tracked, with as much state as possible.
 	for i := range 8 {
 		var w Window
 		at = at.Add(window)
@@ -296,7 +296,7 @@ func TestBounded(t *testing.T) {
 	runtime.KeepAlive(d)
 }
 
-// Whatever happens, shares are parts of 1 and all of them are 1.
+// Whatever happens, shares are fractions of 1 and add up to 1.
 func TestShares(t *testing.T) {
 	told := 0
 	for seed := range uint64(60) {
@@ -340,7 +340,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// What a window of eight processes costs.
+// The cost of a window with eight processes.
 func BenchmarkObserve(b *testing.B) {
 	m := newMachine(1)
 	for i := range 40 {

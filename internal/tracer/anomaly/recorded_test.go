@@ -12,8 +12,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// recorded returns what gpumeter trace --json --interval 5s said of bench/trace/train.py at
-// batch 64 on an H200, with nothing else on the machine, from its first step on.
+// recorded returns the output of gpumeter trace --json --interval 5s for
+// bench/trace/train.py at batch 64 on an otherwise idle H200, from its first step on.
 func recorded(t *testing.T) []tracer.Snapshot {
 	t.Helper()
 	f, err := os.Open("testdata/h200-training.json.gz")
@@ -37,8 +37,8 @@ func recorded(t *testing.T) []tracer.Snapshot {
 	}
 }
 
-// advance adds to p a part, 1 or a half, of what happened from before to after. With a half
-// of the calls waiting takes as long as with all.
+// advance adds a fraction (1 or 0.5) of what happened between before and after to p. With
+// half the calls, waiting takes as long as with all.
 func advance(p *tracer.Process, before, after *tracer.Process, part uint64) {
 	for i := range p.Ops {
 		p.Ops[i].Bytes += (after.Ops[i].Bytes - before.Ops[i].Bytes) / part
@@ -96,9 +96,8 @@ func clone(t *testing.T, p *tracer.Process) tracer.Process {
 	return c
 }
 
-// A real training in which nothing is wrong: what was recorded in five minutes, again and
-// again for an hour, says nothing. At half the pace it does, so that silence means
-// something.
+// A real training run without faults: five minutes of recording, repeated for an hour, yield
+// no anomaly. At half the pace they do, so the silence is meaningful.
 func TestRecordedHour(t *testing.T) {
 	list := recorded(t)
 	if len(list) < 60 {

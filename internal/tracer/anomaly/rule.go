@@ -8,7 +8,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// judge is one process in one window, with all there is to judge it by.
+// judge holds everything needed to judge one process in one window.
 type judge struct {
 	process *tracer.Process
 	sample  *sample
@@ -17,20 +17,20 @@ type judge struct {
 	groups  []tracer.CommGroup
 	all     map[uint32]*running // the processes of the window
 	now     time.Time
-	waited  time.Duration // in the synchronisation under way
-	longest time.Duration // of those before
+	waited  time.Duration // in the pending synchronization
+	longest time.Duration // longest earlier synchronization
 }
 
-// kind is what a window is.
+// kind classifies a window.
 type kind int
 
 const (
-	unjudged kind = iota // too little happened, or too little is known
+	unjudged kind = iota // too little activity or too little history
 	quiet                // as usual
 	slow
 )
 
-// ruling is what is said of a window.
+// ruling is the judgment of a window.
 type ruling struct {
 	kind               kind
 	op                 string
@@ -42,9 +42,9 @@ type ruling struct {
 
 // rule judges the window.
 //
-// Time is lost if the launches there were would have taken less before. An operation that
-// takes longer while launches come as fast as ever has lost nothing: its time moved. Only
-// where a process launches nothing are its operations judged one by one.
+// Time is lost if the same number of launches would have taken less time before. An operation
+// that takes longer while launches proceed at the usual rate has lost nothing: time merely
+// moved. Only for a process without launches are operations judged one by one.
 func (j *judge) rule() ruling {
 	s := j.sample
 	if g, waited := j.behind(); g != nil && waited >= s.seconds/2 {
@@ -60,7 +60,7 @@ func (j *judge) rule() ruling {
 	observed := s.values[Step]
 	usual, ok := j.phase.signals[Step].median()
 	if !ok {
-		return ruling{kind: quiet} // there is no baseline yet: this is what it is made of
+		return ruling{kind: quiet} // no baseline yet: learn from this window
 	}
 	limit, _ := j.phase.signals[Step].limit()
 	lost := s.seconds - usual*s.launches
@@ -74,7 +74,7 @@ func (j *judge) rule() ruling {
 	return j.slow(Step, usual, observed, lost)
 }
 
-// ruleWithout judges a window with hardly any launch.
+// ruleWithout judges a window with hardly any launches.
 func (j *judge) ruleWithout() ruling {
 	s := j.sample
 	_, launched := j.phase.signals[Step].median()
@@ -104,10 +104,10 @@ func (j *judge) slow(op string, usual, observed, lost float64) ruling {
 	}
 }
 
-// unasked returns which part of the lost time the process was idle of its own accord: it
-// slept between a synchronisation and the next launch, or outside of any call while the GPU
-// took no longer for a launch than before, and nothing of the host kept it from running. A
-// server that is asked for less is not slower. Where nothing of the host is known it is 0.
+// unasked returns the part of the lost time in which the process was idle by choice: it slept
+// between a synchronization and the next launch, or outside any call while the GPU took no
+// longer per launch, and the host did not keep it from running. A server with fewer requests
+// is not slower. Without host facts it is 0.
 func (j *judge) unasked(lost float64) float64 {
 	s := j.sample
 	delayed := total(j.hostDelay())
@@ -128,8 +128,8 @@ func (j *judge) unasked(lost float64) float64 {
 	return min(max(0, idle), lost)
 }
 
-// changes returns what in the process takes longer than it did, the most first, and all of
-// it in seconds.
+// changes returns what in the process takes longer than before, largest first, and the sum
+// in seconds.
 func (j *judge) changes() (list []Change, sum float64) {
 	s := j.sample
 	add := func(op, name string, calls float64) {

@@ -14,23 +14,23 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/ncclinfo"
 )
 
-// askEvery is how long NCCL is left alone after a question, which goes through all
-// processes of a job.
+// askEvery is the minimum time between two RAS queries, which involve all processes of a job.
 const askEvery = time.Minute
 
-// asker asks NCCL about a job in which a rank waits: it knows the ranks on other machines.
+// asker queries NCCL's RAS service about a job with a waiting rank: RAS knows the ranks on
+// other machines.
 type asker struct {
-	ask func(context.Context) (ncclinfo.Status, error) // nil: nobody is asked
+	ask func(context.Context) (ncclinfo.Status, error) // nil if RAS is disabled
 
 	mu     sync.Mutex
 	busy   bool
 	asked  time.Time
-	at     time.Time // when the status was asked for
+	at     time.Time // when the status was requested
 	status ncclinfo.Status
 }
 
-// consider adds to groups in which a rank waits, since the times given, what NCCL says of
-// them. If it has not been asked since they wait, it is, and the answer is for the next time.
+// consider adds RAS information to groups in which a rank waits since the given times. If RAS
+// was not queried since then, a query is started, and its answer is used the next time.
 func (a *asker) consider(ctx context.Context, groups []tracer.CommGroup, since []time.Time, now time.Time) {
 	if a.ask == nil {
 		return
@@ -56,14 +56,14 @@ func (a *asker) consider(ctx context.Context, groups []tracer.CommGroup, since [
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.busy = false
-		if err != nil { // most often there is no such service: nothing is known then
+		if err != nil { // usually there is no RAS service
 			s, now = ncclinfo.Status{}, time.Time{}
 		}
 		a.status, a.at = s, now
 	}()
 }
 
-// missing returns which ranks of a group NCCL gets no answer from, or has seen begin less.
+// missing returns the ranks of a group that do not answer or started fewer collectives.
 func missing(s ncclinfo.Status, g tracer.CommGroup) []int {
 	for i := range s.Comms {
 		c := &s.Comms[i]
@@ -86,8 +86,8 @@ func sameHash(a, b string) bool {
 	return err == nil && err2 == nil && x == y
 }
 
-// sameRanks: the ranks we see are the same processes there. A communicator that was split
-// off has no unique id to compare.
+// sameRanks reports whether the local ranks of g are the same processes as in c. It is used
+// for split communicators, which have no unique id to compare.
 func sameRanks(c *ncclinfo.Comm, g tracer.CommGroup) bool {
 	if c.Size != g.Size || len(g.Ranks) == 0 {
 		return false

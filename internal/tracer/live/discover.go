@@ -16,20 +16,20 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/target"
 )
 
-// How often what is looked at. A library that has probes is traced in all processes at
-// once, so what takes until the next look is only a file nobody has had mapped yet.
+// Intervals of the search. Once a library is probed it is traced in all processes at once,
+// so only a file that no process had mapped before waits for the next look.
 const (
-	lookAgain    = time.Minute      // a process is looked at this often, or
-	lookYoung    = 4                // after this part of its age: a program loads its libraries early
-	unusedFor    = 30 * time.Second // until the probes of a library without a process go
-	retryFirst   = 10 * time.Second // after a library could not be probed; doubled each time
+	lookAgain    = time.Minute      // maximum interval between two looks at a process
+	lookYoung    = 4                // or age/lookYoung: programs load their libraries early
+	unusedFor    = 30 * time.Second // until the probes of an unused library are removed
+	retryFirst   = 10 * time.Second // after a failed attach; doubled each time
 	retryAtMost  = 5 * time.Minute
-	maxFiles     = 8192 // each container names the same file anew
+	maxFiles     = 8192 // each container names the same file again
 	maxLibraries = 1024
 	ticksPerSec  = 100
 )
 
-// discovery knows the processes and the libraries of this machine.
+// discovery tracks the processes and the libraries of this machine.
 type discovery struct {
 	o       Options
 	kernel  attacher
@@ -37,44 +37,44 @@ type discovery struct {
 
 	mu        sync.Mutex
 	processes map[uint32]*process
-	files     map[fileKey]*library // as maps name them; several may be one library
+	files     map[fileKey]*library // as named in maps; several keys may be the same library
 	libraries map[identity]*library
-	hanging   chan struct{} // readings of files
-	silent    chan struct{} // readings of maps
+	hanging   chan struct{} // limits pending file reads
+	silent    chan struct{} // limits pending maps reads
 	closed    bool
-	refused   uint64    // files beyond the bound
-	attached  uint64    // libraries, ever
-	looked    time.Time // for libraries that are installed
+	refused   uint64    // files rejected because of maxFiles
+	attached  uint64    // libraries attached so far
+	looked    time.Time // last search for installed libraries
 }
 
 type process struct {
 	target.Process
-	older     bool   // it ran before us, or had the driver's library before that had probes
-	looked    uint64 // uptime at the last look that told something, in ticks
+	older     bool   // started before tracing, or mapped the driver's library before it was probed
+	looked    uint64 // uptime at the last conclusive look, in ticks
 	next      time.Time
 	libraries []*library
-	inspected bool        // it has NCCL's Inspector plugin
-	problem   error       // of reading its maps
-	reading   chan mapped // that has not come back; nil: none
+	inspected bool        // NCCL's Inspector plugin is loaded
+	problem   error       // error of reading its maps
+	reading   chan mapped // pending read; nil if none
 }
 
-// fileKey is a file as the maps of a process name it.
+// fileKey identifies a file as named in a process's maps.
 type fileKey struct {
 	device string
 	inode  uint64
 	kind   string
 }
 
-// identity tells files apart. Mounts of one image, and snapshots of one file system, have
-// files that differ in nothing but the device.
+// identity distinguishes files. Mounts of one image, and snapshots of one file system, have
+// files that differ only in the device number.
 type identity struct {
 	content
 	device  uint64
-	overlay bool // the device is that of the mount, not that of the file
+	overlay bool // the device is the mount's, not the file's
 }
 
-// content is what a file of a lower layer and the same file seen through an overlay have in
-// common. They have one set of probes: with two each call would count twice.
+// content identifies a file both in a lower layer and through an overlay. Both share one set
+// of probes; with two, each call would be counted twice.
 type content struct {
 	buildID string
 	inode   uint64
@@ -82,19 +82,19 @@ type content struct {
 	kind    string
 }
 
-// library is one file, with or without probes in it.
+// library is one file, probed or not.
 type library struct {
 	tracer.Library
 	id     identity
-	link   io.Closer // nil: no probes
-	since  uint64    // uptime when it got its probes, in ticks
-	named  bool      // its name says that it should have what we probe
-	stays  bool      // it is installed: the next process will use it
+	link   io.Closer // nil if not probed
+	since  uint64    // uptime when it was probed, in ticks
+	named  bool      // its name suggests that it has the probed functions
+	stays  bool      // installed: a future process will use it
 	users  int
-	unused time.Time // since when; zero: it is used
-	last   bool      // all processes are looked at once more before its probes go
+	unused time.Time // unused since; zero if used
+	last   bool      // all processes are checked once more before its probes are removed
 	denied bool
-	retry  time.Time // when to try again; zero: never
+	retry  time.Time // next attempt; zero for never
 	delay  time.Duration
 }
 
@@ -107,12 +107,12 @@ func newDiscovery(o Options, k attacher) *discovery {
 		hanging:   make(chan struct{}, maxHanging),
 		silent:    make(chan struct{}, maxSilent),
 	}
-	d.started, _ = target.ReadUptime(o.Proc) // without it no process counts as older
+	d.started, _ = target.ReadUptime(o.Proc) // without the uptime no process counts as older
 	return d
 }
 
-// scan looks at the processes that are due. It returns whether one has gone that had a
-// library of ours.
+// scan looks at the processes that are due. It reports whether a process exited that used a
+// probed library.
 func (d *discovery) scan(now time.Time) (gone bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,7 +136,7 @@ func (d *discovery) scan(now time.Time) (gone bool) {
 		if p != nil && !all && now.Before(p.next) {
 			continue
 		}
-		// New, or the number may be another's by now.
+		// A new process, or a reused pid.
 		if p = d.meet(pid); p == nil {
 			there[pid] = false
 			continue
@@ -154,8 +154,8 @@ func (d *discovery) scan(now time.Time) (gone bool) {
 	return gone
 }
 
-// meet returns the process of this number, a fresh one if another had it before; nil if
-// there is none.
+// meet returns the process with this pid, a new value if the pid was reused; nil if there is
+// no such process.
 func (d *discovery) meet(pid uint32) *process {
 	id, err := target.ReadProcess(d.o.Proc, pid)
 	if err != nil {
@@ -169,16 +169,16 @@ func (d *discovery) meet(pid uint32) *process {
 		p = &process{Process: id, older: id.Start < d.started}
 		d.processes[pid] = p
 	}
-	p.Name = id.Name // exec changes it
+	p.Name = id.Name // exec changes the name
 	return p
 }
 
-// look finds the libraries that a process has mapped now.
+// look finds the libraries that a process has mapped.
 func (d *discovery) look(p *process, now time.Time, uptime uint64) {
 	age := time.Duration(max(uptime, p.Start)-p.Start) * time.Second / ticksPerSec
 	p.next = now.Add(min(age/lookYoung, lookAgain))
 	maps, err := d.maps(p)
-	if errors.Is(err, errSilent) { // what it had it still has, as far as we know
+	if errors.Is(err, errSilent) { // assume that its libraries are unchanged
 		p.next = now.Add(lookAgain)
 		p.problem = nil
 		if len(p.libraries) == 0 {
@@ -205,8 +205,8 @@ func (d *discovery) look(p *process, now time.Time, uptime uint64) {
 			return
 		}
 		libraries = append(libraries, l)
-		// What it called before there were probes, nobody saw. It had the library then,
-		// unless it began later or did not have it when it was looked at later.
+		// Calls before the library was probed were not seen. The process had the library then
+		// unless it started later, or did not have it at a later look.
 		late := p.Start < l.since && p.looked <= l.since && !slices.Contains(p.libraries, l)
 		if kind == tracer.LibraryCUDA && l.link != nil && (late || d.attached > attached) {
 			p.older = true
@@ -221,7 +221,7 @@ func (d *discovery) look(p *process, now time.Time, uptime uint64) {
 			add(m, kind, !strings.Contains(m.Path, "libtorch_cuda"))
 		}
 	}
-	if cuda { // NCCL may be linked into the program itself
+	if cuda { // NCCL may be linked into the executable
 		exe := target.Executable(d.o.Proc, p.PID)
 		if i := slices.IndexFunc(maps, func(m target.Mapping) bool { return m.Path == exe }); i >= 0 {
 			add(maps[i], tracer.LibraryNCCL, false)
@@ -231,7 +231,7 @@ func (d *discovery) look(p *process, now time.Time, uptime uint64) {
 	d.use(p, libraries)
 }
 
-// use says which libraries a process has from now on.
+// use sets the libraries of a process.
 func (d *discovery) use(p *process, libraries []*library) {
 	for _, l := range libraries {
 		l.users++
@@ -243,8 +243,8 @@ func (d *discovery) use(p *process, libraries []*library) {
 	p.libraries = libraries
 }
 
-// sweep takes probes away from libraries that no process has mapped for a while. A link
-// holds the mount of the file: that of a container that ended should go.
+// sweep removes probes from libraries that no process has mapped for a while. A link pins
+// the file's mount, so the mount of a finished container could not go away.
 func (d *discovery) sweep(now time.Time) {
 	for key, l := range d.files {
 		switch {
@@ -259,7 +259,7 @@ func (d *discovery) sweep(now time.Time) {
 		case l.unused.IsZero():
 			l.unused = now
 		case l.last:
-			// All were looked at and none had it.
+			// All processes were checked, and none has the library.
 			d.drop(l)
 			delete(d.files, key)
 		case now.Sub(l.unused) >= unusedFor:
@@ -268,7 +268,7 @@ func (d *discovery) sweep(now time.Time) {
 	}
 }
 
-// drop takes the probes of a library away.
+// drop removes the probes of a library.
 func (d *discovery) drop(l *library) {
 	if l.link != nil {
 		if err := l.link.Close(); err != nil {
@@ -281,15 +281,15 @@ func (d *discovery) drop(l *library) {
 	}
 }
 
-// source is where a library is found.
+// source says where a library was found.
 type source struct {
 	key  fileKey
 	path string
 	open func() (*target.File, error)
 }
 
-// library returns the library behind a source, with probes in it if it can have any; nil
-// if there are too many.
+// library returns the library of a source and probes it if possible; nil if there are too
+// many files.
 func (d *discovery) library(s source, named bool, now time.Time) *library {
 	l := d.files[s.key]
 	if l != nil && (l.retry.IsZero() || now.Before(l.retry)) {
@@ -314,8 +314,8 @@ func (d *discovery) library(s source, named bool, now time.Time) *library {
 	return known
 }
 
-// probe reads the file behind a source and puts probes on it. If it turns out to be a
-// library that is known by another name, that one is returned.
+// probe reads the file of a source and attaches probes. If the file turns out to be a known
+// library, that one is returned.
 func (d *discovery) probe(s source, l *library) (known *library, err error) {
 	f, img, err := d.read(s, wantedOf(l.Kind))
 	if err != nil {
@@ -327,27 +327,27 @@ func (d *discovery) probe(s source, l *library) (known *library, err error) {
 		return known, nil
 	}
 	if len(d.libraries) >= maxLibraries {
-		return nil, fmt.Errorf("cannot probe %s: %d libraries are already", l.Path, maxLibraries)
+		return nil, fmt.Errorf("cannot probe %s: limit of %d libraries reached", l.Path, maxLibraries)
 	}
 	l.id, l.BuildID = id, img.BuildID
 	points := d.points(l, img)
 	if len(points) == 0 {
 		if l.Skipped > 0 {
-			l.Problem = "a probe would cost a single step in each of its functions"
+			l.Problem = "every function would need single-stepping"
 		} else if l.named {
-			l.Problem = "it has none of the functions we know"
+			l.Problem = "none of the traced functions found"
 		}
 		d.libraries[id] = l
 		return l, nil
 	}
-	// By our own descriptor the kernel finds the file, whatever happens to the process.
+	// Our own descriptor keeps the file reachable even if the process exits.
 	link, err := d.kernel.Attach(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), points)
 	if err != nil {
 		return nil, fmt.Errorf("cannot probe %s: %w", l.Path, err)
 	}
 	l.link, l.Probes = link, len(points)
 	d.attached++
-	for _, p := range d.processes { // it could not be probed when they were looked at
+	for _, p := range d.processes { // the library was not probed when these were last checked
 		p.older = p.older || l.Kind == tracer.LibraryCUDA && slices.Contains(p.libraries, l)
 	}
 	l.since, _ = target.ReadUptime(d.o.Proc)
@@ -355,7 +355,7 @@ func (d *discovery) probe(s source, l *library) (known *library, err error) {
 	return l, nil
 }
 
-// same returns the library that a file is, nil if it is none that we know.
+// same returns the known library of a file, or nil.
 func (d *discovery) same(id identity) *library {
 	if l := d.libraries[id]; l != nil {
 		return l
@@ -368,7 +368,7 @@ func (d *discovery) same(id identity) *library {
 	return nil
 }
 
-// close takes all probes away.
+// close removes all probes.
 func (d *discovery) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Which functions get a probe, and where: the dear ones that are called often do not.
+// Which functions are probed, and where: expensive and frequent ones are not.
 func TestPoints(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	f := func(o Options, want []string, wantLibrary tracer.Library) {
@@ -41,8 +41,8 @@ func TestPoints(t *testing.T) {
 	f(Options{Slow: true}, []string{"cuLaunchKernel cuLaunchKernel", "cuMemcpyAsync cuMemcpyAsync", "cuMemAlloc cuMemAlloc_v2"}, tracer.Library{Probes: 3, Slow: 2})
 }
 
-// A library is probed once however many processes have it, and under whatever path; a
-// copy of it is another file.
+// A library is probed once however many processes use it, under any path; a copy is another
+// file.
 func TestEachFileOnce(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	nccl := buildLibrary(t, "libnccl.so.2", fakeNCCL, "bb")
@@ -66,8 +66,8 @@ func TestEachFileOnce(t *testing.T) {
 	}
 }
 
-// A file seen by two mounts has two devices and one inode. Probed twice, each call would
-// count twice.
+// A file seen through two mounts has two devices and one inode. Probed twice, each call would
+// be counted twice.
 func TestOverlayIsOneFile(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	m := newMachine(t, Options{})
@@ -112,8 +112,8 @@ func replaceDevice(b []byte) []byte {
 	return out
 }
 
-// Probes stay while a process that nobody has looked at for a minute may have begun to use
-// the library, and go when it has not.
+// Probes stay while a process that was not examined for a minute may have started using the
+// library, and are removed if it has not.
 func TestDetach(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	m := newMachine(t, Options{})
@@ -141,7 +141,7 @@ func TestDetach(t *testing.T) {
 	m.start(12, time.Hour, lib)
 	m.scan(2 * time.Second)
 	m.kernel.has(t, "libcuda.so.1", "libcuda.so.1")
-	// Each rest counts from its own beginning.
+	// Each idle period counts from its own start.
 	m.stop(12)
 	m.scan(2 * time.Second)
 	m.scan(20 * time.Second)
@@ -156,8 +156,8 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-// A process that loads the library long after its start is found: at once where the driver
-// names it, else within a minute.
+// A process that loads the library long after its start is found at once if the driver lists
+// it, otherwise within a minute.
 func TestLateLoad(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	m := newMachine(t, Options{})
@@ -181,7 +181,7 @@ func TestLateLoad(t *testing.T) {
 	m.kernel.has(t, "libcuda.so.1", "libcuda.so.1", "libcuda.so.1")
 }
 
-// A number that another process has by now must not carry over its libraries.
+// A reused pid must not inherit libraries.
 func TestNumberUsedAgain(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	m := newMachine(t, Options{})
@@ -203,7 +203,7 @@ func TestNumberUsedAgain(t *testing.T) {
 	}
 }
 
-// Who is on a device and not traced is told, with the reason.
+// Processes on a device that are not traced are reported with the reason.
 func TestUntraced(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	m := newMachine(t, Options{})
@@ -219,14 +219,14 @@ func TestUntraced(t *testing.T) {
 	got := m.snapshot(0, 13, 12, 11, 10, 11).Untraced
 	want := []tracer.Untraced{
 		{PID: 10, Reason: attachFailed, Detail: "cannot probe " + lib + ": no room"},
-		{PID: 11, Reason: noLibrary, Detail: "it has no libcuda mapped"},
-		{PID: 12, Reason: noLibrary, Detail: "there is no such process in our pid namespace"},
-		{PID: 13, Reason: noLibrary, Detail: "it has ended"},
+		{PID: 11, Reason: noLibrary, Detail: "no libcuda mapped"},
+		{PID: 12, Reason: noLibrary, Detail: "no such process in our pid namespace"},
+		{PID: 13, Reason: noLibrary, Detail: "the process has exited"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	// It is tried again, not at each search, and then said no more.
+	// A failed attach is retried, but not at every search, and then the problem is cleared.
 	m.kernel.refuse = fmt.Errorf("cannot attach: %w", os.ErrPermission)
 	m.scan(11 * time.Second)
 	if got := m.snapshot(0, 10).Untraced; len(got) != 1 || got[0].Reason != permissionDenied {
@@ -244,7 +244,7 @@ func TestUntraced(t *testing.T) {
 	}
 }
 
-// A process of another user may not be looked at without the right to.
+// Another user's process cannot be examined without privileges.
 func TestPermissionDenied(t *testing.T) {
 	p := &process{problem: &os.PathError{Op: "open", Path: "maps", Err: os.ErrPermission}}
 	if got := p.untraced(); got.Reason != permissionDenied {
@@ -252,8 +252,8 @@ func TestPermissionDenied(t *testing.T) {
 	}
 }
 
-// NCCL that is linked into a program is found, if the program uses CUDA; a program without
-// it is no trouble.
+// NCCL linked into an executable is found if the program uses CUDA; a program without NCCL is
+// not a problem.
 func TestLinkedIn(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	dir := filepath.Dir(lib)
@@ -276,7 +276,7 @@ func TestLinkedIn(t *testing.T) {
 	}
 }
 
-// What a machine full of containers names is bounded, and what is beyond is counted.
+// The number of files named by containers is bounded, and the excess is counted.
 func TestDiscoveryIsBounded(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	m := newMachine(t, Options{})
@@ -299,7 +299,7 @@ func TestDiscoveryIsBounded(t *testing.T) {
 	}
 }
 
-// What is no ELF file, or has none of our functions, costs itself and is told.
+// A file that is not ELF, or has none of the functions, affects only itself and is reported.
 func TestHostileLibrary(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "libcuda.so.1")

@@ -20,8 +20,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
 )
 
-// A driver whose functions begin with a push, and a program that calls it as often as it
-// is told to.
+// A driver library whose functions start with a push, and a program that calls it as often as
+// requested.
 const (
 	driver = `
 int cuLaunchKernel(void *f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned h, void *s, void **p, void **x);
@@ -90,7 +90,7 @@ func (j *job) stop() {
 	_ = j.cmd.Wait()
 }
 
-// launch makes calls, and returns when they are made.
+// launch makes calls and returns when they are done.
 func (j *job) launch(n int) {
 	j.t.Helper()
 	fmt.Fprintf(j.in, "%d\n", n)
@@ -99,7 +99,7 @@ func (j *job) launch(n int) {
 	}
 }
 
-// running opens a Tracer of this kernel and runs it until the test ends.
+// running opens a Tracer on this kernel and runs it until the test ends.
 func running(t *testing.T, o Options) *Tracer {
 	t.Helper()
 	o.Interval = 50 * time.Millisecond
@@ -120,7 +120,7 @@ func running(t *testing.T, o Options) *Tracer {
 	return tr
 }
 
-// launches returns how often a process has called, and whether it is traced.
+// launches returns the number of calls of a process, and whether it is traced.
 func launches(s tracer.Snapshot, pid uint32) (n uint64) {
 	for _, p := range s.Processes {
 		if p.PID == pid {
@@ -132,7 +132,7 @@ func launches(s tracer.Snapshot, pid uint32) (n uint64) {
 	return n
 }
 
-// traced waits until the driver's calls of a process are seen.
+// traced waits until calls of a process are seen.
 func traced(t *testing.T, tr *Tracer, j *job) {
 	t.Helper()
 	wait(t, "probes", func() bool { return len(tr.Snapshot(time.Now(), map[uint32][]string{j.pid(): nil}).Untraced) == 0 })
@@ -160,7 +160,7 @@ func fixtures(t *testing.T) (dir, lib, exe string) {
 	return dir, lib, build(t, filepath.Join(dir, "worker"), worker, "-ldl")
 }
 
-// Processes that were there before us and that come after are both seen, in each mode.
+// Processes started before and after the tracer are both seen, in each mode.
 func TestBeforeAndAfter(t *testing.T) {
 	for _, mode := range []string{probe.ModeSession, probe.ModeMulti, probe.ModePerf} {
 		t.Run(mode, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestBeforeAndAfter(t *testing.T) {
 	}
 }
 
-// A library that only a container sees is found in its own mount namespace.
+// A library visible only to a container is found in its mount namespace.
 func TestMountNamespace(t *testing.T) {
 	dir, lib, exe := fixtures(t)
 	hidden := filepath.Join(dir, "hidden")
@@ -209,8 +209,7 @@ func TestMountNamespace(t *testing.T) {
 	exactly(t, tr, j, 1000)
 }
 
-// A library that was replaced while a process has it is still probed there, and the new
-// one too.
+// A library replaced while a process uses it is still probed there, and so is the new one.
 func TestReplaced(t *testing.T) {
 	dir, lib, exe := fixtures(t)
 	old := startJob(t, exe, lib)
@@ -224,13 +223,13 @@ func TestReplaced(t *testing.T) {
 	young := startJob(t, exe, lib)
 	exactly(t, tr, young, 100)
 	exactly(t, tr, old, 100)
-	// One that begins to look only now finds both as well.
+	// A tracer that starts now finds both as well.
 	second := running(t, Options{})
 	exactly(t, second, old, 100)
 	exactly(t, second, young, 100)
 }
 
-// The same file through an overlay and below it counts once.
+// The same file through an overlay and below it is counted once.
 func TestOverlay(t *testing.T) {
 	dir, _, exe := fixtures(t)
 	lower := filepath.Dir(build(t, filepath.Join(mkdir(t, dir, "lower"), "libcuda.so.1"), driver, "-shared", "-fPIC", "-nostdlib"))
@@ -256,8 +255,8 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// Two containers of one image may have file systems of their own in which the library has
-// the same number: the probes of one see nothing of the other.
+// Two containers of one image may have separate file systems in which the library has the
+// same inode: the probes of one do not see the other.
 func TestMountedTwice(t *testing.T) {
 	dir, lib, exe := fixtures(t)
 	script := fmt.Sprintf("mount -t tmpfs none %[1]s && cp %[2]s %[1]s/libcuda.so.1 && exec %[3]s %[1]s/libcuda.so.1", mkdir(t, dir, "hidden"), lib, exe)
@@ -279,8 +278,8 @@ func mkdir(t *testing.T, dir, name string) string {
 	return name
 }
 
-// A thousand processes that come and go are all counted, and leave nothing behind: no
-// entry in a map, no descriptor, no goroutine, no memory of them.
+// A thousand short processes are all counted and leave nothing behind: no map entry, no
+// descriptor, no goroutine, no memory.
 func TestThousandShortProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a thousand processes take some seconds")
@@ -354,8 +353,8 @@ func TestThousandShortProcesses(t *testing.T) {
 	}
 }
 
-// openDescriptors counts the files we have open, but for links: other tests of this machine
-// may have libraries that are found and probed meanwhile.
+// openDescriptors counts our open files except links: libraries of other tests on this
+// machine may be found and probed meanwhile.
 func openDescriptors(t *testing.T) (n int) {
 	t.Helper()
 	const dir = "/proc/self/fd"

@@ -9,8 +9,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// In a container without the host's processes nothing would be said, and numbers of the
-// kernel would be taken for those of other processes.
+// In a container without the host's processes, the kernel's pids must not be taken for pids of
+// this namespace.
 func TestHostProcesses(t *testing.T) {
 	m := newMachine(t, Options{})
 	if f := hostProcesses(m.proc); f.OK || f.Reason == "" {
@@ -26,8 +26,8 @@ func TestHostProcesses(t *testing.T) {
 	}
 }
 
-// A process that we do not see lives as long as the kernel does not say that it ended: once
-// forgotten, its calls would count for nobody.
+// A process that is not visible counts as alive until the kernel reports its exit: once
+// forgotten, its calls would be lost.
 func TestUnseenProcess(t *testing.T) {
 	m := newMachine(t, Options{})
 	m.tracer.exits = true

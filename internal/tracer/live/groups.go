@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// hangAfter is how long a rank must have waited before another is named. Ranks enter a
-	// collective within seconds of each other even where one loads data.
+	// hangAfter is how long a rank must have waited before others are named. Even if one rank
+	// loads data, ranks enter a collective within seconds of each other.
 	hangAfter = 10 * time.Second
 	maxGroups = 1024
-	maxRanks  = 1024 // of one group, on one machine
+	maxRanks  = 1024 // per group on one machine
 )
 
-// groups joins the ranks of communicators over processes. It remembers ranks whose process
-// ended without leaving the communicator: they are the ones the others wait for.
+// groups joins the ranks of communicators across processes. It remembers ranks whose process
+// exited without leaving the communicator, because the others wait for them.
 type groups struct {
 	gone map[rankKey]tracer.RankSeen
 }
@@ -30,21 +30,21 @@ type rankKey struct {
 	rank int
 }
 
-// member is a rank that can be compared with others.
+// member is a rank of a group.
 type member struct {
 	tracer.RankSeen
 	size    int
-	waiting time.Time // since when its device waits; zero: it does not
+	waiting time.Time // since when its device waits; zero if it does not
 	gone    bool
 }
 
-// update returns the groups, and since when a rank of each waits on its device or for a rank
-// that we see; zero: none does.
+// update returns the groups, and for each since when a rank waits on its device or for a
+// local rank; zero if none waits.
 func (g *groups) update(processes []tracer.Process, now time.Time) (list []tracer.CommGroup, stalled []time.Time) {
 	members := map[string][]member{}
 	for _, p := range processes {
 		for _, c := range p.Comms {
-			// What was made before us has no rank, and a sequence that begins anywhere.
+			// A communicator created before tracing has no rank, and its sequence starts anywhere.
 			if c.Rank < 0 || c.Size <= 0 || c.ID == "" || c.Ended || c.Aborted {
 				continue
 			}
@@ -68,7 +68,7 @@ func (g *groups) update(processes []tracer.Process, now time.Time) (list []trace
 	}
 	for k, seen := range g.gone {
 		if len(members[k.id]) == 0 {
-			delete(g.gone, k) // nobody is left to wait for it
+			delete(g.gone, k) // no rank is left that could wait for it
 			continue
 		}
 		members[k.id] = append(members[k.id], member{RankSeen: seen, gone: true})
@@ -89,8 +89,8 @@ func (g *groups) keep(k rankKey, seen tracer.RankSeen) {
 	}
 }
 
-// group says how far each rank is, and which have not come where another waits. Only ranks
-// that we see are named: of a rank on another machine nothing is known here.
+// group says how far each rank is, and which ranks have not arrived while another waits. Only
+// local ranks are named: nothing is known about ranks on other machines.
 func group(id string, members []member, now time.Time) (s tracer.CommGroup, stalled time.Time) {
 	slices.SortFunc(members, func(a, b member) int {
 		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.PID, b.PID))
@@ -106,7 +106,7 @@ func group(id string, members []member, now time.Time) (s tracer.CommGroup, stal
 		if m.gone || m.Sequence < furthest || m.Last.IsZero() {
 			continue
 		}
-		// It waits since it entered, unless it has found something to do before it waits.
+		// A rank waits since it entered, unless it did something else first.
 		since := m.Last
 		if m.waiting.After(since) {
 			since = m.waiting
@@ -130,7 +130,7 @@ func group(id string, members []member, now time.Time) (s tracer.CommGroup, stal
 		}
 	}
 	if len(s.Behind) == 0 {
-		s.Waiting = time.Time{} // idle, or all wait for a rank we do not see
+		s.Waiting = time.Time{} // idle, or all wait for a rank elsewhere
 		return s, stalled
 	}
 	return s, s.Waiting

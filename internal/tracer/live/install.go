@@ -19,11 +19,11 @@ import (
 
 const (
 	installEvery = time.Minute
-	installed    = "installed " // how keys begin of files that no process has named
+	installed    = "installed " // key prefix for files that no process has mapped
 	driverName   = "libcuda.so.1"
 )
 
-// installFolders are where installers put the driver's library.
+// installFolders are the directories in which installers put the driver's library.
 var installFolders = []string{
 	"/usr/lib/x86_64-linux-gnu",
 	"/usr/lib/aarch64-linux-gnu",
@@ -36,9 +36,9 @@ var installFolders = []string{
 	"/home/kubernetes/bin/nvidia/lib64",
 }
 
-// install puts probes on the driver's library as it is installed, and lets them stay while
-// it is. Without them the first process of an idle machine has made its contexts and asked
-// for its kernels by the time it is found. Containers have the same file, or an overlay of it.
+// install probes the installed driver library and keeps the probes while it is installed.
+// Otherwise the first process on an idle machine would have created its contexts and looked
+// up its kernels before it is found. Containers use the same file, or an overlay of it.
 func (d *discovery) install(now time.Time) {
 	if !d.looked.IsZero() && now.Sub(d.looked) < installEvery {
 		return
@@ -57,17 +57,17 @@ func (d *discovery) install(now time.Time) {
 	}
 }
 
-// installed returns the driver's library in a folder below root, nil if there is none.
+// installed returns the driver's library in a directory below root, or nil.
 func (d *discovery) installed(root, folder string, now time.Time) *library {
 	name := path.Join(folder, driverName)
 	at, err := below(root, name)
 	if err != nil {
-		return nil // in most folders there is none
+		return nil // most directories do not have it
 	}
 	defer at.Close()
 	shown := name
 	if to, err := os.Readlink(path.Join(root, name)); err == nil && !strings.Contains(to, "/") {
-		shown = path.Join(folder, to) // as processes have it mapped
+		shown = path.Join(folder, to) // as processes map it
 	}
 	return d.library(source{
 		key:  fileKey{fmt.Sprintf("%s%x", installed, at.Device), at.Inode, tracer.LibraryCUDA},
@@ -87,8 +87,8 @@ func (d *discovery) installed(root, folder string, now time.Time) *library {
 	}, true, now)
 }
 
-// below finds a regular file below root without opening it: its descriptor is good for a
-// look only. Links in it are followed as a process with that root would.
+// below finds a regular file below root without opening it for reading. Symbolic links are
+// resolved as for a process with that root.
 func below(root, name string) (*target.File, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -108,7 +108,7 @@ func below(root, name string) (*target.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, errors.Join(fmt.Errorf("%s is no regular file", name), f.Close())
+		return nil, errors.Join(fmt.Errorf("%s is not a regular file", name), f.Close())
 	}
 	f.Inode, f.Device, f.Size, f.Overlay = st.Ino, st.Dev, st.Size, fs.Type == unix.OVERLAYFS_SUPER_MAGIC
 	return f, nil

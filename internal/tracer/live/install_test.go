@@ -20,7 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// installDriver puts a library where one is installed below root, and returns the file.
+// installDriver installs a library below root and returns the file.
 func installDriver(t *testing.T, root, source string) string {
 	t.Helper()
 	file := filepath.Join(root, "usr/lib/x86_64-linux-gnu/libcuda.so.580.1")
@@ -29,7 +29,7 @@ func installDriver(t *testing.T, root, source string) string {
 		os.MkdirAll(filepath.Dir(file), 0o755),
 		os.MkdirAll(lib64, 0o755),
 		os.Symlink("libcuda.so.580.1", filepath.Join(filepath.Dir(file), driverName)),
-		// It leads to the same file only for who has this root.
+		// Resolves to the same file only with this root.
 		os.Symlink("/usr/lib/x86_64-linux-gnu/libcuda.so.1", filepath.Join(lib64, driverName)),
 	)
 	if err != nil {
@@ -38,8 +38,8 @@ func installDriver(t *testing.T, root, source string) string {
 	return build(t, file, source, "-shared", "-fPIC", "-nostdlib", "-Wl,--build-id=0xaa")
 }
 
-// The driver's library has probes before anybody uses it and while nobody does, once,
-// however it is found; and none when it is replaced.
+// The installed driver library is probed before and without any user, once, however it is
+// found; and no longer when it is replaced.
 func TestInstalled(t *testing.T) {
 	m := newMachine(t, Options{})
 	file := installDriver(t, filepath.Join(m.proc, "1/root"), fakeCUDA)
@@ -70,7 +70,7 @@ func TestInstalled(t *testing.T) {
 	}
 }
 
-// A pipe in the place of the library must not be opened: that would wait for ever.
+// A pipe in place of the library must not be opened: that would block forever.
 func TestInstalledIsNoLibrary(t *testing.T) {
 	m := newMachine(t, Options{})
 	dir := filepath.Join(m.proc, "1/root", installFolders[0])
@@ -81,8 +81,8 @@ func TestInstalledIsNoLibrary(t *testing.T) {
 	m.kernel.has(t)
 }
 
-// Who had the driver's library before it had probes has made calls that nobody saw; who
-// began later, or did not have it later, has not.
+// A process that had the driver's library before it was probed made unseen calls; a process
+// that started or loaded the library later did not.
 func TestOlderThanProbes(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	m := newMachine(t, Options{})
@@ -106,7 +106,7 @@ func TestOlderThanProbes(t *testing.T) {
 	if d := cmp.Diff(map[uint32]bool{10: true, 11: false, 12: false}, got); d != "" {
 		t.Error(d)
 	}
-	// One that ends before it is asked for was no less incomplete.
+	// A process that exits before it is examined is equally incomplete.
 	m.kernel.processes[10] = tracer.Process{PID: 10, Ended: true}
 	m.tracer.mu.Lock()
 	m.tracer.read(m.now)
@@ -118,8 +118,8 @@ func TestOlderThanProbes(t *testing.T) {
 	}
 }
 
-// The first process that uses an installed library is counted from its first call, though it
-// has ended before any search could find it.
+// The first process that uses an installed library is counted from its first call, even if it
+// exits before any search finds it.
 func TestFirstProcess(t *testing.T) {
 	root := t.TempDir()
 	lib := installDriver(t, root, driver)
@@ -147,7 +147,7 @@ func TestFirstProcess(t *testing.T) {
 	}
 }
 
-// An exec is an end and a beginning: two of one number in one snapshot, each with its own.
+// An exec is an end and a start: two processes with one pid in a snapshot, each with its own.
 func TestExecIsAnotherProcess(t *testing.T) {
 	m := newMachine(t, Options{})
 	m.start(10, time.Minute)
@@ -167,8 +167,8 @@ func TestExecIsAnotherProcess(t *testing.T) {
 	}
 }
 
-// The same with the kernel: who adds up what snapshots tell, by number and Since, has each
-// call of both programs once, and none falls.
+// The same with the real kernel: summed by pid and Since, each call of both programs counts
+// once, and no sum decreases.
 func TestExecInSnapshots(t *testing.T) {
 	_, lib, exe := fixtures(t)
 	j := startJob(t, exe, lib)

@@ -13,14 +13,14 @@ type memoryKey struct {
 	device int
 }
 
-// What a suspicion of a leak rests on.
+// Parameters of leak detection.
 const (
 	sampleEvery = 10 * time.Second
 	maxSamples  = 30 // five minutes
-	leakSamples = 13 // two minutes at least
+	leakSamples = 13 // at least two minutes
 )
 
-// history is the memory of a process on one device over the last minutes.
+// history is the recent memory use of a process on one device.
 type history struct {
 	samples []sample
 }
@@ -42,10 +42,10 @@ func (h *history) add(now time.Time, m tracer.Memory) {
 	h.samples = append(h.samples, s)
 }
 
-// growth returns the slope of the memory by least squares, in bytes a second, and whether
-// it looks like a leak: it grows over all of at least two minutes, each quarter of them
-// has a new maximum, none gives back to where it was, and less is freed than allocated. A
-// program that warms up reaches a plateau and is none.
+// growth returns the slope of memory use by least squares, in bytes per second, and whether
+// it looks like a leak: memory grew over at least two minutes, each quarter has a new
+// maximum, none returns to the earlier level, and less is freed than allocated. A program
+// that warms up reaches a plateau and is not a leak.
 func (h *history) growth() (slope float64, leak bool) {
 	n := len(h.samples)
 	if n < 3 {

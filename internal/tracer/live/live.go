@@ -1,8 +1,12 @@
 //go:build linux
 
 // Package live keeps probes on the CUDA and NCCL libraries of this machine while processes
-// come and go, and tells what they did as Snapshots. It is the only place that has state:
-// package target finds, package probe counts, and what is here joins the two.
+// come and go, and returns tracer.Snapshots of what they did.
+//
+// It is the only stateful part of the tracer: package target finds libraries, package probe
+// counts in the kernel, and this package joins the two. It needs root or CAP_BPF and
+// CAP_PERFMON, the host's pid namespace, and CAP_SYS_PTRACE for other users' processes; Open
+// names what is missing. It does not modify processes or libraries.
 package live
 
 import (
@@ -21,96 +25,96 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
 )
 
-// Options of a Tracer. The zero value is right.
+// Options configures a Tracer. Zero values mean the defaults.
 type Options struct {
-	Proc     string        // /proc; of the host's pid namespace
-	Probe    probe.Options // how the kernel is asked
-	Interval time.Duration // between searches for new processes; 2 s
-	// Roots are file systems in which the driver's library is looked for, so that it has
-	// probes before the first process uses it; those of process 1 and our own, by Proc.
+	Proc     string        // default /proc; must be the host's pid namespace
+	Probe    probe.Options // options of the kernel programs
+	Interval time.Duration // between searches for new processes; default 2 s
+	// Roots are the file systems in which the driver's library is searched, so that it is
+	// probed before the first process uses it. Default: those of process 1 and our own.
 	Roots []string
-	// Kernels is how many kernels of a process are told apart; 20. The rest is summed up as
-	// other. Below 0: all are.
+	// Kernels is the number of kernels listed per process; default 20. The others are summed up
+	// as other. Negative: all are listed.
 	Kernels int
-	// Slow probes functions too that are called often and cost a single step each time,
-	// some microseconds. They are left out else, and counted in Library.Skipped.
+	// Slow also probes frequently called functions that need single-stepping, which costs
+	// microseconds per call. Otherwise they are skipped and counted in Library.Skipped.
 	Slow bool
-	// RAS is where NCCL is asked about a job in which a rank waits; localhost:28028, which
-	// is where it listens by default. "off": it is not asked.
+	// RAS is the address of NCCL's RAS service, queried while a rank waits; default
+	// localhost:28028, NCCL's own default. "off" disables it.
 	RAS string
 }
 
 // Bounds of what is kept between two snapshots.
 const (
 	maxEvents = 32768
-	maxFinals = 1024 // processes that ended
-	maxComms  = 256  // communicators of a process that ended
+	maxFinals = 1024 // processes that exited
+	maxComms  = 256  // ended communicators per process
 	pollEvery = 100 * time.Millisecond
-	reapEvery = time.Second // readings because of processes that ended, at most
+	reapEvery = time.Second // minimum interval between reads triggered by exits
 )
 
-// attacher puts probes on the points of a file, until what it returned is closed.
+// attacher probes points of a file until the returned closer is closed.
 type attacher interface {
 	Attach(path string, points []probe.Point) (io.Closer, error)
 	Mode() string
 }
 
-// reader reads what the probes have counted.
+// reader reads the kernel's counts.
 type reader interface {
 	Read(now time.Time) ([]tracer.Process, tracer.Losses, error)
 	Events(limit int) []tracer.Event
 	Forget(pid uint32)
 }
 
-// controller asks for single calls to be told.
+// controller requests events for single calls.
 type controller interface {
 	Watch(pid uint32, op string, over time.Duration) error
 	Record(pid uint32, on bool) error
 	Close() error
 }
 
-// kernel is what a probe.Probe does.
+// kernel is implemented by probe.Probe.
 type kernel interface {
 	attacher
 	reader
 	controller
 }
 
-// Tracer traces this machine. Its methods may be called from several goroutines.
+// Tracer traces this machine. It is safe for concurrent use.
 type Tracer struct {
 	o        Options
 	kernel   kernel
 	features []probe.Feature
-	exits    bool // the kernel says of each process when it ended
+	exits    bool // the kernel reports exits
 	find     *discovery
 	closing  sync.Once
 	closeErr error
 
 	mu      sync.Mutex
 	started time.Time
-	err     error // of the last reading
+	err     error // error of the last read
 	events  []tracer.Event
-	exited  map[uint32]bool          // told by the kernel, not yet read for the last time
-	finals  []tracer.Process         // the last reading of those that ended
-	last    []tracer.Process         // the last whole reading of those that live
-	comms   map[uint32][]tracer.Comm // that ended; the kernel tells them once
+	exited  map[uint32]bool          // reported by the kernel, final read pending
+	finals  []tracer.Process         // final state of processes that exited
+	last    []tracer.Process         // last complete read of live processes
+	comms   map[uint32][]tracer.Comm // ended ones; the kernel reports them once
 	reaped  time.Time
-	dropped uint64 // events
-	lost    uint64 // finals
-	unread  uint64 // readings that failed
+	dropped uint64 // dropped events
+	lost    uint64 // lost finals
+	unread  uint64 // failed reads
 	names   names
 	known   map[uint32]*known
 	memory  map[memoryKey]*history
 	groups  groups
 
-	ctx     context.Context //nolint:containedctx // ends with Close, for what runs beside Run
+	ctx     context.Context //nolint:containedctx // canceled by Close, for goroutines outside Run
 	cancel  context.CancelFunc
 	asker   asker
 	inspect inspector
 }
 
-// Open loads the programs into the kernel. Nothing is probed before Run. The error names
-// each right and feature that is missing.
+// Open loads the kernel programs. Nothing is probed before Run. The error names every missing
+// privilege and feature.
 func Open(o Options) (*Tracer, error) {
 	p, err := probe.Open(o.Probe)
 	if err != nil {
@@ -154,28 +158,28 @@ func newTracer(o Options, k kernel, now time.Time) *Tracer {
 	return t
 }
 
-// Mode says how functions are probed: session, multi or perf.
+// Mode returns how functions are probed: session, multi or perf.
 func (t *Tracer) Mode() string { return t.kernel.Mode() }
 
-// Features are what the kernel offers and what not, with what that costs.
+// Features lists what the kernel offers, and what a missing feature costs.
 func (t *Tracer) Features() []probe.Feature { return t.features }
 
-// Err is why the last reading failed, nil if it did not.
+// Err returns why the last read failed, or nil.
 func (t *Tracer) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.err
 }
 
-// Watch asks for an event at each call of op, of a process, that takes longer than over.
+// Watch requests an event for each call of op in a process that takes longer than over.
 func (t *Tracer) Watch(pid uint32, op string, over time.Duration) error {
 	return t.kernel.Watch(pid, op, over)
 }
 
-// Record asks for an event at each call of a process, or ends that.
+// Record starts or stops an event for each call of a process.
 func (t *Tracer) Record(pid uint32, on bool) error { return t.kernel.Record(pid, on) }
 
-// Run finds processes and libraries until ctx ends, then takes all probes away.
+// Run searches for processes and libraries until ctx is done, then removes all probes.
 func (t *Tracer) Run(ctx context.Context) error {
 	scan := time.NewTicker(t.o.Interval)
 	defer scan.Stop()
@@ -203,7 +207,7 @@ func (t *Tracer) Run(ctx context.Context) error {
 	}
 }
 
-// Close takes all probes away and frees what the kernel holds for us. Run does it too.
+// Close removes all probes and frees the kernel resources. Run calls it too.
 func (t *Tracer) Close() error {
 	t.closing.Do(func() {
 		t.cancel()
@@ -212,7 +216,7 @@ func (t *Tracer) Close() error {
 	return t.closeErr
 }
 
-// drain takes the events out of the kernel's buffer before it is full.
+// drain empties the kernel's event buffer before it is full.
 func (t *Tracer) drain() {
 	const some = 4096
 	for range maxEvents / some {
@@ -234,8 +238,8 @@ func (t *Tracer) drain() {
 	}
 }
 
-// reap reads for the last time what processes did that have ended, and frees their place
-// in the kernel's maps: many short processes would fill them between two snapshots.
+// reap reads the final state of processes that exited and frees their map entries: many short
+// processes would otherwise fill the maps between two snapshots.
 func (t *Tracer) reap(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -246,15 +250,15 @@ func (t *Tracer) reap(now time.Time) {
 	t.ended(alive)
 }
 
-// read returns what is known of the processes that live, and moves those that ended to the
-// finals. A reading that failed has holes: a count that is missing once would be counted
-// again from the beginning by who adds them up, so what was read before stands instead.
+// read returns the state of the live processes and moves those that exited to finals. A
+// failed read has gaps, and a count that is missing once would be added again from zero by
+// consumers, so the previous read is returned instead.
 func (t *Tracer) read(now time.Time) (alive []tracer.Process, losses tracer.Losses) {
 	t.reaped = now
 	all, losses, err := t.kernel.Read(now)
 	if t.err = err; err != nil {
 		t.unread++
-		t.ended(all) // they are told only once
+		t.ended(all) // the kernel reports them only once
 		return t.last, losses
 	}
 	t.last = nil
@@ -266,7 +270,7 @@ func (t *Tracer) read(now time.Time) (alive []tracer.Process, losses tracer.Loss
 			continue
 		}
 		p.Ended = true
-		if _, older, ok := t.find.process(p.PID); ok { // it is not there for long
+		if _, older, ok := t.find.process(p.PID); ok { // it may exit at any time
 			p.Older = p.Older || older
 		}
 		if len(t.finals) < maxFinals {
@@ -280,7 +284,7 @@ func (t *Tracer) read(now time.Time) (alive []tracer.Process, losses tracer.Loss
 	return alive, losses
 }
 
-// ended keeps the communicators that ended until the next snapshot.
+// ended keeps ended communicators until the next snapshot.
 func (t *Tracer) ended(processes []tracer.Process) {
 	for _, p := range processes {
 		for _, c := range p.Comms {
@@ -291,10 +295,10 @@ func (t *Tracer) ended(processes []tracer.Process) {
 	}
 }
 
-// Snapshot returns what is known now. gpus are the processes that the driver says are on
-// devices, with the UUIDs of those; nil: it was not asked. Those of them that are not traced
-// are told with a reason, and calls of which the kernel does not know the device are put to
-// the only one their process is on.
+// Snapshot returns the current state. gpus maps the pids that the driver lists to the UUIDs
+// of their devices; nil if the driver was not queried. Listed processes that are not traced
+// are reported with a reason, and calls on an unknown device are assigned to the only device
+// of their process.
 func (t *Tracer) Snapshot(now time.Time, gpus map[uint32][]string) tracer.Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -324,7 +328,7 @@ func (t *Tracer) Snapshot(now time.Time, gpus map[uint32][]string) tracer.Snapsh
 		t.complete(p, now, gpus)
 		place[p.PID] = t.known[p.PID].settled
 		if p.Ended {
-			t.forget(func(pid uint32) bool { return pid == p.PID }) // the number may be another's already
+			t.forget(func(pid uint32) bool { return pid == p.PID }) // the pid may have been reused
 		} else {
 			living[p.PID] = true
 		}
@@ -344,17 +348,17 @@ func (t *Tracer) Snapshot(now time.Time, gpus map[uint32][]string) tracer.Snapsh
 	return s
 }
 
-// known is what is kept of a process between two snapshots.
+// known is what is kept about a process between two snapshots.
 type known struct {
-	since   time.Time // as first read: the same for ever, it tells processes of one number apart
+	since   time.Time // as first read; never changes, and distinguishes processes that reuse a pid
 	name    string
 	older   bool
-	on      []string // the devices the driver listed it on, the last time that it did
+	on      []string // the devices on which the driver last listed the process
 	settled settled
 	kernels chooser
 }
 
-// complete adds to a process what the kernel does not know.
+// complete adds what the kernel programs do not know.
 func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]string) {
 	k := t.known[p.PID]
 	if k == nil {
@@ -386,7 +390,7 @@ func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]st
 	}
 }
 
-// forget drops what is kept of processes that are gone.
+// forget drops the state of processes that are gone.
 func (t *Tracer) forget(gone func(pid uint32) bool) {
 	maps.DeleteFunc(t.known, func(pid uint32, _ *known) bool { return gone(pid) })
 	maps.DeleteFunc(t.memory, func(k memoryKey, _ *history) bool { return gone(k.pid) })

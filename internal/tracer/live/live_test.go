@@ -15,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// A process that ended is told once more, with its last numbers, and then no more; the
-// kernel is told to forget it after that reading, not before.
+// A process that exited is reported once more with its final numbers. The kernel forgets it
+// after that read, not before.
 func TestExit(t *testing.T) {
 	m := newMachine(t, Options{})
 	m.start(10, time.Minute)
@@ -32,7 +32,7 @@ func TestExit(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	// The event comes while the process can still be seen.
+	// The event arrives while the process is still visible.
 	m.kernel.events = []tracer.Event{{PID: 10, Type: "exit"}}
 	s := m.snapshot(time.Second)
 	want[0].Ended = true
@@ -45,7 +45,7 @@ func TestExit(t *testing.T) {
 	if d := cmp.Diff([]uint32{10}, m.kernel.forgotten); d != "" {
 		t.Error(d)
 	}
-	// The event of the other was lost.
+	// The event of the other process was lost.
 	m.stop(11)
 	want[1].Ended = true
 	if d := cmp.Diff(want[1:], m.snapshot(time.Second).Processes); d != "" {
@@ -59,8 +59,7 @@ func TestExit(t *testing.T) {
 	}
 }
 
-// An exit that was told is not forgotten because a reading failed; and a process that we may
-// not look at is no process that ended.
+// A failed read does not lose an exit, and a process that may not be examined has not exited.
 func TestExitAndFailedReading(t *testing.T) {
 	m := newMachine(t, Options{})
 	m.start(10, time.Minute)
@@ -81,8 +80,8 @@ func TestExitAndFailedReading(t *testing.T) {
 	}
 }
 
-// A number that is used again within one interval is two processes, which share nothing;
-// and the time a process was first seen never changes, whatever the clocks say.
+// A pid reused within one interval is two processes that share nothing, and the time of first
+// sight never changes, whatever the clocks say.
 func TestNumberTwice(t *testing.T) {
 	m := newMachine(t, Options{Kernels: 1})
 	m.start(10, time.Minute)
@@ -109,8 +108,8 @@ func TestNumberTwice(t *testing.T) {
 	}
 }
 
-// Processes that begin and end between two snapshots free their place in the kernel's maps
-// before, are all told, and what is beyond the bound is counted.
+// Processes that start and exit between two snapshots free their map entries before the
+// snapshot, are all reported, and the excess is counted.
 func TestShortProcesses(t *testing.T) {
 	m := newMachine(t, Options{})
 	for i := range uint32(maxFinals + 100) {
@@ -137,8 +136,8 @@ func TestShortProcesses(t *testing.T) {
 	}
 }
 
-// A communicator that ended is told once by the kernel, and a reading for another process
-// must not swallow it.
+// The kernel reports an ended communicator once, and a read for another process must not
+// swallow it.
 func TestEndedCommunicator(t *testing.T) {
 	m := newMachine(t, Options{})
 	m.start(10, time.Minute)
@@ -155,7 +154,7 @@ func TestEndedCommunicator(t *testing.T) {
 	}
 }
 
-// Events beyond the bound are counted as lost, not kept.
+// Events beyond the bound are counted as lost.
 func TestEventsAreBounded(t *testing.T) {
 	m := newMachine(t, Options{})
 	m.kernel.losses.Events = 5
@@ -172,7 +171,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
-// Run ends with its context, and nothing of it stays.
+// Run ends with its context and leaves nothing behind.
 func TestRunReleases(t *testing.T) {
 	before := runtime.NumGoroutine()
 	m := newMachine(t, Options{Interval: 5 * time.Millisecond})
@@ -196,7 +195,8 @@ func TestRunReleases(t *testing.T) {
 	wait(t, "the end of all goroutines", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// wait polls until f, or fails after a time that a loaded machine does not need.
+// wait polls until f returns true, or fails after a time that even a loaded machine does not
+// need.
 func wait(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !f(); time.Sleep(10 * time.Millisecond) {
@@ -217,8 +217,8 @@ func grow(samples int, reserved func(i int) uint64, allocs, frees func(i int) ui
 	return h.growth()
 }
 
-// Memory that only grows is a leak; a warm-up, a cycle and a program that gives back as
-// much as it takes are not.
+// Memory that only grows is a leak; a warm-up, a cycle, and a program that frees as much as it
+// allocates are not.
 func TestLeak(t *testing.T) {
 	each := func(i int) uint64 { return uint64(i) }
 	none := func(int) uint64 { return 0 }
@@ -244,7 +244,7 @@ func TestLeak(t *testing.T) {
 	f("steps with a long rest", 30, func(i int) uint64 { return uint64(i/15) * mib }, each, none, -1, false)
 }
 
-// The memory of each process and device is followed apart, at its own pace.
+// The memory of each process and device is tracked separately, at its own pace.
 func TestGrowthInSnapshot(t *testing.T) {
 	m := newMachine(t, Options{})
 	m.start(10, time.Minute)
@@ -271,7 +271,7 @@ func rank(pid uint32, rank int, sequence uint64, last time.Time) tracer.Process 
 	}
 }
 
-// A hang names the rank that did not come, and nobody else.
+// A hang names the rank that did not arrive, and no other.
 func TestBehind(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	ago := func(s int) time.Time { return now.Add(-time.Duration(s) * time.Second) }
@@ -331,7 +331,7 @@ func TestBehindGone(t *testing.T) {
 	if got, _ := g.update([]tracer.Process{rank(1, 0, 100, now), rank(9, 1, 100, now)}, now.Add(20*time.Second)); len(got[0].Ranks) != 2 || got[0].Behind != nil {
 		t.Errorf("%+v", got)
 	}
-	// One that died ahead of the others does not wait for them.
+	// A rank that died ahead of the others does not wait for them.
 	died.Comms[0].Sequence = 101
 	g.update([]tracer.Process{rank(1, 0, 100, now), died}, now)
 	if got, _ := g.update([]tracer.Process{rank(1, 0, 100, now)}, now.Add(15*time.Second)); got[0].Behind != nil {
@@ -342,7 +342,7 @@ func TestBehindGone(t *testing.T) {
 	}
 }
 
-// The number of communicators is bounded whatever processes claim.
+// The number of communicators is bounded, whatever processes claim.
 func TestGroupsAreBounded(t *testing.T) {
 	p := tracer.Process{PID: 1}
 	for i := range 2 * maxGroups {

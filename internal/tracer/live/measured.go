@@ -20,13 +20,13 @@ import (
 const (
 	dumpEvery    = 5 * time.Second
 	maxDumps     = 1024
-	maxMeasured  = 256  // kinds of collectives of a process
-	maxDumpFiles = 8192 // descriptors of a process that are looked at
+	maxMeasured  = 256  // kinds of collectives per process
+	maxDumpFiles = 8192 // descriptors examined per process
 )
 
-// inspector follows what NCCL's Inspector plugin writes down, in the processes that have it
-// loaded. The files may be on a network that hangs, so it has a goroutine of its own that
-// nobody waits for.
+// inspector follows the dumps of NCCL's Inspector plugin in the processes that have loaded
+// it. The files may be on a network file system that hangs, so inspector has its own
+// goroutine that nothing waits for.
 type inspector struct {
 	proc string
 
@@ -35,7 +35,7 @@ type inspector struct {
 }
 
 type inspected struct {
-	dump  *ncclinfo.Dump // nil: not found yet
+	dump  *ncclinfo.Dump // nil until found
 	total map[measuredKey]tracer.Measured
 }
 
@@ -45,13 +45,13 @@ type measuredKey struct {
 	op   string
 }
 
-// isInspector: the library of a mapping is the plugin.
+// isInspector reports whether a mapped library is the plugin.
 func isInspector(path string) bool {
 	base := filepath.Base(path)
 	return strings.HasPrefix(base, "libnccl-profiler") && strings.Contains(base, "inspector")
 }
 
-// run reads the dumps of the processes that are named, until ctx ends.
+// run reads the dumps of the processes returned by pids until ctx is done.
 func (i *inspector) run(ctx context.Context, pids func() []uint32) {
 	tick := time.NewTicker(dumpEvery)
 	defer tick.Stop()
@@ -88,7 +88,7 @@ func (i *inspector) read(pids []uint32) {
 		}
 		records, err := p.dump.Read()
 		if err != nil {
-			p.dump = nil // closed, or moved
+			p.dump = nil // closed or renamed
 		}
 		i.mu.Lock()
 		for _, r := range records {
@@ -113,8 +113,8 @@ func (p *inspected) add(r ncclinfo.Record) {
 	p.total[key] = m
 }
 
-// find looks for the dump among the files that a process has open, which is where it is
-// whatever its mount namespace.
+// find looks for the dump among the open files of a process, which works in any mount
+// namespace.
 func (i *inspector) find(pid uint32) *ncclinfo.Dump {
 	dir := filepath.Join(i.proc, strconv.FormatUint(uint64(pid), 10), "fd")
 	d, err := os.Open(dir)
@@ -132,7 +132,7 @@ func (i *inspector) find(pid uint32) *ncclinfo.Dump {
 	return nil
 }
 
-// of returns what was written down of a process, by communicator, rank and collective.
+// of returns the recorded collectives of a process, by communicator, rank and collective.
 func (i *inspector) of(pid uint32) []tracer.Measured {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	maxName      = 128  // bytes of a kernel's name
-	maxNames     = 8192 // kept; the symbols of a process are few, and the same in all
-	maxDemangled = 14   // log2 of the bytes that a symbol may become
+	maxName      = 128  // bytes of a kernel name
+	maxNames     = 8192 // cached; processes have few symbols, mostly the same
+	maxDemangled = 14   // log2 of the maximum demangled length
 )
 
-// names turns the symbols of kernels into names, and remembers them.
+// names demangles and caches kernel symbols.
 type names struct {
 	known map[string]string
 }
 
-// of returns the name of a symbol.
+// of returns the readable name of a symbol.
 func (n *names) of(symbol string) string {
 	if symbol == "" {
 		return ""
@@ -42,15 +42,15 @@ func (n *names) of(symbol string) string {
 	return name
 }
 
-// kernelKey tells the kernels of a process apart.
+// kernelKey identifies a kernel of a process.
 type kernelKey struct {
 	name   string
 	device int
 }
 
-// merged names kernels and puts those together that have one name on one device: the same
-// kernel from several modules, and instances of a template that differ only in what was
-// left out of the name. A kernel without a symbol is unknown.
+// merged names kernels and merges those with the same name on the same device: the same
+// kernel from several modules, and template instances that differ only in the omitted part
+// of the name. A kernel without a symbol is unknown.
 func (n *names) merged(kernels []tracer.Kernel) []tracer.Kernel {
 	place := make(map[kernelKey]int, len(kernels))
 	var out []tracer.Kernel
@@ -69,7 +69,7 @@ func (n *names) merged(kernels []tracer.Kernel) []tracer.Kernel {
 			continue
 		}
 		o := &out[i]
-		if k.Count > o.Count { // the symbol and the sizes are those of the most frequent
+		if k.Count > o.Count { // keep symbol and sizes of the most frequent one
 			o.Symbol, o.Grid, o.Block, o.Shared = k.Symbol, k.Grid, k.Block, k.Shared
 		}
 		o.Count += k.Count
@@ -78,13 +78,13 @@ func (n *names) merged(kernels []tracer.Kernel) []tracer.Kernel {
 	return out
 }
 
-// chooser picks the kernels of one process that are told apart. What a kernel did while it
-// was not among them stays in other, so that no sum ever falls: a kernel that comes in
-// counts from then on, and one that goes leaves its count to other.
+// chooser selects the kernels of one process that are listed. What a kernel did while it was
+// not listed stays in other, so that no sum ever decreases: a kernel that becomes listed
+// counts from then on, and one that is dropped leaves its count to other.
 type chooser struct {
 	limit int
-	shown map[kernelKey]tally // what each had in other when it came in
-	seen  map[kernelKey]tally // of all kernels, at the last choice
+	shown map[kernelKey]tally // what each had contributed to other when it was listed
+	seen  map[kernelKey]tally // all kernels at the last selection
 }
 
 type tally struct {
@@ -92,8 +92,8 @@ type tally struct {
 	time  time.Duration
 }
 
-// choose returns the kernels that count most and those that take longest, in turns, by
-// time; and behind them, if there are more, the sum of those as other.
+// choose returns the kernels with the most launches and the most time, alternating, sorted by
+// time, followed by the sum of the others as other.
 func (c *chooser) choose(kernels []tracer.Kernel) (list []tracer.Kernel, folded int) {
 	slices.SortStableFunc(kernels, longestFirst)
 	chosen := c.top(kernels)
@@ -127,12 +127,12 @@ func (c *chooser) choose(kernels []tracer.Kernel) (list []tracer.Kernel, folded 
 	return list, folded
 }
 
-// top returns which of the kernels, sorted by time, are told apart.
+// top selects the kernels to list; the input is sorted by time.
 func (c *chooser) top(kernels []tracer.Kernel) []bool {
 	chosen := make([]bool, len(kernels))
 	var byTime []int
 	for i, k := range kernels {
-		if k.Name != tracer.KernelOther { // what the kernel's map had no room for
+		if k.Name != tracer.KernelOther { // already summed up in the kernel
 			byTime = append(byTime, i)
 		}
 	}
@@ -159,14 +159,14 @@ func longestFirst(a, b tracer.Kernel) int {
 	return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(b.Count, a.Count), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Device, b.Device))
 }
 
-// kernelName returns a readable name of at most maxName bytes: without parameters, and
-// with as many of the template arguments as there is room for.
+// kernelName returns a readable name of at most maxName bytes: without parameters, and with
+// as many template arguments as fit.
 func kernelName(symbol string) string {
 	name := symbol
 	if strings.HasPrefix(symbol, "_Z") {
 		s, err := demangle.ToString(symbol, demangle.NoParams, demangle.NoEnclosingParams, demangle.MaxLength(maxDemangled))
 		if err != nil {
-			s = nestedName(symbol) // cut off at the end, mostly
+			s = nestedName(symbol) // usually truncated
 		}
 		if s != "" {
 			name = strings.TrimPrefix(s, "void ")
@@ -185,11 +185,11 @@ func kernelName(symbol string) string {
 	return strings.ToValidUTF8(s[:maxName-3], "") + "..."
 }
 
-// shorten leaves out template arguments deeper than depth, and the namespaces of those
-// that stay.
+// shorten drops template arguments nested deeper than depth, and the namespaces of the
+// remaining ones.
 func shorten(name string, depth int) string {
 	var b strings.Builder
-	level, from := 0, 0 // from: where in b the name begins that is being written
+	level, from := 0, 0 // from: start of the current name in b
 	for i := range len(name) {
 		ch := name[i]
 		switch {
@@ -227,14 +227,14 @@ func shorten(name string, depth int) string {
 	return b.String()
 }
 
-// operatorAt: the character is part of the name of an operator, as in operator<.
+// operatorAt reports whether the character is part of an operator name, as in operator<.
 func operatorAt(name string, i int) bool {
 	before := strings.TrimRight(name[:i], "<>=-")
 	return i-len(before) < 3 && strings.HasSuffix(before, "operator")
 }
 
-// nestedName reads the names at the beginning of a mangled symbol that cannot be read
-// whole: _ZN2at6native3fooI... is at::native::foo<...>.
+// nestedName extracts the leading names of a mangled symbol that cannot be demangled:
+// _ZN2at6native3fooI... is at::native::foo<...>.
 func nestedName(symbol string) string {
 	s := strings.TrimPrefix(symbol, "_Z")
 	s, nested := strings.CutPrefix(s, "N")
@@ -265,8 +265,8 @@ func nestedName(symbol string) string {
 	return name
 }
 
-// printable replaces what a terminal or a label should not get. Names come from programs
-// that may call their kernels anything.
+// printable replaces characters unsuitable for terminals and labels. Programs may give their
+// kernels any name.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Names must stay readable and tell kernels apart.
+// Names must be readable and distinguish kernels.
 func TestKernelName(t *testing.T) {
 	f := func(symbol, want string) {
 		t.Helper()
@@ -30,7 +30,7 @@ func TestKernelName(t *testing.T) {
 		"cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn_align8>")
 	f("_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastINS0_15CUDAFunctor_addIfEEEEvRNS_18TensorIteratorBaseERKT_EUlibE_EEviT1_",
 		"at::native::elementwise_kernel<128, 4, gpu_kernel_impl_nocast<CUDAFunctor_add<float> >()::{lambda(int, bool)#1}>")
-	// Cut off by the kernel at 255 bytes.
+	// Truncated by the kernel program at 255 bytes.
 	long := "_ZN2at6native12_GLOBAL__N_127unrolled_elementwise_kernelIZZZNS0_21clamp_min_scalar_implE" + strings.Repeat("N", 200)
 	f(long[:255], "at::native::(anonymous namespace)::unrolled_elementwise_kernel<...>")
 	f("_ZZZ", "_ZZZ")
@@ -73,8 +73,8 @@ func kernel3(name string, count uint64, ms int) tracer.Kernel {
 	return tracer.Kernel{Symbol: name, Count: count, Time: time.Duration(ms) * time.Millisecond}
 }
 
-// The kernels that matter by count and by time are told, the rest is one sum, and no sum
-// ever falls: a counter that does looks like a restart.
+// The top kernels by count and time are listed, the rest is one sum, and no sum ever decreases:
+// a decreasing counter looks like a reset.
 func TestChoose(t *testing.T) {
 	var n names
 	c := &chooser{limit: 3}
@@ -103,21 +103,21 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	f(map[string]uint64{"a": 1, "b": 2, "c": 3}, 0, kernel3("a", 1, 1), kernel3("b", 2, 2), kernel3("c", 3, 3))
-	// long is there by its time, often by its count.
+	// long is listed for its time, often for its count.
 	f(map[string]uint64{"long": 1, "often": 900, "c": 3, "other": 3}, 2,
 		kernel3("a", 1, 1), kernel3("b", 2, 2), kernel3("c", 3, 3), kernel3("long", 1, 1000), kernel3("often", 900, 1))
-	// b comes in for c: what it did in other stays there, and c leaves its count to it.
+	// b replaces c: what b did in other stays there, and c leaves its count to other.
 	f(map[string]uint64{"long": 1, "often": 900, "b": 98, "other": 6}, 2,
 		kernel3("a", 1, 1), kernel3("b", 100, 500), kernel3("c", 3, 3), kernel3("long", 1, 1000), kernel3("often", 900, 1))
 	f(map[string]uint64{"long": 1, "often": 900, "b": 108, "other": 6}, 2,
 		kernel3("a", 1, 1), kernel3("b", 110, 600), kernel3("c", 3, 3), kernel3("long", 1, 1000), kernel3("often", 900, 1))
-	// What had no place in the kernel's map is other too, whatever it took.
+	// Launches without a map entry are in other as well.
 	f(map[string]uint64{"long": 1, "often": 900, "b": 108, "other": 5006}, 3, tracer.Kernel{Name: "other", Count: 5000, Time: time.Hour},
 		kernel3("a", 1, 1), kernel3("b", 110, 600), kernel3("c", 3, 3), kernel3("long", 1, 1000), kernel3("often", 900, 1))
 }
 
-// The same name from two modules is one kernel, on two devices it is two, and those without
-// a symbol are unknown together.
+// The same name from two modules is one kernel, on two devices it is two, and kernels without
+// a symbol are merged as unknown.
 func TestMerged(t *testing.T) {
 	var n names
 	got := n.merged([]tracer.Kernel{
@@ -139,7 +139,7 @@ func TestMerged(t *testing.T) {
 	}
 }
 
-// The memory of names is bounded.
+// The name cache is bounded.
 func TestNamesAreBounded(t *testing.T) {
 	var n names
 	for i := range 3 * maxNames {

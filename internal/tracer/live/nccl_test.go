@@ -17,8 +17,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/ncclinfo"
 )
 
-// Where all ranks here wait for one on another machine, NCCL is asked which it is: when
-// they wait, once, and not in a job that rests.
+// If all local ranks wait for a rank on another machine, RAS is queried: while they wait, once,
+// and not for an idle job.
 func TestMissing(t *testing.T) {
 	m := newMachine(t, Options{RAS: "off"})
 	asked := make(chan struct{}, 100)
@@ -72,7 +72,7 @@ func TestMissing(t *testing.T) {
 	if len(asked) != 1 {
 		t.Errorf("asked %d times", len(asked))
 	}
-	// It moves, and then waits anew: what was said before is of no use.
+	// The job proceeds and then waits again: the earlier answer is stale.
 	set(m.now, time.Time{})
 	if g := m.snapshot(time.Second).Groups[0]; g.Missing != nil {
 		t.Errorf("%+v", g)
@@ -89,7 +89,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// A communicator without a hash in common is known by its processes.
+// A communicator without a common hash is identified by its processes.
 func TestSameRanks(t *testing.T) {
 	g := tracer.CommGroup{ID: "1", Size: 2, Ranks: []tracer.RankSeen{{Rank: 0, PID: 7}}}
 	s := ncclinfo.Status{Comms: []ncclinfo.Comm{
@@ -105,8 +105,8 @@ func TestSameRanks(t *testing.T) {
 	}
 }
 
-// What the plugin writes down is found by the file the process has open, counted once, and
-// forgotten with the process.
+// The plugin's records are found through the process's open file, counted once, and forgotten
+// with the process.
 func TestMeasured(t *testing.T) {
 	m := newMachine(t, Options{RAS: "off"})
 	plugin := buildLibrary(t, "libnccl-profiler-inspector.so", fakeNCCL, "aa")
@@ -141,7 +141,7 @@ func TestMeasured(t *testing.T) {
 	}
 }
 
-// The kinds of collectives that a file may name are bounded.
+// The number of kinds of collectives that a file may name is bounded.
 func TestMeasuredIsBounded(t *testing.T) {
 	p := &inspected{total: map[measuredKey]tracer.Measured{}}
 	for i := range 2 * maxMeasured {

@@ -10,25 +10,25 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/target"
 )
 
-// How long others are waited for, and how many that never answer.
+// Time limits for reads that may hang, and how many may hang at once.
 const (
-	readTimeout = 5 * time.Second // a file system of a user
-	maxHanging  = 8               // readings that never came back, before no file is opened any more
+	readTimeout = 5 * time.Second // for a file system of a user
+	maxHanging  = 8               // hanging reads after which no file is opened
 	mapsTimeout = 500 * time.Millisecond
-	maxSilent   = 64 // processes whose maps are waited for
+	maxSilent   = 64 // processes with a pending maps read
 )
 
-// errSilent says that the kernel does not tell what a process has mapped. It waits for the
-// lock of the memory of the process, which one that hangs in a driver may hold for ever.
-var errSilent = errors.New("its memory map cannot be read: the process may hang in a driver or a file system")
+// errSilent means that the kernel does not return a process's maps. Reading them takes the
+// process's mmap lock, which a process that hangs in a driver may hold forever.
+var errSilent = errors.New("cannot read the memory map: the process may hang in a driver or a file system")
 
 type mapped struct {
 	maps []target.Mapping
 	err  error
 }
 
-// maps reads what a process has mapped, but waits only so long for it, and only the first
-// time: an answer that comes later is for the next look.
+// maps reads the mappings of a process, with a time limit, and only the first time: a late
+// answer is used at the next look.
 func (d *discovery) maps(p *process) ([]target.Mapping, error) {
 	if p.reading != nil {
 		select {
@@ -61,7 +61,7 @@ func (d *discovery) maps(p *process) ([]target.Mapping, error) {
 	}
 }
 
-// read opens and reads a file, but waits only so long for its file system.
+// read opens and reads a file with a time limit for its file system.
 func (d *discovery) read(s source, wanted map[string]bool) (*target.File, target.Image, error) {
 	type result struct {
 		f   *target.File
@@ -71,7 +71,7 @@ func (d *discovery) read(s source, wanted map[string]bool) (*target.File, target
 	select {
 	case d.hanging <- struct{}{}:
 	default:
-		return nil, target.Image{}, errors.New("too many files of other file systems do not answer")
+		return nil, target.Image{}, errors.New("too many file systems do not answer")
 	}
 	done := make(chan result)
 	timeout := time.NewTimer(readTimeout)
@@ -98,6 +98,6 @@ func (d *discovery) read(s source, wanted map[string]bool) (*target.File, target
 		return r.f, r.img, r.err
 	case <-timeout.C:
 		close(gaveUp)
-		return nil, target.Image{}, fmt.Errorf("%s: its file system does not answer", s.path)
+		return nil, target.Image{}, fmt.Errorf("cannot read %s: the file system does not answer", s.path)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// hang makes reading what a process has mapped wait, as it does while a process that hangs
-// in a driver holds the lock of its memory. What it returns lets it answer.
+// hang makes reading a process's maps block, as with a process that hangs in a driver and holds
+// its mmap lock. The returned function releases it.
 func (m *machine) hang(pid string) (answer func(text string)) {
 	m.t.Helper()
 	maps := filepath.Join(m.proc, pid, "maps")
@@ -37,8 +37,8 @@ func (m *machine) hang(pid string) (answer func(text string)) {
 	}
 }
 
-// A process that hangs in a driver would stop the search, and with it every reading, for
-// ever: when GPUs hang is when somebody looks.
+// A process that hangs in a driver must not block the search and all reads: GPUs hang exactly
+// when the tracer is needed.
 func TestProcessThatHangs(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	m := newMachine(t, Options{})
@@ -59,14 +59,14 @@ func TestProcessThatHangs(t *testing.T) {
 	}
 	answer("")
 	wait(t, "the reading came back", func() bool { return len(m.tracer.find.silent) == 0 })
-	want[0].Detail = "it has no libcuda mapped"
+	want[0].Detail = "no libcuda mapped"
 	if d := cmp.Diff(want, m.snapshot(time.Minute, 10, 11).Untraced); d != "" {
 		t.Error(d)
 	}
 }
 
-// One that is traced and begins to hang is still traced: without its probes its calls would
-// be missing when it goes on.
+// A traced process that starts to hang stays traced: without probes its calls would be missing
+// when it continues.
 func TestTracedProcessThatHangs(t *testing.T) {
 	lib := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa")
 	m := newMachine(t, Options{})
@@ -86,9 +86,9 @@ func TestTracedProcessThatHangs(t *testing.T) {
 	wait(t, "the reading came back", func() bool { return len(m.tracer.find.silent) == 0 })
 }
 
-// Two mounts of one image have files that differ only in their device, and so do snapshots
-// of one file system: with the probes of the first, the second would not be traced, without
-// a word. A file of an overlay is that of a layer below, whatever its device.
+// Two mounts of one image, and snapshots of one file system, have files that differ only in
+// their device. With the probes of the first alone, the second would silently not be traced. A
+// file of an overlay is the file of the lower layer, whatever its device.
 func TestSameFile(t *testing.T) {
 	c := content{buildID: "aa", inode: 7, size: 8, kind: tracer.LibraryNCCL}
 	for name, x := range map[string]struct {
@@ -112,8 +112,8 @@ func TestSameFile(t *testing.T) {
 	}
 }
 
-// A reading that fails has holes. A process that is missing once would be a new one at the
-// next reading, and all that it ever did would count a second time.
+// A failed read has gaps. A process missing once would be new at the next read, and everything
+// it ever did would be counted again.
 func TestHolesInReading(t *testing.T) {
 	m := newMachine(t, Options{})
 	m.start(10, time.Minute)

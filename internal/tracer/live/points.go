@@ -23,14 +23,14 @@ func wantedOf(kind string) map[string]bool {
 	return wanted
 }
 
-// points chooses where in a file probes go.
+// points selects where in a file probes go.
 func (d *discovery) points(l *library, img target.Image) []probe.Point {
 	code := map[string]target.Symbol{}
 	for _, s := range img.Symbols {
 		code[s.Name] = s
 	}
 	var points []probe.Point
-	taken := map[uint64]bool{} // two names of one function are one call
+	taken := map[uint64]bool{} // two names of the same function are one call
 	l.Slow, l.Skipped = 0, 0
 	for i := range tracer.Ops {
 		op := &tracer.Ops[i]
@@ -57,9 +57,9 @@ func (d *discovery) points(l *library, img target.Image) []probe.Point {
 	return points
 }
 
-// often: a program may call it thousands of times a second, so that a single step at each
-// call would be felt. Memory from the driver, collectives and the loading of code are rare
-// beside that, and what an allocator of a framework says is asked for at each tensor.
+// often reports whether a program may call op thousands of times per second, so that
+// single-stepping each call would be noticeable. Driver allocations, collectives and module
+// loads are rare in comparison; a framework's allocator reports every tensor.
 func often(op *tracer.Op) bool {
 	switch op.Class {
 	case tracer.Launch, tracer.Copy, tracer.Set, tracer.Sync:
@@ -68,6 +68,7 @@ func often(op *tracer.Op) bool {
 	return op.Quiet && op.Entry
 }
 
-// alwaysStepped: on arm64 no function begins with an instruction that the kernel simulates,
-// and a step there is one hardware exception: leaving those out would leave nothing.
+// alwaysStepped reports whether every probe is single-stepped. On arm64 no function starts
+// with an instruction that the kernel simulates, and a step is one hardware exception, so
+// skipping such functions would leave nothing.
 func alwaysStepped(img target.Image) bool { return img.Machine == elf.EM_AARCH64 }

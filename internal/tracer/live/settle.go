@@ -9,19 +9,19 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// settled is what was found out, once, about the calls of a process whose device the kernel
-// does not know: those of threads that took their context before us.
+// settled is the decision, made once, about a process's calls on an unknown device: those of
+// threads that took their context before tracing.
 type settled struct {
 	done    bool
-	ordinal int // -1: they stay what they are
+	ordinal int // -1: the calls stay unassigned
 }
 
 const nowhere = -1
 
-// settle puts what a process did on no known device to the only device it can be on. on
-// are the devices on which the driver lists the process; asked: the driver was. It is
-// decided when there is such a call for the first time: counts that moved later would be
-// counted twice by who adds them up.
+// settle assigns the calls of a process on an unknown device to the only device it can use.
+// on are the devices on which the driver lists the process; asked is set if the driver was
+// queried. The decision is made when such a call first occurs: counts that move later would
+// be counted twice by consumers.
 func (s *settled) settle(p *tracer.Process, on []string, asked bool) {
 	ordinals, lost := ordinalsOf(p)
 	if lost && !s.done {
@@ -30,7 +30,7 @@ func (s *settled) settle(p *tracer.Process, on []string, asked bool) {
 		case len(ordinals) == 1 && len(on) <= 1:
 			s.ordinal = ordinals[0]
 		case len(ordinals) == 0 && len(on) == 1:
-			s.ordinal = 0 // what CUDA calls the only device it is shown
+			s.ordinal = 0 // CUDA's ordinal of the only visible device
 		case len(on) == 1:
 			for _, d := range p.Devices {
 				if d.UUID == on[0] {
@@ -48,8 +48,8 @@ func (s *settled) settle(p *tracer.Process, on []string, asked bool) {
 	}
 }
 
-// ordinalsOf returns the devices that a process names, and whether it did something on
-// none.
+// ordinalsOf returns the devices that a process uses, and whether it has calls on an unknown
+// device.
 func ordinalsOf(p *tracer.Process) (known []int, lost bool) {
 	seen := func(ordinal int) {
 		if ordinal == nowhere {
@@ -75,7 +75,7 @@ func ordinalsOf(p *tracer.Process) (known []int, lost bool) {
 	return known, lost
 }
 
-// move adds what is on no device to what is on the one given. Kernels are put together when
+// move adds the counts on the unknown device to those on device to. Kernels are merged when
 // they are named.
 func move(p *tracer.Process, to int) {
 	for i := range p.Kernels {

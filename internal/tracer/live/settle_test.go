@@ -15,8 +15,8 @@ func histogramOf(n uint64) tracer.Histogram {
 	return tracer.Histogram{Count: n, Sum: float64(n), Offset: -48, Buckets: []uint64{n}}
 }
 
-// A process that took its context before us calls on no known device, and its framework
-// names one: it is on one, and all that it did is there, once.
+// A process that took its context before tracing has calls on an unknown device, and its
+// framework names one: everything is assigned to that device, once.
 func TestSettle(t *testing.T) {
 	older := func() tracer.Process {
 		return tracer.Process{
@@ -59,7 +59,7 @@ func TestSettle(t *testing.T) {
 		t.Error(d)
 	}
 
-	// Where it goes is decided once, and never where it could be wrong.
+	// The assignment is decided once, and never if it could be wrong.
 	f := func(name string, want int, on []string, asked bool, ordinals ...int) *settled {
 		t.Helper()
 		var p tracer.Process
@@ -92,7 +92,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// The device of a process that has only one is the one the driver has it on.
+// The device of a process with a single device is the one on which the driver lists it.
 func TestSettleUUID(t *testing.T) {
 	p := tracer.Process{Devices: []tracer.Device{{Ordinal: 1}}}
 	new(settled).settle(&p, []string{"GPU-1"}, true)

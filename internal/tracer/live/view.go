@@ -14,15 +14,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/target"
 )
 
-// The reasons why a process is not traced.
+// Reasons why a process is not traced.
 const (
 	noLibrary        = "no_library"
 	permissionDenied = "permission_denied"
 	attachFailed     = "attach_failed"
 )
 
-// view returns the libraries, and which of the processes that are on a device are not
-// traced. Those are looked at once more first: they may have begun just now.
+// view returns the libraries and the processes on a device that are not traced. The latter
+// are looked at once more first, because they may have just started.
 func (d *discovery) view(now time.Time, gpuPIDs []uint32) (libraries []tracer.Library, untraced []tracer.Untraced) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -43,7 +43,7 @@ func (d *discovery) view(now time.Time, gpuPIDs []uint32) (libraries []tracer.Li
 			}
 		}
 		if p == nil {
-			untraced = append(untraced, tracer.Untraced{PID: pid, Reason: noLibrary, Detail: "there is no such process in our pid namespace"})
+			untraced = append(untraced, tracer.Untraced{PID: pid, Reason: noLibrary, Detail: "no such process in our pid namespace"})
 		} else if u := p.untraced(); u != nil {
 			untraced = append(untraced, *u)
 		}
@@ -51,7 +51,7 @@ func (d *discovery) view(now time.Time, gpuPIDs []uint32) (libraries []tracer.Li
 	return libraries, untraced
 }
 
-// beyond returns how many files were refused because of the bound.
+// beyond returns the number of files rejected because of maxFiles.
 func (d *discovery) beyond() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,13 +60,13 @@ func (d *discovery) beyond() uint64 {
 
 // untraced says why a process is not traced; nil if it is.
 func (p *process) untraced() *tracer.Untraced {
-	u := &tracer.Untraced{PID: p.PID, Reason: noLibrary, Detail: "it has no libcuda mapped"}
+	u := &tracer.Untraced{PID: p.PID, Reason: noLibrary, Detail: "no libcuda mapped"}
 	if p.problem != nil {
 		u.Detail = p.problem.Error()
 		if errors.Is(p.problem, fs.ErrPermission) {
 			u.Reason = permissionDenied
 		} else if errors.Is(p.problem, fs.ErrNotExist) || errors.Is(p.problem, syscall.ESRCH) {
-			u.Detail = "it has ended"
+			u.Detail = "the process has exited"
 		}
 		return u
 	}
@@ -84,7 +84,7 @@ func (p *process) untraced() *tracer.Untraced {
 	return u
 }
 
-// inspected returns the processes that have NCCL's Inspector plugin.
+// inspected returns the processes that have loaded NCCL's Inspector plugin.
 func (d *discovery) inspected() []uint32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,7 +98,7 @@ func (d *discovery) inspected() []uint32 {
 	return pids
 }
 
-// process returns what /proc says of a process.
+// process returns the name of a process and whether it is older than the tracer.
 func (d *discovery) process(pid uint32) (name string, older, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

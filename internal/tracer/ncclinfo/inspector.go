@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	maxPerRead = 4 << 20   // bytes of one file at one time; what is more is skipped
-	firstRead  = 256 << 10 // bytes from the end of a file that is seen for the first time
-	maxRecord  = 64 << 10  // bytes of a line
+	maxPerRead = 4 << 20   // bytes per file and read; the excess is skipped
+	firstRead  = 256 << 10 // bytes read from the end of a new file
+	maxRecord  = 64 << 10  // bytes per line
 )
 
-// Record is one collective as the Inspector plugin saw it.
+// Record is one collective recorded by the Inspector plugin.
 type Record struct {
-	Time     time.Time // when it was written down
+	Time     time.Time // when the record was written
 	Host     string
 	PID      int
-	Comm     string // hash, as RAS has it
+	Comm     string // communicator hash, as in RAS
 	Rank     int
 	Size     int
-	Op       string // AllReduce, ...
+	Op       string // AllReduce and so on
 	Sequence uint64
 	Bytes    uint64
 	Duration time.Duration
-	// Timing is where the duration is from: kernel_gpu, kernel_cpu, collective_cpu; older
-	// versions do not say.
+	// Timing is the source of the duration: kernel_gpu, kernel_cpu or collective_cpu; empty for
+	// older versions.
 	Timing string
-	// Algorithm and Bus are bandwidths in bytes a second, as NCCL's tests define them.
+	// Algorithm and Bus are bandwidths in bytes per second, as defined by nccl-tests.
 	Algorithm, Bus float64
 }
 
@@ -67,7 +67,7 @@ func ParseRecord(line []byte) (Record, error) {
 	}
 	const (
 		year    = 365 * 24 * uint64(time.Hour/time.Microsecond)
-		fastest = 1e6 // GB/s, more than any machine: sums of what is larger are soon no numbers
+		fastest = 1e6 // GB/s, more than any machine; sums of larger values would overflow
 	)
 	if doc.Header.ID == "" || doc.Perf.Op == "" || doc.Perf.Duration > year || doc.Metadata.Time > 200*year ||
 		doc.Perf.Algorithm < 0 || doc.Perf.Algorithm > fastest || doc.Perf.Bus < 0 || doc.Perf.Bus > fastest {
@@ -83,19 +83,19 @@ func ParseRecord(line []byte) (Record, error) {
 	}, nil
 }
 
-// Dump follows a file that the Inspector plugin writes, named host-pid1234.log. It is used
-// by one goroutine.
+// Dump follows a file written by the Inspector plugin, named host-pid1234.log. It is not safe
+// for concurrent use.
 type Dump struct {
 	Path string
-	// Skipped counts bytes that were passed over because too many came at once, and Bad
-	// lines that are no records.
+	// Skipped counts bytes skipped because too many arrived at once, Bad counts lines that are
+	// not records.
 	Skipped, Bad uint64
 
 	known bool
-	at    int64 // how far it was read
+	at    int64 // read position
 }
 
-// IsDump says whether a file has the name of a dump.
+// IsDump reports whether a file is named like a dump.
 func IsDump(name string) bool {
 	stem, ok := strings.CutSuffix(filepath.Base(name), ".log")
 	i := strings.LastIndex(stem, "-pid")
@@ -106,8 +106,8 @@ func IsDump(name string) bool {
 	return err == nil
 }
 
-// Read returns the records that have come since the last call, in their order. Of a file
-// that is long when it is read for the first time only the end counts.
+// Read returns the records since the last call, in order. Of a long file only the end is read
+// the first time.
 func (d *Dump) Read() ([]Record, error) {
 	lines, err := d.lines()
 	var records []Record
@@ -122,9 +122,9 @@ func (d *Dump) Read() ([]Record, error) {
 	return records, err
 }
 
-// lines returns the whole lines that are new.
+// lines returns the new complete lines.
 func (d *Dump) lines() ([]byte, error) {
-	// The writer may be hostile: nothing is waited for that is not a plain file.
+	// The writer may be hostile: do not block on anything but a regular file.
 	f, err := os.OpenFile(d.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -135,11 +135,11 @@ func (d *Dump) lines() ([]byte, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no plain file", d.Path)
+		return nil, fmt.Errorf("%s is not a regular file", d.Path)
 	}
 	size := st.Size()
 	if size < d.at {
-		d.at = 0 // written anew
+		d.at = 0 // truncated and rewritten
 	}
 	limit := int64(maxPerRead)
 	if !d.known {
@@ -159,13 +159,13 @@ func (d *Dump) lines() ([]byte, error) {
 		return nil, err
 	}
 	b = b[:n]
-	if torn { // it begins within a line
+	if torn { // starts in the middle of a line
 		i := bytes.IndexByte(b, '\n') + 1
 		b, d.at = b[i:], d.at+int64(i)
 	}
 	end := bytes.LastIndexByte(b, '\n') + 1
 	if end == 0 && len(b) > maxRecord {
-		d.Skipped += uint64(len(b)) // no record is so long
+		d.Skipped += uint64(len(b)) // too long for a record
 		d.at += int64(len(b))
 		return nil, nil
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// status is what rasDumpCommsToJSON of NCCL's sources writes for a job of three ranks, of
-// which one has not begun its last collective and one does not answer.
+// status is the output of rasDumpCommsToJSON in NCCL's sources for a job of three ranks, one of
+// which has not started its last collective and one of which does not answer.
 const status = `{
   "nccl_version": "2.28.3",
   "cuda_runtime_version": 13000,
@@ -103,7 +103,7 @@ var parsed = Status{
 	}},
 }
 
-// The rank that is behind and the one that is missing are told by their numbers.
+// The lagging rank and the missing rank are identified by number.
 func TestParseStatus(t *testing.T) {
 	s, err := ParseStatus([]byte(status))
 	if err != nil {
@@ -137,7 +137,7 @@ func FuzzParseStatus(f *testing.F) {
 	})
 }
 
-// serve is a RAS service that answers commands as NCCL does.
+// serve is a RAS service that answers commands like NCCL.
 func serve(t *testing.T, answers map[string]string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -180,8 +180,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// An old NCCL, another service, one that does not answer, and none at all are errors that
-// say which, in time.
+// An old NCCL, another service, a silent service and no service yield distinct errors in time.
 func TestAskFails(t *testing.T) {
 	f := func(name string, answers map[string]string, want string) {
 		t.Helper()
@@ -193,16 +192,16 @@ func TestAskFails(t *testing.T) {
 		}
 	}
 	f("old", map[string]string{"CLIENT PROTOCOL 2": "SERVER PROTOCOL 2\n"}, ErrNoJSON.Error())
-	f("another service", map[string]string{"CLIENT PROTOCOL 2": "HTTP/1.1 400 Bad Request\n"}, "it answers")
+	f("another service", map[string]string{"CLIENT PROTOCOL 2": "HTTP/1.1 400 Bad Request\n"}, "unexpected answer")
 	f("silent", map[string]string{"CLIENT PROTOCOL 2": ""}, "deadline exceeded")
 	f("endless line", map[string]string{"CLIENT PROTOCOL 2": strings.Repeat("x", 10*maxLine)}, "buffer full")
-	f("torn", map[string]string{"CLIENT PROTOCOL 2": "SERVER PROTOCOL 2\n", "SET FORMAT json": "OK\n", "STATUS": status[:100]}, "cannot read")
+	f("torn", map[string]string{"CLIENT PROTOCOL 2": "SERVER PROTOCOL 2\n", "SET FORMAT json": "OK\n", "STATUS": status[:100]}, "cannot parse")
 	if _, err := Ask(context.Background(), "127.0.0.1:1"); err == nil {
 		t.Error("nobody answers, and it is no error")
 	}
 }
 
-// record is the example of the plugin's own description, on one line as it writes it.
+// record is the example from the plugin's documentation, on one line as it is written.
 func record(sn int) string {
 	return fmt.Sprintf(`{"header":{"id":"0x7f8c496ae9f661","rank":2,"n_ranks":8,"nnodes":1},"metadata":{"inspector_output_format_version":"v4.0","git_rev":"","rec_mechanism":"profiler_plugin","dump_timestamp_us":1748030377748202,"hostname":"example-hostname","pid":1639453},"coll_perf":{"coll":"AllReduce","coll_sn":%d,"coll_msg_size_bytes":17179869184,"coll_exec_time_us":61974,"coll_algobw_gbs":277.5,"coll_busbw_gbs":485.5}}`, sn) + "\n"
 }
@@ -244,8 +243,8 @@ func FuzzParseRecord(f *testing.F) {
 	})
 }
 
-// Each record comes once, also where a line was half written, a file was written anew, or
-// more came than is read at one time.
+// Each record is returned once, even if a line was half written, the file was rewritten, or
+// more arrived than is read at once.
 func TestDump(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "host-pid1639453.log")
 	d := &Dump{Path: log}
@@ -293,7 +292,7 @@ func TestDump(t *testing.T) {
 	}
 	write("\n"+record(11), os.O_APPEND)
 	read(want(11))
-	// A long file that was there before us is read from near its end.
+	// A long existing file is read from near its end.
 	write(strings.Repeat(record(1), firstRead/len(record(1))+10)+record(77), os.O_TRUNC)
 	got, err = (&Dump{Path: log}).Read()
 	if err != nil || len(got) == 0 || len(got) > firstRead/len(record(1))+1 || got[len(got)-1].Sequence != 77 {

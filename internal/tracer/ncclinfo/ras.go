@@ -1,8 +1,11 @@
-// Package ncclinfo reads what NCCL tells of itself where it is asked to: the status of a
-// whole job from its RAS service, and the collectives that the Inspector plugin writes
-// down. Both know what no probe on one machine can: ranks elsewhere, and times on the
-// device. Formats are those of NCCL's sources, src/ras/client_support.cc and
-// ext-profiler/inspector/inspector.cc; neither was tried against a running job.
+// Package ncclinfo reads what NCCL reports about itself, if enabled: the status of a whole
+// job from the RAS service (TCP, NCCL 2.28 or later for JSON), and the collectives recorded
+// by the Inspector plugin (files). Both know what probes on one machine cannot: ranks on
+// other machines, and durations on the device.
+//
+// The formats follow NCCL's sources, src/ras/client_support.cc and
+// ext-profiler/inspector/inspector.cc; neither was tested against a running job. All input is
+// untrusted and bounded.
 package ncclinfo
 
 import (
@@ -18,44 +21,44 @@ import (
 	"time"
 )
 
-// DefaultAddress is where RAS listens unless NCCL_RAS_ADDR says else. Several processes
-// of one machine share the port, each answers for its whole job; of two jobs on one machine
-// any one answers. The address is in the network namespace of the job.
+// DefaultAddress is where RAS listens unless NCCL_RAS_ADDR is set. Several processes of a
+// machine share the port, and each answers for its whole job; with two jobs on a machine,
+// either may answer. The address is in the job's network namespace.
 const DefaultAddress = "localhost:28028"
 
-// ErrNoJSON says that a service is older than NCCL 2.28 and has text for people only.
-var ErrNoJSON = errors.New("this NCCL does not write its status as JSON")
+// ErrNoJSON means that the service is older than NCCL 2.28 and only writes plain text.
+var ErrNoJSON = errors.New("NCCL does not support JSON status")
 
 const (
-	maxStatus = 64 << 20 // bytes; a rank takes some 600
+	maxStatus = 64 << 20 // bytes; a rank takes about 600
 	maxLine   = 4096
-	patience  = 15 * time.Second // NCCL gives its processes 5 s to answer, and 5 more
+	patience  = 15 * time.Second // NCCL waits 5 s for its processes, and another 5 s
 )
 
-// Status is what the RAS service of one job says.
+// Status is the status of one job as reported by RAS.
 type Status struct {
-	Version  string // of NCCL
+	Version  string // NCCL version
 	Comms    []Comm
 	Timeouts int // processes that did not answer in time
 }
 
 // Comm is one communicator of a job.
 type Comm struct {
-	Hash    string // 0x..., as NCCL's log has it
+	Hash    string // 0x..., as in NCCL's log
 	Size    int
-	Ranks   []Rank    // by rank; those that answered
-	Missing []Missing // by rank; those that did not
+	Ranks   []Rank    // ranks that answered, by rank
+	Missing []Missing // ranks that did not answer, by rank
 }
 
 // Rank is a rank that answered.
 type Rank struct {
 	Rank, PID int
 	Host      string // address
-	Device    int    // as NVML numbers it
-	Error     int    // its asynchronous error; 0: none
+	Device    int    // NVML index
+	Error     int    // asynchronous error; 0 if none
 	Aborted   bool
-	Ended     bool              // finalised or destroyed
-	Counts    map[string]uint64 // collectives it has begun, by name
+	Ended     bool              // finalized or destroyed
+	Counts    map[string]uint64 // collectives started, by name
 }
 
 // Missing is a rank that did not answer.
@@ -64,12 +67,12 @@ type Missing struct {
 	Host         string
 	Device       int
 	Unresponsive bool // its process did not answer at all
-	Dead         bool // the others have given it up
+	Dead         bool // declared dead by the other ranks
 }
 
-// Lagging returns the ranks that have begun fewer collectives of a kind than another rank,
-// by rank. In a job that moves some always do: only ranks that are behind twice, at the
-// same counts, are stuck.
+// Lagging returns the ranks that started fewer collectives of a kind than another rank, by
+// rank. In a running job some always do: only ranks that lag twice, with the same counts, are
+// stuck.
 func (c *Comm) Lagging() []int {
 	most := map[string]uint64{}
 	for _, r := range c.Ranks {
@@ -89,8 +92,8 @@ func (c *Comm) Lagging() []int {
 	return behind
 }
 
-// Ask asks the service at address for the status of its job. The question goes through all
-// processes of the job: it is for a suspicion, not for each interval.
+// Ask queries the service at address. The query involves all processes of the job, so it is
+// meant for suspected hangs and not for every interval.
 func Ask(ctx context.Context, address string) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -107,16 +110,16 @@ func Ask(ctx context.Context, address string) (Status, error) {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return Status{}, fmt.Errorf("cannot ask NCCL at %s: %w", address, err)
+		return Status{}, fmt.Errorf("cannot query NCCL at %s: %w", address, err)
 	}
 	s, err := ParseStatus(b)
 	if err != nil {
-		return Status{}, fmt.Errorf("cannot read what NCCL says at %s: %w", address, err)
+		return Status{}, fmt.Errorf("cannot parse NCCL status from %s: %w", address, err)
 	}
 	return s, nil
 }
 
-// exchange speaks version 2 of the protocol of lines, and returns the status.
+// exchange speaks version 2 of the line protocol and returns the status.
 func exchange(conn io.ReadWriter) ([]byte, error) {
 	r := bufio.NewReaderSize(conn, maxLine)
 	ask := func(line string) (string, error) {
@@ -131,7 +134,7 @@ func exchange(conn io.ReadWriter) ([]byte, error) {
 		return nil, err
 	}
 	if !strings.HasPrefix(strings.ToUpper(answer), "SERVER PROTOCOL ") {
-		return nil, fmt.Errorf("it answers %.40q", answer)
+		return nil, fmt.Errorf("unexpected answer %.40q", answer)
 	}
 	if answer, err = ask("SET FORMAT json"); err != nil {
 		return nil, err
@@ -144,12 +147,12 @@ func exchange(conn io.ReadWriter) ([]byte, error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(r, maxStatus+1))
 	if err == nil && len(b) > maxStatus {
-		err = errors.New("the status is too long")
+		err = errors.New("status too long")
 	}
 	return b, err
 }
 
-// ParseStatus parses the status in JSON.
+// ParseStatus parses a status in JSON.
 func ParseStatus(b []byte) (Status, error) {
 	var doc struct {
 		Version string `json:"nccl_version"`
@@ -182,7 +185,7 @@ func ParseStatus(b []byte) (Status, error) {
 		return Status{}, err
 	}
 	if doc.Version == "" {
-		return Status{}, errors.New("it does not say the version of NCCL")
+		return Status{}, errors.New("status has no NCCL version")
 	}
 	s := Status{Version: doc.Version, Timeouts: doc.RAS.Timeouts}
 	for _, c := range doc.Comms {
@@ -207,7 +210,7 @@ func ParseStatus(b []byte) (Status, error) {
 	return s, nil
 }
 
-// rankID is what each rank says, answer or not.
+// rankID holds the fields common to all ranks, whether they answered or not.
 type rankID struct {
 	Rank   int    `json:"rank"`
 	Host   string `json:"host"`

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attach probes points of a file until what it returns is closed. Path may be a link, as
-// those in /proc/PID/map_files. Of several points at one place the first counts: functions
-// with the same code are one. In mode perf closing takes seconds.
+// Attach probes points of a file until the returned closer is closed. path may be a link such
+// as those in /proc/PID/map_files. Of several points at the same offset the first counts:
+// identical functions may be merged. In mode perf, closing takes seconds.
 func (p *Probe) Attach(path string, points []Point) (io.Closer, error) {
 	points = distinct(points)
 	if len(points) == 0 {
@@ -51,7 +51,7 @@ func distinct(points []Point) []Point {
 	return out
 }
 
-// closers are closed in order: entries stop before returns do.
+// closers are closed in order: entry probes before return probes.
 type closers []io.Closer
 
 // Close closes all.
@@ -63,9 +63,9 @@ func (c closers) Close() error {
 	return errors.Join(errs...)
 }
 
-// together are closed all at once. A perf event waits until no CPU can be in it, which is a
-// tenth of a second, and the kernel takes most of that wait one by one: the two of each of 65
-// functions need ten seconds. Nothing shorter is known; the other modes need one wait a file.
+// together closes all at once. Closing a perf event waits until no CPU can be in it, about a
+// tenth of a second, and the kernel serializes most of that: two events for each of 65
+// functions take ten seconds. No faster way is known; the other modes need one wait per file.
 type together []io.Closer
 
 // Close closes all.
@@ -88,8 +88,8 @@ func (p *Probe) session(path string, points []Point) (closers, error) {
 	return closers{fd}, nil
 }
 
-// The return is attached first: one without an entry is told apart, an entry that never
-// returns would stay with its thread.
+// multi attaches return probes first: a return without an entry is recognized, but an entry
+// whose return is missed would stay with its thread.
 func (p *Probe) multi(path string, points []Point) (closers, error) {
 	file, err := link.OpenExecutable(path)
 	if err != nil {
@@ -135,7 +135,7 @@ func (p *Probe) perf(path string, points []Point) (closers, error) {
 	return closers{entries, returns}, nil
 }
 
-// places splits points into what the kernel takes, of all or of those that have a return.
+// places returns offsets and cookies of all points, or of those with a return probe.
 func places(points []Point, returns bool) (offsets, cookies []uint64) {
 	for _, at := range points {
 		if returns && at.Op.Entry {
@@ -147,10 +147,10 @@ func places(points []Point, returns bool) (offsets, cookies []uint64) {
 	return offsets, cookies
 }
 
-// What bpf(2) wants for a link of many uprobes, and numbers of linux/bpf.h.
+// multiAttr is the bpf(2) attribute for a uprobe-multi link; constants are from linux/bpf.h.
 type multiAttr struct {
 	program, target, attachType, flags uint32
-	path, offsets, counters, cookies   unsafe.Pointer // of 8 bytes on all we build for
+	path, offsets, counters, cookies   unsafe.Pointer // 8 bytes on every platform we build for
 	count, multiFlags, pid, _          uint32
 }
 
@@ -192,8 +192,8 @@ func linkMany(program int, kind uint32, path string, offsets, cookies []uint64) 
 	return handle(fd), nil
 }
 
-// linkable says whether the kernel has links of the mode. It looks at the program first and
-// the file then, and a folder is none.
+// linkable reports whether the kernel supports links of the mode. The kernel checks the
+// program before the file, so attaching to a directory must fail with another error.
 func (p *Probe) linkable() error {
 	program, kind := p.programs[kernelProgCallEnter], uint32(attachMulti)
 	if p.mode == ModeSession {
@@ -204,10 +204,10 @@ func (p *Probe) linkable() error {
 	}
 	l, err := linkMany(program.FD(), kind, "/", []uint64{0}, []uint64{0})
 	if err == nil {
-		return errors.Join(errors.New("a folder was probed"), l.Close())
+		return errors.Join(errors.New("a directory was probed"), l.Close())
 	}
 	if !errors.Is(err, unix.EBADF) {
-		return fmt.Errorf("the kernel has no such link: %w", err)
+		return fmt.Errorf("link type not supported: %w", err)
 	}
 	return nil
 }

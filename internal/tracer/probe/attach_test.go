@@ -13,8 +13,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// A process that runs already is seen from its next call on, and known to be older; after
-// closing nothing is.
+// A running process is seen from its next call on and known to be older; after closing nothing
+// is counted.
 func TestAttachLater(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuMemcpyHtoD_"}, func(t *testing.T, m *machine) {
@@ -47,7 +47,7 @@ func TestAttachLater(t *testing.T) {
 	})
 }
 
-// attached are the points of a file that this test uses.
+// attached returns the points of a file used by this test.
 func (m *machine) attached(file string) []Point {
 	behind := prologues[580]
 	switch m.p.Mode() {
@@ -68,7 +68,7 @@ func (m *machine) attached(file string) []Point {
 	return out
 }
 
-// withRights runs f on a thread with these capabilities only, which ends with it.
+// withRights runs f on a thread that has only these capabilities and exits with f.
 func withRights(t *testing.T, set uint64, f func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -92,7 +92,7 @@ func withRights(t *testing.T, set uint64, f func()) {
 	<-done
 }
 
-// Two capabilities are enough, and without one of them the error names it.
+// Two capabilities suffice, and if one is missing the error names it.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "libcuda.so.1")

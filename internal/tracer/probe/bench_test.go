@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What a launch costs more by being probed: CPU time of the program for each call, beside
-// that of the same program without probes. Wall time says little on a machine with others.
+// The added cost of a probed launch: the program's CPU time per call, compared with the same
+// program without probes. Wall-clock time is meaningless on a shared machine.
 func BenchmarkLaunch(b *testing.B) {
 	bench := func(name string, file func(b *testing.B) string) {
 		b.Run(name, func(b *testing.B) {

@@ -14,8 +14,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// A count that loses updates of threads that run at once, or returns without an entry, shows
-// here. One mode counts ten million; the race detector sees nothing of the kernel.
+// Defects: lost updates of concurrent threads, and returns without an entry. One mode counts
+// ten million; the race detector does not see the kernel.
 func TestCountsAreExact(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel"}, func(t *testing.T, m *machine) {
@@ -64,7 +64,7 @@ func TestCountsAreExact(t *testing.T) {
 	})
 }
 
-// bounds are the least and most that the sum of a histogram can be.
+// bounds returns the minimum and maximum sum of a histogram.
 func bounds(h tracer.Histogram) (low, high float64) {
 	for i, n := range h.Buckets {
 		low += float64(n) * math.Exp2(float64(i+h.Offset)/2)
@@ -73,8 +73,8 @@ func bounds(h tracer.Histogram) (low, high float64) {
 	return low * (1 - 1e-6), high * (1 + 1e-6)
 }
 
-// The golden test of where each byte count is: an argument too far left or right gives
-// another number. As perf events a few are enough: their programs are those of multi.
+// Golden test of the position of each byte count: a wrong argument yields another number. In
+// mode perf a few suffice, because its programs are those of multi.
 func TestCopies(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuMemcpyDtoH_", "cuMemcpy3D_", "cuMemcpyBatch", "cuMemsetD2D16_"}, func(t *testing.T, m *machine) {
@@ -127,8 +127,8 @@ func TestCopies(t *testing.T) {
 	})
 }
 
-// A failed allocation that counts, a failed free that does, or memory of the host in that of
-// the device would leave another balance.
+// Defects: counting a failed allocation or a failed free, and adding host memory to device
+// memory would change the balance.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, nil, func(t *testing.T, m *machine) {
@@ -173,7 +173,7 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// The golden test of a launch's arguments, on the stack and in a struct, and of names.
+// Golden test of launch arguments, on the stack and in a struct, and of names.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunch", "cuLibrary", "cuModule", "cuKernel", "cuFunc"}, func(t *testing.T, m *machine) {
@@ -190,7 +190,7 @@ func TestNames(t *testing.T) {
 			"asked_for":     {Symbol: "asked_for", Count: 1, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}},
 			"":              {Name: tracer.KernelUnknown, Count: 2},
 		}
-		// Of the two handles of matmul either may come last.
+		// Either of the two handles of matmul may be last.
 		k := got["_Z6matmulPfS_"]
 		if k.Grid != [3]uint32{21, 22, 23} && k.Grid != [3]uint32{1, 2, 3} {
 			t.Errorf("matmul has the grid %v", k.Grid)
@@ -226,8 +226,7 @@ func set(all []uint64) map[uint64]bool {
 	return out
 }
 
-// A launch on the device of another thread, or of a context that was popped, is counted on
-// the wrong device here.
+// Defect: counting a launch on another thread's device, or on that of a popped context.
 func TestDevices(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, nil, func(t *testing.T, m *machine) {

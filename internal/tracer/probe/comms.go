@@ -9,8 +9,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// readComms reads communicators. One that has ended is returned this once, and then dropped:
-// its address may be another's soon.
+// readComms reads communicators. An ended one is returned once and then dropped, because its
+// address may be reused.
 func (r *reading) readComms(p *Probe) {
 	type id struct {
 		pid, gen uint32
@@ -67,8 +67,8 @@ func (r *reading) readComms(p *Probe) {
 	}
 }
 
-// commID is the hash of a communicator as NCCL writes it; none is known of one older than us.
-// One that was split off, or made by ncclCommInitAll, has a hash of ours.
+// commID formats a communicator's hash as NCCL does; empty if created before tracing. A split
+// communicator, or one created by ncclCommInitAll, has a hash of our own.
 func commID(hash uint64) string {
 	if hash == 0 {
 		return ""
@@ -76,7 +76,7 @@ func commID(hash uint64) string {
 	return fmt.Sprintf("%#x", hash)
 }
 
-// collName is what NCCL's function does: AllReduce.
+// collName returns the collective of an operation, such as AllReduce.
 func collName(op uint8) string {
 	if o := tracer.OpByID(op); o != nil {
 		return strings.TrimPrefix(o.Name, "nccl")

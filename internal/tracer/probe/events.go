@@ -13,8 +13,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Events returns up to limit events that have come since the last call. It does not wait,
-// and nobody is told when one comes: call it a few times a second.
+// Events returns up to limit events since the last call. It does not block, and there is no
+// notification: call it several times per second.
 func (p *Probe) Events(limit int) []tracer.Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -30,7 +30,7 @@ func (p *Probe) Events(limit int) []tracer.Event {
 	)
 	for len(events) < limit {
 		if err := p.ring.ReadInto(&record); err != nil {
-			break // the deadline: there is no more
+			break // deadline exceeded: the buffer is empty
 		}
 		if len(record.RawSample) < int(unsafe.Sizeof(kernelEvent{})) {
 			continue
@@ -69,8 +69,8 @@ var eventTypes = map[kernelType]string{
 	kernelTypeTYPE_EXIT:      "exit",
 }
 
-// Watch asks for an event at each call of op, by name, of a process that takes longer. 0 asks
-// for none.
+// Watch requests an event for each call of op, by name, in a process that takes longer than
+// over. 0 stops it.
 func (p *Probe) Watch(pid uint32, op string, over time.Duration) error {
 	found := false
 	for i := range tracer.Ops {
@@ -82,12 +82,12 @@ func (p *Probe) Watch(pid uint32, op string, over time.Duration) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("cannot watch %s: there is no such operation", op)
+		return fmt.Errorf("cannot watch %s: no such operation", op)
 	}
 	return nil
 }
 
-// Record asks for an event at each call of a process, or no more.
+// Record starts or stops an event for each call of a process.
 func (p *Probe) Record(pid uint32, on bool) error {
 	var want uint64
 	if on {
@@ -99,7 +99,7 @@ func (p *Probe) Record(pid uint32, on bool) error {
 	return nil
 }
 
-// watch stores one wish, and makes the kernel look again.
+// watch stores one request and makes the kernel programs reload it.
 func (p *Probe) watch(k kernelWatchKey, v uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,21 +117,21 @@ func (p *Probe) watch(k kernelWatchKey, v uint64) error {
 	return p.epoch.Set(p.watching)
 }
 
-// Forget drops all that is known of a process that has ended, or of the programs it ran
-// before the one it runs.
+// Forget drops everything about a process that exited, or about the programs that it ran
+// before its last exec.
 func (p *Probe) Forget(pid uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.loaded == nil {
 		return
 	}
-	gone, whole, _ := p.images(pid) // what stays is dropped at the next one of this number
+	gone, whole, _ := p.images(pid) // leftovers are dropped when the pid is reused
 	for image := range gone {
 		p.unnamed += p.unnamedBy[image]
 		delete(p.unnamedBy, image)
 	}
 	_ = p.forget(gone)
-	if whole { // what is asked of a process holds for each program it runs
+	if whole { // watches apply to every program the process runs
 		_ = drop[kernelWatchKey, uint64](p.maps.Watches, map[uint32]bool{pid: true})
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// A program that was replaced by exec has no memory, no names and no contexts any more. What
-// the next one does must not be added to it, nor be lost when the first is forgotten.
+// A program replaced by exec no longer has memory, names or contexts. The next program's calls
+// must not be added to it, nor be lost when the first is forgotten.
 func TestExec(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuModuleGet", "cuMemAlloc_"}, func(t *testing.T, m *machine) {
@@ -74,7 +74,7 @@ func TestExec(t *testing.T) {
 	})
 }
 
-// A name that is asked for after the launch takes nothing back: Losses are sums.
+// A name that is looked up after the launch does not decrease Losses.
 func TestUnnamedNeverFalls(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, Options{Mode: ModeMulti}, 535)
@@ -98,8 +98,7 @@ func TestUnnamedNeverFalls(t *testing.T) {
 	}
 }
 
-// What a device had is free after a reset; a free of it later takes nothing from what came
-// after.
+// A reset frees all memory of a device; a later free of it must not reduce newer allocations.
 func TestReset(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuMemAlloc_", "cuMemFree_"}, func(t *testing.T, m *machine) {

@@ -29,8 +29,8 @@ func objects(t *testing.T) map[string]*ebpf.CollectionSpec {
 	return specs
 }
 
-// The types of C and Go lie alike, in the objects of both architectures: a member moved in
-// one of them would be read as another.
+// C and Go types have the same layout in the objects of both architectures: a moved member
+// would be read as another.
 func TestTypesAreThoseOfC(t *testing.T) {
 	types := map[string]any{
 		"proc_key": kernelProcKey{}, "proc_val": kernelProcVal{}, "op_key": kernelOpKey{}, "op_val": kernelOpVal{},
@@ -72,7 +72,7 @@ func TestTypesAreThoseOfC(t *testing.T) {
 	}
 }
 
-// Bodies have the same numbers in both languages, and so do the numbers of buckets.
+// Bodies and bucket counts have the same numbers in both languages.
 func TestNumbersAreThoseOfC(t *testing.T) {
 	for arch, spec := range objects(t) {
 		var bodies *btf.Enum
@@ -103,7 +103,7 @@ func TestNumbersAreThoseOfC(t *testing.T) {
 	}
 }
 
-// The embedded object is the committed one of this architecture, and stays small.
+// The embedded object is the committed one for this architecture, and stays small.
 func TestObjects(t *testing.T) {
 	if runtime.GOARCH == "amd64" {
 		spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(_KernelBytes))
@@ -117,7 +117,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// What is missing is named, with what it costs.
+// Missing capabilities are named, with their cost.
 func TestRights(t *testing.T) {
 	f := func(set uint64, want string) {
 		t.Helper()
@@ -128,12 +128,12 @@ func TestRights(t *testing.T) {
 	const bpf, perfmon, admin = 1 << unix.CAP_BPF, 1 << unix.CAP_PERFMON, 1 << unix.CAP_SYS_ADMIN
 	f(bpf|perfmon, "")
 	f(admin, "")
-	f(bpf, "CAP_PERFMON is missing, without which no function can be probed")
-	f(0, "CAP_BPF is missing, without which no program can be loaded; CAP_PERFMON is missing, without which no function can be probed")
+	f(bpf, "CAP_PERFMON is missing: functions cannot be probed")
+	f(0, "CAP_BPF is missing: programs cannot be loaded; CAP_PERFMON is missing: functions cannot be probed")
 }
 
-// The types of the kernel are megabytes, and programs that were loaded need them no more. It
-// is not parallel: then no other test is at work.
+// The kernel's types take megabytes and are not needed after loading. The test is not parallel
+// so that no other test allocates.
 func TestOpenLeavesLittle(t *testing.T) {
 	held := func() int64 {
 		var m runtime.MemStats
@@ -151,7 +151,7 @@ func TestOpenLeavesLittle(t *testing.T) {
 	}
 }
 
-// A mode that is none is refused, and so are points that are none.
+// Unknown modes and invalid points are rejected.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	p := opened(t, Options{})

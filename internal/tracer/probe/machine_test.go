@@ -20,7 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// skip ends a test for the lack of something: a failure where GPUMETER_REQUIRE names it.
+// skip skips a test for lack of something, or fails it if GPUMETER_REQUIRE names it.
 func skip(t testing.TB, what string, why error) {
 	t.Helper()
 	if slices.Contains(strings.Split(os.Getenv("GPUMETER_REQUIRE"), ","), what) {
@@ -36,7 +36,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// opened returns a probe, or skips the test with the reason there is none.
+// opened returns a probe, or skips the test with the reason.
 func opened(t testing.TB, o Options) *Probe {
 	t.Helper()
 	p, err := Open(o)
@@ -47,7 +47,7 @@ func opened(t testing.TB, o Options) *Probe {
 	return p
 }
 
-// Where the probe goes in what begins like that.
+// Probe offset by prologue.
 var prologues = map[int]uint64{580: 0, 535: 10, 64: 4}
 
 var (
@@ -55,7 +55,7 @@ var (
 	built     = map[string][]byte{} // by file and prologue
 )
 
-// machine is a folder with the fake libraries, probed, and a program that uses them.
+// machine is a directory with probed fake libraries and a program that uses them.
 type machine struct {
 	t   testing.TB
 	p   *Probe
@@ -63,8 +63,8 @@ type machine struct {
 	ops map[string]bool // that are probed, by name
 }
 
-// newMachine builds one. Its files are its own, so tests do not see each other's calls. Only
-// functions that begin as one of only are probed; none: all.
+// newMachine builds a machine. Its files are its own, so tests do not see each other's calls.
+// If only is set, only functions with one of these prefixes are probed.
 func newMachine(t testing.TB, o Options, prologue int, only ...string) *machine {
 	t.Helper()
 	m := &machine{t: t, p: opened(t, o), dir: t.TempDir(), ops: map[string]bool{}}
@@ -123,7 +123,7 @@ func compiled(t testing.TB, name string, prologue int) []byte {
 	return built[key]
 }
 
-// points are all functions of the table that a file has.
+// points returns all functions of the table that a file has.
 func points(t testing.TB, file string, behind uint64) []Point {
 	t.Helper()
 	f, err := elf.Open(file)
@@ -147,7 +147,7 @@ func points(t testing.TB, file string, behind uint64) []Point {
 	return out
 }
 
-// running is the program at work.
+// running is the running program.
 type running struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -174,7 +174,7 @@ func (m *machine) start(args ...string) *running {
 	return &running{t: m.t, cmd: cmd, in: in, out: bufio.NewReader(out), pid: uint32(cmd.Process.Pid)}
 }
 
-// reaches waits until the program says that it is there.
+// reaches waits until the program reports a step.
 func (r *running) reaches(step string) {
 	r.t.Helper()
 	line, err := r.out.ReadString('\n')
@@ -197,7 +197,7 @@ func (r *running) ends() string {
 	return strings.TrimSpace(string(rest))
 }
 
-// run runs the program to its end and returns what is known of it then.
+// run runs the program to its end and returns its final state.
 func (m *machine) run(args ...string) tracer.Process {
 	m.t.Helper()
 	r := m.start(args...)
@@ -225,7 +225,7 @@ func (m *machine) losses() tracer.Losses {
 	return l
 }
 
-// lossless fails a test in which something was lost that should not be.
+// lossless fails a test in which something was unexpectedly lost.
 func (m *machine) lossless() {
 	m.t.Helper()
 	l := m.losses()
@@ -235,10 +235,10 @@ func (m *machine) lossless() {
 	}
 }
 
-// inModes runs a test in each mode, and without task storage; with another beginning of the
-// functions in each. As perf events only those that begin as uses are probed: each takes a
-// tenth of a second to end. Without uses there is no such case: its programs are those of
-// multi, so where only arguments matter it shows nothing more.
+// inModes runs a test in each mode and without task storage, with different prologues. In mode
+// perf only functions with the prefixes in uses are probed, because each takes a tenth of a
+// second to detach. Without uses there is no perf case: its programs are those of multi, so it
+// adds nothing if only arguments matter.
 func inModes(t *testing.T, o Options, uses []string, f func(t *testing.T, m *machine)) {
 	t.Helper()
 	cases := map[string]struct {
@@ -269,7 +269,7 @@ func inModes(t *testing.T, o Options, uses []string, f func(t *testing.T, m *mac
 	}
 }
 
-// calls are how often each operation was called, by name, kind and device.
+// calls returns the number of calls by name, kind and device.
 func calls(p tracer.Process) map[string]uint64 {
 	out := map[string]uint64{}
 	for _, op := range p.Ops {

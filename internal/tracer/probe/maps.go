@@ -9,10 +9,10 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-const batch = 256 // entries that one system call reads
+const batch = 256 // entries per system call
 
-// each calls f with all entries of a map. One that comes or goes meanwhile may be missed, and
-// the kernel may give one twice if it has to begin a bucket anew.
+// each calls f for all entries of a map. Entries added or deleted meanwhile may be missed, and
+// the kernel may return an entry twice if it restarts a bucket.
 func each[K comparable, V any](m *ebpf.Map, f func(K, *V)) error {
 	var (
 		cursor ebpf.MapBatchCursor
@@ -29,22 +29,22 @@ func each[K comparable, V any](m *ebpf.Map, f func(K, *V)) error {
 		case errors.Is(err, ebpf.ErrKeyNotExist):
 			return nil
 		case errors.Is(err, errNoSpace) && size < int(m.MaxEntries()):
-			size *= 4 // a bucket has more than that
+			size *= 4 // a bucket has more entries
 		default:
 			return fmt.Errorf("cannot read the map %s: %w", m, err)
 		}
 	}
 }
 
-// tgid is the process of a key: all begin with it.
+// tgid returns the process of a key; every key starts with it.
 func tgid[K comparable](k *K) uint32 { return *(*uint32)(unsafe.Pointer(k)) }
 
-// pidBits is how many bits of a key's tgid are the pid; see bpf/tracer.h.
+// pidBits is the number of bits of a key's tgid that hold the pid; see bpf/tracer.h.
 const pidBits = 22
 
 func pidOf(tgid uint32) uint32 { return tgid & (1<<pidBits - 1) }
 
-// drop deletes all entries of processes, by what keys call them.
+// drop deletes all entries of the given processes, identified as in keys.
 func drop[K comparable, V any](m *ebpf.Map, gone map[uint32]bool) error {
 	var keys []K
 	err := each(m, func(k K, _ *V) {
@@ -60,9 +60,8 @@ func drop[K comparable, V any](m *ebpf.Map, gone map[uint32]bool) error {
 	return err
 }
 
-// images returns what keys call a process that has ended: the program it ran at last, and
-// those before that ended by exec. Where the program of now runs it is left out, if only
-// those before it have ended.
+// images returns the key values of a process that exited: of its last program and of the
+// programs replaced by exec. If only the latter have ended, the running program is left out.
 func (p *Probe) images(pid uint32) (gone map[uint32]bool, whole bool, err error) {
 	ended, living := map[uint32]bool{}, map[uint32]bool{}
 	err = each(p.maps.Procs, func(k kernelProcKey, v *kernelProcVal) {
@@ -82,7 +81,7 @@ func (p *Probe) images(pid uint32) (gone map[uint32]bool, whole bool, err error)
 	return ended, true, err
 }
 
-// forget deletes all entries of processes in all maps.
+// forget deletes all entries of the given processes in all maps.
 func (p *Probe) forget(pid map[uint32]bool) error {
 	return errors.Join(
 		drop[kernelOpKey, kernelOpVal](p.maps.Ops, pid),

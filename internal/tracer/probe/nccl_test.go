@@ -11,8 +11,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// The golden test of NCCL's arguments: rank and unique id are where the ABI puts them, bytes
-// are the count times the size of the type.
+// Golden test of NCCL's arguments: rank and unique id are where the ABI puts them, bytes are
+// count times type size.
 func TestNCCL(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"nccl", "cuLaunchKernelEx", "cuStreamSync"}, func(t *testing.T, m *machine) {
@@ -33,7 +33,7 @@ func TestNCCL(t *testing.T) {
 			by := map[string]string{}
 			for _, op := range c.Ops {
 				by[op.Op] = fmt.Sprintf("%d x %s %s %d: %v bytes, %d errors", op.Time.Count, op.Type, op.Reduce, op.Peer, op.Size.Sum, op.Errors)
-				// Each has one size: the kernel's bucket is ours.
+				// Each has one size, so the kernel's bucket must be ours.
 				if i := tracer.SizeBucket(uint64(op.Size.Sum) / op.Size.Count); len(op.Size.Buckets) != i+1 || op.Size.Buckets[i] != op.Size.Count {
 					t.Errorf("%s of %s has sizes in %v, want bucket %d", op.Op, name, op.Size.Buckets, i)
 				}
@@ -97,7 +97,7 @@ func TestNCCL(t *testing.T) {
 		if ids["3 of 8"] == "" || ids["3 of 8"] == ids["2 of 4"] || ids["3 of 8"] != ids["9 of 16"] || ids["-1 of 0"] != "" {
 			t.Errorf("ids are %v", ids)
 		}
-		// The launch inside a collective is one, too; the Broadcast that Bcast makes is none.
+		// The launch inside a collective counts too; the Broadcast made by Bcast does not.
 		if got := calls(p); got["cuLaunchKernelEx @0"] != 12 || got["ncclAllReduce @0"] != 12 || got["ncclBroadcast @0"] != 1 || got["ncclGroupEnd @0"] != 1 {
 			t.Errorf("calls are %v", got)
 		}
@@ -140,7 +140,7 @@ func TestNCCL(t *testing.T) {
 	})
 }
 
-// All ranks of a communicator have one id, which is NCCL's, and of each split another.
+// All ranks of a communicator have NCCL's id, and each split has another.
 func TestRanksShareIDs(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, nil, func(t *testing.T, m *machine) {
@@ -164,8 +164,8 @@ func TestRanksShareIDs(t *testing.T) {
 	})
 }
 
-// Ranks of a pipeline send and receive different numbers: one that counted as collectives
-// would seem to be behind.
+// Ranks of a pipeline send and receive different numbers of messages: counted as collectives, a
+// rank would seem to be behind.
 func TestPipeline(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, nil, func(t *testing.T, m *machine) {

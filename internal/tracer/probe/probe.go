@@ -1,5 +1,10 @@
-// Package probe is the way to and from the kernel: it loads the programs of bpf/, puts them
-// on functions of libraries, and reads what they have counted.
+// Package probe is the interface to the kernel: it loads the eBPF programs of bpf/, attaches
+// them to library functions, and reads their counts.
+//
+// It needs Linux 5.15 with BTF, and CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN). Optional
+// features such as scheduler events are listed with the reason if they are missing. The
+// package does not search for libraries (see package target) and keeps no history (see
+// package live). The objects are built from C by bpf2go and committed.
 package probe
 
 import (
@@ -21,63 +26,62 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// The ways to probe a function, the best first.
+// Ways to probe a function, best first.
 const (
-	ModeSession = "session" // one program at entry and return, one link a file: Linux 6.13
-	ModeMulti   = "multi"   // two programs, two links a file: Linux 6.6
-	ModePerf    = "perf"    // two perf events a function: Linux 5.15
+	ModeSession = "session" // one program for entry and return, one link per file: Linux 6.13
+	ModeMulti   = "multi"   // two programs, two links per file: Linux 6.6
+	ModePerf    = "perf"    // two perf events per function: Linux 5.15
 )
 
-// Options of a Probe. The zero value is right.
+// Options configures a Probe. Zero values mean the defaults.
 type Options struct {
-	Mode string // session, multi or perf; empty: the first of them that the kernel has
-	// NoTaskStorage keeps what is known of a thread in a hash, as it is where the kernel has
-	// no task storage.
+	Mode string // session, multi or perf; empty means the first one supported
+	// NoTaskStorage keeps per-thread state in a hash map, as on kernels without task storage.
 	NoTaskStorage bool
 
-	RingBytes int // of the event buffer, a power of 2; 512 KiB
-	// How many of each the kernel keeps; what is more is counted in Losses. 0 is enough for
-	// hundreds of processes.
+	RingBytes int // size of the event buffer, a power of 2; default 512 KiB
+	// Map sizes; the excess is counted in Losses. The defaults are enough for hundreds of
+	// processes.
 	MaxProcesses, MaxOps, MaxKernels, MaxNames, MaxAllocations, MaxStreams, MaxComms, MaxCollectives int
 
-	version version // of the kernel to be taken for; the zero one: its own
+	version version // kernel version to assume; zero means the running one
 }
 
-// Feature is something that a kernel or our rights may lack.
+// Feature is something that the kernel or our privileges may lack.
 type Feature struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
-	Reason string `json:"reason,omitempty"` // why not, and what it costs
+	Reason string `json:"reason,omitempty"` // why it is missing, and what that costs
 }
 
 // Point is one place in a file to probe.
 type Point struct {
 	Op     *tracer.Op
 	Symbol string
-	Offset uint64 // in the file, of the instruction to probe
+	Offset uint64 // file offset of the instruction to probe
 }
 
-// Probe is a set of loaded programs. Its methods may be called at the same time.
+// Probe is a set of loaded programs. It is safe for concurrent use.
 type Probe struct {
 	mode     string
 	features []Feature
 	maps     kernelMaps
-	all      map[string]*ebpf.Map // the same and those of variables, by name
+	all      map[string]*ebpf.Map // the same plus those of variables, by name
 	epoch    *ebpf.Variable
 	programs map[string]*ebpf.Program
-	links    []link.Link // to what is attached always
+	links    []link.Link // permanent attachments
 	loaded   []*ebpf.Collection
-	types    *btf.Cache // while it is opened
-	version  version    // of the kernel
-	booted   uint64     // ns since boot when it was opened
-	wall     time.Time  // when the kernel's clock was 0, as it was seen then: what is told by it never moves
+	types    *btf.Cache // only set during Open
+	version  version    // kernel version
+	booted   uint64     // ns since boot at Open
+	wall     time.Time  // wall-clock time of the kernel clock's zero, fixed at Open so that derived times never move
 
 	mu        sync.Mutex
 	ring      *ringbuf.Reader
 	watching  uint32
-	unnamed   uint64            // launches of unknown kernels of processes that are forgotten
-	unnamedBy map[uint32]uint64 // the same of each process, as last read
-	unnamedAt uint64            // what was told last: a name that comes later takes nothing back
+	unnamed   uint64            // launches of unknown kernels of forgotten processes
+	unnamedBy map[uint32]uint64 // the same per process, as last read
+	unnamedAt uint64            // last reported value: a late name does not decrease it
 }
 
 // Open loads the programs. The error names what is missing, and what that costs.
@@ -85,18 +89,18 @@ func Open(o Options) (*Probe, error) {
 	if lack := lacking(effective(), required); lack != nil {
 		return nil, fmt.Errorf("cannot trace: %s", describe(lack))
 	}
-	types := btf.NewCache() // of the kernel, megabytes of them: for all loads, and no longer
+	types := btf.NewCache() // kernel types, several megabytes: shared by all loads, then dropped
 	if _, err := types.Kernel(); err != nil {
-		return nil, fmt.Errorf("cannot trace: the kernel does not describe its types (CONFIG_DEBUG_INFO_BTF): %w", err)
+		return nil, fmt.Errorf("cannot trace: the kernel has no BTF (CONFIG_DEBUG_INFO_BTF): %w", err)
 	}
-	_ = rlimit.RemoveMemlock() // needed before Linux 5.11; if it was, loading says so
+	_ = rlimit.RemoveMemlock() // needed before Linux 5.11; loading reports a failure
 	modes := []string{ModeSession, ModeMulti, ModePerf}
 	switch o.Mode {
 	case "":
 	case ModeSession, ModeMulti, ModePerf:
 		modes = []string{o.Mode}
 	default:
-		return nil, fmt.Errorf("cannot trace in mode %q: it must be session, multi or perf", o.Mode)
+		return nil, fmt.Errorf("cannot trace in mode %q: want session, multi or perf", o.Mode)
 	}
 	var errs []error
 	for _, mode := range modes {
@@ -104,12 +108,12 @@ func Open(o Options) (*Probe, error) {
 		if err == nil {
 			p.optional(o)
 			p.types = nil
-			debug.FreeOSMemory() // loading takes more than all that follows
+			debug.FreeOSMemory() // loading uses more memory than everything after it
 			return p, nil
 		}
 		errs = append(errs, fmt.Errorf("mode %s: %w", mode, err))
 	}
-	return nil, fmt.Errorf("cannot trace: Linux 5.15 is needed at least: %w", errors.Join(errs...))
+	return nil, fmt.Errorf("cannot trace: Linux 5.15 or later is required: %w", errors.Join(errs...))
 }
 
 // open loads the programs of one mode.
@@ -119,7 +123,7 @@ func open(o Options, mode string, types *btf.Cache) (*Probe, error) {
 	if mode == ModeSession {
 		names = []string{kernelProgCallSession}
 	}
-	storage := Feature{Name: "task_storage", OK: !o.NoTaskStorage, Reason: "not asked for"}
+	storage := Feature{Name: "task_storage", OK: !o.NoTaskStorage, Reason: "disabled by options"}
 	var err error
 	if storage.OK {
 		if err = p.load(o, names, nil); err != nil {
@@ -136,7 +140,7 @@ func open(o Options, mode string, types *btf.Cache) (*Probe, error) {
 	if storage.OK {
 		storage.Reason = ""
 	} else {
-		storage.Reason = "threads are kept in a hash, which costs more a call: " + storage.Reason
+		storage.Reason = "per-thread state is in a hash map, at a higher cost per call: " + storage.Reason
 	}
 	if mode != ModePerf {
 		if err := p.linkable(); err != nil {
@@ -144,7 +148,7 @@ func open(o Options, mode string, types *btf.Cache) (*Probe, error) {
 		}
 	}
 	if p.ring, err = ringbuf.NewReader(p.maps.Events); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot read the ring: %w", err), p.Close())
+		return nil, errors.Join(fmt.Errorf("cannot read the ring buffer: %w", err), p.Close())
 	}
 	p.features = []Feature{storage}
 	p.booted = clock(unix.CLOCK_BOOTTIME)
@@ -152,31 +156,31 @@ func open(o Options, mode string, types *btf.Cache) (*Probe, error) {
 	return p, nil
 }
 
-// optional attaches what a Probe can do without.
+// optional attaches the programs that a Probe can do without.
 func (p *Probe) optional(o Options) {
 	sched := Feature{Name: "sched"}
 	switch {
 	case !p.features[0].OK:
-		sched.Reason = "it needs task storage"
+		sched.Reason = "needs task storage"
 	default:
 		sched.OK, sched.Reason = p.trace(o, kernelProgOnSwitch, kernelProgOnWakeup)
 	}
 	if !sched.OK && p.version.before(tellsWhy) {
-		sched.Reason = fmt.Sprintf("Linux %v does not tell why a thread leaves its CPU, %v does: %s", p.version, tellsWhy, sched.Reason)
+		sched.Reason = fmt.Sprintf("Linux %v does not report why a thread leaves its CPU, %v does: %s", p.version, tellsWhy, sched.Reason)
 	}
 	if !sched.OK {
-		sched.Reason = "run-queue delay and blocked time of threads are not known: " + sched.Reason
+		sched.Reason = "run-queue delay and blocked time of threads are unknown: " + sched.Reason
 	}
 	exit := Feature{Name: "exit"}
 	if exit.OK, exit.Reason = p.trace(o, kernelProgOnExit); !exit.OK {
-		exit.Reason = "the end of a process is seen only when processes are listed: " + exit.Reason
+		exit.Reason = "process exits are noticed only when processes are listed: " + exit.Reason
 	}
-	exec := Feature{Name: "exec", Reason: "it needs exit"}
+	exec := Feature{Name: "exec", Reason: "needs exit"}
 	if exit.OK {
 		exec.OK, exec.Reason = p.trace(o, kernelProgOnExec)
 	}
 	if !exec.OK {
-		exec.Reason = "a process that begins another program keeps the memory of the one before: " + exec.Reason
+		exec.Reason = "after exec a process keeps the memory counts of its previous program: " + exec.Reason
 	}
 	p.features = append(p.features, sched, exit, exec, growing(p.version))
 	for _, c := range lacking(effective(), wanted) {
@@ -184,7 +188,7 @@ func (p *Probe) optional(o Options) {
 	}
 }
 
-// trace loads and attaches programs to tracepoints, or says why not.
+// trace loads and attaches tracepoint programs, or returns why it cannot.
 func (p *Probe) trace(o Options, names ...string) (ok bool, why string) {
 	o.NoTaskStorage = !p.features[0].OK
 	if err := p.load(o, names, p.all); err != nil {
@@ -200,7 +204,7 @@ func (p *Probe) trace(o Options, names ...string) (ok bool, why string) {
 	return true, ""
 }
 
-// load loads programs by name, with new maps or those of what was loaded before.
+// load loads programs by name, with new maps or sharing those loaded before.
 func (p *Probe) load(o Options, names []string, shared map[string]*ebpf.Map) error {
 	spec, err := loadKernel()
 	if err != nil {
@@ -233,12 +237,12 @@ func (p *Probe) load(o Options, names []string, shared map[string]*ebpf.Map) err
 	return nil
 }
 
-// size gives the maps their sizes.
+// size sets the sizes of the maps.
 func size(spec *ebpf.CollectionSpec, o Options) error {
 	threads := uint32(256)
 	if o.NoTaskStorage {
 		threads = 8192
-		spec.Maps[kernelMapTasks].Type = ebpf.Hash // not used
+		spec.Maps[kernelMapTasks].Type = ebpf.Hash // unused
 		spec.Maps[kernelMapTasks].MaxEntries = 1
 		if err := spec.Variables[kernelVarTaskStorage].Set(false); err != nil {
 			return err
@@ -253,7 +257,7 @@ func size(spec *ebpf.CollectionSpec, o Options) error {
 	return nil
 }
 
-// sizes are how many entries of maps the options ask for, 0 for what is usual.
+// sizes returns the requested map sizes; 0 means the default.
 func (o Options) sizes() map[string]int {
 	return map[string]int{
 		kernelMapEvents:  o.RingBytes,
@@ -268,10 +272,10 @@ func (o Options) sizes() map[string]int {
 	}
 }
 
-// Mode says how functions are probed: session, multi or perf.
+// Mode returns how functions are probed: session, multi or perf.
 func (p *Probe) Mode() string { return p.mode }
 
-// Features are what the kernel and our rights offer, and what not.
+// Features lists what the kernel and our privileges offer.
 func (p *Probe) Features() []Feature { return p.features }
 
 // Close detaches and unloads everything.

@@ -11,8 +11,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Busy that ends with the wrong stream, a bubble of another thread, or a launch that was only
-// recorded would not fit between these. The machine may be slow: upper bounds are loose.
+// Defects: busy time that ends with the wrong stream, a bubble of another thread, or a launch
+// that was only captured. Upper bounds are loose because the machine may be slow.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	uses := []string{"cuLaunchKernel", "cuStream", "cuCtxSync", "cuEvent", "cuGraphLaunch"}
@@ -51,7 +51,7 @@ func TestBusy(t *testing.T) {
 	})
 }
 
-// A wait that is only known when it is over cannot show a hang.
+// A wait that is known only after it ended cannot reveal a hang.
 func TestWaitingSince(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuCtxSync"}, func(t *testing.T, m *machine) {
@@ -73,7 +73,7 @@ func TestWaitingSince(t *testing.T) {
 	})
 }
 
-// The figures of PyTorch's allocator, of the device only.
+// PyTorch's allocator reports, for the device only.
 func TestTorch(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"_ZN3c10"}, func(t *testing.T, m *machine) {
@@ -88,7 +88,7 @@ func TestTorch(t *testing.T) {
 	})
 }
 
-// A child's calls are its own; it inherits no frame and no device.
+// A child's calls are its own; it inherits neither frames nor device.
 func TestFork(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel"}, func(t *testing.T, m *machine) {
@@ -106,7 +106,7 @@ func TestFork(t *testing.T) {
 	})
 }
 
-// Calls that never return must not be taken for those that come later, and are counted.
+// Calls that never return must not be confused with later ones, and are counted.
 func TestCallsWithoutReturn(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuCtxSync"}, func(t *testing.T, m *machine) {
@@ -125,8 +125,8 @@ func TestCallsWithoutReturn(t *testing.T) {
 	})
 }
 
-// Calls in calls are followed so far; what is deeper is counted as such, and does not confuse
-// what comes after.
+// Nested calls are followed up to a depth; deeper ones are counted as such and do not disturb
+// later calls.
 func TestNested(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuStreamSync"}, func(t *testing.T, m *machine) {
@@ -140,7 +140,7 @@ func TestNested(t *testing.T) {
 	})
 }
 
-// An argument that cannot be read is counted, and the call all the same.
+// An unreadable argument is counted, and so is the call.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernelEx"}, func(t *testing.T, m *machine) {
@@ -153,7 +153,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// Errors are counted by code, all of them; told are some.
+// All errors are counted by code; only some are reported as events.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuCtxSync"}, func(t *testing.T, m *machine) {
@@ -184,7 +184,7 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// Watch tells what takes longer, Record everything, and both stop.
+// Watch reports slow calls, Record all calls, and both can be stopped.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuLibrary", "cuMemcpyHtoD_"}, func(t *testing.T, m *machine) {
@@ -236,7 +236,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// Full maps: what does not fit is counted, launches stay exact in all, and what fits is kept.
+// Full maps: the excess is counted, total launches stay exact, and existing entries are kept.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	o := Options{MaxKernels: 8, MaxNames: 8, MaxAllocations: 8, MaxStreams: 8, RingBytes: 4096}
@@ -254,7 +254,7 @@ func TestFull(t *testing.T) {
 		}
 		l := m.losses()
 		for _, name := range []string{"kernels", "names", "allocations", "streams"} {
-			// The kernel lets a few more in on each CPU.
+			// The kernel admits a few more entries per CPU.
 			if n := l.MapFull[name]; n < 300 || n > 492 {
 				t.Errorf("%d of 500 %s had no place, with a place for 8", n, name)
 			}
@@ -266,7 +266,7 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// A process that has ended says so, and after Forget no map has a key of it.
+// A process that exited is marked as ended, and after Forget no map has a key of it.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuModuleGet", "cuMemAlloc_"}, func(t *testing.T, m *machine) {
@@ -306,7 +306,7 @@ func TestForget(t *testing.T) {
 	})
 }
 
-// Time off the CPU, in calls and in all.
+// Time off the CPU, inside calls and in total.
 func TestHost(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuCtxSync"}, func(t *testing.T, m *machine) {

@@ -16,10 +16,10 @@ import (
 
 const errNoSpace = unix.ENOSPC
 
-// reading is one walk through the maps.
+// reading is one pass over the maps.
 type reading struct {
 	now     time.Time
-	clock   uint64 // the kernel's, at now
+	clock   uint64 // kernel clock at now
 	procs   map[uint32]*tracer.Process
 	devices map[kernelDevKey]*tracer.Device
 	ops     map[kernelOpKey]*tracer.OpStat
@@ -27,7 +27,7 @@ type reading struct {
 	errs    []error
 }
 
-// time turns the kernel's clock into ours; 0 is never.
+// time converts the kernel's clock to wall-clock time; 0 is the zero time.
 func (r *reading) time(ns uint64) time.Time {
 	if ns == 0 {
 		return time.Time{}
@@ -41,9 +41,9 @@ func (r *reading) add(err error) {
 	}
 }
 
-// Read returns what all processes did, by pid, cumulative since each was first seen, and
-// what is missing from it. A process that ran another program before, until exec, is two:
-// the first has ended. What could be read is returned beside an error.
+// Read returns what all processes did, by pid, cumulative since each was first seen, and what
+// is missing from the counts. After exec a process is listed twice, the first one as ended.
+// Everything that could be read is returned together with the error.
 func (p *Probe) Read(now time.Time) ([]tracer.Process, tracer.Losses, error) {
 	r := &reading{
 		now: now, clock: clock(unix.CLOCK_MONOTONIC),
@@ -53,7 +53,7 @@ func (p *Probe) Read(now time.Time) ([]tracer.Process, tracer.Losses, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.loaded == nil {
-		return nil, tracer.Losses{}, errors.New("cannot read a probe that is closed")
+		return nil, tracer.Losses{}, errors.New("cannot read: probe is closed")
 	}
 	others := map[uint32]kernelProcVal{}
 	r.add(each(p.maps.Procs, func(k kernelProcKey, v *kernelProcVal) {
@@ -123,7 +123,7 @@ func (r *reading) readOps(p *Probe) {
 	}
 }
 
-// readKernels puts handles of the same name together: each module that is loaded has its own.
+// readKernels merges handles with the same name: every loaded module has its own.
 func (r *reading) readKernels(p *Probe) {
 	type id struct {
 		pid    uint32
@@ -147,7 +147,7 @@ func (r *reading) readKernels(p *Probe) {
 		kernel.Count += v.Count
 		kernel.Time += time.Duration(v.Ns)
 		if symbol == "" {
-			kernel.Name = tracer.KernelUnknown // no one kernel: it has no dimensions
+			kernel.Name = tracer.KernelUnknown // not a single kernel: no dimensions
 			return
 		}
 		kernel.Grid, kernel.Block, kernel.Shared = [3]uint32(v.Dims[0:3]), [3]uint32(v.Dims[3:6]), v.Dims[6]
@@ -198,7 +198,7 @@ func (r *reading) readDevices(p *Probe) {
 	}))
 	for k, before := range freed {
 		var v kernelAllocVal
-		if err := p.maps.Allocs.Lookup(&k, &v); err == nil && v.Since <= before { // else another has its address
+		if err := p.maps.Allocs.Lookup(&k, &v); err == nil && v.Since <= before { // otherwise the address was reused
 			_ = p.maps.Allocs.Delete(&k)
 		}
 	}
@@ -212,8 +212,8 @@ func (r *reading) readDevices(p *Probe) {
 	}
 }
 
-// uuid writes it as the driver does. The second version of the call names the instance of a
-// device that is divided, the first the whole device.
+// uuid formats a UUID like the driver. The second version of the call returns the UUID of the
+// MIG instance, the first that of the whole device.
 func uuid(v *kernelUuid) string {
 	id, prefix := v.Second, "GPU-"
 	switch {
@@ -225,7 +225,7 @@ func uuid(v *kernelUuid) string {
 	return fmt.Sprintf("%s%x-%x-%x-%x-%x", prefix, id[0:4], id[4:6], id[6:8], id[8:10], id[10:16])
 }
 
-// losses adds up what the kernel counted as missing.
+// losses sums the kernel's loss counters.
 func (p *Probe) losses() (tracer.Losses, error) {
 	var errs []error
 	count := func(what kernelLoss) uint64 {
@@ -283,7 +283,7 @@ var fullNames = map[kernelLoss]string{
 	kernelLossFULL_COLLS:    "collectives",
 }
 
-// text is what is before the first 0, and no more than what can be shown.
+// text returns the printable text before the first zero byte.
 func text(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		b = b[:i]

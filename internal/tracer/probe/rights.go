@@ -6,30 +6,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// capability is a right, and what the lack of it costs.
+// capability is a Linux capability and what its absence costs.
 type capability struct {
 	name string
-	bits []uint // any of them will do
+	bits []uint // any of them suffices
 	cost string
 }
 
-// required are those without which nothing can be traced, wanted those that only some need.
+// required are the capabilities without which nothing can be traced; wanted are needed only
+// for some processes.
 var (
 	required = []capability{
-		{"CAP_BPF", []uint{unix.CAP_BPF, unix.CAP_SYS_ADMIN}, "no program can be loaded"},
-		{"CAP_PERFMON", []uint{unix.CAP_PERFMON, unix.CAP_SYS_ADMIN}, "no function can be probed"},
+		{"CAP_BPF", []uint{unix.CAP_BPF, unix.CAP_SYS_ADMIN}, "programs cannot be loaded"},
+		{"CAP_PERFMON", []uint{unix.CAP_PERFMON, unix.CAP_SYS_ADMIN}, "functions cannot be probed"},
 	}
 	wanted = []capability{
 		{"CAP_SYS_PTRACE", []uint{unix.CAP_SYS_PTRACE}, "libraries of other users' processes are not found"},
 		{
 			"CAP_CHECKPOINT_RESTORE",
 			[]uint{unix.CAP_CHECKPOINT_RESTORE, unix.CAP_SYS_ADMIN},
-			"libraries are found by path only: not those that were replaced on disk",
+			"libraries are found by path only, not if replaced on disk",
 		},
 	}
 )
 
-// effective are the capabilities of this process, one bit each.
+// effective returns the effective capabilities of this process as a bit set.
 func effective() uint64 {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -39,7 +40,7 @@ func effective() uint64 {
 	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective)
 }
 
-// lacking returns those of all that a set of capabilities does not have.
+// lacking returns the capabilities that a set lacks.
 func lacking(set uint64, all []capability) []capability {
 	var lack []capability
 	for _, c := range all {
@@ -57,7 +58,7 @@ func lacking(set uint64, all []capability) []capability {
 func describe(lack []capability) string {
 	var parts []string
 	for _, c := range lack {
-		parts = append(parts, c.name+" is missing, without which "+c.cost)
+		parts = append(parts, c.name+" is missing: "+c.cost)
 	}
 	return strings.Join(parts, "; ")
 }

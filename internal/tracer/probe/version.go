@@ -7,23 +7,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// version is one of Linux.
+// version is a Linux version.
 type version struct{ major, minor int }
 
-// What came with which version.
+// Features by the version that introduced them.
 var (
-	tellsWhy  = version{5, 18} // sched_switch has the state of the thread that leaves
-	allocates = version{6, 1}  // programs on functions may let a map grow
+	tellsWhy  = version{5, 18} // sched_switch has the previous thread's state
+	allocates = version{6, 1}  // uprobe programs may allocate map entries
 )
 
 func (v version) String() string { return fmt.Sprintf("%d.%d", v.major, v.minor) }
 
-// before says whether v is known and older.
+// before reports whether v is known and older than w.
 func (v version) before(w version) bool {
 	return v.major > 0 && (v.major < w.major || v.major == w.major && v.minor < w.minor)
 }
 
-// kernelVersion is that of this kernel; the zero one if it does not say.
+// kernelVersion returns the running kernel's version; zero if unknown.
 func kernelVersion() version {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -32,7 +32,7 @@ func kernelVersion() version {
 	return parseVersion(unix.ByteSliceToString(name.Release[:]))
 }
 
-// parseVersion reads the beginning of a release: 6.8.0-45-generic.
+// parseVersion parses the beginning of a release such as 6.8.0-45-generic.
 func parseVersion(release string) version {
 	var v version
 	if n, _ := fmt.Sscanf(release, "%d.%d", &v.major, &v.minor); n != 2 || v.major < 0 || v.minor < 0 {
@@ -41,7 +41,7 @@ func parseVersion(release string) version {
 	return v
 }
 
-// preallocated is how many entries the maps have that take their memory at once.
+// preallocated is the number of entries of preallocated maps.
 var preallocated = map[string]uint32{
 	kernelMapProcs:    1024,
 	kernelMapOps:      4096,
@@ -59,16 +59,16 @@ var preallocated = map[string]uint32{
 	kernelMapImages:   1024,
 }
 
-// preallocatedMiB is what those take, in MiB, with what the kernel adds to each.
+// preallocatedMiB is the memory of preallocated maps in MiB, including kernel overhead.
 const preallocatedMiB = 16
 
-// preallocate makes maps take their memory at once. An older kernel warns of programs that
-// have others, which is its end where panic_on_warn is set, and a real-time one refuses
-// them. What the options ask for is kept.
+// preallocate makes maps allocate their memory at creation. Older kernels warn about programs
+// with other maps, which is fatal with panic_on_warn, and real-time kernels reject them.
+// Explicit sizes in the options are kept.
 func preallocate(spec *ebpf.CollectionSpec, o Options) {
 	asked := o.sizes()
 	for name, m := range spec.Maps {
-		if m.Type != ebpf.Hash { // task storage cannot
+		if m.Type != ebpf.Hash { // task storage cannot be preallocated
 			continue
 		}
 		m.Flags &^= unix.BPF_F_NO_PREALLOC
@@ -78,11 +78,11 @@ func preallocate(spec *ebpf.CollectionSpec, o Options) {
 	}
 }
 
-// growing is the feature of a kernel that needs no preallocate.
+// growing is the feature of kernels that do not need preallocate.
 func growing(v version) Feature {
 	f := Feature{Name: "growing_maps", OK: !v.before(allocates)}
 	if !f.OK {
-		f.Reason = fmt.Sprintf("maps take %d MiB at once and have room for fewer processes, kernels and allocations: Linux %v cannot let them grow, %v can", preallocatedMiB, v, allocates)
+		f.Reason = fmt.Sprintf("maps take %d MiB at once and hold fewer processes, kernels and allocations: Linux %v cannot grow them, %v can", preallocatedMiB, v, allocates)
 	}
 	return f
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Releases of distributions; one that is not understood is no old one.
+// Releases of distributions; an unparsable one does not count as old.
 func TestVersion(t *testing.T) {
 	f := func(release string, want version, old bool) {
 		t.Helper()
@@ -29,8 +29,8 @@ func TestVersion(t *testing.T) {
 	f("-5.3", version{}, false)
 }
 
-// Below 6.1 no hash may grow: the kernel warns, and panics where it is told to. What all take
-// at once stays small, what was asked for is kept, and task storage is as it was.
+// Before 6.1 no hash map may grow: the kernel warns, and panics with panic_on_warn. The total
+// stays small, explicit sizes are kept, and task storage is unchanged.
 func TestPreallocate(t *testing.T) {
 	for arch, spec := range objects(t) {
 		o := Options{MaxKernels: 100, MaxNames: 20000}
@@ -64,7 +64,7 @@ func TestPreallocate(t *testing.T) {
 	}
 }
 
-// The programs run with such maps as well, in all modes.
+// The programs also run with preallocated maps, in all modes.
 func TestPreallocated(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{version: version{5, 15}}, nil, func(t *testing.T, m *machine) {

@@ -15,21 +15,21 @@ import (
 	"slices"
 )
 
-// What is read of an ELF file at most, in bytes. Tables are streamed, never held.
+// Bounds for reading an ELF file, in bytes. Tables are streamed and never held in memory.
 const (
-	maxTable   = 512 << 20 // of a symbol table or its strings
+	maxTable   = 512 << 20 // symbol table or string table
 	maxNotes   = 64 << 10
-	maxSymbol  = 4096 // length of a name
+	maxSymbol  = 4096 // length of a symbol name
 	maxFound   = 4096 // symbols returned
-	codeBytes  = 64   // of a function that Decode is given
-	symbolSize = 24   // of an entry of a 64-bit symbol table
+	codeBytes  = 64   // bytes of a function passed to Decode
+	symbolSize = 24   // entry of a 64-bit symbol table
 )
 
-// Image is what is known of one ELF file.
+// Image is what was read of one ELF file.
 type Image struct {
 	Machine elf.Machine
-	// BuildID is the hexadecimal build id, or a hash of the first bytes of the file where
-	// it has none.
+	// BuildID is the hexadecimal build id, or a hash of the first bytes of the file if it has
+	// none.
 	BuildID string
 	Symbols []Symbol // by name
 }
@@ -37,19 +37,19 @@ type Image struct {
 // Symbol is a function in an Image.
 type Symbol struct {
 	Name   string
-	Offset uint64 // in the file
-	Code   []byte // its first instructions
+	Offset uint64 // file offset
+	Code   []byte // first instructions
 }
 
-// ReadImage reads what an ELF file of 64 bits and little endian says of the functions
-// wanted. Those it does not have are left out.
+// ReadImage reads the wanted functions from a 64-bit little-endian ELF file. Functions that
+// the file does not have are left out.
 func ReadImage(r io.ReaderAt, wanted map[string]bool) (Image, error) {
 	f, err := elf.NewFile(r)
 	if err != nil {
-		return Image{}, fmt.Errorf("cannot read the ELF file: %w", err)
+		return Image{}, fmt.Errorf("cannot read ELF file: %w", err)
 	}
 	if f.Class != elf.ELFCLASS64 || f.Data != elf.ELFDATA2LSB {
-		return Image{}, errors.New("not an ELF file of 64 bits and little endian")
+		return Image{}, errors.New("not a 64-bit little-endian ELF file")
 	}
 	img := Image{Machine: f.Machine, BuildID: buildID(f)}
 	if img.BuildID == "" {
@@ -62,12 +62,12 @@ func ReadImage(r io.ReaderAt, wanted map[string]bool) (Image, error) {
 		img.BuildID = "head-" + hex.EncodeToString(sum[:10])
 	}
 	values := map[string]uint64{}
-	// A name in both tables is the same function; the dynamic one is there in stripped files.
+	// A name in both tables is the same function; stripped files have only the dynamic one.
 	for _, typ := range []elf.SectionType{elf.SHT_SYMTAB, elf.SHT_DYNSYM} {
-		// A file has one of each at most; one that claims more has the first read.
+		// A valid file has at most one of each; of more only the first is read.
 		if s := f.SectionByType(typ); s != nil {
 			if err := symbols(f, s, wanted, values); err != nil {
-				return Image{}, fmt.Errorf("cannot read the table of symbols: %w", err)
+				return Image{}, fmt.Errorf("cannot read symbol table: %w", err)
 			}
 		}
 	}
@@ -89,15 +89,15 @@ func ReadImage(r io.ReaderAt, wanted map[string]bool) (Image, error) {
 	return img, nil
 }
 
-// symbols puts the addresses of the functions wanted into values.
+// symbols stores the addresses of the wanted functions in values.
 func symbols(f *elf.File, table *elf.Section, wanted map[string]bool, values map[string]uint64) error {
 	if table.Link == 0 || int(table.Link) >= len(f.Sections) {
-		return errors.New("it has no strings")
+		return errors.New("no string table")
 	}
 	strs := f.Sections[table.Link]
 	for _, s := range []*elf.Section{table, strs} {
 		if s.Size > maxTable || s.Flags&elf.SHF_COMPRESSED != 0 || s.Type == elf.SHT_NOBITS {
-			return fmt.Errorf("section of %d bytes is too large or not plain", s.Size)
+			return fmt.Errorf("section of %d bytes is too large or compressed", s.Size)
 		}
 	}
 	names, err := nameOffsets(io.NewSectionReader(strs, 0, int64(strs.Size)), wanted)
@@ -117,7 +117,7 @@ func symbols(f *elf.File, table *elf.Section, wanted map[string]bool, values map
 		if !ok {
 			continue
 		}
-		// An indirect function (IFUNC) has the address of its resolver here, not its own.
+		// The address of an indirect function (IFUNC) is that of its resolver.
 		if t := elf.ST_TYPE(e[4]); t != elf.STT_FUNC && t != elf.STT_NOTYPE {
 			continue
 		}
@@ -127,8 +127,8 @@ func symbols(f *elf.File, table *elf.Section, wanted map[string]bool, values map
 	}
 }
 
-// nameOffsets returns where in a table of strings the names wanted begin. Linkers let a
-// name share the end of a longer one.
+// nameOffsets returns the offsets of the wanted names in a string table. Linkers let a name
+// share the end of a longer one.
 func nameOffsets(r io.Reader, wanted map[string]bool) (map[uint32]string, error) {
 	var lengths []int
 	for name := range wanted {
@@ -142,12 +142,12 @@ func nameOffsets(r io.Reader, wanted map[string]bool) (map[uint32]string, error)
 	for {
 		s, err := br.ReadSlice(0)
 		if errors.Is(err, bufio.ErrBufferFull) {
-			at += int64(len(s)) // too long for a name; the end of it is looked at as one
+			at += int64(len(s)) // too long; its end is still examined
 			continue
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) {
-				return offsets, nil // what has no end is no name
+				return offsets, nil // an unterminated name is ignored
 			}
 			return nil, err
 		}
@@ -165,7 +165,7 @@ func nameOffsets(r io.Reader, wanted map[string]bool) (map[uint32]string, error)
 	}
 }
 
-// fileOffset returns where the code at an address is in the file.
+// fileOffset converts an address to a file offset.
 func fileOffset(f *elf.File, addr uint64) (uint64, bool) {
 	for _, p := range f.Progs {
 		if p.Type != elf.PT_LOAD || p.Flags&elf.PF_X == 0 || addr < p.Vaddr || addr-p.Vaddr >= p.Filesz {
@@ -198,7 +198,7 @@ func buildID(f *elf.File) string {
 	return ""
 }
 
-// parseNotes finds the note GNU of type 3 among notes of 4-byte alignment.
+// parseNotes finds the GNU note of type 3 among notes with 4-byte alignment.
 func parseNotes(b []byte) string {
 	for len(b) >= 12 {
 		nameLen := uint64(binary.LittleEndian.Uint32(b))

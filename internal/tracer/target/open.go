@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errOther says that a path names another file than the one that is mapped.
-var errOther = errors.New("not the file that is mapped")
+// errOther means that a path is not the mapped file.
+var errOther = errors.New("not the mapped file")
 
-// open opens a regular file that has this inode number; 0: any. It looks before it opens:
-// opening a device or a pipe may have effects.
+// open opens a regular file with the given inode number; 0 accepts any. The file is examined
+// before it is opened, because opening a device or a pipe may have side effects.
 func open(name string, inode uint64) (*File, error) {
 	var st unix.Stat_t
 	wrong := func() bool { return st.Mode&unix.S_IFMT != unix.S_IFREG || inode != 0 && st.Ino != inode }

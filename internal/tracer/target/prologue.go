@@ -9,27 +9,27 @@ import (
 
 // Place is where in a function a probe goes.
 type Place struct {
-	Offset uint64 // from its first byte
-	// Cheap: the kernel emulates the instruction there. Else it runs it alone, with a trap
-	// after it: some 6 to 13 microseconds a call on a nested virtual machine, about 1 on
-	// bare metal, where an emulated one costs about 0.5.
+	Offset uint64 // from the first byte of the function
+	// Cheap is set if the kernel emulates the instruction there. Otherwise the kernel
+	// single-steps it: about 6 to 13 microseconds per call on a nested virtual machine, about
+	// 1 on bare metal, where an emulated one costs about 0.5.
 	Cheap bool
 }
 
-// Decode returns the place for a probe in a function that begins with code. What runs
-// before it leaves the arguments, the stack pointer and the return address as they were,
-// so that a probe of the return works there too; with entry, that is not asked for, and
-// only the arguments in registers are as they were.
+// Decode returns the place for a probe in a function that starts with code. Instructions
+// before that place leave the arguments, the stack pointer and the return address unchanged,
+// so a return probe works there too. With entry, only arguments in registers have to be
+// unchanged.
 //
-// amd64: Linux emulates push, the one-byte nop, and relative jmp, call and jcc. endbr64
-// and instructions that only touch registers no argument is in, or the flags, are passed
-// over on the way to a push. libcuda of driver 535 begins its functions with a comparison
-// and a jump, which is where the probe goes.
+// amd64: Linux emulates push, the one-byte nop, and relative jmp, call and jcc. On the way to
+// a push, endbr64 and instructions that only touch flags or registers without arguments are
+// skipped. Functions of libcuda 535 start with a comparison and a jump, which is where the
+// probe goes.
 //
 // arm64: the kernel simulates branches, adr, adrp, literal loads and (since 6.14) nop; all
 // other instructions run out of line with a hardware step. The place is always the first
-// instruction: paciasp signs the return address, and a probe of the return placed behind
-// it would break the signature. None of this was measured on arm64.
+// instruction: paciasp signs the return address, and a return probe placed after it would
+// break the signature. None of this was measured on arm64.
 func Decode(machine elf.Machine, code []byte, entry bool) Place {
 	switch machine {
 	case elf.EM_X86_64:
@@ -41,19 +41,19 @@ func Decode(machine elf.Machine, code []byte, entry bool) Place {
 }
 
 func decodeAMD64(code []byte, entry bool) Place {
-	// cmpl $imm32, disp32(%rip); je: the driver asks whether a tool listens.
+	// cmpl $imm32, disp32(%rip); je: the driver checks whether a tool is attached.
 	if len(code) >= 12 && code[0] == 0x81 && code[1] == 0x3d && code[10] == 0x74 {
 		return Place{10, true}
 	}
 	if len(code) > 0 && (isPush(code) || isBranch(code) || code[0] == 0x90) {
 		return Place{0, true}
 	}
-	var first uint64 // the first place behind an endbr64, where a jump is still the entry
+	var first uint64 // first place after endbr64, where a branch is still the entry
 	for at := 0; at < len(code); {
 		rest := code[at:]
-		// Nothing jumps back to a push of the prologue, so it is passed once a call. Of a
-		// branch that is not so sure, except directly at the entry; where only the entry
-		// counts, what is said twice does no harm.
+		// No jump leads back to a push in the prologue, so it is executed once per call. A branch
+		// is only certain to be so directly at the entry. If only the entry is probed, a second
+		// hit does no harm.
 		if isPush(rest) || (entry || uint64(at) == first) && (isBranch(rest) || rest[0] == 0x90) {
 			return Place{uint64(at), true}
 		}
@@ -66,7 +66,7 @@ func decodeAMD64(code []byte, entry bool) Place {
 		}
 		at += n
 	}
-	// Single-stepped. Behind endbr64 it is no dearer, and the same for all.
+	// Single-stepped. The place after endbr64 costs the same and is the same for all.
 	return Place{first, false}
 }
 
@@ -74,7 +74,7 @@ func isEndbr(code []byte) bool {
 	return len(code) >= 4 && code[0] == 0xf3 && code[1] == 0x0f && code[2] == 0x1e && code[3] == 0xfa
 }
 
-// isPush: push of a register, with or without REX.B.
+// isPush reports a push of a register, with or without REX.B.
 func isPush(code []byte) bool {
 	if len(code) > 1 && code[0] == 0x41 {
 		code = code[1:]
@@ -82,7 +82,7 @@ func isPush(code []byte) bool {
 	return len(code) > 0 && code[0]&0xf8 == 0x50
 }
 
-// isBranch: jmp, call or jcc with a relative target.
+// isBranch reports a jmp, call or jcc with a relative target.
 func isBranch(code []byte) bool {
 	switch {
 	case len(code) == 0:
@@ -93,19 +93,19 @@ func isBranch(code []byte) bool {
 	return len(code) > 1 && code[0] == 0x0f && code[1]&0xf0 == 0x80
 }
 
-// harmless returns the length of the instruction if it changes neither control flow, nor a
-// register that an argument may be in, nor, unless only the entry counts, memory, the
-// stack pointer or a register that belongs to the caller; else 0. It knows the few that
-// compilers put at the beginning of a function.
+// harmless returns the length of an instruction that changes neither control flow nor a
+// register that may hold an argument and, unless only the entry is probed, neither memory,
+// the stack pointer nor a callee-saved register; otherwise 0. It knows the few instructions
+// that compilers put at the beginning of a function.
 func harmless(code []byte, entry bool) int {
 	if isEndbr(code) {
 		return 4
 	}
 	at := 0
-	for at < len(code) && (code[at] == 0x66 || code[at] == 0x64 || code[at] == 0x2e || entry && code[at] == 0xf3) { // size, %fs, padding of a nop
+	for at < len(code) && (code[at] == 0x66 || code[at] == 0x64 || code[at] == 0x2e || entry && code[at] == 0xf3) { // operand size, %fs, nop padding
 		at++
 	}
-	short := at > 0 && code[0] == 0x66 // an immediate of 4 bytes would have 2
+	short := at > 0 && code[0] == 0x66 // a 4-byte immediate would have 2 bytes
 	var rex byte
 	if at < len(code) && code[at]&0xf0 == 0x40 {
 		rex = code[at]
@@ -118,8 +118,8 @@ func harmless(code []byte, entry bool) int {
 		at++
 		return b
 	}
-	imm := 0   // bytes of an immediate that follow
-	dest := -1 // the register that is written
+	imm := 0   // bytes of the immediate
+	dest := -1 // destination register
 	op := next()
 	var reg, rm byte
 	var isReg bool
@@ -142,9 +142,9 @@ func harmless(code []byte, entry bool) int {
 	case 0x90: // nop
 	case 0x0f:
 		switch b := next(); {
-		case b == 0x1f: // nop of several bytes
+		case b == 0x1f: // multi-byte nop
 		case entry && (b == 0x10 || b == 0x11 || b == 0x28 || b == 0x29 || b == 0x57 || b == 0xef || b == 0x6f || b == 0x7f):
-			// Moves to and from vector registers, and clearing them. No argument is there.
+			// Moves to, from and between vector registers, which hold no arguments.
 		default:
 			return 0
 		}
@@ -203,14 +203,14 @@ func harmless(code []byte, entry bool) int {
 
 const stackPointer = 4
 
-// scratch: rax, r10 and r11 carry no argument of an integer or pointer and belong to the
-// function that is called.
+// scratch reports rax, r10 and r11, which hold no integer or pointer argument and are
+// caller-saved.
 func scratch(reg int) bool { return reg == 0 || reg == 10 || reg == 11 }
 
-// argument: rcx, rdx, rsi, rdi, r8 and r9.
+// argument reports rcx, rdx, rsi, rdi, r8 and r9.
 func argument(reg int) bool { return reg == 1 || reg == 2 || reg >= 6 && reg <= 9 }
 
-// simulated: the arm64 kernel does the instruction itself.
+// simulated reports whether the arm64 kernel simulates the instruction.
 func simulated(insn uint32) bool {
 	switch {
 	case insn&0x7c000000 == 0x14000000, // b, bl

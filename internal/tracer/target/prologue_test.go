@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The probe must be where the kernel emulates, and never where an argument, the stack
-// pointer or the return address has changed.
+// The probe must be where the kernel emulates, and never where an argument, the stack pointer
+// or the return address has changed.
 func TestDecode(t *testing.T) {
 	f := func(name, code string, want Place) {
 		t.Helper()
@@ -54,7 +54,7 @@ func TestDecode(t *testing.T) {
 	f("nothing", "", Place{})
 }
 
-// Where only the entry counts, more may run before the probe, but no argument may change.
+// If only the entry is probed, more may run before the probe, but no argument may change.
 func TestDecodeEntry(t *testing.T) {
 	f := func(name, code string, want Place) {
 		t.Helper()

@@ -29,8 +29,8 @@ garbage
 9-8 r-xp 0 0:0 1 /x
 `
 
-// A space or newline in a path, a replaced file and mappings without code must not shift
-// the fields.
+// A blank or newline in a path, a replaced file and mappings without code must not shift the
+// fields.
 func TestParseMaps(t *testing.T) {
 	want := []Mapping{
 		{Start: 0x5581a0001000, End: 0x5581a0100000, Offset: 0x1000, Device: "08:01", Inode: 1234, Path: "/usr/bin/python3.12"},
@@ -55,7 +55,7 @@ func FuzzParseMaps(f *testing.F) {
 	})
 }
 
-// libcudart and libcudadebugger are not libcuda, and a stub without version is.
+// libcudart and libcudadebugger are not libcuda, and a stub without a version is.
 func TestKindOf(t *testing.T) {
 	f := func(name, want string) {
 		t.Helper()
@@ -78,7 +78,7 @@ func TestKindOf(t *testing.T) {
 	f("", "")
 }
 
-// A process can call itself anything, brackets and spaces included.
+// A process may have any name, including parentheses and blanks.
 func TestParseStat(t *testing.T) {
 	b := []byte("42 (a) b (c)) S 1 42 42 0 -1 4194304 1 0 0 0 2 3 0 0 20 0 1 0 987654 8192 1 18446744073709551615")
 	got, err := parseStat(b)
@@ -134,8 +134,8 @@ int main(void) { return ncclElsewhere ? 0 : 1; }
 
 var wantedNames = map[string]bool{"ncclBare": true, "ncclSend": true, "xncclSend": true, "ncclRecv_data": true, "ncclIndirect": true, "ncclElsewhere": true, "ncclNever": true}
 
-// What a linker does must not hide a function or give another's place: names that share
-// their end, indirect functions, undefined ones, data, a table that was stripped.
+// Linker features must not hide a function or yield another's offset: names that share their
+// end, indirect and undefined functions, data, stripped tables.
 func TestReadImage(t *testing.T) {
 	f := func(name string, flags ...string) {
 		t.Helper()
@@ -173,7 +173,7 @@ func TestReadImage(t *testing.T) {
 	f("fixed place", "-no-pie", "-Wl,--unresolved-symbols=ignore-all")
 }
 
-// A file without a build id still has one name, and the same each time.
+// A file without a build id has a stable id nevertheless.
 func TestReadImageWithoutBuildID(t *testing.T) {
 	file := gcc(t, "libnccl.so.2", "int ncclSend(void) { return 0; }", "-shared", "-fPIC", "-Wl,--build-id=none")
 	f, err := os.Open(file)
@@ -187,7 +187,7 @@ func TestReadImageWithoutBuildID(t *testing.T) {
 	}
 }
 
-// A file that is cut short at any place is an error or has less in it, never a panic.
+// A file truncated at any position yields an error or fewer symbols, never a panic.
 func TestReadImageTruncated(t *testing.T) {
 	file := gcc(t, "libnccl.so.2", "int ncclSend(void) { return 0; }", "-shared", "-fPIC", "-s")
 	b, err := os.ReadFile(file)
@@ -231,8 +231,8 @@ func FuzzParseNotes(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) { parseNotes(b) })
 }
 
-// fakeProcess makes the files of a process in a fake /proc and returns the mapping of a
-// file at path in its root.
+// fakeProcess creates a process in a fake /proc and returns the mapping of a file at path in
+// its root.
 func fakeProcess(t *testing.T, proc string, pid uint32, path, content string) Mapping {
 	t.Helper()
 	dir := filepath.Join(proc, fmt.Sprint(pid))
@@ -266,8 +266,8 @@ func inodeOf(t *testing.T, name string) uint64 {
 	return n
 }
 
-// The file that is mapped is opened, and no other of the same name: neither one of ours
-// nor the one that replaced it.
+// The mapped file is opened, and no other of the same name: neither one in our root nor the one
+// that replaced it.
 func TestOpen(t *testing.T) {
 	proc := t.TempDir()
 	m := fakeProcess(t, proc, 7, "/lib/libcuda.so.1", "theirs")
@@ -319,7 +319,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// Our own process is read from the real /proc, so that the formats are the kernel's.
+// Our own process is read from the real /proc, so the formats are the kernel's.
 func TestSelf(t *testing.T) {
 	pid := uint32(os.Getpid())
 	p, err := ReadProcess("/proc", pid)

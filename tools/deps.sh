@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Gets what the tests use beside Go: tools/deps.sh [--try] TOOL...
+# Installs or builds the tools that the tests use besides Go: tools/deps.sh [--try] TOOL...
 #
-# A compiler is installed with apt-get, by root or with sudo. Prometheus is unpacked into
-# .deps, where the Makefile finds it: installing it would start a server on this machine.
-# Debian's has no OTLP receiver: prometheus3 and victoriametrics are built into .deps from
-# the versions in tools/*.mod, with Go alone, which takes minutes once. So are kubernetes (its
-# API server, controllers, scheduler and kubelet) and etcd; containerd is unpacked, too.
-# Slurm is installed, as root: its programs find each other by where they are. Debian would
-# start its daemons, which tests do themselves, so that is not let happen.
-# What cannot be had is said, and is an error unless --try is given; tests then skip.
+# Compilers are installed with apt-get, as root or with sudo. Prometheus is unpacked into
+# .deps, where the Makefile finds it: installing the package would start a server. Debian's
+# version has no OTLP receiver, so prometheus3 and victoriametrics are built into .deps from the
+# versions in tools/*.mod, which takes minutes once and needs only Go. kubernetes (API server,
+# controllers, scheduler and kubelet) and etcd are built the same way; containerd is unpacked.
+# Slurm is installed, as root, because its programs find each other by path. Debian would start
+# its daemons; a policy prevents that, and the tests start them.
+# A missing tool is an error unless --try is given; tests that need it are then skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.deps/usr/bin:$PATH" DEBIAN_FRONTEND=noninteractive
@@ -21,10 +21,10 @@ fi
 
 have() {
 	case $1 in
-	gcc) echo '#include <stdio.h>' | gcc -fsyntax-only -xc - 2>/dev/null ;; # and the C library's headers
-	# The version whose objects are committed, with the headers that the programs of bpf/ include.
+	gcc) echo '#include <stdio.h>' | gcc -fsyntax-only -xc - 2>/dev/null ;; # including the C library headers
+	# The version that built the committed objects, with the headers included by bpf/.
 	clang) command -v llvm-strip-14 >/dev/null && echo '#include <bpf/bpf_helper_defs.h>' | clang-14 -M -xc - >/dev/null 2>&1 ;;
-	# Built, and from what is pinned now.
+	# Built from the current pins.
 	prometheus3 | victoriametrics | etcd) [ -x ".deps/usr/bin/$1" ] && cmp -s "tools/$1.mod" ".deps/$1.mod" ;;
 	kubernetes) [ -x .deps/usr/bin/kubelet ] && cmp -s tools/kubernetes.mod .deps/kubernetes.mod ;;
 	npm) command -v node >/dev/null && command -v npm >/dev/null ;;
@@ -39,7 +39,7 @@ have() {
 	esac
 }
 
-# missing prints those of its arguments that are not here.
+# missing prints the arguments that are not installed.
 missing() {
 	local tool
 	for tool; do
@@ -52,7 +52,7 @@ root() {
 	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
-# again runs a command up to three times: package servers and other apt-gets come and go.
+# again retries a command up to three times: package servers and apt locks fail transiently.
 again() {
 	local n
 	for n in 1 2 3; do
@@ -87,7 +87,7 @@ unpack() {
 	rm -r "$dir"
 }
 
-# quietly installs without starting what is installed, which invoke-rc.d asks the policy for.
+# quietly installs packages without starting their services, through a policy for invoke-rc.d.
 quietly() {
 	local policy=/usr/sbin/policy-rc.d made=no status=0
 	if [ ! -e $policy ]; then
@@ -107,10 +107,10 @@ build() {
 		mv ".deps/$1.new" ".deps/usr/bin/$1" && cp "tools/$1.mod" ".deps/$1.mod"
 }
 
-# kubernetes builds all programs of it at once: they share most of their packages.
+# kubernetes builds all its programs at once: they share most packages.
 kubernetes() {
 	local dir=.deps/kubernetes.new version
-	# Left alone it calls itself v0.0.0-master.
+	# Without this the version would be v0.0.0-master.
 	version=$(sed -n 's|^\tk8s.io/kubernetes \(v[0-9.]*\).*|\1|p' tools/kubernetes.mod)
 	mkdir -p .deps/usr/bin && rm -rf "$dir" .deps/usr/bin/kube{let,-apiserver,-controller-manager,-scheduler} && mkdir "$dir"
 	CGO_ENABLED=0 again go build -modfile=tools/kubernetes.mod -trimpath -buildvcs=false \
@@ -130,14 +130,14 @@ get() {
 	prometheus3) build "$1" github.com/prometheus/prometheus/cmd/prometheus ;; # without service discovery: half the time
 	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics ;;
 	kubernetes | etcd | containerd | slurm)
-		# Who cannot run it need not wait for it.
+		# Do not build what cannot be run.
 		[ "$(id -u)" = 0 ] || { echo "deps: only root can run $1" >&2 && return 1; }
 		;;&
 	kubernetes) kubernetes ;;
 	etcd) build "$1" go.etcd.io/etcd/server/v3 ;;
 	containerd) unpack containerd runc ;;
 	slurm) quietly slurmctld slurmd slurmdbd slurmrestd slurm-client munge mariadb-server ;;
-	*) echo "deps: do not know how to get $1" >&2 && return 1 ;;
+	*) echo "deps: unknown tool $1" >&2 && return 1 ;;
 	esac
 }
 

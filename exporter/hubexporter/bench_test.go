@@ -23,7 +23,7 @@ func BenchmarkMetrics(b *testing.B) {
 		points := add(ms, fmt.Sprintf("gpu.metric.m%d", m), "1").SetEmptyGauge().DataPoints()
 		for g := range 8 {
 			p := points.AppendEmpty()
-			for _, kv := range [][2]string{ // in one order, as an agent has them
+			for _, kv := range [][2]string{ // in a fixed order, like an agent
 				{"gpu.uuid", fmt.Sprintf("GPU-%d", g)},
 				{"gpu.index", fmt.Sprint(g)},
 				{"gpu.model", "NVIDIA H100 80GB HBM3"},

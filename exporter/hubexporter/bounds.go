@@ -17,24 +17,24 @@ const maxLabels = 128
 const (
 	// maxName bounds the name of a metric or a label, in bytes.
 	maxName = 1024
-	// maxSeriesBytes bounds what the samples of one request take in memory until they are
-	// written: labels of a resource are in each of its series again. A request of 8192
-	// points has some 8 MiB.
+	// maxSeriesBytes bounds the memory of the samples of one request until they are written:
+	// every series repeats the labels of its resource. A request of 8192 points takes about
+	// 8 MiB.
 	maxSeriesBytes = 256 << 20
-	// sampleCost is what one takes besides its labels, about.
+	// sampleCost is the approximate size of a sample without its labels.
 	sampleCost = 96
 )
 
-const tooManyBytes = "the samples of this request take too much memory with their labels, the others are left out: send less at once"
+const tooManyBytes = "samples and labels of this request take too much memory, the remaining points are dropped: send smaller requests"
 
-// size returns about how many bytes labels take.
+// size returns the approximate number of bytes that labels take.
 func size(l hub.Labels) int { return int(l.ByteSize()) }
 
-// fits reports whether a point of n samples can be taken, each with the attributes of the
-// point, and refuses it if not.
+// fits reports whether a point of n samples fits, each with the attributes of the point, and
+// refuses the point if not.
 func (c *converter) fits(name string, attrs pcommon.Map, n int) bool {
 	need := n * (len(name) + sampleCost)
-	if n > 1 { // one sample more does not matter: its labels are bounded
+	if n > 1 { // a single sample is always accepted: its labels are bounded
 		each := 0
 		for _, l := range c.sorted(attrs, name) {
 			each += len(l.name) + len(l.value)
@@ -49,7 +49,7 @@ func (c *converter) fits(name string, attrs pcommon.Map, n int) bool {
 	return true
 }
 
-// cut returns the first n bytes of s at most, without the half of a character.
+// cut truncates s to at most n bytes without splitting a character.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -21,8 +21,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// Catches gRPC that reads a message before it asks who sends it, one that waits for it
-// for ever, and one that holds a turn meanwhile.
+// Catches gRPC that reads a message before authenticating its sender, waits forever for a
+// message, or holds a turn meanwhile.
 func TestGRPCBeforeTheMessage(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
@@ -43,7 +43,7 @@ func TestGRPCBeforeTheMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// silent begins a request and sends nothing.
+	// silent starts a request and sends nothing.
 	silent := func(token string) codes.Code {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token), 10*time.Second)
@@ -56,15 +56,15 @@ func TestGRPCBeforeTheMessage(t *testing.T) {
 		return rpc.Code(stream.RecvMsg(&answer))
 	}
 	if code := silent("wrong"); code != codes.Unauthenticated {
-		t.Errorf("a stranger is told %s before it sent anything", code)
+		t.Errorf("code %s for an unauthorized sender", code)
 	}
 	for range 2 * maxRequests {
 		if code := silent("write-0123456789"); code != codes.Unavailable {
-			t.Fatalf("who sends nothing is told %s", code)
+			t.Fatalf("code %s for a silent sender", code)
 		}
 	}
 	if got := s.Refusals().Count(hub.BodyTimeout); got != 2*maxRequests {
-		t.Errorf("%d are counted", got)
+		t.Errorf("%d refusals counted", got)
 	}
 	_ = conn.Close()
 	stop()
@@ -73,7 +73,7 @@ func TestGRPCBeforeTheMessage(t *testing.T) {
 	}
 }
 
-// Catches a listener that takes more than it may, or never again once it was full.
+// Catches a listener that exceeds its limit, or stops accepting once it was full.
 func TestFewer(t *testing.T) {
 	t.Parallel()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -103,7 +103,7 @@ func TestFewer(t *testing.T) {
 	first := <-accepted
 	select {
 	case <-accepted:
-		t.Error("there are two")
+		t.Error("two connections were accepted")
 	case <-time.After(50 * time.Millisecond):
 	}
 	for range 2 { // gRPC closes some twice
@@ -115,12 +115,12 @@ func TestFewer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-ended; err == nil {
-		t.Error("it does not end")
+		t.Error("Accept does not return")
 	}
 }
 
-// Catches a small request of logs that becomes a large one: the attributes of a resource
-// are in each record.
+// Catches a small logs request that expands to a large one: every record repeats the
+// resource's attributes.
 func TestLogsAreBounded(t *testing.T) {
 	t.Parallel()
 	logs := func(records int, attrs map[string]string) plogotlp.ExportRequest {
@@ -174,8 +174,8 @@ func TestLogsAreBounded(t *testing.T) {
 	}
 }
 
-// Catches a small request of metrics whose labels or buckets take all memory, and a count
-// of refused points that is not of points.
+// Catches a small metrics request whose labels or buckets exhaust memory, and a count of
+// refusals that does not count points.
 func TestMetricsAreBounded(t *testing.T) {
 	t.Parallel()
 	long := map[string]any{}
@@ -213,7 +213,7 @@ func TestMetricsAreBounded(t *testing.T) {
 	for range maxBounds + 1 {
 		p.QuantileValues().AppendEmpty()
 	}
-	// Each resource has a sample of what it is for every 150 s.
+	// Each resource has a target_info sample every 150 s.
 	resources := pmetric.NewMetrics()
 	for i := range 300 {
 		md, ms := node(map[string]any{"service.name": fmt.Sprint(i), "a": "b"})
@@ -240,8 +240,8 @@ func TestMetricsAreBounded(t *testing.T) {
 		{"bounds and labels", histogram(maxBounds, long, 0), 10, 10, "memory"},
 		{"quantiles", quantiles, 1, 1, "1024 quantiles"},
 		{"resources", resources, 200, 400, "memory"},
-		{"a name", named, 1, 1, "cannot be one"},
-		{"too old", histogram(12, nil, 50*time.Hour), 10, 10, "is of"},
+		{"a name", named, 1, 1, "invalid name"},
+		{"too old", histogram(12, nil, 50*time.Hour), 10, 10, "behind the newest"},
 	} {
 		s := openStore(t)
 		w := NewWriter(s, nil)
@@ -261,7 +261,7 @@ func TestMetricsAreBounded(t *testing.T) {
 	}
 }
 
-// Catches names that stay in memory for ever though nobody can use them.
+// Catches invalid names that stay in memory forever.
 func TestLongNamesAreNotRemembered(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)

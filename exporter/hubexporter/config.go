@@ -12,19 +12,19 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// Config is what users set under exporters::hub.
+// Config is the configuration under exporters::hub.
 type Config struct {
-	// DataDir is the folder of the store. In gpumeter's own binary the store is there
-	// already, and this is not looked at.
+	// DataDir is the directory of the store. It is ignored in gpumeter's own binary, which
+	// opens the store itself.
 	DataDir string `mapstructure:"data_dir"`
 	// Retention is how long samples and events are kept.
 	Retention time.Duration `mapstructure:"retention"`
-	// MaxBytes bounds samples on disk; 0: no limit.
+	// MaxBytes bounds samples on disk; 0 means no limit.
 	MaxBytes int64 `mapstructure:"max_bytes"`
 	// MaxSeries bounds series in memory.
 	MaxSeries int `mapstructure:"max_series"`
-	// Endpoint is where Prometheus' API is served; empty: nowhere. In gpumeter's own binary
-	// it is not looked at.
+	// Endpoint is the address of the Prometheus API; empty disables it. It is ignored in
+	// gpumeter's own binary.
 	Endpoint string `mapstructure:"endpoint"`
 	// ResourceLabels are the resource attributes that become labels of every series.
 	ResourceLabels []string `mapstructure:"resource_labels"`
@@ -44,7 +44,7 @@ func createDefaultConfig() component.Config {
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Retention < 2*time.Hour {
-		errs = append(errs, fmt.Errorf("retention: must be 2h or more, is %s", c.Retention))
+		errs = append(errs, fmt.Errorf("retention: must be at least 2h, is %s", c.Retention))
 	}
 	if c.MaxBytes < 0 || c.MaxSeries <= 0 {
 		errs = append(errs, errors.New("max_bytes and max_series must not be negative"))
@@ -56,7 +56,7 @@ func (c *Config) Validate() error {
 		case name == "" || name == bucketLabel || name == quantileLabel:
 			errs = append(errs, fmt.Errorf("resource_labels: %q cannot be a label", attribute))
 		case slices.Contains(names, name):
-			errs = append(errs, fmt.Errorf("resource_labels: %q is a label already: %s", attribute, name))
+			errs = append(errs, fmt.Errorf("resource_labels: %q maps to label %s, which already exists", attribute, name))
 		}
 		names = append(names, name)
 	}

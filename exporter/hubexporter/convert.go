@@ -14,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// Names that Prometheus gives a meaning.
+// Labels with a special meaning in Prometheus.
 const (
 	nameLabel     = "__name__"
 	bucketLabel   = "le"
@@ -22,15 +22,14 @@ const (
 	targetInfo    = "target_info"
 )
 
-// DefaultResourceLabels are the resource attributes that become labels of every series:
-// those of the page and of the documented configuration of Prometheus, so that one query
-// gives one answer by all paths.
+// DefaultResourceLabels are the resource attributes that become labels of every series. They
+// match the page exporter and the documented Prometheus configuration, so that a query gives
+// the same answer on every path.
 func DefaultResourceLabels() []string {
 	return []string{"host.name", "host.type", "k8s.node.name", "k8s.cluster.name", "cloud.region", "cloud.availability_zone", "rack", "gpumeter.simulated"}
 }
 
-// maxNames bounds how many names a converter remembers: whoever sends new ones all the
-// time gets them made all the time.
+// maxNames bounds the name cache of a converter; senders of ever new names bypass the cache.
 const maxNames = 20_000
 
 var (
@@ -38,17 +37,17 @@ var (
 	unitNamer   = otlptranslator.UnitNamer{}
 )
 
-// label is one on its way to a series.
+// label is a label under construction.
 type label struct {
 	name, value string
-	key         string // the attribute that it was
-	rank        int    // a lower one wins
+	key         string // original attribute
+	rank        int    // the lower rank wins
 }
 
 const (
 	ofSeries   = iota // name, le, quantile, job, instance
-	ofPoint           // attributes of one data point
-	ofResource        // promoted
+	ofPoint           // data point attributes
+	ofResource        // promoted resource attributes
 )
 
 type metricKey struct {
@@ -56,21 +55,20 @@ type metricKey struct {
 	kind       otlptranslator.MetricType
 }
 
-// converter turns metrics into samples. It keeps names that it made for the next call and
-// is not safe for concurrent use.
+// converter converts metrics to samples. It caches names and is not safe for concurrent use.
 type converter struct {
 	promote []string
-	labels  map[string]string    // by attribute; "" cannot be one
-	metrics map[metricKey]string // "" cannot be one
+	labels  map[string]string    // by attribute; "" if the attribute cannot be a label
+	metrics map[metricKey]string // "" if the name is invalid
 
 	resource []label
-	sets     map[uint64]*set // of the resource at hand, by the hash of attributes
+	sets     map[uint64]*set // label sets of the current resource, by attribute hash
 	scratch  []label
 	builder  hub.LabelBuilder
 	to       *hub.Appender
 	store    Store
-	room     int // bytes that the samples of the request may still take
-	// earliest and latest sample of the resource at hand, in ms.
+	room     int // bytes left for the samples of the request
+	// earliest and latest sample of the current resource, in ms.
 	earliest, latest int64
 }
 
@@ -78,8 +76,8 @@ func newConverter(promote []string) *converter {
 	return &converter{promote: promote, labels: map[string]string{}, metrics: map[metricKey]string{}, sets: map[uint64]*set{}}
 }
 
-// convert adds all of md to an appender of store, which the caller commits. Samples that
-// take more than room bytes are refused.
+// convert adds all of md to an appender, which the caller commits. Points beyond room bytes
+// are refused.
 func (c *converter) convert(md pmetric.Metrics, store Store, to *hub.Appender, room int) {
 	c.store, c.to, c.room = store, to, room
 	if len(c.labels) > maxNames || len(c.metrics) > maxNames {
@@ -100,7 +98,7 @@ func (c *converter) convert(md pmetric.Metrics, store Store, to *hub.Appender, r
 	c.store, c.to = nil, nil
 }
 
-// enter makes the labels that all series of a resource share.
+// enter computes the labels shared by all series of a resource.
 func (c *converter) enter(attrs pcommon.Map) {
 	c.resource, c.earliest, c.latest = c.resource[:0], 0, 0
 	clear(c.sets)
@@ -127,13 +125,13 @@ func text(attrs pcommon.Map, key string) string {
 	return ""
 }
 
-// valid returns a value that may be that of a label.
+// valid returns s as a valid label value.
 func valid(s string) string {
 	return cut(strings.ToValidUTF8(cut(s, maxLabelValue), "\uFFFD"), maxLabelValue)
 }
 
-// add appends an attribute to out, unless it cannot be a label or is empty: to Prometheus
-// an empty label is an absent one.
+// add appends an attribute to out unless it cannot be a label or is empty: to Prometheus an
+// empty label is an absent one.
 func (c *converter) add(out []label, rank int, key string, v pcommon.Value) []label {
 	name, ok := c.labels[key]
 	if !ok {
@@ -152,7 +150,7 @@ func (c *converter) add(out []label, rank int, key string, v pcommon.Value) []la
 	return append(out, label{name, s, key, rank})
 }
 
-// labelName returns the label that an attribute becomes, or "" if it cannot be one.
+// labelName returns the label of an attribute, or "" if it cannot be a label.
 func labelName(attribute string) string {
 	if len(attribute) > maxName {
 		return ""
@@ -165,7 +163,7 @@ func labelName(attribute string) string {
 	return name
 }
 
-// metricName returns the name of the series of m, or "" if there is none.
+// metricName returns the series name of m, or "" if it is invalid.
 func (c *converter) metricName(m pmetric.Metric, kind otlptranslator.MetricType) string {
 	if len(m.Name()) > maxName || len(m.Unit()) > maxName {
 		return ""
@@ -182,14 +180,14 @@ func (c *converter) metricName(m pmetric.Metric, kind otlptranslator.MetricType)
 	return name
 }
 
-// series returns the labels of a point. As where Prometheus takes OTLP itself, attributes
-// of the point that become the same label are joined in the order of their keys, and win
-// over those of the resource. special is le or quantile with its value, or empty.
+// series returns the labels of a point. As in Prometheus' OTLP receiver, point attributes
+// that map to the same label are joined in the order of their keys, and override resource
+// attributes. special is le or quantile, or empty.
 func (c *converter) series(name string, attrs pcommon.Map, special, value string) hub.Labels {
 	extra := [2]label{{name: nameLabel, value: name}, {name: special, value: value}}
 	rest := extra[:1]
 	if special != "" {
-		rest = extra[:] // le and quantile are behind __name__
+		rest = extra[:] // le and quantile sort after __name__
 	}
 	c.builder.Reset()
 	for _, l := range c.sorted(attrs, name) {
@@ -197,7 +195,7 @@ func (c *converter) series(name string, attrs pcommon.Map, special, value string
 			c.builder.Add(rest[0].name, rest[0].value)
 			rest = rest[1:]
 		}
-		if l.name != nameLabel && l.name != special { // which have a meaning of their own
+		if l.name != nameLabel && l.name != special { // reserved labels
 			c.builder.Add(l.name, l.value)
 		}
 	}
@@ -209,26 +207,26 @@ func (c *converter) series(name string, attrs pcommon.Map, special, value string
 	return l
 }
 
-// set are attributes and the labels that they become, with those of the resource.
+// set maps attributes to labels, including those of the resource.
 type set struct {
 	pairs  [][2]string // keys and values
 	labels []label
 }
 
-// maxSets bounds the sets of one resource that are remembered.
+// maxSets bounds the cached sets of one resource.
 const maxSets = 4096
 
-// sorted returns the labels of a point, but for its name. Nearly all metrics of a device
-// have the same, so that they are made once for a resource.
+// sorted returns the labels of a point without its name. Nearly all metrics of a device share
+// a set, so sets are cached per resource.
 func (c *converter) sorted(attrs pcommon.Map, name string) []label {
 	h := hash(attrs)
 	if s, ok := c.sets[h]; ok && s.is(attrs) {
 		return s.labels
 	}
-	all := append(c.scratch[:0], c.resource...) //nolint:gocritic // it is kept below
+	all := append(c.scratch[:0], c.resource...) //nolint:gocritic // stored back below
 	for key, v := range attrs.All() {
 		if len(all) == maxLabels {
-			c.to.Note(hub.BadLabel, 1, name+" has more than "+strconv.Itoa(maxLabels)+" labels, the others are left out")
+			c.to.Note(hub.BadLabel, 1, name+" has more than "+strconv.Itoa(maxLabels)+" labels, the remaining ones are dropped")
 			break
 		}
 		all = c.add(all, ofPoint, key, v)
@@ -255,7 +253,7 @@ func hash(attrs pcommon.Map) uint64 {
 	return h
 }
 
-// is reports whether a set is of attributes, in the same order.
+// is reports whether the set belongs to these attributes, in the same order.
 func (s *set) is(attrs pcommon.Map) bool {
 	if attrs.Len() != len(s.pairs) {
 		return false
@@ -270,7 +268,7 @@ func (s *set) is(attrs pcommon.Map) bool {
 	return true
 }
 
-// join sorts labels, and makes one of those that have the same name.
+// join sorts labels and merges those with the same name.
 func join(all []label) []label {
 	slices.SortFunc(all, func(a, b label) int {
 		if c := strings.Compare(a.name, b.name); c != 0 {
@@ -292,7 +290,7 @@ func join(all []label) []label {
 	return out
 }
 
-// target writes what else is known of a resource, so that it can be joined to its series.
+// target writes target_info with the remaining resource attributes, for joins.
 func (c *converter) target(attrs pcommon.Map) {
 	if c.latest == 0 {
 		return
@@ -326,7 +324,7 @@ func (c *converter) target(attrs pcommon.Map) {
 	l := c.builder.Labels()
 	c.to.Derived()
 	c.room -= size(l)
-	// Often enough that it is there at any moment in between.
+	// Often enough to be within the lookback at any time.
 	const every, most = 150_000, 600
 	for t := max(c.earliest, c.latest-every*most); t < c.latest && c.room > 0; t += every {
 		c.to.Gauge(l, t, 1)
@@ -335,7 +333,7 @@ func (c *converter) target(attrs pcommon.Map) {
 	c.to.Gauge(l, c.latest, 1)
 }
 
-// seen remembers the time of a point of the resource at hand.
+// seen updates the time range of the current resource.
 func (c *converter) seen(ms int64) {
 	if c.latest == 0 {
 		c.earliest, c.latest = ms, ms

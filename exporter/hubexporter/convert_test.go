@@ -35,7 +35,7 @@ func openStore(t testing.TB) *hub.Store {
 	return s
 }
 
-// lines returns all samples of a store, a series a line: name{labels} seconds ago:value.
+// lines returns all samples of a store, one series per line: name{labels} seconds ago:value.
 func lines(t *testing.T, s *hub.Store) []string {
 	t.Helper()
 	series, err := s.Raw(t.Context(), `{__name__!=""}`, now.Add(-48*time.Hour), now.Add(time.Hour))
@@ -60,7 +60,7 @@ func lines(t *testing.T, s *hub.Store) []string {
 	return out
 }
 
-// node returns metrics of one resource, and where to add some.
+// node returns the metrics of one resource and a scope to add to.
 func node(attrs map[string]any) (pmetric.Metrics, pmetric.MetricSlice) {
 	md := pmetric.NewMetrics()
 	rm := md.ResourceMetrics().AppendEmpty()
@@ -84,7 +84,7 @@ func cumulative(m pmetric.Metric) pmetric.Sum {
 	return s
 }
 
-// Catches names, labels or values other than those that Prometheus gives the same OTLP.
+// Catches names, labels or values that differ from Prometheus' own OTLP receiver.
 func TestConvert(t *testing.T) {
 	md, ms := node(map[string]any{
 		"host.name": "node-a", "service.name": "gpumeter", "service.namespace": "infra", "service.instance.id": "node-a", "os.type": "linux",
@@ -156,7 +156,7 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// Catches a bad point that takes its neighbours with it, and refusals without a count.
+// Catches a bad point that voids others, and refusals that are not counted.
 func TestConvertRefuses(t *testing.T) {
 	s := openStore(t)
 	md, ms := node(nil)
@@ -201,7 +201,7 @@ func TestConvertRefuses(t *testing.T) {
 	}
 }
 
-// Catches a series that goes on after its end was sent.
+// Catches a series that continues after its end was sent.
 func TestConvertEnd(t *testing.T) {
 	s := openStore(t)
 	w := NewWriter(s, nil)
@@ -224,7 +224,7 @@ func TestConvertEnd(t *testing.T) {
 	}
 }
 
-// Catches hostile times that make a request take for ever.
+// Catches hostile timestamps that make a request take forever.
 func TestConvertWideTimes(t *testing.T) {
 	s := openStore(t)
 	md, ms := node(map[string]any{"service.name": "x", "os.type": "linux"})
@@ -243,7 +243,7 @@ func TestConvertWideTimes(t *testing.T) {
 	}
 }
 
-// FuzzMetrics looks for a body that stops the hub. What is taken must be there to read.
+// FuzzMetrics looks for a body that crashes the hub. Accepted data must be readable.
 func FuzzMetrics(f *testing.F) {
 	md, ms := node(map[string]any{"host.name": "a", "service.name": "b"})
 	p := cumulative(add(ms, "gpu.energy", "J")).DataPoints().AppendEmpty()

@@ -6,27 +6,27 @@ import (
 )
 
 const (
-	// maxDepth is how deep messages may lie in each other. OTLP needs ten; what decodes
-	// it goes as deep as the sender says, and a stack has an end at which the process dies.
+	// maxDepth bounds the nesting of messages. OTLP needs ten levels. The decoder recurses as
+	// deep as the sender demands, and a stack overflow kills the process.
 	maxDepth = 64
-	// maxFields bounds the messages and texts of one request: an empty one takes two bytes
-	// here and a hundred times that once it is decoded.
+	// maxFields bounds the messages and strings of one request: an empty message takes two
+	// bytes encoded and a hundred times that decoded.
 	maxFields = 2_000_000
 )
 
 var (
-	errDeep  = errors.New("it is nested too deeply")
-	errMany  = fmt.Errorf("it has more than %d parts", maxFields)
-	errField = errors.New("it has a field that cannot be read")
+	errDeep  = errors.New("nested too deeply")
+	errMany  = fmt.Errorf("more than %d fields", maxFields)
+	errField = errors.New("malformed field")
 )
 
-// checkProto refuses what may be nested deeper than maxDepth, or has more than maxFields.
-// It does not know which bytes are messages and looks into all of them, in the same way
-// as what decodes them later, and never stops before that would. Bytes that only look like
-// messages, such as text, end soon.
+// checkProto rejects requests nested deeper than maxDepth or with more than maxFields fields.
+// It does not know which byte fields are messages, so it descends into all of them, parses
+// like the decoder, and never stops earlier than the decoder would. Text that happens to look
+// like a message ends soon.
 func checkProto(b []byte) error { return checkDepth(b, maxDepth) }
 
-// checkDepth is checkProto with a limit of levels, maxDepth at most.
+// checkDepth is checkProto with a limit of at most maxDepth levels.
 func checkDepth(b []byte, limit int) error {
 	var stack [maxDepth][]byte
 	stack[0] = b
@@ -38,9 +38,9 @@ func checkDepth(b []byte, limit int) error {
 		}
 		kind, inner, rest, ok := nextField(stack[depth])
 		if depth == 0 && (!ok || kind == startGroup || kind == endGroup) {
-			return errField // of the one that must be a message; OTLP has no groups
+			return errField // the request itself must be a message; OTLP has no groups
 		}
-		if !ok { // the decoder ends here, too, or it is no message at all
+		if !ok { // the decoder stops here too, or this is not a message
 			depth--
 			continue
 		}
@@ -62,7 +62,7 @@ func checkDepth(b []byte, limit int) error {
 	return nil
 }
 
-// Wire types of protobuf.
+// Protobuf wire types.
 const (
 	varintKind = iota
 	fixed64
@@ -72,12 +72,11 @@ const (
 	fixed32
 )
 
-// nextField returns the wire type of the first field of b, its content if that is bytes,
-// and what follows it. What a group has in it follows its start, as other fields do. It is
-// not ok only where pdata ends with an error.
+// nextField returns the wire type of the first field of b, its content if it is bytes, and
+// the rest. The fields of a group follow its start tag. ok is false only where pdata fails.
 func nextField(b []byte) (kind int, inner, rest []byte, ok bool) {
 	tag, b, ok := varint(b)
-	if !ok || int32(tag>>3) <= 0 { //nolint:gosec // cut off as pdata does
+	if !ok || int32(tag>>3) <= 0 { //nolint:gosec // truncated like pdata
 		return 0, nil, nil, false
 	}
 	var size uint64
@@ -105,7 +104,7 @@ func nextField(b []byte) (kind int, inner, rest []byte, ok bool) {
 	return kind, nil, b[size:], true
 }
 
-// varint reads a number as pdata does, which takes ten bytes whatever is in the last.
+// varint parses a number like pdata, which accepts ten bytes whatever the last contains.
 func varint(b []byte) (v uint64, rest []byte, ok bool) {
 	for i := 0; i < len(b) && i < 10; i++ {
 		v |= uint64(b[i]&0x7f) << (7 * i)
@@ -116,8 +115,8 @@ func varint(b []byte) (v uint64, rest []byte, ok bool) {
 	return 0, nil, false
 }
 
-// checkJSON refuses what is nested deeper than maxDepth times the levels that JSON has
-// for one of protobuf, or has more than maxFields.
+// checkJSON rejects requests nested deeper than maxDepth, scaled by the number of JSON levels
+// per protobuf level, or with more than maxFields fields.
 func checkJSON(b []byte) error {
 	depth, count, quoted := 0, 0, false
 	for i := 0; i < len(b); i++ {

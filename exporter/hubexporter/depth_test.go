@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
 )
 
-// Prefixes that a decoder skips and a careless check stumbles over.
+// Prefixes that a decoder skips and a careless check trips over.
 var prefixes = map[string][]byte{
 	"nothing":                    nil,
 	"an empty group":             {0xa3, 0x06, 0xa4, 0x06},
@@ -27,13 +27,13 @@ var prefixes = map[string][]byte{
 	"a field without its number": {0x02, 0x00},
 }
 
-// wrapped returns bytes as a field of another.
+// wrapped returns bytes as a field of another message.
 func wrapped(field byte, b []byte) []byte {
 	return append(binary.AppendUvarint([]byte{field<<3 | 2}, uint64(len(b))), b...)
 }
 
-// Catches a prefix, in the request or in a message of it, behind which what is nested so
-// deeply that decoding ends the process is not seen.
+// Catches a prefix, in the request or in a nested message, that hides data nested so deeply
+// that decoding kills the process.
 func TestDeepBehindAnything(t *testing.T) {
 	t.Parallel()
 	deep := nested(1 << 10)
@@ -50,7 +50,7 @@ func TestDeepBehindAnything(t *testing.T) {
 			t.Errorf("%s hides what is nested at the top", name)
 		}
 		below := wrapped(1, append(bytes.Clone(prefix), wrapped(1, append(bytes.Clone(prefix), inner...))...))
-		// The decoder may refuse the prefix: then nothing is behind it.
+		// If the decoder rejects the prefix, nothing is hidden.
 		if err := pmetricotlp.NewExportRequest().UnmarshalProto(below); err == nil && !errors.Is(checkProto(below), errDeep) {
 			t.Errorf("%s hides what is nested below: %v", name, checkProto(below))
 		}
@@ -74,7 +74,7 @@ func TestDeepBehindAnything(t *testing.T) {
 	}
 }
 
-// depth returns how deep a value goes.
+// depth returns the nesting depth of a value.
 func depth(v pcommon.Value) int {
 	deepest := 0
 	switch v.Type() {
@@ -96,11 +96,10 @@ func deepestOf(m pcommon.Map) (deepest int) {
 	return deepest
 }
 
-// FuzzCheckDepth looks for a body that is let through and decodes into something deeper
-// than it may be.
+// FuzzCheckDepth looks for an accepted body that decodes into something nested too deeply.
 func FuzzCheckDepth(f *testing.F) {
-	// Below 5 levels there is no attribute, and each list in another takes 2: so that
-	// small bodies are at the limit.
+	// Attributes start at level 5, and each nested list takes 2 levels; a low limit keeps fuzz
+	// inputs small.
 	const limit, deepest = 9, 3
 	for _, size := range []int{100, 110, 120, 200} {
 		deep := nested(size)
@@ -115,7 +114,7 @@ func FuzzCheckDepth(f *testing.F) {
 			return
 		}
 		m := pmetricotlp.NewExportRequest()
-		_ = m.UnmarshalProto(b) // what was decoded before an error counts, too
+		_ = m.UnmarshalProto(b) // data decoded before an error counts too
 		for _, r := range m.Metrics().ResourceMetrics().All() {
 			if n := deepestOf(r.Resource().Attributes()); n > deepest {
 				t.Errorf("metrics: %d levels", n)

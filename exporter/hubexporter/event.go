@@ -10,28 +10,28 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// Limits of log records. Those of a resource are in each of its records again, so that a
-// small request could become a very large one.
+// Limits of log records. Every record repeats the attributes of its resource, so a small
+// request could expand to a very large one.
 const (
-	maxRecords        = 50_000   // of one request
-	maxRecordBytes    = 32 << 20 // of one request, attributes of resources counted for each record
-	maxAttributes     = 128      // of a resource, and of a record with them
-	maxAttributeBytes = 64 << 10 // in all of them
-	attributeCost     = 64       // what one takes besides its text, about
+	maxRecords        = 50_000   // per request
+	maxRecordBytes    = 32 << 20 // per request, counting resource attributes once per record
+	maxAttributes     = 128      // per resource, and per record including them
+	maxAttributeBytes = 64 << 10 // in total
+	attributeCost     = 64       // approximate size of an attribute without its text
 )
 
-var tooManyRecords = "a request may have " + strconv.Itoa(maxRecords) + " log records and " + strconv.Itoa(maxRecordBytes>>20) + " MiB of them with the attributes of their resources, the others are left out"
+var tooManyRecords = "a request may have " + strconv.Itoa(maxRecords) + " log records and " + strconv.Itoa(maxRecordBytes>>20) + " MiB including resource attributes, the remaining records are dropped"
 
-// lost is what was not taken over.
+// lost counts what was dropped.
 type lost struct{ records, attributes int }
 
-// attributes are some on their way to an event.
+// attributes collects the attributes of an event.
 type attributes struct {
 	all  map[string]string
 	size int // bytes
 }
 
-// put adds attributes, and returns how many are cut or left out.
+// put adds attributes and returns how many were truncated or dropped.
 func (a *attributes) put(attrs pcommon.Map) (cuts int) {
 	for key, v := range attrs.All() {
 		value := v.AsString()
@@ -54,7 +54,7 @@ func (a *attributes) put(attrs pcommon.Map) (cuts int) {
 	return cuts
 }
 
-// eventsOf returns the log records of ld as events. They share what they have of ld.
+// eventsOf converts log records to events, which share memory with ld.
 func eventsOf(ld plog.Logs) (out []hub.Event, gone lost) {
 	total := ld.LogRecordCount()
 	out = make([]hub.Event, 0, min(total, maxRecords))
@@ -70,10 +70,10 @@ func eventsOf(ld plog.Logs) (out []hub.Event, gone lost) {
 				}
 				e := eventOf(r)
 				own := attributes{all: maps.Clone(resource.all), size: resource.size}
-				gone.attributes += own.put(r.Attributes()) // which win
+				gone.attributes += own.put(r.Attributes()) // record attributes override
 				e.Attributes = own.all
 				if e.Name == "" {
-					e.Name = e.Attributes["event.name"] // where it was before OTLP 1.5
+					e.Name = e.Attributes["event.name"] // its place before OTLP 1.5
 				}
 				room -= own.size + len(own.all)*attributeCost + len(e.Body) + len(e.Name)
 				out = append(out, e)
@@ -83,7 +83,7 @@ func eventsOf(ld plog.Logs) (out []hub.Event, gone lost) {
 	return out, gone
 }
 
-// eventOf returns a record as an event without its attributes.
+// eventOf converts a record without its attributes.
 func eventOf(r plog.LogRecord) hub.Event {
 	at := r.Timestamp()
 	if at == 0 {

@@ -19,14 +19,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// Opener returns a store that somebody else closes. gpumeter's own binary has one that
-// outlives a reload of the pipelines.
+// Opener returns a store that the caller closes. In gpumeter's own binary the store outlives
+// a reload of the pipelines.
 type Opener func() (Store, error)
 
-// NewFactory returns the factory of the exporter, which opens the store itself.
+// NewFactory returns a factory whose exporters open the store themselves.
 func NewFactory() exporter.Factory { return NewFactoryWithStore(nil) }
 
-// NewFactoryWithStore returns a factory whose exporters write into the store of open.
+// NewFactoryWithStore returns a factory whose exporters use the store returned by open.
 func NewFactoryWithStore(open Opener) exporter.Factory {
 	f := &shared{open: open, all: map[component.ID]*hubExporter{}}
 	return exporter.NewFactory(metadata.Type, createDefaultConfig,
@@ -34,7 +34,7 @@ func NewFactoryWithStore(open Opener) exporter.Factory {
 		exporter.WithLogs(f.logs, metadata.LogsStability))
 }
 
-// shared is what makes exporters. Those of one ID have one store, whatever the signals.
+// shared creates exporters. Exporters with the same ID share one store across signals.
 type shared struct {
 	open Opener
 	mu   sync.Mutex
@@ -56,11 +56,11 @@ func (f *shared) get(id component.ID, cfg component.Config) *hubExporter {
 	return e
 }
 
-// metrics uses no queue: what comes after it would be told that it is kept before it is.
+// metrics uses no queue: a queue would acknowledge data before it is stored.
 func (f *shared) metrics(ctx context.Context, set exporter.Settings, cfg component.Config) (exporter.Metrics, error) {
 	e := f.get(set.ID, cfg)
 	return exporterhelper.NewMetrics(ctx, set, cfg, func(ctx context.Context, md pmetric.Metrics) error {
-		_, err := e.writer.Metrics(ctx, md) // what was refused is counted and logged
+		_, err := e.writer.Metrics(ctx, md) // refusals are counted and logged
 		return err
 	}, exporterhelper.WithStart(e.start), exporterhelper.WithShutdown(e.shutdown), exporterhelper.WithTimeout(noTimeout))
 }
@@ -72,7 +72,7 @@ func (f *shared) logs(ctx context.Context, set exporter.Settings, cfg component.
 	}, exporterhelper.WithStart(e.start), exporterhelper.WithShutdown(e.shutdown), exporterhelper.WithTimeout(noTimeout))
 }
 
-// noTimeout: a write to a disk cannot be given up.
+// noTimeout: a disk write cannot be abandoned.
 var noTimeout = exporterhelper.TimeoutConfig{}
 
 type hubExporter struct {
@@ -83,7 +83,7 @@ type hubExporter struct {
 	mu     sync.Mutex
 	users  int
 	writer *Writer
-	own    *hub.Store // nil: somebody else closes it
+	own    *hub.Store // nil if the opener's owner closes the store
 	server *http.Server
 	serve  sync.WaitGroup
 }
@@ -103,7 +103,7 @@ func (e *hubExporter) start(_ context.Context, host component.Host) error {
 		return nil
 	}
 	if e.cfg.DataDir == "" {
-		return errors.New("data_dir: must be set: the folder of the store")
+		return errors.New("data_dir: must be set to the directory of the store")
 	}
 	store, err := hub.Open(e.cfg.DataDir, hub.Options{Retention: e.cfg.Retention, MaxBytes: e.cfg.MaxBytes, MaxSeries: e.cfg.MaxSeries})
 	if err != nil {
@@ -113,7 +113,7 @@ func (e *hubExporter) start(_ context.Context, host component.Host) error {
 	return e.listen(host)
 }
 
-// listen serves Prometheus' API on this machine.
+// listen serves the Prometheus API on this machine.
 func (e *hubExporter) listen(host component.Host) error {
 	if e.cfg.Endpoint == "" {
 		return nil
@@ -123,7 +123,7 @@ func (e *hubExporter) listen(host component.Host) error {
 		return err
 	}
 	if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
-		return errors.Join(errors.New("endpoint: must be of this machine only: gpumeter hub has tokens and TLS"), l.Close())
+		return errors.Join(errors.New("endpoint: must be a loopback address; use gpumeter hub for tokens and TLS"), l.Close())
 	}
 	e.server = &http.Server{
 		Handler:           hub.NewHandler(e.own, e.own, hub.HandlerOptions{LocalOnly: true, Refusals: e.own.Refusals(), Registry: e.own.Registry()}),

@@ -17,8 +17,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// Catches two pipelines that open two stores in one folder, a store that is closed under
-// one of them, and one that stays open.
+// Catches two pipelines that open two stores in one directory, a store closed while in use,
+// and a store that stays open.
 func TestFactory(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,7 +82,7 @@ func TestFactory(t *testing.T) {
 	}
 }
 
-// Catches settings that would do something else than they say.
+// Catches settings whose effect differs from their meaning.
 func TestConfig(t *testing.T) {
 	for _, c := range []struct {
 		set  func(*Config)
@@ -91,7 +91,7 @@ func TestConfig(t *testing.T) {
 		{func(*Config) {}, ""},
 		{func(c *Config) { c.Retention = time.Minute }, "retention"},
 		{func(c *Config) { c.MaxBytes = -1 }, "max_bytes"},
-		{func(c *Config) { c.ResourceLabels = []string{"a.b", "a_b"} }, "is a label already"},
+		{func(c *Config) { c.ResourceLabels = []string{"a.b", "a_b"} }, "already exists"},
 		{func(c *Config) { c.ResourceLabels = []string{"le"} }, "cannot be a label"},
 	} {
 		cfg := createDefaultConfig().(*Config)

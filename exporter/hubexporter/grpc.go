@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	_ "google.golang.org/grpc/encoding/gzip" // which agents send
+	_ "google.golang.org/grpc/encoding/gzip" // agents send gzip
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
@@ -26,29 +26,29 @@ import (
 )
 
 const (
-	// maxConnections bounds those that are open at the same time; others wait. An agent
-	// has one.
+	// maxConnections bounds open connections; further ones wait. An agent has one.
 	maxConnections = 4096
-	// bodyTime is how long a request may take to come once it is its turn.
+	// bodyTime is how long a request may take to arrive after its turn began.
 	bodyTime = time.Minute
 )
 
-// Serve takes OTLP over gRPC from l until ctx ends. tokens say who may send, nil: all.
+// Serve accepts OTLP over gRPC from l until ctx is done. tokens says who may send; nil means
+// everyone.
 func (o *OTLP) Serve(ctx context.Context, l net.Listener, conf *tls.Config, tokens *hub.Tokens) error {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(MaxBody),
 		grpc.MaxHeaderListSize(64 << 10),
 		grpc.MaxConcurrentStreams(2 * maxRequests),
-		// What a stream may send before somebody reads it; it does not grow by itself.
+		// Flow control window; it does not grow automatically.
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(4 * window),
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 10 * time.Minute, Time: time.Minute}),
 		grpc.ForceServerCodecV2(codec{}),
-		// Before the message is read: who may not send is not to cost memory.
+		// Reject before the message is read, so unauthorized senders cost no memory.
 		grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
 			return ctx, o.authorize(info.Header, tokens)
 		}),
-		// Once more, should the one before be changed in a later version.
+		// Defense in depth, in case the tap handle changes in a later version.
 		grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 			head, _ := metadata.FromIncomingContext(s.Context())
 			if err := o.authorize(head, tokens); err != nil {
@@ -70,7 +70,7 @@ func (o *OTLP) Serve(ctx context.Context, l net.Listener, conf *tls.Config, toke
 		return o.take(s, q, func() (message, error) { return o.logs(s.Context(), q) })
 	}), nil)
 	stop := context.AfterFunc(ctx, func() {
-		// Those that are being written end well; a sender that does nothing does not matter.
+		// Let writes in progress finish; do not wait for idle senders.
 		timer := time.AfterFunc(5*time.Second, s.Stop)
 		s.GracefulStop()
 		timer.Stop()
@@ -84,9 +84,9 @@ func (o *OTLP) Serve(ctx context.Context, l net.Listener, conf *tls.Config, toke
 
 const window = 256 << 10
 
-// service is one of OTLP. Its one method is registered as that of a stream, which looks
-// the same to the sender: gRPC would read and decode the message of another before
-// anybody is asked whether there is room for it.
+// service describes one OTLP service. Its method is registered as a stream, which is
+// compatible on the wire: for a unary method gRPC would read and decode the message before
+// the handler can check for capacity.
 func service(name string, export func(grpc.ServerStream) error) *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: "opentelemetry.proto.collector." + name,
@@ -109,7 +109,7 @@ func (o *OTLP) authorize(head metadata.MD, tokens *hub.Tokens) error {
 	switch {
 	case !ok:
 		o.refused.Add(hub.Unauthorized, 1)
-		return rpc.Error(codes.Unauthenticated, "a token is needed: authorization: Bearer TOKEN")
+		return rpc.Error(codes.Unauthenticated, "token required: authorization: Bearer TOKEN")
 	case !g.Write:
 		o.refused.Add(hub.Forbidden, 1)
 		return rpc.Error(codes.PermissionDenied, "this token may only read")
@@ -118,8 +118,8 @@ func (o *OTLP) authorize(head metadata.MD, tokens *hub.Tokens) error {
 	}
 }
 
-// take reads one request in its turn, and answers it with what export returns. Every
-// error of the store may pass, so that the sender tries again.
+// take reads one request in its turn and answers with the result of export. Errors of the
+// store are retryable.
 func (o *OTLP) take(s grpc.ServerStream, q request, export func() (message, error)) error {
 	done, err := o.turn(s.Context())
 	if err != nil {
@@ -135,7 +135,7 @@ func (o *OTLP) take(s grpc.ServerStream, q request, export func() (message, erro
 	}
 	if err != nil {
 		o.refused.Add(hub.Malformed, 1)
-		return rpc.Error(codes.InvalidArgument, fmt.Sprintf("the request is not OTLP: %.1000s", err))
+		return rpc.Error(codes.InvalidArgument, fmt.Sprintf("request is not OTLP: %.1000s", err))
 	}
 	answer, err := export()
 	if err != nil {
@@ -144,8 +144,8 @@ func (o *OTLP) take(s grpc.ServerStream, q request, export func() (message, erro
 	return s.SendMsg(answer)
 }
 
-// receive returns the message of a stream. The stream ends with the return of its method,
-// and with it the goroutine of one that does not come.
+// receive returns the message of a stream. If none arrives, the goroutine ends with the
+// stream, when the method returns.
 func (o *OTLP) receive(s grpc.ServerStream) ([]byte, error) {
 	var body []byte
 	came := make(chan error, 1)
@@ -160,11 +160,11 @@ func (o *OTLP) receive(s grpc.ServerStream) ([]byte, error) {
 		return body, err
 	case <-timer.C:
 		o.refused.Add(hub.BodyTimeout, 1)
-		return nil, rpc.Error(codes.Unavailable, "the request took too long to come")
+		return nil, rpc.Error(codes.Unavailable, "the request took too long to arrive")
 	}
 }
 
-// codec hands bytes over as they are: they are decoded where they can be refused.
+// codec passes bytes through; they are decoded after the checks.
 type codec struct{}
 
 // Name implements encoding.CodecV2.
@@ -174,7 +174,7 @@ func (codec) Name() string { return "proto" }
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(message)
 	if !ok {
-		return nil, fmt.Errorf("%T is no message", v)
+		return nil, fmt.Errorf("%T is not a message", v)
 	}
 	text, err := m.MarshalProto()
 	return mem.BufferSlice{mem.SliceBuffer(text)}, err
@@ -190,7 +190,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// fewer accepts no more connections than it has room for.
+// fewer is a listener with a limited number of connections.
 type fewer struct {
 	net.Listener
 

@@ -19,32 +19,31 @@ import (
 )
 
 const (
-	// MaxBody bounds one request, after it was unpacked. An agent of eight GPUs sends
-	// half a megabyte.
+	// MaxBody bounds one decompressed request. An agent with eight GPUs sends half a megabyte.
 	MaxBody = 16 << 20
-	// maxRequests bounds those that are held in memory at the same time; others wait.
+	// maxRequests bounds the requests in memory; further ones wait.
 	maxRequests = 8
 )
 
-// OTLP takes metrics and logs over HTTP and gRPC. An answer without an error means that
-// they are on disk; what can never be kept is a partial success. It is safe for
-// concurrent use.
+// OTLP accepts metrics and logs over HTTP and gRPC. A response without an error means that
+// the data is on disk; data that can never be stored is reported as partial success. It is
+// safe for concurrent use.
 type OTLP struct {
 	w        *Writer
 	refused  *hub.Refusals
 	turns    chan struct{}
-	bodyTime time.Duration // of gRPC; that of HTTP is its server's
+	bodyTime time.Duration // for gRPC; HTTP uses the server's timeout
 }
 
-// NewOTLP returns one that writes with w and counts what it refuses.
+// NewOTLP returns an OTLP that writes with w and counts refusals.
 func NewOTLP(w *Writer, refused *hub.Refusals) *OTLP {
 	return &OTLP{w: w, refused: refused, turns: make(chan struct{}, maxRequests), bodyTime: bodyTime}
 }
 
-// errBusy is an answer after which the sender should try again.
+// errBusy is a retryable error.
 var errBusy = errors.New("the hub is busy")
 
-// turn waits until there is room for one more request.
+// turn waits for capacity for one more request.
 func (o *OTLP) turn(ctx context.Context) (done func(), err error) {
 	select {
 	case o.turns <- struct{}{}:
@@ -83,7 +82,7 @@ func (o *OTLP) logs(ctx context.Context, r plogotlp.ExportRequest) (plogotlp.Exp
 	return answer, nil
 }
 
-// maxMessage bounds what a sender is told, in bytes.
+// maxMessage bounds error messages to senders, in bytes.
 const maxMessage = 1024
 
 // Handler serves POST /v1/metrics and /v1/logs.
@@ -98,12 +97,12 @@ func (o *OTLP) Handler() http.Handler {
 		o.serve(w, r, q, func(ctx context.Context) (message, error) { return o.logs(ctx, q) })
 	})
 	mux.HandleFunc("POST /v1/traces", func(w http.ResponseWriter, r *http.Request) {
-		o.fail(w, r, http.StatusNotFound, hub.Invalid, errors.New("the hub keeps metrics and logs, no traces"))
+		o.fail(w, r, http.StatusNotFound, hub.Invalid, errors.New("the hub accepts metrics and logs, not traces"))
 	})
 	return mux
 }
 
-// message is one of OTLP, in both of its encodings.
+// message is an OTLP message in both encodings.
 type message interface {
 	MarshalProto() ([]byte, error)
 	MarshalJSON() ([]byte, error)
@@ -122,7 +121,7 @@ const (
 func (o *OTLP) serve(w http.ResponseWriter, r *http.Request, q request, export func(context.Context) (message, error)) {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if kind != protobuf && kind != jsonType {
-		o.fail(w, r, http.StatusUnsupportedMediaType, hub.Malformed, fmt.Errorf("the Content-Type must be %s or %s", protobuf, jsonType))
+		o.fail(w, r, http.StatusUnsupportedMediaType, hub.Malformed, fmt.Errorf("Content-Type must be %s or %s", protobuf, jsonType))
 		return
 	}
 	done, err := o.turn(r.Context())
@@ -135,11 +134,11 @@ func (o *OTLP) serve(w http.ResponseWriter, r *http.Request, q request, export f
 	var size *http.MaxBytesError
 	switch {
 	case errors.As(err, &size):
-		o.fail(w, r, http.StatusRequestEntityTooLarge, hub.BodySize, fmt.Errorf("a request may have %d bytes", MaxBody))
+		o.fail(w, r, http.StatusRequestEntityTooLarge, hub.BodySize, fmt.Errorf("request exceeds %d bytes", MaxBody))
 		return
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		o.refused.Add(hub.BodyTimeout, 1)
-		o.retry(w, r, errors.New("the request took too long to come"))
+		o.retry(w, r, errors.New("the request took too long to arrive"))
 		return
 	case err == nil && kind == protobuf:
 		if err = checkProto(body); err == nil {
@@ -151,7 +150,7 @@ func (o *OTLP) serve(w http.ResponseWriter, r *http.Request, q request, export f
 		}
 	}
 	if err != nil {
-		o.fail(w, r, http.StatusBadRequest, hub.Malformed, fmt.Errorf("the request is not OTLP: %w", err))
+		o.fail(w, r, http.StatusBadRequest, hub.Malformed, fmt.Errorf("request is not OTLP: %w", err))
 		return
 	}
 	answer, err := export(r.Context())
@@ -168,10 +167,10 @@ func (o *OTLP) serve(w http.ResponseWriter, r *http.Request, q request, export f
 		return
 	}
 	w.Header().Set("Content-Type", kind)
-	_, _ = w.Write(text) // a sender that has gone will send it again
+	_, _ = w.Write(text) // a disconnected sender retries
 }
 
-// read returns the body, unpacked.
+// read returns the decompressed body.
 func read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body := http.MaxBytesReader(w, r.Body, MaxBody)
 	switch coding := r.Header.Get("Content-Encoding"); coding {
@@ -184,24 +183,23 @@ func read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		}
 		return io.ReadAll(http.MaxBytesReader(w, z, MaxBody))
 	default:
-		return nil, fmt.Errorf("the Content-Encoding is %q, must be gzip or none", coding)
+		return nil, fmt.Errorf("Content-Encoding is %q, must be gzip or none", coding)
 	}
 }
 
-// retry answers that the sender should try again.
+// retry answers with a retryable error.
 func (*OTLP) retry(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("Retry-After", "5")
 	status(w, r, http.StatusServiceUnavailable, err)
 }
 
-// fail answers that the sender should not.
+// fail answers with a permanent error.
 func (o *OTLP) fail(w http.ResponseWriter, r *http.Request, code int, why hub.Reason, err error) {
 	o.refused.Add(why, 1)
 	status(w, r, code, err)
 }
 
-// status writes an error as OTLP wants it, a google.rpc.Status in the encoding of the
-// request.
+// status writes an OTLP error, a google.rpc.Status in the encoding of the request.
 func status(w http.ResponseWriter, r *http.Request, code int, err error) {
 	text := cut(err.Error(), maxMessage)
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == protobuf {
@@ -215,7 +213,7 @@ func status(w http.ResponseWriter, r *http.Request, code int, err error) {
 	_, _ = io.WriteString(w, `{"message":`+strconv.QuoteToASCII(text)+`}`)
 }
 
-// appendBytes appends a field of bytes of protobuf.
+// appendBytes appends a protobuf bytes field.
 func appendBytes(b []byte, field byte, text string) []byte {
 	b = append(b, field<<3|2)
 	n := uint(len(text))

@@ -56,8 +56,7 @@ func zipped(t *testing.T, b []byte) []byte {
 	return out.Bytes()
 }
 
-// nested returns a request of about size bytes whose one attribute is a list of a list of
-// a list ...
+// nested returns a request of about size bytes whose only attribute is a deeply nested list.
 func nested(size int) []byte {
 	buf := make([]byte, size)
 	pos := len(buf)
@@ -81,8 +80,8 @@ func nested(size int) []byte {
 	return buf[pos:]
 }
 
-// Catches an answer that makes a sender drop what it should send again, or send again
-// what will never be taken; and a body that ends the process.
+// Catches a response that makes a sender drop retryable data or retry permanent failures, and a
+// body that kills the process.
 func TestHTTP(t *testing.T) {
 	s := openStore(t)
 	server := httptest.NewServer(NewOTLP(NewWriter(s, nil), s.Refusals()).Handler())
@@ -145,7 +144,7 @@ func TestHTTP(t *testing.T) {
 	code, text := post("/v1/metrics", protobuf, "", proto(t, both))
 	answer := pmetricotlp.NewExportResponse()
 	if err := answer.UnmarshalProto(text); err != nil || code != 200 || answer.PartialSuccess().RejectedDataPoints() != 1 ||
-		!strings.Contains(answer.PartialSuccess().ErrorMessage(), "old is of") {
+		!strings.Contains(answer.PartialSuccess().ErrorMessage(), "old has a timestamp of") {
 		t.Errorf("partly too old: %d %q %v", code, text, err)
 	}
 	if code, text := post("/v1/metrics", protobuf, "", proto(t, gauge("ahead", -24*time.Hour))); code != 503 {
@@ -156,7 +155,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// Catches logs that are lost, kept twice, or whose resource is.
+// Catches logs that are lost or duplicated, or lose their resource.
 func TestLogs(t *testing.T) {
 	s := openStore(t)
 	server := httptest.NewServer(NewOTLP(NewWriter(s, nil), s.Refusals()).Handler())
@@ -189,7 +188,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// Catches gRPC that takes what HTTP refuses, lets anyone in, or dies of a deep message.
+// Catches gRPC that accepts what HTTP rejects, skips authentication, or dies of a nested
+// message.
 func TestGRPC(t *testing.T) {
 	s := openStore(t)
 	tokens, err := hub.ParseTokens([]byte("write write-0123456789\nread read-0123456789ab\n"))
@@ -251,8 +251,8 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// Catches a sender that never ends its request and is not counted, or told not to send
-// again what nobody has.
+// Catches a sender that never completes its request and is not counted, or is told not to
+// retry.
 func TestSlowBody(t *testing.T) {
 	s := openStore(t)
 	server := httptest.NewUnstartedServer(NewOTLP(NewWriter(s, nil), s.Refusals()).Handler())

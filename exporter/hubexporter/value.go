@@ -19,7 +19,7 @@ func (c *converter) metric(m pmetric.Metric) {
 	}
 	switch {
 	case k.temporality == pmetric.AggregationTemporalityDelta:
-		c.to.Refuse(hub.Delta, k.points, "metric "+quoted(m.Name())+" is a delta, the hub takes cumulative ones only")
+		c.to.Refuse(hub.Delta, k.points, "metric "+quoted(m.Name())+" has delta temporality, the hub accepts cumulative only")
 		return
 	case k.temporality != pmetric.AggregationTemporalityCumulative:
 		c.to.Refuse(hub.Invalid, k.points, "metric "+quoted(m.Name())+" has no temporality")
@@ -27,7 +27,7 @@ func (c *converter) metric(m pmetric.Metric) {
 	}
 	name := c.metricName(m, k.naming)
 	if name == "" {
-		c.to.Refuse(hub.Invalid, k.points, "metric "+quoted(m.Name())+" has a name that cannot be one")
+		c.to.Refuse(hub.Invalid, k.points, "metric "+quoted(m.Name())+" has an invalid name")
 		return
 	}
 	c.store.Describe(name, hub.Family{Type: k.prometheus, Help: valid(m.Description()), Unit: unitNamer.Build(m.Unit())})
@@ -45,7 +45,7 @@ func (c *converter) metric(m pmetric.Metric) {
 	}
 }
 
-// kind is what a metric becomes.
+// kind is the type that a metric is converted to.
 type kind struct {
 	prometheus  string
 	naming      otlptranslator.MetricType
@@ -115,11 +115,11 @@ func (c *converter) numbers(name string, points pmetric.NumberDataPointSlice, co
 	}
 }
 
-// maxBounds bounds the buckets of a classic histogram and the quantiles of a summary, each
-// of which is a series.
+// maxBounds bounds the buckets of a classic histogram and the quantiles of a summary, each of
+// which is a series.
 const maxBounds = 1024
 
-// histograms writes the classic series: a count, a sum and a counter for each bucket.
+// histograms writes classic histograms: count, sum and a counter per bucket.
 func (c *converter) histograms(name string, points pmetric.HistogramDataPointSlice) {
 	for _, p := range points.All() {
 		bounds, counts := p.ExplicitBounds(), p.BucketCounts()
@@ -153,7 +153,7 @@ func (c *converter) histograms(name string, points pmetric.HistogramDataPointSli
 	}
 }
 
-// exponentials writes native histograms: one series each, whatever its buckets.
+// exponentials writes native histograms: one series each, regardless of buckets.
 func (c *converter) exponentials(name string, points pmetric.ExponentialHistogramDataPointSlice) {
 	for _, p := range points.All() {
 		buckets := p.Positive().BucketCounts().Len() + p.Negative().BucketCounts().Len()

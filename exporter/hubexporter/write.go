@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// Store is where everything goes.
+// Store is the destination of all data.
 type Store interface {
 	Appender(ctx context.Context) *hub.Appender
 	AppendEvents(ctx context.Context, events []hub.Event) error
@@ -21,11 +21,11 @@ type Store interface {
 type Writer struct {
 	store      Store
 	converters sync.Pool
-	room       int // bytes that the samples of one call may take
+	room       int // bytes available for the samples of one call
 }
 
-// NewWriter returns one. promote are the resource attributes that become labels; nil:
-// DefaultResourceLabels.
+// NewWriter returns a Writer. promote are the resource attributes that become labels; nil
+// means DefaultResourceLabels.
 func NewWriter(store Store, promote []string) *Writer {
 	if promote == nil {
 		promote = DefaultResourceLabels()
@@ -33,8 +33,8 @@ func NewWriter(store Store, promote []string) *Writer {
 	return &Writer{store: store, room: maxSeriesBytes, converters: sync.Pool{New: func() any { return newConverter(promote) }}}
 }
 
-// Metrics writes all of md, or nothing and returns an error, after which it may be sent
-// again. What can never be written is counted in the result.
+// Metrics writes all of md, or nothing if it returns an error; then the call may be retried.
+// Data that can never be stored is counted in the result.
 func (w *Writer) Metrics(ctx context.Context, md pmetric.Metrics) (hub.Result, error) {
 	c := w.converters.Get().(*converter)
 	defer w.converters.Put(c)
@@ -43,8 +43,8 @@ func (w *Writer) Metrics(ctx context.Context, md pmetric.Metrics) (hub.Result, e
 	return a.Commit()
 }
 
-// Logs writes all of ld, or nothing and returns an error. Records beyond what one call
-// may bring are counted as refused.
+// Logs writes all of ld, or nothing if it returns an error. Records beyond the limit of one
+// call are counted as refused.
 func (w *Writer) Logs(ctx context.Context, ld plog.Logs) error {
 	_, err := w.logs(ctx, ld)
 	return err
@@ -61,7 +61,7 @@ func (w *Writer) logs(ctx context.Context, ld plog.Logs) (hub.Result, error) {
 		w.store.Appender(ctx).Note(hub.Invalid, r.Refused, r.Why)
 	}
 	if lost.attributes > 0 {
-		w.store.Appender(ctx).Note(hub.BadLabel, lost.attributes, "a log record has attributes that are too long or too many, they are cut or left out")
+		w.store.Appender(ctx).Note(hub.BadLabel, lost.attributes, "log record attributes were too long or too many and were truncated or dropped")
 	}
 	return r, nil
 }

@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 )
 
-// tick is what a node of 8 devices sends: 80 series each, with the labels of a pod.
+// tick is the data of a node with 8 devices: 80 series each, with pod labels.
 func tick() pmetric.Metrics {
 	md := pmetric.NewMetrics()
 	ms := scope(md, "node-1", "gpureceiver")
@@ -42,7 +42,7 @@ func BenchmarkConsume(b *testing.B) {
 	}
 }
 
-// One new page, as the first scraper after a tick pays for it.
+// The cost of a new page, paid by the first scraper after a tick.
 func BenchmarkPage(b *testing.B) {
 	e, md := newTestExporter(time.Now), tick()
 	for _, v := range []variant{{textFormat, false}, {expfmt.TypeOpenMetrics, true}} {

@@ -14,20 +14,20 @@ import (
 	"go.opentelemetry.io/collector/confmap"
 )
 
-// Config is what users set. The keys of confighttp (endpoint, tls, auth, timeouts)
-// stand beside ours.
+// Config is the configuration of the exporter. The keys of confighttp (endpoint, tls, auth,
+// timeouts) are on the same level.
 type Config struct {
 	HTTP confighttp.ServerConfig `mapstructure:",squash"`
 
 	// Path of the page.
 	Path string `mapstructure:"path"`
 
-	// ResourceLabels are the resource attributes that become labels of every series.
-	// The hub promotes the same list, so that one query gives one answer by both paths.
+	// ResourceLabels are the resource attributes that become labels of every series. The hub
+	// promotes the same list, so a query gives the same answer on both paths.
 	ResourceLabels []string `mapstructure:"resource_labels"`
 
-	// ReadyScope is the instrumentation scope without which /readyz fails, so that others
-	// on the page do not hide that it is silent. Empty: anything will do.
+	// ReadyScope is the instrumentation scope whose absence makes /readyz fail, so that other
+	// scopes on the page do not hide its silence. Empty means any scope.
 	ReadyScope string `mapstructure:"ready_scope"`
 
 	_ struct{}
@@ -45,7 +45,7 @@ func createDefaultConfig() component.Config {
 	}
 }
 
-// plainPath keeps out what http.ServeMux would read as a pattern.
+// plainPath rejects what http.ServeMux would interpret as a pattern.
 var plainPath = regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)+$`)
 
 // Validate implements confmap.Validator.
@@ -72,7 +72,7 @@ func (c *Config) validatePath() error {
 		return fmt.Errorf(`path: must be an absolute path of plain characters, for example "/metrics", not %q`, c.Path)
 	}
 	if c.Path == healthPath || c.Path == readyPath {
-		return fmt.Errorf("path: %q has a meaning of its own", c.Path)
+		return fmt.Errorf("path: %q is reserved", c.Path)
 	}
 	return nil
 }
@@ -84,9 +84,9 @@ func (c *Config) validateResourceLabels() error {
 		label := labelName(attribute)
 		switch {
 		case label == "" || label == bucketLabel || label == quantileLabel:
-			errs = append(errs, fmt.Errorf("resource_labels: %q can not be a label", attribute))
+			errs = append(errs, fmt.Errorf("resource_labels: %q cannot be a label", attribute))
 		case slices.Contains(labels, label):
-			errs = append(errs, fmt.Errorf("resource_labels: %q is a label already: %s", attribute, label))
+			errs = append(errs, fmt.Errorf("resource_labels: %q maps to label %s, which already exists", attribute, label))
 		}
 		labels = append(labels, label)
 	}

@@ -9,8 +9,8 @@ import (
 	"go.opentelemetry.io/collector/confmap/confmaptest"
 )
 
-// Defaults are promises of the documentation, and a list that is set must replace
-// the default list instead of overwriting its first elements.
+// Defaults are documented, and a configured list must replace the default list instead of
+// overwriting its first elements.
 func TestConfigDefaultsAndFile(t *testing.T) {
 	type keys struct {
 		Endpoint, Path string
@@ -40,8 +40,8 @@ func TestConfigDefaultsAndFile(t *testing.T) {
 	}
 }
 
-// A wrong value must be refused before the start, by a message that names its key.
-// Some paths would make http.ServeMux panic.
+// A wrong value must be rejected before the start with a message that names its key. Some paths
+// would make http.ServeMux panic.
 func TestConfigValidate(t *testing.T) {
 	f := func(change func(*Config), want string) {
 		t.Helper()
@@ -64,5 +64,5 @@ func TestConfigValidate(t *testing.T) {
 	for _, attribute := range []string{"", "__name__", "___", "le", "quantile"} {
 		f(func(c *Config) { c.ResourceLabels = []string{attribute} }, "resource_labels: ")
 	}
-	f(func(c *Config) { c.ResourceLabels = []string{"a.b", "a_b"} }, `resource_labels: "a_b" is a label already: a_b`)
+	f(func(c *Config) { c.ResourceLabels = []string{"a.b", "a_b"} }, `resource_labels: "a_b" maps to label a_b, which already exists`)
 }

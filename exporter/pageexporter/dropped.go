@@ -21,7 +21,7 @@ const (
 	reasonCount
 )
 
-// reasonLabels are part of what users alert on; README.md says what each counts.
+// reasonLabels are label values that users alert on; README.md documents them.
 var reasonLabels = [reasonCount]string{
 	batchLimit:           "batch_limit",
 	deltaTemporality:     "delta",
@@ -35,13 +35,13 @@ var reasonLabels = [reasonCount]string{
 
 const (
 	droppedName = "gpumeter_page_dropped_total"
-	droppedHelp = "What came to the page exporter and is not on the page, by reason: points, except for batch_limit (batches), help_conflict (descriptions) and label (labels)."
+	droppedHelp = "Data that the page exporter received and does not show, by reason: points, except for batch_limit (batches), help_conflict (descriptions) and label (labels)."
 )
 
 // dropped counts what is not on the page. It is safe for concurrent use.
 type dropped struct {
 	counts [reasonCount]atomic.Uint64
-	// first, if not nil, is told the name of the first thing that each reason hits.
+	// first, if not nil, is called with the first name for each reason.
 	first func(r reason, name string)
 }
 
@@ -51,8 +51,8 @@ func (d *dropped) add(r reason, n int, name string) {
 	}
 }
 
-// family shows every reason, also at 0: an alert on a series that does not exist
-// yet would miss its first increase.
+// family includes reasons with a zero count: an alert on a series that does not exist yet
+// would miss its first increase.
 func (d *dropped) family() *dto.MetricFamily {
 	f := &dto.MetricFamily{
 		Name: new(droppedName),

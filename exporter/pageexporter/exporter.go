@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// shutdownTimeout is how long a slow scraper can hold up the end of the process.
+// shutdownTimeout is how long a slow scraper can delay the shutdown.
 const shutdownTimeout = 5 * time.Second
 
 type pageExporter struct {
@@ -35,17 +35,16 @@ type pageExporter struct {
 
 func newPageExporter(cfg *Config, set exporter.Settings, now func() time.Time) *pageExporter {
 	d := &dropped{first: func(r reason, name string) {
-		set.Logger.Warn("something is left out of the page; "+droppedName+" counts it from now on",
+		set.Logger.Warn("data was dropped from the page; "+droppedName+" counts further cases",
 			zap.String("reason", reasonLabels[r]), zap.String("first", name))
 	}}
 	s := newStore(d, cfg.ReadyScope)
 	return &pageExporter{cfg: cfg, set: set, now: now, store: s, pages: &pages{store: s, labels: cfg.ResourceLabels, now: now}}
 }
 
-// consumeMetrics never fails: what can not be shown is counted, and sending it again
-// would not help.
+// consumeMetrics never fails: what cannot be shown is counted, and a retry would not help.
 func (e *pageExporter) consumeMetrics(_ context.Context, md pmetric.Metrics) error {
-	pref.RefMetrics(md) // the store keeps it; when it lets go, the collector of garbage has it
+	pref.RefMetrics(md) // the store keeps a reference until the batch is replaced
 	e.store.put(split(md), e.now())
 	return nil
 }
@@ -69,7 +68,7 @@ func (e *pageExporter) start(ctx context.Context, host component.Host) error {
 	return nil
 }
 
-// listenError says what to do about the error that users meet most.
+// listenError adds a hint to the most common error.
 func (e *pageExporter) listenError(err error) error {
 	endpoint := e.cfg.HTTP.NetAddr.Endpoint
 	var errno syscall.Errno
@@ -88,7 +87,7 @@ func (e *pageExporter) shutdown(ctx context.Context) error {
 	defer cancel()
 	err := e.server.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		err = e.server.Close() // cuts off the scrapers that did not finish
+		err = e.server.Close() // disconnect scrapers that did not finish
 	}
 	e.serve.Wait()
 	return err

@@ -66,8 +66,8 @@ func one(name string, v float64) pmetric.Metrics {
 	return md
 }
 
-// A series that its sender no longer reports, or a sender that is gone, must leave
-// the page; a scraper would go on recording the last value for ever.
+// A series that is no longer reported, or whose sender is gone, must leave the page; otherwise
+// scrapers would record its last value forever.
 func TestReplaceAndExpire(t *testing.T) {
 	c := &clock{at(0)}
 	e := newTestExporter(c.now)
@@ -89,8 +89,8 @@ func TestReplaceAndExpire(t *testing.T) {
 	f("")
 }
 
-// What is one resource must not become two because its attributes came in another
-// order, nor replace itself because it came in two parts.
+// A resource must not become two because its attributes are reordered, nor replace itself
+// because it arrives in two parts.
 func TestSameResource(t *testing.T) {
 	e := newTestExporter((&clock{at(0)}).now)
 	f := func(want string, parts ...[]string) {
@@ -112,7 +112,7 @@ func TestSameResource(t *testing.T) {
 		[]string{"z", "a", "1", "host.name", "h"})
 }
 
-// Each scraper of an unchanged page must not cost a new one.
+// Scrapes of an unchanged page must not rebuild it.
 func TestPageIsMadeOnce(t *testing.T) {
 	c := &clock{at(0)}
 	e := newTestExporter(c.now)
@@ -128,11 +128,11 @@ func TestPageIsMadeOnce(t *testing.T) {
 		t.Helper()
 		before := [2]*byte{body(text), body(zipped)}
 		if again := [2]*byte{body(text), body(zipped)}; again != before {
-			t.Error("the page was made twice")
+			t.Error("the page was built twice")
 		}
 		change()
 		if body(text) == before[0] || body(zipped) == before[1] {
-			t.Error("the page was not made anew")
+			t.Error("the page was not rebuilt")
 		}
 	}
 	f(func() { consume(t, e, one("x", 1)) })
@@ -140,7 +140,7 @@ func TestPageIsMadeOnce(t *testing.T) {
 	f(func() { c.Time = at(3600) }) // expiry
 }
 
-// The counters must say what was lost, not how often somebody looked.
+// The counters must count losses, not scrapes.
 func TestConflictsAreCountedOncePerBatch(t *testing.T) {
 	e := newTestExporter((&clock{at(0)}).now)
 	conflict := func() {
@@ -169,8 +169,8 @@ gpumeter_page_dropped_total{reason="series_conflict"} 2
 	}
 }
 
-// A page must come from whole batches: two ticks of one sender never mix. With -race
-// this also finds what scrapes and batches share by mistake.
+// A page must consist of whole batches: two ticks of one sender never mix. With -race this also
+// finds state shared by mistake.
 func TestConcurrentScrapes(t *testing.T) {
 	e := newTestExporter(time.Now)
 	stop := make(chan struct{})
@@ -229,8 +229,7 @@ func checkOneTick(t *testing.T, page io.Reader) {
 	}
 }
 
-// The port of a second agent is the mistake that users meet first; they must be told
-// what to change.
+// A port in use is the most common mistake; the error must say what to change.
 func TestPortInUse(t *testing.T) {
 	first, second := newTestExporter(time.Now), newTestExporter(time.Now)
 	if err := first.start(t.Context(), componenttest.NewNopHost()); err != nil {
@@ -257,8 +256,8 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// The server as a whole, and an end that does not wait for a client that never
-// finishes its request.
+// The server as a whole, and a shutdown that does not wait for a client that never completes
+// its request.
 func TestServeAndShutdown(t *testing.T) {
 	e := newTestExporter(time.Now)
 	if err := e.start(t.Context(), componenttest.NewNopHost()); err != nil {

@@ -20,8 +20,8 @@ func NewFactory() exporter.Factory {
 	)
 }
 
-// createMetrics uses no queue: a page shows the present, and keeping a batch costs
-// less than queueing it. exporterhelper adds the exporter's usual self-telemetry.
+// createMetrics uses no queue: a page shows the present, and storing a batch is cheaper than
+// queueing it. exporterhelper adds the usual self-telemetry.
 func createMetrics(ctx context.Context, set exporter.Settings, cfg component.Config) (exporter.Metrics, error) {
 	e := newPageExporter(cfg.(*Config), set, time.Now)
 	return exporterhelper.NewMetrics(ctx, set, cfg, e.consumeMetrics,

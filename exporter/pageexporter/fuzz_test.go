@@ -15,8 +15,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 )
 
-// Whatever comes in, the page must be one that a parser accepts, and every point must
-// be either on it or counted.
+// Whatever the input, the page must be valid, and every point must be either shown or counted.
 func FuzzPage(f *testing.F) {
 	f.Add(uint64(1), "gpu.utilization", "1", "gpu.uuid", "GPU-0", 0.5)
 	f.Add(uint64(2), "gpu.energy.total", "J", "a.b", "\"\\\n\xff", -1.0)
@@ -68,7 +67,7 @@ func checkText(t *testing.T, families []*dto.MetricFamily, points int, d *droppe
 	}
 }
 
-// checkOpenMetrics looks at what expfmt leaves to its caller.
+// checkOpenMetrics checks what expfmt leaves to its caller.
 func checkOpenMetrics(t *testing.T, families []*dto.MetricFamily) {
 	var page bytes.Buffer
 	if err := encode(&page, families, expfmt.TypeOpenMetrics); err != nil {
@@ -94,7 +93,7 @@ func checkOpenMetrics(t *testing.T, families []*dto.MetricFamily) {
 	}
 }
 
-// generator makes random metrics of a few strings and numbers, so that they collide.
+// generator creates random metrics from few strings and numbers, so that they collide.
 type generator struct {
 	*rand.Rand
 	names, units, keys, values []string

@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 )
 
-// The formats add these labels to the lines of histograms and summaries.
+// Labels that the formats add to lines of histograms and summaries.
 const (
 	bucketLabel   = model.BucketLabel
 	quantileLabel = model.QuantileLabel
@@ -20,7 +20,7 @@ const (
 // maxLabelValue bounds what one attribute can add to the page, in bytes.
 const maxLabelValue = 4096
 
-// labelName returns the label that an attribute becomes, or "" if it can not be one.
+// labelName returns the label of an attribute, or "" if it cannot be a label.
 func labelName(attribute string) string {
 	namer := otlptranslator.LabelNamer{}
 	name, err := namer.Build(attribute)
@@ -30,13 +30,13 @@ func labelName(attribute string) string {
 	return name
 }
 
-// attribute is one attribute on its way to become a label.
+// attribute is an attribute that becomes a label.
 type attribute struct {
 	label, key, value string
 	from              origin
 }
 
-// origin is where an attribute was found; a lower one wins.
+// origin is where an attribute was found; the lower one wins.
 type origin int
 
 const (
@@ -44,8 +44,8 @@ const (
 	fromResource
 )
 
-// labeler makes labels. Nearly all points of a call share nearly all labels, so it
-// makes each name and each pair once.
+// labeler creates labels. Nearly all points of a call share nearly all labels, so each name
+// and each pair is created once.
 type labeler struct {
 	dropped *dropped
 	names   map[string]string
@@ -57,7 +57,7 @@ func newLabeler(d *dropped) labeler {
 	return labeler{dropped: d, names: map[string]string{}, made: map[[2]string]*dto.LabelPair{}}
 }
 
-// promoted returns the attributes of a resource that become labels.
+// promoted returns the resource attributes that become labels.
 func (l *labeler) promoted(resource pcommon.Map, wanted []string) []attribute {
 	var out []attribute
 	for _, key := range wanted {
@@ -68,8 +68,8 @@ func (l *labeler) promoted(resource pcommon.Map, wanted []string) []attribute {
 	return out
 }
 
-// append adds an attribute to out unless it can not be a label, or is empty: to
-// Prometheus an empty label is an absent one.
+// append adds an attribute to out unless it cannot be a label or is empty: to Prometheus an
+// empty label is an absent one.
 func (l *labeler) append(out []attribute, from origin, key string, v pcommon.Value) []attribute {
 	label, ok := l.names[key]
 	if !ok {
@@ -83,7 +83,7 @@ func (l *labeler) append(out []attribute, from origin, key string, v pcommon.Val
 	}
 	if len(value) > maxLabelValue {
 		l.dropped.add(invalidLabel, 1, key)
-		value = strings.ToValidUTF8(value[:maxLabelValue], "") // without the half of a character
+		value = strings.ToValidUTF8(value[:maxLabelValue], "") // without a split character
 	}
 	if value == "" {
 		return out
@@ -91,9 +91,9 @@ func (l *labeler) append(out []attribute, from origin, key string, v pcommon.Val
 	return append(out, attribute{label, key, value, from})
 }
 
-// pairs returns the labels of one point, sorted by name. As where Prometheus takes
-// OTLP itself, attributes of the point that become the same label are joined in the
-// order of their keys, and win over those of the resource.
+// pairs returns the labels of one point, sorted by name. As in Prometheus' OTLP receiver,
+// point attributes that map to the same label are joined in the order of their keys, and
+// override resource attributes.
 func (l *labeler) pairs(point pcommon.Map, resource []attribute, reserved string) []*dto.LabelPair {
 	all := l.scratch[:0]
 	all = append(all, resource...)

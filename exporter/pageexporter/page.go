@@ -17,8 +17,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 )
 
-// Render writes md as the page that the exporter would serve if nothing else had
-// come, in the Prometheus text format or in OpenMetrics.
+// Render writes md as the page that the exporter would serve for it alone, in the Prometheus
+// text format or in OpenMetrics.
 func Render(w io.Writer, md pmetric.Metrics, resourceLabels []string, openMetrics bool) error {
 	var d dropped
 	format := expfmt.TypeTextPlain
@@ -28,9 +28,9 @@ func Render(w io.Writer, md pmetric.Metrics, resourceLabels []string, openMetric
 	return encode(w, merge(split(md), newTranslation(resourceLabels, &d)), format)
 }
 
-// encode writes families. It leaves out the _created lines of OpenMetrics: they
-// double the lines of every counter, and Prometheus stores them as series of their
-// own unless a feature flag tells it what they are.
+// encode writes families. It omits the _created lines of OpenMetrics: they double the lines
+// of every counter, and Prometheus stores them as separate series unless a feature flag is
+// set.
 func encode(w io.Writer, families []*dto.MetricFamily, format expfmt.FormatType) error {
 	enc := expfmt.NewEncoder(w, expfmt.NewFormat(format))
 	for _, f := range families {
@@ -41,28 +41,28 @@ func encode(w io.Writer, families []*dto.MetricFamily, format expfmt.FormatType)
 	return enc.(expfmt.Closer).Close()
 }
 
-// pages serves the page of a store, and makes it once per version and variant
-// however many scrapers ask.
+// pages serves the page of a store and builds it once per version and variant, however many
+// scrapers there are.
 type pages struct {
 	store  *store
-	labels []string // attributes of a resource that become labels
+	labels []string // resource attributes that become labels
 	now    func() time.Time
 
-	mu       sync.Mutex // held while a page is made; never while one is sent
+	mu       sync.Mutex // held while a page is built, never while it is sent
 	version  uint64
 	families []*dto.MetricFamily
 	bodies   map[variant][]byte
-	zip      *gzip.Writer // nil before the first; it is most of the memory that a page takes
+	zip      *gzip.Writer // nil before first use; takes most of a page's memory
 }
 
-// variant is one way to write a page. The escaping that a client asks for is not
-// part of it: our names need none.
+// variant is one encoding of a page. The escaping requested by a client is not part of it,
+// because our names need none.
 type variant struct {
 	format expfmt.FormatType
 	gzip   bool
 }
 
-// body returns the page. The caller must not change it.
+// body returns the page. The caller must not modify it.
 func (p *pages) body(v variant) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +91,7 @@ func (p *pages) encode(v variant) (body []byte, err error) {
 		return b.Bytes(), err
 	}
 	if p.zip == nil {
-		// BestSpeed: pages are so repetitive that more effort gains little.
+		// BestSpeed: pages are so repetitive that higher levels gain little.
 		if p.zip, err = gzip.NewWriterLevel(&b, gzip.BestSpeed); err != nil {
 			return nil, err
 		}
@@ -101,19 +101,18 @@ func (p *pages) encode(v variant) (body []byte, err error) {
 		return nil, err
 	}
 	err = p.zip.Close()
-	p.zip.Reset(nil) // the body belongs to the scrapers now
+	p.zip.Reset(nil) // do not retain the body
 	return b.Bytes(), err
 }
 
-// merge makes one page of batches: families by name, series by labels, and of two
-// that can not stand together the first in the order of the batches' keys. Each batch
-// is counted at its first merge only, so that the counters do not depend on the
-// number of scrapes.
+// merge combines batches into one page: families by name, series by labels. Of two that
+// conflict, the first in the order of batch keys wins. Each batch is counted only at its
+// first merge, so the counters do not depend on the number of scrapes.
 func merge(batches []*batch, t *translation) []*dto.MetricFamily {
 	d := t.dropped
 	slices.SortFunc(batches, func(a, b *batch) int { return cmp.Compare(a.key, b.key) })
 	m := merger{taken: map[string]bool{}, families: map[string]*mergedFamily{}, dropped: d}
-	m.claim(d.family()) // nobody else can take its name
+	m.claim(d.family()) // reserve its name
 	for _, b := range batches {
 		for _, f := range t.translate(b) {
 			m.add(f, !b.counted)
@@ -124,13 +123,13 @@ func merge(batches []*batch, t *translation) []*dto.MetricFamily {
 	for _, name := range slices.Sorted(maps.Keys(m.families)) {
 		out = append(out, m.finish(m.families[name]))
 	}
-	own := d.family() // only now, when everything is counted
+	own := d.family() // after everything is counted
 	at, _ := slices.BinarySearchFunc(out, own, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	return slices.Insert(out, at, own)
 }
 
 type merger struct {
-	// taken are the names that belong to a family: its own and those of its lines.
+	// taken are the names reserved by families: their own and those of their lines.
 	taken    map[string]bool
 	families map[string]*mergedFamily
 	dropped  *dropped
@@ -143,7 +142,7 @@ type mergedFamily struct {
 
 type mergedSeries struct {
 	*dto.Metric
-	count bool // a conflict of this series is still to be counted
+	count bool // a conflict of this series has not been counted yet
 }
 
 func (m *merger) add(f *dto.MetricFamily, count bool) {
@@ -194,8 +193,8 @@ var suffixes = map[dto.MetricType][]string{
 	dto.MetricType_SUMMARY:   {"", "_sum", "_count", "_created"},
 }
 
-// claim reserves the names of f, or reports that one belongs to another family: a
-// gauge x_count beside a histogram x makes a page that parsers refuse.
+// claim reserves the names of f, or reports that one is taken: a gauge x_count next to a
+// histogram x makes a page that parsers reject.
 func (m *merger) claim(f *dto.MetricFamily) bool {
 	base := openMetricsName(f)
 	for _, suffix := range suffixes[f.GetType()] {
@@ -209,8 +208,8 @@ func (m *merger) claim(f *dto.MetricFamily) bool {
 	return true
 }
 
-// openMetricsName is the name of a family in OpenMetrics, where _total belongs to the
-// lines of a counter and not to its name.
+// openMetricsName returns the OpenMetrics name of a family, where _total belongs to the lines
+// of a counter and not to its name.
 func openMetricsName(f *dto.MetricFamily) string {
 	if f.GetType() == dto.MetricType_COUNTER {
 		return strings.TrimSuffix(f.GetName(), "_total")

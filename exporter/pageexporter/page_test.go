@@ -57,14 +57,13 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// Any change of a name, a label, an order, an escape or a number that users would
-// see shows up here.
+// Any visible change of a name, a label, an order, an escape or a number shows up here.
 func TestGoldenPages(t *testing.T) {
 	golden(t, "testdata/page.txt", render(t, fixture(t), false))
 	golden(t, "testdata/page.openmetrics", render(t, fixture(t), true))
 }
 
-// A page that only our own parser likes is no use.
+// The page must be valid for Prometheus' own tools too.
 func TestPromtool(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
@@ -82,8 +81,8 @@ func TestPromtool(t *testing.T) {
 
 const textFormat = expfmt.TypeTextPlain
 
-// Two that can not stand together: the first by resource and scope is shown whatever
-// the order of arrival, the other is counted, and nothing else is lost.
+// Conflicts: the first by resource and scope is shown regardless of arrival, the other is
+// counted, and nothing else is lost.
 func TestConflicts(t *testing.T) {
 	f := func(want string, fill ...func(md pmetric.Metrics)) {
 		t.Helper()
@@ -107,7 +106,7 @@ x{host_name="h"} 1
 gpumeter_page_dropped_total{reason="series_conflict"} 1
 `, gauge("h", "a", "x", 1), gauge("h", "b", "x", 2))
 
-	// Two resources that differ only in what is no label.
+	// Two resources that differ only in attributes that are not labels.
 	other := func(id string, v float64) func(pmetric.Metrics) {
 		return func(md pmetric.Metrics) {
 			addGauge(scope(md, "h", "s"), "x", v)
@@ -125,7 +124,7 @@ x_total{host_name="h"} 1
 gpumeter_page_dropped_total{reason="name_conflict"} 1
 `, gauge("h", "a", "x.total", 1), func(md pmetric.Metrics) { addSum(scope(md, "h", "b"), "x", 2) })
 
-	// A gauge with the name of a histogram's line, and the other way round.
+	// A gauge with the name of a histogram's line, and vice versa.
 	f(`# TYPE x_count gauge
 x_count{host_name="h"} 1
 gpumeter_page_dropped_total{reason="name_conflict"} 1

@@ -16,7 +16,7 @@ const (
 	readyPath  = "/readyz"
 )
 
-// handler answers GET and HEAD; the mux refuses the other methods and unknown paths.
+// handler answers GET and HEAD; the mux rejects other methods and unknown paths.
 func (e *pageExporter) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", e.serveIndex)
@@ -31,8 +31,8 @@ func (e *pageExporter) servePage(w http.ResponseWriter, r *http.Request) {
 	v := variant{format: format.FormatType(), gzip: acceptsGzip(r.Header)}
 	body, err := e.pages.body(v)
 	if err != nil {
-		e.set.Logger.Error("cannot make the page", zap.Error(err))
-		http.Error(w, "cannot make the page; the log of the agent says why", http.StatusInternalServerError)
+		e.set.Logger.Error("cannot render the page", zap.Error(err))
+		http.Error(w, "cannot render the page; see the agent's log", http.StatusInternalServerError)
 		return
 	}
 	h := w.Header()
@@ -42,11 +42,11 @@ func (e *pageExporter) servePage(w http.ResponseWriter, r *http.Request) {
 	if v.gzip {
 		h.Set("Content-Encoding", "gzip")
 	}
-	_, _ = w.Write(body) // a scraper that has gone is nobody's error
+	_, _ = w.Write(body) // a disconnected scraper is not an error
 }
 
-// acceptsGzip reads Accept-Encoding (RFC 9110, 12.5.3) as far as a choice between
-// gzip and nothing needs it.
+// acceptsGzip parses Accept-Encoding (RFC 9110, 12.5.3) as far as needed to choose between
+// gzip and identity.
 func acceptsGzip(h http.Header) bool {
 	for _, header := range h.Values("Accept-Encoding") {
 		for part := range strings.SplitSeq(header, ",") {

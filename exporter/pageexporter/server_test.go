@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// What probes, browsers and scrapers of every age get.
+// Answers to probes, browsers and scrapers of every version.
 func TestHTTP(t *testing.T) {
 	c := &clock{at(0)}
 	e := newTestExporter(c.now)
@@ -48,7 +48,7 @@ func TestHTTP(t *testing.T) {
 	f("GET", "/readyz", 503, "no batch for 1h0m0s, expected every 5m0s")
 }
 
-// A scraper must get the format it asked for, whole, and be told which it is.
+// A scraper must get the requested format, complete and labeled.
 func TestNegotiation(t *testing.T) {
 	e := newTestExporter((&clock{at(0)}).now)
 	consume(t, e, fixture(t))
@@ -89,7 +89,7 @@ func TestNegotiation(t *testing.T) {
 	f(prometheus, "gzip", omType+"allow-utf-8", "gzip", openMetrics)
 }
 
-// The three formats come from one set of families, which must survive the trip.
+// The three formats are encoded from one set of families, which must not be modified.
 func TestProtobuf(t *testing.T) {
 	e := newTestExporter((&clock{at(0)}).now)
 	consume(t, e, fixture(t))
@@ -112,7 +112,7 @@ func TestProtobuf(t *testing.T) {
 	}
 }
 
-// stuck is a scraper that asks and then does not read.
+// stuck is a scraper that sends a request and does not read.
 type stuck struct {
 	*httptest.ResponseRecorder
 	writing, release chan struct{}
@@ -124,7 +124,7 @@ func (s *stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A slow scraper must not stop batches or other scrapers.
+// A slow scraper must not block batches or other scrapers.
 func TestSlowScraper(t *testing.T) {
 	e := newTestExporter((&clock{at(0)}).now)
 	slow := &stuck{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}

@@ -11,28 +11,28 @@ import (
 const (
 	// maxBatches bounds the memory that senders with ever new resources can take.
 	maxBatches = 10_000
-	// A batch expires after this many of its intervals without a successor.
+	// expireIntervals is the number of intervals without a successor after which a batch expires.
 	expireIntervals = 3
-	// minInterval keeps the page from flickering when two batches come at once.
+	// minInterval keeps the page stable when two batches arrive at once.
 	minInterval = time.Second
-	// firstInterval is assumed until a second batch shows the real one. It is the
-	// longest interval the agent can be set to.
+	// firstInterval is assumed until a second batch shows the real one. It is the longest
+	// interval of an agent.
 	firstInterval = 5 * time.Minute
 )
 
-// store holds the last batch of each resource and scope. Its methods never wait for
-// a scrape: they hold the lock for as long as it takes to change or list the map.
+// store holds the last batch of each resource and scope. Its methods never wait for a scrape:
+// they hold the lock only to change or list the map.
 type store struct {
 	dropped *dropped
-	ready   string // the scope without which the page is not ready; empty: any
+	ready   string // scope required for readiness; empty means any
 
 	mu      sync.Mutex
 	byKey   map[string]*list.Element
-	arrival list.List // of *entry, the oldest arrival first
-	// version grows with every change of what is held, an expiry included.
+	arrival list.List // holds *entry, oldest arrival first
+	// version increases with every change, including expiry.
 	version uint64
-	// soonest is a lower bound of the next expiry, so that looking for expired
-	// entries is not the price of every batch.
+	// soonest is a lower bound of the next expiry, so that not every batch pays for a search
+	// for expired entries.
 	soonest time.Time
 	// last outlives its expiry, to say what is missing.
 	last entry
@@ -41,7 +41,7 @@ type store struct {
 type entry struct {
 	batch    *batch
 	arrived  time.Time
-	gap      time.Duration // to the arrival before, 0 if there was none
+	gap      time.Duration // since the previous arrival, 0 if there was none
 	interval time.Duration
 }
 
@@ -51,7 +51,7 @@ func newStore(d *dropped, ready string) *store {
 	return &store{dropped: d, ready: ready, byKey: map[string]*list.Element{}}
 }
 
-// put replaces the batches that have the same keys.
+// put replaces the batches with the same keys.
 func (s *store) put(batches []*batch, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +61,8 @@ func (s *store) put(batches []*batch, now time.Time) {
 		if el, ok := s.byKey[b.key]; ok {
 			old := s.arrival.Remove(el).(*entry)
 			e.gap = now.Sub(old.arrived)
-			// The larger of two gaps: a late batch and a punctual one after it stand
-			// close together, and must not make the interval look short.
+			// The larger of two gaps: a late batch followed by a punctual one must not make the
+			// interval look short.
 			e.interval = max(e.gap, old.gap, minInterval)
 		}
 		s.byKey[b.key] = s.arrival.PushBack(e)
@@ -81,7 +81,7 @@ func (s *store) put(batches []*batch, now time.Time) {
 	}
 }
 
-// expire removes what has expired. The caller holds the lock.
+// expire removes expired entries. The caller holds the lock.
 func (s *store) expire(now time.Time) {
 	if now.Before(s.soonest) {
 		return
@@ -101,7 +101,7 @@ func (s *store) expire(now time.Time) {
 	}
 }
 
-// current returns the version of what is held at now.
+// current returns the version at now.
 func (s *store) current(now time.Time) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *store) current(now time.Time) uint64 {
 	return s.version
 }
 
-// batches returns what is held at now, the oldest arrival first, and its version.
+// batches returns the batches at now, oldest arrival first, and the version.
 func (s *store) batches(now time.Time) ([]*batch, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *store) batches(now time.Time) ([]*batch, uint64) {
 // decides reports whether a batch makes the page ready.
 func (s *store) decides(b *batch) bool { return s.ready == "" || b.scope == s.ready }
 
-// missing says in one line why the page is not ready, or "" if it is.
+// missing says in one line why the page is not ready; "" if it is.
 func (s *store) missing(now time.Time) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *store) missing(now time.Time) string {
 	}
 }
 
-// simulated reports whether a resource that is shown at now is marked as simulated.
+// simulated reports whether a resource shown at now is simulated.
 func (s *store) simulated(now time.Time) bool {
 	batches, _ := s.batches(now)
 	return slices.ContainsFunc(batches, func(b *batch) bool { return b.simulated })

@@ -24,8 +24,8 @@ func keys(s *store, now time.Time) []string {
 	return out
 }
 
-// A batch that stays too long shows a dead device as alive; one that goes too soon
-// makes holes in every graph.
+// A batch kept too long shows a dead device as alive; one dropped too soon leaves gaps in every
+// graph.
 func TestExpiry(t *testing.T) {
 	f := func(lastShown float64, arrivals ...float64) {
 		t.Helper()
@@ -49,8 +49,8 @@ func TestExpiry(t *testing.T) {
 	f(1100, 0, 10, 200) // it had expired and starts anew
 }
 
-// Each batch lives by its own interval: a slow one must not vanish because others
-// are quick, a dead one not stay because others live.
+// Each batch expires by its own interval: a slow one must not vanish because others are fast,
+// and a dead one must not stay because others live.
 func TestExpiryIsPerBatch(t *testing.T) {
 	s := newStore(&dropped{}, "")
 	s.put([]*batch{{key: "slow"}}, at(0))
@@ -70,8 +70,8 @@ func TestExpiryIsPerBatch(t *testing.T) {
 	f(120)
 }
 
-// Without a bound, a sender that restarts under a new name every minute fills the
-// memory; the one that is still alive must stay.
+// Without a bound, a sender that restarts under a new name every minute exhausts memory; live
+// ones must stay.
 func TestBatchLimit(t *testing.T) {
 	d := &dropped{}
 	s := newStore(d, "")
@@ -107,7 +107,7 @@ func TestMissing(t *testing.T) {
 	s.put([]*batch{{key: "k"}}, at(11))
 	f(40, "")
 	f(42, "no batch for 31s, expected every 10s")
-	// The numbers of a cluster, asked for each minute, do not stand for silent devices.
+	// Cluster metrics, collected every minute, do not make up for silent devices.
 	s = newStore(&dropped{}, "gpus")
 	s.put([]*batch{{key: "cluster", scope: "cluster"}}, at(1))
 	f(2, "no data yet")

@@ -12,39 +12,37 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 )
 
-// simulatedAttribute marks a resource whose devices are not real.
+// simulatedAttribute marks a resource whose devices are simulated.
 const simulatedAttribute = "gpumeter.simulated"
 
-// Names follow Prometheus' default for OTLP that is pushed to it, so that push and
-// pull give the same series.
+// Names follow Prometheus' default for pushed OTLP, so push and pull yield the same series.
 var (
 	metricNamer = otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
 	unitNamer   = otlptranslator.UnitNamer{}
 )
 
-// batch is what one scope of one resource said last.
+// batch is the last data of one scope of one resource.
 type batch struct {
-	// key is the resource and the scope. Batches are merged in its order, which
-	// decides who wins a conflict whatever the order of arrival.
+	// key is the resource and the scope. Batches are merged in the order of keys, which decides
+	// conflicts regardless of the order of arrival.
 	key       string
 	scope     string
 	simulated bool
 
-	// What came stays as it came until a page needs it: most batches are replaced
-	// before anybody scrapes.
+	// The data is kept unconverted until a page needs it: most batches are replaced before a
+	// scrape.
 	resource pcommon.Map
 	metrics  []pmetric.MetricSlice
-	// families are what the page shows of it, in the order they came, and may repeat a
-	// name. Only the page that merges the batch touches them. What is lost is counted
-	// when they are made, once.
+	// families are the converted data in order of arrival; names may repeat. Only the page
+	// that merges the batch uses them. Losses are counted once, when families are created.
 	families []*dto.MetricFamily
 	made     bool
-	// counted says that the conflicts of this batch are in the counters already.
+	// counted is set when the conflicts of this batch are counted.
 	counted bool
 }
 
-// split returns one batch per resource and scope. A resource that comes twice in one
-// call gives one batch: its second half does not replace its first.
+// split returns one batch per resource and scope. A resource that occurs twice in one call
+// yields one batch: its second part does not replace the first.
 func split(md pmetric.Metrics) []*batch {
 	byKey := map[string]*batch{}
 	var batches []*batch
@@ -64,12 +62,12 @@ func split(md pmetric.Metrics) []*batch {
 	return batches
 }
 
-// translation turns batches into families. The batches of one page share its labels.
+// translation converts batches to families. The batches of one page share its labels.
 type translation struct {
-	wanted  []string // attributes of a resource that become labels
+	wanted  []string // resource attributes that become labels
 	labels  labeler
 	dropped *dropped
-	// resource are those attributes of the batch at hand.
+	// resource holds these attributes of the current batch.
 	resource []attribute
 }
 
@@ -77,7 +75,7 @@ func newTranslation(resourceLabels []string, d *dropped) *translation {
 	return &translation{wanted: resourceLabels, labels: newLabeler(d), dropped: d}
 }
 
-// translate returns the families of b, and makes them the first time.
+// translate returns the families of b, created on first use.
 func (t *translation) translate(b *batch) []*dto.MetricFamily {
 	if b.made {
 		return b.families
@@ -120,7 +118,7 @@ func appendAttributes(b []byte, attrs pcommon.Map) []byte {
 	return append(b, ';')
 }
 
-// family returns what the page shows of m, or nil if that is nothing.
+// family returns what the page shows of m, or nil.
 func (t *translation) family(m pmetric.Metric) *dto.MetricFamily {
 	k := kindOf(m)
 	name, err := metricNamer.Build(otlptranslator.Metric{Name: m.Name(), Unit: m.Unit(), Type: k.naming})
@@ -140,7 +138,7 @@ func (t *translation) family(m pmetric.Metric) *dto.MetricFamily {
 	if m.Description() != "" {
 		f.Help = new(strings.ToValidUTF8(m.Description(), "\uFFFD"))
 	}
-	// OpenMetrics wants the unit at the end of the family's name; a name that has it
+	// OpenMetrics requires the unit at the end of the family's name; a name with the unit
 	// elsewhere (bytes_read) has no UNIT line.
 	if unit := unitNamer.Build(m.Unit()); unit != "" && strings.HasSuffix(openMetricsName(f), "_"+unit) {
 		f.Unit = &unit
@@ -148,7 +146,7 @@ func (t *translation) family(m pmetric.Metric) *dto.MetricFamily {
 	return f
 }
 
-// kind is what a metric becomes on the page.
+// kind is the type that a metric has on the page.
 type kind struct {
 	prometheus dto.MetricType
 	naming     otlptranslator.MetricType
@@ -206,19 +204,19 @@ func (t *translation) series(m pmetric.Metric) []*dto.Metric {
 	}
 }
 
-// dataPoint is what the kinds of OTLP data points have in common.
+// dataPoint is the common part of OTLP data points.
 type dataPoint interface {
 	Attributes() pcommon.Map
 	Flags() pmetric.DataPointFlags
 }
 
-// series translates points with set, which reports whether the value is one that
-// Prometheus can hold. The label called reserved belongs to the format.
+// series converts points with set, which reports whether Prometheus can represent the value.
+// The label reserved belongs to the format.
 func series[P dataPoint](t *translation, metric string, points iter.Seq2[int, P], reserved string, set func(*dto.Metric, P) bool) []*dto.Metric {
 	var out []*dto.Metric
 	for _, p := range points {
 		if p.Flags().NoRecordedValue() {
-			continue // the series has ended: the page stops showing it
+			continue // the series ended: it leaves the page
 		}
 		m := &dto.Metric{}
 		if !set(m, p) {

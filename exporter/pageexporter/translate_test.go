@@ -73,8 +73,8 @@ func putAll(to pcommon.Map, attrs []string) {
 	}
 }
 
-// shown is a text page without the lines that every page has, the head of the counter
-// of drops and its zeros, and with what was dropped at the end.
+// shown is a text page without the lines common to all pages, the header and the zeros of the
+// drop counter, and with the drops at the end.
 func shown(page string) string {
 	var series, drops strings.Builder
 	for line := range strings.Lines(page) {
@@ -98,8 +98,7 @@ func expectPage(t *testing.T, fill func(pmetric.MetricSlice), want string) {
 	}
 }
 
-// Attributes that Prometheus can not hold as they are must neither break the page
-// nor take their point with them.
+// Attributes that Prometheus cannot represent must neither break the page nor void their point.
 func TestLabels(t *testing.T) {
 	f := func(want string, attrs ...string) {
 		t.Helper()
@@ -122,7 +121,7 @@ func TestLabels(t *testing.T) {
 		"a", strings.Repeat("a", maxLabelValue-1)+"ü and more") // not half a character
 }
 
-// Values other than strings must look as they do when they are pushed.
+// Values other than strings must look as they do when pushed.
 func TestLabelValues(t *testing.T) {
 	expectPage(t, func(ms pmetric.MetricSlice) {
 		attrs := addGauge(ms, "x", 1).Attributes()
@@ -136,8 +135,8 @@ x{bool="true",double="0.5",host_name="h",int="-7",slice="[\"a\"]"} 1
 `)
 }
 
-// A value that is no number, or no number a counter can have, must not be shown as
-// one, and must not hide its neighbours.
+// A value that is not a number, or not valid for a counter, must not be shown and must not hide
+// others.
 func TestValues(t *testing.T) {
 	const invalid = droppedName + `{reason="invalid"} 1` + "\n"
 	f := expectPage
@@ -182,8 +181,7 @@ func TestTemporality(t *testing.T) {
 	f(pmetric.AggregationTemporalityUnspecified, droppedName+`{reason="invalid"} 2`+"\n")
 }
 
-// A histogram that contradicts itself would make a page that parsers refuse, or
-// quantiles that are wrong.
+// An inconsistent histogram would make a page that parsers reject, or wrong quantiles.
 func TestHistograms(t *testing.T) {
 	const (
 		buckets = `# TYPE x histogram

@@ -9,9 +9,9 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 )
 
-// The set functions below write the value of a point, or report that it is not one.
-// What they refuse is what OpenMetrics forbids: counters, and the sums and counts
-// that act as counters, are never negative or NaN.
+// The set functions write the value of a point, or report that it is invalid. They reject
+// what OpenMetrics forbids: counters, and sums and counts that act as counters, are never
+// negative or NaN.
 
 func number(p pmetric.NumberDataPoint) (float64, bool) {
 	switch p.ValueType() {
@@ -36,8 +36,8 @@ func setCounter(m *dto.Metric, p pmetric.NumberDataPoint) bool {
 	return ok && v >= 0
 }
 
-// setHistogram refuses a histogram without a sum: the format has no way to leave it
-// out, and 0 would be a lie.
+// setHistogram rejects a histogram without a sum: the format cannot omit it, and 0 would be
+// wrong.
 func setHistogram(m *dto.Metric, p pmetric.HistogramDataPoint) bool {
 	bounds, counts := p.ExplicitBounds(), p.BucketCounts()
 	if !p.HasSum() || !(p.Sum() >= 0) || counts.Len() > 0 && counts.Len() != bounds.Len()+1 {
@@ -45,11 +45,11 @@ func setHistogram(m *dto.Metric, p pmetric.HistogramDataPoint) bool {
 	}
 	h := &dto.Histogram{SampleSum: new(p.Sum()), SampleCount: new(p.Count())}
 	m.Histogram = h
-	if counts.Len() == 0 { // count and sum only
+	if counts.Len() == 0 { // only count and sum
 		return bounds.Len() == 0
 	}
 	var total uint64
-	lowest := 0.0 // a sum over negative bounds would not be a counter
+	lowest := 0.0 // with negative bounds the sum is not a counter
 	for i, n := range counts.All() {
 		if total+n < total {
 			return false

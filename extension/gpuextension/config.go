@@ -8,90 +8,90 @@ import (
 	"github.com/gpumeter/gpumeter/internal/local"
 )
 
-// Config is what users set under extensions::gpu.
+// Config is the configuration under extensions::gpu.
 type Config struct {
 	// Interval is the time between two ticks, 100ms to 5m.
 	Interval time.Duration `mapstructure:"interval"`
-	// SlowInterval is the time between two readings of values that cost milliseconds
-	// or rarely change: energy, errors, links, limits.
+	// SlowInterval is the time between two readings of values that cost milliseconds or rarely
+	// change: energy, errors, links, limits.
 	SlowInterval time.Duration `mapstructure:"slow_interval"`
-	// HostName is reported as host.name; empty is what the kernel says.
+	// HostName is reported as host.name; empty means the kernel's host name.
 	HostName string `mapstructure:"host_name"`
-	// Root is where the host's file system is mounted, in a container.
+	// Root is where the host's file system is mounted in a container.
 	Root string `mapstructure:"root"`
 	// NVIDIALibrary is the path of libnvidia-ml.so.1; empty searches the usual places.
 	NVIDIALibrary string `mapstructure:"nvidia_library"`
 	// NVIDIALibraryDirs are searched before the usual places.
 	NVIDIALibraryDirs []string `mapstructure:"nvidia_library_dirs"`
-	// PCIeThroughput measures PCIe traffic on NVIDIA GPUs before Hopper, which keeps
-	// the driver busy for 40 ms every 30 s.
+	// PCIeThroughput measures PCIe traffic on NVIDIA GPUs before Hopper, which keeps the driver
+	// busy for 40 ms every 30 s.
 	PCIeThroughput bool `mapstructure:"pcie_throughput"`
 	// GaudiLibrary is the path of libhlml.so; empty searches the usual places.
 	GaudiLibrary string `mapstructure:"gaudi_library"`
-	// TPUExporter is the address of the page of GKE's TPU device plugin; empty asks this
-	// node's, and only if there is a TPU of which its runtime says nothing.
+	// TPUExporter is the address of the metrics page of GKE's TPU device plugin; empty means
+	// this node's plugin, queried only if there is a TPU whose runtime does not answer.
 	TPUExporter string `mapstructure:"tpu_exporter"`
-	// NeuronMonitor is a file or a socket with what neuron-monitor writes. Utilization of
-	// AWS accelerators comes from there alone.
+	// NeuronMonitor is a file or a socket with the output of neuron-monitor, the only source of
+	// utilization of AWS accelerators.
 	NeuronMonitor string `mapstructure:"neuron_monitor"`
 	// Simulate names a model to simulate instead of reading hardware.
 	Simulate string `mapstructure:"simulate"`
-	// ExpectedDevices is how many physical devices the machine should have: fewer are a
-	// finding. 0: those that it has had since it was booted.
+	// ExpectedDevices is the number of physical devices the machine should have; fewer are a
+	// finding. 0 means the devices seen since boot.
 	ExpectedDevices int `mapstructure:"expected_devices"`
-	// StateDir is the folder in which counts of events outlive the Collector; empty: they
-	// begin at 0 with it.
+	// StateDir is the directory in which event counts survive a restart; empty means that they
+	// restart at 0.
 	StateDir string `mapstructure:"state_dir"`
-	// Resource are more resource attributes of what the gpu receiver emits, such as
+	// Resource are additional resource attributes of the gpu receiver, such as
 	// k8s.cluster.name.
 	Resource map[string]string `mapstructure:"resource"`
-	// Cloud asks the metadata server of AWS, Google or Azure for region, zone and
-	// instance type, if the firmware says that this is such a machine.
+	// Cloud queries the metadata server of AWS, Google or Azure for region, zone and instance
+	// type, if the firmware indicates such a machine.
 	Cloud bool `mapstructure:"cloud"`
-	// Workloads says how to find out whose work is on the devices.
+	// Workloads configures how the owners of work on the devices are determined.
 	Workloads WorkloadsConfig `mapstructure:"workloads"`
 }
 
-// WorkloadsConfig is what users set under extensions::gpu::workloads.
+// WorkloadsConfig is the configuration under extensions::gpu::workloads.
 type WorkloadsConfig struct {
-	// Enabled: false asks nobody, and nothing is said of workloads.
+	// Enabled: if false, no source is queried and no workloads are reported.
 	Enabled bool `mapstructure:"enabled"`
-	// KubeletSocket is the pod-resources socket; empty: var/lib/kubelet/pod-resources/kubelet.sock
-	// below root.
+	// KubeletSocket is the pod-resources socket; empty means
+	// var/lib/kubelet/pod-resources/kubelet.sock below root.
 	KubeletSocket string `mapstructure:"kubelet_socket"`
-	// Kubeconfig says how to reach the Kubernetes API; empty: as a pod does, if this is one.
+	// Kubeconfig configures access to the Kubernetes API; empty means the pod's service account.
 	Kubeconfig string `mapstructure:"kubeconfig"`
-	// Node is the name of this node there; empty: host_name.
+	// Node is the Kubernetes name of this node; empty means host_name.
 	Node string `mapstructure:"node"`
-	// PodLabels are keys of pod labels that become attributes k8s.pod.label.KEY.
+	// PodLabels are the pod labels that become attributes k8s.pod.label.KEY.
 	PodLabels []string `mapstructure:"pod_labels"`
-	// TeamLabel is the key of the pod label that becomes gpu.workload.team.
+	// TeamLabel is the pod label that becomes gpu.workload.team.
 	TeamLabel string `mapstructure:"team_label"`
-	// Teams are teams by namespace, for pods without that label.
+	// Teams maps namespaces to teams, for pods without that label.
 	Teams map[string]string `mapstructure:"teams"`
-	// StaleFor is how long what the kubelet said is used while it does not answer; 5m if it
-	// is 0.
+	// StaleFor is how long the kubelet's last answer is used while it does not answer; 0 means
+	// 5m.
 	StaleFor time.Duration `mapstructure:"stale_for"`
-	// Slurm says how to find out about its jobs, if this is one of its nodes.
+	// Slurm configures job discovery on a Slurm node.
 	Slurm SlurmConfig `mapstructure:"slurm"`
 }
 
-// SlurmConfig is what users set under extensions::gpu::workloads::slurm. All of it has
-// good defaults.
+// SlurmConfig is the configuration under extensions::gpu::workloads::slurm. The defaults are
+// normally right.
 type SlurmConfig struct {
-	Node     string `mapstructure:"node"`      // name of this node in Slurm; empty: as slurm.conf or the host has it
-	Conf     string `mapstructure:"conf"`      // path of slurm.conf; empty: the usual places
-	GresConf string `mapstructure:"gres_conf"` // path of gres.conf; empty: beside slurm.conf
-	JobMaps  string `mapstructure:"job_maps"`  // folder of the files that a prolog writes; empty: none
-	Scontrol string `mapstructure:"scontrol"`  // path of scontrol; empty: the usual places
+	Node     string `mapstructure:"node"`      // name of this node in Slurm; empty: from slurm.conf or the host name
+	Conf     string `mapstructure:"conf"`      // path of slurm.conf; empty: the usual paths
+	GresConf string `mapstructure:"gres_conf"` // path of gres.conf; empty: next to slurm.conf
+	JobMaps  string `mapstructure:"job_maps"`  // directory of the files written by a prolog; empty: none
+	Scontrol string `mapstructure:"scontrol"`  // path of scontrol; empty: the usual paths
 	REST     string `mapstructure:"rest"`      // address of slurmrestd; empty: Slurm's tools are run instead
-	// RESTToken is the path of the file with its token, RESTUser whose the token is.
+	// RESTToken is the path of the token file, RESTUser the token's user.
 	RESTToken string            `mapstructure:"rest_token_file"`
 	RESTUser  string            `mapstructure:"rest_user"`
-	Offline   bool              `mapstructure:"offline"` // the controller is not asked
-	Steps     bool              `mapstructure:"steps"`   // slurm.step.id is an attribute
-	Teams     map[string]string `mapstructure:"teams"`   // by account; without one the account is the team
-	Refresh   time.Duration     `mapstructure:"refresh"` // how often the controller is asked; 30s if it is 0
+	Offline   bool              `mapstructure:"offline"` // do not query the controller
+	Steps     bool              `mapstructure:"steps"`   // add the attribute slurm.step.id
+	Teams     map[string]string `mapstructure:"teams"`   // by account; default is the account itself
+	Refresh   time.Duration     `mapstructure:"refresh"` // interval of controller queries; 0 means 30s
 }
 
 func createDefaultConfig() component.Config {

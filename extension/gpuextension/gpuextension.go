@@ -16,22 +16,22 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Feed is where the ticks come from. Ready and NotReady are told when the pipelines can
-// take ticks and when they no longer can; both may be called again.
+// Feed is the source of ticks. Ready and NotReady say when the pipelines can take ticks; both
+// may be called repeatedly.
 type Feed interface {
 	Subscribe() (ticks <-chan node.Tick, cancel func())
 	Ready()
 	NotReady()
 }
 
-// Opener returns a Feed that somebody else closes. gpumeter's own binary has one that
-// outlives a reload of the pipelines.
+// Opener returns a Feed that the caller closes. In gpumeter's own binary the Feed outlives a
+// reload of the pipelines.
 type Opener func(local.Config) (Feed, error)
 
-// NewFactory returns the factory of the extension, which opens the View itself.
+// NewFactory returns a factory whose extensions open the View themselves.
 func NewFactory() extension.Factory { return NewFactoryWithView(nil) }
 
-// NewFactoryWithView returns a factory whose extensions offer the View of open.
+// NewFactoryWithView returns a factory whose extensions use the Feed returned by open.
 func NewFactoryWithView(open Opener) extension.Factory {
 	return extension.NewFactory(metadata.Type, createDefaultConfig,
 		func(_ context.Context, set extension.Settings, cfg component.Config) (extension.Extension, error) {
@@ -49,13 +49,13 @@ type gpuExtension struct {
 	open Opener
 
 	feed      Feed
-	own       *ownView // the feed, if nobody else closes it
-	hush      func()   // ends the reports
+	own       *ownView // the feed, if the extension owns it
+	hush      func()   // stops the status reports
 	reporting sync.WaitGroup
 }
 
-// Start implements component.Component. The clock starts with Ready: an agent that
-// cannot start says so and nothing else, and no receiver misses the first tick.
+// Start implements component.Component. The clock starts with Ready, so that a failing start
+// reports only its own error, and no receiver misses the first tick.
 func (e *gpuExtension) Start(_ context.Context, host component.Host) (err error) {
 	if e.open != nil {
 		e.feed, err = e.open(e.cfg)
@@ -81,7 +81,7 @@ func (e *gpuExtension) openOwn() error {
 	return nil
 }
 
-// ownView is a View that lives as long as the extension.
+// ownView is a View with the lifetime of the extension.
 type ownView struct {
 	*node.View
 
@@ -110,8 +110,8 @@ func (e *gpuExtension) Ready() error {
 	return nil
 }
 
-// NotReady implements extensioncapabilities.PipelineWatcher. The Collector calls it of
-// an extension that has not started, too.
+// NotReady implements extensioncapabilities.PipelineWatcher. The Collector also calls it for
+// an extension that has not started.
 func (e *gpuExtension) NotReady() error {
 	if e.feed != nil {
 		e.feed.NotReady()
@@ -132,16 +132,16 @@ func (e *gpuExtension) Shutdown(context.Context) error {
 	return err
 }
 
-// Subscribe returns the ticks of the View, see node.View.Subscribe.
+// Subscribe returns the ticks of the View; see node.View.Subscribe.
 func (e *gpuExtension) Subscribe() (ticks <-chan node.Tick, cancel func()) { return e.feed.Subscribe() }
 
-// Lookup is what a Feed may know of workloads besides its ticks.
+// Lookup is what a Feed may know about workloads besides its ticks.
 type Lookup interface {
 	Process(pid uint32) (workload.Workload, bool)
 	Container(id string) (workload.Workload, bool)
 }
 
-// Process returns the workload of a process of this machine, see node.View.Process.
+// Process returns the workload of a process of this machine; see node.View.Process.
 func (e *gpuExtension) Process(pid uint32) (workload.Workload, bool) {
 	if l, ok := e.feed.(Lookup); ok {
 		return l.Process(pid)
@@ -149,7 +149,7 @@ func (e *gpuExtension) Process(pid uint32) (workload.Workload, bool) {
 	return workload.Workload{}, false
 }
 
-// Container returns the workload that a container of this machine is.
+// Container returns the workload of a container of this machine.
 func (e *gpuExtension) Container(id string) (workload.Workload, bool) {
 	if l, ok := e.feed.(Lookup); ok {
 		return l.Container(id)
@@ -157,7 +157,7 @@ func (e *gpuExtension) Container(id string) (workload.Workload, bool) {
 	return workload.Workload{}, false
 }
 
-// Log writes a change of state to log.
+// Log logs a change of state.
 func Log(log *zap.Logger, n node.Notice) {
 	var fields []zap.Field
 	if n.Device.UUID != "" {
@@ -166,7 +166,7 @@ func Log(log *zap.Logger, n node.Notice) {
 	if n.Device.Parent != "" {
 		fields = append(fields, zap.String("gpu.partition.id", n.Device.UUID))
 	}
-	// No hardware is a normal state: its error says where we looked, and is no alarm.
+	// Missing hardware is normal: the error lists the searched paths and is not an alarm.
 	if n.Err != nil && !errors.Is(n.Err, context.Canceled) {
 		fields = append(fields, zap.String("reason", n.Err.Error()))
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// A clock that starts with the extension ticks before receivers listen: the first tick
-// is lost, and a Collector that cannot start talks of devices.
+// Defect: a clock that starts with the extension ticks before receivers listen, so the first
+// tick is lost, and a Collector that cannot start logs about devices.
 func TestClockStartsWithReady(t *testing.T) {
 	f := func(open Opener, started func(*gpuExtension) bool) {
 		t.Helper()
@@ -48,9 +48,9 @@ func TestClockStartsWithReady(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// A View of its own, as in anyone's Collector.
+	// The extension's own View, as in any Collector.
 	f(nil, func(e *gpuExtension) bool { return e.own.stop != nil })
-	// Somebody else's, as in gpumeter.
+	// A foreign View, as in gpumeter's binary.
 	other := &otherView{View: node.New(node.Config{Interval: time.Minute})}
 	f(func(local.Config) (Feed, error) { return other, nil }, func(*gpuExtension) bool { return other.running })
 }

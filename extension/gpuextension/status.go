@@ -16,8 +16,8 @@ import (
 
 const scopeName = "github.com/gpumeter/gpumeter/extension/gpuextension"
 
-// statuses holds what the components of the Collector last said of themselves, and
-// offers it as gpumeter.component.up of the Collector's own metrics.
+// statuses holds the last status of the Collector's components and exports it as
+// gpumeter.component.up among the Collector's own metrics.
 type statuses struct {
 	mu   sync.Mutex
 	last map[*componentstatus.InstanceID]componentstatus.Status
@@ -41,11 +41,11 @@ func (s *statuses) ComponentStatusChanged(source *componentstatus.InstanceID, ev
 	s.last[source] = event.Status()
 }
 
-// register offers the metric to whoever reads the meters of provider.
+// register registers the metric with provider.
 func (s *statuses) register(provider metric.MeterProvider) error {
 	meter := provider.Meter(scopeName)
 	up, err := meter.Int64ObservableGauge("gpumeter.component.up", metric.WithUnit("{flag}"),
-		metric.WithDescription("1 if the component of the agent works, 0 if it starts, stops or reports an error."))
+		metric.WithDescription("1 if the component of the agent works, 0 if it is starting, stopping or reporting an error."))
 	if err != nil {
 		return err
 	}
@@ -68,8 +68,8 @@ func (s *statuses) unregister() error {
 
 type componentID struct{ kind, name string }
 
-// up returns 1 for each component all of whose instances work: a receiver of metrics and
-// logs is two.
+// up returns 1 for each component all of whose instances work: a receiver of metrics and logs
+// has two instances.
 func (s *statuses) up() map[componentID]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,14 +88,14 @@ func (s *statuses) up() map[componentID]int64 {
 	return all
 }
 
-// report tells host whenever a reader begins to fail, and when none does any more,
-// until ticks ends.
+// report tells host when a reader starts to fail and when all readers work again, until ticks
+// is closed.
 func report(host component.Host, ticks <-chan node.Tick) {
 	failing := false
 	for t := range ticks {
 		var problems []error
 		for _, s := range t.Sources {
-			if s.Problem != "" && s.State != "absent" { // no hardware is a normal state
+			if s.Problem != "" && s.State != "absent" { // missing hardware is normal
 				problems = append(problems, errors.New(s.Name+": "+s.Problem))
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// A receiver that fails in one of its pipelines, or that a reload replaced, looks fine.
+// Defect: a receiver that fails in one of its pipelines, or was replaced by a reload, is up.
 func TestComponentUp(t *testing.T) {
 	var s statuses
 	id := component.MustNewID("gpu")
@@ -40,7 +40,7 @@ func TestComponentUp(t *testing.T) {
 	f(map[componentID]int64{receiver: 1})
 }
 
-// reporter is a host that keeps what is reported to it.
+// reporter is a host that records reported statuses.
 type reporter struct {
 	component.Host
 	events []*componentstatus.Event
@@ -48,11 +48,12 @@ type reporter struct {
 
 func (r *reporter) Report(e *componentstatus.Event) { r.events = append(r.events, e) }
 
-// A driver that fails goes unsaid, is said at every tick, or stays said when it is back.
+// Defect: a failing driver is not reported, reported at every tick, or still reported after
+// recovery.
 func TestReport(t *testing.T) {
 	ticks := make(chan node.Tick, 10)
 	for _, state := range []node.SourceStatus{
-		{Name: "nvidia", State: "absent", Problem: "no library"}, // a normal state
+		{Name: "nvidia", State: "absent", Problem: "no library"}, // normal
 		{Name: "nvidia", State: "failed", Problem: "driver mismatch"},
 		{Name: "nvidia", State: "failed", Problem: "driver mismatch"},
 		{Name: "nvidia", State: "open"},

@@ -9,7 +9,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// page returns what dcgm-exporter says of a node with 8 GPUs: 40 metrics of each.
+// page returns dcgm-exporter's metrics of a node with 8 GPUs: 40 metrics each.
 func page(host string) pmetric.Metrics {
 	md := pmetric.NewMetrics()
 	metrics := md.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty().Metrics()
@@ -25,7 +25,7 @@ func page(host string) pmetric.Metrics {
 	return md
 }
 
-// benchmark processes what pattern has, again and again.
+// benchmark processes copies of pattern repeatedly.
 func benchmark(b *testing.B, p *bench, pattern pmetric.Metrics) {
 	b.Helper()
 	b.ReportAllocs()
@@ -57,7 +57,7 @@ func BenchmarkNode(b *testing.B) {
 	benchmark(b, p, page("node-1"))
 }
 
-// BenchmarkResource is of applications: a container each, with ten points.
+// BenchmarkResource covers applications: one container each, with ten points.
 func BenchmarkResource(b *testing.B) {
 	p := newBench(b, nil)
 	p.tick(machine())
@@ -83,7 +83,7 @@ func BenchmarkGateway(b *testing.B) {
 	benchmark(b, g.bench, page("n500"))
 }
 
-// BenchmarkLearn is of one agent with 8 GPUs among 10,000.
+// BenchmarkLearn covers one agent with 8 GPUs among 10,000.
 func BenchmarkLearn(b *testing.B) {
 	g := newGateway(b, nil)
 	b.ReportAllocs()

@@ -12,42 +12,42 @@ import (
 
 // The modes.
 const (
-	modeNode    = "node"    // ask the gpu extension of this node
-	modeGateway = "gateway" // learn from the agents whose metrics pass
+	modeNode    = "node"    // use the gpu extension of this node
+	modeGateway = "gateway" // learn from the agents' metrics that pass through
 )
 
-// Config is what users set under processors::workload.
+// Config is the configuration under processors::workload.
 type Config struct {
 	// Mode is node or gateway.
 	Mode string `mapstructure:"mode"`
 
-	// Counters adds the owner of a device to its counters and histograms, too. Their
-	// series then end whenever the owner changes, and what was counted between the last
-	// point of the one and the first of the other belongs to nobody.
+	// Counters also adds the owner of a device to its counters and histograms. Their series
+	// then end whenever the owner changes, and the increase between the last point of the old
+	// series and the first of the new one is lost.
 	Counters bool `mapstructure:"counters"`
 
-	// Expiry is how long a gateway believes what an agent said last: three intervals of
-	// the agents or more.
+	// Expiry is how long a gateway trusts an agent's last data: at least three intervals of the
+	// agents.
 	Expiry time.Duration `mapstructure:"expiry"`
 
 	// MaxDevices bounds the devices that a gateway remembers.
 	MaxDevices int `mapstructure:"max_devices"`
 
-	// Attributes are the names under which telemetry has what it is about.
+	// Attributes are the attribute names that identify what telemetry is about.
 	Attributes Attributes `mapstructure:"attributes"`
 
 	_ struct{}
 }
 
-// Attributes are names of attributes by what they mean, the most trusted first. An empty
-// list turns a way of matching off.
+// Attributes lists attribute names by meaning, the most trusted first. An empty list disables
+// a kind of match.
 type Attributes struct {
 	UUID      []string `mapstructure:"uuid"`
 	Index     []string `mapstructure:"index"`
 	PCI       []string `mapstructure:"pci"`
 	Partition []string `mapstructure:"partition"` // UUID of a partition
-	Instance  []string `mapstructure:"instance"`  // number of a GPU instance in its GPU
-	Profile   []string `mapstructure:"profile"`   // of a partition
+	Instance  []string `mapstructure:"instance"`  // GPU instance number within its GPU
+	Profile   []string `mapstructure:"profile"`   // partition profile
 	Host      []string `mapstructure:"host"`
 	PID       []string `mapstructure:"pid"`
 	Container []string `mapstructure:"container"`
@@ -57,7 +57,7 @@ type Attributes struct {
 
 var _ confmap.Validator = (*Config)(nil)
 
-// createDefaultConfig has the names that OpenTelemetry, gpumeter and dcgm-exporter use.
+// createDefaultConfig uses the names of OpenTelemetry, gpumeter and dcgm-exporter.
 func createDefaultConfig() component.Config {
 	return &Config{
 		Mode:       modeNode,
@@ -84,10 +84,10 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("mode: must be %s or %s, not %q", modeNode, modeGateway, c.Mode))
 	}
 	if c.Expiry <= 0 {
-		errs = append(errs, fmt.Errorf("expiry: must be above 0, is %s", c.Expiry))
+		errs = append(errs, fmt.Errorf("expiry: must be positive, is %s", c.Expiry))
 	}
 	if c.MaxDevices < 1 {
-		errs = append(errs, fmt.Errorf("max_devices: must be above 0, is %d", c.MaxDevices))
+		errs = append(errs, fmt.Errorf("max_devices: must be positive, is %d", c.MaxDevices))
 	}
 	var seen []string
 	for _, list := range c.Attributes.lists() {
@@ -96,7 +96,7 @@ func (c *Config) Validate() error {
 			case name == "":
 				errs = append(errs, errors.New("attributes: a name must not be empty"))
 			case slices.Contains(seen, name):
-				errs = append(errs, fmt.Errorf("attributes: %q cannot mean two things", name))
+				errs = append(errs, fmt.Errorf("attributes: %q is listed twice", name))
 			}
 			seen = append(seen, name)
 		}

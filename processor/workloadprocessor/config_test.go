@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A mistake in a configuration must be named, not lived with.
+// A configuration mistake must be reported.
 func TestValidate(t *testing.T) {
 	f := func(change func(*Config), want string) {
 		t.Helper()
@@ -19,8 +19,8 @@ func TestValidate(t *testing.T) {
 	f(func(*Config) {}, "")
 	f(func(c *Config) { c.Attributes.PID = nil }, "")
 	f(func(c *Config) { c.Mode = "Node" }, `mode: must be node or gateway, not "Node"`)
-	f(func(c *Config) { c.Expiry = 0 }, "expiry: must be above 0")
-	f(func(c *Config) { c.MaxDevices = 0 }, "max_devices: must be above 0")
+	f(func(c *Config) { c.Expiry = 0 }, "expiry: must be positive")
+	f(func(c *Config) { c.MaxDevices = 0 }, "max_devices: must be positive")
 	f(func(c *Config) { c.Attributes.PID = []string{""} }, "must not be empty")
-	f(func(c *Config) { c.Attributes.Index = append(c.Attributes.Index, "UUID") }, `"UUID" cannot mean two things`)
+	f(func(c *Config) { c.Attributes.Index = append(c.Attributes.Index, "UUID") }, `"UUID" is listed twice`)
 }

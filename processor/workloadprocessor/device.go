@@ -6,26 +6,26 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// outcome is what became of an item that named something.
+// outcome is the result for an item that names something.
 type outcome int
 
 const (
-	nothing   outcome = iota // it names nothing
-	unmatched                // it names something that nobody knows, or that nobody has
-	ambiguous                // several have it
+	nothing   outcome = iota // the item names nothing
+	unmatched                // the named thing is unknown or has no owner
+	ambiguous                // several owners
 	matched
 	outcomeCount
 )
 
-// registry knows who has what.
+// registry knows the owners of devices, processes and containers.
 type registry interface {
-	device(n *names) owner // that n names
-	runner(n *names) owner // of the process or container that n names
+	device(n *names) owner // owner of the device that n names
+	runner(n *names) owner // owner of the process or container that n names
 }
 
 var outcomeLabels = [outcomeCount]string{unmatched: "unmatched", ambiguous: "ambiguous", matched: "matched"}
 
-// owner says who has something: tags are set if one workload alone does.
+// owner is the owner of something: tags are set if there is exactly one workload.
 type owner struct {
 	outcome outcome
 	tags    []tag
@@ -34,8 +34,8 @@ type owner struct {
 // part is a device or a partition of one.
 type part struct {
 	id       string // UUID
-	profile  string // of a partition
-	instance string // number of the GPU instance, if that is known
+	profile  string // partition profile
+	instance string // GPU instance number, if known
 	owner
 }
 
@@ -45,11 +45,11 @@ type gpu struct {
 	partitions []part
 }
 
-// who returns whose the part of g is that n names.
+// who returns the owner of the part of g that n names.
 func (g *gpu) who(n *names) owner {
 	partition := n[rolePartition]
 	if partition == "" && n[roleUUID] != "" && n[roleUUID] != g.id {
-		// Some have the UUID of the partition where others have that of the device.
+		// Some senders put the partition's UUID where others put the device's.
 		if slices.ContainsFunc(g.partitions, func(p part) bool { return p.id == n[roleUUID] }) {
 			partition = n[roleUUID]
 		}
@@ -64,7 +64,7 @@ func (g *gpu) who(n *names) owner {
 		if !p.is(partition, n) {
 			continue
 		}
-		// Two that cannot be told apart may still be the same workload's.
+		// Two indistinguishable partitions may still have the same owner.
 		if seen && (found.outcome != p.outcome || !slices.Equal(found.tags, p.tags)) {
 			return owner{outcome: ambiguous}
 		}
@@ -73,8 +73,8 @@ func (g *gpu) who(n *names) owner {
 	return found
 }
 
-// is reports whether n may mean p: by its UUID, by its number where that is known, by its
-// profile otherwise.
+// is reports whether n may mean p: by UUID, by instance number if known, otherwise by
+// profile.
 func (p *part) is(partition string, n *names) bool {
 	switch {
 	case partition != "":
@@ -85,8 +85,8 @@ func (p *part) is(partition string, n *names) bool {
 	return n[roleProfile] != "" && p.profile == n[roleProfile]
 }
 
-// sole returns who has something that these have: the one of them, as on series of the
-// agent. What nobody holds does not count, what somebody unknown uses does.
+// sole returns the sole holder, as on the agent's series. Unheld parts do not count, parts
+// used by somebody unknown do.
 func sole(holders []holder) owner {
 	var found []holder
 	for _, h := range holders {
@@ -103,10 +103,10 @@ func sole(holders []holder) owner {
 	return owner{matched, found[0].tags}
 }
 
-// holder is one who has a part of a device.
+// holder is a holder of a device or a partition.
 type holder struct {
 	kind      string
-	partition string // UUID; empty: it has the device
-	profile   string // of the partition
+	partition string // UUID; empty for the whole device
+	profile   string // partition profile
 	tags      []tag
 }

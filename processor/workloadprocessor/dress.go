@@ -11,13 +11,13 @@ import (
 // tag is an attribute of a workload.
 type tag = workload.Attribute
 
-// attributed reports whether somebody, most likely the agent, has said whose it is.
+// attributed reports whether the owner is already set, most likely by the agent.
 func attributed(attrs pcommon.Map) bool {
 	_, ok := attrs.Get(workload.KeyKind)
 	return ok
 }
 
-// contradicts reports whether attrs say something else than tags.
+// contradicts reports whether attrs conflict with tags.
 func contradicts(attrs pcommon.Map, tags []tag) bool {
 	for _, t := range tags {
 		if v, ok := attrs.Get(t.Key); ok && (v.Type() != pcommon.ValueTypeStr || v.Str() != t.Value) {
@@ -27,9 +27,8 @@ func contradicts(attrs pcommon.Map, tags []tag) bool {
 	return false
 }
 
-// dress adds tags to attrs and overwrites nothing. Where attrs speak of another pod, half
-// of one pod's attributes beside half of another's would be a third one: only what is
-// ours is added then.
+// dress adds tags to attrs without overwriting anything. If attrs name another pod, mixing
+// attributes of both would describe a third one, so only our own attributes are added then.
 func dress(attrs pcommon.Map, tags []tag) {
 	only := contradicts(attrs, tags)
 	attrs.EnsureCapacity(attrs.Len() + len(tags))

@@ -21,8 +21,8 @@ func NewFactory() processor.Factory {
 		processor.WithTraces(f.createTraces, metadata.TracesStability))
 }
 
-// factory has what the processors of one configuration share. The Collector hands the
-// same Config to each pipeline that a processor is in.
+// factory holds what the processors of one configuration share. The Collector passes the same
+// Config to each pipeline of a processor.
 type factory struct {
 	mu    sync.Mutex
 	known map[*Config]*knowledge

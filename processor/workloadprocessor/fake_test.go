@@ -102,10 +102,10 @@ func newBench(t testing.TB, change func(*Config)) *bench {
 	return b
 }
 
-// tick makes the processor know t. It does not wait for a goroutine to be lucky.
+// tick makes the processor learn t synchronously.
 func (b *bench) tick(t node.Tick) { b.knowledge.here.last.Store(newInventory(&t)) }
 
-// attrs makes attributes of pairs; other values than text stand as they are.
+// attrs builds attributes from pairs; values other than strings are kept.
 func attrs(m pcommon.Map, pairs ...any) {
 	for i := 0; i < len(pairs); i += 2 {
 		v := m.PutEmpty(pairs[i].(string))
@@ -115,10 +115,10 @@ func attrs(m pcommon.Map, pairs ...any) {
 	}
 }
 
-// pairs are attributes: key, value, key, value ...
+// pairs are attributes: key, value, key, value and so on.
 type pairs []any
 
-// gauge returns a batch with one metric, a point for each of points.
+// gauge returns a batch with one metric and the given points.
 func gauge(resource pairs, name string, points ...pairs) pmetric.Metrics {
 	md := pmetric.NewMetrics()
 	rm := md.ResourceMetrics().AppendEmpty()
@@ -132,8 +132,8 @@ func gauge(resource pairs, name string, points ...pairs) pmetric.Metrics {
 	return md
 }
 
-// added returns what the processor adds to each point of md, after what it adds to the
-// resource if that is something.
+// added returns what the processor adds to each point of md, preceded by what it adds to the
+// resource, if anything.
 func (b *bench) added(md pmetric.Metrics) []string {
 	b.t.Helper()
 	before := pmetric.NewMetrics()
@@ -199,8 +199,8 @@ func (b *bench) addedToSpans(td ptrace.Traces) []string {
 	return more(list(before), list(b.gotTraces.AllTraces()[0]), b.t)
 }
 
-// more returns what after has beyond before, one line for each, and fails if anything
-// that was there is another now.
+// more returns the attributes that after has in addition to before, one line per set, and fails
+// if an existing attribute changed.
 func more(before, after []pcommon.Map, t testing.TB) []string {
 	t.Helper()
 	if len(before) != len(after) {
@@ -238,7 +238,7 @@ func (b *bench) counted() []string {
 	for _, sm := range rm.ScopeMetrics {
 		for _, m := range sm.Metrics {
 			if !strings.HasPrefix(m.Name, "gpumeter.") {
-				continue // of processorhelper
+				continue // from processorhelper
 			}
 			switch data := m.Data.(type) {
 			case metricdata.Sum[int64]:

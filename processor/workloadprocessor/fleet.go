@@ -9,20 +9,20 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 )
 
-// name is what a device is called on its host: by its UUID, by that of a partition, or by
-// # and its index.
+// name identifies a device on its host: by UUID, by the UUID of a partition, or by # and its
+// index.
 type name struct{ host, device string }
 
-// fleet knows who has the devices of many nodes, from what their agents said last.
+// fleet knows the holders of devices on many nodes from the agents' last data.
 type fleet struct {
 	expiry  time.Duration
 	max     int
 	now     func() time.Time
-	refused atomic.Int64 // devices and holders that there was no room for
+	refused atomic.Int64 // devices and holders beyond the limits
 
 	mu      sync.RWMutex
 	members map[name]*member // by UUID
-	// known has several for a name that two clusters use: it means neither then.
+	// known lists several members for a name used by two clusters: the name is ambiguous then.
 	known map[name][]*member
 	swept time.Time
 }
@@ -30,8 +30,8 @@ type fleet struct {
 // member is one device of the fleet.
 type member struct {
 	names   []name
-	tick    pcommon.Timestamp // the agent's time of holders
-	seen    time.Time         // our time
+	tick    pcommon.Timestamp // the agent's timestamp of holders
+	seen    time.Time         // local time
 	holders []holder
 	gpu     gpu
 }
@@ -43,8 +43,8 @@ func newFleet(cfg *Config) *fleet {
 	}
 }
 
-// device implements registry. Without a host nothing is known: the gateway's own node is
-// not the one that telemetry is about.
+// device implements registry. Without a host nothing matches: the gateway's own node is not
+// the one that telemetry is about.
 func (f *fleet) device(n *names) owner {
 	none := owner{outcome: unmatched}
 	key := name{n[roleHost], n[roleUUID]}
@@ -57,7 +57,7 @@ func (f *fleet) device(n *names) owner {
 	case n[roleIndex] != "":
 		key.device = "#" + n[roleIndex]
 	default:
-		return none // an address: agents do not say it beside the owner
+		return none // a PCI address: agents do not report it with the owner
 	}
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -71,11 +71,11 @@ func (f *fleet) device(n *names) owner {
 	return found[0].gpu.who(n)
 }
 
-// runner implements registry: processes and containers are of other nodes, and so are
-// their numbers.
+// runner implements registry. Processes and containers of other nodes are unknown, and pids
+// are only unique per node.
 func (*fleet) runner(*names) owner { return owner{outcome: unmatched} }
 
-// merge takes in what one batch says.
+// merge adds one batch.
 func (f *fleet) merge(drafts map[name]*member) {
 	if len(drafts) == 0 {
 		return
@@ -83,7 +83,7 @@ func (f *fleet) merge(drafts map[name]*member) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
-	// Also when it is full: those that are gone make room for those that come.
+	// Also sweep when full: expired devices make room for new ones.
 	if since := now.Sub(f.swept); since > f.expiry/4 || len(f.members) >= f.max && since > f.expiry/64 {
 		f.sweep(now)
 	}
@@ -91,7 +91,7 @@ func (f *fleet) merge(drafts map[name]*member) {
 		old, ok := f.members[key]
 		switch {
 		case now.Sub(d.tick.AsTime()) > f.expiry:
-			continue // from a queue on a disk: long over
+			continue // stale data from a persistent queue
 		case !ok && len(d.holders) == 0:
 			continue
 		case !ok && len(f.members) >= f.max:
@@ -99,7 +99,7 @@ func (f *fleet) merge(drafts map[name]*member) {
 			continue
 		case ok && d.tick < old.tick:
 			continue // out of order
-		case ok && d.tick == old.tick: // the rest of a batch that somebody split
+		case ok && d.tick == old.tick: // the rest of a split batch
 			d.join(old)
 		}
 		d.seen = now
@@ -132,7 +132,7 @@ func (f *fleet) remove(key name, m *member) {
 	}
 }
 
-// sweep forgets devices of which nothing was heard.
+// sweep forgets devices that were not heard of for expiry.
 func (f *fleet) sweep(now time.Time) {
 	f.swept = now
 	for key, m := range f.members {
@@ -142,14 +142,14 @@ func (f *fleet) sweep(now time.Time) {
 	}
 }
 
-// size returns how many devices are known.
+// size returns the number of known devices.
 func (f *fleet) size() int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return len(f.members)
 }
 
-// join adds what the first half of a batch said.
+// join adds the first part of a split batch.
 func (m *member) join(old *member) {
 	for _, h := range old.holders {
 		m.hold(h)
@@ -159,10 +159,10 @@ func (m *member) join(old *member) {
 	}
 }
 
-// maxHolders is more than an agent tells apart on one device.
+// maxHolders exceeds what an agent distinguishes on one device.
 const maxHolders = 512
 
-// hold adds a holder, and reports whether there was room.
+// hold adds a holder and reports whether there was room.
 func (m *member) hold(h holder) bool {
 	if slices.ContainsFunc(m.holders, func(o holder) bool {
 		return o.kind == h.kind && o.partition == h.partition && slices.Equal(o.tags, h.tags)
@@ -182,7 +182,7 @@ func (m *member) call(n name) {
 	}
 }
 
-// build returns the device with its partitions, each with who has it.
+// build returns the device with its partitions and their owners.
 func (m *member) build(uuid string) gpu {
 	g := gpu{part: part{id: uuid, owner: sole(m.holders)}}
 	for i, h := range m.holders {
@@ -197,7 +197,7 @@ func (m *member) build(uuid string) gpu {
 		}
 		g.partitions = append(g.partitions, part{id: h.partition, profile: h.profile, owner: sole(there)})
 	}
-	// One who has a partition does not have the device.
+	// The holder of a partition does not hold the device.
 	if len(g.partitions) > 0 && g.outcome == matched {
 		g.owner = owner{outcome: unmatched}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// allocation returns what an agent on a host says at a time: a point for each holder.
+// allocation returns an agent's report at a time: one point per holder.
 func allocation(at time.Time, resource pairs, points ...pairs) pmetric.Metrics {
 	md := gauge(resource, allocationMetric, points...)
 	sm := md.ResourceMetrics().At(0).ScopeMetrics().At(0)
@@ -27,7 +27,7 @@ func allocation(at time.Time, resource pairs, points ...pairs) pmetric.Metrics {
 	return md
 }
 
-// has is a point of one who has a device: of the pod, or of nobody with a kind alone.
+// has is the point of a holder: a pod, or only a kind.
 func has(index int, uuid, name string, more ...any) pairs {
 	p := pairs{
 		"gpu.uuid", uuid, "gpu.index", index, "gpu.model", "H200", "gpu.vendor", "nvidia", "gpu.share.basis", "exclusive",
@@ -39,7 +39,7 @@ func has(index int, uuid, name string, more ...any) pairs {
 	return append(p, more...)
 }
 
-// gateway is a processor with a clock of its own.
+// gateway is a processor with its own clock.
 type gateway struct {
 	*bench
 
@@ -59,7 +59,7 @@ func newGateway(t testing.TB, change func(*Config)) *gateway {
 	return g
 }
 
-// hear lets an agent on host say something, which must pass unchanged.
+// hear passes an agent's report through the processor, which must not change it.
 func (g *gateway) hear(host string, points ...pairs) {
 	g.t.Helper()
 	for _, line := range g.added(allocation(g.now, pairs{"host.name", host}, points...)) {
@@ -77,8 +77,8 @@ func (g *gateway) ask(resource, point pairs, want string) {
 	}
 }
 
-// A gateway sees the devices, processes and containers of others: those of its own node,
-// and an index or a UUID without a host, must mean nothing to it.
+// A gateway sees other nodes' devices, processes and containers: its own node's, and an index or
+// a UUID without a host, must not match.
 func TestGateway(t *testing.T) {
 	g := newGateway(t, nil)
 	g.view.processes, g.view.containers = nil, nil
@@ -101,7 +101,7 @@ func TestGateway(t *testing.T) {
 	g.ask(pairs{"host.name", "n1"}, pairs{"gpu.pci.address", "0000:1a:00.0"}, "")
 	g.ask(pairs{"host.name", "n1", "process.pid", 42, "container.id", "c"}, pairs{"process.pid", 42}, "")
 
-	// What was learned of metrics is for logs, too.
+	// Owners learned from metrics are used for logs too.
 	ld := plog.NewLogs()
 	rl := ld.ResourceLogs().AppendEmpty()
 	attrs(rl.Resource().Attributes(), "host.name", "n1")
@@ -122,7 +122,7 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// An owner who is gone must not be named a tick longer, in whatever way he went.
+// A former owner must not be named after the tick in which it left, however it left.
 func TestGatewayForgets(t *testing.T) {
 	g := newGateway(t, nil)
 	n1 := pairs{"host.name", "n1"}
@@ -171,7 +171,7 @@ func TestGatewayForgets(t *testing.T) {
 	}
 }
 
-// Half a batch names one owner where there are two. Two clusters may have nodes of one name.
+// Half a batch names one owner where there are two. Two clusters may have nodes of the same name.
 func TestGatewayAmbiguous(t *testing.T) {
 	g := newGateway(t, nil)
 	n1 := pairs{"host.name", "n1"}
@@ -183,7 +183,7 @@ func TestGatewayAmbiguous(t *testing.T) {
 	g.ask(n1, pairs{"gpu.uuid", "GPU-1"}, of("a"))
 	g.ask(n1, pairs{"gpu.index", 1}, "")
 
-	// Agents do not say which instance of MIG a partition is.
+	// Agents do not report the MIG instance of a partition.
 	part := func(id, profile string) []any { return []any{"gpu.partition.id", id, "gpu.partition.profile", profile} }
 	g.hear("n3", has(0, "GPU-3", "a", part("MIG-a", "1g.18gb")...), has(0, "GPU-3", "b", part("MIG-b", "2g.35gb")...), has(0, "GPU-3", "", part("MIG-c", "2g.35gb")...))
 	n3 := pairs{"host.name", "n3"}
@@ -197,7 +197,7 @@ func TestGatewayAmbiguous(t *testing.T) {
 	g.ask(pairs{"host.name", "n4"}, pairs{"gpu.uuid", "GPU-4"}, "") // he has a seventh of it
 }
 
-// Whoever can send metrics can send any: what is remembered of them is bounded.
+// Anyone who can send metrics can send anything: memory is bounded.
 func TestGatewayBounds(t *testing.T) {
 	g := newGateway(t, func(c *Config) { c.MaxDevices = 10 })
 	var many []pairs
@@ -242,8 +242,8 @@ func TestGatewayBounds(t *testing.T) {
 	}
 }
 
-// The ticks of the extension must reach the processor, and one pipeline that ends must not
-// take them from the others.
+// The extension's ticks must reach the processor, and a pipeline that shuts down must not stop
+// them for others.
 func TestSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
@@ -267,8 +267,7 @@ func TestSubscription(t *testing.T) {
 	})
 }
 
-// What is remembered of a container must not outlive what is known of it for long, nor
-// hide that it became known.
+// A cached container must not outlive its source for long, nor hide that it became known.
 func TestRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
@@ -296,7 +295,7 @@ func TestRecent(t *testing.T) {
 	})
 }
 
-// Pipelines run beside one another, and beside the ticks. The race detector judges.
+// Pipelines run concurrently with each other and with ticks. The race detector judges.
 func TestConcurrent(t *testing.T) {
 	g := newGateway(t, nil)
 	b := newBench(t, nil)

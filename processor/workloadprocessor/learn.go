@@ -9,24 +9,24 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// What agents say of who has a device. The names are those of the gpu receiver.
+// Metrics and attributes with which agents report holders; see the gpu receiver.
 const (
 	allocationMetric = "gpu.allocation"
 	uuidKey          = "gpu.uuid"
 	indexKey         = "gpu.index"
 	partitionKey     = "gpu.partition.id"
 	profileKey       = "gpu.partition.profile"
-	deviceKeys       = "gpu." // all that begin so, except those of workloads, are of the device
+	deviceKeys       = "gpu." // prefix of device attributes, except for those of workloads
 )
 
-// Bounds of what is remembered of one workload.
+// Bounds per workload.
 const (
 	maxTags  = 64
 	maxValue = 1024
 )
 
-// learn takes in what agents say in md. A batch has a whole tick of theirs: a holder that
-// is not in it is gone.
+// learn processes the agents' data in md. A batch contains a whole tick of an agent: a holder
+// that is not in it is gone.
 func (f *fleet) learn(md pmetric.Metrics) {
 	var drafts map[name]*member
 	for _, rm := range md.ResourceMetrics().All() {
@@ -49,7 +49,7 @@ func (f *fleet) learn(md pmetric.Metrics) {
 	f.merge(drafts)
 }
 
-// hostsOf returns the names of the node that an agent is on.
+// hostsOf returns the names of an agent's node.
 func hostsOf(attrs pcommon.Map) [2]string {
 	var hosts [2]string
 	for i, key := range []string{"host.name", "k8s.node.name"} {
@@ -63,7 +63,7 @@ func hostsOf(attrs pcommon.Map) [2]string {
 	return hosts
 }
 
-// draft adds one point to what is to be learned.
+// draft adds one point to the data to be learned.
 func (f *fleet) draft(drafts map[name]*member, hosts [2]string, dp pmetric.NumberDataPoint) {
 	attrs := dp.Attributes()
 	get := func(key string) string {
@@ -77,7 +77,7 @@ func (f *fleet) draft(drafts map[name]*member, hosts [2]string, dp pmetric.Numbe
 		return
 	}
 	d := drafts[key]
-	if d == nil || d.tick < dp.Timestamp() { // of two ticks in one batch the newer counts
+	if d == nil || d.tick < dp.Timestamp() { // of two ticks in a batch the newer one counts
 		d = &member{tick: dp.Timestamp()}
 		drafts[key] = d
 	} else if d.tick > dp.Timestamp() {
@@ -92,13 +92,13 @@ func (f *fleet) draft(drafts map[name]*member, hosts [2]string, dp pmetric.Numbe
 		}
 	}
 	if dp.Flags().NoRecordedValue() {
-		return // it has ended; the others of this tick are who is left
+		return // this holder is gone; the tick lists the remaining ones
 	}
 	h := holder{kind: get(workload.KeyKind), partition: partition, profile: get(profileKey)}
 	var ok bool
 	if h.tags, ok = learnTags(attrs); !ok || !d.hold(h) {
 		f.refused.Add(1)
-		d.hold(holder{kind: workload.Other, partition: partition}) // somebody has it
+		d.hold(holder{kind: workload.Other, partition: partition}) // held by an unknown workload
 		return
 	}
 	if partition != "" {
@@ -108,8 +108,8 @@ func (f *fleet) draft(drafts map[name]*member, hosts [2]string, dp pmetric.Numbe
 	}
 }
 
-// learnTags returns the attributes of the workload of a point, false if they are more
-// than any agent sends.
+// learnTags returns the workload attributes of a point; false if there are more than any
+// agent sends.
 func learnTags(attrs pcommon.Map) ([]tag, bool) {
 	list := make([]tag, 0, attrs.Len())
 	for key, v := range attrs.All() {

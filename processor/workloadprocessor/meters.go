@@ -9,7 +9,7 @@ import (
 
 const scopeName = "github.com/gpumeter/gpumeter/processor/workloadprocessor"
 
-// meters are what the processor says of itself.
+// meters holds the processor's own metrics.
 type meters struct {
 	items    metric.Int64Counter
 	outcomes [outcomeCount]metric.AddOption
@@ -25,11 +25,11 @@ func newMeters(provider metric.MeterProvider, signal string) (*meters, error) {
 	}
 	var err error
 	m.items, err = m.meter.Int64Counter("gpumeter.workload.items", metric.WithUnit("{item}"),
-		metric.WithDescription("Points, spans, log records and resources that name a device, a process or a container, by what became of them."))
+		metric.WithDescription("Points, spans, log records and resources that name a device, a process or a container, by outcome."))
 	return m, err
 }
 
-// count adds t, once a batch.
+// count adds t, once per batch.
 func (m *meters) count(ctx context.Context, t *tally) {
 	for o := unmatched; o < outcomeCount; o++ {
 		if t[o] > 0 {
@@ -38,18 +38,18 @@ func (m *meters) count(ctx context.Context, t *tally) {
 	}
 }
 
-// observe offers what a gateway knows; f is nil on a node.
+// observe registers the gauges of a gateway; f is nil on a node.
 func (m *meters) observe(f *fleet) error {
 	if f == nil {
 		return nil
 	}
 	devices, err := m.meter.Int64ObservableGauge("gpumeter.workload.devices", metric.WithUnit("{gpu}"),
-		metric.WithDescription("Devices whose owners a gateway knows from their agents."))
+		metric.WithDescription("Devices whose owners the gateway knows from their agents."))
 	if err != nil {
 		return err
 	}
 	refused, err := m.meter.Int64ObservableCounter("gpumeter.workload.refused", metric.WithUnit("{item}"),
-		metric.WithDescription("What agents said of devices or workloads, and there was no room for."))
+		metric.WithDescription("Devices and workloads reported by agents beyond the limits."))
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 )
 
-// agentScopes begins the names of the agent's own scopes. It has said whose its series
-// are, and which must have no owner.
+// agentScopes is the prefix of the agent's own scopes. The agent sets the owners of its
+// series itself, and some must not have one.
 const agentScopes = "github.com/gpumeter/gpumeter/"
 
 func (p *workloadProcessor) metrics(ctx context.Context, md pmetric.Metrics) (pmetric.Metrics, error) {
@@ -30,7 +30,7 @@ func (p *workloadProcessor) metrics(ctx context.Context, md pmetric.Metrics) (pm
 				devices = w.metric(m) || devices
 			}
 		}
-		// Who reports of devices is not who has them.
+		// The reporter of device metrics does not own the devices.
 		if foreign && !devices {
 			w.resource(attrs, false)
 		}
@@ -39,11 +39,11 @@ func (p *workloadProcessor) metrics(ctx context.Context, md pmetric.Metrics) (pm
 	return md, nil
 }
 
-// metric says whose the points of m are, and returns whether they are of devices.
+// metric adds owners to the points of m, and reports whether they are about devices.
 func (p *pass) metric(m pmetric.Metric) (devices bool) {
 	skip := counts(m) && !p.cfg.Counters
 	eachPoint(m, func(attrs pcommon.Map) bool {
-		if skip { // one is like the others
+		if skip { // all points of a metric are alike
 			p.lexicon.read(attrs, &p.names)
 			devices = p.names.device() || p.base.device()
 			return false
@@ -54,8 +54,7 @@ func (p *pass) metric(m pmetric.Metric) (devices bool) {
 	return devices
 }
 
-// counts reports whether the points of m go on from one another, so that a series which
-// ends loses something.
+// counts reports whether the points of m are cumulative, so that ending a series loses data.
 func counts(m pmetric.Metric) bool {
 	switch m.Type() {
 	case pmetric.MetricTypeEmpty, pmetric.MetricTypeGauge:
@@ -66,7 +65,7 @@ func counts(m pmetric.Metric) bool {
 	return true
 }
 
-// eachPoint calls f with the attributes of each point of m until it returns false.
+// eachPoint calls f with the attributes of each point of m until f returns false.
 func eachPoint(m pmetric.Metric, f func(pcommon.Map) bool) {
 	switch m.Type() {
 	case pmetric.MetricTypeGauge:

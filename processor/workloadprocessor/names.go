@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 )
 
-// role is what an attribute means.
+// role is the meaning of an attribute.
 type role uint8
 
 const (
@@ -24,7 +24,7 @@ const (
 	roleCount
 )
 
-// lists returns the names by role.
+// lists returns the attribute names by role.
 func (a *Attributes) lists() [roleCount][]string {
 	return [roleCount][]string{
 		roleUUID: a.UUID, roleIndex: a.Index, rolePCI: a.PCI,
@@ -33,21 +33,21 @@ func (a *Attributes) lists() [roleCount][]string {
 	}
 }
 
-// maxName is the longest value that can be the name of anything we know.
+// maxName is the length of the longest possible value.
 const maxName = 256
 
-// names is what attributes name, empty if they do not.
+// names holds what attributes name, by role; empty if absent.
 type names [roleCount]string
 
-// device reports whether n says which device it is about.
+// device reports whether n identifies a device.
 func (n *names) device() bool {
 	return n[roleUUID] != "" || n[roleIndex] != "" || n[rolePCI] != "" || n[rolePartition] != ""
 }
 
-// runner reports whether n says which process or container it is about.
+// runner reports whether n identifies a process or a container.
 func (n *names) runner() bool { return n[rolePID] != "" || n[roleContainer] != "" }
 
-// pid returns the process, 0 if there is none.
+// pid returns the process, 0 if absent.
 func (n *names) pid() uint32 {
 	pid, err := strconv.ParseUint(n[rolePID], 10, 31)
 	if err != nil {
@@ -56,7 +56,7 @@ func (n *names) pid() uint32 {
 	return uint32(pid)
 }
 
-// container returns the id without the runtime that kubectl puts before it.
+// container returns the container ID without the runtime prefix that kubectl adds.
 func (n *names) container() string {
 	if _, id, ok := strings.Cut(n[roleContainer], "://"); ok {
 		return id
@@ -64,17 +64,17 @@ func (n *names) container() string {
 	return n[roleContainer]
 }
 
-// meaning is the role of an attribute and how much it is trusted, 0 most.
+// meaning is the role of an attribute and its trust rank, 0 being the highest.
 type meaning struct {
 	role role
 	rank int
 }
 
-// lexicon knows attributes by their name.
+// lexicon looks up attributes by name.
 type lexicon struct {
 	meanings map[string]meaning
-	// first has a bit for the first letter of each name, by the length of the name. Most
-	// attributes of a point are none of ours, and this is seen without a hash.
+	// first has a bit for the first letter of each name, by name length. Most attributes are
+	// not ours, which this shows without hashing.
 	first [maxKey + 1]uint32
 }
 
@@ -91,7 +91,7 @@ func newLexicon(a *Attributes) *lexicon {
 	return l
 }
 
-// meaning returns what an attribute means, false if it is none of ours.
+// meaning returns the meaning of an attribute; false if it is not ours.
 func (l *lexicon) meaning(key string) (meaning, bool) {
 	if key == "" || l.first[min(len(key), maxKey)]&(1<<(key[0]&31)) == 0 {
 		return meaning{}, false
@@ -100,8 +100,8 @@ func (l *lexicon) meaning(key string) (meaning, bool) {
 	return m, ok
 }
 
-// read makes n what attrs name. It goes through them once: a point has a dozen, and there
-// are more names than that to look for.
+// read sets n from attrs in one pass: a point has about a dozen attributes, fewer than there
+// are names to look for.
 func (l *lexicon) read(attrs pcommon.Map, n *names) {
 	*n = names{}
 	var ranks [roleCount]int
@@ -116,7 +116,7 @@ func (l *lexicon) read(attrs pcommon.Map, n *names) {
 	}
 }
 
-// text returns a value that can be a name. Numbers are written by some as such.
+// text returns a value that can be a name. Some senders use numbers.
 func text(v pcommon.Value) string {
 	switch v.Type() {
 	case pcommon.ValueTypeStr:
@@ -125,7 +125,7 @@ func text(v pcommon.Value) string {
 		}
 	case pcommon.ValueTypeInt:
 		return strconv.FormatInt(v.Int(), 10)
-	case pcommon.ValueTypeDouble: // what went through JSON
+	case pcommon.ValueTypeDouble: // numbers that passed through JSON
 		if f := v.Double(); f == math.Trunc(f) && f >= 0 && f < 1<<31 {
 			return strconv.FormatInt(int64(f), 10)
 		}
@@ -133,12 +133,12 @@ func text(v pcommon.Value) string {
 	return ""
 }
 
-// canonicalPCI returns an address as Linux writes it: NVIDIA writes a domain of eight
-// digits, and some tools capitals.
+// canonicalPCI returns a PCI address in Linux' form: NVIDIA uses an eight-digit domain, and
+// some tools use upper case.
 func canonicalPCI(s string) string {
 	s = strings.ToLower(s)
 	domain, rest, ok := strings.Cut(s, ":")
-	if !ok || !strings.Contains(rest, ":") { // without a domain
+	if !ok || !strings.Contains(rest, ":") { // no domain
 		return "0000:" + s
 	}
 	if len(domain) > 4 && strings.Trim(domain[:len(domain)-4], "0") == "" {

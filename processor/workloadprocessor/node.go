@@ -9,21 +9,21 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// lookup is what the gpu extension knows of processes and containers of this node. It
+// lookup is what the gpu extension knows about processes and containers of this node. It
 // answers from memory.
 type lookup interface {
 	Process(pid uint32) (workload.Workload, bool)
 	Container(id string) (workload.Workload, bool)
 }
 
-// here knows who has the devices of this node, as of the last tick.
+// here knows the holders of this node's devices as of the last tick.
 type here struct {
-	lookup     lookup // nil: nothing is known of them
+	lookup     lookup // nil if processes and containers are unknown
 	last       atomic.Pointer[inventory]
 	containers recent
 }
 
-// inventory is the devices of one tick by what they are called. It is not changed.
+// inventory holds the devices of one tick by name. It is immutable.
 type inventory struct {
 	hosts  [2]string // names of this node
 	byUUID map[string]*gpu
@@ -31,7 +31,7 @@ type inventory struct {
 	index  map[string]*gpu
 }
 
-// learn takes in ticks until there are no more.
+// learn processes ticks until the channel is closed.
 func (h *here) learn(ticks <-chan node.Tick) {
 	for t := range ticks {
 		h.last.Store(newInventory(&t))
@@ -67,8 +67,8 @@ func newInventory(t *node.Tick) *inventory {
 	return inv
 }
 
-// ownerOf returns whose r is, which is the device or a partition of it. The View has
-// decided that; what is left is why there is none.
+// ownerOf returns the owner of r, which is the device or one of its partitions. The View has
+// decided that already; what remains is the reason if there is none.
 func ownerOf(r, device *node.Reading, partition string) owner {
 	if r.Owner != nil {
 		return owner{matched, r.Owner.Identity()}
@@ -85,9 +85,8 @@ func ownerOf(r, device *node.Reading, partition string) owner {
 	return owner{outcome: unmatched}
 }
 
-// instanceOf returns the number of the GPU instance that a MIG device is in, from the name
-// that it has since before there were UUIDs: MIG-<UUID of the GPU>/<instance>/<compute
-// instance>. It is what dcgm-exporter calls it by.
+// instanceOf returns the GPU instance number of a MIG device, taken from its legacy name:
+// MIG-<UUID of the GPU>/<instance>/<compute instance>. dcgm-exporter uses this number.
 func instanceOf(r *node.Reading) string {
 	for _, alias := range r.Aliases {
 		rest, ok := strings.CutPrefix(alias, "MIG-"+r.ID.Parent+"/")
@@ -98,8 +97,8 @@ func instanceOf(r *node.Reading) string {
 	return ""
 }
 
-// device implements registry. A UUID is one device wherever it is seen; an index and an
-// address mean something on their own host only.
+// device implements registry. A UUID is globally unique; an index or a PCI address is valid
+// only on its own host.
 func (h *here) device(n *names) owner {
 	inv := h.last.Load()
 	if inv == nil {
@@ -123,8 +122,8 @@ func (h *here) device(n *names) owner {
 	return g.who(n)
 }
 
-// runner implements registry. The number that a process has in its own container is
-// another one on the host: it counts only beside the name of this node.
+// runner implements registry. A pid inside a container differs from the host's pid, so it
+// counts only together with the name of this node.
 func (h *here) runner(n *names) owner {
 	if h.lookup == nil {
 		return owner{outcome: unmatched}

@@ -37,8 +37,8 @@ func held(w workload.Workload, partition string) node.Holder {
 	return node.Holder{Workload: w, Partition: partition, Allocation: 1}
 }
 
-// machine is a node with a GPU of one pod, one that two share, one that is cut, one that
-// nobody has and one of which nobody knows who uses it.
+// machine is a node with a GPU of one pod, a shared one, a partitioned one, an unheld one, and
+// one used by an unknown process.
 func machine() node.Tick {
 	a, b := pod("a"), pod("b")
 	gone := held(pod("gone"), "")
@@ -71,8 +71,8 @@ func machine() node.Tick {
 	}
 }
 
-// Somebody else's series about a device must get the owner of that device, by whatever name
-// it is called, and no series that of another.
+// Foreign series about a device must get the owner of that device under any of its names, and
+// never another owner.
 func TestDevice(t *testing.T) {
 	b := newBench(t, nil)
 	f := func(resource, point pairs, want string) {
@@ -120,7 +120,7 @@ func TestDevice(t *testing.T) {
 	f(nil, pairs{"other", "GPU-0"}, "")
 }
 
-// A partition is somebody's, and its siblings are others'.
+// A partition has an owner, and its siblings have others.
 func TestPartition(t *testing.T) {
 	b := newBench(t, nil)
 	b.tick(machine())
@@ -143,9 +143,9 @@ func TestPartition(t *testing.T) {
 	f(pairs{"UUID", "GPU-0", "GPU_I_ID", "3"}, "")            // it is not cut any more
 }
 
-// dcgmSeries are of the page of dcgm-exporter 4.x as its README has it, written by hand, as
-// the Prometheus receiver makes them: labels are attributes of points, and the resource is
-// the exporter's own pod.
+// dcgmSeries are series of dcgm-exporter 4.x according to its README, written by hand in the
+// form of the Prometheus receiver: labels are point attributes, and the resource is the
+// exporter's own pod.
 func dcgmSeries() pmetric.Metrics {
 	md := gauge(pairs{"service.name", "dcgm", "k8s.pod.name", "dcgm-exporter-1", "container.id", "exporter"}, "DCGM_FI_DEV_GPU_TEMP",
 		pairs{"gpu", "0", "UUID", "GPU-0", "pci_bus_id", "00000000:1A:00.0", "device", "nvidia0", "modelName", "NVIDIA H200", "Hostname", "node-1", "DCGM_FI_DRIVER_VERSION", "580"},
@@ -170,8 +170,8 @@ func dcgmSeries() pmetric.Metrics {
 	return md
 }
 
-// An owner on a counter would end its series with each pod; the exporter's own pod is not
-// who has the devices.
+// An owner on a counter would end its series with each pod, and the exporter's own pod does not
+// hold the devices.
 func TestDCGM(t *testing.T) {
 	f := func(counters bool, counter string, want ...string) {
 		t.Helper()
@@ -189,7 +189,7 @@ func TestDCGM(t *testing.T) {
 	f(false, "", "gpumeter.workload.items outcome=ambiguous,signal=metrics 1", "gpumeter.workload.items outcome=matched,signal=metrics 4")
 	f(true, of("a"), "gpumeter.workload.items outcome=ambiguous,signal=metrics 1", "gpumeter.workload.items outcome=matched,signal=metrics 8")
 
-	// Counters alone are of devices, too.
+	// A batch of counters alone is about devices too.
 	b := newBench(t, nil)
 	b.tick(machine())
 	b.view.containers = map[string]workload.Workload{"exporter": pod("exporter")}
@@ -200,7 +200,7 @@ func TestDCGM(t *testing.T) {
 	}
 }
 
-// The next tick decides whose a device is from then on.
+// The next tick decides about the owner from then on.
 func TestOwnerChange(t *testing.T) {
 	b := newBench(t, nil)
 	tick := machine()
@@ -219,7 +219,8 @@ func TestOwnerChange(t *testing.T) {
 	}
 }
 
-// What is there stays. Half of one pod beside half of another would be neither.
+// Existing attributes stay. Half of one pod's attributes with half of another's would describe
+// neither.
 func TestNoOverwriting(t *testing.T) {
 	b := newBench(t, nil)
 	b.tick(machine())
@@ -243,8 +244,7 @@ func TestNoOverwriting(t *testing.T) {
 	f(own, "", "") // others join on it: it has one series whoever the owner is
 }
 
-// The number of a process means something on its own host only: in a container every first
-// process is 1.
+// A pid is valid only on its own host: in every container the first process is 1.
 func TestRunner(t *testing.T) {
 	b := newBench(t, nil)
 	b.tick(machine())
@@ -301,7 +301,7 @@ func TestRunner(t *testing.T) {
 	f(pairs{"host.name", "node-1"}, pairs{"gpu.uuid", "GPU-0", "process.pid", 43}, "", of("a"))
 }
 
-// Telemetry from elsewhere is whatever somebody sends.
+// Foreign telemetry may contain anything.
 func TestHostile(t *testing.T) {
 	b := newBench(t, nil)
 	b.tick(machine())
@@ -322,7 +322,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// Without the extension there is nothing to learn from, and that must be said at the start.
+// Without the extension there is nothing to learn from, which must be reported at start.
 func TestNeedsExtension(t *testing.T) {
 	f := func(h host, want string) {
 		t.Helper()

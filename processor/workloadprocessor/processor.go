@@ -11,20 +11,20 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// ticker is what the processor needs of an extension: the gpu extension has it.
+// ticker is implemented by the gpu extension.
 type ticker interface {
 	Subscribe() (ticks <-chan node.Tick, cancel func())
 }
 
-// knowledge is what the processors of one configuration share: what a gateway learns in a
-// pipeline of metrics is for those of logs and traces.
+// knowledge is shared by the processors of one configuration: what a gateway learns in a
+// metrics pipeline is used in logs and traces pipelines.
 type knowledge struct {
 	cfg      *Config
 	lexicon  *lexicon
 	registry registry
-	fleet    *fleet // of a gateway
-	here     *here  // of a node
-	release  func() // when nobody uses it any more
+	fleet    *fleet // set on a gateway
+	here     *here  // set on a node
+	release  func() // called by the last user
 
 	mu     sync.Mutex
 	users  int
@@ -47,7 +47,7 @@ func newKnowledge(cfg *Config, release func()) *knowledge {
 	return k
 }
 
-// start begins to learn with the first of its users.
+// start starts learning with the first user.
 func (k *knowledge) start(host component.Host) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,7 +65,7 @@ func (k *knowledge) start(host component.Host) error {
 	return nil
 }
 
-// stop ends it with the last of them.
+// stop stops learning with the last user.
 func (k *knowledge) stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -83,7 +83,7 @@ func findTicker(host component.Host) (found ticker, err error) {
 	for _, ext := range host.GetExtensions() {
 		t, ok := ext.(ticker)
 		if ok && found != nil {
-			return nil, errors.New("there is more than one gpu extension: a machine has one View of its devices")
+			return nil, errors.New("more than one gpu extension configured: a machine has one View of its devices")
 		}
 		if ok {
 			found = t
@@ -95,7 +95,7 @@ func findTicker(host component.Host) (found ticker, err error) {
 	return nil, errors.New("the workload processor needs the gpu extension: add it under extensions and to service::extensions, or set mode: gateway")
 }
 
-// workloadProcessor is in one pipeline.
+// workloadProcessor is the processor of one pipeline.
 type workloadProcessor struct {
 	*knowledge
 
@@ -112,7 +112,7 @@ func (p *workloadProcessor) start(_ context.Context, host component.Host) error 
 }
 
 func (p *workloadProcessor) shutdown(context.Context) error {
-	if !p.started { // the Collector stops those that failed to start, too
+	if !p.started { // the Collector also shuts down components that failed to start
 		return nil
 	}
 	p.started = false
@@ -120,22 +120,22 @@ func (p *workloadProcessor) shutdown(context.Context) error {
 	return p.meters.close()
 }
 
-// pass is the work on one batch. What it has is used again for each item: a point that
-// names nothing must cost nothing.
+// pass is the work on one batch. Its buffers are reused for each item: a point that names
+// nothing must not allocate.
 type pass struct {
 	*workloadProcessor
 
 	tally tally
-	base  names // of the resource
-	names names // of the item
+	base  names // named by the resource
+	names names // named by the item
 }
 
-// tally counts items by what became of them.
+// tally counts items by outcome.
 type tally [outcomeCount]int64
 
-// item says whose a point, a span or a log record is. What it names itself goes before
-// what its resource does; the device of the resource counts with inherit only. It returns
-// whether it is about a device.
+// item adds the owner of a point, a span or a log record. What the item names takes
+// precedence over its resource; the resource's device counts only with inherit. It reports
+// whether the item is about a device.
 func (p *pass) item(attrs pcommon.Map, inherit bool) bool {
 	n := &p.names
 	p.lexicon.read(attrs, n)
@@ -156,9 +156,9 @@ func (p *pass) item(attrs pcommon.Map, inherit bool) bool {
 	return device
 }
 
-// resource says whose everything below a resource is. It is the process or container
-// that sends it, and its device with devices only: the series of a device must not end
-// because its owner changes.
+// resource adds the owner to a resource: that of the sending process or container, and that
+// of its device only with devices, because the series of a device must not end when its owner
+// changes.
 func (p *pass) resource(attrs pcommon.Map, devices bool) {
 	n := &p.names
 	*n = p.base
@@ -170,13 +170,13 @@ func (p *pass) resource(attrs pcommon.Map, devices bool) {
 	}
 }
 
-// settle adds to attrs whose n is: of the process or container if it is known, which is
-// more exact, else of the device.
+// settle adds the owner of n to attrs: of the process or container if known, which is more
+// precise, otherwise of the device.
 func (p *pass) settle(attrs pcommon.Map, n *names) {
 	found := owner{outcome: unmatched}
 	if n.runner() {
 		found = p.registry.runner(n)
-		// A number that leads to another pod than the sender says is in is another number.
+		// A pid that leads to another pod than the sender's belongs to another pid namespace.
 		if found.outcome == matched && contradicts(attrs, found.tags) {
 			found = owner{outcome: unmatched}
 		}

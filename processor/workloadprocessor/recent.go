@@ -7,16 +7,16 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Bounds of recent. An application sends every few seconds, and a pod that was just
-// created may get a better name in the next.
+// Bounds of recent. Applications send every few seconds, and a new pod may soon get a better
+// name.
 const (
 	recentFor   = 5 * time.Second
 	recentLimit = 4096
 )
 
-// recent remembers for a moment whose containers are: each batch has the same ones, and
-// describing a pod anew costs more than all the rest. Who is not known is asked for again.
-// Processes are not remembered, whose numbers are given out again.
+// recent caches the owners of containers for a moment: batches repeat the same containers, and
+// describing a pod costs more than everything else. Unknown containers are looked up again.
+// Processes are not cached, because pids are reused.
 type recent struct {
 	mu    sync.RWMutex
 	since time.Time

@@ -9,7 +9,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// job is a Slurm job as the agents name it.
+// job is a Slurm job as named by the agents.
 func job(id string) workload.Workload {
 	return workload.Workload{ID: "slurm/e2e/" + id, Kind: "slurm_job", Name: "train", Team: "ml", Attributes: map[string]string{
 		"slurm.cluster": "e2e", "slurm.job.id": id, "slurm.job.name": "train", "slurm.user": "alice", "slurm.account": "ml",
@@ -22,8 +22,8 @@ func ofJob(id string) string {
 		"slurm.cluster=e2e slurm.job.id=" + id + " slurm.job.name=train slurm.partition=gpu slurm.qos=normal slurm.user=alice"
 }
 
-// Jobs on a node: dcgm-exporter's series of their GPU and spans of their processes get
-// their names; of two that share a GPU neither is taken, and the last one does not win.
+// Jobs on a node: dcgm-exporter's series of their GPU and spans of their processes get their
+// names; of two jobs that share a GPU neither is chosen.
 func TestSlurmOnNode(t *testing.T) {
 	b := newBench(t, nil)
 	tick := machine()
@@ -43,8 +43,7 @@ func TestSlurmOnNode(t *testing.T) {
 	}
 }
 
-// A gateway has no Slurm at all: it knows the jobs from the agents of the nodes, and one
-// job on two nodes from each of them.
+// A gateway has no Slurm: it knows the jobs from the agents, and a job on two nodes from both.
 func TestSlurmInGateway(t *testing.T) {
 	g := newGateway(t, nil)
 	says := func(id string, index int, uuid string) pairs {
@@ -61,6 +60,6 @@ func TestSlurmInGateway(t *testing.T) {
 	g.ask(nil, pairs{"UUID", "GPU-10", "Hostname", "gn2"}, ofJob("7"))
 	g.ask(pairs{"host.name", "gn1"}, pairs{"gpu.index", 5}, "") // a shard each
 	g.ask(pairs{"host.name", "gn2"}, pairs{"gpu.index", 4}, "")
-	// A job that its sender names itself is not mixed with another.
+	// A job named by the sender itself is not mixed with another.
 	g.ask(pairs{"host.name", "gn1"}, pairs{"gpu.index", 4, "slurm.job.id", "6"}, "gpu.workload.kind=slurm_job gpu.workload.name=train gpu.workload.team=ml")
 }

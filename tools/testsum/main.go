@@ -1,5 +1,6 @@
-// Command testsum runs go test with the given arguments and ends with what people and
-// machines want to know: which tests were skipped and why, and how many ran.
+// Command testsum runs go test with the given arguments and prints a summary: which tests were
+// skipped and why, and how many ran. It reads go test -json and exits with status 1 if a test
+// failed.
 package main
 
 import (

@@ -10,36 +10,36 @@ import (
 	"strings"
 )
 
-// event is one line of go test -json (go doc test2json, and for builds go help buildjson).
+// event is one line of go test -json (see go doc test2json, and go help buildjson for builds).
 type event struct {
 	Action     string
 	Package    string
-	ImportPath string // of a build event
+	ImportPath string // set for build events
 	Test       string
 	Elapsed    float64
 	Output     string
 }
 
-// summary counts tests that have no subtests: those with some only repeat them.
+// summary counts tests without subtests: parents only repeat them.
 type summary struct {
 	w       io.Writer
 	running map[string]*pkg
 
 	passed, failed, skipped int
-	reasons                 []string            // of skips, in order
+	reasons                 []string            // skip reasons in order of appearance
 	skips                   map[string][]string // tests by reason
 }
 
 type pkg struct {
 	tests  map[string]*test
-	order  []string // of tests, by when they started
+	order  []string // test names in order of their start
 	output []line
 }
 
 type test struct {
-	action     string // pass, fail or skip; empty: it has not ended
-	parent     bool   // it has subtests
-	failedPart bool   // one of them failed
+	action     string // pass, fail or skip; empty while running
+	parent     bool   // has subtests
+	failedPart bool   // a subtest failed
 	output     []string
 }
 
@@ -49,8 +49,8 @@ func newSummary(w io.Writer) *summary {
 	return &summary{w: w, running: map[string]*pkg{}, skips: map[string][]string{}}
 }
 
-// read takes in the output of go test -json until its end, and prints a line for each
-// package that passes and the output of each that does not.
+// read processes the output of go test -json. It prints a line for each package that passes
+// and the output of each that does not.
 func (s *summary) read(r io.Reader) {
 	in := bufio.NewReader(r)
 	for {
@@ -67,7 +67,7 @@ func (s *summary) read(r io.Reader) {
 func (s *summary) line(text string) {
 	var e event
 	if json.Unmarshal([]byte(text), &e) != nil || e.Action == "" {
-		fmt.Fprint(s.w, text) // not an event: better shown than lost
+		fmt.Fprint(s.w, text) // not an event: print it as is
 		return
 	}
 	if e.Action == "build-output" {
@@ -122,7 +122,7 @@ func (p *pkg) add(e event) {
 	}
 }
 
-// end counts the tests of a package that ended, and reports it.
+// end counts the tests of a finished package and reports it.
 func (s *summary) end(e event, p *pkg) {
 	passed, failed, skipped := 0, 0, 0
 	for _, name := range p.order {
@@ -142,7 +142,7 @@ func (s *summary) end(e event, p *pkg) {
 		}
 	}
 	if e.Action == "fail" {
-		failed = max(failed, 1) // it did not build, or died between two tests
+		failed = max(failed, 1) // build failure, or a crash between two tests
 		p.print(s.w)
 	} else if len(p.order) > 0 {
 		fmt.Fprintf(s.w, "ok\t%s\t%.1fs\t%s\n", e.Package, e.Elapsed, counts(passed, failed, skipped))
@@ -152,7 +152,8 @@ func (s *summary) end(e event, p *pkg) {
 	s.skipped += skipped
 }
 
-// print shows all that go test said, but for what tests that passed said. It ends with go's own line of failure.
+// print prints the output of go test except that of passed tests. It ends with go's own FAIL
+// line.
 func (p *pkg) print(w io.Writer) {
 	for _, l := range p.output {
 		if t := p.tests[l.test]; t == nil || t.action != "pass" {
@@ -163,7 +164,7 @@ func (p *pkg) print(w io.Writer) {
 
 var place = regexp.MustCompile(`^\S+\.go:\d+: `)
 
-// reason returns what a test said before it was skipped.
+// reason returns the message of a skipped test.
 func reason(output []string) string {
 	var said []string
 	for _, text := range output {
@@ -183,11 +184,11 @@ func counts(passed, failed, skipped int) string {
 	return fmt.Sprintf("%d passed, %d failed, %d skipped", passed, failed, skipped)
 }
 
-// finish prints the skipped tests and the counts, and reports whether all is well. ok is
-// whether go test thinks so.
+// finish prints the skipped tests and the counts, and reports whether everything passed. ok is
+// go test's own verdict.
 func (s *summary) finish(ok bool) bool {
 	if !ok {
-		s.failed = max(s.failed, 1) // it never got as far as a package
+		s.failed = max(s.failed, 1) // go test failed before any package
 	}
 	for _, why := range s.reasons {
 		fmt.Fprintf(s.w, "\nSkipped, %s:\n  %s\n", why, strings.Join(s.skips[why], " "))

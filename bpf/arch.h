@@ -1,5 +1,5 @@
-// Where the arguments are. By the System V ABI on x86-64 and AAPCS64 on arm64; a probe is on
-// the first instructions, before the stack pointer moves.
+// Locations of arguments, by the System V ABI on x86-64 and AAPCS64 on arm64. A probe is on the
+// first instructions, before the stack pointer moves.
 #pragma once
 
 #include "maps.h"
@@ -37,7 +37,7 @@ static __always_inline long from_user(void *to, __u32 size, __u64 address)
 	return err;
 }
 
-// argument returns argument n, counted from 1. The caller knows how wide it is.
+// argument returns argument n, counted from 1. The caller knows its width.
 static __noinline __u64 argument(struct pt_regs *ctx, __u64 n)
 {
 	__u64 v = 0;
@@ -68,8 +68,8 @@ static __noinline __u64 argument(struct pt_regs *ctx, __u64 n)
 	return v;
 }
 
-// launch reads the arguments of cuLaunchKernel: the function, six dimensions, the bytes of
-// shared memory, and the stream.
+// launch reads the arguments of cuLaunchKernel: function, six dimensions, bytes of shared
+// memory, and stream.
 static __always_inline void launch(struct pt_regs *ctx, struct frame *f)
 {
 #if REGISTERS == 6
@@ -93,7 +93,7 @@ static __always_inline void launch(struct pt_regs *ctx, struct frame *f)
 	f->dims[4] = R6(ctx);
 }
 
-// unique_id says where ncclUniqueId is, that is 128 bytes by value, and the rank behind it.
+// unique_id locates ncclUniqueId, 128 bytes passed by value, and the rank that follows it.
 #if REGISTERS == 6
 #define UNIQUE_ID(ctx) STACK(ctx)
 #define RANK_BEHIND(ctx) ((__s32)R3(ctx))

@@ -21,7 +21,7 @@ __noinline int copy_struct(struct frame *f)
 	f->bytes = extent[0] * extent[1] * extent[2];
 	if (f->kind)
 		return 0;
-	// Of CUmemorytype: 1 is the host, 2 the device, 3 an array on it, 4 is either.
+	// CUmemorytype: 1 is the host, 2 the device, 3 an array on the device, 4 is unified.
 	if (from == 4 || to == 4 || !from || !to)
 		f->kind = KIND_DEFAULT;
 	else if (from == 1)
@@ -50,8 +50,8 @@ __noinline int copy_batch(struct frame *f)
 	return 0;
 }
 
-// free_enter takes an allocation out before it is freed: its address may be another's before
-// the call has returned.
+// free_enter removes an allocation before it is freed: its address may be reused before the
+// call returns.
 __noinline int free_enter(struct task_state *st, struct frame *f)
 {
 	if (!st || !f)
@@ -154,8 +154,8 @@ __noinline int alloc_leave(struct task_state *st, struct frame *f, __u64 now)
 	return 0;
 }
 
-// name_leave keeps what a kernel is called. The string is read when the driver has read it:
-// before, its page may not be there.
+// name_leave stores the name of a kernel. The string is read after the driver has read it:
+// before that, its page may not be present.
 __noinline int name_leave(struct task_state *st, struct frame *f)
 {
 	if (!st || !f)
@@ -250,8 +250,8 @@ __noinline int sync_leave(struct task_state *st, struct frame *f, __u64 now, boo
 	return 0;
 }
 
-// reset_leave is at the end of a device's primary context, with all that was in it. What other
-// contexts have there is taken for freed, too: allocations do not say which they are of.
+// reset_leave handles the reset of a device's primary context with all its memory. Memory of
+// other contexts on the device also counts as freed: allocations do not record their context.
 __noinline int reset_leave(struct task_state *st, struct frame *f, __u64 now)
 {
 	if (!st || !f)
@@ -267,7 +267,7 @@ __noinline int reset_leave(struct task_state *st, struct frame *f, __u64 now)
 	return 0;
 }
 
-// first is the first launch of a thread.
+// first handles the first launch of a thread.
 __noinline int first(struct task_state *st)
 {
 	if (!st)
@@ -349,7 +349,7 @@ static __noinline int torch(struct task_state *st, struct pt_regs *ctx)
 	return 0;
 }
 
-// once is for calls of which only the entry is probed.
+// once handles calls of which only the entry is probed.
 static __noinline int once(struct pt_regs *ctx, struct task_state *st, __u64 cookie)
 {
 	struct stream_key key = { .tgid = st->tgid };

@@ -1,5 +1,5 @@
-// The little of the kernel's types that is used. The loader finds where the members of the
-// structs are in the running kernel, by their names.
+// The few kernel types that are used. The loader relocates their members to the running kernel
+// by name (CO-RE).
 #pragma once
 
 typedef unsigned char __u8;

@@ -1,5 +1,5 @@
-// Where things are counted. Plain hashes with atomic adds: per-CPU ones would take a copy
-// for each of hundreds of CPUs. User space sets how many fit.
+// The maps. Plain hashes with atomic adds: per-CPU maps would take one copy per CPU, of which
+// there may be hundreds. User space sets the sizes.
 #pragma once
 
 #include "tracer.h"
@@ -20,7 +20,7 @@ struct frame {
 
 #define STREAMS 4 // that a thread knows to be open
 
-// What is known of a thread. Devices are plus 1, so that 0 is none.
+// State of a thread. Devices are stored plus 1, so that 0 means none.
 struct task_state {
 	__u32 tgid, depth;
 	__u32 dev, only, epoch; // its context's; the process's one, as of epoch
@@ -68,7 +68,7 @@ struct {
 	__type(value, struct task_state);
 } tasks SEC(".maps");
 
-// Where there is no task storage, or none is to be had for a moment.
+// Used if task storage is missing or temporarily unavailable.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 256);
@@ -99,27 +99,27 @@ struct {
 const volatile bool task_storage = true;
 const volatile __u32 limit = 200; // events of errors and outliers in a second
 
-// Written by user space: something in watches has changed.
+// Written by user space: the watches have changed.
 __u32 watch_epoch SEC(".data.control") = 1;
 
-// Counts contexts that came to be: a process may have more than one device now.
+// Counts new contexts: a process may now have more than one device.
 __u32 context_epoch = 1;
-// Counts streams that were waited for, by process and device, as far as they differ here.
+// Counts synchronized streams by process and device, hashed into these slots.
 __u32 stream_epochs[256];
 
-// Counts programs that ended by exec.
+// Counts programs replaced by exec.
 __u32 image_count;
 
 __u64 limit_second, limit_used;
 
-// A new value of any map.
+// Zero value for new map entries.
 const volatile __u8 zeros[1280];
 
 _Static_assert(sizeof(struct coll_val) <= sizeof(zeros), "a new value must fit");
 _Static_assert(sizeof(struct task_state) <= sizeof(zeros), "a new value must fit");
 
-// Functions that are not static are looked at once by the verifier, which else follows every
-// way through them from every call; so are their branches, and there are many.
+// The verifier checks non-static functions once; otherwise it would follow every path through
+// them from every call, and through their many branches.
 __noinline int lose(__u32 what)
 {
 	__u64 *n = bpf_map_lookup_elem(&losses, &what);
@@ -131,7 +131,7 @@ __noinline int lose(__u32 what)
 
 #define ADD(field, n) ((void)__sync_fetch_and_add(&(field), (n)))
 
-// GET looks key up in map, and puts a zero there first if need be.
+// GET looks up key in map and inserts a zero value if it is missing.
 #define GET(map, key, full)                                                      \
 	({                                                                       \
 		void *found = bpf_map_lookup_elem(&map, key);                    \

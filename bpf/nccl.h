@@ -8,9 +8,9 @@ static __always_inline __u64 mix(__u64 hash, __u64 v)
 	return (hash ^ v) * 0x100000001b3ull ^ hash >> 29;
 }
 
-// hash_id is the same in all ranks: it is made of the unique id, 128 bytes that they share. It
-// is made as NCCL makes it (getHash in its utils.h), so it is what NCCL's log, RAS and
-// Inspector call the communicator.
+// hash_id is the same in all ranks, because it is computed from the 128-byte unique id that
+// they share. It follows NCCL (getHash in utils.h), so it equals the communicator hash in NCCL's
+// log, RAS and Inspector.
 __noinline __u64 hash_id(__u64 address)
 {
 	__u64 hash = 5381;
@@ -25,7 +25,7 @@ __noinline __u64 hash_id(__u64 address)
 
 static __always_inline __u32 type_size(__u64 type)
 {
-	// Of ncclDataType_t: log2, 4 bits each, the first lowest.
+	// ncclDataType_t: log2 of the size, 4 bits each, lowest first.
 	return type < 12 ? 1 << ((0x001321332200ull >> (type * 4)) & 15) : 0;
 }
 
@@ -36,7 +36,7 @@ static __always_inline struct comm_val *comm_value(__u32 tgid, __u64 comm)
 	return bpf_map_lookup_elem(&comms, &key);
 }
 
-// born makes a communicator known. f has its hash in c, its rank and size.
+// born registers a communicator. f has its hash in c, its rank and its size.
 __noinline int born(struct task_state *st, struct frame *f, __u64 comm)
 {
 	if (!st || !f)
@@ -63,7 +63,7 @@ __noinline int born(struct task_state *st, struct frame *f, __u64 comm)
 	return tell(st, f, &t);
 }
 
-// collective is at the entry of one: who waits for others is in a collective or behind it.
+// collective handles the entry: a rank that waits for others is in a collective or after it.
 static __noinline int collective(struct task_state *st, struct frame *f, struct pt_regs *ctx)
 {
 	__u64 c = f->cookie, type = (__u32)argument(ctx, TYPE(c));
@@ -145,7 +145,7 @@ __noinline int collected(struct task_state *st, struct frame *f, __u64 ns, bool 
 	return 0;
 }
 
-// first_wait is the first synchronisation of a device after a collective.
+// first_wait handles the first synchronization of a device after a collective.
 __noinline int first_wait(__u32 tgid, struct dev_val *d, __u64 ns)
 {
 	if (!d)
@@ -160,7 +160,7 @@ __noinline int first_wait(__u32 tgid, struct dev_val *d, __u64 ns)
 	return 0;
 }
 
-// init_enter reads who is to be in a communicator.
+// init_enter reads the members of a new communicator.
 static __noinline int init_enter(struct task_state *st, struct frame *f, struct pt_regs *ctx)
 {
 	__u64 c = f->cookie;
@@ -196,7 +196,7 @@ static __noinline int init_enter(struct task_state *st, struct frame *f, struct 
 
 #define INIT_ALL 64 // devices that one process may make communicators for at once
 
-// init_leave reads where the communicators are.
+// init_leave reads the new communicators.
 __noinline int init_leave(struct task_state *st, struct frame *f)
 {
 	if (!st || !f)

@@ -1,11 +1,11 @@
-// Counting calls, and telling the few that are worth it.
+// Counting calls, and sending the few events that are worth it.
 #pragma once
 
 #include "state.h"
 
 #define ROOT2 0xb504f333f9de6484ull // the square root of 2, times 2^63
 
-// bucket is 0 up to 1, and i for n above 2^((i-1)/2) up to 2^(i/2); tracer.SizeBucket.
+// bucket is 0 up to 1, and i for n above 2^((i-1)/2) up to 2^(i/2); see tracer.SizeBucket.
 __noinline __u32 bucket(__u64 n)
 {
 	__u64 v;
@@ -39,7 +39,7 @@ __noinline __u32 bucket(__u64 n)
 	return 1 + 2 * log + (n >= ROOT2 >> ((63 - log) & 63));
 }
 
-// time_bucket is tracer.TimeBucket.
+// time_bucket; see tracer.TimeBucket.
 static __always_inline __u32 time_bucket(__u64 ns)
 {
 	__u32 b;
@@ -59,7 +59,7 @@ static __always_inline __u32 size_bucket(__u64 n)
 	return b < SIZE_BUCKETS ? b : SIZE_BUCKETS - 1;
 }
 
-// limited says that this second has had its events.
+// limited reports whether the rate limit of this second is exhausted.
 static __always_inline bool limited(__u64 now)
 {
 	__u64 second = now >> 30;
@@ -82,7 +82,7 @@ struct told {
 	__s32 code;
 };
 
-// tell puts an event of a call into the ring. Nobody is woken: the reader looks in time.
+// tell writes an event of a call to the ring buffer without a wakeup: the reader polls.
 __noinline int tell(struct task_state *st, struct frame *f, struct told *t)
 {
 	if (!st || !f || !t)
@@ -116,7 +116,7 @@ __noinline int tell(struct task_state *st, struct frame *f, struct told *t)
 	return 0;
 }
 
-// refresh fetches what user space wants to be told of an operation.
+// refresh reloads what user space wants to know about an operation.
 __noinline int refresh(struct op_val *v, __u32 tgid, __u32 op)
 {
 	if (!v)

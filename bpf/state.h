@@ -3,7 +3,7 @@
 
 #include "arch.h"
 
-// image is how keys call the process of a pid.
+// image is the key value for the process of a pid.
 __noinline __u32 image(__u32 tgid)
 {
 	struct proc_key key = { .tgid = tgid };
@@ -12,7 +12,7 @@ __noinline __u32 image(__u32 tgid)
 	return v ? *v : tgid;
 }
 
-// begin is for the first call of a thread that we see.
+// begin handles the first call of a thread that is seen.
 __noinline int begin(struct task_state *st, __u32 tgid)
 {
 	if (!st)
@@ -36,8 +36,8 @@ __noinline int begin(struct task_state *st, __u32 tgid)
 	return 0;
 }
 
-// thread is the state of the thread that runs. Task storage is the cheaper place, and goes
-// with the thread.
+// thread returns the state of the current thread. Task storage is cheaper and is freed with the
+// thread.
 static __always_inline struct task_state *thread(bool create)
 {
 	struct task_state *st;
@@ -69,8 +69,8 @@ static __always_inline struct task_state *thread(bool create)
 	return st;
 }
 
-// stray says that a call has its frame where it is not looked for any more: task storage was
-// not to be had for a moment when it began. The frame goes.
+// stray reports that the frame of a call is not where it is looked up, because task storage was
+// temporarily unavailable when the call began. The frame is dropped.
 __noinline int stray(void)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
@@ -97,7 +97,7 @@ __noinline int only_device(struct task_state *st)
 	return 0;
 }
 
-// device is where the calls of a thread go: to that of its context, or the only one.
+// device returns the device of a thread's calls: that of its context, or the only one.
 static __always_inline __s32 device(struct task_state *st)
 {
 	if (st->dev)
@@ -122,7 +122,7 @@ static __always_inline __u32 context_device(__u32 tgid, __u64 context)
 	return dev ? *dev + 1 : 0;
 }
 
-// made notes that a context is on a device.
+// made records that a context is on a device.
 __noinline int made(struct task_state *st, __u64 context, __s32 dev)
 {
 	if (!st)
@@ -148,8 +148,8 @@ static __always_inline __u32 *stream_epoch(__u32 tgid, __s32 dev)
 	return &stream_epochs[(tgid * 31 + dev) & 255];
 }
 
-// submitted notes that a stream has work nobody waited for. Most launches are on a stream of
-// which the thread knows that already.
+// submitted records that a stream has work that nobody waited for. Most launches are on a stream
+// for which the thread already knows that.
 __noinline int submitted(struct task_state *st, struct frame *f)
 {
 	if (!st || !f)
@@ -170,7 +170,7 @@ __noinline int submitted(struct task_state *st, struct frame *f)
 	for (int i = 0; i < 4; i++) {
 		__u64 now = d->open, count = (__u32)now;
 
-		// A stream is open if it has the device's generation, which begins with 1.
+		// A stream is open if it has the device's generation, which starts at 1.
 		old = *generation;
 		if (old == (now >> 32) + 1)
 			break;
@@ -187,7 +187,7 @@ __noinline int submitted(struct task_state *st, struct frame *f)
 	return 0;
 }
 
-// waited closes one stream of a device, or all of them.
+// waited closes one stream of a device, or all.
 static __always_inline void waited(struct task_state *st, struct dev_val *d, __s32 dev, __u64 stream, bool all, __u64 at)
 {
 	struct stream_key key = { .tgid = st->tgid, .dev = dev, .stream = stream };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 
-// The programs: one body at the entry of a function and one at its return, behind whatever
-// way the kernel has to call them; and those that see threads come off their CPU, back, begin
-// another program, and end.
+// The programs: one body at the entry of a function and one at its return, for each way in which
+// the kernel can call them; and those that see threads leave and return to a CPU, execute another
+// program, and exit.
 #include "calls.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -78,7 +78,7 @@ static __always_inline void arguments(struct pt_regs *ctx, struct task_state *st
 	f->b = argument(ctx, AUX(c));
 }
 
-// enter returns the number of the call's frame, counted from 1, or 0: its return is of no
+// enter returns the number of the call's frame, counted from 1, or 0 if its return is of no
 // interest.
 static __noinline int enter(struct pt_regs *ctx)
 {
@@ -94,8 +94,8 @@ static __noinline int enter(struct pt_regs *ctx)
 		return 0;
 	}
 	n = st->depth;
-	// A frame below the stack pointer belongs to a call that is no more: it was left by
-	// longjmp or an exception, or its probe was taken off meanwhile.
+	// A frame below the stack pointer belongs to a call that no longer exists: it was left by
+	// longjmp or an exception, or its probe was removed meanwhile.
 #pragma unroll
 	for (int i = 0; i < DEPTH; i++) {
 		if (n && n <= DEPTH && st->frames[(n - 1) & (DEPTH - 1)].sp < ctx->sp) {
@@ -123,7 +123,7 @@ static __noinline int enter(struct pt_regs *ctx)
 	return n + 1;
 }
 
-// leave is at the return from the call of a frame; 0: the newest that has its cookie.
+// leave handles the return from the call of a frame; 0 means the newest with its cookie.
 static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 {
 	__u64 now = bpf_ktime_get_ns(), cookie = bpf_get_attach_cookie(ctx), ns;
@@ -232,7 +232,7 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 	return 0;
 }
 
-// The loader gives these two the way they are attached: as perf events, or many at once.
+// The loader sets how these two are attached: as perf events, or as a multi link.
 SEC("uprobe")
 int call_enter(struct pt_regs *ctx)
 {
@@ -266,7 +266,7 @@ static __always_inline struct task_state *launcher(struct task_struct *task)
 	return st && st->launched ? st : 0;
 }
 
-// account adds the time since a thread left its CPU, or was woken.
+// account adds the time since a thread left its CPU or was woken.
 static __always_inline void account(struct task_state *st, __u64 now)
 {
 	struct proc_key key = { .tgid = st->tgid };
@@ -289,7 +289,7 @@ static __always_inline void account(struct task_state *st, __u64 now)
 	}
 }
 
-// sched_switch(preempt, prev, next, state of prev); the last is there from 5.18 on.
+// sched_switch(preempt, prev, next, state of prev); the last argument exists since 5.18.
 SEC("tp_btf/sched_switch")
 int on_switch(__u64 *ctx)
 {
@@ -327,7 +327,7 @@ int on_wakeup(__u64 *ctx)
 	return 0;
 }
 
-// A thread that ends in a call returns from none; with its last thread, a process ends.
+// A thread that exits in a call never returns from it; with its last thread, a process exits.
 SEC("tp_btf/sched_process_exit")
 int on_exit(__u64 *ctx)
 {
@@ -374,8 +374,8 @@ int on_exit(__u64 *ctx)
 	return 0;
 }
 
-// A process that begins another program has lost all that the one before had: memory,
-// contexts and communicators. It is another one from now on.
+// A process that executes another program loses its memory, contexts and communicators. It
+// counts as another process from now on.
 SEC("tp_btf/sched_process_exec")
 int on_exec(__u64 *ctx)
 {
@@ -400,7 +400,7 @@ int on_exec(__u64 *ctx)
 	return 0;
 }
 
-// What no map has, for user space to know of.
+// Types that no map uses, kept in BTF for user space.
 const struct event *_event __attribute__((unused));
 const enum body *_body __attribute__((unused));
 const enum loss *_loss __attribute__((unused));

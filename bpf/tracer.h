@@ -1,10 +1,10 @@
-// What the programs and user space both know. Go has the types through bpf2go, and the
-// numbers in internal/tracer: a test compares them.
+// Definitions shared with user space. Go gets the types through bpf2go and has the numbers in
+// internal/tracer; a test compares them.
 #pragma once
 
 #include "kernel.h"
 
-// A cookie is a row of the table of operations: internal/tracer/ops.go packs it.
+// A cookie is a row of the operation table, packed by internal/tracer/ops.go.
 #define OP(c) ((__u8)(c))
 #define BODY(c) (((c) >> 8) & 63)
 #define KIND(c) (((c) >> 14) & 7)
@@ -88,9 +88,9 @@ enum loss {
 #define NAME_BYTES 256
 #define UNKNOWN (-1) // device, rank or peer
 
-// Each key begins with the process, so that what ended is found in all maps the same way. A
-// pid has 22 bits; those above tell the program that a process runs from the one it ran
-// before exec, which has ended.
+// Each key starts with the process, so that entries of an exited process are found in all maps
+// the same way. A pid has 22 bits; the bits above distinguish the current program of a process
+// from those it ran before exec, which have ended.
 #define PID_BITS 22
 #define PID(tgid) ((tgid) & ((1u << PID_BITS) - 1))
 
@@ -110,7 +110,7 @@ struct op_key {
 	__u8 op, kind;
 	__s16 dev;
 };
-// The count is the sum of the buckets: one atomic less for each call.
+// The count is the sum of the buckets, which saves one atomic add per call.
 struct op_val {
 	__u64 ns, bytes;
 	__u64 over; // an event for each call that takes longer; 0: none

@@ -97,7 +97,7 @@ func TestPage(t *testing.T) {
 	if uuids := slices.Sorted(slices.Values(f.GPUs.UUID)); !slices.Equal(tiles, uuids) || len(named) != len(uuids) {
 		t.Errorf("%d tiles, %d with a name, for %d GPUs", len(tiles), len(named), len(uuids))
 	}
-	if want := fmt.Sprintf("of %d GPUs are held", f.Headline.GPUs); !strings.Contains(sentence, want) || !strings.Contains(sentence, "a day") || !strings.Contains(sentence, "kW") {
+	if want := fmt.Sprintf("of %d GPUs are held", f.Headline.GPUs); !strings.Contains(sentence, want) || !strings.Contains(sentence, "per day") || !strings.Contains(sentence, "kW") {
 		t.Errorf("the page says %q", sentence)
 	}
 
@@ -127,7 +127,7 @@ func TestPage(t *testing.T) {
 		b.run(t, chromedp.Click(".headline a.sick-text"), chromedp.WaitVisible("tbody td a[href^='#/gpu/']"),
 			chromedp.Click("tbody td a[href^='#/gpu/']"), chromedp.WaitVisible(".wrong li"),
 			chromedp.Text("h1 .pill", &pill), chromedp.Text(".wrong", &wrong))
-		if pill != "sick" && pill != "does not answer" || wrong == "" {
+		if pill != "sick" && pill != "not responding" || wrong == "" {
 			t.Errorf("two clicks lead to a GPU that is %q: %q", pill, wrong)
 		}
 	})

@@ -1,5 +1,5 @@
-// Builds the page into the folder that the hub embeds. What is there besides the
-// placeholder goes first, so that no old file is shipped.
+// Builds the dashboard into the directory that the hub embeds. Everything there except the
+// placeholder is deleted first, so that no stale file is shipped.
 import * as esbuild from "esbuild";
 import { mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import path from "node:path";

@@ -1,4 +1,4 @@
-// What the hub answers, and how it is asked. internal/hub/view writes it.
+// Types of the hub's answers, and the client. internal/hub/view produces them.
 import { useEffect, useRef, useState } from "preact/hooks";
 
 export type Num = number | null;
@@ -193,7 +193,7 @@ export interface Hit {
   detail: string;
 }
 
-/** Refusal is an answer that says no. */
+/** Refusal is an error response of the hub. */
 export class Refusal extends Error {
   constructor(
     readonly status: number,
@@ -203,7 +203,7 @@ export class Refusal extends Error {
   }
 }
 
-/** The token of a hub that wants one. It lives as long as the tab. */
+/** The token for a hub that requires one. It is kept as long as the tab. */
 export const token = {
   get: () => {
     try {
@@ -216,7 +216,7 @@ export const token = {
     try {
       sessionStorage.setItem("token", text);
     } catch {
-      // It is asked for again.
+      // Without storage the user is asked again.
     }
   },
 };
@@ -235,9 +235,9 @@ export async function ask<T>(what: string, params: Params, signal?: AbortSignal)
     try {
       text = ((await r.json()) as { error?: string }).error ?? text;
     } catch {
-      // Not one of our answers.
+      // Not JSON: the response of a proxy, for example.
     }
-    throw new Refusal(r.status, text || `the hub answers ${r.status}`);
+    throw new Refusal(r.status, text || `the hub responded with status ${r.status}`);
   }
   return (await r.json()) as T;
 }
@@ -250,8 +250,8 @@ export interface Loaded<T> {
 }
 
 /**
- * shapeOf is the same for two questions if the answer to one may be shown while the other is
- * asked: the present a step later, never another period.
+ * shapeOf is equal for two queries if the answer to one may be shown while the other loads: the
+ * present one step later, but never another period.
  */
 function shapeOf(what: string, params: Params): string {
   if (params.at !== undefined || params.from === undefined) return what + JSON.stringify(params);
@@ -260,8 +260,8 @@ function shapeOf(what: string, params: Params): string {
 }
 
 /**
- * useAnswer asks the hub, and again every few seconds while the page shows the present. An
- * error keeps what was known before.
+ * useAnswer queries the hub, repeatedly while the page shows the present. On an error the
+ * previous answer is kept.
  */
 export function useAnswer<T>(what: string, params: Params, every = 0): Loaded<T> {
   const key = what + JSON.stringify(params);
@@ -293,7 +293,7 @@ export function useAnswer<T>(what: string, params: Params, every = 0): Loaded<T>
       clearTimeout(timer);
     };
   }, [key, every, round]);
-  // Until the effect runs, the state is of the question before.
+  // Until the effect runs, the state belongs to the previous query.
   const data = state.shape === shape ? state.data : undefined;
   return { data, error: state.error, loading: state.loading || data === undefined && !state.error, again: () => setRound(round + 1) };
 }

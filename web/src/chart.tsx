@@ -1,4 +1,4 @@
-// Lines over time.
+// Line charts over time.
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { useEffect, useRef } from "preact/hooks";
@@ -9,7 +9,7 @@ import { useNow } from "./parts";
 
 const formats: Record<string, (v: number | null) => string> = { ratio: f.percent, bytes: f.bytes, watts: f.watts, celsius: f.celsius, gpus: f.tenths, hertz: f.hertz };
 
-/** Steps between marks of an axis of bytes are round in its own units. */
+/** Tick increments of byte axes are powers of two. */
 const powers = Array.from({ length: 50 }, (_, i) => 2 ** i);
 
 interface Props {
@@ -17,7 +17,7 @@ interface Props {
   title: string;
   params?: Params;
   height?: number;
-  /** What the page says the lines are at now. The last point of a chart is up to a step old. */
+  /** Current values from the page. The last point of a chart is up to one step old. */
   now?: (number | null)[];
 }
 
@@ -72,17 +72,17 @@ export function Chart({ chart, title, params = {}, height = 150, now: present }:
         )}
       </figcaption>
       <div ref={box} class="plot" style={{ minHeight: `${height}px` }} role="img" aria-label={some ? summary(title, data, format) : title}>
-        {!some && <p class="chart-none muted">{answer.error ? "Cannot load this chart; trying again." : data ? "Nothing was measured in this time." : "Loading …"}</p>}
+        {!some && <p class="chart-none muted">{answer.error ? "Cannot load this chart; retrying." : data ? "No data in this time range." : "Loading …"}</p>}
       </div>
     </figure>
   );
 }
 
-/** summary says a chart in words. */
+/** summary describes a chart for screen readers. */
 function summary(title: string, data: RangeAnswer, format: (v: number | null) => string): string {
   const parts = data.names.map((n, i) => {
     const all = data.lines[i]!.filter((v) => v !== null);
-    return all.length ? `${n} from ${format(Math.min(...all))} to ${format(Math.max(...all))}, last ${format(all.at(-1)!)}` : `${n} not known`;
+    return all.length ? `${n} from ${format(Math.min(...all))} to ${format(Math.max(...all))}, last ${format(all.at(-1)!)}` : `${n} unknown`;
   });
   return `${title}: ${parts.join("; ")}`;
 }
@@ -115,7 +115,7 @@ function options(data: RangeAnswer, width: number, height: number): uPlot.Option
     ],
     plugins: [readout(data, format)],
     hooks: {
-      // A part that is chosen with the mouse becomes the time of the page.
+      // A range selected with the mouse becomes the page's time range.
       setSelect: [
         (u) => {
           if (u.select.width < 8) return;
@@ -128,7 +128,7 @@ function options(data: RangeAnswer, width: number, height: number): uPlot.Option
   };
 }
 
-/** colour resolves a variable of the style sheet in the theme of this moment: a canvas knows none. */
+/** colour resolves a CSS variable in the current theme, because a canvas cannot use variables. */
 function colour(name: string): string {
   const probe = document.createElement("i");
   probe.style.color = `var(${name})`;
@@ -143,7 +143,7 @@ function timeTicks(u: uPlot, splits: number[]): string[] {
   return splits.map((s) => (long ? f.dayOf(s * 1000).replace(/^\w+,? /, "") : f.timeOf(s * 1000).slice(0, 5)));
 }
 
-/** readout is what is under the mouse, in words. */
+/** readout shows the values under the mouse as text. */
 function readout(data: RangeAnswer, format: (v: number | null) => string): uPlot.Plugin {
   let el: HTMLDivElement;
   return {

@@ -7,7 +7,7 @@ export function Cost({ route }: { route: Route }) {
   const span = spanOf(route.params);
   const now = useNow(60);
   const answer = useAnswer<CostAnswer>("cost", timesOf({ ...span, seconds: Math.max(span.seconds, 900) }, now / 1000));
-  const name = span.live ? `In the ${ranges.find(([k]) => k === span.name)![1].toLowerCase()}` : "In this time";
+  const name = span.live ? `In the ${ranges.find(([k]) => k === span.name)![1].toLowerCase()}` : "In this period";
   return <Answer of={answer} what="the cost">{(data) => <Shown data={data} name={name} />}</Answer>;
 }
 
@@ -21,18 +21,18 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
   const idle = (priced ? (t.idleCost ?? 0) - (data.free.idleCost ?? 0) : (t.wasted ?? 0) - (data.free.wasted ?? 0)) || 0;
   const unknown = (priced ? t.unmeasuredCost : t.unmeasured) ?? 0;
   const used = Math.max(0, whole - free - idle - unknown);
-  const show = (v: number) => (priced ? f.money(v, data.currency, whole >= 1000 ? 1 : undefined) : f.hours(v)); // digits of all parts as of the whole
+  const show = (v: number) => (priced ? f.money(v, data.currency, whole >= 1000 ? 1 : undefined) : f.hours(v)); // all parts use the precision of the total
   const parts: [string, string, number][] = [
     ["u4", "used", used],
     ["idle", "held and idle", idle],
-    ["free", "nobody held", free],
+    ["free", "unallocated", free],
     ...(unknown > 0 ? ([["none", "held, use not measured", unknown]] as [string, string, number][]) : []),
   ];
   if (whole === 0 && data.findings.length === 0 && data.quotas.length === 0)
     return (
       <>
         <h1>Cost and idle</h1>
-        <Empty title="Nothing was measured in this time">Costs are counted from what agents report. Choose a time with data.</Empty>
+        <Empty title="No data in this time range">Costs are computed from the agents' metrics. Choose a time range with data.</Empty>
       </>
     );
   return (
@@ -40,10 +40,10 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
       <header class="headline">
         <h1>
           {name} the fleet {priced ? "cost " : "gave "}
-          <b>{priced ? money(whole) : `${f.hours(whole)} of GPUs`}</b>: <b>{show(used)}</b> used, <b class="idle-text">{show(idle)}</b> held and idle, <b>{show(free)}</b> held by nobody
+          <b>{priced ? money(whole) : `${f.hours(whole)} of GPUs`}</b>: <b>{show(used)}</b> used, <b class="idle-text">{show(idle)}</b> held and idle, <b>{show(free)}</b> unallocated
           {unknown > 0 && (
             <>
-              , <b>{show(unknown)}</b> held and not measured
+              , <b>{show(unknown)}</b> held, use not measured
             </>
           )}
           .
@@ -66,21 +66,21 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
       </header>
       <section class="card">
         <h2>
-          What is wasted <span class="muted">{data.findings.length}</span>
+          Waste <span class="muted">{data.findings.length}</span>
         </h2>
         <p class="muted small note">
-          Of this whole time: who did nothing for an hour or more, and who holds more than it needs. The fleet's first sentence counts GPUs that are idle right now, after 10 minutes, so the two may differ.
+          Over the selected period: workloads that were idle for an hour or more, and workloads that hold more than they need. The fleet page counts GPUs that are idle right now, for 10 minutes or more, so the numbers may differ.
         </p>
-        {data.findings.length === 0 ? <p class="muted">Nothing was found that costs more than it must.</p> : <Findings list={data.findings} currency={data.currency} />}
+        {data.findings.length === 0 ? <p class="muted">No waste found.</p> : <Findings list={data.findings} currency={data.currency} />}
       </section>
       <section class="card">
         <h2>By team</h2>
-        {data.teams.length === 0 ? <p class="muted">Nobody held a GPU in this time.</p> : <Teams data={data} priced={priced} />}
+        {data.teams.length === 0 ? <p class="muted">No GPU was allocated in this period.</p> : <Teams data={data} priced={priced} />}
       </section>
       <section class="card">
         <h2>Quotas</h2>
         {data.quotas.length === 0 ? (
-          <p class="muted">No team has a quota. They come from a file, Kubernetes' ResourceQuota or Slurm's account limits.</p>
+          <p class="muted">No team has a quota. Quotas come from a file, Kubernetes ResourceQuotas or Slurm account limits.</p>
         ) : (
           <ul class="quotas">
             {data.quotas.map((q, i) => (
@@ -106,7 +106,7 @@ function Teams({ data, priced }: { data: CostAnswer; priced: boolean }) {
   const heads: Head<Share>[] = [
     { key: "team", title: "Team", value: (s) => s.team || "no team", cell: (s) => (s.team ? <a href={href("workloads", "", { team: s.team })}>{s.team}</a> : <span class="muted">no team</span>) },
     { key: "hours", title: "GPU-hours", value: (s) => s.allocated, cell: (s) => f.hours(s.allocated), number: true },
-    { key: "waste", title: "Not used", value: part, cell: (s) => <Part value={part(s)} tone="idle" />, number: true },
+    { key: "waste", title: "Unused", value: part, cell: (s) => <Part value={part(s)} tone="idle" />, number: true },
     { key: "energy", title: "Energy", value: (s) => s.energy, cell: (s) => f.energy(s.energy), number: true, minor: true },
     { key: "co2", title: "CO₂", value: (s) => s.co2, cell: (s) => f.mass(s.co2), number: true, minor: true },
   ];

@@ -1,4 +1,4 @@
-// Search and help, in the browser's own dialog: it keeps the focus and closes with Escape.
+// Search and help. The native dialog element traps the focus and closes with Escape.
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Hit, ask } from "./api";
@@ -100,7 +100,7 @@ export function Search({ close }: { close: () => void }) {
           ))}
         </ul>
         <p class="muted small" role="status">
-          {bad || (hits && hits.length === 0 ? `Nothing has “${q}” in it.` : hits ? "↑ ↓ to choose, Enter to open, Escape to close" : "Type to search.")}
+          {bad || (hits && hits.length === 0 ? `No results for “${q}”.` : hits ? "↑ ↓ to choose, Enter to open, Escape to close" : "Type to search.")}
         </p>
       </div>
     </Dialog>
@@ -110,9 +110,9 @@ export function Search({ close }: { close: () => void }) {
 const keys: [string, string][] = [
   ["/", "search"],
   ["g then f, w, h, c", "go to fleet, workloads, health, cost"],
-  ["Tab, arrows", "reach the tiles, and go from one to another; Enter opens"],
-  ["[ and ]", "the GPU before and after on the same node"],
-  ["t", "dark or light"],
+  ["Tab, arrows", "move between tiles; Enter opens"],
+  ["[ and ]", "previous and next GPU on the same node"],
+  ["t", "toggle dark and light theme"],
   ["?", "this help"],
   ["Escape", "close"],
 ];
@@ -132,12 +132,12 @@ export function Help({ close }: { close: () => void }) {
             </div>
           ))}
         </dl>
-        <h2>Words</h2>
+        <h2>Terms</h2>
         <p>
-          A GPU is <b>held</b> when a scheduler gave it to a workload, and <b>idle</b> when its holder has not used it for ten minutes. <b>Busy</b> is the part of the time in which a kernel ran. <b>Sick</b> means that nothing new should be put on it. What you see is in the
-          address: send it to somebody.
+          A GPU is <b>held</b> when a scheduler has allocated it to a workload, and <b>idle</b> when its holder has not used it for ten minutes. <b>Busy</b> is the fraction of time in which a kernel ran. <b>Sick</b> means that nothing new should be scheduled on it. The URL
+          contains the whole view and can be shared.
         </p>
-        <p>Drag over a chart to look at that time.</p>
+        <p>Drag across a chart to zoom in on that time range.</p>
         <button onClick={close}>Close</button>
       </div>
     </Dialog>
@@ -161,9 +161,9 @@ export function Custom({ close }: { close: () => void }) {
     close();
   };
   return (
-    <Dialog label="Choose a time" close={close}>
+    <Dialog label="Choose a time range" close={close}>
       <form class="custom" onSubmit={submit}>
-        <h2>Choose a time</h2>
+        <h2>Choose a time range</h2>
         <label>
           From <input type="datetime-local" value={from} onInput={(e) => setFrom(e.currentTarget.value)} required />
         </label>
@@ -171,7 +171,7 @@ export function Custom({ close }: { close: () => void }) {
           To <input type="datetime-local" value={to} onInput={(e) => setTo(e.currentTarget.value)} required />
         </label>
         {bad && <p role="alert">{bad}</p>}
-        <p class="muted small">The fleet is shown as it was at the end.</p>
+        <p class="muted small">The fleet page shows the state at the end of the range.</p>
         <button type="submit" class="primary">
           Show
         </button>{" "}

@@ -9,7 +9,7 @@ import { type Grouping, groupings, Tiles } from "./tiles";
 
 type Only = "" | "idle" | "sick" | "warning" | "free";
 const tests: Record<Exclude<Only, "">, (g: GPU) => boolean> = { idle: (g) => isIdle(g), sick: isSick, warning: isWarned, free: isFree };
-const titles: Record<Exclude<Only, "">, string> = { idle: "Held and idle", sick: "Sick", warning: "Need a look", free: "Free" };
+const titles: Record<Exclude<Only, "">, string> = { idle: "Held and idle", sick: "Sick", warning: "Warnings", free: "Free" };
 
 export function Fleet({ route }: { route: Route }) {
   const span = spanOf(route.params);
@@ -23,7 +23,7 @@ function Shown({ data, route }: { data: FleetAnswer; route: Route }) {
   if (all.length === 0)
     return (
       <Empty title="No GPU has reported yet">
-        Start an agent that sends here: <code>gpumeter agent --otlp-endpoint {location.origin}</code>. Without a GPU, <code>--simulate mixed</code> shows what it would look like. This page looks again by itself.
+        Start an agent that sends to this hub: <code>gpumeter agent --otlp-endpoint {location.origin}</code>. Without a GPU, <code>--simulate mixed</code> simulates a mixed fleet. This page refreshes automatically.
       </Empty>
     );
   const colour = (route.params.get("color") as Colour | null) ?? "status";
@@ -71,7 +71,7 @@ function Shown({ data, route }: { data: FleetAnswer; route: Route }) {
         </ul>
         {found.length === 0 ? (
           <Empty title="No GPU matches">
-            Nothing has “{q}” in its node, model, cluster, owner or team. <button onClick={() => change({ q: "" })}>Show all</button>
+            No GPU has “{q}” in its node, model, cluster, owner or team. <button onClick={() => change({ q: "" })}>Show all</button>
           </Empty>
         ) : (
           <Tiles gpus={found} grouping={grouping} colour={colour} teams={teams} dim={test && ((g) => !test(g))} dimKey={only} currency={data.currency} />
@@ -86,7 +86,7 @@ function matches(g: GPU, q: string): boolean {
   return q.split(/\s+/).every((w) => text.includes(w));
 }
 
-/** Sentence says the fleet: who holds it, what is wasted, what it draws. */
+/** Sentence summarizes the fleet: what is held, what is wasted, and its power draw. */
 function Sentence({ data, only }: { data: FleetAnswer; only: Only }) {
   const h = data.headline;
   const link = (to: Only, text: string, tone = "") => (
@@ -103,10 +103,10 @@ function Sentence({ data, only }: { data: FleetAnswer; only: Only }) {
         {h.idle === 0 ? "none of them idle" : link("idle", `${f.count(h.idle)} of them idle`, "idle-text")}
         {h.idle > 0 && lostMoney && (
           <>
-            , losing <a class="figure idle-text" href={href("cost")}>{f.money(h.lostPerDay, data.currency, 100)} a day</a>
+            , losing <a class="figure idle-text" href={href("cost")}>{f.money(h.lostPerDay, data.currency, 100)} per day</a>
           </>
         )}
-        {h.idle > 0 && !lostMoney && <> ({f.plural(h.idle * 24, "GPU-hour")} a day)</>}
+        {h.idle > 0 && !lostMoney && <> ({f.plural(h.idle * 24, "GPU-hour")} per day)</>}
         {h.watts !== null && (
           <>
             , and the fleet draws <b>{f.watts(h.watts)}</b>
@@ -116,13 +116,13 @@ function Sentence({ data, only }: { data: FleetAnswer; only: Only }) {
       </h1>
       <p class="muted">
         {h.sick > 0 && <>{link("sick", `${f.count(h.sick)} sick`, "sick-text")} · </>}
-        {h.warning > 0 && <>{link("warning", f.count(h.warning) + (h.warning === 1 ? " needs a look" : " need a look"), "warn-text")} · </>}
+        {h.warning > 0 && <>{link("warning", f.count(h.warning) + (h.warning === 1 ? " warning" : " warnings"), "warn-text")} · </>}
         {h.sick === 0 && h.warning === 0 && "all healthy · "}
         {h.free > 0 && <>{link("free", `${f.count(h.free)} free`)} · </>}
         {f.percent(h.utilization)} busy on average · {f.plural(h.nodes, "node")} · {f.plural(h.owners, "workload")}
         {h.teams > 0 && ` of ${f.plural(h.teams, "team")}`}
-        {h.costPerHour !== null && ` · ${f.money(h.costPerHour, data.currency)} an hour`}
-        {h.idle > 0 && ` · idle: held, and not used for ${data.idleAfter} min or more`}
+        {h.costPerHour !== null && ` · ${f.money(h.costPerHour, data.currency)} per hour`}
+        {h.idle > 0 && ` · idle: held but unused for ${data.idleAfter} min or more`}
         {` · at ${f.timeOf(data.at * 1000)}`}
         {h.simulated > 0 && <span class="tag">{h.simulated === h.gpus ? "simulated" : `${f.count(h.simulated)} simulated`}</span>}
       </p>
@@ -134,12 +134,12 @@ function List({ gpus, currency, only }: { gpus: GPU[]; currency?: string; only: 
   const heads: Head<GPU>[] = [
     { key: "gpu", title: "GPU", value: (g) => `${g.node} ${g.index}`, cell: (g) => <a href={href("gpu", g.uuid)}>{g.node} · {nameOf(g)}</a> },
     ...(only === "idle" || only === "free" ? [] : [{ key: "state", title: "State", value: (g: GPU) => stateOf(g) }]),
-    ...(only === "free" ? [] : [{ key: "owner", title: "Held by", value: (g: GPU) => g.owners[0]?.name, cell: (g: GPU) => (g.owners.length ? g.owners.map((o) => <OwnerLink key={o.id} o={o} team />) : "nobody") }]),
+    ...(only === "free" ? [] : [{ key: "owner", title: "Held by", value: (g: GPU) => g.owners[0]?.name, cell: (g: GPU) => (g.owners.length ? g.owners.map((o) => <OwnerLink key={o.id} o={o} team />) : "unallocated") }]),
     { key: "model", title: "Model", value: (g) => f.shortModel(g.model), minor: true },
     { key: "util", title: "Busy", value: (g) => g.utilization, cell: (g) => f.percent(g.utilization), number: true },
     { key: "memory", title: "Memory", value: (g) => g.memory, cell: (g) => f.bytes(g.memory), number: true, minor: true },
     ...(only === "idle" ? [{ key: "idle", title: "Idle for", value: (g: GPU) => g.idle, cell: (g: GPU) => f.minutes(g.idle), number: true }] : []),
-    { key: "lost", title: only === "idle" ? "Lost a day" : "Costs a day", value: (g) => (only === "idle" ? lost(g) : g.rate === null ? null : g.rate * 24), cell: (g) => f.money(only === "idle" ? lost(g) : g.rate === null ? null : g.rate * 24, currency), number: true },
+    { key: "lost", title: only === "idle" ? "Lost per day" : "Cost per day", value: (g) => (only === "idle" ? lost(g) : g.rate === null ? null : g.rate * 24), cell: (g) => f.money(only === "idle" ? lost(g) : g.rate === null ? null : g.rate * 24, currency), number: true },
   ];
   return <Table heads={heads} rows={gpus} sort={only === "idle" ? (gpus.some((g) => g.rate !== null) ? "-lost" : "-idle") : "gpu"} id={(g) => g.uuid} caption={`${gpus.length} GPUs`} max={20} />;
 }

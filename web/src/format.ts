@@ -1,4 +1,4 @@
-// Numbers as people read them. What is not known is a dash.
+// Human-readable numbers. Unknown values are a dash.
 import type { Num } from "./api";
 
 const none = "–";
@@ -110,7 +110,7 @@ const kinds: Record<string, string> = {
 };
 export const kindOf = (kind: string) => kinds[kind] ?? kind;
 
-/** shortModel leaves out what everybody knows. */
+/** shortModel drops redundant parts such as the vendor. */
 export function shortModel(model: string): string {
   return model.replace(/^(NVIDIA|AMD|Intel|Tenstorrent) /, "").replace(/^(Instinct|Data Center GPU) /, "").replace(/ HBM\d\w*$/, "");
 }

@@ -1,4 +1,4 @@
-// One device as a row again, what it is called, and what colour it gets.
+// Converts columns to one row per device; names and colors of devices.
 import type { Columns, Num, Owner } from "./api";
 import * as f from "./format";
 
@@ -47,22 +47,22 @@ export function rows(c: Columns, texts: string[], owners: Owner[]): GPU[] {
   }));
 }
 
-export const idleAfter = 10; // minutes; the hub says it with the fleet
+export const idleAfter = 10; // minutes; the hub sends the value with the fleet
 
 export const isSick = (g: GPU) => g.health !== null && g.health <= 0;
 export const isWarned = (g: GPU) => g.health !== null && g.health > 0 && g.health < 1;
 export const isIdle = (g: GPU, after = idleAfter) => g.held > 0 && g.idle !== null && g.idle >= after;
 export const isFree = (g: GPU) => g.held === 0;
-/** lost is the money that an idle device costs a day. */
+/** lost is the cost per day of an idle device. */
 export const lost = (g: GPU): Num => (g.rate === null ? null : g.rate * 24 * Math.min(g.held, 1));
 
 export const nameOf = (g: GPU) => (g.index === null ? g.uuid : `GPU ${g.index}`);
 export const ownersOf = (g: GPU) => (g.owners.length ? g.owners.map((o) => o.name || f.kindOf(o.kind)).join(", ") : "");
 
 export function stateOf(g: GPU): string {
-  if (g.health === -1) return "does not answer";
+  if (g.health === -1) return "not responding";
   if (g.health === 0) return "sick";
-  if (isWarned(g)) return "needs a look";
+  if (isWarned(g)) return "warning";
   if (isIdle(g)) return `idle for ${f.minutes(g.idle)}`;
   if (isFree(g)) return "free";
   return g.utilization === null ? "held" : `${f.percent(g.utilization)} busy`;
@@ -79,7 +79,7 @@ export function describe(g: GPU): string {
 export type Colour = "status" | "health" | "idle" | "utilization" | "memory" | "team";
 
 export const colours: [Colour, string][] = [
-  ["status", "What matters"],
+  ["status", "Status"],
   ["health", "Health"],
   ["idle", "Idle while held"],
   ["utilization", "Utilization"],
@@ -89,7 +89,7 @@ export const colours: [Colour, string][] = [
 
 const ramp = (v: Num) => (v === null ? "none" : "u" + Math.min(5, Math.floor(v * 6)));
 
-/** Paint is the class of a tile and the few characters on it, which say the same without colour. */
+/** Paint is the class of a tile and a short text with the same information, for use without color. */
 export type Paint = [cls: string, text: string];
 
 const short = (v: Num) => (v === null ? "" : String(Math.round(v * 100)));
@@ -137,9 +137,9 @@ export function legend(by: Colour, teams: string[]): [cls: string, mark: string,
   ];
   switch (by) {
     case "health":
-      return [["good", "✓", "good"], ["warn", "▲", "needs a look"], ["sick", "!", "sick"], ["lost", "✕", "does not answer"], ["none", "?", "not known"]];
+      return [["good", "✓", "good"], ["warn", "▲", "warning"], ["sick", "!", "sick"], ["lost", "✕", "not responding"], ["none", "?", "unknown"]];
     case "idle":
-      return [["idle", "", "held and idle, for how long"], ["u1", "", "used"], ["free", "", "free"]];
+      return [["idle", "", "held and idle, by duration"], ["u1", "", "used"], ["free", "", "free"]];
     case "utilization":
       return busy;
     case "memory":
@@ -147,6 +147,6 @@ export function legend(by: Colour, teams: string[]): [cls: string, mark: string,
     case "team":
       return [...teams.slice(0, 8).map((t, i): [string, string, string] => ["team" + i, t.slice(0, 2), t || "no team"]), ["free", "", "free"]];
     default:
-      return [["sick", "!", "sick"], ["lost", "✕", "does not answer"], ["warn", "▲", "needs a look"], ["idle", "", "held and idle"], ["free", "", "free"], ["none", "–", "held, use not measured"], ...busy];
+      return [["sick", "!", "sick"], ["lost", "✕", "not responding"], ["warn", "▲", "warning"], ["idle", "", "held and idle"], ["free", "", "free"], ["none", "–", "held, use not measured"], ...busy];
   }
 }

@@ -47,8 +47,8 @@ export function GPUPage({ route }: { route: Route }) {
               </p>
             </header>
             {open.length > 0 && (
-              <section class="card alert" aria-label="What is wrong">
-                <h2>What is wrong</h2>
+              <section class="card alert" aria-label="Problems">
+                <h2>Problems</h2>
                 <ul class="wrong">
                   {open.map((e, i) => (
                     <li key={i}>
@@ -66,14 +66,14 @@ export function GPUPage({ route }: { route: Route }) {
               <Stat name="Busy" value={f.percent(g.utilization)} />
               <Stat name="Memory" value={f.bytes(g.memory)} note={`of ${f.bytes(g.memoryTotal)}`} />
               <Stat name="Power" value={f.watts(g.power)} />
-              <Stat name="Temperature" value={f.celsius(g.temperature)} note="hottest of the chip" />
-              {g.held > 0 && <Stat name="Not used for" value={g.idle === null ? "–" : g.idle < 1 ? "in use" : f.minutes(g.idle)} tone={isIdle(g) ? "idle" : ""} note={isIdle(g) && lost(g) !== null ? `${f.money(lost(g), data.currency)} lost a day` : undefined} />}
-              {g.rate !== null && <Stat name="Price" value={f.money(g.rate, data.currency)} note="an hour" />}
+              <Stat name="Temperature" value={f.celsius(g.temperature)} note="hottest sensor" />
+              {g.held > 0 && <Stat name="Unused for" value={g.idle === null ? "–" : g.idle < 1 ? "in use" : f.minutes(g.idle)} tone={isIdle(g) ? "idle" : ""} note={isIdle(g) && lost(g) !== null ? `${f.money(lost(g), data.currency)} lost per day` : undefined} />}
+              {g.rate !== null && <Stat name="Price" value={f.money(g.rate, data.currency)} note="per hour" />}
             </Stats>
             <section class="card">
-              <h2>Whose work is on it</h2>
+              <h2>Workloads</h2>
               {data.holders.length === 0 ? (
-                <p class="muted">Nobody holds it.</p>
+                <p class="muted">Not allocated.</p>
               ) : (
                 <ul class="holders">
                   {data.holders.map((h, i) => (
@@ -100,7 +100,7 @@ export function GPUPage({ route }: { route: Route }) {
             {peers.length > 1 && (
               <section class="card">
                 <h2>
-                  On the same node <span class="muted">{peers.length} GPUs; [ and ] go to the next</span>
+                  On the same node <span class="muted">{peers.length} GPUs; use [ and ] to switch</span>
                 </h2>
                 <Tiles gpus={peers} grouping="cluster" colour="status" teams={[]} currency={data.currency} plain />
               </section>
@@ -108,7 +108,7 @@ export function GPUPage({ route }: { route: Route }) {
             <section class="card">
               <h2>Events</h2>
               <Answer of={events} what="events">
-                {(e) => (!e.kept ? <p class="muted">This store keeps no events.</p> : e.events.length === 0 ? <p class="muted">Nothing happened to it in this time.</p> : <Events list={e.events} gpu={false} />)}
+                {(e) => (!e.kept ? <p class="muted">This store does not keep events.</p> : e.events.length === 0 ? <p class="muted">No events in this time range.</p> : <Events list={e.events} gpu={false} />)}
               </Answer>
             </section>
             {data.facts.length > 0 && (

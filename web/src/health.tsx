@@ -24,17 +24,17 @@ export function Health({ route }: { route: Route }) {
       <h1>Health and events</h1>
       <Answer of={answer} what="events">
         {(data) => {
-          if (!data.kept) return <Empty title="This store keeps no events">Metrics come from a store that has only metrics. Health of each GPU is on the fleet's page.</Empty>;
+          if (!data.kept) return <Empty title="This store does not keep events">The configured backend stores only metrics. The fleet page shows the health of each GPU.</Empty>;
           const list = data.events.filter((e) => (!severity || rank(e) >= ["", "warn", "sick"].indexOf(severity)) && (!kind || kindOf(e) === kind) && (!q || [e.text, e.node, e.gpu, e.owner?.name, e.rule, e.name].join("\n").toLowerCase().includes(q)));
           const open = [...data.open].sort((a, b) => rank(b) - rank(a) || b.time - a.time);
           return (
             <>
               <section class={`card ${open.length ? "alert" : ""}`}>
                 <h2>
-                  Open now <span class="muted">{open.length}</span>
+                  Open problems <span class="muted">{open.length}</span>
                 </h2>
                 {open.length === 0 ? (
-                  <p class="muted">Nothing is wrong with any GPU.</p>
+                  <p class="muted">No open problems.</p>
                 ) : (
                   <ul class="wrong">
                     {open.map((e, i) => {
@@ -57,7 +57,7 @@ export function Health({ route }: { route: Route }) {
               <section class="card">
                 <div class="card-head wrap">
                   <h2>
-                    Time line <span class="muted">{f.count(list.length)}{data.more ? ", and older ones" : ""}</span>
+                    Timeline <span class="muted">{f.count(list.length)}{data.more ? ", more available" : ""}</span>
                   </h2>
                   <div class="controls">
                     <input type="search" placeholder="Filter by text, node …" aria-label="Filter events" value={route.params.get("q") ?? ""} onInput={(e) => change({ q: e.currentTarget.value })} />
@@ -66,7 +66,7 @@ export function Health({ route }: { route: Route }) {
                   </div>
                 </div>
                 <Strip list={list} span={span} from={data.from} to={data.to} />
-                {list.length === 0 ? <Empty title="Nothing happened">in this time, or the filter hides it.</Empty> : <Events list={list.slice(0, 300)} days />}
+                {list.length === 0 ? <Empty title="No events">There are no events in this time range that match the filter.</Empty> : <Events list={list.slice(0, 300)} days />}
                 {list.length > 300 && <p class="muted">And {f.count(list.length - 300)} older ones: choose a shorter time.</p>}
               </section>
             </>
@@ -77,7 +77,7 @@ export function Health({ route }: { route: Route }) {
   );
 }
 
-/** Strip is how many events there were when. Its bars have words; the list below has them all. */
+/** Strip is a histogram of events over time. The list below is its accessible form. */
 function Strip({ list, from, to }: { list: Event[]; span: Span; from: number; to: number }) {
   const n = 60;
   const bins = Array.from({ length: n }, () => [0, 0, 0]);

@@ -29,7 +29,7 @@ function toggleTheme(): Theme {
   try {
     localStorage.setItem("theme", to);
   } catch {
-    // It is forgotten with the tab.
+    // Session storage is cleared with the tab.
   }
   dispatchEvent(new Event("themechange"));
   return to;
@@ -63,7 +63,7 @@ function App() {
     return () => removeEventListener("keydown", key);
   }, []);
 
-  // A new place begins at its top, for eyes and for screen readers.
+  // On navigation, scroll to the top and move the focus for screen readers.
   const started = useRef(false);
   useEffect(() => {
     const title = pages.find((p) => p[0] === route.page || p[3] === route.page)?.[1] ?? "Not found";
@@ -177,7 +177,7 @@ function Page({ route }: { route: Route }) {
       return <Cost route={route} />;
     default:
       return (
-        <Empty title="There is no such page">
+        <Empty title="Page not found">
           <a href={href("fleet")}>Go to the fleet</a>
         </Empty>
       );

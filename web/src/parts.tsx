@@ -1,4 +1,4 @@
-// Small parts that all pages share.
+// Components shared by all pages.
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Event, Finding, Loaded, Owner } from "./api";
@@ -6,7 +6,7 @@ import { Refusal, token } from "./api";
 import * as f from "./format";
 import { href } from "./route";
 
-/** useNow is the time in steps of some seconds. */
+/** useNow returns the current time, updated every few seconds. */
 export function useNow(step: number): number {
   const [now, set] = useState(() => Date.now());
   useEffect(() => {
@@ -16,7 +16,7 @@ export function useNow(step: number): number {
   return now;
 }
 
-/** Answer shows what was loaded, or why it was not. */
+/** Answer shows a loaded answer, or why loading failed. */
 export function Answer<T>({ of, children, what }: { of: Loaded<T>; what: string; children: (data: T) => ComponentChildren }) {
   if (of.data !== undefined) {
     return (
@@ -40,8 +40,8 @@ export function Skeleton({ what }: { what: string }) {
 
 function Trouble({ error, stale, again, what }: { error: Error; stale?: boolean; again: () => void; what: string }) {
   if (error instanceof Refusal && error.status === 401) return <Login again={again} />;
-  if (error instanceof Refusal && error.status === 404) return <Empty title="There is nothing here at this time">{error.message.replace(/^not found: /, "")}. Choose a longer or another time, or search with /.</Empty>;
-  const text = error instanceof Refusal ? error.message : "The hub does not answer.";
+  if (error instanceof Refusal && error.status === 404) return <Empty title="No data for this time range">{error.message.replace(/^not found: /, "")}. Choose another time range, or search with /.</Empty>;
+  const text = error instanceof Refusal ? error.message : "The hub is not responding.";
   if (stale)
     return (
       <p class="banner" role="status">
@@ -64,8 +64,8 @@ function Login({ again }: { again: () => void }) {
   };
   return (
     <form class="empty" onSubmit={submit}>
-      <h2>This hub wants a token</h2>
-      <p>{token.get() ? "The one you gave is not right. " : ""}Whoever runs it can give you one to read, for the fleet or for your team.</p>
+      <h2>This hub requires a token</h2>
+      <p>{token.get() ? "The token was rejected. " : ""}Ask the operator of this hub for a read token, for the fleet or for your team.</p>
       <label>
         Token <input type="password" autocomplete="current-password" value={text} onInput={(e) => set(e.currentTarget.value)} />
       </label>{" "}
@@ -106,7 +106,7 @@ export function OwnerLink({ o, team }: { o: Owner; team?: boolean }) {
   );
 }
 
-/** Bar is a part of a whole, with its text beside it. */
+/** Bar shows a fraction, with its text next to it. */
 export function Bar({ value, tone }: { value: number | null; tone?: string }) {
   return (
     <span class={`bar ${tone ?? ""}`} aria-hidden="true">
@@ -115,7 +115,7 @@ export function Bar({ value, tone }: { value: number | null; tone?: string }) {
   );
 }
 
-/** Part is a bar and its number. */
+/** Part is a bar with its percentage. */
 export function Part({ value, tone }: { value: number | null; tone?: string }) {
   return (
     <>
@@ -143,23 +143,23 @@ export function Choice<T extends string>({ label, value, options, set }: { label
 export interface Head<R> {
   key: string;
   title: string;
-  value: (r: R) => string | number | null | undefined; // to sort by
+  value: (r: R) => string | number | null | undefined; // sort key
   cell?: (r: R) => ComponentChildren;
   number?: boolean;
-  minor?: boolean; // left out where there is little room
+  minor?: boolean; // hidden on narrow screens
 }
 
 interface TableProps<R> {
   heads: Head<R>[];
   rows: R[];
-  sort: string; // key, with - before it for the largest first
+  sort: string; // key; a leading - sorts in descending order
   setSort?: (sort: string) => void;
   id: (r: R) => string;
   caption: string;
   max?: number;
 }
 
-/** Table can be sorted by each of its columns. It shows the first rows until more are asked for. */
+/** Table is sortable by every column. It shows the first rows and a button for more. */
 export function Table<R>({ heads, rows, sort, setSort, id, caption, max = 200 }: TableProps<R>) {
   const [own, setOwn] = useState(sort);
   const [limit, setLimit] = useState(max);
@@ -171,7 +171,7 @@ export function Table<R>({ heads, rows, sort, setSort, id, caption, max = 200 }:
     const way = by.startsWith("-") ? -1 : 1;
     return [...rows].sort((a, b) => {
       const [x, y] = [head.value(a), head.value(b)];
-      if (x === null || x === undefined) return y === null || y === undefined ? 0 : 1; // what is not known is last
+      if (x === null || x === undefined) return y === null || y === undefined ? 0 : 1; // unknown values sort last
       if (y === null || y === undefined) return -1;
       return way * (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), undefined, { numeric: true }));
     });
@@ -276,7 +276,7 @@ export function Findings({ list, currency, owner = true }: { list: Finding[]; cu
           </div>
           <div class="finding-money">
             {x.perDay === null ? <span class="muted">no price</span> : <strong>{f.money(x.perDay, currency)}</strong>}
-            {x.perDay !== null && <span class="muted small"> a day</span>}
+            {x.perDay !== null && <span class="muted small"> per day</span>}
           </div>
         </li>
       ))}

@@ -1,5 +1,4 @@
-// Where the page is, and what it shows of which time, is in the address after #, so that
-// every view can be sent to somebody.
+// Page, filters and time range are in the URL fragment, so that every view can be shared.
 import { useEffect, useState } from "preact/hooks";
 import type { Params } from "./api";
 
@@ -16,7 +15,7 @@ export function parse(hash: string): Route {
   return { page: page || "fleet", arg: decode(rest.join("/")), params: new URLSearchParams(query) };
 }
 
-/** decode returns the text as it is if it is no escape: a link may have been cut. */
+/** decode returns malformed text unchanged: a link may have been truncated. */
 function decode(text: string): string {
   try {
     return decodeURIComponent(text);
@@ -37,7 +36,7 @@ export function useRoute(): Route {
   return route;
 }
 
-/** Time stays when one goes to another page; the rest does not. */
+/** The time range is kept across pages; other parameters are not. */
 const lasting = ["range", "from", "to"];
 
 export function href(page: string, arg = "", params: Record<string, string> = {}): string {
@@ -49,7 +48,7 @@ export function href(page: string, arg = "", params: Record<string, string> = {}
   return `#/${page}${arg ? "/" + encodeURIComponent(arg) : ""}${query ? "?" + query : ""}`;
 }
 
-/** change sets some of the parameters of where we are; empty ones go. */
+/** change sets parameters of the current page and removes empty ones. */
 export function change(params: Record<string, string>, replace = true): void {
   const r = read();
   for (const [k, v] of Object.entries(params)) v ? r.params.set(k, v) : r.params.delete(k);
@@ -88,7 +87,7 @@ export function spanOf(params: URLSearchParams): Span {
   return { live: true, seconds: known[2], name: known[0] };
 }
 
-/** timesOf are the parameters of a question. Those of the present move in steps, so that answers are shared. */
+/** timesOf returns the time parameters of a query. For the present they move in steps, so that answers can be shared. */
 export function timesOf(span: Span, now = Date.now() / 1000): Params {
   if (!span.live) return { from: span.from, to: span.to, at: span.to };
   const step = span.seconds <= 3600 ? 10 : 60;

@@ -1,7 +1,7 @@
-// Runs before the first paint, so that a page in the other theme does not flash.
+// Runs before the first paint to avoid a flash of the wrong theme.
 try {
   const theme = localStorage.getItem("theme");
   if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
 } catch {
-  // Storage is switched off: the system's theme it is.
+  // Storage is disabled: use the system's theme.
 }

@@ -1,6 +1,5 @@
-// Every GPU is a link of a few pixels. 10,000 of them are plain elements: only the blocks
-// on the screen are laid out (content-visibility), and only those that changed are drawn
-// again.
+// Every GPU is a link of a few pixels. Even 10,000 are plain elements: only blocks on screen
+// are laid out (content-visibility), and only changed blocks are rendered again.
 import { memo } from "preact/compat";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import * as f from "./format";
@@ -41,7 +40,7 @@ export function group(gpus: GPU[], by: Grouping): Section[] {
     if (by === "team") {
       section = o ? o.team || "no team" : "free";
       key = o ? o.id : "free";
-      title = o ? o.name || f.kindOf(o.kind) : "nobody holds these";
+      title = o ? o.name || f.kindOf(o.kind) : "unallocated";
     }
     let blocks = sections.get(section);
     if (!blocks) sections.set(section, (blocks = new Map()));
@@ -85,7 +84,7 @@ interface Props {
   dim?: (g: GPU) => boolean;
   dimKey?: string;
   currency?: string;
-  plain?: boolean; // without the names of sections
+  plain?: boolean; // without section titles
 }
 
 export function Tiles({ gpus, grouping, colour, teams, dim, dimKey = "", currency, plain }: Props) {
@@ -94,7 +93,7 @@ export function Tiles({ gpus, grouping, colour, teams, dim, dimKey = "", currenc
   const box = useRef<HTMLDivElement>(null);
   const [tip, setTip] = useState<{ g: GPU; x: number; y: number } | null>(null);
 
-  // One of the tiles can be reached with Tab; arrows go from there.
+  // Roving tabindex: Tab reaches one tile, arrow keys move between tiles.
   useEffect(() => {
     const all = box.current?.querySelectorAll<HTMLElement>(".tile");
     if (all?.length && !box.current?.querySelector('.tile[tabindex="0"]')) all[0]!.tabIndex = 0;
@@ -156,7 +155,7 @@ function signature(b: Block, colour: Colour, teams: string[], dimKey: string): s
   return `${location.hash}${colour}${dimKey}` + b.gpus.map((g) => g.uuid + paint(g, colour, teams).join() + ownersOf(g)).join();
 }
 
-/** nearest returns the tile of the next row that is closest to where we are. */
+/** nearest returns the closest tile in the next row. */
 function nearest(all: HTMLElement[], now: HTMLElement, way: 1 | -1): HTMLElement | undefined {
   const from = now.getBoundingClientRect();
   const x = from.left + from.width / 2;
@@ -203,7 +202,7 @@ function Tip({ g, x, y, currency }: { g: GPU; x: number; y: number; currency?: s
         {isIdle(g) && lost(g) !== null && (
           <>
             <dt>Lost</dt>
-            <dd>{f.money(lost(g), currency)} a day</dd>
+            <dd>{f.money(lost(g), currency)} per day</dd>
           </>
         )}
       </dl>

@@ -8,7 +8,7 @@ import { Tiles } from "./tiles";
 
 const part = (a: number | null, b: number | null) => (a !== null && b ? a / b : null);
 
-/** takes: it uses a GPU that nobody gave it. */
+/** takes reports whether a workload uses a GPU that was not allocated to it. */
 const takes = (w: Workload) => w.gpus === 0 && (w.memory !== null || w.watts !== null);
 
 function heads(currency: string | undefined, priced: boolean, clusters: boolean): Head<Workload>[] {
@@ -31,7 +31,7 @@ function heads(currency: string | undefined, priced: boolean, clusters: boolean)
       ),
     },
     { key: "team", title: "Team", value: (w) => w.team || null, cell: (w) => w.team || <span class="muted">none</span> },
-    { key: "gpus", title: "GPUs", value: (w) => w.gpus, cell: (w) => (w.gpus > 0 ? f.count(w.gpus) : takes(w) ? <span class="idle-text">not given</span> : <span class="muted">ended</span>), number: true },
+    { key: "gpus", title: "GPUs", value: (w) => w.gpus, cell: (w) => (w.gpus > 0 ? f.count(w.gpus) : takes(w) ? <span class="idle-text">not allocated</span> : <span class="muted">ended</span>), number: true },
     { key: "model", title: "Model", value: (w) => w.models[0], cell: (w) => w.models.map(f.shortModel).join(", "), minor: true },
     {
       key: "util",
@@ -43,7 +43,7 @@ function heads(currency: string | undefined, priced: boolean, clusters: boolean)
     { key: "memory", title: "Memory", value: (w) => w.memory, cell: (w) => f.bytes(w.memory), number: true, minor: true },
     { key: "watts", title: "Power", value: (w) => w.watts, cell: (w) => f.watts(w.watts), number: true, minor: true },
     { key: "hours", title: "GPU-hours", value: (w) => w.allocated, cell: (w) => f.hours(w.allocated), number: true },
-    { key: "waste", title: "Not used", value: (w) => part(w.wasted, w.allocated), cell: (w) => f.percent(part(w.wasted, w.allocated)), number: true },
+    { key: "waste", title: "Unused", value: (w) => part(w.wasted, w.allocated), cell: (w) => f.percent(part(w.wasted, w.allocated)), number: true },
   ];
   if (priced)
     all.push(
@@ -63,8 +63,8 @@ export function Workloads({ route }: { route: Route }) {
   return (
     <>
       <header class="title">
-        <h1>Who uses what</h1>
-        <p class="muted">GPUs, use, memory and power are of now; hours, cost and waste are of the chosen time.</p>
+        <h1>Workloads</h1>
+        <p class="muted">GPUs, utilization, memory and power are current; hours, cost and waste cover the selected period.</p>
       </header>
       <Answer of={answer} what="workloads">
         {(data) => {
@@ -81,7 +81,7 @@ export function Workloads({ route }: { route: Route }) {
                 <p>
                   {f.plural(holders, "workload")}{" "}
                   <span class="muted">
-                    {holders === 1 ? "holds" : "hold"} {f.plural(Math.round(held * 100) / 100, "GPU")} now{thieves > 0 && `, ${f.count(thieves)} ${thieves === 1 ? "uses" : "use"} what nobody gave ${thieves === 1 ? "it" : "them"}`}
+                    {holders === 1 ? "holds" : "hold"} {f.plural(Math.round(held * 100) / 100, "GPU")} now{thieves > 0 && `, ${f.count(thieves)} ${thieves === 1 ? "uses" : "use"} GPUs without an allocation`}
                     {ended > 0 && `, ${f.count(ended)} ended`}
                   </span>
                 </p>
@@ -99,7 +99,7 @@ export function Workloads({ route }: { route: Route }) {
                 </div>
               </div>
               {list.length === 0 ? (
-                <Empty title={data.workloads.length ? "No workload matches" : "Nobody holds a GPU in this time"}>{data.workloads.length ? "Change the filter." : "Workloads appear here when Kubernetes, Slurm or a container runtime gives them a GPU."}</Empty>
+                <Empty title={data.workloads.length ? "No workload matches" : "No workload held a GPU in this period"}>{data.workloads.length ? "Change the filter." : "Workloads appear here when Kubernetes, Slurm or a container runtime allocates a GPU to them."}</Empty>
               ) : (
                 <Table heads={heads(data.currency, priced, new Set(data.workloads.map((w) => w.cluster)).size > 1)} rows={list} sort={route.params.get("sort") ?? "-gpus"} setSort={(sort) => change({ sort })} id={(w) => w.id} caption="Workloads and what they use" />
               )}
@@ -142,14 +142,14 @@ export function WorkloadPage({ route }: { route: Route }) {
               </p>
             </header>
             <Stats>
-              <Stat name="Holds now" value={takes(w) ? "not given" : w.gpus === 0 ? "nothing" : f.plural(w.gpus, "GPU")} note={w.models.map(f.shortModel).join(", ")} />
+              <Stat name="Holds now" value={takes(w) ? "not allocated" : w.gpus === 0 ? "none" : f.plural(w.gpus, "GPU")} note={w.models.map(f.shortModel).join(", ")} />
               <Stat name="Busy now" value={f.percent(w.utilization)} note={w.idle > 0 ? `${f.plural(w.idle, "GPU")} idle` : undefined} tone={w.idle > 0 ? "idle" : ""} />
-              <Stat name="Held" value={f.hours(w.allocated)} note="GPU-hours of this time" />
-              <Stat name="Not used" value={f.percent(waste)} note={f.hours(w.wasted)} tone={waste !== null && waste > 0.5 ? "idle" : ""} />
+              <Stat name="Held" value={f.hours(w.allocated)} note="GPU-hours in this period" />
+              <Stat name="Unused" value={f.percent(waste)} note={f.hours(w.wasted)} tone={waste !== null && waste > 0.5 ? "idle" : ""} />
               {w.cost !== null ? (
                 <>
-                  <Stat name="Cost" value={f.money(w.cost, data.currency)} note={w.perHour !== null && w.perHour > 0 ? `${f.money(w.perHour, data.currency)} an hour` : undefined} />
-                  <Stat name="Wasted" value={f.money(w.idleCost, data.currency)} note="held and not used" tone={(w.idleCost ?? 0) > 0.5 * w.cost ? "idle" : ""} />
+                  <Stat name="Cost" value={f.money(w.cost, data.currency)} note={w.perHour !== null && w.perHour > 0 ? `${f.money(w.perHour, data.currency)} per hour` : undefined} />
+                  <Stat name="Wasted" value={f.money(w.idleCost, data.currency)} note="held but unused" tone={(w.idleCost ?? 0) > 0.5 * w.cost ? "idle" : ""} />
                 </>
               ) : null}
               <Stat name="Energy" value={f.energy(w.energy)} note={w.co2 !== null ? `${f.mass(w.co2)} CO₂` : undefined} />
@@ -175,14 +175,14 @@ export function WorkloadPage({ route }: { route: Route }) {
             </div>
             {data.perGPU.length > 0 && (
               <section class="card">
-                <h2>What it took of each GPU</h2>
+                <h2>Usage per GPU</h2>
                 <PerGPU data={data} />
               </section>
             )}
             <section class="card">
               <h2>Events</h2>
               <Answer of={events} what="events">
-                {(e) => (!e.kept ? <p class="muted">This store keeps no events.</p> : e.events.length === 0 ? <p class="muted">Nothing happened to it in this time.</p> : <Events list={e.events} />)}
+                {(e) => (!e.kept ? <p class="muted">This store does not keep events.</p> : e.events.length === 0 ? <p class="muted">No events in this time range.</p> : <Events list={e.events} />)}
               </Answer>
             </section>
             {data.pods.length > 0 && (
@@ -215,5 +215,5 @@ function PerGPU({ data }: { data: WorkloadAnswer }) {
       { key: "cost", title: "Cost", value: (r) => r.cost, cell: (r) => f.money(r.cost, data.currency), number: true },
       { key: "idleCost", title: "Wasted", value: (r) => r.idleCost, cell: (r) => f.money(r.idleCost, data.currency), number: true },
     );
-  return <Table heads={list} rows={data.perGPU} sort="gpu" id={(r) => r.gpu + r.node} caption="What it took of each GPU" max={32} />;
+  return <Table heads={list} rows={data.perGPU} sort="gpu" id={(r) => r.gpu + r.node} caption="Usage per GPU" max={32} />;
 }

@@ -23,7 +23,7 @@ type Severity int
 // The severities.
 const (
 	Info     Severity = iota + 1 // worth knowing; the device is fine
-	Warning                      // the device works, and somebody should look at it
+	Warning                      // the device works but needs attention
 	Critical                     // nothing new should be put on the device
 )
 

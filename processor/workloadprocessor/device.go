@@ -86,7 +86,7 @@ func (p *part) is(partition string, n *names) bool {
 }
 
 // sole returns the sole holder, as on the agent's series. Unheld parts do not count, parts
-// used by somebody unknown do.
+// used by an unknown workload do.
 func sole(holders []holder) owner {
 	var found []holder
 	for _, h := range holders {

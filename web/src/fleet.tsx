@@ -58,7 +58,7 @@ function Shown({ data, route }: { data: FleetAnswer; route: Route }) {
           </h2>
           <div class="controls">
             <input type="search" placeholder="Filter by node, owner …" aria-label="Filter GPUs" value={route.params.get("q") ?? ""} onInput={(e) => change({ q: e.currentTarget.value })} />
-            <Choice label="Colour" value={colour} options={colours} set={(v) => change({ color: v === "status" ? "" : v })} />
+            <Choice label="Color" value={colour} options={colours} set={(v) => change({ color: v === "status" ? "" : v })} />
             <Choice label="Group" value={grouping} options={groupings} set={(v) => change({ group: v === "cluster" ? "" : v })} />
           </div>
         </div>

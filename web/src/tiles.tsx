@@ -192,7 +192,7 @@ function Tip({ g, x, y, currency }: { g: GPU; x: number; y: number; currency?: s
         <dt>State</dt>
         <dd>{stateOf(g)}</dd>
         <dt>Held by</dt>
-        <dd>{owners ? `${owners}${o?.team ? ` (${o.team})` : ""}` : "nobody"}</dd>
+        <dd>{owners ? `${owners}${o?.team ? ` (${o.team})` : ""}` : "unallocated"}</dd>
         <dt>Busy</dt>
         <dd>{f.percent(g.utilization)}</dd>
         <dt>Memory</dt>

@@ -68,7 +68,7 @@ var Causes = []Cause{Throttling, PowerCap, Neighbour, HostDelay, Copy, Communica
 
 // words are the human-readable names of the causes.
 var words = map[Cause]string{
-	Throttling: "throttling", PowerCap: "power cap", Neighbour: "a neighbour on the GPU", HostDelay: "host delay",
+	Throttling: "throttling", PowerCap: "power cap", Neighbour: "a neighbor on the GPU", HostDelay: "host delay",
 	Copy: "copies", Communication: "communication", Unexplained: "unexplained",
 }
 

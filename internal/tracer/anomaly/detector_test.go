@@ -57,7 +57,7 @@ func TestCauses(t *testing.T) {
 	f("power cap", func(m *machine) { m.clock, m.capped, m.limit = 0.6, 1, 300 }, PowerCap, 0.8, "limit 700 -> 300 W")
 	f("thermal", func(m *machine) { m.clock, m.hot = 0.6, 0.8 }, Throttling, 0.8, "MHz, 600 of 700 W, too hot")
 	f("both", func(m *machine) { m.clock, m.hot, m.capped = 0.5, 0.2, 0.8 }, PowerCap, 0.6, "power cap")
-	f("neighbour", func(m *machine) { m.neighbour = 0.5 }, Neighbour, 0.9, "a neighbour on the GPU (infer (pid 99, team y) uses 50 % of the device's time)")
+	f("neighbour", func(m *machine) { m.neighbour = 0.5 }, Neighbour, 0.9, "a neighbor on the GPU (infer (pid 99, team y) uses 50 % of the device's time)")
 	f("copy storm", func(m *machine) { m.storm = 10e9 }, Copy, 0.9, "GB/s, copies took")
 	f("slow ranks", func(m *machine) { m.barrier = 100e-6 }, Communication, 0.9, "waits after collectives took")
 	f("missing rank", func(m *machine) { m.hung, m.behind = m.at, []int{3} }, Communication, 0.9,

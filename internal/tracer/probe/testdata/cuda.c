@@ -1,4 +1,4 @@
-// A libcuda.so.1 without a device. Each call gives what fake_next said, once.
+// A libcuda.so.1 without a device. Each call returns the result set by fake_next, once.
 #include "stub.h"
 
 #include <pthread.h>
@@ -126,7 +126,7 @@ FN(cuLibraryGetKernel, (void **k, void *library, const char *name), { return put
 FN(cuModuleGetFunction, (void **k, void *module, const char *name), { return put(k, &handle, 16); })
 FN(cuKernelGetFunction, (void **f, void *kernel), { return put(f, &handle, 16); })
 FN(cuFuncGetName, (const char **name, void *f), {
-	static char known[] = "asked_for"; // written when it was loaded, as the driver's are
+	static char known[] = "asked_for"; // written at load time, like the driver's names
 
 	known[0] = 'a';
 	*name = known;
@@ -139,7 +139,7 @@ FN(cuDeviceGetUuid, (unsigned char *uuid, int dev), {
 })
 FN(cuDeviceGetUuid_v2, (unsigned char *uuid, int dev), {
 	for (int i = 0; i < 16; i++)
-		uuid[i] = dev * 16 + i + (dev == 1); // the second is divided
+		uuid[i] = dev * 16 + i + (dev == 1); // the second device is partitioned
 	return fake_done();
 })
 FN(cuDevicePrimaryCtxReset_v2, (int dev), { return fake_done(); })

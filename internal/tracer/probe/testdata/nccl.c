@@ -1,4 +1,4 @@
-// A libnccl.so.2 that talks to nobody. Its collectives launch a kernel, as the real ones do.
+// A libnccl.so.2 without communication. Its collectives launch a kernel, like the real ones.
 #include "stub.h"
 
 typedef struct {
@@ -70,7 +70,7 @@ FN(ncclCommCuDevice, (void *c, int *dev), {
 	return fake_done();
 })
 
-// PyTorch's is in a library of its own; it is here to have fewer files. The device is two
+// PyTorch has this in its own library; it is here to save a file. The device is two
 // bytes, by value.
 typedef struct {
 	int8_t type, index;

@@ -1,6 +1,6 @@
-// Functions with the real signatures and a chosen beginning: PROLOGUE 580 is that of the
-// driver of that version, 535 of that, and 64 is what compilers with CET put first. Where the
-// probe goes is 0, 10 and 4 bytes behind it.
+// Functions with the real signatures and a chosen prologue: PROLOGUE 580 is that of
+// driver 580, 535 that of driver 535, and 64 what compilers emit first with CET. The probe
+// goes to offset 0, 10 and 4, respectively.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

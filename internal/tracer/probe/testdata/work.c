@@ -1,4 +1,4 @@
-// What the tests do with the fake libraries: work CASE [N].
+// The test cases that use the fake libraries: work CASE [N].
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -80,7 +80,7 @@ void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *, int64_t, size
 
 #define P(n) ((void *)(uint64_t)(n))
 
-// step lets the test look, and waits until it has.
+// step lets the test read the counts, and waits until it has.
 static void step(const char *name)
 {
 	char line[16];
@@ -122,7 +122,7 @@ static void count(long n)
 		pthread_join(t[i], NULL);
 }
 
-// copies gives each copy and memset a size of its own.
+// copies gives each copy and memset a different size.
 static void copies(void)
 {
 	void *s = P(7), *d = P(8), *st = P(0x57);
@@ -165,7 +165,7 @@ static void copies(void)
 	cuMemsetD2D16Async(d, 999, 1, 10, 25, st);
 	cuMemsetD2D32Async(d, 999, 1, 10, 26, st);
 	fake_next(700, 0);
-	cuMemcpyHtoD_v2(d, s, 1 << 20); // it fails: no bytes
+	cuMemcpyHtoD_v2(d, s, 1 << 20); // fails: no bytes counted
 }
 
 static void memory(void)
@@ -186,12 +186,12 @@ static void memory(void)
 	cuMemAlloc_v2(&h, 1 << 30); // out of memory
 	cuMemFree_v2(a);
 	fake_next(1, 0);
-	cuMemFree_v2(c); // it stays
+	cuMemFree_v2(c); // stays allocated
 	cuMemFreeAsync(d, P(1));
 	cuMemFree_v2(e);
 	cuMemFreeHost(f);
 	cuMemFree_v2(NULL);
-	cuMemFree_v2(P(0x123456)); // from before us
+	cuMemFree_v2(P(0x123456)); // allocated before tracing
 	cuMemCreate(&h, 4 << 20, &on1, 0);
 	cuMemCreate(&a, 2 << 20, &on1, 0);
 	cuMemCreate(&a, 8 << 20, &host, 0);
@@ -235,15 +235,15 @@ static void devices(void)
 	void *c0, *c1, *c2, *old;
 	pthread_t t;
 
-	launch(P(0x10), NULL); // on nobody knows what
+	launch(P(0x10), NULL); // on an unknown device
 	for (int i = 0; i < 3; i++) {
 		cuDeviceGetUuid(uuid, i);
 		cuDeviceGetUuid_v2(uuid, i);
 	}
 	cuDevicePrimaryCtxRetain(&c0, 0);
-	launch(P(0x10), NULL); // it is the only one
+	launch(P(0x10), NULL); // the only device
 	cuDevicePrimaryCtxRetain(&c1, 1);
-	launch(P(0x10), NULL); // it is not any more
+	launch(P(0x10), NULL); // no longer the only device
 	cuCtxSetCurrent(c1);
 	launch(P(0x10), NULL);
 	cuCtxPushCurrent_v2(c0);
@@ -267,7 +267,7 @@ static void busy(void)
 	usleep(20000);
 	launch(P(0x10), P(2));
 	fake_next(0, 10000);
-	cuStreamSynchronize(P(1)); // the other is still open
+	cuStreamSynchronize(P(1)); // the other stream is still open
 	usleep(20000);
 	fake_next(0, 10000);
 	cuStreamSynchronize(P(2)); // 60 ms since the first launch
@@ -279,7 +279,7 @@ static void busy(void)
 	fake_next(0, 20000);
 	cuCtxSynchronize(); // 40 ms
 	cuStreamBeginCapture_v2(P(1), 0);
-	launch(P(0x10), P(1)); // is not run
+	launch(P(0x10), P(1)); // captured, not run
 	cuStreamEndCapture(P(1), NULL);
 	usleep(10000);
 	cuGraphLaunch(P(1), P(1));
@@ -355,7 +355,7 @@ static void nccl(void)
 	step("ended");
 }
 
-// hash is how NCCL makes a communicator's of its unique id: with C's plain char.
+// hash computes a communicator hash from its unique id like NCCL: with plain char.
 static uint64_t hash(const char *s, int n)
 {
 	uint64_t h = 5381;
@@ -365,7 +365,7 @@ static uint64_t hash(const char *s, int n)
 	return h;
 }
 
-// ranks are two processes that make and split the same communicators.
+// rank is one of two processes that create and split the same communicators.
 static void rank(int n)
 {
 	void *c, *s;
@@ -382,7 +382,7 @@ static void rank(int n)
 	ncclAllReduce(NULL, NULL, 1, 7, 0, s, P(1));
 }
 
-// pipeline is a rank that sends n times, and receives twice as often.
+// pipeline is a rank that sends n times and receives twice as often.
 static void pipeline(int n)
 {
 	void *c;
@@ -405,7 +405,7 @@ static void torch(void)
 	_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(P(1), 512, 512, 2 << 20, (device){ 1, 1 });
 	_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(P(2), 1024, 1536, 4 << 20, (device){ 1, 1 });
 	_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(P(1), -512, 1024, 4 << 20, (device){ 1, 1 });
-	_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(P(3), 100, 100, 1 << 20, (device){ 0, -1 }); // of the CPU
+	_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(P(3), 100, 100, 1 << 20, (device){ 0, -1 }); // for the CPU
 	_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(P(3), 7, 7, 1 << 20, (device){ 1, 3 });
 }
 
@@ -444,7 +444,7 @@ __attribute__((noinline)) static void jumps(void)
 	(void)deep;
 }
 
-// gone has calls that never return: their thread ends, or jumps out of them.
+// gone makes calls that never return: their thread exits, or jumps out of them.
 static void gone(void)
 {
 	pthread_t t;
@@ -530,7 +530,7 @@ static void *hog(void *unused)
 	return unused;
 }
 
-// host sleeps in a call and outside one, and has its CPU taken by others.
+// host sleeps inside and outside a call, and competes for its CPU.
 static void host(void)
 {
 	pthread_t t[4];
@@ -550,7 +550,7 @@ static void host(void)
 	launch(P(0x10), NULL);
 }
 
-// execs allocates, and does so again as another program: what it had is gone then.
+// execs allocates, and again after exec, which frees the first allocation.
 static void execs(long n)
 {
 	void *p, *k;
@@ -586,7 +586,7 @@ static void reset(void)
 	step("again");
 }
 
-// late launches a kernel, and asks for its name then.
+// late launches a kernel and looks up its name afterwards.
 static void late(void)
 {
 	const char *name;

@@ -213,7 +213,7 @@ func TestProcessAbsent(t *testing.T) {
 func TestProcessTorn(t *testing.T) {
 	r := tree(t, process(map[string]string{"proc/77/schedstat": "1 2", "proc/77/net/snmp": "Tcp: A B\nTcp: 1\n", "proc/pressure/io": "nothing"}))
 	got, err := r.Process(77)
-	for _, part := range []string{"77/schedstat: fewer than 3", "77/net/snmp: Tcp has 2 names but 1 values"} {
+	for _, part := range []string{"77/schedstat: fewer than 3", "77/net/snmp: section Tcp has 2 names but 1 values"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("error %v, want %q in it", err, part)
 		}

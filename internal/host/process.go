@@ -177,7 +177,7 @@ func ParseSNMP(file []byte) (sent, again Value, err error) {
 		}
 		values := strings.Fields(rest)
 		if len(values) != len(names) {
-			return Value{}, Value{}, fmt.Errorf("Tcp has %d names but %d values", len(names), len(values))
+			return Value{}, Value{}, fmt.Errorf("section Tcp has %d names but %d values", len(names), len(values))
 		}
 		for i, name := range names {
 			into := map[string]*Value{"OutSegs": &sent, "RetransSegs": &again}[name]

@@ -110,7 +110,7 @@ func tableRow(r *node.Reading) []string {
 	}
 	return []string{
 		gpu, model, percentage(r.Utilization.Compute), percentage(r.Profile.SMActive), percentage(tensor),
-		memory(r.Memory), power(r.Power), temperature(r.Temperatures),
+		memory(r.Memory), power(r.Power()), temperature(r.Temperature()),
 	}
 }
 
@@ -139,25 +139,19 @@ func memory(m device.Memory) string {
 	return none
 }
 
-func power(list []device.Power) string {
-	if len(list) == 0 {
-		return none
-	}
-	draw, ok := list[0].Draw().Get()
+func power(p device.Power) string {
+	draw, ok := p.Draw().Get()
 	if !ok {
-		return percentage(list[0].Utilization)
+		return percentage(p.Utilization)
 	}
-	if limit, ok := list[0].Enforced().Get(); ok {
+	if limit, ok := p.Enforced().Get(); ok {
 		return fmt.Sprintf("%.0f/%.0f W", draw, limit)
 	}
 	return fmt.Sprintf("%.0f W", draw)
 }
 
-func temperature(list []device.Temperature) string {
-	if len(list) == 0 {
-		return none
-	}
-	if v, ok := list[0].Value.Get(); ok {
+func temperature(celsius device.Value) string {
+	if v, ok := celsius.Get(); ok {
 		return fmt.Sprintf("%.0f C", v)
 	}
 	return none

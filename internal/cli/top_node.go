@@ -80,12 +80,8 @@ func topDevice(t node.Tick, r *node.Reading) tui.Device {
 		Utilization: r.Utilization.Compute, SM: r.Profile.SMActive, Memory: r.Memory.Used, MemoryTotal: r.Memory.Total,
 		Owners: ownersOf(t, r), More: moreOf(r),
 	}
-	if len(r.Power) > 0 {
-		d.Power, d.PowerLimit = r.Power[0].Draw(), r.Power[0].Enforced()
-	}
-	if len(r.Temperatures) > 0 {
-		d.Celsius = r.Temperatures[0].Value
-	}
+	power := r.Power()
+	d.Power, d.PowerLimit, d.Celsius = power.Draw(), power.Enforced(), r.Temperature()
 	return d
 }
 

@@ -37,17 +37,17 @@ func metricsOf(t *testing.T) map[string][]string {
 	s, paths := devicetest.Fill()
 	s.ID.Parent = "" // some are of physical devices only
 	// Lists whose members become one metric or another.
-	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Power[0].Limits[0]
+	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Powers[0].Limits[0]
 	detail.Detail, total.Location, enforced.Type = true, "", device.LimitEnforced
 	s.ThrottleTimes, s.ECC = append(s.ThrottleTimes, detail), append(s.ECC, total)
-	s.Power[0].Limits = append(s.Power[0].Limits, enforced)
+	s.Powers[0].Limits = append(s.Powers[0].Limits, enforced)
 	for i := range s.ThrottleTimes[:1] {
 		s.ThrottleTimes[i].Detail = false
 	}
 	out := map[string][]string{
-		"Throttles":         {"gpu.throttle.power_active", "gpu.throttle.thermal_active", "gpu.throttle.sw_active", "gpu.throttle.hw_active", "gpu.throttle.reason"},
-		"Runtime.Latencies": {"gpu.runtime.latency"},
-		"Power.Utilization": {"gpu.power.utilization"}, // where there are no watts
+		"Throttles":          {"gpu.throttle.power_active", "gpu.throttle.thermal_active", "gpu.throttle.sw_active", "gpu.throttle.hw_active", "gpu.throttle.reason"},
+		"Runtime.Latencies":  {"gpu.runtime.latency"},
+		"Powers.Utilization": {"gpu.power.utilization"}, // where there are no watts
 	}
 	for _, f := range devicetest.Fields(s) {
 		if strings.HasPrefix(f, "Info.") {

@@ -38,7 +38,7 @@ func (w *world) cut(pods []workload.Workload) (cut, owners) {
 		units = append(units, &Reading{Sample: device.Sample{ID: device.ID{UUID: fmt.Sprintf("MIG-%d", i), Parent: "GPU-0"}, Slice: s}, Up: true})
 	}
 	if w.r.IntN(10) > 0 {
-		dev.Power = []device.Power{{Scope: "gpu", Instant: device.Of(50 + 600*w.r.Float64())}}
+		dev.Powers = []device.Power{{Scope: "gpu", Instant: device.Of(50 + 600*w.r.Float64())}}
 	}
 	if len(w.partitions) == 0 && w.r.IntN(10) > 0 {
 		dev.Utilization.Compute = device.Of(w.r.Float64())

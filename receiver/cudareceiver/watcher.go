@@ -88,14 +88,11 @@ func (w *Watcher) See(t *node.Tick) {
 }
 
 func (s *sums) sensors(d *device.Sample) {
-	if c := clock(d.Clocks); c != nil {
-		s.clock.add(c.Frequency)
-		s.clockMax.add(c.Limit)
-	}
-	if len(d.Power) > 0 {
-		s.power.add(d.Power[0].Draw())
-		s.limit.add(d.Power[0].Enforced())
-	}
+	clock, power := d.ComputeClock(), d.Power()
+	s.clock.add(clock.Frequency)
+	s.clockMax.add(clock.Limit)
+	s.power.add(power.Draw())
+	s.limit.add(power.Enforced())
 	if d.Throttles == nil {
 		return
 	}
@@ -110,19 +107,6 @@ func (s *sums) sensors(d *device.Sample) {
 	s.capped.add(held(func(b device.Buckets) bool { return b&device.BucketPower != 0 && b&device.BucketSW != 0 }))
 	s.hot.add(held(func(b device.Buckets) bool { return b&device.BucketThermal != 0 }))
 	s.slowed.add(held(func(b device.Buckets) bool { return b&device.BucketHW != 0 && b&device.BucketThermal == 0 }))
-}
-
-// clock returns that of the compute units; where it has no name of its own it is that of
-// graphics.
-func clock(list []device.Clock) *device.Clock {
-	for _, name := range []string{"sm", "graphics"} {
-		for i := range list {
-			if list[i].Type == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }
 
 // Judge ends the window with a reading and returns the anomalies that began and ended.

@@ -18,7 +18,7 @@ func TestFactsOfDevices(t *testing.T) {
 		whole := node.Reading{Up: true, Sample: device.Sample{
 			ID:     device.ID{UUID: "GPU-0"},
 			Clocks: []device.Clock{{Type: "graphics", Frequency: device.Of(1)}, {Type: "sm", Frequency: device.Of(clock), Limit: device.Of(1980)}},
-			Power:  []device.Power{{Instant: device.Of(600), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: device.Of(700)}}}},
+			Powers: []device.Power{{Scope: "gpu", Instant: device.Of(600), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: device.Of(700)}}}},
 			Throttles: []device.Throttle{
 				{Cause: "sw_power_cap", Buckets: device.BucketPower | device.BucketSW, Active: capped},
 				{Cause: "hw_thermal_slowdown", Buckets: device.BucketThermal | device.BucketHW, Active: true},

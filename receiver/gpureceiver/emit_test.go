@@ -95,20 +95,20 @@ func TestEveryFieldIsEmitted(t *testing.T) {
 	missing, texts := map[float64]string{}, map[string]bool{}
 	fill(reflect.ValueOf(&s).Elem(), "Sample", &n, missing, texts)
 	// Two lists are split by what is in them: one of each.
-	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Power[0].Limits[0]
+	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Powers[0].Limits[0]
 	detail.Detail, detail.Seconds = true, device.Of(1)
 	total.Location, total.Count = "", device.Of(2)
 	enforced.Type, enforced.Watts = device.LimitEnforced, device.Of(3)
 	s.ThrottleTimes = append(s.ThrottleTimes, detail)
 	s.ECC = append(s.ECC, total)
-	s.Power[0].Limits = append(s.Power[0].Limits, enforced)
+	s.Powers[0].Limits = append(s.Powers[0].Limits, enforced)
 	s.ID.Parent = "" // gpu.info is of physical devices
 
 	part := s
 	part.ID.Parent = s.ID.UUID
 
 	// Power without watts is of other hardware.
-	bare := device.Sample{ID: device.ID{UUID: "GPU-1"}, Power: []device.Power{{Utilization: s.Power[0].Utilization}}}
+	bare := device.Sample{ID: device.ID{UUID: "GPU-1"}, Powers: []device.Power{{Utilization: s.Powers[0].Utilization}}}
 
 	md := newEmitter(everything(t)).Emit(tickOf(s, part, bare))
 	eachMetric(md, func(m pmetric.Metric) {
@@ -138,7 +138,7 @@ func TestEveryMetricIsRecorded(t *testing.T) {
 	s.ID.Parent = ""
 	s.ThrottleTimes = append(s.ThrottleTimes, device.ThrottleTime{Cause: "detail", Seconds: device.Of(1), Detail: true})
 	s.ECC = append(s.ECC, device.ECC{Type: "corrected", Lifetime: "volatile", Count: device.Of(1)})
-	s.Power[0].Limits = append(s.Power[0].Limits, device.PowerLimit{Type: device.LimitEnforced, Watts: device.Of(1)})
+	s.Powers[0].Limits = append(s.Powers[0].Limits, device.PowerLimit{Type: device.LimitEnforced, Watts: device.Of(1)})
 	tick := tickOf(s)
 	tick.Readings[0].XIDs = []node.XIDCount{{Code: 31, Count: 1}}
 	tick.Readings[0].Holders = []node.Holder{{
@@ -167,7 +167,7 @@ func goldenTick() node.Tick {
 		Utilization:   device.Engines{Compute: of(1), Memory: of(0.24), Encoder: of(0)},
 		Memory:        device.Memory{Used: of(50), Free: of(40), Reserved: of(10), Total: of(100)},
 		Temperatures:  []device.Temperature{{Sensor: "edge", Value: of(63), Limits: []device.TemperatureCap{{Event: "slowdown", Limit: of(89), Margin: of(26)}}}},
-		Power:         []device.Power{{Scope: "gpu", Instant: of(685.77), Average: of(689.58), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: of(700)}}}},
+		Powers:        []device.Power{{Scope: "gpu", Instant: of(685.77), Average: of(689.58), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: of(700)}}}},
 		Energy:        of(8653.252),
 		Voltages:      []device.Voltage{{Rail: "core", Volts: of(0.75)}},
 		Resets:        []device.ErrorCount{{Type: "hard", Count: of(1)}},

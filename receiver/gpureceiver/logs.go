@@ -179,12 +179,9 @@ func snapshotValues(r *node.Reading) []namedValue {
 		{"gpu.dram.active", s.Profile.DRAMActive},
 		{"gpu.throttle.power_active", s.Throttled(device.BucketPower)},
 		{"gpu.throttle.thermal_active", s.Throttled(device.BucketThermal)},
-	}
-	if len(s.Temperatures) > 0 {
-		list = append(list, namedValue{"gpu.temperature", s.Temperatures[0].Value})
-	}
-	if len(s.Power) > 0 {
-		list = append(list, namedValue{"gpu.power.draw", s.Power[0].Draw()}, namedValue{"gpu.power.limit", s.Power[0].Enforced()})
+		{"gpu.temperature", s.Temperature()},
+		{"gpu.power.draw", s.Power().Draw()},
+		{"gpu.power.limit", s.Power().Enforced()},
 	}
 	if !r.Up {
 		return list[:1]

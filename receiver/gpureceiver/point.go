@@ -142,7 +142,7 @@ func (p *point) heatAndPower(s *device.Sample) {
 			}
 		}
 	}
-	for _, w := range s.Power {
+	for _, w := range s.Powers {
 		if v, ok := w.Instant.Get(); ok {
 			p.mb.RecordGpuPowerDrawDataPoint(p.ts, v, p.index, p.model, w.Scope, "instant", p.uuid, p.vendor)
 		}

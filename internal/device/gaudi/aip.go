@@ -258,9 +258,9 @@ func (a *aip) joinPower() {
 		p.Limits = []device.PowerLimit{{Type: device.LimitEnforced, Watts: a.limit}}
 	}
 	p.Limits = append(p.Limits, a.limits...)
-	a.sample.Power = nil
+	a.sample.Powers = nil
 	if p.Instant.OK() || p.Limits != nil {
-		a.sample.Power = []device.Power{p}
+		a.sample.Powers = []device.Power{p}
 	}
 }
 

@@ -74,7 +74,7 @@ func (g *gpu) readPower() {
 			list = append(list, p)
 		}
 	}
-	g.sample.Power = list
+	g.sample.Powers = list
 }
 
 // oldPower asks the way drivers before the fields do: the answer is the power now up

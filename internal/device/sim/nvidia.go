@@ -106,7 +106,7 @@ func (d nvidia) read(r *reading) {
 	}
 	r.Memory = d.memory(r)
 	r.Temperatures = r.temperatures(true)
-	r.Power = d.power(r)
+	r.Powers = d.power(r)
 	r.Energy = device.Of(floor(r.sum.joules, 1e3)) // the driver counts millijoules
 	r.Clocks = r.frequencies(true)
 	r.Throttles = d.throttles(r.now)

@@ -109,7 +109,7 @@ func tableRow(r *node.Reading) []string {
 		}
 	}
 	return []string{
-		gpu, model, percentage(r.Utilization.Compute), percentage(r.Profile.SMActive), percentage(tensor),
+		gpu, model, percentage(r.Busy.Or(r.Utilization.Compute)), percentage(r.Profile.SMActive), percentage(tensor),
 		memory(r.Memory), power(r.Power()), temperature(r.Temperature()),
 	}
 }

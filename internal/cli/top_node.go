@@ -77,7 +77,7 @@ func topDevice(t node.Tick, r *node.Reading) tui.Device {
 	d := tui.Device{
 		Host: t.Host, Vendor: r.ID.Vendor, Index: r.ID.Index, Model: r.ID.Model, UUID: r.ID.UUID, Profile: r.ID.Profile,
 		Up: r.Up, State: shortState(r), Simulated: t.Simulated,
-		Utilization: r.Utilization.Compute, SM: r.Profile.SMActive, Memory: r.Memory.Used, MemoryTotal: r.Memory.Total,
+		Utilization: r.Busy.Or(r.Utilization.Compute), SM: r.Profile.SMActive, Memory: r.Memory.Used, MemoryTotal: r.Memory.Total,
 		Owners: ownersOf(t, r), More: moreOf(r),
 	}
 	power := r.Power()

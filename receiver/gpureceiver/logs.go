@@ -170,7 +170,7 @@ func snapshotValues(r *node.Reading) []namedValue {
 	s := &r.Sample
 	list := []namedValue{
 		{"gpu.up", device.Flag(r.Up)},
-		{"gpu.utilization", s.Utilization.Compute},
+		{"gpu.utilization", r.Busy.Or(s.Utilization.Compute)},
 		{"gpu.memory.used", s.Memory.Used},
 		{"gpu.memory.total", s.Memory.Total},
 		{"gpu.memory.utilization", s.MemoryUtilization()},

@@ -80,7 +80,7 @@ func dressOwner(attrs pcommon.Map, s subject) {
 
 // vital are the metrics that no cap cuts: what is up, and what was cut.
 func vital(m pmetric.Metric) bool {
-	return m.Name() == "gpu.up" || strings.HasPrefix(m.Name(), "gpumeter.")
+	return m.Name() == "gpu.up" || m.Name() == "gpu.partition.up" || strings.HasPrefix(m.Name(), "gpumeter.")
 }
 
 // trim removes points until at most limit are left and returns how many it removed.

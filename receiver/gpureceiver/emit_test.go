@@ -48,7 +48,11 @@ func everything(t *testing.T) *Config {
 func tickOf(samples ...device.Sample) node.Tick {
 	t := node.Tick{Time: now, Started: start, Host: "host1", Sources: []node.SourceStatus{{Name: "test", State: "open", Since: start}}}
 	for _, s := range samples {
-		t.Readings = append(t.Readings, node.Reading{Sample: s, Up: true, Since: start.Add(time.Second)})
+		r := node.Reading{Sample: s, Up: true, Since: start.Add(time.Second)}
+		if s.ID.Parent == "" {
+			r.Busy = s.Utilization.Compute
+		}
+		t.Readings = append(t.Readings, r)
 	}
 	return t
 }
@@ -95,20 +99,18 @@ func TestEveryFieldIsEmitted(t *testing.T) {
 	missing, texts := map[float64]string{}, map[string]bool{}
 	fill(reflect.ValueOf(&s).Elem(), "Sample", &n, missing, texts)
 	// Two lists are split by what is in them: one of each.
-	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Powers[0].Limits[0]
+	detail, total := s.ThrottleTimes[0], s.ECC[0]
 	detail.Detail, detail.Seconds = true, device.Of(1)
 	total.Location, total.Count = "", device.Of(2)
-	enforced.Type, enforced.Watts = device.LimitEnforced, device.Of(3)
 	s.ThrottleTimes = append(s.ThrottleTimes, detail)
 	s.ECC = append(s.ECC, total)
-	s.Powers[0].Limits = append(s.Powers[0].Limits, enforced)
 	s.ID.Parent = "" // gpu.info is of physical devices
 
 	part := s
 	part.ID.Parent = s.ID.UUID
 
 	// Power without watts is of other hardware.
-	bare := device.Sample{ID: device.ID{UUID: "GPU-1"}, Powers: []device.Power{{Utilization: s.Powers[0].Utilization}}}
+	bare := device.Sample{ID: device.ID{UUID: "GPU-1"}, Powers: []device.Power{{Scope: "gpu", Utilization: s.Powers[0].Utilization}}}
 
 	md := newEmitter(everything(t)).Emit(tickOf(s, part, bare))
 	eachMetric(md, func(m pmetric.Metric) {
@@ -137,13 +139,17 @@ func TestEveryMetricIsRecorded(t *testing.T) {
 	fill(reflect.ValueOf(&s).Elem(), "", &n, map[float64]string{}, map[string]bool{})
 	s.ID.Parent = ""
 	s.ThrottleTimes = append(s.ThrottleTimes, device.ThrottleTime{Cause: "detail", Seconds: device.Of(1), Detail: true})
-	s.ECC = append(s.ECC, device.ECC{Type: "corrected", Lifetime: "volatile", Count: device.Of(1)})
-	s.Powers[0].Limits = append(s.Powers[0].Limits, device.PowerLimit{Type: device.LimitEnforced, Watts: device.Of(1)})
-	tick := tickOf(s)
+	s.ECC = append(s.ECC, device.ECC{Type: "corrected", Lifetime: "volatile", Count: device.Of(1)}, device.ECC{Type: "corrected", Lifetime: "aggregate", Count: device.Of(1)})
+	s.Powers[0].Scope, s.Powers[0].Limits[0].Type = "gpu", device.LimitEnforced
+	s.Temperatures[0].Sensor, s.Clocks[0].Type, s.Voltages[0].Rail = "edge", "sm", "core"
+	part := s
+	part.ID.UUID, part.ID.Parent = "MIG-0", s.ID.UUID
+	tick := tickOf(s, part)
 	tick.Readings[0].XIDs = []node.XIDCount{{Code: 31, Count: 1}}
-	tick.Readings[0].Holders = []node.Holder{{
-		Workload: workload.Workload{ID: "a", Kind: "job"}, Utilization: device.Of(1), MemoryUsed: device.Of(1), Power: device.Of(1), Energy: device.Of(1), Active: device.Of(1),
-	}}
+	tick.Readings[0].Holders = []node.Holder{
+		{Workload: workload.Workload{ID: "a", Kind: "job"}, Utilization: device.Of(1), MemoryUsed: device.Of(1), Power: device.Of(1), Energy: device.Of(1), Active: device.Of(1)},
+		{Workload: nobody, Allocated: 1},
+	}
 	tick.Attribution = []workload.Status{{Source: "kubelet", Reason: workload.OK}}
 	names := map[string]bool{}
 	eachMetric(newEmitter(everything(t)).Emit(tick), func(m pmetric.Metric) { names[m.Name()] = true })

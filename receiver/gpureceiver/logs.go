@@ -144,13 +144,18 @@ func identify(attrs pcommon.Map, r *node.Reading) {
 	}
 }
 
-// snapshot fills in the record of a device. Its values have the names of their metrics.
+// snapshot fills in the record of a device or partition. Its values have the names of
+// their metrics.
 func snapshot(rec plog.LogRecord, r *node.Reading, t node.Tick) {
 	attrs := rec.Attributes()
 	identify(attrs, r)
+	prefix := "gpu."
+	if r.ID.Parent != "" {
+		prefix = "gpu.partition."
+	}
 	for _, v := range snapshotValues(r) {
 		if f, ok := v.value.Get(); ok {
-			attrs.PutDouble(v.name, f)
+			attrs.PutDouble(prefix+v.name, f)
 		}
 	}
 	severity, text := plog.SeverityNumberInfo, fmt.Sprintf("GPU %d", r.ID.Index)
@@ -161,6 +166,7 @@ func snapshot(rec plog.LogRecord, r *node.Reading, t node.Tick) {
 	complete(rec, eventSnapshot, severity, text, t)
 }
 
+// namedValue is a value under its name without the prefix of devices or partitions.
 type namedValue struct {
 	name  string
 	value device.Value
@@ -169,19 +175,19 @@ type namedValue struct {
 func snapshotValues(r *node.Reading) []namedValue {
 	s := &r.Sample
 	list := []namedValue{
-		{"gpu.up", device.Flag(r.Up)},
-		{"gpu.utilization", r.Busy.Or(s.Utilization.Compute)},
-		{"gpu.memory.used", s.Memory.Used},
-		{"gpu.memory.total", s.Memory.Total},
-		{"gpu.memory.utilization", s.MemoryUtilization()},
-		{"gpu.energy", s.Energy},
-		{"gpu.sm.active", s.Profile.SMActive},
-		{"gpu.dram.active", s.Profile.DRAMActive},
-		{"gpu.throttle.power_active", s.Throttled(device.BucketPower)},
-		{"gpu.throttle.thermal_active", s.Throttled(device.BucketThermal)},
-		{"gpu.temperature", s.Temperature()},
-		{"gpu.power.draw", s.Power().Draw()},
-		{"gpu.power.limit", s.Power().Enforced()},
+		{"up", device.Flag(r.Up)},
+		{"utilization", r.Busy.Or(s.Utilization.Compute)},
+		{"memory.used", s.Memory.Used},
+		{"memory.total", s.Memory.Total},
+		{"memory.utilization", s.MemoryUtilization()},
+		{"energy", s.Energy},
+		{"sm.active", s.Profile.SMActive},
+		{"dram.active", s.Profile.DRAMActive},
+		{"throttle.power_active", s.Throttled(device.BucketPower)},
+		{"throttle.thermal_active", s.Throttled(device.BucketThermal)},
+		{"temperature", s.Temperature()},
+		{"power.draw", s.Power().Draw()},
+		{"power.limit", s.Power().Enforced()},
 	}
 	if !r.Up {
 		return list[:1]

@@ -85,4 +85,6 @@ func histograms(md pmetric.Metrics, latencies []*device.Latency) {
 }
 
 // ofRuntime reports whether a metric has the beginning of the runtime's counters.
-func ofRuntime(m pmetric.Metric) bool { return strings.HasPrefix(m.Name(), "gpu.runtime.") }
+func ofRuntime(m pmetric.Metric) bool {
+	return strings.HasPrefix(m.Name(), "gpu.runtime.") || strings.HasPrefix(m.Name(), "gpu.partition.runtime.")
+}

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/local"
 )
 
@@ -266,10 +267,10 @@ SIMULATED: %d devices on %d nodes. None of these numbers are real, and the price
   Page      %s/
   Terminal  %s top --url %s
   Report    %s report --url %s --prices %s
-  PromQL    curl -s '%s/api/v1/query?query=sum(gpu_power_draw_watts)'
+  PromQL    curl -s '%s/api/v1/query?query=sum(%s)'
 
 Look for
-`, devices, d.nodes, page, self, page, self, page, d.prices, page)
+`, devices, d.nodes, page, self, page, self, page, d.prices, page, fleet.SeriesPower)
 	for _, s := range demoSights {
 		if slices.Contains(hosts, s.node) {
 			fmt.Fprintf(w, "  %-17s %s\n", s.name, s.text)

@@ -26,6 +26,7 @@ import (
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
 	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/node"
 )
@@ -336,8 +337,8 @@ func TestTopNodeAndHub(t *testing.T) {
 			if err := n.close(); err != nil {
 				t.Fatal(err)
 			}
-			want := snapshotOf(tick, prices)
-			got, err := askStore(t.Context(), store, demoNow, prices)
+			want := (&thisMachine{price: prices}).snapshot(tick)
+			got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Rate: prices.prices.Rate}), demoNow, prices)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/hub/view"
@@ -40,8 +41,8 @@ const (
 
 // Series of quotas, by their names in PromQL.
 const (
-	quotaUsed  = "gpumeter_quota_used"
-	quotaLimit = "gpumeter_quota_limit"
+	quotaUsed  = fleet.SeriesQuotaUsed
+	quotaLimit = fleet.SeriesQuotaLimit
 )
 
 var quotaHelp = map[string]string{
@@ -176,7 +177,7 @@ func (q *quotas) look(ctx context.Context, store query.Store, at time.Time) erro
 		}
 		q.bill, q.billed = bill, at
 	}
-	held, err := cost.Held(ctx, store, at, cost.Options{})
+	held, err := fleet.Held(ctx, store, at, nil)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -19,7 +20,7 @@ import (
 const rulesEvery = time.Minute
 
 // findingSeries is 1 for each thing that a fleet rule found and that still holds.
-const findingSeries = "gpumeter_fleet_finding"
+const findingSeries = fleet.SeriesFinding
 
 // watchFleet evaluates the fleet rules and the quotas until ctx ends, and returns what they
 // found.
@@ -123,7 +124,7 @@ func findingLabels(f *rules.Finding) hub.Labels {
 // seriesLabels returns the labels of the series of that name.
 func seriesLabels(name string, l map[string]string) hub.Labels {
 	var b hub.LabelBuilder
-	b.Add("__name__", name)
+	b.Add(fleet.LabelName, name)
 	for k, v := range l {
 		b.Add(k, v)
 	}

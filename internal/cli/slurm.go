@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
 )
 
@@ -91,11 +92,13 @@ func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 	if err != nil {
 		return err
 	}
-	var meter *accounting.Prometheus
+	var meter *accounting.Meter
 	if o.prometheus != "" {
-		if meter, err = accounting.NewPrometheus(o.prometheus, 30*time.Second); err != nil {
+		store, err := query.Open(query.Config{URL: o.prometheus, Timeout: 30 * time.Second})
+		if err != nil {
 			return fmt.Errorf("--prometheus: %w", err)
 		}
+		meter = accounting.NewMeter(store)
 	}
 	asked, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -244,7 +247,7 @@ func stateNames(list []string) ([]string, error) {
 func ran(j *accounting.Job) bool { return !j.Start.IsZero() && (j.GPUs > 0 || j.Shards > 0) }
 
 // askPrometheus fills in what the jobs did, and returns what there is to say of it.
-func askPrometheus(ctx context.Context, meter *accounting.Prometheus, list []accounting.Record) []string {
+func askPrometheus(ctx context.Context, meter *accounting.Meter, list []accounting.Record) []string {
 	var jobs []accounting.Job
 	var at []int
 	for i := range list {
@@ -256,9 +259,10 @@ func askPrometheus(ctx context.Context, meter *accounting.Prometheus, list []acc
 		return nil
 	}
 	got, err := meter.Usage(ctx, jobs)
-	missing := 0
+	missing, unseen := 0, 0.0
 	for k, i := range at {
 		list[i].Usage = got[k]
+		unseen += got[k].Unseen
 		if got[k].Status == accounting.UsageMissing {
 			missing++
 		}
@@ -269,6 +273,9 @@ func askPrometheus(ctx context.Context, meter *accounting.Prometheus, list []acc
 	}
 	if missing > 0 {
 		notes = append(notes, fmt.Sprintf("Prometheus has nothing of %d of %d jobs with GPUs: no agent ran on their nodes, or it has forgotten.", missing, len(jobs)))
+	}
+	if unseen > 0 {
+		notes = append(notes, fmt.Sprintf("Counters of jobs already stood at %.1f GPU-hours when Prometheus first saw them: those hours are in no figure here, as they are in no bill.", unseen/3600))
 	}
 	return notes
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
 )
 
@@ -257,6 +258,7 @@ type jobJSON struct {
 	Efficiency  *float64   `json:"efficiency,omitempty"`
 	Energy      *float64   `json:"energy_joules,omitempty"`
 	Peak        *float64   `json:"peak_memory_bytes,omitempty"`
+	Unseen      float64    `json:"unseen_gpu_seconds,omitempty"`
 }
 
 func printJobsJSON(w io.Writer, list []accounting.Record) error {
@@ -289,7 +291,7 @@ func toJSON(r *accounting.Record) jobJSON {
 	if r.Usage.Status == accounting.UsageOK {
 		j.Allocated = &r.Usage.Allocated
 		j.Active, j.Idle, j.Energy, j.Peak = valueOf(r.Usage.Active), valueOf(r.Usage.Idle), valueOf(r.Usage.Energy), valueOf(r.Usage.Peak)
-		j.Efficiency = valueOf(r.Usage.Efficiency())
+		j.Efficiency, j.Unseen = valueOf(r.Usage.Efficiency()), r.Usage.Unseen
 	}
 	return j
 }
@@ -301,7 +303,7 @@ func known(t time.Time) *time.Time {
 	return &t
 }
 
-func valueOf(m accounting.Measure) *float64 {
+func valueOf(m device.Value) *float64 {
 	if v, ok := m.Get(); ok {
 		return &v
 	}

@@ -2,7 +2,6 @@ package cost
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -222,11 +221,11 @@ func ParseAssociations(text []byte) ([]Quota, error) {
 		}
 		if cluster := cell("Cluster"); cluster != "" {
 			q.Name = cluster + "/" + q.Name
-			globs["slurm_cluster"] = escape(cluster)
+			globs[fleet.LabelSlurmCluster] = escape(cluster)
 		}
 		if partition := cell("Partition"); partition != "" {
 			q.Name += "@" + partition
-			globs["slurm_partition"] = escape(partition)
+			globs[fleet.LabelSlurmPartition] = escape(partition)
 		}
 		var err error
 		if q.GPUs, err = tres(cell("GrpTRES"), 1); err == nil {
@@ -275,27 +274,6 @@ func tres(list string, by float64) (*float64, error) {
 	return cmp.Or(all, typed), nil
 }
 
-// Held are the parts of devices that are held at a moment, by labels.
-func Held(ctx context.Context, store query.Store, at time.Time, o Options) ([]query.Sample, error) {
-	list, err := store.Instant(ctx, selector("gpu_allocation_ratio", o.Match), at)
-	if err != nil {
-		return nil, err
-	}
-	once := map[string]query.Sample{} // scraped and pushed is one
-	for _, s := range list {
-		s.Labels = rowLabels(s.Labels)
-		once[sumKey(s.Labels)] = s
-	}
-	out := make([]query.Sample, 0, len(once))
-	for _, s := range once {
-		if k := s.Labels["gpu_workload_kind"]; k != "unallocated" && k != "unattributed" {
-			out = append(out, s)
-		}
-	}
-	slices.SortFunc(out, func(a, b query.Sample) int { return cmp.Compare(a.Labels.Key(), b.Labels.Key()) })
-	return out, nil
-}
-
 // Check compares quotas with the bill of a month so far and with what is held now. A
 // series counts for each quota that it matches.
 func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
@@ -306,18 +284,12 @@ func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
 		}
 		var sum Amounts
 		for i := range month.Rows {
-			if k := month.Rows[i].Labels["gpu_workload_kind"]; k != "unallocated" && q.Matches(month.Rows[i].Labels) {
+			if k := month.Rows[i].Labels[fleet.LabelKind]; k != fleet.KindUnallocated && q.Matches(month.Rows[i].Labels) {
 				sum = sum.Add(month.Rows[i].Amounts)
 			}
 		}
 		if q.GPUs != nil {
-			used := 0.0
-			for _, s := range held {
-				if q.Matches(s.Labels) {
-					used += s.Value
-				}
-			}
-			add("gpus", math.Round(used*1e6)/1e6, *q.GPUs) // eighths and sevenths add up to whole ones
+			add("gpus", fleet.Parts(held, q.Matches), *q.GPUs)
 		}
 		if q.Hours != nil {
 			add("gpu_hours", sum.Allocated().Hours(), *q.Hours)

@@ -8,7 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
 var plainQuota = cmpopts.IgnoreUnexported(Quota{})
@@ -93,19 +95,19 @@ func TestQuotasRefuse(t *testing.T) {
 // A team must be over exactly when it has more than its limit, of each kind.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	m := newMemory()
+	m := querytest.NewMemory()
 	for i := range 121 {
 		at := noon.Add(time.Duration(i-120) * time.Minute)
 		for _, g := range []string{"g1", "g2"} {
 			one(m, at, float64(i*60), 0, "gpu_uuid", g, "gpu_workload_team", "red", "k8s_pod_uid", "p")
-			m.add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": g, "gpu_workload_team": "red", "gpu_workload_kind": "job", "job": "scraped"}, at, 0.5)
-			m.add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": g, "gpu_workload_team": "red", "gpu_workload_kind": "job", "job": "pushed"}, at, 0.5)
+			m.Add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": g, "gpu_workload_team": "red", "gpu_workload_kind": "job", "job": "scraped"}, at, 0.5)
+			m.Add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": g, "gpu_workload_team": "red", "gpu_workload_kind": "job", "job": "pushed"}, at, 0.5)
 		}
-		m.add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": "g3", "gpu_workload_kind": "unallocated"}, at, 1)
+		m.Add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": "g3", "gpu_workload_kind": "unallocated"}, at, 1)
 	}
 	p := mustParse(t, "prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]")
 	bill := mustBill(t, m, p, noon.Add(-3*time.Hour), noon)
-	held, err := Held(t.Context(), m, noon, Options{})
+	held, err := fleet.Held(t.Context(), m, noon, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +131,7 @@ func TestCheck(t *testing.T) {
 func TestMonth(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 10, 31, 0, 0, 0, 0, time.UTC)
-	f := newFleet(7, begin, 4*24*time.Hour, true)
+	f := newWorld(7, begin, 4*24*time.Hour, true)
 	p := mustParse(t, "prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]")
 	var m Month
 	for at := begin.Add(time.Hour); !at.After(f.end); at = at.Add(17 * time.Hour) {

@@ -43,6 +43,10 @@ var layers = []struct {
 
 	// How a store of time series is asked, the hub's own or any other.
 	{"internal/query", nil},
+	{"internal/query/querytest", []string{"internal/query"}},
+
+	// The model of the reading side: alone names series and labels.
+	{"internal/fleet", []string{"internal/device", "internal/query"}},
 
 	// The model, and one package a vendor. No vendor knows another, or what a metric is.
 	{"internal/device", nil},
@@ -64,7 +68,7 @@ var layers = []struct {
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
-	{"internal/cost", []string{"internal/query", "go.yaml.in/yaml/v3"}},
+	{"internal/cost", []string{"internal/device", "internal/fleet", "internal/query", "go.yaml.in/yaml/v3"}},
 
 	// May a node take work: reads of the kernel, and findings of the rules.
 	{"internal/check/ata", []string{xsys}},
@@ -79,6 +83,7 @@ var layers = []struct {
 	// The plain half of the receivers of these names.
 	{"internal/inference", []string{"github.com/prometheus/common/..."}},
 	{"internal/scheduler", []string{"internal/slurm"}},
+	{"internal/scheduler/accounting", []string{"internal/device", "internal/fleet", "internal/query", "internal/slurm", "github.com/prometheus/common/..."}},
 	{"internal/scheduler/...", []string{"internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
 	{"internal/tracer", nil},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},
@@ -92,6 +97,7 @@ var layers = []struct {
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/workload", collector, zap}},
 	{"receiver/cudareceiver/...", []string{"internal/device", "internal/host", "internal/node", "internal/tracer/...", "internal/workload", collector, zap}},
 	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", collector, zap}},
+	{"receiver/schedulerreceiver/...", []string{"internal/device", "internal/node", "internal/query", "internal/scheduler/...", "internal/workload", collector, zap}},
 	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler/...", "internal/workload", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/workload", collector, zap}},
 	{"exporter/hubexporter/...", []string{"internal/hub", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
@@ -101,8 +107,8 @@ var layers = []struct {
 
 	// The hub reads what arrived. It knows no device and no Collector.
 	{"internal/hub/ui", nil},
-	{"internal/hub/view", []string{"internal/cost", "internal/hub/...", "internal/query"}},
-	{"internal/hub/...", []string{"internal/hub/...", "internal/cost", "internal/health", "internal/query", "github.com/prometheus/...", xsys}},
+	{"internal/hub/view", []string{"internal/cost", "internal/device", "internal/fleet", "internal/hub/...", "internal/query"}},
+	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/query", "github.com/prometheus/...", xsys}},
 
 	// The command may use all of it, and only main uses the command.
 	{"internal/cli/...", []string{
@@ -133,6 +139,7 @@ var restricted = []struct {
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/cli/..."}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
+	{"internal/query/querytest", nil},
 }
 
 // meaningless names invite everything. A package is named after its one idea.

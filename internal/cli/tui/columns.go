@@ -228,7 +228,7 @@ func matches(d *Device, filter string) bool {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s %s %s %s %s %s %s", d.Host, d.Vendor, d.Model, d.Profile, d.UUID, d.State, d.Severity)
 	for _, o := range d.Owners {
-		fmt.Fprintf(&text, " %s %s %s", o.Kind, o.Label(), o.Team)
+		fmt.Fprintf(&text, " %s %s %s", o.Kind, o.Label, o.Team)
 		if o.Uninvited {
 			text.WriteString(" not given")
 		}
@@ -236,7 +236,7 @@ func matches(d *Device, filter string) bool {
 	if d.idle() {
 		text.WriteString(" idle")
 	}
-	if !d.held() && d.Up {
+	if !d.Held && d.Up {
 		text.WriteString(" free")
 	}
 	all := strings.ToLower(text.String())

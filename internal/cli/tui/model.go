@@ -272,7 +272,7 @@ func (m Model) holdings() []holding {
 		"MEMORY GIB": func(a, b holding) int { return cmp.Compare(b.memory, a.memory) },
 		"WATTS":      func(a, b holding) int { return cmp.Compare(b.watts, a.watts) },
 		costColumn:   func(a, b holding) int { return cmp.Compare(b.cost, a.cost) },
-		ownerColumn:  func(a, b holding) int { return cmp.Compare(a.Label(), b.Label()) },
+		ownerColumn:  func(a, b holding) int { return cmp.Compare(a.Label, b.Label) },
 		"STATE":      func(a, b holding) int { return cmp.Compare(b.severity, a.severity) },
 	}[m.by]
 	if by != nil {

@@ -5,17 +5,20 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
-// fleet simulates agents that write the sums of random workloads to a store, and all
+// world simulates agents that write the sums of random workloads to a store, and all
 // that happens to them.
-type fleet struct {
+type world struct {
 	r     *rand.Rand
-	store *memory
+	store *querytest.Memory
 	begin time.Time
 	end   time.Time
 	step  time.Duration
@@ -28,7 +31,7 @@ type fleet struct {
 }
 
 type agent struct {
-	fleet    *fleet
+	world    *world
 	name     string
 	cluster  string
 	pod      int // of the agent, a label of the scrape
@@ -56,11 +59,11 @@ type account struct {
 
 var models = []string{"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "AMD Instinct MI300X", "Tenstorrent Blackhole p150a"}
 
-func newFleet(seed uint64, begin time.Time, d time.Duration, calm bool) *fleet {
-	f := &fleet{r: rand.New(rand.NewPCG(seed, 9)), store: newMemory(), begin: begin, end: begin.Add(d), calm: calm}
+func newWorld(seed uint64, begin time.Time, d time.Duration, calm bool) *world {
+	f := &world{r: rand.New(rand.NewPCG(seed, 9)), store: querytest.NewMemory(), begin: begin, end: begin.Add(d), calm: calm}
 	f.step = time.Duration(15+f.r.IntN(60)) * time.Second
 	for i := range 1 + f.r.IntN(3) {
-		a := &agent{fleet: f, name: fmt.Sprintf("node-%d", i), twice: f.r.IntN(3) == 0 && !calm}
+		a := &agent{world: f, name: fmt.Sprintf("node-%d", i), twice: f.r.IntN(3) == 0 && !calm}
 		for j := range 1 + f.r.IntN(2) {
 			model := models[f.r.IntN(len(models))]
 			g := &gpu{uuid: fmt.Sprintf("GPU-%d-%d", i, j), model: model, accounts: map[string]*account{}, noActivity: strings.HasPrefix(model, "Ten"), noEnergy: f.r.IntN(4) == 0}
@@ -78,11 +81,11 @@ func newFleet(seed uint64, begin time.Time, d time.Duration, calm bool) *fleet {
 }
 
 func (a *agent) tick(at time.Time) {
-	r := a.fleet.r
+	r := a.world.r
 	if at.Before(a.down) {
 		return
 	}
-	if !a.fleet.calm {
+	if !a.world.calm {
 		switch r.IntN(400) {
 		case 0: // stopped and started: nothing is lost
 			a.down = at.Add(time.Duration(r.IntN(7200)) * time.Second)
@@ -134,7 +137,7 @@ func clone(m map[string]*account) map[string]*account {
 }
 
 func (g *gpu) tick(a *agent, at time.Time) {
-	f, r := a.fleet, a.fleet.r
+	f, r := a.world, a.world.r
 	part := 1 / float64(len(g.holders))
 	seconds := f.step.Seconds() * (0.9 + r.Float64()/10)
 	for i, who := range g.holders {
@@ -153,11 +156,12 @@ func (g *gpu) tick(a *agent, at time.Time) {
 		acc.energy += part * seconds * 700 * r.Float64()
 		acc.seen, acc.ended = at, false
 	}
-	for key, acc := range g.accounts {
+	for _, key := range slices.Sorted(maps.Keys(g.accounts)) { // in order: the world of a seed is always the same
+		acc := g.accounts[key]
 		if at.Sub(acc.seen) > 5*time.Minute {
 			if !acc.ended {
-				for _, name := range []string{heldSeries, activeSeries, energySeries} {
-					f.store.add(acc.series(name, a, 0), at, math.NaN())
+				for _, name := range []string{acc.heldSeries(), fleet.SeriesActiveTime, fleet.SeriesEnergy} {
+					f.store.Add(acc.series(name, a, 0), at, math.NaN())
 				}
 			}
 			acc.ended = true
@@ -187,9 +191,17 @@ func (g *gpu) labels(i int, who string) query.Labels {
 	return l
 }
 
+// heldSeries returns the counter of device time that the account has.
+func (acc *account) heldSeries() string {
+	if acc.labels[fleet.LabelKind] == fleet.KindUnallocated {
+		return fleet.SeriesUnallocatedTime
+	}
+	return fleet.SeriesAllocatedTime
+}
+
 func (acc *account) series(name string, a *agent, way int) query.Labels {
 	l := maps.Clone(acc.labels)
-	maps.Copy(l, query.Labels{"__name__": name, "__unit__": name[len("gpu_workload_"):], "host_name": a.name, "instance": fmt.Sprint(a.name, way), "pod": fmt.Sprint("agent-", a.pod), "gpu_index": "0"})
+	maps.Copy(l, query.Labels{"__name__": name, "__unit__": name[len("gpu_"):], "host_name": a.name, "instance": fmt.Sprint(a.name, way), "pod": fmt.Sprint("agent-", a.pod), "gpu_index": "0"})
 	if a.cluster != "" {
 		l["k8s_cluster_name"] = a.cluster
 	}
@@ -197,7 +209,7 @@ func (acc *account) series(name string, a *agent, way int) query.Labels {
 }
 
 // write gives the store what an agent shows, unless nobody reads it.
-func (f *fleet) write(a *agent, g *gpu, acc *account, at time.Time) {
+func (f *world) write(a *agent, g *gpu, acc *account, at time.Time) {
 	if !f.calm && (at.Before(a.deaf) || f.r.IntN(50) == 0) {
 		return
 	}
@@ -207,12 +219,12 @@ func (f *fleet) write(a *agent, g *gpu, acc *account, at time.Time) {
 	}
 	for way := range ways {
 		when := at.Add(time.Duration(way*f.r.IntN(3000)) * time.Millisecond)
-		f.store.add(acc.series(heldSeries, a, way), when, acc.held)
+		f.store.Add(acc.series(acc.heldSeries(), a, way), when, acc.held)
 		if !g.noActivity && acc.labels["gpu_workload_kind"] != "unallocated" {
-			f.store.add(acc.series(activeSeries, a, way), when, acc.active)
+			f.store.Add(acc.series(fleet.SeriesActiveTime, a, way), when, acc.active)
 		}
 		if !g.noEnergy {
-			f.store.add(acc.series(energySeries, a, way), when, acc.energy)
+			f.store.Add(acc.series(fleet.SeriesEnergy, a, way), when, acc.energy)
 		}
 	}
 }

@@ -11,6 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/intel"
+	"github.com/gpumeter/gpumeter/internal/device/nvidia"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
@@ -109,7 +112,7 @@ func (l logs) UID(namespace, pod string) (string, bool) {
 
 // source returns all of a node, with what it has changed by the caller.
 func (n *node) source(change ...func(*Config)) *Source {
-	cfg := Config{Kubelet: n, API: n, Cgroups: proc{n}, Logs: logs{n}, Teams: map[string]string{"ml": "research"}}
+	cfg := Config{Kubelet: n, API: n, Cgroups: proc{n}, Logs: logs{n}, Teams: map[string]string{"ml": "research"}, Vendors: device.Vendors{nvidia.Facts, intel.Facts}}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -286,7 +289,7 @@ func TestClaims(t *testing.T) {
 		"pod/ml/a/c gpu.nvidia.com[GPU-0 gpu-0] 1/3",
 		"pod/ml/b/c gpu.nvidia.com[GPU-0 gpu-0] 1/3",
 		"pod/ml/b/d gpu.nvidia.com[GPU-0 gpu-0] 1/3",
-		"pod/ml/offline/c gpu.nvidia.com[GPU-3 nvidia3 gpu-3] 1/1",
+		"pod/ml/offline/c gpu.nvidia.com[GPU-3 gpu-3] 1/1",
 	}
 	if diff := cmp.Diff(want, list(s)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -70,7 +70,7 @@ func gpus(t *testing.T) machine {
 	if err := os.Symlink("../../../devices/pci/0000:C1:00.0", filepath.Join(root, "sys/class/drm/renderD128/device")); err != nil {
 		t.Fatal(err)
 	}
-	return machine(root)
+	return machine{root: root}
 }
 
 // The number of a GPU in Slurm is its place in gres.conf, which others take for its index
@@ -96,11 +96,12 @@ func TestOrder(t *testing.T) {
 	f("not found on this node", "AutoDetect=nvml\nNodeName=gn2 AutoDetect=off Name=gpu File=/dev/nvidia[0-1]\n", m, device{"nvidia0"}, device{"nvidia1"})
 	f("nothing is said", "", m,
 		device{"nvidia2", "0000:1b:00.0"}, device{"nvidia0", "0000:3b:00.0"}, device{"nvidia1/gi2"}, device{"nvidia1/gi10"})
-	f("nothing is known", "", machine(t.TempDir()))
+	f("nothing is known", "", machine{root: t.TempDir()})
 	f("partitions", "Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap93,/dev/nvidia-caps/nvidia-cap193\n"+
 		"Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap[21,121]\n"+
 		"Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap7\n", m,
 		device{"nvidia1/gi10"}, device{"nvidia1/gi2"}, nil)
+	f("numbers in a folder", "Name=gpu File=/dev/tenstorrent/[0-1]\n", m, device{"tenstorrent/0"}, device{"tenstorrent/1"})
 	f("AMD", "Name=gpu Type=mi300x File=/dev/dri/renderD128\nName=gpu File=/dev/dri/renderD129\n", m,
 		device{"0000:c1:00.0", "renderD128"}, device{"renderD129"})
 }
@@ -131,6 +132,6 @@ func FuzzParseConf(f *testing.F) {
 		lines := parseConf(b)
 		c := parseCluster(lines)
 		c.node("gn1")
-		parseGresConf(lines, "gn1", c.gres("gn1")).order("/nonexistent")
+		parseGresConf(lines, "gn1", c.gres("gn1")).order(machine{root: "/nonexistent"})
 	})
 }

@@ -17,6 +17,7 @@ import (
 // gpu is one device at one moment. What nobody said is NaN.
 type gpu struct {
 	uuid, model, vendor, node, cluster, rack string
+	shortModel                               string
 
 	index     float64
 	up        bool
@@ -168,7 +169,7 @@ func (v *viewer) identities(samples []query.Sample, at time.Time) *fleet {
 	for _, s := range samples {
 		l := s.Labels
 		g := gpu{
-			uuid: l["gpu_uuid"], model: l["gpu_model"], vendor: l["gpu_vendor"], node: nodeOf(l),
+			uuid: l["gpu_uuid"], model: l["gpu_model"], shortModel: v.opts.shortModel(l["gpu_model"]), vendor: l["gpu_vendor"], node: nodeOf(l),
 			cluster: l["k8s_cluster_name"], rack: l[v.opts.Rack], up: s.Value > 0, simulated: l["gpumeter_simulated"] == "true",
 			index: absent, util: absent, memory: absent, memoryTotal: absent, power: absent, temp: absent, health: absent,
 			idle: absent, rate: absent,

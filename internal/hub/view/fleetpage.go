@@ -41,6 +41,7 @@ type gpus struct {
 	UUID    []string `json:"uuid"`
 	Index   column   `json:"index"`
 	Model   []int    `json:"model"`
+	Short   []int    `json:"shortModel"` // the model without the words of its vendor
 	Vendor  []int    `json:"vendor"`
 	Node    []int    `json:"node"`
 	Cluster []int    `json:"cluster"`
@@ -108,6 +109,7 @@ func columns(list []gpu) (gpus, []string) {
 		Idle:        values(func(g *gpu) float64 { return g.idle }),
 		Rate:        values(func(g *gpu) float64 { return g.rate }),
 		Model:       words(func(g *gpu) string { return g.model }),
+		Short:       words(func(g *gpu) string { return g.shortModel }),
 		Vendor:      words(func(g *gpu) string { return g.vendor }),
 		Node:        words(func(g *gpu) string { return g.node }),
 		Cluster:     words(func(g *gpu) string { return g.cluster }),

@@ -14,7 +14,7 @@ type workload struct {
 	Owner
 
 	GPUs   number   `json:"gpus"`   // whole devices held now; 0 if it is over
-	Models []string `json:"models"` // of those, and of those it had
+	Models []string `json:"models"` // short names of those, and of those it had
 	Nodes  []string `json:"nodes"`
 	Idle   int      `json:"idle"` // of its devices, not used for idleAfter
 	Sick   int      `json:"sick"`
@@ -76,7 +76,7 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 		g := &f.gpus[i]
 		for _, n := range g.owners {
 			t := of(f.owners[n])
-			t.Models, t.Nodes = with(t.Models, g.model), with(t.Nodes, g.node)
+			t.Models, t.Nodes = with(t.Models, g.shortModel), with(t.Nodes, g.node)
 			if g.isIdle() {
 				t.Idle++
 			}
@@ -98,7 +98,7 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 			continue
 		}
 		t := of(b.Owner)
-		t.Models, t.Nodes = with(t.Models, b.Model), with(t.Nodes, b.Node)
+		t.Models, t.Nodes = with(t.Models, v.opts.shortModel(b.Model)), with(t.Nodes, b.Node)
 		t.allocated.add(b.Allocated)
 		t.active.add(b.Active)
 		t.wasted.add(b.Idle)
@@ -200,7 +200,7 @@ type workloadAnswer struct {
 type perGPU struct {
 	GPU       string `json:"gpu"`
 	Index     string `json:"index"`
-	Model     string `json:"model"`
+	Model     string `json:"model"` // its short name
 	Node      string `json:"node"`
 	Allocated number `json:"allocated"`
 	Active    number `json:"active"`
@@ -250,7 +250,7 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 				index = fmt.Sprint(f.gpus[n].index)
 			}
 			a.PerGPU = append(a.PerGPU, perGPU{
-				GPU: b.GPU, Index: index, Model: b.Model, Node: b.Node, Allocated: number(b.Allocated), Active: number(b.Active), Wasted: number(b.Idle),
+				GPU: b.GPU, Index: index, Model: v.opts.shortModel(b.Model), Node: b.Node, Allocated: number(b.Allocated), Active: number(b.Active), Wasted: number(b.Idle),
 				Energy: number(b.Energy), Cost: number(b.Cost), IdleCost: number(b.IdleCost),
 			})
 		}

@@ -114,7 +114,11 @@ func TestHardwareDocument(t *testing.T) {
 				has[m][vendor] = true
 			}
 		}
-		fmt.Fprintf(&each, "\n## %s\n\n| metric | from |\n|---|---|\n%s\n", vendor, strings.Join(joined(there), "\n"))
+		facts := Vendors().ByName(vendor)
+		if facts.Name == "" {
+			t.Errorf("%s: internal/local/vendors.go does not list %s", file, vendor)
+		}
+		fmt.Fprintf(&each, "\n## %s\n\n%s\n| metric | from |\n|---|---|\n%s\n", vendor, factsTable(facts), strings.Join(joined(there), "\n"))
 		if len(absent) > 0 {
 			fmt.Fprintf(&each, "\n| absent | because |\n|---|---|\n%s\n", strings.Join(joined(absent), "\n"))
 		}
@@ -154,6 +158,20 @@ line is proven: a test of the vendor's reader fails if it reads a value that is 
 What can be switched on only is here, too; ` + "`receiver/gpureceiver/documentation.md`" + ` says which metrics those are. gpu.up, gpu.health and
 gpu.workload.* are made of these for every vendor.
 `
+
+// factsTable returns what is known of a vendor besides what is read.
+func factsTable(v device.Vendor) string {
+	code := func(list []string) string { return "`" + strings.Join(list, "`, `") + "`" }
+	var files, resources []string
+	for _, f := range v.DeviceFiles {
+		files = append(files, f+"*")
+	}
+	for _, r := range v.Resources {
+		resources = append(resources, fmt.Sprintf("`%s` (%s)", r.Name, r.Unit))
+	}
+	return fmt.Sprintf("| | %s |\n|---|---|\n| device files | %s |\n| kernel modules | %s |\n| in Kubernetes, one is | %s |\n",
+		v.Title, code(files), code(v.Modules), strings.Join(resources, ", "))
+}
 
 // called returns the metrics of a field, with the end of its path where a metric is made
 // of several: gpu.utilization (memory).

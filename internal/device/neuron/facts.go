@@ -14,5 +14,4 @@ var Facts = device.Vendor{
 		{Name: "aws.amazon.com/neuroncore", Unit: device.Core},
 		{Name: "neuron.aws.com", Unit: device.Claim},
 	},
-	ModelPrefixes: []string{"AWS "},
 }

@@ -12,5 +12,4 @@ var Facts = device.Vendor{
 		{Name: "google.com/tpu", Unit: device.Whole},
 		{Name: "tpu.google.com", Unit: device.Claim},
 	},
-	ModelPrefixes: []string{"Google "},
 }

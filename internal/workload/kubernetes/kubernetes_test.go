@@ -250,6 +250,9 @@ func TestReplicas(t *testing.T) {
 	four := []string{"GPU-1::0", "GPU-1::1", "GPU-1::2", "GPU-1::3", "GPU-2::0"}
 	f("time slicing", four, map[string][2]int{"a GPU-1": {2, 4}, "b GPU-1": {1, 4}, "b GPU-2": {1, 1}},
 		gave("ml", "a", "c", "GPU-1::0", "GPU-1::3"), gave("ml", "b", "c", "GPU-1::1", "GPU-2::0"))
+	shared, watch := gave("ml", "a", "c", "card0-1", "card1-0"), gave("ml", "b", "c", "all")
+	shared.Resource, watch.Resource = "gpu.intel.com/xe", "gpu.intel.com/xe_monitoring"
+	f("a separator of the vendor, and the right to monitor, which is no device", nil, map[string][2]int{"a card0": {1, 1}, "a card1": {1, 1}}, shared, watch)
 	f("whole", []string{"GPU-1", "GPU-2"}, map[string][2]int{"a GPU-1": {1, 1}, "a GPU-2": {1, 1}}, gave("ml", "a", "c", "GPU-1", "GPU-2"))
 	f("offered is not known", nil, map[string][2]int{"a GPU-1": {1, 2}, "b GPU-1": {1, 2}},
 		gave("ml", "a", "c", "GPU-1::0"), gave("ml", "b", "c", "GPU-1::1"))

@@ -106,6 +106,40 @@ func TestOrder(t *testing.T) {
 		device{"0000:c1:00.0", "renderD128"}, device{"renderD129"})
 }
 
+// Render nodes are numbered in the order of the bus, and those of one vendor together: the
+// processor's own GPU must not move the numbers of the others.
+func TestFound(t *testing.T) {
+	root := t.TempDir()
+	for node, d := range map[string]struct{ pci, driver string }{
+		"renderD128": {"0000:00:02.0", "igpu"}, "renderD129": {"0000:c1:00.0", "amdgpu"}, "renderD130": {"0000:43:00.0", "amdgpu"},
+	} {
+		write(t, filepath.Join(root, "sys/devices/pci", d.pci, "x"), "")
+		write(t, filepath.Join(root, "sys/class/drm", node, "x"), "")
+		for link, to := range map[string]string{
+			"sys/class/drm/" + node + "/device":    "../../../devices/pci/" + d.pci,
+			"sys/devices/pci/" + d.pci + "/driver": "../../../bus/pci/drivers/" + d.driver,
+		} {
+			if err := os.Symlink(to, filepath.Join(root, link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got := machine{root, [][]string{{"none"}, {"amdgpu", "amdgpu2"}, {"igpu"}}}.found()
+	if diff := cmp.Diff([]device{{"0000:43:00.0", "renderD130"}, {"0000:c1:00.0", "renderD129"}}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := (machine{root, nil}).found(); got != nil {
+		t.Errorf("found without a driver: %v", got)
+	}
+}
+
+// Without gres.conf a number is a minor number, of whichever vendor's devices there are.
+func TestNumbered(t *testing.T) {
+	if diff := cmp.Diff(device{"nvidia3", "tenstorrent/3"}, numbered([]string{"nvidia", "tenstorrent/"}, 3)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestReplicas(t *testing.T) {
 	f := func(conf, gres, name string, d device, want uint64) {
 		t.Helper()

@@ -46,7 +46,11 @@ func facts(vendors device.Vendors) []fact {
 	var list []fact
 	for i := range vendors {
 		v := &vendors[i]
-		add := func(text string, in func(literal string) bool) { list = append(list, fact{v.Name, text, in}) }
+		add := func(text string, in func(literal string) bool) {
+			if text != "" { // TestVendors asks for what is missing
+				list = append(list, fact{v.Name, text, in})
+			}
+		}
 		part := func(text string) { add(text, func(l string) bool { return strings.Contains(l, text) }) }
 		whole := func(text string) { add(text, func(l string) bool { return l == text }) }
 		whole(v.Name)

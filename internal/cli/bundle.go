@@ -146,10 +146,16 @@ func (b *bundle) versions() map[string]string {
 	out := map[string]string{"gpumeter": b.version, "go": runtime.Version(), "architecture": runtime.GOARCH}
 	root := func(path string) string { return filepath.Join("/", b.root, path) }
 	files := map[string]string{
-		"kernel": root("proc/sys/kernel/osrelease"), "nvidia kernel module": root("proc/driver/nvidia/version"), "os": root("etc/os-release"),
+		"kernel": root("proc/sys/kernel/osrelease"), "os": root("etc/os-release"),
 	}
-	for _, module := range []string{"nvidia", "amdgpu", "habanalabs", "tenstorrent", "xe", "i915", "neuron"} {
+	vendors := local.Vendors()
+	for _, module := range vendors.Modules() {
 		files["module "+module] = root("sys/module/" + module + "/version")
+	}
+	for i := range vendors {
+		for _, file := range vendors[i].VersionFiles {
+			files["/"+file] = root(file)
+		}
 	}
 	for name, path := range files {
 		if text, err := os.ReadFile(path); err == nil {
@@ -202,12 +208,11 @@ func (b *bundle) effective(ctx context.Context) (string, error) {
 // maxKernelLines is how many lines of the drivers a bundle has, the newest.
 const maxKernelLines = 5000
 
-var driverLine = regexp.MustCompile(`(?i)\b(?:nvrm|nvidia[-\w]*|amdgpu|amdkfd|kfd|habanalabs|tenstorrent|neuron|i915|xe)\b`)
-
 func (b *bundle) kernel() (string, error) {
 	var lines []string
+	driver := local.Vendors().LogLine()
 	err := kmsg.Each(filepath.Join("/", b.root, "dev/kmsg"), func(r kmsg.Record) {
-		if !r.Kernel() || !driverLine.MatchString(r.Text) {
+		if !r.Kernel() || !driver.MatchString(r.Text) {
 			return
 		}
 		if len(lines) == 2*maxKernelLines {

@@ -179,14 +179,14 @@ func (c *checker) local() local.Config {
 // env returns the machine that is to be checked.
 func (c *checker) env() check.Env {
 	env := check.Env{
-		Root: c.root, Expect: c.expect, Window: c.window, StuckFor: 3 * time.Second,
+		Root: c.root, Expect: c.expect, Window: c.window, StuckFor: 3 * time.Second, Vendors: local.Vendors(),
 		Devices: func(ctx context.Context) (check.Machine, error) {
 			return readMachine(ctx, c.local(), min(5*time.Second, c.timeout/3))
 		},
 	}
 	if c.profile == check.Prolog || c.profile == check.Epilog {
 		env.StuckFor = time.Second
-		env.Mine = ofJob(os.Getenv("SLURM_JOB_GPUS"))
+		env.Mine = ofJob(os.Getenv("SLURM_JOB_GPUS"), env.Vendors.Minors())
 	}
 	if c.manifest != "" {
 		m, err := readManifest(c.manifest)
@@ -200,17 +200,20 @@ func (c *checker) env() check.Env {
 }
 
 // ofJob returns whether a device is one of those that Slurm gave to the job, by the numbers
-// of their device files; nil, which is all, if it does not say.
-func ofJob(list string) func(*device.Sample) bool {
+// of their device files; nil, which is all, if it does not say. minors are as in
+// device.Vendor.
+func ofJob(list string, minors []string) func(*device.Sample) bool {
 	indexes, err := slurm.ParseRanges(list)
 	if err != nil {
 		return nil
 	}
 	return func(s *device.Sample) bool {
 		for _, alias := range s.Aliases {
-			if minor, ok := strings.CutPrefix(alias, "nvidia"); ok {
-				if n, err := slurm.ParseIndex(minor); err == nil {
-					return slices.Contains(indexes, n)
+			for _, prefix := range minors {
+				if minor, ok := strings.CutPrefix(alias, prefix); ok {
+					if n, err := slurm.ParseIndex(minor); err == nil {
+						return slices.Contains(indexes, n)
+					}
 				}
 			}
 		}
@@ -274,12 +277,13 @@ func readMachine(ctx context.Context, cfg local.Config, patience time.Duration) 
 	if err != nil {
 		return check.Machine{}, err
 	}
+	vendors := local.Vendors()
 	for begin := time.Now(); ; {
 		m := machineOf(view.Tick(ctx, time.Now()))
 		if ctx.Err() != nil {
 			return m, ctx.Err()
 		}
-		if time.Since(begin) >= patience || !slices.ContainsFunc(m.Devices, func(d health.Device) bool { return !d.Up || check.Orphaned(&d) }) &&
+		if time.Since(begin) >= patience || !slices.ContainsFunc(m.Devices, func(d health.Device) bool { return !d.Up || check.Orphaned(&d, vendors) }) &&
 			!slices.ContainsFunc(m.Drivers, func(d check.Driver) bool { return d.State == "opening" }) {
 			return m, nil
 		}

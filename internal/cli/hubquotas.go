@@ -23,6 +23,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/hub/view"
+	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
@@ -61,7 +62,7 @@ func readQuotas(ctx context.Context, from string) ([]cost.Quota, error) {
 		if err != nil {
 			return nil, err
 		}
-		return cost.ParseResourceQuotas(text)
+		return cost.ParseResourceQuotas(text, local.Vendors().CountsDevices)
 	case "slurm":
 		tools, ok := slurm.FindTools(where, "", "sacctmgr")
 		if !ok {
@@ -297,6 +298,6 @@ func (q *quotas) view(title string) func(string, query.Store, hub.EventLog) http
 				return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
 			}
 		}
-		return view.Handler(store, accounts, events, view.Options{Title: title, Team: team})
+		return view.Handler(store, accounts, events, view.Options{Title: title, Team: team, ShortModel: local.Vendors().ShortModel})
 	}
 }

@@ -115,7 +115,7 @@ func (t *top) run(ctx context.Context, out *os.File) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	p := tea.NewProgram(tui.New(tui.Options{ASCII: !utf8Locale(t.env)}), tea.WithContext(ctx), tea.WithOutput(out), tea.WithoutSignalHandler())
+	p := tea.NewProgram(tui.New(tui.Options{ASCII: !utf8Locale(t.env), ShortModel: local.Vendors().ShortModel}), tea.WithContext(ctx), tea.WithOutput(out), tea.WithoutSignalHandler())
 	var done sync.WaitGroup
 	done.Go(func() { watch(ctx, func(s tui.Snapshot) { p.Send(s) }) })
 	_, err = p.Run()
@@ -153,7 +153,7 @@ func (t *top) printOnce(ctx context.Context, out io.Writer, watch watcher, price
 	if err != nil || width < 40 {
 		width = 140
 	}
-	_, err = fmt.Fprintln(out, tui.New(tui.Options{Plain: true, ASCII: !utf8Locale(t.env)}).Text(s, min(width, 400)))
+	_, err = fmt.Fprintln(out, tui.New(tui.Options{Plain: true, ASCII: !utf8Locale(t.env), ShortModel: local.Vendors().ShortModel}).Text(s, min(width, 400)))
 	return err
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -117,14 +116,10 @@ func positiveOrZero(text string) (Money, error) {
 	return Money(math.Round(v * 1e6)), nil
 }
 
-// gpuResources are the names under which Kubernetes counts whole devices.
-var gpuResources = []string{
-	"nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi", "aws.amazon.com/neuron", "google.com/tpu", "tenstorrent.com/n150", "tenstorrent.com/n300",
-}
-
 // ParseResourceQuotas reads a ResourceQuota of Kubernetes, or a list of them, in JSON as
-// kubectl get -o json writes it. Those that limit no GPU are left out.
-func ParseResourceQuotas(text []byte) ([]Quota, error) {
+// kubectl get -o json writes it. isDevice reports whether one of a resource is a whole
+// device; quotas that limit no such resource are left out.
+func ParseResourceQuotas(text []byte, isDevice func(resource string) bool) ([]Quota, error) {
 	type object struct {
 		Metadata struct {
 			Name      string `json:"name"`
@@ -156,7 +151,7 @@ func ParseResourceQuotas(text []byte) ([]Quota, error) {
 		total, limits := 0.0, false
 		for name, v := range o.Spec.Hard {
 			resource := strings.TrimPrefix(strings.TrimPrefix(name, "requests."), "limits.")
-			if !slices.Contains(gpuResources, resource) || name == "limits."+resource && o.Spec.Hard["requests."+resource] != nil {
+			if !isDevice(resource) || name == "limits."+resource && o.Spec.Hard["requests."+resource] != nil {
 				continue
 			}
 			n, err := strconv.ParseFloat(fmt.Sprint(v), 64)

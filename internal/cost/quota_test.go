@@ -38,14 +38,14 @@ quotas:
 	}
 	kube, err := ParseResourceQuotas([]byte(`{"kind":"List","items":[
 		{"metadata":{"name":"gpus","namespace":"research"},"spec":{"hard":{"requests.nvidia.com/gpu":"8","limits.nvidia.com/gpu":"8","requests.amd.com/gpu":4,"pods":"10"}}},
-		{"metadata":{"name":"pods","namespace":"research"},"spec":{"hard":{"pods":"10"}}}]}`))
+		{"metadata":{"name":"pods","namespace":"research"},"spec":{"hard":{"pods":"10"}}}]}`), isDevice)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]Quota{{Name: "research/gpus", Source: "kubernetes", GPUs: new(12.)}}, kube, plainQuota); diff != "" {
 		t.Errorf("kubernetes (-want +got):\n%s", diff)
 	}
-	if one, err := ParseResourceQuotas([]byte(`{"kind":"ResourceQuota","metadata":{"name":"a","namespace":"b"},"spec":{"hard":{"requests.nvidia.com/gpu":"0"}}}`)); err != nil || len(one) != 1 || *one[0].GPUs != 0 {
+	if one, err := ParseResourceQuotas([]byte(`{"kind":"ResourceQuota","metadata":{"name":"a","namespace":"b"},"spec":{"hard":{"requests.nvidia.com/gpu":"0"}}}`), isDevice); err != nil || len(one) != 1 || *one[0].GPUs != 0 {
 		t.Errorf("one: %v, %v", one, err)
 	}
 	slurm, err := ParseAssociations([]byte("Cluster|Account|User|Partition|Share|GrpJobs|GrpTRES|GrpTRESMins|QOS|\n" +
@@ -81,7 +81,7 @@ func TestQuotasRefuse(t *testing.T) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	if _, err := ParseResourceQuotas([]byte(`{"items":[{"metadata":{"namespace":"a"},"spec":{"hard":{"requests.nvidia.com/gpu":"many"}}}]}`)); err == nil {
+	if _, err := ParseResourceQuotas([]byte(`{"items":[{"metadata":{"namespace":"a"},"spec":{"hard":{"requests.nvidia.com/gpu":"many"}}}]}`), isDevice); err == nil {
 		t.Error("a quota of many is taken")
 	}
 	if _, err := ParseAssociations([]byte("a|b|\n")); err == nil {
@@ -158,11 +158,16 @@ func total(rows []Row) Amounts {
 	return sum
 }
 
+// isDevice is what the tests take for a whole device.
+func isDevice(resource string) bool {
+	return resource == "nvidia.com/gpu" || resource == "amd.com/gpu"
+}
+
 func FuzzQuotas(f *testing.F) {
 	f.Add([]byte("Cluster|Account|User|GrpTRES|GrpTRESMins|\nc|a|u|gres/gpu=1|gres/gpu:x=2|\n"))
 	f.Add([]byte(`{"items":[{"metadata":{"namespace":"a"},"spec":{"hard":{"requests.nvidia.com/gpu":"1"}}}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, parse := range []func([]byte) ([]Quota, error){ParseAssociations, ParseResourceQuotas} {
+		for _, parse := range []func([]byte) ([]Quota, error){ParseAssociations, func(b []byte) ([]Quota, error) { return ParseResourceQuotas(b, isDevice) }} {
 			list, err := parse(text)
 			if err != nil && len(err.Error()) > 1000 {
 				t.Errorf("an error of %d bytes", len(err.Error()))

@@ -62,7 +62,7 @@ var layers = []struct {
 	{"internal/workload/kubeapi", []string{"go.yaml.in/yaml/v3"}},
 	{"internal/workload/kubelet/...", []string{"google.golang.org/grpc/...", "k8s.io/kubelet/..."}},
 	{"internal/workload/cgroup", nil},
-	{"internal/workload/kubernetes", []string{"internal/workload", "internal/workload/cgroup", "internal/workload/kubeapi", "internal/workload/kubelet"}},
+	{"internal/workload/kubernetes", []string{"internal/device", "internal/workload", "internal/workload/cgroup", "internal/workload/kubeapi", "internal/workload/kubelet"}},
 	{"internal/workload/runtime", []string{"internal/workload", "internal/workload/cgroup"}},
 	{"internal/workload/...", []string{"internal/slurm", "internal/workload", "internal/workload/cgroup", "internal/sysfs", xsys}},
 

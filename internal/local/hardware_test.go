@@ -112,8 +112,13 @@ func emitted(t *testing.T, parent string) map[string][]string {
 // The page about hardware is written from what the vendors' own tests prove.
 func TestHardwareDocument(t *testing.T) {
 	files, err := filepath.Glob("../device/*/sources.txt")
-	if err != nil || len(files) < len(Config{}.vendors()) {
-		t.Errorf("%d vendors say where their values come from, %d are read (%v)", len(files), len(Config{}.vendors()), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range Vendors() {
+		if file := "../device/" + v.Name + "/sources.txt"; !slices.Contains(files, file) {
+			t.Errorf("%s is missing: it says where each value of %s comes from", file, v.Title)
+		}
 	}
 	has := map[string]map[string]bool{} // metric, vendor
 	var names []string
@@ -144,7 +149,11 @@ func TestHardwareDocument(t *testing.T) {
 				has[m][vendor] = true
 			}
 		}
-		fmt.Fprintf(&each, "\n## %s\n\n| metric | from |\n|---|---|\n%s\n", vendor, strings.Join(joined(there), "\n"))
+		facts := Vendors().ByName(vendor)
+		if facts.Name == "" {
+			t.Errorf("%s: internal/local/vendors.go does not list %s", file, vendor)
+		}
+		fmt.Fprintf(&each, "\n## %s\n\n%s\n| metric | from |\n|---|---|\n%s\n", vendor, factsTable(facts), strings.Join(joined(there), "\n"))
 		if len(absent) > 0 {
 			fmt.Fprintf(&each, "\n| absent | because |\n|---|---|\n%s\n", strings.Join(joined(absent), "\n"))
 		}
@@ -185,6 +194,20 @@ Metrics that are off by default are included; ` + "`receiver/gpureceiver/documen
 gpu.workload.*, gpu.allocation and gpu.unallocated are derived from these for every vendor. A partition has its own values under
 gpu.partition.*, from the same source.
 `
+
+// factsTable returns what is known of a vendor besides what is read.
+func factsTable(v device.Vendor) string {
+	code := func(list []string) string { return "`" + strings.Join(list, "`, `") + "`" }
+	var files, resources []string
+	for _, f := range v.DeviceFiles {
+		files = append(files, f+"*")
+	}
+	for _, r := range v.Resources {
+		resources = append(resources, fmt.Sprintf("`%s` (%s)", r.Name, r.Unit))
+	}
+	return fmt.Sprintf("| | %s |\n|---|---|\n| device files | %s |\n| kernel modules | %s |\n| in Kubernetes, one is | %s |\n",
+		v.Title, code(files), code(v.Modules), strings.Join(resources, ", "))
+}
 
 // called returns the metrics of a field, with the end of its path where a metric is made
 // of several: gpu.utilization (memory).

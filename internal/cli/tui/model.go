@@ -38,11 +38,13 @@ type Model struct {
 type Options struct {
 	Plain bool // no escape sequences
 	ASCII bool // no characters beyond ASCII
+	// ShortModel returns the short name of a model; nil leaves names as they are.
+	ShortModel func(model string) string
 }
 
 // New returns a Model that has not been shown anything.
 func New(o Options) Model {
-	return Model{style: style{plain: o.Plain, ascii: o.ASCII}, width: 80, height: 24}
+	return Model{style: style{plain: o.Plain, ascii: o.ASCII, short: o.ShortModel}, width: 80, height: 24}
 }
 
 // Resized returns m on a screen of another size.

@@ -90,7 +90,7 @@ func hungCheck(subject, call string) device.Check {
 func onBus(o Options) []string {
 	var found []string
 	for _, d := range o.dir("sys/bus/pci/devices").Glob("*") {
-		if id, err := d.Text("vendor"); err == nil && strings.EqualFold(id, "0x1da3") {
+		if id, err := d.Text("vendor"); err == nil && strings.EqualFold(id, Facts.PCI) {
 			found = append(found, d.Base())
 		}
 	}

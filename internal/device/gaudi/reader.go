@@ -26,8 +26,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-const vendor = "gaudi"
-
 // Options say where to look.
 type Options struct {
 	// Library is the path of libhlml.so. Empty: search below Root.
@@ -319,13 +317,13 @@ func (r *Reader) identify(s *sighting, pci string, known *aip) error {
 		return err
 	}
 	if uuid == "" && s.serial != "" {
-		uuid = vendor + "-" + s.serial
+		uuid = Facts.Name + "-" + s.serial
 	}
 	if uuid == "" {
 		machine, _ := r.opts.dir("etc").Text("machine-id") // without one the address is all there is
-		uuid = strings.Join([]string{vendor, machine, pci}, "-")
+		uuid = strings.Join([]string{Facts.Name, machine, pci}, "-")
 	}
-	s.id = device.ID{Vendor: vendor, UUID: uuid, Index: s.number, Model: s.model(name), PCI: pci}
+	s.id = device.ID{Vendor: Facts.Name, UUID: uuid, Index: s.number, Model: s.model(name), PCI: pci}
 	return err
 }
 

@@ -197,7 +197,7 @@ func (u *users) of(file string) ([]uint32, error) {
 	if now := u.opts.Now(); u.byFile == nil || now.Sub(u.at) >= time.Second {
 		u.at, u.byFile = now, map[string][]uint32{}
 		var files []openfiles.File
-		files, u.denied, u.err = openfiles.Below(string(u.opts.dir("proc")), "/dev/accel/accel", "/dev/hl")
+		files, u.denied, u.err = openfiles.Below(string(u.opts.dir("proc")), Facts.DeviceFiles...)
 		for _, f := range files {
 			u.byFile[f.Path] = append(u.byFile[f.Path], f.PID)
 		}

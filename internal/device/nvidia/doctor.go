@@ -112,7 +112,7 @@ func pciGPUs(root string) []string {
 	for _, d := range devices {
 		vendor, _ := os.ReadFile(filepath.Join(d, "vendor"))
 		class, _ := os.ReadFile(filepath.Join(d, "class"))
-		if strings.TrimSpace(string(vendor)) == "0x10de" && strings.HasPrefix(string(class), "0x03") {
+		if strings.TrimSpace(string(vendor)) == Facts.PCI && strings.HasPrefix(string(class), "0x03") {
 			found = append(found, filepath.Base(d))
 		}
 	}

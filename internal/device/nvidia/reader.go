@@ -286,7 +286,7 @@ func (l *look) identify(i uint32) ([]sighting, error) {
 		return nil, fmt.Errorf("cannot open it: %w", orErr(c.end(), errNotFound))
 	}
 	id := device.ID{
-		Vendor: "nvidia",
+		Vendor: Facts.Name,
 		UUID:   c.text("nvmlDeviceGetUUID"),
 		Index:  int(i),
 		Model:  c.text("nvmlDeviceGetName"),

@@ -44,7 +44,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 func onBus(o Options) []string {
 	var found []string
 	for _, d := range o.dir("sys/bus/pci/devices").Glob("*") {
-		if id, err := d.Text("vendor"); err == nil && strings.EqualFold(id, "0x1e52") {
+		if id, err := d.Text("vendor"); err == nil && strings.EqualFold(id, Facts.PCI) {
 			found = append(found, d.Base())
 		}
 	}

@@ -43,6 +43,7 @@ type gpus struct {
 	UUID    []string `json:"uuid"`
 	Index   column   `json:"index"`
 	Model   []int    `json:"model"`
+	Short   []int    `json:"shortModel"` // the model without the words of its vendor
 	Vendor  []int    `json:"vendor"`
 	Node    []int    `json:"node"`
 	Cluster []int    `json:"cluster"`
@@ -73,12 +74,12 @@ func (v *viewer) fleetPage(ctx context.Context, r request) (any, error) {
 	if a.Owners == nil {
 		a.Owners = []fleet.Owner{}
 	}
-	a.GPUs, a.Texts = columns(f.Devices)
+	a.GPUs, a.Texts = v.columns(f.Devices)
 	return a, nil
 }
 
 // columns turns rows into columns.
-func columns(list []fleet.Device) (gpus, []string) {
+func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 	n := len(list)
 	values := func(of func(*fleet.Device) float64) column {
 		c := make(column, n)
@@ -110,6 +111,7 @@ func columns(list []fleet.Device) (gpus, []string) {
 		Idle:        values(func(d *fleet.Device) float64 { return math.Floor(float(d.Idle) / 60) }),
 		Rate:        values(func(d *fleet.Device) float64 { return float(d.Rate) }),
 		Model:       words(func(d *fleet.Device) string { return d.Model }),
+		Short:       words(func(d *fleet.Device) string { return v.opts.shortModel(d.Model) }),
 		Vendor:      words(func(d *fleet.Device) string { return d.Vendor }),
 		Node:        words(func(d *fleet.Device) string { return d.Node }),
 		Cluster:     words(func(d *fleet.Device) string { return d.Cluster }),

@@ -53,8 +53,8 @@ func (v *viewer) gpuPage(ctx context.Context, r request) (any, error) {
 		}
 	}
 	// One dictionary serves both.
-	a.Peers, a.Texts = columns(peers)
-	a.GPU, _ = columns(peers[:1])
+	a.Peers, a.Texts = v.columns(peers)
+	a.GPU, _ = v.columns(peers[:1])
 
 	if a.Facts, err = v.fleet.Facts(ctx, f.At, uuid); err != nil {
 		return nil, err

@@ -27,6 +27,16 @@ type Options struct {
 	Rack    string           // label that names the rack of a node, "rack"
 	Title   string           // of this fleet, shown on the page
 	Team    string           // whose store this is, if it is one team's only
+	// ShortModel returns the name of a model without the words of its vendor; nil leaves
+	// names as they are.
+	ShortModel func(model string) string
+}
+
+func (o *Options) shortModel(model string) string {
+	if o.ShortModel == nil {
+		return model
+	}
+	return o.ShortModel(model)
 }
 
 // Limits of one answer. A page that needs more asks for less time.

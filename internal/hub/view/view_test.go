@@ -154,7 +154,9 @@ func indent(t *testing.T, text string) string {
 	return b.String()
 }
 
-func at(now time.Time) Options { return Options{Now: func() time.Time { return now }} }
+func at(now time.Time) Options {
+	return Options{Now: func() time.Time { return now }, ShortModel: func(model string) string { return strings.TrimPrefix(model, "NVIDIA ") }}
+}
 
 // Whole answers: a field that is lost, a wrong join, an order that changes, a NaN that
 // becomes 0, a GPU 10 before GPU 9.
@@ -179,14 +181,14 @@ func TestAnswers(t *testing.T) {
 		"headline":{"gpus":3,"held":2,"idle":1,"free":1,"sick":1,"warning":1,"simulated":1,"nodes":3,"owners":2,"teams":1,
 			"watts":683.5,"utilization":0.4425,"lostPerDay":48,"costPerHour":4},
 		"owners":[`+train+`,`+md+`],
-		"texts":["AMD MI300X","NVIDIA H100","amd","nvidia","n10","n2","","eu","hpc","r1"],
-		"gpus":{"uuid":["GPU-c","GPU-a","GPU-b"],"index":[0,9,10],"model":[0,1,1],"vendor":[2,3,3],"node":[4,5,5],"cluster":[6,7,8],"rack":[6,9,6],
+		"texts":["AMD MI300X","NVIDIA H100","H100","amd","nvidia","n10","n2","","eu","hpc","r1"],
+		"gpus":{"uuid":["GPU-c","GPU-a","GPU-b"],"index":[0,9,10],"model":[0,1,1],"shortModel":[0,2,2],"vendor":[3,4,4],"node":[5,6,6],"cluster":[7,8,9],"rack":[7,10,7],
 			"health":[-1,1,0.5],"utilization":[null,0.875,0.01],"memory":[null,6.872e+10,1.074e+09],"memoryTotal":[2.062e+11,8.59e+10,8.59e+10],
 			"power":[null,612.5,71],"temperature":[null,66,34],"held":[0,1,1],"idle":[null,0,14],"rate":[null,2,2],"owners":[[],[0],[1]],"simulated":[0]}}`)
 	f("/workloads", `{"at":1794744000,"from":1794657600,"to":1794744000,"currency":"EUR","workloads":[
-		{`+train[1:len(train)-1]+`,"gpus":1,"models":["NVIDIA H100"],"nodes":["n2"],"idle":0,"sick":0,"utilization":0.875,"memory":null,"watts":null,"perHour":2,
+		{`+train[1:len(train)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"idle":0,"sick":0,"utilization":0.875,"memory":null,"watts":null,"perHour":2,
 			"allocated":86400,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12},
-		{`+md[1:len(md)-1]+`,"gpus":1,"models":["NVIDIA H100"],"nodes":["n2"],"idle":1,"sick":0,"utilization":null,"memory":null,"watts":null,"perHour":2,
+		{`+md[1:len(md)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"idle":1,"sick":0,"utilization":null,"memory":null,"watts":null,"perHour":2,
 			"allocated":null,"active":null,"wasted":null,"energy":null,"co2":null,"cost":null,"idleCost":null}]}`)
 	f("/events?limit=3", `{"from":1794657600,"to":1794744000,"kept":true,"more":true,
 		"open":[{"time":1794743880000,"name":"gpu.finding","severity":"WARN","text":"ecc open","gpu":"GPU-b","index":"10","node":"n2",

@@ -16,7 +16,7 @@ type workload struct {
 	fleet.Owner
 
 	GPUs   number   `json:"gpus"`   // whole devices held now; 0 if it is over
-	Models []string `json:"models"` // of those, and of those it had
+	Models []string `json:"models"` // short names of those, and of those it had
 	Nodes  []string `json:"nodes"`
 	Idle   int      `json:"idle"` // of its devices, not used for fleet.IdleAfter
 	Sick   int      `json:"sick"`
@@ -78,7 +78,7 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 		d := &f.Devices[i]
 		for _, n := range d.Owners {
 			t := of(f.Owners[n])
-			t.Models, t.Nodes = with(t.Models, d.Model), with(t.Nodes, d.Node)
+			t.Models, t.Nodes = with(t.Models, v.opts.shortModel(d.Model)), with(t.Nodes, d.Node)
 			if d.IsIdle() {
 				t.Idle++
 			}
@@ -100,7 +100,7 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 			continue
 		}
 		t := of(b.Owner)
-		t.Models, t.Nodes = with(t.Models, b.Model), with(t.Nodes, b.Node)
+		t.Models, t.Nodes = with(t.Models, v.opts.shortModel(b.Model)), with(t.Nodes, b.Node)
 		t.allocated.add(b.Allocated)
 		t.active.add(b.Active)
 		t.wasted.add(b.Idle)
@@ -192,7 +192,7 @@ type workloadAnswer struct {
 type perGPU struct {
 	GPU       string `json:"gpu"`
 	Index     string `json:"index"`
-	Model     string `json:"model"`
+	Model     string `json:"model"` // its short name
 	Node      string `json:"node"`
 	Allocated number `json:"allocated"`
 	Active    number `json:"active"`
@@ -229,7 +229,7 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 			mine = append(mine, f.Devices[i])
 		}
 	}
-	a.GPUs, a.Texts = columns(mine)
+	a.GPUs, a.Texts = v.columns(mine)
 	bill, err := v.bill(ctx, r.from, r.to)
 	if err != nil {
 		return nil, err
@@ -241,7 +241,7 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 				index = fmt.Sprint(float(f.Devices[n].Index))
 			}
 			a.PerGPU = append(a.PerGPU, perGPU{
-				GPU: b.GPU, Index: index, Model: b.Model, Node: b.Node, Allocated: number(b.Allocated), Active: number(b.Active), Wasted: number(b.Idle),
+				GPU: b.GPU, Index: index, Model: v.opts.shortModel(b.Model), Node: b.Node, Allocated: number(b.Allocated), Active: number(b.Active), Wasted: number(b.Idle),
 				Energy: number(b.Energy), Cost: number(b.Cost), IdleCost: number(b.IdleCost),
 			})
 		}

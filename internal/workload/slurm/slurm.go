@@ -28,6 +28,14 @@ type Config struct {
 	GresConf string // path of gres.conf; empty: beside slurm.conf
 	JobMaps  string // folder of the files that a prolog writes; empty: none
 
+	// Minors are prefixes of device files below /dev that end in a minor number: nvidia,
+	// tenstorrent/. Where neither gres.conf nor a driver tells the order of the devices, it
+	// is that of their minor numbers.
+	Minors []string
+	// Drivers are the kernel drivers of each vendor: the devices of one vendor are numbered
+	// together.
+	Drivers [][]string
+
 	Scontrol  string // path of scontrol, with squeue beside it; empty: the usual places
 	REST      string // address of slurmrestd; empty: Slurm's tools are run instead
 	RESTToken string // path of the file with its token
@@ -212,7 +220,7 @@ func readSite(cfg Config) site {
 		}
 	}
 	here.gres = parseGresConf(lines, here.node, c.gres(here.node))
-	here.devices = here.gres.order(machine(cfg.Root))
+	here.devices = here.gres.order(machine{cfg.Root, cfg.Drivers})
 	return here
 }
 

@@ -32,7 +32,7 @@ func newHost(t *testing.T, change ...func(*Config)) *host {
 	h := &host{T: t, root: t.TempDir()}
 	write(t, filepath.Join(h.root, "etc/slurm/slurm.conf"), "ClusterName=hpc\nNodeName=gn1 NodeHostname=h1 Gres=gpu:4,shard:16\n")
 	write(t, filepath.Join(h.root, "etc/slurm/gres.conf"), "Name=gpu File=/dev/nvidia2\nName=gpu File=/dev/nvidia[0-1,3]\n")
-	cfg := Config{Root: h.root, Host: "h1.example.org", Offline: true}
+	cfg := Config{Root: h.root, Host: "h1.example.org", Offline: true, Minors: []string{"nvidia"}}
 	for _, f := range change {
 		f(&cfg)
 	}

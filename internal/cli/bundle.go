@@ -18,13 +18,13 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap/zapcore"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpumeter/gpumeter/internal/agent"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/kmsg"
-	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
 // bundle is a support archive in the making: what there is to know of a machine and its
@@ -36,7 +36,7 @@ type bundle struct {
 	args    []string // flags of the hardware, for gpumeter check
 	limit   time.Duration
 
-	hide  redactor
+	hide  redact.Redactor
 	names *strings.Replacer // of devices that are called by their serial number
 }
 
@@ -161,35 +161,24 @@ func (b *bundle) versions() map[string]string {
 
 // effective returns the configuration that an agent would run.
 func (b *bundle) effective(ctx context.Context) (string, error) {
-	var out bytes.Buffer
+	a, err := b.agent()
+	if err != nil {
+		return "", err
+	}
 	if b.config != "" {
-		text, err := readConfig(b.config)
+		text, err := os.ReadFile(b.config)
 		if err != nil {
-			return "", err
+			return "", fmt.Errorf("cannot read the configuration: %w", err)
 		}
 		var raw any
 		if err := yaml.Unmarshal(text, &raw); err == nil {
-			b.hide.learn(raw, false)
+			b.hide.Learn(raw)
 			b.learnSecrets(raw, false)
 		}
-		if err := printConfig(ctx, &out, fromText(text), true); err != nil {
-			return "", err
-		}
-	} else {
-		a := &agent{
-			version: b.version, env: os.Getenv, hardware: b.hardware, listen: defaultListen, stateDir: defaultState(),
-			interval: local.DefaultInterval, slow: local.DefaultSlowInterval, pcie: true,
-		}
-		if err := a.identify(a.env); err != nil {
-			return "", err
-		}
-		source, err := a.source("")
-		if err != nil {
-			return "", err
-		}
-		if err := printConfig(ctx, &out, source, false); err != nil {
-			return "", err
-		}
+	}
+	var out bytes.Buffer
+	if err := a.WriteConfig(ctx, &out); err != nil {
+		return "", err
 	}
 	var conf any
 	if err := yaml.Unmarshal(out.Bytes(), &conf); err != nil {
@@ -197,6 +186,14 @@ func (b *bundle) effective(ctx context.Context) (string, error) {
 	}
 	text, err := yaml.Marshal(b.learnSecrets(conf, false))
 	return string(text), err
+}
+
+func (b *bundle) agent() (*agent.Agent, error) {
+	c := b.hardware.config()
+	c.Cloud = true
+	return agent.New(agent.Options{
+		Version: b.version, Env: os.Getenv, ConfigFile: b.config, Local: c, Listen: defaultListen, StateDir: defaultState(),
+	})
 }
 
 // maxKernelLines is how many lines of the drivers a bundle has, the newest.
@@ -233,17 +230,17 @@ func (b *bundle) learn(environ []string) {
 		if !isSecret(key) {
 			continue
 		}
-		b.hide.hide(value)
+		b.hide.Hide(value)
 		for pair := range strings.SplitSeq(value, ",") { // OTEL_EXPORTER_OTLP_HEADERS
 			if _, secret, ok := strings.Cut(pair, "="); ok {
-				b.hide.hide(strings.TrimSpace(secret))
+				b.hide.Hide(strings.TrimSpace(secret))
 			}
 		}
 	}
 	list, _ := filepath.Glob(filepath.Join("/", b.root, "sys/class/dmi/id/*_serial")) // the only error is a bad pattern
 	for _, path := range list {
 		if text, err := os.ReadFile(path); err == nil {
-			b.hide.hide(strings.TrimSpace(string(text)))
+			b.hide.Hide(strings.TrimSpace(string(text)))
 		}
 	}
 }
@@ -265,9 +262,9 @@ func (b *bundle) learnSecrets(value any, secret bool) any {
 		}
 		return out
 	case string:
-		if secret && v != "" && v != redacted {
-			b.hide.hide(v)
-			return redacted
+		if secret && v != "" && v != redact.Text {
+			b.hide.Hide(v)
+			return redact.Text
 		}
 	}
 	return value
@@ -282,7 +279,7 @@ func (b *bundle) learnDevices(t node.Tick) {
 		if serial, ok := strings.CutPrefix(id.UUID, id.Vendor+"-"); ok && serial != "" {
 			sum := sha256.Sum256([]byte(id.UUID))
 			pairs = append(pairs, id.UUID, fmt.Sprintf("%s-%x", id.Vendor, sum[:8]))
-			b.hide.hide(serial)
+			b.hide.Hide(serial)
 		}
 	}
 	b.names = strings.NewReplacer(pairs...)
@@ -299,10 +296,8 @@ func (b *bundle) scrub(text string) []byte {
 	if b.names != nil {
 		text = b.names.Replace(text)
 	}
-	text = serialText.ReplaceAllString(text, "${1}"+redacted)
-	text = secretText.ReplaceAllString(text, "${1}"+redacted)
-	text = urlUser.ReplaceAllString(text, "${1}"+redacted+"@")
-	var out bytes.Buffer
-	_, _ = b.hide.over(zapcore.AddSync(&out)).Write([]byte(text)) // a buffer never fails
-	return out.Bytes()
+	text = serialText.ReplaceAllString(text, "${1}"+redact.Text)
+	text = secretText.ReplaceAllString(text, "${1}"+redact.Text)
+	text = urlUser.ReplaceAllString(text, "${1}"+redact.Text+"@")
+	return b.hide.Bytes([]byte(text))
 }

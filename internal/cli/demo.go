@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
 // demoInterval is the time between two readings of the demo.
@@ -92,7 +93,7 @@ func (d *demo) check() error {
 
 // run shows the demo until ctx ends.
 func (d *demo) run(ctx context.Context, w io.Writer) (err error) {
-	log, err := newLogger("error", &redactor{}) // the store warns of what it does about a day that comes at once
+	log, err := newLogger("error", &redact.Redactor{}) // the store warns of what it does about a day that comes at once
 	if err != nil {
 		return err
 	}

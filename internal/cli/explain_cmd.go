@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/agent"
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
 )
@@ -88,7 +89,7 @@ watching now. What nothing explains is called unexplained.`,
 
 // read prints what the agent has seen.
 func (c *explainCommand) read(w io.Writer, now time.Time) error {
-	file := anomalyFile(c.stateDir)
+	file := agent.AnomalyFile(c.stateDir)
 	if file == "" {
 		return errors.New("no state folder: name that of the agent with --state-dir")
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
 // Where a hub listens: for this machine only.
@@ -92,7 +93,7 @@ it with OTEL_EXPORTER_OTLP_ENDPOINT=http://HUB:9500. On a network it needs --tok
 --client-ca.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := newLogger(level, &redactor{})
+			log, err := newLogger(level, &redact.Redactor{})
 			if err != nil {
 				return err
 			}

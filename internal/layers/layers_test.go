@@ -104,10 +104,21 @@ var layers = []struct {
 	{"internal/hub/view", []string{"internal/cost", "internal/hub/...", "internal/query"}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/cost", "internal/health", "internal/query", "github.com/prometheus/...", xsys}},
 
+	// What the process writes, without secrets.
+	{"internal/redact", nil},
+	{"internal/logging", []string{"internal/redact", zap}},
+
+	// The agent is a Collector with a list of components. It knows no vendor and no hub.
+	{"internal/agent", []string{
+		"internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
+		"exporter/...", "extension/...", "processor/...", "receiver/...",
+		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
+	}},
+
 	// The command may use all of it, and only main uses the command.
 	{"internal/cli/...", []string{
 		"internal/...", "exporter/...", "extension/...", "processor/...", "receiver/...",
-		"charm.land/...", "github.com/charmbracelet/...", "github.com/open-telemetry/opentelemetry-collector-contrib/...",
+		"charm.land/...", "github.com/charmbracelet/...",
 		"github.com/prometheus/client_golang/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", collector, zap,
 	}},
 	{"cmd/...", []string{"internal/cli"}},

@@ -1,18 +1,16 @@
 //go:build linux
 
-package cli
+package agent
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/spf13/cobra"
 )
 
 // The signals of OTLP, as the Collector calls them.
@@ -22,34 +20,20 @@ const (
 	traces  = "traces"
 )
 
-var otlpProtocols = []string{"http/protobuf", "http/json", "grpc"}
+// OTLPProtocols returns the values of OTLP.Protocol.
+func OTLPProtocols() []string { return []string{"http/protobuf", "http/json", "grpc"} }
 
-// otlp are the flags that say where OTLP goes. They win over the variables of the
-// OpenTelemetry specification, OTEL_EXPORTER_OTLP_*.
-type otlp struct {
-	endpoint string
-	protocol string
-	headers  []string
-	insecure bool
-	ca       string
-	cert     string
-	key      string
+// OTLP says where OTLP goes. Its fields win over the variables of the OpenTelemetry
+// specification, OTEL_EXPORTER_OTLP_*.
+type OTLP struct {
+	Endpoint string   // URL, or host and port
+	Protocol string   // one of OTLPProtocols; empty: http/protobuf
+	Headers  []string // KEY=VALUE
+	Insecure bool     // no TLS to an endpoint without a scheme
+	CA       string   // file of the certificates to trust, PEM
+	Cert     string   // file of the certificate to present, PEM
+	Key      string   // file of its key, PEM
 }
-
-func (o *otlp) register(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&o.endpoint, "otlp-endpoint", "", "`URL` to which metrics and events are sent, such as http://localhost:4318 (default: $OTEL_EXPORTER_OTLP_ENDPOINT)")
-	f.StringVar(&o.protocol, "otlp-protocol", "", "http/protobuf, http/json or grpc (default: $OTEL_EXPORTER_OTLP_PROTOCOL, else http/protobuf)")
-	f.StringArrayVar(&o.headers, "otlp-header", nil, "`KEY=VALUE` sent with each request; may be repeated. Others can see it in the list of processes, $OTEL_EXPORTER_OTLP_HEADERS not")
-	f.BoolVar(&o.insecure, "otlp-insecure", false, "no TLS to an endpoint without http:// or https://")
-	f.StringVar(&o.ca, "otlp-ca", "", "`FILE` with the certificates to trust, PEM")
-	f.StringVar(&o.cert, "otlp-cert", "", "`FILE` with the certificate to present, PEM")
-	f.StringVar(&o.key, "otlp-key", "", "`FILE` with the key of that certificate, PEM")
-	_ = cmd.RegisterFlagCompletionFunc("otlp-protocol", cobra.FixedCompletions(otlpProtocols, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// otlpFlags are refused with --config.
-var otlpFlags = []string{"otlp-endpoint", "otlp-protocol", "otlp-header", "otlp-insecure", "otlp-ca", "otlp-cert", "otlp-key"}
 
 // setting is a value and who said it, for the message that says it is wrong.
 type setting struct{ value, from string }
@@ -75,9 +59,9 @@ func lookup(env func(string) string, signal, flag, value, name string) setting {
 
 // exporter returns the exporter of a signal and its configuration, an empty type if it
 // goes nowhere.
-func (o *otlp) exporter(signal string, env func(string) string) (kind string, conf map[string]any, err error) {
+func (o *OTLP) exporter(signal string, env func(string) string) (kind string, conf map[string]any, err error) {
 	get := func(flag, value, name string) setting { return lookup(env, signal, flag, value, name) }
-	endpoint := get("otlp-endpoint", o.endpoint, "ENDPOINT")
+	endpoint := get("otlp-endpoint", o.Endpoint, "ENDPOINT")
 	if endpoint.value == "" {
 		return "", nil, nil
 	}
@@ -85,7 +69,7 @@ func (o *otlp) exporter(signal string, env func(string) string) (kind string, co
 	if err != nil {
 		return "", nil, err
 	}
-	tls, err := clientTLS(get("otlp-ca", o.ca, "CERTIFICATE"), get("otlp-cert", o.cert, "CLIENT_CERTIFICATE"), get("otlp-key", o.key, "CLIENT_KEY"))
+	tls, err := clientTLS(get("otlp-ca", o.CA, "CERTIFICATE"), get("otlp-cert", o.Cert, "CLIENT_CERTIFICATE"), get("otlp-key", o.Key, "CLIENT_KEY"))
 	if err != nil {
 		return "", nil, err
 	}
@@ -97,14 +81,14 @@ func (o *otlp) exporter(signal string, env func(string) string) (kind string, co
 	if err != nil {
 		return "", nil, err
 	}
-	if o.insecure && u.Scheme == "https" {
+	if o.Insecure && u.Scheme == "https" {
 		return "", nil, endpoint.bad("begins with https://, which --otlp-insecure contradicts")
 	}
 	conf = map[string]any{"headers": headers, "tls": tls}
 	if err := tune(conf, get("", "", "TIMEOUT"), get("", "", "COMPRESSION")); err != nil {
 		return "", nil, err
 	}
-	switch protocol := get("otlp-protocol", o.protocol, "PROTOCOL"); protocol.value {
+	switch protocol := get("otlp-protocol", o.Protocol, "PROTOCOL"); protocol.value {
 	case "grpc":
 		conf["endpoint"] = u.Host
 		tls["insecure"] = u.Scheme == "http"
@@ -113,7 +97,7 @@ func (o *otlp) exporter(signal string, env func(string) string) (kind string, co
 		conf["encoding"] = "json"
 	case "", "http/protobuf":
 	default:
-		return "", nil, protocol.bad("is %q, must be %s", protocol.value, strings.Join(otlpProtocols, ", "))
+		return "", nil, protocol.bad("is %q, must be %s", protocol.value, strings.Join(OTLPProtocols(), ", "))
 	}
 	// The endpoint of one signal is taken as it is, that of all is the base.
 	if !strings.HasSuffix(endpoint.from, "_"+strings.ToUpper(signal)+"_ENDPOINT") {
@@ -148,9 +132,9 @@ func parseEndpoint(s setting, insecure bool, headers map[string]any) (*url.URL, 
 }
 
 // plain reports whether an endpoint without a scheme is reached without TLS.
-func (o *otlp) plain(s setting) (bool, error) {
-	if o.insecure || s.value == "" {
-		return o.insecure, nil
+func (o *OTLP) plain(s setting) (bool, error) {
+	if o.Insecure || s.value == "" {
+		return o.Insecure, nil
 	}
 	insecure, err := strconv.ParseBool(strings.ToLower(s.value))
 	if err != nil {
@@ -161,10 +145,10 @@ func (o *otlp) plain(s setting) (bool, error) {
 
 // header returns the headers of the flags, else those of a variable. Their values are
 // secrets and in no error.
-func (o *otlp) header(s setting) (map[string]any, error) {
+func (o *OTLP) header(s setting) (map[string]any, error) {
 	all := map[string]any{}
 	list, err := parsePairs(s)
-	for i, h := range o.headers {
+	for i, h := range o.Headers {
 		key, value, ok := strings.Cut(h, "=")
 		if !ok {
 			return nil, fmt.Errorf("--otlp-header number %d is not KEY=VALUE", i+1)
@@ -262,17 +246,38 @@ func queued(conf map[string]any, storage string, size int64) {
 	conf["retry_on_failure"] = map[string]any{"enabled": true, "initial_interval": "1s", "max_interval": "30s", "max_elapsed_time": "0s"}
 }
 
-// parseSize parses a number of bytes with an optional KiB, MiB or GiB.
-func parseSize(text string) (int64, error) {
-	number, shift := text, 0
-	for i, unit := range []string{"KiB", "MiB", "GiB"} {
-		if n, ok := strings.CutSuffix(text, unit); ok {
-			number, shift = strings.TrimSpace(n), 10*(i+1)
+// pushes reports whether anything goes to an OTLP endpoint.
+func (o *OTLP) pushes(env func(string) string) (bool, error) {
+	for _, signal := range []string{metrics, logs, traces} {
+		if kind, _, err := o.exporter(signal, env); err != nil || kind != "" {
+			return kind != "", err
 		}
 	}
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || n <= 0 || n > 1<<40>>shift {
-		return 0, errors.New("must be a size up to 1024GiB, such as 256MiB, is " + strconv.Quote(text))
+	return false, nil
+}
+
+// readable checks that the certificates can be read. Exporters would find out while other
+// components already run.
+func (o *OTLP) readable(env func(string) string) error {
+	for _, signal := range []string{metrics, logs, traces} {
+		_, conf, err := o.exporter(signal, env)
+		if err != nil {
+			return err
+		}
+		files, _ := conf["tls"].(map[string]any)
+		for _, key := range []string{"ca_file", "cert_file", "key_file"} {
+			path, ok := files[key].(string)
+			if !ok {
+				continue
+			}
+			f, err := os.Open(path)
+			if err != nil {
+				return fmt.Errorf("cannot read the %s for OTLP: %w", map[string]string{
+					"ca_file": "certificates to trust", "cert_file": "certificate", "key_file": "key",
+				}[key], err)
+			}
+			f.Close()
+		}
 	}
-	return n << shift, nil
+	return nil
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package agent
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/extension/gpuextension"
 	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
@@ -20,9 +21,8 @@ import (
 // liveView is the one View of the process. It is opened by the first extension that
 // asks and outlives every reload of the pipelines.
 type liveView struct {
-	ctx   context.Context //nolint:containedctx // the life of the process, not of a call
-	log   *zap.Logger
-	ready func(node.Tick)
+	ctx context.Context //nolint:containedctx // the life of the process, not of a call
+	log *zap.Logger
 	// started is called when the clock starts; nil: nobody cares.
 	started func()
 
@@ -54,9 +54,6 @@ func (l *liveView) open(cfg local.Config) (gpuextension.Feed, error) {
 	l.view, l.cfg, l.stop = view, cfg, cancel
 	l.hold() // until the pipelines are there
 	l.each(ctx, l.publish)
-	if l.ready != nil {
-		l.each(ctx, l.ready)
-	}
 	l.start = sync.OnceFunc(func() {
 		if l.started != nil {
 			l.started()
@@ -66,7 +63,7 @@ func (l *liveView) open(cfg local.Config) (gpuextension.Feed, error) {
 		}
 		l.done.Go(func() {
 			if err := view.Run(ctx); err != nil {
-				l.log.Warn("Cannot release the drivers", zap.String("reason", oneLine(err)))
+				l.log.Warn("Cannot release the drivers", logging.Reason(err))
 			}
 		})
 	})

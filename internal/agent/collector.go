@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package agent
 
 import (
 	"context"
@@ -169,8 +169,8 @@ func literal(value any) any {
 	return value
 }
 
-// componentNames returns what the distribution is made of, by kind.
-func componentNames() (map[string][]string, error) {
+// Components returns what the distribution is made of, by kind.
+func Components() (map[string][]string, error) {
 	f, err := factories(nil, nil, &selfreceiver.Meter{}, zap.NewNop())
 	if err != nil {
 		return nil, err

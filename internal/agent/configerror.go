@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package agent
 
 import (
 	"errors"
@@ -10,13 +10,27 @@ import (
 	"strings"
 )
 
-// explain returns the text of err. Of an error in the configuration it says where the
-// bad key is, with its whole path, and little else.
+// configError is an error in a configuration with a text for people.
+type configError struct {
+	text string
+	err  error
+}
+
+func (e *configError) Error() string { return e.text }
+
+func (e *configError) Unwrap() error { return e.err }
+
+// explained returns err with a readable text. For an error in the configuration the text
+// says where the bad key is, with its whole path, and little else.
+func explained(err error) error {
+	if err == nil || !strings.HasPrefix(err.Error(), "failed to get config: ") {
+		return err
+	}
+	return &configError{explain(err), err}
+}
+
 func explain(err error) string {
 	text := err.Error()
-	if !strings.HasPrefix(text, "failed to get config: ") {
-		return text
-	}
 	if list := badKeys(err, ""); len(list) > 0 {
 		slices.Sort(list) // the Collector goes through maps
 		return "the configuration has " + strings.Join(list, "; ")

@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package agent
 
 import (
 	"cmp"
@@ -10,83 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+	"time"
 
-	"github.com/spf13/cobra"
 	"go.opentelemetry.io/collector/component"
 
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
 )
-
-// sinks are the flags that say where telemetry goes besides the page, and from where
-// it comes besides the devices.
-type sinks struct {
-	otlp
-	file      string
-	queueSize string
-	receiver  bool
-}
-
-func (s *sinks) register(cmd *cobra.Command) {
-	s.otlp.register(cmd)
-	f := cmd.Flags()
-	f.StringVar(&s.queueSize, "queue-size", "", "how much may wait for an OTLP endpoint that does not answer, of each signal (default: 256MiB on disk, 32MiB if there is no folder for it)")
-	f.StringVar(&s.file, "otlp-file", "", "`FILE` to which OTLP is written, too, as lines of JSON; - is standard output")
-	f.BoolVar(&s.receiver, "otlp-receiver", false, "take OTLP of applications at localhost:4317 (gRPC) and localhost:4318 (HTTP), and pass it on")
-}
-
-// sinkFlags are refused with --config.
-var sinkFlags = slices.Concat(otlpFlags, []string{"queue-size", "otlp-file", "otlp-receiver"})
-
-// pushes reports whether anything goes to an OTLP endpoint.
-func (s *sinks) pushes(env func(string) string) (bool, error) {
-	for _, signal := range []string{metrics, logs, traces} {
-		if kind, _, err := s.exporter(signal, env); err != nil || kind != "" {
-			return kind != "", err
-		}
-	}
-	return false, nil
-}
-
-// readable checks that the certificates can be read: exporters find out while others
-// already run.
-func (s *sinks) readable(env func(string) string) error {
-	for _, signal := range []string{metrics, logs, traces} {
-		_, conf, err := s.exporter(signal, env)
-		if err != nil {
-			return err
-		}
-		files, _ := conf["tls"].(map[string]any)
-		for _, key := range []string{"ca_file", "cert_file", "key_file"} {
-			path, ok := files[key].(string)
-			if !ok {
-				continue
-			}
-			f, err := os.Open(path)
-			if err != nil {
-				return fmt.Errorf("cannot read the %s for OTLP: %w", map[string]string{
-					"ca_file": "certificates to trust", "cert_file": "certificate", "key_file": "key",
-				}[key], err)
-			}
-			f.Close()
-		}
-	}
-	return nil
-}
-
-// defaultState returns where agents of this user keep what must survive them, empty if
-// there is no place.
-func defaultState() string {
-	if os.Getuid() == 0 {
-		return "/var/lib/gpumeter"
-	}
-	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
-		return filepath.Join(dir, "gpumeter")
-	}
-	if home, err := os.UserHomeDir(); err == nil {
-		return filepath.Join(home, ".local/state/gpumeter")
-	}
-	return ""
-}
 
 // takeFolder makes a folder of ours below the state folder, tries to write to it and
 // locks it until the returned file is closed.
@@ -125,10 +54,10 @@ const maxReceived = 4 << 20
 // whatever else it has to say.
 const gpuScope = "github.com/gpumeter/gpumeter/receiver/gpureceiver"
 
-// defaults is the Collector configuration of an agent without a file. queue is the
+// config returns the Collector configuration of an agent without a file. queue is the
 // folder for what waits to be sent; empty: it waits in memory.
-func (a *agent) defaults(env func(string) string, queue string) (map[string]any, error) {
-	c := a.local()
+func (a *Agent) config(queue string) (map[string]any, error) {
+	c := a.DeviceConfig()
 	resource, err := a.instance()
 	if err != nil {
 		return nil, err
@@ -142,9 +71,9 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 		"nvidia_library_dirs": c.LibraryDirs,
 		"gaudi_library":       c.GaudiLibrary,
 		"neuron_monitor":      c.NeuronMonitor,
-		"pcie_throughput":     a.pcie,
+		"pcie_throughput":     !c.NoPCIeThroughput,
 		"simulate":            c.Simulate,
-		"state_dir":           a.stateDir,
+		"state_dir":           a.StateDir,
 		"expected_devices":    c.Expected,
 		"resource":            resource,
 		"workloads": map[string]any{
@@ -160,48 +89,59 @@ func (a *agent) defaults(env func(string) string, queue string) (map[string]any,
 		},
 		"cloud": c.Cloud,
 	})
-	b.export("page", map[string]any{"endpoint": a.listen, "ready_scope": gpuScope}, metrics)
-	if a.store != nil {
+	b.export("page", map[string]any{"endpoint": a.Listen, "ready_scope": gpuScope}, metrics)
+	if a.Store != nil {
 		b.export("hub", nil, metrics, logs)
 	}
-	if a.file != "" {
-		b.export("file", fileSink(a.file), metrics, logs, traces)
-	}
-	size := int64(0)
-	if a.queueSize != "" {
-		if size, err = parseSize(a.queueSize); err != nil {
-			return nil, fmt.Errorf("--queue-size %w", err)
-		}
+	if a.File != "" {
+		b.export("file", fileSink(a.File), metrics, logs, traces)
 	}
 	for _, signal := range []string{metrics, logs, traces} {
-		kind, conf, err := a.exporter(signal, env)
+		kind, conf, err := a.OTLP.exporter(signal, a.Env)
 		if err != nil {
 			return nil, err
 		}
 		if kind != "" {
-			queued(conf, b.storage(queue), size)
+			queued(conf, b.storage(queue), a.QueueSize)
 			b.export(kind+"/"+signal, conf, signal)
 		}
 	}
 	b.receive("gpu", nil, metrics)
 	b.receive("self", nil, metrics)
 	b.receive("host", map[string]any{"interval": c.Interval.String(), "root": c.Root}, metrics)
-	if a.trace {
-		b.receive("cuda", a.tracing.settings(c.Interval, c.Root, a.stateDir), metrics, logs)
+	if a.Trace {
+		b.receive("cuda", tracing(c.Interval, c.Root, a.StateDir), metrics, logs)
 	}
 	if gpureceiver.NewFactory().LogsStability() != component.StabilityLevelUndefined {
 		b.receive("gpu", nil, logs)
 	}
-	if a.kind != "" {
-		b.receive("scheduler", a.scheduler.settings(&a.hardware, a.stateDir), metrics, logs)
+	if a.Scheduler.Kind != "" {
+		b.receive("scheduler", a.Scheduler.settings(c.Workloads.Slurm, a.StateDir), metrics, logs)
 	}
-	if a.receiver {
+	if a.Receiver {
 		b.receive("otlp", map[string]any{"protocols": map[string]any{
 			"grpc": map[string]any{"endpoint": "localhost:4317", "max_recv_msg_size_mib": maxReceived >> 20},
 			"http": map[string]any{"endpoint": "localhost:4318", "max_request_body_size": maxReceived},
 		}}, metrics, logs, traces)
 	}
 	return b.config(), nil
+}
+
+// AnomalyFile returns where an agent keeps anomalies for gpumeter explain, empty if there
+// is no state folder.
+func AnomalyFile(state string) string {
+	if state == "" {
+		return ""
+	}
+	return filepath.Join(state, "anomalies.jsonl")
+}
+
+// tracing returns the configuration of the cuda receiver, which reads at ticks but at most
+// once a second.
+func tracing(interval time.Duration, root, state string) map[string]any {
+	return map[string]any{
+		"interval": max(interval, time.Second).String(), "proc": filepath.Join("/", root, "proc"), "anomaly_file": AnomalyFile(state),
+	}
 }
 
 // fileSink returns the configuration of the file exporter. A file is bounded: four of

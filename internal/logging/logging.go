@@ -1,43 +1,47 @@
-//go:build linux
-
-package cli
+// Package logging makes the logger of the process. It writes short lines for people or
+// JSON for log collectors, removes secrets, and turns down what the Collector says about
+// its own progress: gpumeter itself reports what users need to know about a start.
+package logging
 
 import (
-	"fmt"
-	"os"
+	"io"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
-var logLevels = []string{"debug", "info", "warn", "error"}
-
-func registerLogLevel(cmd *cobra.Command, level *string) {
-	cmd.Flags().StringVar(level, "log-level", "info", strings.Join(logLevels, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions(logLevels, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// newLogger returns a logger to standard error: short lines for people at a terminal,
-// JSON for whatever collects them elsewhere.
-func newLogger(level string, hide *redactor) (*zap.Logger, error) {
-	l, err := zapcore.ParseLevel(level)
-	if err != nil {
-		return nil, fmt.Errorf("unknown --log-level %q, known are %s", level, strings.Join(logLevels, ", "))
-	}
+// New returns a logger to w without what hide hides. people chooses short lines instead of
+// JSON.
+func New(w io.Writer, level zapcore.Level, people bool, hide *redact.Redactor) *zap.Logger {
 	enc := zap.NewProductionEncoderConfig()
 	enc.EncodeTime = zapcore.RFC3339TimeEncoder
 	enc.CallerKey = zapcore.OmitKey // only quiet needs it
 	encoder := zapcore.NewJSONEncoder(enc)
-	if isTerminal(os.Stderr) {
+	if people {
 		enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05")
 		enc.EncodeLevel = zapcore.CapitalLevelEncoder
 		enc.ConsoleSeparator = "  "
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
-	core := zapcore.NewCore(encoder, hide.over(zapcore.Lock(os.Stderr)), l)
-	return zap.New(newQuiet(core), zap.AddCaller()), nil
+	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(hide.Writer(w))), level)
+	return zap.New(newQuiet(core), zap.AddCaller())
+}
+
+// Reason is the field that says why something failed, on one line.
+func Reason(err error) zap.Field { return zap.String("reason", OneLine(err)) }
+
+// OneLine returns the text of an error that was joined or wrapped over several lines, on one.
+func OneLine(err error) string {
+	var parts []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" {
+			parts = append(parts, line)
+		}
+	}
+	return strings.Join(parts, "; ")
 }
 
 // quiet takes the Collector's own progress messages down to debug: what users need to

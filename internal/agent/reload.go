@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package agent
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/otelcol"
 	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/internal/logging"
 )
 
 const (
@@ -109,7 +111,7 @@ func (c *configFile) reload(ctx context.Context, asked bool) bool {
 	}
 	if err != nil {
 		c.refused = text
-		c.log.Error("The changed configuration is not valid: the agent goes on with the one it has", zap.String("reason", oneLine(err)))
+		c.log.Error("The changed configuration is not valid: the agent goes on with the one it has", logging.Reason(err))
 		return true
 	}
 	if c.changed == nil { // it is just being replaced
@@ -133,11 +135,11 @@ func (c *configFile) recover(err error) bool {
 	switch text := err.Error(); {
 	case strings.HasPrefix(text, "failed to setup configuration components: "):
 		c.refused, c.running, c.previous = c.running, c.previous, nil
-		c.log.Error("The changed configuration cannot run: the agent goes back to the one before", zap.String("reason", oneLine(errors.Unwrap(err))))
+		c.log.Error("The changed configuration cannot run: the agent goes back to the one before", logging.Reason(explained(errors.Unwrap(err))))
 		return true
 	case strings.HasPrefix(text, "failed to shutdown the retiring config: "):
 		c.previous = nil
-		c.log.Warn("The old configuration did not end well", zap.String("reason", oneLine(errors.Unwrap(err))))
+		c.log.Warn("The old configuration did not end well", logging.Reason(explained(errors.Unwrap(err))))
 		return true
 	}
 	return false

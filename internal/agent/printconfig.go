@@ -1,23 +1,19 @@
 //go:build linux
 
-package cli
+package agent
 
 import (
 	"context"
 	"io"
-	"net/url"
-	"strings"
 
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/otelcol"
 	"go.uber.org/zap"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpumeter/gpumeter/internal/redact"
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
-
-// redacted stands for what nobody may see, as in the Collector.
-const redacted = "[REDACTED]"
 
 // printConfig writes the configuration of source to w: with every default if it is a
 // file, and without secrets.
@@ -52,31 +48,19 @@ func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactor
 	}
 	e := yaml.NewEncoder(w)
 	e.SetIndent(2)
-	return e.Encode(redact(conf.ToStringMap(), false))
+	return e.Encode(redact.Config(conf.ToStringMap()))
 }
 
-// redact returns value without headers and passwords of URLs.
-func redact(value any, secret bool) any {
-	switch v := value.(type) {
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for key, x := range v {
-			out[key] = redact(x, secret || key == "headers")
-		}
-		return out
-	case []any:
-		out := make([]any, len(v))
-		for i, x := range v {
-			out[i] = redact(x, secret)
-		}
-		return out
-	case string:
-		if secret {
-			return redacted
-		}
-		if u, err := url.Parse(v); err == nil && strings.Contains(v, "://") && u.User != nil {
-			return u.Redacted()
-		}
-	}
-	return value
+// learning returns the factory of a converter that teaches hide the secrets of each
+// configuration that is loaded. It sees the configuration with its references resolved.
+func learning(hide *redact.Redactor) confmap.ConverterFactory {
+	return confmap.NewConverterFactory(func(confmap.ConverterSettings) confmap.Converter { return learner{hide} })
+}
+
+type learner struct{ hide *redact.Redactor }
+
+// Convert implements confmap.Converter.
+func (l learner) Convert(_ context.Context, conf *confmap.Conf) error {
+	l.hide.Learn(conf.ToStringMap())
+	return nil
 }

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
+	"github.com/gpumeter/gpumeter/internal/hub/server"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/redact"
 )
@@ -105,32 +106,19 @@ func (d *demo) run(ctx context.Context, w io.Writer) (err error) {
 	if d.listen, err = withPort(ctx, d.listen); err != nil {
 		return err
 	}
-	h := hubOptions{
-		version: d.version, listen: d.listen, dir: filepath.Join(dir, "hub"), retention: "3d", title: "Demo", prices: filepath.Join(dir, "prices.yaml"),
+	h := server.Options{
+		Version: d.version, Listen: d.listen, Dir: filepath.Join(dir, "hub"), Retention: 3 * 24 * time.Hour, Title: "Demo", Prices: filepath.Join(dir, "prices.yaml"),
 	}
-	d.prices = h.prices
-	if err := os.WriteFile(h.prices, demoPrices, 0o600); err != nil {
+	d.prices = h.Prices
+	if err := os.WriteFile(h.Prices, demoPrices, 0o600); err != nil {
 		return fmt.Errorf("cannot write the prices: %w", err)
 	}
 	beServer()
-	s, err := h.start(ctx, log)
+	s, err := server.Start(ctx, h, log)
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	var showing sync.WaitGroup
-	var shown error
-	showing.Go(func() {
-		defer stop()
-		shown = d.show(ctx, w, s.store)
-	})
-	select {
-	case <-ctx.Done():
-	case err = <-s.failed:
-		stop()
-	}
-	showing.Wait()
-	return errors.Join(err, shown, s.close())
+	return s.Run(ctx, func(ctx context.Context) error { return d.show(ctx, w, s.Store()) })
 }
 
 // withPort returns an address whose port is one that is free, if it has none.

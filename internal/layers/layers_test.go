@@ -101,6 +101,10 @@ var layers = []struct {
 
 	// The hub reads what arrived. It knows no device and no Collector.
 	{"internal/hub/ui", nil},
+	{"internal/hub/server", []string{
+		"internal/cost", "internal/hub", "internal/hub/rules", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
+		"internal/workload/kubeapi", "exporter/hubexporter", zap,
+	}},
 	{"internal/hub/view", []string{"internal/cost", "internal/hub/...", "internal/query"}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/cost", "internal/health", "internal/query", "github.com/prometheus/...", xsys}},
 

@@ -1,18 +1,14 @@
 //go:build linux
 
-package cli
+package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,18 +18,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/hub/view"
+	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
-	"github.com/gpumeter/gpumeter/internal/slurm"
-	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
 )
-
-const quotasHelp = "what teams may use: `FILE`, kubernetes (ResourceQuotas; kubernetes:KUBECONFIG outside of a pod) or slurm (limits of accounts; slurm:FOLDER of its tools); may be given again"
 
 // How often quotas are read, and the bill of the month is made.
 const (
-	quotasEvery  = 5 * time.Minute
-	billEvery    = 10 * time.Minute
-	quotaTimeout = 20 * time.Second
+	quotasEvery = 5 * time.Minute
+	billEvery   = 10 * time.Minute
 	// maxOver bounds how many findings there are at a time.
 	maxOver = 1000
 )
@@ -47,46 +39,6 @@ const (
 var quotaHelp = map[string]string{
 	quotaUsed:  "How much of a quota is used: GPUs held now, GPU hours and money since the month began.",
 	quotaLimit: "How much a quota allows.",
-}
-
-// readQuotas reads one source of --quotas.
-func readQuotas(ctx context.Context, from string) ([]cost.Quota, error) {
-	ctx, cancel := context.WithTimeout(ctx, quotaTimeout)
-	defer cancel()
-	kind, where, _ := strings.Cut(from, ":")
-	switch kind {
-	case "kubernetes":
-		text, err := kubeapi.ResourceQuotas(ctx, where)
-		if err != nil {
-			return nil, err
-		}
-		return cost.ParseResourceQuotas(text)
-	case "slurm":
-		tools, ok := slurm.FindTools(where, "", "sacctmgr")
-		if !ok {
-			return nil, errors.New("there is no sacctmgr here: name its folder with slurm:FOLDER")
-		}
-		var list []cost.Quota
-		err := tools.Run(ctx, func(r io.Reader) error {
-			text, err := io.ReadAll(r)
-			if err == nil {
-				list, err = cost.ParseAssociations(text)
-			}
-			return err
-		}, "sacctmgr", "--readonly", "show", "assoc", "-p", "format=Cluster,Account,User,Partition,GrpTRES,GrpTRESMins")
-		return list, err
-	default:
-		text, err := os.ReadFile(from)
-		if err != nil {
-			return nil, err
-		}
-		return cost.ParseQuotas(text)
-	}
-}
-
-func isQuotaFile(from string) bool {
-	kind, _, _ := strings.Cut(from, ":")
-	return kind != "kubernetes" && kind != "slurm"
 }
 
 // quotaSource is one of --quotas, with what it last said.
@@ -131,13 +83,13 @@ func newQuotas(ctx context.Context, from []string, prices cost.Prices, log *zap.
 // refresh reads one source. What it said before holds while it cannot be read, which is
 // said once.
 func (q *quotas) refresh(ctx context.Context, i int) error {
-	list, err := readQuotas(ctx, q.sources[i].from)
+	list, err := ReadQuotas(ctx, q.sources[i].from)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := &q.sources[i]
 	switch {
 	case err != nil && s.err == "":
-		s.err = oneLine(err)
+		s.err = logging.OneLine(err)
 		q.log.Warn("Cannot read quotas", zap.String("from", s.from), zap.String("reason", s.err))
 	case err == nil && s.err != "":
 		s.err = ""
@@ -215,7 +167,7 @@ func decimal(v float64) string { return strconv.FormatFloat(math.Round(v*100)/10
 
 // judgeQuotas looks at the quotas once: what is used and allowed are series, and what is
 // over is an event, too, if there is a store of ours for it.
-func (s *hubServer) judgeQuotas(ctx context.Context, store query.Store, q *quotas, at time.Time) error {
+func (s *Server) judgeQuotas(ctx context.Context, store query.Store, q *quotas, at time.Time) error {
 	if err := q.look(ctx, store, at); err != nil {
 		return err
 	}
@@ -228,7 +180,7 @@ func (s *hubServer) judgeQuotas(ctx context.Context, store query.Store, q *quota
 	return s.tell(ctx, &q.watch, over(uses, q.prices.Currency), at)
 }
 
-func (s *hubServer) writeQuotas(ctx context.Context, q *quotas, uses []cost.Use, at time.Time) error {
+func (s *Server) writeQuotas(ctx context.Context, q *quotas, uses []cost.Use, at time.Time) error {
 	a := s.store.Appender(ctx)
 	written := map[string]hub.Labels{}
 	for i := range uses {

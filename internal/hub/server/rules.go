@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package server
 
 import (
 	"context"
@@ -8,10 +8,9 @@ import (
 	"maps"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -23,7 +22,7 @@ const findingSeries = "gpumeter_fleet_finding"
 
 // watchFleet evaluates the fleet rules and the quotas until ctx ends, and returns what they
 // found.
-func (s *hubServer) watchFleet(ctx context.Context, store query.Store, q *quotas) func() []hub.Alert {
+func (s *Server) watchFleet(ctx context.Context, store query.Store, q *quotas) func() []hub.Alert {
 	w := &rules.Watch{}
 	// What was over a quota is over if there are no quotas any more.
 	quota := func(rule string) bool { return len(q.sources) > 0 && rule == rules.OverQuota }
@@ -50,7 +49,7 @@ func (s *hubServer) watchFleet(ctx context.Context, store query.Store, q *quotas
 
 // loader returns what takes up, once, what was found before the hub was started again. It
 // is to be called until it works.
-func (s *hubServer) loader(w *rules.Watch, of func(rule string) bool) func(context.Context, time.Time) error {
+func (s *Server) loader(w *rules.Watch, of func(rule string) bool) func(context.Context, time.Time) error {
 	loaded := s.store == nil // there are no events of ours
 	return func(ctx context.Context, at time.Time) error {
 		if loaded {
@@ -63,7 +62,7 @@ func (s *hubServer) loader(w *rules.Watch, of func(rule string) bool) func(conte
 }
 
 // regularly calls f every minute until ctx ends. That it fails is said once.
-func (s *hubServer) regularly(ctx context.Context, failure string, f func(time.Time) error) {
+func (s *Server) regularly(ctx context.Context, failure string, f func(time.Time) error) {
 	clock := time.NewTicker(rulesEvery)
 	defer clock.Stop()
 	failed := false
@@ -75,14 +74,14 @@ func (s *hubServer) regularly(ctx context.Context, failure string, f func(time.T
 		}
 		err := f(time.Now())
 		if err != nil && !failed && ctx.Err() == nil {
-			s.log.Warn(failure, zap.String("reason", oneLine(err)))
+			s.log.Warn(failure, logging.Reason(err))
 		}
 		failed = err != nil
 	}
 }
 
 // judgeFleet evaluates the rules once.
-func (s *hubServer) judgeFleet(ctx context.Context, store query.Store, w *rules.Watch, at time.Time) error {
+func (s *Server) judgeFleet(ctx context.Context, store query.Store, w *rules.Watch, at time.Time) error {
 	found, err := w.Evaluate(ctx, store, at)
 	if err != nil {
 		return err
@@ -91,7 +90,7 @@ func (s *hubServer) judgeFleet(ctx context.Context, store query.Store, w *rules.
 }
 
 // tell makes an event and a series of what was found, if there is a store of ours for it.
-func (s *hubServer) tell(ctx context.Context, w *rules.Watch, found []rules.Finding, at time.Time) error {
+func (s *Server) tell(ctx context.Context, w *rules.Watch, found []rules.Finding, at time.Time) error {
 	changes := w.Update(found, at)
 	if s.store == nil {
 		return nil

@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package server
 
 import (
 	"encoding/json"
@@ -120,7 +120,7 @@ func TestQuotasAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &hubServer{log: zap.NewNop(), store: store}
+	s := &Server{log: zap.NewNop(), store: store}
 	for i := range 3 { // the third is in time, which events need
 		at := now.Add(time.Duration(i-3) * time.Minute)
 		hold(at, "nlp", "nlp", "vision")

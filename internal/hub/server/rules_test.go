@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package server
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func TestHubRulesRestart(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now().Truncate(time.Second)
 	var store *hub.Store
-	var s *hubServer
+	var s *Server
 	var w *rules.Watch
 	var load func(time.Time) error
 	start := func() {
@@ -29,7 +29,7 @@ func TestHubRulesRestart(t *testing.T) {
 		if store, err = hub.Open(dir, hub.Options{}); err != nil {
 			t.Fatal(err)
 		}
-		s, w = &hubServer{log: zap.NewNop(), store: store}, &rules.Watch{}
+		s, w = &Server{log: zap.NewNop(), store: store}, &rules.Watch{}
 		once := s.loader(w, func(string) bool { return true })
 		load = func(at time.Time) error { return once(t.Context(), at) }
 	}

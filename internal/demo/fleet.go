@@ -1,8 +1,9 @@
 //go:build linux
 
-package cli
+package demo
 
 import (
+	"bytes"
 	_ "embed"
 	"fmt"
 	"hash/fnv"
@@ -12,27 +13,29 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/sim"
 )
 
-// demoPrices are example numbers: no offer of anybody.
-//
-//go:embed demo_prices.yaml
-var demoPrices []byte
+//go:embed prices.yaml
+var prices []byte
 
-// demoAge is how long the machines of the demo have run when it starts. The times of the
-// fleet are since they were booted.
-const demoAge = 48 * time.Hour
+// Prices returns the text of a file with prices for the fleet. They are examples, and
+// nobody's offer.
+func Prices() []byte { return bytes.Clone(prices) }
 
-// machine is one simulated node of the demo.
-type machine struct {
-	host   string
-	labels map[string]string // of its resource
-	groups []sim.Group
+// Age is how long the machines of the fleet have run when the demo starts. The times of
+// the fleet count from their boot.
+const Age = 48 * time.Hour
+
+// Machine is one simulated node.
+type Machine struct {
+	Host   string
+	Labels map[string]string // of its resource
+	Groups []sim.Group
 }
 
-// demoFleet is what the demo shows: work as it should be, and what people look for. It
+// Fleet returns what the demo shows: work as it should be, and what people look for. It
 // has an idle hoarder, a thief, a sick GPU, a job that uses one of its four GPUs, and a
 // node for each kind of scheduler and vendor.
-func demoFleet() []machine {
-	return []machine{
+func Fleet() []Machine {
+	return []Machine{
 		{"h100-01", kubernetes("h100-01"), []sim.Group{
 			{Model: "h100", Devices: 4, Role: "training", Stays: stays(pod("research", "llama-sft", "job", "trainer", "research").from(31 * time.Hour))},
 			{Model: "h100", Devices: 1, Role: "inference", Stays: stays(pod("inference", "chat-api", "deployment", "vllm", "product"))},
@@ -83,7 +86,7 @@ type stay sim.Stay
 
 func pod(namespace, owner, kind, container, team string) stay {
 	return stay{Pod: sim.Pod{
-		Namespace: namespace, Name: owner + "-0", UID: demoUID(namespace, owner), Container: container, Kind: kind, Owner: owner, Team: team,
+		Namespace: namespace, Name: owner + "-0", UID: podUID(namespace, owner), Container: container, Kind: kind, Owner: owner, Team: team,
 	}}
 }
 
@@ -114,13 +117,13 @@ func stays(list ...stay) []sim.Stay {
 	return out
 }
 
-// demoUID returns the same UID for the same pod whenever the demo runs.
-func demoUID(namespace, owner string) string {
-	h := demoHash(namespace + "/" + owner)
+// podUID returns the same UID for the same pod whenever the demo runs.
+func podUID(namespace, owner string) string {
+	h := hash(namespace + "/" + owner)
 	return fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", h>>32, h>>16&0xffff, h&0xfff, h>>20&0xfff, h&(1<<48-1))
 }
 
-func demoHash(s string) uint64 {
+func hash(s string) uint64 {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, s) // never fails
 	return h.Sum64()

@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package demo
 
 import (
 	"context"
@@ -22,33 +22,33 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
 )
 
-// demoSink is where the telemetry of the demo goes.
-type demoSink struct {
+// Sink is where the telemetry of a node goes.
+type Sink struct {
 	metrics consumer.Metrics
 	logs    consumer.Logs // nil: nobody wants them
 }
 
-// demoFeed is the gpu extension of one node: a Collector has one, and the demo has several
+// feed is the gpu extension of one node: a Collector has one, and the demo has several
 // nodes. Unlike a View's subscribers its own are waited for, so that none misses a tick of
 // the history.
-type demoFeed struct {
+type feed struct {
 	mu   sync.Mutex
 	list []chan node.Tick
 }
 
 // Start implements component.Component.
-func (*demoFeed) Start(context.Context, component.Host) error { return nil }
+func (*feed) Start(context.Context, component.Host) error { return nil }
 
 // Shutdown implements component.Component.
-func (*demoFeed) Shutdown(context.Context) error { return nil }
+func (*feed) Shutdown(context.Context) error { return nil }
 
 // GetExtensions implements component.Host: it is the only one.
-func (f *demoFeed) GetExtensions() map[component.ID]component.Component {
+func (f *feed) GetExtensions() map[component.ID]component.Component {
 	return map[component.ID]component.Component{component.MustNewID("gpu"): f}
 }
 
 // Subscribe is what the gpu receiver wants of the extension.
-func (f *demoFeed) Subscribe() (ticks <-chan node.Tick, cancel func()) {
+func (f *feed) Subscribe() (ticks <-chan node.Tick, cancel func()) {
 	c := make(chan node.Tick)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +56,7 @@ func (f *demoFeed) Subscribe() (ticks <-chan node.Tick, cancel func()) {
 	return c, sync.OnceFunc(func() { close(c) })
 }
 
-func (f *demoFeed) push(t node.Tick) {
+func (f *feed) push(t node.Tick) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range f.list {
@@ -64,26 +64,26 @@ func (f *demoFeed) push(t node.Tick) {
 	}
 }
 
-// demoNode is one machine of the demo: its View, and the receivers an agent would have.
-type demoNode struct {
+// Node is one Machine of the demo: its View, and the receivers an agent would have.
+type Node struct {
 	view      *node.View
-	feed      demoFeed
+	feed      feed
 	receivers []component.Component
 	clock     *atomic.Int64 // of a simulated one, in nanoseconds
 }
 
-// newSimulatedNode returns a node of the fleet that was booted at start.
-func newSimulatedNode(m machine, start time.Time, to demoSink, log *zap.Logger) (*demoNode, error) {
+// NewNode returns the simulated node m, booted at start, whose telemetry goes to to.
+func NewNode(m Machine, start time.Time, to Sink, log *zap.Logger) (*Node, error) {
 	clock := &atomic.Int64{}
 	clock.Store(start.UnixNano())
 	cfg := local.Config{
-		Interval: demoInterval, SlowInterval: demoInterval, Host: m.host, Resource: m.labels,
+		Interval: Interval, SlowInterval: Interval, Host: m.Host, Resource: m.Labels,
 		Sim: &sim.Config{
-			Groups: m.groups, Seed: demoHash(m.host), Start: start,
+			Groups: m.Groups, Seed: hash(m.Host), Start: start,
 			Now: func() time.Time { return time.Unix(0, clock.Load()) },
 		},
 	}
-	n, err := newDemoNode(cfg, to, log)
+	n, err := newNode(cfg, to, log)
 	if err != nil {
 		return nil, err
 	}
@@ -91,12 +91,12 @@ func newSimulatedNode(m machine, start time.Time, to demoSink, log *zap.Logger) 
 	return n, nil
 }
 
-func newDemoNode(cfg local.Config, to demoSink, log *zap.Logger) (*demoNode, error) {
+func newNode(cfg local.Config, to Sink, log *zap.Logger) (*Node, error) {
 	view, err := local.Open(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
-	n := &demoNode{view: view}
+	n := &Node{view: view}
 	f := gpureceiver.NewFactory()
 	set := receiver.Settings{ID: component.MustNewID("gpu"), TelemetrySettings: component.TelemetrySettings{
 		Logger: log, MeterProvider: noopmetric.NewMeterProvider(), TracerProvider: nooptrace.NewTracerProvider(),
@@ -122,17 +122,19 @@ func newDemoNode(cfg local.Config, to demoSink, log *zap.Logger) (*demoNode, err
 	return n, nil
 }
 
-// tick reads a simulated node as it is, or was, at a moment.
-func (n *demoNode) tick(ctx context.Context, at time.Time) {
+// Tick reads a simulated node as it is, or was, at a moment. Once it returns, the receivers
+// have the tick.
+func (n *Node) Tick(ctx context.Context, at time.Time) node.Tick {
 	n.clock.Store(at.UnixNano())
 	t := n.view.Tick(ctx, at)
 	if t.Time.Equal(at) { // a tick that ctx ended is the one before
 		n.feed.push(t)
 	}
+	return t
 }
 
 // run reads a real node until ctx ends.
-func (n *demoNode) run(ctx context.Context) error {
+func (n *Node) run(ctx context.Context) error {
 	ticks, cancel := n.view.Subscribe()
 	defer cancel()
 	done := make(chan error, 1)
@@ -147,8 +149,8 @@ func (n *demoNode) run(ctx context.Context) error {
 	}
 }
 
-// close ends the receivers, which pass on what they have.
-func (n *demoNode) close() error {
+// Close ends the receivers, which pass on what they have.
+func (n *Node) Close() error {
 	var errs []error
 	for _, r := range n.receivers {
 		errs = append(errs, r.Shutdown(context.Background()))
@@ -156,9 +158,9 @@ func (n *demoNode) close() error {
 	return errors.Join(errs...)
 }
 
-// demoSteps are the moments of a history up to now: the last hour closer than those
+// steps are the moments of a history up to now: the last hour closer than those
 // before. A query looks back for five minutes, so they are never farther apart.
-func demoSteps(now time.Time, history time.Duration) []time.Time {
+func steps(now time.Time, history time.Duration) []time.Time {
 	const coarse, fine, recent = 4 * time.Minute, time.Minute, time.Hour
 	var steps []time.Time
 	for at := now.Add(-history); at.Before(now); {
@@ -172,9 +174,9 @@ func demoSteps(now time.Time, history time.Duration) []time.Time {
 	return steps
 }
 
-// seedDemo lives the history of the nodes, all of them at the same pace: a store may
+// seed lives the history of the nodes, all of them at the same pace: a store may
 // refuse what is long before the newest.
-func seedDemo(ctx context.Context, nodes []*demoNode, steps []time.Time) {
+func seed(ctx context.Context, nodes []*Node, steps []time.Time) {
 	for _, at := range steps {
 		if ctx.Err() != nil {
 			return
@@ -183,10 +185,10 @@ func seedDemo(ctx context.Context, nodes []*demoNode, steps []time.Time) {
 	}
 }
 
-func tickAll(ctx context.Context, nodes []*demoNode, at time.Time) {
+func tickAll(ctx context.Context, nodes []*Node, at time.Time) {
 	var done sync.WaitGroup
 	for _, n := range nodes {
-		done.Go(func() { n.tick(ctx, at) })
+		done.Go(func() { n.Tick(ctx, at) })
 	}
 	done.Wait()
 }

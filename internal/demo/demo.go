@@ -52,7 +52,7 @@ func Sights() []Sight {
 }
 
 // Run lets the fleet live into a store until ctx ends. It calls ready once the store has
-// the history: beside is the name of this Machine if it has devices, else empty.
+// the history: beside is the name of this machine if it has devices, else empty.
 func Run(ctx context.Context, o Options, store hubexporter.Store, ready func(beside string)) (err error) {
 	has := make(chan bool, 1)
 	go func() { has <- local.HasDevices(ctx, o.real()) }()

@@ -64,7 +64,7 @@ func (f *feed) push(t node.Tick) {
 	}
 }
 
-// Node is one Machine of the demo: its View, and the receivers an agent would have.
+// Node is one machine of the fleet: its View, and the receivers an agent would have.
 type Node struct {
 	view      *node.View
 	feed      feed

@@ -76,6 +76,11 @@ var layers = []struct {
 	{"internal/node", []string{"internal/device", "internal/workload", "internal/health"}},
 	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/workload/..."}},
 
+	// The checks of this machine, in a process of their own.
+	{"internal/check/worker", []string{
+		"internal/check", "internal/device", "internal/health", "internal/local", "internal/node", "internal/slurm", "go.yaml.in/yaml/v3",
+	}},
+
 	// The plain half of the receivers of these names.
 	{"internal/inference", []string{"github.com/prometheus/common/..."}},
 	{"internal/scheduler", []string{"internal/slurm"}},
@@ -119,6 +124,9 @@ var layers = []struct {
 		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
 	}},
 
+	// What support needs to know about a machine. Who reads devices and checks is the caller's.
+	{"internal/bundle", []string{"internal/device", "internal/kmsg", "internal/logging", "internal/node", "internal/redact", "go.yaml.in/yaml/v3"}},
+
 	// A simulated fleet, through the receivers an agent has, into any store that a hub may have.
 	{"internal/demo", []string{"internal/device/sim", "internal/local", "internal/node", "exporter/hubexporter", "receiver/gpureceiver", collector, zap}},
 
@@ -144,7 +152,7 @@ var restricted = []struct {
 	only []string
 }{
 	// The agent runs no other program while it samples.
-	{"os/exec", []string{"internal/cli/...", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
+	{"os/exec", []string{"internal/check/worker", "internal/cli/fleettest", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
 	{"testing/...", []string{"internal/device/nvidia/nvmltest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything before a pipeline is plain Go values.

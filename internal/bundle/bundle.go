@@ -1,6 +1,10 @@
 //go:build linux
 
-package cli
+// Package bundle writes the support archive of gpumeter doctor --bundle: what is known about
+// a machine and its gpumeter, without secrets and serial numbers. It learns every secret it
+// can find, in the environment, the configuration and the firmware, before it writes the
+// first file.
+package bundle
 
 import (
 	"archive/tar"
@@ -11,6 +15,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,47 +25,60 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpumeter/gpumeter/internal/agent"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/kmsg"
+	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
-// bundle is a support archive in the making: what there is to know of a machine and its
-// gpumeter, without secrets and serial numbers.
+// Options say what goes into an archive.
+type Options struct {
+	Version string
+	Root    string         // where the host's file system is mounted
+	Environ []string       // KEY=VALUE, whose secrets are removed
+	Doctor  []device.Check // what doctor found
+	Limit   time.Duration  // how long Devices may take
+
+	// Devices reads the devices, Checks runs gpumeter check.
+	Devices func(context.Context) (node.Tick, error)
+	Checks  func(context.Context) (any, error)
+	// Config writes the configuration that an agent would run, as YAML. ConfigFile is the
+	// file it is made of; empty: there is none.
+	Config     func(context.Context, io.Writer) error
+	ConfigFile string
+}
+
+// bundle is an archive in the making.
 type bundle struct {
-	hardware
-	version string
-	config  string   // file of the agent's configuration; empty: it has none
-	args    []string // flags of the hardware, for gpumeter check
-	limit   time.Duration
+	Options
 
 	hide  redact.Redactor
 	names *strings.Replacer // of devices that are called by their serial number
 }
 
-// write makes the archive at path, which must not exist. What could not be found out is
-// said in the file where it would be.
-func (b *bundle) write(ctx context.Context, path string, checks []device.Check) error {
+// Write makes the archive at path, which must not exist. A file whose content could not be
+// found out says why.
+func Write(ctx context.Context, path string, o Options) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot write the bundle: %w", err)
 	}
 	defer f.Close()
-	b.learn(os.Environ())
+	b := &bundle{Options: o}
+	b.learn()
 	tick, tickErr := b.devices(ctx)
 	b.learnDevices(tick)
 	files := []struct {
 		name string
 		text func() (string, error)
 	}{
-		{"README.txt", func() (string, error) { return bundleReadme, nil }},
+		{"README.txt", func() (string, error) { return readme, nil }},
 		{"versions.json", func() (string, error) { return indented(b.versions()) }},
-		{"doctor.json", func() (string, error) { return indented(checks) }},
+		{"doctor.json", func() (string, error) { return indented(o.Doctor) }},
 		{"devices.json", func() (string, error) { return either(tick, tickErr) }},
 		{"findings.json", func() (string, error) { return either(tick.Findings, tickErr) }},
-		{"check.json", func() (string, error) { return b.checks(ctx) }},
+		{"check.json", func() (string, error) { return either(o.Checks(ctx)) }},
 		{"config.yaml", func() (string, error) { return b.effective(ctx) }},
 		{"kernel.log", b.kernel},
 	}
@@ -68,7 +86,7 @@ func (b *bundle) write(ctx context.Context, path string, checks []device.Check) 
 	for i, file := range files { // all of them, before anything is written: each may teach a secret
 		text, err := file.text()
 		if err != nil {
-			text += "not known: " + oneLine(err) + "\n"
+			text += "not known: " + logging.OneLine(err) + "\n"
 		}
 		texts[i] = text
 	}
@@ -88,7 +106,7 @@ func (b *bundle) write(ctx context.Context, path string, checks []device.Check) 
 	return errors.Join(archive.Close(), zip.Close(), f.Close())
 }
 
-const bundleReadme = `What gpumeter doctor --bundle found on this machine.
+const readme = `What gpumeter doctor --bundle found on this machine.
 
 versions.json  gpumeter, kernel and drivers
 doctor.json    what was found and what is missing
@@ -123,28 +141,20 @@ func (b *bundle) devices(ctx context.Context) (node.Tick, error) {
 	}
 	done := make(chan answer, 1)
 	go func() {
-		t, err := readOnce(ctx, b.hardware.config())
+		t, err := b.Devices(ctx)
 		done <- answer{t, err}
 	}()
 	select {
 	case a := <-done:
 		return a.tick, a.err
-	case <-time.After(b.limit):
-		return node.Tick{}, fmt.Errorf("the devices were not read within %s", b.limit)
+	case <-time.After(b.Limit):
+		return node.Tick{}, fmt.Errorf("the devices were not read within %s", b.Limit)
 	}
 }
 
-// checks runs gpumeter check, in a process of its own.
-func (b *bundle) checks(ctx context.Context) (string, error) {
-	c := checker{timeout: b.limit + grace}
-	args := append([]string{"check", "--timeout", b.limit.String()}, b.args...)
-	r, err := c.fork(ctx, args)
-	return either(r, err)
-}
-
 func (b *bundle) versions() map[string]string {
-	out := map[string]string{"gpumeter": b.version, "go": runtime.Version(), "architecture": runtime.GOARCH}
-	root := func(path string) string { return filepath.Join("/", b.root, path) }
+	out := map[string]string{"gpumeter": b.Version, "go": runtime.Version(), "architecture": runtime.GOARCH}
+	root := func(path string) string { return filepath.Join("/", b.Root, path) }
 	files := map[string]string{
 		"kernel": root("proc/sys/kernel/osrelease"), "nvidia kernel module": root("proc/driver/nvidia/version"), "os": root("etc/os-release"),
 	}
@@ -161,12 +171,8 @@ func (b *bundle) versions() map[string]string {
 
 // effective returns the configuration that an agent would run.
 func (b *bundle) effective(ctx context.Context) (string, error) {
-	a, err := b.agent()
-	if err != nil {
-		return "", err
-	}
-	if b.config != "" {
-		text, err := os.ReadFile(b.config)
+	if b.ConfigFile != "" {
+		text, err := os.ReadFile(b.ConfigFile)
 		if err != nil {
 			return "", fmt.Errorf("cannot read the configuration: %w", err)
 		}
@@ -177,7 +183,7 @@ func (b *bundle) effective(ctx context.Context) (string, error) {
 		}
 	}
 	var out bytes.Buffer
-	if err := a.WriteConfig(ctx, &out); err != nil {
+	if err := b.Config(ctx, &out); err != nil {
 		return "", err
 	}
 	var conf any
@@ -188,14 +194,6 @@ func (b *bundle) effective(ctx context.Context) (string, error) {
 	return string(text), err
 }
 
-func (b *bundle) agent() (*agent.Agent, error) {
-	c := b.hardware.config()
-	c.Cloud = true
-	return agent.New(agent.Options{
-		Version: b.version, Env: os.Getenv, ConfigFile: b.config, Local: c, Listen: defaultListen, StateDir: defaultState(),
-	})
-}
-
 // maxKernelLines is how many lines of the drivers a bundle has, the newest.
 const maxKernelLines = 5000
 
@@ -203,7 +201,7 @@ var driverLine = regexp.MustCompile(`(?i)\b(?:nvrm|nvidia[-\w]*|amdgpu|amdkfd|kf
 
 func (b *bundle) kernel() (string, error) {
 	var lines []string
-	err := kmsg.Each(filepath.Join("/", b.root, "dev/kmsg"), func(r kmsg.Record) {
+	err := kmsg.Each(filepath.Join("/", b.Root, "dev/kmsg"), func(r kmsg.Record) {
 		if !r.Kernel() || !driverLine.MatchString(r.Text) {
 			return
 		}
@@ -224,8 +222,8 @@ func isSecret(name string) bool {
 }
 
 // learn hides what the environment and the machine's firmware have of secrets and serials.
-func (b *bundle) learn(environ []string) {
-	for _, v := range environ {
+func (b *bundle) learn() {
+	for _, v := range b.Environ {
 		key, value, _ := strings.Cut(v, "=")
 		if !isSecret(key) {
 			continue
@@ -237,7 +235,7 @@ func (b *bundle) learn(environ []string) {
 			}
 		}
 	}
-	list, _ := filepath.Glob(filepath.Join("/", b.root, "sys/class/dmi/id/*_serial")) // the only error is a bad pattern
+	list, _ := filepath.Glob(filepath.Join("/", b.Root, "sys/class/dmi/id/*_serial")) // the only error is a bad pattern
 	for _, path := range list {
 		if text, err := os.ReadFile(path); err == nil {
 			b.hide.Hide(strings.TrimSpace(string(text)))

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpumeter/gpumeter/internal/check"
+	"github.com/gpumeter/gpumeter/internal/check/worker"
 )
 
 func listChecks(w io.Writer) error {
@@ -23,7 +24,7 @@ func listChecks(w io.Writer) error {
 	return tw.Flush()
 }
 
-func (c *checker) print(w io.Writer, r checkReport) error {
+func (c *checkFlags) print(w io.Writer, r worker.Report) error {
 	var err error
 	switch c.output {
 	case "json":
@@ -43,14 +44,14 @@ func (c *checker) print(w io.Writer, r checkReport) error {
 }
 
 // sick returns the results that are neither fine nor skipped, the worst first.
-func sick(r checkReport) []check.Result {
+func sick(r worker.Report) []check.Result {
 	order := []check.Status{check.Critical, check.Warning, check.Unknown}
 	out := slices.DeleteFunc(slices.Clone(r.Results), func(x check.Result) bool { return !slices.Contains(order, x.Status) })
 	slices.SortStableFunc(out, func(a, b check.Result) int { return slices.Index(order, a.Status) - slices.Index(order, b.Status) })
 	return out
 }
 
-func tally(r checkReport) map[check.Status]int {
+func tally(r worker.Report) map[check.Status]int {
 	n := map[check.Status]int{}
 	for _, x := range r.Results {
 		n[x.Status]++
@@ -58,13 +59,13 @@ func tally(r checkReport) map[check.Status]int {
 	return n
 }
 
-func summary(r checkReport) string {
+func summary(r worker.Report) string {
 	n := tally(r)
 	return fmt.Sprintf("%d checks ok, %d critical, %d warning, %d unknown, %d skipped, in %.1f s",
 		n[check.OK], n[check.Critical], n[check.Warning], n[check.Unknown], n[check.Skipped], r.Seconds)
 }
 
-func checkTable(r checkReport) string {
+func checkTable(r worker.Report) string {
 	var b strings.Builder
 	if r.Simulated {
 		fmt.Fprintln(&b, "SIMULATED devices: none of these numbers are real.")
@@ -101,7 +102,7 @@ func about(p check.Problem) string {
 }
 
 // checkLine is everything that is wrong on one line, the worst first.
-func checkLine(r checkReport) string {
+func checkLine(r worker.Report) string {
 	var parts []string
 	for _, x := range sick(r) {
 		parts = append(parts, fmt.Sprintf("%s %s: %s", x.Status, x.ID, x.Reason))
@@ -115,7 +116,7 @@ func checkLine(r checkReport) string {
 func oneText(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // nagios is a plugin's output: a line of text and, behind a bar, numbers; then more text.
-func nagios(r checkReport) string {
+func nagios(r worker.Report) string {
 	var b strings.Builder
 	clean := strings.NewReplacer("|", "/")
 	n := tally(r)
@@ -133,7 +134,7 @@ func nagios(r checkReport) string {
 // configuration.
 const maxNPD = 80
 
-func npdLine(r checkReport) string {
+func npdLine(r worker.Report) string {
 	list := sick(r)
 	text := "ok: " + summary(r)
 	if len(list) > 0 {

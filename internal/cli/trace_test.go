@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
 	"github.com/gpumeter/gpumeter/internal/tracer/live"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
@@ -118,13 +120,13 @@ func (fakeMachine) Process(pid uint32) (workload.Workload, bool) {
 
 func fakeEnv(err error) traceEnv {
 	return traceEnv{
-		tracer: func(live.Options) (tracee, error) {
+		tracer: func(live.Options) (inspect.Tracer, error) {
 			if err != nil {
 				return nil, err
 			}
 			return &fakeTracer{began: time.Now(), recorded: map[uint32]bool{}}, nil
 		},
-		view: func(local.Config) (traceMachine, error) { return fakeMachine{}, nil },
+		view: func(local.Config) (inspect.Machine, error) { return fakeMachine{}, nil },
 	}
 }
 
@@ -146,10 +148,10 @@ func TestTraceReport(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	c := &traceCommand{}
-	c.pids = []uint{4242, 77}
+	c.PIDs = []uint{4242, 77}
 	before, now := fakeSnapshot(began.Add(time.Second), began, 1000), fakeSnapshot(began.Add(3*time.Second), began, 3000)
 	tick := fakeMachine{}.Tick(t.Context(), now.Time)
-	r := c.report(&traceSession{traceMachine: fakeMachine{}}, before, now, &tick)
+	r := traceReport{Report: (&inspect.Session{Machine: fakeMachine{}}).Report(&c.Choice, before, now, &tick)}
 	var out strings.Builder
 	r.print(&out)
 	want := `12:00:03  2 processes traced, 1 of them not chosen; 70 probes in 1 library,
@@ -190,7 +192,7 @@ func TestTraceReportFits(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	tick := fakeMachine{}.Tick(t.Context(), began)
-	r := (&traceCommand{}).report(&traceSession{traceMachine: fakeMachine{}}, fakeSnapshot(began, began, 0), fakeSnapshot(began.Add(time.Second), began, 1000), &tick)
+	r := traceReport{Report: (&inspect.Session{Machine: fakeMachine{}}).Report(&inspect.Choice{}, fakeSnapshot(began, began, 0), fakeSnapshot(began.Add(time.Second), began, 1000), &tick)}
 	draw := func(width, height int) []string {
 		r.width, r.height = width, height
 		var out strings.Builder
@@ -219,7 +221,7 @@ func TestTraceReportOfOlderProcess(t *testing.T) {
 		Ops:     []tracer.OpStat{{Op: "cuLaunchKernel", Time: tracer.Histogram{Count: 10, Sum: 1e-5}}},
 		Kernels: []tracer.Kernel{{Name: tracer.KernelUnknown, Count: 10}},
 	}
-	r := traceReport{Seconds: 1, Processes: []tracedProcess{{Process: p, delta: p}, {Process: tracer.Process{PID: 2, Name: "idle"}}}}
+	r := traceReport{Report: &inspect.Report{Seconds: 1, Processes: []inspect.Process{{Process: p, Delta: p}, {Process: tracer.Process{PID: 2, Name: "idle"}}}}}
 	var out strings.Builder
 	r.print(&out)
 	for _, want := range []string{
@@ -244,7 +246,7 @@ func TestTraceJSON(t *testing.T) {
 		t.Fatalf("%d reports: %s", len(lines), out)
 	}
 	for _, line := range lines {
-		var r traceReport
+		var r inspect.Report
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatal(err)
 		}
@@ -284,27 +286,12 @@ func TestTraceRedraws(t *testing.T) {
 	}
 }
 
-// Communicators that are older than the trace have no ID; each is compared with itself.
-func TestTraceDeltaOfOlderCommunicators(t *testing.T) {
+// Communicators that are older than the trace have no ID, and a rank that nobody knows.
+func TestTraceReportOfOlderCommunicators(t *testing.T) {
 	t.Parallel()
-	comm := func(key string, n uint64) tracer.Comm {
-		return tracer.Comm{
-			Key: key, Rank: -1, Sequence: n, BarrierWait: tracer.Histogram{Count: n, Sum: float64(n)},
-			Ops: []tracer.CollOp{{Op: "AllReduce", Peer: -1, Time: tracer.Histogram{Count: n, Sum: float64(n)}, Size: tracer.Histogram{Count: n, Sum: float64(n)}}},
-		}
-	}
-	before := tracer.Process{PID: 1, Comms: []tracer.Comm{comm("a", 1000), comm("b", 10)}}
-	now := tracer.Process{PID: 1, Comms: []tracer.Comm{comm("b", 13), comm("a", 1002), comm("c", 1)}}
-	d := processSince(&now, &before)
-	got := map[string][3]float64{}
-	for _, c := range d.Comms {
-		got[c.Key] = [3]float64{float64(c.Ops[0].Time.Count), c.Ops[0].Size.Sum, float64(c.BarrierWait.Count)}
-	}
-	if diff := cmp.Diff(map[string][3]float64{"a": {2, 2, 2}, "b": {3, 3, 3}, "c": {1, 1, 1}}, got); diff != "" {
-		t.Error(diff)
-	}
+	p := tracer.Process{PID: 1, Comms: []tracer.Comm{{Key: "a", Rank: -1}, {Key: "b", Rank: -1}, {Key: "c", Rank: -1}}}
 	var out strings.Builder
-	(&traceReport{Seconds: 1}).collectives(&out, &d)
+	(&traceReport{Report: &inspect.Report{Seconds: 1}}).collectives(&out, &p)
 	if strings.Contains(out.String(), "rank -1") || strings.Count(out.String(), "older than the trace, rank not known: ") != 3 {
 		t.Error(out.String())
 	}
@@ -320,7 +307,7 @@ func TestTraceReportSaysWhatFailed(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	tick := fakeMachine{}.Tick(t.Context(), now)
-	r := (&traceCommand{}).report(&traceSession{traceMachine: fakeMachine{}, tracee: unreadable{}}, fakeSnapshot(now, now, 0), fakeSnapshot(now.Add(time.Second), now, 0), &tick)
+	r := traceReport{Report: (&inspect.Session{Machine: fakeMachine{}, Tracer: unreadable{}}).Report(&inspect.Choice{}, fakeSnapshot(now, now, 0), fakeSnapshot(now.Add(time.Second), now, 0), &tick)}
 	var out strings.Builder
 	r.print(&out)
 	if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), "The last reading failed, numbers are those of the one before: cannot read ops: no memory.") {
@@ -350,24 +337,57 @@ func TestTraceRefuses(t *testing.T) {
 	}
 }
 
-// A job is chosen by its number, by that of its array and by both; a process that nobody
-// knows is nobody's.
-func TestChoice(t *testing.T) {
+// The recording is one that viewers read, has the calls of the chosen process only, and
+// says how many it has not.
+func TestTracePerfetto(t *testing.T) {
 	t.Parallel()
-	w, _ := fakeMachine{}.Process(4242)
-	for _, c := range []choice{{}, {pids: []uint{1, 4242}}, {pod: "ml/llm-0"}, {job: "9"}, {job: "7"}, {job: "7_2"}} {
-		if !c.takes(4242, &w) {
-			t.Errorf("%+v does not take it", c)
+	file := filepath.Join(t.TempDir(), "calls.json")
+	out, err := runTrace(t, nil, "--perfetto", file, "--pid", "4242", "--duration", "600ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type traceEvent struct { // of Chrome's format
+		Name string
+		Cat  string
+		Ph   string
+		TS   float64
+		Dur  float64
+		PID  uint32
+		TID  uint32
+		Args map[string]any
+	}
+	var got struct {
+		TraceEvents []traceEvent
+		Metadata    map[string]any
+	}
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	calls := 0
+	for _, e := range got.TraceEvents {
+		if e.PID != 4242 {
+			t.Errorf("a call of process %d", e.PID)
+		}
+		if e.Ph == "M" {
+			if diff := cmp.Diff(traceEvent{Name: "process_name", Ph: "M", PID: 4242, TID: 4242, Args: map[string]any{"name": "python3"}}, e); diff != "" {
+				t.Error(diff)
+			}
+			continue
+		}
+		calls++
+		want := traceEvent{Name: "gemm<float>", Cat: "launch", Ph: "X", TS: e.TS, Dur: 4, PID: 4242, TID: 4243, Args: map[string]any{"call": "cuLaunchKernel", "device": 0.0, "stream": 7.0}}
+		if diff := cmp.Diff(want, e); diff != "" {
+			t.Error(diff)
 		}
 	}
-	for _, c := range []choice{{pids: []uint{1}}, {pod: "ml/llm-1"}, {pod: "x/llm-0"}, {job: "2"}, {job: "7_3"}} {
-		if c.takes(4242, &w) {
-			t.Errorf("%+v takes it", c)
-		}
+	if calls == 0 || calls%3 != 0 || got.Metadata["gpumeter.calls"] != float64(calls) || got.Metadata["gpumeter.lost"] != float64(calls/3) {
+		t.Errorf("%d calls, metadata %v", calls, got.Metadata)
 	}
-	for _, c := range []choice{{pod: "ml/llm-0"}, {job: "9"}} {
-		if c.takes(4242, nil) {
-			t.Errorf("%+v takes one that nobody knows", c)
-		}
+	if !strings.Contains(out, "calls of 1 process written") {
+		t.Errorf("output %q", out)
 	}
 }

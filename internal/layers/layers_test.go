@@ -90,6 +90,11 @@ var layers = []struct {
 	{"internal/tracer/target", []string{"internal/tracer", xsys}},
 	{"internal/tracer/ncclinfo", nil},
 	{"internal/tracer/anomaly", []string{"internal/host", "internal/tracer"}},
+	{"internal/tracer/journal", []string{"internal/tracer/anomaly"}},
+	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
+	{"internal/tracer/inspect", []string{
+		"internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/probe", "internal/tracer/watch", "internal/workload",
+	}},
 	{"internal/tracer/live", []string{"internal/tracer/...", "github.com/ianlancetaylor/demangle", xsys}},
 
 	// Collector components. None knows another. Only the extension opens devices.

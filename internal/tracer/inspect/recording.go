@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package inspect
 
 import (
 	"bufio"
@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"time"
 
@@ -25,34 +24,30 @@ const (
 	maxCalls = 3_000_000
 )
 
-// record writes every call of the chosen processes to a file, until ctx ends.
-func (c *traceCommand) record(ctx context.Context, s *traceSession, w io.Writer) error {
-	f, err := os.OpenFile(c.perfetto, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("cannot record: %w", err)
-	}
-	rec := newRecording(f, maxCalls)
-	err = c.fetch(ctx, s, rec)
-	err = errors.Join(err, rec.close(), f.Close())
-	if err != nil {
-		return err
-	}
-	if len(rec.named) == 0 {
-		return fmt.Errorf("nothing was recorded: %s did not call CUDA within %s", &c.choice, c.duration)
-	}
-	fmt.Fprintf(w, "%s of %s written to %s, %d lost. Open it at https://ui.perfetto.dev.\n",
-		pluralOf(rec.calls, "call", "calls"), pluralOf(len(rec.named), "process", "processes"), c.perfetto, rec.lost())
-	return nil
+// Recorded is what a recording has.
+type Recorded struct {
+	Calls     int
+	Processes int
+	Lost      uint64 // calls that it has not
 }
 
-func (c *traceCommand) fetch(ctx context.Context, s *traceSession, rec *recording) error {
+// RecordCalls writes every call of the chosen processes to w until ctx ends, in the trace
+// event format of Chrome, which ui.perfetto.dev reads.
+func (s *Session) RecordCalls(ctx context.Context, c *Choice, w io.Writer) (Recorded, error) {
+	rec := newRecording(w, maxCalls)
+	err := s.fetch(ctx, c, rec)
+	err = errors.Join(err, rec.close())
+	return Recorded{Calls: rec.calls, Processes: len(rec.named), Lost: rec.lost()}, err
+}
+
+func (s *Session) fetch(ctx context.Context, c *Choice, rec *recording) error {
 	recorded := map[uint32]bool{}
 	defer func() {
 		for pid := range recorded {
-			_ = s.Record(pid, false) // it ends with the tracer anyway
+			_ = s.Tracer.Record(pid, false) // it ends with the tracer anyway
 		}
 	}()
-	_, tick := s.look(ctx)
+	_, tick := s.Look(ctx)
 	gpus := onDevices(&tick)
 	ticker := time.NewTicker(drainEvery)
 	defer ticker.Stop()
@@ -68,10 +63,10 @@ func (c *traceCommand) fetch(ctx context.Context, s *traceSession, rec *recordin
 			if recorded[p.PID] || p.Ended {
 				continue
 			}
-			if w, ok := s.Process(p.PID); !ok && !c.takes(p.PID, nil) || ok && !c.takes(p.PID, &w) {
+			if w, ok := s.Process(p.PID); !ok && !c.Takes(p.PID, nil) || ok && !c.Takes(p.PID, &w) {
 				continue
 			}
-			if err := s.Record(p.PID, true); err != nil {
+			if err := s.Tracer.Record(p.PID, true); err != nil {
 				return fmt.Errorf("cannot record process %d: %w", p.PID, err)
 			}
 			recorded[p.PID] = true
@@ -165,7 +160,7 @@ func (r *recording) call(e *tracer.Event) traceEvent {
 		out.Args["communicator"], out.Args["rank"], out.Args["ranks"] = e.Comm, e.Rank, e.Size
 	}
 	if e.Kernel != "" {
-		out.Cat, out.Name = "launch", shortenTo(e.Kernel, 120)
+		out.Cat, out.Name = "launch", shorten(e.Kernel)
 		out.Args["call"] = e.Op
 	}
 	if e.Device >= 0 {
@@ -183,6 +178,16 @@ func (r *recording) call(e *tracer.Event) traceEvent {
 		out.Args["run_queue_us"], out.Args["blocked_us"] = micro(e.RunQueue), micro(e.Blocked)
 	}
 	return out
+}
+
+// shorten returns the first 120 characters of a kernel's name.
+func shorten(name string) string {
+	const most = 120
+	r := []rune(name)
+	if len(r) <= most {
+		return name
+	}
+	return string(r[:most-3]) + "..."
 }
 
 func (r *recording) event(e traceEvent) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
+	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
 )
 
 // The most lines of each kind that are shown of a process.
@@ -21,6 +22,13 @@ const (
 	shownKernels = 8
 	shownComms   = 6
 )
+
+// traceReport is a report on its way to a terminal.
+type traceReport struct {
+	*inspect.Report
+
+	width, height int // of the terminal; 0: not known
+}
 
 // print writes a report for people, in lines of at most r.width characters and, if r.height
 // is known, no more of them than fit.
@@ -70,7 +78,7 @@ func (r *traceReport) print(w io.Writer) {
 	default:
 		r.text(&b, "", "\nNothing to show yet: no process has called CUDA since the tracer began.")
 	}
-	order := slices.SortedStableFunc(slices.Values(r.Processes), func(a, b tracedProcess) int { return oneIf(!a.called()) - oneIf(!b.called()) })
+	order := slices.SortedStableFunc(slices.Values(r.Processes), func(a, b inspect.Process) int { return oneIf(!called(&a)) - oneIf(!called(&b)) })
 	for i := range order {
 		r.process(&b, &order[i])
 	}
@@ -82,9 +90,9 @@ func (r *traceReport) print(w io.Writer) {
 	fmt.Fprintln(w, strings.Join(lines, ""))
 }
 
-// called reports whether the process made a call in the interval.
-func (p *tracedProcess) called() bool {
-	return slices.ContainsFunc(p.delta.Ops, func(o tracer.OpStat) bool { return o.Time.Count > 0 })
+// called reports whether a process made a call in the interval.
+func called(p *inspect.Process) bool {
+	return slices.ContainsFunc(p.Delta.Ops, func(o tracer.OpStat) bool { return o.Time.Count > 0 })
 }
 
 // text writes words in lines that fit, of which those after the first begin with indent.
@@ -143,7 +151,7 @@ func lostWords(l *tracer.Losses) string {
 	return strings.Join(parts, ", ")
 }
 
-func (r *traceReport) process(w io.Writer, p *tracedProcess) {
+func (r *traceReport) process(w io.Writer, p *inspect.Process) {
 	who := fmt.Sprintf("\n%s (pid %d", p.Name, p.PID)
 	if p.Workload != nil && p.Workload.Kind != "process" { // else it is the name again
 		who += ", " + plain(workloadName(*p.Workload))
@@ -153,9 +161,9 @@ func (r *traceReport) process(w io.Writer, p *tracedProcess) {
 		who += ", ended"
 	}
 	v := p.Verdict
-	d := &p.delta
+	d := &p.Delta
 	switch {
-	case !p.called():
+	case !called(p):
 		who += fmt.Sprintf(": no calls in these %.1f s", r.Seconds)
 	case v == nil:
 		who += ": not judged yet"
@@ -166,7 +174,7 @@ func (r *traceReport) process(w io.Writer, p *tracedProcess) {
 	if p.Older {
 		r.text(w, "  ", "  It ran before the tracer came: what it named and reserved before is not known.")
 	}
-	if v != nil && p.called() {
+	if v != nil && called(p) {
 		r.row(w, "waits for", verdictWords(v))
 	}
 	r.devices(w, d, p.Older)
@@ -200,7 +208,7 @@ func (r *traceReport) part(d time.Duration) string {
 func wholePercent(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }
 
 func (r *traceReport) place(d *tracer.Device) string {
-	if name := r.places[d.UUID]; name != "" {
+	if name := r.Places[d.UUID]; name != "" {
 		return name
 	}
 	if d.Ordinal < 0 {

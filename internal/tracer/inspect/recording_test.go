@@ -1,12 +1,10 @@
 //go:build linux
 
-package cli
+package inspect
 
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,52 +13,6 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
-
-// The recording is one that viewers read, has the calls of the chosen process only, and
-// says how many it has not.
-func TestTracePerfetto(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "calls.json")
-	out, err := runTrace(t, nil, "--perfetto", file, "--pid", "4242", "--duration", "600ms")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got struct {
-		TraceEvents []traceEvent
-		Metadata    map[string]any
-	}
-	if err := json.Unmarshal(text, &got); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
-	calls := 0
-	for _, e := range got.TraceEvents {
-		if e.PID != 4242 {
-			t.Errorf("a call of process %d", e.PID)
-		}
-		if e.Phase == "M" {
-			if diff := cmp.Diff(traceEvent{Name: "process_name", Phase: "M", PID: 4242, TID: 4242, Args: map[string]any{"name": "python3"}}, e); diff != "" {
-				t.Error(diff)
-			}
-			continue
-		}
-		calls++
-		dur := 4.0
-		want := traceEvent{Name: "gemm<float>", Cat: "launch", Phase: "X", TS: e.TS, Dur: &dur, PID: 4242, TID: 4243, Args: map[string]any{"call": "cuLaunchKernel", "device": 0.0, "stream": 7.0}}
-		if diff := cmp.Diff(want, e); diff != "" {
-			t.Error(diff)
-		}
-	}
-	if calls == 0 || calls%3 != 0 || got.Metadata["gpumeter.calls"] != float64(calls) || got.Metadata["gpumeter.lost"] != float64(calls/3) {
-		t.Errorf("%d calls, metadata %v", calls, got.Metadata)
-	}
-	if !strings.Contains(out, "calls of 1 process written") {
-		t.Errorf("output %q", out)
-	}
-}
 
 // A recording has an end, and what does not fit is counted.
 func TestRecordingIsBounded(t *testing.T) {

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,7 +17,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/agent"
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
-	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
+	"github.com/gpumeter/gpumeter/internal/tracer/journal"
 )
 
 // explainCommand are the flags of explain.
@@ -93,7 +92,7 @@ func (c *explainCommand) read(w io.Writer, now time.Time) error {
 	if file == "" {
 		return errors.New("no state folder: name that of the agent with --state-dir")
 	}
-	list, skipped, err := cudareceiver.ReadAnomalies(file, now.Add(-c.since))
+	list, skipped, err := journal.Read(file, now.Add(-c.since))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no agent has seen an anomaly yet: there is no %s; gpumeter agent --trace keeps it, gpumeter explain --duration 2m watches now", file)
 	}
@@ -103,7 +102,7 @@ func (c *explainCommand) read(w io.Writer, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("cannot read what the agent has seen: %w", err)
 	}
-	list = lastWords(slices.DeleteFunc(list, func(l cudareceiver.AnomalyLine) bool { return !c.of(&l) }))
+	list = journal.Latest(slices.DeleteFunc(list, func(l journal.Line) bool { return !c.TakesLine(&l) }))
 	for i := range list {
 		if err := c.print(w, &list[i]); err != nil {
 			return err
@@ -118,36 +117,7 @@ func (c *explainCommand) read(w io.Writer, now time.Time) error {
 	return nil
 }
 
-// of reports whether an anomaly is of a chosen process.
-func (c *explainCommand) of(l *cudareceiver.AnomalyLine) bool {
-	return c.takes(l.PID, workloadOf(l.Attributes))
-}
-
-// lastWords returns the last word on each anomaly, by when it began.
-func lastWords(list []cudareceiver.AnomalyLine) []cudareceiver.AnomalyLine {
-	type key struct {
-		pid   uint32
-		op    string
-		since int64
-	}
-	last := map[key]cudareceiver.AnomalyLine{}
-	for _, l := range list {
-		k := key{l.PID, l.Op, l.Since.UnixNano()}
-		if was, ok := last[k]; !ok || !l.Time.Before(was.Time) {
-			last[k] = l
-		}
-	}
-	out := make([]cudareceiver.AnomalyLine, 0, len(last))
-	for _, l := range last {
-		out = append(out, l)
-	}
-	slices.SortFunc(out, func(a, b cudareceiver.AnomalyLine) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Op, b.Op))
-	})
-	return out
-}
-
-func (c *explainCommand) print(w io.Writer, l *cudareceiver.AnomalyLine) error {
+func (c *explainCommand) print(w io.Writer, l *journal.Line) error {
 	if c.asJSON {
 		return json.NewEncoder(w).Encode(l)
 	}
@@ -220,36 +190,14 @@ func (c *explainCommand) watch(ctx context.Context, w io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	watcher := cudareceiver.NewWatcher(c.proc())
-	watcher.Owner = s.Process
-	ticker := time.NewTicker(c.interval)
-	defer ticker.Stop()
+	defer func() { err = errors.Join(err, s.Close()) }()
 	found := 0
-	for range c.duration / c.interval {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		now, tick := s.look(ctx)
-		watcher.See(&tick)
-		for _, a := range watcher.Judge(&now) {
-			l := cudareceiver.AnomalyLine{Anomaly: a, Words: a.Text()}
-			if owner, ok := s.Process(a.PID); ok {
-				l.Attributes = owner.Attributes
-			}
-			if !c.of(&l) || a.State == anomaly.Adopted {
-				continue
-			}
-			found++
-			if err := c.print(w, &l); err != nil {
-				return err
-			}
-		}
-	}
-	if !c.asJSON && found == 0 {
+	err = s.Anomalies(ctx, &c.Choice, c.proc(), c.interval, int(c.duration/c.interval), func(l *journal.Line) error {
+		found++
+		return c.print(w, l)
+	})
+	if err == nil && ctx.Err() == nil && !c.asJSON && found == 0 {
 		fmt.Fprintf(w, "Nothing got slower within %s. What is usual is learned first: a longer --duration may see more.\n", c.duration)
 	}
-	return nil
+	return err
 }

@@ -1,4 +1,6 @@
-package cudareceiver
+// Package watch looks for anomalies on one machine: it puts what was traced beside what the
+// devices and the host did at the same time, and lets internal/tracer/anomaly judge.
+package watch
 
 import (
 	"errors"
@@ -16,8 +18,7 @@ import (
 // maxHosts bounds the processes of which the host is asked in one window.
 const maxHosts = 256
 
-// Watcher looks for anomalies: it puts what was traced beside what the devices and the host
-// did at the same time.
+// Watcher collects the facts of a window and judges them.
 type Watcher struct {
 	// Owner says whose a process is; nil: nobody knows.
 	Owner    func(pid uint32) (workload.Workload, bool)
@@ -27,8 +28,8 @@ type Watcher struct {
 	byUUID   map[string]*sums
 }
 
-// NewWatcher returns a Watcher that reads the host's proc.
-func NewWatcher(proc string) *Watcher {
+// New returns a Watcher that reads the host's proc.
+func New(proc string) *Watcher {
 	return &Watcher{
 		host:     host.Reader{Proc: proc, Cgroup: filepath.Join(filepath.Dir(filepath.Clean(proc)), "sys/fs/cgroup")},
 		detector: anomaly.NewDetector(), byUUID: map[string]*sums{},
@@ -138,6 +139,9 @@ func (w *Watcher) Judge(s *tracer.Snapshot) []anomaly.Anomaly {
 	}
 	return w.detector.Observe(window)
 }
+
+// Refused returns how many processes and operations the detector had no room for.
+func (w *Watcher) Refused() uint64 { return w.detector.Refused() }
 
 // facts returns what the ticks said of the devices, and begins anew.
 func (w *Watcher) facts() []anomaly.DeviceFacts {

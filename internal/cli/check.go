@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/check"
 	"github.com/gpumeter/gpumeter/internal/check/worker"
+	"github.com/gpumeter/gpumeter/internal/cli/render"
 	"github.com/gpumeter/gpumeter/internal/local"
 )
 
@@ -40,9 +41,8 @@ func (e exitError) Unwrap() error { return e.err }
 const exitUsage = 3
 
 var (
-	checkOutputs = []string{"table", "json", "line", "nagios", "npd"}
-	checkExits   = []string{"nagios", "slurm", "npd"}
-	profiles     = []string{check.Prolog, check.Epilog, check.Periodic}
+	checkExits = []string{"nagios", "slurm", "npd"}
+	profiles   = []string{check.Prolog, check.Epilog, check.Periodic}
 )
 
 // checkFlags are the flags of check.
@@ -86,7 +86,7 @@ Exit codes, by --exit:
 			}
 			switch {
 			case c.list:
-				return listChecks(os.Stdout)
+				return render.CheckList(os.Stdout)
 			case c.worker:
 				return c.work(cmd.Context())
 			case c.writeManifest != "":
@@ -106,11 +106,11 @@ Exit codes, by --exit:
 	f.StringVar(&c.manifest, "manifest", "", "`FILE` with the hardware that there should be")
 	f.StringVar(&c.writeManifest, "write-manifest", "", "write the hardware that there is to `FILE`, - is standard output, and end")
 	f.IntVar(&c.expect, "expect", 0, "how many devices there should be (default: what the manifest says)")
-	f.StringVarP(&c.output, "output", "o", "", strings.Join(checkOutputs, ", ")+" (default: table; in prolog and epilog line)")
+	f.StringVarP(&c.output, "output", "o", "", strings.Join(render.CheckFormats(), ", ")+" (default: table; in prolog and epilog line)")
 	f.StringVar(&c.exit, "exit", "", "meaning of the exit code: "+strings.Join(checkExits, ", ")+" (default: by profile and output)")
 	f.BoolVar(&c.worker, "worker", false, "")
 	_ = f.MarkHidden("worker")
-	for flag, values := range map[string][]string{"profile": profiles, "output": checkOutputs, "exit": checkExits} {
+	for flag, values := range map[string][]string{"profile": profiles, "output": render.CheckFormats(), "exit": checkExits} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 	for _, flag := range workloadFlags {
@@ -150,8 +150,8 @@ func (c *checkFlags) prepare(cmd *cobra.Command) error {
 		}
 	}
 	switch {
-	case !slices.Contains(checkOutputs, c.output):
-		return fmt.Errorf("unknown --output %q, known are %s", c.output, strings.Join(checkOutputs, ", "))
+	case !slices.Contains(render.CheckFormats(), c.output):
+		return fmt.Errorf("unknown --output %q, known are %s", c.output, strings.Join(render.CheckFormats(), ", "))
 	case !slices.Contains(checkExits, c.exit):
 		return fmt.Errorf("unknown --exit %q, known are %s", c.exit, strings.Join(checkExits, ", "))
 	case c.timeout < time.Second || c.timeout > 10*time.Minute:
@@ -187,7 +187,7 @@ func (c *checkFlags) run(ctx context.Context) error {
 	if err != nil {
 		return exitError{exitCode(c.exit, check.Unknown), errors.New("it was ended before its checks were")}
 	}
-	if err := c.print(os.Stdout, r); err != nil {
+	if err := render.Checks(os.Stdout, c.output, r); err != nil {
 		return exitError{exitUsage, err}
 	}
 	if code := exitCode(c.exit, r.Status); code != 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumeter/gpumeter/internal/agent"
+	"github.com/gpumeter/gpumeter/internal/cli/render"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
 )
@@ -64,7 +65,7 @@ func printOnce(ctx context.Context, cfg local.Config, output string) error {
 	case "prometheus":
 		return agent.WritePage(os.Stdout, t)
 	}
-	return printTable(os.Stdout, t)
+	return render.Devices(os.Stdout, t)
 }
 
 // broken returns why there is nothing to show, if that is somebody's fault. No hardware

@@ -17,6 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
 	"github.com/gpumeter/gpumeter/internal/tracer/journal"
 	"github.com/gpumeter/gpumeter/internal/tracer/live"
+	"github.com/gpumeter/gpumeter/internal/tracer/tracertest"
 )
 
 // The last word on each anomaly of the window is told, in words, oldest first; others and
@@ -95,7 +96,8 @@ func TestExplain(t *testing.T) {
 // slowing is a tracer of a machine that is as ever for seven readings, 10 s from each other,
 // and whose threads then wait for a CPU for 4 s of them and do half as much.
 type slowing struct {
-	fakeTracer
+	*tracertest.Tracer
+	began    time.Time
 	readings int
 	launches uint64
 	queue    time.Duration
@@ -103,15 +105,13 @@ type slowing struct {
 }
 
 func (f *slowing) Snapshot(time.Time, map[uint32][]string) tracer.Snapshot {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.readings++
 	if f.readings > firstWindows+learnedWindows {
 		f.launches, f.queue, f.bubble = f.launches+5_000, f.queue+4*time.Second, f.bubble+4*time.Second
 	} else {
 		f.launches, f.bubble = f.launches+10_000, f.bubble+100*time.Millisecond
 	}
-	s := fakeSnapshot(f.began.Add(time.Duration(f.readings)*10*time.Second), f.began, f.launches)
+	s := tracertest.Snapshot(f.began.Add(time.Duration(f.readings)*10*time.Second), f.began, f.launches)
 	s.Groups = nil
 	s.Processes[0].Devices[0].Bubble = f.bubble
 	s.Processes[0].Host = tracer.Host{Threads: 1, Known: true, RunQueue: f.queue}
@@ -124,7 +124,7 @@ func watchSlowing(t *testing.T, windows int, asJSON bool) string {
 	c := &explainCommand{traceEnv: fakeEnv(nil), duration: time.Duration(windows) * time.Millisecond, interval: time.Millisecond, asJSON: asJSON}
 	c.root = t.TempDir()
 	c.tracer = func(live.Options) (inspect.Tracer, error) {
-		return &slowing{fakeTracer: fakeTracer{began: time.Now(), recorded: map[uint32]bool{}}}, nil
+		return &slowing{Tracer: tracertest.New(), began: time.Now()}, nil
 	}
 	var out strings.Builder
 	if err := c.watch(t.Context(), &out); err != nil {

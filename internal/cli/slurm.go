@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/cli/render"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
 )
 
@@ -131,9 +132,9 @@ func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 		notes = append(notes, askAgent(ctx, o.agent, list)...)
 	}
 	if o.output == "json" {
-		return printJobsJSON(w, list)
+		return render.JobsJSON(w, list)
 	}
-	return printJobs(w, list, notes, o.width(w), q)
+	return render.Jobs(w, list, notes, o.width(w), q)
 }
 
 func later(t time.Time) time.Time {
@@ -240,15 +241,12 @@ func stateNames(list []string) ([]string, error) {
 	return out, nil
 }
 
-// ran reports whether there can be any usage of a job.
-func ran(j *accounting.Job) bool { return !j.Start.IsZero() && (j.GPUs > 0 || j.Shards > 0) }
-
 // askPrometheus fills in what the jobs did, and returns what there is to say of it.
 func askPrometheus(ctx context.Context, meter *accounting.Prometheus, list []accounting.Record) []string {
 	var jobs []accounting.Job
 	var at []int
 	for i := range list {
-		if ran(&list[i].Job) {
+		if list[i].Ran() {
 			jobs, at = append(jobs, list[i].Job), append(at, i)
 		}
 	}
@@ -275,7 +273,7 @@ func askPrometheus(ctx context.Context, meter *accounting.Prometheus, list []acc
 
 // askAgent does the same by the page of the agent of this node.
 func askAgent(ctx context.Context, address string, list []accounting.Record) []string {
-	if !slices.ContainsFunc(list, func(r accounting.Record) bool { return ran(&r.Job) }) {
+	if !slices.ContainsFunc(list, func(r accounting.Record) bool { return r.Ran() }) {
 		return nil
 	}
 	const mend = "--prometheus URL of a Prometheus that keeps the series of the agents"
@@ -285,7 +283,7 @@ func askAgent(ctx context.Context, address string, list []accounting.Record) []s
 	}
 	known := 0
 	for i := range list {
-		if r := &list[i]; ran(&r.Job) {
+		if r := &list[i]; r.Ran() {
 			if r.Usage = page.Usage(&r.Job); r.Usage.Status == accounting.UsageOK {
 				known++
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/cli/render"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
 	"github.com/gpumeter/gpumeter/internal/tracer/live"
@@ -176,20 +177,21 @@ func (c *traceCommand) watch(ctx context.Context, s *inspect.Session, w io.Write
 		if !first && now.Time.Sub(before.Time) < c.interval/2 { // it ended right after a report
 			return nil
 		}
-		r := traceReport{Report: s.Report(&c.Choice, before, now, &tick)}
+		r := s.Report(&c.Choice, before, now, &tick)
 		out := bufio.NewWriter(w)
 		if c.asJSON {
-			if err := json.NewEncoder(out).Encode(r.Report); err != nil {
+			if err := json.NewEncoder(out).Encode(r); err != nil {
 				return err
 			}
 		} else {
+			width, height := 0, 0
 			if c.terminal {
 				fmt.Fprint(out, "\x1b[H\x1b[2J")
-				if width, height, err := term.GetSize(os.Stdout.Fd()); err == nil {
-					r.width, r.height = width, height
+				if x, y, err := term.GetSize(os.Stdout.Fd()); err == nil {
+					width, height = x, y
 				}
 			}
-			r.print(out)
+			render.Trace(out, r, width, height)
 		}
 		if err := out.Flush(); err != nil {
 			return err
@@ -213,7 +215,7 @@ func (c *traceCommand) record(ctx context.Context, s *inspect.Session, w io.Writ
 		return fmt.Errorf("nothing was recorded: %s did not call CUDA within %s", &c.Choice, c.duration)
 	}
 	fmt.Fprintf(w, "%s of %s written to %s, %d lost. Open it at https://ui.perfetto.dev.\n",
-		pluralOf(got.Calls, "call", "calls"), pluralOf(got.Processes, "process", "processes"), c.perfetto, got.Lost)
+		render.Plural(got.Calls, "call", "calls"), render.Plural(got.Processes, "process", "processes"), c.perfetto, got.Lost)
 	return nil
 }
 
@@ -235,15 +237,14 @@ func (c *choice) check() error {
 			return fmt.Errorf("--pod must be NAMESPACE/NAME, is %q", c.Pod)
 		}
 	}
-	if given := oneIf(len(c.PIDs) > 0) + oneIf(c.Pod != "") + oneIf(c.Job != ""); given > 1 {
+	given := 0
+	for _, set := range []bool{len(c.PIDs) > 0, c.Pod != "", c.Job != ""} {
+		if set {
+			given++
+		}
+	}
+	if given > 1 {
 		return fmt.Errorf("--pid, --pod and --job are one choice: give one of them, not %d", given)
 	}
 	return nil
-}
-
-func oneIf(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

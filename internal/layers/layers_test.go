@@ -86,6 +86,7 @@ var layers = []struct {
 	{"internal/scheduler", []string{"internal/slurm"}},
 	{"internal/scheduler/...", []string{"internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
 	{"internal/tracer", nil},
+	{"internal/tracer/tracertest", []string{"internal/device", "internal/node", "internal/tracer", "internal/workload"}},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},
 	{"internal/tracer/target", []string{"internal/tracer", xsys}},
 	{"internal/tracer/ncclinfo", nil},
@@ -135,11 +136,19 @@ var layers = []struct {
 	// A simulated fleet, through the receivers an agent has, into any store that a hub may have.
 	{"internal/demo", []string{"internal/device/sim", "internal/local", "internal/node", "exporter/hubexporter", "receiver/gpureceiver", collector, zap}},
 
-	// The command may use all of it, and only main uses the command.
-	{"internal/cli/...", []string{
-		"internal/...", "exporter/...", "extension/...", "processor/...", "receiver/...",
-		"charm.land/...", "github.com/charmbracelet/...",
-		"github.com/prometheus/client_golang/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", collector, zap,
+	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
+	// Only main uses the command.
+	{"internal/cli/fleettest", nil},
+	{"internal/cli/tui", []string{"internal/device", "charm.land/...", "github.com/charmbracelet/..."}},
+	{"internal/cli/render", []string{
+		"internal/check", "internal/check/worker", "internal/device", "internal/health", "internal/node", "internal/scheduler/accounting",
+		"internal/tracer", "internal/tracer/anomaly", "internal/tracer/inspect", "internal/workload",
+	}},
+	{"internal/cli", []string{
+		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/demo", "internal/device/...",
+		"internal/health", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/node", "internal/query", "internal/redact",
+		"internal/scheduler/accounting", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
+		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},
 	{"cmd/...", []string{"internal/cli"}},
 
@@ -164,6 +173,7 @@ var restricted = []struct {
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo"}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
+	{"internal/tracer/tracertest", nil},
 }
 
 // meaningless names invite everything. A package is named after its one idea.
@@ -304,6 +314,19 @@ func TestLayersCatch(t *testing.T) {
 	f("receiver/gpureceiver/emit.go", module+"internal/local", refused)
 	f("receiver/gpureceiver/emit.go", module+"internal/cli", refused)
 	f("exporter/pageexporter/page.go", module+"internal/node", refused)
+	f("internal/cli/agent.go", "go.opentelemetry.io/collector/otelcol", refused)
+	f("internal/cli/agent.go", module+"receiver/gpureceiver", refused)
+	f("internal/cli/check.go", "os/exec", refused)
+	f("internal/cli/render/trace.go", module+"internal/cli", refused)
+	f("internal/agent/agent.go", module+"internal/hub", refused)
+	f("internal/agent/agent.go", module+"internal/device/nvidia", refused)
+	f("internal/agent/agent.go", "go.opentelemetry.io/collector/pdata/pmetric", refused)
+	f("internal/hub/server/server.go", module+"internal/node", refused)
+	f("internal/hub/server/server.go", module+"internal/agent", refused)
+	f("internal/bundle/bundle.go", module+"internal/local", refused)
+	f("internal/tracer/inspect/report.go", module+"internal/tracer/live", refused)
+	f("internal/tracer/inspect/report.go", module+"internal/tracer/tracertest", refused)
+	f("internal/demo/demo.go", module+"internal/hub/server", refused)
 	f("cmd/gpumeter/main.go", module+"internal/cli", "")
 	f("cmd/gpumeter/main.go", module+"internal/local", refused)
 	f("internal/banana/banana.go", "fmt", "internal/banana has no layer")

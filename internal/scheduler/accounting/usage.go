@@ -221,3 +221,6 @@ func usageOf(byName map[string][]*series, w window) Usage {
 	}
 	return u
 }
+
+// Ran reports whether there can be any usage of a job: it began and had GPUs.
+func (j *Job) Ran() bool { return !j.Start.IsZero() && (j.GPUs > 0 || j.Shards > 0) }

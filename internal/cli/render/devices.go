@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package render
 
 import (
 	"fmt"
@@ -15,9 +15,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// printTable prints one line a device, for people. UUIDs come last, where a narrow
-// terminal wraps them.
-func printTable(w io.Writer, t node.Tick) error {
+// Devices writes one line a device, for people. UUIDs come last, where a narrow terminal
+// wraps them.
+func Devices(w io.Writer, t node.Tick) error {
 	if t.Simulated {
 		fmt.Fprintln(w, "SIMULATED devices: none of these numbers are real.")
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package render
 
 import (
 	"cmp"
@@ -48,9 +48,9 @@ type jobSums struct {
 	withGPUs, withoutUsage int
 }
 
-// printJobs prints the table, the sums, and what there is to say of it. width is that of
+// Jobs writes the table, the sums, and what there is to say of it. width is that of
 // the terminal; 0: nothing is cut.
-func printJobs(w io.Writer, list []accounting.Record, notes []string, width int, q accounting.Query) error {
+func Jobs(w io.Writer, list []accounting.Record, notes []string, width int, q accounting.Query) error {
 	if len(list) == 0 {
 		who := "anybody"
 		if len(q.Users) > 0 {
@@ -94,7 +94,7 @@ func jobRow(r *accounting.Record, s *jobSums) []string {
 	}
 	active, idle, energy, peak := none, none, none, none
 	u := &r.Usage
-	if ran(&r.Job) {
+	if r.Ran() {
 		if s.withGPUs++; u.Status != accounting.UsageOK {
 			s.withoutUsage++
 		}
@@ -259,7 +259,8 @@ type jobJSON struct {
 	Peak        *float64   `json:"peak_memory_bytes,omitempty"`
 }
 
-func printJobsJSON(w io.Writer, list []accounting.Record) error {
+// JobsJSON writes the jobs for programs.
+func JobsJSON(w io.Writer, list []accounting.Record) error {
 	out := make([]jobJSON, 0, len(list))
 	for i := range list {
 		out = append(out, toJSON(&list[i]))

@@ -1,13 +1,18 @@
 //go:build linux
 
-package cli
+// Package render turns what the commands found into text for people and formats for other
+// programs. It knows no flag and no terminal: widths and writers are parameters, so that a
+// test sees what a user sees.
+package render
 
 import (
 	"fmt"
 	"strings"
+	"unicode"
 )
 
-func pluralOf(n int, one, many string) string {
+// Plural returns a number with its noun: "1 line", "2 lines".
+func Plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
@@ -52,4 +57,14 @@ func byteSize(b float64) string {
 		b /= 1024
 	}
 	return fmt.Sprintf("%.1f TiB", b)
+}
+
+// plain returns a name that somebody else chose as one line that cannot move the cursor.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package render
 
 import (
 	"cmp"
@@ -27,14 +27,18 @@ const (
 type traceReport struct {
 	*inspect.Report
 
-	width, height int // of the terminal; 0: not known
+	width, height int
 }
 
-// print writes a report for people, in lines of at most r.width characters and, if r.height
-// is known, no more of them than fit.
-func (r *traceReport) print(w io.Writer) {
+// Trace writes a report for people, in lines of at most width characters and, if height is
+// above 0, no more lines than fit. Width 0 is 80.
+func Trace(w io.Writer, report *inspect.Report, width, height int) {
+	(&traceReport{report, width, height}).write(w)
+}
+
+func (r *traceReport) write(w io.Writer) {
 	var b strings.Builder
-	head := pluralOf(len(r.Processes)+r.Others, "process", "processes") + " traced"
+	head := Plural(len(r.Processes)+r.Others, "process", "processes") + " traced"
 	if r.Others > 0 {
 		head += fmt.Sprintf(", %d of them not chosen", r.Others)
 	}
@@ -42,7 +46,7 @@ func (r *traceReport) print(w io.Writer) {
 	for _, l := range r.Libraries {
 		probes, slow = probes+l.Probes, slow+l.Slow
 	}
-	head += fmt.Sprintf("; %s in %s", pluralOf(probes, "probe", "probes"), pluralOf(len(r.Libraries), "library", "libraries"))
+	head += fmt.Sprintf("; %s in %s", Plural(probes, "probe", "probes"), Plural(len(r.Libraries), "library", "libraries"))
 	if r.Mode != "" {
 		head += ", " + r.Mode
 	}
@@ -78,16 +82,24 @@ func (r *traceReport) print(w io.Writer) {
 	default:
 		r.text(&b, "", "\nNothing to show yet: no process has called CUDA since the tracer began.")
 	}
-	order := slices.SortedStableFunc(slices.Values(r.Processes), func(a, b inspect.Process) int { return oneIf(!called(&a)) - oneIf(!called(&b)) })
+	order := slices.SortedStableFunc(slices.Values(r.Processes), func(a, b inspect.Process) int { return rank(&a) - rank(&b) })
 	for i := range order {
 		r.process(&b, &order[i])
 	}
 	lines := strings.SplitAfter(strings.TrimSuffix(b.String(), "\n"), "\n")
 	if room := r.height - 1; room > 1 && len(lines) > room {
 		left := len(lines) - room + 1
-		lines = append(lines[:room-1], fmt.Sprintf("... %s: --pid chooses a process, --json has all", pluralOf(left, "more line", "more lines")))
+		lines = append(lines[:room-1], fmt.Sprintf("... %s: --pid chooses a process, --json has all", Plural(left, "more line", "more lines")))
 	}
 	fmt.Fprintln(w, strings.Join(lines, ""))
+}
+
+// rank puts processes that made no call last.
+func rank(p *inspect.Process) int {
+	if called(p) {
+		return 0
+	}
+	return 1
 }
 
 // called reports whether a process made a call in the interval.
@@ -95,9 +107,13 @@ func called(p *inspect.Process) bool {
 	return slices.ContainsFunc(p.Delta.Ops, func(o tracer.OpStat) bool { return o.Time.Count > 0 })
 }
 
-// text writes words in lines that fit, of which those after the first begin with indent.
 func (r *traceReport) text(w io.Writer, indent, words string) {
-	width := cmp.Or(r.width, 80)
+	wrap(w, cmp.Or(r.width, 80), indent, words)
+}
+
+// wrap writes words in lines of at most width characters. Lines after the first begin with
+// indent.
+func wrap(w io.Writer, width int, indent, words string) {
 	for line := range strings.SplitSeq(words, "\n") {
 		used := 0
 		for i, word := range strings.Split(line, " ") {
@@ -185,7 +201,7 @@ func (r *traceReport) process(w io.Writer, p *inspect.Process) {
 	r.collectives(w, d)
 	for _, o := range d.Ops {
 		for _, e := range o.Errors {
-			r.row(w, "failed", fmt.Sprintf("%s with %d, %s", o.Op, e.Code, pluralOf(int(e.Count), "time", "times")))
+			r.row(w, "failed", fmt.Sprintf("%s with %d, %s", o.Op, e.Code, Plural(int(e.Count), "time", "times")))
 		}
 	}
 	r.operations(w, d)
@@ -299,7 +315,7 @@ func (r *traceReport) operations(w io.Writer, p *tracer.Process) {
 			spanOf(x.time.Sum/float64(x.time.Count)), "<"+spanOf(x.time.Quantile(0.99)), bytes, errors)
 	}
 	if n := len(list) - shownOps; n > 0 {
-		fmt.Fprintf(w, "  and %s\n", pluralOf(n, "more operation", "more operations"))
+		fmt.Fprintf(w, "  and %s\n", Plural(n, "more operation", "more operations"))
 	}
 }
 
@@ -336,7 +352,7 @@ func (r *traceReport) kernels(w io.Writer, p *tracer.Process) {
 		fmt.Fprintf(w, format+"%s\n", r.rate(k.Count), grid, block, shortenTo(name, room))
 	}
 	if n := len(list) - shownKernels; n > 0 {
-		fmt.Fprintf(w, "  and %s\n", pluralOf(n, "more kernel", "more kernels"))
+		fmt.Fprintf(w, "  and %s\n", Plural(n, "more kernel", "more kernels"))
 	}
 }
 
@@ -381,6 +397,6 @@ func (r *traceReport) collectives(w io.Writer, p *tracer.Process) {
 		}
 	}
 	if shown > shownComms {
-		r.row(w, "", "and "+pluralOf(shown-shownComms, "more communicator", "more communicators"))
+		r.row(w, "", "and "+Plural(shown-shownComms, "more communicator", "more communicators"))
 	}
 }

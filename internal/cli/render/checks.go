@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package render
 
 import (
 	"encoding/json"
@@ -15,7 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/check/worker"
 )
 
-func listChecks(w io.Writer) error {
+// CheckList writes the table of all checks.
+func CheckList(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "ID\tPROFILES\tLIMIT\tWHAT IS FINE")
 	for _, c := range check.All() {
@@ -24,9 +25,14 @@ func listChecks(w io.Writer) error {
 	return tw.Flush()
 }
 
-func (c *checkFlags) print(w io.Writer, r worker.Report) error {
+// CheckFormats returns the formats of Checks.
+func CheckFormats() []string { return []string{"table", "json", "line", "nagios", "npd"} }
+
+// Checks writes a report in a format: a table for people, JSON for programs, or what
+// Slurm's prologs, Nagios and node-problem-detector expect.
+func Checks(w io.Writer, format string, r worker.Report) error {
 	var err error
-	switch c.output {
+	switch format {
 	case "json":
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/user"
 	"regexp"
@@ -78,9 +77,9 @@ func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 	if o.output != "table" && o.output != "json" {
 		return fmt.Errorf("unknown --output %q, known are table, json", o.output)
 	}
-	states, err := stateNames(o.states)
+	states, err := accounting.ParseStates(o.states)
 	if err != nil {
-		return err
+		return fmt.Errorf("--state: %w", err)
 	}
 	q, err := o.query(time.Now(), sinceSet)
 	if err != nil {
@@ -213,60 +212,15 @@ func longDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// slurmStates are the states by the short forms that Slurm's tools take.
-var slurmStates = map[string]string{
-	"PD": "PENDING", "R": "RUNNING", "S": "SUSPENDED", "CD": "COMPLETED", "F": "FAILED", "CA": "CANCELLED", "TO": "TIMEOUT", "NF": "NODE_FAIL",
-	"PR": "PREEMPTED", "OOM": "OUT_OF_MEMORY", "BF": "BOOT_FAIL", "DL": "DEADLINE", "RQ": "REQUEUED", "RS": "RESIZING", "RV": "REVOKED",
-}
-
-func stateNames(list []string) ([]string, error) {
-	var out []string
-	for _, s := range list {
-		name := strings.ToUpper(s)
-		if name == "CANCELED" {
-			name = "CANCELLED"
-		}
-		if long, ok := slurmStates[name]; ok {
-			name = long
-		}
-		known := false
-		for _, long := range slurmStates {
-			known = known || long == name
-		}
-		if !known {
-			return nil, fmt.Errorf("--state: %q is none; running, pending, completed, failed, cancelled, timeout, node_fail, preempted, out_of_memory, requeued are", s)
-		}
-		out = append(out, name)
-	}
-	return out, nil
-}
-
-// askPrometheus fills in what the jobs did, and returns what there is to say of it.
+// askPrometheus fills in what the jobs did, and returns what there is to say about it.
 func askPrometheus(ctx context.Context, meter *accounting.Prometheus, list []accounting.Record) []string {
-	var jobs []accounting.Job
-	var at []int
-	for i := range list {
-		if list[i].Ran() {
-			jobs, at = append(jobs, list[i].Job), append(at, i)
-		}
-	}
-	if len(jobs) == 0 {
-		return nil
-	}
-	got, err := meter.Usage(ctx, jobs)
-	missing := 0
-	for k, i := range at {
-		list[i].Usage = got[k]
-		if got[k].Status == accounting.UsageMissing {
-			missing++
-		}
-	}
+	asked, missing, err := meter.Fill(ctx, list)
 	var notes []string
 	if err != nil {
 		notes = append(notes, fmt.Sprintf("Not all is known of what jobs did: %s.", oneLine(err)))
 	}
 	if missing > 0 {
-		notes = append(notes, fmt.Sprintf("Prometheus has nothing of %d of %d jobs with GPUs: no agent ran on their nodes, or it has forgotten.", missing, len(jobs)))
+		notes = append(notes, fmt.Sprintf("Prometheus has nothing of %d of %d jobs with GPUs: no agent ran on their nodes, or it has forgotten.", missing, asked))
 	}
 	return notes
 }
@@ -277,38 +231,12 @@ func askAgent(ctx context.Context, address string, list []accounting.Record) []s
 		return nil
 	}
 	const mend = "--prometheus URL of a Prometheus that keeps the series of the agents"
-	page, err := readPage(ctx, address)
+	page, err := accounting.FetchPage(ctx, address)
 	if err != nil {
 		return []string{"What jobs did is not known: no agent answers on this node. With " + mend + " it is."}
 	}
-	known := 0
-	for i := range list {
-		if r := &list[i]; r.Ran() {
-			if r.Usage = page.Usage(&r.Job); r.Usage.Status == accounting.UsageOK {
-				known++
-			}
-		}
-	}
-	if known == 0 {
+	if page.Fill(list) == 0 {
 		return []string{fmt.Sprintf("What jobs did is not known: none of them ran on %s alone, whose agent was asked. With %s it is.", cmp.Or(page.Host, "this node"), mend)}
 	}
 	return []string{fmt.Sprintf("What jobs did is from the agent of %s: of jobs on that node alone, since it saw them. With %s all is known.", page.Host, mend)}
-}
-
-func readPage(ctx context.Context, address string) (*accounting.Page, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, errors.New(resp.Status)
-	}
-	return accounting.ParsePage(resp.Body)
 }

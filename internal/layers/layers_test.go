@@ -74,6 +74,7 @@ var layers = []struct {
 
 	// The one owner of live state gets vendors and sources as interfaces from local.
 	{"internal/node", []string{"internal/device", "internal/workload", "internal/health"}},
+	{"internal/local/fleettest", nil},
 	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/workload/..."}},
 
 	// The checks of this machine, in a process of their own.
@@ -138,7 +139,6 @@ var layers = []struct {
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.
-	{"internal/cli/fleettest", nil},
 	{"internal/cli/tui", []string{"internal/device", "charm.land/...", "github.com/charmbracelet/..."}},
 	{"internal/cli/render", []string{
 		"internal/check", "internal/check/worker", "internal/device", "internal/health", "internal/node", "internal/scheduler/accounting",
@@ -166,13 +166,14 @@ var restricted = []struct {
 	only []string
 }{
 	// The agent runs no other program while it samples.
-	{"os/exec", []string{"internal/check/worker", "internal/cli/fleettest", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
+	{"os/exec", []string{"internal/check/worker", "internal/local/fleettest", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
 	{"testing/...", []string{"internal/device/nvidia/nvmltest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything before a pipeline is plain Go values.
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo"}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
+	{"internal/local/fleettest", nil},
 	{"internal/tracer/tracertest", nil},
 }
 

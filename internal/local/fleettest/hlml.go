@@ -27,7 +27,7 @@ func ScriptHLML(library, script string) error {
 	return replace(filepath.Dir(library), filepath.Join(filepath.Dir(library), "fake.conf"), []byte(script))
 }
 
-// Script returns a script of testdata/fleet.
+// Script returns a script of testdata.
 func Script(name string) (string, error) {
 	file, err := Files(name)
 	if err != nil {

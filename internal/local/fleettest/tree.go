@@ -1,6 +1,6 @@
 // Package fleettest makes a machine with accelerators of every vendor, for tests: the
 // files of its drivers below a folder, the library of Gaudi, and the metric service that
-// libtpu runs. The machine itself is in testdata/fleet of the package above.
+// libtpu runs. The machine itself is in testdata.
 package fleettest
 
 import (
@@ -37,12 +37,12 @@ type Entry struct {
 	table string // of !
 }
 
-// Files returns the path of a file of testdata/fleet.
+// Files returns the path of a file of testdata.
 func Files(name ...string) (string, error) {
-	return source(append([]string{"internal/cli/testdata/fleet"}, name...)...)
+	return source(append([]string{"internal/local/fleettest/testdata"}, name...)...)
 }
 
-// Load returns the trees of testdata/fleet whose paths match a pattern, in one.
+// Load returns the trees of testdata whose paths match a pattern, in one.
 func Load(pattern string) (Tree, error) {
 	folder, err := Files()
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumeter/gpumeter/internal/cli/fleettest"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+	"github.com/gpumeter/gpumeter/internal/local/fleettest"
 )
 
 // fleet is a machine with two devices of every vendor. Its counters move as those of real

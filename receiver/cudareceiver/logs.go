@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/journal"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
 
@@ -52,7 +53,7 @@ func newRecorder(cfg *Config, set receiver.Settings) *recorder {
 
 // emit returns the records of a reading. What matters most comes first: the rest may not
 // fit.
-func (r *recorder) emit(l *ledger, s *tracer.Snapshot, found []AnomalyLine, t *node.Tick) plog.Logs {
+func (r *recorder) emit(l *ledger, s *tracer.Snapshot, found []journal.Line, t *node.Tick) plog.Logs {
 	ld := plog.NewLogs()
 	rl := ld.ResourceLogs().AppendEmpty()
 	resourceOf(metadata.NewResourceBuilder(r.cfg.ResourceAttributes), t).MoveTo(rl.Resource())

@@ -3,8 +3,6 @@ package cudareceiver
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -102,7 +100,7 @@ func slowStep(state anomaly.State) anomaly.Anomaly {
 }
 
 // An anomaly is a record with the chain in words and in attributes, is counted once, in the
-// series of the process and device, and is kept.
+// series of the process and device.
 func TestAnomalies(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, nil)
 	r := newRecorder(b.ledger.cfg, receivertest.NewNopSettings(metadata.Type))
@@ -119,57 +117,4 @@ func TestAnomalies(t *testing.T) {
 	if diff := cmp.Diff([]string{"gpumeter.anomaly.count{cause=neighbour," + llmOn0 + "} 1 since 1s"}, only(b.readAll(s), "gpumeter.anomaly.count")); diff != "" {
 		t.Error(diff)
 	}
-
-	j := journal{filepath.Join(t.TempDir(), "state", "anomalies.jsonl")}
-	for _, l := range lines {
-		if err := j.append([]AnomalyLine{l}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, skipped, err := ReadAnomalies(j.path, at(0))
-	if diff := cmp.Diff(lines, got); diff != "" || skipped != 0 || err != nil {
-		t.Error(diff, skipped, err)
-	}
-	if got, _, _ := ReadAnomalies(j.path, at(21)); len(got) != 0 {
-		t.Errorf("%d lines from before", len(got))
-	}
-}
-
-// The file is bounded: there is one old one, and the newest lines are never lost.
-func TestJournalIsBounded(t *testing.T) {
-	j := journal{filepath.Join(t.TempDir(), "anomalies.jsonl")}
-	line := AnomalyLine{Anomaly: slowStep(anomaly.Open), Words: strings.Repeat("x", 30_000)}
-	for i := range 400 { // 12 MB
-		line.PID = uint32(i)
-		if err := j.append([]AnomalyLine{line}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, path := range []string{j.path, old(j.path)} {
-		if st, err := os.Stat(path); err != nil || st.Size() > maxJournal {
-			t.Error(st.Size(), err)
-		}
-	}
-	got, skipped, err := ReadAnomalies(j.path, at(0))
-	if err != nil || skipped != 0 || len(got) < 130 || got[len(got)-1].PID != 399 {
-		t.Errorf("%d lines, %d skipped, %v", len(got), skipped, err)
-	}
-}
-
-// Whatever is in the file, what is a line of ours is read and nothing breaks.
-func FuzzParseAnomalies(f *testing.F) {
-	f.Add([]byte(`{"time":"2026-11-15T12:00:00Z","op":"step","text":"x"}` + "\n"))
-	f.Add([]byte("{\n\n{}\n[1]\n\x00"))
-	f.Add([]byte(`{"time":"2026-11-15T12:00:00Z","op":"step","explanations":[{"share":1e308}]}`))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		list, skipped := parseAnomalies(text, time.Time{})
-		if n := len(list) + skipped; n > strings.Count(string(text), "\n")+1 {
-			t.Errorf("%d lines of %q", n, text)
-		}
-		for _, l := range list {
-			if l.Op == "" || l.Time.IsZero() {
-				t.Errorf("line %+v", l)
-			}
-		}
-	})
 }

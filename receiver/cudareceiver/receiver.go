@@ -13,7 +13,9 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/journal"
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
+	"github.com/gpumeter/gpumeter/internal/tracer/watch"
 )
 
 // ticker is what the receiver needs of an extension: the gpu extension has it.
@@ -49,9 +51,8 @@ type cudaReceiver struct {
 	ledger   *ledger
 	emitter  *emitter
 	recorder *recorder
-	watcher  *Watcher
+	watcher  *watch.Watcher
 	outliers outliers
-	journal  journal
 	last     time.Time       // of the last reading
 	refused  map[string]bool // what the pipelines did not take last
 	unkept   string          // why anomalies are not kept, as said last
@@ -61,7 +62,7 @@ func newReceiver(cfg *Config, set receiver.Settings, open opener) *cudaReceiver 
 	return &cudaReceiver{
 		cfg: cfg, set: set, open: open, forget: func() {}, clock: time.Now,
 		ledger: newLedger(cfg), emitter: newEmitter(cfg, set, time.Now()), recorder: newRecorder(cfg, set),
-		watcher: NewWatcher(cfg.Proc), journal: journal{cfg.AnomalyFile}, refused: map[string]bool{},
+		watcher: watch.New(cfg.Proc), refused: map[string]bool{},
 	}
 }
 
@@ -158,7 +159,7 @@ func (r *cudaReceiver) tick(t node.Tick) {
 	}
 	found := r.ledger.name(r.watcher.Judge(&s))
 	r.keep(found)
-	r.emitter.records, r.emitter.refused = r.recorder.dropped, r.watcher.detector.Refused()
+	r.emitter.records, r.emitter.refused = r.recorder.dropped, r.watcher.Refused()
 	if r.metrics != nil {
 		r.deliver("metrics", r.metrics.ConsumeMetrics(context.Background(), r.emitter.emit(r.ledger, &s, &t)))
 	}
@@ -187,12 +188,12 @@ func (r *cudaReceiver) health() {
 }
 
 // keep writes anomalies to the file. Why it cannot is said once for each reason.
-func (r *cudaReceiver) keep(found []AnomalyLine) {
+func (r *cudaReceiver) keep(found []journal.Line) {
 	if len(found) == 0 {
 		return
 	}
 	why := ""
-	if err := r.journal.append(found); err != nil {
+	if err := journal.Append(r.cfg.AnomalyFile, found); err != nil {
 		why = err.Error()
 	}
 	if why != r.unkept && why != "" {

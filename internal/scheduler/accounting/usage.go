@@ -278,3 +278,6 @@ func of(l query.Labels, j *Job) bool {
 	cluster := l[fleet.LabelSlurmCluster]
 	return l[fleet.LabelSlurmJob] == j.ID && (cluster == "" || j.Cluster == "" || cluster == j.Cluster)
 }
+
+// Ran reports whether there can be any usage of a job: it began and had GPUs.
+func (j *Job) Ran() bool { return !j.Start.IsZero() && (j.GPUs > 0 || j.Shards > 0) }

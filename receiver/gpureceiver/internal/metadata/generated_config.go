@@ -2516,7 +2516,7 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpuClockDomainFrequency: GpuClockDomainFrequencyMetricConfig{
-			Enabled: true,
+			Enabled: false,
 		},
 		GpuClockDomainFrequencyLimit: GpuClockDomainFrequencyLimitMetricConfig{
 			Enabled: false,

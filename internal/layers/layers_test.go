@@ -20,6 +20,7 @@ const module = "github.com/gpumeter/gpumeter/"
 const (
 	collector = "go.opentelemetry.io/..."
 	pdata     = "go.opentelemetry.io/collector/pdata/..."
+	component = "go.opentelemetry.io/collector/component"
 	zap       = "go.uber.org/zap/..."
 	xsys      = "golang.org/x/sys/..."
 )
@@ -87,13 +88,17 @@ var layers = []struct {
 	{"internal/tracer/anomaly", []string{"internal/host", "internal/tracer"}},
 	{"internal/tracer/live", []string{"internal/tracer/...", "github.com/ianlancetaylor/demangle", xsys}},
 
+	// What components of the Collector have in common.
+	{"internal/series", []string{pdata}},
+	{"internal/ticks", []string{"internal/node", component, pdata}},
+
 	// Collector components. None knows another. Only the extension opens devices.
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
-	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/workload", collector, zap}},
-	{"receiver/cudareceiver/...", []string{"internal/device", "internal/host", "internal/node", "internal/tracer/...", "internal/workload", collector, zap}},
-	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", collector, zap}},
-	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler/...", "internal/workload", collector, zap}},
-	{"processor/...", []string{"internal/node", "internal/workload", collector, zap}},
+	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/cudareceiver/...", []string{"internal/device", "internal/host", "internal/node", "internal/series", "internal/ticks", "internal/tracer/...", "internal/workload", collector, zap}},
+	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
+	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/hubexporter/...", []string{"internal/hub", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
 	{"exporter/pageexporter/...", []string{
 		"github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
@@ -130,7 +135,7 @@ var restricted = []struct {
 	{"testing/...", []string{"internal/device/nvidia/nvmltest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything before a pipeline is plain Go values.
-	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/cli/..."}},
+	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/cli/...", "internal/series", "internal/ticks"}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
 }

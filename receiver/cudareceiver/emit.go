@@ -11,6 +11,8 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
@@ -20,12 +22,11 @@ type emitter struct {
 	cfg     *Config
 	mb      *metadata.MetricsBuilder
 	began   time.Time // this receiver
-	shown   map[string]series
-	frames  map[string]pmetric.Metric // metrics without points, by name
-	dropped uint64                    // points over MaxSeries so far
-	records uint64                    // log records over MaxRecords so far
-	refused uint64                    // processes over what the detector looks at
-	blind   bool                      // the last reading failed
+	shown   series.Memory
+	dropped uint64 // points over MaxSeries so far
+	records uint64 // log records over MaxRecords so far
+	refused uint64 // processes over what the detector looks at
+	blind   bool   // the last reading failed
 
 	ts   pcommon.Timestamp
 	room int
@@ -36,7 +37,6 @@ type emitter struct {
 func newEmitter(cfg *Config, set receiver.Settings, began time.Time) *emitter {
 	return &emitter{
 		cfg: cfg, mb: metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set), began: began,
-		shown: map[string]series{}, frames: map[string]pmetric.Metric{},
 	}
 }
 
@@ -47,24 +47,11 @@ func (e *emitter) emit(l *ledger, s *tracer.Snapshot, t *node.Tick) pmetric.Metr
 		e.subject(l, sub, t.Time)
 	}
 	e.self(l, s)
-	md := e.mb.Emit(metadata.WithResource(resourceOf(e.mb.NewResourceBuilder(), t)))
+	md := e.mb.Emit(metadata.WithResource(ticks.Resource(e.mb.NewResourceBuilder(), t)))
 	e.histograms(md)
 	e.finish(md, l, s)
+	e.shown.End(md, e.ts)
 	return md
-}
-
-// resourceOf returns the machine, as the gpu receiver has it.
-func resourceOf(rb *metadata.ResourceBuilder, t *node.Tick) pcommon.Resource {
-	rb.SetHostName(t.Host)
-	rb.SetServiceName("gpumeter")
-	if t.Simulated {
-		rb.SetGpumeterSimulated(true)
-	}
-	resource := rb.Emit()
-	for key, value := range t.Resource {
-		resource.Attributes().PutStr(key, value)
-	}
-	return resource
 }
 
 // self records the tracer's own state. No cap cuts it.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
@@ -115,7 +116,7 @@ func (b *bench) readAll(s tracer.Snapshot) []string {
 // render returns a line for each point, sorted: name, attributes, value, and since when.
 func render(md pmetric.Metrics) []string {
 	var list []string
-	eachMetric(md, func(m pmetric.Metric) {
+	for m := range series.Metrics(md) {
 		line := func(attrs pcommon.Map, value string, start pcommon.Timestamp, flags pmetric.DataPointFlags) {
 			pairs := map[string]string{}
 			for k, v := range attrs.All() {
@@ -158,7 +159,7 @@ func render(md pmetric.Metrics) []string {
 				line(p.Attributes(), fmt.Sprintf("n=%d sum=%.9g scale=%d offset=%d %v", p.Count(), p.Sum(), p.Scale(), p.Positive().Offset(), p.Positive().BucketCounts().AsRaw()), p.StartTimestamp(), p.Flags())
 			}
 		}
-	})
+	}
 	slices.Sort(list)
 	return list
 }

@@ -12,14 +12,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
 )
-
-// ticker is what the receiver needs of an extension: the gpu extension has it.
-type ticker interface {
-	Subscribe() (ticks <-chan node.Tick, cancel func())
-}
 
 // source is what traces: live.Tracer, or a test.
 type source interface {
@@ -69,7 +65,7 @@ func newReceiver(cfg *Config, set receiver.Settings, open opener) *cudaReceiver 
 // cannot be opened is said, with what is missing: the agent runs without.
 func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 	r.start.Do(func() {
-		view, err := findTicker(host)
+		view, err := ticks.Need(host, "cuda receiver")
 		if err != nil {
 			r.failed = err
 			return
@@ -89,10 +85,10 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 				}
 			})
 		}
-		ticks, unsubscribe := view.Subscribe()
+		subscription, unsubscribe := view.Subscribe()
 		var reading sync.WaitGroup
 		reading.Go(func() {
-			for t := range ticks {
+			for t := range subscription {
 				r.tick(t)
 			}
 		})
@@ -116,22 +112,6 @@ func (r *cudaReceiver) features() {
 			r.set.Logger.Info("The tracer does without "+x.Name, zap.String("reason", x.Reason))
 		}
 	}
-}
-
-func findTicker(host component.Host) (found ticker, err error) {
-	for _, ext := range host.GetExtensions() {
-		t, ok := ext.(ticker)
-		if ok && found != nil {
-			return nil, errors.New("there is more than one gpu extension: a machine has one View of its devices")
-		}
-		if ok {
-			found = t
-		}
-	}
-	if found != nil {
-		return found, nil
-	}
-	return nil, errors.New("the cuda receiver needs the gpu extension: add it under extensions and to service::extensions")
 }
 
 // tick makes a reading, if it is time for one.

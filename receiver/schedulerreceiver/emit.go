@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 
 	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
@@ -25,13 +26,15 @@ type emitter struct {
 
 	ts      pcommon.Timestamp // of the round
 	cluster string
-	shown   pmetric.MetricSlice // the gauges of the round before
+	// shown remembers gauges. The sums are of things that do not go away.
+	shown series.Memory
 }
 
 func newEmitter(cfg *Config, set receiver.Settings) *emitter {
 	return &emitter{
 		cfg: cfg, version: set.BuildInfo.Version, mb: metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set),
-		durations: slurmctl.NewDurations(), began: time.Now(), shown: pmetric.NewMetricSlice(),
+		durations: slurmctl.NewDurations(), began: time.Now(),
+		shown: series.Memory{Only: func(m pmetric.Metric) bool { return !series.Cumulative(m) }},
 	}
 }
 
@@ -74,7 +77,7 @@ func (e *emitter) emit(s slurmctl.Snapshot) pmetric.Metrics {
 	rb.SetServiceName("gpumeter")
 	md := e.mb.Emit(metadata.WithResource(rb.Emit()))
 	e.finish(md)
-	e.end(md)
+	e.shown.End(md, e.ts) // slurm.up is always there
 	return md
 }
 

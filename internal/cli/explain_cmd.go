@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
-	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
+	"github.com/gpumeter/gpumeter/internal/tracer/watch"
 )
 
 // explainCommand are the flags of explain.
@@ -92,7 +92,7 @@ func (c *explainCommand) read(w io.Writer, now time.Time) error {
 	if file == "" {
 		return errors.New("no state folder: name that of the agent with --state-dir")
 	}
-	list, skipped, err := cudareceiver.ReadAnomalies(file, now.Add(-c.since))
+	list, skipped, err := watch.ReadJournal(file, now.Add(-c.since))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no agent has seen an anomaly yet: there is no %s; gpumeter agent --trace keeps it, gpumeter explain --duration 2m watches now", file)
 	}
@@ -102,7 +102,7 @@ func (c *explainCommand) read(w io.Writer, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("cannot read what the agent has seen: %w", err)
 	}
-	list = lastWords(slices.DeleteFunc(list, func(l cudareceiver.AnomalyLine) bool { return !c.of(&l) }))
+	list = lastWords(slices.DeleteFunc(list, func(l watch.Line) bool { return !c.of(&l) }))
 	for i := range list {
 		if err := c.print(w, &list[i]); err != nil {
 			return err
@@ -118,35 +118,35 @@ func (c *explainCommand) read(w io.Writer, now time.Time) error {
 }
 
 // of reports whether an anomaly is of a chosen process.
-func (c *explainCommand) of(l *cudareceiver.AnomalyLine) bool {
+func (c *explainCommand) of(l *watch.Line) bool {
 	return c.takes(l.PID, workloadOf(l.Attributes))
 }
 
 // lastWords returns the last word on each anomaly, by when it began.
-func lastWords(list []cudareceiver.AnomalyLine) []cudareceiver.AnomalyLine {
+func lastWords(list []watch.Line) []watch.Line {
 	type key struct {
 		pid   uint32
 		op    string
 		since int64
 	}
-	last := map[key]cudareceiver.AnomalyLine{}
+	last := map[key]watch.Line{}
 	for _, l := range list {
 		k := key{l.PID, l.Op, l.Since.UnixNano()}
 		if was, ok := last[k]; !ok || !l.Time.Before(was.Time) {
 			last[k] = l
 		}
 	}
-	out := make([]cudareceiver.AnomalyLine, 0, len(last))
+	out := make([]watch.Line, 0, len(last))
 	for _, l := range last {
 		out = append(out, l)
 	}
-	slices.SortFunc(out, func(a, b cudareceiver.AnomalyLine) int {
+	slices.SortFunc(out, func(a, b watch.Line) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Op, b.Op))
 	})
 	return out
 }
 
-func (c *explainCommand) print(w io.Writer, l *cudareceiver.AnomalyLine) error {
+func (c *explainCommand) print(w io.Writer, l *watch.Line) error {
 	if c.asJSON {
 		return json.NewEncoder(w).Encode(l)
 	}
@@ -220,7 +220,7 @@ func (c *explainCommand) watch(ctx context.Context, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	watcher := cudareceiver.NewWatcher(c.proc())
+	watcher := watch.NewWatcher(c.proc())
 	watcher.Owner = s.Process
 	ticker := time.NewTicker(c.interval)
 	defer ticker.Stop()
@@ -234,7 +234,7 @@ func (c *explainCommand) watch(ctx context.Context, w io.Writer) (err error) {
 		now, tick := s.look(ctx)
 		watcher.See(&tick)
 		for _, a := range watcher.Judge(&now) {
-			l := cudareceiver.AnomalyLine{Anomaly: a, Words: a.Text()}
+			l := watch.Line{Anomaly: a, Words: a.Text()}
 			if owner, ok := s.Process(a.PID); ok {
 				l.Attributes = owner.Attributes
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
 	"github.com/gpumeter/gpumeter/internal/tracer/live"
-	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
+	"github.com/gpumeter/gpumeter/internal/tracer/watch"
 )
 
 // The last word on each anomaly of the window is told, in words, oldest first; others and
@@ -23,17 +23,17 @@ import (
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Second)
-	slow := func(pid uint32, state anomaly.State, since, at time.Duration, pod string) cudareceiver.AnomalyLine {
+	slow := func(pid uint32, state anomaly.State, since, at time.Duration, pod string) watch.Line {
 		a := anomaly.Anomaly{
 			State: state, Time: now.Add(-at), Since: now.Add(-since), PID: pid, Process: "python3", Op: anomaly.Step, Baseline: 1e-3, Observed: 2e-3,
 			Lost: 10 * time.Second, Over: 20 * time.Second,
 			Explanations: []anomaly.Explanation{{Cause: anomaly.HostDelay, Share: 0.8, Seconds: 8, Fact: "1.6 s/s in the run queue"}}, Unexplained: 0.2,
 			Changes: []anomaly.Change{{Op: "bubble", Baseline: 1e-5, Observed: 1e-3, Seconds: 8}},
 		}
-		return cudareceiver.AnomalyLine{Anomaly: a, Words: a.Text(), Attributes: map[string]string{"k8s.namespace.name": "ml", "k8s.pod.name": pod}}
+		return watch.Line{Anomaly: a, Words: a.Text(), Attributes: map[string]string{"k8s.namespace.name": "ml", "k8s.pod.name": pod}}
 	}
 	var text []byte
-	for _, l := range []cudareceiver.AnomalyLine{
+	for _, l := range []watch.Line{
 		slow(1, anomaly.Open, 3*time.Hour, 3*time.Hour, "old"),
 		slow(2, anomaly.Open, 40*time.Minute, 39*time.Minute, "llm-0"),
 		slow(3, anomaly.Open, 30*time.Minute, 29*time.Minute, "llm-1"),
@@ -152,7 +152,7 @@ func TestExplainLive(t *testing.T) {
 	if diff := cmp.Diff(want, got[1:]); diff != "" {
 		t.Error(diff)
 	}
-	var l cudareceiver.AnomalyLine
+	var l watch.Line
 	if err := json.Unmarshal([]byte(watchSlowing(t, leastWindows, true)), &l); err != nil || l.Cause() != anomaly.HostDelay {
 		t.Errorf("%v: %+v", err, l)
 	}

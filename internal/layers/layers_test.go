@@ -86,7 +86,9 @@ var layers = []struct {
 	{"internal/tracer/target", []string{"internal/tracer", xsys}},
 	{"internal/tracer/ncclinfo", nil},
 	{"internal/tracer/anomaly", []string{"internal/host", "internal/tracer"}},
-	{"internal/tracer/live", []string{"internal/tracer/...", "github.com/ianlancetaylor/demangle", xsys}},
+	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
+	{"internal/tracer/ledger", []string{"internal/device", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/watch", "internal/workload"}},
+	{"internal/tracer/live", []string{"internal/tracer", "internal/tracer/ncclinfo", "internal/tracer/probe", "internal/tracer/target", "github.com/ianlancetaylor/demangle", xsys}},
 
 	// What components of the Collector have in common.
 	{"internal/series", []string{pdata}},
@@ -95,7 +97,7 @@ var layers = []struct {
 	// Collector components. None knows another. Only the extension opens devices.
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
-	{"receiver/cudareceiver/...", []string{"internal/device", "internal/host", "internal/node", "internal/series", "internal/ticks", "internal/tracer/...", "internal/workload", collector, zap}},
+	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
 	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
 	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},

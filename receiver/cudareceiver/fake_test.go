@@ -17,6 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
@@ -84,19 +85,19 @@ func machine(n int, pids ...[]uint32) *node.Tick {
 
 // bench is a ledger and an emitter under test.
 type bench struct {
-	*ledger
+	*ledger.Ledger
 	*emitter
 	t    *testing.T
 	tick *node.Tick
 }
 
-func newBench(t *testing.T, tick *node.Tick, who owners, set func(*Config)) *bench {
+func newBench(t *testing.T, tick *node.Tick, who ledger.Owners, set func(*Config)) *bench {
 	cfg := createDefaultConfig().(*Config)
 	if set != nil {
 		set(cfg)
 	}
-	b := &bench{newLedger(cfg), newEmitter(cfg, receivertest.NewNopSettings(metadata.Type), began), t, tick}
-	b.owners = who
+	b := &bench{ledger.New(cfg.ledger()), newEmitter(cfg, receivertest.NewNopSettings(metadata.Type), began), t, tick}
+	b.Owners = who
 	return b
 }
 
@@ -109,8 +110,8 @@ func (b *bench) readAll(s tracer.Snapshot) []string {
 	b.t.Helper()
 	tick := *b.tick
 	tick.Time = s.Time
-	b.observe(&s, newPlaces(&tick))
-	return render(b.emit(b.ledger, &s, &tick))
+	b.Observe(&s, ledger.NewPlaces(&tick))
+	return render(b.emit(b.Ledger, &s, &tick))
 }
 
 // render returns a line for each point, sorted: name, attributes, value, and since when.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
 
@@ -33,11 +34,11 @@ func (e *emitter) histograms(md pmetric.Metrics) {
 			var to series.Point
 			if e.cfg.Histograms == exponential {
 				dp := m.ExponentialHistogram().DataPoints().AppendEmpty()
-				list[i].exponential(dp)
+				fillExponential(dp, list[i])
 				to = dp
 			} else {
 				dp := m.Histogram().DataPoints().AppendEmpty()
-				list[i].explicit(dp, of)
+				fillExplicit(dp, list[i], of)
 				to = dp
 			}
 			sum.Attributes().MoveTo(to.Attributes())
@@ -47,10 +48,10 @@ func (e *emitter) histograms(md pmetric.Metrics) {
 }
 
 // finish gives points their identity and counters their start.
-func (e *emitter) finish(md pmetric.Metrics, l *ledger, s *tracer.Snapshot) {
-	subjects := make(map[string]*subject, len(l.subjects))
-	for _, sub := range l.subjects {
-		subjects[sub.key] = sub
+func (e *emitter) finish(md pmetric.Metrics, l *ledger.Ledger, s *tracer.Snapshot) {
+	subjects := make(map[string]*ledger.Subject, len(l.Subjects))
+	for _, sub := range l.Subjects {
+		subjects[sub.Key] = sub
 	}
 	tracing := e.began
 	if s != nil {
@@ -61,7 +62,7 @@ func (e *emitter) finish(md pmetric.Metrics, l *ledger, s *tracer.Snapshot) {
 			began := tracing
 			if key, ok := dp.Attributes().Get("gpu.uuid"); ok {
 				sub := subjects[key.Str()]
-				began = sub.start(dp.Attributes())
+				began = start(sub, dp.Attributes())
 				dress(dp.Attributes(), sub)
 			}
 			series.Start(m, dp, began)
@@ -70,24 +71,24 @@ func (e *emitter) finish(md pmetric.Metrics, l *ledger, s *tracer.Snapshot) {
 }
 
 // start returns when the series of a subject with such attributes began.
-func (s *subject) start(attrs pcommon.Map) time.Time {
+func start(s *ledger.Subject, attrs pcommon.Map) time.Time {
 	if name, ok := attrs.Get("gpu.cuda.kernel.name"); ok {
-		if k := s.kernels[name.Str()]; k != nil && !k.since.IsZero() {
-			return k.since
+		if k := s.Kernels[name.Str()]; k != nil && !k.Since.IsZero() {
+			return k.Since
 		}
 	}
 	if id, ok := attrs.Get("comm_id_hash"); ok {
 		rank, _ := attrs.Get("rank")
 		size, _ := attrs.Get("nranks")
-		if c := s.comms[commKey{id.Str(), int(rank.Int()), int(size.Int())}]; c != nil && !c.since.IsZero() {
-			return c.since
+		if c := s.Comms[ledger.CommKey{ID: id.Str(), Rank: int(rank.Int()), Size: int(size.Int())}]; c != nil && !c.Since.IsZero() {
+			return c.Since
 		}
 	}
-	return s.since
+	return s.Since
 }
 
 // dress puts what a subject is in the place of its key, and takes away what is not known.
-func dress(attrs pcommon.Map, s *subject) {
+func dress(attrs pcommon.Map, s *ledger.Subject) {
 	attrs.RemoveIf(func(key string, v pcommon.Value) bool {
 		switch key {
 		case "gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor":
@@ -101,15 +102,15 @@ func dress(attrs pcommon.Map, s *subject) {
 }
 
 // label adds the identity of a subject.
-func label(attrs pcommon.Map, s *subject) {
-	attrs.EnsureCapacity(attrs.Len() + len(s.pairs) + 2)
-	for _, p := range s.pairs {
+func label(attrs pcommon.Map, s *ledger.Subject) {
+	attrs.EnsureCapacity(attrs.Len() + len(s.Pairs) + 2)
+	for _, p := range s.Pairs {
 		attrs.PutStr(p.Key, p.Value)
 	}
-	if s.id.UUID != "" && s.id.Index >= 0 {
-		attrs.PutInt("gpu.index", int64(s.id.Index))
+	if s.ID.UUID != "" && s.ID.Index >= 0 {
+		attrs.PutInt("gpu.index", int64(s.ID.Index))
 	}
-	if s.pid != 0 {
-		attrs.PutInt("process.pid", int64(s.pid))
+	if s.PID != 0 {
+		attrs.PutInt("process.pid", int64(s.PID))
 	}
 }

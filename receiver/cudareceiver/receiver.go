@@ -14,7 +14,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
+	"github.com/gpumeter/gpumeter/internal/tracer/watch"
 )
 
 // source is what traces: live.Tracer, or a test.
@@ -42,12 +44,12 @@ type cudaReceiver struct {
 	done        sync.WaitGroup
 
 	source   source // nil: there is no tracer
-	ledger   *ledger
+	ledger   *ledger.Ledger
 	emitter  *emitter
 	recorder *recorder
-	watcher  *Watcher
-	outliers outliers
-	journal  journal
+	watcher  *watch.Watcher
+	outliers watch.Outliers
+	journal  watch.Journal
 	last     time.Time       // of the last reading
 	refused  map[string]bool // what the pipelines did not take last
 	unkept   string          // why anomalies are not kept, as said last
@@ -56,8 +58,8 @@ type cudaReceiver struct {
 func newReceiver(cfg *Config, set receiver.Settings, open opener) *cudaReceiver {
 	return &cudaReceiver{
 		cfg: cfg, set: set, open: open, forget: func() {}, clock: time.Now,
-		ledger: newLedger(cfg), emitter: newEmitter(cfg, set, time.Now()), recorder: newRecorder(cfg, set),
-		watcher: NewWatcher(cfg.Proc), journal: journal{cfg.AnomalyFile}, refused: map[string]bool{},
+		ledger: ledger.New(cfg.ledger()), emitter: newEmitter(cfg, set, time.Now()), recorder: newRecorder(cfg, set),
+		watcher: watch.NewWatcher(cfg.Proc), journal: watch.Journal{Path: cfg.AnomalyFile}, refused: map[string]bool{},
 	}
 }
 
@@ -70,8 +72,8 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 			r.failed = err
 			return
 		}
-		if o, ok := view.(owners); ok {
-			r.ledger.owners, r.watcher.Owner = o, o.Process
+		if o, ok := view.(ledger.Owners); ok {
+			r.ledger.Owners, r.watcher.Owner = o, o.Process
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		if r.source, err = r.open(r.cfg); err != nil {
@@ -129,16 +131,16 @@ func (r *cudaReceiver) tick(t node.Tick) {
 		}
 		return
 	}
-	where := newPlaces(&t)
-	s := r.source.Snapshot(now, where.gpus())
+	where := ledger.NewPlaces(&t)
+	s := r.source.Snapshot(now, where.GPUs())
 	r.health()
-	r.ledger.observe(&s, where)
-	if w, ok := r.source.(thresholder); ok && r.logs != nil {
-		r.outliers.ask(&s, w)
+	r.ledger.Observe(&s, where)
+	if w, ok := r.source.(watch.Thresholder); ok && r.logs != nil {
+		r.outliers.Ask(&s, w)
 	}
-	found := r.ledger.name(r.watcher.Judge(&s))
+	found := r.ledger.Name(r.watcher.Judge(&s))
 	r.keep(found)
-	r.emitter.records, r.emitter.refused = r.recorder.dropped, r.watcher.detector.Refused()
+	r.emitter.records, r.emitter.refused = r.recorder.dropped, r.watcher.Refused()
 	if r.metrics != nil {
 		r.deliver("metrics", r.metrics.ConsumeMetrics(context.Background(), r.emitter.emit(r.ledger, &s, &t)))
 	}
@@ -167,12 +169,12 @@ func (r *cudaReceiver) health() {
 }
 
 // keep writes anomalies to the file. Why it cannot is said once for each reason.
-func (r *cudaReceiver) keep(found []AnomalyLine) {
+func (r *cudaReceiver) keep(found []watch.Line) {
 	if len(found) == 0 {
 		return
 	}
 	why := ""
-	if err := r.journal.append(found); err != nil {
+	if err := r.journal.Append(found); err != nil {
 		why = err.Error()
 	}
 	if why != r.unkept && why != "" {

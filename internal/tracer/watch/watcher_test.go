@@ -1,4 +1,4 @@
-package cudareceiver
+package watch
 
 import (
 	"testing"
@@ -9,6 +9,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/host"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
+	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // What the ticks of a window say of a device: means, and the part of the time in which its
@@ -31,7 +32,9 @@ func TestFactsOfDevices(t *testing.T) {
 		return node.Tick{Readings: []node.Reading{whole, part, {Sample: device.Sample{ID: device.ID{UUID: "GPU-9"}}}}}
 	}
 	w := NewWatcher(t.TempDir())
-	w.Owner = whoIs{7: llm}.Process
+	w.Owner = func(pid uint32) (workload.Workload, bool) {
+		return workload.Workload{Attributes: map[string]string{"k8s.namespace.name": "ml", "k8s.pod.name": "llm-0"}}, pid == 7
+	}
 	for _, tick := range []node.Tick{reading(1000, true, 6), reading(2000, false, 7)} {
 		w.See(&tick)
 	}

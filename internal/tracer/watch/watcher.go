@@ -1,4 +1,4 @@
-package cudareceiver
+package watch
 
 import (
 	"errors"
@@ -138,6 +138,9 @@ func (w *Watcher) Judge(s *tracer.Snapshot) []anomaly.Anomaly {
 	}
 	return w.detector.Observe(window)
 }
+
+// Refused returns how many processes were beyond those that are looked at.
+func (w *Watcher) Refused() uint64 { return w.detector.Refused() }
 
 // facts returns what the ticks said of the devices, and begins anew.
 func (w *Watcher) facts() []anomaly.DeviceFacts {

@@ -1,4 +1,4 @@
-package cudareceiver
+package watch
 
 import (
 	"bufio"
@@ -20,12 +20,14 @@ const (
 	maxLine = 64 << 10
 )
 
-// journal keeps anomalies in a file.
-type journal struct{ path string }
+// Journal keeps anomalies in a file.
+type Journal struct {
+	Path string // empty: nothing is kept
+}
 
-// append writes lines. A file that is full becomes the old one, and the one before it goes.
-func (j journal) append(list []AnomalyLine) error {
-	if j.path == "" || len(list) == 0 {
+// Append writes lines, if there is a file for them. A file that is full becomes the old one, and the one before it goes.
+func (j Journal) Append(list []Line) error {
+	if j.Path == "" || len(list) == 0 {
 		return nil
 	}
 	var b bytes.Buffer
@@ -39,15 +41,15 @@ func (j journal) append(list []AnomalyLine) error {
 			b.WriteByte('\n')
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(j.path), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(j.Path), 0o700); err != nil {
 		return fmt.Errorf("cannot make the folder of anomalies: %w", err)
 	}
-	if st, err := os.Stat(j.path); err == nil && st.Size()+int64(b.Len()) > maxJournal {
-		if err := os.Rename(j.path, old(j.path)); err != nil {
+	if st, err := os.Stat(j.Path); err == nil && st.Size()+int64(b.Len()) > maxJournal {
+		if err := os.Rename(j.Path, old(j.Path)); err != nil {
 			return fmt.Errorf("cannot put the old anomalies away: %w", err)
 		}
 	}
-	f, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(j.Path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot keep anomalies: %w", err)
 	}
@@ -57,10 +59,10 @@ func (j journal) append(list []AnomalyLine) error {
 
 func old(path string) string { return path + ".1" }
 
-// ReadAnomalies returns the anomalies in the file at path, and in the one before it, that
+// ReadJournal returns the anomalies in the file at path, and in the one before it, that
 // happened at since or later. skipped is how many lines are none: a crash may leave half of
 // one. That there is no file is an error of fs.ErrNotExist.
-func ReadAnomalies(path string, since time.Time) (list []AnomalyLine, skipped int, err error) {
+func ReadJournal(path string, since time.Time) (list []Line, skipped int, err error) {
 	text, errOld := readFile(old(path))
 	if errOld != nil && !errors.Is(errOld, fs.ErrNotExist) {
 		return nil, 0, errOld
@@ -83,14 +85,14 @@ func readFile(path string) ([]byte, error) {
 }
 
 // parseAnomalies returns what is in lines of JSON.
-func parseAnomalies(text []byte, since time.Time) (list []AnomalyLine, skipped int) {
+func parseAnomalies(text []byte, since time.Time) (list []Line, skipped int) {
 	r := bufio.NewScanner(bytes.NewReader(text))
 	r.Buffer(nil, maxLine)
 	for r.Scan() {
 		if len(bytes.TrimSpace(r.Bytes())) == 0 {
 			continue
 		}
-		var line AnomalyLine
+		var line Line
 		if err := json.Unmarshal(r.Bytes(), &line); err != nil || line.Op == "" || line.Time.IsZero() {
 			skipped++
 			continue

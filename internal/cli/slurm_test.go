@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
 )
 
@@ -169,7 +170,7 @@ func TestSlurmJobsWidth(t *testing.T) {
 		ID: "12345678", UserID: "12345678_1234", User: "a-very-long-user", Account: "an-account-of-somebody", Partition: "gpu-h100-long", State: "OUT_OF_MEMORY",
 		Start: time.Unix(1, 0), End: time.Unix(2, 0), Elapsed: 30 * time.Hour, GPUs: 1024, Name: strings.Repeat("é", 60),
 	}}
-	r.Usage = accounting.Usage{Status: accounting.UsageOK, Allocated: 2, Active: accounting.Measure{Value: 1, Known: true}}
+	r.Usage = accounting.Usage{Status: accounting.UsageOK, Allocated: 2, Active: optional.Of(1)}
 	for _, width := range []int{0, 100, 60} {
 		var out bytes.Buffer
 		if err := printJobs(&out, []accounting.Record{r}, nil, width, accounting.Query{}); err != nil {

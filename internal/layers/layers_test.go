@@ -33,20 +33,23 @@ var layers = []struct {
 	pkg string
 	may []string
 }{
-	// Small readers of the kernel, one idea each. They know nothing of ours.
+	// The number that may be absent.
+	{"internal/optional", nil},
+
+	// Small readers of the kernel, one idea each. They know nothing else of ours.
 	{"internal/dlopen", []string{"github.com/ebitengine/purego"}},
 	{"internal/sysfs", []string{xsys}},
 	{"internal/kmsg", []string{xsys}},
 	{"internal/openfiles", nil},
 	{"internal/cloud", nil},
-	{"internal/host", []string{xsys}},
-	{"internal/slurm", nil},
+	{"internal/host", []string{"internal/optional", xsys}},
+	{"internal/slurm", []string{"internal/optional"}},
 
 	// How a store of time series is asked, the hub's own or any other.
 	{"internal/query", nil},
 
 	// The model, and one package a vendor. No vendor knows another, or what a metric is.
-	{"internal/device", nil},
+	{"internal/device", []string{"internal/optional"}},
 	{"internal/device/nvidia/nvmltest", nil},
 	{"internal/device/devicetest", []string{"internal/device"}},
 	{"internal/device/tpu", []string{
@@ -80,13 +83,13 @@ var layers = []struct {
 	// The plain half of the receivers of these names.
 	{"internal/inference", []string{"github.com/prometheus/common/..."}},
 	{"internal/scheduler", []string{"internal/slurm"}},
-	{"internal/scheduler/...", []string{"internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
+	{"internal/scheduler/...", []string{"internal/optional", "internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
 	{"internal/tracer", nil},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},
 	{"internal/tracer/target", []string{"internal/tracer", xsys}},
 	{"internal/tracer/ncclinfo", nil},
-	{"internal/tracer/anomaly", []string{"internal/host", "internal/tracer"}},
-	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
+	{"internal/tracer/anomaly", []string{"internal/host", "internal/optional", "internal/tracer"}},
+	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/optional", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
 	{"internal/tracer/ledger", []string{"internal/device", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/watch", "internal/workload"}},
 	{"internal/tracer/live", []string{"internal/tracer", "internal/tracer/ncclinfo", "internal/tracer/probe", "internal/tracer/target", "github.com/ianlancetaylor/demangle", xsys}},
 
@@ -99,7 +102,7 @@ var layers = []struct {
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
 	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
-	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/...", []string{"internal/inference", "internal/node", "internal/optional", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/hubexporter/...", []string{"internal/hub", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
 	{"exporter/pageexporter/...", []string{

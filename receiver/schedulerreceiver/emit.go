@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
 	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
@@ -149,7 +150,7 @@ func (e *emitter) diag(d *slurmctl.Diag) {
 			record(e.ts, int64(v), e.cluster)
 		}
 	}
-	seconds := func(v slurmctl.Value, record func(pcommon.Timestamp, float64, string)) {
+	seconds := func(v optional.Float, record func(pcommon.Timestamp, float64, string)) {
 		if v, ok := v.Get(); ok {
 			record(e.ts, v, e.cluster)
 		}
@@ -219,7 +220,7 @@ func (e *emitter) shares(list []slurmctl.Share) {
 	}
 }
 
-func (e *emitter) share(v slurmctl.Value, account string, record func(pcommon.Timestamp, float64, string, string)) {
+func (e *emitter) share(v optional.Float, account string, record func(pcommon.Timestamp, float64, string, string)) {
 	if f, ok := v.Get(); ok {
 		record(e.ts, f, e.cluster, account)
 	}

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
 	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
@@ -45,14 +46,14 @@ func (e *epochs) observe(d *slurmctl.Diag) {
 
 // rising returns v, or what it was if it fell though the statistics did not begin anew: a
 // product of a rounded mean does.
-func (e *epochs) rising(name string, v slurmctl.Value) slurmctl.Value {
+func (e *epochs) rising(name string, v optional.Float) optional.Float {
 	f, ok := v.Get()
 	if !ok {
 		return v
 	}
 	f = max(f, e.peaks[name])
 	e.peaks[name] = f
-	return slurmctl.Of(f)
+	return optional.Of(f)
 }
 
 // finish gives sums their start and adds the histograms.

@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
 )
 
@@ -93,7 +94,7 @@ func round(s int) slurmctl.Snapshot {
 			RPCs:   []slurmctl.RPC{{Name: "REQUEST_PING", Count: 5, Time: 250 * time.Microsecond}},
 			Users:  []slurmctl.RPC{{Name: "root", Count: 5}},
 		},
-		Shares:   []slurmctl.Share{{Account: "ml", Norm: slurmctl.Of(0.5), Usage: slurmctl.Of(0.7)}, {Account: "ml", User: "ann", Factor: slurmctl.Of(0.25)}},
+		Shares:   []slurmctl.Share{{Account: "ml", Norm: optional.Of(0.5), Usage: optional.Of(0.7)}, {Account: "ml", User: "ann", Factor: optional.Of(0.25)}},
 		Requests: map[string]int64{"jobs": 2, "diag": 2}, Errors: map[string]int64{"jobs": 1},
 	}
 }

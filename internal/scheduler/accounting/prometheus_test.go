@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // fakeAPI answers range queries over raw samples as Prometheus does: a sample holds for
@@ -175,8 +177,8 @@ var near = cmpopts.EquateApprox(0, 0.001)
 
 func measured(allocated, busy, peak float64) Usage {
 	return Usage{
-		Status: UsageOK, Allocated: allocated, Active: Measure{allocated * busy, true}, Idle: Measure{allocated * (1 - busy), true},
-		Energy: Measure{allocated * 100, true}, Peak: Measure{peak, true},
+		Status: UsageOK, Allocated: allocated, Active: optional.Of(allocated * busy), Idle: optional.Of(allocated * (1 - busy)),
+		Energy: optional.Of(allocated * 100), Peak: optional.Of(peak),
 	}
 }
 
@@ -292,7 +294,7 @@ func TestPeak(t *testing.T) {
 	spike.value[50] = 7e10
 	a.series = append(a.series, spike)
 	got, err := p.Usage(t.Context(), []Job{job(1, epoch, epoch.Add(10*time.Minute))})
-	if err != nil || got[0].Peak != (Measure{7e10, true}) {
+	if err != nil || got[0].Peak != (optional.Of(7e10)) {
 		t.Errorf("%+v, %v", got[0].Peak, err)
 	}
 }
@@ -384,7 +386,7 @@ gpu_workload_memory_used_bytes{gpu_uuid="a",host_name="n1.site",slurm_job_id="1"
 	}
 	j := job(1, epoch, time.Time{})
 	j.NodeList = "n1"
-	want := Usage{Status: UsageOK, Allocated: 200, Active: Measure{50, true}}
+	want := Usage{Status: UsageOK, Allocated: 200, Active: optional.Of(50)}
 	if diff := cmp.Diff(want, p.Usage(&j)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

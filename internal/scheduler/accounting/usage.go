@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // What is known of a job's usage. The empty word means that nobody asked.
@@ -26,20 +28,15 @@ type Usage struct {
 }
 
 // Measure is a number that may not be known.
-type Measure struct {
-	Value float64
-	Known bool
-}
-
-// Get returns the number and whether it is known.
-func (m Measure) Get() (float64, bool) { return m.Value, m.Known }
+type Measure = optional.Float
 
 // Efficiency is the part of the time that it had GPUs in which it used them.
 func (u *Usage) Efficiency() Measure {
-	if u.Status != UsageOK || !u.Active.Known || u.Allocated <= 0 {
+	active, ok := u.Active.Get()
+	if u.Status != UsageOK || !ok || u.Allocated <= 0 {
 		return Measure{}
 	}
-	return Measure{min(1, u.Active.Value/u.Allocated), true}
+	return optional.Of(min(1, active/u.Allocated))
 }
 
 // The series of the agent that tell of a workload.
@@ -202,7 +199,7 @@ func peak(list []*series, w window) Measure {
 	for _, s := range list {
 		for _, p := range s.points {
 			if p.at >= w.from && p.at <= w.to {
-				m = Measure{max(m.Value, p.value), true}
+				m = optional.Of(max(m.Default(p.value), p.value))
 			}
 		}
 	}
@@ -217,7 +214,9 @@ func usageOf(byName map[string][]*series, w window) Usage {
 	}
 	u := Usage{Status: UsageOK, Allocated: allocated, Peak: peak(byName[seriesMemory], w)}
 	for name, to := range map[string]*Measure{seriesActive: &u.Active, seriesIdle: &u.Idle, seriesEnergy: &u.Energy} {
-		to.Value, to.Known = total(byName[name], w)
+		if sum, ok := total(byName[name], w); ok {
+			*to = optional.Of(sum)
+		}
 	}
 	return u
 }

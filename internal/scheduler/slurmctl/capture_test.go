@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 const ours = "testdata/22.05"
@@ -99,7 +101,7 @@ func TestTextIsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"jobs_submitted", "jobs_started", "jobs_completed", "jobs_canceled", "schedule_queue_length", "bf_cycle_max", "bf_last_backfilled_jobs", "bf_queue_len"} {
-		if x, y := c.Value(name), d.Value(name); x != y || !x.ok {
+		if x, y := c.Value(name), d.Value(name); x != y || !x.OK() {
 			t.Errorf("%s is %v in JSON, %v in text", name, x, y)
 		}
 	}
@@ -227,7 +229,7 @@ func TestCapturedTelegraf(t *testing.T) {
 		}
 		nodes := nodesOf(t, captured(t, dir+"nodes.json"), false)
 		if name == "gather" {
-			if nodes[0].State != "drained" || nodes[0].CPUs != 36 || nodes[0].GPUs != nil || p.list[0].State != "up" || !p.list[0].Default || d.Value("jobs_submitted") != Of(287) {
+			if nodes[0].State != "drained" || nodes[0].CPUs != 36 || nodes[0].GPUs != nil || p.list[0].State != "up" || !p.list[0].Default || d.Value("jobs_submitted") != optional.Of(287) {
 				t.Errorf("%+v, %+v, %+v", nodes[0], p.list, d)
 			}
 		}
@@ -261,20 +263,20 @@ func TestCapturedDiag(t *testing.T) {
 		"schedule_cycle_total": 88, "schedule_queue_length": 15, "bf_last_backfilled_jobs": 17, "bf_cycle_counter": 19, "bf_cycle_last": 20, "bf_queue_len": 24, "bf_last_depth": 22,
 	}
 	for name, v := range want {
-		if d.Value(name) != Of(v) {
+		if d.Value(name) != optional.Of(v) {
 			t.Errorf("%s is %v, want %v", name, d.Value(name), v)
 		}
 	}
 	if d.Since.Unix() != 1726531870 || len(d.RPCs) != 7 || d.RPCs[2] != (RPC{"REQUEST_JOB_INFO", 51, 16833 * time.Microsecond}) || len(d.Users) != 1 {
 		t.Errorf("%+v", d)
 	}
-	if err := d.text(bytes.NewReader(captured(t, "slurm/vpenso/sdiag.txt"))); err != nil || d.Since.IsZero() || d.Value("bf_last_backfilled_jobs") != Of(793) {
+	if err := d.text(bytes.NewReader(captured(t, "slurm/vpenso/sdiag.txt"))); err != nil || d.Since.IsZero() || d.Value("bf_last_backfilled_jobs") != optional.Of(793) {
 		t.Errorf("%v: %+v", err, d)
 	}
 	if err := d.json(bytes.NewReader(captured(t, "slurm/l9gpu/sample-sdiag-output.json"))); err != nil {
 		t.Fatal(err)
 	}
-	if v := d.CycleTime("schedule_cycle_sum", "schedule_cycle_mean", "schedule_cycle_total"); v != Of(582.130236) {
+	if v := d.CycleTime("schedule_cycle_sum", "schedule_cycle_mean", "schedule_cycle_total"); v != optional.Of(582.130236) {
 		t.Errorf("cycles took %v s", v)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
@@ -49,7 +50,7 @@ func (r *Record) put(key string, value any) {
 			return
 		}
 		value = v.Unix()
-	case Value:
+	case optional.Float:
 		f, ok := v.Get()
 		if !ok {
 			return
@@ -248,8 +249,8 @@ func typed(s string) any {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return n
 	}
-	if v := parseValue(s); v.ok {
-		return v.v
+	if v, ok := slurm.ParseFloat(s).Get(); ok {
+		return v
 	}
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/gpumeter/gpumeter/internal/optional"
 )
@@ -149,6 +150,23 @@ func (n Number) Positive() string {
 		return ""
 	}
 	return n.String()
+}
+
+// Int returns what is set, 0 else: of 32 and 64 bits the two highest are Slurm's words for no
+// value and for no limit.
+func (n Number) Int() int64 {
+	if !n.set || n.n == 0xfffffffe || n.n == 0xffffffff || n.n > 1<<62 {
+		return 0
+	}
+	return int64(n.n)
+}
+
+// Time returns the time of a number of seconds, zero if there is none.
+func (n Number) Time() time.Time {
+	if s := n.Int(); s > 0 && s < 1<<40 {
+		return time.Unix(s, 0)
+	}
+	return time.Time{}
 }
 
 // Decimal is a number with a fraction, bare or as Number is.

@@ -25,7 +25,7 @@ func (n *anyNodes) UnmarshalJSON(b []byte) error {
 		Total      slurm.Number `json:"total"`
 	}
 	if json.Unmarshal(b, &o) == nil {
-		n.names, n.total = string(o.Configured), number(o.Total)
+		n.names, n.total = string(o.Configured), o.Total.Int()
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 const ours = "testdata/22.05"
@@ -34,7 +35,7 @@ func recorded(t *testing.T, name string) []byte {
 	return b
 }
 
-func jobsOf(t *testing.T, b []byte, text bool) []Job {
+func jobsOf(t *testing.T, b []byte, text bool) []slurm.Job {
 	t.Helper()
 	l := &jobList{}
 	parse := l.json
@@ -73,8 +74,8 @@ func inUTC(t *testing.T) {
 func TestTextIsJSON(t *testing.T) {
 	inUTC(t)
 	fromJSON, fromText := jobsOf(t, recorded(t, "jobs.json"), false), jobsOf(t, recorded(t, "jobs.txt"), true)
-	byID := cmpopts.SortSlices(func(a, b Job) bool { return a.ID < b.ID })
-	if diff := cmp.Diff(fromJSON, fromText, byID, cmpopts.EquateApproxTime(0)); diff != "" {
+	byID := cmpopts.SortSlices(func(a, b slurm.Job) bool { return a.ID < b.ID })
+	if diff := cmp.Diff(fromJSON, fromText, byID, cmpopts.EquateApproxTime(0), cmpopts.IgnoreFields(slurm.Job{}, "Cluster")); diff != "" {
 		t.Errorf("jobs (-json +text):\n%s", diff)
 	}
 	if len(fromJSON) < 15 {
@@ -150,7 +151,7 @@ func TestRecorded(t *testing.T) {
 		t.Errorf("CPUs of short (-want +got):\n%s", diff)
 	}
 	for _, j := range jobs {
-		if j.Name == "line break" && j.State == "pending" {
+		if j.Name == "line break" && j.State == "PENDING" {
 			return
 		}
 	}
@@ -168,8 +169,8 @@ func TestUntracked(t *testing.T) {
 		return b
 	}
 	fromJSON, fromText := jobsOf(t, read("jobs.json"), false), jobsOf(t, read("jobs.txt"), true)
-	byID := cmpopts.SortSlices(func(a, b Job) bool { return a.ID < b.ID })
-	if diff := cmp.Diff(fromJSON, fromText, byID, cmpopts.EquateApproxTime(0)); diff != "" {
+	byID := cmpopts.SortSlices(func(a, b slurm.Job) bool { return a.ID < b.ID })
+	if diff := cmp.Diff(fromJSON, fromText, byID, cmpopts.EquateApproxTime(0), cmpopts.IgnoreFields(slurm.Job{}, "Cluster")); diff != "" {
 		t.Errorf("(-json +text):\n%s", diff)
 	}
 	got := map[string]int64{}
@@ -238,18 +239,18 @@ func TestCapturedTelegraf(t *testing.T) {
 
 // A job as its array's first, of many nodes, with comments that look like fields.
 func TestCapturedText(t *testing.T) {
-	f := func(name string, want ...Job) {
+	f := func(name string, want ...slurm.Job) {
 		t.Helper()
 		got := jobsOf(t, captured(t, "slurm/gcm_scontrol_show_job/"+name), true)
 		for i := range got { // times are tested elsewhere
-			got[i] = Job{ID: got[i].ID, Tasks: got[i].Tasks, State: got[i].State, User: got[i].User, Nodes: got[i].Nodes, GPUs: got[i].GPUs}
+			got[i] = slurm.Job{ID: got[i].ID, Tasks: got[i].Tasks, State: got[i].State, User: got[i].User, Nodes: got[i].Nodes, GPUs: got[i].GPUs}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	f("scontrol_out_main_array_job.txt", Job{ID: "30214", Tasks: 1, State: "running", User: "test_username", Nodes: 1, GPUs: 8},
-		Job{ID: "31214", Tasks: 1, State: "running", User: "test_username_2", Nodes: 3, GPUs: 8})
+	f("scontrol_out_main_array_job.txt", slurm.Job{ID: "30214", Tasks: 1, State: "RUNNING", User: "test_username", Nodes: 1, GPUs: 8},
+		slurm.Job{ID: "31214", Tasks: 1, State: "RUNNING", User: "test_username_2", Nodes: 3, GPUs: 8})
 }
 
 // sdiag of other versions, without the seconds and with more lines.

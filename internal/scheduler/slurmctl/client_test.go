@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // fake is a folder of programs that answer as 22.05 did, and note how they were run.
@@ -268,7 +269,7 @@ func TestRecords(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", key, diff)
 		}
 	}
-	many := Snapshot{Jobs: make([]Job, MaxRecords+7)}
+	many := Snapshot{Jobs: make([]slurm.Job, MaxRecords+7)}
 	if list, dropped, err := c.Records(t.Context(), []string{"squeue"}, many); len(list) != MaxRecords || dropped != 7 || err != nil {
 		t.Errorf("%d records, %d left out, %v", len(list), dropped, err)
 	}

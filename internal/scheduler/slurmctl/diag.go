@@ -119,7 +119,7 @@ func jsonRPCs(raw []byte) []RPC {
 	var out []RPC
 	for _, e := range list[:min(len(list), maxRPCs)] {
 		if name := string(e.Type) + string(e.User); name != "" {
-			out = append(out, RPC{name, number(e.Count), time.Duration(number(e.Total)) * time.Microsecond})
+			out = append(out, RPC{name, e.Count.Int(), time.Duration(e.Total.Int()) * time.Microsecond})
 		}
 	}
 	return out

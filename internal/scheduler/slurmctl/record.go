@@ -92,11 +92,11 @@ func (c *Client) Records(ctx context.Context, kinds []string, last Snapshot) (li
 	return list, dropped, errors.Join(errs...)
 }
 
-func jobRecords(jobs []Job) []Record {
+func jobRecords(jobs []slurm.Job) []Record {
 	out := make([]Record, 0, len(jobs))
 	for i := range jobs {
 		j := &jobs[i]
-		r := Record{Event: Kinds["squeue"], Body: fmt.Sprintf("Job %s of %s is %s", j.ID, j.User, j.State)}
+		r := Record{Event: Kinds["squeue"], Body: fmt.Sprintf("Job %s of %s is %s", j.ID, j.User, strings.ToLower(j.State))}
 		r.put("slurm.job.id", j.ID)
 		r.put("slurm.array.job.id", j.ArrayJobID)
 		r.put("slurm.array.task.id", j.ArrayTaskID)
@@ -106,7 +106,7 @@ func jobRecords(jobs []Job) []Record {
 		r.put("slurm.account", j.Account)
 		r.put("slurm.partition", j.Partition)
 		r.put("slurm.qos", j.QOS)
-		r.put("slurm.job.state", j.State)
+		r.put("slurm.job.state", strings.ToLower(j.State))
 		if j.Pending() || j.Reason != "None" {
 			r.put("slurm.job.reason", j.Reason)
 		}

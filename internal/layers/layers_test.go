@@ -55,7 +55,10 @@ var layers = []struct {
 	{"internal/device/tpu", []string{
 		"internal/device", "internal/openfiles", "internal/sysfs", xsys, "github.com/prometheus/common/...", "google.golang.org/grpc/...", "google.golang.org/protobuf/...",
 	}},
-	{"internal/device/...", []string{"internal/device", "internal/dlopen", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
+	{"internal/device/vendorlib", []string{"internal/device", "internal/dlopen"}},
+	{"internal/device/nvidia", []string{"internal/device", "internal/device/vendorlib", "internal/dlopen", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
+	{"internal/device/gaudi", []string{"internal/device", "internal/device/vendorlib", "internal/dlopen", "internal/openfiles", "internal/sysfs", xsys}},
+	{"internal/device/...", []string{"internal/device", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
 
 	// Who the work on a device belongs to.
 	{"internal/workload", []string{"internal/device"}},

@@ -14,8 +14,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -351,13 +351,13 @@ func (p Prices) PowerAt(labels map[string]string, at time.Time) (Power, bool) {
 // Rate returns what the next hour of a device with these labels costs while it draws so many
 // watts: the price of its capacity and, of a device that is owned, of its energy. It is
 // absent if no rule names a price.
-func (p Prices) Rate(labels query.Labels, at time.Time, watts device.Value) device.Value {
+func (p Prices) Rate(labels query.Labels, at time.Time, watts optional.Float) optional.Float {
 	price, ok := p.At(labels, at)
 	if !ok {
-		return device.Value{}
+		return optional.Float{}
 	}
 	w, _ := watts.Get()
-	return device.Of(price.PerHour.Float() + price.PerKWh.Float()*w/1000)
+	return optional.Of(price.PerHour.Float() + price.PerKWh.Float()*w/1000)
 }
 
 // Empty reports whether there is no price at all.

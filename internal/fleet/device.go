@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -21,21 +21,21 @@ type Device struct {
 
 	UUID, Model, Vendor       string
 	Host, Node, Cluster, Rack string
-	Index                     device.Value
+	Index                     optional.Float
 	Up                        bool // the device answered its agent
 	Simulated                 bool
 
-	Utilization device.Value // 0 to 1
-	Memory      device.Value // bytes
-	MemoryTotal device.Value // bytes
-	Power       device.Value // watts
-	Temperature device.Value // degrees Celsius
-	Health      device.Value // 1 good, 0.5 warning, 0 critical
+	Utilization optional.Float // 0 to 1
+	Memory      optional.Float // bytes
+	MemoryTotal optional.Float // bytes
+	Power       optional.Float // watts
+	Temperature optional.Float // degrees Celsius
+	Health      optional.Float // 1 good, 0.5 warning, 0 critical
 
-	Allocated float64      // part of the device that workloads hold, 0 to 1
-	Owners    []int        // who holds it, the largest part first; indexes of Fleet.Owners
-	Idle      device.Value // seconds since a holder used it; absent if nobody holds it or its use is not known
-	Rate      device.Value // price of the next hour
+	Allocated float64        // part of the device that workloads hold, 0 to 1
+	Owners    []int          // who holds it, the largest part first; indexes of Fleet.Owners
+	Idle      optional.Float // seconds since a holder used it; absent if nobody holds it or its use is not known
+	Rate      optional.Float // price of the next hour
 }
 
 // Fleet is every device at one moment, in the order of cluster, rack, node and index.
@@ -47,9 +47,9 @@ type Fleet struct {
 }
 
 // Condition returns the health of a device, and -1 if the device does not answer.
-func (d *Device) Condition() device.Value {
+func (d *Device) Condition() optional.Float {
 	if !d.Up {
-		return device.Of(-1)
+		return optional.Of(-1)
 	}
 	return d.Health
 }
@@ -59,7 +59,7 @@ type Options struct {
 	Rack string // label that names the rack of a node; LabelRack if empty
 	// Rate returns the price of an hour of the device with these labels that draws so many
 	// watts. Nil: there are no prices.
-	Rate func(l query.Labels, at time.Time, watts device.Value) device.Value
+	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
 }
 
 // Reader reads the fleet from a store. It is safe for concurrent use.
@@ -100,13 +100,13 @@ func (r *Reader) identity() string {
 // values are the series that have one value per device, with the field each fills.
 var values = []struct {
 	expr  string
-	field func(*Device) *device.Value
+	field func(*Device) *optional.Float
 }{
-	{perDevice(SeriesUtilization), func(d *Device) *device.Value { return &d.Utilization }},
-	{perDevice(SeriesMemoryUsed), func(d *Device) *device.Value { return &d.Memory }},
-	{perDevice(SeriesPower), func(d *Device) *device.Value { return &d.Power }},
-	{perDevice(SeriesTemperature), func(d *Device) *device.Value { return &d.Temperature }},
-	{exprHealth, func(d *Device) *device.Value { return &d.Health }},
+	{perDevice(SeriesUtilization), func(d *Device) *optional.Float { return &d.Utilization }},
+	{perDevice(SeriesMemoryUsed), func(d *Device) *optional.Float { return &d.Memory }},
+	{perDevice(SeriesPower), func(d *Device) *optional.Float { return &d.Power }},
+	{perDevice(SeriesTemperature), func(d *Device) *optional.Float { return &d.Temperature }},
+	{exprHealth, func(d *Device) *optional.Float { return &d.Health }},
 }
 
 // At returns the fleet at a moment.
@@ -159,7 +159,7 @@ func (r *Reader) memory(ctx context.Context, f *Fleet) error {
 	}
 	for i := range f.Devices {
 		if v, ok := r.totals[f.Devices[i].UUID]; ok {
-			f.Devices[i].MemoryTotal = device.Of(v)
+			f.Devices[i].MemoryTotal = optional.Of(v)
 		}
 	}
 	return nil
@@ -204,7 +204,7 @@ func (r *Reader) identities(samples []query.Sample, at time.Time) *Fleet {
 			Cluster: l[LabelCluster], Rack: l[r.o.Rack], Up: s.Value > 0, Simulated: l[LabelSimulated] == "true",
 		}
 		if n, err := strconv.Atoi(l[LabelIndex]); err == nil {
-			d.Index = device.Of(float64(n))
+			d.Index = optional.Of(float64(n))
 		}
 		if i, ok := f.Index[d.UUID]; ok { // the device moved to another node within minutes: the later one answers
 			if d.Up && !f.Devices[i].Up {
@@ -219,10 +219,10 @@ func (r *Reader) identities(samples []query.Sample, at time.Time) *Fleet {
 }
 
 // fill puts one value of each device into its field.
-func (f *Fleet) fill(samples []query.Sample, field func(*Device) *device.Value) {
+func (f *Fleet) fill(samples []query.Sample, field func(*Device) *optional.Float) {
 	for _, s := range samples {
 		if i, ok := f.Index[s.Labels[LabelUUID]]; ok && !math.IsNaN(s.Value) {
-			*field(&f.Devices[i]) = device.Of(s.Value)
+			*field(&f.Devices[i]) = optional.Of(s.Value)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -18,10 +18,10 @@ type Holding struct {
 	Partition string // ID; empty: of the whole device
 	Profile   string // of the partition
 
-	Allocation  device.Value // part of the device, 0 to 1; 0 for a workload that uses what it was not given
-	Utilization device.Value // part of the device's
-	Memory      device.Value // bytes
-	Power       device.Value // watts
+	Allocation  optional.Float // part of the device, 0 to 1; 0 for a workload that uses what it was not given
+	Utilization optional.Float // part of the device's
+	Memory      optional.Float // bytes
+	Power       optional.Float // watts
 }
 
 // Uninvited reports whether a workload uses a device that it was not given.
@@ -39,12 +39,12 @@ func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Hol
 	}
 	fields := []struct {
 		series string
-		field  func(*Holding) *device.Value
+		field  func(*Holding) *optional.Float
 	}{
-		{SeriesAllocation, func(h *Holding) *device.Value { return &h.Allocation }},
-		{SeriesWorkloadUtilization, func(h *Holding) *device.Value { return &h.Utilization }},
-		{SeriesWorkloadMemory, func(h *Holding) *device.Value { return &h.Memory }},
-		{SeriesWorkloadPower, func(h *Holding) *device.Value { return &h.Power }},
+		{SeriesAllocation, func(h *Holding) *optional.Float { return &h.Allocation }},
+		{SeriesWorkloadUtilization, func(h *Holding) *optional.Float { return &h.Utilization }},
+		{SeriesWorkloadMemory, func(h *Holding) *optional.Float { return &h.Memory }},
+		{SeriesWorkloadPower, func(h *Holding) *optional.Float { return &h.Power }},
 	}
 	exprs := make([]string, len(fields))
 	for i, f := range fields {
@@ -70,7 +70,7 @@ func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Hol
 				place[k] = n
 				out = append(out, Holding{Owner: o, Device: k.device, Partition: k.partition, Profile: s.Labels[LabelPartitionProfile]})
 			}
-			*fields[i].field(&out[n]) = device.Of(s.Value)
+			*fields[i].field(&out[n]) = optional.Of(s.Value)
 		}
 	}
 	slices.SortFunc(out, func(a, b Holding) int {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -56,7 +56,7 @@ func (r *Reader) idleness(ctx context.Context, f *Fleet) error {
 		switch busy, ok := d.Utilization.Get(); {
 		case !ok || !d.Held():
 		case busy >= quiet:
-			d.Idle = device.Of(0)
+			d.Idle = optional.Of(0)
 		default:
 			quietOnes = append(quietOnes, i)
 		}
@@ -106,7 +106,7 @@ func (r *Reader) lookBack(ctx context.Context, f *Fleet, which []int, length, st
 		}
 		// The second look is coarser: it must not take away what the first one saw.
 		if before, ok := f.Devices[i].Idle.Get(); !ok || d.Seconds() > before {
-			f.Devices[i].Idle = device.Of(d.Seconds())
+			f.Devices[i].Idle = optional.Of(d.Seconds())
 		}
 		if d >= length-step {
 			left = append(left, i)

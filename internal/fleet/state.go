@@ -8,23 +8,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // Partition is one partition of a device at one moment.
 type Partition struct {
 	ID, Profile string
 	Up          bool
-	Utilization device.Value
-	SM          device.Value
-	Memory      device.Value
-	MemoryTotal device.Value
+	Utilization optional.Float
+	SM          optional.Float
+	Memory      optional.Float
+	MemoryTotal optional.Float
 }
 
 // State is what a close look at a device shows besides Device.
 type State struct {
-	SM         device.Value // activity of the compute units, 0 to 1
-	PowerLimit device.Value // watts
+	SM         optional.Float // activity of the compute units, 0 to 1
+	PowerLimit optional.Float // watts
 
 	PowerCapped     bool
 	ThermalThrottle bool
@@ -56,7 +56,7 @@ func (r *Reader) Detail(ctx context.Context, at time.Time) (*Detail, error) {
 	}
 	d := &Detail{States: map[string]*State{}}
 	for _, s := range samples {
-		l, v := s.Labels, device.Of(s.Value)
+		l, v := s.Labels, optional.Of(s.Value)
 		if math.IsNaN(s.Value) {
 			continue
 		}

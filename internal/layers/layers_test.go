@@ -20,6 +20,7 @@ const module = "github.com/gpumeter/gpumeter/"
 const (
 	collector = "go.opentelemetry.io/..."
 	pdata     = "go.opentelemetry.io/collector/pdata/..."
+	component = "go.opentelemetry.io/collector/component"
 	zap       = "go.uber.org/zap/..."
 	xsys      = "golang.org/x/sys/..."
 )
@@ -32,30 +33,36 @@ var layers = []struct {
 	pkg string
 	may []string
 }{
-	// Small readers of the kernel, one idea each. They know nothing of ours.
+	// The number that may be absent.
+	{"internal/optional", nil},
+
+	// Small readers of the kernel, one idea each. They know nothing else of ours.
 	{"internal/dlopen", []string{"github.com/ebitengine/purego"}},
 	{"internal/sysfs", []string{xsys}},
 	{"internal/kmsg", []string{xsys}},
 	{"internal/openfiles", nil},
 	{"internal/cloud", nil},
-	{"internal/host", []string{xsys}},
-	{"internal/slurm", nil},
+	{"internal/host", []string{"internal/optional", xsys}},
+	{"internal/slurm", []string{"internal/optional"}},
 
 	// How a store of time series is asked, the hub's own or any other.
 	{"internal/query", nil},
 	{"internal/query/querytest", []string{"internal/query"}},
 
 	// The model of the reading side: alone names series and labels.
-	{"internal/fleet", []string{"internal/device", "internal/query"}},
+	{"internal/fleet", []string{"internal/optional", "internal/query"}},
 
 	// The model, and one package a vendor. No vendor knows another, or what a metric is.
-	{"internal/device", nil},
+	{"internal/device", []string{"internal/optional"}},
 	{"internal/device/nvidia/nvmltest", nil},
 	{"internal/device/devicetest", []string{"internal/device"}},
 	{"internal/device/tpu", []string{
 		"internal/device", "internal/openfiles", "internal/sysfs", xsys, "github.com/prometheus/common/...", "google.golang.org/grpc/...", "google.golang.org/protobuf/...",
 	}},
-	{"internal/device/...", []string{"internal/device", "internal/dlopen", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
+	{"internal/device/vendorlib", []string{"internal/device", "internal/dlopen"}},
+	{"internal/device/nvidia", []string{"internal/device", "internal/device/vendorlib", "internal/dlopen", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
+	{"internal/device/gaudi", []string{"internal/device", "internal/device/vendorlib", "internal/dlopen", "internal/openfiles", "internal/sysfs", xsys}},
+	{"internal/device/...", []string{"internal/device", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
 
 	// Who the work on a device belongs to.
 	{"internal/workload", []string{"internal/device"}},
@@ -68,7 +75,7 @@ var layers = []struct {
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
-	{"internal/cost", []string{"internal/device", "internal/fleet", "internal/query", "go.yaml.in/yaml/v3"}},
+	{"internal/cost", []string{"internal/fleet", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
 
 	// May a node take work: reads of the kernel, and findings of the rules.
 	{"internal/check/ata", []string{xsys}},
@@ -89,29 +96,34 @@ var layers = []struct {
 	// The plain half of the receivers of these names.
 	{"internal/inference", []string{"github.com/prometheus/common/..."}},
 	{"internal/scheduler", []string{"internal/slurm"}},
-	{"internal/scheduler/accounting", []string{"internal/device", "internal/fleet", "internal/query", "internal/slurm", "github.com/prometheus/common/..."}},
-	{"internal/scheduler/...", []string{"internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
+	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/query", "internal/slurm", "github.com/prometheus/common/..."}},
+	{"internal/scheduler/...", []string{"internal/optional", "internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
 	{"internal/tracer", nil},
 	{"internal/tracer/tracertest", []string{"internal/device", "internal/node", "internal/tracer", "internal/workload"}},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},
 	{"internal/tracer/target", []string{"internal/tracer", xsys}},
 	{"internal/tracer/ncclinfo", nil},
-	{"internal/tracer/anomaly", []string{"internal/host", "internal/tracer"}},
+	{"internal/tracer/anomaly", []string{"internal/host", "internal/optional", "internal/tracer"}},
+	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/optional", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
 	{"internal/tracer/journal", []string{"internal/tracer/anomaly"}},
-	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
+	{"internal/tracer/ledger", []string{"internal/device", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/workload"}},
 	{"internal/tracer/inspect", []string{
 		"internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/probe", "internal/tracer/watch", "internal/workload",
 	}},
-	{"internal/tracer/live", []string{"internal/tracer/...", "github.com/ianlancetaylor/demangle", xsys}},
+	{"internal/tracer/live", []string{"internal/tracer", "internal/tracer/ncclinfo", "internal/tracer/probe", "internal/tracer/target", "github.com/ianlancetaylor/demangle", xsys}},
+
+	// What components of the Collector have in common.
+	{"internal/series", []string{pdata}},
+	{"internal/ticks", []string{"internal/node", component, pdata}},
 
 	// Collector components. None knows another. Only the extension opens devices.
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
-	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/workload", collector, zap}},
-	{"receiver/cudareceiver/...", []string{"internal/device", "internal/host", "internal/node", "internal/tracer/...", "internal/workload", collector, zap}},
-	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", collector, zap}},
-	{"receiver/schedulerreceiver/...", []string{"internal/device", "internal/node", "internal/query", "internal/scheduler/...", "internal/workload", collector, zap}},
-	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler/...", "internal/workload", collector, zap}},
-	{"processor/...", []string{"internal/node", "internal/workload", collector, zap}},
+	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
+	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
+	{"receiver/schedulerreceiver/...", []string{"internal/node", "internal/optional", "internal/query", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/...", []string{"internal/inference", "internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/hubexporter/...", []string{"internal/hub", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
 	{"exporter/pageexporter/...", []string{
 		"github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
@@ -123,7 +135,7 @@ var layers = []struct {
 		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/rules", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
-	{"internal/hub/view", []string{"internal/cost", "internal/device", "internal/fleet", "internal/hub/...", "internal/query"}},
+	{"internal/hub/view", []string{"internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/query", "github.com/prometheus/...", xsys}},
 
 	// What the process writes, without secrets.
@@ -177,6 +189,7 @@ var restricted = []struct {
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything before a pipeline is plain Go values.
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo"}},
+	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/cli/...", "internal/series", "internal/ticks"}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
 	{"internal/query/querytest", nil},

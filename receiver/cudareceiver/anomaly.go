@@ -7,44 +7,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/journal"
 )
 
-// name says whose the anomalies are, and counts those that began.
-func (l *ledger) name(list []anomaly.Anomaly) []journal.Line {
-	lines := make([]journal.Line, 0, len(list))
-	for _, a := range list {
-		line := journal.Line{Anomaly: a, Attributes: map[string]string{}, Words: a.Text()}
-		if s := l.of(&a); s != nil {
-			for _, p := range s.pairs {
-				line.Attributes[p.Key] = p.Value
-			}
-			if a.State == anomaly.Open {
-				s.anomalies[string(a.Cause())]++
-			}
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
-
-// of returns whose series an anomaly counts in: of its device, or else of the first that the
-// process has.
-func (l *ledger) of(a *anomaly.Anomaly) *subject {
-	p := l.seen[a.PID]
-	if p == nil {
-		return nil
-	}
-	var first *subject
-	least := 0
-	for ordinal, s := range p.at {
-		if s.id.UUID == a.Device {
-			return s
-		}
-		if first == nil || ordinal < least {
-			first, least = s, ordinal
-		}
-	}
-	return first
-}
-
 // anomaly records a departure from what is usual, with what explains it.
 func (r *recorder) anomaly(a *journal.Line) {
 	severity := plog.SeverityNumberInfo

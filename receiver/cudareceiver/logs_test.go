@@ -45,7 +45,7 @@ func written(ld plog.Logs) []string {
 // records and exits are not.
 func TestRecordsOfEvents(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, nil)
-	r := newRecorder(b.ledger.cfg, receivertest.NewNopSettings(metadata.Type))
+	r := newRecorder(b.emitter.cfg, receivertest.NewNopSettings(metadata.Type))
 	s := tracer.Snapshot{Time: at(10), Started: began, Processes: []tracer.Process{proc(1, 0, 10)}, Events: []tracer.Event{
 		{Type: "call", PID: 1, Op: "cuMemFree"},
 		{Type: "outlier", Time: at(3), PID: 1, TID: 12, Op: "cuMemcpyHtoD", Duration: 1500 * time.Millisecond, Bytes: 4096, RunQueue: time.Second, Blocked: time.Millisecond},
@@ -59,12 +59,12 @@ func TestRecordsOfEvents(t *testing.T) {
 		"gpu.cuda.error WARN python3: cuLaunchKernel failed with 700 | gpu.cuda.duration=0.000003 gpu.cuda.error.code=700 gpu.cuda.kernel.name=gemm gpu.cuda.operation=cuLaunchKernel gpu.uuid=GPU-0 gpu.workload.name=llm process.executable.name=python3 process.pid=1 thread.id=12",
 		"gpu.cuda.outlier INFO python3: cuMemcpyHtoD took 1.5s | gpu.cuda.bytes=4096 gpu.cuda.duration=1.5 gpu.cuda.host.blocked.time=0.001 gpu.cuda.host.run_queue.time=1 gpu.cuda.operation=cuMemcpyHtoD gpu.uuid=GPU-0 gpu.workload.name=llm process.executable.name=python3 process.pid=1 thread.id=12",
 	}
-	if diff := cmp.Diff(want, written(r.emit(b.ledger, &s, nil, b.tick))); diff != "" {
+	if diff := cmp.Diff(want, written(r.emit(b.Ledger, &s, nil, b.tick))); diff != "" {
 		t.Error(diff)
 	}
 	// A storm of errors is bounded, and counted.
 	s.Events = slices.Repeat(s.Events[2:3], 1000)
-	if n := r.emit(b.ledger, &s, nil, b.tick).LogRecordCount(); n != 100 || r.dropped != 900 {
+	if n := r.emit(b.Ledger, &s, nil, b.tick).LogRecordCount(); n != 100 || r.dropped != 900 {
 		t.Errorf("%d records, %d dropped", n, r.dropped)
 	}
 }
@@ -72,14 +72,14 @@ func TestRecordsOfEvents(t *testing.T) {
 // A hang names the rank that did not come, once when it is sure and once when it is over.
 func TestRecordOfAHang(t *testing.T) {
 	b := newBench(t, machine(3), whoIs{1: llm, 2: job}, nil)
-	r := newRecorder(b.ledger.cfg, receivertest.NewNopSettings(metadata.Type))
+	r := newRecorder(b.emitter.cfg, receivertest.NewNopSettings(metadata.Type))
 	f := func(seconds int, behind []int, want ...string) {
 		t.Helper()
 		s := traced()
 		s.Time = at(seconds)
 		s.Groups[0].Behind, s.Groups[0].Waiting = behind, at(28)
 		b.readAll(s)
-		if diff := cmp.Diff(want, written(r.emit(b.ledger, &s, nil, b.tick))); diff != "" {
+		if diff := cmp.Diff(want, written(r.emit(b.Ledger, &s, nil, b.tick))); diff != "" {
 			t.Errorf("at %d s: %s", seconds, diff)
 		}
 	}
@@ -103,18 +103,19 @@ func slowStep(state anomaly.State) anomaly.Anomaly {
 // series of the process and device.
 func TestAnomalies(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, nil)
-	r := newRecorder(b.ledger.cfg, receivertest.NewNopSettings(metadata.Type))
+	r := newRecorder(b.emitter.cfg, receivertest.NewNopSettings(metadata.Type))
 	s := tracer.Snapshot{Time: at(20), Started: began, Processes: []tracer.Process{proc(1, 0, 10)}}
 	b.readAll(s)
-	lines := b.name([]anomaly.Anomaly{slowStep(anomaly.Open)})
-	lines = append(lines, b.name([]anomaly.Anomaly{slowStep(anomaly.Ended)})...)
+	lines := b.Name([]anomaly.Anomaly{slowStep(anomaly.Open)})
+	lines = append(lines, b.Name([]anomaly.Anomaly{slowStep(anomaly.Ended)})...)
 	want := []string{
 		"gpumeter.anomaly WARN " + slowStep(anomaly.Open).Text() + ` | cause=neighbour gpu.cuda.operation=step gpu.uuid=GPU-0 gpu.workload.name=llm gpumeter.anomaly.baseline=0.001 gpumeter.anomaly.explanations=[{"cause":"neighbour","fact":"job 7 has 60 % of the GPU","seconds":7.5,"share":0.75}] gpumeter.anomaly.lost.time=10 gpumeter.anomaly.observed=0.002 gpumeter.anomaly.since=2026-11-15T12:00:10Z gpumeter.anomaly.state=open gpumeter.anomaly.unexplained=0.25 process.executable.name=python3 process.pid=1`,
 	}
-	if diff := cmp.Diff(want, written(r.emit(b.ledger, &s, lines[:1], b.tick))); diff != "" {
+	if diff := cmp.Diff(want, written(r.emit(b.Ledger, &s, lines[:1], b.tick))); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{"gpumeter.anomaly.count{cause=neighbour," + llmOn0 + "} 1 since 1s"}, only(b.readAll(s), "gpumeter.anomaly.count")); diff != "" {
 		t.Error(diff)
 	}
+
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
@@ -122,7 +124,7 @@ func (e *Emitter) Emit(t node.Tick) pmetric.Metrics {
 	runtimes := e.runtimes.next(t)
 	md := e.build(t, runtimes)
 	if e.last != nil && ended(*e.last, t) {
-		end(md, e.build(*e.last, e.runtimes), pcommon.NewTimestampFromTime(t.Time))
+		series.End(md, e.build(*e.last, e.runtimes), pcommon.NewTimestampFromTime(t.Time))
 	}
 	e.last, e.runtimes = &t, runtimes
 	e.dropped += float64(trim(md, e.cfg.MaxSeries))
@@ -146,24 +148,10 @@ func (e *Emitter) build(t node.Tick, runtimes epochs) pmetric.Metrics {
 	}
 	e.self(ts, t)
 
-	md := e.mb.Emit(metadata.WithResource(resourceOf(e.mb.NewResourceBuilder(), t)))
+	md := e.mb.Emit(metadata.WithResource(ticks.Resource(e.mb.NewResourceBuilder(), &t)))
 	histograms(md, e.latencies)
 	decorate(md, t, runtimes)
 	return md
-}
-
-// resourceOf returns the machine a tick is of.
-func resourceOf(rb *metadata.ResourceBuilder, t node.Tick) pcommon.Resource {
-	rb.SetHostName(t.Host)
-	rb.SetServiceName("gpumeter")
-	if t.Simulated {
-		rb.SetGpumeterSimulated(true)
-	}
-	resource := rb.Emit()
-	for key, value := range t.Resource {
-		resource.Attributes().PutStr(key, value)
-	}
-	return resource
 }
 
 // self records gpumeter's own state.

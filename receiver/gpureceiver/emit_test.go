@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
@@ -85,7 +86,7 @@ func fill(v reflect.Value, path string, n *float64, found map[float64]string, te
 }
 
 // number returns the value of a point, of a histogram its sum.
-func number(dp dataPoint) float64 {
+func number(dp series.Point) float64 {
 	if h, ok := dp.(pmetric.HistogramDataPoint); ok {
 		return h.Sum()
 	}
@@ -113,15 +114,14 @@ func TestEveryFieldIsEmitted(t *testing.T) {
 	bare := device.Sample{ID: device.ID{UUID: "GPU-1"}, Powers: []device.Power{{Scope: "gpu", Utilization: s.Powers[0].Utilization}}}
 
 	md := newEmitter(everything(t)).Emit(tickOf(s, part, bare))
-	eachMetric(md, func(m pmetric.Metric) {
-		points, _ := pointsOf(m)
-		points.each(func(dp dataPoint) {
+	for m := range series.Metrics(md) {
+		for dp := range series.Points(m) {
 			delete(missing, number(dp))
 			for _, v := range dp.Attributes().All() {
 				delete(texts, v.AsString())
 			}
-		})
-	})
+		}
+	}
 	for _, path := range missing {
 		t.Errorf("%s is emitted by nobody", path)
 	}
@@ -152,7 +152,9 @@ func TestEveryMetricIsRecorded(t *testing.T) {
 	}
 	tick.Attribution = []workload.Status{{Source: "kubelet", Reason: workload.OK}}
 	names := map[string]bool{}
-	eachMetric(newEmitter(everything(t)).Emit(tick), func(m pmetric.Metric) { names[m.Name()] = true })
+	for m := range series.Metrics(newEmitter(everything(t)).Emit(tick)) {
+		names[m.Name()] = true
+	}
 	metrics := reflect.TypeOf(metadata.NewDefaultMetricsBuilderConfig().Metrics)
 	for metric := range metrics.Fields() {
 		if name := metric.Tag.Get("mapstructure"); !names[name] {
@@ -268,7 +270,9 @@ func TestSwitches(t *testing.T) {
 	cfg.Metrics.GpuEnergy.Enabled = false
 	cfg.Metrics.GpuProcessMemoryUsed.Enabled = true
 	names := map[string]bool{}
-	eachMetric(newEmitter(cfg).Emit(goldenTick()), func(m pmetric.Metric) { names[m.Name()] = true })
+	for m := range series.Metrics(newEmitter(cfg).Emit(goldenTick())) {
+		names[m.Name()] = true
+	}
 	if names["gpu.energy"] || !names["gpu.process.memory.used"] || names["gpu.ecc.location.errors"] {
 		t.Errorf("metrics: %v", names)
 	}
@@ -292,11 +296,11 @@ func TestSeriesCap(t *testing.T) {
 	}
 	e.cfg.MaxSeries = 1
 	kept := map[string]bool{}
-	eachMetric(e.Emit(tickOf(s)), func(m pmetric.Metric) {
-		if points, _ := pointsOf(m); points.Len() > 0 {
+	for m := range series.Metrics(e.Emit(tickOf(s))) {
+		if series.Len(m) > 0 {
 			kept[m.Name()] = true
 		}
-	})
+	}
 	if !kept["gpu.up"] || !kept["gpumeter.series.dropped"] || kept["gpu.energy"] {
 		t.Errorf("a cap of 1 keeps %v", kept)
 	}
@@ -304,21 +308,21 @@ func TestSeriesCap(t *testing.T) {
 	e.cfg.MaxSeries = 50
 	e.Emit(tickOf(s))
 	narrow := 0
-	eachMetric(md, func(m pmetric.Metric) {
+	for m := range series.Metrics(md) {
 		if m.Name() == "gpu.energy" || m.Name() == "gpu.up" {
 			narrow++
 		}
-	})
+	}
 	if narrow != 2 {
 		t.Error("a metric of one series was cut")
 	}
-	eachMetric(e.Emit(tickOf(s)), func(m pmetric.Metric) {
+	for m := range series.Metrics(e.Emit(tickOf(s))) {
 		if m.Name() == "gpumeter.series.dropped" {
 			if got := m.Sum().DataPoints().At(0).DoubleValue(); got != float64(all-50) {
 				t.Errorf("%v points counted as dropped, want %d", got, all-50)
 			}
 		}
-	})
+	}
 }
 
 func TestTopProcesses(t *testing.T) {
@@ -334,11 +338,10 @@ func TestTopProcesses(t *testing.T) {
 
 // A counter begins when its device's does, and a gauge does not begin.
 func TestStartTimes(t *testing.T) {
-	eachMetric(newEmitter(everything(t)).Emit(goldenTick()), func(m pmetric.Metric) {
-		points, counts := pointsOf(m)
-		points.each(func(dp dataPoint) {
+	for m := range series.Metrics(newEmitter(everything(t)).Emit(goldenTick())) {
+		for dp := range series.Points(m) {
 			want := pcommon.Timestamp(0)
-			if counts {
+			if series.Cumulative(m) {
 				want = pcommon.NewTimestampFromTime(start.Add(time.Second))
 				switch {
 				case m.Name() == "gpu.xid.errors":
@@ -350,8 +353,8 @@ func TestStartTimes(t *testing.T) {
 			if dp.StartTimestamp() != want || dp.Timestamp() != pcommon.NewTimestampFromTime(now) {
 				t.Errorf("%s begins at %s, is of %s", m.Name(), dp.StartTimestamp(), dp.Timestamp())
 			}
-		})
-	})
+		}
+	}
 }
 
 func BenchmarkEmit(b *testing.B) {

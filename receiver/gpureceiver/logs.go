@@ -10,6 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/health"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
@@ -34,7 +35,7 @@ func (r *recorder) emit(t node.Tick) plog.Logs {
 		return ld
 	}
 	rl := ld.ResourceLogs().AppendEmpty()
-	resourceOf(metadata.NewResourceBuilder(r.cfg.ResourceAttributes), t).MoveTo(rl.Resource())
+	ticks.Resource(metadata.NewResourceBuilder(r.cfg.ResourceAttributes), &t).MoveTo(rl.Resource())
 	sl := rl.ScopeLogs().AppendEmpty()
 	sl.Scope().SetName(metadata.ScopeName)
 	sl.Scope().SetVersion(r.version)

@@ -12,18 +12,18 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // lines returns each point as its metric, its attributes but those that all have, and its value.
 func lines(md pmetric.Metrics) []string {
 	var list []string
-	eachMetric(md, func(m pmetric.Metric) {
+	for m := range series.Metrics(md) {
 		if strings.HasPrefix(m.Name(), "gpumeter.") {
-			return
+			continue
 		}
-		points, counts := pointsOf(m)
-		points.each(func(dp dataPoint) {
+		for dp := range series.Points(m) {
 			var attrs []string
 			for key, v := range dp.Attributes().All() {
 				if key != "gpu.index" && key != "gpu.model" && key != "gpu.vendor" {
@@ -41,12 +41,12 @@ func lines(md pmetric.Metrics) []string {
 			if m.Type() == pmetric.MetricTypeHistogram && m.Histogram().AggregationTemporality() != pmetric.AggregationTemporalityCumulative {
 				value += " of no temporality"
 			}
-			if counts {
+			if series.Cumulative(m) {
 				value += " since " + dp.StartTimestamp().AsTime().Format("05")
 			}
 			list = append(list, m.Name()+" "+strings.Join(attrs, " ")+": "+value)
-		})
-	})
+		}
+	}
 	slices.Sort(list)
 	return list
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -64,8 +65,8 @@ func mixedTick() node.Tick {
 	return t
 }
 
-// series is one series of a metric.
-type series struct {
+// line is one series of a metric.
+type line struct {
 	device    string
 	partition bool
 	kind      string // of the workload
@@ -75,11 +76,10 @@ type series struct {
 
 var identityKeys = map[string]bool{"gpu.index": true, "gpu.model": true, "gpu.uuid": true, "gpu.vendor": true, "gpu.partition.id": true, "gpu.partition.profile": true}
 
-func seriesOf(md pmetric.Metrics) map[string][]series {
-	all := map[string][]series{}
-	eachMetric(md, func(m pmetric.Metric) {
-		points, _ := pointsOf(m)
-		points.each(func(dp dataPoint) {
+func seriesOf(md pmetric.Metrics) map[string][]line {
+	all := map[string][]line{}
+	for m := range series.Metrics(md) {
+		for dp := range series.Points(m) {
 			get := func(key string) string {
 				if v, ok := dp.Attributes().Get(key); ok {
 					return v.AsString()
@@ -90,9 +90,9 @@ func seriesOf(md pmetric.Metrics) map[string][]series {
 			for key := range dp.Attributes().All() {
 				alone = alone && (identityKeys[key] || strings.HasPrefix(key, "gpu.workload."))
 			}
-			all[m.Name()] = append(all[m.Name()], series{get("gpu.uuid"), get("gpu.partition.id") != "", get("gpu.workload.kind"), alone, number(dp)})
-		})
-	})
+			all[m.Name()] = append(all[m.Name()], line{get("gpu.uuid"), get("gpu.partition.id") != "", get("gpu.workload.kind"), alone, number(dp)})
+		}
+	}
 	return all
 }
 

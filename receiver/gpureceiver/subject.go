@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -91,7 +92,7 @@ func (s subject) partition() string {
 
 // beginning returns when the counter of a point began: with the device's own, except for
 // XIDs and for what a workload used, which we count, and for what a runtime counts.
-func (s subject) beginning(m pmetric.Metric, dp dataPoint) time.Time {
+func (s subject) beginning(m pmetric.Metric, dp series.Point) time.Time {
 	switch {
 	case s.holder != nil:
 		return s.holder.Since

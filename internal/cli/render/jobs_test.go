@@ -10,13 +10,17 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // A table fits 100 columns: texts are cut, numbers never.
 func TestJobsWidth(t *testing.T) {
 	r := accounting.Record{Job: accounting.Job{
-		ID: "12345678", UserID: "12345678_1234", User: "a-very-long-user", Account: "an-account-of-somebody", Partition: "gpu-h100-long", State: "OUT_OF_MEMORY",
-		Start: time.Unix(1, 0), End: time.Unix(2, 0), Elapsed: 30 * time.Hour, GPUs: 1024, Name: strings.Repeat("é", 60),
+		Job: slurm.Job{
+			ID: "12345678", User: "a-very-long-user", Account: "an-account-of-somebody", Partition: "gpu-h100-long", State: "OUT_OF_MEMORY",
+			Start: time.Unix(1, 0), End: time.Unix(2, 0), GPUs: 1024, Name: strings.Repeat("é", 60),
+		},
+		UserID: "12345678_1234", Elapsed: 30 * time.Hour,
 	}}
 	r.Usage = accounting.Usage{Status: accounting.UsageOK, Allocated: 2, Active: device.Of(1)}
 	for _, width := range []int{0, 100, 60} {

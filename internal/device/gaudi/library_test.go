@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
 var old = []string{
@@ -30,7 +31,7 @@ func TestOldLibrary(t *testing.T) {
 	if diff := cmp.Diff(want, read(t, devices(t, r)[0], device.Static)); diff != "" {
 		t.Errorf("sample (-want +got):\n%s", diff)
 	}
-	if n := len(r.lib.missing()); n < 8 {
+	if n := len(r.lib.Missing()); n < 8 {
 		t.Errorf("%d functions are missing", n)
 	}
 }
@@ -256,7 +257,7 @@ func TestHangBlocksNobody(t *testing.T) {
 	for range 5 {
 		read(t, list[1], device.Fast)
 	}
-	if err := r.lock(t.Context(), 10*time.Millisecond); !errors.Is(err, errBusy) {
+	if err := r.lock(t.Context(), 10*time.Millisecond); !errors.Is(err, vendorlib.ErrBusy) {
 		t.Errorf("the library could be closed under a call: %v", err)
 	}
 	rewrite(t, lib, script)

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -14,7 +14,7 @@ import (
 type Accounts struct {
 	Currency string // its code, such as USD
 	// Rate is the price of an hour of the device with these labels that draws so many watts.
-	Rate func(l query.Labels, at time.Time, watts device.Value) device.Value
+	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
 	// Bill is what a period cost, and what was used in it.
 	Bill func(ctx context.Context, from, to time.Time) (*Bill, error)
 	// Findings are what is wasted.

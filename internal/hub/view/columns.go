@@ -4,14 +4,14 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // absent is a value that nobody gave. It becomes null.
 var absent = math.NaN()
 
 // float returns a value as a column has it.
-func float(v device.Value) float64 {
+func float(v optional.Float) float64 {
 	if f, ok := v.Get(); ok {
 		return f
 	}

@@ -18,9 +18,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -93,11 +93,11 @@ func priced() Accounts {
 	train := fleet.Owner{ID: "job/eu/ml/train/", Kind: "job", Name: "train", Team: "vision", Namespace: "ml", Cluster: "eu"}
 	return Accounts{
 		Currency: "EUR",
-		Rate: func(l query.Labels, _ time.Time, _ device.Value) device.Value {
+		Rate: func(l query.Labels, _ time.Time, _ optional.Float) optional.Float {
 			if l["gpu_vendor"] != "nvidia" {
-				return device.Value{}
+				return optional.Float{}
 			}
-			return device.Of(2)
+			return optional.Of(2)
 		},
 		Bill: func(_ context.Context, from, to time.Time) (*Bill, error) {
 			held := to.Sub(from).Seconds()

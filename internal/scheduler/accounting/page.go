@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -59,12 +59,12 @@ func (p *Page) Usage(j *Job) Usage {
 	if p.Host == "" || j.NodeList != p.Host && j.NodeList != short {
 		return Usage{}
 	}
-	sum := func(name string) device.Value {
-		var v device.Value
+	sum := func(name string) optional.Float {
+		var v optional.Float
 		for key, value := range p.counters[name] {
 			if of(p.labels[key], j) {
 				before, _ := v.Get()
-				v = device.Of(before + value)
+				v = optional.Of(before + value)
 			}
 		}
 		return v
@@ -75,7 +75,7 @@ func (p *Page) Usage(j *Job) Usage {
 	}
 	u := Usage{Status: UsageOK, Allocated: allocated, Active: sum(fleet.SeriesActiveTime), Energy: sum(fleet.SeriesEnergy)}
 	if active, ok := u.Active.Get(); ok {
-		u.Idle = device.Of(max(0, allocated-active))
+		u.Idle = optional.Of(max(0, allocated-active))
 	}
 	return u
 }

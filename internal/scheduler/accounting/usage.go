@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
@@ -27,23 +27,23 @@ const (
 // Usage is what a job did with its GPUs, as the agents of its nodes measured it.
 type Usage struct {
 	Status    string
-	Allocated float64      // GPU seconds; half a GPU for a second is half a GPU second
-	Active    device.Value // GPU seconds in which the job did something
-	Idle      device.Value // GPU seconds in which it did nothing
-	Energy    device.Value // J
-	Peak      device.Value // memory of the fullest of its GPUs or partitions, bytes
+	Allocated float64        // GPU seconds; half a GPU for a second is half a GPU second
+	Active    optional.Float // GPU seconds in which the job did something
+	Idle      optional.Float // GPU seconds in which it did nothing
+	Energy    optional.Float // J
+	Peak      optional.Float // memory of the fullest of its GPUs or partitions, bytes
 	// Unseen are GPU seconds that were on the job's counters when the store first saw them.
 	// They are not in Allocated, as they are in no bill.
 	Unseen float64
 }
 
 // Efficiency returns the part of the time that the job had GPUs in which it used them.
-func (u *Usage) Efficiency() device.Value {
+func (u *Usage) Efficiency() optional.Float {
 	active, ok := u.Active.Get()
 	if u.Status != UsageOK || !ok || u.Allocated <= 0 {
-		return device.Value{}
+		return optional.Float{}
 	}
-	return device.Of(min(1, active/u.Allocated))
+	return optional.Of(min(1, active/u.Allocated))
 }
 
 // Meter reads what jobs used from the store that keeps the series of the agents. It counts
@@ -183,7 +183,7 @@ type total struct {
 	energy             fleet.Energy
 	hasActive, hasHeld bool
 	hasEnergy          bool
-	peak               device.Value
+	peak               optional.Float
 	unseen             fleet.Seconds
 }
 
@@ -209,10 +209,10 @@ func (t *total) usage() Usage {
 	}
 	u := Usage{Status: UsageOK, Allocated: t.held.Float(), Peak: t.peak, Unseen: t.unseen.Float()}
 	if t.hasActive {
-		u.Active, u.Idle = device.Of(t.active.Float()), device.Of((t.held - min(t.active, t.held)).Float())
+		u.Active, u.Idle = optional.Of(t.active.Float()), optional.Of((t.held - min(t.active, t.held)).Float())
 	}
 	if t.hasEnergy {
-		u.Energy = device.Of(t.energy.Joules())
+		u.Energy = optional.Of(t.energy.Joules())
 	}
 	return u
 }
@@ -245,7 +245,7 @@ func (m *Meter) group(ctx context.Context, jobs []Job, g group) ([]Usage, error)
 		for _, s := range peaks {
 			each(s.Labels, func(t *total) {
 				if v, ok := t.peak.Get(); !ok || s.Value > v {
-					t.peak = device.Of(s.Value)
+					t.peak = optional.Of(s.Value)
 				}
 			})
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -71,8 +71,8 @@ var near = cmpopts.EquateApprox(0, 0.001)
 
 func measured(allocated, busy, peak float64) Usage {
 	return Usage{
-		Status: UsageOK, Allocated: allocated, Active: device.Of(allocated * busy), Idle: device.Of(allocated * (1 - busy)),
-		Energy: device.Of(allocated * 100), Peak: device.Of(peak),
+		Status: UsageOK, Allocated: allocated, Active: optional.Of(allocated * busy), Idle: optional.Of(allocated * (1 - busy)),
+		Energy: optional.Of(allocated * 100), Peak: optional.Of(peak),
 	}
 }
 
@@ -190,7 +190,7 @@ func TestPeak(t *testing.T) {
 		a.Add(spike, epoch.Add(time.Duration(5*i)*time.Second), v)
 	}
 	got, err := p.Usage(t.Context(), []Job{job(1, epoch, epoch.Add(10*time.Minute))})
-	if err != nil || got[0].Peak != device.Of(7e10) {
+	if err != nil || got[0].Peak != optional.Of(7e10) {
 		t.Errorf("%+v, %v", got[0].Peak, err)
 	}
 }
@@ -265,7 +265,7 @@ gpu_workload_memory_used_bytes{gpu_uuid="a",host_name="n1.site",slurm_job_id="1"
 	}
 	j := job(1, epoch, time.Time{})
 	j.NodeList = "n1"
-	want := Usage{Status: UsageOK, Allocated: 200, Active: device.Of(50), Idle: device.Of(150)}
+	want := Usage{Status: UsageOK, Allocated: 200, Active: optional.Of(50), Idle: optional.Of(150)}
 	if diff := cmp.Diff(want, p.Usage(&j)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/host"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
 	"github.com/gpumeter/gpumeter/internal/workload"
@@ -48,11 +49,11 @@ func (m *mean) add(v device.Value) {
 	}
 }
 
-func (m mean) value() host.Value {
+func (m mean) value() optional.Float {
 	if m.n == 0 {
-		return host.Value{}
+		return optional.Float{}
 	}
-	return host.Of(m.sum / float64(m.n))
+	return optional.Of(m.sum / float64(m.n))
 }
 
 // sums are what the ticks of a window say of one device or partition.
@@ -137,11 +138,7 @@ func (w *Watcher) facts() []anomaly.DeviceFacts {
 		}
 		for i := range d.processes {
 			p := &d.processes[i]
-			one := anomaly.DeviceProcess{PID: p.PID, Name: p.Name, Workload: w.name(p.PID)}
-			if v, ok := p.Utilization.Get(); ok {
-				one.Utilization = host.Of(v)
-			}
-			facts.Processes = append(facts.Processes, one)
+			facts.Processes = append(facts.Processes, anomaly.DeviceProcess{PID: p.PID, Name: p.Name, Workload: w.name(p.PID), Utilization: p.Utilization})
 		}
 		list = append(list, facts)
 	}

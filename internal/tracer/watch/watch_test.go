@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/device"
-	"github.com/gpumeter/gpumeter/internal/host"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
@@ -40,13 +40,13 @@ func TestFactsOfDevices(t *testing.T) {
 	}
 	want := []anomaly.DeviceFacts{
 		{
-			UUID: "GPU-0", SMClock: host.Of(1500), SMClockMax: host.Of(1980), Power: host.Of(600), PowerLimit: host.Of(700),
-			PowerCapped: host.Of(0.5), ThermalThrottled: host.Of(1), HWSlowdown: host.Of(0),
+			UUID: "GPU-0", SMClock: optional.Of(1500), SMClockMax: optional.Of(1980), Power: optional.Of(600), PowerLimit: optional.Of(700),
+			PowerCapped: optional.Of(0.5), ThermalThrottled: optional.Of(1), HWSlowdown: optional.Of(0),
 		},
 		{
-			UUID: "MIG-1", SMClock: host.Of(1500), SMClockMax: host.Of(1980), Power: host.Of(600), PowerLimit: host.Of(700), Utilization: host.Of(0.5),
-			PowerCapped: host.Of(0.5), ThermalThrottled: host.Of(1), HWSlowdown: host.Of(0),
-			Processes: []anomaly.DeviceProcess{{PID: 7, Name: "python3", Workload: "pod ml/llm-0", Utilization: host.Of(0.25)}},
+			UUID: "MIG-1", SMClock: optional.Of(1500), SMClockMax: optional.Of(1980), Power: optional.Of(600), PowerLimit: optional.Of(700), Utilization: optional.Of(0.5),
+			PowerCapped: optional.Of(0.5), ThermalThrottled: optional.Of(1), HWSlowdown: optional.Of(0),
+			Processes: []anomaly.DeviceProcess{{PID: 7, Name: "python3", Workload: "pod ml/llm-0", Utilization: optional.Of(0.25)}},
 		},
 	}
 	if diff := cmp.Diff(want, w.facts()); diff != "" {

@@ -281,7 +281,7 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	}
 	w, known := s.view.jobs[p.Job]
 	if !known {
-		w = Job{ID: p.Job}.workload(s.view.cluster, nil)
+		w = Job{Job: slurm.Job{ID: p.Job}}.workload(s.view.cluster, nil)
 		if s.ctl != nil {
 			s.ctl.want(p.Job)
 		}

@@ -1,4 +1,4 @@
-package cudareceiver
+package ledger
 
 import (
 	"time"
@@ -16,7 +16,7 @@ const maxKernelName = 128
 // that was in the rest before, only what cannot be of others counts as new. They are
 // compared over all devices, because a kernel that leaves the top ones takes its launches
 // from its device to the rest, which is of none.
-func (l *ledger) kernels(p, before *presence, at func(int) *subject) {
+func (l *Ledger) kernels(p, before *Presence, at func(int) *Subject) {
 	type key struct {
 		symbol, name string
 		device       int
@@ -29,7 +29,7 @@ func (l *ledger) kernels(p, before *presence, at func(int) *subject) {
 		had.add(k)
 	}
 	remainder := -1 // the device of the rest
-	rest := func(k *tracer.Kernel) bool { return k.Name == other && p.KernelsFolded > 0 }
+	rest := func(k *tracer.Kernel) bool { return k.Name == Other && p.KernelsFolded > 0 }
 	for i := range p.Kernels {
 		k := &p.Kernels[i]
 		sum.add(k)
@@ -53,7 +53,7 @@ func (l *ledger) kernels(p, before *presence, at func(int) *subject) {
 		}
 	}
 	if left.launches > 0 {
-		l.launched(at(remainder), &tracer.Kernel{Name: other}, left)
+		l.launched(at(remainder), &tracer.Kernel{Name: Other}, left)
 	}
 }
 
@@ -76,52 +76,52 @@ func (t *tally) take(n uint64, seconds float64) tally {
 	return took
 }
 
-func (l *ledger) launched(s *subject, k *tracer.Kernel, n tally) {
+func (l *Ledger) launched(s *Subject, k *tracer.Kernel, n tally) {
 	if n.launches == 0 {
 		return
 	}
-	name := cut(k.Name)
-	sum := s.kernels[name]
-	if sum == nil && name != other && len(s.kernels) >= l.cfg.MaxKernels && !s.retire(l.now) {
-		name, sum = other, s.kernels[other]
+	name := Cut(k.Name)
+	sum := s.Kernels[name]
+	if sum == nil && name != Other && len(s.Kernels) >= l.cfg.MaxKernels && !s.retire(l.now) {
+		name, sum = Other, s.Kernels[Other]
 	}
 	if sum == nil {
-		sum = &kernel{}
+		sum = &Kernel{}
 		if s.retired {
-			sum.since = l.last // its name may have had a series before
+			sum.Since = l.last // its name may have had a series before
 		}
-		s.kernels[name] = sum
+		s.Kernels[name] = sum
 	}
-	sum.launches += n.launches
-	sum.time += n.time
+	sum.Launches += n.launches
+	sum.Time += n.time
 	sum.last = l.now
-	if name != other {
-		sum.grid, sum.block = volume(k.Grid), volume(k.Block)
+	if name != Other {
+		sum.Grid, sum.Block = volume(k.Grid), volume(k.Block)
 	}
 }
 
 // retire forgets the kernel that was not launched for the longest time, if that is long:
 // what a process does changes, and names of its warm-up must not stand for all of it. It
 // reports whether there was one.
-func (s *subject) retire(now time.Time) bool {
+func (s *Subject) retire(now time.Time) bool {
 	oldest := ""
-	for name, k := range s.kernels {
-		if name != other && (oldest == "" || k.last.Before(s.kernels[oldest].last) || k.last.Equal(s.kernels[oldest].last) && name < oldest) {
+	for name, k := range s.Kernels {
+		if name != Other && (oldest == "" || k.last.Before(s.Kernels[oldest].last) || k.last.Equal(s.Kernels[oldest].last) && name < oldest) {
 			oldest = name
 		}
 	}
-	if oldest == "" || now.Sub(s.kernels[oldest].last) < keep {
+	if oldest == "" || now.Sub(s.Kernels[oldest].last) < keep {
 		return false
 	}
-	delete(s.kernels, oldest)
+	delete(s.Kernels, oldest)
 	s.retired = true
 	return true
 }
 
 func volume(d [3]uint32) int64 { return int64(d[0]) * int64(d[1]) * int64(d[2]) }
 
-// cut returns at most maxKernelName bytes of a name.
-func cut(name string) string {
+// Cut returns at most maxKernelName bytes of a name.
+func Cut(name string) string {
 	if len(name) <= maxKernelName {
 		return name
 	}

@@ -1,4 +1,4 @@
-package cudareceiver
+package ledger
 
 import (
 	"slices"
@@ -10,15 +10,16 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// places knows the devices of a tick, and who is on them.
-type places struct {
+// Places knows the devices of a tick, and who is on them.
+type Places struct {
 	byUUID map[string]*node.Reading
 	ofPID  map[uint32][]*node.Reading // the driver lists it there; partitions before their parents
 	only   *node.Reading              // the one device of the machine
 }
 
-func newPlaces(t *node.Tick) places {
-	p := places{byUUID: map[string]*node.Reading{}, ofPID: map[uint32][]*node.Reading{}}
+// NewPlaces returns the devices of t.
+func NewPlaces(t *node.Tick) Places {
+	p := Places{byUUID: map[string]*node.Reading{}, ofPID: map[uint32][]*node.Reading{}}
 	devices := 0
 	for i := range t.Readings {
 		r := &t.Readings[i]
@@ -44,8 +45,8 @@ func newPlaces(t *node.Tick) places {
 	return p
 }
 
-// gpus returns whom the driver lists, with the UUIDs of the devices or partitions.
-func (p places) gpus() map[uint32][]string {
+// GPUs returns whom the driver lists, with the UUIDs of the devices or partitions.
+func (p Places) GPUs() map[uint32][]string {
 	all := make(map[uint32][]string, len(p.ofPID))
 	for pid, list := range p.ofPID {
 		for _, r := range list {
@@ -57,7 +58,7 @@ func (p places) gpus() map[uint32][]string {
 
 // device returns what CUDA calls by ordinal in a process. It is what CUDA said itself; else
 // the only device on which the driver lists the process, or that the machine has.
-func (p places) device(proc *tracer.Process, ordinal int) device.ID {
+func (p Places) device(proc *tracer.Process, ordinal int) device.ID {
 	if ordinal < 0 && len(proc.Devices) == 1 {
 		ordinal = proc.Devices[0].Ordinal
 	}
@@ -81,7 +82,7 @@ func (p places) device(proc *tracer.Process, ordinal int) device.ID {
 }
 
 // owner returns the one workload that has all devices of a process, false if there is none.
-func (p places) owner(proc *tracer.Process) (w workload.Workload, ok bool) {
+func (p Places) owner(proc *tracer.Process) (w workload.Workload, ok bool) {
 	for i := range proc.Devices {
 		r := p.byUUID[p.device(proc, proc.Devices[i].Ordinal).UUID]
 		if r == nil || r.Owner == nil || ok && r.Owner.ID != w.ID {
@@ -92,32 +93,32 @@ func (p places) owner(proc *tracer.Process) (w workload.Workload, ok bool) {
 	return w, ok
 }
 
-// pair is an attribute of a workload, or of a device.
-type pair = workload.Attribute
+// Pair is an attribute of a workload, or of a device.
+type Pair = workload.Attribute
 
 // place returns the attributes of a device, but for its index. Of one that is not known
 // there are none.
-func place(id device.ID) []pair {
+func place(id device.ID) []Pair {
 	if id.UUID == "" {
 		return nil
 	}
-	list := []pair{{Key: "gpu.uuid", Value: id.Physical()}}
-	for _, p := range []pair{{Key: "gpu.model", Value: id.Model}, {Key: "gpu.vendor", Value: id.Vendor}} {
+	list := []Pair{{Key: "gpu.uuid", Value: id.Physical()}}
+	for _, p := range []Pair{{Key: "gpu.model", Value: id.Model}, {Key: "gpu.vendor", Value: id.Vendor}} {
 		if p.Value != "" {
 			list = append(list, p)
 		}
 	}
 	if id.Parent != "" {
-		list = append(list, pair{Key: "gpu.partition.id", Value: id.UUID})
+		list = append(list, Pair{Key: "gpu.partition.id", Value: id.UUID})
 		if id.Profile != "" {
-			list = append(list, pair{Key: "gpu.partition.profile", Value: id.Profile})
+			list = append(list, Pair{Key: "gpu.partition.profile", Value: id.Profile})
 		}
 	}
 	return list
 }
 
 // text returns the attributes as one text.
-func text(list []pair) string {
+func text(list []Pair) string {
 	var b strings.Builder
 	for _, p := range list {
 		b.WriteString(p.Key)

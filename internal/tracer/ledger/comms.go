@@ -1,4 +1,4 @@
-package cudareceiver
+package ledger
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 )
 
 // communicators adds the collectives of a process.
-func (l *ledger) communicators(p, before *presence, at func(int) *subject) {
+func (l *Ledger) communicators(p, before *Presence, at func(int) *Subject) {
 	for i := range p.Comms {
 		c := &p.Comms[i]
 		if c.Key == "" && c.ID == "" {
@@ -28,16 +28,16 @@ func (l *ledger) communicators(p, before *presence, at func(int) *subject) {
 		s := at(c.Device)
 		sum, _, folded := s.comm(keyOf(c), l.cfg.MaxCommunicators, l.last)
 		if folded && fresh {
-			l.folded++
+			l.Folded++
 		}
 		if live := !c.Ended && !p.Ended; live {
-			sum.live = true
-			if c.LastEnter.After(sum.last) {
-				sum.last = c.LastEnter
+			sum.Live = true
+			if c.LastEnter.After(sum.Last) {
+				sum.Last = c.LastEnter
 			}
 		}
-		sum.sequence += more(c.Sequence, was.Sequence)
-		sum.barrier.add(c.BarrierWait, was.BarrierWait)
+		sum.Sequence += more(c.Sequence, was.Sequence)
+		sum.Barrier.add(c.BarrierWait, was.BarrierWait)
 		for j := range c.Ops {
 			o := &c.Ops[j]
 			b := &tracer.CollOp{}
@@ -46,23 +46,23 @@ func (l *ledger) communicators(p, before *presence, at func(int) *subject) {
 					b = x
 				}
 			}
-			op := sum.collective(collKey{o.Op, o.Type, o.Reduce, o.Peer})
-			op.time.add(o.Time, b.Time)
-			op.size.add(o.Size, b.Size)
-			op.errors += more(o.Errors, b.Errors)
+			op := sum.collective(CollKey{o.Op, o.Type, o.Reduce, o.Peer})
+			op.Time.add(o.Time, b.Time)
+			op.Size.add(o.Size, b.Size)
+			op.Errors += more(o.Errors, b.Errors)
 			bytes := uint64(max(0, o.Size.Sum-b.Size.Sum))
 			if o.Size.Count < b.Size.Count {
 				bytes = uint64(o.Size.Sum)
 			}
-			op.bytes += bytes
-			op.fresh += bytes
+			op.Bytes += bytes
+			op.Fresh += bytes
 		}
 		sum.measure(c, p, before)
 	}
 }
 
 // measure takes over what NCCL itself has measured of a rank since the reading before.
-func (c *comm) measure(of *tracer.Comm, p, before *presence) {
+func (c *Comm) measure(of *tracer.Comm, p, before *Presence) {
 	for i := range p.Measured {
 		m := &p.Measured[i]
 		if of.ID == "" || m.Comm != of.ID || m.Rank != of.Rank {
@@ -77,10 +77,10 @@ func (c *comm) measure(of *tracer.Comm, p, before *presence) {
 		if took <= 0 || bus < 0 {
 			continue
 		}
-		if c.bus == nil {
-			c.bus = map[string]float64{}
+		if c.Bus == nil {
+			c.Bus = map[string]float64{}
 		}
-		c.bus[m.Op] = bus / took.Seconds()
+		c.Bus[m.Op] = bus / took.Seconds()
 	}
 }
 
@@ -96,15 +96,15 @@ func sameComm(a, b *tracer.Comm) bool {
 
 // keyOf returns which series a communicator is in. All that have no ID are in one: Key means
 // nothing to others, and is another with each.
-func keyOf(c *tracer.Comm) commKey {
+func keyOf(c *tracer.Comm) CommKey {
 	if c.ID == "" {
-		return commKey{"", -1, 0}
+		return CommKey{"", -1, 0}
 	}
-	return commKey{c.ID, c.Rank, c.Size}
+	return CommKey{c.ID, c.Rank, c.Size}
 }
 
 // stragglers marks the ranks that others wait for.
-func (l *ledger) stragglers(s *tracer.Snapshot, now map[uint32]*presence) {
+func (l *Ledger) stragglers(s *tracer.Snapshot, now map[uint32]*Presence) {
 	for i := range s.Groups {
 		g := &s.Groups[i]
 		for _, r := range g.Ranks {
@@ -117,13 +117,13 @@ func (l *ledger) stragglers(s *tracer.Snapshot, now map[uint32]*presence) {
 				if c.ID == "" || c.ID != g.ID || c.Rank != r.Rank {
 					continue
 				}
-				sub := p.at[c.Device]
+				sub := p.At[c.Device]
 				if sub == nil {
 					continue
 				}
-				if sum := sub.comms[keyOf(c)]; sum != nil {
-					sum.grouped = true
-					sum.behind = sum.behind || slices.Contains(g.Behind, r.Rank)
+				if sum := sub.Comms[keyOf(c)]; sum != nil {
+					sum.Grouped = true
+					sum.Behind = sum.Behind || slices.Contains(g.Behind, r.Rank)
 				}
 			}
 		}

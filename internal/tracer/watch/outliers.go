@@ -1,4 +1,4 @@
-package cudareceiver
+package watch
 
 import (
 	"time"
@@ -6,8 +6,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// thresholder is a source that tells single calls apart.
-type thresholder interface {
+// Thresholder is a source that tells single calls apart.
+type Thresholder interface {
 	Watch(pid uint32, op string, over time.Duration) error
 }
 
@@ -20,15 +20,15 @@ const (
 	leastLong = 10 * time.Millisecond
 )
 
-// outliers asks for an event of each call that takes far longer than is usual for its
+// Outliers asks for an event of each call that takes far longer than is usual for its
 // operation and process: the kernel looks at each, and tells only those.
-type outliers struct {
+type Outliers struct {
 	asked map[uint32]map[string]time.Duration
 }
 
-// ask sets the thresholds anew where what is usual has changed much. Refusals are not told:
+// Ask sets the thresholds anew where what is usual has changed much. Refusals are not told:
 // outliers are more than what is needed.
-func (o *outliers) ask(s *tracer.Snapshot, of thresholder) {
+func (o *Outliers) Ask(s *tracer.Snapshot, of Thresholder) {
 	now := map[uint32]map[string]time.Duration{}
 	for i := range s.Processes {
 		p := &s.Processes[i]

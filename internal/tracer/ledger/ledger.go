@@ -1,4 +1,4 @@
-package cudareceiver
+package ledger
 
 import (
 	"cmp"
@@ -14,65 +14,77 @@ import (
 // keep is how long the sums of a workload that ended stay, so that no scraper misses them.
 const keep = 5 * time.Minute
 
-// owners is what the gpu extension knows of processes. It answers from memory.
-type owners interface {
+// Owners is what the gpu extension knows of processes. It answers from memory.
+type Owners interface {
 	Process(pid uint32) (workload.Workload, bool)
 }
 
-// ledger adds up what processes do by workload and device. It adds what each reading has
-// more than the one before: a process that ends takes nothing away, and one that turns out
-// to be somebody else's is theirs from then on.
-type ledger struct {
-	cfg      *Config
-	owners   owners // nil: nobody knows
-	subjects []*subject
-	byKey    map[string]*subject
-	seen     map[uint32]*presence
-	now      time.Time // of the reading that is taken in
-	last     time.Time // of the last one
-	before   time.Time // of the one before it
-	names    int       // of subjects so far
-	folded   uint64    // processes of workloads and communicators that became other's
+// Options say how finely a ledger tells things apart.
+type Options struct {
+	// PerProcess makes each process a subject of its own.
+	PerProcess bool
+	// MaxWorkloads bounds the subjects. The rest is the workload other.
+	MaxWorkloads int
+	// MaxKernels and MaxCommunicators bound those of one subject. The rest is other.
+	MaxKernels, MaxCommunicators int
 }
 
-// presence is a process as the reading before had it.
-type presence struct {
+// Ledger adds up what processes do by workload and device. It adds what each reading has
+// more than the one before: a process that ends takes nothing away, and one that turns out
+// to be somebody else's is theirs from then on.
+type Ledger struct {
+	Owners   Owners               // nil: nobody knows
+	Subjects []*Subject           // in the order in which they were first seen
+	Seen     map[uint32]*Presence // the processes of the last reading
+	Folded   uint64               // processes of workloads and communicators that became other's
+
+	cfg    Options
+	byKey  map[string]*Subject
+	now    time.Time // of the reading that is taken in
+	last   time.Time // of the last one
+	before time.Time // of the one before it
+	names  int       // of subjects so far
+}
+
+// Presence is a process as the reading before had it.
+type Presence struct {
 	tracer.Process
 	owner workload.Workload
 	known bool // somebody said whose it is
-	pairs []pair
-	at    map[int]*subject // by ordinal
+	Pairs []Pair
+	At    map[int]*Subject // by ordinal
 	fresh bool             // it was not there before
 	// folded: its workload is beyond the cap, at least on one device.
 	folded bool
 }
 
-func newLedger(cfg *Config) *ledger {
-	return &ledger{cfg: cfg, byKey: map[string]*subject{}, seen: map[uint32]*presence{}}
+// New returns an empty Ledger.
+func New(cfg Options) *Ledger {
+	return &Ledger{cfg: cfg, byKey: map[string]*Subject{}, Seen: map[uint32]*Presence{}}
 }
 
-// observe takes in a reading.
-func (l *ledger) observe(s *tracer.Snapshot, where places) {
+// Observe takes in a reading.
+func (l *Ledger) Observe(s *tracer.Snapshot, where Places) {
 	l.now = s.Time
-	for _, sub := range l.subjects {
+	for _, sub := range l.Subjects {
 		sub.begin()
 	}
-	now := make(map[uint32]*presence, len(s.Processes))
+	now := make(map[uint32]*Presence, len(s.Processes))
 	for i := range s.Processes {
-		p := &presence{Process: s.Processes[i], at: map[int]*subject{}}
-		before := l.seen[p.PID]
+		p := &Presence{Process: s.Processes[i], At: map[int]*Subject{}}
+		before := l.Seen[p.PID]
 		if before == nil || before.Ended || !same(before.Since, p.Since) {
-			before, p.fresh = &presence{}, true
+			before, p.fresh = &Presence{}, true
 		}
 		l.whose(p, before, where)
 		l.process(p, before, where)
 		if p.folded && !before.folded {
-			l.folded++
+			l.Folded++
 		}
 		now[p.PID] = p
 	}
 	l.stragglers(s, now)
-	l.seen = now
+	l.Seen = now
 	l.expire(s.Time)
 	l.before, l.last = l.last, s.Time
 }
@@ -82,12 +94,12 @@ func (l *ledger) observe(s *tracer.Snapshot, where places) {
 func same(before, now time.Time) bool { return now.Sub(before).Abs() < time.Second }
 
 // whose finds the owner of a process. What was known of one that ended still holds.
-func (l *ledger) whose(p, before *presence, where places) {
-	p.owner, p.known, p.pairs = before.owner, before.known, before.pairs
-	if l.owners != nil && (!p.Ended || !p.known) {
-		if w, ok := l.owners.Process(p.PID); ok {
+func (l *Ledger) whose(p, before *Presence, where Places) {
+	p.owner, p.known, p.Pairs = before.owner, before.known, before.Pairs
+	if l.Owners != nil && (!p.Ended || !p.known) {
+		if w, ok := l.Owners.Process(p.PID); ok {
 			if !p.known || !w.Equal(p.owner) {
-				p.pairs = w.Identity()
+				p.Pairs = w.Identity()
 			}
 			p.owner, p.known = w, true
 			return
@@ -100,22 +112,22 @@ func (l *ledger) whose(p, before *presence, where places) {
 	if !ok {
 		w = workload.Workload{ID: workload.Unattributed, Kind: workload.Unattributed}
 	}
-	p.owner, p.pairs = w, w.Identity()
+	p.owner, p.Pairs = w, w.Identity()
 }
 
 // subject returns whose series the part of a process on a device belongs to.
-func (l *ledger) subject(p *presence, ordinal int, where places) *subject {
-	if s := p.at[ordinal]; s != nil {
+func (l *Ledger) subject(p *Presence, ordinal int, where Places) *Subject {
+	if s := p.At[ordinal]; s != nil {
 		return s
 	}
 	id := where.device(&p.Process, ordinal)
-	s := l.find(p.pairs, id, p)
-	s.live = s.live || !p.Ended
-	p.at[ordinal], p.folded = s, p.folded || s.rest
+	s := l.find(p.Pairs, id, p)
+	s.Live = s.Live || !p.Ended
+	p.At[ordinal], p.folded = s, p.folded || s.rest
 	return s
 }
 
-func (l *ledger) find(whose []pair, id device.ID, p *presence) *subject {
+func (l *Ledger) find(whose []Pair, id device.ID, p *Presence) *Subject {
 	pid := uint32(0)
 	if l.cfg.PerProcess {
 		pid = p.PID
@@ -125,25 +137,25 @@ func (l *ledger) find(whose []pair, id device.ID, p *presence) *subject {
 		s.ended = time.Time{}
 		return s
 	}
-	rest := []pair{{Key: workload.KeyKind, Value: workload.Other}}
-	if len(l.subjects) >= l.cfg.MaxWorkloads && !slices.Equal(whose, rest) {
-		return l.find(rest, id, &presence{Process: tracer.Process{Since: p.Since}, fresh: p.fresh})
+	rest := []Pair{{Key: workload.KeyKind, Value: workload.Other}}
+	if len(l.Subjects) >= l.cfg.MaxWorkloads && !slices.Equal(whose, rest) {
+		return l.find(rest, id, &Presence{Process: tracer.Process{Since: p.Since}, fresh: p.fresh})
 	}
 	since := p.Since
 	if !p.fresh && !l.last.IsZero() { // it was somebody else's until the reading before
 		since = l.last
 	}
 	l.names++
-	s := newSubject("#"+strconv.Itoa(l.names), id, append(append([]pair(nil), whose...), place(id)...), pid, since)
+	s := newSubject("#"+strconv.Itoa(l.names), id, append(append([]Pair(nil), whose...), place(id)...), pid, since)
 	s.rest = slices.Equal(whose, rest)
 	l.byKey[key] = s
-	l.subjects = append(l.subjects, s)
+	l.Subjects = append(l.Subjects, s)
 	return s
 }
 
 // process adds what a process has done since the reading before.
-func (l *ledger) process(p, before *presence, where places) {
-	at := func(ordinal int) *subject { return l.subject(p, ordinal, where) }
+func (l *Ledger) process(p, before *Presence, where Places) {
+	at := func(ordinal int) *Subject { return l.subject(p, ordinal, where) }
 	l.operations(p, before, at)
 	l.kernels(p, before, at)
 	for i := range p.Devices {
@@ -155,9 +167,9 @@ func (l *ledger) process(p, before *presence, where places) {
 			}
 		}
 		s := at(d.Ordinal)
-		s.busy += grown(d.Busy, was.Busy)
-		s.wait += grown(d.Wait, was.Wait)
-		s.bubble += grown(d.Bubble, was.Bubble)
+		s.Busy += grown(d.Busy, was.Busy)
+		s.Wait += grown(d.Wait, was.Wait)
+		s.Bubble += grown(d.Bubble, was.Bubble)
 		if !p.Ended && (d.Ordinal >= 0 || d.Memory.Peak > 0) { // calls whose device is not known hold nothing
 			s.hold(&d.Memory)
 		}
@@ -165,13 +177,13 @@ func (l *ledger) process(p, before *presence, where places) {
 	l.communicators(p, before, at)
 	if h, was := &p.Host, &before.Host; h.Known {
 		s := at(-1)
-		if s.host == nil {
-			s.host = &delays{}
+		if s.Host == nil {
+			s.Host = &Delays{}
 		}
-		s.host.queue += grown(h.RunQueue, was.RunQueue)
-		s.host.blocked += grown(h.Blocked, was.Blocked)
-		s.host.queueInCall += grown(h.RunQueueInCall, was.RunQueueInCall)
-		s.host.blockedInCall += grown(h.BlockedInCall, was.BlockedInCall)
+		s.Host.Queue += grown(h.RunQueue, was.RunQueue)
+		s.Host.Blocked += grown(h.Blocked, was.Blocked)
+		s.Host.QueueInCall += grown(h.RunQueueInCall, was.RunQueueInCall)
+		s.Host.BlockedInCall += grown(h.BlockedInCall, was.BlockedInCall)
 	}
 }
 
@@ -190,7 +202,7 @@ func grown(now, before time.Duration) float64 {
 	return (now - before).Seconds()
 }
 
-func (l *ledger) operations(p, before *presence, at func(int) *subject) {
+func (l *Ledger) operations(p, before *Presence, at func(int) *Subject) {
 	type key struct {
 		op, kind string
 		device   int
@@ -207,15 +219,15 @@ func (l *ledger) operations(p, before *presence, at func(int) *subject) {
 			b = &tracer.OpStat{}
 		}
 		s := at(o.Device)
-		k := opKey{o.Op, o.Class}
-		sum := s.ops[k]
+		k := OpKey{o.Op, o.Class}
+		sum := s.Ops[k]
 		if sum == nil {
-			sum = &operation{}
-			s.ops[k] = sum
+			sum = &Operation{}
+			s.Ops[k] = sum
 		}
-		sum.time.add(o.Time, b.Time)
+		sum.Time.add(o.Time, b.Time)
 		if o.Class == tracer.Copy {
-			s.copies[o.Kind] += more(o.Bytes, b.Bytes)
+			s.Copies[o.Kind] += more(o.Bytes, b.Bytes)
 		}
 		for _, e := range o.Errors {
 			n := e.Count
@@ -224,45 +236,45 @@ func (l *ledger) operations(p, before *presence, at func(int) *subject) {
 					n = more(e.Count, x.Count)
 				}
 			}
-			s.errors[errorKey{o.Op, e.Code}] += n
+			s.Errors[ErrorKey{o.Op, e.Code}] += n
 		}
 	}
 }
 
 // hold adds the memory of one process.
-func (s *subject) hold(m *tracer.Memory) {
-	if s.memory == nil {
-		s.memory = &memory{}
+func (s *Subject) hold(m *tracer.Memory) {
+	if s.Memory == nil {
+		s.Memory = &Memory{}
 	}
-	sum := s.memory
+	sum := s.Memory
 	// Of what was taken before we came only the framework knows.
-	sum.reserved += max(m.Reserved, m.Pool)
-	sum.peak += max(m.Peak, m.Pool)
-	sum.age = max(sum.age, m.Oldest)
-	sum.growth += m.Growth
-	sum.leak = sum.leak || m.Leak
+	sum.Reserved += max(m.Reserved, m.Pool)
+	sum.Peak += max(m.Peak, m.Pool)
+	sum.Age = max(sum.Age, m.Oldest)
+	sum.Growth += m.Growth
+	sum.Leak = sum.Leak || m.Leak
 	if m.Framework {
-		sum.framework = true
-		sum.allocated += m.Allocated
-		sum.held += cmp.Or(m.Pool, m.Reserved)
+		sum.Framework = true
+		sum.Allocated += m.Allocated
+		sum.Held += cmp.Or(m.Pool, m.Reserved)
 	}
 }
 
-// began returns since when what is fresh of a subject counts: the reading before, or when it
+// Began returns since when what is fresh of a subject counts: the reading before, or when it
 // was first seen if that is later.
-func (l *ledger) began(s *subject) time.Time {
-	if s.since.After(l.before) {
-		return s.since
+func (l *Ledger) Began(s *Subject) time.Time {
+	if s.Since.After(l.before) {
+		return s.Since
 	}
 	return l.before
 }
 
 // expire forgets workloads and communicators that ended long ago.
-func (l *ledger) expire(now time.Time) {
-	left := l.subjects[:0]
-	gone := map[*subject]bool{}
-	for _, s := range l.subjects {
-		if s.live {
+func (l *Ledger) expire(now time.Time) {
+	left := l.Subjects[:0]
+	gone := map[*Subject]bool{}
+	for _, s := range l.Subjects {
+		if s.Live {
 			s.ended = time.Time{}
 		} else if s.ended.IsZero() {
 			s.ended = now
@@ -271,20 +283,20 @@ func (l *ledger) expire(now time.Time) {
 			gone[s] = true
 			continue
 		}
-		for key, c := range s.comms {
-			if c.live {
+		for key, c := range s.Comms {
+			if c.Live {
 				c.ended = time.Time{}
 			} else if c.ended.IsZero() {
 				c.ended = now
 			} else if now.Sub(c.ended) >= keep {
-				delete(s.comms, key)
+				delete(s.Comms, key)
 				s.parted = true
 			}
 		}
 		left = append(left, s)
 	}
-	clear(l.subjects[len(left):])
-	l.subjects = left
+	clear(l.Subjects[len(left):])
+	l.Subjects = left
 	for key, s := range l.byKey {
 		if gone[s] {
 			delete(l.byKey, key)

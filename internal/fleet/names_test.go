@@ -175,6 +175,6 @@ func TestNamesAreSpelledHereOnly(t *testing.T) {
 // spells are the files that may spell names, because they are not about series in a store.
 var spells = map[string]bool{
 	"processor/workloadprocessor/config.go": true, // attributes of other exporters, whatever they are called
-	"internal/cli/defaults.go":              true, // keys of a Collector's configuration
+	"internal/agent/config.go":              true, // keys of a Collector's configuration
 	"internal/hub/rules/watch.go":           true, // attributes, of which some are spelled like labels
 }

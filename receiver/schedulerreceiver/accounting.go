@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/zap"
 
-	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
@@ -284,7 +284,7 @@ func usageAttributes(attrs pcommon.Map, r *accounting.Record) {
 	attrs.PutDouble("gpu.workload.allocated.time", u.Allocated)
 	for _, m := range []struct {
 		key   string
-		value device.Value
+		value optional.Float
 	}{
 		{"gpu.workload.active.time", u.Active},
 		{"gpu.workload.idle.time", u.Idle},

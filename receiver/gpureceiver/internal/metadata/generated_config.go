@@ -2516,7 +2516,7 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpuClockDomainFrequency: GpuClockDomainFrequencyMetricConfig{
-			Enabled: false,
+			Enabled: true,
 		},
 		GpuClockDomainFrequencyLimit: GpuClockDomainFrequencyLimitMetricConfig{
 			Enabled: false,
@@ -2720,7 +2720,7 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: false,
 		},
 		GpuPowerScopeDraw: GpuPowerScopeDrawMetricConfig{
-			Enabled: true,
+			Enabled: false,
 		},
 		GpuPowerUtilization: GpuPowerUtilizationMetricConfig{
 			Enabled: false,

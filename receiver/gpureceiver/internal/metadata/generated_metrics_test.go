@@ -69,7 +69,7 @@ func TestMetricsBuilder(t *testing.T) {
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuAllocationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.share.basis-val", "gpu.uuid-val", "gpu.vendor-val")
-
+			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuClockDomainFrequencyDataPoint(ts, 1, "gpu.clock.type-val", 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 
@@ -273,7 +273,7 @@ func TestMetricsBuilder(t *testing.T) {
 
 			allMetricsCount++
 			mb.RecordGpuPowerLimitSettingDataPoint(ts, 1, 9, "gpu.model-val", "gpu.power.limit_type-val", "gpu.power.scope-val", "gpu.uuid-val", "gpu.vendor-val")
-			defaultMetricsCount++
+
 			allMetricsCount++
 			mb.RecordGpuPowerScopeDrawDataPoint(ts, 1, 9, "gpu.model-val", "gpu.power.scope-val", "gpu.power.window-val", "gpu.uuid-val", "gpu.vendor-val")
 

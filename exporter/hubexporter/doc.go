@@ -6,6 +6,6 @@
 // Metrics become series as in Prometheus' OTLP receiver (convert.go, value.go); log records
 // become events (event.go). The package also implements OTLP over HTTP and gRPC (otlp.go,
 // grpc.go), because the Collector's receiver can neither report partial success nor reject a
-// request before decoding it; see docs/adr/0010. It needs no privileges and does not accept
+// request before decoding it; see docs/adr/0011. It needs no privileges and does not accept
 // traces.
 package hubexporter

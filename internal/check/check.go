@@ -90,9 +90,10 @@ type Env struct {
 	Manifest *Manifest // expected hardware; nil if unknown
 	// ManifestErr is why the configured manifest cannot be used.
 	ManifestErr error
-	Expect      int           // expected number of physical devices; 0 means the manifest's
-	Window      time.Duration // how far back the kernel log counts
-	StuckFor    time.Duration // how long a process must show no progress to be stuck
+	Expect      int            // expected number of physical devices; 0 means the manifest's
+	Window      time.Duration  // how far back the kernel log counts
+	StuckFor    time.Duration  // how long a process must show no progress to be stuck
+	Vendors     device.Vendors // whose devices, drivers and services the checks know
 
 	// Devices reads the accelerators. It may block until ctx is done.
 	Devices func(ctx context.Context) (Machine, error)
@@ -161,6 +162,8 @@ type host struct {
 	machine Machine
 	err     error
 	log     func() (kernelLog, error)
+	// patterns are what the kernel log is searched for, of the machine and of the drivers.
+	patterns []pattern
 }
 
 func newHost(ctx context.Context, env Env) *host {
@@ -201,6 +204,7 @@ func newHost(ctx context.Context, env Env) *host {
 		return done
 	})
 	h.log = sync.OnceValues(h.readLog)
+	h.patterns = withDrivers(env.Vendors)
 	return h
 }
 

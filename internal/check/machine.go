@@ -188,10 +188,10 @@ func sensors(_ context.Context, h *host) outcome {
 	return found(capped(bad), "%d counters and alarms", seen)
 }
 
-// usualServices are added to a manifest if they are running.
+// usualServices, like device.Vendor.Services, are added to a manifest if they are running.
 var usualServices = []string{
 	"slurmd.service", "munge.service", "kubelet.service", "containerd.service", "crio.service", "docker.service", "sshd.service", "ssh.service",
-	"chronyd.service", "chrony.service", "nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-dcgm.service", "gpumeter.service",
+	"chronyd.service", "chrony.service", "gpumeter.service",
 }
 
 // runs reports whether a systemd unit has a process, according to its control group. This

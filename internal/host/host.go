@@ -3,7 +3,7 @@
 //
 // It reads /proc and the cgroup v1 and v2 file systems below configurable paths, with bounded
 // reads. It needs no capability: a file that may not be read makes its values absent, never
-// zero. It knows nothing about GPUs or metrics. docs/adr/0009 says why it does not use
+// zero. It knows nothing about GPUs or metrics. docs/adr/0010 says why it does not use
 // github.com/prometheus/procfs.
 package host
 
@@ -42,9 +42,9 @@ func read(path string) ([]byte, error) {
 	return b, nil
 }
 
-// optional returns nil for a file that does not exist, may not be read, or belongs to a
+// tolerate returns nil for a file that does not exist, may not be read, or belongs to a
 // process that has exited.
-func optional(err error) error {
+func tolerate(err error) error {
 	for _, e := range []error{fs.ErrNotExist, fs.ErrPermission, unix.ENOTDIR, unix.ESRCH, unix.EOPNOTSUPP, unix.EINVAL} {
 		if errors.Is(err, e) {
 			return nil

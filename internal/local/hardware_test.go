@@ -26,8 +26,33 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/hardware.md")
 
-// metricsOf returns the metrics that are made of each field of a sample.
-func metricsOf(t *testing.T) map[string][]string {
+// onPartitions are the fields that a vendor has on partitions only: their metrics are
+// those of partitions.
+var onPartitions = map[string][]string{
+	"amd":    {"Profile.EngineActive"},
+	"neuron": {"Resets.Count", "Runtime.Executions.Count", "Runtime.Operations"},
+}
+
+// noLifetime are the vendors whose drivers count memory errors since they were loaded only.
+var noLifetime = []string{"amd", "neuron"}
+
+// metricsOf returns the metrics that are made of each field of a vendor's samples.
+func metricsOf(t *testing.T, vendor string) map[string][]string {
+	t.Helper()
+	all := emitted(t, "")
+	for field, list := range emitted(t, "GPU-0") {
+		if slices.Contains(onPartitions[vendor], field) {
+			all[field] = list
+		}
+	}
+	if slices.Contains(noLifetime, vendor) {
+		all["ECC.Count"] = slices.DeleteFunc(all["ECC.Count"], func(m string) bool { return m == "gpu.ecc.lifetime.errors" })
+	}
+	return all
+}
+
+// emitted returns the metrics of each field of a device, or of a partition of parent.
+func emitted(t *testing.T, parent string) map[string][]string {
 	t.Helper()
 	cfg := gpureceiver.NewFactory().CreateDefaultConfig().(*gpureceiver.Config)
 	metrics := reflect.ValueOf(&cfg.Metrics).Elem()
@@ -35,19 +60,24 @@ func metricsOf(t *testing.T) map[string][]string {
 		m.FieldByName("Enabled").SetBool(true)
 	}
 	s, paths := devicetest.Fill()
-	s.ID.Parent = "" // some are of physical devices only
+	s.ID.Parent = parent
 	// Lists whose members become one metric or another.
-	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Power[0].Limits[0]
-	detail.Detail, total.Location, enforced.Type = true, "", device.LimitEnforced
-	s.ThrottleTimes, s.ECC = append(s.ThrottleTimes, detail), append(s.ECC, total)
-	s.Power[0].Limits = append(s.Power[0].Limits, enforced)
+	detail, total := s.ThrottleTimes[0], s.ECC[0]
+	detail.Detail, total.Location = true, ""
+	lifetime := total
+	lifetime.Lifetime = "aggregate"
+	s.ThrottleTimes, s.ECC = append(s.ThrottleTimes, detail), append(s.ECC, total, lifetime)
+	// What the plain names stand for.
+	s.Powers[0].Scope, s.Powers[0].Limits[0].Type = "gpu", device.LimitEnforced
+	s.Temperatures[0].Sensor, s.Clocks[0].Type, s.Voltages[0].Rail = "edge", "sm", "core"
 	for i := range s.ThrottleTimes[:1] {
 		s.ThrottleTimes[i].Detail = false
 	}
 	out := map[string][]string{
-		"Throttles":         {"gpu.throttle.power_active", "gpu.throttle.thermal_active", "gpu.throttle.sw_active", "gpu.throttle.hw_active", "gpu.throttle.reason"},
-		"Runtime.Latencies": {"gpu.runtime.latency"},
-		"Power.Utilization": {"gpu.power.utilization"}, // where there are no watts
+		"Throttles":          {"gpu.throttle.power_active", "gpu.throttle.thermal_active", "gpu.throttle.sw_active", "gpu.throttle.hw_active", "gpu.throttle.reason"},
+		"Runtime.Latencies":  {"gpu.runtime.latency"},
+		"Powers.Utilization": {"gpu.power.utilization"}, // where there are no watts
+		"Powers.Average":     {"gpu.power.draw"},        // where nothing is instantaneous
 	}
 	for _, f := range devicetest.Fields(s) {
 		if strings.HasPrefix(f, "Info.") {
@@ -55,7 +85,7 @@ func metricsOf(t *testing.T) map[string][]string {
 		}
 	}
 	e := gpureceiver.NewEmitter(cfg, receivertest.NewNopSettings(component.MustNewType("gpu")))
-	md := e.Emit(node.Tick{Readings: []node.Reading{{Sample: s, Up: true}}})
+	md := e.Emit(node.Tick{Readings: []node.Reading{{Sample: s, Up: true, Busy: s.Utilization.Compute}}})
 	for _, rm := range md.ResourceMetrics().All() {
 		for _, sm := range rm.ScopeMetrics().All() {
 			for _, m := range sm.Metrics().All() {
@@ -81,10 +111,14 @@ func metricsOf(t *testing.T) map[string][]string {
 
 // The page about hardware is written from what the vendors' own tests prove.
 func TestHardwareDocument(t *testing.T) {
-	metrics := metricsOf(t)
 	files, err := filepath.Glob("../device/*/sources.txt")
-	if err != nil || len(files) < len(Config{}.vendors()) {
-		t.Errorf("%d vendors say where their values come from, %d are read (%v)", len(files), len(Config{}.vendors()), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range Vendors() {
+		if file := "../device/" + v.Name + "/sources.txt"; !slices.Contains(files, file) {
+			t.Errorf("%s is missing: it says where each value of %s comes from", file, v.Title)
+		}
 	}
 	has := map[string]map[string]bool{} // metric, vendor
 	var names []string
@@ -92,6 +126,7 @@ func TestHardwareDocument(t *testing.T) {
 	for _, file := range files {
 		vendor := filepath.Base(filepath.Dir(file))
 		names = append(names, vendor)
+		metrics := metricsOf(t, vendor)
 		list, err := devicetest.ReadSources(file)
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +149,11 @@ func TestHardwareDocument(t *testing.T) {
 				has[m][vendor] = true
 			}
 		}
-		fmt.Fprintf(&each, "\n## %s\n\n| metric | from |\n|---|---|\n%s\n", vendor, strings.Join(joined(there), "\n"))
+		facts := Vendors().ByName(vendor)
+		if facts.Name == "" {
+			t.Errorf("%s: internal/local/vendors.go does not list %s", file, vendor)
+		}
+		fmt.Fprintf(&each, "\n## %s\n\n%s\n| metric | from |\n|---|---|\n%s\n", vendor, factsTable(facts), strings.Join(joined(there), "\n"))
 		if len(absent) > 0 {
 			fmt.Fprintf(&each, "\n| absent | because |\n|---|---|\n%s\n", strings.Join(joined(absent), "\n"))
 		}
@@ -151,9 +190,24 @@ const hardwareIntro = `[comment]: <> (Written by go test ./internal/local -run H
 
 What is read of which vendor's devices, and where it comes from. A value that a driver does not have is absent, never 0. Each
 line is proven: a test of the vendor's reader fails if it reads a value that is not here, or does not read one that is.
-What can be switched on only is here, too; ` + "`receiver/gpureceiver/documentation.md`" + ` says which metrics those are. gpu.up, gpu.health and
-gpu.workload.* are made of these for every vendor.
+Metrics that are off by default are included; ` + "`receiver/gpureceiver/documentation.md`" + ` says which. gpu.up, gpu.health,
+gpu.workload.*, gpu.allocation and gpu.unallocated are derived from these for every vendor. A partition has its own values under
+gpu.partition.*, from the same source.
 `
+
+// factsTable returns what is known of a vendor besides what is read.
+func factsTable(v device.Vendor) string {
+	code := func(list []string) string { return "`" + strings.Join(list, "`, `") + "`" }
+	var files, resources []string
+	for _, f := range v.DeviceFiles {
+		files = append(files, f+"*")
+	}
+	for _, r := range v.Resources {
+		resources = append(resources, fmt.Sprintf("`%s` (%s)", r.Name, r.Unit))
+	}
+	return fmt.Sprintf("| | %s |\n|---|---|\n| device files | %s |\n| kernel modules | %s |\n| in Kubernetes, one is | %s |\n",
+		v.Title, code(files), code(v.Modules), strings.Join(resources, ", "))
+}
 
 // called returns the metrics of a field, with the end of its path where a metric is made
 // of several: gpu.utilization (memory).

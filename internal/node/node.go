@@ -30,7 +30,7 @@ type Config struct {
 	Rediscover   time.Duration // between discoveries; 0 is a minute
 	// ProcessName names the process with the given pid, empty if it cannot. Nil: no names.
 	ProcessName func(pid uint32) string
-	// Expected is how many physical devices there should be; 0: nobody said.
+	// Expected is the number of physical devices there should be; 0 if unknown.
 	Expected int
 	// StateDir is the folder of what outlives the process; empty: nothing does.
 	StateDir string
@@ -130,7 +130,7 @@ func (v *View) Process(pid uint32) (workload.Workload, bool) {
 	return v.cfg.Owners.Process(pid)
 }
 
-// Container returns the workload that a container of this machine is.
+// Container returns the workload of a container of this machine.
 func (v *View) Container(id string) (workload.Workload, bool) {
 	if v.cfg.Owners == nil {
 		return workload.Workload{}, false
@@ -189,6 +189,9 @@ func (v *View) Tick(ctx context.Context, now time.Time) Tick {
 		v.discover(ctx, now)
 		tier = v.tier(now)
 		t.Readings = v.read(ctx, now, tier)
+		for _, c := range cuts(t.Readings) {
+			c.device.Busy = c.busy()
+		}
 	}
 	if ctx.Err() != nil {
 		defer v.mu.Unlock()

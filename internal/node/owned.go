@@ -252,19 +252,8 @@ func (l *ledger) learnIdle(c cut) {
 	}
 }
 
-// power returns what the whole board, or else the GPU, draws.
-func (c cut) power() device.Value {
-	for _, scope := range []string{"gpu", "module"} {
-		for _, p := range c.device.Power {
-			if p.Scope == scope {
-				if v := p.Draw(); v != (device.Value{}) {
-					return v
-				}
-			}
-		}
-	}
-	return device.Value{}
-}
+// power returns what the device draws, in watts.
+func (c cut) power() device.Value { return c.device.Power().Draw() }
 
 // account returns the account of a stake, that of all others if there is no room.
 func (l *ledger) account(s stake, since time.Time) *owned {

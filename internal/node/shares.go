@@ -72,7 +72,7 @@ func (c cut) units() []portion {
 	sum := 0.0
 	list := make([]portion, 0, len(c.partitions))
 	for _, p := range c.partitions {
-		u := portion{p, p.Slice.Part(), p.Profile.SMActive.Or(p.Profile.EngineActive).Or(p.Utilization.Compute)}
+		u := portion{p, p.Slice.Part(), activity(p)}
 		sum += u.size
 		list = append(list, u)
 	}
@@ -90,6 +90,23 @@ func (c cut) units() []portion {
 		}
 	}
 	return list
+}
+
+// activity returns how busy a partition is, from 0 to 1.
+func activity(p *Reading) device.Value {
+	return p.Profile.SMActive.Or(p.Profile.EngineActive).Or(p.Utilization.Compute)
+}
+
+// busy returns Reading.Busy of the device. Unlike utilization, which divides a device
+// among its workloads, it prefers what the driver says of the whole device, and does not
+// take a partition without a reading for idle.
+func (c cut) busy() device.Value {
+	own := c.device.Utilization.Compute
+	silent := func(p *Reading) bool { return !activity(p).OK() }
+	if !c.device.Up || own.OK() || slices.ContainsFunc(c.partitions, silent) {
+		return own
+	}
+	return c.utilization()
 }
 
 // utilization returns how busy the device is, of 1. A driver that is cut into partitions

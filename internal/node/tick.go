@@ -52,6 +52,11 @@ type Reading struct {
 	Since time.Time `json:"since"`
 	// XIDs are the errors its driver reported, by code. A partition's are its parent's.
 	XIDs []XIDCount `json:"xids,omitempty"`
+	// Busy is the compute utilization of a physical device, from 0 to 1: what the driver
+	// says, or, where the driver does not say because the device is cut into partitions, the
+	// activity of each partition times its part of the device, summed. It is absent if a
+	// partition has no reading, and on partitions themselves.
+	Busy device.Value `json:"busy,omitzero"`
 	// Owner is the only workload that has the device or partition, nil if there is none
 	// or several.
 	Owner *workload.Workload `json:"owner,omitempty"`

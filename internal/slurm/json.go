@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // DecodeList reads a JSON object written by Slurm's tools or by slurmrestd and calls each
@@ -109,23 +112,25 @@ type Number struct {
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (n *Number) UnmarshalJSON(b []byte) error {
-	*n = Number{}
-	if len(b) > 0 && b[0] == '{' {
-		var o struct {
-			Set, Infinite bool
-			Number        json.Number
-		}
-		if err := json.Unmarshal(b, &o); err != nil {
-			return nil //nolint:nilerr // an unreadable number is unset and does not void the record
-		}
-		if !o.Set || o.Infinite {
-			return nil
-		}
-		b = []byte(o.Number)
-	}
-	v, err := strconv.ParseUint(string(bytes.Trim(b, `"`)), 10, 64)
+	v, err := strconv.ParseUint(string(bytes.Trim(bare(b), `"`)), 10, 64)
 	*n = Number{v, err == nil}
 	return nil
+}
+
+// bare returns the text of a number, empty if the number is unset. An unreadable number is
+// unset and does not void the record.
+func bare(b []byte) []byte {
+	if len(b) == 0 || b[0] != '{' {
+		return b
+	}
+	var o struct {
+		Set, Infinite bool
+		Number        json.Number
+	}
+	if json.Unmarshal(b, &o) != nil || !o.Set || o.Infinite {
+		return nil
+	}
+	return []byte(o.Number)
 }
 
 // Get returns the number and whether it is set.
@@ -146,6 +151,42 @@ func (n Number) Positive() string {
 		return ""
 	}
 	return n.String()
+}
+
+// Int returns the number if it is set, else 0. The two highest values of 32 and 64 bits are
+// Slurm's sentinels for no value and for no limit.
+func (n Number) Int() int64 {
+	if !n.set || n.n == 0xfffffffe || n.n == 0xffffffff || n.n > 1<<62 {
+		return 0
+	}
+	return int64(n.n)
+}
+
+// Time converts Unix seconds to a time; unset and 0 yield the zero time.
+func (n Number) Time() time.Time {
+	if s := n.Int(); s > 0 && s < 1<<40 {
+		return time.Unix(s, 0)
+	}
+	return time.Time{}
+}
+
+// Decimal is a number with a fraction, encoded like Number.
+type Decimal optional.Float
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *Decimal) UnmarshalJSON(b []byte) error {
+	*d = Decimal(ParseFloat(string(bare(b))))
+	return nil
+}
+
+// ParseFloat parses a number. Text that is not a number, infinities and magnitudes above 1e18
+// yield an absent number.
+func ParseFloat(s string) optional.Float {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || f != f || f > 1e18 || f < -1e18 {
+		return optional.Float{}
+	}
+	return optional.Of(f)
 }
 
 // Words is a list of words. Slurm writes a single word as a string, and a list since 23.11.

@@ -154,7 +154,7 @@ func (r *Resolver) Ready() bool {
 	return true
 }
 
-// Container returns the workload that a container of this machine is.
+// Container returns the workload of a container of this machine.
 func (r *Resolver) Container(id string) (Workload, bool) {
 	for _, s := range r.Sources {
 		if c, ok := s.(ContainerSource); ok {

@@ -4,8 +4,9 @@ import (
 	"context"
 	"strings"
 
-	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/gpumeter/gpumeter/internal/series"
 )
 
 // agentScopes is the prefix of the agent's own scopes. The agent sets the owners of its
@@ -42,15 +43,13 @@ func (p *workloadProcessor) metrics(ctx context.Context, md pmetric.Metrics) (pm
 // metric adds owners to the points of m, and reports whether they are about devices.
 func (p *pass) metric(m pmetric.Metric) (devices bool) {
 	skip := counts(m) && !p.cfg.Counters
-	eachPoint(m, func(attrs pcommon.Map) bool {
+	for attrs := range series.Attributes(m) {
 		if skip { // all points of a metric are alike
 			p.lexicon.read(attrs, &p.names)
-			devices = p.names.device() || p.base.device()
-			return false
+			return p.names.device() || p.base.device()
 		}
 		devices = p.item(attrs, true) || devices
-		return true
-	})
+	}
 	return devices
 }
 
@@ -63,31 +62,4 @@ func counts(m pmetric.Metric) bool {
 		return m.Sum().IsMonotonic()
 	}
 	return true
-}
-
-// eachPoint calls f with the attributes of each point of m until f returns false.
-func eachPoint(m pmetric.Metric, f func(pcommon.Map) bool) {
-	switch m.Type() {
-	case pmetric.MetricTypeGauge:
-		walk(m.Gauge().DataPoints(), f)
-	case pmetric.MetricTypeSum:
-		walk(m.Sum().DataPoints(), f)
-	case pmetric.MetricTypeHistogram:
-		walk(m.Histogram().DataPoints(), f)
-	case pmetric.MetricTypeExponentialHistogram:
-		walk(m.ExponentialHistogram().DataPoints(), f)
-	case pmetric.MetricTypeSummary:
-		walk(m.Summary().DataPoints(), f)
-	}
-}
-
-func walk[S interface {
-	Len() int
-	At(i int) P
-}, P interface{ Attributes() pcommon.Map }](list S, f func(pcommon.Map) bool) {
-	for i := range list.Len() {
-		if !f(list.At(i).Attributes()) {
-			return
-		}
-	}
 }

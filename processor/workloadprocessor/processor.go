@@ -8,13 +8,8 @@ import (
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 
-	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 )
-
-// ticker is implemented by the gpu extension.
-type ticker interface {
-	Subscribe() (ticks <-chan node.Tick, cancel func())
-}
 
 // knowledge is shared by the processors of one configuration: what a gateway learns in a
 // metrics pipeline is used in logs and traces pipelines.
@@ -52,14 +47,17 @@ func (k *knowledge) start(host component.Host) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.here != nil && k.users == 0 {
-		view, err := findTicker(host)
+		view, err := ticks.Find(host)
 		if err != nil {
 			return err
 		}
+		if view == nil {
+			return errors.New("the workload processor needs the gpu extension: add it under extensions and to service::extensions, or set mode: gateway")
+		}
 		k.here.lookup, _ = view.(lookup)
-		ticks, cancel := view.Subscribe()
+		subscription, cancel := view.Subscribe()
 		k.cancel = cancel
-		k.done.Go(func() { k.here.learn(ticks) })
+		k.done.Go(func() { k.here.learn(subscription) })
 	}
 	k.users++
 	return nil
@@ -77,22 +75,6 @@ func (k *knowledge) stop() {
 		k.done.Wait()
 	}
 	k.release()
-}
-
-func findTicker(host component.Host) (found ticker, err error) {
-	for _, ext := range host.GetExtensions() {
-		t, ok := ext.(ticker)
-		if ok && found != nil {
-			return nil, errors.New("more than one gpu extension configured: a machine has one View of its devices")
-		}
-		if ok {
-			found = t
-		}
-	}
-	if found != nil {
-		return found, nil
-	}
-	return nil, errors.New("the workload processor needs the gpu extension: add it under extensions and to service::extensions, or set mode: gateway")
 }
 
 // workloadProcessor is the processor of one pipeline.

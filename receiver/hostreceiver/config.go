@@ -17,7 +17,7 @@ type Config struct {
 
 	// Interval is the time between two readings.
 	Interval time.Duration `mapstructure:"interval"`
-	// Root is where the host's file system is mounted, in a container.
+	// Root is where the host's file system is mounted in a container.
 	Root string `mapstructure:"root"`
 	// HostName is reported as host.name; empty: what the gpu extension says, else the kernel.
 	HostName string `mapstructure:"host_name"`

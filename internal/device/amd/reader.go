@@ -16,8 +16,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-const vendor = "amd"
-
 // Options say where to look.
 type Options struct {
 	// Root is where the host's file system is mounted. Empty: /.

@@ -20,7 +20,7 @@ type Source struct {
 // expected are the fields that people look for, one of each pair: a vendor without says
 // why.
 var expected = []string{
-	"Utilization.Compute", "Memory.Used", "Memory.Total", "Temperatures.Value", "Power.Instant or Power.Average", "Energy", "Clocks.Frequency", "ECC.Count", "Processes.MemoryUsed",
+	"Utilization.Compute", "Memory.Used", "Memory.Total", "Temperatures.Value", "Powers.Instant or Powers.Average", "Energy", "Clocks.Frequency", "ECC.Count", "Processes.MemoryUsed",
 	"Throttles",
 }
 

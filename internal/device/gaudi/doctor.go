@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
 // Diagnose says what was found of Gaudi hardware, driver and library, what is missing, and
@@ -23,7 +24,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 		devices []device.Device
 		err     error
 	}
-	opened, ok := inTime(func() (s session) {
+	opened, ok := vendorlib.InTime(patience, func() (s session) {
 		if s.r, s.err = Open(ctx, o); s.err == nil {
 			s.devices, s.err = s.r.Devices(ctx)
 		}
@@ -64,19 +65,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 	return append(checks, r.symbolChecks()...)
 }
 
-// inTime returns what f does, unless the driver hangs in it: then f is left to itself. A
-// doctor is called for machines that are ill.
-func inTime[T any](f func() T) (result T, ok bool) {
-	done := make(chan T, 1)
-	go func() { done <- f() }()
-	select {
-	case result = <-done:
-		return result, true
-	case <-time.After(patience):
-		return result, false
-	}
-}
-
+// patience is how long a doctor waits: doctors are called for machines that are ill.
 const patience = 8 * time.Second
 
 func hungCheck(subject, call string) device.Check {
@@ -90,7 +79,7 @@ func hungCheck(subject, call string) device.Check {
 func onBus(o Options) []string {
 	var found []string
 	for _, d := range o.dir("sys/bus/pci/devices").Glob("*") {
-		if id, err := d.Text("vendor"); err == nil && strings.EqualFold(id, "0x1da3") {
+		if id, err := d.Text("vendor"); err == nil && strings.EqualFold(id, Facts.PCI) {
 			found = append(found, d.Base())
 		}
 	}
@@ -121,7 +110,7 @@ func (a *aip) checks(ctx context.Context) []device.Check {
 		s   device.Sample
 		err error
 	}
-	got, ok := inTime(func() (got answer) {
+	got, ok := vendorlib.InTime(patience, func() (got answer) {
 		got.s, got.err = a.Read(ctx, device.Static)
 		return got
 	})
@@ -137,7 +126,7 @@ func (a *aip) checks(ctx context.Context) []device.Check {
 	case status != operational:
 		word, _ := a.dir.Text("status") // its code was read
 		c.State, c.Detail, c.Fix = device.CheckFailed, c.Detail+": "+word, "wait for the end of a reset, else see the kernel log (dmesg | grep habanalabs)"
-	case a.handle == 0 && a.r.open:
+	case a.Handle == 0 && a.r.open:
 		c.State, c.Detail, c.Fix = device.CheckLimited, c.Detail+": the library does not show it; "+withoutLibrary, "give the agent all of /dev/accel"
 	}
 	return []device.Check{c}
@@ -148,7 +137,7 @@ func (r *Reader) symbolChecks() []device.Check {
 	if r.lib == nil {
 		return nil
 	}
-	missing := r.lib.missing()
+	missing := r.lib.Missing()
 	if len(missing) == 0 {
 		return nil
 	}

@@ -105,7 +105,7 @@ func (g *gpu) readEnergy() {
 	}
 	var watts device.Value
 	g.sample.Energy, watts = g.meter.update(g.r.opts.Now(), read)
-	g.sample.Power = g.power(watts)
+	g.sample.Powers = g.power(watts)
 }
 
 // power returns the board's power, nil where nothing is known of it.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
 // One failing call costs its own value and is reported; the rest of the Sample stands.
@@ -247,7 +248,7 @@ func TestFirstDiscoveryHang(t *testing.T) {
 		t.Fatalf("%d devices, err %v", len(found), err)
 	}
 	r.stale.Store(true)
-	if _, err := r.Devices(t.Context()); !errors.Is(err, errBusy) {
+	if _, err := r.Devices(t.Context()); !errors.Is(err, vendorlib.ErrBusy) {
 		t.Errorf("re-initialised under a call that hangs: %v", err)
 	}
 	h.Script(t, "gpus 3")

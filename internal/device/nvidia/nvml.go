@@ -83,7 +83,7 @@ func (r ret) never() bool {
 
 // quiet reports that there is no value now, which is no fault of anyone.
 func (r ret) quiet() bool {
-	return r.never() || r == errNoData || r == errNotFound || r == errNotReady || r == errTimeout || r == errInvalidArgument
+	return r.never() || r == errNoData || r == errNotFound || r == errNotReady || r == errTimeout || r == errInvalidArgument || r == errInsufficientSize
 }
 
 // The structs of NVML's ABI that are passed by pointer. C's and Go's alignment agree

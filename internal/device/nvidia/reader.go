@@ -17,6 +17,7 @@ import (
 	"unsafe"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 	"github.com/gpumeter/gpumeter/internal/dlopen"
 )
 
@@ -38,7 +39,7 @@ type Options struct {
 // Reader reads every GPU the driver shows.
 type Reader struct {
 	opts Options
-	lib  *library
+	lib  *vendorlib.Library
 
 	// mu is held for reading while a device makes calls, and for writing while the
 	// library is re-initialised or closed. The writer only ever tries: a reader that
@@ -79,11 +80,11 @@ func Open(_ context.Context, o Options) (*Reader, error) {
 func (r *Reader) init() error {
 	const noGPUsIsFine = 1
 	code := errFunctionNotFound
-	if s := r.lib.get("nvmlInitWithFlags"); s.fn.OK() {
-		code = ret(s.fn.Call(noGPUsIsFine))
+	if s := r.lib.Get("nvmlInitWithFlags"); s.Fn.OK() {
+		code = ret(s.Fn.Call(noGPUsIsFine))
 	}
 	if code == errFunctionNotFound {
-		code = ret(r.lib.get("nvmlInit_v2").fn.Call())
+		code = ret(r.lib.Get("nvmlInit_v2").Fn.Call())
 	}
 	if code != success {
 		return fmt.Errorf("cannot initialise %s: %w", r.lib.Path(), code)
@@ -95,10 +96,10 @@ func (r *Reader) init() error {
 
 func (r *Reader) systemText(sym string) string {
 	buf := make([]byte, 128)
-	if s := r.lib.get(sym); !s.fn.OK() || ret(s.fn.Call(uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))) != success {
+	if s := r.lib.Get(sym); !s.Fn.OK() || ret(s.Fn.Call(uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))) != success {
 		return ""
 	}
-	return cString(buf)
+	return dlopen.String(buf)
 }
 
 // Close implements device.Reader. It also unloads the library, so that an upgraded
@@ -109,7 +110,7 @@ func (r *Reader) Close() error {
 	}
 	defer r.mu.Unlock()
 	if r.looking() {
-		return fmt.Errorf("cannot close the NVIDIA library: %w", errBusy)
+		return fmt.Errorf("cannot close the NVIDIA library: %w", vendorlib.ErrBusy)
 	}
 	if r.open {
 		r.shutdown()
@@ -123,32 +124,19 @@ func (r *Reader) shutdown() {
 	for _, g := range r.gpus {
 		g.unbind()
 	}
-	if s := r.lib.get("nvmlEventSetFree"); s.fn.OK() && r.events.handle != 0 {
-		s.fn.Call(r.events.handle)
+	if s := r.lib.Get("nvmlEventSetFree"); s.Fn.OK() && r.events.handle != 0 {
+		s.Fn.Call(r.events.handle)
 	}
 	r.events = eventSet{}
-	if s := r.lib.get("nvmlShutdown"); s.fn.OK() {
-		s.fn.Call()
+	if s := r.lib.Get("nvmlShutdown"); s.Fn.OK() {
+		s.Fn.Call()
 	}
 	r.open = false
 }
 
-var errBusy = errors.New("a driver call is still in progress")
-
 // lock takes mu for writing without ever queueing for it.
 func (r *Reader) lock(ctx context.Context, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	retry := time.NewTicker(2 * time.Millisecond)
-	defer retry.Stop()
-	for !r.mu.TryLock() {
-		select {
-		case <-ctx.Done():
-			return errBusy
-		case <-retry.C:
-		}
-	}
-	return nil
+	return vendorlib.Lock(ctx, &r.mu, patience)
 }
 
 // Devices implements device.Reader. The driver is asked beside the devices' own calls:
@@ -186,7 +174,7 @@ func (r *Reader) reinitialise() (anew bool, err error) {
 		return false, nil
 	}
 	if r.looking() {
-		return false, errBusy
+		return false, vendorlib.ErrBusy
 	}
 	if r.open {
 		r.shutdown()
@@ -208,10 +196,10 @@ type sighting struct {
 // discover returns every GPU and MIG instance that can be opened, nil if they cannot
 // even be counted. It runs with mu held, for reading at least.
 func (r *Reader) discover() ([]sighting, error) {
-	c := &caller{lib: r.lib}
+	c := newCaller(r.lib, 0)
 	var count uint32
-	if !c.do("nvmlDeviceGetCount_v2", 0, uintptr(unsafe.Pointer(&count))) {
-		return nil, fmt.Errorf("cannot count GPUs: %w", orErr(c.end(), errNotSupported))
+	if !c.Do("nvmlDeviceGetCount_v2", 0, uintptr(unsafe.Pointer(&count))) {
+		return nil, fmt.Errorf("cannot count GPUs: %w", orErr(c.End(), errNotSupported))
 	}
 	for i := range count {
 		if r.looks[i] == nil {
@@ -272,7 +260,7 @@ func (r *Reader) looking() bool {
 
 // look starts to look for the GPU at index i and its MIG instances.
 func (r *Reader) look(i uint32) *look {
-	l := &look{caller: caller{lib: r.lib}, done: make(chan struct{})}
+	l := &look{caller: caller{vendorlib.Caller{Lib: r.lib}}, done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
 		l.found, l.err = l.identify(i)
@@ -282,24 +270,24 @@ func (r *Reader) look(i uint32) *look {
 
 func (l *look) identify(i uint32) ([]sighting, error) {
 	c := &l.caller
-	if !c.do("nvmlDeviceGetHandleByIndex_v2", 0, uintptr(i), uintptr(unsafe.Pointer(&c.handle))) {
-		return nil, fmt.Errorf("cannot open it: %w", orErr(c.end(), errNotFound))
+	if !c.Do("nvmlDeviceGetHandleByIndex_v2", 0, uintptr(i), uintptr(unsafe.Pointer(&c.Handle))) {
+		return nil, fmt.Errorf("cannot open it: %w", orErr(c.End(), errNotFound))
 	}
 	id := device.ID{
-		Vendor: "nvidia",
-		UUID:   c.text("nvmlDeviceGetUUID"),
+		Vendor: Facts.Name,
+		UUID:   c.Text("nvmlDeviceGetUUID"),
 		Index:  int(i),
-		Model:  c.text("nvmlDeviceGetName"),
+		Model:  c.Text("nvmlDeviceGetName"),
 		PCI:    c.pciAddress(),
 	}
 	if id.UUID == "" {
-		return nil, fmt.Errorf("cannot identify it: %w", orErr(c.end(), errNotSupported))
+		return nil, fmt.Errorf("cannot identify it: %w", orErr(c.End(), errNotSupported))
 	}
 	mig := c.migEnabled()
-	list := []sighting{{id, c.handle, binding{mig: mig}}}
+	list := []sighting{{id, c.Handle, binding{mig: mig}}}
 	if mig {
 		for _, p := range c.migInstances() {
-			list = append(list, sighting{p.id(id), p.handle, binding{parent: c.handle, gi: p.gi}})
+			list = append(list, sighting{p.id(id), p.handle, binding{parent: c.Handle, gi: p.gi}})
 		}
 	}
 	return list, nil
@@ -342,17 +330,15 @@ func (r *Reader) adopt(found []sighting, err error) ([]device.Device, error) {
 // pciAddress returns the address as sysfs spells it. NVML has an eight-digit domain.
 func (c *caller) pciAddress() string {
 	var p pciInfo
-	if !c.do("nvmlDeviceGetPciInfo_v3", 0, c.handle, uintptr(unsafe.Pointer(&p))) {
+	if !c.Do("nvmlDeviceGetPciInfo_v3", 0, c.Handle, uintptr(unsafe.Pointer(&p))) {
 		return ""
 	}
-	s := strings.ToLower(cString(p.busID[:]))
+	s := strings.ToLower(dlopen.String(p.busID[:]))
 	if domain, rest, ok := strings.Cut(s, ":"); ok && len(domain) > 4 && strings.HasPrefix(domain, "0000") {
 		return domain[4:] + ":" + rest
 	}
 	return s
 }
-
-func cString(b []byte) string { return dlopen.String(b) }
 
 // orErr returns err, or instead if there is none.
 func orErr(err, instead error) error {

@@ -24,8 +24,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-const vendor = "tenstorrent"
-
 // Options say where to look.
 type Options struct {
 	// Root is where the host's file system is mounted; empty is /.
@@ -148,7 +146,7 @@ func (r *Reader) identify(n node) (device.ID, error) {
 	if card != "" && card != "unknown" {
 		model += " " + card
 	}
-	return device.ID{Vendor: vendor, UUID: r.uuid(serial, asic, pci), Index: n.number, Model: model, PCI: pci}, nil
+	return device.ID{Vendor: Facts.Name, UUID: r.uuid(serial, asic, pci), Index: n.number, Model: model, PCI: pci}, nil
 }
 
 // silent reports whether the firmware does not answer now, and will later.
@@ -159,12 +157,12 @@ func silent(err error) bool { return errors.Is(err, unix.ENODATA) || errors.Is(e
 func (r *Reader) uuid(serial, asic, pci string) string {
 	if serial == "" {
 		machine, _ := r.opts.dir("etc").Text("machine-id") // without one the address is all there is
-		return strings.Join([]string{vendor, machine, pci}, "-")
+		return strings.Join([]string{Facts.Name, machine, pci}, "-")
 	}
 	if asic == "" {
 		asic = pci
 	}
-	return strings.ToLower(strings.Join([]string{vendor, serial, asic}, "-"))
+	return strings.ToLower(strings.Join([]string{Facts.Name, serial, asic}, "-"))
 }
 
 // address returns the PCI address of the chip.

@@ -70,12 +70,12 @@ func write(w http.ResponseWriter, r *http.Request, code int, body any) {
 	h.Add("Vary", "Accept-Encoding")
 	if len(b) < 1400 || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		w.WriteHeader(code)
-		_, _ = w.Write(b) // the browser is gone: there is nobody to tell
+		_, _ = w.Write(b) // the client disconnected
 		return
 	}
 	h.Set("Content-Encoding", "gzip")
 	w.WriteHeader(code)
-	z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level exists
+	z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // valid level
 	_, _ = z.Write(b)                              // as above
 	_ = z.Close()                                  // as above
 }

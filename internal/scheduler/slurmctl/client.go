@@ -92,7 +92,7 @@ type Snapshot struct {
 	Time       time.Time
 	Cluster    string
 	Up         bool // every required source answered
-	Jobs       []Job
+	Jobs       []slurm.Job
 	Nodes      []Node
 	Partitions []Partition // from slurmrestd only: with the tools this would be a second request
 	Diag       *Diag

@@ -9,20 +9,21 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // Share is the entitlement and the usage of an account, or of a user within an account.
 type Share struct {
 	Account string
-	User    string // empty for the account itself
-	Shares  Value  // as configured
-	Norm    Value  // relative to siblings, 0 to 1
-	Used    Value  // raw usage: TRES seconds, decayed
-	Usage   Value  // effective usage, 0 to 1
+	User    string         // empty for the account itself
+	Shares  optional.Float // as configured
+	Norm    optional.Float // relative to siblings, 0 to 1
+	Used    optional.Float // raw usage: TRES seconds, decayed
+	Usage   optional.Float // effective usage, 0 to 1
 	// Factor is the input to the priority computation, 0 to 1. Under Fair Tree only users
 	// have a factor.
-	Factor Value
+	Factor optional.Float
 }
 
 type shareList struct{ list []Share }
@@ -49,8 +50,8 @@ func (l *shareList) text(r io.Reader) error {
 			return ""
 		}
 		s := Share{
-			Account: get("Account"), User: get("User"), Shares: parseValue(get("RawShares")), Norm: parseValue(get("NormShares")),
-			Used: parseValue(get("RawUsage")), Usage: parseValue(get("EffectvUsage")), Factor: parseValue(get("FairShare")),
+			Account: get("Account"), User: get("User"), Shares: slurm.ParseFloat(get("RawShares")), Norm: slurm.ParseFloat(get("NormShares")),
+			Used: slurm.ParseFloat(get("RawUsage")), Usage: slurm.ParseFloat(get("EffectvUsage")), Factor: slurm.ParseFloat(get("FairShare")),
 		}
 		l.add(s)
 	}
@@ -63,15 +64,15 @@ func (l *shareList) text(r io.Reader) error {
 func (l *shareList) json(r io.Reader) error {
 	l.list = []Share{}
 	type row struct {
-		Name      slurm.Line  `json:"name"`
-		Parent    slurm.Line  `json:"parent"`
-		Type      slurm.Words `json:"type"`
-		Norm      Value       `json:"shares_normalized"`
-		Shares    Value       `json:"shares"`
-		Usage     Value       `json:"effective_usage"`
-		Used      Value       `json:"usage"`
+		Name      slurm.Line    `json:"name"`
+		Parent    slurm.Line    `json:"parent"`
+		Type      slurm.Words   `json:"type"`
+		Norm      slurm.Decimal `json:"shares_normalized"`
+		Shares    slurm.Decimal `json:"shares"`
+		Usage     slurm.Decimal `json:"effective_usage"`
+		Used      slurm.Decimal `json:"usage"`
 		FairShare struct {
-			Factor Value `json:"factor"`
+			Factor slurm.Decimal `json:"factor"`
 		} `json:"fairshare"`
 	}
 	var answer struct {
@@ -89,9 +90,11 @@ func (l *shareList) json(r io.Reader) error {
 		return fmt.Errorf("%.200s", string(e.Error))
 	}
 	for _, e := range answer.Shares.Shares {
-		s := Share{Account: string(e.Name), Shares: e.Shares, Norm: e.Norm, Used: e.Used, Usage: e.Usage}
+		s := Share{
+			Account: string(e.Name), Shares: optional.Float(e.Shares), Norm: optional.Float(e.Norm), Used: optional.Float(e.Used), Usage: optional.Float(e.Usage),
+		}
 		if slices.Contains(e.Type, "USER") {
-			s.Account, s.User, s.Factor = string(e.Parent), string(e.Name), e.FairShare.Factor
+			s.Account, s.User, s.Factor = string(e.Parent), string(e.Name), optional.Float(e.FairShare.Factor)
 		}
 		l.add(s)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/host"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -26,27 +27,27 @@ type Window struct {
 // DeviceFacts is what the driver reports about one device or partition. A partition has the
 // sensors of its device. Absent is not 0.
 type DeviceFacts struct {
-	UUID       string     `json:"uuid"` // CUDA's UUID: GPU-... or MIG-...
-	SMClock    host.Value `json:"sm_clock,omitzero"`
-	SMClockMax host.Value `json:"sm_clock_max,omitzero"` // both in hertz
-	Power      host.Value `json:"power,omitzero"`
-	PowerLimit host.Value `json:"power_limit,omitzero"` // both in watts; the enforced limit
+	UUID       string         `json:"uuid"` // CUDA's UUID: GPU-... or MIG-...
+	SMClock    optional.Float `json:"sm_clock,omitzero"`
+	SMClockMax optional.Float `json:"sm_clock_max,omitzero"` // both in hertz
+	Power      optional.Float `json:"power,omitzero"`
+	PowerLimit optional.Float `json:"power_limit,omitzero"` // both in watts; the enforced limit
 	// Utilization is the fraction of time in which any process's kernels ran.
-	Utilization host.Value `json:"utilization,omitzero"`
+	Utilization optional.Float `json:"utilization,omitzero"`
 	// The fraction of the window, 0 to 1, in which clocks were reduced by a software power cap,
 	// by temperature, or by the board itself.
-	PowerCapped      host.Value      `json:"power_capped,omitzero"`
-	ThermalThrottled host.Value      `json:"thermal_throttled,omitzero"`
-	HWSlowdown       host.Value      `json:"hw_slowdown,omitzero"`
+	PowerCapped      optional.Float  `json:"power_capped,omitzero"`
+	ThermalThrottled optional.Float  `json:"thermal_throttled,omitzero"`
+	HWSlowdown       optional.Float  `json:"hw_slowdown,omitzero"`
 	Processes        []DeviceProcess `json:"processes,omitempty"`
 }
 
 // DeviceProcess is one process on a device.
 type DeviceProcess struct {
-	PID         uint32     `json:"pid"`
-	Name        string     `json:"name"`
-	Workload    string     `json:"workload,omitempty"`   // human-readable, such as "team x" or a pod name
-	Utilization host.Value `json:"utilization,omitzero"` // fraction of time in which its kernels ran
+	PID         uint32         `json:"pid"`
+	Name        string         `json:"name"`
+	Workload    string         `json:"workload,omitempty"`   // human-readable, such as "team x" or a pod name
+	Utilization optional.Float `json:"utilization,omitzero"` // fraction of time in which its kernels ran
 }
 
 // Cause is a class of reasons for lost time.

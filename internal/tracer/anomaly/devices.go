@@ -5,16 +5,16 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpumeter/gpumeter/internal/host"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
 // placed is a process on a device.
 type placed struct {
 	uuid  string
-	facts *DeviceFacts // nil if the driver does not report the device
-	busy  float64      // seconds of this process
-	own   host.Value   // fraction of the device's time
+	facts *DeviceFacts   // nil if the driver does not report the device
+	busy  float64        // seconds of this process
+	own   optional.Float // fraction of the device's time
 	// others are the neighbors, ordered by what they take.
 	others []neighbour
 }

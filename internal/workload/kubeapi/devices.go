@@ -188,7 +188,7 @@ func (a attributes) names(driver, device string) []string {
 	for _, name := range []string{"resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr", "pciAddress", "serial"} {
 		add(name)
 	}
-	for _, name := range Names(driver, device) {
+	for _, name := range Names(device) {
 		if !slices.Contains(out, name) {
 			out = append(out, name)
 		}
@@ -207,25 +207,15 @@ func (a attributes) partition() bool {
 	return false
 }
 
-var (
-	byAddress = regexp.MustCompile(`^([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])-0x[0-9a-f]+$`)
-	byRender  = regexp.MustCompile(`^gpu-[0-9]+-([0-9]+)$`)
-	byMinor   = regexp.MustCompile(`^gpu-([0-9]+)$`)
-)
+var byAddress = regexp.MustCompile(`^([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])-0x[0-9a-f]+$`)
 
-// Names returns what a device of a claim is called as far as its name in the claim tells,
-// and that name: the PCI address of Intel's (0000-0f-00-0-0x1020), the render node of
-// AMD's (gpu-1-129), the minor number of NVIDIA's (gpu-3).
-func Names(driver, device string) []string {
+// Names returns what a device of a claim is called as far as its name in the claim tells:
+// that name, which readers have among their aliases, and the PCI address in names such as
+// 0000-0f-00-0-0x1020.
+func Names(device string) []string {
 	var out []string
 	if m := byAddress.FindStringSubmatch(device); m != nil {
 		out = append(out, fmt.Sprintf("%s:%s:%s.%s", m[1], m[2], m[3], m[4]))
-	}
-	if m := byRender.FindStringSubmatch(device); m != nil && driver == "gpu.amd.com" {
-		out = append(out, "renderD"+m[1])
-	}
-	if m := byMinor.FindStringSubmatch(device); m != nil && driver == "gpu.nvidia.com" {
-		out = append(out, "nvidia"+m[1])
 	}
 	return append(out, device)
 }

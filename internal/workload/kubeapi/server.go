@@ -90,7 +90,7 @@ func (k kubeconfig) server(dir string) (s server, err error) {
 	}
 	if k.cluster.ProxyURL != "" {
 		if s.proxy, err = url.Parse(k.cluster.ProxyURL); err != nil {
-			return server{}, errors.New("proxy-url is no URL") // it may have a password
+			return server{}, errors.New("proxy-url is no URL") // not repeated: it may contain a password
 		}
 	}
 	ca, err := content(dir, k.cluster.CAData, k.cluster.CA)

@@ -13,7 +13,7 @@
 //   - Not a claim with admin access: it is for those who look after devices that others
 //     hold. Only the ResourceClaim has that, and where it may not be read every claim
 //     holds.
-//   - Not a channel of compute-domain.nvidia.com, which is no device.
+//   - Not what is no device, such as a channel between nodes or the right to monitor.
 //   - Not a pod that has ended, though some kubelets still list it.
 package kubernetes
 
@@ -25,6 +25,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
@@ -77,6 +78,7 @@ type Config struct {
 	Cgroups Cgroups
 	Logs    Logs
 	Teams   map[string]string // by namespace, for pods that name none
+	Vendors device.Vendors    // whose resources are devices
 	// StaleFor is how long what the kubelet said last is used while it does not answer.
 	// Default 5 minutes.
 	StaleFor time.Duration

@@ -119,5 +119,12 @@ func (g gresConf) order(m machine) []device {
 	})
 }
 
-// numbered is the device with a minor number.
-func numbered(minor int) device { return device{"nvidia" + strconv.Itoa(minor)} }
+// numbered is the device with a minor number, by the names that it has if it is of one
+// vendor or another. A machine has devices of one.
+func numbered(minors []string, minor int) device {
+	var d device
+	for _, prefix := range minors {
+		d = append(d, prefix+strconv.Itoa(minor))
+	}
+	return d
+}

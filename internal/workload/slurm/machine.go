@@ -11,8 +11,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// machine is the files of the kernel below root, "/" or where the host's are mounted.
-type machine string
+// machine is the files of the kernel below root, "/" or where the host's are mounted, and
+// the kernel drivers of each vendor.
+type machine struct {
+	root    string
+	drivers [][]string
+}
 
 // device returns the names of the device with these files. A partition of NVIDIA has the
 // file of the GPU and those of its capabilities; it is never taken for the whole GPU.
@@ -28,7 +32,7 @@ func (m machine) device(files []string) device {
 			d = append(d, m.address("drm", base)...)
 		case folder == "accel":
 			d = append(d, m.address("accel", base)...)
-		case folder == "tenstorrent": // of which the base is a number
+		case slurm.IsNumber(base): // the folder has the name, as of /dev/tenstorrent/0
 			d = append(d, folder+"/"+base)
 		default:
 			d = append(d, base)
@@ -47,7 +51,7 @@ func (m machine) device(files []string) device {
 
 // address returns the address on the bus of a device of the kernel's class, and its name.
 func (m machine) address(class, name string) device {
-	link, err := os.Readlink(filepath.Join(string(m), "sys/class", class, name, "device"))
+	link, err := os.Readlink(filepath.Join(m.root, "sys/class", class, name, "device"))
 	if err != nil {
 		return device{name}
 	}
@@ -59,21 +63,26 @@ func (m machine) found() []device {
 	if list := m.nvidia(); len(list) > 0 {
 		return list
 	}
-	names, _ := filepath.Glob(filepath.Join(string(m), "sys/class/drm/renderD*")) // the only error is a bad pattern
-	var out []device
-	for _, n := range names {
-		if driver, err := os.Readlink(filepath.Join(n, "device/driver")); err == nil && filepath.Base(driver) == "amdgpu" {
-			out = append(out, m.address("drm", filepath.Base(n)))
+	names, _ := filepath.Glob(filepath.Join(m.root, "sys/class/drm/renderD*")) // the only error is a bad pattern
+	for _, drivers := range m.drivers {
+		var out []device
+		for _, n := range names {
+			if driver, err := os.Readlink(filepath.Join(n, "device/driver")); err == nil && slices.Contains(drivers, filepath.Base(driver)) {
+				out = append(out, m.address("drm", filepath.Base(n)))
+			}
+		}
+		if len(out) > 0 {
+			slices.SortFunc(out, func(a, b device) int { return sysfs.Natural(a[0], b[0]) })
+			return out
 		}
 	}
-	slices.SortFunc(out, func(a, b device) int { return sysfs.Natural(a[0], b[0]) })
-	return out
+	return nil
 }
 
 // nvidia returns the GPUs of NVIDIA by their address on the bus, each as its partitions
 // where it has some.
 func (m machine) nvidia() []device {
-	folders, _ := filepath.Glob(filepath.Join(string(m), "proc/driver/nvidia/gpus/*"))
+	folders, _ := filepath.Glob(filepath.Join(m.root, "proc/driver/nvidia/gpus/*"))
 	slices.Sort(folders) // addresses have all their digits
 	parts := m.partitions()
 	var out []device
@@ -105,7 +114,7 @@ type partition struct{ gpu, gi, minor string }
 
 // partitions returns the GPU instances of all GPUs, those of one by their number.
 func (m machine) partitions() []partition {
-	files, _ := filepath.Glob(filepath.Join(string(m), "proc/driver/nvidia/capabilities/gpu*/mig/gi*/access"))
+	files, _ := filepath.Glob(filepath.Join(m.root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*/access"))
 	slices.SortFunc(files, sysfs.Natural)
 	var out []partition
 	for _, f := range files {

@@ -24,15 +24,23 @@ type Config struct {
 	Host string // the name of this machine, to find its node in slurm.conf
 	Node string // the name of this node in Slurm; empty: as slurm.conf or Host has it
 
-	Conf     string // path of slurm.conf; empty: the usual places
-	GresConf string // path of gres.conf; empty: beside slurm.conf
-	JobMaps  string // folder of the files that a prolog writes; empty: none
+	Conf     string // path of slurm.conf; empty: the usual paths
+	GresConf string // path of gres.conf; empty: next to slurm.conf
+	JobMaps  string // directory of the files written by a prolog; empty: none
+
+	// Minors are prefixes of device files below /dev that end in a minor number: nvidia,
+	// tenstorrent/. Where neither gres.conf nor a driver tells the order of the devices, it
+	// is that of their minor numbers.
+	Minors []string
+	// Drivers are the kernel drivers of each vendor: the devices of one vendor are numbered
+	// together.
+	Drivers [][]string
 
 	Scontrol  string // path of scontrol, with squeue beside it; empty: the usual places
 	REST      string // address of slurmrestd; empty: Slurm's tools are run instead
 	RESTToken string // path of the file with its token
 	RESTUser  string // whose the token is, where slurmrestd wants to know
-	Offline   bool   // the controller is not asked
+	Offline   bool   // do not query the controller
 
 	Steps    bool              // the number of the step is an attribute
 	Teams    map[string]string // by account; empty: the account is the team
@@ -212,7 +220,7 @@ func readSite(cfg Config) site {
 		}
 	}
 	here.gres = parseGresConf(lines, here.node, c.gres(here.node))
-	here.devices = here.gres.order(machine(cfg.Root))
+	here.devices = here.gres.order(machine{cfg.Root, cfg.Drivers})
 	return here
 }
 
@@ -273,7 +281,7 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	}
 	w, known := s.view.jobs[p.Job]
 	if !known {
-		w = Job{ID: p.Job}.workload(s.view.cluster, nil)
+		w = Job{Job: slurm.Job{ID: p.Job}}.workload(s.view.cluster, nil)
 		if s.ctl != nil {
 			s.ctl.want(p.Job)
 		}

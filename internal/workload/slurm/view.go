@@ -34,7 +34,7 @@ func (s *Source) build() {
 	now := time.Now()
 	a := s.ctl.last(now)
 	v := view{jobs: map[string]workload.Workload{}, reason: a.reason, cluster: s.site.cluster}
-	b := builder{site: s.site, view: &v}
+	b := builder{site: s.site, minors: s.cfg.Minors, view: &v}
 
 	here := map[string]nodeJob{}
 	maps.Copy(here, s.here.other)
@@ -95,9 +95,10 @@ func (s *Source) over(id string, said time.Time) bool {
 
 // builder makes grants.
 type builder struct {
-	site  site
-	view  *view
-	stale bool // of what is granted now
+	site   site
+	minors []string // as in Config
+	view   *view
+	stale  bool // of what is granted now
 }
 
 func (b *builder) grant(w workload.Workload, resource string, ids []string, held, of uint64) {
@@ -112,7 +113,7 @@ func (b *builder) grant(w workload.Workload, resource string, ids []string, held
 // place is its minor number.
 func (b *builder) device(place int) device {
 	if len(b.site.devices) == 0 {
-		return numbered(place)
+		return numbered(b.minors, place)
 	}
 	if place < len(b.site.devices) {
 		return b.site.devices[place]

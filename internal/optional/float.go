@@ -1,0 +1,94 @@
+// Package optional has the number that may be absent. Absent is never 0.
+package optional
+
+import "encoding/json"
+
+// Float is a number that may be absent. The zero Float is absent.
+type Float struct {
+	v  float64
+	ok bool
+}
+
+// Of returns a Float that is present.
+func Of(v float64) Float { return Float{v, true} }
+
+// Flag returns a Float that is present, 1 or 0.
+func Flag(on bool) Float {
+	if on {
+		return Of(1)
+	}
+	return Of(0)
+}
+
+// Get returns the number and whether it is present.
+func (f Float) Get() (float64, bool) { return f.v, f.ok }
+
+// OK reports whether the number is present.
+func (f Float) OK() bool { return f.ok }
+
+// Default returns the number, or d if it is absent.
+func (f Float) Default(d float64) float64 {
+	if f.ok {
+		return f.v
+	}
+	return d
+}
+
+// Or returns f if it is present, else g.
+func (f Float) Or(g Float) Float {
+	if f.ok {
+		return f
+	}
+	return g
+}
+
+// Scale returns the number times x, which is how a reader converts units.
+func (f Float) Scale(x float64) Float { return Float{f.v * x, f.ok} }
+
+// Div returns the number divided by d. It is not Scale(1/d): 14.25 % is 0.1425, and 14.25
+// times 0.01 is not.
+func (f Float) Div(d float64) Float { return Float{f.v / d, f.ok} }
+
+// Ratio returns f divided by g, absent unless both are present and g is above 0.
+func (f Float) Ratio(g Float) Float {
+	if !f.ok || !g.ok || g.v <= 0 {
+		return Float{}
+	}
+	return Of(f.v / g.v)
+}
+
+// Since returns the increase of a counter since before. It is absent unless both numbers are
+// present and the counter did not decrease.
+func (f Float) Since(before Float) Float {
+	if !f.ok || !before.ok || f.v < before.v {
+		return Float{}
+	}
+	return Of(f.v - before.v)
+}
+
+// Equal makes Float comparable by go-cmp.
+func (f Float) Equal(g Float) bool { return f == g }
+
+// IsZero reports whether the number is absent, so that the JSON option omitzero omits it.
+func (f Float) IsZero() bool { return !f.ok }
+
+// MarshalJSON writes null for an absent number.
+func (f Float) MarshalJSON() ([]byte, error) {
+	if !f.ok {
+		return []byte("null"), nil
+	}
+	return json.Marshal(f.v)
+}
+
+// UnmarshalJSON takes null for an absent number.
+func (f *Float) UnmarshalJSON(b []byte) error {
+	var p *float64
+	if err := json.Unmarshal(b, &p); err != nil {
+		return err
+	}
+	*f = Float{}
+	if p != nil {
+		*f = Of(*p)
+	}
+	return nil
+}

@@ -99,6 +99,9 @@ var layers = []struct {
 		"github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
 	}},
 
+	// What is between the Collector's queue and its storage.
+	{"internal/requeue", []string{collector}},
+
 	// The hub reads what arrived. It knows no device and no Collector.
 	{"internal/hub/ui", nil},
 	{"internal/hub/view", []string{"internal/cost", "internal/hub/...", "internal/query"}},

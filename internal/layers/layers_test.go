@@ -117,6 +117,7 @@ var layers = []struct {
 
 	// What is built for this repository only.
 	{"internal/layers", nil},
+	{"internal/await", nil},
 	{"e2e", []string{"internal/device/nvidia/nvmltest"}},
 	{"bench/...", nil},
 	{"tools/...", nil},
@@ -130,12 +131,13 @@ var restricted = []struct {
 }{
 	// The agent runs no other program while it samples.
 	{"os/exec", []string{"internal/cli/...", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
-	{"testing/...", []string{"internal/device/nvidia/nvmltest"}},
+	{"testing/...", []string{"internal/await", "internal/device/nvidia/nvmltest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything before a pipeline is plain Go values.
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/cli/..."}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
+	{"internal/await", nil},
 }
 
 // meaningless names invite everything. A package is named after its one idea.

@@ -163,7 +163,7 @@ func newAPI(t testing.TB, now time.Time) (*fakeAPI, *Prometheus) {
 	a := &fakeAPI{t: t}
 	server := httptest.NewServer(a)
 	t.Cleanup(server.Close)
-	p, err := NewPrometheus(server.URL+"/prefix/", 5*time.Second)
+	p, err := NewPrometheus(server.URL+"/prefix/", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

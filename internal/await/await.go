@@ -30,7 +30,7 @@ func True(t *testing.T, what string, f func() bool) {
 func NoError(t *testing.T, f func() error) {
 	t.Helper()
 	deadline, limited := t.Deadline()
-	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		err := f()
 		if err == nil {
 			return

@@ -147,7 +147,7 @@ var layers = []struct {
 
 	// The agent is a Collector with a list of components. It knows no vendor and no hub.
 	{"internal/agent", []string{
-		"internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
+		"internal/local", "internal/logging", "internal/node", "internal/redact", "internal/requeue", "internal/workload",
 		"exporter/...", "extension/...", "processor/...", "receiver/...",
 		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
 	}},

@@ -69,14 +69,16 @@ func TestExplain(t *testing.T) {
 	local := func(ago time.Duration, layout string) string { return now.Add(-ago).Local().Format(layout) }
 	want := []string{
 		local(40*time.Minute, time.DateTime) + " to " + local(20*time.Minute, time.TimeOnly),
-		"  python3 (pid 2) made 50% fewer launches per second; 10.0 s of 20.0 s were lost.",
+		"  python3 (pid 2) made 50% fewer launches per second; 10.0 s of 20.0 s were",
+		"  lost.",
 		"    80%  host delay: 1.6 s/s in the run queue",
 		"    20%  unexplained: no fact that we know of the same time accounts for it",
 		"  It shows in",
 		"   bubble (between calls)        1.0 ms instead of 10.0 us",
 		"",
 		local(30*time.Minute, time.DateTime) + ", not over at " + local(29*time.Minute, time.TimeOnly),
-		"  python3 (pid 3) made 50% fewer launches per second; 10.0 s of 20.0 s were lost.",
+		"  python3 (pid 3) made 50% fewer launches per second; 10.0 s of 20.0 s were",
+		"  lost.",
 	}
 	if diff := cmp.Diff(want, lines[:len(want)]); diff != "" {
 		t.Error(diff)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -201,17 +202,15 @@ func TestSlowReader(t *testing.T) {
 	}
 	_, _ = io.ReadFull(conn, make([]byte, 1)) // the answer has started, or was already cut off
 	// A request that waits for the turn until its timeout is also cut off and retries.
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	await.NoError(t, func() error {
 		r, err := http.Get(server.URL + "/api/events")
-		if err == nil {
-			r.Body.Close()
-			if r.StatusCode == http.StatusOK {
-				return
-			}
-			err = fmt.Errorf("status %d", r.StatusCode)
+		if err != nil {
+			return fmt.Errorf("the turn was not released:  %w", err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the turn was not released: %v", err)
+		r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return fmt.Errorf("the turn was not released:  status %d", r.StatusCode)
 		}
-	}
+		return nil
+	})
 }

@@ -1,6 +1,7 @@
 // Command testsum runs go test with the given arguments and prints a summary: which tests were
-// skipped and why, and how many ran. It reads go test -json and exits with status 1 if a test
-// failed.
+// skipped and why, which failed and why, and how many ran. It reads go test -json and exits with
+// status 1 if a test failed. With -each as the first argument it also prints a line when a test
+// ends.
 package main
 
 import (
@@ -10,7 +11,12 @@ import (
 )
 
 func main() {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, os.Args[1:]...)...)
+	args := os.Args[1:]
+	each := len(args) > 0 && args[0] == "-each"
+	if each {
+		args = args[1:]
+	}
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -20,7 +26,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "testsum: cannot run go test:", err)
 		os.Exit(1)
 	}
-	s := newSummary(os.Stdout)
+	s := newSummary(os.Stdout, ".")
+	s.each = each
 	s.read(out)
 	if !s.finish(cmd.Wait() == nil) {
 		os.Exit(1)

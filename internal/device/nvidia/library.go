@@ -96,8 +96,8 @@ func newCaller(lib *vendorlib.Library, handle uintptr) *caller {
 // try is Do for callers that need the return code.
 //
 //go:uintptrescapes
-func (c *caller) try(sym string, sel uint64, args ...uintptr) ret {
-	return ret(c.Try(sym, sel, args...))
+func (c *caller) try(sym string, args ...uintptr) ret {
+	return ret(c.Try(sym, 0, args...))
 }
 
 // openLibrary opens the library the options name, or the first usable one found.

@@ -248,7 +248,7 @@ func (s *rest) ask(ctx context.Context, q Query, v url.Values, each func(Job) er
 			return nil
 		}
 		errs = append(errs, err)
-		if ctx.Err() != nil || errors.Is(err, slurm.ErrDenied) || errors.Is(err, slurm.ErrTooLong) || !strings.Contains(err.Error(), " of /slurmdb/") {
+		if ctx.Err() != nil || errors.Is(err, slurm.ErrDenied) || errors.Is(err, slurm.ErrTooLong) || !strings.Contains(err.Error(), " for /slurmdb/") {
 			break // no other words would help
 		}
 	}

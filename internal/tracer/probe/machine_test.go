@@ -238,7 +238,8 @@ func (m *machine) lossless() {
 // inModes runs a test in each mode and without task storage, with different prologues. In mode
 // perf only functions with the prefixes in uses are probed, because each takes a tenth of a
 // second to detach. Without uses there is no perf case: its programs are those of multi, so it
-// adds nothing if only arguments matter.
+// adds nothing if only arguments matter. With -short only the first mode and one of the others
+// run; which one depends on the test.
 func inModes(t *testing.T, o Options, uses []string, f func(t *testing.T, m *machine)) {
 	t.Helper()
 	cases := map[string]struct {
@@ -254,7 +255,12 @@ func inModes(t *testing.T, o Options, uses []string, f func(t *testing.T, m *mac
 	if uses == nil {
 		delete(cases, "perf")
 	}
-	for _, name := range slices.Sorted(maps.Keys(cases)) {
+	names := slices.Sorted(maps.Keys(cases))
+	if testing.Short() {
+		others := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "session" })
+		names = []string{"session", others[len(t.Name())%len(others)]}
+	}
+	for _, name := range names {
 		c := cases[name]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -187,7 +187,7 @@ func shareOf(list []stake) map[string]float64 {
 }
 
 // A process that cannot be seen, on a device that one pod was given whole, is that pod's:
-// without the host's pid namespace nobody would have any use.
+// without the host's PID namespace nobody would have any use.
 func TestHiddenProcess(t *testing.T) {
 	r := &Reading{Sample: device.Sample{
 		ID: device.ID{UUID: "A"}, Utilization: device.Engines{Compute: device.Of(1)}, Memory: device.Memory{Used: device.Of(5)},

@@ -110,7 +110,7 @@ func kfdCheck(o Options) []device.Check {
 		if pid, ok := parsePID(e.Name()); ok && !o.proc().Join(fmt.Sprint(pid)).Exists() {
 			return []device.Check{{
 				Subject: subject, State: device.CheckLimited, Detail: "KFD names processes that are not in /proc",
-				Fix: "run in the host's pid namespace (hostPID: true in Kubernetes)",
+				Fix: "run in the host's PID namespace (hostPID: true in Kubernetes)",
 			}}
 		}
 	}

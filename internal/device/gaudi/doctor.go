@@ -58,7 +58,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 		checks = append(checks, device.Check{
 			Subject: "gaudi processes", State: device.CheckLimited,
 			Detail: fmt.Sprintf("%d processes of other users do not show their open files", n),
-			Fix:    "run as root or with CAP_SYS_PTRACE, in the host's pid namespace",
+			Fix:    "run as root or with CAP_SYS_PTRACE, in the host's PID namespace",
 		})
 	}
 	return append(checks, r.symbolChecks()...)

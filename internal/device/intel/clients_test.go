@@ -60,7 +60,7 @@ func TestWhole(t *testing.T) {
 		}
 	}
 	f("all is seen", func(*machine) {}, true)
-	f("a pid namespace of our own", func(m *machine) { m.set("proc/2/stat", "2 (kthreadd) S 0 0 0 0 -1 4194304 0 0") }, false)
+	f("a PID namespace of our own", func(m *machine) { m.set("proc/2/stat", "2 (kthreadd) S 0 0 0 0 -1 4194304 0 0") }, false)
 	f("no process 2", func(m *machine) { m.remove("proc/2") }, false)
 	f("virtual functions", func(m *machine) { m.set(cardDir+"/sriov_numvfs", "2") }, true) // known at the next slow reading
 	f("a garbled neighbour", func(m *machine) { m.process(11, 3, "renderD128", "drm-client-id:\tx\n") }, false)

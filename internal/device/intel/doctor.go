@@ -127,8 +127,8 @@ func (r *Reader) processCheck(ctx context.Context) device.Check {
 	case found.err != nil:
 		c.State, c.Detail, c.Fix = device.CheckFailed, found.err.Error(), "mount /proc of the host readable"
 	case !found.host:
-		c.Detail = "only the processes of this pid namespace are visible, so that the use of the GPU and its memory is not known"
-		c.Fix = "run in the host's pid namespace (hostPID: true in Kubernetes)"
+		c.Detail = "only the processes of this PID namespace are visible, so that the use of the GPU and its memory is not known"
+		c.Fix = "run in the host's PID namespace (hostPID: true in Kubernetes)"
 	case found.denied > 0:
 		c.Detail = fmt.Sprintf("%d processes of other users cannot be looked at, so that the use of the GPU and its memory is not known", found.denied)
 		c.Fix = "run as root or with CAP_SYS_PTRACE"

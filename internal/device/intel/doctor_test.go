@@ -58,7 +58,7 @@ func TestDiagnose(t *testing.T) {
 	m = one()
 	m.remove("proc/2")
 	f(m, hardware, "ok intel gpu 0: Intel Arc A380, card0, driver xe",
-		"limited intel processes: only the processes of this pid namespace are visible, so that the use of the GPU and its memory is not known")
+		"limited intel processes: only the processes of this PID namespace are visible, so that the use of the GPU and its memory is not known")
 	m = one()
 	m.remove("proc")
 	if got := lines(Diagnose(context.Background(), m.options())); len(got) != 3 || !strings.HasPrefix(got[2], "failed intel processes: open ") {

@@ -136,7 +136,7 @@ func (s *scanner) node(f openfiles.File) (uint32, bool) {
 }
 
 // hostProcesses reports whether proc has the processes of the whole machine. kthreadd, the
-// parent of the kernel's threads, is process 2 of the first pid namespace and of no other.
+// parent of the kernel's threads, is process 2 of the first PID namespace and of no other.
 func hostProcesses(proc string) bool {
 	s, err := sysfs.Dir(proc).Text("2/stat")
 	return err == nil && kernelThread(s)

@@ -127,7 +127,7 @@ func userCheck(u users) device.Check {
 		}
 	}
 	c := device.Check{Subject: "neuron processes", State: device.CheckOK, Detail: fmt.Sprintf("%d have a device open", len(pids))}
-	const fix = "run in the host's pid namespace with CAP_SYS_PTRACE"
+	const fix = "run in the host's PID namespace with CAP_SYS_PTRACE"
 	switch {
 	case u.err != nil:
 		c.State, c.Detail, c.Fix = device.CheckFailed, u.err.Error(), fix

@@ -65,7 +65,7 @@ func TestDiagnose(t *testing.T) {
 	}
 	delete(blind, "sys/module/neuron/version")
 	f("no processes", blind, Options{}, strings.Replace(devices, "2.21.37.0", "of unknown version", 1),
-		"neuron processes: failed: cannot see who uses the devices: open ROOT/proc: no such file or directory [run in the host's pid namespace with CAP_SYS_PTRACE]", noMonitor)
+		"neuron processes: failed: cannot see who uses the devices: open ROOT/proc: no such file or directory [run in the host's PID namespace with CAP_SYS_PTRACE]", noMonitor)
 	if c := userCheck(users{denied: 2}); c.State != device.CheckLimited || c.Fix == "" {
 		t.Errorf("%+v", c)
 	}

@@ -116,7 +116,7 @@ func TestLogicalCores(t *testing.T) {
 	}
 }
 
-// A pid that neuron-monitor names in a pid namespace of its own is another process here: one
+// A pid that neuron-monitor names in a PID namespace of its own is another process here: one
 // that has no device open must not be billed.
 func TestForeignPID(t *testing.T) {
 	m := tree{}.device(0, 2).device(1, 2).process(42, "sshd").process(44, "python3", 0)

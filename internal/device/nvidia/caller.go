@@ -11,9 +11,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// caller makes NVML calls for one device and keeps what they taught: what the device
-// never answers is not asked again, what failed in this Read is reported once, and
-// after a call that says the device is gone no other is made.
+// caller makes NVML calls for one device and remembers the results: a query that the device
+// does not support is not repeated, a failure is reported once per Read, and after a call
+// reports the device as lost no other call is made.
 type caller struct {
 	lib    *library
 	handle uintptr
@@ -24,7 +24,7 @@ type caller struct {
 	fatal error
 }
 
-// query is a function and what of it was asked (a sensor, a clock, a field).
+// query is a function together with its selector (a sensor, a clock, a field).
 type query struct {
 	sym string
 	sel uint64
@@ -40,7 +40,7 @@ func (c *caller) Busy() string {
 
 func (c *caller) begin() { c.errs, c.fatal = nil, nil }
 
-// end returns what went wrong since begin.
+// end returns the errors collected since begin.
 func (c *caller) end() error {
 	if c.fatal != nil {
 		return c.fatal
@@ -48,8 +48,8 @@ func (c *caller) end() error {
 	return errors.Join(c.errs...)
 }
 
-// do calls sym, for which sel tells apart what is asked of it, and reports whether it
-// succeeded. Pointers among args must be converted in the argument list.
+// do calls sym and reports whether it succeeded. sel distinguishes queries that share the
+// same function. Pointers among args must be converted in the argument list.
 //
 //go:uintptrescapes
 func (c *caller) do(sym string, sel uint64, args ...uintptr) bool {
@@ -79,7 +79,7 @@ func (c *caller) try(sym string, sel uint64, args ...uintptr) ret {
 	return r
 }
 
-// judge draws the consequence of a return code.
+// judge classifies a return code as fatal, permanent, an error or nothing.
 func (c *caller) judge(q query, r ret) {
 	switch {
 	case r == success || r == errInsufficientSize:

@@ -18,8 +18,9 @@ import (
 
 const soname = "libnvidia-ml.so.1"
 
-// libraryDirs are where drivers put libnvidia-ml: distributions, NVIDIA's container
-// toolkit, WSL, NixOS, the GPU operator's driver container and GKE's host folder.
+// libraryDirs are the directories where drivers install libnvidia-ml: distributions,
+// NVIDIA's container toolkit, WSL, NixOS, the GPU operator's driver container and GKE's
+// host directory.
 var libraryDirs = []string{
 	"/usr/lib/x86_64-linux-gnu",
 	"/usr/lib/aarch64-linux-gnu",
@@ -35,11 +36,10 @@ var libraryDirs = []string{
 	"/home/kubernetes/bin/nvidia/lib64",
 }
 
-// candidates returns the files to try below root, best first: the folders the caller
-// named, the usual ones, and those of the loader's own configuration.
+// candidates returns the files to try below root, best first: the caller's directories, the
+// usual ones, and those in the dynamic loader's configuration.
 //
-// The loader is never asked to search by name: it would map a broken file that
-// dlopen.Open refuses.
+// The loader never searches by name: it would map a broken file that dlopen.Open rejects.
 func candidates(root string, first []string) []string {
 	var files []string
 	seen := map[string]bool{}
@@ -60,7 +60,7 @@ func candidates(root string, first []string) []string {
 	for _, conf := range confs {
 		data, err := os.ReadFile(conf)
 		if err != nil {
-			continue // not ours to complain about
+			continue // not our file to report on
 		}
 		for _, dir := range parseLoaderConf(string(data)) {
 			add(filepath.Join(root, dir))
@@ -69,7 +69,7 @@ func candidates(root string, first []string) []string {
 	return files
 }
 
-// parseLoaderConf returns the folders named in a file of /etc/ld.so.conf.d.
+// parseLoaderConf returns the directories listed in a file of /etc/ld.so.conf.d.
 func parseLoaderConf(data string) []string {
 	var dirs []string
 	lines := bufio.NewScanner(strings.NewReader(data))
@@ -83,7 +83,7 @@ func parseLoaderConf(data string) []string {
 	return dirs
 }
 
-// library is an open libnvidia-ml whose functions are found by name at first use.
+// library is an open libnvidia-ml. Functions are looked up by name at first use.
 type library struct {
 	*dlopen.Library
 	symbols sync.Map // name -> *symbol
@@ -94,7 +94,7 @@ type symbol struct {
 	fn   dlopen.Func
 }
 
-// get returns the function called name; its fn is not OK if the library lacks it.
+// get returns the function called name. Its fn is not OK if the library does not have it.
 func (l *library) get(name string) *symbol {
 	if s, ok := l.symbols.Load(name); ok {
 		return s.(*symbol)
@@ -103,7 +103,7 @@ func (l *library) get(name string) *symbol {
 	return s.(*symbol)
 }
 
-// missing returns the functions that were asked for and not found.
+// missing returns the functions that were looked up and not found.
 func (l *library) missing() []string {
 	var names []string
 	l.symbols.Range(func(_, v any) bool {
@@ -115,8 +115,8 @@ func (l *library) missing() []string {
 	return names
 }
 
-// openLibrary opens the library the options name, or the first usable one found.
-// A machine without any gives an error that is device.ErrAbsent.
+// openLibrary opens the library that the options name, or the first usable one found. On a
+// machine without one the error is device.ErrAbsent.
 func openLibrary(o Options) (*library, error) {
 	if o.Library != "" {
 		lib, err := open(o.Library)

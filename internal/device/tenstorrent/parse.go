@@ -36,7 +36,7 @@ func parseUevent(s string) map[string]string {
 const maxPIDs = 4096
 
 // parsePIDs returns the processes of /proc/driver/tenstorrent/N/pids, which has one line
-// for each open file. A process outside our pid namespace is 0 there, and left out.
+// for each open file. A process outside our PID namespace is 0 there, and left out.
 func parsePIDs(s string) ([]uint32, error) {
 	var pids []uint32
 	for word := range strings.FieldsSeq(s) {

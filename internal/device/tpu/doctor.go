@@ -77,7 +77,7 @@ func hardwareCheck(found []sighting) device.Check {
 
 func processCheck(m machine) device.Check {
 	c := device.Check{Subject: "tpu processes", State: device.CheckOK, Detail: fmt.Sprintf("%d have a TPU open", len(m.holders))}
-	const fix = "run in the host's pid namespace with CAP_SYS_PTRACE"
+	const fix = "run in the host's PID namespace with CAP_SYS_PTRACE"
 	switch {
 	case m.err != nil:
 		c.State, c.Detail, c.Fix = device.CheckFailed, m.err.Error(), fix
@@ -86,7 +86,7 @@ func processCheck(m machine) device.Check {
 		c.Detail += fmt.Sprintf("; %d processes do not let us look", m.denied)
 	case len(m.holders) == 0:
 		c.State, c.Detail = device.CheckAbsent, "no process has a TPU open: duty cycle and memory are known of a running one only"
-		c.Fix = "if one has, run in the host's pid namespace"
+		c.Fix = "if one has, run in the host's PID namespace"
 	}
 	return c
 }

@@ -41,7 +41,7 @@ func TestDiagnose(t *testing.T) {
 	idle := v6e()
 	idle["proc/1/fd/0"] = "-> /dev/null"
 	f("idle", idle, Options{}, hardware,
-		"tpu processes: absent: no process has a TPU open: duty cycle and memory are known of a running one only [if one has, run in the host's pid namespace]")
+		"tpu processes: absent: no process has a TPU open: duty cycle and memory are known of a running one only [if one has, run in the host's PID namespace]")
 	f("no service", v6e().process(42, "python3", 0, v6eFiles...), Options{}, hardware, "tpu processes: ok: 1 have a TPU open []",
 		"tpu runtime: limited: process 42 (python3), 4 chips: it runs no metric service [a libtpu since 2024 serves metrics at port 8431, or at those of TPU_RUNTIME_METRICS_PORTS]")
 
@@ -71,16 +71,16 @@ func TestDiagnose(t *testing.T) {
 	defer web.Close()
 	url := strings.Replace(web.URL, "://", "://me:secret@", 1)
 	f("exporter", idle, Options{Exporter: url}, hardware,
-		"tpu processes: absent: no process has a TPU open: duty cycle and memory are known of a running one only [if one has, run in the host's pid namespace]",
+		"tpu processes: absent: no process has a TPU open: duty cycle and memory are known of a running one only [if one has, run in the host's PID namespace]",
 		"tpu exporter: limited: GKE's device plugin at "+strings.Replace(url, "secret", "xxxxx", 1)+" shows 1 accelerators: it shows 1 accelerators, the machine has 4 chips []")
 	f("no exporter", idle, Options{Exporter: "http://127.0.0.1:1/"}, hardware,
-		"tpu processes: absent: no process has a TPU open: duty cycle and memory are known of a running one only [if one has, run in the host's pid namespace]",
+		"tpu processes: absent: no process has a TPU open: duty cycle and memory are known of a running one only [if one has, run in the host's PID namespace]",
 		"tpu exporter: failed: GKE's device plugin at http://127.0.0.1:1/: connection refused [check the address; from a pod without the host's network it is that of the node]")
 
 	bare := tree{}.vfioChip("0000:00:04.0", "0x006f", "x")
 	f("no file, no processes", bare, Options{},
 		"tpu hardware: limited: 1 on the PCI bus (TPU v6e): 0000:00:04.0; 1 without a device file: who uses them cannot be told [bind them to vfio-pci, with the IOMMU on]",
-		"tpu processes: failed: cannot see who uses the TPUs: open ROOT/proc: no such file or directory [run in the host's pid namespace with CAP_SYS_PTRACE]")
+		"tpu processes: failed: cannot see who uses the TPUs: open ROOT/proc: no such file or directory [run in the host's PID namespace with CAP_SYS_PTRACE]")
 }
 
 // What an agent without rights is told.

@@ -44,7 +44,7 @@ func NewFinder[T any](proc string, parse func([]byte) (T, bool)) *Finder[T] {
 }
 
 // Find returns what the parser makes of the control groups of a process. The error of one
-// that is gone, or is not in this pid namespace, is fs.ErrNotExist.
+// that is gone, or is not in this PID namespace, is fs.ErrNotExist.
 func (f *Finder[T]) Find(pid uint32) (value T, ok bool, err error) {
 	st, err := ReadStat(f.proc, pid)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 const maxFile = 1 << 16 // bytes read of a file in /proc
 
-// initialPIDNamespace is the inode of the host's pid namespace: PROC_PID_INIT_INO in
+// initialPIDNamespace is the inode of the host's PID namespace: PROC_PID_INIT_INO in
 // the kernel's include/linux/proc_ns.h (PID_NS_INIT_INO since 6.17), part of its ABI.
 const initialPIDNamespace = "pid:[4026531836]"
 
@@ -56,7 +56,7 @@ func (r *Reader) HostPIDNamespace() (bool, error) {
 	}
 	ns, err := os.Readlink(filepath.Join(r.proc, "self/ns/pid"))
 	if err != nil {
-		return false, fmt.Errorf("cannot tell the pid namespace: %w", err)
+		return false, fmt.Errorf("cannot tell the PID namespace: %w", err)
 	}
 	r.host = ns == initialPIDNamespace
 	return r.host, nil

@@ -98,7 +98,7 @@ func TestStatuses(t *testing.T) {
 		workload.Status{Source: "kubernetes_api", Reason: "failed", Detail: "resourceslices, lost is which device a claim means: refused"})
 	f("not synced", func(n *node, _ *Config) { n.state = kubeapi.State{} },
 		workload.Status{Source: "kubernetes_api", Reason: "absent", Detail: "it has not answered yet"})
-	f("own pid namespace", func(n *node, _ *Config) { n.nested = true },
+	f("own PID namespace", func(n *node, _ *Config) { n.nested = true },
 		workload.Status{Source: "cgroup", Reason: "no_host_pid_namespace", Detail: "the processes of other containers cannot be seen"})
 	f("hidden processes", func(n *node, _ *Config) { n.unread = map[uint32]error{7: fs.ErrPermission} },
 		workload.Status{Source: "cgroup", Reason: "permission_denied", Detail: "permission denied"})

@@ -92,7 +92,7 @@ func (s *Source) Statuses() []workload.Status {
 	switch {
 	case err == nil && !host && (missing || !s.seen):
 		return []workload.Status{{Source: source, Reason: workload.NoPIDNamespace, Detail: "only the processes of this container are seen, " +
-			"so that those on a device have no name; run the agent in the host's pid namespace " +
+			"so that those on a device have no name; run the agent in the host's PID namespace " +
 			"(hostPID: true in Kubernetes, --pid=host with Docker and Podman)"}}
 	case s.failed != nil:
 		reason := workload.Failed

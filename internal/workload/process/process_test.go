@@ -37,7 +37,7 @@ func (m machine) start(t *testing.T, pid int, start uint64, comm string) {
 	m.write(t, "proc/"+strconv.Itoa(pid)+"/status", "Name:\tx\nUid:\t0\t1000\t0\t1000\nGid:\t0\t0\t0\t0\n")
 }
 
-// namespace puts the machine into a pid namespace.
+// namespace puts the machine into a PID namespace.
 func (m machine) namespace(t *testing.T, link string) {
 	t.Helper()
 	m.write(t, "proc/self/ns/x", "")

@@ -12,12 +12,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/dlopen"
 )
 
-// caller makes HLML calls for one device and keeps what they taught: what the device never
-// answers is not asked again, what failed in this Read is reported once, and after a call
-// that says the device is gone no other is made.
+// caller makes HLML calls for one device and remembers the results: a query that the device
+// does not support is not repeated, a failure is reported once per Read, and after a call
+// reports the device as lost no other call is made.
 type caller struct {
 	lib    *library
-	handle uintptr // 0: the library does not know the device, or is not there
+	handle uintptr // 0: there is no library, or it does not know the device
 
 	busy  atomic.Pointer[symbol]
 	never map[query]bool
@@ -25,7 +25,7 @@ type caller struct {
 	fatal error
 }
 
-// query is a function and what of it was asked (a sensor, a clock, a port).
+// query is a function together with its selector (a sensor, a clock, a port).
 type query struct {
 	sym string
 	sel uint64
@@ -39,8 +39,8 @@ func (c *caller) Busy() string {
 	return ""
 }
 
-// do calls sym, for which sel tells apart what is asked of it, and reports whether it
-// succeeded. Pointers among args must be converted in the argument list.
+// do calls sym and reports whether it succeeded. sel distinguishes queries that share the
+// same function. Pointers among args must be converted in the argument list.
 //
 //go:uintptrescapes
 func (c *caller) do(sym string, sel uint64, args ...uintptr) bool {
@@ -70,7 +70,7 @@ func (c *caller) try(sym string, sel uint64, args ...uintptr) ret {
 	return r
 }
 
-// judge draws the consequence of a return code.
+// judge classifies a return code as fatal, permanent, an error or nothing.
 func (c *caller) judge(q query, r ret) {
 	switch {
 	case r == success:

@@ -15,7 +15,8 @@ import (
 
 const soname = "libhlml.so"
 
-// libraryDirs are where Intel's packages put libhlml, and where container images have it.
+// libraryDirs are the directories where Intel's packages and container images install
+// libhlml.
 var libraryDirs = []string{
 	"/usr/lib/habanalabs",
 	"/usr/lib64/habanalabs",
@@ -25,9 +26,9 @@ var libraryDirs = []string{
 	"/usr/lib",
 }
 
-// candidates returns the files to try below root, best first: the folders the caller named
-// and the usual ones. The loader is never asked to search by name: it would map a broken
-// file that dlopen.Open refuses.
+// candidates returns the files to try below root, best first: the caller's directories,
+// then the usual ones. The loader never searches by name: it would map a broken file that
+// dlopen.Open rejects.
 func candidates(root string, first []string) []string {
 	var files []string
 	for _, dir := range first {
@@ -39,7 +40,7 @@ func candidates(root string, first []string) []string {
 	return files
 }
 
-// library is an open libhlml whose functions are found by name at first use.
+// library is an open libhlml. Functions are looked up by name at first use.
 type library struct {
 	*dlopen.Library
 	symbols sync.Map // name -> *symbol
@@ -50,7 +51,7 @@ type symbol struct {
 	fn   dlopen.Func
 }
 
-// get returns the function called name; its fn is not OK if the library lacks it.
+// get returns the function called name. Its fn is not OK if the library does not have it.
 func (l *library) get(name string) *symbol {
 	if s, ok := l.symbols.Load(name); ok {
 		return s.(*symbol)
@@ -59,7 +60,7 @@ func (l *library) get(name string) *symbol {
 	return s.(*symbol)
 }
 
-// missing returns the functions that were asked for and not found.
+// missing returns the functions that were looked up and not found.
 func (l *library) missing() []string {
 	var names []string
 	l.symbols.Range(func(_, v any) bool {
@@ -71,8 +72,8 @@ func (l *library) missing() []string {
 	return names
 }
 
-// openLibrary opens the library the options name, or the first usable one found. A machine
-// without any gives an error that is device.ErrAbsent.
+// openLibrary opens the library that the options name, or the first usable one found. On a
+// machine without one the error is device.ErrAbsent.
 func openLibrary(o Options) (*library, error) {
 	if o.Library != "" {
 		return openFile(o.Library)

@@ -26,7 +26,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/hardware.md")
 
-// metricsOf returns the metrics that are made of each field of a sample.
+// metricsOf returns the metrics that each field of a sample becomes.
 func metricsOf(t *testing.T) map[string][]string {
 	t.Helper()
 	cfg := gpureceiver.NewFactory().CreateDefaultConfig().(*gpureceiver.Config)
@@ -35,8 +35,8 @@ func metricsOf(t *testing.T) map[string][]string {
 		m.FieldByName("Enabled").SetBool(true)
 	}
 	s, paths := devicetest.Fill()
-	s.ID.Parent = "" // some are of physical devices only
-	// Lists whose members become one metric or another.
+	s.ID.Parent = "" // some metrics exist for physical devices only
+	// Lists whose elements become different metrics.
 	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Power[0].Limits[0]
 	detail.Detail, total.Location, enforced.Type = true, "", device.LimitEnforced
 	s.ThrottleTimes, s.ECC = append(s.ThrottleTimes, detail), append(s.ECC, total)
@@ -79,12 +79,12 @@ func metricsOf(t *testing.T) map[string][]string {
 	return out
 }
 
-// The page about hardware is written from what the vendors' own tests prove.
+// The hardware page is generated from what the vendors' own tests prove.
 func TestHardwareDocument(t *testing.T) {
 	metrics := metricsOf(t)
 	files, err := filepath.Glob("../device/*/sources.txt")
 	if err != nil || len(files) < len(Config{}.vendors()) {
-		t.Errorf("%d vendors say where their values come from, %d are read (%v)", len(files), len(Config{}.vendors()), err)
+		t.Errorf("%d vendors have a sources.txt, %d have a reader (%v)", len(files), len(Config{}.vendors()), err)
 	}
 	has := map[string]map[string]bool{} // metric, vendor
 	var names []string
@@ -99,7 +99,7 @@ func TestHardwareDocument(t *testing.T) {
 		var there, absent []string
 		for _, s := range list {
 			if len(metrics[s.Field]) == 0 {
-				t.Errorf("%s: %s is no field, or no metric is made of it", file, s.Field)
+				t.Errorf("%s: %s is not a field, or does not become a metric", file, s.Field)
 			}
 			line := fmt.Sprintf("| %s | %s |", strings.Join(called(metrics, s.Field), ", "), s.Text)
 			if s.Absent {
@@ -155,8 +155,8 @@ What can be switched on only is here, too; ` + "`receiver/gpureceiver/documentat
 gpu.workload.* are made of these for every vendor.
 `
 
-// called returns the metrics of a field, with the end of its path where a metric is made
-// of several: gpu.utilization (memory).
+// called returns the metrics of a field, with the last element of its path if a metric has
+// several fields: gpu.utilization (memory).
 func called(metrics map[string][]string, field string) []string {
 	var out []string
 	for _, m := range metrics[field] {
@@ -174,7 +174,7 @@ func called(metrics map[string][]string, field string) []string {
 	return out
 }
 
-// joined joins lines that say the same of two metrics.
+// joined joins lines that state the same for two metrics.
 func joined(lines []string) []string {
 	var out []string
 	for _, line := range lines {

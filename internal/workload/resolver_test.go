@@ -152,9 +152,9 @@ func TestResolve(t *testing.T) {
 		Statuses: []Status{
 			{"cgroup", Absent, ""},
 			{"kubelet", OK, ""},
-			{"resolver", NoMatch, "1 processes are on a device and belong to nobody that is known"},
+			{"resolver", NoMatch, "1 processes on a device belong to no known workload"},
 			{"resolver", NotRequested, "1 pods use a device that they did not request, such as ns/a"},
-			{"resolver", ResourceUnknown, "1 devices were given out that no reader knows, of [nvidia.com/gpu]"},
+			{"resolver", ResourceUnknown, "1 allocated devices are unknown to every reader: resources [nvidia.com/gpu]"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -195,5 +195,5 @@ func TestJobNotGiven(t *testing.T) {
 	}
 	f(nil)
 	f([]Grant{{Workload: job("7"), Device: Ref{"gres/gpu", []string{"nvidia0"}}, Held: 1, Replicas: 1}},
-		Status{"resolver", NotRequested, "1 jobs use a device that they were not given, such as 8"})
+		Status{"resolver", NotRequested, "1 jobs use a device that was not allocated to them, such as 8"})
 }

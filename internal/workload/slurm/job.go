@@ -8,20 +8,20 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Job is what is known of one job.
+// Job is what is known about one job.
 type Job struct {
 	ID                      string
-	ArrayJobID, ArrayTaskID string // where it is a task of an array
-	HetJobID                string // where it is a component: the number of the whole
+	ArrayJobID, ArrayTaskID string // if it is a task of an array
+	HetJobID                string // if it is a component: the id of the whole job
 	Name, User, Account     string
 	Partition, QOS, Cluster string
 	States                  []string
 	GRES                    []slurm.GRES // on this node
-	unreadable              error        // what of GRES cannot be read
+	unreadable              error        // why part of GRES cannot be parsed
 }
 
-// holding are the states in which a job has its devices. A job that is suspended keeps
-// them, and one that completes until its epilog is done.
+// holding are the states in which a job holds its devices. A suspended job keeps them, and
+// a completing one until its epilog is done.
 var holding = []string{
 	"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT", "POWER_UP_NODE",
 }
@@ -30,7 +30,7 @@ func (j Job) holds() bool {
 	return slices.ContainsFunc(j.States, func(s string) bool { return slices.Contains(holding, s) })
 }
 
-// or returns j with what o knows and j does not.
+// or returns j with the fields that j lacks filled in from o.
 func (j Job) or(o Job) Job {
 	j.ArrayJobID, j.ArrayTaskID = cmp.Or(j.ArrayJobID, o.ArrayJobID), cmp.Or(j.ArrayTaskID, o.ArrayTaskID)
 	j.HetJobID = cmp.Or(j.HetJobID, o.HetJobID)
@@ -39,7 +39,7 @@ func (j Job) or(o Job) Job {
 	return j
 }
 
-// job returns what an environment says of the job that the process is in.
+// job returns what an environment says about the job of its process.
 func (e environ) job(id string) Job {
 	return Job{
 		ID: id, ArrayJobID: e.ArrayJobID, ArrayTaskID: e.ArrayTaskID, HetJobID: e.HetID, Name: e.Name, User: e.User,
@@ -47,8 +47,8 @@ func (e environ) job(id string) Job {
 	}
 }
 
-// workload returns the job as a workload. Its team is that of the account, if teams has
-// it, or the account itself.
+// workload returns the job as a workload. Its team is the one that teams has for its
+// account, or else the account itself.
 func (j Job) workload(cluster string, teams map[string]string) workload.Workload {
 	cluster = cmp.Or(cluster, j.Cluster)
 	w := workload.Workload{

@@ -10,9 +10,9 @@ import (
 
 const maxJobs = 4096 // on one node
 
-// parseJSON reads what squeue --json, scontrol --json and slurmrestd write, and returns
-// the jobs that hold something on a node. gres_detail has an entry for each node, in the
-// order of the list of nodes.
+// parseJSON parses the output of squeue --json, scontrol --json and slurmrestd, and returns
+// the jobs that hold resources on a node. gres_detail has one entry per node, in the order
+// of the node list.
 func parseJSON(r io.Reader, node string) (jobs []Job, err error) {
 	err = slurm.DecodeList(r, "jobs", func(j jsonJob) error {
 		job, ok := j.job(node)
@@ -27,7 +27,7 @@ func parseJSON(r io.Reader, node string) (jobs []Job, err error) {
 	return jobs, err
 }
 
-// jsonJob is a part of job_info of Slurm's OpenAPI.
+// jsonJob is a part of job_info in Slurm's OpenAPI.
 type jsonJob struct {
 	ID         slurm.Number `json:"job_id"`
 	ArrayJobID slurm.Number `json:"array_job_id"`
@@ -64,7 +64,7 @@ func (j jsonJob) job(node string) (Job, bool) {
 	case at < len(j.GRES):
 		out.GRES, out.unreadable = slurm.ParseGRES(j.GRES[at])
 	case len(j.GRES) == 0 && strings.Contains(string(j.TRES), "gres/"):
-		out.unreadable = fmt.Errorf("job %s has %.100q and no detail of it", out.ID, string(j.TRES))
+		out.unreadable = fmt.Errorf("job %s has %.100q without details", out.ID, string(j.TRES))
 	}
 	return out, true
 }

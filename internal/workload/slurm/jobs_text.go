@@ -11,13 +11,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// parseText reads what scontrol show job -d writes, with and without -o, and returns the
-// jobs that hold something on a node.
+// parseText parses the output of scontrol show job -d, with and without -o, and returns the
+// jobs that hold resources on a node.
 //
-// The name of a job, its comment and its paths are whatever its user wrote, and scontrol
-// quotes nothing: "my job name=x JobState=PENDING" is a name. The name ends its line;
-// with -o it ends at UserId. Of the rest only what comes before the command is read, up
-// to which no text of a user is printed.
+// The name of a job, its comment and its paths are arbitrary user input, and scontrol
+// quotes nothing: "my job name=x JobState=PENDING" is a valid name. The name extends to the
+// end of its line; with -o it ends at UserId. Of the rest, only the fields before the
+// command are read, which contain no user input.
 func parseText(r io.Reader, node string) (jobs []Job, err error) {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(make([]byte, 64<<10), 8<<20)
@@ -44,7 +44,8 @@ func parseText(r io.Reader, node string) (jobs []Job, err error) {
 		if first == "" {
 			first = line
 		}
-		// A name may have a line break, and then whatever looks like another job.
+		// A name may contain a line break, followed by anything that looks like another
+		// job.
 		if strings.HasPrefix(line, "JobId=") && (empty || len(record) == 1 && oneLined(record[0])) {
 			if err := flush(); err != nil {
 				return jobs, err
@@ -62,12 +63,12 @@ func parseText(r io.Reader, node string) (jobs []Job, err error) {
 		return jobs, err
 	}
 	if records == 0 && first != "" && !strings.Contains(first, "No jobs in the system") {
-		return nil, errors.New("the answer has no jobs")
+		return nil, errors.New("the output contains no jobs")
 	}
 	return jobs, nil
 }
 
-// free are the first fields of a job that have text of its user, or of an administrator.
+// free are the first fields of a job that contain text from its user or an administrator.
 var free = []string{"Command=", "WorkDir=", "Comment=", "AdminComment=", "SystemComment=", "Extra=", "StdErr=", "BatchScript="}
 
 func parseRecord(lines []string, node string) (Job, bool) {
@@ -95,12 +96,12 @@ func parseRecord(lines []string, node string) (Job, bool) {
 				continue
 			}
 			switch key {
-			case "UserId": // here Slurm's own words begin, and what looked so before was the name
+			case "UserId": // Slurm's own fields start here; anything that looked like one before was part of the name
 				fields = maps.Clone(first)
 				fields[key], nodes, job.GRES, job.unreadable = value, "", nil, nil
 			case "Nodes":
 				nodes = value
-			case "GRES": // of the nodes before it, and of no other
+			case "GRES": // applies only to the nodes just listed
 				if slurm.HostIndex(nodes, node) >= 0 {
 					gres, err := slurm.ParseGRES(value)
 					job.GRES = append(job.GRES, gres...)
@@ -125,7 +126,7 @@ func parseRecord(lines []string, node string) (Job, bool) {
 	job.ID = fields["JobId"]
 	job.User, _, _ = strings.Cut(fields["UserId"], "(")
 	job.ArrayJobID, job.HetJobID = fields["ArrayJobId"], fields["HetJobId"]
-	if slurm.IsNumber(fields["ArrayTaskId"]) { // a list is of those that wait
+	if slurm.IsNumber(fields["ArrayTaskId"]) { // a list is for pending tasks
 		job.ArrayTaskID = fields["ArrayTaskId"]
 	}
 	job.Account, job.Partition, job.QOS = slurm.Text(fields["Account"]), slurm.Text(fields["Partition"]), slurm.Text(fields["QOS"])
@@ -136,14 +137,14 @@ func parseRecord(lines []string, node string) (Job, bool) {
 	return job, true
 }
 
-// oneLined reports whether a line is all of a job, as scontrol writes it with -o.
+// oneLined reports whether a line is a complete job, as scontrol -o writes it.
 func oneLined(line string) bool {
 	_, rest, _ := strings.Cut(line, " JobName=")
 	_, _, ok := cutUser(rest)
 	return ok
 }
 
-// cutUser finds where the name of a job ends in one line.
+// cutUser finds the end of the job name in a single-line record.
 func cutUser(s string) (name, rest string, ok bool) {
 	for at := 0; ; {
 		i := strings.Index(s[at:], " UserId=")

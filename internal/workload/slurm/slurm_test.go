@@ -192,7 +192,7 @@ func TestSourceShared(t *testing.T) {
 	}
 	h.controller()
 	h.want("by the controller", "4 nvidia0 2/4", "5 nvidia0 1/4", "6 nvidia1", "6 nvidia3 2/4", "10 nvidia2 50/100")
-	want := workload.Status{Source: "slurm", Reason: workload.ResourceUnknown, Detail: "1 devices are in no line of gres.conf and were found by no driver, " +
+	want := workload.Status{Source: "slurm", Reason: workload.ResourceUnknown, Detail: "1 devices are neither in gres.conf nor known to a driver, " +
 		"such as one of job 12; 1 jobs hold GPUs that Slurm only counts: gres.conf has no File= for them"}
 	if diff := cmp.Diff(want, h.src.Statuses()[0]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -62,7 +62,7 @@ func TestStatuses(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	offline := workload.Status{Source: "slurm_controller", Reason: workload.Absent, Detail: "it is not asked"}
+	offline := workload.Status{Source: "slurm_controller", Reason: workload.Absent, Detail: "the controller is not queried"}
 	one := workload.Status{Source: "slurm", Reason: workload.OK, Detail: "node gn1, 1 jobs"}
 	f("all is well", func(h *host) { h.src.scan() }, one, offline)
 	f("the environment may not be read", func(h *host) {
@@ -84,7 +84,7 @@ func TestStatuses(t *testing.T) {
 		h.controller()
 	}, one, workload.Status{
 		Source: "slurm_controller", Reason: workload.PermissionDenied,
-		Detail: "it names none of the 1 jobs of this node: PrivateData may keep them from this user",
+		Detail: "it reports none of the 1 jobs on this node: PrivateData may hide them from this user",
 	})
 	f("no node", func(h *host) {
 		h.src.cfg.Host, h.src.cfg.Offline = "login", false
@@ -94,7 +94,7 @@ func TestStatuses(t *testing.T) {
 		h.src.settle()
 		h.src.scan()
 	}, workload.Status{Source: "slurm", Reason: workload.OK, Detail: "node unknown, 0 jobs"},
-		workload.Status{Source: "slurm_controller", Reason: workload.Absent, Detail: "this machine is no node of the cluster"})
+		workload.Status{Source: "slurm_controller", Reason: workload.Absent, Detail: "this machine is not a node of the cluster"})
 }
 
 // Control groups of version 2, and those of another node of the same machine.

@@ -20,8 +20,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubelet"
 )
 
-// Every reason that a label may be missing for has a word, one status for each, and says
-// what is lost.
+// Every reason for which a label may be missing has its own status, which says what is
+// lost.
 func TestStatuses(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	refused := errors.New("refused")
@@ -121,7 +121,7 @@ func TestReady(t *testing.T) {
 	f(true, func(n *node) { n.state = kubeapi.State{Problems: []kubeapi.Problem{{Part: kubeapi.Pods}}} })
 }
 
-// The real parts fit together: an API server, logs on a disk, control groups in /proc.
+// The real components work together: an API server, logs on disk, control groups in /proc.
 func TestRealParts(t *testing.T) {
 	s := kubeapitest.New()
 	const id = "7aa3298e6c87d3e9149507c6c9d693607fad2698bded8294e1641d6d12d3e9e1"

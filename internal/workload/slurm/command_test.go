@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// fake makes a folder with tools that are these shell scripts. Each run is a line in the
-// file runs.
+// fake creates a directory with tools that are these shell scripts. Each run appends a line
+// to the file runs.
 func fake(t *testing.T, squeue, scontrol string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -45,7 +45,7 @@ const (
 	textRun = "scontrol show job --details"
 )
 
-// ask asks some times and returns the numbers of the jobs, or what is wrong.
+// ask queries some times and returns the job ids, or the error.
 func ask(t *testing.T, dir string, times int) []string {
 	t.Helper()
 	c := newCommand(filepath.Join(dir, "scontrol"), "/etc/x.conf", "gn1")
@@ -66,7 +66,7 @@ func ask(t *testing.T, dir string, times int) []string {
 	return out
 }
 
-// A tool without JSON costs one failure, once. No question runs two tools.
+// A tool without JSON support costs one failure, once. No query runs two tools.
 func TestCommand(t *testing.T) {
 	f := func(name, squeue, scontrol string, said, ran []string) {
 		t.Helper()
@@ -93,7 +93,8 @@ func TestCommand(t *testing.T) {
 	f("half an answer", `printf '{"jobs":[{"job_id":7'; exit 1`, oneText, []string{"squeue: exit status 1, the answer is no JSON: unexpected EOF"}, []string{jsonRun})
 }
 
-// The environment of the agent has its own secrets, and variables that change the answer.
+// The agent's environment contains its own secrets, and variables that would change the
+// output.
 func TestCommandEnvironment(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "hunter2")
 	t.Setenv("SQUEUE_STATES", "PD")
@@ -113,8 +114,8 @@ func TestCommandEnvironment(t *testing.T) {
 	}
 }
 
-// A tool that hangs is killed with all that it started, also what left its group and
-// keeps the pipe open.
+// A tool that hangs is killed with everything it started, including a process that left its
+// group and keeps the pipe open.
 func TestCommandHangs(t *testing.T) {
 	dir := fake(t, "sleep 300 & echo $! >${0%/*}/pid; setsid sleep 3 & sleep 300", oneText)
 	c := newCommand(filepath.Join(dir, "scontrol"), "", "gn1")
@@ -132,17 +133,17 @@ func TestCommandHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := strings.TrimSpace(string(b))
-	for range 100 { // the kernel takes a moment, and init to collect it
+	for range 100 { // the kernel takes a moment, and so does init to reap it
 		st, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 		if err != nil || strings.Contains(string(st), ") Z ") {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Errorf("process %s is still there", pid)
+	t.Errorf("process %s still exists", pid)
 }
 
-// An answer without end is not kept, and text is tried instead.
+// An endless output is discarded, and text is tried instead.
 func TestCommandTooLong(t *testing.T) {
 	dir := fake(t, `printf '{"x":"'; exec yes aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa`, oneText)
 	got := ask(t, dir, 2)
@@ -151,7 +152,7 @@ func TestCommandTooLong(t *testing.T) {
 	}
 }
 
-// newCommand must not run what it finds by accident.
+// newCommand must not run a program that it finds by accident.
 func TestCommandNone(t *testing.T) {
 	if c := newCommand(filepath.Join(t.TempDir(), "scontrol"), "", "gn1"); c != nil {
 		t.Errorf("%+v", c)

@@ -149,10 +149,10 @@ const hardwareIntro = `[comment]: <> (Written by go test ./internal/local -run H
 
 # Hardware
 
-What is read of which vendor's devices, and where it comes from. A value that a driver does not have is absent, never 0. Each
-line is proven: a test of the vendor's reader fails if it reads a value that is not here, or does not read one that is.
-What can be switched on only is here, too; ` + "`receiver/gpureceiver/documentation.md`" + ` says which metrics those are. gpu.up, gpu.health and
-gpu.workload.* are made of these for every vendor.
+Which values are read from each vendor's devices, and where they come from. A value that a driver does not provide is absent, never 0.
+Each line is tested: a test of the vendor's reader fails if it reads a value that is not listed, or does not read one that is.
+Metrics that are off by default are listed, too; see ` + "`receiver/gpureceiver/documentation.md`" + `. gpu.up, gpu.health and
+gpu.workload.* are derived for every vendor.
 `
 
 // called returns the metrics of a field, with the last element of its path if a metric has

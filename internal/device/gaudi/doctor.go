@@ -155,7 +155,7 @@ func (r *Reader) symbolChecks() []device.Check {
 	slices.Sort(missing)
 	return []device.Check{{
 		Subject: "gaudi functions", State: device.CheckLimited,
-		Detail: "the library lacks " + strings.Join(missing, " ") + "; the values from them are absent",
+		Detail: "the library does not have " + strings.Join(missing, " ") + "; the values from them are absent",
 		Fix:    "a newer library may have them",
 	}}
 }

@@ -63,12 +63,12 @@ func TestWhole(t *testing.T) {
 	f("a PID namespace of our own", func(m *machine) { m.set("proc/2/stat", "2 (kthreadd) S 0 0 0 0 -1 4194304 0 0") }, false)
 	f("no process 2", func(m *machine) { m.remove("proc/2") }, false)
 	f("virtual functions", func(m *machine) { m.set(cardDir+"/sriov_numvfs", "2") }, true) // noticed at the next slow read
-	f("a garbled neighbour", func(m *machine) { m.process(11, 3, "renderD128", "drm-client-id:\tx\n") }, false)
-	f("an unreadable neighbour", func(m *machine) {
+	f("a garbled neighbor", func(m *machine) { m.process(11, 3, "renderD128", "drm-client-id:\tx\n") }, false)
+	f("an unreadable neighbor", func(m *machine) {
 		m.process(11, 3, "renderD128", "")
 		m.spoil("proc/11/fdinfo/3")
 	}, false)
-	f("a neighbour that ended", func(m *machine) {
+	f("a neighbor that ended", func(m *machine) {
 		m.process(11, 3, "renderD128", "")
 		m.remove("proc/11/fdinfo")
 	}, true)

@@ -145,7 +145,7 @@ func TestLink(t *testing.T) {
 }
 
 // A broken card affects no other, in discovery and in reading.
-func TestBrokenNeighbour(t *testing.T) {
+func TestBrokenNeighbor(t *testing.T) {
 	const other = "sys/devices/pci0000:00/0000:00:03.0/0000:09:00.0"
 	m := oneCard(t, nil)
 	m.add(1, other, "xe", "8086:56A5")

@@ -40,7 +40,7 @@ func TestDiagnose(t *testing.T) {
 		"neuron driver: failed: not loaded, although there are 1 devices on the PCI bus [install aws-neuronx-dkms, or load it with modprobe neuron]")
 	f("no monitor", users2(), Options{}, devices, processes, noMonitor)
 	f("all is well", users2(), Options{Monitor: output(t, oneLine(t, line), 0)}, devices, processes, "neuron monitor: ok: 2 processes use the devices []")
-	f("old", users2(), Options{Monitor: output(t, oneLine(t, line), time.Hour)}, devices, processes, "neuron monitor: limited: neuron-monitor: no new output: it has stopped"+fix)
+	f("old", users2(), Options{Monitor: output(t, oneLine(t, line), time.Hour)}, devices, processes, "neuron monitor: limited: neuron-monitor: no new output: neuron-monitor has stopped"+fix)
 	f("a group", users2(), Options{Monitor: output(t, strings.Replace(oneLine(t, line), `"loaded_models":[],"error":""`, `"error":"x"`, 1), 0)}, devices, processes,
 		"neuron monitor: limited: 2 processes use the devices; neuron-monitor: memory_used: the group reports an error []")
 	broken := users2()

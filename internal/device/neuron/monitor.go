@@ -93,7 +93,7 @@ func (m *monitor) hear() hearing {
 	}
 	// Neither the period nor a file's modification time is exact to the millisecond.
 	if m.now().Sub(m.at) > periods*period+time.Second {
-		return hearing{err: errors.New("no new output: it has stopped")}
+		return hearing{err: errors.New("no new output: neuron-monitor has stopped")}
 	}
 	return hearing{report: m.report, err: m.err}
 }

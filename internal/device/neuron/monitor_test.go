@@ -127,7 +127,7 @@ func TestFile(t *testing.T) {
 	f("empty lines", good+"\n\r\n\n", 0, true, "")
 	f("noise before", "\x00\xff{{{\n"+good, 0, true, "")
 	f("still true", good, 3900*time.Millisecond, true, "")
-	f("old", good, 4100*time.Millisecond, false, "no new output: it has stopped")
+	f("old", good, 4100*time.Millisecond, false, "no new output: neuron-monitor has stopped")
 	f("slower", strings.ReplaceAll(good, `"period":1.0`, `"period":60`), 100*time.Second, true, "")
 	f("no period", strings.ReplaceAll(good, `"period":1.0`, `"period":0`), 15*time.Second, true, "")
 	f("from the future", good, -time.Second, true, "")
@@ -175,7 +175,7 @@ func TestFileGrows(t *testing.T) {
 	now = now.Add(3 * time.Second)
 	busy(of(0.75), "")
 	now = now.Add(3 * time.Second)
-	busy(device.Value{}, "no new output: it has stopped")
+	busy(device.Value{}, "no new output: neuron-monitor has stopped")
 	if err := os.WriteFile(path, []byte(oneLine(t, line)), 0o600); err != nil { // rotated
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestSocket(t *testing.T) {
 	now = now.Add(3 * time.Second)
 	hears(0.75, "")
 	now = now.Add(3 * time.Second)
-	hears(0, "no new output: it has stopped")
+	hears(0, "no new output: neuron-monitor has stopped")
 	go func() { // an overlong line is neither waited for nor kept
 		_, _ = conn.Write(bytes.Repeat([]byte("x"), maxLine+100))
 		_, _ = conn.Write([]byte("\n" + good))

@@ -268,7 +268,7 @@ func symbolCheck(r *Reader) device.Check {
 	}
 	return device.Check{
 		Subject: "nvidia functions", State: device.CheckLimited,
-		Detail: "the library lacks " + strings.Join(missing, " ") + "; the values from them are absent",
+		Detail: "the library does not have " + strings.Join(missing, " ") + "; the values from them are absent",
 		Fix:    "a newer driver may have them",
 	}
 }

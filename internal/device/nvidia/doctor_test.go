@@ -72,7 +72,7 @@ func TestDiagnose(t *testing.T) {
 		"ok nvidia kernel driver: NVRM version: NVIDIA UNIX Open Kernel Module 580.159.04", "shows 1 GPUs", "ok gpu 0: NVIDIA H200 hopper", "ok nvidia functions")
 	// The reason for missing profiling is reported.
 	f(Options{Root: hostRoot(t, true), Library: library("gpu 0 arch 7\ngpu 0 name A100")}, "limited gpu 0 profiling: none: the driver counts SM, tensor and memory activity only on Hopper and later; this is ampere", "DCGM")
-	f(Options{Root: hostRoot(t, true), Library: library("", "nvmlGpm*")}, "limited gpu 0 profiling", "upgrade the driver", "limited nvidia functions: the library lacks nvmlGpm")
+	f(Options{Root: hostRoot(t, true), Library: library("", "nvmlGpm*")}, "limited gpu 0 profiling", "upgrade the driver", "limited nvidia functions: the library does not have nvmlGpm")
 	// Processes are in another PID namespace.
 	f(Options{Root: hostRoot(t, true), Library: library("process 0 99999 compute 1 1")}, "limited gpu 0 processes", "hostPID")
 	f(Options{Root: hostRoot(t, true), Library: library("gpus 2\ngpu 1 lost")}, "failed nvidia devices: GPU 1", "fallen off the bus", "ok gpu 0")

@@ -265,7 +265,7 @@ func TestLost(t *testing.T) {
 		}
 	}
 	if _, err := list[1].Read(t.Context(), device.Fast); err != nil {
-		t.Errorf("its neighbour: %v", err)
+		t.Errorf("the neighboring chip: %v", err)
 	}
 	if rest := devices(t, r); len(rest) != 3 {
 		t.Errorf("%d devices", len(rest))

@@ -65,7 +65,7 @@ func (e *exporter) get(ctx context.Context) (map[string]values, error) {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers with status %d", res.StatusCode)
+		return nil, fmt.Errorf("answered with status %d", res.StatusCode)
 	}
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxPage+1))
 	if err != nil {
@@ -86,9 +86,9 @@ func cannotReach(err error) error {
 	case errors.As(err, &number):
 		return errors.New(number.Error())
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return errors.New("it does not answer in time")
+		return errors.New("no answer in time")
 	}
-	return errors.New("it cannot be reached")
+	return errors.New("unreachable")
 }
 
 // parsePage parses a page in the Prometheus text format. Each family appears twice: for

@@ -299,9 +299,9 @@ func TestExporter(t *testing.T) {
 	body = strings.Repeat("#"+strings.Repeat("x", 1000)+"\n", 2000)
 	f("too big", failed, says("the answer is too large"))
 	body, code = "", http.StatusInternalServerError
-	f("500", failed, says("it answers with status 500"))
+	f("500", failed, says("answered with status 500"))
 	code = http.StatusFound
-	f("elsewhere", failed, says("it answers with status 302"))
+	f("elsewhere", failed, says("answered with status 302"))
 	web.Close()
 	f("dead", failed, says("connection refused"))
 }

@@ -72,7 +72,7 @@ func plain(err error, port uint16) error {
 		return fmt.Errorf("port %d: %s", port, number.Error())
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("port %d: it does not answer in time", port)
+		return fmt.Errorf("port %d: no answer in time", port)
 	}
 	return err
 }

@@ -258,7 +258,7 @@ var oldGenerations = map[uint64]generation{
 // not a TPU: Google's network card and disk have the same vendor id.
 func identify(d sysfs.Dir) (generation, error) {
 	if v, err := d.Uint("vendor"); err != nil || v != vendorGoogle {
-		return generation{}, nil //nolint:nilerr // somebody else's device that is broken is somebody else's
+		return generation{}, nil //nolint:nilerr // a broken device of another vendor is not ours to report
 	}
 	id, err := d.Uint("device")
 	if err != nil {

@@ -53,9 +53,9 @@ func (s *Source) kubeletStatus(now time.Time) []workload.Status {
 	case from.kubelet == workload.Stale:
 		return one(workload.Stale, fmt.Sprintf("its last answer is used until %s: %v", clock(snapshot.Time.Add(s.cfg.StaleFor)), err))
 	case from.kubelet == workload.Expired:
-		return one(workload.Expired, fmt.Sprintf("it has not answered since %s: %v", clock(snapshot.Time), err))
+		return one(workload.Expired, fmt.Sprintf("has not answered since %s: %v", clock(snapshot.Time), err))
 	case !ok && (err == nil || errors.Is(err, kubelet.ErrNotAsked)):
-		return one(workload.Absent, "it has not answered yet")
+		return one(workload.Absent, "has not answered yet")
 	case !ok:
 		return one(reason(err), err.Error())
 	case snapshot.Refused > 0:
@@ -108,7 +108,7 @@ func (s *Source) apiStatus(now time.Time) (out []workload.Status) {
 	for _, p := range st.Problems {
 		switch {
 		case p.Part == kubeapi.Pods && st.Synced && now.Sub(p.Since) > s.cfg.APIStaleFor:
-			add(workload.Expired, "it has not answered since ", clock(p.Since), "; unknown: ", lost[p.Part])
+			add(workload.Expired, "has not answered since ", clock(p.Since), "; unknown: ", lost[p.Part])
 		case p.Part == kubeapi.Pods && st.Synced && !p.Denied:
 			add(workload.Stale, "its last answer is used until ", clock(p.Since.Add(s.cfg.APIStaleFor)), ": ", p.Err.Error())
 		case p.Denied:
@@ -123,7 +123,7 @@ func (s *Source) apiStatus(now time.Time) (out []workload.Status) {
 	switch {
 	case len(out) > 0:
 	case !st.Synced:
-		add(workload.Absent, "it has not answered yet")
+		add(workload.Absent, "has not answered yet")
 	default:
 		add(workload.OK)
 	}

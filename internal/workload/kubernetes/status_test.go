@@ -77,7 +77,7 @@ func TestStatuses(t *testing.T) {
 	f("no socket", never(&fs.PathError{Op: "dial", Path: "s", Err: fs.ErrNotExist}), workload.Status{Source: "kubelet", Reason: "absent", Detail: "dial s: file does not exist"})
 	f("not allowed", never(fs.ErrPermission), workload.Status{Source: "kubelet", Reason: "permission_denied", Detail: "permission denied"})
 	f("hangs", never(context.DeadlineExceeded), workload.Status{Source: "kubelet", Reason: "failed", Detail: "context deadline exceeded"})
-	f("just started", never(nil), workload.Status{Source: "kubelet", Reason: "absent", Detail: "it has not answered yet"})
+	f("just started", never(nil), workload.Status{Source: "kubelet", Reason: "absent", Detail: "has not answered yet"})
 	f("stopped", func(n *node, _ *Config) { n.err = refused },
 		workload.Status{Source: "kubelet", Reason: "stale", Detail: "its last answer is used until 03:09:05Z: refused"})
 	f("too much", func(n *node, _ *Config) { n.Refused = 3 },
@@ -97,7 +97,7 @@ func TestStatuses(t *testing.T) {
 		workload.Status{Source: "kubernetes_api", Reason: "stale", Detail: "its last answer is used until 03:34:05Z: refused"},
 		workload.Status{Source: "kubernetes_api", Reason: "failed", Detail: "resourceslices; unknown: which device a claim refers to: refused"})
 	f("not synced", func(n *node, _ *Config) { n.state = kubeapi.State{} },
-		workload.Status{Source: "kubernetes_api", Reason: "absent", Detail: "it has not answered yet"})
+		workload.Status{Source: "kubernetes_api", Reason: "absent", Detail: "has not answered yet"})
 	f("own PID namespace", func(n *node, _ *Config) { n.nested = true },
 		workload.Status{Source: "cgroup", Reason: "no_host_pid_namespace", Detail: "the processes of other containers are not visible"})
 	f("hidden processes", func(n *node, _ *Config) { n.unread = map[uint32]error{7: fs.ErrPermission} },

@@ -84,7 +84,7 @@ func TestStatuses(t *testing.T) {
 		h.controller()
 	}, one, workload.Status{
 		Source: "slurm_controller", Reason: workload.PermissionDenied,
-		Detail: "it reports none of the 1 jobs on this node: PrivateData may hide them from this user",
+		Detail: "reports none of the 1 jobs on this node: PrivateData may hide them from this user",
 	})
 	f("no node", func(h *host) {
 		h.src.cfg.Host, h.src.cfg.Offline = "login", false

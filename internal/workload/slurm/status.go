@@ -25,7 +25,7 @@ func (s *Source) Statuses() []workload.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.node == nil {
-		return []workload.Status{{Source: fromNode, Reason: workload.Absent, Detail: "it has not answered yet"}}
+		return []workload.Status{{Source: fromNode, Reason: workload.Absent, Detail: "has not answered yet"}}
 	}
 	if !s.present {
 		return []workload.Status{{Source: fromNode, Reason: workload.Absent, Detail: "no slurmd, no slurm.conf, no slurm cgroup"}}
@@ -86,16 +86,16 @@ func (s *Source) controllerStatus(now time.Time) []workload.Status {
 	a := s.ctl.last(now)
 	switch a.reason {
 	case workload.Absent:
-		return one(a.reason, "it has not answered yet")
+		return one(a.reason, "has not answered yet")
 	case workload.Stale:
 		return one(a.reason, fmt.Sprintf("its last answer is used until %s: %v", clock(a.at.Add(s.cfg.StaleFor)), a.err))
 	case workload.Expired:
-		return one(a.reason, fmt.Sprintf("it has not answered since %s: %v", clock(a.at), a.err))
+		return one(a.reason, fmt.Sprintf("has not answered since %s: %v", clock(a.at), a.err))
 	case workload.Failed:
 		return one(reason(a.err), a.err.Error())
 	}
 	if s.view.hidden > 0 && len(a.jobs) == 0 {
-		return one(workload.PermissionDenied, fmt.Sprintf("it reports none of the %d jobs on this node: PrivateData may hide them from this user", s.view.hidden))
+		return one(workload.PermissionDenied, fmt.Sprintf("reports none of the %d jobs on this node: PrivateData may hide them from this user", s.view.hidden))
 	}
 	return one(workload.OK, fmt.Sprintf("%d jobs on this node", len(a.jobs)))
 }

@@ -41,8 +41,8 @@ func TestBuilder(t *testing.T) {
 	page := "http://" + p.find(t, pageAddress) + "/metrics"
 	eventually(t, "the page shows the GPUs", func() error {
 		body, err := get(t, page)
-		if err == nil && strings.Count(body, "\ngpu_up{") != 8+4 {
-			err = fmt.Errorf("%d of gpu_up", strings.Count(body, "\ngpu_up{"))
+		if err == nil && (strings.Count(body, "\ngpu_up{") != 8 || strings.Count(body, "\ngpu_partition_up{") != 4) {
+			err = fmt.Errorf("%d of gpu_up, %d of gpu_partition_up", strings.Count(body, "\ngpu_up{"), strings.Count(body, "\ngpu_partition_up{"))
 		}
 		return err
 	})

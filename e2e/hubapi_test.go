@@ -30,7 +30,7 @@ var hubQueries = []string{
 	`gpu_power_draw_watts`,
 	`sum(gpu_power_draw_watts)`,
 	`sum by (host_name) (gpu_power_draw_watts)`,
-	`avg by (gpu_model) (gpu_utilization_ratio{gpu_task="compute"})`,
+	`avg by (gpu_model) (gpu_utilization_ratio)`,
 	`topk(3, gpu_power_draw_watts)`,
 	`quantile(0.9, gpu_power_draw_watts)`,
 	`gpu_power_draw_watts > 150 and on (gpu_uuid) gpu_utilization_ratio > 0.2`,
@@ -268,7 +268,7 @@ func hubInput(at, start time.Time, i int) pmetric.Metrics {
 		for gpu := range 3 {
 			v := 100 + 10*float64(gpu) + 50*math.Sin(float64(i+node))
 			put(power, gpu, 0, v)
-			put(use, gpu, 0, v/200, "gpu.task", "compute")
+			put(use, gpu, 0, v/200)
 			put(energy, gpu, began, float64(i+1)*v)
 			if i >= 10 { // a workload that starts in between
 				put(work, gpu, pcommon.NewTimestampFromTime(start.Add(10*15*time.Second+7*time.Second)), float64(i-9)*v/3, "gpu.workload.team", fmt.Sprintf("team-%d", gpu))

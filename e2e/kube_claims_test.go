@@ -64,9 +64,10 @@ spec: {driver: %s, nodeName: %[2]s, pool: {name: %[2]s, generation: 1, resourceS
 			}
 		}
 	}
-	want.add(rest(cutGPU), 6.0/7)
+	free := answer{}
+	free.add(rest(cutGPU), 6.0/7)
 	for _, gpu := range []int{2, slicedGPU, 5, 6, secretGPU} {
-		want.add(rest(gpu), 1)
+		free.add(rest(gpu), 1)
 	}
 
 	root := k.t.TempDir()
@@ -83,6 +84,7 @@ spec: {driver: %s, nodeName: %[2]s, pool: {name: %[2]s, generation: 1, resourceS
 	k.gpus = &gpus{host: nvmltest.New(k.t, gpuScript())}
 	k.watchNode(asAgent, claimNode, root)
 	k.expect(of("gpu_allocation_ratio", "", "gpu_share_basis"), want)
+	k.expect(of("gpu_unallocated_ratio", "")+" > 0", free)
 	k.expectStatus("kubernetes_api", "ok")
 }
 

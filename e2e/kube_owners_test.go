@@ -83,10 +83,12 @@ func (k *kubeTest) owners() {
 			}
 		}
 	}
-	held.add(rest(cutGPU), 6.0/7)
-	held.add(rest(slicedGPU), 1-2.0/replicas)
+	free := answer{}
+	free.add(rest(cutGPU), 6.0/7)
+	free.add(rest(slicedGPU), 1-2.0/replicas)
 	k.expect(of("gpu_allocation_ratio", "", "gpu_share_basis"), held)
-	k.expect(strings.Replace(of("gpu_memory_used_bytes", `gpu_workload_kind!="", `), "sum", "count", 1), owned)
+	k.expect(of("gpu_unallocated_ratio", "")+" > 0", free)
+	k.expect(strings.Replace(of("", `__name__=~"gpu_(partition_)?memory_used_bytes", gpu_workload_kind!="", `), "sum", "count", 1), owned)
 	// A counter of a device goes on when its owner changes.
 	k.expect(of("gpu_energy_joules_total", `gpu_workload_kind!="", `), answer{})
 

@@ -54,13 +54,15 @@ func testBothPaths(t *testing.T, b *backend) {
 		t.Errorf("only %d series were compared", len(pull))
 	}
 
-	// What people ask: one answer for each GPU.
-	for selector, gpus := range map[string]int{
-		`gpu_up{%s}`: 8, `gpu_energy_joules_total{%s}`: 8, `gpu_memory_used_bytes{%s}`: 8, `gpu_temperature_celsius{%s}`: 8,
-		`gpu_power_draw_watts{%s, gpu_power_scope="gpu", gpu_power_window="instant"}`: 8,
-		`gpu_utilization_ratio{%s, gpu_task="compute"}`:                               7, // NVIDIA has none of a GPU with partitions
+	// What people ask: one answer for each GPU, from one series.
+	const gpus = 8
+	for _, name := range []string{
+		"gpu_up", "gpu_energy_joules_total", "gpu_memory_used_bytes", "gpu_temperature_celsius", "gpu_power_draw_watts", "gpu_utilization_ratio", "gpu_clock_frequency_hertz",
 	} {
-		query := "sum by (k8s_cluster_name, k8s_node_name, gpu_uuid, gpu_model) (" + selector + ")"
+		query := "sum by (k8s_cluster_name, k8s_node_name, gpu_uuid, gpu_model) (" + name + "{%s})"
+		if n := len(b.at(fmt.Sprintf(name+"{%s}", pulled), when)); n != gpus {
+			t.Errorf("%s has %d series, want one for each of %d GPUs", name, n, gpus)
+		}
 		pull, push := b.at(fmt.Sprintf(query, pulled), when), b.at(fmt.Sprintf(query, pushed), when)
 		if diff := cmp.Diff(pull, push); diff != "" {
 			t.Errorf("%s (-pulled +pushed):\n%s", query, diff)

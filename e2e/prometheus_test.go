@@ -42,11 +42,11 @@ scrape_configs:
 	server.wait(`up{job="gpumeter"} == 1`)
 	// A counter needs two scrapes to have a rate. Idle GPUs draw 78 W, busy ones 700 W.
 	server.wait(`sum(rate(gpu_energy_joules_total[10s])) > 8 * 70 < 8 * 720`)
-	server.wait(`count(gpu_up{gpu_partition_id=""}) == 8`)
-	server.wait(`count(gpu_up{gpu_partition_id!=""}) == 4`)
-	server.wait(`count(count by (gpu_uuid) (gpu_up)) == 8`) // a partition has its GPU's
+	server.wait(`count(gpu_up) == 8`)
+	server.wait(`count(gpu_partition_up) == 4`)
+	server.wait(`count(gpu_partition_up * on (gpu_uuid) group_left () gpu_up) == 4`) // a partition has its GPU's UUID
 
-	got, err := server.query(`gpu_power_draw_watts{gpu_index="0", gpu_power_window="instant", gpu_power_scope="gpu"}`)
+	got, err := server.query(`gpu_power_draw_watts{gpu_index="0"}`)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("power of GPU 0: %d series, err %v", len(got), err)
 	}
@@ -59,7 +59,7 @@ scrape_configs:
 	}
 	want := map[string]string{
 		"__name__": "gpu_power_draw_watts", "job": "gpumeter", "host_name": "node-a", "gpumeter_simulated": "true",
-		"gpu_index": "0", "gpu_model": "NVIDIA H200", "gpu_vendor": "nvidia", "gpu_power_scope": "gpu", "gpu_power_window": "instant",
+		"gpu_index": "0", "gpu_model": "NVIDIA H200", "gpu_vendor": "nvidia",
 		"gpu_workload_kind": "job", "gpu_workload_name": "llama-finetune", "gpu_workload_team": "research", "k8s_job_name": "llama-finetune",
 		"k8s_namespace_name": "research", "k8s_pod_name": "llama-finetune-0-x7k2p", "k8s_container_name": "trainer",
 	}

@@ -95,10 +95,11 @@ func (h *history) minute(n int) pmetric.Metrics {
 }
 
 func (s *historySum) write(list pmetric.MetricSlice, device, who int, at time.Time, gone bool) {
-	for name, v := range map[string]float64{"gpu.workload.allocated.time": s.held, "gpu.workload.active.time": s.active, "gpu.workload.energy": s.energy} {
-		if name == "gpu.workload.active.time" && who == 0 {
-			continue
-		}
+	values := map[string]float64{"gpu.workload.allocated.time": s.held, "gpu.workload.active.time": s.active, "gpu.workload.energy": s.energy}
+	if who == 0 {
+		values = map[string]float64{"gpu.unallocated.time": s.held, "gpu.workload.energy": s.energy}
+	}
+	for name, v := range values {
 		m := list.AppendEmpty()
 		m.SetName(name)
 		m.SetUnit("s")
@@ -230,7 +231,7 @@ power:
 			b.t, b.server.t = t, t
 			b.up("")
 			h.send(t, b)
-			last := fmt.Sprintf("count(last_over_time(gpu_workload_allocated_time_seconds_total[%dh]))", int(time.Since(h.begin).Hours())+1)
+			last := fmt.Sprintf(`count(last_over_time({__name__=~"gpu_workload_allocated_time_seconds_total|gpu_unallocated_time_seconds_total"}[%dh]))`, int(time.Since(h.begin).Hours())+1)
 			eventually(t, "all sums are there", func() error {
 				got, err := b.query(last)
 				if err == nil && (len(got) != 1 || fmt.Sprint(got[0].Value[1]) != "6") {

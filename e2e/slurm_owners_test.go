@@ -101,9 +101,10 @@ func (x *slurmTest) shardJobs() {
 	x.expectHeld()
 	onGPU := fmt.Sprintf("gpu_uuid=%q, ", slurmUUID(node, gpu))
 	rest := map[string]string{"gpu_workload_kind": "unallocated", "gpu_uuid": slurmUUID(node, gpu)}
-	held := answer{}
-	held.add(rest, 0.25)
-	x.expect(of("gpu_allocation_ratio", onGPU+`gpu_workload_kind!="slurm_job", `, "gpu_share_basis"), held)
+	free := answer{}
+	free.add(rest, 0.25)
+	x.expect(of("gpu_unallocated_ratio", onGPU), free)
+	x.expect(of("gpu_allocation_ratio", onGPU+`gpu_workload_kind!="slurm_job", `, "gpu_share_basis"), answer{})
 
 	used, joules := answer{}, answer{}
 	used.add(with(labels[0], "gpu_share_basis", "process"), 0.6)

@@ -68,10 +68,11 @@ func (v viewed) step(n int) pmetric.Metrics {
 			rm.Resource().Attributes().PutStr(key, value)
 		}
 		w := viewWriter{list: rm.ScopeMetrics().AppendEmpty().Metrics(), at: at, device: device}
-		busy := 0.0
+		busy, free := 0.0, 1.0
 		held := v.tenants(device, at)
 		for _, t := range held {
 			busy += t.part * t.busy
+			free -= t.part
 			w.gauge("gpu.allocation", "1", t.part, t.labels()...)
 			w.gauge("gpu.workload.utilization", "1", t.part*t.busy, t.labels()...)
 			w.gauge("gpu.workload.memory.used", "By", t.part*40*(1<<30), t.labels()...)
@@ -81,13 +82,14 @@ func (v viewed) step(n int) pmetric.Metrics {
 		if device == 3 {
 			health = 0
 		}
+		w.gauge("gpu.unallocated", "1", free, "gpu.workload.kind", "unallocated")
 		w.gauge("gpu.up", "{gpu}", 1)
 		w.gauge("gpu.info", "{gpu}", 1, "gpu.driver.version", "580.95.05", "gpu.architecture", "hopper")
-		w.gauge("gpu.utilization", "1", busy, "gpu.task", "compute")
+		w.gauge("gpu.utilization", "1", busy)
 		w.gauge("gpu.memory.used", "By", float64(len(held))*20*(1<<30))
 		w.gauge("gpu.memory.total", "By", 80*(1<<30))
-		w.gauge("gpu.power.draw", "W", 100+500*busy, "gpu.power.scope", "gpu", "gpu.power.window", "instant")
-		w.gauge("gpu.temperature", "Cel", 30+40*busy, "gpu.temperature.sensor", "edge")
+		w.gauge("gpu.power.draw", "W", 100+500*busy)
+		w.gauge("gpu.temperature", "Cel", 30+40*busy)
 		w.gauge("gpu.health", "1", health)
 		v.sums(w, device, n)
 	}
@@ -98,7 +100,8 @@ func (v viewed) step(n int) pmetric.Metrics {
 // had it in the last minutes.
 func (v viewed) sums(w viewWriter, device, n int) {
 	if device == 5 {
-		w.counters(v.begin, float64(n), 0, "gpu.workload.kind", "unallocated")
+		held := float64(n) * viewedStep.Seconds()
+		w.sums(v.begin, map[string]float64{"gpu.unallocated.time": held, "gpu.workload.energy": 100 * held}, "gpu.workload.kind", "unallocated")
 		return
 	}
 	change := int(v.end.Add(-45*time.Minute).Sub(v.begin) / viewedStep)
@@ -154,9 +157,14 @@ func (w viewWriter) gauge(name, unit string, value float64, attributes ...string
 func (w viewWriter) counters(since time.Time, steps, busy float64, attributes ...string) {
 	held := steps * viewedStep.Seconds()
 	active := held * math.Ceil(busy)
-	for name, value := range map[string]float64{
+	w.sums(since, map[string]float64{
 		"gpu.workload.allocated.time": held, "gpu.workload.active.time": active, "gpu.workload.idle.time": held - active, "gpu.workload.energy": held * (100 + 500*busy),
-	} {
+	}, attributes...)
+}
+
+// sums writes counters that began at since.
+func (w viewWriter) sums(since time.Time, values map[string]float64, attributes ...string) {
+	for name, value := range values {
 		m := w.list.AppendEmpty()
 		m.SetName(name)
 		m.SetUnit("s")

@@ -39,9 +39,9 @@ var pageQueries = []struct {
 	span       time.Duration // 0: at one moment
 }{
 	{"every GPU's power", `gpu_power_draw_watts`, 0},
-	{"every GPU's utilization", `gpu_utilization_ratio{gpu_task="compute"}`, 0},
+	{"every GPU's utilization", `gpu_utilization_ratio`, 0},
 	{"power of the fleet", `sum(gpu_power_draw_watts)`, 0},
-	{"GPUs by team", `count by (gpu_workload_team) (gpu_utilization_ratio{gpu_task="compute"})`, 0},
+	{"GPUs by team", `count by (gpu_workload_team) (gpu_utilization_ratio)`, 0},
 	{"energy by team", `sum by (gpu_workload_team) (increase(gpu_workload_energy_joules_total[10m]))`, 0},
 	{"power over time", `sum(gpu_power_draw_watts)`, 15 * time.Minute},
 	{"one GPU over time", `{__name__=~"gpu_power_draw_watts|gpu_utilization_ratio|gpu_temperature_celsius",gpu_uuid="GPU-0-3"}`, 15 * time.Minute},

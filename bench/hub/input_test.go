@@ -17,14 +17,14 @@ import (
 const seriesPerGPU = 70
 
 var gauges = []struct{ name, unit, key, value string }{
-	{"gpu.power.draw", "W", "gpu.power.window", "average"},
-	{"gpu.utilization", "1", "gpu.task", "compute"},
-	{"gpu.utilization", "1", "gpu.task", "memory"},
-	{"gpu.temperature", "Cel", "gpu.temperature.sensor", "edge"},
-	{"gpu.temperature", "Cel", "gpu.temperature.sensor", "memory"},
+	{"gpu.power.draw", "W", "", ""},
+	{"gpu.utilization", "1", "", ""},
+	{"gpu.engine.utilization", "1", "gpu.task", "memory"},
+	{"gpu.temperature", "Cel", "", ""},
+	{"gpu.sensor.temperature", "Cel", "gpu.temperature.sensor", "memory"},
 	{"gpu.memory.used", "By", "", ""},
-	{"gpu.clock.frequency", "Hz", "gpu.clock.type", "sm"},
-	{"gpu.clock.frequency", "Hz", "gpu.clock.type", "memory"},
+	{"gpu.clock.frequency", "Hz", "", ""},
+	{"gpu.clock.domain.frequency", "Hz", "gpu.clock.type", "memory"},
 	{"gpu.sm.active", "1", "", ""},
 	{"gpu.sm.occupancy", "1", "", ""},
 }

@@ -22,7 +22,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/gpumeter/gpumeter/internal/cli/fleettest"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/amd"
 	"github.com/gpumeter/gpumeter/internal/device/gaudi"
@@ -33,6 +32,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/tenstorrent"
 	"github.com/gpumeter/gpumeter/internal/device/tpu"
 	"github.com/gpumeter/gpumeter/internal/dlopen"
+	"github.com/gpumeter/gpumeter/internal/local/fleettest"
 )
 
 func must[T any](t *testing.T) func(T, error) T {

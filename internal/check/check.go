@@ -85,9 +85,10 @@ type Env struct {
 	Manifest *Manifest // what the machine should have; nil: nobody said
 	// ManifestErr is why the manifest that somebody named could not be used.
 	ManifestErr error
-	Expect      int           // physical devices there should be; 0: as the manifest says
-	Window      time.Duration // how far back the kernel's log counts
-	StuckFor    time.Duration // how long a process must be seen not to move
+	Expect      int            // physical devices there should be; 0: as the manifest says
+	Window      time.Duration  // how far back the kernel's log counts
+	StuckFor    time.Duration  // how long a process must be seen not to move
+	Vendors     device.Vendors // whose devices, drivers and services the checks know
 
 	// Devices reads the accelerators. It may take as long as ctx lasts.
 	Devices func(ctx context.Context) (Machine, error)
@@ -156,6 +157,8 @@ type host struct {
 	machine Machine
 	err     error
 	log     func() (kernelLog, error)
+	// patterns are what the kernel log is searched for, of the machine and of the drivers.
+	patterns []pattern
 }
 
 func newHost(ctx context.Context, env Env) *host {
@@ -196,6 +199,7 @@ func newHost(ctx context.Context, env Env) *host {
 		return done
 	})
 	h.log = sync.OnceValues(h.readLog)
+	h.patterns = withDrivers(env.Vendors)
 	return h
 }
 

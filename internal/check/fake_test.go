@@ -16,6 +16,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/check/ata"
 	"github.com/gpumeter/gpumeter/internal/check/nvme"
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/amd"
+	"github.com/gpumeter/gpumeter/internal/device/nvidia"
 	"github.com/gpumeter/gpumeter/internal/health"
 )
 
@@ -49,7 +51,7 @@ func node(t *testing.T, more files) Env {
 		}
 	}
 	return Env{
-		Root: root, Window: 15 * time.Minute, StuckFor: 20 * time.Millisecond,
+		Root: root, Window: 15 * time.Minute, StuckFor: 20 * time.Millisecond, Vendors: device.Vendors{nvidia.Facts, amd.Facts},
 		Statfs: func(string) (unix.Statfs_t, error) { return space(50, 50), nil },
 		Clock:  func() (int, unix.Timex, error) { return unix.TIME_OK, unix.Timex{Maxerror: 1000}, nil },
 		NVMe: func(string) (nvme.Health, error) {

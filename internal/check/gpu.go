@@ -232,10 +232,11 @@ func otherFindings(ctx context.Context, h *host) outcome {
 // caller looked again; a device that works has a process, listed or not.
 const orphanedBytes = 1 << 30
 
-// Orphaned reports whether memory of d is in use and no process has it.
-func Orphaned(d *health.Device) bool {
-	if d.ID.Vendor != "nvidia" && d.ID.Vendor != "amd" || d.ID.Parent != "" || !d.Up {
-		return false // others do not list all processes
+// Orphaned reports whether memory of d is in use and no process has it. Vendors says whose
+// drivers list every process.
+func Orphaned(d *health.Device, vendors device.Vendors) bool {
+	if !vendors.ByName(d.ID.Vendor).ListsProcesses || d.ID.Parent != "" || !d.Up {
+		return false
 	}
 	used, ok := d.Memory.Used.Get()
 	util, has := d.Utilization.Compute.Get()
@@ -251,7 +252,7 @@ func zombies(ctx context.Context, h *host) outcome {
 	bad := h.findings(m, "gpu.zombie")
 	for i := range list {
 		d := &list[i]
-		if Orphaned(d) && !slices.ContainsFunc(bad, func(p Problem) bool { return p.Subject == name(d.ID) }) {
+		if Orphaned(d, h.Vendors) && !slices.ContainsFunc(bad, func(p Problem) bool { return p.Subject == name(d.ID) }) {
 			used, _ := d.Memory.Used.Get()
 			bad = append(bad, Problem{
 				Warning, name(d.ID), fmt.Sprintf("%.1f GiB of its memory are in use and no process has them", used/(1<<30)),

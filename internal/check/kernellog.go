@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/health"
 	"github.com/gpumeter/gpumeter/internal/kmsg"
 	"github.com/gpumeter/gpumeter/internal/sysfs"
@@ -82,6 +83,8 @@ type pattern struct {
 // disk is a device that is the node's, and not a file that some job mounted.
 const disk = `(?:sd|nvme|vd|dm-|md)`
 
+// patterns are messages of the kernel itself. The drivers of accelerators have their own,
+// device.Vendor.Messages.
 var patterns = []pattern{
 	{"Hardware Error", regexp.MustCompile(`\[Hardware Error\].*(?:Uncorrected|Uncorrectable|uncorrected|Fatal|fatal)`), Critical, 1, true, "The processor or the memory is broken: drain the node, and look at the board's own log of events."},
 	{"EDAC", regexp.MustCompile(`EDAC .*\bUE\b`), Critical, 1, true, "Memory had an error that was not corrected: drain the node and replace the module."},
@@ -99,10 +102,23 @@ var patterns = []pattern{
 	{"BTRFS", regexp.MustCompile(`BTRFS.*\(device ` + disk + `.*forced readonly`), Critical, 1, true, "A file system is broken: drain the node and check it."},
 	{"AER", regexp.MustCompile(`AER: .*[Uu]ncorrect(?:ed|able) \(Fatal\)`), Critical, 1, true, "A device of PCI Express had a fatal error: drain the node, and look at its seat."},
 	{"AER", regexp.MustCompile(`AER: .*[Uu]ncorrect(?:ed|able) \(Non-Fatal\)`), Warning, 1, false, "A device of PCI Express had an error: watch whether it comes again, and look at its seat."},
-	{"RmInitAdapter", regexp.MustCompile(`NVRM: .*RmInitAdapter failed`), Critical, 1, false, "The driver cannot start a GPU: drain the node and reboot it."},
-	{"amdgpu", regexp.MustCompile(`amdgpu .*GPU reset begin`), Warning, 1, false, "The driver reset a GPU: work on it is lost. Look at the lines before it."},
 	// One flap is a cable that somebody moved, or a switch that was restarted.
 	{"ink", regexp.MustCompile(`mlx\d_core \S+ .*[Ll]ink down|NIC Link is Down|mlx\d_core \S+: Port: \d+ Link DOWN`), Warning, 3, false, "A link of the network goes up and down: look at its cable and transceiver."},
+}
+
+// withDrivers returns the patterns of the kernel and of the vendors' drivers.
+func withDrivers(vendors device.Vendors) []pattern {
+	all := slices.Clone(patterns)
+	for i := range vendors {
+		for _, m := range vendors[i].Messages {
+			p := pattern{word: m.Contains, re: regexp.MustCompile(m.Pattern), status: Warning, least: 1, action: m.Action}
+			if m.Critical {
+				p.status = Critical
+			}
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 var (
@@ -124,7 +140,7 @@ func kernelMessages(_ context.Context, h *host) outcome {
 	if err != nil {
 		return unread(err)
 	}
-	bad, killed := judgeLog(log, h.Window)
+	bad, killed := judgeLog(log, h.Window, h.patterns)
 	text := fmt.Sprintf("nothing in %d lines", len(log))
 	if killed > 0 { // of a job that asked for too little
 		text += fmt.Sprintf(", %d processes were ended for want of memory", killed)
@@ -134,7 +150,7 @@ func kernelMessages(_ context.Context, h *host) outcome {
 
 // judgeLog returns what lines tell of, and how many processes had to end for memory, which
 // is a job's fault as a rule.
-func judgeLog(log kernelLog, window time.Duration) (bad []Problem, killed int) {
+func judgeLog(log kernelLog, window time.Duration, patterns []pattern) (bad []Problem, killed int) {
 	count := make([]int, len(patterns))
 	last := make([]kernelLine, len(patterns))
 	lost := map[string]kernelLine{}

@@ -188,10 +188,10 @@ func sensors(_ context.Context, h *host) outcome {
 	return found(capped(bad), "%d counters and alarms", seen)
 }
 
-// usualServices are written into a manifest if they run.
+// usualServices are written into a manifest if they run, and so are device.Vendor.Services.
 var usualServices = []string{
 	"slurmd.service", "munge.service", "kubelet.service", "containerd.service", "crio.service", "docker.service", "sshd.service", "ssh.service",
-	"chronyd.service", "chrony.service", "nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-dcgm.service", "gpumeter.service",
+	"chronyd.service", "chrony.service", "gpumeter.service",
 }
 
 // runs reports whether a unit of systemd has a process, by its control group. It needs

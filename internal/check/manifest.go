@@ -125,7 +125,11 @@ func Observe(ctx context.Context, env Env) (Manifest, error) {
 		slices.Sort(out.Mounts)
 		out.Mounts = slices.Compact(out.Mounts)
 	}
-	for _, unit := range usualServices {
+	services := slices.Clone(usualServices)
+	for i := range env.Vendors {
+		services = append(services, env.Vendors[i].Services...)
+	}
+	for _, unit := range services {
 		if h.runs(unit) {
 			out.Services = append(out.Services, unit)
 		}

@@ -17,9 +17,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// deviceFiles are what a process has open that uses an accelerator.
-var deviceFiles = []string{"/dev/nvidia", "/dev/kfd", "/dev/dri/renderD", "/dev/accel", "/dev/hl", "/dev/tenstorrent", "/dev/neuron", "/dev/vfio/"}
-
 // task is a process in uninterruptible sleep.
 type task struct {
 	pid      int
@@ -127,7 +124,7 @@ func stuckProcesses(ctx context.Context, h *host) outcome {
 	}
 	second := h.asleep(func(pid int) bool { _, was := first[pid]; return was })
 	users := map[int]string{}
-	files, _, _ := openfiles.Below(string(h.proc("")), deviceFiles...) // those we may not see are of no device then
+	files, _, _ := openfiles.Below(string(h.proc("")), h.Vendors.DeviceFiles()...) // those we may not see are of no device then
 	for _, f := range files {
 		users[int(f.PID)] = f.Path
 	}

@@ -248,7 +248,7 @@ func FuzzParsers(f *testing.F) {
 		if short := shorten(s); len(short) > 200 || strings.ContainsAny(short, "\n\r\x1b") {
 			t.Errorf("%q is shortened to %q", s, short)
 		}
-		judgeLog(kernelLog{{0, s}, {time.Hour, s}}, time.Minute)
+		judgeLog(kernelLog{{0, s}, {time.Hour, s}}, time.Minute, patterns)
 		unescape(s)
 		health.ExplainXID(79, s)
 	})

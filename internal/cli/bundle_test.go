@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+	"github.com/gpumeter/gpumeter/internal/local"
 )
 
 // unpack returns the files of an archive by name.
@@ -65,6 +67,28 @@ func bundleOf(t *testing.T, env []string, args ...string) map[string]string {
 		t.Fatalf("the bundle is for its owner only: %v, %v", st, err)
 	}
 	return unpack(t, file)
+}
+
+// Of every vendor's driver a bundle has the version and what it says in the kernel's log.
+func TestBundleVendors(t *testing.T) {
+	t.Parallel()
+	files, log := map[string]string{}, ""
+	modules := local.Vendors().Modules()
+	for i, m := range modules {
+		files["sys/module/"+m+"/version"] = m + "-1.2.3\n"
+		log += fmt.Sprintf("4,%d,863990000000,-;%s 0000:01:00.0: probe failed\n", i, m)
+	}
+	files["dev/kmsg"] = log + "6,999,863990000000,-;usb 1-1: new device\n"
+	_, flags := checkRoot(t, files)
+	got := bundleOf(t, nil, flags[:4]...) // --root and --host-name
+	for _, m := range modules {
+		if !strings.Contains(got["versions.json"], m+"-1.2.3") || !strings.Contains(got["kernel.log"], "] "+m+" 0000:01:00.0") {
+			t.Errorf("%s is missing in %s\n%s", m, got["versions.json"], got["kernel.log"])
+		}
+	}
+	if strings.Contains(got["kernel.log"], "usb") {
+		t.Errorf("lines of others: %s", got["kernel.log"])
+	}
 }
 
 // Secrets and serial numbers planted everywhere are in none of its files; what helps is.

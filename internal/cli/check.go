@@ -4,11 +4,10 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -18,11 +17,9 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpumeter/gpumeter/internal/check"
-	"github.com/gpumeter/gpumeter/internal/device"
-	"github.com/gpumeter/gpumeter/internal/health"
+	"github.com/gpumeter/gpumeter/internal/check/worker"
+	"github.com/gpumeter/gpumeter/internal/cli/render"
 	"github.com/gpumeter/gpumeter/internal/local"
-	"github.com/gpumeter/gpumeter/internal/node"
-	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // exitError ends the process with a code of its own, after one line of err if there is one.
@@ -44,12 +41,12 @@ func (e exitError) Unwrap() error { return e.err }
 const exitUsage = 3
 
 var (
-	checkOutputs = []string{"table", "json", "line", "nagios", "npd"}
-	checkExits   = []string{"nagios", "slurm", "npd"}
-	profiles     = []string{check.Prolog, check.Epilog, check.Periodic}
+	checkExits = []string{"nagios", "slurm", "npd"}
+	profiles   = []string{check.Prolog, check.Epilog, check.Periodic}
 )
 
-type checker struct {
+// checkFlags are the flags of check.
+type checkFlags struct {
 	hardware
 	profile       string
 	only, without []string
@@ -65,7 +62,7 @@ type checker struct {
 }
 
 func newCheck() *cobra.Command {
-	c := &checker{}
+	c := &checkFlags{}
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say whether this node may take work: devices, links, disks, clocks, kernel log",
@@ -89,7 +86,7 @@ Exit codes, by --exit:
 			}
 			switch {
 			case c.list:
-				return listChecks(os.Stdout)
+				return render.CheckList(os.Stdout)
 			case c.worker:
 				return c.work(cmd.Context())
 			case c.writeManifest != "":
@@ -109,11 +106,11 @@ Exit codes, by --exit:
 	f.StringVar(&c.manifest, "manifest", "", "`FILE` with the hardware that there should be")
 	f.StringVar(&c.writeManifest, "write-manifest", "", "write the hardware that there is to `FILE`, - is standard output, and end")
 	f.IntVar(&c.expect, "expect", 0, "how many devices there should be (default: what the manifest says)")
-	f.StringVarP(&c.output, "output", "o", "", strings.Join(checkOutputs, ", ")+" (default: table; in prolog and epilog line)")
+	f.StringVarP(&c.output, "output", "o", "", strings.Join(render.CheckFormats(), ", ")+" (default: table; in prolog and epilog line)")
 	f.StringVar(&c.exit, "exit", "", "meaning of the exit code: "+strings.Join(checkExits, ", ")+" (default: by profile and output)")
 	f.BoolVar(&c.worker, "worker", false, "")
 	_ = f.MarkHidden("worker")
-	for flag, values := range map[string][]string{"profile": profiles, "output": checkOutputs, "exit": checkExits} {
+	for flag, values := range map[string][]string{"profile": profiles, "output": render.CheckFormats(), "exit": checkExits} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 	for _, flag := range workloadFlags {
@@ -126,7 +123,7 @@ Exit codes, by --exit:
 }
 
 // prepare refuses what cannot be meant, and fills in what follows from the rest.
-func (c *checker) prepare(cmd *cobra.Command) error {
+func (c *checkFlags) prepare(cmd *cobra.Command) error {
 	for _, flag := range workloadFlags {
 		if cmd.Flags().Changed(flag) {
 			return fmt.Errorf("--%s has no effect here: check does not ask whose the work is", flag)
@@ -153,8 +150,8 @@ func (c *checker) prepare(cmd *cobra.Command) error {
 		}
 	}
 	switch {
-	case !slices.Contains(checkOutputs, c.output):
-		return fmt.Errorf("unknown --output %q, known are %s", c.output, strings.Join(checkOutputs, ", "))
+	case !slices.Contains(render.CheckFormats(), c.output):
+		return fmt.Errorf("unknown --output %q, known are %s", c.output, strings.Join(render.CheckFormats(), ", "))
 	case !slices.Contains(checkExits, c.exit):
 		return fmt.Errorf("unknown --exit %q, known are %s", c.exit, strings.Join(checkExits, ", "))
 	case c.timeout < time.Second || c.timeout > 10*time.Minute:
@@ -167,7 +164,7 @@ func (c *checker) prepare(cmd *cobra.Command) error {
 	return c.local().Validate()
 }
 
-func (c *checker) local() local.Config {
+func (c *checkFlags) local() local.Config {
 	cfg := c.config()
 	// A device has a part of the time only, so that what hangs can still be told.
 	cfg.Interval = min(5*time.Second, c.timeout/4)
@@ -176,79 +173,41 @@ func (c *checker) local() local.Config {
 	return cfg
 }
 
-// env returns the machine that is to be checked.
-func (c *checker) env() check.Env {
-	env := check.Env{
-		Root: c.root, Expect: c.expect, Window: c.window, StuckFor: 3 * time.Second,
-		Devices: func(ctx context.Context) (check.Machine, error) {
-			return readMachine(ctx, c.local(), min(5*time.Second, c.timeout/3))
-		},
-	}
-	if c.profile == check.Prolog || c.profile == check.Epilog {
-		env.StuckFor = time.Second
-		env.Mine = ofJob(os.Getenv("SLURM_JOB_GPUS"))
-	}
-	if c.manifest != "" {
-		m, err := readManifest(c.manifest)
-		if err != nil {
-			env.ManifestErr = fmt.Errorf("%s: %w", c.manifest, err)
-		} else {
-			env.Manifest = &m
-		}
-	}
-	return env
-}
-
-// ofJob returns whether a device is one of those that Slurm gave to the job, by the numbers
-// of their device files; nil, which is all, if it does not say.
-func ofJob(list string) func(*device.Sample) bool {
-	indexes, err := slurm.ParseRanges(list)
-	if err != nil {
-		return nil
-	}
-	return func(s *device.Sample) bool {
-		for _, alias := range s.Aliases {
-			if minor, ok := strings.CutPrefix(alias, "nvidia"); ok {
-				if n, err := slurm.ParseIndex(minor); err == nil {
-					return slices.Contains(indexes, n)
-				}
-			}
-		}
-		return slices.Contains(indexes, s.ID.Index)
+// options returns what is checked.
+func (c *checkFlags) options() worker.Options {
+	return worker.Options{
+		Profile: c.profile, Only: c.only, Skip: c.without, Timeout: c.timeout, Window: c.window, Manifest: c.manifest, Expect: c.expect,
+		JobGPUs: os.Getenv("SLURM_JOB_GPUS"), Local: c.local(),
 	}
 }
 
-// maxManifest is more than any manifest has.
-const maxManifest = 1 << 20
+// run prints what the checks found, and ends with the code that says so.
+func (c *checkFlags) run(ctx context.Context) error {
+	r, err := worker.Run(ctx, c.options(), os.Args[1:])
+	if err != nil {
+		return exitError{exitCode(c.exit, check.Unknown), errors.New("it was ended before its checks were")}
+	}
+	if err := render.Checks(os.Stdout, c.output, r); err != nil {
+		return exitError{exitUsage, err}
+	}
+	if code := exitCode(c.exit, r.Status); code != 0 {
+		return exitError{code: code}
+	}
+	return nil
+}
 
-func readManifest(path string) (m check.Manifest, err error) {
-	f, err := os.Open(path)
+// work writes a report as JSON: it is the process that run starts.
+func (c *checkFlags) work(ctx context.Context) error {
+	r, err := worker.Work(ctx, c.options())
 	if err != nil {
-		return m, err
+		return err
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxManifest))
-	if err != nil {
-		return m, err
-	}
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true) // a key that is spelled wrongly would check nothing
-	if err := d.Decode(&m); err != nil {
-		if errors.Is(err, io.EOF) {
-			return m, errors.New("it is empty")
-		}
-		return m, err
-	}
-	return m, m.Validate()
+	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
 // record writes the manifest of this machine.
-func (c *checker) record(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	env := c.env()
-	env.Mine = nil
-	m, err := check.Observe(ctx, env)
+func (c *checkFlags) record(ctx context.Context) error {
+	m, err := worker.Observe(ctx, c.options())
 	if err != nil {
 		return exitError{exitUsage, err}
 	}
@@ -266,39 +225,30 @@ func (c *checker) record(ctx context.Context) error {
 	return os.WriteFile(c.writeManifest, b.Bytes(), 0o644)
 }
 
-// readMachine reads the devices. It looks again while one does not answer or has memory that
-// nobody holds, until patience is over: a job may just have ended. The drivers are not
-// released; the process ends.
-func readMachine(ctx context.Context, cfg local.Config, patience time.Duration) (check.Machine, error) {
-	view, err := local.Open(cfg, nil)
-	if err != nil {
-		return check.Machine{}, err
-	}
-	for begin := time.Now(); ; {
-		m := machineOf(view.Tick(ctx, time.Now()))
-		if ctx.Err() != nil {
-			return m, ctx.Err()
+// exitCode is the meaning of a status to a caller.
+func exitCode(convention string, s check.Status) int {
+	switch convention {
+	case "slurm": // which takes a node out of service for any other than 0
+		if s == check.Critical {
+			return 1
 		}
-		if time.Since(begin) >= patience || !slices.ContainsFunc(m.Devices, func(d health.Device) bool { return !d.Up || check.Orphaned(&d) }) &&
-			!slices.ContainsFunc(m.Drivers, func(d check.Driver) bool { return d.State == "opening" }) {
-			return m, nil
+		return 0
+	case "npd":
+		switch s {
+		case check.Critical:
+			return 1
+		case check.Unknown:
+			return 2
 		}
-		select {
-		case <-ctx.Done():
-			return m, ctx.Err()
-		case <-time.After(min(time.Second, patience)):
-		}
+		return 0
 	}
-}
-
-func machineOf(t node.Tick) check.Machine {
-	m := check.Machine{Findings: t.Findings}
-	for i := range t.Readings {
-		r := &t.Readings[i]
-		m.Devices = append(m.Devices, health.Device{Sample: r.Sample, Up: r.Up, Problem: r.Problem, Reset: r.NeedsReset, Since: r.Since})
+	switch s {
+	case check.Warning:
+		return 1
+	case check.Critical:
+		return 2
+	case check.Unknown:
+		return 3
 	}
-	for _, s := range t.Sources {
-		m.Drivers = append(m.Drivers, check.Driver{Name: s.Name, State: cmp.Or(s.State, "opening"), Problem: s.Problem})
-	}
-	return m
+	return 0
 }

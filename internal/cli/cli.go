@@ -5,22 +5,22 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
-	"github.com/gpumeter/gpumeter/internal/device/sim"
-	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/logging"
+	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
 // Main runs the command and returns its exit code: 0, or 1 after one line on standard
@@ -87,86 +87,34 @@ they do as OpenTelemetry and Prometheus metrics.
 	})
 	root.AddCommand(
 		newAgent(version), newCheck(), newDemo(version), newDevices(), newDoctor(), newExplain(), newHub(version), newPause(), newReport(), newSlurm(), newTop(), newTrace(), newUp(version),
-		newValidate(version), newComponents(version), newVersion(version),
+		newValidate(version), newComponents(), newVersion(version),
 	)
 	return root
 }
 
-// hardware are the flags of every command that reads devices.
-type hardware struct {
-	library  string
-	root     string
-	host     string
-	simulate string
-
-	noWorkloads bool
-	kubelet     string
-	kubeconfig  string
-	podLabels   []string
-	teamLabel   string
-	slurmREST   string
-	slurmToken  string
-	slurmMaps   string
-
-	gaudiLibrary  string
-	neuronMonitor string
-}
-
-// workloadFlags are refused with --config.
-var workloadFlags = []string{"no-workloads", "kubelet-socket", "kubeconfig", "pod-label", "team-label", "slurm-rest", "slurm-token", "slurm-job-maps"}
-
-func (h *hardware) register(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&h.library, "nvidia-library", "", "path of libnvidia-ml.so.1 (default: search the usual places)")
-	f.StringVar(&h.gaudiLibrary, "gaudi-library", "", "path of libhlml.so (default: search the usual places)")
-	f.StringVar(&h.neuronMonitor, "neuron-monitor", "", "`FILE` or socket to which you send what neuron-monitor writes: AWS accelerators have no utilization without")
-	f.StringVar(&h.root, "root", "/", "where the host's file system is mounted, in a container")
-	f.StringVar(&h.host, "host-name", "", "name of this machine in host.name (default: what the kernel says)")
-	f.StringVar(&h.simulate, "simulate", "", "simulate a node of this model instead of reading hardware: "+strings.Join(sim.Models(), ", "))
-	f.BoolVar(&h.noWorkloads, "no-workloads", false, "do not find out whose work is on the devices")
-	f.StringVar(&h.kubelet, "kubelet-socket", "", "`FILE` of the kubelet's pod-resources socket (default: var/lib/kubelet/pod-resources/kubelet.sock below --root)")
-	f.StringVar(&h.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach the Kubernetes API (default: as a pod does, if this is one)")
-	f.StringArrayVar(&h.podLabels, "pod-label", nil, "`KEY` of a pod label to add to what a pod uses, as k8s.pod.label.KEY; may be repeated")
-	f.StringVar(&h.teamLabel, "team-label", local.DefaultTeamLabel, "`KEY` of the pod label that becomes gpu.workload.team")
-	f.StringVar(&h.slurmREST, "slurm-rest", "", "`URL` of slurmrestd (default: Slurm's own tools are asked, if this is one of its nodes)")
-	f.StringVar(&h.slurmToken, "slurm-token", "", "`FILE` with the token for slurmrestd")
-	f.StringVar(&h.slurmMaps, "slurm-job-maps", "", "`FOLDER` in which a prolog writes which job has which GPU")
-	_ = cmd.RegisterFlagCompletionFunc("simulate", cobra.FixedCompletions(sim.Models(), cobra.ShellCompDirectiveNoFileComp))
-}
-
-// config returns how to read the hardware, at the default intervals.
-func (h *hardware) config() local.Config {
-	return local.Config{
-		Interval:      local.DefaultInterval,
-		SlowInterval:  local.DefaultSlowInterval,
-		Host:          h.host,
-		Root:          h.root,
-		NVIDIALibrary: h.library,
-		LibraryDirs:   filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), // where a user's loader would look first
-		GaudiLibrary:  h.gaudiLibrary,
-		NeuronMonitor: h.neuronMonitor,
-		Simulate:      h.simulate,
-		Workloads: local.Workloads{
-			Off: h.noWorkloads, KubeletSocket: h.kubelet, Kubeconfig: h.kubeconfig, PodLabels: h.podLabels, TeamLabel: h.teamLabel,
-			Node:  cmp.Or(os.Getenv("K8S_NODE_NAME"), os.Getenv("NODE_NAME")),
-			Slurm: local.Slurm{REST: h.slurmREST, RESTToken: h.slurmToken, JobMaps: h.slurmMaps},
-		},
-	}
-}
-
-// oneLine puts an error that was joined or wrapped over several lines on one.
-func oneLine(err error) string {
-	var parts []string
-	for line := range strings.Lines(explain(err)) {
-		if line = strings.TrimSpace(line); line != "" {
-			parts = append(parts, line)
-		}
-	}
-	return strings.Join(parts, "; ")
-}
+// oneLine returns the text of an error on one line.
+func oneLine(err error) string { return logging.OneLine(err) }
 
 // isTerminal reports whether f is one, where people read.
 func isTerminal(f *os.File) bool {
 	st, err := f.Stat()
 	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}
+
+// logLevels are the values of --log-level.
+var logLevels = []string{"debug", "info", "warn", "error"}
+
+func registerLogLevel(cmd *cobra.Command, level *string) {
+	cmd.Flags().StringVar(level, "log-level", "info", strings.Join(logLevels, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions(logLevels, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// newLogger returns a logger to standard error without what hide hides: short lines for
+// people at a terminal, JSON for whatever collects them elsewhere.
+func newLogger(level string, hide *redact.Redactor) (*zap.Logger, error) {
+	l, err := zapcore.ParseLevel(level)
+	if err != nil {
+		return nil, fmt.Errorf("unknown --log-level %q, known are %s", level, strings.Join(logLevels, ", "))
+	}
+	return logging.New(os.Stderr, l, isTerminal(os.Stderr), hide), nil
 }

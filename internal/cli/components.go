@@ -6,20 +6,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpumeter/gpumeter/internal/agent"
 )
 
-func newComponents(string) *cobra.Command {
+func newComponents() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "components",
 		Short: "List what a configuration file may use",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			names, err := componentNames()
+			names, err := agent.Components()
 			if err != nil {
 				return err
 			}
@@ -36,24 +37,4 @@ func newComponents(string) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
 	return cmd
-}
-
-func newVersion(version string) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  noArgs,
-		Run: func(*cobra.Command, []string) {
-			line := "gpumeter " + version
-			if info, ok := debug.ReadBuildInfo(); ok {
-				line += ", " + info.GoVersion
-				for _, s := range info.Settings {
-					if s.Key == "vcs.revision" {
-						line += ", commit " + s.Value
-					}
-				}
-			}
-			fmt.Println(line)
-		},
-	}
 }

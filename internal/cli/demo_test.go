@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -18,174 +17,26 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.opentelemetry.io/collector/consumer/consumertest"
-	"go.opentelemetry.io/collector/pdata/pcommon"
-	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.uber.org/zap"
 
-	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
 	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/demo"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// demoNow is when the tests' fleets have lived for demoAge.
+// demoNow is when the tests' fleets have lived for demo.Age.
 var demoNow = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
-// lived makes the nodes of a fleet live through steps and returns them closed.
-func lived(t *testing.T, to demoSink, fleet []machine, steps []time.Time) {
-	t.Helper()
-	var nodes []*demoNode
-	for _, m := range fleet {
-		n, err := newSimulatedNode(m, demoNow.Add(-demoAge), to, zap.NewNop())
-		if err != nil {
-			t.Fatal(err)
-		}
-		nodes = append(nodes, n)
-	}
-	seedDemo(t.Context(), nodes, steps)
-	if err := closeDemo(nodes); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Everything that people are told to look for is there, and all of it is called simulated.
-func TestDemoSights(t *testing.T) {
-	t.Parallel()
-	metrics, logs := &consumertest.MetricsSink{}, &consumertest.LogsSink{}
-	var steps []time.Time
-	for at := demoNow.Add(-5 * time.Hour); !at.After(demoNow); at = at.Add(5 * time.Minute) {
-		steps = append(steps, at)
-	}
-	lived(t, demoSink{metrics, logs}, demoFleet(), steps)
-	type series struct{ name, host, gpu, workload string }
-	last := map[series]float64{}
-	devices := map[string]bool{}
-	for _, md := range metrics.AllMetrics() {
-		for _, rm := range md.ResourceMetrics().All() {
-			attrs := rm.Resource().Attributes()
-			if simulated, _ := attrs.Get("gpumeter.simulated"); !simulated.Bool() {
-				t.Fatal("something of the demo is not called simulated")
-			}
-			host, _ := attrs.Get("host.name")
-			for _, sm := range rm.ScopeMetrics().All() {
-				for _, m := range sm.Metrics().All() {
-					each(m, func(p pmetric.NumberDataPoint) {
-						get := func(key string) string {
-							v, ok := p.Attributes().Get(key)
-							if !ok {
-								return ""
-							}
-							return v.AsString()
-						}
-						devices[get("gpu.uuid")] = true
-						last[series{m.Name(), host.Str(), get("gpu.index"), get("gpu.workload.name")}] = p.DoubleValue()
-					})
-				}
-			}
-		}
-	}
-	if len(devices) < 40 {
-		t.Errorf("the fleet has %d devices, want 40 or so", len(devices))
-	}
-	for i := range 8 {
-		if s := (series{"gpu.workload.active.time", "h100-02", fmt.Sprint(i), "segmentation-dev"}); last[s] != 0 || last[series{"gpu.allocation", s.host, s.gpu, s.workload}] != 1 {
-			t.Errorf("the hoarder does not hold GPU %d, or works: %v s", i, last[s])
-		}
-	}
-	thief := series{"gpu.workload.utilization", "h100-01", "5", "mallory"}
-	if given, ok := last[series{"gpu.allocation", thief.host, thief.gpu, thief.workload}]; !ok || given != 0 || last[thief] == 0 {
-		t.Errorf("the thief has %v of the device and uses %v", given, last[thief])
-	}
-	if n := last[series{"gpu.xid.errors", "h200-01", "7", ""}]; n == 0 {
-		t.Error("the sick GPU has no XID")
-	}
-	if h := last[series{"gpu.health", "h200-01", "7", "mixtral-pretrain-2"}]; h != 0 {
-		t.Errorf("the health of the sick GPU is %v", h)
-	}
-	var text strings.Builder
-	for _, ld := range logs.AllLogs() {
-		for _, rl := range ld.ResourceLogs().All() {
-			for _, sl := range rl.ScopeLogs().All() {
-				for _, r := range sl.LogRecords().All() {
-					fmt.Fprintln(&text, r.EventName(), r.Body().AsString())
-				}
-			}
-		}
-	}
-	for _, want := range []string{"gpu.xid", "gpu.workload.start", "gpu.workload.stop", "gpu.finding"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("no event %s", want)
-		}
-	}
-}
-
-func each(m pmetric.Metric, f func(pmetric.NumberDataPoint)) {
-	var points pmetric.NumberDataPointSlice
-	switch m.Type() {
-	case pmetric.MetricTypeGauge:
-		points = m.Gauge().DataPoints()
-	case pmetric.MetricTypeSum:
-		points = m.Sum().DataPoints()
-	default:
-		return
-	}
-	for _, p := range points.All() {
-		if !p.Flags().NoRecordedValue() && p.Timestamp() != pcommon.Timestamp(0) {
-			f(p)
-		}
-	}
-}
-
-// Every simulated device has a price, and the file says that it is an example.
-func TestDemoPrices(t *testing.T) {
-	t.Parallel()
-	p, err := cost.Parse(demoPrices)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(demoPrices, []byte("EXAMPLE NUMBERS")) {
-		t.Error("the prices do not say that they are examples")
-	}
-	for _, m := range demoFleet() {
-		n, err := newSimulatedNode(m, demoNow.Add(-demoAge), demoSink{metrics: consumertest.NewNop()}, zap.NewNop())
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.clock.Store(demoNow.UnixNano())
-		for _, r := range n.view.Tick(t.Context(), demoNow).Readings {
-			if _, ok := p.At(map[string]string{"gpu_model": r.ID.Model}, demoNow); !ok {
-				t.Errorf("%s has no price", r.ID.Model)
-			}
-		}
-		if err := n.close(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// A query looks back for five minutes: a history with wider steps has holes.
-func TestDemoSteps(t *testing.T) {
-	t.Parallel()
-	for _, history := range []time.Duration{0, time.Minute, time.Hour, 24 * time.Hour, 36 * time.Hour} {
-		before := demoNow.Add(-history)
-		for _, at := range demoSteps(demoNow, history) {
-			if gap := at.Sub(before); gap < 0 || gap >= 5*time.Minute || !at.Before(demoNow) {
-				t.Fatalf("%s: %s after %s", history, at, before)
-			}
-			before = at
-		}
-		if demoNow.Sub(before) > time.Minute {
-			t.Errorf("%s: the last step is %s ago", history, demoNow.Sub(before))
-		}
-	}
-}
+// demoPrices are the prices of the demo, for tests of other commands.
+var demoPrices = demo.Prices()
 
 // What would let others in, or does nothing, is refused.
 func TestDemoFlags(t *testing.T) {
 	t.Parallel()
-	f := func(d demo, want string) {
+	f := func(d demoFlags, want string) {
 		t.Helper()
 		d.now = time.Now
 		err := d.check()
@@ -193,16 +44,16 @@ func TestDemoFlags(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", d, err, want)
 		}
 	}
-	f(demo{listen: "localhost:9500", nodes: 6, history: time.Hour}, "")
-	f(demo{listen: "127.0.0.1:0", nodes: 1}, "")
-	f(demo{listen: "[::1]:9500", nodes: 1}, "")
-	f(demo{listen: "0.0.0.0:9500", nodes: 1}, "of this machine only")
-	f(demo{listen: ":9500", nodes: 1}, "of this machine only")
-	f(demo{listen: "9500", nodes: 1}, "must be like localhost:9500")
-	f(demo{listen: "localhost:9500"}, "--nodes must be between 1 and 6")
-	f(demo{listen: "localhost:9500", nodes: 7}, "--nodes must be between 1 and 6")
-	f(demo{listen: "localhost:9500", nodes: 1, history: 48 * time.Hour}, "--history must be")
-	f(demo{listen: "localhost:9500", nodes: 1, hardware: hardware{library: "/nonsense"}}, "/nonsense")
+	f(demoFlags{listen: "localhost:9500", nodes: 6, history: time.Hour}, "")
+	f(demoFlags{listen: "127.0.0.1:0", nodes: 1}, "")
+	f(demoFlags{listen: "[::1]:9500", nodes: 1}, "")
+	f(demoFlags{listen: "0.0.0.0:9500", nodes: 1}, "of this machine only")
+	f(demoFlags{listen: ":9500", nodes: 1}, "of this machine only")
+	f(demoFlags{listen: "9500", nodes: 1}, "must be like localhost:9500")
+	f(demoFlags{listen: "localhost:9500"}, "--nodes must be between 1 and 6")
+	f(demoFlags{listen: "localhost:9500", nodes: 7}, "--nodes must be between 1 and 6")
+	f(demoFlags{listen: "localhost:9500", nodes: 1, history: 48 * time.Hour}, "--history must be")
+	f(demoFlags{listen: "localhost:9500", nodes: 1, hardware: hardware{library: "/nonsense"}}, "/nonsense")
 }
 
 // output is what a demo has said so far.
@@ -227,7 +78,7 @@ func (o *output) String() string {
 func TestDemoRuns(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	d := &demo{listen: "localhost:0", nodes: 2, history: 40 * time.Minute, dir: dir, now: time.Now}
+	d := &demoFlags{listen: "localhost:0", nodes: 2, history: 40 * time.Minute, dir: dir, now: time.Now}
 	d.root = t.TempDir() // no device of this machine
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -311,33 +162,31 @@ func TestTopNodeAndHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	prices := pricing{price, price.Currency}
-	for _, m := range demoFleet() {
-		t.Run(m.host, func(t *testing.T) {
+	for _, m := range demo.Fleet() {
+		t.Run(m.Host, func(t *testing.T) {
 			t.Parallel()
 			store, err := hub.Open(t.TempDir(), hub.Options{Now: func() time.Time { return demoNow }})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer store.Close()
-			to, err := demoWriter(hubexporter.NewWriter(store, nil))
+			to, err := demo.Into(store)
 			if err != nil {
 				t.Fatal(err)
 			}
-			n, err := newSimulatedNode(m, demoNow.Add(-demoAge), to, zap.NewNop())
+			n, err := demo.NewNode(m, demoNow.Add(-demo.Age), to, zap.NewNop())
 			if err != nil {
 				t.Fatal(err)
 			}
 			var tick node.Tick
 			for _, at := range []time.Time{demoNow.Add(-20 * time.Second), demoNow.Add(-10 * time.Second), demoNow} {
-				n.clock.Store(at.UnixNano())
-				tick = n.view.Tick(t.Context(), at)
-				n.feed.push(tick)
+				tick = n.Tick(t.Context(), at)
 			}
-			if err := n.close(); err != nil {
+			if err := n.Close(); err != nil {
 				t.Fatal(err)
 			}
-			want := snapshotOf(tick, prices)
-			got, err := askStore(t.Context(), store, demoNow, prices)
+			want := (&thisMachine{price: prices}).snapshot(tick)
+			got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Rate: prices.prices.Rate}), demoNow, prices)
 			if err != nil {
 				t.Fatal(err)
 			}

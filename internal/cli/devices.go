@@ -3,7 +3,21 @@
 package cli
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
 	"github.com/spf13/cobra"
+
+	"github.com/gpumeter/gpumeter/internal/agent"
+	"github.com/gpumeter/gpumeter/internal/cli/render"
+	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/node"
 )
 
 func newDevices() *cobra.Command {
@@ -18,10 +32,60 @@ func newDevices() *cobra.Command {
 			if asJSON {
 				output = "json"
 			}
-			return once(cmd.Context(), h.config(), output)
+			return printOnce(cmd.Context(), h.config(), output)
 		},
 	}
 	h.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print everything that was read, as JSON")
 	return cmd
+}
+
+// outputs are the formats of what is read once.
+var outputs = []string{"table", "json", "prometheus"}
+
+func checkOutput(output string) error {
+	if !slices.Contains(outputs, output) {
+		return fmt.Errorf("unknown --output %q, known are %s", output, strings.Join(outputs, ", "))
+	}
+	return nil
+}
+
+// printOnce reads the machine and prints what it found to standard output.
+func printOnce(ctx context.Context, cfg local.Config, output string) error {
+	t, err := readOnce(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err := broken(t); err != nil {
+		return err
+	}
+	switch output {
+	case "json":
+		return printJSON(os.Stdout, t)
+	case "prometheus":
+		return agent.WritePage(os.Stdout, t)
+	}
+	return render.Devices(os.Stdout, t)
+}
+
+// broken returns why there is nothing to show, if that is somebody's fault. No hardware
+// is nobody's.
+func broken(t node.Tick) error {
+	var errs []error
+	for _, s := range t.Sources {
+		if len(t.Readings) == 0 && s.Problem != "" && s.State != "absent" {
+			errs = append(errs, fmt.Errorf("%s: %s: gpumeter doctor may know more", s.Name, s.Problem))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func printJSON(w io.Writer, t node.Tick) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(t)
+}
+
+func readOnce(ctx context.Context, cfg local.Config) (node.Tick, error) {
+	return local.ReadOnce(ctx, cfg)
 }

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,8 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/agent"
+	"github.com/gpumeter/gpumeter/internal/bundle"
+	"github.com/gpumeter/gpumeter/internal/check/worker"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/node"
 )
 
 func newDoctor() *cobra.Command {
@@ -41,13 +46,9 @@ without secrets and serial numbers.`,
 			}
 			checks := local.Diagnose(cmd.Context(), h.config())
 			if archive != "" {
-				b := &bundle{hardware: h, version: cmd.Root().Version, config: config, limit: bundleLimit}
-				for _, flag := range []string{"nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name"} {
-					if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
-						b.args = append(b.args, "--"+flag+"="+f.Value.String())
-					}
-				}
-				if err := b.write(cmd.Context(), archive, checks); err != nil {
+				o := bundleOptions(cmd, &h, config)
+				o.Doctor = checks
+				if err := bundle.Write(cmd.Context(), archive, o); err != nil {
 					return err
 				}
 			}
@@ -80,6 +81,32 @@ without secrets and serial numbers.`,
 
 // bundleLimit is how long the devices, and the checks, may take for a bundle.
 const bundleLimit = 20 * time.Second
+
+// bundleOptions returns what goes into a bundle: this machine, and the configuration of an
+// agent with these flags.
+func bundleOptions(cmd *cobra.Command, h *hardware, config string) bundle.Options {
+	args := []string{"check", "--timeout", bundleLimit.String()}
+	for _, flag := range []string{"nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name"} {
+		if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
+			args = append(args, "--"+flag+"="+f.Value.String())
+		}
+	}
+	version := cmd.Root().Version
+	return bundle.Options{
+		Version: version, Root: h.root, Environ: os.Environ(), Vendors: local.Vendors(), Limit: bundleLimit, ConfigFile: config,
+		Devices: func(ctx context.Context) (node.Tick, error) { return local.ReadOnce(ctx, h.config()) },
+		Checks:  func(ctx context.Context) (any, error) { return worker.Fork(ctx, bundleLimit+worker.Grace, args) },
+		Config: func(ctx context.Context, w io.Writer) error {
+			c := h.config()
+			c.Cloud = true
+			a, err := agent.New(agent.Options{Version: version, Env: os.Getenv, ConfigFile: config, Local: c, Listen: defaultListen, StateDir: defaultState()})
+			if err != nil {
+				return err
+			}
+			return a.WriteConfig(ctx, w)
+		},
+	}
+}
 
 func printChecks(w io.Writer, checks []device.Check) {
 	width := 0

@@ -19,8 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumeter/gpumeter/internal/cli/fleettest"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+	"github.com/gpumeter/gpumeter/internal/local/fleettest"
 )
 
 // fleet is a machine with two devices of every vendor. Its counters move as those of real
@@ -130,7 +130,8 @@ func complete(p page, except string) error {
 	for vendor, need := range needed {
 		devices := map[string]bool{}
 		for s := range p {
-			if strings.HasPrefix(s, need.name+"{") && label(s, "gpu_vendor") == vendor {
+			name, _, _ := strings.Cut(s, "{")
+			if strings.Replace(name, "gpu_partition_", "gpu_", 1) == need.name && label(s, "gpu_vendor") == vendor {
 				devices[deviceOf(s)] = true
 			}
 		}
@@ -168,8 +169,8 @@ func waitFleet(t *testing.T, a *agent, ok func(page) error) (text string) {
 // counters that move with the time of this machine, and what is made of them and of the time
 // between two readings. They are 0 on the golden page.
 var moves = regexp.MustCompile(`^((?:gpu_energy_joules_total|gpu_throttle_time_seconds_total|gpu_heartbeat_total)\{.*\}|` +
-	`gpu_(?:workload_)?power_draw_watts\{.*gpu_vendor="intel".*\}|` +
-	`gpu_(?:workload_)?utilization_ratio\{.*gpu_model="Intel Data Center GPU Flex 170".*\}) .*`)
+	`gpu_(?:workload_power|power_scope|power)_draw_watts\{.*gpu_vendor="intel".*\}|` +
+	`gpu_(?:workload_|engine_)?utilization_ratio\{.*gpu_model="Intel Data Center GPU Flex 170".*\}) .*`)
 
 func fleetSteady(page string) string {
 	var kept strings.Builder
@@ -323,8 +324,8 @@ func TestFleetBroken(t *testing.T) {
 		"GPU-00000000-0000-4000-8000-000000000001": "gpu_up",
 		"01P4-HL3090A0-18-U4V193-22-07-02":         "gpu_up",
 		mi210:                                      "gpu_utilization_ratio",
-		b580:                                       `gpu_clock_frequency_hertz{gpu_clock_type="graphics"`,
-		trainium + "-nc0":                          "gpu_memory_used_bytes",
+		b580:                                       "gpu_clock_frequency_hertz",
+		trainium + "-nc0":                          "gpu_partition_memory_used_bytes",
 		blackhole:                                  "gpu_clock_frequency_hertz",
 		"tpu-0123456789abcdef0123456789abcdef-0000:00:04.0": "gpu_utilization_ratio",
 		"tpu-0123456789abcdef0123456789abcdef-0000:00:05.0": "gpu_utilization_ratio",
@@ -361,7 +362,7 @@ func TestFleetBroken(t *testing.T) {
 	}
 	ups := map[string]float64{}
 	for s, v := range p {
-		if strings.HasPrefix(s, "gpu_up{") {
+		if strings.HasPrefix(s, "gpu_up{") || strings.HasPrefix(s, "gpu_partition_up{") {
 			ups[deviceOf(s)] = v
 		}
 	}

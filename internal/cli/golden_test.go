@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+	"github.com/gpumeter/gpumeter/internal/local"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -86,7 +87,7 @@ func goldenPage(t *testing.T) (*agent, string) {
 		if text, err = a.get("/metrics", ""); err != nil {
 			return err
 		}
-		if n := strings.Count(text, "\ngpu_sm_active_ratio{"); n != goldenDevices {
+		if n := strings.Count(text, "\ngpu_sm_active_ratio{") + strings.Count(text, "\ngpu_partition_sm_active_ratio{"); n != goldenDevices {
 			return fmt.Errorf("%d devices of %d have profiling", n, goldenDevices)
 		}
 		return nil
@@ -127,7 +128,7 @@ func TestGoldenPage(t *testing.T) {
 // steady removes what the agent says of its own process and parts, as no two runs have the
 // same and --once has no such parts, and sets to 0 what grows with time.
 func steady(page string) string {
-	grows := regexp.MustCompile(`^(gpu_workload_\w+_total\{.*\}) .*`)
+	grows := regexp.MustCompile(`^(gpu_(?:workload|unallocated)_\w+_total\{.*\}) .*`)
 	var kept strings.Builder
 	for line := range strings.Lines(page) {
 		if !strings.Contains(line, "otelcol_") && !strings.Contains(line, "gpumeter_component_up") {
@@ -236,8 +237,8 @@ func TestGoldenJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := report{Host: "golden", Sources: []source{{Name: "nvidia", State: "open"}}}
-	for _, v := range []string{"amd", "gaudi", "intel", "neuron", "tenstorrent", "tpu"} {
-		want.Sources = append(want.Sources, source{Name: v, State: "absent"})
+	for _, v := range local.Vendors()[1:] {
+		want.Sources = append(want.Sources, source{Name: v.Name, State: "absent"})
 	}
 	add := func(id device.ID, used float64, compute *float64) {
 		r := reading{ID: id, Up: true}

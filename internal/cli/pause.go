@@ -3,38 +3,14 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpumeter/gpumeter/internal/agent"
 )
-
-// defaultPause is how long a pause lasts if nobody says.
-const defaultPause = 2 * time.Minute
-
-// maxPause keeps a forgotten pause from turning into an outage.
-const maxPause = time.Hour
-
-// defaultSocket returns where agents of this user listen, empty if there is no place.
-func defaultSocket() string {
-	if os.Getuid() == 0 {
-		return "/run/gpumeter/agent.sock"
-	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "gpumeter-agent.sock")
-	}
-	return ""
-}
 
 func newPause() *cobra.Command {
 	var d time.Duration
@@ -44,13 +20,13 @@ func newPause() *cobra.Command {
 		Short: "Make the agent release every driver for a while",
 		Long: `Make the agent of this machine release every driver for a while, so that a GPU can be
 reset, MIG reconfigured or the driver upgraded. The agent resumes by itself; --for 0
-resumes now. SIGUSR1 does the same for ` + defaultPause.String() + `.`,
+resumes now. SIGUSR1 does the same for ` + agent.DefaultPause.String() + `.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if socket == "" {
 				return errors.New("where is the agent? Name its socket with --socket")
 			}
-			answer, err := askPause(cmd.Context(), socket, d)
+			answer, err := agent.Pause(cmd.Context(), socket, d)
 			if err != nil {
 				return err
 			}
@@ -58,97 +34,7 @@ resumes now. SIGUSR1 does the same for ` + defaultPause.String() + `.`,
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&d, "for", defaultPause, "how long, up to "+maxPause.String()+"; 0 resumes now")
+	cmd.Flags().DurationVar(&d, "for", agent.DefaultPause, "how long, up to "+agent.MaxPause.String()+"; 0 resumes now")
 	cmd.Flags().StringVar(&socket, "socket", defaultSocket(), "socket of the agent")
 	return cmd
-}
-
-// askPause asks the agent at socket and returns its answer.
-func askPause(ctx context.Context, socket string, d time.Duration) (string, error) {
-	client := http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-	}}
-	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/pause?"+url.Values{"for": {d.String()}}.Encode(), nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return "", fmt.Errorf("no agent answers at %s: is one running, as this user? Name its socket with --socket, or send it SIGUSR1 (%w)", socket, errors.Unwrap(err))
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
-	if err != nil {
-		return "", fmt.Errorf("cannot read the agent's answer: %w", err)
-	}
-	text := strings.TrimSpace(string(body))
-	if resp.StatusCode != http.StatusOK {
-		return "", errors.New(text)
-	}
-	return text, nil
-}
-
-// serveControl answers at socket until ctx ends. Only the user of the agent and root
-// can reach it.
-func serveControl(ctx context.Context, done *sync.WaitGroup, socket string, live *liveView) error {
-	l, err := listenSocket(socket)
-	if err != nil {
-		return err
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /pause", func(w http.ResponseWriter, r *http.Request) { answerPause(w, r, live) })
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	done.Go(func() { _ = srv.Serve(l) }) // ends with ErrServerClosed
-	done.Go(func() {
-		<-ctx.Done()
-		_ = srv.Close()
-	})
-	return nil
-}
-
-func answerPause(w http.ResponseWriter, r *http.Request, live *liveView) {
-	d, err := time.ParseDuration(r.FormValue("for"))
-	if err != nil || d < 0 || d > maxPause {
-		http.Error(w, fmt.Sprintf("a pause lasts between 0 and %s, not %q", maxPause, r.FormValue("for")), http.StatusBadRequest)
-		return
-	}
-	if err := live.pause(r.Context(), d); err != nil {
-		http.Error(w, "cannot release the drivers: "+oneLine(err), http.StatusConflict)
-		return
-	}
-	if d == 0 {
-		fmt.Fprintln(w, "Resuming.")
-		return
-	}
-	fmt.Fprintf(w, "Paused until %s: no driver is in use. gpumeter pause --for 0 resumes now.\n", time.Now().Add(d).Format(time.TimeOnly))
-}
-
-// listenSocket listens at path, over what an agent that was killed left there.
-func listenSocket(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, fmt.Errorf("cannot make the socket's folder: %w", err)
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		c.Close()
-		return nil, fmt.Errorf("another agent answers at %s: give this one a --socket of its own", path)
-	}
-	if st, err := os.Lstat(path); err == nil {
-		if st.Mode().Type() != os.ModeSocket {
-			return nil, fmt.Errorf("%s is there, and is not a socket", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("cannot remove an old socket: %w", err)
-		}
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot protect the socket: %w", err), l.Close())
-	}
-	return l, nil
 }

@@ -99,7 +99,7 @@ func TestPauseForMIG(t *testing.T) {
 		a.waitPage(func(p page) error {
 			got := map[string]string{}
 			for s := range p {
-				if strings.HasPrefix(s, "gpu_up{") {
+				if strings.HasPrefix(s, "gpu_up{") || strings.HasPrefix(s, "gpu_partition_up{") {
 					got[label(s, "gpu_index")+" "+label(s, "gpu_partition_id")] = label(s, "gpu_partition_profile")
 				}
 			}

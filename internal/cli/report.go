@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -136,7 +137,7 @@ func (o *report) run(ctx context.Context, w io.Writer, kind string, now time.Tim
 	for _, m := range o.match {
 		label, value, ok := strings.Cut(m, "=")
 		if !ok || !labelName(label) {
-			return fmt.Errorf("--match %.40q is not like gpu_workload_team=research", m)
+			return fmt.Errorf("--match %.40q is not like %s=research", m, fleet.LabelTeam)
 		}
 		options.Match[label] = value
 	}
@@ -175,8 +176,8 @@ func (d *reportData) fill(bill *cost.Statement, by cost.Dimension) {
 	devices, workloads := map[string]bool{}, map[string]bool{}
 	name, _ := cost.DimensionOf("workload")
 	for _, r := range bill.Rows {
-		devices[r.Labels["gpu_uuid"]] = true
-		if k := r.Labels["gpu_workload_kind"]; k != "unallocated" {
+		devices[r.Labels[fleet.LabelUUID]] = true
+		if k := r.Labels[fleet.LabelKind]; k != fleet.KindUnallocated {
 			workloads[k+name.NameOf(r.Labels)] = true
 		}
 	}
@@ -236,7 +237,7 @@ func checkQuotas(ctx context.Context, store query.Store, prices cost.Prices, quo
 	if err != nil {
 		return nil, err
 	}
-	held, err := cost.Held(ctx, store, to, o)
+	held, err := fleet.Held(ctx, store, to, o.Match)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +248,7 @@ func checkQuotas(ctx context.Context, store query.Store, prices cost.Prices, quo
 func missing(b *cost.Statement, prices cost.Prices) []string {
 	var notes []string
 	if len(b.Rows) == 0 {
-		return []string{"The store has no series of workloads in this period: gpu_workload_allocated_time_seconds_total."}
+		return []string{"The store has no series of workloads in this period: " + fleet.SeriesAllocatedTime + "."}
 	}
 	if !b.Since.IsZero() {
 		notes = append(notes, "The store knows nothing of the time before "+b.Since.Format("2006-01-02 15:04")+" UTC.")
@@ -269,8 +270,8 @@ func missing(b *cost.Statement, prices cost.Prices) []string {
 			notes = append(notes, fmt.Sprintf("No price for the energy of owned devices: %.1f kWh are in no sum of money.", e.KWh()))
 		}
 	}
-	if n := b.Missing.Older; n > 0 {
-		notes = append(notes, fmt.Sprintf("%d sums were first seen with time on them, %.1f GPU-hours: that is in no bill of this store.", n, b.Missing.OlderSeconds.Hours()))
+	if u := b.Missing.Unseen; u.Accounts > 0 {
+		notes = append(notes, fmt.Sprintf("%d counters already stood at %.1f GPU-hours in total when the store first saw them: those hours are in no bill of this store.", u.Accounts, u.Held.Hours()))
 	}
 	if n := b.Missing.Refused; n > 0 {
 		notes = append(notes, fmt.Sprintf("%d values that no counter can have were left out.", n))

@@ -100,7 +100,7 @@ func (t *tick) add(name string, p pmetric.NumberDataPoint) {
 	index, ok := p.Attributes().Get("gpu.index")
 	switch {
 	case p.Flags().NoRecordedValue(): // the series has ended
-	case name == "gpu.allocation" || strings.HasPrefix(name, "gpu.workload."): // a device that is lost is still held
+	case name == "gpu.allocation" || strings.HasPrefix(name, "gpu.unallocated") || strings.HasPrefix(name, "gpu.workload."): // a device that is lost is still held
 	case name == "gpumeter.ticks.lost":
 		t.own, t.lost = true, p.DoubleValue()
 	case !ok:

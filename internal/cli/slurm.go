@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/user"
 	"regexp"
@@ -19,6 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/cli/render"
+	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
 )
 
@@ -77,9 +78,9 @@ func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 	if o.output != "table" && o.output != "json" {
 		return fmt.Errorf("unknown --output %q, known are table, json", o.output)
 	}
-	states, err := stateNames(o.states)
+	states, err := accounting.ParseStates(o.states)
 	if err != nil {
-		return err
+		return fmt.Errorf("--state: %w", err)
 	}
 	q, err := o.query(time.Now(), sinceSet)
 	if err != nil {
@@ -91,11 +92,13 @@ func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 	if err != nil {
 		return err
 	}
-	var meter *accounting.Prometheus
+	var meter *accounting.Meter
 	if o.prometheus != "" {
-		if meter, err = accounting.NewPrometheus(o.prometheus, 30*time.Second); err != nil {
+		store, err := query.Open(query.Config{URL: o.prometheus, Timeout: 30 * time.Second})
+		if err != nil {
 			return fmt.Errorf("--prometheus: %w", err)
 		}
+		meter = accounting.NewMeter(store)
 	}
 	asked, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -131,9 +134,9 @@ func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 		notes = append(notes, askAgent(ctx, o.agent, list)...)
 	}
 	if o.output == "json" {
-		return printJobsJSON(w, list)
+		return render.JobsJSON(w, list)
 	}
-	return printJobs(w, list, notes, o.width(w), q)
+	return render.Jobs(w, list, notes, o.width(w), q)
 }
 
 func later(t time.Time) time.Time {
@@ -212,105 +215,38 @@ func longDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// slurmStates are the states by the short forms that Slurm's tools take.
-var slurmStates = map[string]string{
-	"PD": "PENDING", "R": "RUNNING", "S": "SUSPENDED", "CD": "COMPLETED", "F": "FAILED", "CA": "CANCELLED", "TO": "TIMEOUT", "NF": "NODE_FAIL",
-	"PR": "PREEMPTED", "OOM": "OUT_OF_MEMORY", "BF": "BOOT_FAIL", "DL": "DEADLINE", "RQ": "REQUEUED", "RS": "RESIZING", "RV": "REVOKED",
-}
-
-func stateNames(list []string) ([]string, error) {
-	var out []string
-	for _, s := range list {
-		name := strings.ToUpper(s)
-		if name == "CANCELED" {
-			name = "CANCELLED"
-		}
-		if long, ok := slurmStates[name]; ok {
-			name = long
-		}
-		known := false
-		for _, long := range slurmStates {
-			known = known || long == name
-		}
-		if !known {
-			return nil, fmt.Errorf("--state: %q is none; running, pending, completed, failed, cancelled, timeout, node_fail, preempted, out_of_memory, requeued are", s)
-		}
-		out = append(out, name)
-	}
-	return out, nil
-}
-
-// ran reports whether there can be any usage of a job.
-func ran(j *accounting.Job) bool { return !j.Start.IsZero() && (j.GPUs > 0 || j.Shards > 0) }
-
-// askPrometheus fills in what the jobs did, and returns what there is to say of it.
-func askPrometheus(ctx context.Context, meter *accounting.Prometheus, list []accounting.Record) []string {
-	var jobs []accounting.Job
-	var at []int
+// askPrometheus fills in what the jobs did, and returns what there is to say about it.
+func askPrometheus(ctx context.Context, meter *accounting.Meter, list []accounting.Record) []string {
+	asked, missing, err := meter.Fill(ctx, list)
+	unseen := 0.0
 	for i := range list {
-		if ran(&list[i].Job) {
-			jobs, at = append(jobs, list[i].Job), append(at, i)
-		}
-	}
-	if len(jobs) == 0 {
-		return nil
-	}
-	got, err := meter.Usage(ctx, jobs)
-	missing := 0
-	for k, i := range at {
-		list[i].Usage = got[k]
-		if got[k].Status == accounting.UsageMissing {
-			missing++
-		}
+		unseen += list[i].Usage.Unseen
 	}
 	var notes []string
 	if err != nil {
 		notes = append(notes, fmt.Sprintf("Not all is known of what jobs did: %s.", oneLine(err)))
 	}
 	if missing > 0 {
-		notes = append(notes, fmt.Sprintf("Prometheus has nothing of %d of %d jobs with GPUs: no agent ran on their nodes, or it has forgotten.", missing, len(jobs)))
+		notes = append(notes, fmt.Sprintf("Prometheus has nothing of %d of %d jobs with GPUs: no agent ran on their nodes, or it has forgotten.", missing, asked))
+	}
+	if unseen > 0 {
+		notes = append(notes, fmt.Sprintf("Counters of jobs already stood at %.1f GPU-hours when Prometheus first saw them: those hours are in no figure here, as they are in no bill.", unseen/3600))
 	}
 	return notes
 }
 
 // askAgent does the same by the page of the agent of this node.
 func askAgent(ctx context.Context, address string, list []accounting.Record) []string {
-	if !slices.ContainsFunc(list, func(r accounting.Record) bool { return ran(&r.Job) }) {
+	if !slices.ContainsFunc(list, func(r accounting.Record) bool { return r.Ran() }) {
 		return nil
 	}
 	const mend = "--prometheus URL of a Prometheus that keeps the series of the agents"
-	page, err := readPage(ctx, address)
+	page, err := accounting.FetchPage(ctx, address)
 	if err != nil {
 		return []string{"What jobs did is not known: no agent answers on this node. With " + mend + " it is."}
 	}
-	known := 0
-	for i := range list {
-		if r := &list[i]; ran(&r.Job) {
-			if r.Usage = page.Usage(&r.Job); r.Usage.Status == accounting.UsageOK {
-				known++
-			}
-		}
-	}
-	if known == 0 {
+	if page.Fill(list) == 0 {
 		return []string{fmt.Sprintf("What jobs did is not known: none of them ran on %s alone, whose agent was asked. With %s it is.", cmp.Or(page.Host, "this node"), mend)}
 	}
 	return []string{fmt.Sprintf("What jobs did is from the agent of %s: of jobs on that node alone, since it saw them. With %s all is known.", page.Host, mend)}
-}
-
-func readPage(ctx context.Context, address string) (*accounting.Page, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, errors.New(resp.Status)
-	}
-	return accounting.ParsePage(resp.Body)
 }

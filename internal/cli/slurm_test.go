@@ -15,7 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
 // sacctOf returns a folder with a sacct that writes these rows, whose times are seconds
@@ -89,20 +92,18 @@ What jobs did is not known: no agent answers on this node. With --prometheus URL
 	}
 }
 
-// usageAPI has series of job 101 on one GPU.
+// usageAPI has series of job 101 on one GPU, behind Prometheus' API.
 func usageAPI(t *testing.T) string {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		at := time.Now().Unix() - 3590
-		value := map[string]string{"allocated": "14000", "active": "10500", "idle": "3500", "energy": "7200000", "memory": "85899345920"}
-		for name, v := range value {
-			if strings.Contains(r.PostFormValue("query"), "gpu_workload_"+name) {
-				if name == "memory" {
-					at -= 100
-				}
-				fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"slurm_job_id":"101","gpu_uuid":"G"},"values":[[%d,"%s"]]}]}}`, at, v)
-			}
-		}
-	}))
+	store := querytest.NewMemory()
+	now := time.Now()
+	for series, values := range map[string][2]float64{
+		fleet.SeriesAllocatedTime: {140, 14000}, fleet.SeriesActiveTime: {105, 10500}, fleet.SeriesEnergy: {72_000, 7.2e6}, fleet.SeriesWorkloadMemory: {1, 80 << 30},
+	} {
+		l := query.Labels{fleet.LabelName: series, fleet.LabelSlurmJob: "101", fleet.LabelUUID: "G"}
+		store.Add(l, now.Add(-7150*time.Second), values[0])
+		store.Add(l, now.Add(-3610*time.Second), values[1])
+	}
+	server := httptest.NewServer(hub.NewHandler(store, nil, hub.HandlerOptions{}))
 	t.Cleanup(server.Close)
 	return server.URL
 }
@@ -138,7 +139,7 @@ Prometheus has nothing of 1 of 2 jobs with GPUs: no agent ran on their nodes, or
 		t.Errorf("%v", j)
 	}
 	out, err = slurmJobsOutput(t, "--slurm-tools", tools, "--user", "all", "--prometheus", "http://127.0.0.1:1")
-	if err != nil || !strings.Contains(out, "Not all is known of what jobs did: prometheus: ") || !strings.Contains(out, "4.00       -") {
+	if err != nil || !strings.Contains(out, "Not all is known of what jobs did: the store at ") || !strings.Contains(out, "4.00       -") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -156,33 +157,9 @@ gpu_workload_allocated_time_seconds_total{gpu_uuid="b",host_name="n1",slurm_job_
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"RUNNING    00:10:00     2       0.33     50%           -    -         -", "FAILED     00:10:00     8       1.33       -", "from the agent of n1"} {
+	for _, want := range []string{"RUNNING    00:10:00     2       0.33     50%        0.17    -         -", "FAILED     00:10:00     8       1.33       -", "from the agent of n1"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
-		}
-	}
-}
-
-// A table fits 100 columns: texts are cut, numbers never.
-func TestSlurmJobsWidth(t *testing.T) {
-	r := accounting.Record{Job: accounting.Job{
-		ID: "12345678", UserID: "12345678_1234", User: "a-very-long-user", Account: "an-account-of-somebody", Partition: "gpu-h100-long", State: "OUT_OF_MEMORY",
-		Start: time.Unix(1, 0), End: time.Unix(2, 0), Elapsed: 30 * time.Hour, GPUs: 1024, Name: strings.Repeat("é", 60),
-	}}
-	r.Usage = accounting.Usage{Status: accounting.UsageOK, Allocated: 2, Active: accounting.Measure{Value: 1, Known: true}}
-	for _, width := range []int{0, 100, 60} {
-		var out bytes.Buffer
-		if err := printJobs(&out, []accounting.Record{r}, nil, width, accounting.Query{}); err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(out.String()) {
-			n := len([]rune(strings.TrimSpace(line)))
-			if width == 100 && n > 110 || width == 0 && strings.Contains(line, "+") {
-				t.Errorf("%d of %d: %s", n, width, line)
-			}
-		}
-		if !strings.Contains(out.String(), "12345678_1234") || !strings.Contains(out.String(), "1-06:00:00") || !strings.Contains(out.String(), "30720") {
-			t.Errorf("a number is cut:\n%s", out.String())
 		}
 	}
 }

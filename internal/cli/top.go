@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -114,7 +115,7 @@ func (t *top) run(ctx context.Context, out *os.File) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	p := tea.NewProgram(tui.New(tui.Options{ASCII: !utf8Locale(t.env)}), tea.WithContext(ctx), tea.WithOutput(out), tea.WithoutSignalHandler())
+	p := tea.NewProgram(tui.New(tui.Options{ASCII: !utf8Locale(t.env), ShortModel: local.Vendors().ShortModel}), tea.WithContext(ctx), tea.WithOutput(out), tea.WithoutSignalHandler())
 	var done sync.WaitGroup
 	done.Go(func() { watch(ctx, func(s tui.Snapshot) { p.Send(s) }) })
 	_, err = p.Run()
@@ -141,7 +142,7 @@ func (t *top) printOnce(ctx context.Context, out io.Writer, watch watcher, price
 		if err != nil {
 			return err
 		}
-		s = snapshotOf(tick, price)
+		s = (&thisMachine{price: price}).snapshot(tick)
 	} else {
 		watch(ctx, func(got tui.Snapshot) { s = got })
 	}
@@ -152,7 +153,7 @@ func (t *top) printOnce(ctx context.Context, out io.Writer, watch watcher, price
 	if err != nil || width < 40 {
 		width = 140
 	}
-	_, err = fmt.Fprintln(out, tui.New(tui.Options{Plain: true, ASCII: !utf8Locale(t.env)}).Text(s, min(width, 400)))
+	_, err = fmt.Fprintln(out, tui.New(tui.Options{Plain: true, ASCII: !utf8Locale(t.env), ShortModel: local.Vendors().ShortModel}).Text(s, min(width, 400)))
 	return err
 }
 
@@ -165,6 +166,7 @@ func (t *top) watchNode(price pricing) watcher {
 			return
 		}
 		ticks, cancel := view.Subscribe()
+		m := thisMachine{price: price}
 		var done sync.WaitGroup
 		done.Go(func() {
 			for tick := range ticks {
@@ -172,7 +174,7 @@ func (t *top) watchNode(price pricing) watcher {
 					show(tui.Snapshot{Problem: oneLine(err)})
 					continue
 				}
-				show(snapshotOf(tick, price))
+				show(m.snapshot(tick))
 			}
 		})
 		_ = view.Run(ctx) // the process ends anyway
@@ -188,8 +190,9 @@ func (t *top) watchStore(price pricing) (watcher, error) {
 		return nil, fmt.Errorf("--url: %w", err)
 	}
 	j := &judge{store: store, price: price}
+	reader := fleet.NewReader(store, fleet.Options{Rate: price.prices.Rate})
 	ask := func(ctx context.Context) tui.Snapshot {
-		s, err := askStore(ctx, store, time.Now(), price)
+		s, err := askStore(ctx, reader, time.Now(), price)
 		if err != nil {
 			return tui.Snapshot{Problem: oneLine(err)}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
 	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -48,16 +49,16 @@ func (j *judge) run(ctx context.Context) {
 // cannot be found out is one finding, too.
 func (j *judge) once(ctx context.Context, now time.Time) {
 	var list []tui.Finding
-	fleet, err := rules.Evaluate(ctx, j.store, now)
-	for _, f := range fleet {
+	found, err := rules.Evaluate(ctx, j.store, now)
+	for _, f := range found {
 		severity, of := tui.Warning, "node"
 		if f.Severity == "ERROR" {
 			severity = tui.Critical
 		}
-		if f.Labels["gpu_index"] != "" {
-			of = "GPU " + f.Labels["gpu_index"]
+		if index := f.Labels[fleet.LabelIndex]; index != "" {
+			of = "GPU " + index
 		}
-		list = append(list, tui.Finding{Severity: severity, Host: f.Labels["host_name"], UUID: f.Labels["gpu_uuid"], Of: of, Reason: f.Reason, Action: f.Action})
+		list = append(list, tui.Finding{Severity: severity, Host: f.Labels[fleet.LabelHost], UUID: f.Labels[fleet.LabelUUID], Of: of, Reason: f.Reason, Action: f.Action})
 	}
 	if err == nil {
 		var waste []cost.Finding
@@ -81,7 +82,7 @@ func wasteFinding(f *cost.Finding) tui.Finding {
 	if f.Priced {
 		action = fmt.Sprintf("It costs %s %s a day.", f.PerDay, f.Currency)
 	}
-	return tui.Finding{Severity: tui.Warning, Host: f.Labels["host_name"], Of: f.Workload, Reason: f.Summary, Action: action}
+	return tui.Finding{Severity: tui.Warning, Host: f.Labels[fleet.LabelHost], Of: f.Workload, Reason: f.Summary, Action: action}
 }
 
 // add puts what was found into a snapshot.

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/health"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/internal/workload"
@@ -17,10 +19,16 @@ import (
 
 var topSeverities = map[health.Severity]tui.Severity{health.Info: tui.Info, health.Warning: tui.Warning, health.Critical: tui.Critical}
 
-// snapshotOf returns a tick as the terminal view wants it.
-func snapshotOf(t node.Tick, price pricing) tui.Snapshot {
+// thisMachine is what the terminal view remembers of this machine between ticks.
+type thisMachine struct {
+	price   pricing
+	history fleet.History
+}
+
+// snapshot returns a tick as the terminal view wants it.
+func (m *thisMachine) snapshot(t node.Tick) tui.Snapshot {
 	s := tui.Snapshot{
-		Time: t.Time, From: hostOf(t), Simulated: t.Simulated, Currency: price.currency,
+		Time: t.Time, From: hostOf(t), Simulated: t.Simulated, Currency: m.price.currency,
 		Empty: "No accelerator found. gpumeter doctor says what was looked for; gpumeter demo and gpumeter top --simulate mixed show simulated ones.",
 	}
 	if t.Paused {
@@ -46,9 +54,13 @@ func snapshotOf(t node.Tick, price pricing) tui.Snapshot {
 			})
 		}
 	}
+	here := map[string]bool{}
 	for i := range t.Readings {
 		r := &t.Readings[i]
 		d := topDevice(t, r)
+		if r.ID.Parent == "" {
+			d.Held, d.Idle = m.holding(t.Time, r, here)
+		}
 		d.Severity = worst[r.ID.UUID]
 		switch {
 		case !r.Up:
@@ -58,12 +70,36 @@ func snapshotOf(t node.Tick, price pricing) tui.Snapshot {
 		}
 		s.Findings = append(s.Findings, uninvited(&d)...)
 		if r.ID.Parent == "" {
-			d.Cost = price.of(labelsOf(t, r), t.Time, d.Power)
+			d.Cost = m.price.prices.Rate(labelsOf(t, r), t.Time, d.Power)
 		}
 		s.Devices = append(s.Devices, d)
 	}
+	m.history.Forget(func(account string) bool { return here[account] })
 	sortFindings(s.Findings)
 	return s
+}
+
+// holding returns whether workloads hold a device, and for how many seconds none of them has
+// used it, as far as this process has watched. It notes in here which accounts there are.
+func (m *thisMachine) holding(at time.Time, r *node.Reading, here map[string]bool) (held bool, idle device.Value) {
+	for i := range r.Holders {
+		h := &r.Holders[i]
+		if h.Ended || h.Allocation <= 0 || h.Kind == workload.Unallocated {
+			continue
+		}
+		held = true
+		active, ok := h.Active.Get()
+		if !ok {
+			continue
+		}
+		account := r.ID.UUID + "/" + h.Partition + "/" + h.ID
+		here[account] = true
+		since := m.history.Idle(account, at, active).Seconds()
+		if before, ok := idle.Get(); !ok || since < before {
+			idle = device.Of(since)
+		}
+	}
+	return held, idle
 }
 
 // sortFindings puts the worst first.
@@ -77,15 +113,11 @@ func topDevice(t node.Tick, r *node.Reading) tui.Device {
 	d := tui.Device{
 		Host: t.Host, Vendor: r.ID.Vendor, Index: r.ID.Index, Model: r.ID.Model, UUID: r.ID.UUID, Profile: r.ID.Profile,
 		Up: r.Up, State: shortState(r), Simulated: t.Simulated,
-		Utilization: r.Utilization.Compute, SM: r.Profile.SMActive, Memory: r.Memory.Used, MemoryTotal: r.Memory.Total,
+		Utilization: r.Busy.Or(r.Utilization.Compute), SM: r.Profile.SMActive, Memory: r.Memory.Used, MemoryTotal: r.Memory.Total,
 		Owners: ownersOf(t, r), More: moreOf(r),
 	}
-	if len(r.Power) > 0 {
-		d.Power, d.PowerLimit = r.Power[0].Draw(), r.Power[0].Enforced()
-	}
-	if len(r.Temperatures) > 0 {
-		d.Celsius = r.Temperatures[0].Value
-	}
+	power := r.Power()
+	d.Power, d.PowerLimit, d.Celsius = power.Draw(), power.Enforced(), r.Temperature()
 	return d
 }
 
@@ -96,7 +128,7 @@ func uninvited(d *tui.Device) []tui.Finding {
 		if o.Uninvited && d.Profile == "" {
 			list = append(list, tui.Finding{
 				Severity: tui.Warning, Host: d.Host, UUID: d.UUID, Of: fmt.Sprintf("%s %d", d.Vendor, d.Index),
-				Reason: o.Label() + " uses it and was not given it",
+				Reason: o.Label + " uses the device and was not given it",
 				Action: "Ask who runs it, and see whether the container is privileged or mounts the device.",
 			})
 		}
@@ -115,8 +147,9 @@ func ownersOf(t node.Tick, r *node.Reading) []tui.Owner {
 			if h.Ended || h.Kind == workload.Unallocated || r.ID.Parent != "" && h.Partition != r.ID.UUID {
 				continue
 			}
+			o, _ := fleet.OwnerOf(ownerLabels(&h.Workload))
 			list = append(list, tui.Owner{
-				Kind: h.Kind, Name: h.Name, Namespace: placeOf(h.Attributes["k8s.namespace.name"], h.Attributes["slurm.account"]), Team: h.Team,
+				Kind: h.Kind, Name: h.Name, Label: o.Label(), Team: o.Team,
 				Share: h.Allocation, Uninvited: h.Allocation == 0 && h.Kind != workload.Unattributed && h.Kind != workload.Other,
 				Utilization: h.Utilization, Memory: h.MemoryUsed, Power: h.Power,
 			})
@@ -125,12 +158,13 @@ func ownersOf(t node.Tick, r *node.Reading) []tui.Owner {
 	return list
 }
 
-// placeOf returns what goes before the name of a workload.
-func placeOf(namespace, account string) string {
-	if namespace != "" {
-		return namespace
+// ownerLabels returns the attributes of a workload under the names of the hub's labels.
+func ownerLabels(w *workload.Workload) map[string]string {
+	labels := map[string]string{}
+	for _, a := range w.Identity() {
+		labels[strings.ReplaceAll(a.Key, ".", "_")] = a.Value
 	}
-	return account
+	return labels
 }
 
 // moreOf returns the lines of the details that have no column.
@@ -177,8 +211,8 @@ func moreOf(r *node.Reading) []string {
 // labelsOf returns what a price may depend on, under the names of the hub's labels.
 func labelsOf(t node.Tick, r *node.Reading) map[string]string {
 	labels := map[string]string{
-		"host_name": t.Host, "gpu_model": r.ID.Model, "gpu_vendor": r.ID.Vendor, "gpu_uuid": r.ID.UUID,
-		"gpu_index": fmt.Sprint(r.ID.Index),
+		fleet.LabelHost: t.Host, fleet.LabelModel: r.ID.Model, fleet.LabelVendor: r.ID.Vendor, fleet.LabelUUID: r.ID.UUID,
+		fleet.LabelIndex: fmt.Sprint(r.ID.Index),
 	}
 	for key, value := range t.Resource {
 		labels[strings.ReplaceAll(key, ".", "_")] = value

@@ -5,10 +5,8 @@ package cli
 import (
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/gpumeter/gpumeter/internal/cost"
-	"github.com/gpumeter/gpumeter/internal/device"
 )
 
 // pricing is what an hour of a device costs. The zero pricing knows nothing.
@@ -31,18 +29,4 @@ func openPrices(file string) (pricing, error) {
 		return pricing{}, fmt.Errorf("%s: %w", file, err)
 	}
 	return pricing{p, p.Currency}, nil
-}
-
-// of returns what a device with these labels costs an hour as it is used now: of one that
-// is owned the energy is on top.
-func (p pricing) of(labels map[string]string, at time.Time, watts device.Value) device.Value {
-	if p.currency == "" {
-		return device.Value{}
-	}
-	price, ok := p.prices.At(labels, at)
-	if !ok {
-		return device.Value{}
-	}
-	w, _ := watts.Get()
-	return device.Of(price.PerHour.Float() + price.PerKWh.Float()*w/1000)
 }

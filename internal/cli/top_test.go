@@ -17,7 +17,9 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
 // topText returns what top prints into a file.
@@ -129,38 +131,40 @@ func TestUTF8Locale(t *testing.T) {
 // Series come in any order, some are missing, and some are of devices that are gone.
 func TestTopFromSeries(t *testing.T) {
 	t.Parallel()
-	of := func(name string, value float64, more ...string) query.Sample {
+	store := querytest.NewMemory()
+	of := func(name string, value float64, more ...string) {
 		l := query.Labels{"__name__": name, "host_name": "n", "gpu_uuid": "GPU-1", "gpu_index": "0", "gpu_model": "M", "gpu_vendor": "nvidia"}
 		for i := 0; i+1 < len(more); i += 2 {
 			l[more[i]] = more[i+1]
 		}
-		return query.Sample{Labels: l, Value: value}
+		store.Add(l, demoNow, value)
 	}
 	owner := []string{"gpu_workload_kind", "job", "gpu_workload_name", "a", "slurm_account", "x", "slurm_job_id", "7"}
 	thief := []string{"gpu_workload_kind", "process", "gpu_workload_name", "b"}
-	got := snapshotFrom([]query.Sample{
-		of("gpu_workload_utilization_ratio", 0.2, thief...),
-		of("gpu_allocation_ratio", 0, thief...),
-		of("gpu_power_draw_watts", 100, "gpu_power_scope", "gpu", "gpu_power_window", "instant"),
-		of("gpu_power_draw_watts", 90, "gpu_power_scope", "gpu", "gpu_power_window", "average"),
-		of("gpu_power_draw_watts", 50, "gpu_power_scope", "memory", "gpu_power_window", "average"),
-		of("gpu_temperature_celsius", 70, "gpu_temperature_sensor", "memory"),
-		of("gpu_temperature_celsius", 60, "gpu_temperature_sensor", "edge"),
-		of("gpu_utilization_ratio", 0.4, "gpu_task", "memory"),
-		of("gpu_utilization_ratio", 0.5, "gpu_task", "compute"),
-		of("gpu_up", 1),
-		of("gpu_allocation_ratio", 1, owner...),
-		of("gpu_memory_used_bytes", 1, "gpu_uuid", "GPU-gone"),
-	}, demoNow, pricing{})
+	of("gpu_workload_utilization_ratio", 0.2, thief...)
+	of("gpu_allocation_ratio", 0, thief...)
+	of("gpu_power_draw_watts", 100)
+	of("gpu_power_scope_draw_watts", 90, "gpu_power_scope", "gpu", "gpu_power_window", "average")
+	of("gpu_temperature_celsius", 60)
+	of("gpu_sensor_temperature_celsius", 70, "gpu_temperature_sensor", "memory")
+	of("gpu_utilization_ratio", 0.5)
+	of("gpu_engine_utilization_ratio", 0.4, "gpu_task", "memory")
+	of("gpu_up", 1)
+	of("gpu_allocation_ratio", 1, owner...)
+	of("gpu_memory_used_bytes", 1, "gpu_uuid", "GPU-gone")
+	got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{}), demoNow, pricing{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := []tui.Device{{
-		Host: "n", Vendor: "nvidia", Model: "M", UUID: "GPU-1", Up: true, State: "ok",
+		Host: "n", Vendor: "nvidia", Model: "M", UUID: "GPU-1", Up: true, State: "ok", Held: true, Idle: device.Of(0),
 		Utilization: device.Of(0.5), Power: device.Of(100), Celsius: device.Of(60),
-		Owners: []tui.Owner{{Kind: "job", Name: "a", Namespace: "x", Share: 1}, {Kind: "process", Name: "b", Uninvited: true, Utilization: device.Of(0.2)}},
+		Owners: []tui.Owner{{Kind: "job", Name: "a", Label: "x/a", Team: "x", Share: 1}, {Kind: "process", Name: "b", Label: "b", Uninvited: true, Utilization: device.Of(0.2)}},
 	}}
 	if d := cmp.Diff(want, got.Devices); d != "" {
 		t.Errorf("devices (-want +got):\n%s", d)
 	}
-	if len(got.Findings) != 1 || got.Findings[0].Reason != "b uses it and was not given it" {
+	if len(got.Findings) != 1 || got.Findings[0].Reason != "b uses the device and was not given it" {
 		t.Errorf("findings: %+v", got.Findings)
 	}
 }

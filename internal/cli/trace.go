@@ -11,48 +11,31 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/cli/render"
 	"github.com/gpumeter/gpumeter/internal/local"
-	"github.com/gpumeter/gpumeter/internal/node"
-	"github.com/gpumeter/gpumeter/internal/tracer"
-	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
+	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
 	"github.com/gpumeter/gpumeter/internal/tracer/live"
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
-	"github.com/gpumeter/gpumeter/internal/workload"
 )
-
-// tracee is what traces: live.Tracer, or a test.
-type tracee interface {
-	Run(ctx context.Context) error
-	Snapshot(now time.Time, gpus map[uint32][]string) tracer.Snapshot
-	Record(pid uint32, on bool) error
-}
-
-// traceMachine is what is known of the devices, and of whose processes are.
-type traceMachine interface {
-	Tick(ctx context.Context, now time.Time) node.Tick
-	Learn(ctx context.Context)
-	Process(pid uint32) (workload.Workload, bool)
-}
 
 // traceEnv is how the commands that trace open the machine; tests open another one.
 type traceEnv struct {
 	hardware
 	mode   string
-	tracer func(live.Options) (tracee, error)
-	view   func(local.Config) (traceMachine, error)
+	tracer func(live.Options) (inspect.Tracer, error)
+	view   func(local.Config) (inspect.Machine, error)
 }
 
 func newTraceEnv() traceEnv {
 	return traceEnv{
-		tracer: func(o live.Options) (tracee, error) { return live.Open(o) },
-		view: func(c local.Config) (traceMachine, error) {
+		tracer: func(o live.Options) (inspect.Tracer, error) { return live.Open(o) },
+		view: func(c local.Config) (inspect.Machine, error) {
 			v, err := local.Open(c, nil)
 			if err != nil {
 				return nil, err
@@ -70,15 +53,8 @@ func (e *traceEnv) register(cmd *cobra.Command) {
 
 func (e *traceEnv) proc() string { return filepath.Join("/", e.root, "proc") }
 
-// traceSession is a tracer that runs, and the machine beside it.
-type traceSession struct {
-	tracee
-	traceMachine
-	stop func() error
-}
-
 // open begins to trace, until stop is called.
-func (e *traceEnv) open(ctx context.Context) (*traceSession, error) {
+func (e *traceEnv) open(ctx context.Context) (*inspect.Session, error) {
 	c := e.config()
 	c.Interval = 5 * time.Second // the deadline of a device
 	c.NoPCIeThroughput = true
@@ -93,48 +69,7 @@ func (e *traceEnv) open(ctx context.Context) (*traceSession, error) {
 		}
 		return nil, err // it names what is missing, and what that costs
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	var ended error
-	done.Go(func() { ended = t.Run(ctx) })
-	done.Go(func() { view.Learn(ctx) })
-	return &traceSession{tracee: t, traceMachine: view, stop: func() error {
-		cancel()
-		done.Wait()
-		if errors.Is(ended, context.Canceled) {
-			return nil
-		}
-		return ended
-	}}, nil
-}
-
-// look makes a reading of both.
-func (s *traceSession) look(ctx context.Context) (tracer.Snapshot, node.Tick) {
-	t := s.Tick(ctx, time.Now())
-	return s.Snapshot(time.Now(), onDevices(&t)), t
-}
-
-// onDevices returns whom the driver lists, with the UUIDs of the devices, or of the
-// partitions if it knows those.
-func onDevices(t *node.Tick) map[uint32][]string {
-	all := map[uint32][]string{}
-	cut := map[uint32][]string{} // devices of which a partition is already there
-	for _, partitions := range []bool{true, false} {
-		for i := range t.Readings {
-			r := &t.Readings[i]
-			if (r.ID.Parent != "") != partitions {
-				continue
-			}
-			for _, p := range r.Processes {
-				if slices.Contains(cut[p.PID], r.ID.UUID) {
-					continue
-				}
-				all[p.PID] = append(all[p.PID], r.ID.UUID)
-				cut[p.PID] = append(cut[p.PID], r.ID.Parent)
-			}
-		}
-	}
-	return all
+	return inspect.Begin(ctx, t, view), nil
 }
 
 // The bounds of a recording.
@@ -220,7 +155,7 @@ func (c *traceCommand) run(ctx context.Context, w io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, s.Close()) }()
 	if c.perfetto != "" {
 		return c.record(ctx, s, w)
 	}
@@ -228,8 +163,8 @@ func (c *traceCommand) run(ctx context.Context, w io.Writer) (err error) {
 }
 
 // watch reports until ctx ends, and once more then.
-func (c *traceCommand) watch(ctx context.Context, s *traceSession, w io.Writer) error {
-	before, _ := s.look(ctx)
+func (c *traceCommand) watch(ctx context.Context, s *inspect.Session, w io.Writer) error {
+	before, _ := s.Look(ctx)
 	ticker := time.NewTicker(c.interval)
 	defer ticker.Stop()
 	for first, over := true, false; !over; first = false {
@@ -238,24 +173,25 @@ func (c *traceCommand) watch(ctx context.Context, s *traceSession, w io.Writer) 
 			over = true
 		case <-ticker.C:
 		}
-		now, tick := s.look(context.WithoutCancel(ctx))
+		now, tick := s.Look(context.WithoutCancel(ctx))
 		if !first && now.Time.Sub(before.Time) < c.interval/2 { // it ended right after a report
 			return nil
 		}
-		r := c.report(s, before, now, &tick)
+		r := s.Report(&c.Choice, before, now, &tick)
 		out := bufio.NewWriter(w)
 		if c.asJSON {
 			if err := json.NewEncoder(out).Encode(r); err != nil {
 				return err
 			}
 		} else {
+			width, height := 0, 0
 			if c.terminal {
 				fmt.Fprint(out, "\x1b[H\x1b[2J")
-				if width, height, err := term.GetSize(os.Stdout.Fd()); err == nil {
-					r.width, r.height = width, height
+				if x, y, err := term.GetSize(os.Stdout.Fd()); err == nil {
+					width, height = x, y
 				}
 			}
-			r.print(out)
+			render.Trace(out, r, width, height)
 		}
 		if err := out.Flush(); err != nil {
 			return err
@@ -265,82 +201,50 @@ func (c *traceCommand) watch(ctx context.Context, s *traceSession, w io.Writer) 
 	return nil
 }
 
-// traceReport is what is shown of an interval.
-type traceReport struct {
-	Time      time.Time          `json:"time"`
-	Seconds   float64            `json:"seconds"` // since the report before
-	Mode      string             `json:"mode,omitempty"`
-	Processes []tracedProcess    `json:"processes"`
-	Groups    []tracer.CommGroup `json:"groups,omitempty"`
-	Libraries []tracer.Library   `json:"libraries"`
-	Untraced  []tracer.Untraced  `json:"untraced,omitempty"`
-	Losses    tracer.Losses      `json:"losses"`
-	Problem   string             `json:"problem,omitempty"` // why the last reading failed
-	Missing   []probe.Feature    `json:"missing,omitempty"` // what the kernel or our rights lack, and what that costs
-	Others    int                `json:"others,omitempty"`  // processes that were not chosen
-
-	places        map[string]string // what people call devices by, by UUID
-	width, height int               // of the terminal; 0: not known
+// record writes every call of the chosen processes to a file, until ctx ends.
+func (c *traceCommand) record(ctx context.Context, s *inspect.Session, w io.Writer) error {
+	f, err := os.OpenFile(c.perfetto, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot record: %w", err)
+	}
+	got, err := s.RecordCalls(ctx, &c.Choice, f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if got.Processes == 0 {
+		return fmt.Errorf("nothing was recorded: %s did not call CUDA within %s", &c.Choice, c.duration)
+	}
+	fmt.Fprintf(w, "%s of %s written to %s, %d lost. Open it at https://ui.perfetto.dev.\n",
+		render.Plural(got.Calls, "call", "calls"), render.Plural(got.Processes, "process", "processes"), c.perfetto, got.Lost)
+	return nil
 }
 
-// tracedProcess is one process with whose it is.
-type tracedProcess struct {
-	tracer.Process
-	Workload *workload.Workload `json:"workload,omitempty"`
-	Verdict  *anomaly.Verdict   `json:"verdict,omitempty"`
+// choice are the flags that say which processes are looked at.
+type choice struct{ inspect.Choice }
 
-	delta tracer.Process // what it did in the interval
+func (c *choice) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.UintSliceVar(&c.PIDs, "pid", nil, "`PID` of a process, on the host; may be repeated (default: all that use CUDA)")
+	f.Lookup("pid").DefValue = "" // or the help adds that the default is []
+	f.StringVar(&c.Pod, "pod", "", "processes of this pod, as `NAMESPACE/NAME`")
+	f.StringVar(&c.Job, "job", "", "processes of the Slurm job of this `ID`")
 }
 
-func (c *traceCommand) report(s *traceSession, before, now tracer.Snapshot, t *node.Tick) *traceReport {
-	r := &traceReport{
-		Time: now.Time, Seconds: now.Time.Sub(before.Time).Seconds(), Groups: now.Groups, Libraries: now.Libraries, Losses: now.Losses,
-		Processes: []tracedProcess{}, places: map[string]string{},
-	}
-	if f, ok := s.tracee.(interface{ Features() []probe.Feature }); ok {
-		r.Missing = slices.DeleteFunc(slices.Clone(f.Features()), func(f probe.Feature) bool { return f.OK })
-	}
-	if f, ok := s.tracee.(interface{ Err() error }); ok {
-		if err := f.Err(); err != nil {
-			r.Problem = err.Error()
+func (c *choice) check() error {
+	if c.Pod != "" {
+		namespace, name, ok := strings.Cut(c.Pod, "/")
+		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+			return fmt.Errorf("--pod must be NAMESPACE/NAME, is %q", c.Pod)
 		}
 	}
-	if len(now.Libraries) > 0 {
-		r.Mode = now.Libraries[0].Mode
-	}
-	for i := range t.Readings {
-		id := t.Readings[i].ID
-		r.places[id.UUID] = fmt.Sprintf("GPU %d", id.Index)
-		if id.Parent != "" {
-			r.places[id.UUID] += " " + id.Profile
+	given := 0
+	for _, set := range []bool{len(c.PIDs) > 0, c.Pod != "", c.Job != ""} {
+		if set {
+			given++
 		}
 	}
-	was := map[uint32]*tracer.Process{}
-	for i := range before.Processes {
-		was[before.Processes[i].PID] = &before.Processes[i]
+	if given > 1 {
+		return fmt.Errorf("--pid, --pod and --job are one choice: give one of them, not %d", given)
 	}
-	verdicts := map[uint32]*anomaly.Verdict{}
-	for _, v := range anomaly.Judge(before, now) {
-		verdicts[v.PID] = &v
-	}
-	for i := range now.Processes {
-		p := &now.Processes[i]
-		one := tracedProcess{Process: *p, Verdict: verdicts[p.PID]}
-		if w, ok := s.Process(p.PID); ok {
-			one.Workload = &w
-		}
-		if !c.takes(p.PID, one.Workload) {
-			r.Others++
-			continue
-		}
-		one.delta = processSince(p, was[p.PID])
-		r.Processes = append(r.Processes, one)
-	}
-	for _, u := range now.Untraced {
-		w, ok := s.Process(u.PID)
-		if !ok && c.takes(u.PID, nil) || ok && c.takes(u.PID, &w) {
-			r.Untraced = append(r.Untraced, u)
-		}
-	}
-	return r
+	return nil
 }

@@ -14,6 +14,9 @@ import (
 type many struct{ n int }
 
 func (m many) Instant(_ context.Context, expr string, at time.Time) ([]query.Sample, error) {
+	if strings.Contains(expr, "gpu_unallocated") {
+		return nil, nil
+	}
 	v := at.Sub(noon.Add(-100 * time.Hour)).Seconds()
 	switch {
 	case strings.HasPrefix(expr, "resets"):

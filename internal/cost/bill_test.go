@@ -12,7 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
 var noon = time.Date(2026, 10, 14, 12, 0, 0, 0, time.UTC)
@@ -79,17 +81,17 @@ func TestBillAddsUp(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(seed, 1))
-			f := newFleet(seed, noon, time.Duration(6+r.IntN(20))*time.Hour, false)
+			f := newWorld(seed, noon, time.Duration(6+r.IntN(20))*time.Hour, false)
 			p := randomPrices(t, r, f.begin, f.end)
 			from, to := f.begin.Add(time.Duration(r.IntN(3600))*time.Second), f.end.Add(-time.Duration(r.IntN(3600))*time.Second)
-			addsUp(t, f.store.late(r), p, r, from, to) // some of it has not arrived
+			addsUp(t, f.store.Late(r), p, r, from, to) // some of it has not arrived
 			addsUp(t, f.store, p, r, from, to)
 		})
 	}
 }
 
 // addsUp compares the bill of a period with those of random parts of it.
-func addsUp(t *testing.T, m *memory, p Prices, r *rand.Rand, from, to time.Time) {
+func addsUp(t *testing.T, m *querytest.Memory, p Prices, r *rand.Rand, from, to time.Time) {
 	t.Helper()
 	whole := mustBill(t, m, p, from, to)
 	check(t, whole)
@@ -151,7 +153,7 @@ func check(t *testing.T, s Statement) {
 func TestBillIsTheTruth(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
-		f := newFleet(seed, noon, 14*time.Hour, true)
+		f := newWorld(seed, noon, 14*time.Hour, true)
 		b := mustBill(t, f.store, Prices{}, f.begin.Add(-time.Hour), f.end.Add(time.Hour))
 		if got := b.Total.Time().Duration().Seconds(); math.Abs(got-f.held) > 1e-3 {
 			t.Errorf("seed %d: the bill has %v s, the agents counted %v s", seed, got, f.held)
@@ -168,15 +170,15 @@ func TestBillIsTheTruth(t *testing.T) {
 }
 
 // one writes the sums of a job on one device.
-func one(m *memory, at time.Time, held, active float64, more ...string) {
+func one(m *querytest.Memory, at time.Time, held, active float64, more ...string) {
 	l := query.Labels{"gpu_uuid": "g", "gpu_model": "H100", "gpu_workload_kind": "job", "gpu_workload_name": "j", "k8s_pod_uid": "u"}
 	for i := 0; i < len(more); i += 2 {
 		l[more[i]] = more[i+1]
 	}
-	for name, v := range map[string]float64{heldSeries: held, activeSeries: active, energySeries: held * 500} {
+	for name, v := range map[string]float64{fleet.SeriesAllocatedTime: held, fleet.SeriesActiveTime: active, fleet.SeriesEnergy: held * 500} {
 		s := query.Labels{"__name__": name}
 		maps.Copy(s, l)
-		m.add(s, at, v)
+		m.Add(s, at, v)
 	}
 }
 
@@ -217,12 +219,12 @@ func TestBillOfCounters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMemory()
+			m := querytest.NewMemory()
 			for _, p := range tt.points {
 				one(m, noon.Add(time.Duration(p.minute*float64(time.Minute))), p.held, p.active, p.labels...)
 			}
 			b := mustBill(t, m, Prices{}, noon, noon.Add(time.Hour))
-			got := []float64{b.Total.Used.Duration().Seconds(), b.Total.Idle.Duration().Seconds(), float64(b.Missing.Older)}
+			got := []float64{b.Total.Used.Duration().Seconds(), b.Total.Idle.Duration().Seconds(), float64(b.Missing.Unseen.Accounts)}
 			if diff := cmp.Diff([]float64{tt.used, tt.idle, float64(tt.older)}, got); diff != "" {
 				t.Errorf("used, idle, older (-want +got):\n%s", diff)
 			}
@@ -234,7 +236,7 @@ func TestBillOfCounters(t *testing.T) {
 // a price of its own.
 func TestBillOfPrices(t *testing.T) {
 	t.Parallel()
-	m := newMemory()
+	m := querytest.NewMemory()
 	for i := range 241 {
 		one(m, noon.Add(time.Duration(i-120)*time.Minute), float64(i)*60, float64(i)*30)
 	}
@@ -264,13 +266,13 @@ power:
 // A bill of a fleet must not read every sample: only those of sums that did something odd.
 func TestBillReadsEdges(t *testing.T) {
 	t.Parallel()
-	m := newMemory()
+	m := querytest.NewMemory()
 	for i := range 60 * 30 {
 		for g := range 4 {
 			one(m, noon.Add(time.Duration(i)*time.Minute), float64(i*60), float64(i*30), "gpu_uuid", fmt.Sprint(g))
 		}
 	}
-	c := &countRaw{memory: m}
+	c := &countRaw{Memory: m}
 	from, to := noon, noon.Add(30*time.Hour)
 	b, err := Bill(t.Context(), c, Prices{}, from, to, Options{})
 	if err != nil {
@@ -279,25 +281,25 @@ func TestBillReadsEdges(t *testing.T) {
 	if got, want := b.Total.Allocated(), Seconds(4*(60*30-1)*60e6); got != want {
 		t.Errorf("%d us, want %d", got, want)
 	}
-	if c.raw != 0 || m.asked > 40 {
-		t.Errorf("samples were read %d times, with %d questions in all", c.raw, m.asked)
+	if c.raw != 0 || m.Asked() > 40 {
+		t.Errorf("samples were read %d times, with %d questions in all", c.raw, m.Asked())
 	}
 }
 
 type countRaw struct {
-	*memory
+	*querytest.Memory
 	raw int
 }
 
 func (c *countRaw) Raw(ctx context.Context, s string, from, to time.Time) ([]query.Series, error) {
 	c.raw++
-	return c.memory.Raw(ctx, s, from, to)
+	return c.Memory.Raw(ctx, s, from, to)
 }
 
 // A store that begins in the period must be said to.
 func TestBillSaysSince(t *testing.T) {
 	t.Parallel()
-	m := newMemory()
+	m := querytest.NewMemory()
 	one(m, noon.Add(3*time.Hour), 10, 10)
 	b := mustBill(t, m, Prices{}, noon, noon.Add(6*time.Hour))
 	if d := b.Since.Sub(noon); d < 2*time.Hour || d > 4*time.Hour {

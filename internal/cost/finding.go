@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -16,6 +16,7 @@ const (
 	IdleHolder  = "idle_holder"  // it holds devices and memory, and does nothing
 	NeverUsed   = "never_used"   // it holds devices that it never used
 	PartlyUsed  = "partly_used"  // it asked for more devices than it uses
+	BarelyUsed  = "barely_used"  // something runs, and the compute units do next to nothing
 	FitsSmaller = "fits_smaller" // a slice or a smaller device would do
 	HostBound   = "host_bound"   // the devices wait for their input
 )
@@ -96,10 +97,11 @@ type detective struct {
 	period time.Duration
 
 	// By sum.
-	now                        map[string]float64 // part of the device that is held at the end
-	labels                     map[string]string  // key of the row's labels then
-	recent, peak, mean         map[string]float64 // activity: most in IdleFor, most, mean
-	memory, memoryLow, memSize map[string]float64 // bytes: most, least in IdleFor, of the device
+	now                        map[string]float64       // part of the device that is held at the end
+	labels                     map[string]string        // key of the row's labels then
+	peak, mean                 map[string]float64       // activity: most, mean
+	idle                       map[string]time.Duration // for how long nothing was done, up to IdleFor
+	memory, memoryLow, memSize map[string]float64       // bytes: most, least in IdleFor, of the device
 }
 
 // gather asks for the gauges. The activity of streaming multiprocessors counts before
@@ -114,12 +116,11 @@ func (d *detective) gather(ctx context.Context, bill *Statement) error {
 		d      time.Duration
 		higher bool // the higher of two series counts
 	}{
-		{&d.now, "last_over_time", "gpu_allocation_ratio", behind, true},
-		{&d.recent, "max_over_time", "gpu_workload_utilization_ratio", d.rules.IdleFor, true},
-		{&d.peak, "max_over_time", "gpu_workload_utilization_ratio", window, true},
-		{&d.mean, "avg_over_time", "gpu_workload_utilization_ratio", window, true},
-		{&d.memory, "max_over_time", "gpu_workload_memory_used_bytes", window, true},
-		{&d.memoryLow, "min_over_time", "gpu_workload_memory_used_bytes", d.rules.IdleFor, false},
+		{&d.now, "last_over_time", fleet.SeriesAllocation, 5 * time.Minute, true},
+		{&d.peak, "max_over_time", fleet.SeriesWorkloadUtilization, window, true},
+		{&d.mean, "avg_over_time", fleet.SeriesWorkloadUtilization, window, true},
+		{&d.memory, "max_over_time", fleet.SeriesWorkloadMemory, window, true},
+		{&d.memoryLow, "min_over_time", fleet.SeriesWorkloadMemory, d.rules.IdleFor, false},
 	} {
 		list, err := d.over(ctx, q.f, q.series, q.d)
 		if err != nil {
@@ -135,11 +136,10 @@ func (d *detective) gather(ctx context.Context, bill *Statement) error {
 		f    string
 		d    time.Duration
 	}{
-		{d.recent, "max_over_time", d.rules.IdleFor},
 		{d.peak, "max_over_time", window},
 		{d.mean, "avg_over_time", window},
 	} {
-		list, err := d.over(ctx, q.f, "gpu_sm_active_ratio", q.d)
+		list, err := d.over(ctx, q.f, fleet.SeriesSMActive, q.d)
 		if err != nil {
 			return err
 		}
@@ -149,46 +149,45 @@ func (d *detective) gather(ctx context.Context, bill *Statement) error {
 			}
 		}
 	}
-	total, err := d.store.Instant(ctx, "max_over_time("+selector("gpu_memory_total_bytes", device(d.o.Match))+"["+query.Duration(back)+"])", d.to)
+	total, err := d.store.Instant(ctx, "max_over_time("+fleet.Select(fleet.SeriesMemoryTotal, fleet.OfDevice(d.o.Match))+"["+query.Duration(time.Hour)+"])", d.to)
 	if err != nil {
 		return err
 	}
 	sizes := map[string]float64{}
 	for _, s := range total {
-		sizes[cmp.Or(s.Labels["gpu_partition_id"], s.Labels["gpu_uuid"])] = s.Value
+		sizes[s.Labels[fleet.LabelUUID]] = s.Value
 	}
 	d.memSize = map[string]float64{}
 	for i := range bill.Rows {
 		l := bill.Rows[i].Labels
-		if v, ok := sizes[unit(l)]; ok {
-			d.memSize[sumKey(l)] = v
+		if v, ok := sizes[l[fleet.LabelUUID]]; ok && l[fleet.LabelPartition] == "" { // a partition is not judged by its size
+			d.memSize[fleet.Account(l)] = v
 		}
 	}
-	return nil
+	return d.lookBack(ctx, bill)
+}
+
+// lookBack finds out for how long the accounts of a bill that are still there have been idle.
+func (d *detective) lookBack(ctx context.Context, bill *Statement) (err error) {
+	var uuids []string
+	for i := range bill.Rows {
+		if l := bill.Rows[i].Labels; d.now[fleet.Account(l)] > 0 && fleet.IsWorkload(l[fleet.LabelKind]) {
+			uuids = append(uuids, l[fleet.LabelUUID])
+		}
+	}
+	slices.Sort(uuids)
+	d.idle, err = fleet.IdleAccounts(ctx, d.store, slices.Compact(uuids), d.to, d.rules.IdleFor)
+	return err
 }
 
 func (d *detective) over(ctx context.Context, f, series string, window time.Duration) ([]query.Sample, error) {
-	return d.store.Instant(ctx, f+"("+selector(series, d.o.Match)+"["+query.Duration(window)+"])", d.to)
+	return d.store.Instant(ctx, f+"("+fleet.Select(series, d.o.Match, d.o.Matchers...)+"["+query.Duration(window)+"])", d.to)
 }
-
-// device leaves those matchers that series of devices have whoever holds them.
-func device(match map[string]string) map[string]string {
-	out := map[string]string{}
-	for k, v := range match {
-		if described(k) {
-			out[k] = v
-		}
-	}
-	return out
-}
-
-// unit is the partition or device that a row is about.
-func unit(l query.Labels) string { return cmp.Or(l["gpu_partition_id"], l["gpu_uuid"]) }
 
 func bySum(list []query.Sample, higher bool) map[string]float64 {
 	out := map[string]float64{}
 	for _, s := range list {
-		key := sumKey(s.Labels)
+		key := fleet.Account(s.Labels)
 		if old, ok := out[key]; !ok || (s.Value > old) == higher {
 			out[key] = s.Value
 		}
@@ -201,7 +200,7 @@ func bySum(list []query.Sample, higher bool) map[string]float64 {
 func rowsBySum(list []query.Sample) map[string]string {
 	out, most := map[string]string{}, map[string]int{}
 	for _, s := range list {
-		key, row := sumKey(s.Labels), rowLabels(s.Labels)
+		key, row := fleet.Account(s.Labels), fleet.Row(s.Labels)
 		if len(row) > most[key] {
 			out[key], most[key] = row.Key(), len(row)
 		}
@@ -225,15 +224,14 @@ func (d *detective) groups(bill *Statement) []*instance {
 	rows := d.merged(bill)
 	for i := range rows {
 		r := &rows[i]
-		switch r.Labels["gpu_workload_kind"] {
-		case "unallocated", "unattributed", "other":
+		if !fleet.IsWorkload(r.Labels[fleet.LabelKind]) {
 			continue
 		}
-		key := sumKey(r.Labels)
+		key := fleet.Account(r.Labels)
 		if d.now[key] <= 0 {
 			continue // it has ended, and costs nothing more
 		}
-		id := name.NameOf(r.Labels) + "\x00" + cmp.Or(r.Labels["k8s_pod_uid"], r.Labels["slurm_job_id"], r.Labels["container_id"])
+		id := name.NameOf(r.Labels) + "\x00" + cmp.Or(r.Labels[fleet.LabelPodUID], r.Labels[fleet.LabelSlurmJob], r.Labels[fleet.LabelContainerID])
 		g := by[id]
 		if g == nil {
 			g = &instance{name: name.NameOf(r.Labels)}
@@ -257,7 +255,7 @@ func (d *detective) merged(bill *Statement) []Row {
 	var out []Row
 	by := map[string]int{}
 	for _, r := range bill.Rows {
-		key := sumKey(r.Labels)
+		key := fleet.Account(r.Labels)
 		i, ok := by[key]
 		if !ok {
 			by[key] = len(out)
@@ -283,7 +281,7 @@ func (d *detective) later(key string, a, b query.Labels) bool {
 
 // judge returns what costs most of an instance: one finding, not several for one money.
 func (d *detective) judge(g *instance) *Finding {
-	for _, rule := range []func(*instance) *Finding{d.neverUsed, d.idleHolder, d.partlyUsed, d.fitsSmaller, d.hostBound} {
+	for _, rule := range []func(*instance) *Finding{d.neverUsed, d.idleHolder, d.partlyUsed, d.barelyUsed, d.fitsSmaller, d.hostBound} {
 		if f := rule(g); f != nil {
 			return f
 		}
@@ -293,12 +291,12 @@ func (d *detective) judge(g *instance) *Finding {
 
 // finding is one about some rows. part is which part of what they cost is lost.
 func (d *detective) finding(rule string, g *instance, at []int, part float64, evidence map[string]float64, format string, args ...any) *Finding {
-	f := &Finding{Rule: rule, Workload: g.name, Labels: map[string]string{}, Evidence: evidence, Summary: fmt.Sprintf(format, args...)}
+	f := &Finding{Rule: rule, Workload: g.name, Labels: fleet.OfWorkload(g.rows[0].Labels), Evidence: evidence, Summary: fmt.Sprintf(format, args...)}
 	cost := 0.0
 	for _, i := range at {
 		r := g.rows[i]
-		f.Devices = append(f.Devices, unit(r.Labels))
-		if m := r.Labels["gpu_model"]; m != "" && !slices.Contains(f.Models, m) {
+		f.Devices = append(f.Devices, fleet.Unit(r.Labels))
+		if m := r.Labels[fleet.LabelModel]; m != "" && !slices.Contains(f.Models, m) {
 			f.Models = append(f.Models, m)
 		}
 		if price, ok := d.p.At(r.Labels, d.to); ok {
@@ -309,11 +307,6 @@ func (d *detective) finding(rule string, g *instance, at []int, part float64, ev
 	f.PerDay = Money(cost)
 	slices.Sort(f.Devices)
 	slices.Sort(f.Models)
-	for k, v := range g.rows[0].Labels {
-		if !described(k) && !strings.HasPrefix(k, "gpu_partition") && k != "gpu_uuid" || k == "k8s_cluster_name" {
-			f.Labels[k] = v
-		}
-	}
 	return f
 }
 

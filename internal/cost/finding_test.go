@@ -8,7 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
 // act is what one workload does on one device for twelve hours.
@@ -19,9 +21,10 @@ type act struct {
 	memory, size      float64 // GiB
 	ended, noActivity bool
 	sm                float64 // peak of SM activity, 0: none
+	stopped           int     // minute after which it did nothing, 0: never
 }
 
-func (a act) write(m *memory) {
+func (a act) write(m *querytest.Memory) {
 	l := query.Labels{
 		"gpu_uuid": a.uuid, "gpu_model": a.model, "gpu_workload_kind": "job", "gpu_workload_name": a.pod,
 		"k8s_namespace_name": "ns", "k8s_pod_uid": a.pod, "host_name": "n", "gpu_workload_team": "t",
@@ -32,16 +35,20 @@ func (a act) write(m *memory) {
 		for i := 0; i < len(more); i += 2 {
 			s[more[i]] = more[i+1]
 		}
-		m.add(s, at, v)
+		m.Add(s, at, v)
 	}
 	for i := range 12*60 + 1 {
 		at := noon.Add(time.Duration(i-12*60) * time.Minute)
 		if a.ended && i > 11*60 {
 			return
 		}
-		add(heldSeries, at, float64(i*60))
+		add(fleet.SeriesAllocatedTime, at, float64(i*60))
 		if !a.noActivity {
-			add(activeSeries, at, float64(i*60)*a.active)
+			worked := i
+			if a.stopped > 0 {
+				worked = min(i, a.stopped)
+			}
+			add(fleet.SeriesActiveTime, at, float64(worked*60)*a.active)
 		}
 		add("gpu_allocation_ratio", at, 1, "gpu_share_basis", "exclusive")
 		u := a.mean
@@ -61,10 +68,10 @@ func (a act) write(m *memory) {
 // as it should be must not.
 func TestFindings(t *testing.T) {
 	t.Parallel()
-	m := newMemory()
+	m := querytest.NewMemory()
 	list := []act{
 		{pod: "busy", uuid: "g1", model: "NVIDIA H100 80GB HBM3", active: 1, mean: 0.95, peak: 1, memory: 70, size: 80},
-		{pod: "hoarder", uuid: "g2", model: "NVIDIA H100 80GB HBM3", active: 0.3, mean: 0, peak: 0.01, memory: 60, size: 80},
+		{pod: "hoarder", uuid: "g2", model: "NVIDIA H100 80GB HBM3", active: 0.3, stopped: 600, peak: 0.01, memory: 60, size: 80},
 		{pod: "never", uuid: "g3", model: "NVIDIA H100 80GB HBM3", memory: 0.3, size: 80},
 		{pod: "small", uuid: "g4", model: "NVIDIA H100 80GB HBM3", active: 1, mean: 0.1, peak: 0.12, memory: 7, size: 80},
 		{pod: "half", uuid: "g5", model: "AMD Instinct MI300X", active: 1, mean: 0.3, peak: 0.4, memory: 60, size: 192},
@@ -106,7 +113,7 @@ func TestFindings(t *testing.T) {
 	want := []short{
 		{PartlyUsed, "ns/eight", "240.00", 5},
 		{IdleHolder, "ns/hoarder", "48.00", 1},
-		{IdleHolder, "ns/kernel", "48.00", 1}, // something runs on it, and its multiprocessors do nothing
+		{BarelyUsed, "ns/kernel", "48.00", 1}, // something runs on it, and its multiprocessors do nothing
 		{NeverUsed, "ns/never", "48.00", 1},
 		{FitsSmaller, "ns/small", "41.14", 1},
 		{HostBound, "ns/waits", "25.44", 1},
@@ -121,9 +128,9 @@ func TestFindings(t *testing.T) {
 // price of both, out of one.
 func TestFindingsLateLabel(t *testing.T) {
 	t.Parallel()
-	m := newMemory()
+	m := querytest.NewMemory()
 	for _, a := range []act{
-		{pod: "hoarder", uuid: "g2", model: "NVIDIA H100 80GB HBM3", active: 0.3, mean: 0, peak: 0.01, memory: 60, size: 80},
+		{pod: "hoarder", uuid: "g2", model: "NVIDIA H100 80GB HBM3", active: 0.3, stopped: 600, peak: 0.01, memory: 60, size: 80},
 		{pod: "never", uuid: "g3", model: "NVIDIA H100 80GB HBM3", memory: 0.3, size: 80},
 		{pod: "small", uuid: "g4", model: "NVIDIA H100 80GB HBM3", active: 1, mean: 0.1, peak: 0.12, memory: 7, size: 80},
 		{pod: "two", uuid: "e1", model: "NVIDIA H100 80GB HBM3", memory: 60, size: 80},
@@ -132,17 +139,17 @@ func TestFindingsLateLabel(t *testing.T) {
 		a.write(m)
 	}
 	// relabelled is the same fleet with other labels from a moment on.
-	relabelled := func(from time.Time, before, after query.Labels) *memory {
-		out := newMemory()
-		for _, s := range m.series {
-			for _, p := range s.list() {
-				l := maps.Clone(s.labels)
+	relabelled := func(from time.Time, before, after query.Labels) *querytest.Memory {
+		out := querytest.NewMemory()
+		for _, s := range m.Series() {
+			for _, p := range s.Points {
+				l := maps.Clone(s.Labels)
 				if p.Time.After(from) {
 					maps.Copy(l, after)
 				} else {
 					maps.Copy(l, before)
 				}
-				out.add(l, p.Time, p.Value)
+				out.Add(l, p.Time, p.Value)
 			}
 		}
 		return out
@@ -155,7 +162,7 @@ func TestFindingsLateLabel(t *testing.T) {
 	if err != nil || len(want) != 4 || want[0].PerDay.String() != "48.00" {
 		t.Fatal(want, err)
 	}
-	for name, late := range map[string]*memory{
+	for name, late := range map[string]*querytest.Memory{
 		"comes":       relabelled(noon.Add(-11*time.Hour), nil, cluster("b")),
 		"has come":    relabelled(noon.Add(-2*time.Minute), nil, cluster("b")),
 		"another":     relabelled(noon.Add(-8*time.Hour), cluster("z"), cluster("b")),

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
 func (d *detective) neverUsed(g *instance) *Finding {
@@ -20,25 +22,25 @@ func (d *detective) neverUsed(g *instance) *Finding {
 		"held %s for %.1f GPU-hours and never used them", gpus(len(at)), held.Hours())
 }
 
-// idleHolder is the joint rule: nothing done in all of IdleFor, and memory held in all of
-// it, so that nobody else could use the device.
+// idleHolder finds an instance that has been idle for all of IdleFor, by the definition of
+// package fleet, and held memory all that time, so that nobody else could use the device.
 func (d *detective) idleHolder(g *instance) *Finding {
 	at := g.all(func(i int) bool {
-		recent, ok := d.recent[g.keys[i]]
-		return ok && g.rows[i].Allocated().Duration() >= d.rules.IdleFor/2 && recent < d.rules.Low && d.memoryLow[g.keys[i]] >= d.rules.Memory
+		// The history has a point every few minutes: the newest may be that old.
+		return d.idle[g.keys[i]] >= d.rules.IdleFor-5*time.Minute && d.memoryLow[g.keys[i]] >= d.rules.Memory
 	})
 	if len(at) < len(g.rows) {
 		return nil
 	}
-	most, memory := 0.0, 0.0
+	memory := 0.0
 	var idle Seconds
 	for _, i := range at {
-		most, memory = max(most, d.recent[g.keys[i]]), memory+d.memoryLow[g.keys[i]]
+		memory += d.memoryLow[g.keys[i]]
 		idle += g.rows[i].Idle
 	}
 	return d.finding(IdleHolder, g, at, 1,
-		map[string]float64{"activity_peak": most, "memory_bytes": memory, "idle_hours": idle.Hours(), "idle_for_hours": d.rules.IdleFor.Hours(), "devices": float64(len(at))},
-		"holds %s and %.0f GiB of memory, and did nothing for at least %s (most %.0f%% active); %.1f GPU-hours idle in the period", gpus(len(at)), memory/(1<<30), short(d.rules.IdleFor), most*100, idle.Hours())
+		map[string]float64{"memory_bytes": memory, "idle_hours": idle.Hours(), "idle_for_hours": d.rules.IdleFor.Hours(), "devices": float64(len(at))},
+		"holds %s and %.0f GiB of memory, and has been idle for at least %s; %.1f GPU-hours idle in the period", gpus(len(at)), memory/(1<<30), short(d.rules.IdleFor), idle.Hours())
 }
 
 // short is a duration without zeros at its end.
@@ -58,6 +60,22 @@ func (d *detective) partlyUsed(g *instance) *Finding {
 		"asked for %s and used %d", gpus(len(g.rows)), used)
 }
 
+// barelyUsed finds an instance that keeps devices active without using them: a kernel that
+// spins while its compute units do nothing.
+func (d *detective) barelyUsed(g *instance) *Finding {
+	most := 0.0
+	at := g.all(func(i int) bool {
+		peak, ok := d.peak[g.keys[i]]
+		most = max(most, peak)
+		return ok && g.measured(i) && peak <= d.rules.Low && d.memoryLow[g.keys[i]] >= d.rules.Memory
+	})
+	if len(at) < len(g.rows) {
+		return nil
+	}
+	return d.finding(BarelyUsed, g, at, 1, map[string]float64{"activity_peak": most, "devices": float64(len(at))},
+		"keeps %s active, and their compute units were never busier than %.0f%%", gpus(len(at)), most*100)
+}
+
 // slices of NVIDIA's devices with MIG: compute of 7, memory of 8 (A30: 4 of each).
 var migSlices = []struct{ compute, memory float64 }{{1. / 7, 1. / 8}, {2. / 7, 2. / 8}, {3. / 7, 4. / 8}, {4. / 7, 4. / 8}}
 
@@ -73,10 +91,10 @@ func hasMIG(model string) bool {
 
 // fitsSmaller compares the most that was used, with a tenth to spare, to slices.
 func (d *detective) fitsSmaller(g *instance) *Finding {
-	if len(g.rows) != 1 || d.period < 6*time.Hour || g.rows[0].Labels["gpu_partition_id"] != "" {
+	if len(g.rows) != 1 || d.period < 6*time.Hour || g.rows[0].Labels[fleet.LabelPartition] != "" {
 		return nil // what divides a job over devices has its reasons
 	}
-	key, model := g.keys[0], g.rows[0].Labels["gpu_model"]
+	key, model := g.keys[0], g.rows[0].Labels[fleet.LabelModel]
 	peak, ok1 := d.peak[key]
 	memory, ok2 := d.memory[key]
 	size, ok3 := d.memSize[key]

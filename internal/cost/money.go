@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"math/big"
 	"math/bits"
-	"strconv"
 	"strings"
-	"time"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
 // Money is an amount in millionths of the currency: 9.2e12 of it fit, and no part of a
@@ -24,7 +24,7 @@ func (m Money) String() string { return m.Decimals(2) }
 // Decimals writes the amount with n decimals, 0 to 6, rounded to the nearest.
 func (m Money) Decimals(n int) string {
 	if n = min(max(n, 0), 6); n == 6 {
-		return decimal(int64(m), 6)
+		return fleet.Decimal(int64(m), 6)
 	}
 	unit := int64(1)
 	for range 6 - n {
@@ -35,47 +35,17 @@ func (m Money) Decimals(n int) string {
 	if v < 0 {
 		half = -half
 	}
-	return decimal((v+half)/unit, n)
+	return fleet.Decimal((v+half)/unit, n)
 }
 
 // MarshalJSON writes a number with all six decimals, which is exact.
 func (m Money) MarshalJSON() ([]byte, error) { return []byte(m.Decimals(6)), nil }
 
-func decimal(v int64, n int) string {
-	if n == 0 {
-		return strconv.FormatInt(v, 10)
-	}
-	sign := ""
-	if v < 0 {
-		sign, v = "-", -v
-	}
-	s := strconv.FormatInt(v, 10)
-	if len(s) <= n {
-		s = strings.Repeat("0", n+1-len(s)) + s
-	}
-	return sign + s[:len(s)-n] + "." + s[len(s)-n:]
-}
-
-// Seconds is device time in microseconds: 10,000 GPUs have 2.6e16 of them a month.
-type Seconds int64
-
-// Hours are device hours.
-func (s Seconds) Hours() float64 { return float64(s) / 3600e6 }
-
-// Duration is the same as a length of time of one device.
-func (s Seconds) Duration() time.Duration { return time.Duration(s) * time.Microsecond }
-
-// MarshalJSON writes seconds with all six decimals, which is exact.
-func (s Seconds) MarshalJSON() ([]byte, error) { return []byte(decimal(int64(s), 6)), nil }
+// Seconds is device time in microseconds.
+type Seconds = fleet.Seconds
 
 // Energy is in millijoules.
-type Energy int64
-
-// KWh is the same in kilowatt-hours.
-func (e Energy) KWh() float64 { return float64(e) / 3.6e9 }
-
-// MarshalJSON writes joules with all three decimals, which is exact.
-func (e Energy) MarshalJSON() ([]byte, error) { return []byte(decimal(int64(e), 3)), nil }
+type Energy = fleet.Energy
 
 // Carbon is CO2 equivalent in milligrams.
 type Carbon int64
@@ -84,7 +54,7 @@ type Carbon int64
 func (c Carbon) Kilograms() float64 { return float64(c) / 1e6 }
 
 // MarshalJSON writes grams with all three decimals, which is exact.
-func (c Carbon) MarshalJSON() ([]byte, error) { return []byte(decimal(int64(c), 3)), nil }
+func (c Carbon) MarshalJSON() ([]byte, error) { return []byte(fleet.Decimal(int64(c), 3)), nil }
 
 // Nano is a price in billionths of the currency, for an hour of a device or a kWh.
 type Nano int64
@@ -96,7 +66,7 @@ const maxPrice = 1_000_000
 func (n Nano) Float() float64 { return float64(n) / 1e9 }
 
 // MarshalJSON writes the currency with all nine decimals.
-func (n Nano) MarshalJSON() ([]byte, error) { return []byte(decimal(int64(n), 9)), nil }
+func (n Nano) MarshalJSON() ([]byte, error) { return []byte(fleet.Decimal(int64(n), 9)), nil }
 
 // Capacity is what a counter that stands at s has cost in all at a price: the one function
 // whose differences are money.

@@ -13,6 +13,10 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // Kind says how a device is paid for.
@@ -269,9 +273,9 @@ func positive(text string) (*big.Rat, error) {
 
 // aliases are short names of labels that rules and quotas match.
 var aliases = map[string]string{
-	"model": "gpu_model", "cluster": "k8s_cluster_name", "node": "k8s_node_name", "host": "host_name", "instance_type": "host_type",
-	"team": "gpu_workload_team", "namespace": "k8s_namespace_name", "account": "slurm_account", "user": "slurm_user",
-	"region": "cloud_region", "provider": "cloud_provider",
+	"model": fleet.LabelModel, "cluster": fleet.LabelCluster, "node": fleet.LabelNode, "host": fleet.LabelHost, "instance_type": fleet.LabelHostType,
+	"team": fleet.LabelTeam, "namespace": fleet.LabelNamespace, "account": fleet.LabelSlurmAccount, "user": fleet.LabelSlurmUser,
+	"region": fleet.LabelRegion, "provider": fleet.LabelCloudProvider,
 }
 
 // matchers compiles globs by label. A label may be written as OpenTelemetry does, with
@@ -342,6 +346,18 @@ func (p Prices) At(labels map[string]string, at time.Time) (Price, bool) {
 func (p Prices) PowerAt(labels map[string]string, at time.Time) (Power, bool) {
 	r, ok := find(p.power, labels, at)
 	return Power{PerKWh: r.kwh, Milligrams: r.carbon, Priced: r.priced, Emits: r.emits}, ok
+}
+
+// Rate returns what the next hour of a device with these labels costs while it draws so many
+// watts: the price of its capacity and, of a device that is owned, of its energy. It is
+// absent if no rule names a price.
+func (p Prices) Rate(labels query.Labels, at time.Time, watts optional.Float) optional.Float {
+	price, ok := p.At(labels, at)
+	if !ok {
+		return optional.Float{}
+	}
+	w, _ := watts.Get()
+	return optional.Of(price.PerHour.Float() + price.PerKWh.Float()*w/1000)
 }
 
 // Empty reports whether there is no price at all.

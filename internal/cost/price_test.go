@@ -114,10 +114,10 @@ func TestMoney(t *testing.T) {
 		}
 	}
 	// The highest price for the highest counter must fit.
-	if got := Nano(maxPrice * 1e9).Capacity(most * 1e6); got <= 0 {
+	if got := Nano(maxPrice * 1e9).Capacity(1e9 * 1e6); got <= 0 {
 		t.Errorf("it costs %d", got)
 	}
-	if got := Nano(maxPrice * 1e9).Energy(mostJoules * 1e3); got <= 0 {
+	if got := Nano(maxPrice * 1e9).Energy(1e13 * 1e3); got <= 0 {
 		t.Errorf("it costs %d", got)
 	}
 }

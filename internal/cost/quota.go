@@ -2,17 +2,15 @@ package cost
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -118,14 +116,10 @@ func positiveOrZero(text string) (Money, error) {
 	return Money(math.Round(v * 1e6)), nil
 }
 
-// gpuResources are the names under which Kubernetes counts whole devices.
-var gpuResources = []string{
-	"nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi", "aws.amazon.com/neuron", "google.com/tpu", "tenstorrent.com/n150", "tenstorrent.com/n300",
-}
-
 // ParseResourceQuotas reads a ResourceQuota of Kubernetes, or a list of them, in JSON as
-// kubectl get -o json writes it. Those that limit no GPU are left out.
-func ParseResourceQuotas(text []byte) ([]Quota, error) {
+// kubectl get -o json writes it. isDevice reports whether one of a resource is a whole
+// device; quotas that limit no such resource are left out.
+func ParseResourceQuotas(text []byte, isDevice func(resource string) bool) ([]Quota, error) {
 	type object struct {
 		Metadata struct {
 			Name      string `json:"name"`
@@ -157,7 +151,7 @@ func ParseResourceQuotas(text []byte) ([]Quota, error) {
 		total, limits := 0.0, false
 		for name, v := range o.Spec.Hard {
 			resource := strings.TrimPrefix(strings.TrimPrefix(name, "requests."), "limits.")
-			if !slices.Contains(gpuResources, resource) || name == "limits."+resource && o.Spec.Hard["requests."+resource] != nil {
+			if !isDevice(resource) || name == "limits."+resource && o.Spec.Hard["requests."+resource] != nil {
 				continue
 			}
 			n, err := strconv.ParseFloat(fmt.Sprint(v), 64)
@@ -222,11 +216,11 @@ func ParseAssociations(text []byte) ([]Quota, error) {
 		}
 		if cluster := cell("Cluster"); cluster != "" {
 			q.Name = cluster + "/" + q.Name
-			globs["slurm_cluster"] = escape(cluster)
+			globs[fleet.LabelSlurmCluster] = escape(cluster)
 		}
 		if partition := cell("Partition"); partition != "" {
 			q.Name += "@" + partition
-			globs["slurm_partition"] = escape(partition)
+			globs[fleet.LabelSlurmPartition] = escape(partition)
 		}
 		var err error
 		if q.GPUs, err = tres(cell("GrpTRES"), 1); err == nil {
@@ -275,27 +269,6 @@ func tres(list string, by float64) (*float64, error) {
 	return cmp.Or(all, typed), nil
 }
 
-// Held are the parts of devices that are held at a moment, by labels.
-func Held(ctx context.Context, store query.Store, at time.Time, o Options) ([]query.Sample, error) {
-	list, err := store.Instant(ctx, selector("gpu_allocation_ratio", o.Match), at)
-	if err != nil {
-		return nil, err
-	}
-	once := map[string]query.Sample{} // scraped and pushed is one
-	for _, s := range list {
-		s.Labels = rowLabels(s.Labels)
-		once[sumKey(s.Labels)] = s
-	}
-	out := make([]query.Sample, 0, len(once))
-	for _, s := range once {
-		if k := s.Labels["gpu_workload_kind"]; k != "unallocated" && k != "unattributed" {
-			out = append(out, s)
-		}
-	}
-	slices.SortFunc(out, func(a, b query.Sample) int { return cmp.Compare(a.Labels.Key(), b.Labels.Key()) })
-	return out, nil
-}
-
 // Check compares quotas with the bill of a month so far and with what is held now. A
 // series counts for each quota that it matches.
 func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
@@ -306,18 +279,12 @@ func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
 		}
 		var sum Amounts
 		for i := range month.Rows {
-			if k := month.Rows[i].Labels["gpu_workload_kind"]; k != "unallocated" && q.Matches(month.Rows[i].Labels) {
+			if k := month.Rows[i].Labels[fleet.LabelKind]; k != fleet.KindUnallocated && q.Matches(month.Rows[i].Labels) {
 				sum = sum.Add(month.Rows[i].Amounts)
 			}
 		}
 		if q.GPUs != nil {
-			used := 0.0
-			for _, s := range held {
-				if q.Matches(s.Labels) {
-					used += s.Value
-				}
-			}
-			add("gpus", math.Round(used*1e6)/1e6, *q.GPUs) // eighths and sevenths add up to whole ones
+			add("gpus", fleet.Parts(held, q.Matches), *q.GPUs)
 		}
 		if q.Hours != nil {
 			add("gpu_hours", sum.Allocated().Hours(), *q.Hours)

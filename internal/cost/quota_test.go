@@ -8,7 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
 var plainQuota = cmpopts.IgnoreUnexported(Quota{})
@@ -36,14 +38,14 @@ quotas:
 	}
 	kube, err := ParseResourceQuotas([]byte(`{"kind":"List","items":[
 		{"metadata":{"name":"gpus","namespace":"research"},"spec":{"hard":{"requests.nvidia.com/gpu":"8","limits.nvidia.com/gpu":"8","requests.amd.com/gpu":4,"pods":"10"}}},
-		{"metadata":{"name":"pods","namespace":"research"},"spec":{"hard":{"pods":"10"}}}]}`))
+		{"metadata":{"name":"pods","namespace":"research"},"spec":{"hard":{"pods":"10"}}}]}`), isDevice)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]Quota{{Name: "research/gpus", Source: "kubernetes", GPUs: new(12.)}}, kube, plainQuota); diff != "" {
 		t.Errorf("kubernetes (-want +got):\n%s", diff)
 	}
-	if one, err := ParseResourceQuotas([]byte(`{"kind":"ResourceQuota","metadata":{"name":"a","namespace":"b"},"spec":{"hard":{"requests.nvidia.com/gpu":"0"}}}`)); err != nil || len(one) != 1 || *one[0].GPUs != 0 {
+	if one, err := ParseResourceQuotas([]byte(`{"kind":"ResourceQuota","metadata":{"name":"a","namespace":"b"},"spec":{"hard":{"requests.nvidia.com/gpu":"0"}}}`), isDevice); err != nil || len(one) != 1 || *one[0].GPUs != 0 {
 		t.Errorf("one: %v, %v", one, err)
 	}
 	slurm, err := ParseAssociations([]byte("Cluster|Account|User|Partition|Share|GrpJobs|GrpTRES|GrpTRESMins|QOS|\n" +
@@ -79,7 +81,7 @@ func TestQuotasRefuse(t *testing.T) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	if _, err := ParseResourceQuotas([]byte(`{"items":[{"metadata":{"namespace":"a"},"spec":{"hard":{"requests.nvidia.com/gpu":"many"}}}]}`)); err == nil {
+	if _, err := ParseResourceQuotas([]byte(`{"items":[{"metadata":{"namespace":"a"},"spec":{"hard":{"requests.nvidia.com/gpu":"many"}}}]}`), isDevice); err == nil {
 		t.Error("a quota of many is taken")
 	}
 	if _, err := ParseAssociations([]byte("a|b|\n")); err == nil {
@@ -93,19 +95,19 @@ func TestQuotasRefuse(t *testing.T) {
 // A team must be over exactly when it has more than its limit, of each kind.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	m := newMemory()
+	m := querytest.NewMemory()
 	for i := range 121 {
 		at := noon.Add(time.Duration(i-120) * time.Minute)
 		for _, g := range []string{"g1", "g2"} {
 			one(m, at, float64(i*60), 0, "gpu_uuid", g, "gpu_workload_team", "red", "k8s_pod_uid", "p")
-			m.add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": g, "gpu_workload_team": "red", "gpu_workload_kind": "job", "job": "scraped"}, at, 0.5)
-			m.add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": g, "gpu_workload_team": "red", "gpu_workload_kind": "job", "job": "pushed"}, at, 0.5)
+			m.Add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": g, "gpu_workload_team": "red", "gpu_workload_kind": "job", "job": "scraped"}, at, 0.5)
+			m.Add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": g, "gpu_workload_team": "red", "gpu_workload_kind": "job", "job": "pushed"}, at, 0.5)
 		}
-		m.add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": "g3", "gpu_workload_kind": "unallocated"}, at, 1)
+		m.Add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": "g3", "gpu_workload_kind": "unallocated"}, at, 1)
 	}
 	p := mustParse(t, "prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]")
 	bill := mustBill(t, m, p, noon.Add(-3*time.Hour), noon)
-	held, err := Held(t.Context(), m, noon, Options{})
+	held, err := fleet.Held(t.Context(), m, noon, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +131,7 @@ func TestCheck(t *testing.T) {
 func TestMonth(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 10, 31, 0, 0, 0, 0, time.UTC)
-	f := newFleet(7, begin, 4*24*time.Hour, true)
+	f := newWorld(7, begin, 4*24*time.Hour, true)
 	p := mustParse(t, "prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]")
 	var m Month
 	for at := begin.Add(time.Hour); !at.After(f.end); at = at.Add(17 * time.Hour) {
@@ -156,11 +158,16 @@ func total(rows []Row) Amounts {
 	return sum
 }
 
+// isDevice is what the tests take for a whole device.
+func isDevice(resource string) bool {
+	return resource == "nvidia.com/gpu" || resource == "amd.com/gpu"
+}
+
 func FuzzQuotas(f *testing.F) {
 	f.Add([]byte("Cluster|Account|User|GrpTRES|GrpTRESMins|\nc|a|u|gres/gpu=1|gres/gpu:x=2|\n"))
 	f.Add([]byte(`{"items":[{"metadata":{"namespace":"a"},"spec":{"hard":{"requests.nvidia.com/gpu":"1"}}}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, parse := range []func([]byte) ([]Quota, error){ParseAssociations, ParseResourceQuotas} {
+		for _, parse := range []func([]byte) ([]Quota, error){ParseAssociations, func(b []byte) ([]Quota, error) { return ParseResourceQuotas(b, isDevice) }} {
 			list, err := parse(text)
 			if err != nil && len(err.Error()) > 1000 {
 				t.Errorf("an error of %d bytes", len(err.Error()))

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -13,8 +14,6 @@ import (
 type Row struct {
 	Labels query.Labels `json:"labels"` // of its series, without how they came
 	Amounts
-
-	counted bool
 }
 
 // Statement is the bill of a fleet for a period. Its rows add up to Total, exactly.
@@ -40,10 +39,9 @@ type Statement struct {
 type Missing struct {
 	// NoPrice is device time without a price by model.
 	NoPrice map[string]Seconds `json:"no_price,omitempty"`
-	// Older sums were first seen with time on them, which is in no bill.
-	Older        int     `json:"older_sums,omitempty"`
-	OlderSeconds Seconds `json:"older_seconds,omitempty"`
-	// Refused are values that no counter can have.
+	// Unseen is what counters had on them before the store first saw them.
+	Unseen fleet.Unseen `json:"unseen,omitzero"`
+	// Refused counts values that no counter can have.
 	Refused int `json:"refused,omitempty"`
 }
 
@@ -51,31 +49,27 @@ func (b *biller) statement(from, to time.Time) Statement {
 	s := Statement{From: from, To: to, Currency: cmp.Or(b.prices.Currency, "USD")}
 	for _, key := range slices.Sorted(maps.Keys(b.rows)) {
 		r := b.rows[key]
-		if !r.counted {
-			continue // it is known from before the period
-		}
 		s.Rows = append(s.Rows, *r)
 		s.Total = s.Total.Add(r.Amounts)
-		part := s.part(r.Labels["gpu_workload_kind"])
+		part := s.part(r.Labels[fleet.LabelKind])
 		*part = part.Add(r.Amounts)
 		if r.Unpriced > 0 {
 			if s.Missing.NoPrice == nil {
 				s.Missing.NoPrice = map[string]Seconds{}
 			}
-			s.Missing.NoPrice[r.Labels["gpu_model"]] += r.Unpriced
+			s.Missing.NoPrice[r.Labels[fleet.LabelModel]] += r.Unpriced
 		}
 	}
-	s.Missing.Older, s.Missing.OlderSeconds, s.Missing.Refused = b.older, b.olderOn, b.refused
 	return s
 }
 
 func (s *Statement) part(kind string) *Amounts {
 	switch kind {
-	case "unallocated":
+	case fleet.KindUnallocated:
 		return &s.Unallocated
-	case "unattributed":
+	case fleet.KindUnattributed:
 		return &s.Unattributed
-	case "other":
+	case fleet.KindOther:
 		return &s.Other
 	}
 	return &s.Workloads
@@ -93,23 +87,32 @@ type Group struct {
 // Dimension is what rows can be grouped by.
 type Dimension struct {
 	Name string
-	// labels of which the first that is there is the name of the group.
-	labels []string
+	// group returns the group of a row, empty if the row has none.
+	group func(query.Labels) string
 	// device: what nobody holds belongs to a group too.
 	device bool
+}
+
+// workloadOf returns the name that people know the workload of a row by.
+func workloadOf(l query.Labels) string {
+	o, _ := fleet.OwnerOf(l)
+	if o.Name == "" {
+		return ""
+	}
+	return o.Label()
 }
 
 // Dimensions are all that there are.
 func Dimensions() []Dimension {
 	return []Dimension{
-		{"team", []string{"gpu_workload_team", "slurm_account", "k8s_namespace_name"}, false},
-		{"namespace", []string{"k8s_namespace_name"}, false},
-		{"user", []string{"slurm_user", "user_name"}, false},
-		{"account", []string{"slurm_account"}, false},
-		{"workload", []string{"gpu_workload_name"}, false},
-		{"model", []string{"gpu_model"}, true},
-		{"cluster", []string{"k8s_cluster_name", "slurm_cluster"}, true},
-		{"node", []string{"k8s_node_name", "host_name"}, true},
+		{"team", fleet.TeamOf, false},
+		{"namespace", func(l query.Labels) string { return l[fleet.LabelNamespace] }, false},
+		{"user", fleet.UserOf, false},
+		{"account", func(l query.Labels) string { return l[fleet.LabelSlurmAccount] }, false},
+		{"workload", workloadOf, false},
+		{"model", func(l query.Labels) string { return l[fleet.LabelModel] }, true},
+		{"cluster", func(l query.Labels) string { return cmp.Or(l[fleet.LabelCluster], l[fleet.LabelSlurmCluster]) }, true},
+		{"node", fleet.NodeOf, true},
 	}
 }
 
@@ -123,23 +126,13 @@ func DimensionOf(name string) (Dimension, bool) {
 	return list[i], true
 }
 
-// NameOf is the group that a row belongs to. Names in parentheses are no names of users.
+// NameOf returns the group that a row belongs to. Names in parentheses are not names that
+// users gave.
 func (d Dimension) NameOf(labels query.Labels) string {
-	if kind := labels["gpu_workload_kind"]; !d.device {
-		switch kind {
-		case "unallocated", "unattributed", "other":
-			return "(" + kind + ")"
-		}
+	if kind := labels[fleet.LabelKind]; kind != "" && !fleet.IsWorkload(kind) && !d.device {
+		return "(" + kind + ")"
 	}
-	for _, l := range d.labels {
-		if v := labels[l]; v != "" {
-			if place := cmp.Or(labels["k8s_namespace_name"], labels["slurm_account"], labels["user_name"]); d.Name == "workload" && place != "" {
-				return place + "/" + v
-			}
-			return v
-		}
-	}
-	return "(none)"
+	return cmp.Or(d.group(labels), "(none)")
 }
 
 // By groups rows. The groups add up to Total; the most expensive come first, and of equal
@@ -158,9 +151,9 @@ func (s *Statement) By(d Dimension) []Group {
 			in[name] = members{map[string]bool{}, map[string]bool{}}
 		}
 		g.Amounts = g.Add(r.Amounts)
-		in[name].devices[r.Labels["gpu_uuid"]] = true
-		if k := r.Labels["gpu_workload_kind"]; k != "unallocated" {
-			in[name].workloads[k+"/"+r.Labels["k8s_namespace_name"]+"/"+r.Labels["gpu_workload_name"]] = true
+		in[name].devices[r.Labels[fleet.LabelUUID]] = true
+		if k := r.Labels[fleet.LabelKind]; k != fleet.KindUnallocated {
+			in[name].workloads[k+"/"+r.Labels[fleet.LabelNamespace]+"/"+r.Labels[fleet.LabelWorkload]] = true
 		}
 	}
 	out := make([]Group, 0, len(groups))

@@ -25,7 +25,11 @@ func (s *Sample) CountersReset(prev *Sample) bool {
 }
 
 // less reports whether a counter decreased. An absent counter did not.
-func less(now, before Value) bool { return now.ok && before.ok && now.v < before.v }
+func less(now, before Value) bool {
+	n, ok := now.Get()
+	b, known := before.Get()
+	return ok && known && n < b
+}
 
 func anyLess(now, before []ErrorCount) bool {
 	for _, a := range now {
@@ -40,7 +44,7 @@ func anyLess(now, before []ErrorCount) bool {
 
 // Counts reports whether the runtime counts anything.
 func (r *Runtime) Counts() bool {
-	return r.Operations.ok || len(r.Latencies) > 0 || slices.ContainsFunc(r.Executions, func(e ErrorCount) bool { return e.Count.ok })
+	return r.Operations.OK() || len(r.Latencies) > 0 || slices.ContainsFunc(r.Executions, func(e ErrorCount) bool { return e.Count.OK() })
 }
 
 // Restarted reports whether the runtime has started over since prev: a counter is lower

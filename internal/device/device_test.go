@@ -5,22 +5,6 @@ import (
 	"testing"
 )
 
-func TestValue(t *testing.T) {
-	var absent Value
-	if _, ok := absent.Get(); ok || absent == Of(0) || !absent.IsZero() || Of(0).IsZero() {
-		t.Error("absent is not 0, and 0 is not absent")
-	}
-	if absent.Scale(2).OK() || absent.Div(2).OK() || absent.Ratio(Of(1)).OK() || Of(1).Ratio(absent).OK() || Of(1).Ratio(Of(0)).OK() {
-		t.Error("arithmetic on an absent value returned a present one")
-	}
-	if Of(14.25).Div(100) != Of(0.1425) || Of(3).Scale(2) != Of(6) || Of(1).Ratio(Of(4)) != Of(0.25) {
-		t.Error("arithmetic is wrong")
-	}
-	if absent.Or(Of(2)) != Of(2) || Of(1).Or(Of(2)) != Of(1) || Flag(true) != Of(1) || Flag(false) != Of(0) {
-		t.Error("Or or Flag is wrong")
-	}
-}
-
 func TestJSON(t *testing.T) {
 	s := Sample{ID: ID{Vendor: "v", UUID: "u", Model: "m"}, Energy: Of(0), Utilization: Engines{Compute: Of(1)}}
 	got, err := json.Marshal(s)

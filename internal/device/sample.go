@@ -17,7 +17,7 @@ type Sample struct {
 	Memory          Memory  `json:"memory,omitzero"`
 
 	Temperatures []Temperature `json:"temperatures,omitempty"`
-	Power        []Power       `json:"power,omitempty"`
+	Powers       []Power       `json:"power,omitempty"`
 	Energy       Value         `json:"energy_joules,omitzero"` // counter
 	Clocks       []Clock       `json:"clocks,omitempty"`
 	Voltages     []Voltage     `json:"voltages,omitempty"`

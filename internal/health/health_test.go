@@ -31,7 +31,7 @@ func steady(i int) Device {
 			Utilization:  device.Engines{Compute: of(1)},
 			Memory:       device.Memory{Used: of(100 << 30), Total: of(140 << 30)},
 			Temperatures: []device.Temperature{{Sensor: "edge", Value: of(60), Limits: []device.TemperatureCap{{Event: "slowdown", Limit: of(89)}, {Event: "shutdown", Limit: of(95)}}}},
-			Power:        []device.Power{{Scope: "gpu", Instant: of(700), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: of(700)}}}},
+			Powers:       []device.Power{{Scope: "gpu", Instant: of(700), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: of(700)}}}},
 			Clocks:       []device.Clock{{Type: "sm", Frequency: of(1500e6), Limit: of(1980e6)}},
 			Throttles:    []device.Throttle{{Cause: "sw_power_cap", Buckets: device.BucketPower | device.BucketSW, Active: true}},
 			PCIe:         device.PCIe{Generation: of(5), GenerationMax: of(5), Width: of(16), WidthMax: of(16), Replays: of(0)},
@@ -108,7 +108,7 @@ func TestWell(t *testing.T) {
 	expect(t, "busy", machine(8, 10*time.Minute, nil), "")
 	idle := machine(8, 10*time.Minute, func(_ time.Duration, _ int, d *Device) {
 		d.Utilization.Compute, d.Memory.Used, d.Processes, d.Holders = of(0), of(600<<20), nil, nil
-		d.PCIe.Generation, d.Clocks[0].Frequency, d.Power[0].Instant = of(1), of(345e6), of(70)
+		d.PCIe.Generation, d.Clocks[0].Frequency, d.Powers[0].Instant = of(1), of(345e6), of(70)
 		d.Throttles = []device.Throttle{{Cause: "gpu_idle", Active: true}}
 	})
 	expect(t, "idle", idle, "")
@@ -235,7 +235,7 @@ func TestHeatRules(t *testing.T) {
 	expect(t, "a limit of the package", lately(5*time.Minute, throttle(power|hw)), "")
 
 	at := func(v float64) func(*Device) {
-		return func(d *Device) { d.Temperatures[0].Value, d.Power = of(v), nil }
+		return func(d *Device) { d.Temperatures[0].Value, d.Powers = of(v), nil }
 	}
 	expect(t, "below its limit", lately(5*time.Minute, at(88)), "")
 	expect(t, "at its limit", lately(time.Minute, at(89)), "gpu.temperature.limit warning 0")
@@ -248,29 +248,29 @@ func TestHeatRules(t *testing.T) {
 	rise := func(by, watts float64, in time.Duration) Machine {
 		return machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
 			done := max(0, 1-ago.Seconds()/in.Seconds())
-			d.Temperatures[0].Value, d.Power[0].Instant = of(65+by*done), of(600+watts*done)
+			d.Temperatures[0].Value, d.Powers[0].Instant = of(65+by*done), of(600+watts*done)
 		})
 	}
 	expect(t, "hotter at the same power", rise(10, 0, 5*time.Minute), "gpu.temperature.ramp warning 0")
 	expect(t, "a little hotter", rise(9, 0, 5*time.Minute), "")
 	expect(t, "not hot at all", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
-		d.Temperatures[0].Value, d.Power[0].Instant = of(69-2*ago.Minutes()), of(600)
+		d.Temperatures[0].Value, d.Powers[0].Instant = of(69-2*ago.Minutes()), of(600)
 	}), "")
 	expect(t, "it stays where it is now", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
-		d.Temperatures[0].Value, d.Power[0].Instant = of(80-5*max(0, ago.Minutes()-2.5)), of(600)
+		d.Temperatures[0].Value, d.Powers[0].Instant = of(80-5*max(0, ago.Minutes()-2.5)), of(600)
 	}), "")
 	expect(t, "hotter with more power", rise(20, 100, 5*time.Minute), "")
 	expect(t, "hotter with less power, which the sink has not followed yet", rise(20, -100, 5*time.Minute), "")
 	// A job starts: power jumps, and the heat sink follows within minutes.
 	expect(t, "it warms up", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
 		on := 9*time.Minute - ago
-		d.Power[0].Instant, d.Temperatures[0].Value = of(100), of(35)
+		d.Powers[0].Instant, d.Temperatures[0].Value = of(100), of(35)
 		if on >= 0 {
-			d.Power[0].Instant, d.Temperatures[0].Value = of(650), of(65-30*math.Exp(-on.Seconds()/60))
+			d.Powers[0].Instant, d.Temperatures[0].Value = of(650), of(65-30*math.Exp(-on.Seconds()/60))
 		}
 	}), "")
 	expect(t, "another sensor is the hottest now", machine(1, 10*time.Minute, func(ago time.Duration, _ int, d *Device) {
-		d.Power[0].Instant = of(600)
+		d.Powers[0].Instant = of(600)
 		d.Temperatures = append(d.Temperatures, device.Temperature{Sensor: "memory", Value: of(80)})
 		if ago > 5*time.Minute {
 			d.Temperatures = d.Temperatures[:1]
@@ -279,7 +279,7 @@ func TestHeatRules(t *testing.T) {
 
 	low := func(mhz, watts, util float64, b device.Buckets) func(*Device) {
 		return func(d *Device) {
-			d.Clocks[0].Frequency, d.Power[0].Instant, d.Utilization.Compute = of(mhz*1e6), of(watts), of(util)
+			d.Clocks[0].Frequency, d.Powers[0].Instant, d.Utilization.Compute = of(mhz*1e6), of(watts), of(util)
 			d.Throttles = []device.Throttle{{Cause: "x", Buckets: b, Active: true}}
 		}
 	}

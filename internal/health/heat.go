@@ -2,7 +2,6 @@ package health
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
@@ -127,7 +126,7 @@ func ramp(t trail) []Finding {
 	var steady, from time.Time // since when power is the same, and the sink has followed
 	for _, s := range t.past {
 		v, ok := sensorOf(&s.d.Sample, sensor.Sensor).Get()
-		watts, has := draw(&s.d.Sample)
+		watts, has := s.d.Power().Draw().Get()
 		if !ok || !has || watts <= 0 {
 			continue
 		}
@@ -161,15 +160,6 @@ func sensorOf(s *device.Sample, name string) device.Value {
 	return device.Value{}
 }
 
-func draw(s *device.Sample) (float64, bool) {
-	for _, p := range s.Power {
-		if p.Scope == "gpu" {
-			return p.Draw().Get()
-		}
-	}
-	return 0, false
-}
-
 // Clocks are stuck if they are below half of what the device can for as long as a device
 // is fully busy, it draws less than half of its limit, and it names no cause that would
 // explain that. Memory-bound work draws little and has high clocks; a power cap has a cause.
@@ -183,26 +173,23 @@ const (
 func clocksLow(t trail) []Finding {
 	stuck := func(d *Device) bool {
 		util, ok := d.Utilization.Compute.Get()
-		c, has := clock(&d.Sample)
-		if !ok || !has || util < busy {
+		if !ok || util < busy {
 			return false
 		}
+		c := d.ComputeClock()
 		ratio, ok := c.Frequency.Ratio(c.Limit).Get()
 		if !ok || ratio >= stuckClock || len(causes(d, func(t device.Throttle) bool { return t.Buckets != 0 })) > 0 {
 			return false
 		}
-		for _, p := range d.Power {
-			if r, ok := p.Draw().Ratio(p.Enforced()).Get(); ok && p.Scope == "gpu" && r >= stuckPower {
-				return false
-			}
-		}
-		return true
+		p := d.Power()
+		drawn, ok := p.Draw().Ratio(p.Enforced()).Get()
+		return !ok || drawn < stuckPower
 	}
 	since, ok := t.throughout(stuckFor, stuck)
 	if !ok {
 		return nil
 	}
-	c, _ := clock(&t.last.Sample)
+	c := t.last.ComputeClock()
 	now, _ := c.Frequency.Get()
 	limit, _ := c.Limit.Get()
 	return []Finding{{
@@ -210,14 +197,4 @@ func clocksLow(t trail) []Finding {
 		Reason: fmt.Sprintf("it is fully busy at %.0f of %.0f MHz for %s and says no reason", now/1e6, limit/1e6, span(t.now.Sub(since))),
 		Action: "Look whether somebody locked its clocks; if not, reset the device, and then the machine.",
 	}}
-}
-
-// clock returns the clock of the compute units.
-func clock(s *device.Sample) (device.Clock, bool) {
-	for _, kind := range []string{"sm", "graphics", "ai", "soc"} {
-		if i := slices.IndexFunc(s.Clocks, func(c device.Clock) bool { return c.Type == kind }); i >= 0 {
-			return s.Clocks[i], true
-		}
-	}
-	return device.Clock{}, false
 }

@@ -137,10 +137,8 @@ func odd(uuid string, then *Moment, group []*Device) string {
 		if o.ID.UUID == uuid || !slices.ContainsFunc(group, func(g *Device) bool { return g.ID.UUID == o.ID.UUID }) {
 			continue
 		}
-		if c, ok := clock(&o.Sample); ok {
-			if v, ok := c.Frequency.Get(); ok {
-				clocks = append(clocks, v)
-			}
+		if v, ok := o.Clock().Get(); ok {
+			clocks = append(clocks, v)
 		}
 		if h, ok := hottest(&o.Sample); ok {
 			v, _ := h.Value.Get()
@@ -158,10 +156,8 @@ func odd(uuid string, then *Moment, group []*Device) string {
 		return ""
 	}
 	var why []string
-	if c, ok := clock(&d.Sample); ok && len(clocks) > 0 {
-		if v, ok := c.Frequency.Get(); ok && v < stragglerClock*median(clocks) {
-			why = append(why, fmt.Sprintf("runs at %.0f MHz, the others of the job at %.0f MHz", v/1e6, median(clocks)/1e6))
-		}
+	if v, ok := d.Clock().Get(); ok && len(clocks) > 0 && v < stragglerClock*median(clocks) {
+		why = append(why, fmt.Sprintf("runs at %.0f MHz, the others of the job at %.0f MHz", v/1e6, median(clocks)/1e6))
 	}
 	// Among idle ones the one that works is hot, as it should be.
 	if h, ok := hottest(&d.Sample); ok && len(heat) > 0 && median(work) >= busy*util {

@@ -110,7 +110,7 @@ func TestMachineRules(t *testing.T) {
 func TestStragglers(t *testing.T) {
 	slow := func(n int, long time.Duration, change func(d *Device)) Machine {
 		return machine(n, 10*time.Minute, func(ago time.Duration, i int, d *Device) {
-			d.Power = nil // what heat does to one of them is told apart by others
+			d.Powers = nil // what heat does to one of them is told apart by others
 			if i == 1 && ago <= long {
 				change(d)
 			}
@@ -128,7 +128,7 @@ func TestStragglers(t *testing.T) {
 		d.Utilization.Compute = of(0.5)
 	}), "")
 	expect(t, "the others have less to do", machine(4, 10*time.Minute, func(_ time.Duration, i int, d *Device) {
-		d.Power = nil
+		d.Powers = nil
 		if d.Utilization.Compute = of(0.1); i == 1 {
 			d.Utilization.Compute, d.Temperatures[0].Value = of(0.9), of(75)
 		}

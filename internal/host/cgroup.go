@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // Groups are the control groups of a process: of version 2, and of the cpu controller of
@@ -69,11 +71,11 @@ func (r Reader) group(dir string, g Groups, f *Facts) error {
 			folder, suffix, of = own, ".pressure", "cgroup"
 		}
 	}
-	for name, into := range map[string]*Value{"cpu": &f.CPUPressure, "io": &f.IOPressure, "memory": &f.MemoryPressure} {
+	for name, into := range map[string]*optional.Float{"cpu": &f.CPUPressure, "io": &f.IOPressure, "memory": &f.MemoryPressure} {
 		file := filepath.Join(folder, name+suffix)
 		b, err := read(file)
 		if err != nil {
-			errs = append(errs, optional(err))
+			errs = append(errs, tolerate(err))
 			continue
 		}
 		if *into, err = ParsePressure(b); err != nil {
@@ -107,7 +109,7 @@ func namespaced(root string, f *Facts) error {
 		if err == nil {
 			err = parse(b)
 		}
-		if err := optional(err); err != nil {
+		if err := tolerate(err); err != nil {
 			errs = append(errs, fmt.Errorf("cannot read %s: %w", filepath.Join(root, ownGroup, name), err))
 		}
 	}
@@ -115,7 +117,7 @@ func namespaced(root string, f *Facts) error {
 		f.Throttled, f.ThrottledPeriods, err = ParseCPUStat(b)
 		return err
 	})
-	for name, into := range map[string]*Value{"cpu": &f.CPUPressure, "io": &f.IOPressure, "memory": &f.MemoryPressure} {
+	for name, into := range map[string]*optional.Float{"cpu": &f.CPUPressure, "io": &f.IOPressure, "memory": &f.MemoryPressure} {
 		each(name+".pressure", func(b []byte) (err error) {
 			if *into, err = ParsePressure(b); err == nil {
 				f.PressureOf = "cgroup"
@@ -160,7 +162,7 @@ func (r Reader) throttling(root, group string, f *Facts) error {
 	for range deepest {
 		file := filepath.Join(root, group, "cpu.stat")
 		b, err := read(file)
-		if err := optional(err); err != nil {
+		if err := tolerate(err); err != nil {
 			return err
 		}
 		if err == nil {
@@ -179,25 +181,25 @@ func (r Reader) throttling(root, group string, f *Facts) error {
 }
 
 // plus adds what is known.
-func plus(a, b Value) Value {
+func plus(a, b optional.Float) optional.Float {
 	switch {
 	case !b.OK():
 		return a
 	case !a.OK():
 		return b
 	}
-	return Of(a.v + b.v)
+	return optional.Of(a.Default(0) + b.Default(0))
 }
 
 // ParseCPUStat parses cpu.stat of a control group of either version, and returns for how
 // long and in how many periods it was throttled. Absent: it has no such controller.
-func ParseCPUStat(file []byte) (seconds, periods Value, err error) {
+func ParseCPUStat(file []byte) (seconds, periods optional.Float, err error) {
 	for line := range strings.Lines(string(file)) {
 		fields := strings.Fields(line)
 		if len(fields) != 2 {
 			continue
 		}
-		var into *Value
+		var into *optional.Float
 		scale := 1.0
 		switch fields[0] {
 		case "nr_throttled":
@@ -211,16 +213,16 @@ func ParseCPUStat(file []byte) (seconds, periods Value, err error) {
 		}
 		v, err := whole(fields[1])
 		if err != nil {
-			return Value{}, Value{}, fmt.Errorf("%s: %w", fields[0], err)
+			return optional.Float{}, optional.Float{}, fmt.Errorf("%s: %w", fields[0], err)
 		}
-		*into = Of(v / scale)
+		*into = optional.Of(v / scale)
 	}
 	return seconds, periods, nil
 }
 
 // ParsePressure parses a file of pressure stall information and returns how long at least
 // one task waited, in seconds.
-func ParsePressure(file []byte) (Value, error) {
+func ParsePressure(file []byte) (optional.Float, error) {
 	for line := range strings.Lines(string(file)) {
 		fields := strings.Fields(line)
 		if len(fields) == 0 || fields[0] != "some" {
@@ -233,10 +235,10 @@ func ParsePressure(file []byte) (Value, error) {
 			}
 			v, err := whole(total)
 			if err != nil {
-				return Value{}, err
+				return optional.Float{}, err
 			}
-			return Of(v / 1e6), nil
+			return optional.Of(v / 1e6), nil
 		}
 	}
-	return Value{}, errors.New("it does not say for how long some tasks waited")
+	return optional.Float{}, errors.New("it does not say for how long some tasks waited")
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // grouped is what the control groups say of a process that has nothing else.
@@ -35,7 +37,7 @@ func TestGroupOutside(t *testing.T) {
 		own + "cpu.stat":     "nr_throttled 3\nthrottled_usec 2000000\n",
 		own + "cpu.pressure": "some avg10=0.00 total=4000000\n",
 	}
-	machine := Facts{CPUPressure: Of(9), PressureOf: "machine"}
+	machine := Facts{CPUPressure: optional.Of(9), PressureOf: "machine"}
 	f := func(what string, change func(root string), extra map[string]string, want Facts) {
 		t.Helper()
 		all := maps.Clone(files)
@@ -50,7 +52,7 @@ func TestGroupOutside(t *testing.T) {
 	f("the machine's root", same, map[string]string{own + "cgroup.procs": "77\n"}, machine)
 	f("another group", same, map[string]string{own + "cgroup.procs": "7\n177\n", own + "cgroup.events": "populated 1\n"}, machine)
 	its := map[string]string{own + "cgroup.procs": "1\n77\n", own + "cgroup.events": "populated 1\n"}
-	f("its own", same, its, Facts{Throttled: Of(2), ThrottledPeriods: Of(3), CPUPressure: Of(4), PressureOf: "cgroup"})
+	f("its own", same, its, Facts{Throttled: optional.Of(2), ThrottledPeriods: optional.Of(3), CPUPressure: optional.Of(4), PressureOf: "cgroup"})
 	f("a link", func(root string) {
 		dir := filepath.Join(root, "sys/fs/cgroup")
 		if err := os.Rename(dir, filepath.Join(root, "elsewhere")); err != nil {
@@ -65,7 +67,7 @@ func TestGroupOutside(t *testing.T) {
 // The group above was throttled for long, but that is over; that of the process is throttled
 // now. Of the longest alone one would not see it.
 func TestThrottlingGrows(t *testing.T) {
-	at := func(container string) Value {
+	at := func(container string) optional.Float {
 		return grouped(t, tree(t, map[string]string{
 			"proc/77/stat":                  processStat,
 			"proc/77/cgroup":                "0::/pod/container\n",
@@ -74,7 +76,7 @@ func TestThrottlingGrows(t *testing.T) {
 		})).Throttled
 	}
 	before, after := at("nr_throttled 1\nthrottled_usec 1000000\n"), at("nr_throttled 5\nthrottled_usec 6000000\n")
-	if got := after.Since(before); got != Of(5) {
+	if got := after.Since(before); got != optional.Of(5) {
 		t.Errorf("it was throttled for %v s meanwhile, want 5", got)
 	}
 }

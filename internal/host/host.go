@@ -38,9 +38,9 @@ func read(path string) ([]byte, error) {
 	return b, nil
 }
 
-// optional returns nil for a file that is not there, may not be read or belongs to a process
+// tolerate returns nil for a file that is not there, may not be read or belongs to a process
 // that is gone: that is no trouble.
-func optional(err error) error {
+func tolerate(err error) error {
 	for _, e := range []error{fs.ErrNotExist, fs.ErrPermission, unix.ENOTDIR, unix.ESRCH, unix.EOPNOTSUPP, unix.EINVAL} {
 		if errors.Is(err, e) {
 			return nil

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"maps"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 var near = cmpopts.EquateApprox(0, 1e-9)
@@ -159,9 +160,9 @@ func TestProcessUnified(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Facts{
-		Start: 4242, CPU: Of(4), MinorFaults: Of(1234), MajorFaults: Of(56), BlockIO: Of(7), RunQueue: Of(1.5),
-		ReadBytes: Of(4096), WrittenBytes: Of(8192), SentSegments: Of(3410788), Retransmits: Of(2549),
-		Throttled: Of(2.5), ThrottledPeriods: Of(40), CPUPressure: Of(3), IOPressure: Of(2), PressureOf: "cgroup",
+		Start: 4242, CPU: optional.Of(4), MinorFaults: optional.Of(1234), MajorFaults: optional.Of(56), BlockIO: optional.Of(7), RunQueue: optional.Of(1.5),
+		ReadBytes: optional.Of(4096), WrittenBytes: optional.Of(8192), SentSegments: optional.Of(3410788), Retransmits: optional.Of(2549),
+		Throttled: optional.Of(2.5), ThrottledPeriods: optional.Of(40), CPUPressure: optional.Of(3), IOPressure: optional.Of(2), PressureOf: "cgroup",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -183,9 +184,9 @@ func TestProcessHybrid(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Facts{
-		Start: 4242, CPU: Of(4), MinorFaults: Of(1234), MajorFaults: Of(56), BlockIO: Of(7), RunQueue: Of(1.5),
-		ReadBytes: Of(4096), WrittenBytes: Of(8192), SentSegments: Of(3410788), Retransmits: Of(2549),
-		Throttled: Of(1.5), ThrottledPeriods: Of(4), CPUPressure: Of(9), IOPressure: Of(8), MemoryPressure: Of(0), PressureOf: "machine",
+		Start: 4242, CPU: optional.Of(4), MinorFaults: optional.Of(1234), MajorFaults: optional.Of(56), BlockIO: optional.Of(7), RunQueue: optional.Of(1.5),
+		ReadBytes: optional.Of(4096), WrittenBytes: optional.Of(8192), SentSegments: optional.Of(3410788), Retransmits: optional.Of(2549),
+		Throttled: optional.Of(1.5), ThrottledPeriods: optional.Of(4), CPUPressure: optional.Of(9), IOPressure: optional.Of(8), MemoryPressure: optional.Of(0), PressureOf: "machine",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -202,7 +203,7 @@ func TestProcessAbsent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(Facts{Start: 4242, CPU: Of(4), MinorFaults: Of(1234), MajorFaults: Of(56)}, got); diff != "" {
+	if diff := cmp.Diff(Facts{Start: 4242, CPU: optional.Of(4), MinorFaults: optional.Of(1234), MajorFaults: optional.Of(56)}, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if _, err := r.Process(78); !errors.Is(err, fs.ErrNotExist) {
@@ -219,7 +220,7 @@ func TestProcessTorn(t *testing.T) {
 			t.Errorf("the error is %v, want %q in it", err, part)
 		}
 	}
-	if got.ReadBytes != Of(4096) || got.RunQueue.OK() || got.Retransmits.OK() {
+	if got.ReadBytes != optional.Of(4096) || got.RunQueue.OK() || got.Retransmits.OK() {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -231,7 +232,7 @@ func TestProcessReal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Start == 0 || f.MinorFaults.Or(0) == 0 {
+	if f.Start == 0 || f.MinorFaults.Default(0) == 0 {
 		t.Errorf("got %+v", f)
 	}
 	if _, err := r.CPU(); err != nil {
@@ -240,33 +241,6 @@ func TestProcessReal(t *testing.T) {
 	if _, err := r.Memory(); err != nil {
 		t.Error(err)
 	}
-}
-
-func TestValue(t *testing.T) {
-	type pair struct {
-		A Value `json:"a"`
-		B Value `json:"b,omitzero"`
-		C Value `json:"c"`
-	}
-	text, err := json.Marshal(pair{A: Of(0)})
-	if err != nil || string(text) != `{"a":0,"c":null}` {
-		t.Errorf("%s, %v", text, err)
-	}
-	var back pair
-	if err := json.Unmarshal([]byte(`{"a":1.5,"c":null}`), &back); err != nil || back != (pair{A: Of(1.5)}) {
-		t.Errorf("%+v, %v", back, err)
-	}
-	f := func(after, before, want Value) {
-		t.Helper()
-		if got := after.Since(before); got != want {
-			t.Errorf("%v since %v is %v, want %v", after, before, got, want)
-		}
-	}
-	f(Of(3), Of(1), Of(2))
-	f(Of(1), Of(1), Of(0))
-	f(Of(1), Of(3), Value{})
-	f(Of(1), Value{}, Value{})
-	f(Value{}, Of(1), Value{})
 }
 
 func FuzzParse(f *testing.F) {

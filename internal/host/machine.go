@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // ticks is USER_HZ: how many ticks of /proc make a second. It is 100 on all that we build for.
@@ -110,10 +112,10 @@ func (r Reader) Memory() (Memory, error) {
 
 // ParseMeminfo parses /proc/meminfo, see proc_meminfo(5).
 func ParseMeminfo(file []byte) (Memory, error) {
-	var total, available, free Value
+	var total, available, free optional.Float
 	for line := range strings.Lines(string(file)) {
 		name, rest, _ := strings.Cut(line, ":")
-		into := map[string]*Value{"MemTotal": &total, "MemAvailable": &available, "MemFree": &free}[name]
+		into := map[string]*optional.Float{"MemTotal": &total, "MemAvailable": &available, "MemFree": &free}[name]
 		if into == nil {
 			continue
 		}
@@ -125,12 +127,12 @@ func ParseMeminfo(file []byte) (Memory, error) {
 		if err != nil {
 			return Memory{}, fmt.Errorf("%s: %w", name, err)
 		}
-		*into = Of(kib * 1024)
+		*into = optional.Of(kib * 1024)
 	}
-	if total.Or(0) <= 0 || !available.OK() || !free.OK() {
+	if total.Default(0) <= 0 || !available.OK() || !free.OK() {
 		return Memory{}, errors.New("it lacks MemTotal, MemAvailable or MemFree")
 	}
-	return Memory{Total: total.v, Available: available.v, Free: free.v}, nil
+	return Memory{Total: total.Default(0), Available: available.Default(0), Free: free.Default(0)}, nil
 }
 
 // Utilization returns which part of memory is in which state, in the words of the attribute

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // Facts are what a process was given by the machine and what it was kept waiting for. All
@@ -14,32 +16,32 @@ import (
 type Facts struct {
 	// Start is when the process began, in ticks since boot: the same pid with another one
 	// is another process.
-	Start uint64 `json:"start"`
-	CPU   Value  `json:"cpu_seconds,omitzero"` // all threads, user and kernel
+	Start uint64         `json:"start"`
+	CPU   optional.Float `json:"cpu_seconds,omitzero"` // all threads, user and kernel
 	// MinorFaults needed no disk, MajorFaults did.
-	MinorFaults Value `json:"minor_faults,omitzero"`
-	MajorFaults Value `json:"major_faults,omitzero"`
+	MinorFaults optional.Float `json:"minor_faults,omitzero"`
+	MajorFaults optional.Float `json:"major_faults,omitzero"`
 	// BlockIO is how long the main thread waited for disks. Absent where the kernel does
 	// not account for delays, which is the default since 5.14.
-	BlockIO Value `json:"block_io_seconds,omitzero"`
+	BlockIO optional.Float `json:"block_io_seconds,omitzero"`
 	// RunQueue is how long the main thread was ready and had no CPU.
-	RunQueue     Value `json:"run_queue_seconds,omitzero"`
-	ReadBytes    Value `json:"read_bytes,omitzero"` // from disks
-	WrittenBytes Value `json:"written_bytes,omitzero"`
+	RunQueue     optional.Float `json:"run_queue_seconds,omitzero"`
+	ReadBytes    optional.Float `json:"read_bytes,omitzero"` // from disks
+	WrittenBytes optional.Float `json:"written_bytes,omitzero"`
 	// SentSegments and Retransmits are of TCP in the network namespace of the process,
 	// which others may share.
-	SentSegments Value `json:"sent_segments,omitzero"`
-	Retransmits  Value `json:"retransmits,omitzero"`
+	SentSegments optional.Float `json:"sent_segments,omitzero"`
+	Retransmits  optional.Float `json:"retransmits,omitzero"`
 	// Throttled is how long its control group, or one above, had used up its CPU time, and
 	// ThrottledPeriods in how many periods that was.
-	Throttled        Value `json:"throttled_seconds,omitzero"`
-	ThrottledPeriods Value `json:"throttled_periods,omitzero"`
+	Throttled        optional.Float `json:"throttled_seconds,omitzero"`
+	ThrottledPeriods optional.Float `json:"throttled_periods,omitzero"`
 	// The pressures are how long at least one task waited for a CPU, a disk or memory.
 	// PressureOf says whose tasks: those of its control group (cgroup) or all (machine).
-	CPUPressure    Value  `json:"cpu_pressure_seconds,omitzero"`
-	IOPressure     Value  `json:"io_pressure_seconds,omitzero"`
-	MemoryPressure Value  `json:"memory_pressure_seconds,omitzero"`
-	PressureOf     string `json:"pressure_of,omitempty"`
+	CPUPressure    optional.Float `json:"cpu_pressure_seconds,omitzero"`
+	IOPressure     optional.Float `json:"io_pressure_seconds,omitzero"`
+	MemoryPressure optional.Float `json:"memory_pressure_seconds,omitzero"`
+	PressureOf     string         `json:"pressure_of,omitempty"`
 }
 
 // Process reads what is known of a process. A file that is missing or forbidden makes its
@@ -55,15 +57,15 @@ func (r Reader) Process(pid uint32) (Facts, error) {
 	if err != nil {
 		return Facts{}, fmt.Errorf("cannot parse %s: %w", filepath.Join(dir, "stat"), err)
 	}
-	f := Facts{Start: s.Start, CPU: Of(s.CPU), MinorFaults: Of(s.MinorFaults), MajorFaults: Of(s.MajorFaults)}
+	f := Facts{Start: s.Start, CPU: optional.Of(s.CPU), MinorFaults: optional.Of(s.MinorFaults), MajorFaults: optional.Of(s.MajorFaults)}
 	if on, err := read(filepath.Join(r.Proc, "sys/kernel/task_delayacct")); err == nil && strings.TrimSpace(string(on)) != "0" {
-		f.BlockIO = Of(s.BlockIO)
+		f.BlockIO = optional.Of(s.BlockIO)
 	}
 	var errs []error
 	each := func(name string, parse func([]byte) error) {
 		b, err := read(filepath.Join(dir, name))
 		if err != nil {
-			errs = append(errs, optional(err))
+			errs = append(errs, tolerate(err))
 			return
 		}
 		if err := parse(b); err != nil {
@@ -125,46 +127,46 @@ func ParseProcessStat(file []byte) (ProcessStat, error) {
 }
 
 // ParseIO parses /proc/PID/io and returns the bytes read from disks and written to them.
-func ParseIO(file []byte) (readBytes, writtenBytes Value, err error) {
+func ParseIO(file []byte) (readBytes, writtenBytes optional.Float, err error) {
 	for line := range strings.Lines(string(file)) {
 		name, rest, _ := strings.Cut(line, ":")
-		into := map[string]*Value{"read_bytes": &readBytes, "write_bytes": &writtenBytes}[name]
+		into := map[string]*optional.Float{"read_bytes": &readBytes, "write_bytes": &writtenBytes}[name]
 		if into == nil {
 			continue
 		}
 		v, err := whole(strings.TrimSpace(rest))
 		if err != nil {
-			return Value{}, Value{}, fmt.Errorf("%s: %w", name, err)
+			return optional.Float{}, optional.Float{}, fmt.Errorf("%s: %w", name, err)
 		}
-		*into = Of(v)
+		*into = optional.Of(v)
 	}
 	return readBytes, writtenBytes, nil
 }
 
 // ParseSchedstat parses /proc/PID/schedstat and returns the seconds in the run queue. A
 // kernel without the statistics writes zeros.
-func ParseSchedstat(file []byte) (Value, error) {
+func ParseSchedstat(file []byte) (optional.Float, error) {
 	fields := strings.Fields(string(file))
 	if len(fields) < 3 {
-		return Value{}, errors.New("it has fewer than 3 numbers")
+		return optional.Float{}, errors.New("it has fewer than 3 numbers")
 	}
 	var v [3]float64
 	for i := range v {
 		n, err := whole(fields[i])
 		if err != nil {
-			return Value{}, err
+			return optional.Float{}, err
 		}
 		v[i] = n
 	}
 	if v == [3]float64{} {
-		return Value{}, nil
+		return optional.Float{}, nil
 	}
-	return Of(v[1] / 1e9), nil
+	return optional.Of(v[1] / 1e9), nil
 }
 
 // ParseSNMP parses /proc/PID/net/snmp and returns the segments that TCP sent, and how many
 // of them again. The file has pairs of lines: names, and values in the same order.
-func ParseSNMP(file []byte) (sent, again Value, err error) {
+func ParseSNMP(file []byte) (sent, again optional.Float, err error) {
 	var names []string
 	for line := range strings.Lines(string(file)) {
 		rest, ok := strings.CutPrefix(line, "Tcp:")
@@ -177,18 +179,18 @@ func ParseSNMP(file []byte) (sent, again Value, err error) {
 		}
 		values := strings.Fields(rest)
 		if len(values) != len(names) {
-			return Value{}, Value{}, fmt.Errorf("TCP has %d names and %d values", len(names), len(values))
+			return optional.Float{}, optional.Float{}, fmt.Errorf("TCP has %d names and %d values", len(names), len(values))
 		}
 		for i, name := range names {
-			into := map[string]*Value{"OutSegs": &sent, "RetransSegs": &again}[name]
+			into := map[string]*optional.Float{"OutSegs": &sent, "RetransSegs": &again}[name]
 			if into == nil {
 				continue
 			}
 			v, err := whole(values[i])
 			if err != nil {
-				return Value{}, Value{}, fmt.Errorf("%s: %w", name, err)
+				return optional.Float{}, optional.Float{}, fmt.Errorf("%s: %w", name, err)
 			}
-			*into = Of(v)
+			*into = optional.Of(v)
 		}
 		break
 	}

@@ -24,8 +24,8 @@ team   team-0123456789abcdef   red team
 team   blue-0123456789abcdef   blue
 `
 
-// fleet returns a store with series of two teams.
-func fleet(t *testing.T) *Store {
+// twoTeams returns a store with series of two teams.
+func twoTeams(t *testing.T) *Store {
 	t.Helper()
 	s := openTest(t, t.TempDir(), Options{})
 	a := s.Appender(t.Context())
@@ -81,7 +81,7 @@ func TestTeams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := fleet(t)
+	s := twoTeams(t)
 	viewed := []string{}
 	h := NewHandler(s, s, HandlerOptions{
 		Tokens: tokens, Refusals: s.Refusals(),
@@ -140,7 +140,7 @@ func TestDoors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := fleet(t)
+	s := twoTeams(t)
 	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	o := HandlerOptions{
 		Tokens: tokens, Refusals: s.Refusals(), Registry: s.Registry(), UI: ok, OTLP: ok,

@@ -8,12 +8,13 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // Whose a series and an event is.
 const (
-	TeamLabel     = "gpu_workload_team"
+	TeamLabel     = fleet.LabelTeam
 	TeamAttribute = "gpu.workload.team"
 )
 

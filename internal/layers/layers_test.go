@@ -20,6 +20,7 @@ const module = "github.com/gpumeter/gpumeter/"
 const (
 	collector = "go.opentelemetry.io/..."
 	pdata     = "go.opentelemetry.io/collector/pdata/..."
+	component = "go.opentelemetry.io/collector/component"
 	zap       = "go.uber.org/zap/..."
 	xsys      = "golang.org/x/sys/..."
 )
@@ -32,39 +33,49 @@ var layers = []struct {
 	pkg string
 	may []string
 }{
-	// Small readers of the kernel, one idea each. They know nothing of ours.
+	// The number that may be absent.
+	{"internal/optional", nil},
+
+	// Small readers of the kernel, one idea each. They know nothing else of ours.
 	{"internal/dlopen", []string{"github.com/ebitengine/purego"}},
 	{"internal/sysfs", []string{xsys}},
 	{"internal/kmsg", []string{xsys}},
 	{"internal/openfiles", nil},
 	{"internal/cloud", nil},
-	{"internal/host", []string{xsys}},
-	{"internal/slurm", nil},
+	{"internal/host", []string{"internal/optional", xsys}},
+	{"internal/slurm", []string{"internal/optional"}},
 
 	// How a store of time series is asked, the hub's own or any other.
 	{"internal/query", nil},
+	{"internal/query/querytest", []string{"internal/query"}},
+
+	// The model of the reading side: alone names series and labels.
+	{"internal/fleet", []string{"internal/optional", "internal/query"}},
 
 	// The model, and one package a vendor. No vendor knows another, or what a metric is.
-	{"internal/device", nil},
+	{"internal/device", []string{"internal/optional"}},
 	{"internal/device/nvidia/nvmltest", nil},
 	{"internal/device/devicetest", []string{"internal/device"}},
 	{"internal/device/tpu", []string{
 		"internal/device", "internal/openfiles", "internal/sysfs", xsys, "github.com/prometheus/common/...", "google.golang.org/grpc/...", "google.golang.org/protobuf/...",
 	}},
-	{"internal/device/...", []string{"internal/device", "internal/dlopen", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
+	{"internal/device/vendorlib", []string{"internal/device", "internal/dlopen"}},
+	{"internal/device/nvidia", []string{"internal/device", "internal/device/vendorlib", "internal/dlopen", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
+	{"internal/device/gaudi", []string{"internal/device", "internal/device/vendorlib", "internal/dlopen", "internal/openfiles", "internal/sysfs", xsys}},
+	{"internal/device/...", []string{"internal/device", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
 
 	// Who the work on a device belongs to.
 	{"internal/workload", []string{"internal/device"}},
 	{"internal/workload/kubeapi", []string{"go.yaml.in/yaml/v3"}},
 	{"internal/workload/kubelet/...", []string{"google.golang.org/grpc/...", "k8s.io/kubelet/..."}},
 	{"internal/workload/cgroup", nil},
-	{"internal/workload/kubernetes", []string{"internal/workload", "internal/workload/cgroup", "internal/workload/kubeapi", "internal/workload/kubelet"}},
+	{"internal/workload/kubernetes", []string{"internal/device", "internal/workload", "internal/workload/cgroup", "internal/workload/kubeapi", "internal/workload/kubelet"}},
 	{"internal/workload/runtime", []string{"internal/workload", "internal/workload/cgroup"}},
 	{"internal/workload/...", []string{"internal/slurm", "internal/workload", "internal/workload/cgroup", "internal/sysfs", xsys}},
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
-	{"internal/cost", []string{"internal/query", "go.yaml.in/yaml/v3"}},
+	{"internal/cost", []string{"internal/fleet", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
 
 	// May a node take work: reads of the kernel, and findings of the rules.
 	{"internal/check/ata", []string{xsys}},
@@ -74,26 +85,45 @@ var layers = []struct {
 
 	// The one owner of live state gets vendors and sources as interfaces from local.
 	{"internal/node", []string{"internal/device", "internal/workload", "internal/health"}},
+	{"internal/local/fleettest", nil},
 	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/workload/..."}},
+
+	// The checks of this machine, in a process of their own.
+	{"internal/check/worker", []string{
+		"internal/check", "internal/device", "internal/health", "internal/local", "internal/node", "internal/slurm", "go.yaml.in/yaml/v3",
+	}},
 
 	// The plain half of the receivers of these names.
 	{"internal/inference", []string{"github.com/prometheus/common/..."}},
 	{"internal/scheduler", []string{"internal/slurm"}},
-	{"internal/scheduler/...", []string{"internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
+	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/query", "internal/slurm", "github.com/prometheus/common/..."}},
+	{"internal/scheduler/...", []string{"internal/optional", "internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
 	{"internal/tracer", nil},
+	{"internal/tracer/tracertest", []string{"internal/device", "internal/node", "internal/tracer", "internal/workload"}},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},
 	{"internal/tracer/target", []string{"internal/tracer", xsys}},
 	{"internal/tracer/ncclinfo", nil},
-	{"internal/tracer/anomaly", []string{"internal/host", "internal/tracer"}},
-	{"internal/tracer/live", []string{"internal/tracer/...", "github.com/ianlancetaylor/demangle", xsys}},
+	{"internal/tracer/anomaly", []string{"internal/host", "internal/optional", "internal/tracer"}},
+	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/optional", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
+	{"internal/tracer/journal", []string{"internal/tracer/anomaly"}},
+	{"internal/tracer/ledger", []string{"internal/device", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/workload"}},
+	{"internal/tracer/inspect", []string{
+		"internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/probe", "internal/tracer/watch", "internal/workload",
+	}},
+	{"internal/tracer/live", []string{"internal/tracer", "internal/tracer/ncclinfo", "internal/tracer/probe", "internal/tracer/target", "github.com/ianlancetaylor/demangle", xsys}},
+
+	// What components of the Collector have in common.
+	{"internal/series", []string{pdata}},
+	{"internal/ticks", []string{"internal/node", component, pdata}},
 
 	// Collector components. None knows another. Only the extension opens devices.
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
-	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/workload", collector, zap}},
-	{"receiver/cudareceiver/...", []string{"internal/device", "internal/host", "internal/node", "internal/tracer/...", "internal/workload", collector, zap}},
-	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", collector, zap}},
-	{"receiver/...", []string{"internal/inference", "internal/node", "internal/scheduler/...", "internal/workload", collector, zap}},
-	{"processor/...", []string{"internal/node", "internal/workload", collector, zap}},
+	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
+	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
+	{"receiver/schedulerreceiver/...", []string{"internal/node", "internal/optional", "internal/query", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/...", []string{"internal/inference", "internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/hubexporter/...", []string{"internal/hub", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
 	{"exporter/pageexporter/...", []string{
 		"github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
@@ -101,14 +131,42 @@ var layers = []struct {
 
 	// The hub reads what arrived. It knows no device and no Collector.
 	{"internal/hub/ui", nil},
-	{"internal/hub/view", []string{"internal/cost", "internal/hub/...", "internal/query"}},
-	{"internal/hub/...", []string{"internal/hub/...", "internal/cost", "internal/health", "internal/query", "github.com/prometheus/...", xsys}},
+	{"internal/hub/server", []string{
+		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/rules", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
+		"internal/workload/kubeapi", "exporter/hubexporter", zap,
+	}},
+	{"internal/hub/view", []string{"internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
+	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/query", "github.com/prometheus/...", xsys}},
 
-	// The command may use all of it, and only main uses the command.
-	{"internal/cli/...", []string{
-		"internal/...", "exporter/...", "extension/...", "processor/...", "receiver/...",
-		"charm.land/...", "github.com/charmbracelet/...", "github.com/open-telemetry/opentelemetry-collector-contrib/...",
-		"github.com/prometheus/client_golang/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", collector, zap,
+	// What the process writes, without secrets.
+	{"internal/redact", nil},
+	{"internal/logging", []string{"internal/redact", zap}},
+
+	// The agent is a Collector with a list of components. It knows no vendor and no hub.
+	{"internal/agent", []string{
+		"internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
+		"exporter/...", "extension/...", "processor/...", "receiver/...",
+		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
+	}},
+
+	// What support needs to know about a machine. Who reads devices and checks is the caller's.
+	{"internal/bundle", []string{"internal/device", "internal/kmsg", "internal/logging", "internal/node", "internal/redact", "go.yaml.in/yaml/v3"}},
+
+	// A simulated fleet, through the receivers an agent has, into any store that a hub may have.
+	{"internal/demo", []string{"internal/device/sim", "internal/local", "internal/node", "exporter/hubexporter", "receiver/gpureceiver", collector, zap}},
+
+	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
+	// Only main uses the command.
+	{"internal/cli/tui", []string{"internal/device", "internal/fleet", "charm.land/...", "github.com/charmbracelet/..."}},
+	{"internal/cli/render", []string{
+		"internal/check", "internal/check/worker", "internal/device", "internal/health", "internal/node", "internal/scheduler/accounting",
+		"internal/tracer", "internal/tracer/anomaly", "internal/tracer/inspect", "internal/workload",
+	}},
+	{"internal/cli", []string{
+		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/demo", "internal/device/...",
+		"internal/fleet", "internal/health", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/node", "internal/query", "internal/redact",
+		"internal/scheduler/accounting", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
+		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},
 	{"cmd/...", []string{"internal/cli"}},
 
@@ -126,13 +184,16 @@ var restricted = []struct {
 	only []string
 }{
 	// The agent runs no other program while it samples.
-	{"os/exec", []string{"internal/cli/...", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
+	{"os/exec", []string{"internal/check/worker", "internal/local/fleettest", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
 	{"testing/...", []string{"internal/device/nvidia/nvmltest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything before a pipeline is plain Go values.
-	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/cli/..."}},
+	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks"}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
+	{"internal/query/querytest", nil},
+	{"internal/local/fleettest", nil},
+	{"internal/tracer/tracertest", nil},
 }
 
 // meaningless names invite everything. A package is named after its one idea.
@@ -273,6 +334,19 @@ func TestLayersCatch(t *testing.T) {
 	f("receiver/gpureceiver/emit.go", module+"internal/local", refused)
 	f("receiver/gpureceiver/emit.go", module+"internal/cli", refused)
 	f("exporter/pageexporter/page.go", module+"internal/node", refused)
+	f("internal/cli/agent.go", "go.opentelemetry.io/collector/otelcol", refused)
+	f("internal/cli/agent.go", module+"receiver/gpureceiver", refused)
+	f("internal/cli/check.go", "os/exec", refused)
+	f("internal/cli/render/trace.go", module+"internal/cli", refused)
+	f("internal/agent/agent.go", module+"internal/hub", refused)
+	f("internal/agent/agent.go", module+"internal/device/nvidia", refused)
+	f("internal/agent/agent.go", "go.opentelemetry.io/collector/pdata/pmetric", refused)
+	f("internal/hub/server/server.go", module+"internal/node", refused)
+	f("internal/hub/server/server.go", module+"internal/agent", refused)
+	f("internal/bundle/bundle.go", module+"internal/local", refused)
+	f("internal/tracer/inspect/report.go", module+"internal/tracer/live", refused)
+	f("internal/tracer/inspect/report.go", module+"internal/tracer/tracertest", refused)
+	f("internal/demo/demo.go", module+"internal/hub/server", refused)
 	f("cmd/gpumeter/main.go", module+"internal/cli", "")
 	f("cmd/gpumeter/main.go", module+"internal/local", refused)
 	f("internal/banana/banana.go", "fmt", "internal/banana has no layer")

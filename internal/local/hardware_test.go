@@ -26,8 +26,34 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/hardware.md")
 
-// metricsOf returns the metrics that each field of a sample becomes.
-func metricsOf(t *testing.T) map[string][]string {
+// onPartitions lists the fields that a vendor reports for partitions only. They become
+// gpu.partition metrics.
+var onPartitions = map[string][]string{
+	"amd":    {"Profile.EngineActive"},
+	"neuron": {"Resets.Count", "Runtime.Executions.Count", "Runtime.Operations"},
+}
+
+// noLifetime lists the vendors whose drivers count memory errors only since they were loaded.
+var noLifetime = []string{"amd", "neuron"}
+
+// metricsOf returns the metrics that each field of a vendor's samples becomes.
+func metricsOf(t *testing.T, vendor string) map[string][]string {
+	t.Helper()
+	all := emitted(t, "")
+	for field, list := range emitted(t, "GPU-0") {
+		if slices.Contains(onPartitions[vendor], field) {
+			all[field] = list
+		}
+	}
+	if slices.Contains(noLifetime, vendor) {
+		all["ECC.Count"] = slices.DeleteFunc(all["ECC.Count"], func(m string) bool { return m == "gpu.ecc.lifetime.errors" })
+	}
+	return all
+}
+
+// emitted returns the metrics that each field becomes: for a physical device if parent is
+// empty, else for a partition of parent.
+func emitted(t *testing.T, parent string) map[string][]string {
 	t.Helper()
 	cfg := gpureceiver.NewFactory().CreateDefaultConfig().(*gpureceiver.Config)
 	metrics := reflect.ValueOf(&cfg.Metrics).Elem()
@@ -35,19 +61,24 @@ func metricsOf(t *testing.T) map[string][]string {
 		m.FieldByName("Enabled").SetBool(true)
 	}
 	s, paths := devicetest.Fill()
-	s.ID.Parent = "" // some metrics exist for physical devices only
+	s.ID.Parent = parent
 	// Lists whose elements become different metrics.
-	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Power[0].Limits[0]
-	detail.Detail, total.Location, enforced.Type = true, "", device.LimitEnforced
-	s.ThrottleTimes, s.ECC = append(s.ThrottleTimes, detail), append(s.ECC, total)
-	s.Power[0].Limits = append(s.Power[0].Limits, enforced)
+	detail, total := s.ThrottleTimes[0], s.ECC[0]
+	detail.Detail, total.Location = true, ""
+	lifetime := total
+	lifetime.Lifetime = "aggregate"
+	s.ThrottleTimes, s.ECC = append(s.ThrottleTimes, detail), append(s.ECC, total, lifetime)
+	// The elements that metrics without attributes report.
+	s.Powers[0].Scope, s.Powers[0].Limits[0].Type = "gpu", device.LimitEnforced
+	s.Temperatures[0].Sensor, s.Clocks[0].Type, s.Voltages[0].Rail = "edge", "sm", "core"
 	for i := range s.ThrottleTimes[:1] {
 		s.ThrottleTimes[i].Detail = false
 	}
 	out := map[string][]string{
-		"Throttles":         {"gpu.throttle.power_active", "gpu.throttle.thermal_active", "gpu.throttle.sw_active", "gpu.throttle.hw_active", "gpu.throttle.reason"},
-		"Runtime.Latencies": {"gpu.runtime.latency"},
-		"Power.Utilization": {"gpu.power.utilization"}, // where there are no watts
+		"Throttles":          {"gpu.throttle.power_active", "gpu.throttle.thermal_active", "gpu.throttle.sw_active", "gpu.throttle.hw_active", "gpu.throttle.reason"},
+		"Runtime.Latencies":  {"gpu.runtime.latency"},
+		"Powers.Utilization": {"gpu.power.utilization"}, // for devices that do not report watts
+		"Powers.Average":     {"gpu.power.draw"},        // for devices without an instantaneous reading
 	}
 	for _, f := range devicetest.Fields(s) {
 		if strings.HasPrefix(f, "Info.") {
@@ -55,7 +86,7 @@ func metricsOf(t *testing.T) map[string][]string {
 		}
 	}
 	e := gpureceiver.NewEmitter(cfg, receivertest.NewNopSettings(component.MustNewType("gpu")))
-	md := e.Emit(node.Tick{Readings: []node.Reading{{Sample: s, Up: true}}})
+	md := e.Emit(node.Tick{Readings: []node.Reading{{Sample: s, Up: true, Busy: s.Utilization.Compute}}})
 	for _, rm := range md.ResourceMetrics().All() {
 		for _, sm := range rm.ScopeMetrics().All() {
 			for _, m := range sm.Metrics().All() {
@@ -79,12 +110,16 @@ func metricsOf(t *testing.T) map[string][]string {
 	return out
 }
 
-// The hardware page is generated from what the vendors' own tests prove.
+// The hardware page is generated from the sources that the vendors' own tests verify.
 func TestHardwareDocument(t *testing.T) {
-	metrics := metricsOf(t)
 	files, err := filepath.Glob("../device/*/sources.txt")
-	if err != nil || len(files) < len(Config{}.vendors()) {
-		t.Errorf("%d vendors have a sources.txt, %d have a reader (%v)", len(files), len(Config{}.vendors()), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range Vendors() {
+		if file := "../device/" + v.Name + "/sources.txt"; !slices.Contains(files, file) {
+			t.Errorf("%s is missing: it lists the source of each value of %s", file, v.Title)
+		}
 	}
 	has := map[string]map[string]bool{} // metric, vendor
 	var names []string
@@ -92,6 +127,7 @@ func TestHardwareDocument(t *testing.T) {
 	for _, file := range files {
 		vendor := filepath.Base(filepath.Dir(file))
 		names = append(names, vendor)
+		metrics := metricsOf(t, vendor)
 		list, err := devicetest.ReadSources(file)
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +150,11 @@ func TestHardwareDocument(t *testing.T) {
 				has[m][vendor] = true
 			}
 		}
-		fmt.Fprintf(&each, "\n## %s\n\n| metric | from |\n|---|---|\n%s\n", vendor, strings.Join(joined(there), "\n"))
+		facts := Vendors().ByName(vendor)
+		if facts.Name == "" {
+			t.Errorf("%s: internal/local/vendors.go does not list %s", file, vendor)
+		}
+		fmt.Fprintf(&each, "\n## %s\n\n%s\n| metric | from |\n|---|---|\n%s\n", vendor, factsTable(facts), strings.Join(joined(there), "\n"))
 		if len(absent) > 0 {
 			fmt.Fprintf(&each, "\n| absent | because |\n|---|---|\n%s\n", strings.Join(joined(absent), "\n"))
 		}
@@ -151,12 +191,27 @@ const hardwareIntro = `[comment]: <> (Written by go test ./internal/local -run H
 
 Which values are read from each vendor's devices, and where they come from. A value that a driver does not provide is absent, never 0.
 Each line is tested: a test of the vendor's reader fails if it reads a value that is not listed, or does not read one that is.
-Metrics that are off by default are listed, too; see ` + "`receiver/gpureceiver/documentation.md`" + `. gpu.up, gpu.health and
-gpu.workload.* are derived for every vendor.
+Metrics that are off by default are listed, too; see ` + "`receiver/gpureceiver/documentation.md`" + `. gpu.up, gpu.health,
+gpu.workload.*, gpu.allocation and gpu.unallocated are derived for every vendor. A partition has its own values under
+gpu.partition.*, from the same sources.
 `
 
+// factsTable returns a table of the facts about a vendor.
+func factsTable(v device.Vendor) string {
+	code := func(list []string) string { return "`" + strings.Join(list, "`, `") + "`" }
+	var files, resources []string
+	for _, f := range v.DeviceFiles {
+		files = append(files, f+"*")
+	}
+	for _, r := range v.Resources {
+		resources = append(resources, fmt.Sprintf("`%s` (%s)", r.Name, r.Unit))
+	}
+	return fmt.Sprintf("| | %s |\n|---|---|\n| device files | %s |\n| kernel modules | %s |\n| Kubernetes resources | %s |\n",
+		v.Title, code(files), code(v.Modules), strings.Join(resources, ", "))
+}
+
 // called returns the metrics of a field, with the last element of its path if a metric has
-// several fields: gpu.utilization (memory).
+// several fields: gpu.engine.utilization (memory).
 func called(metrics map[string][]string, field string) []string {
 	var out []string
 	for _, m := range metrics[field] {

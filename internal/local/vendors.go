@@ -19,17 +19,17 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// vendor is how one vendor's devices are read and diagnosed.
+// vendor is how one vendor's devices are read and diagnosed, and the facts about them.
 type vendor struct {
-	name     string
+	facts    device.Vendor
 	open     func(context.Context) (device.Reader, error)
 	diagnose func(context.Context) []device.Check
 }
 
 // of adapts the functions of a vendor's package.
-func of[O any, R device.Reader](name string, open func(context.Context, O) (R, error), diagnose func(context.Context, O) []device.Check, o O) vendor {
+func of[O any, R device.Reader](facts device.Vendor, open func(context.Context, O) (R, error), diagnose func(context.Context, O) []device.Check, o O) vendor {
 	return vendor{
-		name: name,
+		facts: facts,
 		open: func(ctx context.Context) (device.Reader, error) {
 			r, err := open(ctx, o)
 			if err != nil {
@@ -44,14 +44,23 @@ func of[O any, R device.Reader](name string, open func(context.Context, O) (R, e
 // vendors lists every supported vendor. A new vendor is one line here.
 func (c Config) vendors() []vendor {
 	return []vendor{
-		of("nvidia", nvidia.Open, nvidia.Diagnose, c.nvidia()),
-		of("amd", amd.Open, amd.Diagnose, amd.Options{Root: c.Root}),
-		of("gaudi", gaudi.Open, gaudi.Diagnose, gaudi.Options{Root: c.Root, Library: c.GaudiLibrary}),
-		of("intel", intel.Open, intel.Diagnose, intel.Options{Root: c.Root}),
-		of("neuron", neuron.Open, neuron.Diagnose, neuron.Options{Root: c.Root, Monitor: c.NeuronMonitor}),
-		of("tenstorrent", tenstorrent.Open, tenstorrent.Diagnose, tenstorrent.Options{Root: c.Root}),
-		of("tpu", tpu.Open, tpu.Diagnose, tpu.Options{Root: c.Root, Exporter: c.TPUExporter}),
+		of(nvidia.Facts, nvidia.Open, nvidia.Diagnose, c.nvidia()),
+		of(amd.Facts, amd.Open, amd.Diagnose, amd.Options{Root: c.Root}),
+		of(gaudi.Facts, gaudi.Open, gaudi.Diagnose, gaudi.Options{Root: c.Root, Library: c.GaudiLibrary}),
+		of(intel.Facts, intel.Open, intel.Diagnose, intel.Options{Root: c.Root}),
+		of(neuron.Facts, neuron.Open, neuron.Diagnose, neuron.Options{Root: c.Root, Monitor: c.NeuronMonitor}),
+		of(tenstorrent.Facts, tenstorrent.Open, tenstorrent.Diagnose, tenstorrent.Options{Root: c.Root}),
+		of(tpu.Facts, tpu.Open, tpu.Diagnose, tpu.Options{Root: c.Root, Exporter: c.TPUExporter}),
 	}
+}
+
+// Vendors returns the facts about every supported vendor.
+func Vendors() device.Vendors {
+	var list device.Vendors
+	for _, v := range (Config{}).vendors() {
+		list = append(list, v.facts)
+	}
+	return list
 }
 
 // Sources returns the readers for this machine.
@@ -62,7 +71,7 @@ func Sources(c Config) []node.Source {
 	}
 	var list []node.Source
 	for _, v := range c.vendors() {
-		list = append(list, node.Source{Name: v.name, Open: v.open})
+		list = append(list, node.Source{Name: v.facts.Name, Open: v.open})
 	}
 	return list
 }
@@ -75,7 +84,7 @@ func Diagnose(ctx context.Context, c Config) []device.Check {
 	for _, v := range c.vendors() {
 		found := v.diagnose(ctx)
 		if len(found) == 1 && found[0].State == device.CheckAbsent {
-			none = append(none, v.name)
+			none = append(none, v.facts.Name)
 			continue
 		}
 		checks = append(checks, found...)

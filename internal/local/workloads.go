@@ -33,7 +33,7 @@ type Workloads struct {
 	Teams         map[string]string // by namespace, for pods without a team label
 	StaleFor      time.Duration     // how long the kubelet's last answer is used while it does not respond; 0: 5 minutes
 
-	Slurm Slurm // Root and Host are overridden with those of the machine
+	Slurm Slurm // Root, Host, Minors and Drivers are overridden with those of the machine and its vendors
 }
 
 // Slurm configures how Slurm jobs are found.
@@ -63,7 +63,7 @@ func (c Config) owners() *owners {
 	if o.ask = kl.Ask; c.Interval < time.Second {
 		o.ask, kl = nil, kubelet.New(socket, kubelet.Every(time.Second))
 	}
-	k := kubernetes.Config{Kubelet: kl, Cgroups: cgroups, Logs: kubelet.NewLogs(root), Teams: w.Teams, StaleFor: w.StaleFor}
+	k := kubernetes.Config{Kubelet: kl, Cgroups: cgroups, Logs: kubelet.NewLogs(root), Teams: w.Teams, Vendors: Vendors(), StaleFor: w.StaleFor}
 	o.background = append(o.background, kl.Run)
 	api, err := kubeapi.New(kubeapi.Config{
 		Node: cmp.Or(w.Node, c.Host), Kubeconfig: w.Kubeconfig, Labels: w.PodLabels, TeamLabel: w.TeamLabel,
@@ -78,10 +78,20 @@ func (c Config) owners() *owners {
 	pods := kubernetes.New(k)
 	o.background = append(o.background, pods.Run)
 	w.Slurm.Root, w.Slurm.Host = root, c.Host
+	w.Slurm.Minors, w.Slurm.Drivers = k.Vendors.Minors(), drivers(k.Vendors)
 	jobs := slurm.New(w.Slurm)
 	o.background = append(o.background, jobs.Run)
 	o.Sources = []workload.Source{pods, jobs, runtime.New(root, cgroups), process.New(proc, root)}
 	return &o
+}
+
+// drivers returns the kernel modules of each vendor.
+func drivers(vendors device.Vendors) [][]string {
+	var list [][]string
+	for i := range vendors {
+		list = append(list, vendors[i].Modules)
+	}
+	return list
 }
 
 // place returns the location of a node according to the API server.

@@ -80,7 +80,7 @@ func TestIdlePower(t *testing.T) {
 		t.Helper()
 		var l ledger
 		l.learnIdle(cut{device: &Reading{Sample: device.Sample{
-			Power: []device.Power{{Scope: "gpu", Instant: device.Of(500)}}, Utilization: device.Engines{Compute: utilization},
+			Powers: []device.Power{{Scope: "gpu", Instant: device.Of(500)}}, Utilization: device.Engines{Compute: utilization},
 		}, Up: true}})
 		if diff := cmp.Diff(want, l.IdlePower); diff != "" {
 			t.Errorf("idle power at %v (-want +got):\n%s", utilization, diff)

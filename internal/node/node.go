@@ -198,6 +198,9 @@ func (v *View) Tick(ctx context.Context, now time.Time) Tick {
 		v.discover(ctx, now)
 		tier = v.tier(now)
 		t.Readings = v.read(ctx, now, tier)
+		for _, c := range cuts(t.Readings) {
+			c.device.Busy = c.busy()
+		}
 	}
 	if ctx.Err() != nil {
 		defer v.mu.Unlock()

@@ -255,19 +255,8 @@ func (l *ledger) learnIdle(c cut) {
 	}
 }
 
-// power returns the draw of the GPU, or else of the whole module.
-func (c cut) power() device.Value {
-	for _, scope := range []string{"gpu", "module"} {
-		for _, p := range c.device.Power {
-			if p.Scope == scope {
-				if v := p.Draw(); v != (device.Value{}) {
-					return v
-				}
-			}
-		}
-	}
-	return device.Value{}
-}
+// power returns the draw of the device in watts.
+func (c cut) power() device.Value { return c.device.Power().Draw() }
 
 // account returns the account of a stake, or that of workload.Other if there is no room.
 func (l *ledger) account(s stake, since time.Time) *owned {

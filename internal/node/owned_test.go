@@ -30,7 +30,7 @@ func newTenancy(dir string) *tenancy {
 	r.cfg.StateDir, r.cfg.BootID = dir, "boot"
 	r.cfg.Owners = r
 	r.m.devices[0].set(func(g *gpu) {
-		g.s.Power = []device.Power{{Scope: "gpu", Instant: device.Of(100)}}
+		g.s.Powers = []device.Power{{Scope: "gpu", Instant: device.Of(100)}}
 		g.s.Utilization.Compute = device.Of(0.5)
 	})
 	return r
@@ -134,7 +134,7 @@ func TestHiddenUse(t *testing.T) {
 		r.pass(t, 0)
 		r.m.devices[0].set(func(g *gpu) {
 			g.s.Utilization.Compute = device.Of(1)
-			g.s.Power = []device.Power{{Scope: "gpu", Instant: device.Of(400)}}
+			g.s.Powers = []device.Power{{Scope: "gpu", Instant: device.Of(400)}}
 		})
 		got := usedBy(r.pass(t, 400))
 		if diff := cmp.Diff(map[string]used{"unallocated": {100, 1, 0, false}, "unattributed": {300, 0, 0, false}}, got); diff != "" {

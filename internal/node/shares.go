@@ -72,7 +72,7 @@ func (c cut) units() []portion {
 	sum := 0.0
 	list := make([]portion, 0, len(c.partitions))
 	for _, p := range c.partitions {
-		u := portion{p, p.Slice.Part(), p.Profile.SMActive.Or(p.Profile.EngineActive).Or(p.Utilization.Compute)}
+		u := portion{p, p.Slice.Part(), activity(p)}
 		sum += u.size
 		list = append(list, u)
 	}
@@ -90,6 +90,23 @@ func (c cut) units() []portion {
 		}
 	}
 	return list
+}
+
+// activity returns the compute activity of a partition, from 0 to 1.
+func activity(p *Reading) device.Value {
+	return p.Profile.SMActive.Or(p.Profile.EngineActive).Or(p.Utilization.Compute)
+}
+
+// busy returns Reading.Busy of the device. Unlike utilization, which divides a device
+// among its workloads, it prefers the driver's reading for the whole device and does not
+// count a partition without a reading as idle.
+func (c cut) busy() device.Value {
+	own := c.device.Utilization.Compute
+	silent := func(p *Reading) bool { return !activity(p).OK() }
+	if !c.device.Up || own.OK() || slices.ContainsFunc(c.partitions, silent) {
+		return own
+	}
+	return c.utilization()
 }
 
 // utilization returns the utilization of the device, from 0 to 1. Drivers do not report it

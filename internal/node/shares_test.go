@@ -38,7 +38,7 @@ func (w *world) cut(pods []workload.Workload) (cut, owners) {
 		units = append(units, &Reading{Sample: device.Sample{ID: device.ID{UUID: fmt.Sprintf("MIG-%d", i), Parent: "GPU-0"}, Slice: s}, Up: true})
 	}
 	if w.r.IntN(10) > 0 {
-		dev.Power = []device.Power{{Scope: "gpu", Instant: device.Of(50 + 600*w.r.Float64())}}
+		dev.Powers = []device.Power{{Scope: "gpu", Instant: device.Of(50 + 600*w.r.Float64())}}
 	}
 	if len(w.partitions) == 0 && w.r.IntN(10) > 0 {
 		dev.Utilization.Compute = device.Of(w.r.Float64())
@@ -293,6 +293,34 @@ func TestPartitionActivity(t *testing.T) {
 	f(counted, busy(0.4), map[string]float64{pod("x").ID: 0.6, pod("y").ID: 0.4}, of(0.2*0.75+0.4*0.25))
 	half := device.Sample{Processes: []device.Process{{PID: 1, Occupancy: of(0.5)}}}
 	f(half, half, map[string]float64{pod("x").ID: 0.75, pod("y").ID: 0.25}, device.Value{})
+}
+
+// If the driver reports no utilization for a partitioned device, it is the mean of the
+// partitions, weighted by size. A partition without a reading makes it unknown, not lower.
+func TestBusy(t *testing.T) {
+	of := device.Of
+	part := func(held int, active device.Value) *Reading {
+		return &Reading{Sample: device.Sample{ID: device.ID{Parent: "A"}, Slice: device.Slice{Held: held, Of: 8}, Profile: device.Profile{SMActive: active}}, Up: true}
+	}
+	for _, c := range []struct {
+		name  string
+		up    bool
+		own   device.Value
+		parts []*Reading
+		want  device.Value
+	}{
+		{"whole", true, of(0.25), nil, of(0.25)},
+		{"whole, without a reading", true, device.Value{}, nil, device.Value{}},
+		{"MIG, half of it in use", true, device.Value{}, []*Reading{part(2, of(1)), part(2, of(0.5))}, of(0.375)},
+		{"XCP, the driver reports it", true, of(0.25), []*Reading{part(4, of(1)), part(4, of(1))}, of(0.25)},
+		{"one instance without a reading", true, device.Value{}, []*Reading{part(4, of(1)), part(4, device.Value{})}, device.Value{}},
+		{"the device does not answer", false, device.Value{}, []*Reading{part(8, of(1))}, device.Value{}},
+	} {
+		d := &Reading{Sample: device.Sample{Utilization: device.Engines{Compute: c.own}}, Up: c.up}
+		if got := (cut{d, c.parts}).busy(); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
 }
 
 // A driver that lists a process on the device and on one of its partitions does not put the

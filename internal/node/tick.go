@@ -55,6 +55,11 @@ type Reading struct {
 	// XIDs are the errors that the driver reported, by code. A partition's are counted on
 	// its parent.
 	XIDs []XIDCount `json:"xids,omitempty"`
+	// Busy is the compute utilization of a physical device, from 0 to 1, as reported by the
+	// driver. If the driver does not report it because the device is partitioned, Busy is
+	// the sum of each partition's activity times its fraction of the device. It is absent
+	// if a partition has no reading, and on partitions themselves.
+	Busy device.Value `json:"busy,omitzero"`
 	// Owner is the sole holder of the device or partition, nil if there is none or several.
 	Owner *workload.Workload `json:"owner,omitempty"`
 	// Holders are all workloads that hold a share of a physical device, or did until

@@ -49,7 +49,7 @@ var _ Store = (*Client)(nil)
 // Open returns a client. It asks nothing yet.
 func Open(c Config) (*Client, error) {
 	u, err := url.Parse(c.URL)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, errors.New("the address of the store must be like http://prometheus:9090") // it may have a password
 	}
 	c.Timeout = cmp.Or(c.Timeout, time.Minute)
@@ -60,7 +60,7 @@ func Open(c Config) (*Client, error) {
 		}
 	}
 	cl := &Client{password: u.User, c: c}
-	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	u.User = nil
 	cl.base = strings.TrimSuffix(strings.TrimRight(u.String(), "/"), "/api/v1")
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	if c.CAFile != "" {

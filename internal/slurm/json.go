@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // DecodeList reads an answer of Slurm's tools or of slurmrestd, an object, and calls each
@@ -109,23 +112,25 @@ type Number struct {
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (n *Number) UnmarshalJSON(b []byte) error {
-	*n = Number{}
-	if len(b) > 0 && b[0] == '{' {
-		var o struct {
-			Set, Infinite bool
-			Number        json.Number
-		}
-		if err := json.Unmarshal(b, &o); err != nil {
-			return nil //nolint:nilerr // a number that cannot be read is not set, and costs nothing else
-		}
-		if !o.Set || o.Infinite {
-			return nil
-		}
-		b = []byte(o.Number)
-	}
-	v, err := strconv.ParseUint(string(bytes.Trim(b, `"`)), 10, 64)
+	v, err := strconv.ParseUint(string(bytes.Trim(bare(b), `"`)), 10, 64)
 	*n = Number{v, err == nil}
 	return nil
+}
+
+// bare returns the text of a number, empty if it is not set. A number that cannot be read is
+// not set, and costs nothing else.
+func bare(b []byte) []byte {
+	if len(b) == 0 || b[0] != '{' {
+		return b
+	}
+	var o struct {
+		Set, Infinite bool
+		Number        json.Number
+	}
+	if json.Unmarshal(b, &o) != nil || !o.Set || o.Infinite {
+		return nil
+	}
+	return []byte(o.Number)
 }
 
 // Get returns the number and whether it is set.
@@ -145,6 +150,42 @@ func (n Number) Positive() string {
 		return ""
 	}
 	return n.String()
+}
+
+// Int returns what is set, 0 else: of 32 and 64 bits the two highest are Slurm's words for no
+// value and for no limit.
+func (n Number) Int() int64 {
+	if !n.set || n.n == 0xfffffffe || n.n == 0xffffffff || n.n > 1<<62 {
+		return 0
+	}
+	return int64(n.n)
+}
+
+// Time returns the time of a number of seconds, zero if there is none.
+func (n Number) Time() time.Time {
+	if s := n.Int(); s > 0 && s < 1<<40 {
+		return time.Unix(s, 0)
+	}
+	return time.Time{}
+}
+
+// Decimal is a number with a fraction, bare or as Number is.
+type Decimal optional.Float
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *Decimal) UnmarshalJSON(b []byte) error {
+	*d = Decimal(ParseFloat(string(bare(b))))
+	return nil
+}
+
+// ParseFloat returns the number in a text. Text that is no number, not finite or beyond 1e18
+// is absent.
+func ParseFloat(s string) optional.Float {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || f != f || f > 1e18 || f < -1e18 {
+		return optional.Float{}
+	}
+	return optional.Of(f)
 }
 
 // Words is a word, or since 23.11 a list of them.

@@ -52,11 +52,14 @@ func ExampleResolver() {
 // Device plugins hand out replicas of a device under ids of their own. Base returns the
 // device behind such an id.
 func ExampleBase() {
-	fmt.Println(workload.Base("nvidia.com/gpu.shared", "GPU-a::7")) // time slicing and MPS
-	fmt.Println(workload.Base("nvidia.com/gpu", "nvidia0/vgpu3"))   // GKE
-	fmt.Println(workload.Base("nvidia.com/gpu", "GPU-a"))           // not a replica
+	plain, shared := device.Resource{}, device.Resource{Name: "gpu.intel.com/xe", Unit: device.Whole, Replica: "-"}
+	fmt.Println(workload.Base(plain, "GPU-a::7"))      // time slicing and MPS
+	fmt.Println(workload.Base(plain, "nvidia0/vgpu3")) // GKE
+	fmt.Println(workload.Base(shared, "card0-3"))      // the separator that the resource declares
+	fmt.Println(workload.Base(plain, "GPU-a"))         // not a replica
 	// Output:
 	// GPU-a
 	// nvidia0
+	// card0
 	// GPU-a
 }

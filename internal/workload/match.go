@@ -71,16 +71,17 @@ func (n names) match(r Ref) (uuid string, ok bool) {
 }
 
 // Base returns the device that id is a replica of, or id itself. Plugins denote replicas as
-// GPU-x::3 (NVIDIA time slicing and MPS), nvidia0/vgpu3 (GKE) and card0-3 (Intel).
-func Base(resource, id string) string {
+// GPU-x::3 (time slicing and MPS, also of renamed resources), as nvidia0/vgpu3 (GKE), or in
+// the form that the resource declares.
+func Base(r device.Resource, id string) string {
 	if base, _, ok := strings.Cut(id, "::"); ok {
 		return base
 	}
 	if i := strings.LastIndex(id, "/vgpu"); i > 0 && isNumber(id[i+len("/vgpu"):]) {
 		return id[:i]
 	}
-	if strings.HasPrefix(resource, "gpu.intel.com/") {
-		if i := strings.LastIndexByte(id, '-'); i > 0 && isNumber(id[i+1:]) {
+	if r.Replica != "" {
+		if i := strings.LastIndex(id, r.Replica); i > 0 && isNumber(id[i+len(r.Replica):]) {
 			return id[:i]
 		}
 	}

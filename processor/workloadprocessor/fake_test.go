@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/processor/workloadprocessor/internal/metadata"
 )
@@ -151,10 +152,7 @@ func mapsOf(md pmetric.Metrics) (list []pcommon.Map) {
 		list = append(list, rm.Resource().Attributes())
 		for _, sm := range rm.ScopeMetrics().All() {
 			for _, m := range sm.Metrics().All() {
-				eachPoint(m, func(a pcommon.Map) bool {
-					list = append(list, a)
-					return true
-				})
+				list = slices.AppendSeq(list, series.Attributes(m))
 			}
 		}
 	}

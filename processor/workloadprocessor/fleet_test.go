@@ -16,14 +16,25 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// allocation returns what an agent on a host says at a time: a point for each holder.
+// allocation returns what an agent on a host says at a time: a point for each holder, and
+// for what nobody holds.
 func allocation(at time.Time, resource pairs, points ...pairs) pmetric.Metrics {
 	md := gauge(resource, allocationMetric, points...)
 	sm := md.ResourceMetrics().At(0).ScopeMetrics().At(0)
 	sm.Scope().SetName(agentScopes + "receiver/gpureceiver")
-	for _, dp := range sm.Metrics().At(0).Gauge().DataPoints().All() {
+	free := sm.Metrics().AppendEmpty()
+	free.SetName(unallocatedMetric)
+	list := free.SetEmptyGauge().DataPoints()
+	sm.Metrics().At(0).Gauge().DataPoints().RemoveIf(func(dp pmetric.NumberDataPoint) bool {
 		dp.SetTimestamp(pcommon.NewTimestampFromTime(at))
-	}
+		kind, ok := dp.Attributes().Get(workload.KeyKind)
+		if !ok || kind.Str() != workload.Unallocated {
+			return false
+		}
+		dp.SetDoubleValue(1)
+		dp.CopyTo(list.AppendEmpty())
+		return true
+	})
 	return md
 }
 
@@ -138,6 +149,13 @@ func TestGatewayForgets(t *testing.T) {
 	ended := allocation(g.now.Add(time.Second), n1, has(0, "GPU-0", "b"), has(0, "GPU-0", ""))
 	ended.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().At(0).Gauge().DataPoints().At(0).SetFlags(pmetric.DefaultDataPointFlags.WithNoRecordedValue(true))
 	g.added(ended)
+	g.ask(n1, device, "")
+
+	next(10 * time.Second) // back, and free a tick later, which only gpu.unallocated says
+	g.hear("n1", has(0, "GPU-0", "b"))
+	g.ask(n1, device, of("b"))
+	next(10 * time.Second)
+	g.hear("n1", has(0, "GPU-0", ""))
 	g.ask(n1, device, "")
 
 	next(10 * time.Second) // back, and all of it ended without anybody else

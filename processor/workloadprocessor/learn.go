@@ -11,12 +11,13 @@ import (
 
 // What agents say of who has a device. The names are those of the gpu receiver.
 const (
-	allocationMetric = "gpu.allocation"
-	uuidKey          = "gpu.uuid"
-	indexKey         = "gpu.index"
-	partitionKey     = "gpu.partition.id"
-	profileKey       = "gpu.partition.profile"
-	deviceKeys       = "gpu." // all that begin so, except those of workloads, are of the device
+	allocationMetric  = "gpu.allocation"
+	unallocatedMetric = "gpu.unallocated"
+	uuidKey           = "gpu.uuid"
+	indexKey          = "gpu.index"
+	partitionKey      = "gpu.partition.id"
+	profileKey        = "gpu.partition.profile"
+	deviceKeys        = "gpu." // all that begin so, except those of workloads, are of the device
 )
 
 // Bounds of what is remembered of one workload.
@@ -33,7 +34,8 @@ func (f *fleet) learn(md pmetric.Metrics) {
 		var hosts [2]string
 		for _, sm := range rm.ScopeMetrics().All() {
 			for _, m := range sm.Metrics().All() {
-				if m.Name() != allocationMetric || m.Type() != pmetric.MetricTypeGauge {
+				free := m.Name() == unallocatedMetric
+				if m.Name() != allocationMetric && !free || m.Type() != pmetric.MetricTypeGauge {
 					continue
 				}
 				if drafts == nil {
@@ -41,7 +43,7 @@ func (f *fleet) learn(md pmetric.Metrics) {
 				}
 				hosts = hostsOf(rm.Resource().Attributes())
 				for _, dp := range m.Gauge().DataPoints().All() {
-					f.draft(drafts, hosts, dp)
+					f.draft(drafts, hosts, dp, free)
 				}
 			}
 		}
@@ -63,8 +65,8 @@ func hostsOf(attrs pcommon.Map) [2]string {
 	return hosts
 }
 
-// draft adds one point to what is to be learned.
-func (f *fleet) draft(drafts map[name]*member, hosts [2]string, dp pmetric.NumberDataPoint) {
+// draft adds one point to what is to be learned. free: the point is what nobody holds.
+func (f *fleet) draft(drafts map[name]*member, hosts [2]string, dp pmetric.NumberDataPoint, free bool) {
 	attrs := dp.Attributes()
 	get := func(key string) string {
 		if v, ok := attrs.Get(key); ok {
@@ -91,8 +93,8 @@ func (f *fleet) draft(drafts map[name]*member, hosts [2]string, dp pmetric.Numbe
 			d.call(name{host, "#" + index})
 		}
 	}
-	if dp.Flags().NoRecordedValue() {
-		return // it has ended; the others of this tick are who is left
+	if dp.Flags().NoRecordedValue() || free && dp.DoubleValue() == 0 {
+		return // the holder is gone, or nothing is free; the other points of this tick are who is left
 	}
 	h := holder{kind: get(workload.KeyKind), partition: partition, profile: get(profileKey)}
 	var ok bool

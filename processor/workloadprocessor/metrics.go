@@ -4,8 +4,9 @@ import (
 	"context"
 	"strings"
 
-	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/gpumeter/gpumeter/internal/series"
 )
 
 // agentScopes begins the names of the agent's own scopes. It has said whose its series
@@ -42,15 +43,13 @@ func (p *workloadProcessor) metrics(ctx context.Context, md pmetric.Metrics) (pm
 // metric says whose the points of m are, and returns whether they are of devices.
 func (p *pass) metric(m pmetric.Metric) (devices bool) {
 	skip := counts(m) && !p.cfg.Counters
-	eachPoint(m, func(attrs pcommon.Map) bool {
+	for attrs := range series.Attributes(m) {
 		if skip { // one is like the others
 			p.lexicon.read(attrs, &p.names)
-			devices = p.names.device() || p.base.device()
-			return false
+			return p.names.device() || p.base.device()
 		}
 		devices = p.item(attrs, true) || devices
-		return true
-	})
+	}
 	return devices
 }
 
@@ -64,31 +63,4 @@ func counts(m pmetric.Metric) bool {
 		return m.Sum().IsMonotonic()
 	}
 	return true
-}
-
-// eachPoint calls f with the attributes of each point of m until it returns false.
-func eachPoint(m pmetric.Metric, f func(pcommon.Map) bool) {
-	switch m.Type() {
-	case pmetric.MetricTypeGauge:
-		walk(m.Gauge().DataPoints(), f)
-	case pmetric.MetricTypeSum:
-		walk(m.Sum().DataPoints(), f)
-	case pmetric.MetricTypeHistogram:
-		walk(m.Histogram().DataPoints(), f)
-	case pmetric.MetricTypeExponentialHistogram:
-		walk(m.ExponentialHistogram().DataPoints(), f)
-	case pmetric.MetricTypeSummary:
-		walk(m.Summary().DataPoints(), f)
-	}
-}
-
-func walk[S interface {
-	Len() int
-	At(i int) P
-}, P interface{ Attributes() pcommon.Map }](list S, f func(pcommon.Map) bool) {
-	for i := range list.Len() {
-		if !f(list.At(i).Attributes()) {
-			return
-		}
-	}
 }

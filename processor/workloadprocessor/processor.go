@@ -8,13 +8,8 @@ import (
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 
-	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 )
-
-// ticker is what the processor needs of an extension: the gpu extension has it.
-type ticker interface {
-	Subscribe() (ticks <-chan node.Tick, cancel func())
-}
 
 // knowledge is what the processors of one configuration share: what a gateway learns in a
 // pipeline of metrics is for those of logs and traces.
@@ -52,14 +47,17 @@ func (k *knowledge) start(host component.Host) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.here != nil && k.users == 0 {
-		view, err := findTicker(host)
+		view, err := ticks.Find(host)
 		if err != nil {
 			return err
 		}
+		if view == nil {
+			return errors.New("the workload processor needs the gpu extension: add it under extensions and to service::extensions, or set mode: gateway")
+		}
 		k.here.lookup, _ = view.(lookup)
-		ticks, cancel := view.Subscribe()
+		subscription, cancel := view.Subscribe()
 		k.cancel = cancel
-		k.done.Go(func() { k.here.learn(ticks) })
+		k.done.Go(func() { k.here.learn(subscription) })
 	}
 	k.users++
 	return nil
@@ -77,22 +75,6 @@ func (k *knowledge) stop() {
 		k.done.Wait()
 	}
 	k.release()
-}
-
-func findTicker(host component.Host) (found ticker, err error) {
-	for _, ext := range host.GetExtensions() {
-		t, ok := ext.(ticker)
-		if ok && found != nil {
-			return nil, errors.New("there is more than one gpu extension: a machine has one View of its devices")
-		}
-		if ok {
-			found = t
-		}
-	}
-	if found != nil {
-		return found, nil
-	}
-	return nil, errors.New("the workload processor needs the gpu extension: add it under extensions and to service::extensions, or set mode: gateway")
 }
 
 // workloadProcessor is in one pipeline.

@@ -4,56 +4,11 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
+	"github.com/gpumeter/gpumeter/internal/tracer/journal"
 )
 
-// AnomalyLine is one anomaly as it is kept for gpumeter explain.
-type AnomalyLine struct {
-	anomaly.Anomaly
-	// Attributes are those of the series that it counts in: workload and device.
-	Attributes map[string]string `json:"attributes,omitempty"`
-	Words      string            `json:"text"` // the whole of it
-}
-
-// name says whose the anomalies are, and counts those that began.
-func (l *ledger) name(list []anomaly.Anomaly) []AnomalyLine {
-	lines := make([]AnomalyLine, 0, len(list))
-	for _, a := range list {
-		line := AnomalyLine{Anomaly: a, Attributes: map[string]string{}, Words: a.Text()}
-		if s := l.of(&a); s != nil {
-			for _, p := range s.pairs {
-				line.Attributes[p.Key] = p.Value
-			}
-			if a.State == anomaly.Open {
-				s.anomalies[string(a.Cause())]++
-			}
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
-
-// of returns whose series an anomaly counts in: of its device, or else of the first that the
-// process has.
-func (l *ledger) of(a *anomaly.Anomaly) *subject {
-	p := l.seen[a.PID]
-	if p == nil {
-		return nil
-	}
-	var first *subject
-	least := 0
-	for ordinal, s := range p.at {
-		if s.id.UUID == a.Device {
-			return s
-		}
-		if first == nil || ordinal < least {
-			first, least = s, ordinal
-		}
-	}
-	return first
-}
-
 // anomaly records a departure from what is usual, with what explains it.
-func (r *recorder) anomaly(a *AnomalyLine) {
+func (r *recorder) anomaly(a *journal.Line) {
 	severity := plog.SeverityNumberInfo
 	if a.State == anomaly.Open {
 		severity = plog.SeverityNumberWarn

@@ -7,6 +7,7 @@ import (
 
 	"go.opentelemetry.io/collector/component"
 
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
 
@@ -99,4 +100,8 @@ func createDefaultConfig() component.Config {
 		MaxRecords:           100,
 		HangAfter:            30 * time.Second,
 	}
+}
+
+func (c *Config) ledger() ledger.Options {
+	return ledger.Options{PerProcess: c.PerProcess, MaxWorkloads: c.MaxWorkloads, MaxKernels: c.MaxKernels, MaxCommunicators: c.MaxCommunicators}
 }

@@ -11,7 +11,10 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
 
@@ -20,55 +23,40 @@ type emitter struct {
 	cfg     *Config
 	mb      *metadata.MetricsBuilder
 	began   time.Time // this receiver
-	shown   map[string]series
-	frames  map[string]pmetric.Metric // metrics without points, by name
-	dropped uint64                    // points over MaxSeries so far
-	records uint64                    // log records over MaxRecords so far
-	refused uint64                    // processes over what the detector looks at
-	blind   bool                      // the last reading failed
+	shown   series.Memory
+	dropped uint64 // points over MaxSeries so far
+	records uint64 // log records over MaxRecords so far
+	refused uint64 // processes over what the detector looks at
+	blind   bool   // the last reading failed
 
 	ts   pcommon.Timestamp
 	room int
 	// spread are the histograms that were recorded, in their order, by metric.
-	spread map[string][]*distribution
+	spread map[string][]*ledger.Distribution
 }
 
 func newEmitter(cfg *Config, set receiver.Settings, began time.Time) *emitter {
 	return &emitter{
 		cfg: cfg, mb: metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set), began: began,
-		shown: map[string]series{}, frames: map[string]pmetric.Metric{},
 	}
 }
 
 // emit returns the metrics of a reading. s is nil while there is no tracer.
-func (e *emitter) emit(l *ledger, s *tracer.Snapshot, t *node.Tick) pmetric.Metrics {
-	e.ts, e.room, e.spread = pcommon.NewTimestampFromTime(t.Time), e.cfg.MaxSeries, map[string][]*distribution{}
-	for _, sub := range l.subjects {
+func (e *emitter) emit(l *ledger.Ledger, s *tracer.Snapshot, t *node.Tick) pmetric.Metrics {
+	e.ts, e.room, e.spread = pcommon.NewTimestampFromTime(t.Time), e.cfg.MaxSeries, map[string][]*ledger.Distribution{}
+	for _, sub := range l.Subjects {
 		e.subject(l, sub, t.Time)
 	}
 	e.self(l, s)
-	md := e.mb.Emit(metadata.WithResource(resourceOf(e.mb.NewResourceBuilder(), t)))
+	md := e.mb.Emit(metadata.WithResource(ticks.Resource(e.mb.NewResourceBuilder(), t)))
 	e.histograms(md)
 	e.finish(md, l, s)
+	e.shown.End(md, e.ts)
 	return md
 }
 
-// resourceOf returns the machine, as the gpu receiver has it.
-func resourceOf(rb *metadata.ResourceBuilder, t *node.Tick) pcommon.Resource {
-	rb.SetHostName(t.Host)
-	rb.SetServiceName("gpumeter")
-	if t.Simulated {
-		rb.SetGpumeterSimulated(true)
-	}
-	resource := rb.Emit()
-	for key, value := range t.Resource {
-		resource.Attributes().PutStr(key, value)
-	}
-	return resource
-}
-
 // self records the tracer's own state. No cap cuts it.
-func (e *emitter) self(l *ledger, s *tracer.Snapshot) {
+func (e *emitter) self(l *ledger.Ledger, s *tracer.Snapshot) {
 	up := int64(0)
 	if s != nil {
 		e.tracer(s)
@@ -77,7 +65,7 @@ func (e *emitter) self(l *ledger, s *tracer.Snapshot) {
 		up = 1
 	}
 	e.mb.RecordGpumeterTracerUpDataPoint(e.ts, up)
-	e.mb.RecordGpumeterTracerSeriesDroppedDataPoint(e.ts, int64(e.dropped+l.folded))
+	e.mb.RecordGpumeterTracerSeriesDroppedDataPoint(e.ts, int64(e.dropped+l.Folded))
 }
 
 func (e *emitter) tracer(s *tracer.Snapshot) {
@@ -150,16 +138,16 @@ func (e *emitter) fits() bool {
 }
 
 // subject records what is known of one.
-func (e *emitter) subject(l *ledger, s *subject, now time.Time) {
+func (e *emitter) subject(l *ledger.Ledger, s *ledger.Subject, now time.Time) {
 	e.times(s)
-	if s.live && s.memory != nil {
+	if s.Live && s.Memory != nil {
 		e.memory(s)
 	}
-	for _, cause := range slices.Sorted(maps.Keys(s.anomalies)) {
-		e.count(s.anomalies[cause], s, cause, e.mb.RecordGpumeterAnomalyCountDataPoint)
+	for _, cause := range slices.Sorted(maps.Keys(s.Anomalies)) {
+		e.count(s.Anomalies[cause], s, cause, e.mb.RecordGpumeterAnomalyCountDataPoint)
 	}
-	for _, kind := range slices.Sorted(maps.Keys(s.copies)) {
-		e.count(s.copies[kind], s, kind, e.mb.RecordGpuCudaCopyIoDataPoint)
+	for _, kind := range slices.Sorted(maps.Keys(s.Copies)) {
+		e.count(s.Copies[kind], s, kind, e.mb.RecordGpuCudaCopyIoDataPoint)
 	}
 	e.operations(s)
 	e.kernels(s)
@@ -174,24 +162,24 @@ type (
 	counted = func(ts pcommon.Timestamp, v int64, index int64, model, uuid, vendor, attr string)
 )
 
-func (e *emitter) count(n uint64, s *subject, attr string, record counted) {
+func (e *emitter) count(n uint64, s *ledger.Subject, attr string, record counted) {
 	if e.fits() {
-		record(e.ts, int64(n), 0, "", s.key, "", attr)
+		record(e.ts, int64(n), 0, "", s.Key, "", attr)
 	}
 }
 
-func (e *emitter) times(s *subject) {
+func (e *emitter) times(s *ledger.Subject) {
 	value := func(v float64, record plainly) {
 		if e.fits() {
-			record(e.ts, v, 0, "", s.key, "")
+			record(e.ts, v, 0, "", s.Key, "")
 		}
 	}
-	if s.id.UUID != "" || s.busy+s.wait+s.bubble > 0 {
-		value(s.busy, e.mb.RecordGpuCudaBusyTimeDataPoint)
-		value(s.wait, e.mb.RecordGpuCudaSyncWaitDataPoint)
-		value(s.bubble, e.mb.RecordGpuCudaHostBubbleDataPoint)
+	if s.ID.UUID != "" || s.Busy+s.Wait+s.Bubble > 0 {
+		value(s.Busy, e.mb.RecordGpuCudaBusyTimeDataPoint)
+		value(s.Wait, e.mb.RecordGpuCudaSyncWaitDataPoint)
+		value(s.Bubble, e.mb.RecordGpuCudaHostBubbleDataPoint)
 	}
-	if s.host == nil {
+	if s.Host == nil {
 		return
 	}
 	split := func(all, inside float64, record one) {
@@ -200,63 +188,63 @@ func (e *emitter) times(s *subject) {
 			v     float64
 		}{{"call", inside}, {"between", max(0, all-inside)}} {
 			if e.fits() {
-				record(e.ts, part.v, 0, "", s.key, "", part.scope)
+				record(e.ts, part.v, 0, "", s.Key, "", part.scope)
 			}
 		}
 	}
-	split(s.host.queue, s.host.queueInCall, e.mb.RecordGpuCudaHostRunQueueTimeDataPoint)
-	split(s.host.blocked, s.host.blockedInCall, e.mb.RecordGpuCudaHostBlockedTimeDataPoint)
+	split(s.Host.Queue, s.Host.QueueInCall, e.mb.RecordGpuCudaHostRunQueueTimeDataPoint)
+	split(s.Host.Blocked, s.Host.BlockedInCall, e.mb.RecordGpuCudaHostBlockedTimeDataPoint)
 }
 
-func (e *emitter) memory(s *subject) {
-	m := s.memory
+func (e *emitter) memory(s *ledger.Subject) {
+	m := s.Memory
 	count := func(v uint64, record func(pcommon.Timestamp, int64, int64, string, string, string)) {
 		if e.fits() {
-			record(e.ts, int64(v), 0, "", s.key, "")
+			record(e.ts, int64(v), 0, "", s.Key, "")
 		}
 	}
 	value := func(v float64, record plainly) {
 		if e.fits() {
-			record(e.ts, v, 0, "", s.key, "")
+			record(e.ts, v, 0, "", s.Key, "")
 		}
 	}
-	count(m.reserved, e.mb.RecordGpuCudaMemoryReservedDataPoint)
-	count(m.peak, e.mb.RecordGpuCudaMemoryPeakDataPoint)
-	value(m.growth, e.mb.RecordGpuCudaMemoryGrowthDataPoint)
+	count(m.Reserved, e.mb.RecordGpuCudaMemoryReservedDataPoint)
+	count(m.Peak, e.mb.RecordGpuCudaMemoryPeakDataPoint)
+	value(m.Growth, e.mb.RecordGpuCudaMemoryGrowthDataPoint)
 	leak := uint64(0)
-	if m.leak {
+	if m.Leak {
 		leak = 1
 	}
 	count(leak, e.mb.RecordGpuCudaMemoryLeakDataPoint)
-	if m.reserved > 0 {
-		value(m.age.Seconds(), e.mb.RecordGpuCudaMemoryAgeDataPoint)
+	if m.Reserved > 0 {
+		value(m.Age.Seconds(), e.mb.RecordGpuCudaMemoryAgeDataPoint)
 	}
-	if m.framework {
-		count(m.allocated, e.mb.RecordGpuCudaMemoryAllocatedDataPoint)
-		if m.held > 0 {
-			value(max(0, 1-float64(m.allocated)/float64(m.held)), e.mb.RecordGpuCudaMemoryFragmentationDataPoint)
+	if m.Framework {
+		count(m.Allocated, e.mb.RecordGpuCudaMemoryAllocatedDataPoint)
+		if m.Held > 0 {
+			value(max(0, 1-float64(m.Allocated)/float64(m.Held)), e.mb.RecordGpuCudaMemoryFragmentationDataPoint)
 		}
 	}
 }
 
-func (e *emitter) operations(s *subject) {
-	for _, k := range slices.SortedFunc(maps.Keys(s.ops), byName) {
-		d := &s.ops[k].time
+func (e *emitter) operations(s *ledger.Subject) {
+	for _, k := range slices.SortedFunc(maps.Keys(s.Ops), byName) {
+		d := &s.Ops[k].Time
 		if e.cfg.Metrics.GpuCudaOperationCount.Enabled && e.fits() {
-			e.mb.RecordGpuCudaOperationCountDataPoint(e.ts, int64(d.count), 0, "", s.key, "", string(k.class), k.op)
+			e.mb.RecordGpuCudaOperationCountDataPoint(e.ts, int64(d.Count), 0, "", s.Key, "", string(k.Class), k.Op)
 		}
 		if e.cfg.Metrics.GpuCudaOperationTime.Enabled && e.fits() {
-			e.mb.RecordGpuCudaOperationTimeDataPoint(e.ts, d.sum, 0, "", s.key, "", string(k.class), k.op)
+			e.mb.RecordGpuCudaOperationTimeDataPoint(e.ts, d.Sum, 0, "", s.Key, "", string(k.Class), k.Op)
 		}
 	}
 	if e.cfg.Metrics.GpuCudaOperationDuration.Enabled {
 		e.durations(s)
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(s.errors), func(a, b errorKey) int {
-		return cmp.Or(cmp.Compare(a.op, b.op), cmp.Compare(a.code, b.code))
+	for _, k := range slices.SortedFunc(maps.Keys(s.Errors), func(a, b ledger.ErrorKey) int {
+		return cmp.Or(cmp.Compare(a.Op, b.Op), cmp.Compare(a.Code, b.Code))
 	}) {
 		if e.fits() {
-			e.mb.RecordGpuCudaOperationErrorsDataPoint(e.ts, int64(s.errors[k]), 0, "", s.key, "", int64(k.code), k.op)
+			e.mb.RecordGpuCudaOperationErrorsDataPoint(e.ts, int64(s.Errors[k]), 0, "", s.Key, "", int64(k.Code), k.Op)
 		}
 	}
 }
@@ -264,115 +252,117 @@ func (e *emitter) operations(s *subject) {
 // durations records how long calls took. By default it is one histogram of each class whose
 // times tell something: one costs as many series as eight counters, and a process has a
 // dozen functions that it calls to begin with and hardly again.
-func (e *emitter) durations(s *subject) {
-	list := map[opKey]*distribution{}
-	for k, op := range s.ops {
+func (e *emitter) durations(s *ledger.Subject) {
+	list := map[ledger.OpKey]*ledger.Distribution{}
+	for k, op := range s.Ops {
 		if e.cfg.PerOperation {
-			list[k] = &op.time
+			list[k] = &op.Time
 			continue
 		}
-		switch k.class {
+		switch k.Class {
 		case tracer.Launch, tracer.Graph, tracer.Copy, tracer.Sync, tracer.Coll:
 		default:
 			continue
 		}
-		of := opKey{class: k.class}
+		of := ledger.OpKey{Class: k.Class}
 		if list[of] == nil {
-			list[of] = &distribution{}
+			list[of] = &ledger.Distribution{}
 		}
-		list[of].merge(&op.time)
+		list[of].Merge(&op.Time)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(list), byName) {
 		if e.fits() {
 			e.distribution(metadata.MetricsInfo.GpuCudaOperationDuration.Name, list[k])
-			e.mb.RecordGpuCudaOperationDurationDataPoint(e.ts, list[k].sum, 0, "", s.key, "", string(k.class), k.op)
+			e.mb.RecordGpuCudaOperationDurationDataPoint(e.ts, list[k].Sum, 0, "", s.Key, "", string(k.Class), k.Op)
 		}
 	}
 }
 
-func byName(a, b opKey) int { return cmp.Or(cmp.Compare(a.op, b.op), cmp.Compare(a.class, b.class)) }
+func byName(a, b ledger.OpKey) int {
+	return cmp.Or(cmp.Compare(a.Op, b.Op), cmp.Compare(a.Class, b.Class))
+}
 
-func (e *emitter) kernels(s *subject) {
-	for _, name := range slices.Sorted(maps.Keys(s.kernels)) {
-		k := s.kernels[name]
+func (e *emitter) kernels(s *ledger.Subject) {
+	for _, name := range slices.Sorted(maps.Keys(s.Kernels)) {
+		k := s.Kernels[name]
 		if e.cfg.Metrics.GpuCudaKernelLaunches.Enabled {
-			e.count(k.launches, s, name, e.mb.RecordGpuCudaKernelLaunchesDataPoint)
+			e.count(k.Launches, s, name, e.mb.RecordGpuCudaKernelLaunchesDataPoint)
 		}
 		if e.cfg.Metrics.GpuCudaKernelLaunchTime.Enabled && e.fits() {
-			e.mb.RecordGpuCudaKernelLaunchTimeDataPoint(e.ts, k.time, 0, "", s.key, "", name)
+			e.mb.RecordGpuCudaKernelLaunchTimeDataPoint(e.ts, k.Time, 0, "", s.Key, "", name)
 		}
-		if !s.live || name == other || k.grid == 0 || k.block == 0 {
+		if !s.Live || name == ledger.Other || k.Grid == 0 || k.Block == 0 {
 			continue
 		}
 		if e.cfg.Metrics.GpuCudaKernelGridSize.Enabled {
-			e.count(uint64(k.grid), s, name, e.mb.RecordGpuCudaKernelGridSizeDataPoint)
+			e.count(uint64(k.Grid), s, name, e.mb.RecordGpuCudaKernelGridSizeDataPoint)
 		}
 		if e.cfg.Metrics.GpuCudaKernelBlockSize.Enabled {
-			e.count(uint64(k.block), s, name, e.mb.RecordGpuCudaKernelBlockSizeDataPoint)
+			e.count(uint64(k.Block), s, name, e.mb.RecordGpuCudaKernelBlockSizeDataPoint)
 		}
 	}
 }
 
-func (e *emitter) communicators(l *ledger, s *subject, now time.Time) {
-	for _, k := range slices.SortedFunc(maps.Keys(s.comms), func(a, b commKey) int {
-		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.rank, b.rank), cmp.Compare(a.size, b.size))
+func (e *emitter) communicators(l *ledger.Ledger, s *ledger.Subject, now time.Time) {
+	for _, k := range slices.SortedFunc(maps.Keys(s.Comms), func(a, b ledger.CommKey) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Size, b.Size))
 	}) {
-		c := s.comms[k]
-		size, rank := int64(k.size), int64(k.rank)
+		c := s.Comms[k]
+		size, rank := int64(k.Size), int64(k.Rank)
 		if e.fits() {
-			e.mb.RecordNcclCollectiveSequenceDataPoint(e.ts, int64(c.sequence), 0, "", s.key, "", k.id, size, rank)
+			e.mb.RecordNcclCollectiveSequenceDataPoint(e.ts, int64(c.Sequence), 0, "", s.Key, "", k.ID, size, rank)
 		}
-		if c.barrier.count > 0 && e.cfg.Metrics.NcclCollectiveBarrierWait.Enabled && e.fits() {
-			e.distribution(metadata.MetricsInfo.NcclCollectiveBarrierWait.Name, &c.barrier)
-			e.mb.RecordNcclCollectiveBarrierWaitDataPoint(e.ts, c.barrier.sum, 0, "", s.key, "", k.id, size, rank)
+		if c.Barrier.Count > 0 && e.cfg.Metrics.NcclCollectiveBarrierWait.Enabled && e.fits() {
+			e.distribution(metadata.MetricsInfo.NcclCollectiveBarrierWait.Name, &c.Barrier)
+			e.mb.RecordNcclCollectiveBarrierWaitDataPoint(e.ts, c.Barrier.Sum, 0, "", s.Key, "", k.ID, size, rank)
 		}
-		if c.live && !c.last.IsZero() && e.fits() {
-			e.mb.RecordNcclCollectiveLastAgeDataPoint(e.ts, max(0, now.Sub(c.last).Seconds()), 0, "", s.key, "", k.id, size, rank)
+		if c.Live && !c.Last.IsZero() && e.fits() {
+			e.mb.RecordNcclCollectiveLastAgeDataPoint(e.ts, max(0, now.Sub(c.Last).Seconds()), 0, "", s.Key, "", k.ID, size, rank)
 		}
-		if c.live && c.grouped && e.fits() {
+		if c.Live && c.Grouped && e.fits() {
 			behind := int64(0)
-			if c.behind {
+			if c.Behind {
 				behind = 1
 			}
-			e.mb.RecordNcclRankStragglerDataPoint(e.ts, behind, 0, "", s.key, "", k.id, size, rank)
+			e.mb.RecordNcclRankStragglerDataPoint(e.ts, behind, 0, "", s.Key, "", k.ID, size, rank)
 		}
-		for _, op := range slices.Sorted(maps.Keys(c.bus)) {
-			if c.live && e.fits() {
-				e.mb.RecordNcclCollectiveBusBandwidthDataPoint(e.ts, c.bus[op], 0, "", s.key, "", k.id, size, op, rank)
+		for _, op := range slices.Sorted(maps.Keys(c.Bus)) {
+			if c.Live && e.fits() {
+				e.mb.RecordNcclCollectiveBusBandwidthDataPoint(e.ts, c.Bus[op], 0, "", s.Key, "", k.ID, size, op, rank)
 			}
 		}
 		e.collectives(l, s, k, c, now)
 	}
 }
 
-func (e *emitter) collectives(l *ledger, s *subject, of commKey, c *comm, now time.Time) {
-	size, rank := int64(of.size), int64(of.rank)
-	for _, k := range slices.SortedFunc(maps.Keys(c.ops), func(a, b collKey) int {
-		return cmp.Or(cmp.Compare(a.op, b.op), cmp.Compare(a.datatype, b.datatype), cmp.Compare(a.reduce, b.reduce), cmp.Compare(a.peer, b.peer))
+func (e *emitter) collectives(l *ledger.Ledger, s *ledger.Subject, of ledger.CommKey, c *ledger.Comm, now time.Time) {
+	size, rank := int64(of.Size), int64(of.Rank)
+	for _, k := range slices.SortedFunc(maps.Keys(c.Ops), func(a, b ledger.CollKey) int {
+		return cmp.Or(cmp.Compare(a.Op, b.Op), cmp.Compare(a.Datatype, b.Datatype), cmp.Compare(a.Reduce, b.Reduce), cmp.Compare(a.Peer, b.Peer))
 	}) {
-		op := c.ops[k]
-		peer := int64(k.peer)
+		op := c.Ops[k]
+		peer := int64(k.Peer)
 		if e.cfg.Metrics.NcclCollectiveDuration.Enabled && e.fits() {
-			e.distribution(metadata.MetricsInfo.NcclCollectiveDuration.Name, &op.time)
-			e.mb.RecordNcclCollectiveDurationDataPoint(e.ts, op.time.sum, 0, "", s.key, "", of.id, k.datatype, peer, size, k.op, rank, k.reduce)
+			e.distribution(metadata.MetricsInfo.NcclCollectiveDuration.Name, &op.Time)
+			e.mb.RecordNcclCollectiveDurationDataPoint(e.ts, op.Time.Sum, 0, "", s.Key, "", of.ID, k.Datatype, peer, size, k.Op, rank, k.Reduce)
 		}
 		if e.cfg.Metrics.NcclCollectiveMessageSize.Enabled && e.fits() {
-			e.distribution(metadata.MetricsInfo.NcclCollectiveMessageSize.Name, &op.size)
-			e.mb.RecordNcclCollectiveMessageSizeDataPoint(e.ts, op.size.sum, 0, "", s.key, "", of.id, k.datatype, peer, size, k.op, rank, k.reduce)
+			e.distribution(metadata.MetricsInfo.NcclCollectiveMessageSize.Name, &op.Size)
+			e.mb.RecordNcclCollectiveMessageSizeDataPoint(e.ts, op.Size.Sum, 0, "", s.Key, "", of.ID, k.Datatype, peer, size, k.Op, rank, k.Reduce)
 		}
 		if e.fits() {
-			e.mb.RecordNcclCollectiveBytesDataPoint(e.ts, int64(op.bytes), 0, "", s.key, "", of.id, k.datatype, peer, size, k.op, rank, k.reduce)
+			e.mb.RecordNcclCollectiveBytesDataPoint(e.ts, int64(op.Bytes), 0, "", s.Key, "", of.ID, k.Datatype, peer, size, k.Op, rank, k.Reduce)
 		}
-		if op.errors > 0 && e.fits() {
-			e.mb.RecordNcclCollectiveErrorsDataPoint(e.ts, int64(op.errors), 0, "", s.key, "", of.id, k.datatype, peer, size, k.op, rank, k.reduce)
+		if op.Errors > 0 && e.fits() {
+			e.mb.RecordNcclCollectiveErrorsDataPoint(e.ts, int64(op.Errors), 0, "", s.Key, "", of.ID, k.Datatype, peer, size, k.Op, rank, k.Reduce)
 		}
-		if span := now.Sub(l.began(s)).Seconds(); c.live && span > 0 && e.fits() {
-			e.mb.RecordNcclCollectiveBandwidthDataPoint(e.ts, float64(op.fresh)/span, 0, "", s.key, "", of.id, k.datatype, peer, size, k.op, rank, k.reduce)
+		if span := now.Sub(l.Began(s)).Seconds(); c.Live && span > 0 && e.fits() {
+			e.mb.RecordNcclCollectiveBandwidthDataPoint(e.ts, float64(op.Fresh)/span, 0, "", s.Key, "", of.ID, k.Datatype, peer, size, k.Op, rank, k.Reduce)
 		}
 	}
 }
 
 // distribution notes the histogram of the point that is recorded next.
-func (e *emitter) distribution(metric string, d *distribution) {
+func (e *emitter) distribution(metric string, d *ledger.Distribution) {
 	e.spread[metric] = append(e.spread[metric], d)
 }

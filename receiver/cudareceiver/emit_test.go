@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/exporter/pageexporter"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
 
@@ -43,7 +44,7 @@ func traced() tracer.Snapshot {
 				},
 				Kernels: []tracer.Kernel{
 					{Name: "gemm<float>", Symbol: "_Z4gemm", Device: 0, Count: 900, Time: 4 * time.Millisecond, Grid: [3]uint32{132, 2, 1}, Block: [3]uint32{128, 1, 1}},
-					{Name: other, Device: 0, Count: 110, Time: 10 * time.Millisecond},
+					{Name: ledger.Other, Device: 0, Count: 110, Time: 10 * time.Millisecond},
 					{Name: "unknown", Device: 1, Count: 5, Time: 25 * time.Microsecond, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}},
 				},
 				KernelsFolded: 7,
@@ -83,13 +84,13 @@ func TestGoldenPage(t *testing.T) {
 	cfg := createDefaultConfig().(*Config)
 	cfg.Metrics.GpuCudaKernelBlockSize.Enabled = true
 	cfg.Metrics.GpuCudaKernelGridSize.Enabled = true
-	l, e := newLedger(cfg), newEmitter(cfg, receivertest.NewNopSettings(metadata.Type), began)
-	l.owners = whoIs{1: llm, 2: job}
+	l, e := ledger.New(cfg.ledger()), newEmitter(cfg, receivertest.NewNopSettings(metadata.Type), began)
+	l.Owners = whoIs{1: llm, 2: job}
 	s, tick := traced(), machine(3, []uint32{1}, []uint32{1}, []uint32{2, 9})
 	tick.Time = s.Time
-	l.observe(&s, newPlaces(tick))
-	for _, sub := range l.subjects[:1] {
-		sub.anomalies["host_delay"]++
+	l.Observe(&s, ledger.NewPlaces(tick))
+	for _, sub := range l.Subjects[:1] {
+		sub.Anomalies["host_delay"]++
 	}
 	md := e.emit(l, &s, tick)
 	var page strings.Builder
@@ -183,12 +184,12 @@ func TestSeriesOfAProcess(t *testing.T) {
 		p.Kernels = append(p.Kernels, tracer.Kernel{Name: name, Symbol: name, Count: 5, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}})
 	}
 	cfg := createDefaultConfig().(*Config)
-	l, e := newLedger(cfg), newEmitter(cfg, receivertest.NewNopSettings(metadata.Type), began)
+	l, e := ledger.New(cfg.ledger()), newEmitter(cfg, receivertest.NewNopSettings(metadata.Type), began)
 	tick := machine(1)
 	tick.Time = at(10)
-	l.observe(&tracer.Snapshot{Time: at(10), Started: began, Processes: []tracer.Process{p}}, newPlaces(tick))
+	l.Observe(&tracer.Snapshot{Time: at(10), Started: began, Processes: []tracer.Process{p}}, ledger.NewPlaces(tick))
 	for _, cause := range []string{"host_delay", "neighbour", "power_cap"} {
-		l.subjects[0].anomalies[cause]++
+		l.Subjects[0].Anomalies[cause]++
 	}
 	var page strings.Builder
 	if err := pageexporter.Render(&page, e.emit(l, nil, tick), []string{"host.name"}, false); err != nil {
@@ -249,7 +250,7 @@ func TestWithoutATracer(t *testing.T) {
 	b := newBench(t, machine(1), nil, nil)
 	tick := *b.tick
 	want := []string{"gpumeter.tracer.series.dropped{} 0 since 0s", "gpumeter.tracer.up{} 0"}
-	if diff := cmp.Diff(want, render(b.emit(b.ledger, nil, &tick))); diff != "" {
+	if diff := cmp.Diff(want, render(b.emit(b.Ledger, nil, &tick))); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -15,7 +15,9 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
@@ -83,19 +85,19 @@ func machine(n int, pids ...[]uint32) *node.Tick {
 
 // bench is a ledger and an emitter under test.
 type bench struct {
-	*ledger
+	*ledger.Ledger
 	*emitter
 	t    *testing.T
 	tick *node.Tick
 }
 
-func newBench(t *testing.T, tick *node.Tick, who owners, set func(*Config)) *bench {
+func newBench(t *testing.T, tick *node.Tick, who ledger.Owners, set func(*Config)) *bench {
 	cfg := createDefaultConfig().(*Config)
 	if set != nil {
 		set(cfg)
 	}
-	b := &bench{newLedger(cfg), newEmitter(cfg, receivertest.NewNopSettings(metadata.Type), began), t, tick}
-	b.owners = who
+	b := &bench{ledger.New(cfg.ledger()), newEmitter(cfg, receivertest.NewNopSettings(metadata.Type), began), t, tick}
+	b.Owners = who
 	return b
 }
 
@@ -108,14 +110,14 @@ func (b *bench) readAll(s tracer.Snapshot) []string {
 	b.t.Helper()
 	tick := *b.tick
 	tick.Time = s.Time
-	b.observe(&s, newPlaces(&tick))
-	return render(b.emit(b.ledger, &s, &tick))
+	b.Observe(&s, ledger.NewPlaces(&tick))
+	return render(b.emit(b.Ledger, &s, &tick))
 }
 
 // render returns a line for each point, sorted: name, attributes, value, and since when.
 func render(md pmetric.Metrics) []string {
 	var list []string
-	eachMetric(md, func(m pmetric.Metric) {
+	for m := range series.Metrics(md) {
 		line := func(attrs pcommon.Map, value string, start pcommon.Timestamp, flags pmetric.DataPointFlags) {
 			pairs := map[string]string{}
 			for k, v := range attrs.All() {
@@ -158,7 +160,7 @@ func render(md pmetric.Metrics) []string {
 				line(p.Attributes(), fmt.Sprintf("n=%d sum=%.9g scale=%d offset=%d %v", p.Count(), p.Sum(), p.Scale(), p.Positive().Offset(), p.Positive().BucketCounts().AsRaw()), p.StartTimestamp(), p.Flags())
 			}
 		}
-	})
+	}
 	slices.Sort(list)
 	return list
 }

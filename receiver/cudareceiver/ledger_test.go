@@ -1,7 +1,6 @@
 package cudareceiver
 
 import (
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -160,31 +159,6 @@ func TestKernelsBeyondTheCap(t *testing.T) {
 	f(320, []string{"b 5 since 1s", "c 3 since 20s", "other 5 since 1s"}, 2, 5, 7)
 }
 
-// A kernel that leaves the top ones takes its launches to the rest, which is of no device.
-// The device then has fewer than before, and must not be thought to have begun anew.
-func TestKernelLeavesTheTop(t *testing.T) {
-	b := newBench(t, machine(2), whoIs{1: llm}, nil)
-	read := func(seconds int, kernels ...tracer.Kernel) (sum uint64) {
-		p := proc(1, 0, 1000)
-		p.Devices = append(p.Devices, tracer.Device{Ordinal: 1, UUID: uuid(1)})
-		p.Kernels, p.KernelsFolded = kernels, 1
-		b.read(seconds, p)
-		for _, s := range b.subjects {
-			for _, k := range s.kernels {
-				sum += k.launches
-			}
-		}
-		return sum
-	}
-	got := []uint64{
-		read(10, tracer.Kernel{Name: "a", Count: 1000}, tracer.Kernel{Name: "b", Count: 500}, tracer.Kernel{Name: other, Device: -1, Count: 990}),
-		read(20, tracer.Kernel{Name: "c", Count: 15}, tracer.Kernel{Name: "b", Count: 501}, tracer.Kernel{Name: other, Device: -1, Count: 990 + 1002}),
-	}
-	if diff := cmp.Diff([]uint64{2490, 2508}, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // Points beyond max_series are counted, and what the tracer says of itself is not among
 // them.
 func TestSeriesBeyondTheCap(t *testing.T) {
@@ -195,124 +169,5 @@ func TestSeriesBeyondTheCap(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"gpumeter.tracer.series.dropped{} 9 since 0s", "gpumeter.tracer.up{} 1"}, only(lines, "gpumeter.tracer.series.dropped", "gpumeter.tracer.up")); diff != "" {
 		t.Error(diff)
-	}
-}
-
-// Whatever processes do, in whichever order they come, end and change owner: the sum over
-// all series is what they did, no series ever falls, and kernels that enter and leave the
-// top ones neither lose a launch nor invent one.
-func TestSumsAreTheTruth(t *testing.T) {
-	for seed := range uint64(60) {
-		random := rand.New(rand.NewPCG(seed, 8))
-		who := whoIs{}
-		b := newBench(t, machine(3), who, func(c *Config) { c.MaxKernels = 4; c.MaxWorkloads = 5 })
-		type live struct {
-			p       tracer.Process
-			kernels [6]uint64
-		}
-		var truth struct{ calls, errors, bytes, launches, sequence, sent uint64 }
-		procs := map[uint32]*live{}
-		before := map[string]uint64{}
-		for round := 1; round < 12; round++ {
-			var list []tracer.Process
-			for pid := uint32(1); pid < 6; pid++ {
-				l := procs[pid]
-				if l == nil {
-					if random.IntN(2) == 0 {
-						continue
-					}
-					l = &live{p: tracer.Process{PID: pid, Since: at(10 * round), Devices: []tracer.Device{{UUID: uuid(random.IntN(3))}}}}
-					l.p.Ops = []tracer.OpStat{{Op: "cuMemcpyHtoDAsync", Class: tracer.Copy, Kind: "htod", Time: spread(), Errors: []tracer.CodeCount{{Code: 700}}}}
-					l.p.Comms = []tracer.Comm{{ID: "c", Rank: int(pid), Size: 8, Ops: []tracer.CollOp{{Op: "AllReduce", Peer: -1, Time: spread(), Size: sized()}}}}
-					procs[pid] = l
-				}
-				n := uint64(random.IntN(5))
-				p := &l.p
-				op := p.Ops[0]
-				op.Time.Buckets = append([]uint64(nil), op.Time.Buckets...)
-				op.Time.Count += n
-				op.Time.Buckets[random.IntN(40)] += n
-				op.Bytes += n * 100
-				op.Errors = []tracer.CodeCount{{Code: 700, Count: op.Errors[0].Count + n/2}}
-				p.Ops = []tracer.OpStat{op}
-				c := p.Comms[0]
-				c.Sequence += n
-				coll := c.Ops[0]
-				coll.Size.Count += n
-				coll.Size.Sum += float64(n * 8)
-				coll.Size.Buckets = append([]uint64(nil), coll.Size.Buckets...)
-				coll.Size.Buckets[5] += n
-				c.Ops = []tracer.CollOp{coll}
-				p.Comms = []tracer.Comm{c}
-				truth.calls, truth.bytes, truth.errors, truth.sequence, truth.sent = truth.calls+n, truth.bytes+n*100, truth.errors+n/2, truth.sequence+n, truth.sent+n*8
-				// Two of six kernels are told by name, and not always the same.
-				top := random.IntN(6)
-				p.Kernels, p.KernelsFolded = nil, 0
-				rest := tracer.Kernel{Name: other}
-				for k := range l.kernels {
-					n := uint64(random.IntN(4))
-					l.kernels[k] += n
-					truth.launches += n
-					if k == top || k == (top+1)%6 {
-						name := string(rune('a' + k))
-						p.Kernels = append(p.Kernels, tracer.Kernel{Name: name, Symbol: name, Count: l.kernels[k]})
-						continue
-					}
-					rest.Count += l.kernels[k]
-					p.KernelsFolded++
-				}
-				p.Kernels = append(p.Kernels, rest)
-				switch random.IntN(4) {
-				case 0:
-					who[pid] = llm
-				case 1:
-					who[pid] = job
-				case 2:
-					delete(who, pid)
-				}
-				p.Ended = random.IntN(5) == 0
-				list = append(list, *p)
-				if p.Ended {
-					delete(procs, pid)
-				}
-			}
-			b.read(10*round, list...)
-			got := truth
-			got.calls, got.errors, got.bytes, got.launches, got.sequence, got.sent = 0, 0, 0, 0, 0, 0
-			now := map[string]uint64{}
-			note := func(s *subject, name string, v uint64) uint64 {
-				now[s.key+name] = v
-				return v
-			}
-			for _, s := range b.subjects {
-				for k, op := range s.ops {
-					got.calls += note(s, k.op, op.time.count)
-				}
-				for k, n := range s.errors {
-					got.errors += note(s, "error"+k.op, n)
-				}
-				for k, n := range s.copies {
-					got.bytes += note(s, "copy"+k, n)
-				}
-				for k, x := range s.kernels {
-					got.launches += note(s, "kernel"+k, x.launches)
-				}
-				for k, c := range s.comms {
-					got.sequence += note(s, "comm"+string(rune(k.rank)), c.sequence)
-					for _, op := range c.ops {
-						got.sent += op.bytes
-					}
-				}
-			}
-			if got != truth {
-				t.Fatalf("seed %d round %d: %+v, want %+v", seed, round, got, truth)
-			}
-			for k, v := range before {
-				if now[k] < v {
-					t.Fatalf("seed %d round %d: %s fell from %d to %d", seed, round, k, v, now[k])
-				}
-			}
-			before = now
-		}
 	}
 }

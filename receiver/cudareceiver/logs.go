@@ -13,7 +13,10 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/journal"
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
 
@@ -52,10 +55,10 @@ func newRecorder(cfg *Config, set receiver.Settings) *recorder {
 
 // emit returns the records of a reading. What matters most comes first: the rest may not
 // fit.
-func (r *recorder) emit(l *ledger, s *tracer.Snapshot, found []AnomalyLine, t *node.Tick) plog.Logs {
+func (r *recorder) emit(l *ledger.Ledger, s *tracer.Snapshot, found []journal.Line, t *node.Tick) plog.Logs {
 	ld := plog.NewLogs()
 	rl := ld.ResourceLogs().AppendEmpty()
-	resourceOf(metadata.NewResourceBuilder(r.cfg.ResourceAttributes), t).MoveTo(rl.Resource())
+	ticks.Resource(metadata.NewResourceBuilder(r.cfg.ResourceAttributes), t).MoveTo(rl.Resource())
 	sl := rl.ScopeLogs().AppendEmpty()
 	sl.Scope().SetName(metadata.ScopeName)
 	sl.Scope().SetVersion(r.version)
@@ -90,17 +93,17 @@ func (r *recorder) add(name string, at time.Time, severity plog.SeverityNumber, 
 }
 
 // who puts on a record whose the process is, where it was, and what it is called.
-func who(attrs pcommon.Map, l *ledger, pid uint32, ordinal int) (name string) {
+func who(attrs pcommon.Map, l *ledger.Ledger, pid uint32, ordinal int) (name string) {
 	attrs.PutInt("process.pid", int64(pid))
-	p := l.seen[pid]
+	p := l.Seen[pid]
 	if p == nil {
 		return "process " + strconv.FormatUint(uint64(pid), 10)
 	}
 	attrs.PutStr("process.executable.name", p.Name)
-	if s := p.at[ordinal]; s != nil {
+	if s := p.At[ordinal]; s != nil {
 		label(attrs, s)
 	} else {
-		for _, a := range p.pairs {
+		for _, a := range p.Pairs {
 			attrs.PutStr(a.Key, a.Value)
 		}
 	}
@@ -108,7 +111,7 @@ func who(attrs pcommon.Map, l *ledger, pid uint32, ordinal int) (name string) {
 }
 
 // event records one call.
-func (r *recorder) event(l *ledger, e *tracer.Event) {
+func (r *recorder) event(l *ledger.Ledger, e *tracer.Event) {
 	var name, body string
 	severity := plog.SeverityNumberInfo
 	switch e.Type {
@@ -139,7 +142,7 @@ func (r *recorder) event(l *ledger, e *tracer.Event) {
 		attrs.PutInt("gpu.cuda.bytes", int64(e.Bytes))
 	}
 	if e.Kernel != "" {
-		attrs.PutStr("gpu.cuda.kernel.name", cut(e.Kernel))
+		attrs.PutStr("gpu.cuda.kernel.name", ledger.Cut(e.Kernel))
 	}
 	if e.RunQueue > 0 || e.Blocked > 0 {
 		attrs.PutDouble("gpu.cuda.host.run_queue.time", e.RunQueue.Seconds())
@@ -153,7 +156,7 @@ func (r *recorder) event(l *ledger, e *tracer.Event) {
 }
 
 // hang records ranks that wait for others, once when it is sure and once when it is over.
-func (r *recorder) hang(l *ledger, s *tracer.Snapshot) {
+func (r *recorder) hang(l *ledger.Ledger, s *tracer.Snapshot) {
 	now := map[string]hang{}
 	for _, g := range s.Groups {
 		if g.Behind = late(&g); len(g.Behind) == 0 || g.Waiting.IsZero() || s.Time.Sub(g.Waiting) < r.cfg.HangAfter {
@@ -181,7 +184,7 @@ func late(g *tracer.CommGroup) []int {
 	return slices.Compact(list)
 }
 
-func (r *recorder) stuck(l *ledger, h hang, now time.Time, active bool) {
+func (r *recorder) stuck(l *ledger.Ledger, h hang, now time.Time, active bool) {
 	g := &h.group
 	ranks := make([]string, len(g.Behind))
 	for i, rank := range g.Behind {
@@ -204,7 +207,7 @@ func (r *recorder) stuck(l *ledger, h hang, now time.Time, active bool) {
 	for _, seen := range slices.SortedStableFunc(slices.Values(g.Ranks), func(a, b tracer.RankSeen) int {
 		return cmp.Compare(b2i(!slices.Contains(g.Behind, a.Rank)), b2i(!slices.Contains(g.Behind, b.Rank)))
 	}) {
-		if p := l.seen[seen.PID]; p != nil {
+		if p := l.Seen[seen.PID]; p != nil {
 			who(attrs, l, seen.PID, deviceOf(p, g.ID, seen.Rank))
 			break
 		}
@@ -219,7 +222,7 @@ func (r *recorder) stuck(l *ledger, h hang, now time.Time, active bool) {
 	}
 }
 
-func deviceOf(p *presence, id string, rank int) int {
+func deviceOf(p *ledger.Presence, id string, rank int) int {
 	for i := range p.Comms {
 		if p.Comms[i].ID == id && p.Comms[i].Rank == rank {
 			return p.Comms[i].Device

@@ -3,8 +3,6 @@ package cudareceiver
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -47,7 +45,7 @@ func written(ld plog.Logs) []string {
 // records and exits are not.
 func TestRecordsOfEvents(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, nil)
-	r := newRecorder(b.ledger.cfg, receivertest.NewNopSettings(metadata.Type))
+	r := newRecorder(b.emitter.cfg, receivertest.NewNopSettings(metadata.Type))
 	s := tracer.Snapshot{Time: at(10), Started: began, Processes: []tracer.Process{proc(1, 0, 10)}, Events: []tracer.Event{
 		{Type: "call", PID: 1, Op: "cuMemFree"},
 		{Type: "outlier", Time: at(3), PID: 1, TID: 12, Op: "cuMemcpyHtoD", Duration: 1500 * time.Millisecond, Bytes: 4096, RunQueue: time.Second, Blocked: time.Millisecond},
@@ -61,12 +59,12 @@ func TestRecordsOfEvents(t *testing.T) {
 		"gpu.cuda.error WARN python3: cuLaunchKernel failed with 700 | gpu.cuda.duration=0.000003 gpu.cuda.error.code=700 gpu.cuda.kernel.name=gemm gpu.cuda.operation=cuLaunchKernel gpu.uuid=GPU-0 gpu.workload.name=llm process.executable.name=python3 process.pid=1 thread.id=12",
 		"gpu.cuda.outlier INFO python3: cuMemcpyHtoD took 1.5s | gpu.cuda.bytes=4096 gpu.cuda.duration=1.5 gpu.cuda.host.blocked.time=0.001 gpu.cuda.host.run_queue.time=1 gpu.cuda.operation=cuMemcpyHtoD gpu.uuid=GPU-0 gpu.workload.name=llm process.executable.name=python3 process.pid=1 thread.id=12",
 	}
-	if diff := cmp.Diff(want, written(r.emit(b.ledger, &s, nil, b.tick))); diff != "" {
+	if diff := cmp.Diff(want, written(r.emit(b.Ledger, &s, nil, b.tick))); diff != "" {
 		t.Error(diff)
 	}
 	// A storm of errors is bounded, and counted.
 	s.Events = slices.Repeat(s.Events[2:3], 1000)
-	if n := r.emit(b.ledger, &s, nil, b.tick).LogRecordCount(); n != 100 || r.dropped != 900 {
+	if n := r.emit(b.Ledger, &s, nil, b.tick).LogRecordCount(); n != 100 || r.dropped != 900 {
 		t.Errorf("%d records, %d dropped", n, r.dropped)
 	}
 }
@@ -74,14 +72,14 @@ func TestRecordsOfEvents(t *testing.T) {
 // A hang names the rank that did not come, once when it is sure and once when it is over.
 func TestRecordOfAHang(t *testing.T) {
 	b := newBench(t, machine(3), whoIs{1: llm, 2: job}, nil)
-	r := newRecorder(b.ledger.cfg, receivertest.NewNopSettings(metadata.Type))
+	r := newRecorder(b.emitter.cfg, receivertest.NewNopSettings(metadata.Type))
 	f := func(seconds int, behind []int, want ...string) {
 		t.Helper()
 		s := traced()
 		s.Time = at(seconds)
 		s.Groups[0].Behind, s.Groups[0].Waiting = behind, at(28)
 		b.readAll(s)
-		if diff := cmp.Diff(want, written(r.emit(b.ledger, &s, nil, b.tick))); diff != "" {
+		if diff := cmp.Diff(want, written(r.emit(b.Ledger, &s, nil, b.tick))); diff != "" {
 			t.Errorf("at %d s: %s", seconds, diff)
 		}
 	}
@@ -102,74 +100,22 @@ func slowStep(state anomaly.State) anomaly.Anomaly {
 }
 
 // An anomaly is a record with the chain in words and in attributes, is counted once, in the
-// series of the process and device, and is kept.
+// series of the process and device.
 func TestAnomalies(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, nil)
-	r := newRecorder(b.ledger.cfg, receivertest.NewNopSettings(metadata.Type))
+	r := newRecorder(b.emitter.cfg, receivertest.NewNopSettings(metadata.Type))
 	s := tracer.Snapshot{Time: at(20), Started: began, Processes: []tracer.Process{proc(1, 0, 10)}}
 	b.readAll(s)
-	lines := b.name([]anomaly.Anomaly{slowStep(anomaly.Open)})
-	lines = append(lines, b.name([]anomaly.Anomaly{slowStep(anomaly.Ended)})...)
+	lines := b.Name([]anomaly.Anomaly{slowStep(anomaly.Open)})
+	lines = append(lines, b.Name([]anomaly.Anomaly{slowStep(anomaly.Ended)})...)
 	want := []string{
 		"gpumeter.anomaly WARN " + slowStep(anomaly.Open).Text() + ` | cause=neighbour gpu.cuda.operation=step gpu.uuid=GPU-0 gpu.workload.name=llm gpumeter.anomaly.baseline=0.001 gpumeter.anomaly.explanations=[{"cause":"neighbour","fact":"job 7 has 60 % of the GPU","seconds":7.5,"share":0.75}] gpumeter.anomaly.lost.time=10 gpumeter.anomaly.observed=0.002 gpumeter.anomaly.since=2026-11-15T12:00:10Z gpumeter.anomaly.state=open gpumeter.anomaly.unexplained=0.25 process.executable.name=python3 process.pid=1`,
 	}
-	if diff := cmp.Diff(want, written(r.emit(b.ledger, &s, lines[:1], b.tick))); diff != "" {
+	if diff := cmp.Diff(want, written(r.emit(b.Ledger, &s, lines[:1], b.tick))); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{"gpumeter.anomaly.count{cause=neighbour," + llmOn0 + "} 1 since 1s"}, only(b.readAll(s), "gpumeter.anomaly.count")); diff != "" {
 		t.Error(diff)
 	}
 
-	j := journal{filepath.Join(t.TempDir(), "state", "anomalies.jsonl")}
-	for _, l := range lines {
-		if err := j.append([]AnomalyLine{l}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, skipped, err := ReadAnomalies(j.path, at(0))
-	if diff := cmp.Diff(lines, got); diff != "" || skipped != 0 || err != nil {
-		t.Error(diff, skipped, err)
-	}
-	if got, _, _ := ReadAnomalies(j.path, at(21)); len(got) != 0 {
-		t.Errorf("%d lines from before", len(got))
-	}
-}
-
-// The file is bounded: there is one old one, and the newest lines are never lost.
-func TestJournalIsBounded(t *testing.T) {
-	j := journal{filepath.Join(t.TempDir(), "anomalies.jsonl")}
-	line := AnomalyLine{Anomaly: slowStep(anomaly.Open), Words: strings.Repeat("x", 30_000)}
-	for i := range 400 { // 12 MB
-		line.PID = uint32(i)
-		if err := j.append([]AnomalyLine{line}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, path := range []string{j.path, old(j.path)} {
-		if st, err := os.Stat(path); err != nil || st.Size() > maxJournal {
-			t.Error(st.Size(), err)
-		}
-	}
-	got, skipped, err := ReadAnomalies(j.path, at(0))
-	if err != nil || skipped != 0 || len(got) < 130 || got[len(got)-1].PID != 399 {
-		t.Errorf("%d lines, %d skipped, %v", len(got), skipped, err)
-	}
-}
-
-// Whatever is in the file, what is a line of ours is read and nothing breaks.
-func FuzzParseAnomalies(f *testing.F) {
-	f.Add([]byte(`{"time":"2026-11-15T12:00:00Z","op":"step","text":"x"}` + "\n"))
-	f.Add([]byte("{\n\n{}\n[1]\n\x00"))
-	f.Add([]byte(`{"time":"2026-11-15T12:00:00Z","op":"step","explanations":[{"share":1e308}]}`))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		list, skipped := parseAnomalies(text, time.Time{})
-		if n := len(list) + skipped; n > strings.Count(string(text), "\n")+1 {
-			t.Errorf("%d lines of %q", n, text)
-		}
-		for _, l := range list {
-			if l.Op == "" || l.Time.IsZero() {
-				t.Errorf("line %+v", l)
-			}
-		}
-	})
 }

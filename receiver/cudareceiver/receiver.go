@@ -12,14 +12,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/journal"
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
+	"github.com/gpumeter/gpumeter/internal/tracer/watch"
 )
-
-// ticker is what the receiver needs of an extension: the gpu extension has it.
-type ticker interface {
-	Subscribe() (ticks <-chan node.Tick, cancel func())
-}
 
 // source is what traces: live.Tracer, or a test.
 type source interface {
@@ -46,12 +45,11 @@ type cudaReceiver struct {
 	done        sync.WaitGroup
 
 	source   source // nil: there is no tracer
-	ledger   *ledger
+	ledger   *ledger.Ledger
 	emitter  *emitter
 	recorder *recorder
-	watcher  *Watcher
-	outliers outliers
-	journal  journal
+	watcher  *watch.Watcher
+	outliers watch.Outliers
 	last     time.Time       // of the last reading
 	refused  map[string]bool // what the pipelines did not take last
 	unkept   string          // why anomalies are not kept, as said last
@@ -60,8 +58,8 @@ type cudaReceiver struct {
 func newReceiver(cfg *Config, set receiver.Settings, open opener) *cudaReceiver {
 	return &cudaReceiver{
 		cfg: cfg, set: set, open: open, forget: func() {}, clock: time.Now,
-		ledger: newLedger(cfg), emitter: newEmitter(cfg, set, time.Now()), recorder: newRecorder(cfg, set),
-		watcher: NewWatcher(cfg.Proc), journal: journal{cfg.AnomalyFile}, refused: map[string]bool{},
+		ledger: ledger.New(cfg.ledger()), emitter: newEmitter(cfg, set, time.Now()), recorder: newRecorder(cfg, set),
+		watcher: watch.New(cfg.Proc), refused: map[string]bool{},
 	}
 }
 
@@ -69,13 +67,13 @@ func newReceiver(cfg *Config, set receiver.Settings, open opener) *cudaReceiver 
 // cannot be opened is said, with what is missing: the agent runs without.
 func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 	r.start.Do(func() {
-		view, err := findTicker(host)
+		view, err := ticks.Need(host, "cuda receiver")
 		if err != nil {
 			r.failed = err
 			return
 		}
-		if o, ok := view.(owners); ok {
-			r.ledger.owners, r.watcher.Owner = o, o.Process
+		if o, ok := view.(ledger.Owners); ok {
+			r.ledger.Owners, r.watcher.Owner = o, o.Process
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		if r.source, err = r.open(r.cfg); err != nil {
@@ -89,10 +87,10 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 				}
 			})
 		}
-		ticks, unsubscribe := view.Subscribe()
+		subscription, unsubscribe := view.Subscribe()
 		var reading sync.WaitGroup
 		reading.Go(func() {
-			for t := range ticks {
+			for t := range subscription {
 				r.tick(t)
 			}
 		})
@@ -118,22 +116,6 @@ func (r *cudaReceiver) features() {
 	}
 }
 
-func findTicker(host component.Host) (found ticker, err error) {
-	for _, ext := range host.GetExtensions() {
-		t, ok := ext.(ticker)
-		if ok && found != nil {
-			return nil, errors.New("there is more than one gpu extension: a machine has one View of its devices")
-		}
-		if ok {
-			found = t
-		}
-	}
-	if found != nil {
-		return found, nil
-	}
-	return nil, errors.New("the cuda receiver needs the gpu extension: add it under extensions and to service::extensions")
-}
-
 // tick makes a reading, if it is time for one.
 func (r *cudaReceiver) tick(t node.Tick) {
 	r.watcher.See(&t)
@@ -149,16 +131,16 @@ func (r *cudaReceiver) tick(t node.Tick) {
 		}
 		return
 	}
-	where := newPlaces(&t)
-	s := r.source.Snapshot(now, where.gpus())
+	where := ledger.NewPlaces(&t)
+	s := r.source.Snapshot(now, where.GPUs())
 	r.health()
-	r.ledger.observe(&s, where)
-	if w, ok := r.source.(thresholder); ok && r.logs != nil {
-		r.outliers.ask(&s, w)
+	r.ledger.Observe(&s, where)
+	if w, ok := r.source.(watch.Thresholder); ok && r.logs != nil {
+		r.outliers.Ask(&s, w)
 	}
-	found := r.ledger.name(r.watcher.Judge(&s))
+	found := r.ledger.Name(r.watcher.Judge(&s))
 	r.keep(found)
-	r.emitter.records, r.emitter.refused = r.recorder.dropped, r.watcher.detector.Refused()
+	r.emitter.records, r.emitter.refused = r.recorder.dropped, r.watcher.Refused()
 	if r.metrics != nil {
 		r.deliver("metrics", r.metrics.ConsumeMetrics(context.Background(), r.emitter.emit(r.ledger, &s, &t)))
 	}
@@ -187,12 +169,12 @@ func (r *cudaReceiver) health() {
 }
 
 // keep writes anomalies to the file. Why it cannot is said once for each reason.
-func (r *cudaReceiver) keep(found []AnomalyLine) {
+func (r *cudaReceiver) keep(found []journal.Line) {
 	if len(found) == 0 {
 		return
 	}
 	why := ""
-	if err := r.journal.append(found); err != nil {
+	if err := journal.Append(r.cfg.AnomalyFile, found); err != nil {
 		why = err.Error()
 	}
 	if why != r.unkept && why != "" {

@@ -7,6 +7,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 )
 
 // decoration is an attribute that some points have and others do not. mdatagen would
@@ -34,27 +35,21 @@ var decorations = []decoration{
 // the UUID of the physical device.
 func decorate(md pmetric.Metrics, t node.Tick, runtimes epochs) {
 	all := subjects(t, runtimes)
-	started := pcommon.NewTimestampFromTime(t.Started)
-	eachMetric(md, func(m pmetric.Metric) {
-		points, counts := pointsOf(m)
-		points.each(func(dp dataPoint) {
-			start := started
+	for m := range series.Metrics(md) {
+		for dp := range series.Points(m) {
+			began := t.Started
 			if uuid, ok := dp.Attributes().Get("gpu.uuid"); ok {
 				s := all[uuid.Str()]
-				start = pcommon.NewTimestampFromTime(s.beginning(m, dp))
+				began = s.beginning(m, dp)
 				dress(dp.Attributes(), s)
 				// Others join on gpu.info: it has one series whoever the owner is.
-				if s.workload() != nil && (s.holder != nil || !counts && m.Name() != "gpu.info") {
+				if s.workload() != nil && (s.holder != nil || !series.Cumulative(m) && m.Name() != "gpu.info") {
 					dressOwner(dp.Attributes(), s)
 				}
 			}
-			if counts {
-				dp.SetStartTimestamp(start)
-			} else {
-				dp.SetStartTimestamp(0) // a gauge has no beginning
-			}
-		})
-	})
+			series.Start(m, dp, began)
+		}
+	}
 }
 
 // dress adds what the device is.
@@ -80,7 +75,7 @@ func dressOwner(attrs pcommon.Map, s subject) {
 
 // vital are the metrics that no cap cuts: what is up, and what was cut.
 func vital(m pmetric.Metric) bool {
-	return m.Name() == "gpu.up" || strings.HasPrefix(m.Name(), "gpumeter.")
+	return m.Name() == "gpu.up" || m.Name() == "gpu.partition.up" || strings.HasPrefix(m.Name(), "gpumeter.")
 }
 
 // trim removes points until at most limit are left and returns how many it removed.
@@ -92,22 +87,19 @@ func trim(md pmetric.Metrics, limit int) int {
 	}
 	before := md.DataPointCount()
 	var sizes []int
-	eachMetric(md, func(m pmetric.Metric) {
-		points, _ := pointsOf(m)
+	for m := range series.Metrics(md) {
 		if vital(m) {
-			limit -= points.Len()
-			return
+			limit -= series.Len(m)
+			continue
 		}
-		sizes = append(sizes, points.Len())
-	})
+		sizes = append(sizes, series.Len(m))
+	}
 	keep := level(sizes, limit)
-	eachMetric(md, func(m pmetric.Metric) {
-		if vital(m) {
-			return
+	for m := range series.Metrics(md) {
+		if !vital(m) {
+			series.Truncate(m, keep)
 		}
-		points, _ := pointsOf(m)
-		points.keep(keep)
-	})
+	}
 	return before - md.DataPointCount()
 }
 

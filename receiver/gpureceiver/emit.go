@@ -10,6 +10,8 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
@@ -17,7 +19,8 @@ import (
 type Emitter struct {
 	cfg     *Config
 	mb      *metadata.MetricsBuilder
-	plain   []plain
+	device  []plain // of a physical device
+	part    []plain // of a partition
 	dropped float64 // points over MaxSeries so far
 	last    *node.Tick
 	// runtimes are since when those of the last tick count.
@@ -26,59 +29,92 @@ type Emitter struct {
 	latencies []*device.Latency
 }
 
-// plain is a metric whose only attributes are the identity of the device.
+// plain is a metric whose only attributes are the identity of the device or partition.
 type plain struct {
-	value  func(*device.Sample) device.Value
+	value  func(*node.Reading) device.Value
 	record func(ts pcommon.Timestamp, v float64, index int64, model, uuid, vendor string)
 }
 
 // NewEmitter returns an Emitter. It is for one goroutine.
 func NewEmitter(cfg *Config, set receiver.Settings) *Emitter {
 	mb := metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set)
-	return &Emitter{cfg: cfg, mb: mb, plain: plainMetrics(mb)}
+	return &Emitter{cfg: cfg, mb: mb, device: deviceMetrics(mb), part: partitionMetrics(mb)}
 }
 
-func plainMetrics(mb *metadata.MetricsBuilder) []plain {
-	throttled := func(b device.Buckets) func(s *device.Sample) device.Value {
-		return func(s *device.Sample) device.Value { return s.Throttled(b) }
+// deviceMetrics are the metrics of a physical device that have one value.
+func deviceMetrics(mb *metadata.MetricsBuilder) []plain {
+	throttled := func(b device.Buckets) func(*node.Reading) device.Value {
+		return func(r *node.Reading) device.Value { return r.Throttled(b) }
 	}
 	return []plain{
-		{func(s *device.Sample) device.Value { return s.Memory.Used }, mb.RecordGpuMemoryUsedDataPoint},
-		{func(s *device.Sample) device.Value { return s.Memory.Free }, mb.RecordGpuMemoryFreeDataPoint},
-		{func(s *device.Sample) device.Value { return s.Memory.Reserved }, mb.RecordGpuMemoryReservedDataPoint},
-		{func(s *device.Sample) device.Value { return s.Memory.Total }, mb.RecordGpuMemoryTotalDataPoint},
-		{(*device.Sample).MemoryUtilization, mb.RecordGpuMemoryUtilizationDataPoint},
-		{func(s *device.Sample) device.Value { return s.Memory.BAR1Used }, mb.RecordGpuMemoryBar1UsedDataPoint},
-		{func(s *device.Sample) device.Value { return s.Memory.BAR1Total }, mb.RecordGpuMemoryBar1TotalDataPoint},
-		{func(s *device.Sample) device.Value { return s.Energy }, mb.RecordGpuEnergyDataPoint},
-		{func(s *device.Sample) device.Value { return s.Current }, mb.RecordGpuCurrentDataPoint},
-		{func(s *device.Sample) device.Value { return s.PerformanceState }, mb.RecordGpuPerformanceStateDataPoint},
+		{func(r *node.Reading) device.Value { return r.Busy }, mb.RecordGpuUtilizationDataPoint},
+		{func(r *node.Reading) device.Value { return r.UtilizationPeak.Compute }, mb.RecordGpuUtilizationPeakDataPoint},
+		{func(r *node.Reading) device.Value { return r.Memory.Used }, mb.RecordGpuMemoryUsedDataPoint},
+		{func(r *node.Reading) device.Value { return r.Memory.Free }, mb.RecordGpuMemoryFreeDataPoint},
+		{func(r *node.Reading) device.Value { return r.Memory.Reserved }, mb.RecordGpuMemoryReservedDataPoint},
+		{func(r *node.Reading) device.Value { return r.Memory.Total }, mb.RecordGpuMemoryTotalDataPoint},
+		{(*node.Reading).MemoryUtilization, mb.RecordGpuMemoryUtilizationDataPoint},
+		{func(r *node.Reading) device.Value { return r.Memory.BAR1Used }, mb.RecordGpuMemoryBar1UsedDataPoint},
+		{func(r *node.Reading) device.Value { return r.Memory.BAR1Total }, mb.RecordGpuMemoryBar1TotalDataPoint},
+		{(*node.Reading).Temperature, mb.RecordGpuTemperatureDataPoint},
+		{func(r *node.Reading) device.Value { return r.Power().Draw() }, mb.RecordGpuPowerDrawDataPoint},
+		{func(r *node.Reading) device.Value { return r.Power().Enforced() }, mb.RecordGpuPowerLimitDataPoint},
+		{powerUtilization, mb.RecordGpuPowerUtilizationDataPoint},
+		{func(r *node.Reading) device.Value { return r.Energy }, mb.RecordGpuEnergyDataPoint},
+		{(*node.Reading).Clock, mb.RecordGpuClockFrequencyDataPoint},
+		{(*node.Reading).Voltage, mb.RecordGpuVoltageDataPoint},
+		{func(r *node.Reading) device.Value { return r.Current }, mb.RecordGpuCurrentDataPoint},
+		{func(r *node.Reading) device.Value { return r.PerformanceState }, mb.RecordGpuPerformanceStateDataPoint},
 		{throttled(device.BucketPower), mb.RecordGpuThrottlePowerActiveDataPoint},
 		{throttled(device.BucketThermal), mb.RecordGpuThrottleThermalActiveDataPoint},
 		{throttled(device.BucketSW), mb.RecordGpuThrottleSwActiveDataPoint},
 		{throttled(device.BucketHW), mb.RecordGpuThrottleHwActiveDataPoint},
-		{func(s *device.Sample) device.Value { return s.Profile.EngineActive }, mb.RecordGpuEngineActiveDataPoint},
-		{func(s *device.Sample) device.Value { return s.Profile.SMActive }, mb.RecordGpuSmActiveDataPoint},
-		{func(s *device.Sample) device.Value { return s.Profile.SMOccupancy }, mb.RecordGpuSmOccupancyDataPoint},
-		{func(s *device.Sample) device.Value { return s.Profile.DRAMActive }, mb.RecordGpuDramActiveDataPoint},
-		{func(s *device.Sample) device.Value { return s.PCIe.Generation }, mb.RecordGpuPcieLinkGenerationDataPoint},
-		{func(s *device.Sample) device.Value { return s.PCIe.GenerationMax }, mb.RecordGpuPcieLinkGenerationMaxDataPoint},
-		{func(s *device.Sample) device.Value { return s.PCIe.Width }, mb.RecordGpuPcieLinkWidthDataPoint},
-		{func(s *device.Sample) device.Value { return s.PCIe.WidthMax }, mb.RecordGpuPcieLinkWidthMaxDataPoint},
-		{func(s *device.Sample) device.Value { return s.PCIe.Replays }, mb.RecordGpuPcieReplaysDataPoint},
-		{func(s *device.Sample) device.Value { return s.SRAMThreshold }, mb.RecordGpuEccSramThresholdExceededDataPoint},
-		{func(s *device.Sample) device.Value { return s.RowRemap.Pending }, mb.RecordGpuRowRemapPendingDataPoint},
-		{func(s *device.Sample) device.Value { return s.RowRemap.Failure }, mb.RecordGpuRowRemapFailureDataPoint},
-		{func(s *device.Sample) device.Value { return s.PageRetirement.Pending }, mb.RecordGpuPageRetirementPendingDataPoint},
-		{func(s *device.Sample) device.Value { return s.PageRetirement.Failure }, mb.RecordGpuPageRetirementFailureDataPoint},
-		{func(s *device.Sample) device.Value { return s.RecoveryAction }, mb.RecordGpuRecoveryActionDataPoint},
-		{func(s *device.Sample) device.Value { return s.Fabric.State }, mb.RecordGpuFabricStateDataPoint},
-		{func(s *device.Sample) device.Value { return s.Fabric.Health }, mb.RecordGpuFabricHealthDataPoint},
-		{func(s *device.Sample) device.Value { return s.Status }, mb.RecordGpuDeviceStatusDataPoint},
-		{func(s *device.Sample) device.Value { return s.Heartbeat }, mb.RecordGpuHeartbeatDataPoint},
-		{func(s *device.Sample) device.Value { return s.Runtime.Queue }, mb.RecordGpuRuntimeQueueSizeDataPoint},
-		{func(s *device.Sample) device.Value { return s.Runtime.Idle }, mb.RecordGpuRuntimeIdleTimeDataPoint},
-		{func(s *device.Sample) device.Value { return s.Runtime.Operations }, mb.RecordGpuRuntimeOperationsDataPoint},
+		{func(r *node.Reading) device.Value { return r.Profile.EngineActive }, mb.RecordGpuEngineActiveDataPoint},
+		{func(r *node.Reading) device.Value { return r.Profile.SMActive }, mb.RecordGpuSmActiveDataPoint},
+		{func(r *node.Reading) device.Value { return r.Profile.SMOccupancy }, mb.RecordGpuSmOccupancyDataPoint},
+		{func(r *node.Reading) device.Value { return r.Profile.DRAMActive }, mb.RecordGpuDramActiveDataPoint},
+		{func(r *node.Reading) device.Value { return r.PCIe.Generation }, mb.RecordGpuPcieLinkGenerationDataPoint},
+		{func(r *node.Reading) device.Value { return r.PCIe.GenerationMax }, mb.RecordGpuPcieLinkGenerationMaxDataPoint},
+		{func(r *node.Reading) device.Value { return r.PCIe.Width }, mb.RecordGpuPcieLinkWidthDataPoint},
+		{func(r *node.Reading) device.Value { return r.PCIe.WidthMax }, mb.RecordGpuPcieLinkWidthMaxDataPoint},
+		{func(r *node.Reading) device.Value { return r.PCIe.Replays }, mb.RecordGpuPcieReplaysDataPoint},
+		{func(r *node.Reading) device.Value { return r.SRAMThreshold }, mb.RecordGpuEccSramThresholdExceededDataPoint},
+		{func(r *node.Reading) device.Value { return r.RowRemap.Pending }, mb.RecordGpuRowRemapPendingDataPoint},
+		{func(r *node.Reading) device.Value { return r.RowRemap.Failure }, mb.RecordGpuRowRemapFailureDataPoint},
+		{func(r *node.Reading) device.Value { return r.PageRetirement.Pending }, mb.RecordGpuPageRetirementPendingDataPoint},
+		{func(r *node.Reading) device.Value { return r.PageRetirement.Failure }, mb.RecordGpuPageRetirementFailureDataPoint},
+		{func(r *node.Reading) device.Value { return r.RecoveryAction }, mb.RecordGpuRecoveryActionDataPoint},
+		{func(r *node.Reading) device.Value { return r.Fabric.State }, mb.RecordGpuFabricStateDataPoint},
+		{func(r *node.Reading) device.Value { return r.Fabric.Health }, mb.RecordGpuFabricHealthDataPoint},
+		{func(r *node.Reading) device.Value { return r.Status }, mb.RecordGpuDeviceStatusDataPoint},
+		{func(r *node.Reading) device.Value { return r.Heartbeat }, mb.RecordGpuHeartbeatDataPoint},
+		{func(r *node.Reading) device.Value { return r.Runtime.Queue }, mb.RecordGpuRuntimeQueueSizeDataPoint},
+		{func(r *node.Reading) device.Value { return r.Runtime.Idle }, mb.RecordGpuRuntimeIdleTimeDataPoint},
+		{func(r *node.Reading) device.Value { return r.Runtime.Operations }, mb.RecordGpuRuntimeOperationsDataPoint},
+	}
+}
+
+// powerUtilization returns how much of its limit the device draws.
+func powerUtilization(r *node.Reading) device.Value {
+	p := r.Power()
+	return p.Draw().Ratio(p.Enforced()).Or(p.Utilization)
+}
+
+// partitionMetrics are the metrics of a partition that have one value: what a partition
+// has of its own.
+func partitionMetrics(mb *metadata.MetricsBuilder) []plain {
+	return []plain{
+		{func(r *node.Reading) device.Value { return r.Utilization.Compute }, mb.RecordGpuPartitionUtilizationDataPoint},
+		{func(r *node.Reading) device.Value { return r.Memory.Used }, mb.RecordGpuPartitionMemoryUsedDataPoint},
+		{func(r *node.Reading) device.Value { return r.Memory.Free }, mb.RecordGpuPartitionMemoryFreeDataPoint},
+		{func(r *node.Reading) device.Value { return r.Memory.Reserved }, mb.RecordGpuPartitionMemoryReservedDataPoint},
+		{func(r *node.Reading) device.Value { return r.Memory.Total }, mb.RecordGpuPartitionMemoryTotalDataPoint},
+		{(*node.Reading).MemoryUtilization, mb.RecordGpuPartitionMemoryUtilizationDataPoint},
+		{func(r *node.Reading) device.Value { return r.Profile.EngineActive }, mb.RecordGpuPartitionEngineActiveDataPoint},
+		{func(r *node.Reading) device.Value { return r.Profile.SMActive }, mb.RecordGpuPartitionSmActiveDataPoint},
+		{func(r *node.Reading) device.Value { return r.Profile.SMOccupancy }, mb.RecordGpuPartitionSmOccupancyDataPoint},
+		{func(r *node.Reading) device.Value { return r.Profile.DRAMActive }, mb.RecordGpuPartitionDramActiveDataPoint},
+		{func(r *node.Reading) device.Value { return r.Runtime.Operations }, mb.RecordGpuPartitionRuntimeOperationsDataPoint},
 	}
 }
 
@@ -88,7 +124,7 @@ func (e *Emitter) Emit(t node.Tick) pmetric.Metrics {
 	runtimes := e.runtimes.next(t)
 	md := e.build(t, runtimes)
 	if e.last != nil && ended(*e.last, t) {
-		end(md, e.build(*e.last, e.runtimes), pcommon.NewTimestampFromTime(t.Time))
+		series.End(md, e.build(*e.last, e.runtimes), pcommon.NewTimestampFromTime(t.Time))
 	}
 	e.last, e.runtimes = &t, runtimes
 	e.dropped += float64(trim(md, e.cfg.MaxSeries))
@@ -101,33 +137,21 @@ func (e *Emitter) build(t node.Tick, runtimes epochs) pmetric.Metrics {
 	for i := range t.Readings {
 		p := newPoint(e, ts, &t.Readings[i])
 		p.up()
-		p.health(t.Findings)
-		p.xids()
-		p.holders()
+		if t.Readings[i].ID.Parent == "" {
+			p.health(t.Findings)
+			p.xids()
+			p.holders()
+		}
 		if t.Readings[i].Up {
 			p.sample()
 		}
 	}
 	e.self(ts, t)
 
-	md := e.mb.Emit(metadata.WithResource(resourceOf(e.mb.NewResourceBuilder(), t)))
+	md := e.mb.Emit(metadata.WithResource(ticks.Resource(e.mb.NewResourceBuilder(), &t)))
 	histograms(md, e.latencies)
 	decorate(md, t, runtimes)
 	return md
-}
-
-// resourceOf returns the machine a tick is of.
-func resourceOf(rb *metadata.ResourceBuilder, t node.Tick) pcommon.Resource {
-	rb.SetHostName(t.Host)
-	rb.SetServiceName("gpumeter")
-	if t.Simulated {
-		rb.SetGpumeterSimulated(true)
-	}
-	resource := rb.Emit()
-	for key, value := range t.Resource {
-		resource.Attributes().PutStr(key, value)
-	}
-	return resource
 }
 
 // self records gpumeter's own state.

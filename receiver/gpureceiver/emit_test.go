@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
@@ -48,7 +49,11 @@ func everything(t *testing.T) *Config {
 func tickOf(samples ...device.Sample) node.Tick {
 	t := node.Tick{Time: now, Started: start, Host: "host1", Sources: []node.SourceStatus{{Name: "test", State: "open", Since: start}}}
 	for _, s := range samples {
-		t.Readings = append(t.Readings, node.Reading{Sample: s, Up: true, Since: start.Add(time.Second)})
+		r := node.Reading{Sample: s, Up: true, Since: start.Add(time.Second)}
+		if s.ID.Parent == "" {
+			r.Busy = s.Utilization.Compute
+		}
+		t.Readings = append(t.Readings, r)
 	}
 	return t
 }
@@ -81,7 +86,7 @@ func fill(v reflect.Value, path string, n *float64, found map[float64]string, te
 }
 
 // number returns the value of a point, of a histogram its sum.
-func number(dp dataPoint) float64 {
+func number(dp series.Point) float64 {
 	if h, ok := dp.(pmetric.HistogramDataPoint); ok {
 		return h.Sum()
 	}
@@ -95,31 +100,28 @@ func TestEveryFieldIsEmitted(t *testing.T) {
 	missing, texts := map[float64]string{}, map[string]bool{}
 	fill(reflect.ValueOf(&s).Elem(), "Sample", &n, missing, texts)
 	// Two lists are split by what is in them: one of each.
-	detail, total, enforced := s.ThrottleTimes[0], s.ECC[0], s.Power[0].Limits[0]
+	detail, total := s.ThrottleTimes[0], s.ECC[0]
 	detail.Detail, detail.Seconds = true, device.Of(1)
 	total.Location, total.Count = "", device.Of(2)
-	enforced.Type, enforced.Watts = device.LimitEnforced, device.Of(3)
 	s.ThrottleTimes = append(s.ThrottleTimes, detail)
 	s.ECC = append(s.ECC, total)
-	s.Power[0].Limits = append(s.Power[0].Limits, enforced)
 	s.ID.Parent = "" // gpu.info is of physical devices
 
 	part := s
 	part.ID.Parent = s.ID.UUID
 
 	// Power without watts is of other hardware.
-	bare := device.Sample{ID: device.ID{UUID: "GPU-1"}, Power: []device.Power{{Utilization: s.Power[0].Utilization}}}
+	bare := device.Sample{ID: device.ID{UUID: "GPU-1"}, Powers: []device.Power{{Scope: "gpu", Utilization: s.Powers[0].Utilization}}}
 
 	md := newEmitter(everything(t)).Emit(tickOf(s, part, bare))
-	eachMetric(md, func(m pmetric.Metric) {
-		points, _ := pointsOf(m)
-		points.each(func(dp dataPoint) {
+	for m := range series.Metrics(md) {
+		for dp := range series.Points(m) {
 			delete(missing, number(dp))
 			for _, v := range dp.Attributes().All() {
 				delete(texts, v.AsString())
 			}
-		})
-	})
+		}
+	}
 	for _, path := range missing {
 		t.Errorf("%s is emitted by nobody", path)
 	}
@@ -137,16 +139,22 @@ func TestEveryMetricIsRecorded(t *testing.T) {
 	fill(reflect.ValueOf(&s).Elem(), "", &n, map[float64]string{}, map[string]bool{})
 	s.ID.Parent = ""
 	s.ThrottleTimes = append(s.ThrottleTimes, device.ThrottleTime{Cause: "detail", Seconds: device.Of(1), Detail: true})
-	s.ECC = append(s.ECC, device.ECC{Type: "corrected", Lifetime: "volatile", Count: device.Of(1)})
-	s.Power[0].Limits = append(s.Power[0].Limits, device.PowerLimit{Type: device.LimitEnforced, Watts: device.Of(1)})
-	tick := tickOf(s)
+	s.ECC = append(s.ECC, device.ECC{Type: "corrected", Lifetime: "volatile", Count: device.Of(1)}, device.ECC{Type: "corrected", Lifetime: "aggregate", Count: device.Of(1)})
+	s.Powers[0].Scope, s.Powers[0].Limits[0].Type = "gpu", device.LimitEnforced
+	s.Temperatures[0].Sensor, s.Clocks[0].Type, s.Voltages[0].Rail = "edge", "sm", "core"
+	part := s
+	part.ID.UUID, part.ID.Parent = "MIG-0", s.ID.UUID
+	tick := tickOf(s, part)
 	tick.Readings[0].XIDs = []node.XIDCount{{Code: 31, Count: 1}}
-	tick.Readings[0].Holders = []node.Holder{{
-		Workload: workload.Workload{ID: "a", Kind: "job"}, Utilization: device.Of(1), MemoryUsed: device.Of(1), Power: device.Of(1), Energy: device.Of(1), Active: device.Of(1),
-	}}
+	tick.Readings[0].Holders = []node.Holder{
+		{Workload: workload.Workload{ID: "a", Kind: "job"}, Utilization: device.Of(1), MemoryUsed: device.Of(1), Power: device.Of(1), Energy: device.Of(1), Active: device.Of(1)},
+		{Workload: nobody, Allocated: 1},
+	}
 	tick.Attribution = []workload.Status{{Source: "kubelet", Reason: workload.OK}}
 	names := map[string]bool{}
-	eachMetric(newEmitter(everything(t)).Emit(tick), func(m pmetric.Metric) { names[m.Name()] = true })
+	for m := range series.Metrics(newEmitter(everything(t)).Emit(tick)) {
+		names[m.Name()] = true
+	}
 	metrics := reflect.TypeOf(metadata.NewDefaultMetricsBuilderConfig().Metrics)
 	for metric := range metrics.Fields() {
 		if name := metric.Tag.Get("mapstructure"); !names[name] {
@@ -167,7 +175,7 @@ func goldenTick() node.Tick {
 		Utilization:   device.Engines{Compute: of(1), Memory: of(0.24), Encoder: of(0)},
 		Memory:        device.Memory{Used: of(50), Free: of(40), Reserved: of(10), Total: of(100)},
 		Temperatures:  []device.Temperature{{Sensor: "edge", Value: of(63), Limits: []device.TemperatureCap{{Event: "slowdown", Limit: of(89), Margin: of(26)}}}},
-		Power:         []device.Power{{Scope: "gpu", Instant: of(685.77), Average: of(689.58), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: of(700)}}}},
+		Powers:        []device.Power{{Scope: "gpu", Instant: of(685.77), Average: of(689.58), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: of(700)}}}},
 		Energy:        of(8653.252),
 		Voltages:      []device.Voltage{{Rail: "core", Volts: of(0.75)}},
 		Resets:        []device.ErrorCount{{Type: "hard", Count: of(1)}},
@@ -262,7 +270,9 @@ func TestSwitches(t *testing.T) {
 	cfg.Metrics.GpuEnergy.Enabled = false
 	cfg.Metrics.GpuProcessMemoryUsed.Enabled = true
 	names := map[string]bool{}
-	eachMetric(newEmitter(cfg).Emit(goldenTick()), func(m pmetric.Metric) { names[m.Name()] = true })
+	for m := range series.Metrics(newEmitter(cfg).Emit(goldenTick())) {
+		names[m.Name()] = true
+	}
 	if names["gpu.energy"] || !names["gpu.process.memory.used"] || names["gpu.ecc.location.errors"] {
 		t.Errorf("metrics: %v", names)
 	}
@@ -286,11 +296,11 @@ func TestSeriesCap(t *testing.T) {
 	}
 	e.cfg.MaxSeries = 1
 	kept := map[string]bool{}
-	eachMetric(e.Emit(tickOf(s)), func(m pmetric.Metric) {
-		if points, _ := pointsOf(m); points.Len() > 0 {
+	for m := range series.Metrics(e.Emit(tickOf(s))) {
+		if series.Len(m) > 0 {
 			kept[m.Name()] = true
 		}
-	})
+	}
 	if !kept["gpu.up"] || !kept["gpumeter.series.dropped"] || kept["gpu.energy"] {
 		t.Errorf("a cap of 1 keeps %v", kept)
 	}
@@ -298,21 +308,21 @@ func TestSeriesCap(t *testing.T) {
 	e.cfg.MaxSeries = 50
 	e.Emit(tickOf(s))
 	narrow := 0
-	eachMetric(md, func(m pmetric.Metric) {
+	for m := range series.Metrics(md) {
 		if m.Name() == "gpu.energy" || m.Name() == "gpu.up" {
 			narrow++
 		}
-	})
+	}
 	if narrow != 2 {
 		t.Error("a metric of one series was cut")
 	}
-	eachMetric(e.Emit(tickOf(s)), func(m pmetric.Metric) {
+	for m := range series.Metrics(e.Emit(tickOf(s))) {
 		if m.Name() == "gpumeter.series.dropped" {
 			if got := m.Sum().DataPoints().At(0).DoubleValue(); got != float64(all-50) {
 				t.Errorf("%v points counted as dropped, want %d", got, all-50)
 			}
 		}
-	})
+	}
 }
 
 func TestTopProcesses(t *testing.T) {
@@ -328,11 +338,10 @@ func TestTopProcesses(t *testing.T) {
 
 // A counter begins when its device's does, and a gauge does not begin.
 func TestStartTimes(t *testing.T) {
-	eachMetric(newEmitter(everything(t)).Emit(goldenTick()), func(m pmetric.Metric) {
-		points, counts := pointsOf(m)
-		points.each(func(dp dataPoint) {
+	for m := range series.Metrics(newEmitter(everything(t)).Emit(goldenTick())) {
+		for dp := range series.Points(m) {
 			want := pcommon.Timestamp(0)
-			if counts {
+			if series.Cumulative(m) {
 				want = pcommon.NewTimestampFromTime(start.Add(time.Second))
 				switch {
 				case m.Name() == "gpu.xid.errors":
@@ -344,8 +353,8 @@ func TestStartTimes(t *testing.T) {
 			if dp.StartTimestamp() != want || dp.Timestamp() != pcommon.NewTimestampFromTime(now) {
 				t.Errorf("%s begins at %s, is of %s", m.Name(), dp.StartTimestamp(), dp.Timestamp())
 			}
-		})
-	})
+		}
+	}
 }
 
 func BenchmarkEmit(b *testing.B) {

@@ -1,13 +1,9 @@
 package gpureceiver
 
 import (
-	"cmp"
 	"slices"
 	"strconv"
 	"strings"
-
-	"go.opentelemetry.io/collector/pdata/pcommon"
-	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
@@ -74,61 +70,4 @@ func describe(w *workload.Workload) string {
 	}
 	slices.Sort(pairs[4:])
 	return strings.Join(pairs, "|")
-}
-
-// end adds to now one point without a value for each series that before has and now has
-// not.
-func end(now, before pmetric.Metrics, ts pcommon.Timestamp) {
-	metrics, series := map[string]pmetric.Metric{}, map[string]bool{}
-	eachMetric(now, func(m pmetric.Metric) {
-		metrics[m.Name()] = m
-		points, _ := pointsOf(m)
-		points.each(func(dp dataPoint) { series[identity(m, dp.Attributes())] = true })
-	})
-	eachMetric(before, func(m pmetric.Metric) {
-		points, _ := pointsOf(m)
-		points.each(func(dp dataPoint) {
-			if series[identity(m, dp.Attributes())] {
-				return
-			}
-			to, ok := metrics[m.Name()]
-			if !ok {
-				to = now.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().AppendEmpty()
-				copyFrame(m, to)
-				metrics[m.Name()] = to
-			}
-			all, _ := pointsOf(to)
-			last := all.add()
-			dp.Attributes().CopyTo(last.Attributes())
-			last.SetTimestamp(ts)
-			last.SetStartTimestamp(dp.StartTimestamp())
-			last.SetFlags(pmetric.DefaultDataPointFlags.WithNoRecordedValue(true))
-		})
-	})
-}
-
-// copyFrame makes to a metric like from, without points.
-func copyFrame(from, to pmetric.Metric) {
-	to.SetName(from.Name())
-	to.SetDescription(from.Description())
-	to.SetUnit(from.Unit())
-	switch from.Type() {
-	case pmetric.MetricTypeSum:
-		s := to.SetEmptySum()
-		s.SetIsMonotonic(from.Sum().IsMonotonic())
-		s.SetAggregationTemporality(from.Sum().AggregationTemporality())
-	case pmetric.MetricTypeHistogram:
-		to.SetEmptyHistogram().SetAggregationTemporality(from.Histogram().AggregationTemporality())
-	default:
-		to.SetEmptyGauge()
-	}
-}
-
-func identity(m pmetric.Metric, attrs pcommon.Map) string {
-	pairs := make([]string, 0, attrs.Len())
-	for key, v := range attrs.All() {
-		pairs = append(pairs, key+"\x00"+v.AsString())
-	}
-	slices.SortFunc(pairs, cmp.Compare[string])
-	return m.Name() + "\x00" + strings.Join(pairs, "\x00")
 }

@@ -2,7 +2,6 @@ package gpureceiver
 
 import (
 	"context"
-	"errors"
 	"sync"
 
 	"go.opentelemetry.io/collector/component"
@@ -10,12 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 )
-
-// ticker is what the receiver needs of an extension: the gpu extension has it.
-type ticker interface {
-	Subscribe() (ticks <-chan node.Tick, cancel func())
-}
 
 // metricsOfTicks is what a receiver of metrics emits.
 const metricsOfTicks = "metrics"
@@ -34,36 +29,20 @@ type gpuReceiver struct {
 
 // Start implements component.Component.
 func (r *gpuReceiver) Start(_ context.Context, host component.Host) error {
-	view, err := findTicker(host)
+	view, err := ticks.Need(host, "gpu receiver")
 	if err != nil {
 		return err
 	}
-	ticks, cancel := view.Subscribe()
+	subscription, cancel := view.Subscribe()
 	r.cancel = cancel
-	r.done.Go(func() { r.run(host, ticks) })
+	r.done.Go(func() { r.run(host, subscription) })
 	return nil
 }
 
-func findTicker(host component.Host) (found ticker, err error) {
-	for _, ext := range host.GetExtensions() {
-		t, ok := ext.(ticker)
-		if ok && found != nil {
-			return nil, errors.New("there is more than one gpu extension: a machine has one View of its devices")
-		}
-		if ok {
-			found = t
-		}
-	}
-	if found != nil {
-		return found, nil
-	}
-	return nil, errors.New("the gpu receiver needs the gpu extension: add it under extensions and to service::extensions")
-}
-
 // run emits each tick once until the subscription ends, the buffered ones included.
-func (r *gpuReceiver) run(host component.Host, ticks <-chan node.Tick) {
+func (r *gpuReceiver) run(host component.Host, list <-chan node.Tick) {
 	refused := false
-	for t := range ticks {
+	for t := range list {
 		// A tick is worth delivering even while the Collector shuts down.
 		items, err := r.emit(context.Background(), t)
 		if (err != nil) != refused {

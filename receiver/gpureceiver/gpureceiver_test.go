@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
@@ -64,12 +65,11 @@ func TestEmitsEachTickOnce(t *testing.T) {
 		t.Fatalf("%d batches of 5 ticks", len(got))
 	}
 	for i, md := range got {
-		points, _ := pointsOf(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().At(0))
-		points.each(func(dp dataPoint) {
+		for dp := range series.Points(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().At(0)) {
 			if ts, want := dp.Timestamp().AsTime(), now.Add(time.Duration(i)*time.Second); !ts.Equal(want) {
 				t.Errorf("batch %d is of %s, want %s", i, ts, want)
 			}
-		})
+		}
 	}
 }
 

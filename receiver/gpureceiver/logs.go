@@ -10,6 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/health"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
@@ -34,7 +35,7 @@ func (r *recorder) emit(t node.Tick) plog.Logs {
 		return ld
 	}
 	rl := ld.ResourceLogs().AppendEmpty()
-	resourceOf(metadata.NewResourceBuilder(r.cfg.ResourceAttributes), t).MoveTo(rl.Resource())
+	ticks.Resource(metadata.NewResourceBuilder(r.cfg.ResourceAttributes), &t).MoveTo(rl.Resource())
 	sl := rl.ScopeLogs().AppendEmpty()
 	sl.Scope().SetName(metadata.ScopeName)
 	sl.Scope().SetVersion(r.version)
@@ -144,13 +145,18 @@ func identify(attrs pcommon.Map, r *node.Reading) {
 	}
 }
 
-// snapshot fills in the record of a device. Its values have the names of their metrics.
+// snapshot fills in the record of a device or partition. Its values have the names of
+// their metrics.
 func snapshot(rec plog.LogRecord, r *node.Reading, t node.Tick) {
 	attrs := rec.Attributes()
 	identify(attrs, r)
+	prefix := "gpu."
+	if r.ID.Parent != "" {
+		prefix = "gpu.partition."
+	}
 	for _, v := range snapshotValues(r) {
 		if f, ok := v.value.Get(); ok {
-			attrs.PutDouble(v.name, f)
+			attrs.PutDouble(prefix+v.name, f)
 		}
 	}
 	severity, text := plog.SeverityNumberInfo, fmt.Sprintf("GPU %d", r.ID.Index)
@@ -161,6 +167,7 @@ func snapshot(rec plog.LogRecord, r *node.Reading, t node.Tick) {
 	complete(rec, eventSnapshot, severity, text, t)
 }
 
+// namedValue is a value under its name without the prefix of devices or partitions.
 type namedValue struct {
 	name  string
 	value device.Value
@@ -169,22 +176,19 @@ type namedValue struct {
 func snapshotValues(r *node.Reading) []namedValue {
 	s := &r.Sample
 	list := []namedValue{
-		{"gpu.up", device.Flag(r.Up)},
-		{"gpu.utilization", s.Utilization.Compute},
-		{"gpu.memory.used", s.Memory.Used},
-		{"gpu.memory.total", s.Memory.Total},
-		{"gpu.memory.utilization", s.MemoryUtilization()},
-		{"gpu.energy", s.Energy},
-		{"gpu.sm.active", s.Profile.SMActive},
-		{"gpu.dram.active", s.Profile.DRAMActive},
-		{"gpu.throttle.power_active", s.Throttled(device.BucketPower)},
-		{"gpu.throttle.thermal_active", s.Throttled(device.BucketThermal)},
-	}
-	if len(s.Temperatures) > 0 {
-		list = append(list, namedValue{"gpu.temperature", s.Temperatures[0].Value})
-	}
-	if len(s.Power) > 0 {
-		list = append(list, namedValue{"gpu.power.draw", s.Power[0].Draw()}, namedValue{"gpu.power.limit", s.Power[0].Enforced()})
+		{"up", device.Flag(r.Up)},
+		{"utilization", r.Busy.Or(s.Utilization.Compute)},
+		{"memory.used", s.Memory.Used},
+		{"memory.total", s.Memory.Total},
+		{"memory.utilization", s.MemoryUtilization()},
+		{"energy", s.Energy},
+		{"sm.active", s.Profile.SMActive},
+		{"dram.active", s.Profile.DRAMActive},
+		{"throttle.power_active", s.Throttled(device.BucketPower)},
+		{"throttle.thermal_active", s.Throttled(device.BucketThermal)},
+		{"temperature", s.Temperature()},
+		{"power.draw", s.Power().Draw()},
+		{"power.limit", s.Power().Enforced()},
 	}
 	if !r.Up {
 		return list[:1]

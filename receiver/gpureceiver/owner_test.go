@@ -12,18 +12,18 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // lines returns each point as its metric, its attributes but those that all have, and its value.
 func lines(md pmetric.Metrics) []string {
 	var list []string
-	eachMetric(md, func(m pmetric.Metric) {
+	for m := range series.Metrics(md) {
 		if strings.HasPrefix(m.Name(), "gpumeter.") {
-			return
+			continue
 		}
-		points, counts := pointsOf(m)
-		points.each(func(dp dataPoint) {
+		for dp := range series.Points(m) {
 			var attrs []string
 			for key, v := range dp.Attributes().All() {
 				if key != "gpu.index" && key != "gpu.model" && key != "gpu.vendor" {
@@ -41,12 +41,12 @@ func lines(md pmetric.Metrics) []string {
 			if m.Type() == pmetric.MetricTypeHistogram && m.Histogram().AggregationTemporality() != pmetric.AggregationTemporalityCumulative {
 				value += " of no temporality"
 			}
-			if counts {
+			if series.Cumulative(m) {
 				value += " since " + dp.StartTimestamp().AsTime().Format("05")
 			}
 			list = append(list, m.Name()+" "+strings.Join(attrs, " ")+": "+value)
-		})
-	})
+		}
+	}
 	slices.Sort(list)
 	return list
 }
@@ -86,6 +86,7 @@ func TestOwner(t *testing.T) {
 			of("gpu.health ", owner, "1"),
 			"gpu.info gpu.driver.version=580 gpu.uuid=GPU-0: 1",
 			of("gpu.memory.used ", owner, "7"),
+			"gpu.unallocated gpu.uuid=GPU-0 gpu.workload.kind=unallocated: 0",
 			of("gpu.up ", owner, "1"),
 		}
 	}
@@ -128,7 +129,7 @@ func TestPartitionHolder(t *testing.T) {
 	part := device.Sample{ID: device.ID{UUID: "MIG-1", Parent: "GPU-0", Profile: "1g.18gb"}, Memory: device.Memory{Used: device.Of(3)}}
 	tick := tickOf(gpu, part)
 	w := workload.Workload{ID: "a", Kind: "pod", Name: "a"}
-	tick.Readings[0].Holders = []node.Holder{{Workload: w, Partition: "MIG-1", Profile: "1g.18gb", Basis: node.ByActivity, Allocation: 0.5, Since: start}}
+	tick.Readings[0].Holders = []node.Holder{{Workload: w, Partition: "MIG-1", Profile: "1g.18gb", Basis: node.ByActivity, Allocation: 0.5, Since: start}, {Workload: nobody, Basis: node.ByGrant, Allocation: 0.5, Allocated: 4, Since: start}}
 	tick.Readings[1].Owner = &w
 	const identity = "gpu.partition.id=MIG-1 gpu.partition.profile=1g.18gb "
 	const owner = "gpu.uuid=GPU-0 gpu.workload.kind=pod gpu.workload.name=a: "
@@ -136,8 +137,10 @@ func TestPartitionHolder(t *testing.T) {
 		"gpu.allocation " + identity + "gpu.share.basis=partition " + owner + "0.5",
 		"gpu.health gpu.uuid=GPU-0: 1",
 		"gpu.info gpu.uuid=GPU-0: 1",
-		"gpu.memory.used " + identity + owner + "3",
-		"gpu.up " + identity + owner + "1",
+		"gpu.partition.memory.used " + identity + owner + "3",
+		"gpu.partition.up " + identity + owner + "1",
+		"gpu.unallocated gpu.uuid=GPU-0 gpu.workload.kind=unallocated: 0.5",
+		"gpu.unallocated.time gpu.uuid=GPU-0 gpu.workload.kind=unallocated: 4 since " + start.Format("05"),
 		"gpu.up gpu.uuid=GPU-0: 1",
 		"gpu.workload.allocated.time " + identity + owner + "0 since " + start.Format("05"),
 	}

@@ -25,41 +25,74 @@ func newPoint(e *Emitter, ts pcommon.Timestamp, r *node.Reading) *point {
 	return &point{e: e, mb: e.mb, ts: ts, r: r, index: int64(r.ID.Index), model: r.ID.Model, uuid: r.ID.UUID, vendor: r.ID.Vendor}
 }
 
-// up records whether the device answered, which is all there is of one that did not.
+// up records whether the device answered, which is all there is of a device that did not.
 func (p *point) up() {
 	up, _ := device.Flag(p.r.Up).Get()
-	p.mb.RecordGpuUpDataPoint(p.ts, up, p.index, p.model, p.uuid, p.vendor)
-}
-
-// health records how well the device is, also if it does not answer. A partition is as
-// well as its device.
-func (p *point) health(findings []health.Finding) {
-	if p.r.ID.Parent == "" {
-		p.mb.RecordGpuHealthDataPoint(p.ts, health.Score(findings, p.uuid), p.index, p.model, p.uuid, p.vendor)
+	record := p.mb.RecordGpuUpDataPoint
+	if p.r.ID.Parent != "" {
+		record = p.mb.RecordGpuPartitionUpDataPoint
 	}
+	record(p.ts, up, p.index, p.model, p.uuid, p.vendor)
 }
 
-// xids records the errors its driver reported, of a device that is lost too.
+// health records the health of a device, also if the device does not answer.
+func (p *point) health(findings []health.Finding) {
+	p.mb.RecordGpuHealthDataPoint(p.ts, health.Score(findings, p.uuid), p.index, p.model, p.uuid, p.vendor)
+}
+
+// xids records the errors that the driver reported, of a lost device too.
 func (p *point) xids() {
 	for _, x := range p.r.XIDs {
 		p.mb.RecordGpuXidErrorsDataPoint(p.ts, float64(x.Count), p.index, p.model, p.uuid, p.vendor, int64(x.Code))
 	}
 }
 
+// sample records what the device or partition said. A partition has metrics of its own,
+// so that the plain names count each physical device once.
 func (p *point) sample() {
 	s := &p.r.Sample
-	for _, m := range p.e.plain {
-		if v, ok := m.value(s).Get(); ok {
+	if s.ID.Parent != "" {
+		p.plain(p.e.part)
+		p.partition(s)
+	} else {
+		p.plain(p.e.device)
+		p.identity(s)
+		p.engines(s)
+		p.heatAndPower(s)
+		p.throttle(s)
+		p.interconnects(s)
+		p.faults(s)
+		p.runtime(s)
+	}
+	p.processes(s)
+}
+
+func (p *point) plain(list []plain) {
+	for _, m := range list {
+		if v, ok := m.value(p.r).Get(); ok {
 			m.record(p.ts, v, p.index, p.model, p.uuid, p.vendor)
 		}
 	}
-	p.identity(s)
-	p.engines(s)
-	p.heatAndPower(s)
-	p.throttle(s)
-	p.interconnects(s)
-	p.faults(s)
-	p.runtime(s)
+}
+
+// partition records the parts of what a partition has of its own.
+func (p *point) partition(s *device.Sample) {
+	p.tasks(&s.Utilization, p.mb.RecordGpuPartitionEngineUtilizationDataPoint)
+	p.pipes(s.Profile.Pipes, p.mb.RecordGpuPartitionPipeActiveDataPoint)
+	p.pipes(s.Profile.PipeDetail, p.mb.RecordGpuPartitionPipeDetailActiveDataPoint)
+	for _, r := range s.Resets {
+		if v, ok := r.Count.Get(); ok {
+			p.mb.RecordGpuPartitionResetsDataPoint(p.ts, v, p.index, p.model, r.Type, p.uuid, p.vendor)
+		}
+	}
+	for _, x := range s.Runtime.Executions {
+		if v, ok := x.Count.Get(); ok {
+			p.mb.RecordGpuPartitionRuntimeExecutionsDataPoint(p.ts, v, p.index, p.model, x.Type, p.uuid, p.vendor)
+		}
+	}
+}
+
+func (p *point) processes(s *device.Sample) {
 	for _, proc := range topProcesses(s.Processes, p.e.cfg.MaxProcesses) {
 		if v, ok := proc.MemoryUsed.Get(); ok {
 			p.mb.RecordGpuProcessMemoryUsedDataPoint(p.ts, v, p.index, p.model, p.uuid, p.vendor, proc.Name, int64(proc.PID))
@@ -74,10 +107,8 @@ func (p *point) sample() {
 }
 
 func (p *point) identity(s *device.Sample) {
-	if s.ID.Parent == "" {
-		i := s.Info
-		p.mb.RecordGpuInfoDataPoint(p.ts, 1, i.Architecture, i.Driver, i.Firmware, p.index, p.model, i.NUMA, s.ID.PCI, p.uuid, i.VBIOS, p.vendor)
-	}
+	i := s.Info
+	p.mb.RecordGpuInfoDataPoint(p.ts, 1, i.Architecture, i.Driver, i.Firmware, p.index, p.model, i.NUMA, s.ID.PCI, p.uuid, i.VBIOS, p.vendor)
 	for _, m := range []struct {
 		name string
 		v    device.Value
@@ -88,50 +119,55 @@ func (p *point) identity(s *device.Sample) {
 	}
 }
 
-func (p *point) engines(s *device.Sample) {
-	tasks := func(e *device.Engines, record func(pcommon.Timestamp, float64, int64, string, string, string, string)) {
-		for _, t := range []struct {
-			name string
-			v    device.Value
-		}{
-			{"compute", e.Compute},
-			{"memory", e.Memory},
-			{"encoder", e.Encoder},
-			{"decoder", e.Decoder},
-			{"jpeg", e.JPEG},
-			{"ofa", e.OFA},
-		} {
-			if v, ok := t.v.Get(); ok {
-				record(p.ts, v, p.index, p.model, t.name, p.uuid, p.vendor)
-			}
+// labeled records a value with one attribute beside the identity, which mdatagen puts
+// between model and uuid.
+type labeled func(ts pcommon.Timestamp, v float64, index int64, model, label, uuid, vendor string)
+
+func (p *point) tasks(e *device.Engines, record labeled) {
+	for _, t := range []struct {
+		name string
+		v    device.Value
+	}{
+		{"compute", e.Compute},
+		{"memory", e.Memory},
+		{"encoder", e.Encoder},
+		{"decoder", e.Decoder},
+		{"jpeg", e.JPEG},
+		{"ofa", e.OFA},
+	} {
+		if v, ok := t.v.Get(); ok {
+			record(p.ts, v, p.index, p.model, t.name, p.uuid, p.vendor)
 		}
 	}
-	tasks(&s.Utilization, p.mb.RecordGpuUtilizationDataPoint)
-	tasks(&s.UtilizationPeak, p.mb.RecordGpuUtilizationPeakDataPoint)
+}
+
+func (p *point) pipes(list []device.Pipe, record labeled) {
+	for _, pipe := range list {
+		if v, ok := pipe.Active.Get(); ok {
+			record(p.ts, v, p.index, p.model, pipe.Name, p.uuid, p.vendor)
+		}
+	}
+}
+
+func (p *point) engines(s *device.Sample) {
+	p.tasks(&s.Utilization, p.mb.RecordGpuEngineUtilizationDataPoint)
+	p.tasks(&s.UtilizationPeak, p.mb.RecordGpuEngineUtilizationPeakDataPoint)
 	for _, c := range s.Clocks {
 		if v, ok := c.Frequency.Get(); ok {
-			p.mb.RecordGpuClockFrequencyDataPoint(p.ts, v, c.Type, p.index, p.model, p.uuid, p.vendor)
+			p.mb.RecordGpuClockDomainFrequencyDataPoint(p.ts, v, c.Type, p.index, p.model, p.uuid, p.vendor)
 		}
 		if v, ok := c.Limit.Get(); ok {
-			p.mb.RecordGpuClockFrequencyLimitDataPoint(p.ts, v, c.Type, p.index, p.model, p.uuid, p.vendor)
+			p.mb.RecordGpuClockDomainFrequencyLimitDataPoint(p.ts, v, c.Type, p.index, p.model, p.uuid, p.vendor)
 		}
 	}
-	for _, pipe := range s.Profile.Pipes {
-		if v, ok := pipe.Active.Get(); ok {
-			p.mb.RecordGpuPipeActiveDataPoint(p.ts, v, p.index, p.model, pipe.Name, p.uuid, p.vendor)
-		}
-	}
-	for _, pipe := range s.Profile.PipeDetail {
-		if v, ok := pipe.Active.Get(); ok {
-			p.mb.RecordGpuPipeDetailActiveDataPoint(p.ts, v, p.index, p.model, pipe.Name, p.uuid, p.vendor)
-		}
-	}
+	p.pipes(s.Profile.Pipes, p.mb.RecordGpuPipeActiveDataPoint)
+	p.pipes(s.Profile.PipeDetail, p.mb.RecordGpuPipeDetailActiveDataPoint)
 }
 
 func (p *point) heatAndPower(s *device.Sample) {
 	for _, t := range s.Temperatures {
 		if v, ok := t.Value.Get(); ok {
-			p.mb.RecordGpuTemperatureDataPoint(p.ts, v, p.index, p.model, t.Sensor, p.uuid, p.vendor)
+			p.mb.RecordGpuSensorTemperatureDataPoint(p.ts, v, p.index, p.model, t.Sensor, p.uuid, p.vendor)
 		}
 		for _, c := range t.Limits {
 			if v, ok := c.Limit.Get(); ok {
@@ -142,28 +178,22 @@ func (p *point) heatAndPower(s *device.Sample) {
 			}
 		}
 	}
-	for _, w := range s.Power {
+	for _, w := range s.Powers {
 		if v, ok := w.Instant.Get(); ok {
-			p.mb.RecordGpuPowerDrawDataPoint(p.ts, v, p.index, p.model, w.Scope, "instant", p.uuid, p.vendor)
+			p.mb.RecordGpuPowerScopeDrawDataPoint(p.ts, v, p.index, p.model, w.Scope, "instant", p.uuid, p.vendor)
 		}
 		if v, ok := w.Average.Get(); ok {
-			p.mb.RecordGpuPowerDrawDataPoint(p.ts, v, p.index, p.model, w.Scope, "average", p.uuid, p.vendor)
-		}
-		if v, ok := w.Enforced().Get(); ok {
-			p.mb.RecordGpuPowerLimitDataPoint(p.ts, v, p.index, p.model, w.Scope, p.uuid, p.vendor)
-		}
-		if v, ok := w.Draw().Ratio(w.Enforced()).Or(w.Utilization).Get(); ok {
-			p.mb.RecordGpuPowerUtilizationDataPoint(p.ts, v, p.index, p.model, w.Scope, p.uuid, p.vendor)
+			p.mb.RecordGpuPowerScopeDrawDataPoint(p.ts, v, p.index, p.model, w.Scope, "average", p.uuid, p.vendor)
 		}
 		for _, l := range w.Limits {
-			if v, ok := l.Watts.Get(); ok && l.Type != device.LimitEnforced {
+			if v, ok := l.Watts.Get(); ok {
 				p.mb.RecordGpuPowerLimitSettingDataPoint(p.ts, v, p.index, p.model, l.Type, w.Scope, p.uuid, p.vendor)
 			}
 		}
 	}
 	for _, u := range s.Voltages {
 		if v, ok := u.Volts.Get(); ok {
-			p.mb.RecordGpuVoltageDataPoint(p.ts, v, p.index, p.model, p.uuid, p.vendor, u.Rail)
+			p.mb.RecordGpuRailVoltageDataPoint(p.ts, v, p.index, p.model, p.uuid, p.vendor, u.Rail)
 		}
 	}
 	for _, f := range s.Fans {
@@ -255,8 +285,10 @@ func (p *point) faults(s *device.Sample) {
 		case !ok:
 		case e.Location != "":
 			p.mb.RecordGpuEccLocationErrorsDataPoint(p.ts, v, e.Lifetime, e.Type, e.Location, p.index, p.model, p.uuid, p.vendor)
+		case e.Lifetime == "aggregate":
+			p.mb.RecordGpuEccLifetimeErrorsDataPoint(p.ts, v, e.Type, p.index, p.model, p.uuid, p.vendor)
 		default:
-			p.mb.RecordGpuEccErrorsDataPoint(p.ts, v, e.Lifetime, e.Type, p.index, p.model, p.uuid, p.vendor)
+			p.mb.RecordGpuEccErrorsDataPoint(p.ts, v, e.Type, p.index, p.model, p.uuid, p.vendor)
 		}
 	}
 	for _, r := range s.Resets {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 )
 
 // epoch is since when a runtime counts. It begins anew with each workload, while the
@@ -62,9 +63,9 @@ const latencyMetric = "gpu.runtime.latency"
 // histograms makes histograms of the latencies, in the order in which they were recorded:
 // mdatagen has none.
 func histograms(md pmetric.Metrics, latencies []*device.Latency) {
-	eachMetric(md, func(m pmetric.Metric) {
+	for m := range series.Metrics(md) {
 		if m.Name() != latencyMetric {
-			return
+			continue
 		}
 		sums := pmetric.NewNumberDataPointSlice()
 		m.Sum().DataPoints().MoveAndAppendTo(sums)
@@ -81,8 +82,10 @@ func histograms(md pmetric.Metrics, latencies []*device.Latency) {
 				dp.BucketCounts().FromRaw(l.Counts)
 			}
 		}
-	})
+	}
 }
 
 // ofRuntime reports whether a metric has the beginning of the runtime's counters.
-func ofRuntime(m pmetric.Metric) bool { return strings.HasPrefix(m.Name(), "gpu.runtime.") }
+func ofRuntime(m pmetric.Metric) bool {
+	return strings.HasPrefix(m.Name(), "gpu.runtime.") || strings.HasPrefix(m.Name(), "gpu.partition.runtime.")
+}

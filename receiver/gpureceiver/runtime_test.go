@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -115,15 +115,14 @@ func TestFirstRuntime(t *testing.T) {
 func TestRuntimeOwner(t *testing.T) {
 	tick := tickOf(device.Sample{ID: device.ID{UUID: "TPU-0"}, Runtime: runtimeOf(4)})
 	tick.Readings[0].Owner = &workload.Workload{ID: "a", Kind: "job", Name: "a"}
-	eachMetric(newEmitter(everything(t)).Emit(tick), func(m pmetric.Metric) {
-		points, counts := pointsOf(m)
-		points.each(func(dp dataPoint) {
+	for m := range series.Metrics(newEmitter(everything(t)).Emit(tick)) {
+		for dp := range series.Points(m) {
 			_, owned := dp.Attributes().Get("gpu.workload.name")
-			if strings.HasPrefix(m.Name(), "gpu.runtime.") && owned == counts {
+			if strings.HasPrefix(m.Name(), "gpu.runtime.") && owned == series.Cumulative(m) {
 				t.Errorf("%s has an owner: %v", m.Name(), owned)
 			}
-		})
-	})
+		}
+	}
 }
 
 // One bucket too few, and a backend refuses the whole batch: count and sum are left.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -53,12 +54,22 @@ func subjects(t node.Tick, runtimes epochs) map[string]subject {
 			s.owner = s.attributes()
 			all[holderKey(r, j)] = s
 		}
+		if len(r.Holders) > 0 {
+			s := subject{Reading: r, holder: &node.Holder{Workload: nobody}}
+			s.owner = s.attributes()
+			all[restKey(r)] = s
+		}
 	}
 	return all
 }
 
 // holderKey stands for a workload on a device until its points are decorated.
 func holderKey(r *node.Reading, i int) string { return r.ID.UUID + "#" + strconv.Itoa(i) }
+
+// nobody holds what no workload holds. restKey stands for it as holderKey does for others.
+var nobody = workload.Workload{ID: workload.Unallocated, Kind: workload.Unallocated}
+
+func restKey(r *node.Reading) string { return r.ID.UUID + "#" + workload.Unallocated }
 
 // workload returns whose the point is, nil if that cannot be said of one.
 func (s subject) workload() *workload.Workload {
@@ -81,7 +92,7 @@ func (s subject) partition() string {
 
 // beginning returns when the counter of a point began: with the device's own, except for
 // XIDs and for what a workload used, which we count, and for what a runtime counts.
-func (s subject) beginning(m pmetric.Metric, dp dataPoint) time.Time {
+func (s subject) beginning(m pmetric.Metric, dp series.Point) time.Time {
 	switch {
 	case s.holder != nil:
 		return s.holder.Since
@@ -98,38 +109,66 @@ func (s subject) beginning(m pmetric.Metric, dp dataPoint) time.Time {
 	return s.Since
 }
 
-// holders records who has the device and what they used of it.
+// holders records who has the device and what they used of it. A device whose owners are
+// known has one point of gpu.unallocated, also where that is 0: an average over devices
+// would be too high without it.
 func (p *point) holders() {
+	free := 0.0
 	for i := range p.r.Holders {
 		h := &p.r.Holders[i]
 		key := holderKey(p.r, i)
-		rest := h.Kind == workload.Unallocated || h.Kind == workload.Unattributed
+		if h.Kind == workload.Unallocated && !h.Ended {
+			free += h.Allocation
+		}
 		if !h.Ended {
-			gauge := func(v device.Value, record func(pcommon.Timestamp, float64, int64, string, string, string, string)) {
-				if f, ok := v.Get(); ok {
-					record(p.ts, f, p.index, p.model, string(h.Basis), key, p.vendor)
-				}
-			}
-			if h.Allocation > 0 || !rest { // nobody holds nothing
-				gauge(device.Of(h.Allocation), p.mb.RecordGpuAllocationDataPoint)
-			}
-			gauge(h.Utilization, p.mb.RecordGpuWorkloadUtilizationDataPoint)
-			gauge(h.MemoryUsed, p.mb.RecordGpuWorkloadMemoryUsedDataPoint)
-			gauge(h.Power, p.mb.RecordGpuWorkloadPowerDrawDataPoint)
+			p.holds(h, key)
 		}
-		sum := func(v device.Value, record func(pcommon.Timestamp, float64, int64, string, string, string)) {
-			if f, ok := v.Get(); ok {
-				record(p.ts, f, p.index, p.model, key, p.vendor)
-			}
-		}
-		sum(h.Energy, p.mb.RecordGpuWorkloadEnergyDataPoint)
-		sum(device.Of(h.Allocated), p.mb.RecordGpuWorkloadAllocatedTimeDataPoint)
-		if rest {
-			continue // nobody is neither active nor idle
-		}
-		sum(h.Active, p.mb.RecordGpuWorkloadActiveTimeDataPoint)
-		if active, ok := h.Active.Get(); ok {
-			sum(device.Of(max(0, h.Allocated-active)), p.mb.RecordGpuWorkloadIdleTimeDataPoint)
+		p.used(h, key)
+	}
+	if len(p.r.Holders) > 0 {
+		p.mb.RecordGpuUnallocatedDataPoint(p.ts, free, p.index, p.model, restKey(p.r), p.vendor)
+	}
+}
+
+// holds records what a workload has now.
+func (p *point) holds(h *node.Holder, key string) {
+	gauge := func(v device.Value, record labeled) {
+		if f, ok := v.Get(); ok {
+			record(p.ts, f, p.index, p.model, string(h.Basis), key, p.vendor)
 		}
 	}
+	// A workload that uses a device without holding a part of it has 0.
+	if !isRest(h) || h.Kind == workload.Unattributed && h.Allocation > 0 {
+		gauge(device.Of(h.Allocation), p.mb.RecordGpuAllocationDataPoint)
+	}
+	gauge(h.Utilization, p.mb.RecordGpuWorkloadUtilizationDataPoint)
+	gauge(h.MemoryUsed, p.mb.RecordGpuWorkloadMemoryUsedDataPoint)
+	gauge(h.Power, p.mb.RecordGpuWorkloadPowerDrawDataPoint)
+}
+
+// used records what a workload has used since it came.
+func (p *point) used(h *node.Holder, key string) {
+	sum := func(v device.Value, record func(pcommon.Timestamp, float64, int64, string, string, string)) {
+		if f, ok := v.Get(); ok {
+			record(p.ts, f, p.index, p.model, key, p.vendor)
+		}
+	}
+	sum(h.Energy, p.mb.RecordGpuWorkloadEnergyDataPoint)
+	if h.Kind == workload.Unallocated {
+		sum(device.Of(h.Allocated), p.mb.RecordGpuUnallocatedTimeDataPoint)
+		return
+	}
+	sum(device.Of(h.Allocated), p.mb.RecordGpuWorkloadAllocatedTimeDataPoint)
+	if isRest(h) {
+		return // who cannot be named is neither active nor idle
+	}
+	sum(h.Active, p.mb.RecordGpuWorkloadActiveTimeDataPoint)
+	if active, ok := h.Active.Get(); ok {
+		sum(device.Of(max(0, h.Allocated-active)), p.mb.RecordGpuWorkloadIdleTimeDataPoint)
+	}
+}
+
+// isRest reports whether h stands for what is no workload's.
+func isRest(h *node.Holder) bool {
+	return h.Kind == workload.Unallocated || h.Kind == workload.Unattributed
 }

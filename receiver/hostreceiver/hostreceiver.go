@@ -17,14 +17,9 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/host"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/receiver/hostreceiver/internal/metadata"
 )
-
-// ticker is what an extension may have: the gpu extension has it. A tick says what the
-// machine is called, so that our numbers carry the labels of its devices, and when to read.
-type ticker interface {
-	Subscribe() (ticks <-chan node.Tick, cancel func())
-}
 
 type hostReceiver struct {
 	cfg  *Config
@@ -33,8 +28,10 @@ type hostReceiver struct {
 	mb   *metadata.MetricsBuilder
 	host host.Reader
 
-	tick   node.Tick // the last; zero: no extension knows this machine
-	kernel string    // what the kernel calls this machine
+	// tick is the last of the gpu extension, which says what the machine is called, so that
+	// the metrics carry the labels of its devices, and when to read; zero: no extension.
+	tick   node.Tick
+	kernel string // what the kernel calls this machine
 
 	cancel func()
 	done   sync.WaitGroup
@@ -51,13 +48,15 @@ func newReceiver(cfg *Config, set receiver.Settings, next consumer.Metrics) *hos
 
 // Start implements component.Component.
 func (r *hostReceiver) Start(_ context.Context, h component.Host) error {
-	for _, ext := range h.GetExtensions() {
-		if view, ok := ext.(ticker); ok {
-			ticks, cancel := view.Subscribe()
-			r.cancel = cancel
-			r.done.Go(func() { r.follow(ticks) })
-			return nil
-		}
+	view, err := ticks.Find(h)
+	if err != nil {
+		return err
+	}
+	if view != nil {
+		subscription, cancel := view.Subscribe()
+		r.cancel = cancel
+		r.done.Go(func() { r.follow(subscription) })
+		return nil
 	}
 	r.kernel, _ = os.Hostname() // without a name there is no host.name
 	ctx, cancel := context.WithCancel(context.Background())
@@ -67,9 +66,9 @@ func (r *hostReceiver) Start(_ context.Context, h component.Host) error {
 }
 
 // follow reads with the ticks of an extension, as often as the configuration says at most.
-func (r *hostReceiver) follow(ticks <-chan node.Tick) {
+func (r *hostReceiver) follow(list <-chan node.Tick) {
 	var last time.Time
-	for t := range ticks {
+	for t := range list {
 		// Half an interval early is on time: ticks come at their own pace.
 		if !last.IsZero() && t.Time.Sub(last) < r.cfg.Interval/2 {
 			continue
@@ -125,19 +124,11 @@ func (r *hostReceiver) read(now time.Time) (pmetric.Metrics, error) {
 
 // resource returns this machine. The configuration wins over the extension.
 func (r *hostReceiver) resource() pcommon.Resource {
-	rb := metadata.NewResourceBuilder(r.cfg.ResourceAttributes)
-	if name := cmp.Or(r.cfg.HostName, r.tick.Host, r.kernel); name != "" {
-		rb.SetHostName(name)
-	}
-	if r.tick.Simulated {
-		rb.SetGpumeterSimulated(true)
-	}
-	rb.SetServiceName("gpumeter")
-	res := rb.Emit()
-	for _, list := range []map[string]string{r.tick.Resource, r.cfg.Resource} {
-		for key, value := range list {
-			res.Attributes().PutStr(key, value)
-		}
+	t := r.tick
+	t.Host = cmp.Or(r.cfg.HostName, r.tick.Host, r.kernel)
+	res := ticks.Resource(metadata.NewResourceBuilder(r.cfg.ResourceAttributes), &t)
+	for key, value := range r.cfg.Resource {
+		res.Attributes().PutStr(key, value)
 	}
 	return res
 }

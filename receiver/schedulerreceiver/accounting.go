@@ -17,6 +17,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/zap"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
@@ -89,11 +91,11 @@ func newAccountant(cfg *SlurmConfig, set receiver.Settings, next consumer.Logs) 
 		Now: func() time.Time { return a.now() }, Deliver: a.deliver, Say: a.say,
 	}
 	if address := cfg.Accounting.Prometheus; address != "" {
-		p, err := accounting.NewPrometheus(address, max(cfg.Timeout, 10*time.Second))
+		store, err := query.Open(query.Config{URL: address, Timeout: max(cfg.Timeout, 10*time.Second)})
 		if err != nil {
 			return nil, fmt.Errorf("accounting::prometheus: %w", err)
 		}
-		a.follower.Usage = p
+		a.follower.Usage = accounting.NewMeter(store)
 	}
 	a.counter, err = set.MeterProvider.Meter(metadata.ScopeName).Int64Counter("gpumeter.slurm.accounting.records", metric.WithUnit("{record}"),
 		metric.WithDescription("Rows of Slurm's accounting by what became of them: delivered, refused (by a later component, for good), no_usage (delivered, and nobody knows what the job did), unreadable (answers of which rows were left out), forgotten (no longer kept apart from late ones)."))
@@ -282,7 +284,7 @@ func usageAttributes(attrs pcommon.Map, r *accounting.Record) {
 	attrs.PutDouble("gpu.workload.allocated.time", u.Allocated)
 	for _, m := range []struct {
 		key   string
-		value accounting.Measure
+		value optional.Float
 	}{
 		{"gpu.workload.active.time", u.Active},
 		{"gpu.workload.idle.time", u.Idle},
@@ -298,5 +300,8 @@ func usageAttributes(attrs pcommon.Map, r *accounting.Record) {
 	}
 	if charged := r.GPUTime().Seconds(); charged > 0 {
 		attrs.PutDouble("slurm.job.usage.coverage", u.Allocated/charged)
+	}
+	if u.Unseen > 0 {
+		attrs.PutDouble("slurm.job.usage.unseen", u.Unseen)
 	}
 }

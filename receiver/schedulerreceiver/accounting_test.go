@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -24,6 +23,10 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
@@ -194,15 +197,18 @@ func TestAccountingRefused(t *testing.T) {
 
 // What is known of a job's use is on its record; what is not is absent, and said.
 func TestAccountingUsage(t *testing.T) {
-	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		query, values := r.PostFormValue("query"), `[[1794734241,"6"],[1794734271,"14"]]`
-		for name, v := range map[string]string{"active": `[[1794734271,"7"]]`, "idle": `[[1794734271,"7"]]`, "energy": `[[1794734271,"1400"]]`, "memory": `[[1794734240,"5e9"]]`} {
-			if strings.Contains(query, "gpu_workload_"+name) {
-				values = v
-			}
+	store := querytest.NewMemory()
+	for series, points := range map[string]map[int64]float64{
+		fleet.SeriesAllocatedTime:  {1794734241: 6, 1794734271: 14},
+		fleet.SeriesActiveTime:     {1794734271: 7},
+		fleet.SeriesEnergy:         {1794734271: 1400},
+		fleet.SeriesWorkloadMemory: {1794734240: 5e9},
+	} {
+		for at, v := range points {
+			store.Add(query.Labels{fleet.LabelName: series, "slurm_job_id": "1", "slurm_cluster": "e2e", "gpu_uuid": "G"}, time.Unix(at, 0), v)
 		}
-		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"slurm_job_id":"1","slurm_cluster":"e2e","gpu_uuid":"G"},"values":%s}]}}`, values)
-	}))
+	}
+	api := httptest.NewServer(hub.NewHandler(store, nil, hub.HandlerOptions{}))
 	defer api.Close()
 	cfg := accountingConfig(t)
 	cfg.Accounting.Prometheus = api.URL

@@ -10,7 +10,9 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
@@ -25,13 +27,15 @@ type emitter struct {
 
 	ts      pcommon.Timestamp // of the round
 	cluster string
-	shown   pmetric.MetricSlice // the gauges of the round before
+	// shown remembers gauges. The sums are of things that do not go away.
+	shown series.Memory
 }
 
 func newEmitter(cfg *Config, set receiver.Settings) *emitter {
 	return &emitter{
 		cfg: cfg, version: set.BuildInfo.Version, mb: metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set),
-		durations: slurmctl.NewDurations(), began: time.Now(), shown: pmetric.NewMetricSlice(),
+		durations: slurmctl.NewDurations(), began: time.Now(),
+		shown: series.Memory{Only: func(m pmetric.Metric) bool { return !series.Cumulative(m) }},
 	}
 }
 
@@ -74,7 +78,7 @@ func (e *emitter) emit(s slurmctl.Snapshot) pmetric.Metrics {
 	rb.SetServiceName("gpumeter")
 	md := e.mb.Emit(metadata.WithResource(rb.Emit()))
 	e.finish(md)
-	e.end(md)
+	e.shown.End(md, e.ts) // slurm.up is always there
 	return md
 }
 
@@ -146,7 +150,7 @@ func (e *emitter) diag(d *slurmctl.Diag) {
 			record(e.ts, int64(v), e.cluster)
 		}
 	}
-	seconds := func(v slurmctl.Value, record func(pcommon.Timestamp, float64, string)) {
+	seconds := func(v optional.Float, record func(pcommon.Timestamp, float64, string)) {
 		if v, ok := v.Get(); ok {
 			record(e.ts, v, e.cluster)
 		}
@@ -216,7 +220,7 @@ func (e *emitter) shares(list []slurmctl.Share) {
 	}
 }
 
-func (e *emitter) share(v slurmctl.Value, account string, record func(pcommon.Timestamp, float64, string, string)) {
+func (e *emitter) share(v optional.Float, account string, record func(pcommon.Timestamp, float64, string, string)) {
 	if f, ok := v.Get(); ok {
 		record(e.ts, f, e.cluster, account)
 	}

@@ -9,7 +9,9 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
+	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
@@ -44,31 +46,25 @@ func (e *epochs) observe(d *slurmctl.Diag) {
 
 // rising returns v, or what it was if it fell though the statistics did not begin anew: a
 // product of a rounded mean does.
-func (e *epochs) rising(name string, v slurmctl.Value) slurmctl.Value {
+func (e *epochs) rising(name string, v optional.Float) optional.Float {
 	f, ok := v.Get()
 	if !ok {
 		return v
 	}
 	f = max(f, e.peaks[name])
 	e.peaks[name] = f
-	return slurmctl.Of(f)
+	return optional.Of(f)
 }
 
-// finish gives sums their start and adds the histograms. A gauge has no start.
+// finish gives sums their start and adds the histograms.
 func (e *emitter) finish(md pmetric.Metrics) {
-	for _, rm := range md.ResourceMetrics().All() {
-		for _, sm := range rm.ScopeMetrics().All() {
-			for _, m := range sm.Metrics().All() {
-				if m.Type() == pmetric.MetricTypeGauge {
-					starts(m.Gauge().DataPoints(), time.Time{})
-				} else {
-					starts(m.Sum().DataPoints(), e.startOf(m.Name()))
-				}
-			}
-			if e.cfg.Slurm.Histograms {
-				e.histograms(sm.Metrics())
-			}
+	for m := range series.Metrics(md) {
+		for p := range series.Points(m) {
+			series.Start(m, p, e.startOf(m.Name()))
 		}
+	}
+	if e.cfg.Slurm.Histograms {
+		e.histograms(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics()) // slurm.up is always there
 	}
 }
 
@@ -80,16 +76,6 @@ func (e *emitter) startOf(name string) time.Time {
 		return e.epochs.rpcs
 	}
 	return e.epochs.since
-}
-
-func starts(points pmetric.NumberDataPointSlice, at time.Time) {
-	start := pcommon.Timestamp(0)
-	if !at.IsZero() {
-		start = pcommon.NewTimestampFromTime(at)
-	}
-	for _, p := range points.All() {
-		p.SetStartTimestamp(start)
-	}
 }
 
 // histograms adds how long jobs waited, ran and were suspended. They are cumulative since

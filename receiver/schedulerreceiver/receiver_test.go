@@ -20,7 +20,9 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // points returns the value of every point by its name and attributes.
@@ -78,10 +80,10 @@ func round(s int) slurmctl.Snapshot {
 	at := began.Add(time.Duration(s) * time.Second)
 	return slurmctl.Snapshot{
 		Time: at, Cluster: "c", Up: true,
-		Jobs: []slurmctl.Job{
-			{ID: "1", Tasks: 1, State: "running", Partition: "gpu", Account: "ml", User: "ann", CPUs: 4, Nodes: 2, GPUs: 8, NodeList: "a,b", Submit: began, Start: began},
-			{ID: "2", Tasks: 3, State: "pending", Reason: "Resources", Partition: "gpu", Account: "ml", User: "bob", CPUs: 2, Nodes: 1, GPUs: 2, Submit: began},
-			{ID: "3", Tasks: 1, State: "completed", Partition: "gpu", Account: "ml", User: "bob", CPUs: 2, Nodes: 1, GPUs: 1, NodeList: "a", Submit: began, Start: began, End: at},
+		Jobs: []slurm.Job{
+			{ID: "1", Tasks: 1, State: "RUNNING", Partition: "gpu", Account: "ml", User: "ann", CPUs: 4, Nodes: 2, GPUs: 8, NodeList: "a,b", Submit: began, Start: began},
+			{ID: "2", Tasks: 3, State: "PENDING", Reason: "Resources", Partition: "gpu", Account: "ml", User: "bob", CPUs: 2, Nodes: 1, GPUs: 2, Submit: began},
+			{ID: "3", Tasks: 1, State: "COMPLETED", Partition: "gpu", Account: "ml", User: "bob", CPUs: 2, Nodes: 1, GPUs: 1, NodeList: "a", Submit: began, Start: began, End: at},
 		},
 		Nodes: []slurmctl.Node{{
 			Name: "a", State: "mixed", Partitions: []string{"gpu", "all"}, CPUs: 16, CPUsAllocated: 6, Memory: 100,
@@ -93,7 +95,7 @@ func round(s int) slurmctl.Snapshot {
 			RPCs:   []slurmctl.RPC{{Name: "REQUEST_PING", Count: 5, Time: 250 * time.Microsecond}},
 			Users:  []slurmctl.RPC{{Name: "root", Count: 5}},
 		},
-		Shares:   []slurmctl.Share{{Account: "ml", Norm: slurmctl.Of(0.5), Usage: slurmctl.Of(0.7)}, {Account: "ml", User: "ann", Factor: slurmctl.Of(0.25)}},
+		Shares:   []slurmctl.Share{{Account: "ml", Norm: optional.Of(0.5), Usage: optional.Of(0.7)}, {Account: "ml", User: "ann", Factor: optional.Of(0.25)}},
 		Requests: map[string]int64{"jobs": 2, "diag": 2}, Errors: map[string]int64{"jobs": 1},
 	}
 }
@@ -271,7 +273,7 @@ func TestHistograms(t *testing.T) {
 	e := testEmitter()
 	first := round(0)
 	first.Jobs = nil
-	first.Jobs = []slurmctl.Job{}
+	first.Jobs = []slurm.Job{}
 	e.emit(first)
 	e.emit(round(90))
 	md := e.emit(round(120))

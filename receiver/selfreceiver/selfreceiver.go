@@ -2,7 +2,6 @@ package selfreceiver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 )
 
 // Config is what users set under receivers::self.
@@ -41,12 +41,6 @@ func NewFactory(meter *Meter) receiver.Factory {
 		}, component.StabilityLevelDevelopment))
 }
 
-// ticker is what the receiver needs of an extension: the gpu extension has it. A tick
-// says what the machine is called, so that our numbers carry the labels of its devices.
-type ticker interface {
-	Subscribe() (ticks <-chan node.Tick, cancel func())
-}
-
 type selfReceiver struct {
 	meter    *Meter
 	interval time.Duration
@@ -59,21 +53,20 @@ type selfReceiver struct {
 
 // Start implements component.Component.
 func (r *selfReceiver) Start(_ context.Context, host component.Host) error {
-	for _, ext := range host.GetExtensions() {
-		if view, ok := ext.(ticker); ok {
-			ticks, cancel := view.Subscribe()
-			r.cancel = cancel
-			r.done.Go(func() { r.run(ticks) })
-			return nil
-		}
+	view, err := ticks.Need(host, "self receiver")
+	if err != nil {
+		return err
 	}
-	return errors.New("the self receiver needs the gpu extension: add it under extensions and to service::extensions")
+	subscription, cancel := view.Subscribe()
+	r.cancel = cancel
+	r.done.Go(func() { r.run(subscription) })
+	return nil
 }
 
-func (r *selfReceiver) run(ticks <-chan node.Tick) {
+func (r *selfReceiver) run(list <-chan node.Tick) {
 	var last time.Time
 	failing := false
-	for t := range ticks {
+	for t := range list {
 		if !last.IsZero() && t.Time.Sub(last) < r.interval {
 			continue
 		}

@@ -19,6 +19,7 @@ export interface Columns {
   uuid: string[];
   index: Num[];
   model: number[];
+  shortModel: number[];
   vendor: number[];
   node: number[];
   cluster: number[];
@@ -76,7 +77,7 @@ export interface Taken {
 
 export interface Workload extends Owner, Taken {
   gpus: number;
-  models: string[];
+  models: string[]; // short names
   nodes: string[];
   idle: number;
   sick: number;

@@ -135,7 +135,7 @@ function List({ gpus, currency, only }: { gpus: GPU[]; currency?: string; only: 
     { key: "gpu", title: "GPU", value: (g) => `${g.node} ${g.index}`, cell: (g) => <a href={href("gpu", g.uuid)}>{g.node} · {nameOf(g)}</a> },
     ...(only === "idle" || only === "free" ? [] : [{ key: "state", title: "State", value: (g: GPU) => stateOf(g) }]),
     ...(only === "free" ? [] : [{ key: "owner", title: "Held by", value: (g: GPU) => g.owners[0]?.name, cell: (g: GPU) => (g.owners.length ? g.owners.map((o) => <OwnerLink key={o.id} o={o} team />) : "nobody") }]),
-    { key: "model", title: "Model", value: (g) => f.shortModel(g.model), minor: true },
+    { key: "model", title: "Model", value: (g) => g.shortModel, minor: true },
     { key: "util", title: "Busy", value: (g) => g.utilization, cell: (g) => f.percent(g.utilization), number: true },
     { key: "memory", title: "Memory", value: (g) => g.memory, cell: (g) => f.bytes(g.memory), number: true, minor: true },
     ...(only === "idle" ? [{ key: "idle", title: "Idle for", value: (g: GPU) => g.idle, cell: (g: GPU) => f.minutes(g.idle), number: true }] : []),

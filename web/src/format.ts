@@ -109,8 +109,3 @@ const kinds: Record<string, string> = {
   daemonset: "daemon set",
 };
 export const kindOf = (kind: string) => kinds[kind] ?? kind;
-
-/** shortModel leaves out what everybody knows. */
-export function shortModel(model: string): string {
-  return model.replace(/^(NVIDIA|AMD|Intel|Tenstorrent) /, "").replace(/^(Instinct|Data Center GPU) /, "").replace(/ HBM\d\w*$/, "");
-}

@@ -6,6 +6,7 @@ export interface GPU {
   uuid: string;
   index: Num;
   model: string;
+  shortModel: string;
   vendor: string;
   node: string;
   cluster: string;
@@ -29,6 +30,7 @@ export function rows(c: Columns, texts: string[], owners: Owner[]): GPU[] {
     uuid,
     index: c.index[i]!,
     model: texts[c.model[i]!]!,
+    shortModel: texts[c.shortModel[i]!]!,
     vendor: texts[c.vendor[i]!]!,
     node: texts[c.node[i]!]!,
     cluster: texts[c.cluster[i]!]!,
@@ -69,7 +71,7 @@ export function stateOf(g: GPU): string {
 }
 
 export function describe(g: GPU): string {
-  const parts = [`${g.node} ${nameOf(g)}`, f.shortModel(g.model), stateOf(g)];
+  const parts = [`${g.node} ${nameOf(g)}`, g.shortModel, stateOf(g)];
   if (!stateOf(g).endsWith("busy") && g.utilization !== null) parts.push(`${f.percent(g.utilization)} busy`);
   const owners = ownersOf(g);
   if (owners) parts.push(`held by ${owners}`);

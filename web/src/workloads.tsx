@@ -32,7 +32,7 @@ function heads(currency: string | undefined, priced: boolean, clusters: boolean)
     },
     { key: "team", title: "Team", value: (w) => w.team || null, cell: (w) => w.team || <span class="muted">none</span> },
     { key: "gpus", title: "GPUs", value: (w) => w.gpus, cell: (w) => (w.gpus > 0 ? f.count(w.gpus) : takes(w) ? <span class="idle-text">not given</span> : <span class="muted">ended</span>), number: true },
-    { key: "model", title: "Model", value: (w) => w.models[0], cell: (w) => w.models.map(f.shortModel).join(", "), minor: true },
+    { key: "model", title: "Model", value: (w) => w.models[0], cell: (w) => w.models.join(", "), minor: true },
     {
       key: "util",
       title: "Busy now",
@@ -142,7 +142,7 @@ export function WorkloadPage({ route }: { route: Route }) {
               </p>
             </header>
             <Stats>
-              <Stat name="Holds now" value={takes(w) ? "not given" : w.gpus === 0 ? "nothing" : f.plural(w.gpus, "GPU")} note={w.models.map(f.shortModel).join(", ")} />
+              <Stat name="Holds now" value={takes(w) ? "not given" : w.gpus === 0 ? "nothing" : f.plural(w.gpus, "GPU")} note={w.models.join(", ")} />
               <Stat name="Busy now" value={f.percent(w.utilization)} note={w.idle > 0 ? `${f.plural(w.idle, "GPU")} idle` : undefined} tone={w.idle > 0 ? "idle" : ""} />
               <Stat name="Held" value={f.hours(w.allocated)} note="GPU-hours of this time" />
               <Stat name="Not used" value={f.percent(waste)} note={f.hours(w.wasted)} tone={waste !== null && waste > 0.5 ? "idle" : ""} />
@@ -205,7 +205,7 @@ function PerGPU({ data }: { data: WorkloadAnswer }) {
   const priced = data.perGPU.some((r) => r.cost !== null);
   const list: Head<Row>[] = [
     { key: "gpu", title: "GPU", value: (r) => `${r.node} ${r.index}`, cell: (r) => <a href={href("gpu", r.gpu)}>{r.node} · {r.index === "" ? r.gpu : `GPU ${r.index}`}</a> },
-    { key: "model", title: "Model", value: (r) => f.shortModel(r.model), minor: true },
+    { key: "model", title: "Model", value: (r) => r.model, minor: true },
     { key: "hours", title: "Held", value: (r) => r.allocated, cell: (r) => f.hours(r.allocated), number: true },
     { key: "used", title: "Used", value: (r) => part(r.active, r.allocated), cell: (r) => f.percent(part(r.active, r.allocated)), number: true },
     { key: "energy", title: "Energy", value: (r) => r.energy, cell: (r) => f.energy(r.energy), number: true, minor: true },

@@ -52,7 +52,7 @@ func columns() []column {
 		},
 		{name: "GPU", width: 3, need: 10, right: true, text: value(gpuText)},
 		{
-			name: "MODEL", width: 10, wide: 22, need: 5, text: value(modelText),
+			name: "MODEL", width: 10, wide: 22, need: 5, text: modelText,
 			order: func(a, b *Device) int { return cmp.Compare(a.Model, b.Model) },
 		},
 		{
@@ -116,15 +116,11 @@ func gpuText(d *Device) string {
 	return strconv.Itoa(d.Index)
 }
 
-// modelText returns the name of a product without the words that its vendor adds to all.
-func modelText(d *Device) string {
+func modelText(s style, d *Device, _ int) string {
 	if d.Profile != "" {
 		return " " + d.Profile
 	}
-	return strings.NewReplacer(
-		"NVIDIA ", "", "AMD ", "", "Instinct ", "", "Intel ", "", "Data Center GPU ", "", "Tenstorrent ", "", "Blackhole ", "", "Wormhole ", "",
-		" 80GB HBM3", "", "-SXM4-80GB", "",
-	).Replace(d.Model)
+	return s.model(d.Model)
 }
 
 // shareText returns how much of a device is held by anybody.
@@ -228,7 +224,7 @@ func matches(d *Device, filter string) bool {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s %s %s %s %s %s %s", d.Host, d.Vendor, d.Model, d.Profile, d.UUID, d.State, d.Severity)
 	for _, o := range d.Owners {
-		fmt.Fprintf(&text, " %s %s %s", o.Kind, o.Label(), o.Team)
+		fmt.Fprintf(&text, " %s %s %s", o.Kind, o.Label, o.Team)
 		if o.Uninvited {
 			text.WriteString(" not given")
 		}
@@ -236,7 +232,7 @@ func matches(d *Device, filter string) bool {
 	if d.idle() {
 		text.WriteString(" idle")
 	}
-	if !d.held() && d.Up {
+	if !d.Held && d.Up {
 		text.WriteString(" free")
 	}
 	all := strings.ToLower(text.String())

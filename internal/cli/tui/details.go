@@ -74,7 +74,7 @@ func (m Model) device(d *Device) []string {
 func (o Owner) text() string {
 	text := o.Kind
 	if o.Name != "" {
-		text += " " + o.Label()
+		text += " " + o.Label
 	}
 	if o.Team != "" {
 		text += ", team " + o.Team

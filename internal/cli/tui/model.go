@@ -38,11 +38,13 @@ type Model struct {
 type Options struct {
 	Plain bool // no escape sequences
 	ASCII bool // no characters beyond ASCII
+	// ShortModel returns the short name of a model; nil leaves names as they are.
+	ShortModel func(model string) string
 }
 
 // New returns a Model that has not been shown anything.
 func New(o Options) Model {
-	return Model{style: style{plain: o.Plain, ascii: o.ASCII}, width: 80, height: 24}
+	return Model{style: style{plain: o.Plain, ascii: o.ASCII, short: o.ShortModel}, width: 80, height: 24}
 }
 
 // Resized returns m on a screen of another size.
@@ -272,7 +274,7 @@ func (m Model) holdings() []holding {
 		"MEMORY GIB": func(a, b holding) int { return cmp.Compare(b.memory, a.memory) },
 		"WATTS":      func(a, b holding) int { return cmp.Compare(b.watts, a.watts) },
 		costColumn:   func(a, b holding) int { return cmp.Compare(b.cost, a.cost) },
-		ownerColumn:  func(a, b holding) int { return cmp.Compare(a.Label(), b.Label()) },
+		ownerColumn:  func(a, b holding) int { return cmp.Compare(a.Label, b.Label) },
 		"STATE":      func(a, b holding) int { return cmp.Compare(b.severity, a.severity) },
 	}[m.by]
 	if by != nil {

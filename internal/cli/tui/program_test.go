@@ -54,7 +54,7 @@ func TestProgram(t *testing.T) {
 				_, err := p.Run()
 				done <- err
 			}()
-			p.Send(fleet(1))
+			p.Send(sample(1))
 			deadline := time.Now().Add(time.Minute)
 			for !strings.Contains(out.String(), "segmentation-dev") {
 				if time.Now().After(deadline) {

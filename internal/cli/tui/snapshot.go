@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
 // Snapshot is what is shown: the devices of one machine or of many, at one moment.
@@ -48,6 +49,8 @@ type Device struct {
 	PowerLimit  device.Value
 	Celsius     device.Value
 	Cost        device.Value // of an hour
+	Held        bool         // workloads have been given it or a part of it
+	Idle        device.Value // seconds for which no holder has used it
 	Owners      []Owner
 	More        []string // lines for the details
 }
@@ -55,7 +58,7 @@ type Device struct {
 // Owner is a workload that has a device, or a part of it.
 type Owner struct {
 	Kind, Name  string
-	Namespace   string // of Kubernetes, or the account of Slurm
+	Label       string // the name that users know it by
 	Team        string
 	Share       float64 // part of the device that it holds
 	Uninvited   bool    // it uses what nobody gave it
@@ -92,23 +95,10 @@ func (s Severity) String() string { return [...]string{"ok", "info", "warning", 
 // key tells a device from every other.
 func (d *Device) key() string { return d.Host + "/" + d.UUID }
 
-// idle: somebody holds it, and it does nothing.
+// idle reports whether the device is idle by the definition of package fleet.
 func (d *Device) idle() bool {
-	busy, ok := d.Utilization.Or(d.SM).Get()
-	return ok && busy == 0 && d.held()
-}
-
-func (d *Device) held() bool { return len(d.Owners) > 0 }
-
-// Label returns the name of a workload that its users know.
-func (o Owner) Label() string {
-	switch {
-	case o.Name == "":
-		return o.Kind
-	case o.Namespace != "":
-		return o.Namespace + "/" + o.Name
-	}
-	return o.Name
+	idle, ok := d.Idle.Get()
+	return ok && d.Held && idle >= fleet.IdleAfter.Seconds()
 }
 
 // notGiven follows the name of who uses a device that nobody gave it.
@@ -119,7 +109,7 @@ func (d *Device) owners() string {
 	var names []string
 	shares := map[string]float64{}
 	for _, o := range d.Owners {
-		name := o.Label()
+		name := o.Label
 		if o.Uninvited {
 			name += notGiven
 		}
@@ -169,7 +159,7 @@ func (s *Snapshot) totals() totals {
 			t.down++
 			continue
 		}
-		if d.held() {
+		if d.Held {
 			t.held++
 		}
 		if d.idle() {
@@ -207,7 +197,7 @@ func (s *Snapshot) workloads() []holding {
 		}
 		active := map[*holding]bool{} // on this device
 		for _, o := range d.Owners {
-			name := o.Kind + " " + o.Label()
+			name := o.Kind + " " + o.Label
 			h := all[name]
 			if h == nil {
 				h = &holding{Owner: o}
@@ -242,7 +232,7 @@ func (s *Snapshot) workloads() []holding {
 		list = append(list, *h)
 	}
 	slices.SortFunc(list, func(a, b holding) int {
-		return cmp.Or(cmp.Compare(b.devices, a.devices), cmp.Compare(a.Label(), b.Label()), cmp.Compare(a.Kind, b.Kind))
+		return cmp.Or(cmp.Compare(b.devices, a.devices), cmp.Compare(a.Label, b.Label), cmp.Compare(a.Kind, b.Kind))
 	})
 	return list
 }

@@ -8,6 +8,15 @@ import (
 type style struct {
 	plain bool // no escape sequences at all
 	ascii bool // no characters beyond ASCII
+	short func(model string) string
+}
+
+// model returns the short name of a model.
+func (s style) model(name string) string {
+	if s.short == nil {
+		return name
+	}
+	return s.short(name)
 }
 
 // The colours are those of 256; a terminal with fewer gets the nearest it has.

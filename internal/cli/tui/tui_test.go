@@ -21,8 +21,8 @@ var update = flag.Bool("update", false, "rewrite the golden frames")
 
 const gib = 1 << 30
 
-// fleet returns a snapshot of two nodes at the n-th tick.
-func fleet(n int) Snapshot {
+// sample returns a snapshot of two nodes at the n-th tick.
+func sample(n int) Snapshot {
 	s := Snapshot{
 		Time: time.Date(2026, 11, 15, 12, 0, 2*n, 0, time.UTC), From: "http://hub:9500", Simulated: true, Currency: "USD",
 		Findings: []Finding{
@@ -34,25 +34,26 @@ func fleet(n int) Snapshot {
 	for i := range 8 {
 		s.Devices = append(s.Devices, Device{
 			Host: "h100-02", Vendor: "nvidia", Index: i, Model: "NVIDIA H100 80GB HBM3", UUID: fmt.Sprintf("GPU-a%d", i), Up: true, State: "ok", Simulated: true,
-			Utilization: of(0), SM: of(0), Memory: of(33 * gib), MemoryTotal: of(80 * gib), Power: of(70), PowerLimit: of(700), Celsius: of(33), Cost: of(2.9),
-			Owners: []Owner{{Kind: "statefulset", Name: "segmentation-dev", Namespace: "vision", Team: "vision", Share: 1, Utilization: of(0), Memory: of(33 * gib), Power: of(70)}},
+			Utilization: of(0), SM: of(0), Memory: of(33 * gib), MemoryTotal: of(80 * gib), Power: of(70), PowerLimit: of(700), Celsius: of(33), Cost: of(2.9), Held: true, Idle: of(3600),
+			Owners: []Owner{{Kind: "statefulset", Name: "segmentation-dev", Label: "vision/segmentation-dev", Team: "vision", Share: 1, Utilization: of(0), Memory: of(33 * gib), Power: of(70)}},
 		})
 	}
 	for i := range 8 {
 		busy := 0.90 + 0.01*float64(i)
 		d := Device{
 			Host: "h200-01", Vendor: "nvidia", Index: i, Model: "NVIDIA H200", UUID: fmt.Sprintf("GPU-b%d", i), Up: true, State: "power cap", Simulated: true,
-			Utilization: of(busy), SM: of(busy - 0.1), Memory: of(120 * gib), MemoryTotal: of(141 * gib), Power: of(690 - float64(i)), PowerLimit: of(700), Celsius: of(60 + float64(i)), Cost: of(3.6),
-			Owners: []Owner{{Kind: "job", Name: "mixtral-pretrain", Namespace: "research", Team: "research", Share: 1, Utilization: of(busy), Memory: of(120 * gib), Power: of(690)}},
+			Utilization: of(busy), SM: of(busy - 0.1), Memory: of(120 * gib), MemoryTotal: of(141 * gib), Power: of(690 - float64(i)), PowerLimit: of(700), Celsius: of(60 + float64(i)), Cost: of(3.6), Held: true, Idle: of(0),
+			Owners: []Owner{{Kind: "job", Name: "mixtral-pretrain", Label: "research/mixtral-pretrain", Team: "research", Share: 1, Utilization: of(busy), Memory: of(120 * gib), Power: of(690)}},
 		}
 		switch i {
 		case 3: // somebody else is on it
-			d.Owners = append(d.Owners, Owner{Kind: "statefulset", Name: "mallory", Namespace: "notebooks", Team: "interns", Uninvited: true, Utilization: of(0.2), Memory: of(9 * gib)})
+			d.Owners = append(d.Owners, Owner{Kind: "statefulset", Name: "mallory", Label: "notebooks/mallory", Team: "interns", Uninvited: true, Utilization: of(0.2), Memory: of(9 * gib)})
 		case 5:
 			d.Up, d.State, d.Severity = false, "DOWN", Critical
 			d.Utilization, d.SM, d.Memory, d.Power, d.Celsius, d.Owners = device.Value{}, device.Value{}, device.Value{}, device.Value{}, device.Value{}, nil
+			d.Held, d.Idle = false, device.Value{}
 		case 6:
-			d.Owners = nil
+			d.Owners, d.Held, d.Idle = nil, false, device.Value{}
 			d.Utilization, d.SM, d.State = of(0), of(0), "ok"
 		case 7:
 			d.State, d.Severity, d.More = "needs reset", Critical, []string{"driver 580.95.05, pci 0000:db:00.0, numa 1", "xid 94: 5 times"}
@@ -60,10 +61,10 @@ func fleet(n int) Snapshot {
 		s.Devices = append(s.Devices, d)
 	}
 	s.Devices = append(s.Devices, Device{
-		Host: "lab-01", Vendor: "tenstorrent", Index: 0, Model: "Tenstorrent Blackhole p150a", UUID: "tt-0", Up: true, State: "ok", Power: of(50), PowerLimit: of(150), Celsius: of(39),
+		Host: "lab-01", Vendor: "tenstorrent", Index: 0, Model: "Tenstorrent Blackhole p150a", UUID: "tt-0", Up: true, State: "ok", Power: of(50), PowerLimit: of(150), Celsius: of(39), Held: true,
 		Owners: []Owner{
-			{Kind: "deployment", Name: "tagger", Namespace: "inference", Team: "product", Share: 0.5, Power: of(25)},
-			{Kind: "deployment", Name: "ocr", Namespace: "inference", Team: "product", Share: 0.5, Power: of(25)},
+			{Kind: "deployment", Name: "tagger", Label: "inference/tagger", Team: "product", Share: 0.5, Power: of(25)},
+			{Kind: "deployment", Name: "ocr", Label: "inference/ocr", Team: "product", Share: 0.5, Power: of(25)},
 		},
 	})
 	return s
@@ -92,8 +93,13 @@ func press(t *testing.T, m Model, keys ...string) Model {
 	return m
 }
 
+// short stands for the short names of the vendors.
+func short(model string) string {
+	return strings.NewReplacer("NVIDIA ", "", " 80GB HBM3", "", "Tenstorrent Blackhole ", "").Replace(model)
+}
+
 func shown(s Snapshot, width, height int) Model {
-	m, _ := New(Options{Plain: true}).Resized(width, height).Update(s)
+	m, _ := New(Options{Plain: true, ShortModel: short}).Resized(width, height).Update(s)
 	return m.(Model)
 }
 
@@ -112,7 +118,7 @@ func TestFrames(t *testing.T) {
 			"last":     {"end"},
 		} {
 			t.Run(fmt.Sprintf("%s_%dx%d", name, size[0], size[1]), func(t *testing.T) {
-				m := press(t, shown(fleet(1), size[0], size[1]), keys...)
+				m := press(t, shown(sample(1), size[0], size[1]), keys...)
 				got := m.Frame()
 				lines := strings.Split(got, "\n")
 				if len(lines) != size[1] {
@@ -154,8 +160,8 @@ func golden(t *testing.T, got string) {
 
 // Text for a pipe has every device, and no escape sequence.
 func TestText(t *testing.T) {
-	s := fleet(1)
-	got := New(Options{Plain: true}).Text(s, 120)
+	s := sample(1)
+	got := New(Options{Plain: true, ShortModel: short}).Text(s, 120)
 	if strings.ContainsRune(got, 0x1b) {
 		t.Error("there are escape sequences in what goes to a pipe")
 	}
@@ -171,7 +177,7 @@ func TestText(t *testing.T) {
 
 // A pod can be called anything, and a terminal obeys what it is sent.
 func TestHostileNames(t *testing.T) {
-	s := fleet(1)
+	s := sample(1)
 	s.Devices[0].Owners[0].Name = "x\x1b[2J\x1b]0;pwned\x07\r\nfake"
 	s.Devices[0].Host = "h\x1b[31most"
 	s.Findings[0].Reason = "r\x1b[5m\u202eeversed"
@@ -191,7 +197,7 @@ func TestSizes(t *testing.T) {
 	for width := 1; width < 200; width += 17 {
 		for height := 1; height < 60; height += 11 {
 			for _, keys := range [][]string{nil, {"enter"}, {"tab"}, {"f"}, {"?"}, {"/", "type:x"}} {
-				frame := press(t, shown(fleet(1), width, height), keys...).Frame()
+				frame := press(t, shown(sample(1), width, height), keys...).Frame()
 				if n := strings.Count(frame, "\n") + 1; n > height {
 					t.Fatalf("%dx%d after %v: %d lines", width, height, keys, n)
 				}
@@ -205,11 +211,11 @@ func TestSizes(t *testing.T) {
 
 // The row that is selected stays the same device whatever the order and the next tick.
 func TestSelectionStays(t *testing.T) {
-	m := press(t, shown(fleet(1), 160, 50), "down", "down", "down")
+	m := press(t, shown(sample(1), 160, 50), "down", "down", "down")
 	before := m.selected
 	for _, key := range []string{"u", "t", "r", "c", "d"} {
 		m = press(t, m, key)
-		next, _ := m.Update(fleet(2))
+		next, _ := m.Update(sample(2))
 		m = next.(Model)
 		if d, _ := m.current(m.visible()); d.key() != before {
 			t.Errorf("after %s %s is selected, not %s", key, d.key(), before)
@@ -219,8 +225,8 @@ func TestSelectionStays(t *testing.T) {
 
 // A pause shows what there was, and what came meanwhile when it ends.
 func TestPause(t *testing.T) {
-	m := press(t, shown(fleet(1), 80, 24), "p")
-	next, _ := m.Update(fleet(5))
+	m := press(t, shown(sample(1), 80, 24), "p")
+	next, _ := m.Update(sample(5))
 	m = next.(Model)
 	if frame := m.Frame(); !strings.Contains(frame, "PAUSED") || !strings.Contains(frame, "12:00:02") {
 		t.Errorf("the screen moves while it is paused:\n%s", frame)
@@ -232,12 +238,12 @@ func TestPause(t *testing.T) {
 
 // A hub that does not answer leaves what it said last, and says so.
 func TestProblem(t *testing.T) {
-	next, _ := shown(fleet(1), 100, 24).Update(Snapshot{Problem: "connection refused"})
+	next, _ := shown(sample(1), 100, 24).Update(Snapshot{Problem: "connection refused"})
 	frame := next.(Model).Frame()
 	if !strings.Contains(frame, "cannot read: connection refused") || !strings.Contains(frame, "segmentation-dev") {
 		t.Errorf("a failed question is not said, or takes the devices away:\n%s", frame)
 	}
-	next, _ = next.Update(fleet(2))
+	next, _ = next.Update(sample(2))
 	if strings.Contains(next.(Model).Frame(), "cannot read") {
 		t.Error("an answer does not end the problem")
 	}
@@ -246,16 +252,16 @@ func TestProblem(t *testing.T) {
 // Keys that end the program do, and only those.
 func TestQuit(t *testing.T) {
 	for key, quits := range map[string]bool{"q": true, "x": false, "p": false} {
-		_, cmd := shown(fleet(1), 80, 24).Update(tea.KeyPressMsg{Code: []rune(key)[0], Text: key})
+		_, cmd := shown(sample(1), 80, 24).Update(tea.KeyPressMsg{Code: []rune(key)[0], Text: key})
 		if (cmd != nil) != quits {
 			t.Errorf("%s ends: %v", key, cmd != nil)
 		}
 	}
-	_, cmd := press(t, shown(fleet(1), 80, 24), "/").Update(tea.KeyPressMsg{Code: 'q', Text: "q"})
+	_, cmd := press(t, shown(sample(1), 80, 24), "/").Update(tea.KeyPressMsg{Code: 'q', Text: "q"})
 	if cmd != nil {
 		t.Error("a q that is typed into the filter ends the program")
 	}
-	_, cmd = press(t, shown(fleet(1), 80, 24), "/").Update(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl})
+	_, cmd = press(t, shown(sample(1), 80, 24), "/").Update(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl})
 	if cmd == nil {
 		t.Error("ctrl+c does not end the program while somebody types")
 	}
@@ -265,7 +271,7 @@ func TestQuit(t *testing.T) {
 func TestSort(t *testing.T) {
 	f := func(key, first, last string) {
 		t.Helper()
-		list := press(t, shown(fleet(1), 160, 50), key).visible()
+		list := press(t, shown(sample(1), 160, 50), key).visible()
 		if got := list[0].key(); got != first {
 			t.Errorf("%s: the first is %s, want %s", key, got, first)
 		}
@@ -283,7 +289,7 @@ func TestSort(t *testing.T) {
 func TestFilter(t *testing.T) {
 	f := func(filter string, want int) {
 		t.Helper()
-		m := shown(fleet(1), 160, 50)
+		m := shown(sample(1), 160, 50)
 		m.filter = filter
 		if got := len(m.visible()); got != want {
 			t.Errorf("%q finds %d devices, want %d", filter, got, want)
@@ -301,7 +307,7 @@ func TestFilter(t *testing.T) {
 
 // What nobody reports is not a zero, and what it costs to be idle is.
 func TestTotals(t *testing.T) {
-	s := fleet(1)
+	s := sample(1)
 	want := totals{devices: 17, held: 15, idle: 8, down: 1, hosts: 3, watts: 8*70 + 7*690 - (0 + 1 + 2 + 3 + 4 + 6 + 7) + 50, cost: 8*2.9 + 8*3.6, lost: 8 * 2.9}
 	got := s.totals()
 	for _, x := range []*float64{&want.watts, &want.cost, &want.lost, &got.watts, &got.cost, &got.lost} {
@@ -315,11 +321,11 @@ func TestTotals(t *testing.T) {
 // A terminal that shows colours gets some, one without characters beyond ASCII none of
 // those.
 func TestStyles(t *testing.T) {
-	m, _ := New(Options{}).Resized(80, 24).Update(fleet(1))
+	m, _ := New(Options{}).Resized(80, 24).Update(sample(1))
 	if !strings.Contains(m.(Model).Frame(), "\x1b[") {
 		t.Error("nothing is painted")
 	}
-	m, _ = New(Options{Plain: true, ASCII: true}).Resized(80, 24).Update(fleet(1))
+	m, _ = New(Options{Plain: true, ASCII: true}).Resized(80, 24).Update(sample(1))
 	for _, r := range m.(Model).Frame() {
 		if r > 126 {
 			t.Fatalf("%q is not ASCII", r)
@@ -329,7 +335,7 @@ func TestStyles(t *testing.T) {
 
 // BenchmarkFrame is of a fleet of 10,000 devices: a key must be answered at once.
 func BenchmarkFrame(b *testing.B) {
-	s := fleet(1)
+	s := sample(1)
 	small := s.Devices
 	s.Devices = nil
 	for i := range 10_000 {

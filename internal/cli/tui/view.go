@@ -210,7 +210,7 @@ func (m Model) workloadTable() []string {
 	first := window(at, len(list), space)
 	for i := first; i < min(len(list), first+space); i++ {
 		h := list[i]
-		text := line(clean(h.Label()), clean(h.Team), func(c workloadColumn) string { return c.text(h) }, h.state())
+		text := line(clean(h.Label), clean(h.Team), func(c workloadColumn) string { return c.text(h) }, h.state())
 		if i == at {
 			lines = append(lines, m.style.reverse("> "+text))
 		} else {

@@ -46,7 +46,7 @@ func line(s device.Sample) string {
 			out = append(out, "/ "+v(l.Limit, ""))
 		}
 	}
-	for _, p := range s.Power {
+	for _, p := range s.Powers {
 		out = append(out, "power "+v(p.Instant, "")+" "+v(p.Average, "")+" of "+v(p.Enforced(), ""))
 	}
 	for _, c := range s.Clocks {

@@ -95,19 +95,19 @@ func identify(card sysfs.Dir, index int, machine string, taken map[string]bool) 
 	for _, r := range d.Glob("drm/renderD*") {
 		s.render = r.Base()
 	}
-	s.id = device.ID{Vendor: vendor, Index: index, PCI: strings.ToLower(env["PCI_SLOT_NAME"])}
+	s.id = device.ID{Vendor: Facts.Name, Index: index, PCI: strings.ToLower(env["PCI_SLOT_NAME"])}
 	product, _ := d.Text("product_name") // empty on Radeon
 	s.id.Model = cmp.Or(product, modelOf(env["PCI_ID"]))
 	unique, _ := d.Text("unique_id")
 	serial, _ := d.Text("serial_number")
 	s.unique = hexID(unique)
 	for _, name := range []string{s.unique, serial} {
-		if uuid := vendor + "-" + name; name != "" && !taken[uuid] {
+		if uuid := Facts.Name + "-" + name; name != "" && !taken[uuid] {
 			s.id.UUID = uuid
 			return s, nil
 		}
 	}
-	s.id.UUID = vendor + "-" + machine + "-" + s.id.PCI
+	s.id.UUID = Facts.Name + "-" + machine + "-" + s.id.PCI
 	return s, nil
 }
 

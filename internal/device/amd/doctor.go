@@ -60,7 +60,7 @@ func pciGPUs(sys sysfs.Dir) []string {
 	for _, d := range sys.Glob("bus/pci/devices/*") {
 		vendor, _ := d.Text("vendor")
 		class, _ := d.Text("class")
-		if vendor == "0x1002" && (strings.HasPrefix(class, "0x03") || strings.HasPrefix(class, "0x12")) {
+		if vendor == Facts.PCI && (strings.HasPrefix(class, "0x03") || strings.HasPrefix(class, "0x12")) {
 			found = append(found, d.Base())
 		}
 	}

@@ -47,7 +47,7 @@ func TestMachine(t *testing.T) {
 	gone := want[0]
 	gone.Utilization, gone.Energy, gone.Clocks, gone.Throttles, gone.ThrottleTimes, gone.Interconnects = device.Engines{}, device.Value{}, nil, nil, nil, nil
 	gone.Temperatures = append([]device.Temperature{gone.Temperatures[0]}, gone.Temperatures[3:]...) // from hwmon and the board
-	gone.Power = []device.Power{{Scope: "gpu", Limits: gone.Power[0].Limits}}
+	gone.Powers = []device.Power{{Scope: "gpu", Limits: gone.Powers[0].Limits}}
 	gone.PCIe = device.PCIe{GenerationMax: device.Of(5), WidthMax: device.Of(16), Errors: gone.PCIe.Errors[3:]}
 	if diff := cmp.Diff(gone, s); diff != "" {
 		t.Errorf("without a table (-want +got):\n%s", diff)
@@ -84,7 +84,7 @@ func wantMachine() []device.Sample {
 				temp("hotspot", 61, device.TemperatureCap{Event: "slowdown", Limit: of(100)}, device.TemperatureCap{Event: "shutdown", Limit: of(105)}),
 				temp("memory", 54), temp("vr_soc", 57), temp("vr_vdd0", 45), temp("vr_soc_a", 47), temp("vr_200", 50), temp("vr_13", 51), temp("ibc", 48),
 			},
-			Power: []device.Power{{Scope: "gpu", Instant: of(640), Limits: []device.PowerLimit{
+			Powers: []device.Power{{Scope: "gpu", Instant: of(640), Limits: []device.PowerLimit{
 				{Type: "enforced", Watts: of(750)},
 				{Type: "default", Watts: of(750)},
 				{Type: "min", Watts: of(0)},
@@ -167,7 +167,7 @@ func wantMachine() []device.Sample {
 				temp("hbm0", 38), temp("hbm1", 39), temp("hbm2", 40), temp("hbm3", 41),
 				temp("memory", 40, device.TemperatureCap{Event: "slowdown", Limit: of(95)}),
 			},
-			Power:     []device.Power{{Scope: "gpu", Average: of(42)}},
+			Powers:    []device.Power{{Scope: "gpu", Average: of(42)}},
 			Energy:    of(100),
 			Clocks:    []device.Clock{{Type: "graphics", Frequency: of(800e6)}, {Type: "memory", Frequency: of(1600e6)}},
 			Voltages:  []device.Voltage{{Rail: "core", Volts: of(0.8)}, {Rail: "soc", Volts: of(0.75)}, {Rail: "memory", Volts: of(1.2)}},
@@ -189,7 +189,7 @@ func wantMachine() []device.Sample {
 			Info:         device.Info{Driver: "6.12.12"},
 			Utilization:  device.Engines{Compute: of(0.04), Memory: of(0), Decoder: of(0.07)},
 			Temperatures: []device.Temperature{temp("edge", 38)},
-			Power:        []device.Power{{Scope: "gpu", Average: of(8)}},
+			Powers:       []device.Power{{Scope: "gpu", Average: of(8)}},
 			Clocks:       []device.Clock{{Type: "graphics", Frequency: of(852e6)}, {Type: "memory", Frequency: of(167e6)}},
 			Voltages:     []device.Voltage{{Rail: "core", Volts: of(0.762)}},
 			Fans:         []device.Fan{{Speed: of(0.2), RPM: of(0)}},

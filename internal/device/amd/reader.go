@@ -22,8 +22,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-const vendor = "amd"
-
 // Options configure a Reader.
 type Options struct {
 	// Root is where the host's file system is mounted; empty means /.

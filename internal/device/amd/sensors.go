@@ -180,9 +180,9 @@ func (g *gpu) readPower() {
 		p.Instant = g.number(g.hwmon, "power1_input", micro)
 		p.Average = g.number(g.hwmon, "power1_average", micro)
 	}
-	g.sample.Power = nil
+	g.sample.Powers = nil
 	if p.Draw().OK() || p.Limits != nil {
-		g.sample.Power = []device.Power{p}
+		g.sample.Powers = []device.Power{p}
 	}
 	g.readEnergy()
 }

@@ -65,10 +65,10 @@ func TestDegraded(t *testing.T) {
 	f("mem_info_vram_used", "0\n", used, device.Of(0), "")
 	f("mem_info_vram_used", "x\n", used, device.Value{}, "mem_info_vram_used")
 	power := func(s device.Sample) device.Value {
-		if len(s.Power) == 0 {
+		if len(s.Powers) == 0 {
 			return device.Value{}
 		}
-		return s.Power[0].Draw()
+		return s.Powers[0].Draw()
 	}
 	f("hwmon/hwmon0/power1_input", "", power, device.Value{}, "")
 	f("hwmon/hwmon0/power1_input", "0\n", power, device.Of(0), "")
@@ -212,8 +212,8 @@ func TestAPU(t *testing.T) {
 		s, err := one(t, map[string]string{"gpu_busy_percent": "7\n"}, func(tr tree) {
 			tr.table("sys/class/drm/card0/device/gpu_metrics", table, lines)
 		})
-		if err != nil || s.Utilization.Compute != device.Of(0.07) || s.Temperatures != nil || s.Power != nil {
-			t.Errorf("%s: %v, %v, %v, %v", table, err, s.Utilization, s.Temperatures, s.Power)
+		if err != nil || s.Utilization.Compute != device.Of(0.07) || s.Temperatures != nil || s.Powers != nil {
+			t.Errorf("%s: %v, %v, %v, %v", table, err, s.Utilization, s.Temperatures, s.Powers)
 		}
 		clocks := []device.Clock{
 			{Type: "graphics", Frequency: device.Of(800e6)},

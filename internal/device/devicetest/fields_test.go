@@ -41,7 +41,7 @@ func TestCheckSources(t *testing.T) {
 		}
 	}
 	s := device.Sample{Memory: device.Memory{Used: device.Of(1), Total: device.Of(2)}}
-	rest := "-Utilization.Compute: a\n-Temperatures.Value: a\n-Power.Instant: a\n-Clocks.Frequency: a\n-ECC.Count: a\n-Processes.MemoryUsed: a\n-Throttles: a\n"
+	rest := "-Utilization.Compute: a\n-Temperatures.Value: a\n-Powers.Instant: a\n-Clocks.Frequency: a\n-ECC.Count: a\n-Processes.MemoryUsed: a\n-Throttles: a\n"
 	write("# c\n\nMemory.Used: file: x\nMemory.Total: file\n-Energy: none\n" + rest)
 	if got := CheckSources(path, s); len(got) > 0 {
 		t.Errorf("%q", got)

@@ -20,7 +20,7 @@ type Source struct {
 // expected are the fields that users look for; "or" separates alternatives. A vendor that
 // does not provide one must say why.
 var expected = []string{
-	"Utilization.Compute", "Memory.Used", "Memory.Total", "Temperatures.Value", "Power.Instant or Power.Average", "Energy", "Clocks.Frequency", "ECC.Count", "Processes.MemoryUsed",
+	"Utilization.Compute", "Memory.Used", "Memory.Total", "Temperatures.Value", "Powers.Instant or Powers.Average", "Energy", "Clocks.Frequency", "ECC.Count", "Processes.MemoryUsed",
 	"Throttles",
 }
 

@@ -14,13 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
 // aip is one accelerator (an AI processor in Habana's terms). It outlives a library
 // session, which gives it a handle.
 type aip struct {
-	caller
+	vendorlib.Caller
 	r *Reader
 	node
 	id     device.ID
@@ -41,8 +42,9 @@ type aip struct {
 }
 
 // bind attaches a to a handle of a library session, or detaches it.
-func (a *aip) bind(lib *library, handle uintptr) {
-	a.lib, a.handle, a.never = lib, handle, nil
+func (a *aip) bind(lib *vendorlib.Library, handle uintptr) {
+	a.Lib, a.Handle = lib, handle
+	a.Forget()
 	a.sample, a.energy, a.read = device.Sample{}, energy{}, false
 	a.draw, a.limit = device.Value{}, device.Value{}
 	a.limits, a.edge, a.hbm = nil, nil, nil
@@ -61,7 +63,7 @@ func (a *aip) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 		a.gone.Store(true)
 		return void, fmt.Errorf("the driver no longer lists the accelerator: %w", device.ErrLost)
 	}
-	a.errs, a.fatal = nil, nil
+	a.Begin()
 	a.sample.ID = a.id
 	a.readStatus()
 	if a.sample.Status == device.Of(needsReset) {
@@ -77,10 +79,10 @@ func (a *aip) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 		}
 		step()
 	}
-	if a.fatal != nil {
+	if a.Fatal() != nil {
 		a.r.stale.Store(true)
 		a.gone.Store(true)
-		return void, a.fatal
+		return void, a.Fatal()
 	}
 	s := a.sample
 	if !a.awake() {
@@ -90,7 +92,7 @@ func (a *aip) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 		}
 	}
 	a.read, a.slept = true, !a.awake()
-	return s, errors.Join(a.errs...)
+	return s, a.End()
 }
 
 // awake reports whether the firmware can be queried.
@@ -107,7 +109,7 @@ func (a *aip) steps(tier device.Tier) []func() {
 	if tier >= device.Static {
 		steps = append(steps, a.readStatic)
 	}
-	if a.awake() && a.handle != 0 {
+	if a.awake() && a.Handle != 0 {
 		if tier >= device.Static {
 			steps = append(steps, a.readLimits)
 		}
@@ -118,7 +120,7 @@ func (a *aip) steps(tier device.Tier) []func() {
 		if a.awake() {
 			steps = append(steps, a.readPowerLimit, a.readClocks)
 		}
-		if a.awake() && a.handle != 0 {
+		if a.awake() && a.Handle != 0 {
 			steps = append(steps, a.readTemperature, a.readEnergy, a.readECC, a.readRows, a.readPorts)
 		}
 	}
@@ -151,7 +153,7 @@ func (a *aip) attribute(dir sysfs.Dir, name string) string {
 // fail records err for the end of Read, unless it only means that there is no value now.
 func (a *aip) fail(err error) {
 	if err != nil && !sysfs.Absent(err) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EAGAIN) {
-		a.errs = append(a.errs, err)
+		a.Fail(err)
 	}
 }
 
@@ -193,10 +195,10 @@ var clockTypes = [...]string{"soc", "ic", "mme", "tpc"}
 func (a *aip) readLimits() {
 	const mega, milli = 1e6, 1e3
 	for i := range clockTypes {
-		a.clocks[i] = a.u32of("hlml_device_get_max_clock_info", uint32(i)).Scale(mega) // MHz
+		a.clocks[i] = a.U32Of("hlml_device_get_max_clock_info", uint32(i)).Scale(mega) // MHz
 	}
 	threshold := func(what uint32, event string) []device.TemperatureCap {
-		t := a.u32of("hlml_device_get_temperature_threshold", what) // °C
+		t := a.U32Of("hlml_device_get_temperature_threshold", what) // °C
 		if v, ok := t.Get(); !ok || v == 0 {                        // 0: no threshold
 			return nil
 		}
@@ -205,7 +207,7 @@ func (a *aip) readLimits() {
 	a.edge = append(append(threshold(3, "operating"), threshold(1, "slowdown")...), threshold(0, "shutdown")...)
 	a.hbm = threshold(2, "operating")
 	a.limits = nil
-	if w := a.u32("hlml_device_get_power_management_default_limit"); w.OK() { // mW
+	if w := a.U32("hlml_device_get_power_management_default_limit"); w.OK() { // mW
 		a.limits = []device.PowerLimit{{Type: "default", Watts: w.Div(milli)}}
 	}
 }
@@ -216,7 +218,7 @@ func (a *aip) readUtilization() {
 	const percent = 100
 	var u utilization
 	a.sample.Utilization.Compute = device.Value{}
-	if a.do("hlml_device_get_utilization_rates", 0, a.handle, uintptr(unsafe.Pointer(&u))) {
+	if a.Do("hlml_device_get_utilization_rates", 0, a.Handle, uintptr(unsafe.Pointer(&u))) {
 		a.sample.Utilization.Compute = device.Of(float64(u.aip) / percent)
 	}
 }
@@ -226,7 +228,7 @@ func (a *aip) readUtilization() {
 func (a *aip) readMemory() {
 	var m memory
 	a.sample.Memory = device.Memory{}
-	if a.do("hlml_device_get_memory_info", 0, a.handle, uintptr(unsafe.Pointer(&m))) {
+	if a.Do("hlml_device_get_memory_info", 0, a.Handle, uintptr(unsafe.Pointer(&m))) {
 		a.sample.Memory = device.Memory{Used: device.Of(float64(m.used)), Free: device.Of(float64(m.free)), Total: device.Of(float64(m.total))}
 	}
 }
@@ -235,14 +237,14 @@ func (a *aip) readMemory() {
 // driver counts only the last time, and HLML's header states no unit.
 func (a *aip) readThrottle() {
 	a.sample.Throttles = nil
-	if mask, ok := a.u64("hlml_device_get_current_clocks_throttle_reasons"); ok {
+	if mask, ok := a.U64("hlml_device_get_current_clocks_throttle_reasons"); ok {
 		a.sample.Throttles = throttles(mask)
 	}
 }
 
 func (a *aip) readPower() {
 	const milli = 1e3
-	a.draw = a.u32("hlml_device_get_power_usage").Div(milli) // mW
+	a.draw = a.U32("hlml_device_get_power_usage").Div(milli) // mW
 }
 
 // readPowerLimit reads the limit in force, which an administrator may change.
@@ -258,9 +260,9 @@ func (a *aip) joinPower() {
 		p.Limits = []device.PowerLimit{{Type: device.LimitEnforced, Watts: a.limit}}
 	}
 	p.Limits = append(p.Limits, a.limits...)
-	a.sample.Power = nil
+	a.sample.Powers = nil
 	if p.Instant.OK() || p.Limits != nil {
-		a.sample.Power = []device.Power{p}
+		a.sample.Powers = []device.Power{p}
 	}
 }
 
@@ -290,7 +292,7 @@ func (e *energy) plausible(joules, watts float64, now time.Time) bool {
 func (a *aip) readEnergy() {
 	const milli = 1e3
 	a.sample.Energy = device.Value{}
-	mj, ok := a.u64("hlml_device_get_total_energy_consumption")
+	mj, ok := a.U64("hlml_device_get_total_energy_consumption")
 	watts, known := a.draw.Get()
 	if joules := float64(mj) / milli; ok && known && a.energy.plausible(joules, watts, a.r.opts.Now()) {
 		a.sample.Energy = device.Of(joules)

@@ -25,7 +25,7 @@ func TestCapturedFiles(t *testing.T) {
 	want := device.Sample{
 		ID:      device.ID{Vendor: "gaudi", UUID: "gaudi--0000:b3:00.0", Model: "Intel Gaudi2", PCI: "0000:b3:00.0"},
 		Info:    device.Info{Architecture: "gaudi2"},
-		Power:   []device.Power{{Scope: "gpu", Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(600)}}}},
+		Powers:  []device.Power{{Scope: "gpu", Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(600)}}}},
 		Clocks:  []device.Clock{{Type: "soc", Frequency: device.Of(1.65e9), Limit: device.Of(1.65e9)}},
 		Status:  device.Of(0),
 		Resets:  []device.ErrorCount{{Type: "hard", Count: device.Of(0)}, {Type: "soft", Count: device.Of(0)}},

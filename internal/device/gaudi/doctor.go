@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
 // Diagnose reports which Gaudi hardware, driver and library were found, what is missing,
@@ -23,7 +24,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 		devices []device.Device
 		err     error
 	}
-	opened, ok := inTime(func() (s session) {
+	opened, ok := vendorlib.InTime(patience, func() (s session) {
 		if s.r, s.err = Open(ctx, o); s.err == nil {
 			s.devices, s.err = s.r.Devices(ctx)
 		}
@@ -64,19 +65,8 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 	return append(checks, r.symbolChecks()...)
 }
 
-// inTime runs f in a goroutine and returns its result. If the driver hangs, ok is false and
-// the goroutine is abandoned: a diagnosis is most needed on a broken machine.
-func inTime[T any](f func() T) (result T, ok bool) {
-	done := make(chan T, 1)
-	go func() { done <- f() }()
-	select {
-	case result = <-done:
-		return result, true
-	case <-time.After(patience):
-		return result, false
-	}
-}
-
+// patience is how long a diagnosis waits for the driver: a diagnosis is most needed on a
+// broken machine, where the driver may hang.
 const patience = 8 * time.Second
 
 func hungCheck(subject, call string) device.Check {
@@ -90,7 +80,7 @@ func hungCheck(subject, call string) device.Check {
 func onBus(o Options) []string {
 	var found []string
 	for _, d := range o.dir("sys/bus/pci/devices").Glob("*") {
-		if id, err := d.Text("vendor"); err == nil && strings.EqualFold(id, "0x1da3") {
+		if id, err := d.Text("vendor"); err == nil && strings.EqualFold(id, Facts.PCI) {
 			found = append(found, d.Base())
 		}
 	}
@@ -121,7 +111,7 @@ func (a *aip) checks(ctx context.Context) []device.Check {
 		s   device.Sample
 		err error
 	}
-	got, ok := inTime(func() (got answer) {
+	got, ok := vendorlib.InTime(patience, func() (got answer) {
 		got.s, got.err = a.Read(ctx, device.Static)
 		return got
 	})
@@ -137,7 +127,7 @@ func (a *aip) checks(ctx context.Context) []device.Check {
 	case status != operational:
 		word, _ := a.dir.Text("status") // best effort: the status code was already read
 		c.State, c.Detail, c.Fix = device.CheckFailed, c.Detail+": "+word, "wait for the end of a reset, else see the kernel log (dmesg | grep habanalabs)"
-	case a.handle == 0 && a.r.open:
+	case a.Handle == 0 && a.r.open:
 		c.State, c.Detail, c.Fix = device.CheckLimited, c.Detail+": the library does not list it; "+withoutLibrary, "give the agent all of /dev/accel"
 	}
 	return []device.Check{c}
@@ -148,7 +138,7 @@ func (r *Reader) symbolChecks() []device.Check {
 	if r.lib == nil {
 		return nil
 	}
-	missing := r.lib.missing()
+	missing := r.lib.Missing()
 	if len(missing) == 0 {
 		return nil
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -62,18 +61,7 @@ func TestDiagnoseLibrary(t *testing.T) {
 	}
 }
 
-// A driver that hangs must not hang the doctor.
-func TestInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		block := make(chan bool)
-		if _, ok := inTime(func() bool { return <-block }); ok {
-			t.Error("inTime waited for a call that hangs")
-		}
-		close(block)
-		if n, ok := inTime(func() int { return 7 }); n != 7 || !ok {
-			t.Errorf("%d %v", n, ok)
-		}
-	})
+func TestHungCheck(t *testing.T) {
 	if c := hungCheck("gaudi accel0", "hlml_init"); c.State != device.CheckFailed || !strings.Contains(c.Detail, "hlml_init") || c.Fix == "" {
 		t.Errorf("%+v", c)
 	}

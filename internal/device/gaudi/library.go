@@ -3,14 +3,9 @@
 package gaudi
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
 	"path/filepath"
-	"sync"
 
-	"github.com/gpumeter/gpumeter/internal/device"
-	"github.com/gpumeter/gpumeter/internal/dlopen"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
 const soname = "libhlml.so"
@@ -27,8 +22,7 @@ var libraryDirs = []string{
 }
 
 // candidates returns the files to try below root, best first: the caller's directories,
-// then the usual ones. The loader never searches by name: it would map a broken file that
-// dlopen.Open rejects.
+// then the usual ones.
 func candidates(root string, first []string) []string {
 	var files []string
 	for _, dir := range first {
@@ -40,68 +34,19 @@ func candidates(root string, first []string) []string {
 	return files
 }
 
-// library is an open libhlml. Functions are looked up by name at first use.
-type library struct {
-	*dlopen.Library
-	symbols sync.Map // name -> *symbol
-}
-
-type symbol struct {
-	name string
-	fn   dlopen.Func
-}
-
-// get returns the function called name. Its fn is not OK if the library does not have it.
-func (l *library) get(name string) *symbol {
-	if s, ok := l.symbols.Load(name); ok {
-		return s.(*symbol)
-	}
-	s, _ := l.symbols.LoadOrStore(name, &symbol{name, l.Lookup(name)})
-	return s.(*symbol)
-}
-
-// missing returns the functions that were looked up and not found.
-func (l *library) missing() []string {
-	var names []string
-	l.symbols.Range(func(_, v any) bool {
-		if s := v.(*symbol); !s.fn.OK() {
-			names = append(names, s.name)
-		}
-		return true
-	})
-	return names
+// hlml describes libhlml.
+var hlml = vendorlib.Kind{
+	Name: "Habana's management library", File: soname, Init: "hlml_init",
+	Codes: vendorlib.Codes{
+		Lost: uint32(errLost), NotSupported: uint32(errNotSupported), Missing: uint32(errMissing),
+		Error: func(code uint32) error { return ret(code) },
+		Never: func(code uint32) bool { return ret(code).never() },
+		Quiet: func(code uint32) bool { return ret(code).quiet() },
+	},
 }
 
 // openLibrary opens the library that the options name, or the first usable one found. On a
 // machine without one the error is device.ErrAbsent.
-func openLibrary(o Options) (*library, error) {
-	if o.Library != "" {
-		return openFile(o.Library)
-	}
-	var errs []error
-	for _, file := range candidates(o.root(), o.LibraryDirs) {
-		lib, err := openFile(file)
-		switch {
-		case err == nil:
-			return lib, nil
-		case !errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, err)
-		}
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	return nil, fmt.Errorf("no %s found: %w", soname, device.ErrAbsent)
-}
-
-func openFile(file string) (*library, error) {
-	l, err := dlopen.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	lib := &library{Library: l}
-	if !lib.get("hlml_init").fn.OK() {
-		return nil, errors.Join(fmt.Errorf("%s is not Habana's management library: it has no hlml_init", file), l.Close())
-	}
-	return lib, nil
+func openLibrary(o Options) (*vendorlib.Library, error) {
+	return hlml.Open(o.Library, candidates(o.root(), o.LibraryDirs))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
 var old = []string{
@@ -30,7 +31,7 @@ func TestOldLibrary(t *testing.T) {
 	if diff := cmp.Diff(want, read(t, devices(t, r)[0], device.Static)); diff != "" {
 		t.Errorf("sample (-want +got):\n%s", diff)
 	}
-	if n := len(r.lib.missing()); n < 8 {
+	if n := len(r.lib.Missing()); n < 8 {
 		t.Errorf("%d functions are missing", n)
 	}
 }
@@ -72,12 +73,12 @@ func TestPartialFailure(t *testing.T) {
 	if strings.Contains(err.Error(), "replay") {
 		t.Errorf("missing data is reported as an error: %v", err)
 	}
-	if s.Memory.Total.OK() || s.Power[0].Instant.OK() || !s.Utilization.Compute.OK() || len(s.ECC) != 3 || s.Modes.ECC.OK() || s.PCIe.Replays.OK() {
+	if s.Memory.Total.OK() || s.Powers[0].Instant.OK() || !s.Utilization.Compute.OK() || len(s.ECC) != 3 || s.Modes.ECC.OK() || s.PCIe.Replays.OK() {
 		t.Errorf("sample: %+v", s)
 	}
 	read(t, list[1], device.Static)
 	rewrite(t, lib, script)
-	if s := read(t, list[0], device.Fast); !s.Memory.Total.OK() || s.Power[0].Instant != device.Of(88) {
+	if s := read(t, list[0], device.Fast); !s.Memory.Total.OK() || s.Powers[0].Instant != device.Of(88) {
 		t.Errorf("after the failure: %+v", s)
 	}
 }
@@ -106,7 +107,7 @@ func TestTiers(t *testing.T) {
 	read(t, d, device.Static)
 	rewrite(t, lib, script+"* util 90\n* power 500000\n* throttle 0\n* memory-used 1\n* temperature-0 70\n* replays 7\n* threshold-1 99\n")
 	want := processes(whole(0, first, "01P4-HL3090A0-18-U4V193-22-07-01", "AN00000000", 0.9), onFirst...)
-	want.Power[0].Instant, want.Memory.Used, want.Throttles[1].Active = device.Of(500), device.Of(1), false
+	want.Powers[0].Instant, want.Memory.Used, want.Throttles[1].Active = device.Of(500), device.Of(1), false
 	if diff := cmp.Diff(want, read(t, d, device.Fast)); diff != "" {
 		t.Errorf("fast (-want +got):\n%s", diff)
 	}
@@ -257,7 +258,7 @@ func TestHangBlocksNobody(t *testing.T) {
 	for range 5 {
 		read(t, list[1], device.Fast)
 	}
-	if err := r.lock(t.Context(), 10*time.Millisecond); !errors.Is(err, errBusy) {
+	if err := r.lock(t.Context(), 10*time.Millisecond); !errors.Is(err, vendorlib.ErrBusy) {
 		t.Errorf("the library was closed during a call: %v", err)
 	}
 	rewrite(t, lib, script)

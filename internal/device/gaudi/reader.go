@@ -25,11 +25,10 @@ import (
 	"unsafe"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 	"github.com/gpumeter/gpumeter/internal/dlopen"
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
-
-const vendor = "gaudi"
 
 // Options configure a Reader.
 type Options struct {
@@ -50,7 +49,7 @@ func (o Options) dir(path ...string) sysfs.Dir { return sysfs.Dir(o.root()).Join
 // Reader reads every accelerator that the driver lists.
 type Reader struct {
 	opts Options
-	lib  *library // nil: none
+	lib  *vendorlib.Library // nil: none
 
 	// mu is held for reading while HLML is called, and for writing while it is initialized
 	// or closed and while accelerators get their handles. Writers only use TryLock: a call
@@ -82,7 +81,7 @@ func Open(_ context.Context, o Options) (*Reader, error) {
 
 // init starts a library session. The caller holds mu or is the only user of r.
 func (r *Reader) init() {
-	code := ret(r.lib.get("hlml_init").fn.Call())
+	code := ret(r.lib.Get("hlml_init").Fn.Call())
 	r.open, r.libErr, r.begun = code == success || code == errAlreadyInitialized, nil, r.opts.Now()
 	if !r.open {
 		r.libErr = fmt.Errorf("cannot initialize %s: %w", r.lib.Path(), code)
@@ -95,8 +94,8 @@ func (r *Reader) shutdown() {
 	for _, a := range r.aips {
 		a.bind(nil, 0)
 	}
-	if s := r.lib.get("hlml_shutdown"); s.fn.OK() && r.open {
-		s.fn.Call()
+	if s := r.lib.Get("hlml_shutdown"); s.Fn.OK() && r.open {
+		s.Fn.Call()
 	}
 	r.open = false
 }
@@ -115,22 +114,9 @@ func (r *Reader) Close() error {
 	return r.lib.Close()
 }
 
-var errBusy = errors.New("a driver call is still in progress")
-
 // lock takes mu for writing without queueing, which would block new readers.
 func (r *Reader) lock(ctx context.Context, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	retry := time.NewTicker(2 * time.Millisecond)
-	defer retry.Stop()
-	for !r.mu.TryLock() {
-		select {
-		case <-ctx.Done():
-			return errBusy
-		case <-retry.C:
-		}
-	}
-	return nil
+	return vendorlib.Lock(ctx, &r.mu, patience)
 }
 
 // node is one accelerator in the driver's class.
@@ -237,8 +223,8 @@ func (r *Reader) discover() ([]sighting, []error) {
 			continue
 		}
 		known := r.aips[pci]
-		if known != nil && known.node == n && (known.handle != 0 || !r.open) && !known.gone.Load() {
-			found = append(found, sighting{n, known.id, known.serial, known.handle})
+		if known != nil && known.node == n && (known.Handle != 0 || !r.open) && !known.gone.Load() {
+			found = append(found, sighting{n, known.id, known.serial, known.Handle})
 			continue
 		}
 		status := n.status()
@@ -284,21 +270,21 @@ func answers(status float64) bool { return status == operational || status == in
 
 // handles returns HLML's handles by PCI address. Its order differs from the driver's.
 func (r *Reader) handles() (map[string]uintptr, error) {
-	c := &caller{lib: r.lib}
+	c := &vendorlib.Caller{Lib: r.lib}
 	var count uint32
-	if code := c.try("hlml_device_get_count", 0, uintptr(unsafe.Pointer(&count))); code != success {
+	if code := ret(c.Try("hlml_device_get_count", 0, uintptr(unsafe.Pointer(&count)))); code != success {
 		return nil, fmt.Errorf("cannot count accelerators: %w", code)
 	}
 	const most = 256 // the driver's limit
 	handles := map[string]uintptr{}
 	for i := range min(count, most) {
-		c := &caller{lib: r.lib}
+		c := &vendorlib.Caller{Lib: r.lib}
 		var info pciInfo
-		if !c.do("hlml_device_get_handle_by_index", 0, uintptr(i), uintptr(unsafe.Pointer(&c.handle))) || c.handle == 0 {
+		if !c.Do("hlml_device_get_handle_by_index", 0, uintptr(i), uintptr(unsafe.Pointer(&c.Handle))) || c.Handle == 0 {
 			continue // this accelerator only has the values from sysfs
 		}
-		if c.do("hlml_device_get_pci_info", 0, c.handle, uintptr(unsafe.Pointer(&info))) {
-			handles[parseAddress(dlopen.String(info.busID[:]))] = c.handle
+		if c.Do("hlml_device_get_pci_info", 0, c.Handle, uintptr(unsafe.Pointer(&info))) {
+			handles[parseAddress(dlopen.String(info.busID[:]))] = c.Handle
 		}
 	}
 	delete(handles, "")
@@ -311,10 +297,10 @@ func (r *Reader) identify(s *sighting, pci string, known *aip) error {
 	name, uuid := "", ""
 	var err error
 	if s.handle != 0 {
-		c := &caller{lib: r.lib, handle: s.handle}
-		name, uuid, s.serial = c.text("hlml_device_get_name"), c.text("hlml_device_get_uuid"), c.text("hlml_device_get_serial")
-		err = errors.Join(append(c.errs, c.fatal)...)
-		if c.fatal != nil {
+		c := &vendorlib.Caller{Lib: r.lib, Handle: s.handle}
+		name, uuid, s.serial = c.Text("hlml_device_get_name"), c.Text("hlml_device_get_uuid"), c.Text("hlml_device_get_serial")
+		err = c.End()
+		if c.Fatal() != nil {
 			s.handle = 0
 		}
 	}
@@ -323,13 +309,13 @@ func (r *Reader) identify(s *sighting, pci string, known *aip) error {
 		return err
 	}
 	if uuid == "" && s.serial != "" {
-		uuid = vendor + "-" + s.serial
+		uuid = Facts.Name + "-" + s.serial
 	}
 	if uuid == "" {
 		machine, _ := r.opts.dir("etc").Text("machine-id") // without one, only the PCI address is left
-		uuid = strings.Join([]string{vendor, machine, pci}, "-")
+		uuid = strings.Join([]string{Facts.Name, machine, pci}, "-")
 	}
-	s.id = device.ID{Vendor: vendor, UUID: uuid, Index: s.number, Model: s.model(name), PCI: pci}
+	s.id = device.ID{Vendor: Facts.Name, UUID: uuid, Index: s.number, Model: s.model(name), PCI: pci}
 	return err
 }
 
@@ -358,10 +344,10 @@ func (r *Reader) adopt(found []sighting, partial bool) []device.Device {
 		if a == nil || a.id != s.id || a.node != s.node {
 			a = &aip{r: r, node: s.node, id: s.id, serial: s.serial}
 		}
-		if a.gone.Swap(false) || a.handle != s.handle {
+		if a.gone.Swap(false) || a.Handle != s.handle {
 			a.bind(r.lib, s.handle)
 		}
-		a.never = nil // unsupported queries may have become supported
+		a.Forget() // unsupported queries may have become supported
 		devices = append(devices, a)
 		seen[s.id.PCI] = a
 	}

@@ -27,7 +27,7 @@ func fromSysfs(number int, pci string) device.Sample {
 			Driver: "1.22.1-97ec1a4", Architecture: "gaudi2", NUMA: "1", VBIOS: "Preboot version hl-gaudi2-1.22.1-fw-61.4.2.1",
 			Firmware: "Linux gaudi2 5.10.18-hl-gaudi2-1.22.1-fw-61.4.2.1",
 		},
-		Power:   []device.Power{{Scope: "gpu", Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(600)}}}},
+		Powers:  []device.Power{{Scope: "gpu", Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(600)}}}},
 		Clocks:  []device.Clock{{Type: "soc", Frequency: device.Of(1.2e9), Limit: device.Of(1.65e9)}},
 		PCIe:    device.PCIe{Generation: device.Of(4), GenerationMax: device.Of(4), Width: device.Of(8), WidthMax: device.Of(16)},
 		Status:  device.Of(0),
@@ -51,7 +51,7 @@ func whole(number int, pci, uuid, serial string, util float64) device.Sample {
 		}},
 		{Sensor: "board", Value: device.Of(31)},
 	}
-	s.Power = []device.Power{{Scope: "gpu", Instant: device.Of(88), Limits: []device.PowerLimit{
+	s.Powers = []device.Power{{Scope: "gpu", Instant: device.Of(88), Limits: []device.PowerLimit{
 		{Type: "enforced", Watts: device.Of(600)}, {Type: "default", Watts: device.Of(600)},
 	}}}
 	s.Clocks = []device.Clock{
@@ -138,7 +138,7 @@ func TestOldDriver(t *testing.T) {
 	want := device.Sample{
 		ID:        device.ID{Vendor: "gaudi", UUID: "gaudi--0000:0f:00.0", Model: "Intel Gaudi", PCI: "0000:0f:00.0"},
 		Info:      device.Info{Architecture: "gaudi"},
-		Power:     []device.Power{{Scope: "gpu", Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(350)}}}},
+		Powers:    []device.Power{{Scope: "gpu", Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(350)}}}},
 		Status:    device.Of(0),
 		Processes: []device.Process{{PID: 7, Name: "old", Type: "compute"}},
 		Aliases:   []string{"hl0", "0000-0f-00-0-0x1000"},
@@ -187,10 +187,10 @@ func TestDegradedFiles(t *testing.T) {
 		}
 	}
 	limit := func(s device.Sample) device.Value {
-		if s.Power == nil {
+		if s.Powers == nil {
 			return device.Value{}
 		}
-		return s.Power[0].Enforced()
+		return s.Powers[0].Enforced()
 	}
 	f("max_power", "", limit, device.Value{}, "")
 	f("max_power", "0", limit, device.Of(0), "")

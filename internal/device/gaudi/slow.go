@@ -24,8 +24,8 @@ func (a *aip) readLink() {
 	p.WidthMax = width(a.value(a.pci, "max_link_width", 1))
 	// HLML also reports traffic, but without a unit, so it stays absent.
 	p.Replays = device.Value{}
-	if a.awake() && a.handle != 0 {
-		p.Replays = a.u32("hlml_device_get_pcie_replay_counter")
+	if a.awake() && a.Handle != 0 {
+		p.Replays = a.U32("hlml_device_get_pcie_replay_counter")
 	}
 }
 
@@ -54,8 +54,8 @@ func (a *aip) readClocks() {
 	a.sample.Clocks = nil
 	for i, name := range clockTypes {
 		var f device.Value
-		if a.handle != 0 {
-			f = a.u32of("hlml_device_get_clock_info", uint32(i)) // MHz
+		if a.Handle != 0 {
+			f = a.U32Of("hlml_device_get_clock_info", uint32(i)) // MHz
 		}
 		limit := a.clocks[i]
 		if name == "soc" { // the driver provides this clock, too
@@ -77,7 +77,7 @@ var sensors = []struct {
 func (a *aip) readTemperature() {
 	a.sample.Temperatures = nil
 	for _, s := range sensors {
-		t := a.u32of("hlml_device_get_temperature", s.number) // °C
+		t := a.U32Of("hlml_device_get_temperature", s.number) // °C
 		now, ok := t.Get()
 		if !ok {
 			continue
@@ -102,7 +102,7 @@ var (
 func (a *aip) readECC() {
 	var current, pending uint32
 	a.sample.Modes.ECC = device.Value{}
-	if a.do("hlml_device_get_ecc_mode", 0, a.handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) {
+	if a.Do("hlml_device_get_ecc_mode", 0, a.Handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) {
 		a.sample.Modes.ECC = device.Flag(current != 0)
 	}
 	a.sample.ECC = nil
@@ -110,12 +110,12 @@ func (a *aip) readECC() {
 		for l, lifetime := range eccLifetimes {
 			var n uint64
 			sel := uint64(t)<<8 | uint64(l)
-			if a.do("hlml_device_get_total_ecc_errors", sel, a.handle, uintptr(t), uintptr(l), uintptr(unsafe.Pointer(&n))) {
+			if a.Do("hlml_device_get_total_ecc_errors", sel, a.Handle, uintptr(t), uintptr(l), uintptr(unsafe.Pointer(&n))) {
 				a.sample.ECC = append(a.sample.ECC, device.ECC{Type: kind, Lifetime: lifetime, Count: device.Of(float64(n))})
 			}
 			for p, place := range eccLocations {
 				var n uint64
-				if a.do("hlml_device_get_memory_error_counter", sel<<8|uint64(p), a.handle, uintptr(t), uintptr(l), uintptr(p), uintptr(unsafe.Pointer(&n))) {
+				if a.Do("hlml_device_get_memory_error_counter", sel<<8|uint64(p), a.Handle, uintptr(t), uintptr(l), uintptr(p), uintptr(unsafe.Pointer(&n))) {
 					a.sample.ECC = append(a.sample.ECC, device.ECC{Type: kind, Lifetime: lifetime, Location: place, Count: device.Of(float64(n))})
 				}
 			}
@@ -128,13 +128,13 @@ func (a *aip) readECC() {
 func (a *aip) readRows() {
 	rows := func(cause uint32) device.Value {
 		var n uint32
-		if !a.do("hlml_device_get_replaced_rows", uint64(cause), a.handle, uintptr(cause), uintptr(unsafe.Pointer(&n)), 0) {
+		if !a.Do("hlml_device_get_replaced_rows", uint64(cause), a.Handle, uintptr(cause), uintptr(unsafe.Pointer(&n)), 0) {
 			return device.Value{}
 		}
 		return device.Of(float64(n))
 	}
 	m := device.RowRemap{Corrected: rows(0), Uncorrected: rows(1)}
-	if v, ok := a.u32("hlml_device_get_replaced_rows_pending_status").Get(); ok {
+	if v, ok := a.U32("hlml_device_get_replaced_rows_pending_status").Get(); ok {
 		m.Pending = device.Flag(v != 0)
 	}
 	a.sample.RowRemap = m
@@ -146,13 +146,13 @@ func (a *aip) readRows() {
 func (a *aip) readPorts() {
 	var all, external ports
 	a.sample.Interconnects = nil
-	if !a.do("hlml_get_mac_addr_info", 0, a.handle, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&external))) {
+	if !a.Do("hlml_get_mac_addr_info", 0, a.Handle, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&external))) {
 		return
 	}
 	var links []device.Link
 	for _, port := range all.list() {
 		var up [8]byte // a C bool, with padding
-		if a.do("hlml_nic_get_link", uint64(port), a.handle, uintptr(port), uintptr(unsafe.Pointer(&up))) {
+		if a.Do("hlml_nic_get_link", uint64(port), a.Handle, uintptr(port), uintptr(unsafe.Pointer(&up))) {
 			links = append(links, device.Link{Index: port, Up: device.Flag(up[0] != 0)})
 		}
 	}
@@ -198,7 +198,7 @@ func (u *users) of(file string) ([]uint32, error) {
 	if now := u.opts.Now(); u.byFile == nil || now.Sub(u.at) >= time.Second {
 		u.at, u.byFile = now, map[string][]uint32{}
 		var files []openfiles.File
-		files, u.denied, u.err = openfiles.Below(string(u.opts.dir("proc")), "/dev/accel/accel", "/dev/hl")
+		files, u.denied, u.err = openfiles.Below(string(u.opts.dir("proc")), Facts.DeviceFiles...)
 		for _, f := range files {
 			u.byFile[f.Path] = append(u.byFile[f.Path], f.PID)
 		}

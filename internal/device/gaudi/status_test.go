@@ -26,7 +26,7 @@ func TestStatus(t *testing.T) {
 		put(t, root, busDir+first+"/hard_reset_cnt", "3")
 		for _, tier := range []device.Tier{device.Fast, device.Slow, device.Static} {
 			s := read(t, d, tier)
-			if s.Status != device.Of(code) || s.Utilization.Compute.OK() != asked || (s.Power != nil) != asked || (s.Clocks != nil) != asked || (s.Temperatures != nil) != asked {
+			if s.Status != device.Of(code) || s.Utilization.Compute.OK() != asked || (s.Powers != nil) != asked || (s.Clocks != nil) != asked || (s.Temperatures != nil) != asked {
 				t.Errorf("%s: %+v", word, s)
 			}
 			if cmp.Diff(before.Aliases, s.Aliases) != "" || s.Info != before.Info || len(s.Processes) != 2 {

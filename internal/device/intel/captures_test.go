@@ -65,7 +65,7 @@ func TestCaptures(t *testing.T) {
 	f("a380-i915", "card1", device.Sample{
 		ID: id("0000:0b:00.0", "Intel Arc A380"), Info: device.Info{Driver: "i915", Architecture: "Xe-HPG"},
 		Temperatures: []device.Temperature{{Sensor: "hotspot", Value: device.Of(55)}},
-		Power:        limit("enforced", 55),
+		Powers:       limit("enforced", 55),
 		Energy:       device.Of(25637.161804),
 		Clocks:       []device.Clock{{Type: "graphics", Frequency: device.Of(600e6), Limit: device.Of(2450e6)}},
 		Voltages:     []device.Voltage{{Rail: "core", Volts: device.Of(0.603)}},
@@ -75,7 +75,7 @@ func TestCaptures(t *testing.T) {
 	f("a380-xe", "card0", device.Sample{
 		ID: id("0000:08:00.0", "Intel Arc A380"), Info: device.Info{Driver: "xe", Architecture: "Xe-HPG"},
 		Temperatures: []device.Temperature{{Sensor: "hotspot", Value: device.Of(56)}, {Sensor: "memory", Value: device.Of(54)}},
-		Power:        limit("enforced", 55),
+		Powers:       limit("enforced", 55),
 		Energy:       device.Of(59540.97052),
 		Clocks:       []device.Clock{{Type: "graphics", Frequency: device.Of(0), Limit: device.Of(2450e6)}},
 		Voltages:     []device.Voltage{{Rail: "core", Volts: device.Of(0.605)}},
@@ -109,7 +109,7 @@ func TestCaptures(t *testing.T) {
 			{Sensor: "memory_controller", Value: device.Of(55), Limits: caps(100, 125)},
 			{Sensor: "pcie", Value: device.Of(58), Limits: caps(100, 125)},
 		},
-		Power:   limit("enforced", 190),
+		Powers:  limit("enforced", 190),
 		Energy:  device.Of(11031.745544),
 		Clocks:  clocks(0),
 		Fans:    []device.Fan{fan(0, 1116), fan(1, 1235), fan(2, 0)},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/gpumeter/gpumeter/internal/device"
@@ -44,7 +45,7 @@ func busChecks(sys sysfs.Dir) []device.Check {
 		vendor, chip, _ := strings.Cut(env["PCI_ID"], ":")
 		// The class has no leading zeros here: 30000 is a VGA controller, 38000 another
 		// display controller.
-		if class := env["PCI_CLASS"]; err != nil || vendor != "8086" || len(class) != 5 || class[0] != '3' {
+		if class := env["PCI_CLASS"]; err != nil || "0x"+vendor != Facts.PCI || len(class) != 5 || class[0] != '3' {
 			continue
 		}
 		var n uint16
@@ -54,7 +55,7 @@ func busChecks(sys sysfs.Dir) []device.Check {
 			continue
 		}
 		found = append(found, dir.Base())
-		if driver := env["DRIVER"]; driver != "xe" && driver != "i915" {
+		if driver := env["DRIVER"]; !slices.Contains(Facts.Modules, driver) {
 			checks = append(checks, undriven(dir.Base(), model(n), driver))
 		}
 	}

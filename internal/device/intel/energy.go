@@ -106,7 +106,7 @@ func (g *gpu) readEnergy() {
 	}
 	var watts device.Value
 	g.sample.Energy, watts = g.meter.update(g.r.opts.Now(), read)
-	g.sample.Power = g.power(watts)
+	g.sample.Powers = g.power(watts)
 }
 
 // power returns the board's power, or nil if nothing is known about it.

@@ -66,7 +66,7 @@ func TestDegraded(t *testing.T) {
 	fan := func(s *device.Sample) device.Value { return s.Fans[0].RPM }
 	all(h+"fan1_input", "945", 945, fan)
 	f(h+"fan1_input", "0", fan, device.Of(0), "")
-	limit := func(s *device.Sample) device.Value { return s.Power[0].Enforced() }
+	limit := func(s *device.Sample) device.Value { return s.Powers[0].Enforced() }
 	all(h+"power1_max", "55000000", 55, limit)
 	all(h+"power2_max", "55000000", 55, limit)
 	f(h+"power1_max", "0", limit, device.Value{}, "") // no limit is different from a limit of 0 W
@@ -76,7 +76,7 @@ func TestDegraded(t *testing.T) {
 	f(h+"power1_max", "0", limit, device.Of(70), "")
 	f(h+"power2_max", "55000000", limit, device.Of(70), "") // the card's limit takes precedence over the package's
 	m.remove(cardDir + "/" + h + "power1_cap")
-	all(h+"power2_rated_max", "60000000", 60, func(s *device.Sample) device.Value { return s.Power[0].Limits[0].Watts })
+	all(h+"power2_rated_max", "60000000", 60, func(s *device.Sample) device.Value { return s.Powers[0].Limits[0].Watts })
 	all(h+"in1_input", "605", 0.605, func(s *device.Sample) device.Value { return s.Voltages[0].Volts })
 	all(h+"in0_input", "605", 0.605, func(s *device.Sample) device.Value { return s.Voltages[0].Volts })
 	all(h+"curr1_input", "1500", 1.5, func(s *device.Sample) device.Value { return s.Current })
@@ -209,7 +209,7 @@ func TestDriverRestart(t *testing.T) {
 	m.set(arcDir+"/hwmon/hwmon9/energy2_input", "1000000")
 	m.replace("proc/1300/fdinfo/10", "cycles-rcs:\t500\n", "cycles-rcs:\t900\n")
 	s := m.read(d, device.Fast, 10*time.Second)
-	if s.Energy != device.Of(1) || s.Power[0].Average.OK() || len(s.Temperatures) != 4 || s.Processes[1].Utilization.OK() {
+	if s.Energy != device.Of(1) || s.Powers[0].Average.OK() || len(s.Temperatures) != 4 || s.Processes[1].Utilization.OK() {
 		t.Errorf("%+v", s)
 	}
 }
@@ -271,7 +271,7 @@ func TestAsleep(t *testing.T) {
 	s = m.read(d, device.Fast, 10*time.Second)
 	want = wantNode()[1]
 	want.Temperatures, want.Voltages, want.Fans, want.Throttles = nil, nil, nil, nil
-	want.Power[0].Average, want.PCIe.Generation, want.PCIe.Width = device.Value{}, device.Value{}, device.Value{}
+	want.Powers[0].Average, want.PCIe.Generation, want.PCIe.Width = device.Value{}, device.Value{}, device.Value{}
 	want.Clocks[1].Frequency = device.Of(0)
 	want.Utilization.Compute, want.Memory.Used = device.Of(0), device.Value{}
 	want.Processes = want.Processes[:1]
@@ -282,8 +282,8 @@ func TestAsleep(t *testing.T) {
 	// No power is derived from the energy used while asleep.
 	m.set(arcDir+"/power/runtime_status", "active")
 	m.set(arcDir+"/hwmon/hwmon5/energy2_input", "29900000000")
-	if s := m.read(d, device.Fast, time.Second); s.Energy != device.Of(29900) || s.Power[0].Average.OK() {
-		t.Errorf("after sleep: %v J, %+v", s.Energy, s.Power)
+	if s := m.read(d, device.Fast, time.Second); s.Energy != device.Of(29900) || s.Powers[0].Average.OK() {
+		t.Errorf("after sleep: %v J, %+v", s.Energy, s.Powers)
 	}
 }
 

@@ -171,7 +171,7 @@ func (g *gpu) sleep() {
 	s.Temperatures, s.Voltages, s.Fans, s.Throttles = nil, nil, nil, nil
 	s.Current = device.Value{}
 	s.PCIe.Generation, s.PCIe.Width = device.Value{}, device.Value{}
-	s.Power = g.power(device.Value{})
+	s.Powers = g.power(device.Value{})
 	g.meter.pause()
 	var clocks []device.Clock
 	for _, c := range s.Clocks {

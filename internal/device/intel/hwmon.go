@@ -36,7 +36,7 @@ type temp struct {
 // (i915_gt0) that holds only a part of the energy.
 func findHwmon(dir sysfs.Dir) sysfs.Dir {
 	for _, d := range dir.Glob("hwmon/hwmon[0-9]*") {
-		if name, err := d.Text("name"); err == nil && (name == "xe" || name == "i915") {
+		if name, err := d.Text("name"); err == nil && slices.Contains(Facts.Modules, name) {
 			return d
 		}
 	}

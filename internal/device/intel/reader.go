@@ -169,7 +169,7 @@ func look(dir, card sysfs.Dir) (s sighting, ours bool, err error) {
 		return s, false, fmt.Errorf("cannot identify %s: PCI_ID %q, PCI_SLOT_NAME %q", dir, env["PCI_ID"], env["PCI_SLOT_NAME"])
 	}
 	s = sighting{driver: driver, chip: uint16(n), dir: dir, card: card}
-	s.id = device.ID{Vendor: "intel", Model: model(s.chip), PCI: strings.ToLower(env["PCI_SLOT_NAME"])}
+	s.id = device.ID{Vendor: Facts.Name, Model: model(s.chip), PCI: strings.ToLower(env["PCI_SLOT_NAME"])}
 	for _, d := range dir.Glob("drm/renderD[0-9]*") {
 		s.render = d.Base()
 	}

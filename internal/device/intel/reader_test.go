@@ -51,7 +51,7 @@ func wantNode() []device.Sample {
 		Temperatures: []device.Temperature{
 			{Sensor: "hotspot", Value: device.Of(55)},
 		},
-		Power: []device.Power{{Scope: "gpu", Average: device.Of(90), Limits: []device.PowerLimit{
+		Powers: []device.Power{{Scope: "gpu", Average: device.Of(90), Limits: []device.PowerLimit{
 			{Type: "enforced", Watts: device.Of(120)}, {Type: "default", Watts: device.Of(150)},
 		}}},
 		Energy:   device.Of(25900),
@@ -90,7 +90,7 @@ func wantNode() []device.Sample {
 			{Sensor: "memory_controller", Value: device.Of(55), Limits: caps(100, 125)},
 			{Sensor: "pcie", Value: device.Of(58), Limits: caps(100, 125)},
 		},
-		Power: []device.Power{{Scope: "gpu", Average: device.Of(30), Limits: []device.PowerLimit{
+		Powers: []device.Power{{Scope: "gpu", Average: device.Of(30), Limits: []device.PowerLimit{
 			{Type: "enforced", Watts: device.Of(190)},
 		}}},
 		Energy: device.Of(29800),
@@ -123,7 +123,7 @@ func wantNode() []device.Sample {
 		Info:        device.Info{Driver: "xe 6.16.3-generic", Architecture: "Xe-HPC"},
 		Utilization: device.Engines{Compute: device.Of(0)},
 		Memory:      device.Memory{Used: device.Of(0), Total: device.Of(128 << 30)},
-		Power: []device.Power{{Scope: "gpu", Average: device.Of(400), Limits: []device.PowerLimit{
+		Powers: []device.Power{{Scope: "gpu", Average: device.Of(400), Limits: []device.PowerLimit{
 			{Type: "enforced", Watts: device.Of(600)}, {Type: "default", Watts: device.Of(600)},
 		}}},
 		Energy: device.Of(4007),
@@ -195,7 +195,7 @@ func TestNode(t *testing.T) {
 			continue
 		}
 		want.Energy = device.Of([]float64{25000, 29500}[i])
-		want.Utilization.Compute, want.Power[0].Average = device.Value{}, device.Value{}
+		want.Utilization.Compute, want.Powers[0].Average = device.Value{}, device.Value{}
 		for j := range want.Processes {
 			want.Processes[j].Utilization = device.Value{}
 		}

@@ -44,7 +44,7 @@ func (c *chip) Read(ctx context.Context, tier device.Tier) (device.Sample, error
 	if tier >= device.Slow {
 		f.lost = c.readSlow() || f.lost
 	}
-	s.ECC, s.Power = c.ecc, c.power
+	s.ECC, s.Powers = c.ecc, c.power
 	u := c.r.look(ctx, tier)
 	h := c.r.hear(ctx)
 	if tier >= device.Slow {

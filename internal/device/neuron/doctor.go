@@ -19,13 +19,11 @@ var onBus = map[uint64]string{
 	0x7164: "Trainium", 0x7264: "Inferentia2", 0x7364: "Trainium2",
 }
 
-const vendorAmazon = 0x1d0f
-
 // countOnBus returns the number of Neuron devices on the PCI bus.
 func countOnBus(root string) int {
 	n := 0
 	for _, d := range sysfs.Dir(root).Join("sys/bus/pci/devices").Glob("*") {
-		if v, err := d.Uint("vendor"); err != nil || v != vendorAmazon {
+		if v, err := d.Text("vendor"); err != nil || v != Facts.PCI {
 			continue
 		}
 		if id, err := d.Uint("device"); err == nil && onBus[id] != "" {

@@ -4,6 +4,7 @@ package neuron
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"net"
 	"os"
@@ -18,22 +19,9 @@ import (
 )
 
 // line is the output of neuron-monitor on a machine with two devices of two cores each.
-const line = `{
- "neuron_runtime_data": [
-  {"pid": 42, "address": "", "neuron_runtime_tag": "a", "error": "", "report": {
-   "neuroncore_counters": {"period": 1.0, "neuroncores_in_use": {
-     "1": {"neuroncore_utilization": 25, "flops": 12}, "2": {"neuroncore_utilization": 100.02}}, "error": ""},
-   "memory_used": {"period": 1.0, "neuron_runtime_used_bytes": {"host": 5, "neuron_device": 6, "usage_breakdown": {"host": {"tensors": 1},
-     "neuroncore_memory_usage": {"1": {"constants": 100, "tensors": 11}, "2": {"model_code": 7}}}}, "loaded_models": [], "error": ""},
-   "execution_stats": {"period": 1.0, "execution_summary": {"completed": 123}, "error": ""}}},
-  {"pid": 43, "error": "", "report": {
-   "neuroncore_counters": {"period": 1.0, "neuroncores_in_use": {"3": {"neuroncore_utilization": 0}}, "error": ""}}}
- ],
- "system_data": {"neuron_hw_counters": {"period": 1.0, "neuron_devices": [
-   {"neuron_device_index": 0, "mem_ecc_corrected": 3, "mem_ecc_uncorrected": 99, "sram_ecc_corrected": 4, "sram_ecc_uncorrected": 99},
-   {"neuron_device_index": 1, "mem_ecc_corrected": 0}], "error": ""}},
- "neuron_hardware_info": {"neuron_device_count": 2, "neuroncore_per_device_count": 2, "neuron_device_memory_size": 34359738368, "error": ""}
-}`
+//
+//go:embed testdata/trn1/monitor.json
+var line string
 
 // oneLine returns s in the single-line form that neuron-monitor writes.
 func oneLine(t *testing.T, s string) string {

@@ -70,10 +70,10 @@ func TestDegraded(t *testing.T) {
 	folder := func(name string) func(tree) { // reading fails, as with a broken device
 		return func(m tree) { delete(m, name); m[name+"/"] = "" }
 	}
-	f("no power", lose(n0+"stats/power/utilization"), func(w []device.Sample) { w[0].Power = nil }, "")
-	f("no power now", set(n0+"stats/power/utilization", "POWER_STATUS_NO_DATA,0,0,0,0\n"), func(w []device.Sample) { w[0].Power = nil }, "")
-	f("power 0", set(n0+"stats/power/utilization", fmt.Sprintf("POWER_STATUS_VALID,%d,0.00,0.00,0.00", testTime.Unix())), func(w []device.Sample) { w[0].Power[0].Utilization = of(0) }, "")
-	f("broken power", set(n0+"stats/power/utilization", "??"), func(w []device.Sample) { w[0].Power = nil }, "neuron0/stats/power/utilization")
+	f("no power", lose(n0+"stats/power/utilization"), func(w []device.Sample) { w[0].Powers = nil }, "")
+	f("no power now", set(n0+"stats/power/utilization", "POWER_STATUS_NO_DATA,0,0,0,0\n"), func(w []device.Sample) { w[0].Powers = nil }, "")
+	f("power 0", set(n0+"stats/power/utilization", fmt.Sprintf("POWER_STATUS_VALID,%d,0.00,0.00,0.00", testTime.Unix())), func(w []device.Sample) { w[0].Powers[0].Utilization = of(0) }, "")
+	f("broken power", set(n0+"stats/power/utilization", "??"), func(w []device.Sample) { w[0].Powers = nil }, "neuron0/stats/power/utilization")
 	f("no ECC", lose(n0+"stats/hardware"), func(w []device.Sample) { w[0].ECC = nil }, "")
 	f("no SRAM ECC", lose(n0+"stats/hardware/sram_ecc_uncorrected"), func(w []device.Sample) { w[0].ECC = []device.ECC{w[0].ECC[1], w[0].ECC[3]} }, "")
 	f("broken ECC", folder(n0+"stats/hardware/mem_ecc_uncorrected"), func(w []device.Sample) { w[0].ECC = w[0].ECC[2:] }, "mem_ecc_uncorrected")
@@ -143,7 +143,7 @@ func TestTiers(t *testing.T) {
 	}
 	want[0].ECC = slices.Clone(want[0].ECC)
 	want[0].ECC[0].Count, want[0].ECC[1].Count = of(105), of(100)
-	want[0].Power = nil
+	want[0].Powers = nil
 	want[1].Resets = []device.ErrorCount{{Type: "requested", Count: of(100)}, want[1].Resets[1]}
 	got, err = readAll(t, list, device.Slow)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {

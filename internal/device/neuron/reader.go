@@ -164,7 +164,7 @@ func identify(root string, dir sysfs.Dir) (sighting, error) {
 	}
 	arch := dir.Join("info/architecture")
 	s := sighting{dir: dir, id: device.ID{
-		Vendor: "neuron", Index: n, Model: cmp.Or(text(arch, "device_name"), "Neuron device"), UUID: uuid(root, n, text(dir, "info/serial_number")),
+		Vendor: Facts.Name, Index: n, Model: cmp.Or(text(arch, "device_name"), "Neuron device"), UUID: uuid(root, n, text(dir, "info/serial_number")),
 	}}
 	s.info.Architecture = text(arch, "arch_type")
 	s.info.Driver = text(sysfs.Dir(root).Join("sys/module/neuron"), "version")

@@ -194,7 +194,7 @@ func chipSample(n, cores int) device.Sample {
 		ID:     device.ID{Vendor: "neuron", UUID: fmt.Sprintf("neuron-a1b2c3d4%02d", n), Index: n, Model: "Trainium1"},
 		Info:   device.Info{Driver: "2.21.37.0", Architecture: "NCv2"},
 		Memory: device.Memory{Used: of(float64(used))},
-		Power:  []device.Power{{Scope: "gpu", Utilization: of((40.5 + float64(n)) / 100)}},
+		Powers: []device.Power{{Scope: "gpu", Utilization: of((40.5 + float64(n)) / 100)}},
 		ECC:    []device.ECC{ecc("", 30*n+6), ecc("memory", 10*n+1), ecc("sram", 10*n+3), ecc("memory_repairable", 10*n+2)},
 		Aliases: []string{
 			fmt.Sprintf("neuron%d", n), fmt.Sprintf("aws.amazon.com/neuron/%d", n), fmt.Sprintf("aws.amazon.com/neurondevice/%d", n),

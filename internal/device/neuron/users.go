@@ -44,7 +44,7 @@ func (r *Reader) look(ctx context.Context, tier device.Tier) users {
 func findUsers(root string) users {
 	u := users{files: map[int][]openfiles.File{}, names: map[uint32]string{}}
 	proc := filepath.Join(root, "proc")
-	files, denied, err := openfiles.Below(proc, "/dev/neuron")
+	files, denied, err := openfiles.Below(proc, Facts.DeviceFiles...)
 	if err != nil {
 		u.err = fmt.Errorf("cannot find the processes on the devices: %w", err)
 	}

@@ -12,14 +12,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
 // CheckLibrary returns nil if path is a libnvidia-ml that can be loaded.
 func CheckLibrary(path string) error {
-	lib, err := open(path)
+	lib, err := nvml.OpenFile(path)
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 	onBus := pciGPUs(o.Root)
 	checks := []device.Check{busCheck(onBus), driverCheck(o.Root, len(onBus))}
 	checks = append(checks, nodeChecks(o.Root)...)
-	opened, ok := inTime(func() (s session) {
+	opened, ok := vendorlib.InTime(2*lookPatience, func() (s session) {
 		if s.r, s.err = Open(ctx, o); s.err == nil {
 			s.devices, s.err = s.r.Devices(ctx)
 		}
@@ -71,19 +71,6 @@ type session struct {
 	err     error
 }
 
-// inTime runs f in a goroutine and returns its result. If the driver hangs, ok is false and
-// the goroutine is abandoned.
-func inTime[T any](f func() T) (result T, ok bool) {
-	done := make(chan T, 1)
-	go func() { done <- f() }()
-	select {
-	case result = <-done:
-		return result, true
-	case <-time.After(2 * lookPatience):
-		return result, false
-	}
-}
-
 func hungCheck(subject, call string) device.Check {
 	return device.Check{
 		Subject: subject, State: device.CheckFailed, Detail: call + " has not returned: the driver hangs",
@@ -113,7 +100,7 @@ func pciGPUs(root string) []string {
 	for _, d := range devices {
 		vendor, _ := os.ReadFile(filepath.Join(d, "vendor"))
 		class, _ := os.ReadFile(filepath.Join(d, "class"))
-		if strings.TrimSpace(string(vendor)) == "0x10de" && strings.HasPrefix(string(class), "0x03") {
+		if strings.TrimSpace(string(vendor)) == Facts.PCI && strings.HasPrefix(string(class), "0x03") {
 			found = append(found, filepath.Base(d))
 		}
 	}
@@ -211,7 +198,7 @@ func (r *Reader) gpuChecks(ctx context.Context, g *gpu) []device.Check {
 		s   device.Sample
 		err error
 	}
-	a, ok := inTime(func() (a answer) {
+	a, ok := vendorlib.InTime(2*lookPatience, func() (a answer) {
 		a.s, a.err = g.Read(ctx, device.Static)
 		return a
 	})
@@ -245,7 +232,7 @@ func profilingCheck(subject string, g *gpu) device.Check {
 	case g.arch < archHopper:
 		c.Detail = fmt.Sprintf("none: the driver counts SM, tensor and memory activity only on Hopper and later; this is %s", architectures[g.arch])
 		c.Fix = "nothing to do here: before Hopper only NVIDIA's DCGM reads these counters"
-	case !g.lib.get("nvmlGpmSampleGet").fn.OK():
+	case !g.Lib.Get("nvmlGpmSampleGet").Fn.OK():
 		c.Detail = "none: the driver's library has no profiling functions"
 		c.Fix = "upgrade the driver to R525 or later"
 	default:
@@ -261,7 +248,7 @@ func exists(root string, pid uint32) bool {
 
 // symbolCheck lists the functions that this driver's library does not have.
 func symbolCheck(r *Reader) device.Check {
-	missing := r.lib.missing()
+	missing := r.lib.Missing()
 	slices.Sort(missing)
 	if len(missing) == 0 {
 		return device.Check{Subject: "nvidia functions", State: device.CheckOK, Detail: "the library has all that are used"}

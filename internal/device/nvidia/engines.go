@@ -19,7 +19,7 @@ func (g *gpu) readUtilization() {
 		JPEG:    g.engine("nvmlDeviceGetJpgUtilization"),
 		OFA:     g.engine("nvmlDeviceGetOfaUtilization"),
 	}
-	if g.do("nvmlDeviceGetUtilizationRates", 0, g.handle, uintptr(unsafe.Pointer(&rates))) {
+	if g.Do("nvmlDeviceGetUtilizationRates", 0, g.Handle, uintptr(unsafe.Pointer(&rates))) {
 		e.Compute = device.Of(float64(rates.gpu) / percent)
 		e.Memory = device.Of(float64(rates.memory) / percent)
 	}
@@ -29,7 +29,7 @@ func (g *gpu) readUtilization() {
 // engine calls sym(device, &percent, &samplingPeriod).
 func (g *gpu) engine(sym string) device.Value {
 	var busy, periodUs uint32
-	if !g.do(sym, 0, g.handle, uintptr(unsafe.Pointer(&busy)), uintptr(unsafe.Pointer(&periodUs))) {
+	if !g.Do(sym, 0, g.Handle, uintptr(unsafe.Pointer(&busy)), uintptr(unsafe.Pointer(&periodUs))) {
 		return device.Value{}
 	}
 	return device.Of(float64(busy) / percent)
@@ -65,12 +65,12 @@ func (g *gpu) peak(kind uint32) device.Value {
 	const sym = "nvmlDeviceGetSamples"
 	since := uint64(g.r.opts.Now().Add(-time.Minute).UnixMicro())
 	var valueType, count uint32
-	if !g.do(sym, uint64(kind), g.handle, uintptr(kind), uintptr(since),
+	if !g.Do(sym, uint64(kind), g.Handle, uintptr(kind), uintptr(since),
 		uintptr(unsafe.Pointer(&valueType)), uintptr(unsafe.Pointer(&count)), 0) || count == 0 || count > maxSamples {
 		return device.Value{}
 	}
 	rows := make([]sampleValue, count)
-	if !g.do(sym, uint64(kind), g.handle, uintptr(kind), uintptr(since),
+	if !g.Do(sym, uint64(kind), g.Handle, uintptr(kind), uintptr(since),
 		uintptr(unsafe.Pointer(&valueType)), uintptr(unsafe.Pointer(&count)), uintptr(unsafe.Pointer(&rows[0]))) {
 		return device.Value{}
 	}
@@ -91,14 +91,14 @@ func (g *gpu) readClocks() {
 	const mega = 1e6
 	list := make([]device.Clock, 0, len(clocks))
 	for i, name := range clocks {
-		if f := g.u32of("nvmlDeviceGetClockInfo", uint32(i)); f.OK() || g.clockLimits[i].OK() {
+		if f := g.U32Of("nvmlDeviceGetClockInfo", uint32(i)); f.OK() || g.clockLimits[i].OK() {
 			list = append(list, device.Clock{Type: name, Frequency: f.Scale(mega), Limit: g.clockLimits[i].Scale(mega)})
 		}
 	}
 	g.sample.Clocks = list
 	g.sample.PerformanceState = device.Value{}
 	const unknown = 32
-	if p := g.u32("nvmlDeviceGetPerformanceState"); p != device.Of(unknown) {
+	if p := g.U32("nvmlDeviceGetPerformanceState"); p != device.Of(unknown) {
 		g.sample.PerformanceState = p
 	}
 }

@@ -176,7 +176,7 @@ func (r *Reader) pollSet() (events []device.Event, heard bool, err error) {
 		return nil, false, err
 	}
 	for range eventsAtOnce {
-		c := &caller{lib: r.lib}
+		c := newCaller(r.lib, 0)
 		var data eventData
 		switch code := c.try("nvmlEventSetWait_v2", 0, r.events.handle, uintptr(unsafe.Pointer(&data)), eventWait); {
 		case code == errTimeout:
@@ -195,7 +195,7 @@ func (r *Reader) pollSet() (events []device.Event, heard bool, err error) {
 
 // register creates the event set if needed and adds the GPUs found since the last call.
 func (r *Reader) register() error {
-	c := &caller{lib: r.lib}
+	c := newCaller(r.lib, 0)
 	if r.events.handle == 0 {
 		var set uintptr
 		if code := c.try("nvmlEventSetCreate", 0, uintptr(unsafe.Pointer(&set))); code != success {
@@ -204,14 +204,14 @@ func (r *Reader) register() error {
 		r.events = eventSet{handle: set, registered: map[uintptr]bool{}}
 	}
 	for _, g := range r.gpus {
-		if g.handle == 0 || g.parent != 0 || r.events.registered[g.handle] {
+		if g.Handle == 0 || g.parent != 0 || r.events.registered[g.Handle] {
 			continue
 		}
-		r.events.registered[g.handle] = true // even on failure: a GPU without event support is not retried
+		r.events.registered[g.Handle] = true // even on failure: a GPU without event support is not retried
 		var types uint64
-		c := &caller{lib: r.lib}
-		if c.do("nvmlDeviceGetSupportedEventTypes", 0, g.handle, uintptr(unsafe.Pointer(&types))) && types&xidCritical != 0 {
-			c.do("nvmlDeviceRegisterEvents", 0, g.handle, xidCritical, r.events.handle)
+		c := newCaller(r.lib, 0)
+		if c.Do("nvmlDeviceGetSupportedEventTypes", 0, g.Handle, uintptr(unsafe.Pointer(&types))) && types&xidCritical != 0 {
+			c.Do("nvmlDeviceRegisterEvents", 0, g.Handle, xidCritical, r.events.handle)
 		}
 	}
 	return nil
@@ -221,7 +221,7 @@ func (r *Reader) register() error {
 func (r *Reader) xidOf(data *eventData) device.Event {
 	e := device.Event{Time: r.opts.Now(), Name: device.EventXID, Code: int(min(data.data, 1<<31-1))}
 	for uuid, g := range r.gpus {
-		if g.handle == data.device {
+		if g.Handle == data.device {
 			e.Device, e.PCI = uuid, g.id.PCI
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
 // One failing call costs only its own value and is reported; the rest of the Sample is
@@ -248,7 +249,7 @@ func TestFirstDiscoveryHang(t *testing.T) {
 		t.Fatalf("%d devices, err %v", len(found), err)
 	}
 	r.stale.Store(true)
-	if _, err := r.Devices(t.Context()); !errors.Is(err, errBusy) {
+	if _, err := r.Devices(t.Context()); !errors.Is(err, vendorlib.ErrBusy) {
 		t.Errorf("re-initialized during a hung call: %v", err)
 	}
 	h.Script(t, "gpus 3")

@@ -28,14 +28,14 @@ func (c *caller) fields(ask ...field) map[field]device.Value {
 	got := make(map[field]device.Value, len(ask))
 	batch := make([]fieldValue, 0, maxBatch)
 	for i, f := range ask {
-		if !c.never[f.query()] {
+		if !c.Never(f.query()) {
 			// Preset to failure: an element that the driver skips then has no value.
 			batch = append(batch, fieldValue{fieldID: f.id, scopeID: f.scope, ret: errUnknown, valueType: untouched})
 		}
 		if len(batch) < maxBatch && i < len(ask)-1 || len(batch) == 0 {
 			continue
 		}
-		if c.do(symFields, 0, c.handle, uintptr(len(batch)), uintptr(unsafe.Pointer(&batch[0]))) {
+		if c.Do(symFields, 0, c.Handle, uintptr(len(batch)), uintptr(unsafe.Pointer(&batch[0]))) {
 			for _, v := range batch {
 				f := field{v.fieldID, v.scopeID}
 				if v.ret == success {
@@ -43,9 +43,10 @@ func (c *caller) fields(ask ...field) map[field]device.Value {
 						got[f] = n
 					}
 				} else if v.ret == errInvalidArgument || v.ret.never() {
-					c.giveUp(f.query()) // invalid argument: this driver does not know the id yet
+					c.GiveUp(f.query()) // invalid argument: this driver does not know the id yet
 				} else if v.valueType != untouched {
-					c.judge(f.query(), v.ret)
+					sym, sel := f.query()
+					c.Judge(sym, sel, uint32(v.ret))
 				}
 			}
 		}
@@ -60,7 +61,7 @@ func (c *caller) fieldOf(id, scope uint32) device.Value {
 	return c.fields(f)[f]
 }
 
-func (f field) query() query { return query{symFields, uint64(f.scope)<<32 | uint64(f.id)} }
+func (f field) query() (sym string, sel uint64) { return symFields, uint64(f.scope)<<32 | uint64(f.id) }
 
 // untouched is not a value type of NVML.
 const untouched = 255

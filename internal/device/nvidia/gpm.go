@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
 // The profiling metrics that are read, as NVML ids. The first thirteen are percentages, the
@@ -66,8 +67,8 @@ func (p *gpm) value(id uint32) device.Value {
 }
 
 // release frees the snapshots and resets p.
-func (p *gpm) release(lib *library) {
-	free := lib.get("nvmlGpmSampleFree").fn
+func (p *gpm) release(lib *vendorlib.Library) {
+	free := lib.Get("nvmlGpmSampleFree").Fn
 	for _, s := range []uintptr{p.older, p.newer} {
 		if s != 0 && free.OK() {
 			free.Call(s)
@@ -105,21 +106,21 @@ func (g *gpu) readProfile() {
 // openProfile allocates the snapshots and reports whether the device has profiling
 // counters.
 func (g *gpu) openProfile() bool {
-	gpu := g.handle
+	gpu := g.Handle
 	if g.parent != 0 {
 		gpu = g.parent
 	}
 	s := gpmSupport{version: 1}
-	return g.do("nvmlGpmQueryDeviceSupport", 0, gpu, uintptr(unsafe.Pointer(&s))) && s.supported != 0 &&
-		g.do("nvmlGpmSampleAlloc", 0, uintptr(unsafe.Pointer(&g.gpm.older))) &&
-		g.do("nvmlGpmSampleAlloc", 0, uintptr(unsafe.Pointer(&g.gpm.newer)))
+	return g.Do("nvmlGpmQueryDeviceSupport", 0, gpu, uintptr(unsafe.Pointer(&s))) && s.supported != 0 &&
+		g.Do("nvmlGpmSampleAlloc", 0, uintptr(unsafe.Pointer(&g.gpm.older))) &&
+		g.Do("nvmlGpmSampleAlloc", 0, uintptr(unsafe.Pointer(&g.gpm.newer)))
 }
 
 func (g *gpu) snapshot(into uintptr) bool {
 	if g.parent != 0 {
-		return g.do("nvmlGpmMigSampleGet", 0, g.parent, uintptr(g.gi), into)
+		return g.Do("nvmlGpmMigSampleGet", 0, g.parent, uintptr(g.gi), into)
 	}
-	return g.do("nvmlGpmSampleGet", 0, g.handle, into)
+	return g.Do("nvmlGpmSampleGet", 0, g.Handle, into)
 }
 
 // difference returns the metrics between the two snapshots, as far as the device has them.
@@ -128,7 +129,7 @@ func (g *gpu) difference() map[uint32]float64 {
 	for i, id := range gpmIDs {
 		get.metrics[i].id, get.metrics[i].ret = id, errUnknown
 	}
-	if !g.do("nvmlGpmMetricsGet", 0, uintptr(unsafe.Pointer(&get))) {
+	if !g.Do("nvmlGpmMetricsGet", 0, uintptr(unsafe.Pointer(&get))) {
 		return nil
 	}
 	values := map[uint32]float64{}

@@ -50,22 +50,24 @@ type binding struct {
 // bind attaches g to the result of a discovery. If the result differs, everything learned
 // before is discarded: a changed MIG mode or a reloaded driver changes what is supported.
 func (g *gpu) bind(s sighting) {
-	if g.id == s.id && g.handle == s.handle && g.binding == s.binding {
+	if g.id == s.id && g.Handle == s.handle && g.binding == s.binding {
 		// Features that were unsupported may have become available, such as a link when its
 		// fabric came up.
-		g.never, g.gpm.asked = nil, g.gpm.supported
+		g.Forget()
+		g.gpm.asked = g.gpm.supported
 		return
 	}
 	g.unbind()
 	g.id, g.binding = s.id, s.binding
-	g.lib, g.handle, g.never = g.r.lib, s.handle, nil
+	g.Lib, g.Handle = g.r.lib, s.handle
+	g.Forget()
 	g.sample, g.fresh = device.Sample{}, true
 }
 
 // unbind frees what the session holds for g. Read fails until the next bind.
 func (g *gpu) unbind() {
 	g.gpm.release(g.r.lib)
-	g.handle = 0
+	g.Handle = 0
 }
 
 // ID implements device.Device.
@@ -75,29 +77,29 @@ func (g *gpu) ID() device.ID { return g.id }
 func (g *gpu) Read(ctx context.Context, tier device.Tier) (device.Sample, error) {
 	g.r.mu.RLock()
 	defer g.r.mu.RUnlock()
-	if g.handle == 0 {
+	if g.Handle == 0 {
 		return device.Sample{ID: g.id}, fmt.Errorf("the driver no longer lists the GPU: %w", device.ErrLost)
 	}
 	if g.fresh {
 		tier = device.Static
 	}
-	g.begin()
+	g.Begin()
 	for _, step := range g.steps(tier) {
 		if err := ctx.Err(); err != nil {
 			return device.Sample{ID: g.id}, fmt.Errorf("cannot finish reading: %w", err)
 		}
 		step()
 	}
-	if g.fatal != nil {
-		if errors.Is(g.fatal, device.ErrLost) {
+	if g.Fatal() != nil {
+		if errors.Is(g.Fatal(), device.ErrLost) {
 			g.r.stale.Store(true)
 		}
-		return device.Sample{ID: g.id}, g.fatal
+		return device.Sample{ID: g.id}, g.Fatal()
 	}
 	g.fresh = false
 	s := g.sample
 	s.ID = g.id
-	return s, g.end()
+	return s, g.End()
 }
 
 // steps returns the steps of a Read at the given tier, cheapest first, so that a driver
@@ -126,11 +128,11 @@ func (g *gpu) steps(tier device.Tier) []func() {
 func (g *gpu) readInfo() {
 	info := device.Info{
 		Driver:   g.r.driver,
-		VBIOS:    g.text("nvmlDeviceGetVbiosVersion"),
-		Firmware: g.text("nvmlDeviceGetGspFirmwareVersion"),
+		VBIOS:    g.Text("nvmlDeviceGetVbiosVersion"),
+		Firmware: g.Text("nvmlDeviceGetGspFirmwareVersion"),
 		NUMA:     g.numaNode(),
 	}
-	if a, ok := g.u32("nvmlDeviceGetArchitecture").Get(); ok {
+	if a, ok := g.U32("nvmlDeviceGetArchitecture").Get(); ok {
 		g.arch = uint32(a)
 		info.Architecture = architectures[g.arch]
 	}
@@ -142,7 +144,7 @@ func (g *gpu) readInfo() {
 // numaNode asks the driver, then the PCI device. The kernel reports -1 on a machine without
 // NUMA.
 func (g *gpu) numaNode() string {
-	if n, ok := g.u32("nvmlDeviceGetNumaNodeId").Get(); ok {
+	if n, ok := g.U32("nvmlDeviceGetNumaNodeId").Get(); ok {
 		return fmt.Sprint(int(n))
 	}
 	b, err := os.ReadFile(filepath.Join(g.r.opts.Root, "sys/bus/pci/devices", g.id.PCI, "numa_node"))
@@ -156,21 +158,21 @@ func (g *gpu) readModes() {
 	m := &g.sample.Modes
 	var current, pending uint32
 	m.ECC = device.Value{}
-	if g.do("nvmlDeviceGetEccMode", 0, g.handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) {
+	if g.Do("nvmlDeviceGetEccMode", 0, g.Handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) {
 		m.ECC = device.Of(float64(current))
 	}
 	m.MIG = device.Value{}
-	if g.do("nvmlDeviceGetMigMode", 0, g.handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) {
+	if g.Do("nvmlDeviceGetMigMode", 0, g.Handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) {
 		m.MIG = device.Of(float64(current))
 	}
-	m.Persistence = g.u32("nvmlDeviceGetPersistenceMode")
-	m.Compute = g.u32("nvmlDeviceGetComputeMode")
+	m.Persistence = g.U32("nvmlDeviceGetPersistenceMode")
+	m.Compute = g.U32("nvmlDeviceGetComputeMode")
 }
 
 func (g *gpu) readMemory() {
 	v2 := memoryV2{version: version(unsafe.Sizeof(memoryV2{}), 2)}
 	m := &g.sample.Memory
-	if g.do("nvmlDeviceGetMemoryInfo_v2", 0, g.handle, uintptr(unsafe.Pointer(&v2))) {
+	if g.Do("nvmlDeviceGetMemoryInfo_v2", 0, g.Handle, uintptr(unsafe.Pointer(&v2))) {
 		m.Total, m.Reserved = device.Of(float64(v2.total)), device.Of(float64(v2.reserved))
 		m.Free, m.Used = device.Of(float64(v2.free)), device.Of(float64(v2.used))
 		return
@@ -179,7 +181,7 @@ func (g *gpu) readMemory() {
 	// Version 1 counts memory reserved by the driver as used, which is a different
 	// quantity. Its used value is omitted rather than mixed in.
 	var v1 memoryV1
-	if g.do("nvmlDeviceGetMemoryInfo", 0, g.handle, uintptr(unsafe.Pointer(&v1))) {
+	if g.Do("nvmlDeviceGetMemoryInfo", 0, g.Handle, uintptr(unsafe.Pointer(&v1))) {
 		m.Total, m.Free = device.Of(float64(v1.total)), device.Of(float64(v1.free))
 	}
 }
@@ -188,7 +190,7 @@ func (g *gpu) readBAR1() {
 	var b bar1
 	m := &g.sample.Memory
 	m.BAR1Used, m.BAR1Total = device.Value{}, device.Value{}
-	if g.do("nvmlDeviceGetBAR1MemoryInfo", 0, g.handle, uintptr(unsafe.Pointer(&b))) {
+	if g.Do("nvmlDeviceGetBAR1MemoryInfo", 0, g.Handle, uintptr(unsafe.Pointer(&b))) {
 		m.BAR1Used, m.BAR1Total = device.Of(float64(b.used)), device.Of(float64(b.total))
 	}
 }

@@ -20,13 +20,13 @@ func (g *gpu) readECC() {
 	for t, kind := range eccTypes {
 		for l, lifetime := range eccLifetimes {
 			var n uint64
-			if g.do("nvmlDeviceGetTotalEccErrors", uint64(t<<1|l),
-				g.handle, uintptr(t), uintptr(l), uintptr(unsafe.Pointer(&n))) {
+			if g.Do("nvmlDeviceGetTotalEccErrors", uint64(t<<1|l),
+				g.Handle, uintptr(t), uintptr(l), uintptr(unsafe.Pointer(&n))) {
 				list = append(list, device.ECC{Type: kind, Lifetime: lifetime, Count: device.Of(float64(n))})
 			}
 			for i, location := range eccLocations {
-				if g.do("nvmlDeviceGetMemoryErrorCounter", uint64(i<<2|t<<1|l),
-					g.handle, uintptr(t), uintptr(l), uintptr(i), uintptr(unsafe.Pointer(&n))) {
+				if g.Do("nvmlDeviceGetMemoryErrorCounter", uint64(i<<2|t<<1|l),
+					g.Handle, uintptr(t), uintptr(l), uintptr(i), uintptr(unsafe.Pointer(&n))) {
 					list = append(list, device.ECC{Type: kind, Lifetime: lifetime, Location: location, Count: device.Of(float64(n))})
 				}
 			}
@@ -35,7 +35,7 @@ func (g *gpu) readECC() {
 	g.sample.ECC = list
 	g.sample.SRAMThreshold = device.Value{}
 	s := sramStatus{version: version(unsafe.Sizeof(sramStatus{}), 1)}
-	if g.do("nvmlDeviceGetSramEccErrorStatus", 0, g.handle, uintptr(unsafe.Pointer(&s))) {
+	if g.Do("nvmlDeviceGetSramEccErrorStatus", 0, g.Handle, uintptr(unsafe.Pointer(&s))) {
 		g.sample.SRAMThreshold = device.Flag(s.thresholdExceeded != 0)
 	}
 }
@@ -45,13 +45,13 @@ func (g *gpu) readECC() {
 func (g *gpu) readRepairs() {
 	var corrected, uncorrected, pending, failed uint32
 	r := device.RowRemap{}
-	if g.do("nvmlDeviceGetRemappedRows", 0, g.handle, uintptr(unsafe.Pointer(&corrected)),
+	if g.Do("nvmlDeviceGetRemappedRows", 0, g.Handle, uintptr(unsafe.Pointer(&corrected)),
 		uintptr(unsafe.Pointer(&uncorrected)), uintptr(unsafe.Pointer(&pending)), uintptr(unsafe.Pointer(&failed))) {
 		r.Corrected, r.Uncorrected = device.Of(float64(corrected)), device.Of(float64(uncorrected))
 		r.Pending, r.Failure = device.Flag(pending != 0), device.Flag(failed != 0)
 	}
 	var h rowHistogram
-	if g.do("nvmlDeviceGetRowRemapperHistogram", 0, g.handle, uintptr(unsafe.Pointer(&h))) {
+	if g.Do("nvmlDeviceGetRowRemapperHistogram", 0, g.Handle, uintptr(unsafe.Pointer(&h))) {
 		r.Banks = []device.RowRemapBanks{
 			{Spare: "max", Banks: device.Of(float64(h.max))},
 			{Spare: "high", Banks: device.Of(float64(h.high))},
@@ -75,10 +75,10 @@ func (g *gpu) readFabric() {
 	g.sample.Fabric = device.Fabric{}
 	var f fabricV3
 	f.version = version(unsafe.Sizeof(f), 3)
-	if !g.do(sym, 3, g.handle, uintptr(unsafe.Pointer(&f))) {
+	if !g.Do(sym, 3, g.Handle, uintptr(unsafe.Pointer(&f))) {
 		f = fabricV3{}
 		f.version = version(unsafe.Sizeof(f.fabricV2), 2)
-		if !g.do(sym, 2, g.handle, uintptr(unsafe.Pointer(&f.fabricV2))) {
+		if !g.Do(sym, 2, g.Handle, uintptr(unsafe.Pointer(&f.fabricV2))) {
 			return
 		}
 	}

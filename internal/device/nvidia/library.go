@@ -4,16 +4,11 @@ package nvidia
 
 import (
 	"bufio"
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 
-	"github.com/gpumeter/gpumeter/internal/device"
-	"github.com/gpumeter/gpumeter/internal/dlopen"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
 const soname = "libnvidia-ml.so.1"
@@ -38,8 +33,6 @@ var libraryDirs = []string{
 
 // candidates returns the files to try below root, best first: the caller's directories, the
 // usual ones, and those in the dynamic loader's configuration.
-//
-// The loader never searches by name: it would map a broken file that dlopen.Open rejects.
 func candidates(root string, first []string) []string {
 	var files []string
 	seen := map[string]bool{}
@@ -83,72 +76,33 @@ func parseLoaderConf(data string) []string {
 	return dirs
 }
 
-// library is an open libnvidia-ml. Functions are looked up by name at first use.
-type library struct {
-	*dlopen.Library
-	symbols sync.Map // name -> *symbol
+// nvml describes libnvidia-ml.
+var nvml = vendorlib.Kind{
+	Name: "NVIDIA's management library", File: soname, Init: "nvmlInit_v2",
+	Codes: vendorlib.Codes{
+		Lost: uint32(errGPULost), NotSupported: uint32(errNotSupported), Missing: uint32(errFunctionNotFound),
+		Error: func(code uint32) error { return ret(code) },
+		Never: func(code uint32) bool { return ret(code).never() },
+		Quiet: func(code uint32) bool { return ret(code).quiet() },
+	},
 }
 
-type symbol struct {
-	name string
-	fn   dlopen.Func
+// caller makes NVML calls for one device.
+type caller struct{ vendorlib.Caller }
+
+func newCaller(lib *vendorlib.Library, handle uintptr) *caller {
+	return &caller{vendorlib.Caller{Lib: lib, Handle: handle}}
 }
 
-// get returns the function called name. Its fn is not OK if the library does not have it.
-func (l *library) get(name string) *symbol {
-	if s, ok := l.symbols.Load(name); ok {
-		return s.(*symbol)
-	}
-	s, _ := l.symbols.LoadOrStore(name, &symbol{name, l.Lookup(name)})
-	return s.(*symbol)
-}
-
-// missing returns the functions that were looked up and not found.
-func (l *library) missing() []string {
-	var names []string
-	l.symbols.Range(func(_, v any) bool {
-		if s := v.(*symbol); !s.fn.OK() {
-			names = append(names, s.name)
-		}
-		return true
-	})
-	return names
+// try is like Do and returns the return code.
+//
+//go:uintptrescapes
+func (c *caller) try(sym string, sel uint64, args ...uintptr) ret {
+	return ret(c.Try(sym, sel, args...))
 }
 
 // openLibrary opens the library that the options name, or the first usable one found. On a
 // machine without one the error is device.ErrAbsent.
-func openLibrary(o Options) (*library, error) {
-	if o.Library != "" {
-		lib, err := open(o.Library)
-		if err != nil {
-			return nil, err
-		}
-		return lib, nil
-	}
-	var errs []error
-	for _, file := range candidates(o.Root, o.LibraryDirs) {
-		lib, err := open(file)
-		switch {
-		case err == nil:
-			return lib, nil
-		case !errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, err)
-		}
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	return nil, fmt.Errorf("no %s found: %w", soname, device.ErrAbsent)
-}
-
-func open(file string) (*library, error) {
-	l, err := dlopen.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	lib := &library{Library: l}
-	if !lib.get("nvmlInit_v2").fn.OK() {
-		return nil, errors.Join(fmt.Errorf("%s is not NVIDIA's management library: it has no nvmlInit_v2", file), l.Close())
-	}
-	return lib, nil
+func openLibrary(o Options) (*vendorlib.Library, error) {
+	return nvml.Open(o.Library, candidates(o.Root, o.LibraryDirs))
 }

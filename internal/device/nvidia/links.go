@@ -40,9 +40,9 @@ var pcieErrors = []struct {
 
 func (g *gpu) readPCIe() {
 	p := &g.sample.PCIe
-	p.Generation = g.u32("nvmlDeviceGetCurrPcieLinkGeneration")
-	p.Width = g.u32("nvmlDeviceGetCurrPcieLinkWidth")
-	p.Replays = g.u32("nvmlDeviceGetPcieReplayCounter")
+	p.Generation = g.U32("nvmlDeviceGetCurrPcieLinkGeneration")
+	p.Width = g.U32("nvmlDeviceGetCurrPcieLinkWidth")
+	p.Replays = g.U32("nvmlDeviceGetPcieReplayCounter")
 
 	ask := make([]field, len(pcieErrors))
 	for i, e := range pcieErrors {
@@ -67,8 +67,8 @@ func (g *gpu) readPCIeThroughput() {
 		return
 	}
 	g.pcieAsked = now
-	g.pcie.TXRate = g.u32of("nvmlDeviceGetPcieThroughput", tx).Scale(kibi)
-	g.pcie.RXRate = g.u32of("nvmlDeviceGetPcieThroughput", rx).Scale(kibi)
+	g.pcie.TXRate = g.U32Of("nvmlDeviceGetPcieThroughput", tx).Scale(kibi)
+	g.pcie.RXRate = g.U32Of("nvmlDeviceGetPcieThroughput", rx).Scale(kibi)
 }
 
 // linkField is an error counter of one NVLink, or of all links with scope allLinks.

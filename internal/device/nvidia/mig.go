@@ -27,7 +27,7 @@ func (m migInstance) id(gpu device.ID) device.ID {
 
 func (c *caller) migEnabled() bool {
 	var current, pending uint32
-	return c.do("nvmlDeviceGetMigMode", 0, c.handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) &&
+	return c.Do("nvmlDeviceGetMigMode", 0, c.Handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending))) &&
 		current == 1
 }
 
@@ -36,19 +36,19 @@ const maxMIG = 64
 
 // migInstances returns the MIG devices of a GPU. Empty slots are normal.
 func (c *caller) migInstances() []migInstance {
-	slots, _ := c.u32("nvmlDeviceGetMaxMigDeviceCount").Get()
+	slots, _ := c.U32("nvmlDeviceGetMaxMigDeviceCount").Get()
 	var list []migInstance
 	for i := range min(uint32(slots), maxMIG) {
-		m := &caller{lib: c.lib}
-		if !c.do("nvmlDeviceGetMigDeviceHandleByIndex", 0, c.handle, uintptr(i), uintptr(unsafe.Pointer(&m.handle))) {
+		m := newCaller(c.Lib, 0)
+		if !c.Do("nvmlDeviceGetMigDeviceHandleByIndex", 0, c.Handle, uintptr(i), uintptr(unsafe.Pointer(&m.Handle))) {
 			continue
 		}
-		uuid := m.text("nvmlDeviceGetUUID")
-		gi, ok := m.u32("nvmlDeviceGetGpuInstanceId").Get()
+		uuid := m.Text("nvmlDeviceGetUUID")
+		gi, ok := m.U32("nvmlDeviceGetGpuInstanceId").Get()
 		if uuid == "" || !ok {
 			continue // removed during discovery
 		}
-		list = append(list, migInstance{handle: m.handle, uuid: uuid, gi: uint32(gi), profile: m.migProfile()})
+		list = append(list, migInstance{handle: m.Handle, uuid: uuid, gi: uint32(gi), profile: m.migProfile()})
 	}
 	return list
 }
@@ -56,11 +56,11 @@ func (c *caller) migInstances() []migInstance {
 // migProfile returns the name that users create an instance by, such as 1g.18gb. Newer
 // drivers append it to the device name; for older ones it is derived from the attributes.
 func (c *caller) migProfile() string {
-	if _, profile, ok := strings.Cut(c.text("nvmlDeviceGetName"), " MIG "); ok {
+	if _, profile, ok := strings.Cut(c.Text("nvmlDeviceGetName"), " MIG "); ok {
 		return profile
 	}
 	var a migAttributes
-	if !c.do("nvmlDeviceGetAttributes_v2", 0, c.handle, uintptr(unsafe.Pointer(&a))) {
+	if !c.Do("nvmlDeviceGetAttributes_v2", 0, c.Handle, uintptr(unsafe.Pointer(&a))) {
 		return ""
 	}
 	profile := fmt.Sprintf("%dg.%dgb", a.gpuSlices, int(math.Ceil(float64(a.memoryMiB)/1024)))
@@ -73,12 +73,12 @@ func (c *caller) migProfile() string {
 // readNames reads the other names by which a scheduler may refer to the device, and the
 // size of a MIG instance.
 func (g *gpu) readNames() {
-	physical := &caller{lib: g.lib, handle: g.handle}
+	physical := newCaller(g.Lib, g.Handle)
 	if g.parent != 0 {
-		physical.handle = g.parent
+		physical.Handle = g.parent
 	}
 	minor := ""
-	if n, ok := physical.u32("nvmlDeviceGetMinorNumber").Get(); ok {
+	if n, ok := physical.U32("nvmlDeviceGetMinorNumber").Get(); ok {
 		minor = fmt.Sprint(int(n))
 	}
 	g.sample.Aliases, g.sample.Slice = nil, device.Slice{}
@@ -88,15 +88,15 @@ func (g *gpu) readNames() {
 		}
 		return
 	}
-	if ci, ok := g.u32("nvmlDeviceGetComputeInstanceId").Get(); ok { // the name used by drivers before R470
+	if ci, ok := g.U32("nvmlDeviceGetComputeInstanceId").Get(); ok { // the name used by drivers before R470
 		g.sample.Aliases = append(g.sample.Aliases, fmt.Sprintf("MIG-%s/%d/%d", g.id.Parent, g.gi, int(ci)))
 	}
 	if minor != "" {
 		g.sample.Aliases = append(g.sample.Aliases, fmt.Sprintf("nvidia%s/gi%d", minor, g.gi))
 	}
 	var a migAttributes
-	slots, ok := physical.u32("nvmlDeviceGetMaxMigDeviceCount").Get()
-	if ok && g.do("nvmlDeviceGetAttributes_v2", 0, g.handle, uintptr(unsafe.Pointer(&a))) {
+	slots, ok := physical.U32("nvmlDeviceGetMaxMigDeviceCount").Get()
+	if ok && g.Do("nvmlDeviceGetAttributes_v2", 0, g.Handle, uintptr(unsafe.Pointer(&a))) {
 		g.sample.Slice = device.Slice{Held: int(a.computeSlices), Of: int(slots)}
 	}
 }

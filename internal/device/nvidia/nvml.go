@@ -83,7 +83,7 @@ func (r ret) never() bool {
 
 // quiet reports whether the code means "no value now" rather than a fault.
 func (r ret) quiet() bool {
-	return r.never() || r == errNoData || r == errNotFound || r == errNotReady || r == errTimeout || r == errInvalidArgument
+	return r.never() || r == errNoData || r == errNotFound || r == errNotReady || r == errTimeout || r == errInvalidArgument || r == errInsufficientSize
 }
 
 // Structs of NVML's ABI that are passed by pointer. C and Go alignment agree on amd64 and

@@ -29,21 +29,21 @@ var powerScopes = [3]string{"gpu", "module", "memory"}
 // readStaticLimits reads the limits of the hardware itself.
 func (g *gpu) readStaticLimits() {
 	for i := range g.clockLimits {
-		g.clockLimits[i] = g.u32of("nvmlDeviceGetMaxClockInfo", uint32(i))
+		g.clockLimits[i] = g.U32Of("nvmlDeviceGetMaxClockInfo", uint32(i))
 	}
-	g.sample.PCIe.GenerationMax = g.u32("nvmlDeviceGetMaxPcieLinkGeneration")
-	g.sample.PCIe.WidthMax = g.u32("nvmlDeviceGetMaxPcieLinkWidth")
+	g.sample.PCIe.GenerationMax = g.U32("nvmlDeviceGetMaxPcieLinkGeneration")
+	g.sample.PCIe.WidthMax = g.U32("nvmlDeviceGetMaxPcieLinkWidth")
 }
 
 // readLimits reads the power limits, which an administrator may change.
 func (g *gpu) readLimits() {
 	var least, most uint32
 	list := []device.PowerLimit{
-		{Type: device.LimitEnforced, Watts: g.u32("nvmlDeviceGetEnforcedPowerLimit").Div(milli)},
-		{Type: "requested", Watts: g.u32("nvmlDeviceGetPowerManagementLimit").Div(milli)},
-		{Type: "default", Watts: g.u32("nvmlDeviceGetPowerManagementDefaultLimit").Div(milli)},
+		{Type: device.LimitEnforced, Watts: g.U32("nvmlDeviceGetEnforcedPowerLimit").Div(milli)},
+		{Type: "requested", Watts: g.U32("nvmlDeviceGetPowerManagementLimit").Div(milli)},
+		{Type: "default", Watts: g.U32("nvmlDeviceGetPowerManagementDefaultLimit").Div(milli)},
 	}
-	if g.do("nvmlDeviceGetPowerManagementLimitConstraints", 0, g.handle, uintptr(unsafe.Pointer(&least)), uintptr(unsafe.Pointer(&most))) {
+	if g.Do("nvmlDeviceGetPowerManagementLimitConstraints", 0, g.Handle, uintptr(unsafe.Pointer(&least)), uintptr(unsafe.Pointer(&most))) {
 		list = append(list,
 			device.PowerLimit{Type: "min", Watts: device.Of(float64(least) / milli)},
 			device.PowerLimit{Type: "max", Watts: device.Of(float64(most) / milli)})
@@ -74,14 +74,14 @@ func (g *gpu) readPower() {
 			list = append(list, p)
 		}
 	}
-	g.sample.Power = list
+	g.sample.Powers = list
 }
 
 // oldPower reads power on drivers without the power fields. The result is the current power
 // up to GA100, and the one-second average on other Ampere and later GPUs.
 func (g *gpu) oldPower(p *device.Power) {
 	const ampere = 7
-	w := g.u32("nvmlDeviceGetPowerUsage").Div(milli)
+	w := g.U32("nvmlDeviceGetPowerUsage").Div(milli)
 	ga100 := strings.Contains(g.id.Model, "A100") || strings.Contains(g.id.Model, "A30") || strings.Contains(g.id.Model, "A800")
 	if g.arch < ampere || ga100 {
 		p.Instant = w
@@ -92,13 +92,13 @@ func (g *gpu) oldPower(p *device.Power) {
 
 func (g *gpu) readEnergy() {
 	g.sample.Energy = device.Value{}
-	if mJ, ok := g.u64("nvmlDeviceGetTotalEnergyConsumption"); ok {
+	if mJ, ok := g.U64("nvmlDeviceGetTotalEnergyConsumption"); ok {
 		g.sample.Energy = device.Of(float64(mJ) / milli)
 	}
 }
 
 func (g *gpu) readTemperature() {
-	edge := g.u32of("nvmlDeviceGetTemperature", 0)
+	edge := g.U32Of("nvmlDeviceGetTemperature", 0)
 	list := []device.Temperature{{Sensor: "edge", Value: edge, Limits: withMargins(g.edgeLimits, edge)}}
 	// Boards without a memory sensor may answer 0.
 	memory := g.fieldOf(fiMemoryTemp, 0)
@@ -139,12 +139,12 @@ func (g *gpu) readThermalMargins() {
 	const symThreshold = "nvmlDeviceGetTemperatureThreshold"
 	m := margin{version: version(unsafe.Sizeof(margin{}), 1)}
 	var offsets map[field]device.Value
-	if g.do("nvmlDeviceGetMarginTemperature", 0, g.handle, uintptr(unsafe.Pointer(&m))) {
+	if g.Do("nvmlDeviceGetMarginTemperature", 0, g.Handle, uintptr(unsafe.Pointer(&m))) {
 		offsets = g.fields(field{fiShutdownTLim, 0}, field{fiSlowdownTLim, 0}, field{fiGPUMaxTLim, 0})
 	}
 	g.edgeLimits = nil
 	for _, e := range events {
-		c := device.TemperatureCap{Event: e.name, Limit: g.u32of(symThreshold, e.threshold)}
+		c := device.TemperatureCap{Event: e.name, Limit: g.U32Of(symThreshold, e.threshold)}
 		if off, ok := offsets[field{e.offset, 0}].Get(); ok {
 			c.Margin = device.Of(float64(m.celsius) - off)
 		}
@@ -154,7 +154,7 @@ func (g *gpu) readThermalMargins() {
 	}
 	g.memoryLimits = nil
 	const memoryMax = 2
-	if v := g.u32of(symThreshold, memoryMax); v.OK() {
+	if v := g.U32Of(symThreshold, memoryMax); v.OK() {
 		g.memoryLimits = []device.TemperatureCap{{Event: "operating", Limit: v}}
 	}
 }
@@ -163,12 +163,12 @@ func (g *gpu) readThermalMargins() {
 const maxFans = 16
 
 func (g *gpu) readFans() {
-	n, _ := g.u32("nvmlDeviceGetNumFans").Get()
+	n, _ := g.U32("nvmlDeviceGetNumFans").Get()
 	g.sample.Fans = nil
 	for i := range min(uint32(n), maxFans) {
 		rpm := fanSpeedRPM{version: version(unsafe.Sizeof(fanSpeedRPM{}), 1), fan: i}
-		f := device.Fan{Index: int(i), Speed: g.u32of("nvmlDeviceGetFanSpeed_v2", i).Div(percent)}
-		if g.do("nvmlDeviceGetFanSpeedRPM", uint64(i), g.handle, uintptr(unsafe.Pointer(&rpm))) {
+		f := device.Fan{Index: int(i), Speed: g.U32Of("nvmlDeviceGetFanSpeed_v2", i).Div(percent)}
+		if g.Do("nvmlDeviceGetFanSpeedRPM", uint64(i), g.Handle, uintptr(unsafe.Pointer(&rpm))) {
 			f.RPM = device.Of(float64(rpm.rpm))
 		}
 		if f.Speed.OK() || f.RPM.OK() {

@@ -54,13 +54,13 @@ func (g *gpu) readProcesses() {
 // and exit between the two calls.
 func (g *gpu) processList(sym string) []processInfo {
 	var count uint32
-	r := g.try(sym, 0, g.handle, uintptr(unsafe.Pointer(&count)), 0)
+	r := g.try(sym, 0, g.Handle, uintptr(unsafe.Pointer(&count)), 0)
 	if r != errInsufficientSize || count == 0 {
 		return nil // success with no buffer means an empty list
 	}
 	count = min(count+8, maxProcesses)
 	rows := make([]processInfo, count)
-	if !g.do(sym, 0, g.handle, uintptr(unsafe.Pointer(&count)), uintptr(unsafe.Pointer(&rows[0]))) {
+	if !g.Do(sym, 0, g.Handle, uintptr(unsafe.Pointer(&count)), uintptr(unsafe.Pointer(&rows[0]))) {
 		return nil
 	}
 	return rows[:min(int(count), len(rows))]
@@ -72,7 +72,7 @@ func (g *gpu) readProcessUtilization() {
 	const sym = "nvmlDeviceGetProcessUtilization"
 	g.smUtil, g.smFresh = nil, false
 	var count uint32
-	switch g.try(sym, 0, g.handle, 0, uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
+	switch g.try(sym, 0, g.Handle, 0, uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
 	case errInsufficientSize:
 	case success, errNotFound:
 		g.smUtil, g.smFresh = map[uint32]device.Value{}, true // nothing ran
@@ -85,7 +85,7 @@ func (g *gpu) readProcessUtilization() {
 		return
 	}
 	rows := make([]processUtil, count)
-	switch g.try(sym, 0, g.handle, uintptr(unsafe.Pointer(&rows[0])), uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
+	switch g.try(sym, 0, g.Handle, uintptr(unsafe.Pointer(&rows[0])), uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
 	case success:
 		rows = rows[:min(int(count), len(rows))]
 	case errNotFound:

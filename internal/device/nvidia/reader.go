@@ -22,6 +22,7 @@ import (
 	"unsafe"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 	"github.com/gpumeter/gpumeter/internal/dlopen"
 )
 
@@ -43,7 +44,7 @@ type Options struct {
 // Reader reads every GPU that the driver lists.
 type Reader struct {
 	opts Options
-	lib  *library
+	lib  *vendorlib.Library
 
 	// mu is held for reading while a device makes calls, and for writing while the library
 	// is re-initialized or closed. Writers only use TryLock: a device that hangs in the
@@ -84,11 +85,11 @@ func Open(_ context.Context, o Options) (*Reader, error) {
 func (r *Reader) init() error {
 	const noGPUsIsFine = 1
 	code := errFunctionNotFound
-	if s := r.lib.get("nvmlInitWithFlags"); s.fn.OK() {
-		code = ret(s.fn.Call(noGPUsIsFine))
+	if s := r.lib.Get("nvmlInitWithFlags"); s.Fn.OK() {
+		code = ret(s.Fn.Call(noGPUsIsFine))
 	}
 	if code == errFunctionNotFound {
-		code = ret(r.lib.get("nvmlInit_v2").fn.Call())
+		code = ret(r.lib.Get("nvmlInit_v2").Fn.Call())
 	}
 	if code != success {
 		return fmt.Errorf("cannot initialize %s: %w", r.lib.Path(), code)
@@ -100,10 +101,10 @@ func (r *Reader) init() error {
 
 func (r *Reader) systemText(sym string) string {
 	buf := make([]byte, 128)
-	if s := r.lib.get(sym); !s.fn.OK() || ret(s.fn.Call(uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))) != success {
+	if s := r.lib.Get(sym); !s.Fn.OK() || ret(s.Fn.Call(uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))) != success {
 		return ""
 	}
-	return cString(buf)
+	return dlopen.String(buf)
 }
 
 // Close implements device.Reader. It also unloads the library, so that the next Open finds
@@ -114,7 +115,7 @@ func (r *Reader) Close() error {
 	}
 	defer r.mu.Unlock()
 	if r.looking() {
-		return fmt.Errorf("cannot close the NVIDIA library: %w", errBusy)
+		return fmt.Errorf("cannot close the NVIDIA library: %w", vendorlib.ErrBusy)
 	}
 	if r.open {
 		r.shutdown()
@@ -128,32 +129,19 @@ func (r *Reader) shutdown() {
 	for _, g := range r.gpus {
 		g.unbind()
 	}
-	if s := r.lib.get("nvmlEventSetFree"); s.fn.OK() && r.events.handle != 0 {
-		s.fn.Call(r.events.handle)
+	if s := r.lib.Get("nvmlEventSetFree"); s.Fn.OK() && r.events.handle != 0 {
+		s.Fn.Call(r.events.handle)
 	}
 	r.events = eventSet{}
-	if s := r.lib.get("nvmlShutdown"); s.fn.OK() {
-		s.fn.Call()
+	if s := r.lib.Get("nvmlShutdown"); s.Fn.OK() {
+		s.Fn.Call()
 	}
 	r.open = false
 }
 
-var errBusy = errors.New("a driver call is still in progress")
-
 // lock takes mu for writing without queueing, which would block new readers.
 func (r *Reader) lock(ctx context.Context, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	retry := time.NewTicker(2 * time.Millisecond)
-	defer retry.Stop()
-	for !r.mu.TryLock() {
-		select {
-		case <-ctx.Done():
-			return errBusy
-		case <-retry.C:
-		}
-	}
-	return nil
+	return vendorlib.Lock(ctx, &r.mu, patience)
 }
 
 // Devices implements device.Reader. Discovery runs concurrently with the devices' own
@@ -191,7 +179,7 @@ func (r *Reader) reinitialize() (anew bool, err error) {
 		return false, nil
 	}
 	if r.looking() {
-		return false, errBusy
+		return false, vendorlib.ErrBusy
 	}
 	if r.open {
 		r.shutdown()
@@ -213,10 +201,10 @@ type sighting struct {
 // discover returns every GPU and MIG instance that can be opened, or nil if they cannot
 // even be counted. The caller holds mu, at least for reading.
 func (r *Reader) discover() ([]sighting, error) {
-	c := &caller{lib: r.lib}
+	c := newCaller(r.lib, 0)
 	var count uint32
-	if !c.do("nvmlDeviceGetCount_v2", 0, uintptr(unsafe.Pointer(&count))) {
-		return nil, fmt.Errorf("cannot count GPUs: %w", orErr(c.end(), errNotSupported))
+	if !c.Do("nvmlDeviceGetCount_v2", 0, uintptr(unsafe.Pointer(&count))) {
+		return nil, fmt.Errorf("cannot count GPUs: %w", orErr(c.End(), errNotSupported))
 	}
 	for i := range count {
 		if r.looks[i] == nil {
@@ -277,7 +265,7 @@ func (r *Reader) looking() bool {
 
 // look starts the discovery of the GPU at index i and its MIG instances.
 func (r *Reader) look(i uint32) *look {
-	l := &look{caller: caller{lib: r.lib}, done: make(chan struct{})}
+	l := &look{caller: caller{vendorlib.Caller{Lib: r.lib}}, done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
 		l.found, l.err = l.identify(i)
@@ -287,24 +275,24 @@ func (r *Reader) look(i uint32) *look {
 
 func (l *look) identify(i uint32) ([]sighting, error) {
 	c := &l.caller
-	if !c.do("nvmlDeviceGetHandleByIndex_v2", 0, uintptr(i), uintptr(unsafe.Pointer(&c.handle))) {
-		return nil, fmt.Errorf("cannot open device: %w", orErr(c.end(), errNotFound))
+	if !c.Do("nvmlDeviceGetHandleByIndex_v2", 0, uintptr(i), uintptr(unsafe.Pointer(&c.Handle))) {
+		return nil, fmt.Errorf("cannot open device: %w", orErr(c.End(), errNotFound))
 	}
 	id := device.ID{
-		Vendor: "nvidia",
-		UUID:   c.text("nvmlDeviceGetUUID"),
+		Vendor: Facts.Name,
+		UUID:   c.Text("nvmlDeviceGetUUID"),
 		Index:  int(i),
-		Model:  c.text("nvmlDeviceGetName"),
+		Model:  c.Text("nvmlDeviceGetName"),
 		PCI:    c.pciAddress(),
 	}
 	if id.UUID == "" {
-		return nil, fmt.Errorf("cannot identify device: %w", orErr(c.end(), errNotSupported))
+		return nil, fmt.Errorf("cannot identify device: %w", orErr(c.End(), errNotSupported))
 	}
 	mig := c.migEnabled()
-	list := []sighting{{id, c.handle, binding{mig: mig}}}
+	list := []sighting{{id, c.Handle, binding{mig: mig}}}
 	if mig {
 		for _, p := range c.migInstances() {
-			list = append(list, sighting{p.id(id), p.handle, binding{parent: c.handle, gi: p.gi}})
+			list = append(list, sighting{p.id(id), p.handle, binding{parent: c.Handle, gi: p.gi}})
 		}
 	}
 	return list, nil
@@ -348,17 +336,15 @@ func (r *Reader) adopt(found []sighting, err error) ([]device.Device, error) {
 // domain.
 func (c *caller) pciAddress() string {
 	var p pciInfo
-	if !c.do("nvmlDeviceGetPciInfo_v3", 0, c.handle, uintptr(unsafe.Pointer(&p))) {
+	if !c.Do("nvmlDeviceGetPciInfo_v3", 0, c.Handle, uintptr(unsafe.Pointer(&p))) {
 		return ""
 	}
-	s := strings.ToLower(cString(p.busID[:]))
+	s := strings.ToLower(dlopen.String(p.busID[:]))
 	if domain, rest, ok := strings.Cut(s, ":"); ok && len(domain) > 4 && strings.HasPrefix(domain, "0000") {
 		return domain[4:] + ":" + rest
 	}
 	return s
 }
-
-func cString(b []byte) string { return dlopen.String(b) }
 
 // orErr returns err, or instead if err is nil.
 func orErr(err, instead error) error {

@@ -144,8 +144,8 @@ func TestUntouchedFieldsAreAbsent(t *testing.T) {
 			t.Errorf("an untouched throttle time is reported as %v", tt.Seconds)
 		}
 	}
-	if s.Temperatures[1].Value.OK() || s.Power[0].Instant.OK() {
-		t.Errorf("untouched fields are reported: memory %v, power %v", s.Temperatures[1].Value, s.Power[0].Instant)
+	if s.Temperatures[1].Value.OK() || s.Powers[0].Instant.OK() {
+		t.Errorf("untouched fields are reported: memory %v, power %v", s.Temperatures[1].Value, s.Powers[0].Instant)
 	}
 }
 
@@ -359,7 +359,7 @@ func TestOldPower(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := s.Power[0]; p.Instant != instant || p.Average != average {
+		if p := s.Powers[0]; p.Instant != instant || p.Average != average {
 			t.Errorf("%s: instant %v, average %v", model, p.Instant, p.Average)
 		}
 	}

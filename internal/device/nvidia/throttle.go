@@ -30,9 +30,9 @@ var throttleBits = []struct {
 }
 
 func (g *gpu) readThrottle() {
-	mask, ok := g.u64("nvmlDeviceGetCurrentClocksEventReasons")
+	mask, ok := g.U64("nvmlDeviceGetCurrentClocksEventReasons")
 	if !ok {
-		mask, ok = g.u64("nvmlDeviceGetCurrentClocksThrottleReasons") // the name before R535
+		mask, ok = g.U64("nvmlDeviceGetCurrentClocksThrottleReasons") // the name before R535
 	}
 	g.sample.Throttles = nil
 	if ok {

@@ -32,7 +32,7 @@ func wantEverything() device.Sample {
 			}},
 			{Sensor: "memory", Value: of(50), Limits: []device.TemperatureCap{{Event: "operating", Limit: of(95), Margin: of(45)}}},
 		},
-		Power: []device.Power{
+		Powers: []device.Power{
 			{Scope: "gpu", Instant: of(685.77), Average: of(689.58), Limits: []device.PowerLimit{
 				{Type: "enforced", Watts: of(700)},
 				{Type: "requested", Watts: of(700)},

@@ -61,7 +61,7 @@ func (d amd) read(r *reading) {
 	r.Memory.BAR1Used, r.Memory.BAR1Total = r.Memory.Used, r.Memory.Total // the host maps all of the memory
 	r.Temperatures = r.temperatures(false)
 	w := m.watts
-	r.Power = []device.Power{{
+	r.Powers = []device.Power{{
 		Scope: "gpu", Instant: device.Of(math.Round(r.now.watts)),
 		Limits: []device.PowerLimit{
 			{Type: device.LimitEnforced, Watts: device.Of(w.limit)},

@@ -45,7 +45,7 @@ func (d gaudi) read(r *reading) {
 	r.Memory = device.Memory{Used: device.Of(used), Free: device.Of(m.memory - used), Total: device.Of(m.memory)}
 	r.Temperatures = r.temperatures(true)
 	limit := device.Of(m.watts.limit)
-	r.Power = []device.Power{{
+	r.Powers = []device.Power{{
 		Scope: "gpu", Instant: device.Of(math.Round(r.now.watts)),
 		Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: limit}, {Type: "default", Watts: limit}},
 	}}

@@ -36,7 +36,7 @@ func (d intel) read(r *reading) {
 	r.Memory = device.Memory{Used: device.Of(r.used()), Total: device.Of(m.memory)}
 	r.Temperatures = r.temperatures(false)
 	limit := device.Of(m.watts.limit)
-	r.Power = []device.Power{{
+	r.Powers = []device.Power{{
 		Scope: "gpu", Average: device.Of(r.average()), // derived from the energy
 		Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: limit}, {Type: "default", Watts: limit}},
 	}}

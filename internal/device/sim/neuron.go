@@ -33,7 +33,7 @@ func (d neuron) read(r *reading) {
 	used, total := r.used(), r.gpu.model.memory
 	r.Utilization.Compute = device.Of(r.now.busy)
 	r.Memory = device.Memory{Used: device.Of(used), Free: device.Of(total - used), Total: device.Of(total)}
-	r.Power = []device.Power{{Scope: "gpu", Utilization: device.Of(percent(r.minute() / r.gpu.model.watts.limit))}}
+	r.Powers = []device.Power{{Scope: "gpu", Utilization: device.Of(percent(r.minute() / r.gpu.model.watts.limit))}}
 	ecc := func(kind, location string, n float64) {
 		r.ECC = append(r.ECC, device.ECC{Type: kind, Lifetime: "volatile", Location: location, Count: device.Of(n)})
 	}

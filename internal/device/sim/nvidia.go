@@ -11,6 +11,7 @@ import (
 type nvidia struct {
 	bar1, banks            float64 // bytes; memory banks, each with its own spare rows
 	memoryIdle, memoryFull float64 // memory power in watts
+	cpuIdle, cpuFull       float64 // CPU power of the same module in watts
 	instantOnly            bool    // GA100 has no averaged reading
 
 	idleState      float64 // performance state without load
@@ -54,6 +55,18 @@ var nvidiaModels = map[string]*model{
 		clocks:  nvidiaClocks(1965, 120, 3996, 3996, 1830, 600),
 		shows:   nvidia{bar1: 262144 * mib, banks: 3840, pcie: 5, pcieIdle: 5, links: 18, linkRate: 53.125e9, fabric: true, gpm: true},
 		sliceOf: 7, slices: []slice{{"3g.90gb", 3, 90368 * mib}, {"2g.45gb", 2, 43776 * mib}, {"1g.23gb", 1, 21632 * mib}, {"1g.23gb", 1, 21632 * mib}},
+	},
+	// A superchip with one GPU and one Grace CPU. Nodes have one or a few.
+	"gh200": {
+		maker: nvidiaMaker, name: "NVIDIA GH200 480GB", architecture: "hopper", firmware: nvidiaMaker.driver, vbios: "96.00.A5.00.19",
+		memory: 97871 * mib, reserved: 619 * mib,
+		watts: watts{idle: 78, limit: 700, min: 100, max: 900}, hot: 87,
+		sensors: []sensor{
+			{name: "edge", idle: 31, full: 64, limits: []limit{{"operating", 87}, {"slowdown", 89}, {"shutdown", 95}}},
+			{name: "memory", idle: 33, full: 52},
+		},
+		clocks: nvidiaClocks(1980, 345, 2619, 2619, 1545, 765),
+		shows:  nvidia{bar1: 131072 * mib, banks: 2560, pcie: 5, pcieIdle: 5, gpm: true, memoryIdle: 43, memoryFull: 92, cpuIdle: 55, cpuFull: 240},
 	},
 	"h100": {
 		maker: nvidiaMaker, name: "NVIDIA H100 80GB HBM3", architecture: "hopper", firmware: nvidiaMaker.driver, vbios: "96.00.A5.00.01",
@@ -106,7 +119,7 @@ func (d nvidia) read(r *reading) {
 	}
 	r.Memory = d.memory(r)
 	r.Temperatures = r.temperatures(true)
-	r.Power = d.power(r)
+	r.Powers = d.power(r)
 	r.Energy = device.Of(floor(r.sum.joules, 1e3)) // the driver counts millijoules
 	r.Clocks = r.frequencies(true)
 	r.Throttles = d.throttles(r.now)
@@ -187,12 +200,16 @@ func (d nvidia) power(r *reading) []device.Power {
 	if !d.instantOnly {
 		gpu.Average = device.Of(average)
 	}
-	if d.memoryFull == 0 {
-		return []device.Power{gpu}
-	}
+	list := []device.Power{gpu}
 	part := max(0, average-w.idle) / (w.limit - w.idle)
-	memory := math.Round((d.memoryIdle+part*(d.memoryFull-d.memoryIdle))*1e3) / 1e3
-	return []device.Power{gpu, {Scope: "memory", Average: device.Of(memory)}}
+	milliwatts := func(watts float64) device.Value { return device.Of(math.Round(watts*1e3) / 1e3) }
+	if d.cpuFull > 0 {
+		list = append(list, device.Power{Scope: "module", Average: milliwatts(average + d.cpuIdle + part*(d.cpuFull-d.cpuIdle))})
+	}
+	if d.memoryFull > 0 {
+		list = append(list, device.Power{Scope: "memory", Average: milliwatts(d.memoryIdle + part*(d.memoryFull-d.memoryIdle))})
+	}
+	return list
 }
 
 // throttles returns NVML's clocks event reasons, in bit order.

@@ -35,7 +35,7 @@ func TestTraining(t *testing.T) {
 				return
 			}
 			capped := value(s.Throttled(device.BucketPower)) == 1
-			power := value(s.Power[0].Draw().Ratio(s.Power[0].Enforced()))
+			power := value(s.Powers[0].Draw().Ratio(s.Powers[0].Enforced()))
 			if busy < 0.92 || busy > 0.99 || !capped || power < 0.95 || value(s.Profile.Pipes[0].Active) < 0.5 {
 				t.Fatalf("rank %d at %v: busy %v, capped %v, power %v", rank, up, busy, capped, power)
 			}
@@ -84,7 +84,7 @@ func TestIdle(t *testing.T) {
 	for _, model := range uniform() {
 		watch(t, model, 4, func(up time.Duration, s *device.Sample) {
 			var power float64
-			for _, p := range s.Power {
+			for _, p := range s.Powers {
 				power = max(power, value(p.Draw().Ratio(p.Enforced()).Or(p.Utilization)))
 			}
 			if value(s.Utilization.Compute) != 0 || value(s.UtilizationPeak.Compute) != 0 || len(s.Processes) != 1 || power > 0.27 {

@@ -42,7 +42,7 @@ func parts(s *device.Sample) (h has) {
 			h.Limits = h.Limits || l.Limit.OK() && l.Margin.OK()
 		}
 	}
-	for _, p := range s.Power {
+	for _, p := range s.Powers {
 		h.MemoryPower = h.MemoryPower || p.Scope == "memory"
 		h.AveragePower = h.AveragePower || p.Scope == "gpu" && p.Average.OK()
 	}
@@ -309,8 +309,8 @@ func TestCountersAreTheIntegralOfGauges(t *testing.T) {
 			var joules, averaged, bytes float64
 			for up := from; up < to; up += step {
 				s := g.sample(up)
-				joules += value(s.Power[0].Draw()) * step.Seconds()
-				averaged += value(s.Power[0].Average) * step.Seconds()
+				joules += value(s.Powers[0].Draw()) * step.Seconds()
+				averaged += value(s.Powers[0].Average) * step.Seconds()
 				if len(s.Interconnects) > 1 {
 					bytes += value(s.Interconnects[1].TXRate) * step.Seconds()
 				}
@@ -366,7 +366,7 @@ func impossible(s *device.Sample) string {
 	for _, i := range s.Interconnects {
 		ratios = append(ratios, i.TXRate.Ratio(i.BandwidthLimit), i.RXRate.Ratio(i.BandwidthLimit))
 	}
-	for _, power := range s.Power {
+	for _, power := range s.Powers {
 		ratios = append(ratios, power.Draw().Ratio(power.Enforced()), power.Utilization)
 	}
 	var held float64

@@ -37,7 +37,7 @@ func (d tenstorrent) read(r *reading) {
 	m := r.gpu.model
 	r.Temperatures = r.temperatures(true)
 	draw := math.Round(r.now.watts)
-	r.Power = []device.Power{{
+	r.Powers = []device.Power{{
 		Scope: "gpu", Instant: device.Of(draw), Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: device.Of(m.watts.limit)}},
 	}}
 	r.Clocks = r.frequencies(false)

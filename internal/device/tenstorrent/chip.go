@@ -185,13 +185,13 @@ func (c *chip) readFast(tier device.Tier) {
 	}
 
 	// µW in steps of 1 W; the power of the ASIC, not of the board.
-	s.Power = nil
+	s.Powers = nil
 	if p := c.value(hwmon, "power1_input", micro); p.OK() || c.powerLimit.OK() {
 		power := device.Power{Scope: "gpu", Instant: p}
 		if c.powerLimit.OK() {
 			power.Limits = []device.PowerLimit{{Type: device.LimitEnforced, Watts: c.powerLimit}}
 		}
-		s.Power = []device.Power{power}
+		s.Powers = []device.Power{power}
 	}
 
 	s.Voltages = nil

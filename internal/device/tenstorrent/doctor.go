@@ -44,7 +44,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 func onBus(o Options) []string {
 	var found []string
 	for _, d := range o.dir("sys/bus/pci/devices").Glob("*") {
-		if id, err := d.Text("vendor"); err == nil && strings.EqualFold(id, "0x1e52") {
+		if id, err := d.Text("vendor"); err == nil && strings.EqualFold(id, Facts.PCI) {
 			found = append(found, d.Base())
 		}
 	}
@@ -64,7 +64,7 @@ func chipChecks(ctx context.Context, c *chip) []device.Check {
 			Fix: "upgrade the firmware (bundle 18.4 or later for Wormhole) and tt-kmd (2.7 or later); after a reset the values return",
 		})
 	}
-	if len(s.Power) == 0 || !s.Power[0].Instant.OK() {
+	if len(s.Powers) == 0 || !s.Powers[0].Instant.OK() {
 		checks = append(checks, device.Check{
 			Subject: subject + " power", State: device.CheckLimited, Detail: "the driver provides no hwmon: no power, energy and temperature",
 			Fix: "upgrade the firmware and tt-kmd, and give the agent all of /sys",

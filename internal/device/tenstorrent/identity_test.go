@@ -32,7 +32,7 @@ func TestReset(t *testing.T) {
 		if s.Heartbeat.OK() || s.Current.OK() || s.Clocks != nil || s.Interconnects != nil || s.Voltages != nil {
 			t.Errorf("tier %d: values during a reset: %+v", tier, s)
 		}
-		if tier >= device.Slow && (s.Temperatures != nil || s.Power != nil) {
+		if tier >= device.Slow && (s.Temperatures != nil || s.Powers != nil) {
 			t.Errorf("tier %d: limits during a reset: %+v", tier, s)
 		}
 		if diff := cmp.Diff(first.Aliases, s.Aliases); diff != "" || s.Info.Firmware != "18.6.0.0" {

@@ -3,6 +3,7 @@
 package tenstorrent
 
 import (
+	"embed"
 	"io/fs"
 	"maps"
 	"os"
@@ -98,35 +99,28 @@ func chipFiles(n, pci string, class, pciDevice map[string]string) map[string]str
 	return files
 }
 
-var wormholeClass = map[string]string{
-	"tt_aiclk": "1000", "tt_axiclk": "900", "tt_arcclk": "540", "tt_serial": "0100014511708042", "tt_asic_id": "00000000000000A1",
-	"tt_card_type": "n300", "tt_fw_bundle_ver": "18.6.0.0", "tt_heartbeat": "5000",
-	"pcie_perf_counters/mst_posted_wr_data_word_sent0":        "1",
-	"pcie_perf_counters/mst_posted_wr_data_word_sent1":        "2",
-	"pcie_perf_counters/mst_nonposted_wr_data_word_sent0":     "4",
-	"pcie_perf_counters/mst_nonposted_wr_data_word_sent1":     "8",
-	"pcie_perf_counters/slv_rd_data_word_sent0":               "16",
-	"pcie_perf_counters/slv_rd_data_word_sent1":               "32",
-	"pcie_perf_counters/slv_posted_wr_data_word_received0":    "100",
-	"pcie_perf_counters/slv_posted_wr_data_word_received1":    "200",
-	"pcie_perf_counters/slv_nonposted_wr_data_word_received0": "400",
-	"pcie_perf_counters/slv_nonposted_wr_data_word_received1": "800",
-	"pcie_perf_counters/mst_rd_data_word_received0":           "1600",
-	"pcie_perf_counters/mst_rd_data_word_received1":           "3200",
-}
+//go:embed testdata/lab
+var labFiles embed.FS
 
-var wormholePCI = map[string]string{
-	"device": "0x401e", "numa_node": "1", "current_link_speed": "8.0 GT/s PCIe", "max_link_speed": "16.0 GT/s PCIe",
-	"current_link_width": "16", "max_link_width": "16",
-	"hwmon/hwmon7/name": "wormhole", "hwmon/hwmon7/temp1_input": "46250", "hwmon/hwmon7/temp1_max": "75000", "hwmon/hwmon7/temp1_label": "asic1_temp",
-	"hwmon/hwmon7/in0_input": "760", "hwmon/hwmon7/curr1_input": "21000", "hwmon/hwmon7/power1_input": "16000000", "hwmon/hwmon7/power1_max": "85000000",
-}
+// The attributes of a chip in its class directory and its PCI directory.
+var (
+	wormholeClass = attributes("wormhole-class")
+	wormholePCI   = attributes("wormhole-pci")
+	blackholePCI  = attributes("blackhole-pci")
+)
 
-var blackholePCI = map[string]string{
-	"device": "0xb140", "numa_node": "-1", "current_link_speed": "32.0 GT/s PCIe", "max_link_speed": "Unknown",
-	"current_link_width": "8", "max_link_width": "255",
-	"hwmon/hwmon11/name": "blackhole", "hwmon/hwmon11/temp1_input": "-1500", "hwmon/hwmon11/power1_input": "0", "hwmon/hwmon11/power1_max": "125000000",
-	"hwmon/hwmon11/fan1_input": "4294967295",
+// attributes reads a file of testdata/lab, with one name and value per line.
+func attributes(file string) map[string]string {
+	text, err := labFiles.ReadFile("testdata/lab/" + file + ".txt")
+	if err != nil {
+		panic(err)
+	}
+	out := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " = ")
+		out[name] = value
+	}
+	return out
 }
 
 // lab is a machine with a Wormhole board, a Blackhole board with two chips, and a Grayskull

@@ -26,8 +26,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-const vendor = "tenstorrent"
-
 // Options configure a Reader.
 type Options struct {
 	// Root is where the host's file system is mounted; empty means /.
@@ -151,7 +149,7 @@ func (r *Reader) identify(n node) (device.ID, error) {
 	if card != "" && card != "unknown" {
 		model += " " + card
 	}
-	return device.ID{Vendor: vendor, UUID: r.uuid(serial, asic, pci), Index: n.number, Model: model, PCI: pci}, nil
+	return device.ID{Vendor: Facts.Name, UUID: r.uuid(serial, asic, pci), Index: n.number, Model: model, PCI: pci}, nil
 }
 
 // silent reports whether the firmware does not answer for the moment.
@@ -163,12 +161,12 @@ func silent(err error) bool { return errors.Is(err, unix.ENODATA) || errors.Is(e
 func (r *Reader) uuid(serial, asic, pci string) string {
 	if serial == "" {
 		machine, _ := r.opts.dir("etc").Text("machine-id") // without one, only the PCI address is left
-		return strings.Join([]string{vendor, machine, pci}, "-")
+		return strings.Join([]string{Facts.Name, machine, pci}, "-")
 	}
 	if asic == "" {
 		asic = pci
 	}
-	return strings.ToLower(strings.Join([]string{vendor, serial, asic}, "-"))
+	return strings.ToLower(strings.Join([]string{Facts.Name, serial, asic}, "-"))
 }
 
 // address returns the PCI address of the chip.

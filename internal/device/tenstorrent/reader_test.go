@@ -37,7 +37,7 @@ func TestWholeMachine(t *testing.T) {
 			},
 			Info:         device.Info{Driver: "2.10.0", Architecture: "blackhole", Firmware: "19.11.0.0"},
 			Temperatures: []device.Temperature{{Sensor: "edge", Value: device.Of(-1.5)}},
-			Power:        []device.Power{{Scope: "gpu", Instant: device.Of(0), Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(125)}}}},
+			Powers:       []device.Power{{Scope: "gpu", Instant: device.Of(0), Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(125)}}}},
 			Clocks:       []device.Clock{{Type: "ai", Frequency: device.Of(800e6)}},
 			PCIe:         device.PCIe{Generation: device.Of(5), Width: device.Of(8)},
 			Heartbeat:    device.Of(43874),
@@ -56,7 +56,7 @@ func TestWholeMachine(t *testing.T) {
 				Sensor: "edge", Value: device.Of(46.25),
 				Limits: []device.TemperatureCap{{Event: "slowdown", Limit: device.Of(75), Margin: device.Of(28.75)}},
 			}},
-			Power:    []device.Power{{Scope: "gpu", Instant: device.Of(16), Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(85)}}}},
+			Powers:   []device.Power{{Scope: "gpu", Instant: device.Of(16), Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(85)}}}},
 			Clocks:   []device.Clock{{Type: "ai", Frequency: device.Of(1e9)}, {Type: "axi", Frequency: device.Of(900e6)}, {Type: "arc", Frequency: device.Of(540e6)}},
 			Voltages: []device.Voltage{{Rail: "core", Volts: device.Of(0.76)}},
 			Current:  device.Of(21),
@@ -131,10 +131,10 @@ func TestDegraded(t *testing.T) {
 	f("hwmon/hwmon7/curr1_input", "", current, device.Value{}, "")
 	f("hwmon/hwmon7/curr1_input", "0", current, device.Of(0), "")
 	f("hwmon/hwmon7/curr1_input", "21A", current, device.Value{}, "is not an integer")
-	power := func(s device.Sample) device.Value { return s.Power[0].Instant }
+	power := func(s device.Sample) device.Value { return s.Powers[0].Instant }
 	f("hwmon/hwmon7/power1_input", "", power, device.Value{}, "")
 	f("hwmon/hwmon7/power1_input", "/", power, device.Value{}, "is a directory")
-	limit := func(s device.Sample) device.Value { return s.Power[0].Enforced() }
+	limit := func(s device.Sample) device.Value { return s.Powers[0].Enforced() }
 	f("hwmon/hwmon7/power1_max", "", limit, device.Value{}, "")
 	temperature := func(s device.Sample) device.Value { return s.Temperatures[0].Value }
 	f("hwmon/hwmon7/temp1_input", "", temperature, device.Value{}, "")
@@ -201,8 +201,8 @@ func TestTiers(t *testing.T) {
 		t.Helper()
 		s, err := d.Read(t.Context(), tier)
 		check(t, err)
-		draw, _ := s.Power[0].Instant.Get()
-		limit, _ := s.Power[0].Enforced().Get()
+		draw, _ := s.Powers[0].Instant.Get()
+		limit, _ := s.Powers[0].Enforced().Get()
 		return fmt.Sprint(draw, limit, s.Info.Firmware)
 	}
 	got := []string{read(device.Fast), read(device.Slow), read(device.Static)}

@@ -52,7 +52,7 @@ func findHolders(root string, chips []*chip) machine {
 			byNode[n] = c
 		}
 	}
-	files, denied, err := openfiles.Below(filepath.Join(root, "proc"), "/dev/accel", "/dev/vfio/")
+	files, denied, err := openfiles.Below(filepath.Join(root, "proc"), Facts.DeviceFiles...)
 	m := machine{denied: denied}
 	if err != nil {
 		m.err = fmt.Errorf("cannot find the processes on the TPUs: %w", err)

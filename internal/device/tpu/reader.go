@@ -235,10 +235,7 @@ type generation struct {
 	vfio    bool // used through /dev/vfio/<group>, else /dev/accel<N>
 }
 
-const (
-	vendorGoogle = 0x1ae0
-	deviceV2V3   = 0x0027 // the subsystem distinguishes v2 and v3
-)
+const deviceV2V3 = 0x0027 // the subsystem distinguishes v2 and v3
 
 var generations = map[uint64]generation{
 	0x005e: {"v4", 1, false},
@@ -257,7 +254,7 @@ var oldGenerations = map[uint64]generation{
 // identify returns the generation of the PCI device at d. Its name is "" if the device is
 // not a TPU: Google's network card and disk have the same vendor id.
 func identify(d sysfs.Dir) (generation, error) {
-	if v, err := d.Uint("vendor"); err != nil || v != vendorGoogle {
+	if v, err := d.Text("vendor"); err != nil || v != Facts.PCI {
 		return generation{}, nil //nolint:nilerr // a broken device of another vendor is not ours to report
 	}
 	id, err := d.Uint("device")
@@ -291,7 +288,7 @@ func find(root string) ([]sighting, error) {
 		}
 		pci := strings.ToLower(d.Base())
 		s := sighting{gen: gen, dir: d, id: device.ID{
-			Vendor: "tpu", UUID: joined("tpu", machineID, pci), Model: "TPU " + gen.name, PCI: pci, Index: -1,
+			Vendor: Facts.Name, UUID: joined(Facts.Name, machineID, pci), Model: "TPU " + gen.name, PCI: pci, Index: -1,
 		}}
 		if err := s.findNode(); err != nil {
 			errs = append(errs, fmt.Errorf("TPU %s: %w", pci, err))

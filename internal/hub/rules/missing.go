@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -23,7 +24,7 @@ type presence struct {
 
 // thing is what labels are about.
 func thing(l query.Labels) deviceKey {
-	return deviceKey{l["k8s_cluster_name"], l["host_name"], l["gpu_uuid"]}
+	return deviceKey{l[fleet.LabelCluster], l[fleet.LabelHost], l[fleet.LabelUUID]}
 }
 
 func newPresence(present, before []query.Sample, open []Change) *presence {
@@ -80,11 +81,11 @@ func (p *presence) sends(node deviceKey) bool {
 // device of a node that is missing is not named. kept are those of open that have been
 // missing for longer, the newest first.
 func missing(ctx context.Context, store query.Store, open []Change, at time.Time) (out, kept []Finding, err error) {
-	before, err := store.Instant(ctx, "group by ("+deviceLabels+") (present_over_time(gpu_up["+query.Duration(memory)+"]))", at)
+	before, err := store.Instant(ctx, "group "+by(deviceLabels)+" (present_over_time("+fleet.SeriesUp+"["+query.Duration(memory)+"]))", at)
 	if err != nil {
 		return nil, nil, err
 	}
-	present, err := store.Instant(ctx, "group by ("+deviceLabels+") (gpu_up)", at)
+	present, err := store.Instant(ctx, "group "+by(deviceLabels)+" ("+fleet.SeriesUp+")", at)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -142,7 +143,7 @@ func missing(ctx context.Context, store query.Store, open []Change, at time.Time
 
 func missingNode(l query.Labels) Finding {
 	return Finding{
-		Rule: MissingNode, Severity: "ERROR", Labels: pick(l, "host_name", "k8s_node_name", "k8s_cluster_name"),
+		Rule: MissingNode, Severity: "ERROR", Labels: pick(l, nodeLabels...),
 		Reason: "node " + nodeOf(l) + " sends nothing any more",
 		Action: "See whether it is up, its agent runs and can reach the hub: gpumeter doctor on the node.",
 	}
@@ -150,8 +151,8 @@ func missingNode(l query.Labels) Finding {
 
 func missingDevice(l query.Labels) Finding {
 	return Finding{
-		Rule: MissingDevice, Severity: "ERROR", Labels: pick(l, "gpu_uuid", "gpu_index", "gpu_model", "host_name", "k8s_node_name", "k8s_cluster_name"),
-		Reason: "GPU " + l["gpu_index"] + " of " + nodeOf(l) + " is gone, the others of the node are there",
+		Rule: MissingDevice, Severity: "ERROR", Labels: pick(l, deviceLabels...),
+		Reason: "GPU " + l[fleet.LabelIndex] + " of " + nodeOf(l) + " is gone, the others of the node are there",
 		Action: "Look for an XID in the kernel's log; a reset or a restart of the node may bring it back.",
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-func (f *fleet) up(from, to time.Duration, host, gpu, cluster string) {
+func (f *world) up(from, to time.Duration, host, gpu, cluster string) {
 	f.add(from, to, 1, "__name__", "gpu_up", "host_name", host, "gpu_uuid", gpu, "gpu_index", gpu[1:], "k8s_cluster_name", cluster)
 }
 
-func (f *fleet) commit() {
+func (f *world) commit() {
 	f.t.Helper()
 	if r, err := f.a.Commit(); err != nil || r.Refused > 0 {
 		f.t.Fatal(r, err)
@@ -27,7 +27,7 @@ func (f *fleet) commit() {
 // that is not because another cluster has one of its name, and one that is named twice.
 func TestMissingLateCluster(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := newWorld(t)
 	f.up(40*time.Minute, 20*time.Minute, "late", "G1", "")
 	f.up(19*time.Minute, 0, "late", "G1", "x")
 	f.up(40*time.Minute, 10*time.Minute, "early", "G1", "x")
@@ -62,7 +62,7 @@ func TestMissingLateCluster(t *testing.T) {
 // hour, one that is told again when a label of it is forgotten, and one that is never back.
 func TestMissingForLong(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := newWorld(t)
 	f.up(5*time.Hour, 0, "a", "G1", "x")
 	f.up(5*time.Hour, 4*time.Hour, "a", "G2", "x")
 	f.up(5*time.Hour, 250*time.Minute, "b", "G3", "")
@@ -118,7 +118,7 @@ func TestMissingForLong(t *testing.T) {
 // Catches a kept list without a bound, and one that lets the newest go first.
 func TestMissingIsBounded(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := newWorld(t)
 	var open []Change
 	for i := range maxFindings + 1 {
 		open = append(open, Change{Finding: Finding{Rule: MissingNode, Labels: query.Labels{"host_name": fmt.Sprintf("%04d", i)}}, Since: now.Add(time.Duration(i-5000) * time.Minute)})
@@ -133,7 +133,7 @@ func TestMissingIsBounded(t *testing.T) {
 // did before, and events of others that are taken for the hub's.
 func TestLoad(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := newWorld(t)
 	one := func(rule, severity string, l query.Labels) Finding {
 		return Finding{Rule: rule, Severity: severity, Labels: l, Reason: rule + " is so", Action: "do"}
 	}

@@ -8,40 +8,39 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // workload is work that runs on several devices. Devices of other models are no peers.
 type workload struct{ cluster, namespace, kind, name, model string }
 
-const workloadLabels = "gpu_workload_kind, gpu_workload_name, gpu_workload_team, k8s_namespace_name"
-
 // measures are what devices of the same work are compared by. load is that of the device
 // and of its peers: one with less to do has lower clocks, one with more is hotter, and
 // neither is odd.
 var measures = []struct {
-	rule, expr string
-	behind     func(v, median float64) bool
-	fair       func(load, median float64) bool // nil: load is not regarded
-	reason     string                          // of the device, its value and the median
-	action     string
+	rule, series string
+	behind       func(v, median float64) bool
+	fair         func(load, median float64) bool // nil: load is not regarded
+	reason       string                          // of the device, its value and the median
+	action       string
 }{
 	{
-		SlowClock, `gpu_clock_frequency_hertz{gpu_clock_type="sm"}`,
+		SlowClock, fleet.SeriesClock,
 		func(v, median float64) bool { return v < clockPart*median },
 		func(load, median float64) bool { return load > 0 && load >= loadPart*median },
 		"%s runs at %.0f MHz, others of the same work at %.0f MHz",
 		"One slow device holds up all of a job. See why it is slowed down, power and heat first; else take it out.",
 	},
 	{
-		LowActivity, `gpu_sm_active_ratio`,
+		LowActivity, fleet.SeriesSMActive,
 		func(v, median float64) bool { return median > minActivity && v < activityPart*median },
 		nil,
 		"%s is %.0f %% busy, others of the same work are %.0f %% busy",
 		"Look at the data that its process waits for, and at its node's CPUs and network.",
 	},
 	{
-		HighHeat, `gpu_temperature_celsius{gpu_temperature_sensor="edge"}`,
+		HighHeat, fleet.SeriesTemperature,
 		func(v, median float64) bool { return v > median+heatAbove },
 		func(load, median float64) bool { return median >= loadPart*load },
 		"%s has %.0f °C, others of the same work have %.0f °C",
@@ -57,7 +56,7 @@ func stragglers(ctx context.Context, store query.Store, at time.Time) ([]Finding
 	}
 	var out []Finding
 	for _, m := range measures {
-		samples, err := store.Instant(ctx, averaged(m.expr), at)
+		samples, err := store.Instant(ctx, averaged(m.series), at)
 		if err != nil {
 			return nil, err
 		}
@@ -85,9 +84,8 @@ func stragglers(ctx context.Context, store query.Store, at time.Time) ([]Finding
 				scale := map[string]float64{SlowClock: 1e-6, LowActivity: 100, HighHeat: 1}[m.rule]
 				out = append(out, Finding{
 					Rule: m.rule, Severity: "WARN", Value: s.Value,
-					Labels: pick(l, "gpu_uuid", "gpu_index", "gpu_model", "host_name", "k8s_node_name", "k8s_cluster_name",
-						"gpu_workload_kind", "gpu_workload_name", "gpu_workload_team", "k8s_namespace_name"),
-					Reason: fmt.Sprintf(m.reason, "GPU "+l["gpu_index"]+" of "+nodeOf(l), s.Value*scale, median*scale),
+					Labels: pick(l, slices.Concat(deviceLabels, workloadLabels)...),
+					Reason: fmt.Sprintf(m.reason, "GPU "+l[fleet.LabelIndex]+" of "+nodeOf(l), s.Value*scale, median*scale),
 					Action: m.action,
 				})
 			}
@@ -98,16 +96,16 @@ func stragglers(ctx context.Context, store query.Store, at time.Time) ([]Finding
 
 // worker returns whose work is on a device, and which device that is.
 func worker(l query.Labels) (workload, deviceKey) {
-	return workload{l["k8s_cluster_name"], l["k8s_namespace_name"], l["gpu_workload_kind"], l["gpu_workload_name"], l["gpu_model"]},
-		deviceKey{l["k8s_cluster_name"], l["host_name"], l["gpu_uuid"]}
+	return workload{l[fleet.LabelCluster], l[fleet.LabelNamespace], l[fleet.LabelKind], l[fleet.LabelWorkload], l[fleet.LabelModel]},
+		thing(l)
 }
 
 // loads returns how much devices have to do, by whose work it is. Those that say it in
 // another way than most of the work are left out: the two are no measure for each other.
 func loads(ctx context.Context, store query.Store, at time.Time) (map[workload]map[deviceKey]float64, error) {
 	out := map[workload]map[deviceKey]float64{}
-	for _, expr := range []string{`gpu_utilization_ratio{gpu_task="compute"}`, `gpu_sm_active_ratio`} {
-		samples, err := store.Instant(ctx, averaged(expr), at)
+	for _, series := range []string{fleet.SeriesUtilization, fleet.SeriesSMActive} {
+		samples, err := store.Instant(ctx, averaged(series), at)
 		if err != nil {
 			return nil, err
 		}
@@ -131,19 +129,10 @@ func loads(ctx context.Context, store query.Store, at time.Time) (map[workload]m
 	return out, nil
 }
 
-// averaged returns the question for the average of a selector in the window, for each
-// device that exactly one workload has.
-func averaged(selector string) string {
-	return fmt.Sprintf(`avg by (%s, %s) (avg_over_time(%s[%s]))`, deviceLabels, workloadLabels, owned(selector), query.Duration(window))
-}
-
-// owned returns the selector of devices that exactly one workload has.
-func owned(selector string) string {
-	const match = `gpu_workload_name!="",gpu_workload_kind!~"unallocated|unattributed|other"`
-	if selector[len(selector)-1] == '}' {
-		return selector[:len(selector)-1] + "," + match + "}"
-	}
-	return selector + "{" + match + "}"
+// averaged returns the query for the average of a series in the window, for each device that
+// exactly one workload holds.
+func averaged(series string) string {
+	return fmt.Sprintf("avg %s (avg_over_time(%s[%s]))", by(deviceLabels, workloadLabels), fleet.Sole(series), query.Duration(window))
 }
 
 func values(samples []query.Sample) []float64 {
@@ -163,29 +152,27 @@ func medianOf(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-const sequence = "nccl_collective_sequence_total"
-
 // ranks finds ranks that are behind the others of their communicator, wherever those run.
 // Nodes tell where they are at different moments, so that what counts is how long ago the
 // others were where it is; if they are not going on, they wait for it.
 func ranks(ctx context.Context, store query.Store, at time.Time) ([]Finding, error) {
-	current, err := store.Instant(ctx, sequence, at)
+	current, err := store.Instant(ctx, fleet.SeriesCollectives, at)
 	if err != nil || len(current) == 0 {
 		return nil, err
 	}
-	past, err := store.Instant(ctx, sequence, at.Add(-rankBehind))
+	past, err := store.Instant(ctx, fleet.SeriesCollectives, at.Add(-rankBehind))
 	if err != nil {
 		return nil, err
 	}
 	type rank struct{ comm, rank string }
-	key := func(l query.Labels) rank { return rank{l["comm_id_hash"], l["rank"]} }
+	key := func(l query.Labels) rank { return rank{l[fleet.LabelCommunicator], l[fleet.LabelRank]} }
 	before := map[rank]float64{}
 	for _, s := range past {
 		before[key(s.Labels)] = s.Value
 	}
 	comms := map[string][]query.Sample{}
 	for _, s := range current {
-		comms[s.Labels["comm_id_hash"]] = append(comms[s.Labels["comm_id_hash"]], s)
+		comms[s.Labels[fleet.LabelCommunicator]] = append(comms[s.Labels[fleet.LabelCommunicator]], s)
 	}
 	var out []Finding
 	for comm, all := range comms {
@@ -208,9 +195,8 @@ func ranks(ctx context.Context, store query.Store, at time.Time) ([]Finding, err
 			l := s.Labels
 			out = append(out, Finding{
 				Rule: RankBehind, Severity: "ERROR", Value: others.Value - s.Value,
-				Labels: pick(l, "comm_id_hash", "rank", "nranks", "gpu_uuid", "gpu_index", "gpu_model", "host_name", "k8s_node_name", "k8s_cluster_name",
-					"gpu_workload_kind", "gpu_workload_name", "gpu_workload_team", "k8s_namespace_name"),
-				Reason: fmt.Sprintf("rank %s of %s on %s is %.0f collectives behind the others of communicator %s", l["rank"], l["nranks"], nodeOf(l), others.Value-s.Value, comm),
+				Labels: pick(l, slices.Concat([]string{fleet.LabelCommunicator, fleet.LabelRank, fleet.LabelRanks}, deviceLabels, workloadLabels)...),
+				Reason: fmt.Sprintf("rank %s of %s on %s is %.0f collectives behind the others of communicator %s", l[fleet.LabelRank], l[fleet.LabelRanks], nodeOf(l), others.Value-s.Value, comm),
 				Action: "The others wait for it. Look at what its process does, at its GPU's clocks and at the node's network.",
 			})
 		}

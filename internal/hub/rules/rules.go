@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -104,11 +106,16 @@ func pick(l query.Labels, names ...string) query.Labels {
 	return out
 }
 
-const (
-	nodeLabels   = "host_name, k8s_node_name, k8s_cluster_name"
-	deviceLabels = "gpu_uuid, gpu_index, gpu_model, " + nodeLabels
+// Labels of findings, by what they are about.
+var (
+	nodeLabels     = []string{fleet.LabelHost, fleet.LabelNode, fleet.LabelCluster}
+	deviceLabels   = append([]string{fleet.LabelUUID, fleet.LabelIndex, fleet.LabelModel}, nodeLabels...)
+	workloadLabels = []string{fleet.LabelKind, fleet.LabelWorkload, fleet.LabelTeam, fleet.LabelNamespace}
 )
+
+// by returns the list of labels of an aggregation.
+func by(lists ...[]string) string { return "by (" + strings.Join(slices.Concat(lists...), ", ") + ")" }
 
 type deviceKey struct{ cluster, host, uuid string }
 
-func nodeOf(l query.Labels) string { return cmp.Or(l["k8s_node_name"], l["host_name"], "?") }
+func nodeOf(l query.Labels) string { return cmp.Or(fleet.NodeOf(l), "?") }

@@ -9,18 +9,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
 var now = time.Date(2026, 3, 7, 13, 14, 15, 0, time.UTC)
 
-type fleet struct {
+type world struct {
 	t *testing.T
 	s *hub.Store
 	a *hub.Appender
 }
 
-func newFleet(t *testing.T) *fleet {
+func newWorld(t *testing.T) *world {
 	t.Helper()
 	s, err := hub.Open(t.TempDir(), hub.Options{Now: func() time.Time { return now }})
 	if err != nil {
@@ -31,18 +32,18 @@ func newFleet(t *testing.T) *fleet {
 			t.Error(err)
 		}
 	})
-	return &fleet{t, s, s.Appender(t.Context())}
+	return &world{t, s, s.Appender(t.Context())}
 }
 
 // add adds samples every half a minute from one moment to another, both before now.
-func (f *fleet) add(from, to time.Duration, value float64, pairs ...string) {
+func (f *world) add(from, to time.Duration, value float64, pairs ...string) {
 	for at := from; at >= to; at -= 30 * time.Second {
 		f.a.Gauge(labels.FromStrings(pairs...), now.Add(-at).UnixMilli(), value)
 	}
 }
 
 // found returns what the rules find, as rule and what it is about.
-func (f *fleet) found() []string {
+func (f *world) found() []string {
 	f.t.Helper()
 	if r, err := f.a.Commit(); err != nil || r.Refused > 0 {
 		f.t.Fatal(r, err)
@@ -65,7 +66,7 @@ func (f *fleet) found() []string {
 // gone as a list, and a device that moved to other labels.
 func TestMissing(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := newWorld(t)
 	up := func(host, gpu string, last time.Duration, more ...string) {
 		f.add(40*time.Minute, last, 1, append([]string{"__name__", "gpu_up", "host_name", host, "gpu_uuid", gpu, "gpu_index", gpu[1:]}, more...)...)
 	}
@@ -84,15 +85,15 @@ func TestMissing(t *testing.T) {
 // other work, are of another model or too few.
 func TestStragglers(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := newWorld(t)
 	gpu := func(i int, work, model string, clock, active, heat float64) {
 		own := []string{
 			"host_name", fmt.Sprintf("n%d", i/2), "gpu_uuid", fmt.Sprintf("G%d", i), "gpu_index", fmt.Sprint(i % 2), "gpu_model", model,
 			"gpu_workload_kind", "job", "gpu_workload_name", work,
 		}
-		f.add(10*time.Minute, 0, clock, append(own, "__name__", "gpu_clock_frequency_hertz", "gpu_clock_type", "sm")...)
+		f.add(10*time.Minute, 0, clock, append(own, "__name__", "gpu_clock_frequency_hertz")...)
 		f.add(10*time.Minute, 0, active, append(own, "__name__", "gpu_sm_active_ratio")...)
-		f.add(10*time.Minute, 0, heat, append(own, "__name__", "gpu_temperature_celsius", "gpu_temperature_sensor", "edge")...)
+		f.add(10*time.Minute, 0, heat, append(own, "__name__", "gpu_temperature_celsius")...)
 	}
 	for i := range 6 {
 		gpu(i, "train", "H100", 1.9e9, 0.9, 60)
@@ -111,16 +112,16 @@ func TestStragglers(t *testing.T) {
 // called slow, and real ones that are no longer found because load is regarded.
 func TestStragglersLoad(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := newWorld(t)
 	gpu := func(work string, i int, clock, heat, util float64) {
 		own := []string{
 			"host_name", work, "gpu_uuid", fmt.Sprintf("%s%d", work, i), "gpu_index", fmt.Sprint(i), "gpu_model", "A100",
 			"gpu_workload_kind", "job", "gpu_workload_name", work,
 		}
-		f.add(10*time.Minute, 0, clock, append(own, "__name__", "gpu_clock_frequency_hertz", "gpu_clock_type", "sm")...)
-		f.add(10*time.Minute, 0, heat, append(own, "__name__", "gpu_temperature_celsius", "gpu_temperature_sensor", "edge")...)
+		f.add(10*time.Minute, 0, clock, append(own, "__name__", "gpu_clock_frequency_hertz")...)
+		f.add(10*time.Minute, 0, heat, append(own, "__name__", "gpu_temperature_celsius")...)
 		if util >= 0 {
-			f.add(10*time.Minute, 0, util, append(own, "__name__", "gpu_utilization_ratio", "gpu_task", "compute")...)
+			f.add(10*time.Minute, 0, util, append(own, "__name__", "gpu_utilization_ratio")...)
 		}
 	}
 	gpu("leader", 0, 1.9e9, 75, 0.95) // works alone
@@ -143,9 +144,9 @@ func TestStragglersLoad(t *testing.T) {
 // read at another moment.
 func TestRanks(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := newWorld(t)
 	rank := func(comm string, i int, before, current float64) {
-		own := []string{"__name__", sequence, "comm_id_hash", comm, "rank", fmt.Sprint(i), "nranks", "4", "host_name", fmt.Sprintf("n%d", i), "gpu_uuid", fmt.Sprintf("G%d", i)}
+		own := []string{"__name__", fleet.SeriesCollectives, "comm_id_hash", comm, "rank", fmt.Sprint(i), "nranks", "4", "host_name", fmt.Sprintf("n%d", i), "gpu_uuid", fmt.Sprintf("G%d", i)}
 		f.add(90*time.Second, time.Minute, before, own...)
 		f.add(30*time.Second, 0, current, own...)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -142,10 +143,10 @@ func (w *Watch) Alerts() []hub.Alert {
 
 // attributes are OTLP's names of labels. Those that are not here are not attributes.
 var attributes = map[string]string{
-	"gpu_uuid": "gpu.uuid", "gpu_index": "gpu.index", "gpu_model": "gpu.model",
-	"host_name": "host.name", "k8s_node_name": "k8s.node.name", "k8s_cluster_name": "k8s.cluster.name", "k8s_namespace_name": "k8s.namespace.name",
-	"gpu_workload_kind": "gpu.workload.kind", "gpu_workload_name": "gpu.workload.name", "gpu_workload_team": "gpu.workload.team",
-	"comm_id_hash": "comm_id_hash", "rank": "rank", "nranks": "nranks",
+	fleet.LabelUUID: "gpu.uuid", fleet.LabelIndex: "gpu.index", fleet.LabelModel: "gpu.model",
+	fleet.LabelHost: "host.name", fleet.LabelNode: "k8s.node.name", fleet.LabelCluster: "k8s.cluster.name", fleet.LabelNamespace: "k8s.namespace.name",
+	fleet.LabelKind: "gpu.workload.kind", fleet.LabelWorkload: "gpu.workload.name", fleet.LabelTeam: "gpu.workload.team",
+	fleet.LabelCommunicator: "comm_id_hash", fleet.LabelRank: "rank", fleet.LabelRanks: "nranks",
 }
 
 // Event returns a change as an event like those of an agent's findings.
@@ -158,8 +159,8 @@ func (c *Change) Event() hub.Event {
 			"gpu.finding.since":    c.Since.UTC().Format(time.RFC3339), "service.name": serviceName,
 		},
 	}
-	if rank := c.Labels["rank"]; rank != "" {
-		e.Attributes["gpu.finding.key"] = c.Labels["comm_id_hash"] + "/" + rank
+	if rank := c.Labels[fleet.LabelRank]; rank != "" {
+		e.Attributes["gpu.finding.key"] = c.Labels[fleet.LabelCommunicator] + "/" + rank
 	}
 	if quota := c.Labels["quota"]; quota != "" {
 		e.Attributes["gpu.finding.key"] = c.Labels["source"] + "/" + quota + "/" + c.Labels["unit"]

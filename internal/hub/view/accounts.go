@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -11,8 +13,8 @@ import (
 // prices shows hours and energy alone.
 type Accounts struct {
 	Currency string // its code, such as USD
-	// Rate is the price of an hour of the device with these labels.
-	Rate func(l query.Labels, at time.Time) (perHour float64, ok bool)
+	// Rate is the price of an hour of the device with these labels that draws so many watts.
+	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
 	// Bill is what a period cost, and what was used in it.
 	Bill func(ctx context.Context, from, to time.Time) (*Bill, error)
 	// Findings are what is wasted.
@@ -31,7 +33,7 @@ type Bill struct {
 // BillRow is what one workload cost on one device. Owner has no ID for hours of a device that
 // nobody held.
 type BillRow struct {
-	Owner Owner
+	Owner fleet.Owner
 	GPU   string // its UUID
 	Model string
 	Node  string
@@ -46,12 +48,12 @@ type BillRow struct {
 
 // Finding is something that costs more than it must.
 type Finding struct {
-	Rule   string   `json:"rule"`
-	Title  string   `json:"title"`  // one line: what is the matter
-	Detail string   `json:"detail"` // the numbers, and what to do
-	Owner  *Owner   `json:"owner,omitempty"`
-	GPUs   []GPURef `json:"gpus,omitempty"`
-	PerDay number   `json:"perDay"` // money that it costs a day, null if there is no price
+	Rule   string       `json:"rule"`
+	Title  string       `json:"title"`  // one line: what is the matter
+	Detail string       `json:"detail"` // the numbers, and what to do
+	Owner  *fleet.Owner `json:"owner,omitempty"`
+	GPUs   []GPURef     `json:"gpus,omitempty"`
+	PerDay number       `json:"perDay"` // money that it costs a day, null if there is no price
 }
 
 // GPURef is a device by its name. One that is not in the fleet, such as a partition, has none.

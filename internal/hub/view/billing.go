@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -45,10 +46,7 @@ func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 	if prices.Empty() {
 		return a
 	}
-	a.Rate = func(l query.Labels, at time.Time) (float64, bool) {
-		p, ok := prices.At(l, at)
-		return p.PerHour.Float(), ok
-	}
+	a.Rate = prices.Rate
 	return a
 }
 
@@ -57,11 +55,11 @@ func billOf(s *cost.Statement) *Bill {
 	for i := range s.Rows {
 		r := &s.Rows[i]
 		row := BillRow{
-			GPU: r.Labels["gpu_uuid"], Model: r.Labels["gpu_model"], Node: nodeOf(r.Labels),
-			Allocated: seconds(r.Time()), Active: seconds(r.Used), Idle: seconds(r.Idle), Unmeasured: seconds(r.Unmeasured),
-			Energy: float64(r.Energy) / 1e3, CO2: absent, Cost: absent, IdleCost: absent, UnmeasuredCost: absent,
+			GPU: r.Labels[fleet.LabelUUID], Model: r.Labels[fleet.LabelModel], Node: fleet.NodeOf(r.Labels),
+			Allocated: r.Time().Float(), Active: r.Used.Float(), Idle: r.Idle.Float(), Unmeasured: r.Unmeasured.Float(),
+			Energy: r.Energy.Joules(), CO2: absent, Cost: absent, IdleCost: absent, UnmeasuredCost: absent,
 		}
-		row.Owner, _ = ownerOf(r.Labels)
+		row.Owner, _ = fleet.OwnerOf(r.Labels)
 		if r.Priced() {
 			row.Cost, row.IdleCost, row.UnmeasuredCost = money(r.Total()), money(r.IdleCost), money(r.UnmeasuredCost)
 		}
@@ -98,7 +96,7 @@ func usesOf(ctx context.Context, store query.Store, prices cost.Prices, quotas [
 			return nil, err
 		}
 	}
-	held, err := cost.Held(ctx, store, at, cost.Options{})
+	held, err := fleet.Held(ctx, store, at, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -117,13 +115,14 @@ var findingTitles = map[string]string{
 	cost.IdleHolder:  "Held and idle",
 	cost.NeverUsed:   "Never used",
 	cost.PartlyUsed:  "More GPUs than it uses",
+	cost.BarelyUsed:  "Active and hardly used",
 	cost.FitsSmaller: "Fits a smaller GPU",
 	cost.HostBound:   "Waits for its input",
 }
 
 func findingOf(f *cost.Finding) Finding {
 	x := Finding{Rule: f.Rule, Title: cmp.Or(findingTitles[f.Rule], f.Rule), Detail: f.Summary, PerDay: number(absent)}
-	if o, ok := ownerOf(f.Labels); ok {
+	if o, ok := fleet.OwnerOf(f.Labels); ok {
 		x.Owner = &o
 	}
 	for _, uuid := range f.Devices {
@@ -134,7 +133,5 @@ func findingOf(f *cost.Finding) Finding {
 	}
 	return x
 }
-
-func seconds(s cost.Seconds) float64 { return float64(s) / 1e6 }
 
 func money(m cost.Money) float64 { return float64(m) / 1e6 }

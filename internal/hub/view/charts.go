@@ -6,67 +6,19 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// chart is a picture that the page can ask for. Its questions are written here: the page
-// cannot ask for anything else.
-type chart struct {
-	unit  string // ratio, bytes, watts, celsius, gpus, hertz
-	lines []line
-}
-
-// points is how many of them a line has at most. One of the whole fleet costs as many
-// values as it has devices.
-func (c chart) points(name string) int {
-	if strings.HasPrefix(name, "fleet-") {
+// points returns how many points a line has at most.
+func points(c fleet.Chart) int {
+	if c.Wide {
 		return maxPoints / 4
 	}
 	return maxPoints
-}
-
-// line is one question of a chart, whose answers are as many lines.
-type line struct {
-	name string // of the line, if it is one
-	by   string // label whose values name the lines, if they are several
-	expr string // with %s for the selector of what the chart is about
-}
-
-var charts = map[string]chart{
-	"fleet-use": {"gpus", []line{
-		{name: "Held", expr: `count(max by (gpu_uuid) (gpu_allocation_ratio{gpu_workload_kind!="unallocated"%s}) > 0)`},
-		{name: "Busy", expr: `sum(max by (gpu_uuid) (gpu_utilization_ratio{gpu_task="compute",gpu_partition_id=""%s}))`},
-	}},
-	"fleet-power": {"watts", []line{{name: "Power", expr: `sum(avg by (gpu_uuid) (gpu_power_draw_watts{gpu_power_scope!="memory",gpu_partition_id=""%s}))`}}},
-
-	"gpu-utilization": {"ratio", []line{
-		{name: "Busy", expr: `max(gpu_utilization_ratio{gpu_task="compute",gpu_partition_id=""%s})`},
-		{name: "SM active", expr: `max(gpu_sm_active_ratio{gpu_partition_id=""%s})`},
-		{name: "Tensor pipe", expr: `max(gpu_pipe_active_ratio{gpu_pipe="tensor",gpu_partition_id=""%s})`},
-		{name: "DRAM", expr: `max(gpu_dram_active_ratio{gpu_partition_id=""%s})`},
-	}},
-	"gpu-memory": {"bytes", []line{
-		{name: "Used", expr: `max(gpu_memory_used_bytes{gpu_partition_id=""%s})`},
-		{name: "Total", expr: `max(gpu_memory_total_bytes{gpu_partition_id=""%s})`},
-	}},
-	"gpu-power": {"watts", []line{
-		{name: "Drawn", expr: `avg(gpu_power_draw_watts{gpu_power_scope!="memory",gpu_partition_id=""%s})`},
-		{name: "Limit", expr: `max(gpu_power_limit_watts{gpu_power_scope!="memory",gpu_partition_id=""%s})`},
-	}},
-	"gpu-temperature": {"celsius", []line{{by: "gpu_temperature_sensor", expr: `max by (gpu_temperature_sensor) (gpu_temperature_celsius{gpu_partition_id=""%s})`}}},
-	"gpu-clock":       {"hertz", []line{{by: "gpu_clock_type", expr: `max by (gpu_clock_type) (gpu_clock_frequency_hertz{gpu_partition_id="",gpu_clock_type=~"graphics|sm|memory|soc|ai|fabric"%s})`}}},
-	"gpu-owners":      {"ratio", []line{{by: "gpu_workload_name", expr: `sum by (gpu_workload_name) ` + once(`gpu_workload_utilization_ratio{gpu_workload_kind!="unallocated"%s}`)}}},
-
-	"workload-gpus": {"gpus", []line{
-		{name: "Held", expr: "sum" + once(`gpu_allocation_ratio{gpu_uuid!=""%s}`)},
-		{name: "Busy", expr: "sum" + once(`gpu_workload_utilization_ratio{gpu_uuid!=""%s}`)},
-	}},
-	"workload-memory": {"bytes", []line{{name: "Used", expr: "sum" + once(`gpu_workload_memory_used_bytes{gpu_uuid!=""%s}`)}}},
-	"workload-power":  {"watts", []line{{name: "Drawn", expr: "sum" + once(`gpu_workload_power_draw_watts{gpu_uuid!=""%s}`)}}},
 }
 
 type rangeAnswer struct {
@@ -79,49 +31,49 @@ type rangeAnswer struct {
 
 func (v *viewer) rangePage(ctx context.Context, r request) (any, error) {
 	name := r.values.Get("chart")
-	c, ok := charts[name]
+	c, ok := fleet.Charts[name] // the page cannot ask for anything else
 	if !ok {
 		return nil, fmt.Errorf("%w: no chart %q", errBad, name)
 	}
-	var which string
+	var which []string // matchers
 	if uuid := r.values.Get("gpu"); uuid != "" {
-		which = `,gpu_uuid=` + strconv.Quote(uuid)
+		which = append(which, fleet.Equals(fleet.LabelUUID, uuid))
 	}
 	if id := r.values.Get("workload"); id != "" {
-		matchers, err := selects(id)
+		_, _, matchers, err := fleet.ParseOwner(id)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", errBad, err)
 		}
-		which += "," + matchers
+		which = append(which, matchers...)
 	}
-	step := stepOf(r.to.Sub(r.from), c.points(name))
+	step := stepOf(r.to.Sub(r.from), points(c))
 	// Steps at whole multiples: the picture moves by columns, and does not shimmer.
 	start, end := r.from.Truncate(step), r.to.Truncate(step)
-	key := strings.Join([]string{name, which, start.String(), end.String()}, "\n")
+	key := strings.Join(append([]string{name, start.String(), end.String()}, which...), "\n")
 	return v.pictures.get(ctx, key, v.opts.Now(), min(step, time.Minute), func(ctx context.Context) (*rangeAnswer, error) { return v.draw(ctx, c, which, start, end, step) })
 }
 
-// draw asks for the lines of a chart about what the matchers in which select.
-func (v *viewer) draw(ctx context.Context, c chart, which string, start, end time.Time, step time.Duration) (*rangeAnswer, error) {
-	a := &rangeAnswer{Unit: c.unit, Times: []int64{}, Names: []string{}, Lines: []column{}}
+// draw asks for the lines of a chart about what the matchers select.
+func (v *viewer) draw(ctx context.Context, c fleet.Chart, which []string, start, end time.Time, step time.Duration) (*rangeAnswer, error) {
+	a := &rangeAnswer{Unit: c.Unit, Times: []int64{}, Names: []string{}, Lines: []column{}}
 	n := int(end.Sub(start)/step) + 1
 	for i := range n {
 		a.Times = append(a.Times, start.Add(time.Duration(i)*step).Unix())
 	}
-	for _, l := range c.lines {
-		series, err := v.store.Range(ctx, fmt.Sprintf(l.expr, which), start, end, step)
+	for _, l := range c.Lines {
+		series, err := v.store.Range(ctx, l.Query(which...), start, end, step)
 		if err != nil {
 			return nil, err
 		}
-		if l.by != "" {
-			slices.SortFunc(series, func(x, y query.Series) int { return cmp.Compare(x.Labels[l.by], y.Labels[l.by]) })
+		if l.By != "" {
+			slices.SortFunc(series, func(x, y query.Series) int { return cmp.Compare(x.Labels[l.By], y.Labels[l.By]) })
 		}
 		for _, s := range series {
 			if len(a.Lines) == maxLines {
 				a.More = true
 				break
 			}
-			a.Names = append(a.Names, cmp.Or(l.name, s.Labels[l.by]))
+			a.Names = append(a.Names, cmp.Or(l.Name, s.Labels[l.By]))
 			a.Lines = append(a.Lines, onto(s.Points, start, step, n))
 		}
 	}

@@ -3,10 +3,20 @@ package view
 import (
 	"math"
 	"strconv"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 // absent is a value that nobody gave. It becomes null.
 var absent = math.NaN()
+
+// float returns a value as a column has it.
+func float(v optional.Float) float64 {
+	if f, ok := v.Get(); ok {
+		return f
+	}
+	return absent
+}
 
 // number is a value that may be absent.
 type number float64

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
 // share is what a team, or nobody, took of the period.
@@ -121,11 +123,11 @@ func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
 	for i := range list {
 		refs := slices.Clone(list[i].GPUs) // what is kept is others', too
 		for j := range refs {
-			if n, ok := f.index[refs[j].UUID]; ok {
-				refs[j].Name = fmt.Sprintf("%s · GPU %v", f.gpus[n].node, f.gpus[n].index)
+			if n, ok := f.Index[refs[j].UUID]; ok {
+				refs[j].Name = fmt.Sprintf("%s · GPU %v", f.Devices[n].Node, float(f.Devices[n].Index))
 			}
 		}
-		slices.SortFunc(refs, func(a, b GPURef) int { return cmp.Or(natural(a.Name, b.Name), cmp.Compare(a.UUID, b.UUID)) })
+		slices.SortFunc(refs, func(a, b GPURef) int { return cmp.Or(fleet.Natural(a.Name, b.Name), cmp.Compare(a.UUID, b.UUID)) })
 		list[i].GPUs = refs
 	}
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(b.PerDay, a.PerDay) }) // NaN is last

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
@@ -19,11 +20,11 @@ type event struct {
 	Severity string `json:"severity"`
 	Text     string `json:"text"`
 
-	GPU   string `json:"gpu,omitempty"`
-	Index string `json:"index,omitempty"`
-	Model string `json:"model,omitempty"`
-	Node  string `json:"node,omitempty"`
-	Owner *Owner `json:"owner,omitempty"`
+	GPU   string       `json:"gpu,omitempty"`
+	Index string       `json:"index,omitempty"`
+	Model string       `json:"model,omitempty"`
+	Node  string       `json:"node,omitempty"`
+	Owner *fleet.Owner `json:"owner,omitempty"`
 
 	Rule   string `json:"rule,omitempty"`   // of a finding
 	State  string `json:"state,omitempty"`  // open or closed, active or over
@@ -69,11 +70,11 @@ func (v *viewer) eventsPage(ctx context.Context, r request) (any, error) {
 	}
 	id := r.values.Get("workload")
 	if id != "" {
-		parts, err := unpack(id)
+		kind, name, _, err := fleet.ParseOwner(id)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", errBad, err)
 		}
-		q.Attributes["gpu.workload.kind"], q.Attributes["gpu.workload.name"] = parts[0], parts[3]
+		q.Attributes["gpu.workload.kind"], q.Attributes["gpu.workload.name"] = kind, name
 	}
 	list, err := v.events.Events(ctx, q)
 	if err != nil {
@@ -100,7 +101,7 @@ func (v *viewer) eventsPage(ctx context.Context, r request) (any, error) {
 }
 
 // names are the workloads of the fleet by kind and name; nil if several have it.
-type names map[[2]string]*Owner
+type names map[[2]string]*fleet.Owner
 
 // names returns those of a moment. Without an answer events have what they say themselves.
 func (v *viewer) names(ctx context.Context, at time.Time) names {
@@ -109,8 +110,8 @@ func (v *viewer) names(ctx context.Context, at time.Time) names {
 	if err != nil {
 		return n
 	}
-	for i := range f.owners {
-		o := &f.owners[i]
+	for i := range f.Owners {
+		o := &f.Owners[i]
 		key := [2]string{o.Kind, o.Name}
 		if _, ok := n[key]; ok {
 			o = nil
@@ -143,7 +144,7 @@ func shown(e *hub.Event) event {
 	for name, text := range at {
 		labels[strings.ReplaceAll(name, ".", "_")] = text
 	}
-	if o, ok := ownerOf(labels); ok {
+	if o, ok := fleet.OwnerOf(labels); ok {
 		s.Owner = &o
 	}
 	return s

@@ -4,13 +4,15 @@ import (
 	"context"
 	"math"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
 // headline is the fleet in one sentence.
 type headline struct {
 	GPUs        int    `json:"gpus"`
 	Held        int    `json:"held"`      // somebody has them, or a part of them
-	Idle        int    `json:"idle"`      // held, and not used for idleAfter
+	Idle        int    `json:"idle"`      // held, and not used for fleet.IdleAfter
 	Free        int    `json:"free"`      // nobody has them
 	Sick        int    `json:"sick"`      // critical, or they do not answer
 	Warning     int    `json:"warning"`   // somebody should look at them
@@ -26,21 +28,22 @@ type headline struct {
 
 // fleetAnswer has one column a property: rows of a table would repeat its names 10,000 times.
 type fleetAnswer struct {
-	At        int64    `json:"at"`
-	Title     string   `json:"title,omitempty"`
-	Team      string   `json:"team,omitempty"`
-	Currency  string   `json:"currency,omitempty"`
-	IdleAfter int      `json:"idleAfter"` // minutes
-	Headline  headline `json:"headline"`
-	Owners    []Owner  `json:"owners"`
-	Texts     []string `json:"texts"` // of model, vendor, node, cluster and rack
-	GPUs      gpus     `json:"gpus"`
+	At        int64         `json:"at"`
+	Title     string        `json:"title,omitempty"`
+	Team      string        `json:"team,omitempty"`
+	Currency  string        `json:"currency,omitempty"`
+	IdleAfter int           `json:"idleAfter"` // minutes
+	Headline  headline      `json:"headline"`
+	Owners    []fleet.Owner `json:"owners"`
+	Texts     []string      `json:"texts"` // of model, vendor, node, cluster and rack
+	GPUs      gpus          `json:"gpus"`
 }
 
 type gpus struct {
 	UUID    []string `json:"uuid"`
 	Index   column   `json:"index"`
 	Model   []int    `json:"model"`
+	Short   []int    `json:"shortModel"` // the model without the words of its vendor
 	Vendor  []int    `json:"vendor"`
 	Node    []int    `json:"node"`
 	Cluster []int    `json:"cluster"`
@@ -65,20 +68,20 @@ func (v *viewer) fleetPage(ctx context.Context, r request) (any, error) {
 		return nil, err
 	}
 	a := fleetAnswer{
-		At: f.at.Unix(), Title: v.opts.Title, Team: v.opts.Team, Currency: v.accounts.Currency,
-		IdleAfter: int(idleAfter / time.Minute), Headline: f.headline(), Owners: f.owners,
+		At: f.At.Unix(), Title: v.opts.Title, Team: v.opts.Team, Currency: v.accounts.Currency,
+		IdleAfter: int(fleet.IdleAfter / time.Minute), Headline: headlineOf(f), Owners: f.Owners,
 	}
 	if a.Owners == nil {
-		a.Owners = []Owner{}
+		a.Owners = []fleet.Owner{}
 	}
-	a.GPUs, a.Texts = columns(f.gpus)
+	a.GPUs, a.Texts = v.columns(f.Devices)
 	return a, nil
 }
 
 // columns turns rows into columns.
-func columns(list []gpu) (gpus, []string) {
+func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 	n := len(list)
-	values := func(of func(*gpu) float64) column {
+	values := func(of func(*fleet.Device) float64) column {
 		c := make(column, n)
 		for i := range list {
 			c[i] = of(&list[i])
@@ -86,7 +89,7 @@ func columns(list []gpu) (gpus, []string) {
 		return c
 	}
 	texts := dictionary{Texts: []string{}}
-	words := func(of func(*gpu) string) []int {
+	words := func(of func(*fleet.Device) string) []int {
 		c := make([]int, n)
 		for i := range list {
 			c[i] = texts.of(of(&list[i]))
@@ -97,77 +100,68 @@ func columns(list []gpu) (gpus, []string) {
 		UUID:        make([]string, n),
 		Owners:      make([][]int, n),
 		Simulated:   []int{},
-		Index:       values(func(g *gpu) float64 { return g.index }),
-		Health:      values(func(g *gpu) float64 { return g.condition() }),
-		Utilization: values(func(g *gpu) float64 { return g.util }),
-		Memory:      values(func(g *gpu) float64 { return g.memory }),
-		MemoryTotal: values(func(g *gpu) float64 { return g.memoryTotal }),
-		Power:       values(func(g *gpu) float64 { return g.power }),
-		Temperature: values(func(g *gpu) float64 { return g.temp }),
-		Held:        values(func(g *gpu) float64 { return g.held }),
-		Idle:        values(func(g *gpu) float64 { return g.idle }),
-		Rate:        values(func(g *gpu) float64 { return g.rate }),
-		Model:       words(func(g *gpu) string { return g.model }),
-		Vendor:      words(func(g *gpu) string { return g.vendor }),
-		Node:        words(func(g *gpu) string { return g.node }),
-		Cluster:     words(func(g *gpu) string { return g.cluster }),
-		Rack:        words(func(g *gpu) string { return g.rack }),
+		Index:       values(func(d *fleet.Device) float64 { return float(d.Index) }),
+		Health:      values(func(d *fleet.Device) float64 { return float(d.Condition()) }),
+		Utilization: values(func(d *fleet.Device) float64 { return float(d.Utilization) }),
+		Memory:      values(func(d *fleet.Device) float64 { return float(d.Memory) }),
+		MemoryTotal: values(func(d *fleet.Device) float64 { return float(d.MemoryTotal) }),
+		Power:       values(func(d *fleet.Device) float64 { return float(d.Power) }),
+		Temperature: values(func(d *fleet.Device) float64 { return float(d.Temperature) }),
+		Held:        values(func(d *fleet.Device) float64 { return d.Allocated }),
+		Idle:        values(func(d *fleet.Device) float64 { return math.Floor(float(d.Idle) / 60) }),
+		Rate:        values(func(d *fleet.Device) float64 { return float(d.Rate) }),
+		Model:       words(func(d *fleet.Device) string { return d.Model }),
+		Short:       words(func(d *fleet.Device) string { return v.opts.shortModel(d.Model) }),
+		Vendor:      words(func(d *fleet.Device) string { return d.Vendor }),
+		Node:        words(func(d *fleet.Device) string { return d.Node }),
+		Cluster:     words(func(d *fleet.Device) string { return d.Cluster }),
+		Rack:        words(func(d *fleet.Device) string { return d.Rack }),
 	}
 	for i := range list {
-		t.UUID[i] = list[i].uuid
-		t.Owners[i] = list[i].owners
+		t.UUID[i] = list[i].UUID
+		t.Owners[i] = list[i].Owners
 		if t.Owners[i] == nil {
 			t.Owners[i] = []int{}
 		}
-		if list[i].simulated {
+		if list[i].Simulated {
 			t.Simulated = append(t.Simulated, i)
 		}
 	}
 	return t, texts.Texts
 }
 
-// condition is how a device is: its health, or -1 if it does not answer.
-func (g *gpu) condition() float64 {
-	if !g.up {
-		return -1
-	}
-	return g.health
-}
-
-func (g *gpu) isIdle() bool { return g.held > 0 && g.idle >= idleAfter.Minutes() }
-
-func (f *fleet) headline() headline {
-	h := headline{GPUs: len(f.gpus), Owners: len(f.owners), Watts: number(absent), Utilization: number(absent), LostPerDay: number(absent), CostPerHour: number(absent)}
+// headlineOf adds up a fleet.
+func headlineOf(f *fleet.Fleet) headline {
+	h := headline{GPUs: len(f.Devices), Owners: len(f.Owners), Watts: number(absent), Utilization: number(absent), LostPerDay: number(absent), CostPerHour: number(absent)}
 	nodes, teams := map[[2]string]bool{}, map[string]bool{}
-	var watts, util, lost, rate sum
-	for _, o := range f.owners {
-		if o.Team != "" {
-			teams[o.Team] = true
+	for i := range f.Owners {
+		if team := f.Owners[i].Team; team != "" {
+			teams[team] = true
 		}
 	}
-	for i := range f.gpus {
-		g := &f.gpus[i]
-		nodes[[2]string{g.cluster, g.node}] = true
-		if g.held > 0 {
+	var watts, util, rate, lost sum
+	for i := range f.Devices {
+		d := &f.Devices[i]
+		nodes[[2]string{d.Cluster, d.Node}] = true
+		if d.Held() {
 			h.Held++
 		} else {
 			h.Free++
 		}
-		if g.simulated {
+		if d.Simulated {
 			h.Simulated++
 		}
-		switch c := g.condition(); {
-		case c <= 0:
+		if c, ok := d.Condition().Get(); ok && c <= 0 {
 			h.Sick++
-		case c < 1:
+		} else if ok && c < 1 {
 			h.Warning++
 		}
-		watts.add(g.power)
-		util.add(g.util)
-		rate.add(g.rate)
-		if g.isIdle() {
+		watts.add(float(d.Power))
+		util.add(float(d.Utilization))
+		rate.add(float(d.Rate))
+		if d.IsIdle() {
 			h.Idle++
-			lost.add(24 * g.rate * min(g.held, 1))
+			lost.add(24 * float(d.Rate) * min(d.Allocated, 1))
 		}
 	}
 	h.Nodes, h.Teams = len(nodes), len(teams)

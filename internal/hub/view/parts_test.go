@@ -8,79 +8,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
-
-// An ID goes into an address and comes back as what selects the same series, whatever
-// characters its names have.
-func TestOwnerRoundTrip(t *testing.T) {
-	f := func(l query.Labels, id, selector string) {
-		t.Helper()
-		o, ok := ownerOf(l)
-		if !ok || o.ID != id {
-			t.Errorf("got %+v, want the id %s", o, id)
-		}
-		if got, err := selects(o.ID); err != nil || got != selector {
-			t.Errorf("%s selects %s, %v; want %s", o.ID, got, err, selector)
-		}
-	}
-	f(query.Labels{"gpu_workload_kind": "job", "gpu_workload_name": `a/b "c"`, "k8s_namespace_name": "é%2F"},
-		"job//%C3%A9%252F/a%2Fb%20%22c%22/",
-		`gpu_workload_kind="job",k8s_cluster_name="",k8s_namespace_name="é%2F",gpu_workload_name="a/b \"c\"",slurm_job_id=""`)
-	f(query.Labels{"gpu_workload_kind": "slurm_job", "gpu_workload_name": "x", "slurm_job_id": "7", "slurm_cluster": "hpc", "k8s_cluster_name": "not this"},
-		"slurm_job/hpc//x/7",
-		`gpu_workload_kind="slurm_job",slurm_cluster="hpc",k8s_namespace_name="",gpu_workload_name="x",slurm_job_id="7"`)
-	for _, kind := range []string{"", "unallocated"} {
-		if o, ok := ownerOf(query.Labels{"gpu_workload_kind": kind}); ok {
-			t.Errorf("%q is a workload: %+v", kind, o)
-		}
-	}
-}
-
-func FuzzSelects(f *testing.F) {
-	f.Add("job/a/b/c/")
-	f.Add("////")
-	f.Add("job/%zz/b/c/")
-	f.Fuzz(func(_ *testing.T, id string) { _, _ = selects(id) })
-}
-
-// A device is idle since its holder last used it: not before a use, a new start of the
-// counter or the first sample, and a moment's use does not count.
-func TestStreak(t *testing.T) {
-	f := func(want time.Duration, values ...float64) {
-		t.Helper()
-		var p []query.Point
-		for i, v := range values {
-			p = append(p, query.Point{Time: noon.Add(time.Duration(i) * time.Minute), Value: v})
-		}
-		if got := streak(p); got != want {
-			t.Errorf("%v: idle for %s, want %s", values, got, want)
-		}
-	}
-	f(0, 5)
-	f(3*time.Minute, 5, 5, 5, 5)
-	f(2*time.Minute, 0, 60, 60, 60)
-	f(0, 0, 60, 120)
-	f(time.Minute, 100, 3, 3)
-	f(2*time.Minute, 0, 1.2, 1.2) // 2 % of a minute
-	f(time.Minute, 0, 1.3, 1.3)
-}
-
-func TestNatural(t *testing.T) {
-	f := func(a, b string, want int) {
-		t.Helper()
-		if got := natural(a, b); got != want {
-			t.Errorf("natural(%q, %q) = %d, want %d", a, b, got, want)
-		}
-	}
-	f("node-9", "node-10", -1)
-	f("node-10", "node-9", 1)
-	f("a", "a", 0)
-	f("a", "a1", -1)
-	f("r2n1", "r2n1", 0)
-	f("r10", "r2", 1)
-}
 
 // Charts have enough points, and never too many.
 func TestStepOf(t *testing.T) {
@@ -104,8 +35,7 @@ func TestRealStore(t *testing.T) {
 	now := time.Now().Truncate(time.Minute)
 	sim := simulated{nodes: 5, perNode: 8, history: 30 * time.Minute, step: time.Minute}
 	sim.fill(t, s, now)
-	v := &viewer{store: s, opts: Options{Now: func() time.Time { return now }, Rack: "rack"}}
-	f, err := v.fleetAt(t.Context(), now)
+	f, err := fleet.NewReader(s, fleet.Options{}).At(t.Context(), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,24 +58,25 @@ func TestRealStore(t *testing.T) {
 			want.Warning++
 		}
 	}
-	got := f.headline()
+	got := headlineOf(f)
 	got.Owners, got.Watts, got.Utilization, got.LostPerDay, got.CostPerHour = 0, 0, 0, 0, 0 // of which the fake knows nothing
 	if diff := cmp.Diff(want, got); diff != "" || got.Idle == 0 {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	for i := range f.gpus {
-		if g := &f.gpus[i]; g.isIdle() && (g.idle < 25 || g.idle > 31) {
-			t.Errorf("%s is idle for %v minutes", g.uuid, g.idle)
+	for i := range f.Devices {
+		if d := &f.Devices[i]; d.IsIdle() && (float(d.Idle) < 25*60 || float(d.Idle) > 31*60) {
+			t.Errorf("%s is idle for %v seconds", d.UUID, float(d.Idle))
 		}
 	}
-	for name, c := range charts {
+	v := &viewer{store: s, opts: Options{Now: func() time.Time { return now }}}
+	for name, c := range fleet.Charts {
 		r := request{from: now.Add(-time.Hour), to: now, values: map[string][]string{"chart": {name}}}
 		a, err := v.rangePage(t.Context(), r)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if a := a.(*rangeAnswer); a.Unit != c.unit || len(a.Times) > maxPoints+1 {
+		if a := a.(*rangeAnswer); a.Unit != c.Unit || len(a.Times) > maxPoints+1 {
 			t.Errorf("%s: %s, %d points", name, a.Unit, len(a.Times))
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
 // hit is something that a search found.
@@ -57,24 +59,24 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 		}
 		a.Hits = append(a.Hits, h)
 	}
-	held, teams := make([]int, len(f.owners)), map[string]int{}
+	held, teams := make([]int, len(f.Owners)), map[string]int{}
 	nodes := map[string]int{}
 	models := map[string]string{}
-	for i := range f.gpus {
-		g := &f.gpus[i]
-		nodes[g.node]++
-		models[g.node] = g.model
-		names := make([]string, len(g.owners))
-		for j, n := range g.owners {
+	for i := range f.Devices {
+		g := &f.Devices[i]
+		nodes[g.Node]++
+		models[g.Node] = g.Model
+		names := make([]string, len(g.Owners))
+		for j, n := range g.Owners {
 			held[n]++
-			names[j] = f.owners[n].Name
-			if team := f.owners[n].Team; team != "" {
+			names[j] = f.Owners[n].Name
+			if team := f.Owners[n].Team; team != "" {
 				teams[team]++
 			}
 		}
-		add(hit{Type: "gpu", ID: g.uuid, Title: fmt.Sprintf("%s GPU %v", g.node, g.index), Detail: g.model + detail(strings.Join(names, ", "))}, g.cluster, g.rack)
+		add(hit{Type: "gpu", ID: g.UUID, Title: fmt.Sprintf("%s GPU %v", g.Node, float(g.Index)), Detail: g.Model + detail(strings.Join(names, ", "))}, g.Cluster, g.Rack)
 	}
-	for n, o := range f.owners {
+	for n, o := range f.Owners {
 		add(hit{
 			Type: "workload", ID: o.ID, Title: o.Name,
 			Detail: o.Kind + detail(o.Namespace) + detail(o.Team) + detail(fmt.Sprintf("%d GPUs", held[n])),
@@ -88,7 +90,7 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 	}
 	order := map[string]int{"team": 0, "workload": 1, "node": 2, "gpu": 3}
 	slices.SortFunc(a.Hits, func(x, y hit) int {
-		return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(order[x.Type], order[y.Type]), natural(x.Title, y.Title), cmp.Compare(x.ID, y.ID))
+		return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(order[x.Type], order[y.Type]), fleet.Natural(x.Title, y.Title), cmp.Compare(x.ID, y.ID))
 	})
 	if a.More = len(a.Hits) > maxSearch; a.More {
 		a.Hits = a.Hits[:maxSearch]

@@ -97,14 +97,14 @@ func (f simulated) device(app *hub.Appender, n, g, i int, at time.Time, tick int
 	}
 	set("gpu_up", owner, 1)
 	set("gpu_info", base, 1, "gpu_architecture", "hopper", "gpu_driver_version", "580.95.05", "gpu_pci_address", fmt.Sprintf("0000:%02x:00.0", 0x19+g*8))
-	set("gpu_utilization_ratio", owner, util, "gpu_task", "compute")
+	set("gpu_utilization_ratio", owner, util)
 	set("gpu_sm_active_ratio", owner, util*0.9)
 	set("gpu_memory_used_bytes", owner, pool.memory*(0.02+0.85*min(1, t.busy*1.2)))
 	set("gpu_memory_total_bytes", owner, pool.memory)
-	set("gpu_power_draw_watts", owner, watts, "gpu_power_scope", "gpu", "gpu_power_window", "instant")
-	set("gpu_power_limit_watts", owner, pool.watts, "gpu_power_scope", "gpu")
-	set("gpu_temperature_celsius", owner, 34+42*util, "gpu_temperature_sensor", "edge")
-	set("gpu_temperature_celsius", owner, 40+46*util, "gpu_temperature_sensor", "memory")
+	set("gpu_power_draw_watts", owner, watts)
+	set("gpu_power_limit_watts", owner, pool.watts)
+	set("gpu_temperature_celsius", owner, 34+42*util)
+	set("gpu_sensor_temperature_celsius", owner, 40+46*util, "gpu_temperature_sensor", "memory")
 	set("gpu_health_ratio", owner, t.sick)
 	who := owner
 	if t.kind == "" {
@@ -124,6 +124,11 @@ func (f simulated) device(app *hub.Appender, n, g, i int, at time.Time, tick int
 	start := at.Add(-time.Duration(tick+1) * f.step).UnixMilli()
 	sum := func(name string, v float64) {
 		app.Counter(labels.FromStrings(slices.Concat([]string{"__name__", name}, who)...).WithoutEmpty(), start, at.UnixMilli(), v)
+	}
+	if t.kind == "" {
+		sum("gpu_unallocated_time_seconds_total", held[i])
+		sum("gpu_workload_energy_joules_total", joules[i])
+		return
 	}
 	sum("gpu_workload_allocated_time_seconds_total", held[i])
 	sum("gpu_workload_active_time_seconds_total", active[i])

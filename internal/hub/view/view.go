@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -26,6 +27,16 @@ type Options struct {
 	Rack    string           // label that names the rack of a node, "rack"
 	Title   string           // of this fleet, shown on the page
 	Team    string           // whose store this is, if it is one team's only
+	// ShortModel returns the name of a model without the words of its vendor; nil leaves
+	// names as they are.
+	ShortModel func(model string) string
+}
+
+func (o *Options) shortModel(model string) string {
+	if o.ShortModel == nil {
+		return model
+	}
+	return o.ShortModel(model)
 }
 
 // Limits of one answer. A page that needs more asks for less time.
@@ -52,12 +63,19 @@ type viewer struct {
 	events   EventLog
 	opts     Options
 
-	fleets memory[int64, *fleet]
-	totals memory[int64, []query.Sample]
+	fleet  *fleet.Reader
+	fleets memory[int64, *fleet.Fleet]
 	bills  memory[span, *Bill]
 	found  memory[span, []Finding]
 
 	pictures memory[string, *rangeAnswer]
+}
+
+// fleetAt returns the fleet at a moment. Moments within a few seconds of each other share
+// an answer.
+func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error) {
+	at = at.Truncate(freshness)
+	return v.fleets.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) (*fleet.Fleet, error) { return v.fleet.At(ctx, at) })
 }
 
 // Handler answers the page's questions at fleet, workloads, gpu, workload, events, cost,
@@ -69,10 +87,10 @@ func Handler(store query.Store, accounts Accounts, events EventLog, o Options) h
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second
 	}
-	if o.Rack == "" {
-		o.Rack = "rack"
+	v := &viewer{
+		store: store, accounts: accounts, events: events, opts: o,
+		fleet: fleet.NewReader(store, fleet.Options{Rack: o.Rack, Rate: accounts.Rate}),
 	}
-	v := &viewer{store: store, accounts: accounts, events: events, opts: o}
 	v.pictures.max = maxPictures
 	mux := http.NewServeMux()
 	for name, answer := range map[string]func(context.Context, request) (any, error){

@@ -6,109 +6,99 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
 // noon is the present of these tests.
 var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
-// answers is a store that knows some answers, and none to what else it is asked.
-type answers struct {
-	instant map[string][]query.Sample
-	ranges  map[string][]query.Series
-	err     error
-	asked   atomic.Int64
+// faulty is a store that can be made to fail.
+type faulty struct {
+	*querytest.Memory
+	err error
 }
 
-func (a *answers) Instant(_ context.Context, expr string, _ time.Time) ([]query.Sample, error) {
-	a.asked.Add(1)
-	return append([]query.Sample(nil), a.instant[expr]...), a.err
-}
-
-func (a *answers) Range(_ context.Context, expr string, _, _ time.Time, _ time.Duration) ([]query.Series, error) {
-	a.asked.Add(1)
-	return a.ranges[expr], a.err
-}
-
-func (a *answers) Raw(context.Context, string, time.Time, time.Time) ([]query.Series, error) {
-	return nil, a.err
-}
-
-func sample(v float64, pairs ...string) query.Sample {
-	l := query.Labels{}
-	for i := 0; i < len(pairs); i += 2 {
-		l[pairs[i]] = pairs[i+1]
+func (f *faulty) Instant(ctx context.Context, expr string, at time.Time) ([]query.Sample, error) {
+	if f.err != nil {
+		return nil, f.err
 	}
-	return query.Sample{Labels: l, Value: v}
+	return f.Memory.Instant(ctx, expr, at)
 }
 
 // three are a GPU that works, one that is held and idle, and one that is free and lost.
-func three() *answers {
-	v := viewer{opts: Options{Rack: "rack"}}
-	one := func(value float64, uuid string) query.Sample { return sample(value, "gpu_uuid", uuid) }
+func three() *faulty {
+	m := querytest.NewMemory()
+	labels := func(name string, lists ...[]string) query.Labels {
+		l := query.Labels{fleet.LabelName: name}
+		for _, pairs := range lists {
+			for i := 0; i < len(pairs); i += 2 {
+				l[pairs[i]] = pairs[i+1]
+			}
+		}
+		return l
+	}
+	a := []string{"gpu_uuid", "GPU-a", "gpu_index", "9", "gpu_model", "NVIDIA H100", "gpu_vendor", "nvidia", "host_name", "n2", "k8s_cluster_name", "eu", "rack", "r1"}
+	b := []string{"gpu_uuid", "GPU-b", "gpu_index", "10", "gpu_model", "NVIDIA H100", "gpu_vendor", "nvidia", "host_name", "n2"}
+	c := []string{"gpu_uuid", "GPU-c", "gpu_index", "0", "gpu_model", "AMD MI300X", "gpu_vendor", "amd", "host_name", "n10", "gpumeter_simulated", "true"}
 	job := []string{"gpu_workload_kind", "job", "gpu_workload_name", "train", "gpu_workload_team", "vision", "k8s_namespace_name", "ml", "k8s_cluster_name", "eu"}
 	slurm := []string{"gpu_workload_kind", "slurm_job", "gpu_workload_name", "md", "slurm_job_id", "7", "slurm_cluster", "hpc", "slurm_user", "ines"}
-	minutes := func(values ...float64) []query.Point {
-		var p []query.Point
-		for i, value := range values {
-			p = append(p, query.Point{Time: noon.Add(-time.Duration(len(values)-1-i) * time.Minute), Value: value})
-		}
-		return p
+	gone := []string{"gpu_workload_kind", "job", "gpu_workload_name", "gone"}
+	for _, s := range []struct {
+		name string
+		of   []string
+		v    float64
+	}{
+		{fleet.SeriesUp, a, 1}, {fleet.SeriesUp, b, 1}, {fleet.SeriesUp, c, 0},
+		{fleet.SeriesHealth, a, 1}, {fleet.SeriesHealth, b, 0.5}, {fleet.SeriesHealth, c, 0},
+		{fleet.SeriesUtilization, b, 0.01},
+		{fleet.SeriesMemoryUsed, a, 64 << 30}, {fleet.SeriesMemoryUsed, b, 1 << 30},
+		{fleet.SeriesMemoryTotal, a, 80 << 30}, {fleet.SeriesMemoryTotal, b, 80 << 30}, {fleet.SeriesMemoryTotal, c, 192 << 30},
+		{fleet.SeriesPower, a, 612.5}, {fleet.SeriesPower, b, 71},
+		{fleet.SeriesTemperature, a, 66}, {fleet.SeriesTemperature, b, 34},
+		{fleet.SeriesAllocation, slices.Concat(a, job), 1}, {fleet.SeriesAllocation, slices.Concat(b, slurm), 1},
+		{fleet.SeriesWorkloadUtilization, slices.Concat(a, job), 0.875},
+	} {
+		m.Add(labels(s.name, s.of), noon, s.v)
 	}
-	idle := make([]float64, 16) // used in the first of fifteen minutes
-	for i := 1; i < len(idle); i++ {
-		idle[i] = 60
+	m.Add(labels(fleet.SeriesUtilization, a), noon.Add(-20*time.Second), 0.5)
+	m.Add(labels(fleet.SeriesUtilization, a), noon.Add(-15*time.Second), math.NaN())
+	m.Add(labels(fleet.SeriesUtilization, a), noon, 0.875)
+	for i := range 16 { // used in the first of fifteen minutes
+		m.Add(labels(fleet.SeriesActiveTime, b, slurm), noon.Add(time.Duration(i-15)*time.Minute), min(float64(i), 1)*60)
 	}
-	return &answers{
-		instant: map[string][]query.Sample{
-			v.exprIdentity(): {
-				sample(1, "gpu_uuid", "GPU-b", "gpu_index", "10", "gpu_model", "NVIDIA H100", "gpu_vendor", "nvidia", "host_name", "n2"),
-				sample(1, "gpu_uuid", "GPU-a", "gpu_index", "9", "gpu_model", "NVIDIA H100", "gpu_vendor", "nvidia", "host_name", "n2", "k8s_cluster_name", "eu", "rack", "r1"),
-				sample(0, "gpu_uuid", "GPU-c", "gpu_index", "0", "gpu_model", "AMD MI300X", "gpu_vendor", "amd", "host_name", "n10", "gpumeter_simulated", "true"),
-			},
-			exprOwners: {
-				sample(1, append([]string{"gpu_uuid", "GPU-a"}, job...)...),
-				sample(1, append([]string{"gpu_uuid", "GPU-b"}, slurm...)...),
-			},
-			exprUtil:        {one(0.875, "GPU-a"), one(0.01, "GPU-b")},
-			exprMemory:      {one(64<<30, "GPU-a"), one(1<<30, "GPU-b")},
-			exprMemoryTotal: {one(80<<30, "GPU-a"), one(80<<30, "GPU-b"), one(192<<30, "GPU-c")},
-			exprPower:       {one(612.5, "GPU-a"), one(71, "GPU-b")},
-			exprTemp:        {one(66, "GPU-a"), one(34, "GPU-b")},
-			exprHealth:      {one(1, "GPU-a"), one(0.5, "GPU-b"), one(0, "GPU-c")},
-			"sum by (gpu_uuid, " + ownerLabels + ") " + once("gpu_workload_utilization_ratio"): {sample(0.875, append([]string{"gpu_uuid", "GPU-a"}, job...)...)},
-		},
-		ranges: map[string][]query.Series{
-			fmt.Sprintf(exprUse, `{gpu_uuid=~"GPU-b"}`): {
-				{Labels: query.Labels{"gpu_uuid": "GPU-b", "gpu_workload_kind": "slurm_job", "gpu_workload_name": "md", "slurm_job_id": "7"}, Points: minutes(idle...)},
-				{Labels: query.Labels{"gpu_uuid": "GPU-b", "gpu_workload_kind": "job", "gpu_workload_name": "gone"}, Points: minutes(0, 30, 60)[:2]},
-			},
-			`max(gpu_utilization_ratio{gpu_task="compute",gpu_partition_id="",gpu_uuid="GPU-a"})`: {{Points: []query.Point{
-				{Time: noon.Add(-20 * time.Second), Value: 0.5}, {Time: noon, Value: 0.123456},
-			}}},
-		},
-	}
+	m.Add(labels(fleet.SeriesActiveTime, b, gone), noon.Add(-2*time.Minute), 0)
+	m.Add(labels(fleet.SeriesActiveTime, b, gone), noon.Add(-time.Minute), 30)
+	m.Add(labels(fleet.SeriesActiveTime, b, gone), noon.Add(-50*time.Second), math.NaN())
+	return &faulty{Memory: m}
 }
 
 // priced are accounts with a price and a bill for a job.
 func priced() Accounts {
-	train := Owner{ID: "job/eu/ml/train/", Kind: "job", Name: "train", Team: "vision", Namespace: "ml", Cluster: "eu"}
+	train := fleet.Owner{ID: "job/eu/ml/train/", Kind: "job", Name: "train", Team: "vision", Namespace: "ml", Cluster: "eu"}
 	return Accounts{
 		Currency: "EUR",
-		Rate:     func(l query.Labels, _ time.Time) (float64, bool) { return 2, l["gpu_vendor"] == "nvidia" },
+		Rate: func(l query.Labels, _ time.Time, _ optional.Float) optional.Float {
+			if l["gpu_vendor"] != "nvidia" {
+				return optional.Float{}
+			}
+			return optional.Of(2)
+		},
 		Bill: func(_ context.Context, from, to time.Time) (*Bill, error) {
 			held := to.Sub(from).Seconds()
 			return &Bill{Priced: true, Rows: []BillRow{
@@ -164,7 +154,9 @@ func indent(t *testing.T, text string) string {
 	return b.String()
 }
 
-func at(now time.Time) Options { return Options{Now: func() time.Time { return now }} }
+func at(now time.Time) Options {
+	return Options{Now: func() time.Time { return now }, ShortModel: func(model string) string { return strings.TrimPrefix(model, "NVIDIA ") }}
+}
 
 // Whole answers: a field that is lost, a wrong join, an order that changes, a NaN that
 // becomes 0, a GPU 10 before GPU 9.
@@ -189,14 +181,14 @@ func TestAnswers(t *testing.T) {
 		"headline":{"gpus":3,"held":2,"idle":1,"free":1,"sick":1,"warning":1,"simulated":1,"nodes":3,"owners":2,"teams":1,
 			"watts":683.5,"utilization":0.4425,"lostPerDay":48,"costPerHour":4},
 		"owners":[`+train+`,`+md+`],
-		"texts":["AMD MI300X","NVIDIA H100","amd","nvidia","n10","n2","","eu","hpc","r1"],
-		"gpus":{"uuid":["GPU-c","GPU-a","GPU-b"],"index":[0,9,10],"model":[0,1,1],"vendor":[2,3,3],"node":[4,5,5],"cluster":[6,7,8],"rack":[6,9,6],
+		"texts":["AMD MI300X","NVIDIA H100","H100","amd","nvidia","n10","n2","","eu","hpc","r1"],
+		"gpus":{"uuid":["GPU-c","GPU-a","GPU-b"],"index":[0,9,10],"model":[0,1,1],"shortModel":[0,2,2],"vendor":[3,4,4],"node":[5,6,6],"cluster":[7,8,9],"rack":[7,10,7],
 			"health":[-1,1,0.5],"utilization":[null,0.875,0.01],"memory":[null,6.872e+10,1.074e+09],"memoryTotal":[2.062e+11,8.59e+10,8.59e+10],
 			"power":[null,612.5,71],"temperature":[null,66,34],"held":[0,1,1],"idle":[null,0,14],"rate":[null,2,2],"owners":[[],[0],[1]],"simulated":[0]}}`)
 	f("/workloads", `{"at":1794744000,"from":1794657600,"to":1794744000,"currency":"EUR","workloads":[
-		{`+train[1:len(train)-1]+`,"gpus":1,"models":["NVIDIA H100"],"nodes":["n2"],"idle":0,"sick":0,"utilization":0.875,"memory":null,"watts":null,"perHour":2,
+		{`+train[1:len(train)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"idle":0,"sick":0,"utilization":0.875,"memory":null,"watts":null,"perHour":2,
 			"allocated":86400,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12},
-		{`+md[1:len(md)-1]+`,"gpus":1,"models":["NVIDIA H100"],"nodes":["n2"],"idle":1,"sick":0,"utilization":null,"memory":null,"watts":null,"perHour":2,
+		{`+md[1:len(md)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"idle":1,"sick":0,"utilization":null,"memory":null,"watts":null,"perHour":2,
 			"allocated":null,"active":null,"wasted":null,"energy":null,"co2":null,"cost":null,"idleCost":null}]}`)
 	f("/events?limit=3", `{"from":1794657600,"to":1794744000,"kept":true,"more":true,
 		"open":[{"time":1794743880000,"name":"gpu.finding","severity":"WARN","text":"ecc open","gpu":"GPU-b","index":"10","node":"n2",
@@ -220,7 +212,7 @@ func TestAnswers(t *testing.T) {
 		{"type":"gpu","id":"GPU-b","title":"n2 GPU 10","detail":"NVIDIA H100 · md"}]}`)
 	f("/search?q=ines", `{"query":"ines","more":false,"hits":[{"type":"workload","id":"slurm_job/hpc//md/7","title":"md","detail":"slurm_job · 1 GPUs"}]}`)
 	f("/range?chart=gpu-utilization&gpu=GPU-a&from=1794743970&to=1794744000", `{"unit":"ratio","times":[1794743970,1794743980,1794743990,1794744000],
-		"names":["Busy"],"lines":[[null,0.5,null,0.1235]],"more":false}`)
+		"names":["Busy"],"lines":[[null,0.5,null,0.875]],"more":false}`)
 }
 
 // One GPU and one workload, from the same store.
@@ -283,13 +275,13 @@ func TestRemembers(t *testing.T) {
 			t.Errorf("after the error: status %d: %s", code, body)
 		}
 	}
-	once := store.asked.Load()
+	once := store.Asked()
 	now = now.Add(2 * time.Second)
-	if _, _ = get(t, h, "/fleet"); store.asked.Load() != once {
-		t.Errorf("asked %d times, then %d", once, store.asked.Load())
+	if _, _ = get(t, h, "/fleet"); store.Asked() != once {
+		t.Errorf("asked %d times, then %d", once, store.Asked())
 	}
 	now = now.Add(freshness)
-	if _, _ = get(t, h, "/fleet"); store.asked.Load() == once {
+	if _, _ = get(t, h, "/fleet"); store.Asked() == once {
 		t.Error("an old fleet is shown for ever")
 	}
 }
@@ -341,7 +333,7 @@ func TestCompressed(t *testing.T) {
 // An empty store is a fleet without GPUs, not an error, and its JSON has no null lists,
 // over which the page would fall.
 func TestEmpty(t *testing.T) {
-	h := Handler(&answers{}, Accounts{}, nil, at(noon))
+	h := Handler(querytest.NewMemory(), Accounts{}, nil, at(noon))
 	for _, path := range []string{"/fleet", "/workloads", "/events", "/cost", "/search?q=x", "/range?chart=fleet-use"} {
 		code, body := get(t, h, path)
 		var v map[string]any

@@ -7,16 +7,18 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
 // workload is a row of who uses what: what it has now, and what it took in the period.
 type workload struct {
-	Owner
+	fleet.Owner
 
 	GPUs   number   `json:"gpus"`   // whole devices held now; 0 if it is over
-	Models []string `json:"models"` // of those, and of those it had
+	Models []string `json:"models"` // short names of those, and of those it had
 	Nodes  []string `json:"nodes"`
-	Idle   int      `json:"idle"` // of its devices, not used for idleAfter
+	Idle   int      `json:"idle"` // of its devices, not used for fleet.IdleAfter
 	Sick   int      `json:"sick"`
 
 	Utilization number `json:"utilization"` // mean over what it holds now
@@ -64,7 +66,7 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 		return nil, nil, err
 	}
 	all := map[string]*totals{}
-	of := func(o Owner) *totals {
+	of := func(o fleet.Owner) *totals {
 		t := all[o.ID]
 		if t == nil {
 			t = &totals{workload: workload{Owner: o, Models: []string{}, Nodes: []string{}}}
@@ -72,15 +74,15 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 		}
 		return t
 	}
-	for i := range f.gpus {
-		g := &f.gpus[i]
-		for _, n := range g.owners {
-			t := of(f.owners[n])
-			t.Models, t.Nodes = with(t.Models, g.model), with(t.Nodes, g.node)
-			if g.isIdle() {
+	for i := range f.Devices {
+		d := &f.Devices[i]
+		for _, n := range d.Owners {
+			t := of(f.Owners[n])
+			t.Models, t.Nodes = with(t.Models, v.opts.shortModel(d.Model)), with(t.Nodes, d.Node)
+			if d.IsIdle() {
 				t.Idle++
 			}
-			if g.condition() <= 0 {
+			if c, ok := d.Condition().Get(); ok && c <= 0 {
 				t.Sick++
 			}
 		}
@@ -98,7 +100,7 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 			continue
 		}
 		t := of(b.Owner)
-		t.Models, t.Nodes = with(t.Models, b.Model), with(t.Nodes, b.Node)
+		t.Models, t.Nodes = with(t.Models, v.opts.shortModel(b.Model)), with(t.Nodes, b.Node)
 		t.allocated.add(b.Allocated)
 		t.active.add(b.Active)
 		t.wasted.add(b.Idle)
@@ -116,33 +118,23 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 }
 
 // holdings adds what workloads have at the moment of f.
-func (v *viewer) holdings(ctx context.Context, f *fleet, of func(Owner) *totals) error {
-	by := "sum by (gpu_uuid, " + ownerLabels + ") "
-	answers, err := v.instants(ctx, f.at, exprOwners, by+once("gpu_workload_utilization_ratio"), by+once("gpu_workload_memory_used_bytes"), by+once("gpu_workload_power_draw_watts"))
+func (v *viewer) holdings(ctx context.Context, f *fleet.Fleet, of func(fleet.Owner) *totals) error {
+	list, err := v.fleet.Holdings(ctx, f.At, "")
 	if err != nil {
 		return err
 	}
-	for n, samples := range answers {
-		for _, s := range samples {
-			o, ok := ownerOf(s.Labels)
-			if !ok {
-				continue
-			}
-			t := of(o)
-			switch n {
-			case 0:
-				t.GPUs += number(s.Value)
-				if i, ok := f.index[s.Labels["gpu_uuid"]]; ok {
-					t.rate.add(f.gpus[i].rate * s.Value)
-				}
-			case 1:
-				t.util.add(s.Value)
-			case 2:
-				t.memory.add(s.Value)
-			case 3:
-				t.watts.add(s.Value)
+	for i := range list {
+		h := &list[i]
+		t := of(h.Owner)
+		if part, ok := h.Allocation.Get(); ok {
+			t.GPUs += number(part)
+			if n, ok := f.Index[h.Device]; ok {
+				t.rate.add(float(f.Devices[n].Rate) * part)
 			}
 		}
+		t.util.add(float(h.Utilization))
+		t.memory.add(float(h.Memory))
+		t.watts.add(float(h.Power))
 	}
 	return nil
 }
@@ -184,23 +176,23 @@ func (v *viewer) bill(ctx context.Context, from, to time.Time) (*Bill, error) {
 }
 
 type workloadAnswer struct {
-	At       int64     `json:"at"`
-	From     int64     `json:"from"`
-	To       int64     `json:"to"`
-	Currency string    `json:"currency,omitempty"`
-	Workload workload  `json:"workload"`
-	Texts    []string  `json:"texts"`
-	GPUs     gpus      `json:"gpus"`   // that it holds now
-	Owners   []Owner   `json:"owners"` // of those devices
-	PerGPU   []perGPU  `json:"perGPU"` // what it took of each in the period
-	Findings []Finding `json:"findings"`
-	Pods     []string  `json:"pods"`
+	At       int64         `json:"at"`
+	From     int64         `json:"from"`
+	To       int64         `json:"to"`
+	Currency string        `json:"currency,omitempty"`
+	Workload workload      `json:"workload"`
+	Texts    []string      `json:"texts"`
+	GPUs     gpus          `json:"gpus"`   // that it holds now
+	Owners   []fleet.Owner `json:"owners"` // of those devices
+	PerGPU   []perGPU      `json:"perGPU"` // what it took of each in the period
+	Findings []Finding     `json:"findings"`
+	Pods     []string      `json:"pods"`
 }
 
 type perGPU struct {
 	GPU       string `json:"gpu"`
 	Index     string `json:"index"`
-	Model     string `json:"model"`
+	Model     string `json:"model"` // its short name
 	Node      string `json:"node"`
 	Allocated number `json:"allocated"`
 	Active    number `json:"active"`
@@ -212,9 +204,8 @@ type perGPU struct {
 
 func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	id := r.values.Get("id")
-	matchers, err := selects(id)
-	if err != nil {
-		return nil, err
+	if _, _, _, err := fleet.ParseOwner(id); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBad, err)
 	}
 	rows, _, err := v.workloads(ctx, r)
 	if err != nil {
@@ -230,15 +221,15 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	}
 	a := workloadAnswer{
 		At: r.at.Unix(), From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Workload: rows[i],
-		Owners: f.owners, PerGPU: []perGPU{}, Findings: []Finding{}, Pods: []string{},
+		Owners: f.Owners, PerGPU: []perGPU{}, Findings: []Finding{}, Pods: []string{},
 	}
-	var mine []gpu
-	for i := range f.gpus {
-		if slices.ContainsFunc(f.gpus[i].owners, func(n int) bool { return f.owners[n].ID == id }) {
-			mine = append(mine, f.gpus[i])
+	var mine []fleet.Device
+	for i := range f.Devices {
+		if slices.ContainsFunc(f.Devices[i].Owners, func(n int) bool { return f.Owners[n].ID == id }) {
+			mine = append(mine, f.Devices[i])
 		}
 	}
-	a.GPUs, a.Texts = columns(mine)
+	a.GPUs, a.Texts = v.columns(mine)
 	bill, err := v.bill(ctx, r.from, r.to)
 	if err != nil {
 		return nil, err
@@ -246,11 +237,11 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	for i := range bill.Rows {
 		if b := &bill.Rows[i]; b.Owner.ID == id {
 			var index string
-			if n, ok := f.index[b.GPU]; ok && !math.IsNaN(f.gpus[n].index) {
-				index = fmt.Sprint(f.gpus[n].index)
+			if n, ok := f.Index[b.GPU]; ok && f.Devices[n].Index.OK() {
+				index = fmt.Sprint(float(f.Devices[n].Index))
 			}
 			a.PerGPU = append(a.PerGPU, perGPU{
-				GPU: b.GPU, Index: index, Model: b.Model, Node: b.Node, Allocated: number(b.Allocated), Active: number(b.Active), Wasted: number(b.Idle),
+				GPU: b.GPU, Index: index, Model: v.opts.shortModel(b.Model), Node: b.Node, Allocated: number(b.Allocated), Active: number(b.Active), Wasted: number(b.Idle),
 				Energy: number(b.Energy), Cost: number(b.Cost), IdleCost: number(b.IdleCost),
 			})
 		}
@@ -264,13 +255,8 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 			a.Findings = append(a.Findings, x)
 		}
 	}
-	pods, err := v.store.Instant(ctx, `count by (k8s_pod_name, container_name) (gpu_allocation_ratio{`+matchers+`})`, r.at)
-	if err != nil {
+	if a.Pods, err = v.fleet.Pods(ctx, r.at, id); err != nil {
 		return nil, err
 	}
-	for _, s := range pods {
-		a.Pods = with(a.Pods, cmp.Or(s.Labels["k8s_pod_name"], s.Labels["container_name"]))
-	}
-	slices.Sort(a.Pods)
 	return a, nil
 }

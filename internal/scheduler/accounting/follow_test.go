@@ -49,7 +49,10 @@ func (d *database) Jobs(_ context.Context, q Query) ([]Job, error) {
 func (d *database) Backlog(context.Context) (int, bool) { return max(d.backlog, 0), d.backlog >= 0 }
 
 func job(id int, start, end time.Time) Job {
-	return Job{ID: strconv.Itoa(id), UserID: strconv.Itoa(id), Cluster: "c", Partition: "gpu", State: "COMPLETED", Start: start, End: end, Elapsed: end.Sub(start), GPUs: 1, Nodes: 1}
+	return Job{
+		Job:    slurm.Job{ID: strconv.Itoa(id), Cluster: "c", Partition: "gpu", State: "COMPLETED", Start: start, End: end, GPUs: 1, Nodes: 1},
+		UserID: strconv.Itoa(id), Elapsed: end.Sub(start),
+	}
 }
 
 // sink takes records.
@@ -308,7 +311,7 @@ func TestUsageIsWaitedFor(t *testing.T) {
 	d := &database{now: epoch, backlog: -1}
 	d.rows = []lateRow{
 		{job(1, epoch.Add(-time.Hour), epoch), epoch},
-		{Job{ID: "2", Cluster: "c", Partition: "gpu", State: "CANCELLED", End: epoch}, epoch},
+		{Job{Job: slurm.Job{ID: "2", Cluster: "c", Partition: "gpu", State: "CANCELLED", End: epoch}}, epoch},
 	}
 	m := &meter{fail: errors.New("no route")}
 	s := &sink{got: map[string]int{}}

@@ -17,35 +17,26 @@ import (
 // heterogeneous job, from its start to its end. A job that was requeued or resized has
 // several. A time that is zero is not known, or has not come.
 type Job struct {
-	ID      string // the number that series of the agent carry
-	UserID  string // as its user knows it: 7, 4_2, 4_[1-3], 10+1
-	Cluster string
+	// Job has what a queue has of it, too. ID is the number that series of the agent carry,
+	// ArrayTaskID one number, or 1-3,7 for those that were cancelled while they waited. State
+	// is one word, as COMPLETED; GPUs were allocated, each counted once.
+	slurm.Job
 
-	ArrayJobID  string
-	ArrayTaskID string // one number, or 1-3,7 for those that were cancelled while they waited
-	HetJobID    string
-	HetOffset   string
+	UserID    string // as its user knows it: 7, 4_2, 4_[1-3], 10+1
+	HetOffset string
 
-	Name, User, Account, Partition, QOS string
-
-	State  string // one word, as COMPLETED
-	Exit   int    // the code the batch script returned
-	Signal int    // that ended it; 0 is none
+	Exit   int // the code the batch script returned
+	Signal int // that ended it; 0 is none
 	// ExitKnown is false where Slurm does not say how it ended: 22.05 writes 0 into JSON
 	// for every job.
 	ExitKnown bool
 
-	Submit, Eligible, Start, End time.Time
 	// Elapsed is the time for which it ran; Slurm leaves out that for which it was suspended.
 	Elapsed, Suspended time.Duration
 
-	Nodes    int64
-	CPUs     int64
-	NodeList string
-	// GPUs were allocated, each counted once. Requested is what it asked for.
-	GPUs, Requested int64
-	GPUTypes        []string
-	Shards          int64 // of GPUs
+	Requested int64 // the GPUs that it asked for
+	GPUTypes  []string
+	Shards    int64 // of GPUs
 }
 
 // terminal are the states of a row that has its last word. A row of a job that was

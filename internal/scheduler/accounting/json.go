@@ -9,7 +9,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// jsonJob is a job of slurmrestd's slurmdb and of sacct --json, of 22.05 to 26.05.
+// jsonJob is a job of slurmrestd's slurmdb and of sacct --json, of 22.05 to 26.05. It is not
+// the job of the queue, which slurm.ParseJobsJSON reads: here times, states, arrays, exit
+// codes and resources are objects of their own, and no field but the names is the same.
 type jsonJob struct {
 	ID        slurm.Number `json:"job_id"`
 	Cluster   slurm.Line   `json:"cluster"`
@@ -72,11 +74,13 @@ func parseJSON(r io.Reader, each func(Job) error) error {
 
 func (from *jsonJob) job() Job {
 	j := Job{
-		ID: from.ID.Positive(), Cluster: string(from.Cluster), Name: string(from.Name), User: string(from.User),
-		Account: string(from.Account), Partition: string(from.Partition), QOS: string(from.QOS), NodeList: string(from.Nodes),
-		Submit: jsonTime(from.Time.Submit), Eligible: jsonTime(from.Time.Eligible),
-		Start: jsonTime(from.Time.Start), End: jsonTime(from.Time.End),
-		Elapsed: jsonSpan(from.Time.Elapsed), Suspended: jsonSpan(from.Time.Suspended), Nodes: jsonCount(from.NodeCount),
+		Job: slurm.Job{
+			ID: from.ID.Positive(), Cluster: string(from.Cluster), Name: string(from.Name), User: string(from.User),
+			Account: string(from.Account), Partition: string(from.Partition), QOS: string(from.QOS), NodeList: string(from.Nodes),
+			Submit: jsonTime(from.Time.Submit), Eligible: jsonTime(from.Time.Eligible),
+			Start: jsonTime(from.Time.Start), End: jsonTime(from.Time.End), Nodes: jsonCount(from.NodeCount),
+		},
+		Elapsed: jsonSpan(from.Time.Elapsed), Suspended: jsonSpan(from.Time.Suspended),
 	}
 	if array := from.Array.JobID.Positive(); array != "" {
 		j.ArrayJobID = array

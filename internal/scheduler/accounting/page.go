@@ -7,12 +7,18 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Page is what the page of the agent of one node says now of the jobs on it.
+// Page is what the page of the agent of one node says now about the jobs on it.
 type Page struct {
 	Host string // what the agent calls the node
-	jobs map[string]map[string][]*series
+	// counters are the values by series name and account, with the labels of each account.
+	counters map[string]map[string]float64
+	labels   map[string]query.Labels
 }
 
 // maxPage bounds a page.
@@ -23,45 +29,53 @@ func ParsePage(r io.Reader) (*Page, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(io.LimitReader(r, maxPage))
 	if err != nil {
-		return nil, fmt.Errorf("the page of the agent cannot be read: %w", err)
+		return nil, fmt.Errorf("cannot read the page of the agent: %w", err)
 	}
-	p := &Page{jobs: map[string]map[string][]*series{}}
-	for _, name := range append([]string{seriesMemory}, sums...) {
+	p := &Page{counters: map[string]map[string]float64{}, labels: map[string]query.Labels{}}
+	for _, name := range []string{fleet.SeriesAllocatedTime, fleet.SeriesActiveTime, fleet.SeriesEnergy} {
+		p.counters[name] = map[string]float64{}
 		for _, m := range families[name].GetMetric() {
-			s := &series{labels: map[string]string{}}
-			for _, l := range m.GetLabel() {
-				s.labels[l.GetName()] = l.GetValue()
+			l := query.Labels{}
+			for _, pair := range m.GetLabel() {
+				l[pair.GetName()] = pair.GetValue()
 			}
-			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue() // one of them
-			s.points = []point{{0, value}}
-			if host := s.labels["host_name"]; host != "" {
+			if host := l[fleet.LabelHost]; host != "" {
 				p.Host = host
 			}
-			if id := s.labels["slurm_job_id"]; id != "" {
-				if p.jobs[id] == nil {
-					p.jobs[id] = map[string][]*series{}
-				}
-				p.jobs[id][name] = append(p.jobs[id][name], s)
+			if l[fleet.LabelSlurmJob] != "" {
+				key := fleet.Account(l)
+				p.labels[key] = l
+				p.counters[name][key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue() // one of them
 			}
 		}
 	}
 	return p, nil
 }
 
-// Usage returns what the page knows of a job that has run on the node alone. Its peak of
+// Usage returns what the page knows about a job that has run on the node alone. Its peak of
 // memory is not known: a page has what is used now.
 func (p *Page) Usage(j *Job) Usage {
 	short, _, _ := strings.Cut(p.Host, ".")
 	if p.Host == "" || j.NodeList != p.Host && j.NodeList != short {
 		return Usage{}
 	}
-	mine := map[string][]*series{}
-	for name, list := range p.jobs[j.ID] {
-		for _, s := range list {
-			if s.of(j) && name != seriesMemory {
-				mine[name] = append(mine[name], s)
+	sum := func(name string) optional.Float {
+		var v optional.Float
+		for key, value := range p.counters[name] {
+			if of(p.labels[key], j) {
+				before, _ := v.Get()
+				v = optional.Of(before + value)
 			}
 		}
+		return v
 	}
-	return usageOf(mine, window{0, 1})
+	allocated, ok := sum(fleet.SeriesAllocatedTime).Get()
+	if !ok {
+		return Usage{Status: UsageMissing}
+	}
+	u := Usage{Status: UsageOK, Allocated: allocated, Active: sum(fleet.SeriesActiveTime), Energy: sum(fleet.SeriesEnergy)}
+	if active, ok := u.Active.Get(); ok {
+		u.Idle = optional.Of(max(0, allocated-active))
+	}
+	return u
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // open returns a file of testdata, or of the captures that are kept beside the repository.
@@ -59,16 +61,22 @@ func TestTextOfSlurm(t *testing.T) {
 		by[j.UserID+" "+j.State] = j
 	}
 	want := Job{
-		ID: "23", UserID: "23", Cluster: "e2e", Name: "susp", User: "gpu_alice", Account: "ml", Partition: "gpu", QOS: "normal",
-		State: "COMPLETED", ExitKnown: true, Submit: unix(1794734278), Eligible: unix(1794734278), Start: unix(1794734279), End: unix(1794734291),
-		Elapsed: 8 * time.Second, Suspended: 4 * time.Second, Nodes: 1, CPUs: 1, NodeList: "gn1", GPUs: 1, Requested: 1, GPUTypes: []string{"h100"},
+		Job: slurm.Job{
+			ID: "23", Cluster: "e2e", Name: "susp", User: "gpu_alice", Account: "ml", Partition: "gpu", QOS: "normal",
+			State: "COMPLETED", Submit: unix(1794734278), Eligible: unix(1794734278), Start: unix(1794734279), End: unix(1794734291),
+			Nodes: 1, CPUs: 1, NodeList: "gn1", GPUs: 1,
+		},
+		UserID: "23", ExitKnown: true, Elapsed: 8 * time.Second, Suspended: 4 * time.Second, Requested: 1, GPUTypes: []string{"h100"},
 	}
 	if diff := cmp.Diff(want, by["23 COMPLETED"]); diff != "" {
 		t.Errorf("suspended (-want +got):\n%s", diff)
 	}
 	want = Job{
-		ID: "7", UserID: "7_[1-9]", ArrayJobID: "7", ArrayTaskID: "1-9", Cluster: "e2e", Name: "sweep2", User: "gpu_bob", Account: "bio", Partition: "gpu",
-		QOS: "normal", State: "CANCELLED", ExitKnown: true, Submit: unix(1794734232), End: unix(1794734254), Requested: 1,
+		Job: slurm.Job{
+			ID: "7", ArrayJobID: "7", ArrayTaskID: "1-9", Cluster: "e2e", Name: "sweep2", User: "gpu_bob", Account: "bio", Partition: "gpu",
+			QOS: "normal", State: "CANCELLED", Submit: unix(1794734232), End: unix(1794734254),
+		},
+		UserID: "7_[1-9]", ExitKnown: true, Requested: 1,
 	}
 	if diff := cmp.Diff(want, by["7_[1-9] CANCELLED"]); diff != "" {
 		t.Errorf("cancelled while it waited (-want +got):\n%s", diff)
@@ -296,10 +304,10 @@ func TestWait(t *testing.T) {
 			t.Errorf("%+v: %s, %v", j, got, known)
 		}
 	}
-	f(Job{Submit: unix(10), Eligible: unix(40), Start: unix(100)}, time.Minute, true)
-	f(Job{Submit: unix(40), Start: unix(100)}, time.Minute, true)
-	f(Job{Submit: unix(10), Eligible: unix(9999), End: unix(100)}, 0, true)
-	f(Job{Submit: unix(10), End: unix(70)}, time.Minute, true)
+	f(Job{Job: slurm.Job{Submit: unix(10), Eligible: unix(40), Start: unix(100)}}, time.Minute, true)
+	f(Job{Job: slurm.Job{Submit: unix(40), Start: unix(100)}}, time.Minute, true)
+	f(Job{Job: slurm.Job{Submit: unix(10), Eligible: unix(9999), End: unix(100)}}, 0, true)
+	f(Job{Job: slurm.Job{Submit: unix(10), End: unix(70)}}, time.Minute, true)
 	f(Job{}, 0, false)
 }
 

@@ -22,7 +22,8 @@ var columns = []string{
 // maxRow bounds a row; a list of nodes or a name may be long.
 const maxRow = 1 << 20
 
-// parseText reads what sacct -p or -P writes, with its first line that names the columns,
+// parseText reads the table that sacct -p or -P writes, where slurm.ParseJobsText reads the
+// records of scontrol, with its first line that names the columns,
 // and calls each with the rows of jobs; those of steps are left out. A name may have any
 // number of lines: a row is as long as it has columns. Times are seconds, or local ones of
 // zone. What cannot be read costs itself, and is returned as an error beside the rest.
@@ -168,10 +169,13 @@ func parseRow(fields []string, at map[string]int, zone *time.Location) (j Job, o
 		return Job{}, false, nil
 	}
 	j = Job{
-		ID: text("JobIDRaw"), Cluster: text("Cluster"), Name: text("JobName"), User: text("User"), Account: text("Account"),
-		Partition: text("Partition"), QOS: text("QOS"), State: text("State"), NodeList: text("NodeList"),
-		Submit: when("Submit"), Eligible: when("Eligible"), Start: when("Start"), End: when("End"),
-		Elapsed: time.Duration(count("ElapsedRaw")) * time.Second, Nodes: count("NNodes"), CPUs: count("AllocCPUS"),
+		Job: slurm.Job{
+			ID: text("JobIDRaw"), Cluster: text("Cluster"), Name: text("JobName"), User: text("User"), Account: text("Account"),
+			Partition: text("Partition"), QOS: text("QOS"), State: text("State"), NodeList: text("NodeList"),
+			Submit: when("Submit"), Eligible: when("Eligible"), Start: when("Start"), End: when("End"),
+			Nodes: count("NNodes"), CPUs: count("AllocCPUS"),
+		},
+		Elapsed: time.Duration(count("ElapsedRaw")) * time.Second,
 	}
 	if j.ID == "" {
 		j.ID = id.Job
@@ -229,27 +233,14 @@ func parseTime(s string, zone *time.Location) (time.Time, error) {
 	return t.UTC(), nil
 }
 
-// parseSpan parses [days-]hours:minutes:seconds, also with fewer parts or a fraction.
+// parseSpan parses the time for which a job was suspended.
 func parseSpan(s string) (time.Duration, error) {
-	switch s {
-	case "", "INVALID", "Unknown", "Partition_Limit", "UNLIMITED":
-		return 0, nil
+	d, err := slurm.ParseSpan(s)
+	if err == nil && d > maxCount*time.Second {
+		err = fmt.Errorf("%.40q is no time span", s)
 	}
-	days, clock, ok := strings.Cut(s, "-")
-	if !ok {
-		days, clock = "0", s
+	if err != nil {
+		return 0, err
 	}
-	clock, _, _ = strings.Cut(clock, ".")
-	d, err := strconv.ParseUint(days, 10, 16)
-	var total uint64
-	for part := range strings.SplitSeq(clock, ":") {
-		n, bad := strconv.ParseUint(part, 10, 16)
-		err = errors.Join(err, bad)
-		total = total*60 + n
-	}
-	total += d * 24 * 3600
-	if err != nil || total > maxCount {
-		return 0, fmt.Errorf("%.40q is no time span", s)
-	}
-	return time.Duration(total) * time.Second, nil
+	return d, nil
 }

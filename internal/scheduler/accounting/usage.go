@@ -1,223 +1,283 @@
 package accounting
 
 import (
-	"cmp"
-	"maps"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// What is known of a job's usage. The empty word means that nobody asked.
+// What is known about the usage of a job. The empty word means that nobody asked.
 const (
 	UsageOK      = "ok"
 	UsageMissing = "missing" // no agent saw the job, or its series are gone
-	UsageError   = "error"   // who has the series did not answer
+	UsageError   = "error"   // the store did not answer
 )
 
 // Usage is what a job did with its GPUs, as the agents of its nodes measured it.
 type Usage struct {
 	Status    string
-	Allocated float64 // GPU seconds; half of a GPU for a second is half of one
-	Active    Measure // of them, in which it did something; GPU seconds
-	Idle      Measure // of them, in which it did nothing; GPU seconds
-	Energy    Measure // J
-	Peak      Measure // memory of the fullest of its GPUs or partitions, bytes
+	Allocated float64        // GPU seconds; half a GPU for a second is half a GPU second
+	Active    optional.Float // GPU seconds in which the job did something
+	Idle      optional.Float // GPU seconds in which it did nothing
+	Energy    optional.Float // J
+	Peak      optional.Float // memory of the fullest of its GPUs or partitions, bytes
+	// Unseen are GPU seconds that were on the job's counters when the store first saw them.
+	// They are not in Allocated, as they are in no bill.
+	Unseen float64
 }
 
-// Measure is a number that may not be known.
-type Measure struct {
-	Value float64
-	Known bool
-}
-
-// Get returns the number and whether it is known.
-func (m Measure) Get() (float64, bool) { return m.Value, m.Known }
-
-// Efficiency is the part of the time that it had GPUs in which it used them.
-func (u *Usage) Efficiency() Measure {
-	if u.Status != UsageOK || !u.Active.Known || u.Allocated <= 0 {
-		return Measure{}
+// Efficiency returns the part of the time that the job had GPUs in which it used them.
+func (u *Usage) Efficiency() optional.Float {
+	active, ok := u.Active.Get()
+	if u.Status != UsageOK || !ok || u.Allocated <= 0 {
+		return optional.Float{}
 	}
-	return Measure{min(1, u.Active.Value/u.Allocated), true}
+	return optional.Of(min(1, active/u.Allocated))
 }
 
-// The series of the agent that tell of a workload.
+// Meter reads what jobs used from the store that keeps the series of the agents. It counts
+// with the fold of package fleet, as bills do.
+type Meter struct {
+	store query.Store
+	now   func() time.Time
+}
+
+// NewMeter returns a Meter of store.
+func NewMeter(store query.Store) *Meter { return &Meter{store: store, now: time.Now} }
+
 const (
-	seriesAllocated = "gpu_workload_allocated_time_seconds_total"
-	seriesActive    = "gpu_workload_active_time_seconds_total"
-	seriesIdle      = "gpu_workload_idle_time_seconds_total"
-	seriesEnergy    = "gpu_workload_energy_joules_total"
-	seriesMemory    = "gpu_workload_memory_used_bytes"
+	// after is how long the last values of a job can be found: agents show its counters for
+	// 5 minutes more.
+	after = 6 * time.Minute
+	// afterRequeue is the same for a row whose job goes on in another one, which may begin
+	// soon.
+	afterRequeue = time.Minute
+	// skew is how far the clocks of the controller and of a node may be apart.
+	skew = time.Minute
+	// chunk is the longest period of one query. Few series match, so it may be long.
+	chunk = 7 * 24 * time.Hour
+
+	maxIDs     = 50      // jobs of one query
+	maxSamples = 200_000 // of one metric and query, estimated at one every 30 s
 )
 
-// sums are those that begin at 0 with the job and grow.
-var sums = []string{seriesAllocated, seriesActive, seriesIdle, seriesEnergy}
-
-// series is one of the agent's, with the labels that it has.
-type series struct {
-	labels map[string]string
-	points []point // in the order of time
-}
-
-type point struct {
-	at    float64 // seconds since 1970
-	value float64
-}
-
-// device returns what the series is of, and its lane: whose look at the device it is. A
-// second Prometheus, or a second way to the same one, sees the same again.
-func (s *series) device() (device, lane string) {
-	var b strings.Builder
-	for _, key := range slices.Sorted(maps.Keys(s.labels)) {
-		// What is known of a job may grow while it runs: another label, the same series.
-		if key == "__name__" || key == "user_name" || key == "gpu_share_basis" || strings.HasPrefix(key, "slurm_") || strings.HasPrefix(key, "gpu_workload_") {
-			continue
-		}
-		b.WriteString(key + "\x00" + s.labels[key] + "\x00")
-	}
-	return s.labels["gpu_uuid"] + "\x00" + s.labels["gpu_partition_id"], b.String()
-}
-
-// of reports whether the series is of a job: the agent may not know the name of the cluster.
-func (s *series) of(j *Job) bool {
-	cluster := s.labels["slurm_cluster"]
-	return s.labels["slurm_job_id"] == j.ID && (cluster == "" || j.Cluster == "" || cluster == j.Cluster)
-}
-
-// window is when samples are a job's.
-type window struct{ from, to float64 }
-
-// after is how long the last values of a job can be found: the agent shows its sums for
-// 5 minutes more.
-const after = 6 * time.Minute
-
-// afterRequeue is the same of a row whose job goes on in another: that may begin soon.
-const afterRequeue = time.Minute
-
-// continues are the states of such rows.
+// continues are the states of rows whose job goes on in another row.
 var continues = []string{"REQUEUED", "RESIZING", "PREEMPTED", "NODE_FAIL"}
 
-// before is how far back a job of the same number, which was requeued, still shows.
-const before = 5 * time.Minute
+// Usage returns what each of the jobs did, in their order. Beside an error it has those
+// that were answered; the others have the status error.
+func (m *Meter) Usage(ctx context.Context, jobs []Job) ([]Usage, error) {
+	out := make([]Usage, len(jobs))
+	for i := range out {
+		out[i].Status = UsageError
+	}
+	var errs []error
+	for _, g := range groups(jobs, m.now()) {
+		found, err := m.group(ctx, jobs, g)
+		if err != nil {
+			errs = append(errs, err)
+			if len(errs) >= 2 || ctx.Err() != nil { // the store does not work today
+				break
+			}
+			continue
+		}
+		for i, u := range found {
+			out[g.at[i]] = u
+		}
+	}
+	return out, errors.Join(errs...)
+}
 
-// windowOf returns when samples are the job's: to a while after its end, or until the next
-// of the same number begins.
-func windowOf(j *Job, all []Job, now time.Time) window {
-	end := j.End
-	if end.IsZero() {
-		end = now
+// group are jobs that are asked for together.
+type group struct {
+	at       []int // in the list of jobs
+	from, to time.Time
+	samples  int
+	alone    bool // other jobs of the same number exist
+}
+
+// groups puts jobs of about the same time and length together, so that a long one does not
+// make the query for short ones long. A job whose number is used again is alone, with the
+// time that is its own.
+func groups(jobs []Job, now time.Time) []group {
+	numbers := map[string]int{}
+	order := make([]int, 0, len(jobs))
+	for i := range jobs {
+		if !jobs[i].Start.IsZero() && slurm.IsNumber(jobs[i].ID) {
+			order = append(order, i)
+			numbers[jobs[i].ID]++
+		}
+	}
+	length := func(j *Job) time.Duration {
+		if j.End.IsZero() {
+			return now.Sub(j.Start)
+		}
+		return j.End.Sub(j.Start)
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		if c := math.Ilogb(length(&jobs[a]).Hours()+1) - math.Ilogb(length(&jobs[b]).Hours()+1); c != 0 {
+			return c
+		}
+		return jobs[a].Start.Compare(jobs[b].Start)
+	})
+	var out []group
+	for _, i := range order {
+		j := &jobs[i]
+		one := group{at: []int{i}, from: j.Start.Add(-skew), to: j.Start.Add(length(j) + after)}
+		if one.alone = numbers[j.ID] > 1 || slices.Contains(continues, j.State); one.alone {
+			one.from, one.to = own(j, jobs, now)
+		}
+		one.samples = int(max(j.GPUs, 1)) * int(one.to.Sub(one.from)/(30*time.Second)+1)
+		if n := len(out) - 1; n >= 0 && !one.alone && !out[n].alone {
+			g := &out[n]
+			both := group{at: append(slices.Clone(g.at), i), from: earlier(g.from, one.from), to: g.to, samples: g.samples + one.samples}
+			if one.to.After(both.to) {
+				both.to = one.to
+			}
+			longest := max(g.to.Sub(g.from), one.to.Sub(one.from))
+			if len(both.at) <= maxIDs && both.samples <= maxSamples && both.to.Sub(both.from) <= 2*longest+time.Hour {
+				*g = both
+				continue
+			}
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// own returns when samples are the job's: to a while after its end, or until the next job of
+// the same number begins.
+func own(j *Job, all []Job, now time.Time) (from, to time.Time) {
+	to = j.End
+	if to.IsZero() {
+		to = now
 	}
 	tail := after
 	if slices.Contains(continues, j.State) {
 		tail = afterRequeue
 	}
-	w := window{float64(j.Start.Unix()), float64(end.Add(tail).Unix())}
+	to = to.Add(tail)
 	for i := range all {
 		o := &all[i]
 		if o.ID == j.ID && o.Cluster == j.Cluster && o.Start.After(j.Start) {
-			w.to = min(w.to, float64(o.Start.Unix()))
+			to = earlier(to, o.Start)
 		}
 	}
-	return w
+	return j.Start, to
 }
 
-// total adds up what the sums of a job grew by, each device once. known is false where
-// there is no sample.
-func total(list []*series, w window) (sum float64, known bool) {
-	devices := map[string]map[string][]*series{}
-	for _, s := range list {
-		device, lane := s.device()
-		if devices[device] == nil {
-			devices[device] = map[string][]*series{}
-		}
-		devices[device][lane] = append(devices[device][lane], s)
-	}
-	for _, lanes := range devices {
-		var most float64
-		for _, lane := range lanes {
-			if grown, ok := grow(lane, w); ok {
-				most, known = max(most, grown), true
-			}
-		}
-		sum += most
-	}
-	return sum, known
+// total is what the accounts of one job add up to.
+type total struct {
+	held, active       fleet.Seconds
+	energy             fleet.Energy
+	hasActive, hasHeld bool
+	hasEnergy          bool
+	peak               optional.Float
+	unseen             fleet.Seconds
 }
 
-// grow returns by how much series that follow each other grew in a window. The first began
-// at 0 with the job. One that is lower than before began anew: its agent was killed. One
-// that begins where another stands goes on with it under more labels.
-func grow(lane []*series, w window) (sum float64, known bool) {
-	type sample struct {
-		point
-		of int
+func (t *total) add(from, to fleet.Sums) {
+	if from == to && from != (fleet.Sums{}) {
+		return // the last value of an earlier run of the same number
 	}
-	var all []sample
-	for i, s := range lane {
-		for _, p := range s.points {
-			if p.at >= w.from-before.Seconds() && p.at <= w.to {
-				all = append(all, sample{p, i})
-			}
-		}
+	t.held += to.Held - from.Held
+	t.hasHeld = true
+	if to.HasActive {
+		t.active += to.Active - from.Active
+		t.hasActive = true
 	}
-	slices.SortStableFunc(all, func(a, b sample) int { return cmp.Compare(a.at, b.at) })
-	last := make([]float64, len(lane))
-	seen := make([]bool, len(lane))
-	var stand float64 // of the series that was seen last
-	for i := 0; i < len(all); {
-		at, most := all[i].at, 0.0
-		next := stand
-		for ; i < len(all) && all[i].at == at; i++ {
-			p := all[i]
-			from := 0.0
-			switch {
-			case seen[p.of]:
-				from = last[p.of]
-			case p.value >= stand:
-				from = stand
-			}
-			grown := p.value - from
-			if grown < 0 {
-				grown = p.value
-			}
-			if grown > most || next == stand {
-				next = p.value
-			}
-			most = max(most, grown)
-			last[p.of], seen[p.of] = p.value, true
-		}
-		stand = next
-		if at >= w.from { // before that it was another run of the same number
-			sum += most
-			known = true
-		}
+	if to.HasEnergy {
+		t.energy += to.Energy - from.Energy
+		t.hasEnergy = true
 	}
-	return sum, known
 }
 
-// peak returns the highest value in a window.
-func peak(list []*series, w window) Measure {
-	var m Measure
-	for _, s := range list {
-		for _, p := range s.points {
-			if p.at >= w.from && p.at <= w.to {
-				m = Measure{max(m.Value, p.value), true}
-			}
-		}
-	}
-	return m
-}
-
-// usageOf puts together what the series of a job say, by their names.
-func usageOf(byName map[string][]*series, w window) Usage {
-	allocated, ok := total(byName[seriesAllocated], w)
-	if !ok {
+func (t *total) usage() Usage {
+	if !t.hasHeld {
 		return Usage{Status: UsageMissing}
 	}
-	u := Usage{Status: UsageOK, Allocated: allocated, Peak: peak(byName[seriesMemory], w)}
-	for name, to := range map[string]*Measure{seriesActive: &u.Active, seriesIdle: &u.Idle, seriesEnergy: &u.Energy} {
-		to.Value, to.Known = total(byName[name], w)
+	u := Usage{Status: UsageOK, Allocated: t.held.Float(), Peak: t.peak, Unseen: t.unseen.Float()}
+	if t.hasActive {
+		u.Active, u.Idle = optional.Of(t.active.Float()), optional.Of((t.held - min(t.active, t.held)).Float())
+	}
+	if t.hasEnergy {
+		u.Energy = optional.Of(t.energy.Joules())
 	}
 	return u
 }
+
+// group returns what each job of a group used, in the order of the group.
+func (m *Meter) group(ctx context.Context, jobs []Job, g group) ([]Usage, error) {
+	totals := make([]total, len(g.at))
+	each := func(l query.Labels, f func(*total)) {
+		for i, n := range g.at {
+			if of(l, &jobs[n]) {
+				f(&totals[i])
+			}
+		}
+	}
+	match := matchers(jobs, g.at)
+	meter := fleet.NewMeter(m.store, fleet.MeterOptions{
+		Matchers: match, Workloads: true,
+		Late: func(row query.Labels, held fleet.Seconds) { each(row, func(t *total) { t.unseen += held }) },
+	})
+	for from := g.from; from.Before(g.to); from = from.Add(chunk) {
+		to := earlier(from.Add(chunk), g.to)
+		err := meter.Between(ctx, from, to, func(row query.Labels, a, b fleet.Sums) { each(row, func(t *total) { t.add(a, b) }) })
+		if err != nil {
+			return nil, err
+		}
+		peaks, err := m.store.Instant(ctx, fmt.Sprintf("max_over_time(%s[%s])", fleet.Select(fleet.SeriesWorkloadMemory, nil, match...), query.Duration(to.Sub(from))), to)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range peaks {
+			each(s.Labels, func(t *total) {
+				if v, ok := t.peak.Get(); !ok || s.Value > v {
+					t.peak = optional.Of(s.Value)
+				}
+			})
+		}
+	}
+	out := make([]Usage, len(totals))
+	for i := range totals {
+		out[i] = totals[i].usage()
+	}
+	return out, nil
+}
+
+// matchers select the series of jobs. An agent may not know the name of its cluster.
+func matchers(jobs []Job, at []int) []string {
+	var ids, clusters []string
+	for _, i := range at {
+		ids = append(ids, jobs[i].ID)
+		clusters = append(clusters, regexp.QuoteMeta(jobs[i].Cluster))
+	}
+	slices.Sort(ids)
+	slices.Sort(clusters)
+	out := []string{fleet.LabelSlurmJob + "=~" + strconv.Quote(strings.Join(slices.Compact(ids), "|"))}
+	if !slices.Contains(clusters, "") {
+		out = append(out, fleet.LabelSlurmCluster+"=~"+strconv.Quote("|"+strings.Join(slices.Compact(clusters), "|")))
+	}
+	return out
+}
+
+// of reports whether a series is of a job: the agent may not know the name of the cluster.
+func of(l query.Labels, j *Job) bool {
+	cluster := l[fleet.LabelSlurmCluster]
+	return l[fleet.LabelSlurmJob] == j.ID && (cluster == "" || j.Cluster == "" || cluster == j.Cluster)
+}
+
+// Ran reports whether there can be any usage of a job: it began and had GPUs.
+func (j *Job) Ran() bool { return !j.Start.IsZero() && (j.GPUs > 0 || j.Shards > 0) }

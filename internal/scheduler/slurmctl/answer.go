@@ -2,7 +2,6 @@ package slurmctl
 
 import (
 	"encoding/json"
-	"strconv"
 
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
@@ -26,7 +25,7 @@ func (n *anyNodes) UnmarshalJSON(b []byte) error {
 		Total      slurm.Number `json:"total"`
 	}
 	if json.Unmarshal(b, &o) == nil {
-		n.names, n.total = string(o.Configured), number(o.Total)
+		n.names, n.total = string(o.Configured), o.Total.Int()
 	}
 	return nil
 }
@@ -49,43 +48,4 @@ func (t *anyTRES) UnmarshalJSON(b []byte) error {
 		*t = anyTRES(o.Configured)
 	}
 	return nil
-}
-
-// Value is a number that may not be there.
-type Value struct {
-	v  float64
-	ok bool
-}
-
-// Of returns v.
-func Of(v float64) Value { return Value{v, true} }
-
-// Get returns the number and whether it is there.
-func (v Value) Get() (float64, bool) { return v.v, v.ok }
-
-// UnmarshalJSON implements json.Unmarshaler: bare, or {"set":true,"infinite":false,"number":0.5}.
-func (v *Value) UnmarshalJSON(b []byte) error {
-	*v = Value{}
-	if len(b) > 0 && b[0] == '{' {
-		var o struct {
-			Set, Infinite bool
-			Number        json.Number
-		}
-		if err := json.Unmarshal(b, &o); err != nil || !o.Set || o.Infinite {
-			return nil //nolint:nilerr // a number that cannot be read is not there, and costs nothing else
-		}
-		b = []byte(o.Number)
-	}
-	*v = parseValue(string(b))
-	return nil
-}
-
-// parseValue returns the number of a text. What is none, not finite or unbelievable is
-// not there.
-func parseValue(s string) Value {
-	f, err := strconv.ParseFloat(s, 64)
-	if err != nil || f != f || f > 1e18 || f < -1e18 {
-		return Value{}
-	}
-	return Of(f)
 }

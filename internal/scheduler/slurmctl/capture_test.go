@@ -9,6 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 const ours = "testdata/22.05"
@@ -32,7 +35,7 @@ func recorded(t *testing.T, name string) []byte {
 	return b
 }
 
-func jobsOf(t *testing.T, b []byte, text bool) []Job {
+func jobsOf(t *testing.T, b []byte, text bool) []slurm.Job {
 	t.Helper()
 	l := &jobList{}
 	parse := l.json
@@ -71,8 +74,8 @@ func inUTC(t *testing.T) {
 func TestTextIsJSON(t *testing.T) {
 	inUTC(t)
 	fromJSON, fromText := jobsOf(t, recorded(t, "jobs.json"), false), jobsOf(t, recorded(t, "jobs.txt"), true)
-	byID := cmpopts.SortSlices(func(a, b Job) bool { return a.ID < b.ID })
-	if diff := cmp.Diff(fromJSON, fromText, byID, cmpopts.EquateApproxTime(0)); diff != "" {
+	byID := cmpopts.SortSlices(func(a, b slurm.Job) bool { return a.ID < b.ID })
+	if diff := cmp.Diff(fromJSON, fromText, byID, cmpopts.EquateApproxTime(0), cmpopts.IgnoreFields(slurm.Job{}, "Cluster")); diff != "" {
 		t.Errorf("jobs (-json +text):\n%s", diff)
 	}
 	if len(fromJSON) < 15 {
@@ -99,7 +102,7 @@ func TestTextIsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"jobs_submitted", "jobs_started", "jobs_completed", "jobs_canceled", "schedule_queue_length", "bf_cycle_max", "bf_last_backfilled_jobs", "bf_queue_len"} {
-		if x, y := c.Value(name), d.Value(name); x != y || !x.ok {
+		if x, y := c.Value(name), d.Value(name); x != y || !x.OK() {
 			t.Errorf("%s is %v in JSON, %v in text", name, x, y)
 		}
 	}
@@ -148,7 +151,7 @@ func TestRecorded(t *testing.T) {
 		t.Errorf("CPUs of short (-want +got):\n%s", diff)
 	}
 	for _, j := range jobs {
-		if j.Name == "line break" && j.State == "pending" {
+		if j.Name == "line break" && j.State == "PENDING" {
 			return
 		}
 	}
@@ -166,8 +169,8 @@ func TestUntracked(t *testing.T) {
 		return b
 	}
 	fromJSON, fromText := jobsOf(t, read("jobs.json"), false), jobsOf(t, read("jobs.txt"), true)
-	byID := cmpopts.SortSlices(func(a, b Job) bool { return a.ID < b.ID })
-	if diff := cmp.Diff(fromJSON, fromText, byID, cmpopts.EquateApproxTime(0)); diff != "" {
+	byID := cmpopts.SortSlices(func(a, b slurm.Job) bool { return a.ID < b.ID })
+	if diff := cmp.Diff(fromJSON, fromText, byID, cmpopts.EquateApproxTime(0), cmpopts.IgnoreFields(slurm.Job{}, "Cluster")); diff != "" {
 		t.Errorf("(-json +text):\n%s", diff)
 	}
 	got := map[string]int64{}
@@ -227,7 +230,7 @@ func TestCapturedTelegraf(t *testing.T) {
 		}
 		nodes := nodesOf(t, captured(t, dir+"nodes.json"), false)
 		if name == "gather" {
-			if nodes[0].State != "drained" || nodes[0].CPUs != 36 || nodes[0].GPUs != nil || p.list[0].State != "up" || !p.list[0].Default || d.Value("jobs_submitted") != Of(287) {
+			if nodes[0].State != "drained" || nodes[0].CPUs != 36 || nodes[0].GPUs != nil || p.list[0].State != "up" || !p.list[0].Default || d.Value("jobs_submitted") != optional.Of(287) {
 				t.Errorf("%+v, %+v, %+v", nodes[0], p.list, d)
 			}
 		}
@@ -236,18 +239,18 @@ func TestCapturedTelegraf(t *testing.T) {
 
 // A job as its array's first, of many nodes, with comments that look like fields.
 func TestCapturedText(t *testing.T) {
-	f := func(name string, want ...Job) {
+	f := func(name string, want ...slurm.Job) {
 		t.Helper()
 		got := jobsOf(t, captured(t, "slurm/gcm_scontrol_show_job/"+name), true)
 		for i := range got { // times are tested elsewhere
-			got[i] = Job{ID: got[i].ID, Tasks: got[i].Tasks, State: got[i].State, User: got[i].User, Nodes: got[i].Nodes, GPUs: got[i].GPUs}
+			got[i] = slurm.Job{ID: got[i].ID, Tasks: got[i].Tasks, State: got[i].State, User: got[i].User, Nodes: got[i].Nodes, GPUs: got[i].GPUs}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	f("scontrol_out_main_array_job.txt", Job{ID: "30214", Tasks: 1, State: "running", User: "test_username", Nodes: 1, GPUs: 8},
-		Job{ID: "31214", Tasks: 1, State: "running", User: "test_username_2", Nodes: 3, GPUs: 8})
+	f("scontrol_out_main_array_job.txt", slurm.Job{ID: "30214", Tasks: 1, State: "RUNNING", User: "test_username", Nodes: 1, GPUs: 8},
+		slurm.Job{ID: "31214", Tasks: 1, State: "RUNNING", User: "test_username_2", Nodes: 3, GPUs: 8})
 }
 
 // sdiag of other versions, without the seconds and with more lines.
@@ -261,20 +264,20 @@ func TestCapturedDiag(t *testing.T) {
 		"schedule_cycle_total": 88, "schedule_queue_length": 15, "bf_last_backfilled_jobs": 17, "bf_cycle_counter": 19, "bf_cycle_last": 20, "bf_queue_len": 24, "bf_last_depth": 22,
 	}
 	for name, v := range want {
-		if d.Value(name) != Of(v) {
+		if d.Value(name) != optional.Of(v) {
 			t.Errorf("%s is %v, want %v", name, d.Value(name), v)
 		}
 	}
 	if d.Since.Unix() != 1726531870 || len(d.RPCs) != 7 || d.RPCs[2] != (RPC{"REQUEST_JOB_INFO", 51, 16833 * time.Microsecond}) || len(d.Users) != 1 {
 		t.Errorf("%+v", d)
 	}
-	if err := d.text(bytes.NewReader(captured(t, "slurm/vpenso/sdiag.txt"))); err != nil || d.Since.IsZero() || d.Value("bf_last_backfilled_jobs") != Of(793) {
+	if err := d.text(bytes.NewReader(captured(t, "slurm/vpenso/sdiag.txt"))); err != nil || d.Since.IsZero() || d.Value("bf_last_backfilled_jobs") != optional.Of(793) {
 		t.Errorf("%v: %+v", err, d)
 	}
 	if err := d.json(bytes.NewReader(captured(t, "slurm/l9gpu/sample-sdiag-output.json"))); err != nil {
 		t.Fatal(err)
 	}
-	if v := d.CycleTime("schedule_cycle_sum", "schedule_cycle_mean", "schedule_cycle_total"); v != Of(582.130236) {
+	if v := d.CycleTime("schedule_cycle_sum", "schedule_cycle_mean", "schedule_cycle_total"); v != optional.Of(582.130236) {
 		t.Errorf("cycles took %v s", v)
 	}
 }

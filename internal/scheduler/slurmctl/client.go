@@ -92,7 +92,7 @@ type Snapshot struct {
 	Time       time.Time
 	Cluster    string
 	Up         bool // all that must be answered was
-	Jobs       []Job
+	Jobs       []slurm.Job
 	Nodes      []Node
 	Partitions []Partition // by slurmrestd only: the tools would ask for them twice
 	Diag       *Diag

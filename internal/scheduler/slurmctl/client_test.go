@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // fake is a folder of programs that answer as 22.05 did, and note how they were run.
@@ -105,8 +108,8 @@ func TestRound(t *testing.T) {
 	if diff := cmp.Diff(map[string]int64{"jobs": 2, "nodes": 2, "diag": 2, "shares": 2}, s.Requests); diff != "" || len(s.Errors) != 0 {
 		t.Errorf("requests, errors %v (-want +got):\n%s", s.Errors, diff)
 	}
-	want := Share{"bio", "gpu_bob", Of(1), Of(1), Of(2025), Of(1), Of(0.666667)}
-	if !slices.Contains(s.Shares, want) || s.Shares[0].Factor.ok {
+	want := Share{"bio", "gpu_bob", optional.Of(1), optional.Of(1), optional.Of(2025), optional.Of(1), optional.Of(0.666667)}
+	if !slices.Contains(s.Shares, want) || s.Shares[0].Factor.OK() {
 		t.Errorf("%+v", s.Shares)
 	}
 }
@@ -266,7 +269,7 @@ func TestRecords(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", key, diff)
 		}
 	}
-	many := Snapshot{Jobs: make([]Job, MaxRecords+7)}
+	many := Snapshot{Jobs: make([]slurm.Job, MaxRecords+7)}
 	if list, dropped, err := c.Records(t.Context(), []string{"squeue"}, many); len(list) != MaxRecords || dropped != 7 || err != nil {
 		t.Errorf("%d records, %d left out, %v", len(list), dropped, err)
 	}
@@ -312,9 +315,9 @@ func TestSharesJSON(t *testing.T) {
 {"name":"ml","parent":"root","shares":` + number(1) + `,"shares_normalized":` + number(0.5) + `,"effective_usage":` + number(0.7) + `,"usage":956,"fairshare":{"factor":` + number(0) + `},"type":["ASSOCIATION"]},
 {"name":"ann","parent":"ml","shares":{"set":false,"infinite":true,"number":0},"shares_normalized":` + number(1) + `,"effective_usage":` + number(1) + `,"usage":956,"fairshare":{"factor":` + number(0.25) + `},"type":["USER"]}
 ],"total_shares":2},"errors":[]}`))
-	want := []Share{{"ml", "", Of(1), Of(0.5), Of(956), Of(0.7), Value{}}, {"ann", "", Value{}, Of(1), Of(956), Of(1), Of(0.25)}}
+	want := []Share{{"ml", "", optional.Of(1), optional.Of(0.5), optional.Of(956), optional.Of(0.7), optional.Float{}}, {"ann", "", optional.Float{}, optional.Of(1), optional.Of(956), optional.Of(1), optional.Of(0.25)}}
 	want[1].Account, want[1].User = "ml", "ann"
-	if diff := cmp.Diff(want, l.list, cmp.AllowUnexported(Value{})); diff != "" || err != nil {
+	if diff := cmp.Diff(want, l.list); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }

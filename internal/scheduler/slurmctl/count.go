@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // JobKey is by what jobs are counted.
@@ -22,11 +25,11 @@ const Other = "other"
 // CountJobs counts jobs by state, partition, account and user. If that is more than limit,
 // those with the least become those of the user Other, and then of the account Other: the
 // sums stay.
-func CountJobs(jobs []Job, limit int) []JobCount {
+func CountJobs(jobs []slurm.Job, limit int) []JobCount {
 	sums := map[JobKey]JobCount{}
 	for i := range jobs {
 		j := &jobs[i]
-		key := JobKey{j.State, j.Partition, j.Account, j.User}
+		key := JobKey{strings.ToLower(j.State), j.Partition, j.Account, j.User}
 		add(sums, JobCount{key, j.Tasks, j.Tasks * j.GPUs, !j.Ended()})
 	}
 	list := ranked(sums)
@@ -95,7 +98,7 @@ type Queue struct {
 }
 
 // CountQueue counts jobs by partition.
-func CountQueue(jobs []Job) Queue {
+func CountQueue(jobs []slurm.Job) Queue {
 	type key struct{ a, b string }
 	loads, waits := map[key]*Load{}, map[key]*Wait{}
 	running, wide := map[string]float64{}, map[string]float64{}
@@ -104,10 +107,11 @@ func CountQueue(jobs []Job) Queue {
 		if j.Ended() {
 			continue
 		}
-		l := loads[key{j.State, j.Partition}]
+		state := strings.ToLower(j.State)
+		l := loads[key{state, j.Partition}]
 		if l == nil {
-			l = &Load{State: j.State, Partition: j.Partition}
-			loads[key{j.State, j.Partition}] = l
+			l = &Load{State: state, Partition: j.Partition}
+			loads[key{state, j.Partition}] = l
 		}
 		l.CPUs += j.Tasks * j.CPUs
 		l.Nodes += j.Tasks * j.Nodes

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // A node in two states counted twice, or a drained one counted as idle.
@@ -53,44 +55,8 @@ func TestNodeState(t *testing.T) {
 	f("unknown", "WAT")
 }
 
-func TestJobState(t *testing.T) {
-	f := func(want string, words ...string) {
-		t.Helper()
-		if got := jobState(words); got != want {
-			t.Errorf("%q is %s, want %s", words, got, want)
-		}
-	}
-	f("running", "RUNNING")
-	f("completing", "COMPLETED", "COMPLETING")
-	f("completing", "COMPLETING")
-	f("configuring", "RUNNING", "CONFIGURING")
-	f("running", "RUNNING", "RESIZING")
-	f("cancelled", "CANCELLED by 1000")
-	f("unknown")
-	f("unknown", "<script>")
-}
-
-// Typed and untyped GPUs of one job counted as twice as many; memory counted as GPUs.
-func TestGPUs(t *testing.T) {
-	f := func(tres string, want int64, ok bool) {
-		t.Helper()
-		if got, is := gpusOf(tres); got != want || is != ok {
-			t.Errorf("%q has %d GPUs (%t), want %d", tres, got, is, want)
-		}
-	}
-	f("cpu=2,mem=62.50G,node=1,billing=2,gres/gpu=8,gres/gpu:h100=8", 8, true)
-	f("gres/gpu:h100=4,gres/gpu:a100=2", 6, true)
-	f("gres/gpu:a100_1g.10gb=3,gres/gpu=3", 3, true)
-	f("gres/gpumem=80G,gres/gpuutil=97", 0, false)
-	f("gres:gpu:2", 2, true)
-	f("gres:gpu:h100:3", 3, true)
-	f("gres/gpu:2", 2, true)
-	f("gpu", 1, true)
-	f("gres/gpu=0", 0, true)
-	f("gres/shard=2", 0, false)
-	f("gres/gpu=18446744073709551614", 0, false)
-	f("", 0, false)
-
+// GPUs that are shared, or that have a type, counted twice.
+func TestGPUsOfNodes(t *testing.T) {
 	g := func(has, used, tres string, want ...GPUs) {
 		t.Helper()
 		if diff := cmp.Diff(want, gpusOn(has, used, tres)); diff != "" {
@@ -109,47 +75,16 @@ func TestGPUs(t *testing.T) {
 	g("gpu:2", "gpu:5(IDX:0-4)", "", GPUs{"", 2, 2}) // never less than none is free
 }
 
-// A row of an array that waits counted as one job.
-func TestTasks(t *testing.T) {
-	f := func(s string, want int64) {
-		t.Helper()
-		if got := tasksOf(s); got != want {
-			t.Errorf("%q has %d tasks, want %d", s, got, want)
-		}
-	}
-	f("3-6%2", 4)
-	f("[1-3,7,9-21:4%10]", 8)
-	f("0-999999", 1000000)
-	f("1,3,5,...", 3)
-	f("7", 1)
-	f("", 1)
-	f("9-1", 1)
-	f("1-9:0", 1)
-}
-
-func TestReason(t *testing.T) {
-	f := func(s, want string) {
-		t.Helper()
-		if got := reason(s); got != want {
-			t.Errorf("%q is %q, want %q", s, got, want)
-		}
-	}
-	f("ReqNodeNotAvail, UnavailableNodes:gn[1-4000]", "ReqNodeNotAvail")
-	f("ReqNodeNotAvail(Unavailable:gn1)", "ReqNodeNotAvail")
-	f("(Resources)", "Resources")
-	f("None", "None")
-}
-
 // Series without end, or a sum that loses the jobs of those that were folded.
 func TestFold(t *testing.T) {
-	var jobs []Job
+	var jobs []slurm.Job
 	for i := range 5000 {
-		jobs = append(jobs, Job{
-			ID: fmt.Sprint(i), Tasks: 1, GPUs: int64(i % 9), State: []string{"running", "pending"}[i%2], Partition: fmt.Sprint("p", i%3),
+		jobs = append(jobs, slurm.Job{
+			ID: fmt.Sprint(i), Tasks: 1, GPUs: int64(i % 9), State: []string{"RUNNING", "PENDING"}[i%2], Partition: fmt.Sprint("p", i%3),
 			Account: fmt.Sprint("a", i%400), User: fmt.Sprint("u", i%1700),
 		})
 	}
-	jobs = append(jobs, Job{ID: "x", Tasks: 50, GPUs: 8, State: "pending", Partition: "p0", Account: "big", User: "whale"})
+	jobs = append(jobs, slurm.Job{ID: "x", Tasks: 50, GPUs: 8, State: "PENDING", Partition: "p0", Account: "big", User: "whale"})
 	want, wantGPUs := int64(0), int64(0)
 	for _, c := range CountJobs(jobs, 1<<30) {
 		want, wantGPUs = want+c.Jobs, wantGPUs+c.GPUs
@@ -212,8 +147,8 @@ func TestFragmentation(t *testing.T) {
 func TestDurations(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
-	job := func(id, state string, eligible, start, end int) Job {
-		j := Job{ID: id, State: state, Tasks: 1, Partition: "gpu", Submit: at(-1000), Eligible: at(eligible), Start: at(start), End: at(end), NodeList: "gn1"}
+	job := func(id, state string, eligible, start, end int) slurm.Job {
+		j := slurm.Job{ID: id, State: state, Tasks: 1, Partition: "gpu", Submit: at(-1000), Eligible: at(eligible), Start: at(start), End: at(end), NodeList: "gn1"}
 		if state == "pending" {
 			j.NodeList = ""
 		}
@@ -227,22 +162,22 @@ func TestDurations(t *testing.T) {
 			t.Errorf("%s: waited %v (%d), ran %v (%d), suspended %v", when, w.Sum, w.Count, r.Sum, r.Count, s.Sum)
 		}
 	}
-	array := job("a", "pending", -5, 100, 0)
+	array := job("a", "PENDING", -5, 100, 0)
 	array.Tasks = 4
-	round := func(s int, jobs ...Job) { d.Observe(at(s), jobs, 2*time.Minute) }
-	round(0, job("old", "running", -900, -500, 500), job("1", "pending", -10, 100, 200), job("never", "pending", -10, 100, 200), array)
+	round := func(s int, jobs ...slurm.Job) { d.Observe(at(s), jobs, 2*time.Minute) }
+	round(0, job("old", "RUNNING", -900, -500, 500), job("1", "PENDING", -10, 100, 200), job("never", "PENDING", -10, 100, 200), array)
 	sums("first", 0, 0, 0, 0, 0)
-	never := job("never", "cancelled", -10, 30, 30)
+	never := job("never", "CANCELLED", -10, 30, 30)
 	never.NodeList = ""
-	round(60, job("old", "completed", -900, -500, 50), job("1", "running", -10, 20, 900), never, array)
+	round(60, job("old", "COMPLETED", -900, -500, 50), job("1", "RUNNING", -10, 20, 900), never, array)
 	sums("one started", 30, 0, 0, 1, 0)
-	paused := job("1", "completed", -10, 20, 110)
+	paused := job("1", "COMPLETED", -10, 20, 110)
 	paused.Suspend, paused.PreSuspend = at(60), 25*time.Second // ran 25 s, then until 60 not
-	round(120, paused, job("short", "failed", 61, 62, 63), job("gone", "running", 100, 110, 900), array)
+	round(120, paused, job("short", "FAILED", 61, 62, 63), job("gone", "RUNNING", 100, 110, 900), array)
 	sums("ended", 30+1+10, 75+1, 15, 3, 2)
 	round(180, paused)
 	sums("seen again, and one forgotten", 41, 76+70, 15, 3, 3)
-	round(240, job("lost", "running", 200, 201, 900))
+	round(240, job("lost", "RUNNING", 200, 201, 900))
 	round(3600)
 	sums("away for too long to know when it ended", 42, 146, 15, 4, 3)
 	if len(d.known) != 0 {
@@ -254,7 +189,7 @@ func TestDurations(t *testing.T) {
 func TestSentinels(t *testing.T) {
 	for _, v := range []string{"4294967294", "4294967295", "18446744073709551614", "-2", "null", `"x"`, `{"set":false,"infinite":false,"number":7}`, `{"set":true,"infinite":true,"number":7}`} {
 		jobs := jobsOf(t, []byte(`{"jobs":[{"job_id":1,"job_state":"RUNNING","time_limit":`+v+`,"cpus":`+v+`,"node_count":`+v+`,"start_time":`+v+`,"priority":`+v+`}]}`), false)
-		if diff := cmp.Diff([]Job{{ID: "1", Tasks: 1, State: "running"}}, jobs); diff != "" {
+		if diff := cmp.Diff([]slurm.Job{{ID: "1", Tasks: 1, State: "RUNNING"}}, jobs); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", v, diff)
 		}
 	}
@@ -264,8 +199,8 @@ func TestSentinels(t *testing.T) {
 func TestFreeText(t *testing.T) {
 	text := "JobId=7 JobName=x JobState=FAILED NumNodes=99\nPartition=evil\n   UserId=ann(1) GroupId=a(1)\n   JobState=RUNNING Reason=None\n   Partition=gpu\n   NodeList=gn1\n" +
 		"   NumNodes=1 NumCPUs=2\n   TRES=cpu=2,gres/gpu=2\n   Command=/x AllocTRES=gres/gpu=99\n   Comment=AllocTRES=gres/gpu=99 SuspendTime=2026-01-01T00:00:00\n   AllocTRES=gres/gpu=98\n"
-	want := Job{ID: "7", Tasks: 1, Name: "x JobState=FAILED NumNodes=99 Partition=evil", User: "ann", Partition: "gpu", State: "running", Reason: "None", NodeList: "gn1", Nodes: 1, CPUs: 2, GPUs: 2}
-	if diff := cmp.Diff([]Job{want}, jobsOf(t, []byte(text), true)); diff != "" {
+	want := slurm.Job{ID: "7", Tasks: 1, Name: "x JobState=FAILED NumNodes=99 Partition=evil", User: "ann", Partition: "gpu", State: "RUNNING", Reason: "None", NodeList: "gn1", Nodes: 1, CPUs: 2, GPUs: 2}
+	if diff := cmp.Diff([]slurm.Job{want}, jobsOf(t, []byte(text), true)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	nodes := nodesOf(t, []byte("NodeName=a\n   State=IDLE CPUTot=4\n   OS=Linux Gres=gpu:9\n   Reason=x CPUAlloc=3 [root@2026]\n"), true)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
@@ -37,26 +38,27 @@ type RPC struct {
 const maxRPCs = 1000
 
 // Seconds returns a duration in seconds.
-func (d *Diag) Seconds(name string) Value {
-	v := d.Value(name)
-	v.v /= 1e6
-	return v
-}
+func (d *Diag) Seconds(name string) optional.Float { return d.Value(name).Div(1e6) }
 
 // Value returns a number by its name.
-func (d *Diag) Value(name string) Value {
-	v, ok := d.Values[name]
-	return Value{v, ok}
+func (d *Diag) Value(name string) optional.Float {
+	if v, ok := d.Values[name]; ok {
+		return optional.Of(v)
+	}
+	return optional.Float{}
 }
 
 // CycleTime returns how long all cycles took, in seconds: the sum, of newer versions, else
 // the mean by the number of cycles. The mean has no fractions, so that the product may fall.
-func (d *Diag) CycleTime(sum, mean, count string) Value {
-	if v := d.Seconds(sum); v.ok {
+func (d *Diag) CycleTime(sum, mean, count string) optional.Float {
+	if v := d.Seconds(sum); v.OK() {
 		return v
 	}
-	m, n := d.Seconds(mean), d.Value(count)
-	return Value{m.v * n.v, m.ok && n.ok}
+	n, ok := d.Value(count).Get()
+	if !ok {
+		return optional.Float{}
+	}
+	return d.Seconds(mean).Scale(n)
 }
 
 func (d *Diag) json(r io.Reader) error {
@@ -83,9 +85,12 @@ func (d *Diag) json(r io.Reader) error {
 			d.Users = jsonRPCs(raw)
 			continue
 		}
-		var v Value
-		if json.Unmarshal(raw, &v) == nil && v.ok {
-			d.Values[key] = v.v
+		var v slurm.Decimal
+		if json.Unmarshal(raw, &v) != nil {
+			continue
+		}
+		if f, ok := optional.Float(v).Get(); ok {
+			d.Values[key] = f
 		}
 	}
 	return d.check()
@@ -114,7 +119,7 @@ func jsonRPCs(raw []byte) []RPC {
 	var out []RPC
 	for _, e := range list[:min(len(list), maxRPCs)] {
 		if name := string(e.Type) + string(e.User); name != "" {
-			out = append(out, RPC{name, number(e.Count), time.Duration(number(e.Total)) * time.Microsecond})
+			out = append(out, RPC{name, e.Count.Int(), time.Duration(e.Total.Int()) * time.Microsecond})
 		}
 	}
 	return out
@@ -171,8 +176,8 @@ func (d *Diag) text(r io.Reader) error {
 		default:
 			key, value, ok := strings.Cut(line, ":")
 			if name := labels[part][strings.TrimSpace(key)]; ok && name != "" {
-				if v := parseValue(strings.TrimSpace(value)); v.ok {
-					d.Values[name] = v.v
+				if v, ok := slurm.ParseFloat(strings.TrimSpace(value)).Get(); ok {
+					d.Values[name] = v
 				}
 			}
 		}
@@ -187,8 +192,8 @@ func (d *Diag) text(r io.Reader) error {
 // the number in old versions.
 func (d *Diag) since(s string) {
 	date, epoch, ok := strings.Cut(strings.TrimSuffix(s, ")"), "(")
-	if v := parseValue(epoch); ok && v.ok {
-		d.Values["req_time_start"] = v.v
+	if v, known := slurm.ParseFloat(epoch).Get(); ok && known {
+		d.Values["req_time_start"] = v
 		return
 	}
 	if t, err := time.ParseInLocation(time.ANSIC, strings.TrimSpace(date), time.Local); err == nil {

@@ -3,6 +3,8 @@ package slurmctl
 import (
 	"slices"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // Bounds are those of the histograms, in seconds: from one second to seven days.
@@ -45,7 +47,7 @@ type jobKey struct {
 }
 
 type jobLife struct {
-	job     Job
+	job     slurm.Job
 	skip    bool // it had started before we came
 	started bool // its wait has been counted
 	ended   bool // its run has been counted
@@ -59,7 +61,7 @@ func NewDurations() *Durations {
 // Observe takes the jobs of a round. A job that ended and was forgotten by the controller
 // between two rounds is taken to have ended now, if the last round is at most gap ago:
 // MinJobAge should be longer than a round.
-func (d *Durations) Observe(now time.Time, jobs []Job, gap time.Duration) {
+func (d *Durations) Observe(now time.Time, jobs []slurm.Job, gap time.Duration) {
 	first := d.known == nil
 	if first {
 		d.known = make(map[jobKey]jobLife, len(jobs))
@@ -83,7 +85,7 @@ func (d *Durations) Observe(now time.Time, jobs []Job, gap time.Duration) {
 			continue
 		}
 		if near && life.started && !life.ended && !life.skip {
-			life.job.End, life.job.State = now, "completed"
+			life.job.End, life.job.State = now, "COMPLETED"
 			d.step(&life)
 		}
 		delete(d.known, key)
@@ -111,14 +113,14 @@ func (d *Durations) step(life *jobLife) {
 		return
 	}
 	life.ended = true
-	suspended := j.suspended()
+	suspended := suspended(j)
 	histogram(d.Suspended, j.Partition).add(suspended)
 	histogram(d.Run, j.Partition).add(j.End.Sub(j.Start) - suspended)
 }
 
 // suspended returns how long a job that ended was suspended. Suspend is when it was last
 // resumed, PreSuspend how long it had run until then.
-func (j *Job) suspended() time.Duration {
+func suspended(j *slurm.Job) time.Duration {
 	if j.Suspend.IsZero() || j.Suspend.Before(j.Start) {
 		return 0
 	}
@@ -126,12 +128,12 @@ func (j *Job) suspended() time.Duration {
 }
 
 // brief returns what Durations needs of a job: there may be many.
-func brief(j *Job) Job {
+func brief(j *slurm.Job) slurm.Job {
 	nodes := ""
 	if j.NodeList != "" {
 		nodes = "+"
 	}
-	return Job{
+	return slurm.Job{
 		Partition: j.Partition, State: j.State, NodeList: nodes,
 		Submit: j.Submit, Eligible: j.Eligible, Start: j.Start, End: j.End, Suspend: j.Suspend, PreSuspend: j.PreSuspend,
 	}

@@ -185,7 +185,7 @@ func gpusOn(has, used, tres string) []GPUs {
 			}
 		}
 	}
-	if n, ok := gpusOf(tres); ok && !known {
+	if n, ok := slurm.CountGPUs(tres); ok && !known {
 		for i := range out { // by type it is not known: the first ones
 			part := min(n, out[i].Total)
 			out[i].Allocated, n = part, n-part
@@ -228,13 +228,13 @@ type jsonNode struct {
 func (l *nodeList) json(r io.Reader) error {
 	l.list = []Node{}
 	return slurm.DecodeList(r, "nodes", func(n jsonNode) error {
-		cpus := number(n.Effective)
+		cpus := n.Effective.Int()
 		if cpus == 0 {
-			cpus = number(n.CPUs)
+			cpus = n.CPUs.Int()
 		}
 		l.add(Node{
 			Name: string(n.Name), State: nodeState(slices.Concat(n.State, n.Flags)...), Partitions: partitionsOf(n.Partitions...),
-			CPUs: cpus, CPUsAllocated: number(n.Alloc), Memory: number(n.Memory), MemoryAllocated: number(n.AllocMem),
+			CPUs: cpus, CPUsAllocated: n.Alloc.Int(), Memory: n.Memory.Int(), MemoryAllocated: n.AllocMem.Int(),
 			GPUs: gpusOn(string(n.GRES), string(n.GRESUsed), string(n.TRESUsed)), Reason: string(n.Reason),
 		})
 		return nil
@@ -243,23 +243,23 @@ func (l *nodeList) json(r io.Reader) error {
 
 func (l *nodeList) text(r io.Reader) error {
 	l.list = []Node{}
-	return records(r, "NodeName=", func(lines []string) {
+	return slurm.Records(r, "NodeName=", func(lines []string) {
 		f, why := map[string]string{}, ""
 		for _, line := range lines {
 			if text, ok := strings.CutPrefix(strings.TrimSpace(line), "Reason="); ok && why == "" {
 				why = slurm.Text(text)
 			}
-			if !startsWith(line, freeText) {
-				fieldsOf(f, line)
+			if !slurm.FreeText(line) {
+				slurm.Fields(f, line)
 			}
 		}
-		cpus := count(f["CPUEfctv"])
+		cpus := slurm.Count(f["CPUEfctv"])
 		if cpus == 0 {
-			cpus = count(f["CPUTot"])
+			cpus = slurm.Count(f["CPUTot"])
 		}
 		l.add(Node{
 			Name: f["NodeName"], State: nodeState(f["State"]), Partitions: partitionsOf(f["Partitions"]),
-			CPUs: cpus, CPUsAllocated: count(f["CPUAlloc"]), Memory: count(f["RealMemory"]), MemoryAllocated: count(f["AllocMem"]),
+			CPUs: cpus, CPUsAllocated: slurm.Count(f["CPUAlloc"]), Memory: slurm.Count(f["RealMemory"]), MemoryAllocated: slurm.Count(f["AllocMem"]),
 			GPUs: gpusOn(f["Gres"], f["GresUsed"], f["AllocTRES"]), Reason: why,
 		})
 	})

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
 const pages = "schedulers/slurm-openmetrics/slurm_26.05.5_real_"
@@ -59,7 +61,7 @@ func TestNative(t *testing.T) {
 	if jobs["running"] != 2 || jobs["pending"] != 1 || jobs["completed"] != 1 || jobs["failed"] != 0 || gpus != 11 {
 		t.Errorf("%v with %d GPUs", jobs, gpus)
 	}
-	if s.Diag.Since.Unix() != 1794707949 || s.Diag.CycleTime("schedule_cycle_sum", "", "") != Of(0.001913) || s.Diag.Value("jobs_submitted") != Of(4) {
+	if s.Diag.Since.Unix() != 1794707949 || s.Diag.CycleTime("schedule_cycle_sum", "", "") != optional.Of(0.001913) || s.Diag.Value("jobs_submitted") != optional.Of(4) {
 		t.Errorf("%+v", s.Diag)
 	}
 }

@@ -42,10 +42,10 @@ func (l *partitionList) json(r io.Reader) error {
 			return nil
 		}
 		out := Partition{
-			Name: string(p.Name), State: partitionState(words), Nodes: p.Nodes.names, NodeCount: max(number(p.TotalNodes), p.Nodes.total), CPUs: number(p.TotalCPUs),
+			Name: string(p.Name), State: partitionState(words), Nodes: p.Nodes.names, NodeCount: max(p.TotalNodes.Int(), p.Nodes.total), CPUs: p.TotalCPUs.Int(),
 			Default: slices.ContainsFunc(p.Flags, func(s string) bool { return strings.EqualFold(s, "default") }),
 		}
-		out.GPUs, _ = gpusOf(string(p.TRES))
+		out.GPUs, _ = slurm.CountGPUs(string(p.TRES))
 		l.list = append(l.list, out)
 		return nil
 	})
@@ -53,16 +53,16 @@ func (l *partitionList) json(r io.Reader) error {
 
 func (l *partitionList) text(r io.Reader) error {
 	l.list = []Partition{}
-	return records(r, "PartitionName=", func(lines []string) {
+	return slurm.Records(r, "PartitionName=", func(lines []string) {
 		f := map[string]string{}
 		for _, line := range lines {
-			fieldsOf(f, line)
+			slurm.Fields(f, line)
 		}
 		p := Partition{
 			Name: slurm.Text(f["PartitionName"]), State: partitionState([]string{f["State"]}), Nodes: slurm.Text(f["Nodes"]), QOS: slurm.Text(f["QoS"]),
-			NodeCount: count(f["TotalNodes"]), CPUs: count(f["TotalCPUs"]), Default: f["Default"] == "YES",
+			NodeCount: slurm.Count(f["TotalNodes"]), CPUs: slurm.Count(f["TotalCPUs"]), Default: f["Default"] == "YES",
 		}
-		p.GPUs, _ = gpusOf(f["TRES"])
+		p.GPUs, _ = slurm.CountGPUs(f["TRES"])
 		l.list = append(l.list, p)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
@@ -49,7 +50,7 @@ func (r *Record) put(key string, value any) {
 			return
 		}
 		value = v.Unix()
-	case Value:
+	case optional.Float:
 		f, ok := v.Get()
 		if !ok {
 			return
@@ -91,11 +92,11 @@ func (c *Client) Records(ctx context.Context, kinds []string, last Snapshot) (li
 	return list, dropped, errors.Join(errs...)
 }
 
-func jobRecords(jobs []Job) []Record {
+func jobRecords(jobs []slurm.Job) []Record {
 	out := make([]Record, 0, len(jobs))
 	for i := range jobs {
 		j := &jobs[i]
-		r := Record{Event: Kinds["squeue"], Body: fmt.Sprintf("Job %s of %s is %s", j.ID, j.User, j.State)}
+		r := Record{Event: Kinds["squeue"], Body: fmt.Sprintf("Job %s of %s is %s", j.ID, j.User, strings.ToLower(j.State))}
 		r.put("slurm.job.id", j.ID)
 		r.put("slurm.array.job.id", j.ArrayJobID)
 		r.put("slurm.array.task.id", j.ArrayTaskID)
@@ -105,7 +106,7 @@ func jobRecords(jobs []Job) []Record {
 		r.put("slurm.account", j.Account)
 		r.put("slurm.partition", j.Partition)
 		r.put("slurm.qos", j.QOS)
-		r.put("slurm.job.state", j.State)
+		r.put("slurm.job.state", strings.ToLower(j.State))
 		if j.Pending() || j.Reason != "None" {
 			r.put("slurm.job.reason", j.Reason)
 		}
@@ -248,8 +249,8 @@ func typed(s string) any {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return n
 	}
-	if v := parseValue(s); v.ok {
-		return v.v
+	if v, ok := slurm.ParseFloat(s).Get(); ok {
+		return v
 	}
 	return s
 }

@@ -9,19 +9,20 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
 // Share is what an account, or a user in it, is entitled to and has used.
 type Share struct {
 	Account string
-	User    string // empty: the account itself
-	Shares  Value  // as configured
-	Norm    Value  // of those beside it, 0 to 1
-	Used    Value  // raw: TRES seconds, decayed
-	Usage   Value  // effective, 0 to 1
+	User    string         // empty: the account itself
+	Shares  optional.Float // as configured
+	Norm    optional.Float // of those beside it, 0 to 1
+	Used    optional.Float // raw: TRES seconds, decayed
+	Usage   optional.Float // effective, 0 to 1
 	// Factor is what priority is computed with, 0 to 1. With Fair Tree only users have one.
-	Factor Value
+	Factor optional.Float
 }
 
 type shareList struct{ list []Share }
@@ -48,8 +49,8 @@ func (l *shareList) text(r io.Reader) error {
 			return ""
 		}
 		s := Share{
-			Account: get("Account"), User: get("User"), Shares: parseValue(get("RawShares")), Norm: parseValue(get("NormShares")),
-			Used: parseValue(get("RawUsage")), Usage: parseValue(get("EffectvUsage")), Factor: parseValue(get("FairShare")),
+			Account: get("Account"), User: get("User"), Shares: slurm.ParseFloat(get("RawShares")), Norm: slurm.ParseFloat(get("NormShares")),
+			Used: slurm.ParseFloat(get("RawUsage")), Usage: slurm.ParseFloat(get("EffectvUsage")), Factor: slurm.ParseFloat(get("FairShare")),
 		}
 		l.add(s)
 	}
@@ -62,15 +63,15 @@ func (l *shareList) text(r io.Reader) error {
 func (l *shareList) json(r io.Reader) error {
 	l.list = []Share{}
 	type row struct {
-		Name      slurm.Line  `json:"name"`
-		Parent    slurm.Line  `json:"parent"`
-		Type      slurm.Words `json:"type"`
-		Norm      Value       `json:"shares_normalized"`
-		Shares    Value       `json:"shares"`
-		Usage     Value       `json:"effective_usage"`
-		Used      Value       `json:"usage"`
+		Name      slurm.Line    `json:"name"`
+		Parent    slurm.Line    `json:"parent"`
+		Type      slurm.Words   `json:"type"`
+		Norm      slurm.Decimal `json:"shares_normalized"`
+		Shares    slurm.Decimal `json:"shares"`
+		Usage     slurm.Decimal `json:"effective_usage"`
+		Used      slurm.Decimal `json:"usage"`
 		FairShare struct {
-			Factor Value `json:"factor"`
+			Factor slurm.Decimal `json:"factor"`
 		} `json:"fairshare"`
 	}
 	var answer struct {
@@ -88,9 +89,11 @@ func (l *shareList) json(r io.Reader) error {
 		return fmt.Errorf("%.200s", string(e.Error))
 	}
 	for _, e := range answer.Shares.Shares {
-		s := Share{Account: string(e.Name), Shares: e.Shares, Norm: e.Norm, Used: e.Used, Usage: e.Usage}
+		s := Share{
+			Account: string(e.Name), Shares: optional.Float(e.Shares), Norm: optional.Float(e.Norm), Used: optional.Float(e.Used), Usage: optional.Float(e.Usage),
+		}
 		if slices.Contains(e.Type, "USER") {
-			s.Account, s.User, s.Factor = string(e.Parent), string(e.Name), e.FairShare.Factor
+			s.Account, s.User, s.Factor = string(e.Parent), string(e.Name), optional.Float(e.FairShare.Factor)
 		}
 		l.add(s)
 	}

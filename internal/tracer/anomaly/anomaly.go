@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/host"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -24,27 +25,27 @@ type Window struct {
 // DeviceFacts is what the driver says of one device or partition. A partition has the
 // sensors of its device. Absent is not 0.
 type DeviceFacts struct {
-	UUID       string     `json:"uuid"` // as CUDA has it: GPU-... or MIG-...
-	SMClock    host.Value `json:"sm_clock,omitzero"`
-	SMClockMax host.Value `json:"sm_clock_max,omitzero"` // hertz, both
-	Power      host.Value `json:"power,omitzero"`
-	PowerLimit host.Value `json:"power_limit,omitzero"` // watts, both; the limit in force
+	UUID       string         `json:"uuid"` // as CUDA has it: GPU-... or MIG-...
+	SMClock    optional.Float `json:"sm_clock,omitzero"`
+	SMClockMax optional.Float `json:"sm_clock_max,omitzero"` // hertz, both
+	Power      optional.Float `json:"power,omitzero"`
+	PowerLimit optional.Float `json:"power_limit,omitzero"` // watts, both; the limit in force
 	// Utilization is the part of the time that kernels of anybody ran.
-	Utilization host.Value `json:"utilization,omitzero"`
+	Utilization optional.Float `json:"utilization,omitzero"`
 	// The part of the window, 0 to 1, in which clocks were held down: by a cap of power in
 	// software, by heat, and by the board itself.
-	PowerCapped      host.Value      `json:"power_capped,omitzero"`
-	ThermalThrottled host.Value      `json:"thermal_throttled,omitzero"`
-	HWSlowdown       host.Value      `json:"hw_slowdown,omitzero"`
+	PowerCapped      optional.Float  `json:"power_capped,omitzero"`
+	ThermalThrottled optional.Float  `json:"thermal_throttled,omitzero"`
+	HWSlowdown       optional.Float  `json:"hw_slowdown,omitzero"`
 	Processes        []DeviceProcess `json:"processes,omitempty"`
 }
 
 // DeviceProcess is one process on a device.
 type DeviceProcess struct {
-	PID         uint32     `json:"pid"`
-	Name        string     `json:"name"`
-	Workload    string     `json:"workload,omitempty"`   // for people, as "team x" or the name of a pod
-	Utilization host.Value `json:"utilization,omitzero"` // part of the time that its kernels ran
+	PID         uint32         `json:"pid"`
+	Name        string         `json:"name"`
+	Workload    string         `json:"workload,omitempty"`   // for people, as "team x" or the name of a pod
+	Utilization optional.Float `json:"utilization,omitzero"` // part of the time that its kernels ran
 }
 
 // Cause is a class of reasons for which time is lost.

@@ -5,16 +5,16 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpumeter/gpumeter/internal/host"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
 // placed is a process on a device.
 type placed struct {
 	uuid  string
-	facts *DeviceFacts // nil: the driver says nothing of it
-	busy  float64      // seconds, of this process
-	own   host.Value   // its part of the device's time
+	facts *DeviceFacts   // nil: the driver says nothing of it
+	busy  float64        // seconds, of this process
+	own   optional.Float // its part of the device's time
 	// others are the neighbours, by what they take.
 	others []neighbour
 }

@@ -70,8 +70,8 @@ func (j *judge) clocks() []claim {
 		if !ok || !known || now <= 0 || now >= 0.97*usual {
 			continue
 		}
-		power := clip(f.PowerCapped.Or(0))
-		heat := max(clip(f.ThermalThrottled.Or(0)), clip(f.HWSlowdown.Or(0)))
+		power := clip(f.PowerCapped.Default(0))
+		heat := max(clip(f.ThermalThrottled.Default(0)), clip(f.HWSlowdown.Default(0)))
 		if power+heat == 0 {
 			continue // an idle device slows down by itself
 		}
@@ -100,7 +100,7 @@ func (j *judge) clocks() []claim {
 }
 
 func heatOf(f *DeviceFacts) string {
-	if f.ThermalThrottled.Or(0) >= f.HWSlowdown.Or(0) {
+	if f.ThermalThrottled.Default(0) >= f.HWSlowdown.Default(0) {
 		return "too hot"
 	}
 	return "slowed down by the board"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumeter/gpumeter/internal/host"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -60,7 +60,7 @@ func TestHostDelay(t *testing.T) {
 	f("pressure instead of the scheduler", unknown, func(m *machine) {
 		m.facts.CPUPressure = more(m.facts.CPUPressure, 1.9)
 	}, HostDelay, 1, "100 % of the lost time is host delay (tasks of its cgroup waited 1.9 s more")
-	f("disks", func(m *machine) { m.facts.BlockIO = host.Of(0) }, func(m *machine) {
+	f("disks", func(m *machine) { m.facts.BlockIO = optional.Of(0) }, func(m *machine) {
 		m.facts.BlockIO, m.facts.MajorFaults = more(m.facts.BlockIO, 1.9), more(m.facts.MajorFaults, 500)
 		m.facts.IOPressure = more(m.facts.IOPressure, 1.9) // the same again
 	}, HostDelay, 0.5, "the main thread waited 1.9 s more for disks, 500 more major page faults")

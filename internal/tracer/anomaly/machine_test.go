@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/host"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -68,15 +69,15 @@ func newMachine(seed uint64) *machine {
 			Host:  tracer.Host{Threads: 1, Known: true},
 		},
 		facts: host.Facts{
-			Start: 7, CPU: host.Of(0), MajorFaults: host.Of(0), RunQueue: host.Of(0), Throttled: host.Of(0),
-			CPUPressure: host.Of(0), IOPressure: host.Of(0), MemoryPressure: host.Of(0), PressureOf: "cgroup", Retransmits: host.Of(0),
+			Start: 7, CPU: optional.Of(0), MajorFaults: optional.Of(0), RunQueue: optional.Of(0), Throttled: optional.Of(0),
+			CPUPressure: optional.Of(0), IOPressure: optional.Of(0), MemoryPressure: optional.Of(0), PressureOf: "cgroup", Retransmits: optional.Of(0),
 		},
 	}
 }
 
 func dur(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-func more(v host.Value, by float64) host.Value { return host.Of(v.Or(0) + by) }
+func more(v optional.Float, by float64) optional.Float { return optional.Of(v.Default(0) + by) }
 
 // next lets a window go by and returns it.
 func (m *machine) next() Window {
@@ -137,7 +138,7 @@ func (m *machine) next() Window {
 	p.Host.Known = !m.noSched
 	m.facts.RunQueue = more(m.facts.RunQueue, queued)
 	if m.noMain {
-		m.facts.RunQueue = host.Value{}
+		m.facts.RunQueue = optional.Float{}
 	}
 	m.facts.CPUPressure = more(m.facts.CPUPressure, queued)
 	m.facts.MajorFaults = more(m.facts.MajorFaults, m.faults)
@@ -171,21 +172,21 @@ func (m *machine) window(utilization float64) Window {
 		return w
 	}
 	f := DeviceFacts{
-		UUID: gpuA, SMClock: host.Of(1980e6 * m.clock * (1 + 0.003*m.rand.NormFloat64())), SMClockMax: host.Of(1980e6),
-		Power: host.Of(min(600, m.limit-2)), PowerLimit: host.Of(m.limit), Utilization: host.Of(utilization),
-		PowerCapped: host.Of(m.capped), ThermalThrottled: host.Of(m.hot), HWSlowdown: host.Of(0),
-		Processes: []DeviceProcess{{PID: 12, Name: "python3", Workload: "team x", Utilization: host.Of(utilization)}},
+		UUID: gpuA, SMClock: optional.Of(1980e6 * m.clock * (1 + 0.003*m.rand.NormFloat64())), SMClockMax: optional.Of(1980e6),
+		Power: optional.Of(min(600, m.limit-2)), PowerLimit: optional.Of(m.limit), Utilization: optional.Of(utilization),
+		PowerCapped: optional.Of(m.capped), ThermalThrottled: optional.Of(m.hot), HWSlowdown: optional.Of(0),
+		Processes: []DeviceProcess{{PID: 12, Name: "python3", Workload: "team x", Utilization: optional.Of(utilization)}},
 	}
 	if (m.neighbour > 0 || m.other != nil) && !m.unlisted {
 		share := m.neighbour
 		if m.zeroUtil {
 			share = 0
 		}
-		f.Processes = append(f.Processes, DeviceProcess{PID: 99, Name: "infer", Workload: "team y", Utilization: host.Of(share)})
+		f.Processes = append(f.Processes, DeviceProcess{PID: 99, Name: "infer", Workload: "team y", Utilization: optional.Of(share)})
 	}
 	if m.noProcUtil {
 		for i := range f.Processes {
-			f.Processes[i].Utilization = host.Value{}
+			f.Processes[i].Utilization = optional.Float{}
 		}
 	}
 	w.Devices = []DeviceFacts{f}

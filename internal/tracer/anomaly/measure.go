@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/host"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -101,9 +102,9 @@ type sample struct {
 	copied   float64 // bytes
 	barrier  float64 // seconds
 	barriers float64
-	sleep    host.Value // seconds that launching threads slept outside of calls
-	queued   host.Value // seconds that they were ready and did not run
-	facts    map[string]host.Value
+	sleep    optional.Float // seconds that launching threads slept outside of calls
+	queued   optional.Float // seconds that they were ready and did not run
+	facts    map[string]optional.Float
 	// values are the signals, for the baseline.
 	values map[string]float64
 }
@@ -115,7 +116,7 @@ type opDelta struct{ count, sum, bytes float64 }
 func (t *totals) between(before *totals, length time.Duration) (*sample, bool) {
 	s := &sample{
 		seconds: length.Seconds(), mix: map[string]float64{}, ops: map[opKey]opDelta{}, busy: map[int]float64{},
-		facts: map[string]host.Value{}, values: map[string]float64{},
+		facts: map[string]optional.Float{}, values: map[string]float64{},
 	}
 	if t.launches < before.launches || t.wait < before.wait || t.bubble < before.bubble {
 		return nil, false
@@ -190,9 +191,9 @@ func (s *sample) shares(t, before *totals) {
 func (s *sample) hosts(t, before *totals) {
 	h, was := t.host, before.host
 	if h.Known && was.Known && h.RunQueue >= was.RunQueue && h.Blocked >= was.Blocked {
-		s.queued = host.Of((h.RunQueue - was.RunQueue).Seconds())
+		s.queued = optional.Of((h.RunQueue - was.RunQueue).Seconds())
 		inside := max(0, h.BlockedInCall-was.BlockedInCall)
-		s.sleep = host.Of(max(0, h.Blocked-was.Blocked-inside).Seconds())
+		s.sleep = optional.Of(max(0, h.Blocked-was.Blocked-inside).Seconds())
 	}
 	if !t.has || !before.has || t.facts.Start != before.facts.Start {
 		return
@@ -212,20 +213,20 @@ func (s *sample) hosts(t, before *totals) {
 
 // signals fills in the values of the process itself: a launch each, or a second.
 func (s *sample) signals() {
-	set := func(name string, v host.Value, per float64) {
+	set := func(name string, v optional.Float, per float64) {
 		if x, ok := v.Get(); ok && per > 0 {
 			s.values[name] = x / per
 		}
 	}
 	if s.launches >= minCalls {
-		set(Step, host.Of(s.seconds), s.launches)
-		set("bubble", host.Of(s.bubble), s.launches)
-		set("copy", host.Of(s.copies), s.launches)
-		set("copied", host.Of(s.copied), s.launches)
-		set("barrier", host.Of(s.barrier), s.launches)
+		set(Step, optional.Of(s.seconds), s.launches)
+		set("bubble", optional.Of(s.bubble), s.launches)
+		set("copy", optional.Of(s.copies), s.launches)
+		set("copied", optional.Of(s.copied), s.launches)
+		set("barrier", optional.Of(s.barrier), s.launches)
 		set("sleep", s.sleep, s.launches)
 	}
-	set("launches", host.Of(s.launches), s.seconds)
+	set("launches", optional.Of(s.launches), s.seconds)
 	set("queued", s.queued, s.seconds)
 	for name, v := range s.facts {
 		set(name, v, s.seconds)

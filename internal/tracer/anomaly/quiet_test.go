@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/host"
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -312,7 +312,7 @@ func TestShares(t *testing.T) {
 			}
 			w := m.next()
 			if r.IntN(10) == 0 && len(w.Devices) > 0 {
-				odd := host.Of([]float64{math.NaN(), math.Inf(1), -1, 0}[r.IntN(4)])
+				odd := optional.Of([]float64{math.NaN(), math.Inf(1), -1, 0}[r.IntN(4)])
 				w.Devices[0].SMClock, w.Devices[0].PowerCapped, w.Devices[0].Processes[0].Utilization = odd, odd, odd
 			}
 			for _, a := range d.Observe(w) {

@@ -189,7 +189,7 @@ func (a attributes) names(driver, device string) []string {
 	for _, name := range []string{"resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr", "pciAddress", "serial"} {
 		add(name)
 	}
-	for _, name := range Names(driver, device) {
+	for _, name := range Names(device) {
 		if !slices.Contains(out, name) {
 			out = append(out, name)
 		}
@@ -208,25 +208,15 @@ func (a attributes) partition() bool {
 	return false
 }
 
-var (
-	byAddress = regexp.MustCompile(`^([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])-0x[0-9a-f]+$`)
-	byRender  = regexp.MustCompile(`^gpu-[0-9]+-([0-9]+)$`)
-	byMinor   = regexp.MustCompile(`^gpu-([0-9]+)$`)
-)
+var byAddress = regexp.MustCompile(`^([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])-0x[0-9a-f]+$`)
 
 // Names returns the names of a claimed device that can be derived from its name in the
-// claim, followed by that name: the PCI address for Intel (0000-0f-00-0-0x1020), the render
-// node for AMD (gpu-1-129), the minor number for NVIDIA (gpu-3).
-func Names(driver, device string) []string {
+// claim: the PCI address in names such as 0000-0f-00-0-0x1020, followed by the name itself,
+// which readers list among the aliases of their devices.
+func Names(device string) []string {
 	var out []string
 	if m := byAddress.FindStringSubmatch(device); m != nil {
 		out = append(out, fmt.Sprintf("%s:%s:%s.%s", m[1], m[2], m[3], m[4]))
-	}
-	if m := byRender.FindStringSubmatch(device); m != nil && driver == "gpu.amd.com" {
-		out = append(out, "renderD"+m[1])
-	}
-	if m := byMinor.FindStringSubmatch(device); m != nil && driver == "gpu.nvidia.com" {
-		out = append(out, "nvidia"+m[1])
 	}
 	return append(out, device)
 }

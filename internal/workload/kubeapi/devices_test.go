@@ -56,13 +56,13 @@ func TestParseSlices(t *testing.T) {
 	f("gpu.nvidia.com", device("gpu-0", object{
 		"uuid": text("GPU-1"), "type": text("gpu"), "index": object{"int": 0}, "driverVersion": object{"version": "1.2.3"},
 		"resource.kubernetes.io/pciBusID": text("0000:0f:00.0"),
-	}), "GPU-1", "0000:0f:00.0", "nvidia0", "gpu-0")
+	}), "GPU-1", "0000:0f:00.0", "gpu-0")
 	f("gpu.nvidia.com", device("gpu-0-mig-1g10gb-19-0", object{
 		"uuid": text("MIG-1"), "parentUUID": text("GPU-1"), "resource.kubernetes.io/pciBusID": text("0000:0f:00.0"),
 	}), "MIG-1", "gpu-0-mig-1g10gb-19-0")
-	f("gpu.nvidia.com", device("gpu-0", object{"gpu.nvidia.com/uuid": text("GPU-1")}), "GPU-1", "nvidia0", "gpu-0")
-	f("gpu.nvidia.com", device("gpu-0", object{"example.com/uuid": text("not ours")}), "nvidia0", "gpu-0")
-	f("gpu.amd.com", device("gpu-1-129", object{"pciAddr": text("0003:00:02.0"), "cardIndex": object{"int": 1}}), "0003:00:02.0", "renderD129", "gpu-1-129")
+	f("gpu.nvidia.com", device("gpu-0", object{"gpu.nvidia.com/uuid": text("GPU-1")}), "GPU-1", "gpu-0")
+	f("gpu.nvidia.com", device("gpu-0", object{"example.com/uuid": text("not ours")}), "gpu-0")
+	f("gpu.amd.com", device("gpu-1-129", object{"pciAddr": text("0003:00:02.0"), "cardIndex": object{"int": 1}}), "0003:00:02.0", "gpu-1-129")
 	f("gpu.amd.com", device("gpu-2-130", object{"parentPciAddr": text("0003:00:02.0"), "pciAddr": text("0003:00:02.0")}), "gpu-2-130")
 	f("gaudi.intel.com", device("0000-0f-00-0-0x1020", object{"serial": text("AM1")}), "AM1", "0000:0f:00.0", "0000-0f-00-0-0x1020")
 	f("gpu.intel.com", device("0000-03-00-0-0x56c0", nil), "0000:03:00.0", "0000-03-00-0-0x56c0")

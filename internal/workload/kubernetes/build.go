@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"strings"
 
+	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
@@ -21,10 +22,6 @@ type builder struct {
 	wait   bool
 }
 
-// channels is the driver of compute-domain.nvidia.com, which allocates connections between
-// GPUs of several nodes rather than GPUs.
-const channels = "compute-domain.nvidia.com"
-
 // replica identifies the device behind a set of replicas.
 type replica struct{ resource, base string }
 
@@ -32,7 +29,7 @@ func (b *builder) build() {
 	offered, given := map[replica]int{}, map[replica]int{}
 	for resource, ids := range b.snapshot.Offered {
 		for _, id := range ids {
-			offered[replica{resource, workload.Base(resource, id)}]++
+			offered[replica{resource, b.base(resource, id)}]++
 		}
 	}
 	type running struct {
@@ -47,7 +44,7 @@ func (b *builder) build() {
 		}
 		list = append(list, running{a, w})
 		for _, id := range a.DeviceIDs {
-			given[replica{a.Resource, workload.Base(a.Resource, id)}]++
+			given[replica{a.Resource, b.base(a.Resource, id)}]++
 		}
 	}
 	holders := map[claimed]map[string]bool{} // by workload ID
@@ -57,20 +54,20 @@ func (b *builder) build() {
 			if !b.holds(d) {
 				continue
 			}
-			if holders[device(d)] == nil {
-				holders[device(d)] = map[string]bool{}
+			if holders[claimOf(d)] == nil {
+				holders[claimOf(d)] = map[string]bool{}
 			}
-			holders[device(d)][a.workload.ID] = true
+			holders[claimOf(d)][a.workload.ID] = true
 		}
 	}
 	for _, a := range list {
 		seen := map[claimed]bool{}
 		for _, d := range a.Claims {
-			on := holders[device(d)]
-			if seen[device(d)] || !on[a.workload.ID] {
+			on := holders[claimOf(d)]
+			if seen[claimOf(d)] || !on[a.workload.ID] {
 				continue
 			}
-			seen[device(d)] = true
+			seen[claimOf(d)] = true
 			b.grants = append(b.grants, workload.Grant{
 				Workload: a.workload, Device: workload.Ref{Resource: d.Driver, IDs: b.names(d)},
 				Held: 1, Replicas: len(on), Stale: b.stale,
@@ -79,17 +76,26 @@ func (b *builder) build() {
 	}
 }
 
+// base returns the device that id is a replica of, or id itself.
+func (b *builder) base(resource, id string) string {
+	return workload.Base(b.cfg.Vendors.Resource(resource), id)
+}
+
 // claimed identifies a device of a claim.
 type claimed struct{ driver, pool, device string }
 
-func device(d kubelet.ClaimDevice) claimed { return claimed{d.Driver, d.Pool, d.Device} }
+func claimOf(d kubelet.ClaimDevice) claimed { return claimed{d.Driver, d.Pool, d.Device} }
 
 // devices adds the grants of a device plugin.
 func (b *builder) devices(a kubelet.Allocation, w workload.Workload, offered, given map[replica]int) {
+	resource := b.cfg.Vendors.Resource(a.Resource)
+	if resource.Unit == device.NoDevice {
+		return
+	}
 	held := map[string]int{}
 	var order []string
 	for _, id := range a.DeviceIDs {
-		base := workload.Base(a.Resource, id)
+		base := workload.Base(resource, id)
 		if held[base] == 0 {
 			order = append(order, base)
 		}
@@ -108,7 +114,7 @@ func (b *builder) devices(a kubelet.Allocation, w workload.Workload, offered, gi
 
 // holds reports whether the holder of a claim holds its device.
 func (b *builder) holds(d kubelet.ClaimDevice) bool {
-	if d.Driver == channels {
+	if b.cfg.Vendors.Resource(d.Driver).Unit == device.NoDevice {
 		return false
 	}
 	if b.api == nil {
@@ -138,7 +144,7 @@ func (b *builder) names(d kubelet.ClaimDevice) []string {
 			ids = append(ids, id)
 		}
 	}
-	return append(ids, kubeapi.Names(d.Driver, d.Device)...)
+	return append(ids, kubeapi.Names(d.Device)...)
 }
 
 // allocated returns the workload of an allocation, and whether its pod has ended.

@@ -17,7 +17,8 @@
 //
 //   - A claim with admin access, which is for managing devices that others hold. Only the
 //     ResourceClaim shows that; if it may not be read, every claim holds its device.
-//   - A channel of compute-domain.nvidia.com, which is not a device.
+//   - A resource that is not a device, such as a channel between nodes or the permission to
+//     monitor.
 //   - A pod that has ended, although some kubelets still list it.
 package kubernetes
 
@@ -29,6 +30,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
@@ -81,6 +83,7 @@ type Config struct {
 	Cgroups Cgroups
 	Logs    Logs
 	Teams   map[string]string // by namespace, for pods without a team label
+	Vendors device.Vendors    // determine which resources are devices
 	// StaleFor is how long the kubelet's last answer is used while it does not respond. The
 	// default is 5 minutes.
 	StaleFor time.Duration

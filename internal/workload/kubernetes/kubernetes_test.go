@@ -11,6 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/intel"
+	"github.com/gpumeter/gpumeter/internal/device/nvidia"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
@@ -109,7 +112,7 @@ func (l logs) UID(namespace, pod string) (string, bool) {
 
 // source returns the Source of a node, with its Config changed by the caller.
 func (n *node) source(change ...func(*Config)) *Source {
-	cfg := Config{Kubelet: n, API: n, Cgroups: proc{n}, Logs: logs{n}, Teams: map[string]string{"ml": "research"}}
+	cfg := Config{Kubelet: n, API: n, Cgroups: proc{n}, Logs: logs{n}, Teams: map[string]string{"ml": "research"}, Vendors: device.Vendors{nvidia.Facts, intel.Facts}}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -247,6 +250,9 @@ func TestReplicas(t *testing.T) {
 	four := []string{"GPU-1::0", "GPU-1::1", "GPU-1::2", "GPU-1::3", "GPU-2::0"}
 	f("time slicing", four, map[string][2]int{"a GPU-1": {2, 4}, "b GPU-1": {1, 4}, "b GPU-2": {1, 1}},
 		gave("ml", "a", "c", "GPU-1::0", "GPU-1::3"), gave("ml", "b", "c", "GPU-1::1", "GPU-2::0"))
+	shared, watch := gave("ml", "a", "c", "card0-1", "card1-0"), gave("ml", "b", "c", "all")
+	shared.Resource, watch.Resource = "gpu.intel.com/xe", "gpu.intel.com/xe_monitoring"
+	f("the vendor's own separator, and a monitoring resource, which is not a device", nil, map[string][2]int{"a card0": {1, 1}, "a card1": {1, 1}}, shared, watch)
 	f("whole", []string{"GPU-1", "GPU-2"}, map[string][2]int{"a GPU-1": {1, 1}, "a GPU-2": {1, 1}}, gave("ml", "a", "c", "GPU-1", "GPU-2"))
 	f("offered is not known", nil, map[string][2]int{"a GPU-1": {1, 2}, "b GPU-1": {1, 2}},
 		gave("ml", "a", "c", "GPU-1::0"), gave("ml", "b", "c", "GPU-1::1"))
@@ -286,7 +292,7 @@ func TestClaims(t *testing.T) {
 		"pod/ml/a/c gpu.nvidia.com[GPU-0 gpu-0] 1/3",
 		"pod/ml/b/c gpu.nvidia.com[GPU-0 gpu-0] 1/3",
 		"pod/ml/b/d gpu.nvidia.com[GPU-0 gpu-0] 1/3",
-		"pod/ml/offline/c gpu.nvidia.com[GPU-3 nvidia3 gpu-3] 1/1",
+		"pod/ml/offline/c gpu.nvidia.com[GPU-3 gpu-3] 1/1",
 	}
 	if diff := cmp.Diff(want, list(s)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

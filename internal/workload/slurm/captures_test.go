@@ -47,11 +47,11 @@ func TestCapturedJobs(t *testing.T) {
 	f := func(name, node string, want ...string) {
 		t.Helper()
 		t.Run(name+"@"+node, func(t *testing.T) {
-			parse := parseText
+			parse := slurm.ParseJobsText
 			if strings.HasSuffix(name, ".json") {
-				parse = parseJSON
+				parse = slurm.ParseJobsJSON
 			}
-			jobs, err := parse(bytes.NewReader(capture(t, name)), node)
+			jobs, err := jobsOn(node, parse, bytes.NewReader(capture(t, name)))
 			var got []string
 			for _, j := range jobs {
 				got = append(got, line(j))
@@ -106,7 +106,7 @@ func TestCapturedProcesses(t *testing.T) {
 			devices := map[string]map[string][]int{} // by node and job
 			for _, node := range []string{"gn1", "gn2"} {
 				var r io.Reader = bytes.NewReader(capture(t, dir+"/scontrol-show-job-d.txt"))
-				jobs, err := parseText(r, node)
+				jobs, err := jobsOn(node, slurm.ParseJobsText, r)
 				if err != nil {
 					t.Fatal(err)
 				}

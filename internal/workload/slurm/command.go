@@ -46,18 +46,18 @@ func newCommand(scontrol, conf, node string) *command {
 // ask implements asker.
 func (c *command) ask(ctx context.Context) ([]Job, error) {
 	if c.text.Load() {
-		return c.run(ctx, parseText, "scontrol", "show", "job", "--details")
+		return c.run(ctx, slurm.ParseJobsText, "scontrol", "show", "job", "--details")
 	}
-	jobs, err := c.run(ctx, parseJSON, "squeue", "--json", "--local", "--all", "--states=running,suspended,completing,configuring,stopped,resizing,signaling,stage_out")
+	jobs, err := c.run(ctx, slurm.ParseJobsJSON, "squeue", "--json", "--local", "--all", "--states=running,suspended,completing,configuring,stopped,resizing,signaling,stage_out")
 	if slurm.WithoutJSON(err) && c.tools.Has("scontrol") {
 		c.text.Store(true)
 	}
 	return jobs, err
 }
 
-func (c *command) run(ctx context.Context, parse func(io.Reader, string) ([]Job, error), tool string, args ...string) (jobs []Job, err error) {
+func (c *command) run(ctx context.Context, parse func(io.Reader, func(slurm.Job) error) error, tool string, args ...string) (jobs []Job, err error) {
 	err = c.tools.Run(ctx, func(r io.Reader) (err error) {
-		jobs, err = parse(r, c.node)
+		jobs, err = jobsOn(c.node, parse, r)
 		return err
 	}, tool, args...)
 	if err != nil {
@@ -75,7 +75,7 @@ type rest struct {
 // ask implements asker.
 func (r rest) ask(ctx context.Context) (jobs []Job, err error) {
 	err = r.Get(ctx, "slurm", "jobs", func(body io.Reader) (err error) {
-		jobs, err = parseJSON(body, r.node)
+		jobs, err = jobsOn(r.node, slurm.ParseJobsJSON, body)
 		return err
 	})
 	if err != nil {

@@ -70,7 +70,7 @@ func gpus(t *testing.T) machine {
 	if err := os.Symlink("../../../devices/pci/0000:C1:00.0", filepath.Join(root, "sys/class/drm/renderD128/device")); err != nil {
 		t.Fatal(err)
 	}
-	return machine(root)
+	return machine{root: root}
 }
 
 // The number of a GPU in Slurm is its position in gres.conf, not its index in the driver; a
@@ -96,13 +96,49 @@ func TestOrder(t *testing.T) {
 	f("not found on this node", "AutoDetect=nvml\nNodeName=gn2 AutoDetect=off Name=gpu File=/dev/nvidia[0-1]\n", m, device{"nvidia0"}, device{"nvidia1"})
 	f("nothing is said", "", m,
 		device{"nvidia2", "0000:1b:00.0"}, device{"nvidia0", "0000:3b:00.0"}, device{"nvidia1/gi2"}, device{"nvidia1/gi10"})
-	f("nothing is known", "", machine(t.TempDir()))
+	f("nothing is known", "", machine{root: t.TempDir()})
 	f("partitions", "Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap93,/dev/nvidia-caps/nvidia-cap193\n"+
 		"Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap[21,121]\n"+
 		"Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap7\n", m,
 		device{"nvidia1/gi10"}, device{"nvidia1/gi2"}, nil)
+	f("numbers in a directory", "Name=gpu File=/dev/tenstorrent/[0-1]\n", m, device{"tenstorrent/0"}, device{"tenstorrent/1"})
 	f("AMD", "Name=gpu Type=mi300x File=/dev/dri/renderD128\nName=gpu File=/dev/dri/renderD129\n", m,
 		device{"0000:c1:00.0", "renderD128"}, device{"renderD129"})
+}
+
+// Render nodes are numbered in bus order, separately for each vendor: an integrated GPU must
+// not shift the numbers of the others.
+func TestFound(t *testing.T) {
+	root := t.TempDir()
+	for node, d := range map[string]struct{ pci, driver string }{
+		"renderD128": {"0000:00:02.0", "igpu"}, "renderD129": {"0000:c1:00.0", "amdgpu"}, "renderD130": {"0000:43:00.0", "amdgpu"},
+	} {
+		write(t, filepath.Join(root, "sys/devices/pci", d.pci, "x"), "")
+		write(t, filepath.Join(root, "sys/class/drm", node, "x"), "")
+		for link, to := range map[string]string{
+			"sys/class/drm/" + node + "/device":    "../../../devices/pci/" + d.pci,
+			"sys/devices/pci/" + d.pci + "/driver": "../../../bus/pci/drivers/" + d.driver,
+		} {
+			if err := os.Symlink(to, filepath.Join(root, link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got := machine{root, [][]string{{"none"}, {"amdgpu", "amdgpu2"}, {"igpu"}}}.found()
+	if diff := cmp.Diff([]device{{"0000:43:00.0", "renderD130"}, {"0000:c1:00.0", "renderD129"}}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := (machine{root, nil}).found(); got != nil {
+		t.Errorf("found without a driver: %v", got)
+	}
+}
+
+// Without gres.conf an index is a minor number. Which vendor the device has is unknown, so it
+// has a name for each.
+func TestNumbered(t *testing.T) {
+	if diff := cmp.Diff(device{"nvidia3", "tenstorrent/3"}, numbered([]string{"nvidia", "tenstorrent/"}, 3)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }
 
 func TestReplicas(t *testing.T) {
@@ -131,6 +167,6 @@ func FuzzParseConf(f *testing.F) {
 		lines := parseConf(b)
 		c := parseCluster(lines)
 		c.node("gn1")
-		parseGresConf(lines, "gn1", c.gres("gn1")).order("/nonexistent")
+		parseGresConf(lines, "gn1", c.gres("gn1")).order(machine{root: "/nonexistent"})
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/slurm"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -50,7 +51,7 @@ func (s *script) hang() {
 func asks(t *testing.T, f func(s *script, c *controller)) []time.Duration {
 	var out []time.Duration
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{began: time.Now(), jobs: []Job{{ID: "7"}}}
+		s := &script{began: time.Now(), jobs: []Job{{Job: slurm.Job{ID: "7"}}}}
 		c := newController(s, 30*time.Second, 15*time.Minute)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -119,5 +119,12 @@ func (g gresConf) order(m machine) []device {
 	})
 }
 
-// numbered returns the device with a minor number.
-func numbered(minor int) device { return device{"nvidia" + strconv.Itoa(minor)} }
+// numbered returns the device with a minor number, with a name for each prefix in minors.
+// Only one of them exists: a machine has devices of one vendor.
+func numbered(minors []string, minor int) device {
+	var d device
+	for _, prefix := range minors {
+		d = append(d, prefix+strconv.Itoa(minor))
+	}
+	return d
+}

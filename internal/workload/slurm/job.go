@@ -2,22 +2,44 @@ package slurm
 
 import (
 	"cmp"
+	"fmt"
+	"io"
 	"slices"
 
 	"github.com/gpumeter/gpumeter/internal/slurm"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Job is what is known about one job.
+// Job is a job and the resources that it holds on this node.
 type Job struct {
-	ID                      string
-	ArrayJobID, ArrayTaskID string // if it is a task of an array
-	HetJobID                string // if it is a component: the id of the whole job
-	Name, User, Account     string
-	Partition, QOS, Cluster string
-	States                  []string
-	GRES                    []slurm.GRES // on this node
-	unreadable              error        // why part of GRES cannot be parsed
+	slurm.Job
+
+	GRES       []slurm.GRES // on this node
+	unreadable error        // why part of GRES cannot be parsed
+}
+
+const maxJobs = 4096 // on one node
+
+// jobsOn returns the jobs in r that hold resources on a node. parse is slurm.ParseJobsJSON
+// or slurm.ParseJobsText.
+func jobsOn(node string, parse func(io.Reader, func(slurm.Job) error) error, r io.Reader) (jobs []Job, err error) {
+	err = parse(r, func(from slurm.Job) error {
+		j := Job{Job: from}
+		if j.ID == "" || !j.holds() {
+			return nil
+		}
+		var there bool
+		if j.GRES, there, j.unreadable = from.On(node); !there {
+			return nil
+		}
+		if len(jobs) >= maxJobs {
+			return fmt.Errorf("more than %d jobs on a node", maxJobs)
+		}
+		j.Held = nil // also lists other nodes
+		jobs = append(jobs, j)
+		return nil
+	})
+	return jobs, err
 }
 
 // holding are the states in which a job holds its devices. A suspended job keeps them, and
@@ -41,10 +63,10 @@ func (j Job) or(o Job) Job {
 
 // job returns what an environment says about the job of its process.
 func (e environ) job(id string) Job {
-	return Job{
+	return Job{Job: slurm.Job{
 		ID: id, ArrayJobID: e.ArrayJobID, ArrayTaskID: e.ArrayTaskID, HetJobID: e.HetID, Name: e.Name, User: e.User,
 		Account: e.Account, Partition: e.Partition, QOS: e.QOS, Cluster: e.Cluster,
-	}
+	}}
 }
 
 // workload returns the job as a workload. Its team is the one that teams has for its

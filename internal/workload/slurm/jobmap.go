@@ -84,7 +84,7 @@ func parseMap(b []byte) []Job {
 		if json.Unmarshal(b, &v) != nil || !slurm.IsNumber(string(v.ID)) {
 			return nil
 		}
-		return []Job{{ID: string(v.ID), User: string(v.User), Partition: string(v.Partition), Cluster: string(v.Cluster)}}
+		return []Job{{Job: slurm.Job{ID: string(v.ID), User: string(v.User), Partition: string(v.Partition), Cluster: string(v.Cluster)}}}
 	}
 	var out []Job
 	for line := range bytes.Lines(b) {
@@ -94,7 +94,7 @@ func parseMap(b []byte) []Job {
 		}
 		id := string(words[0])
 		if !slices.ContainsFunc(out, func(j Job) bool { return j.ID == id }) {
-			out = append(out, Job{ID: id})
+			out = append(out, Job{Job: slurm.Job{ID: id}})
 		}
 	}
 	return out

@@ -33,14 +33,14 @@ func TestReadMaps(t *testing.T) {
 	}
 	got, err := readMaps(dir)
 	want := []mapped{
-		{Job: Job{ID: "7"}},
-		{Job: Job{ID: "10"}, Index: -1, ID: "nvidia0/gi3"},
-		{Job: Job{ID: "7"}, Index: 1},
-		{Job: Job{ID: "8"}, Index: 1},
-		{Job: Job{ID: "45916256"}, Index: 2},
-		{Job: Job{ID: "9", User: "u", Partition: "gpu", Cluster: "c"}, Index: 3},
-		{Job: Job{ID: "12"}, Index: -1, ID: "GPU-604ac76c"},
-		{Job: Job{ID: "11"}, Index: -1, ID: "MIG-265a219d-a49f-578a-825d-222c72699c16"},
+		{Job: Job{Job: slurm.Job{ID: "7"}}},
+		{Job: Job{Job: slurm.Job{ID: "10"}}, Index: -1, ID: "nvidia0/gi3"},
+		{Job: Job{Job: slurm.Job{ID: "7"}}, Index: 1},
+		{Job: Job{Job: slurm.Job{ID: "8"}}, Index: 1},
+		{Job: Job{Job: slurm.Job{ID: "45916256"}}, Index: 2},
+		{Job: Job{Job: slurm.Job{ID: "9", User: "u", Partition: "gpu", Cluster: "c"}}, Index: 3},
+		{Job: Job{Job: slurm.Job{ID: "12"}}, Index: -1, ID: "GPU-604ac76c"},
+		{Job: Job{Job: slurm.Job{ID: "11"}}, Index: -1, ID: "MIG-265a219d-a49f-578a-825d-222c72699c16"},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Job{})); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)

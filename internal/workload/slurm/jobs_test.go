@@ -26,8 +26,8 @@ func shards(n uint64, index int) []slurm.GRES {
 
 // recorded are the jobs of testdata/22.05 on a node.
 func recorded(node string) []Job {
-	alice := Job{User: "gpu_alice", Account: "ml", Partition: "gpu", QOS: "normal", States: []string{"RUNNING"}}
-	bob := Job{User: "gpu_bob", Account: "bio", Partition: "gpu", QOS: "normal", States: []string{"RUNNING"}}
+	alice := Job{Job: slurm.Job{User: "gpu_alice", Account: "ml", Partition: "gpu", QOS: "normal", States: []string{"RUNNING"}}}
+	bob := Job{Job: slurm.Job{User: "gpu_bob", Account: "bio", Partition: "gpu", QOS: "normal", States: []string{"RUNNING"}}}
 	of := func(j Job, id, name string, gres []slurm.GRES) Job {
 		j.ID, j.Name, j.GRES = id, name, gres
 		return j
@@ -56,7 +56,7 @@ func recorded(node string) []Job {
 // A job with a hostile name, a shard, or a part on another node must not affect the others;
 // the part on another node is not ours.
 func TestRecorded(t *testing.T) {
-	f := func(file string, parse func(io.Reader, string) ([]Job, error), ignore ...string) {
+	f := func(file string, parse func(io.Reader, func(slurm.Job) error) error, ignore ...string) {
 		t.Helper()
 		b, err := os.ReadFile(filepath.Join("testdata/22.05", file))
 		if err != nil {
@@ -67,16 +67,26 @@ func TestRecorded(t *testing.T) {
 			if node != "gn3" {
 				want = recorded(node)
 			}
-			got, err := parse(bytes.NewReader(b), node)
-			if diff := cmp.Diff(want, got, sorted, cmpopts.IgnoreFields(Job{}, append(ignore, "unreadable")...), cmpopts.EquateEmpty()); diff != "" || err != nil {
+			got, err := jobsOn(node, parse, bytes.NewReader(b))
+			if diff := cmp.Diff(want, got, sorted, who, cmpopts.IgnoreFields(slurm.Job{}, ignore...), cmpopts.EquateEmpty()); diff != "" || err != nil {
 				t.Errorf("%s on %s: %v (-want +got):\n%s", file, node, err, diff)
 			}
 		}
 	}
-	f("squeue.json", parseJSON, "Cluster")
-	f("scontrol.txt", parseText)
-	f("scontrol-o.txt", parseText)
+	f("squeue.json", slurm.ParseJobsJSON, "Cluster")
+	f("scontrol.txt", slurm.ParseJobsText)
+	f("scontrol-o.txt", slurm.ParseJobsText)
 }
+
+// who compares the fields of a job that a node needs. internal/slurm tests the others.
+var who = cmp.FilterPath(func(p cmp.Path) bool {
+	switch p.Last().String() {
+	case ".unreadable", ".Tasks", ".State", ".Reason", ".NodeList", ".Nodes", ".CPUs", ".GPUs", ".Priority", ".Restarts",
+		".Submit", ".Eligible", ".Start", ".End", ".Suspend", ".PreSuspend", ".TimeLimit", ".Undetailed":
+		return true
+	}
+	return false
+}, cmp.Ignore())
 
 var sorted = cmpopts.SortSlices(func(a, b Job) bool { return sysfs.Natural(a.ID, b.ID) < 0 })
 
@@ -84,8 +94,8 @@ var sorted = cmpopts.SortSlices(func(a, b Job) bool { return sysfs.Natural(a.ID,
 func TestParseJSON(t *testing.T) {
 	f := func(name, in string, want ...Job) {
 		t.Helper()
-		got, err := parseJSON(strings.NewReader(in), "gn2")
-		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Job{}, "unreadable")); diff != "" || err != nil {
+		got, err := jobsOn("gn2", slurm.ParseJobsJSON, strings.NewReader(in))
+		if diff := cmp.Diff(want, got, who); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
@@ -94,18 +104,18 @@ func TestParseJSON(t *testing.T) {
 		"het_job_id":`+fmt.Sprintf(set, 0)+`,"name":"a\nb \"c\"=","user_name":"u","account":"","job_state":["RUNNING","SIGNALING"],"cluster":"c",
 		"nodes":"gn[1-2]","gres_detail":["gpu:h100:1(IDX:7)","shard:2(0/4,2/4)"]}],"last_update":`+unset+`,"errors":[]}`,
 		Job{
-			ID: "8", ArrayJobID: "5", ArrayTaskID: "0", Name: `a b "c"=`, User: "u", Cluster: "c", States: []string{"RUNNING", "SIGNALING"},
+			Job:  slurm.Job{ID: "8", ArrayJobID: "5", ArrayTaskID: "0", Name: `a b "c"=`, User: "u", Cluster: "c", States: []string{"RUNNING", "SIGNALING"}},
 			GRES: []slurm.GRES{{Name: "shard", Count: 2, Parts: []slurm.Part{{Held: 0, Of: 4}, {Held: 2, Of: 4}}}},
 		})
 	f("one field of one job is odd", `{"jobs":[{"job_id":1,"nodes":"gn2","job_state":"RUNNING","gres_detail":"x","name":7},
 		{"job_id":"2","nodes":"gn2","job_state":"COMPLETING","account":"a"},{"nodes":"gn2","job_state":"RUNNING"},null,{"job_id":{"set":1}}]}`,
-		Job{ID: "1", States: []string{"RUNNING"}}, Job{ID: "2", Account: "a", States: []string{"COMPLETING"}})
+		Job{Job: slurm.Job{ID: "1", States: []string{"RUNNING"}}}, Job{Job: slurm.Job{ID: "2", Account: "a", States: []string{"COMPLETING"}}})
 	f("not running", `{"jobs":[{"job_id":1,"nodes":"gn2","job_state":"PENDING"},{"job_id":2,"nodes":"gn2","job_state":["COMPLETED"]},
 		{"job_id":3,"nodes":"gn2","job_state":[]},{"job_id":4,"nodes":"","job_state":"RUNNING"}]}`)
 	f("no jobs", `{"jobs":[]}`)
 	f("none at all", `{"jobs":null,"errors":null}`)
 	for _, in := range []string{"", "[]", "{", "garbage", `{"jobs":[{"job_id":1`, `{"jobs":{}}`, `{"errors":[{"error":"down"}]}`, `{"x":1}`, "slurm_load_jobs error: x"} {
-		if got, err := parseJSON(strings.NewReader(in), "gn2"); err == nil {
+		if got, err := jobsOn("gn2", slurm.ParseJobsJSON, strings.NewReader(in)); err == nil {
 			t.Errorf("%q gives %v and no error", in, got)
 		}
 	}
@@ -113,7 +123,7 @@ func TestParseJSON(t *testing.T) {
 
 // Missing details do not mean "no GPU": local knowledge is used then.
 func TestParseJSONNoDetail(t *testing.T) {
-	got, err := parseJSON(strings.NewReader(`{"jobs":[{"job_id":1,"nodes":"gn2","job_state":"RUNNING","tres_alloc_str":"cpu=1,gres/gpu=2"}]}`), "gn2")
+	got, err := jobsOn("gn2", slurm.ParseJobsJSON, strings.NewReader(`{"jobs":[{"job_id":1,"nodes":"gn2","job_state":"RUNNING","tres_alloc_str":"cpu=1,gres/gpu=2"}]}`))
 	if err != nil || len(got) != 1 || got[0].unreadable == nil {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -124,8 +134,8 @@ func TestParseJSONNoDetail(t *testing.T) {
 func TestParseText(t *testing.T) {
 	f := func(name, in string, want ...Job) {
 		t.Helper()
-		got, err := parseText(strings.NewReader(in), "gn2")
-		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Job{}, "unreadable")); diff != "" || err != nil {
+		got, err := jobsOn("gn2", slurm.ParseJobsText, strings.NewReader(in))
+		if diff := cmp.Diff(want, got, who); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
@@ -146,17 +156,20 @@ JobId=6 JobName=
    NodeList=gn2
      Nodes=gn2 CPU_IDs=0-3 Mem=8 GRES=
 `, Job{
-		ID: "5", Name: "UserId=root(0) x", User: "u", QOS: "normal", Partition: "gpu", States: running,
+		Job:  slurm.Job{ID: "5", Name: "UserId=root(0) x", User: "u", QOS: "normal", Partition: "gpu", States: running},
 		GRES: []slurm.GRES{{Name: "gpu", Type: "h100", Count: 1, Index: []int{4}}, {Name: "gpu", Type: "h100", Count: 1, Index: []int{6}}},
-	}, Job{ID: "6", User: "u", States: running})
+	}, Job{Job: slurm.Job{ID: "6", User: "u", States: running}})
 	f("an array that waits", "JobId=30214 ArrayJobId=30185 ArrayTaskId=28-59%100 ArrayTaskThrottle=100 JobName=a\n   UserId=u(1) GroupId=g(1)\n   JobState=RUNNING\n   NodeList=gn2\n",
-		Job{ID: "30214", ArrayJobID: "30185", Name: "a", User: "u", States: running})
+		Job{Job: slurm.Job{ID: "30214", ArrayJobID: "30185", Name: "a", User: "u", States: running}})
 	f("a name with line breaks", "JobId=5 JobName=x\nJobId=9 JobName=y\n   UserId=root(0) GroupId=root(0)\n   Account=free JobState=RUNNING\n   NodeList=gn2\n"+
 		"     Nodes=gn2 GRES=gpu:8(IDX:0-7)\n   UserId=u(1) GroupId=g(1)\n   Account=a\n   JobState=RUNNING\n   NodeList=gn2\n     Nodes=gn2 GRES=gpu:h100:1(IDX:3)\n   Command=x\n",
-		Job{ID: "5", Name: "x", User: "u", Account: "a", States: running, GRES: gpu(3)})
+		Job{Job: slurm.Job{
+			ID: "5", Name: "x JobId=9 JobName=y    UserId=root(0) GroupId=root(0)    Account=free JobState=RUNNING    NodeList=gn2      Nodes=gn2 GRES=gpu:8(IDX:0-7)",
+			User: "u", Account: "a", States: running,
+		}, GRES: gpu(3)})
 	f("nothing", "No jobs in the system\n")
 	f("nothing at all", "")
-	if got, err := parseText(strings.NewReader("garbage\n"), "gn2"); err == nil {
+	if got, err := jobsOn("gn2", slurm.ParseJobsText, strings.NewReader("garbage\n")); err == nil {
 		t.Errorf("garbage gives %v and no error", got)
 	}
 }
@@ -164,7 +177,7 @@ JobId=6 JobName=
 func FuzzParseJSON(f *testing.F) {
 	f.Add([]byte(`{"jobs":[{"job_id":1,"nodes":"gn2","job_state":["RUNNING"],"gres_detail":["gpu:1(IDX:0)"]}],"errors":[]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		jobs, _ := parseJSON(bytes.NewReader(b), "gn2")
+		jobs, _ := jobsOn("gn2", slurm.ParseJobsJSON, bytes.NewReader(b))
 		for _, j := range jobs {
 			if !slurm.IsNumber(j.ID) && len(j.ID) < 10 || strings.Contains(j.Name, "\n") {
 				t.Errorf("%+v", j)
@@ -176,7 +189,7 @@ func FuzzParseJSON(f *testing.F) {
 func FuzzParseText(f *testing.F) {
 	f.Add([]byte("JobId=5 JobName=x UserId=u(1) GroupId=g(1) JobState=RUNNING NodeList=gn2 Nodes=gn2 GRES=gpu:1(IDX:0) Command=y\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		jobs, _ := parseText(bytes.NewReader(b), "gn2")
+		jobs, _ := jobsOn("gn2", slurm.ParseJobsText, bytes.NewReader(b))
 		for _, j := range jobs {
 			if !slurm.IsNumber(j.ID) || strings.Contains(j.Name, "\n") {
 				t.Errorf("%+v", j)

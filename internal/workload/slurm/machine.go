@@ -11,9 +11,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// machine is the root below which the kernel's files are found: "/" or where the host's
-// file system is mounted.
-type machine string
+// machine locates the kernel's files and knows the kernel drivers of each vendor.
+type machine struct {
+	root    string     // "/" or where the host's file system is mounted
+	drivers [][]string // as in Config
+}
 
 // device returns the names of the device with these files. An NVIDIA partition has the file
 // of the GPU plus those of its capabilities; it is never mistaken for the whole GPU.
@@ -29,7 +31,7 @@ func (m machine) device(files []string) device {
 			d = append(d, m.address("drm", base)...)
 		case folder == "accel":
 			d = append(d, m.address("accel", base)...)
-		case folder == "tenstorrent": // its base name is just a number
+		case slurm.IsNumber(base): // the directory has the name, as in /dev/tenstorrent/0
 			d = append(d, folder+"/"+base)
 		default:
 			d = append(d, base)
@@ -48,7 +50,7 @@ func (m machine) device(files []string) device {
 
 // address returns the bus address of a device in a kernel class, and its name.
 func (m machine) address(class, name string) device {
-	link, err := os.Readlink(filepath.Join(string(m), "sys/class", class, name, "device"))
+	link, err := os.Readlink(filepath.Join(m.root, "sys/class", class, name, "device"))
 	if err != nil {
 		return device{name}
 	}
@@ -60,21 +62,26 @@ func (m machine) found() []device {
 	if list := m.nvidia(); len(list) > 0 {
 		return list
 	}
-	names, _ := filepath.Glob(filepath.Join(string(m), "sys/class/drm/renderD*")) // the only error is a bad pattern
-	var out []device
-	for _, n := range names {
-		if driver, err := os.Readlink(filepath.Join(n, "device/driver")); err == nil && filepath.Base(driver) == "amdgpu" {
-			out = append(out, m.address("drm", filepath.Base(n)))
+	names, _ := filepath.Glob(filepath.Join(m.root, "sys/class/drm/renderD*")) // the only error is a bad pattern
+	for _, drivers := range m.drivers {
+		var out []device
+		for _, n := range names {
+			if driver, err := os.Readlink(filepath.Join(n, "device/driver")); err == nil && slices.Contains(drivers, filepath.Base(driver)) {
+				out = append(out, m.address("drm", filepath.Base(n)))
+			}
+		}
+		if len(out) > 0 {
+			slices.SortFunc(out, func(a, b device) int { return sysfs.Natural(a[0], b[0]) })
+			return out
 		}
 	}
-	slices.SortFunc(out, func(a, b device) int { return sysfs.Natural(a[0], b[0]) })
-	return out
+	return nil
 }
 
 // nvidia returns the NVIDIA GPUs by bus address; a partitioned GPU is replaced by its
 // partitions.
 func (m machine) nvidia() []device {
-	folders, _ := filepath.Glob(filepath.Join(string(m), "proc/driver/nvidia/gpus/*"))
+	folders, _ := filepath.Glob(filepath.Join(m.root, "proc/driver/nvidia/gpus/*"))
 	slices.Sort(folders) // addresses have a fixed number of digits
 	parts := m.partitions()
 	var out []device
@@ -107,7 +114,7 @@ type partition struct{ gpu, gi, minor string }
 
 // partitions returns the GPU instances of all GPUs, by number.
 func (m machine) partitions() []partition {
-	files, _ := filepath.Glob(filepath.Join(string(m), "proc/driver/nvidia/capabilities/gpu*/mig/gi*/access"))
+	files, _ := filepath.Glob(filepath.Join(m.root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*/access"))
 	slices.SortFunc(files, sysfs.Natural)
 	var out []partition
 	for _, f := range files {

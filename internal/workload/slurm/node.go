@@ -257,7 +257,7 @@ func (n *node) patient(pid uint32) (environ, error) {
 
 // job returns what the processes of a job say about it, the batch script first.
 func (j nodeJob) job(id string) Job {
-	out := Job{ID: id}
+	out := Job{Job: slurm.Job{ID: id}}
 	for _, step := range j.order() {
 		out = out.or(j[step].env.job(id))
 	}

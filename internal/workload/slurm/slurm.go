@@ -28,6 +28,14 @@ type Config struct {
 	GresConf string // path of gres.conf; empty: next to slurm.conf
 	JobMaps  string // directory of the files that a prolog writes; empty: none
 
+	// Minors are prefixes of device files below /dev that end in a minor number: nvidia,
+	// tenstorrent/. If neither gres.conf nor a driver defines the order of the devices, they
+	// are ordered by minor number.
+	Minors []string
+	// Drivers lists the kernel drivers of each vendor. The devices of one vendor are numbered
+	// together.
+	Drivers [][]string
+
 	Scontrol  string // path of scontrol, with squeue next to it; empty: the usual places
 	REST      string // address of slurmrestd; empty: Slurm's tools are run instead
 	RESTToken string // path of the file with its token
@@ -212,7 +220,7 @@ func readSite(cfg Config) site {
 		}
 	}
 	here.gres = parseGresConf(lines, here.node, c.gres(here.node))
-	here.devices = here.gres.order(machine(cfg.Root))
+	here.devices = here.gres.order(machine{cfg.Root, cfg.Drivers})
 	return here
 }
 
@@ -273,7 +281,7 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	}
 	w, known := s.view.jobs[p.Job]
 	if !known {
-		w = Job{ID: p.Job}.workload(s.view.cluster, nil)
+		w = Job{Job: slurm.Job{ID: p.Job}}.workload(s.view.cluster, nil)
 		if s.ctl != nil {
 			s.ctl.want(p.Job)
 		}

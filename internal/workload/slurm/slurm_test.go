@@ -32,7 +32,7 @@ func newHost(t *testing.T, change ...func(*Config)) *host {
 	h := &host{T: t, root: t.TempDir()}
 	write(t, filepath.Join(h.root, "etc/slurm/slurm.conf"), "ClusterName=hpc\nNodeName=gn1 NodeHostname=h1 Gres=gpu:4,shard:16\n")
 	write(t, filepath.Join(h.root, "etc/slurm/gres.conf"), "Name=gpu File=/dev/nvidia2\nName=gpu File=/dev/nvidia[0-1,3]\n")
-	cfg := Config{Root: h.root, Host: "h1.example.org", Offline: true}
+	cfg := Config{Root: h.root, Host: "h1.example.org", Offline: true, Minors: []string{"nvidia"}}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -156,7 +156,7 @@ func TestSourceLies(t *testing.T) {
 	h.start(60, "7", "batch", vars("7", "0")...)
 	h.src.scan()
 	h.want("another job's", "7 nvidia2")
-	h.asks.jobs = []Job{{ID: "7", Account: "real", States: []string{"RUNNING"}, GRES: gpu(1)}}
+	h.asks.jobs = []Job{{Job: slurm.Job{ID: "7", Account: "real", States: []string{"RUNNING"}}, GRES: gpu(1)}}
 	h.controller()
 	h.want("by the controller", "7 nvidia0")
 	if w, _ := h.src.Process(60); w.Team != "real" || w.Attributes["slurm.user"] != "alice" {
@@ -183,12 +183,12 @@ func TestSourceShared(t *testing.T) {
 		return g
 	}
 	h.asks.jobs = []Job{
-		{ID: "4", GRES: parts("shard:2(IDX:1)")}, // 22.05
-		{ID: "5", GRES: parts("shard:1(0/4,1/4,0/4,0/4)")},
-		{ID: "6", GRES: parts("shard:6(0/4,0/4,4/4,2/4),nic:1(IDX:0)")},
-		{ID: "10", GRES: parts("mps:50(50/100,0/100,0/100,0/100)")},
-		{ID: "11", GRES: parts("gpu:2(CNT:2)")},
-		{ID: "12", GRES: parts("gpu:1(IDX:9)")},
+		{Job: slurm.Job{ID: "4"}, GRES: parts("shard:2(IDX:1)")}, // 22.05
+		{Job: slurm.Job{ID: "5"}, GRES: parts("shard:1(0/4,1/4,0/4,0/4)")},
+		{Job: slurm.Job{ID: "6"}, GRES: parts("shard:6(0/4,0/4,4/4,2/4),nic:1(IDX:0)")},
+		{Job: slurm.Job{ID: "10"}, GRES: parts("mps:50(50/100,0/100,0/100,0/100)")},
+		{Job: slurm.Job{ID: "11"}, GRES: parts("gpu:2(CNT:2)")},
+		{Job: slurm.Job{ID: "12"}, GRES: parts("gpu:1(IDX:9)")},
 	}
 	h.controller()
 	h.want("by the controller", "4 nvidia0 2/4", "5 nvidia0 1/4", "6 nvidia1", "6 nvidia3 2/4", "10 nvidia2 50/100")
@@ -211,7 +211,7 @@ func TestSourceIdle(t *testing.T) {
 	write(t, filepath.Join(maps, "GPU-1"), "10\n")
 	h.src.scan()
 	h.want("by a prolog", "9 nvidia2", "9 nvidia0 1/2", "10 nvidia0 1/2", "10 GPU-1")
-	h.asks.jobs = []Job{{ID: "9", GRES: gpu(3)}}
+	h.asks.jobs = []Job{{Job: slurm.Job{ID: "9"}, GRES: gpu(3)}}
 	h.controller()
 	h.want("by the controller", "9 nvidia3", "10 nvidia0 1/2", "10 GPU-1")
 	h.src.ctl = nil
@@ -232,7 +232,7 @@ func TestSourceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
 		h.start(60, "7", "batch", vars("7", "0")...)
-		h.asks.jobs = []Job{{ID: "7", GRES: gpu(0)}, {ID: "9", GRES: gpu(1)}}
+		h.asks.jobs = []Job{{Job: slurm.Job{ID: "7"}, GRES: gpu(0)}, {Job: slurm.Job{ID: "9"}, GRES: gpu(1)}}
 		h.src.scan()
 		h.controller()
 		h.want("both run", "7 nvidia2", "9 nvidia0")

@@ -35,7 +35,7 @@ func (s *Source) build() {
 	now := time.Now()
 	a := s.ctl.last(now)
 	v := view{jobs: map[string]workload.Workload{}, reason: a.reason, cluster: s.site.cluster}
-	b := builder{site: s.site, view: &v}
+	b := builder{site: s.site, minors: s.cfg.Minors, view: &v}
 
 	here := map[string]nodeJob{}
 	maps.Copy(here, s.here.other)
@@ -96,9 +96,10 @@ func (s *Source) over(id string, said time.Time) bool {
 
 // builder creates grants.
 type builder struct {
-	site  site
-	view  *view
-	stale bool // of the grants being added
+	site   site
+	minors []string // as in Config
+	view   *view
+	stale  bool // of the grants being added
 }
 
 func (b *builder) grant(w workload.Workload, resource string, ids []string, held, of uint64) {
@@ -113,7 +114,7 @@ func (b *builder) grant(w workload.Workload, resource string, ids []string, held
 // position is its minor number.
 func (b *builder) device(place int) device {
 	if len(b.site.devices) == 0 {
-		return numbered(place)
+		return numbered(b.minors, place)
 	}
 	if place < len(b.site.devices) {
 		return b.site.devices[place]

@@ -852,7 +852,7 @@ type metricGpuCudaMemoryFragmentation struct {
 // init fills gpu.cuda.memory.fragmentation metric with initial data.
 func (m *metricGpuCudaMemoryFragmentation) init() {
 	m.data.SetName("gpu.cuda.memory.fragmentation")
-	m.data.SetDescription("1 minus allocated over reserved memory, both as the framework says it. Absent where no framework is that we can ask.")
+	m.data.SetDescription("1 minus allocated over reserved memory, both as the framework reports them. Absent where no framework can be asked. To aggregate, divide the sums of gpu.cuda.memory.allocated and gpu.cuda.memory.reserved.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1017,7 +1017,7 @@ type metricGpuCudaMemoryPeak struct {
 // init fills gpu.cuda.memory.peak metric with initial data.
 func (m *metricGpuCudaMemoryPeak) init() {
 	m.data.SetName("gpu.cuda.memory.peak")
-	m.data.SetDescription("The most that was reserved since the processes were first seen.")
+	m.data.SetDescription("The most memory that was reserved since the processes were first seen. Peaks of different workloads happen at different times: their sum is an upper bound.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1532,7 +1532,7 @@ type metricGpumeterTracerProbes struct {
 // init fills gpumeter.tracer.probes metric with initial data.
 func (m *metricGpumeterTracerProbes) init() {
 	m.data.SetName("gpumeter.tracer.probes")
-	m.data.SetDescription("Functions that are probed, or with cost skipped left out, over all files.")
+	m.data.SetDescription("Functions that are probed, over all files. Series with gpumeter.probe.cost skipped are functions that are not probed: leave them out of a sum.")
 	m.data.SetUnit("{probe}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1912,7 +1912,7 @@ type metricNcclCollectiveBusBandwidth struct {
 // init fills nccl.collective.bus_bandwidth metric with initial data.
 func (m *metricNcclCollectiveBusBandwidth) init() {
 	m.data.SetName("nccl.collective.bus_bandwidth")
-	m.data.SetDescription("Bytes over the bus a second while collectives ran, by NCCL's own measure, of those since the points before. Only where its Inspector plugin writes.")
+	m.data.SetDescription("Bytes over the bus per second while collectives ran, by NCCL's own measure, since the last points. Only where its Inspector plugin writes. Every rank of a collective reports the same transfer: do not sum across rank.")
 	m.data.SetUnit("By/s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2285,7 +2285,7 @@ type metricNcclCollectiveSequence struct {
 // init fills nccl.collective.sequence metric with initial data.
 func (m *metricNcclCollectiveSequence) init() {
 	m.data.SetName("nccl.collective.sequence")
-	m.data.SetDescription("Collectives that the rank has entered. The rank with the least is the one that others wait for.")
+	m.data.SetDescription("Collectives that the rank has entered. Compare ranks, do not sum across rank: the rank with the lowest count is the one that others wait for.")
 	m.data.SetUnit("{collective}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)

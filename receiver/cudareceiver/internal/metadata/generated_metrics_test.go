@@ -517,7 +517,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.memory.fragmentation"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 minus allocated over reserved memory, both as the framework says it. Absent where no framework is that we can ask.", mi.Description())
+					assert.Equal(t, "1 minus allocated over reserved memory, both as the framework reports them. Absent where no framework can be asked. To aggregate, divide the sums of gpu.cuda.memory.allocated and gpu.cuda.memory.reserved.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -589,7 +589,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.memory.peak"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "The most that was reserved since the processes were first seen.", mi.Description())
+					assert.Equal(t, "The most memory that was reserved since the processes were first seen. Peaks of different workloads happen at different times: their sum is an upper bound.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -837,7 +837,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpumeter.tracer.probes"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Functions that are probed, or with cost skipped left out, over all files.", mi.Description())
+					assert.Equal(t, "Functions that are probed, over all files. Series with gpumeter.probe.cost skipped are functions that are not probed: leave them out of a sum.", mi.Description())
 					assert.Equal(t, "{probe}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -991,7 +991,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.bus_bandwidth"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Bytes over the bus a second while collectives ran, by NCCL's own measure, of those since the points before. Only where its Inspector plugin writes.", mi.Description())
+					assert.Equal(t, "Bytes over the bus per second while collectives ran, by NCCL's own measure, since the last points. Only where its Inspector plugin writes. Every rank of a collective reports the same transfer: do not sum across rank.", mi.Description())
 					assert.Equal(t, "By/s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1248,7 +1248,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.sequence"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Collectives that the rank has entered. The rank with the least is the one that others wait for.", mi.Description())
+					assert.Equal(t, "Collectives that the rank has entered. Compare ranks, do not sum across rank: the rank with the lowest count is the one that others wait for.", mi.Description())
 					assert.Equal(t, "{collective}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())

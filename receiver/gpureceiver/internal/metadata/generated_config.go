@@ -27,13 +27,13 @@ func (ms *GpuAllocationMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	return nil
 }
 
-// GpuClockFrequencyMetricConfig provides config for the gpu.clock.frequency metric.
-type GpuClockFrequencyMetricConfig struct {
+// GpuClockDomainFrequencyMetricConfig provides config for the gpu.clock.domain.frequency metric.
+type GpuClockDomainFrequencyMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
 	enabledSetByUser bool
 }
 
-func (ms *GpuClockFrequencyMetricConfig) Unmarshal(parser *confmap.Conf) error {
+func (ms *GpuClockDomainFrequencyMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	if parser == nil {
 		return nil
 	}
@@ -47,13 +47,33 @@ func (ms *GpuClockFrequencyMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	return nil
 }
 
-// GpuClockFrequencyLimitMetricConfig provides config for the gpu.clock.frequency.limit metric.
-type GpuClockFrequencyLimitMetricConfig struct {
+// GpuClockDomainFrequencyLimitMetricConfig provides config for the gpu.clock.domain.frequency.limit metric.
+type GpuClockDomainFrequencyLimitMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
 	enabledSetByUser bool
 }
 
-func (ms *GpuClockFrequencyLimitMetricConfig) Unmarshal(parser *confmap.Conf) error {
+func (ms *GpuClockDomainFrequencyLimitMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuClockFrequencyMetricConfig provides config for the gpu.clock.frequency metric.
+type GpuClockFrequencyMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuClockFrequencyMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	if parser == nil {
 		return nil
 	}
@@ -147,6 +167,26 @@ func (ms *GpuEccErrorsMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	return nil
 }
 
+// GpuEccLifetimeErrorsMetricConfig provides config for the gpu.ecc.lifetime.errors metric.
+type GpuEccLifetimeErrorsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuEccLifetimeErrorsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpuEccLocationErrorsMetricConfig provides config for the gpu.ecc.location.errors metric.
 type GpuEccLocationErrorsMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -214,6 +254,46 @@ type GpuEngineActiveMetricConfig struct {
 }
 
 func (ms *GpuEngineActiveMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuEngineUtilizationMetricConfig provides config for the gpu.engine.utilization metric.
+type GpuEngineUtilizationMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuEngineUtilizationMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuEngineUtilizationPeakMetricConfig provides config for the gpu.engine.utilization.peak metric.
+type GpuEngineUtilizationPeakMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuEngineUtilizationPeakMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	if parser == nil {
 		return nil
 	}
@@ -727,6 +807,346 @@ func (ms *GpuPageRetirementPendingMetricConfig) Unmarshal(parser *confmap.Conf) 
 	return nil
 }
 
+// GpuPartitionDramActiveMetricConfig provides config for the gpu.partition.dram.active metric.
+type GpuPartitionDramActiveMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionDramActiveMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionEngineActiveMetricConfig provides config for the gpu.partition.engine.active metric.
+type GpuPartitionEngineActiveMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionEngineActiveMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionEngineUtilizationMetricConfig provides config for the gpu.partition.engine.utilization metric.
+type GpuPartitionEngineUtilizationMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionEngineUtilizationMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionMemoryFreeMetricConfig provides config for the gpu.partition.memory.free metric.
+type GpuPartitionMemoryFreeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionMemoryFreeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionMemoryReservedMetricConfig provides config for the gpu.partition.memory.reserved metric.
+type GpuPartitionMemoryReservedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionMemoryReservedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionMemoryTotalMetricConfig provides config for the gpu.partition.memory.total metric.
+type GpuPartitionMemoryTotalMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionMemoryTotalMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionMemoryUsedMetricConfig provides config for the gpu.partition.memory.used metric.
+type GpuPartitionMemoryUsedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionMemoryUsedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionMemoryUtilizationMetricConfig provides config for the gpu.partition.memory.utilization metric.
+type GpuPartitionMemoryUtilizationMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionMemoryUtilizationMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionPipeActiveMetricConfig provides config for the gpu.partition.pipe.active metric.
+type GpuPartitionPipeActiveMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionPipeActiveMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionPipeDetailActiveMetricConfig provides config for the gpu.partition.pipe.detail.active metric.
+type GpuPartitionPipeDetailActiveMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionPipeDetailActiveMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionResetsMetricConfig provides config for the gpu.partition.resets metric.
+type GpuPartitionResetsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionResetsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionRuntimeExecutionsMetricConfig provides config for the gpu.partition.runtime.executions metric.
+type GpuPartitionRuntimeExecutionsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionRuntimeExecutionsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionRuntimeOperationsMetricConfig provides config for the gpu.partition.runtime.operations metric.
+type GpuPartitionRuntimeOperationsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionRuntimeOperationsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionSmActiveMetricConfig provides config for the gpu.partition.sm.active metric.
+type GpuPartitionSmActiveMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionSmActiveMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionSmOccupancyMetricConfig provides config for the gpu.partition.sm.occupancy metric.
+type GpuPartitionSmOccupancyMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionSmOccupancyMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionUpMetricConfig provides config for the gpu.partition.up metric.
+type GpuPartitionUpMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionUpMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuPartitionUtilizationMetricConfig provides config for the gpu.partition.utilization metric.
+type GpuPartitionUtilizationMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPartitionUtilizationMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpuPcieErrorsMetricConfig provides config for the gpu.pcie.errors metric.
 type GpuPcieErrorsMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -967,6 +1387,26 @@ func (ms *GpuPowerLimitSettingMetricConfig) Unmarshal(parser *confmap.Conf) erro
 	return nil
 }
 
+// GpuPowerScopeDrawMetricConfig provides config for the gpu.power.scope.draw metric.
+type GpuPowerScopeDrawMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuPowerScopeDrawMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpuPowerUtilizationMetricConfig provides config for the gpu.power.utilization metric.
 type GpuPowerUtilizationMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -1034,6 +1474,26 @@ type GpuProcessUtilizationMetricConfig struct {
 }
 
 func (ms *GpuProcessUtilizationMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuRailVoltageMetricConfig provides config for the gpu.rail.voltage metric.
+type GpuRailVoltageMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuRailVoltageMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	if parser == nil {
 		return nil
 	}
@@ -1254,6 +1714,26 @@ type GpuRuntimeQueueSizeMetricConfig struct {
 }
 
 func (ms *GpuRuntimeQueueSizeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuSensorTemperatureMetricConfig provides config for the gpu.sensor.temperature metric.
+type GpuSensorTemperatureMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuSensorTemperatureMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	if parser == nil {
 		return nil
 	}
@@ -1494,6 +1974,46 @@ type GpuThrottleTimeMetricConfig struct {
 }
 
 func (ms *GpuThrottleTimeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuUnallocatedMetricConfig provides config for the gpu.unallocated metric.
+type GpuUnallocatedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuUnallocatedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// GpuUnallocatedTimeMetricConfig provides config for the gpu.unallocated.time metric.
+type GpuUnallocatedTimeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpuUnallocatedTimeMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	if parser == nil {
 		return nil
 	}
@@ -1870,16 +2390,20 @@ func (ms *GpumeterTicksLostMetricConfig) Unmarshal(parser *confmap.Conf) error {
 // MetricsConfig provides config for gpu metrics.
 type MetricsConfig struct {
 	GpuAllocation                 GpuAllocationMetricConfig                 `mapstructure:"gpu.allocation"`
+	GpuClockDomainFrequency       GpuClockDomainFrequencyMetricConfig       `mapstructure:"gpu.clock.domain.frequency"`
+	GpuClockDomainFrequencyLimit  GpuClockDomainFrequencyLimitMetricConfig  `mapstructure:"gpu.clock.domain.frequency.limit"`
 	GpuClockFrequency             GpuClockFrequencyMetricConfig             `mapstructure:"gpu.clock.frequency"`
-	GpuClockFrequencyLimit        GpuClockFrequencyLimitMetricConfig        `mapstructure:"gpu.clock.frequency.limit"`
 	GpuCurrent                    GpuCurrentMetricConfig                    `mapstructure:"gpu.current"`
 	GpuDeviceStatus               GpuDeviceStatusMetricConfig               `mapstructure:"gpu.device.status"`
 	GpuDramActive                 GpuDramActiveMetricConfig                 `mapstructure:"gpu.dram.active"`
 	GpuEccErrors                  GpuEccErrorsMetricConfig                  `mapstructure:"gpu.ecc.errors"`
+	GpuEccLifetimeErrors          GpuEccLifetimeErrorsMetricConfig          `mapstructure:"gpu.ecc.lifetime.errors"`
 	GpuEccLocationErrors          GpuEccLocationErrorsMetricConfig          `mapstructure:"gpu.ecc.location.errors"`
 	GpuEccSramThresholdExceeded   GpuEccSramThresholdExceededMetricConfig   `mapstructure:"gpu.ecc.sram.threshold_exceeded"`
 	GpuEnergy                     GpuEnergyMetricConfig                     `mapstructure:"gpu.energy"`
 	GpuEngineActive               GpuEngineActiveMetricConfig               `mapstructure:"gpu.engine.active"`
+	GpuEngineUtilization          GpuEngineUtilizationMetricConfig          `mapstructure:"gpu.engine.utilization"`
+	GpuEngineUtilizationPeak      GpuEngineUtilizationPeakMetricConfig      `mapstructure:"gpu.engine.utilization.peak"`
 	GpuFabricHealth               GpuFabricHealthMetricConfig               `mapstructure:"gpu.fabric.health"`
 	GpuFabricState                GpuFabricStateMetricConfig                `mapstructure:"gpu.fabric.state"`
 	GpuFanRpm                     GpuFanRpmMetricConfig                     `mapstructure:"gpu.fan.rpm"`
@@ -1905,6 +2429,23 @@ type MetricsConfig struct {
 	GpuPageRetirementCount        GpuPageRetirementCountMetricConfig        `mapstructure:"gpu.page_retirement.count"`
 	GpuPageRetirementFailure      GpuPageRetirementFailureMetricConfig      `mapstructure:"gpu.page_retirement.failure"`
 	GpuPageRetirementPending      GpuPageRetirementPendingMetricConfig      `mapstructure:"gpu.page_retirement.pending"`
+	GpuPartitionDramActive        GpuPartitionDramActiveMetricConfig        `mapstructure:"gpu.partition.dram.active"`
+	GpuPartitionEngineActive      GpuPartitionEngineActiveMetricConfig      `mapstructure:"gpu.partition.engine.active"`
+	GpuPartitionEngineUtilization GpuPartitionEngineUtilizationMetricConfig `mapstructure:"gpu.partition.engine.utilization"`
+	GpuPartitionMemoryFree        GpuPartitionMemoryFreeMetricConfig        `mapstructure:"gpu.partition.memory.free"`
+	GpuPartitionMemoryReserved    GpuPartitionMemoryReservedMetricConfig    `mapstructure:"gpu.partition.memory.reserved"`
+	GpuPartitionMemoryTotal       GpuPartitionMemoryTotalMetricConfig       `mapstructure:"gpu.partition.memory.total"`
+	GpuPartitionMemoryUsed        GpuPartitionMemoryUsedMetricConfig        `mapstructure:"gpu.partition.memory.used"`
+	GpuPartitionMemoryUtilization GpuPartitionMemoryUtilizationMetricConfig `mapstructure:"gpu.partition.memory.utilization"`
+	GpuPartitionPipeActive        GpuPartitionPipeActiveMetricConfig        `mapstructure:"gpu.partition.pipe.active"`
+	GpuPartitionPipeDetailActive  GpuPartitionPipeDetailActiveMetricConfig  `mapstructure:"gpu.partition.pipe.detail.active"`
+	GpuPartitionResets            GpuPartitionResetsMetricConfig            `mapstructure:"gpu.partition.resets"`
+	GpuPartitionRuntimeExecutions GpuPartitionRuntimeExecutionsMetricConfig `mapstructure:"gpu.partition.runtime.executions"`
+	GpuPartitionRuntimeOperations GpuPartitionRuntimeOperationsMetricConfig `mapstructure:"gpu.partition.runtime.operations"`
+	GpuPartitionSmActive          GpuPartitionSmActiveMetricConfig          `mapstructure:"gpu.partition.sm.active"`
+	GpuPartitionSmOccupancy       GpuPartitionSmOccupancyMetricConfig       `mapstructure:"gpu.partition.sm.occupancy"`
+	GpuPartitionUp                GpuPartitionUpMetricConfig                `mapstructure:"gpu.partition.up"`
+	GpuPartitionUtilization       GpuPartitionUtilizationMetricConfig       `mapstructure:"gpu.partition.utilization"`
 	GpuPcieErrors                 GpuPcieErrorsMetricConfig                 `mapstructure:"gpu.pcie.errors"`
 	GpuPcieLinkGeneration         GpuPcieLinkGenerationMetricConfig         `mapstructure:"gpu.pcie.link.generation"`
 	GpuPcieLinkGenerationMax      GpuPcieLinkGenerationMaxMetricConfig      `mapstructure:"gpu.pcie.link.generation.max"`
@@ -1917,10 +2458,12 @@ type MetricsConfig struct {
 	GpuPowerDraw                  GpuPowerDrawMetricConfig                  `mapstructure:"gpu.power.draw"`
 	GpuPowerLimit                 GpuPowerLimitMetricConfig                 `mapstructure:"gpu.power.limit"`
 	GpuPowerLimitSetting          GpuPowerLimitSettingMetricConfig          `mapstructure:"gpu.power.limit.setting"`
+	GpuPowerScopeDraw             GpuPowerScopeDrawMetricConfig             `mapstructure:"gpu.power.scope.draw"`
 	GpuPowerUtilization           GpuPowerUtilizationMetricConfig           `mapstructure:"gpu.power.utilization"`
 	GpuProcessMemoryUsed          GpuProcessMemoryUsedMetricConfig          `mapstructure:"gpu.process.memory.used"`
 	GpuProcessOccupancy           GpuProcessOccupancyMetricConfig           `mapstructure:"gpu.process.occupancy"`
 	GpuProcessUtilization         GpuProcessUtilizationMetricConfig         `mapstructure:"gpu.process.utilization"`
+	GpuRailVoltage                GpuRailVoltageMetricConfig                `mapstructure:"gpu.rail.voltage"`
 	GpuRecoveryAction             GpuRecoveryActionMetricConfig             `mapstructure:"gpu.recovery.action"`
 	GpuResets                     GpuResetsMetricConfig                     `mapstructure:"gpu.resets"`
 	GpuRowRemapAvailable          GpuRowRemapAvailableMetricConfig          `mapstructure:"gpu.row_remap.available"`
@@ -1932,6 +2475,7 @@ type MetricsConfig struct {
 	GpuRuntimeLatency             GpuRuntimeLatencyMetricConfig             `mapstructure:"gpu.runtime.latency"`
 	GpuRuntimeOperations          GpuRuntimeOperationsMetricConfig          `mapstructure:"gpu.runtime.operations"`
 	GpuRuntimeQueueSize           GpuRuntimeQueueSizeMetricConfig           `mapstructure:"gpu.runtime.queue.size"`
+	GpuSensorTemperature          GpuSensorTemperatureMetricConfig          `mapstructure:"gpu.sensor.temperature"`
 	GpuSmActive                   GpuSmActiveMetricConfig                   `mapstructure:"gpu.sm.active"`
 	GpuSmOccupancy                GpuSmOccupancyMetricConfig                `mapstructure:"gpu.sm.occupancy"`
 	GpuTemperature                GpuTemperatureMetricConfig                `mapstructure:"gpu.temperature"`
@@ -1944,6 +2488,8 @@ type MetricsConfig struct {
 	GpuThrottleSwActive           GpuThrottleSwActiveMetricConfig           `mapstructure:"gpu.throttle.sw_active"`
 	GpuThrottleThermalActive      GpuThrottleThermalActiveMetricConfig      `mapstructure:"gpu.throttle.thermal_active"`
 	GpuThrottleTime               GpuThrottleTimeMetricConfig               `mapstructure:"gpu.throttle.time"`
+	GpuUnallocated                GpuUnallocatedMetricConfig                `mapstructure:"gpu.unallocated"`
+	GpuUnallocatedTime            GpuUnallocatedTimeMetricConfig            `mapstructure:"gpu.unallocated.time"`
 	GpuUp                         GpuUpMetricConfig                         `mapstructure:"gpu.up"`
 	GpuUtilization                GpuUtilizationMetricConfig                `mapstructure:"gpu.utilization"`
 	GpuUtilizationPeak            GpuUtilizationPeakMetricConfig            `mapstructure:"gpu.utilization.peak"`
@@ -1969,11 +2515,14 @@ func DefaultMetricsConfig() MetricsConfig {
 		GpuAllocation: GpuAllocationMetricConfig{
 			Enabled: true,
 		},
-		GpuClockFrequency: GpuClockFrequencyMetricConfig{
+		GpuClockDomainFrequency: GpuClockDomainFrequencyMetricConfig{
 			Enabled: true,
 		},
-		GpuClockFrequencyLimit: GpuClockFrequencyLimitMetricConfig{
+		GpuClockDomainFrequencyLimit: GpuClockDomainFrequencyLimitMetricConfig{
 			Enabled: false,
+		},
+		GpuClockFrequency: GpuClockFrequencyMetricConfig{
+			Enabled: true,
 		},
 		GpuCurrent: GpuCurrentMetricConfig{
 			Enabled: true,
@@ -1987,6 +2536,9 @@ func DefaultMetricsConfig() MetricsConfig {
 		GpuEccErrors: GpuEccErrorsMetricConfig{
 			Enabled: true,
 		},
+		GpuEccLifetimeErrors: GpuEccLifetimeErrorsMetricConfig{
+			Enabled: true,
+		},
 		GpuEccLocationErrors: GpuEccLocationErrorsMetricConfig{
 			Enabled: false,
 		},
@@ -1997,6 +2549,12 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpuEngineActive: GpuEngineActiveMetricConfig{
+			Enabled: false,
+		},
+		GpuEngineUtilization: GpuEngineUtilizationMetricConfig{
+			Enabled: true,
+		},
+		GpuEngineUtilizationPeak: GpuEngineUtilizationPeakMetricConfig{
 			Enabled: false,
 		},
 		GpuFabricHealth: GpuFabricHealthMetricConfig{
@@ -2074,6 +2632,57 @@ func DefaultMetricsConfig() MetricsConfig {
 		GpuPageRetirementPending: GpuPageRetirementPendingMetricConfig{
 			Enabled: true,
 		},
+		GpuPartitionDramActive: GpuPartitionDramActiveMetricConfig{
+			Enabled: true,
+		},
+		GpuPartitionEngineActive: GpuPartitionEngineActiveMetricConfig{
+			Enabled: false,
+		},
+		GpuPartitionEngineUtilization: GpuPartitionEngineUtilizationMetricConfig{
+			Enabled: false,
+		},
+		GpuPartitionMemoryFree: GpuPartitionMemoryFreeMetricConfig{
+			Enabled: false,
+		},
+		GpuPartitionMemoryReserved: GpuPartitionMemoryReservedMetricConfig{
+			Enabled: false,
+		},
+		GpuPartitionMemoryTotal: GpuPartitionMemoryTotalMetricConfig{
+			Enabled: true,
+		},
+		GpuPartitionMemoryUsed: GpuPartitionMemoryUsedMetricConfig{
+			Enabled: true,
+		},
+		GpuPartitionMemoryUtilization: GpuPartitionMemoryUtilizationMetricConfig{
+			Enabled: false,
+		},
+		GpuPartitionPipeActive: GpuPartitionPipeActiveMetricConfig{
+			Enabled: true,
+		},
+		GpuPartitionPipeDetailActive: GpuPartitionPipeDetailActiveMetricConfig{
+			Enabled: false,
+		},
+		GpuPartitionResets: GpuPartitionResetsMetricConfig{
+			Enabled: true,
+		},
+		GpuPartitionRuntimeExecutions: GpuPartitionRuntimeExecutionsMetricConfig{
+			Enabled: true,
+		},
+		GpuPartitionRuntimeOperations: GpuPartitionRuntimeOperationsMetricConfig{
+			Enabled: true,
+		},
+		GpuPartitionSmActive: GpuPartitionSmActiveMetricConfig{
+			Enabled: true,
+		},
+		GpuPartitionSmOccupancy: GpuPartitionSmOccupancyMetricConfig{
+			Enabled: true,
+		},
+		GpuPartitionUp: GpuPartitionUpMetricConfig{
+			Enabled: true,
+		},
+		GpuPartitionUtilization: GpuPartitionUtilizationMetricConfig{
+			Enabled: true,
+		},
 		GpuPcieErrors: GpuPcieErrorsMetricConfig{
 			Enabled: false,
 		},
@@ -2110,6 +2719,9 @@ func DefaultMetricsConfig() MetricsConfig {
 		GpuPowerLimitSetting: GpuPowerLimitSettingMetricConfig{
 			Enabled: false,
 		},
+		GpuPowerScopeDraw: GpuPowerScopeDrawMetricConfig{
+			Enabled: false,
+		},
 		GpuPowerUtilization: GpuPowerUtilizationMetricConfig{
 			Enabled: false,
 		},
@@ -2121,6 +2733,9 @@ func DefaultMetricsConfig() MetricsConfig {
 		},
 		GpuProcessUtilization: GpuProcessUtilizationMetricConfig{
 			Enabled: false,
+		},
+		GpuRailVoltage: GpuRailVoltageMetricConfig{
+			Enabled: true,
 		},
 		GpuRecoveryAction: GpuRecoveryActionMetricConfig{
 			Enabled: true,
@@ -2153,6 +2768,9 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpuRuntimeQueueSize: GpuRuntimeQueueSizeMetricConfig{
+			Enabled: true,
+		},
+		GpuSensorTemperature: GpuSensorTemperatureMetricConfig{
 			Enabled: true,
 		},
 		GpuSmActive: GpuSmActiveMetricConfig{
@@ -2189,6 +2807,12 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpuThrottleTime: GpuThrottleTimeMetricConfig{
+			Enabled: true,
+		},
+		GpuUnallocated: GpuUnallocatedMetricConfig{
+			Enabled: true,
+		},
+		GpuUnallocatedTime: GpuUnallocatedTimeMetricConfig{
 			Enabled: true,
 		},
 		GpuUp: GpuUpMetricConfig{

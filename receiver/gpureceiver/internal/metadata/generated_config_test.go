@@ -29,10 +29,13 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuAllocation: GpuAllocationMetricConfig{
 						Enabled: true,
 					},
-					GpuClockFrequency: GpuClockFrequencyMetricConfig{
+					GpuClockDomainFrequency: GpuClockDomainFrequencyMetricConfig{
 						Enabled: true,
 					},
-					GpuClockFrequencyLimit: GpuClockFrequencyLimitMetricConfig{
+					GpuClockDomainFrequencyLimit: GpuClockDomainFrequencyLimitMetricConfig{
+						Enabled: true,
+					},
+					GpuClockFrequency: GpuClockFrequencyMetricConfig{
 						Enabled: true,
 					},
 					GpuCurrent: GpuCurrentMetricConfig{
@@ -47,6 +50,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuEccErrors: GpuEccErrorsMetricConfig{
 						Enabled: true,
 					},
+					GpuEccLifetimeErrors: GpuEccLifetimeErrorsMetricConfig{
+						Enabled: true,
+					},
 					GpuEccLocationErrors: GpuEccLocationErrorsMetricConfig{
 						Enabled: true,
 					},
@@ -57,6 +63,12 @@ func TestMetricsBuilderConfig(t *testing.T) {
 						Enabled: true,
 					},
 					GpuEngineActive: GpuEngineActiveMetricConfig{
+						Enabled: true,
+					},
+					GpuEngineUtilization: GpuEngineUtilizationMetricConfig{
+						Enabled: true,
+					},
+					GpuEngineUtilizationPeak: GpuEngineUtilizationPeakMetricConfig{
 						Enabled: true,
 					},
 					GpuFabricHealth: GpuFabricHealthMetricConfig{
@@ -134,6 +146,57 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuPageRetirementPending: GpuPageRetirementPendingMetricConfig{
 						Enabled: true,
 					},
+					GpuPartitionDramActive: GpuPartitionDramActiveMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionEngineActive: GpuPartitionEngineActiveMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionEngineUtilization: GpuPartitionEngineUtilizationMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionMemoryFree: GpuPartitionMemoryFreeMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionMemoryReserved: GpuPartitionMemoryReservedMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionMemoryTotal: GpuPartitionMemoryTotalMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionMemoryUsed: GpuPartitionMemoryUsedMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionMemoryUtilization: GpuPartitionMemoryUtilizationMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionPipeActive: GpuPartitionPipeActiveMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionPipeDetailActive: GpuPartitionPipeDetailActiveMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionResets: GpuPartitionResetsMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionRuntimeExecutions: GpuPartitionRuntimeExecutionsMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionRuntimeOperations: GpuPartitionRuntimeOperationsMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionSmActive: GpuPartitionSmActiveMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionSmOccupancy: GpuPartitionSmOccupancyMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionUp: GpuPartitionUpMetricConfig{
+						Enabled: true,
+					},
+					GpuPartitionUtilization: GpuPartitionUtilizationMetricConfig{
+						Enabled: true,
+					},
 					GpuPcieErrors: GpuPcieErrorsMetricConfig{
 						Enabled: true,
 					},
@@ -170,6 +233,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuPowerLimitSetting: GpuPowerLimitSettingMetricConfig{
 						Enabled: true,
 					},
+					GpuPowerScopeDraw: GpuPowerScopeDrawMetricConfig{
+						Enabled: true,
+					},
 					GpuPowerUtilization: GpuPowerUtilizationMetricConfig{
 						Enabled: true,
 					},
@@ -180,6 +246,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 						Enabled: true,
 					},
 					GpuProcessUtilization: GpuProcessUtilizationMetricConfig{
+						Enabled: true,
+					},
+					GpuRailVoltage: GpuRailVoltageMetricConfig{
 						Enabled: true,
 					},
 					GpuRecoveryAction: GpuRecoveryActionMetricConfig{
@@ -213,6 +282,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 						Enabled: true,
 					},
 					GpuRuntimeQueueSize: GpuRuntimeQueueSizeMetricConfig{
+						Enabled: true,
+					},
+					GpuSensorTemperature: GpuSensorTemperatureMetricConfig{
 						Enabled: true,
 					},
 					GpuSmActive: GpuSmActiveMetricConfig{
@@ -249,6 +321,12 @@ func TestMetricsBuilderConfig(t *testing.T) {
 						Enabled: true,
 					},
 					GpuThrottleTime: GpuThrottleTimeMetricConfig{
+						Enabled: true,
+					},
+					GpuUnallocated: GpuUnallocatedMetricConfig{
+						Enabled: true,
+					},
+					GpuUnallocatedTime: GpuUnallocatedTimeMetricConfig{
 						Enabled: true,
 					},
 					GpuUp: GpuUpMetricConfig{
@@ -320,10 +398,13 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuAllocation: GpuAllocationMetricConfig{
 						Enabled: false,
 					},
-					GpuClockFrequency: GpuClockFrequencyMetricConfig{
+					GpuClockDomainFrequency: GpuClockDomainFrequencyMetricConfig{
 						Enabled: false,
 					},
-					GpuClockFrequencyLimit: GpuClockFrequencyLimitMetricConfig{
+					GpuClockDomainFrequencyLimit: GpuClockDomainFrequencyLimitMetricConfig{
+						Enabled: false,
+					},
+					GpuClockFrequency: GpuClockFrequencyMetricConfig{
 						Enabled: false,
 					},
 					GpuCurrent: GpuCurrentMetricConfig{
@@ -338,6 +419,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuEccErrors: GpuEccErrorsMetricConfig{
 						Enabled: false,
 					},
+					GpuEccLifetimeErrors: GpuEccLifetimeErrorsMetricConfig{
+						Enabled: false,
+					},
 					GpuEccLocationErrors: GpuEccLocationErrorsMetricConfig{
 						Enabled: false,
 					},
@@ -348,6 +432,12 @@ func TestMetricsBuilderConfig(t *testing.T) {
 						Enabled: false,
 					},
 					GpuEngineActive: GpuEngineActiveMetricConfig{
+						Enabled: false,
+					},
+					GpuEngineUtilization: GpuEngineUtilizationMetricConfig{
+						Enabled: false,
+					},
+					GpuEngineUtilizationPeak: GpuEngineUtilizationPeakMetricConfig{
 						Enabled: false,
 					},
 					GpuFabricHealth: GpuFabricHealthMetricConfig{
@@ -425,6 +515,57 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuPageRetirementPending: GpuPageRetirementPendingMetricConfig{
 						Enabled: false,
 					},
+					GpuPartitionDramActive: GpuPartitionDramActiveMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionEngineActive: GpuPartitionEngineActiveMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionEngineUtilization: GpuPartitionEngineUtilizationMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionMemoryFree: GpuPartitionMemoryFreeMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionMemoryReserved: GpuPartitionMemoryReservedMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionMemoryTotal: GpuPartitionMemoryTotalMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionMemoryUsed: GpuPartitionMemoryUsedMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionMemoryUtilization: GpuPartitionMemoryUtilizationMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionPipeActive: GpuPartitionPipeActiveMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionPipeDetailActive: GpuPartitionPipeDetailActiveMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionResets: GpuPartitionResetsMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionRuntimeExecutions: GpuPartitionRuntimeExecutionsMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionRuntimeOperations: GpuPartitionRuntimeOperationsMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionSmActive: GpuPartitionSmActiveMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionSmOccupancy: GpuPartitionSmOccupancyMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionUp: GpuPartitionUpMetricConfig{
+						Enabled: false,
+					},
+					GpuPartitionUtilization: GpuPartitionUtilizationMetricConfig{
+						Enabled: false,
+					},
 					GpuPcieErrors: GpuPcieErrorsMetricConfig{
 						Enabled: false,
 					},
@@ -461,6 +602,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					GpuPowerLimitSetting: GpuPowerLimitSettingMetricConfig{
 						Enabled: false,
 					},
+					GpuPowerScopeDraw: GpuPowerScopeDrawMetricConfig{
+						Enabled: false,
+					},
 					GpuPowerUtilization: GpuPowerUtilizationMetricConfig{
 						Enabled: false,
 					},
@@ -471,6 +615,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 						Enabled: false,
 					},
 					GpuProcessUtilization: GpuProcessUtilizationMetricConfig{
+						Enabled: false,
+					},
+					GpuRailVoltage: GpuRailVoltageMetricConfig{
 						Enabled: false,
 					},
 					GpuRecoveryAction: GpuRecoveryActionMetricConfig{
@@ -504,6 +651,9 @@ func TestMetricsBuilderConfig(t *testing.T) {
 						Enabled: false,
 					},
 					GpuRuntimeQueueSize: GpuRuntimeQueueSizeMetricConfig{
+						Enabled: false,
+					},
+					GpuSensorTemperature: GpuSensorTemperatureMetricConfig{
 						Enabled: false,
 					},
 					GpuSmActive: GpuSmActiveMetricConfig{
@@ -540,6 +690,12 @@ func TestMetricsBuilderConfig(t *testing.T) {
 						Enabled: false,
 					},
 					GpuThrottleTime: GpuThrottleTimeMetricConfig{
+						Enabled: false,
+					},
+					GpuUnallocated: GpuUnallocatedMetricConfig{
+						Enabled: false,
+					},
+					GpuUnallocatedTime: GpuUnallocatedTimeMetricConfig{
 						Enabled: false,
 					},
 					GpuUp: GpuUpMetricConfig{
@@ -608,7 +764,7 @@ func TestMetricsBuilderConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := loadMetricsBuilderConfig(t, tt.name)
-			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(GpuAllocationMetricConfig{}, GpuClockFrequencyMetricConfig{}, GpuClockFrequencyLimitMetricConfig{}, GpuCurrentMetricConfig{}, GpuDeviceStatusMetricConfig{}, GpuDramActiveMetricConfig{}, GpuEccErrorsMetricConfig{}, GpuEccLocationErrorsMetricConfig{}, GpuEccSramThresholdExceededMetricConfig{}, GpuEnergyMetricConfig{}, GpuEngineActiveMetricConfig{}, GpuFabricHealthMetricConfig{}, GpuFabricStateMetricConfig{}, GpuFanRpmMetricConfig{}, GpuFanSpeedMetricConfig{}, GpuHealthMetricConfig{}, GpuHeartbeatMetricConfig{}, GpuInfoMetricConfig{}, GpuInterconnectBandwidthLimitMetricConfig{}, GpuInterconnectErrorsMetricConfig{}, GpuInterconnectIoMetricConfig{}, GpuInterconnectLinkErrorsMetricConfig{}, GpuInterconnectLinkIoMetricConfig{}, GpuInterconnectLinkUpMetricConfig{}, GpuInterconnectThroughputMetricConfig{}, GpuMemoryBar1TotalMetricConfig{}, GpuMemoryBar1UsedMetricConfig{}, GpuMemoryFreeMetricConfig{}, GpuMemoryReservedMetricConfig{}, GpuMemoryTotalMetricConfig{}, GpuMemoryUsedMetricConfig{}, GpuMemoryUtilizationMetricConfig{}, GpuModeMetricConfig{}, GpuPageRetirementCountMetricConfig{}, GpuPageRetirementFailureMetricConfig{}, GpuPageRetirementPendingMetricConfig{}, GpuPcieErrorsMetricConfig{}, GpuPcieLinkGenerationMetricConfig{}, GpuPcieLinkGenerationMaxMetricConfig{}, GpuPcieLinkWidthMetricConfig{}, GpuPcieLinkWidthMaxMetricConfig{}, GpuPcieReplaysMetricConfig{}, GpuPerformanceStateMetricConfig{}, GpuPipeActiveMetricConfig{}, GpuPipeDetailActiveMetricConfig{}, GpuPowerDrawMetricConfig{}, GpuPowerLimitMetricConfig{}, GpuPowerLimitSettingMetricConfig{}, GpuPowerUtilizationMetricConfig{}, GpuProcessMemoryUsedMetricConfig{}, GpuProcessOccupancyMetricConfig{}, GpuProcessUtilizationMetricConfig{}, GpuRecoveryActionMetricConfig{}, GpuResetsMetricConfig{}, GpuRowRemapAvailableMetricConfig{}, GpuRowRemapCountMetricConfig{}, GpuRowRemapFailureMetricConfig{}, GpuRowRemapPendingMetricConfig{}, GpuRuntimeExecutionsMetricConfig{}, GpuRuntimeIdleTimeMetricConfig{}, GpuRuntimeLatencyMetricConfig{}, GpuRuntimeOperationsMetricConfig{}, GpuRuntimeQueueSizeMetricConfig{}, GpuSmActiveMetricConfig{}, GpuSmOccupancyMetricConfig{}, GpuTemperatureMetricConfig{}, GpuTemperatureLimitMetricConfig{}, GpuTemperatureMarginMetricConfig{}, GpuThrottleDetailTimeMetricConfig{}, GpuThrottleHwActiveMetricConfig{}, GpuThrottlePowerActiveMetricConfig{}, GpuThrottleReasonMetricConfig{}, GpuThrottleSwActiveMetricConfig{}, GpuThrottleThermalActiveMetricConfig{}, GpuThrottleTimeMetricConfig{}, GpuUpMetricConfig{}, GpuUtilizationMetricConfig{}, GpuUtilizationPeakMetricConfig{}, GpuVoltageMetricConfig{}, GpuWorkloadActiveTimeMetricConfig{}, GpuWorkloadAllocatedTimeMetricConfig{}, GpuWorkloadEnergyMetricConfig{}, GpuWorkloadIdleTimeMetricConfig{}, GpuWorkloadMemoryUsedMetricConfig{}, GpuWorkloadPowerDrawMetricConfig{}, GpuWorkloadUtilizationMetricConfig{}, GpuXidErrorsMetricConfig{}, GpumeterAttributionStatusMetricConfig{}, GpumeterEventsDroppedMetricConfig{}, GpumeterPausedMetricConfig{}, GpumeterReaderErrorsMetricConfig{}, GpumeterSeriesDroppedMetricConfig{}, GpumeterTicksLostMetricConfig{}, ResourceAttributeConfig{}))
+			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(GpuAllocationMetricConfig{}, GpuClockDomainFrequencyMetricConfig{}, GpuClockDomainFrequencyLimitMetricConfig{}, GpuClockFrequencyMetricConfig{}, GpuCurrentMetricConfig{}, GpuDeviceStatusMetricConfig{}, GpuDramActiveMetricConfig{}, GpuEccErrorsMetricConfig{}, GpuEccLifetimeErrorsMetricConfig{}, GpuEccLocationErrorsMetricConfig{}, GpuEccSramThresholdExceededMetricConfig{}, GpuEnergyMetricConfig{}, GpuEngineActiveMetricConfig{}, GpuEngineUtilizationMetricConfig{}, GpuEngineUtilizationPeakMetricConfig{}, GpuFabricHealthMetricConfig{}, GpuFabricStateMetricConfig{}, GpuFanRpmMetricConfig{}, GpuFanSpeedMetricConfig{}, GpuHealthMetricConfig{}, GpuHeartbeatMetricConfig{}, GpuInfoMetricConfig{}, GpuInterconnectBandwidthLimitMetricConfig{}, GpuInterconnectErrorsMetricConfig{}, GpuInterconnectIoMetricConfig{}, GpuInterconnectLinkErrorsMetricConfig{}, GpuInterconnectLinkIoMetricConfig{}, GpuInterconnectLinkUpMetricConfig{}, GpuInterconnectThroughputMetricConfig{}, GpuMemoryBar1TotalMetricConfig{}, GpuMemoryBar1UsedMetricConfig{}, GpuMemoryFreeMetricConfig{}, GpuMemoryReservedMetricConfig{}, GpuMemoryTotalMetricConfig{}, GpuMemoryUsedMetricConfig{}, GpuMemoryUtilizationMetricConfig{}, GpuModeMetricConfig{}, GpuPageRetirementCountMetricConfig{}, GpuPageRetirementFailureMetricConfig{}, GpuPageRetirementPendingMetricConfig{}, GpuPartitionDramActiveMetricConfig{}, GpuPartitionEngineActiveMetricConfig{}, GpuPartitionEngineUtilizationMetricConfig{}, GpuPartitionMemoryFreeMetricConfig{}, GpuPartitionMemoryReservedMetricConfig{}, GpuPartitionMemoryTotalMetricConfig{}, GpuPartitionMemoryUsedMetricConfig{}, GpuPartitionMemoryUtilizationMetricConfig{}, GpuPartitionPipeActiveMetricConfig{}, GpuPartitionPipeDetailActiveMetricConfig{}, GpuPartitionResetsMetricConfig{}, GpuPartitionRuntimeExecutionsMetricConfig{}, GpuPartitionRuntimeOperationsMetricConfig{}, GpuPartitionSmActiveMetricConfig{}, GpuPartitionSmOccupancyMetricConfig{}, GpuPartitionUpMetricConfig{}, GpuPartitionUtilizationMetricConfig{}, GpuPcieErrorsMetricConfig{}, GpuPcieLinkGenerationMetricConfig{}, GpuPcieLinkGenerationMaxMetricConfig{}, GpuPcieLinkWidthMetricConfig{}, GpuPcieLinkWidthMaxMetricConfig{}, GpuPcieReplaysMetricConfig{}, GpuPerformanceStateMetricConfig{}, GpuPipeActiveMetricConfig{}, GpuPipeDetailActiveMetricConfig{}, GpuPowerDrawMetricConfig{}, GpuPowerLimitMetricConfig{}, GpuPowerLimitSettingMetricConfig{}, GpuPowerScopeDrawMetricConfig{}, GpuPowerUtilizationMetricConfig{}, GpuProcessMemoryUsedMetricConfig{}, GpuProcessOccupancyMetricConfig{}, GpuProcessUtilizationMetricConfig{}, GpuRailVoltageMetricConfig{}, GpuRecoveryActionMetricConfig{}, GpuResetsMetricConfig{}, GpuRowRemapAvailableMetricConfig{}, GpuRowRemapCountMetricConfig{}, GpuRowRemapFailureMetricConfig{}, GpuRowRemapPendingMetricConfig{}, GpuRuntimeExecutionsMetricConfig{}, GpuRuntimeIdleTimeMetricConfig{}, GpuRuntimeLatencyMetricConfig{}, GpuRuntimeOperationsMetricConfig{}, GpuRuntimeQueueSizeMetricConfig{}, GpuSensorTemperatureMetricConfig{}, GpuSmActiveMetricConfig{}, GpuSmOccupancyMetricConfig{}, GpuTemperatureMetricConfig{}, GpuTemperatureLimitMetricConfig{}, GpuTemperatureMarginMetricConfig{}, GpuThrottleDetailTimeMetricConfig{}, GpuThrottleHwActiveMetricConfig{}, GpuThrottlePowerActiveMetricConfig{}, GpuThrottleReasonMetricConfig{}, GpuThrottleSwActiveMetricConfig{}, GpuThrottleThermalActiveMetricConfig{}, GpuThrottleTimeMetricConfig{}, GpuUnallocatedMetricConfig{}, GpuUnallocatedTimeMetricConfig{}, GpuUpMetricConfig{}, GpuUtilizationMetricConfig{}, GpuUtilizationPeakMetricConfig{}, GpuVoltageMetricConfig{}, GpuWorkloadActiveTimeMetricConfig{}, GpuWorkloadAllocatedTimeMetricConfig{}, GpuWorkloadEnergyMetricConfig{}, GpuWorkloadIdleTimeMetricConfig{}, GpuWorkloadMemoryUsedMetricConfig{}, GpuWorkloadPowerDrawMetricConfig{}, GpuWorkloadUtilizationMetricConfig{}, GpuXidErrorsMetricConfig{}, GpumeterAttributionStatusMetricConfig{}, GpumeterEventsDroppedMetricConfig{}, GpumeterPausedMetricConfig{}, GpumeterReaderErrorsMetricConfig{}, GpumeterSeriesDroppedMetricConfig{}, GpumeterTicksLostMetricConfig{}, ResourceAttributeConfig{}))
 			require.Emptyf(t, diff, "Config mismatch (-expected +actual):\n%s", diff)
 		})
 	}

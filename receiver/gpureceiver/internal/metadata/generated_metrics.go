@@ -24,13 +24,17 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpu.allocation",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.share.basis", "gpu.uuid", "gpu.vendor"},
 	},
-	GpuClockFrequency: metricInfo{
-		Name:       "gpu.clock.frequency",
+	GpuClockDomainFrequency: metricInfo{
+		Name:       "gpu.clock.domain.frequency",
 		Attributes: []string{"gpu.clock.type", "gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
-	GpuClockFrequencyLimit: metricInfo{
-		Name:       "gpu.clock.frequency.limit",
+	GpuClockDomainFrequencyLimit: metricInfo{
+		Name:       "gpu.clock.domain.frequency.limit",
 		Attributes: []string{"gpu.clock.type", "gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuClockFrequency: metricInfo{
+		Name:       "gpu.clock.frequency",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuCurrent: metricInfo{
 		Name:       "gpu.current",
@@ -46,7 +50,11 @@ var MetricsInfo = metricsInfo{
 	},
 	GpuEccErrors: metricInfo{
 		Name:       "gpu.ecc.errors",
-		Attributes: []string{"gpu.ecc.count_type", "gpu.ecc.error_type", "gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+		Attributes: []string{"gpu.ecc.error_type", "gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuEccLifetimeErrors: metricInfo{
+		Name:       "gpu.ecc.lifetime.errors",
+		Attributes: []string{"gpu.ecc.error_type", "gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuEccLocationErrors: metricInfo{
 		Name:       "gpu.ecc.location.errors",
@@ -63,6 +71,14 @@ var MetricsInfo = metricsInfo{
 	GpuEngineActive: metricInfo{
 		Name:       "gpu.engine.active",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuEngineUtilization: metricInfo{
+		Name:       "gpu.engine.utilization",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.task", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuEngineUtilizationPeak: metricInfo{
+		Name:       "gpu.engine.utilization.peak",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.task", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuFabricHealth: metricInfo{
 		Name:       "gpu.fabric.health",
@@ -164,6 +180,74 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpu.page_retirement.pending",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
+	GpuPartitionDramActive: metricInfo{
+		Name:       "gpu.partition.dram.active",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionEngineActive: metricInfo{
+		Name:       "gpu.partition.engine.active",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionEngineUtilization: metricInfo{
+		Name:       "gpu.partition.engine.utilization",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.task", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionMemoryFree: metricInfo{
+		Name:       "gpu.partition.memory.free",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionMemoryReserved: metricInfo{
+		Name:       "gpu.partition.memory.reserved",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionMemoryTotal: metricInfo{
+		Name:       "gpu.partition.memory.total",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionMemoryUsed: metricInfo{
+		Name:       "gpu.partition.memory.used",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionMemoryUtilization: metricInfo{
+		Name:       "gpu.partition.memory.utilization",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionPipeActive: metricInfo{
+		Name:       "gpu.partition.pipe.active",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.pipe", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionPipeDetailActive: metricInfo{
+		Name:       "gpu.partition.pipe.detail.active",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.pipe", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionResets: metricInfo{
+		Name:       "gpu.partition.resets",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.reset.type", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionRuntimeExecutions: metricInfo{
+		Name:       "gpu.partition.runtime.executions",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.runtime.result", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionRuntimeOperations: metricInfo{
+		Name:       "gpu.partition.runtime.operations",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionSmActive: metricInfo{
+		Name:       "gpu.partition.sm.active",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionSmOccupancy: metricInfo{
+		Name:       "gpu.partition.sm.occupancy",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionUp: metricInfo{
+		Name:       "gpu.partition.up",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuPartitionUtilization: metricInfo{
+		Name:       "gpu.partition.utilization",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
 	GpuPcieErrors: metricInfo{
 		Name:       "gpu.pcie.errors",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.pcie.error_type", "gpu.uuid", "gpu.vendor"},
@@ -202,19 +286,23 @@ var MetricsInfo = metricsInfo{
 	},
 	GpuPowerDraw: metricInfo{
 		Name:       "gpu.power.draw",
-		Attributes: []string{"gpu.index", "gpu.model", "gpu.power.scope", "gpu.power.window", "gpu.uuid", "gpu.vendor"},
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuPowerLimit: metricInfo{
 		Name:       "gpu.power.limit",
-		Attributes: []string{"gpu.index", "gpu.model", "gpu.power.scope", "gpu.uuid", "gpu.vendor"},
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuPowerLimitSetting: metricInfo{
 		Name:       "gpu.power.limit.setting",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.power.limit_type", "gpu.power.scope", "gpu.uuid", "gpu.vendor"},
 	},
+	GpuPowerScopeDraw: metricInfo{
+		Name:       "gpu.power.scope.draw",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.power.scope", "gpu.power.window", "gpu.uuid", "gpu.vendor"},
+	},
 	GpuPowerUtilization: metricInfo{
 		Name:       "gpu.power.utilization",
-		Attributes: []string{"gpu.index", "gpu.model", "gpu.power.scope", "gpu.uuid", "gpu.vendor"},
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuProcessMemoryUsed: metricInfo{
 		Name:       "gpu.process.memory.used",
@@ -227,6 +315,10 @@ var MetricsInfo = metricsInfo{
 	GpuProcessUtilization: metricInfo{
 		Name:       "gpu.process.utilization",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "process.executable.name", "process.pid"},
+	},
+	GpuRailVoltage: metricInfo{
+		Name:       "gpu.rail.voltage",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "gpu.voltage.rail"},
 	},
 	GpuRecoveryAction: metricInfo{
 		Name:       "gpu.recovery.action",
@@ -272,6 +364,10 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpu.runtime.queue.size",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
+	GpuSensorTemperature: metricInfo{
+		Name:       "gpu.sensor.temperature",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.temperature.sensor", "gpu.uuid", "gpu.vendor"},
+	},
 	GpuSmActive: metricInfo{
 		Name:       "gpu.sm.active",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
@@ -282,7 +378,7 @@ var MetricsInfo = metricsInfo{
 	},
 	GpuTemperature: metricInfo{
 		Name:       "gpu.temperature",
-		Attributes: []string{"gpu.index", "gpu.model", "gpu.temperature.sensor", "gpu.uuid", "gpu.vendor"},
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuTemperatureLimit: metricInfo{
 		Name:       "gpu.temperature.limit",
@@ -320,21 +416,29 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpu.throttle.time",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.throttle.cause", "gpu.uuid", "gpu.vendor"},
 	},
+	GpuUnallocated: metricInfo{
+		Name:       "gpu.unallocated",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
+	GpuUnallocatedTime: metricInfo{
+		Name:       "gpu.unallocated.time",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
+	},
 	GpuUp: metricInfo{
 		Name:       "gpu.up",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuUtilization: metricInfo{
 		Name:       "gpu.utilization",
-		Attributes: []string{"gpu.index", "gpu.model", "gpu.task", "gpu.uuid", "gpu.vendor"},
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuUtilizationPeak: metricInfo{
 		Name:       "gpu.utilization.peak",
-		Attributes: []string{"gpu.index", "gpu.model", "gpu.task", "gpu.uuid", "gpu.vendor"},
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuVoltage: metricInfo{
 		Name:       "gpu.voltage",
-		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "gpu.voltage.rail"},
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor"},
 	},
 	GpuWorkloadActiveTime: metricInfo{
 		Name:       "gpu.workload.active.time",
@@ -392,16 +496,20 @@ var MetricsInfo = metricsInfo{
 
 type metricsInfo struct {
 	GpuAllocation                 metricInfo
+	GpuClockDomainFrequency       metricInfo
+	GpuClockDomainFrequencyLimit  metricInfo
 	GpuClockFrequency             metricInfo
-	GpuClockFrequencyLimit        metricInfo
 	GpuCurrent                    metricInfo
 	GpuDeviceStatus               metricInfo
 	GpuDramActive                 metricInfo
 	GpuEccErrors                  metricInfo
+	GpuEccLifetimeErrors          metricInfo
 	GpuEccLocationErrors          metricInfo
 	GpuEccSramThresholdExceeded   metricInfo
 	GpuEnergy                     metricInfo
 	GpuEngineActive               metricInfo
+	GpuEngineUtilization          metricInfo
+	GpuEngineUtilizationPeak      metricInfo
 	GpuFabricHealth               metricInfo
 	GpuFabricState                metricInfo
 	GpuFanRpm                     metricInfo
@@ -427,6 +535,23 @@ type metricsInfo struct {
 	GpuPageRetirementCount        metricInfo
 	GpuPageRetirementFailure      metricInfo
 	GpuPageRetirementPending      metricInfo
+	GpuPartitionDramActive        metricInfo
+	GpuPartitionEngineActive      metricInfo
+	GpuPartitionEngineUtilization metricInfo
+	GpuPartitionMemoryFree        metricInfo
+	GpuPartitionMemoryReserved    metricInfo
+	GpuPartitionMemoryTotal       metricInfo
+	GpuPartitionMemoryUsed        metricInfo
+	GpuPartitionMemoryUtilization metricInfo
+	GpuPartitionPipeActive        metricInfo
+	GpuPartitionPipeDetailActive  metricInfo
+	GpuPartitionResets            metricInfo
+	GpuPartitionRuntimeExecutions metricInfo
+	GpuPartitionRuntimeOperations metricInfo
+	GpuPartitionSmActive          metricInfo
+	GpuPartitionSmOccupancy       metricInfo
+	GpuPartitionUp                metricInfo
+	GpuPartitionUtilization       metricInfo
 	GpuPcieErrors                 metricInfo
 	GpuPcieLinkGeneration         metricInfo
 	GpuPcieLinkGenerationMax      metricInfo
@@ -439,10 +564,12 @@ type metricsInfo struct {
 	GpuPowerDraw                  metricInfo
 	GpuPowerLimit                 metricInfo
 	GpuPowerLimitSetting          metricInfo
+	GpuPowerScopeDraw             metricInfo
 	GpuPowerUtilization           metricInfo
 	GpuProcessMemoryUsed          metricInfo
 	GpuProcessOccupancy           metricInfo
 	GpuProcessUtilization         metricInfo
+	GpuRailVoltage                metricInfo
 	GpuRecoveryAction             metricInfo
 	GpuResets                     metricInfo
 	GpuRowRemapAvailable          metricInfo
@@ -454,6 +581,7 @@ type metricsInfo struct {
 	GpuRuntimeLatency             metricInfo
 	GpuRuntimeOperations          metricInfo
 	GpuRuntimeQueueSize           metricInfo
+	GpuSensorTemperature          metricInfo
 	GpuSmActive                   metricInfo
 	GpuSmOccupancy                metricInfo
 	GpuTemperature                metricInfo
@@ -466,6 +594,8 @@ type metricsInfo struct {
 	GpuThrottleSwActive           metricInfo
 	GpuThrottleThermalActive      metricInfo
 	GpuThrottleTime               metricInfo
+	GpuUnallocated                metricInfo
+	GpuUnallocatedTime            metricInfo
 	GpuUp                         metricInfo
 	GpuUtilization                metricInfo
 	GpuUtilizationPeak            metricInfo
@@ -500,7 +630,7 @@ type metricGpuAllocation struct {
 // init fills gpu.allocation metric with initial data.
 func (m *metricGpuAllocation) init() {
 	m.data.SetName("gpu.allocation")
-	m.data.SetDescription("Part of the device that a workload holds; the parts of a device and what nobody holds are 1.")
+	m.data.SetDescription("Part of the device that a workload holds. The parts of all workloads and gpu.unallocated add up to 1 per device.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -547,6 +677,118 @@ func newMetricGpuAllocation(cfg GpuAllocationMetricConfig) metricGpuAllocation {
 	return m
 }
 
+type metricGpuClockDomainFrequency struct {
+	data     pmetric.Metric                      // data buffer for generated metric.
+	config   GpuClockDomainFrequencyMetricConfig // metric config provided by user.
+	capacity int                                 // max observed number of data points added to the metric.
+}
+
+// init fills gpu.clock.domain.frequency metric with initial data.
+func (m *metricGpuClockDomainFrequency) init() {
+	m.data.SetName("gpu.clock.domain.frequency")
+	m.data.SetDescription("Current clock of one clock domain. Do not sum or average across gpu.clock.type.")
+	m.data.SetUnit("Hz")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuClockDomainFrequency) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuClockTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("gpu.clock.type", gpuClockTypeAttributeValue)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuClockDomainFrequency) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuClockDomainFrequency) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuClockDomainFrequency(cfg GpuClockDomainFrequencyMetricConfig) metricGpuClockDomainFrequency {
+	m := metricGpuClockDomainFrequency{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuClockDomainFrequencyLimit struct {
+	data     pmetric.Metric                           // data buffer for generated metric.
+	config   GpuClockDomainFrequencyLimitMetricConfig // metric config provided by user.
+	capacity int                                      // max observed number of data points added to the metric.
+}
+
+// init fills gpu.clock.domain.frequency.limit metric with initial data.
+func (m *metricGpuClockDomainFrequencyLimit) init() {
+	m.data.SetName("gpu.clock.domain.frequency.limit")
+	m.data.SetDescription("Highest clock that the domain can reach. Do not sum or average across gpu.clock.type.")
+	m.data.SetUnit("Hz")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuClockDomainFrequencyLimit) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuClockTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("gpu.clock.type", gpuClockTypeAttributeValue)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuClockDomainFrequencyLimit) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuClockDomainFrequencyLimit) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuClockDomainFrequencyLimit(cfg GpuClockDomainFrequencyLimitMetricConfig) metricGpuClockDomainFrequencyLimit {
+	m := metricGpuClockDomainFrequencyLimit{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpuClockFrequency struct {
 	data     pmetric.Metric                // data buffer for generated metric.
 	config   GpuClockFrequencyMetricConfig // metric config provided by user.
@@ -556,13 +798,13 @@ type metricGpuClockFrequency struct {
 // init fills gpu.clock.frequency metric with initial data.
 func (m *metricGpuClockFrequency) init() {
 	m.data.SetName("gpu.clock.frequency")
-	m.data.SetDescription("Clock of one domain of the device now.")
+	m.data.SetDescription("Current clock of the compute units.")
 	m.data.SetUnit("Hz")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
 }
 
-func (m *metricGpuClockFrequency) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuClockTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+func (m *metricGpuClockFrequency) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	if !m.config.Enabled {
 		return
 	}
@@ -570,7 +812,6 @@ func (m *metricGpuClockFrequency) recordDataPoint(start pcommon.Timestamp, ts pc
 	dp.SetStartTimestamp(start)
 	dp.SetTimestamp(ts)
 	dp.SetDoubleValue(val)
-	dp.Attributes().PutStr("gpu.clock.type", gpuClockTypeAttributeValue)
 	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
 	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
 	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
@@ -595,62 +836,6 @@ func (m *metricGpuClockFrequency) emit(metrics pmetric.MetricSlice) {
 
 func newMetricGpuClockFrequency(cfg GpuClockFrequencyMetricConfig) metricGpuClockFrequency {
 	m := metricGpuClockFrequency{config: cfg}
-
-	if cfg.Enabled {
-		m.data = pmetric.NewMetric()
-		m.init()
-	}
-	return m
-}
-
-type metricGpuClockFrequencyLimit struct {
-	data     pmetric.Metric                     // data buffer for generated metric.
-	config   GpuClockFrequencyLimitMetricConfig // metric config provided by user.
-	capacity int                                // max observed number of data points added to the metric.
-}
-
-// init fills gpu.clock.frequency.limit metric with initial data.
-func (m *metricGpuClockFrequencyLimit) init() {
-	m.data.SetName("gpu.clock.frequency.limit")
-	m.data.SetDescription("Highest clock the domain can reach.")
-	m.data.SetUnit("Hz")
-	m.data.SetEmptyGauge()
-	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
-}
-
-func (m *metricGpuClockFrequencyLimit) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuClockTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	if !m.config.Enabled {
-		return
-	}
-	dp := m.data.Gauge().DataPoints().AppendEmpty()
-	dp.SetStartTimestamp(start)
-	dp.SetTimestamp(ts)
-	dp.SetDoubleValue(val)
-	dp.Attributes().PutStr("gpu.clock.type", gpuClockTypeAttributeValue)
-	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
-	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
-	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
-	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
-}
-
-// updateCapacity saves max length of data point slices that will be used for the slice capacity.
-func (m *metricGpuClockFrequencyLimit) updateCapacity() {
-	if m.data.Gauge().DataPoints().Len() > m.capacity {
-		m.capacity = m.data.Gauge().DataPoints().Len()
-	}
-}
-
-// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
-func (m *metricGpuClockFrequencyLimit) emit(metrics pmetric.MetricSlice) {
-	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
-		m.updateCapacity()
-		m.data.MoveTo(metrics.AppendEmpty())
-		m.init()
-	}
-}
-
-func newMetricGpuClockFrequencyLimit(cfg GpuClockFrequencyLimitMetricConfig) metricGpuClockFrequencyLimit {
-	m := metricGpuClockFrequencyLimit{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -723,7 +908,7 @@ type metricGpuDeviceStatus struct {
 // init fills gpu.device.status metric with initial data.
 func (m *metricGpuDeviceStatus) init() {
 	m.data.SetName("gpu.device.status")
-	m.data.SetDescription("Status code of the vendor's driver; 0 is good.")
+	m.data.SetDescription("Status code of the vendor's driver; 0 is good. A code: select on its value, do not sum or average it.")
 	m.data.SetUnit("{state}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -778,7 +963,7 @@ type metricGpuDramActive struct {
 // init fills gpu.dram.active metric with initial data.
 func (m *metricGpuDramActive) init() {
 	m.data.SetName("gpu.dram.active")
-	m.data.SetDescription("Part of the time the device memory was transferring data, counted by the hardware.")
+	m.data.SetDescription("Ratio of time during which device memory was transferring data. Counted by the hardware.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -833,7 +1018,7 @@ type metricGpuEccErrors struct {
 // init fills gpu.ecc.errors metric with initial data.
 func (m *metricGpuEccErrors) init() {
 	m.data.SetName("gpu.ecc.errors")
-	m.data.SetDescription("Memory errors found by ECC, everywhere on the device.")
+	m.data.SetDescription("Memory errors found by ECC anywhere on the device since the driver was loaded.")
 	m.data.SetUnit("{error}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -841,7 +1026,7 @@ func (m *metricGpuEccErrors) init() {
 	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
 }
 
-func (m *metricGpuEccErrors) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuEccCountTypeAttributeValue string, gpuEccErrorTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+func (m *metricGpuEccErrors) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuEccErrorTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	if !m.config.Enabled {
 		return
 	}
@@ -849,7 +1034,6 @@ func (m *metricGpuEccErrors) recordDataPoint(start pcommon.Timestamp, ts pcommon
 	dp.SetStartTimestamp(start)
 	dp.SetTimestamp(ts)
 	dp.SetDoubleValue(val)
-	dp.Attributes().PutStr("gpu.ecc.count_type", gpuEccCountTypeAttributeValue)
 	dp.Attributes().PutStr("gpu.ecc.error_type", gpuEccErrorTypeAttributeValue)
 	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
 	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
@@ -883,6 +1067,64 @@ func newMetricGpuEccErrors(cfg GpuEccErrorsMetricConfig) metricGpuEccErrors {
 	return m
 }
 
+type metricGpuEccLifetimeErrors struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   GpuEccLifetimeErrorsMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills gpu.ecc.lifetime.errors metric with initial data.
+func (m *metricGpuEccLifetimeErrors) init() {
+	m.data.SetName("gpu.ecc.lifetime.errors")
+	m.data.SetDescription("Memory errors found by ECC anywhere on the device since it was made. It includes gpu.ecc.errors.")
+	m.data.SetUnit("{error}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuEccLifetimeErrors) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuEccErrorTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("gpu.ecc.error_type", gpuEccErrorTypeAttributeValue)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuEccLifetimeErrors) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuEccLifetimeErrors) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuEccLifetimeErrors(cfg GpuEccLifetimeErrorsMetricConfig) metricGpuEccLifetimeErrors {
+	m := metricGpuEccLifetimeErrors{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpuEccLocationErrors struct {
 	data     pmetric.Metric                   // data buffer for generated metric.
 	config   GpuEccLocationErrorsMetricConfig // metric config provided by user.
@@ -892,7 +1134,7 @@ type metricGpuEccLocationErrors struct {
 // init fills gpu.ecc.location.errors metric with initial data.
 func (m *metricGpuEccLocationErrors) init() {
 	m.data.SetName("gpu.ecc.location.errors")
-	m.data.SetDescription("Memory errors found by ECC, by the memory they were in. Some memories are part of others, so these do not add up.")
+	m.data.SetDescription("Memory errors found by ECC, by the memory they were in. Some memories are part of others, and lifetime counts include those since the driver was loaded: do not sum across gpu.ecc.location or gpu.ecc.count_type.")
 	m.data.SetUnit("{error}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1007,7 +1249,7 @@ type metricGpuEnergy struct {
 // init fills gpu.energy metric with initial data.
 func (m *metricGpuEnergy) init() {
 	m.data.SetName("gpu.energy")
-	m.data.SetDescription("Energy drawn since the driver was loaded.")
+	m.data.SetDescription("Energy that the device has drawn since the driver was loaded.")
 	m.data.SetUnit("J")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1064,7 +1306,7 @@ type metricGpuEngineActive struct {
 // init fills gpu.engine.active metric with initial data.
 func (m *metricGpuEngineActive) init() {
 	m.data.SetName("gpu.engine.active")
-	m.data.SetDescription("Part of the time the graphics and compute engine was busy, counted by the hardware.")
+	m.data.SetDescription("Ratio of time during which the graphics and compute engine was busy. Counted by the hardware.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1110,6 +1352,118 @@ func newMetricGpuEngineActive(cfg GpuEngineActiveMetricConfig) metricGpuEngineAc
 	return m
 }
 
+type metricGpuEngineUtilization struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   GpuEngineUtilizationMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills gpu.engine.utilization metric with initial data.
+func (m *metricGpuEngineUtilization) init() {
+	m.data.SetName("gpu.engine.utilization")
+	m.data.SetDescription("Ratio of time during which one engine of the device was busy. Engines work at the same time: do not sum or average across gpu.task.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuEngineUtilization) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTaskAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.task", gpuTaskAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuEngineUtilization) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuEngineUtilization) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuEngineUtilization(cfg GpuEngineUtilizationMetricConfig) metricGpuEngineUtilization {
+	m := metricGpuEngineUtilization{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuEngineUtilizationPeak struct {
+	data     pmetric.Metric                       // data buffer for generated metric.
+	config   GpuEngineUtilizationPeakMetricConfig // metric config provided by user.
+	capacity int                                  // max observed number of data points added to the metric.
+}
+
+// init fills gpu.engine.utilization.peak metric with initial data.
+func (m *metricGpuEngineUtilizationPeak) init() {
+	m.data.SetName("gpu.engine.utilization.peak")
+	m.data.SetDescription("Highest utilization of one engine among the driver's own short samples of the last minute. Do not sum or average across gpu.task.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuEngineUtilizationPeak) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTaskAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.task", gpuTaskAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuEngineUtilizationPeak) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuEngineUtilizationPeak) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuEngineUtilizationPeak(cfg GpuEngineUtilizationPeakMetricConfig) metricGpuEngineUtilizationPeak {
+	m := metricGpuEngineUtilizationPeak{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpuFabricHealth struct {
 	data     pmetric.Metric              // data buffer for generated metric.
 	config   GpuFabricHealthMetricConfig // metric config provided by user.
@@ -1119,7 +1473,7 @@ type metricGpuFabricHealth struct {
 // init fills gpu.fabric.health metric with initial data.
 func (m *metricGpuFabricHealth) init() {
 	m.data.SetName("gpu.fabric.health")
-	m.data.SetDescription("Health of the switch fabric seen by the device: 1 healthy, 2 unhealthy, 3 limited capacity.")
+	m.data.SetDescription("Health of the switch fabric as the device sees it: 1 healthy, 2 unhealthy, 3 limited capacity. A code: select on its value, do not sum or average it.")
 	m.data.SetUnit("{state}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1174,7 +1528,7 @@ type metricGpuFabricState struct {
 // init fills gpu.fabric.state metric with initial data.
 func (m *metricGpuFabricState) init() {
 	m.data.SetName("gpu.fabric.state")
-	m.data.SetDescription("Registration with the switch fabric: 1 not started, 2 in progress, 3 completed.")
+	m.data.SetDescription("Registration of the device with the switch fabric: 1 not started, 2 in progress, 3 completed. A code: select on its value, do not sum or average it.")
 	m.data.SetUnit("{state}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1229,7 +1583,7 @@ type metricGpuFanRpm struct {
 // init fills gpu.fan.rpm metric with initial data.
 func (m *metricGpuFanRpm) init() {
 	m.data.SetName("gpu.fan.rpm")
-	m.data.SetDescription("Fan speed in turns a minute.")
+	m.data.SetDescription("Speed of one fan in revolutions per minute. A sum over fans has no meaning.")
 	m.data.SetUnit("{rpm}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1285,7 +1639,7 @@ type metricGpuFanSpeed struct {
 // init fills gpu.fan.speed metric with initial data.
 func (m *metricGpuFanSpeed) init() {
 	m.data.SetName("gpu.fan.speed")
-	m.data.SetDescription("Fan speed as part of its full speed.")
+	m.data.SetDescription("Speed of one fan as a ratio of its full speed.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1341,7 +1695,7 @@ type metricGpuHealth struct {
 // init fills gpu.health metric with initial data.
 func (m *metricGpuHealth) init() {
 	m.data.SetName("gpu.health")
-	m.data.SetDescription("How well the device is: 1 without a finding, 0.5 with a warning, 0 with something critical; the findings are log records.")
+	m.data.SetDescription("Health of the device: 1 without a finding, 0.5 with a warning, 0 with a critical finding. The findings are log records. An average over devices is a score, not a ratio of healthy devices.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1396,7 +1750,7 @@ type metricGpuHeartbeat struct {
 // init fills gpu.heartbeat metric with initial data.
 func (m *metricGpuHeartbeat) init() {
 	m.data.SetName("gpu.heartbeat")
-	m.data.SetDescription("Beats of the device's firmware; it is dead when they stop.")
+	m.data.SetDescription("Heartbeats of the device's firmware, which is dead when they stop.")
 	m.data.SetUnit("{beat}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1514,7 +1868,7 @@ type metricGpuInterconnectBandwidthLimit struct {
 // init fills gpu.interconnect.bandwidth.limit metric with initial data.
 func (m *metricGpuInterconnectBandwidthLimit) init() {
 	m.data.SetName("gpu.interconnect.bandwidth.limit")
-	m.data.SetDescription("What the links that are up can carry together, in one direction.")
+	m.data.SetDescription("Bandwidth of all links of one kind that are up, in one direction.")
 	m.data.SetUnit("By/s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1922,7 +2276,7 @@ type metricGpuMemoryBar1Total struct {
 // init fills gpu.memory.bar1.total metric with initial data.
 func (m *metricGpuMemoryBar1Total) init() {
 	m.data.SetName("gpu.memory.bar1.total")
-	m.data.SetDescription("Size of the window through which the host maps device memory.")
+	m.data.SetDescription("Size of the BAR1 window, through which the host maps device memory.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1977,7 +2331,7 @@ type metricGpuMemoryBar1Used struct {
 // init fills gpu.memory.bar1.used metric with initial data.
 func (m *metricGpuMemoryBar1Used) init() {
 	m.data.SetName("gpu.memory.bar1.used")
-	m.data.SetDescription("Mapped part of that window.")
+	m.data.SetDescription("Mapped part of the BAR1 window.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2032,7 +2386,7 @@ type metricGpuMemoryFree struct {
 // init fills gpu.memory.free metric with initial data.
 func (m *metricGpuMemoryFree) init() {
 	m.data.SetName("gpu.memory.free")
-	m.data.SetDescription("Device memory not in use.")
+	m.data.SetDescription("Device memory that is free.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2087,7 +2441,7 @@ type metricGpuMemoryReserved struct {
 // init fills gpu.memory.reserved metric with initial data.
 func (m *metricGpuMemoryReserved) init() {
 	m.data.SetName("gpu.memory.reserved")
-	m.data.SetDescription("Device memory kept by driver and firmware; not part of used.")
+	m.data.SetDescription("Device memory reserved by driver and firmware; gpu.memory.used does not include it.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2142,7 +2496,7 @@ type metricGpuMemoryTotal struct {
 // init fills gpu.memory.total metric with initial data.
 func (m *metricGpuMemoryTotal) init() {
 	m.data.SetName("gpu.memory.total")
-	m.data.SetDescription("Device memory, all of it: used, free and reserved.")
+	m.data.SetDescription("Total device memory: used, free and reserved.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2252,7 +2606,7 @@ type metricGpuMemoryUtilization struct {
 // init fills gpu.memory.utilization metric with initial data.
 func (m *metricGpuMemoryUtilization) init() {
 	m.data.SetName("gpu.memory.utilization")
-	m.data.SetDescription("Used memory as part of the total.")
+	m.data.SetDescription("gpu.memory.used as a ratio of gpu.memory.total. An average over devices of different sizes is not the utilization of their memory: divide the sums.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2307,7 +2661,7 @@ type metricGpuMode struct {
 // init fills gpu.mode metric with initial data.
 func (m *metricGpuMode) init() {
 	m.data.SetName("gpu.mode")
-	m.data.SetDescription("Settings of the device: 1 on, 0 off. Compute mode is 0 shared, 1 exclusive to a thread, 2 prohibited, 3 exclusive to a process.")
+	m.data.SetDescription("Settings of the device: 1 on, 0 off. Compute mode is 0 shared, 1 exclusive to a thread, 2 prohibited, 3 exclusive to a process. Do not sum or average across gpu.mode.name.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2363,7 +2717,7 @@ type metricGpuPageRetirementCount struct {
 // init fills gpu.page_retirement.count metric with initial data.
 func (m *metricGpuPageRetirementCount) init() {
 	m.data.SetName("gpu.page_retirement.count")
-	m.data.SetDescription("Memory pages taken out of use (Volta and before).")
+	m.data.SetDescription("Memory pages retired (Volta and before).")
 	m.data.SetUnit("{page}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2421,7 +2775,7 @@ type metricGpuPageRetirementFailure struct {
 // init fills gpu.page_retirement.failure metric with initial data.
 func (m *metricGpuPageRetirementFailure) init() {
 	m.data.SetName("gpu.page_retirement.failure")
-	m.data.SetDescription("1 if a page could not be taken out of use.")
+	m.data.SetDescription("1 if a page could not be retired.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2476,7 +2830,7 @@ type metricGpuPageRetirementPending struct {
 // init fills gpu.page_retirement.pending metric with initial data.
 func (m *metricGpuPageRetirementPending) init() {
 	m.data.SetName("gpu.page_retirement.pending")
-	m.data.SetDescription("1 if pages wait for a reboot to be taken out of use.")
+	m.data.SetDescription("1 if pages will be retired at the next reboot.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2522,6 +2876,952 @@ func newMetricGpuPageRetirementPending(cfg GpuPageRetirementPendingMetricConfig)
 	return m
 }
 
+type metricGpuPartitionDramActive struct {
+	data     pmetric.Metric                     // data buffer for generated metric.
+	config   GpuPartitionDramActiveMetricConfig // metric config provided by user.
+	capacity int                                // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.dram.active metric with initial data.
+func (m *metricGpuPartitionDramActive) init() {
+	m.data.SetName("gpu.partition.dram.active")
+	m.data.SetDescription("Ratio of time during which the memory of a partition was transferring data. Counted by the hardware. Partitions differ in size and are part of the device: do not add this to the metric of the device, and weight an average by size.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionDramActive) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionDramActive) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionDramActive) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionDramActive(cfg GpuPartitionDramActiveMetricConfig) metricGpuPartitionDramActive {
+	m := metricGpuPartitionDramActive{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionEngineActive struct {
+	data     pmetric.Metric                       // data buffer for generated metric.
+	config   GpuPartitionEngineActiveMetricConfig // metric config provided by user.
+	capacity int                                  // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.engine.active metric with initial data.
+func (m *metricGpuPartitionEngineActive) init() {
+	m.data.SetName("gpu.partition.engine.active")
+	m.data.SetDescription("Ratio of time during which the graphics and compute engine of a partition was busy. Counted by the hardware. Partitions differ in size and are part of the device: do not add this to the metric of the device, and weight an average by size.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionEngineActive) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionEngineActive) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionEngineActive) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionEngineActive(cfg GpuPartitionEngineActiveMetricConfig) metricGpuPartitionEngineActive {
+	m := metricGpuPartitionEngineActive{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionEngineUtilization struct {
+	data     pmetric.Metric                            // data buffer for generated metric.
+	config   GpuPartitionEngineUtilizationMetricConfig // metric config provided by user.
+	capacity int                                       // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.engine.utilization metric with initial data.
+func (m *metricGpuPartitionEngineUtilization) init() {
+	m.data.SetName("gpu.partition.engine.utilization")
+	m.data.SetDescription("Ratio of time during which one engine of a partition was busy. Do not sum or average across gpu.task.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionEngineUtilization) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTaskAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.task", gpuTaskAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionEngineUtilization) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionEngineUtilization) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionEngineUtilization(cfg GpuPartitionEngineUtilizationMetricConfig) metricGpuPartitionEngineUtilization {
+	m := metricGpuPartitionEngineUtilization{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionMemoryFree struct {
+	data     pmetric.Metric                     // data buffer for generated metric.
+	config   GpuPartitionMemoryFreeMetricConfig // metric config provided by user.
+	capacity int                                // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.memory.free metric with initial data.
+func (m *metricGpuPartitionMemoryFree) init() {
+	m.data.SetName("gpu.partition.memory.free")
+	m.data.SetDescription("Memory of a partition that is free. Do not add it to gpu.memory.free of the device.")
+	m.data.SetUnit("By")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionMemoryFree) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionMemoryFree) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionMemoryFree) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionMemoryFree(cfg GpuPartitionMemoryFreeMetricConfig) metricGpuPartitionMemoryFree {
+	m := metricGpuPartitionMemoryFree{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionMemoryReserved struct {
+	data     pmetric.Metric                         // data buffer for generated metric.
+	config   GpuPartitionMemoryReservedMetricConfig // metric config provided by user.
+	capacity int                                    // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.memory.reserved metric with initial data.
+func (m *metricGpuPartitionMemoryReserved) init() {
+	m.data.SetName("gpu.partition.memory.reserved")
+	m.data.SetDescription("Memory of a partition reserved by driver and firmware. Do not add it to gpu.memory.reserved of the device.")
+	m.data.SetUnit("By")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionMemoryReserved) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionMemoryReserved) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionMemoryReserved) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionMemoryReserved(cfg GpuPartitionMemoryReservedMetricConfig) metricGpuPartitionMemoryReserved {
+	m := metricGpuPartitionMemoryReserved{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionMemoryTotal struct {
+	data     pmetric.Metric                      // data buffer for generated metric.
+	config   GpuPartitionMemoryTotalMetricConfig // metric config provided by user.
+	capacity int                                 // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.memory.total metric with initial data.
+func (m *metricGpuPartitionMemoryTotal) init() {
+	m.data.SetName("gpu.partition.memory.total")
+	m.data.SetDescription("Total memory of a partition. It is part of gpu.memory.total of the device: do not add the two.")
+	m.data.SetUnit("By")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionMemoryTotal) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionMemoryTotal) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionMemoryTotal) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionMemoryTotal(cfg GpuPartitionMemoryTotalMetricConfig) metricGpuPartitionMemoryTotal {
+	m := metricGpuPartitionMemoryTotal{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionMemoryUsed struct {
+	data     pmetric.Metric                     // data buffer for generated metric.
+	config   GpuPartitionMemoryUsedMetricConfig // metric config provided by user.
+	capacity int                                // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.memory.used metric with initial data.
+func (m *metricGpuPartitionMemoryUsed) init() {
+	m.data.SetName("gpu.partition.memory.used")
+	m.data.SetDescription("Memory of a partition in use by processes. It is part of gpu.memory.used of the device: do not add the two.")
+	m.data.SetUnit("By")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionMemoryUsed) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionMemoryUsed) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionMemoryUsed) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionMemoryUsed(cfg GpuPartitionMemoryUsedMetricConfig) metricGpuPartitionMemoryUsed {
+	m := metricGpuPartitionMemoryUsed{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionMemoryUtilization struct {
+	data     pmetric.Metric                            // data buffer for generated metric.
+	config   GpuPartitionMemoryUtilizationMetricConfig // metric config provided by user.
+	capacity int                                       // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.memory.utilization metric with initial data.
+func (m *metricGpuPartitionMemoryUtilization) init() {
+	m.data.SetName("gpu.partition.memory.utilization")
+	m.data.SetDescription("gpu.partition.memory.used as a ratio of gpu.partition.memory.total. Partitions differ in size: to aggregate, divide the sums.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionMemoryUtilization) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionMemoryUtilization) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionMemoryUtilization) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionMemoryUtilization(cfg GpuPartitionMemoryUtilizationMetricConfig) metricGpuPartitionMemoryUtilization {
+	m := metricGpuPartitionMemoryUtilization{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionPipeActive struct {
+	data     pmetric.Metric                     // data buffer for generated metric.
+	config   GpuPartitionPipeActiveMetricConfig // metric config provided by user.
+	capacity int                                // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.pipe.active metric with initial data.
+func (m *metricGpuPartitionPipeActive) init() {
+	m.data.SetName("gpu.partition.pipe.active")
+	m.data.SetDescription("Ratio of time during which an execution pipe of a partition was busy, averaged over its compute units. Counted by the hardware. Do not sum or average across gpu.pipe.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionPipeActive) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPipeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.pipe", gpuPipeAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionPipeActive) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionPipeActive) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionPipeActive(cfg GpuPartitionPipeActiveMetricConfig) metricGpuPartitionPipeActive {
+	m := metricGpuPartitionPipeActive{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionPipeDetailActive struct {
+	data     pmetric.Metric                           // data buffer for generated metric.
+	config   GpuPartitionPipeDetailActiveMetricConfig // metric config provided by user.
+	capacity int                                      // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.pipe.detail.active metric with initial data.
+func (m *metricGpuPartitionPipeDetailActive) init() {
+	m.data.SetName("gpu.partition.pipe.detail.active")
+	m.data.SetDescription("The same for what the tensor and fp64 pipes consist of, and for integer instructions. Do not sum or average across gpu.pipe.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionPipeDetailActive) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPipeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.pipe", gpuPipeAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionPipeDetailActive) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionPipeDetailActive) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionPipeDetailActive(cfg GpuPartitionPipeDetailActiveMetricConfig) metricGpuPartitionPipeDetailActive {
+	m := metricGpuPartitionPipeDetailActive{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionResets struct {
+	data     pmetric.Metric                 // data buffer for generated metric.
+	config   GpuPartitionResetsMetricConfig // metric config provided by user.
+	capacity int                            // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.resets metric with initial data.
+func (m *metricGpuPartitionResets) init() {
+	m.data.SetName("gpu.partition.resets")
+	m.data.SetDescription("Resets of a partition since the driver was loaded, where the driver counts them per partition (Neuron).")
+	m.data.SetUnit("{reset}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionResets) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuResetTypeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.reset.type", gpuResetTypeAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionResets) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionResets) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionResets(cfg GpuPartitionResetsMetricConfig) metricGpuPartitionResets {
+	m := metricGpuPartitionResets{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionRuntimeExecutions struct {
+	data     pmetric.Metric                            // data buffer for generated metric.
+	config   GpuPartitionRuntimeExecutionsMetricConfig // metric config provided by user.
+	capacity int                                       // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.runtime.executions metric with initial data.
+func (m *metricGpuPartitionRuntimeExecutions) init() {
+	m.data.SetName("gpu.partition.runtime.executions")
+	m.data.SetDescription("Programs that ended on a partition since its runtime started, where the runtime counts them per partition (Neuron).")
+	m.data.SetUnit("{execution}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionRuntimeExecutions) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuRuntimeResultAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.runtime.result", gpuRuntimeResultAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionRuntimeExecutions) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionRuntimeExecutions) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionRuntimeExecutions(cfg GpuPartitionRuntimeExecutionsMetricConfig) metricGpuPartitionRuntimeExecutions {
+	m := metricGpuPartitionRuntimeExecutions{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionRuntimeOperations struct {
+	data     pmetric.Metric                            // data buffer for generated metric.
+	config   GpuPartitionRuntimeOperationsMetricConfig // metric config provided by user.
+	capacity int                                       // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.runtime.operations metric with initial data.
+func (m *metricGpuPartitionRuntimeOperations) init() {
+	m.data.SetName("gpu.partition.runtime.operations")
+	m.data.SetDescription("Floating-point operations on a partition since its runtime started, where the runtime counts them per partition (Neuron).")
+	m.data.SetUnit("{operation}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionRuntimeOperations) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionRuntimeOperations) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionRuntimeOperations) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionRuntimeOperations(cfg GpuPartitionRuntimeOperationsMetricConfig) metricGpuPartitionRuntimeOperations {
+	m := metricGpuPartitionRuntimeOperations{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionSmActive struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   GpuPartitionSmActiveMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.sm.active metric with initial data.
+func (m *metricGpuPartitionSmActive) init() {
+	m.data.SetName("gpu.partition.sm.active")
+	m.data.SetDescription("Ratio of time during which a compute unit of a partition had work, averaged over its compute units. Counted by the hardware. Partitions differ in size and are part of the device: do not add this to the metric of the device, and weight an average by size.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionSmActive) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionSmActive) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionSmActive) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionSmActive(cfg GpuPartitionSmActiveMetricConfig) metricGpuPartitionSmActive {
+	m := metricGpuPartitionSmActive{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionSmOccupancy struct {
+	data     pmetric.Metric                      // data buffer for generated metric.
+	config   GpuPartitionSmOccupancyMetricConfig // metric config provided by user.
+	capacity int                                 // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.sm.occupancy metric with initial data.
+func (m *metricGpuPartitionSmOccupancy) init() {
+	m.data.SetName("gpu.partition.sm.occupancy")
+	m.data.SetDescription("Resident warps as a ratio of the most that the compute units of a partition can hold. Counted by the hardware. Partitions differ in size and are part of the device: do not add this to the metric of the device, and weight an average by size.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionSmOccupancy) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionSmOccupancy) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionSmOccupancy) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionSmOccupancy(cfg GpuPartitionSmOccupancyMetricConfig) metricGpuPartitionSmOccupancy {
+	m := metricGpuPartitionSmOccupancy{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionUp struct {
+	data     pmetric.Metric             // data buffer for generated metric.
+	config   GpuPartitionUpMetricConfig // metric config provided by user.
+	capacity int                        // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.up metric with initial data.
+func (m *metricGpuPartitionUp) init() {
+	m.data.SetName("gpu.partition.up")
+	m.data.SetDescription("1 if the partition answered in time, 0 if not. The device itself is in gpu.up.")
+	m.data.SetUnit("{partition}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionUp) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionUp) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionUp) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionUp(cfg GpuPartitionUpMetricConfig) metricGpuPartitionUp {
+	m := metricGpuPartitionUp{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPartitionUtilization struct {
+	data     pmetric.Metric                      // data buffer for generated metric.
+	config   GpuPartitionUtilizationMetricConfig // metric config provided by user.
+	capacity int                                 // max observed number of data points added to the metric.
+}
+
+// init fills gpu.partition.utilization metric with initial data.
+func (m *metricGpuPartitionUtilization) init() {
+	m.data.SetName("gpu.partition.utilization")
+	m.data.SetDescription("Ratio of time during which the compute engine of a partition was busy. Partitions differ in size and are part of the device: do not add this to the metric of the device, and weight an average by size.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPartitionUtilization) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPartitionUtilization) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPartitionUtilization) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPartitionUtilization(cfg GpuPartitionUtilizationMetricConfig) metricGpuPartitionUtilization {
+	m := metricGpuPartitionUtilization{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpuPcieErrors struct {
 	data     pmetric.Metric            // data buffer for generated metric.
 	config   GpuPcieErrorsMetricConfig // metric config provided by user.
@@ -2531,7 +3831,7 @@ type metricGpuPcieErrors struct {
 // init fills gpu.pcie.errors metric with initial data.
 func (m *metricGpuPcieErrors) init() {
 	m.data.SetName("gpu.pcie.errors")
-	m.data.SetDescription("Errors counted by the PCI Express link's error reporting.")
+	m.data.SetDescription("Errors counted by the error reporting of the PCI Express link. Some types include others: do not sum across gpu.pcie.error_type.")
 	m.data.SetUnit("{error}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2589,7 +3889,7 @@ type metricGpuPcieLinkGeneration struct {
 // init fills gpu.pcie.link.generation metric with initial data.
 func (m *metricGpuPcieLinkGeneration) init() {
 	m.data.SetName("gpu.pcie.link.generation")
-	m.data.SetDescription("PCI Express generation of the link now; idle devices lower it.")
+	m.data.SetDescription("Current PCI Express generation of the link; idle devices lower it.")
 	m.data.SetUnit("{generation}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2644,7 +3944,7 @@ type metricGpuPcieLinkGenerationMax struct {
 // init fills gpu.pcie.link.generation.max metric with initial data.
 func (m *metricGpuPcieLinkGenerationMax) init() {
 	m.data.SetName("gpu.pcie.link.generation.max")
-	m.data.SetDescription("Highest PCI Express generation of device and slot together.")
+	m.data.SetDescription("Highest PCI Express generation that both device and slot support.")
 	m.data.SetUnit("{generation}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2699,7 +3999,7 @@ type metricGpuPcieLinkWidth struct {
 // init fills gpu.pcie.link.width metric with initial data.
 func (m *metricGpuPcieLinkWidth) init() {
 	m.data.SetName("gpu.pcie.link.width")
-	m.data.SetDescription("PCI Express lanes of the link now.")
+	m.data.SetDescription("Current number of PCI Express lanes of the link.")
 	m.data.SetUnit("{lane}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2754,7 +4054,7 @@ type metricGpuPcieLinkWidthMax struct {
 // init fills gpu.pcie.link.width.max metric with initial data.
 func (m *metricGpuPcieLinkWidthMax) init() {
 	m.data.SetName("gpu.pcie.link.width.max")
-	m.data.SetDescription("Most PCI Express lanes of device and slot together.")
+	m.data.SetDescription("Highest number of PCI Express lanes that both device and slot support.")
 	m.data.SetUnit("{lane}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2809,7 +4109,7 @@ type metricGpuPcieReplays struct {
 // init fills gpu.pcie.replays metric with initial data.
 func (m *metricGpuPcieReplays) init() {
 	m.data.SetName("gpu.pcie.replays")
-	m.data.SetDescription("PCI Express packets that had to be sent again.")
+	m.data.SetDescription("PCI Express packets that had to be resent.")
 	m.data.SetUnit("{replay}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2866,7 +4166,7 @@ type metricGpuPerformanceState struct {
 // init fills gpu.performance.state metric with initial data.
 func (m *metricGpuPerformanceState) init() {
 	m.data.SetName("gpu.performance.state")
-	m.data.SetDescription("Performance state, 0 is the fastest.")
+	m.data.SetDescription("Performance state; 0 is the fastest. A code: select on its value, do not sum or average it.")
 	m.data.SetUnit("{state}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2921,7 +4221,7 @@ type metricGpuPipeActive struct {
 // init fills gpu.pipe.active metric with initial data.
 func (m *metricGpuPipeActive) init() {
 	m.data.SetName("gpu.pipe.active")
-	m.data.SetDescription("Part of the time an execution pipe was busy, averaged over all compute units, counted by the hardware.")
+	m.data.SetDescription("Ratio of time during which an execution pipe was busy, averaged over all compute units. Counted by the hardware. Pipes work at the same time: do not sum or average across gpu.pipe.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2977,7 +4277,7 @@ type metricGpuPipeDetailActive struct {
 // init fills gpu.pipe.detail.active metric with initial data.
 func (m *metricGpuPipeDetailActive) init() {
 	m.data.SetName("gpu.pipe.detail.active")
-	m.data.SetDescription("The same for what the tensor and fp64 pipes are made of, and for integer work.")
+	m.data.SetDescription("The same for what the tensor and fp64 pipes consist of, and for integer instructions. These are parts of gpu.pipe.active: do not sum or average across gpu.pipe.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -3033,13 +4333,13 @@ type metricGpuPowerDraw struct {
 // init fills gpu.power.draw metric with initial data.
 func (m *metricGpuPowerDraw) init() {
 	m.data.SetName("gpu.power.draw")
-	m.data.SetDescription("Power drawn.")
+	m.data.SetDescription("Power that the device draws now.")
 	m.data.SetUnit("W")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
 }
 
-func (m *metricGpuPowerDraw) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPowerScopeAttributeValue string, gpuPowerWindowAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+func (m *metricGpuPowerDraw) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	if !m.config.Enabled {
 		return
 	}
@@ -3049,8 +4349,6 @@ func (m *metricGpuPowerDraw) recordDataPoint(start pcommon.Timestamp, ts pcommon
 	dp.SetDoubleValue(val)
 	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
 	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
-	dp.Attributes().PutStr("gpu.power.scope", gpuPowerScopeAttributeValue)
-	dp.Attributes().PutStr("gpu.power.window", gpuPowerWindowAttributeValue)
 	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
 	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
 }
@@ -3090,13 +4388,13 @@ type metricGpuPowerLimit struct {
 // init fills gpu.power.limit metric with initial data.
 func (m *metricGpuPowerLimit) init() {
 	m.data.SetName("gpu.power.limit")
-	m.data.SetDescription("Power limit in force, from whatever source.")
+	m.data.SetDescription("Power limit that is enforced on the device, whoever set it. It limits the power that gpu.power.draw reports.")
 	m.data.SetUnit("W")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
 }
 
-func (m *metricGpuPowerLimit) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPowerScopeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+func (m *metricGpuPowerLimit) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	if !m.config.Enabled {
 		return
 	}
@@ -3106,7 +4404,6 @@ func (m *metricGpuPowerLimit) recordDataPoint(start pcommon.Timestamp, ts pcommo
 	dp.SetDoubleValue(val)
 	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
 	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
-	dp.Attributes().PutStr("gpu.power.scope", gpuPowerScopeAttributeValue)
 	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
 	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
 }
@@ -3146,7 +4443,7 @@ type metricGpuPowerLimitSetting struct {
 // init fills gpu.power.limit.setting metric with initial data.
 func (m *metricGpuPowerLimitSetting) init() {
 	m.data.SetName("gpu.power.limit.setting")
-	m.data.SetDescription("Power limits that lead to the one in force, or bound it.")
+	m.data.SetDescription("Each power limit of the device: the enforced one, and those that it results from or is bounded by. Do not sum or average across gpu.power.limit_type or gpu.power.scope.")
 	m.data.SetUnit("W")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -3194,22 +4491,22 @@ func newMetricGpuPowerLimitSetting(cfg GpuPowerLimitSettingMetricConfig) metricG
 	return m
 }
 
-type metricGpuPowerUtilization struct {
-	data     pmetric.Metric                  // data buffer for generated metric.
-	config   GpuPowerUtilizationMetricConfig // metric config provided by user.
-	capacity int                             // max observed number of data points added to the metric.
+type metricGpuPowerScopeDraw struct {
+	data     pmetric.Metric                // data buffer for generated metric.
+	config   GpuPowerScopeDrawMetricConfig // metric config provided by user.
+	capacity int                           // max observed number of data points added to the metric.
 }
 
-// init fills gpu.power.utilization metric with initial data.
-func (m *metricGpuPowerUtilization) init() {
-	m.data.SetName("gpu.power.utilization")
-	m.data.SetDescription("Power drawn as part of the limit in force, or of the most that the device may draw where its driver gives no watts.")
-	m.data.SetUnit("1")
+// init fills gpu.power.scope.draw metric with initial data.
+func (m *metricGpuPowerScopeDraw) init() {
+	m.data.SetName("gpu.power.scope.draw")
+	m.data.SetDescription("Power drawn by one part of the board, over one window. The scope module includes gpu and memory, and both windows measure the same power: do not sum or average across gpu.power.scope or gpu.power.window.")
+	m.data.SetUnit("W")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
 }
 
-func (m *metricGpuPowerUtilization) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPowerScopeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+func (m *metricGpuPowerScopeDraw) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPowerScopeAttributeValue string, gpuPowerWindowAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	if !m.config.Enabled {
 		return
 	}
@@ -3220,6 +4517,62 @@ func (m *metricGpuPowerUtilization) recordDataPoint(start pcommon.Timestamp, ts 
 	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
 	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
 	dp.Attributes().PutStr("gpu.power.scope", gpuPowerScopeAttributeValue)
+	dp.Attributes().PutStr("gpu.power.window", gpuPowerWindowAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuPowerScopeDraw) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuPowerScopeDraw) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuPowerScopeDraw(cfg GpuPowerScopeDrawMetricConfig) metricGpuPowerScopeDraw {
+	m := metricGpuPowerScopeDraw{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuPowerUtilization struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   GpuPowerUtilizationMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills gpu.power.utilization metric with initial data.
+func (m *metricGpuPowerUtilization) init() {
+	m.data.SetName("gpu.power.utilization")
+	m.data.SetDescription("gpu.power.draw as a ratio of gpu.power.limit. Where the driver gives no watts, its own ratio of power drawn to the most that the device may draw.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuPowerUtilization) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
 	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
 	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
 }
@@ -3259,7 +4612,7 @@ type metricGpuProcessMemoryUsed struct {
 // init fills gpu.process.memory.used metric with initial data.
 func (m *metricGpuProcessMemoryUsed) init() {
 	m.data.SetName("gpu.process.memory.used")
-	m.data.SetDescription("Device memory held by one process.")
+	m.data.SetDescription("Device memory held by one process. Some drivers list a process for a partition and again for the device: do not add series with gpu.partition.id to series without.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -3316,7 +4669,7 @@ type metricGpuProcessOccupancy struct {
 // init fills gpu.process.occupancy metric with initial data.
 func (m *metricGpuProcessOccupancy) init() {
 	m.data.SetName("gpu.process.occupancy")
-	m.data.SetDescription("Part of the compute units that kernels of the process are on now.")
+	m.data.SetDescription("Ratio of compute units that kernels of the process occupy now.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -3373,7 +4726,7 @@ type metricGpuProcessUtilization struct {
 // init fills gpu.process.utilization metric with initial data.
 func (m *metricGpuProcessUtilization) init() {
 	m.data.SetName("gpu.process.utilization")
-	m.data.SetDescription("Part of the time kernels of the process ran.")
+	m.data.SetDescription("Ratio of time during which kernels of the process ran.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -3421,6 +4774,62 @@ func newMetricGpuProcessUtilization(cfg GpuProcessUtilizationMetricConfig) metri
 	return m
 }
 
+type metricGpuRailVoltage struct {
+	data     pmetric.Metric             // data buffer for generated metric.
+	config   GpuRailVoltageMetricConfig // metric config provided by user.
+	capacity int                        // max observed number of data points added to the metric.
+}
+
+// init fills gpu.rail.voltage metric with initial data.
+func (m *metricGpuRailVoltage) init() {
+	m.data.SetName("gpu.rail.voltage")
+	m.data.SetDescription("Voltage of one rail. Do not sum or average across gpu.voltage.rail.")
+	m.data.SetUnit("V")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuRailVoltage) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, gpuVoltageRailAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("gpu.voltage.rail", gpuVoltageRailAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuRailVoltage) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuRailVoltage) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuRailVoltage(cfg GpuRailVoltageMetricConfig) metricGpuRailVoltage {
+	m := metricGpuRailVoltage{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpuRecoveryAction struct {
 	data     pmetric.Metric                // data buffer for generated metric.
 	config   GpuRecoveryActionMetricConfig // metric config provided by user.
@@ -3430,7 +4839,7 @@ type metricGpuRecoveryAction struct {
 // init fills gpu.recovery.action metric with initial data.
 func (m *metricGpuRecoveryAction) init() {
 	m.data.SetName("gpu.recovery.action")
-	m.data.SetDescription("What the driver asks for: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX, 6 bus reset, 7 system reboot.")
+	m.data.SetDescription("Recovery that the driver asks for: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX, 6 bus reset, 7 system reboot. A code: select on its value, do not sum or average it.")
 	m.data.SetUnit("{state}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -3599,7 +5008,7 @@ type metricGpuRowRemapCount struct {
 // init fills gpu.row_remap.count metric with initial data.
 func (m *metricGpuRowRemapCount) init() {
 	m.data.SetName("gpu.row_remap.count")
-	m.data.SetDescription("Memory rows replaced by spare ones.")
+	m.data.SetDescription("Memory rows replaced by spare rows.")
 	m.data.SetUnit("{row}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -3657,7 +5066,7 @@ type metricGpuRowRemapFailure struct {
 // init fills gpu.row_remap.failure metric with initial data.
 func (m *metricGpuRowRemapFailure) init() {
 	m.data.SetName("gpu.row_remap.failure")
-	m.data.SetDescription("1 if a row could not be replaced: the device should be returned.")
+	m.data.SetDescription("1 if a row could not be replaced: return the device to its vendor.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -3712,7 +5121,7 @@ type metricGpuRowRemapPending struct {
 // init fills gpu.row_remap.pending metric with initial data.
 func (m *metricGpuRowRemapPending) init() {
 	m.data.SetName("gpu.row_remap.pending")
-	m.data.SetDescription("1 if rows wait for a reset to be replaced.")
+	m.data.SetDescription("1 if rows will be replaced at the next reset.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -3767,7 +5176,7 @@ type metricGpuRuntimeExecutions struct {
 // init fills gpu.runtime.executions metric with initial data.
 func (m *metricGpuRuntimeExecutions) init() {
 	m.data.SetName("gpu.runtime.executions")
-	m.data.SetDescription("Programs that ended, as the runtime on the device counts them since it began.")
+	m.data.SetDescription("Programs that ended on the device, as its runtime has counted them since it started.")
 	m.data.SetUnit("{execution}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -3880,7 +5289,7 @@ type metricGpuRuntimeLatency struct {
 // init fills gpu.runtime.latency metric with initial data.
 func (m *metricGpuRuntimeLatency) init() {
 	m.data.SetName("gpu.runtime.latency")
-	m.data.SetDescription("How long programs and transfers took since the runtime began.")
+	m.data.SetDescription("Duration of programs and transfers since the runtime started.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -3939,7 +5348,7 @@ type metricGpuRuntimeOperations struct {
 // init fills gpu.runtime.operations metric with initial data.
 func (m *metricGpuRuntimeOperations) init() {
 	m.data.SetName("gpu.runtime.operations")
-	m.data.SetDescription("Floating-point operations done since the runtime began.")
+	m.data.SetDescription("Floating-point operations since the runtime started.")
 	m.data.SetUnit("{operation}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -4042,6 +5451,62 @@ func newMetricGpuRuntimeQueueSize(cfg GpuRuntimeQueueSizeMetricConfig) metricGpu
 	return m
 }
 
+type metricGpuSensorTemperature struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   GpuSensorTemperatureMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills gpu.sensor.temperature metric with initial data.
+func (m *metricGpuSensorTemperature) init() {
+	m.data.SetName("gpu.sensor.temperature")
+	m.data.SetDescription("Temperature of one sensor. Sensors sit in different places and differ by tens of degrees: do not sum or average across gpu.temperature.sensor.")
+	m.data.SetUnit("Cel")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuSensorTemperature) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTemperatureSensorAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.temperature.sensor", gpuTemperatureSensorAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuSensorTemperature) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuSensorTemperature) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuSensorTemperature(cfg GpuSensorTemperatureMetricConfig) metricGpuSensorTemperature {
+	m := metricGpuSensorTemperature{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpuSmActive struct {
 	data     pmetric.Metric          // data buffer for generated metric.
 	config   GpuSmActiveMetricConfig // metric config provided by user.
@@ -4051,7 +5516,7 @@ type metricGpuSmActive struct {
 // init fills gpu.sm.active metric with initial data.
 func (m *metricGpuSmActive) init() {
 	m.data.SetName("gpu.sm.active")
-	m.data.SetDescription("Part of the time a compute unit had work, averaged over all of them, counted by the hardware.")
+	m.data.SetDescription("Ratio of time during which a compute unit had work, averaged over all compute units. Counted by the hardware.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -4106,7 +5571,7 @@ type metricGpuSmOccupancy struct {
 // init fills gpu.sm.occupancy metric with initial data.
 func (m *metricGpuSmOccupancy) init() {
 	m.data.SetName("gpu.sm.occupancy")
-	m.data.SetDescription("Resident warps as part of what the compute units can hold, counted by the hardware.")
+	m.data.SetDescription("Resident warps as a ratio of the most that the compute units can hold. Counted by the hardware.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -4161,13 +5626,13 @@ type metricGpuTemperature struct {
 // init fills gpu.temperature metric with initial data.
 func (m *metricGpuTemperature) init() {
 	m.data.SetName("gpu.temperature")
-	m.data.SetDescription("Temperature of one sensor.")
+	m.data.SetDescription("Temperature of the die.")
 	m.data.SetUnit("Cel")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
 }
 
-func (m *metricGpuTemperature) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTemperatureSensorAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+func (m *metricGpuTemperature) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	if !m.config.Enabled {
 		return
 	}
@@ -4177,7 +5642,6 @@ func (m *metricGpuTemperature) recordDataPoint(start pcommon.Timestamp, ts pcomm
 	dp.SetDoubleValue(val)
 	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
 	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
-	dp.Attributes().PutStr("gpu.temperature.sensor", gpuTemperatureSensorAttributeValue)
 	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
 	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
 }
@@ -4217,7 +5681,7 @@ type metricGpuTemperatureLimit struct {
 // init fills gpu.temperature.limit metric with initial data.
 func (m *metricGpuTemperatureLimit) init() {
 	m.data.SetName("gpu.temperature.limit")
-	m.data.SetDescription("Temperature at which something happens.")
+	m.data.SetDescription("Temperature of a sensor at which the event happens. Do not sum or average across gpu.temperature.event or gpu.temperature.sensor.")
 	m.data.SetUnit("Cel")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -4274,7 +5738,7 @@ type metricGpuTemperatureMargin struct {
 // init fills gpu.temperature.margin metric with initial data.
 func (m *metricGpuTemperatureMargin) init() {
 	m.data.SetName("gpu.temperature.margin")
-	m.data.SetDescription("Degrees left until something happens; below 0 it has happened.")
+	m.data.SetDescription("Degrees left until the event happens; below 0 it has happened. Do not sum or average across gpu.temperature.event or gpu.temperature.sensor.")
 	m.data.SetUnit("Cel")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -4331,7 +5795,7 @@ type metricGpuThrottleDetailTime struct {
 // init fills gpu.throttle.detail.time metric with initial data.
 func (m *metricGpuThrottleDetailTime) init() {
 	m.data.SetName("gpu.throttle.detail.time")
-	m.data.SetDescription("Time the clocks were held down by parts of the causes of gpu.throttle.time, by other policies, and in all below the application's and the base clocks. These do not add up.")
+	m.data.SetDescription("Time during which the clocks were held down by details of the causes of gpu.throttle.time, by other policies, and in total below the application's and the base clocks. These overlap: do not sum across gpu.throttle.cause.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -4444,7 +5908,7 @@ type metricGpuThrottlePowerActive struct {
 // init fills gpu.throttle.power_active metric with initial data.
 func (m *metricGpuThrottlePowerActive) init() {
 	m.data.SetName("gpu.throttle.power_active")
-	m.data.SetDescription("1 if the clocks are held down to save power. At full load a software power cap is normal.")
+	m.data.SetDescription("1 if the clocks are held down to save power. A software power cap is normal at full load.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -4499,7 +5963,7 @@ type metricGpuThrottleReason struct {
 // init fills gpu.throttle.reason metric with initial data.
 func (m *metricGpuThrottleReason) init() {
 	m.data.SetName("gpu.throttle.reason")
-	m.data.SetDescription("1 if the clocks are held down for this reason.")
+	m.data.SetDescription("1 if the clocks are held down for this reason. Reasons overlap: do not sum across gpu.throttle.cause.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -4610,7 +6074,7 @@ type metricGpuThrottleThermalActive struct {
 // init fills gpu.throttle.thermal_active metric with initial data.
 func (m *metricGpuThrottleThermalActive) init() {
 	m.data.SetName("gpu.throttle.thermal_active")
-	m.data.SetDescription("1 if the clocks are held down for heat.")
+	m.data.SetDescription("1 if the clocks are held down because of heat.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -4665,7 +6129,7 @@ type metricGpuThrottleTime struct {
 // init fills gpu.throttle.time metric with initial data.
 func (m *metricGpuThrottleTime) init() {
 	m.data.SetName("gpu.throttle.time")
-	m.data.SetDescription("Time the clocks were held down for power or heat.")
+	m.data.SetDescription("Time during which the clocks were held down for power or heat. Causes overlap: do not sum across gpu.throttle.cause.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -4714,6 +6178,118 @@ func newMetricGpuThrottleTime(cfg GpuThrottleTimeMetricConfig) metricGpuThrottle
 	return m
 }
 
+type metricGpuUnallocated struct {
+	data     pmetric.Metric             // data buffer for generated metric.
+	config   GpuUnallocatedMetricConfig // metric config provided by user.
+	capacity int                        // max observed number of data points added to the metric.
+}
+
+// init fills gpu.unallocated metric with initial data.
+func (m *metricGpuUnallocated) init() {
+	m.data.SetName("gpu.unallocated")
+	m.data.SetDescription("Part of the device that no workload holds, 0 if all of it is held: the sum is the number of free devices.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuUnallocated) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuUnallocated) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuUnallocated) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuUnallocated(cfg GpuUnallocatedMetricConfig) metricGpuUnallocated {
+	m := metricGpuUnallocated{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricGpuUnallocatedTime struct {
+	data     pmetric.Metric                 // data buffer for generated metric.
+	config   GpuUnallocatedTimeMetricConfig // metric config provided by user.
+	capacity int                            // max observed number of data points added to the metric.
+}
+
+// init fills gpu.unallocated.time metric with initial data.
+func (m *metricGpuUnallocatedTime) init() {
+	m.data.SetName("gpu.unallocated.time")
+	m.data.SetDescription("Time for which no workload held the device, times the part that was free: device seconds. With gpu.workload.allocated.time it adds up to the time that the device was observed.")
+	m.data.SetUnit("s")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpuUnallocatedTime) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpuUnallocatedTime) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpuUnallocatedTime) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpuUnallocatedTime(cfg GpuUnallocatedTimeMetricConfig) metricGpuUnallocatedTime {
+	m := metricGpuUnallocatedTime{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpuUp struct {
 	data     pmetric.Metric    // data buffer for generated metric.
 	config   GpuUpMetricConfig // metric config provided by user.
@@ -4723,7 +6299,7 @@ type metricGpuUp struct {
 // init fills gpu.up metric with initial data.
 func (m *metricGpuUp) init() {
 	m.data.SetName("gpu.up")
-	m.data.SetDescription("1 if the device or partition answered in time, 0 if not.")
+	m.data.SetDescription("1 if the physical device answered in time, 0 if not: the sum is the number of devices that work, the count the number of devices.")
 	m.data.SetUnit("{gpu}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -4778,13 +6354,13 @@ type metricGpuUtilization struct {
 // init fills gpu.utilization metric with initial data.
 func (m *metricGpuUtilization) init() {
 	m.data.SetName("gpu.utilization")
-	m.data.SetDescription("Part of the time the engine was busy; it says nothing of how full it was.")
+	m.data.SetDescription("Ratio of time during which the compute engine was busy. It does not say how much of the engine was in use.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
 }
 
-func (m *metricGpuUtilization) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTaskAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+func (m *metricGpuUtilization) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	if !m.config.Enabled {
 		return
 	}
@@ -4794,7 +6370,6 @@ func (m *metricGpuUtilization) recordDataPoint(start pcommon.Timestamp, ts pcomm
 	dp.SetDoubleValue(val)
 	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
 	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
-	dp.Attributes().PutStr("gpu.task", gpuTaskAttributeValue)
 	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
 	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
 }
@@ -4834,13 +6409,13 @@ type metricGpuUtilizationPeak struct {
 // init fills gpu.utilization.peak metric with initial data.
 func (m *metricGpuUtilizationPeak) init() {
 	m.data.SetName("gpu.utilization.peak")
-	m.data.SetDescription("Highest of the driver's own short samples of the last minute.")
+	m.data.SetDescription("Highest utilization of the compute engine among the driver's own short samples of the last minute.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
 }
 
-func (m *metricGpuUtilizationPeak) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTaskAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+func (m *metricGpuUtilizationPeak) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	if !m.config.Enabled {
 		return
 	}
@@ -4850,7 +6425,6 @@ func (m *metricGpuUtilizationPeak) recordDataPoint(start pcommon.Timestamp, ts p
 	dp.SetDoubleValue(val)
 	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
 	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
-	dp.Attributes().PutStr("gpu.task", gpuTaskAttributeValue)
 	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
 	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
 }
@@ -4890,13 +6464,13 @@ type metricGpuVoltage struct {
 // init fills gpu.voltage metric with initial data.
 func (m *metricGpuVoltage) init() {
 	m.data.SetName("gpu.voltage")
-	m.data.SetDescription("Voltage of one rail of the device.")
+	m.data.SetDescription("Voltage of the core rail.")
 	m.data.SetUnit("V")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
 }
 
-func (m *metricGpuVoltage) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, gpuVoltageRailAttributeValue string) {
+func (m *metricGpuVoltage) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	if !m.config.Enabled {
 		return
 	}
@@ -4908,7 +6482,6 @@ func (m *metricGpuVoltage) recordDataPoint(start pcommon.Timestamp, ts pcommon.T
 	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
 	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
 	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
-	dp.Attributes().PutStr("gpu.voltage.rail", gpuVoltageRailAttributeValue)
 }
 
 // updateCapacity saves max length of data point slices that will be used for the slice capacity.
@@ -4946,7 +6519,7 @@ type metricGpuWorkloadActiveTime struct {
 // init fills gpu.workload.active.time metric with initial data.
 func (m *metricGpuWorkloadActiveTime) init() {
 	m.data.SetName("gpu.workload.active.time")
-	m.data.SetDescription("Part of gpu.workload.allocated.time in which the workload did something.")
+	m.data.SetDescription("Part of gpu.workload.allocated.time during which the workload used the device.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -5003,7 +6576,7 @@ type metricGpuWorkloadAllocatedTime struct {
 // init fills gpu.workload.allocated.time metric with initial data.
 func (m *metricGpuWorkloadAllocatedTime) init() {
 	m.data.SetName("gpu.workload.allocated.time")
-	m.data.SetDescription("Time for which a workload held the device, times the part of it: device seconds.")
+	m.data.SetDescription("Time for which a workload held the device, times the part that it held: device seconds.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -5060,7 +6633,7 @@ type metricGpuWorkloadEnergy struct {
 // init fills gpu.workload.energy metric with initial data.
 func (m *metricGpuWorkloadEnergy) init() {
 	m.data.SetName("gpu.workload.energy")
-	m.data.SetDescription("Energy of the device that a workload used. Workloads, unallocated and unattributed together are the device's.")
+	m.data.SetDescription("Energy of the device that a workload used. What no workload holds (gpu.workload.kind unallocated) and what cannot be attributed (unattributed) are series of their own: the sum is the energy of the device.")
 	m.data.SetUnit("J")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -5117,7 +6690,7 @@ type metricGpuWorkloadIdleTime struct {
 // init fills gpu.workload.idle.time metric with initial data.
 func (m *metricGpuWorkloadIdleTime) init() {
 	m.data.SetName("gpu.workload.idle.time")
-	m.data.SetDescription("Part of gpu.workload.allocated.time in which the workload did nothing.")
+	m.data.SetDescription("Part of gpu.workload.allocated.time during which the workload did not use the device.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -5174,7 +6747,7 @@ type metricGpuWorkloadMemoryUsed struct {
 // init fills gpu.workload.memory.used metric with initial data.
 func (m *metricGpuWorkloadMemoryUsed) init() {
 	m.data.SetName("gpu.workload.memory.used")
-	m.data.SetDescription("Device memory that a workload uses.")
+	m.data.SetDescription("Device memory that a workload uses. What no workload holds (gpu.workload.kind unallocated) and what cannot be attributed (unattributed) are series of their own: the sum is the memory in use of the device.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -5230,7 +6803,7 @@ type metricGpuWorkloadPowerDraw struct {
 // init fills gpu.workload.power.draw metric with initial data.
 func (m *metricGpuWorkloadPowerDraw) init() {
 	m.data.SetName("gpu.workload.power.draw")
-	m.data.SetDescription("Part of the device's power that a workload draws.")
+	m.data.SetDescription("Part of the power of the device that a workload draws. What no workload holds (gpu.workload.kind unallocated) and what cannot be attributed (unattributed) are series of their own: the sum is the power of the device.")
 	m.data.SetUnit("W")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -5286,7 +6859,7 @@ type metricGpuWorkloadUtilization struct {
 // init fills gpu.workload.utilization metric with initial data.
 func (m *metricGpuWorkloadUtilization) init() {
 	m.data.SetName("gpu.workload.utilization")
-	m.data.SetDescription("Part of the device's utilization that is a workload's.")
+	m.data.SetDescription("Part of the device's utilization that a workload causes. What cannot be attributed is a series of kind unattributed: the sum is the utilization of the device, of a device cut into partitions that of its partitions by their size.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -5342,7 +6915,7 @@ type metricGpuXidErrors struct {
 // init fills gpu.xid.errors metric with initial data.
 func (m *metricGpuXidErrors) init() {
 	m.data.SetName("gpu.xid.errors")
-	m.data.SetDescription("Errors the NVIDIA driver reported of the device, by number. A number has a series once it was seen.")
+	m.data.SetDescription("Errors of the device that the NVIDIA driver reported, by number. A number has a series once it was seen.")
 	m.data.SetUnit("{error}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -5400,7 +6973,7 @@ type metricGpumeterAttributionStatus struct {
 // init fills gpumeter.attribution.status metric with initial data.
 func (m *metricGpumeterAttributionStatus) init() {
 	m.data.SetName("gpumeter.attribution.status")
-	m.data.SetDescription("1 for each thing that is to be known of where workloads come from; ok says that nothing is missing.")
+	m.data.SetDescription("1 for each statement about a source of workloads; ok means that nothing is missing. Do not sum across gpumeter.attribution.reason.")
 	m.data.SetUnit("{status}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -5453,7 +7026,7 @@ type metricGpumeterEventsDropped struct {
 // init fills gpumeter.events.dropped metric with initial data.
 func (m *metricGpumeterEventsDropped) init() {
 	m.data.SetName("gpumeter.events.dropped")
-	m.data.SetDescription("Events without a log record because a tick had too many, and records of the kernel's log that were overwritten before they were read.")
+	m.data.SetDescription("Events without a log record because a tick had too many, and records of the kernel log that were overwritten before they were read.")
 	m.data.SetUnit("{event}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -5609,7 +7182,7 @@ type metricGpumeterSeriesDropped struct {
 // init fills gpumeter.series.dropped metric with initial data.
 func (m *metricGpumeterSeriesDropped) init() {
 	m.data.SetName("gpumeter.series.dropped")
-	m.data.SetDescription("Points left out because a tick had more than max_series.")
+	m.data.SetDescription("Points discarded because a tick had more than max_series.")
 	m.data.SetUnit("{point}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -5715,16 +7288,20 @@ type MetricsBuilder struct {
 	resourceAttributeIncludeFilter      map[string]filter.Filter
 	resourceAttributeExcludeFilter      map[string]filter.Filter
 	metricGpuAllocation                 metricGpuAllocation
+	metricGpuClockDomainFrequency       metricGpuClockDomainFrequency
+	metricGpuClockDomainFrequencyLimit  metricGpuClockDomainFrequencyLimit
 	metricGpuClockFrequency             metricGpuClockFrequency
-	metricGpuClockFrequencyLimit        metricGpuClockFrequencyLimit
 	metricGpuCurrent                    metricGpuCurrent
 	metricGpuDeviceStatus               metricGpuDeviceStatus
 	metricGpuDramActive                 metricGpuDramActive
 	metricGpuEccErrors                  metricGpuEccErrors
+	metricGpuEccLifetimeErrors          metricGpuEccLifetimeErrors
 	metricGpuEccLocationErrors          metricGpuEccLocationErrors
 	metricGpuEccSramThresholdExceeded   metricGpuEccSramThresholdExceeded
 	metricGpuEnergy                     metricGpuEnergy
 	metricGpuEngineActive               metricGpuEngineActive
+	metricGpuEngineUtilization          metricGpuEngineUtilization
+	metricGpuEngineUtilizationPeak      metricGpuEngineUtilizationPeak
 	metricGpuFabricHealth               metricGpuFabricHealth
 	metricGpuFabricState                metricGpuFabricState
 	metricGpuFanRpm                     metricGpuFanRpm
@@ -5750,6 +7327,23 @@ type MetricsBuilder struct {
 	metricGpuPageRetirementCount        metricGpuPageRetirementCount
 	metricGpuPageRetirementFailure      metricGpuPageRetirementFailure
 	metricGpuPageRetirementPending      metricGpuPageRetirementPending
+	metricGpuPartitionDramActive        metricGpuPartitionDramActive
+	metricGpuPartitionEngineActive      metricGpuPartitionEngineActive
+	metricGpuPartitionEngineUtilization metricGpuPartitionEngineUtilization
+	metricGpuPartitionMemoryFree        metricGpuPartitionMemoryFree
+	metricGpuPartitionMemoryReserved    metricGpuPartitionMemoryReserved
+	metricGpuPartitionMemoryTotal       metricGpuPartitionMemoryTotal
+	metricGpuPartitionMemoryUsed        metricGpuPartitionMemoryUsed
+	metricGpuPartitionMemoryUtilization metricGpuPartitionMemoryUtilization
+	metricGpuPartitionPipeActive        metricGpuPartitionPipeActive
+	metricGpuPartitionPipeDetailActive  metricGpuPartitionPipeDetailActive
+	metricGpuPartitionResets            metricGpuPartitionResets
+	metricGpuPartitionRuntimeExecutions metricGpuPartitionRuntimeExecutions
+	metricGpuPartitionRuntimeOperations metricGpuPartitionRuntimeOperations
+	metricGpuPartitionSmActive          metricGpuPartitionSmActive
+	metricGpuPartitionSmOccupancy       metricGpuPartitionSmOccupancy
+	metricGpuPartitionUp                metricGpuPartitionUp
+	metricGpuPartitionUtilization       metricGpuPartitionUtilization
 	metricGpuPcieErrors                 metricGpuPcieErrors
 	metricGpuPcieLinkGeneration         metricGpuPcieLinkGeneration
 	metricGpuPcieLinkGenerationMax      metricGpuPcieLinkGenerationMax
@@ -5762,10 +7356,12 @@ type MetricsBuilder struct {
 	metricGpuPowerDraw                  metricGpuPowerDraw
 	metricGpuPowerLimit                 metricGpuPowerLimit
 	metricGpuPowerLimitSetting          metricGpuPowerLimitSetting
+	metricGpuPowerScopeDraw             metricGpuPowerScopeDraw
 	metricGpuPowerUtilization           metricGpuPowerUtilization
 	metricGpuProcessMemoryUsed          metricGpuProcessMemoryUsed
 	metricGpuProcessOccupancy           metricGpuProcessOccupancy
 	metricGpuProcessUtilization         metricGpuProcessUtilization
+	metricGpuRailVoltage                metricGpuRailVoltage
 	metricGpuRecoveryAction             metricGpuRecoveryAction
 	metricGpuResets                     metricGpuResets
 	metricGpuRowRemapAvailable          metricGpuRowRemapAvailable
@@ -5777,6 +7373,7 @@ type MetricsBuilder struct {
 	metricGpuRuntimeLatency             metricGpuRuntimeLatency
 	metricGpuRuntimeOperations          metricGpuRuntimeOperations
 	metricGpuRuntimeQueueSize           metricGpuRuntimeQueueSize
+	metricGpuSensorTemperature          metricGpuSensorTemperature
 	metricGpuSmActive                   metricGpuSmActive
 	metricGpuSmOccupancy                metricGpuSmOccupancy
 	metricGpuTemperature                metricGpuTemperature
@@ -5789,6 +7386,8 @@ type MetricsBuilder struct {
 	metricGpuThrottleSwActive           metricGpuThrottleSwActive
 	metricGpuThrottleThermalActive      metricGpuThrottleThermalActive
 	metricGpuThrottleTime               metricGpuThrottleTime
+	metricGpuUnallocated                metricGpuUnallocated
+	metricGpuUnallocatedTime            metricGpuUnallocatedTime
 	metricGpuUp                         metricGpuUp
 	metricGpuUtilization                metricGpuUtilization
 	metricGpuUtilizationPeak            metricGpuUtilizationPeak
@@ -5833,16 +7432,20 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricsBuffer:                       pmetric.NewMetrics(),
 		buildInfo:                           settings.BuildInfo,
 		metricGpuAllocation:                 newMetricGpuAllocation(mbc.Metrics.GpuAllocation),
+		metricGpuClockDomainFrequency:       newMetricGpuClockDomainFrequency(mbc.Metrics.GpuClockDomainFrequency),
+		metricGpuClockDomainFrequencyLimit:  newMetricGpuClockDomainFrequencyLimit(mbc.Metrics.GpuClockDomainFrequencyLimit),
 		metricGpuClockFrequency:             newMetricGpuClockFrequency(mbc.Metrics.GpuClockFrequency),
-		metricGpuClockFrequencyLimit:        newMetricGpuClockFrequencyLimit(mbc.Metrics.GpuClockFrequencyLimit),
 		metricGpuCurrent:                    newMetricGpuCurrent(mbc.Metrics.GpuCurrent),
 		metricGpuDeviceStatus:               newMetricGpuDeviceStatus(mbc.Metrics.GpuDeviceStatus),
 		metricGpuDramActive:                 newMetricGpuDramActive(mbc.Metrics.GpuDramActive),
 		metricGpuEccErrors:                  newMetricGpuEccErrors(mbc.Metrics.GpuEccErrors),
+		metricGpuEccLifetimeErrors:          newMetricGpuEccLifetimeErrors(mbc.Metrics.GpuEccLifetimeErrors),
 		metricGpuEccLocationErrors:          newMetricGpuEccLocationErrors(mbc.Metrics.GpuEccLocationErrors),
 		metricGpuEccSramThresholdExceeded:   newMetricGpuEccSramThresholdExceeded(mbc.Metrics.GpuEccSramThresholdExceeded),
 		metricGpuEnergy:                     newMetricGpuEnergy(mbc.Metrics.GpuEnergy),
 		metricGpuEngineActive:               newMetricGpuEngineActive(mbc.Metrics.GpuEngineActive),
+		metricGpuEngineUtilization:          newMetricGpuEngineUtilization(mbc.Metrics.GpuEngineUtilization),
+		metricGpuEngineUtilizationPeak:      newMetricGpuEngineUtilizationPeak(mbc.Metrics.GpuEngineUtilizationPeak),
 		metricGpuFabricHealth:               newMetricGpuFabricHealth(mbc.Metrics.GpuFabricHealth),
 		metricGpuFabricState:                newMetricGpuFabricState(mbc.Metrics.GpuFabricState),
 		metricGpuFanRpm:                     newMetricGpuFanRpm(mbc.Metrics.GpuFanRpm),
@@ -5868,6 +7471,23 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpuPageRetirementCount:        newMetricGpuPageRetirementCount(mbc.Metrics.GpuPageRetirementCount),
 		metricGpuPageRetirementFailure:      newMetricGpuPageRetirementFailure(mbc.Metrics.GpuPageRetirementFailure),
 		metricGpuPageRetirementPending:      newMetricGpuPageRetirementPending(mbc.Metrics.GpuPageRetirementPending),
+		metricGpuPartitionDramActive:        newMetricGpuPartitionDramActive(mbc.Metrics.GpuPartitionDramActive),
+		metricGpuPartitionEngineActive:      newMetricGpuPartitionEngineActive(mbc.Metrics.GpuPartitionEngineActive),
+		metricGpuPartitionEngineUtilization: newMetricGpuPartitionEngineUtilization(mbc.Metrics.GpuPartitionEngineUtilization),
+		metricGpuPartitionMemoryFree:        newMetricGpuPartitionMemoryFree(mbc.Metrics.GpuPartitionMemoryFree),
+		metricGpuPartitionMemoryReserved:    newMetricGpuPartitionMemoryReserved(mbc.Metrics.GpuPartitionMemoryReserved),
+		metricGpuPartitionMemoryTotal:       newMetricGpuPartitionMemoryTotal(mbc.Metrics.GpuPartitionMemoryTotal),
+		metricGpuPartitionMemoryUsed:        newMetricGpuPartitionMemoryUsed(mbc.Metrics.GpuPartitionMemoryUsed),
+		metricGpuPartitionMemoryUtilization: newMetricGpuPartitionMemoryUtilization(mbc.Metrics.GpuPartitionMemoryUtilization),
+		metricGpuPartitionPipeActive:        newMetricGpuPartitionPipeActive(mbc.Metrics.GpuPartitionPipeActive),
+		metricGpuPartitionPipeDetailActive:  newMetricGpuPartitionPipeDetailActive(mbc.Metrics.GpuPartitionPipeDetailActive),
+		metricGpuPartitionResets:            newMetricGpuPartitionResets(mbc.Metrics.GpuPartitionResets),
+		metricGpuPartitionRuntimeExecutions: newMetricGpuPartitionRuntimeExecutions(mbc.Metrics.GpuPartitionRuntimeExecutions),
+		metricGpuPartitionRuntimeOperations: newMetricGpuPartitionRuntimeOperations(mbc.Metrics.GpuPartitionRuntimeOperations),
+		metricGpuPartitionSmActive:          newMetricGpuPartitionSmActive(mbc.Metrics.GpuPartitionSmActive),
+		metricGpuPartitionSmOccupancy:       newMetricGpuPartitionSmOccupancy(mbc.Metrics.GpuPartitionSmOccupancy),
+		metricGpuPartitionUp:                newMetricGpuPartitionUp(mbc.Metrics.GpuPartitionUp),
+		metricGpuPartitionUtilization:       newMetricGpuPartitionUtilization(mbc.Metrics.GpuPartitionUtilization),
 		metricGpuPcieErrors:                 newMetricGpuPcieErrors(mbc.Metrics.GpuPcieErrors),
 		metricGpuPcieLinkGeneration:         newMetricGpuPcieLinkGeneration(mbc.Metrics.GpuPcieLinkGeneration),
 		metricGpuPcieLinkGenerationMax:      newMetricGpuPcieLinkGenerationMax(mbc.Metrics.GpuPcieLinkGenerationMax),
@@ -5880,10 +7500,12 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpuPowerDraw:                  newMetricGpuPowerDraw(mbc.Metrics.GpuPowerDraw),
 		metricGpuPowerLimit:                 newMetricGpuPowerLimit(mbc.Metrics.GpuPowerLimit),
 		metricGpuPowerLimitSetting:          newMetricGpuPowerLimitSetting(mbc.Metrics.GpuPowerLimitSetting),
+		metricGpuPowerScopeDraw:             newMetricGpuPowerScopeDraw(mbc.Metrics.GpuPowerScopeDraw),
 		metricGpuPowerUtilization:           newMetricGpuPowerUtilization(mbc.Metrics.GpuPowerUtilization),
 		metricGpuProcessMemoryUsed:          newMetricGpuProcessMemoryUsed(mbc.Metrics.GpuProcessMemoryUsed),
 		metricGpuProcessOccupancy:           newMetricGpuProcessOccupancy(mbc.Metrics.GpuProcessOccupancy),
 		metricGpuProcessUtilization:         newMetricGpuProcessUtilization(mbc.Metrics.GpuProcessUtilization),
+		metricGpuRailVoltage:                newMetricGpuRailVoltage(mbc.Metrics.GpuRailVoltage),
 		metricGpuRecoveryAction:             newMetricGpuRecoveryAction(mbc.Metrics.GpuRecoveryAction),
 		metricGpuResets:                     newMetricGpuResets(mbc.Metrics.GpuResets),
 		metricGpuRowRemapAvailable:          newMetricGpuRowRemapAvailable(mbc.Metrics.GpuRowRemapAvailable),
@@ -5895,6 +7517,7 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpuRuntimeLatency:             newMetricGpuRuntimeLatency(mbc.Metrics.GpuRuntimeLatency),
 		metricGpuRuntimeOperations:          newMetricGpuRuntimeOperations(mbc.Metrics.GpuRuntimeOperations),
 		metricGpuRuntimeQueueSize:           newMetricGpuRuntimeQueueSize(mbc.Metrics.GpuRuntimeQueueSize),
+		metricGpuSensorTemperature:          newMetricGpuSensorTemperature(mbc.Metrics.GpuSensorTemperature),
 		metricGpuSmActive:                   newMetricGpuSmActive(mbc.Metrics.GpuSmActive),
 		metricGpuSmOccupancy:                newMetricGpuSmOccupancy(mbc.Metrics.GpuSmOccupancy),
 		metricGpuTemperature:                newMetricGpuTemperature(mbc.Metrics.GpuTemperature),
@@ -5907,6 +7530,8 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpuThrottleSwActive:           newMetricGpuThrottleSwActive(mbc.Metrics.GpuThrottleSwActive),
 		metricGpuThrottleThermalActive:      newMetricGpuThrottleThermalActive(mbc.Metrics.GpuThrottleThermalActive),
 		metricGpuThrottleTime:               newMetricGpuThrottleTime(mbc.Metrics.GpuThrottleTime),
+		metricGpuUnallocated:                newMetricGpuUnallocated(mbc.Metrics.GpuUnallocated),
+		metricGpuUnallocatedTime:            newMetricGpuUnallocatedTime(mbc.Metrics.GpuUnallocatedTime),
 		metricGpuUp:                         newMetricGpuUp(mbc.Metrics.GpuUp),
 		metricGpuUtilization:                newMetricGpuUtilization(mbc.Metrics.GpuUtilization),
 		metricGpuUtilizationPeak:            newMetricGpuUtilizationPeak(mbc.Metrics.GpuUtilizationPeak),
@@ -6017,16 +7642,20 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	ils.Scope().SetVersion(mb.buildInfo.Version)
 	ils.Metrics().EnsureCapacity(mb.metricsCapacity)
 	mb.metricGpuAllocation.emit(ils.Metrics())
+	mb.metricGpuClockDomainFrequency.emit(ils.Metrics())
+	mb.metricGpuClockDomainFrequencyLimit.emit(ils.Metrics())
 	mb.metricGpuClockFrequency.emit(ils.Metrics())
-	mb.metricGpuClockFrequencyLimit.emit(ils.Metrics())
 	mb.metricGpuCurrent.emit(ils.Metrics())
 	mb.metricGpuDeviceStatus.emit(ils.Metrics())
 	mb.metricGpuDramActive.emit(ils.Metrics())
 	mb.metricGpuEccErrors.emit(ils.Metrics())
+	mb.metricGpuEccLifetimeErrors.emit(ils.Metrics())
 	mb.metricGpuEccLocationErrors.emit(ils.Metrics())
 	mb.metricGpuEccSramThresholdExceeded.emit(ils.Metrics())
 	mb.metricGpuEnergy.emit(ils.Metrics())
 	mb.metricGpuEngineActive.emit(ils.Metrics())
+	mb.metricGpuEngineUtilization.emit(ils.Metrics())
+	mb.metricGpuEngineUtilizationPeak.emit(ils.Metrics())
 	mb.metricGpuFabricHealth.emit(ils.Metrics())
 	mb.metricGpuFabricState.emit(ils.Metrics())
 	mb.metricGpuFanRpm.emit(ils.Metrics())
@@ -6052,6 +7681,23 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpuPageRetirementCount.emit(ils.Metrics())
 	mb.metricGpuPageRetirementFailure.emit(ils.Metrics())
 	mb.metricGpuPageRetirementPending.emit(ils.Metrics())
+	mb.metricGpuPartitionDramActive.emit(ils.Metrics())
+	mb.metricGpuPartitionEngineActive.emit(ils.Metrics())
+	mb.metricGpuPartitionEngineUtilization.emit(ils.Metrics())
+	mb.metricGpuPartitionMemoryFree.emit(ils.Metrics())
+	mb.metricGpuPartitionMemoryReserved.emit(ils.Metrics())
+	mb.metricGpuPartitionMemoryTotal.emit(ils.Metrics())
+	mb.metricGpuPartitionMemoryUsed.emit(ils.Metrics())
+	mb.metricGpuPartitionMemoryUtilization.emit(ils.Metrics())
+	mb.metricGpuPartitionPipeActive.emit(ils.Metrics())
+	mb.metricGpuPartitionPipeDetailActive.emit(ils.Metrics())
+	mb.metricGpuPartitionResets.emit(ils.Metrics())
+	mb.metricGpuPartitionRuntimeExecutions.emit(ils.Metrics())
+	mb.metricGpuPartitionRuntimeOperations.emit(ils.Metrics())
+	mb.metricGpuPartitionSmActive.emit(ils.Metrics())
+	mb.metricGpuPartitionSmOccupancy.emit(ils.Metrics())
+	mb.metricGpuPartitionUp.emit(ils.Metrics())
+	mb.metricGpuPartitionUtilization.emit(ils.Metrics())
 	mb.metricGpuPcieErrors.emit(ils.Metrics())
 	mb.metricGpuPcieLinkGeneration.emit(ils.Metrics())
 	mb.metricGpuPcieLinkGenerationMax.emit(ils.Metrics())
@@ -6064,10 +7710,12 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpuPowerDraw.emit(ils.Metrics())
 	mb.metricGpuPowerLimit.emit(ils.Metrics())
 	mb.metricGpuPowerLimitSetting.emit(ils.Metrics())
+	mb.metricGpuPowerScopeDraw.emit(ils.Metrics())
 	mb.metricGpuPowerUtilization.emit(ils.Metrics())
 	mb.metricGpuProcessMemoryUsed.emit(ils.Metrics())
 	mb.metricGpuProcessOccupancy.emit(ils.Metrics())
 	mb.metricGpuProcessUtilization.emit(ils.Metrics())
+	mb.metricGpuRailVoltage.emit(ils.Metrics())
 	mb.metricGpuRecoveryAction.emit(ils.Metrics())
 	mb.metricGpuResets.emit(ils.Metrics())
 	mb.metricGpuRowRemapAvailable.emit(ils.Metrics())
@@ -6079,6 +7727,7 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpuRuntimeLatency.emit(ils.Metrics())
 	mb.metricGpuRuntimeOperations.emit(ils.Metrics())
 	mb.metricGpuRuntimeQueueSize.emit(ils.Metrics())
+	mb.metricGpuSensorTemperature.emit(ils.Metrics())
 	mb.metricGpuSmActive.emit(ils.Metrics())
 	mb.metricGpuSmOccupancy.emit(ils.Metrics())
 	mb.metricGpuTemperature.emit(ils.Metrics())
@@ -6091,6 +7740,8 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpuThrottleSwActive.emit(ils.Metrics())
 	mb.metricGpuThrottleThermalActive.emit(ils.Metrics())
 	mb.metricGpuThrottleTime.emit(ils.Metrics())
+	mb.metricGpuUnallocated.emit(ils.Metrics())
+	mb.metricGpuUnallocatedTime.emit(ils.Metrics())
 	mb.metricGpuUp.emit(ils.Metrics())
 	mb.metricGpuUtilization.emit(ils.Metrics())
 	mb.metricGpuUtilizationPeak.emit(ils.Metrics())
@@ -6145,14 +7796,19 @@ func (mb *MetricsBuilder) RecordGpuAllocationDataPoint(ts pcommon.Timestamp, val
 	mb.metricGpuAllocation.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuShareBasisAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
-// RecordGpuClockFrequencyDataPoint adds a data point to gpu.clock.frequency metric.
-func (mb *MetricsBuilder) RecordGpuClockFrequencyDataPoint(ts pcommon.Timestamp, val float64, gpuClockTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	mb.metricGpuClockFrequency.recordDataPoint(mb.startTime, ts, val, gpuClockTypeAttributeValue, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+// RecordGpuClockDomainFrequencyDataPoint adds a data point to gpu.clock.domain.frequency metric.
+func (mb *MetricsBuilder) RecordGpuClockDomainFrequencyDataPoint(ts pcommon.Timestamp, val float64, gpuClockTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuClockDomainFrequency.recordDataPoint(mb.startTime, ts, val, gpuClockTypeAttributeValue, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
-// RecordGpuClockFrequencyLimitDataPoint adds a data point to gpu.clock.frequency.limit metric.
-func (mb *MetricsBuilder) RecordGpuClockFrequencyLimitDataPoint(ts pcommon.Timestamp, val float64, gpuClockTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	mb.metricGpuClockFrequencyLimit.recordDataPoint(mb.startTime, ts, val, gpuClockTypeAttributeValue, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+// RecordGpuClockDomainFrequencyLimitDataPoint adds a data point to gpu.clock.domain.frequency.limit metric.
+func (mb *MetricsBuilder) RecordGpuClockDomainFrequencyLimitDataPoint(ts pcommon.Timestamp, val float64, gpuClockTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuClockDomainFrequencyLimit.recordDataPoint(mb.startTime, ts, val, gpuClockTypeAttributeValue, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuClockFrequencyDataPoint adds a data point to gpu.clock.frequency metric.
+func (mb *MetricsBuilder) RecordGpuClockFrequencyDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuClockFrequency.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuCurrentDataPoint adds a data point to gpu.current metric.
@@ -6171,8 +7827,13 @@ func (mb *MetricsBuilder) RecordGpuDramActiveDataPoint(ts pcommon.Timestamp, val
 }
 
 // RecordGpuEccErrorsDataPoint adds a data point to gpu.ecc.errors metric.
-func (mb *MetricsBuilder) RecordGpuEccErrorsDataPoint(ts pcommon.Timestamp, val float64, gpuEccCountTypeAttributeValue string, gpuEccErrorTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	mb.metricGpuEccErrors.recordDataPoint(mb.startTime, ts, val, gpuEccCountTypeAttributeValue, gpuEccErrorTypeAttributeValue, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+func (mb *MetricsBuilder) RecordGpuEccErrorsDataPoint(ts pcommon.Timestamp, val float64, gpuEccErrorTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuEccErrors.recordDataPoint(mb.startTime, ts, val, gpuEccErrorTypeAttributeValue, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuEccLifetimeErrorsDataPoint adds a data point to gpu.ecc.lifetime.errors metric.
+func (mb *MetricsBuilder) RecordGpuEccLifetimeErrorsDataPoint(ts pcommon.Timestamp, val float64, gpuEccErrorTypeAttributeValue string, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuEccLifetimeErrors.recordDataPoint(mb.startTime, ts, val, gpuEccErrorTypeAttributeValue, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuEccLocationErrorsDataPoint adds a data point to gpu.ecc.location.errors metric.
@@ -6193,6 +7854,16 @@ func (mb *MetricsBuilder) RecordGpuEnergyDataPoint(ts pcommon.Timestamp, val flo
 // RecordGpuEngineActiveDataPoint adds a data point to gpu.engine.active metric.
 func (mb *MetricsBuilder) RecordGpuEngineActiveDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	mb.metricGpuEngineActive.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuEngineUtilizationDataPoint adds a data point to gpu.engine.utilization metric.
+func (mb *MetricsBuilder) RecordGpuEngineUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTaskAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuEngineUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuTaskAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuEngineUtilizationPeakDataPoint adds a data point to gpu.engine.utilization.peak metric.
+func (mb *MetricsBuilder) RecordGpuEngineUtilizationPeakDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTaskAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuEngineUtilizationPeak.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuTaskAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuFabricHealthDataPoint adds a data point to gpu.fabric.health metric.
@@ -6320,6 +7991,91 @@ func (mb *MetricsBuilder) RecordGpuPageRetirementPendingDataPoint(ts pcommon.Tim
 	mb.metricGpuPageRetirementPending.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
+// RecordGpuPartitionDramActiveDataPoint adds a data point to gpu.partition.dram.active metric.
+func (mb *MetricsBuilder) RecordGpuPartitionDramActiveDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionDramActive.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionEngineActiveDataPoint adds a data point to gpu.partition.engine.active metric.
+func (mb *MetricsBuilder) RecordGpuPartitionEngineActiveDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionEngineActive.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionEngineUtilizationDataPoint adds a data point to gpu.partition.engine.utilization metric.
+func (mb *MetricsBuilder) RecordGpuPartitionEngineUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTaskAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionEngineUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuTaskAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionMemoryFreeDataPoint adds a data point to gpu.partition.memory.free metric.
+func (mb *MetricsBuilder) RecordGpuPartitionMemoryFreeDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionMemoryFree.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionMemoryReservedDataPoint adds a data point to gpu.partition.memory.reserved metric.
+func (mb *MetricsBuilder) RecordGpuPartitionMemoryReservedDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionMemoryReserved.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionMemoryTotalDataPoint adds a data point to gpu.partition.memory.total metric.
+func (mb *MetricsBuilder) RecordGpuPartitionMemoryTotalDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionMemoryTotal.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionMemoryUsedDataPoint adds a data point to gpu.partition.memory.used metric.
+func (mb *MetricsBuilder) RecordGpuPartitionMemoryUsedDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionMemoryUsed.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionMemoryUtilizationDataPoint adds a data point to gpu.partition.memory.utilization metric.
+func (mb *MetricsBuilder) RecordGpuPartitionMemoryUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionMemoryUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionPipeActiveDataPoint adds a data point to gpu.partition.pipe.active metric.
+func (mb *MetricsBuilder) RecordGpuPartitionPipeActiveDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPipeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionPipeActive.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuPipeAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionPipeDetailActiveDataPoint adds a data point to gpu.partition.pipe.detail.active metric.
+func (mb *MetricsBuilder) RecordGpuPartitionPipeDetailActiveDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPipeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionPipeDetailActive.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuPipeAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionResetsDataPoint adds a data point to gpu.partition.resets metric.
+func (mb *MetricsBuilder) RecordGpuPartitionResetsDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuResetTypeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionResets.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuResetTypeAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionRuntimeExecutionsDataPoint adds a data point to gpu.partition.runtime.executions metric.
+func (mb *MetricsBuilder) RecordGpuPartitionRuntimeExecutionsDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuRuntimeResultAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionRuntimeExecutions.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuRuntimeResultAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionRuntimeOperationsDataPoint adds a data point to gpu.partition.runtime.operations metric.
+func (mb *MetricsBuilder) RecordGpuPartitionRuntimeOperationsDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionRuntimeOperations.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionSmActiveDataPoint adds a data point to gpu.partition.sm.active metric.
+func (mb *MetricsBuilder) RecordGpuPartitionSmActiveDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionSmActive.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionSmOccupancyDataPoint adds a data point to gpu.partition.sm.occupancy metric.
+func (mb *MetricsBuilder) RecordGpuPartitionSmOccupancyDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionSmOccupancy.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionUpDataPoint adds a data point to gpu.partition.up metric.
+func (mb *MetricsBuilder) RecordGpuPartitionUpDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionUp.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuPartitionUtilizationDataPoint adds a data point to gpu.partition.utilization metric.
+func (mb *MetricsBuilder) RecordGpuPartitionUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPartitionUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
 // RecordGpuPcieErrorsDataPoint adds a data point to gpu.pcie.errors metric.
 func (mb *MetricsBuilder) RecordGpuPcieErrorsDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPcieErrorTypeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	mb.metricGpuPcieErrors.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuPcieErrorTypeAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
@@ -6366,13 +8122,13 @@ func (mb *MetricsBuilder) RecordGpuPipeDetailActiveDataPoint(ts pcommon.Timestam
 }
 
 // RecordGpuPowerDrawDataPoint adds a data point to gpu.power.draw metric.
-func (mb *MetricsBuilder) RecordGpuPowerDrawDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPowerScopeAttributeValue string, gpuPowerWindowAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	mb.metricGpuPowerDraw.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuPowerScopeAttributeValue, gpuPowerWindowAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+func (mb *MetricsBuilder) RecordGpuPowerDrawDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPowerDraw.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuPowerLimitDataPoint adds a data point to gpu.power.limit metric.
-func (mb *MetricsBuilder) RecordGpuPowerLimitDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPowerScopeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	mb.metricGpuPowerLimit.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuPowerScopeAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+func (mb *MetricsBuilder) RecordGpuPowerLimitDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPowerLimit.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuPowerLimitSettingDataPoint adds a data point to gpu.power.limit.setting metric.
@@ -6380,9 +8136,14 @@ func (mb *MetricsBuilder) RecordGpuPowerLimitSettingDataPoint(ts pcommon.Timesta
 	mb.metricGpuPowerLimitSetting.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuPowerLimitTypeAttributeValue, gpuPowerScopeAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
+// RecordGpuPowerScopeDrawDataPoint adds a data point to gpu.power.scope.draw metric.
+func (mb *MetricsBuilder) RecordGpuPowerScopeDrawDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPowerScopeAttributeValue string, gpuPowerWindowAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPowerScopeDraw.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuPowerScopeAttributeValue, gpuPowerWindowAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
 // RecordGpuPowerUtilizationDataPoint adds a data point to gpu.power.utilization metric.
-func (mb *MetricsBuilder) RecordGpuPowerUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuPowerScopeAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	mb.metricGpuPowerUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuPowerScopeAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+func (mb *MetricsBuilder) RecordGpuPowerUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuPowerUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuProcessMemoryUsedDataPoint adds a data point to gpu.process.memory.used metric.
@@ -6398,6 +8159,11 @@ func (mb *MetricsBuilder) RecordGpuProcessOccupancyDataPoint(ts pcommon.Timestam
 // RecordGpuProcessUtilizationDataPoint adds a data point to gpu.process.utilization metric.
 func (mb *MetricsBuilder) RecordGpuProcessUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, processExecutableNameAttributeValue string, processPidAttributeValue int64) {
 	mb.metricGpuProcessUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, processExecutableNameAttributeValue, processPidAttributeValue)
+}
+
+// RecordGpuRailVoltageDataPoint adds a data point to gpu.rail.voltage metric.
+func (mb *MetricsBuilder) RecordGpuRailVoltageDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, gpuVoltageRailAttributeValue string) {
+	mb.metricGpuRailVoltage.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, gpuVoltageRailAttributeValue)
 }
 
 // RecordGpuRecoveryActionDataPoint adds a data point to gpu.recovery.action metric.
@@ -6455,6 +8221,11 @@ func (mb *MetricsBuilder) RecordGpuRuntimeQueueSizeDataPoint(ts pcommon.Timestam
 	mb.metricGpuRuntimeQueueSize.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
+// RecordGpuSensorTemperatureDataPoint adds a data point to gpu.sensor.temperature metric.
+func (mb *MetricsBuilder) RecordGpuSensorTemperatureDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTemperatureSensorAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuSensorTemperature.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuTemperatureSensorAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
 // RecordGpuSmActiveDataPoint adds a data point to gpu.sm.active metric.
 func (mb *MetricsBuilder) RecordGpuSmActiveDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	mb.metricGpuSmActive.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
@@ -6466,8 +8237,8 @@ func (mb *MetricsBuilder) RecordGpuSmOccupancyDataPoint(ts pcommon.Timestamp, va
 }
 
 // RecordGpuTemperatureDataPoint adds a data point to gpu.temperature metric.
-func (mb *MetricsBuilder) RecordGpuTemperatureDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTemperatureSensorAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	mb.metricGpuTemperature.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuTemperatureSensorAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+func (mb *MetricsBuilder) RecordGpuTemperatureDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuTemperature.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuTemperatureLimitDataPoint adds a data point to gpu.temperature.limit metric.
@@ -6515,24 +8286,34 @@ func (mb *MetricsBuilder) RecordGpuThrottleTimeDataPoint(ts pcommon.Timestamp, v
 	mb.metricGpuThrottleTime.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuThrottleCauseAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
+// RecordGpuUnallocatedDataPoint adds a data point to gpu.unallocated metric.
+func (mb *MetricsBuilder) RecordGpuUnallocatedDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuUnallocated.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
+// RecordGpuUnallocatedTimeDataPoint adds a data point to gpu.unallocated.time metric.
+func (mb *MetricsBuilder) RecordGpuUnallocatedTimeDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuUnallocatedTime.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+}
+
 // RecordGpuUpDataPoint adds a data point to gpu.up metric.
 func (mb *MetricsBuilder) RecordGpuUpDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
 	mb.metricGpuUp.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuUtilizationDataPoint adds a data point to gpu.utilization metric.
-func (mb *MetricsBuilder) RecordGpuUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTaskAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	mb.metricGpuUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuTaskAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+func (mb *MetricsBuilder) RecordGpuUtilizationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuUtilization.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuUtilizationPeakDataPoint adds a data point to gpu.utilization.peak metric.
-func (mb *MetricsBuilder) RecordGpuUtilizationPeakDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuTaskAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
-	mb.metricGpuUtilizationPeak.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuTaskAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
+func (mb *MetricsBuilder) RecordGpuUtilizationPeakDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuUtilizationPeak.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuVoltageDataPoint adds a data point to gpu.voltage metric.
-func (mb *MetricsBuilder) RecordGpuVoltageDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, gpuVoltageRailAttributeValue string) {
-	mb.metricGpuVoltage.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, gpuVoltageRailAttributeValue)
+func (mb *MetricsBuilder) RecordGpuVoltageDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string) {
+	mb.metricGpuVoltage.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue)
 }
 
 // RecordGpuWorkloadActiveTimeDataPoint adds a data point to gpu.workload.active.time metric.

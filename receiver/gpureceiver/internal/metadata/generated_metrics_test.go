@@ -71,10 +71,13 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuAllocationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.share.basis-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
-			mb.RecordGpuClockFrequencyDataPoint(ts, 1, "gpu.clock.type-val", 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			mb.RecordGpuClockDomainFrequencyDataPoint(ts, 1, "gpu.clock.type-val", 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
-			mb.RecordGpuClockFrequencyLimitDataPoint(ts, 1, "gpu.clock.type-val", 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			mb.RecordGpuClockDomainFrequencyLimitDataPoint(ts, 1, "gpu.clock.type-val", 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuClockFrequencyDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuCurrentDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
@@ -86,7 +89,10 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuDramActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
-			mb.RecordGpuEccErrorsDataPoint(ts, 1, "gpu.ecc.count_type-val", "gpu.ecc.error_type-val", 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			mb.RecordGpuEccErrorsDataPoint(ts, 1, "gpu.ecc.error_type-val", 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuEccLifetimeErrorsDataPoint(ts, 1, "gpu.ecc.error_type-val", 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
 			mb.RecordGpuEccLocationErrorsDataPoint(ts, 1, "gpu.ecc.count_type-val", "gpu.ecc.error_type-val", "gpu.ecc.location-val", 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
@@ -99,6 +105,12 @@ func TestMetricsBuilder(t *testing.T) {
 
 			allMetricsCount++
 			mb.RecordGpuEngineActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuEngineUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.task-val", "gpu.uuid-val", "gpu.vendor-val")
+
+			allMetricsCount++
+			mb.RecordGpuEngineUtilizationPeakDataPoint(ts, 1, 9, "gpu.model-val", "gpu.task-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuFabricHealthDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
@@ -174,6 +186,57 @@ func TestMetricsBuilder(t *testing.T) {
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuPageRetirementPendingDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionDramActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+
+			allMetricsCount++
+			mb.RecordGpuPartitionEngineActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+
+			allMetricsCount++
+			mb.RecordGpuPartitionEngineUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.task-val", "gpu.uuid-val", "gpu.vendor-val")
+
+			allMetricsCount++
+			mb.RecordGpuPartitionMemoryFreeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+
+			allMetricsCount++
+			mb.RecordGpuPartitionMemoryReservedDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionMemoryTotalDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionMemoryUsedDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+
+			allMetricsCount++
+			mb.RecordGpuPartitionMemoryUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionPipeActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.pipe-val", "gpu.uuid-val", "gpu.vendor-val")
+
+			allMetricsCount++
+			mb.RecordGpuPartitionPipeDetailActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.pipe-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionResetsDataPoint(ts, 1, 9, "gpu.model-val", "gpu.reset.type-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionRuntimeExecutionsDataPoint(ts, 1, 9, "gpu.model-val", "gpu.runtime.result-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionRuntimeOperationsDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionSmActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionSmOccupancyDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionUpDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuPartitionUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
 			mb.RecordGpuPcieErrorsDataPoint(ts, 1, 9, "gpu.model-val", "gpu.pcie.error_type-val", "gpu.uuid-val", "gpu.vendor-val")
@@ -203,16 +266,19 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuPipeDetailActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.pipe-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
-			mb.RecordGpuPowerDrawDataPoint(ts, 1, 9, "gpu.model-val", "gpu.power.scope-val", "gpu.power.window-val", "gpu.uuid-val", "gpu.vendor-val")
+			mb.RecordGpuPowerDrawDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
-			mb.RecordGpuPowerLimitDataPoint(ts, 1, 9, "gpu.model-val", "gpu.power.scope-val", "gpu.uuid-val", "gpu.vendor-val")
+			mb.RecordGpuPowerLimitDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
 			mb.RecordGpuPowerLimitSettingDataPoint(ts, 1, 9, "gpu.model-val", "gpu.power.limit_type-val", "gpu.power.scope-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
-			mb.RecordGpuPowerUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.power.scope-val", "gpu.uuid-val", "gpu.vendor-val")
+			mb.RecordGpuPowerScopeDrawDataPoint(ts, 1, 9, "gpu.model-val", "gpu.power.scope-val", "gpu.power.window-val", "gpu.uuid-val", "gpu.vendor-val")
+
+			allMetricsCount++
+			mb.RecordGpuPowerUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
 			mb.RecordGpuProcessMemoryUsedDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", "process.executable.name-val", 11)
@@ -222,6 +288,9 @@ func TestMetricsBuilder(t *testing.T) {
 
 			allMetricsCount++
 			mb.RecordGpuProcessUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", "process.executable.name-val", 11)
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuRailVoltageDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", "gpu.voltage.rail-val")
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuRecoveryActionDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
@@ -257,13 +326,16 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuRuntimeQueueSizeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordGpuSensorTemperatureDataPoint(ts, 1, 9, "gpu.model-val", "gpu.temperature.sensor-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordGpuSmActiveDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuSmOccupancyDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
-			mb.RecordGpuTemperatureDataPoint(ts, 1, 9, "gpu.model-val", "gpu.temperature.sensor-val", "gpu.uuid-val", "gpu.vendor-val")
+			mb.RecordGpuTemperatureDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
 			mb.RecordGpuTemperatureLimitDataPoint(ts, 1, 9, "gpu.model-val", "gpu.temperature.event-val", "gpu.temperature.sensor-val", "gpu.uuid-val", "gpu.vendor-val")
@@ -293,16 +365,22 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuThrottleTimeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.throttle.cause-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordGpuUnallocatedDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordGpuUnallocatedTimeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordGpuUpDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
-			mb.RecordGpuUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.task-val", "gpu.uuid-val", "gpu.vendor-val")
+			mb.RecordGpuUtilizationDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 
 			allMetricsCount++
-			mb.RecordGpuUtilizationPeakDataPoint(ts, 1, 9, "gpu.model-val", "gpu.task-val", "gpu.uuid-val", "gpu.vendor-val")
+			mb.RecordGpuUtilizationPeakDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
-			mb.RecordGpuVoltageDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", "gpu.voltage.rail-val")
+			mb.RecordGpuVoltageDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordGpuWorkloadActiveTimeDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val")
@@ -383,7 +461,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.allocation"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the device that a workload holds; the parts of a device and what nobody holds are 1.", mi.Description())
+					assert.Equal(t, "Part of the device that a workload holds. The parts of all workloads and gpu.unallocated add up to 1 per device.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -405,12 +483,12 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
-				case "gpu.clock.frequency":
-					assert.False(t, validatedMetrics["gpu.clock.frequency"], "Found a duplicate in the metrics slice: gpu.clock.frequency")
-					validatedMetrics["gpu.clock.frequency"] = true
+				case "gpu.clock.domain.frequency":
+					assert.False(t, validatedMetrics["gpu.clock.domain.frequency"], "Found a duplicate in the metrics slice: gpu.clock.domain.frequency")
+					validatedMetrics["gpu.clock.domain.frequency"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Clock of one domain of the device now.", mi.Description())
+					assert.Equal(t, "Current clock of one clock domain. Do not sum or average across gpu.clock.type.", mi.Description())
 					assert.Equal(t, "Hz", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -432,12 +510,12 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
-				case "gpu.clock.frequency.limit":
-					assert.False(t, validatedMetrics["gpu.clock.frequency.limit"], "Found a duplicate in the metrics slice: gpu.clock.frequency.limit")
-					validatedMetrics["gpu.clock.frequency.limit"] = true
+				case "gpu.clock.domain.frequency.limit":
+					assert.False(t, validatedMetrics["gpu.clock.domain.frequency.limit"], "Found a duplicate in the metrics slice: gpu.clock.domain.frequency.limit")
+					validatedMetrics["gpu.clock.domain.frequency.limit"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Highest clock the domain can reach.", mi.Description())
+					assert.Equal(t, "Highest clock that the domain can reach. Do not sum or average across gpu.clock.type.", mi.Description())
 					assert.Equal(t, "Hz", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -447,6 +525,30 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuClockTypeAttrVal, ok := dp.Attributes().Get("gpu.clock.type")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.clock.type-val", gpuClockTypeAttrVal.Str())
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.clock.frequency":
+					assert.False(t, validatedMetrics["gpu.clock.frequency"], "Found a duplicate in the metrics slice: gpu.clock.frequency")
+					validatedMetrics["gpu.clock.frequency"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Current clock of the compute units.", mi.Description())
+					assert.Equal(t, "Hz", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
 					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
 					assert.True(t, ok)
 					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
@@ -488,7 +590,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.device.status"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Status code of the vendor's driver; 0 is good.", mi.Description())
+					assert.Equal(t, "Status code of the vendor's driver; 0 is good. A code: select on its value, do not sum or average it.", mi.Description())
 					assert.Equal(t, "{state}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -512,7 +614,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.dram.active"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the time the device memory was transferring data, counted by the hardware.", mi.Description())
+					assert.Equal(t, "Ratio of time during which device memory was transferring data. Counted by the hardware.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -536,7 +638,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.ecc.errors"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Memory errors found by ECC, everywhere on the device.", mi.Description())
+					assert.Equal(t, "Memory errors found by ECC anywhere on the device since the driver was loaded.", mi.Description())
 					assert.Equal(t, "{error}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -545,9 +647,35 @@ func TestMetricsBuilder(t *testing.T) {
 					assert.Equal(t, ts, dp.Timestamp())
 					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
 					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
-					gpuEccCountTypeAttrVal, ok := dp.Attributes().Get("gpu.ecc.count_type")
+					gpuEccErrorTypeAttrVal, ok := dp.Attributes().Get("gpu.ecc.error_type")
 					assert.True(t, ok)
-					assert.Equal(t, "gpu.ecc.count_type-val", gpuEccCountTypeAttrVal.Str())
+					assert.Equal(t, "gpu.ecc.error_type-val", gpuEccErrorTypeAttrVal.Str())
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.ecc.lifetime.errors":
+					assert.False(t, validatedMetrics["gpu.ecc.lifetime.errors"], "Found a duplicate in the metrics slice: gpu.ecc.lifetime.errors")
+					validatedMetrics["gpu.ecc.lifetime.errors"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Memory errors found by ECC anywhere on the device since it was made. It includes gpu.ecc.errors.", mi.Description())
+					assert.Equal(t, "{error}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
 					gpuEccErrorTypeAttrVal, ok := dp.Attributes().Get("gpu.ecc.error_type")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.ecc.error_type-val", gpuEccErrorTypeAttrVal.Str())
@@ -568,7 +696,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.ecc.location.errors"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Memory errors found by ECC, by the memory they were in. Some memories are part of others, so these do not add up.", mi.Description())
+					assert.Equal(t, "Memory errors found by ECC, by the memory they were in. Some memories are part of others, and lifetime counts include those since the driver was loaded: do not sum across gpu.ecc.location or gpu.ecc.count_type.", mi.Description())
 					assert.Equal(t, "{error}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -627,7 +755,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.energy"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Energy drawn since the driver was loaded.", mi.Description())
+					assert.Equal(t, "Energy that the device has drawn since the driver was loaded.", mi.Description())
 					assert.Equal(t, "J", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -653,7 +781,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.engine.active"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the time the graphics and compute engine was busy, counted by the hardware.", mi.Description())
+					assert.Equal(t, "Ratio of time during which the graphics and compute engine was busy. Counted by the hardware.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -672,12 +800,66 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.engine.utilization":
+					assert.False(t, validatedMetrics["gpu.engine.utilization"], "Found a duplicate in the metrics slice: gpu.engine.utilization")
+					validatedMetrics["gpu.engine.utilization"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Ratio of time during which one engine of the device was busy. Engines work at the same time: do not sum or average across gpu.task.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuTaskAttrVal, ok := dp.Attributes().Get("gpu.task")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.task-val", gpuTaskAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.engine.utilization.peak":
+					assert.False(t, validatedMetrics["gpu.engine.utilization.peak"], "Found a duplicate in the metrics slice: gpu.engine.utilization.peak")
+					validatedMetrics["gpu.engine.utilization.peak"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Highest utilization of one engine among the driver's own short samples of the last minute. Do not sum or average across gpu.task.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuTaskAttrVal, ok := dp.Attributes().Get("gpu.task")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.task-val", gpuTaskAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
 				case "gpu.fabric.health":
 					assert.False(t, validatedMetrics["gpu.fabric.health"], "Found a duplicate in the metrics slice: gpu.fabric.health")
 					validatedMetrics["gpu.fabric.health"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Health of the switch fabric seen by the device: 1 healthy, 2 unhealthy, 3 limited capacity.", mi.Description())
+					assert.Equal(t, "Health of the switch fabric as the device sees it: 1 healthy, 2 unhealthy, 3 limited capacity. A code: select on its value, do not sum or average it.", mi.Description())
 					assert.Equal(t, "{state}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -701,7 +883,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.fabric.state"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Registration with the switch fabric: 1 not started, 2 in progress, 3 completed.", mi.Description())
+					assert.Equal(t, "Registration of the device with the switch fabric: 1 not started, 2 in progress, 3 completed. A code: select on its value, do not sum or average it.", mi.Description())
 					assert.Equal(t, "{state}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -725,7 +907,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.fan.rpm"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Fan speed in turns a minute.", mi.Description())
+					assert.Equal(t, "Speed of one fan in revolutions per minute. A sum over fans has no meaning.", mi.Description())
 					assert.Equal(t, "{rpm}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -752,7 +934,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.fan.speed"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Fan speed as part of its full speed.", mi.Description())
+					assert.Equal(t, "Speed of one fan as a ratio of its full speed.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -779,7 +961,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.health"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "How well the device is: 1 without a finding, 0.5 with a warning, 0 with something critical; the findings are log records.", mi.Description())
+					assert.Equal(t, "Health of the device: 1 without a finding, 0.5 with a warning, 0 with a critical finding. The findings are log records. An average over devices is a score, not a ratio of healthy devices.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -803,7 +985,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.heartbeat"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Beats of the device's firmware; it is dead when they stop.", mi.Description())
+					assert.Equal(t, "Heartbeats of the device's firmware, which is dead when they stop.", mi.Description())
 					assert.Equal(t, "{beat}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -871,7 +1053,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.interconnect.bandwidth.limit"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "What the links that are up can carry together, in one direction.", mi.Description())
+					assert.Equal(t, "Bandwidth of all links of one kind that are up, in one direction.", mi.Description())
 					assert.Equal(t, "By/s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1092,7 +1274,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.memory.bar1.total"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Size of the window through which the host maps device memory.", mi.Description())
+					assert.Equal(t, "Size of the BAR1 window, through which the host maps device memory.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1116,7 +1298,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.memory.bar1.used"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Mapped part of that window.", mi.Description())
+					assert.Equal(t, "Mapped part of the BAR1 window.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1140,7 +1322,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.memory.free"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Device memory not in use.", mi.Description())
+					assert.Equal(t, "Device memory that is free.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1164,7 +1346,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.memory.reserved"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Device memory kept by driver and firmware; not part of used.", mi.Description())
+					assert.Equal(t, "Device memory reserved by driver and firmware; gpu.memory.used does not include it.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1188,7 +1370,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.memory.total"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Device memory, all of it: used, free and reserved.", mi.Description())
+					assert.Equal(t, "Total device memory: used, free and reserved.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1236,7 +1418,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.memory.utilization"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Used memory as part of the total.", mi.Description())
+					assert.Equal(t, "gpu.memory.used as a ratio of gpu.memory.total. An average over devices of different sizes is not the utilization of their memory: divide the sums.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1260,7 +1442,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.mode"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Settings of the device: 1 on, 0 off. Compute mode is 0 shared, 1 exclusive to a thread, 2 prohibited, 3 exclusive to a process.", mi.Description())
+					assert.Equal(t, "Settings of the device: 1 on, 0 off. Compute mode is 0 shared, 1 exclusive to a thread, 2 prohibited, 3 exclusive to a process. Do not sum or average across gpu.mode.name.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1287,7 +1469,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.page_retirement.count"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Memory pages taken out of use (Volta and before).", mi.Description())
+					assert.Equal(t, "Memory pages retired (Volta and before).", mi.Description())
 					assert.Equal(t, "{page}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1316,7 +1498,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.page_retirement.failure"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if a page could not be taken out of use.", mi.Description())
+					assert.Equal(t, "1 if a page could not be retired.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1340,8 +1522,437 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.page_retirement.pending"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if pages wait for a reboot to be taken out of use.", mi.Description())
+					assert.Equal(t, "1 if pages will be retired at the next reboot.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.dram.active":
+					assert.False(t, validatedMetrics["gpu.partition.dram.active"], "Found a duplicate in the metrics slice: gpu.partition.dram.active")
+					validatedMetrics["gpu.partition.dram.active"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Ratio of time during which the memory of a partition was transferring data. Counted by the hardware. Partitions differ in size and are part of the device: do not add this to the metric of the device, and weight an average by size.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.engine.active":
+					assert.False(t, validatedMetrics["gpu.partition.engine.active"], "Found a duplicate in the metrics slice: gpu.partition.engine.active")
+					validatedMetrics["gpu.partition.engine.active"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Ratio of time during which the graphics and compute engine of a partition was busy. Counted by the hardware. Partitions differ in size and are part of the device: do not add this to the metric of the device, and weight an average by size.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.engine.utilization":
+					assert.False(t, validatedMetrics["gpu.partition.engine.utilization"], "Found a duplicate in the metrics slice: gpu.partition.engine.utilization")
+					validatedMetrics["gpu.partition.engine.utilization"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Ratio of time during which one engine of a partition was busy. Do not sum or average across gpu.task.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuTaskAttrVal, ok := dp.Attributes().Get("gpu.task")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.task-val", gpuTaskAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.memory.free":
+					assert.False(t, validatedMetrics["gpu.partition.memory.free"], "Found a duplicate in the metrics slice: gpu.partition.memory.free")
+					validatedMetrics["gpu.partition.memory.free"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Memory of a partition that is free. Do not add it to gpu.memory.free of the device.", mi.Description())
+					assert.Equal(t, "By", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.memory.reserved":
+					assert.False(t, validatedMetrics["gpu.partition.memory.reserved"], "Found a duplicate in the metrics slice: gpu.partition.memory.reserved")
+					validatedMetrics["gpu.partition.memory.reserved"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Memory of a partition reserved by driver and firmware. Do not add it to gpu.memory.reserved of the device.", mi.Description())
+					assert.Equal(t, "By", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.memory.total":
+					assert.False(t, validatedMetrics["gpu.partition.memory.total"], "Found a duplicate in the metrics slice: gpu.partition.memory.total")
+					validatedMetrics["gpu.partition.memory.total"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Total memory of a partition. It is part of gpu.memory.total of the device: do not add the two.", mi.Description())
+					assert.Equal(t, "By", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.memory.used":
+					assert.False(t, validatedMetrics["gpu.partition.memory.used"], "Found a duplicate in the metrics slice: gpu.partition.memory.used")
+					validatedMetrics["gpu.partition.memory.used"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Memory of a partition in use by processes. It is part of gpu.memory.used of the device: do not add the two.", mi.Description())
+					assert.Equal(t, "By", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.memory.utilization":
+					assert.False(t, validatedMetrics["gpu.partition.memory.utilization"], "Found a duplicate in the metrics slice: gpu.partition.memory.utilization")
+					validatedMetrics["gpu.partition.memory.utilization"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "gpu.partition.memory.used as a ratio of gpu.partition.memory.total. Partitions differ in size: to aggregate, divide the sums.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.pipe.active":
+					assert.False(t, validatedMetrics["gpu.partition.pipe.active"], "Found a duplicate in the metrics slice: gpu.partition.pipe.active")
+					validatedMetrics["gpu.partition.pipe.active"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Ratio of time during which an execution pipe of a partition was busy, averaged over its compute units. Counted by the hardware. Do not sum or average across gpu.pipe.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuPipeAttrVal, ok := dp.Attributes().Get("gpu.pipe")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.pipe-val", gpuPipeAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.pipe.detail.active":
+					assert.False(t, validatedMetrics["gpu.partition.pipe.detail.active"], "Found a duplicate in the metrics slice: gpu.partition.pipe.detail.active")
+					validatedMetrics["gpu.partition.pipe.detail.active"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "The same for what the tensor and fp64 pipes consist of, and for integer instructions. Do not sum or average across gpu.pipe.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuPipeAttrVal, ok := dp.Attributes().Get("gpu.pipe")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.pipe-val", gpuPipeAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.resets":
+					assert.False(t, validatedMetrics["gpu.partition.resets"], "Found a duplicate in the metrics slice: gpu.partition.resets")
+					validatedMetrics["gpu.partition.resets"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Resets of a partition since the driver was loaded, where the driver counts them per partition (Neuron).", mi.Description())
+					assert.Equal(t, "{reset}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuResetTypeAttrVal, ok := dp.Attributes().Get("gpu.reset.type")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.reset.type-val", gpuResetTypeAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.runtime.executions":
+					assert.False(t, validatedMetrics["gpu.partition.runtime.executions"], "Found a duplicate in the metrics slice: gpu.partition.runtime.executions")
+					validatedMetrics["gpu.partition.runtime.executions"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Programs that ended on a partition since its runtime started, where the runtime counts them per partition (Neuron).", mi.Description())
+					assert.Equal(t, "{execution}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuRuntimeResultAttrVal, ok := dp.Attributes().Get("gpu.runtime.result")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.runtime.result-val", gpuRuntimeResultAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.runtime.operations":
+					assert.False(t, validatedMetrics["gpu.partition.runtime.operations"], "Found a duplicate in the metrics slice: gpu.partition.runtime.operations")
+					validatedMetrics["gpu.partition.runtime.operations"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Floating-point operations on a partition since its runtime started, where the runtime counts them per partition (Neuron).", mi.Description())
+					assert.Equal(t, "{operation}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.sm.active":
+					assert.False(t, validatedMetrics["gpu.partition.sm.active"], "Found a duplicate in the metrics slice: gpu.partition.sm.active")
+					validatedMetrics["gpu.partition.sm.active"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Ratio of time during which a compute unit of a partition had work, averaged over its compute units. Counted by the hardware. Partitions differ in size and are part of the device: do not add this to the metric of the device, and weight an average by size.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.sm.occupancy":
+					assert.False(t, validatedMetrics["gpu.partition.sm.occupancy"], "Found a duplicate in the metrics slice: gpu.partition.sm.occupancy")
+					validatedMetrics["gpu.partition.sm.occupancy"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Resident warps as a ratio of the most that the compute units of a partition can hold. Counted by the hardware. Partitions differ in size and are part of the device: do not add this to the metric of the device, and weight an average by size.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.up":
+					assert.False(t, validatedMetrics["gpu.partition.up"], "Found a duplicate in the metrics slice: gpu.partition.up")
+					validatedMetrics["gpu.partition.up"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "1 if the partition answered in time, 0 if not. The device itself is in gpu.up.", mi.Description())
+					assert.Equal(t, "{partition}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.partition.utilization":
+					assert.False(t, validatedMetrics["gpu.partition.utilization"], "Found a duplicate in the metrics slice: gpu.partition.utilization")
+					validatedMetrics["gpu.partition.utilization"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Ratio of time during which the compute engine of a partition was busy. Partitions differ in size and are part of the device: do not add this to the metric of the device, and weight an average by size.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
 					assert.Equal(t, ts, dp.Timestamp())
@@ -1364,7 +1975,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.pcie.errors"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Errors counted by the PCI Express link's error reporting.", mi.Description())
+					assert.Equal(t, "Errors counted by the error reporting of the PCI Express link. Some types include others: do not sum across gpu.pcie.error_type.", mi.Description())
 					assert.Equal(t, "{error}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1393,7 +2004,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.pcie.link.generation"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "PCI Express generation of the link now; idle devices lower it.", mi.Description())
+					assert.Equal(t, "Current PCI Express generation of the link; idle devices lower it.", mi.Description())
 					assert.Equal(t, "{generation}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1417,7 +2028,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.pcie.link.generation.max"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Highest PCI Express generation of device and slot together.", mi.Description())
+					assert.Equal(t, "Highest PCI Express generation that both device and slot support.", mi.Description())
 					assert.Equal(t, "{generation}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1441,7 +2052,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.pcie.link.width"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "PCI Express lanes of the link now.", mi.Description())
+					assert.Equal(t, "Current number of PCI Express lanes of the link.", mi.Description())
 					assert.Equal(t, "{lane}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1465,7 +2076,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.pcie.link.width.max"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Most PCI Express lanes of device and slot together.", mi.Description())
+					assert.Equal(t, "Highest number of PCI Express lanes that both device and slot support.", mi.Description())
 					assert.Equal(t, "{lane}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1489,7 +2100,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.pcie.replays"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "PCI Express packets that had to be sent again.", mi.Description())
+					assert.Equal(t, "PCI Express packets that had to be resent.", mi.Description())
 					assert.Equal(t, "{replay}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1515,7 +2126,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.performance.state"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Performance state, 0 is the fastest.", mi.Description())
+					assert.Equal(t, "Performance state; 0 is the fastest. A code: select on its value, do not sum or average it.", mi.Description())
 					assert.Equal(t, "{state}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1539,7 +2150,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.pipe.active"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the time an execution pipe was busy, averaged over all compute units, counted by the hardware.", mi.Description())
+					assert.Equal(t, "Ratio of time during which an execution pipe was busy, averaged over all compute units. Counted by the hardware. Pipes work at the same time: do not sum or average across gpu.pipe.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1566,7 +2177,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.pipe.detail.active"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "The same for what the tensor and fp64 pipes are made of, and for integer work.", mi.Description())
+					assert.Equal(t, "The same for what the tensor and fp64 pipes consist of, and for integer instructions. These are parts of gpu.pipe.active: do not sum or average across gpu.pipe.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1593,7 +2204,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.power.draw"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Power drawn.", mi.Description())
+					assert.Equal(t, "Power that the device draws now.", mi.Description())
 					assert.Equal(t, "W", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1606,12 +2217,6 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
-					gpuPowerScopeAttrVal, ok := dp.Attributes().Get("gpu.power.scope")
-					assert.True(t, ok)
-					assert.Equal(t, "gpu.power.scope-val", gpuPowerScopeAttrVal.Str())
-					gpuPowerWindowAttrVal, ok := dp.Attributes().Get("gpu.power.window")
-					assert.True(t, ok)
-					assert.Equal(t, "gpu.power.window-val", gpuPowerWindowAttrVal.Str())
 					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
@@ -1623,7 +2228,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.power.limit"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Power limit in force, from whatever source.", mi.Description())
+					assert.Equal(t, "Power limit that is enforced on the device, whoever set it. It limits the power that gpu.power.draw reports.", mi.Description())
 					assert.Equal(t, "W", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1636,9 +2241,6 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
-					gpuPowerScopeAttrVal, ok := dp.Attributes().Get("gpu.power.scope")
-					assert.True(t, ok)
-					assert.Equal(t, "gpu.power.scope-val", gpuPowerScopeAttrVal.Str())
 					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
@@ -1650,7 +2252,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.power.limit.setting"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Power limits that lead to the one in force, or bound it.", mi.Description())
+					assert.Equal(t, "Each power limit of the device: the enforced one, and those that it results from or is bounded by. Do not sum or average across gpu.power.limit_type or gpu.power.scope.", mi.Description())
 					assert.Equal(t, "W", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1675,13 +2277,13 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
-				case "gpu.power.utilization":
-					assert.False(t, validatedMetrics["gpu.power.utilization"], "Found a duplicate in the metrics slice: gpu.power.utilization")
-					validatedMetrics["gpu.power.utilization"] = true
+				case "gpu.power.scope.draw":
+					assert.False(t, validatedMetrics["gpu.power.scope.draw"], "Found a duplicate in the metrics slice: gpu.power.scope.draw")
+					validatedMetrics["gpu.power.scope.draw"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Power drawn as part of the limit in force, or of the most that the device may draw where its driver gives no watts.", mi.Description())
-					assert.Equal(t, "1", mi.Unit())
+					assert.Equal(t, "Power drawn by one part of the board, over one window. The scope module includes gpu and memory, and both windows measure the same power: do not sum or average across gpu.power.scope or gpu.power.window.", mi.Description())
+					assert.Equal(t, "W", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
 					assert.Equal(t, ts, dp.Timestamp())
@@ -1696,6 +2298,33 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuPowerScopeAttrVal, ok := dp.Attributes().Get("gpu.power.scope")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.power.scope-val", gpuPowerScopeAttrVal.Str())
+					gpuPowerWindowAttrVal, ok := dp.Attributes().Get("gpu.power.window")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.power.window-val", gpuPowerWindowAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.power.utilization":
+					assert.False(t, validatedMetrics["gpu.power.utilization"], "Found a duplicate in the metrics slice: gpu.power.utilization")
+					validatedMetrics["gpu.power.utilization"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "gpu.power.draw as a ratio of gpu.power.limit. Where the driver gives no watts, its own ratio of power drawn to the most that the device may draw.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
 					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
@@ -1707,7 +2336,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.process.memory.used"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Device memory held by one process.", mi.Description())
+					assert.Equal(t, "Device memory held by one process. Some drivers list a process for a partition and again for the device: do not add series with gpu.partition.id to series without.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1737,7 +2366,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.process.occupancy"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the compute units that kernels of the process are on now.", mi.Description())
+					assert.Equal(t, "Ratio of compute units that kernels of the process occupy now.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1767,7 +2396,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.process.utilization"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the time kernels of the process ran.", mi.Description())
+					assert.Equal(t, "Ratio of time during which kernels of the process ran.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1792,12 +2421,39 @@ func TestMetricsBuilder(t *testing.T) {
 					processPidAttrVal, ok := dp.Attributes().Get("process.pid")
 					assert.True(t, ok)
 					assert.EqualValues(t, 11, processPidAttrVal.Int())
+				case "gpu.rail.voltage":
+					assert.False(t, validatedMetrics["gpu.rail.voltage"], "Found a duplicate in the metrics slice: gpu.rail.voltage")
+					validatedMetrics["gpu.rail.voltage"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Voltage of one rail. Do not sum or average across gpu.voltage.rail.", mi.Description())
+					assert.Equal(t, "V", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+					gpuVoltageRailAttrVal, ok := dp.Attributes().Get("gpu.voltage.rail")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.voltage.rail-val", gpuVoltageRailAttrVal.Str())
 				case "gpu.recovery.action":
 					assert.False(t, validatedMetrics["gpu.recovery.action"], "Found a duplicate in the metrics slice: gpu.recovery.action")
 					validatedMetrics["gpu.recovery.action"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "What the driver asks for: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX, 6 bus reset, 7 system reboot.", mi.Description())
+					assert.Equal(t, "Recovery that the driver asks for: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX, 6 bus reset, 7 system reboot. A code: select on its value, do not sum or average it.", mi.Description())
 					assert.Equal(t, "{state}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1877,7 +2533,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.row_remap.count"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Memory rows replaced by spare ones.", mi.Description())
+					assert.Equal(t, "Memory rows replaced by spare rows.", mi.Description())
 					assert.Equal(t, "{row}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1906,7 +2562,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.row_remap.failure"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if a row could not be replaced: the device should be returned.", mi.Description())
+					assert.Equal(t, "1 if a row could not be replaced: return the device to its vendor.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1930,7 +2586,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.row_remap.pending"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if rows wait for a reset to be replaced.", mi.Description())
+					assert.Equal(t, "1 if rows will be replaced at the next reset.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1954,7 +2610,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.runtime.executions"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Programs that ended, as the runtime on the device counts them since it began.", mi.Description())
+					assert.Equal(t, "Programs that ended on the device, as its runtime has counted them since it started.", mi.Description())
 					assert.Equal(t, "{execution}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2007,7 +2663,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.runtime.latency"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "How long programs and transfers took since the runtime began.", mi.Description())
+					assert.Equal(t, "Duration of programs and transfers since the runtime started.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2039,7 +2695,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.runtime.operations"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Floating-point operations done since the runtime began.", mi.Description())
+					assert.Equal(t, "Floating-point operations since the runtime started.", mi.Description())
 					assert.Equal(t, "{operation}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2084,12 +2740,39 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.sensor.temperature":
+					assert.False(t, validatedMetrics["gpu.sensor.temperature"], "Found a duplicate in the metrics slice: gpu.sensor.temperature")
+					validatedMetrics["gpu.sensor.temperature"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Temperature of one sensor. Sensors sit in different places and differ by tens of degrees: do not sum or average across gpu.temperature.sensor.", mi.Description())
+					assert.Equal(t, "Cel", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuTemperatureSensorAttrVal, ok := dp.Attributes().Get("gpu.temperature.sensor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.temperature.sensor-val", gpuTemperatureSensorAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
 				case "gpu.sm.active":
 					assert.False(t, validatedMetrics["gpu.sm.active"], "Found a duplicate in the metrics slice: gpu.sm.active")
 					validatedMetrics["gpu.sm.active"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the time a compute unit had work, averaged over all of them, counted by the hardware.", mi.Description())
+					assert.Equal(t, "Ratio of time during which a compute unit had work, averaged over all compute units. Counted by the hardware.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2113,7 +2796,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.sm.occupancy"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Resident warps as part of what the compute units can hold, counted by the hardware.", mi.Description())
+					assert.Equal(t, "Resident warps as a ratio of the most that the compute units can hold. Counted by the hardware.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2137,7 +2820,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.temperature"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Temperature of one sensor.", mi.Description())
+					assert.Equal(t, "Temperature of the die.", mi.Description())
 					assert.Equal(t, "Cel", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2150,9 +2833,6 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
-					gpuTemperatureSensorAttrVal, ok := dp.Attributes().Get("gpu.temperature.sensor")
-					assert.True(t, ok)
-					assert.Equal(t, "gpu.temperature.sensor-val", gpuTemperatureSensorAttrVal.Str())
 					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
@@ -2164,7 +2844,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.temperature.limit"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Temperature at which something happens.", mi.Description())
+					assert.Equal(t, "Temperature of a sensor at which the event happens. Do not sum or average across gpu.temperature.event or gpu.temperature.sensor.", mi.Description())
 					assert.Equal(t, "Cel", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2194,7 +2874,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.temperature.margin"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Degrees left until something happens; below 0 it has happened.", mi.Description())
+					assert.Equal(t, "Degrees left until the event happens; below 0 it has happened. Do not sum or average across gpu.temperature.event or gpu.temperature.sensor.", mi.Description())
 					assert.Equal(t, "Cel", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2224,7 +2904,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.throttle.detail.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time the clocks were held down by parts of the causes of gpu.throttle.time, by other policies, and in all below the application's and the base clocks. These do not add up.", mi.Description())
+					assert.Equal(t, "Time during which the clocks were held down by details of the causes of gpu.throttle.time, by other policies, and in total below the application's and the base clocks. These overlap: do not sum across gpu.throttle.cause.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2277,7 +2957,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.throttle.power_active"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if the clocks are held down to save power. At full load a software power cap is normal.", mi.Description())
+					assert.Equal(t, "1 if the clocks are held down to save power. A software power cap is normal at full load.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2301,7 +2981,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.throttle.reason"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if the clocks are held down for this reason.", mi.Description())
+					assert.Equal(t, "1 if the clocks are held down for this reason. Reasons overlap: do not sum across gpu.throttle.cause.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2352,7 +3032,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.throttle.thermal_active"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if the clocks are held down for heat.", mi.Description())
+					assert.Equal(t, "1 if the clocks are held down because of heat.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2376,7 +3056,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.throttle.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time the clocks were held down for power or heat.", mi.Description())
+					assert.Equal(t, "Time during which the clocks were held down for power or heat. Causes overlap: do not sum across gpu.throttle.cause.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2400,12 +3080,62 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.unallocated":
+					assert.False(t, validatedMetrics["gpu.unallocated"], "Found a duplicate in the metrics slice: gpu.unallocated")
+					validatedMetrics["gpu.unallocated"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Part of the device that no workload holds, 0 if all of it is held: the sum is the number of free devices.", mi.Description())
+					assert.Equal(t, "1", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
+				case "gpu.unallocated.time":
+					assert.False(t, validatedMetrics["gpu.unallocated.time"], "Found a duplicate in the metrics slice: gpu.unallocated.time")
+					validatedMetrics["gpu.unallocated.time"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Time for which no workload held the device, times the part that was free: device seconds. With gpu.workload.allocated.time it adds up to the time that the device was observed.", mi.Description())
+					assert.Equal(t, "s", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpuIndexAttrVal, ok := dp.Attributes().Get("gpu.index")
+					assert.True(t, ok)
+					assert.EqualValues(t, 9, gpuIndexAttrVal.Int())
+					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
+					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
+					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
+					assert.True(t, ok)
+					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
 				case "gpu.up":
 					assert.False(t, validatedMetrics["gpu.up"], "Found a duplicate in the metrics slice: gpu.up")
 					validatedMetrics["gpu.up"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if the device or partition answered in time, 0 if not.", mi.Description())
+					assert.Equal(t, "1 if the physical device answered in time, 0 if not: the sum is the number of devices that work, the count the number of devices.", mi.Description())
 					assert.Equal(t, "{gpu}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2429,7 +3159,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.utilization"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the time the engine was busy; it says nothing of how full it was.", mi.Description())
+					assert.Equal(t, "Ratio of time during which the compute engine was busy. It does not say how much of the engine was in use.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2442,9 +3172,6 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
-					gpuTaskAttrVal, ok := dp.Attributes().Get("gpu.task")
-					assert.True(t, ok)
-					assert.Equal(t, "gpu.task-val", gpuTaskAttrVal.Str())
 					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
@@ -2456,7 +3183,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.utilization.peak"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Highest of the driver's own short samples of the last minute.", mi.Description())
+					assert.Equal(t, "Highest utilization of the compute engine among the driver's own short samples of the last minute.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2469,9 +3196,6 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuModelAttrVal, ok := dp.Attributes().Get("gpu.model")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.model-val", gpuModelAttrVal.Str())
-					gpuTaskAttrVal, ok := dp.Attributes().Get("gpu.task")
-					assert.True(t, ok)
-					assert.Equal(t, "gpu.task-val", gpuTaskAttrVal.Str())
 					gpuUUIDAttrVal, ok := dp.Attributes().Get("gpu.uuid")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.uuid-val", gpuUUIDAttrVal.Str())
@@ -2483,7 +3207,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.voltage"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Voltage of one rail of the device.", mi.Description())
+					assert.Equal(t, "Voltage of the core rail.", mi.Description())
 					assert.Equal(t, "V", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2502,15 +3226,12 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuVendorAttrVal, ok := dp.Attributes().Get("gpu.vendor")
 					assert.True(t, ok)
 					assert.Equal(t, "gpu.vendor-val", gpuVendorAttrVal.Str())
-					gpuVoltageRailAttrVal, ok := dp.Attributes().Get("gpu.voltage.rail")
-					assert.True(t, ok)
-					assert.Equal(t, "gpu.voltage.rail-val", gpuVoltageRailAttrVal.Str())
 				case "gpu.workload.active.time":
 					assert.False(t, validatedMetrics["gpu.workload.active.time"], "Found a duplicate in the metrics slice: gpu.workload.active.time")
 					validatedMetrics["gpu.workload.active.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Part of gpu.workload.allocated.time in which the workload did something.", mi.Description())
+					assert.Equal(t, "Part of gpu.workload.allocated.time during which the workload used the device.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2536,7 +3257,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.workload.allocated.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time for which a workload held the device, times the part of it: device seconds.", mi.Description())
+					assert.Equal(t, "Time for which a workload held the device, times the part that it held: device seconds.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2562,7 +3283,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.workload.energy"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Energy of the device that a workload used. Workloads, unallocated and unattributed together are the device's.", mi.Description())
+					assert.Equal(t, "Energy of the device that a workload used. What no workload holds (gpu.workload.kind unallocated) and what cannot be attributed (unattributed) are series of their own: the sum is the energy of the device.", mi.Description())
 					assert.Equal(t, "J", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2588,7 +3309,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.workload.idle.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Part of gpu.workload.allocated.time in which the workload did nothing.", mi.Description())
+					assert.Equal(t, "Part of gpu.workload.allocated.time during which the workload did not use the device.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2614,7 +3335,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.workload.memory.used"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Device memory that a workload uses.", mi.Description())
+					assert.Equal(t, "Device memory that a workload uses. What no workload holds (gpu.workload.kind unallocated) and what cannot be attributed (unattributed) are series of their own: the sum is the memory in use of the device.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2641,7 +3362,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.workload.power.draw"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the device's power that a workload draws.", mi.Description())
+					assert.Equal(t, "Part of the power of the device that a workload draws. What no workload holds (gpu.workload.kind unallocated) and what cannot be attributed (unattributed) are series of their own: the sum is the power of the device.", mi.Description())
 					assert.Equal(t, "W", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2668,7 +3389,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.workload.utilization"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the device's utilization that is a workload's.", mi.Description())
+					assert.Equal(t, "Part of the device's utilization that a workload causes. What cannot be attributed is a series of kind unattributed: the sum is the utilization of the device, of a device cut into partitions that of its partitions by their size.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2695,7 +3416,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.xid.errors"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Errors the NVIDIA driver reported of the device, by number. A number has a series once it was seen.", mi.Description())
+					assert.Equal(t, "Errors of the device that the NVIDIA driver reported, by number. A number has a series once it was seen.", mi.Description())
 					assert.Equal(t, "{error}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2724,7 +3445,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpumeter.attribution.status"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 for each thing that is to be known of where workloads come from; ok says that nothing is missing.", mi.Description())
+					assert.Equal(t, "1 for each statement about a source of workloads; ok means that nothing is missing. Do not sum across gpumeter.attribution.reason.", mi.Description())
 					assert.Equal(t, "{status}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2742,7 +3463,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpumeter.events.dropped"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Events without a log record because a tick had too many, and records of the kernel's log that were overwritten before they were read.", mi.Description())
+					assert.Equal(t, "Events without a log record because a tick had too many, and records of the kernel log that were overwritten before they were read.", mi.Description())
 					assert.Equal(t, "{event}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -2785,7 +3506,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpumeter.series.dropped"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Points left out because a tick had more than max_series.", mi.Description())
+					assert.Equal(t, "Points discarded because a tick had more than max_series.", mi.Description())
 					assert.Equal(t, "{point}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())

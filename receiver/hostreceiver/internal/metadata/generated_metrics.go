@@ -49,7 +49,7 @@ type metricSystemCPUUtilization struct {
 // init fills system.cpu.utilization metric with initial data.
 func (m *metricSystemCPUUtilization) init() {
 	m.data.SetName("system.cpu.utilization")
-	m.data.SetDescription("Part of the time of all CPUs since the reading before that went to the mode. All modes together are 1; what is not idle or iowait was busy.")
+	m.data.SetDescription("Ratio of the time of all CPUs since the last reading that was spent in one mode. The modes add up to 1, so an average across cpu.mode has no meaning: what is neither idle nor iowait was busy.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -101,7 +101,7 @@ type metricSystemMemoryUtilization struct {
 // init fills system.memory.utilization metric with initial data.
 func (m *metricSystemMemoryUtilization) init() {
 	m.data.SetName("system.memory.utilization")
-	m.data.SetDescription("Part of the memory of the machine that is in the state. All states together are 1; used is MemTotal less MemAvailable.")
+	m.data.SetDescription("Ratio of the memory of the machine that is in one state. The states add up to 1, so an average across system.memory.state has no meaning; used is MemTotal less MemAvailable.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)

@@ -110,7 +110,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["system.cpu.utilization"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the time of all CPUs since the reading before that went to the mode. All modes together are 1; what is not idle or iowait was busy.", mi.Description())
+					assert.Equal(t, "Ratio of the time of all CPUs since the last reading that was spent in one mode. The modes add up to 1, so an average across cpu.mode has no meaning: what is neither idle nor iowait was busy.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -125,7 +125,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["system.memory.utilization"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the memory of the machine that is in the state. All states together are 1; used is MemTotal less MemAvailable.", mi.Description())
+					assert.Equal(t, "Ratio of the memory of the machine that is in one state. The states add up to 1, so an average across system.memory.state has no meaning; used is MemTotal less MemAvailable.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())

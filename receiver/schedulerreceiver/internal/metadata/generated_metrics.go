@@ -977,7 +977,7 @@ type metricSlurmFairshareFactor struct {
 // init fills slurm.fairshare.factor metric with initial data.
 func (m *metricSlurmFairshareFactor) init() {
 	m.data.SetName("slurm.fairshare.factor")
-	m.data.SetDescription("Fair-share factor of an account, 0 to 1: the more the sooner jobs start. With Fair Tree, the default, accounts have none.")
+	m.data.SetDescription("Fair-share factor of an account, 0 to 1: the higher, the sooner jobs start. With Fair Tree, the default, accounts have none. Do not sum or average across slurm.account.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1030,7 +1030,7 @@ type metricSlurmFairshareSharesRatio struct {
 // init fills slurm.fairshare.shares.ratio metric with initial data.
 func (m *metricSlurmFairshareSharesRatio) init() {
 	m.data.SetName("slurm.fairshare.shares.ratio")
-	m.data.SetDescription("Shares of an account, as part of those beside it.")
+	m.data.SetDescription("Shares of an account as a ratio of the shares of its siblings. Accounts are a tree: do not sum or average across slurm.account.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1083,7 +1083,7 @@ type metricSlurmFairshareUsageRatio struct {
 // init fills slurm.fairshare.usage.ratio metric with initial data.
 func (m *metricSlurmFairshareUsageRatio) init() {
 	m.data.SetName("slurm.fairshare.usage.ratio")
-	m.data.SetDescription("Effective usage of an account, as part of that of those beside it.")
+	m.data.SetDescription("Effective usage of an account as a ratio of the usage of its siblings. Accounts are a tree: do not sum or average across slurm.account.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1680,7 +1680,7 @@ type metricSlurmJobMultiNodeRatio struct {
 // init fills slurm.job.multi_node.ratio metric with initial data.
 func (m *metricSlurmJobMultiNodeRatio) init() {
 	m.data.SetName("slurm.job.multi_node.ratio")
-	m.data.SetDescription("Part of the jobs that have resources which are on more than one node.")
+	m.data.SetDescription("Ratio of the jobs with resources that run on more than one node. An average over partitions does not weight them by jobs.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2056,7 +2056,7 @@ type metricSlurmPartitionCPUCount struct {
 // init fills slurm.partition.cpu.count metric with initial data.
 func (m *metricSlurmPartitionCPUCount) init() {
 	m.data.SetName("slurm.partition.cpu.count")
-	m.data.SetDescription("CPUs of the nodes of a partition. A node may be in several partitions: never sum over them.")
+	m.data.SetDescription("CPUs of the nodes of a partition. A node may be in several partitions: do not sum across slurm.partition.")
 	m.data.SetUnit("{cpu}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2110,7 +2110,7 @@ type metricSlurmPartitionGpuCount struct {
 // init fills slurm.partition.gpu.count metric with initial data.
 func (m *metricSlurmPartitionGpuCount) init() {
 	m.data.SetName("slurm.partition.gpu.count")
-	m.data.SetDescription("GPUs of the nodes of a partition. A node may be in several partitions: never sum over them.")
+	m.data.SetDescription("GPUs of the nodes of a partition. A node may be in several partitions: do not sum across slurm.partition.")
 	m.data.SetUnit("{gpu}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2165,7 +2165,7 @@ type metricSlurmPartitionGpuFragmentation struct {
 // init fills slurm.partition.gpu.fragmentation metric with initial data.
 func (m *metricSlurmPartitionGpuFragmentation) init() {
 	m.data.SetName("slurm.partition.gpu.fragmentation")
-	m.data.SetDescription("Part of the free GPUs that jobs of this size cannot have because they are on different nodes. Absent if none is free.")
+	m.data.SetDescription("Ratio of the free GPUs that jobs of this size cannot have because the GPUs are on different nodes. Absent if none is free. Do not sum or average across slurm.gpu.request or slurm.partition.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2219,7 +2219,7 @@ type metricSlurmPartitionGpuPlaceable struct {
 // init fills slurm.partition.gpu.placeable metric with initial data.
 func (m *metricSlurmPartitionGpuPlaceable) init() {
 	m.data.SetName("slurm.partition.gpu.placeable")
-	m.data.SetDescription("Jobs of this size, on one node, that fit into the free GPUs at once.")
+	m.data.SetDescription("Jobs of this size, on one node, that fit into the free GPUs at once. Sizes compete for the same GPUs, and a node may be in several partitions: do not sum across slurm.gpu.request or slurm.partition.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2273,7 +2273,7 @@ type metricSlurmPartitionGpuStranded struct {
 // init fills slurm.partition.gpu.stranded metric with initial data.
 func (m *metricSlurmPartitionGpuStranded) init() {
 	m.data.SetName("slurm.partition.gpu.stranded")
-	m.data.SetDescription("Free GPUs on nodes of which all CPUs or all memory are taken.")
+	m.data.SetDescription("Free GPUs on nodes that have no CPU or no memory left. A node may be in several partitions: do not sum across slurm.partition.")
 	m.data.SetUnit("{gpu}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2326,7 +2326,7 @@ type metricSlurmPartitionNodeCount struct {
 // init fills slurm.partition.node.count metric with initial data.
 func (m *metricSlurmPartitionNodeCount) init() {
 	m.data.SetName("slurm.partition.node.count")
-	m.data.SetDescription("Nodes of a partition by state. A node may be in several partitions: never sum over them.")
+	m.data.SetDescription("Nodes of a partition by state. A node may be in several partitions: do not sum across slurm.partition.")
 	m.data.SetUnit("{node}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)

@@ -459,7 +459,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.fairshare.factor"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Fair-share factor of an account, 0 to 1: the more the sooner jobs start. With Fair Tree, the default, accounts have none.", mi.Description())
+					assert.Equal(t, "Fair-share factor of an account, 0 to 1: the higher, the sooner jobs start. With Fair Tree, the default, accounts have none. Do not sum or average across slurm.account.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -477,7 +477,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.fairshare.shares.ratio"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Shares of an account, as part of those beside it.", mi.Description())
+					assert.Equal(t, "Shares of an account as a ratio of the shares of its siblings. Accounts are a tree: do not sum or average across slurm.account.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -495,7 +495,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.fairshare.usage.ratio"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Effective usage of an account, as part of that of those beside it.", mi.Description())
+					assert.Equal(t, "Effective usage of an account as a ratio of the usage of its siblings. Accounts are a tree: do not sum or average across slurm.account.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -723,7 +723,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.multi_node.ratio"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the jobs that have resources which are on more than one node.", mi.Description())
+					assert.Equal(t, "Ratio of the jobs with resources that run on more than one node. An average over partitions does not weight them by jobs.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -856,7 +856,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.partition.cpu.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "CPUs of the nodes of a partition. A node may be in several partitions: never sum over them.", mi.Description())
+					assert.Equal(t, "CPUs of the nodes of a partition. A node may be in several partitions: do not sum across slurm.partition.", mi.Description())
 					assert.Equal(t, "{cpu}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -877,7 +877,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.partition.gpu.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "GPUs of the nodes of a partition. A node may be in several partitions: never sum over them.", mi.Description())
+					assert.Equal(t, "GPUs of the nodes of a partition. A node may be in several partitions: do not sum across slurm.partition.", mi.Description())
 					assert.Equal(t, "{gpu}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -901,7 +901,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.partition.gpu.fragmentation"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the free GPUs that jobs of this size cannot have because they are on different nodes. Absent if none is free.", mi.Description())
+					assert.Equal(t, "Ratio of the free GPUs that jobs of this size cannot have because the GPUs are on different nodes. Absent if none is free. Do not sum or average across slurm.gpu.request or slurm.partition.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -922,7 +922,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.partition.gpu.placeable"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Jobs of this size, on one node, that fit into the free GPUs at once.", mi.Description())
+					assert.Equal(t, "Jobs of this size, on one node, that fit into the free GPUs at once. Sizes compete for the same GPUs, and a node may be in several partitions: do not sum across slurm.gpu.request or slurm.partition.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -943,7 +943,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.partition.gpu.stranded"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Free GPUs on nodes of which all CPUs or all memory are taken.", mi.Description())
+					assert.Equal(t, "Free GPUs on nodes that have no CPU or no memory left. A node may be in several partitions: do not sum across slurm.partition.", mi.Description())
 					assert.Equal(t, "{gpu}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -961,7 +961,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.partition.node.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Nodes of a partition by state. A node may be in several partitions: never sum over them.", mi.Description())
+					assert.Equal(t, "Nodes of a partition by state. A node may be in several partitions: do not sum across slurm.partition.", mi.Description())
 					assert.Equal(t, "{node}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())

@@ -1,0 +1,196 @@
+//go:build linux
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage"
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/confmap/provider/envprovider"
+	"go.opentelemetry.io/collector/confmap/provider/fileprovider"
+	"go.opentelemetry.io/collector/exporter"
+	"go.opentelemetry.io/collector/exporter/debugexporter"
+	"go.opentelemetry.io/collector/exporter/otlpexporter"
+	"go.opentelemetry.io/collector/exporter/otlphttpexporter"
+	"go.opentelemetry.io/collector/extension"
+	"go.opentelemetry.io/collector/otelcol"
+	"go.opentelemetry.io/collector/processor"
+	"go.opentelemetry.io/collector/processor/memorylimiterprocessor"
+	"go.opentelemetry.io/collector/receiver"
+	"go.opentelemetry.io/collector/receiver/otlpreceiver"
+	"go.opentelemetry.io/collector/service/telemetry"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/gpumeter/gpumeter/exporter/hubexporter"
+	"github.com/gpumeter/gpumeter/exporter/pageexporter"
+	"github.com/gpumeter/gpumeter/extension/gpuextension"
+	"github.com/gpumeter/gpumeter/processor/workloadprocessor"
+	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
+	"github.com/gpumeter/gpumeter/receiver/hostreceiver"
+	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver"
+	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
+)
+
+// factories is the explicit list of what the distribution is made of. open is where
+// the gpu extension gets its View, store where the hub exporter gets its store; nil: they
+// open one themselves. meter is what the Collector measures itself with.
+func factories(open gpuextension.Opener, store hubexporter.Opener, meter *selfreceiver.Meter, log *zap.Logger) (otelcol.Factories, error) {
+	var f otelcol.Factories
+	var errs [4]error
+	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open), filestorage.NewFactory())
+	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](
+		cudareceiver.NewFactory(), gpureceiver.NewFactory(), hostreceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(meter))
+	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](memorylimiterprocessor.NewFactory(), workloadprocessor.NewFactory())
+	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
+		pageexporter.NewFactory(), hubexporter.NewFactoryWithStore(store), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), debugexporter.NewFactory())
+	f.Telemetry = newTelemetry(meter, log)
+	return f, errors.Join(errs[:]...)
+}
+
+// telemetryConfig is what we take of the Collector's service::telemetry.
+type telemetryConfig struct {
+	Logs struct {
+		Level zapcore.Level `mapstructure:"level"`
+	} `mapstructure:"logs"`
+}
+
+// newTelemetry makes the Collector log through log and measure itself with meter. Its
+// configuration may make it quieter. The stock factory would add 96 packages for the cloud.
+func newTelemetry(meter *selfreceiver.Meter, log *zap.Logger) telemetry.Factory {
+	return telemetry.NewFactory(
+		func() component.Config { // as much as log says
+			c := &telemetryConfig{}
+			c.Logs.Level = zapcore.DebugLevel
+			return c
+		},
+		telemetry.WithCreateLogger(func(_ context.Context, _ telemetry.LoggerSettings, cfg component.Config) (*zap.Logger, component.ShutdownFunc, error) {
+			if level := cfg.(*telemetryConfig).Logs.Level; level > log.Level() {
+				return log.WithOptions(zap.IncreaseLevel(level)), nil, nil
+			}
+			return log, nil, nil
+		}),
+		telemetry.WithCreateMeterProvider(func(context.Context, telemetry.MeterSettings, component.Config) (telemetry.MeterProvider, error) {
+			return meter.NewProvider(), nil
+		}),
+	)
+}
+
+// newCollector returns a Collector that runs the configuration of source.
+func newCollector(version string, source confmap.ProviderFactory, open gpuextension.Opener, store hubexporter.Opener, meter *selfreceiver.Meter, log *zap.Logger, converters ...confmap.ConverterFactory) (*otelcol.Collector, error) {
+	return otelcol.NewCollector(otelcol.CollectorSettings{
+		Factories:              func() (otelcol.Factories, error) { return factories(open, store, meter, log) },
+		BuildInfo:              component.BuildInfo{Command: "gpumeter", Description: "gpumeter", Version: version},
+		ConfigProviderSettings: configSettings(source, converters...),
+		SkipSettingGRPCLogger:  true,
+	})
+}
+
+const sourceScheme = "gpumeter"
+
+// configSettings makes a Collector take its configuration from source.
+func configSettings(source confmap.ProviderFactory, converters ...confmap.ConverterFactory) otelcol.ConfigProviderSettings {
+	return otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
+		URIs:               []string{sourceScheme + ":"},
+		ProviderFactories:  []confmap.ProviderFactory{fileprovider.NewFactory(), envprovider.NewFactory(), source},
+		DefaultScheme:      "env",
+		ConverterFactories: converters,
+	}}
+}
+
+// retriever is a function that is a source of configuration.
+type retriever func(confmap.WatcherFunc) (*confmap.Retrieved, error)
+
+// source returns the factory of the one provider r.
+func (r retriever) source() confmap.ProviderFactory {
+	return confmap.NewProviderFactory(func(confmap.ProviderSettings) confmap.Provider { return r })
+}
+
+func (r retriever) Retrieve(_ context.Context, _ string, w confmap.WatcherFunc) (*confmap.Retrieved, error) {
+	return r(w)
+}
+func (retriever) Scheme() string                 { return sourceScheme }
+func (retriever) Shutdown(context.Context) error { return nil }
+
+// fromMap returns a source whose values mean what they say: a $ is no reference.
+func fromMap(conf map[string]any) confmap.ProviderFactory {
+	return retriever(func(confmap.WatcherFunc) (*confmap.Retrieved, error) {
+		return confmap.NewRetrieved(literal(conf))
+	}).source()
+}
+
+// fromText returns a source of YAML.
+func fromText(text []byte) confmap.ProviderFactory {
+	return retriever(func(confmap.WatcherFunc) (*confmap.Retrieved, error) {
+		return confmap.NewRetrievedFromYAML(text)
+	}).source()
+}
+
+func literal(value any) any {
+	switch v := value.(type) {
+	case string:
+		return strings.ReplaceAll(v, "$", "$$")
+	case []string:
+		out := make([]any, len(v))
+		for i, x := range v {
+			out[i] = literal(x)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, x := range v {
+			out[i] = literal(x)
+		}
+		return out
+	case map[string]string:
+		out := make(map[string]any, len(v))
+		for key, x := range v {
+			out[key] = literal(x)
+		}
+		return out
+	case map[string]any:
+		if v == nil {
+			return nil
+		}
+		out := make(map[string]any, len(v))
+		for key, x := range v {
+			out[key] = literal(x)
+		}
+		return out
+	}
+	return value
+}
+
+// Components returns what the distribution is made of, by kind.
+func Components() (map[string][]string, error) {
+	f, err := factories(nil, nil, &selfreceiver.Meter{}, zap.NewNop())
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]string{
+		"extensions": names(f.Extensions),
+		"receivers":  names(f.Receivers),
+		"processors": names(f.Processors),
+		"exporters":  names(f.Exporters),
+	}, nil
+}
+
+// names returns the types in m, without the aliases of old configurations.
+func names[F component.Factory](m map[component.Type]F) []string {
+	var list []string
+	for t, f := range maps.All(m) {
+		if f.Type() == t {
+			list = append(list, t.String())
+		}
+	}
+	slices.Sort(list)
+	return list
+}

@@ -1,0 +1,216 @@
+//go:build linux
+
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
+)
+
+// takeFolder makes a folder of ours below the state folder, tries to write to it and
+// locks it until the returned file is closed.
+func takeFolder(state, name string) (dir string, lock *os.File, err error) {
+	if state == "" {
+		return "", nil, errors.New("no state folder: name one with --state-dir")
+	}
+	dir = filepath.Join(state, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", nil, fmt.Errorf("cannot make the folder: %w", err)
+	}
+	lock, err = os.CreateTemp(dir, "try")
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot write to the folder: %w", err)
+	}
+	lock.Close()
+	if err := os.Remove(lock.Name()); err != nil {
+		return "", nil, err
+	}
+	if lock, err = os.Open(dir); err != nil {
+		return "", nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		return "", nil, fmt.Errorf("another agent uses %s: give this one a --state-dir of its own", dir)
+	}
+	return dir, lock, nil
+}
+
+// maxReceived bounds one request to --otlp-receiver, unpacked. Requests are decoded by
+// recursion: the deepest of 16 MiB needs more stack than Go has, which ends the process,
+// and that of this size a quarter of it, 256 MiB.
+const maxReceived = 4 << 20
+
+// gpuScope is of the metrics of devices: while they are silent the agent is not ready,
+// whatever else it has to say.
+const gpuScope = "github.com/gpumeter/gpumeter/receiver/gpureceiver"
+
+// config returns the Collector configuration of an agent without a file. queue is the
+// folder for what waits to be sent; empty: it waits in memory.
+func (a *Agent) config(queue string) (map[string]any, error) {
+	c := a.DeviceConfig()
+	resource, err := a.instance()
+	if err != nil {
+		return nil, err
+	}
+	b := newBuilder(map[string]any{
+		"interval":            c.Interval.String(),
+		"slow_interval":       c.SlowInterval.String(),
+		"host_name":           c.Host,
+		"root":                c.Root,
+		"nvidia_library":      c.NVIDIALibrary,
+		"nvidia_library_dirs": c.LibraryDirs,
+		"gaudi_library":       c.GaudiLibrary,
+		"neuron_monitor":      c.NeuronMonitor,
+		"pcie_throughput":     !c.NoPCIeThroughput,
+		"simulate":            c.Simulate,
+		"state_dir":           a.StateDir,
+		"expected_devices":    c.Expected,
+		"resource":            resource,
+		"workloads": map[string]any{
+			"enabled":        !c.Workloads.Off,
+			"kubelet_socket": c.Workloads.KubeletSocket,
+			"kubeconfig":     c.Workloads.Kubeconfig,
+			"node":           c.Workloads.Node,
+			"pod_labels":     c.Workloads.PodLabels,
+			"team_label":     c.Workloads.TeamLabel,
+			"slurm": map[string]any{
+				"rest": c.Workloads.Slurm.REST, "rest_token_file": c.Workloads.Slurm.RESTToken, "job_maps": c.Workloads.Slurm.JobMaps,
+			},
+		},
+		"cloud": c.Cloud,
+	})
+	b.export("page", map[string]any{"endpoint": a.Listen, "ready_scope": gpuScope}, metrics)
+	if a.Store != nil {
+		b.export("hub", nil, metrics, logs)
+	}
+	if a.File != "" {
+		b.export("file", fileSink(a.File), metrics, logs, traces)
+	}
+	for _, signal := range []string{metrics, logs, traces} {
+		kind, conf, err := a.OTLP.exporter(signal, a.Env)
+		if err != nil {
+			return nil, err
+		}
+		if kind != "" {
+			queued(conf, b.storage(queue), a.QueueSize)
+			b.export(kind+"/"+signal, conf, signal)
+		}
+	}
+	b.receive("gpu", nil, metrics)
+	b.receive("self", nil, metrics)
+	b.receive("host", map[string]any{"interval": c.Interval.String(), "root": c.Root}, metrics)
+	if a.Trace {
+		b.receive("cuda", tracing(c.Interval, c.Root, a.StateDir), metrics, logs)
+	}
+	if gpureceiver.NewFactory().LogsStability() != component.StabilityLevelUndefined {
+		b.receive("gpu", nil, logs)
+	}
+	if a.Scheduler.Kind != "" {
+		b.receive("scheduler", a.Scheduler.settings(c.Workloads.Slurm, a.StateDir), metrics, logs)
+	}
+	if a.Receiver {
+		b.receive("otlp", map[string]any{"protocols": map[string]any{
+			"grpc": map[string]any{"endpoint": "localhost:4317", "max_recv_msg_size_mib": maxReceived >> 20},
+			"http": map[string]any{"endpoint": "localhost:4318", "max_request_body_size": maxReceived},
+		}}, metrics, logs, traces)
+	}
+	return b.config(), nil
+}
+
+// AnomalyFile returns where an agent keeps anomalies for gpumeter explain, empty if there
+// is no state folder.
+func AnomalyFile(state string) string {
+	if state == "" {
+		return ""
+	}
+	return filepath.Join(state, "anomalies.jsonl")
+}
+
+// tracing returns the configuration of the cuda receiver, which reads at ticks but at most
+// once a second.
+func tracing(interval time.Duration, root, state string) map[string]any {
+	return map[string]any{
+		"interval": max(interval, time.Second).String(), "proc": filepath.Join("/", root, "proc"), "anomaly_file": AnomalyFile(state),
+	}
+}
+
+// fileSink returns the configuration of the file exporter. A file is bounded: four of
+// 100 MiB.
+func fileSink(path string) map[string]any {
+	if path == "-" {
+		return map[string]any{"path": "/dev/stdout", "append": true}
+	}
+	return map[string]any{"path": path, "rotation": map[string]any{"max_megabytes": 100, "max_backups": 3}}
+}
+
+// builder puts a Collector configuration together.
+type builder struct {
+	extensions, receivers, exporters map[string]any
+	in, out                          map[string][]any // by signal
+}
+
+func newBuilder(gpu map[string]any) *builder {
+	return &builder{map[string]any{"gpu": gpu}, map[string]any{}, map[string]any{}, map[string][]any{}, map[string][]any{}}
+}
+
+func (b *builder) receive(id string, conf map[string]any, signals ...string) {
+	b.receivers[id] = conf
+	for _, s := range signals {
+		b.in[s] = append(b.in[s], id)
+	}
+}
+
+func (b *builder) export(id string, conf map[string]any, signals ...string) {
+	b.exporters[id] = conf
+	for _, s := range signals {
+		b.out[s] = append(b.out[s], id)
+	}
+}
+
+// storage returns the extension that stores into dir, none if dir is empty.
+func (b *builder) storage(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	b.extensions["file_storage"] = map[string]any{
+		"directory": dir,
+		// A kill loses nothing: the kernel has it. If the machine fails the queue may
+		// be damaged, and is then begun anew.
+		"fsync":    false,
+		"recreate": true,
+		// A long queue leaves a large file behind.
+		"compaction": map[string]any{"on_rebound": true, "directory": dir, "cleanup_on_start": true},
+	}
+	return "file_storage"
+}
+
+// config returns the whole, with a pipeline for each signal that comes and goes.
+func (b *builder) config() map[string]any {
+	pipelines := map[string]any{}
+	for signal, in := range b.in {
+		if out := b.out[signal]; len(out) > 0 {
+			pipelines[signal] = map[string]any{"receivers": in, "exporters": out}
+		}
+	}
+	names := make([]any, 0, len(b.extensions))
+	for name := range b.extensions {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(x, y any) int { return cmp.Compare(x.(string), y.(string)) })
+	return map[string]any{
+		"extensions": b.extensions,
+		"receivers":  b.receivers,
+		"exporters":  b.exporters,
+		"service":    map[string]any{"extensions": names, "pipelines": pipelines},
+	}
+}

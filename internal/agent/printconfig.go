@@ -1,0 +1,66 @@
+//go:build linux
+
+package agent
+
+import (
+	"context"
+	"io"
+
+	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/otelcol"
+	"go.uber.org/zap"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpumeter/gpumeter/internal/redact"
+	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
+)
+
+// printConfig writes the configuration of source to w: with every default if it is a
+// file, and without secrets.
+func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactory, whole bool) error {
+	f, err := factories(nil, nil, &selfreceiver.Meter{}, zap.NewNop())
+	if err != nil {
+		return err
+	}
+	settings := configSettings(source)
+	provider, err := otelcol.NewConfigProvider(settings)
+	if err != nil {
+		return err
+	}
+	cfg, err := provider.Get(ctx, f)
+	if err != nil {
+		return err
+	}
+	conf := confmap.New()
+	if whole {
+		if err := confmap.Validate(cfg); err != nil {
+			return err
+		}
+		err = conf.Marshal(cfg) // which hides what the Collector knows to be secret
+	} else {
+		var resolver *confmap.Resolver
+		if resolver, err = confmap.NewResolver(settings.ResolverSettings); err == nil {
+			conf, err = resolver.Resolve(ctx)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	e := yaml.NewEncoder(w)
+	e.SetIndent(2)
+	return e.Encode(redact.Config(conf.ToStringMap()))
+}
+
+// learning returns the factory of a converter that teaches hide the secrets of each
+// configuration that is loaded. It sees the configuration with its references resolved.
+func learning(hide *redact.Redactor) confmap.ConverterFactory {
+	return confmap.NewConverterFactory(func(confmap.ConverterSettings) confmap.Converter { return learner{hide} })
+}
+
+type learner struct{ hide *redact.Redactor }
+
+// Convert implements confmap.Converter.
+func (l learner) Convert(_ context.Context, conf *confmap.Conf) error {
+	l.hide.Learn(conf.ToStringMap())
+	return nil
+}

@@ -1,0 +1,121 @@
+package cost
+
+import (
+	"github.com/gpumeter/gpumeter/internal/fleet"
+)
+
+// Amounts are device time, energy and money. Each is a sum of differences of one function
+// of counters, so that they add up exactly however a period is cut.
+type Amounts struct {
+	Used Seconds `json:"used_seconds"`
+	Idle Seconds `json:"idle_seconds"`
+	// Unmeasured was held, and nobody knows if it was used.
+	Unmeasured  Seconds `json:"unmeasured_seconds,omitempty"`
+	Unallocated Seconds `json:"unallocated_seconds,omitempty"`
+	Energy      Energy  `json:"energy_joules"`
+	Carbon      Carbon  `json:"co2_grams"`
+
+	UsedCost        Money `json:"used_cost"`
+	IdleCost        Money `json:"idle_cost"`
+	UnmeasuredCost  Money `json:"unmeasured_cost,omitempty"`
+	UnallocatedCost Money `json:"unallocated_cost,omitempty"`
+	EnergyCost      Money `json:"energy_cost"`
+
+	// What has no price, and is in no sum of money above.
+	Unpriced       Seconds `json:"unpriced_seconds,omitempty"`
+	UnpricedEnergy Energy  `json:"unpriced_energy_joules,omitempty"` // of owned devices
+	Uncounted      Energy  `json:"uncounted_energy_joules,omitempty"`
+}
+
+// Allocated is the time for which it was held.
+func (a Amounts) Allocated() Seconds { return a.Used + a.Idle + a.Unmeasured }
+
+// Time is all device time, held or not.
+func (a Amounts) Time() Seconds { return a.Allocated() + a.Unallocated }
+
+// AllocatedCost is what the time for which it was held costs.
+func (a Amounts) AllocatedCost() Money { return a.UsedCost + a.IdleCost + a.UnmeasuredCost }
+
+// Capacity is what all device time costs, without energy.
+func (a Amounts) Capacity() Money { return a.AllocatedCost() + a.UnallocatedCost }
+
+// Total is the whole bill: capacity and energy.
+func (a Amounts) Total() Money { return a.Capacity() + a.EnergyCost }
+
+// Priced reports whether any of it has a price. Nothing without one is free.
+func (a Amounts) Priced() bool { return a.Unpriced < a.Time() }
+
+// Add returns the sum of both.
+func (a Amounts) Add(b Amounts) Amounts {
+	a.Used += b.Used
+	a.Idle += b.Idle
+	a.Unmeasured += b.Unmeasured
+	a.Unallocated += b.Unallocated
+	a.Energy += b.Energy
+	a.Carbon += b.Carbon
+	a.UsedCost += b.UsedCost
+	a.IdleCost += b.IdleCost
+	a.UnmeasuredCost += b.UnmeasuredCost
+	a.UnallocatedCost += b.UnallocatedCost
+	a.EnergyCost += b.EnergyCost
+	a.Unpriced += b.Unpriced
+	a.UnpricedEnergy += b.UnpricedEnergy
+	a.Uncounted += b.Uncounted
+	return a
+}
+
+// neg returns a with all signs changed.
+func (a Amounts) neg() Amounts {
+	return Amounts{
+		-a.Used, -a.Idle, -a.Unmeasured, -a.Unallocated, -a.Energy, -a.Carbon,
+		-a.UsedCost, -a.IdleCost, -a.UnmeasuredCost, -a.UnallocatedCost, -a.EnergyCost,
+		-a.Unpriced, -a.UnpricedEnergy, -a.Uncounted,
+	}
+}
+
+// tariff is all that turns counters of one row into amounts while no price changes.
+type tariff struct {
+	price       Price
+	priced      bool
+	power       Power
+	unallocated bool
+}
+
+// at is what counters that stand at s are worth in all.
+func (t tariff) at(s fleet.Sums) Amounts {
+	var a Amounts
+	used := min(s.Active, s.Held)
+	switch {
+	case t.unallocated:
+		a.Unallocated = s.Held
+	case s.HasActive:
+		a.Used, a.Idle = used, s.Held-used
+	default:
+		a.Unmeasured = s.Held
+	}
+	if s.HasEnergy {
+		a.Energy = s.Energy
+		if t.power.Emits {
+			a.Carbon = Carbon(muldiv(int64(s.Energy), t.power.Milligrams, 3600e6))
+		} else {
+			a.Uncounted = s.Energy
+		}
+	}
+	if !t.priced {
+		a.Unpriced = a.Time()
+		return a
+	}
+	a.UsedCost = t.price.PerHour.Capacity(a.Used)
+	a.IdleCost = t.price.PerHour.Capacity(a.Idle)
+	a.UnmeasuredCost = t.price.PerHour.Capacity(a.Unmeasured)
+	a.UnallocatedCost = t.price.PerHour.Capacity(a.Unallocated)
+	if t.price.Kind == Owned && t.power.Priced {
+		a.EnergyCost = t.price.PerKWh.Energy(a.Energy)
+	} else if t.price.Kind == Owned {
+		a.UnpricedEnergy = a.Energy
+	}
+	return a
+}
+
+// between is what was used from one state of the counters to another.
+func (t tariff) between(from, to fleet.Sums) Amounts { return t.at(to).Add(t.at(from).neg()) }

@@ -1,0 +1,230 @@
+package cost
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
+)
+
+// world simulates agents that write the sums of random workloads to a store, and all
+// that happens to them.
+type world struct {
+	r     *rand.Rand
+	store *querytest.Memory
+	begin time.Time
+	end   time.Time
+	step  time.Duration
+	// calm: no agent dies and no sample is lost, so that what happened is in the store.
+	calm bool
+
+	agents []*agent
+	// held is what was held of all devices since the beginning, in the agents' truth.
+	held float64
+}
+
+type agent struct {
+	world    *world
+	name     string
+	cluster  string
+	pod      int // of the agent, a label of the scrape
+	twice    bool
+	devices  []*gpu
+	down     time.Time // until then
+	deaf     time.Time // nobody reads it until then
+	snapshot []map[string]*account
+}
+
+type gpu struct {
+	uuid, model string
+	noActivity  bool
+	noEnergy    bool
+	holders     []string // of parts
+	accounts    map[string]*account
+}
+
+type account struct {
+	labels               query.Labels
+	held, active, energy float64
+	seen                 time.Time
+	ended                bool
+}
+
+var models = []string{"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "AMD Instinct MI300X", "Tenstorrent Blackhole p150a"}
+
+func newWorld(seed uint64, begin time.Time, d time.Duration, calm bool) *world {
+	f := &world{r: rand.New(rand.NewPCG(seed, 9)), store: querytest.NewMemory(), begin: begin, end: begin.Add(d), calm: calm}
+	f.step = time.Duration(15+f.r.IntN(60)) * time.Second
+	for i := range 1 + f.r.IntN(3) {
+		a := &agent{world: f, name: fmt.Sprintf("node-%d", i), twice: f.r.IntN(3) == 0 && !calm}
+		for j := range 1 + f.r.IntN(2) {
+			model := models[f.r.IntN(len(models))]
+			g := &gpu{uuid: fmt.Sprintf("GPU-%d-%d", i, j), model: model, accounts: map[string]*account{}, noActivity: strings.HasPrefix(model, "Ten"), noEnergy: f.r.IntN(4) == 0}
+			g.holders = make([]string, []int{1, 1, 2, 7}[f.r.IntN(4)])
+			a.devices = append(a.devices, g)
+		}
+		f.agents = append(f.agents, a)
+	}
+	for at := begin; !at.After(f.end); at = at.Add(f.step) {
+		for _, a := range f.agents {
+			a.tick(at.Add(time.Duration(f.r.IntN(900)) * time.Millisecond))
+		}
+	}
+	return f
+}
+
+func (a *agent) tick(at time.Time) {
+	r := a.world.r
+	if at.Before(a.down) {
+		return
+	}
+	if !a.world.calm {
+		switch r.IntN(400) {
+		case 0: // stopped and started: nothing is lost
+			a.down = at.Add(time.Duration(r.IntN(7200)) * time.Second)
+			a.pod++
+			return
+		case 1: // killed: it goes on from what it wrote last
+			a.down = at.Add(time.Duration(r.IntN(600)) * time.Second)
+			a.pod++
+			for i, g := range a.devices {
+				if a.snapshot != nil {
+					g.accounts = clone(a.snapshot[i])
+				} else {
+					g.accounts = map[string]*account{}
+				}
+			}
+			return
+		case 2: // its folder is gone
+			a.down = at.Add(time.Duration(r.IntN(600)) * time.Second)
+			a.pod++
+			a.snapshot = nil
+			for _, g := range a.devices {
+				g.accounts = map[string]*account{}
+			}
+			return
+		case 3:
+			a.deaf = at.Add(time.Duration(r.IntN(5400)) * time.Second)
+		case 4:
+			a.cluster = "prod" // the cloud answers late
+		}
+	}
+	for _, g := range a.devices {
+		g.tick(a, at)
+	}
+	if r.IntN(4) == 0 {
+		a.snapshot = nil
+		for _, g := range a.devices {
+			a.snapshot = append(a.snapshot, clone(g.accounts))
+		}
+	}
+}
+
+func clone(m map[string]*account) map[string]*account {
+	out := map[string]*account{}
+	for k, v := range m {
+		c := *v
+		out[k] = &c
+	}
+	return out
+}
+
+func (g *gpu) tick(a *agent, at time.Time) {
+	f, r := a.world, a.world.r
+	part := 1 / float64(len(g.holders))
+	seconds := f.step.Seconds() * (0.9 + r.Float64()/10)
+	for i, who := range g.holders {
+		key := fmt.Sprint(i, who)
+		acc := g.accounts[key]
+		if acc == nil {
+			acc = &account{labels: g.labels(i, who)}
+			g.accounts[key] = acc
+			f.write(a, g, acc, at.Add(-f.step/2)) // it begins at 0
+		}
+		acc.held += part * seconds
+		f.held += part * seconds
+		if r.IntN(3) > 0 {
+			acc.active += part * seconds
+		}
+		acc.energy += part * seconds * 700 * r.Float64()
+		acc.seen, acc.ended = at, false
+	}
+	for _, key := range slices.Sorted(maps.Keys(g.accounts)) { // in order: the world of a seed is always the same
+		acc := g.accounts[key]
+		if at.Sub(acc.seen) > 5*time.Minute {
+			if !acc.ended {
+				for _, name := range []string{acc.heldSeries(), fleet.SeriesActiveTime, fleet.SeriesEnergy} {
+					f.store.Add(acc.series(name, a, 0), at, math.NaN())
+				}
+			}
+			acc.ended = true
+			delete(g.accounts, key)
+			continue
+		}
+		f.write(a, g, acc, at)
+	}
+	for i := range g.holders { // who has it from now on: A -> B -> A too
+		if r.IntN(40) == 0 {
+			g.holders[i] = []string{"", "", "a", "b", "c", "a"}[r.IntN(6)]
+		}
+	}
+}
+
+func (g *gpu) labels(i int, who string) query.Labels {
+	l := query.Labels{"gpu_uuid": g.uuid, "gpu_model": g.model, "gpu_workload_kind": "unallocated"}
+	if len(g.holders) > 1 {
+		l["gpu_partition_id"] = fmt.Sprintf("%s-%d", g.uuid, i)
+	}
+	if who != "" {
+		maps.Copy(l, query.Labels{
+			"gpu_workload_kind": "job", "gpu_workload_name": "job-" + who, "gpu_workload_team": "team-" + who[:1],
+			"k8s_pod_uid": "uid-" + who, "k8s_namespace_name": "ns", "k8s_pod_name": "pod-" + who,
+		})
+	}
+	return l
+}
+
+// heldSeries returns the counter of device time that the account has.
+func (acc *account) heldSeries() string {
+	if acc.labels[fleet.LabelKind] == fleet.KindUnallocated {
+		return fleet.SeriesUnallocatedTime
+	}
+	return fleet.SeriesAllocatedTime
+}
+
+func (acc *account) series(name string, a *agent, way int) query.Labels {
+	l := maps.Clone(acc.labels)
+	maps.Copy(l, query.Labels{"__name__": name, "__unit__": name[len("gpu_"):], "host_name": a.name, "instance": fmt.Sprint(a.name, way), "pod": fmt.Sprint("agent-", a.pod), "gpu_index": "0"})
+	if a.cluster != "" {
+		l["k8s_cluster_name"] = a.cluster
+	}
+	return l
+}
+
+// write gives the store what an agent shows, unless nobody reads it.
+func (f *world) write(a *agent, g *gpu, acc *account, at time.Time) {
+	if !f.calm && (at.Before(a.deaf) || f.r.IntN(50) == 0) {
+		return
+	}
+	ways := 1
+	if a.twice {
+		ways = 2
+	}
+	for way := range ways {
+		when := at.Add(time.Duration(way*f.r.IntN(3000)) * time.Millisecond)
+		f.store.Add(acc.series(acc.heldSeries(), a, way), when, acc.held)
+		if !g.noActivity && acc.labels["gpu_workload_kind"] != "unallocated" {
+			f.store.Add(acc.series(fleet.SeriesActiveTime, a, way), when, acc.active)
+		}
+		if !g.noEnergy {
+			f.store.Add(acc.series(fleet.SeriesEnergy, a, way), when, acc.energy)
+		}
+	}
+}

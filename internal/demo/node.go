@@ -1,0 +1,194 @@
+//go:build linux
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/receiver"
+	noopmetric "go.opentelemetry.io/otel/metric/noop"
+	nooptrace "go.opentelemetry.io/otel/trace/noop"
+	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/internal/device/sim"
+	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
+)
+
+// Sink is where the telemetry of a node goes.
+type Sink struct {
+	metrics consumer.Metrics
+	logs    consumer.Logs // nil: nobody wants them
+}
+
+// feed is the gpu extension of one node: a Collector has one, and the demo has several
+// nodes. Unlike a View's subscribers its own are waited for, so that none misses a tick of
+// the history.
+type feed struct {
+	mu   sync.Mutex
+	list []chan node.Tick
+}
+
+// Start implements component.Component.
+func (*feed) Start(context.Context, component.Host) error { return nil }
+
+// Shutdown implements component.Component.
+func (*feed) Shutdown(context.Context) error { return nil }
+
+// GetExtensions implements component.Host: it is the only one.
+func (f *feed) GetExtensions() map[component.ID]component.Component {
+	return map[component.ID]component.Component{component.MustNewID("gpu"): f}
+}
+
+// Subscribe is what the gpu receiver wants of the extension.
+func (f *feed) Subscribe() (ticks <-chan node.Tick, cancel func()) {
+	c := make(chan node.Tick)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = append(f.list, c)
+	return c, sync.OnceFunc(func() { close(c) })
+}
+
+func (f *feed) push(t node.Tick) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.list {
+		c <- t
+	}
+}
+
+// Node is one machine of the fleet: its View, and the receivers an agent would have.
+type Node struct {
+	view      *node.View
+	feed      feed
+	receivers []component.Component
+	clock     *atomic.Int64 // of a simulated one, in nanoseconds
+}
+
+// NewNode returns the simulated node m, booted at start, whose telemetry goes to to.
+func NewNode(m Machine, start time.Time, to Sink, log *zap.Logger) (*Node, error) {
+	clock := &atomic.Int64{}
+	clock.Store(start.UnixNano())
+	cfg := local.Config{
+		Interval: Interval, SlowInterval: Interval, Host: m.Host, Resource: m.Labels,
+		Sim: &sim.Config{
+			Groups: m.Groups, Seed: hash(m.Host), Start: start,
+			Now: func() time.Time { return time.Unix(0, clock.Load()) },
+		},
+	}
+	n, err := newNode(cfg, to, log)
+	if err != nil {
+		return nil, err
+	}
+	n.clock = clock
+	return n, nil
+}
+
+func newNode(cfg local.Config, to Sink, log *zap.Logger) (*Node, error) {
+	view, err := local.Open(cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{view: view}
+	f := gpureceiver.NewFactory()
+	set := receiver.Settings{ID: component.MustNewID("gpu"), TelemetrySettings: component.TelemetrySettings{
+		Logger: log, MeterProvider: noopmetric.NewMeterProvider(), TracerProvider: nooptrace.NewTracerProvider(),
+	}}
+	ctx := context.Background() // of the making, which waits for nothing
+	metrics, err := f.CreateMetrics(ctx, set, f.CreateDefaultConfig(), to.metrics)
+	if err != nil {
+		return nil, err
+	}
+	n.receivers = append(n.receivers, metrics)
+	if to.logs != nil {
+		logs, err := f.CreateLogs(ctx, set, f.CreateDefaultConfig(), to.logs)
+		if err != nil {
+			return nil, err
+		}
+		n.receivers = append(n.receivers, logs)
+	}
+	for _, r := range n.receivers {
+		if err := r.Start(ctx, &n.feed); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+// Tick reads a simulated node as it is, or was, at a moment. Once it returns, the receivers
+// have the tick.
+func (n *Node) Tick(ctx context.Context, at time.Time) node.Tick {
+	n.clock.Store(at.UnixNano())
+	t := n.view.Tick(ctx, at)
+	if t.Time.Equal(at) { // a tick that ctx ended is the one before
+		n.feed.push(t)
+	}
+	return t
+}
+
+// run reads a real node until ctx ends.
+func (n *Node) run(ctx context.Context) error {
+	ticks, cancel := n.view.Subscribe()
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- n.view.Run(ctx) }()
+	for {
+		select {
+		case t := <-ticks:
+			n.feed.push(t)
+		case err := <-done:
+			return err
+		}
+	}
+}
+
+// Close ends the receivers, which pass on what they have.
+func (n *Node) Close() error {
+	var errs []error
+	for _, r := range n.receivers {
+		errs = append(errs, r.Shutdown(context.Background()))
+	}
+	return errors.Join(errs...)
+}
+
+// steps are the moments of a history up to now: the last hour closer than those
+// before. A query looks back for five minutes, so they are never farther apart.
+func steps(now time.Time, history time.Duration) []time.Time {
+	const coarse, fine, recent = 4 * time.Minute, time.Minute, time.Hour
+	var steps []time.Time
+	for at := now.Add(-history); at.Before(now); {
+		steps = append(steps, at)
+		step := coarse
+		if now.Sub(at) <= recent {
+			step = fine
+		}
+		at = at.Add(step)
+	}
+	return steps
+}
+
+// seed lives the history of the nodes, all of them at the same pace: a store may
+// refuse what is long before the newest.
+func seed(ctx context.Context, nodes []*Node, steps []time.Time) {
+	for _, at := range steps {
+		if ctx.Err() != nil {
+			return
+		}
+		tickAll(ctx, nodes, at)
+	}
+}
+
+func tickAll(ctx context.Context, nodes []*Node, at time.Time) {
+	var done sync.WaitGroup
+	for _, n := range nodes {
+		done.Go(func() { n.Tick(ctx, at) })
+	}
+	done.Wait()
+}

@@ -1,0 +1,18 @@
+package intel
+
+import "github.com/gpumeter/gpumeter/internal/device"
+
+// Facts describes what all Intel GPUs have in common.
+var Facts = device.Vendor{
+	Name: "intel", Title: "Intel", PCI: "0x8086",
+	DeviceFiles: []string{"/dev/dri/renderD"},
+	Modules:     []string{"xe", "i915"},
+	Resources: []device.Resource{
+		// With sharedDevNum the plugin allocates each device several times, as card0-3.
+		{Name: "gpu.intel.com/i915", Unit: device.Whole, Replica: "-"},
+		{Name: "gpu.intel.com/xe", Unit: device.Whole, Replica: "-"},
+		{Name: "gpu.intel.com/*_monitoring", Unit: device.NoDevice},
+		{Name: "gpu.intel.com", Unit: device.Claim},
+	},
+	ModelPrefixes: []string{"Intel ", "Data Center GPU "},
+}

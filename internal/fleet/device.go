@@ -1,0 +1,318 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// Device is one physical device at one moment, as the fleet sees it.
+type Device struct {
+	// Labels are those of its identity: what a price may depend on.
+	Labels query.Labels
+
+	UUID, Model, Vendor       string
+	Host, Node, Cluster, Rack string
+	Index                     optional.Float
+	Up                        bool // the device answered its agent
+	Simulated                 bool
+
+	Utilization optional.Float // 0 to 1
+	Memory      optional.Float // bytes
+	MemoryTotal optional.Float // bytes
+	Power       optional.Float // watts
+	Temperature optional.Float // degrees Celsius
+	Health      optional.Float // 1 good, 0.5 warning, 0 critical
+
+	Allocated float64        // part of the device that workloads hold, 0 to 1
+	Owners    []int          // who holds it, the largest part first; indexes of Fleet.Owners
+	Idle      optional.Float // seconds since a holder used it; absent if nobody holds it or its use is not known
+	Rate      optional.Float // price of the next hour
+}
+
+// Fleet is every device at one moment, in the order of cluster, rack, node and index.
+type Fleet struct {
+	At      time.Time
+	Devices []Device
+	Index   map[string]int // of Devices, by UUID
+	Owners  []Owner        // in the order of their IDs
+}
+
+// Condition returns the health of a device, and -1 if the device does not answer.
+func (d *Device) Condition() optional.Float {
+	if !d.Up {
+		return optional.Of(-1)
+	}
+	return d.Health
+}
+
+// Options of a Reader. The zero value is good.
+type Options struct {
+	Rack string // label that names the rack of a node; LabelRack if empty
+	// Rate returns the price of an hour of the device with these labels that draws so many
+	// watts. Nil: there are no prices.
+	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
+}
+
+// Reader reads the fleet from a store. It is safe for concurrent use.
+type Reader struct {
+	store query.Store
+	o     Options
+
+	mu      sync.Mutex
+	totals  map[string]float64 // memory of devices by UUID, which does not change
+	totaled time.Time
+}
+
+// NewReader returns a Reader of store.
+func NewReader(store query.Store, o Options) *Reader {
+	o.Rack = cmp.Or(o.Rack, LabelRack)
+	return &Reader{store: store, o: o}
+}
+
+// perDevice returns an expression with one value per device. Series that reach the store on
+// two paths are one.
+func perDevice(series string) string { return "max by (" + LabelUUID + ") (" + series + ")" }
+
+var (
+	// exprOwners is what each owner holds of each device.
+	exprOwners = "sum by (" + LabelUUID + ", " + ownerLabels + ") " + Once(SeriesAllocation)
+	exprHealth = "min by (" + LabelUUID + ") (" + SeriesHealth + ")"
+	// identityLabels are known of a device on each of its series.
+	identityLabels = strings.Join([]string{
+		LabelUUID, LabelIndex, LabelModel, LabelVendor, LabelHost, LabelNode, LabelCluster, LabelSimulated, LabelCloudProvider, LabelRegion, LabelHostType,
+	}, ", ")
+)
+
+// identity returns the expression for the devices of the fleet.
+func (r *Reader) identity() string {
+	return "max by (" + identityLabels + ", " + r.o.Rack + ") (" + SeriesUp + ")"
+}
+
+// values are the series that have one value per device, with the field each fills.
+var values = []struct {
+	expr  string
+	field func(*Device) *optional.Float
+}{
+	{perDevice(SeriesUtilization), func(d *Device) *optional.Float { return &d.Utilization }},
+	{perDevice(SeriesMemoryUsed), func(d *Device) *optional.Float { return &d.Memory }},
+	{perDevice(SeriesPower), func(d *Device) *optional.Float { return &d.Power }},
+	{perDevice(SeriesTemperature), func(d *Device) *optional.Float { return &d.Temperature }},
+	{exprHealth, func(d *Device) *optional.Float { return &d.Health }},
+}
+
+// At returns the fleet at a moment.
+func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
+	exprs := []string{r.identity(), exprOwners}
+	for _, v := range values {
+		exprs = append(exprs, v.expr)
+	}
+	answers, err := instants(ctx, r.store, at, exprs...)
+	if err != nil {
+		return nil, err
+	}
+	f := r.identities(answers[0], at)
+	f.own(answers[1])
+	f.sort() // after own, which learns clusters
+	for i, v := range values {
+		f.fill(answers[2+i], v.field)
+	}
+	if err := r.memory(ctx, f); err != nil {
+		return nil, err
+	}
+	if r.o.Rate != nil {
+		for i := range f.Devices {
+			d := &f.Devices[i]
+			d.Rate = r.o.Rate(d.Labels, at, d.Power)
+		}
+	}
+	return f, r.idleness(ctx, f)
+}
+
+// memory fills in how much memory devices have. That does not change, so it is asked for
+// every ten minutes, and when a device is new.
+func (r *Reader) memory(ctx context.Context, f *Fleet) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stale := f.At.Sub(r.totaled).Abs() > 10*time.Minute
+	for i := 0; i < len(f.Devices) && !stale; i++ {
+		_, known := r.totals[f.Devices[i].UUID]
+		stale = !known && f.Devices[i].Memory.OK()
+	}
+	if stale {
+		samples, err := r.store.Instant(ctx, perDevice(SeriesMemoryTotal), f.At)
+		if err != nil {
+			return err
+		}
+		r.totals, r.totaled = make(map[string]float64, len(samples)), f.At
+		for _, s := range samples {
+			r.totals[s.Labels[LabelUUID]] = s.Value
+		}
+	}
+	for i := range f.Devices {
+		if v, ok := r.totals[f.Devices[i].UUID]; ok {
+			f.Devices[i].MemoryTotal = optional.Of(v)
+		}
+	}
+	return nil
+}
+
+// instants evaluates several expressions at one moment, two at a time.
+func instants(ctx context.Context, store query.Store, at time.Time, exprs ...string) ([][]query.Sample, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	answers := make([][]query.Sample, len(exprs))
+	turns := make(chan struct{}, 2)
+	var done sync.WaitGroup
+	for i, expr := range exprs {
+		done.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			if ctx.Err() != nil {
+				return
+			}
+			var err error
+			if answers[i], err = store.Instant(ctx, expr, at); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	done.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	return answers, nil
+}
+
+// identities returns the devices of the series that say which are up.
+func (r *Reader) identities(samples []query.Sample, at time.Time) *Fleet {
+	f := &Fleet{At: at, Devices: make([]Device, 0, len(samples)), Index: make(map[string]int, len(samples))}
+	// Of two paths to the store, the one that knows more labels speaks first.
+	slices.SortStableFunc(samples, func(a, b query.Sample) int { return cmp.Compare(len(b.Labels), len(a.Labels)) })
+	for _, s := range samples {
+		l := s.Labels
+		d := Device{
+			Labels: l, UUID: l[LabelUUID], Model: l[LabelModel], Vendor: l[LabelVendor], Host: l[LabelHost], Node: NodeOf(l),
+			Cluster: l[LabelCluster], Rack: l[r.o.Rack], Up: s.Value > 0, Simulated: l[LabelSimulated] == "true",
+		}
+		if n, err := strconv.Atoi(l[LabelIndex]); err == nil {
+			d.Index = optional.Of(float64(n))
+		}
+		if i, ok := f.Index[d.UUID]; ok { // the device moved to another node within minutes: the later one answers
+			if d.Up && !f.Devices[i].Up {
+				f.Devices[i] = d
+			}
+			continue
+		}
+		f.Index[d.UUID] = len(f.Devices)
+		f.Devices = append(f.Devices, d)
+	}
+	return f
+}
+
+// fill puts one value of each device into its field.
+func (f *Fleet) fill(samples []query.Sample, field func(*Device) *optional.Float) {
+	for _, s := range samples {
+		if i, ok := f.Index[s.Labels[LabelUUID]]; ok && !math.IsNaN(s.Value) {
+			*field(&f.Devices[i]) = optional.Of(s.Value)
+		}
+	}
+}
+
+// own says who holds the devices.
+func (f *Fleet) own(samples []query.Sample) {
+	slices.SortFunc(samples, func(a, b query.Sample) int { return cmp.Compare(b.Value, a.Value) }) // who has most is named first
+	known := map[string]int{}
+	clusters := map[string]string{} // of nodes that do not name theirs
+	for _, s := range samples {
+		i, ok := f.Index[s.Labels[LabelUUID]]
+		if !ok || s.Value <= 0 {
+			continue
+		}
+		o, ok := OwnerOf(s.Labels)
+		if !ok {
+			continue
+		}
+		n, ok := known[o.ID]
+		if !ok {
+			n = len(f.Owners)
+			known[o.ID] = n
+			f.Owners = append(f.Owners, o)
+		}
+		d := &f.Devices[i]
+		d.Allocated += s.Value
+		if !slices.Contains(d.Owners, n) {
+			d.Owners = append(d.Owners, n)
+		}
+		if d.Cluster == "" && o.Cluster != "" {
+			clusters[d.Node] = o.Cluster
+		}
+	}
+	for i := range f.Devices {
+		d := &f.Devices[i]
+		d.Allocated = round(d.Allocated)
+		if d.Cluster == "" {
+			d.Cluster = clusters[d.Node]
+		}
+	}
+	f.sortOwners()
+}
+
+// round makes a whole of eight eighths and of seven sevenths.
+func round(parts float64) float64 { return math.Round(parts*1e6) / 1e6 }
+
+// sortOwners puts owners in the order of their IDs, so that equal questions have equal
+// answers.
+func (f *Fleet) sortOwners() {
+	order := make([]int, len(f.Owners))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(f.Owners[a].ID, f.Owners[b].ID) })
+	sorted, place := make([]Owner, len(order)), make([]int, len(order))
+	for to, from := range order {
+		sorted[to], place[from] = f.Owners[from], to
+	}
+	f.Owners = sorted
+	for i := range f.Devices {
+		for j, n := range f.Devices[i].Owners {
+			f.Devices[i].Owners[j] = place[n]
+		}
+	}
+}
+
+// sort puts devices into the order in which they are shown.
+func (f *Fleet) sort() {
+	order := make([]*Device, len(f.Devices)) // pointers are cheaper to move
+	for i := range f.Devices {
+		order[i] = &f.Devices[i]
+	}
+	index := func(d *Device) float64 {
+		if v, ok := d.Index.Get(); ok {
+			return v
+		}
+		return -1
+	}
+	slices.SortFunc(order, func(a, b *Device) int {
+		if a.Node != b.Node || a.Cluster != b.Cluster || a.Rack != b.Rack {
+			if c := cmp.Or(Natural(a.Cluster, b.Cluster), Natural(a.Rack, b.Rack), Natural(a.Node, b.Node)); c != 0 {
+				return c
+			}
+		}
+		return cmp.Or(cmp.Compare(a.Vendor, b.Vendor), cmp.Compare(a.Model, b.Model), cmp.Compare(index(a), index(b)), cmp.Compare(a.UUID, b.UUID))
+	})
+	sorted := make([]Device, len(order))
+	for i, d := range order {
+		sorted[i] = *d
+		f.Index[d.UUID] = i
+	}
+	f.Devices = sorted
+}

@@ -1,0 +1,171 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// Holding is one owner on one device or partition: what it holds, and what it uses.
+type Holding struct {
+	Owner
+	Device    string // UUID
+	Partition string // ID; empty: of the whole device
+	Profile   string // of the partition
+
+	Allocation  optional.Float // part of the device, 0 to 1; 0 for a workload that uses what it was not given
+	Utilization optional.Float // part of the device's
+	Memory      optional.Float // bytes
+	Power       optional.Float // watts
+}
+
+// Uninvited reports whether a workload uses a device that it was not given.
+func (h *Holding) Uninvited() bool {
+	a, _ := h.Allocation.Get()
+	return a == 0 && IsWorkload(h.Kind)
+}
+
+// Holdings returns who is on the devices at a moment, in the order of devices, partitions
+// and owners. uuid limits the answer to one device, unless it is empty.
+func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Holding, error) {
+	match := map[string]string{}
+	if uuid != "" {
+		match[LabelUUID] = uuid
+	}
+	fields := []struct {
+		series string
+		field  func(*Holding) *optional.Float
+	}{
+		{SeriesAllocation, func(h *Holding) *optional.Float { return &h.Allocation }},
+		{SeriesWorkloadUtilization, func(h *Holding) *optional.Float { return &h.Utilization }},
+		{SeriesWorkloadMemory, func(h *Holding) *optional.Float { return &h.Memory }},
+		{SeriesWorkloadPower, func(h *Holding) *optional.Float { return &h.Power }},
+	}
+	exprs := make([]string, len(fields))
+	for i, f := range fields {
+		exprs[i] = "sum by (" + LabelUUID + ", " + LabelPartition + ", " + LabelPartitionProfile + ", " + ownerLabels + ") " + Once(Select(f.series, match))
+	}
+	answers, err := instants(ctx, r.store, at, exprs...)
+	if err != nil {
+		return nil, err
+	}
+	type key struct{ device, partition, owner string }
+	place := map[key]int{}
+	var out []Holding
+	for i, samples := range answers {
+		for _, s := range samples {
+			o, ok := OwnerOf(s.Labels)
+			if !ok || math.IsNaN(s.Value) {
+				continue
+			}
+			k := key{s.Labels[LabelUUID], s.Labels[LabelPartition], o.ID}
+			n, ok := place[k]
+			if !ok {
+				n = len(out)
+				place[k] = n
+				out = append(out, Holding{Owner: o, Device: k.device, Partition: k.partition, Profile: s.Labels[LabelPartitionProfile]})
+			}
+			*fields[i].field(&out[n]) = optional.Of(s.Value)
+		}
+	}
+	slices.SortFunc(out, func(a, b Holding) int {
+		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.ID, b.ID))
+	})
+	return out, nil
+}
+
+// Held returns the parts of devices that workloads hold at a moment, one sample per account,
+// in the order of their labels. What nobody can name is not included.
+func Held(ctx context.Context, store query.Store, at time.Time, match map[string]string) ([]query.Sample, error) {
+	list, err := store.Instant(ctx, Select(SeriesAllocation, match), at)
+	if err != nil {
+		return nil, err
+	}
+	once := map[string]query.Sample{} // scraped and pushed is one
+	for _, s := range list {
+		s.Labels = Row(s.Labels)
+		if k := s.Labels[LabelKind]; k != KindUnallocated && k != KindUnattributed {
+			once[Account(s.Labels)] = s
+		}
+	}
+	out := make([]query.Sample, 0, len(once))
+	for _, s := range once {
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b query.Sample) int { return cmp.Compare(a.Labels.Key(), b.Labels.Key()) })
+	return out, nil
+}
+
+// Parts returns parts of devices added up, with sevenths and eighths made whole again.
+func Parts(samples []query.Sample, of func(query.Labels) bool) float64 {
+	sum := 0.0
+	for _, s := range samples {
+		if of(s.Labels) {
+			sum += s.Value
+		}
+	}
+	return round(sum)
+}
+
+// Pods returns the names of the pods or containers that an owner has at a moment.
+func (r *Reader) Pods(ctx context.Context, at time.Time, owner string) ([]string, error) {
+	_, _, matchers, err := ParseOwner(owner)
+	if err != nil {
+		return nil, err
+	}
+	samples, err := r.store.Instant(ctx, "count by ("+LabelPod+", "+LabelContainerName+") ("+Select(SeriesAllocation, nil, matchers...)+")", at)
+	if err != nil {
+		return nil, err
+	}
+	out := []string{}
+	for _, s := range samples {
+		if name := cmp.Or(s.Labels[LabelPod], s.Labels[LabelContainerName]); name != "" {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// Fact is something about a device that does not change while its driver is loaded.
+type Fact struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+// factLabels are the labels of gpu_info that are worth a line, with what they are called.
+var factLabels = [][2]string{
+	{LabelArchitecture, "Architecture"},
+	{LabelDriver, "Driver"},
+	{LabelFirmware, "Firmware"},
+	{LabelVBIOS, "VBIOS"},
+	{LabelPCI, "PCI address"},
+	{LabelNUMA, "NUMA node"},
+}
+
+// Facts returns what is known about a device.
+func (r *Reader) Facts(ctx context.Context, at time.Time, uuid string) ([]Fact, error) {
+	samples, err := r.store.Instant(ctx, Select(SeriesInfo, map[string]string{LabelUUID: uuid}), at)
+	if err != nil {
+		return nil, err
+	}
+	out := []Fact{}
+	if len(samples) == 0 {
+		return out, nil
+	}
+	// Of two paths to the store, the one that knows more labels speaks.
+	best := slices.MinFunc(samples, func(a, b query.Sample) int {
+		return cmp.Or(cmp.Compare(len(b.Labels), len(a.Labels)), cmp.Compare(a.Labels.Key(), b.Labels.Key()))
+	})
+	for _, known := range factLabels {
+		if text := best.Labels[known[0]]; text != "" {
+			out = append(out, Fact{known[1], text})
+		}
+	}
+	return out, nil
+}

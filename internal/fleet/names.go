@@ -1,0 +1,158 @@
+// Package fleet is the model of the reading side: what a store of time series says about
+// the devices of a fleet, who holds them, and what they used.
+//
+// Agents export device samples as time series; everything that reads those series back
+// (the page, gpumeter top, gpumeter report, the fleet rules, quotas, waste findings and
+// Slurm accounting) does so through this package, so that one question has one answer:
+//
+//   - the names of series and labels are constants here and in no other package;
+//   - Read returns every device as it is at one moment: power, temperature, utilization,
+//     holders, idle time, price and health;
+//   - Idle, held and busy are defined once, in idle.go;
+//   - Meter is the one fold of counters into device time and energy.
+//
+// The package asks any query.Store, so the answers are the same on the hub's own store and
+// on a Prometheus-compatible one. It knows no price and no user interface.
+package fleet
+
+// Series of devices, one per physical device.
+const (
+	SeriesUp          = "gpu_up"
+	SeriesInfo        = "gpu_info"
+	SeriesHealth      = "gpu_health_ratio"
+	SeriesUtilization = "gpu_utilization_ratio"
+	SeriesSMActive    = "gpu_sm_active_ratio"
+	SeriesDRAMActive  = "gpu_dram_active_ratio"
+	SeriesMemoryUsed  = "gpu_memory_used_bytes"
+	SeriesMemoryTotal = "gpu_memory_total_bytes"
+	SeriesPower       = "gpu_power_draw_watts"
+	SeriesPowerLimit  = "gpu_power_limit_watts"
+	SeriesTemperature = "gpu_temperature_celsius"
+	SeriesClock       = "gpu_clock_frequency_hertz"
+
+	SeriesThrottlePower   = "gpu_throttle_power_active"
+	SeriesThrottleThermal = "gpu_throttle_thermal_active"
+	SeriesRecoveryAction  = "gpu_recovery_action"
+	SeriesRowRemapPending = "gpu_row_remap_pending"
+	SeriesXIDErrors       = "gpu_xid_errors_total"
+)
+
+// Series of the parts of a device: sensors, pipes, clock domains and partitions. They do
+// not add up to the device.
+const (
+	SeriesPipeActive        = "gpu_pipe_active_ratio"
+	SeriesSensorTemperature = "gpu_sensor_temperature_celsius"
+	SeriesClockDomain       = "gpu_clock_domain_frequency_hertz"
+
+	SeriesPartitionUp          = "gpu_partition_up"
+	SeriesPartitionUtilization = "gpu_partition_utilization_ratio"
+	SeriesPartitionSMActive    = "gpu_partition_sm_active_ratio"
+	SeriesPartitionMemoryUsed  = "gpu_partition_memory_used_bytes"
+	SeriesPartitionMemoryTotal = "gpu_partition_memory_total_bytes"
+)
+
+// Series of workloads. Allocation and the two series of time without a holder add up to the
+// device.
+const (
+	SeriesAllocation      = "gpu_allocation_ratio"
+	SeriesAllocatedTime   = "gpu_workload_allocated_time_seconds_total"
+	SeriesUnallocated     = "gpu_unallocated_ratio"
+	SeriesUnallocatedTime = "gpu_unallocated_time_seconds_total"
+	SeriesActiveTime      = "gpu_workload_active_time_seconds_total"
+	SeriesIdleTime        = "gpu_workload_idle_time_seconds_total"
+	SeriesEnergy          = "gpu_workload_energy_joules_total"
+
+	SeriesWorkloadUtilization = "gpu_workload_utilization_ratio"
+	SeriesWorkloadMemory      = "gpu_workload_memory_used_bytes"
+	SeriesWorkloadPower       = "gpu_workload_power_draw_watts"
+)
+
+// Other series that agents export and the hub reads.
+const (
+	SeriesAttribution = "gpumeter_attribution_status"
+	SeriesCollectives = "nccl_collective_sequence_total"
+)
+
+// Series that the hub writes about the fleet.
+const (
+	SeriesQuotaUsed  = "gpumeter_quota_used"
+	SeriesQuotaLimit = "gpumeter_quota_limit"
+	SeriesFinding    = "gpumeter_fleet_finding"
+)
+
+// LabelName holds the name of a series.
+const LabelName = "__name__"
+
+// Labels of the device that a series is about.
+const (
+	LabelUUID             = "gpu_uuid"
+	LabelIndex            = "gpu_index"
+	LabelModel            = "gpu_model"
+	LabelVendor           = "gpu_vendor"
+	LabelPartition        = "gpu_partition_id"
+	LabelPartitionProfile = "gpu_partition_profile"
+)
+
+// Labels of the machine that a device is in.
+const (
+	LabelHost          = "host_name"
+	LabelHostType      = "host_type"
+	LabelNode          = "k8s_node_name"
+	LabelCluster       = "k8s_cluster_name"
+	LabelCloudProvider = "cloud_provider"
+	LabelRegion        = "cloud_region"
+	LabelRack          = "rack"
+	LabelSimulated     = "gpumeter_simulated"
+)
+
+// Labels of the workload that holds or uses a device.
+const (
+	LabelKind           = "gpu_workload_kind"
+	LabelWorkload       = "gpu_workload_name"
+	LabelTeam           = "gpu_workload_team"
+	LabelNamespace      = "k8s_namespace_name"
+	LabelPod            = "k8s_pod_name"
+	LabelPodUID         = "k8s_pod_uid"
+	LabelContainer      = "k8s_container_name"
+	LabelContainerID    = "container_id"
+	LabelContainerName  = "container_name"
+	LabelUser           = "user_name"
+	LabelSlurmCluster   = "slurm_cluster"
+	LabelSlurmJob       = "slurm_job_id"
+	LabelSlurmUser      = "slurm_user"
+	LabelSlurmAccount   = "slurm_account"
+	LabelSlurmPartition = "slurm_partition"
+	LabelShareBasis     = "gpu_share_basis"
+)
+
+// Labels that single series add.
+const (
+	LabelSensor            = "gpu_temperature_sensor"
+	LabelClockType         = "gpu_clock_type"
+	LabelPipe              = "gpu_pipe"
+	LabelXIDCode           = "gpu_xid_code"
+	LabelArchitecture      = "gpu_architecture"
+	LabelDriver            = "gpu_driver_version"
+	LabelFirmware          = "gpu_firmware_version"
+	LabelVBIOS             = "gpu_vbios_version"
+	LabelPCI               = "gpu_pci_address"
+	LabelNUMA              = "gpu_numa_node"
+	LabelAttributionReason = "gpumeter_attribution_reason"
+	LabelAttributionSource = "gpumeter_attribution_source"
+	LabelCommunicator      = "comm_id_hash"
+	LabelRank              = "rank"
+	LabelRanks             = "nranks"
+)
+
+// Kinds of holders that are not workloads, as the kind label names them.
+const (
+	KindUnallocated  = "unallocated"  // nobody holds the device
+	KindUnattributed = "unattributed" // the device is used, nobody knows by whom
+	KindOther        = "other"        // workloads over the limit of series, folded together
+	KindSlurmJob     = "slurm_job"
+)
+
+// IsWorkload reports whether a kind is that of a workload with a name.
+func IsWorkload(kind string) bool {
+	return kind != "" && kind != KindUnallocated && kind != KindUnattributed && kind != KindOther
+}

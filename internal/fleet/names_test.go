@@ -1,0 +1,180 @@
+package fleet
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/otlptranslator"
+	"go.yaml.in/yaml/v3"
+)
+
+// names returns the constants of names.go whose name begins with prefix, by their value.
+func names(t *testing.T, prefix string) map[string]string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "names.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !strings.HasPrefix(spec.Names[0].Name, prefix) {
+			return true
+		}
+		value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[value] = spec.Names[0].Name
+		return true
+	})
+	return out
+}
+
+// ours are the series that the hub itself writes.
+var ours = []string{SeriesQuotaUsed, SeriesQuotaLimit, SeriesFinding}
+
+// Catches a series that is asked for and that no agent exports by default: a metric that was
+// renamed, has another unit or was switched off.
+func TestSeriesAreExported(t *testing.T) {
+	exported := map[string]bool{}
+	namer := otlptranslator.MetricNamer{WithMetricSuffixes: true}
+	files, err := filepath.Glob("../../receiver/*/metadata.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no metadata.yaml", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m struct {
+			Metrics map[string]struct {
+				Enabled bool
+				Unit    string
+				Sum     *struct{ Monotonic bool }
+			}
+		}
+		if err := yaml.Unmarshal(text, &m); err != nil {
+			t.Fatal(file, err)
+		}
+		for name, metric := range m.Metrics {
+			var kind otlptranslator.MetricType = otlptranslator.MetricTypeGauge
+			if metric.Sum != nil && metric.Sum.Monotonic {
+				kind = otlptranslator.MetricTypeMonotonicCounter
+			}
+			prom, err := namer.Build(otlptranslator.Metric{Name: name, Unit: metric.Unit, Type: kind})
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			exported[prom] = exported[prom] || metric.Enabled
+		}
+	}
+	for series, constant := range names(t, "Series") {
+		if enabled, known := exported[series]; !slices.Contains(ours, series) && !enabled {
+			t.Errorf("%s: no receiver exports %s by default (known: %v)", constant, series, known)
+		}
+	}
+}
+
+// Catches a label that is asked for and that no series has.
+func TestLabelsAreExported(t *testing.T) {
+	var all strings.Builder
+	for _, pattern := range []string{"../../receiver/*/metadata.yaml", "../../receiver/gpureceiver/*.go", "../[^f]*/*.go", "../workload/*/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatal(pattern, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(text)
+		}
+	}
+	for label, constant := range names(t, "Label") {
+		if label == LabelName || label == LabelRack { // the operator's own
+			continue
+		}
+		// An attribute is spelled with dots.
+		attribute := regexp.MustCompile(`\b` + strings.ReplaceAll(regexp.QuoteMeta(label), "_", "[._]") + `\b`)
+		if !attribute.MatchString(all.String()) {
+			t.Errorf("%s: nothing sets the attribute of %s", constant, label)
+		}
+	}
+}
+
+// Catches a package of the reading side that spells the name of a series or label itself:
+// renaming a metric would leave it behind, and one question would have two answers.
+// Receivers name attributes, of which metadata.yaml is the source.
+func TestNamesAreSpelledHereOnly(t *testing.T) {
+	known := names(t, "Series")
+	for label, constant := range names(t, "Label") {
+		if strings.Contains(label, "_") && label != LabelName {
+			known[label] = constant
+		}
+	}
+	words := regexp.MustCompile(`[a-z0-9]+(?:_[a-z0-9]+)+`)
+	root := "../.."
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(root, file)
+		if d.IsDir() {
+			skip := rel != "." && strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"testdata", "node_modules", "bench", "e2e", "tools"}, d.Name()) || slices.Contains([]string{"internal/fleet", "receiver"}, rel)
+			if skip {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		tokens := token.NewFileSet()
+		f, err := parser.ParseFile(tokens, file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		tags := map[*ast.BasicLit]bool{}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Field:
+				if n.Tag != nil {
+					tags[n.Tag] = true // keys of a file or of an answer
+				}
+			case *ast.BasicLit:
+				if n.Kind != token.STRING || tags[n] || spells[rel] {
+					return true
+				}
+				for _, word := range words.FindAllString(n.Value, -1) {
+					if constant, ok := known[word]; ok {
+						t.Errorf("%s: %s is fleet.%s", tokens.Position(n.Pos()), word, constant)
+					}
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// spells are the files that may spell names, because they are not about series in a store.
+var spells = map[string]bool{
+	"processor/workloadprocessor/config.go": true, // attributes of other exporters, whatever they are called
+	"internal/agent/config.go":              true, // keys of a Collector's configuration
+	"internal/hub/rules/watch.go":           true, // attributes, of which some are spelled like labels
+}

@@ -1,0 +1,103 @@
+package fleet
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// Owner is a workload as people know it: a deployment, a job, a notebook. Its pods and
+// containers are one owner.
+type Owner struct {
+	ID        string `json:"id"`
+	Kind      string `json:"kind"`
+	Name      string `json:"name"`
+	Team      string `json:"team,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Cluster   string `json:"cluster,omitempty"`
+	Job       string `json:"job,omitempty"` // Slurm's number
+	User      string `json:"user,omitempty"`
+	Account   string `json:"account,omitempty"`
+}
+
+// ownerLabels are the labels that OwnerOf reads.
+var ownerLabels = strings.Join([]string{
+	LabelKind, LabelWorkload, LabelTeam, LabelNamespace, LabelCluster, LabelSlurmCluster, LabelSlurmJob, LabelSlurmUser, LabelSlurmAccount, LabelUser,
+}, ", ")
+
+// TeamOf returns whom a series is charged to: its team, else its Slurm account, else its
+// namespace.
+func TeamOf(l query.Labels) string {
+	return cmp.Or(l[LabelTeam], l[LabelSlurmAccount], l[LabelNamespace])
+}
+
+// UserOf returns the user that a series names.
+func UserOf(l query.Labels) string { return cmp.Or(l[LabelSlurmUser], l[LabelUser]) }
+
+// OwnerOf returns the owner of a series, and false if nobody holds what it is about.
+func OwnerOf(l query.Labels) (Owner, bool) {
+	o := Owner{
+		Kind: l[LabelKind], Name: l[LabelWorkload], Team: TeamOf(l), Namespace: l[LabelNamespace], Cluster: l[LabelCluster],
+		Job: l[LabelSlurmJob], User: UserOf(l), Account: l[LabelSlurmAccount],
+	}
+	if o.Kind == "" || o.Kind == KindUnallocated {
+		return Owner{}, false
+	}
+	if o.Kind == KindSlurmJob {
+		o.Cluster = l[LabelSlurmCluster]
+	}
+	o.ID = o.identity()
+	return o, true
+}
+
+// Label returns the name that users know a workload by: its namespace, account or user, and
+// its own name. What is not a workload is called by its kind in parentheses.
+func (o Owner) Label() string {
+	switch place := cmp.Or(o.Namespace, o.Account, o.User); {
+	case !IsWorkload(o.Kind):
+		return "(" + o.Kind + ")"
+	case o.Name == "":
+		return o.Kind
+	case place != "":
+		return place + "/" + o.Name
+	}
+	return o.Name
+}
+
+// identity returns what tells owners apart, in a form that fits into a URL.
+func (o Owner) identity() string {
+	parts := []string{o.Kind, o.Cluster, o.Namespace, o.Name, o.Job}
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	return strings.Join(parts, "/")
+}
+
+// ErrOwner says that a text is not the ID of an owner.
+var ErrOwner = errors.New("not the ID of a workload")
+
+// ParseOwner returns the kind and name in the ID of an owner, and the matchers that select
+// its series.
+func ParseOwner(id string) (kind, name string, matchers []string, err error) {
+	parts := strings.Split(id, "/")
+	if len(parts) != 5 {
+		return "", "", nil, fmt.Errorf("%w: %q", ErrOwner, id)
+	}
+	for i, p := range parts {
+		if parts[i], err = url.PathUnescape(p); err != nil {
+			return "", "", nil, fmt.Errorf("%w: %q: %w", ErrOwner, id, err)
+		}
+	}
+	labels := []string{LabelKind, LabelCluster, LabelNamespace, LabelWorkload, LabelSlurmJob}
+	if parts[0] == KindSlurmJob {
+		labels[1] = LabelSlurmCluster
+	}
+	for i, p := range parts {
+		matchers = append(matchers, Equals(labels[i], p))
+	}
+	return parts[0], parts[3], matchers, nil
+}

@@ -1,0 +1,82 @@
+package fleet
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+
+// An ID goes into an address and comes back as what selects the same series, whatever
+// characters its names have.
+func TestOwnerRoundTrip(t *testing.T) {
+	f := func(l query.Labels, id, selector string) {
+		t.Helper()
+		o, ok := OwnerOf(l)
+		if !ok || o.ID != id {
+			t.Errorf("got %+v, want the id %s", o, id)
+		}
+		kind, name, matchers, err := ParseOwner(o.ID)
+		if got := strings.Join(matchers, ","); err != nil || got != selector || kind != o.Kind || name != o.Name {
+			t.Errorf("%s selects %s, %v; want %s", o.ID, got, err, selector)
+		}
+	}
+	f(query.Labels{"gpu_workload_kind": "job", "gpu_workload_name": `a/b "c"`, "k8s_namespace_name": "é%2F"},
+		"job//%C3%A9%252F/a%2Fb%20%22c%22/",
+		`gpu_workload_kind="job",k8s_cluster_name="",k8s_namespace_name="é%2F",gpu_workload_name="a/b \"c\"",slurm_job_id=""`)
+	f(query.Labels{"gpu_workload_kind": "slurm_job", "gpu_workload_name": "x", "slurm_job_id": "7", "slurm_cluster": "hpc", "k8s_cluster_name": "not this"},
+		"slurm_job/hpc//x/7",
+		`gpu_workload_kind="slurm_job",slurm_cluster="hpc",k8s_namespace_name="",gpu_workload_name="x",slurm_job_id="7"`)
+	for _, kind := range []string{"", "unallocated"} {
+		if o, ok := OwnerOf(query.Labels{"gpu_workload_kind": kind}); ok {
+			t.Errorf("%q is a workload: %+v", kind, o)
+		}
+	}
+}
+
+func FuzzParseOwner(f *testing.F) {
+	f.Add("job/a/b/c/")
+	f.Add("////")
+	f.Add("job/%zz/b/c/")
+	f.Fuzz(func(_ *testing.T, id string) { _, _, _, _ = ParseOwner(id) })
+}
+
+// A device is idle since its holder last used it: not before a use, a new start of the
+// counter or the first sample, and a moment's use does not count.
+func TestStreak(t *testing.T) {
+	f := func(want time.Duration, values ...float64) {
+		t.Helper()
+		var p []query.Point
+		for i, v := range values {
+			p = append(p, query.Point{Time: noon.Add(time.Duration(i) * time.Minute), Value: v})
+		}
+		if got := streak(p); got != want {
+			t.Errorf("%v: idle for %s, want %s", values, got, want)
+		}
+	}
+	f(0, 5)
+	f(3*time.Minute, 5, 5, 5, 5)
+	f(2*time.Minute, 0, 60, 60, 60)
+	f(0, 0, 60, 120)
+	f(time.Minute, 100, 3, 3)
+	f(2*time.Minute, 0, 1.2, 1.2) // 2 % of a minute
+	f(time.Minute, 0, 1.3, 1.3)
+}
+
+func TestNatural(t *testing.T) {
+	f := func(a, b string, want int) {
+		t.Helper()
+		if got := Natural(a, b); got != want {
+			t.Errorf("Natural(%q, %q) = %d, want %d", a, b, got, want)
+		}
+	}
+	f("node-9", "node-10", -1)
+	f("node-10", "node-9", 1)
+	f("a", "a", 0)
+	f("a", "a1", -1)
+	f("r2n1", "r2n1", 0)
+	f("r10", "r2", 1)
+}

@@ -1,0 +1,256 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/hub/view"
+	"github.com/gpumeter/gpumeter/internal/logging"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// How often quotas are read, and the bill of the month is made.
+const (
+	quotasEvery = 5 * time.Minute
+	billEvery   = 10 * time.Minute
+	// maxOver bounds how many findings there are at a time.
+	maxOver = 1000
+)
+
+// Series of quotas, by their names in PromQL.
+const (
+	quotaUsed  = fleet.SeriesQuotaUsed
+	quotaLimit = fleet.SeriesQuotaLimit
+)
+
+var quotaHelp = map[string]string{
+	quotaUsed:  "How much of a quota is used: GPUs held now, GPU hours and money since the month began.",
+	quotaLimit: "How much a quota allows.",
+}
+
+// quotaSource is one of --quotas, with what it last said.
+type quotaSource struct {
+	from string
+	list []cost.Quota
+	err  string
+}
+
+// quotas are what teams may use, and what they do use. It is safe for concurrent use.
+type quotas struct {
+	log     *zap.Logger
+	prices  cost.Prices
+	vendors device.Vendors
+	watch   rules.Watch
+
+	mu      sync.Mutex
+	sources []quotaSource
+	uses    []cost.Use
+
+	// What only the goroutine that looks uses.
+	read, billed time.Time
+	month        cost.Month
+	bill         cost.Statement
+	written      map[string]hub.Labels
+}
+
+// newQuotas reads the sources. A file that cannot be read is an error; what others run may
+// be back later.
+func newQuotas(ctx context.Context, from []string, vendors device.Vendors, prices cost.Prices, log *zap.Logger) (*quotas, error) {
+	q := &quotas{log: log, prices: prices, vendors: vendors, read: time.Now()}
+	for _, f := range from {
+		q.sources = append(q.sources, quotaSource{from: f})
+	}
+	for i := range q.sources {
+		if err := q.refresh(ctx, i); err != nil && isQuotaFile(from[i]) {
+			return nil, fmt.Errorf("--quotas %s: %w", from[i], err)
+		}
+	}
+	return q, nil
+}
+
+// refresh reads one source. What it said before holds while it cannot be read, which is
+// said once.
+func (q *quotas) refresh(ctx context.Context, i int) error {
+	list, err := ReadQuotas(ctx, q.sources[i].from, q.vendors)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := &q.sources[i]
+	switch {
+	case err != nil && s.err == "":
+		s.err = logging.OneLine(err)
+		q.log.Warn("Cannot read quotas", zap.String("from", s.from), zap.String("reason", s.err))
+	case err == nil && s.err != "":
+		s.err = ""
+		q.log.Info("Quotas can be read again", zap.String("from", s.from))
+	}
+	if err == nil {
+		s.list = list
+	}
+	return err
+}
+
+// all returns the quotas of all sources.
+func (q *quotas) all() []cost.Quota {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var out []cost.Quota
+	for _, s := range q.sources {
+		out = append(out, s.list...)
+	}
+	return out
+}
+
+// look reads what is due, and compares it with what is used.
+func (q *quotas) look(ctx context.Context, store query.Store, at time.Time) error {
+	if at.Sub(q.read) >= quotasEvery {
+		q.read = at
+		for i := range q.sources {
+			_ = q.refresh(ctx, i) // it says so
+		}
+	}
+	all := q.all()
+	if slices.ContainsFunc(all, func(x cost.Quota) bool { return x.Hours != nil || x.Money != nil }) && at.Sub(q.billed) >= billEvery {
+		bill, err := q.month.Bill(ctx, store, q.prices, at.Truncate(time.Second), cost.Options{})
+		if err != nil {
+			return err
+		}
+		q.bill, q.billed = bill, at
+	}
+	held, err := fleet.Held(ctx, store, at, nil)
+	if err != nil {
+		return err
+	}
+	uses := cost.Check(all, q.bill, held)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.uses = uses
+	return nil
+}
+
+func (q *quotas) used() []cost.Use {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.uses
+}
+
+// over returns those that use more than they may.
+func over(uses []cost.Use, currency string) []rules.Finding {
+	var out []rules.Finding
+	for i := range uses {
+		u := &uses[i]
+		if !u.Over || len(out) == maxOver {
+			continue
+		}
+		unit := map[string]string{"gpus": "GPUs", "gpu_hours": "GPU hours this month", "money": currency + " this month"}[u.What]
+		out = append(out, rules.Finding{
+			Rule: rules.OverQuota, Severity: "WARN", Value: u.Used, Labels: quotaLabels(u),
+			Reason: fmt.Sprintf("%s uses %s %s, its quota is %s", u.Quota, decimal(u.Used), unit, decimal(u.Limit)),
+			Action: "Ask whose work can wait or end, or raise the quota.",
+		})
+	}
+	return out
+}
+
+func decimal(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
+
+// judgeQuotas looks at the quotas once: what is used and allowed are series, and what is
+// over is an event, too, if there is a store of ours for it.
+func (s *Server) judgeQuotas(ctx context.Context, store query.Store, q *quotas, at time.Time) error {
+	if err := q.look(ctx, store, at); err != nil {
+		return err
+	}
+	uses := q.used()
+	if s.store != nil {
+		if err := s.writeQuotas(ctx, q, uses, at); err != nil {
+			return err
+		}
+	}
+	return s.tell(ctx, &q.watch, over(uses, q.prices.Currency), at)
+}
+
+func (s *Server) writeQuotas(ctx context.Context, q *quotas, uses []cost.Use, at time.Time) error {
+	a := s.store.Appender(ctx)
+	written := map[string]hub.Labels{}
+	for i := range uses {
+		for name, value := range map[string]float64{quotaUsed: uses[i].Used, quotaLimit: uses[i].Limit} {
+			l := seriesLabels(name, quotaLabels(&uses[i]))
+			written[l.String()] = l
+			a.Gauge(l, at.UnixMilli(), value)
+		}
+	}
+	for key, l := range q.written {
+		if _, ok := written[key]; !ok {
+			a.End(l, at.UnixMilli())
+		}
+	}
+	for name, help := range quotaHelp {
+		s.store.Describe(name, hub.Family{Type: "gauge", Help: help})
+	}
+	if _, err := a.Commit(); err != nil {
+		return err
+	}
+	q.written = written
+	return nil
+}
+
+// quotaLabels are what tells uses apart.
+func quotaLabels(u *cost.Use) map[string]string {
+	l := map[string]string{"quota": u.Quota, "source": u.Source, "unit": u.What}
+	if u.Team != "" {
+		l[hub.TeamLabel] = u.Team
+	}
+	return l
+}
+
+// gauges are the quotas on the hub's /metrics, from where they can be scraped with
+// --backend, too.
+func (q *quotas) gauges() []hub.Gauge {
+	var out []hub.Gauge
+	for _, u := range q.used() {
+		l := quotaLabels(&u)
+		out = append(out, hub.Gauge{Name: quotaUsed, Help: quotaHelp[quotaUsed], Labels: l, Value: u.Used},
+			hub.Gauge{Name: quotaLimit, Help: quotaHelp[quotaLimit], Labels: l, Value: u.Limit})
+	}
+	return out
+}
+
+// view returns what answers the page, one for each team, with the quotas as they are. A
+// team sees its own, and those of which it uses some.
+func (q *quotas) view(title string) func(string, query.Store, hub.EventLog) http.Handler {
+	return func(team string, store query.Store, events hub.EventLog) http.Handler {
+		accounts := view.Cost(store, q.prices, nil)
+		if len(q.sources) > 0 {
+			accounts.Quotas = func(ctx context.Context, at time.Time) ([]view.Quota, error) {
+				all := q.all()
+				if len(all) == 0 {
+					return nil, nil
+				}
+				list, err := view.Cost(store, q.prices, all).Quotas(ctx, at)
+				if team == "" || err != nil {
+					return list, err
+				}
+				own := map[string]bool{}
+				for i := range all {
+					own[all[i].Name] = own[all[i].Name] || all[i].Matches(query.Labels{hub.TeamLabel: team})
+				}
+				return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
+			}
+		}
+		return view.Handler(store, accounts, events, view.Options{Title: title, Team: team, ShortModel: q.vendors.ShortModel})
+	}
+}

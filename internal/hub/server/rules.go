@@ -1,0 +1,132 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/logging"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// rulesEvery is the time between two evaluations of the fleet rules.
+const rulesEvery = time.Minute
+
+// findingSeries is 1 for each thing that a fleet rule found and that still holds.
+const findingSeries = fleet.SeriesFinding
+
+// watchFleet evaluates the fleet rules and the quotas until ctx ends, and returns what they
+// found.
+func (s *Server) watchFleet(ctx context.Context, store query.Store, q *quotas) func() []hub.Alert {
+	w := &rules.Watch{}
+	// What was over a quota is over if there are no quotas any more.
+	quota := func(rule string) bool { return len(q.sources) > 0 && rule == rules.OverQuota }
+	loadFleet := s.loader(w, func(rule string) bool { return !quota(rule) })
+	s.serve.Go(func() {
+		s.regularly(ctx, "The fleet rules do not work", func(at time.Time) error {
+			ctx, cancel := context.WithTimeout(ctx, rulesEvery/2)
+			defer cancel()
+			return errors.Join(loadFleet(ctx, at), s.judgeFleet(ctx, store, w, at))
+		})
+	})
+	if len(q.sources) > 0 {
+		loadQuotas := s.loader(&q.watch, quota)
+		s.serve.Go(func() { // the bill of a month takes its time
+			s.regularly(ctx, "Quotas cannot be compared with what is used", func(at time.Time) error {
+				ctx, cancel := context.WithTimeout(ctx, billEvery)
+				defer cancel()
+				return errors.Join(loadQuotas(ctx, at), s.judgeQuotas(ctx, store, q, at))
+			})
+		})
+	}
+	return func() []hub.Alert { return append(w.Alerts(), q.watch.Alerts()...) }
+}
+
+// loader returns what takes up, once, what was found before the hub was started again. It
+// is to be called until it works.
+func (s *Server) loader(w *rules.Watch, of func(rule string) bool) func(context.Context, time.Time) error {
+	loaded := s.store == nil // there are no events of ours
+	return func(ctx context.Context, at time.Time) error {
+		if loaded {
+			return nil
+		}
+		err := w.Load(ctx, s.store, at, of)
+		loaded = err == nil
+		return err
+	}
+}
+
+// regularly calls f every minute until ctx ends. That it fails is said once.
+func (s *Server) regularly(ctx context.Context, failure string, f func(time.Time) error) {
+	clock := time.NewTicker(rulesEvery)
+	defer clock.Stop()
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-clock.C:
+		}
+		err := f(time.Now())
+		if err != nil && !failed && ctx.Err() == nil {
+			s.log.Warn(failure, logging.Reason(err))
+		}
+		failed = err != nil
+	}
+}
+
+// judgeFleet evaluates the rules once.
+func (s *Server) judgeFleet(ctx context.Context, store query.Store, w *rules.Watch, at time.Time) error {
+	found, err := w.Evaluate(ctx, store, at)
+	if err != nil {
+		return err
+	}
+	return s.tell(ctx, w, found, at)
+}
+
+// tell makes an event and a series of what was found, if there is a store of ours for it.
+func (s *Server) tell(ctx context.Context, w *rules.Watch, found []rules.Finding, at time.Time) error {
+	changes := w.Update(found, at)
+	if s.store == nil {
+		return nil
+	}
+	a := s.store.Appender(ctx)
+	s.store.Describe(findingSeries, hub.Family{Type: "gauge", Help: "1 for each thing that a rule over the whole fleet found, until it is over."})
+	var events []hub.Event
+	for i := range changes {
+		events = append(events, changes[i].Event())
+		if changes[i].Ended {
+			a.End(findingLabels(&changes[i].Finding), at.UnixMilli())
+		}
+	}
+	for _, f := range w.Active() {
+		a.Gauge(findingLabels(&f), at.UnixMilli(), 1)
+	}
+	if _, err := a.Commit(); err != nil {
+		return err
+	}
+	return s.store.AppendEvents(ctx, events)
+}
+
+func findingLabels(f *rules.Finding) hub.Labels {
+	l := maps.Clone(f.Labels)
+	l["rule"] = f.Rule
+	return seriesLabels(findingSeries, l)
+}
+
+// seriesLabels returns the labels of the series of that name.
+func seriesLabels(name string, l map[string]string) hub.Labels {
+	var b hub.LabelBuilder
+	b.Add(fleet.LabelName, name)
+	for k, v := range l {
+		b.Add(k, v)
+	}
+	b.Sort()
+	return b.Labels()
+}

@@ -1,0 +1,92 @@
+//go:build linux
+
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	promlabels "github.com/prometheus/prometheus/model/labels"
+	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/rules"
+)
+
+// Catches a finding from before a restart of the hub that is never told to be over.
+func TestHubRulesRestart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	now := time.Now().Truncate(time.Second)
+	var store *hub.Store
+	var s *Server
+	var w *rules.Watch
+	var load func(time.Time) error
+	start := func() {
+		t.Helper()
+		var err error
+		if store, err = hub.Open(dir, hub.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		s, w = &Server{log: zap.NewNop(), store: store}, &rules.Watch{}
+		once := s.loader(w, func(string) bool { return true })
+		load = func(at time.Time) error { return once(t.Context(), at) }
+	}
+	look := func(at time.Time, hosts ...string) {
+		t.Helper()
+		a := store.Appender(t.Context())
+		for _, host := range hosts {
+			a.Gauge(promlabels.FromStrings("__name__", "gpu_up", "host_name", host, "gpu_uuid", "G"+host, "gpu_index", "0"), at.UnixMilli(), 1)
+		}
+		if _, err := a.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if err := load(at); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.judgeFleet(t.Context(), store, w, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	states := func() []string {
+		t.Helper()
+		list, err := store.Events(t.Context(), hub.EventQuery{Names: []string{"gpu.finding"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, e := range list {
+			out = append(out, e.Attributes["gpu.finding.state"]+" "+e.Attributes["host.name"]+" "+e.Attributes["gpu.finding.since"])
+		}
+		return out
+	}
+	start()
+	look(now.Add(-30*time.Minute), "a", "b")
+	for i := range 10 {
+		look(now.Add(time.Duration(i-20)*time.Minute), "a")
+	}
+	since := " b " + now.Add(-20*time.Minute).UTC().Format(time.RFC3339)
+	if diff := cmp.Diff([]string{"open" + since}, states()); diff != "" {
+		t.Fatal(diff)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	start()
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for i := range 3 {
+		look(now.Add(time.Duration(i-5)*time.Minute), "a", "b")
+	}
+	if diff := cmp.Diff([]string{"closed" + since, "open" + since}, states()); diff != "" {
+		t.Error(diff)
+	}
+	list, err := store.Instant(t.Context(), findingSeries, now)
+	if err != nil || len(list) != 0 || len(w.Alerts()) != 0 {
+		t.Errorf("%v %v %v", list, w.Alerts(), err)
+	}
+}

@@ -1,0 +1,132 @@
+// Package redact keeps secrets out of what gpumeter writes. A Redactor learns secrets from
+// a configuration and removes them from every line that passes through its writer; Config
+// removes them from a configuration that is about to be shown.
+package redact
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/base64"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Text replaces a secret, as in the Collector.
+const Text = "[REDACTED]"
+
+// minSecret is the length of the shortest secret that is hidden. Hiding a header of one
+// letter would make the log unreadable and protect nothing.
+const minSecret = 8
+
+// Redactor hides secrets in text. gpumeter logs none itself, but backends and proxies may
+// repeat part of a request in their answer, and exporters log the answer. The zero
+// Redactor hides nothing yet. It is safe for concurrent use.
+type Redactor struct {
+	mu      sync.RWMutex
+	secrets [][]byte // the longest first
+}
+
+// Hide makes r hide secret and each of its words: of "Bearer x", also x alone.
+func (r *Redactor) Hide(secret string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, text := range append(strings.Fields(secret), secret) {
+		quoted := strconv.Quote(text)
+		for _, form := range []string{text, quoted[1 : len(quoted)-1]} {
+			known := func(b []byte) bool { return string(b) == form }
+			if len(text) >= minSecret && !slices.ContainsFunc(r.secrets, known) {
+				r.secrets = append(r.secrets, []byte(form))
+			}
+		}
+	}
+	slices.SortStableFunc(r.secrets, func(a, b []byte) int { return cmp.Compare(len(b), len(a)) })
+}
+
+// Learn hides the headers in a configuration and the passwords in its URLs.
+func (r *Redactor) Learn(conf any) { r.learn(conf, false) }
+
+func (r *Redactor) learn(conf any, header bool) {
+	switch v := conf.(type) {
+	case map[string]any:
+		for key, value := range v {
+			r.learn(value, header || strings.EqualFold(key, "headers"))
+		}
+	case []any:
+		for _, value := range v {
+			r.learn(value, header)
+		}
+	case string:
+		if header {
+			r.Hide(v)
+		}
+		u, err := url.Parse(v)
+		if err != nil || u.User == nil {
+			return
+		}
+		if password, ok := u.User.Password(); ok {
+			r.Hide(password)
+			r.Hide(base64.StdEncoding.EncodeToString([]byte(u.User.Username() + ":" + password)))
+		}
+	}
+}
+
+// Bytes returns text without the secrets r knows. It may return text itself.
+func (r *Redactor) Bytes(text []byte) []byte {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, secret := range r.secrets {
+		if bytes.Contains(text, secret) {
+			text = bytes.ReplaceAll(text, secret, []byte(Text))
+		}
+	}
+	return text
+}
+
+// Writer returns a writer to w that removes what r hides. Each Write must be whole lines,
+// as a logger's are: a secret that is split over two writes is not found.
+func (r *Redactor) Writer(w io.Writer) io.Writer { return redacting{w, r} }
+
+type redacting struct {
+	to     io.Writer
+	hidden *Redactor
+}
+
+// Write implements io.Writer.
+func (w redacting) Write(line []byte) (int, error) {
+	if _, err := w.to.Write(w.hidden.Bytes(line)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// Config returns a configuration without its headers and the passwords of its URLs.
+func Config(conf map[string]any) any { return redact(conf, false) }
+
+func redact(value any, secret bool) any {
+	switch v := value.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, x := range v {
+			out[key] = redact(x, secret || key == "headers")
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, x := range v {
+			out[i] = redact(x, secret)
+		}
+		return out
+	case string:
+		if secret {
+			return Text
+		}
+		if u, err := url.Parse(v); err == nil && strings.Contains(v, "://") && u.User != nil {
+			return u.Redacted()
+		}
+	}
+	return value
+}

@@ -1,0 +1,37 @@
+package accounting
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// stateCodes returns the states of jobs by the short forms that Slurm's tools take.
+func stateCodes() map[string]string {
+	return map[string]string{
+		"PD": "PENDING", "R": "RUNNING", "S": "SUSPENDED", "CD": "COMPLETED", "F": "FAILED", "CA": "CANCELLED", "TO": "TIMEOUT", "NF": "NODE_FAIL",
+		"PR": "PREEMPTED", "OOM": "OUT_OF_MEMORY", "BF": "BOOT_FAIL", "DL": "DEADLINE", "RQ": "REQUEUED", "RS": "RESIZING", "RV": "REVOKED",
+	}
+}
+
+// ParseStates returns the states that people mean, as Job has them: in any case, by their
+// name or their short form.
+func ParseStates(list []string) ([]string, error) {
+	codes := stateCodes()
+	var out []string
+	for _, s := range list {
+		name := strings.ToUpper(s)
+		if name == "CANCELED" {
+			name = "CANCELLED"
+		}
+		if long, ok := codes[name]; ok {
+			name = long
+		}
+		if !slices.Contains(slices.Collect(maps.Values(codes)), name) {
+			return nil, fmt.Errorf("%q is none; running, pending, completed, failed, cancelled, timeout, node_fail, preempted, out_of_memory, requeued are", s)
+		}
+		out = append(out, name)
+	}
+	return out, nil
+}

@@ -1,0 +1,108 @@
+package series
+
+import (
+	"slices"
+	"strings"
+
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+)
+
+// End adds to now one last point, without a value, for each series that before has and now
+// lacks: a database would show such a series for minutes more. now has at least one scope.
+func End(now, before pmetric.Metrics, ts pcommon.Timestamp) {
+	var m Memory
+	m.remember(before)
+	m.End(now, ts)
+}
+
+// Memory remembers the series of the last batch. The zero value remembers none.
+type Memory struct {
+	// Only selects the metrics whose series end; nil selects all.
+	Only func(pmetric.Metric) bool
+
+	last   []shown
+	frames map[string]pmetric.Metric // metrics without points, by name
+}
+
+// shown is one series of a batch.
+type shown struct {
+	metric, identity string
+	attrs            pcommon.Map
+	start            pcommon.Timestamp
+}
+
+// End adds to md one last point, without a value, for each series of the batch before that
+// md lacks, and remembers the series of md instead. md has at least one scope.
+func (m *Memory) End(md pmetric.Metrics, ts pcommon.Timestamp) {
+	before, frames := m.last, m.frames
+	there, metrics := m.remember(md)
+	for _, was := range before {
+		if there[was.identity] {
+			continue
+		}
+		to, ok := metrics[was.metric]
+		if !ok {
+			to = md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().AppendEmpty()
+			frames[was.metric].CopyTo(to)
+			metrics[was.metric] = to
+		}
+		p := pointsOf(to).add()
+		was.attrs.CopyTo(p.Attributes())
+		p.SetTimestamp(ts)
+		p.SetStartTimestamp(was.start)
+		p.SetFlags(pmetric.DefaultDataPointFlags.WithNoRecordedValue(true))
+	}
+}
+
+// remember replaces what is remembered by the series of md. It returns their identities,
+// and their metrics by name.
+func (m *Memory) remember(md pmetric.Metrics) (there map[string]bool, metrics map[string]pmetric.Metric) {
+	there, metrics = make(map[string]bool, len(m.last)), map[string]pmetric.Metric{}
+	m.last, m.frames = make([]shown, 0, len(m.last)), map[string]pmetric.Metric{}
+	for metric := range Metrics(md) {
+		if m.Only != nil && !m.Only(metric) {
+			continue
+		}
+		name := metric.Name()
+		metrics[name], m.frames[name] = metric, frame(metric)
+		for p := range Points(metric) {
+			s := shown{metric: name, identity: identity(name, p.Attributes()), attrs: pcommon.NewMap(), start: p.StartTimestamp()}
+			p.Attributes().CopyTo(s.attrs)
+			there[s.identity] = true
+			m.last = append(m.last, s)
+		}
+	}
+	return there, metrics
+}
+
+// identity returns the name and the attributes of a series as one text.
+func identity(metric string, attrs pcommon.Map) string {
+	pairs := make([]string, 0, attrs.Len())
+	for key, v := range attrs.All() {
+		pairs = append(pairs, key+"\x00"+v.AsString())
+	}
+	slices.Sort(pairs)
+	return metric + "\x00" + strings.Join(pairs, "\x00")
+}
+
+// frame returns a metric like m, without points.
+func frame(m pmetric.Metric) pmetric.Metric {
+	f := pmetric.NewMetric()
+	f.SetName(m.Name())
+	f.SetDescription(m.Description())
+	f.SetUnit(m.Unit())
+	switch m.Type() {
+	case pmetric.MetricTypeSum:
+		s := f.SetEmptySum()
+		s.SetIsMonotonic(m.Sum().IsMonotonic())
+		s.SetAggregationTemporality(m.Sum().AggregationTemporality())
+	case pmetric.MetricTypeHistogram:
+		f.SetEmptyHistogram().SetAggregationTemporality(m.Histogram().AggregationTemporality())
+	case pmetric.MetricTypeExponentialHistogram:
+		f.SetEmptyExponentialHistogram().SetAggregationTemporality(m.ExponentialHistogram().AggregationTemporality())
+	default:
+		f.SetEmptyGauge()
+	}
+	return f
+}

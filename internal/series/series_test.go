@@ -1,0 +1,162 @@
+package series
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+)
+
+var began = time.Unix(1000, 0)
+
+// batch returns metrics of all types, each with one point of each owner.
+func batch(owners ...string) pmetric.Metrics {
+	md := pmetric.NewMetrics()
+	list := md.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty().Metrics()
+	always := list.AppendEmpty()
+	always.SetName("up")
+	always.SetEmptyGauge().DataPoints().AppendEmpty()
+	if len(owners) == 0 {
+		return md
+	}
+	for _, name := range []string{"gauge", "sum", "histogram", "exponential"} {
+		m := list.AppendEmpty()
+		m.SetName(name)
+		m.SetUnit("s")
+		m.SetDescription("text")
+		switch name {
+		case "gauge":
+			m.SetEmptyGauge()
+		case "sum":
+			m.SetEmptySum().SetIsMonotonic(true)
+			m.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+		case "histogram":
+			m.SetEmptyHistogram().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+		case "exponential":
+			m.SetEmptyExponentialHistogram().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+		}
+		for _, owner := range owners {
+			p := pointsOf(m).add()
+			p.Attributes().PutStr("owner", owner)
+			p.Attributes().PutInt("index", 1)
+			Start(m, p, began)
+		}
+	}
+	return md
+}
+
+func render(md pmetric.Metrics) []string {
+	var list []string
+	for m := range Metrics(md) {
+		kind := m.Type().String()
+		if m.Type() == pmetric.MetricTypeSum {
+			kind += fmt.Sprint(" ", m.Sum().IsMonotonic(), " ", m.Sum().AggregationTemporality())
+		}
+		for p := range Points(m) {
+			var attrs []string
+			for key, v := range p.Attributes().All() {
+				attrs = append(attrs, key+"="+v.AsString())
+			}
+			slices.Sort(attrs)
+			state := "there"
+			if p.Flags().NoRecordedValue() {
+				state = fmt.Sprint("ends at ", uint64(p.Timestamp()))
+			}
+			list = append(list, fmt.Sprintf("%s [%s %s] %s since %d: %s", m.Name(), kind, m.Unit(), strings.Join(attrs, ","), uint64(p.StartTimestamp())/1e9, state))
+		}
+	}
+	return list
+}
+
+// A series that is gone without a last point is shown for minutes more. One whose metric is
+// gone too needs the metric's type, or a backend refuses the batch.
+func TestEnd(t *testing.T) {
+	now := batch()
+	End(now, batch("a"), 7)
+	want := []string{
+		"up [Gauge ]  since 0: there",
+		"gauge [Gauge s] index=1,owner=a since 0: ends at 7",
+		"sum [Sum true Cumulative s] index=1,owner=a since 1000: ends at 7",
+		"histogram [Histogram s] index=1,owner=a since 1000: ends at 7",
+		"exponential [ExponentialHistogram s] index=1,owner=a since 1000: ends at 7",
+	}
+	if diff := cmp.Diff(want, render(now)); diff != "" {
+		t.Errorf("a batch without owners (-want +got):\n%s", diff)
+	}
+}
+
+// A series ends once: a last point in each batch that follows would be noise. The order of
+// attributes is no part of a series.
+func TestMemory(t *testing.T) {
+	m := Memory{Only: func(m pmetric.Metric) bool { return !Cumulative(m) }}
+	m.End(batch("a", "b"), 1)
+	second := batch()
+	gauge := second.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().AppendEmpty()
+	gauge.SetName("gauge")
+	p := gauge.SetEmptyGauge().DataPoints().AppendEmpty()
+	p.Attributes().PutInt("index", 1)
+	p.Attributes().PutStr("owner", "b")
+	m.End(second, 2)
+	want := []string{
+		"up [Gauge ]  since 0: there",
+		"gauge [Gauge ] index=1,owner=b since 0: there",
+		"gauge [Gauge ] index=1,owner=a since 0: ends at 2",
+	}
+	if diff := cmp.Diff(want, render(second)); diff != "" {
+		t.Errorf("second batch (-want +got):\n%s", diff)
+	}
+	third := batch("b")
+	m.End(third, 3)
+	for _, line := range render(third) {
+		if strings.Contains(line, "ends") {
+			t.Errorf("third batch has %q", line)
+		}
+	}
+}
+
+func TestTruncate(t *testing.T) {
+	md := batch("a", "b", "c")
+	for m := range Metrics(md) {
+		Truncate(m, 2)
+		if want := min(2, max(1, len(slices.Collect(Attributes(m))))); Len(m) != want {
+			t.Errorf("%s has %d points, want %d", m.Name(), Len(m), want)
+		}
+	}
+	if n := md.DataPointCount(); n != 9 {
+		t.Errorf("%d points, want 9", n)
+	}
+}
+
+// The zero time as a timestamp is a date in the far future.
+func TestStart(t *testing.T) {
+	m := pmetric.NewMetric()
+	p := m.SetEmptySum().DataPoints().AppendEmpty()
+	Start(m, p, time.Time{})
+	if p.StartTimestamp() != 0 {
+		t.Errorf("starts at %s", p.StartTimestamp())
+	}
+	Start(m, p, began)
+	if p.StartTimestamp() != pcommon.NewTimestampFromTime(began) {
+		t.Errorf("starts at %s", p.StartTimestamp())
+	}
+}
+
+// The workload processor looks at each point of each batch.
+func TestAttributesDoNotAllocate(t *testing.T) {
+	md := batch("a", "b", "c")
+	n := 0
+	if allocs := testing.AllocsPerRun(100, func() {
+		for m := range Metrics(md) {
+			for attrs := range Attributes(m) {
+				n += attrs.Len()
+			}
+		}
+	}); allocs != 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}

@@ -1,0 +1,97 @@
+//go:build linux
+
+package inspect
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
+	"github.com/gpumeter/gpumeter/internal/tracer/probe"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// Report is what processes did in an interval.
+type Report struct {
+	Time      time.Time          `json:"time"`
+	Seconds   float64            `json:"seconds"` // since the report before
+	Mode      string             `json:"mode,omitempty"`
+	Processes []Process          `json:"processes"`
+	Groups    []tracer.CommGroup `json:"groups,omitempty"`
+	Libraries []tracer.Library   `json:"libraries"`
+	Untraced  []tracer.Untraced  `json:"untraced,omitempty"`
+	Losses    tracer.Losses      `json:"losses"`
+	Problem   string             `json:"problem,omitempty"` // why the last reading failed
+	Missing   []probe.Feature    `json:"missing,omitempty"` // what the kernel or our rights lack, and what that costs
+	Others    int                `json:"others,omitempty"`  // processes that were not chosen
+
+	// Places are what people call devices by, by UUID.
+	Places map[string]string `json:"-"`
+}
+
+// Process is one process with whose it is.
+type Process struct {
+	tracer.Process
+	Workload *workload.Workload `json:"workload,omitempty"`
+	Verdict  *anomaly.Verdict   `json:"verdict,omitempty"`
+
+	// Delta is what the process did in the interval.
+	Delta tracer.Process `json:"-"`
+}
+
+// Report returns what the processes of a choice did between two readings.
+func (s *Session) Report(c *Choice, before, now tracer.Snapshot, t *node.Tick) *Report {
+	r := &Report{
+		Time: now.Time, Seconds: now.Time.Sub(before.Time).Seconds(), Groups: now.Groups, Libraries: now.Libraries, Losses: now.Losses,
+		Processes: []Process{}, Places: map[string]string{},
+	}
+	if f, ok := s.Tracer.(interface{ Features() []probe.Feature }); ok {
+		r.Missing = slices.DeleteFunc(slices.Clone(f.Features()), func(f probe.Feature) bool { return f.OK })
+	}
+	if f, ok := s.Tracer.(interface{ Err() error }); ok {
+		if err := f.Err(); err != nil {
+			r.Problem = err.Error()
+		}
+	}
+	if len(now.Libraries) > 0 {
+		r.Mode = now.Libraries[0].Mode
+	}
+	for i := range t.Readings {
+		id := t.Readings[i].ID
+		r.Places[id.UUID] = fmt.Sprintf("GPU %d", id.Index)
+		if id.Parent != "" {
+			r.Places[id.UUID] += " " + id.Profile
+		}
+	}
+	was := map[uint32]*tracer.Process{}
+	for i := range before.Processes {
+		was[before.Processes[i].PID] = &before.Processes[i]
+	}
+	verdicts := map[uint32]*anomaly.Verdict{}
+	for _, v := range anomaly.Judge(before, now) {
+		verdicts[v.PID] = &v
+	}
+	for i := range now.Processes {
+		p := &now.Processes[i]
+		one := Process{Process: *p, Verdict: verdicts[p.PID]}
+		if w, ok := s.Process(p.PID); ok {
+			one.Workload = &w
+		}
+		if !c.Takes(p.PID, one.Workload) {
+			r.Others++
+			continue
+		}
+		one.Delta = processSince(p, was[p.PID])
+		r.Processes = append(r.Processes, one)
+	}
+	for _, u := range now.Untraced {
+		w, ok := s.Process(u.PID)
+		if !ok && c.Takes(u.PID, nil) || ok && c.Takes(u.PID, &w) {
+			r.Untraced = append(r.Untraced, u)
+		}
+	}
+	return r
+}

@@ -1,0 +1,60 @@
+package cudareceiver
+
+import (
+	"math"
+
+	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
+)
+
+// scale is of explicit buckets: their bounds are 2 to the power of first, first+step ...
+// last. Each is one of the kernel's bounds, so nothing is estimated.
+type scale struct{ first, step, last int }
+
+var (
+	seconds = scale{-20, 2, 4} // 1 microsecond to 16 s
+	sizes   = scale{6, 2, 34}  // 64 B to 16 GiB
+)
+
+func (s scale) bounds() []float64 {
+	var list []float64
+	for e := s.first; e <= s.last; e += s.step {
+		list = append(list, math.Ldexp(1, e))
+	}
+	return list
+}
+
+// bucket returns in which explicit bucket the index is: the upper bound of index is
+// 2^((index+1)/2).
+func (s scale) bucket(index int) int {
+	for i, e := 0, s.first; ; i, e = i+1, e+s.step {
+		if e > s.last || index+1 <= 2*e {
+			return i
+		}
+	}
+}
+
+// fillExplicit fills in a point with the buckets of s.
+func fillExplicit(dp pmetric.HistogramDataPoint, d *ledger.Distribution, s scale) {
+	bounds := s.bounds()
+	counts := make([]uint64, len(bounds)+1)
+	for i, n := range d.Counts {
+		counts[s.bucket(d.Low+i)] += n
+	}
+	dp.SetCount(d.Count)
+	dp.SetSum(d.Sum)
+	if len(d.Counts) > 0 {
+		dp.ExplicitBounds().FromRaw(bounds)
+		dp.BucketCounts().FromRaw(counts)
+	}
+}
+
+// fillExponential fills in a point with the buckets of the kernel.
+func fillExponential(dp pmetric.ExponentialHistogramDataPoint, d *ledger.Distribution) {
+	dp.SetCount(d.Count)
+	dp.SetSum(d.Sum)
+	dp.SetScale(1)
+	dp.Positive().SetOffset(int32(d.Low))
+	dp.Positive().BucketCounts().FromRaw(d.Counts)
+}

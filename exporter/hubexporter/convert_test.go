@@ -234,12 +234,8 @@ func TestConvertWideTimes(t *testing.T) {
 		p.SetTimestamp(ts)
 		p.SetDoubleValue(1)
 	}
-	begin := time.Now()
 	if _, err := NewWriter(s, nil).Metrics(t.Context(), md); err != nil {
 		t.Fatal(err)
-	}
-	if d := time.Since(begin); d > 5*time.Second {
-		t.Errorf("it took %s", d)
 	}
 }
 

@@ -36,13 +36,8 @@ func TestClockStartsWithReady(t *testing.T) {
 		if err := ext.(extensioncapabilities.PipelineWatcher).Ready(); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case tick := <-ticks:
-			if !tick.Time.Equal(tick.Started) {
-				t.Errorf("the first tick is lost: got that of %s, the first was at %s", tick.Time, tick.Started)
-			}
-		case <-time.After(30 * time.Second):
-			t.Error("no tick after the pipelines were ready")
+		if tick := <-ticks; !tick.Time.Equal(tick.Started) {
+			t.Errorf("the first tick is lost: got that of %s, the first was at %s", tick.Time, tick.Started)
 		}
 		if err := ext.Shutdown(t.Context()); err != nil {
 			t.Error(err)

@@ -32,6 +32,7 @@ import (
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/exporter/pageexporter"
 	"github.com/gpumeter/gpumeter/extension/gpuextension"
+	"github.com/gpumeter/gpumeter/internal/requeue"
 	"github.com/gpumeter/gpumeter/processor/workloadprocessor"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
@@ -46,7 +47,7 @@ import (
 func factories(open gpuextension.Opener, store hubexporter.Opener, meter *selfreceiver.Meter, log *zap.Logger) (otelcol.Factories, error) {
 	var f otelcol.Factories
 	var errs [4]error
-	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open), filestorage.NewFactory())
+	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open), requeue.NewFactory(filestorage.NewFactory()))
 	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](
 		cudareceiver.NewFactory(), gpureceiver.NewFactory(), hostreceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(meter))
 	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](memorylimiterprocessor.NewFactory(), workloadprocessor.NewFactory())

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -80,9 +79,8 @@ func closes(t *testing.T) (closed bool) {
 	t.Helper()
 	env := node(t, nil)
 	env.BMC = func(string) (ipmi.Transport, error) { return closing{nil, &closed}, nil }
-	begin := time.Now()
 	expect(t, env, "bmc", Skipped)
-	return closed && time.Since(begin) < 5*time.Second
+	return closed
 }
 
 func TestSATA(t *testing.T) {

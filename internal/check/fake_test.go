@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -103,14 +104,15 @@ func with(list ...health.Device) func(context.Context) (Machine, error) {
 	}
 }
 
-// one runs one check.
-func one(t *testing.T, env Env, id string) Result {
+// one runs one check, which has all the time of a slow machine.
+func one(t *testing.T, env Env, id string) (r Result) {
 	t.Helper()
 	list, err := Select(Periodic, []string{id}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Run(t.Context(), env, list, 10*time.Second)[0]
+	synctest.Test(t, func(t *testing.T) { r = Run(t.Context(), env, list, 10*time.Second)[0] })
+	return r
 }
 
 // expect runs a check and compares its status, and a part of what it says.

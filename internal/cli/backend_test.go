@@ -82,7 +82,7 @@ func (b *backend) up(grpcToo bool) {
 		go func() { _ = srv.Serve(l) }()
 		b.stop = srv.Stop
 	} else {
-		srv := &http.Server{Handler: b, ReadHeaderTimeout: patience}
+		srv := &http.Server{Handler: b, ReadHeaderTimeout: time.Hour}
 		go func() { _ = srv.Serve(l) }()
 		b.stop = func() { _ = srv.Close() }
 	}

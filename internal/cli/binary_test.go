@@ -21,16 +21,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
-)
 
-// patience is how long a test waits for what must come. It is long because a loaded
-// machine is slow, and costs nothing where it comes at once.
-const patience = 30 * time.Second
+	"github.com/gpumeter/gpumeter/internal/await"
+)
 
 // binary is the path of gpumeter, built as it is shipped.
 var binary string
@@ -69,15 +66,10 @@ type result struct {
 // run runs gpumeter to its end.
 func run(t *testing.T, args ...string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	cmd := command(ctx, nil, args...)
+	cmd := command(t.Context(), nil, args...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
-	if ctx.Err() != nil {
-		t.Fatalf("gpumeter %s has not ended after %s: %s", strings.Join(args, " "), patience, stderr.String())
-	}
 	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
 		t.Fatal(err)
 	}
@@ -174,11 +166,7 @@ func (a *agent) stop() {
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		a.t.Fatal(err)
 	}
-	select {
-	case <-a.ended:
-	case <-time.After(patience):
-		a.t.Fatalf("the agent has not ended %s after SIGTERM", patience)
-	}
+	<-a.ended
 	if code := a.cmd.ProcessState.ExitCode(); code != 0 {
 		a.t.Errorf("exit code after SIGTERM is %d", code)
 	}
@@ -201,18 +189,18 @@ func (a *agent) entries() []map[string]any {
 // waitLog waits for a line whose message is msg and returns the last such.
 func (a *agent) waitLog(msg string) (entry map[string]any) {
 	a.t.Helper()
-	eventually(a.t, func() error {
+	await.NoError(a.t, func() error {
 		for _, entry = range slices.Backward(a.entries()) {
 			if entry["msg"] == msg {
 				return nil
 			}
 		}
 		select {
-		case <-a.ended:
-			return fmt.Errorf("the agent ended without the log line %q", msg)
+		case <-a.ended: // nothing more will come
+			a.t.Fatalf("the agent ended without the log line %q", msg)
 		default:
-			return fmt.Errorf("no log line %q", msg)
 		}
+		return fmt.Errorf("no log line %q", msg)
 	})
 	return entry
 }
@@ -239,7 +227,7 @@ func (a *agent) get(path, accept string) (string, error) {
 // waitPage waits until the page is as ok wants it, and returns it.
 func (a *agent) waitPage(ok func(page) error) (p page) {
 	a.t.Helper()
-	eventually(a.t, func() error {
+	await.NoError(a.t, func() error {
 		text, err := a.get("/metrics", "")
 		if err != nil {
 			return err
@@ -250,24 +238,6 @@ func (a *agent) waitPage(ok func(page) error) (p page) {
 		return ok(p)
 	})
 	return p
-}
-
-// eventually calls f until it returns nil, for as long as patience lasts.
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	within(t, patience, f)
-}
-
-// within calls f until it returns nil, for at most that long.
-func within(t *testing.T, patience time.Duration, f func() error) {
-	t.Helper()
-	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if err = f(); err == nil {
-			return
-		}
-	}
-	t.Fatalf("after %s: %v", patience, err)
 }
 
 // page is a Prometheus page: series, written as in the text format, and their values.

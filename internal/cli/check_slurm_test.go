@@ -3,14 +3,12 @@
 package cli_test
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -60,9 +58,7 @@ esac
 	f := func(host, calls, state string) {
 		t.Helper()
 		h.Script(t, host)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, "sh", health)
+		cmd := exec.CommandContext(t.Context(), "sh", health)
 		cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
 		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("the script: %v, %s", err, out)
@@ -100,7 +96,7 @@ func TestCheckSignal(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(500 * time.Millisecond) // until its signals are its own
+		childOf(t, cmd.Process.Pid) // now its signals are its own
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@
 package cli_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
 )
 
@@ -58,16 +58,14 @@ func TestCheckHealthy(t *testing.T) {
 			t.Errorf("%v says %s", args, out)
 		}
 	}
-	best := time.Hour // of some: the machine of a test may be busy
-	for range 5 {
-		begin := time.Now()
-		output(t, append([]string{"check", "--profile", "prolog"}, flags...)...)
-		best = min(best, time.Since(begin))
+	// Of a CPU, which is the same however busy the machine is.
+	cmd := command(t.Context(), nil, append([]string{"check", "--profile", "prolog"}, flags...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
-	if best > 2*time.Second {
-		t.Errorf("a healthy node takes %s", best)
+	if took := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(); took > 2*time.Second {
+		t.Errorf("a healthy node takes %s", took)
 	}
-	t.Logf("a healthy node takes %s", best)
 }
 
 // Each caller has its own idea of exit codes.
@@ -120,11 +118,7 @@ func TestCheckHungDriver(t *testing.T) {
 			t.Parallel()
 			_, flags := checkRoot(t, nil)
 			h := nvmltest.New(t, healthy+script)
-			begin := time.Now()
 			r := run(t, append([]string{"check", "--profile", "prolog", "--timeout", "6s", "--nvidia-library", h.Library}, flags...)...)
-			if took := time.Since(begin); took > 7*time.Second {
-				t.Errorf("it took %s", took)
-			}
 			if r.code != 1 || !strings.Contains(r.stdout, "critical "+want) || r.stderr != "" {
 				t.Errorf("exit code %d: %s%s", r.code, r.stdout, r.stderr)
 			}
@@ -140,33 +134,21 @@ func TestCheckStuckProcess(t *testing.T) {
 	t.Parallel()
 	_, flags := checkRoot(t, nil)
 	h := nvmltest.New(t, healthy+"gpu * hang nvmlInit*\n")
-	cmd := command(t.Context(), nil, append([]string{"check", "--profile", "prolog", "--timeout", "5s", "--nvidia-library", h.Library}, flags...)...)
+	cmd := command(t.Context(), nil, append([]string{"check", "--profile", "prolog", "--timeout", "8s", "--nvidia-library", h.Library}, flags...)...)
 	var stdout strings.Builder
 	cmd.Stdout = &stdout
-	begin := time.Now()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	child := 0
-	eventually(t, func() error {
-		list, _ := filepath.Glob("/proc/[0-9]*/stat") // the only error is a bad pattern
-		for _, file := range list {
-			text, _ := os.ReadFile(file) // it may have ended
-			if _, rest, ok := strings.Cut(string(text), ") "); ok && strings.HasPrefix(rest[1:], fmt.Sprintf(" %d ", cmd.Process.Pid)) {
-				_, err := fmt.Sscan(string(text), &child)
-				return err
-			}
-		}
-		return errors.New("the checks have no process of their own")
-	})
+	child := childOf(t, cmd.Process.Pid)
 	if err := syscall.Kill(child, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // whose exit code is looked at
-	if took := time.Since(begin); took > 8*time.Second || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stdout.String(), "critical check: the checks have said nothing for 5s") {
-		t.Errorf("exit code %d after %s: %s", cmd.ProcessState.ExitCode(), took, stdout.String())
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stdout.String(), "critical check: the checks have said nothing for 8s") {
+		t.Errorf("exit code %d: %s", cmd.ProcessState.ExitCode(), stdout.String())
 	}
-	eventually(t, func() error { // it was killed, and is not left behind
+	await.NoError(t, func() error { // it was killed, and is not left behind
 		if err := syscall.Kill(child, 0); err == nil {
 			if text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child)); !strings.Contains(string(text), ") Z ") {
 				return fmt.Errorf("process %d is still there: %s", child, text)
@@ -176,6 +158,23 @@ func TestCheckStuckProcess(t *testing.T) {
 	})
 }
 
+// childOf waits for a process that the one with the given number has started.
+func childOf(t *testing.T, parent int) (child int) {
+	t.Helper()
+	await.NoError(t, func() error {
+		list, _ := filepath.Glob("/proc/[0-9]*/stat") // the only error is a bad pattern
+		for _, file := range list {
+			text, _ := os.ReadFile(file) // it may have ended
+			if _, rest, ok := strings.Cut(string(text), ") "); ok && strings.HasPrefix(rest[1:], fmt.Sprintf(" %d ", parent)) {
+				_, err := fmt.Sscan(string(text), &child)
+				return err
+			}
+		}
+		return errors.New("the checks have no process of their own")
+	})
+	return child
+}
+
 // In a prolog only the GPUs of the job count.
 func TestCheckJob(t *testing.T) {
 	t.Parallel()
@@ -183,9 +182,7 @@ func TestCheckJob(t *testing.T) {
 	h := nvmltest.New(t, healthy+"gpu 1 recovery 1\n")
 	f := func(profile, gpus string, want int) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		cmd := command(ctx, []string{"SLURM_JOB_GPUS=" + gpus}, append([]string{"check", "--exit", "slurm", "--profile", profile, "--nvidia-library", h.Library}, flags...)...)
+		cmd := command(t.Context(), []string{"SLURM_JOB_GPUS=" + gpus}, append([]string{"check", "--exit", "slurm", "--profile", profile, "--nvidia-library", h.Library}, flags...)...)
 		out, _ := cmd.CombinedOutput() // whose exit code is looked at
 		if code := cmd.ProcessState.ExitCode(); code != want {
 			t.Errorf("%s with GPUs %q: exit code %d, want %d: %s", profile, gpus, code, want, out)

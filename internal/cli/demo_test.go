@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/demo"
@@ -86,17 +88,17 @@ func TestDemoRuns(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- d.run(ctx, &out) }()
 	page := regexp.MustCompile(`Page +(http://\S+)/\n`)
-	deadline := time.Now().Add(2 * time.Minute)
-	for !strings.Contains(out.String(), "Ctrl-C") {
+	await.NoError(t, func() error {
 		select {
 		case err := <-done:
 			t.Fatalf("the demo ended: %v\n%s", err, out.String())
-		case <-time.After(20 * time.Millisecond):
+		default:
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the demo says nothing but\n%s", out.String())
+		if !strings.Contains(out.String(), "Ctrl-C") {
+			return fmt.Errorf("the demo says nothing but\n%s", out.String())
 		}
-	}
+		return nil
+	})
 	url := page.FindStringSubmatch(out.String())
 	if url == nil || !strings.Contains(out.String(), "SIMULATED: 16 devices on 2 nodes") {
 		t.Fatalf("the demo does not say where its page is, or what:\n%s", out.String())
@@ -122,13 +124,8 @@ func TestDemoRuns(t *testing.T) {
 		t.Errorf("there is no page: %.200s", body)
 	}
 	cancel()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Errorf("the demo ends with %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the demo does not end")
+	if err := <-done; err != nil {
+		t.Errorf("the demo ends with %v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
 		t.Errorf("the demo left %v (%v)", left, err)

@@ -72,21 +72,13 @@ func TestHang(t *testing.T) {
 
 	ticks := sink.all()
 	checkTicks(t, ticks, time.Second, 8, 3)
-	var late []time.Duration
 	for _, tick := range ticks {
 		// A GPU that does not answer has gpu.health besides, and no measured value.
 		if up := tick.up[3] == 1; up && tick.points[3] < 10 || !up && tick.points[3] > 1 {
 			t.Errorf("GPU 3 at %s: up %v with %d points", tick.time.Format(time.TimeOnly), tick.up[3], tick.points[3])
 		}
-		if tick.time.After(hung) && !tick.time.After(back) {
-			late = append(late, tick.arrived.Sub(tick.time))
-		}
 	}
-	// The first tick of a hang is late, by the time a device has. The next ones know.
-	slices.Sort(late)
-	if median := late[len(late)/2]; median > 500*time.Millisecond {
-		t.Errorf("while a GPU hangs ticks arrive %s late", median)
-	}
+	// That a hang makes only its first tick late is tested in internal/node, where time stands still.
 	a.stop()
 }
 

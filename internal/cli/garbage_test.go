@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
 )
 
@@ -95,7 +96,7 @@ func TestFoundLibrary(t *testing.T) {
 		if !strings.Contains(reason, dir) || !strings.Contains(reason, want) {
 			t.Errorf("the log says %q of %s, want %q", reason, dir, want)
 		}
-		eventually(t, func() error {
+		await.NoError(t, func() error {
 			_, err := a.get("/readyz", "")
 			return err
 		})
@@ -125,7 +126,7 @@ service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu], exporters: 
 func TestNoDevice(t *testing.T) {
 	t.Parallel()
 	a := start(t, "--root", t.TempDir(), "--host-name", "host", "--interval", "100ms")
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		_, err := a.get("/readyz", "")
 		return err
 	})
@@ -187,7 +188,7 @@ func TestFirstTick(t *testing.T) {
 		agents = append(agents, start(t, "--root", t.TempDir(), "--interval", "5m"))
 	}
 	for _, a := range agents {
-		eventually(t, func() error {
+		await.NoError(t, func() error {
 			_, err := a.get("/readyz", "")
 			return err
 		})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
 	"github.com/gpumeter/gpumeter/internal/local"
@@ -83,7 +84,7 @@ func goldenPage(t *testing.T) (*agent, string) {
 	_, flags := goldenHost(t)
 	a := start(t, append(flags, "--interval", "2s")...) // long, so that a loaded machine answers in time
 	var text string
-	eventually(t, func() (err error) {
+	await.NoError(t, func() (err error) {
 		if text, err = a.get("/metrics", ""); err != nil {
 			return err
 		}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/exporter/pageexporter"
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 // get returns what the hub answers.
@@ -108,7 +109,7 @@ func TestHubTLS(t *testing.T) {
 	startWith(t, nil, "--listen", "localhost:0", "--simulate", "h100", "--interval", "100ms", "--no-cloud",
 		"--otlp-endpoint", mutual.url, "--otlp-ca", ca.file, "--otlp-cert", clientCert, "--otlp-key", clientKey)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trust, Certificates: own(ca)}}}
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		resp, err := client.Get(mutual.url + "/api/v1/query?query=count(gpu_up)")
 		if err != nil {
 			return err
@@ -142,7 +143,7 @@ func TestHubBackend(t *testing.T) {
 	startWith(t, []string{"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer write-0123456789abcdef"},
 		"--listen", "localhost:0", "--simulate", "h100", "--interval", "100ms", "--no-cloud", "--otlp-endpoint", store.url)
 	front := startServer(t, "hub", "--listen", "localhost:0", "--backend", store.url, "--backend-token", write(t, "token", "read-0123456789abcdef\n"))
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		if code, text := front.get("/api/v1/query?query=count(gpu_up)", ""); code != http.StatusOK || !strings.Contains(text, `"value"`) {
 			return fmt.Errorf("%d %s", code, text)
 		}
@@ -176,7 +177,7 @@ func TestHubLabelsAreThePages(t *testing.T) {
 	a := startWith(t, []string{"OTEL_RESOURCE_ATTRIBUTES=k8s.node.label.pool=spot,rack=r1,host.type=p5.48xlarge,cloud.region=eu-1,cloud.availability_zone=eu-1a"},
 		"--listen", "localhost:0", "--simulate", "h100", "--interval", "100ms", "--no-cloud", "--otlp-endpoint", h.url)
 	const query = `count(gpu_workload_allocated_time_seconds_total{k8s_node_label_pool="spot",rack="r1",host_type="p5.48xlarge",cloud_region="eu-1",cloud_availability_zone="eu-1a"})`
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		code, text := h.get("/api/v1/query?query="+url.QueryEscape(query), "")
 		if code != http.StatusOK || !strings.Contains(text, `"value"`) {
 			return fmt.Errorf("%d %s", code, text)
@@ -224,7 +225,7 @@ func TestHubCountsAndTokensChange(t *testing.T) {
 		}
 	}
 	put("read\n")
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		if !strings.Contains(h.log.String(), "those from before hold") {
 			return fmt.Errorf("nothing is said of a file that is wrong")
 		}
@@ -234,7 +235,7 @@ func TestHubCountsAndTokensChange(t *testing.T) {
 		t.Errorf("a wrong file locks out: %d", code)
 	}
 	put("read other-0123456789abcdef\n")
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		before, _ := h.get("/metrics", "read-0123456789abcdef")
 		after, _ := h.get("/metrics", "other-0123456789abcdef")
 		if before != http.StatusUnauthorized || after != http.StatusOK {

@@ -24,6 +24,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog/plogotlp"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 // hubProcess is gpumeter hub as users run it.
@@ -60,7 +62,7 @@ func startServer(t *testing.T, args ...string) *hubProcess {
 			t.Log(h.log.String())
 		}
 	})
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		for line := range strings.Lines(h.log.String()) {
 			var e struct{ URL, Msg string }
 			if json.Unmarshal([]byte(line), &e) == nil && e.Msg == "The hub serves" {
@@ -192,7 +194,7 @@ func TestHubKilled(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, func() error {
+		await.NoError(t, func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(acknowledged) < (k+1)*30 {
@@ -314,7 +316,7 @@ func TestUp(t *testing.T) {
 		"--interval", "100ms", "--slow-interval", "1s", "--socket", "", "--state-dir", "",
 	}
 	h := startServer(t, args...)
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		if n := len(h.values("gpu_power_draw_watts", time.Minute)); n == 0 {
 			return fmt.Errorf("%d series", n)
 		}

@@ -12,10 +12,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 var (
-	away = flag.Duration("away", 6*time.Second, "how long TestLedger kills agents while the sink is away")
+	away = flag.Duration("away", 6*time.Second, "how long the agents of TestLedger live in all, in ticks")
 	seed = flag.Uint64("seed", 0, "of the moments at which TestLedger kills; 0: another each time")
 )
 
@@ -83,9 +85,8 @@ func (b *backend) owes(l ledger) error {
 	return nil
 }
 
-// kills starts and kills agents within about the given time, and returns what they all
-// wrote down. At random moments: a start, a write to the queue and a request on its way
-// are hit, too.
+// kills starts and kills agents that have as many ticks as the given time has, and returns what they
+// all wrote down. At random moments: a start, a write to the queue and a request on its way are hit, too.
 func kills(t *testing.T, b *backend, state string, n int, within time.Duration) ledger {
 	t.Helper()
 	s := *seed
@@ -95,17 +96,27 @@ func kills(t *testing.T, b *backend, state string, n int, within time.Duration) 
 	t.Logf("-seed %d", s)
 	random := rand.New(rand.NewPCG(s, 0))
 	all := ledger{}
-	for range n {
+	for i := range n {
 		a := push(t, b, state, nil, "--log-level", "debug")
-		time.Sleep(time.Duration((0.3 + 1.4*random.Float64()) * float64(within) / float64(n)))
+		mean := int(within / pushInterval / time.Duration(n))
+		if i%4 != 0 { // else it is hit while it starts
+			ticks := 1 + random.IntN(2*mean)
+			await.NoError(t, func() error {
+				if got := len(a.ledger()); got < ticks {
+					return fmt.Errorf("%d ticks, want %d", got, ticks)
+				}
+				return nil
+			})
+		}
+		time.Sleep(time.Duration(random.Int64N(int64(2 * pushInterval)))) // which moment it is matters, not how long it takes
 		if err := a.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		<-a.ended
 		maps.Copy(all, a.ledger())
 	}
-	if len(all) < 2*n {
-		t.Errorf("only %d ticks in %s", len(all), within)
+	if len(all) < n/2 {
+		t.Errorf("only %d ticks of %d agents", len(all), n)
 	}
 	return all
 }
@@ -114,9 +125,9 @@ func kills(t *testing.T, b *backend, state string, n int, within time.Duration) 
 // no tick more often than an agent was killed.
 func settle(t *testing.T, b *backend, last *agent, all ledger, killed int) {
 	t.Helper()
-	eventually(t, func() error { return b.owes(all) })
+	await.NoError(t, func() error { return b.owes(all) })
 	maps.Copy(all, last.ledger())
-	eventually(t, func() error { return b.owes(all) })
+	await.NoError(t, func() error { return b.owes(all) })
 	last.stop()
 	again := 0
 	times, _ := b.arrivals()

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 // waitDropped waits until the agent says that it dropped that many points for good. The
@@ -17,7 +19,7 @@ import (
 // This is the one place that knows where it is counted.
 func (a *agent) waitDropped(want int) {
 	a.t.Helper()
-	eventually(a.t, func() error {
+	await.NoError(a.t, func() error {
 		got := 0
 		for _, e := range a.entries() {
 			if e["msg"] == "Exporting failed. Dropping data." && strings.HasSuffix(fmt.Sprint(e["otelcol.component.id"]), "/metrics") {
@@ -101,7 +103,7 @@ func checkRefused(t *testing.T, a *agent, b *backend, no refusal, again time.Dur
 		t.Errorf("it was sent again after %s, want %s", waited, again)
 	}
 	b.mu.Unlock()
-	eventually(t, func() error { return b.owes(due) })
+	await.NoError(t, func() error { return b.owes(due) })
 	a.waitDropped(points)
 	a.stop()
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
 )
 
@@ -50,7 +51,7 @@ func (a *agent) count(msg string) (n int) {
 
 func (a *agent) waitCount(msg string, want int) {
 	a.t.Helper()
-	eventually(a.t, func() error {
+	await.NoError(a.t, func() error {
 		if n := a.count(msg); n != want {
 			return fmt.Errorf("%d lines %q, want %d", n, msg, want)
 		}
@@ -106,12 +107,16 @@ const (
 	invalid   = "The changed configuration is not valid: the agent goes on with the one it has"
 )
 
-// busyConfig returns the configuration of an agent that reads 64 GPUs ten times a second,
-// serves them and sends them to b by way of a queue on disk.
+// busyConfig returns the configuration of an agent that reads 64 GPUs ten times a second, 8 with
+// -short, serves them and sends them to b by way of a queue on disk.
 func busyConfig(t *testing.T, b *backend) string {
 	t.Helper()
+	gpus := 64
+	if testing.Short() {
+		gpus = 8
+	}
 	// Each reading finds one byte more in use: the GPU itself numbers the ticks.
-	host := nvmltest.New(t, "gpus 64\ngpu 0 memory-step 1\n")
+	host := nvmltest.New(t, fmt.Sprintf("gpus %d\ngpu 0 memory-step 1\n", gpus))
 	return fmt.Sprintf(`
 extensions:
   gpu: {interval: 100ms, nvidia_library: %q, host_name: host}
@@ -144,6 +149,9 @@ func TestReload(t *testing.T) {
 	a := startWith(t, nil, "--config", file, "--log-level", "debug")
 	b.waitTicks("", 5)
 	before := a.open()
+	if testing.Short() {
+		*reloads = min(*reloads, 10)
+	}
 	bad := 0
 	for i := 1; i <= *reloads; i++ {
 		text := strings.Replace(good, "max_series: 20000", fmt.Sprintf("max_series: %d", 20000+i), 1)
@@ -160,8 +168,8 @@ func TestReload(t *testing.T) {
 		a.waitCount(serving, i-bad+1)
 	}
 	due := a.ledger()
-	within(t, 4*patience, func() error { return b.owes(due) }) // a loaded machine has many to send
-	eventually(t, func() error {
+	await.NoError(t, func() error { return b.owes(due) })
+	await.NoError(t, func() error {
 		if after := a.open(); after > before {
 			return fmt.Errorf("%d files are open, %d were before %d reloads", after, before, *reloads)
 		}

@@ -3,7 +3,6 @@
 package cli_test
 
 import (
-	"context"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 // A flag of the scheduler that does nothing, or a receiver that is in no pipeline.
@@ -43,9 +44,7 @@ func TestSchedulerFlags(t *testing.T) {
 	}
 	printed := func(args ...string) (c config) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		out, err := command(ctx, nil, append([]string{"agent", "--print-config", "--state-dir", "/s"}, args...)...).Output()
+		out, err := command(t.Context(), nil, append([]string{"agent", "--print-config", "--state-dir", "/s"}, args...)...).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +79,7 @@ extensions: {gpu: {simulate: h200, interval: 250ms, state_dir: ""}}
 exporters: {page: {endpoint: "localhost:0"}}
 service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu, scheduler], exporters: [page]}}}
 `)
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		text, err := a.get("/metrics", "")
 		if err == nil && (!strings.Contains(text, `slurm_up{slurm_cluster="c"} 0`) || !strings.Contains(text, "\ngpu_utilization_ratio{") || strings.Contains(text, "slurm_job_count")) {
 			err = errors.New("the page has no devices, or not that Slurm is away")

@@ -3,7 +3,6 @@
 package cli_test
 
 import (
-	"context"
 	"encoding/base64"
 	"fmt"
 	"io/fs"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
 )
 
@@ -72,12 +72,7 @@ func (h hoard) folder(t *testing.T, name, dir string) {
 // run adds what a command prints.
 func (h hoard) run(t *testing.T, env []string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	out, err := command(ctx, env, args...).CombinedOutput()
-	if ctx.Err() != nil {
-		t.Errorf("gpumeter %q has not ended after %s", args, patience)
-	}
+	out, err := command(t.Context(), env, args...).CombinedOutput()
 	h[fmt.Sprintf("output %d, of gpumeter %q", len(h), args)] = string(out) + fmt.Sprint(err)
 }
 
@@ -111,7 +106,7 @@ func plantedHost(t *testing.T) (flags []string, log func(text string)) {
 			t.Fatal(err)
 		}
 		// The kernel gives one record a read; a FIFO would give what there is.
-		eventually(t, func() error {
+		await.NoError(t, func() error {
 			var n int32
 			if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, w.Fd(), syscall.TIOCINQ, uintptr(unsafe.Pointer(&n))); errno != 0 || n > 0 {
 				return fmt.Errorf("%d bytes of the kernel log are unread: %w", n, errno)
@@ -167,7 +162,7 @@ func (p *plantedAgent) gather(t *testing.T, h hoard) {
 	p.waitLog(serving)
 	p.log("NVRM: GPU Board Serial Number: " + secrets["serial of the log"])
 	p.log("NVRM: Xid (PCI:0000:10:00): 62, GPU serial number " + secrets["serial of the log"])
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if len(b.asked) < 7 || p.protocol != "grpc" && b.others["logs"] == 0 {

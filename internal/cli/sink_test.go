@@ -16,6 +16,8 @@ import (
 
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 // sink is an OTLP backend: what a page cannot tell, the time of each tick, it can.
@@ -134,7 +136,7 @@ func (s *sink) all() []tick {
 // the time of the last.
 func (s *sink) wait(t *testing.T, what string, since time.Time, n int, ok func(tick) bool) (last time.Time) {
 	t.Helper()
-	eventually(t, func() error {
+	await.NoError(t, func() error {
 		found := 0
 		for _, tick := range s.all() {
 			if tick.time.After(since) && ok(tick) {

@@ -22,6 +22,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 // authority signs certificates.
@@ -106,7 +108,7 @@ func TestMutualTLS(t *testing.T) {
 		if ok {
 			b.waitTicks("", 2)
 		} else {
-			eventually(t, func() error {
+			await.NoError(t, func() error {
 				if !strings.Contains(a.log.String(), "certificate") {
 					return fmt.Errorf("no word of the certificate")
 				}
@@ -146,7 +148,7 @@ func (b *backend) upTLS(grpcToo bool, config *tls.Config) {
 		b.t.Cleanup(srv.Stop)
 		return
 	}
-	srv := &http.Server{Handler: b, ReadHeaderTimeout: patience}
+	srv := &http.Server{Handler: b, ReadHeaderTimeout: time.Hour}
 	go func() { _ = srv.Serve(tls.NewListener(l, config)) }()
 	b.t.Cleanup(func() { _ = srv.Close() })
 }

@@ -75,7 +75,7 @@ func TestBillAddsUp(t *testing.T) {
 	t.Parallel()
 	seeds := 8
 	if testing.Short() {
-		seeds = 3
+		seeds = 2
 	}
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -152,7 +152,11 @@ func check(t *testing.T, s Statement) {
 // nothing left out, whoever had the devices.
 func TestBillIsTheTruth(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(8) {
+	seeds := uint64(8)
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
 		f := newWorld(seed, noon, 14*time.Hour, true)
 		b := mustBill(t, f.store, Prices{}, f.begin.Add(-time.Hour), f.end.Add(time.Hour))
 		if got := b.Total.Time().Duration().Seconds(); math.Abs(got-f.held) > 1e-3 {

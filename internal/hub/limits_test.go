@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -201,17 +202,15 @@ func TestSlowReader(t *testing.T) {
 	}
 	_, _ = io.ReadFull(conn, make([]byte, 1)) // it is being answered, or was cut off already
 	// Whoever waits for the turn as long as it is held is cut off as well, and asks again.
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	await.NoError(t, func() error {
 		r, err := http.Get(server.URL + "/api/events")
-		if err == nil {
-			r.Body.Close()
-			if r.StatusCode == http.StatusOK {
-				return
-			}
-			err = fmt.Errorf("status %d", r.StatusCode)
+		if err != nil {
+			return fmt.Errorf("the turn is held: %w", err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the turn is held: %v", err)
+		r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return fmt.Errorf("the turn is held: status %d", r.StatusCode)
 		}
-	}
+		return nil
+	})
 }

@@ -129,6 +129,9 @@ var layers = []struct {
 		"github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
 	}},
 
+	// What is between the Collector's queue and its storage.
+	{"internal/requeue", []string{collector}},
+
 	// The hub reads what arrived. It knows no device and no Collector.
 	{"internal/hub/ui", nil},
 	{"internal/hub/server", []string{
@@ -144,7 +147,7 @@ var layers = []struct {
 
 	// The agent is a Collector with a list of components. It knows no vendor and no hub.
 	{"internal/agent", []string{
-		"internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
+		"internal/local", "internal/logging", "internal/node", "internal/redact", "internal/requeue", "internal/workload",
 		"exporter/...", "extension/...", "processor/...", "receiver/...",
 		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
 	}},
@@ -172,6 +175,7 @@ var layers = []struct {
 
 	// What is built for this repository only.
 	{"internal/layers", nil},
+	{"internal/await", nil},
 	{"e2e", []string{"internal/device/nvidia/nvmltest"}},
 	{"bench/...", nil},
 	{"tools/...", nil},
@@ -185,7 +189,7 @@ var restricted = []struct {
 }{
 	// The agent runs no other program while it samples.
 	{"os/exec", []string{"internal/check/worker", "internal/local/fleettest", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
-	{"testing/...", []string{"internal/device/nvidia/nvmltest"}},
+	{"testing/...", []string{"internal/await", "internal/device/nvidia/nvmltest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything before a pipeline is plain Go values.
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks"}},
@@ -194,6 +198,7 @@ var restricted = []struct {
 	{"internal/query/querytest", nil},
 	{"internal/local/fleettest", nil},
 	{"internal/tracer/tracertest", nil},
+	{"internal/await", nil},
 }
 
 // meaningless names invite everything. A package is named after its one idea.

@@ -117,5 +117,4 @@ func TestAnomalies(t *testing.T) {
 	if diff := cmp.Diff([]string{"gpumeter.anomaly.count{cause=neighbour," + llmOn0 + "} 1 since 1s"}, only(b.readAll(s), "gpumeter.anomaly.count")); diff != "" {
 		t.Error(diff)
 	}
-
 }

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/receiver/hostreceiver/internal/metadata"
 )
@@ -195,10 +196,7 @@ func TestRun(t *testing.T) {
 				time.Sleep(50 * time.Millisecond) // the kernel counts in hundredths of a second
 			}
 		}
-		deadline := time.Now().Add(30 * time.Second)
-		for sink.DataPointCount() < 13 && time.Now().Before(deadline) {
-			time.Sleep(10 * time.Millisecond)
-		}
+		await.True(t, "two batches", func() bool { return sink.DataPointCount() >= 13 })
 		if err := r.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,6 @@
 // Command testsum runs go test with the given arguments and ends with what people and
-// machines want to know: which tests were skipped and why, and how many ran.
+// machines want to know: which tests were skipped and why, which failed and why, and how many ran.
+// With -each as its first argument it also prints a line when a test ends.
 package main
 
 import (
@@ -9,7 +10,12 @@ import (
 )
 
 func main() {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, os.Args[1:]...)...)
+	args := os.Args[1:]
+	each := len(args) > 0 && args[0] == "-each"
+	if each {
+		args = args[1:]
+	}
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -19,7 +25,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "testsum: cannot run go test:", err)
 		os.Exit(1)
 	}
-	s := newSummary(os.Stdout)
+	s := newSummary(os.Stdout, ".")
+	s.each = each
 	s.read(out)
 	if !s.finish(cmd.Wait() == nil) {
 		os.Exit(1)

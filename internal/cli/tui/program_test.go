@@ -2,15 +2,17 @@ package tui
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/colorprofile"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 // screen is what a program has written.
@@ -55,23 +57,17 @@ func TestProgram(t *testing.T) {
 				done <- err
 			}()
 			p.Send(sample(1))
-			deadline := time.Now().Add(time.Minute)
-			for !strings.Contains(out.String(), "segmentation-dev") {
-				if time.Now().After(deadline) {
-					t.Fatalf("the devices are not shown: %q", out.String())
+			await.NoError(t, func() error {
+				if !strings.Contains(out.String(), "segmentation-dev") {
+					return fmt.Errorf("the devices are not shown: %q", out.String())
 				}
-				time.Sleep(5 * time.Millisecond)
-			}
+				return nil
+			})
 			if _, err := typist.Write([]byte("q")); err != nil {
 				t.Fatal(err)
 			}
-			select {
-			case err := <-done:
-				if err != nil {
-					t.Error(err)
-				}
-			case <-time.After(time.Minute):
-				t.Fatal("q does not end it")
+			if err := <-done; err != nil {
+				t.Error(err)
 			}
 			text := out.String()
 			if many.MatchString(text) != c.many || few.MatchString(text) != c.few {

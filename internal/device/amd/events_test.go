@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
@@ -114,13 +115,8 @@ func listen(t *testing.T, r *Reader) *ear {
 	go func() { done <- r.Events(ctx, func(ev device.Event) { e.events <- ev }) }()
 	e.stop = func() {
 		cancel()
-		select {
-		case err := <-done:
-			if err != nil {
-				t.Errorf("events ended: %v", err)
-			}
-		case <-time.After(10 * time.Second):
-			t.Fatal("Events did not return after its context ended")
+		if err := <-done; err != nil {
+			t.Errorf("events ended: %v", err)
 		}
 	}
 	return e
@@ -129,13 +125,7 @@ func listen(t *testing.T, r *Reader) *ear {
 // next returns the next event.
 func (e *ear) next() device.Event {
 	e.t.Helper()
-	select {
-	case ev := <-e.events:
-		return ev
-	case <-time.After(10 * time.Second):
-		e.t.Fatal("no event")
-	}
-	return device.Event{}
+	return <-e.events
 }
 
 // kernelLog creates a kernel log in the tree and returns a function that appends a record
@@ -158,15 +148,13 @@ func kernelLog(tr tree) (write func(seq, priority int, text string)) {
 		if _, err := fmt.Fprintf(w, "%d,%d,%d,-;%s\n", priority, seq, 1e6*seq, text); err != nil {
 			tr.t.Fatal(err)
 		}
-		for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		await.True(tr.t, "the log to be read", func() bool {
 			n, err := unix.IoctlGetInt(int(w.Fd()), unix.TIOCINQ)
-			if err != nil || time.Now().After(end) {
-				tr.t.Fatalf("the log is not read: %v", err)
+			if err != nil {
+				tr.t.Fatal(err)
 			}
-			if n == 0 {
-				return
-			}
-		}
+			return n == 0
+		})
 	}
 }
 

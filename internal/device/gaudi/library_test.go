@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
@@ -244,12 +245,7 @@ func TestHangBlocksNobody(t *testing.T) {
 		_, err := list[0].Read(t.Context(), device.Fast)
 		done <- err
 	}()
-	for deadline := time.Now().Add(10 * time.Second); list[0].(device.Busy).Busy() != "hlml_device_get_power_usage"; {
-		if time.Now().After(deadline) {
-			t.Fatalf("busy with %q", list[0].(device.Busy).Busy())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "a hung call", func() bool { return list[0].(device.Busy).Busy() == "hlml_device_get_power_usage" })
 	waiting := make(chan error, 1)
 	go func() {
 		_, err := r.Devices(t.Context())

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
@@ -301,9 +302,7 @@ func TestShared(t *testing.T) {
 		t.Errorf("%d while another one hangs", v)
 	}
 	end <- true
-	for s.get(t.Context(), now, time.Hour, func() int { return 5 }) != 3 {
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "the late answer", func() bool { return s.get(t.Context(), now, time.Hour, func() int { return 5 }) == 3 })
 }
 
 // The kernel's answer for a device that was removed while its file was open.

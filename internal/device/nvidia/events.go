@@ -178,7 +178,7 @@ func (r *Reader) pollSet() (events []device.Event, heard bool, err error) {
 	for range eventsAtOnce {
 		c := newCaller(r.lib, 0)
 		var data eventData
-		switch code := c.try("nvmlEventSetWait_v2", 0, r.events.handle, uintptr(unsafe.Pointer(&data)), eventWait); {
+		switch code := c.try("nvmlEventSetWait_v2", r.events.handle, uintptr(unsafe.Pointer(&data)), eventWait); {
 		case code == errTimeout:
 			return events, true, nil
 		case errors.Is(code, device.ErrLost) || errors.Is(code, device.ErrNeedsReset):
@@ -198,7 +198,7 @@ func (r *Reader) register() error {
 	c := newCaller(r.lib, 0)
 	if r.events.handle == 0 {
 		var set uintptr
-		if code := c.try("nvmlEventSetCreate", 0, uintptr(unsafe.Pointer(&set))); code != success {
+		if code := c.try("nvmlEventSetCreate", uintptr(unsafe.Pointer(&set))); code != success {
 			return fmt.Errorf("nvmlEventSetCreate: %w", code)
 		}
 		r.events = eventSet{handle: set, registered: map[uintptr]bool{}}

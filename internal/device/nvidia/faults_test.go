@@ -4,6 +4,7 @@ package nvidia
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
 	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
@@ -109,12 +111,7 @@ func TestHangBlocksNobody(t *testing.T) {
 		_, err := list[0].Read(t.Context(), device.Fast)
 		done <- err
 	}()
-	for deadline := time.Now().Add(10 * time.Second); list[0].(device.Busy).Busy() != "nvmlDeviceGetTemperature"; {
-		if time.Now().After(deadline) {
-			t.Fatalf("busy with %q", list[0].(device.Busy).Busy())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "a hung call", func() bool { return list[0].(device.Busy).Busy() == "nvmlDeviceGetTemperature" })
 	r.stale.Store(true) // makes the next discovery re-initialize
 	waiting := make(chan error, 1)
 	go func() {
@@ -253,12 +250,12 @@ func TestFirstDiscoveryHang(t *testing.T) {
 		t.Errorf("re-initialized during a hung call: %v", err)
 	}
 	h.Script(t, "gpus 3")
-	for end := time.Now().Add(10 * time.Second); len(found) != 3 || err != nil; found, err = r.Devices(t.Context()) {
-		if time.Now().After(end) {
-			t.Fatalf("after the hang: %d devices, err %v", len(found), err)
+	await.NoError(t, func() error {
+		if found, err = r.Devices(t.Context()); len(found) != 3 || err != nil {
+			return fmt.Errorf("after the hang: %d devices, error %w", len(found), err)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 // A GPU that needs a reset, or stays lost, must not interrupt the profiling of the others.

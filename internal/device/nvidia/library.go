@@ -94,11 +94,11 @@ func newCaller(lib *vendorlib.Library, handle uintptr) *caller {
 	return &caller{vendorlib.Caller{Lib: lib, Handle: handle}}
 }
 
-// try is like Do and returns the return code.
+// try calls sym without a selector and returns the return code.
 //
 //go:uintptrescapes
-func (c *caller) try(sym string, sel uint64, args ...uintptr) ret {
-	return ret(c.Try(sym, sel, args...))
+func (c *caller) try(sym string, args ...uintptr) ret {
+	return ret(c.Try(sym, 0, args...))
 }
 
 // openLibrary opens the library that the options name, or the first usable one found. On a

@@ -54,7 +54,7 @@ func (g *gpu) readProcesses() {
 // and exit between the two calls.
 func (g *gpu) processList(sym string) []processInfo {
 	var count uint32
-	r := g.try(sym, 0, g.Handle, uintptr(unsafe.Pointer(&count)), 0)
+	r := g.try(sym, g.Handle, uintptr(unsafe.Pointer(&count)), 0)
 	if r != errInsufficientSize || count == 0 {
 		return nil // success with no buffer means an empty list
 	}
@@ -72,7 +72,7 @@ func (g *gpu) readProcessUtilization() {
 	const sym = "nvmlDeviceGetProcessUtilization"
 	g.smUtil, g.smFresh = nil, false
 	var count uint32
-	switch g.try(sym, 0, g.Handle, 0, uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
+	switch g.try(sym, g.Handle, 0, uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
 	case errInsufficientSize:
 	case success, errNotFound:
 		g.smUtil, g.smFresh = map[uint32]device.Value{}, true // nothing ran
@@ -85,7 +85,7 @@ func (g *gpu) readProcessUtilization() {
 		return
 	}
 	rows := make([]processUtil, count)
-	switch g.try(sym, 0, g.Handle, uintptr(unsafe.Pointer(&rows[0])), uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
+	switch g.try(sym, g.Handle, uintptr(unsafe.Pointer(&rows[0])), uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
 	case success:
 		rows = rows[:min(int(count), len(rows))]
 	case errNotFound:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
@@ -113,11 +114,7 @@ func TestSick(t *testing.T) {
 		defer n.xids.mu.Unlock()
 		return n.xids.emit != nil
 	}
-	for deadline := time.Now().Add(10 * time.Second); !listening(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("Events did not start")
-		}
-	}
+	await.True(t, "a listener", listening)
 	g := n.gpus[0]
 	for clock.up = 0; clock.up < 4*time.Hour; clock.up += 4 * time.Minute {
 		s := read(t, g)

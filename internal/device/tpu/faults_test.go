@@ -19,21 +19,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// enough is far above what a read may wait, to allow for busy machines.
-const enough = 2 * time.Second
-
-// timely reads ten times and fails if a read was late.
+// timely reads ten times. A read that waits for a server that never answers does not return.
 func timely(t *testing.T, list []device.Device) (last []device.Sample, err error) {
 	t.Helper()
-	for i := range 10 {
-		begin := time.Now()
+	for range 10 {
 		last, err = readAll(t, list, device.Fast)
-		if took := time.Since(begin); took > enough {
-			t.Fatalf("reading %d took %s", i, took)
-		}
 	}
 	return last, err
 }
@@ -45,7 +39,7 @@ func TestSlowServer(t *testing.T) {
 	s.delay = time.Hour
 	root := v6e().process(42, "python3", s.port(), v6eFiles...).write(t, t.TempDir())
 	r := open(t, Options{Root: root})
-	r.limit = 500 * time.Millisecond
+	r.limit = time.Hour
 	list := devices(t, r)
 	got, err := readAll(t, list, device.Static)
 	if err != nil {
@@ -54,10 +48,11 @@ func TestSlowServer(t *testing.T) {
 	if diff := cmp.Diff([]device.Sample{sample(0, 42), sample(1, 42), sample(2, 42), sample(3, 42)}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	begin := time.Now()
-	if _, _ = timely(t, list); time.Since(begin) > 10*patience+enough {
-		t.Errorf("ten readings took %s", time.Since(begin))
-	}
+	_, _ = timely(t, list)
+
+	r = open(t, Options{Root: root})
+	r.limit = 100 * time.Millisecond
+	list = devices(t, r)
 	_, err = settled(t, list, func(_ []device.Sample, err error) bool { return err != nil })
 	if err == nil || !strings.Contains(err.Error(), "runtime of process 42: its metric service does not answer in time") {
 		t.Errorf("error %v", err)
@@ -332,9 +327,10 @@ func TestPanic(t *testing.T) {
 	defer func() { <-p.done }()
 	defer p.stop()
 	var err error
-	for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); {
+	await.True(t, "an error", func() bool {
 		_, _, err = p.get(t.Context())
-	}
+		return err != nil
+	})
 	if err == nil || !strings.Contains(err.Error(), "the reader panicked: boom") {
 		t.Errorf("error %v", err)
 	}

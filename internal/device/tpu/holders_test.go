@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -39,11 +38,7 @@ func TestProcessEnds(t *testing.T) {
 		t.Errorf("%d connections remain", len(r.services))
 	}
 	for _, p := range polling {
-		select {
-		case <-p.done:
-		case <-time.After(10 * time.Second):
-			t.Error("the service is still polled")
-		}
+		<-p.done // the service is no longer polled
 	}
 	// Another process reuses its PID.
 	v6e().process(42, "python3", s.port(), v6eFiles...).write(t, root)

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
@@ -191,14 +192,10 @@ func TestThreadThatCannotReturn(t *testing.T) {
 		t.Fatalf("socket %d, %v", fd, err)
 	}
 	task := "/proc/self/task/" + strconv.Itoa(thread)
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(task); err != nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the thread still exists")
-		}
-	}
+	await.True(t, "the end of the thread", func() bool {
+		_, err := os.Stat(task)
+		return err != nil
+	})
 	sameNetwork(t)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/devicetest"
 )
@@ -69,10 +70,13 @@ func readAll(t *testing.T, list []device.Device, tier device.Tier) ([]device.Sam
 func settled(t *testing.T, list []device.Device, ok func([]device.Sample, error) bool) ([]device.Sample, error) {
 	t.Helper()
 	samples, err := readAll(t, list, device.Static)
-	for end := time.Now().Add(20 * time.Second); !ok(samples, err) && time.Now().Before(end); {
-		time.Sleep(20 * time.Millisecond)
+	await.NoError(t, func() error {
+		if ok(samples, err) {
+			return nil
+		}
 		samples, err = readAll(t, list, device.Fast)
-	}
+		return fmt.Errorf("unexpected samples: %v, error %w", samples, err)
+	})
 	return samples, err
 }
 
@@ -362,9 +366,8 @@ func TestClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _ = readAll(t, devices(t, r), device.Static)
-	begin := time.Now()
-	if err := r.Close(); err != nil || time.Since(begin) > 10*time.Second {
-		t.Errorf("%v after %s", err, time.Since(begin))
+	if err := r.Close(); err != nil { // must not wait for the server
+		t.Error(err)
 	}
 	s.stop()
 	goleak.VerifyNone(t, before)

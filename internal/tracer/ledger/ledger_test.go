@@ -81,7 +81,11 @@ func TestKernelLeavesTheTop(t *testing.T) {
 // all series is what they did, no series ever falls, and kernels that enter and leave the
 // top ones neither lose a launch nor invent one.
 func TestSumsAreTheTruth(t *testing.T) {
-	for seed := range uint64(60) {
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds = 15
+	}
+	for seed := range seeds {
 		random := rand.New(rand.NewPCG(seed, 8))
 		who := whoIs{}
 		b := newBench(3, who, Options{MaxWorkloads: 5, MaxKernels: 4, MaxCommunicators: 32})

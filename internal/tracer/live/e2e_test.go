@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
 )
@@ -135,7 +136,7 @@ func launches(s tracer.Snapshot, pid uint32) (n uint64) {
 // traced waits until the driver's calls of a process are seen.
 func traced(t *testing.T, tr *Tracer, j *job) {
 	t.Helper()
-	wait(t, "probes", func() bool { return len(tr.Snapshot(time.Now(), map[uint32][]string{j.pid(): nil}).Untraced) == 0 })
+	await.True(t, "probes", func() bool { return len(tr.Snapshot(time.Now(), map[uint32][]string{j.pid(): nil}).Untraced) == 0 })
 }
 
 // exactly makes calls and checks that all are counted.
@@ -179,7 +180,7 @@ func TestBeforeAndAfter(t *testing.T) {
 				t.Errorf("older: %v, %d was before us and %d after", older, before.pid(), after.pid())
 			}
 			before.stop()
-			wait(t, "the last numbers of a process that ended", func() bool {
+			await.True(t, "the last numbers of a process that ended", func() bool {
 				for _, p := range tr.Snapshot(time.Now(), nil).Processes {
 					if p.PID == before.pid() && p.Ended {
 						return launches(tracer.Snapshot{Processes: []tracer.Process{p}}, p.PID) == 1000
@@ -282,8 +283,9 @@ func mkdir(t *testing.T, dir, name string) string {
 // A thousand processes that come and go are all counted, and leave nothing behind: no
 // entry in a map, no descriptor, no goroutine, no memory of them.
 func TestThousandShortProcesses(t *testing.T) {
+	processes := uint64(1000)
 	if testing.Short() {
-		t.Skip("a thousand processes take some seconds")
+		processes = 100
 	}
 	_, lib, exe := fixtures(t)
 	tr := running(t, Options{})
@@ -291,7 +293,7 @@ func TestThousandShortProcesses(t *testing.T) {
 	exactly(t, tr, keeper, 1)
 	runtime.GC()
 	descriptors, goroutines := openDescriptors(t), runtime.NumGoroutine()
-	const processes, calls = 1000, 10
+	const calls = 10
 	mine := map[uint32]bool{}
 	counted := uint64(0)
 	count := func() {
@@ -310,11 +312,11 @@ func TestThousandShortProcesses(t *testing.T) {
 		if err := cmd.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		if i%200 == 0 {
+		if i%(processes/5) == 0 {
 			count()
 		}
 	}
-	wait(t, "the last numbers of all", func() bool {
+	await.True(t, "the last numbers of all", func() bool {
 		count()
 		return counted == processes*calls
 	})
@@ -327,7 +329,7 @@ func TestThousandShortProcesses(t *testing.T) {
 			t.Errorf("the kernel still has process %d", p.PID)
 		}
 	}
-	wait(t, "the search to forget them", func() bool {
+	await.True(t, "the search to forget them", func() bool {
 		tr.find.mu.Lock()
 		defer tr.find.mu.Unlock()
 		for pid := range tr.find.processes {
@@ -337,8 +339,8 @@ func TestThousandShortProcesses(t *testing.T) {
 		}
 		return true
 	})
-	wait(t, "descriptors to be closed", func() bool { return openDescriptors(t) <= descriptors })
-	wait(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines })
+	await.True(t, "descriptors to be closed", func() bool { return openDescriptors(t) <= descriptors })
+	await.True(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines })
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	for pid := range tr.known {

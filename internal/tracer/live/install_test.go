@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -125,7 +126,7 @@ func TestFirstProcess(t *testing.T) {
 	lib := installDriver(t, root, driver)
 	program := build(t, filepath.Join(root, "worker"), worker, "-ldl")
 	tr := running(t, Options{Roots: []string{root}})
-	wait(t, "probes", func() bool { // others of this machine may have theirs
+	await.True(t, "probes", func() bool { // others of this machine may have theirs
 		return slices.ContainsFunc(tr.Snapshot(time.Now(), nil).Libraries, func(l tracer.Library) bool { return l.Path == "/usr/lib/x86_64-linux-gnu/libcuda.so.580.1" })
 	})
 	cmd := exec.Command(program, lib, "1000")
@@ -134,7 +135,7 @@ func TestFirstProcess(t *testing.T) {
 	}
 	pid := uint32(cmd.Process.Pid)
 	var got string
-	wait(t, "the process", func() bool {
+	await.True(t, "the process", func() bool {
 		for _, p := range tr.Snapshot(time.Now(), nil).Processes {
 			if p.PID == pid && p.Ended {
 				got = fmt.Sprint(launches(tracer.Snapshot{Processes: []tracer.Process{p}}, pid), p.Older)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -180,7 +181,7 @@ func TestRunReleases(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- m.tracer.Run(ctx) }()
-	wait(t, "probes", func() bool { return m.kernel.open() == 1 })
+	await.True(t, "probes", func() bool { return m.kernel.open() == 1 })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -193,17 +194,7 @@ func TestRunReleases(t *testing.T) {
 	if m.kernel.open() != 0 {
 		t.Error("probes came back")
 	}
-	wait(t, "the end of all goroutines", func() bool { return runtime.NumGoroutine() <= before })
-}
-
-// wait polls until f, or fails after a time that a loaded machine does not need.
-func wait(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !f(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
+	await.True(t, "the end of all goroutines", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 const mib = 1 << 20

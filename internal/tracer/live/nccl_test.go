@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/ncclinfo"
 )
@@ -63,12 +64,12 @@ func TestMissing(t *testing.T) {
 		defer m.tracer.asker.mu.Unlock()
 		return !m.tracer.asker.busy
 	}
-	wait(t, "the answer", idle)
+	await.True(t, "the answer", idle)
 	g := m.snapshot(time.Second).Groups[0]
 	if d := cmp.Diff([]int{2, 3}, g.Missing); d != "" || g.Behind != nil {
 		t.Errorf("%s, behind %v", d, g.Behind)
 	}
-	wait(t, "the answer", idle)
+	await.True(t, "the answer", idle)
 	if len(asked) != 1 {
 		t.Errorf("asked %d times", len(asked))
 	}
@@ -83,7 +84,7 @@ func TestMissing(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	m.snapshot(40 * time.Second)
-	wait(t, "the answer", idle)
+	await.True(t, "the answer", idle)
 	if g := m.snapshot(time.Second).Groups[0]; g.Missing != nil {
 		t.Errorf("%+v", g)
 	}

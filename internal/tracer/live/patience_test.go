@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -58,7 +59,7 @@ func TestProcessThatHangs(t *testing.T) {
 		t.Error(d)
 	}
 	answer("")
-	wait(t, "the reading came back", func() bool { return len(m.tracer.find.silent) == 0 })
+	await.True(t, "the reading came back", func() bool { return len(m.tracer.find.silent) == 0 })
 	want[0].Detail = "it has no libcuda mapped"
 	if d := cmp.Diff(want, m.snapshot(time.Minute, 10, 11).Untraced); d != "" {
 		t.Error(d)
@@ -83,7 +84,7 @@ func TestTracedProcessThatHangs(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	answer("")
-	wait(t, "the reading came back", func() bool { return len(m.tracer.find.silent) == 0 })
+	await.True(t, "the reading came back", func() bool { return len(m.tracer.find.silent) == 0 })
 }
 
 // Two mounts of one image have files that differ only in their device, and so do snapshots

@@ -183,20 +183,20 @@ func TestAsk(t *testing.T) {
 // An old NCCL, another service, one that does not answer, and none at all are errors that
 // say which, in time.
 func TestAskFails(t *testing.T) {
-	f := func(name string, answers map[string]string, want string) {
+	f := func(ctx context.Context, name string, answers map[string]string, want string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-		defer cancel()
 		_, err := Ask(ctx, serve(t, answers))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
 	}
-	f("old", map[string]string{"CLIENT PROTOCOL 2": "SERVER PROTOCOL 2\n"}, ErrNoJSON.Error())
-	f("another service", map[string]string{"CLIENT PROTOCOL 2": "HTTP/1.1 400 Bad Request\n"}, "it answers")
-	f("silent", map[string]string{"CLIENT PROTOCOL 2": ""}, "deadline exceeded")
-	f("endless line", map[string]string{"CLIENT PROTOCOL 2": strings.Repeat("x", 10*maxLine)}, "buffer full")
-	f("torn", map[string]string{"CLIENT PROTOCOL 2": "SERVER PROTOCOL 2\n", "SET FORMAT json": "OK\n", "STATUS": status[:100]}, "cannot read")
+	f(t.Context(), "old", map[string]string{"CLIENT PROTOCOL 2": "SERVER PROTOCOL 2\n"}, ErrNoJSON.Error())
+	f(t.Context(), "another service", map[string]string{"CLIENT PROTOCOL 2": "HTTP/1.1 400 Bad Request\n"}, "it answers")
+	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	f(soon, "silent", map[string]string{"CLIENT PROTOCOL 2": ""}, "deadline exceeded")
+	f(t.Context(), "endless line", map[string]string{"CLIENT PROTOCOL 2": strings.Repeat("x", 10*maxLine)}, "buffer full")
+	f(t.Context(), "torn", map[string]string{"CLIENT PROTOCOL 2": "SERVER PROTOCOL 2\n", "SET FORMAT json": "OK\n", "STATUS": status[:100]}, "cannot read")
 	if _, err := Ask(context.Background(), "127.0.0.1:1"); err == nil {
 		t.Error("nobody answers, and it is no error")
 	}

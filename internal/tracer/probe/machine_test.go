@@ -238,7 +238,8 @@ func (m *machine) lossless() {
 // inModes runs a test in each mode, and without task storage; with another beginning of the
 // functions in each. As perf events only those that begin as uses are probed: each takes a
 // tenth of a second to end. Without uses there is no such case: its programs are those of
-// multi, so where only arguments matter it shows nothing more.
+// multi, so where only arguments matter it shows nothing more. With -short it is the first mode
+// and one of the others, another one for other tests.
 func inModes(t *testing.T, o Options, uses []string, f func(t *testing.T, m *machine)) {
 	t.Helper()
 	cases := map[string]struct {
@@ -254,7 +255,12 @@ func inModes(t *testing.T, o Options, uses []string, f func(t *testing.T, m *mac
 	if uses == nil {
 		delete(cases, "perf")
 	}
-	for _, name := range slices.Sorted(maps.Keys(cases)) {
+	names := slices.Sorted(maps.Keys(cases))
+	if testing.Short() {
+		others := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "session" })
+		names = []string{"session", others[len(t.Name())%len(others)]}
+	}
+	for _, name := range names {
 		c := cases[name]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

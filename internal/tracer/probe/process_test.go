@@ -2,21 +2,24 @@ package probe
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
 // Busy that ends with the wrong stream, a bubble of another thread, or a launch that was only
-// recorded would not fit between these. The machine may be slow: upper bounds are loose.
+// recorded would not fit between these. The machine may be slow: nothing takes longer than the test.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	uses := []string{"cuLaunchKernel", "cuStream", "cuCtxSync", "cuEvent", "cuGraphLaunch"}
 	inModes(t, Options{}, uses, func(t *testing.T, m *machine) {
+		began := time.Now()
 		r := m.start("busy")
 		r.reaches("launched")
 		p := m.read(r.pid)
@@ -30,9 +33,9 @@ func TestBusy(t *testing.T) {
 				t.Errorf("%s is %v, want %v to %v", what, got, low, high)
 			}
 		}
-		between("busy", d.Busy, 100*time.Millisecond, 5*time.Second)
+		between("busy", d.Busy, 100*time.Millisecond, time.Since(began))
 		between("wait", d.Wait, 60*time.Millisecond, d.Busy)
-		between("bubble", d.Bubble, 40*time.Millisecond, 5*time.Second)
+		between("bubble", d.Bubble, 40*time.Millisecond, time.Since(began))
 		if !d.WaitingSince.IsZero() {
 			t.Errorf("it waits since %v", d.WaitingSince)
 		}
@@ -43,7 +46,7 @@ func TestBusy(t *testing.T) {
 			t.Errorf("it is known since %v, and then since %v: that is another process", p.Since, again.Since)
 		}
 		after := again.Devices[0]
-		between("busy of the last", after.Busy-d.Busy, 50*time.Millisecond, 5*time.Second)
+		between("busy of the last", after.Busy-d.Busy, 50*time.Millisecond, time.Since(began))
 		between("wait of the last", after.Wait-d.Wait, 50*time.Millisecond, after.Busy-d.Busy)
 		r.goOn()
 		r.ends()
@@ -55,21 +58,19 @@ func TestBusy(t *testing.T) {
 func TestWaitingSince(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuCtxSync"}, func(t *testing.T, m *machine) {
+		began := time.Now()
 		r := m.start("hang")
 		r.reaches("waiting")
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			now := time.Now()
+		await.True(t, "somebody who waits", func() bool {
 			p := m.read(r.pid)
-			if len(p.Devices) == 1 && !p.Devices[0].WaitingSince.IsZero() {
-				if age := now.Sub(p.Devices[0].WaitingSince); age < -time.Second || age > time.Minute {
-					t.Errorf("it waits for %v", age)
-				}
-				break
+			if len(p.Devices) != 1 || p.Devices[0].WaitingSince.IsZero() {
+				return false
 			}
-			if now.After(end) {
-				t.Fatal("nobody is seen to wait")
+			if since := p.Devices[0].WaitingSince; since.Before(began.Add(-time.Second)) || since.After(time.Now().Add(time.Second)) {
+				t.Errorf("it waits since %v, the test began at %v", since, began)
 			}
-		}
+			return true
+		})
 	})
 }
 
@@ -194,7 +195,9 @@ func TestEvents(t *testing.T) {
 		began := time.Now()
 		r.goOn()
 		r.reaches("record")
-		all := m.p.Events(100)
+		all := slices.DeleteFunc(m.p.Events(100), func(e tracer.Event) bool {
+			return e.Stream == 3 && e.Duration >= 20*time.Millisecond // a fast launch that had to wait for a CPU
+		})
 		if len(all) != 1 {
 			t.Fatalf("%d events, want the slow launch only: %v", len(all), all)
 		}
@@ -220,7 +223,9 @@ func TestEvents(t *testing.T) {
 		r.ends()
 		var got []string
 		for _, e := range m.p.Events(100) {
-			got = append(got, fmt.Sprintf("%s %s %d %#x", e.Type, e.Op, e.Bytes, e.Stream))
+			if e.Type != "outlier" { // on a slow machine any launch may be one
+				got = append(got, fmt.Sprintf("%s %s %d %#x", e.Type, e.Op, e.Bytes, e.Stream))
+			}
 		}
 		wantCalls := []string{"call cuMemcpyHtoD 4711 0x0", "call cuLaunchKernel 0 0x5"}
 		if m.p.features[2].OK {

@@ -99,7 +99,7 @@ type Machine struct{}
 // Tick implements inspect.Machine.
 func (Machine) Tick(_ context.Context, now time.Time) node.Tick {
 	return node.Tick{Time: now, Readings: []node.Reading{{Up: true, Sample: device.Sample{
-		ID: device.ID{Vendor: "nvidia", UUID: "GPU-0", Index: 3, Model: "H200"}, Processes: []device.Process{{PID: 4242}, {PID: 77}},
+		ID: device.ID{Vendor: "any", UUID: "GPU-0", Index: 3, Model: "H200"}, Processes: []device.Process{{PID: 4242}, {PID: 77}},
 	}}}}
 }
 

@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
 
@@ -30,12 +31,12 @@ func TestKubeconfig(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	for deadline := time.Now().Add(30 * time.Second); !c.State().Synced; {
-		if time.Now().After(deadline) {
-			t.Fatalf("not synced: %+v", c.State())
+	await.NoError(t, func() error {
+		if s := c.State(); !s.Synced {
+			return fmt.Errorf("not synced: %+v", s)
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return nil
+	})
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
@@ -157,12 +158,12 @@ func TestRealParts(t *testing.T) {
 	n := train()
 	n.Allocations = []kubelet.Allocation{gave("ml", "web-5d-x", "main", "GPU-1")}
 	src := New(Config{Kubelet: n, API: api, Cgroups: cgroup.NewReader(filepath.Join(root, "proc")), Logs: kubelet.NewLogs(root)})
-	for deadline := time.Now().Add(30 * time.Second); !src.Ready(); {
-		if time.Now().After(deadline) {
-			t.Fatal(src.Statuses())
+	await.NoError(t, func() error {
+		if !src.Ready() {
+			return fmt.Errorf("not ready: %v", src.Statuses())
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return nil
+	})
 	want := workload.Workload{ID: "pod/" + uid + "/main", Kind: "deployment", Name: "web", Attributes: map[string]string{
 		"k8s.namespace.name": "ml", "k8s.pod.name": "web-5d-x", "k8s.pod.uid": uid, "k8s.container.name": "main", "k8s.deployment.name": "web",
 	}}

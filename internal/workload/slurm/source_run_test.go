@@ -6,10 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -24,12 +24,7 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- h.src.Run(ctx) }()
-	for range 500 {
-		if len(h.src.Grants()) > 0 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	await.True(t, "a grant", func() bool { return len(h.src.Grants()) > 0 })
 	h.want("all of it", "9 nvidia0")
 	want := []workload.Status{
 		{Source: "slurm", Reason: workload.OK, Detail: "node gn1, 1 jobs"},

@@ -5,7 +5,6 @@ package nvmltest
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -15,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 )
 
@@ -107,54 +105,6 @@ func (h *Host) OpenFiles(t testing.TB, pid int) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-var (
-	buildLock sync.Mutex
-	builds    = map[string][]byte{} // by the omitted symbols
-)
-
-func build(without []string) ([]byte, error) {
-	buildLock.Lock()
-	defer buildLock.Unlock()
-	key := strings.Join(without, " ")
-	if library, ok := builds[key]; ok {
-		return library, nil
-	}
-	folder, err := sources()
-	if err != nil {
-		return nil, err
-	}
-	files, err := filepath.Glob(filepath.Join(folder, "*.c"))
-	if err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", "fakenvml")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-
-	target := filepath.Join(dir, "libnvidia-ml.so.1")
-	args := []string{"-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", target}
-	if len(without) > 0 {
-		version := filepath.Join(dir, "version")
-		text := "{ global: *; local: " + strings.Join(without, "; ") + "; };\n"
-		if err := os.WriteFile(version, []byte(text), 0o644); err != nil {
-			return nil, err
-		}
-		args = append(args, "-Wl,--version-script="+version)
-	}
-	args = append(append(args, files...), "-ldl", "-lm")
-	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("cannot build the fake NVML library: %w\n%s", err, out)
-	}
-	library, err := os.ReadFile(target)
-	if err != nil {
-		return nil, err
-	}
-	builds[key] = library
-	return library, nil
 }
 
 // sources returns the directory of the C files. It works from any package's tests.

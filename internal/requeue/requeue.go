@@ -1,0 +1,134 @@
+// Package requeue keeps the Collector's persistent queue from losing the requests that were being
+// sent when the process was killed.
+//
+// A request that is being sent stays in the queue's storage. When the queue starts again it moves
+// such requests to its end, in three steps (exporterhelper v0.159, enqueueNotDispatchedReqs): one
+// transaction reads them, a second deletes them, and one more for each request appends it. A
+// process that is killed after the second step has lost all of them, although each was accepted.
+//
+// The storage of this package defers the deletions of the second step. Each takes effect in the
+// transaction that appends the request again, so at every moment each request is in the storage
+// exactly once. The queue itself needs no change, and neither does the format on disk.
+package requeue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/extension"
+	"go.opentelemetry.io/collector/extension/xextension/storage"
+)
+
+// NewFactory returns a factory of the same storage extension as inner, under the same name and
+// with the same configuration, whose clients for exporters defer deletions as the package describes.
+func NewFactory(inner extension.Factory) extension.Factory {
+	return extension.NewFactory(inner.Type(), inner.CreateDefaultConfig,
+		func(ctx context.Context, set extension.Settings, cfg component.Config) (extension.Extension, error) {
+			ext, err := inner.Create(ctx, set, cfg)
+			if err != nil {
+				return nil, err
+			}
+			s, ok := ext.(storage.Extension)
+			if !ok {
+				return nil, fmt.Errorf("extension %s is not a storage", set.ID)
+			}
+			return &store{s}, nil
+		}, inner.Stability())
+}
+
+type store struct{ storage.Extension }
+
+// GetClient wraps the clients of exporters only: nothing but the queue uses them.
+func (s *store) GetClient(ctx context.Context, kind component.Kind, id component.ID, name string) (storage.Client, error) {
+	c, err := s.Extension.GetClient(ctx, kind, id, name)
+	if err != nil || kind != component.KindExporter {
+		return c, err
+	}
+	return &client{Client: c}, nil
+}
+
+// client defers the deletions of a queue that starts.
+type client struct {
+	storage.Client
+
+	mu      sync.Mutex
+	began   bool                 // the queue has written: it no longer recovers, or has appended the first request
+	read    []string             // the keys of the last batch, if it only read
+	pending []*storage.Operation // deletions that wait, in the order in which the requests are appended
+}
+
+// Batch holds back a batch that deletes what the batch before has read, if nothing was written
+// before them. The queue then appends the requests in the same order and leaves out those that
+// it cannot decode. A deletion goes with each batch that writes: the i-th append is never of a
+// request before the i-th, so what is deleted was appended, or cannot be decoded. The first batch
+// that also reads takes a request out of the queue, so by then all were appended, and the
+// remaining deletions go with it.
+func (c *client) Batch(ctx context.Context, ops ...*storage.Operation) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	reads, writes, deletes := kinds(ops)
+	switch {
+	case reads > 0 && writes+deletes == 0:
+		err := c.Client.Batch(ctx, ops...)
+		if c.read = nil; err == nil {
+			c.read = keys(ops)
+		}
+		return err
+	case deletes > 0 && reads+writes == 0 && !c.began && slices.Equal(keys(ops), c.read):
+		c.pending = slices.Clone(ops)
+		return nil
+	}
+	c.began, c.read = true, nil
+	n := min(1, len(c.pending))
+	switch {
+	case reads > 0:
+		n = len(c.pending)
+	case writes == 0:
+		n = 0
+	}
+	if err := c.Client.Batch(ctx, append(slices.Clip(ops), c.pending[:n]...)...); err != nil {
+		return err
+	}
+	c.pending = c.pending[n:]
+	return nil
+}
+
+// Close deletes what still waits: a queue that is closed has appended every request.
+func (c *client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var err error
+	if len(c.pending) > 0 {
+		err = c.Client.Batch(ctx, c.pending...)
+		c.pending = nil
+	}
+	if closeErr := c.Client.Close(ctx); closeErr != nil {
+		return closeErr
+	}
+	return err
+}
+
+func kinds(ops []*storage.Operation) (reads, writes, deletes int) {
+	for _, op := range ops {
+		switch op.Type {
+		case storage.Get:
+			reads++
+		case storage.Set:
+			writes++
+		case storage.Delete:
+			deletes++
+		}
+	}
+	return reads, writes, deletes
+}
+
+func keys(ops []*storage.Operation) []string {
+	list := make([]string, len(ops))
+	for i, op := range ops {
+		list[i] = op.Key
+	}
+	return list
+}

@@ -10,58 +10,59 @@ import (
 	"time"
 )
 
-// Job is a job, a task of an array, a component of a heterogeneous job, or all tasks of an
-// array that wait. Who reads it sets what is known: a queue knows all of it, accounting what
-// was, a process of the job who it is.
+// Job is a job, a task of a job array, a component of a heterogeneous job, or all pending
+// tasks of a job array. Which fields are set depends on the source: the queue has all of
+// them, accounting has the past, and a process of the job only has its identity.
 type Job struct {
 	ID          string
 	ArrayJobID  string
-	ArrayTaskID string // empty: none, or many that wait
+	ArrayTaskID string // empty: not a task, or several pending tasks
 	HetJobID    string
-	Tasks       int64 // of an array that this row stands for; 1 else
+	Tasks       int64 // number of array tasks that the record covers; otherwise 1
 	Name        string
 	User        string
 	Account     string
-	Partition   string // several, with commas, of a job that may run in any of them
+	Partition   string // comma-separated if the job may run in any of several
 	QOS         string
 	Cluster     string
-	State       string   // the one word that says most: PENDING, RUNNING, COMPLETING, ...
-	States      []string // all words of the queue, with flags since 23.11
-	Reason      string   // why it waits
+	State       string   // the most specific state: PENDING, RUNNING, COMPLETING, ...
+	States      []string // all states in the queue, including flags since 23.11
+	Reason      string   // why the job is pending
 	NodeList    string
 	Nodes, CPUs int64 // of one task
-	GPUs        int64 // of one task: what it has, or asks for while it waits
+	GPUs        int64 // of one task: allocated, or requested while pending
 	Priority    int64
 	Restarts    int64
 
-	// While a job waits Start is when the scheduler expects it to begin; while it runs End is
-	// when its time is over.
+	// While a job is pending, Start is the expected start time. While it runs, End is the time
+	// at which it reaches its time limit.
 	Submit, Eligible, Start, End time.Time
 	Suspend                      time.Time     // when it was last suspended or resumed
-	PreSuspend                   time.Duration // how long it had run by then
+	PreSuspend                   time.Duration // run time up to Suspend
 	TimeLimit                    time.Duration // 0: none
 
-	// Held are its generic resources by node, where the answer has details of them.
+	// Held lists the generic resources by node, if the source has these details.
 	Held []Held
-	// Undetailed: it has generic resources, and the answer does not say on which nodes.
+	// Undetailed means that the job has generic resources, but the source does not list them
+	// by node.
 	Undetailed bool
 }
 
-// Held are the generic resources of a job on some of its nodes.
+// Held is the generic resources of a job on some of its nodes.
 type Held struct {
-	Nodes string // a list of hosts; empty: the node that has this place in NodeList
+	Nodes string // a host list; empty: the node at the same index in NodeList
 	GRES  string // see ParseGRES
 }
 
-// On returns the generic resources of a job on a node. there is false where the job is not on
-// that node. What can be read is returned beside the error for the rest.
+// On returns the generic resources of a job on a node. there is false if the job is not on
+// that node. If some resources cannot be parsed, On returns the others and an error.
 func (j *Job) On(node string) (list []GRES, there bool, err error) {
 	at := HostIndex(j.NodeList, node)
 	if at < 0 {
 		return nil, false, nil
 	}
 	if j.Undetailed {
-		return nil, true, fmt.Errorf("job %s has generic resources and no detail of them", j.ID)
+		return nil, true, fmt.Errorf("job %s has generic resources without details by node", j.ID)
 	}
 	for i, h := range j.Held {
 		if h.Nodes == "" && i != at || h.Nodes != "" && HostIndex(h.Nodes, node) < 0 {
@@ -78,18 +79,19 @@ var endings = []string{
 	"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "REVOKED", "SPECIAL_EXIT",
 }
 
-// Pending reports whether the job waits. One that neither waits nor ended has resources.
+// Pending reports whether the job is pending. A job that is neither pending nor ended holds
+// resources.
 func (j *Job) Pending() bool { return j.State == "PENDING" || strings.HasPrefix(j.State, "REQUEUE") }
 
-// Ended reports whether the job is over.
+// Ended reports whether the job has ended.
 func (j *Job) Ended() bool { return slices.Contains(endings, j.State) }
 
-// Ran reports whether the job ever had a node: one that was cancelled while it waited has a
-// start, too.
+// Ran reports whether the job ever had a node. The start time is no indication: a job that was
+// canceled while pending has one, too.
 func (j *Job) Ran() bool { return j.NodeList != "" && !j.Pending() }
 
-// jobState returns the state of a job of its words. Up to 23.02 there is one; then there
-// may be flags, of which two say more than the state itself.
+// jobState returns the most specific of a job's states. Up to 23.02 there is only one. Later
+// versions add flags, two of which are more specific than the state itself.
 func jobState(words []string) string {
 	state := ""
 	for _, w := range words {
@@ -109,7 +111,7 @@ func jobState(words []string) string {
 	return strings.ToUpper(state)
 }
 
-// reason returns why a job waits, without the nodes that some reasons name.
+// reason returns why a job is pending, without the nodes that some reasons list.
 func reason(s string) string {
 	s = strings.TrimLeft(Text(s), "(")
 	if i := strings.IndexAny(s, ",:()"); i >= 0 {
@@ -118,13 +120,14 @@ func reason(s string) string {
 	return s[:min(len(s), 64)]
 }
 
-// CountGPUs counts the GPUs of trackable or requested resources: gres/gpu=8,gres/gpu:h100=8
-// are eight. Typed ones count only where there is no sum of them.
+// CountGPUs returns the number of GPUs in a list of trackable or requested resources:
+// gres/gpu=8,gres/gpu:h100=8 are eight. GPUs with a type are only counted if the list has no
+// total.
 func CountGPUs(tres string) (n int64, ok bool) {
 	all, typed, sum := int64(0), int64(0), false
 	for one := range strings.SplitSeq(tres, ",") {
 		one = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(one), "gres/"), "gres:")
-		if one != "gpu" && !strings.HasPrefix(one, "gpu:") && !strings.HasPrefix(one, "gpu=") { // gpumem and gpuutil are others
+		if one != "gpu" && !strings.HasPrefix(one, "gpu:") && !strings.HasPrefix(one, "gpu=") { // not gpumem or gpuutil
 			continue
 		}
 		list, err := ParseGRES("gres/" + one)
@@ -144,8 +147,8 @@ func CountGPUs(tres string) (n int64, ok bool) {
 	return typed, ok
 }
 
-// tasksOf counts the tasks of an array that wait: 3-6%2, 1-9:2, 1,3,... Lists that Slurm
-// cut short count as far as they go.
+// tasksOf returns the number of pending tasks of a job array: 3-6%2, 1-9:2, 1,3,... A list that
+// Slurm truncated is counted as far as it goes.
 func tasksOf(s string) int64 {
 	s, _, _ = strings.Cut(strings.Trim(s, "[]"), "%")
 	n := int64(0)
@@ -205,11 +208,12 @@ type jsonJob struct {
 	TRESPerJob  Line   `json:"tres_per_job"`
 	TRESPerNode Line   `json:"tres_per_node"`
 	TRESPerTask Line   `json:"tres_per_task"`
-	GRES        []Line `json:"gres_detail"` // of each node
+	GRES        []Line `json:"gres_detail"` // one per node
 }
 
-// ParseJobsJSON reads what squeue --json, scontrol --json and slurmrestd write, of 22.05 and
-// later, and calls each with the jobs.
+// ParseJobsJSON parses the output of squeue --json, scontrol --json and slurmrestd, versions
+// 22.05 and later, and calls each for every job. gres_detail has one entry per node, in the
+// order of the node list.
 func ParseJobsJSON(r io.Reader, each func(Job) error) error {
 	return DecodeList(r, "jobs", func(j jsonJob) error { return each(j.job()) })
 }
@@ -224,7 +228,7 @@ func (j *jsonJob) job() Job {
 		PreSuspend: time.Duration(j.PreSuspend.Int()) * time.Second, TimeLimit: time.Duration(j.TimeLimit.Int()) * time.Minute,
 	}
 	if out.User == "" {
-		out.User = j.UserID.String() // nobody of this name where slurmrestd runs
+		out.User = j.UserID.String() // the host of slurmrestd does not know the user
 	}
 	if out.ArrayJobID != "" {
 		out.ArrayTaskID = j.ArrayTask.String()
@@ -254,8 +258,8 @@ func (j *jsonJob) job() Job {
 	return out
 }
 
-// settle takes back what Slurm made up: the end of a job that has none, and what a job that
-// never started would have had.
+// settle removes values that Slurm makes up: the end of a job without a time limit, and the
+// resources of a job that never started.
 func (j *Job) settle() {
 	if !j.Ended() && j.TimeLimit == 0 {
 		j.End = time.Time{}
@@ -265,8 +269,8 @@ func (j *Job) settle() {
 	}
 }
 
-// asked returns how many GPUs a job asks for, as its user said it. Slurm says it in one
-// number only if gres/gpu is among AccountingStorageTRES.
+// asked returns the number of GPUs that a job requests, from the options of its user. Slurm
+// reports a total only if AccountingStorageTRES contains gres/gpu.
 func asked(perJob, perNode, perTask string, nodes, tasks int64) int64 {
 	if n, ok := CountGPUs(perJob); ok {
 		return n
@@ -278,7 +282,7 @@ func asked(perJob, perNode, perTask string, nodes, tasks int64) int64 {
 	return n * max(1, tasks)
 }
 
-// detailless returns GRES without what is in parentheses, which may have commas.
+// detailless returns GRES without the parenthesized details, which may contain commas.
 func detailless(s string) string {
 	var b strings.Builder
 	depth := 0

@@ -13,14 +13,27 @@ TESTFLAGS ?=
 # Its cache remembers files by absolute path: two checkouts of one machine must not share it.
 export GOLANGCI_LINT_CACHE := $(CURDIR)/.deps/golangci-lint
 
-# What make deps unpacked comes first.
+# What tools/deps.sh built or unpacked comes first: links into the user's cache folder.
 export PATH := $(CURDIR)/.deps/usr/bin:$(PATH)
 
 .PHONY: build
 build: ## bin/gpumeter, without cgo, with the dashboard where npm is
 	@if command -v npm >/dev/null && $(MAKE) web/node_modules/.package-lock.json; then $(MAKE) web; \
-	else echo "build: without the dashboard, which needs Node.js and npm" >&2; fi
+	elif [ -e internal/hub/ui/dist/index.html ]; then echo "build: Node.js and npm are missing: the page is the one that was built before" >&2; \
+	else echo "build: Node.js and npm are missing, so the hub of bin/gpumeter has no page: it serves a note that says so, its API, gpumeter top and gpumeter report work." >&2; \
+	echo "build: install Node.js 18 or later with npm and run make build again; released binaries have the page." >&2; fi
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/gpumeter ./cmd/gpumeter
+
+# The tag makes the compiler refuse a binary without the page.
+.PHONY: release
+release: ## bin/release: the binaries of a release, always with the page
+	@command -v npm >/dev/null || { echo "release: Node.js and npm are missing, and a release has the page" >&2; exit 1; }
+	$(MAKE) web
+	@for arch in amd64 arm64; do \
+		echo "release: bin/release/gpumeter-linux-$$arch $(VERSION)"; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -tags release -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
+			-o bin/release/gpumeter-linux-$$arch ./cmd/gpumeter; \
+	done
 
 # What npm installs, and what is made of it: the page that the binary serves.
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json web/.npmrc
@@ -36,23 +49,28 @@ web: internal/hub/ui/dist/index.html ## the dashboard: types checked, built into
 demo: build ## build, then show it work with this machine's GPUs or simulated ones
 	bin/gpumeter demo $(DEMOFLAGS)
 
+# Tests that run programs wait more than they work, so more of them run at once than there are cores.
+# Those that take long have a short form here (testing.Short) and their whole one in make e2e.
 .PHONY: test
 test: bin/testsum ## the shipped code path: no cgo, no root
 	@tools/deps.sh --try gcc promtool
-	CGO_ENABLED=0 bin/testsum $(TESTFLAGS) ./...
+	CGO_ENABLED=0 bin/testsum -short -parallel 8 $(TESTFLAGS) ./...
 
 .PHONY: race
 race: bin/testsum ## the same tests with cgo and the race detector
 	@tools/deps.sh gcc
 	@tools/deps.sh --try promtool
-	CGO_ENABLED=1 bin/testsum -race $(TESTFLAGS) ./...
+	CGO_ENABLED=1 bin/testsum -race -short -parallel 8 $(TESTFLAGS) ./...
 
-# Its tests wait more than they work.
 .PHONY: e2e
-e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder and, as root, kubelet and Slurm
-	@tools/deps.sh --try gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd slurm chromium npm
-	@if command -v npm >/dev/null && $(MAKE) web/node_modules/.package-lock.json; then $(MAKE) web; fi
-	CGO_ENABLED=0 bin/testsum -tags e2e -count 1 -timeout 30m -parallel 4 $(TESTFLAGS) ./e2e
+e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder and, as root, kubelet and Slurm; and long tests whole
+	@tools/e2e.sh $(TESTFLAGS)
+
+.PHONY: e2e-all
+e2e-all: ## e2e, then every test whole with the race detector; takes an hour and more
+	$(MAKE) e2e
+	@tools/deps.sh gcc
+	CGO_ENABLED=1 bin/testsum -each -race -count 1 -timeout 60m $(TESTFLAGS) ./...
 
 .PHONY: bench
 bench: ## what the agent costs, beside the bare driver calls, and knowing whose work it is; takes minutes
@@ -125,10 +143,10 @@ deps: ## install what the tests use beside Go; the only target that installs
 	tools/deps.sh gcc git promtool prometheus
 
 .PHONY: clean
-clean: ## remove what was built
+clean: ## remove what was built here; the cache of all clones stays: rm -rf ~/.cache/gpumeter
 	rm -rf bin .deps web/node_modules
 	find internal/hub/ui/dist -type f ! -name placeholder.html -delete
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
 # Installs or builds the tools that the tests use besides Go: tools/deps.sh [--try] TOOL...
 #
-# Compilers are installed with apt-get, as root or with sudo. Prometheus is unpacked into
-# .deps, where the Makefile finds it: installing the package would start a server. Debian's
-# version has no OTLP receiver, so prometheus3 and victoriametrics are built into .deps from the
-# versions in tools/*.mod, which takes minutes once and needs only Go. kubernetes (API server,
-# controllers, scheduler and kubelet) and etcd are built the same way; containerd is unpacked.
+# Compilers are installed with apt-get, as root or with sudo. Prometheus and containerd are unpacked
+# and not installed: installing them would start servers on this machine. Debian's Prometheus has no
+# OTLP receiver, so prometheus3 and victoriametrics are built from the versions in tools/*.mod, which
+# needs only Go. So are kubernetes (its API server, controllers, scheduler and kubelet) and etcd. That
+# takes minutes, once for all clones of this user: the results are in
+# ${XDG_CACHE_HOME:-~/.cache}/gpumeter/tools, by architecture and by the hash of the pinned
+# version, and .deps/usr/bin links to them. Delete that folder to get the disk space back.
 # Slurm is installed, as root, because its programs find each other by path. Debian would start
 # its daemons; a policy prevents that, and the tests start them.
 # A missing tool is an error unless --try is given; tests that need it are then skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export PATH="$PWD/.deps/usr/bin:$PATH" DEBIAN_FRONTEND=noninteractive
+bin=.deps/usr/bin
+export PATH="$PWD/$bin:$PATH" DEBIAN_FRONTEND=noninteractive
+cache=${GPUMETER_TOOLS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/gpumeter/tools}
 
 try=no
 if [ "${1:-}" = --try ]; then
@@ -19,16 +23,53 @@ if [ "${1:-}" = --try ]; then
 	shift
 fi
 
+say() { echo "deps: $*" >&2; }
+elapsed() { printf '%dm%02ds' $((SECONDS / 60)) $((SECONDS % 60)); }
+
+# programs prints what a tool that is built or unpacked has, nothing for one that is installed.
+programs() {
+	case $1 in
+	prometheus3 | victoriametrics | etcd) echo "$1" ;;
+	kubernetes) echo kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
+	promtool | prometheus) echo prometheus promtool ;;
+	containerd) echo containerd containerd-shim-runc-v2 ctr runc ;;
+	esac
+}
+
+# entry prints the folder of the cache in which the programs of a tool are, or will be.
+entry() {
+	local key
+	case $1 in
+	promtool | prometheus | containerd) key=$(. /etc/os-release 2>/dev/null && echo "$ID-${VERSION_ID:-}") ;; # not pinned: what the distribution has
+	*) key=$(cat "tools/$1.mod" "tools/$1.sum" | sha256sum | cut -c 1-16) ;;
+	esac
+	[ "$1" != promtool ] || set -- prometheus # one package
+	echo "$cache/$1/$(uname -m)-$key"
+}
+
+# linked reports whether .deps has the programs of a tool, and links to them if the cache has.
+linked() {
+	local dir program
+	dir=$(entry "$1")
+	[ -d "$dir" ] || return
+	mkdir -p "$bin"
+	for program in $(programs "$1"); do
+		[ -x "$dir/$program" ] || return
+		[ "$(readlink "$bin/$program")" = "$dir/$program" ] || ln -sfn "$dir/$program" "$bin/$program"
+	done
+}
+
 have() {
 	case $1 in
 	gcc) echo '#include <stdio.h>' | gcc -fsyntax-only -xc - 2>/dev/null ;; # including the C library headers
 	# The version that built the committed objects, with the headers included by bpf/.
 	clang) command -v llvm-strip-14 >/dev/null && echo '#include <bpf/bpf_helper_defs.h>' | clang-14 -M -xc - >/dev/null 2>&1 ;;
 	# Built from the current pins.
-	prometheus3 | victoriametrics | etcd) [ -x ".deps/usr/bin/$1" ] && cmp -s "tools/$1.mod" ".deps/$1.mod" ;;
-	kubernetes) [ -x .deps/usr/bin/kubelet ] && cmp -s tools/kubernetes.mod .deps/kubernetes.mod ;;
+	prometheus3 | victoriametrics | etcd | kubernetes) linked "$1" ;;
+	# Installed on the machine, or unpacked.
+	promtool | prometheus) command -v "$1" >/dev/null || linked "$1" ;;
+	containerd) { command -v containerd && command -v runc; } >/dev/null || linked "$1" ;;
 	npm) command -v node >/dev/null && command -v npm >/dev/null ;;
-	containerd) command -v containerd >/dev/null && command -v runc >/dev/null ;;
 	slurm)
 		local program
 		for program in slurmctld slurmd slurmdbd slurmrestd squeue munged mariadbd; do
@@ -45,6 +86,16 @@ missing() {
 	for tool; do
 		have "$tool" || echo "$tool"
 	done
+}
+
+# takes prints about how long it takes to get a tool, on two cores with nothing in Go's cache.
+takes() {
+	case $1 in
+	kubernetes) echo 'about 10 minutes' ;;
+	prometheus3) echo 'about 4 minutes' ;;
+	victoriametrics | etcd | slurm | chromium) echo 'about 2 minutes' ;;
+	*) echo 'less than a minute' ;;
+	esac
 }
 
 can_root() { [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null && sudo -n true 2>/dev/null; }; }
@@ -64,7 +115,7 @@ again() {
 
 update() {
 	[ -e .deps/updated ] && return
-	can_root || { echo "deps: apt-get needs root, or sudo without a password" >&2 && return 1; }
+	can_root || { say "apt-get needs root, or sudo without a password" && return 1; }
 	again root apt-get -qq -o DPkg::Lock::Timeout=300 update && touch .deps/updated
 }
 
@@ -73,18 +124,19 @@ install() {
 	update && again root apt-get -qq -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$@" >/dev/null
 }
 
+# unpack puts the programs of Debian packages into a folder.
 unpack() {
 	command -v apt-get >/dev/null || return
-	local dir=.deps/download
-	rm -rf "$dir" && mkdir -p "$dir"
+	local to=$1 dir=$1/.download package
+	shift
+	mkdir -p "$dir"
 	if ! (cd "$dir" && apt-get -qq download "$@" 2>/dev/null); then
 		update && (cd "$dir" && again apt-get -qq download "$@") || return
 	fi
-	local package
 	for package in "$dir"/*.deb; do
-		dpkg -x "$package" .deps || return
+		dpkg -x "$package" "$dir/root" || return
 	done
-	rm -r "$dir"
+	find "$dir/root/usr/bin" "$dir/root/usr/sbin" -type f -perm -100 -exec mv -t "$to" {} + 2>/dev/null || [ -d "$dir/root/usr/bin" ] && rm -r "$dir"
 }
 
 # quietly installs packages without starting their services, through a policy for invoke-rc.d.
@@ -98,26 +150,47 @@ quietly() {
 	return $status
 }
 
-# build builds package $2 from the pins of $1. The old one goes first: if the new one cannot
-# be built, tests skip rather than use it.
+# build builds package $2 from the pins of $1 into the folder $3.
 build() {
-	mkdir -p .deps/usr/bin && rm -f ".deps/usr/bin/$1"
 	CGO_ENABLED=0 again go build -modfile="tools/$1.mod" -trimpath -buildvcs=false -ldflags '-s -w' \
-		-tags remove_all_sd -o ".deps/$1.new" "$2" &&
-		mv ".deps/$1.new" ".deps/usr/bin/$1" && cp "tools/$1.mod" ".deps/$1.mod"
+		-tags remove_all_sd -o "$3/$1" "$2"
 }
 
 # kubernetes builds all its programs at once: they share most packages.
 kubernetes() {
-	local dir=.deps/kubernetes.new version
+	local version
 	# Without this the version would be v0.0.0-master.
 	version=$(sed -n 's|^\tk8s.io/kubernetes \(v[0-9.]*\).*|\1|p' tools/kubernetes.mod)
-	mkdir -p .deps/usr/bin && rm -rf "$dir" .deps/usr/bin/kube{let,-apiserver,-controller-manager,-scheduler} && mkdir "$dir"
 	CGO_ENABLED=0 again go build -modfile=tools/kubernetes.mod -trimpath -buildvcs=false \
-		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$version" -o "$dir/" \
-		k8s.io/kubernetes/cmd/kube{let,-apiserver,-controller-manager,-scheduler} &&
-		mv "$dir"/* .deps/usr/bin && rmdir "$dir" && cp tools/kubernetes.mod .deps/kubernetes.mod
+		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$version" -o "$1/" \
+		k8s.io/kubernetes/cmd/kube{let,-apiserver,-controller-manager,-scheduler}
 }
+
+# fill puts the programs of a tool into a folder.
+fill() {
+	case $1 in
+	promtool | prometheus) unpack "$2" prometheus ;;
+	containerd) unpack "$2" containerd runc ;;
+	prometheus3) build "$1" github.com/prometheus/prometheus/cmd/prometheus "$2" ;; # without service discovery: half the time
+	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics "$2" ;;
+	kubernetes) kubernetes "$2" ;;
+	etcd) build "$1" go.etcd.io/etcd/server/v3 "$2" ;;
+	esac
+}
+
+# cached fills an entry of the cache, whole or not at all: it gets its name when all of it is there.
+# Another clone may want the same entry: one makes it, and the other finds it made.
+cached() (
+	dir=$(entry "$1")
+	mkdir -p "$(dirname "$dir")"
+	exec 8>"$(dirname "$dir")/lock"
+	! command -v flock >/dev/null || flock -n 8 || { say "waiting for another run that gets $1" && flock 8; }
+	linked "$1" && exit
+	rm -rf "$(dirname "$dir")"/new.* "$dir" # what a run that was killed left
+	new=$(mktemp -d "$(dirname "$dir")/new.XXXXXX")
+	trap 'rm -rf "$new"' EXIT
+	fill "$1" "$new" && chmod 755 "$new" && mv "$new" "$dir" && linked "$1"
+)
 
 get() {
 	case $1 in
@@ -126,35 +199,49 @@ get() {
 	clang) install clang-14 llvm-14 libbpf-dev ;;
 	chromium) install chromium ;;
 	npm) install nodejs npm ;;
-	promtool | prometheus) unpack prometheus ;;
-	prometheus3) build "$1" github.com/prometheus/prometheus/cmd/prometheus ;; # without service discovery: half the time
-	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics ;;
 	kubernetes | etcd | containerd | slurm)
 		# Do not build what cannot be run.
-		[ "$(id -u)" = 0 ] || { echo "deps: only root can run $1" >&2 && return 1; }
+		[ "$(id -u)" = 0 ] || { say "only root can run $1" && return 1; }
 		;;&
-	kubernetes) kubernetes ;;
-	etcd) build "$1" go.etcd.io/etcd/server/v3 ;;
-	containerd) unpack containerd runc ;;
 	slurm) quietly slurmctld slurmd slurmdbd slurmrestd slurm-client munge mariadb-server ;;
-	*) echo "deps: unknown tool $1" >&2 && return 1 ;;
+	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd) cached "$1" ;;
+	*) say "unknown tool $1" && return 1 ;;
 	esac
 }
 
-[ -n "$(missing "$@")" ] || exit 0
+# watched runs a command and says every half a minute that it still runs.
+watched() {
+	local what=$1 status=0 clock
+	shift
+	(while sleep 30; do say "[$(elapsed)] still getting $what"; done) &
+	clock=$!
+	"$@" || status=$?
+	kill $clock 2>/dev/null
+	wait $clock 2>/dev/null || true
+	return $status
+}
+
+todo=$(missing "$@")
+[ -n "$todo" ] || exit 0
 mkdir -p .deps
 rm -f .deps/updated
 exec 9>.deps/lock
 ! command -v flock >/dev/null || flock 9 # one at a time
-for tool in $(missing "$@"); do
-	have "$tool" || { echo "deps: getting $tool" >&2 && get "$tool"; } || true
+for tool in $todo; do
+	say "to get: $tool, $(takes "$tool") if nothing of it is cached"
+done
+for tool in $todo; do
+	have "$tool" && continue
+	say "[$(elapsed)] getting $tool"
+	watched "$tool" get "$tool" 9>&- || true
+	! have "$tool" || say "[$(elapsed)] has $tool"
 done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
-echo "deps: missing:" $left >&2
-echo "deps: on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes and etcd are built with Go" >&2
+say "missing:" $left
+say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes and etcd are built with Go"
 if [ $try = yes ]; then
-	echo "deps: tests that need them are skipped" >&2
+	say "tests that need them are skipped"
 	exit 0
 fi
 exit 1

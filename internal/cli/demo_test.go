@@ -12,12 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/await"
@@ -27,6 +29,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // demoNow is when the tests' fleets have lived for demo.Age.
@@ -118,7 +121,8 @@ func TestDemoRuns(t *testing.T) {
 			t.Errorf("%s is %s, want %s (%v)", expr, body, want, err)
 		}
 	}
-	ask("count(count+by(gpu_uuid)(gpu_up))", "16")
+	ask("count(gpu_up)", "16")
+	demoAgrees(t, url[1], time.Now().Add(-5*time.Minute).Truncate(time.Minute))
 	ask("count(count+by(gpu_uuid)(gpu_up+offset+30m))", "16")
 	if body := get(t, url[1]+"/"); !bytes.Contains(bytes.ToLower(body), []byte("<html")) {
 		t.Errorf("there is no page: %.200s", body)
@@ -129,6 +133,69 @@ func TestDemoRuns(t *testing.T) {
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
 		t.Errorf("the demo left %v (%v)", left, err)
+	}
+}
+
+// demoAgrees compares the headline of the page with the queries that the demo offers and with
+// its report, at one moment of the history.
+func demoAgrees(t *testing.T, url string, at time.Time) {
+	t.Helper()
+	from := at.Add(-20 * time.Minute)
+	period := fmt.Sprintf("?from=%d&to=%d&at=%d", from.Unix(), at.Unix(), at.Unix())
+	var page struct{ Headline map[string]float64 }
+	var bill struct {
+		Total struct{ Allocated, Cost, Energy float64 }
+	}
+	for path, into := range map[string]any{"/api/page/fleet" + period: &page, "/api/page/cost" + period: &bill} {
+		if err := json.Unmarshal(get(t, url+path), into); err != nil {
+			t.Fatal(path, err)
+		}
+	}
+	ask := func(expr string) float64 {
+		var answer struct {
+			Data struct{ Result []struct{ Value [2]any } }
+		}
+		body := get(t, fmt.Sprintf("%s/api/v1/query?query=%s&time=%d", url, expr, at.Unix()))
+		if err := json.Unmarshal(body, &answer); err != nil || len(answer.Data.Result) != 1 {
+			t.Fatalf("%s: %s (%v)", expr, body, err)
+		}
+		v, err := strconv.ParseFloat(answer.Data.Result[0].Value[1].(string), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	file := filepath.Join(t.TempDir(), "prices.yaml")
+	if err := os.WriteFile(file, demoPrices, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := report{period: reportPeriod{from: from.Format(time.RFC3339), to: at.Format(time.RFC3339)}, by: "team", output: "json", prices: file, store: query.Config{URL: url}}
+	var out bytes.Buffer
+	if err := o.run(t.Context(), &out, "cost", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	var told struct{ Total map[string]any }
+	if err := json.Unmarshal(out.Bytes(), &told); err != nil {
+		t.Fatal(err)
+	}
+	total := map[string]float64{}
+	for name, v := range told.Total {
+		total[name], _ = v.(float64)
+	}
+	got := map[string]float64{
+		"watts": ask("sum(gpu_power_draw_watts)"), "utilization": ask("avg(gpu_utilization_ratio)"), "gpus": ask("count(gpu_up)"),
+		"device seconds": total["used_seconds"] + total["idle_seconds"] + total["unmeasured_seconds"] + total["unallocated_seconds"],
+		"money":          total["used_cost"] + total["idle_cost"] + total["unmeasured_cost"] + total["unallocated_cost"] + total["energy_cost"], "joules": total["energy_joules"],
+	}
+	want := map[string]float64{
+		"watts": page.Headline["watts"], "utilization": page.Headline["utilization"], "gpus": page.Headline["gpus"],
+		"device seconds": bill.Total.Allocated, "money": bill.Total.Cost, "joules": bill.Total.Energy,
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-9, 1e-5)); diff != "" {
+		t.Errorf("the demo at %s (-page +queries and report):\n%s", at, diff)
+	}
+	if most := page.Headline["gpus"] * at.Sub(from).Seconds(); got["device seconds"] > most {
+		t.Errorf("the demo has %v device seconds of %v possible", got["device seconds"], most)
 	}
 }
 

@@ -1,6 +1,11 @@
-// Package cloud finds out on which cloud this machine runs, in which region and zone,
-// and as what type of instance. It asks the metadata server of AWS, Google or Azure,
-// and only where the firmware names that cloud: elsewhere no packet is sent.
+// Package cloud detects the cloud provider, region, zone and instance type of the machine,
+// and returns them as OpenTelemetry resource attributes.
+//
+// The provider comes from the DMI strings that the firmware publishes in sysfs; no
+// privilege is needed. The rest comes from that provider's metadata server (AWS IMDSv2,
+// Google, Azure). On a machine whose firmware names no known cloud, no packet is sent.
+// Detection is best effort: a failed one is retried at most twice and never reported as an
+// error.
 package cloud
 
 import (
@@ -15,16 +20,16 @@ import (
 )
 
 const (
-	limit   = time.Second // of one detection, whatever it asks
-	again   = time.Minute // after one that failed
+	limit   = time.Second // deadline of one detection, all requests together
+	again   = time.Minute // between a failed detection and the next
 	maxTry  = 3
 	maxBody = 1 << 16
 )
 
 // provider is one cloud.
 type provider struct {
-	name string // as in cloud.provider
-	base string // of its metadata server
+	name string // value of cloud.provider
+	base string // base URL of the metadata server
 	ask  func(context.Context, *server) (map[string]string, error)
 }
 
@@ -34,10 +39,10 @@ var providers = map[string]provider{
 	"azure": {"azure", "http://169.254.169.254", askAzure},
 }
 
-// Detector finds the attributes once, in the background. It may be used concurrently.
+// Detector detects the attributes once, in the background. It is safe for concurrent use.
 type Detector struct {
-	sys  string // where sysfs is mounted
-	base string // of the metadata server; empty: the cloud's own
+	sys  string // mount point of sysfs
+	base string // overrides the metadata server's base URL if not empty
 	now  func() time.Time
 
 	mu    sync.Mutex
@@ -50,8 +55,9 @@ type Detector struct {
 // New returns a Detector for the machine whose sysfs is at sys.
 func New(sys string) *Detector { return &Detector{sys: sys, now: time.Now} }
 
-// Attributes returns what is known, by the names of OpenTelemetry's conventions; nil if
-// nothing is yet. It never waits: it starts a detection if one is due.
+// Attributes returns the attributes detected so far, keyed by OpenTelemetry's semantic
+// conventions, or nil. It never blocks: it starts a detection in the background if one is
+// due.
 func (d *Detector) Attributes() map[string]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,13 +74,13 @@ func (d *Detector) Attributes() map[string]string {
 		defer d.mu.Unlock()
 		d.found, d.busy = found, false
 		if !known {
-			d.tries = maxTry // no cloud stays none
+			d.tries = maxTry // not a cloud: never try again
 		}
 	}()
 	return nil
 }
 
-// detect asks the cloud's server. known is false on a machine of no cloud we know.
+// detect queries the metadata server. known is false if the firmware names no known cloud.
 func (d *Detector) detect(ctx context.Context) (found map[string]string, known bool) {
 	p, known := providers[firmware(d.sys)]
 	if !known {
@@ -95,13 +101,13 @@ func (d *Detector) detect(ctx context.Context) (found map[string]string, known b
 			found[key] = value
 		}
 	}
-	if len(found) < 3 { // provider and platform alone: something else answered
+	if len(found) < 3 { // only provider and platform: something other than a metadata server answered
 		return nil, true
 	}
 	return found, true
 }
 
-// newClient returns a client that goes to the server itself: no proxy, no redirect.
+// newClient returns a client that connects directly: no proxy, no redirects.
 func newClient() *http.Client {
 	return &http.Client{
 		Transport:     &http.Transport{DialContext: (&net.Dialer{Timeout: limit}).DialContext},
@@ -109,25 +115,25 @@ func newClient() *http.Client {
 	}
 }
 
-// plausible refuses what is no name: the page of some other server.
+// plausible rejects values that cannot be names, such as the page of a captive portal.
 func plausible(value string) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.=/+:"
 	return len(value) <= 255 && strings.Trim(value, letters) == ""
 }
 
-// firmware returns the cloud that the firmware of the machine names, empty if none.
+// firmware returns the cloud that the machine's firmware names, or "".
 func firmware(sys string) string {
 	read := func(name string) string {
-		b, _ := os.ReadFile(filepath.Join(sys, "class/dmi/id", name)) // absent is no cloud
+		b, _ := os.ReadFile(filepath.Join(sys, "class/dmi/id", name)) // a missing file means no cloud
 		return strings.TrimSpace(string(b))
 	}
 	vendor := read("sys_vendor")
 	switch {
-	case strings.HasPrefix(vendor, "Amazon"), strings.Contains(read("bios_version"), "amazon"): // Nitro and metal, Xen
+	case strings.HasPrefix(vendor, "Amazon"), strings.Contains(read("bios_version"), "amazon"): // Nitro and bare metal; Xen
 		return "aws"
 	case vendor == "Google", read("product_name") == "Google Compute Engine":
 		return "gcp"
-	case read("chassis_asset_tag") == "7783-7084-3265-9085-8269-3286-77": // Hyper-V elsewhere has another
+	case read("chassis_asset_tag") == "7783-7084-3265-9085-8269-3286-77": // other Hyper-V hosts have a different tag
 		return "azure"
 	}
 	return ""

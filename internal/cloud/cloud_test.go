@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// machine returns the sysfs of a machine whose firmware says what files has.
+// machine creates a sysfs whose DMI strings are files.
 func machine(t *testing.T, files map[string]string) string {
 	t.Helper()
 	sys := t.TempDir()
@@ -51,11 +51,11 @@ func TestFirmware(t *testing.T) {
 	f("", map[string]string{"sys_vendor": "Supermicro"})
 	f("", nil)
 	if got := firmware(t.TempDir()); got != "" {
-		t.Errorf("a machine without firmware is %q", got)
+		t.Errorf("a machine without DMI strings: got %q, want none", got)
 	}
 }
 
-// fakeAWS answers like IMDSv2, which refuses questions without a token.
+// fakeAWS answers like IMDSv2, which rejects requests without a token.
 func fakeAWS(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/latest/api/token" && r.Method == http.MethodPut && r.Header.Get("X-aws-ec2-metadata-token-ttl-seconds") != "":
@@ -119,7 +119,7 @@ func TestDetect(t *testing.T) {
 		"cloud.provider": "azure", "cloud.platform": "azure.vm", "cloud.region": "westeurope", "cloud.availability_zone": "westeurope-2",
 		"cloud.account.id": "8d10da13-8125-4ba9-a717-bf7490507b3d", "host.type": "Standard_ND96isr_H100_v5", "host.id": "02aab8a4-74ef-476e-8182-f6d2ba4166a6",
 	})
-	// Whatever else answers is not believed.
+	// Nothing but a real metadata server is believed.
 	for _, files := range []map[string]string{onAWS, onGCE, onAzure} {
 		for _, body := range []string{"", "{", "null", "[]", "<html>login</html>", `{"region": 5}`, `{"location":"<b>","zone":"two words"}`} {
 			f(files, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }, nil)
@@ -127,13 +127,13 @@ func TestDetect(t *testing.T) {
 		f(files, http.NotFound, nil)
 		f(files, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, nil)
 	}
-	// A machine of no cloud asks nobody.
-	f(nil, func(http.ResponseWriter, *http.Request) { t.Error("a machine of no cloud asked") }, nil)
-	// An answer that never comes is not waited for when the time is over.
+	// A machine outside any cloud sends no request.
+	f(nil, func(http.ResponseWriter, *http.Request) { t.Error("a machine outside any cloud sent a request") }, nil)
+	// A server that hangs is not waited for once the context is canceled.
 	f(onAWS, func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() }, nil)
 }
 
-// Attributes never waits, and gives up after a few tries.
+// Attributes never blocks, and gives up after maxTry attempts.
 func TestAttributes(t *testing.T) {
 	wait := func(d *Detector) {
 		for busy := true; busy; time.Sleep(time.Millisecond) {
@@ -192,11 +192,12 @@ func TestAttributes(t *testing.T) {
 		now = now.Add(time.Hour)
 	}
 	if d.tries != maxTry || asked.Load() != 0 {
-		t.Errorf("a machine of no cloud tried %d times and asked %d", d.tries, asked.Load())
+		t.Errorf("a machine outside any cloud tried %d times and sent %d requests", d.tries, asked.Load())
 	}
 }
 
-// The server of a cloud that is gone must not hold a tick: the limit is for all it asks.
+// An unreachable metadata server must not delay a tick: the deadline covers all requests
+// together.
 func TestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -205,11 +206,11 @@ func TestLimit(t *testing.T) {
 		s := &server{base: "http://slow", client: &http.Client{Transport: slow{}}}
 		for name, p := range providers {
 			if _, err := p.ask(ctx, s); err == nil {
-				t.Errorf("%s: no error of a server that never answers", name)
+				t.Errorf("%s: no error from a server that never answers", name)
 			}
 		}
 		if took := time.Since(start); took > limit {
-			t.Errorf("it took %s", took)
+			t.Errorf("all providers together took %s", took)
 		}
 	})
 }

@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// server is a metadata server.
+// server is a client of one metadata server.
 type server struct {
 	base   string
 	client *http.Client
 }
 
-// get returns the answer to one question, with headers given as key, value, ...
+// get returns the body of one response. headers are key, value, key, value, ...
 func (s *server) get(ctx context.Context, method, path string, headers ...string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, s.base+path, nil)
 	if err != nil {
@@ -38,14 +38,14 @@ func (s *server) get(ctx context.Context, method, path string, headers ...string
 	return string(body), err
 }
 
-// askAWS asks by version 2 of the service, which needs a token.
+// askAWS uses version 2 of the instance metadata service, which requires a token.
 func askAWS(ctx context.Context, s *server) (map[string]string, error) {
 	token, err := s.get(ctx, http.MethodPut, "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "60")
 	if err != nil {
 		return nil, err
 	}
 	if !plausible(token) {
-		return nil, errors.New("the token is none")
+		return nil, errors.New("the response is not a token")
 	}
 	text, err := s.get(ctx, http.MethodGet, "/latest/dynamic/instance-identity/document", "X-aws-ec2-metadata-token", token)
 	if err != nil {
@@ -65,8 +65,8 @@ func askAWS(ctx context.Context, s *server) (map[string]string, error) {
 	}, nil
 }
 
-// askGCE asks for single values: all of them in one answer would have the secrets that
-// people keep in the metadata.
+// askGCE requests single values: the recursive listing would include the secrets that
+// people keep in custom metadata.
 func askGCE(ctx context.Context, s *server) (map[string]string, error) {
 	var errs []error
 	get := func(name string) string {
@@ -75,12 +75,12 @@ func askGCE(ctx context.Context, s *server) (map[string]string, error) {
 			errs = append(errs, err)
 			return ""
 		}
-		return path.Base(strings.TrimSpace(text)) // of projects/123/zones/us-central1-a
+		return path.Base(strings.TrimSpace(text)) // last element of projects/123/zones/us-central1-a
 	}
 	zone := get("instance/zone")
 	i := strings.LastIndexByte(zone, '-')
 	if i < 0 {
-		return nil, errors.Join(append(errs, errors.New("the zone is none"))...)
+		return nil, errors.Join(append(errs, errors.New("the response is not a zone"))...)
 	}
 	return map[string]string{
 		"cloud.platform":          "gcp_compute_engine",

@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A device that shows its memory's heat as its own, or the watts of a whole module as the
-// GPU's, is wrong in every sum over a fleet.
+// A memory temperature reported as that of the device, or the power of a whole module as
+// that of the GPU, would be wrong in every aggregate over a fleet.
 func TestChoice(t *testing.T) {
 	power := func(scope string, watts float64) Power { return Power{Scope: scope, Instant: Of(watts)} }
 	limited := Power{Scope: "gpu", Limits: []PowerLimit{{Type: LimitEnforced, Watts: Of(600)}}}
@@ -30,7 +30,7 @@ func TestChoice(t *testing.T) {
 	}{
 		{"a GH200 is not its module", Sample{Powers: []Power{power("module", 900), power("gpu", 300), power("memory", 60)}}, chosen{Power: power("gpu", 300)}},
 		{"only the module has a meter", Sample{Powers: []Power{limited, power("module", 900)}}, chosen{Power: power("module", 900)}},
-		{"memory is a part", Sample{Powers: []Power{power("memory", 60)}}, chosen{}},
+		{"memory is contained in the other scopes", Sample{Powers: []Power{power("memory", 60)}}, chosen{}},
 		{"a limit and no reading", Sample{Powers: []Power{limited}}, chosen{Power: limited}},
 		{"a ratio and no watts", Sample{Powers: []Power{{Scope: "gpu", Utilization: Of(0.4)}}}, chosen{Power: Power{Scope: "gpu", Utilization: Of(0.4)}}},
 		{"instant before average", Sample{Powers: []Power{{Scope: "gpu", Instant: Of(1), Average: Of(2)}}}, chosen{Power: Power{Scope: "gpu", Instant: Of(1), Average: Of(2)}}},
@@ -45,7 +45,7 @@ func TestChoice(t *testing.T) {
 			Voltages:     []Voltage{{"soc", Of(0.7)}, {"core", Of(0.9)}, {"memory", Of(1.1)}},
 		}, chosen{Temperature: Of(50), Clock: clock("graphics", 2e9), Voltage: Of(0.9)}},
 		{"MI300X", Sample{Temperatures: []Temperature{heat("memory", 40), heat("hotspot", 61), heat("vr_gfx", 80)}}, chosen{Temperature: Of(61)}},
-		{"Intel of two tiles", Sample{
+		{"Intel with two tiles", Sample{
 			Temperatures: []Temperature{heat("hotspot", 54), heat("memory", 50)},
 			Clocks:       []Clock{clock("graphics", 1.6e9), clock("graphics_tile1", 1.5e9), clock("media", 1e9)},
 			Voltages:     []Voltage{{"core", Of(0.8)}},

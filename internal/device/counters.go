@@ -2,9 +2,9 @@ package device
 
 import "slices"
 
-// CountersReset reports whether a counter of s is below the one in prev, which is
-// how a driver reload or a device reset shows. The counters of Runtime are not the
-// driver's, see Restarted.
+// CountersReset reports whether any driver counter in s is lower than in prev, which
+// indicates a driver reload or a device reset. Runtime counters do not belong to the
+// driver; see Restarted.
 func (s *Sample) CountersReset(prev *Sample) bool {
 	if less(s.Energy, prev.Energy) || less(s.Heartbeat, prev.Heartbeat) || less(s.PCIe.Replays, prev.PCIe.Replays) {
 		return true
@@ -24,7 +24,7 @@ func (s *Sample) CountersReset(prev *Sample) bool {
 	return anyLess(s.Resets, prev.Resets)
 }
 
-// less reports whether a counter fell. One that is absent did not.
+// less reports whether a counter decreased. An absent counter did not.
 func less(now, before Value) bool {
 	n, ok := now.Get()
 	b, known := before.Get()
@@ -47,8 +47,8 @@ func (r *Runtime) Counts() bool {
 	return r.Operations.OK() || len(r.Latencies) > 0 || slices.ContainsFunc(r.Executions, func(e ErrorCount) bool { return e.Count.OK() })
 }
 
-// Restarted reports whether r counts anew since prev: a counter is below the one in prev,
-// or prev had none. A runtime ends and begins with a workload.
+// Restarted reports whether the runtime has started over since prev: a counter is lower
+// than in prev, or prev had none. A runtime lives as long as its workload.
 func (r *Runtime) Restarted(prev *Runtime) bool {
 	if !prev.Counts() {
 		return r.Counts()

@@ -11,7 +11,7 @@ func TestJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What was not read is not there; what was read as 0 is.
+	// An absent reading is omitted; a reading of 0 is not.
 	const want = `{"id":{"vendor":"v","uuid":"u","index":0,"model":"m"},"utilization":{"compute":1},"energy_joules":0}`
 	if string(got) != want {
 		t.Errorf("JSON is\n%s\nwant\n%s", got, want)
@@ -21,7 +21,7 @@ func TestJSON(t *testing.T) {
 func TestThrottled(t *testing.T) {
 	var s Sample
 	if s.Throttled(BucketHW).OK() {
-		t.Error("a device that does not say is reported as not throttled")
+		t.Error("a device that does not report throttling counts as not throttled")
 	}
 	s.Throttles = []Throttle{{Cause: "idle", Active: true}, {Cause: "power", Buckets: BucketPower | BucketSW, Active: true}, {Cause: "heat", Buckets: BucketThermal}}
 	if s.Throttled(BucketPower) != Of(1) || s.Throttled(BucketSW) != Of(1) || s.Throttled(BucketThermal) != Of(0) || s.Throttled(BucketHW) != Of(0) {
@@ -60,9 +60,9 @@ func TestCountersReset(t *testing.T) {
 		return s
 	}
 	f(resets("hard", "soft"), resets("hard", "soft"), false)
-	f(resets("hard", "soft"), resets("soft", "hard"), true) // whatever their order
+	f(resets("hard", "soft"), resets("soft", "hard"), true) // in any order
 	f(resets("hard", "soft"), resets("none"), false)
-	// A workload that ends is no reset of its device.
+	// The end of a workload does not reset its device's counters.
 	f(Sample{Runtime: Runtime{Operations: Of(2)}}, Sample{Runtime: Runtime{Operations: Of(1)}}, false)
 }
 
@@ -80,7 +80,7 @@ func TestRestarted(t *testing.T) {
 		return Runtime{Latencies: []Latency{{Operation: "x"}, {Operation: operation, Detail: detail, Count: n}}}
 	}
 	f(Runtime{}, Runtime{}, false)
-	f(Runtime{}, Runtime{Queue: Of(1), Executions: []ErrorCount{{Type: "success"}}}, false) // it counts nothing
+	f(Runtime{}, Runtime{Queue: Of(1), Executions: []ErrorCount{{Type: "success"}}}, false) // nothing is counted
 	f(Runtime{Queue: Of(2)}, Runtime{Queue: Of(1), Operations: Of(1)}, true)
 	f(Runtime{Operations: Of(2)}, Runtime{Operations: Of(2)}, false)
 	f(Runtime{Operations: Of(2)}, Runtime{Operations: Of(1)}, true)

@@ -1,19 +1,19 @@
 package device
 
-// Sample is everything one device said at one moment, in SI base units (bytes,
-// watts, joules, hertz, seconds, degrees Celsius) and ratios of 0 to 1. Counters are
-// cumulative since the device's driver was loaded. Slices are never changed after
-// they were put into a Sample, so a Sample may be copied by assignment.
+// Sample is everything one device reported at one moment, in SI base units (bytes, watts,
+// joules, hertz, seconds, degrees Celsius) and ratios from 0 to 1. Counters are cumulative
+// since the device's driver was loaded. A slice is never modified once it is part of a
+// Sample, so a Sample may be copied by assignment.
 //
-// Physical sensors are on the physical device; a partition has its own memory,
-// profiling and processes.
+// Physical sensors belong to the physical device; a partition has its own memory, profiling
+// and processes.
 type Sample struct {
 	ID    ID    `json:"id"`
 	Info  Info  `json:"info,omitzero"`
 	Modes Modes `json:"modes,omitzero"`
 
 	Utilization     Engines `json:"utilization,omitzero"`
-	UtilizationPeak Engines `json:"utilization_peak,omitzero"` // of the last minute
+	UtilizationPeak Engines `json:"utilization_peak,omitzero"` // over the last minute
 	Memory          Memory  `json:"memory,omitzero"`
 
 	Temperatures []Temperature `json:"temperatures,omitempty"`
@@ -25,7 +25,7 @@ type Sample struct {
 	Fans         []Fan         `json:"fans,omitempty"`
 
 	PerformanceState Value          `json:"performance_state,omitzero"` // 0 is fastest
-	Throttles        []Throttle     `json:"throttles,omitempty"`        // nil: the device does not say
+	Throttles        []Throttle     `json:"throttles,omitempty"`        // nil: the device does not report throttling
 	ThrottleTimes    []ThrottleTime `json:"throttle_times,omitempty"`
 
 	Profile       Profile        `json:"profile,omitzero"`
@@ -36,34 +36,35 @@ type Sample struct {
 	SRAMThreshold  Value          `json:"sram_threshold_exceeded,omitzero"` // flag: too many uncorrectable errors in on-chip memory
 	RowRemap       RowRemap       `json:"row_remap,omitzero"`
 	PageRetirement PageRetirement `json:"page_retirement,omitzero"`
-	RecoveryAction Value          `json:"recovery_action,omitzero"` // 0 none; the codes of NVML field 230
+	RecoveryAction Value          `json:"recovery_action,omitzero"` // 0 none; codes as in NVML field 230
 	Fabric         Fabric         `json:"fabric,omitzero"`
-	Status         Value          `json:"status,omitzero"`    // the vendor's own status code, 0 is good
+	Status         Value          `json:"status,omitzero"`    // the vendor's own status code, 0 is healthy
 	Heartbeat      Value          `json:"heartbeat,omitzero"` // counter
-	Resets         []ErrorCount   `json:"resets,omitempty"`   // of each type, hard and soft; counters
+	Resets         []ErrorCount   `json:"resets,omitempty"`   // by type, hard and soft; counters
 
 	Runtime Runtime `json:"runtime,omitzero"`
 
 	Processes []Process `json:"processes,omitempty"`
 
-	// Slice is of a partition: how many of the device's slices it has.
+	// Slice is set on partitions only: how many of the device's slices the partition holds.
 	Slice Slice `json:"slice,omitzero"`
-	// Aliases are other names by which a scheduler may call the device or partition.
-	// They are for finding it only, and never shown: serial numbers may be among them.
+	// Aliases are other names by which a scheduler may refer to the device or partition.
+	// They are used for matching only and never exported, because serial numbers may be
+	// among them.
 	Aliases []string `json:"-"`
 }
 
-// Info is what does not change while the driver is loaded. Empty is unknown.
+// Info does not change while the driver is loaded. An empty field is unknown.
 type Info struct {
 	Driver       string `json:"driver,omitempty"`
 	Architecture string `json:"architecture,omitempty"`
-	NUMA         string `json:"numa,omitempty"` // node number; empty where the machine has none
+	NUMA         string `json:"numa,omitempty"` // node number; empty on a machine without NUMA
 	VBIOS        string `json:"vbios,omitempty"`
 	Firmware     string `json:"firmware,omitempty"`
 }
 
-// Modes are settings an administrator makes. The flags are 0 or 1; Compute is 0
-// shared, 1 exclusive to a thread, 2 prohibited, 3 exclusive to a process.
+// Modes are settings made by an administrator. Flags are 0 or 1; Compute is 0 shared, 1
+// exclusive to a thread, 2 prohibited, 3 exclusive to a process.
 type Modes struct {
 	ECC         Value `json:"ecc,omitzero"`
 	MIG         Value `json:"mig,omitzero"`
@@ -71,8 +72,8 @@ type Modes struct {
 	Compute     Value `json:"compute,omitzero"`
 }
 
-// Engines are ratios of time during which an engine was busy. They say nothing of
-// how full it was.
+// Engines holds duty cycles: the ratio of time during which an engine was busy. It does not
+// tell how much of the engine's capacity was used.
 type Engines struct {
 	Compute Value `json:"compute,omitzero"` // at least one kernel ran
 	Memory  Value `json:"memory,omitzero"`  // the memory controller was reading or writing
@@ -88,7 +89,7 @@ type Memory struct {
 	Free      Value `json:"free,omitzero"`
 	Reserved  Value `json:"reserved,omitzero"` // by the driver and firmware
 	Total     Value `json:"total,omitzero"`
-	BAR1Used  Value `json:"bar1_used,omitzero"` // the window the host maps
+	BAR1Used  Value `json:"bar1_used,omitzero"` // the memory window that the host maps
 	BAR1Total Value `json:"bar1_total,omitzero"`
 }
 
@@ -193,23 +194,24 @@ func (s *Sample) Throttled(b Buckets) Value {
 	return Of(0)
 }
 
-// ThrottleTime is how long one cause held the clocks down.
+// ThrottleTime is how long one cause has reduced the clocks.
 type ThrottleTime struct {
 	Cause   string `json:"cause"`
 	Seconds Value  `json:"seconds,omitzero"` // counter
-	// Detail: the cause is part of another one, a sum over some, or neither power nor heat.
+	// Detail marks a cause that is part of another cause, the sum of several, or neither
+	// power nor thermal.
 	Detail bool `json:"detail,omitempty"`
 }
 
-// Profile is the hardware's own activity counting: ratios of 0 to 1 since the last
-// Read, of the partition if the device is one.
+// Profile holds the hardware's activity counters as ratios from 0 to 1 since the last Read.
+// For a partition, the ratios are relative to the partition.
 type Profile struct {
 	EngineActive Value  `json:"engine_active,omitzero"`
 	SMActive     Value  `json:"sm_active,omitzero"`
 	SMOccupancy  Value  `json:"sm_occupancy,omitzero"`
 	DRAMActive   Value  `json:"dram_active,omitzero"`
 	Pipes        []Pipe `json:"pipes,omitempty"`       // tensor, fp64, fp32, fp16
-	PipeDetail   []Pipe `json:"pipe_detail,omitempty"` // what tensor and fp64 are made of, and integer
+	PipeDetail   []Pipe `json:"pipe_detail,omitempty"` // components of tensor and fp64, and integer
 }
 
 // Pipe is one execution pipe of the compute units.
@@ -218,14 +220,14 @@ type Pipe struct {
 	Active Value  `json:"active,omitzero"`
 }
 
-// Interconnect is all links of one kind together.
+// Interconnect aggregates all links of one kind.
 type Interconnect struct {
 	Type           string       `json:"type"` // pcie, nvlink, xgmi, ethernet, c2c
 	TX             Value        `json:"tx_bytes,omitzero"`
 	RX             Value        `json:"rx_bytes,omitzero"` // counters
 	TXRate         Value        `json:"tx_bytes_per_second,omitzero"`
 	RXRate         Value        `json:"rx_bytes_per_second,omitzero"`
-	BandwidthLimit Value        `json:"bandwidth_limit,omitzero"` // bytes per second and direction, of the links that are up
+	BandwidthLimit Value        `json:"bandwidth_limit,omitzero"` // bytes per second and direction, summed over the links that are up
 	Errors         []ErrorCount `json:"errors,omitempty"`
 	Links          []Link       `json:"links,omitempty"`
 }
@@ -252,7 +254,7 @@ type PCIe struct {
 	Width         Value `json:"width,omitzero"`
 	WidthMax      Value `json:"width_max,omitzero"`
 	Replays       Value `json:"replays,omitzero"` // counter
-	// Errors are the link's error reporting, layer by layer.
+	// Errors are the link's error counters, by protocol layer.
 	Errors []ErrorCount `json:"errors,omitempty"`
 }
 
@@ -260,11 +262,11 @@ type PCIe struct {
 type ECC struct {
 	Type     string `json:"type"`               // corrected, uncorrected, deferred
 	Lifetime string `json:"lifetime"`           // volatile: since driver load; aggregate: since manufacture
-	Location string `json:"location,omitempty"` // empty: all together
+	Location string `json:"location,omitempty"` // empty: all locations
 	Count    Value  `json:"count,omitzero"`
 }
 
-// RowRemap is the state of the spare rows of HBM that replace broken ones.
+// RowRemap is the state of the spare HBM rows that replace faulty ones.
 type RowRemap struct {
 	Corrected   Value           `json:"corrected,omitzero"`   // rows, counter
 	Uncorrected Value           `json:"uncorrected,omitzero"` // rows, counter
@@ -273,18 +275,18 @@ type RowRemap struct {
 	Banks       []RowRemapBanks `json:"banks,omitempty"`
 }
 
-// RowRemapBanks counts the memory banks that have a given amount of spare rows left.
+// RowRemapBanks counts the memory banks with a given share of spare rows left.
 type RowRemapBanks struct {
 	Spare string `json:"spare"` // max, high, partial, low, none
 	Banks Value  `json:"banks,omitzero"`
 }
 
-// PageRetirement is the older way of taking broken memory out of use.
+// PageRetirement is the older mechanism for taking faulty memory out of use.
 type PageRetirement struct {
-	Corrected   Value `json:"corrected,omitzero"`   // pages, retired for repeated single-bit errors; counter
-	Uncorrected Value `json:"uncorrected,omitzero"` // pages, retired for double-bit errors; counter
+	Corrected   Value `json:"corrected,omitzero"`   // pages retired for repeated single-bit errors; counter
+	Uncorrected Value `json:"uncorrected,omitzero"` // pages retired for double-bit errors; counter
 	Pending     Value `json:"pending,omitzero"`     // flag
-	Failure     Value `json:"failure,omitzero"`     // flag: a page could not be taken out of use
+	Failure     Value `json:"failure,omitzero"`     // flag: a page could not be retired
 }
 
 // Fabric is the registration of the device with its switch fabric.
@@ -293,46 +295,46 @@ type Fabric struct {
 	Health Value `json:"health,omitzero"` // 1 healthy, 2 unhealthy, 3 limited capacity
 }
 
-// Runtime is what the vendor's runtime says of the programs that it runs on the device,
-// of those that do.
+// Runtime is what the vendor's runtime reports about the programs it runs on the device.
+// Most vendors report nothing.
 type Runtime struct {
-	Queue      Value        `json:"queue,omitzero"`        // programs that wait
+	Queue      Value        `json:"queue,omitzero"`        // programs waiting
 	Idle       Value        `json:"idle_seconds,omitzero"` // since the last program ended
-	Operations Value        `json:"operations,omitzero"`   // of floating point; counter
-	Executions []ErrorCount `json:"executions,omitempty"`  // programs that ended, by result: success, timeout, ...; counters
+	Operations Value        `json:"operations,omitzero"`   // floating-point operations; counter
+	Executions []ErrorCount `json:"executions,omitempty"`  // finished programs by result: success, timeout, ...; counters
 	Latencies  []Latency    `json:"latencies,omitempty"`
 }
 
-// Latency is how long something took since the runtime began, as a histogram.
+// Latency is a histogram of durations since the runtime started.
 type Latency struct {
 	Operation string    `json:"operation"` // program, host_to_device, device_to_host, ...
 	Detail    string    `json:"detail,omitempty"`
 	Count     uint64    `json:"count"`
-	Seconds   float64   `json:"seconds"`          // all together
-	Bounds    []float64 `json:"bounds,omitempty"` // upper ones, in seconds, rising
+	Seconds   float64   `json:"seconds"`          // sum of all durations
+	Bounds    []float64 `json:"bounds,omitempty"` // upper bounds in seconds, ascending
 	Counts    []uint64  `json:"counts,omitempty"` // one more than Bounds
 }
 
-// Process is one process on the device.
+// Process is one process that uses the device.
 type Process struct {
-	PID         uint32 `json:"pid"`  // in the pid namespace of the driver's answer
+	PID         uint32 `json:"pid"`  // in the PID namespace of the driver's answer
 	Name        string `json:"name"` // of the executable
 	Type        string `json:"type"` // compute, graphics, mps
 	MemoryUsed  Value  `json:"memory_used,omitzero"`
-	Utilization Value  `json:"utilization,omitzero"` // ratio of time its kernels ran
-	Occupancy   Value  `json:"occupancy,omitzero"`   // ratio of the compute units that its kernels are on now
+	Utilization Value  `json:"utilization,omitzero"` // ratio of time during which its kernels ran
+	Occupancy   Value  `json:"occupancy,omitzero"`   // ratio of the compute units that its kernels occupy now
 }
 
-// MemoryUtilization returns used over total memory.
+// MemoryUtilization returns the ratio of used to total memory.
 func (s *Sample) MemoryUtilization() Value { return s.Memory.Used.Ratio(s.Memory.Total) }
 
-// Slice is how much of its device a partition is.
+// Slice is the share of its device that a partition holds: Held of Of slices.
 type Slice struct {
 	Held int `json:"held"`
 	Of   int `json:"of"`
 }
 
-// Part returns the slice as a part of 1, 0 if it is not known.
+// Part returns the share as a fraction of 1, or 0 if it is unknown.
 func (s Slice) Part() float64 {
 	if s.Of <= 0 {
 		return 0

@@ -7,45 +7,45 @@ import (
 	"strings"
 )
 
-// Vendor is everything that is true of all devices of one vendor and that other packages
-// need: node checks, quotas, the support bundle, Slurm, Kubernetes, the terminal and the
-// page. Each vendor's package exports its own as Facts, and internal/local lists them.
+// Vendor holds the facts about all devices of one vendor that other packages need: node
+// checks, quotas, the support bundle, Slurm, Kubernetes, the terminal and the page. Each
+// vendor's package exports its Vendor as Facts, and internal/local lists them.
 type Vendor struct {
-	Name  string // ID.Vendor, and the name of the package
-	Title string // for people
+	Name  string // ID.Vendor, also the name of the package
+	Title string // for display
 	PCI   string // vendor ID as sysfs writes it: 0x10de
 
-	// DeviceFiles are prefixes of the paths of device files that a process has open while
-	// it uses a device.
+	// DeviceFiles are path prefixes of the device files that a process has open while it
+	// uses a device.
 	DeviceFiles []string
-	// Minors are prefixes of the aliases that end in the minor number of a device, below
-	// /dev: "nvidia" of nvidia3. Empty if no file is numbered from 0.
+	// Minors are prefixes, below /dev, of the aliases that end in the minor number of a
+	// device: "nvidia" for nvidia3. Empty if no file is numbered from 0.
 	Minors []string
 	// Modules are the kernel modules of the driver, with underscores as in /sys/module.
 	Modules []string
-	// LogWords are further words that the driver's lines in the kernel log have.
+	// LogWords are further words that identify the driver's lines in the kernel log.
 	LogWords []string
-	// Messages are lines in the kernel log that report trouble.
+	// Messages are kinds of kernel log lines that report a problem.
 	Messages []Message
-	// VersionFiles are files below the root, besides those of the modules, that contain
-	// the version of the driver.
+	// VersionFiles are files below the root that contain the version of the driver, in
+	// addition to those of the modules.
 	VersionFiles []string
-	// Services are systemd units that usually run beside the driver.
+	// Services are systemd units that usually run next to the driver.
 	Services []string
 
-	// Resources are the names by which Kubernetes gives out devices.
+	// Resources are the Kubernetes resources that stand for devices.
 	Resources []Resource
 
 	// ModelPrefixes and ModelSuffixes are the parts of model names that a short name
 	// omits, such as "NVIDIA ".
 	ModelPrefixes, ModelSuffixes []string
 
-	// ListsProcesses says that the driver lists every process on a device, so that memory
-	// without a process is orphaned.
+	// ListsProcesses reports whether the driver lists every process on a device. If it does,
+	// memory without a process is orphaned.
 	ListsProcesses bool
 }
 
-// Message is a kind of line in the kernel log.
+// Message is a kind of kernel log line.
 type Message struct {
 	Contains string // a word that every such line contains; quick to search for
 	Pattern  string // regular expression
@@ -53,7 +53,7 @@ type Message struct {
 	Action   string // what to do, in a sentence
 }
 
-// Unit is what one of a resource is.
+// Unit is what one unit of a resource stands for.
 type Unit string
 
 // The units of resources.
@@ -61,24 +61,24 @@ const (
 	Whole    Unit = "device"
 	Part     Unit = "partition" // a MIG instance, an XCP, a virtual function
 	Core     Unit = "core"
-	Share    Unit = "share"     // of a device that several containers use
-	Claim    Unit = "claim"     // a DRA driver: devices or partitions, as the claim says
+	Share    Unit = "share"     // a share of a device that several containers use
+	Claim    Unit = "claim"     // a DRA driver: devices or partitions, depending on the claim
 	NoDevice Unit = "no device" // access to something else, such as monitoring
 )
 
-// Resource is an extended resource of Kubernetes, or a DRA driver.
+// Resource is a Kubernetes extended resource, or a DRA driver.
 type Resource struct {
 	Name string // a path.Match pattern: nvidia.com/mig-*
 	Unit Unit
-	// Replica separates the ID of a device from the number of its replica, where the
-	// vendor's plugin shares devices: "-" of card0-3.
+	// Replica separates the ID of a device from the number of its replica if the vendor's
+	// plugin shares devices: "-" in card0-3.
 	Replica string
 }
 
-// Vendors are the vendors that can be read.
+// Vendors is a list of vendors.
 type Vendors []Vendor
 
-// ByName returns the vendor with a name, the zero Vendor if there is none.
+// ByName returns the vendor called name, or the zero Vendor.
 func (v Vendors) ByName(name string) Vendor {
 	if i := slices.IndexFunc(v, func(o Vendor) bool { return o.Name == name }); i >= 0 {
 		return v[i]
@@ -86,8 +86,7 @@ func (v Vendors) ByName(name string) Vendor {
 	return Vendor{}
 }
 
-// Resource returns the resource with a name, the zero Resource if no vendor has it. The
-// first match of a vendor decides.
+// Resource returns the first resource whose pattern matches name, or the zero Resource.
 func (v Vendors) Resource(name string) Resource {
 	for i := range v {
 		for _, r := range v[i].Resources {
@@ -99,7 +98,7 @@ func (v Vendors) Resource(name string) Resource {
 	return Resource{}
 }
 
-// CountsDevices reports whether one of the resource with a name is a whole device.
+// CountsDevices reports whether one unit of the resource called name is a whole device.
 func (v Vendors) CountsDevices(name string) bool { return v.Resource(name).Unit == Whole }
 
 // DeviceFiles returns the device files of all vendors.
@@ -107,14 +106,14 @@ func (v Vendors) DeviceFiles() []string {
 	return v.all(func(o *Vendor) []string { return o.DeviceFiles })
 }
 
-// Minors returns the prefixes of aliases with a minor number of all vendors.
+// Minors returns the alias prefixes of all vendors that precede a minor number.
 func (v Vendors) Minors() []string { return v.all(func(o *Vendor) []string { return o.Minors }) }
 
 // Modules returns the kernel modules of all vendors.
 func (v Vendors) Modules() []string { return v.all(func(o *Vendor) []string { return o.Modules }) }
 
-// LogLine returns a regular expression for lines of the vendors' drivers in the kernel log,
-// where the name of a module may have dashes.
+// LogLine returns a regular expression that matches the kernel log lines of the vendors'
+// drivers. The name of a module may be written with dashes there.
 func (v Vendors) LogLine() *regexp.Regexp {
 	words := v.all(func(o *Vendor) []string { return slices.Concat(o.Modules, o.LogWords) })
 	for i, w := range words {
@@ -127,7 +126,7 @@ func (v Vendors) all(of func(*Vendor) []string) []string {
 	var list []string
 	for i := range v {
 		for _, s := range of(&v[i]) {
-			if !slices.Contains(list, s) { // two vendors may share one
+			if !slices.Contains(list, s) { // vendors may have an entry in common
 				list = append(list, s)
 			}
 		}
@@ -135,8 +134,8 @@ func (v Vendors) all(of func(*Vendor) []string) []string {
 	return list
 }
 
-// ShortModel returns the name of a product without the words that its vendor adds to all
-// of them. A name that consists of such words alone stays as it is.
+// ShortModel returns the name of a model without the prefixes and suffixes that vendors add
+// to most of their models. A name that consists of nothing else is returned unchanged.
 func (v Vendors) ShortModel(model string) string {
 	short := model
 	for again := true; again; {

@@ -15,14 +15,13 @@ var twoVendors = Vendors{
 	{Name: "other", DeviceFiles: []string{"/dev/dri/renderD"}, ModelPrefixes: []string{"Acme Other "}},
 }
 
-// A short name that is empty, or keeps half of what it should omit, is what people then
-// see in every table.
+// A short name that is empty, or keeps part of a prefix, would appear in every table.
 func TestShortModel(t *testing.T) {
 	for model, want := range map[string]string{
 		"Acme Data Center X1":      "X1",
 		"Acme X1 80GB":             "X1",
 		"Acme Other Z":             "Other Z",
-		"X1 Acme 80GB v2":          "X1 Acme 80GB v2", // words within a name stay
+		"X1 Acme 80GB v2":          "X1 Acme 80GB v2", // words inside a name are kept
 		"Acme ":                    "Acme ",
 		"Somebody Else's X1":       "Somebody Else's X1",
 		"":                         "",
@@ -34,20 +33,20 @@ func TestShortModel(t *testing.T) {
 	}
 }
 
-// The first resource that matches decides, and somebody else's resource is no device: a
-// quota of network cards would be one of GPUs.
+// The first matching resource wins, and a resource of another kind is not a device: a quota
+// for network cards would count as a quota for GPUs.
 func TestVendorsResource(t *testing.T) {
 	for name, want := range map[string]Unit{
 		"acme.com/gpu": Whole, "acme.com/slice-1g": Part, "acme.com/gpu.shared": "", "acme.com": "", "rdma/hca": "", "": "",
 	} {
 		if got := twoVendors.Resource(name).Unit; got != want {
-			t.Errorf("%s counts %q, want %q", name, got, want)
+			t.Errorf("%s has the unit %q, want %q", name, got, want)
 		}
 	}
 }
 
-// What two vendors share is listed once, and the name of a module is found with dashes,
-// but not within another word.
+// An entry that two vendors have in common is listed once. The name of a module also matches
+// with dashes, but not inside another word.
 func TestVendorsLists(t *testing.T) {
 	if diff := cmp.Diff([]string{"/dev/acme", "/dev/dri/renderD"}, twoVendors.DeviceFiles()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -55,7 +54,7 @@ func TestVendorsLists(t *testing.T) {
 	line := twoVendors.LogLine()
 	for text, want := range map[string]bool{"acme-core 0000:01:00.0: x": true, "acme_core: x": true, "acm: x": true, "acme_cores: x": false, "pacman: x": false} {
 		if line.MatchString(text) != want {
-			t.Errorf("%q is a line of a driver: %v, want %v", text, !want, want)
+			t.Errorf("%q matches as a driver line: %v, want %v", text, !want, want)
 		}
 	}
 }

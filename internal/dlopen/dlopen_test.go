@@ -15,7 +15,7 @@ import (
 	"unsafe"
 )
 
-// libc is the one library every glibc machine has.
+// libc returns the path of the C library, which every glibc machine has.
 func libc(t testing.TB) string {
 	t.Helper()
 	for _, pattern := range []string{"/lib/*/libc.so.6", "/lib64/libc.so.6", "/usr/lib/libc.so.6"} {
@@ -46,7 +46,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// A call that writes into a Go buffer must see it at one place while stacks grow.
+// A Go buffer that a C call writes to must not move while goroutine stacks grow.
 func TestCallKeepsBuffer(t *testing.T) {
 	lib, err := Open(libc(t))
 	if err != nil {
@@ -97,19 +97,19 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	f("text.so", []byte("#!/bin/sh\necho no\n"), "ELF")
 	f("empty.so", nil, "ELF")
-	f("half.so", whole[:len(whole)/2], "is not a usable library") // dlopen of it would be a SIGBUS
+	f("half.so", whole[:len(whole)/2], "is not a usable library") // dlopen of this file would raise SIGBUS
 	f("header.so", whole[:64], "is not a usable library")
-	f("foreign.so", foreign, "it is for")
+	f("foreign.so", foreign, "built for")
 	if _, err := Open(t.TempDir()); err == nil {
-		t.Error("a folder was opened")
+		t.Error("Open accepted a directory")
 	}
 	if _, err := Open(filepath.Join(t.TempDir(), "absent.so")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("an absent file gives %v", err)
+		t.Errorf("Open of a missing file: err = %v", err)
 	}
 }
 
-// The section headers are at the end of the file: a library without them still loads,
-// but one without its segments must never pass.
+// Section headers are at the end of the file. A library without them still loads, but a
+// library without its segments must never pass.
 func FuzzCheck(f *testing.F) {
 	whole, err := os.ReadFile(libc(f))
 	if err != nil {

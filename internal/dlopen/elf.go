@@ -12,8 +12,8 @@ import (
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// CheckFile reports whether the file at path is a whole shared library for this
-// machine.
+// CheckFile returns nil if the file at path is a complete shared library for this
+// architecture.
 func CheckFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -33,17 +33,17 @@ func CheckFile(path string) error {
 	return nil
 }
 
-// check compares what the ELF headers promise with the size bytes that are there.
+// check compares what the ELF headers promise with the size of the file.
 func check(r io.ReaderAt, size int64, machine elf.Machine) error {
 	f, err := elf.NewFile(io.NewSectionReader(r, 0, size))
 	if err != nil {
-		return fmt.Errorf("cannot parse its ELF headers: %w", err)
+		return fmt.Errorf("cannot parse ELF headers: %w", err)
 	}
 	if f.Type != elf.ET_DYN {
-		return fmt.Errorf("its ELF type is %v, not a shared object", f.Type)
+		return fmt.Errorf("ELF type is %v, not a shared object", f.Type)
 	}
 	if f.Machine != machine {
-		return fmt.Errorf("it is for %v, not for %v", f.Machine, machine)
+		return fmt.Errorf("built for %v, not for %v", f.Machine, machine)
 	}
 	loads := 0
 	for _, p := range f.Progs {
@@ -52,11 +52,11 @@ func check(r io.ReaderAt, size int64, machine elf.Machine) error {
 		}
 		loads++
 		if end := p.Off + p.Filesz; end < p.Off || end > uint64(size) {
-			return fmt.Errorf("it is truncated: a segment ends at byte %d of %d", end, size)
+			return fmt.Errorf("truncated: a segment ends at byte %d of %d", end, size)
 		}
 	}
 	if loads == 0 {
-		return fmt.Errorf("it has nothing to load")
+		return fmt.Errorf("no loadable segment")
 	}
 	return nil
 }

@@ -8,21 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxBytes bounds what Each reads: no kernel's log is as large.
+// maxBytes bounds how much Each reads. No kernel log is that large.
 const maxBytes = 64 << 20
 
-// Each calls f with every record that the log at path has now, oldest first, and does not
-// wait for more. The log may also be a file with a record a line, as tests and captures
-// have it.
+// Each calls f with every record that the log at path holds now, oldest first, and does not
+// wait for more. path may also be a regular file with one record per line, as in tests and
+// captures.
 func Each(path string, f func(Record)) error {
-	// The kernel says EAGAIN at the end, and opening a pipe that nobody writes to returns.
+	// O_NONBLOCK makes the kernel return EAGAIN at the end of the log, and makes the open
+	// of a pipe without a writer return at once.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("cannot read the kernel log: open %s: %w", path, err)
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only read
+	defer func() { _ = unix.Close(fd) }() // read-only: nothing to flush
 	buf := make([]byte, maxRecord)
-	var rest []byte // of a file, a line that is not whole yet
+	var rest []byte // an incomplete line, if path is a regular file
 	emit := func(line []byte) {
 		if rec, err := parse(line); err == nil {
 			f(rec)
@@ -31,7 +32,7 @@ func Each(path string, f func(Record)) error {
 	for total, broken := 0, 0; total < maxBytes; {
 		n, err := unix.Read(fd, buf)
 		switch {
-		case errors.Is(err, unix.EPIPE) && broken < maxBroken: // overwritten meanwhile: the next read has the oldest there is
+		case errors.Is(err, unix.EPIPE) && broken < maxBroken: // overwritten meanwhile: the next read returns the oldest record left
 			broken++
 			continue
 		case errors.Is(err, unix.EINTR):
@@ -49,7 +50,7 @@ func Each(path string, f func(Record)) error {
 			if !whole {
 				break
 			}
-			emit(line) // those of a dictionary begin with a blank, and are no records
+			emit(line) // a dictionary line starts with a space and does not parse as a record
 			rest = more
 		}
 		if len(rest) > maxRecord {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A log in a file is read to its end, whatever is between the records.
+// A log in a regular file is read to its end, past garbage and overlong lines.
 func TestEach(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kmsg")
 	text := "6,1,5,-;first\n SUBSYSTEM=pci\ngarbage\n" + strings.Repeat("x", 3*maxRecord) + "\n4,2,7,-;" + strings.Repeat("y", 900) + "\n3,3,9,-;last"
@@ -24,11 +24,11 @@ func TestEach(t *testing.T) {
 		t.Errorf("records (-want +got):\n%s", diff)
 	}
 	if err := Each(path+"x", nil); err == nil {
-		t.Error("a log that is not there is read")
+		t.Error("no error for a missing log")
 	}
 }
 
-// The real log does not make it wait.
+// Each returns at the end of the real kernel log instead of waiting for more records.
 func TestEachReal(t *testing.T) {
 	n := 0
 	if err := Each("/dev/kmsg", func(Record) { n++ }); err != nil {

@@ -1,4 +1,10 @@
-// Package kmsg reads the kernel's log from /dev/kmsg, one record at a time.
+// Package kmsg reads the kernel log from /dev/kmsg, one record at a time: Each returns the
+// records present now, Reader follows the log as it grows.
+//
+// Reading needs root or CAP_SYSLOG where kernel.dmesg_restrict is set, and a device node
+// that the container runtime did not replace. The log is a ring buffer: records that were
+// overwritten before they were read are counted in Record.Lost. The package does not
+// interpret record texts and never writes to the log.
 package kmsg
 
 import (
@@ -14,44 +20,44 @@ import (
 	"time"
 )
 
-// Record is one message of the kernel's log.
+// Record is one message in the kernel log.
 type Record struct {
-	Seq      uint64        // counts records since boot
+	Seq      uint64        // sequence number since boot
 	Time     time.Duration // since boot
-	Priority int           // facility times 8, plus level
+	Priority int           // facility * 8 + level
 	Text     string
-	// Lost is how many records right before this one were overwritten unread.
+	// Lost is the number of records directly before this one that were overwritten unread.
 	Lost uint64
 }
 
-// Kernel reports whether the kernel itself wrote the record. Programs may write to
-// /dev/kmsg too, but not with the kernel's facility.
+// Kernel reports whether the kernel itself wrote the record. Programs may also write to
+// /dev/kmsg, but not with the kernel's facility.
 func (r Record) Kernel() bool { return r.Priority>>3 == 0 }
 
-// Position is where reading begins.
+// Position is where reading starts.
 type Position struct {
 	whence int
 	after  uint64
 	seen   bool // after is set
 }
 
-// Start is the oldest record the kernel still has.
+// Start is the position of the oldest record the kernel still holds.
 func Start() Position { return Position{whence: io.SeekStart} }
 
-// End is behind the newest record.
+// End is the position after the newest record.
 func End() Position { return Position{whence: io.SeekEnd} }
 
-// After is behind the record seq. Those of its successors that the kernel no longer has
-// are lost.
+// After is the position after record seq. Later records that the kernel has already
+// overwritten count as lost.
 func After(seq uint64) Position { return Position{whence: io.SeekStart, after: seq, seen: true} }
 
-// file is what Reader needs of an os.File.
+// file is the part of os.File that Reader uses.
 type file interface {
 	io.ReadCloser
 	SetReadDeadline(time.Time) error
 }
 
-// Reader reads one log, by one goroutine.
+// Reader reads one log. It is not safe for concurrent use.
 type Reader struct {
 	path string
 	f    file
@@ -59,10 +65,10 @@ type Reader struct {
 	any  bool
 }
 
-// Open opens the log at path, which is /dev/kmsg but for containers and tests.
+// Open opens the log at path, which is /dev/kmsg except in containers and tests.
 func Open(path string, from Position) (*Reader, error) {
-	// The runtime polls a device file: a read that waits occupies no thread, and a
-	// deadline ends it.
+	// The Go runtime polls device files: a waiting read occupies no thread, and a deadline
+	// interrupts it.
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the kernel log: %w", err)
@@ -77,18 +83,20 @@ func Open(path string, from Position) (*Reader, error) {
 // Close closes the log. No Follow may be running.
 func (r *Reader) Close() error { return r.f.Close() }
 
-// maxRecord is more than the kernel's longest record: it refuses to cut one.
+// maxRecord exceeds the kernel's longest record. The kernel fails a read into a shorter
+// buffer instead of truncating the record.
 const maxRecord = 16 << 10
 
-// maxBroken is how many records in a row may be no records before the file is no log.
+// maxBroken is how many consecutive unparsable reads it takes to conclude that the file is
+// not a kernel log.
 const maxBroken = 1000
 
-// Follow calls f with each record until ctx ends, which is no error.
+// Follow calls f with each record until ctx ends, which is not an error.
 func (r *Reader) Follow(ctx context.Context, f func(Record)) error {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		_ = r.f.SetReadDeadline(time.Unix(1, 0)) // a file without deadlines does not block
+		_ = r.f.SetReadDeadline(time.Unix(1, 0)) // a file without deadlines never blocks
 	})
 	defer func() {
 		if !stop() {
@@ -100,7 +108,7 @@ func (r *Reader) Follow(ctx context.Context, f func(Record)) error {
 	for ctx.Err() == nil {
 		n, err := r.f.Read(buf)
 		switch {
-		case errors.Is(err, syscall.EPIPE): // overwritten: the next read has the oldest there is
+		case errors.Is(err, syscall.EPIPE): // overwritten: the next read returns the oldest record left
 			continue
 		case err != nil && ctx.Err() != nil:
 			return nil
@@ -110,7 +118,7 @@ func (r *Reader) Follow(ctx context.Context, f func(Record)) error {
 		rec, err := parse(buf[:n])
 		if err != nil {
 			if broken++; broken == maxBroken {
-				return fmt.Errorf("%s is no kernel log: %w", r.path, err)
+				return fmt.Errorf("%s is not a kernel log: %w", r.path, err)
 			}
 			continue
 		}
@@ -122,7 +130,8 @@ func (r *Reader) Follow(ctx context.Context, f func(Record)) error {
 	return nil
 }
 
-// accept reports whether rec is news, and counts what is missing before it.
+// accept reports whether rec is new, and sets rec.Lost to the number of records missing
+// before it.
 func (r *Reader) accept(rec *Record) bool {
 	if r.any && rec.Seq <= r.last {
 		return false
@@ -136,8 +145,8 @@ func (r *Reader) accept(rec *Record) bool {
 
 var errFormat = errors.New("not a record")
 
-// parse reads "priority,sequence,microseconds,flags[,more];text", which may be followed
-// by lines of a dictionary that begin with a blank.
+// parse parses "priority,sequence,microseconds,flags[,more];text", which may be followed by
+// dictionary lines that start with a space.
 func parse(b []byte) (Record, error) {
 	head, text, ok := bytes.Cut(b, []byte{';'})
 	fields := bytes.Split(head, []byte{','})
@@ -160,8 +169,8 @@ func parse(b []byte) (Record, error) {
 	return Record{Seq: seq, Time: time.Duration(us) * time.Microsecond, Priority: int(priority), Text: unescape(text)}, nil
 }
 
-// unescape undoes the kernel's \xNN, its form of control characters, bytes above 126 and
-// the backslash.
+// unescape decodes the kernel's \xNN escapes: control characters, bytes above 126 and the
+// backslash.
 func unescape(b []byte) string {
 	if !bytes.Contains(b, []byte(`\x`)) {
 		return string(b)
@@ -180,12 +189,12 @@ func unescape(b []byte) string {
 	return string(out)
 }
 
-// ParseUptime returns how long the machine runs by the text of /proc/uptime.
+// ParseUptime returns how long the machine has been up, given the content of /proc/uptime.
 func ParseUptime(text string) (time.Duration, error) {
 	const most = 1e9 // seconds, 31 years
 	var seconds float64
 	if _, err := fmt.Sscan(text, &seconds); err != nil || !(seconds >= 0 && seconds < most) {
-		return 0, fmt.Errorf("%q is no uptime", text)
+		return 0, fmt.Errorf("%q is not an uptime", text)
 	}
 	return time.Duration(seconds * float64(time.Second)), nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/await"
 )
 
-// xid is a line of a real machine.
+// xid is a record from a real machine.
 const xid = "4,376,89061206,c;NVRM: Xid (PCI:0000:00:06): 31, pid=610, name=bad, channel 0x00000009, intr 00000000. " +
 	"MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x0_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE\n"
 
@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 	bad := func(line string) {
 		t.Helper()
 		if got, err := parse([]byte(line)); err == nil {
-			t.Errorf("%q is read as %+v", line, got)
+			t.Errorf("%q parsed as %+v", line, got)
 		}
 	}
 	bad("")
@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 	bad("6,1;text")
 	bad("-6,1,0,-;text")
 	bad("6,,0,-;text")
-	bad("6,1,9223372036854775807,-;a time beyond all times")
+	bad("6,1,9223372036854775807,-;a time that overflows")
 }
 
 func FuzzParse(f *testing.F) {
@@ -58,7 +58,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := parse(b)
 		if err == nil && (r.Time < 0 || r.Priority < 0 || len(r.Text) > len(b) || r.Lost != 0) {
-			t.Errorf("%q is read as %+v", b, r)
+			t.Errorf("%q parsed as %+v", b, r)
 		}
 	})
 }
@@ -83,7 +83,7 @@ func TestParseUptime(t *testing.T) {
 	}
 }
 
-// log is a device file: each read is one record, or an error.
+// log is a fake device file: each read returns one record or an error.
 type log struct {
 	reads []any
 }
@@ -105,7 +105,7 @@ func (*log) SetReadDeadline(time.Time) error { return nil }
 
 func record(seq int) string { return fmt.Sprintf("4,%d,%d,-;r%d\n", seq, seq, seq) }
 
-// What was overwritten is counted, and the rest is read.
+// Overwritten records are counted, and the remaining ones are read.
 func TestFollow(t *testing.T) {
 	f := func(from Position, want string, reads ...any) {
 		t.Helper()
@@ -113,7 +113,7 @@ func TestFollow(t *testing.T) {
 		var got []string
 		err := r.Follow(t.Context(), func(rec Record) { got = append(got, fmt.Sprintf("%s-%d", rec.Text, rec.Lost)) })
 		if !errors.Is(err, io.EOF) {
-			t.Errorf("the end of the file gives %v", err)
+			t.Errorf("at the end of the file: err = %v, want io.EOF", err)
 		}
 		if diff := cmp.Diff(want, strings.Join(got, " ")); diff != "" {
 			t.Errorf("records (-want +got):\n%s", diff)
@@ -131,8 +131,8 @@ func TestFollow(t *testing.T) {
 	for range maxBroken {
 		r.f.(*log).reads = append(r.f.(*log).reads, "garbage")
 	}
-	if err := r.Follow(t.Context(), func(Record) {}); err == nil || !strings.Contains(err.Error(), "no kernel log") {
-		t.Errorf("a file of garbage gives %v", err)
+	if err := r.Follow(t.Context(), func(Record) {}); err == nil || !strings.Contains(err.Error(), "not a kernel log") {
+		t.Errorf("a file of garbage: err = %v", err)
 	}
 }
 
@@ -140,17 +140,17 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := Open(filepath.Join(t.TempDir(), "kmsg"), Start()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
-	r, err := Open(os.DevNull, Start()) // some containers have it for a kernel log
+	r, err := Open(os.DevNull, Start()) // what some containers provide as the kernel log
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
 	if err := r.Follow(t.Context(), func(Record) {}); err == nil {
-		t.Error("the null device is followed")
+		t.Error("no error from following the null device")
 	}
 }
 
-// follow ends with its context though nothing is written, and leaves nobody behind.
+// Follow returns when its context ends even if nothing is written, and leaks no goroutine.
 func testEnds(t *testing.T, path string, from Position) {
 	t.Helper()
 	before := runtime.NumGoroutine()
@@ -177,7 +177,7 @@ func TestEnds(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w, err := os.OpenFile(fifo, os.O_RDWR, 0) // so that opening it does not wait
+	w, err := os.OpenFile(fifo, os.O_RDWR, 0) // keeps the reader's open from blocking
 	if err != nil {
 		t.Fatal(err)
 	}

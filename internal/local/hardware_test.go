@@ -26,17 +26,17 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/hardware.md")
 
-// onPartitions are the fields that a vendor has on partitions only: their metrics are
-// those of partitions.
+// onPartitions lists the fields that a vendor reports for partitions only. They become
+// gpu.partition metrics.
 var onPartitions = map[string][]string{
 	"amd":    {"Profile.EngineActive"},
 	"neuron": {"Resets.Count", "Runtime.Executions.Count", "Runtime.Operations"},
 }
 
-// noLifetime are the vendors whose drivers count memory errors since they were loaded only.
+// noLifetime lists the vendors whose drivers count memory errors only since they were loaded.
 var noLifetime = []string{"amd", "neuron"}
 
-// metricsOf returns the metrics that are made of each field of a vendor's samples.
+// metricsOf returns the metrics that each field of a vendor's samples becomes.
 func metricsOf(t *testing.T, vendor string) map[string][]string {
 	t.Helper()
 	all := emitted(t, "")
@@ -51,7 +51,8 @@ func metricsOf(t *testing.T, vendor string) map[string][]string {
 	return all
 }
 
-// emitted returns the metrics of each field of a device, or of a partition of parent.
+// emitted returns the metrics that each field becomes: for a physical device if parent is
+// empty, else for a partition of parent.
 func emitted(t *testing.T, parent string) map[string][]string {
 	t.Helper()
 	cfg := gpureceiver.NewFactory().CreateDefaultConfig().(*gpureceiver.Config)
@@ -61,13 +62,13 @@ func emitted(t *testing.T, parent string) map[string][]string {
 	}
 	s, paths := devicetest.Fill()
 	s.ID.Parent = parent
-	// Lists whose members become one metric or another.
+	// Lists whose elements become different metrics.
 	detail, total := s.ThrottleTimes[0], s.ECC[0]
 	detail.Detail, total.Location = true, ""
 	lifetime := total
 	lifetime.Lifetime = "aggregate"
 	s.ThrottleTimes, s.ECC = append(s.ThrottleTimes, detail), append(s.ECC, total, lifetime)
-	// What the plain names stand for.
+	// The elements that metrics without attributes report.
 	s.Powers[0].Scope, s.Powers[0].Limits[0].Type = "gpu", device.LimitEnforced
 	s.Temperatures[0].Sensor, s.Clocks[0].Type, s.Voltages[0].Rail = "edge", "sm", "core"
 	for i := range s.ThrottleTimes[:1] {
@@ -76,8 +77,8 @@ func emitted(t *testing.T, parent string) map[string][]string {
 	out := map[string][]string{
 		"Throttles":          {"gpu.throttle.power_active", "gpu.throttle.thermal_active", "gpu.throttle.sw_active", "gpu.throttle.hw_active", "gpu.throttle.reason"},
 		"Runtime.Latencies":  {"gpu.runtime.latency"},
-		"Powers.Utilization": {"gpu.power.utilization"}, // where there are no watts
-		"Powers.Average":     {"gpu.power.draw"},        // where nothing is instantaneous
+		"Powers.Utilization": {"gpu.power.utilization"}, // for devices that do not report watts
+		"Powers.Average":     {"gpu.power.draw"},        // for devices without an instantaneous reading
 	}
 	for _, f := range devicetest.Fields(s) {
 		if strings.HasPrefix(f, "Info.") {
@@ -109,7 +110,7 @@ func emitted(t *testing.T, parent string) map[string][]string {
 	return out
 }
 
-// The page about hardware is written from what the vendors' own tests prove.
+// The hardware page is generated from the sources that the vendors' own tests verify.
 func TestHardwareDocument(t *testing.T) {
 	files, err := filepath.Glob("../device/*/sources.txt")
 	if err != nil {
@@ -117,7 +118,7 @@ func TestHardwareDocument(t *testing.T) {
 	}
 	for _, v := range Vendors() {
 		if file := "../device/" + v.Name + "/sources.txt"; !slices.Contains(files, file) {
-			t.Errorf("%s is missing: it says where each value of %s comes from", file, v.Title)
+			t.Errorf("%s is missing: it lists the source of each value of %s", file, v.Title)
 		}
 	}
 	has := map[string]map[string]bool{} // metric, vendor
@@ -134,7 +135,7 @@ func TestHardwareDocument(t *testing.T) {
 		var there, absent []string
 		for _, s := range list {
 			if len(metrics[s.Field]) == 0 {
-				t.Errorf("%s: %s is no field, or no metric is made of it", file, s.Field)
+				t.Errorf("%s: %s is not a field, or does not become a metric", file, s.Field)
 			}
 			line := fmt.Sprintf("| %s | %s |", strings.Join(called(metrics, s.Field), ", "), s.Text)
 			if s.Absent {
@@ -188,14 +189,14 @@ const hardwareIntro = `[comment]: <> (Written by go test ./internal/local -run H
 
 # Hardware
 
-What is read of which vendor's devices, and where it comes from. A value that a driver does not have is absent, never 0. Each
-line is proven: a test of the vendor's reader fails if it reads a value that is not here, or does not read one that is.
-Metrics that are off by default are included; ` + "`receiver/gpureceiver/documentation.md`" + ` says which. gpu.up, gpu.health,
-gpu.workload.*, gpu.allocation and gpu.unallocated are derived from these for every vendor. A partition has its own values under
-gpu.partition.*, from the same source.
+Which values are read from each vendor's devices, and where they come from. A value that a driver does not provide is absent, never 0.
+Each line is tested: a test of the vendor's reader fails if it reads a value that is not listed, or does not read one that is.
+Metrics that are off by default are listed, too; see ` + "`receiver/gpureceiver/documentation.md`" + `. gpu.up, gpu.health,
+gpu.workload.*, gpu.allocation and gpu.unallocated are derived for every vendor. A partition has its own values under
+gpu.partition.*, from the same sources.
 `
 
-// factsTable returns what is known of a vendor besides what is read.
+// factsTable returns a table of the facts about a vendor.
 func factsTable(v device.Vendor) string {
 	code := func(list []string) string { return "`" + strings.Join(list, "`, `") + "`" }
 	var files, resources []string
@@ -205,12 +206,12 @@ func factsTable(v device.Vendor) string {
 	for _, r := range v.Resources {
 		resources = append(resources, fmt.Sprintf("`%s` (%s)", r.Name, r.Unit))
 	}
-	return fmt.Sprintf("| | %s |\n|---|---|\n| device files | %s |\n| kernel modules | %s |\n| in Kubernetes, one is | %s |\n",
+	return fmt.Sprintf("| | %s |\n|---|---|\n| device files | %s |\n| kernel modules | %s |\n| Kubernetes resources | %s |\n",
 		v.Title, code(files), code(v.Modules), strings.Join(resources, ", "))
 }
 
-// called returns the metrics of a field, with the end of its path where a metric is made
-// of several: gpu.utilization (memory).
+// called returns the metrics of a field, with the last element of its path if a metric has
+// several fields: gpu.engine.utilization (memory).
 func called(metrics map[string][]string, field string) []string {
 	var out []string
 	for _, m := range metrics[field] {
@@ -228,7 +229,7 @@ func called(metrics map[string][]string, field string) []string {
 	return out
 }
 
-// joined joins lines that say the same of two metrics.
+// joined joins lines that state the same for two metrics.
 func joined(lines []string) []string {
 	var out []string
 	for _, line := range lines {

@@ -1,7 +1,10 @@
 //go:build linux
 
-// Package local is the composition root: the explicit list of everything this machine
-// can be read by. A new vendor is one line in vendors.go.
+// Package local is the composition root of the node side: it lists every vendor reader and
+// workload source explicitly, configures them for this machine or for a simulated one, and
+// returns the node.View on top of them. A new vendor is one line in vendors.go. It needs
+// whatever the readers and sources need, and degrades without it: Diagnose reports what is
+// missing.
 package local
 
 import (
@@ -24,41 +27,40 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// Config says what to read, where and how often.
+// Config states what to read, where and how often.
 type Config struct {
 	Interval     time.Duration
 	SlowInterval time.Duration
-	Host         string // name of this machine; empty: the kernel's
-	Root         string // where the host's file system is mounted; empty: /
+	Host         string // host name; empty: from the kernel
+	Root         string // where the host's file system is mounted; empty means /
 
 	NVIDIALibrary    string   // path of libnvidia-ml.so.1; empty: search
 	LibraryDirs      []string // searched first
 	NoPCIeThroughput bool     // see nvidia.Options
 	GaudiLibrary     string   // path of libhlml.so; empty: search
-	TPUExporter      string   // address of the page of GKE's device plugin; empty: on this node
-	NeuronMonitor    string   // file or socket with what neuron-monitor writes; empty: none
+	TPUExporter      string   // URL of GKE's device plugin; empty: the default on this node
+	NeuronMonitor    string   // file or socket with neuron-monitor's output; empty: none
 	Simulate         string   // model to simulate instead of reading hardware; empty: none
-	// Sim is a node to simulate in the same way, with a clock of its own; nil: none.
+	// Sim is a node to simulate with its own clock, instead of Simulate; nil means none.
 	Sim *sim.Config
 
-	Expected int    // how many devices there should be; 0: nobody said
-	StateDir string // folder of what outlives the process; empty: nothing does
+	Expected int    // number of devices that there should be; 0: unspecified
+	StateDir string // directory for persistent state; empty: none is kept
 
 	Workloads Workloads
 
-	Resource map[string]string // more attributes of this machine
-	Cloud    bool              // ask the cloud's metadata server for some more
+	Resource map[string]string // additional resource attributes
+	Cloud    bool              // query the cloud's metadata server for more
 }
 
-// DefaultInterval and DefaultSlowInterval are how often devices are read unless
-// somebody says otherwise.
+// DefaultInterval and DefaultSlowInterval are how often devices are read by default.
 const (
 	DefaultInterval     = 10 * time.Second
 	DefaultSlowInterval = 30 * time.Second
 )
 
-// Validate checks what can be checked without touching the machine. Its messages name
-// the keys of the gpu extension.
+// Validate checks what can be checked without accessing the machine. Its messages use the
+// configuration keys of the gpu extension.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Interval < node.MinInterval || c.Interval > node.MaxInterval {
@@ -83,7 +85,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// resource returns a function with all attributes known so far.
+// resource returns a function that returns all attributes known so far.
 func (c Config) resource() func() map[string]string {
 	if !c.Cloud {
 		return func() map[string]string { return c.Resource }
@@ -91,8 +93,8 @@ func (c Config) resource() func() map[string]string {
 	return merged(c.Resource, cloud.New(filepath.Join("/", c.Root, "sys")).Attributes)
 }
 
-// merged returns a function that adds to the attributes somebody set those that come
-// late, or never, and lose against them.
+// merged returns a function that returns the attributes in set plus those that become known
+// late, if ever. Attributes in set take precedence.
 func merged(set map[string]string, late func() map[string]string) func() map[string]string {
 	var all map[string]string
 	return func() map[string]string {
@@ -108,8 +110,8 @@ func merged(set map[string]string, late func() map[string]string) func() map[str
 	}
 }
 
-// beside returns a function with the attributes of first, and those of second that first
-// has not. Both may come late and change; nobody changes a map.
+// beside returns a function that returns the attributes of first, and those of second that
+// first does not have. Both may become known late and change; the maps are read-only.
 func beside(first, second func() map[string]string) func() map[string]string {
 	var a, b, all map[string]string
 	return func() map[string]string {
@@ -125,11 +127,11 @@ func beside(first, second func() map[string]string) func() map[string]string {
 	}
 }
 
-// simulated reports whether no hardware is read.
+// simulated reports whether the node is simulated and no hardware is read.
 func (c Config) simulated() bool { return c.Simulate != "" || c.Sim != nil }
 
-// sim returns a node that has run for a day. Its devices have the same UUIDs whenever
-// it is simulated on this machine, and others elsewhere.
+// sim returns the configuration of a node that has been up for a day. Its devices always
+// have the same UUIDs on this machine, and different ones elsewhere.
 func (c Config) sim() sim.Config {
 	if c.Sim != nil {
 		return *c.Sim
@@ -145,8 +147,9 @@ func (c Config) nvidia() nvidia.Options {
 	}
 }
 
-// Open returns the View of this machine. A library named by the user must be one: that
-// is the only thing which can fail, whatever the machine is like.
+// Open returns the View of this machine. The only possible failures are an invalid
+// configuration and a library named by the user that cannot be loaded; missing hardware is
+// not an error.
 func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -157,10 +160,10 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 		}
 	}
 	if c.simulated() {
-		c.StateDir = "" // it is for what happened
+		c.StateDir = "" // a simulated node keeps no state
 	}
 	if c.Host == "" {
-		c.Host, _ = os.Hostname() // empty is a name like any other
+		c.Host, _ = os.Hostname() // on failure the name is empty
 	}
 	who, err := c.whose()
 	if err != nil {
@@ -182,34 +185,34 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 	}
 	if who != nil {
 		cfg.Owners, cfg.Ask = who, who.ask
-		if who.place != nil { // what the cloud or somebody says wins
+		if who.place != nil { // explicit and cloud attributes take precedence
 			cfg.Resource = beside(cfg.Resource, who.place)
 		}
 	}
 	return node.New(cfg), nil
 }
 
-// bootID returns what tells this boot of the kernel from others. It is the same in every
-// container, wherever the host's file system is.
+// bootID returns the identifier of this boot of the kernel. It is the same in every
+// container, whatever Root is.
 func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty is no boot we know
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // on failure the boot is unknown
 	return string(bytes.TrimSpace(b))
 }
 
-// processName returns a function that names processes by the kernel's short name of
-// them, of at most 15 characters.
+// processName returns a function that returns the kernel's short name of a process, at most
+// 15 characters.
 func processName(proc string) func(uint32) string {
 	return func(pid uint32) string {
 		b, err := os.ReadFile(filepath.Join(proc, strconv.FormatUint(uint64(pid), 10), "comm"))
 		if err != nil {
-			return "" // gone, or in another pid namespace
+			return "" // exited, or in another PID namespace
 		}
 		return string(bytes.TrimSpace(b))
 	}
 }
 
-// HasDevices reports whether the machine has an accelerator that can be read. One whose
-// driver hangs has.
+// HasDevices reports whether the machine has a readable accelerator. It returns true if a
+// driver hangs.
 func HasDevices(ctx context.Context, c Config) bool {
 	found := make(chan bool, 1)
 	go func() {
@@ -219,7 +222,7 @@ func HasDevices(ctx context.Context, c Config) bool {
 				continue
 			}
 			devices, _ := r.Devices(ctx)
-			_ = r.Close() // it only looked
+			_ = r.Close() // nothing was changed
 			if len(devices) > 0 {
 				found <- true
 				return

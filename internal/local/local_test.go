@@ -27,25 +27,25 @@ func TestProcessName(t *testing.T) {
 		t.Errorf("name = %q", got)
 	}
 	if got := name(43); got != "" {
-		t.Errorf("a process that is gone is called %q", got)
+		t.Errorf("an exited process has the name %q", got)
 	}
 }
 
-// The demo simulates only where there is nothing to read.
+// The demo simulates only on a machine without devices.
 func TestHasDevices(t *testing.T) {
 	if HasDevices(t.Context(), Config{Root: t.TempDir()}) {
-		t.Error("an empty machine has devices")
+		t.Error("HasDevices is true on an empty machine")
 	}
 	h := nvmltest.New(t, "gpus 2")
 	if !HasDevices(t.Context(), Config{Root: t.TempDir(), LibraryDirs: []string{h.Dir}}) {
-		t.Error("a machine with GPUs has none")
+		t.Error("HasDevices is false on a machine with GPUs")
 	}
 	if open := h.OpenFiles(t, os.Getpid()); len(open) > 0 {
-		t.Errorf("looking left %v open", open)
+		t.Errorf("HasDevices left %v open", open)
 	}
 }
 
-// What the cloud says comes late and yields to what somebody set.
+// Cloud attributes become known late and yield to configured ones.
 func TestResource(t *testing.T) {
 	set := map[string]string{"k8s.cluster.name": "c", "cloud.region": "mine"}
 	f := func(c Config, want map[string]string) {
@@ -56,7 +56,7 @@ func TestResource(t *testing.T) {
 	}
 	f(Config{}, nil)
 	f(Config{Resource: set}, set)
-	f(Config{Resource: set, Cloud: true, Root: t.TempDir()}, set) // a machine of no cloud
+	f(Config{Resource: set, Cloud: true, Root: t.TempDir()}, set) // a machine outside any cloud
 
 	var found map[string]string
 	resource := merged(set, func() map[string]string { return found })

@@ -12,15 +12,15 @@ import (
 // between is the time between the two readings of ReadOnce.
 const between = time.Second
 
-// ReadOnce reads every device twice, a second apart: the hardware's activity counters
-// mean something only as the difference of two readings.
+// ReadOnce reads every device twice, a second apart: activity counters are meaningful only as
+// the difference between two readings.
 func ReadOnce(ctx context.Context, cfg Config) (node.Tick, error) {
 	cfg.Interval = between * 5 // the deadline of a device
 	view, err := Open(cfg, nil)
 	if err != nil {
 		return node.Tick{}, err
 	}
-	defer view.Close() //nolint:errcheck // the process ends anyway
+	defer view.Close() //nolint:errcheck // the process is about to exit
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go view.Learn(ctx)

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
 )
 
-// Zone and region of a node come late, and lose against what somebody said.
+// Zone and region of a node become known late, and yield to configured ones.
 func TestPlace(t *testing.T) {
 	var node kubeapi.Node
 	resource := beside(

@@ -15,10 +15,10 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
 )
 
-// maxSeries is what docs/scope.md promises for a device that one workload holds.
+// maxSeries is the maximum that docs/scope.md states for a device with one holder.
 const maxSeries = 80
 
-// Each metric that is on by default costs a series on every device of a fleet.
+// Each metric that is on by default costs a time series per device of a fleet.
 func TestDefaultSeries(t *testing.T) {
 	for _, model := range sim.Models() {
 		now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
@@ -28,7 +28,7 @@ func TestDefaultSeries(t *testing.T) {
 			t.Fatal(err)
 		}
 		var tick node.Tick
-		for range 3 { // some values are the difference of two readings
+		for range 3 { // some values are derived from two readings
 			now = now.Add(30 * time.Second)
 			tick = view.Tick(t.Context(), now)
 		}
@@ -55,7 +55,7 @@ func TestDefaultSeries(t *testing.T) {
 			}
 		}
 		if most > maxSeries {
-			t.Errorf("%s: a device that one workload holds has %d series, at most %d are promised", model, most, maxSeries)
+			t.Errorf("%s: a device with one holder has %d time series, want at most %d", model, most, maxSeries)
 		}
 	}
 }

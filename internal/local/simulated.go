@@ -10,10 +10,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// simulated is the source of the workloads of a simulated node. Its tenants come and go
-// by the clock of the node.
+// simulated is the workload source of a simulated node. Its tenants come and go by the
+// node's clock.
 type simulated struct {
-	up        func() time.Duration // of the node
+	up        func() time.Duration // uptime of the node
 	tenants   []tenant
 	processes map[uint32]workload.Workload
 }
@@ -82,7 +82,7 @@ func (simulated) Statuses() []workload.Status {
 	return []workload.Status{{Source: "simulated", Reason: workload.OK}}
 }
 
-// whose returns who knows whose work is on the devices, nil if nobody is to be asked.
+// whose returns the owners for this configuration, or nil if attribution is off.
 func (c Config) whose() (*owners, error) {
 	switch {
 	case c.Workloads.Off:
@@ -93,7 +93,8 @@ func (c Config) whose() (*owners, error) {
 	return c.owners(), nil
 }
 
-// learn runs what the owners learn by, if there are any.
+// learn returns the function that runs the owners' background work, or nil if there is
+// none.
 func (o *owners) learn() func(context.Context) {
 	if o == nil || len(o.background) == 0 {
 		return nil

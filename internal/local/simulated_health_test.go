@@ -11,16 +11,16 @@ import (
 	"github.com/gpumeter/gpumeter/internal/health"
 )
 
-// ailing are the places of simulated devices that overheat or fail on purpose.
+// ailing are the indexes of simulated devices that overheat or fail on purpose.
 var ailing = map[int]bool{5: true, 6: true}
 
 // Work that begins and ends, checkpoints, idle notebooks and partitions of every vendor
-// raise no alarm: those who get one for a healthy device stop reading them.
+// raise no alarm: users stop reading alarms after a false one.
 func TestHealthySimulation(t *testing.T) {
 	start := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	for _, model := range sim.Models() {
 		if model == sim.Mixed {
-			continue // its devices have other places, and are those of the models
+			continue // its devices have other indexes, and are covered by the models
 		}
 		now := start
 		r, err := sim.New(sim.Config{Model: model, Seed: 1, Now: func() time.Time { return now }, Start: start.Add(-24 * time.Hour)})

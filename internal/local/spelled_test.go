@@ -21,12 +21,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// spellings are the places besides its own package and the simulator where a vendor's fact
-// may be spelled, and why. A rule about one vendor's own mechanism is such a place; a list
-// of vendors is not.
+// spellings lists the files outside the vendor's package and the simulator that may spell out
+// a fact about a vendor, and why. A rule about a mechanism of one vendor may do so; a list of
+// vendors may not.
 var spellings = []struct{ file, why string }{
-	{"internal/health/links.go", "a rule says whose driver knows the slot"},
-	{"internal/health/state.go", "a rule about NVIDIA's driver alone"},
+	{"internal/health/links.go", "a rule names the vendors whose drivers report the slot"},
+	{"internal/health/state.go", "a rule about NVIDIA's driver only"},
 	{"internal/health/xid.go", "XIDs are NVIDIA's"},
 	{"internal/check/kernellog.go", "XIDs are NVIDIA's"},
 	{"internal/check/gpu.go", "NVSwitches and the fabric manager are NVIDIA's"},
@@ -34,20 +34,20 @@ var spellings = []struct{ file, why string }{
 	{"internal/workload/slurm/jobmap.go", "names of files that dcgm-exporter reads"},
 }
 
-// fact is one string that only its vendor's package may spell.
+// fact is a string that only the package of its vendor may spell out.
 type fact struct {
 	vendor, text string
 	in           func(literal string) bool
 }
 
-// facts returns what is not to be spelled elsewhere. Words that mean something else, too,
-// count as a whole literal, or at its beginning, only.
+// facts returns the strings that may not be spelled out elsewhere. A word that also has other
+// meanings only matches as a whole literal, or at the beginning of a literal.
 func facts(vendors device.Vendors) []fact {
 	var list []fact
 	for i := range vendors {
 		v := &vendors[i]
 		add := func(text string, in func(literal string) bool) {
-			if text != "" { // TestVendors asks for what is missing
+			if text != "" { // TestVendors reports missing facts
 				list = append(list, fact{v.Name, text, in})
 			}
 		}
@@ -78,13 +78,12 @@ func facts(vendors device.Vendors) []fact {
 	return list
 }
 
-// A fact that is spelled a second time is one that the next vendor must be added to by
-// hand, and that nobody remembers.
+// A fact that is spelled out a second time makes a list that the next vendor is missing from.
 func TestSpelledOnce(t *testing.T) {
 	bad := spelled(t, os.DirFS("../.."), Vendors())
 	for _, s := range spellings {
 		if len(bad[s.file]) == 0 {
-			t.Errorf("%s spells no fact any more: remove it from spellings", s.file)
+			t.Errorf("%s no longer spells out a fact: remove it from spellings", s.file)
 		}
 		delete(bad, s.file)
 	}
@@ -93,8 +92,8 @@ func TestSpelledOnce(t *testing.T) {
 	}
 }
 
-// spelled returns the facts that are spelled in the module at fsys outside of the packages
-// that may, by file: Go's literals, and every word of the page.
+// spelled returns, by file, the facts that the module at fsys spells out outside the vendors'
+// packages: in Go string literals, and in any word of the page.
 func spelled(t *testing.T, fsys fs.FS, vendors device.Vendors) map[string][]string {
 	t.Helper()
 	list := facts(vendors)
@@ -102,7 +101,7 @@ func spelled(t *testing.T, fsys fs.FS, vendors device.Vendors) map[string][]stri
 	report := func(file string, line int, literal string) {
 		for _, f := range list {
 			if f.in(literal) {
-				bad[file] = append(bad[file], fmt.Sprintf("%s:%d: %q is a fact about %s: ask device.Vendors for it, or say in spellings why not", file, line, f.text, f.vendor))
+				bad[file] = append(bad[file], fmt.Sprintf("%s:%d: %q is a fact about %s: take it from device.Vendors, or add the file to spellings", file, line, f.text, f.vendor))
 				return
 			}
 		}
@@ -131,7 +130,7 @@ func spelled(t *testing.T, fsys fs.FS, vendors device.Vendors) map[string][]stri
 			for i, line := range strings.Split(string(src), "\n") {
 				for _, word := range regexp.MustCompile("[\"'`(|/]+").Split(line, -1) {
 					report(file, i+1, word)
-					report(file, i+1, word+" ") // of a pattern such as (NVIDIA|AMD)
+					report(file, i+1, word+" ") // in a pattern such as (NVIDIA|AMD)
 				}
 			}
 			return nil
@@ -160,7 +159,7 @@ func spelled(t *testing.T, fsys fs.FS, vendors device.Vendors) map[string][]stri
 	return bad
 }
 
-// The rule above is worth what it catches.
+// Catches a search that misses a spelled-out fact, or reports an ordinary word.
 func TestSpelledCatches(t *testing.T) {
 	f := func(file, text, want string) {
 		t.Helper()

@@ -19,21 +19,21 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// vendor is how devices of one vendor are read and diagnosed, and what is true of them all.
+// vendor is how one vendor's devices are read and diagnosed, and the facts about them.
 type vendor struct {
 	facts    device.Vendor
 	open     func(context.Context) (device.Reader, error)
 	diagnose func(context.Context) []device.Check
 }
 
-// of makes a vendor of its package.
+// of adapts the functions of a vendor's package.
 func of[O any, R device.Reader](facts device.Vendor, open func(context.Context, O) (R, error), diagnose func(context.Context, O) []device.Check, o O) vendor {
 	return vendor{
 		facts: facts,
 		open: func(ctx context.Context) (device.Reader, error) {
 			r, err := open(ctx, o)
 			if err != nil {
-				return nil, err // and not a reader that is nil
+				return nil, err // a plain nil, not a typed nil pointer
 			}
 			return r, nil
 		},
@@ -41,7 +41,7 @@ func of[O any, R device.Reader](facts device.Vendor, open func(context.Context, 
 	}
 }
 
-// vendors are all that can be read. A new vendor is a line here.
+// vendors lists every supported vendor. A new vendor is one line here.
 func (c Config) vendors() []vendor {
 	return []vendor{
 		of(nvidia.Facts, nvidia.Open, nvidia.Diagnose, c.nvidia()),
@@ -54,7 +54,7 @@ func (c Config) vendors() []vendor {
 	}
 }
 
-// Vendors returns the facts about every vendor that can be read.
+// Vendors returns the facts about every supported vendor.
 func Vendors() device.Vendors {
 	var list device.Vendors
 	for _, v := range (Config{}).vendors() {
@@ -63,7 +63,7 @@ func Vendors() device.Vendors {
 	return list
 }
 
-// Sources returns the readers this machine may need.
+// Sources returns the readers for this machine.
 func Sources(c Config) []node.Source {
 	if c.simulated() {
 		s := c.sim()
@@ -76,8 +76,8 @@ func Sources(c Config) []node.Source {
 	return list
 }
 
-// Diagnose returns what every reader found and misses. Vendors of whom there is nothing
-// are one line together.
+// Diagnose returns the findings of every reader and workload source. Vendors without any
+// device share one line.
 func Diagnose(ctx context.Context, c Config) []device.Check {
 	var checks []device.Check
 	var none []string

@@ -19,11 +19,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/sim"
 )
 
-// maxShort is what the columns of the terminal and the page have room for.
+// maxShort is the width of the model column in the terminal and on the page.
 const maxShort = 16
 
-// simulatedModels returns the models that the simulator's machine with devices of every
-// vendor has, by vendor.
+// simulatedModels returns the models of the simulator's mixed machine, which has devices of
+// every vendor, by vendor.
 func simulatedModels(t *testing.T) map[string][]string {
 	t.Helper()
 	r, err := sim.New(sim.Config{Model: sim.Mixed})
@@ -43,8 +43,8 @@ func simulatedModels(t *testing.T) map[string][]string {
 	return models
 }
 
-// A vendor that is listed but incomplete would be read and then unknown to checks, quotas,
-// the bundle, Slurm, the terminal or the page, which nobody notices before a user does.
+// A vendor with incomplete facts would be read, but unknown to checks, quotas, the bundle,
+// Slurm, the terminal or the page.
 func TestVendors(t *testing.T) {
 	models := simulatedModels(t)
 	doc, err := os.ReadFile("../../docs/hardware.md")
@@ -63,16 +63,16 @@ func TestVendors(t *testing.T) {
 				}
 			}
 			need(v.Name != "" && v.Title != "", "%s: Facts need a Name and a Title", folder)
-			need(regexp.MustCompile(`^0x[0-9a-f]{4}$`).MatchString(v.PCI), "%s: Facts.PCI %q is not as sysfs writes it, such as 0x10de", folder, v.PCI)
-			need(len(v.DeviceFiles) > 0, "%s: Facts.DeviceFiles is empty: gpumeter check would not see who has a device open", folder)
-			need(len(v.Modules) > 0, "%s: Facts.Modules is empty: the bundle would have neither version nor log lines of the driver", folder)
+			need(regexp.MustCompile(`^0x[0-9a-f]{4}$`).MatchString(v.PCI), "%s: Facts.PCI %q does not have the format of sysfs, such as 0x10de", folder, v.PCI)
+			need(len(v.DeviceFiles) > 0, "%s: Facts.DeviceFiles is empty: gpumeter check would not find the processes that have a device open", folder)
+			need(len(v.Modules) > 0, "%s: Facts.Modules is empty: the bundle would contain neither the version nor the log lines of the driver", folder)
 			need(slices.ContainsFunc(v.Resources, func(r device.Resource) bool { return r.Unit == device.Whole }),
-				"%s: Facts.Resources has no resource of whole devices: quotas would not count them", folder)
+				"%s: Facts.Resources has no resource for whole devices: quotas would not count them", folder)
 
 			files, _ := filepath.Glob(folder + "/testdata/*") // the only error is a bad pattern
 			need(len(files) > 0, "%s/testdata is empty: capture or write a machine for the tests of the reader", folder)
 			_, err := os.Stat(folder + "/sources.txt")
-			need(err == nil, "%s/sources.txt says where each value comes from: %v", folder, err)
+			need(err == nil, "%s/sources.txt must list the source of each value: %v", folder, err)
 			need(strings.Contains(string(doc), "\n## "+v.Name+"\n"), "docs/hardware.md has no section %s: go test ./internal/local -run Hardware -update", v.Name)
 			need(len(models[v.Name]) > 0, "internal/device/sim has no model of %s in its mix", v.Name)
 			for _, m := range models[v.Name] {
@@ -87,7 +87,7 @@ func TestVendors(t *testing.T) {
 	}
 }
 
-// inDevices fails unless gpumeter check sees that a process that hangs has a device open.
+// inDevices fails unless gpumeter check finds a hung process that has a device open.
 func inDevices(t *testing.T, v *device.Vendor) {
 	t.Helper()
 	for _, prefix := range v.DeviceFiles {
@@ -122,7 +122,7 @@ func inDevices(t *testing.T, v *device.Vendor) {
 		}
 		results := nodecheck.Run(t.Context(), env, stuck, time.Minute)
 		if len(results) != 1 || !strings.Contains(results[0].Reason, "with "+file+" open") {
-			t.Errorf("%s: gpumeter check does not know that a process has %s open: %+v", v.Name, file, results)
+			t.Errorf("%s: gpumeter check does not report that a process has %s open: %+v", v.Name, file, results)
 		}
 	}
 	for _, m := range v.Messages {
@@ -132,46 +132,46 @@ func inDevices(t *testing.T, v *device.Vendor) {
 	}
 }
 
-// inQuotas fails unless a quota of the vendor's resources counts devices, and only whole
-// ones.
+// inQuotas fails unless a quota for the vendor's resources counts whole devices, and nothing
+// else.
 func inQuotas(t *testing.T, vendors device.Vendors, v *device.Vendor) {
 	t.Helper()
 	for _, r := range v.Resources {
 		name := strings.ReplaceAll(r.Name, "*", "x")
 		if got := vendors.Resource(name); got != r {
-			t.Errorf("%s: the resource %s is taken for %+v", v.Name, name, got)
+			t.Errorf("%s: the resource %s resolves to %+v", v.Name, name, got)
 		}
 		text := fmt.Sprintf(`{"items":[{"metadata":{"name":"q","namespace":"n"},"spec":{"hard":{"requests.%s":"3"}}}]}`, name)
 		list, err := cost.ParseResourceQuotas([]byte(text), vendors.CountsDevices)
 		if counted := len(list) == 1 && *list[0].GPUs == 3; err != nil || counted != (r.Unit == device.Whole) {
-			t.Errorf("%s: a quota of 3 %s, each of them a %s, is read as %+v, %v", v.Name, name, r.Unit, list, err)
+			t.Errorf("%s: a quota of 3 %s with the unit %q is parsed as %+v, %v", v.Name, name, r.Unit, list, err)
 		}
 	}
 }
 
-// inLogs fails unless lines of the driver in the kernel log are recognised.
+// inLogs fails unless lines of the driver in the kernel log are recognized.
 func inLogs(t *testing.T, vendors device.Vendors, v *device.Vendor) {
 	t.Helper()
 	lines := vendors.LogLine()
 	for _, word := range slices.Concat(v.Modules, v.LogWords) {
 		for _, line := range []string{word + " 0000:01:00.0: it failed", strings.ReplaceAll(word, "_", "-") + ": it failed"} {
 			if !lines.MatchString(line) {
-				t.Errorf("%s: the bundle leaves out the line %q", v.Name, line)
+				t.Errorf("%s: the bundle omits the line %q", v.Name, line)
 			}
 		}
 	}
 }
 
-// inSlurm fails unless devices can be told by the numbers that Slurm gives: by minor
-// number, or by their render nodes, which the driver has.
+// inSlurm fails unless devices can be identified by the indexes that Slurm assigns: by minor
+// number, or by render node.
 func inSlurm(t *testing.T, v *device.Vendor) {
 	t.Helper()
 	if len(v.Minors) == 0 && !slices.Contains(v.DeviceFiles, "/dev/dri/renderD") {
-		t.Errorf("%s: Facts.Minors is empty: without File= in gres.conf Slurm's numbers would be no devices", v.Name)
+		t.Errorf("%s: Facts.Minors is empty: without File= in gres.conf Slurm's indexes would not match any device", v.Name)
 	}
 	for _, m := range v.Minors {
 		if !slices.ContainsFunc(v.DeviceFiles, func(f string) bool { return strings.HasSuffix(f, "/"+m) }) {
-			t.Errorf("%s: the minor numbers of %s are of none of %v", v.Name, m, v.DeviceFiles)
+			t.Errorf("%s: the prefix %s in Facts.Minors matches none of %v", v.Name, m, v.DeviceFiles)
 		}
 	}
 }

@@ -21,36 +21,36 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/slurm"
 )
 
-// Workloads configures how the owners of work on the devices are determined.
+// Workloads configures how the owners of devices are found.
 type Workloads struct {
-	Off bool // nobody is asked
+	Off bool // no source is queried
 
-	KubeletSocket string            // of pod-resources; empty: where the kubelet has it
+	KubeletSocket string            // pod-resources socket; empty: the kubelet's default
 	Kubeconfig    string            // how to reach the API server; empty: as a pod does
-	Node          string            // name of this node there; empty: of this machine
+	Node          string            // name of this node in the cluster; empty: the host name
 	PodLabels     []string          // keys of the pod labels that become attributes
 	TeamLabel     string            // key of the pod label that names the team
-	Teams         map[string]string // by namespace, of pods that name none
-	StaleFor      time.Duration     // how long what the kubelet said is used while it does not answer; 0: 5 minutes
+	Teams         map[string]string // by namespace, for pods without a team label
+	StaleFor      time.Duration     // how long the kubelet's last answer is used while it does not respond; 0: 5 minutes
 
-	Slurm Slurm // its Root, Host, Minors and Drivers are those of the machine and its vendors
+	Slurm Slurm // Root, Host, Minors and Drivers are overridden with those of the machine and its vendors
 }
 
-// Slurm says how to find out about the jobs of Slurm.
+// Slurm configures how Slurm jobs are found.
 type Slurm = slurm.Config
 
-// DefaultTeamLabel is what a team is named by unless somebody says otherwise.
+// DefaultTeamLabel is the default key of the pod label that names the team.
 const DefaultTeamLabel = "team"
 
-// owners are those who know, the best first, and what they do meanwhile.
+// owners are the workload sources, best first, and their background work.
 type owners struct {
 	workload.Resolver
 	background []func(context.Context) error
-	ask        func()                   // nil: there is nobody who must be asked again
-	place      func() map[string]string // where this machine is, nil while that is not known; nil: nobody knows
+	ask        func()                   // makes the kubelet source refresh; nil: not needed
+	place      func() map[string]string // location of this machine, nil while unknown; nil func: no source
 }
 
-// owners returns everyone this machine's workloads may be known by.
+// owners returns every source that may know this machine's workloads.
 func (c Config) owners() *owners {
 	w, root := c.Workloads, cmp.Or(c.Root, "/")
 	proc := filepath.Join(root, "proc")
@@ -58,8 +58,8 @@ func (c Config) owners() *owners {
 	cgroups := cgroup.NewReader(proc)
 	socket := cmp.Or(w.KubeletSocket, filepath.Join(root, "var/lib/kubelet/pod-resources/kubelet.sock"))
 	kl := kubelet.New(socket)
-	// An owner that changed is to be seen one interval later, and the kubelet not to be asked
-	// more than once a second.
+	// A new owner should show one interval later, but the kubelet must not be queried more
+	// than once a second.
 	if o.ask = kl.Ask; c.Interval < time.Second {
 		o.ask, kl = nil, kubelet.New(socket, kubelet.Every(time.Second))
 	}
@@ -94,7 +94,7 @@ func drivers(vendors device.Vendors) [][]string {
 	return list
 }
 
-// place returns where the API server says that a node is.
+// place returns the location of a node according to the API server.
 func place(n kubeapi.Node) map[string]string {
 	all := map[string]string{}
 	if n.Region != "" {
@@ -109,12 +109,12 @@ func place(n kubeapi.Node) map[string]string {
 	return all
 }
 
-// run lets everybody learn until ctx ends.
+// run runs the background work of all sources until ctx ends.
 func (o *owners) run(ctx context.Context) {
 	done := make(chan struct{})
 	for _, f := range o.background {
 		go func() {
-			_ = f(ctx) // what failed is in the statuses
+			_ = f(ctx) // failures are reported in the statuses
 			done <- struct{}{}
 		}()
 	}
@@ -123,7 +123,8 @@ func (o *owners) run(ctx context.Context) {
 	}
 }
 
-// diagnose says who knows of workloads and who does not. It gives them a moment to learn.
+// diagnose reports which sources answer and which do not. It gives them a moment to
+// connect.
 func (o *owners) diagnose(ctx context.Context) []device.Check {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -148,7 +149,7 @@ func (o *owners) diagnose(ctx context.Context) []device.Check {
 	}
 }
 
-// fixes are what mends a reason, by source and reason.
+// fixes maps source and reason to a fix.
 var fixes = map[string]string{
 	"kubelet permission_denied":          "mount /var/lib/kubelet/pod-resources into the container and run as root",
 	"kubelet failed":                     "see the kubelet's own log",
@@ -156,9 +157,9 @@ var fixes = map[string]string{
 	"kubernetes_api failed":              "check --kubeconfig and --node-name, and that the API server can be reached from here",
 	"cgroup no_host_pid_namespace":       "run with hostPID: true, or docker run --pid=host",
 	"process no_host_pid_namespace":      "run with hostPID: true, or docker run --pid=host",
-	"slurm permission_denied":            "run as root, or give the agent CAP_SYS_PTRACE, so that it may read which GPUs a job says it has",
+	"slurm permission_denied":            "run as root, or give the agent CAP_SYS_PTRACE to read the GPU list in a job's environment",
 	"slurm resource_unknown":             "name each GPU with File= in gres.conf, or use AutoDetect",
-	"slurm_controller failed":            "see whether squeue works here as this user; give the address of slurmrestd otherwise",
+	"slurm_controller failed":            "check that squeue works here as this user, or configure the address of slurmrestd",
 	"slurm_controller permission_denied": "let this user see all jobs (PrivateData, Operator), or renew the token of slurmrestd",
 }
 

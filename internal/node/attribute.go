@@ -9,13 +9,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// attribute says who holds the devices of a tick, and books what was used since the
-// tick before.
+// attribute determines the holders of the devices at a tick, and books what was used since
+// the previous tick.
 func (v *View) attribute(t *Tick, tier device.Tier) {
 	if v.cfg.Owners == nil {
 		return
 	}
-	if t.Paused { // nobody looks: who has a device alone before and after pays for the pause
+	if t.Paused { // devices are not read: the sole holder before and after is charged for the pause
 		t.Attribution = v.attribution
 		for _, a := range v.state.Devices {
 			if a.Ledger != nil {
@@ -25,7 +25,7 @@ func (v *View) attribute(t *Tick, tier device.Tier) {
 		return
 	}
 	if r, ok := v.cfg.Owners.(interface{ Ready() bool }); ok && t.Time.Sub(v.started) < maxWait && !r.Ready() {
-		return // a workload without its name now would be another one later
+		return // a workload that is not named yet would become a different one later
 	}
 	before := v.owners
 	v.question = question(t.Readings)
@@ -34,7 +34,7 @@ func (v *View) attribute(t *Tick, tier device.Tier) {
 	t.Attribution = answer.Statuses
 	v.sayAttribution(answer.Statuses)
 	if tier < device.Slow && !sameGrants(before.holdings, v.owners.holdings) {
-		v.lastSlow = time.Time{} // it changed while the devices were read: the next tick reads the counter
+		v.lastSlow = time.Time{} // allocations changed during the read: read the energy counter at the next tick
 	}
 	for _, c := range cuts(t.Readings) {
 		a := v.state.account(c.device.ID.UUID, t.Time)
@@ -47,7 +47,7 @@ func (v *View) attribute(t *Tick, tier device.Tier) {
 	}
 }
 
-// own names the owner of the device, or of each partition, that exactly one workload has.
+// own sets the Owner of the device, or of each partition, that exactly one workload holds.
 func (c cut) own() {
 	readings := c.partitions
 	if len(readings) == 0 {
@@ -71,17 +71,17 @@ func (c cut) own() {
 	}
 }
 
-// regranted reports whether a device was given to somebody else since the last tick: the
-// energy counter is read then, so that everyone gets his own.
+// regranted reports whether an allocation changed since the last tick. The energy counter
+// is then read, so that each workload is charged for its own use.
 func (v *View) regranted() bool {
 	if v.cfg.Owners == nil {
 		return false
 	}
-	q := workload.Question{Devices: v.question.Devices} // whose the processes are costs more than it is worth
+	q := workload.Question{Devices: v.question.Devices} // resolving the processes would cost more than it is worth
 	return !sameGrants(v.cfg.Owners.Resolve(q).Holdings, v.owners.holdings)
 }
 
-// sameGrants reports whether the same was given to the same.
+// sameGrants reports whether both lists have the same allocations.
 func sameGrants(a, b []workload.Holding) bool {
 	given := func(list []workload.Holding) []workload.Holding {
 		return slices.DeleteFunc(slices.Clone(list), func(h workload.Holding) bool { return h.Evidence == workload.ByProcess })
@@ -91,7 +91,7 @@ func sameGrants(a, b []workload.Holding) bool {
 	})
 }
 
-// question returns what is to be asked about the devices of a tick.
+// question returns the query about the devices of a tick.
 func question(readings []Reading) workload.Question {
 	q := workload.Question{Processes: map[string][]uint32{}}
 	for i := range readings {
@@ -104,8 +104,8 @@ func question(readings []Reading) workload.Question {
 	return q
 }
 
-// sayAttribution tells of each source of which something else is to be said than before.
-// That there is nothing to ask is a normal state, and so is that all is well.
+// sayAttribution notifies about each source whose reason changed. A source that is absent,
+// or that was never in trouble, is not worth a notice.
 func (v *View) sayAttribution(list []workload.Status) {
 	for _, s := range list {
 		heard := func(o workload.Status) bool { return o.Source == s.Source }

@@ -25,7 +25,7 @@ func TestTiers(t *testing.T) {
 	})
 }
 
-// The start of counters moves when the device's counters do, not when we look away.
+// The start time of counters moves when the counters are reset, not when the agent pauses.
 func TestSince(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -33,7 +33,7 @@ func TestSince(t *testing.T) {
 		first := r.tick(t)
 		g.set(func(g *gpu) { g.s.Energy = device.Of(150) })
 		if s := r.tick(t).Readings[0].Since; !s.Equal(first.Time) {
-			t.Errorf("counters grew, and begin at %s instead of %s", s, first.Time)
+			t.Errorf("counters grew, but start at %s instead of %s", s, first.Time)
 		}
 		if err := r.Pause(t.Context(), time.Now(), 2*time.Second); err != nil {
 			t.Fatal(err)
@@ -41,11 +41,11 @@ func TestSince(t *testing.T) {
 		r.tick(t)
 		r.tick(t)
 		if s := r.tick(t).Readings[0].Since; !s.Equal(first.Time) {
-			t.Errorf("after a pause they begin at %s instead of %s", s, first.Time)
+			t.Errorf("after a pause counters start at %s instead of %s", s, first.Time)
 		}
 		g.set(func(g *gpu) { g.s.Energy = device.Of(1) }) // the driver was reloaded
 		if tick := r.tick(t); !tick.Readings[0].Since.Equal(tick.Time) {
-			t.Errorf("counters began again, and since is %s", tick.Readings[0].Since)
+			t.Errorf("counters were reset, but since is %s", tick.Readings[0].Since)
 		}
 	})
 }
@@ -81,7 +81,7 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// A subscriber that stops reading loses old ticks, is counted, and slows nobody.
+// A subscriber that stops reading loses old ticks, which are counted, and blocks nothing.
 func TestSlowSubscriber(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -101,12 +101,12 @@ func TestSlowSubscriber(t *testing.T) {
 			lost = tick.LostTicks
 		}
 		if len(got) != defaultBacklog || got[0] != 5*time.Second || lost != 4 {
-			t.Errorf("got %d ticks from %s on, the last knows of %d lost", len(got), got[0], lost)
+			t.Errorf("got %d ticks from %s on, LostTicks = %d in the last", len(got), got[0], lost)
 		}
 	})
 }
 
-// Run stamps ticks by its clock and stops with its context, releasing the drivers.
+// Run stamps ticks with its clock and stops with its context, releasing the drivers.
 func TestRun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -119,7 +119,7 @@ func TestRun(t *testing.T) {
 		for i := range 5 {
 			tick := <-ticks
 			if want := first.Time.Add(time.Duration(i+1) * time.Second); !tick.Time.Equal(want) {
-				t.Errorf("tick %d is of %s, want %s", i, tick.Time, want)
+				t.Errorf("tick %d has time %s, want %s", i, tick.Time, want)
 			}
 		}
 		stop()
@@ -149,7 +149,7 @@ func TestProcessNames(t *testing.T) {
 	})
 }
 
-// A driver that takes a minute to start delays the first tick by its patience only.
+// A driver that takes a minute to start delays only the first tick, by maxWait.
 func TestSlowDiscovery(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -172,7 +172,7 @@ func TestSlowDiscovery(t *testing.T) {
 	})
 }
 
-// A first reading that takes longer than the interval is no alarm, and is not repeated.
+// A first read that takes longer than the interval raises no alarm and is not repeated.
 func TestSlowFirstReading(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(2)
@@ -194,7 +194,7 @@ func TestSlowFirstReading(t *testing.T) {
 	})
 }
 
-// One that never ends is one.
+// A first read that never returns does raise an alarm.
 func TestHungFirstReading(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -208,8 +208,7 @@ func TestHungFirstReading(t *testing.T) {
 	})
 }
 
-// Ticks are never exactly on time: one that is a little early must not cost a slow
-// reading its turn.
+// Ticks are never exactly on time: a slightly early tick must not skip the slow read.
 func TestSlowTierOfEarlyTick(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -225,7 +224,7 @@ func TestSlowTierOfEarlyTick(t *testing.T) {
 	})
 }
 
-// However long the interval, nobody waits longer than 5 s for a device.
+// However long the interval, a tick waits at most 5 s for a device.
 func TestDeadlineOfLongInterval(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(2)

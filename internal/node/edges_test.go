@@ -11,9 +11,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// A driver that is reloaded counts its energy from 0: what it has counted since is used,
-// by whom it was, also if that happened while no agent ran.
-func TestCounterBeginsAnew(t *testing.T) {
+// A reloaded driver counts energy from 0: what it has counted since is charged to its
+// holder, also if the reload happened while no agent ran.
+func TestCounterReset(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
 		r := newTenancy(dir)
@@ -42,7 +42,7 @@ func TestCounterBeginsAnew(t *testing.T) {
 	})
 }
 
-// unready is a tenancy that has learned nothing yet.
+// unready is a tenancy whose sources have not answered yet.
 type unready struct {
 	*tenancy
 	ready bool
@@ -50,8 +50,8 @@ type unready struct {
 
 func (u *unready) Ready() bool { return u.ready }
 
-// Until its sources have answered nobody is said to have a device: it would be nobody's
-// at each start, with the energy of the time before. They are not waited for for ever.
+// Until its sources have answered, no holder is reported: otherwise each start would report
+// the device, and its past energy, as unallocated. The wait is bounded.
 func TestNobodyBeforeReady(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -74,7 +74,7 @@ func TestNobodyBeforeReady(t *testing.T) {
 	})
 }
 
-// The power of a device that works is not what it draws idle, though no process is seen.
+// The power of a busy device is not its idle power, even if no process is visible.
 func TestIdlePower(t *testing.T) {
 	f := func(utilization device.Value, want *float64) {
 		t.Helper()
@@ -91,8 +91,8 @@ func TestIdlePower(t *testing.T) {
 	f(device.Of(0), new(500.0))
 }
 
-// A device that was given to somebody else while it was read has its counter read at the
-// next tick: the first question saw the old owner, and the next would see no change.
+// A device that was reallocated while it was read has its energy counter read at the next
+// tick: the first query saw the old owner, and the next would see no change.
 func TestRegrantedWhileRead(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -116,8 +116,8 @@ func TestRegrantedWhileRead(t *testing.T) {
 	})
 }
 
-// The sums of a workload keep their labels when its partition is gone: without the
-// profile they would be new series that begin with all of it.
+// The sums of a workload keep their labels when its partition is gone: without the profile
+// they would be new series that start at the full value.
 func TestEndedKeepsProfile(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	gpu := &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}}, Up: true}
@@ -136,8 +136,8 @@ func TestEndedKeepsProfile(t *testing.T) {
 	}
 }
 
-// Workloads that have gone make room for new ones: a node with many short jobs would
-// otherwise count those that run as others.
+// Ended workloads make room for new ones: otherwise a node with many short jobs would count
+// running jobs under workload.Other.
 func TestGoneMakeRoom(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	c := cut{device: &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}, Energy: device.Of(0)}, Up: true}}
@@ -151,15 +151,15 @@ func TestGoneMakeRoom(t *testing.T) {
 	}
 	for _, h := range l.holders(c) {
 		if h.Kind == workload.Other {
-			t.Errorf("%+v, though one workload was there at a time", h)
+			t.Errorf("%+v, although workloads ran one at a time", h)
 		}
 	}
 	if len(l.Owned) > maxOwned {
-		t.Errorf("%d are kept", len(l.Owned))
+		t.Errorf("%d accounts are kept", len(l.Owned))
 	}
 }
 
-// The memory of pods on a device that does not answer is not 0.
+// The memory of pods on a device that does not answer is absent, not 0.
 func TestMemoryWhileDown(t *testing.T) {
 	c := cut{device: &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}}}}
 	var o owners

@@ -14,32 +14,32 @@ import (
 )
 
 const (
-	maxEvents = 1000 // of one tick; the others are counted
-	maxCodes  = 128  // XIDs told apart on one device
-	xidOther  = 999  // what the others are counted as, which is the driver's "unknown"
+	maxEvents = 1000 // per tick; further events are only counted
+	maxCodes  = 128  // distinct XIDs counted per device
+	xidOther  = 999  // code for all further XIDs, NVML's "unknown"
 )
 
-// XIDCount is how often an error was reported of a device.
+// XIDCount is how often a device reported one XID.
 type XIDCount struct {
 	Code  int       `json:"code"`
 	Count uint64    `json:"count"`
-	Since time.Time `json:"since"` // when counting began
+	Since time.Time `json:"since"` // when counting started
 }
 
-// inbox has what readers heard since the last tick. It has a lock of its own: a reader
-// must not wait for a tick, which may wait for the reader's devices.
+// inbox holds what readers reported since the last tick. It has its own lock: a reader must
+// not wait for a tick, which may wait for the reader's devices.
 type inbox struct {
 	mu sync.Mutex
-	mail
-	heard  map[string]device.Position // by source, the latest
+	batch
+	heard  map[string]device.Position // latest position, by source
 	origin map[string]string          // by source
 }
 
-// mail is what a tick takes out of the inbox.
-type mail struct {
+// batch is what a tick takes from the inbox.
+type batch struct {
 	events []device.Event
 	xids   map[xidKey]xidNews
-	missed uint64 // events that are in xids only, and those nobody could read
+	missed uint64 // events that are only counted in xids, and events that could not be read
 	news   []Notice
 }
 
@@ -57,7 +57,7 @@ func newInbox() *inbox {
 	return &inbox{heard: map[string]device.Position{}, origin: map[string]string{}}
 }
 
-// put takes an event of a source in.
+// put adds an event of a source.
 func (b *inbox) put(source string, e device.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,12 +90,12 @@ func (b *inbox) put(source string, e device.Event) {
 	b.events = append(b.events, e)
 }
 
-// take empties the inbox and returns up to where its sources have read.
-func (b *inbox) take() (mail, map[string]device.Position) {
+// take empties the inbox and returns how far its sources have read.
+func (b *inbox) take() (batch, map[string]device.Position) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m := b.mail
-	b.mail = mail{}
+	m := b.batch
+	b.batch = batch{}
 	return m, maps.Clone(b.heard)
 }
 
@@ -106,27 +106,27 @@ func (b *inbox) position(source string) (device.Position, bool) {
 	return p, ok
 }
 
-// ear is a reader's Events in progress.
-type ear struct {
+// listener is a running call of a reader's Events.
+type listener struct {
 	cancel context.CancelFunc
-	done   chan error // has room for one
+	done   chan error // buffered: the goroutine never blocks on it
 }
 
-// listen hears the events of s, unless it does already or s has none.
+// listen starts reading the events of s, unless that is already running or s has none.
 func (v *View) listen(s *source) {
 	r, ok := s.reader.(device.EventReader)
-	if !ok || s.ear != nil {
+	if !ok || s.listener != nil {
 		return
 	}
 	if l, ok := r.(device.Resumer); ok {
-		// Without a state what happened before us may have been told by another run.
+		// Without a state file, an earlier run may already have reported past events.
 		if p, ok := v.inbox.position(s.Name); ok || v.store != nil {
 			l.Resume(p)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	e := &ear{cancel: cancel, done: make(chan error, 1)}
-	s.ear = e
+	e := &listener{cancel: cancel, done: make(chan error, 1)}
+	s.listener = e
 	go func() {
 		var err error
 		defer func() {
@@ -139,47 +139,48 @@ func (v *View) listen(s *source) {
 	}()
 }
 
-var errEnded = errors.New("the reader tells of no more events")
+var errEnded = errors.New("the reader stopped reporting events")
 
-// attend tells of Events that ended by themselves. The next discovery begins anew.
-func (v *View) attend(s *source) {
-	if s.ear == nil {
+// checkListener notifies about a call of Events that returned by itself. The next discovery
+// restarts it.
+func (v *View) checkListener(s *source) {
+	if s.listener == nil {
 		return
 	}
 	var err error
 	select {
-	case err = <-s.ear.done:
+	case err = <-s.listener.done:
 	default:
 		return
 	}
-	s.ear.cancel()
-	s.ear = nil
+	s.listener.cancel()
+	s.listener = nil
 	if err == nil {
 		err = errEnded
 	}
-	if err.Error() != s.deaf {
-		s.deaf = err.Error()
+	if err.Error() != s.eventsProblem {
+		s.eventsProblem = err.Error()
 		v.cfg.Notify(Notice{Kind: EventsFailed, Source: s.Name, Err: err})
 	}
 }
 
-// hush ends the Events of s.
-func (s *source) hush(ctx context.Context) error {
-	if s.ear == nil {
+// stopListening stops the Events call of s.
+func (s *source) stopListening(ctx context.Context) error {
+	if s.listener == nil {
 		return nil
 	}
-	s.ear.cancel()
+	s.listener.cancel()
 	select {
-	case <-s.ear.done:
-		s.ear = nil
+	case <-s.listener.done:
+		s.listener = nil
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("%s: a call that waits for events has not returned", s.Name)
 	}
 }
 
-// collect puts what was heard since the last tick into t, and counts it. From here on it
-// is part of the state: an event is counted, and never read again, or neither.
+// collect moves what was reported since the last tick into t, and counts it. From here on
+// it is part of the state: an event is either counted and never read again, or neither.
 func (v *View) collect(t *Tick) {
 	m, positions := v.inbox.take()
 	for _, n := range m.news {
@@ -211,7 +212,8 @@ func (v *View) collect(t *Tick) {
 	}
 }
 
-// identify returns the device an event is of, zero if it is not known.
+// identify returns the device that an event belongs to, with only the UUID set if it is
+// unknown.
 func (v *View) identify(uuid, pci string) device.ID {
 	for _, u := range v.units {
 		if uuid != "" && u.id.UUID == uuid || uuid == "" && pci != "" && u.id.PCI == pci && u.id.Parent == "" {
@@ -221,7 +223,7 @@ func (v *View) identify(uuid, pci string) device.ID {
 	return device.ID{UUID: uuid}
 }
 
-// eventOf returns a change of state as an event, if it is one for people far away.
+// eventOf converts a change of state to an event, if it should be exported.
 func eventOf(n Notice, now time.Time) (device.Event, bool) {
 	e := device.Event{Time: now, Device: n.Device.UUID, PCI: n.Device.PCI}
 	switch n.Kind {

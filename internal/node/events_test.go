@@ -15,7 +15,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// journal is a log of events that outlives whoever reads it, as the kernel's does.
+// journal is an event log that outlives its readers, like the kernel's.
 type journal struct {
 	mu      sync.Mutex
 	records []device.Event
@@ -38,14 +38,14 @@ func (j *journal) add(events ...device.Event) {
 	j.changed = make(chan struct{})
 }
 
-// after returns the records after n, and what is closed when there are more.
+// after returns the records after n, and a channel that is closed when there are more.
 func (j *journal) after(n uint64) ([]device.Event, chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.records[n:]), j.changed
 }
 
-// witness is a machine whose reader tells of the events in a journal.
+// witness is a machine whose reader reports the events in a journal.
 type witness struct {
 	*machine
 	*journal
@@ -105,7 +105,7 @@ func newWitness(n int, j *journal, dir string) (*rig, *witness) {
 	return r, w
 }
 
-// xid returns an XID of GPU i, by its address.
+// xid returns an XID of GPU i, identified by its PCI address.
 func xid(i, code int) device.Event {
 	return device.Event{Name: device.EventXID, Code: code, PCI: fmt.Sprintf("0000:0%d:00.0", i)}
 }
@@ -136,12 +136,12 @@ func wantList(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// Each event is in one tick, with its device; it is counted for as long as we run, also
-// while the drivers are released.
+// Each event is in one tick, with its device, and stays counted for as long as the agent
+// runs, also while the drivers are released.
 func TestEvents(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		j := newJournal()
-		j.add(xid(0, 13)) // before our time, and nothing says that nobody told of it
+		j.add(xid(0, 13)) // before the start: another agent may have reported it
 		r, _ := newWitness(2, j, "")
 		r.tick(t)
 		synctest.Wait()
@@ -164,7 +164,7 @@ func TestEvents(t *testing.T) {
 		wantList(t, append(resumed, names(tick)...), "gpu.xid B 48")
 		wantList(t, counted(tick), "0 31 2", "1 48 2")
 		if n := slices.Index(r.notices, "test: events come from a journal"); slices.Contains(r.notices[n+1:], r.notices[n]) {
-			t.Errorf("said twice: %q", r.notices)
+			t.Errorf("reported twice: %q", r.notices)
 		}
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
@@ -172,7 +172,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// A device that is found late gets what was counted by its address.
+// A device that is found late gets the counts of its PCI address.
 func TestEventsOfLateDevice(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		j := newJournal()
@@ -199,7 +199,7 @@ func TestEventsOfLateDevice(t *testing.T) {
 	})
 }
 
-// A flood is counted in full, and told of in part.
+// A flood of events is counted in full and reported in part.
 func TestEventFlood(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		j := newJournal()
@@ -240,7 +240,8 @@ func TestLostAndReturnedEvents(t *testing.T) {
 	})
 }
 
-// Events that fail are said once and tried again; one that hangs keeps the driver open.
+// A failure to read events is reported once and retried; a call that hangs keeps the driver
+// open.
 func TestEventsFail(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		j := newJournal()
@@ -258,7 +259,7 @@ func TestEventsFail(t *testing.T) {
 			}
 		}
 		if n != 1 {
-			t.Errorf("said %d times: %q", n, r.notices)
+			t.Errorf("reported %d times: %q", n, r.notices)
 		}
 		r, w = newWitness(1, j, "")
 		w.hang = make(chan struct{})

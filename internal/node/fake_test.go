@@ -12,7 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// machine is a vendor's hardware and driver, to be broken at will.
+// machine is a vendor's fake hardware and driver that tests can break.
 type machine struct {
 	mu       sync.Mutex
 	devices  []*gpu
@@ -21,7 +21,7 @@ type machine struct {
 	opens    int
 	closes   int
 	lists    int
-	listGate chan struct{} // closed: a discovery may return; nil: at once
+	listGate chan struct{} // closed: a discovery may return; nil: it returns at once
 }
 
 func (m *machine) open(context.Context) (device.Reader, error) {
@@ -58,7 +58,7 @@ func (m *machine) Close() error {
 	return nil
 }
 
-// listed returns how many discoveries there were.
+// listed returns the number of discoveries so far.
 func (m *machine) listed() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,9 +76,9 @@ type gpu struct {
 	id device.ID
 
 	mu      sync.Mutex
-	hang    chan struct{} // closed: the call returns; nil: it does at once
+	hang    chan struct{} // closed: the call returns; nil: it returns at once
 	err     error
-	slowErr error // of what only a slow reading asks
+	slowErr error // returned by slow reads only
 	s       device.Sample
 	tiers   []device.Tier // of every Read
 }
@@ -97,7 +97,7 @@ func (g *gpu) Read(_ context.Context, tier device.Tier) (device.Sample, error) {
 	g.tiers = append(g.tiers, tier)
 	g.mu.Unlock()
 	if hang != nil {
-		<-hang // a driver knows no deadline
+		<-hang // a driver ignores deadlines
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -125,7 +125,7 @@ func (g *gpu) set(f func(*gpu)) {
 	f(g)
 }
 
-// rig is a View of n GPUs in a bubble where time is synthetic.
+// rig is a View of n GPUs in a synctest bubble.
 type rig struct {
 	*View
 	m       *machine
@@ -151,7 +151,7 @@ func newRig(n int) *rig {
 	return r
 }
 
-// tick ticks now, and lets a second pass if there is some of it left.
+// tick ticks now, and then lets the rest of the second pass.
 func (r *rig) tick(t *testing.T) Tick {
 	start := time.Now()
 	tick := r.Tick(t.Context(), start)

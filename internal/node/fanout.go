@@ -7,13 +7,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// defaultBacklog is how many ticks a subscriber may fall behind.
+// defaultBacklog is how many ticks a subscriber may lag behind.
 const defaultBacklog = 16
 
-// Fanout passes ticks on to whoever subscribed. The zero Fanout is ready for use.
+// Fanout distributes ticks to its subscribers. The zero Fanout is ready for use.
 type Fanout struct {
-	// Backlog is how many ticks a subscriber may fall behind before it loses the oldest;
-	// 0 is a few.
+	// Backlog is how many ticks a subscriber may lag behind before its oldest ones are
+	// dropped; 0 means a small default.
 	Backlog int
 
 	mu   sync.Mutex
@@ -21,9 +21,9 @@ type Fanout struct {
 	lost uint64
 }
 
-// Subscribe returns a channel of the ticks from now on. A subscriber that does not keep
-// up loses its oldest ones, but for what happened, which the newest has; it never slows the
-// clock. cancel closes the channel.
+// Subscribe returns a channel of all ticks from now on. A subscriber that cannot keep up
+// loses its oldest ticks, except for their events and changes, which are carried over to
+// the newest one. A subscriber never blocks Publish. cancel closes the channel.
 func (f *Fanout) Subscribe() (ticks <-chan Tick, cancel func()) {
 	size := f.Backlog
 	if size == 0 {
@@ -44,7 +44,8 @@ func (f *Fanout) Subscribe() (ticks <-chan Tick, cancel func()) {
 	})
 }
 
-// Publish sends t to every subscriber, with what was lost so far added to its count.
+// Publish sends t to every subscriber, after adding the number of ticks dropped so far to
+// LostTicks.
 func (f *Fanout) Publish(t Tick) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,19 +58,20 @@ func (f *Fanout) Publish(t Tick) {
 		}
 		mine := t
 		select {
-		case old := <-c: // the oldest makes room
+		case old := <-c: // drop the oldest
 			f.lost++
 			mine.carry(old)
 		default:
 		}
-		c <- mine // only Publish sends, under mu: there is room now
+		c <- mine // only Publish sends, under mu, so there is room now
 	}
 }
 
-// carry adds what happened at a tick that is lost: values are measured anew, what began and
-// ended is told once. Of each kind at most as much as a tick may have is kept, the newest.
+// carry adds the events and changes of a dropped tick: values will be measured again, but
+// an event is reported only once. For each kind at most as many as a tick may have are
+// kept, newest first.
 func (t *Tick) carry(lost Tick) {
-	none := make([][]workload.Workload, len(lost.Events)-len(lost.Hit)) // those of which nobody is known
+	none := make([][]workload.Workload, len(lost.Events)-len(lost.Hit)) // events without a known workload
 	t.Hit = slices.Concat(lost.Hit, none, t.Hit)
 	t.Events = slices.Concat(lost.Events, t.Events)
 	if over := len(t.Events) - maxEvents; over > 0 {

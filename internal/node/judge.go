@@ -10,37 +10,37 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Episode is a time during which something held the clocks of a device down.
+// Episode is a time during which something reduced the clocks of a device.
 type Episode struct {
 	Device  device.ID      `json:"device"`
 	Cause   string         `json:"cause"`
 	Buckets device.Buckets `json:"buckets"`
 	Begin   time.Time      `json:"begin"`
-	// End is when it was over, zero while it goes on. It is told some time later: what
-	// comes and goes is one episode.
+	// End is when the episode ended, zero while it is active. It is reported with a delay,
+	// so that a cause that comes and goes is one episode.
 	End       time.Time           `json:"end,omitzero"`
-	Workloads []workload.Workload `json:"workloads,omitempty"` // that had the device when it began
+	Workloads []workload.Workload `json:"workloads,omitempty"` // that held the device when the episode began
 
-	last time.Time // when it was last seen
+	last time.Time // when the cause was last active
 }
 
-// Tenure is a workload that came to a device, or that left it: Ended, with what it used
-// of it.
+// Tenure is a workload that acquired a device, or that released it: Ended, with what it
+// used.
 type Tenure struct {
 	Device device.ID `json:"device"`
 	Holder
 }
 
-// quiet is how long a cause is not seen before its episode is over.
+// quiet is how long a cause must be inactive before its episode ends.
 const quiet = 30 * time.Second
 
-// Bounds of what is told apart.
+// Upper bounds on what is tracked.
 const (
 	maxEpisodes = 1024
 	maxTenures  = 4096
 )
 
-// tenant is a workload whose coming was told.
+// tenant is a workload whose arrival was reported.
 type tenant struct {
 	Device   device.ID         `json:"device"`
 	Unit     string            `json:"unit,omitempty"`
@@ -52,11 +52,11 @@ func (a tenant) compare(b tenant) int {
 	return cmp.Or(cmp.Compare(a.Device.UUID, b.Device.UUID), cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Workload.ID, b.Workload.ID))
 }
 
-// judge says what is wrong with the devices of a tick, and what began and ended since the
-// one before. It reports whether anything of that is to be remembered.
+// judge determines what is wrong with the devices of a tick, and what began and ended since
+// the previous tick. It reports whether any of that must be persisted.
 func (v *View) judge(t *Tick) (news bool) {
 	if t.Paused {
-		return false // nobody looked
+		return false // devices were not read
 	}
 	t.Changes = v.health.Observe(moment(t), v.happened(t))
 	t.Findings = v.health.Findings()
@@ -65,7 +65,7 @@ func (v *View) judge(t *Tick) (news bool) {
 	return len(t.Changes)+len(t.Episodes)+len(t.Tenures) > 0
 }
 
-// moment returns a tick as the rules want it.
+// moment converts a tick to the input of the health rules.
 func moment(t *Tick) health.Moment {
 	m := health.Moment{Time: t.Time, Devices: make([]health.Device, 0, len(t.Readings))}
 	for i := range t.Readings {
@@ -79,7 +79,7 @@ func moment(t *Tick) health.Moment {
 	return m
 }
 
-// present returns the workloads that are on a device now.
+// present returns the workloads that hold the device now.
 func present(r *Reading) []workload.Workload {
 	var out []workload.Workload
 	for i := range r.Holders {
@@ -90,7 +90,8 @@ func present(r *Reading) []workload.Workload {
 	return out
 }
 
-// happened returns the events of a tick with whom they hit, which the tick has, too.
+// happened returns the events of a tick with the affected workloads, which it also adds to
+// the tick.
 func (v *View) happened(t *Tick) []health.Event {
 	out := make([]health.Event, 0, len(t.Events))
 	for _, e := range t.Events {
@@ -111,7 +112,8 @@ func (v *View) happened(t *Tick) []health.Event {
 	return out
 }
 
-// had returns who had a device, or a partition of it, at a time: not who came later.
+// had returns the workloads that held a device, or one of its partitions, at the given
+// time, excluding later ones.
 func (v *View) had(r *Reading, id device.ID, at time.Time) []workload.Workload {
 	var out []workload.Workload
 	for i := range r.Holders {
@@ -136,7 +138,7 @@ func (v *View) runner(pid uint32) (workload.Workload, bool) {
 	return v.cfg.Owners.Process(pid)
 }
 
-// episodes returns those that began or were over.
+// episodes returns the episodes that began or ended.
 func (v *View) episodes(t *Tick) []Episode {
 	var news []Episode
 	for i := range t.Readings {
@@ -156,24 +158,24 @@ func (v *View) episodes(t *Tick) []Episode {
 		}
 	}
 	v.state.Episodes = slices.DeleteFunc(v.state.Episodes, func(e *Episode) bool {
-		if e.last.IsZero() { // of another process: it was there when that wrote it
+		if e.last.IsZero() { // restored from the state file: it was active when the file was written
 			e.last = t.Time
 		}
 		if t.Time.Sub(e.last) < quiet && !t.Time.Before(e.last) {
 			return false
 		}
 		over := *e
-		over.End = e.last.Add(v.cfg.Interval) // the cause was there until some time in the interval
+		over.End = e.last.Add(v.cfg.Interval) // the cause ended some time within the interval
 		news = append(news, over)
 		return true
 	})
 	return news
 }
 
-// tenures returns the workloads that came and went.
+// tenures returns the workloads that arrived and left.
 func (v *View) tenures(t *Tick) []Tenure {
 	if v.question.Devices == nil {
-		return nil // nobody was asked yet
+		return nil // the owners were not queried yet
 	}
 	var news []Tenure
 	now := make([]tenant, 0, len(v.state.Tenants))
@@ -189,7 +191,7 @@ func (v *View) tenures(t *Tick) []Tenure {
 			case len(now) < maxTenures:
 				at, known := slices.BinarySearchFunc(v.state.Tenants, n, tenant.compare)
 				if known {
-					n.Since = v.state.Tenants[at].Since // sums may have begun anew
+					n.Since = v.state.Tenants[at].Since // the sums may have been restarted
 				} else {
 					news = append(news, Tenure{r.ID, h})
 				}
@@ -203,24 +205,24 @@ func (v *View) tenures(t *Tick) []Tenure {
 		if _, there := slices.BinarySearchFunc(now, was, tenant.compare); there {
 			continue
 		}
-		if !v.counts(was.Device.UUID, t) { // nobody can tell that he left
+		if !v.counts(was.Device.UUID, t) { // it is unknown whether the workload left
 			kept = append(kept, was)
 			continue
 		}
 		h, ok := ended[[3]string{was.Device.UUID, was.Unit, was.Workload.ID}]
-		if !ok { // it left while nobody looked: what it used is not known
+		if !ok { // it left while the agent was not running: its use is unknown
 			h = Holder{Workload: was.Workload, Partition: was.Unit, Since: was.Since, Ended: true}
 		}
 		news = append(news, Tenure{was.Device, h})
 	}
-	now = append(now, kept[:min(len(kept), maxTenures-len(now))]...) // more would not be read back
+	now = append(now, kept[:min(len(kept), maxTenures-len(now))]...) // decodeState would reject more
 	v.state.Tenants = now
 	slices.SortFunc(v.state.Tenants, tenant.compare)
 	return news
 }
 
-// counts reports whether who has a device is known at a tick: it has answered since the
-// agent began.
+// counts reports whether the holders of a device are known at a tick: the device has
+// answered since the agent started.
 func (v *View) counts(uuid string, t *Tick) bool {
 	a := v.state.Devices[uuid]
 	return a != nil && a.Ledger != nil && a.Ledger.resumed && slices.ContainsFunc(t.Readings, func(r Reading) bool { return r.ID.UUID == uuid })

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// diary ticks for some seconds and returns what was told, each with its second.
+// diary ticks for some seconds and returns what was reported, each with its second.
 func (r *tenancy) diary(t *testing.T, seconds int) []string {
 	t.Helper()
 	var told []string
@@ -50,8 +50,8 @@ func (r *tenancy) slowed(yes bool) {
 	})
 }
 
-// An episode is told when it begins and when it is over, with its length; one that comes
-// and goes is one, and to idle is none.
+// An episode is reported when it begins and when it ends, with its duration; a cause that
+// comes and goes is one episode, and idling is none.
 func TestEpisodes(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -71,8 +71,8 @@ func TestEpisodes(t *testing.T) {
 	})
 }
 
-// Who comes and who goes is told once, with what he used, and a clean restart in the
-// middle tells nothing again.
+// Arrivals and departures are reported once, with the workload's use, and a clean restart
+// in between repeats nothing.
 func TestTenures(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -93,7 +93,8 @@ func TestTenures(t *testing.T) {
 		told = append(told, next.diary(t, 2)...)
 		next.give()
 		told = append(told, next.diary(t, 2)...)
-		// Of the second between the two a had the GPU alone before and after: the energy is his, and no time.
+		// Workload a held the GPU alone before and after the second in between: it is
+		// charged for the energy, but not for the time.
 		want := []string{"0 a comes", "3 sw_power_cap begins", "9 b comes", "9 a goes after 8 s, 900 J", "11 b goes after 2 s, 200 J"}
 		if diff := cmp.Diff(want, told); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -104,7 +105,7 @@ func TestTenures(t *testing.T) {
 	})
 }
 
-// One who left while nobody looked, also after a kill, is told as gone.
+// A workload that left while no agent ran, also after a kill, is reported as gone.
 func TestTenureEndsUnseen(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -112,7 +113,7 @@ func TestTenureEndsUnseen(t *testing.T) {
 		r.give(pod("a"))
 		r.diary(t, 5)
 		r.View.saved(true)
-		r.View.store.close() // as a kill does
+		r.View.store.close() // as after a kill
 		next := newTenancy(dir)
 		next.start = r.start
 		next.give(pod("b"))
@@ -123,7 +124,8 @@ func TestTenureEndsUnseen(t *testing.T) {
 	})
 }
 
-// A finding names who had the GPU, is in every tick while it lasts, and is told once.
+// A finding names the holders of the GPU, is in every tick while it lasts, and is reported
+// as a change once.
 func TestFindings(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -146,7 +148,7 @@ func TestFindings(t *testing.T) {
 	})
 }
 
-// An error is his whose process did it, not his who happens to have the GPU.
+// An error belongs to the workload whose process caused it, not to the holder of the GPU.
 func TestWhoseEvent(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -168,11 +170,11 @@ func TestWhoseEvent(t *testing.T) {
 		f(42, 0, "thief")
 		f(43, 0, "a")
 		f(0, 0, "a")
-		f(0, time.Hour, "") // before he came
+		f(0, time.Hour, "") // before the workload arrived
 	})
 }
 
-// An error of a partition is its holder's, not that of all on the GPU.
+// An error of a partition belongs to its holder, not to all workloads on the GPU.
 func TestWhoseEventOfPartition(t *testing.T) {
 	v := New(Config{Interval: time.Second})
 	v.state = newState("", time.Unix(1, 0))
@@ -188,7 +190,7 @@ func TestWhoseEventOfPartition(t *testing.T) {
 	}
 }
 
-// A device whose first reading after a restart is slow has not lost its tenant.
+// A device whose first read after a restart is slow has not lost its tenant.
 func TestTenureOfSlowDevice(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -216,8 +218,7 @@ func TestTenureOfSlowDevice(t *testing.T) {
 	})
 }
 
-// A subscriber that is slow loses values, and nothing of what happened: nobody would tell
-// it again.
+// A slow subscriber loses values but no events, because events are not reported again.
 func TestFanoutCarries(t *testing.T) {
 	f := Fanout{Backlog: 2}
 	ticks, cancel := f.Subscribe()
@@ -241,7 +242,7 @@ func TestFanoutCarries(t *testing.T) {
 		for i, e := range tick.Events {
 			codes = append(codes, fmt.Sprint(e.Code))
 			if i < len(tick.Hit) && len(tick.Hit[i]) > 0 && tick.Hit[i][0].Name != fmt.Sprint(e.Code) {
-				t.Errorf("event %d is of %s", e.Code, tick.Hit[i][0].Name)
+				t.Errorf("event %d belongs to %s", e.Code, tick.Hit[i][0].Name)
 			}
 		}
 		for _, c := range tick.Changes {
@@ -257,7 +258,7 @@ func TestFanoutCarries(t *testing.T) {
 	if len(codes) != 2*n || len(rules) != n || len(causes) != n || len(names) != n {
 		t.Errorf("%v %v %v %v", codes, rules, causes, names)
 	}
-	// It is bounded.
+	// The carried events are bounded.
 	var full Tick
 	full.carry(Tick{Events: make([]device.Event, maxEvents), Changes: make([]health.Change, maxEvents)})
 	full.carry(Tick{Events: []device.Event{{}}, Changes: []health.Change{{}}})
@@ -266,8 +267,8 @@ func TestFanoutCarries(t *testing.T) {
 	}
 }
 
-// What was found is not told again by the next process, and an error while nobody watched is
-// his who had the GPU before and after, also if the sums began anew.
+// Findings are not reported again by the next process. An error while no agent ran belongs
+// to the workload that held the GPU before and after, also if the sums were restarted.
 func TestJudgeOverRestart(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -277,7 +278,7 @@ func TestJudgeOverRestart(t *testing.T) {
 		sick(r)
 		r.diary(t, 8)
 		r.View.saved(true)
-		r.View.store.close() // as a kill does
+		r.View.store.close() // as after a kill
 		away := time.Now()
 		time.Sleep(time.Minute)
 		next := newTenancy(dir)
@@ -285,16 +286,16 @@ func TestJudgeOverRestart(t *testing.T) {
 		next.give(pod("a"))
 		sick(next)
 		if got := next.diary(t, 20); len(got) > 0 {
-			t.Errorf("told again: %v", got)
+			t.Errorf("reported again: %v", got)
 		}
 		tick := Tick{Readings: next.last.Readings, Events: []device.Event{{Name: device.EventXID, Device: "A", Time: away.Add(time.Second)}}}
 		if got := next.happened(&tick)[0].Workloads; len(got) != 1 || got[0].Name != "a" {
-			t.Errorf("an error while nobody watched is of %+v", got)
+			t.Errorf("an error while no agent ran belongs to %+v", got)
 		}
 	})
 }
 
-// News that comes while the file is being written is written by the next tick.
+// Changes that happen while the file is being written are written by the next tick.
 func TestNewsIsSaved(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -1,6 +1,11 @@
-// Package node owns the live state of one machine's accelerators. Its View ticks by
-// one clock, asks every device in parallel, and hands each completed tick to whoever
-// subscribed. A device that does not answer costs nobody but itself.
+// Package node owns the live state of one machine's accelerators. Its View reads every
+// device concurrently on one clock, determines which workload holds which share of a device
+// and what is wrong with it, and publishes each completed tick to its subscribers. A device
+// that does not answer delays and affects no other.
+//
+// With a state directory, counts and ledgers survive a restart within one boot of the
+// machine. The package needs no privilege itself; its sources do. It knows neither vendors
+// nor metric names.
 package node
 
 import (
@@ -15,8 +20,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Source opens one vendor's reader. It may be opened again after Close: a pause closes
-// it, and a driver may be installed while we run.
+// Source opens one vendor's reader. It may be opened again after Close: a pause closes it,
+// and a driver may be installed while the agent runs.
 type Source struct {
 	Name string
 	Open func(context.Context) (device.Reader, error)
@@ -27,34 +32,36 @@ type Config struct {
 	Sources      []Source
 	Interval     time.Duration // between ticks
 	SlowInterval time.Duration // between reads of slow values
-	Rediscover   time.Duration // between discoveries; 0 is a minute
-	// ProcessName names the process with the given pid, empty if it cannot. Nil: no names.
+	Rediscover   time.Duration // between discoveries; 0 means a minute
+	// ProcessName returns the name of a process, or "" if it is unknown. Nil means no
+	// names.
 	ProcessName func(pid uint32) string
-	// Expected is the number of physical devices there should be; 0 if unknown.
+	// Expected is the number of physical devices that there should be; 0 means unspecified.
 	Expected int
-	// StateDir is the folder of what outlives the process; empty: nothing does.
+	// StateDir is the directory for persistent state; empty means that none is kept.
 	StateDir string
-	BootID   string // of the kernel: a state of another boot is not gone on with
-	// Owners says who holds the devices and whose the processes are. Nil: nobody knows,
-	// and nothing is said of workloads.
+	BootID   string // boot identifier of the kernel: state of another boot is discarded
+	// Owners determines which workloads hold the devices and own the processes. Nil
+	// disables attribution.
 	Owners Owners
-	// Ask, if not nil, is called a moment before each tick: it makes Owners learn what is
-	// new. It must not wait.
+	// Ask, if not nil, is called shortly before each tick to make Owners refresh. It must
+	// not block.
 	Ask func()
-	// Learn is what Owners learns by, until its context ends. Nil: it needs nothing.
+	// Learn runs the background work of Owners until its context ends. Nil means there is
+	// none.
 	Learn func(context.Context)
-	// Notify is told of each change of state, in order, and must not block.
+	// Notify is called for each change of state, in order. It must not block.
 	Notify func(Notice)
 
-	Host      string // name of this machine
+	Host      string // host name
 	Simulated bool   // the sources are not real hardware
-	// Resource returns more attributes of this machine, called at each tick because some
-	// come late. Nobody changes the map. Nil: none.
+	// Resource returns additional attributes of this machine. It is called at each tick
+	// because some become known late. The map is read-only. Nil means none.
 	Resource func() map[string]string
 }
 
-// Owners knows the workloads of this machine, as workload.Resolver does. It answers from
-// memory, at once.
+// Owners knows the workloads of this machine; workload.Resolver implements it. It answers
+// from memory and never blocks.
 type Owners interface {
 	Resolve(workload.Question) workload.Answer
 	Process(pid uint32) (workload.Workload, bool)
@@ -67,30 +74,31 @@ const (
 	MaxInterval = 5 * time.Minute
 )
 
-// askBefore is how long before a tick Owners is told to learn what is new, so that a tick
-// shows who had the devices just before it. A kubelet answers in some 10 ms.
+// askBefore is how long before a tick Owners is asked to refresh, so that a tick shows the
+// holders just before it. A kubelet answers in some 10 ms.
 const askBefore = 100 * time.Millisecond
 
-// maxWait is the longest a tick waits for a device, and a first tick for discovery.
+// maxWait is the longest time that a tick waits for a device, and the first tick for
+// discovery.
 const maxWait = 5 * time.Second
 
-// View reads the devices of this machine. Its methods may be called concurrently.
+// View reads the devices of this machine. Its methods are safe for concurrent use.
 type View struct {
 	cfg Config
 
 	mu          sync.Mutex // held by Tick and Pause, never while waiting for a subscriber
 	sources     []*source
-	units       []*unit // every device and partition known, in order
+	units       []*unit // every known device and partition, in order
 	started     time.Time
 	lastSlow    time.Time
 	pausedUntil time.Time
 	last        Tick
 	state       *state // nil before the first tick
 	health      health.Monitor
-	absences    []Notice          // that discover has not told yet
-	unsaved     bool              // there is news that is not in the file: one was being written
-	store       *store            // nil: the state is not kept
-	missed      uint64            // events
+	absences    []Notice          // not yet reported by sayAbsent
+	unsaved     bool              // changes not in the file yet, because a write was in progress
+	store       *store            // nil: no state is kept
+	missed      uint64            // number of lost events
 	question    workload.Question // of the last tick
 	owners      owners            // of the last tick
 	attribution []workload.Status // of the last tick
@@ -115,14 +123,15 @@ func New(cfg Config) *View {
 	return v
 }
 
-// Learn finds out who holds the devices until ctx ends. Run does so by itself.
+// Learn runs the background work of Owners until ctx ends. Run does so by itself.
 func (v *View) Learn(ctx context.Context) {
 	if v.cfg.Learn != nil {
 		v.cfg.Learn(ctx)
 	}
 }
 
-// Process returns the workload of a process of this machine, on a device or not.
+// Process returns the workload of a process on this machine, whether or not it uses a
+// device.
 func (v *View) Process(pid uint32) (workload.Workload, bool) {
 	if v.cfg.Owners == nil {
 		return workload.Workload{}, false
@@ -130,7 +139,7 @@ func (v *View) Process(pid uint32) (workload.Workload, bool) {
 	return v.cfg.Owners.Process(pid)
 }
 
-// Container returns the workload of a container of this machine.
+// Container returns the workload of a container on this machine.
 func (v *View) Container(id string) (workload.Workload, bool) {
 	if v.cfg.Owners == nil {
 		return workload.Workload{}, false
@@ -165,12 +174,12 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// Subscribe returns a channel of completed ticks, see Fanout.
+// Subscribe returns a channel of completed ticks; see Fanout.Subscribe.
 func (v *View) Subscribe() (ticks <-chan Tick, cancel func()) { return v.ticks.Subscribe() }
 
-// Tick reads every device once and returns when each has answered or missed its
-// deadline. Run calls it; commands that read once and tests call it themselves. If ctx
-// ends meanwhile the tick is dropped, and Tick returns the one before.
+// Tick reads every device once and returns when each has answered or missed its deadline.
+// Run calls it; one-shot commands and tests call it directly. If ctx ends meanwhile, the
+// tick is discarded and Tick returns the previous one.
 func (v *View) Tick(ctx context.Context, now time.Time) Tick {
 	v.mu.Lock()
 	if v.started.IsZero() {
@@ -211,7 +220,7 @@ func (v *View) Tick(ctx context.Context, now time.Time) Tick {
 	return t
 }
 
-// tell passes on what became of the devices.
+// tell reports the changes in the state of devices and event streams.
 func (v *View) tell(t *Tick) {
 	for _, u := range v.units {
 		for _, n := range u.notices() {
@@ -222,7 +231,7 @@ func (v *View) tell(t *Tick) {
 		}
 	}
 	for _, s := range v.sources {
-		v.attend(s)
+		v.checkListener(s)
 	}
 }
 
@@ -233,9 +242,9 @@ func (v *View) resume() {
 	}
 }
 
-// tier returns what is due at now.
+// tier returns the tier that is due at now.
 func (v *View) tier(now time.Time) device.Tier {
-	// Half an interval early is on time: ticks come at their own pace.
+	// Up to half an interval early counts as on time, because ticks are not exact.
 	if !v.lastSlow.IsZero() && now.Sub(v.lastSlow) < v.cfg.SlowInterval-v.cfg.Interval/2 && !v.regranted() {
 		return device.Fast
 	}
@@ -243,7 +252,7 @@ func (v *View) tier(now time.Time) device.Tier {
 	return device.Slow
 }
 
-// read asks every device that is not still busy with an earlier question.
+// read reads every device that is not still busy with an earlier call.
 func (v *View) read(ctx context.Context, now time.Time, tier device.Tier) []Reading {
 	for _, u := range v.units {
 		u.ask(ctx, tier)
@@ -263,7 +272,7 @@ func (v *View) read(ctx context.Context, now time.Time, tier device.Tier) []Read
 	return readings
 }
 
-// name returns the list with the names its reader does not know.
+// name fills in process names that the reader does not know.
 func (v *View) name(list []device.Process) []device.Process {
 	if v.cfg.ProcessName == nil || len(list) == 0 {
 		return list
@@ -277,9 +286,8 @@ func (v *View) name(list []device.Process) []device.Process {
 	return list
 }
 
-// Pause closes every reader, so that no device file is open, and resumes by itself
-// after d; d of 0 resumes now. A driver call that hangs makes it impossible: the error
-// names it.
+// Pause closes every reader, so that no device file is open, and resumes by itself after d;
+// d <= 0 resumes now. It fails if a driver call hangs, and the error names the call.
 func (v *View) Pause(ctx context.Context, now time.Time, d time.Duration) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -289,7 +297,7 @@ func (v *View) Pause(ctx context.Context, now time.Time, d time.Duration) error 
 		}
 		return nil
 	}
-	// The clock stands still meanwhile, and what is in progress now has missed a tick.
+	// No tick runs meanwhile, and a call in progress now has already missed a tick.
 	ctx, cancel := context.WithTimeout(ctx, max(v.cfg.Interval, time.Second)/2)
 	defer cancel()
 	if err := v.release(ctx); err != nil {
@@ -300,8 +308,8 @@ func (v *View) Pause(ctx context.Context, now time.Time, d time.Duration) error 
 	return nil
 }
 
-// Close releases the drivers and writes the state. Events that no tick had are left for
-// the next run to read.
+// Close releases the drivers and writes the state. Events that are not part of a tick yet
+// are left for the next run.
 func (v *View) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -310,12 +318,12 @@ func (v *View) Close() error {
 	return errors.Join(v.release(ctx), v.finish(time.Now()))
 }
 
-// release closes every reader once nothing is in progress on it. If one cannot be
-// closed, none is: half a release helps nobody.
+// release closes every reader once no call is in progress. If one reader cannot be closed,
+// none is, because a partial release is useless.
 func (v *View) release(ctx context.Context) error {
 	var errs []error
 	for _, s := range v.sources {
-		if err := s.hush(ctx); err != nil {
+		if err := s.stopListening(ctx); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -338,7 +346,8 @@ func (v *View) release(ctx context.Context) error {
 	for _, s := range v.sources {
 		errs = append(errs, s.close())
 	}
-	// A partition is gone with its reader; a GPU stays known, and missing until seen.
+	// Partitions are dropped with their reader; GPUs stay known and are missing until
+	// rediscovered.
 	v.units = slices.DeleteFunc(v.units, func(u *unit) bool { return u.id.Parent != "" })
 	for _, u := range v.units {
 		u.dev = nil

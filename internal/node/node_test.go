@@ -32,7 +32,7 @@ func (r *rig) wantNotice(t *testing.T, parts ...string) {
 	t.Errorf("no notice has %q, there are %q", parts, r.notices)
 }
 
-// A hung call costs its device alone: the others are in every tick, in time.
+// A hung call affects its own device only: the others are in every tick, in time.
 func TestHang(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(4)
@@ -43,7 +43,8 @@ func TestHang(t *testing.T) {
 			before := time.Now()
 			tick := r.Tick(t.Context(), before)
 			wantUp(t, tick, 0, 1, 3)
-			// Only the tick in which it began to hang waits, and for its deadline.
+			// Only the tick in which the call began to hang waits for it, until the
+			// deadline.
 			if took, want := time.Since(before), time.Duration(0); i > 0 && took != want {
 				t.Errorf("tick %d took %s", i, took)
 			}
@@ -63,10 +64,10 @@ func TestHang(t *testing.T) {
 		wantUp(t, tick, 0, 1, 2, 3)
 		r.wantNotice(t, "GPU 2 answers again")
 		if got := r.m.devices[2].asked(); got[len(got)-1] != device.Static {
-			t.Errorf("a GPU that came back was read by tier %v, want everything anew", got[len(got)-1])
+			t.Errorf("a GPU that came back was read at tier %v, want Static", got[len(got)-1])
 		}
 		if tick.Sources[0].Errors != 5 {
-			t.Errorf("%d errors counted, want one a missed tick", tick.Sources[0].Errors)
+			t.Errorf("%d errors counted, want one per missed tick", tick.Sources[0].Errors)
 		}
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
@@ -74,7 +75,7 @@ func TestHang(t *testing.T) {
 	})
 }
 
-// A notice a tick would fill the log of a machine with one dead GPU.
+// One notice per tick would flood the log of a machine with one dead GPU.
 func TestOneNoticePerChange(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(2)
@@ -102,14 +103,14 @@ func TestOneNoticePerChange(t *testing.T) {
 	})
 }
 
-// The library of a hung call must not be re-initialised or closed under it.
+// The library of a hung call must be neither re-initialized nor closed during the call.
 func TestHangForbidsDiscoveryAndClose(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(2)
 		r.tick(t)
 		release := make(chan struct{})
 		r.m.devices[0].set(func(g *gpu) { g.hang = release })
-		r.m.devices[1].set(func(g *gpu) { g.err = device.ErrLost }) // asks for a discovery
+		r.m.devices[1].set(func(g *gpu) { g.err = device.ErrLost }) // requests a discovery
 		for range 100 {
 			r.tick(t)
 		}
@@ -135,7 +136,7 @@ func TestHangForbidsDiscoveryAndClose(t *testing.T) {
 	})
 }
 
-// A reader that panics is a reader that failed.
+// A reader that panics counts as failed.
 func TestPanic(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(2)
@@ -148,7 +149,8 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// A GPU that vanishes is reported as down for as long as we run, and is found again.
+// A GPU that disappears is reported as down for as long as the agent runs, and is found
+// again.
 func TestLostAndReturned(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(3)
@@ -161,7 +163,7 @@ func TestLostAndReturned(t *testing.T) {
 			wantUp(t, r.tick(t), 0, 2)
 		}
 		if n := r.m.listed(); n > 3 {
-			t.Errorf("%d discoveries in 92 s, want one at the start, one for the loss and one a minute", n)
+			t.Errorf("%d discoveries in 92 s, want one at the start, one for the loss and one per minute", n)
 		}
 		back := newGPU(1)
 		r.m.set(func() { r.m.devices = []*gpu{r.m.devices[0], back, r.m.devices[1]} })
@@ -173,7 +175,7 @@ func TestLostAndReturned(t *testing.T) {
 	})
 }
 
-// A discovery that fails says nothing of the devices that are known.
+// A failed discovery says nothing about known devices.
 func TestFailedDiscovery(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(2)
@@ -192,8 +194,8 @@ func TestFailedDiscovery(t *testing.T) {
 	})
 }
 
-// A device that says it is lost at every tick must not have its driver re-initialised
-// at every tick.
+// A device that reports itself as lost at every tick must not have its driver
+// re-initialized at every tick.
 func TestLossDoesNotStorm(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -207,7 +209,7 @@ func TestLossDoesNotStorm(t *testing.T) {
 	})
 }
 
-// Partitions come and go by configuration; that is no loss.
+// Partitions come and go by configuration; that is not a loss.
 func TestPartitions(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -229,7 +231,8 @@ func TestPartitions(t *testing.T) {
 	})
 }
 
-// No driver at all is a normal state, said once; one that is installed later is found.
+// A machine without a driver is a normal state, reported once; a driver that is installed
+// later is found.
 func TestAbsentThenInstalled(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -250,7 +253,7 @@ func TestAbsentThenInstalled(t *testing.T) {
 	})
 }
 
-// What a slow reading cannot answer, fast ones do not ask: that is no recovery.
+// Fast reads do not query what a slow read could not answer, so they are no recovery.
 func TestSlowProblemDoesNotFlap(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -272,7 +275,8 @@ func TestSlowProblemDoesNotFlap(t *testing.T) {
 	})
 }
 
-// A partition that is gone from a GPU that is there is gone, whatever ails another GPU.
+// A partition that disappeared from a present GPU is dropped, whatever the state of other
+// GPUs.
 func TestPartitionGoneBesideLostGPU(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(2)

@@ -12,7 +12,7 @@ import (
 // Kind is a change of state.
 type Kind string
 
-// The changes of state a View tells of.
+// The changes of state that a View reports.
 const (
 	SourceOpen    Kind = "source open"
 	SourceAbsent  Kind = "source absent"
@@ -20,19 +20,19 @@ const (
 	DeviceFound   Kind = "device found"
 	DeviceUp      Kind = "device up"      // again
 	DeviceDown    Kind = "device down"    // Err says why
-	DevicePartial Kind = "device partial" // Err says what it cannot answer; nil: it can again
+	DevicePartial Kind = "device partial" // Err says what cannot be read; nil: everything can be read again
 	PartitionGone Kind = "partition gone"
 	Paused        Kind = "paused"
 	Resumed       Kind = "resumed"
 	EventsFrom    Kind = "events from"   // Text says where events come from now
 	EventsFailed  Kind = "events failed" // Err says why
-	StateNone     Kind = "state none"    // Err says why counts begin at 0 and are not kept
+	StateNone     Kind = "state none"    // Err says why counts start at 0 and are not persisted
 	StateReset    Kind = "state reset"   // Err says what was wrong with the file
-	StateWrite    Kind = "state write"   // Err says why it cannot be written; nil: it can again
+	StateWrite    Kind = "state write"   // Err says why the file cannot be written; nil: it can be again
 	Attribution   Kind = "attribution"   // Text is the workload.Reason of a source, Err its detail
 )
 
-// Notice tells of one change of state. Whoever runs the View logs it.
+// Notice reports one change of state. The owner of the View logs it.
 type Notice struct {
 	Kind   Kind
 	Source string
@@ -42,7 +42,7 @@ type Notice struct {
 	For    time.Duration
 }
 
-// Bad reports whether somebody should look into it.
+// Bad reports whether the change needs attention.
 func (n Notice) Bad() bool {
 	switch n.Kind {
 	case SourceFailed, DeviceDown, EventsFailed, StateNone, StateReset:
@@ -89,9 +89,9 @@ func (n Notice) String() string {
 	case EventsFailed:
 		return n.Source + ": events cannot be read"
 	case StateNone:
-		return "no state folder: counts of events begin at 0"
+		return "no state directory: event counts start at 0"
 	case StateReset:
-		return "the state file cannot be used: counts of events begin anew"
+		return "the state file cannot be used: event counts start over"
 	case StateWrite:
 		if n.Err == nil {
 			return "the state file is written again"

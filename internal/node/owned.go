@@ -11,49 +11,51 @@ import (
 )
 
 const (
-	// keepEnded is how long the sums of a workload that ended stay: no scraper may miss
-	// the last value.
+	// keepEnded is how long the sums of an ended workload are kept, so that no scrape
+	// misses the last value.
 	keepEnded = 5 * time.Minute
-	// maxOwned bounds the workloads that are told apart on one device. What the others
-	// use is counted under workload.Other, so that no sum loses anything.
+	// maxOwned bounds the number of workloads distinguished on one device. Usage by further
+	// workloads is counted under workload.Other, so that no sum loses anything.
 	maxOwned = 256
 )
 
-// Holder is one workload on one physical device, at one moment, and what it has used of
-// it in all. The rest that nobody has is one, too.
+// Holder is one workload on one physical device at one moment, with its total use so far.
+// The part that nobody holds is a Holder, too.
 type Holder struct {
 	workload.Workload
-	// Partition is the UUID of the partition it is in, empty if it has the device.
+	// Partition is the UUID of the partition that the workload holds, empty if it holds the
+	// device.
 	Partition string `json:"partition,omitempty"`
-	Profile   string `json:"profile,omitempty"` // of the partition
+	Profile   string `json:"profile,omitempty"` // profile of the partition
 	Stale     bool   `json:"stale,omitempty"`   // its source does not answer
-	// Ended: it is gone. Only what it used in all is set.
+	// Ended: the workload is gone. Only its totals are set.
 	Ended bool `json:"ended,omitempty"`
 
 	Basis       Basis        `json:"basis,omitempty"`
-	Allocation  float64      `json:"allocation"` // part of the device that it holds
-	Share       float64      `json:"share"`      // part of the device's work that it does
+	Allocation  float64      `json:"allocation"` // share of the device that it holds
+	Share       float64      `json:"share"`      // share of the device's work that it does
 	Utilization device.Value `json:"utilization,omitzero"`
 	MemoryUsed  device.Value `json:"memory_used,omitzero"` // bytes
 	Power       device.Value `json:"power,omitzero"`       // watts
 
-	// What it used since Since.
+	// Totals since Since.
 	Since     time.Time    `json:"since"`
 	Energy    device.Value `json:"energy_joules,omitzero"`
-	Allocated float64      `json:"allocated_seconds"` // seconds times what it held
+	Allocated float64      `json:"allocated_seconds"` // seconds times allocation
 	Active    device.Value `json:"active_seconds,omitzero"`
-	Peak      device.Value `json:"peak_memory,omitzero"` // bytes, the most at a tick
+	Peak      device.Value `json:"peak_memory,omitzero"` // bytes, the highest at any tick
 }
 
-// ledger is what was used of one physical device, by whom. It is part of the state file.
+// ledger records what each workload used of one physical device. It is part of the state
+// file.
 type ledger struct {
-	At        time.Time `json:"at"`                      // up to when it is kept
-	Energy    *float64  `json:"energy_joules,omitempty"` // the device's counter, when it last moved
-	IdlePower *float64  `json:"idle_watts,omitempty"`    // the lowest draw seen with no process
-	// Sole is the only workload that held the device, empty if there was none or several.
+	At        time.Time `json:"at"`                      // up to when it is complete
+	Energy    *float64  `json:"energy_joules,omitempty"` // the device's counter when it last moved
+	IdlePower *float64  `json:"idle_watts,omitempty"`    // lowest draw seen without a process
+	// Sole is the ID of the sole holder of the device, empty if there was none or several.
 	Sole  string   `json:"sole,omitempty"`
 	Owned []*owned `json:"owned,omitempty"` // by unit, then by workload
-	// resumed: what the ledger has is of this process, not of one before it.
+	// resumed: the ledger is being kept by this process, not restored from an earlier one.
 	resumed bool
 	stakes  []stake // of the last tick
 }
@@ -65,20 +67,21 @@ type owned struct {
 	Profile   string            `json:"profile,omitempty"`
 	Basis     Basis             `json:"basis,omitempty"`
 	Since     time.Time         `json:"since"`
-	Seen      time.Time         `json:"seen"` // when it was last there
+	Seen      time.Time         `json:"seen"` // when it last held the device
 	Energy    *float64          `json:"energy_joules,omitempty"`
 	Allocated float64           `json:"allocated_seconds"`
 	Active    *float64          `json:"active_seconds,omitempty"`
 	Peak      *float64          `json:"peak_memory,omitempty"`
 
-	pending float64 // joules since the counter moved, by power
+	pending float64 // joules estimated from power since the counter last moved
 }
 
-// advance books the time since the last tick on those who held the device then, and
-// takes in who holds it now. fresh: the energy counter was read for this tick.
+// advance books the time since the last tick on the workloads that held the device then,
+// and records the current holders. fresh means that the energy counter was read for this
+// tick.
 func (l *ledger) advance(now time.Time, c cut, before, after owners, fresh bool) {
 	if !l.resumed && !c.device.Up {
-		return // what it used meanwhile is not known yet
+		return // what was used meanwhile is not known yet
 	}
 	if !l.resumed {
 		l.resume(c, after)
@@ -92,15 +95,15 @@ func (l *ledger) advance(now time.Time, c cut, before, after owners, fresh bool)
 		o := l.account(s, now)
 		o.Seen = now
 		if o.Energy == nil && (c.device.Energy.OK() || c.power().OK()) {
-			o.Energy = new(float64) // a sum begins at 0, or its first joules are lost
+			o.Energy = new(float64) // a sum starts at 0, or its first joules would be lost
 		}
 	}
 	l.At = now
 	l.Owned = slices.DeleteFunc(l.Owned, func(o *owned) bool { return now.Sub(o.Seen) > keepEnded && o.pending == 0 })
 }
 
-// resume goes on from another process' ledger. Nobody looked meanwhile: the energy is
-// his who held the device alone before and does so now, and nobody's time is counted.
+// resume continues the ledger of an earlier process. The gap was not observed: its energy
+// is charged to the sole holder before and after, else to nobody, and no time is counted.
 func (l *ledger) resume(c cut, after owners) {
 	l.resumed = true
 	energy, ok := c.device.Energy.Get()
@@ -127,7 +130,7 @@ func (l *ledger) resume(c cut, after owners) {
 	l.earn(l.account(restOf(workload.Unattributed, "", 0), l.At), gap)
 }
 
-// suspend makes of what follows a gap, as if another process went on.
+// suspend treats what follows as a gap, as if another process continued.
 func (l *ledger) suspend() {
 	l.resumed = false
 	for _, o := range l.Owned {
@@ -135,11 +138,11 @@ func (l *ledger) suspend() {
 	}
 }
 
-// restart begins all sums anew, with another start: what was shown of them last is not
-// known, and a sum must not fall.
+// restart restarts all sums with a new start time: what was last exported is unknown, and a
+// sum must not decrease.
 func (l *ledger) restart(now time.Time) { l.Owned, l.At = nil, now }
 
-// sole returns the only workload of a device.
+// sole returns the ID of the sole holder in list, or "".
 func sole(list []stake) string {
 	if len(list) != 1 || list[0].basis != Exclusive {
 		return ""
@@ -181,8 +184,8 @@ func (l *ledger) book(now time.Time, c cut, list []stake, fresh bool) {
 	l.settle(c, list, fresh)
 }
 
-// settle turns what power says was used into what the counter says, whenever that was
-// read or has moved. Without a counter power is all there is.
+// settle replaces the estimates from power by the energy counter's value whenever the
+// counter was read or moved. Without a counter the estimates stand.
 func (l *ledger) settle(c cut, list []stake, fresh bool) {
 	energy, ok := c.device.Energy.Get()
 	if !c.device.Up {
@@ -194,7 +197,7 @@ func (l *ledger) settle(c cut, list []stake, fresh bool) {
 	}
 	switch {
 	case !ok && l.Energy != nil:
-		return // it has a counter that did not answer this once
+		return // the counter did not answer this time
 	case !ok:
 		for _, o := range l.Owned {
 			if o.pending > 0 {
@@ -235,11 +238,11 @@ func (l *ledger) idle() float64 {
 	return *l.IdlePower
 }
 
-// learnIdle remembers the lowest draw of a device that nobody uses.
+// learnIdle records the lowest draw of a device that nothing uses.
 func (l *ledger) learnIdle(c cut) {
 	power, ok := c.power().Get()
 	busy, told := c.utilization().Get()
-	if !ok || power <= 0 || !told || busy > 0 || len(c.device.Processes) > 0 { // processes may be hidden from us
+	if !ok || power <= 0 || !told || busy > 0 || len(c.device.Processes) > 0 { // processes may be hidden from the agent
 		return
 	}
 	for _, p := range c.partitions {
@@ -252,10 +255,10 @@ func (l *ledger) learnIdle(c cut) {
 	}
 }
 
-// power returns what the device draws, in watts.
+// power returns the draw of the device in watts.
 func (c cut) power() device.Value { return c.device.Power().Draw() }
 
-// account returns the account of a stake, that of all others if there is no room.
+// account returns the account of a stake, or that of workload.Other if there is no room.
 func (l *ledger) account(s stake, since time.Time) *owned {
 	find := func(unit, id string) (int, bool) {
 		return slices.BinarySearchFunc(l.Owned, [2]string{unit, id}, func(o *owned, key [2]string) int {
@@ -275,12 +278,12 @@ func (l *ledger) account(s stake, since time.Time) *owned {
 		l.Owned = slices.Insert(l.Owned, i, &owned{Unit: s.unit, Since: since, Seen: since})
 	}
 	o := l.Owned[i]
-	o.Workload = s.Workload // its description may have become better
+	o.Workload = s.Workload // its description may have improved
 	o.Basis = s.basis
 	return o
 }
 
-// forget makes room by dropping who has been gone for longest.
+// forget makes room by dropping the workload that has been gone the longest.
 func (l *ledger) forget() {
 	oldest := -1
 	for i, o := range l.Owned {
@@ -297,7 +300,7 @@ func isRest(kind string) bool {
 	return kind == workload.Unallocated || kind == workload.Unattributed || kind == workload.Other
 }
 
-// holders returns everybody who is on the device and who was until lately.
+// holders returns all current holders of the device, and those that left recently.
 func (l *ledger) holders(c cut) []Holder {
 	utilization := c.utilization()
 	power, measured := c.power().Get()
@@ -310,7 +313,7 @@ func (l *ledger) holders(c cut) []Holder {
 			at[o] = len(list)
 			list = append(list, o.holder(c))
 		}
-		h := &list[at[o]] // of several, if they are counted together
+		h := &list[at[o]] // shared by several stakes if they are counted together
 		h.Basis, h.Stale = s.basis, h.Stale || s.stale
 		h.Allocation += s.alloc
 		h.Share += s.share
@@ -352,7 +355,7 @@ func (o *owned) holder(c cut) Holder {
 	return h
 }
 
-// valid reports whether a ledger of a file can be gone on with.
+// valid reports whether a ledger from a file can be continued.
 func (l *ledger) valid() bool {
 	for _, o := range l.Owned {
 		if o == nil || o.Workload.ID == "" || !sane(o.Since) || !number64(o.Allocated) || !number64(orZero(o.Energy)) || !number64(orZero(o.Active)) || !number64(orZero(o.Peak)) {

@@ -14,11 +14,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// tenancy is a rig whose GPU 0 draws 100 W, counts it, and belongs to whom the test says.
+// tenancy is a rig whose GPU 0 draws 100 W, counts it, and belongs to the workload that the
+// test sets.
 type tenancy struct {
 	*rig
 	start    time.Time
-	mu       sync.Mutex // of holdings, which change while a device is read
+	mu       sync.Mutex // guards holdings, which change while a device is read
 	holdings []workload.Holding
 	whose    map[uint32]workload.Workload
 	statuses []workload.Status
@@ -72,7 +73,7 @@ func (r *tenancy) give(to ...workload.Workload) {
 	}
 }
 
-// used is what somebody used in all, in joules and seconds.
+// used is a workload's total use, in joules and seconds.
 type used struct {
 	Energy, Allocated, Active float64
 	Ended                     bool
@@ -86,8 +87,8 @@ func usedBy(r Reading) map[string]used {
 	return all
 }
 
-// A GPU that goes from a to b and back: what each used is his alone, goes on where it
-// was, and stays to be seen when he is gone.
+// A GPU that goes from a to b and back: each workload is charged for its own use only, its
+// sums continue, and they stay visible after it left.
 func TestHandOver(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -111,7 +112,7 @@ func TestHandOver(t *testing.T) {
 		f(10, "a", map[string]used{a.ID: {10, 1, 1, false}})
 		f(20, "a", map[string]used{a.ID: {30, 2, 2, false}})
 		r.give(b)
-		f(40, "b", map[string]used{a.ID: {70, 3, 3, true}, b.ID: {}}) // until now it was a's
+		f(40, "b", map[string]used{a.ID: {70, 3, 3, true}, b.ID: {}}) // until now a held it
 		f(80, "b", map[string]used{a.ID: {70, 3, 3, true}, b.ID: {80, 1, 1, false}})
 		r.give(a)
 		f(160, "a", map[string]used{a.ID: {70, 3, 3, false}, b.ID: {240, 2, 2, true}})
@@ -124,8 +125,8 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// A GPU that works though nobody is on it, as where processes cannot be seen, is used by
-// somebody without a name: what it uses above idling is not the cost of an idle GPU.
+// A GPU that works without a visible user, because processes are hidden, is used by an
+// unknown workload: what it draws above idle is not the cost of an idle GPU.
 func TestHiddenUse(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -142,8 +143,8 @@ func TestHiddenUse(t *testing.T) {
 	})
 }
 
-// What a counter that was read and did not move says of one owner is final: the next must
-// not share his joules with what power said of the last.
+// An energy counter that was read and did not move is final for one owner: the next owner
+// must not share its joules with the estimate for the last one.
 func TestCounterStandsStill(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -161,8 +162,8 @@ func TestCounterStandsStill(t *testing.T) {
 	})
 }
 
-// A change of owner makes the tick read the energy counter, which fast readings do not:
-// otherwise the next owner pays for the last.
+// A change of owner makes the tick read the energy counter, which fast reads do not:
+// otherwise the next owner would pay for the last.
 func TestHandOverReadsCounter(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -180,8 +181,8 @@ func TestHandOverReadsCounter(t *testing.T) {
 	})
 }
 
-// Energy that was used while no agent ran is the workload's if it had the device alone
-// before and after, else nobody's. Time is not counted, and no sum is lost.
+// Energy used while no agent ran is charged to the workload that held the device alone
+// before and after, else to nobody. Time is not counted, and no sum is lost.
 func TestLedgerOverRestart(t *testing.T) {
 	f := func(name string, after []workload.Workload, want map[string]used) {
 		t.Run(name, func(t *testing.T) {
@@ -215,8 +216,8 @@ func TestLedgerOverRestart(t *testing.T) {
 	f("one more", []workload.Workload{a, b}, map[string]used{a.ID: {12.5, 1.5, 1.5, false}, b.ID: {2.5, 0.5, 0.5, false}, "unattributed": {1000, 0, 0, true}})
 }
 
-// Sums that were shown and not written down before a kill must not fall: they begin anew,
-// with another start. What was used meanwhile is not lost.
+// Sums that were exported but not saved before a kill must not decrease: they restart with
+// a new start time. What was used meanwhile is not lost.
 func TestLedgerAfterKill(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -229,7 +230,7 @@ func TestLedgerAfterKill(t *testing.T) {
 		}
 		shown := r.pass(t, 0).Holders[0]
 		r.saved(true)
-		if err := r.store.close(); err != nil { // and no more: it is killed
+		if err := r.store.close(); err != nil { // killed: nothing else is written
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -250,8 +251,7 @@ func TestLedgerAfterKill(t *testing.T) {
 	})
 }
 
-// A counter that does not answer once, or not at the first tick, costs nothing and gives
-// nothing twice.
+// A counter that fails once, or at the first tick, loses nothing and counts nothing twice.
 func TestCounterFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -285,7 +285,8 @@ func TestCounterFails(t *testing.T) {
 	})
 }
 
-// A device that does not answer is still held, and its workload still pays for the time.
+// A device that does not answer is still held, and its workload is still charged for the
+// time.
 func TestHeldWhileDown(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -301,8 +302,8 @@ func TestHeldWhileDown(t *testing.T) {
 	})
 }
 
-// While the drivers are released devices are still held. What they used meanwhile is not
-// the cost of an idle device.
+// While the drivers are released, devices are still held. Their use meanwhile is not the
+// cost of an idle device.
 func TestHeldWhilePaused(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -313,10 +314,10 @@ func TestHeldWhilePaused(t *testing.T) {
 		}
 		for range 3 {
 			if tick := r.tick(t); !tick.Paused {
-				t.Fatal("it is not paused")
+				t.Fatal("the View is not paused")
 			}
 		}
-		r.pass(t, 30) // which finds the device again: it is as if another process went on
+		r.pass(t, 30) // the device is found again, as if another process continued
 		got := usedBy(r.pass(t, 20))
 		if diff := cmp.Diff(map[string]used{pod("a").ID: {50, 1, 1, false}}, got); diff != "" {
 			t.Errorf("used (-want +got):\n%s", diff)
@@ -324,7 +325,7 @@ func TestHeldWhilePaused(t *testing.T) {
 	})
 }
 
-// What a source has to say is said when it changes, once.
+// The status of a source is reported once, when it changes.
 func TestAttributionSaid(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")
@@ -344,7 +345,7 @@ func TestAttributionSaid(t *testing.T) {
 	})
 }
 
-// Workloads beyond the cap are counted together, so that no sum loses anything.
+// Workloads beyond the limit are counted together, so that no sum loses anything.
 func TestTooManyOwners(t *testing.T) {
 	var l ledger
 	now := time.Unix(1_000_000, 0)
@@ -359,7 +360,7 @@ func TestTooManyOwners(t *testing.T) {
 	l.advance(now.Add(n*time.Second), c, o, o, true)
 	holders := l.holders(c)
 	if len(holders) != maxOwned+1 {
-		t.Errorf("%d are told apart, want %d and one for the others", len(holders), maxOwned)
+		t.Errorf("%d holders are distinguished, want %d plus one for the others", len(holders), maxOwned)
 	}
 	var energy, time, share float64
 	for _, h := range holders {
@@ -375,8 +376,8 @@ func TestTooManyOwners(t *testing.T) {
 	}
 }
 
-// Owners is told to learn what is new just before each tick: a workload that is gone is
-// then gone from the next one, not from the one after.
+// Owners is asked to refresh just before each tick, so that a workload that left is gone
+// from the next tick and not only from the one after.
 func TestAskedBeforeTick(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newTenancy("")

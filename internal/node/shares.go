@@ -8,38 +8,38 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Basis is what the shares of a device were worked out from.
+// Basis is what the shares of a device are derived from.
 type Basis string
 
-// The bases, the most certain first.
+// The bases, most certain first.
 const (
-	Exclusive  Basis = "exclusive"  // one workload has all of it
-	ByProcess  Basis = "process"    // the time that the kernels of each process ran, or how many compute units they are on
-	ByActivity Basis = "partition"  // the activity of each partition
-	ByGrant    Basis = "allocation" // nothing but what was given to whom
+	Exclusive  Basis = "exclusive"  // one workload holds the whole device
+	ByProcess  Basis = "process"    // per-process kernel time, or the compute units that each process occupies
+	ByActivity Basis = "partition"  // per-partition activity
+	ByGrant    Basis = "allocation" // allocation only
 )
 
-// stake is one workload's part in one physical device, for one moment. The stakes of a
-// device, the rest that nobody has included, are the whole device.
+// stake is one workload's part in one physical device at one moment. The stakes of a
+// device, including the unallocated rest, add up to the whole device.
 type stake struct {
 	workload.Workload
-	unit  string  // UUID of the device or partition it is in
-	alloc float64 // part of the device that it holds; they add up to 1
-	share float64 // part of the device's work that it does; they add up to 1
-	use   float64 // what share was worked out from; 0: it does nothing
+	unit  string  // UUID of the device or partition
+	alloc float64 // share of the device that it holds; the sum is 1
+	share float64 // share of the device's work that it does; the sum is 1
+	use   float64 // what share was derived from; 0: it does nothing
 	basis Basis
-	// memory in bytes that it has, if that is known.
+	// memory is the bytes it uses, if known.
 	memory device.Value
 	stale  bool
 }
 
-// cut is a physical device and the partitions it is cut into, none if it is whole.
+// cut is a physical device with its partitions, if any.
 type cut struct {
 	device     *Reading
 	partitions []*Reading
 }
 
-// cuts groups readings by physical device. One whose parent is unknown is left out.
+// cuts groups readings by physical device. A partition whose parent is unknown is omitted.
 func cuts(readings []Reading) []cut {
 	var list []cut
 	index := map[string]int{}
@@ -58,10 +58,10 @@ func cuts(readings []Reading) []cut {
 	return list
 }
 
-// portion is what can be held: the device, or one partition of it.
+// portion is a unit that can be held: the device, or one of its partitions.
 type portion struct {
 	reading  *Reading
-	size     float64 // part of the device
+	size     float64 // share of the device
 	activity device.Value
 }
 
@@ -78,28 +78,28 @@ func (c cut) units() []portion {
 	}
 	counted := slices.ContainsFunc(list, func(u portion) bool { return u.activity.OK() })
 	for i := range list {
-		// One that has no reading yet does nothing, beside those that have one.
+		// A partition without a reading yet counts as idle if others have one.
 		if counted && !list[i].activity.OK() {
 			list[i].activity = device.Of(0)
 		}
 		switch {
-		case sum == 0: // nobody said how large they are
+		case sum == 0: // their sizes are unknown
 			list[i].size = 1 / float64(len(list))
-		case sum > 1: // compute instances share the slices of theirs
+		case sum > 1: // compute instances share the slices of their GPU instance
 			list[i].size /= sum
 		}
 	}
 	return list
 }
 
-// activity returns how busy a partition is, from 0 to 1.
+// activity returns the compute activity of a partition, from 0 to 1.
 func activity(p *Reading) device.Value {
 	return p.Profile.SMActive.Or(p.Profile.EngineActive).Or(p.Utilization.Compute)
 }
 
 // busy returns Reading.Busy of the device. Unlike utilization, which divides a device
-// among its workloads, it prefers what the driver says of the whole device, and does not
-// take a partition without a reading for idle.
+// among its workloads, it prefers the driver's reading for the whole device and does not
+// count a partition without a reading as idle.
 func (c cut) busy() device.Value {
 	own := c.device.Utilization.Compute
 	silent := func(p *Reading) bool { return !activity(p).OK() }
@@ -109,8 +109,8 @@ func (c cut) busy() device.Value {
 	return c.utilization()
 }
 
-// utilization returns how busy the device is, of 1. A driver that is cut into partitions
-// does not say, its partitions do.
+// utilization returns the utilization of the device, from 0 to 1. Drivers do not report it
+// for a partitioned device, so it is derived from the partitions.
 func (c cut) utilization() device.Value {
 	if len(c.partitions) == 0 {
 		return c.device.Utilization.Compute
@@ -127,7 +127,7 @@ func (c cut) utilization() device.Value {
 	return device.Of(sum)
 }
 
-// owners is who is on a device: what was given to whom, and whose each process is.
+// owners is who uses the devices: the allocations, and the workload of each process.
 type owners struct {
 	holdings  []workload.Holding
 	processes map[uint32]workload.Workload
@@ -144,7 +144,7 @@ func (o owners) of(uuid string) []workload.Holding {
 	return list
 }
 
-// stakes divides a device among those who are on it.
+// stakes divides a device among its users.
 func (c cut) stakes(o owners) []stake {
 	var all []stake
 	units := c.units()
@@ -154,7 +154,7 @@ func (c cut) stakes(o owners) []stake {
 		all = append(all, u.stakes(o, whole)...)
 		held += u.size
 	}
-	if rest := 1 - held; rest > 1e-12 { // slices that are in no partition
+	if rest := 1 - held; rest > 1e-12 { // slices that belong to no partition
 		all = append(all, restOf(workload.Unallocated, c.device.ID.UUID, rest))
 	}
 	all = join(all)
@@ -162,9 +162,10 @@ func (c cut) stakes(o owners) []stake {
 	return all
 }
 
-// whole returns the holdings of a device that are of every partition as well: who was
-// given the whole was given each. Who only has a process on it may be on any, unless he is
-// known to be on one: drivers show a process on the device beside its partition.
+// whole returns the holdings of a device that apply to every partition as well: a workload
+// that was allocated the whole device was allocated each partition. A workload that only
+// has a process on the device may be on any partition, unless it is known to be on one:
+// drivers list a process on the device in addition to its partition.
 func (c cut) whole(o owners) []workload.Holding {
 	if len(c.partitions) == 0 {
 		return nil
@@ -178,13 +179,13 @@ func (c cut) whole(o owners) []workload.Holding {
 	return slices.DeleteFunc(o.of(c.device.ID.UUID), func(h workload.Holding) bool { return h.Part == 0 && placed[h.Workload.ID] })
 }
 
-// restOf returns the stake of nobody.
+// restOf returns a stake that belongs to no workload.
 func restOf(kind, unit string, alloc float64) stake {
 	return stake{Workload: workload.Workload{ID: kind, Kind: kind}, unit: unit, alloc: alloc}
 }
 
-// stakes divides one unit: what was given, then what is left among those who use it
-// without having been given it, and nobody.
+// stakes divides one unit: first what was allocated; the rest among workloads that use it
+// without an allocation, else unallocated.
 func (u portion) stakes(o owners, whole []workload.Holding) []stake {
 	uuid := u.reading.ID.UUID
 	holdings := append(o.of(uuid), whole...)
@@ -193,7 +194,7 @@ func (u portion) stakes(o owners, whole []workload.Holding) []stake {
 	for _, h := range holdings {
 		given += h.Part
 	}
-	scale := u.size / max(1, given) // several may have been given the same
+	scale := u.size / max(1, given) // the same unit may be allocated several times
 	for _, h := range holdings {
 		list = append(list, stake{Workload: h.Workload, unit: uuid, alloc: h.Part * scale, stale: h.Stale})
 	}
@@ -219,7 +220,7 @@ func (u portion) stakes(o owners, whole []workload.Holding) []stake {
 	}
 	u.use(list, uses)
 	u.remember(list, named)
-	// What is busy though nobody is on it is used by somebody we cannot see.
+	// If the unit is busy without a visible user, something hidden uses it.
 	nobody := !slices.ContainsFunc(list, func(s stake) bool { return s.Kind != workload.Unallocated })
 	if busy, _ := u.activity.Get(); busy > 0 && nobody {
 		hidden := restOf(workload.Unattributed, uuid, 0)
@@ -229,9 +230,9 @@ func (u portion) stakes(o owners, whole []workload.Holding) []stake {
 	return list
 }
 
-// named returns whose a process on a unit is, workload.Unattributed if nobody knows. Who was
-// given all of it, alone, is the only one who can be on it: that holds where processes
-// cannot be seen, and for one that ended while it was looked at.
+// named returns a function that returns the workload ID of a process, or
+// workload.Unattributed if it is unknown. The sole holder of the whole unit is the only
+// possible user; that covers processes that cannot be inspected or that exited meanwhile.
 func (o owners) named(holdings []workload.Holding) func(pid uint32) string {
 	sole := ""
 	if len(holdings) == 1 && holdings[0].Part >= 1 {
@@ -245,9 +246,9 @@ func (o owners) named(holdings []workload.Holding) func(pid uint32) string {
 	}
 }
 
-// uses returns how much each workload ran on the unit by what the driver says of its
-// processes, nil if it does not say, and whether some processes are nobody's. Time and
-// occupancy do not compare: all processes go by time if one of them has it.
+// uses returns how much each workload ran on the unit according to the driver's per-process
+// values, or nil if there are none, and whether some processes belong to no workload. Time
+// and occupancy are not comparable: if one process has time, time is used for all.
 func (u portion) uses(named func(uint32) string) (uses map[string]float64, nameless bool) {
 	use := func(p device.Process) device.Value { return p.Occupancy }
 	if slices.ContainsFunc(u.reading.Processes, func(p device.Process) bool { return p.Utilization.OK() }) {
@@ -266,9 +267,8 @@ func (u portion) uses(named func(uint32) string) (uses map[string]float64, namel
 	return uses, nameless
 }
 
-// use says how much of the unit's work each stake does, by the first source that there
-// is: what the driver says of each process, what the hardware counts of a partition,
-// what was given.
+// use sets how much of the unit's work each stake does, from the first available source:
+// per-process values, the partition's activity counters, the allocations.
 func (u portion) use(list []stake, uses map[string]float64) {
 	total := 0.0
 	for _, v := range uses {
@@ -285,10 +285,10 @@ func (u portion) use(list []stake, uses map[string]float64) {
 	for i := range list {
 		s := &list[i]
 		switch {
-		case s.Kind == workload.Unallocated: // nobody does nothing
+		case s.Kind == workload.Unallocated: // the unallocated rest does nothing
 		case uses != nil:
 			s.basis = ByProcess
-			if total > 0 { // within a partition its processes divide what was counted of it
+			if total > 0 { // within a partition its processes divide its activity
 				s.use = uses[s.ID] / total * u.weight(activity, counted, total)
 			}
 		case counted:
@@ -302,7 +302,7 @@ func (u portion) use(list []stake, uses map[string]float64) {
 	}
 }
 
-// weight is what the work of the processes of a unit counts for beside other units.
+// weight is how much the processes of a unit count relative to other units.
 func (u portion) weight(activity float64, counted bool, total float64) float64 {
 	if counted {
 		total = activity
@@ -310,7 +310,7 @@ func (u portion) weight(activity float64, counted bool, total float64) float64 {
 	return total * u.size
 }
 
-// remember says how much memory each stake has.
+// remember sets the memory of each stake.
 func (u portion) remember(list []stake, named func(uint32) string) {
 	if !u.reading.Up {
 		return
@@ -330,7 +330,7 @@ func (u portion) remember(list []stake, named func(uint32) string) {
 		byID[named(p.PID)] += v
 	}
 	if total, _ := used.Get(); !known && total > 0 {
-		return // the driver does not say
+		return // the driver does not report it
 	}
 	sum := 0.0
 	for _, v := range byID {
@@ -339,13 +339,14 @@ func (u portion) remember(list []stake, named func(uint32) string) {
 	for i := range list {
 		v := byID[list[i].ID]
 		if total, ok := used.Get(); ok && list[i].Kind == workload.Unallocated {
-			v = max(0, total-sum) // what the driver itself needs
+			v = max(0, total-sum) // what the driver itself uses
 		}
 		list[i].memory = device.Of(v)
 	}
 }
 
-// join makes one of the rests of all partitions, and of a workload's stakes in one unit.
+// join merges the unallocated and unattributed stakes of all partitions, and a workload's
+// stakes in one unit.
 func join(list []stake) []stake {
 	for i := range list {
 		if list[i].ID == workload.Unallocated || list[i].ID == workload.Unattributed {
@@ -375,7 +376,7 @@ func add(a, b device.Value) device.Value {
 	return device.Of(x + y)
 }
 
-// divide turns uses into shares of the device.
+// divide converts uses to shares of the device.
 func (c cut) divide(all []stake) {
 	sum := 0.0
 	for _, s := range all {
@@ -395,8 +396,8 @@ func (c cut) divide(all []stake) {
 	}
 }
 
-// watts returns what each stake draws of total watts: the device's idle power by what
-// is held, what is above it by what is done.
+// watts returns each stake's part of total watts: idle power is divided by allocation,
+// power above idle by share of the work.
 func watts(all []stake, total, idle float64) []float64 {
 	idle = min(total, idle)
 	list := make([]float64, len(all))

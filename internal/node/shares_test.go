@@ -13,20 +13,20 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// near reports whether two sums are the same up to how floating point adds.
+// near reports whether two sums are equal up to floating-point rounding.
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(1, math.Abs(a), math.Abs(b)) }
 
 func pod(name string) workload.Workload {
 	return workload.Workload{ID: "pod/" + name + "/main", Kind: "deployment", Name: name}
 }
 
-// world is a machine of one physical device whose owners and load change at random.
+// world is a machine with one physical device whose owners and load change at random.
 type world struct {
 	r          *rand.Rand
 	partitions []device.Slice
 	energy     float64 // what the device used
 	shown      float64 // what its counter shows
-	counter    bool    // it has one
+	counter    bool    // the device has a counter
 }
 
 // cut returns the device as it is now, with processes of some workloads.
@@ -86,8 +86,9 @@ func (w *world) cut(pods []workload.Workload) (cut, owners) {
 	return cut{units[0], units[1:]}, o
 }
 
-// Whatever is given to whom, whatever runs, however owners change: workloads and the
-// rest are the whole device. Otherwise somebody pays for what another used, or nobody does.
+// Whatever is allocated, whatever runs, however owners change: workloads and the rest add
+// up to the whole device. Otherwise a workload would pay for another's use, or nobody
+// would.
 func TestSharesAddUp(t *testing.T) {
 	pods := []workload.Workload{pod("a"), pod("b"), pod("c"), pod("d")}
 	for seed := range uint64(300) {
@@ -186,8 +187,8 @@ func shareOf(list []stake) map[string]float64 {
 	return all
 }
 
-// A process that cannot be seen, on a device that one pod was given whole, is that pod's:
-// without the host's pid namespace nobody would have any use.
+// A hidden process on a device that is allocated to one pod belongs to that pod: without
+// the host's PID namespace nobody would have any use.
 func TestHiddenProcess(t *testing.T) {
 	r := &Reading{Sample: device.Sample{
 		ID: device.ID{UUID: "A"}, Utilization: device.Engines{Compute: device.Of(1)}, Memory: device.Memory{Used: device.Of(5)},
@@ -206,9 +207,9 @@ func TestHiddenProcess(t *testing.T) {
 	}
 }
 
-// Beside a partition that the hardware counts, one that has no reading yet does nothing,
-// and one that is busy with nobody on it is used by somebody we cannot see: its neighbour
-// does not pay for either.
+// Next to a partition with activity counters, a partition without a reading yet counts as
+// idle, and a busy partition without a visible user is used by an unknown workload. Its
+// neighbor is charged for neither.
 func TestPartitionsBeside(t *testing.T) {
 	part := func(uuid string, held int, active device.Value) *Reading {
 		return &Reading{Sample: device.Sample{ID: device.ID{UUID: uuid, Parent: "A"}, Slice: device.Slice{Held: held, Of: 7}, Profile: device.Profile{SMActive: active}}, Up: true}
@@ -228,8 +229,8 @@ func TestPartitionsBeside(t *testing.T) {
 	f(device.Of(0.97), []workload.Holding{hold("a", "MA")}, map[string]float64{pod("a").ID: 0.03, workload.Unattributed: 0.97, workload.Unallocated: 0})
 }
 
-// A driver that knows the compute units of each process, and not their time, divides the
-// device as well; the two are never added up.
+// A driver that reports compute units per process, but not time, divides the device as
+// well. The two are never added.
 func TestOccupancy(t *testing.T) {
 	a, b := pod("a"), pod("b")
 	o := owners{
@@ -248,7 +249,7 @@ func TestOccupancy(t *testing.T) {
 		}
 		for _, s := range stakes {
 			if s.basis != basis {
-				t.Errorf("%s has the basis %s, want %s", s.ID, s.basis, basis)
+				t.Errorf("%s has basis %s, want %s", s.ID, s.basis, basis)
 			}
 		}
 	}
@@ -260,9 +261,9 @@ func TestOccupancy(t *testing.T) {
 	f(map[string]float64{a.ID: 0.5, b.ID: 0.5}, ByGrant, device.Process{}, device.Process{})
 }
 
-// What a partition does is what the hardware counts of it, and its driver's utilization
-// only where it counts nothing; compute units of a small partition are fewer than those of
-// a large one.
+// The activity of a partition is what the hardware counters report, and the driver's
+// utilization only without them. The compute units of a small partition are fewer than
+// those of a large one.
 func TestPartitionActivity(t *testing.T) {
 	of := device.Of
 	part := func(uuid string, held int, s device.Sample) *Reading {
@@ -294,8 +295,8 @@ func TestPartitionActivity(t *testing.T) {
 	f(half, half, map[string]float64{pod("x").ID: 0.75, pod("y").ID: 0.25}, device.Value{})
 }
 
-// A device cut into partitions whose driver gives no utilization is as busy as its
-// partitions, each by its size; a partition without a reading makes that unknown, not less.
+// If the driver reports no utilization for a partitioned device, it is the mean of the
+// partitions, weighted by size. A partition without a reading makes it unknown, not lower.
 func TestBusy(t *testing.T) {
 	of := device.Of
 	part := func(held int, active device.Value) *Reading {
@@ -309,9 +310,9 @@ func TestBusy(t *testing.T) {
 		want  device.Value
 	}{
 		{"whole", true, of(0.25), nil, of(0.25)},
-		{"whole and silent", true, device.Value{}, nil, device.Value{}},
+		{"whole, without a reading", true, device.Value{}, nil, device.Value{}},
 		{"MIG, half of it in use", true, device.Value{}, []*Reading{part(2, of(1)), part(2, of(0.5))}, of(0.375)},
-		{"XCP, the driver says it itself", true, of(0.25), []*Reading{part(4, of(1)), part(4, of(1))}, of(0.25)},
+		{"XCP, the driver reports it", true, of(0.25), []*Reading{part(4, of(1)), part(4, of(1))}, of(0.25)},
 		{"one instance without a reading", true, device.Value{}, []*Reading{part(4, of(1)), part(4, device.Value{})}, device.Value{}},
 		{"the device does not answer", false, device.Value{}, []*Reading{part(8, of(1))}, device.Value{}},
 	} {
@@ -322,8 +323,9 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// A driver that shows a process on the device and on a partition of it does not put its
-// workload on the others, who would pay for it. Without the second it may be on any.
+// A driver that lists a process on the device and on one of its partitions does not put the
+// workload on the other partitions, which would be charged for it. Without the second entry
+// the process may be on any.
 func TestProcessOnDeviceAndPartition(t *testing.T) {
 	process := func(name, uuid string) workload.Holding {
 		return workload.Holding{Workload: pod(name), Device: uuid, Evidence: workload.ByProcess}

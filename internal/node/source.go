@@ -13,20 +13,20 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// source is one vendor's reader as the View sees it. Discovery runs beside the ticks,
-// so that a driver that takes seconds to start, or hangs, delays nobody.
+// source is one vendor's reader as the View sees it. Discovery runs concurrently with the
+// ticks, so that a driver that takes seconds to start, or hangs, delays nothing.
 type source struct {
 	Source
 	reader device.Reader // nil: not open
 
-	found   chan discovery // has room for one
+	found   chan discovery // buffered
 	running bool
 	ran     time.Time
-	due     bool // ask again soon
-	await   bool // the tick waits for it: the first after an open
+	due     bool // discover again soon
+	await   bool // the tick waits for the first discovery after an open
 
-	ear  *ear   // nil: nobody listens to its events
-	deaf string // why nobody did, the last time
+	listener      *listener // nil: its events are not being read
+	eventsProblem string    // last reported reason why its events stopped
 
 	state   string
 	problem string
@@ -48,8 +48,8 @@ func (s *source) status() SourceStatus {
 	return SourceStatus{Name: s.Name, State: s.state, Problem: s.problem, Errors: s.errors, Since: s.since}
 }
 
-// discover starts what is due, and applies what has ended. The first time it waits for
-// the answers, so that a command that reads once sees its devices.
+// discover starts the discoveries that are due, and applies those that have finished. The
+// first time it waits for the results, so that a one-shot command sees its devices.
 func (v *View) discover(ctx context.Context, now time.Time) {
 	defer v.sayAbsent()
 	wait, cancel := context.WithTimeout(ctx, maxWait)
@@ -72,7 +72,7 @@ func (v *View) discover(ctx context.Context, now time.Time) {
 				v.apply(s, d)
 			case <-wait.Done():
 				if ctx.Err() != nil {
-					return // it is we who end
+					return // the View is shutting down
 				}
 				s.await = false
 				v.report(s, "opening", fmt.Errorf("still opening after %s", maxWait))
@@ -87,8 +87,8 @@ func (v *View) discover(ctx context.Context, now time.Time) {
 	}
 }
 
-// isDue reports whether to look again: by the clock, or soon after a device was lost. A
-// device that stays lost does not make us re-initialise its driver at every tick.
+// isDue reports whether to run a discovery: by the clock, or soon after a device was lost.
+// A device that stays lost does not re-initialize its driver at every tick.
 func (s *source) isDue(now time.Time, every time.Duration) bool {
 	if s.due {
 		every = min(every, 10*time.Second)
@@ -96,8 +96,8 @@ func (s *source) isDue(now time.Time, every time.Duration) bool {
 	return s.ran.IsZero() || now.Sub(s.ran) >= every
 }
 
-// hangs reports whether a call of the source is in progress since an earlier tick. Its
-// library must then be neither re-initialised nor closed.
+// hangs reports whether a call to the source has been in progress since an earlier tick.
+// Its library must then be neither re-initialized nor closed.
 func (v *View) hangs(s *source) bool {
 	return slices.ContainsFunc(v.units, func(u *unit) bool { return u.source == s && u.busy() })
 }
@@ -124,9 +124,9 @@ func (s *source) start(now time.Time) {
 	}(s.reader)
 }
 
-// apply takes over what a discovery found. Partitions come and go by configuration and
-// are forgotten with it; a GPU that vanished stays, and is not up. A discovery that
-// failed proves nothing: what it did not find keeps answering for itself.
+// apply applies the result of a discovery. Partitions come and go by configuration and are
+// dropped with it; a GPU that disappeared stays known and is not up. A failed discovery
+// proves nothing: devices that it did not find keep answering for themselves.
 func (v *View) apply(s *source, d discovery) {
 	s.running, s.await, s.reader = false, false, d.reader
 	switch {
@@ -176,7 +176,7 @@ func (v *View) apply(s *source, d discovery) {
 	v.listen(s)
 }
 
-// report notes the state of a source and tells of it when it changed.
+// report records the state of a source and notifies if it changed.
 func (v *View) report(s *source, state string, err error) {
 	problem := ""
 	if err != nil {
@@ -198,8 +198,8 @@ func (v *View) report(s *source, state string, err error) {
 	v.cfg.Notify(n)
 }
 
-// sayAbsent tells of the sources that have nothing to read, of all in one line: most
-// machines have devices of one vendor.
+// sayAbsent reports all absent sources in one notice, because most machines have devices of
+// one vendor.
 func (v *View) sayAbsent() {
 	var names []string
 	for _, n := range v.absences {
@@ -215,7 +215,7 @@ func (v *View) sayAbsent() {
 	v.absences = nil
 }
 
-// settle waits until no discovery is in progress, and keeps what it opened.
+// settle waits until no discovery is in progress, and keeps the reader that it opened.
 func (s *source) settle(ctx context.Context) error {
 	if !s.running {
 		return nil
@@ -229,7 +229,7 @@ func (s *source) settle(ctx context.Context) error {
 	}
 }
 
-// close closes the reader, if any; the next discovery opens it anew.
+// close closes the reader, if any; the next discovery opens it again.
 func (s *source) close() error {
 	r := s.reader
 	s.reader, s.due, s.await, s.ran = nil, true, true, time.Time{}

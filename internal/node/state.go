@@ -18,34 +18,34 @@ const (
 	maxUnseen    = 30 * 24 * time.Hour
 )
 
-// state is what outlives the process, within one boot of the machine: the kernel's log
-// and the driver's counters begin anew with the next.
+// state is what outlives the process, within one boot of the machine: the kernel log and
+// the driver's counters start over with the next boot.
 type state struct {
 	Version int       `json:"version"`
 	Boot    string    `json:"boot_id"`
-	Since   time.Time `json:"since"` // when XIDs began to be counted
-	// Clean: the agent that wrote it has ended, and nothing was shown afterwards.
+	Since   time.Time `json:"since"` // when XID counting started
+	// Clean: the agent that wrote the file shut down, and nothing was exported afterwards.
 	Clean   bool                       `json:"clean,omitempty"`
 	Cursors map[string]device.Position `json:"cursors,omitempty"`
-	// Devices are by UUID, or by PCI address if an event is all that is known.
+	// Devices are keyed by UUID, or by PCI address if only an event is known.
 	Devices map[string]*account `json:"devices"`
-	// What was told as begun, and not as ended.
+	// What was reported as begun and not yet as ended.
 	Health   *health.State `json:"health,omitempty"`
 	Episodes []*Episode    `json:"episodes,omitempty"`
 	Tenants  []tenant      `json:"tenants,omitempty"` // sorted
 }
 
-// account is what is kept of one device.
+// account is what is kept about one device.
 type account struct {
-	Since    time.Time  `json:"since,omitzero"` // when its counters began
+	Since    time.Time  `json:"since,omitzero"` // when its counters started
 	Counters counters   `json:"counters,omitzero"`
 	XIDs     []XIDCount `json:"xids,omitempty"` // by code
 	Ledger   *ledger    `json:"ledger,omitempty"`
 	Seen     time.Time  `json:"seen"`
 }
 
-// counters are enough of a Sample to tell that the driver was reloaded while we were not
-// looking.
+// counters are enough of a Sample to detect a driver reload while the agent was not
+// running.
 type counters struct {
 	Energy    *float64 `json:"energy_joules,omitempty"`
 	Heartbeat *float64 `json:"heartbeat,omitempty"`
@@ -56,7 +56,7 @@ func newState(boot string, now time.Time) *state {
 	return &state{Version: stateVersion, Boot: boot, Since: now, Devices: map[string]*account{}}
 }
 
-// taken tells the state that another process goes on with it.
+// taken prepares a state from a file to be continued by this process.
 func (s *state) taken(now time.Time) {
 	for _, a := range s.Devices {
 		if a.Ledger != nil && !s.Clean {
@@ -66,7 +66,7 @@ func (s *state) taken(now time.Time) {
 	s.Clean = false
 }
 
-// account returns what is kept of a device.
+// account returns the account of a device, creating it if needed.
 func (s *state) account(key string, now time.Time) *account {
 	a := s.Devices[key]
 	if a == nil {
@@ -77,8 +77,8 @@ func (s *state) account(key string, now time.Time) *account {
 	return a
 }
 
-// count adds what was heard of one code. since is when counting began, unless the log
-// has events from before.
+// count adds new occurrences of one code. since is when counting started, unless the log
+// has earlier events.
 func (a *account) count(code int, n xidNews, since time.Time) {
 	find := func(code int) (int, bool) {
 		return slices.BinarySearchFunc(a.XIDs, code, func(x XIDCount, code int) int { return cmp.Compare(x.Code, code) })
@@ -97,7 +97,7 @@ func (a *account) count(code int, n xidNews, since time.Time) {
 	a.XIDs[i].Count += n.count
 }
 
-// adopt gives a device what was counted while only its address was known.
+// adopt moves what was counted under a device's PCI address to the device.
 func (s *state) adopt(id device.ID) {
 	a := s.Devices[id.PCI]
 	if a == nil || id.PCI == "" {
@@ -109,7 +109,7 @@ func (s *state) adopt(id device.ID) {
 	}
 }
 
-// prune forgets devices that are gone for long, and the oldest of too many.
+// prune drops devices not seen for a long time, and the oldest of too many.
 func (s *state) prune(now time.Time) {
 	keys := make([]string, 0, len(s.Devices))
 	for key, a := range s.Devices {
@@ -127,7 +127,7 @@ func (s *state) prune(now time.Time) {
 	}
 }
 
-// remember keeps when the counters of u began.
+// remember records when the counters of u started.
 func (s *state) remember(u *unit, now time.Time) {
 	if u.since.IsZero() || u.down != nil {
 		return
@@ -137,7 +137,7 @@ func (s *state) remember(u *unit, now time.Time) {
 	a.Counters = counters{number(u.prev.Energy), number(u.prev.Heartbeat), number(u.prev.PCIe.Replays)}
 }
 
-// recall gives u what is known of it from before.
+// recall restores what is known about u.
 func (s *state) recall(u *unit) {
 	a := s.Devices[u.id.UUID]
 	if a == nil || a.Since.IsZero() || !u.since.IsZero() {
@@ -170,20 +170,22 @@ func (s *state) encode() ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// sane reports whether a time can be one of ours: nanoseconds since 1970 can say it.
+// sane reports whether a time is plausible: it must be representable in nanoseconds since
+// 1970.
 func sane(t time.Time) bool { return t.Unix() > 0 }
 
-// decodeState reads a state file. No start may be in the future: the clock was wrong.
+// decodeState parses a state file. Start times in the future are set to now, because the
+// clock was wrong.
 func decodeState(data []byte, now time.Time) (*state, error) {
 	var s state
 	if err := json.Unmarshal(data, &s); err != nil {
 		return nil, fmt.Errorf("not a state file: %w", err)
 	}
 	if s.Version != stateVersion {
-		return nil, fmt.Errorf("a state file of version %d, not %d", s.Version, stateVersion)
+		return nil, fmt.Errorf("state file has version %d, want %d", s.Version, stateVersion)
 	}
 	if s.Devices == nil || !sane(s.Since) {
-		return nil, errors.New("not a whole state file")
+		return nil, errors.New("incomplete state file")
 	}
 	past := func(t *time.Time) {
 		if t.After(now) {
@@ -193,13 +195,13 @@ func decodeState(data []byte, now time.Time) (*state, error) {
 	past(&s.Since)
 	for key, a := range s.Devices {
 		if a == nil || !a.Since.IsZero() && !sane(a.Since) {
-			return nil, fmt.Errorf("nothing is known of %q", key)
+			return nil, fmt.Errorf("no valid account of device %q", key)
 		}
 		past(&a.Since)
 		past(&a.Seen)
 		if a.Ledger != nil {
 			if !a.Ledger.valid() {
-				return nil, fmt.Errorf("what was used of %q is not kept properly", key)
+				return nil, fmt.Errorf("invalid ledger of device %q", key)
 			}
 			past(&a.Ledger.At)
 			for _, o := range a.Ledger.Owned {
@@ -211,7 +213,7 @@ func decodeState(data []byte, now time.Time) (*state, error) {
 		for i := range a.XIDs {
 			x := &a.XIDs[i]
 			if codes[x.Code] || !sane(x.Since) {
-				return nil, fmt.Errorf("XID %d of %q is not counted properly", x.Code, key)
+				return nil, fmt.Errorf("invalid count of XID %d of device %q", x.Code, key)
 			}
 			codes[x.Code] = true
 			past(&x.Since)
@@ -224,7 +226,7 @@ func decodeState(data []byte, now time.Time) (*state, error) {
 		}
 	}
 	if slices.Contains(s.Episodes, nil) || len(s.Episodes) > maxEpisodes || len(s.Tenants) > maxTenures || !slices.IsSortedFunc(s.Tenants, tenant.compare) {
-		return nil, errors.New("what was going on is not kept properly")
+		return nil, errors.New("invalid episodes or tenants")
 	}
 	return &s, nil
 }

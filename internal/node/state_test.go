@@ -22,17 +22,17 @@ import (
 func (r *rig) kill(t *testing.T) {
 	t.Helper()
 	for _, s := range r.sources {
-		if err := s.hush(t.Context()); err != nil {
+		if err := s.stopListening(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	synctest.Wait() // for a write in progress: the test decides whether it got there
+	synctest.Wait() // for a write in progress: the test decides whether it took effect
 	if r.store != nil {
 		r.store.close()
 	}
 }
 
-// An XID is counted once, however often the agent is killed, closed or paused, and
+// An XID is counted exactly once, however often the agent is killed, closed or paused, and
 // whichever of its writes reached the disk. Its record is sent at least once.
 func TestExactlyOnce(t *testing.T) {
 	for seed := range uint64(60) {
@@ -74,10 +74,10 @@ func testExactlyOnce(t *testing.T, rng *rand.Rand) {
 			}
 		case 8:
 			if rng.IntN(2) == 0 {
-				synctest.Wait() // heard, and in no tick
+				synctest.Wait() // received, but not part of a tick yet
 			}
 			r.kill(t)
-			if len(older) > 0 && rng.IntN(2) == 0 { // the last writes did not get there
+			if len(older) > 0 && rng.IntN(2) == 0 { // the last writes did not reach the disk
 				if err := os.WriteFile(file, older[rng.IntN(len(older))], 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -112,7 +112,7 @@ func testExactlyOnce(t *testing.T, rng *rand.Rand) {
 	}
 }
 
-// Within a boot counts and their beginnings go on; another boot begins anew.
+// Within a boot, counts and their start times continue; another boot starts over.
 func TestStateOverRestarts(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -139,7 +139,7 @@ func TestStateOverRestarts(t *testing.T) {
 		}
 		third := run("boot 1", j, 50)
 		if r := third.Readings[0]; !r.Since.After(second.Since) || r.XIDs[0].Count != 2 {
-			t.Errorf("the driver was reloaded between two runs, and counters begin at %s", r.Since)
+			t.Errorf("the driver was reloaded between two runs, but counters start at %s", r.Since)
 		}
 		j = newJournal()
 		j.add(xid(0, 48))
@@ -150,7 +150,7 @@ func TestStateOverRestarts(t *testing.T) {
 	})
 }
 
-// A file that cannot be used is set aside, and a folder that cannot is done without.
+// An unusable file is moved aside, and the agent runs without an unusable directory.
 func TestBadState(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := func(content, reason string) {
@@ -165,12 +165,12 @@ func TestBadState(t *testing.T) {
 			r.tick(t)
 			synctest.Wait()
 			wantList(t, counted(r.tick(t)), "0 31 1")
-			r.wantNotice(t, "counts of events begin anew", reason)
+			r.wantNotice(t, "event counts start over", reason)
 			if err := r.Close(); err != nil {
 				t.Fatal(err)
 			}
 			if kept, err := os.ReadFile(filepath.Join(dir, stateName+".bad")); err != nil || string(kept) != content {
-				t.Errorf("set aside: %q, %v", kept, err)
+				t.Errorf("moved aside: %q, %v", kept, err)
 			}
 			if _, err := os.ReadFile(filepath.Join(dir, stateName)); err != nil {
 				t.Error(err)
@@ -179,10 +179,10 @@ func TestBadState(t *testing.T) {
 		f("", "not a state file")
 		f("{\"version\": 1, \"boot", "not a state file")
 		f(`{"version":1,"since":"2026-11-15T00:00:00Z","devices":{}} and more`, "not a state file")
-		f(`{"version":1,"since":"0001-01-02T00:00:00Z","devices":{}}`, "not a whole state file")
+		f(`{"version":1,"since":"0001-01-02T00:00:00Z","devices":{}}`, "incomplete state file")
 		f(`{"version": 2}`, "version 2")
-		f(`{"version": 1}`, "not a whole state file")
-		f(`{"version":1,"since":"2026-11-15T00:00:00Z","devices":{"A":null}}`, "nothing is known")
+		f(`{"version": 1}`, "incomplete state file")
+		f(`{"version":1,"since":"2026-11-15T00:00:00Z","devices":{"A":null}}`, "no valid account")
 
 		none := func(dir, reason string) {
 			t.Helper()
@@ -190,8 +190,8 @@ func TestBadState(t *testing.T) {
 			for range 5 {
 				wantUp(t, r.tick(t), 0)
 			}
-			r.wantNotice(t, "begin at 0", reason)
-			if n := slices.IndexFunc(r.notices, func(s string) bool { return strings.Contains(s, "begin at 0") }); n < 0 || slices.Contains(r.notices[n+1:], r.notices[n]) {
+			r.wantNotice(t, "start at 0", reason)
+			if n := slices.IndexFunc(r.notices, func(s string) bool { return strings.Contains(s, "start at 0") }); n < 0 || slices.Contains(r.notices[n+1:], r.notices[n]) {
 				t.Errorf("notices: %q", r.notices)
 			}
 			if err := r.Close(); err != nil {
@@ -203,7 +203,7 @@ func TestBadState(t *testing.T) {
 			t.Fatal(err)
 		}
 		none(filepath.Join(file, "state"), "not a directory")
-		// A folder belongs to one agent.
+		// A directory belongs to one agent.
 		shared := t.TempDir()
 		first, _ := newWitness(1, newJournal(), shared)
 		first.tick(t)
@@ -214,7 +214,7 @@ func TestBadState(t *testing.T) {
 	})
 }
 
-// A disk that fills up is said once, and so is its recovery.
+// A full disk is reported once, and so is its recovery.
 func TestStateWriteFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -258,7 +258,7 @@ func TestPrune(t *testing.T) {
 	s.account("gone", now.Add(-maxUnseen-time.Second))
 	s.prune(now)
 	if len(s.Devices) != maxAccounts || s.Devices["gone"] != nil || s.Devices["GPU-0000"] == nil || s.Devices[fmt.Sprintf("GPU-%04d", maxAccounts)] != nil {
-		t.Errorf("%d devices are left", len(s.Devices))
+		t.Errorf("%d devices remain", len(s.Devices))
 	}
 }
 
@@ -285,7 +285,7 @@ func FuzzDecodeState(f *testing.F) {
 		}
 		again, err := s.encode()
 		if err != nil {
-			return // a year JSON cannot have
+			return // a year that JSON cannot represent
 		}
 		s2, err := decodeState(again, now)
 		if err != nil {

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// store is the state folder. It belongs to one process.
+// store is the state directory. It is locked by one process.
 type store struct {
 	dir     string
 	lock    *os.File
 	writing chan error // nil: no write is in progress
-	failed  bool       // the last one
+	failed  bool       // outcome of the last write
 }
 
 const stateName = "state.json"
 
-// openStore takes the folder. It makes it if need be.
+// openStore locks the state directory, creating it if needed.
 func openStore(dir string) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -37,13 +37,13 @@ func openStore(dir string) (*store, error) {
 	return &store{dir: dir, lock: lock}, nil
 }
 
-// load returns the state of this boot, nil if there is none. A file that cannot be used
-// is set aside, and the error says why.
+// load returns the state of this boot, or nil if there is none. An unusable file is moved
+// aside, and the error says why.
 func (s *store) load(boot string, now time.Time) (*state, error) {
 	path := filepath.Join(s.dir, stateName)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // a normal state
+		return nil, nil // the first start
 	}
 	var st *state
 	if err == nil {
@@ -51,15 +51,15 @@ func (s *store) load(boot string, now time.Time) (*state, error) {
 	}
 	if err != nil {
 		bad := path + ".bad"
-		return nil, errors.Join(fmt.Errorf("%w; it is set aside as %s", err, bad), os.Rename(path, bad))
+		return nil, errors.Join(fmt.Errorf("%w; moved to %s", err, bad), os.Rename(path, bad))
 	}
 	if st.Boot != boot || boot == "" {
-		return nil, nil // another boot counts anew
+		return nil, nil // counts start over with each boot
 	}
 	return st, nil
 }
 
-// write replaces the state file, all of it or nothing, whenever the power fails.
+// write replaces the state file atomically, even across a power failure.
 func (s *store) write(data []byte) error {
 	tmp, err := os.CreateTemp(s.dir, stateName+".*.tmp")
 	if err != nil {
@@ -81,10 +81,10 @@ func (s *store) write(data []byte) error {
 	return d.Sync()
 }
 
-// close gives the folder up.
+// close unlocks the directory.
 func (s *store) close() error { return s.lock.Close() }
 
-// keep opens the state folder, at the first tick, and goes on from what it has.
+// keep opens the state directory at the first tick, and continues from its state.
 func (v *View) keep(now time.Time) {
 	if v.state != nil {
 		return
@@ -106,7 +106,7 @@ func (v *View) keep(now time.Time) {
 			if st.Health != nil {
 				v.health.Restore(*st.Health, now)
 			}
-			maps.Copy(v.inbox.heard, st.Cursors) // nobody listens yet
+			maps.Copy(v.inbox.heard, st.Cursors) // no reader is running yet
 		}
 		var data []byte
 		if data, err = v.state.encode(); err == nil {
@@ -124,16 +124,16 @@ func (v *View) keep(now time.Time) {
 	v.store = store
 }
 
-// sweep removes what a write that was interrupted left behind.
+// sweep removes temporary files of interrupted writes.
 func (v *View) sweep(dir string) {
 	left, _ := filepath.Glob(filepath.Join(dir, stateName+".*.tmp")) // the only error is a bad pattern
 	for _, file := range left {
-		_ = os.Remove(file) // the next write fails too, and says why
+		_ = os.Remove(file) // on failure the next write fails, too, and reports it
 	}
 }
 
-// save writes the state beside the ticks: a slow disk must not slow the clock. While a
-// write is in progress there is no other.
+// save writes the state concurrently with the ticks, because a slow disk must not delay
+// them. Only one write runs at a time.
 func (v *View) save(now time.Time) (begun bool) {
 	v.state.prune(now)
 	if v.store == nil {
@@ -153,7 +153,7 @@ func (v *View) save(now time.Time) (begun bool) {
 	return true
 }
 
-// freeze returns the state as it is now.
+// freeze returns the encoded current state.
 func (v *View) freeze(now time.Time) ([]byte, error) {
 	for _, u := range v.units {
 		v.state.remember(u, now)
@@ -163,8 +163,8 @@ func (v *View) freeze(now time.Time) ([]byte, error) {
 	return v.state.encode()
 }
 
-// saved reports whether no write is in progress, and tells of the last if its outcome is
-// another than before. It waits for it if told to.
+// saved reports whether no write is in progress, and notifies if the outcome of the last
+// one changed. If wait is set, it waits for a write in progress.
 func (v *View) saved(wait bool) bool {
 	s := v.store
 	if s.writing == nil {
@@ -192,7 +192,7 @@ func (v *View) wrote(err error) {
 	}
 }
 
-// finish writes the state for the last time and gives the folder up.
+// finish writes the state for the last time and unlocks the directory.
 func (v *View) finish(now time.Time) error {
 	if v.store == nil {
 		return nil

@@ -9,23 +9,23 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// unit is one device as the View sees it: who answers for it, and how it has fared.
+// unit is one device as the View sees it: the Device that answers for it, and its state.
 type unit struct {
 	source *source
 	id     device.ID
-	dev    device.Device // nil: known, and not there now
+	dev    device.Device // nil: known, but currently missing
 
-	// answer has room for one: a call that outlives its tick leaves its result there.
+	// answer is buffered: a call that outlives its tick leaves its result there.
 	answer chan answer
-	asked  time.Time // of the call in progress; zero: none
-	late   bool      // it outlived its tick: no other waits for it
+	asked  time.Time // start of the call in progress; zero: none
+	late   bool      // the call outlived its tick: no tick waits for it
 	due    device.Tier
 
 	since   time.Time
 	prev    device.Sample
-	down    error       // why it is not up; nil: it is
-	partial string      // what it could not answer
-	asking  device.Tier // of the answer that said so, Slow at most
+	down    error       // why the device is not up; nil: it is
+	partial string      // what could not be read
+	asking  device.Tier // tier of the answer that set partial, at most Slow
 	news    []Notice
 }
 
@@ -39,7 +39,7 @@ func newUnit(s *source, d device.Device) *unit {
 	return &unit{source: s, id: d.ID(), dev: d, answer: make(chan answer, 1), due: device.Static}
 }
 
-// replace puts another Device behind the unit, which then starts over.
+// replace sets a new Device behind the unit, which then starts over.
 func (u *unit) replace(d device.Device) {
 	u.id = d.ID()
 	if u.dev != d {
@@ -47,7 +47,7 @@ func (u *unit) replace(d device.Device) {
 	}
 }
 
-// ask starts a Read unless there is nobody to ask or the last one is still running.
+// ask starts a Read, unless the device is missing or the last Read is still running.
 func (u *unit) ask(ctx context.Context, tier device.Tier) {
 	if u.busy() || u.dev == nil {
 		return
@@ -67,9 +67,9 @@ func (u *unit) ask(ctx context.Context, tier device.Tier) {
 	}(u.dev, max(tier, u.due))
 }
 
-// busy reports whether a call is in progress, and drops the result of one that ended
-// after its tick. What was read once need not be read again: a first reading that
-// takes longer than the interval must not be repeated for ever.
+// busy reports whether a call is in progress, and discards the result of a call that
+// returned after its tick. Static values that were read need not be read again: a first
+// read that takes longer than the interval must not repeat forever.
 func (u *unit) busy() bool {
 	if u.asked.IsZero() {
 		return false
@@ -87,7 +87,7 @@ func (u *unit) busy() bool {
 
 func (u *unit) idle() { u.asked, u.late = time.Time{}, false }
 
-// hung returns what is in progress since before this tick, for people.
+// hung describes the call that has been in progress since before this tick.
 func (u *unit) hung() error {
 	call := "a driver call"
 	if b, ok := u.dev.(device.Busy); ok && b.Busy() != "" {
@@ -97,7 +97,7 @@ func (u *unit) hung() error {
 }
 
 var (
-	errMissing  = errors.New("the driver no longer shows it")
+	errMissing  = errors.New("the driver no longer lists the device")
 	errPanicked = errors.New("the reader panicked")
 )
 
@@ -113,7 +113,7 @@ func (u *unit) await(ctx context.Context, now time.Time) Reading {
 	select {
 	case a = <-u.answer:
 	case <-ctx.Done():
-		select { // both may be ready: an answer in time counts
+		select { // if both are ready, an answer in time counts
 		case a = <-u.answer:
 		default:
 			u.late = true
@@ -130,8 +130,8 @@ func (u *unit) await(ctx context.Context, now time.Time) Reading {
 	return u.succeed(a, now)
 }
 
-// miss returns the Reading of a device that has not answered yet. A first reading may be
-// slow, as the driver wakes up: it makes the device neither up nor news.
+// miss returns the Reading of a device that has not answered yet. A first read may be slow
+// while the driver wakes up: the device is then neither up nor reported as down.
 func (u *unit) miss() Reading {
 	err := u.hung()
 	if u.down == nil && u.due == device.Static && time.Since(u.asked) < maxWait {
@@ -140,7 +140,7 @@ func (u *unit) miss() Reading {
 	return u.fail(err)
 }
 
-// isDown reports whether err leaves no Sample to use.
+// isDown reports whether err leaves no usable Sample.
 func isDown(err error) bool {
 	return errors.Is(err, device.ErrLost) || errors.Is(err, device.ErrNeedsReset) || errors.Is(err, errPanicked) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
@@ -154,15 +154,14 @@ func (u *unit) fail(err error) Reading {
 		}
 	}
 	if !u.asked.IsZero() {
-		u.source.errors++ // late: counted at each tick it misses
+		u.source.errors++ // counted at each tick that it misses
 	}
 	u.down = err
-	u.due = device.Static // whatever comes back may have changed
+	u.due = device.Static // the device may have changed when it returns
 	return u.blank(err)
 }
 
-// blank returns the Reading of a device that did not answer: what it is, and nothing of
-// how it is.
+// blank returns the Reading of a device that did not answer: its identity without values.
 func (u *unit) blank(err error) Reading {
 	return Reading{
 		Sample: device.Sample{ID: u.id, Slice: u.prev.Slice, Aliases: u.prev.Aliases}, Problem: err.Error(), Since: u.since,
@@ -179,7 +178,7 @@ func (u *unit) succeed(a answer, now time.Time) Reading {
 	if a.err != nil {
 		problem = a.err.Error()
 	}
-	// A fast reading does not ask what a slow one could not answer: it proves nothing.
+	// A fast read does not retry what a slow read could not answer, so it proves nothing.
 	if tier := min(a.tier, device.Slow); tier < u.asking && u.partial != "" {
 		problem = u.partial
 	} else {

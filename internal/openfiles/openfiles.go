@@ -1,11 +1,16 @@
 //go:build linux
 
-// Package openfiles finds the processes that have a device file open, which is how a
-// driver without a list of its users is asked for them.
+// Package openfiles finds the processes that have given device files open. Readers use it
+// for drivers that do not list their own users.
+//
+// It reads the fd links of every process in a procfs. Links of other users' processes need
+// root or CAP_SYS_PTRACE; without them those processes are counted, not listed. It does not
+// open the device files and does not say what a process does with them.
 package openfiles
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,15 +22,15 @@ import (
 type File struct {
 	PID  uint32
 	FD   int
-	Path string // as the process sees it
+	Path string // as seen by the process
 }
 
-// limit bounds what is returned. No machine has so many users of its accelerators.
+// limit bounds the number of files returned. No real machine comes close.
 const limit = 65536
 
-// Below returns the open files whose path begins with one of prefixes, by process and
-// number. Processes that end meanwhile are left out. denied is how many processes do not
-// let us look: those of other users, unless we may trace them.
+// Below returns the open files whose path starts with one of prefixes. Processes that exit
+// during the scan are skipped. denied is the number of processes whose files may not be
+// read: those of other users, unless the caller may ptrace them.
 func Below(proc string, prefixes ...string) (files []File, denied int, err error) {
 	folder, err := os.Open(proc)
 	if err != nil {
@@ -56,7 +61,7 @@ func Below(proc string, prefixes ...string) (files []File, denied int, err error
 				continue
 			}
 			if len(files) == limit {
-				return files, denied, errors.New("too many open device files")
+				return files, denied, fmt.Errorf("cannot list open device files: more than %d are open", limit)
 			}
 			files = append(files, File{uint32(pid), n, to})
 		}

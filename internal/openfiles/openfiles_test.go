@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// process makes a process with open files below proc.
+// process creates an entry below proc for a process with open files.
 func process(t *testing.T, proc, pid string, open map[int]string) {
 	t.Helper()
 	dir := filepath.Join(proc, pid, "fd")
@@ -30,9 +30,9 @@ func TestBelow(t *testing.T) {
 	proc := t.TempDir()
 	process(t, proc, "7", map[int]string{0: "/dev/null", 3: "/dev/accel/accel0", 12: "/dev/accel/accel1"})
 	process(t, proc, "8", map[int]string{3: "socket:[1]"})
-	process(t, proc, "self", map[int]string{3: "/dev/accel/accel0"}) // is 7 once more
+	process(t, proc, "self", map[int]string{3: "/dev/accel/accel0"}) // an alias of a process
 	if err := os.MkdirAll(filepath.Join(proc, "9"), 0o700); err != nil {
-		t.Fatal(err) // it has ended
+		t.Fatal(err) // the process has exited
 	}
 	got, denied, err := Below(proc, "/dev/accel/", "/dev/hl")
 	if err != nil || denied != 0 {
@@ -44,11 +44,11 @@ func TestBelow(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if _, _, err := Below(filepath.Join(proc, "none")); err == nil {
-		t.Error("no error without /proc")
+		t.Error("no error for a missing /proc")
 	}
 }
 
-// Files of a real process are found where the kernel shows them.
+// The files of a real process are found under the kernel's own names.
 func TestReal(t *testing.T) {
 	f, err := os.Open(filepath.Join(t.TempDir(), "."))
 	if err != nil {

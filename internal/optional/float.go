@@ -1,4 +1,4 @@
-// Package optional has the number that may be absent. Absent is never 0.
+// Package optional provides a number that may be absent. An absent number is never 0.
 package optional
 
 import "encoding/json"
@@ -9,10 +9,10 @@ type Float struct {
 	ok bool
 }
 
-// Of returns a Float that is present.
+// Of returns a present Float.
 func Of(v float64) Float { return Float{v, true} }
 
-// Flag returns a Float that is present, 1 or 0.
+// Flag returns a present Float: 1 if on, else 0.
 func Flag(on bool) Float {
 	if on {
 		return Of(1)
@@ -42,14 +42,14 @@ func (f Float) Or(g Float) Float {
 	return g
 }
 
-// Scale returns the number times x, which is how a reader converts units.
+// Scale returns the number multiplied by x. Readers use it to convert units.
 func (f Float) Scale(x float64) Float { return Float{f.v * x, f.ok} }
 
-// Div returns the number divided by d. It is not Scale(1/d): 14.25 % is 0.1425, and 14.25
-// times 0.01 is not.
+// Div returns the number divided by d. Unlike Scale(1/d) it is exactly rounded: 14.25/100 is
+// 0.1425, but 14.25*0.01 is not.
 func (f Float) Div(d float64) Float { return Float{f.v / d, f.ok} }
 
-// Ratio returns f divided by g, absent unless both are present and g is above 0.
+// Ratio returns f divided by g. It is absent unless both are present and g is positive.
 func (f Float) Ratio(g Float) Float {
 	if !f.ok || !g.ok || g.v <= 0 {
 		return Float{}
@@ -57,8 +57,8 @@ func (f Float) Ratio(g Float) Float {
 	return Of(f.v / g.v)
 }
 
-// Since returns the increase of a counter since before. It is absent unless both numbers are
-// present and the counter did not decrease.
+// Since returns the increase of a counter since before. It is absent if either is absent, and
+// after a counter reset.
 func (f Float) Since(before Float) Float {
 	if !f.ok || !before.ok || f.v < before.v {
 		return Float{}
@@ -66,7 +66,7 @@ func (f Float) Since(before Float) Float {
 	return Of(f.v - before.v)
 }
 
-// Equal makes Float comparable by go-cmp.
+// Equal lets go-cmp compare Floats.
 func (f Float) Equal(g Float) bool { return f == g }
 
 // IsZero reports whether the number is absent, so that the JSON option omitzero omits it.
@@ -80,7 +80,7 @@ func (f Float) MarshalJSON() ([]byte, error) {
 	return json.Marshal(f.v)
 }
 
-// UnmarshalJSON takes null for an absent number.
+// UnmarshalJSON reads null as an absent number.
 func (f *Float) UnmarshalJSON(b []byte) error {
 	var p *float64
 	if err := json.Unmarshal(b, &p); err != nil {

@@ -10,58 +10,59 @@ import (
 	"time"
 )
 
-// Job is a job, an array task, a component of a heterogeneous job, or all pending tasks of an
-// array. Each source sets the fields it knows: the queue all of them, accounting those of the
-// past, a process of the job only its identity.
+// Job is a job, a task of a job array, a component of a heterogeneous job, or all pending
+// tasks of a job array. Which fields are set depends on the source: the queue has all of
+// them, accounting has the past, and a process of the job only has its identity.
 type Job struct {
 	ID          string
 	ArrayJobID  string
-	ArrayTaskID string // empty if there is none, or if the row stands for several pending tasks
+	ArrayTaskID string // empty: not a task, or several pending tasks
 	HetJobID    string
-	Tasks       int64 // array tasks that this row stands for; otherwise 1
+	Tasks       int64 // number of array tasks that the record covers; otherwise 1
 	Name        string
 	User        string
 	Account     string
-	Partition   string // comma-separated if the job may run in several
+	Partition   string // comma-separated if the job may run in any of several
 	QOS         string
 	Cluster     string
-	State       string   // the most specific word: PENDING, RUNNING, COMPLETING, ...
-	States      []string // all words that the queue reports, with flags since 23.11
+	State       string   // the most specific state: PENDING, RUNNING, COMPLETING, ...
+	States      []string // all states in the queue, including flags since 23.11
 	Reason      string   // why the job is pending
 	NodeList    string
 	Nodes, CPUs int64 // per task
-	GPUs        int64 // per task: held, or requested while pending
+	GPUs        int64 // of one task: allocated, or requested while pending
 	Priority    int64
 	Restarts    int64
 
-	// Start of a pending job is the scheduler's estimate. End of a running job is when its
-	// time limit expires.
+	// While a job is pending, Start is the expected start time. While it runs, End is the time
+	// at which it reaches its time limit.
 	Submit, Eligible, Start, End time.Time
 	Suspend                      time.Time     // when the job was last suspended or resumed
 	PreSuspend                   time.Duration // run time up to Suspend
 	TimeLimit                    time.Duration // 0: no limit
 
-	// Held are the generic resources by node, if the answer details them.
+	// Held lists the generic resources by node, if the source has these details.
 	Held []Held
-	// Undetailed: the job has generic resources, but the answer does not say on which nodes.
+	// Undetailed means that the job has generic resources, but the source does not list them
+	// by node.
 	Undetailed bool
 }
 
-// Held are the generic resources of a job on some of its nodes.
+// Held is the generic resources of a job on some of its nodes.
 type Held struct {
-	Nodes string // a host list; empty: the node at the same position in NodeList
+	Nodes string // a host list; empty: the node at the same index in NodeList
 	GRES  string // see ParseGRES
 }
 
-// On returns the generic resources of a job on a node; there is false if the job is not on
-// that node. On returns every resource it could parse together with the error for the rest.
+// On returns the generic resources of a job on a node. there is false if the job is not on
+// that node. If some resources cannot be parsed, On returns the others and an error.
 func (j *Job) On(node string) (list []GRES, there bool, err error) {
 	at := HostIndex(j.NodeList, node)
 	if at < 0 {
 		return nil, false, nil
 	}
 	if j.Undetailed {
-		return nil, true, fmt.Errorf("job %s has generic resources and no detail of them", j.ID)
+		return nil, true, fmt.Errorf("job %s has generic resources without details by node", j.ID)
 	}
 	for i, h := range j.Held {
 		if h.Nodes == "" && i != at || h.Nodes != "" && HostIndex(h.Nodes, node) < 0 {
@@ -78,19 +79,19 @@ var endings = []string{
 	"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "REVOKED", "SPECIAL_EXIT",
 }
 
-// Pending reports whether the job waits. A job that is neither pending nor ended holds
+// Pending reports whether the job is pending. A job that is neither pending nor ended holds
 // resources.
 func (j *Job) Pending() bool { return j.State == "PENDING" || strings.HasPrefix(j.State, "REQUEUE") }
 
-// Ended reports whether the job is over.
+// Ended reports whether the job has ended.
 func (j *Job) Ended() bool { return slices.Contains(endings, j.State) }
 
-// Ran reports whether the job ever had a node. A start time does not say so: a job canceled
-// while pending has one too.
+// Ran reports whether the job ever had a node. The start time is no indication: a job that was
+// canceled while pending has one, too.
 func (j *Job) Ran() bool { return j.NodeList != "" && !j.Pending() }
 
-// jobState derives one state from the words that Slurm reports. Up to 23.02 there is one
-// word; later versions add flags, two of which are more specific than the base state.
+// jobState returns the most specific of a job's states. Up to 23.02 there is only one. Later
+// versions add flags, two of which are more specific than the state itself.
 func jobState(words []string) string {
 	state := ""
 	for _, w := range words {
@@ -110,7 +111,7 @@ func jobState(words []string) string {
 	return strings.ToUpper(state)
 }
 
-// reason returns why a job is pending, without the node names that some reasons include.
+// reason returns why a job is pending, without the nodes that some reasons list.
 func reason(s string) string {
 	s = strings.TrimLeft(Text(s), "(")
 	if i := strings.IndexAny(s, ",:()"); i >= 0 {
@@ -119,13 +120,14 @@ func reason(s string) string {
 	return s[:min(len(s), 64)]
 }
 
-// CountGPUs counts the GPUs in a TRES string: gres/gpu=8,gres/gpu:h100=8 is eight. Typed
-// entries count only if there is no untyped total.
+// CountGPUs returns the number of GPUs in a list of trackable or requested resources:
+// gres/gpu=8,gres/gpu:h100=8 are eight. GPUs with a type are only counted if the list has no
+// total.
 func CountGPUs(tres string) (n int64, ok bool) {
 	all, typed, sum := int64(0), int64(0), false
 	for one := range strings.SplitSeq(tres, ",") {
 		one = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(one), "gres/"), "gres:")
-		if one != "gpu" && !strings.HasPrefix(one, "gpu:") && !strings.HasPrefix(one, "gpu=") { // gpumem and gpuutil are other resources
+		if one != "gpu" && !strings.HasPrefix(one, "gpu:") && !strings.HasPrefix(one, "gpu=") { // not gpumem or gpuutil
 			continue
 		}
 		list, err := ParseGRES("gres/" + one)
@@ -145,8 +147,8 @@ func CountGPUs(tres string) (n int64, ok bool) {
 	return typed, ok
 }
 
-// tasksOf counts the pending tasks of an array: 3-6%2, 1-9:2, 1,3,... A list that Slurm
-// truncated counts as far as it goes.
+// tasksOf returns the number of pending tasks of a job array: 3-6%2, 1-9:2, 1,3,... A list that
+// Slurm truncated is counted as far as it goes.
 func tasksOf(s string) int64 {
 	s, _, _ = strings.Cut(strings.Trim(s, "[]"), "%")
 	n := int64(0)
@@ -206,11 +208,12 @@ type jsonJob struct {
 	TRESPerJob  Line   `json:"tres_per_job"`
 	TRESPerNode Line   `json:"tres_per_node"`
 	TRESPerTask Line   `json:"tres_per_task"`
-	GRES        []Line `json:"gres_detail"` // one entry per node
+	GRES        []Line `json:"gres_detail"` // one per node
 }
 
-// ParseJobsJSON parses the output of squeue --json, scontrol --json and slurmrestd, 22.05 and
-// later, and calls each with every job.
+// ParseJobsJSON parses the output of squeue --json, scontrol --json and slurmrestd, versions
+// 22.05 and later, and calls each for every job. gres_detail has one entry per node, in the
+// order of the node list.
 func ParseJobsJSON(r io.Reader, each func(Job) error) error {
 	return DecodeList(r, "jobs", func(j jsonJob) error { return each(j.job()) })
 }
@@ -225,7 +228,7 @@ func (j *jsonJob) job() Job {
 		PreSuspend: time.Duration(j.PreSuspend.Int()) * time.Second, TimeLimit: time.Duration(j.TimeLimit.Int()) * time.Minute,
 	}
 	if out.User == "" {
-		out.User = j.UserID.String() // the user ID has no name on the host of slurmrestd
+		out.User = j.UserID.String() // the host of slurmrestd does not know the user
 	}
 	if out.ArrayJobID != "" {
 		out.ArrayTaskID = j.ArrayTask.String()
@@ -255,8 +258,8 @@ func (j *jsonJob) job() Job {
 	return out
 }
 
-// settle discards values that Slurm invents: the end of a job that has not ended, and the
-// allocation of a job that never started.
+// settle removes values that Slurm makes up: the end of a job without a time limit, and the
+// resources of a job that never started.
 func (j *Job) settle() {
 	if !j.Ended() && j.TimeLimit == 0 {
 		j.End = time.Time{}
@@ -266,8 +269,8 @@ func (j *Job) settle() {
 	}
 }
 
-// asked returns how many GPUs a job requests, computed from the submit options. Slurm
-// reports a total only if gres/gpu is in AccountingStorageTRES.
+// asked returns the number of GPUs that a job requests, from the options of its user. Slurm
+// reports a total only if AccountingStorageTRES contains gres/gpu.
 func asked(perJob, perNode, perTask string, nodes, tasks int64) int64 {
 	if n, ok := CountGPUs(perJob); ok {
 		return n

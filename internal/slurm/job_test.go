@@ -19,7 +19,7 @@ func TestJobState(t *testing.T) {
 	f("UNKNOWN", "<script>")
 }
 
-// Defect: counting a row of pending array tasks as one job.
+// Catches pending tasks of a job array counted as one job.
 func TestTasks(t *testing.T) {
 	f := func(s string, want int64) {
 		t.Helper()
@@ -50,7 +50,7 @@ func TestReason(t *testing.T) {
 	f("None", "None")
 }
 
-// Defects: adding typed and untyped GPUs of one job, and counting GPU memory as GPUs.
+// Catches GPUs counted twice, with and without their type, and GPU memory counted as GPUs.
 func TestGPUs(t *testing.T) {
 	f := func(tres string, want int64, ok bool) {
 		t.Helper()

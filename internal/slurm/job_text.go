@@ -8,12 +8,13 @@ import (
 )
 
 // ParseJobsText parses the output of scontrol show job, with and without --details and
-// --oneliner, and calls each with every job.
+// --oneliner, and calls each for every job.
 //
-// The user chooses the job name, comment and paths, and scontrol quotes nothing: "my job
-// name=x JobState=PENDING" is a valid name. With --oneliner the name ends at UserId, otherwise
-// it ends its line or continues in the following lines up to the last UserId. Of the rest, only
-// the fields before the command are read: no user text precedes the command.
+// The name of a job, its comment and its paths are arbitrary user input, and scontrol quotes
+// nothing: "my job name=x JobState=PENDING" is a valid name. With --oneliner the name ends at
+// UserId. Otherwise the name extends to the end of its line or over further lines, up to the
+// last UserId. Of the rest, only the fields before the command are read, which contain no user
+// input.
 func ParseJobsText(r io.Reader, each func(Job) error) error {
 	var failed error
 	err := Records(r, "JobId=", func(lines []string) {
@@ -27,7 +28,7 @@ func ParseJobsText(r io.Reader, each func(Job) error) error {
 	return err
 }
 
-// textJob parses the lines of a job.
+// textJob parses the lines of one job.
 func textJob(lines []string) (Job, bool) {
 	head, name, body, ok := cutName(lines)
 	if !ok {
@@ -72,7 +73,7 @@ func textJob(lines []string) (Job, bool) {
 	}
 	var tracked bool
 	if j.GPUs, tracked = CountGPUs(tres); !tracked {
-		// These fields come last, so text in a comment that looks like them precedes them.
+		// The last occurrence counts: a comment that looks like these fields precedes them.
 		per := map[string]string{}
 		for _, line := range body {
 			if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && strings.HasPrefix(key, "TresPer") {
@@ -85,8 +86,8 @@ func textJob(lines []string) (Job, bool) {
 	return j, true
 }
 
-// cutName finds the name of a job: between the first fields and UserId, where Slurm's own
-// fields resume. Anything before that looks like a field is part of the name.
+// cutName finds the name of a job, which is between the first fields and UserId. Slurm's own
+// fields resume there; anything that looked like one before was part of the name.
 func cutName(lines []string) (head, name string, body []string, ok bool) {
 	head, rest, ok := strings.Cut(lines[0], " JobName=")
 	if !ok {
@@ -117,14 +118,14 @@ func cutName(lines []string) (head, name string, body []string, ok bool) {
 	return head, strings.Join(words, " "), lines[at:], true
 }
 
-// oneLined reports whether a line is a whole job, as scontrol writes it with --oneliner.
+// oneLined reports whether a line is a complete job, as scontrol --oneliner writes it.
 func oneLined(line string) bool {
 	_, rest, _ := strings.Cut(line, " JobName=")
 	_, _, ok := cutUser(rest)
 	return ok
 }
 
-// cutUser finds where the job name ends within a line.
+// cutUser finds the end of the job name in a single-line record.
 func cutUser(s string) (name, rest string, ok bool) {
 	for at := 0; ; {
 		i := strings.Index(s[at:], " UserId=")
@@ -145,7 +146,7 @@ func cutUser(s string) (name, rest string, ok bool) {
 }
 
 // heldOn parses the details in a line: Nodes=gn[1-2] CPU_IDs=0-3 Mem=8 GRES=gpu:1(IDX:0). With
-// --oneliner one line has the details of all nodes.
+// --oneliner, one line has the details of all nodes.
 func heldOn(line string) (list []Held) {
 	nodes := ""
 	for word := range strings.FieldsSeq(line) {
@@ -153,7 +154,7 @@ func heldOn(line string) (list []Held) {
 		switch key {
 		case "Nodes":
 			nodes = value
-		case "GRES": // belongs to the nodes before it only
+		case "GRES": // applies only to the nodes just listed
 			if nodes != "" {
 				list = append(list, Held{Nodes: nodes, GRES: value})
 			}

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Natural compares texts, and numbers in them by their value: card2 comes before card10.
+// Natural compares strings with embedded numbers ordered by value: card2 comes before
+// card10.
 func Natural(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
@@ -25,7 +26,7 @@ func Natural(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// digits returns how many digits s begins with.
+// digits returns the number of leading digits in s.
 func digits(s string) int {
 	return len(s) - len(strings.TrimLeft(s, "0123456789"))
 }

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// rates are those of a lane of PCI Express in GT/s, by generation from 1.
+// rates are the per-lane PCI Express rates in GT/s; index 0 is generation 1.
 var rates = []float64{2.5, 5, 8, 16, 32, 64, 128}
 
-// Generation returns the generation of PCI Express with a rate in GT/s, 0 if there is none.
+// Generation returns the PCI Express generation with the given per-lane rate in GT/s, or 0
+// if there is none.
 func Generation(rate float64) int {
 	for i, r := range rates {
 		if r == rate {
@@ -18,9 +19,10 @@ func Generation(rate float64) int {
 	return 0
 }
 
-// LinkGeneration returns the generation of what current_link_speed and max_link_speed say,
-// such as "16.0 GT/s PCIe" and, of older kernels, "16 GT/s". It is 0 for "Unknown", which
-// the kernel says of a link that is down, and for what is no speed.
+// LinkGeneration returns the PCI Express generation for a value of current_link_speed or
+// max_link_speed, such as "16.0 GT/s PCIe" or, on older kernels, "16 GT/s". It returns 0
+// for "Unknown", which the kernel reports for a link that is down, and for anything else
+// that is not a speed.
 func LinkGeneration(speed string) int {
 	number, _, _ := strings.Cut(speed, " ")
 	rate, err := strconv.ParseFloat(number, 64)

@@ -1,7 +1,12 @@
 //go:build linux
 
-// Package sysfs reads the attribute files of kernel drivers: one value each, written by
-// the kernel at the moment of the read.
+// Package sysfs reads attribute files of kernel drivers, one value per file, as the kernel
+// formats them at the moment of the read. It also parses the PCIe link speed and orders
+// device names by the numbers in them.
+//
+// Reads never block: a driver that answers EAGAIN, as some do during a reset, yields an
+// error. The package needs Linux and only the permissions of the file in question. It
+// writes nothing and interprets no vendor's attributes.
 package sysfs
 
 import (
@@ -17,25 +22,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is a folder of attribute files, normally below /sys.
+// Dir is a directory of attribute files, normally below /sys.
 type Dir string
 
-// Join returns a folder below d.
+// Join returns the directory name below d.
 func (d Dir) Join(name ...string) Dir {
 	return Dir(filepath.Join(append([]string{string(d)}, name...)...))
 }
 
-// Base returns the last part of the path.
+// Base returns the last element of the path.
 func (d Dir) Base() string { return filepath.Base(string(d)) }
 
-// Exists reports whether there is something at d, readable or not.
+// Exists reports whether anything exists at d, readable or not.
 func (d Dir) Exists() bool {
 	_, err := os.Lstat(string(d))
 	return err == nil
 }
 
-// Glob returns what is below d and matches pattern. Numbers in names are ordered by
-// their value: card2 comes before card10.
+// Glob returns the entries below d that match pattern. Numbers in names sort by value:
+// card2 comes before card10.
 func (d Dir) Glob(pattern string) []Dir {
 	names, _ := filepath.Glob(filepath.Join(string(d), pattern)) // the only error is a bad pattern
 	slices.SortFunc(names, Natural)
@@ -46,26 +51,26 @@ func (d Dir) Glob(pattern string) []Dir {
 	return dirs
 }
 
-// page is the most that sysfs has in one text attribute.
+// page is the largest text attribute that sysfs supports.
 const page = 4096
 
-// Text returns the content of an attribute, without the white space around it.
+// Text returns the content of an attribute without surrounding white space.
 func (d Dir) Text(name string) (string, error) {
 	b, err := d.Bytes(name, page)
 	return string(bytes.TrimSpace(b)), err
 }
 
-// Bytes returns the content of an attribute, at most limit bytes of it.
+// Bytes returns the content of an attribute, at most limit bytes.
 //
-// It reads once. The runtime would wait for a driver that answers EAGAIN, which some do
-// while they reset, until somebody writes: it takes the file for a pipe.
+// Bytes issues a single read(2). os.File would treat EAGAIN, which some drivers return
+// during a reset, like that of an empty pipe and wait for a writer that never comes.
 func (d Dir) Bytes(name string, limit int) ([]byte, error) {
 	path := filepath.Join(string(d), name)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only read
+	defer func() { _ = unix.Close(fd) }() // read-only: nothing to flush
 	b := make([]byte, limit)
 	for {
 		n, err := unix.Read(fd, b)
@@ -79,7 +84,7 @@ func (d Dir) Bytes(name string, limit int) ([]byte, error) {
 	}
 }
 
-// Float returns an attribute that is a decimal number.
+// Float returns an attribute that holds a decimal number.
 func (d Dir) Float(name string) (float64, error) {
 	s, err := d.Text(name)
 	if err != nil {
@@ -87,13 +92,13 @@ func (d Dir) Float(name string) (float64, error) {
 	}
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil {
-		return 0, fmt.Errorf("cannot parse %s: %q is no number", filepath.Join(string(d), name), short(s))
+		return 0, fmt.Errorf("cannot parse %s: %q is not a number", filepath.Join(string(d), name), short(s))
 	}
 	return v, nil
 }
 
-// Uint returns an attribute that is a whole number, decimal or, with 0x before it,
-// hexadecimal.
+// Uint returns an attribute that holds an unsigned integer, in decimal or, prefixed with
+// 0x, in hexadecimal.
 func (d Dir) Uint(name string) (uint64, error) {
 	s, err := d.Text(name)
 	if err != nil {
@@ -101,13 +106,13 @@ func (d Dir) Uint(name string) (uint64, error) {
 	}
 	v, err := strconv.ParseUint(s, 0, 64)
 	if err != nil {
-		return 0, fmt.Errorf("cannot parse %s: %q is no whole number", filepath.Join(string(d), name), short(s))
+		return 0, fmt.Errorf("cannot parse %s: %q is not an unsigned integer", filepath.Join(string(d), name), short(s))
 	}
 	return v, nil
 }
 
-// Link returns the last part of what a symbolic link points to: the driver of a device,
-// or its address.
+// Link returns the last path element of a symbolic link's target, such as a device's driver
+// or address.
 func (d Dir) Link(name string) (string, error) {
 	to, err := os.Readlink(filepath.Join(string(d), name))
 	if err != nil {
@@ -116,8 +121,8 @@ func (d Dir) Link(name string) (string, error) {
 	return filepath.Base(to), nil
 }
 
-// Absent reports whether err means that the device does not have the attribute now, and
-// not that reading it failed.
+// Absent reports whether err means that the device does not have the attribute now, as
+// opposed to a failure to read it.
 func Absent(err error) bool {
 	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ENODATA, unix.EOPNOTSUPP} {
 		if errors.Is(err, e) {

@@ -23,7 +23,7 @@ func write(t *testing.T, dir, name, data string) {
 	}
 }
 
-// A machine with more than ten cards would have them numbered 0, 1, 10, 11, 2.
+// Plain string order would number the cards of a large machine 0, 1, 10, 11, 2.
 func TestGlobOrder(t *testing.T) {
 	root := t.TempDir()
 	for _, n := range []string{"card10", "card2", "card0", "card2-DP-1", "card02"} {
@@ -54,11 +54,11 @@ func TestNumbers(t *testing.T) {
 	}
 	f("0\n", 0, "", 0, "")
 	f(" 42 \n", 42, "", 42, "")
-	f("-5\n", -5, "", 0, "no whole number")
-	f("0x1002\n", 0, "no number", 0x1002, "")
-	f("N/A\n", 0, `"N/A" is no number`, 0, "no whole number")
-	f("", 0, "no number", 0, "no whole number")
-	f(strings.Repeat("x", 5000), 0, "no number", 0, "no whole number")
+	f("-5\n", -5, "", 0, "not an unsigned integer")
+	f("0x1002\n", 0, "not a number", 0x1002, "")
+	f("N/A\n", 0, `"N/A" is not a number`, 0, "not an unsigned integer")
+	f("", 0, "not a number", 0, "not an unsigned integer")
+	f(strings.Repeat("x", 5000), 0, "not a number", 0, "not an unsigned integer")
 }
 
 func says(err error, want string) bool {
@@ -68,7 +68,7 @@ func says(err error, want string) bool {
 	return err != nil && strings.Contains(err.Error(), want) && len(err.Error()) < 300
 }
 
-// What is not there, what cannot be read and what is empty are three things.
+// A missing file, an unreadable file and an empty file are three different results.
 func TestAbsent(t *testing.T) {
 	root := Dir(t.TempDir())
 	write(t, string(root), "file", "")
@@ -87,7 +87,8 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// A driver may answer EAGAIN, as an empty pipe does; waiting for it would hang the device.
+// A driver may answer EAGAIN, as an empty pipe does. Waiting for it would block the
+// device's worker.
 func TestNeverWaits(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "pipe")
@@ -114,7 +115,8 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// A link that is down, or of a generation that nobody knows, has none: 0 would be a slow link.
+// A link that is down, or of an unknown generation, has none. Generation 0 would look like
+// a slow link.
 func TestLinkGeneration(t *testing.T) {
 	for speed, want := range map[string]int{
 		"2.5 GT/s PCIe": 1, "5.0 GT/s PCIe": 2, "5 GT/s": 2, "8.0 GT/s PCIe": 3, "16.0 GT/s PCIe": 4, "32.0 GT/s PCIe": 5, "64.0 GT/s PCIe": 6, "128.0 GT/s PCIe": 7,

@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Series of the receivers and what the processor adds would not join if an attribute were
-// empty in one and absent in another, and a changing order would be another series.
+// Series of the receivers and those of the processor would not join if an attribute were
+// empty in one and absent in the other, and a changing order would create new series.
 func TestIdentity(t *testing.T) {
 	w := Workload{ID: "pod/u1/train", Kind: "deployment", Name: "llm", Attributes: map[string]string{
 		"slurm.qos": "high", "k8s.pod.name": "llm-0", "k8s.pod.uid": "", "k8s.pod.label.app": "x",
@@ -26,12 +26,12 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// A document that has an attribute twice, or one without a meaning, helps nobody.
+// Each attribute is documented once, with a meaning.
 func TestMeanings(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range Meanings() {
 		if seen[m.Key] || m.Text == "" {
-			t.Errorf("%q: twice %t, says %q", m.Key, seen[m.Key], m.Text)
+			t.Errorf("%q: duplicate %t, meaning %q", m.Key, seen[m.Key], m.Text)
 		}
 		seen[m.Key] = true
 	}

@@ -6,15 +6,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Device is one device or partition that may be held, and every name by which a
-// scheduler may call it.
+// Device is one device or partition that may be held, with every name by which a scheduler
+// may refer to it.
 type Device struct {
 	ID      device.ID
 	Aliases []string
 }
 
-// names are the devices of this machine by all their names. A name of two devices is
-// none.
+// names maps all names of this machine's devices to UUIDs. A name shared by two devices
+// maps to "".
 type names map[string]string
 
 func newNames(devices []Device) names {
@@ -28,7 +28,7 @@ func newNames(devices []Device) names {
 		}
 		n[name] = uuid
 	}
-	// AMD's plugin calls the first partition of a GPU by the address of the GPU.
+	// AMD's plugin names the first partition of a GPU by the address of the GPU.
 	first := map[string]bool{}
 	for _, d := range devices {
 		if d.ID.Parent != "" {
@@ -39,7 +39,7 @@ func newNames(devices []Device) names {
 	}
 	for _, d := range devices {
 		add(d.ID.UUID, d.ID.UUID)
-		if d.ID.Parent == "" && !first[d.ID.PCI] { // a partition has the address of its parent
+		if d.ID.Parent == "" && !first[d.ID.PCI] { // a partition has its parent's address
 			add(d.ID.PCI, d.ID.UUID)
 		}
 		for _, alias := range d.Aliases {
@@ -49,11 +49,11 @@ func newNames(devices []Device) names {
 	return n
 }
 
-// match returns the UUID of the device or partition that r means.
+// match returns the UUID of the device or partition that r refers to.
 func (n names) match(r Ref) (uuid string, ok bool) {
 	for _, id := range r.IDs {
-		// A number may be that of a device and, of another resource, that of a core; and
-		// others than these vendors' number what is no accelerator.
+		// A number may refer to a device and, under another resource, to a core; and other
+		// vendors number things that are not accelerators.
 		vendor, _, _ := strings.Cut(r.Resource, "/")
 		for _, owner := range []string{r.Resource, vendor} {
 			if uuid := n[owner+"/"+id]; uuid != "" {
@@ -63,16 +63,16 @@ func (n names) match(r Ref) (uuid string, ok bool) {
 		if uuid := n[id]; uuid != "" {
 			return uuid, true
 		}
-		if uuid := n[strings.ToLower(id)]; uuid != "" { // PCI addresses come in both cases
+		if uuid := n[strings.ToLower(id)]; uuid != "" { // PCI addresses appear in both cases
 			return uuid, true
 		}
 	}
 	return "", false
 }
 
-// Base returns the device that id is a replica of, or id if it is none. Plugins write
-// replicas as GPU-x::3 (time slicing and MPS, also of renamed resources), nvidia0/vgpu3
-// (GKE) and as the resource says.
+// Base returns the device that id is a replica of, or id itself. Plugins denote replicas as
+// GPU-x::3 (time slicing and MPS, also of renamed resources), as nvidia0/vgpu3 (GKE), or in
+// the form that the resource declares.
 func Base(r device.Resource, id string) string {
 	if base, _, ok := strings.Cut(id, "::"); ok {
 		return base

@@ -10,42 +10,43 @@ import (
 type Holding struct {
 	Workload Workload `json:"workload"`
 	Device   string   `json:"device"` // UUID of the device or partition
-	// Part is how much of it was given: 1, or the replicas held of those offered. 0: it
-	// is used without having been given.
+	// Part is the share that was allocated: 1, or the ratio of held to offered replicas. 0
+	// means that the device is used without an allocation.
 	Part     float64  `json:"part"`
 	Evidence Evidence `json:"evidence"`
 	Stale    bool     `json:"stale,omitempty"`
 }
 
-// Evidence is how a Holding is known, the most certain last.
+// Evidence is how a Holding is known, least certain first.
 type Evidence string
 
 // The kinds of evidence.
 const (
-	ByProcess   Evidence = "process"   // a process of it is on the device
-	ByDevice    Evidence = "device"    // a scheduler gave it the device
-	ByPartition Evidence = "partition" // a scheduler gave it the partition
+	ByProcess   Evidence = "process"   // one of its processes is on the device
+	ByDevice    Evidence = "device"    // a scheduler allocated the device to it
+	ByPartition Evidence = "partition" // a scheduler allocated the partition to it
 )
 
-// Answer is who holds the devices of this machine, and whose each process is.
+// Answer states who holds the devices of this machine, and which workload each process
+// belongs to.
 type Answer struct {
 	Holdings  []Holding           // by device, then by workload
-	Processes map[uint32]Workload // by pid; those that nobody knows are not there
+	Processes map[uint32]Workload // by PID; unknown processes are missing
 	Statuses  []Status
 }
 
-// Question is what is known of the devices.
+// Question is what is known about the devices.
 type Question struct {
 	Devices   []Device
-	Processes map[string][]uint32 // pids by UUID of the device or partition they are on
+	Processes map[string][]uint32 // PIDs by UUID of the device or partition
 }
 
-// Resolver joins what its sources know. The first source that knows a process decides.
+// Resolver combines what its sources know. The first source that knows a process decides.
 type Resolver struct {
 	Sources []Source
 }
 
-// Resolve answers q. It waits for nobody.
+// Resolve answers q from what the sources have learned. It does not block.
 func (r *Resolver) Resolve(q Question) Answer {
 	var a Answer
 	known := newNames(q.Devices)
@@ -71,10 +72,10 @@ func (r *Resolver) Resolve(q Question) Answer {
 	}
 	r.processes(q, &a)
 	a.Holdings = merge(a.Holdings)
-	if len(unknown) > 0 && len(q.Devices) > 0 { // without any they are still looked for
+	if len(unknown) > 0 && len(q.Devices) > 0 { // without any device, discovery is still in progress
 		slices.Sort(unknown)
 		a.Statuses = append(a.Statuses, Status{"resolver", ResourceUnknown, fmt.Sprintf(
-			"%d devices were given out that no reader knows, of %v", len(unknown), slices.Compact(unknown))})
+			"%d allocated devices are unknown to every reader: resources %v", len(unknown), slices.Compact(unknown))})
 	}
 	a.Statuses = sortStatuses(a.Statuses)
 	return a
@@ -87,7 +88,8 @@ func part(g Grant) float64 {
 	return float64(g.Held) / float64(g.Replicas)
 }
 
-// processes finds whose the processes are, and who uses what he was not given.
+// processes finds the workloads of the processes, and workloads that use a device without
+// an allocation.
 func (r *Resolver) processes(q Question, a *Answer) {
 	a.Processes = map[uint32]Workload{}
 	nameless := 0
@@ -117,7 +119,7 @@ func (r *Resolver) processes(q Question, a *Answer) {
 		}
 	}
 	if nameless > 0 {
-		a.Statuses = append(a.Statuses, Status{"resolver", NoMatch, fmt.Sprintf("%d processes are on a device and belong to nobody that is known", nameless)})
+		a.Statuses = append(a.Statuses, Status{"resolver", NoMatch, fmt.Sprintf("%d processes on a device belong to no known workload", nameless)})
 	}
 	if len(uninvited) > 0 {
 		slices.Sort(uninvited)
@@ -125,16 +127,16 @@ func (r *Resolver) processes(q Question, a *Answer) {
 		a.Statuses = append(a.Statuses, Status{"resolver", NotRequested, fmt.Sprintf(
 			"%d pods use a device that they did not request, such as %s", len(uninvited), uninvited[0])})
 	}
-	// Where Slurm gives out no devices, nobody uses what he was not given.
+	// If Slurm allocates no devices at all, using one is not a violation.
 	if len(jobs) > 0 && slices.ContainsFunc(a.Holdings, func(h Holding) bool { return h.Evidence != ByProcess && h.Workload.Attributes["slurm.job.id"] != "" }) {
 		slices.Sort(jobs)
 		jobs = slices.Compact(jobs)
 		a.Statuses = append(a.Statuses, Status{"resolver", NotRequested, fmt.Sprintf(
-			"%d jobs use a device that they were not given, such as %s", len(jobs), jobs[0])})
+			"%d jobs use a device that was not allocated to them, such as %s", len(jobs), jobs[0])})
 	}
 }
 
-// Process returns the workload that a process of this machine belongs to.
+// Process returns the workload that a process on this machine belongs to.
 func (r *Resolver) Process(pid uint32) (Workload, bool) {
 	for _, s := range r.Sources {
 		if w, ok := s.Process(pid); ok {
@@ -154,7 +156,7 @@ func (r *Resolver) Ready() bool {
 	return true
 }
 
-// Container returns the workload of a container of this machine.
+// Container returns the workload of a container on this machine.
 func (r *Resolver) Container(id string) (Workload, bool) {
 	for _, s := range r.Sources {
 		if c, ok := s.(ContainerSource); ok {
@@ -166,8 +168,8 @@ func (r *Resolver) Container(id string) (Workload, bool) {
 	return Workload{}, false
 }
 
-// merge makes one of the holdings of the same workload on the same device, the best
-// evidence of them: its parts add up to the whole at most.
+// merge combines the holdings of the same workload on the same device: the strongest
+// evidence wins, and parts of equal evidence add up, to at most 1.
 func merge(list []Holding) []Holding {
 	rank := []Evidence{ByProcess, ByDevice, ByPartition}
 	slices.SortStableFunc(list, func(a, b Holding) int {

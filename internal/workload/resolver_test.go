@@ -11,7 +11,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/nvidia"
 )
 
-// machine has a device of each vendor, under the names that its plugin gives it.
+// machine has a device of each vendor, under the names that its plugin uses.
 func machine() []Device {
 	gpu := func(vendor, uuid, pci string, aliases ...string) Device {
 		return Device{ID: device.ID{Vendor: vendor, UUID: uuid, PCI: pci}, Aliases: aliases}
@@ -37,8 +37,8 @@ func machine() []Device {
 	}
 }
 
-// Each form of an id of the plugins and DRA drivers must find its device, and a device
-// that is not on this machine none: a wrong match bills the wrong team.
+// Each form of id that plugins and DRA drivers use must find its device, and a device that
+// is not on this machine none: a wrong match bills the wrong team.
 func TestMatch(t *testing.T) {
 	n := newNames(machine())
 	vendors := device.Vendors{intel.Facts, nvidia.Facts}
@@ -63,7 +63,7 @@ func TestMatch(t *testing.T) {
 	f("gpu.nvidia.com", "gpu-1", "GPU-b") // DRA, without the API
 	f("amd.com/gpu", "0000:19:00.0", "amd-1")
 	f("amd.com/cpx_nps4", "amdgpu_xcp_1", "amd-1-xcp1")
-	f("amd.com/gpu", "0000:1b:00.0", "amd-2-xcp0") // of a GPU in partitions: its first
+	f("amd.com/gpu", "0000:1b:00.0", "amd-2-xcp0") // of a partitioned GPU: its first partition
 	f("amd.com/gpu", "amdgpu_xcp_2", "amd-2-xcp1")
 	f("habana.ai/gaudi", "AN12345678", "gaudi-1")
 	f("gaudi.intel.com", "0000:0F:00.0", "gaudi-1")
@@ -74,7 +74,7 @@ func TestMatch(t *testing.T) {
 	f("aws.amazon.com/neurondevice", "0", "")
 	f("tenstorrent.com", "tt-3", "tt-1")
 	f("tenstorrent.com/n150", "3", "tt-1")
-	f("rdma/hca_shared_devices", "3", "") // somebody else's number
+	f("rdma/hca_shared_devices", "3", "") // a number of something else
 	f("tpu.google.com", "accel0", "tpu-1")
 	f("smarter-devices/fuse", "fuse", "")
 	f("nvidia.com/gpu", "", "")
@@ -82,7 +82,7 @@ func TestMatch(t *testing.T) {
 	if uuid, ok := n.match(Ref{"x", []string{"unknown", "GPU-b", "GPU-a"}}); !ok || uuid != "GPU-b" {
 		t.Errorf("the first known name is %q", uuid)
 	}
-	// A name of two devices is nobody's: a guess would be right half the time.
+	// A name shared by two devices matches neither: a guess would be right half the time.
 	twice := newNames([]Device{{ID: device.ID{UUID: "A"}, Aliases: []string{"x"}}, {ID: device.ID{UUID: "B"}, Aliases: []string{"x"}}})
 	if uuid, ok := twice.match(Ref{"r", []string{"x"}}); ok {
 		t.Errorf("an ambiguous name is %q", uuid)
@@ -102,7 +102,7 @@ func FuzzBase(f *testing.F) {
 	})
 }
 
-// source is one whose answers are the test's.
+// source is a Source whose answers the test sets.
 type source struct {
 	grants    []Grant
 	processes map[uint32]Workload
@@ -124,8 +124,8 @@ func grant(w Workload, id string, held, of int) Grant {
 	return Grant{Workload: w, Device: Ref{"nvidia.com/gpu", []string{id}}, Held: held, Replicas: of}
 }
 
-// Who was given a device holds it; who runs on one without is found, and said; nobody is
-// counted twice.
+// A workload that was allocated a device holds it; one that runs on a device without an
+// allocation is found and reported; none is counted twice.
 func TestResolve(t *testing.T) {
 	a, b, c, shell := pod("a"), pod("b"), pod("c"), Workload{ID: "process/7@1", Kind: "process", Name: "bash"}
 	kubernetes := source{
@@ -155,9 +155,9 @@ func TestResolve(t *testing.T) {
 		Statuses: []Status{
 			{"cgroup", Absent, ""},
 			{"kubelet", OK, ""},
-			{"resolver", NoMatch, "1 processes are on a device and belong to nobody that is known"},
+			{"resolver", NoMatch, "1 processes on a device belong to no known workload"},
 			{"resolver", NotRequested, "1 pods use a device that they did not request, such as ns/a"},
-			{"resolver", ResourceUnknown, "1 devices were given out that no reader knows, of [nvidia.com/gpu]"},
+			{"resolver", ResourceUnknown, "1 allocated devices are unknown to every reader: resources [nvidia.com/gpu]"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -165,7 +165,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// A device that one pod got by two claims, or in two answers, is held once.
+// A device that one pod got through two claims, or in two answers, is held once.
 func TestMerge(t *testing.T) {
 	a := pod("a")
 	r := Resolver{Sources: []Source{
@@ -182,8 +182,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// A job on a GPU that Slurm gave to another is said, as a pod is; where Slurm gives out no
-// GPUs at all nobody is to blame.
+// A job on a GPU that Slurm allocated to another is reported, as a pod is; if Slurm
+// allocates no GPUs at all, there is no violation.
 func TestJobNotGiven(t *testing.T) {
 	job := func(id string) Workload {
 		return Workload{ID: "slurm/" + id, Kind: "slurm_job", Attributes: map[string]string{"slurm.job.id": id}}
@@ -198,5 +198,5 @@ func TestJobNotGiven(t *testing.T) {
 	}
 	f(nil)
 	f([]Grant{{Workload: job("7"), Device: Ref{"gres/gpu", []string{"nvidia0"}}, Held: 1, Replicas: 1}},
-		Status{"resolver", NotRequested, "1 jobs use a device that they were not given, such as 8"})
+		Status{"resolver", NotRequested, "1 jobs use a device that was not allocated to them, such as 8"})
 }

@@ -1,6 +1,9 @@
-// Package workload says whose work is on a device. Sources learn in the background what
-// schedulers gave to whom and what processes belong to; a Resolver joins that with the
-// devices of this machine, by their identity, never by their order.
+// Package workload determines which workload uses a device. Sources learn in the background
+// what schedulers allocated and which workload a process belongs to; a Resolver matches
+// that with the devices of this machine, by identity and never by order.
+//
+// The package itself reads nothing and needs no privilege; its subpackages are the sources
+// (kubernetes, slurm, runtime, process) and their inputs.
 package workload
 
 import (
@@ -8,92 +11,93 @@ import (
 	"slices"
 )
 
-// Workload is one instance of something that runs: a container of a pod, a step of a
-// job, a container, a process. Nobody changes one after it was made.
+// Workload is one instance of something that runs: a container of a pod, a job step, a
+// container, a process. It is immutable.
 type Workload struct {
-	// ID tells the instance from every other on this machine, also after a restart of
-	// the agent: pod/<uid>/<container>, container/<id>, process/<user>/<name>, ...
+	// ID identifies the instance uniquely on this machine, also across restarts of the
+	// agent: pod/<uid>/<container>, container/<id>, process/<user>/<name>, ...
 	ID   string `json:"id"`
 	Kind string `json:"kind"` // deployment, job, slurm_job, container, process, ...
-	Name string `json:"name"` // what its users call it: of the deployment, not of the pod
+	Name string `json:"name"` // what users call it: the deployment's name, not the pod's
 	Team string `json:"team,omitempty"`
-	// Attributes are what else is known, under the names of OpenTelemetry.
+	// Attributes are further attributes, under OpenTelemetry's names.
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
-// The kinds of what has no owner.
+// Kinds of what has no owner.
 const (
-	Unallocated  = "unallocated"  // nobody holds it
-	Unattributed = "unattributed" // somebody uses it, and nobody can say who
-	Other        = "other"        // the workloads beyond a cap, together
+	Unallocated  = "unallocated"  // no workload holds it
+	Unattributed = "unattributed" // used by an unknown workload
+	Other        = "other"        // the workloads beyond the limit, together
 )
 
-// Equal reports whether w and o are the same instance described in the same way.
+// Equal reports whether w and o are the same instance with the same description.
 func (w Workload) Equal(o Workload) bool {
 	return w.ID == o.ID && w.Kind == o.Kind && w.Name == o.Name && w.Team == o.Team && maps.Equal(w.Attributes, o.Attributes)
 }
 
-// Ref is a device as a scheduler calls it.
+// Ref is a device as a scheduler refers to it.
 type Ref struct {
-	// Resource is the name under which it was asked for: nvidia.com/gpu, or the name of
-	// the driver that serves the claim.
+	// Resource is the name under which the device was requested: nvidia.com/gpu, or the
+	// name of the driver that serves the claim.
 	Resource string `json:"resource"`
-	// IDs are its names there, the most certain first, without the number of a replica.
+	// IDs are the device's names there, most certain first, without replica numbers.
 	IDs []string `json:"ids"`
 }
 
-// Grant says that a scheduler gave a device to a workload.
+// Grant states that a scheduler allocated a device to a workload.
 type Grant struct {
 	Workload Workload `json:"workload"`
 	Device   Ref      `json:"device"`
-	// Held of Replicas were given to it, where a device is offered several times over.
-	// Both are 1 where it is not.
+	// Held of Replicas were allocated, if a device is offered several times over. Both are
+	// 1 otherwise.
 	Held     int  `json:"held"`
 	Replicas int  `json:"replicas"`
-	Stale    bool `json:"stale,omitempty"` // the source is down since, this is what it said last
+	Stale    bool `json:"stale,omitempty"` // the source does not answer; this is its last answer
 }
 
-// Status is one thing to know about a source: how well it does, or what it misses.
+// Status is one fact about a source: that it works, or what is missing.
 type Status struct {
 	Source string `json:"source"` // kubelet, kubernetes_api, cgroup, ...
 	Reason Reason `json:"reason"`
-	Detail string `json:"detail,omitempty"` // for people; no secret, no unbounded list
+	Detail string `json:"detail,omitempty"` // human-readable; no secret, no unbounded list
 }
 
-// Reason is a word for a Status, the same for every source, because people alert on it.
+// Reason classifies a Status, the same for every source, because users alert on it.
 type Reason string
 
-// The reasons. OK says that nothing is missing; Absent that there is nothing to ask,
+// The reasons. OK means that nothing is missing; Absent that there is nothing to query,
 // which is a normal state.
 const (
 	OK               Reason = "ok"
 	Absent           Reason = "absent"
-	Stale            Reason = "stale"             // it does not answer; what it said last is still used
-	Expired          Reason = "expired"           // it has not answered for so long that its answers are dropped
-	PermissionDenied Reason = "permission_denied" // it may not be asked, or not about everything
-	Failed           Reason = "failed"            // it answers nonsense or an error
+	Stale            Reason = "stale"             // the source does not answer; its last answer is still used
+	Expired          Reason = "expired"           // the source has not answered for so long that its last answer is dropped
+	PermissionDenied Reason = "permission_denied" // the source may not be queried, or not completely
+	Failed           Reason = "failed"            // the source answers with an error or nonsense
 	NoPIDNamespace   Reason = "no_host_pid_namespace"
-	ResourceUnknown  Reason = "resource_unknown" // a device was given out that no reader knows
-	NoMatch          Reason = "no_match"         // a process is on a device that nobody can name
-	NotRequested     Reason = "not_requested"    // a workload uses a device that it was not given
+	ResourceUnknown  Reason = "resource_unknown" // an allocated device is unknown to every reader
+	NoMatch          Reason = "no_match"         // a process on a device belongs to no known workload
+	NotRequested     Reason = "not_requested"    // a workload uses a device that was not allocated to it
 )
 
-// Source knows something of the workloads of this machine. Its methods answer at once,
-// from what it learned in the background, and may be called concurrently.
+// Source knows something about the workloads of this machine. Its methods return
+// immediately, from what the source learned in the background, and are safe for concurrent
+// use.
 type Source interface {
-	// Grants returns what schedulers gave to whom.
+	// Grants returns what schedulers allocated.
 	Grants() []Grant
-	// Process returns the workload that a process of this machine belongs to.
+	// Process returns the workload that a process on this machine belongs to.
 	Process(pid uint32) (Workload, bool)
 	Statuses() []Status
 }
 
-// ContainerSource is a Source that knows containers by their id, too.
+// ContainerSource is a Source that also knows containers by id.
 type ContainerSource interface {
 	Container(id string) (Workload, bool)
 }
 
-// sortStatuses makes the order of statuses, and with it of series, a stable one.
+// sortStatuses gives statuses, and with them time series, a stable order.
 func sortStatuses(list []Status) []Status {
 	slices.SortStableFunc(list, func(a, b Status) int {
 		if c := slices.Compare([]string{a.Source, string(a.Reason)}, []string{b.Source, string(b.Reason)}); c != 0 {

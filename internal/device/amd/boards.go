@@ -9,9 +9,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// boardTables are the temperatures around the GPUs of MI350 and later: of the module it
-// is on, and of the board that all modules are on. A value has the number of its sensor
-// in the top byte and degrees Celsius in the rest.
+// boardTables are temperature tables of MI350 and later: the module that a GPU is mounted
+// on, and the baseboard that carries all modules. A value holds the sensor number in the
+// top byte and degrees Celsius in the rest.
 var boardTables = []struct {
 	file    string
 	layouts layouts
@@ -31,7 +31,7 @@ var boardTables = []struct {
 	}},
 }
 
-// boardColumns is the order in which they are shown.
+// boardColumns is the order in which columns are reported.
 var boardColumns = []string{"vr_temp", "node_temp", "system_temp"}
 
 func (g *gpu) readBoards() {
@@ -47,7 +47,7 @@ func (g *gpu) readBoards() {
 	}
 }
 
-// boardTemperatures returns the sensors of one column.
+// boardTemperatures returns the sensors in one column.
 func boardTemperatures(m *metrics, column string, names []string) []device.Temperature {
 	const idShift, degrees = 24, 1<<24 - 1
 	var list []device.Temperature

@@ -17,7 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// capture returns the path of a capture of another machine. They are not part of the
+// capture returns the path of a capture from a real machine. Captures are not part of this
 // repository.
 func capture(t *testing.T, name string) string {
 	t.Helper()
@@ -26,12 +26,12 @@ func capture(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Skipf("the shared captures are not here: %v", err)
+		t.Skipf("no captures found: %v", err)
 	}
 	return path
 }
 
-// line writes what matters of a real card's reading.
+// line formats the main values of a real card's reading.
 func line(s device.Sample) string {
 	v := func(v device.Value, unit string) string {
 		if f, ok := v.Get(); ok {
@@ -66,8 +66,8 @@ func line(s device.Sample) string {
 	return strings.Join(append(out, "pcie "+v(s.PCIe.Generation, "")+" x"+v(s.PCIe.Width, "")+" energy "+v(s.Energy, "")), ", ")
 }
 
-// copyTree copies a capture. Some of its files are filled up to a page, which the kernel
-// does not do.
+// copyTree copies a capture. Some of its files are padded to a page, which the kernel does
+// not do.
 func copyTree(tr tree, to, from string) {
 	tr.t.Helper()
 	err := filepath.WalkDir(from, func(path string, e os.DirEntry, err error) error {
@@ -86,7 +86,7 @@ func copyTree(tr tree, to, from string) {
 	}
 }
 
-// Real Radeon cards, with the values people saw on them.
+// Real Radeon cards, compared with the values seen on them.
 func TestCapturedCards(t *testing.T) {
 	f := func(name, want string) {
 		t.Helper()
@@ -111,7 +111,7 @@ func TestCapturedCards(t *testing.T) {
 	f("procfs-fixture-card0", "AMD Radeon RX Vega, 0000:09:00.0, 0123456789abcdef, busy 0.04, memory 8.573e+09, pcie 3 x16 energy -")
 }
 
-// The real tables of version 1.3, as their values were noted when they were captured.
+// Real tables of version 1.3, compared with the values noted when they were captured.
 func TestCapturedTables(t *testing.T) {
 	f := func(name string, want map[string]float64, absent ...string) {
 		t.Helper()
@@ -149,7 +149,7 @@ func TestCapturedTables(t *testing.T) {
 	})
 }
 
-// The synthetic tables, value by value, from the kernel's structures by another hand.
+// Synthetic tables, written independently from the kernel's structs, value by value.
 func TestCapturedSynthetic(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(capture(t, "gpu_metrics-synthetic"), "*.bin"))
 	if err != nil || len(files) < 7 {
@@ -192,7 +192,7 @@ func TestCapturedSynthetic(t *testing.T) {
 	}
 }
 
-// checkAll compares the values of one row, and returns how many there were.
+// checkAll compares the values of one row and returns how many there were.
 func checkAll(t *testing.T, m *metrics, want map[string]any, row int) (n int) {
 	t.Helper()
 	for name, v := range want {
@@ -240,7 +240,7 @@ func TestCapturedTopologies(t *testing.T) {
 			byGPU := map[string]int{}
 			for _, n := range nodes {
 				byGPU[n.unique]++
-				if byGPU[n.unique] == 1 { // the GPU's own card, as sysfs would have it
+				if byGPU[n.unique] == 1 { // the GPU's own card, as in sysfs
 					tr.card(len(byGPU), n.pci, map[string]string{"unique_id": n.unique + "\n"})
 				}
 				if n.cus != cus || architecture(n.gfx) != arch || n.render == "" {
@@ -258,7 +258,7 @@ func TestCapturedTopologies(t *testing.T) {
 			uuids := map[string]bool{}
 			for _, d := range list {
 				if uuids[d.ID().UUID] {
-					t.Errorf("two of %s", d.ID().UUID)
+					t.Errorf("%s appears twice", d.ID().UUID)
 				}
 				uuids[d.ID().UUID] = true
 				s, err := d.Read(t.Context(), device.Static)
@@ -268,12 +268,12 @@ func TestCapturedTopologies(t *testing.T) {
 			}
 		})
 	}
-	f("topo-mi300-cpx/topology", 8, 8, 63, 38, "gfx942") // its kernel had no number left for the last partition
+	f("topo-mi300-cpx/topology", 8, 8, 63, 38, "gfx942") // this kernel ran out of minor numbers for the last partition
 	f("topo-mi210-xgmi-pcie", 8, 1, 8, 104, "gfx90a")
 	f("topology-parsing-mi308/topology", 8, 4, 32, 20, "gfx942")
 }
 
-// The processes of a composed KFD, on the real MI308X whose ids it has.
+// The processes of a synthetic KFD tree, on the real MI308X whose ids it uses.
 func TestCapturedProcesses(t *testing.T) {
 	tr := newTree(t)
 	tr.link("sys/class/kfd/kfd/topology", capture(t, "kfd-topology/topology-parsing-mi308/topology"))
@@ -294,7 +294,7 @@ func TestCapturedProcesses(t *testing.T) {
 	}
 }
 
-// Real lines of the kernel's log.
+// Real lines of the kernel log.
 func TestCapturedLog(t *testing.T) {
 	f := func(name string, want map[string]int) {
 		t.Helper()

@@ -2,15 +2,15 @@
 
 package amd
 
-// counter carries a narrow counter of the hardware on over its end.
+// counter extends a narrow hardware counter across wraparounds.
 type counter struct {
 	seen  bool
 	last  uint64
 	total uint64
 }
 
-// add takes a reading, and returns the sum. A counter that fell without having been near
-// its end was reset, and so is the sum.
+// add records a reading and returns the running total. A counter that decreased without
+// having been near its end was reset, and so is the total.
 func (c *counter) add(raw uint64, width kind) uint64 {
 	switch {
 	case !c.seen || raw < c.last && !wrapped(c.last, raw, width):
@@ -22,8 +22,8 @@ func (c *counter) add(raw uint64, width kind) uint64 {
 	return c.total
 }
 
-// wrapped reports whether a counter of the width went from before to now over its end.
-// One of 64 bits never does.
+// wrapped reports whether a counter of the given width wrapped between before and now. A
+// 64-bit counter never wraps.
 func wrapped(before, now uint64, width kind) bool {
 	if width.size() >= u64.size() || now >= before {
 		return false
@@ -32,7 +32,7 @@ func wrapped(before, now uint64, width kind) bool {
 	return before >= 3*quarter && now < quarter
 }
 
-// difference returns how far a counter went, 0 if it was reset.
+// difference returns how far a counter advanced, or 0 if it was reset.
 func difference(before, now uint64, width kind) uint64 {
 	switch {
 	case now >= before:

@@ -14,32 +14,32 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// sighting is what a discovery saw of one GPU or partition. While it stays the same the
-// Device does.
+// sighting is the result of a discovery for one GPU or partition. The Device is kept as
+// long as its sighting is unchanged.
 type sighting struct {
 	id     device.ID
 	unique string    // 16 hexadecimal digits; empty: the GPU has none
-	dir    sysfs.Dir // of the PCI device, the parent's for a partition
+	dir    sysfs.Dir // of the PCI device; a partition has its parent's
 	card   string    // card3
 	render string    // renderD131
-	node   sysfs.Dir // of KFD; empty: it has none
-	gpuID  uint64    // by which KFD's processes call it; 0: unknown
+	node   sysfs.Dir // KFD topology node; empty: none
+	gpuID  uint64    // id in KFD's process files; 0: unknown
 	cus    int       // compute units
 	gfx    int       // gfx_target_version, such as 90402
-	// A partition is the k-th of n. n is 1 for a whole GPU that is not cut, and 0 for one
-	// that is.
+	// A partition is number k of n. n is 1 for an unpartitioned GPU, and 0 for a GPU with
+	// partitions.
 	k, n int
-	xcp  sysfs.Dir // of the partition's own metrics
-	name string    // of the partition's platform device, such as amdgpu_xcp_3
+	xcp  sysfs.Dir // directory of the partition's own metrics
+	name string    // the partition's platform device, such as amdgpu_xcp_3
 }
 
-// part reports whether it is a partition.
+// part reports whether s is a partition.
 func (s *sighting) part() bool { return s.id.Parent != "" }
 
-var cardName = regexp.MustCompile(`^card[0-9]+$`) // and not card0-DP-1, a connector
+var cardName = regexp.MustCompile(`^card[0-9]+$`) // not card0-DP-1, which is a connector
 
-// cards returns the folders of the GPUs with the amdgpu driver, by number. The numbers
-// have gaps: other GPUs and the partitions of Instinct have some.
+// cards returns the directories of the GPUs bound to amdgpu, by number. The numbers have
+// gaps, because other GPUs and Instinct partitions take some.
 func cards(sys sysfs.Dir) []sysfs.Dir {
 	var list []sysfs.Dir
 	for _, c := range sys.Glob("class/drm/card[0-9]*") {
@@ -49,9 +49,9 @@ func cards(sys sysfs.Dir) []sysfs.Dir {
 		d := c.Join("device")
 		text, err := d.Text("uevent")
 		if err != nil {
-			continue // nobody's
+			continue // not bound to a driver
 		}
-		// A partition's card is a platform device, without an address.
+		// A partition's card is a platform device without a PCI address.
 		if env := parseUevent(text); env["DRIVER"] == "amdgpu" && env["PCI_SLOT_NAME"] != "" {
 			list = append(list, c)
 		}
@@ -59,12 +59,12 @@ func cards(sys sysfs.Dir) []sysfs.Dir {
 	return list
 }
 
-// discover returns every GPU and its partitions, in the order of their cards.
+// discover returns every GPU and its partitions, in card order.
 func discover(o Options) ([]sighting, error) {
 	sys := o.sys()
 	nodes, err := topology(sys)
 	platform := platformCards(sys)
-	machine, _ := sysfs.Dir(o.Root).Text("etc/machine-id") // a container may have none
+	machine, _ := sysfs.Dir(o.Root).Text("etc/machine-id") // may be missing in a container
 	var found []sighting
 	var errs []error
 	if err != nil {
@@ -96,7 +96,7 @@ func identify(card sysfs.Dir, index int, machine string, taken map[string]bool) 
 		s.render = r.Base()
 	}
 	s.id = device.ID{Vendor: Facts.Name, Index: index, PCI: strings.ToLower(env["PCI_SLOT_NAME"])}
-	product, _ := d.Text("product_name") // Radeon has an empty one
+	product, _ := d.Text("product_name") // empty on Radeon
 	s.id.Model = cmp.Or(product, modelOf(env["PCI_ID"]))
 	unique, _ := d.Text("unique_id")
 	serial, _ := d.Text("serial_number")
@@ -111,7 +111,7 @@ func identify(card sysfs.Dir, index int, machine string, taken map[string]bool) 
 	return s, nil
 }
 
-// hexID spells a unique_id in one way. Empty and 0 are none.
+// hexID normalizes a unique_id. It returns "" for an empty id and for 0.
 func hexID(s string) string {
 	v, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(s), "0x"), 16, 64)
 	if err != nil || v == 0 {
@@ -120,8 +120,7 @@ func hexID(s string) string {
 	return fmt.Sprintf("%016x", v)
 }
 
-// partitions returns the GPU, and the partitions that KFD shows of it if there are more
-// than one.
+// partitions returns the GPU, followed by its partitions if KFD lists more than one.
 func (s sighting) partitions(nodes []node, platform map[string]platformCard) []sighting {
 	own := s.nodes(nodes)
 	if len(own) == 0 {
@@ -151,7 +150,7 @@ func (s sighting) partitions(nodes []node, platform map[string]platformCard) []s
 		if c, ok := platform[n.render]; ok {
 			p.card, p.name, p.xcp = c.card, c.dir.Base(), c.dir.Join("xcp")
 		} else if n.render != "" && n.render != s.render {
-			p.card, p.xcp = "", "" // it has no files of its own, and the first one's are not its
+			p.card, p.xcp = "", "" // this partition has no files of its own, and the first partition's are not shared
 		}
 		p.render = cmp.Or(n.render, p.render)
 		list = append(list, p)
@@ -159,8 +158,8 @@ func (s sighting) partitions(nodes []node, platform map[string]platformCard) []s
 	return list
 }
 
-// numbering returns the number of each partition, and how many there are: by the kernel's
-// own numbers, of which some may be missing, else by their order.
+// numbering returns the number of each partition and how many there are. It uses the
+// kernel's own numbers, which may have gaps, or else their order.
 func numbering(own []node) (numbers []int, count int) {
 	seen := map[uint64]bool{}
 	for i, n := range own {
@@ -177,20 +176,20 @@ func numbering(own []node) (numbers []int, count int) {
 	return numbers, count
 }
 
-// mode returns how the GPU is cut, as AMD's device plugin names it: cpx_nps4.
+// mode returns the partitioning mode as AMD's device plugin names it, such as cpx_nps4.
 func (s sighting) mode() string {
-	compute, _ := s.dir.Text("current_compute_partition") // drivers before 6.9 have neither
+	compute, _ := s.dir.Text("current_compute_partition") // drivers before 6.9 have neither file
 	memory, _ := s.dir.Text("current_memory_partition")
 	return strings.ToLower(strings.Trim(compute+"_"+memory, "_"))
 }
 
-// platformCard is the DRM device of a partition behind the first.
+// platformCard is the DRM device of any partition but the first.
 type platformCard struct {
 	dir  sysfs.Dir // devices/platform/amdgpu_xcp_3
 	card string
 }
 
-// platformCards returns them by their render node.
+// platformCards returns the platform cards by render node.
 func platformCards(sys sysfs.Dir) map[string]platformCard {
 	found := map[string]platformCard{}
 	for _, d := range sys.Glob("devices/platform/amdgpu_xcp*") {
@@ -205,9 +204,9 @@ func platformCards(sys sysfs.Dir) map[string]platformCard {
 	return found
 }
 
-// aliases returns the other names of the device: of Kubernetes' device plugin and DRA
-// driver, of Slurm's device files, and of ROCR_VISIBLE_DEVICES. The files of a GPU that
-// is cut are its first partition's, and so is its address.
+// aliases returns the device's other names: those of Kubernetes' device plugin and DRA
+// driver, of Slurm's device files, and of ROCR_VISIBLE_DEVICES. The files and the address
+// of a partitioned GPU belong to its first partition.
 func (s *sighting) aliases() []string {
 	var list []string
 	add := func(name string) {

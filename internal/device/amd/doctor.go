@@ -17,8 +17,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// Diagnose says what was found of AMD's hardware and driver, what is missing, and what
-// would mend it.
+// Diagnose reports which AMD hardware and driver parts were found, which are missing, and
+// how to fix that.
 func Diagnose(ctx context.Context, o Options) []device.Check {
 	o = o.filled()
 	onBus := pciGPUs(o.sys())
@@ -26,7 +26,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 	if err != nil && len(onBus) == 0 {
 		return []device.Check{{Subject: "amd hardware", State: device.CheckAbsent, Detail: "no AMD GPU on the PCI bus"}}
 	}
-	if len(onBus) == 0 { // a container may have the class and not the bus
+	if len(onBus) == 0 { // a container may see the class and not the bus
 		for _, c := range cards(o.sys()) {
 			onBus = append(onBus, c.Base())
 		}
@@ -70,8 +70,8 @@ func pciGPUs(sys sysfs.Dir) []string {
 func driverCheck(o Options) device.Check {
 	c := device.Check{Subject: "amd driver", State: device.CheckFailed}
 	if o.sys().Join("module/amdgpu").Exists() {
-		c.Detail = "amdgpu is loaded and has none of the GPUs"
-		c.Fix = "see the kernel log (dmesg | grep amdgpu); another driver, such as vfio-pci, may have them"
+		c.Detail = "amdgpu is loaded but not bound to any GPU"
+		c.Fix = "see the kernel log (dmesg | grep amdgpu); another driver, such as vfio-pci, may be bound to them"
 		return c
 	}
 	c.Detail, c.Fix = "not loaded, although there is hardware", "load the driver with modprobe amdgpu"
@@ -93,12 +93,12 @@ func count(devices []device.Device) string {
 	return fmt.Sprintf("%d GPUs", gpus)
 }
 
-// kfdCheck looks for the compute driver, which knows partitions and processes.
+// kfdCheck checks for the compute driver, which provides partitions and processes.
 func kfdCheck(o Options) []device.Check {
 	const subject = "amd compute driver"
 	if !o.sys().Join(kfdDir, "topology").Exists() {
 		return []device.Check{{
-			Subject: subject, State: device.CheckLimited, Detail: "KFD is not there: processes and partitions are unknown",
+			Subject: subject, State: device.CheckLimited, Detail: "KFD is missing: processes and partitions are unknown",
 			Fix: "use a kernel with CONFIG_HSA_AMD, and mount the host's /sys into the container",
 		}}
 	}
@@ -110,14 +110,15 @@ func kfdCheck(o Options) []device.Check {
 		if pid, ok := parsePID(e.Name()); ok && !o.proc().Join(fmt.Sprint(pid)).Exists() {
 			return []device.Check{{
 				Subject: subject, State: device.CheckLimited, Detail: "KFD names processes that are not in /proc",
-				Fix: "run in the host's pid namespace (hostPID: true in Kubernetes)",
+				Fix: "run in the host's PID namespace (hostPID: true in Kubernetes)",
 			}}
 		}
 	}
 	return nil
 }
 
-// logCheck looks whether resets and hardware errors can be heard of.
+// logCheck checks whether the kernel log, the source of reset and hardware error events, is
+// readable.
 func logCheck(o Options) []device.Check {
 	f, err := os.Open(filepath.Join(o.Root, "dev/kmsg"))
 	if err == nil {
@@ -130,7 +131,7 @@ func logCheck(o Options) []device.Check {
 	}}
 }
 
-// check reads one device and says what it cannot do, and why.
+// check reads one device and reports what is unavailable, and why.
 func (g *gpu) check(ctx context.Context) []device.Check {
 	subject := fmt.Sprintf("amd gpu %d", g.id.Index)
 	if g.part() {
@@ -143,7 +144,7 @@ func (g *gpu) check(ctx context.Context) []device.Check {
 	}
 	done := make(chan answer, 1)
 	asleep := g.asleep()
-	go func() { // a GPU that hangs is left to itself
+	go func() { // if the GPU hangs, the goroutine is abandoned
 		s, err := g.Read(ctx, device.Static)
 		done <- answer{s, err}
 	}()
@@ -162,15 +163,15 @@ func (g *gpu) check(ctx context.Context) []device.Check {
 	case asleep:
 		return []device.Check{{
 			Subject: subject, State: device.CheckLimited,
-			Detail: g.id.Model + " sleeps: its sensors are not read, because that would wake it",
-			Fix:    "nothing to do: it is read when something uses it",
+			Detail: g.id.Model + " is asleep: reading its sensors would wake it",
+			Fix:    "nothing to do: the GPU is read while something uses it",
 		}}
 	}
 	ok := device.Check{Subject: subject, State: device.CheckOK, Detail: strings.TrimSpace(g.id.Model + " " + a.s.Info.Architecture)}
 	if !g.part() && g.m == nil {
 		ok.State = device.CheckLimited
 		ok.Detail += ": no gpu_metrics, so throttling, energy and link counters are absent"
-		ok.Fix = "use a newer driver; GPUs before Vega 20 and some virtual functions have none"
+		ok.Fix = "use a newer driver; GPUs before Vega 20 and some virtual functions do not have it"
 	} else if g.m != nil {
 		ok.Detail += fmt.Sprintf(", gpu_metrics %s", g.m.version)
 	}
@@ -186,7 +187,7 @@ func failed(subject string, err error) device.Check {
 	case errors.Is(err, errUnknown):
 		c.State, c.Fix = device.CheckLimited, "this driver is newer than gpumeter: upgrade gpumeter"
 	case errors.Is(err, fs.ErrPermission):
-		c.State, c.Fix = device.CheckLimited, "run as root, or let the container use the GPUs' files in /dev/dri; a GPU that is being reset refuses everybody"
+		c.State, c.Fix = device.CheckLimited, "run as root, or give the container the GPUs' files in /dev/dri; a GPU that is being reset denies all reads"
 	}
 	return c
 }

@@ -13,21 +13,22 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// diagnose returns a diagnosis as lines, without the mending but where there is one.
+// diagnose returns a diagnosis as lines. It checks that every problem, and nothing else,
+// comes with a fix.
 func diagnose(t *testing.T, tr tree) []string {
 	t.Helper()
 	var lines []string
 	for _, c := range Diagnose(t.Context(), tr.options()) {
 		line := fmt.Sprintf("%s: %s: %s", c.Subject, c.State, strings.ReplaceAll(c.Detail, tr.root, ""))
 		if (c.Fix == "") == (c.State == device.CheckLimited || c.State == device.CheckFailed) {
-			t.Errorf("%s: mending %q", line, c.Fix)
+			t.Errorf("%s: fix %q", line, c.Fix)
 		}
 		lines = append(lines, line)
 	}
 	return lines
 }
 
-// Each failure comes with what mends it.
+// Every failure comes with a fix.
 func TestFailed(t *testing.T) {
 	f := func(err error, state device.CheckState, fix string) {
 		t.Helper()
@@ -53,7 +54,7 @@ func TestDiagnose(t *testing.T) {
 		tr := newTree(t)
 		tr.write("sys/bus/pci/devices/0000:05:00.0/vendor", "0x1002\n")
 		tr.write("sys/bus/pci/devices/0000:05:00.0/class", "0x120000\n")
-		tr.write("sys/bus/pci/devices/0000:05:00.1/vendor", "0x1002\n") // its sound
+		tr.write("sys/bus/pci/devices/0000:05:00.1/vendor", "0x1002\n") // the GPU's audio function
 		tr.write("sys/bus/pci/devices/0000:05:00.1/class", "0x040300\n")
 		tr.write("sys/bus/pci/devices/0000:06:00.0/vendor", "0x10de\n")
 		tr.write("sys/bus/pci/devices/0000:06:00.0/class", "0x030000\n")
@@ -63,13 +64,13 @@ func TestDiagnose(t *testing.T) {
 	tr := onBus()
 	f(tr, hardware, "amd driver: failed: not loaded, although there is hardware")
 	tr.write("sys/module/amdgpu/version", "6.12.12\n")
-	f(tr, hardware, "amd driver: failed: amdgpu is loaded and has none of the GPUs")
+	f(tr, hardware, "amd driver: failed: amdgpu is loaded but not bound to any GPU")
 
 	tr = onBus()
 	tr.card(0, "0000:05:00.0", nil)
 	tr.write("dev/kmsg", "")
 	f(tr, hardware, "amd driver: ok: amdgpu of an unknown version shows 1 GPUs",
-		"amd compute driver: limited: KFD is not there: processes and partitions are unknown",
+		"amd compute driver: limited: KFD is missing: processes and partitions are unknown",
 		"amd gpu 0: limited: AMD Instinct MI300X: no gpu_metrics, so throttling, energy and link counters are absent")
 	tr.write("sys/class/drm/card0/device/gpu_metrics", "\x08\x00\x01\x63....")
 	tr.write("sys/class/kfd/kfd/topology/generation_id", "1\n")
@@ -97,6 +98,6 @@ func TestDiagnose(t *testing.T) {
 		"amd gpu 0 partition 0 dpx_nps1: ok: AMD Instinct MI300X OAM, gpu_metrics v1.8",
 		"amd gpu 0 partition 1 dpx_nps1: ok: AMD Instinct MI300X OAM",
 		"amd gpu 1: ok: AMD Instinct MI210 gfx90a, gpu_metrics v1.3",
-		"amd gpu 2: limited: AMD Radeon RX 7600 sleeps: its sensors are not read, because that would wake it",
+		"amd gpu 2: limited: AMD Radeon RX 7600 is asleep: reading its sensors would wake it",
 		"amd gpu 3: limited: AMD GPU 1002:1234: no gpu_metrics, so throttling, energy and link counters are absent")
 }

@@ -15,8 +15,8 @@ import (
 // Resume implements device.Resumer.
 func (r *Reader) Resume(p device.Position) { r.resume = &p }
 
-// Events implements device.EventReader: resets, hangs and hardware errors as the driver
-// writes them to the kernel's log.
+// Events implements device.EventReader: resets, hangs and hardware errors that the driver
+// writes to the kernel log.
 func (r *Reader) Events(ctx context.Context, emit func(device.Event)) error {
 	from := kmsg.End()
 	if r.resume != nil {
@@ -24,15 +24,15 @@ func (r *Reader) Events(ctx context.Context, emit func(device.Event)) error {
 	}
 	log, err := kmsg.Open(filepath.Join(r.opts.Root, "dev/kmsg"), from)
 	if err != nil {
-		return fmt.Errorf("cannot hear of resets and errors: %w", err)
+		return fmt.Errorf("cannot receive resets and errors: %w", err)
 	}
-	defer func() { _ = log.Close() }() // it was only read
+	defer func() { _ = log.Close() }() // read-only: nothing to flush
 	emit(device.Event{Origin: "the kernel log"})
 	return r.follow(ctx, log, emit)
 }
 
-// follow emits what the log says of the GPUs. The records up to where an earlier Events
-// came are read too: a line may belong together with one of them.
+// follow emits the GPU events in the log. Records before the resume position are read too,
+// because a later line may repeat one of them.
 func (r *Reader) follow(ctx context.Context, log *kmsg.Reader, emit func(device.Event)) error {
 	var known device.Position
 	if r.resume != nil {
@@ -58,7 +58,7 @@ func (r *Reader) follow(ctx context.Context, log *kmsg.Reader, emit func(device.
 			return
 		}
 		if !ok {
-			e = device.Event{} // how far we are is all there is to say
+			e = device.Event{} // carries the position only
 		} else {
 			e.Time = at
 			e.Device, e.PCI = r.deviceAt(e.PCI)
@@ -68,7 +68,7 @@ func (r *Reader) follow(ctx context.Context, log *kmsg.Reader, emit func(device.
 	})
 }
 
-// bootTime returns the wall time at which the kernel's log began to count.
+// bootTime returns the wall-clock time of boot, which record times are relative to.
 func (r *Reader) bootTime() time.Time {
 	text, err := r.opts.proc().Text("uptime")
 	if err != nil {

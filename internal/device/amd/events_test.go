@@ -17,13 +17,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// A line is the event it is, of the GPU it names, with the process at fault.
+// A line becomes the right event, on the GPU it names, with the process at fault.
 func TestParseLine(t *testing.T) {
 	f := func(line string, want device.Event) {
 		t.Helper()
 		got, ok := parseLine(line)
 		if !ok {
-			t.Errorf("%q is no event", line)
+			t.Errorf("%q is not an event", line)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", line, diff)
@@ -74,7 +74,7 @@ func TestParseLine(t *testing.T) {
 	not := func(line string) {
 		t.Helper()
 		if e, ok := parseLine(line); ok {
-			t.Errorf("%q is %+v", line, e)
+			t.Errorf("%q parsed as %+v", line, e)
 		}
 	}
 	not("")
@@ -95,12 +95,12 @@ func FuzzParseLine(f *testing.F) {
 		e, ok := parseLine(s)
 		totals{}.repeats(e.PCI, s, 0)
 		if ok != (e.Name != "") || len(e.Message) > maxMessage || len(e.Process) > maxProcess || strings.Contains(strings.ToLower(e.Message+e.Process), "serial") {
-			t.Errorf("%q is %+v", s, e)
+			t.Errorf("%q parsed as %+v", s, e)
 		}
 	})
 }
 
-// ear hears the events of a reader until its test ends.
+// ear collects the events of a reader until its test ends.
 type ear struct {
 	t      *testing.T
 	events chan device.Event
@@ -128,8 +128,8 @@ func (e *ear) next() device.Event {
 	return <-e.events
 }
 
-// kernelLog gives the tree a log, and returns what adds a record to it: each is read by
-// itself.
+// kernelLog creates a kernel log in the tree and returns a function that appends a record
+// and waits until it is read.
 func kernelLog(tr tree) (write func(seq, priority int, text string)) {
 	tr.t.Helper()
 	tr.write("proc/uptime", "1000.00 1.00\n")
@@ -158,7 +158,7 @@ func kernelLog(tr tree) (write func(seq, priority int, text string)) {
 	}
 }
 
-// Events go on where an earlier run ended, count what was lost, and name the GPU.
+// Events resume where an earlier run ended, count lost records, and name the GPU.
 func TestEvents(t *testing.T) {
 	tr := machine(t)
 	write := kernelLog(tr)
@@ -169,12 +169,12 @@ func TestEvents(t *testing.T) {
 	defer e.stop()
 	const a, reset = "amdgpu 0000:05:00.0: amdgpu: ", "GPU reset begin!"
 	write(5, 4, a+"3 new correctable hardware errors detected in umc block")
-	write(6, 4, a+"9 correctable hardware errors detected in total in umc block") // was told before
-	write(7, 12, a+reset)                                                         // said by a program
+	write(6, 4, a+"9 correctable hardware errors detected in total in umc block") // reported before
+	write(7, 12, a+reset)                                                         // written by a program, not by the kernel
 	write(8, 4, a+reset)
-	write(12, 4, "amdgpu 0000:99:00.0: amdgpu: "+reset) // nobody we know
+	write(12, 4, "amdgpu 0000:99:00.0: amdgpu: "+reset) // an unknown GPU
 	write(13, 4, a+"1 uncorrectable hardware errors detected in total in umc block")
-	write(14, 4, "amdgpu: qcm fence wait loop timeout expired") // which of four it is nobody knows
+	write(14, 4, "amdgpu: qcm fence wait loop timeout expired") // no address, and more than one GPU
 	boot := now.Add(-1000 * time.Second)
 	at := func(seq uint64) (time.Time, device.Position) {
 		return boot.Add(time.Duration(seq) * time.Second), device.Position{Record: seq}
@@ -201,14 +201,14 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A message without an address is of the only GPU there is.
+// A message without an address belongs to the machine's only GPU.
 func TestEventsOfOnlyGPU(t *testing.T) {
 	tr := newTree(t)
 	tr.card(3, "0000:01:00.0", map[string]string{"unique_id": "00000000000000ab\n"})
 	write := kernelLog(tr)
 	r := tr.open()
 	devices(t, r)
-	r.Resume(device.Position{Time: now.Add(-990 * time.Second)}) // up to record 10 it was told otherwise
+	r.Resume(device.Position{Time: now.Add(-990 * time.Second)}) // everything up to record 10 came from another source
 	e := listen(t, r)
 	defer e.stop()
 	for _, seq := range []int{9, 10, 11} {
@@ -221,7 +221,7 @@ func TestEventsOfOnlyGPU(t *testing.T) {
 	}
 }
 
-// What the kernel overwrote since an earlier run is counted.
+// Records that the kernel overwrote since an earlier run are counted.
 func TestEventsMissed(t *testing.T) {
 	tr := newTree(t)
 	tr.card(0, "0000:26:00.0", nil)
@@ -237,13 +237,13 @@ func TestEventsMissed(t *testing.T) {
 	}
 }
 
-// Without Resume only what happens from now on is told, and without a log nothing.
+// Without Resume only new events are reported; without a log, none.
 func TestEventsBegin(t *testing.T) {
 	tr := newTree(t)
 	tr.card(0, "0000:26:00.0", nil)
 	r := tr.open()
 	err := r.Events(t.Context(), func(e device.Event) { t.Errorf("%+v", e) })
-	if err == nil || !strings.Contains(err.Error(), "cannot hear of resets") {
+	if err == nil || !strings.Contains(err.Error(), "cannot receive resets") {
 		t.Errorf("no log: %v", err)
 	}
 	write := kernelLog(tr)

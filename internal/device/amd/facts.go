@@ -2,7 +2,7 @@ package amd
 
 import "github.com/gpumeter/gpumeter/internal/device"
 
-// Facts are what all GPUs of AMD have in common.
+// Facts describes what all AMD GPUs have in common.
 var Facts = device.Vendor{
 	Name: "amd", Title: "AMD", PCI: "0x1002",
 	DeviceFiles: []string{"/dev/kfd", "/dev/dri/renderD"},

@@ -17,13 +17,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// gpu is one GPU or one partition of one.
+// gpu is one GPU or one partition.
 type gpu struct {
 	sighting
 	opts   Options
-	hwmon  sysfs.Dir // empty: it has none
+	hwmon  sysfs.Dir // empty: none
 	sample device.Sample
-	fresh  bool // no Read was whole yet, or it slept: static values are due whatever the tier
+	fresh  bool // no Read has completed yet, or the GPU slept: read static values whatever the tier
 	errs   []error
 	busy   atomic.Pointer[string]
 
@@ -37,7 +37,7 @@ type gpu struct {
 	powerLimit []device.PowerLimit
 	boards     []device.Temperature
 	aer        []device.ErrorCount
-	queued     map[sysfs.Dir]bool // folders of processes with a queue here
+	queued     map[sysfs.Dir]bool // directories of processes with a queue on this device
 	contexts   map[sysfs.Dir][]sysfs.Dir
 }
 
@@ -76,14 +76,14 @@ func (g *gpu) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 	return g.finish(tier)
 }
 
-// finish returns the Sample of a Read, by what went wrong in it.
+// finish returns the Sample of a Read, taking its errors into account.
 func (g *gpu) finish(tier device.Tier) (device.Sample, error) {
 	for _, err := range g.errs {
 		if errors.Is(err, unix.ENODEV) {
 			g.fresh = true
 			return device.Sample{ID: g.id}, fmt.Errorf("%w: %w", device.ErrLost, err)
 		}
-		if errors.Is(err, unix.EPERM) && g.asleep() { // it fell asleep meanwhile
+		if errors.Is(err, unix.EPERM) && g.asleep() { // the GPU fell asleep meanwhile
 			g.errs = nil
 			return g.readAsleep(tier)
 		}
@@ -94,7 +94,7 @@ func (g *gpu) finish(tier device.Tier) (device.Sample, error) {
 	return s, join(g.errs)
 }
 
-// gone returns device.ErrLost if the driver no longer shows the GPU or the partition.
+// gone returns device.ErrLost if the driver no longer lists the GPU or the partition.
 func (g *gpu) gone() error {
 	if !g.dir.Join("uevent").Exists() {
 		return fmt.Errorf("%s is gone: %w", g.id.PCI, device.ErrLost)
@@ -108,14 +108,14 @@ func (g *gpu) gone() error {
 	return nil
 }
 
-// asleep reports whether the GPU is powered down while nobody uses it, as Radeon of
-// laptops and workstations is. Reading a sensor would wake it.
+// asleep reports whether the GPU is powered down because it is unused, as Radeon GPUs in
+// laptops and workstations are. Reading a sensor would wake the GPU.
 func (g *gpu) asleep() bool {
 	status, _ := g.dir.Text("power/runtime_status")
 	return strings.HasPrefix(status, "suspend") // suspended, suspending
 }
 
-// readAsleep returns what the driver answers by itself.
+// readAsleep returns the values that the driver provides without waking the GPU.
 func (g *gpu) readAsleep(tier device.Tier) (device.Sample, error) {
 	old := g.sample
 	g.sample = device.Sample{Info: old.Info, Aliases: old.Aliases, Slice: old.Slice}
@@ -132,7 +132,7 @@ func (g *gpu) readAsleep(tier device.Tier) (device.Sample, error) {
 	return s, join(g.errs)
 }
 
-// steps returns what a Read of the tier does.
+// steps returns the steps of a Read at the given tier.
 func (g *gpu) steps(tier device.Tier) []func() {
 	var steps []func()
 	if tier >= device.Static {
@@ -156,7 +156,7 @@ func (g *gpu) steps(tier device.Tier) []func() {
 		g.readXGMI, g.readProcesses)
 }
 
-// readInfo reads what the driver knows without asking the GPU.
+// readInfo reads what the driver knows without accessing the GPU.
 func (g *gpu) readInfo() {
 	g.sample.Aliases = g.aliases()
 	if g.part() {
@@ -179,31 +179,31 @@ func (g *gpu) readInfo() {
 	}
 }
 
-// driverVersion returns the driver's own version, or that of the kernel it came with.
+// driverVersion returns the driver's own version, or else that of its kernel.
 func driverVersion(o Options) string {
 	if v, err := o.sys().Text("module/amdgpu/version"); err == nil && v != "" {
 		return v
 	}
-	v, _ := o.proc().Text("sys/kernel/osrelease") // not of every test or container
+	v, _ := o.proc().Text("sys/kernel/osrelease") // may be missing in tests and containers
 	return v
 }
 
-// readMetrics reads the table that has almost everything, in one read.
+// readMetrics reads the firmware table that holds almost all values.
 func (g *gpu) readMetrics() {
 	g.m = g.table(g.dir, "gpu_metrics", gpuLayouts, gpuPacked)
 }
 
-// table reads one of the firmware's tables. The driver writes as many bytes as it has, at
-// most a page.
+// table reads one of the firmware's tables. The driver returns as many bytes as the table
+// has, at most a page.
 func (g *gpu) table(d sysfs.Dir, name string, known layouts, packed version) *metrics {
-	const most = 8192 // so that a larger one is seen
+	const most = 8192 // large enough to detect an oversized table
 	b, err := d.Bytes(g.at(d, name), most)
 	if err != nil {
 		g.fail(err)
 		return nil
 	}
 	if len(b) == 0 {
-		return nil // how the driver says that this GPU has none
+		return nil // the GPU does not have this table
 	}
 	m, err := decode(b, known, packed)
 	if err != nil {
@@ -212,7 +212,7 @@ func (g *gpu) table(d sysfs.Dir, name string, known layouts, packed version) *me
 	return m
 }
 
-// readMemory reads device memory, in bytes. The driver does not tell what it reserved.
+// readMemory reads device memory, in bytes. The driver does not report reserved memory.
 func (g *gpu) readMemory() {
 	m := &g.sample.Memory
 	m.Total = g.number(g.dir, "mem_info_vram_total", 1)
@@ -237,14 +237,14 @@ func left(total, used device.Value) device.Value {
 
 const percent = 100
 
-// readUtilization reads how busy the engines are. In the tables of APUs the unit differs
-// from part to part, so theirs come from the files.
+// readUtilization reads how busy the engines are. In APU tables the unit varies between
+// parts, so APU values come from the files instead.
 func (g *gpu) readUtilization() {
 	var u device.Engines
 	if g.m != nil && g.m.version.format == 1 {
 		u.Compute = ratio(g.m.get("average_gfx_activity"))
 		u.Memory = ratio(g.m.get("average_umc_activity"))
-		// One engine decodes and, on Radeon, encodes; Instinct's only decodes.
+		// One engine decodes and, on Radeon, also encodes; on Instinct it only decodes.
 		u.Decoder = ratio(g.m.all("vcn_activity", "vcn_busy").Or(g.m.get("average_mm_activity")))
 		u.JPEG = ratio(g.m.all("jpeg_activity", "jpeg_busy"))
 	}
@@ -260,8 +260,8 @@ func (g *gpu) readUtilization() {
 	g.sample.Utilization = u
 }
 
-// ratio converts per cent. More than all of the time is no answer: some firmware has
-// another unit.
+// ratio converts percent. A value above 100 is dropped: some firmware uses a different
+// unit.
 func ratio(v device.Value) device.Value {
 	if f, ok := v.Get(); !ok || f < 0 || f > percent {
 		return device.Value{}
@@ -269,8 +269,8 @@ func ratio(v device.Value) device.Value {
 	return v.Div(percent)
 }
 
-// readPartition reads what a partition has of its own: by its own table where the driver
-// has one, else by its row in the table of the GPU.
+// readPartition reads a partition's own values, from its own table if the driver has one,
+// else from its row in the GPU's table.
 func (g *gpu) readPartition() {
 	m, k, n := (*metrics)(nil), 0, 1
 	if g.xcp != "" {
@@ -297,7 +297,7 @@ func (g *gpu) readPartition() {
 	}
 }
 
-// at notes what is being read, and returns its name.
+// at records which file is being read, for Busy, and returns name.
 func (g *gpu) at(d sysfs.Dir, name string) string {
 	g.busy.Store(new(string(d.Join(name))))
 	return name
@@ -310,7 +310,7 @@ func (g *gpu) number(d sysfs.Dir, name string, div float64) device.Value {
 	}
 	v, err := d.Float(g.at(d, name))
 	if err == nil && (math.IsNaN(v) || math.IsInf(v, 0)) {
-		err = fmt.Errorf("cannot parse %s: %v is no reading", d.Join(name), v)
+		err = fmt.Errorf("cannot parse %s: %v is not a reading", d.Join(name), v)
 	}
 	if err != nil {
 		g.fail(err)
@@ -328,12 +328,13 @@ func (g *gpu) text(d sysfs.Dir, name string) string {
 	return s
 }
 
-// fail keeps an error, unless it says that the GPU does not have the attribute.
+// fail records an error, unless it means that the GPU does not have the attribute.
 func (g *gpu) fail(err error) {
 	if !absent(err) {
 		g.errs = append(g.errs, err)
 	}
 }
 
-// absent reports whether a GPU does not have an attribute. Older amdgpu says EINVAL then.
+// absent reports whether err means that the GPU does not have an attribute. Older amdgpu
+// returns EINVAL for it.
 func absent(err error) bool { return sysfs.Absent(err) || errors.Is(err, unix.EINVAL) }

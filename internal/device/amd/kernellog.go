@@ -13,15 +13,15 @@ import (
 )
 
 var (
-	// Lines begin with "amdgpu 0000:c1:00.0: amdgpu: ", some with a number of the RAS event
-	// or the message's origin before the text, and older ones have no address.
+	// Lines start with "amdgpu 0000:c1:00.0: amdgpu: ", some with a RAS event number or the
+	// message's origin before the text. Older lines have no address.
 	driverLine = regexp.MustCompile(`^(?:\[drm[^*]*\*ERROR\*\s*|amdgpu(?: ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]))?:\s*(?:amdgpu:\s*)?(?:\[drm[^*\]]*\]\s*)?)(?:\*ERROR\*\s*)?(?:\{\d+\})?\s*(.*)`)
 	lineWho    = regexp.MustCompile(`(?:for|in) process (.*?) ?pid (\d{1,10})`)
 	eccLine    = regexp.MustCompile(`(\d+) (new )?(correctable|uncorrectable|deferred) hardware errors detected (?:in total )?in (\w+) block`)
 	serial     = regexp.MustCompile(`(?i)serial`)
 )
 
-// lineEvents are the lines that are events, by what they contain.
+// lineEvents maps line contents to events.
 var lineEvents = []struct {
 	text *regexp.Regexp
 	name string
@@ -38,11 +38,11 @@ var lineEvents = []struct {
 }
 
 const (
-	maxMessage = 1000 // of a line, bytes kept
+	maxMessage = 1000 // bytes kept of a line
 	maxProcess = 64
 )
 
-// parseLine reads a line of the kernel log.
+// parseLine parses a line of the kernel log.
 func parseLine(text string) (device.Event, bool) {
 	text, _, _ = strings.Cut(text, "\n")
 	if !strings.Contains(text, "amdgpu") {
@@ -66,7 +66,7 @@ func parseLine(text string) (device.Event, bool) {
 	return device.Event{}, false
 }
 
-// pciOf spells an address as device.ID does.
+// pciOf converts an address to the form of device.ID.
 func pciOf(s string) string {
 	s = strings.ToLower(s)
 	if domain, rest, ok := strings.Cut(s, ":"); ok && len(domain) == 8 && strings.HasPrefix(domain, "0000") {
@@ -75,11 +75,11 @@ func pciOf(s string) string {
 	return s
 }
 
-// clean makes a text of the kernel's fit to be exported.
+// clean makes a kernel text safe to export.
 func clean(s string, limit int) string {
 	s = strings.ToValidUTF8(s, "")
 	if serial.MatchString(s) {
-		return "" // of the board: not for export
+		return "" // the board's serial number must not be exported
 	}
 	if len(s) > limit {
 		s = s[:limit]
@@ -90,11 +90,11 @@ func clean(s string, limit int) string {
 	return strings.TrimSpace(s)
 }
 
-// totals finds the lines that only add up: after "3 new correctable hardware errors" the
-// driver writes how many there are "in total" in the same block.
+// totals detects lines that only sum up: after "3 new correctable hardware errors" the
+// driver logs how many there are "in total" in the same block.
 type totals map[string]time.Duration
 
-// repeats reports whether a line tells what one with news just told.
+// repeats reports whether a line only restates what a line with new errors just reported.
 func (t totals) repeats(pci, text string, at time.Duration) bool {
 	const together = 10 * time.Second
 	m := eccLine.FindStringSubmatch(text)

@@ -21,13 +21,13 @@ type node struct {
 	pci    string // with function 0
 	unique string
 	render string
-	part   uint64 // the function digit or the partition number, where the kernel has one
+	part   uint64 // function digit or partition number, whichever the kernel provides
 	cus    int
 	gfx    int
 }
 
-// topology returns the GPUs KFD knows, by their number, which is the order of a GPU's
-// partitions. Without KFD there is none.
+// topology returns the GPUs that KFD knows, by node number, which is the order of a GPU's
+// partitions. It returns none if there is no KFD.
 func topology(sys sysfs.Dir) ([]node, error) {
 	var list []node
 	var errs []error
@@ -44,21 +44,21 @@ func topology(sys sysfs.Dir) ([]node, error) {
 			continue
 		}
 		n.dir = d
-		n.gpuID, _ = d.Uint("gpu_id") // without it only the processes are missing
+		n.gpuID, _ = d.Uint("gpu_id") // without it only processes are missing
 		list = append(list, n)
 	}
 	return list, errors.Join(errs...)
 }
 
-// parseNode reads the properties of a node, lines of a name and a decimal number. It
-// reports false for a CPU.
+// parseNode parses a node's properties: lines of a name and a decimal number. It reports
+// false for a CPU.
 func parseNode(text string) (node, bool) {
 	p := parseProperties(text)
 	if p["simd_count"] == 0 || p["vendor_id"] != 0x1002 {
 		return node{}, false
 	}
-	// Bus, device and function, and in newer kernels the partition above them. Older ones
-	// have it in place of the function.
+	// Bus, device and function, plus the partition above them on newer kernels. Older
+	// kernels put the partition in place of the function.
 	const partition = 28
 	at := p["location_id"]
 	n := node{
@@ -89,9 +89,9 @@ func parseProperties(text string) map[string]uint64 {
 	return p
 }
 
-// nodes returns those of the GPU s: at its address and, where both have one, with its
-// unique id. Without ids the partitions of a GPU and the functions of its slot look the
-// same: a GPU at another function than 0 is one that is not cut.
+// nodes returns the nodes that belong to GPU s: those at its address and, where both have
+// one, with its unique id. Without ids, the partitions of a GPU and the functions of its
+// slot look the same; a GPU at a function other than 0 is taken as unpartitioned.
 func (s *sighting) nodes(all []node) []node {
 	slot, function, _ := strings.Cut(s.id.PCI, ".")
 	var own []node
@@ -110,8 +110,8 @@ func (s *sighting) nodes(all []node) []node {
 	return own
 }
 
-// architecture returns the compiler's name of a gfx_target_version: 90402 is gfx942, and
-// the last digit is hexadecimal, as in gfx90a.
+// architecture returns the compiler's name for a gfx_target_version: 90402 is gfx942. The
+// last digit is hexadecimal, as in gfx90a.
 func architecture(gfx int) string {
 	if gfx <= 0 {
 		return ""
@@ -119,10 +119,10 @@ func architecture(gfx int) string {
 	return fmt.Sprintf("gfx%d%d%x", gfx/10000, gfx/100%100, gfx%100)
 }
 
-// memorySize returns the bytes of a node's own memory. What the file used_memory beside
-// it says is of the whole GPU, whatever the partition.
+// memorySize returns the size of a node's own memory in bytes. The neighboring file
+// used_memory is for the whole GPU, even in a partition's node.
 func memorySize(node sysfs.Dir) (size uint64, err error) {
-	const public, private = 1, 2 // heaps: of the GPU, seen by the host or not
+	const public, private = 1, 2 // heap types of GPU memory: host-visible and not
 	for _, bank := range node.Glob("mem_banks/[0-9]*") {
 		text, err := bank.Text("properties")
 		if err != nil {

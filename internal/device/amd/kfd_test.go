@@ -22,8 +22,8 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// Both ways in which kernels number partitions belong to the address of their GPU; CPUs
-// and GPUs of others do not.
+// Both of the kernel's partition numbering schemes map to the address of their GPU. CPUs
+// and GPUs of other vendors are ignored.
 func TestParseNode(t *testing.T) {
 	f := func(text string, want node, wantOK bool) {
 		t.Helper()
@@ -48,7 +48,7 @@ func TestParseNode(t *testing.T) {
 	f("simd_count 152\nvendor_id 4098\n", node{pci: "0000:00:00.0"}, true) // no division by 0
 }
 
-// cpx makes a GPU cut in eight, without a unique id or with one.
+// cpx creates a GPU split into eight partitions, with or without a unique id.
 func cpx(tr tree, card int, bus int, first int, unique uint64) {
 	files := map[string]string{"current_compute_partition": "CPX\n", "current_memory_partition": "NPS4\n"}
 	if unique != 0 {
@@ -64,8 +64,8 @@ func cpx(tr tree, card int, bus int, first int, unique uint64) {
 	}
 }
 
-// Sixteen partitions of two GPUs: each to its own parent, in order, with node numbers of
-// two digits.
+// Sixteen partitions of two GPUs: each under its own parent, in order, with two-digit node
+// numbers.
 func TestCPX(t *testing.T) {
 	for _, unique := range []uint64{0, 0xabc} {
 		tr := newTree(t)
@@ -88,14 +88,15 @@ func TestCPX(t *testing.T) {
 				t.Errorf("partition %d of %d: %+v, KFD %d", k, of, id, g.gpuID)
 			}
 		}
-		// The first has its table with the GPU's files, and the others none here.
+		// The first partition has its table among the GPU's files; the others have none
+		// here.
 		tr.write("sys/class/drm/card1/device/xcp/xcp_metrics", string(packed(t, partitionPacked, "40 u8 40 60")))
 		for i, want := range []device.Value{device.Of(0.5), {}} {
 			if got := read(t, list[1+i:2+i], device.Fast)[0].Utilization.Compute; got != want {
 				t.Errorf("partition %d is busy %v, want %v", i, got, want)
 			}
 		}
-		// A partition without files of its own must not take the first one's.
+		// A partition without files of its own must not use the first partition's.
 		if got := strings.Join(list[2].(*gpu).aliases(), " "); got != "renderD129" {
 			t.Errorf("aliases of partition 1: %s", got)
 		}
@@ -108,7 +109,7 @@ func TestCPX(t *testing.T) {
 	}
 }
 
-// A partition that KFD does not show leaves the others their numbers.
+// A partition that KFD does not list leaves the numbers of the others unchanged.
 func TestNumbering(t *testing.T) {
 	f := func(parts []uint64, want []int, count int) {
 		t.Helper()
@@ -127,7 +128,7 @@ func TestNumbering(t *testing.T) {
 	f([]uint64{0, 1, 1}, []int{0, 1, 2}, 3)
 }
 
-// Functions of one slot are GPUs of their own.
+// The functions of one slot are separate GPUs.
 func TestFunctions(t *testing.T) {
 	f := func(pci, unique string, want int, properties ...string) {
 		t.Helper()
@@ -154,7 +155,7 @@ func TestFunctions(t *testing.T) {
 	f("0001:05:00.0", "", 1, "location_id 1280\ndomain 1")
 }
 
-// Where the GPU's folder has no render node, KFD knows its number.
+// If the GPU's directory has no render node, KFD provides its number.
 func TestRender(t *testing.T) {
 	tr := newTree(t)
 	tr.card(4, "0000:01:00.0", nil)
@@ -165,7 +166,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// Processes that cannot be listed any more are not those of before.
+// Processes that can no longer be listed are absent, not those of the previous read.
 func TestProcessesGone(t *testing.T) {
 	tr := newTree(t)
 	tr.card(0, "0000:01:00.0", nil)
@@ -182,12 +183,13 @@ func TestProcessesGone(t *testing.T) {
 	}
 }
 
-// Who uses a GPU: by memory or a queue, once, however often KFD names a process.
+// A user of a GPU has memory or a queue on it, and is reported once, however often KFD
+// lists it.
 func TestProcesses(t *testing.T) {
 	f := func(files map[string]string, want []device.Process, wantErr string) {
 		t.Helper()
 		s, err := one(t, nil, func(tr tree) {
-			tr.write("sys/class/kfd/kfd/topology/nodes/0/name", "") // a node that is going
+			tr.write("sys/class/kfd/kfd/topology/nodes/0/name", "") // a node that is disappearing
 			tr.write("sys/class/kfd/kfd/topology/nodes/1/properties", "simd_count 400\nsimd_per_cu 4\nvendor_id 4098\nlocation_id 256\n")
 			tr.write("sys/class/kfd/kfd/topology/nodes/1/gpu_id", "7\n")
 			for name, content := range files {

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// layout is one revision of a table: a C structure of the kernel.
+// layout is one revision of a table, which is a C struct in the kernel.
 type layout struct {
 	size    int
 	columns map[string]column
 }
 
-// layouts are the tables of one file, by version. One version has two lengths.
+// layouts are the tables of one file, by version. Version 1.6 has two lengths.
 type layouts map[version][]*layout
 
 // The tables as the kernel declares them (drivers/gpu/drm/amd/include/kgd_pp_interface.h):
-// a type, and the names that have it. Each value is aligned to its own size.
+// a type followed by the names of that type. Each value is aligned to its own size.
 const (
 	temperatures1 = `
 u16 temperature_edge temperature_hotspot temperature_mem temperature_vrgfx temperature_vrsoc temperature_vrmem
@@ -77,7 +77,7 @@ u16 xgmi_link_status[8] padding` + clocks4 + `
 u16 num_partition`
 	recovery6 = `
 u32 pcie_lc_perf_other_end_recovery`
-	metrics16short = socket4 + residency6 + links4 + naks5 + xgmi4 + clocks4 // as the kernel had it first
+	metrics16short = socket4 + residency6 + links4 + naks5 + xgmi4 + clocks4 // the kernel's first revision of v1.6
 	metrics16      = metrics16short + `
 u16 num_partition
 xcp[8]
@@ -144,7 +144,7 @@ u16 label_version node_id
 u64 accumulation_counter`
 )
 
-// The tables of each file that have a fixed layout, and the version of its packed one.
+// The fixed layouts of each file, and the version of its packed table.
 var (
 	gpuLayouts = layouts{
 		{1, 0}: {layoutOf(metrics10)},
@@ -168,7 +168,7 @@ var (
 	partitionLayouts = layouts{{1, 0}: {layoutOf(partition10)}}
 	partitionPacked  = version{1, 1}
 
-	// The boards' tables have packed ones too, whose sensors are not published.
+	// The boards also have packed tables, but their sensors are not published.
 	gpuBoardLayouts  = layouts{{1, 0}: {layoutOf(boardHead + "\nu32 node_temp[12] vr_temp[13]")}}
 	baseBoardLayouts = layouts{{1, 0}: {layoutOf(boardHead + "\nu32 system_temp[32]")}}
 	notPacked        = version{}
@@ -176,10 +176,10 @@ var (
 
 var kindNames = map[string]kind{"u8": u8, "u16": u16, "u32": u32, "u64": u64}
 
-// layoutOf lays a declaration out as a C compiler does.
+// layoutOf lays out a declaration as a C compiler does.
 func layoutOf(declaration string) *layout {
 	l := &layout{size: headerSize, columns: map[string]column{}}
-	align := 2 // of the header
+	align := 2 // alignment of the header
 	var repeated []string
 	rows, begin := 1, 0
 	for line := range strings.Lines(declaration) {
@@ -210,7 +210,7 @@ func layoutOf(declaration string) *layout {
 			}
 			l.size += (rows - 1) * stride
 			rows = 1
-		default: // the beginning of what there is for each partition: it has 64-bit values
+		default: // start of the per-partition section, which contains 64-bit values
 			_, rows = dimension(words[0])
 			l.size = roundUp(l.size, u64.size())
 			begin = l.size
@@ -226,7 +226,7 @@ func dimension(word string) (name string, count int) {
 	if !ok {
 		return name, 1
 	}
-	count, _ = strconv.Atoi(strings.TrimSuffix(rest, "]")) // the declarations are constants
+	count, _ = strconv.Atoi(strings.TrimSuffix(rest, "]")) // declarations are constants
 	return name, count
 }
 

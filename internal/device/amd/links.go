@@ -9,8 +9,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// pcieCounters are the table's counters of the PCIe link, from v1.4 on. How much the link
-// carried is not read: the unit of pcie_bandwidth_acc and _inst is not settled.
+// pcieCounters are the table's PCIe link counters, from v1.4 on. Traffic is not read
+// because the unit of pcie_bandwidth_acc and _inst is not settled.
 var pcieCounters = [...]struct{ column, kind string }{
 	{"pcie_l0_to_recov_count_acc", "l0_to_recovery"},
 	{"pcie_replay_rover_count_acc", "replay_rollover"},
@@ -19,7 +19,7 @@ var pcieCounters = [...]struct{ column, kind string }{
 	{"pcie_lc_perf_other_end_recovery", "other_end_recovery"},
 }
 
-// generation returns a generation of PCIe, absent for none.
+// generation returns a PCIe generation, or absent for 0.
 func generation(n int) device.Value {
 	if n == 0 {
 		return device.Value{}
@@ -27,8 +27,8 @@ func generation(n int) device.Value {
 	return device.Of(float64(n))
 }
 
-// readPCIe reads the link by the table: a Radeon is behind a switch of its own, and the
-// files are about the link between the two.
+// readPCIe prefers the table: a Radeon sits behind its own switch, and the sysfs files
+// describe the link between the two.
 func (g *gpu) readPCIe() {
 	const tenths = 10 // the table's unit is 0.1 GT/s
 	var p device.PCIe
@@ -57,8 +57,8 @@ func (g *gpu) readPCIe() {
 	g.sample.PCIe = p
 }
 
-// lanes drops widths that are none: 0 is how a driver writes that it does not know, and
-// 255 how the kernel does.
+// lanes drops invalid widths: a driver reports an unknown width as 0, and the kernel as
+// 255.
 func lanes(v device.Value) device.Value {
 	if n, ok := v.Get(); !ok || n < 1 || n > 32 {
 		return device.Value{}
@@ -66,7 +66,7 @@ func lanes(v device.Value) device.Value {
 	return v
 }
 
-// aerFiles are the kernel's counts of the link's errors, and their line with the sum.
+// aerFiles are the kernel's link error counters, and the line that holds the total.
 var aerFiles = []struct{ file, line, kind string }{
 	{"aer_dev_correctable", "TOTAL_ERR_COR", "correctable"},
 	{"aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", "non_fatal"},
@@ -89,8 +89,8 @@ func (g *gpu) readAER() {
 	}
 }
 
-// readXGMI reads the links between GPUs: kilobytes carried, from v1.4 on, and whether
-// they are up, from v1.7 on. The file xgmi_error is never read: reading it clears it.
+// readXGMI reads the links between GPUs: KiB transferred, from v1.4 on, and whether they
+// are up, from v1.7 on. The file xgmi_error is never read because reading clears it.
 func (g *gpu) readXGMI() {
 	const kibi, bitsPerByte, giga = 1024, 8, 1e9
 	const up, none = 1, 2
@@ -122,7 +122,7 @@ func (g *gpu) readXGMI() {
 	}
 }
 
-// add returns the sum of what is present.
+// add returns the sum of the present values, absent if both are.
 func add(v, w device.Value) device.Value {
 	a, ok1 := v.Get()
 	b, ok2 := w.Get()

@@ -12,7 +12,7 @@ import (
 
 const mi300x = "sys/devices/pci0000:00/0000:05:00.0/"
 
-// two seconds and 1000 ticks later: the counters of 32 bits have gone over their end.
+// Two seconds and 1000 ticks later: the 32-bit counters have wrapped.
 const later = `
 system_clock_counter 3000000000
 accumulation_counter 704
@@ -22,14 +22,14 @@ pcie_nak_rcvd_count_acc 3
 xcp0.gfx_below_host_limit_ppt_acc 600 600 600 600
 `
 
-// The whole machine, every value of it: a wrong unit, a value on the wrong device, a
-// sensor on a partition or a zero for what is absent would differ.
+// Every value of a whole machine. A wrong unit, a value on the wrong device, a sensor on a
+// partition or a zero for an absent value would differ.
 func TestMachine(t *testing.T) {
 	tr := machine(t)
 	list := devices(t, tr.open())
 	first := read(t, list, device.Static)
 	if first[0].Throttles != nil {
-		t.Error("one table alone says what throttles")
+		t.Error("throttling is reported from a single table")
 	}
 	tr.change(mi300x+"gpu_metrics", "v1.8", later)
 	got := read(t, list, device.Slow)
@@ -41,12 +41,12 @@ func TestMachine(t *testing.T) {
 	if diff := cmp.Diff(want, again); diff != "" {
 		t.Errorf("read again (-want +got):\n%s", diff)
 	}
-	// Without its table a GPU has nothing of it left.
+	// Without its table a GPU has none of the table's values.
 	tr.remove(mi300x + "gpu_metrics")
 	s := read(t, list[:1], device.Slow)[0]
 	gone := want[0]
 	gone.Utilization, gone.Energy, gone.Clocks, gone.Throttles, gone.ThrottleTimes, gone.Interconnects = device.Engines{}, device.Value{}, nil, nil, nil, nil
-	gone.Temperatures = append([]device.Temperature{gone.Temperatures[0]}, gone.Temperatures[3:]...) // of hwmon and the board
+	gone.Temperatures = append([]device.Temperature{gone.Temperatures[0]}, gone.Temperatures[3:]...) // from hwmon and the board
 	gone.Powers = []device.Power{{Scope: "gpu", Limits: gone.Powers[0].Limits}}
 	gone.PCIe = device.PCIe{GenerationMax: device.Of(5), WidthMax: device.Of(16), Errors: gone.PCIe.Errors[3:]}
 	if diff := cmp.Diff(gone, s); diff != "" {
@@ -198,7 +198,7 @@ func wantMachine() []device.Sample {
 	}
 }
 
-// independent returns the causes of v1.3, of which some are active.
+// independent returns the causes of v1.3, with the given ones active.
 func independent(active ...string) []device.Throttle {
 	list := throttles(0, independentBits)
 	for i := range list {

@@ -11,8 +11,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// kind is the type of one value in a table of the firmware, numbered as the packed
-// tables number it. All are little endian.
+// kind is the type of a value in a firmware table, numbered as in the packed tables. All
+// are little endian.
 type kind uint8
 
 const (
@@ -24,16 +24,16 @@ const (
 	s32
 	u64
 	s64
-	kinds // how many there are
+	kinds // number of kinds
 )
 
-// size returns the bytes of one value.
+// size returns the size of one value in bytes.
 func (k kind) size() int { return 1 << (k / 2) }
 
 func (k kind) signed() bool { return k%2 == 1 }
 
-// column is where the values of one name are in a table. What a table has once for each
-// partition is rows times there, stride bytes apart.
+// column locates the values of one name in a table. Per-partition values repeat rows times,
+// stride bytes apart.
 type column struct {
 	kind   kind
 	offset int
@@ -42,13 +42,13 @@ type column struct {
 	rows   int
 }
 
-// metrics is one table of the firmware, such as the file gpu_metrics. Values are read
-// where they are when they are asked for.
+// metrics is one firmware table, such as the file gpu_metrics. Values are decoded when they
+// are requested.
 type metrics struct {
 	version version
 	columns map[string]column
 	blob    []byte
-	// flat: what there is for each compute die is in one row for the whole device.
+	// flat: per-die values are in one row for the whole device.
 	flat bool
 }
 
@@ -57,7 +57,7 @@ type version struct{ format, content uint8 }
 
 func (v version) String() string { return fmt.Sprintf("v%d.%d", v.format, v.content) }
 
-// since reports whether v is of the discrete GPUs' format and not before v1.content.
+// since reports whether v is in the discrete GPU format and at least v1.content.
 func (v version) since(content uint8) bool { return v.format == 1 && v.content >= content }
 
 const headerSize = 4 // u16 structure_size, u8 format_revision, u8 content_revision
@@ -68,8 +68,8 @@ var (
 	errUnknown   = errors.New("unknown layout")
 )
 
-// decode reads a table by the layouts of its kind. The header alone says which layout it
-// is: one GPU changes it with its driver.
+// decode decodes a table using the layouts of its file. Only the header tells which layout
+// it is; a driver update may change it for the same GPU.
 func decode(blob []byte, known layouts, packed version) (*metrics, error) {
 	if len(blob) < headerSize {
 		return nil, fmt.Errorf("%w: %d bytes have no header", errTruncated, len(blob))
@@ -97,7 +97,7 @@ func decode(blob []byte, known layouts, packed version) (*metrics, error) {
 			wrong = errTruncated
 		}
 	}
-	return nil, fmt.Errorf("%s: %w: it says %d bytes and has %d", v, wrong, size, variants[len(variants)-1].size)
+	return nil, fmt.Errorf("%s: %w: the header says %d bytes, the layout has %d", v, wrong, size, variants[len(variants)-1].size)
 }
 
 func zero(b []byte) bool {
@@ -109,9 +109,8 @@ func zero(b []byte) bool {
 	return true
 }
 
-// raw returns one value and whether there is one. All bits set is how the driver writes
-// that a GPU does not have a value; the packed tables also use the largest of a signed
-// type.
+// raw returns one value and whether it is present. The driver sets all bits of a value that
+// a GPU does not have; packed tables also use the maximum of a signed type.
 func (m *metrics) raw(name string, row, i int) (uint64, bool) {
 	if m == nil {
 		return 0, false
@@ -136,7 +135,7 @@ func (m *metrics) raw(name string, row, i int) (uint64, bool) {
 		return 0, false
 	}
 	if c.kind.signed() && v > none>>1 {
-		v |= ^none // the sign
+		v |= ^none // sign-extend
 	}
 	return v, true
 }
@@ -152,13 +151,13 @@ func (m *metrics) at(name string, row, i int) device.Value {
 	return device.Of(float64(v))
 }
 
-// get returns the value of a name that has one, or the first of several.
+// get returns the value of a name, the first one if there are several.
 func (m *metrics) get(name string) device.Value { return m.at(name, 0, 0) }
 
-// bits returns a value that is a set of flags.
+// bits returns a value that is a bit set.
 func (m *metrics) bits(name string) (uint64, bool) { return m.raw(name, 0, 0) }
 
-// count returns how many values a row of name has, present or not.
+// count returns the number of values in a row of name, present or not.
 func (m *metrics) count(name string) int {
 	if m == nil {
 		return 0
@@ -166,7 +165,7 @@ func (m *metrics) count(name string) int {
 	return m.columns[name].count
 }
 
-// mean returns the mean of the values [from, to) of a row that are present.
+// mean returns the mean of the present values in [from, to) of a row.
 func (m *metrics) mean(name string, row, from, to int) device.Value {
 	sum, n := 0.0, 0
 	for i := from; i < min(to, m.count(name)); i++ {
@@ -181,7 +180,7 @@ func (m *metrics) mean(name string, row, from, to int) device.Value {
 	return device.Of(sum / float64(n))
 }
 
-// all returns the mean over everything that name has, in all rows.
+// all returns the mean of all present values of names, over all rows.
 func (m *metrics) all(names ...string) device.Value {
 	sum, n := 0.0, 0
 	for _, name := range names {
@@ -207,8 +206,8 @@ func (m *metrics) rows(name string) int {
 	return m.columns[name].rows
 }
 
-// partition returns the mean of name over partition k of n: its own row, or its part of
-// the only row of a packed table, which has what the device has in order.
+// partition returns the mean of name over partition k of n: its own row, or its part of a
+// packed table's single row, which lists the device's units in order.
 func (m *metrics) partition(name string, k, n int) device.Value {
 	if m == nil {
 		return device.Value{}
@@ -216,7 +215,7 @@ func (m *metrics) partition(name string, k, n int) device.Value {
 	if !m.flat {
 		return m.mean(name, k, 0, m.count(name))
 	}
-	present := 0 // an MI308X has half of an MI300X's dies in a table of the same length
+	present := 0 // an MI308X has half the dies of an MI300X in a table of the same length
 	for i := range m.count(name) {
 		if m.at(name, 0, i).OK() {
 			present++

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// kindsOf are the files the tables are in.
+// kindsOf maps a table to its file.
 var kindsOf = map[string]struct {
 	layouts layouts
 	packed  version
@@ -36,12 +36,12 @@ func decodeNamed(name string, b []byte) (*metrics, error) {
 	return decode(b, k.layouts, k.packed)
 }
 
-// A field one byte off, of the wrong width or of the wrong count would show another
-// value: each field of each layout has a value of its own, at the kernel's offset.
+// A field that is one byte off, or of the wrong width or count, would show a different
+// value: each field of each layout has its own value at the kernel's offset.
 func TestEveryLayout(t *testing.T) {
 	all := structures(t)
 	if len(all) != len(gpuLayouts)+1+len(partitionLayouts)+len(gpuBoardLayouts)+len(baseBoardLayouts) {
-		t.Errorf("%d tables are documented", len(all))
+		t.Errorf("%d tables in testdata/layouts.txt", len(all))
 	}
 	for name, s := range all {
 		t.Run(name, func(t *testing.T) {
@@ -72,10 +72,10 @@ func TestEveryLayout(t *testing.T) {
 					}
 				}
 				if v := m.at(field, 0, p.count); v.OK() {
-					t.Errorf("%s has more values than it has", field)
+					t.Errorf("%s has a value past its count", field)
 				}
 				if v := m.at(field, p.rows, 0); v.OK() {
-					t.Errorf("%s has more rows than it has", field)
+					t.Errorf("%s has a row past its last", field)
 				}
 			}
 			for field := range m.columns {
@@ -87,8 +87,8 @@ func TestEveryLayout(t *testing.T) {
 	}
 }
 
-// A driver of another version, or a file cut off while it was read, must give an error
-// that names the version: never a panic, and never values from the wrong place.
+// A table from another driver version, or a truncated file, must give an error that names
+// the version, never a panic and never values from the wrong offset.
 func TestBadTables(t *testing.T) {
 	f := func(b []byte, want error, says string) {
 		t.Helper()
@@ -118,7 +118,7 @@ func TestBadTables(t *testing.T) {
 		f(small, errTruncated, name+":")
 		binary.LittleEndian.PutUint16(large, uint16(s.size+8))
 		f(large, errOversized, name+":")
-		// The page after the table: a driver may fill it.
+		// The rest of the page after the table: some drivers fill it.
 		if _, err := decode(append(slices.Clone(b), make([]byte, 4096-s.size)...), gpuLayouts, gpuPacked); err != nil {
 			t.Errorf("%s in a page: %v", name, err)
 		}
@@ -131,7 +131,7 @@ func TestBadTables(t *testing.T) {
 	f([]byte{4, 0, 1}, errTruncated, "3 bytes")
 }
 
-// A packed table tells the type of each value: signs, widths and what is unknown.
+// A packed table states the type of each value: signs, widths and unknown values.
 func TestPacked(t *testing.T) {
 	b := packed(t, gpuPacked, `
 		0 s16 -40
@@ -177,7 +177,7 @@ func TestPacked(t *testing.T) {
 	}
 }
 
-// Each attribute's number stands for the name the kernel gives it.
+// Each attribute number maps to the kernel's name.
 func TestPackedNumbers(t *testing.T) {
 	for id, name := range map[int]string{
 		0: "temperature_hotspot", 7: "energy_accumulator", 9: "accumulation_counter", 14: "hbm_thm_residency_acc",
@@ -191,7 +191,8 @@ func TestPackedNumbers(t *testing.T) {
 	if len(packedNames) != 51 {
 		t.Errorf("%d names", len(packedNames))
 	}
-	// What has a fixed layout has the same names: or a value would be read in one only.
+	// Fixed layouts use the same names; otherwise a value would be read from one of them
+	// only.
 	for _, name := range packedNames[:48] {
 		if _, ok := gpuLayouts[version{1, 8}][0].columns[name]; !ok {
 			t.Errorf("%s is not in v1.8", name)
@@ -229,8 +230,8 @@ func TestBadPacked(t *testing.T) {
 	}
 }
 
-// The dies of a packed table are in one row: a partition has those of its own part, of
-// the dies that are there.
+// A packed table has all dies in one row. A partition uses its share of the dies that are
+// present.
 func TestPartitionOfFlatRow(t *testing.T) {
 	f := func(line string, k, n int, want device.Value) {
 		t.Helper()
@@ -279,7 +280,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// A narrow counter goes on over its end, and one that fell was reset.
+// A narrow counter continues across a wraparound; a counter that decreased otherwise was
+// reset.
 func TestCounter(t *testing.T) {
 	f := func(width kind, want uint64, raws ...uint64) {
 		t.Helper()
@@ -298,8 +300,8 @@ func TestCounter(t *testing.T) {
 	f(u32, 1<<32+3, 1<<32-2, 3)
 	f(u32, 1<<32+10, 1<<32-2, 3, 10)
 	f(u32, 1<<32+3, 1<<32-2, 3, 3)
-	f(u32, 3, 1<<30, 3)            // a reset: it was nowhere near its end
-	f(u32, 1<<31, 1<<32-2, 1<<31)  // nor is it near the beginning
-	f(u64, 3, math.MaxUint64-2, 3) // 64 bits have no end
+	f(u32, 3, 1<<30, 3)            // a reset: the counter was nowhere near its end
+	f(u32, 1<<31, 1<<32-2, 1<<31)  // a reset: the new value is not near the start
+	f(u64, 3, math.MaxUint64-2, 3) // a 64-bit counter never wraps
 	f(u16, 65536+1, 65535-1, 1)
 }

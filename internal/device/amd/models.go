@@ -4,7 +4,7 @@ package amd
 
 import "strings"
 
-// models are the names of GPUs whose board has none written on it, by PCI device id.
+// models are the names of GPUs whose board does not store one, by PCI device id.
 var models = map[string]string{
 	"150e": "AMD Radeon 880M/890M",
 	"1586": "AMD Radeon 8050S/8060S",

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// packedNames are the names of the packed tables' attributes, by their number.
+// packedNames are the attribute names of packed tables, by number.
 var packedNames = []string{
 	"temperature_hotspot",
 	"temperature_mem",
@@ -62,9 +62,9 @@ var packedNames = []string{
 	"temperature_xcd",
 }
 
-// decodePacked reads a table that describes itself: after the header an i32 count of
-// attributes, each a u64 that encodes what it is, and its values, without padding.
-// Attributes nobody knows yet are passed over.
+// decodePacked decodes a self-describing table: after the header an i32 count of
+// attributes, each a u64 descriptor followed by its values, without padding. Unknown
+// attributes are skipped.
 func decodePacked(v version, blob []byte) (*metrics, error) {
 	if len(blob) < headerSize+4 {
 		return nil, fmt.Errorf("%s: %w: no count of attributes", v, errTruncated)

@@ -17,10 +17,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// maxProcesses bounds what is looked at.
+// maxProcesses bounds the number of processes examined.
 const maxProcesses = 4096
 
-// processDirs returns KFD's folders of processes, with their numbers.
+// processDirs returns KFD's process directories, with their PIDs.
 func (g *gpu) processDirs() (dirs []sysfs.Dir, pids []uint32, err error) {
 	dir := g.opts.sys().Join(kfdDir, "proc")
 	g.at(dir, "")
@@ -33,9 +33,9 @@ func (g *gpu) processDirs() (dirs []sysfs.Dir, pids []uint32, err error) {
 	return dirs, pids, err
 }
 
-// readQueues finds out which processes have a queue on the GPU, and which have further
-// contexts below their folder. With many GPUs that is many folders, most of them of
-// processes on other GPUs.
+// readQueues finds the processes that have a queue on the GPU, and those with additional
+// contexts below their directory. It runs at the slow tier: with many GPUs there are many
+// directories, most for processes on other GPUs.
 func (g *gpu) readQueues() {
 	g.queued, g.contexts = map[sysfs.Dir]bool{}, map[sysfs.Dir][]sysfs.Dir{}
 	if g.gpuID == 0 {
@@ -43,7 +43,7 @@ func (g *gpu) readQueues() {
 	}
 	dirs, _, err := g.processDirs()
 	if err != nil {
-		return // readProcesses tells
+		return // readProcesses reports the error
 	}
 	for _, dir := range dirs {
 		g.contexts[dir] = dir.Glob("context_*")
@@ -53,12 +53,13 @@ func (g *gpu) readQueues() {
 	}
 }
 
-// readProcesses reads who computes on the GPU or partition. KFD lists every process that
-// opened it under every GPU, so a user is one with memory or a queue there.
+// readProcesses reads which processes compute on the GPU or partition. KFD lists every
+// process under every GPU that it opened, so only processes with memory or a queue count as
+// users.
 func (g *gpu) readProcesses() {
 	g.sample.Processes = nil
 	if g.gpuID == 0 {
-		return // it has no KFD, or each partition has its own
+		return // no KFD, or each partition has its own list
 	}
 	dirs, pids, err := g.processDirs()
 	if err != nil {
@@ -72,7 +73,7 @@ func (g *gpu) readProcesses() {
 	var list []device.Process
 	used := 0.0
 	for _, p := range users {
-		p.Name, _ = g.opts.proc().Text(fmt.Sprintf("%d/comm", p.PID)) // it may have ended
+		p.Name, _ = g.opts.proc().Text(fmt.Sprintf("%d/comm", p.PID)) // the process may have exited
 		list = append(list, *p)
 		v, _ := p.MemoryUsed.Get()
 		used += v
@@ -80,14 +81,14 @@ func (g *gpu) readProcesses() {
 	slices.SortFunc(list, func(a, b device.Process) int { return cmp.Compare(a.PID, b.PID) })
 	g.sample.Processes = list
 	if g.part() {
-		// The driver counts used memory of the whole GPU only.
+		// The driver reports used memory only for the whole GPU.
 		g.sample.Memory.Used = device.Of(used)
 		g.sample.Memory.Free = left(g.sample.Memory.Total, g.sample.Memory.Used)
 	}
 }
 
-// parsePID reads the name of a process's folder: its number, or "pid:7-id:1" for a second
-// use of KFD by the same process.
+// parsePID parses the name of a process directory: its PID, or "pid:7-id:1" if the same
+// process uses KFD a second time.
 func parsePID(name string) (uint32, bool) {
 	if rest, ok := strings.CutPrefix(name, "pid:"); ok {
 		name, _, _ = strings.Cut(rest, "-")
@@ -96,8 +97,8 @@ func parsePID(name string) (uint32, bool) {
 	return uint32(pid), err == nil && pid > 0
 }
 
-// readContexts reads the use of the GPU by one process, and by its further contexts,
-// which newer kernels put below it.
+// readContexts reads the usage of the GPU by one process and by its additional contexts,
+// which newer kernels place below it.
 func (g *gpu) readContexts(dir sysfs.Dir, pid uint32, users map[uint32]*device.Process) {
 	for _, d := range append([]sysfs.Dir{dir}, g.contexts[dir]...) {
 		memory := g.ended(d, fmt.Sprintf("vram_%d", g.gpuID))
@@ -129,7 +130,7 @@ func (g *gpu) hasQueue(d sysfs.Dir) bool {
 	return false
 }
 
-// ended reads a number of a process, which may end meanwhile.
+// ended reads a number from the files of a process, which may exit meanwhile.
 func (g *gpu) ended(d sysfs.Dir, name string) device.Value {
 	v, err := d.Float(g.at(d, name))
 	if err != nil {

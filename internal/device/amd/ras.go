@@ -15,15 +15,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// eccTypes are the counts in a file of the RAS driver.
+// eccTypes are the counters in a file of the RAS driver.
 var eccTypes = []struct{ key, kind string }{
 	{"ce", "corrected"},
 	{"ue", "uncorrected"},
 	{"de", "deferred"},
 }
 
-// readRAS reads the errors of each block of the GPU, and all together. The driver counts
-// them since it was loaded. A block without a file is not covered.
+// readRAS reads the error counters of each GPU block, and their sums. The counters start at
+// driver load. A block without a file is not covered by RAS.
 func (g *gpu) readRAS() {
 	const suffix = "_err_count"
 	g.sample.ECC, g.sample.Modes.ECC = nil, g.memoryECC()
@@ -58,14 +58,14 @@ func (g *gpu) readRAS() {
 	g.sample.ECC = append(g.sample.ECC, blocks...)
 }
 
-// parseRAS reads lines such as "ue: 0".
+// parseRAS parses lines such as "ue: 0".
 func parseRAS(text string) (map[string]uint64, error) {
 	counts := map[string]uint64{}
 	for line := range strings.Lines(text) {
 		key, number, _ := strings.Cut(strings.TrimSpace(line), ":")
 		v, err := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no count", short(line))
+			return nil, fmt.Errorf("%q is not a count", short(line))
 		}
 		counts[key] = v
 	}
@@ -74,7 +74,7 @@ func parseRAS(text string) (map[string]uint64, error) {
 
 func short(s string) string { return strings.TrimSpace(s[:min(len(s), 64)]) }
 
-// memoryECC reads whether errors of the memory are corrected: bit 0 of the features.
+// memoryECC reads whether memory errors are corrected, which is bit 0 of the feature mask.
 func (g *gpu) memoryECC() device.Value {
 	text := g.text(g.dir, "ras/features")
 	if text == "" {
@@ -90,11 +90,12 @@ func (g *gpu) memoryECC() device.Value {
 	return device.Flag(v&1 != 0)
 }
 
-// maxBadPages bounds the list of bad pages; the driver asks for a new GPU long before.
+// maxBadPages bounds the list of bad pages in bytes. The driver asks for a replacement GPU
+// long before.
 const maxBadPages = 1 << 20
 
-// readBadPages reads the list of memory pages that are taken out of use. Those are of
-// errors that could not be corrected.
+// readBadPages reads the list of retired memory pages. Pages are retired for uncorrectable
+// errors.
 func (g *gpu) readBadPages() {
 	g.sample.PageRetirement = device.PageRetirement{}
 	name := "ras/gpu_vram_bad_pages"
@@ -113,14 +114,14 @@ func (g *gpu) readBadPages() {
 	}
 }
 
-// readAll returns a file that is longer than a page, which the driver gives one page a
+// readAll reads a file that is longer than a page. The driver returns at most a page per
 // read.
 func readAll(path string, limit int) (string, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only read
+	defer func() { _ = unix.Close(fd) }() // read-only: nothing to flush
 	b := make([]byte, 0, 4096)
 	for len(b) < limit {
 		b = append(b, make([]byte, 4096)...)
@@ -136,11 +137,11 @@ func readAll(path string, limit int) (string, error) {
 			return string(b), nil
 		}
 	}
-	return "", fmt.Errorf("%s is too long", filepath.Base(path))
+	return "", fmt.Errorf("%s is too long: more than %d bytes", filepath.Base(path), limit)
 }
 
-// parseBadPages counts the lines "0x00000123 : 0x00001000 : R" by their last letter:
-// retired, pending until nobody has the page, and failed.
+// parseBadPages counts lines such as "0x00000123 : 0x00001000 : R" by their last letter:
+// retired, pending until the page is unused, and failed.
 func parseBadPages(text string) (retired, pending, failed int, err error) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -155,7 +156,7 @@ func parseBadPages(text string) (retired, pending, failed int, err error) {
 		case " F", "F":
 			failed++
 		default:
-			return 0, 0, 0, fmt.Errorf("%q is no page", short(line))
+			return 0, 0, 0, fmt.Errorf("%q is not a page", short(line))
 		}
 	}
 	return retired, pending, failed, nil

@@ -1,7 +1,13 @@
 //go:build linux
 
-// Package amd reads AMD Instinct and Radeon GPUs from the files of the amdgpu driver:
-// sysfs, hwmon, and the compute driver's topology (KFD). It needs no ROCm library.
+// Package amd reads AMD Instinct and Radeon GPUs and their partitions from the files of the
+// amdgpu driver: sysfs (including the firmware's gpu_metrics tables), hwmon, and the
+// topology of the compute driver (KFD). Events come from the kernel log.
+//
+// It needs no ROCm library and no privilege for most values; RAS counters and processes of
+// other users may need root, and events need a readable /dev/kmsg (root or CAP_SYSLOG). It
+// does not wake a sleeping GPU, and it does not read hardware profiling counters, which
+// require ROCm's profiler.
 package amd
 
 import (
@@ -16,11 +22,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// Options say where to look.
+// Options configure a Reader.
 type Options struct {
-	// Root is where the host's file system is mounted. Empty: /.
+	// Root is where the host's file system is mounted; empty means /.
 	Root string
-	// Now returns the time. Nil: time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -38,7 +44,7 @@ func (o Options) sys() sysfs.Dir { return sysfs.Dir(filepath.Join(o.Root, "sys")
 
 func (o Options) proc() sysfs.Dir { return sysfs.Dir(filepath.Join(o.Root, "proc")) }
 
-// Reader finds every GPU of the amdgpu driver, and every partition of one.
+// Reader finds every GPU bound to the amdgpu driver, and every partition.
 type Reader struct {
 	opts   Options
 	resume *device.Position
@@ -53,16 +59,17 @@ var (
 	_ device.Busy        = (*gpu)(nil)
 )
 
-// Open returns device.ErrAbsent where no GPU has the amdgpu driver.
+// Open returns a Reader. The error is device.ErrAbsent if no GPU is bound to the amdgpu
+// driver.
 func Open(_ context.Context, o Options) (*Reader, error) {
 	o = o.filled()
 	if len(cards(o.sys())) == 0 {
-		return nil, fmt.Errorf("no GPU has the amdgpu driver: %w", device.ErrAbsent)
+		return nil, fmt.Errorf("no GPU is bound to the amdgpu driver: %w", device.ErrAbsent)
 	}
 	return &Reader{opts: o, gpus: map[string]*gpu{}}, nil
 }
 
-// Close implements device.Reader. No file is open between two reads.
+// Close implements device.Reader. No file stays open between reads.
 func (r *Reader) Close() error { return nil }
 
 // Devices implements device.Reader.
@@ -87,8 +94,8 @@ func (r *Reader) Devices(ctx context.Context) ([]device.Device, error) {
 	return devices, err
 }
 
-// deviceAt returns the UUID of the GPU at a PCI address, empty if there is none. Without
-// an address it is the only one there is.
+// deviceAt returns the UUID of the GPU at a PCI address, or "" if there is none. Without an
+// address it returns the machine's only GPU, if there is just one.
 func (r *Reader) deviceAt(pci string) (uuid, address string) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -111,8 +118,8 @@ func (r *Reader) deviceAt(pci string) (uuid, address string) {
 	return uuid, address
 }
 
-// join returns errs as one, of which at most a few are spelled out: a GPU that is being
-// reset fails in every file.
+// join joins errs and spells out only the first few: a GPU that is being reset fails in
+// every file.
 func join(errs []error) error {
 	const most = 8
 	if n := len(errs) - most; n > 0 {

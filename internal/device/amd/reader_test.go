@@ -17,7 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// No hardware, and hardware of others, is a normal state.
+// A machine without GPUs, or with GPUs of other vendors only, is a normal state.
 func TestAbsent(t *testing.T) {
 	f := func(build func(tree)) {
 		t.Helper()
@@ -38,7 +38,7 @@ func TestAbsent(t *testing.T) {
 	f(func(tr tree) { tr.folder("sys/class/drm/card0/device/uevent") })
 }
 
-// Without options it is this machine, now.
+// Empty options mean this machine and the current time.
 func TestOptions(t *testing.T) {
 	o := Options{}.filled()
 	if o.sys() != "/sys" || o.proc() != "/proc" || time.Since(o.Now()) > time.Minute {
@@ -46,15 +46,15 @@ func TestOptions(t *testing.T) {
 	}
 	tr := newTree(t)
 	tr.card(0, "0000:01:00.0", nil)
-	t.Chdir(tr.root) // which is not the root
+	t.Chdir(tr.root) // a directory other than the root
 	_, err := Open(t.Context(), Options{})
 	if _, slash := Open(t.Context(), Options{Root: "/"}); (err == nil) != (slash == nil) {
 		t.Errorf("%v, and below /: %v", err, slash)
 	}
 }
 
-// Sixteen GPUs with gaps in their numbers are in the order of the numbers: as text card10
-// would be before card2, and every index behind it wrong.
+// Sixteen GPUs with gaps in their numbers are ordered by number: in string order card10
+// would precede card2 and shift every index after it.
 func TestOrder(t *testing.T) {
 	tr := newTree(t)
 	numbers := []int{0, 1, 2, 3, 10, 12, 13, 20, 21, 22, 33, 64, 99, 100, 101, 128}
@@ -73,15 +73,15 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A GPU that is still there keeps its Device and so its counters; one that changed gets
-// a new one, and the caller starts over with it.
+// A GPU that is still present keeps its Device and its counters. A GPU that changed gets a
+// new Device, and the caller starts over.
 func TestRediscovery(t *testing.T) {
 	tr := machine(t)
 	r := tr.open()
 	before, after := devices(t, r), devices(t, r)
 	for i := range before {
 		if before[i] != after[i] {
-			t.Errorf("%s is another Device", before[i].ID().UUID)
+			t.Errorf("%s has a new Device", before[i].ID().UUID)
 		}
 	}
 	tr.write(mi300x+"current_memory_partition", "NPS4\n")
@@ -95,7 +95,7 @@ func TestRediscovery(t *testing.T) {
 	if got := after[1].ID().Profile; got != "dpx_nps4" {
 		t.Errorf("profile %s", got)
 	}
-	// In SPX it is one GPU again, with its files and its address to itself.
+	// In SPX mode it is a single GPU again, with its files and its address.
 	tr.remove("sys/class/kfd/kfd/topology/nodes/2")
 	tr.write(mi300x+"current_compute_partition", "SPX\n")
 	after = devices(t, r)
@@ -111,8 +111,8 @@ func TestRediscovery(t *testing.T) {
 	}
 }
 
-// A GPU whose folder went is lost: its last values must not be told for ever. It costs
-// only itself.
+// A GPU whose directory disappeared is lost: its last values must not be reported forever.
+// Other GPUs are unaffected.
 func TestLost(t *testing.T) {
 	tr := machine(t)
 	list := devices(t, tr.open())
@@ -134,7 +134,7 @@ func TestLost(t *testing.T) {
 		}
 	}
 	f()
-	tr.write("sys/class/kfd/kfd/topology/nodes/2/gpu_id", "77\n") // cut anew
+	tr.write("sys/class/kfd/kfd/topology/nodes/2/gpu_id", "77\n") // repartitioned
 	f(2)
 	tr.remove("sys/class/kfd/kfd/topology/nodes/1")
 	f(1)
@@ -144,8 +144,8 @@ func TestLost(t *testing.T) {
 	f(0)
 }
 
-// A file that says that there is no device loses it, and one that may not be read because
-// the GPU just fell asleep is no error.
+// ENODEV from any file means that the device is lost. EPERM because the GPU just fell
+// asleep is not an error.
 func TestFinish(t *testing.T) {
 	tr := newTree(t)
 	tr.card(0, "0000:01:00.0", map[string]string{"mem_info_vram_used": "5\n"})
@@ -186,8 +186,8 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// A sleeping GPU is not asked for anything that wakes it, and all values come back with
-// it.
+// Nothing that would wake a sleeping GPU is read, and all values return when the GPU wakes
+// up.
 func TestSleep(t *testing.T) {
 	tr := machine(t)
 	const dir = "sys/class/drm/card13/device/"
@@ -217,7 +217,7 @@ func TestSleep(t *testing.T) {
 	}
 }
 
-// Whoever waits for a read that hangs is told which file it is in.
+// While a read hangs, Busy names its file.
 func TestBusy(t *testing.T) {
 	g := newGPU(Options{}, sighting{})
 	if g.Busy() != "" {
@@ -236,7 +236,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// What one GPU cannot answer costs only that value, on that GPU.
+// A value that one GPU cannot provide is missing on that GPU only.
 func TestOneBrokenOfTwo(t *testing.T) {
 	tr := newTree(t)
 	tr.card(1, "0000:01:00.0", map[string]string{"gpu_busy_percent": "7\n"})
@@ -254,11 +254,11 @@ func TestOneBrokenOfTwo(t *testing.T) {
 	tr.remove("sys/class/drm/card2/device/mem_info_vram_used")
 	tr.write("sys/class/drm/card2/device/mem_info_vram_used", "40\n")
 	if s := read(t, list[1:], device.Fast)[0]; s.Memory.Free != device.Of(60) {
-		t.Errorf("mended: %+v", s.Memory)
+		t.Errorf("after the repair: %+v", s.Memory)
 	}
 }
 
-// A GPU that is being reset fails in every file: its error stays short.
+// A GPU that is being reset fails in every file. The error stays short.
 func TestManyErrors(t *testing.T) {
 	tr := newTree(t)
 	tr.card(0, "0000:01:00.0", nil)
@@ -272,7 +272,7 @@ func TestManyErrors(t *testing.T) {
 	}
 }
 
-// Two GPUs with one unique id must not be one device.
+// Two GPUs with the same unique id must not become one device.
 func TestSameID(t *testing.T) {
 	tr := newTree(t)
 	same := map[string]string{"unique_id": "00000000000000ab\n", "serial_number": "S1\n"}

@@ -17,8 +17,8 @@ const (
 	mega  = 1e6
 )
 
-// sensors are the temperatures by their names in the table, in degrees Celsius. Where
-// the table has several, they are numbered.
+// sensors are the temperature columns of the table, in degrees Celsius. A column with
+// several values is numbered.
 var sensors = []struct{ column, sensor string }{
 	{"temperature_edge", "edge"},
 	{"temperature_hotspot", "hotspot"},
@@ -31,13 +31,14 @@ var sensors = []struct{ column, sensor string }{
 	{"temperature_xcd", "xcd"},
 }
 
-// hwmonSensors are the names of hwmon's labels.
+// hwmonSensors maps hwmon labels to sensor names.
 var hwmonSensors = map[string]string{"edge": "edge", "junction": "hotspot", "mem": "memory"}
 
-// hwmonTemperatures is how many sensors amdgpu has there at most.
+// hwmonTemperatures is the highest number of sensors that amdgpu provides in hwmon.
 const hwmonTemperatures = 3
 
-// readTemperatures reads the sensors of the table, and those of hwmon that are not in it.
+// readTemperatures reads the sensors in the table, and those in hwmon that the table does
+// not have.
 func (g *gpu) readTemperatures() {
 	var list []device.Temperature
 	seen := map[string]bool{}
@@ -47,7 +48,7 @@ func (g *gpu) readTemperatures() {
 			list = append(list, device.Temperature{Sensor: sensor, Value: v, Limits: g.limits[sensor]})
 		}
 	}
-	if g.m != nil && g.m.version.format == 1 { // the unit of the others differs
+	if g.m != nil && g.m.version.format == 1 { // the unit differs in the other formats
 		for _, s := range sensors {
 			n := g.m.count(s.column)
 			for i := range n {
@@ -56,7 +57,7 @@ func (g *gpu) readTemperatures() {
 					sensor += strconv.Itoa(i)
 				}
 				if v := g.m.at(s.column, 0, i); v != device.Of(0) || !strings.HasPrefix(sensor, "vr_") {
-					add(sensor, v) // a regulator without a sensor says 0
+					add(sensor, v) // a regulator without a sensor reads 0
 				}
 			}
 		}
@@ -69,7 +70,7 @@ func (g *gpu) readTemperatures() {
 	g.sample.Temperatures = slices.Concat(list, g.boards)
 }
 
-// hwmonSensor is a sensor of hwmon by its number.
+// hwmonSensor is a sensor in hwmon, by number.
 type hwmonSensor struct {
 	sensor string
 	number int
@@ -103,7 +104,7 @@ func (g *gpu) readStaticLimits() {
 	for _, s := range g.temps {
 		for _, l := range []struct{ file, event string }{{"crit", "slowdown"}, {"emergency", "shutdown"}} {
 			v := g.number(g.hwmon, fmt.Sprintf("temp%d_%s", s.number, l.file), milli)
-			if c, ok := v.Get(); ok && c > 0 { // absolute zero is how the driver writes none
+			if c, ok := v.Get(); ok && c > 0 { // the driver reports a missing limit as absolute zero
 				g.limits[s.sensor] = append(g.limits[s.sensor], device.TemperatureCap{Event: l.event, Limit: v})
 			}
 		}
@@ -117,7 +118,7 @@ func (g *gpu) readStaticLimits() {
 	}
 }
 
-// parseLevels returns the highest level of lines such as "1: 1500Mhz *", in hertz.
+// parseLevels returns the highest level in lines such as "1: 1500Mhz *", in hertz.
 func parseLevels(text string) device.Value {
 	var highest device.Value
 	for line := range strings.Lines(text) {
@@ -135,8 +136,8 @@ func parseLevels(text string) device.Value {
 	return highest
 }
 
-// clocks are the clock domains, in MHz, by their names in the tables from the newest to
-// the oldest, the file of hwmon in Hz, and the file of their levels.
+// clocks are the clock domains: the columns in the tables (MHz), newest name first, the
+// hwmon file (Hz), and the file with the levels.
 var clocks = []struct {
 	kind    string
 	columns []string
@@ -150,7 +151,8 @@ var clocks = []struct {
 	{"video", []string{"current_vclk0", "current_vclk", "average_vclk_frequency"}, "", "pp_dpm_vclk"},
 }
 
-// readClocks reads the clocks. A GPU of several dies has one for each: theirs is the mean.
+// readClocks reads the clocks. A GPU with several dies has one clock per die; the mean is
+// reported.
 func (g *gpu) readClocks() {
 	var list []device.Clock
 	for _, c := range clocks {
@@ -168,10 +170,10 @@ func (g *gpu) readClocks() {
 	g.sample.Clocks = list
 }
 
-// readPower reads what the whole package draws, and its energy.
+// readPower reads the power draw of the whole package, and its energy.
 func (g *gpu) readPower() {
 	p := device.Power{Scope: "gpu", Limits: g.powerLimit}
-	if g.m != nil && g.m.version.format == 1 { // W; in the tables of APUs W or mW
+	if g.m != nil && g.m.version.format == 1 { // W; APU tables use W or mW
 		p.Instant, p.Average = g.m.get("curr_socket_power"), g.m.get("average_socket_power")
 	}
 	if !p.Draw().OK() {
@@ -185,8 +187,8 @@ func (g *gpu) readPower() {
 	g.readEnergy()
 }
 
-// readEnergy reads the energy counter, whose unit is 2^-16 J on Instinct. Radeon's is 0,
-// or counts something else.
+// readEnergy reads the energy counter, whose unit is 2^-16 J on Instinct. On Radeon the
+// counter is 0 or counts something else.
 func (g *gpu) readEnergy() {
 	const unit = 1 << 16
 	const instinct = 9 // major number of the architecture: gfx908, gfx90a, gfx942, gfx950
@@ -198,7 +200,7 @@ func (g *gpu) readEnergy() {
 	g.sample.Energy = device.Of(float64(g.energy.add(raw, g.m.columns["energy_accumulator"].kind))).Div(unit)
 }
 
-// powerLimits are hwmon's files, in µW.
+// powerLimits are the hwmon files, in µW.
 var powerLimits = []struct{ file, kind string }{
 	{"power1_cap", device.LimitEnforced},
 	{"power1_cap_default", "default"},
@@ -210,13 +212,13 @@ func (g *gpu) readPowerLimits() {
 	g.powerLimit = nil
 	for _, l := range powerLimits {
 		v := g.number(g.hwmon, l.file, micro)
-		if w, ok := v.Get(); ok && (w > 0 || l.kind == "min") { // virtual functions say 0 W
+		if w, ok := v.Get(); ok && (w > 0 || l.kind == "min") { // virtual functions report 0 W
 			g.powerLimit = append(g.powerLimit, device.PowerLimit{Type: l.kind, Watts: v})
 		}
 	}
 }
 
-// readVoltages reads the rails, in mV.
+// readVoltages reads the voltage rails, in mV.
 func (g *gpu) readVoltages() {
 	var list []device.Voltage
 	add := func(rail string, v device.Value) {
@@ -232,12 +234,12 @@ func (g *gpu) readVoltages() {
 	add("soc", g.m.get("voltage_soc").Div(milli))
 	add("memory", g.m.get("voltage_mem").Div(milli))
 	if g.m == nil || g.m.version.format != 1 {
-		add("nb", g.number(g.hwmon, "in1_input", milli)) // of APUs
+		add("nb", g.number(g.hwmon, "in1_input", milli)) // APUs only
 	}
 	g.sample.Voltages = list
 }
 
-// readFans reads the fans, which all turn alike. Instinct has none.
+// readFans reads the fans, which all run at the same speed. Instinct has none.
 func (g *gpu) readFans() {
 	const full = 255
 	f := device.Fan{RPM: g.number(g.hwmon, "fan1_input", 1), Speed: g.number(g.hwmon, "pwm1", full)}

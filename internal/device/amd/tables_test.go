@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// place is where the kernel's structure has a value: the tests' own idea of a layout.
+// place is where the kernel's struct holds a value: a layout written independently of the
+// code.
 type place struct {
 	offset, stride, width, count, rows int
 }
@@ -22,7 +23,7 @@ type structure struct {
 	places  map[string]place
 }
 
-// structures reads testdata/layouts.txt, by the name of the table: v1.3, partition v1.0.
+// structures parses testdata/layouts.txt, keyed by table name: v1.3, partition v1.0.
 func structures(t testing.TB) map[string]structure {
 	t.Helper()
 	b, err := os.ReadFile("testdata/layouts.txt")
@@ -54,7 +55,7 @@ func structures(t testing.TB) map[string]structure {
 	return all
 }
 
-// placeOf reads "offset[+stride] type name[count]".
+// placeOf parses "offset[+stride] type name[count]".
 func placeOf(t testing.TB, words []string) (string, place) {
 	t.Helper()
 	p := place{count: 1, rows: 1}
@@ -78,7 +79,8 @@ func placeOf(t testing.TB, words []string) (string, place) {
 	return name, p
 }
 
-// blob returns a table without values: all bits are set, as the driver begins.
+// blob returns a table without values: all bits set, which is how the driver initializes
+// it.
 func (s structure) blob() []byte {
 	b := make([]byte, s.size)
 	for i := range b {
@@ -89,7 +91,7 @@ func (s structure) blob() []byte {
 	return b
 }
 
-// put writes one value where the kernel does.
+// put writes one value at the kernel's offset.
 func (s structure) put(t testing.TB, b []byte, name string, row, i int, v uint64) {
 	t.Helper()
 	p, ok := s.places[name]
@@ -101,7 +103,7 @@ func (s structure) put(t testing.TB, b []byte, name string, row, i int, v uint64
 	copy(b[p.offset+row*p.stride+i*p.width:][:p.width], le[:])
 }
 
-// packed writes a table that describes itself: "number type values ..." a line.
+// packed encodes a packed table from lines of "number type values ...".
 func packed(t testing.TB, v version, lines string) []byte {
 	t.Helper()
 	b := binary.LittleEndian.AppendUint32([]byte{0, 0, v.format, v.content}, 0)

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	power   = device.BucketPower | device.BucketSW // the firmware keeps a limit
+	power   = device.BucketPower | device.BucketSW // the firmware enforces a limit
 	thermal = device.BucketThermal | device.BucketSW
-	hot     = device.BucketThermal | device.BucketHW // a pin of the hardware
+	hot     = device.BucketThermal | device.BucketHW // signaled by a hardware pin
 )
 
-// throttleBit is one cause in a set of flags.
+// throttleBit is one cause in a bit set.
 type throttleBit struct {
 	bit     int
 	cause   string
@@ -25,8 +25,8 @@ type throttleBit struct {
 const hotspotBit = 36
 
 var (
-	// independentBits are of the field that is the same on every GPU, from v1.3 on and in
-	// the tables of APUs from v2.2 on.
+	// independentBits belong to the field that is the same on every GPU, from v1.3 on and
+	// in APU tables from v2.2 on.
 	independentBits = []throttleBit{
 		{0, "ppt0", power},
 		{1, "ppt1", power},
@@ -63,7 +63,7 @@ var (
 		{56, "ppm", power},
 		{57, "fit", device.BucketHW},
 	}
-	// socketBits are of the MI300 family, v1.4 and v1.5.
+	// socketBits belong to the MI300 family, v1.4 and v1.5.
 	socketBits = []throttleBit{
 		{0, "prochot", hot},
 		{1, "ppt", power},
@@ -73,8 +73,8 @@ var (
 	}
 )
 
-// residencies are the counters that took the flags' place in v1.6: ticks of the firmware
-// during which a cause held the clocks down. Those of each die are in rows.
+// residencies are the counters that replaced the flags in v1.6: firmware ticks during which
+// a cause reduced the clocks. Per-die counters are in rows.
 var residencies = []struct {
 	column  string
 	cause   string
@@ -93,7 +93,8 @@ var residencies = []struct {
 	{"gfx_low_utilization_acc", "low_utilization", 0, true},
 }
 
-// readThrottle reads why the clocks are held down, by what the version of the table has.
+// readThrottle reads why the clocks are reduced, from whichever source this table version
+// has.
 func (g *gpu) readThrottle() {
 	g.sample.Throttles, g.sample.ThrottleTimes = nil, nil
 	if g.m == nil {
@@ -108,15 +109,15 @@ func (g *gpu) readThrottle() {
 	case ok && g.m.version.since(4):
 		g.sample.Throttles = throttles(set, socketBits)
 	case ok:
-		g.sample.Throttles = throttles(set, nil) // what a bit means differs from GPU to GPU
+		g.sample.Throttles = throttles(set, nil) // the meaning of a bit varies between GPUs
 	default:
 		g.residency.update(g.m)
 		g.sample.Throttles, g.sample.ThrottleTimes = g.residency.throttles(), g.residency.times()
 	}
 }
 
-// believed takes the hotspot's bit out of the flags while the hotspot is far from its
-// limit: RDNA3 has it set at all times, idle at 54 degrees too.
+// believed clears the hotspot bit while the hotspot is far from its limit: RDNA3 always
+// sets the bit, even when idle at 54 degrees.
 func (g *gpu) believed(set uint64) uint64 {
 	const near = 3 // degrees
 	for _, t := range g.sample.Temperatures {
@@ -132,8 +133,8 @@ func (g *gpu) believed(set uint64) uint64 {
 	return set
 }
 
-// throttles returns every known cause, and each bit nobody knows as one of its own in the
-// hardware bucket.
+// throttles returns every known cause, and each unknown bit as a cause in the hardware
+// bucket.
 func throttles(set uint64, known []throttleBit) []device.Throttle {
 	list := make([]device.Throttle, 0, len(known))
 	for _, t := range known {
@@ -148,25 +149,25 @@ func throttles(set uint64, known []throttleBit) []device.Throttle {
 	return list
 }
 
-// residency turns the counters of ticks into seconds, and into whether a cause was active
-// between the last two tables.
+// residency converts tick counters to seconds, and to whether a cause was active between
+// the last two tables.
 type residency struct {
 	seen   bool
-	known  bool   // two tables were seen
-	ticks  uint64 // of the table before
-	clock  uint64 // ns of the driver's clock then
+	known  bool   // at least two tables were seen
+	ticks  uint64 // of the previous table
+	clock  uint64 // driver clock of the previous table, in ns
 	causes [10]residencyCause
 }
 
 type residencyCause struct {
 	present bool
-	last    []uint64 // of each die
+	last    []uint64 // per die
 	active  bool
 	seconds float64
 }
 
-// update takes the counters of a table. Tables less than 100 ms apart are one: the
-// driver answers from its cache.
+// update records the counters of a table. Tables less than 100 ms apart count as one,
+// because the driver answers from its cache.
 func (r *residency) update(m *metrics) {
 	const apart = 100e6 // ns
 	ticks, ok := m.raw("accumulation_counter", 0, 0)
@@ -189,9 +190,9 @@ func (r *residency) update(m *metrics) {
 	r.seen, r.ticks, r.clock = true, ticks, clock
 }
 
-// update takes one counter, the mean over the dies. Without a delta it only remembers it.
-// A counter that is the same as that of all ticks is none: firmware of 2024 has it there
-// for power and heat of an idle GPU.
+// update records one counter, averaged over the dies. If delta is false it only stores the
+// values. A counter equal to the total tick counter is ignored: firmware from 2024 reports
+// that for power and thermal on an idle GPU.
 func (c *residencyCause) update(m *metrics, column string, ticks, seconds float64, delta bool) {
 	var now []uint64
 	all, _ := m.raw("accumulation_counter", 0, 0)
@@ -215,7 +216,7 @@ func (c *residencyCause) update(m *metrics, column string, ticks, seconds float6
 	c.last = now
 }
 
-// throttles returns the causes, nil while there is nothing to compare with.
+// throttles returns the causes, or nil until two tables can be compared.
 func (r *residency) throttles() []device.Throttle {
 	if !r.known {
 		return nil
@@ -229,7 +230,7 @@ func (r *residency) throttles() []device.Throttle {
 	return list
 }
 
-// times returns how long each cause held the clocks down since the first table.
+// times returns how long each cause has reduced the clocks since the first table.
 func (r *residency) times() []device.ThrottleTime {
 	var list []device.ThrottleTime
 	for i, c := range residencies {

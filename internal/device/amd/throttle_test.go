@@ -10,8 +10,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Each bit is the cause the kernel means, in the bucket that users' alerts are written
-// for. An unknown bit must not go unseen.
+// Each bit is the cause that the kernel means, in the bucket that users' alerts rely on. An
+// unknown bit must not go unnoticed.
 func TestBits(t *testing.T) {
 	const power, thermal, sw, hw = device.BucketPower, device.BucketThermal, device.BucketSW, device.BucketHW
 	f := func(bit int, known []throttleBit, cause string, buckets device.Buckets) {
@@ -50,11 +50,11 @@ func TestBits(t *testing.T) {
 	f(4, socketBits, "hbm_thermal", thermal|sw)
 	f(5, socketBits, "bit_5", hw)
 	if list := throttles(0, nil); list == nil || len(list) != 0 {
-		t.Errorf("no bit is %v", list)
+		t.Errorf("an empty set gives %v", list)
 	}
 }
 
-// By version: flags of the GPU's own before v1.3 and in v1.4 and v1.5, or none.
+// By version: GPU-specific flags before v1.3 and in v1.4 and v1.5, or none.
 func TestThrottleVersions(t *testing.T) {
 	f := func(table, lines string, want []device.Throttle) {
 		t.Helper()
@@ -75,7 +75,7 @@ func TestThrottleVersions(t *testing.T) {
 	f("v1.6", "ppt_residency_acc 7", nil)
 }
 
-// RDNA3 says that its hotspot throttles at all times: an alert on heat would never end.
+// RDNA3 reports hotspot throttling at all times. A thermal alert would never clear.
 func TestHotspotBit(t *testing.T) {
 	f := func(now, limit string, want bool) {
 		t.Helper()
@@ -91,7 +91,7 @@ func TestHotspotBit(t *testing.T) {
 			t.Errorf("%s of %s: thermal %v, %v", now, limit, got, err)
 		}
 		if s.Throttled(device.BucketPower) != device.Of(1) {
-			t.Error("the other bit is gone")
+			t.Error("the other bit was cleared, too")
 		}
 	}
 	f("54", "110000\n", false)
@@ -100,12 +100,12 @@ func TestHotspotBit(t *testing.T) {
 	f("54", "", true)
 }
 
-// reading is one table of a residency test.
+// reading is one table in a residency test.
 type reading struct {
-	clock, ticks, ppt uint64 // ns; ticks of 32 bits
+	clock, ticks, ppt uint64 // ns; 32-bit ticks
 }
 
-// Seconds are counted, and a cause is active, by what happened between two tables.
+// Seconds, and whether a cause is active, follow from what happened between two tables.
 func TestResidency(t *testing.T) {
 	const sec = 1e9
 	f := func(name string, wantSeconds float64, wantActive any, readings ...reading) {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// tree is a machine's file system below a folder of its own.
+// tree is the file system of a fake machine, below a directory of its own.
 type tree struct {
 	t    *testing.T
 	root string
@@ -21,7 +21,7 @@ type tree struct {
 
 func newTree(t *testing.T) tree { return tree{t, t.TempDir()} }
 
-// machine makes the tree of testdata/machine.txt.
+// machine creates the tree described by testdata/machine.txt.
 func machine(t *testing.T) tree {
 	t.Helper()
 	b, err := os.ReadFile("testdata/machine.txt")
@@ -64,7 +64,7 @@ func (tr tree) link(name, to string) {
 	}
 }
 
-// folder puts a folder in the place of a file: reading it fails as a broken driver does.
+// folder replaces a file by a directory: reading it fails as with a broken driver.
 func (tr tree) folder(name string) {
 	tr.t.Helper()
 	tr.remove(name)
@@ -81,14 +81,14 @@ func (tr tree) remove(name string) {
 }
 
 // table writes one of the firmware's tables, from lines of a name and its values. A name
-// may be of one partition: xcp1.vcn_busy.
+// may be prefixed with a partition: xcp1.vcn_busy.
 func (tr tree) table(name, table, lines string) {
 	tr.t.Helper()
 	tr.write(name, string(structures(tr.t)[table].blob()))
 	tr.change(name, table, lines)
 }
 
-// change writes some values of a table anew.
+// change overwrites some values of a table.
 func (tr tree) change(name, table, lines string) {
 	tr.t.Helper()
 	s := structures(tr.t)[table]
@@ -116,7 +116,7 @@ func (tr tree) change(name, table, lines string) {
 	tr.write(name, string(b))
 }
 
-// card makes a GPU with a few files below its folder.
+// card creates a GPU with a few files below its directory.
 func (tr tree) card(number int, pci string, files map[string]string) {
 	tr.t.Helper()
 	dir := "sys/class/drm/card" + strconv.Itoa(number) + "/device/"
@@ -126,7 +126,7 @@ func (tr tree) card(number int, pci string, files map[string]string) {
 	}
 }
 
-// now is when the tests run.
+// now is the time at which the tests run.
 var now = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
 func (tr tree) options() Options {
@@ -151,7 +151,7 @@ func devices(t *testing.T, r *Reader) []device.Device {
 	return list
 }
 
-// read returns the samples of devices, which must all answer.
+// read returns the samples of devices, all of which must answer.
 func read(t *testing.T, list []device.Device, tier device.Tier) []device.Sample {
 	t.Helper()
 	var samples []device.Sample

@@ -24,7 +24,7 @@ func one(t *testing.T, files map[string]string, more ...func(tree)) (device.Samp
 	return devices(t, tr.open())[0].Read(t.Context(), device.Static)
 }
 
-// A file that is not there, one that says 0, and one that is broken are three things.
+// A missing file, a file that contains 0, and a broken file are three different cases.
 func TestDegraded(t *testing.T) {
 	folders := map[string]bool{}
 	f := func(name, content string, get func(device.Sample) device.Value, want device.Value, wantErr string) {
@@ -41,7 +41,7 @@ func TestDegraded(t *testing.T) {
 			t.Errorf("%s %q: error %v, want %q", name, content, err, wantErr)
 		}
 		if s.Info.NUMA != "1" {
-			t.Errorf("%s %q: the other values are gone", name, content)
+			t.Errorf("%s %q: the other values are missing", name, content)
 		}
 		if folders[name] {
 			return
@@ -125,7 +125,7 @@ func TestDegraded(t *testing.T) {
 	f("gpu_metrics", "\x78\x00\x01\x03"+strings.Repeat("x", 5000), table, device.Value{}, "v1.3: larger")
 }
 
-// A driver that has no table for a GPU answers with nothing.
+// A driver that has no table for a GPU returns an empty file.
 func TestEmptyTable(t *testing.T) {
 	s, err := one(t, map[string]string{"gpu_metrics": "", "gpu_busy_percent": "3\n"})
 	if s.Utilization.Compute != device.Of(0.03) || err != nil {
@@ -133,7 +133,7 @@ func TestEmptyTable(t *testing.T) {
 	}
 }
 
-// A block that cannot be read, and one that makes no sense, cost only themselves.
+// A block that cannot be read or parsed affects no other block.
 func TestBrokenBlocks(t *testing.T) {
 	s, err := one(t, map[string]string{"ras/df_err_count": "?", "ras/umc_err_count": "ue: 4\nce: 0\n"}, func(tr tree) {
 		tr.folder("sys/class/drm/card0/device/ras/athub_err_count")
@@ -152,14 +152,14 @@ func TestBrokenBlocks(t *testing.T) {
 	}
 }
 
-// An empty list of bad pages is none, which is not unknown.
+// An empty list of bad pages means none, not unknown.
 func TestNoBadPages(t *testing.T) {
 	s, err := one(t, map[string]string{"ras/gpu_vram_bad_pages": ""})
 	want := device.PageRetirement{Uncorrected: device.Of(0), Pending: device.Of(0), Failure: device.Of(0)}
 	if s.PageRetirement != want || err != nil {
 		t.Errorf("%+v, %v", s.PageRetirement, err)
 	}
-	// The list of a bad GPU is longer than a page.
+	// A GPU with many bad pages has a list longer than a page.
 	pages := strings.Repeat("0x00000123 : 0x00001000 : R\n", 1000) + "0x1 : 0x1000 : F\n"
 	s, err = one(t, map[string]string{"ras/gpu_vram_bad_pages": pages})
 	want = device.PageRetirement{Uncorrected: device.Of(1000), Pending: device.Of(0), Failure: device.Of(1)}
@@ -172,8 +172,8 @@ func TestNoBadPages(t *testing.T) {
 	}
 }
 
-// Energy is counted in a unit that is known for Instinct: a Radeon's number would be
-// taken for joules.
+// The unit of the energy counter is known only for Instinct. A Radeon's number would be
+// mistaken for joules.
 func TestEnergy(t *testing.T) {
 	f := func(table, gfx, value string, want device.Value) {
 		t.Helper()
@@ -196,7 +196,7 @@ func TestEnergy(t *testing.T) {
 	f("v1.8", "90402", "0", device.Value{})
 }
 
-// APUs' tables have other units: only their clocks and flags are read.
+// APU tables use other units: only their clocks and flags are read.
 func TestAPU(t *testing.T) {
 	for _, table := range []string{"v2.0", "v2.1", "v2.2", "v2.3", "v2.4"} {
 		lines := "temperature_gfx 4500\naverage_gfx_activity 700\naverage_socket_power 12000\ncurrent_gfxclk 800\ncurrent_uclk 2800\ncurrent_fclk 1600\ncurrent_vclk 400\n"
@@ -237,7 +237,7 @@ func TestAPU(t *testing.T) {
 	}
 }
 
-// Video engines, wherever a version has them.
+// Video engines, in whichever column a version has them.
 func TestVideo(t *testing.T) {
 	f := func(table, lines string, decoder, jpeg device.Value) {
 		t.Helper()
@@ -272,7 +272,7 @@ func TestPCIe(t *testing.T) {
 	f("", nil, device.Value{}, device.Value{})
 }
 
-// Links of a table without their states, of which the board has two.
+// Links from a table without link states, on a board with two links.
 func TestXGMI(t *testing.T) {
 	s, err := one(t, nil, func(tr tree) {
 		tr.table("sys/class/drm/card0/device/gpu_metrics", "v1.4",
@@ -288,7 +288,7 @@ func TestXGMI(t *testing.T) {
 	}
 }
 
-// A link that is up at an unknown speed has no limit of 0.
+// A link that is up at an unknown speed has no bandwidth limit, not a limit of 0.
 func TestXGMISpeed(t *testing.T) {
 	s, err := one(t, nil, func(tr tree) {
 		tr.table("sys/class/drm/card0/device/gpu_metrics", "v1.7", "xgmi_link_status 1 2 2 2 2 2 2 2")

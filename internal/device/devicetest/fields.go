@@ -1,4 +1,7 @@
-// Package devicetest is for tests of readers and of what is made of their samples.
+// Package devicetest supports tests of vendor readers and of code that consumes their
+// samples. Fields and Fill enumerate the fields of a device.Sample by reflection;
+// CheckSources verifies a vendor's sources.txt, from which docs/hardware.md is generated,
+// against the fields that the vendor's tests read. Only tests import it.
 package devicetest
 
 import (
@@ -8,9 +11,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Fields returns the paths of what samples have, such as Memory.Used and
-// Temperatures.Value, sorted. Identity and names for schedulers are not measured, and
-// left out.
+// Fields returns the sorted paths of the fields that are present in samples, such as
+// Memory.Used and Temperatures.Value. Identity and scheduler names are not readings and are
+// omitted.
 func Fields(samples ...device.Sample) []string {
 	found := map[string]bool{}
 	for _, s := range samples {
@@ -31,8 +34,8 @@ func Fields(samples ...device.Sample) []string {
 	return list
 }
 
-// keyed are the fields of list members that say what is measured, and the members that
-// have nothing but these.
+// keyed are the fields of list elements that identify a reading rather than hold one. whole
+// are the element types that count as present as a whole.
 var (
 	keyed = map[string]bool{"Sensor": true, "Event": true, "Scope": true, "Type": true, "Rail": true, "Cause": true, "Name": true, "Lifetime": true, "Location": true, "Spare": true, "Operation": true, "Detail": true}
 	whole = map[reflect.Type]bool{reflect.TypeFor[device.Throttle](): true, reflect.TypeFor[device.Latency](): true}
@@ -67,8 +70,8 @@ func present(v reflect.Value, path string, found map[string]bool) {
 	}
 }
 
-// Fill returns a sample with every field set, each number another one, and the paths of
-// the numbers. Lists have one member.
+// Fill returns a sample with every field set, each number different, and the path of each
+// number. Lists have one element.
 func Fill() (device.Sample, map[float64]string) {
 	var s device.Sample
 	n := 1000.0

@@ -11,7 +11,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// What is 0 is there, what is absent is not.
+// A value of 0 is present; an absent value is not.
 func TestFields(t *testing.T) {
 	of := device.Of
 	a := device.Sample{
@@ -32,7 +32,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// A document that promises what nobody reads, or keeps quiet about what is, is wrong.
+// A document that promises a value nobody reads, or omits a value that is read, is wrong.
 func TestCheckSources(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sources.txt")
 	write := func(s string) {
@@ -47,25 +47,25 @@ func TestCheckSources(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	write("Memory.Used: file\nVoltages.Volts: file\n" + rest)
-	want := []string{"Memory.Total is read and has no source", "Voltages.Volts has a source and is not read by any test", "Memory.Total is missed, and nothing says why", "Energy is missed, and nothing says why"}
+	want := []string{"Memory.Total is read but has no source", "Voltages.Volts has a source but no test reads it", "Memory.Total is absent without a reason", "Energy is absent without a reason"}
 	if diff := cmp.Diff(want, CheckSources(path, s)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for _, bad := range []string{"Memory.Used", "Memory.Used: a\nMemory.Used: b\n", ": a\n"} {
 		write(bad)
 		if _, err := ReadSources(path); err == nil {
-			t.Errorf("%q is fine", bad)
+			t.Errorf("%q is accepted", bad)
 		}
 	}
 }
 
-// Every number of a filled sample is a field, by the same path.
+// Every number in a filled sample is a field, under the same path.
 func TestFill(t *testing.T) {
 	s, paths := Fill()
 	fields := Fields(s)
 	for _, path := range paths {
 		if !slices.Contains(fields, path) {
-			t.Errorf("%s is no field", path)
+			t.Errorf("%s is not a field", path)
 		}
 	}
 	if len(paths) < 60 || len(fields) < len(paths) {

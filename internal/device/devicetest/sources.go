@@ -9,16 +9,16 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Source is a line of a vendor's sources.txt: where a field of its samples comes from, or
-// why it is absent.
+// Source is one line of a vendor's sources.txt: where a field of its samples comes from, or
+// why the field is absent.
 type Source struct {
 	Field  string
 	Absent bool
 	Text   string
 }
 
-// expected are the fields that people look for, one of each pair: a vendor without says
-// why.
+// expected are the fields that users look for; "or" separates alternatives. A vendor that
+// does not provide one must say why.
 var expected = []string{
 	"Utilization.Compute", "Memory.Used", "Memory.Total", "Temperatures.Value", "Powers.Instant or Powers.Average", "Energy", "Clocks.Frequency", "ECC.Count", "Processes.MemoryUsed",
 	"Throttles",
@@ -43,7 +43,7 @@ func ReadSources(path string) ([]Source, error) {
 		field, text, ok := strings.Cut(line, ": ")
 		field, absent := strings.CutPrefix(field, "-")
 		if !ok || field == "" || text == "" {
-			return nil, fmt.Errorf("cannot parse %s: %q is no field: text", path, line)
+			return nil, fmt.Errorf("cannot parse %s: %q is not \"field: text\"", path, line)
 		}
 		if slices.ContainsFunc(list, func(s Source) bool { return s.Field == field }) {
 			return nil, fmt.Errorf("%s has %s twice", path, field)
@@ -53,9 +53,9 @@ func ReadSources(path string) ([]Source, error) {
 	return list, nil
 }
 
-// CheckSources returns what is wrong with a vendor's sources.txt beside all that its
-// tests read: a value whose source it does not name, and one that it names and nothing
-// shows.
+// CheckSources compares a vendor's sources.txt with the samples that its tests read. It
+// returns one message for each value without a source, and for each source whose value no
+// sample shows.
 func CheckSources(path string, samples ...device.Sample) []string {
 	list, err := ReadSources(path)
 	if err != nil {
@@ -65,17 +65,17 @@ func CheckSources(path string, samples ...device.Sample) []string {
 	has := Fields(samples...)
 	for _, field := range has {
 		if !slices.ContainsFunc(list, func(s Source) bool { return s.Field == field && !s.Absent }) {
-			wrong = append(wrong, field+" is read and has no source")
+			wrong = append(wrong, field+" is read but has no source")
 		}
 	}
 	for _, s := range list {
 		if !s.Absent && !slices.Contains(has, s.Field) {
-			wrong = append(wrong, s.Field+" has a source and is not read by any test")
+			wrong = append(wrong, s.Field+" has a source but no test reads it")
 		}
 	}
 	for _, field := range expected {
 		if !slices.ContainsFunc(list, func(s Source) bool { return slices.Contains(strings.Split(field, " or "), s.Field) }) {
-			wrong = append(wrong, field+" is missed, and nothing says why")
+			wrong = append(wrong, field+" is absent without a reason")
 		}
 	}
 	return wrong

@@ -18,30 +18,30 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// aip is one accelerator (Habana says AI processor). It outlives a session of the library,
-// which gives it a handle.
+// aip is one accelerator (an AI processor in Habana's terms). It outlives a library
+// session, which gives it a handle.
 type aip struct {
 	vendorlib.Caller
 	r *Reader
 	node
 	id     device.ID
 	serial string
-	gone   atomic.Bool // it was lost: the next discovery looks who is there
-	read   bool        // everything was read since it got its handle
-	slept  bool        // its firmware could not be asked at the last Read
+	gone   atomic.Bool // the accelerator was lost: the next discovery identifies it again
+	read   bool        // everything was read since the handle was bound
+	slept  bool        // the firmware could not be queried at the last Read
 
 	sample  device.Sample // each tier overwrites its own part
 	energy  energy
-	draw    device.Value // power now
-	limit   device.Value // of power, in force
+	draw    device.Value // current power
+	limit   device.Value // power limit in force
 	limits  []device.PowerLimit
 	edge    []device.TemperatureCap
 	hbm     []device.TemperatureCap
-	clocks  [len(clockTypes)]device.Value // the highest
+	clocks  [len(clockTypes)]device.Value // highest frequencies
 	holders []uint32
 }
 
-// bind gives a the handle of a session, or takes it away.
+// bind attaches a to a handle of a library session, or detaches it.
 func (a *aip) bind(lib *vendorlib.Library, handle uintptr) {
 	a.Lib, a.Handle = lib, handle
 	a.Forget()
@@ -61,14 +61,14 @@ func (a *aip) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 	void := device.Sample{ID: a.id}
 	if !a.dir.Exists() || tier >= device.Slow && a.address() != a.id.PCI {
 		a.gone.Store(true)
-		return void, fmt.Errorf("the driver no longer shows it: %w", device.ErrLost)
+		return void, fmt.Errorf("the driver no longer lists the accelerator: %w", device.ErrLost)
 	}
 	a.Begin()
 	a.sample.ID = a.id
 	a.readStatus()
 	if a.sample.Status == device.Of(needsReset) {
 		a.slept = true
-		return void, fmt.Errorf("the driver says so: %w", device.ErrNeedsReset)
+		return void, fmt.Errorf("the driver reports the status: %w", device.ErrNeedsReset)
 	}
 	if !a.read || a.slept && a.awake() {
 		tier = device.Static
@@ -86,7 +86,7 @@ func (a *aip) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 	}
 	s := a.sample
 	if !a.awake() {
-		// What was known before the reset says nothing of now.
+		// Values from before the reset say nothing about the current state.
 		s = device.Sample{
 			ID: s.ID, Info: s.Info, Status: s.Status, Resets: s.Resets, PCIe: s.PCIe, Processes: s.Processes, Aliases: s.Aliases,
 		}
@@ -95,15 +95,15 @@ func (a *aip) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 	return s, a.End()
 }
 
-// awake reports whether the firmware can be asked.
+// awake reports whether the firmware can be queried.
 func (a *aip) awake() bool {
 	code, ok := a.sample.Status.Get()
 	return !ok || answers(code)
 }
 
-// steps returns what a Read of the tier does, cheapest first so that a driver that hangs in
-// a rare call has answered the common ones. A call of the firmware takes some
-// milliseconds, so that only what changes quickly is asked at every tick.
+// steps returns the steps of a Read at the given tier, cheapest first, so that a driver
+// that hangs in a rare call has already answered the common ones. A firmware call takes
+// some milliseconds, so only values that change quickly are read at every tick.
 func (a *aip) steps(tier device.Tier) []func() {
 	var steps []func()
 	if tier >= device.Static {
@@ -127,8 +127,8 @@ func (a *aip) steps(tier device.Tier) []func() {
 	return append(steps, a.joinPower, func() { a.readProcesses(tier) })
 }
 
-// value returns an attribute that is a whole number, divided by the units in one of ours.
-// The driver answers ENODEV for what needs the firmware while that cannot be asked.
+// value returns an integer attribute, divided by units to convert it. The driver answers
+// ENODEV for attributes that need the firmware while the firmware cannot be queried.
 func (a *aip) value(dir sysfs.Dir, name string, units float64) device.Value {
 	s, err := dir.Text(name)
 	if err != nil {
@@ -143,14 +143,14 @@ func (a *aip) value(dir sysfs.Dir, name string, units float64) device.Value {
 	return device.Of(v).Div(units)
 }
 
-// attribute returns a text, empty if there is none.
+// attribute returns a text attribute, or "" if the accelerator does not have it.
 func (a *aip) attribute(dir sysfs.Dir, name string) string {
 	s, err := dir.Text(name)
 	a.fail(err)
 	return s
 }
 
-// fail keeps err for the end of Read, unless it only says that there is no value now.
+// fail records err for the end of Read, unless it only means that there is no value now.
 func (a *aip) fail(err error) {
 	if err != nil && !sysfs.Absent(err) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EAGAIN) {
 		a.Fail(err)
@@ -173,12 +173,12 @@ func (a *aip) readStatic() {
 		VBIOS:        a.attribute(a.dir, "preboot_btl_ver"),
 		Firmware:     a.attribute(a.dir, "fw_os_ver"),
 	}
-	if info.NUMA == "-1" { // the machine has none
+	if info.NUMA == "-1" { // the machine has no NUMA
 		info.NUMA = ""
 	}
 	a.sample.Info = info
-	// Intel's plugin calls it by serial number, its DRA driver by the address and the PCI
-	// id, Slurm by the device file.
+	// Intel's device plugin uses the serial number, its DRA driver the PCI address and id,
+	// and Slurm the device file.
 	a.sample.Aliases = []string{a.name}
 	if a.serial != "" {
 		a.sample.Aliases = append(a.sample.Aliases, a.serial)
@@ -189,7 +189,7 @@ func (a *aip) readStatic() {
 	}
 }
 
-// clockTypes are HLML's clocks by number.
+// clockTypes are HLML's clocks, by number.
 var clockTypes = [...]string{"soc", "ic", "mme", "tpc"}
 
 func (a *aip) readLimits() {
@@ -199,7 +199,7 @@ func (a *aip) readLimits() {
 	}
 	threshold := func(what uint32, event string) []device.TemperatureCap {
 		t := a.U32Of("hlml_device_get_temperature_threshold", what) // °C
-		if v, ok := t.Get(); !ok || v == 0 {                        // 0: it has none
+		if v, ok := t.Get(); !ok || v == 0 {                        // 0: no threshold
 			return nil
 		}
 		return []device.TemperatureCap{{Event: event, Limit: t}}
@@ -212,8 +212,8 @@ func (a *aip) readLimits() {
 	}
 }
 
-// readUtilization reads how much of the last second the accelerator was busy. A first
-// Gaudi shows some percent when it is idle.
+// readUtilization reads how much of the last second the accelerator was busy. A
+// first-generation Gaudi reports a few percent when idle.
 func (a *aip) readUtilization() {
 	const percent = 100
 	var u utilization
@@ -223,8 +223,8 @@ func (a *aip) readUtilization() {
 	}
 }
 
-// readMemory reads bytes. What the driver keeps for itself is in used: some 700 MiB of an
-// idle accelerator.
+// readMemory reads memory in bytes. Used includes memory reserved by the driver: some 700
+// MiB on an idle accelerator.
 func (a *aip) readMemory() {
 	var m memory
 	a.sample.Memory = device.Memory{}
@@ -233,8 +233,8 @@ func (a *aip) readMemory() {
 	}
 }
 
-// readThrottle reads why the clocks are held down now. For how long they were is not to be
-// had: the driver counts the last time only, and HLML's header has no unit.
+// readThrottle reads why the clocks are reduced now. The duration is not available: the
+// driver counts only the last time, and HLML's header states no unit.
 func (a *aip) readThrottle() {
 	a.sample.Throttles = nil
 	if mask, ok := a.U64("hlml_device_get_current_clocks_throttle_reasons"); ok {
@@ -253,7 +253,7 @@ func (a *aip) readPowerLimit() {
 	a.limit = a.value(a.dir, "max_power", milli) // mW
 }
 
-// joinPower puts together what was read of power at different times.
+// joinPower combines power readings that were taken at different tiers.
 func (a *aip) joinPower() {
 	p := device.Power{Scope: "gpu", Instant: a.draw}
 	if a.limit.OK() {
@@ -266,7 +266,7 @@ func (a *aip) joinPower() {
 	}
 }
 
-// energy is what is known of an energy counter.
+// energy checks the plausibility of an energy counter.
 type energy struct {
 	first   float64 // J
 	since   time.Time
@@ -274,9 +274,9 @@ type energy struct {
 	refused bool
 }
 
-// plausible reports whether the counter moves about as fast as power says. HLML's header
-// has no unit for it; Intel's own Python binding says mJ. A unit that is wrong is so by a
-// factor of 1000, and power does not change as much.
+// plausible reports whether the counter advances about as fast as power suggests. HLML's
+// header states no unit; Intel's Python binding says mJ. A wrong unit is off by a factor of
+// 1000, which power variation cannot explain.
 func (e *energy) plausible(joules, watts float64, now time.Time) bool {
 	const shortest, factor = 10 * time.Second, 30
 	switch elapsed := now.Sub(e.since); {

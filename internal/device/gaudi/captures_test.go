@@ -14,11 +14,11 @@ import (
 
 const captures = "../../../../shared/fixtures/gaudi/"
 
-// The tree of the shared captures, which was written from the driver's documentation by
-// somebody else: names and units must mean the same to both.
+// The captured tree was written independently from the driver's documentation: names and
+// units must mean the same to both.
 func TestCapturedFiles(t *testing.T) {
 	if _, err := os.Stat(captures); err != nil {
-		t.Skipf("the shared captures are not here: %v", err)
+		t.Skipf("no captures found: %v", err)
 	}
 	r, _ := open(t, captures+"sysfs-synthetic", "")
 	list := devices(t, r)
@@ -36,14 +36,14 @@ func TestCapturedFiles(t *testing.T) {
 	}
 }
 
-// Every address that Intel's tool printed on real servers is one that joins the library to
-// the driver.
+// Every address that Intel's tool printed on real servers joins the library's accelerators
+// to the driver's.
 func TestCapturedAddresses(t *testing.T) {
 	n := 0
 	for _, name := range []string{"hl-smi-1.14.0-plain-HL225x8.txt", "hl-smi-1.18.0-plain-HL205.txt"} {
 		b, err := os.ReadFile(captures + name)
 		if err != nil {
-			t.Skipf("the shared captures are not here: %v", err)
+			t.Skipf("no captures found: %v", err)
 		}
 		for word := range strings.FieldsSeq(string(b)) {
 			if strings.Count(word, ":") == 2 && strings.HasSuffix(word, ".0") {

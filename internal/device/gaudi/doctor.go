@@ -15,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
-// Diagnose says what was found of Gaudi hardware, driver and library, what is missing, and
-// what would mend it.
+// Diagnose reports which Gaudi hardware, driver and library were found, what is missing,
+// and how to fix that.
 func Diagnose(ctx context.Context, o Options) []device.Check {
 	bus := onBus(o)
 	type session struct {
@@ -44,7 +44,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 			Fix:    "install the habanalabs driver, or load it with modprobe habanalabs; in a container, mount the host's /sys",
 		}}
 	}
-	defer func() { _ = r.Close() }() // it only looked
+	defer func() { _ = r.Close() }() // nothing was changed
 	checks := []device.Check{r.libraryCheck()}
 	if err != nil {
 		checks = append(checks, device.Check{
@@ -58,14 +58,15 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 	if n := r.current.hidden(); n > 0 {
 		checks = append(checks, device.Check{
 			Subject: "gaudi processes", State: device.CheckLimited,
-			Detail: fmt.Sprintf("%d processes of other users do not show their open files", n),
-			Fix:    "run as root or with CAP_SYS_PTRACE, in the host's pid namespace",
+			Detail: fmt.Sprintf("the open files of %d processes of other users are not readable", n),
+			Fix:    "run as root or with CAP_SYS_PTRACE, in the host's PID namespace",
 		})
 	}
 	return append(checks, r.symbolChecks()...)
 }
 
-// patience is how long a doctor waits: doctors are called for machines that are ill.
+// patience is how long a diagnosis waits for the driver: a diagnosis is most needed on a
+// broken machine, where the driver may hang.
 const patience = 8 * time.Second
 
 func hungCheck(subject, call string) device.Check {
@@ -86,7 +87,7 @@ func onBus(o Options) []string {
 	return found
 }
 
-const withoutLibrary = "utilisation, memory, temperature, power, energy, errors and serial numbers are absent"
+const withoutLibrary = "utilization, memory, temperature, power, energy, errors and serial numbers are absent"
 
 func (r *Reader) libraryCheck() device.Check {
 	c := device.Check{Subject: "gaudi library", State: device.CheckLimited}
@@ -104,7 +105,7 @@ func (r *Reader) libraryCheck() device.Check {
 	return c
 }
 
-// checks reads one accelerator and says what it cannot do, and why.
+// checks reads one accelerator and reports what is unavailable, and why.
 func (a *aip) checks(ctx context.Context) []device.Check {
 	type answer struct {
 		s   device.Sample
@@ -124,15 +125,15 @@ func (a *aip) checks(ctx context.Context) []device.Check {
 	case err != nil:
 		c.State, c.Detail, c.Fix = device.CheckFailed, err.Error(), "see the kernel log (dmesg | grep habanalabs); a reset or a reboot may be needed"
 	case status != operational:
-		word, _ := a.dir.Text("status") // its code was read
+		word, _ := a.dir.Text("status") // best effort: the status code was already read
 		c.State, c.Detail, c.Fix = device.CheckFailed, c.Detail+": "+word, "wait for the end of a reset, else see the kernel log (dmesg | grep habanalabs)"
 	case a.Handle == 0 && a.r.open:
-		c.State, c.Detail, c.Fix = device.CheckLimited, c.Detail+": the library does not show it; "+withoutLibrary, "give the agent all of /dev/accel"
+		c.State, c.Detail, c.Fix = device.CheckLimited, c.Detail+": the library does not list it; "+withoutLibrary, "give the agent all of /dev/accel"
 	}
 	return []device.Check{c}
 }
 
-// symbolChecks lists what this library does not have.
+// symbolChecks lists the functions that this library does not have.
 func (r *Reader) symbolChecks() []device.Check {
 	if r.lib == nil {
 		return nil
@@ -144,7 +145,7 @@ func (r *Reader) symbolChecks() []device.Check {
 	slices.Sort(missing)
 	return []device.Check{{
 		Subject: "gaudi functions", State: device.CheckLimited,
-		Detail: "the library lacks " + strings.Join(missing, " ") + "; the values from them are absent",
+		Detail: "the library does not have " + strings.Join(missing, " ") + "; the values from them are absent",
 		Fix:    "a newer library may have them",
 	}}
 }

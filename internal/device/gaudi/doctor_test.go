@@ -12,7 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Each state of a machine, and whether the doctor names it and says what would mend it.
+// Each state of a machine is diagnosed and comes with a fix.
 func TestDiagnose(t *testing.T) {
 	f := func(name, root, library string, want ...string) {
 		t.Helper()
@@ -20,7 +20,7 @@ func TestDiagnose(t *testing.T) {
 		for _, c := range Diagnose(t.Context(), Options{Root: root, Library: library}) {
 			got = append(got, fmt.Sprintf("%s: %s", c.Subject, c.State))
 			if (c.State == device.CheckFailed || c.State == device.CheckLimited) && c.Fix == "" {
-				t.Errorf("%s: nothing would mend %q", name, c.Detail)
+				t.Errorf("%s: no fix for %q", name, c.Detail)
 			}
 			if strings.Contains(c.Detail, "AN0000") {
 				t.Errorf("%s: a serial number is shown: %s", name, c.Detail)
@@ -46,16 +46,16 @@ func TestDiagnose(t *testing.T) {
 	f("ill", root, fake(t, script), "gaudi library: ok", "gaudi accel0: failed", "gaudi accel2: failed", "gaudi accel10: failed")
 }
 
-// The line about a missing library says which values are gone and where it was looked for.
+// The line about a missing library names the absent values and the searched paths.
 func TestDiagnoseLibrary(t *testing.T) {
 	root := untouched
 	for _, c := range Diagnose(t.Context(), Options{Root: root, LibraryDirs: []string{"/some/where"}}) {
 		if c.Subject != "gaudi library" {
 			continue
 		}
-		for _, want := range []string{"utilisation", "/some/where/libhlml.so", root + "/usr/lib/habanalabs/libhlml.so"} {
+		for _, want := range []string{"utilization", "/some/where/libhlml.so", root + "/usr/lib/habanalabs/libhlml.so"} {
 			if !strings.Contains(c.Detail, want) {
-				t.Errorf("%q lacks %q", c.Detail, want)
+				t.Errorf("%q does not contain %q", c.Detail, want)
 			}
 		}
 	}

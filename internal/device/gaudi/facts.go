@@ -2,7 +2,7 @@ package gaudi
 
 import "github.com/gpumeter/gpumeter/internal/device"
 
-// Facts are what all Gaudi accelerators have in common.
+// Facts describes what all Gaudi accelerators have in common.
 var Facts = device.Vendor{
 	Name: "gaudi", Title: "Intel Gaudi", PCI: "0x1da3",
 	DeviceFiles: []string{"/dev/accel/accel", "/dev/hl"}, // hl before Linux 6.2

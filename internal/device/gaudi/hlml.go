@@ -9,10 +9,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// ret is HLML's return code.
+// ret is an HLML return code.
 type ret uint32
 
-// The return codes that decide what happens next; names as in HLML's header.
+// The return codes that the reader acts on, named as in HLML's header.
 const (
 	success               ret = 0
 	errUninitialized      ret = 1
@@ -28,14 +28,14 @@ const (
 	errNoData             ret = 21
 	errUnknown            ret = 49
 
-	errMissing ret = 1 << 31 // ours: the library lacks the function
+	errMissing ret = 1 << 31 // not HLML's: the library does not have the function
 )
 
 var retText = map[ret]string{
-	errUninitialized:      "the library is not initialised",
+	errUninitialized:      "the library is not initialized",
 	errInvalidArgument:    "invalid argument",
 	errNotSupported:       "not supported",
-	errAlreadyInitialized: "already initialised",
+	errAlreadyInitialized: "already initialized",
 	errNotFound:           "not found",
 	errInsufficientSize:   "buffer too small",
 	errDriverNotLoaded:    "the habanalabs kernel driver is not loaded",
@@ -44,7 +44,7 @@ var retText = map[ret]string{
 	errMemory:             "out of memory",
 	errNoData:             "no data",
 	errUnknown:            "unknown error",
-	errMissing:            "the library lacks this function",
+	errMissing:            "the library does not have this function",
 }
 
 func (r ret) Error() string {
@@ -54,41 +54,41 @@ func (r ret) Error() string {
 	return fmt.Sprintf("HLML error %d", uint32(r))
 }
 
-// Is lets the vendor-neutral sentinel match. A handle from before the driver was reloaded
-// needs a new discovery, too.
+// Is matches the vendor-neutral sentinel error. A handle from before a driver reload must
+// be rediscovered, too.
 func (r ret) Is(target error) bool {
 	return target == device.ErrLost && (r == errLost || r == errUninitialized)
 }
 
-// never reports that asking again is pointless until the device is discovered anew.
+// never reports whether repeating the query is pointless until the device is rediscovered.
 func (r ret) never() bool { return r == errNotSupported || r == errMissing }
 
-// quiet reports that there is no value now, which is no fault of anyone. An older library
-// answers "invalid argument" when it is asked for a sensor it does not know.
+// quiet reports whether the code means "no value now" rather than a fault. An older library
+// answers "invalid argument" for a sensor it does not know.
 func (r ret) quiet() bool {
 	return r.never() || r == errNoData || r == errNotFound || r == errInvalidArgument
 }
 
-// The structs that are passed by pointer grew with the library's versions: ours have room
-// for more, and only what all versions agree on is read.
+// Structs that are passed by pointer grew with the library's versions. These have room for
+// more, and only members that all versions agree on are read.
 type (
 	memory struct { // bytes
 		free, total, used uint64
 		_                 [4]uint64
 	}
 	utilization struct {
-		aip uint32 // percent; newer libraries add one of the memory
+		aip uint32 // percent; newer libraries add a memory value
 		_   [15]uint32
 	}
 	pciInfo struct {
 		bus   uint32
-		busID [252]byte // a string, and more members after it
+		busID [252]byte // a string, followed by further members
 	}
 	// ports has one bit for each of up to 256 ports. Older libraries fill the first 64.
 	ports [4]uint64
 )
 
-// list returns the numbers of the ports.
+// list returns the port numbers.
 func (p ports) list() []int {
 	var list []int
 	for i, word := range p {
@@ -99,8 +99,8 @@ func (p ports) list() []int {
 	return list
 }
 
-// throttleBits maps HLML's clocks throttle reasons to causes. Both are the firmware's
-// doing, so that they count as software.
+// throttleBits maps HLML's clocks throttle reasons to causes. The firmware does both, so
+// they count as software.
 var throttleBits = []struct {
 	bit     uint64
 	cause   string
@@ -110,8 +110,8 @@ var throttleBits = []struct {
 	{2, "thermal", device.BucketThermal | device.BucketSW},
 }
 
-// throttles returns every known cause, and each bit nobody knows yet as one of its own in
-// the hardware bucket.
+// throttles returns every known cause, and each unknown bit as a cause in the hardware
+// bucket.
 func throttles(mask uint64) []device.Throttle {
 	var list []device.Throttle
 	for _, t := range throttleBits {

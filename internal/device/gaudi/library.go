@@ -10,7 +10,8 @@ import (
 
 const soname = "libhlml.so"
 
-// libraryDirs are where Intel's packages put libhlml, and where container images have it.
+// libraryDirs are the directories where Intel's packages and container images install
+// libhlml.
 var libraryDirs = []string{
 	"/usr/lib/habanalabs",
 	"/usr/lib64/habanalabs",
@@ -20,8 +21,8 @@ var libraryDirs = []string{
 	"/usr/lib",
 }
 
-// candidates returns the files to try below root, best first: the folders the caller named
-// and the usual ones.
+// candidates returns the files to try below root, best first: the caller's directories,
+// then the usual ones.
 func candidates(root string, first []string) []string {
 	var files []string
 	for _, dir := range first {
@@ -33,7 +34,7 @@ func candidates(root string, first []string) []string {
 	return files
 }
 
-// hlml is Habana's library.
+// hlml describes libhlml.
 var hlml = vendorlib.Kind{
 	Name: "Habana's management library", File: soname, Init: "hlml_init",
 	Codes: vendorlib.Codes{
@@ -44,8 +45,8 @@ var hlml = vendorlib.Kind{
 	},
 }
 
-// openLibrary opens the library the options name, or the first usable one found. A machine
-// without any gives an error that is device.ErrAbsent.
+// openLibrary opens the library that the options name, or the first usable one found. On a
+// machine without one the error is device.ErrAbsent.
 func openLibrary(o Options) (*vendorlib.Library, error) {
 	return hlml.Open(o.Library, candidates(o.root(), o.LibraryDirs))
 }

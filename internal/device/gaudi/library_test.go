@@ -23,7 +23,7 @@ var old = []string{
 	"hlml_device_get_replaced_rows*", "hlml_device_get_uuid", "hlml_device_get_current_clocks_throttle_reasons", "hlml_shutdown",
 }
 
-// A library from before a function lacks its values and nothing else.
+// A library that predates a function loses its values and nothing else.
 func TestOldLibrary(t *testing.T) {
 	lib := fake(t, script, old...)
 	r, _ := open(t, untouched, lib)
@@ -37,7 +37,7 @@ func TestOldLibrary(t *testing.T) {
 	}
 }
 
-// Sensors of later versions, and bits that nobody knows yet.
+// Sensors of later versions, and unknown bits.
 func TestNewLibrary(t *testing.T) {
 	r, _ := open(t, untouched, fake(t, script+"* new-sensors 1\n* temperature-3 60\n* temperature-4 50\n* threshold-2 105\n* threshold-1 0\n* throttle 9\n* rows-pending 1\n* ports 0x1\n"))
 	s := read(t, devices(t, r)[0], device.Static)
@@ -53,14 +53,14 @@ func TestNewLibrary(t *testing.T) {
 		t.Errorf("throttles (-want +got):\n%s", diff)
 	}
 	if limits := s.Temperatures[0].Limits; len(limits) != 2 || limits[1].Event != "shutdown" {
-		t.Errorf("a threshold of 0 is none: %+v", limits)
+		t.Errorf("a threshold of 0 is reported: %+v", limits)
 	}
 	if s.RowRemap.Pending != device.Of(1) || len(s.Interconnects[0].Links) != 1 {
 		t.Errorf("rows %+v, links %+v", s.RowRemap, s.Interconnects)
 	}
 }
 
-// One failing call costs its own value and is named; the rest of the Sample stands.
+// One failing call costs its own value and is named; the rest of the Sample is valid.
 func TestPartialFailure(t *testing.T) {
 	lib := fake(t, script+"1 ret hlml_device_get_memory_info 49\n1 ret hlml_device_get_power_usage 10\n1 ret hlml_device_get_pcie_replay_counter 21\n1 ret hlml_device_get_ecc_mode 77\n")
 	r, _ := open(t, untouched, lib)
@@ -72,7 +72,7 @@ func TestPartialFailure(t *testing.T) {
 		}
 	}
 	if strings.Contains(err.Error(), "replay") {
-		t.Errorf("no data is no error: %v", err)
+		t.Errorf("missing data is reported as an error: %v", err)
 	}
 	if s.Memory.Total.OK() || s.Powers[0].Instant.OK() || !s.Utilization.Compute.OK() || len(s.ECC) != 3 || s.Modes.ECC.OK() || s.PCIe.Replays.OK() {
 		t.Errorf("sample: %+v", s)
@@ -84,7 +84,7 @@ func TestPartialFailure(t *testing.T) {
 	}
 }
 
-// What is not supported is asked once per discovery: each call of the firmware costs
+// Unsupported queries are tried once per discovery, because each firmware call costs
 // milliseconds.
 func TestUnsupportedIsForgotten(t *testing.T) {
 	lib := fake(t, strings.ReplaceAll(script, "* util 0\n", ""))
@@ -100,7 +100,7 @@ func TestUnsupportedIsForgotten(t *testing.T) {
 	}
 }
 
-// The tiers: what is asked at every tick, and what is kept from the last slow one.
+// Tiers: what is read at every tick, and what is kept from the last slow one.
 func TestTiers(t *testing.T) {
 	lib := fake(t, script)
 	r, _ := open(t, untouched, lib)
@@ -125,7 +125,7 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// A Sample that was given away does not change with the next Read.
+// A Sample that was returned does not change with the next Read.
 func TestSampleIsFixed(t *testing.T) {
 	lib := fake(t, script)
 	r, _ := open(t, untouched, lib)
@@ -138,7 +138,8 @@ func TestSampleIsFixed(t *testing.T) {
 	}
 }
 
-// Energy has no unit in the header: it is believed once it fits power.
+// The header states no unit for energy: the counter is used once it is plausible compared
+// with power.
 func TestEnergy(t *testing.T) {
 	const start = 5_000_000 // mJ
 	f := func(name string, perSecond float64, want bool) {
@@ -146,12 +147,12 @@ func TestEnergy(t *testing.T) {
 		e := energy{}
 		now := time.Unix(0, 0).Add(time.Hour)
 		if e.plausible(start, 500, now) || e.plausible(start, 500, now.Add(9*time.Second)) {
-			t.Errorf("%s: believed without a look", name)
+			t.Errorf("%s: used before it was checked", name)
 		}
 		if got := e.plausible(start+30*perSecond, 500, now.Add(30*time.Second)); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
-		// Once decided it stays so, whatever power does, and when the counter begins anew.
+		// The decision stands, whatever power does, and also when the counter restarts.
 		if got := e.plausible(start+31*perSecond, 0, now.Add(31*time.Second)) || e.plausible(5, 90, now.Add(time.Minute)); got != want {
 			t.Errorf("%s, later: %v", name, got)
 		}
@@ -183,8 +184,8 @@ func TestEnergy(t *testing.T) {
 	}
 }
 
-// A lost accelerator costs only itself, and comes back with a new session as the same
-// Device. One that stays lost does not make a new session at every discovery.
+// A lost accelerator affects no other, and comes back with a new session as the same
+// Device. An accelerator that stays lost does not restart the session at every discovery.
 func TestLostAndReturned(t *testing.T) {
 	lib := fake(t, script)
 	r, c := open(t, untouched, lib)
@@ -206,9 +207,9 @@ func TestLostAndReturned(t *testing.T) {
 		t.Fatalf("%d devices, err %v, session of %v", len(found), err, r.begun)
 	}
 	if s := read(t, list[1], device.Fast); !s.Utilization.Compute.OK() {
-		t.Error("its neighbour is without the library after the new session")
+		t.Error("the neighboring accelerator has no library values after the new session")
 	}
-	// The library does not give it: it has the values of the files.
+	// The library does not list the accelerator: only the values from the files are left.
 	if s := read(t, list[0], device.Fast); s.Utilization.Compute.OK() || s.Status != device.Of(0) {
 		t.Errorf("without the library: %+v", s)
 	}
@@ -224,7 +225,7 @@ func TestLostAndReturned(t *testing.T) {
 		t.Errorf("after it came back: %v", s.Utilization.Compute)
 	}
 	c.advance(2 * time.Minute)
-	devices(t, r) // for the loss that was reported meanwhile
+	devices(t, r) // for the loss reported meanwhile
 	begun = r.begun
 	c.advance(2 * time.Minute)
 	devices(t, r)
@@ -233,7 +234,7 @@ func TestLostAndReturned(t *testing.T) {
 	}
 }
 
-// A call that hangs has a name, and makes nobody else wait.
+// A call that hangs is named, and does not delay other accelerators.
 func TestHangBlocksNobody(t *testing.T) {
 	lib := fake(t, script)
 	r, _ := open(t, untouched, lib)
@@ -244,7 +245,7 @@ func TestHangBlocksNobody(t *testing.T) {
 		_, err := list[0].Read(t.Context(), device.Fast)
 		done <- err
 	}()
-	await.True(t, "a call that hangs", func() bool { return list[0].(device.Busy).Busy() == "hlml_device_get_power_usage" })
+	await.True(t, "a hung call", func() bool { return list[0].(device.Busy).Busy() == "hlml_device_get_power_usage" })
 	waiting := make(chan error, 1)
 	go func() {
 		_, err := r.Devices(t.Context())
@@ -254,7 +255,7 @@ func TestHangBlocksNobody(t *testing.T) {
 		read(t, list[1], device.Fast)
 	}
 	if err := r.lock(t.Context(), 10*time.Millisecond); !errors.Is(err, vendorlib.ErrBusy) {
-		t.Errorf("the library could be closed under a call: %v", err)
+		t.Errorf("the library was closed during a call: %v", err)
 	}
 	rewrite(t, lib, script)
 	if err := <-done; err != nil {
@@ -268,7 +269,7 @@ func TestHangBlocksNobody(t *testing.T) {
 	}
 }
 
-// An accelerator that hangs when it is looked for does not stop those that are known.
+// An accelerator that hangs during discovery does not affect those already known.
 func TestDiscoveryHang(t *testing.T) {
 	root, lib := untouched, fake(t, script)
 	r, _ := open(t, root, lib)
@@ -294,8 +295,7 @@ func TestDiscoveryHang(t *testing.T) {
 	}
 }
 
-// A library that cannot be used is an error beside the values of the files, and is tried
-// again.
+// An unusable library is an error next to the values from the files, and is retried.
 func TestBrokenLibrary(t *testing.T) {
 	root := untouched
 	lib := fake(t, "init 9\n")
@@ -309,10 +309,10 @@ func TestBrokenLibrary(t *testing.T) {
 	}
 	rewrite(t, lib, script)
 	if list := devices(t, r); list[0].ID().UUID != "01P4-HL3090A0-18-U4V193-22-07-01" {
-		t.Errorf("after it could be initialised: %v", list[0].ID())
+		t.Errorf("after the library could be initialized: %v", list[0].ID())
 	}
 
-	// Already initialised by somebody else in the process is fine.
+	// A library already initialized elsewhere in the process is not an error.
 	rewrite(t, lib, script)
 	text := filepath.Join(t.TempDir(), soname)
 	check(t, os.WriteFile(text, []byte("not a library"), 0o600))
@@ -329,7 +329,7 @@ func TestBrokenLibrary(t *testing.T) {
 	}
 }
 
-// The library is searched where Intel installs it, below the root of the host.
+// The library is searched where Intel installs it, below the host's root.
 func TestLibrarySearch(t *testing.T) {
 	root := machine(t, server())
 	lib := fake(t, script)
@@ -339,12 +339,12 @@ func TestLibrarySearch(t *testing.T) {
 	put(t, root, "usr/lib/habanalabs/fake.conf", script)
 	r, _ := open(t, root, "")
 	if s := read(t, devices(t, r)[0], device.Fast); s.Utilization.Compute != device.Of(0.4) {
-		t.Errorf("utilisation %v", s.Utilization.Compute)
+		t.Errorf("utilization %v", s.Utilization.Compute)
 	}
 }
 
-// One accelerator that HLML does not open, or whose address it does not tell, has the
-// values of the files.
+// An accelerator that HLML cannot open, or whose address it does not report, has the values
+// from the files.
 func TestLibraryWithoutOne(t *testing.T) {
 	root := untouched
 	for _, lines := range []string{
@@ -363,7 +363,7 @@ func TestLibraryWithoutOne(t *testing.T) {
 	}
 }
 
-// The sizes that HLML writes must fit into ours, with room for a version that has more.
+// What HLML writes must fit into these structs, with room for versions that write more.
 func TestLayout(t *testing.T) {
 	for name, room := range map[string][2]uintptr{
 		"memory":      {unsafe.Sizeof(memory{}), 24},

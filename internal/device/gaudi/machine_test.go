@@ -16,7 +16,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-var untouched string // the root file system of server, for tests that change nothing in it
+var untouched string // root file system of server, for read-only tests
 
 func TestMain(m *testing.M) {
 	var err error
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// machine makes a root file system of files. "-> x" is a symbolic link, "/" a folder.
+// machine creates a root file system. "-> x" is a symbolic link, "/" a directory.
 func machine(t testing.TB, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -58,7 +58,7 @@ func fill(root string, files map[string]string) error {
 	return nil
 }
 
-// put makes one file of a machine, or another one of it.
+// put creates or replaces one file of a machine.
 func put(t testing.TB, root, name, text string) {
 	t.Helper()
 	path := filepath.Join(root, name)
@@ -84,7 +84,8 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// accel adds the files of an accelerator to a machine, as a driver since Linux 6.2 has them.
+// accel adds the files of an accelerator to a machine, as drivers since Linux 6.2 provide
+// them.
 func accel(files map[string]string, number int, pci string) {
 	name := fmt.Sprintf("accel%d", number)
 	bus := "sys/devices/pci0000:00/" + pci
@@ -132,7 +133,7 @@ func server() map[string]string {
 	return files
 }
 
-// script is what the library says of server. Its order is not the driver's.
+// script is what the library reports for server. Its order differs from the driver's.
 const script = `count 3
 0 text pci 0000:b3:00.0
 1 text pci 00000000:33:00.0
@@ -174,7 +175,7 @@ const script = `count 3
 * ports-up 0x400000
 `
 
-// fake puts a scripted library into a fresh folder. It lacks the symbols.
+// fake creates a scripted library, without the given symbols, in a fresh directory.
 func fake(t testing.TB, script string, without ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
@@ -189,7 +190,7 @@ func fake(t testing.TB, script string, without ...string) string {
 	return file
 }
 
-// rewrite replaces the script of a library. It sees all of it or nothing, at its next call.
+// rewrite replaces the script of a library atomically. It takes effect at the next call.
 func rewrite(t testing.TB, file, script string) {
 	t.Helper()
 	next := filepath.Join(filepath.Dir(file), "fake.next")
@@ -199,7 +200,7 @@ func rewrite(t testing.TB, file, script string) {
 
 var (
 	buildLock sync.Mutex
-	builds    = map[string][]byte{} // by the symbols left out
+	builds    = map[string][]byte{} // by the omitted symbols
 )
 
 func build(t testing.TB, without []string) []byte {
@@ -227,7 +228,7 @@ func build(t testing.TB, without []string) []byte {
 	return library
 }
 
-// clock is a time that moves when told to.
+// clock is a manually advanced clock.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time

@@ -11,18 +11,19 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// The status codes are those of the driver's own interface (enum hl_device_status).
+// Status codes of the driver's own interface (enum hl_device_status).
 const (
 	operational   = 0
 	inReset       = 1
 	malfunction   = 2
 	needsReset    = 3
-	inCreation    = 4 // works, and its creation goes on
-	inSoftReset   = 5 // because a program let go of it
+	inCreation    = 4 // works; creation is still in progress
+	inSoftReset   = 5 // because a program released the device
 	unknownStatus = 99
 )
 
-// statuses are the words of the file status. Older drivers had another one for code 2.
+// statuses maps the content of the file status to codes. Older drivers use another word for
+// code 2.
 var statuses = map[string]float64{
 	"operational":                   operational,
 	"in reset":                      inReset,
@@ -33,7 +34,8 @@ var statuses = map[string]float64{
 	"in reset after device release": inSoftReset,
 }
 
-// parseStatus returns the code of a status. A word that a newer driver has is not good.
+// parseStatus returns the code of a status. An unknown word from a newer driver is not
+// operational.
 func parseStatus(s string) float64 {
 	if code, ok := statuses[strings.ToLower(strings.TrimSpace(s))]; ok {
 		return code
@@ -41,17 +43,17 @@ func parseStatus(s string) float64 {
 	return unknownStatus
 }
 
-// parseNumber returns a whole decimal number that is not negative.
+// parseNumber parses an unsigned decimal integer.
 func parseNumber(s string) (float64, error) {
 	n, err := strconv.ParseUint(s, 10, 63)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no whole number", s[:min(len(s), 64)])
+		return 0, fmt.Errorf("%q is not an unsigned integer", s[:min(len(s), 64)])
 	}
 	return float64(n), nil
 }
 
-// parseAddress returns a PCI address as sysfs spells it, empty if it is none. HLML may
-// write capitals, and eight digits of the domain.
+// parseAddress returns a PCI address in the form that sysfs uses, or "" if s is not one.
+// HLML may use upper case and an eight-digit domain.
 func parseAddress(s string) string {
 	s = strings.ToLower(strings.TrimSpace(s))
 	domain, rest, ok := strings.Cut(s, ":")
@@ -64,15 +66,15 @@ func parseAddress(s string) string {
 	return domain + ":" + rest
 }
 
-// families are the accelerators by PCI device id, of vendor 0x1da3.
+// families maps PCI device ids of vendor 0x1da3 to accelerator families.
 var families = map[string]string{
 	"0x1000": "gaudi", "0x1001": "gaudi", "0x1010": "gaudi", "0x1011": "gaudi",
 	"0x1020": "gaudi2", "0x1021": "gaudi2",
 	"0x1030": "gaudi3", "0x1060": "gaudi3", "0x1061": "gaudi3", "0x1062": "gaudi3", "0x1063": "gaudi3",
 }
 
-// family returns the kind of accelerator: by its PCI device id, or by what the driver
-// calls it, such as "GAUDI2" or "GAUDI SEC".
+// family returns the kind of accelerator, from its PCI device id or the driver's name for
+// it, such as "GAUDI2" or "GAUDI SEC".
 func family(pciID, deviceType string) string {
 	if f, ok := families[strings.ToLower(pciID)]; ok {
 		return f
@@ -80,8 +82,8 @@ func family(pciID, deviceType string) string {
 	return strings.ReplaceAll(strings.ToLower(deviceType), " ", "_")
 }
 
-// parseLinkSpeed returns the generation of a link speed such as "16.0 GT/s PCIe", absent
-// for "Unknown".
+// parseLinkSpeed returns the PCIe generation for a link speed such as "16.0 GT/s PCIe", or
+// absent for "Unknown".
 func parseLinkSpeed(s string) device.Value {
 	if gen := sysfs.LinkGeneration(s); gen > 0 {
 		return device.Of(float64(gen))

@@ -20,7 +20,7 @@ func TestParseAddress(t *testing.T) {
 	f("0000:b3:00.0", "0000:b3:00.0")
 	f(" 0000:B3:00.0\n", "0000:b3:00.0")
 	f("00000000:33:00.0", "0000:33:00.0")
-	f("0001e240:33:00.0", "1e240:33:00.0") // a domain of a virtual machine
+	f("0001e240:33:00.0", "1e240:33:00.0") // a virtual machine's PCI domain
 	f("10000:e1:00.0", "10000:e1:00.0")
 	f("33:00.0", "")
 	f("N/A", "")
@@ -84,7 +84,7 @@ func FuzzParseStatus(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		code := parseStatus(s)
 		if code == operational && !strings.EqualFold(strings.TrimSpace(s), "operational") {
-			t.Fatalf("%q is taken for good", s)
+			t.Fatalf("%q counts as operational", s)
 		}
 	})
 }

@@ -1,11 +1,14 @@
 //go:build linux
 
-// Package gaudi reads Intel Gaudi accelerators: what they are, their status, clock and
-// resets through the files of the kernel driver, habanalabs, and the rest through Intel's
-// management library, libhlml. The library is optional, and so is each function of it.
+// Package gaudi reads Intel Gaudi accelerators. Identity, status, clock and resets come
+// from the sysfs files of the kernel driver, habanalabs; everything else comes from Intel's
+// management library, libhlml, called without cgo. The library is optional, and so is each
+// of its functions: without them the values are absent.
 //
-// The driver's hwmon is not read: which of its channels is what is up to the firmware, and
-// each costs it some milliseconds.
+// The library needs access to /dev/accel. Processes of other users need root or
+// CAP_SYS_PTRACE. The driver's hwmon is not read: the meaning of its channels depends on
+// the firmware, and each read costs the firmware some milliseconds. Per-port traffic is not
+// read either, see readPorts.
 package gaudi
 
 import (
@@ -27,15 +30,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// Options say where to look.
+// Options configure a Reader.
 type Options struct {
 	// Library is the path of libhlml.so. Empty: search below Root.
 	Library string
-	// LibraryDirs are searched before the usual folders.
+	// LibraryDirs are searched before the usual directories.
 	LibraryDirs []string
-	// Root is where the host's file system is mounted; empty is /.
+	// Root is where the host's file system is mounted; empty means /.
 	Root string
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -43,25 +46,25 @@ func (o Options) root() string { return cmp.Or(o.Root, "/") }
 
 func (o Options) dir(path ...string) sysfs.Dir { return sysfs.Dir(o.root()).Join(path...) }
 
-// Reader reads every accelerator the driver shows.
+// Reader reads every accelerator that the driver lists.
 type Reader struct {
 	opts Options
-	lib  *vendorlib.Library // nil: there is none
+	lib  *vendorlib.Library // nil: none
 
-	// mu is held for reading while HLML is called, and for writing while it is initialised
-	// or closed, and while accelerators get their handles. The writer only ever tries: a
-	// call that hangs in the driver must block nobody else.
+	// mu is held for reading while HLML is called, and for writing while it is initialized
+	// or closed and while accelerators get their handles. Writers only use TryLock: a call
+	// that hangs in the driver must not block any other.
 	mu      sync.RWMutex
 	aips    map[string]*aip // by PCI address
-	open    bool            // the library is initialised
-	libErr  error           // why there is no library, or why it is not initialised
-	begun   time.Time       // when it was last initialised
-	stale   atomic.Bool     // it lost an accelerator
+	open    bool            // the library is initialized
+	libErr  error           // why there is no library, or why it is not initialized
+	begun   time.Time       // when the library was last initialized
+	stale   atomic.Bool     // an accelerator was lost in this session
 	current users
 }
 
-// Open returns device.ErrAbsent on a machine without accelerator or driver. A library that
-// is missing or broken is no reason to fail.
+// Open returns a Reader. The error is device.ErrAbsent on a machine without an accelerator
+// or its driver. A missing or broken library is not an error.
 func Open(_ context.Context, o Options) (*Reader, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -76,12 +79,12 @@ func Open(_ context.Context, o Options) (*Reader, error) {
 	return r, nil
 }
 
-// init begins a session of the library. It runs with mu held, or before anybody has r.
+// init starts a library session. The caller holds mu or is the only user of r.
 func (r *Reader) init() {
 	code := ret(r.lib.Get("hlml_init").Fn.Call())
 	r.open, r.libErr, r.begun = code == success || code == errAlreadyInitialized, nil, r.opts.Now()
 	if !r.open {
-		r.libErr = fmt.Errorf("cannot initialise %s: %w", r.lib.Path(), code)
+		r.libErr = fmt.Errorf("cannot initialize %s: %w", r.lib.Path(), code)
 	}
 	r.stale.Store(false)
 }
@@ -97,8 +100,8 @@ func (r *Reader) shutdown() {
 	r.open = false
 }
 
-// Close implements device.Reader. It also unloads the library, so that an upgraded one is
-// what the next Open finds.
+// Close implements device.Reader. It also unloads the library, so that the next Open finds
+// an upgraded one.
 func (r *Reader) Close() error {
 	if r.lib == nil {
 		return nil
@@ -111,22 +114,22 @@ func (r *Reader) Close() error {
 	return r.lib.Close()
 }
 
-// lock takes mu for writing without ever queueing for it.
+// lock takes mu for writing without queueing, which would block new readers.
 func (r *Reader) lock(ctx context.Context, patience time.Duration) error {
 	return vendorlib.Lock(ctx, &r.mu, patience)
 }
 
-// node is one accelerator of the driver's class.
+// node is one accelerator in the driver's class.
 type node struct {
-	dir    sysfs.Dir // where its attributes are
-	pci    sysfs.Dir // its PCI device
-	file   string    // its device file
-	name   string    // accel3, or hl3 of drivers before Linux 6.2
+	dir    sysfs.Dir // directory of its attributes
+	pci    sysfs.Dir // directory of its PCI device
+	file   string    // path of its device file
+	name   string    // accel3, or hl3 on drivers before Linux 6.2
 	number int
 }
 
-// nodes returns the driver's accelerators by number. Other drivers are in class accel, too,
-// and the control files of ours.
+// nodes returns the driver's accelerators by number. The accel class also contains other
+// drivers' devices and the control files of this driver.
 func nodes(o Options) []node {
 	var list []node
 	for _, d := range o.dir("sys/class/accel").Glob("accel[0-9]*") {
@@ -142,14 +145,15 @@ func nodes(o Options) []node {
 	return list
 }
 
-// ours reports whether a device is of Habana's driver, by an attribute that no other has.
+// ours reports whether a device belongs to the habanalabs driver, by attributes that no
+// other driver has.
 func ours(dir sysfs.Dir) bool {
 	return dir.Join("device_type").Exists() && dir.Join("status").Exists()
 }
 
-// address returns the PCI address of an accelerator, empty if it cannot be told.
+// address returns the PCI address of an accelerator, or "" if it is unknown.
 func (n node) address() string {
-	s, _ := n.dir.Text("pci_addr") // the name of the folder says it as well
+	s, _ := n.dir.Text("pci_addr") // on failure the directory name provides it
 	if a := parseAddress(s); a != "" {
 		return a
 	}
@@ -157,9 +161,9 @@ func (n node) address() string {
 	return parseAddress(s)
 }
 
-// Devices implements device.Reader. HLML is asked beside the accelerators' own calls, and
-// only for those it was not asked for before: one that hangs costs a discovery, not the
-// readings of the others.
+// Devices implements device.Reader. HLML is called concurrently with the accelerators' own
+// calls, and only for accelerators that have no handle yet: one that hangs costs a
+// discovery, not the readings of the others.
 func (r *Reader) Devices(ctx context.Context) ([]device.Device, error) {
 	if err := r.renew(ctx); err != nil {
 		return nil, err
@@ -177,9 +181,9 @@ func (r *Reader) Devices(ctx context.Context) ([]device.Device, error) {
 	return r.adopt(found, len(errs) > 0), errors.Join(errs...)
 }
 
-// renew starts the library's session over if an accelerator was lost in it, or if it could
-// not be started the last time. One that stays lost does not make it happen at every
-// discovery.
+// renew restarts the library session if an accelerator was lost or the last start failed,
+// at most once a minute, so that an accelerator that stays lost does not restart it at
+// every discovery.
 func (r *Reader) renew(ctx context.Context) error {
 	if r.lib == nil {
 		return nil
@@ -196,7 +200,7 @@ func (r *Reader) renew(ctx context.Context) error {
 	return nil
 }
 
-// sighting is what a discovery saw of one accelerator.
+// sighting is the result of a discovery for one accelerator.
 type sighting struct {
 	node
 	id     device.ID
@@ -204,7 +208,7 @@ type sighting struct {
 	handle uintptr
 }
 
-// discover returns every accelerator that can be identified. It runs with mu held for
+// discover returns every accelerator that can be identified. The caller holds mu for
 // reading.
 func (r *Reader) discover() ([]sighting, []error) {
 	var (
@@ -215,7 +219,7 @@ func (r *Reader) discover() ([]sighting, []error) {
 	for _, n := range nodes(r.opts) {
 		pci := n.address()
 		if pci == "" {
-			errs = append(errs, fmt.Errorf("%s: it has no PCI address", n.name))
+			errs = append(errs, fmt.Errorf("%s has no PCI address", n.name))
 			continue
 		}
 		known := r.aips[pci]
@@ -236,9 +240,9 @@ func (r *Reader) discover() ([]sighting, []error) {
 		}
 		switch {
 		case s.handle == 0 && known != nil && known.node == n:
-			s.id, s.serial = known.id, known.serial // it is what it was
+			s.id, s.serial = known.id, known.serial // unchanged
 		case r.open && (status == inReset || status == inSoftReset):
-			errs = append(errs, fmt.Errorf("%s: it is being reset and does not say yet which one it is", n.name))
+			errs = append(errs, fmt.Errorf("%s is being reset and cannot be identified yet", n.name))
 			continue
 		default:
 			if err := r.identify(&s, pci, known); err != nil {
@@ -250,8 +254,8 @@ func (r *Reader) discover() ([]sighting, []error) {
 	return found, errs
 }
 
-// status returns the code of the driver's status, of one that cannot be read that of a
-// working one: it is asked to find out.
+// status returns the driver's status code. If it cannot be read, the accelerator is assumed
+// to work.
 func (n node) status() float64 {
 	s, err := n.dir.Text("status")
 	if err != nil {
@@ -260,24 +264,24 @@ func (n node) status() float64 {
 	return parseStatus(s)
 }
 
-// answers reports whether the firmware of an accelerator in this status can be asked. The
-// driver refuses it in a reset, and a call may wait for its end.
+// answers reports whether the firmware can be queried in this status. During a reset the
+// driver rejects calls, or a call may wait for its end.
 func answers(status float64) bool { return status == operational || status == inCreation }
 
-// handles returns HLML's handles by PCI address. Its order is not that of the driver.
+// handles returns HLML's handles by PCI address. Its order differs from the driver's.
 func (r *Reader) handles() (map[string]uintptr, error) {
 	c := &vendorlib.Caller{Lib: r.lib}
 	var count uint32
 	if code := ret(c.Try("hlml_device_get_count", 0, uintptr(unsafe.Pointer(&count)))); code != success {
 		return nil, fmt.Errorf("cannot count accelerators: %w", code)
 	}
-	const most = 256 // as the driver has
+	const most = 256 // the driver's limit
 	handles := map[string]uintptr{}
 	for i := range min(count, most) {
 		c := &vendorlib.Caller{Lib: r.lib}
 		var info pciInfo
 		if !c.Do("hlml_device_get_handle_by_index", 0, uintptr(i), uintptr(unsafe.Pointer(&c.Handle))) || c.Handle == 0 {
-			continue // its accelerator has the values of sysfs
+			continue // this accelerator only has the values from sysfs
 		}
 		if c.Do("hlml_device_get_pci_info", 0, c.Handle, uintptr(unsafe.Pointer(&info))) {
 			handles[parseAddress(dlopen.String(info.busID[:]))] = c.Handle
@@ -287,8 +291,8 @@ func (r *Reader) handles() (map[string]uintptr, error) {
 	return handles, nil
 }
 
-// identify fills in what the accelerator is, from HLML as far as it answers. It stays the
-// one that is known at this place unless HLML says that it is another.
+// identify fills in the identity of the accelerator, from HLML as far as it answers. The
+// known accelerator in this slot keeps its identity unless HLML reports another one.
 func (r *Reader) identify(s *sighting, pci string, known *aip) error {
 	name, uuid := "", ""
 	var err error
@@ -308,16 +312,16 @@ func (r *Reader) identify(s *sighting, pci string, known *aip) error {
 		uuid = Facts.Name + "-" + s.serial
 	}
 	if uuid == "" {
-		machine, _ := r.opts.dir("etc").Text("machine-id") // without one the address is all there is
+		machine, _ := r.opts.dir("etc").Text("machine-id") // without one, only the PCI address is left
 		uuid = strings.Join([]string{Facts.Name, machine, pci}, "-")
 	}
 	s.id = device.ID{Vendor: Facts.Name, UUID: uuid, Index: s.number, Model: s.model(name), PCI: pci}
 	return err
 }
 
-// model returns what people call it, such as Intel Gaudi2 HL-225.
+// model returns the marketing name, such as Intel Gaudi2 HL-225.
 func (n node) model(name string) string {
-	deviceType, _ := n.dir.Text("device_type") // then it is not known
+	deviceType, _ := n.dir.Text("device_type") // on failure the type is unknown
 	pciID, _ := n.pci.Text("device")
 	words := []string{"Intel"}
 	if f := family(pciID, deviceType); f != "" {
@@ -329,9 +333,9 @@ func (n node) model(name string) string {
 	return strings.Join(words, " ")
 }
 
-// adopt takes over what discover returned: it binds what was found, known accelerators to
-// their old Device, and forgets the others, unless not all could be seen. It runs with mu
-// held.
+// adopt applies the result of discover: it binds the accelerators that were found, known
+// ones to their existing Device, and drops the others unless the discovery was partial. The
+// caller holds mu.
 func (r *Reader) adopt(found []sighting, partial bool) []device.Device {
 	devices := make([]device.Device, 0, len(found))
 	seen := map[string]*aip{}
@@ -343,7 +347,7 @@ func (r *Reader) adopt(found []sighting, partial bool) []device.Device {
 		if a.gone.Swap(false) || a.Handle != s.handle {
 			a.bind(r.lib, s.handle)
 		}
-		a.Forget() // what it did not support may have come up since
+		a.Forget() // unsupported queries may have become supported
 		devices = append(devices, a)
 		seen[s.id.PCI] = a
 	}

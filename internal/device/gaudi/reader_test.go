@@ -19,7 +19,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/devicetest"
 )
 
-// fromSysfs is what the driver's files alone say of an accelerator of server.
+// fromSysfs is what the driver's files alone provide for an accelerator of server.
 func fromSysfs(number int, pci string) device.Sample {
 	return device.Sample{
 		ID: device.ID{Vendor: "gaudi", UUID: "gaudi-9b0c-" + pci, Index: number, Model: "Intel Gaudi2", PCI: pci},
@@ -36,7 +36,7 @@ func fromSysfs(number int, pci string) device.Sample {
 	}
 }
 
-// whole is what files and library say together.
+// whole is what files and library provide together.
 func whole(number int, pci, uuid, serial string, util float64) device.Sample {
 	s := fromSysfs(number, pci)
 	s.ID.UUID, s.ID.Model = uuid, "Intel Gaudi2 HL-225"
@@ -84,8 +84,8 @@ var (
 	onThird = device.Process{PID: 19, Name: "trainer", Type: "compute"}
 )
 
-// Every value of a whole machine: units, order by number, the library's answers at the
-// accelerator with their address, and what nobody tells is absent.
+// Every value of a whole machine: units, order by number, the library's answers on the
+// accelerator with the same address, and absence of what nothing reports.
 func TestWholeMachine(t *testing.T) {
 	r, _ := open(t, untouched, fake(t, script))
 	var got []device.Sample
@@ -106,12 +106,12 @@ func TestWholeMachine(t *testing.T) {
 	}
 }
 
-// Without the library there are the values of the files, and no error.
+// Without the library only the values from the files are left, without an error.
 func TestWithoutLibrary(t *testing.T) {
 	r, _ := open(t, untouched, "")
 	var got []device.Sample
 	for _, d := range devices(t, r) {
-		got = append(got, read(t, d, device.Fast)) // a first Read reads all
+		got = append(got, read(t, d, device.Fast)) // a first Read covers all tiers
 	}
 	want := []device.Sample{processes(fromSysfs(0, first), onFirst...), fromSysfs(2, second), processes(fromSysfs(10, third), onThird)}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -119,7 +119,7 @@ func TestWithoutLibrary(t *testing.T) {
 	}
 }
 
-// A driver from before Linux 6.2 has a class of its own, with the attributes in it.
+// A driver from before Linux 6.2 has its own class, which holds the attributes.
 func TestOldDriver(t *testing.T) {
 	const bus = "sys/devices/pci0000:00/0000:0f:00.0"
 	files := map[string]string{
@@ -158,8 +158,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// What a file that is missing, broken or unreadable does to its value, and that it does
-// nothing to the others.
+// A missing, broken or unreadable file affects its own value and no other.
 func TestDegradedFiles(t *testing.T) {
 	files := server()
 	root := machine(t, files)
@@ -195,14 +194,14 @@ func TestDegradedFiles(t *testing.T) {
 	}
 	f("max_power", "", limit, device.Value{}, "")
 	f("max_power", "0", limit, device.Of(0), "")
-	f("max_power", "-1", limit, device.Value{}, "is no whole number")
+	f("max_power", "-1", limit, device.Value{}, "is not an unsigned integer")
 	f("max_power", "/", limit, device.Value{}, "is a directory")
 	clock := func(s device.Sample) device.Value { return s.Clocks[0].Frequency }
 	f("clk_cur_freq_mhz", "", clock, device.Value{}, "")
 	f("clk_cur_freq_mhz", "0", clock, device.Of(0), "")
-	f("clk_cur_freq_mhz", "fast", clock, device.Value{}, "is no whole number")
+	f("clk_cur_freq_mhz", "fast", clock, device.Value{}, "is not an unsigned integer")
 	resets := func(s device.Sample) device.Value { return s.Resets[0].Count }
-	f("hard_reset_cnt", "", resets, device.Of(0), "") // the soft ones
+	f("hard_reset_cnt", "", resets, device.Of(0), "") // only the soft resets are left
 	f("hard_reset_cnt", "7", resets, device.Of(7), "")
 	f("hard_reset_cnt", "/", resets, device.Of(0), "is a directory")
 	width := func(s device.Sample) device.Value { return s.PCIe.Width }
@@ -213,10 +212,10 @@ func TestDegradedFiles(t *testing.T) {
 	f("status", "/", status, device.Value{}, "is a directory")
 	f("status", " ", status, device.Value{}, "")
 	f("numa_node", "1", status, device.Of(0), "")
-	f("pci_addr", "", status, device.Of(0), "") // the folder's name says it as well
+	f("pci_addr", "", status, device.Of(0), "") // the directory name provides the address as well
 }
 
-// An accelerator that is gone is lost, and costs only itself.
+// An accelerator that disappeared is lost, and affects no other.
 func TestRemoved(t *testing.T) {
 	root := machine(t, server())
 	r, _ := open(t, root, fake(t, script))
@@ -232,7 +231,7 @@ func TestRemoved(t *testing.T) {
 	if rest := devices(t, r); len(rest) != 2 {
 		t.Errorf("%d devices", len(rest))
 	}
-	// Another one at its place, with the same number.
+	// Another accelerator in its slot, with the same number.
 	files := map[string]string{}
 	accel(files, 0, "0000:34:00.0")
 	for name, text := range files {
@@ -243,7 +242,7 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// The same accelerator is the same Device, and one that was exchanged is another.
+// The same accelerator keeps its Device; a replaced one gets a new Device.
 func TestRediscovery(t *testing.T) {
 	root := machine(t, server())
 	lib := fake(t, script)
@@ -251,19 +250,19 @@ func TestRediscovery(t *testing.T) {
 	before, after := devices(t, r), devices(t, r)
 	for i := range before {
 		if before[i] != after[i] {
-			t.Errorf("accelerator %d: another Device", i)
+			t.Errorf("accelerator %d has a new Device", i)
 		}
 	}
-	// It was away for a moment.
+	// The accelerator disappeared for a moment.
 	check(t, os.Rename(filepath.Join(root, busDir, first), filepath.Join(root, "away")))
 	if _, err := before[0].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
 		t.Fatalf("err = %v", err)
 	}
 	check(t, os.Rename(filepath.Join(root, "away"), filepath.Join(root, busDir, first)))
 	if after = devices(t, r); after[0] != before[0] {
-		t.Error("back again it is another Device")
+		t.Error("after its return the accelerator has a new Device")
 	}
-	// Away again, and what comes back has another serial number.
+	// The accelerator disappears again, and what comes back has another serial number.
 	check(t, os.Rename(filepath.Join(root, busDir, first), filepath.Join(root, "away")))
 	if _, err := before[0].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
 		t.Fatalf("err = %v", err)
@@ -278,7 +277,7 @@ func TestRediscovery(t *testing.T) {
 	}
 }
 
-// Sixteen accelerators with gaps in their numbers come by number and not by text.
+// Sixteen accelerators with gaps in their numbers are ordered by number, not as strings.
 func TestManyAccelerators(t *testing.T) {
 	files := map[string]string{}
 	var want []int
@@ -298,8 +297,8 @@ func TestManyAccelerators(t *testing.T) {
 	}
 }
 
-// Processes are looked for at the slow tier; those that ended are gone at the next fast
-// one. All accelerators share one look.
+// Processes are searched at the slow tier; those that exited are gone at the next fast one.
+// All accelerators share one scan.
 func TestProcesses(t *testing.T) {
 	root := machine(t, server())
 	r, c := open(t, root, "")
@@ -315,7 +314,7 @@ func TestProcesses(t *testing.T) {
 	check(t, os.RemoveAll(filepath.Join(root, "proc/17")))
 	put(t, root, "proc/20/comm", "new")
 	put(t, root, "proc/20/fd/3", "-> /dev/accel/accel10")
-	got = append(got, pids(0, device.Fast), pids(2, device.Slow)) // of the same look
+	got = append(got, pids(0, device.Fast), pids(2, device.Slow)) // from the same scan
 	c.advance(time.Second)
 	got = append(got, pids(2, device.Fast), pids(2, device.Slow), pids(0, device.Slow))
 	var many []uint32
@@ -332,7 +331,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// An accelerator whose address nobody can tell must not be mixed up with another.
+// An accelerator without a known address must not be confused with another.
 func TestNoAddress(t *testing.T) {
 	root := machine(t, server())
 	put(t, root, busDir+first+"/pci_addr", "somewhere")
@@ -341,7 +340,7 @@ func TestNoAddress(t *testing.T) {
 	put(t, root, busDir+"platform/accel/accel0/device", "-> ../../../platform")
 	r, _ := open(t, root, "")
 	list, err := r.Devices(t.Context())
-	if len(list) != 2 || err == nil || !strings.Contains(err.Error(), "accel0: it has no PCI address") {
+	if len(list) != 2 || err == nil || !strings.Contains(err.Error(), "accel0 has no PCI address") {
 		t.Errorf("%d devices, err %v", len(list), err)
 	}
 }

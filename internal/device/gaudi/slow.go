@@ -15,21 +15,21 @@ import (
 	"github.com/gpumeter/gpumeter/internal/openfiles"
 )
 
-// readLink reads the PCI Express link, which the kernel knows without asking the device.
+// readLink reads the PCI Express link, which the kernel knows without accessing the device.
 func (a *aip) readLink() {
 	p := &a.sample.PCIe
 	p.Generation = parseLinkSpeed(a.attribute(a.pci, "current_link_speed"))
 	p.GenerationMax = parseLinkSpeed(a.attribute(a.pci, "max_link_speed"))
 	p.Width = width(a.value(a.pci, "current_link_width", 1))
 	p.WidthMax = width(a.value(a.pci, "max_link_width", 1))
-	// HLML has the traffic as well, without saying in what unit: it stays absent.
+	// HLML also reports traffic, but without a unit, so it stays absent.
 	p.Replays = device.Value{}
 	if a.awake() && a.Handle != 0 {
 		p.Replays = a.U32("hlml_device_get_pcie_replay_counter")
 	}
 }
 
-// width leaves out what the kernel says of a link that is down: 0, or 255 and above for
+// width drops what the kernel reports for a link that is down: 0, or 255 and above for
 // unknown.
 func width(v device.Value) device.Value {
 	if n, ok := v.Get(); !ok || n <= 0 || n >= 255 {
@@ -38,7 +38,8 @@ func width(v device.Value) device.Value {
 	return v
 }
 
-// readResets reads how often the driver has reset the device, all of it or its engines.
+// readResets reads how often the driver has reset the whole device (hard) or its engines
+// (soft).
 func (a *aip) readResets() {
 	a.sample.Resets = nil
 	for _, r := range []struct{ file, kind string }{{"hard_reset_cnt", "hard"}, {"soft_reset_cnt", "soft"}} {
@@ -57,7 +58,7 @@ func (a *aip) readClocks() {
 			f = a.U32Of("hlml_device_get_clock_info", uint32(i)) // MHz
 		}
 		limit := a.clocks[i]
-		if name == "soc" { // the driver has this one, too
+		if name == "soc" { // the driver provides this clock, too
 			f = f.Or(a.value(a.dir, "clk_cur_freq_mhz", 1))
 			limit = limit.Or(a.value(a.dir, "clk_max_freq_mhz", 1).Scale(mega))
 		}
@@ -67,7 +68,7 @@ func (a *aip) readClocks() {
 	}
 }
 
-// sensors are HLML's by number. Those from 3 on came with later versions.
+// sensors are HLML's sensors, by number. Later versions added 3 and above.
 var sensors = []struct {
 	number uint32
 	name   string
@@ -82,7 +83,7 @@ func (a *aip) readTemperature() {
 			continue
 		}
 		caps := map[string][]device.TemperatureCap{"edge": a.edge, "memory": a.hbm}[s.name]
-		caps = slices.Clone(caps) // a Sample that was given away does not change
+		caps = slices.Clone(caps) // a Sample that was returned must not change
 		for i := range caps {
 			limit, _ := caps[i].Limit.Get()
 			caps[i].Margin = device.Of(limit - now)
@@ -91,7 +92,7 @@ func (a *aip) readTemperature() {
 	}
 }
 
-// HLML's numbers of errors, counters and memories.
+// ECC counter dimensions, in the order of HLML's enums.
 var (
 	eccTypes     = [...]string{"corrected", "uncorrected"}
 	eccLifetimes = [...]string{"volatile", "aggregate"}
@@ -122,8 +123,8 @@ func (a *aip) readECC() {
 	}
 }
 
-// readRows reads how many rows of HBM were replaced: for repeated errors of one bit, and for
-// one of two bits. Without a list of addresses the call only counts.
+// readRows reads how many HBM rows were replaced: for repeated single-bit errors, and for a
+// double-bit error. Without an address list the call only counts.
 func (a *aip) readRows() {
 	rows := func(cause uint32) device.Value {
 		var n uint32
@@ -139,9 +140,9 @@ func (a *aip) readRows() {
 	a.sample.RowRemap = m
 }
 
-// readPorts reads which Ethernet ports are up, those inside the server and those that leave
-// it. Their counters stay absent: each port costs its firmware 100 ms, more than two
-// seconds for an accelerator, and users saw one reading of ten off by multiples of 4 GiB.
+// readPorts reads which Ethernet ports are up, both inside the server and external. Traffic
+// counters are not read: each port costs the firmware 100 ms, more than two seconds per
+// accelerator, and users observed that one reading in ten is off by multiples of 4 GiB.
 func (a *aip) readPorts() {
 	var all, external ports
 	a.sample.Interconnects = nil
@@ -150,7 +151,7 @@ func (a *aip) readPorts() {
 	}
 	var links []device.Link
 	for _, port := range all.list() {
-		var up [8]byte // a C bool, and room
+		var up [8]byte // a C bool, with padding
 		if a.Do("hlml_nic_get_link", uint64(port), a.Handle, uintptr(port), uintptr(unsafe.Pointer(&up))) {
 			links = append(links, device.Link{Index: port, Up: device.Flag(up[0] != 0)})
 		}
@@ -160,8 +161,8 @@ func (a *aip) readPorts() {
 	}
 }
 
-// readProcesses finds who has the device file open. At a fast Read it only looks who is
-// still there.
+// readProcesses finds the processes that have the device file open. A fast Read only checks
+// which of them still exist.
 func (a *aip) readProcesses(tier device.Tier) {
 	if tier >= device.Slow {
 		holders, err := a.r.current.of(a.file)
@@ -172,14 +173,14 @@ func (a *aip) readProcesses(tier device.Tier) {
 	for _, pid := range a.holders {
 		name, err := a.r.opts.dir("proc", strconv.Itoa(int(pid))).Text("comm")
 		if err != nil {
-			continue // it ended since it was found
+			continue // exited since it was found
 		}
 		a.sample.Processes = append(a.sample.Processes, device.Process{PID: pid, Name: name, Type: "compute"})
 	}
 }
 
-// users are the processes that have a device file of ours open. All accelerators share one
-// look at /proc.
+// users finds the processes that have a Gaudi device file open. All accelerators share one
+// scan of /proc.
 type users struct {
 	opts Options
 
@@ -187,10 +188,10 @@ type users struct {
 	at     time.Time
 	byFile map[string][]uint32
 	err    error
-	denied int // processes that do not let us look
+	denied int // processes whose files may not be read
 }
 
-// of returns the processes that have file open, by number.
+// of returns the processes that have file open, by PID.
 func (u *users) of(file string) ([]uint32, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -206,13 +207,13 @@ func (u *users) of(file string) ([]uint32, error) {
 			u.byFile[path] = slices.Compact(pids)
 		}
 		if errors.Is(u.err, fs.ErrNotExist) {
-			u.err = nil // no /proc is said by the doctor
+			u.err = nil // the doctor reports a missing /proc
 		}
 	}
 	return u.byFile[file], u.err
 }
 
-// hidden returns how many processes did not let us look.
+// hidden returns the number of processes whose files could not be read.
 func (u *users) hidden() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// What the driver says of an accelerator that does not work, and that its firmware is left
-// alone meanwhile: a call would wait for the end of the reset.
+// What the driver reports for an accelerator that does not work. Its firmware is not
+// queried meanwhile, because a call would wait for the end of the reset.
 func TestStatus(t *testing.T) {
 	root, lib := machine(t, server()), fake(t, script)
 	f := func(word string, code float64, asked bool) {
@@ -30,14 +30,14 @@ func TestStatus(t *testing.T) {
 				t.Errorf("%s: %+v", word, s)
 			}
 			if cmp.Diff(before.Aliases, s.Aliases) != "" || s.Info != before.Info || len(s.Processes) != 2 {
-				t.Errorf("%s: who it is and who has it got lost: %+v", word, s)
+				t.Errorf("%s: identity or processes are missing: %+v", word, s)
 			}
 			if tier >= device.Slow && s.Resets[0].Count != device.Of(3) {
 				t.Errorf("%s: resets %v", word, s.Resets)
 			}
 		}
 		if after := devices(t, r); len(after) != 3 || after[0] != d {
-			t.Errorf("%s: another Device after a discovery", word)
+			t.Errorf("%s: new Device after a discovery", word)
 		}
 		put(t, root, busDir+first+"/status", "Operational")
 		want := before
@@ -54,7 +54,7 @@ func TestStatus(t *testing.T) {
 	f("On holiday", 99, false)
 }
 
-// The driver refuses the accelerator until it is reset.
+// The driver rejects the accelerator until it is reset.
 func TestNeedsReset(t *testing.T) {
 	root := machine(t, server())
 	r, _ := open(t, root, fake(t, script))
@@ -65,21 +65,21 @@ func TestNeedsReset(t *testing.T) {
 		t.Errorf("err %v, sample %s", err, diff)
 	}
 	read(t, list[1], device.Slow)
-	// It is one of the machine's from the start, under the name that sysfs has for it.
+	// The accelerator is listed from the start, under its name from sysfs.
 	r, _ = open(t, root, fake(t, script))
 	if list := devices(t, r); len(list) != 3 || list[0].ID().UUID != "gaudi-9b0c-0000:33:00.0" {
 		t.Errorf("first seen when it needs a reset: %v", list[0].ID())
 	}
 }
 
-// An accelerator that is first seen in a reset would get a name that it loses after it: it
-// is left out until then, and the others are not.
+// An accelerator first seen during a reset would get a temporary identity: it is omitted
+// until the reset ends, and the others are not.
 func TestFirstSeenInReset(t *testing.T) {
 	root := machine(t, server())
 	put(t, root, busDir+first+"/status", "In reset")
 	r, _ := open(t, root, fake(t, script))
 	list, err := r.Devices(t.Context())
-	if len(list) != 2 || err == nil || !strings.Contains(err.Error(), "accel0: it is being reset") {
+	if len(list) != 2 || err == nil || !strings.Contains(err.Error(), "accel0 is being reset") {
 		t.Errorf("%d devices, err %v", len(list), err)
 	}
 	put(t, root, busDir+first+"/status", "Operational")

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// A fast reading of one GPU with three clients: 2 ms is the most it may take.
+// A fast read of one GPU with three clients must stay within 2 ms.
 func BenchmarkFast(b *testing.B) {
 	m := load(b, "node.txt")
 	d := m.devices()[1]
@@ -22,7 +22,7 @@ func BenchmarkFast(b *testing.B) {
 	}
 }
 
-// The search for processes on this machine, which all GPUs share.
+// The process search on this machine, which all GPUs share.
 func BenchmarkSearch(b *testing.B) {
 	s := newScanner("/proc", time.Now)
 	for b.Loop() {

@@ -13,8 +13,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// captured returns a machine with a card of the captures of real machines, which are not
-// part of the repository.
+// captured returns a machine with one card from captures of real machines, which are not
+// part of this repository.
 func captured(t *testing.T, name, card string) *machine {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join("../../../../shared/fixtures/intel/sysfs", name, card))
@@ -22,7 +22,7 @@ func captured(t *testing.T, name, card string) *machine {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("the shared captures are not here: %v", err)
+		t.Skipf("no captures found: %v", err)
 	}
 	m := newMachine(t)
 	m.link("sys/class/drm/"+card, dir)
@@ -30,7 +30,7 @@ func captured(t *testing.T, name, card string) *machine {
 	return m
 }
 
-// calm are the causes that all of the captured cards know, none of them active.
+// calm are the causes that all captured cards report, none of them active.
 func calm() []device.Throttle {
 	return []device.Throttle{
 		throttle("pl1", power|sw, false), throttle("pl2", power|sw, false), throttle("pl4", power|hw, false),
@@ -92,7 +92,7 @@ func TestCaptures(t *testing.T) {
 	f("b580-6.16", "card1", device.Sample{
 		ID: id("0000:0b:00.0", "Intel Arc B580"), Info: device.Info{Driver: "xe", Architecture: "Xe2-HPG"},
 		Temperatures: []device.Temperature{{Sensor: "hotspot", Value: device.Of(46)}, {Sensor: "memory", Value: device.Of(48)}},
-		Energy:       device.Of(29523.753173), // of the package: that of the card is 0
+		Energy:       device.Of(29523.753173), // of the package: the card's counter is 0
 		Clocks:       clocks(400e6),
 		Fans:         []device.Fan{{Index: 0, RPM: device.Of(0)}, {Index: 1, RPM: device.Of(418)}, {Index: 2, RPM: device.Of(0)}},
 		Status:       device.Of(0),
@@ -118,13 +118,13 @@ func TestCaptures(t *testing.T) {
 	})
 }
 
-// Real fdinfo files, as the kernel's documentation and users show them.
+// Real fdinfo files, from the kernel's documentation and from users.
 func TestCapturedFdinfo(t *testing.T) {
 	f := func(name string, pdev string, client uint64, vram device.Value, class string, want engine) {
 		t.Helper()
 		b, err := os.ReadFile(filepath.Join("../../../../shared/fixtures/intel/fdinfo", name))
 		if err != nil {
-			t.Skipf("the shared captures are not here: %v", err)
+			t.Skipf("no captures found: %v", err)
 		}
 		info, err := parseFdinfo(string(b))
 		if err != nil || info.pdev != pdev || info.client != client || !info.identified || info.vram != vram || info.engines[class] != want {

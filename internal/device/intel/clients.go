@@ -16,21 +16,22 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// client is one user of the GPU as the driver counts them: one opening of a DRM node. A
-// file that was inherited, duplicated or sent to another process is the same client.
+// client is one user of the GPU as the driver counts them: one open of a DRM node. A file
+// descriptor that was inherited, duplicated or passed to another process is the same
+// client.
 type client struct {
-	pid  uint32 // the first process that has it
+	pid  uint32 // the first process that holds it
 	name string
-	at   time.Time // of the reading
+	at   time.Time // time of the reading
 	use  fdinfo
 	busy device.Value // ratio of time on the render and compute engines
 }
 
-// maxFiles bounds what is read of one GPU in one tick.
+// maxFiles bounds the number of files read per GPU and tick.
 const maxFiles = 4096
 
-// readClients reads who uses the GPU, how much of its memory they have and how busy they
-// keep it. For the whole device the clients are added up only if none can be missing.
+// readClients reads which processes use the GPU, how much of its memory they hold and how
+// busy they keep it. Device totals are reported only if no client can be missing.
 func (g *gpu) readClients(ctx context.Context) {
 	s := &g.sample
 	s.Processes, s.Utilization, s.Memory.Used = nil, device.Engines{}, device.Value{}
@@ -40,7 +41,7 @@ func (g *gpu) readClients(ctx context.Context) {
 		return
 	}
 	if found.err != nil {
-		g.fail(fmt.Errorf("cannot look for the processes on the GPU: %w", found.err))
+		g.fail(fmt.Errorf("cannot find the processes on the GPU: %w", found.err))
 	}
 	now := make(map[uint64]client)
 	whole := found.whole() && !g.virtual
@@ -50,7 +51,7 @@ func (g *gpu) readClients(ctx context.Context) {
 			continue
 		}
 		if read++; read > maxFiles {
-			g.fail(errors.New("too many open files of the GPU"))
+			g.fail(errors.New("too many processes have the GPU open"))
 			whole = false
 			break
 		}
@@ -60,7 +61,7 @@ func (g *gpu) readClients(ctx context.Context) {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
 			continue // closed meanwhile
 		case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-			whole = false // Diagnose says so; it is no error that others have their own
+			whole = false // reported by Diagnose; other users' processes are not an error
 			continue
 		default:
 			g.fail(err)
@@ -68,10 +69,10 @@ func (g *gpu) readClients(ctx context.Context) {
 			continue
 		}
 		if c.use.pdev != "" && c.use.pdev != g.id.PCI {
-			continue // the number was given to a file of another GPU since the search
+			continue // the fd was reused for another GPU's file since the search
 		}
 		if c.use.pdev == "" || !c.use.identified {
-			whole = false // a kernel that counts no clients: i915 before Linux 5.19
+			whole = false // this kernel does not count clients: i915 before Linux 5.19
 			continue
 		}
 		if _, twice := now[c.use.client]; twice {
@@ -81,7 +82,7 @@ func (g *gpu) readClients(ctx context.Context) {
 			c.use.keep(&before.use)
 			c.busy = c.use.busy(&before.use, c.at.Sub(before.at))
 		} else if c.use.idle() {
-			c.busy = device.Of(0) // whatever it did since it came, it was not work
+			c.busy = device.Of(0) // an idle client has done no work since it appeared
 		}
 		now[c.use.client] = c
 	}
@@ -92,9 +93,9 @@ func (g *gpu) readClients(ctx context.Context) {
 	}
 }
 
-// readClient reads one open file. It asks the driver, which may hang.
+// readClient reads one open file. The driver produces the content and may hang.
 func (g *gpu) readClient(f openFile) (c client, err error) {
-	const most = 16384 // bytes: a driver with every key it has fills a quarter of it
+	const most = 16384 // bytes; a driver that sets every key fills a quarter of it
 	pid := g.r.proc.Join(strconv.FormatUint(uint64(f.pid), 10))
 	name := "fdinfo/" + strconv.Itoa(f.fd)
 	file := string(pid.Join(name))
@@ -107,12 +108,12 @@ func (g *gpu) readClient(f openFile) (c client, err error) {
 	if c.use, err = parseFdinfo(string(b)); err != nil {
 		return c, fmt.Errorf("cannot parse %s: %w", file, err)
 	}
-	c.name, _ = pid.Text("comm") // it may have ended: then the list shows it once more, without a name
+	c.name, _ = pid.Text("comm") // if the process has exited, it is listed once more, without a name
 	return c, nil
 }
 
-// keepClients is readClients of a GPU that sleeps: asking the driver would wake it, and
-// nothing runs. Who is still there keeps what was last known of it.
+// keepClients replaces readClients while the GPU sleeps: asking the driver would wake the
+// GPU, and nothing runs. Clients that still exist keep their last known values.
 func (g *gpu) keepClients(ctx context.Context) {
 	s := &g.sample
 	s.Processes, s.Utilization, s.Memory.Used = nil, device.Engines{}, device.Value{}
@@ -141,7 +142,7 @@ func (g *gpu) keepClients(ctx context.Context) {
 	}
 }
 
-// processes adds up the clients of each process.
+// processes groups the clients by process.
 func processes(clients map[uint64]client) []device.Process {
 	ids := make([]uint64, 0, len(clients))
 	for id := range clients {
@@ -174,7 +175,7 @@ func total(clients map[uint64]client) (busy, memory device.Value) {
 	return sum(list)
 }
 
-// sum adds clients up. What is not known of one is not known of all together.
+// sum adds up clients. If a value is unknown for one client, the sum is unknown.
 func sum(list []client) (busy, memory device.Value) {
 	var b, m float64
 	busyKnown, memoryKnown := true, true

@@ -19,7 +19,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/openfiles"
 )
 
-// process puts a process with one open DRM node into the machine.
+// process adds a process with one open DRM node to the machine.
 func (m *machine) process(pid, fd int, node, info string) {
 	m.t.Helper()
 	dir := "proc/" + itoa(pid)
@@ -29,14 +29,14 @@ func (m *machine) process(pid, fd int, node, info string) {
 	m.set(dir+"/fdinfo/"+itoa(fd), info)
 }
 
-// use returns the fdinfo of a client of the card of oneCard.
+// use returns the fdinfo of a client of oneCard's card.
 func use(client, cycles, total int) string {
 	return fmt.Sprintf("drm-driver:\txe\ndrm-client-id:\t%d\ndrm-pdev:\t0000:08:00.0\n"+
 		"drm-resident-vram0:\t1 MiB\ndrm-cycles-ccs:\t%d\ndrm-total-cycles-ccs:\t%d\n", client, cycles, total)
 }
 
-// The use of the device is the sum of its clients only if none can be missing: a wrong 0 is
-// worse than no value.
+// The device's utilization is the sum of its clients only if none can be missing: a wrong 0
+// is worse than no value.
 func TestWhole(t *testing.T) {
 	f := func(what string, change func(*machine), whole bool) {
 		t.Helper()
@@ -60,15 +60,15 @@ func TestWhole(t *testing.T) {
 		}
 	}
 	f("all is seen", func(*machine) {}, true)
-	f("a pid namespace of our own", func(m *machine) { m.set("proc/2/stat", "2 (kthreadd) S 0 0 0 0 -1 4194304 0 0") }, false)
+	f("a PID namespace of our own", func(m *machine) { m.set("proc/2/stat", "2 (kthreadd) S 0 0 0 0 -1 4194304 0 0") }, false)
 	f("no process 2", func(m *machine) { m.remove("proc/2") }, false)
-	f("virtual functions", func(m *machine) { m.set(cardDir+"/sriov_numvfs", "2") }, true) // known at the next slow reading
-	f("a garbled neighbour", func(m *machine) { m.process(11, 3, "renderD128", "drm-client-id:\tx\n") }, false)
-	f("an unreadable neighbour", func(m *machine) {
+	f("virtual functions", func(m *machine) { m.set(cardDir+"/sriov_numvfs", "2") }, true) // noticed at the next slow read
+	f("a garbled neighbor", func(m *machine) { m.process(11, 3, "renderD128", "drm-client-id:\tx\n") }, false)
+	f("an unreadable neighbor", func(m *machine) {
 		m.process(11, 3, "renderD128", "")
 		m.spoil("proc/11/fdinfo/3")
 	}, false)
-	f("a neighbour that ended", func(m *machine) {
+	f("a neighbor that ended", func(m *machine) {
 		m.process(11, 3, "renderD128", "")
 		m.remove("proc/11/fdinfo")
 	}, true)
@@ -79,7 +79,7 @@ func TestWhole(t *testing.T) {
 	f("an old kernel without client numbers", func(m *machine) { m.process(11, 3, "renderD128", "drm-pdev:\t0000:08:00.0\n") }, false)
 	f("a kernel that counts no clients", func(m *machine) { m.process(11, 3, "renderD128", "pos:\t0\n") }, false)
 	if os.Getuid() == 0 {
-		return // who may do everything is denied nothing
+		return // root is denied nothing
 	}
 	f("somebody else's process", func(m *machine) {
 		m.process(11, 3, "renderD129", "")
@@ -87,7 +87,7 @@ func TestWhole(t *testing.T) {
 		if err := os.Chmod(dir, 0); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = os.Chmod(dir, 0o755) }) // else it cannot be removed
+		t.Cleanup(func() { _ = os.Chmod(dir, 0o755) }) // otherwise the directory cannot be removed
 	}, false)
 	f("somebody else's file", func(m *machine) {
 		m.process(11, 3, "renderD128", "")
@@ -97,7 +97,7 @@ func TestWhole(t *testing.T) {
 	}, false)
 }
 
-// The same without leave to be denied anything, as root.
+// The same at the level of a search result, for runs as root.
 func TestWholeAnswer(t *testing.T) {
 	f := func(o openFiles, want bool) {
 		t.Helper()
@@ -111,7 +111,7 @@ func TestWholeAnswer(t *testing.T) {
 	f(openFiles{host: true, err: errSearching}, false)
 }
 
-// A kernel that counts engines and no memory: what one client has is not the whole.
+// A kernel that counts engines but no memory: one client's value is not the total.
 func TestMemoryUnknown(t *testing.T) {
 	m := oneCard(t, nil)
 	m.process(10, 3, "renderD128", use(1, 0, 0))
@@ -122,7 +122,7 @@ func TestMemoryUnknown(t *testing.T) {
 	}
 }
 
-// The virtual functions' users are in virtual machines: nobody here sees them.
+// The users of virtual functions are in virtual machines and not visible here.
 func TestVirtualFunctions(t *testing.T) {
 	m := oneCard(t, map[string]string{"sriov_numvfs": "0\n"})
 	d := m.devices()[0]
@@ -135,8 +135,8 @@ func TestVirtualFunctions(t *testing.T) {
 	}
 }
 
-// A new client that has worked has done so nobody knows when: the sum waits for the next
-// tick. One that has not cannot change it.
+// A new client that has already worked did so at an unknown time: the sum is absent until
+// the next tick. A new client without work does not affect the sum.
 func TestNewClient(t *testing.T) {
 	m := oneCard(t, nil)
 	m.process(10, 3, "renderD128", use(1, 0, 0))
@@ -162,7 +162,7 @@ func TestNewClient(t *testing.T) {
 	if v := compute(); v != device.Of(0.4) {
 		t.Errorf("all known: %v", v)
 	}
-	m.process(10, 3, "renderD128", use(1, 290, 4000)) // goes back for a moment
+	m.process(10, 3, "renderD128", use(1, 290, 4000)) // the count goes backwards for a moment
 	m.process(11, 3, "renderD128", use(2, 900, 4000))
 	m.process(12, 3, "renderD128", use(3, 1350, 4000))
 	if v := compute(); v != device.Of(1) {
@@ -192,14 +192,14 @@ func TestBusyOf(t *testing.T) {
 	xe := func(class string, cycles, total, capacity int) string {
 		return fmt.Sprintf("drm-cycles-%[1]s: %[2]d\ndrm-total-cycles-%[1]s: %[3]d\ndrm-engine-capacity-%[1]s: %[4]d\n", class, cycles, total, capacity)
 	}
-	f(xe("ccs", 0, 0, 4), xe("ccs", 1000, 1000, 4), time.Second, device.Of(0.25)) // one of four
+	f(xe("ccs", 0, 0, 4), xe("ccs", 1000, 1000, 4), time.Second, device.Of(0.25)) // one of four engines
 	f(xe("ccs", 0, 0, 0), xe("ccs", 500, 1000, 0), time.Second, device.Of(0.5))
 	f(xe("rcs", 0, 0, 1)+xe("ccs", 0, 0, 1), xe("rcs", 250, 1000, 1)+xe("ccs", 500, 1000, 1), time.Second, device.Of(0.75))
 	f(xe("rcs", 0, 0, 1)+xe("ccs", 0, 0, 1), xe("rcs", 900, 1000, 1)+xe("ccs", 900, 1000, 1), time.Second, device.Of(1))
-	f(xe("vcs", 0, 0, 1), xe("vcs", 500, 1000, 1), time.Second, none)                                                  // video is another matter
-	f(xe("rcs", 0, 0, 1)+xe("bcs", 0, 0, 1), xe("rcs", 0, 1000, 1)+xe("bcs", 900, 1000, 1), time.Second, device.Of(0)) // so are copies
-	f(xe("ccs", 10, 1000, 1), xe("ccs", 20, 10, 1), time.Second, none)                                                 // the clock began anew
-	f(xe("ccs", 10, 1000, 1), xe("ccs", 20, 1000, 1), time.Second, none)                                               // it stood
+	f(xe("vcs", 0, 0, 1), xe("vcs", 500, 1000, 1), time.Second, none)                                                  // video engines do not count
+	f(xe("rcs", 0, 0, 1)+xe("bcs", 0, 0, 1), xe("rcs", 0, 1000, 1)+xe("bcs", 900, 1000, 1), time.Second, device.Of(0)) // neither do copy engines
+	f(xe("ccs", 10, 1000, 1), xe("ccs", 20, 10, 1), time.Second, none)                                                 // the clock was reset
+	f(xe("ccs", 10, 1000, 1), xe("ccs", 20, 1000, 1), time.Second, none)                                               // the clock stood still
 	f(xe("ccs", 10, 1000, 1), xe("ccs", 10, 1000, 1), time.Second, device.Of(0))
 	f("drm-cycles-ccs: 1\n", "drm-cycles-ccs: 2\n", time.Second, none)
 	f("", xe("ccs", 20, 1000, 1), time.Second, none)
@@ -224,14 +224,14 @@ func TestParseFdinfo(t *testing.T) {
 		}
 	}
 	f("", fdinfo{}, "")
-	f("pos:\t0\nflags:\t02\nclient-id:\t9\n", fdinfo{}, "") // not the driver's
+	f("pos:\t0\nflags:\t02\nclient-id:\t9\n", fdinfo{}, "") // not a DRM key
 	f("drm-pdev:\t0000:3A:00.0\ndrm-client-id:\t0\n", fdinfo{pdev: "0000:3a:00.0", identified: true}, "")
 	f("drm-resident-vram0:\t0\n", fdinfo{vram: device.Of(0)}, "")
 	f("drm-resident-vram0:\t2 KiB\ndrm-resident-vram1:\t1 MiB\ndrm-resident-system:\t5 GiB\n", fdinfo{vram: device.Of(2<<10 + 1<<20)}, "")
 	f("drm-resident-local0:\t77\ndrm-total-local0:\t99\n", fdinfo{vram: device.Of(77)}, "")
 	f("drm-memory-local0:\t3 GiB\n", fdinfo{vram: device.Of(3 << 30)}, "")
 	f("drm-memory-vram0:\t3 GiB\ndrm-resident-vram0:\t1 GiB\n", fdinfo{vram: device.Of(1 << 30)}, "")
-	f("drm-total-vram0:\t3 GiB\n", fdinfo{}, "") // may be elsewhere
+	f("drm-total-vram0:\t3 GiB\n", fdinfo{}, "") // total may include memory elsewhere
 	f("drm-engine-video-enhance:\t12 ns\ndrm-engine-capacity-video-enhance:\t2\n",
 		fdinfo{engines: map[string]engine{"video-enhance": {counted: true, busy: 12, capacity: 2}}}, "")
 	f("drm-cycles-rcs:\t3\ndrm-total-cycles-rcs:\t9\n",
@@ -257,7 +257,7 @@ func TestProcessType(t *testing.T) {
 	f(false, "drm-engine-video: 5 ns\n")
 }
 
-// All GPUs of a tick share one search, and none waits for a search that hangs.
+// All GPUs share one search per tick, and none waits for a search that hangs.
 func TestScanner(t *testing.T) {
 	m := oneCard(t, nil)
 	m.process(10, 3, "renderD128", "")
@@ -287,20 +287,20 @@ func TestScanner(t *testing.T) {
 	second.cost = 200 * time.Millisecond // a machine with very many files
 	m.now = m.now.Add(20*time.Second - 1)
 	if find() != second {
-		t.Error("a search that takes 0.2 s is made more often than every 20 s")
+		t.Error("a search that takes 0.2 s runs more often than every 20 s")
 	}
 	second.cost = time.Minute
 	m.now = m.now.Add(10*time.Second + 1)
 	if find() == second {
-		t.Error("an answer older than 30 s is taken")
+		t.Error("a result older than 30 s is used")
 	}
 	m.now = m.now.Add(-time.Hour)
 	third := s.last.Load()
 	if find() == third {
-		t.Error("an answer from the future is taken")
+		t.Error("a result from the future is used")
 	}
 
-	s.turn <- struct{}{} // somebody hangs in a search
+	s.turn <- struct{}{} // another GPU's search hangs
 	m.now = m.now.Add(time.Second)
 	late, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
@@ -313,7 +313,7 @@ func TestScanner(t *testing.T) {
 	}
 }
 
-// Devices are read by a goroutine each: run with -race.
+// Devices are read by one goroutine each: run with -race.
 func TestConcurrent(t *testing.T) {
 	m := load(t, "node.txt")
 	devices := m.devices()
@@ -332,7 +332,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// A container may have the node of one GPU under the name of another: its number decides.
+// A container may name one GPU's node like another GPU's: the device number decides.
 func TestRenamedNode(t *testing.T) {
 	null, err := os.Stat("/dev/null")
 	if err != nil || null.Mode()&os.ModeCharDevice == 0 {
@@ -342,7 +342,7 @@ func TestRenamedNode(t *testing.T) {
 	s := newScanner(m.root+"/proc", time.Now)
 	m.link("proc/10/fd/3", "/dev/null")
 	m.link("proc/10/fd/4", "/dev/dri/renderD900")
-	for fd, want := range map[int]bool{3: false, 4: true} { // the major number of null is not that of DRM
+	for fd, want := range map[int]bool{3: false, 4: true} { // the major number of /dev/null is not that of DRM
 		if n, ok := s.node(openfiles.File{PID: 10, FD: fd, Path: "/dev/dri/renderD900"}); ok != want || ok && n != 900 {
 			t.Errorf("file %d: %d, %v", fd, n, ok)
 		}
@@ -352,7 +352,7 @@ func TestRenamedNode(t *testing.T) {
 	}
 }
 
-// ENODEV is how a driver says that the device has left the bus.
+// ENODEV means that the device has left the bus.
 func TestGone(t *testing.T) {
 	for err, gone := range map[error]bool{unix.ENODEV: true, unix.ENXIO: true, unix.EIO: false, unix.ENOENT: false} {
 		var g gpu
@@ -363,7 +363,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// More open files than anybody has must neither be read for ever nor taken for all.
+// An implausible number of open files must neither be read forever nor be taken as
+// complete.
 func TestTooManyFiles(t *testing.T) {
 	m := oneCard(t, nil)
 	m.process(10, 3, "renderD128", use(1, 0, 0))

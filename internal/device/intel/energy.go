@@ -8,32 +8,33 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// meter makes one counter of energy, and the power from it, out of the channels of the
-// driver. The first that moves counts: the channel of the card stays at 0 on Arc B580 with
-// Linux 6.16, while that of the package runs.
+// meter derives one energy counter, and power from it, from the driver's channels. It uses
+// the first channel that moves: on Arc B580 with Linux 6.16 the card channel stays at 0
+// while the package channel runs.
 type meter struct {
 	channels []channel
-	using    int // index of the channel that counts; -1: none yet
+	using    int // index of the channel in use; -1: none yet
 	begun    bool
-	offset   float64   // J, added to the channel in use, so that the counter goes on where another took over
-	moved    time.Time // when the channel in use last did
-	at       time.Time // of the last update; zero: the next one has nothing to compare with
+	offset   float64   // J, added to the channel in use so that the counter is continuous across a switch
+	moved    time.Time // when the channel in use last moved
+	at       time.Time // time of the last update; zero: the next update has nothing to compare with
 	limits   []device.PowerLimit
 }
 
-// channel is one counter of the driver, in joules.
+// channel is one of the driver's counters, in joules.
 type channel struct {
 	value float64
 	ok    bool
 }
 
-// patience is how long a channel may stand still while another moves, until that one is
-// taken. A counter that is refreshed every second stands still between two fast ticks.
+// patience is how long a channel may stand still while another one moves before meter
+// switches to that one. A counter that is refreshed every second stands still between two
+// fast ticks.
 const patience = 10 * time.Second
 
-// update takes what the channels read at now, and returns the counter and the average
-// power since the last update. A powered card always draws something: where the counter
-// stood still the power is not 0 but unknown.
+// update records what the channels read at now, and returns the counter and the average
+// power since the last update. A powered card always draws power, so if the counter stood
+// still the power is unknown, not 0.
 func (m *meter) update(now time.Time, read []device.Value) (energy, watts device.Value) {
 	next := make([]channel, len(read))
 	for i, v := range read {
@@ -54,7 +55,7 @@ func (m *meter) update(now time.Time, read []device.Value) (energy, watts device
 	} else if i := m.using; next[i].ok && m.channels[i].ok {
 		d := delta(i)
 		switch {
-		case d < 0: // the driver was loaded anew, or the card reset
+		case d < 0: // the driver was reloaded, or the card was reset
 			m.offset, m.moved = 0, now
 		case d > 0:
 			m.moved = now
@@ -73,7 +74,7 @@ func (m *meter) update(now time.Time, read []device.Value) (energy, watts device
 	}
 	m.at = now
 	for i, c := range next {
-		if c.ok { // a channel that could not be read now is compared with what it was
+		if c.ok { // an unreadable channel keeps its previous value
 			m.channels[i] = c
 		} else if i == m.using {
 			m.at = time.Time{}
@@ -85,7 +86,7 @@ func (m *meter) update(now time.Time, read []device.Value) (energy, watts device
 	return device.Of(m.offset + next[m.using].value), watts
 }
 
-// choose takes the first channel that is not at 0. The only one is taken as it is.
+// choose picks the first channel that is not at 0. A single channel is used in any case.
 func (m *meter) choose(now time.Time, next []channel) {
 	for i, c := range next {
 		if c.ok && (c.value > 0 || len(next) == 1) {
@@ -95,7 +96,7 @@ func (m *meter) choose(now time.Time, next []channel) {
 	}
 }
 
-// pause makes the next update give no power: nobody looked meanwhile.
+// pause makes the next update return no power, because the interval was not observed.
 func (m *meter) pause() { m.at = time.Time{} }
 
 func (g *gpu) readEnergy() {
@@ -108,7 +109,7 @@ func (g *gpu) readEnergy() {
 	g.sample.Powers = g.power(watts)
 }
 
-// power returns the board's power, nil where nothing is known of it.
+// power returns the board's power, or nil if nothing is known about it.
 func (g *gpu) power(watts device.Value) []device.Power {
 	if !watts.OK() && len(g.meter.limits) == 0 {
 		return nil

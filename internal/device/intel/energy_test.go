@@ -11,8 +11,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// step is one update of a meter: seconds after the last one, what the channels read, and
-// what must come of it.
+// step is one update of a meter: seconds since the last one, what the channels read, and
+// the expected result.
 type step struct {
 	after         float64
 	read          []device.Value
@@ -35,7 +35,7 @@ func TestMeter(t *testing.T) {
 		now := time.Unix(1000, 0)
 		for i, s := range steps {
 			now = now.Add(time.Duration(s.after * float64(time.Second)))
-			if s.after < 0 { // it slept
+			if s.after < 0 { // the GPU slept
 				m.pause()
 			}
 			energy, watts := m.update(now, s.read)
@@ -86,8 +86,8 @@ func TestMeter(t *testing.T) {
 		step{1, v(530), of(530), of(10)})
 }
 
-// Whatever the channels do, the counter falls only if the one in use did, and no power is
-// below 0.
+// Whatever the channels do, the counter decreases only if the channel in use did, and power
+// is never negative.
 func FuzzMeter(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 40, 50, 60, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {

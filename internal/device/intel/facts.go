@@ -2,13 +2,13 @@ package intel
 
 import "github.com/gpumeter/gpumeter/internal/device"
 
-// Facts are what all GPUs of Intel have in common.
+// Facts describes what all Intel GPUs have in common.
 var Facts = device.Vendor{
 	Name: "intel", Title: "Intel", PCI: "0x8086",
 	DeviceFiles: []string{"/dev/dri/renderD"},
 	Modules:     []string{"xe", "i915"},
 	Resources: []device.Resource{
-		// With sharedDevNum the plugin gives out each device several times, as card0-3.
+		// With sharedDevNum the plugin allocates each device several times, as card0-3.
 		{Name: "gpu.intel.com/i915", Unit: device.Whole, Replica: "-"},
 		{Name: "gpu.intel.com/xe", Unit: device.Whole, Replica: "-"},
 		{Name: "gpu.intel.com/*_monitoring", Unit: device.NoDevice},

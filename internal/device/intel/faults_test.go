@@ -16,17 +16,17 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Absent, zero and broken are three things, for every file; and a broken one costs only its
-// own value.
+// Absent, zero and broken are three different cases for every file, and a broken file costs
+// only its own value.
 func TestDegraded(t *testing.T) {
 	const h, gt0 = "hwmon/hwmon0/", "tile0/gt0/freq0/"
 	pick := func(get func(*device.Sample) device.Value) func(*device.Sample) device.Value {
 		return func(s *device.Sample) (v device.Value) {
-			defer func() { _ = recover() }() // a list that is not there
+			defer func() { _ = recover() }() // a missing list
 			return get(s)
 		}
 	}
-	// Each is read beside a thermometer that works.
+	// Each file is read next to a working temperature sensor.
 	m := oneCard(t, map[string]string{h + "temp9_label": "pkg", h + "temp9_input": "41000", gt0 + "rp0_freq": "2000"})
 	f := func(file, content string, get func(*device.Sample) device.Value, want device.Value, wantErr string) {
 		t.Helper()
@@ -69,12 +69,12 @@ func TestDegraded(t *testing.T) {
 	limit := func(s *device.Sample) device.Value { return s.Powers[0].Enforced() }
 	all(h+"power1_max", "55000000", 55, limit)
 	all(h+"power2_max", "55000000", 55, limit)
-	f(h+"power1_max", "0", limit, device.Value{}, "") // no limit is not one of 0 W
+	f(h+"power1_max", "0", limit, device.Value{}, "") // no limit is different from a limit of 0 W
 	m.set(cardDir+"/"+h+"power1_cap", "70000000")
-	f(h+"power1_max", "55000000", limit, device.Of(55), "") // the lower one holds
+	f(h+"power1_max", "55000000", limit, device.Of(55), "") // the lower limit applies
 	f(h+"power1_max", "90000000", limit, device.Of(70), "")
 	f(h+"power1_max", "0", limit, device.Of(70), "")
-	f(h+"power2_max", "55000000", limit, device.Of(70), "") // the card's before the package's
+	f(h+"power2_max", "55000000", limit, device.Of(70), "") // the card's limit takes precedence over the package's
 	m.remove(cardDir + "/" + h + "power1_cap")
 	all(h+"power2_rated_max", "60000000", 60, func(s *device.Sample) device.Value { return s.Powers[0].Limits[0].Watts })
 	all(h+"in1_input", "605", 0.605, func(s *device.Sample) device.Value { return s.Voltages[0].Volts })
@@ -92,9 +92,9 @@ func TestDegraded(t *testing.T) {
 	f(gt0+"throttle/reasons", "none", pl1, device.Of(0), "")
 	f(gt0+"throttle/reasons", "broken", pl1, device.Value{}, "reasons")
 	hardware := func(s *device.Sample) device.Value { return s.Throttled(device.BucketHW) }
-	f(gt0+"throttle/status", "1", hardware, device.Of(1), "") // throttled, and nobody says why
+	f(gt0+"throttle/status", "1", hardware, device.Of(1), "") // throttled without a named cause
 	f(gt0+"throttle/status", "0", hardware, device.Of(0), "")
-	f(gt0+"throttle/reason_new", "1", hardware, device.Of(1), "") // a cause of tomorrow
+	f(gt0+"throttle/reason_new", "1", hardware, device.Of(1), "") // a future cause
 
 	aer := func(s *device.Sample) device.Value { return s.PCIe.Errors[0].Count }
 	f("aer_dev_fatal", "TOTAL_ERR_FATAL 0\n", aer, device.Of(0), "")
@@ -102,7 +102,8 @@ func TestDegraded(t *testing.T) {
 	f("aer_dev_fatal", "broken", aer, device.Value{}, "aer_dev_fatal")
 }
 
-// The link on the card's own switch is always slow and narrow: it is not the card's.
+// The link on the card's own switch always reports slow and narrow. It is not the card's
+// link.
 func TestLink(t *testing.T) {
 	f := func(files map[string]string, want device.PCIe, wantErr string) {
 		t.Helper()
@@ -138,13 +139,13 @@ func TestLink(t *testing.T) {
 	direct["aer_dev_fatal"] = "TOTAL_ERR_FATAL 3\n"
 	f(direct, device.PCIe{
 		Generation: device.Of(3), Width: device.Of(8), GenerationMax: device.Of(3), WidthMax: device.Of(8),
-		Errors: []device.ErrorCount{{Type: "fatal", Count: device.Of(3)}}, // once
+		Errors: []device.ErrorCount{{Type: "fatal", Count: device.Of(3)}}, // counted once
 	}, "")
 	f(both, device.PCIe{Generation: device.Of(4), Width: device.Of(4), GenerationMax: device.Of(5), WidthMax: device.Of(8)}, "")
 }
 
-// One broken card of two costs only itself, in discovery and in reading.
-func TestBrokenNeighbour(t *testing.T) {
+// A broken card affects no other, in discovery and in reading.
+func TestBrokenNeighbor(t *testing.T) {
 	const other = "sys/devices/pci0000:00/0000:00:03.0/0000:09:00.0"
 	m := oneCard(t, nil)
 	m.add(1, other, "xe", "8086:56A5")
@@ -165,7 +166,7 @@ func TestBrokenNeighbour(t *testing.T) {
 	}
 }
 
-// A GPU that went away is lost, whichever way it went; nothing of its Sample counts.
+// A GPU that disappeared is lost, however it disappeared, and its Sample is void.
 func TestLost(t *testing.T) {
 	f := func(what string, change func(*machine), wantLost bool) {
 		t.Helper()
@@ -193,9 +194,9 @@ func TestLost(t *testing.T) {
 	f("with a broken sensor", func(m *machine) { m.spoil(cardDir + "/hwmon/hwmon0/energy1_input") }, false)
 }
 
-// After a new start of the driver everything is looked for again, under its new names, and
-// nothing is compared with what was before.
-func TestStartedAnew(t *testing.T) {
+// After a driver restart everything is rediscovered under its new names, and nothing is
+// compared with earlier values.
+func TestDriverRestart(t *testing.T) {
 	m := load(t, "node.txt")
 	d := m.devices()[1]
 	m.read(d, device.Static, 0)
@@ -213,7 +214,7 @@ func TestStartedAnew(t *testing.T) {
 	}
 }
 
-// A sleeping GPU is not woken: none of its files but those of the kernel is touched.
+// A sleeping GPU is not woken: only files that the kernel answers by itself are read.
 func TestAsleep(t *testing.T) {
 	m := load(t, "node.txt")
 	d := m.devices()[1]
@@ -231,9 +232,9 @@ func TestAsleep(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.spoil("proc/1300/fdinfo/10")
-	s := m.read(d, device.Static, 0) // fails if anything was touched
+	s := m.read(d, device.Static, 0) // fails if any other file was read
 	if d.(*gpu).gts != nil {
-		t.Error("looked at the GTs, whose names wake it")
+		t.Error("read the GTs, whose names wake the GPU")
 	}
 	want := device.Sample{
 		ID: d.ID(), Info: wantNode()[1].Info, Status: device.Of(0), Aliases: wantNode()[1].Aliases,
@@ -243,7 +244,7 @@ func TestAsleep(t *testing.T) {
 		t.Errorf("asleep from the start (-want +got):\n%s", diff)
 	}
 
-	// It wakes: what is static is due now, although a fast reading was asked for.
+	// The GPU wakes up: static values are due although a fast read was requested.
 	m.set(arcDir+"/power/runtime_status", "active")
 	for _, file := range []string{
 		"hwmon/hwmon5/energy2_input", "hwmon/hwmon5/temp2_input", "hwmon/hwmon5/power1_cap", "hwmon/hwmon5/fan1_input",
@@ -264,7 +265,7 @@ func TestAsleep(t *testing.T) {
 		t.Errorf("awake (-want +got):\n%s", diff)
 	}
 
-	// And sleeps again: counters stay, clocks stand, nothing runs, Xorg has ended.
+	// The GPU sleeps again: counters stay, clocks are 0, nothing runs, and Xorg has exited.
 	m.set(arcDir+"/power/runtime_status", "suspending")
 	m.remove("proc/1300")
 	s = m.read(d, device.Fast, 10*time.Second)
@@ -278,7 +279,7 @@ func TestAsleep(t *testing.T) {
 	if diff := cmp.Diff(want, s); diff != "" {
 		t.Errorf("asleep again (-want +got):\n%s", diff)
 	}
-	// The energy of the time asleep has no known power.
+	// No power is derived from the energy used while asleep.
 	m.set(arcDir+"/power/runtime_status", "active")
 	m.set(arcDir+"/hwmon/hwmon5/energy2_input", "29900000000")
 	if s := m.read(d, device.Fast, time.Second); s.Energy != device.Of(29900) || s.Powers[0].Average.OK() {
@@ -299,11 +300,11 @@ func TestAsleepSensors(t *testing.T) {
 	}
 	m.set(cardDir+"/power/runtime_status", "active")
 	if s := m.read(d, device.Fast, time.Second); s.Current != device.Of(1.5) || s.Voltages == nil || s.Fans == nil {
-		t.Errorf("a short sleep costs the slow values: %+v", s)
+		t.Errorf("a short sleep dropped the slow values: %+v", s)
 	}
 }
 
-// A device that fails at run time has its DRM device still.
+// A device that fails at run time still has its DRM device.
 func TestSurvivability(t *testing.T) {
 	m := oneCard(t, nil)
 	d := m.devices()[0]
@@ -321,11 +322,11 @@ func TestSurvivability(t *testing.T) {
 	m = newMachine(t)
 	m.add(0, cardDir, "i915", "8086:56A5")
 	if s := m.read(m.devices()[0], device.Static, 0); s.Status.OK() {
-		t.Error("i915 does not know")
+		t.Error("i915 reports a survivability mode")
 	}
 }
 
-// A Read that has no time left says so, and its Sample is void.
+// A Read without time left returns an error, and its Sample is void.
 func TestNoTime(t *testing.T) {
 	m := oneCard(t, nil)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -337,7 +338,7 @@ func TestNoTime(t *testing.T) {
 	}
 }
 
-// The file that hangs must get into the log line.
+// While a read hangs, Busy names its file for the log.
 func TestBusy(t *testing.T) {
 	m := oneCard(t, map[string]string{"hwmon/hwmon0/temp1_input": "1"})
 	g := m.devices()[0].(*gpu)
@@ -351,7 +352,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// An xe that gives its GTs no names: the second of a tile is for media.
+// xe without GT names: the second GT of a tile is for media.
 func TestUnnamedGT(t *testing.T) {
 	m := oneCard(t, map[string]string{
 		"tile0/gt0/freq0/act_freq": "1", "tile0/gt1/freq0/act_freq": "2", "tile1/gt2/freq0/act_freq": "3", "tile1/gt10/freq0/act_freq": "4",
@@ -368,7 +369,7 @@ func TestUnnamedGT(t *testing.T) {
 	}
 }
 
-// A virtual function is a part of its GPU, if the driver says of how many.
+// A virtual function is a share of its GPU if the driver reports how many there are.
 func TestVirtualFunction(t *testing.T) {
 	const vf = "sys/devices/pci0000:00/0000:00:01.0/0000:08:00.1"
 	f := func(numvfs string, want device.Slice) {
@@ -376,7 +377,7 @@ func TestVirtualFunction(t *testing.T) {
 		m := oneCard(t, map[string]string{"sriov_numvfs": numvfs})
 		m.add(1, vf, "xe", "8086:56A5")
 		m.link(vf+"/physfn", "../0000:08:00.0")
-		m.set(vf+"/hwmon/hwmon1/temp1_input", "1000") // none of its own to believe
+		m.set(vf+"/hwmon/hwmon1/temp1_input", "1000") // not the virtual function's own sensor
 		list := m.devices()
 		s := m.read(list[1], device.Static, 0)
 		if s.Slice != want || s.ID.Parent != list[0].ID().UUID || s.ID.Index != 0 || s.Temperatures != nil {
@@ -388,7 +389,7 @@ func TestVirtualFunction(t *testing.T) {
 	f("many", device.Slice{})
 	f("65", device.Slice{})
 
-	// With another driver for the GPU, it stands for itself.
+	// If the GPU has another driver, the virtual function counts as a GPU.
 	m := newMachine(t)
 	m.add(1, vf, "xe", "8086:56A5")
 	m.link(vf+"/physfn", "../0000:08:00.0")
@@ -397,7 +398,7 @@ func TestVirtualFunction(t *testing.T) {
 	}
 }
 
-// i915 before Linux 5.18 has its only GT in the DRM device.
+// i915 before Linux 5.18 has its only GT in the DRM device itself.
 func TestOldI915(t *testing.T) {
 	m := newMachine(t)
 	m.add(0, cardDir, "i915", "8086:4905")

@@ -12,28 +12,28 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// fdinfo is what the driver says of one client.
+// fdinfo is what the driver reports for one client.
 //
 // https://docs.kernel.org/gpu/drm-usage-stats.html
 type fdinfo struct {
 	pdev       string
 	client     uint64
-	identified bool // there was a client number
+	identified bool // a client number was present
 	engines    map[string]engine
 	vram       device.Value // bytes in the GPU's own memory now
 }
 
-// engine is the use of all engines of one class.
+// engine is the usage of all engines of one class.
 type engine struct {
-	counted  bool   // there is a busy
+	counted  bool   // busy is set
 	busy     uint64 // xe: cycles, i915: ns
 	cycles   bool   // busy is in cycles, out of total
 	total    uint64 // cycles of the GPU's clock
 	hasTotal bool
-	capacity uint64 // engines of the class, 0 is one
+	capacity uint64 // engines in the class; 0 means 1
 }
 
-// parseFdinfo reads the keys of DRM drivers in a /proc/PID/fdinfo file.
+// parseFdinfo parses the DRM keys in a /proc/PID/fdinfo file.
 func parseFdinfo(s string) (fdinfo, error) {
 	info := fdinfo{engines: map[string]engine{}}
 	resident := region{}
@@ -62,7 +62,7 @@ func parseFdinfo(s string) (fdinfo, error) {
 			err = info.set(of, value, func(e *engine, n uint64) { e.busy, e.counted, e.cycles = n, true, true })
 		case what == "resident" && local(of):
 			err = resident.add(value)
-		case what == "memory" && local(of): // its name before Linux 6.5
+		case what == "memory" && local(of): // the name before Linux 6.5
 			err = memory.add(value)
 		}
 		if err != nil {
@@ -76,7 +76,7 @@ func parseFdinfo(s string) (fdinfo, error) {
 func (f *fdinfo) set(class, value string, put func(*engine, uint64)) error {
 	n, err := strconv.ParseUint(value, 10, 64)
 	if err != nil {
-		return fmt.Errorf("%.64q is no count", value)
+		return fmt.Errorf("%.64q is not a count", value)
 	}
 	e := f.engines[class]
 	put(&e, n)
@@ -84,12 +84,12 @@ func (f *fdinfo) set(class, value string, put func(*engine, uint64)) error {
 	return nil
 }
 
-// local reports whether a region is memory of the GPU: vram0 of xe, local0 of i915.
+// local reports whether a region is GPU memory: vram0 in xe, local0 in i915.
 func local(region string) bool {
 	return strings.HasPrefix(region, "vram") || strings.HasPrefix(region, "local")
 }
 
-// region adds up memory.
+// region is a sum of memory sizes, in bytes.
 type region struct{ device.Value }
 
 func (r *region) add(value string) error {
@@ -97,16 +97,16 @@ func (r *region) add(value string) error {
 	n, err := strconv.ParseUint(number, 10, 53)
 	scale, ok := map[string]float64{"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit]
 	if err != nil || !ok {
-		return fmt.Errorf("%.64q is no size", value)
+		return fmt.Errorf("%.64q is not a size", value)
 	}
 	sum, _ := r.Get()
 	r.Value = device.Of(sum + float64(n)*scale)
 	return nil
 }
 
-// classes are the engines whose work counts as use of the GPU: those that run kernels and
-// shaders. The copy engines move data; the video engines (vcs) both encode and decode, and
-// which of the two the driver does not say.
+// classes are the engines that count as GPU utilization: those that run kernels and
+// shaders. Copy engines move data; video engines (vcs) encode and decode, and the driver
+// does not say which.
 var classes = []string{"rcs", "ccs", "render", "compute"}
 
 // idle reports whether the client never used such an engine.
@@ -119,8 +119,8 @@ func (f *fdinfo) idle() bool {
 	return f.counts()
 }
 
-// counts reports whether the driver counts engines at all. xe does not for the clients of
-// a virtual function.
+// counts reports whether the driver counts engine time at all. xe does not for clients of a
+// virtual function.
 func (f *fdinfo) counts() bool {
 	for _, class := range classes {
 		if f.engines[class].counted {
@@ -130,8 +130,8 @@ func (f *fdinfo) counts() bool {
 	return false
 }
 
-// computes tells a process that computes from one that draws or transcodes. One that has
-// done neither yet is taken for the former.
+// computes distinguishes a process that computes from one that renders or transcodes. A
+// process that has done neither yet counts as computing.
 func (f *fdinfo) computes() bool {
 	if f.engines["ccs"].busy > 0 || f.engines["compute"].busy > 0 {
 		return true
@@ -144,7 +144,7 @@ func (f *fdinfo) computes() bool {
 	return true
 }
 
-// keep takes the larger of two counts: they may go back for a moment.
+// keep takes the larger of two counts, because they may briefly go backwards.
 func (f *fdinfo) keep(before *fdinfo) {
 	for class, e := range f.engines {
 		if b := before.engines[class]; b.counted && e.counted && b.cycles == e.cycles {
@@ -154,9 +154,9 @@ func (f *fdinfo) keep(before *fdinfo) {
 	}
 }
 
-// busy returns how much of the time since before the client kept the render and compute
-// engines busy: 1 is all of them. Engines of different classes share the same execution
-// units, so that together they are never above 1.
+// busy returns the ratio of time since before during which the client kept the render and
+// compute engines busy; 1 means all of them. Engines of different classes share the same
+// execution units, so the sum is capped at 1.
 func (f *fdinfo) busy(before *fdinfo, elapsed time.Duration) device.Value {
 	if !f.counts() {
 		return device.Value{}
@@ -171,7 +171,7 @@ func (f *fdinfo) busy(before *fdinfo, elapsed time.Duration) device.Value {
 			return device.Value{}
 		}
 		if e.busy <= b.busy {
-			continue // nothing ran, however long that was
+			continue // nothing ran, however long the interval
 		}
 		of := float64(elapsed.Nanoseconds())
 		if e.cycles {

@@ -17,7 +17,7 @@ func FuzzParseFdinfo(f *testing.F) {
 		b, err2 := parseFdinfo(before)
 		if err != nil || err2 != nil {
 			if len(a.engines) > 0 && err != nil {
-				t.Error("an error and values")
+				t.Error("returned both an error and values")
 			}
 			return
 		}
@@ -87,7 +87,7 @@ func TestKernelThread(t *testing.T) {
 	f("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0", true)
 	f("2 (kthreadd) S 0 0 0 0 -1 2129984", true)
 	f("2 (kthreadd) S 0 0 0 0 -1 4194304 0 0", false)         // a process of that name
-	f("2 (x) S 0 0 0 0 -1 2129984) S 1 1 1 0 -1 64 0", false) // one that pretends in its name
+	f("2 (x) S 0 0 0 0 -1 2129984) S 1 1 1 0 -1 64 0", false) // a process that imitates a kernel thread in its name
 	f("2 kthreadd S", false)
 	f("2 (kthreadd) S 0", false)
 	f("", false)

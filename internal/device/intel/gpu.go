@@ -17,7 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// gpu is one GPU or one virtual function of it.
+// gpu is one GPU or one virtual function.
 type gpu struct {
 	sighting
 	r      *Reader
@@ -25,16 +25,16 @@ type gpu struct {
 
 	sample device.Sample // each tier overwrites its own part
 	fresh  bool          // never read
-	due    device.Tier   // what could not be read yet, as the GPU slept
-	errs   []error       // of the Read in progress
+	due    device.Tier   // tier that is due because the GPU slept
+	errs   []error       // errors of the Read in progress
 	gone   bool
 
 	hwmon   hwmon
 	meter   meter
 	gts     []gt
 	causes  []cause
-	link    sysfs.Dir // of the PCI device that has the link to the host; empty: none known
-	virtual bool      // it has virtual functions, whose users nobody here can see
+	link    sysfs.Dir // PCI device with the link to the host; empty: unknown
+	virtual bool      // the GPU has virtual functions, whose users are not visible here
 	clients map[uint64]client
 
 	reading atomic.Pointer[string] // the file being read, for Busy
@@ -50,7 +50,7 @@ func newGPU(r *Reader, s sighting) *gpu {
 	return g
 }
 
-// minor returns the number of a DRM node, which is its minor device number.
+// minor returns the number in a DRM node's name, which is its minor device number.
 func minor(node string) (uint32, bool) {
 	digits := strings.TrimLeft(node, "abcdefghijklmnopqrstuvwxyzD")
 	n, err := strconv.ParseUint(digits, 10, 20)
@@ -95,32 +95,32 @@ func (g *gpu) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 	return s, errors.Join(g.errs...)
 }
 
-// forget drops what a new start of the driver makes void. The counter of energy begins
-// anew with it, and shows that by itself.
+// forget discards state that a driver restart invalidates. The energy counter restarts with
+// the driver, and its decrease shows that.
 func (g *gpu) forget() {
 	g.fresh, g.due, g.clients = true, device.Static, nil
 	g.meter.pause()
 }
 
-// present makes sure that what was discovered is still there, and has not been started
-// anew: then its files have other names.
+// present checks that the discovered GPU still exists and that its driver was not
+// restarted, which would rename its files.
 func (g *gpu) present() error {
 	text, err := g.dir.Text("uevent")
 	switch {
 	case sysfs.Absent(err) || errors.Is(err, unix.ENODEV):
-		return fmt.Errorf("the kernel no longer shows it: %w", device.ErrLost)
+		return fmt.Errorf("the kernel no longer lists the GPU: %w", device.ErrLost)
 	case err != nil:
 		return fmt.Errorf("%w: %w", device.ErrLost, err)
 	case parseUevent(text)["DRIVER"] != g.driver:
-		return fmt.Errorf("the %s driver no longer has it: %w", g.driver, device.ErrLost)
+		return fmt.Errorf("the GPU is no longer bound to the %s driver: %w", g.driver, device.ErrLost)
 	case g.card != "" && !g.card.Exists(), !g.fresh && g.hwmon.dir != "" && !g.hwmon.dir.Exists():
-		return fmt.Errorf("the %s driver has been started anew: %w", g.driver, device.ErrLost)
+		return fmt.Errorf("the %s driver was restarted: %w", g.driver, device.ErrLost)
 	}
 	return nil
 }
 
-// steps returns what a Read of the tier does. Of a GPU that sleeps only what the kernel
-// knows without it.
+// steps returns the steps of a Read at the given tier. For a sleeping GPU they include only
+// what the kernel knows without waking it.
 func (g *gpu) steps(tier device.Tier) []func(context.Context) {
 	var steps []func(context.Context)
 	plain := func(list ...func()) {
@@ -133,7 +133,7 @@ func (g *gpu) steps(tier device.Tier) []func(context.Context) {
 	}
 	plain(g.readStatus)
 	if g.card == "" {
-		return steps // it runs no more than what takes a new firmware
+		return steps // the GPU accepts nothing but new firmware
 	}
 	if tier >= device.Slow {
 		plain(g.readVirtual)
@@ -144,7 +144,7 @@ func (g *gpu) steps(tier device.Tier) []func(context.Context) {
 		return append(steps, g.keepClients)
 	}
 	tier = max(tier, g.due)
-	if g.parent == "" { // the sensors of a virtual function are those of its GPU
+	if g.parent == "" { // a virtual function has no sensors of its own
 		if tier >= device.Static {
 			plain(g.findGTs, g.findLink, g.readMemoryTotal, g.readTemperatureLimits, g.readClockLimits)
 		}
@@ -164,8 +164,8 @@ func (g *gpu) asleep() bool {
 	return err == nil && strings.HasPrefix(status, "suspend")
 }
 
-// sleep takes out of the sample what is not measured while the GPU sleeps. Its counters
-// stay; its clocks stand.
+// sleep removes readings that are not taken while the GPU sleeps. Its counters stay, and
+// its clocks are 0.
 func (g *gpu) sleep() {
 	s := &g.sample
 	s.Temperatures, s.Voltages, s.Fans, s.Throttles = nil, nil, nil, nil
@@ -183,7 +183,7 @@ func (g *gpu) sleep() {
 
 func (g *gpu) readInfo() {
 	driver := g.driver
-	version, err := g.text(g.r.sys.Join("module", g.driver), "version") // only of a driver built outside the kernel
+	version, err := g.text(g.r.sys.Join("module", g.driver), "version") // exists only for a driver built outside the kernel
 	if err != nil {
 		version, _ = g.text(g.r.proc.Join("sys/kernel"), "osrelease")
 	}
@@ -197,8 +197,8 @@ func (g *gpu) readInfo() {
 	g.sample.Info = info
 }
 
-// readNames collects what schedulers call the GPU: its DRM nodes (device plugin, Slurm)
-// and the name of Intel's resource driver, 0000-03-00-0-0x56c0.
+// readNames collects the names that schedulers use for the GPU: its DRM nodes (device
+// plugin, Slurm) and the name in Intel's resource driver, such as 0000-03-00-0-0x56c0.
 func (g *gpu) readNames() {
 	var names []string
 	for _, n := range []string{string(g.card), g.render} {
@@ -210,17 +210,17 @@ func (g *gpu) readNames() {
 	names = append(names, fmt.Sprintf("%s-0x%04x", dashed, g.chip))
 	g.sample.Slice = device.Slice{}
 	if g.id.Parent != "" {
-		names = append(names, g.id.PCI) // the address in the ID of a partition names nothing
+		names = append(names, g.id.PCI) // the PCI address in a partition's ID is not used for matching
 		if n, err := g.dir.Join("physfn").Uint("sriov_numvfs"); err == nil && n > 0 && n <= 64 {
-			g.sample.Slice = device.Slice{Held: 1, Of: int(n)} // the driver gives each the same
+			g.sample.Slice = device.Slice{Held: 1, Of: int(n)} // the driver divides the GPU equally
 		}
 	}
 	g.sample.Aliases = names
 }
 
-// readStatus tells whether the GPU is in survivability mode: it failed to start (then it
-// has no DRM device) or broke down, and takes nothing but new firmware. Only root may read
-// the file, and that it is there says enough. i915 has no such mode.
+// readStatus reads whether the GPU is in survivability mode: it failed to start (and has no
+// DRM device) or broke down, and accepts nothing but new firmware. Only root may read the
+// file, but its existence is enough. i915 has no such mode.
 func (g *gpu) readStatus() {
 	g.sample.Status = device.Value{}
 	if g.driver == "xe" {
@@ -233,9 +233,9 @@ func (g *gpu) readVirtual() {
 	g.virtual = n > 0
 }
 
-// readMemoryTotal reads the size of the memory, of the drivers that say: those that Intel
-// ships for its data center GPUs. The kernel's own tell it by ioctl only, and the size of
-// the window (BAR) is not that of the memory behind it.
+// readMemoryTotal reads the memory size from the drivers that provide it: those that Intel
+// ships for its data center GPUs. The in-kernel drivers provide it only through an ioctl,
+// and the size of the window (BAR) is not that of the memory behind it.
 func (g *gpu) readMemoryTotal() {
 	total := g.number(g.card, "lmem_total_bytes")
 	for _, tile := range g.dir.Glob("tile[0-9]*") {
@@ -247,15 +247,15 @@ func (g *gpu) readMemoryTotal() {
 	g.sample.Memory.Total = total
 }
 
-// text returns an attribute and remembers what is being read.
+// text returns an attribute and records which file is being read, for Busy.
 func (g *gpu) text(d sysfs.Dir, name string) (string, error) {
 	file := string(d.Join(name))
 	g.reading.Store(&file)
 	return d.Text(name)
 }
 
-// number returns an attribute that is a number, absent if the GPU does not have it. What
-// cannot be read is an error of this Read.
+// number returns a numeric attribute, or absent if the GPU does not have it. A failure to
+// read becomes an error of this Read.
 func (g *gpu) number(d sysfs.Dir, name string) device.Value {
 	if d == "" {
 		return device.Value{}
@@ -264,7 +264,7 @@ func (g *gpu) number(d sysfs.Dir, name string) device.Value {
 	g.reading.Store(&file)
 	v, err := d.Float(name)
 	if err == nil && (math.IsNaN(v) || math.IsInf(v, 0)) {
-		err = fmt.Errorf("cannot parse %s: %v is no number", file, v)
+		err = fmt.Errorf("cannot parse %s: %v is not a number", file, v)
 	}
 	if err != nil {
 		g.fail(err)
@@ -273,7 +273,7 @@ func (g *gpu) number(d sysfs.Dir, name string) device.Value {
 	return device.Of(v)
 }
 
-// fail records why a value could not be read, unless the GPU does not have it.
+// fail records why a value could not be read, unless the GPU does not have the value.
 func (g *gpu) fail(err error) {
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
 		g.gone = true

@@ -11,28 +11,28 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// gt is a group of engines with a clock of its own: one for graphics and compute on each
-// tile and, from Battlemage on, one for media.
+// gt is a group of engines with its own clock: one for graphics and compute per tile and,
+// from Battlemage on, one for media.
 //
-// How long it was idle (gtidle/idle_residency_ms, rc6_residency_ms) is left out: the rest of
-// the time it was awake, which a blinking cursor or a reading of these files is enough for.
-// That is not how busy its engines were.
+// Idle time (gtidle/idle_residency_ms, rc6_residency_ms) is not used. Its complement is the
+// time the GT was awake, which a blinking cursor or reading these files is enough to cause,
+// not how busy its engines were.
 type gt struct {
 	clock      string // type of its clock
 	dir        sysfs.Dir
-	actual     string // file of the clock now; 0 is asleep
-	highest    string // file of the highest clock of the part
+	actual     string // file of the current clock; 0 is asleep
+	highest    string // file of the hardware's highest clock
 	limit      device.Value
 	throttle   sysfs.Dir
-	prefix     string   // of the file of each cause
-	status     string   // file: 1 while anything holds the clock down
-	throttling []string // causes that it knows
+	prefix     string   // prefix of each cause's file
+	status     string   // file: 1 while anything reduces the clock
+	throttling []string // the causes that this GT reports
 }
 
-// findGTs lists the GTs and what may hold their clocks down.
+// findGTs lists the GTs and the causes that may reduce their clocks.
 //
-// xe has them in the tiles of the PCI device, i915 in the DRM device, or before Linux 5.18
-// the only one directly there.
+// xe places them in the tiles of the PCI device, i915 in the DRM device; before Linux 5.18
+// the only GT is in the DRM device itself.
 func (g *gpu) findGTs() {
 	g.gts, g.causes = nil, nil
 	for _, tile := range g.dir.Glob("tile[0-9]*") {
@@ -50,7 +50,7 @@ func (g *gpu) findGTs() {
 		}
 	}
 	if g.driver == "i915" {
-		for _, d := range g.card.Glob("gt/gt[0-9]*") { // one a tile on the GPUs that have memory
+		for _, d := range g.card.Glob("gt/gt[0-9]*") { // one per tile on GPUs with their own memory
 			g.gts = append(g.gts, gt{
 				clock: perTile("graphics", d.Base()), dir: d, actual: "rps_act_freq_mhz", highest: "rps_RP0_freq_mhz",
 				throttle: d, prefix: "throttle_reason_", status: "throttle_reason_status",
@@ -76,7 +76,7 @@ func (g *gpu) findGTs() {
 	g.causes = sortCauses(known)
 }
 
-// perTile names the clocks of the tiles after the first apart.
+// perTile appends the tile number to the clock names of all tiles but the first.
 func perTile(kind, folder string) string {
 	if n := strings.TrimLeft(folder, "abcdefghijklmnopqrstuvwxyz"); n != "0" {
 		return fmt.Sprintf("%s_tile%s", kind, n)
@@ -104,14 +104,14 @@ func (g *gpu) readClocks() {
 	g.sample.Clocks = list
 }
 
-// cause is why a clock may be held down.
+// cause is a reason why a clock may be reduced.
 type cause struct {
 	name    string
 	buckets device.Buckets
 }
 
-// causes are those of xe_gt_throttle.c and of i915. PL1, PL2 and the PSYS pair are limits
-// that firmware keeps on average; PL4, ICCMAX and the voltage regulator's are electrical.
+// causes are those of xe_gt_throttle.c and of i915. PL1, PL2 and the PSYS pair are average
+// limits enforced by firmware; PL4, ICCMAX and the voltage regulator limits are electrical.
 var causes = []cause{
 	{"pl1", device.BucketPower | device.BucketSW},
 	{"pl2", device.BucketPower | device.BucketSW},
@@ -127,14 +127,14 @@ var causes = []cause{
 	{"soc_thermal", device.BucketThermal | device.BucketSW},
 	{"soc_avg_thermal", device.BucketThermal | device.BucketSW},
 	{"mem_thermal", device.BucketThermal | device.BucketSW},
-	{"prochot", device.BucketThermal | device.BucketHW}, // a pin
+	{"prochot", device.BucketThermal | device.BucketHW}, // a hardware pin
 	{"vr_thermalert", device.BucketThermal | device.BucketHW},
 	{"vr_thermal", device.BucketThermal | device.BucketHW},
 	{"p0_freq", device.BucketSW},
 }
 
-// sortCauses returns the causes with these names, those nobody knows yet last and in the
-// hardware bucket: a new kind of slowdown must not go unseen.
+// sortCauses returns the causes with these names. Unknown causes come last, in the hardware
+// bucket, so that a new kind of slowdown does not go unnoticed.
 func sortCauses(names map[string]bool) []cause {
 	var list, unknown []cause
 	for _, c := range causes {
@@ -151,7 +151,7 @@ func sortCauses(names map[string]bool) []cause {
 	return append(list, unknown...)
 }
 
-// unnamed is the cause of a GT that says it is throttled and names nothing.
+// unnamed is the cause for a GT that reports throttling without naming a cause.
 const unnamed = "other"
 
 func (g *gpu) readThrottles() {
@@ -174,15 +174,15 @@ func (g *gpu) readThrottles() {
 	for name := range active {
 		all[name] = true
 	}
-	list := []device.Throttle{} // not nil: it said that there is none
+	list := []device.Throttle{} // not nil: the GPU reported that it is not throttled
 	for _, c := range sortCauses(all) {
 		list = append(list, device.Throttle{Cause: c.name, Buckets: c.buckets, Active: active[c.name]})
 	}
 	g.sample.Throttles = list
 }
 
-// throttled returns what holds the clock of a GT down. New kernels have it all in one
-// file; else the causes are read one by one, if there is any.
+// throttled returns what reduces the clock of a GT. Newer kernels list all causes in one
+// file; otherwise they are read one by one, if the status says that there is any.
 func (g *gpu) throttled(t *gt) (names []string, ok bool) {
 	if t.prefix == "" {
 		return nil, false
@@ -210,7 +210,7 @@ func (g *gpu) throttled(t *gt) (names []string, ok bool) {
 	return names, ok
 }
 
-// parseReasons reads a list of causes, "none" if there is none.
+// parseReasons parses a list of causes; "none" is the empty list.
 func parseReasons(s string) []string {
 	const most = 32 // bits of the register
 	var names []string

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// hwmon is the folder of a GPU's sensors and what is in it.
+// hwmon is the directory of a GPU's sensors and its content.
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-driver-intel-i915-hwmon
@@ -23,17 +23,17 @@ type hwmon struct {
 	fans     []int // numbers, as in fan1_input
 }
 
-// temp is one thermometer.
+// temp is one temperature sensor.
 type temp struct {
 	sensor string
-	name   string // as in temp2_input
+	name   string // file name prefix, as in temp2_input
 	slow   bool
 	limits []device.TemperatureCap
 	value  device.Value
 }
 
-// findHwmon returns the sensors' folder of a PCI device. i915 makes another for each tile
-// (i915_gt0), with nothing but a part of the energy in it.
+// findHwmon returns the sensor directory of a PCI device. i915 creates another one per tile
+// (i915_gt0) that holds only a part of the energy.
 func findHwmon(dir sysfs.Dir) sysfs.Dir {
 	for _, d := range dir.Glob("hwmon/hwmon[0-9]*") {
 		if name, err := d.Text("name"); err == nil && slices.Contains(Facts.Modules, name) {
@@ -43,7 +43,7 @@ func findHwmon(dir sysfs.Dir) sysfs.Dir {
 	return ""
 }
 
-// findSensors lists what there is to read: it does not change while the driver runs.
+// findSensors lists the available sensors, which do not change while the driver is loaded.
 func (g *gpu) findSensors() {
 	g.hwmon = hwmon{dir: findHwmon(g.dir)}
 	if g.hwmon.dir == "" || g.parent != "" {
@@ -51,8 +51,8 @@ func (g *gpu) findSensors() {
 		return
 	}
 	h := &g.hwmon
-	// Channel 1 is the card, with memory, fans and converters, and channel 2 the GPU's
-	// package alone. A driver without labels has channel 1 only, and it is the package.
+	// Channel 1 is the card, including memory, fans and converters; channel 2 is the GPU
+	// package alone. A driver without labels has only channel 1, and it is the package.
 	for _, d := range h.dir.Glob("energy[0-9]*_input") {
 		h.energies = append(h.energies, d.Base())
 	}
@@ -65,7 +65,7 @@ func (g *gpu) findSensors() {
 		name := strings.TrimSuffix(d.Base(), "_input")
 		label, err := g.text(h.dir, name+"_label")
 		if err != nil {
-			label = "pkg" // i915 has one, of the package, without a name
+			label = "pkg" // i915 has one sensor, for the package, without a label
 		}
 		if t, ok := thermometer(name, label); ok {
 			h.temps = append(h.temps, t)
@@ -74,9 +74,9 @@ func (g *gpu) findSensors() {
 	slices.SortStableFunc(h.temps, func(a, b temp) int { return cmp.Compare(rank(a.sensor), rank(b.sensor)) })
 }
 
-// thermometer returns the sensor with the driver's label. Those of each channel of the
-// memory (vram_ch_0 to 11) are left out: vram is the hottest of them. The rest, but for the
-// first two, is asked of the card's controller and takes its time.
+// thermometer returns the sensor with the driver's label. The per-channel memory sensors
+// (vram_ch_0 to 11) are omitted because vram is the hottest of them. All but the first two
+// are slow, because the card's controller has to be queried.
 func thermometer(name, label string) (temp, bool) {
 	switch {
 	case label == "pkg":
@@ -91,7 +91,7 @@ func thermometer(name, label string) (temp, bool) {
 	return temp{name: name, sensor: label, slow: true}, true
 }
 
-// rank puts what people ask for first.
+// rank sorts the sensors that users ask for first.
 func rank(sensor string) int {
 	if i := slices.Index([]string{"hotspot", "memory"}, sensor); i >= 0 {
 		return i
@@ -115,8 +115,8 @@ func (g *gpu) readTemperatures(tier device.Tier) {
 	g.sample.Temperatures = list
 }
 
-// readTemperatureLimits leaves out tempN_max: a B580 shows 60 °C there, less than it runs
-// at under load, and what happens at it is not documented.
+// readTemperatureLimits ignores tempN_max: a B580 reports 60 °C, which is less than its
+// temperature under load, and its effect is not documented.
 func (g *gpu) readTemperatureLimits() {
 	for i := range g.hwmon.temps {
 		t := &g.hwmon.temps[i]
@@ -141,8 +141,8 @@ func (g *gpu) readFans() {
 	g.sample.Fans = list
 }
 
-// readElectric reads the voltage of the GPU: in1 of xe, in0 of i915. Of the current there
-// is only the limit (curr1_crit) so far.
+// readElectric reads the GPU's voltage: in1 in xe, in0 in i915. For the current, drivers so
+// far provide only the limit (curr1_crit).
 func (g *gpu) readElectric() {
 	s := &g.sample
 	s.Voltages = nil
@@ -153,9 +153,9 @@ func (g *gpu) readElectric() {
 	s.Current = g.number(g.hwmon.dir, "curr1_input").Div(milli) // mA
 }
 
-// readPowerLimits reads what holds the power down: over seconds (max, PL1) and over
-// milliseconds (cap, PL2), of the card (1) or else of the package (2). 0 is no limit.
-// power1_crit, at which the voltage regulator steps in, is none that anybody sets.
+// readPowerLimits reads the power limits over seconds (max, PL1) and over milliseconds
+// (cap, PL2), for the card (1) or else the package (2). 0 means no limit. power1_crit, at
+// which the voltage regulator intervenes, is not configurable and is omitted.
 func (g *gpu) readPowerLimits() {
 	above0 := func(name string) device.Value {
 		v := g.number(g.hwmon.dir, name).Div(micro) // µW

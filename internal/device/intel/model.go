@@ -4,7 +4,7 @@ package intel
 
 import "fmt"
 
-// families are the PCI device numbers of Intel's discrete GPUs, from the kernel's
+// families are the PCI device ids of Intel's discrete GPUs, from the kernel's
 // include/drm/intel/pciids.h.
 var families = []struct {
 	first, last  uint16
@@ -20,7 +20,7 @@ var families = []struct {
 	{0xe202, 0xe223, "Xe2-HPG"}, // Battlemage: Arc B and Arc Pro B
 }
 
-// architecture returns the family of a discrete GPU, empty if chip is not known as one.
+// architecture returns the family of a discrete GPU, or "" if chip is not known to be one.
 func architecture(chip uint16) string {
 	for _, f := range families {
 		if chip >= f.first && chip <= f.last {
@@ -30,11 +30,11 @@ func architecture(chip uint16) string {
 	return ""
 }
 
-// discrete decides whether a GPU is a card of its own. Integrated GPUs share power,
-// memory and temperature with the processor, and nobody buys them for their work: they
-// are left out. Both drivers make a hwmon device for a GPU with memory of its own and for
-// no other, so that one is the proof for chips that came later; a virtual function, or a
-// GPU in survivability mode, has none and is known by its number.
+// discrete reports whether a GPU is a separate card. Integrated GPUs are excluded: they
+// share power, memory and temperature with the processor. Both drivers create a hwmon
+// device only for GPUs with their own memory, which identifies chips newer than this list.
+// A virtual function, or a GPU in survivability mode, has no hwmon and is identified by its
+// device id.
 func discrete(chip uint16, hwmon bool) bool { return hwmon || architecture(chip) != "" }
 
 var models = map[uint16]string{
@@ -71,7 +71,7 @@ var models = map[uint16]string{
 	0xe212: "Arc Pro B50",
 }
 
-// model returns the name people know the chip by.
+// model returns the marketing name of a chip.
 func model(chip uint16) string {
 	if name := models[chip]; name != "" {
 		return "Intel " + name

@@ -12,9 +12,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// findLink looks for the PCI device at the card's end of the link to the host. Arc and
-// Flex cards have a switch of their own, and behind it a link that exists on paper only and
-// is always 2.5 GT/s and one lane wide: the first device above with another one is it.
+// findLink finds the PCI device at the card's end of the link to the host. Arc and Flex
+// cards have their own switch, and behind it a virtual link that always reports 2.5 GT/s
+// and one lane. The first device upstream that reports anything else has the real link.
 func (g *gpu) findLink() {
 	const deepest = 3 // the port to the GPU, the port to the slot, the slot
 	g.link = ""
@@ -58,7 +58,8 @@ func (g *gpu) readLink() {
 	p.Width, p.WidthMax = lanes(g.number(g.link, "current_link_width")), lanes(g.number(g.link, "max_link_width"))
 }
 
-// generation reads a speed such as "16.0 GT/s PCIe". It is "Unknown" while the link is down.
+// generation parses a speed such as "16.0 GT/s PCIe". The speed is "Unknown" while the link
+// is down.
 func generation(s string) (device.Value, error) {
 	if gen := sysfs.LinkGeneration(s); gen > 0 {
 		return device.Of(float64(gen)), nil
@@ -66,10 +67,10 @@ func generation(s string) (device.Value, error) {
 	if number, _, _ := strings.Cut(s, " "); number == "Unknown" {
 		return device.Value{}, nil
 	}
-	return device.Value{}, fmt.Errorf("%.64q is no speed", s)
+	return device.Value{}, fmt.Errorf("%.64q is not a link speed", s)
 }
 
-// lanes leaves out 0 and 63, which the kernel says of a link that is down.
+// lanes drops 0 and 63, which the kernel reports for a link that is down.
 func lanes(v device.Value) device.Value {
 	if n, _ := v.Get(); n < 1 || n > 32 {
 		return device.Value{}
@@ -77,7 +78,7 @@ func lanes(v device.Value) device.Value {
 	return v
 }
 
-// aer are the kernel's counts of what PCI Express reported as errors.
+// aer are the kernel's PCI Express Advanced Error Reporting counters.
 var aer = []struct{ file, name, kind string }{
 	{"aer_dev_correctable", "TOTAL_ERR_COR", "correctable"},
 	{"aer_dev_correctable", "RxErr", "receiver"},
@@ -87,8 +88,8 @@ var aer = []struct{ file, name, kind string }{
 	{"aer_dev_fatal", "TOTAL_ERR_FATAL", "fatal"},
 }
 
-// readErrors adds up the errors that the GPU reported and those of the port that has the
-// link to the host, where there is one: each sees its own.
+// readErrors adds the errors that the GPU reported to those of the port with the link to
+// the host, if there is one. Each device sees only its own errors.
 func (g *gpu) readErrors() {
 	g.sample.PCIe.Errors = nil
 	places := []sysfs.Dir{g.dir}
@@ -105,7 +106,7 @@ func (g *gpu) readErrors() {
 			}
 			counts := parseAER(text)
 			if len(counts) == 0 {
-				g.fail(fmt.Errorf("cannot parse %s: there is no count", dir.Join(file)))
+				g.fail(fmt.Errorf("cannot parse %s: no counters found", dir.Join(file)))
 			}
 			for name, n := range counts {
 				sum, _ := sums[file+name].Get()
@@ -120,7 +121,7 @@ func (g *gpu) readErrors() {
 	}
 }
 
-// parseAER reads lines of a name and a count.
+// parseAER parses lines of a name and a count.
 func parseAER(s string) map[string]uint64 {
 	counts := map[string]uint64{}
 	for line := range strings.Lines(s) {

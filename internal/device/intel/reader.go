@@ -1,11 +1,13 @@
 //go:build linux
 
 // Package intel reads Intel's discrete GPUs (Data Center GPU Flex and Max, Arc) from the
-// files of the xe and i915 kernel drivers: sysfs, hwmon and, for who uses them, fdinfo.
-// It needs no library and no root; Level Zero is left out on purpose.
+// files of the xe and i915 kernel drivers: sysfs, hwmon and, for processes, fdinfo in
+// procfs. Integrated GPUs are not supported.
 //
-// A GPU that the kernel has put to sleep is not woken: reading almost any of its files
-// would.
+// It needs no library; Level Zero is deliberately not used. Utilization and used memory are
+// sums over all processes, so they need the host's PID namespace and, for other users'
+// processes, root or CAP_SYS_PTRACE; everything else needs no privilege. A GPU that the
+// kernel has put to sleep is not woken, which reading almost any of its files would do.
 package intel
 
 import (
@@ -24,15 +26,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// Options say where to look.
+// Options configure a Reader.
 type Options struct {
-	// Root is where the host's file system is mounted; empty is /.
+	// Root is where the host's file system is mounted; empty means /.
 	Root string
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// Reader reads every discrete GPU that the xe and i915 drivers show.
+// Reader reads every discrete GPU that is bound to the xe or i915 driver.
 type Reader struct {
 	opts    Options
 	sys     sysfs.Dir
@@ -40,11 +42,11 @@ type Reader struct {
 	machine string
 	scan    *scanner
 
-	mu   sync.Mutex // of gpus; nothing is read from a device while it is held
+	mu   sync.Mutex // guards gpus; no device is read while it is held
 	gpus map[string]*gpu
 }
 
-// Open looks for GPUs. Without one the error is device.ErrAbsent.
+// Open looks for GPUs. The error is device.ErrAbsent if there is none.
 func Open(_ context.Context, o Options) (*Reader, error) {
 	r := newReader(o)
 	if found, err := r.discover(); len(found) == 0 {
@@ -65,7 +67,7 @@ func newReader(o Options) *Reader {
 	}
 	root := sysfs.Dir(o.Root)
 	r := &Reader{opts: o, sys: root.Join("sys"), proc: root.Join("proc"), gpus: map[string]*gpu{}}
-	r.machine, _ = root.Join("etc").Text("machine-id") // a container may have none: the address still names the GPU
+	r.machine, _ = root.Join("etc").Text("machine-id") // a container may have none; the PCI address still names the GPU
 	r.scan = newScanner(string(r.proc), o.Now)
 	return r
 }
@@ -73,20 +75,20 @@ func newReader(o Options) *Reader {
 // Close implements device.Reader. No file stays open.
 func (r *Reader) Close() error { return nil }
 
-// sighting is one GPU as a discovery saw it. Two that are equal are the same GPU with the
-// same driver.
+// sighting is the result of a discovery for one GPU. Two equal sightings are the same GPU
+// with the same driver.
 type sighting struct {
 	id     device.ID
 	driver string    // xe or i915
-	chip   uint16    // PCI device number
+	chip   uint16    // PCI device id
 	dir    sysfs.Dir // of the PCI device
-	card   sysfs.Dir // of the DRM device; empty: the driver made none
+	card   sysfs.Dir // of the DRM device; empty: the driver created none
 	render string    // name of the other DRM node, such as renderD128
-	parent string    // address of the GPU a virtual function is of
+	parent string    // PCI address of a virtual function's GPU
 }
 
-// Devices implements device.Reader. It reads only what the kernel knows without asking
-// the device, so that a hung GPU does not hide the others.
+// Devices implements device.Reader. It reads only what the kernel knows without accessing
+// the device, so a hung GPU does not hide the others.
 func (r *Reader) Devices(context.Context) ([]device.Device, error) {
 	found, err := r.discover()
 	r.name(found)
@@ -106,8 +108,8 @@ func (r *Reader) Devices(context.Context) ([]device.Device, error) {
 	return devices, err
 }
 
-// discover returns the discrete GPUs by address. One that cannot be looked at costs
-// only itself.
+// discover returns the discrete GPUs by address. A failure on one GPU does not affect the
+// others.
 func (r *Reader) discover() ([]sighting, error) {
 	var found []sighting
 	var errs []error
@@ -128,7 +130,7 @@ func (r *Reader) discover() ([]sighting, error) {
 		}
 		add(resolve(card.Join("device")), card)
 	}
-	// Of a GPU that could not start the driver makes no DRM device, only this file.
+	// For a GPU that failed to start, the driver creates no DRM device, only this file.
 	for _, file := range r.sys.Glob("bus/pci/drivers/xe/*/survivability_mode") {
 		add(resolve(sysfs.Dir(filepath.Dir(string(file)))), "")
 	}
@@ -139,7 +141,7 @@ func (r *Reader) discover() ([]sighting, error) {
 // byAddress orders PCI addresses. Domains may have more than four digits.
 func byAddress(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
-// resolve returns where a link leads, or the link itself where it leads nowhere.
+// resolve returns the target of a link, or the link itself if it is dangling.
 func resolve(d sysfs.Dir) sysfs.Dir {
 	if to, err := filepath.EvalSymlinks(string(d)); err == nil {
 		return sysfs.Dir(to)
@@ -147,12 +149,12 @@ func resolve(d sysfs.Dir) sysfs.Dir {
 	return d
 }
 
-// look reads what a device is, and reports whether it is a discrete GPU of Intel.
+// look identifies a device and reports whether it is a discrete Intel GPU.
 func look(dir, card sysfs.Dir) (s sighting, ours bool, err error) {
 	text, err := dir.Text("uevent")
 	if err != nil {
 		if sysfs.Absent(err) {
-			return s, false, nil // not a device, or gone
+			return s, false, nil // not a device, or removed
 		}
 		return s, false, err
 	}
@@ -164,18 +166,18 @@ func look(dir, card sysfs.Dir) (s sighting, ours bool, err error) {
 	}
 	n, err := strconv.ParseUint(chip, 16, 16)
 	if err != nil || env["PCI_SLOT_NAME"] == "" {
-		return s, false, fmt.Errorf("cannot tell what %s is: PCI_ID %q, PCI_SLOT_NAME %q", dir, env["PCI_ID"], env["PCI_SLOT_NAME"])
+		return s, false, fmt.Errorf("cannot identify %s: PCI_ID %q, PCI_SLOT_NAME %q", dir, env["PCI_ID"], env["PCI_SLOT_NAME"])
 	}
 	s = sighting{driver: driver, chip: uint16(n), dir: dir, card: card}
 	s.id = device.ID{Vendor: Facts.Name, Model: model(s.chip), PCI: strings.ToLower(env["PCI_SLOT_NAME"])}
 	for _, d := range dir.Glob("drm/renderD[0-9]*") {
 		s.render = d.Base()
 	}
-	s.parent, _ = dir.Link("physfn") // only a virtual function has one
+	s.parent, _ = dir.Link("physfn") // exists only for a virtual function
 	return s, discrete(s.chip, findHwmon(dir) != ""), nil
 }
 
-// name completes the identities: they need to know all the GPUs. Numbers follow the
+// name completes the identities, which depend on all GPUs. Indexes follow the PCI
 // addresses, as in Intel's own tools.
 func (r *Reader) name(found []sighting) {
 	index := map[string]int{}
@@ -194,15 +196,15 @@ func (r *Reader) name(found []sighting) {
 				s.id.Parent, s.id.Profile = r.uuid(s.parent), "vf"
 			}
 		}
-		if !ok { // a virtual function whose GPU has another driver stands for itself
+		if !ok { // a virtual function whose GPU has another driver counts as a GPU
 			at, next = next, next+1
 		}
 		s.id.Index = at
 	}
 }
 
-// uuid returns a stable name. Intel's cards have none in sysfs: what Level Zero calls
-// UUID is made from the address, too.
+// uuid returns a stable identifier. Intel's cards have none in sysfs; Level Zero's UUID is
+// also derived from the address.
 func (r *Reader) uuid(pci string) string {
 	if r.machine == "" {
 		return "intel-" + pci

@@ -38,7 +38,7 @@ func caps(slowdown, shutdown float64) []device.TemperatureCap {
 	return []device.TemperatureCap{{Event: "slowdown", Limit: device.Of(slowdown)}, {Event: "shutdown", Limit: device.Of(shutdown)}}
 }
 
-// wantNode is the machine of testdata/node.txt, ten seconds after the first reading.
+// wantNode is the machine in testdata/node.txt, ten seconds after the first read.
 func wantNode() []device.Sample {
 	id := func(pci, model string, index int) device.ID {
 		return device.ID{Vendor: "intel", UUID: "intel-" + machineID + "-" + pci, Index: index, Model: model, PCI: pci}
@@ -164,7 +164,7 @@ func wantNode() []device.Sample {
 	return []device.Sample{flex, arc, ponte, pro, vf, broken}
 }
 
-// advance lets ten seconds of work pass on the machine of testdata/node.txt.
+// advance simulates ten seconds of work on the machine in testdata/node.txt.
 func (m *machine) advance() {
 	m.t.Helper()
 	m.set(flexDir+"/hwmon/hwmon3/energy1_input", "25900000000") // 900 J
@@ -183,14 +183,14 @@ func (m *machine) advance() {
 	m.now = m.now.Add(10 * time.Second)
 }
 
-// The machine in testdata, whole: a value in the wrong unit, of the wrong file, of the wrong
-// card or counted twice would show here. Of power and use the first reading knows nothing
-// yet, and must not say 0.
+// The whole machine in testdata: a value in the wrong unit, from the wrong file or card, or
+// counted twice would show here. The first read cannot know power and utilization yet and
+// must not report 0.
 func TestNode(t *testing.T) {
 	m := load(t, "node.txt")
 	devices := m.devices()
 	for i, d := range devices {
-		s, want := m.read(d, device.Fast, 0), wantNode()[i] // a first reading is of all tiers, whatever was asked for
+		s, want := m.read(d, device.Fast, 0), wantNode()[i] // a first read covers all tiers, whatever was requested
 		if i > 1 {
 			continue
 		}
@@ -236,7 +236,8 @@ func TestAbsent(t *testing.T) {
 	f("only a connector", func(m *machine) { m.set("sys/class/drm/card0-DP-1/status", "connected") })
 }
 
-// What is discrete is left in, what is integrated out, also where the one proof is missing.
+// Discrete GPUs are included and integrated GPUs excluded, even if one of the two
+// indications is missing.
 func TestDiscrete(t *testing.T) {
 	f := func(chip uint16, hwmon, want bool) {
 		t.Helper()
@@ -256,10 +257,10 @@ func TestDiscrete(t *testing.T) {
 	f(0x7d55, false, false) // Meteor Lake
 	f(0x64a0, false, false) // Lunar Lake
 	f(0xb080, false, false) // Panther Lake
-	f(0xffff, true, true)   // whatever comes, with sensors of its own
+	f(0xffff, true, true)   // any future chip that has its own sensors
 }
 
-// Sixteen cards with gaps: card10 is not before card2, and the order is that of the bus.
+// Sixteen cards with gaps: card10 does not precede card2, and indexes follow the bus order.
 func TestManyCards(t *testing.T) {
 	m := newMachine(t)
 	var want []string
@@ -271,7 +272,7 @@ func TestManyCards(t *testing.T) {
 		m.add(n, "sys/devices/pci0000:00/0000:"+bus+":00.0", "xe", "8086:56C0")
 		want = append(want, "0000:"+bus+":00.0 card"+itoa(n))
 	}
-	m.add(64, "sys/devices/pci10000:00/10000:01:00.0", "xe", "8086:56C0") // a domain of a VMD
+	m.add(64, "sys/devices/pci10000:00/10000:01:00.0", "xe", "8086:56C0") // a VMD domain
 	want = append(want, "10000:01:00.0 card64")
 	var got []string
 	for i, d := range m.devices() {
@@ -286,8 +287,8 @@ func TestManyCards(t *testing.T) {
 	}
 }
 
-// State lives in the Device: it must be the same one as long as the GPU is, and another
-// when something else is there.
+// State lives in the Device: it must stay the same as long as the GPU does, and change when
+// another GPU takes its place.
 func TestRediscovery(t *testing.T) {
 	m := load(t, "node.txt")
 	r := m.open()
@@ -309,24 +310,24 @@ func TestRediscovery(t *testing.T) {
 	}
 	for pci, d := range first {
 		if second[pci] != d {
-			t.Errorf("%s is another Device", pci)
+			t.Errorf("%s has a new Device", pci)
 		}
 	}
 	// Another card in the same slot.
 	m.replace(arcDir+"/uevent", "8086:E20B", "8086:E20C")
 	third := find()
 	if third["0000:1d:00.0"] == first["0000:1d:00.0"] {
-		t.Error("a changed GPU is the same Device")
+		t.Error("a changed GPU kept its Device")
 	}
 	if third["0000:1a:00.0"] != first["0000:1a:00.0"] {
-		t.Error("its neighbour is another Device")
+		t.Error("the neighboring GPU has a new Device")
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// A container without the machine's id still has names that differ.
+// Without a machine id, as in a container, names still differ.
 func TestNoMachineID(t *testing.T) {
 	m := oneCard(t, nil)
 	if id := m.devices()[0].ID(); id.UUID != "intel-0000:08:00.0" {

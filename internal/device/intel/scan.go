@@ -20,26 +20,26 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// scanner finds the processes that have DRM nodes open, once for all the GPUs.
+// scanner finds the processes that have DRM nodes open, once for all GPUs.
 //
-// It looks at links in /proc only, which no driver has a part in: what the files say of
-// their use (fdinfo) comes from the driver and may hang with its GPU, so each GPU reads
-// its own, outside.
+// It reads only links in /proc, which no driver is involved in. The usage counters (fdinfo)
+// come from the driver and may hang with its GPU, so each GPU reads its own, outside the
+// scanner.
 type scanner struct {
 	proc string
 	now  func() time.Time
-	turn chan struct{} // held by who searches
+	turn chan struct{} // held during a search
 
-	patience time.Duration // how long a GPU waits for another one's search
+	patience time.Duration // how long a GPU waits for another GPU's search
 
 	last atomic.Pointer[openFiles]
 }
 
-// openFiles is what one search found.
+// openFiles is the result of one search.
 type openFiles struct {
-	files  []openFile // by process and number
-	denied int        // processes that do not let us look
-	host   bool       // these are the processes of the whole machine
+	files  []openFile // by PID and file descriptor
+	denied int        // processes whose files may not be read
+	host   bool       // proc shows the processes of the whole machine
 	err    error
 	ended  time.Time
 	cost   time.Duration
@@ -60,16 +60,16 @@ func newScanner(proc string, now func() time.Time) *scanner {
 }
 
 const (
-	// sameTick is how far apart the GPUs of one tick ask.
+	// sameTick is the longest time between the requests of GPUs in one tick.
 	sameTick = 50 * time.Millisecond
-	// thrift bounds the search to 1 % of a processor: on a machine with very many open
-	// files it is done less often than at every tick.
+	// thrift limits the search to 1 % of a CPU: on a machine with very many open files it
+	// runs less often than every tick.
 	thrift = 100
-	// oldest is how old the answer may get for that.
+	// oldest is how old a result may become because of thrift.
 	oldest = 30 * time.Second
 )
 
-// fresh returns the last answer if it is good enough.
+// fresh returns the last result if it is recent enough.
 func (s *scanner) fresh() *openFiles {
 	o := s.last.Load()
 	if o == nil {
@@ -84,8 +84,8 @@ func (s *scanner) fresh() *openFiles {
 
 var errSearching = errors.New("the search for processes in /proc has not returned")
 
-// find returns who has DRM nodes open. It never waits for long: of a search that hangs the
-// other GPUs get an error.
+// find returns which processes have DRM nodes open. It never waits long: if another GPU's
+// search hangs, it returns an error.
 func (s *scanner) find(ctx context.Context) (*openFiles, error) {
 	if o := s.fresh(); o != nil {
 		return o, nil
@@ -100,7 +100,7 @@ func (s *scanner) find(ctx context.Context) (*openFiles, error) {
 	case <-patience.C:
 		return nil, errSearching
 	}
-	if o := s.fresh(); o != nil { // somebody searched while we waited
+	if o := s.fresh(); o != nil { // another GPU searched while this one waited
 		return o, nil
 	}
 	begun := s.now()
@@ -123,8 +123,8 @@ func (s *scanner) search() *openFiles {
 	return o
 }
 
-// node returns the minor number of an open DRM node. A container may call it otherwise
-// than the host, so the file itself is asked first.
+// node returns the minor number of an open DRM node. A container may use another name than
+// the host, so the file itself is examined first.
 func (s *scanner) node(f openfiles.File) (uint32, bool) {
 	const drmMajor = 226
 	var st unix.Stat_t
@@ -135,15 +135,16 @@ func (s *scanner) node(f openfiles.File) (uint32, bool) {
 	return minor(filepath.Base(f.Path))
 }
 
-// hostProcesses reports whether proc has the processes of the whole machine. kthreadd, the
-// parent of the kernel's threads, is process 2 of the first pid namespace and of no other.
+// hostProcesses reports whether proc shows the processes of the whole machine. kthreadd,
+// the parent of the kernel threads, is process 2 in the initial PID namespace and in no
+// other.
 func hostProcesses(proc string) bool {
 	s, err := sysfs.Dir(proc).Text("2/stat")
 	return err == nil && kernelThread(s)
 }
 
-// kernelThread reads the flags in /proc/PID/stat: the seventh field after the name, which
-// may itself have blanks and parentheses.
+// kernelThread parses the flags in /proc/PID/stat: the seventh field after the name, which
+// may itself contain spaces and parentheses.
 func kernelThread(stat string) bool {
 	const flag = 0x200000 // PF_KTHREAD
 	_, after, ok := strings.Cut(stat, "(")

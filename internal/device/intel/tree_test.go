@@ -13,12 +13,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// machine is a file system with hardware in it, and a clock.
+// machine is a fake file system with hardware in it, and a clock.
 type machine struct {
 	t    testing.TB
 	root string
 	now  time.Time
-	dirs map[string]bool // that were made
+	dirs map[string]bool // directories that were created
 }
 
 func newMachine(t testing.TB) *machine {
@@ -26,7 +26,7 @@ func newMachine(t testing.TB) *machine {
 	return &machine{t: t, root: t.TempDir(), dirs: map[string]bool{}, now: time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)}
 }
 
-// load makes the machine of a file in testdata.
+// load creates the machine described by a file in testdata.
 func load(t testing.TB, name string) *machine {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name))
@@ -79,7 +79,7 @@ func (m *machine) remove(name string) {
 	clear(m.dirs)
 }
 
-// spoil puts a folder where a file was: reading it fails, as a broken device does.
+// spoil replaces a file by a directory: reading it fails as with a broken device.
 func (m *machine) spoil(name string) {
 	m.t.Helper()
 	m.remove(name)
@@ -101,7 +101,7 @@ func (m *machine) open() *Reader {
 	return r
 }
 
-// devices opens the machine and returns what is in it.
+// devices opens the machine and returns its devices.
 func (m *machine) devices() []device.Device {
 	m.t.Helper()
 	list, err := m.open().Devices(context.Background())
@@ -111,7 +111,7 @@ func (m *machine) devices() []device.Device {
 	return list
 }
 
-// read reads a device, after some seconds.
+// read reads a device after some seconds.
 func (m *machine) read(d device.Device, tier device.Tier, after time.Duration) device.Sample {
 	m.t.Helper()
 	m.now = m.now.Add(after)
@@ -122,7 +122,7 @@ func (m *machine) read(d device.Device, tier device.Tier, after time.Duration) d
 	return s
 }
 
-// card is a machine with one Arc A380 and what the test adds to its PCI device.
+// card is a machine with one Arc A380, plus what the test adds to its PCI device.
 const cardDir = "sys/devices/pci0000:00/0000:00:01.0/0000:08:00.0"
 
 func oneCard(t *testing.T, files map[string]string) *machine {
@@ -136,7 +136,7 @@ func oneCard(t *testing.T, files map[string]string) *machine {
 	return m
 }
 
-// add puts a card with sensors into the machine.
+// add adds a card with sensors to the machine.
 func (m *machine) add(n int, dir, driver, id string) {
 	m.t.Helper()
 	card := "card" + itoa(n)
@@ -148,7 +148,7 @@ func (m *machine) add(n int, dir, driver, id string) {
 	m.link("sys/class/drm/"+card, "../../"+strings.TrimPrefix(dir, "sys/")+"/drm/"+card)
 }
 
-// replace changes texts in a file, each of which must be there.
+// replace replaces texts in a file, each of which must exist.
 func (m *machine) replace(name string, pairs ...string) {
 	m.t.Helper()
 	b, err := os.ReadFile(m.path(name))

@@ -16,14 +16,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// chip is one device: what is common to its cores.
+// chip is one device: what its cores have in common.
 type chip struct {
 	r *Reader
 	sighting
 
 	ecc   []device.ECC
 	power []device.Power
-	slow  error // of the last slow reading
+	slow  error // error of the last slow read
 }
 
 // ID implements device.Device.
@@ -61,10 +61,10 @@ func (c *chip) Read(ctx context.Context, tier device.Tier) (device.Sample, error
 	return s, errors.Join(f.errs...)
 }
 
-// begin checks that there is something to read and somebody who waits for it.
+// begin checks that the device still exists and that ctx has not ended.
 func begin(ctx context.Context, dir sysfs.Dir) error {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("cannot begin to read: %w", err)
+		return fmt.Errorf("cannot start reading: %w", err)
 	}
 	if !dir.Exists() {
 		return lost(dir)
@@ -73,16 +73,16 @@ func begin(ctx context.Context, dir sysfs.Dir) error {
 }
 
 func lost(dir sysfs.Dir) error {
-	return fmt.Errorf("the driver no longer shows %s: %w", dir.Base(), device.ErrLost)
+	return fmt.Errorf("the driver no longer lists %s: %w", dir.Base(), device.ErrLost)
 }
 
-// add takes what neuron-monitor says of the device.
+// add adds what neuron-monitor reports for the device.
 func (c *chip) add(s *device.Sample, rep *report) {
 	var busy []device.Value
 	for place := range c.cores {
 		busy = append(busy, rep.utilization(c.id.Index, place, len(c.cores)))
 	}
-	// Its cores run alone, so the device is as busy as they are on average.
+	// The cores run independently, so the device's utilization is their mean.
 	s.Utilization.Compute = total(busy).Div(float64(max(1, len(busy))))
 	s.Memory.Total = rep.memory
 	if all, ok := s.Memory.Total.Get(); ok {
@@ -93,7 +93,7 @@ func (c *chip) add(s *device.Sample, rep *report) {
 	s.ECC = append(rep.corrected(c.id.Index), s.ECC...)
 }
 
-// readSlow reads what rarely changes, and reports whether the device is gone.
+// readSlow reads values that rarely change, and reports whether the device is gone.
 func (c *chip) readSlow() (gone bool) {
 	f := files{}
 	hardware := c.dir.Join("stats/hardware")
@@ -116,8 +116,8 @@ func (c *chip) readSlow() (gone bool) {
 	return f.lost
 }
 
-// eccOf returns the counters of memory, of on-chip memory, and of errors of memory that a
-// repair mends, which the first does not count; and all together if the first two are known.
+// eccOf returns the counters of device memory, of on-chip memory, and of repairable memory
+// errors, which the first does not include. It adds their sum if the first two are known.
 func eccOf(kind string, memory, sram, repairable device.Value) []device.ECC {
 	var list []device.ECC
 	add := func(location string, v device.Value) {
@@ -132,11 +132,11 @@ func eccOf(kind string, memory, sram, repairable device.Value) []device.ECC {
 	return list
 }
 
-// powerAge is how old a reading of power may be. The driver makes one a minute.
+// powerAge is how old a power reading may be. The driver produces one per minute.
 const powerAge = 3 * time.Minute
 
-// parsePower reads status,time,min,max,avg: the time in seconds since 1970, the others in
-// percent of the most that the device may draw, over a minute.
+// parsePower parses status,time,min,max,avg: the time in seconds since 1970, the others in
+// percent of the device's maximum power, over a minute.
 func parsePower(line string, now time.Time) (device.Value, error) {
 	f := strings.Split(line, ",")
 	status := strings.TrimSpace(f[0])
@@ -145,18 +145,18 @@ func parsePower(line string, now time.Time) (device.Value, error) {
 	case "POWER_STATUS_NO_DATA", "POWER_STATUS_INVALID":
 		return device.Value{}, nil
 	default:
-		return device.Value{}, fmt.Errorf("%.40q is no status", status)
+		return device.Value{}, fmt.Errorf("%.40q is not a status", status)
 	}
 	if len(f) < 5 {
-		return device.Value{}, fmt.Errorf("it has %d fields, not 5", len(f))
+		return device.Value{}, fmt.Errorf("%d fields, want 5", len(f))
 	}
 	seconds, err := strconv.ParseInt(strings.TrimSpace(f[1]), 10, 64)
 	if err != nil {
-		return device.Value{}, fmt.Errorf("%.40q is no time", f[1])
+		return device.Value{}, fmt.Errorf("%.40q is not a time", f[1])
 	}
 	avg, err := strconv.ParseFloat(strings.TrimSpace(f[4]), 64)
 	if err != nil || !(avg >= 0 && avg <= 200) { // a short peak above the limit is real
-		return device.Value{}, fmt.Errorf("%.40q is no percentage", f[4])
+		return device.Value{}, fmt.Errorf("%.40q is not a percentage", f[4])
 	}
 	if now.Sub(time.Unix(seconds, 0)) > powerAge {
 		return device.Value{}, nil
@@ -218,22 +218,22 @@ func (p *core) Read(ctx context.Context, tier device.Tier) (device.Sample, error
 	return s, errors.Join(append(f.errs, p.slow)...)
 }
 
-// aliases returns what the device plugin calls the core: its number over all devices. Where
-// it may offer two cores as one, which the driver does not say and neuron-monitor does, a
-// wrong guess would name somebody else's core.
+// aliases returns the device plugin's name for the core: its number over all devices. If
+// the plugin may offer two cores as one, which neuron-monitor reports but the driver does
+// not, it returns none, because a wrong guess would name another core.
 func (p *core) aliases(rep *report) []string {
 	n := len(p.chip.cores)
 	if rep != nil && rep.perDevice != 0 {
 		if rep.perDevice != n {
 			return nil
 		}
-	} else if n >= 8 { // Trn2 and later: two are one by default
+	} else if n >= 8 { // Trn2 and later: two physical cores are one logical core by default
 		return nil
 	}
 	return []string{"aws.amazon.com/neuroncore/" + strconv.Itoa(p.id.Index*n+p.place)}
 }
 
-// files reads attributes and keeps what went wrong.
+// files reads attributes and collects errors.
 type files struct {
 	errs []error
 	lost bool
@@ -249,7 +249,7 @@ func (f *files) check(err error) {
 	}
 }
 
-// count reads a counter or a size. Without a name there is none.
+// count reads a counter or a size. An empty name is absent.
 func (f *files) count(d sysfs.Dir, name string) device.Value {
 	if name == "" {
 		return device.Value{}
@@ -262,25 +262,25 @@ func (f *files) count(d sysfs.Dir, name string) device.Value {
 	return device.Of(float64(v))
 }
 
-// memory returns the bytes of device memory that are in use for a core, of all kinds. In
-// these files, unlike in the others, total is what it is now.
+// memory returns the bytes of device memory in use by a core, of all kinds. In these files,
+// unlike in others, "total" is the current value.
 func (f *files) memory(c coreFiles) device.Value {
 	var parts []device.Value
 	for _, name := range c.memory {
 		v, err := c.dir.Uint(name)
 		if sysfs.Absent(err) {
-			continue // went with its kind
+			continue // this kind of memory disappeared
 		}
 		f.check(err)
 		if err != nil {
-			return device.Value{} // a sum without one of its parts is another quantity
+			return device.Value{} // a partial sum would be a different quantity
 		}
 		parts = append(parts, device.Of(float64(v)))
 	}
 	return total(parts)
 }
 
-// total returns the sum of parts, absent if there is none or one of them is absent.
+// total returns the sum of parts, or absent if there is none or one is absent.
 func total(parts []device.Value) device.Value {
 	sum := 0.0
 	for _, p := range parts {

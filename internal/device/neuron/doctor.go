@@ -13,13 +13,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// onBus are the PCI devices of Amazon that are Neuron devices.
+// onBus are the PCI device ids of Amazon's Neuron devices.
 var onBus = map[uint64]string{
 	0x7064: "Inferentia", 0x7065: "Inferentia", 0x7066: "Inferentia", 0x7067: "Inferentia",
 	0x7164: "Trainium", 0x7264: "Inferentia2", 0x7364: "Trainium2",
 }
 
-// countOnBus returns how many there are.
+// countOnBus returns the number of Neuron devices on the PCI bus.
 func countOnBus(root string) int {
 	n := 0
 	for _, d := range sysfs.Dir(root).Join("sys/bus/pci/devices").Glob("*") {
@@ -33,8 +33,8 @@ func countOnBus(root string) int {
 	return n
 }
 
-// Diagnose says what was found of Neuron devices and their driver, what is missing, and
-// what would mend it.
+// Diagnose reports which Neuron devices and driver were found, what is missing, and how to
+// fix that.
 func Diagnose(ctx context.Context, o Options) []device.Check {
 	o = o.withDefaults()
 	hardware := countOnBus(o.Root)
@@ -48,12 +48,12 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 			Fix: "install aws-neuronx-dkms, or load it with modprobe neuron",
 		}}
 	}
-	defer func() { _ = r.Close() }() // it only looked
+	defer func() { _ = r.Close() }() // nothing was changed
 	list, err := r.Devices(ctx)
 	checks := []device.Check{r.countCheck(list)}
 	for _, d := range list {
 		_, failed := d.Read(ctx, device.Static)
-		if h := r.hear(ctx); h.err != nil { // has a line of its own
+		if h := r.hear(ctx); h.err != nil { // reported by monitorCheck
 			failed = without(failed, h.err)
 		}
 		err = errors.Join(err, without(failed, r.look(ctx, device.Fast).err))
@@ -61,7 +61,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 	if err != nil {
 		c := device.Check{Subject: "neuron values", State: device.CheckLimited, Detail: err.Error()}
 		if errors.Is(err, fs.ErrPermission) {
-			c.Fix = "run as root: on some images only root may read them"
+			c.Fix = "run as root: on some images only root may read the driver's files"
 		}
 		checks = append(checks, c)
 	}
@@ -69,7 +69,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 	return append(checks, r.monitorCheck(ctx))
 }
 
-// without returns the errors in err but for one.
+// without returns the errors in err except known.
 func without(err, known error) error {
 	var many interface{ Unwrap() []error }
 	if known == nil || !errors.As(err, &many) {
@@ -98,13 +98,13 @@ func (r *Reader) countCheck(list []device.Device) device.Check {
 	}
 	if !slices.ContainsFunc(list, hasValues) {
 		c.State = device.CheckLimited
-		c.Detail += ": it has no values of cores where they are known to be; drivers from 2.31 on have some elsewhere"
+		c.Detail += ": no core values found in the known places; drivers from 2.31 on moved some of them"
 		c.Fix = "use a driver before 2.31, or a newer release of gpumeter"
 	}
 	return c
 }
 
-// hasValues reports whether the driver shows anything of a core.
+// hasValues reports whether the driver provides any value for a core.
 func hasValues(d device.Device) bool {
 	p, ok := d.(*core)
 	return ok && len(p.files.memory)+len(p.files.statuses) > 0
@@ -124,23 +124,23 @@ func userCheck(u users) device.Check {
 			pids[f.PID] = true
 		}
 	}
-	c := device.Check{Subject: "neuron processes", State: device.CheckOK, Detail: fmt.Sprintf("%d have a device open", len(pids))}
-	const fix = "run in the host's pid namespace with CAP_SYS_PTRACE"
+	c := device.Check{Subject: "neuron processes", State: device.CheckOK, Detail: fmt.Sprintf("%d processes have a device open", len(pids))}
+	const fix = "run in the host's PID namespace with CAP_SYS_PTRACE"
 	switch {
 	case u.err != nil:
 		c.State, c.Detail, c.Fix = device.CheckFailed, u.err.Error(), fix
 	case u.denied > 0:
 		c.State, c.Fix = device.CheckLimited, fix
-		c.Detail += fmt.Sprintf("; %d processes do not let us look", u.denied)
+		c.Detail += fmt.Sprintf("; the files of %d processes are not readable", u.denied)
 	}
 	return c
 }
 
 func (r *Reader) monitorCheck(ctx context.Context) device.Check {
 	c := device.Check{Subject: "neuron monitor", State: device.CheckLimited}
-	const fix = "run neuron-monitor and write its output to the file that we are told, or to a unix socket"
+	const fix = "run neuron-monitor and write its output to the configured file or unix socket"
 	if r.monitor == nil {
-		c.Detail, c.Fix = "none: how busy the cores are is not known", fix
+		c.Detail, c.Fix = "not configured: the utilization of the cores is unknown", fix
 		return c
 	}
 	h := r.hear(ctx)

@@ -16,19 +16,20 @@ import (
 )
 
 const (
-	maxLine     = 4 << 20                // of neuron-monitor; one of 16 devices is some 100 kB
-	hearEvery   = 500 * time.Millisecond // at most
-	usualPeriod = 5 * time.Second        // of neuron-monitor, if it does not say
-	periods     = 3                      // that a line is used for
+	maxLine     = 4 << 20                // longest line; a machine with 16 devices writes some 100 kB
+	hearEvery   = 500 * time.Millisecond // shortest time between reads
+	usualPeriod = 5 * time.Second        // if neuron-monitor does not report its period
+	periods     = 3                      // number of periods for which a line is valid
 )
 
-// hearing is the latest line that is still true, and what is wrong with it or without it.
+// hearing is the latest line that is still valid, and what is wrong with it or why there is
+// none.
 type hearing struct {
-	report *report // nil: there is none
+	report *report // nil: none
 	err    error
 }
 
-// hear returns what neuron-monitor said last.
+// hear returns the latest valid line of neuron-monitor.
 func (r *Reader) hear(ctx context.Context) hearing {
 	if r.monitor == nil {
 		return hearing{}
@@ -40,24 +41,24 @@ func (r *Reader) hear(ctx context.Context) hearing {
 	return h
 }
 
-// monitor follows the lines at a path. It is used by one goroutine at a time. It neither
-// waits for a line nor keeps more than one.
+// monitor follows the lines at a path. It is used by one goroutine at a time. It never
+// waits for a line and keeps only one.
 type monitor struct {
 	path string
 	now  func() time.Time
 
-	stamp stamp // of the file when it was read
-	fd    int   // of a socket, if connected
+	stamp stamp // state of the file when it was last read
+	fd    int   // socket, if open is set
 	open  bool
-	torn  []byte // begin of a line whose end has not come
-	skip  bool   // until the end of a line that is too long
+	torn  []byte // start of an incomplete line
+	skip  bool   // skipping the rest of an overlong line
 
 	report *report
 	err    error
-	at     time.Time // when the line was written, or came
+	at     time.Time // when the line was written or received
 }
 
-// stamp tells one state of a file from another.
+// stamp identifies one state of a file.
 type stamp struct {
 	inode uint64
 	size  int64
@@ -75,14 +76,14 @@ func (m *monitor) hear() hearing {
 	case st.Mode().IsRegular():
 		err = m.readFile()
 	default:
-		err = errors.New("what it is told to write to is neither a file nor a socket")
+		err = errors.New("its output is neither a file nor a socket")
 	}
 	if err != nil {
 		return hearing{err: err}
 	}
 	if m.report == nil {
 		if m.err == nil {
-			return hearing{err: errors.New("it has not said anything")}
+			return hearing{err: errors.New("no output yet")}
 		}
 		return hearing{err: m.err}
 	}
@@ -90,9 +91,9 @@ func (m *monitor) hear() hearing {
 	if m.report.period > 0 {
 		period = time.Duration(m.report.period * float64(time.Second))
 	}
-	// A period is not kept to the millisecond, and a file's time is not either.
+	// Neither the period nor a file's modification time is exact to the millisecond.
 	if m.now().Sub(m.at) > periods*period+time.Second {
-		return hearing{err: errors.New("it has stopped")}
+		return hearing{err: errors.New("no new output: neuron-monitor has stopped")}
 	}
 	return hearing{report: m.report, err: m.err}
 }
@@ -103,7 +104,7 @@ func (m *monitor) take(line []byte, at time.Time) {
 	m.at = at
 }
 
-// readFile takes the last whole line of the file, unless it has been taken already.
+// readFile takes the last complete line of the file, unless it was already taken.
 func (m *monitor) readFile() error {
 	m.close()
 	fd, err := unix.Open(m.path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -125,8 +126,8 @@ func (m *monitor) readFile() error {
 	}
 	b := make([]byte, min(now.size, maxLine))
 	n, err := f.ReadAt(b, now.size-int64(len(b)))
-	if n < len(b) { // it became shorter meanwhile, or cannot be read
-		return plain(orErr(err, errors.New("it changes too quickly")))
+	if n < len(b) { // the file became shorter meanwhile, or is not readable
+		return plain(orErr(err, errors.New("the file changes too quickly")))
 	}
 	line, whole := lastLine(b, int64(len(b)) == now.size)
 	if !whole {
@@ -141,7 +142,8 @@ func (m *monitor) readFile() error {
 	return nil
 }
 
-// lastLine returns the last line of b that has an end. begins: b begins with a line.
+// lastLine returns the last complete line in b. begins reports whether b starts at the
+// beginning of a line.
 func lastLine(b []byte, begins bool) (line []byte, ok bool) {
 	end := bytes.LastIndexByte(b, '\n')
 	for end >= 0 {
@@ -157,7 +159,7 @@ func lastLine(b []byte, begins bool) (line []byte, ok bool) {
 	return nil, false
 }
 
-// drain takes what has come from the socket since the last time.
+// drain takes what has arrived on the socket since the last call.
 func (m *monitor) drain() error {
 	if !m.open {
 		if err := m.connect(); err != nil {
@@ -174,7 +176,7 @@ func (m *monitor) drain() error {
 		case errors.Is(err, unix.EAGAIN):
 			total = 4 * maxLine
 			continue
-		case err != nil || n == 0: // it has ended; the next time is a new connection
+		case err != nil || n == 0: // closed by the peer; the next call reconnects
 			m.close()
 			total = 4 * maxLine
 			continue
@@ -196,14 +198,14 @@ func (m *monitor) connect() error {
 		return err
 	}
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: m.path}); err != nil {
-		_ = unix.Close(fd) // it was not used
+		_ = unix.Close(fd) // unused
 		return err
 	}
 	m.fd, m.open, m.torn, m.skip = fd, true, nil, false
 	return nil
 }
 
-// feed returns the last line that ends in b, nil if none does, and keeps what begins there.
+// feed returns the last line that ends in b, or nil, and keeps the incomplete rest.
 func (m *monitor) feed(b []byte) []byte {
 	var latest []byte
 	for {
@@ -227,12 +229,12 @@ func (m *monitor) feed(b []byte) []byte {
 
 func (m *monitor) close() {
 	if m.open {
-		_ = unix.Close(m.fd) // it was only read
+		_ = unix.Close(m.fd) // read-only: nothing to flush
 	}
 	m.open, m.torn = false, nil
 }
 
-// plain returns what is wrong without the path, which is known.
+// plain strips the path from an error; the caller knows it.
 func plain(err error) error {
 	if number, ok := errors.AsType[unix.Errno](err); ok {
 		return number

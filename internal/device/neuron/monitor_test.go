@@ -19,12 +19,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// line is one of neuron-monitor, of a machine with two devices of two cores each.
+// line is the output of neuron-monitor on a machine with two devices of two cores each.
 //
 //go:embed testdata/trn1/monitor.json
 var line string
 
-// oneLine returns s as neuron-monitor writes it.
+// oneLine returns s in the single-line form that neuron-monitor writes.
 func oneLine(t *testing.T, s string) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -34,7 +34,7 @@ func oneLine(t *testing.T, s string) string {
 	return b.String() + "\n"
 }
 
-// output writes the file that neuron-monitor writes to, some time ago.
+// output creates the file that neuron-monitor writes to, with an age.
 func output(t *testing.T, content string, age time.Duration) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "monitor.json")
@@ -56,7 +56,7 @@ func corrected(location string, v float64) device.ECC {
 	return device.ECC{Type: "corrected", Lifetime: "volatile", Location: location, Count: of(v)}
 }
 
-// heardMachine is trn1 with what line adds: utilization, sizes, who is on which core.
+// heardMachine is trn1 with what line adds: utilization, sizes, and processes per core.
 func heardMachine() []device.Sample {
 	want := trn1()
 	for i, v := range map[int]float64{0: 0.125, 1: 0, 2: 0.25, 3: 0.5, 4: 1, 5: 0} {
@@ -80,7 +80,7 @@ func users2() tree {
 }
 
 // Everything that neuron-monitor adds. Cores that no runtime uses are idle, and a process
-// is on the cores it uses only.
+// is listed only on the cores it uses.
 func TestMonitor(t *testing.T) {
 	got, err := read(t, users2(), Options{Monitor: output(t, oneLine(t, line), time.Second)})
 	if diff := cmp.Diff(heardMachine(), got); diff != "" || err != nil {
@@ -88,7 +88,7 @@ func TestMonitor(t *testing.T) {
 	}
 }
 
-// The last whole line counts, if it is not old; the rest of the file does not matter.
+// The last complete line counts if it is recent; the rest of the file does not matter.
 func TestFile(t *testing.T) {
 	root := users2().write(t, t.TempDir())
 	all := func(o Options) ([]device.Sample, error) {
@@ -104,7 +104,7 @@ func TestFile(t *testing.T) {
 		if (err == nil) != (wantErr == "") || err != nil && !strings.Contains(err.Error(), "neuron-monitor: "+wantErr) {
 			t.Errorf("%s: error %v", name, err)
 		}
-		if samples[2].Memory.Used != of(4097) { // from the driver, whatever the monitor says
+		if samples[2].Memory.Used != of(4097) { // from the driver, whatever neuron-monitor reports
 			t.Errorf("%s: %v", name, samples[2].Memory)
 		}
 	}
@@ -116,13 +116,13 @@ func TestFile(t *testing.T) {
 	f("empty lines", good+"\n\r\n\n", 0, true, "")
 	f("noise before", "\x00\xff{{{\n"+good, 0, true, "")
 	f("still true", good, 3900*time.Millisecond, true, "")
-	f("old", good, 4100*time.Millisecond, false, "it has stopped")
+	f("old", good, 4100*time.Millisecond, false, "no new output: neuron-monitor has stopped")
 	f("slower", strings.ReplaceAll(good, `"period":1.0`, `"period":60`), 100*time.Second, true, "")
 	f("no period", strings.ReplaceAll(good, `"period":1.0`, `"period":0`), 15*time.Second, true, "")
 	f("from the future", good, -time.Second, true, "")
-	f("nothing", "", 0, false, "it has not said anything")
-	f("no end", good[:len(good)-1], 0, false, "it has not said anything")
-	f("noise", good+"{}}\n", 0, false, "the line is not of neuron-monitor")
+	f("nothing", "", 0, false, "no output yet")
+	f("no end", good[:len(good)-1], 0, false, "no output yet")
+	f("noise", good+"{}}\n", 0, false, "the line is not from neuron-monitor")
 	f("too long", strings.Repeat("x", maxLine+10)+"\n", 0, false, "a line is too long")
 	f("after a long one", strings.Repeat("x", maxLine+10)+"\n"+good, 0, true, "")
 	_, err := all(Options{Monitor: t.TempDir()})
@@ -135,7 +135,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// A file that grows is read again, one that does not is not, and it may be replaced.
+// A file that grew is read again, an unchanged file is not, and the file may be replaced.
 func TestFileGrows(t *testing.T) {
 	now := testTime
 	clock := func() time.Time { return now }
@@ -164,7 +164,7 @@ func TestFileGrows(t *testing.T) {
 	now = now.Add(3 * time.Second)
 	busy(of(0.75), "")
 	now = now.Add(3 * time.Second)
-	busy(device.Value{}, "it has stopped")
+	busy(device.Value{}, "no new output: neuron-monitor has stopped")
 	if err := os.WriteFile(path, []byte(oneLine(t, line)), 0o600); err != nil { // rotated
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestFileGrows(t *testing.T) {
 	busy(device.Value{}, "no such file")
 }
 
-// A socket gives its lines in pieces, and may be slow, silent or gone. Nobody waits for it.
+// A socket delivers lines in pieces and may be slow, silent or gone. No read waits for it.
 func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -200,7 +200,7 @@ func TestSocket(t *testing.T) {
 			t.Errorf("%v, %v", h.report, h.err)
 		}
 	}
-	hears(0, "it has not said anything")
+	hears(0, "no output yet")
 	conn, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func TestSocket(t *testing.T) {
 	good := oneLine(t, line)
 	other := strings.Replace(good, `"neuroncore_utilization":25`, `"neuroncore_utilization":75`, 1)
 	send(good[:100])
-	hears(0, "it has not said anything")
+	hears(0, "no output yet")
 	send(good[100:] + other[:10])
 	hears(0.25, "")
 	send(other[10:] + good + other + "\n")
@@ -222,20 +222,20 @@ func TestSocket(t *testing.T) {
 	now = now.Add(3 * time.Second)
 	hears(0.75, "")
 	now = now.Add(3 * time.Second)
-	hears(0, "it has stopped")
-	go func() { // more than fits: nobody waits for its end, and it is not kept
+	hears(0, "no new output: neuron-monitor has stopped")
+	go func() { // an overlong line is neither waited for nor kept
 		_, _ = conn.Write(bytes.Repeat([]byte("x"), maxLine+100))
 		_, _ = conn.Write([]byte("\n" + good))
 	}()
 	await.True(t, "the line after the long one", func() bool {
 		if len(m.torn) > maxLine {
-			t.Fatal("it keeps everything")
+			t.Fatal("the overlong line was kept")
 		}
 		return m.hear().report != nil
 	})
 	hears(0.25, "")
 	conn.Close()
-	hears(0.25, "") // the last line is still true
+	hears(0.25, "") // the last line is still valid
 	hears(0.25, "") // and a new connection was made
 	if conn, err = l.Accept(); err != nil {
 		t.Fatal(err)

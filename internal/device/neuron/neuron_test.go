@@ -22,8 +22,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Everything of a whole machine without neuron-monitor: a value of another core, of another
-// file beside it (present, peak), or in another unit would show.
+// A whole machine without neuron-monitor: a value from another core, from a neighboring
+// file (present, peak), or in another unit would show.
 func TestMachine(t *testing.T) {
 	m := tree{}.device(0, 2).device(1, 2).process(42, "python3", 1).process(7, "server", 1, 0)
 	got, err := read(t, m, Options{})
@@ -35,8 +35,7 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// What a file says, or that it does not: a missing one is absent, 0 is 0, and what is
-// broken is named and costs itself only.
+// A missing file is absent, 0 is 0, and a broken file is named and affects no other.
 func TestDegraded(t *testing.T) {
 	base := tree{}.device(0, 2).device(1, 2)
 	root := base.write(t, t.TempDir())
@@ -69,7 +68,7 @@ func TestDegraded(t *testing.T) {
 		}
 	}
 	set := func(name, content string) func(tree) { return func(m tree) { m[name] = content } }
-	folder := func(name string) func(tree) { // reading it fails, as of a broken device
+	folder := func(name string) func(tree) { // reading fails, as with a broken device
 		return func(m tree) { delete(m, name); m[name+"/"] = "" }
 	}
 	f("no power", lose(n0+"stats/power/utilization"), func(w []device.Sample) { w[0].Powers = nil }, "")
@@ -85,11 +84,11 @@ func TestDegraded(t *testing.T) {
 	f("no memory", lose(core1+"memory_usage"), func(w []device.Sample) { w[0].Memory, w[2].Memory = device.Memory{}, device.Memory{} }, "")
 	f("broken memory", set(core1+"memory_usage/device_mem/constants/total", "-1\n"), func(w []device.Sample) {
 		w[0].Memory, w[2].Memory = device.Memory{}, device.Memory{}
-	}, `neuron_core1/stats/memory_usage/device_mem/constants/total: "-1" is no whole number`)
+	}, `neuron_core1/stats/memory_usage/device_mem/constants/total: "-1" is not an unsigned integer`)
 	f("no operations", lose(core1+"other_info"), func(w []device.Sample) { w[2].Runtime.Operations, w[2].Resets = device.Value{}, nil }, "")
 	f("no operation", set(core1+"other_info/flop_count/total", "0\n"), func(w []device.Sample) { w[2].Runtime.Operations = of(0) }, "")
 	f("broken operations", folder(core1+"other_info/flop_count/total"), func(w []device.Sample) { w[2].Runtime.Operations = device.Value{} }, "flop_count")
-	f("plain files", func(m tree) { // as AWS's guide shows them
+	f("plain files", func(m tree) { // as in AWS's guide
 		lose(core1 + "other_info")(m)
 		m[core1+"other_info/flop_count"], m[core1+"other_info/reset_req_count"] = "7\n", "8\n"
 	}, func(w []device.Sample) {
@@ -116,10 +115,10 @@ func TestDegraded(t *testing.T) {
 			w[i].Info.Driver = ""
 		}
 	}, "")
-	f("no processes", lose("proc"), func([]device.Sample) {}, "cannot see who uses the devices")
+	f("no processes", lose("proc"), func([]device.Sample) {}, "cannot find the processes on the devices")
 }
 
-// Counters that are slow keep their value in fast readings, and the power in them grows old.
+// Slow counters keep their value in fast reads, and their power reading expires.
 func TestTiers(t *testing.T) {
 	root := tree{}.device(0, 2).write(t, t.TempDir())
 	list := devices(t, open(t, Options{Root: root}))
@@ -153,8 +152,8 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// Sixteen devices with gaps in their numbers, in their order and not that of their text; the core's number over all
-// devices is what Kubernetes calls it.
+// Sixteen devices with gaps, in numeric order. A core's number over all devices is its name
+// in Kubernetes.
 func TestManyDevices(t *testing.T) {
 	m := tree{}
 	numbers := []int{0, 1, 2, 4, 5, 7, 8, 10, 11, 12, 15, 16, 20, 21, 30, 31}
@@ -180,7 +179,8 @@ func TestManyDevices(t *testing.T) {
 	}
 }
 
-// Names without a serial number are of the machine; two devices of one name are one.
+// Devices without a serial number are named after the machine. Two devices with the same
+// name count once.
 func TestNames(t *testing.T) {
 	f := func(serial, machine, want string) {
 		t.Helper()
@@ -220,7 +220,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// The same device is the same Device, a changed one is not, one that is gone is lost.
+// The same device keeps its Device, a changed one does not, and a removed one is lost.
 func TestRediscovery(t *testing.T) {
 	root := tree{}.device(0, 2).device(1, 2).write(t, t.TempDir())
 	r := open(t, Options{Root: root})
@@ -255,8 +255,8 @@ func TestRediscovery(t *testing.T) {
 	}
 }
 
-// A process that ended is gone at the next reading, whatever its tier; another process of
-// its number is not it.
+// A process that exited is gone at the next read of any tier; a new process with its PID is
+// not mistaken for it.
 func TestProcessEnds(t *testing.T) {
 	root := tree{}.device(0, 1).process(42, "python3", 0).process(43, "python3", 0).write(t, t.TempDir())
 	list := devices(t, open(t, Options{Root: root}))
@@ -277,7 +277,7 @@ func TestProcessEnds(t *testing.T) {
 	}
 }
 
-// Whoever panics or hangs while it gets what all share must not keep it from the others.
+// A panic or hang while computing the shared value must not block the other devices.
 func TestShared(t *testing.T) {
 	var s shared[int]
 	now := func() time.Time { return testTime }
@@ -293,7 +293,7 @@ func TestShared(t *testing.T) {
 		t.Errorf("%d", v)
 	}
 	if v := s.get(t.Context(), now, time.Hour, func() int { return 2 }); v != 1 {
-		t.Errorf("%d: it was not kept", v)
+		t.Errorf("%d: the value was not kept", v)
 	}
 	begun, end := make(chan bool), make(chan bool)
 	go s.get(t.Context(), now, 0, func() int { begun <- true; <-end; return 3 })
@@ -302,10 +302,10 @@ func TestShared(t *testing.T) {
 		t.Errorf("%d while another one hangs", v)
 	}
 	end <- true
-	await.True(t, "the answer that came late", func() bool { return s.get(t.Context(), now, time.Hour, func() int { return 5 }) == 3 })
+	await.True(t, "the late answer", func() bool { return s.get(t.Context(), now, time.Hour, func() int { return 5 }) == 3 })
 }
 
-// The kernel's answer of a device that was taken away while its file was open.
+// The kernel's answer for a device that was removed while its file was open.
 func TestGoneMeanwhile(t *testing.T) {
 	f := files{}
 	f.check(&fs.PathError{Op: "read", Path: "x", Err: unix.ENOENT})

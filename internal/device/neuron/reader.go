@@ -1,9 +1,13 @@
 //go:build linux
 
 // Package neuron reads AWS Inferentia and Trainium devices and their NeuronCores from the
-// driver's sysfs files. Writing to one of them clears counters or resets the device, so
-// every file is opened for reading only. How busy a core is the driver does not say; the
-// output of neuron-monitor does, where somebody runs it and gives us its lines.
+// sysfs files of the Neuron driver. Writing to these files clears counters or resets the
+// device, so every file is opened read-only.
+//
+// The driver does not report how busy a core is. The output of AWS's neuron-monitor does,
+// if its lines are written to a file or socket that is passed in Options.Monitor; this
+// package does not run it. On some images the driver's files need root, and processes of
+// other users need root or CAP_SYS_PTRACE.
 package neuron
 
 import (
@@ -21,14 +25,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// Options say where to look.
+// Options configure a Reader.
 type Options struct {
-	// Root is where the host's file system is mounted; empty is /.
+	// Root is where the host's file system is mounted; empty means /.
 	Root string
-	// Monitor is a file to which the lines of neuron-monitor are written, or a unix socket
-	// that sends them. Empty: there is none. It is a path of ours, not below Root.
+	// Monitor is a file that neuron-monitor's lines are written to, or a unix socket that
+	// sends them; empty means none. The path is not relative to Root.
 	Monitor string
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -43,7 +47,7 @@ func (o Options) withDefaults() Options {
 // Reader reads every Neuron device of the machine.
 type Reader struct {
 	opts    Options
-	monitor *monitor // nil: there is none
+	monitor *monitor // nil: none
 	users   shared[users]
 	heard   shared[hearing]
 
@@ -52,7 +56,7 @@ type Reader struct {
 	cores map[string]*core
 }
 
-// Open returns a Reader. Without a device the error is device.ErrAbsent.
+// Open returns a Reader. The error is device.ErrAbsent on a machine without a device.
 func Open(_ context.Context, o Options) (*Reader, error) {
 	o = o.withDefaults()
 	if len(folders(o.Root)) == 0 {
@@ -73,7 +77,7 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// Devices implements device.Reader: each device, and after it its cores.
+// Devices implements device.Reader. It returns each device followed by its cores.
 func (r *Reader) Devices(context.Context) ([]device.Device, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,20 +112,20 @@ func (r *Reader) Devices(context.Context) ([]device.Device, error) {
 	return list, errors.Join(errs...)
 }
 
-// folders returns the driver's folder of each device, by number.
+// folders returns the driver's directory of each device, by number.
 func folders(root string) []sysfs.Dir {
 	dirs := sysfs.Dir(root).Join("sys/devices/virtual/neuron_device").Glob("neuron[0-9]*")
 	return slices.DeleteFunc(dirs, func(d sysfs.Dir) bool { _, ok := numbered(d.Base(), "neuron"); return !ok })
 }
 
-// numbered returns N of a name such as neuronN.
+// numbered returns N in a name such as neuronN.
 func numbered(name, prefix string) (int, bool) {
 	s, ok := strings.CutPrefix(name, prefix)
 	n, err := strconv.Atoi(s)
 	return n, ok && err == nil && n >= 0 && n < 4096
 }
 
-// sighting is what a discovery saw of one device. It is never changed.
+// sighting is the result of a discovery for one device. It is immutable.
 type sighting struct {
 	id    device.ID
 	dir   sysfs.Dir
@@ -130,24 +134,24 @@ type sighting struct {
 	cores []coreFiles
 }
 
-// coreFiles are the files of one NeuronCore that a reading goes through. Listing folders
-// costs more than reading them, and which there are depends on the driver's version only.
+// coreFiles are the files of one NeuronCore that a Read uses. Listing directories costs
+// more than reading the files, and which files exist depends only on the driver version.
 type coreFiles struct {
 	dir      sysfs.Dir
 	number   int
-	memory   []string // below dir; their sum is the memory in use
-	statuses []string // names of results
-	// Counters below dir, empty if there is none.
+	memory   []string // relative to dir; their sum is the memory in use
+	statuses []string // names of execution results
+	// Counters relative to dir; empty: none.
 	operations, resets, failedResets string
 }
 
-// The most files of a kind that are read. A driver has about a dozen.
+// Upper bounds on the files of one kind. A driver has about a dozen.
 const (
 	maxFiles = 64
 	maxCores = 64
 )
 
-// identify returns what does not change while the driver is loaded.
+// identify reads what does not change while the driver is loaded.
 func identify(root string, dir sysfs.Dir) (sighting, error) {
 	n, _ := numbered(dir.Base(), "neuron")
 	var errs []error
@@ -165,7 +169,8 @@ func identify(root string, dir sysfs.Dir) (sighting, error) {
 	s.info.Architecture = text(arch, "arch_type")
 	s.info.Driver = text(sysfs.Dir(root).Join("sys/module/neuron"), "version")
 	index := strconv.Itoa(n)
-	// Devices and cores are both called by a bare number, each by its own resource.
+	// Schedulers refer to both devices and cores by a bare number; the resource name
+	// distinguishes them.
 	s.alias = []string{dir.Base(), "aws.amazon.com/neuron/" + index, "aws.amazon.com/neurondevice/" + index}
 	for _, d := range dir.Glob("neuron_core[0-9]*") {
 		if number, ok := numbered(d.Base(), "neuron_core"); ok && len(s.cores) < maxCores {
@@ -175,12 +180,12 @@ func identify(root string, dir sysfs.Dir) (sighting, error) {
 	return s, errors.Join(errs...)
 }
 
-// uuid returns a stable name. Some drivers have no serial number, or a zero.
+// uuid returns a stable identifier. Some drivers report no serial number, or zero.
 func uuid(root string, n int, serial string) string {
 	if strings.Trim(serial, "0x") != "" {
 		return "neuron-" + strings.ToLower(serial)
 	}
-	machine, _ := sysfs.Dir(root).Join("etc").Text("machine-id") // containers have none
+	machine, _ := sysfs.Dir(root).Join("etc").Text("machine-id") // missing in containers
 	return strings.ReplaceAll(fmt.Sprintf("neuron-%s-%d", machine, n), "--", "-")
 }
 
@@ -192,14 +197,14 @@ func findCore(d sysfs.Dir, number int) coreFiles {
 		}
 		return names[:min(len(names), maxFiles)]
 	}
-	// All kinds together, which some drivers do not have.
+	// The sum over all kinds, which some drivers do not provide.
 	if c.memory = below("stats/memory_usage/device_mem/total"); c.memory == nil {
 		c.memory = below("stats/memory_usage/device_mem/*/total")
 	}
 	for _, f := range below("stats/status/*/total") {
 		c.statuses = append(c.statuses, sysfs.Dir(f).Join("..").Base())
 	}
-	// A counter is a folder with its total, although AWS's guide shows these as files.
+	// A counter is a directory with a file total, although AWS's guide shows a file.
 	counter := func(name string) string {
 		name = "stats/other_info/" + name
 		for _, f := range []string{name + "/total", name} {
@@ -229,19 +234,19 @@ func (s sighting) coreID(place int) device.ID {
 	return id
 }
 
-// shared is something that all devices are read with and one of them gets. It is got
-// without a lock: whoever hangs in it must not take the others with it.
+// shared is a value that all devices need and one of them computes. It is computed without
+// holding the lock: a computation that hangs must not block the other devices.
 type shared[T any] struct {
 	mu   sync.Mutex
 	last T
 	at   time.Time
-	busy chan struct{} // closed when the one in progress is done
+	busy chan struct{} // closed when the computation in progress is done
 }
 
-// sharedPatience is how long a device waits for what another one gets.
+// sharedPatience is how long a device waits for a computation in progress.
 const sharedPatience = 100 * time.Millisecond
 
-// get returns the last of it, got anew if it is older than maxAge.
+// get returns the last value, recomputed if it is older than maxAge.
 func (s *shared[T]) get(ctx context.Context, now func() time.Time, maxAge time.Duration, renew func() T) T {
 	s.mu.Lock()
 	if busy := s.busy; busy != nil {
@@ -266,7 +271,7 @@ func (s *shared[T]) get(ctx context.Context, now func() time.Time, maxAge time.D
 	s.mu.Unlock()
 	var value T
 	got := false
-	defer func() { // after a panic too
+	defer func() { // also after a panic
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if got {

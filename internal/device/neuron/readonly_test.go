@@ -18,8 +18,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Writing to a counter clears it, and writing to reset resets the device under somebody's
-// work. The kernel says what was opened: nothing for writing, and reset not at all.
+// Writing to a counter clears it, and writing to reset resets the device under a running
+// workload. inotify shows what was opened: nothing for writing, and reset not at all.
 func TestNothingIsWritten(t *testing.T) {
 	m := tree{}.device(0, 2).process(42, "python3", 0)
 	root := m.write(t, t.TempDir())
@@ -76,7 +76,7 @@ func TestNothingIsWritten(t *testing.T) {
 		}
 	}
 	if opened == 0 {
-		t.Error("nothing was seen to be opened: the test does not work")
+		t.Error("inotify reported no open at all: the test does not work")
 	}
 	for name, want := range m {
 		if !strings.HasPrefix(name, virtual) {
@@ -88,7 +88,7 @@ func TestNothingIsWritten(t *testing.T) {
 	}
 }
 
-// No code of the package can write: it names nothing that would.
+// The package's source names no function that could write.
 func TestNoWriteInSource(t *testing.T) {
 	sources, err := filepath.Glob("*.go")
 	if err != nil {
@@ -118,6 +118,6 @@ func TestNoWriteInSource(t *testing.T) {
 		})
 	}
 	if looked < 5 {
-		t.Errorf("only %d files were looked at", looked)
+		t.Errorf("only %d files were examined", looked)
 	}
 }

@@ -15,25 +15,26 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// report is one line of neuron-monitor. It is never changed.
+// report is one line of neuron-monitor. It is immutable.
 type report struct {
 	period    float64      // seconds
-	perDevice int          // cores of a device as the runtime counts them; 0: not said
-	memory    device.Value // bytes of a device
+	perDevice int          // logical cores per device as the runtime counts them; 0: not reported
+	memory    device.Value // bytes per device
 	runtimes  []runtime
-	// complete: every runtime said which cores it uses, so that the others are idle.
+	// complete: every runtime reported which cores it uses, so all other cores are idle.
 	complete bool
 	ecc      map[int]hardwareCounters // by device
 }
 
-// runtime is one process.
+// runtime is one process that uses the devices.
 type runtime struct {
 	pid    uint32
-	cores  map[int]usage // by number over all devices
+	cores  map[int]usage // by core number over all devices
 	memory map[int]device.Value
 }
 
-// usage is how busy a core is, of 1. A logical core may be several physical ones.
+// usage is the utilization of a core, from 0 to 1. A logical core may consist of several
+// physical ones.
 type usage struct {
 	all   float64
 	parts []float64
@@ -45,21 +46,22 @@ type hardwareCounters struct {
 	SRAMCorrected *float64 `json:"sram_ecc_corrected"`
 }
 
-// The most that is taken of a line.
+// Upper bounds on what is taken from a line.
 const (
 	maxRuntimes = 1024
 	maxNumber   = 4096 // of cores and devices
 )
 
-// group is what every group of values has: why it has none, and over which time it is.
+// group holds the fields that every group of values has: its error, and the period that it
+// covers.
 type group struct {
 	Error  string  `json:"error"`
 	Period float64 `json:"period"`
 }
 
-// parseReport reads a line. A group that is broken, or says that it has an error, costs
-// itself only; what was read is returned beside the error. The text of a group's error is
-// not repeated: it may be long, or another one each time.
+// parseReport parses a line. A group that is broken or reports an error affects no other;
+// what was parsed is returned along with the error. The text of a group's error is not
+// included, because it may be long or different each time.
 func parseReport(line []byte) (*report, error) {
 	var top struct {
 		Runtimes []struct {
@@ -71,7 +73,7 @@ func parseReport(line []byte) (*report, error) {
 		Hardware json.RawMessage            `json:"neuron_hardware_info"`
 	}
 	if err := json.Unmarshal(line, &top); err != nil {
-		return nil, errors.New("the line is not of neuron-monitor")
+		return nil, errors.New("the line is not from neuron-monitor")
 	}
 	r := &report{complete: true}
 	var errs []error
@@ -81,7 +83,7 @@ func parseReport(line []byte) (*report, error) {
 		}
 	}
 	if len(top.Runtimes) > maxRuntimes {
-		fail("neuron_runtime_data", fmt.Errorf("%d of them", len(top.Runtimes)))
+		fail("neuron_runtime_data", fmt.Errorf("too many runtimes: %d", len(top.Runtimes)))
 		top.Runtimes, r.complete = top.Runtimes[:maxRuntimes], false
 	}
 	fail("neuron_hardware_info", r.parseHardware(top.Hardware))
@@ -104,7 +106,7 @@ func parseReport(line []byte) (*report, error) {
 	return r, errors.Join(compact(errs)...)
 }
 
-// compact drops what was said before: a thousand runtimes may have the same error.
+// compact drops duplicates: a thousand runtimes may report the same error.
 func compact(errs []error) []error {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(errs, func(err error) bool {
@@ -115,12 +117,11 @@ func compact(errs []error) []error {
 }
 
 var (
-	errGroup    = errors.New("it has an error")
-	errNonsense = errors.New("it makes no sense")
+	errGroup    = errors.New("the group reports an error")
+	errNonsense = errors.New("implausible values")
 )
 
-// decode reads one group into v, which has group embedded. A group that is not there is
-// left as it is.
+// decode decodes one group into v, which embeds group. A missing group leaves v unchanged.
 func decode(raw json.RawMessage, v any, g *group) error {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil
@@ -168,7 +169,7 @@ func (rt *runtime) parseCounters(r *report, raw json.RawMessage) error {
 		return err
 	}
 	if len(raw) == 0 {
-		return errGroup // it was told not to count them
+		return errGroup // neuron-monitor is configured not to report them
 	}
 	if c.Period > 0 && c.Period < 3600 {
 		r.period = max(r.period, c.Period)
@@ -207,7 +208,7 @@ func number(s string) (int, bool) {
 	return n, err == nil && n >= 0 && n < maxNumber
 }
 
-// ratio returns a percentage as a part of 1. Some are a little above 100.
+// ratio converts a percentage to a ratio. Some values are slightly above 100.
 func ratio(v *float64) (float64, bool) {
 	if v == nil || math.IsNaN(*v) || *v < 0 || *v > 110 {
 		return 0, false
@@ -265,7 +266,7 @@ func (r *report) parseECC(raw json.RawMessage) error {
 	return nil
 }
 
-// corrected returns the corrected errors of a device, which the driver does not have.
+// corrected returns the corrected errors of a device, which the driver does not provide.
 func (r *report) corrected(index int) []device.ECC {
 	value := func(v *float64) device.Value {
 		if v == nil {
@@ -277,8 +278,9 @@ func (r *report) corrected(index int) []device.ECC {
 	return eccOf("corrected", value(c.MemCorrected), value(c.SRAMCorrected), device.Value{})
 }
 
-// logical returns the numbers of the logical core that the physical one at place is in, and
-// its place in it. The runtime may count several physical cores as one.
+// logical returns the number of the logical core that the physical core at place belongs
+// to, its position within it, and the number of physical cores in it. The runtime may count
+// several physical cores as one.
 func logical(index, place, of, perDevice int) (core, part, parts int) {
 	if perDevice <= 0 || perDevice >= of || of%perDevice != 0 {
 		return index*of + place, 0, 1
@@ -287,8 +289,8 @@ func logical(index, place, of, perDevice int) (core, part, parts int) {
 	return index*perDevice + place/parts, place % parts, parts
 }
 
-// utilization returns how busy one core is, of 1. One that no runtime uses is idle, if all
-// runtimes said which they use.
+// utilization returns the utilization of one core, from 0 to 1. A core that no runtime uses
+// is idle if all runtimes reported which cores they use.
 func (r *report) utilization(index, place, of int) device.Value {
 	n, part, parts := logical(index, place, of, r.perDevice)
 	sum, used := 0.0, false
@@ -310,8 +312,8 @@ func (r *report) utilization(index, place, of int) device.Value {
 	return device.Of(min(sum, 1))
 }
 
-// on reports whether the runtime uses a device, or a core of it, and how much memory it has
-// there. A logical core that is several cores has its memory for all of them.
+// on reports whether the runtime uses a device, or one of its cores, and how much memory it
+// holds there. The memory of a logical core is divided among its physical cores.
 func (rt runtime) on(index int, core *corePlace, perDevice int) (memory device.Value, ok bool) {
 	if core != nil {
 		n, _, parts := logical(index, core.place, core.of, perDevice)
@@ -320,7 +322,7 @@ func (rt runtime) on(index int, core *corePlace, perDevice int) (memory device.V
 		return memory.Div(float64(parts)), ok
 	}
 	if perDevice <= 0 {
-		return device.Value{}, false // which core is of which device is not known
+		return device.Value{}, false // the mapping of cores to devices is unknown
 	}
 	sum := 0.0
 	for n := index * perDevice; n < (index+1)*perDevice; n++ {

@@ -15,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Every group has its own error: values beside one that is empty are used, beside one that
-// is not they are not, and neither is the rest lost.
+// Every group has its own error: values are used if it is empty and ignored if it is not,
+// and other groups are unaffected.
 func TestGroups(t *testing.T) {
 	f := func(name, old, replacement string, check func(r *report) bool, wantErr string) {
 		t.Helper()
@@ -35,10 +35,10 @@ func TestGroups(t *testing.T) {
 	}, "neuron_runtime_data: a runtime has an error")
 	f("counters", `100.02}},"error":""`, `100.02}},"error":"failed with secret"`, func(r *report) bool {
 		return r.utilization(0, 1, 2) == none && r.utilization(0, 0, 2) == none && r.utilization(1, 1, 2) == of(0) && r.runtimes[0].memory[1] == of(111)
-	}, "neuroncore_counters: it has an error")
+	}, "neuroncore_counters: the group reports an error")
 	f("broken counters", `"neuroncore_utilization":25`, `"neuroncore_utilization":"x"`, func(r *report) bool {
 		return r.utilization(0, 1, 2) == none && r.runtimes[0].memory[1] == of(111)
-	}, "neuroncore_counters: it makes no sense")
+	}, "neuroncore_counters: implausible values")
 	f("negative", `"neuroncore_utilization":25`, `"neuroncore_utilization":-1`, func(r *report) bool { return r.utilization(0, 1, 2) == none }, "neuroncore_counters")
 	f("above all", `"neuroncore_utilization":25`, `"neuroncore_utilization":1000`, func(r *report) bool { return r.utilization(0, 1, 2) == none }, "neuroncore_counters")
 	f("not said", `"neuroncore_utilization":25`, `"x":1`, func(r *report) bool { return r.utilization(0, 1, 2) == none }, "neuroncore_counters")
@@ -48,14 +48,14 @@ func TestGroups(t *testing.T) {
 	}, "neuroncore_counters")
 	f("memory", `"loaded_models":[],"error":""`, `"loaded_models":[],"error":"x"`, func(r *report) bool {
 		return r.runtimes[0].memory == nil && r.utilization(0, 1, 2) == of(0.25)
-	}, "memory_used: it has an error")
-	f("negative memory", `"constants":100`, `"constants":-100`, func(r *report) bool { return r.runtimes[0].memory == nil && r.complete }, "memory_used: it makes no sense")
+	}, "memory_used: the group reports an error")
+	f("negative memory", `"constants":100`, `"constants":-100`, func(r *report) bool { return r.runtimes[0].memory == nil && r.complete }, "memory_used: implausible values")
 	f("hardware", `34359738368,"error":""`, `34359738368,"error":"x"`, func(r *report) bool {
 		return r.perDevice == 0 && !r.memory.OK() && r.utilization(0, 1, 2) == of(0.25)
-	}, "neuron_hardware_info: it has an error")
-	f("mad hardware", `34359738368`, `-1`, func(r *report) bool { return !r.memory.OK() }, "neuron_hardware_info: it makes no sense")
-	f("ECC", `"mem_ecc_corrected":0}],"error":""`, `"mem_ecc_corrected":0}],"error":"x"`, func(r *report) bool { return r.corrected(0) == nil }, "neuron_hw_counters: it has an error")
-	f("negative ECC", `"mem_ecc_corrected":3`, `"mem_ecc_corrected":-3`, func(r *report) bool { return r.corrected(0) == nil }, "neuron_hw_counters: it makes no sense")
+	}, "neuron_hardware_info: the group reports an error")
+	f("mad hardware", `34359738368`, `-1`, func(r *report) bool { return !r.memory.OK() }, "neuron_hardware_info: implausible values")
+	f("ECC", `"mem_ecc_corrected":0}],"error":""`, `"mem_ecc_corrected":0}],"error":"x"`, func(r *report) bool { return r.corrected(0) == nil }, "neuron_hw_counters: the group reports an error")
+	f("negative ECC", `"mem_ecc_corrected":3`, `"mem_ecc_corrected":-3`, func(r *report) bool { return r.corrected(0) == nil }, "neuron_hw_counters: implausible values")
 	f("pid", `"pid":42`, `"pid":-42`, func(r *report) bool { return len(r.runtimes) == 1 && !r.complete }, "neuron_runtime_data")
 	for _, bad := range []string{"", "[]", "1", "{", `{"neuron_runtime_data": 5}`, `{"neuron_runtime_data": [5]}`} {
 		if r, err := parseReport([]byte(bad)); err == nil {
@@ -67,12 +67,12 @@ func TestGroups(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if r, err := parseReport([]byte(`{}`)); err != nil || r.utilization(0, 0, 2) != of(0) {
-		t.Errorf("nobody is on it: %v, %v", r, err)
+		t.Errorf("an idle machine: %v, %v", r, err)
 	}
 }
 
-// Where two cores are one to the runtime, the numbers are of such pairs: a core must not
-// get what is another's, and its number in Kubernetes is not known.
+// Where the runtime counts two cores as one, its numbers refer to such pairs: a core must
+// not get another core's value, and its number in Kubernetes is unknown.
 func TestLogicalCores(t *testing.T) {
 	const trn2 = `{"neuron_runtime_data": [{"pid": 42, "error": "", "report": {"neuroncore_counters": {"period": 1, "neuroncores_in_use": {
 	  "4": {"neuroncore_utilization": 42, "v3d": {"nc_v3.8": {"neuroncore_utilization": 21}, "nc_v3.9": {"neuroncore_utilization": 63}}},
@@ -96,15 +96,15 @@ func TestLogicalCores(t *testing.T) {
 		got = append(got, fmt.Sprintf("%.4f %d %v %d", v, len(s.Processes), memory, len(s.Aliases)))
 	}
 	want := []string{
-		"0.2550 1 {16 true} 3", // of the device: (0.21+0.63+0.05+0.15+0+0+0.5+0.5)/8
+		"0.2550 1 {16 true} 3", // the device: (0.21+0.63+0.05+0.15+0+0+0.5+0.5)/8
 		"0.2100 1 {5 true} 0", "0.6300 1 {5 true} 0", "0.0500 1 {0 false} 0", "0.1500 1 {0 false} 0",
 		"0.0000 0 {0 false} 0", "0.0000 0 {0 false} 0", "0.5000 1 {3 true} 0", "0.5000 1 {3 true} 0",
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
-	// Without neuron-monitor it may be either, so the cores have no name there. With it and
-	// as many cores as the driver has, they have.
+	// Without neuron-monitor the numbering is ambiguous, so the cores have no alias. With
+	// neuron-monitor reporting as many cores as the driver has, they do.
 	samples, _ = all(Options{})
 	if samples[1].Aliases != nil || samples[1].Slice != (device.Slice{Held: 1, Of: 8}) {
 		t.Errorf("%v", samples[1])
@@ -116,7 +116,7 @@ func TestLogicalCores(t *testing.T) {
 	}
 }
 
-// A pid that neuron-monitor names in a pid namespace of its own is another process here: one
+// A PID from neuron-monitor's own PID namespace is an unrelated process here: a process
 // that has no device open must not be billed.
 func TestForeignPID(t *testing.T) {
 	m := tree{}.device(0, 2).device(1, 2).process(42, "sshd").process(44, "python3", 0)
@@ -126,7 +126,7 @@ func TestForeignPID(t *testing.T) {
 	}
 }
 
-// A process whose files we may not see is believed: nothing speaks against it.
+// A process whose files may not be read is believed, because nothing contradicts it.
 func TestHiddenProcess(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root sees the files of every process")
@@ -144,11 +144,11 @@ func TestHiddenProcess(t *testing.T) {
 	}
 }
 
-// A captured line of a real machine.
+// A captured line from a real machine.
 func TestCapture(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join("../../../../shared/fixtures/neuron", "neuron-monitor-trn1.2xlarge.json"))
 	if err != nil {
-		t.Skipf("the shared captures are not here: %v", err)
+		t.Skipf("no captures found: %v", err)
 	}
 	m := tree{}.device(0, 2).process(1337, "python3", 0)
 	samples, err := read(t, m, Options{Monitor: output(t, oneLine(t, string(b)), 0)})

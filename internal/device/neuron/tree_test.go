@@ -19,8 +19,8 @@ import (
 
 func of(v float64) device.Value { return device.Of(v) }
 
-// tree is a file system: content by path. "-> x" is a link to x, a path that ends in / is
-// a folder.
+// tree is a file system: content by path. "-> x" is a link to x; a path that ends in / is a
+// directory.
 type tree map[string]string
 
 func (m tree) write(t *testing.T, root string) string {
@@ -45,7 +45,7 @@ func (m tree) write(t *testing.T, root string) string {
 	return root
 }
 
-// become makes the files of m at root those of next.
+// become changes the files of m at root to those of next.
 func (m tree) become(t *testing.T, root string, next tree) {
 	t.Helper()
 	changed := tree{}
@@ -71,7 +71,7 @@ func (m tree) become(t *testing.T, root string, next tree) {
 
 const virtual = "sys/devices/virtual/neuron_device/"
 
-// device adds device n with some cores. The numbers are all different.
+// device adds device n with some cores. All numbers are different.
 func (m tree) device(n, cores int) tree {
 	dir := fmt.Sprintf(virtual+"neuron%d/", n)
 	put := func(name string, v any) { m[dir+name] = fmt.Sprint(v) + "\n" }
@@ -153,7 +153,7 @@ func devices(t *testing.T, r *Reader) []device.Device {
 	return list
 }
 
-// readAll reads every device, at the same time as the agent does.
+// readAll reads every device, concurrently as the agent does.
 func readAll(t *testing.T, list []device.Device, tier device.Tier) ([]device.Sample, error) {
 	t.Helper()
 	samples, errs := make([]device.Sample, len(list)), make([]error, len(list))
@@ -171,8 +171,8 @@ func read(t *testing.T, m tree, o Options) ([]device.Sample, error) {
 	return readRoot(t, o)
 }
 
-// readRoot reads a tree that is written. What all devices share is got first: on a busy
-// machine they do not wait until one of them has it.
+// readRoot reads a tree on disk. The shared values are computed first, because on a busy
+// machine devices would not wait long enough for each other.
 func readRoot(t *testing.T, o Options) ([]device.Sample, error) {
 	t.Helper()
 	r := open(t, o)
@@ -181,7 +181,7 @@ func readRoot(t *testing.T, o Options) ([]device.Sample, error) {
 	return readAll(t, devices(t, r), device.Static)
 }
 
-// chipSample is what device n of a tree is read as, and coreSample its core i.
+// chipSample is the expected sample of device n, and coreSample that of its core i.
 func chipSample(n, cores int) device.Sample {
 	used := 0
 	for i := range cores {

@@ -20,19 +20,19 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// users are the processes that have devices open. It is never changed.
+// users are the processes that have devices open. It is immutable.
 type users struct {
-	files  map[int][]openfiles.File // by device, one of each process, by pid
+	files  map[int][]openfiles.File // by device; one file per process, by PID
 	names  map[uint32]string
 	denied int
 	err    error
 }
 
-// lookAge is how old a look at all processes may be for a slow reading. Devices and cores
-// are read at about the same time, and one look serves them all.
+// lookAge is how old a process scan may be for a slow read. Devices and cores are read at
+// about the same time, and one scan serves them all.
 const lookAge = 5 * time.Second
 
-// look returns who uses the devices, found anew for a slow reading.
+// look returns which processes use the devices, scanned again for a slow read.
 func (r *Reader) look(ctx context.Context, tier device.Tier) users {
 	maxAge := 365 * 24 * time.Hour
 	if tier >= device.Slow {
@@ -46,7 +46,7 @@ func findUsers(root string) users {
 	proc := filepath.Join(root, "proc")
 	files, denied, err := openfiles.Below(proc, Facts.DeviceFiles...)
 	if err != nil {
-		u.err = fmt.Errorf("cannot see who uses the devices: %w", err)
+		u.err = fmt.Errorf("cannot find the processes on the devices: %w", err)
 	}
 	u.denied = denied
 	for _, f := range files {
@@ -66,20 +66,20 @@ func findUsers(root string) users {
 }
 
 func command(root string, pid uint32) string {
-	name, _ := sysfs.Dir(root).Join("proc", strconv.FormatUint(uint64(pid), 10)).Text("comm") // it may have ended
+	name, _ := sysfs.Dir(root).Join("proc", strconv.FormatUint(uint64(pid), 10)).Text("comm") // the process may have exited
 	return name
 }
 
-// corePlace is one core of a device that has Of.
+// corePlace is one core of a device with of cores.
 type corePlace struct{ place, of int }
 
-// processes returns who is on a device, or on a core of it. Which core a process uses only
-// neuron-monitor says; without it a process may use every core of its device.
+// processes returns the processes on a device, or on one of its cores. Only neuron-monitor
+// reports which core a process uses; without it a process may use every core of its device.
 func (u users) processes(root string, index int, rep *report, core *corePlace) []device.Process {
 	list := map[uint32]device.Process{}
 	for _, f := range u.files[index] {
 		to, err := os.Readlink(filepath.Join(root, "proc", strconv.FormatUint(uint64(f.PID), 10), "fd", strconv.Itoa(f.FD)))
-		if err != nil || to != f.Path { // it has ended since
+		if err != nil || to != f.Path { // the file was closed since
 			continue
 		}
 		list[f.PID] = device.Process{PID: f.PID, Name: u.names[f.PID], Type: "compute"}
@@ -110,9 +110,9 @@ func (u users) processes(root string, index int, rep *report, core *corePlace) [
 	return sorted
 }
 
-// hidden reports whether a process is there whose files we may not see. A pid that
-// neuron-monitor names and that is not seen to have a device open is of another pid
-// namespace: here it is somebody else's.
+// hidden reports whether a process exists whose files may not be read. If neuron-monitor
+// reports a PID that is visible but does not have a device open, the PID is from another
+// PID namespace and belongs to an unrelated process here.
 func hidden(root string, pid uint32) bool {
 	dir, err := os.Open(filepath.Join(root, "proc", strconv.FormatUint(uint64(pid), 10), "fd"))
 	if err == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
-// CheckLibrary reports whether path is a libnvidia-ml that can be loaded.
+// CheckLibrary returns nil if path is a libnvidia-ml that can be loaded.
 func CheckLibrary(path string) error {
 	lib, err := nvml.OpenFile(path)
 	if err != nil {
@@ -26,8 +26,8 @@ func CheckLibrary(path string) error {
 	return lib.Close()
 }
 
-// Diagnose says what was found of NVIDIA's hardware and driver, what is missing, and
-// what would mend it.
+// Diagnose reports which NVIDIA hardware and driver parts were found, which are missing,
+// and how to fix that.
 func Diagnose(ctx context.Context, o Options) []device.Check {
 	if o.Root == "" {
 		o.Root = "/"
@@ -42,13 +42,13 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 		return s
 	})
 	if !ok {
-		return append(checks, hungCheck("nvidia library", "initialising the driver's library"))
+		return append(checks, hungCheck("nvidia library", "initializing the driver's library"))
 	}
 	r, devices, err := opened.r, opened.devices, opened.err
 	if r == nil {
 		return append(checks, openCheck(o, err, len(onBus)))
 	}
-	defer func() { _ = r.Close() }() // it only looked
+	defer func() { _ = r.Close() }() // nothing was changed
 	checks = append(checks, device.Check{
 		Subject: "nvidia library", State: device.CheckOK,
 		Detail: fmt.Sprintf("%s, driver %s, shows %s", r.lib.Path(), r.driver, count(devices)),
@@ -133,8 +133,8 @@ func driverCheck(root string, onBus int) device.Check {
 	}
 }
 
-// nodeChecks looks at the device files. The driver makes them; a container gets only
-// those it was given.
+// nodeChecks opens the device files. The driver creates them; a container sees only those
+// that were passed to it.
 func nodeChecks(root string) []device.Check {
 	files, _ := filepath.Glob(filepath.Join(root, "dev/nvidia*")) // the only error is a bad pattern
 	var denied []string
@@ -173,9 +173,9 @@ func openCheck(o Options, err error, onBus int) device.Check {
 		c.Detail += "; looked in " + strings.Join(dirs(candidates(o.Root, o.LibraryDirs)), " ")
 	case errors.Is(err, device.ErrAbsent):
 		c.Detail += "; looked in " + strings.Join(dirs(candidates(o.Root, o.LibraryDirs)), " ")
-		c.Fix = "name the file with --nvidia-library, or mount the host's driver folder into the container (NVIDIA_DRIVER_CAPABILITIES=utility with NVIDIA's runtime)"
+		c.Fix = "pass the file with --nvidia-library, or mount the host's driver directory into the container (NVIDIA_DRIVER_CAPABILITIES=utility with NVIDIA's runtime)"
 	default:
-		c.Fix = "name a good file with --nvidia-library"
+		c.Fix = "pass a usable file with --nvidia-library"
 	}
 	return c
 }
@@ -188,7 +188,7 @@ func dirs(files []string) []string {
 	return list
 }
 
-// gpuChecks reads one device and says what it cannot do, and why.
+// gpuChecks reads one device and reports what is unavailable, and why.
 func (r *Reader) gpuChecks(ctx context.Context, g *gpu) []device.Check {
 	subject := fmt.Sprintf("gpu %d", g.id.Index)
 	if g.id.Parent != "" {
@@ -220,7 +220,7 @@ func (r *Reader) gpuChecks(ctx context.Context, g *gpu) []device.Check {
 	if unnamed := slices.ContainsFunc(s.Processes, func(p device.Process) bool { return !exists(r.opts.Root, p.PID) }); unnamed {
 		checks = append(checks, device.Check{
 			Subject: subject + " processes", State: device.CheckLimited, Detail: "the driver names processes that are not in /proc",
-			Fix: "run in the host's pid namespace (hostPID: true in Kubernetes)",
+			Fix: "run in the host's PID namespace (hostPID: true in Kubernetes)",
 		})
 	}
 	return checks
@@ -230,7 +230,7 @@ func profilingCheck(subject string, g *gpu) device.Check {
 	c := device.Check{Subject: subject + " profiling", State: device.CheckLimited}
 	switch {
 	case g.arch < archHopper:
-		c.Detail = fmt.Sprintf("none: the driver counts SM, tensor and memory activity from Hopper on, this is %s", architectures[g.arch])
+		c.Detail = fmt.Sprintf("none: the driver counts SM, tensor and memory activity only on Hopper and later; this is %s", architectures[g.arch])
 		c.Fix = "nothing to do here: before Hopper only NVIDIA's DCGM reads these counters"
 	case !g.Lib.Get("nvmlGpmSampleGet").Fn.OK():
 		c.Detail = "none: the driver's library has no profiling functions"
@@ -246,7 +246,7 @@ func exists(root string, pid uint32) bool {
 	return err == nil
 }
 
-// symbolCheck lists what this driver's library does not have yet.
+// symbolCheck lists the functions that this driver's library does not have.
 func symbolCheck(r *Reader) device.Check {
 	missing := r.lib.Missing()
 	slices.Sort(missing)
@@ -255,7 +255,7 @@ func symbolCheck(r *Reader) device.Check {
 	}
 	return device.Check{
 		Subject: "nvidia functions", State: device.CheckLimited,
-		Detail: "the library lacks " + strings.Join(missing, " ") + "; the values from them are absent",
+		Detail: "the library does not have " + strings.Join(missing, " ") + "; the values from them are absent",
 		Fix:    "a newer driver may have them",
 	}
 }

@@ -55,24 +55,25 @@ func TestDiagnose(t *testing.T) {
 		got := text(Diagnose(t.Context(), o))
 		for _, want := range wants {
 			if !strings.Contains(got, want) {
-				t.Errorf("the diagnosis lacks %q:\n%s", want, got)
+				t.Errorf("the diagnosis does not contain %q:\n%s", want, got)
 			}
 		}
 	}
 	library := func(script string, without ...string) string { return nvmltest.Without(t, script, without...).Library }
 
-	// Nothing there is fine.
+	// A machine without NVIDIA hardware is not a problem.
 	f(Options{Root: t.TempDir()}, "absent nvidia hardware: no NVIDIA GPU on the PCI bus", "absent nvidia kernel driver", "absent nvidia library", "looked in")
-	// Hardware without a driver, and a driver whose library the container lacks, are not.
+	// Hardware without a driver is a problem, and so is a driver whose library the
+	// container does not have.
 	f(Options{Root: hostRoot(t, false)}, "ok nvidia hardware: 1 on the PCI bus: 0000:10:00.0", "failed nvidia kernel driver", "modprobe nvidia", "failed nvidia library", "--nvidia-library")
 	f(Options{Root: hostRoot(t, true), Library: library("init 18")}, "versions differ", "reboot")
 	f(Options{Root: hostRoot(t, true), Library: library("init 9")}, "modprobe nvidia")
 	f(Options{Root: hostRoot(t, true), Library: library("process 0 4242 compute 1 1")},
 		"ok nvidia kernel driver: NVRM version: NVIDIA UNIX Open Kernel Module 580.159.04", "shows 1 GPUs", "ok gpu 0: NVIDIA H200 hopper", "ok nvidia functions")
-	// Why is there no profiling?
-	f(Options{Root: hostRoot(t, true), Library: library("gpu 0 arch 7\ngpu 0 name A100")}, "limited gpu 0 profiling: none: the driver counts SM, tensor and memory activity from Hopper on, this is ampere", "DCGM")
-	f(Options{Root: hostRoot(t, true), Library: library("", "nvmlGpm*")}, "limited gpu 0 profiling", "upgrade the driver", "limited nvidia functions: the library lacks nvmlGpm")
-	// Processes of another pid namespace.
+	// The reason for missing profiling is reported.
+	f(Options{Root: hostRoot(t, true), Library: library("gpu 0 arch 7\ngpu 0 name A100")}, "limited gpu 0 profiling: none: the driver counts SM, tensor and memory activity only on Hopper and later; this is ampere", "DCGM")
+	f(Options{Root: hostRoot(t, true), Library: library("", "nvmlGpm*")}, "limited gpu 0 profiling", "upgrade the driver", "limited nvidia functions: the library does not have nvmlGpm")
+	// Processes are in another PID namespace.
 	f(Options{Root: hostRoot(t, true), Library: library("process 0 99999 compute 1 1")}, "limited gpu 0 processes", "hostPID")
 	f(Options{Root: hostRoot(t, true), Library: library("gpus 2\ngpu 1 lost")}, "failed nvidia devices: GPU 1", "fallen off the bus", "ok gpu 0")
 	f(Options{Root: hostRoot(t, true), Library: library("gpu 0 ret nvmlDeviceGetPerformanceState 4")}, "limited gpu 0: nvmlDeviceGetPerformanceState: no permission")

@@ -35,7 +35,7 @@ func (g *gpu) engine(sym string) device.Value {
 	return device.Of(float64(busy) / percent)
 }
 
-// The driver's sample buffers, by NVML's nvmlSamplingType_t.
+// The driver's sample buffers, as in nvmlSamplingType_t.
 const (
 	samplesGPU    = 1
 	samplesMemory = 2
@@ -56,11 +56,11 @@ func (g *gpu) readPeaks() {
 	}
 }
 
-// maxSamples bounds the buffer the driver may ask for; it keeps about 120.
+// maxSamples bounds the buffer that the driver may request; it keeps about 120 samples.
 const maxSamples = 4096
 
-// peak returns the highest of the driver's own samples of the last minute. They are
-// taken several times a second, so a burst between two ticks still shows.
+// peak returns the highest of the driver's own samples over the last minute. The driver
+// takes several per second, so a burst between two ticks still shows.
 func (g *gpu) peak(kind uint32) device.Value {
 	const sym = "nvmlDeviceGetSamples"
 	since := uint64(g.r.opts.Now().Add(-time.Minute).UnixMicro())
@@ -78,14 +78,14 @@ func (g *gpu) peak(kind uint32) device.Value {
 	for _, row := range rows[:min(int(count), len(rows))] {
 		v := decode(valueType, row.value)
 		now, ok := v.Get()
-		if most, _ := top.Get(); ok && row.timestamp > since && (!top.OK() || now > most) { // rows past the last are zero
+		if most, _ := top.Get(); ok && row.timestamp > since && (!top.OK() || now > most) { // unused rows are zero
 			top = v
 		}
 	}
 	return top.Div(percent)
 }
 
-var clocks = [4]string{"graphics", "sm", "memory", "video"} // by NVML's nvmlClockType_t
+var clocks = [4]string{"graphics", "sm", "memory", "video"} // as in nvmlClockType_t
 
 func (g *gpu) readClocks() {
 	const mega = 1e6

@@ -18,9 +18,9 @@ import (
 // Resume implements device.Resumer.
 func (r *Reader) Resume(p device.Position) { r.resume = &p }
 
-// Events implements device.EventReader. XIDs come from the kernel log where it is
-// readable, because it has the process and what happened before we came; else from the
-// library's event set. Never from both: each has every XID.
+// Events implements device.EventReader. XIDs come from the kernel log if it is readable,
+// because it names the process and holds events from before the agent started; otherwise
+// from the library's event set. Each source has every XID, so only one is used.
 func (r *Reader) Events(ctx context.Context, emit func(device.Event)) error {
 	from := kmsg.End()
 	if r.resume != nil {
@@ -30,7 +30,7 @@ func (r *Reader) Events(ctx context.Context, emit func(device.Event)) error {
 	if err == nil {
 		emit(device.Event{Origin: "the kernel log"})
 		err = r.followLog(ctx, log, emit)
-		_ = log.Close() // it was only read
+		_ = log.Close() // read-only: nothing to flush
 		if err == nil {
 			return nil // ctx ended
 		}
@@ -39,8 +39,8 @@ func (r *Reader) Events(ctx context.Context, emit func(device.Event)) error {
 	return r.followSet(ctx, emit)
 }
 
-// followLog emits the XIDs of the kernel log. The records up to where an earlier Events
-// came are read too: a line may belong together with one of them.
+// followLog emits the XIDs in the kernel log. Records before the resume position are read
+// too, because a later line may be the second half of a pair.
 func (r *Reader) followLog(ctx context.Context, log *kmsg.Reader, emit func(device.Event)) error {
 	var known device.Position
 	if r.resume != nil {
@@ -69,7 +69,7 @@ func (r *Reader) followLog(ctx context.Context, log *kmsg.Reader, emit func(devi
 			return
 		}
 		if !ok {
-			e = device.Event{} // how far we are is all there is to say
+			e = device.Event{} // carries the position only
 		} else {
 			e.Time = at
 			if e.Name == device.EventXID {
@@ -81,7 +81,7 @@ func (r *Reader) followLog(ctx context.Context, log *kmsg.Reader, emit func(devi
 	})
 }
 
-// bootTime returns the wall time at which the kernel's log began to count.
+// bootTime returns the wall-clock time of boot, which record times are relative to.
 func (r *Reader) bootTime() time.Time {
 	text, err := os.ReadFile(filepath.Join(r.opts.Root, "proc/uptime"))
 	if err != nil {
@@ -94,8 +94,8 @@ func (r *Reader) bootTime() time.Time {
 	return r.opts.Now().Add(-up)
 }
 
-// deviceAt returns the UUID of the GPU at a PCI address, or of its only MIG device on
-// the GPU instance gi. Empty: it is not known, or the driver is being initialised.
+// deviceAt returns the UUID of the GPU at a PCI address, or of its only MIG device on GPU
+// instance gi. It returns "" if the device is unknown or the driver is being initialized.
 func (r *Reader) deviceAt(pci string, gi int) string {
 	if !r.mu.TryRLock() {
 		return ""
@@ -118,7 +118,7 @@ func (r *Reader) deviceAt(pci string, gi int) string {
 	return whole
 }
 
-// eventSet is the library's queue of events, in one session of it.
+// eventSet is the library's event queue; it is valid for one library session.
 type eventSet struct {
 	handle     uintptr // 0: none
 	registered map[uintptr]bool
@@ -126,15 +126,15 @@ type eventSet struct {
 
 const (
 	xidCritical = 0x8
-	noInstance  = ^uint32(0) // the event is not of a MIG instance
-	// The library queues events while nobody waits. Waiting is short because closing
-	// the library waits for it.
+	noInstance  = ^uint32(0) // the event does not concern a MIG instance
+	// The library queues events between calls. The wait is short because closing the
+	// library has to wait for it.
 	eventPoll    = 500 * time.Millisecond
 	eventWait    = 10 // ms
 	eventsAtOnce = 1000
 )
 
-// followSet emits the XIDs of the library's event set.
+// followSet emits the XIDs from the library's event set.
 func (r *Reader) followSet(ctx context.Context, emit func(device.Event)) error {
 	var at device.Position
 	if r.resume != nil {
@@ -148,7 +148,7 @@ func (r *Reader) followSet(ctx context.Context, emit func(device.Event)) error {
 			emit(e)
 		}
 		if err != nil {
-			return fmt.Errorf("cannot hear of XIDs: %w", err)
+			return fmt.Errorf("cannot receive XIDs: %w", err)
 		}
 		if heard {
 			at.Time = r.opts.Now()
@@ -162,8 +162,8 @@ func (r *Reader) followSet(ctx context.Context, emit func(device.Event)) error {
 	}
 }
 
-// pollSet returns what is in the event set, and whether there is one: while the library
-// is being re-initialised there is none.
+// pollSet drains the event set. heard is false if there is none, as while the library is
+// being re-initialized.
 func (r *Reader) pollSet() (events []device.Event, heard bool, err error) {
 	if !r.mu.TryRLock() {
 		return nil, false, nil
@@ -182,7 +182,7 @@ func (r *Reader) pollSet() (events []device.Event, heard bool, err error) {
 		case code == errTimeout:
 			return events, true, nil
 		case errors.Is(code, device.ErrLost) || errors.Is(code, device.ErrNeedsReset):
-			return events, false, nil // reading the GPUs tells which one, and mends it
+			return events, false, nil // reading the GPUs finds out which one, and recovers
 		case code != success:
 			return events, false, fmt.Errorf("nvmlEventSetWait_v2: %w", code)
 		}
@@ -193,7 +193,7 @@ func (r *Reader) pollSet() (events []device.Event, heard bool, err error) {
 	return events, true, nil
 }
 
-// register makes the event set, if there is none, and adds the GPUs found since.
+// register creates the event set if needed and adds the GPUs found since the last call.
 func (r *Reader) register() error {
 	c := newCaller(r.lib, 0)
 	if r.events.handle == 0 {
@@ -207,7 +207,7 @@ func (r *Reader) register() error {
 		if g.Handle == 0 || g.parent != 0 || r.events.registered[g.Handle] {
 			continue
 		}
-		r.events.registered[g.Handle] = true // or it never will be, as it does not know events
+		r.events.registered[g.Handle] = true // even on failure: a GPU without event support is not retried
 		var types uint64
 		c := newCaller(r.lib, 0)
 		if c.Do("nvmlDeviceGetSupportedEventTypes", 0, g.Handle, uintptr(unsafe.Pointer(&types))) && types&xidCritical != 0 {
@@ -217,7 +217,7 @@ func (r *Reader) register() error {
 	return nil
 }
 
-// xidOf returns the event the library told of. It runs with mu held for reading.
+// xidOf converts an event from the library. The caller holds mu for reading.
 func (r *Reader) xidOf(data *eventData) device.Event {
 	e := device.Event{Time: r.opts.Now(), Name: device.EventXID, Code: int(min(data.data, 1<<31-1))}
 	for uuid, g := range r.gpus {

@@ -21,7 +21,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
 )
 
-// ear hears the events of a reader until its test ends.
+// ear collects the events of a reader until its test ends.
 type ear struct {
 	t      *testing.T
 	events chan device.Event
@@ -56,7 +56,8 @@ func (e *ear) next(ok func(device.Event) bool) device.Event {
 func isNews(e device.Event) bool   { return e.Name != "" }
 func isOrigin(e device.Event) bool { return e.Origin != "" }
 
-// kernelLog gives root a log that write adds records to, each read by itself.
+// kernelLog creates a kernel log below root and returns a function that appends a record
+// and waits until it is read.
 func kernelLog(t *testing.T, root string) (write func(e *ear, seq int, priority int, text string)) {
 	t.Helper()
 	for _, dir := range []string{"dev", "proc"} {
@@ -102,7 +103,7 @@ func TestEventsOfKernelLog(t *testing.T) {
 		t.Errorf("origin %q", o.Origin)
 	}
 	write(e, 5, 4, "NVRM: Xid (PCI:0000:10:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
-	write(e, 6, 4, "NVRM: GPU 0000:10:00.0: GPU has fallen off the bus.") // the same, counted before
+	write(e, 6, 4, "NVRM: GPU 0000:10:00.0: GPU has fallen off the bus.") // the same event, already reported
 	write(e, 7, 12, "NVRM: Xid (PCI:0000:10:00): 48, said by a program")
 	write(e, 8, 4, "NVRM: GPU Board Serial Number: 1650123456789")
 	write(e, 9, 4, strings.Replace(realXID, "0000:00:06", "0000:18:00", 1))
@@ -121,7 +122,8 @@ func TestEventsOfKernelLog(t *testing.T) {
 	}
 }
 
-// What the event set told is not told again by the kernel log, nor is anything before.
+// XIDs that the event set reported are not repeated from the kernel log, nor is anything
+// earlier.
 func TestEventsAfterEventSet(t *testing.T) {
 	h := nvmltest.New(t, "")
 	root, c := t.TempDir(), newClock()
@@ -139,12 +141,12 @@ func TestEventsAfterEventSet(t *testing.T) {
 		write(e, seq, 4, realXID)
 	}
 	if got := e.next(isNews); got.Position.Record != 20 {
-		t.Errorf("the first news is of record %d, want 20", got.Position.Record)
+		t.Errorf("the first new event has record %d, want 20", got.Position.Record)
 	}
 }
 
-// Without a kernel log XIDs come from the library, over a re-initialisation too, and
-// neither a discovery nor a close has to wait.
+// Without a kernel log XIDs come from the library, also across a re-initialization. Neither
+// discovery nor Close has to wait for them.
 func TestEventsOfSet(t *testing.T) {
 	h := nvmltest.New(t, "gpus 2\nxid 0 1 13")
 	r := openFake(t, h, newClock())
@@ -162,7 +164,7 @@ func TestEventsOfSet(t *testing.T) {
 			t.Errorf("event (-want +got):\n%s", diff)
 		}
 	}
-	h.Append(t, "xid 1 1 31\nxid 1 2 48") // the first line was before our time
+	h.Append(t, "xid 1 1 31\nxid 1 2 48") // the first line precedes the registration
 	f(31)
 	f(48)
 	h.Append(t, "generation 1")
@@ -180,7 +182,7 @@ func TestEventsOfSet(t *testing.T) {
 	}
 }
 
-// A driver without event sets is said to be one.
+// A driver without event sets is reported as such.
 func TestNoEventSet(t *testing.T) {
 	h := nvmltest.Without(t, "", "nvmlEventSet*")
 	r := openFake(t, h, newClock())
@@ -191,7 +193,7 @@ func TestNoEventSet(t *testing.T) {
 	}
 }
 
-// unread returns how many bytes wait in a pipe.
+// unread returns the number of unread bytes in a pipe.
 func unread(t *testing.T, f *os.File) int {
 	t.Helper()
 	var n int32

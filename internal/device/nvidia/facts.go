@@ -2,7 +2,7 @@ package nvidia
 
 import "github.com/gpumeter/gpumeter/internal/device"
 
-// Facts are what all GPUs of NVIDIA have in common.
+// Facts describes what all NVIDIA GPUs have in common.
 var Facts = device.Vendor{
 	Name: "nvidia", Title: "NVIDIA", PCI: "0x10de",
 	DeviceFiles: []string{"/dev/nvidia"}, // and nvidiactl, nvidia-uvm, nvidia-caps
@@ -22,6 +22,6 @@ var Facts = device.Vendor{
 		{Name: "compute-domain.nvidia.com", Unit: device.NoDevice}, // connections between GPUs of several nodes
 	},
 	ModelPrefixes:  []string{"NVIDIA "},
-	ModelSuffixes:  []string{" 80GB HBM3", "-SXM4-80GB"}, // the usual ones of H100 and A100
+	ModelSuffixes:  []string{" 80GB HBM3", "-SXM4-80GB"}, // common on H100 and A100
 	ListsProcesses: true,
 }

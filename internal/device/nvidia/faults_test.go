@@ -19,7 +19,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
-// One failing call costs its own value and is reported; the rest of the Sample stands.
+// One failing call costs only its own value and is reported; the rest of the Sample is
+// valid.
 func TestPartialFailure(t *testing.T) {
 	h := nvmltest.New(t, "gpu 0 ret nvmlDeviceGetMemoryInfo_v2 999\ngpu 0 ret nvmlDeviceGetPerformanceState 4")
 	s, err := devices(t, openFake(t, h, newClock()))[0].Read(t.Context(), device.Slow)
@@ -31,7 +32,7 @@ func TestPartialFailure(t *testing.T) {
 	}
 }
 
-// A driver from before a feature lacks that feature, and nothing else.
+// A driver that predates a feature loses that feature and nothing else.
 func TestOldDriver(t *testing.T) {
 	h := nvmltest.Without(t, "process 0 4242 compute 1024 74", "nvmlGpm*", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetProcessUtilization",
 		"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSamples", "nvmlDeviceGetMarginTemperature", "nvmlInitWithFlags")
@@ -40,7 +41,7 @@ func TestOldDriver(t *testing.T) {
 	if diff := cmp.Diff(device.Profile{}, s.Profile); diff != "" {
 		t.Errorf("profiling without GPM: %s", diff)
 	}
-	// The old call counts reserved memory as used: that is another quantity.
+	// The old call counts reserved memory as used, which is a different quantity.
 	want := device.Memory{Total: device.Of(150754820096), Free: device.Of(148915748864), BAR1Used: s.Memory.BAR1Used, BAR1Total: s.Memory.BAR1Total}
 	if diff := cmp.Diff(want, s.Memory); diff != "" {
 		t.Errorf("memory (-want +got):\n%s", diff)
@@ -49,7 +50,7 @@ func TestOldDriver(t *testing.T) {
 		t.Errorf("process: %+v", s.Processes[0])
 	}
 	if s.Throttled(device.BucketPower) != device.Of(1) {
-		t.Error("throttling by the function's old name")
+		t.Error("throttling is not read through the function's old name")
 	}
 	if s.UtilizationPeak.Compute.OK() || !s.Utilization.Compute.OK() || !s.Energy.OK() {
 		t.Errorf("peak %v, utilization %v, energy %v", s.UtilizationPeak.Compute, s.Utilization.Compute, s.Energy)
@@ -59,7 +60,7 @@ func TestOldDriver(t *testing.T) {
 	}
 }
 
-// A lost GPU costs only itself, and comes back with the driver as a working Device.
+// A lost GPU affects no other, and comes back with the driver as a working Device.
 func TestLostAndReturned(t *testing.T) {
 	h := nvmltest.New(t, "gpus 3")
 	c := newClock()
@@ -67,7 +68,7 @@ func TestLostAndReturned(t *testing.T) {
 	list := devices(t, r)
 	h.Script(t, "gpus 3\ngpu 1 lost")
 	if _, err := list[1].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
-		t.Fatalf("a lost GPU answers %v", err)
+		t.Fatalf("Read of a lost GPU: err = %v", err)
 	}
 	for _, i := range []int{0, 2} {
 		if s, err := list[i].Read(t.Context(), device.Fast); err != nil || !s.Utilization.Compute.OK() {
@@ -78,15 +79,15 @@ func TestLostAndReturned(t *testing.T) {
 	if len(found) != 2 || !errors.Is(err, device.ErrLost) {
 		t.Fatalf("while lost: %d devices, err %v", len(found), err)
 	}
-	// The library was re-initialised meanwhile; the others did not notice.
+	// The library was re-initialized meanwhile; the other GPUs are unaffected.
 	for _, i := range []int{0, 2} {
 		if s, err := list[i].Read(t.Context(), device.Fast); err != nil || !s.Energy.OK() {
-			t.Errorf("GPU %d after the re-initialisation: energy %v, err %v", i, s.Energy, err)
+			t.Errorf("GPU %d after the re-initialization: energy %v, err %v", i, s.Energy, err)
 		}
 	}
 	h.Script(t, "gpus 3\ngeneration 1")
 	if _, err := list[0].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
-		t.Fatalf("a handle from before the driver was reloaded answers %v", err)
+		t.Fatalf("Read with a handle from before the driver reload: err = %v", err)
 	}
 	found = devices(t, r)
 	if len(found) != 3 {
@@ -99,7 +100,7 @@ func TestLostAndReturned(t *testing.T) {
 	}
 }
 
-// A call that hangs must not make others wait, for a discovery or a close either.
+// A call that hangs must not delay other devices, a discovery or Close.
 func TestHangBlocksNobody(t *testing.T) {
 	h := nvmltest.New(t, "gpus 2")
 	r := openFake(t, h, newClock())
@@ -110,8 +111,8 @@ func TestHangBlocksNobody(t *testing.T) {
 		_, err := list[0].Read(t.Context(), device.Fast)
 		done <- err
 	}()
-	await.True(t, "a call that hangs", func() bool { return list[0].(device.Busy).Busy() == "nvmlDeviceGetTemperature" })
-	r.stale.Store(true) // a discovery now wants to re-initialise
+	await.True(t, "a hung call", func() bool { return list[0].(device.Busy).Busy() == "nvmlDeviceGetTemperature" })
+	r.stale.Store(true) // makes the next discovery re-initialize
 	waiting := make(chan error, 1)
 	go func() {
 		_, err := r.Devices(t.Context())
@@ -131,7 +132,7 @@ func TestHangBlocksNobody(t *testing.T) {
 	}
 }
 
-// A GPU that hangs while it is looked for must not stop the others from being read.
+// A GPU that hangs during discovery must not keep the others from being read.
 func TestDiscoveryHangBlocksNobody(t *testing.T) {
 	h := nvmltest.New(t, "gpus 2")
 	r := openFake(t, h, newClock())
@@ -193,7 +194,7 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := Open(t.Context(), Options{Root: t.TempDir()}); !errors.Is(err, device.ErrAbsent) {
 		t.Errorf("a machine without the library: %v", err)
 	}
-	// A library that is found and broken is a fault, not an absence.
+	// A library that exists but is broken is a failure, not an absence.
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, soname), []byte("not a library"), 0o600); err != nil {
 		t.Fatal(err)
@@ -203,16 +204,16 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// After a GPU was lost the driver's library is initialised anew, which takes a while.
-// Who reads another GPU meanwhile waits, and is not told that all of them are lost.
-func TestReinitialisationHidesNobody(t *testing.T) {
+// After a GPU was lost, re-initializing the library takes a while. Reads of other GPUs wait
+// meanwhile and must not report those GPUs as lost.
+func TestReinitializationHidesNobody(t *testing.T) {
 	host := nvmltest.New(t, "gpus 3\n")
 	r := openFake(t, host, newClock())
 	list := devices(t, r)
-	// No Read asks for the UUID: only discovery is slow.
+	// No Read calls nvmlDeviceGetUUID, so only discovery is slow.
 	host.Append(t, "gpu 1 lost\ngpu * sleep nvmlDeviceGetUUID 100")
 	if _, err := list[1].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
-		t.Fatalf("a lost GPU answers %v", err)
+		t.Fatalf("Read of a lost GPU: err = %v", err)
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -229,13 +230,13 @@ func TestReinitialisationHidesNobody(t *testing.T) {
 		default:
 		}
 		if _, err := list[0].Read(t.Context(), device.Fast); err != nil {
-			t.Fatalf("GPU 0 during the initialisation: %v", err)
+			t.Fatalf("GPU 0 during the initialization: %v", err)
 		}
-		time.Sleep(time.Millisecond) // the initialisation must get its turn
+		time.Sleep(time.Millisecond) // let the initialization proceed
 	}
 }
 
-// A GPU that hangs when it is first looked at must not hide the others.
+// A GPU that hangs when it is first opened must not hide the others.
 func TestFirstDiscoveryHang(t *testing.T) {
 	t.Parallel()
 	h := nvmltest.New(t, "gpus 3\ngpu 1 hang nvmlDeviceGetUUID")
@@ -246,7 +247,7 @@ func TestFirstDiscoveryHang(t *testing.T) {
 	}
 	r.stale.Store(true)
 	if _, err := r.Devices(t.Context()); !errors.Is(err, vendorlib.ErrBusy) {
-		t.Errorf("re-initialised under a call that hangs: %v", err)
+		t.Errorf("re-initialized during a hung call: %v", err)
 	}
 	h.Script(t, "gpus 3")
 	await.NoError(t, func() error {
@@ -257,7 +258,7 @@ func TestFirstDiscoveryHang(t *testing.T) {
 	})
 }
 
-// A GPU that waits for a reset, or stays lost, must not cost the others their profiling.
+// A GPU that needs a reset, or stays lost, must not interrupt the profiling of the others.
 func TestSickGPUCostsOnlyItself(t *testing.T) {
 	h := nvmltest.New(t, "gpus 3")
 	c := newClock()
@@ -266,13 +267,13 @@ func TestSickGPUCostsOnlyItself(t *testing.T) {
 	readTwice(t, list[0], c)
 	h.Script(t, "gpus 3\ngpu 1 ret nvmlDeviceGetUtilizationRates 16\ngpu 2 lost")
 	if _, err := list[1].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrNeedsReset) {
-		t.Fatalf("a GPU that needs a reset answers %v", err)
+		t.Fatalf("Read of a GPU that needs a reset: err = %v", err)
 	}
 	if r.stale.Load() {
-		t.Error("a reset that is due re-initialises the library")
+		t.Error("a GPU that needs a reset made the library re-initialize")
 	}
 	if _, err := list[2].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) || !r.stale.Load() {
-		t.Fatalf("a lost GPU answers %v", err)
+		t.Fatalf("Read of a lost GPU: err = %v", err)
 	}
 	profiled := func() bool {
 		t.Helper()
@@ -284,22 +285,22 @@ func TestSickGPUCostsOnlyItself(t *testing.T) {
 		return err == nil && s.Profile.SMActive.OK()
 	}
 	if profiled() {
-		t.Error("a new loss does not re-initialise the library")
+		t.Error("a newly lost GPU did not re-initialize the library")
 	}
 	for range 10 {
 		if !profiled() {
-			t.Error("an old loss interrupts the profiling of another GPU")
+			t.Error("a GPU lost earlier interrupted the profiling of another GPU")
 		}
 	}
 	if profiled() {
-		t.Error("after ten minutes of loss nobody looks whether the GPU is back")
+		t.Error("after ten minutes the library was not re-initialized to find the lost GPU")
 	}
 	if !profiled() {
-		t.Error("nor may it happen at every discovery then")
+		t.Error("the library was re-initialized again at the next discovery")
 	}
 }
 
-// What was not supported is asked again with each discovery: a link comes up late.
+// Unsupported queries are retried after each discovery, because a link may come up late.
 func TestUnsupportedIsForgotten(t *testing.T) {
 	h := nvmltest.New(t, "gpu 0 nvlinks 2\nfield 0 165/1 unsupported")
 	r := openFake(t, h, newClock())

@@ -10,26 +10,26 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// field is one of NVML's field ids, with its scope: a link, a power domain, or 0.
+// field is an NVML field id with its scope: a link, a power domain, or 0.
 type field struct{ id, scope uint32 }
 
 // allLinks is the scope that sums over every NVLink.
 const allLinks = ^uint32(0)
 
-// maxBatch is how many fields one call may ask for. On R580 a C2C field (170 to 172, 231
-// to 234) makes the driver leave some others of the same call untouched, with success
-// in them and no value. Short calls of related fields keep them apart.
+// maxBatch is the number of fields requested per call. On R580 a C2C field (170 to 172, 231
+// to 234) makes the driver skip other fields in the same call, leaving success in them and
+// no value. Short calls of related fields keep the two apart.
 const maxBatch = 8
 
 const symFields = "nvmlDeviceGetFieldValues"
 
-// fields returns the values the device has of those asked for.
+// fields returns the requested values that the device has.
 func (c *caller) fields(ask ...field) map[field]device.Value {
 	got := make(map[field]device.Value, len(ask))
 	batch := make([]fieldValue, 0, maxBatch)
 	for i, f := range ask {
 		if !c.Never(f.query()) {
-			// Preset to failure, so that an element the driver skipped has no value.
+			// Preset to failure: an element that the driver skips then has no value.
 			batch = append(batch, fieldValue{fieldID: f.id, scopeID: f.scope, ret: errUnknown, valueType: untouched})
 		}
 		if len(batch) < maxBatch && i < len(ask)-1 || len(batch) == 0 {
@@ -43,7 +43,7 @@ func (c *caller) fields(ask ...field) map[field]device.Value {
 						got[f] = n
 					}
 				} else if v.ret == errInvalidArgument || v.ret.never() {
-					c.GiveUp(f.query()) // invalid: an id this driver does not know yet
+					c.GiveUp(f.query()) // invalid argument: this driver does not know the id yet
 				} else if v.valueType != untouched {
 					sym, sel := f.query()
 					c.Judge(sym, sel, uint32(v.ret))
@@ -55,7 +55,7 @@ func (c *caller) fields(ask ...field) map[field]device.Value {
 	return got
 }
 
-// fieldOf returns one field.
+// fieldOf returns the value of one field.
 func (c *caller) fieldOf(id, scope uint32) device.Value {
 	f := field{id, scope}
 	return c.fields(f)[f]
@@ -63,10 +63,10 @@ func (c *caller) fieldOf(id, scope uint32) device.Value {
 
 func (f field) query() (sym string, sel uint64) { return symFields, uint64(f.scope)<<32 | uint64(f.id) }
 
-// untouched is no value type of NVML's.
+// untouched is not a value type of NVML.
 const untouched = 255
 
-// decode returns the value by its type, absent if the driver did not set one.
+// decode returns the value according to its type, or absent if the driver did not set one.
 func (v *fieldValue) decode() device.Value { return decode(v.valueType, v.value) }
 
 func decode(valueType uint32, b [8]byte) device.Value {

@@ -11,7 +11,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/vendorlib"
 )
 
-// The profiling metrics read, by NVML's id. The first thirteen are percentages, the
+// The profiling metrics that are read, as NVML ids. The first thirteen are percentages, the
 // others MiB/s.
 const (
 	gpmEngine      = 1
@@ -38,20 +38,20 @@ var gpmIDs = []uint32{
 	gpmFP64, gpmFP32, gpmFP16, gpmPCIeTX, gpmPCIeRX, gpmNVLinkRX, gpmNVLinkTX,
 }
 
-// maxGPM is the length of our array of metrics. NVML's own differs between versions of
-// its header; the library only touches as many as it was asked for.
+// maxGPM is the length of the metrics array. NVML's own length differs between versions of
+// its header; the library touches only as many elements as were requested.
 const maxGPM = 32
 
-// minGPM is the shortest time the driver can compute a metric over.
+// minGPM is the shortest interval over which the driver can compute a metric.
 const minGPM = 100 * time.Millisecond
 
-// gpm holds two of the driver's counter snapshots. A metric is the difference between
-// an older and a newer one; they change places at each Read.
+// gpm holds two of the driver's counter snapshots. A metric is the difference between the
+// older and the newer one; they swap at each Read.
 type gpm struct {
 	supported    bool
 	asked        bool
 	older, newer uintptr
-	taken        time.Time // when older was; zero: it holds nothing yet
+	taken        time.Time // when older was taken; zero: older is empty
 	values       map[uint32]float64
 }
 
@@ -66,7 +66,7 @@ func (p *gpm) value(id uint32) device.Value {
 	return device.Of(v)
 }
 
-// release frees the snapshots and forgets everything.
+// release frees the snapshots and resets p.
 func (p *gpm) release(lib *vendorlib.Library) {
 	free := lib.Get("nvmlGpmSampleFree").Fn
 	for _, s := range []uintptr{p.older, p.newer} {
@@ -77,7 +77,7 @@ func (p *gpm) release(lib *vendorlib.Library) {
 	*p = gpm{}
 }
 
-// readProfile reads the profiling counters, on Hopper and later.
+// readProfile reads the profiling counters, which exist on Hopper and later.
 func (g *gpu) readProfile() {
 	if !g.gpm.asked {
 		g.gpm.asked = true
@@ -88,7 +88,7 @@ func (g *gpu) readProfile() {
 	}
 	now := g.r.opts.Now()
 	if !g.gpm.taken.IsZero() && now.Sub(g.gpm.taken) < minGPM {
-		return // the last values stand
+		return // keep the last values
 	}
 	g.gpm.values = nil
 	g.sample.Profile = device.Profile{}
@@ -103,8 +103,8 @@ func (g *gpu) readProfile() {
 	g.gpm.older, g.gpm.newer, g.gpm.taken = g.gpm.newer, g.gpm.older, now
 }
 
-// openProfile reports whether the device has profiling counters, with the snapshots
-// for them allocated.
+// openProfile allocates the snapshots and reports whether the device has profiling
+// counters.
 func (g *gpu) openProfile() bool {
 	gpu := g.Handle
 	if g.parent != 0 {
@@ -123,7 +123,7 @@ func (g *gpu) snapshot(into uintptr) bool {
 	return g.Do("nvmlGpmSampleGet", 0, g.Handle, into)
 }
 
-// difference returns the metrics between the two snapshots that the device has.
+// difference returns the metrics between the two snapshots, as far as the device has them.
 func (g *gpu) difference() map[uint32]float64 {
 	get := gpmMetricsGet{version: 1, sample1: g.gpm.older, sample2: g.gpm.newer, count: uint32(len(gpmIDs))}
 	for i, id := range gpmIDs {
@@ -134,7 +134,7 @@ func (g *gpu) difference() map[uint32]float64 {
 	}
 	values := map[uint32]float64{}
 	for _, m := range get.metrics[:len(gpmIDs)] {
-		// Two snapshots too close together give NaN, with success.
+		// Two snapshots taken too close together give NaN with a success code.
 		if m.ret == success && !math.IsNaN(m.value) {
 			values[m.id] = m.value
 		}

@@ -15,14 +15,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// gpu is one GPU or one MIG instance. It outlives the library's session: binding ties
-// it to the handles of the current one.
+// gpu is one GPU or one MIG instance. It outlives a library session: bind attaches it to
+// the handles of the current one.
 type gpu struct {
 	caller
 	r  *Reader
 	id device.ID
 	binding
-	fresh bool // bound since the last Read, so static values are due whatever the tier
+	fresh bool // bound since the last Read: read static values whatever the tier
 
 	sample device.Sample // each tier overwrites its own part
 	gpm    gpm
@@ -32,26 +32,27 @@ type gpu struct {
 	memoryLimits      []device.TemperatureCap
 	powerLimits       []device.PowerLimit
 	clockLimits       [4]device.Value
-	smUtil            map[uint32]device.Value // by pid; nil: the driver does not say
-	smFresh           bool                    // smUtil was read, and the processes were not yet
-	smSeen            uint64                  // µs timestamp of the newest process sample seen
+	smUtil            map[uint32]device.Value // by PID; nil: the driver does not report it
+	smFresh           bool                    // smUtil was read and not yet merged into the process list
+	smSeen            uint64                  // timestamp in µs of the newest process sample seen
 	pcieAsked         time.Time
 	links             int
 	arch              uint32
 }
 
-// binding is what the current session of the library knows of a GPU.
+// binding is what the current library session knows about a GPU.
 type binding struct {
-	parent uintptr // of the GPU a MIG instance is cut from; 0: this is a GPU
+	parent uintptr // handle of the GPU that a MIG instance belongs to; 0: this is a GPU
 	gi     uint32  // GPU instance id of a MIG instance
 	mig    bool    // this is a GPU in MIG mode
 }
 
-// bind ties g to what a discovery saw. Whatever was learned before is forgotten if it
-// differs: a changed MIG mode or a reloaded driver changes what is supported.
+// bind attaches g to the result of a discovery. If the result differs, everything learned
+// before is discarded: a changed MIG mode or a reloaded driver changes what is supported.
 func (g *gpu) bind(s sighting) {
 	if g.id == s.id && g.Handle == s.handle && g.binding == s.binding {
-		// What it did not support may have come up since, such as a link with its fabric.
+		// Features that were unsupported may have become available, such as a link when its
+		// fabric came up.
 		g.Forget()
 		g.gpm.asked = g.gpm.supported
 		return
@@ -63,7 +64,7 @@ func (g *gpu) bind(s sighting) {
 	g.sample, g.fresh = device.Sample{}, true
 }
 
-// unbind frees what the session holds for g. Reads fail until the next bind.
+// unbind frees what the session holds for g. Read fails until the next bind.
 func (g *gpu) unbind() {
 	g.gpm.release(g.r.lib)
 	g.Handle = 0
@@ -77,7 +78,7 @@ func (g *gpu) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 	g.r.mu.RLock()
 	defer g.r.mu.RUnlock()
 	if g.Handle == 0 {
-		return device.Sample{ID: g.id}, fmt.Errorf("the driver no longer shows it: %w", device.ErrLost)
+		return device.Sample{ID: g.id}, fmt.Errorf("the driver no longer lists the GPU: %w", device.ErrLost)
 	}
 	if g.fresh {
 		tier = device.Static
@@ -101,8 +102,8 @@ func (g *gpu) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 	return s, g.End()
 }
 
-// steps returns what a Read of the tier does, cheapest first so that a driver that
-// hangs in a rare call has answered the common ones.
+// steps returns the steps of a Read at the given tier, cheapest first, so that a driver
+// that hangs in a rare call has already answered the common ones.
 func (g *gpu) steps(tier device.Tier) []func() {
 	var steps []func()
 	if tier >= device.Static {
@@ -120,7 +121,7 @@ func (g *gpu) steps(tier device.Tier) []func() {
 			g.readThrottleTimes, g.readPCIe, g.readNVLink, g.readC2C, g.readECC, g.readRepairs, g.readFabric,
 			g.readBAR1, g.readPeaks, g.readProcessUtilization)
 	}
-	// After the slow part: they combine their own values with slow ones.
+	// These come after the slow steps because they combine fast values with slow ones.
 	return append(steps, g.readTemperature, g.readPower, g.readProcesses, g.readProfile, g.joinInterconnects)
 }
 
@@ -140,7 +141,8 @@ func (g *gpu) readInfo() {
 	g.links = min(int(n), maxLinks)
 }
 
-// numaNode asks the driver, then the PCI device. The kernel says -1 where there is none.
+// numaNode asks the driver, then the PCI device. The kernel reports -1 on a machine without
+// NUMA.
 func (g *gpu) numaNode() string {
 	if n, ok := g.U32("nvmlDeviceGetNumaNodeId").Get(); ok {
 		return fmt.Sprint(int(n))
@@ -176,8 +178,8 @@ func (g *gpu) readMemory() {
 		return
 	}
 	m.Total, m.Reserved, m.Free, m.Used = device.Value{}, device.Value{}, device.Value{}, device.Value{}
-	// The first version counts what the driver reserves as used, so that its used is
-	// another quantity: it is left out rather than mixed in.
+	// Version 1 counts memory reserved by the driver as used, which is a different
+	// quantity. Its used value is omitted rather than mixed in.
 	var v1 memoryV1
 	if g.Do("nvmlDeviceGetMemoryInfo", 0, g.Handle, uintptr(unsafe.Pointer(&v1))) {
 		m.Total, m.Free = device.Of(float64(v1.total)), device.Of(float64(v1.free))

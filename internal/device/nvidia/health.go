@@ -8,7 +8,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// The kinds of ECC counters, numbered as NVML's enums are.
+// ECC counter dimensions, in the order of NVML's enums.
 var (
 	eccTypes     = [2]string{"corrected", "uncorrected"}
 	eccLifetimes = [2]string{"volatile", "aggregate"}
@@ -40,7 +40,8 @@ func (g *gpu) readECC() {
 	}
 }
 
-// readRepairs reads what the GPU did about broken memory, and what it wants done.
+// readRepairs reads how the GPU repaired faulty memory, and which recovery action it
+// requests.
 func (g *gpu) readRepairs() {
 	var corrected, uncorrected, pending, failed uint32
 	r := device.RowRemap{}
@@ -82,7 +83,7 @@ func (g *gpu) readFabric() {
 		}
 	}
 	if f.state == 0 {
-		return // no fabric
+		return // the GPU is not attached to a fabric
 	}
 	g.sample.Fabric.State = device.Of(float64(f.state))
 	if h := f.healthSummary; h != 0 {
@@ -92,13 +93,13 @@ func (g *gpu) readFabric() {
 	}
 }
 
-// fabricHealth draws the summary that older drivers leave to the reader from the mask
-// of conditions, each 0 unknown, 1 true, 2 false: 1 healthy, 2 unhealthy, 3 limited.
+// fabricHealth derives the summary that older drivers do not provide (1 healthy, 2
+// unhealthy, 3 limited) from the mask of conditions (each 0 unknown, 1 true, 2 false).
 func fabricHealth(mask uint32) float64 {
 	const healthy, unhealthy, limited = 1, 2, 3
 	is := func(shift uint32) bool { return mask>>shift&3 == 1 }
 	const degradedBandwidth, routeRecovery, routeUnhealthy, timeoutRecovery = 0, 2, 4, 6
-	configuration := mask >> 8 & 0xf // 1 correct; above: what is wrong
+	configuration := mask >> 8 & 0xf // 1 correct; higher values say what is wrong
 	switch {
 	case is(routeUnhealthy) || configuration > 1:
 		return unhealthy

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A struct that is laid out otherwise than the driver's is read as garbage, silently.
-// The numbers are of the C ABI on amd64 and arm64, as published with NVML.
+// A struct whose layout differs from the driver's is silently read as garbage. The numbers
+// are those of the C ABI on amd64 and arm64, as published with NVML.
 func TestLayout(t *testing.T) {
 	type layout struct {
 		Size    uintptr
@@ -81,6 +81,6 @@ func TestLayout(t *testing.T) {
 		t.Errorf("layout (-want +got):\n%s", diff)
 	}
 	if v := version(unsafe.Sizeof(m2), 2); v != 33554472 {
-		t.Errorf("version of Memory_v2 = %d, the H200's driver wants 33554472", v)
+		t.Errorf("version of Memory_v2 = %d, the H200's driver expects 33554472", v)
 	}
 }

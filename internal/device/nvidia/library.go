@@ -13,8 +13,9 @@ import (
 
 const soname = "libnvidia-ml.so.1"
 
-// libraryDirs are where drivers put libnvidia-ml: distributions, NVIDIA's container
-// toolkit, WSL, NixOS, the GPU operator's driver container and GKE's host folder.
+// libraryDirs are the directories where drivers install libnvidia-ml: distributions,
+// NVIDIA's container toolkit, WSL, NixOS, the GPU operator's driver container and GKE's
+// host directory.
 var libraryDirs = []string{
 	"/usr/lib/x86_64-linux-gnu",
 	"/usr/lib/aarch64-linux-gnu",
@@ -30,8 +31,8 @@ var libraryDirs = []string{
 	"/home/kubernetes/bin/nvidia/lib64",
 }
 
-// candidates returns the files to try below root, best first: the folders the caller
-// named, the usual ones, and those of the loader's own configuration.
+// candidates returns the files to try below root, best first: the caller's directories, the
+// usual ones, and those in the dynamic loader's configuration.
 func candidates(root string, first []string) []string {
 	var files []string
 	seen := map[string]bool{}
@@ -52,7 +53,7 @@ func candidates(root string, first []string) []string {
 	for _, conf := range confs {
 		data, err := os.ReadFile(conf)
 		if err != nil {
-			continue // not ours to complain about
+			continue // not our file to report on
 		}
 		for _, dir := range parseLoaderConf(string(data)) {
 			add(filepath.Join(root, dir))
@@ -61,7 +62,7 @@ func candidates(root string, first []string) []string {
 	return files
 }
 
-// parseLoaderConf returns the folders named in a file of /etc/ld.so.conf.d.
+// parseLoaderConf returns the directories listed in a file of /etc/ld.so.conf.d.
 func parseLoaderConf(data string) []string {
 	var dirs []string
 	lines := bufio.NewScanner(strings.NewReader(data))
@@ -75,7 +76,7 @@ func parseLoaderConf(data string) []string {
 	return dirs
 }
 
-// nvml is NVIDIA's library.
+// nvml describes libnvidia-ml.
 var nvml = vendorlib.Kind{
 	Name: "NVIDIA's management library", File: soname, Init: "nvmlInit_v2",
 	Codes: vendorlib.Codes{
@@ -93,15 +94,15 @@ func newCaller(lib *vendorlib.Library, handle uintptr) *caller {
 	return &caller{vendorlib.Caller{Lib: lib, Handle: handle}}
 }
 
-// try is Do for callers that need the return code.
+// try calls sym without a selector and returns the return code.
 //
 //go:uintptrescapes
 func (c *caller) try(sym string, args ...uintptr) ret {
 	return ret(c.Try(sym, 0, args...))
 }
 
-// openLibrary opens the library the options name, or the first usable one found.
-// A machine without any gives an error that is device.ErrAbsent.
+// openLibrary opens the library that the options name, or the first usable one found. On a
+// machine without one the error is device.ErrAbsent.
 func openLibrary(o Options) (*vendorlib.Library, error) {
 	return nvml.Open(o.Library, candidates(o.Root, o.LibraryDirs))
 }

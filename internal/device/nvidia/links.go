@@ -14,12 +14,12 @@ const (
 	mega = 1e6
 )
 
-// maxLinks is the number of links NVML numbers today.
+// maxLinks is the number of links that NVML can address today.
 const maxLinks = 72
 
-// pcieErrors are the counters of the PCIe link's error reporting, on Hopper and later.
-// The fields that count bytes (197, 198) are 32 bits wide and wrap within 0.1 s at
-// full speed, so they are never read.
+// pcieErrors are the error counters of the PCIe link, on Hopper and later. The byte
+// counters (fields 197, 198) are 32 bits wide and wrap within 0.1 s at full speed, so they
+// are never read.
 var pcieErrors = []struct {
 	id   uint32
 	kind string
@@ -58,8 +58,8 @@ func (g *gpu) readPCIe() {
 	g.readPCIeThroughput()
 }
 
-// readPCIeThroughput measures PCIe traffic where the profiling counters do not: the
-// driver watches the link for 20 ms a direction, so it is asked every 30 s at most.
+// readPCIeThroughput measures PCIe traffic on GPUs without profiling counters for it. The
+// driver observes the link for 20 ms per direction, so it runs at most every 30 s.
 func (g *gpu) readPCIeThroughput() {
 	const tx, rx = 0, 1
 	now := g.r.opts.Now()
@@ -71,14 +71,14 @@ func (g *gpu) readPCIeThroughput() {
 	g.pcie.RXRate = g.U32Of("nvmlDeviceGetPcieThroughput", rx).Scale(kibi)
 }
 
-// linkField is a counter of errors of one NVLink, or of all with scope allLinks.
+// linkField is an error counter of one NVLink, or of all links with scope allLinks.
 type linkField struct {
 	id   uint32
 	kind string
 }
 
-// nvlink4 and nvlink5 are the generations' counters. NVLink5, from Blackwell on, counts
-// bytes; those before count KiB.
+// nvlink4 and nvlink5 are the counters of each generation. NVLink 5, on Blackwell and
+// later, counts bytes; earlier generations count KiB.
 var (
 	nvlink4 = nvlinkFields{tx: 138, rx: 139, unit: kibi, total: []linkField{
 		{38, "crc_flit"}, {45, "crc_data"}, {52, "replay"}, {59, "recovery"}, {160, "ecc"},
@@ -99,8 +99,8 @@ var (
 
 type nvlinkFields struct {
 	tx, rx      uint32
-	unit        float64     // bytes of one count
-	total, link []linkField // without total, the sum over the links
+	unit        float64     // bytes per count
+	total, link []linkField // an empty total means the sum over the links
 }
 
 func (g *gpu) readNVLink() {
@@ -118,7 +118,7 @@ func (g *gpu) readNVLink() {
 		got := g.fields(ask...)
 		up := got[field{state, l}]
 		if !up.OK() {
-			continue // the board has fewer links than the part
+			continue // the board has fewer links than the chip
 		}
 		link := device.Link{
 			Index: int(l), Up: device.Flag(up == device.Of(1)),
@@ -142,8 +142,8 @@ func (g *gpu) readNVLink() {
 	g.nvlink = n
 }
 
-// totalNVLink fills in what all links carried together: by the driver's own total
-// where it has one, else by the sum.
+// totalNVLink fills in the totals over all links: the driver's own where it has them, else
+// the sum.
 func (g *gpu) totalNVLink(gen *nvlinkFields, n *device.Interconnect) {
 	for _, l := range n.Links {
 		n.TX, n.RX = add(n.TX, l.TX), add(n.RX, l.RX)
@@ -224,7 +224,7 @@ func (g *gpu) joinInterconnects() {
 	g.sample.Interconnects = list
 }
 
-// add returns the sum of what is present.
+// add returns the sum of the present values, absent if both are.
 func add(v, w device.Value) device.Value {
 	a, ok1 := v.Get()
 	b, ok2 := w.Get()

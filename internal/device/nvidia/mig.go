@@ -11,7 +11,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// migInstance is one MIG device: a compute instance on a GPU instance.
+// migInstance is one MIG device: a compute instance within a GPU instance.
 type migInstance struct {
 	handle  uintptr
 	uuid    string
@@ -31,7 +31,7 @@ func (c *caller) migEnabled() bool {
 		current == 1
 }
 
-// maxMIG bounds the slots looked at; today's GPUs have seven.
+// maxMIG bounds the number of slots examined; current GPUs have seven.
 const maxMIG = 64
 
 // migInstances returns the MIG devices of a GPU. Empty slots are normal.
@@ -46,15 +46,15 @@ func (c *caller) migInstances() []migInstance {
 		uuid := m.Text("nvmlDeviceGetUUID")
 		gi, ok := m.U32("nvmlDeviceGetGpuInstanceId").Get()
 		if uuid == "" || !ok {
-			continue // taken down while we looked
+			continue // removed during discovery
 		}
 		list = append(list, migInstance{handle: m.Handle, uuid: uuid, gi: uint32(gi), profile: m.migProfile()})
 	}
 	return list
 }
 
-// migProfile returns the name users make an instance by, such as 1g.18gb: the driver
-// puts it at the end of the device's name, and older ones leave it to be put together.
+// migProfile returns the name that users create an instance by, such as 1g.18gb. Newer
+// drivers append it to the device name; for older ones it is derived from the attributes.
 func (c *caller) migProfile() string {
 	if _, profile, ok := strings.Cut(c.Text("nvmlDeviceGetName"), " MIG "); ok {
 		return profile
@@ -70,8 +70,8 @@ func (c *caller) migProfile() string {
 	return profile
 }
 
-// readNames finds out how else a scheduler may call the device, and how large a MIG
-// instance is.
+// readNames reads the other names by which a scheduler may refer to the device, and the
+// size of a MIG instance.
 func (g *gpu) readNames() {
 	physical := newCaller(g.Lib, g.Handle)
 	if g.parent != 0 {
@@ -84,11 +84,11 @@ func (g *gpu) readNames() {
 	g.sample.Aliases, g.sample.Slice = nil, device.Slice{}
 	if g.parent == 0 {
 		if minor != "" {
-			g.sample.Aliases = []string{"nvidia" + minor, "gpu-" + minor} // on GKE; of the DRA driver
+			g.sample.Aliases = []string{"nvidia" + minor, "gpu-" + minor} // as on GKE; as in the DRA driver
 		}
 		return
 	}
-	if ci, ok := g.U32("nvmlDeviceGetComputeInstanceId").Get(); ok { // of drivers before R470
+	if ci, ok := g.U32("nvmlDeviceGetComputeInstanceId").Get(); ok { // the name used by drivers before R470
 		g.sample.Aliases = append(g.sample.Aliases, fmt.Sprintf("MIG-%s/%d/%d", g.id.Parent, g.gi, int(ci)))
 	}
 	if minor != "" {

@@ -8,10 +8,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// ret is NVML's return code.
+// ret is an NVML return code.
 type ret uint32
 
-// The return codes that decide what happens next; names as in NVML's header.
+// The return codes that the reader acts on, named as in NVML's header.
 const (
 	success               ret = 0
 	errUninitialized      ret = 1
@@ -35,20 +35,20 @@ const (
 )
 
 var retText = map[ret]string{
-	errUninitialized:      "the library is not initialised",
+	errUninitialized:      "the library is not initialized",
 	errInvalidArgument:    "invalid argument",
 	errNotSupported:       "not supported",
 	errNoPermission:       "no permission",
 	errNotFound:           "not found",
 	errInsufficientSize:   "buffer too small",
 	errDriverNotLoaded:    "the NVIDIA kernel driver is not loaded",
-	errTimeout:            "time-out in the driver",
-	errFunctionNotFound:   "the driver lacks this function",
+	errTimeout:            "timeout in the driver",
+	errFunctionNotFound:   "the driver does not have this function",
 	errGPULost:            "the GPU has fallen off the bus",
 	errResetRequired:      "the GPU needs a reset",
 	errLibVersionMismatch: "driver and library versions differ: the driver was upgraded without a reboot or module reload",
 	errNoData:             "no data",
-	errVersionMismatch:    "the library knows another version of the argument",
+	errVersionMismatch:    "the library expects a different version of the argument",
 	errDeprecated:         "no longer offered",
 	errNotReady:           "not ready",
 	errGPUNotFound:        "no GPU found",
@@ -62,8 +62,8 @@ func (r ret) Error() string {
 	return fmt.Sprintf("NVML error %d", uint32(r))
 }
 
-// Is lets the vendor-neutral sentinels match. A handle from before the driver was
-// reloaded answers "not initialised": the device needs a new discovery then, too.
+// Is matches the vendor-neutral sentinel errors. A handle from before a driver reload
+// answers "not initialized"; that device must be rediscovered, too.
 func (r ret) Is(target error) bool {
 	switch target {
 	case device.ErrLost:
@@ -76,18 +76,18 @@ func (r ret) Is(target error) bool {
 	return false
 }
 
-// never reports that asking again is pointless until the device is discovered anew.
+// never reports whether repeating the query is pointless until the device is rediscovered.
 func (r ret) never() bool {
 	return r == errNotSupported || r == errFunctionNotFound || r == errDeprecated || r == errVersionMismatch
 }
 
-// quiet reports that there is no value now, which is no fault of anyone.
+// quiet reports whether the code means "no value now" rather than a fault.
 func (r ret) quiet() bool {
 	return r.never() || r == errNoData || r == errNotFound || r == errNotReady || r == errTimeout || r == errInvalidArgument || r == errInsufficientSize
 }
 
-// The structs of NVML's ABI that are passed by pointer. C's and Go's alignment agree
-// on amd64 and arm64; TestLayout holds them against the published sizes and offsets.
+// Structs of NVML's ABI that are passed by pointer. C and Go alignment agree on amd64 and
+// arm64; TestLayout checks them against the published sizes and offsets.
 type (
 	memoryV2 struct {
 		version                     uint32
@@ -174,10 +174,10 @@ type (
 	}
 )
 
-// version returns the tag NVML wants in the first word of a versioned struct.
+// version returns the tag that NVML expects in the first word of a versioned struct.
 func version(size uintptr, v uint32) uint32 { return uint32(size) | v<<24 }
 
-// naMemory is what NVML reports for memory it cannot tell.
+// naMemory is what NVML reports for an unknown amount of memory.
 const naMemory = ^uint64(0)
 
 var architectures = map[uint32]string{
@@ -185,4 +185,4 @@ var architectures = map[uint32]string{
 	8: "ada", 9: "hopper", 10: "blackwell", 13: "rubin",
 }
 
-const archHopper = 9 // the first with GPM
+const archHopper = 9 // the first architecture with GPM

@@ -29,10 +29,10 @@ func TestDecode(t *testing.T) {
 	f(5, [8]byte{0xf8, 0xff, 0xff, 0xff}, device.Of(-8)) // a T.Limit
 	f(6, all, device.Of(math.MaxUint16))
 	f(untouched, all, device.Value{})
-	f(7, all, device.Value{}) // a type of some later driver
+	f(7, all, device.Value{}) // a type of some future driver
 }
 
-// The buckets are a contract with users' alerts.
+// Users' alerts rely on the buckets.
 func TestThrottleBuckets(t *testing.T) {
 	const power, thermal, sw, hw = device.BucketPower, device.BucketThermal, device.BucketSW, device.BucketHW
 	f := func(mask uint64, want device.Buckets) {

@@ -12,7 +12,7 @@ import (
 
 const milli = 1000
 
-// Field ids of power and temperature.
+// Field ids of power and temperature readings.
 const (
 	fiMemoryTemp   = 82
 	fiPowerAverage = 185
@@ -23,10 +23,10 @@ const (
 )
 
 // powerScopes are the scope ids of the power fields. Only boards with a host CPU or a
-// separate memory meter answer for more than the first.
+// separate memory meter report more than the first.
 var powerScopes = [3]string{"gpu", "module", "memory"}
 
-// readStaticLimits reads what the board was built for.
+// readStaticLimits reads the limits of the hardware itself.
 func (g *gpu) readStaticLimits() {
 	for i := range g.clockLimits {
 		g.clockLimits[i] = g.U32Of("nvmlDeviceGetMaxClockInfo", uint32(i))
@@ -77,8 +77,8 @@ func (g *gpu) readPower() {
 	g.sample.Powers = list
 }
 
-// oldPower asks the way drivers before the fields do: the answer is the power now up
-// to the GA100, and the average of a second from the other Amperes on.
+// oldPower reads power on drivers without the power fields. The result is the current power
+// up to GA100, and the one-second average on other Ampere and later GPUs.
 func (g *gpu) oldPower(p *device.Power) {
 	const ampere = 7
 	w := g.U32("nvmlDeviceGetPowerUsage").Div(milli)
@@ -111,7 +111,8 @@ func (g *gpu) readTemperature() {
 	g.sample.Temperatures = list
 }
 
-// withMargins returns limits with the margins that the driver leaves to arithmetic.
+// withMargins returns limits with the missing margins computed from the current
+// temperature.
 func withMargins(limits []device.TemperatureCap, now device.Value) []device.TemperatureCap {
 	list := slices.Clone(limits)
 	for i, c := range list {
@@ -124,9 +125,10 @@ func withMargins(limits []device.TemperatureCap, now device.Value) []device.Temp
 	return list
 }
 
-// readThermalMargins reads how hot the GPU may get: temperatures, which NVIDIA no longer
-// promises from Ada on, and from then on the degrees left until the end of its operating
-// range. The other events have an offset to that point: shutdown at -8 is 8 degrees on.
+// readThermalMargins reads how hot the GPU may get: absolute limits, which NVIDIA no longer
+// guarantees from Ada on, and on newer drivers the degrees left until the end of the
+// operating range. Other events are offsets to that point: shutdown at -8 is 8 degrees
+// further.
 func (g *gpu) readThermalMargins() {
 	events := []struct {
 		name      string
@@ -157,7 +159,7 @@ func (g *gpu) readThermalMargins() {
 	}
 }
 
-// maxFans is more than any board has.
+// maxFans exceeds the number of fans on any board.
 const maxFans = 16
 
 func (g *gpu) readFans() {

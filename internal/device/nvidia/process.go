@@ -10,21 +10,21 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// processLists are the driver's lists and what is on them. A process that draws and
-// computes is on two: it is reported once, by the first.
+// processLists are the driver's process lists, by kind. A process that both computes and
+// renders is on two lists and is reported once, under the first.
 var processLists = []struct{ sym, kind string }{
 	{"nvmlDeviceGetComputeRunningProcesses_v3", "compute"},
 	{"nvmlDeviceGetMPSComputeRunningProcesses_v3", "mps"},
 	{"nvmlDeviceGetGraphicsRunningProcesses_v3", "graphics"},
 }
 
-// maxProcesses bounds the buffers the driver may ask for.
+// maxProcesses bounds the buffers that the driver may request.
 const maxProcesses = 4096
 
 func (g *gpu) readProcesses() {
 	g.sample.Processes = nil
 	if g.mig {
-		return // each instance reports its own
+		return // each instance reports its own processes
 	}
 	seen := map[uint32]bool{}
 	var list []device.Process
@@ -39,9 +39,9 @@ func (g *gpu) readProcesses() {
 				p.MemoryUsed = device.Of(float64(row.usedGPUMemory))
 			}
 			if _, sampled := g.smUtil[row.pid]; g.smFresh && !sampled {
-				g.smUtil[row.pid] = device.Of(0) // the driver leaves out processes that were idle
+				g.smUtil[row.pid] = device.Of(0) // the driver omits idle processes
 			}
-			p.Utilization = g.smUtil[row.pid] // absent of one that came since
+			p.Utilization = g.smUtil[row.pid] // absent for a process that started since
 			list = append(list, p)
 		}
 	}
@@ -50,13 +50,13 @@ func (g *gpu) readProcesses() {
 	g.sample.Processes = list
 }
 
-// processList asks with room for a few more than the driver counted: processes come
-// and go between the two calls.
+// processList requests a few more entries than the driver counted, because processes start
+// and exit between the two calls.
 func (g *gpu) processList(sym string) []processInfo {
 	var count uint32
 	r := g.try(sym, g.Handle, uintptr(unsafe.Pointer(&count)), 0)
 	if r != errInsufficientSize || count == 0 {
-		return nil // success means that there is none
+		return nil // success with no buffer means an empty list
 	}
 	count = min(count+8, maxProcesses)
 	rows := make([]processInfo, count)
@@ -66,8 +66,8 @@ func (g *gpu) processList(sym string) []processInfo {
 	return rows[:min(int(count), len(rows))]
 }
 
-// readProcessUtilization reads how much of the time each process had kernels running,
-// as of its newest sample.
+// readProcessUtilization reads the ratio of time each process had kernels running, as of
+// its newest sample.
 func (g *gpu) readProcessUtilization() {
 	const sym = "nvmlDeviceGetProcessUtilization"
 	g.smUtil, g.smFresh = nil, false
@@ -89,7 +89,7 @@ func (g *gpu) readProcessUtilization() {
 	case success:
 		rows = rows[:min(int(count), len(rows))]
 	case errNotFound:
-		rows = nil // with zeroed rows in the buffer
+		rows = nil // the driver left zeroed rows in the buffer
 	default:
 		return
 	}

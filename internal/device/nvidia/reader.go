@@ -1,8 +1,13 @@
 //go:build linux
 
 // Package nvidia reads NVIDIA GPUs and MIG instances through the driver's management
-// library, libnvidia-ml. Every function of it is optional: a driver that lacks one
-// lacks the values that come from it and nothing else.
+// library, libnvidia-ml, without cgo.
+//
+// It needs the NVIDIA kernel driver and read-write access to /dev/nvidia*; XIDs with
+// process names also need a readable /dev/kmsg (root or CAP_SYSLOG). Profiling counters
+// need Hopper or later. Every library function is optional: values whose function the
+// driver does not have are absent, and nothing else is affected. The package changes no
+// setting of a GPU and does not use DCGM or nvidia-smi.
 package nvidia
 
 import (
@@ -21,43 +26,43 @@ import (
 	"github.com/gpumeter/gpumeter/internal/dlopen"
 )
 
-// Options say where to look.
+// Options configure a Reader.
 type Options struct {
 	// Library is the path of libnvidia-ml.so.1. Empty: search below Root.
 	Library string
-	// LibraryDirs are searched before the usual folders.
+	// LibraryDirs are searched before the usual directories.
 	LibraryDirs []string
-	// Root is where the host's file system is mounted; empty is /.
+	// Root is where the host's file system is mounted; empty means /.
 	Root string
-	// NoPCIeThroughput leaves out the measurement of PCIe traffic on GPUs before
-	// Hopper, which occupies the driver for 40 ms every 30 s.
+	// NoPCIeThroughput disables the PCIe traffic measurement on GPUs before Hopper, which
+	// occupies the driver for 40 ms every 30 s.
 	NoPCIeThroughput bool
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// Reader reads every GPU the driver shows.
+// Reader reads every GPU that the driver lists.
 type Reader struct {
 	opts Options
 	lib  *vendorlib.Library
 
-	// mu is held for reading while a device makes calls, and for writing while the
-	// library is re-initialised or closed. The writer only ever tries: a reader that
-	// hangs in the driver must block nobody but itself.
+	// mu is held for reading while a device makes calls, and for writing while the library
+	// is re-initialized or closed. Writers only use TryLock: a device that hangs in the
+	// driver must not block any other.
 	mu     sync.RWMutex
 	driver string
-	gpus   map[string]*gpu // by UUID, MIG instances included
+	gpus   map[string]*gpu // by UUID, including MIG instances
 	open   bool
-	events eventSet         // of this session, used by Events alone
-	stale  atomic.Bool      // a device was lost: re-initialise at the next discovery
-	begun  time.Time        // when the library was last initialised
-	looks  map[uint32]*look // discoveries of a GPU that hang, by index
+	events eventSet         // of this library session; used only by Events
+	stale  atomic.Bool      // a device was lost: re-initialize at the next discovery
+	begun  time.Time        // when the library was last initialized
+	looks  map[uint32]*look // discoveries in progress or hung, by GPU index
 
-	resume *device.Position // where Events begins; nil: with what happens then
+	resume *device.Position // where Events starts; nil: at the end of the log
 }
 
-// Open loads and initialises the library. Without hardware or driver the error is
-// device.ErrAbsent.
+// Open loads and initializes the library. The error is device.ErrAbsent if the machine has
+// no NVIDIA hardware or driver.
 func Open(_ context.Context, o Options) (*Reader, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -76,7 +81,7 @@ func Open(_ context.Context, o Options) (*Reader, error) {
 	return r, nil
 }
 
-// init initialises the library, with no GPU present too.
+// init initializes the library, even if no GPU is present.
 func (r *Reader) init() error {
 	const noGPUsIsFine = 1
 	code := errFunctionNotFound
@@ -87,7 +92,7 @@ func (r *Reader) init() error {
 		code = ret(r.lib.Get("nvmlInit_v2").Fn.Call())
 	}
 	if code != success {
-		return fmt.Errorf("cannot initialise %s: %w", r.lib.Path(), code)
+		return fmt.Errorf("cannot initialize %s: %w", r.lib.Path(), code)
 	}
 	r.open, r.begun = true, r.opts.Now()
 	r.driver = r.systemText("nvmlSystemGetDriverVersion")
@@ -102,8 +107,8 @@ func (r *Reader) systemText(sym string) string {
 	return dlopen.String(buf)
 }
 
-// Close implements device.Reader. It also unloads the library, so that an upgraded
-// driver's library is what the next Open finds.
+// Close implements device.Reader. It also unloads the library, so that the next Open finds
+// the library of an upgraded driver.
 func (r *Reader) Close() error {
 	if err := r.lock(context.Background(), 5*time.Second); err != nil {
 		return fmt.Errorf("cannot close the NVIDIA library: %w", err)
@@ -118,8 +123,8 @@ func (r *Reader) Close() error {
 	return r.lib.Close()
 }
 
-// shutdown ends the library's session. The GPUs stay known, without a handle, so that
-// a discovery after the next init finds their old Device.
+// shutdown ends the library session. The GPUs stay known, without a handle, so that a
+// discovery after the next init finds their existing Device.
 func (r *Reader) shutdown() {
 	for _, g := range r.gpus {
 		g.unbind()
@@ -134,25 +139,25 @@ func (r *Reader) shutdown() {
 	r.open = false
 }
 
-// lock takes mu for writing without ever queueing for it.
+// lock takes mu for writing without queueing, which would block new readers.
 func (r *Reader) lock(ctx context.Context, patience time.Duration) error {
 	return vendorlib.Lock(ctx, &r.mu, patience)
 }
 
-// Devices implements device.Reader. The driver is asked beside the devices' own calls:
-// a GPU that hangs in discovery must not take the others with it.
+// Devices implements device.Reader. Discovery runs concurrently with the devices' own
+// calls, and a GPU that hangs in discovery does not hide the others.
 func (r *Reader) Devices(ctx context.Context) ([]device.Device, error) {
 	if err := r.lock(ctx, time.Minute); err != nil {
 		return nil, err
 	}
-	anew, err := r.reinitialise()
+	anew, err := r.reinitialize()
 	if err != nil {
 		r.mu.Unlock()
 		return nil, err
 	}
 	if anew {
-		// Nobody has a handle until adopt: whoever reads now waits for it, instead of
-		// being told that every GPU is lost.
+		// No device has a handle until adopt. Reads wait for the lock instead of reporting
+		// every GPU as lost.
 		defer r.mu.Unlock()
 		return r.adopt(r.discover())
 	}
@@ -167,9 +172,9 @@ func (r *Reader) Devices(ctx context.Context) ([]device.Device, error) {
 	return r.adopt(found, failed)
 }
 
-// reinitialise starts the library's session over, if a device was lost in it or it
-// could not be started the last time, and reports whether it did. It runs with mu held.
-func (r *Reader) reinitialise() (anew bool, err error) {
+// reinitialize restarts the library session if a device was lost or the last start failed,
+// and reports whether it did. The caller holds mu.
+func (r *Reader) reinitialize() (anew bool, err error) {
 	if r.open && !r.stale.Load() {
 		return false, nil
 	}
@@ -186,15 +191,15 @@ func (r *Reader) reinitialise() (anew bool, err error) {
 	return true, nil
 }
 
-// sighting is what a discovery saw of one GPU or MIG instance.
+// sighting is the result of a discovery for one GPU or MIG instance.
 type sighting struct {
 	id     device.ID
 	handle uintptr
 	binding
 }
 
-// discover returns every GPU and MIG instance that can be opened, nil if they cannot
-// even be counted. It runs with mu held, for reading at least.
+// discover returns every GPU and MIG instance that can be opened, or nil if they cannot
+// even be counted. The caller holds mu, at least for reading.
 func (r *Reader) discover() ([]sighting, error) {
 	c := newCaller(r.lib, 0)
 	var count uint32
@@ -215,7 +220,7 @@ func (r *Reader) discover() ([]sighting, error) {
 		select {
 		case <-l.done:
 		case <-patience.C:
-			patience.Reset(0) // none of the others gets more
+			patience.Reset(0) // the remaining GPUs get no extra time
 		}
 		select {
 		case <-l.done:
@@ -231,12 +236,12 @@ func (r *Reader) discover() ([]sighting, error) {
 	return found, errors.Join(errs...)
 }
 
-// lookPatience is how long a discovery waits for all GPUs together. A GPU that wakes up
-// takes a second or two.
+// lookPatience is how long a discovery waits for all GPUs together. A GPU that has to wake
+// up takes a second or two.
 const lookPatience = 4 * time.Second
 
-// look is a discovery of one GPU. It has a goroutine of its own, the only ones in this
-// package beside Events: a GPU that hangs when it is opened must not hide the others.
+// look is the discovery of one GPU. Each runs in its own goroutine, the only goroutines in
+// this package besides Events: a GPU that hangs when it is opened must not hide the others.
 type look struct {
 	caller
 	done  chan struct{}
@@ -244,8 +249,8 @@ type look struct {
 	err   error
 }
 
-// looking reports whether a discovery hangs. The library must not be closed then. It
-// runs with mu held for writing.
+// looking reports whether a discovery is still running, in which case the library must not
+// be closed. The caller holds mu for writing.
 func (r *Reader) looking() bool {
 	for i, l := range r.looks {
 		select {
@@ -258,7 +263,7 @@ func (r *Reader) looking() bool {
 	return false
 }
 
-// look starts to look for the GPU at index i and its MIG instances.
+// look starts the discovery of the GPU at index i and its MIG instances.
 func (r *Reader) look(i uint32) *look {
 	l := &look{caller: caller{vendorlib.Caller{Lib: r.lib}}, done: make(chan struct{})}
 	go func() {
@@ -271,7 +276,7 @@ func (r *Reader) look(i uint32) *look {
 func (l *look) identify(i uint32) ([]sighting, error) {
 	c := &l.caller
 	if !c.Do("nvmlDeviceGetHandleByIndex_v2", 0, uintptr(i), uintptr(unsafe.Pointer(&c.Handle))) {
-		return nil, fmt.Errorf("cannot open it: %w", orErr(c.End(), errNotFound))
+		return nil, fmt.Errorf("cannot open device: %w", orErr(c.End(), errNotFound))
 	}
 	id := device.ID{
 		Vendor: Facts.Name,
@@ -281,7 +286,7 @@ func (l *look) identify(i uint32) ([]sighting, error) {
 		PCI:    c.pciAddress(),
 	}
 	if id.UUID == "" {
-		return nil, fmt.Errorf("cannot identify it: %w", orErr(c.End(), errNotSupported))
+		return nil, fmt.Errorf("cannot identify device: %w", orErr(c.End(), errNotSupported))
 	}
 	mig := c.migEnabled()
 	list := []sighting{{id, c.Handle, binding{mig: mig}}}
@@ -293,11 +298,11 @@ func (l *look) identify(i uint32) ([]sighting, error) {
 	return list, nil
 }
 
-// adopt takes over what discover returned: it binds the GPUs that were found, known ones
-// to their old Device, and lets go of the others. It runs with mu held.
+// adopt applies the result of discover: it binds the GPUs that were found, known ones to
+// their existing Device, and drops the others. The caller holds mu.
 func (r *Reader) adopt(found []sighting, err error) ([]device.Device, error) {
-	// A GPU that stays lost may be back one day, unseen by this session of the library. A
-	// new one interrupts the profiling of the others, so it is not for every discovery.
+	// A lost GPU may come back without this library session noticing. A new session
+	// interrupts the profiling of the other GPUs, so it is not started at every discovery.
 	if errors.Is(err, device.ErrLost) && r.opts.Now().Sub(r.begun) >= 10*time.Minute {
 		r.stale.Store(true)
 	}
@@ -317,8 +322,8 @@ func (r *Reader) adopt(found []sighting, err error) ([]device.Device, error) {
 		seen[s.id.UUID] = true
 	}
 	for uuid, g := range r.gpus {
-		// What a discovery with an error did not see may be there all the same, unless it
-		// saw the GPU that the instance is gone from.
+		// A device missing from a failed discovery may still exist, unless its parent GPU
+		// was seen without it.
 		if !seen[uuid] && (err == nil || seen[g.id.Parent]) {
 			g.unbind()
 			delete(r.gpus, uuid)
@@ -327,7 +332,8 @@ func (r *Reader) adopt(found []sighting, err error) ([]device.Device, error) {
 	return devices, err
 }
 
-// pciAddress returns the address as sysfs spells it. NVML has an eight-digit domain.
+// pciAddress returns the address in the form that sysfs uses. NVML uses an eight-digit
+// domain.
 func (c *caller) pciAddress() string {
 	var p pciInfo
 	if !c.Do("nvmlDeviceGetPciInfo_v3", 0, c.Handle, uintptr(unsafe.Pointer(&p))) {
@@ -340,7 +346,7 @@ func (c *caller) pciAddress() string {
 	return s
 }
 
-// orErr returns err, or instead if there is none.
+// orErr returns err, or instead if err is nil.
 func orErr(err, instead error) error {
 	if err != nil {
 		return err

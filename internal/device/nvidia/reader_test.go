@@ -15,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
 )
 
-// clock is a time that moves when told to, from now on: the fake driver stamps its
-// samples with the real time.
+// clock is a manually advanced clock that starts at the real time, because the fake driver
+// stamps its samples with the real time.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time
@@ -55,7 +55,7 @@ func devices(t *testing.T, r *Reader) []device.Device {
 	return list
 }
 
-// readTwice reads everything, and again a second later, as GPM needs.
+// readTwice reads all tiers twice, one second apart, because GPM needs two samples.
 func readTwice(t *testing.T, d device.Device, c *clock) device.Sample {
 	t.Helper()
 	if _, err := d.Read(t.Context(), device.Static); err != nil {
@@ -69,7 +69,7 @@ func readTwice(t *testing.T, d device.Device, c *clock) device.Sample {
 	return s
 }
 
-// Every value of the whole Sample, against the answers of the scripted driver.
+// Every value of a Sample is compared with the answers of the scripted driver.
 func TestReadEverything(t *testing.T) {
 	h := nvmltest.New(t, `
 gpu 0 util 40 24
@@ -112,7 +112,7 @@ func TestReadTiers(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Script(t, "gpu 0 energy 9000000\ngpu 0 temp 70\ngpu 0 max-clocks 1000 1000 1000 1000")
-	// A slow value must survive a fast read, and a fast one must not.
+	// A slow value survives a fast read; a fast value does not.
 	fast, _ := d.Read(t.Context(), device.Fast)
 	if fast.Energy != first.Energy || fast.Temperatures[0].Value != device.Of(70) {
 		t.Errorf("fast read: energy %v, edge %v", fast.Energy, fast.Temperatures[0].Value)
@@ -125,14 +125,14 @@ func TestReadTiers(t *testing.T) {
 	if static.Clocks[0].Limit != device.Of(1e9) {
 		t.Errorf("static read: clock limit %v", static.Clocks[0].Limit)
 	}
-	// A value that stops being answered goes away: stale is not better than absent.
+	// A value that the driver stops reporting becomes absent instead of stale.
 	h.Script(t, "gpu 0 ret nvmlDeviceGetTotalEnergyConsumption 21")
 	if s, _ := d.Read(t.Context(), device.Slow); s.Energy.OK() {
 		t.Errorf("energy is still %v", s.Energy)
 	}
 }
 
-// The fields that a driver skips without a word must be absent, not 0.
+// Fields that a driver skips silently must be absent, not 0.
 func TestUntouchedFieldsAreAbsent(t *testing.T) {
 	h := nvmltest.New(t, "field 0 270 untouched\nfield 0 82 untouched\nfield 0 186 untouched")
 	s, err := devices(t, openFake(t, h, newClock()))[0].Read(t.Context(), device.Slow)
@@ -149,7 +149,7 @@ func TestUntouchedFieldsAreAbsent(t *testing.T) {
 	}
 }
 
-// An idle value of 0 is a value, and an unsupported one is not 0.
+// An idle value of 0 is present; an unsupported value is absent.
 func TestZeroIsNotAbsent(t *testing.T) {
 	h := nvmltest.New(t, "gpu 0 util 0 0\ngpu 0 memory-temp 0\ngpu 0 memory 100 10 0\ngpu 0 throttle 1")
 	s, err := devices(t, openFake(t, h, newClock()))[0].Read(t.Context(), device.Slow)
@@ -160,17 +160,17 @@ func TestZeroIsNotAbsent(t *testing.T) {
 		t.Errorf("idle: utilization %v, memory %v", s.Utilization.Compute, s.Memory.Used)
 	}
 	if s.Temperatures[1].Value.OK() {
-		t.Error("a memory sensor that says 0 is none")
+		t.Error("a memory sensor that reads 0 is reported")
 	}
 	if s.Throttled(device.BucketHW|device.BucketSW|device.BucketPower|device.BucketThermal) != device.Of(0) {
-		t.Error("an idle GPU is not throttled")
+		t.Error("an idle GPU is reported as throttled")
 	}
 	if len(s.Fans) != 0 {
 		t.Errorf("a passively cooled board has fans: %v", s.Fans)
 	}
 }
 
-// What a GPU does not support costs one call, not one a tick.
+// An unsupported function costs one call, not one call per tick.
 func TestUnsupportedIsAskedOnce(t *testing.T) {
 	h := nvmltest.New(t, "gpu 0 ret nvmlDeviceGetUtilizationRates 3")
 	d := devices(t, openFake(t, h, newClock()))[0]
@@ -179,7 +179,7 @@ func TestUnsupportedIsAskedOnce(t *testing.T) {
 	}
 	h.Script(t, "")
 	if s, _ := d.Read(t.Context(), device.Slow); s.Utilization.Compute.OK() {
-		t.Error("an unsupported function was asked again")
+		t.Error("an unsupported function was called again")
 	}
 }
 
@@ -227,7 +227,7 @@ process 1 510 compute 901775360 na 1 0
 		t.Errorf("an instance has memory %v, energy %v, temperatures %v", a.Memory.Used, a.Energy, a.Temperatures)
 	}
 
-	// What schedulers call them, and how much of the GPU they are.
+	// Schedulers' names for the instances, and their share of the GPU.
 	names := [][]string{
 		{"MIG-" + gpu(1).UUID + "/1/0", "nvidia1/gi1"},
 		{"MIG-" + gpu(1).UUID + "/5/0", "nvidia1/gi5"},
@@ -239,7 +239,8 @@ process 1 510 compute 901775360 na 1 0
 		t.Errorf("slices (-want +got):\n%s", diff)
 	}
 
-	// MIG is turned off: the instances go, and what MIG forbade is there again.
+	// After MIG is disabled the instances disappear, and values that MIG mode suppresses
+	// return.
 	h.Script(t, "gpus 2")
 	if list := devices(t, r); len(list) != 2 {
 		t.Fatalf("%d devices after MIG was turned off", len(list))
@@ -248,12 +249,12 @@ process 1 510 compute 901775360 na 1 0
 		t.Errorf("without MIG: utilization %v, err %v", s.Utilization.Compute, err)
 	}
 	if _, err := list[2].Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
-		t.Errorf("an instance that is gone answers %v", err)
+		t.Errorf("Read of a removed instance: err = %v", err)
 	}
 }
 
-// Before Hopper PCIe traffic takes 20 ms a direction to measure: at most every 30 s,
-// and not at all if the user says so.
+// Before Hopper, measuring PCIe traffic takes 20 ms per direction: it happens at most every
+// 30 s, and not at all if it is disabled.
 func TestPCIeThroughputBeforeHopper(t *testing.T) {
 	h := nvmltest.New(t, "gpu 0 arch 7\ngpu 0 name A100")
 	c := newClock()
@@ -271,11 +272,11 @@ func TestPCIeThroughputBeforeHopper(t *testing.T) {
 	h.Append(t, "gpu 0 pcie-throughput 1 1")
 	c.advance(29 * time.Second)
 	if v := rate(); v != device.Of(6962*1024) {
-		t.Errorf("asked again after 29 s: %v", v)
+		t.Errorf("measured again after 29 s: %v", v)
 	}
 	c.advance(time.Second)
 	if v := rate(); v != device.Of(1024) {
-		t.Errorf("not asked again after 30 s: %v", v)
+		t.Errorf("not measured again after 30 s: %v", v)
 	}
 
 	r, err := Open(t.Context(), Options{Library: h.Library, NoPCIeThroughput: true, Now: c.now})
@@ -285,11 +286,11 @@ func TestPCIeThroughputBeforeHopper(t *testing.T) {
 	defer r.Close()
 	s, err := devices(t, r)[0].Read(t.Context(), device.Slow)
 	if err != nil || len(s.Interconnects) > 0 && s.Interconnects[0].Type == "pcie" {
-		t.Errorf("switched off, and still %v, err %v", s.Interconnects, err)
+		t.Errorf("throughput disabled: interconnects %v, err %v", s.Interconnects, err)
 	}
 }
 
-// NVLink5 has no totals and counts bytes; a counter it lacks must not take the others along.
+// NVLink 5 has no totals and counts bytes. A missing counter must not affect the others.
 func TestNVLink5(t *testing.T) {
 	h := nvmltest.New(t, `
 gpu 0 arch 10
@@ -321,7 +322,7 @@ field 0 215/0 1
 	}
 }
 
-// A process that came since the last sampling was not idle: nobody looked.
+// A process that started since the last sampling has no utilization; it was not idle.
 func TestNewProcessIsNotIdle(t *testing.T) {
 	h := nvmltest.New(t, "process 0 7 compute 1 na")
 	d := devices(t, openFake(t, h, newClock()))[0]
@@ -349,7 +350,7 @@ func TestNewProcessIsNotIdle(t *testing.T) {
 	}
 }
 
-// Drivers without the power fields give one number, which is an average on some parts.
+// Drivers without the power fields report one number, which is an average on some parts.
 func TestOldPower(t *testing.T) {
 	f := func(model string, arch int, instant, average device.Value) {
 		t.Helper()

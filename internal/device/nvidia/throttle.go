@@ -9,8 +9,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// throttleBits maps NVML's clocks event reasons to causes and buckets. The buckets are
-// a contract with users' alerts (docs/architecture.md).
+// throttleBits maps NVML's clocks event reasons to causes and buckets. Users' alerts rely
+// on the buckets (docs/architecture.md).
 var throttleBits = []struct {
 	bit     uint64
 	cause   string
@@ -32,7 +32,7 @@ var throttleBits = []struct {
 func (g *gpu) readThrottle() {
 	mask, ok := g.U64("nvmlDeviceGetCurrentClocksEventReasons")
 	if !ok {
-		mask, ok = g.U64("nvmlDeviceGetCurrentClocksThrottleReasons") // its name before R535
+		mask, ok = g.U64("nvmlDeviceGetCurrentClocksThrottleReasons") // the name before R535
 	}
 	g.sample.Throttles = nil
 	if ok {
@@ -40,8 +40,8 @@ func (g *gpu) readThrottle() {
 	}
 }
 
-// throttles returns every known cause, and each bit nobody knows yet as one of its own
-// in the hardware bucket: a new kind of slowdown must not go unseen.
+// throttles returns every known cause, and each unknown bit as a cause in the hardware
+// bucket, so that a new kind of slowdown does not go unnoticed.
 func throttles(mask uint64) []device.Throttle {
 	list := make([]device.Throttle, 0, len(throttleBits))
 	for _, t := range throttleBits {
@@ -56,7 +56,7 @@ func throttles(mask uint64) []device.Throttle {
 	return list
 }
 
-// throttleTimes are the fields that count nanoseconds of lowered clocks.
+// throttleTimes are the fields that count nanoseconds of reduced clocks.
 var throttleTimes = []struct {
 	id     uint32
 	cause  string

@@ -51,7 +51,7 @@ func wantEverything() device.Sample {
 		},
 		Fans:             []device.Fan{{Index: 0, Speed: of(0.3), RPM: of(1500)}, {Index: 1, Speed: of(0.4), RPM: of(2000)}},
 		PerformanceState: of(0),
-		Throttles: []device.Throttle{ // 0x844: power cap, hardware thermal, and a bit nobody knows
+		Throttles: []device.Throttle{ // 0x844: power cap, hardware thermal, and an unknown bit
 			throttle("gpu_idle", 0, false),
 			throttle("applications_clocks_setting", sw, false),
 			throttle("sw_power_cap", power|sw, true),

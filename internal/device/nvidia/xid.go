@@ -26,17 +26,17 @@ var (
 	serial   = regexp.MustCompile(`(?i)serial`)
 )
 
-// maxMessage bounds what is kept of a line.
+// maxMessage bounds how much of a line is kept.
 const maxMessage = 1000
 
-// parseXID reads a line of the kernel log. Nothing but these lines is ever exported:
-// their neighbours have the serial number of the board.
+// parseXID parses a line of the kernel log. Only these lines are ever exported: neighboring
+// lines contain the board's serial number.
 func parseXID(text string) (device.Event, bool) {
 	e, _, ok := parseXIDLine(text)
 	return e, ok
 }
 
-// parseXIDLine also returns the GPU instance the line names, -1 if it names none.
+// parseXIDLine is parseXID that also returns the GPU instance named in the line, or -1.
 func parseXIDLine(text string) (e device.Event, gi int, ok bool) {
 	text, _, _ = strings.Cut(text, "\n")
 	if !strings.Contains(text, "NVRM:") {
@@ -71,8 +71,8 @@ func parseXIDLine(text string) (e device.Event, gi int, ok bool) {
 	return e, gi, true
 }
 
-// parseSXID reads a line of an NVSwitch. Lines that only have the severity and the
-// registers of the one before are none.
+// parseSXID parses an NVSwitch error line. Continuation lines that hold only the severity
+// and registers of the previous line are rejected.
 func parseSXID(text string) (device.Event, bool) {
 	text, _, _ = strings.Cut(text, "\n")
 	m := sxidLine.FindStringSubmatch(text)
@@ -86,11 +86,11 @@ func parseSXID(text string) (device.Event, bool) {
 	return device.Event{Name: device.EventSXID, Code: code, PCI: pciOf(m[1]), Message: clean(m[3], maxMessage)}, true
 }
 
-// clean makes a text of the kernel's fit to be exported.
+// clean makes a kernel text safe to export.
 func clean(s string, limit int) string {
 	s = strings.ToValidUTF8(s, "")
 	if serial.MatchString(s) {
-		return "" // of the board: not for export, wherever it is in the line
+		return "" // the board's serial number must not be exported
 	}
 	if len(s) > limit {
 		s = s[:limit]
@@ -101,7 +101,7 @@ func clean(s string, limit int) string {
 	return strings.TrimSpace(s)
 }
 
-// pciOf spells an address as device.ID does. A GPU is function 0 of its slot.
+// pciOf converts an address to the form of device.ID. A GPU is function 0 of its slot.
 func pciOf(s string) string {
 	s = strings.ToLower(s)
 	if domain, rest, _ := strings.Cut(s, ":"); len(domain) == 8 && strings.HasPrefix(domain, "0000") {
@@ -110,8 +110,8 @@ func pciOf(s string) string {
 	return s + ".0"
 }
 
-// pairs finds the second of the two lines a driver may write when a GPU falls off the
-// bus: "Xid ...: 79, ..." and "GPU ...: GPU has fallen off the bus".
+// pairs detects the second of the two lines that a driver may write when a GPU falls off
+// the bus: "Xid ...: 79, ..." and "GPU ...: GPU has fallen off the bus".
 type pairs map[string]offBusLine // by PCI address
 
 type offBusLine struct {
@@ -119,7 +119,7 @@ type offBusLine struct {
 	xid bool
 }
 
-// second reports whether a line of XID 79 tells what another one just told.
+// second reports whether an XID 79 line repeats the other line of its pair.
 func (p pairs) second(pci string, at time.Duration, xid bool) bool {
 	const together = 10 * time.Second
 	if prev, ok := p[pci]; ok && prev.xid != xid && at-prev.at < together {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// realXID is what an H200 wrote when a program used an address that is not mapped.
+// realXID is what an H200 logged when a program accessed an unmapped address.
 const realXID = "NVRM: Xid (PCI:0000:00:06): 31, pid=610, name=bad, channel 0x00000009, intr 00000000. " +
 	"MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x0_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
 
@@ -25,7 +25,7 @@ func TestParseXID(t *testing.T) {
 		want.Name = device.EventXID
 		got, ok := parseXID(line)
 		if !ok {
-			t.Errorf("%q is not read", line)
+			t.Errorf("%q was not parsed", line)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", line, diff)
@@ -58,12 +58,12 @@ func TestParseXID(t *testing.T) {
 		"Xid (PCI:0000:01:00): 31, somebody else",
 	} {
 		if e, ok := parseXID(line); ok {
-			t.Errorf("%q is read as %+v", line, e)
+			t.Errorf("%q parsed as %+v", line, e)
 		}
 	}
 }
 
-// Every Xid line of the collected logs is read, and nothing else is.
+// Every Xid line in the captured logs is parsed, and no other line is.
 func TestParseXIDFixtures(t *testing.T) {
 	data, err := os.ReadFile(filepath.FromSlash("../../../../shared/fixtures/nvidia/kernel-log/xid-sxid-lines.txt"))
 	if err != nil {
@@ -74,17 +74,17 @@ func TestParseXIDFixtures(t *testing.T) {
 		want := strings.Contains(line, "NVRM: Xid (") && !strings.Contains(line, "(invalid)")
 		e, ok := parseXID(line)
 		if ok != want {
-			t.Errorf("%q: read %v as %+v", line, ok, e)
+			t.Errorf("%q: parsed %v as %+v", line, ok, e)
 		}
 		if ok && (e.Code == 0 || e.Message == "" && e.PID == 0) {
-			t.Errorf("%q is read as %+v", line, e)
+			t.Errorf("%q parsed as %+v", line, e)
 		}
 		if ok {
 			read++
 		}
 	}
 	if read < 90 {
-		t.Errorf("%d lines read", read)
+		t.Errorf("%d lines parsed", read)
 	}
 }
 
@@ -100,7 +100,7 @@ func FuzzParseXID(f *testing.F) {
 		}
 		if e.Code < 0 || len(e.PCI) < len("0000:00:00.0") || len(e.Message) > maxMessage || !utf8.ValidString(e.Message+e.Process) ||
 			strings.Contains(strings.ToLower(e.Message), "serial") {
-			t.Errorf("%q is read as %+v", line, e)
+			t.Errorf("%q parsed as %+v", line, e)
 		}
 	})
 }
@@ -122,7 +122,7 @@ func TestPairs(t *testing.T) {
 	f("a", 200, false, false)
 }
 
-// An error of a switch is of no GPU, and its registers are not a second one.
+// A switch error belongs to no GPU, and its register dump is not a second error.
 func TestParseSXID(t *testing.T) {
 	f := func(line string, want device.Event) {
 		t.Helper()
@@ -147,7 +147,7 @@ func FuzzParseSXID(f *testing.F) {
 	f.Add("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32")
 	f.Fuzz(func(t *testing.T, line string) {
 		if e, ok := parseSXID(line); ok && (e.Code < 0 || len(e.PCI) < len("0000:00:00.0") || len(e.Message) > maxMessage || !utf8.ValidString(e.Message)) {
-			t.Errorf("%q is read as %+v", line, e)
+			t.Errorf("%q parsed as %+v", line, e)
 		}
 	})
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// amd is what amdgpu shows in sysfs and KFD of an Instinct.
+// amd shows what amdgpu publishes in sysfs and KFD for an Instinct.
 type amd struct {
 	units    float64 // compute units of a whole device
-	links    int     // of XGMI
-	linkRate float64 // bytes per second and direction, of one link
+	links    int     // number of XGMI links
+	linkRate float64 // bytes per second and direction, per link
 	pcie     int     // generation
 }
 
@@ -23,8 +23,8 @@ var amdMaker = &maker{
 }
 
 var amdModels = map[string]*model{
-	// GPU 7 is in CPX mode with its memory in quarters: each of its eight dies is a device
-	// of its own.
+	// GPU 7 is in CPX mode with its memory in quarters: each of its eight dies is a
+	// separate device.
 	"mi300x": {
 		maker: amdMaker, name: "AMD Instinct MI300X", architecture: "gfx942", vbios: "113-M3000100-103", firmware: "0x00557900",
 		memory: 196592 * mib,
@@ -40,7 +40,7 @@ var amdModels = map[string]*model{
 	},
 }
 
-// eighths returns slices for a device that is cut into eight alike.
+// eighths returns the slices of a device that is split into eight equal parts.
 func eighths(profile string, memory float64) []slice {
 	list := make([]slice, 8)
 	for i := range list {
@@ -55,10 +55,10 @@ func (d amd) read(r *reading) {
 	r.Utilization = device.Engines{
 		Compute: device.Of(percent(busy)), Memory: device.Of(percent(controller)), Decoder: device.Of(0), JPEG: device.Of(0),
 	}
-	const driver = 283 * mib // its own, of an idle MI300X
+	const driver = 283 * mib // the driver's own use on an idle MI300X
 	used := min(r.used()+driver, m.memory)
 	r.Memory = device.Memory{Used: device.Of(used), Free: device.Of(m.memory - used), Total: device.Of(m.memory)}
-	r.Memory.BAR1Used, r.Memory.BAR1Total = r.Memory.Used, r.Memory.Total // the host maps all of it
+	r.Memory.BAR1Used, r.Memory.BAR1Total = r.Memory.Used, r.Memory.Total // the host maps all of the memory
 	r.Temperatures = r.temperatures(false)
 	w := m.watts
 	r.Powers = []device.Power{{
@@ -70,7 +70,7 @@ func (d amd) read(r *reading) {
 			{Type: "max", Watts: device.Of(w.max)},
 		},
 	}}
-	r.Energy = device.Of(floor(r.sum.joules, 1<<16)) // the unit of its firmware
+	r.Energy = device.Of(floor(r.sum.joules, 1<<16)) // the unit of the firmware
 	r.Clocks = r.frequencies(true)
 	d.throttles(r)
 	r.PCIe = r.link(d.pcie, d.pcie)
@@ -79,13 +79,13 @@ func (d amd) read(r *reading) {
 		r.PCIe.Errors = append(r.PCIe.Errors, device.ErrorCount{Type: kind, Count: device.Of(0)})
 	}
 	xgmi := r.links("xgmi", d.links, d.linkRate)
-	xgmi.TXRate, xgmi.RXRate = device.Value{}, device.Value{} // it counts bytes only
+	xgmi.TXRate, xgmi.RXRate = device.Value{}, device.Value{} // only bytes are counted
 	r.Interconnects = []device.Interconnect{xgmi}
 	if r.gpu.partitions == nil {
 		r.Processes = d.occupy(r.gpu.process(r.up, device.Of(r.used())), r.gpu.role, busy)
 	}
 	r.Modes.ECC = device.Of(1)
-	for _, location := range []string{"", "umc"} { // all of them are of the memory
+	for _, location := range []string{"", "umc"} { // all errors are in memory
 		ecc := func(kind string, n float64) device.ECC {
 			return device.ECC{Type: kind, Lifetime: "volatile", Location: location, Count: device.Of(n)}
 		}
@@ -96,7 +96,7 @@ func (d amd) read(r *reading) {
 	}
 }
 
-// throttles are the causes whose time the firmware of MI300 counts.
+// throttles fills in the causes whose time the MI300 firmware counts.
 func (amd) throttles(r *reading) {
 	const power, thermal, hot = device.BucketPower | device.BucketSW, device.BucketThermal | device.BucketSW, device.BucketThermal | device.BucketHW
 	for _, c := range []struct {
@@ -116,8 +116,7 @@ func (amd) throttles(r *reading) {
 	}
 }
 
-// occupy says how many of the compute units the processes are on. KFD does not know their
-// time.
+// occupy sets how many compute units the processes occupy. KFD does not count their time.
 func (d amd) occupy(list []device.Process, r *role, busy float64) []device.Process {
 	for i := range list {
 		list[i].Occupancy = device.Of(math.Round(busy*r.activity.sm*d.units) / d.units)
@@ -125,7 +124,7 @@ func (d amd) occupy(list []device.Process, r *role, busy float64) []device.Proce
 	return list
 }
 
-// A partition has memory, processes and its own activity.
+// readPart fills in the memory, processes and own activity of a partition.
 func (d amd) readPart(p *partition, up time.Duration, s *device.Sample) {
 	now := p.at(up)
 	s.Utilization = device.Engines{Compute: device.Of(percent(now.busy)), Decoder: device.Of(0), JPEG: device.Of(0)}

@@ -8,11 +8,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// gaudi is what HLML and habanalabs' files in sysfs show.
+// gaudi shows what HLML and the habanalabs files in sysfs publish.
 type gaudi struct {
-	ports    int     // of Ethernet, between the devices
+	ports    int     // Ethernet ports between the devices
 	pcie     int     // generation
-	baseline float64 // bytes that the driver keeps for itself
+	baseline float64 // bytes reserved by the driver
 }
 
 var gaudiMaker = &maker{
@@ -61,9 +61,9 @@ func (d gaudi) read(r *reading) {
 	for i := range ethernet.Links {
 		ethernet.Links[i] = device.Link{Index: i, Up: device.Of(1)}
 	}
-	r.Interconnects = []device.Interconnect{ethernet} // their counters cost too much
+	r.Interconnects = []device.Interconnect{ethernet} // their counters are too expensive to read
 	r.Modes.ECC = device.Of(1)
-	for _, lifetime := range []string{"volatile", "aggregate"} { // HLML has no corrected ones
+	for _, lifetime := range []string{"volatile", "aggregate"} { // HLML reports no corrected errors
 		ecc := func(location string, n float64) device.ECC {
 			return device.ECC{Type: "uncorrected", Lifetime: lifetime, Location: location, Count: device.Of(n)}
 		}
@@ -75,7 +75,7 @@ func (d gaudi) read(r *reading) {
 	r.Status = device.Of(0)
 	r.Resets = []device.ErrorCount{{Type: "hard", Count: device.Of(r.bad.losses)}, {Type: "soft", Count: device.Of(0)}}
 	r.Processes = r.gpu.process(r.up, device.Of(r.used()))
-	for i := range r.Processes { // who has the device file open, and no more
+	for i := range r.Processes { // only which process has the device file open is known
 		r.Processes[i].MemoryUsed = device.Value{}
 	}
 }

@@ -15,27 +15,27 @@ type gpu struct {
 	id         device.ID
 	node       *node
 	model      *model
-	slot       int   // place among all devices of the node
-	role       *role // a device that is cut up among several has heat only
+	slot       int   // position among all devices of the node
+	role       *role // a device shared by partitions has only heat
 	key        uint64
 	numa       string
 	job        int // slot of the first device of its job
 	timeline   *timeline
-	spans      []span // when it is used and when not; nil: always
+	spans      []span // when the device is in use; nil: always
 	stays      []Stay
 	thief      *Stay
-	onset      time.Duration // when it begins to fail, since the boot
+	onset      time.Duration // when the device starts to fail, since boot
 	partitions []*partition
 }
 
-// firstPID is above the highest pid Linux gives out by default, 4194304, so that a
-// simulated process is never taken for a real one.
+// firstPID is above the highest PID that Linux assigns by default, 4194304, so a simulated
+// process is never mistaken for a real one.
 const firstPID = 4_200_000
 
-// newGPU adds a device to n. Its index is that among the devices of its vendor.
+// newGPU creates a device of n. Its index counts the devices of its vendor.
 func newGPU(n *node, m *model, seed uint64, index int, r *role) *gpu {
 	const perNode = len(roles)
-	if r == nil && m.slices == nil { // it cannot be cut up
+	if r == nil && m.slices == nil { // the model has no partitions
 		r = roleIdle
 	}
 	key := hash(seed, uint64(index))
@@ -49,7 +49,8 @@ func newGPU(n *node, m *model, seed uint64, index int, r *role) *gpu {
 		g.id.PCI = fmt.Sprintf("%04x:%02x:00.0", index/len(m.buses), m.buses[index%len(m.buses)])
 		g.numa = strconv.Itoa(index % perNode / 4)
 	}
-	// Devices of one role in one group of eight are one job and share its phase.
+	// Devices with the same role in one group of eight belong to one job and share its
+	// phase.
 	g.job = g.slot
 	for _, other := range n.gpus {
 		if r != nil && other.role == r && other.model == m && other.id.Index/perNode == index/perNode {
@@ -60,7 +61,7 @@ func newGPU(n *node, m *model, seed uint64, index int, r *role) *gpu {
 	job := hash(seed, uint64(index/perNode), uint64(slices.Index(roles[:], g.role)))
 	script := func(second int) load { return g.role.load(job, second) }
 	switch {
-	case r == nil: // each partition is another's
+	case r == nil: // each partition has its own tenant
 		g.role = &role{heat: 0.85}
 		g.cut(func(i int) *role { return partitionRoles[i%len(partitionRoles)] })
 		script = g.sliced
@@ -72,14 +73,14 @@ func newGPU(n *node, m *model, seed uint64, index int, r *role) *gpu {
 	return g
 }
 
-// cut makes the partitions.
+// cut creates the partitions.
 func (g *gpu) cut(roleOf func(i int) *role) {
 	for i, s := range g.model.slices {
 		g.partitions = append(g.partitions, newPartition(g, i, s, roleOf(i)))
 	}
 }
 
-// sliced is the script of a device that is cut up: what its partitions do together.
+// sliced is the script of a partitioned device: the sum of what its partitions do.
 func (g *gpu) sliced(second int) (l load) {
 	for _, p := range g.partitions {
 		now := p.load(second)
@@ -89,7 +90,7 @@ func (g *gpu) sliced(second int) (l load) {
 	return l
 }
 
-// shared reports whether each partition is used for something else.
+// shared reports whether each partition has its own role.
 func (g *gpu) shared() bool { return g.partitions != nil && g.role.load == nil }
 
 // lost reports whether the device is off the bus.
@@ -99,8 +100,8 @@ func (g *gpu) lost(up time.Duration) bool { return g.role.leaves && offBus(up) }
 func (g *gpu) ID() device.ID { return g.id }
 
 // Read implements device.Device. It refreshes everything whatever the tier, because a
-// simulated value costs nothing. Profile is of the current second, not since the last
-// Read, so that a Sample does not depend on who read before.
+// simulated value costs nothing. Profile is that of the current second, not since the last
+// Read, so that a Sample does not depend on earlier reads.
 func (g *gpu) Read(ctx context.Context, _ device.Tier) (device.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return device.Sample{}, err
@@ -109,7 +110,7 @@ func (g *gpu) Read(ctx context.Context, _ device.Tier) (device.Sample, error) {
 	if g.lost(up) {
 		return device.Sample{}, device.ErrLost
 	}
-	g.node.ring(g, up)
+	g.node.emitXIDs(g, up)
 	return g.sample(up), nil
 }
 
@@ -139,11 +140,11 @@ func (g *gpu) activity(now *moment, up time.Duration) activity {
 
 func (g *gpu) pid() int { return firstPID + 100*g.slot }
 
-// thiefPID is what the pid of a thief has more than that of the first tenant.
+// thiefPID is the offset of a thief's PID from that of the first tenant.
 const thiefPID = 50
 
-// process returns the one that is on the device and holds used bytes, and that of a thief,
-// who takes a fifth of them.
+// process returns the process on the device, which holds used bytes, and that of a thief,
+// which takes a fifth of them.
 func (g *gpu) process(up time.Duration, used device.Value) []device.Process {
 	if g.thief == nil || !g.thief.There(up) {
 		return process(g.role, g.pid()+g.stay(up), used)

@@ -8,38 +8,38 @@ import (
 	"time"
 )
 
-// Group is some devices of one model that do the same.
+// Group is a set of devices of one model that all do the same.
 type Group struct {
 	Model   string
 	Devices int
-	// Role is what they do while somebody has them: one of Roles.
+	// Role is what the devices do while they have a tenant: one of Roles.
 	Role string
-	// Onset is when a sick device begins to fail, since the boot.
+	// Onset is when a sick device starts to fail, since boot.
 	Onset time.Duration
-	// Stays are who has them, one after the other; none: nobody. Devices that are cut up
-	// have the tenants of their partitions instead.
+	// Stays are the tenants of the devices, one after the other; empty means none.
+	// Partitioned devices have the tenants of their partitions instead.
 	Stays []Stay
-	// Thief uses them beside those who were given them; nil: nobody does.
+	// Thief uses the devices without having been allocated them; nil means no thief.
 	Thief *Stay
 }
 
-// Stay is the time that a tenant has a device.
+// Stay is the time during which a tenant holds a device.
 type Stay struct {
-	From  time.Duration // since the boot
-	Until time.Duration // 0: for ever
+	From  time.Duration // since boot
+	Until time.Duration // 0: forever
 	Pod   Pod
-	Job   Job // of Slurm, instead of a pod
+	Job   Job // a Slurm job instead of a pod
 }
 
-// There reports whether it has the device when the node has run for up.
+// There reports whether the tenant holds the device when the node has been up for up.
 func (s Stay) There(up time.Duration) bool { return up >= s.From && (s.Until == 0 || up < s.Until) }
 
-// Job is a simulated job of Slurm.
+// Job is a simulated Slurm job.
 type Job struct {
 	ID, Name, User, Account, Partition, Cluster string
 }
 
-// partitioned is the Role of a device that is cut up among several.
+// partitioned is the Role of a device that is split among several tenants.
 const partitioned = "partitioned"
 
 // byName are the roles that a Group may have.
@@ -48,7 +48,7 @@ var byName = map[string]*role{
 	"failing": roleFailing, "sick": roleSick, partitioned: nil,
 }
 
-// Roles returns what the devices of a Group may do, sorted.
+// Roles returns the valid values of Group.Role, sorted.
 func Roles() []string { return slices.Sorted(maps.Keys(byName)) }
 
 // plan adds the devices of all groups to n.
@@ -57,14 +57,14 @@ func (n *node) plan(cfg Config) error {
 	for i, group := range cfg.Groups {
 		m := models[group.Model]
 		if m == nil {
-			return fmt.Errorf("unknown simulated model %q, known are %s", group.Model, strings.Join(slices.Sorted(maps.Keys(models)), ", "))
+			return fmt.Errorf("unknown simulated model %q, want one of %s", group.Model, strings.Join(slices.Sorted(maps.Keys(models)), ", "))
 		}
 		r, ok := byName[group.Role]
 		if !ok {
-			return fmt.Errorf("unknown role %q of simulated devices, known are %s", group.Role, strings.Join(Roles(), ", "))
+			return fmt.Errorf("unknown role %q of simulated devices, want one of %s", group.Role, strings.Join(Roles(), ", "))
 		}
 		if (r == nil || m.cut) && (group.Stays != nil || group.Thief != nil) {
-			return fmt.Errorf("devices of %s as %s are cut up: their tenants cannot be named", group.Model, group.Role)
+			return fmt.Errorf("%s devices with role %s are partitioned: their tenants cannot be specified", group.Model, group.Role)
 		}
 		if err := checkStays(group.Stays); err != nil {
 			return err
@@ -82,13 +82,13 @@ func (n *node) plan(cfg Config) error {
 	return nil
 }
 
-// checkStays returns an error unless one ends before the next begins. Times are whole
-// seconds, as the scripts are.
+// checkStays returns an error unless each stay ends before the next one starts. Times are
+// whole seconds, like the scripts.
 func checkStays(list []Stay) error {
 	var last time.Duration
 	for i, s := range list {
 		if s.From < last || s.Until != 0 && s.Until <= s.From || s.Until == 0 && i < len(list)-1 || s.From%time.Second != 0 || s.Until%time.Second != 0 {
-			return fmt.Errorf("stay %d of simulated devices is from %s until %s, after one until %s", i, s.From, s.Until, last)
+			return fmt.Errorf("invalid stay %d of simulated devices: from %s until %s, after a stay until %s", i, s.From, s.Until, last)
 		}
 		last = s.Until
 	}
@@ -98,16 +98,16 @@ func checkStays(list []Stay) error {
 // span is a time during which a device follows one script.
 type span struct {
 	from     time.Duration
-	stay     int // index of the stay; -1: nobody is there
+	stay     int // index of the stay; -1: none
 	timeline *timeline
-	before   sums // of all spans before, less what the timeline had summed up until from
+	before   sums // sums of all earlier spans, minus what the timeline had summed up until from
 }
 
-// settle makes the device follow its script while somebody is there, and none else.
+// settle makes the device follow its script during its stays, and be idle otherwise.
 func (g *gpu) settle(stays []Stay) {
 	g.stays = stays
 	empty := simulate(g.model, g.key, 0, func(second int) load { return vacant(g.key, second) })
-	var total sums // up to the begin of the next span
+	var total sums // up to the start of the next span
 	add := func(from time.Duration, stay int, t *timeline) {
 		if n := len(g.spans); n > 0 {
 			last := g.spans[n-1]
@@ -130,7 +130,7 @@ func (g *gpu) settle(stays []Stay) {
 	add(end, -1, empty)
 }
 
-// span returns the one that up is in.
+// span returns the span that contains up.
 func (g *gpu) span(up time.Duration) span {
 	for _, s := range slices.Backward(g.spans) {
 		if s.from <= up {
@@ -140,17 +140,17 @@ func (g *gpu) span(up time.Duration) span {
 	return span{stay: 0, timeline: g.timeline}
 }
 
-// stay returns the number of the stay at up, 0 if nobody comes and goes.
+// stay returns the index of the stay at up, or 0 if the device has no stays.
 func (g *gpu) stay(up time.Duration) int { return max(0, g.span(up).stay) }
 
-// at returns the moment of up, and the sums since the boot.
+// at returns the moment at up, and the sums since boot.
 func (g *gpu) at(up time.Duration) (*moment, sums) {
 	s := g.span(up)
 	now, sum := s.timeline.at(up)
 	return now, s.before.plus(1, sum)
 }
 
-// back returns the moment n seconds before that of up.
+// back returns the moment n seconds before up.
 func (g *gpu) back(up time.Duration, n int) *moment {
 	return g.span(max(0, up-time.Duration(n)*time.Second)).timeline.back(up, n)
 }

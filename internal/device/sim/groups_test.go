@@ -27,7 +27,7 @@ func planned(t *testing.T, groups ...Group) (*node, *testClock) {
 type testClock struct{ up time.Duration }
 
 // Catches counters that fall or jump where a tenant comes or goes, and a device that works
-// while nobody has it.
+// without a tenant.
 func TestStays(t *testing.T) {
 	stays := []Stay{
 		{From: 10 * time.Minute, Until: 40 * time.Minute, Job: Job{ID: "1"}},
@@ -74,7 +74,7 @@ func TestStays(t *testing.T) {
 	}
 }
 
-// Catches a thief who cannot be told from whom he steals.
+// Catches a thief that cannot be distinguished from its victim.
 func TestThief(t *testing.T) {
 	n, clock := planned(t, Group{Model: "h100", Devices: 1, Role: "inference", Stays: []Stay{{}}, Thief: &Stay{From: time.Hour}})
 	f := func(up time.Duration, want int) {
@@ -94,7 +94,7 @@ func TestThief(t *testing.T) {
 	f(2*time.Hour, 2)
 }
 
-// Catches errors that are told twice, not at all, or before the device falls ill.
+// Catches errors that are reported twice, not at all, or before the onset.
 func TestSick(t *testing.T) {
 	const onset = time.Hour
 	n, clock := planned(t, Group{Model: "h200", Devices: 1, Role: "sick", Onset: onset, Stays: []Stay{{}}})
@@ -110,9 +110,9 @@ func TestSick(t *testing.T) {
 		})
 	})
 	listening := func() bool {
-		n.bell.mu.Lock()
-		defer n.bell.mu.Unlock()
-		return n.bell.emit != nil
+		n.xids.mu.Lock()
+		defer n.xids.mu.Unlock()
+		return n.xids.emit != nil
 	}
 	await.True(t, "a listener", listening)
 	g := n.gpus[0]
@@ -124,7 +124,7 @@ func TestSick(t *testing.T) {
 	}
 	cancel()
 	done.Wait()
-	read(t, g) // after the end nobody is told
+	read(t, g) // no event is emitted after Events returned
 	var codes []int
 	for _, e := range heard {
 		codes = append(codes, e.Code)
@@ -137,7 +137,7 @@ func TestSick(t *testing.T) {
 	}
 }
 
-// Catches a plan that is silently another one.
+// Catches an invalid plan that is silently changed.
 func TestBadGroups(t *testing.T) {
 	f := func(g Group, want string) {
 		t.Helper()
@@ -148,8 +148,8 @@ func TestBadGroups(t *testing.T) {
 	}
 	f(Group{Model: "h1", Role: "idle"}, "unknown simulated model")
 	f(Group{Model: "h100", Role: "sleeping"}, "unknown role")
-	f(Group{Model: "h100", Role: "partitioned", Stays: []Stay{{}}}, "cut up")
-	f(Group{Model: "trn2", Role: "idle", Stays: []Stay{{}}}, "cut up")
+	f(Group{Model: "h100", Role: "partitioned", Stays: []Stay{{}}}, "are partitioned")
+	f(Group{Model: "trn2", Role: "idle", Stays: []Stay{{}}}, "are partitioned")
 	f(Group{Model: "h100", Role: "idle", Stays: []Stay{{}, {From: time.Hour}}}, "stay 0")
 	f(Group{Model: "h100", Role: "idle", Stays: []Stay{{Until: time.Hour}, {From: time.Minute}}}, "stay 1")
 	f(Group{Model: "h100", Role: "idle", Stays: []Stay{{From: time.Millisecond}}}, "stay 0")

@@ -6,7 +6,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// intel is what xe and i915 show of a data center GPU.
+// intel shows what xe and i915 publish for a data center GPU.
 type intel struct {
 	pcie int // generation
 }
@@ -37,7 +37,7 @@ func (d intel) read(r *reading) {
 	r.Temperatures = r.temperatures(false)
 	limit := device.Of(m.watts.limit)
 	r.Powers = []device.Power{{
-		Scope: "gpu", Average: device.Of(r.average()), // from the energy
+		Scope: "gpu", Average: device.Of(r.average()), // derived from the energy
 		Limits: []device.PowerLimit{{Type: device.LimitEnforced, Watts: limit}, {Type: "default", Watts: limit}},
 	}}
 	r.Energy = device.Of(floor(r.sum.joules, 1e6))

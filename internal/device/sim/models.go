@@ -18,17 +18,17 @@ const (
 type maker struct {
 	vendor string
 	driver string // version
-	count  int    // devices of a node
-	buses  []int  // of PCI, by index; nil: the driver does not tell its place in the machine
+	count  int    // devices per node
+	buses  []int  // PCI buses, by index; nil: the driver does not report the location
 	// uuid returns the identifier of a device, part that of its i-th partition.
 	uuid func(key uint64) string
 	part func(g *gpu, i int, key uint64) string
-	// cut: every device consists of partitions, whatever it is used for.
+	// cut: every device consists of partitions, whatever its role.
 	cut bool
 }
 
-// model is what is fixed about a kind of accelerator. A zero means that the hardware,
-// or its driver, does not have it.
+// model is the fixed description of a kind of accelerator. Zero means that the hardware or
+// its driver does not have the feature.
 type model struct {
 	*maker
 	shows                               driver
@@ -36,16 +36,16 @@ type model struct {
 
 	memory, reserved float64 // bytes
 	watts            watts
-	hot              float64 // degrees at which the clocks fall
+	hot              float64 // temperature in degrees at which the clocks are reduced
 	sensors          []sensor
 	clocks           []clock
 
-	slices  []slice // how GPU 7 is cut
+	slices  []slice // how GPU 7 is partitioned
 	sliceOf int     // slices of a whole device
 }
 
-// driver is what the driver of a vendor shows of a device in the state that it is in.
-// What it does not set, the driver does not know.
+// driver fills in what a vendor's driver shows of a device in its current state. Fields
+// that it does not set are absent.
 type driver interface {
 	read(r *reading)
 	readPart(p *partition, up time.Duration, s *device.Sample)
@@ -54,35 +54,36 @@ type driver interface {
 // watts are power figures.
 type watts struct{ idle, limit, min, max float64 }
 
-// sensor is a temperature, without load and at the power limit. The first of a model is
-// on the die.
+// sensor is a temperature sensor, with its reading without load and at the power limit. The
+// first sensor of a model is on the die.
 type sensor struct {
 	name       string
 	idle, full float64
 	limits     []limit
 }
 
-// limit is what happens at a temperature.
+// limit is an event at a temperature.
 type limit struct {
 	event   string
 	celsius float64
 }
 
-// clock is a domain and its frequencies without load and at its highest, in MHz. It moves
-// in steps with the load, or not at all where step is 0.
+// clock is a clock domain with its frequencies without load and at most, in MHz. It follows
+// the load in steps, or not at all if step is 0.
 type clock struct {
 	kind             string
 	idle, full, step float64
 }
 
-// slice is one partition: its profile, its slices of the compute units, its bytes.
+// slice is one partition: its profile, its share of the compute slices, and its memory in
+// bytes.
 type slice struct {
 	profile string
 	compute int
 	memory  float64
 }
 
-// models are all that can be simulated.
+// models are all models that can be simulated.
 var models = collect(nvidiaModels, amdModels, gaudiModels, intelModels, neuronModels, tenstorrentModels, tpuModels)
 
 func collect(all ...map[string]*model) map[string]*model {
@@ -93,10 +94,10 @@ func collect(all ...map[string]*model) map[string]*model {
 	return list
 }
 
-// Mixed is a machine that nobody has: some devices of each vendor.
+// Mixed is an artificial machine with some devices of each vendor.
 const Mixed = "mixed"
 
-// mix is what is in it, and what each device is used for.
+// mix lists the devices of a mixed machine and their roles.
 var mix = []struct {
 	model string
 	roles []*role
@@ -110,6 +111,5 @@ var mix = []struct {
 	{"trn2", []*role{roleInference}},
 }
 
-// Models returns the names of the known models, sorted, and at last that of the machine
-// that has devices of each vendor.
+// Models returns the names of the known models, sorted, followed by Mixed.
 func Models() []string { return append(slices.Sorted(maps.Keys(models)), Mixed) }

@@ -8,10 +8,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// neuron is what the Neuron driver shows in sysfs, and neuron-monitor of how busy the
-// cores are. Power is a part of the most that the device may draw.
+// neuron shows what the Neuron driver publishes in sysfs, and utilization as neuron-monitor
+// reports it. Power is a ratio of the device's maximum.
 type neuron struct {
-	flops float64 // that a core does in a second
+	flops float64 // operations per second and core
 }
 
 var neuronMaker = &maker{
@@ -37,7 +37,7 @@ func (d neuron) read(r *reading) {
 	ecc := func(kind, location string, n float64) {
 		r.ECC = append(r.ECC, device.ECC{Type: kind, Lifetime: "volatile", Location: location, Count: device.Of(n)})
 	}
-	for _, location := range []string{"", "memory"} { // none is of the memory on the chip
+	for _, location := range []string{"", "memory"} { // no errors in on-chip memory
 		ecc("corrected", location, r.bad.corrected)
 		ecc("uncorrected", location, r.bad.uncorrected)
 	}
@@ -46,14 +46,14 @@ func (d neuron) read(r *reading) {
 	ecc("uncorrected", "memory_repairable", 0)
 	for _, p := range r.gpu.partitions {
 		r.Processes = append(r.Processes, p.tenant(r.up)...)
-		if !r.gpu.shared() { // one process has all of them
+		if !r.gpu.shared() { // one process holds all cores
 			r.Processes = r.gpu.process(r.up, r.Memory.Used)
 			break
 		}
 	}
 }
 
-// minute returns the average power of the last minute.
+// minute returns the average power over the last minute.
 func (r *reading) minute() float64 {
 	sum := 0.0
 	for i := range 60 {
@@ -72,7 +72,7 @@ func (d neuron) readPart(p *partition, up time.Duration, s *device.Sample) {
 	for _, result := range []string{"success", "failure", "timeout", "hw_error"} {
 		n := 0.0
 		if result == "success" {
-			n = math.Floor(busy / 0.25) // seconds that one takes
+			n = math.Floor(busy / 0.25) // seconds per execution
 		}
 		s.Runtime.Executions = append(s.Runtime.Executions, device.ErrorCount{Type: result, Count: device.Of(n)})
 	}
@@ -80,7 +80,7 @@ func (d neuron) readPart(p *partition, up time.Duration, s *device.Sample) {
 	s.Processes = p.tenant(up)
 }
 
-// tenant returns the process on a core: its own, or the one that has all cores.
+// tenant returns the process on a core: its own, or the process that holds all cores.
 func (p *partition) tenant(up time.Duration) []device.Process {
 	used := p.memory(p.at(up)).Used
 	if p.parent.shared() {

@@ -7,20 +7,20 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// nvidia is what NVML shows.
+// nvidia shows what NVML publishes.
 type nvidia struct {
-	bar1, banks            float64 // bytes; banks of memory, each with its own spare rows
-	memoryIdle, memoryFull float64 // power of the memory in watts
-	cpuIdle, cpuFull       float64 // power of the CPU in the same module, in watts
+	bar1, banks            float64 // bytes; memory banks, each with its own spare rows
+	memoryIdle, memoryFull float64 // memory power in watts
+	cpuIdle, cpuFull       float64 // CPU power of the same module in watts
 	instantOnly            bool    // GA100 has no averaged reading
 
 	idleState      float64 // performance state without load
-	pcie, pcieIdle int     // generation of the link under load and without
+	pcie, pcieIdle int     // PCIe generation under load and without
 
 	links    int     // NVLinks
-	linkRate float64 // bytes per second and direction, of one link
+	linkRate float64 // bytes per second and direction, per link
 	fabric   bool    // registers with an NVSwitch fabric
-	gpm      bool    // counts its own activity and traffic: Hopper and later
+	gpm      bool    // has activity and traffic counters: Hopper and later
 }
 
 var nvidiaMaker = &maker{
@@ -29,8 +29,8 @@ var nvidiaMaker = &maker{
 	part: func(_ *gpu, _ int, key uint64) string { return "MIG-" + uuid(key) },
 }
 
-// nvidiaModels are boards as nvidia-smi and NVML show them. No full listing of a B200 was
-// found: its banks, thermal limits and partition sizes are scaled from the H200.
+// nvidiaModels are boards as nvidia-smi and NVML show them. No complete listing of a B200
+// was available: its banks, thermal limits and partition sizes are scaled from the H200.
 var nvidiaModels = map[string]*model{
 	"a100": {
 		maker: nvidiaMaker, name: "NVIDIA A100-SXM4-80GB", architecture: "ampere", firmware: nvidiaMaker.driver, vbios: "92.00.9E.00.02",
@@ -56,7 +56,7 @@ var nvidiaModels = map[string]*model{
 		shows:   nvidia{bar1: 262144 * mib, banks: 3840, pcie: 5, pcieIdle: 5, links: 18, linkRate: 53.125e9, fabric: true, gpm: true},
 		sliceOf: 7, slices: []slice{{"3g.90gb", 3, 90368 * mib}, {"2g.45gb", 2, 43776 * mib}, {"1g.23gb", 1, 21632 * mib}, {"1g.23gb", 1, 21632 * mib}},
 	},
-	// A superchip of one GPU and one Grace CPU, of which nodes have one or a few.
+	// A superchip with one GPU and one Grace CPU. Nodes have one or a few.
 	"gh200": {
 		maker: nvidiaMaker, name: "NVIDIA GH200 480GB", architecture: "hopper", firmware: nvidiaMaker.driver, vbios: "96.00.A5.00.19",
 		memory: 97871 * mib, reserved: 619 * mib,
@@ -140,7 +140,7 @@ func (d nvidia) read(r *reading) {
 	if d.gpm {
 		r.Profile = profile(g.activity(r.now, r.up), r.now.busy)
 	}
-	if g.partitions == nil { // NVML has no utilization of a GPU that is cut up
+	if g.partitions == nil { // NVML reports no utilization for a partitioned GPU
 		r.Utilization, r.UtilizationPeak = d.utilization(r)
 		p := g.process(r.up, r.Memory.Used)
 		for i := range p {
@@ -150,7 +150,7 @@ func (d nvidia) read(r *reading) {
 	}
 }
 
-// utilization returns that of now and its highest of the last minute.
+// utilization returns the current utilization and its peak over the last minute.
 func (nvidia) utilization(r *reading) (current, peak device.Engines) {
 	g := r.gpu
 	highest := r.now.busy
@@ -171,7 +171,7 @@ func (nvidia) utilization(r *reading) (current, peak device.Engines) {
 func (d nvidia) memory(r *reading) device.Memory {
 	m := r.gpu.model
 	used := r.used()
-	bar1 := used + 1703936 // what an idle H200 shows, and all of the memory in use
+	bar1 := used + 1703936 // what an idle H200 reports, plus all memory in use
 	if r.gpu.partitions != nil {
 		bar1 = m.memory - m.reserved
 	}
@@ -182,7 +182,7 @@ func (d nvidia) memory(r *reading) device.Memory {
 	}
 }
 
-// power returns the readings of now, and averages over the last second.
+// power returns current readings, and averages over the last second.
 func (d nvidia) power(r *reading) []device.Power {
 	w := r.gpu.model.watts
 	average := r.average()
@@ -212,7 +212,7 @@ func (d nvidia) power(r *reading) []device.Power {
 	return list
 }
 
-// throttles returns NVML's clock event reasons, in the order of their bits.
+// throttles returns NVML's clocks event reasons, in bit order.
 func (nvidia) throttles(now *moment) []device.Throttle {
 	const (
 		power, thermal = device.BucketPower, device.BucketThermal
@@ -231,9 +231,9 @@ func (nvidia) throttles(now *moment) []device.Throttle {
 	}
 }
 
-// throttleTimes returns NVML's fields 74 to 81 and 269 to 271. Below the clocks that
-// applications ask for is every second at less than full speed; below the base clocks
-// only those without load.
+// throttleTimes returns NVML's fields 74 to 81 and 269 to 271. Every second at less than
+// full speed is below the application clocks; only seconds without load are below the base
+// clocks.
 func (nvidia) throttleTimes(sum sums) []device.ThrottleTime {
 	of := func(cause string, seconds float64) device.ThrottleTime {
 		return device.ThrottleTime{Cause: cause, Seconds: device.Of(seconds)}
@@ -248,7 +248,7 @@ func (nvidia) throttleTimes(sum sums) []device.ThrottleTime {
 	}
 }
 
-// profile returns activity as GPM does.
+// profile returns activity in the form of GPM.
 func profile(a activity, busy float64) device.Profile {
 	pipe := func(name string, active float64) device.Pipe {
 		return device.Pipe{Name: name, Active: device.Of(active)}
@@ -263,8 +263,8 @@ func profile(a activity, busy float64) device.Profile {
 	}
 }
 
-// interconnects returns PCIe and NVLink. Rates are GPM's; the byte counters of PCIe
-// wrap too fast to be of use. NVLink does not answer for a GPU that is cut up.
+// interconnects returns PCIe and NVLink. Rates come from GPM; the byte counters of PCIe
+// wrap too fast to be useful. NVLink does not answer on a partitioned GPU.
 func (d nvidia) interconnects(r *reading) []device.Interconnect {
 	const chatter = 2.5e6 // bytes per second on an idle PCIe link
 	pcie := device.Interconnect{Type: "pcie", BandwidthLimit: device.Of(pcieRate(d.pcie))}
@@ -288,8 +288,8 @@ func (d nvidia) interconnects(r *reading) []device.Interconnect {
 	return []device.Interconnect{pcie, nvlink}
 }
 
-// rowRemap returns the spare rows. The counts are not supported on a GPU that is cut
-// up, the banks are (seen on an H200).
+// rowRemap returns the spare rows. On a partitioned GPU the counts are not supported but
+// the banks are (observed on an H200).
 func (d nvidia) rowRemap(r *reading) device.RowRemap {
 	taken := r.bad.uncorrected
 	bank := func(spare string, n float64) device.RowRemapBanks {
@@ -305,8 +305,8 @@ func (d nvidia) rowRemap(r *reading) device.RowRemap {
 	return list
 }
 
-// A MIG device has memory, processes and, from Hopper on, its own activity. NVML has no
-// utilization of its processes.
+// readPart fills in the memory, processes and, on Hopper and later, the own activity of a
+// MIG device. NVML reports no utilization for its processes.
 func (d nvidia) readPart(p *partition, up time.Duration, s *device.Sample) {
 	now := p.at(up)
 	s.Memory = p.memory(now)

@@ -7,8 +7,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// partition is a part of a gpu that can be given away: a MIG device, an accelerator
-// complex, a core. All sensors are its parent's.
+// partition is a part of a gpu that can be allocated: a MIG device, an accelerator complex,
+// a core. All sensors belong to its parent.
 type partition struct {
 	id     device.ID
 	parent *gpu
@@ -16,7 +16,7 @@ type partition struct {
 	role   *role
 	key    uint64
 	index  int
-	sums   []float64 // seconds that it was busy before each one of the script
+	sums   []float64 // seconds of busy time before each second of the script
 }
 
 func newPartition(g *gpu, i int, s slice, r *role) *partition {
@@ -30,14 +30,14 @@ func newPartition(g *gpu, i int, s slice, r *role) *partition {
 	return p
 }
 
-// part returns the partition's part of the compute units.
+// part returns the partition's share of the compute units.
 func (p *partition) part() float64 { return float64(p.slice.compute) / float64(p.parent.model.sliceOf) }
 
 func (p *partition) load(second int) load { return p.role.load(p.key, second) }
 
 func (p *partition) at(up time.Duration) load { return p.load(int(up/time.Second) % period) }
 
-// busy returns the seconds that it was busy since the boot.
+// busy returns the seconds of busy time since boot.
 func (p *partition) busy(up time.Duration) float64 {
 	second := int(up / time.Second)
 	return float64(second/period)*p.sums[period] + p.sums[second%period] + (up%time.Second).Seconds()*grid(p.at(up).busy)
@@ -46,7 +46,7 @@ func (p *partition) busy(up time.Duration) float64 {
 // ID implements device.Device.
 func (p *partition) ID() device.ID { return p.id }
 
-// Read implements device.Device, as that of the gpu does.
+// Read implements device.Device, like Read of gpu.
 func (p *partition) Read(ctx context.Context, _ device.Tier) (device.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return device.Sample{}, err
@@ -71,7 +71,7 @@ func (p *partition) memory(now load) device.Memory {
 
 func (p *partition) pid() int { return p.parent.pid() + 10*p.index }
 
-// process returns the one that is on the partition and holds used bytes.
+// process returns the process on the partition, which holds used bytes.
 func (p *partition) process(used device.Value) []device.Process {
 	return process(p.role, p.pid(), used)
 }

@@ -7,31 +7,31 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// reading is the sample of a device that its driver completes, and the state it is in.
+// reading is the sample that a driver fills in, and the state of the device.
 type reading struct {
 	device.Sample
 	gpu *gpu
 	up  time.Duration
 	now *moment
-	sum sums // since the boot
+	sum sums // since boot
 	bad faults
 }
 
-// Readings have the resolution of the driver's own.
+// Readings have the resolution of the real driver's.
 
 // percent rounds a ratio to whole percents.
 func percent(ratio float64) float64 { return math.Round(ratio*100) / 100 }
 
-// floor cuts v to a multiple of 1/parts, which keeps a counter monotonic.
+// floor truncates v to a multiple of 1/parts, which keeps a counter monotonic.
 func floor(v, parts float64) float64 { return math.Floor(v*parts) / parts }
 
-// allocated returns a ratio of bytes in the pages of 2 MiB that drivers hand out.
+// allocated returns a ratio of bytes, in the 2 MiB pages that drivers allocate.
 func allocated(ratio, bytes float64) float64 {
 	const page = 2 * mib
 	return math.Floor(ratio*bytes/page) * page
 }
 
-// used returns the bytes that are allocated, in all partitions if there are some.
+// used returns the allocated bytes, including those of all partitions.
 func (r *reading) used() float64 {
 	g := r.gpu
 	used := allocated(r.now.held, g.model.memory-g.model.reserved)
@@ -41,8 +41,7 @@ func (r *reading) used() float64 {
 	return used
 }
 
-// temperatures returns the sensors, with the degrees left to each limit if the driver
-// says so.
+// temperatures returns the sensors, with the margin to each limit if the driver reports it.
 func (r *reading) temperatures(margins bool) []device.Temperature {
 	die := r.gpu.model.sensors[0]
 	warmth := (r.now.celsius - die.idle) / (die.full - die.idle)
@@ -61,14 +60,14 @@ func (r *reading) temperatures(margins bool) []device.Temperature {
 	return list
 }
 
-// average returns the power over the second that ends at up.
+// average returns the mean power over the second that ends at up.
 func (r *reading) average() float64 {
 	into := (r.up % time.Second).Seconds()
 	before := r.gpu.back(r.up, 1)
 	return math.Round((into*r.now.watts+(1-into)*before.watts)*1e3) / 1e3
 }
 
-// frequencies returns the clocks, with the highest of each if the driver knows it.
+// frequencies returns the clocks, with their limits if the driver reports them.
 func (r *reading) frequencies(limits bool) []device.Clock {
 	list := make([]device.Clock, len(r.gpu.model.clocks))
 	for i, c := range r.gpu.model.clocks {
@@ -90,8 +89,9 @@ func (r *reading) frequencies(limits bool) []device.Clock {
 // lanes is the width of the PCIe link of every model.
 const lanes = 16
 
-// pcieRate returns the bytes per second and direction of a link: 2.5 GT/s a lane in
-// generation 1, 5 in 2, then 8 and its doubles, with 2 of 10 or 2 of 130 bits of coding.
+// pcieRate returns the bytes per second and direction of a link: 2.5 GT/s per lane in
+// generation 1, 5 in generation 2, then 8 and its doubles, less the coding overhead of 2 in
+// 10 or 2 in 130 bits.
 func pcieRate(generation int) float64 {
 	if generation < 3 {
 		return lanes * 2.5e9 * float64(generation) / 10
@@ -99,7 +99,7 @@ func pcieRate(generation int) float64 {
 	return lanes * 8e9 * float64(int(1)<<(generation-3)) * 128 / 130 / 8
 }
 
-// link returns a PCIe link of the generation, which is lower without load.
+// link returns a PCIe link of the given generation, which drops to idle without load.
 func (r *reading) link(generation, idle int) device.PCIe {
 	now := generation
 	if r.now.busy == 0 {
@@ -113,8 +113,8 @@ func (r *reading) link(generation, idle int) device.PCIe {
 
 // links returns the links between devices, each of rate bytes per second and direction.
 func (r *reading) links(kind string, n int, rate float64) device.Interconnect {
-	const asymmetry = 0.98          // so that swapped directions show
-	busy := r.gpu.role.links * rate // of one link while busy
+	const asymmetry = 0.98          // makes swapped directions visible
+	busy := r.gpu.role.links * rate // per link, while busy
 	count := float64(n)
 	tx, rx := math.Floor(busy*r.sum.busy), math.Floor(asymmetry*busy*r.sum.busy)
 	c := device.Interconnect{
@@ -130,7 +130,7 @@ func (r *reading) links(kind string, n int, rate float64) device.Interconnect {
 	return c
 }
 
-// ecc returns the totals. A failing device has a history from before the boot.
+// ecc returns the totals. A failing device has a history from before boot.
 func (r *reading) ecc() []device.ECC {
 	var history float64
 	if r.gpu.role.fails {
@@ -144,8 +144,8 @@ func (r *reading) ecc() []device.ECC {
 	}
 }
 
-// process returns the one process that holds used bytes, less what its context costs the
-// driver. A process that holds none is not there.
+// process returns the process that holds used bytes, less the driver's context overhead, or
+// nil if it holds none.
 func process(r *role, pid int, used device.Value) []device.Process {
 	const context = 9 * mib
 	bytes, _ := used.Get()

@@ -7,25 +7,25 @@ import (
 
 // role is what a GPU or a partition is used for.
 type role struct {
-	load    func(key uint64, second int) load
-	process string // executable that holds the memory
-	fails   bool   // its memory has errors
-	leaves  bool   // it falls off the bus from time to time
-	cries   bool   // its driver reports XIDs
+	load     func(key uint64, second int) load
+	process  string // executable that holds the memory
+	fails    bool   // the memory has errors
+	leaves   bool   // the GPU falls off the bus from time to time
+	logsXIDs bool   // the driver reports XIDs
 
-	heat       float64 // power at full load, of what the limit leaves above idle; over 1 it is capped
-	controller float64 // time memory is read or written, of busy time
-	links      float64 // use of all links to other devices in each direction while busy
-	feed       float64 // use of PCIe towards the device while busy
+	heat       float64 // power at full load, relative to the headroom between idle and limit; above 1 it is capped
+	controller float64 // ratio of busy time during which memory is accessed
+	links      float64 // utilization of all links to other devices per direction while busy
+	feed       float64 // utilization of PCIe towards the device while busy
 	activity   activity
 }
 
-// load is what a script asks of the hardware in one second, in ratios of 0 to 1.
+// load is what a script demands of the hardware in one second, in ratios from 0 to 1.
 type load struct {
-	busy    float64 // time a kernel ran
-	held    float64 // memory that is allocated
+	busy    float64 // time during which a kernel ran
+	held    float64 // allocated memory
 	upload  float64 // PCIe bandwidth used towards the host
-	stifled float64 // cooling that is lost; at 1 the power limit would exceed the highest operating temperature
+	stifled float64 // lost cooling; at 1 the power limit would exceed the highest operating temperature
 }
 
 // activity is how much of the compute units kernels use while they run, in ratios.
@@ -61,9 +61,9 @@ var (
 		heat: 0.83, controller: 0.41, links: 0.08, feed: 0.03,
 		activity: activity{sm: 0.82, occupancy: 0.34, dram: 0.39, tensor: 0.41, fp32: 0.12, fp16: 0.08, integer: 0.14},
 	}
-	// A GPU that fails and overheats without being lost: it stays for all to see.
+	// A GPU that fails and overheats without being lost, so that it stays visible.
 	roleSick = &role{
-		load: overheating, process: "python3", fails: true, cries: true,
+		load: overheating, process: "python3", fails: true, logsXIDs: true,
 		heat: 0.97, controller: 0.41, links: 0.3, feed: 0.02,
 		activity: activity{sm: 0.82, occupancy: 0.34, dram: 0.39, tensor: 0.41, fp32: 0.12, fp16: 0.08, integer: 0.14},
 	}
@@ -74,16 +74,16 @@ var (
 	}
 )
 
-// roles are given out by index; nil is the GPU that is cut into partitions.
+// roles are assigned by index; nil is the partitioned GPU.
 var roles = [8]*role{
 	roleTraining, roleTraining, roleTraining, roleInference,
 	roleIdle, roleOverheating, roleFailing, nil,
 }
 
-// partitionRoles are those of the slices of a model, in order.
+// partitionRoles are assigned to a model's slices, in order.
 var partitionRoles = [4]*role{roleInference, roleTuning, roleInference, roleIdle}
 
-// The scripts. Each is a function of the second in the period, and the times in them
+// The scripts. Each is a function of the second within the period, and the times in them
 // divide the period.
 
 func training(key uint64, second int) load {
@@ -105,7 +105,7 @@ func inference(key uint64, second int) load {
 
 func idle(uint64, int) load { return load{held: 0.41} }
 
-// vacant is a device that nobody uses.
+// vacant is the load of a device without a tenant.
 func vacant(uint64, int) load { return load{} }
 
 func overheating(key uint64, second int) load {
@@ -129,14 +129,15 @@ func tuning(key uint64, second int) load {
 	return load{busy: 0.9 + 0.06*noise(key, second, 10), held: 0.79}
 }
 
-// faults are the counters and flags of a GPU that fails.
+// faults are the counters and flags of a failing GPU.
 type faults struct {
 	corrected, uncorrected, replays, linkReplays float64
-	losses                                       float64 // times it was gone
+	losses                                       float64 // times the GPU was lost
 	remap                                        bool
 }
 
-// The course of a failing GPU. The row stays to be remapped because nobody resets it.
+// The course of a failing GPU. The row remapping stays pending because nothing resets the
+// GPU.
 const (
 	failCycle = 10 * time.Minute
 	failAt    = 5 * time.Minute
@@ -144,13 +145,13 @@ const (
 	remapAt   = 3 * time.Minute
 )
 
-// offBus reports whether a failing GPU is gone.
+// offBus reports whether a failing GPU is off the bus.
 func offBus(up time.Duration) bool {
 	in := up % failCycle
 	return in >= failAt && in < failAt+failFor
 }
 
-// faults returns what went wrong until up.
+// faults returns the faults up to up.
 func (r *role) faults(up time.Duration) faults {
 	if !r.fails || up < 0 {
 		return faults{}

@@ -8,7 +8,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// watch reads GPU index once a second for a period, without the seconds it is lost.
+// watch reads GPU index once a second for a period, except while the GPU is lost.
 func watch(t *testing.T, model string, index int, see func(up time.Duration, s *device.Sample)) {
 	t.Helper()
 	n, clock := newNode(t, Config{Model: model, Seed: 5, GPUs: 8})
@@ -21,7 +21,7 @@ func watch(t *testing.T, model string, index int, see func(up time.Duration, s *
 	}
 }
 
-// Catches a training job without its marks: ranks in phase at the power cap, with
+// Catches a training job without its characteristics: ranks in phase at the power cap, with
 // checkpoints.
 func TestTraining(t *testing.T) {
 	var ranks [3][]float64
@@ -53,7 +53,8 @@ func TestTraining(t *testing.T) {
 	}
 }
 
-// Catches an inference server with a flat load, or a cache that never fills or drops.
+// Catches an inference server with a flat load, or a cache that never fills or is never
+// dropped.
 func TestInference(t *testing.T) {
 	low, high := 1.0, 0.0
 	var grew, dropped int
@@ -97,7 +98,7 @@ func TestIdle(t *testing.T) {
 func TestOverheating(t *testing.T) {
 	for _, model := range uniform() {
 		if models[model].hot == 0 {
-			continue // it does not tell
+			continue // the model does not report throttling
 		}
 		var hot, cool, hottest float64
 		var last device.Sample
@@ -143,7 +144,7 @@ func TestTemperatureFollowsPower(t *testing.T) {
 	}
 }
 
-// Catches a failing GPU whose errors do not grow, or that asks for a reset too early.
+// Catches a failing GPU whose errors do not grow, or that requests a reset too early.
 func TestFailing(t *testing.T) {
 	type state struct{ corrected, uncorrected, replays, pending, action, spare float64 }
 	f := func(up time.Duration, want state) {
@@ -189,7 +190,7 @@ func TestPartitionsAddUp(t *testing.T) {
 	}
 }
 
-// Catches partitions of an AMD GPU that do not make up the GPU.
+// Catches partitions of an AMD GPU that do not add up to the GPU.
 func TestComplexesAddUp(t *testing.T) {
 	n, clock := newNode(t, Config{Model: "mi300x"})
 	clock.up = 13 * time.Minute
@@ -210,10 +211,10 @@ func TestComplexesAddUp(t *testing.T) {
 	}
 }
 
-// Catches cores whose counters do not move with their work, or that are all alike.
+// Catches cores whose counters do not follow their work, or that are all alike.
 func TestCores(t *testing.T) {
 	n, clock := newNode(t, Config{Model: "trn2", Seed: 4})
-	g := n.gpus[7] // of several owners
+	g := n.gpus[7] // has several tenants
 	before := g.partitions[0].sample(clock.up)
 	clock.up = 10 * time.Minute
 	after := read(t, g.partitions[0])
@@ -225,7 +226,7 @@ func TestCores(t *testing.T) {
 	if idle.Runtime.Operations != device.Of(0) || idle.Runtime.Executions[0].Count != device.Of(0) || value(idle.Memory.Used) == 0 {
 		t.Errorf("an idle core: %+v", idle)
 	}
-	// One job on a whole device is on all of its cores.
+	// A job on a whole device is on all of its cores.
 	for _, p := range n.gpus[0].partitions {
 		if s := read(t, p); value(s.Memory.Used) < 0.8*p.slice.memory || len(s.Processes) != 1 || s.Processes[0].PID != uint32(n.gpus[0].pid()) {
 			t.Errorf("%s uses %v, by %v", p.id.UUID, s.Memory.Used, s.Processes)

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata")
 
-// has says which optional parts a device has.
+// has states which optional parts a device has.
 type has struct {
 	MIG, Utilization, Profile, Fabric, NVLink, TrafficRates bool
 	MemorySensor, MemoryPower, AveragePower, Limits         bool
@@ -52,7 +52,7 @@ func parts(s *device.Sample) (h has) {
 	return h
 }
 
-// Catches a reading that the real board does not have, or one that it lost.
+// Catches a reading that the real board does not have, or a missing one that it has.
 func TestAbsentStaysAbsent(t *testing.T) {
 	f := func(model string, index int, want has) {
 		t.Helper()
@@ -75,7 +75,7 @@ func TestAbsentStaysAbsent(t *testing.T) {
 	f("l40s", 0, has{Utilization: true, AveragePower: true, Limits: true, RemapCount: true})
 	f("l40s", 7, has{Utilization: true, AveragePower: true, Limits: true, RemapCount: true})
 
-	// A GPU that is cut up, and a partition of it.
+	// A partitioned GPU, and one of its partitions.
 	cut := hopper
 	cut.Utilization, cut.NVLink, cut.RemapCount = false, false, false
 	f("h200", 7, cut)
@@ -83,8 +83,8 @@ func TestAbsentStaysAbsent(t *testing.T) {
 	f("a100", 8, has{})
 }
 
-// shown returns the paths of what a sample has, such as memory.used, by its JSON form, in
-// which what is absent is missing. Of lists it has what tells their members apart.
+// shown returns the paths present in a sample, such as memory.used, from its JSON form,
+// which omits absent values. For lists it includes what distinguishes their elements.
 func shown(t *testing.T, s device.Sample) string {
 	t.Helper()
 	raw, err := json.Marshal(s)
@@ -127,8 +127,8 @@ func shown(t *testing.T, s device.Sample) string {
 	return strings.Join(slices.Compact(paths), "\n")
 }
 
-// Catches a vendor's device that shows what its driver does not know, or no longer shows
-// what it does. What a sample has is in testdata/<model>.txt.
+// Catches a simulated device that shows what its vendor's driver does not provide, or no
+// longer shows what it does. The expected paths are in testdata/<model>.txt.
 func TestShown(t *testing.T) {
 	f := func(model, file string, index int) {
 		t.Helper()
@@ -163,7 +163,7 @@ func TestShown(t *testing.T) {
 func TestPartition(t *testing.T) {
 	n, clock := newNode(t, Config{Model: "a100"})
 	clock.up = time.Hour
-	p := devices(t, n)[11] // the idle one
+	p := devices(t, n)[11] // the idle partition
 	want := device.Sample{
 		ID:    p.ID(),
 		Slice: device.Slice{Held: 1, Of: 7},
@@ -177,7 +177,7 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// Catches a cause in a bucket that the contract does not give it.
+// Catches a cause in a bucket that the contract does not assign to it.
 func TestThrottleBuckets(t *testing.T) {
 	n, _ := newNode(t, Config{})
 	const power, thermal, sw, hw = device.BucketPower, device.BucketThermal, device.BucketSW, device.BucketHW
@@ -231,8 +231,8 @@ func counters(s *device.Sample) map[string]device.Value {
 	return c
 }
 
-// checkOrder reads every GPU of n at two times, also while it is lost, and reports
-// counters that fell between them.
+// checkOrder reads every GPU of n at two times, even while it is lost, and reports counters
+// that decreased in between.
 func checkOrder(t *testing.T, n *node, a, b time.Duration) {
 	t.Helper()
 	if a > b {
@@ -260,7 +260,7 @@ func checkOrder(t *testing.T, n *node, a, b time.Duration) {
 	}
 }
 
-// Catches a counter that falls: in the middle, over the end of the script, by rounding.
+// Catches a counter that decreases: within the script, across its end, or by rounding.
 func TestCountersNeverFall(t *testing.T) {
 	whole, _ := newNode(t, Config{})
 	some, _ := newNode(t, Config{Model: Mixed})
@@ -290,10 +290,9 @@ func FuzzCountersNeverFall(f *testing.F) {
 	})
 }
 
-// Catches an energy counter, or the NVLink bytes, that tell another story than the
-// gauges beside them.
+// Catches an energy counter, or NVLink bytes, that contradict their gauges.
 func TestCountersAreTheIntegralOfGauges(t *testing.T) {
-	const from, to = 29*time.Minute + 300*time.Millisecond, 52 * time.Minute // over the end of the script
+	const from, to = 29*time.Minute + 300*time.Millisecond, 52 * time.Minute // across the end of the script
 	step := 250 * time.Millisecond
 	if testing.Short() {
 		step *= 2
@@ -308,7 +307,7 @@ func TestCountersAreTheIntegralOfGauges(t *testing.T) {
 		n, _ := newNode(t, Config{Model: model, Seed: 3})
 		for i, g := range n.gpus {
 			if s := g.sample(from); !s.Energy.OK() || g.id.Vendor != "nvidia" && i > 0 {
-				continue // it has no counter, or its role was seen
+				continue // no such counter, or the role was already checked
 			}
 			var joules, averaged, bytes float64
 			for up := from; up < to; up += step {

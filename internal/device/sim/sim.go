@@ -1,23 +1,23 @@
-// Package sim simulates accelerators, so that everything above a device.Reader can be
-// shown, tested and measured on a machine that has none.
+// Package sim simulates accelerators of every vendor, so that everything above a
+// device.Reader can be demonstrated, tested and benchmarked on a machine without any. It
+// needs no hardware, driver or privilege and touches nothing outside the process.
 //
-// A node has some GPUs of one model, or of each vendor a few. Of one model, each has a
+// A node has GPUs of one model, or a few of each vendor. With one model, each GPU has a
 // role that is fixed by its index and repeats after eight:
 //
 //	0-2  training: three GPUs of one job at the power limit, a checkpoint every 5 min
 //	3    inference: load in waves, a cache that fills and is dropped
 //	4    idle, with memory held by a process
-//	5    overheating: slowed down by its temperature for some minutes of every ten
-//	6    failing: memory errors and a row to remap; gone from minute 5 to 6 of every ten
-//	7    cut into partitions, or idle where the model has none
+//	5    overheating: thermally throttled for some minutes of every ten
+//	6    failing: memory errors and a pending row remap; lost from minute 5 to 6 of every ten
+//	7    partitioned, or idle if the model has no partitions
 //
-// Instead of a model a node may have Groups, which say what each device does and who has it
-// when; the demo's fleet is made of them.
+// Instead of a model, a node may have Groups, which specify what each device does and which
+// tenant holds it when. The demo fleet is made of Groups.
 //
-// Every reading is a pure function of Config and time. Readings change once a second
-// and a script repeats after half an hour, which is what makes counters cheap: a
-// counter is the number of whole scripts, times the sum over one of them, plus a
-// prefix of it.
+// Every reading is a pure function of Config and time. Readings change once a second, and a
+// script repeats after half an hour, which makes counters cheap: a counter is the number of
+// complete scripts times the sum over one of them, plus a prefix sum.
 package sim
 
 import (
@@ -32,16 +32,15 @@ import (
 
 // Config describes a simulated node.
 type Config struct {
-	Model string // name in Models; "" = "h200"
-	GPUs  int    // 0 = as many as such a node has; a mixed one has always as many
-	Seed  uint64 // names the node: UUIDs and noise derive from it
-	// Groups are the devices of the node instead, each with what it does and for whom.
+	Model string // a name in Models; "" means "h200"
+	GPUs  int    // 0 means the usual number for the model; a mixed node has a fixed number
+	Seed  uint64 // identifies the node: UUIDs and noise derive from it
+	// Groups replace Model and GPUs: the devices of the node, each with a role and tenants.
 	Groups []Group
-	// Now is the scripted clock; nil = time.Now. It is called from as many goroutines
-	// as read devices.
+	// Now is the clock; nil means time.Now. It is called concurrently by all device reads.
 	Now func() time.Time
-	// Start is the simulated boot, where counters are 0. The zero time means the
-	// moment of New.
+	// Start is the simulated boot time, at which counters are 0. The zero time means the
+	// time of New.
 	Start time.Time
 }
 
@@ -53,7 +52,7 @@ func New(cfg Config) (device.Reader, error) {
 	}
 	m, ok := models[name]
 	if !ok && name != Mixed && cfg.Groups == nil {
-		return nil, fmt.Errorf("unknown simulated model %q, known are %s", name, strings.Join(Models(), ", "))
+		return nil, fmt.Errorf("unknown simulated model %q, want one of %s", name, strings.Join(Models(), ", "))
 	}
 	if cfg.GPUs < 0 {
 		return nil, fmt.Errorf("cannot simulate %d GPUs", cfg.GPUs)
@@ -82,20 +81,20 @@ func New(cfg Config) (device.Reader, error) {
 	return n, nil
 }
 
-// node implements device.Reader. Nothing in it but what was told of its errors changes
-// after New, so its devices need no lock.
+// node implements device.Reader. After New only the state of xids changes, so devices need
+// no lock.
 type node struct {
 	now   func() time.Time
 	start time.Time
 	gpus  []*gpu
-	bell  bell
+	xids  xidSource
 }
 
-// uptime returns the time since the simulated boot, 0 before it.
+// uptime returns the time since the simulated boot, or 0 before it.
 func (n *node) uptime() time.Duration { return max(0, n.now().Sub(n.start)) }
 
-// Devices implements device.Reader. A GPU that fell off the bus is left out, and is the
-// same Device when it is back.
+// Devices implements device.Reader. A GPU that fell off the bus is omitted, and is the same
+// Device when it returns.
 func (n *node) Devices(ctx context.Context) ([]device.Device, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -57,8 +57,8 @@ func read(t testing.TB, d device.Device) device.Sample {
 	return s
 }
 
-// Catches a sample that depends on what was read before, on the order, or on anything
-// but Config and time.
+// Catches a sample that depends on earlier reads, on their order, or on anything but Config
+// and time.
 func TestSameTimeSameSample(t *testing.T) {
 	cfg := Config{Seed: 7}
 	a, clockA := newNode(t, cfg)
@@ -97,7 +97,7 @@ func TestDevicesAreReadAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// Catches two nodes of a fleet that cannot be told apart, and IDs that are not stable.
+// Catches two nodes of a fleet that cannot be distinguished, and IDs that are not stable.
 func TestIdentity(t *testing.T) {
 	ids := func(seed uint64) (ids []device.ID) {
 		n, _ := newNode(t, Config{Seed: seed, GPUs: 16})
@@ -134,7 +134,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// Catches a node that ignores the size asked for, or roles that do not repeat.
+// Catches a node that ignores the requested size, or roles that do not repeat.
 func TestSize(t *testing.T) {
 	f := func(gpus, want int) {
 		t.Helper()
@@ -162,7 +162,7 @@ func TestSize(t *testing.T) {
 	own("trn2", 16*(1+8))
 }
 
-// Catches two devices of a mixed machine that are one, and a vendor that is missing.
+// Catches two devices of a mixed machine with the same identity, and a missing vendor.
 func TestMixed(t *testing.T) {
 	n, clock := newNode(t, Config{Model: Mixed, Seed: 3})
 	clock.up = time.Hour
@@ -182,7 +182,7 @@ func TestMixed(t *testing.T) {
 	for _, d := range devices(t, n) {
 		s := read(t, d)
 		if s.ID != d.ID() || seen[s.ID.UUID] || s.ID.Vendor == "" || s.ID.Model == "" || s.ID.PCI == "" && !placeless[s.ID.Vendor] {
-			t.Errorf("%+v is not one device", s.ID)
+			t.Errorf("%+v is not unique", s.ID)
 		}
 		seen[s.ID.UUID] = true
 		if s.ID.Parent == "" {
@@ -207,11 +207,11 @@ func TestNewErrors(t *testing.T) {
 			t.Errorf("New(%+v): %v, want %s", cfg, err, want)
 		}
 	}
-	f(Config{Model: "h300"}, `unknown simulated model "h300", known are `+strings.Join(Models(), ", "))
+	f(Config{Model: "h300"}, `unknown simulated model "h300", want one of `+strings.Join(Models(), ", "))
 	f(Config{GPUs: -1}, "cannot simulate -1 GPUs")
 }
 
-// Catches a zero Config that panics or that has been running since year 1.
+// Catches a zero Config that panics, or a node that has been up since year 1.
 func TestDefaults(t *testing.T) {
 	r, err := New(Config{})
 	if err != nil {
@@ -222,7 +222,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Catches a Read that goes on after its deadline.
+// Catches a Read that continues after its deadline.
 func TestCancelled(t *testing.T) {
 	n, _ := newNode(t, Config{})
 	all := devices(t, n)
@@ -238,8 +238,8 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// Catches a GPU that fails off schedule, takes others with it, or is a new Device when
-// it is back.
+// Catches a GPU that fails off schedule, takes others with it, or has a new Device when it
+// returns.
 func TestLostAndReturned(t *testing.T) {
 	n, clock := newNode(t, Config{})
 	all := devices(t, n)
@@ -272,10 +272,10 @@ func TestLostAndReturned(t *testing.T) {
 	f(15*time.Minute, true)
 	f(16*time.Minute, false)
 	f(30*24*time.Hour+5*time.Minute, true)
-	f(-time.Second, false) // before the boot
+	f(-time.Second, false) // before boot
 }
 
-// Catches noise that jumps, at the end of the script above all, or leaves its range.
+// Catches noise that jumps, especially at the end of the script, or leaves its range.
 func TestNoise(t *testing.T) {
 	f := func(every int) {
 		t.Helper()
@@ -295,7 +295,7 @@ func TestNoise(t *testing.T) {
 	f(10)
 }
 
-// A node that ran for a month must answer as fast as a new one.
+// A node that has been up for a month must answer as fast as a new one.
 func BenchmarkRead(b *testing.B) {
 	for name, up := range map[string]time.Duration{"new": time.Minute, "30days": 30*24*time.Hour + time.Minute} {
 		b.Run(name, func(b *testing.B) {
@@ -316,7 +316,8 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-// Catches a simulated pod that has a device nobody simulates, or a process that is on none.
+// Catches a simulated pod that holds a device that does not exist, or a process without a
+// tenant.
 func TestTenants(t *testing.T) {
 	for _, model := range Models() {
 		cfg := Config{Model: model, GPUs: 16, Seed: 7, Now: time.Now, Start: time.Now().Add(-time.Minute)}

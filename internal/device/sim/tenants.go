@@ -2,24 +2,24 @@ package sim
 
 import "fmt"
 
-// Tenant is the container of a pod, or the job, that a simulated device was given to.
+// Tenant is a pod's container, or a job, that holds a simulated device.
 type Tenant struct {
 	Device string // UUID of the GPU or partition
-	PID    uint32 // of its process there
+	PID    uint32 // its process on the device
 	Stay
-	// Stolen: it was not given the device.
+	// Stolen: the tenant uses the device without having been allocated it.
 	Stolen bool
 }
 
 // Pod is a simulated pod.
 type Pod struct {
 	Namespace, Name, UID, Container string
-	Kind, Owner                     string // what its users know it by
+	Kind, Owner                     string // the workload that owns the pod
 	Team                            string
 }
 
-// pods are who has the devices, by role of the device. Name is what follows the owner's;
-// the training jobs have several devices.
+// pods are the tenants of the devices, by role. Name is the suffix to the owner's name;
+// training jobs hold several devices.
 var pods = map[*role]Pod{
 	roleTraining:    {Namespace: "research", Name: "-%d-x7k2p", Container: "trainer", Kind: "job", Team: "research"},
 	roleInference:   {Namespace: "inference", Name: "-7d4b9c-%d2k4q", Container: "vllm", Kind: "deployment", Owner: "chat-api", Team: "product"},
@@ -29,13 +29,13 @@ var pods = map[*role]Pod{
 	roleTuning:      {Namespace: "research", Name: "-%d-z9v8c", Container: "tuner", Kind: "job", Owner: "lora", Team: "research"},
 }
 
-// trainings are the training jobs, by vendor.
+// trainings are the names of the training jobs, by vendor.
 var trainings = map[string]string{
 	"nvidia": "llama-finetune", "amd": "qwen-finetune", "gaudi": "mistral-finetune", "intel": "climate-model",
 	"neuron": "titan-finetune", "tenstorrent": "falcon-finetune", "tpu": "gemma-finetune",
 }
 
-// Tenants returns who has the devices of a simulated node.
+// Tenants returns the tenants of a simulated node's devices.
 func Tenants(cfg Config) ([]Tenant, error) {
 	r, err := New(cfg)
 	if err != nil {
@@ -54,7 +54,7 @@ func Tenants(cfg Config) ([]Tenant, error) {
 		}
 		if !g.shared() {
 			number := g.slot
-			if g.role == roleTraining { // one pod has all devices of a job
+			if g.role == roleTraining { // one pod holds all devices of a job
 				number = g.job
 			}
 			list = append(list, Tenant{Device: g.id.UUID, PID: uint32(g.pid()), Stay: Stay{Pod: podOf(g.role, g.id.Vendor, number)}})
@@ -67,7 +67,7 @@ func Tenants(cfg Config) ([]Tenant, error) {
 	return list, nil
 }
 
-// podOf returns the pod of a role that has a number.
+// podOf returns the pod with a number for a role.
 func podOf(r *role, vendor string, number int) Pod {
 	p := pods[r]
 	if r == roleTraining {

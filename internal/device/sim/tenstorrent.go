@@ -8,9 +8,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// tenstorrent is what tt-kmd shows: the state of the board, and nothing of the work on it.
+// tenstorrent shows what tt-kmd publishes: the state of the board, but not its workload.
 type tenstorrent struct {
-	volts, voltsIdle float64 // of the core
+	volts, voltsIdle float64 // core voltage
 	rpm, rpmIdle     float64
 	pcie             int // generation
 }
@@ -25,7 +25,7 @@ var tenstorrentMaker = &maker{
 var tenstorrentModels = map[string]*model{
 	"p150a": {
 		maker: tenstorrentMaker, name: "Tenstorrent Blackhole p150a", architecture: "blackhole", firmware: "19.7.99.0",
-		memory: 32 * gib, // that processes fill and the driver does not show
+		memory: 32 * gib, // used by processes but not reported by the driver
 		watts:  watts{idle: 28, limit: 150}, hot: 90,
 		sensors: []sensor{{name: "edge", idle: 35, full: 73, limits: []limit{{"slowdown", 90}}}},
 		clocks:  []clock{{"ai", 800, 1350, 1}, {"axi", 960, 960, 0}, {"arc", 800, 800, 0}},

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// period is the length of a script, in seconds.
+// period is the length of a script in seconds.
 const period = 1800
 
 // moment is the state of a GPU during one second of the script.
 type moment struct {
 	load
 	watts, celsius float64
-	clock          float64 // ratio of the highest; the idle clocks apply where busy is 0
-	capped, slowed bool    // by the power limit, by the temperature
+	clock          float64 // ratio of the highest clock; the idle clocks apply if busy is 0
+	capped, slowed bool    // by the power limit; by the temperature
 
-	before sums // of the seconds of the script before this one
+	before sums // sums over the earlier seconds of the script
 }
 
-// sums are integrals over time: seconds, and joules.
+// sums are integrals over time, in seconds and joules.
 type sums struct{ busy, joules, idle, capped, slowed, below float64 }
 
 // plus returns a + k b.
@@ -29,7 +29,7 @@ func (a sums) plus(k float64, b sums) sums {
 	}
 }
 
-// perSecond returns what one second of m adds.
+// perSecond returns what one second of m adds to the sums.
 func (m *moment) perSecond() sums {
 	flag := func(on bool) float64 {
 		if on {
@@ -49,10 +49,10 @@ type timeline struct {
 	whole   sums
 }
 
-// at returns the moment of up, and the sums since the boot.
+// at returns the moment at up, and the sums since boot.
 //
-// busy and watts are on a binary grid, so the sums over whole seconds are exact and a
-// counter never falls, however long the node runs and however close two readings are.
+// busy and watts are on a binary grid, so sums over whole seconds are exact and a counter
+// never decreases, however long the node runs and however close two readings are.
 func (t *timeline) at(up time.Duration) (*moment, sums) {
 	second := int(up / time.Second)
 	m := &t.moments[second%period]
@@ -60,29 +60,29 @@ func (t *timeline) at(up time.Duration) (*moment, sums) {
 	return m, total.plus((up % time.Second).Seconds(), m.perSecond())
 }
 
-// back returns the moment n seconds before that of up. The script is taken to have run
-// before the boot as well.
+// back returns the moment n seconds before up. The script is assumed to have run before
+// boot as well.
 func (t *timeline) back(up time.Duration, n int) *moment {
 	return &t.moments[(int(up/time.Second)%period+period-n)%period]
 }
 
-// grid rounds to a multiple of 1/1024, of which float64 sums 2^43 units without loss.
+// grid rounds to a multiple of 1/1024. float64 sums 2^43 such units without loss.
 func grid(v float64) float64 { return math.Round(v*1024) / 1024 }
 
-// simulate runs script on a GPU of model m: load makes power, power makes heat, and
-// both slow the clocks down. heat is that of the role.
+// simulate runs script on a GPU of model m: load causes power, power causes heat, and both
+// reduce the clocks. heat is that of the role.
 func simulate(m *model, key uint64, heat float64, script func(second int) load) *timeline {
 	const (
 		lag       = 20.0 // seconds: time constant of the heat sink
-		slowest   = 0.55 // of the clock, under thermal slowdown
-		overshoot = 10   // degrees too hot, with cooling stifled and no slowdown
+		slowest   = 0.55 // ratio of the clock, under thermal slowdown
+		overshoot = 10   // degrees above the limit, with cooling stifled and no slowdown
 	)
 	var (
 		t       timeline
 		dynamic = m.watts.limit - m.watts.idle
 		die     sensor
-		speed   = 1.0 // that the temperature allows
-		// Degrees per watt; none of a model that has no temperature.
+		speed   = 1.0 // ratio of the clock that the temperature allows
+		// Degrees per watt; 0 for a model without temperature sensors.
 		cooled, stifled float64
 	)
 	if m.sensors != nil {
@@ -91,7 +91,7 @@ func simulate(m *model, key uint64, heat float64, script func(second int) load) 
 		stifled = (m.hot + overshoot - die.idle) / dynamic
 	}
 	temperature := die.idle
-	// The first round only brings the temperature to where the script's end leaves it.
+	// The first round only brings the temperature to its value at the end of the script.
 	for s := range 2 * period {
 		s %= period
 		l := script(s)

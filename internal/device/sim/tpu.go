@@ -7,8 +7,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// tpu is what the runtime inside the process on a chip says. The chip itself says nothing:
-// not its power, its temperature, nor its clock.
+// tpu shows what the runtime inside the process on a chip reports. The chip itself reports
+// nothing: no power, no temperature, no clock.
 type tpu struct{}
 
 var tpuMaker = &maker{
@@ -41,11 +41,11 @@ func (r *reading) idle() float64 {
 			return float64(i)
 		}
 	}
-	return math.Floor(r.up.Seconds()) // none ran since the boot
+	return math.Floor(r.up.Seconds()) // no program ran since boot
 }
 
-// programs returns the histogram of the programs that took so many seconds together. Of
-// four of them, one takes 40 ms, two 80 ms and one 120 ms.
+// programs returns the histogram of programs that took the given seconds in total. Of every
+// four programs one takes 40 ms, two take 80 ms and one takes 120 ms.
 func programs(seconds float64) device.Latency {
 	const four = 0.32 // seconds
 	rounds := uint64(seconds / four)

@@ -11,12 +11,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// The tree of the shared captures, which was written from the driver's sources by
-// somebody else: names and units must mean the same to both.
+// The captured tree was written independently from the driver's sources: names and units
+// must mean the same to both.
 func TestCaptures(t *testing.T) {
 	const root = "../../../../shared/fixtures/tenstorrent/sysfs-synthetic"
 	if _, err := os.Stat(root); err != nil {
-		t.Skipf("the shared captures are not here: %v", err)
+		t.Skipf("no captures found: %v", err)
 	}
 	var got []device.Sample
 	for _, d := range devices(t, open(t, root)) {

@@ -27,18 +27,18 @@ type chip struct {
 	dir    sysfs.Dir
 	number int
 
-	read   bool          // Static values were read
+	read   bool          // static values were read
 	sample device.Sample // each tier overwrites its own part
-	errs   []error       // of this Read
+	errs   []error       // errors of this Read
 	lost   bool
 
 	slowdown   device.Value // temperature at which the firmware lowers the clocks
 	powerLimit device.Value
-	heartbeat  device.Value // the last one there was
+	heartbeat  device.Value // the last value present
 	words      map[string]*counter32
-	counted    time.Time // when words were read
+	counted    time.Time // when words were last read
 	wormhole   bool
-	serial     string // as last told, for a chip that is reset has none
+	serial     string // last known value: the firmware does not report it during a reset
 	asic       string
 	scanned    []uint32 // processes found through their open files
 }
@@ -67,32 +67,33 @@ func (c *chip) Read(ctx context.Context, tier device.Tier) (device.Sample, error
 	}
 	if c.lost {
 		c.read = false
-		return void, fmt.Errorf("the driver no longer shows it: %w", device.ErrLost)
+		return void, fmt.Errorf("the driver no longer lists the chip: %w", device.ErrLost)
 	}
 	c.read = true
 	return c.sample, errors.Join(c.errs...)
 }
 
-// fail keeps err for the end of Read, unless it only says that there is no value now:
-// firmware without the tag hides the file, and a chip that is reset answers ENODATA.
+// fail records err for the end of Read, unless err only means that there is no value now:
+// the driver hides the file if the firmware does not have the tag, and a chip in reset
+// answers ENODATA.
 func (c *chip) fail(err error) {
 	switch {
 	case err == nil || sysfs.Absent(err) || silent(err):
-	case errors.Is(err, unix.ENODEV): // the driver let go of the chip
+	case errors.Is(err, unix.ENODEV): // the driver released the chip
 		c.lost = true
 	default:
 		c.errs = append(c.errs, err)
 	}
 }
 
-// text returns an attribute, empty if there is none.
+// text returns an attribute, or "" if the chip does not have it.
 func (c *chip) text(dir sysfs.Dir, name string) string {
 	s, err := dir.Text(name)
 	c.fail(err)
 	return s
 }
 
-// value returns an attribute that is a whole number, divided by the units in one of ours.
+// value returns an integer attribute, divided by units to convert it.
 func (c *chip) value(dir sysfs.Dir, name string, units float64) device.Value {
 	s, err := dir.Text(name)
 	if err != nil {
@@ -117,10 +118,11 @@ func (c *chip) readStatic() {
 		NUMA:         c.text(c.dir, "device/numa_node"),
 		Firmware:     cmp.Or(c.text(c.dir, "tt_fw_bundle_ver"), c.sample.Info.Firmware),
 	}
-	if info.NUMA == "-1" { // the machine has none
+	if info.NUMA == "-1" { // the machine has no NUMA
 		info.NUMA = ""
 	}
-	// The community's device plugin calls a chip by its number; the board's serial number means a chip only where it has one.
+	// The community's device plugin refers to a chip by its number. The serial number
+	// identifies a chip only on boards with one chip.
 	number := strconv.Itoa(c.number)
 	c.serial, c.asic = cmp.Or(c.text(c.dir, "tt_serial"), c.serial), cmp.Or(c.text(c.dir, "tt_asic_id"), c.asic)
 	c.sample.ID, c.sample.Info, c.sample.Aliases = c.id, info, []string{"tenstorrent.com/" + number, "tenstorrent/" + number}
@@ -142,14 +144,14 @@ func (c *chip) readSlow() {
 		Width:         width(c.value(c.dir, "device/current_link_width", 1)),
 		WidthMax:      width(c.value(c.dir, "device/max_link_width", 1)),
 	}
-	// Shutdowns for heat since the last power cycle, of Blackhole.
+	// Thermal shutdowns since the last power cycle, on Blackhole.
 	c.sample.Resets = nil
 	if trips := c.value(c.dir, "tt_therm_trip_count", 1); trips.OK() {
 		c.sample.Resets = []device.ErrorCount{{Type: "thermal_trip", Count: trips}}
 	}
 }
 
-// width leaves out what the kernel says of a link that is down: 0, or 255 and above for
+// width drops what the kernel reports for a link that is down: 0, or 255 and above for
 // unknown.
 func width(v device.Value) device.Value {
 	if n, ok := v.Get(); !ok || n <= 0 || n >= 255 {
@@ -158,12 +160,12 @@ func width(v device.Value) device.Value {
 	return v
 }
 
-// hwmon returns the folder of the sensors. The kernel numbers them as drivers come and go.
+// hwmon returns the sensor directory. The kernel renumbers it as drivers load and unload.
 func (c *chip) hwmon() sysfs.Dir {
 	if found := c.dir.Glob("device/hwmon/hwmon*"); len(found) > 0 {
 		return found[0]
 	}
-	return c.dir.Join("device/hwmon/hwmon") // where nothing is
+	return c.dir.Join("device/hwmon/hwmon") // does not exist
 }
 
 func (c *chip) readFast(tier device.Tier) {
@@ -182,7 +184,7 @@ func (c *chip) readFast(tier device.Tier) {
 		s.Temperatures = []device.Temperature{{Sensor: "edge", Value: t, Limits: c.limits(t)}}
 	}
 
-	// µW in steps of 1 W: what the ASIC draws, not the board.
+	// µW in steps of 1 W; the power of the ASIC, not of the board.
 	s.Powers = nil
 	if p := c.value(hwmon, "power1_input", micro); p.OK() || c.powerLimit.OK() {
 		power := device.Power{Scope: "gpu", Instant: p}
@@ -199,7 +201,7 @@ func (c *chip) readFast(tier device.Tier) {
 	s.Current = c.value(hwmon, "curr1_input", milli) // mA in steps of 1 A
 
 	s.Fans = nil
-	const noFan = 0xffffffff // of a board that is cooled by the chassis
+	const noFan = 0xffffffff // on boards cooled by the chassis
 	if rpm := c.value(hwmon, "fan1_input", 1); rpm.OK() && rpm != device.Of(noFan) {
 		s.Fans = []device.Fan{{RPM: rpm}}
 	}
@@ -221,9 +223,9 @@ func (c *chip) limits(t device.Value) []device.TemperatureCap {
 	return []device.TemperatureCap{l}
 }
 
-// readHeartbeat reads the counter that the firmware moves ten times a second. One that
-// stands still is a hung firmware; one that falls is a reset, and the words of PCIe begin
-// at 0 then, too.
+// readHeartbeat reads the counter that the firmware increments ten times a second. If it
+// stands still, the firmware hangs; if it decreases, the chip was reset and the PCIe
+// counters restarted at 0, too.
 func (c *chip) readHeartbeat() {
 	now := c.value(c.dir, "tt_heartbeat", 1)
 	c.sample.Heartbeat = now
@@ -237,22 +239,22 @@ func (c *chip) readHeartbeat() {
 	c.heartbeat = now
 }
 
-// The counters of the interface between PCIe and the two networks of the chip. They are of
-// the network's side, as the registers behind them are defined (NIU counters of the PCIe
-// tile): as master it carries out the host's accesses, as slave the chip's. So what it
-// sends comes from the host, and what it receives goes there.
+// The counters of the interface between PCIe and the chip's two networks. They count on the
+// network side, as the registers behind them are defined (NIU counters of the PCIe tile):
+// as master the interface executes the host's accesses, as slave the chip's. What it sends
+// comes from the host, and what it receives goes to the host.
 var (
 	fromHost = []string{"mst_posted_wr_data_word_sent", "mst_nonposted_wr_data_word_sent", "slv_rd_data_word_sent"}
 	toHost   = []string{"slv_posted_wr_data_word_received", "slv_nonposted_wr_data_word_received", "mst_rd_data_word_received"}
 )
 
-// wordBytes is one flit of Wormhole's networks. Blackhole's is 64 bytes by its
-// documentation and 32 by the driver's, so that its traffic stays absent until somebody
-// measured it.
+// wordBytes is one flit of Wormhole's networks. For Blackhole it is 64 bytes according to
+// its documentation and 32 according to the driver, so Blackhole's traffic stays absent
+// until it is measured.
 const wordBytes = 32
 
-// readTraffic asks at most once a second: Wormhole's driver has to go through the chip's
-// network for each counter, and moves a window of it to do so.
+// readTraffic runs at most once a second: for each counter Wormhole's driver has to access
+// the chip's network, and moves a window to do so.
 func (c *chip) readTraffic() {
 	now := c.opts.Now()
 	if !c.wormhole || !c.counted.IsZero() && now.Sub(c.counted) < time.Second {
@@ -268,8 +270,8 @@ func (c *chip) readTraffic() {
 	}
 }
 
-// bytes returns the sum of the counters, of both networks. One that is missing would make
-// it fall: then there is none.
+// bytes returns the sum of the counters over both networks. It is absent if a counter is
+// missing, which would make the sum decrease.
 func (c *chip) bytes(names []string) device.Value {
 	var sum uint64
 	whole := true
@@ -296,8 +298,8 @@ func (c *chip) bytes(names []string) device.Value {
 	return device.Of(float64(sum) * wordBytes)
 }
 
-// readProcesses asks the driver, or looks for who has the device file open where the
-// driver is too old to say.
+// readProcesses asks the driver or, if the driver is too old, searches for processes that
+// have the device file open.
 func (c *chip) readProcesses(tier device.Tier) {
 	number := strconv.Itoa(c.number)
 	list := string(c.opts.dir("proc/driver/tenstorrent", number, "pids"))
@@ -312,7 +314,7 @@ func (c *chip) readProcesses(tier device.Tier) {
 	case !sysfs.Absent(err):
 		c.fail(err)
 	default:
-		if tier >= device.Slow { // all of /proc is too much for every tick
+		if tier >= device.Slow { // scanning /proc is too expensive for every tick
 			c.scan("/dev/tenstorrent/" + number)
 		}
 		pids, found = c.scanned, true
@@ -321,7 +323,7 @@ func (c *chip) readProcesses(tier device.Tier) {
 	for _, pid := range pids {
 		name, err := c.opts.dir("proc", strconv.Itoa(int(pid))).Text("comm")
 		if err != nil && found {
-			continue // it ended since it was found
+			continue // exited since it was found
 		}
 		c.sample.Processes = append(c.sample.Processes, device.Process{PID: pid, Name: name, Type: "compute"})
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Diagnose says what was found of Tenstorrent's hardware and driver, what is missing, and
-// what would mend it.
+// Diagnose reports which Tenstorrent hardware and driver parts were found, which are
+// missing, and how to fix that.
 func Diagnose(ctx context.Context, o Options) []device.Check {
 	onBus := onBus(o)
 	r, err := Open(ctx, o)
@@ -25,7 +25,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 			Fix:    "install the driver (tt-kmd), or load it with modprobe tenstorrent; in a container, mount the host's /sys",
 		}}
 	}
-	defer func() { _ = r.Close() }() // it holds nothing
+	defer func() { _ = r.Close() }() // the reader holds no resources
 	var checks []device.Check
 	devices, err := r.Devices(ctx)
 	if err != nil {
@@ -60,20 +60,20 @@ func chipChecks(ctx context.Context, c *chip) []device.Check {
 	checks := []device.Check{{Subject: subject, State: device.CheckOK, Detail: strings.TrimSpace(c.id.Model + " " + c.id.PCI)}}
 	if !s.Heartbeat.OK() {
 		checks = append(checks, device.Check{
-			Subject: subject + " telemetry", State: device.CheckLimited, Detail: "the driver shows no heartbeat and no clocks of it",
-			Fix: "upgrade its firmware (bundle 18.4 or later for Wormhole) and tt-kmd (2.7 or later); a chip in reset has them again after it",
+			Subject: subject + " telemetry", State: device.CheckLimited, Detail: "the driver provides no heartbeat and no clocks",
+			Fix: "upgrade the firmware (bundle 18.4 or later for Wormhole) and tt-kmd (2.7 or later); after a reset the values return",
 		})
 	}
 	if len(s.Powers) == 0 || !s.Powers[0].Instant.OK() {
 		checks = append(checks, device.Check{
-			Subject: subject + " power", State: device.CheckLimited, Detail: "the driver has no hwmon for it: no power, energy and temperature",
-			Fix: "upgrade its firmware and tt-kmd, and give the agent all of /sys",
+			Subject: subject + " power", State: device.CheckLimited, Detail: "the driver provides no hwmon: no power, energy and temperature",
+			Fix: "upgrade the firmware and tt-kmd, and give the agent all of /sys",
 		})
 	}
 	if !c.opts.dir("proc/driver/tenstorrent").Exists() {
 		checks = append(checks, device.Check{
 			Subject: subject + " processes", State: device.CheckLimited,
-			Detail: "/proc/driver/tenstorrent is not there: processes are found by their open files, every slow interval, as far as we may look",
+			Detail: "/proc/driver/tenstorrent is missing: processes are found by their open files, every slow interval, as far as permissions allow",
 			Fix:    "upgrade tt-kmd, or give the agent the host's /proc; CAP_SYS_PTRACE shows the files of other users",
 		})
 	}

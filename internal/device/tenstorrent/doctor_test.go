@@ -12,7 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Each state of a machine, and whether the doctor names it and says what would mend it.
+// Each state of a machine is diagnosed and comes with a fix.
 func TestDiagnose(t *testing.T) {
 	f := func(name string, files map[string]string, want ...string) {
 		t.Helper()
@@ -20,7 +20,7 @@ func TestDiagnose(t *testing.T) {
 		for _, c := range Diagnose(t.Context(), Options{Root: machine(t, files)}) {
 			got = append(got, fmt.Sprintf("%s: %s", c.Subject, c.State))
 			if (c.State == device.CheckFailed || c.State == device.CheckLimited) && c.Fix == "" {
-				t.Errorf("%s: nothing would mend %q", name, c.Detail)
+				t.Errorf("%s: no fix for %q", name, c.Detail)
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

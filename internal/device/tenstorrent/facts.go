@@ -2,7 +2,7 @@ package tenstorrent
 
 import "github.com/gpumeter/gpumeter/internal/device"
 
-// Facts are what all chips of Tenstorrent have in common.
+// Facts describes what all Tenstorrent chips have in common.
 var Facts = device.Vendor{
 	Name: "tenstorrent", Title: "Tenstorrent", PCI: "0x1e52",
 	DeviceFiles: []string{"/dev/tenstorrent/"},

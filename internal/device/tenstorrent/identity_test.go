@@ -14,8 +14,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// A chip that is reset has no values, no error and the same identity; its counters go on
-// after it.
+// A chip in reset has no values, no error and the same identity. Its counters continue
+// afterwards.
 func TestReset(t *testing.T) {
 	root := machine(t, lab())
 	r := open(t, root)
@@ -30,19 +30,19 @@ func TestReset(t *testing.T) {
 			t.Errorf("tier %d: a reset is an error: %v", tier, err)
 		}
 		if s.Heartbeat.OK() || s.Current.OK() || s.Clocks != nil || s.Interconnects != nil || s.Voltages != nil {
-			t.Errorf("tier %d: values in a reset: %+v", tier, s)
+			t.Errorf("tier %d: values during a reset: %+v", tier, s)
 		}
 		if tier >= device.Slow && (s.Temperatures != nil || s.Powers != nil) {
-			t.Errorf("tier %d: limits in a reset: %+v", tier, s)
+			t.Errorf("tier %d: limits during a reset: %+v", tier, s)
 		}
 		if diff := cmp.Diff(first.Aliases, s.Aliases); diff != "" || s.Info.Firmware != "18.6.0.0" {
-			t.Errorf("tier %d: who it is got lost: %s", tier, diff)
+			t.Errorf("tier %d: the identity is lost: %s", tier, diff)
 		}
 	}
 	if after := devices(t, r); len(after) != 4 || after[0] != before[0] {
-		t.Errorf("a chip in reset is another one after a discovery: %v", after)
+		t.Errorf("a chip in reset has a new Device after a discovery: %v", after)
 	}
-	// Nor has one with a fan and a count of shutdowns.
+	// The same holds for a chip with a fan and a count of thermal shutdowns.
 	const blackhole = "sys/devices/pci0000:00/0000:81:00.0"
 	put(t, root, blackhole+"/hwmon/hwmon11/fan1_input", "1000")
 	s, err := before[1].Read(t.Context(), device.Static)
@@ -59,16 +59,16 @@ func TestReset(t *testing.T) {
 			put(t, root, name, text)
 		}
 	}
-	// One with its number at another address is not taken for it.
+	// A chip with the same number at another address is not mistaken for it.
 	put(t, root, "sys/devices/pci0000:00/0000:41:00.0/tenstorrent/tenstorrent!0/device", "-> ../../../0000:42:00.0")
 	put(t, root, "sys/devices/pci0000:00/0000:42:00.0/device", "0x401e")
 	if after, err := r.Devices(t.Context()); len(after) != 3 || err == nil {
 		t.Errorf("another chip in reset: %d devices, err %v", len(after), err)
 	}
 	put(t, root, "sys/devices/pci0000:00/0000:41:00.0/tenstorrent/tenstorrent!0/device", "-> ../../../0000:41:00.0")
-	// Nobody knows yet which chip it is: it is left out, and the others are not.
+	// A chip that cannot be identified yet is omitted, and the others are not.
 	list, err := open(t, root).Devices(t.Context())
-	if len(list) != 3 || err == nil || !strings.Contains(err.Error(), "tenstorrent 0: it is being reset") {
+	if len(list) != 3 || err == nil || !strings.Contains(err.Error(), "tenstorrent 0: the chip is being reset") {
 		t.Errorf("first seen in a reset: %d devices, err %v", len(list), err)
 	}
 	for name, text := range chipFiles("0", "0000:41:00.0", wormholeClass, wormholePCI) {
@@ -80,7 +80,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// What names a chip whose board or PCI id nobody knows yet.
+// The model name of a chip whose board or PCI id is unknown.
 func TestNewChip(t *testing.T) {
 	f := func(class, pci map[string]string, model, arch string) {
 		t.Helper()
@@ -96,14 +96,14 @@ func TestNewChip(t *testing.T) {
 	f(map[string]string{"tt_card_type": "p999"}, map[string]string{"device": "0xfeed", "hwmon/hwmon0/name": "grendel"}, "Tenstorrent p999", "")
 }
 
-// The same chip is the same Device; a chip that came in its place is another.
+// The same chip keeps its Device; a chip that replaced it gets a new one.
 func TestRediscovery(t *testing.T) {
 	root := machine(t, lab())
 	r := open(t, root)
 	before, after := devices(t, r), devices(t, r)
 	for i := range before {
 		if before[i] != after[i] {
-			t.Errorf("chip %d: another Device", i)
+			t.Errorf("chip %d has a new Device", i)
 		}
 	}
 	put(t, root, "sys/devices/pci0000:00/0000:41:00.0/tenstorrent/tenstorrent!0/tt_serial", "0100014511708043")
@@ -113,7 +113,7 @@ func TestRediscovery(t *testing.T) {
 	}
 }
 
-// Sixteen chips with gaps in their numbers come by number and not by text.
+// Sixteen chips with gaps in their numbers are ordered by number, not as strings.
 func TestManyChips(t *testing.T) {
 	files := map[string]string{}
 	var want []int
@@ -131,22 +131,23 @@ func TestManyChips(t *testing.T) {
 	}
 }
 
-// Two chips that say they are the same one would mix their values.
+// Two chips with the same identity would mix up their values.
 func TestTwins(t *testing.T) {
 	files := lab()
 	files["sys/devices/pci0000:00/0000:82:00.0/tenstorrent/tenstorrent!10/tt_asic_id"] = "FCF9BCF9E3C8B89E"
 	list, err := open(t, machine(t, files)).Devices(t.Context())
-	if len(list) != 3 || err == nil || !strings.Contains(err.Error(), "tenstorrent 10: it has the serial number and chip id of tenstorrent 2") {
+	if len(list) != 3 || err == nil || !strings.Contains(err.Error(), "tenstorrent 10: has the same serial number and chip id as tenstorrent 2") {
 		t.Errorf("%d devices, err %v", len(list), err)
 	}
-	// Without a chip id the address tells them apart.
+	// Without a chip id, the address distinguishes them.
 	for _, n := range []string{"0000:81:00.0/tenstorrent/tenstorrent!2", "0000:82:00.0/tenstorrent/tenstorrent!10"} {
 		delete(files, "sys/devices/pci0000:00/"+n+"/tt_asic_id")
 	}
 	if list := devices(t, open(t, machine(t, files))); len(list) != 4 || list[3].ID().UUID != "tenstorrent-0000046131924099-0000:82:00.0" {
 		t.Errorf("without chip ids: %v", list)
 	}
-	// One that cannot be asked does not cost the others, and is what it was when it can.
+	// A chip that cannot be read does not affect the others, and keeps its identity when it
+	// can be read again.
 	const serial = "sys/devices/pci0000:00/0000:41:00.0/tenstorrent/tenstorrent!0/tt_serial"
 	root := machine(t, lab())
 	r := open(t, root)
@@ -158,6 +159,6 @@ func TestTwins(t *testing.T) {
 	}
 	put(t, root, serial, wormholeClass["tt_serial"])
 	if after := devices(t, r); after[0] != before[0] || after[1] != before[1] {
-		t.Error("another Device after a discovery that failed")
+		t.Error("new Device after a failed discovery")
 	}
 }

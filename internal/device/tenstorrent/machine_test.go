@@ -17,7 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// machine makes a root file system of files. "-> x" is a symbolic link, "/" a folder.
+// machine creates a root file system. "-> x" is a symbolic link, "/" a directory.
 func machine(t testing.TB, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -33,7 +33,7 @@ func machine(t testing.TB, files map[string]string) string {
 	return root
 }
 
-// put makes one file of a machine, or another one of it.
+// put creates or replaces one file of a machine.
 func put(t testing.TB, root, name, text string) {
 	t.Helper()
 	path := filepath.Join(root, name)
@@ -61,8 +61,8 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// hush makes every attribute that the firmware answers say EAGAIN, as if the chip was
-// reset: a pipe that somebody holds open and nobody writes to.
+// hush makes every attribute provided by the firmware return EAGAIN, as during a reset:
+// each becomes a pipe that is open for writing but never written.
 func hush(t testing.TB, folder string) {
 	t.Helper()
 	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
@@ -80,7 +80,7 @@ func hush(t testing.TB, folder string) {
 	check(t, err)
 }
 
-// chipFiles returns the files of chip n at the PCI address, as tt-kmd 2.10 has them.
+// chipFiles returns the files of chip n at a PCI address, as in tt-kmd 2.10.
 func chipFiles(n, pci string, class, pciDevice map[string]string) map[string]string {
 	bus := "sys/devices/pci0000:00/" + pci
 	dir := bus + "/tenstorrent/tenstorrent!" + n
@@ -102,14 +102,14 @@ func chipFiles(n, pci string, class, pciDevice map[string]string) map[string]str
 //go:embed testdata/lab
 var labFiles embed.FS
 
-// The attributes of a chip in its folders of the kernel's class and of the bus.
+// The attributes of a chip in its class directory and its PCI directory.
 var (
 	wormholeClass = attributes("wormhole-class")
 	wormholePCI   = attributes("wormhole-pci")
 	blackholePCI  = attributes("blackhole-pci")
 )
 
-// attributes reads a file of testdata/lab: a name and a value a line.
+// attributes reads a file of testdata/lab, with one name and value per line.
 func attributes(file string) map[string]string {
 	text, err := labFiles.ReadFile("testdata/lab/" + file + ".txt")
 	if err != nil {
@@ -123,8 +123,8 @@ func attributes(file string) map[string]string {
 	return out
 }
 
-// lab is a machine with a Wormhole board, a Blackhole board of two chips, and a Grayskull
-// whose firmware tells nothing. Their numbers have gaps.
+// lab is a machine with a Wormhole board, a Blackhole board with two chips, and a Grayskull
+// whose firmware reports nothing. Their numbers have gaps.
 func lab() map[string]string {
 	files := map[string]string{
 		"etc/machine-id":                   "3f6c1e",
@@ -132,7 +132,7 @@ func lab() map[string]string {
 		"sys/class/tenstorrent/README":     "not a chip",
 		"proc/driver/tenstorrent/0/pids":   "4242\n17\n4242\n0",
 		"proc/driver/tenstorrent/2/pids":   "",
-		"proc/driver/tenstorrent/10/pids":  "99", // not in our /proc
+		"proc/driver/tenstorrent/10/pids":  "99", // not in this /proc
 		"proc/driver/tenstorrent/3/pids":   "",
 		"proc/4242/comm":                   "python3",
 		"proc/17/comm":                     "tt-metal server",
@@ -154,7 +154,7 @@ func open(t testing.TB, root string) *Reader {
 	t.Helper()
 	now := time.Unix(0, 0)
 	r, err := Open(t.Context(), Options{Root: root, Now: func() time.Time {
-		now = now.Add(time.Second) // at each look
+		now = now.Add(time.Second) // at each call
 		return now
 	}})
 	check(t, err)
@@ -169,7 +169,7 @@ func devices(t testing.TB, r *Reader) []device.Device {
 	return list
 }
 
-// class returns the folder of a chip's attributes.
+// class returns the directory of a chip's attributes.
 func class(root, n string) string {
 	return filepath.Join(root, "sys/class/tenstorrent/tenstorrent!"+n)
 }

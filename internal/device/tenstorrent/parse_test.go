@@ -43,7 +43,7 @@ func FuzzParsePIDs(f *testing.F) {
 		}
 		for i := 1; i < len(pids); i++ {
 			if pids[i-1] >= pids[i] {
-				t.Fatal("not sorted, or one twice:", pids)
+				t.Fatal("not sorted or not unique:", pids)
 			}
 		}
 	})

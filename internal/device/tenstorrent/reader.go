@@ -2,11 +2,13 @@
 
 // Package tenstorrent reads Tenstorrent chips (Grayskull, Wormhole, Blackhole) through the
 // files of their kernel driver, tt-kmd: /sys/class/tenstorrent, the hwmon of the PCI device
-// and /proc/driver/tenstorrent. Nothing is opened that a workload could notice.
+// and /proc/driver/tenstorrent. It needs no privilege except to find the processes of other
+// users, and it opens no device file, so workloads are not disturbed.
 //
-// The firmware tells clocks, power, temperature and a heartbeat. It has no utilisation and
-// no amount of memory in use, so these stay absent. Chips that are reached through another
-// one's Ethernet (the second of an n300, most of a Galaxy) are not on PCIe and not in sysfs.
+// The firmware reports clocks, power, temperature and a heartbeat. It reports neither
+// utilization nor used memory, so these stay absent. Chips that are reached through another
+// chip's Ethernet (the second chip of an n300, most of a Galaxy) are not on PCIe and not in
+// sysfs, and are not covered.
 package tenstorrent
 
 import (
@@ -24,11 +26,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// Options say where to look.
+// Options configure a Reader.
 type Options struct {
-	// Root is where the host's file system is mounted; empty is /.
+	// Root is where the host's file system is mounted; empty means /.
 	Root string
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -40,7 +42,7 @@ func (o Options) dir(path ...string) sysfs.Dir {
 	return sysfs.Dir(root).Join(path...)
 }
 
-// Reader reads every chip the driver shows.
+// Reader reads every chip that the driver lists.
 type Reader struct {
 	opts Options
 
@@ -48,7 +50,8 @@ type Reader struct {
 	chips map[string]*chip // by UUID
 }
 
-// Open returns device.ErrAbsent on a machine without a chip or its driver.
+// Open returns a Reader. The error is device.ErrAbsent on a machine without a chip or its
+// driver.
 func Open(_ context.Context, o Options) (*Reader, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -59,7 +62,7 @@ func Open(_ context.Context, o Options) (*Reader, error) {
 	return &Reader{opts: o, chips: map[string]*chip{}}, nil
 }
 
-// Close implements device.Reader. No file stays open between two calls.
+// Close implements device.Reader. No file stays open between calls.
 func (r *Reader) Close() error { return nil }
 
 // node is one entry of the driver's class.
@@ -68,8 +71,8 @@ type node struct {
 	number int
 }
 
-// nodes returns the driver's chips by number. sysfs writes tenstorrent/0, the name of the
-// device file, as tenstorrent!0.
+// nodes returns the driver's chips by number. In sysfs the device file tenstorrent/0
+// appears as tenstorrent!0.
 func nodes(o Options) []node {
 	var list []node
 	for _, d := range o.dir("sys/class/tenstorrent").Glob("tenstorrent!*") {
@@ -96,7 +99,7 @@ func (r *Reader) Devices(_ context.Context) ([]device.Device, error) {
 			continue
 		}
 		if other := found[id.UUID]; other != nil {
-			errs = append(errs, fmt.Errorf("tenstorrent %d: it has the serial number and chip id of tenstorrent %d", n.number, other.id.Index))
+			errs = append(errs, fmt.Errorf("tenstorrent %d: has the same serial number and chip id as tenstorrent %d", n.number, other.id.Index))
 			continue
 		}
 		c := r.chips[id.UUID]
@@ -106,7 +109,7 @@ func (r *Reader) Devices(_ context.Context) ([]device.Device, error) {
 		found[id.UUID] = c
 		list = append(list, c)
 	}
-	if len(errs) > 0 { // who could not be asked now may be back
+	if len(errs) > 0 { // chips that could not be identified may come back
 		for uuid, c := range r.chips {
 			if found[uuid] == nil {
 				found[uuid] = c
@@ -117,8 +120,8 @@ func (r *Reader) Devices(_ context.Context) ([]device.Device, error) {
 	return list, errors.Join(errs...)
 }
 
-// identify returns what the chip is. The firmware does not answer while the chip is reset;
-// a chip that is known already is then taken for what it was.
+// identify returns the identity of a chip. The firmware does not answer during a reset; a
+// chip that is already known then keeps its identity.
 func (r *Reader) identify(n node) (device.ID, error) {
 	pci := address(n.dir)
 	serial, err1 := n.dir.Text("tt_serial")
@@ -127,16 +130,16 @@ func (r *Reader) identify(n node) (device.ID, error) {
 	for _, err := range []error{err1, err2, err3} {
 		switch {
 		case errors.Is(err, unix.ENODEV):
-			return device.ID{}, fmt.Errorf("the driver lets go of it: %w", device.ErrLost)
+			return device.ID{}, fmt.Errorf("the driver released the chip: %w", device.ErrLost)
 		case silent(err):
 			for _, c := range r.chips {
 				if c.dir == n.dir && c.id.PCI == pci && pci != "" {
 					return c.id, nil
 				}
 			}
-			return device.ID{}, errors.New("it is being reset and does not say yet which one it is")
+			return device.ID{}, errors.New("the chip is being reset and cannot be identified yet")
 		case err != nil && !sysfs.Absent(err):
-			return device.ID{}, fmt.Errorf("cannot identify it: %w", err)
+			return device.ID{}, fmt.Errorf("cannot identify the chip: %w", err)
 		}
 	}
 	model := "Tenstorrent"
@@ -149,14 +152,15 @@ func (r *Reader) identify(n node) (device.ID, error) {
 	return device.ID{Vendor: Facts.Name, UUID: r.uuid(serial, asic, pci), Index: n.number, Model: model, PCI: pci}, nil
 }
 
-// silent reports whether the firmware does not answer now, and will later.
+// silent reports whether the firmware does not answer for the moment.
 func silent(err error) bool { return errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EAGAIN) }
 
-// uuid names a chip for its life. The serial number is of the board, and a p300 has two
-// chips with the same one. Firmware from before the tag telemetry tells neither.
+// uuid returns a stable identifier. The serial number belongs to the board, and a p300 has
+// two chips with the same one. Firmware without tag telemetry reports neither serial number
+// nor chip id.
 func (r *Reader) uuid(serial, asic, pci string) string {
 	if serial == "" {
-		machine, _ := r.opts.dir("etc").Text("machine-id") // without one the address is all there is
+		machine, _ := r.opts.dir("etc").Text("machine-id") // without one, only the PCI address is left
 		return strings.Join([]string{Facts.Name, machine, pci}, "-")
 	}
 	if asic == "" {
@@ -170,20 +174,20 @@ func address(dir sysfs.Dir) string {
 	if s, err := dir.Link("device"); err == nil {
 		return strings.ToLower(s)
 	}
-	s, _ := dir.Text("device/uevent") // then it is not known
+	s, _ := dir.Text("device/uevent") // on failure the address is unknown
 	return strings.ToLower(parseUevent(s)["PCI_SLOT_NAME"])
 }
 
-// architectures are the chips by PCI device id, of vendor 0x1e52.
+// architectures maps PCI device ids of vendor 0x1e52 to chips.
 var architectures = map[uint64]string{0xfaca: "grayskull", 0x401e: "wormhole", 0xb140: "blackhole"}
 
-// architecture returns the kind of chip, by its PCI device id or the name of its hwmon.
+// architecture returns the kind of chip, from its PCI device id or the name of its hwmon.
 func architecture(dir sysfs.Dir) string {
 	if id, err := dir.Uint("device/device"); err == nil && architectures[id] != "" {
 		return architectures[id]
 	}
 	for _, h := range dir.Glob("device/hwmon/hwmon*") {
-		name, _ := h.Text("name") // then it is not known
+		name, _ := h.Text("name") // on failure the name is unknown
 		for _, arch := range architectures {
 			if name == arch {
 				return arch

@@ -20,8 +20,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/devicetest"
 )
 
-// Every value of a whole machine: units, order by number, which file is which value, and
-// what the hardware does not tell is absent.
+// Every value of a whole machine: units, order by number, which file provides which value,
+// and absence of what the hardware does not report.
 func TestWholeMachine(t *testing.T) {
 	var got []device.Sample
 	for _, d := range devices(t, open(t, machine(t, lab()))) {
@@ -61,7 +61,7 @@ func TestWholeMachine(t *testing.T) {
 			Voltages: []device.Voltage{{Rail: "core", Volts: device.Of(0.76)}},
 			Current:  device.Of(21),
 			PCIe:     device.PCIe{Generation: device.Of(3), GenerationMax: device.Of(4), Width: device.Of(16), WidthMax: device.Of(16)},
-			// 63 words came from the host, 6300 went there.
+			// 63 words came from the host, 6300 went to it.
 			Interconnects: []device.Interconnect{{Type: "pcie", RX: device.Of(63 * 32), TX: device.Of(6300 * 32)}},
 			Heartbeat:     device.Of(5000),
 			Processes:     []device.Process{{PID: 17, Name: "tt-metal server", Type: "compute"}, {PID: 4242, Name: "python3", Type: "compute"}},
@@ -75,7 +75,7 @@ func TestWholeMachine(t *testing.T) {
 		},
 		blackhole(10, "0000:82:00.0", "FCF9BCF9E3C8B89F"),
 	}
-	want[3].Processes = []device.Process{{PID: 99, Type: "compute"}} // one whose name we cannot see
+	want[3].Processes = []device.Process{{PID: 99, Type: "compute"}} // a process whose name is not visible
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("samples (-want +got):\n%s", diff)
 	}
@@ -84,7 +84,7 @@ func TestWholeMachine(t *testing.T) {
 	}
 }
 
-// A machine without the hardware, or whose driver found none, is a normal one.
+// A machine without the hardware, or whose driver found none, is a normal state.
 func TestAbsent(t *testing.T) {
 	for _, files := range []map[string]string{nil, {"sys/class/tenstorrent": "/"}, {"sys/class/tenstorrent/tenstorrent!x/tt_aiclk": "1"}} {
 		if _, err := Open(t.Context(), Options{Root: machine(t, files)}); !errors.Is(err, device.ErrAbsent) {
@@ -93,8 +93,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// What a file that is missing, empty, broken or unreadable does to its value, and that it
-// does nothing to the others.
+// A missing, empty, broken or unreadable file affects its own value and no other.
 func TestDegraded(t *testing.T) {
 	files := lab()
 	root := machine(t, files)
@@ -107,7 +106,7 @@ func TestDegraded(t *testing.T) {
 			put(t, root, path, text)
 		}
 		list := devices(t, open(t, root))
-		s, err := list[0].Read(t.Context(), device.Fast) // a first Read reads all
+		s, err := list[0].Read(t.Context(), device.Fast) // a first Read covers all tiers
 		if got := get(s); got != want {
 			t.Errorf("%s = %q gives %v, want %v", file, text, got, want)
 		}
@@ -125,13 +124,13 @@ func TestDegraded(t *testing.T) {
 	heartbeat := func(s device.Sample) device.Value { return s.Heartbeat }
 	f(class+"tt_heartbeat", "", heartbeat, device.Value{}, "")
 	f(class+"tt_heartbeat", "0", heartbeat, device.Of(0), "")
-	f(class+"tt_heartbeat", "nan", heartbeat, device.Value{}, "is no whole number")
-	f(class+"tt_heartbeat", " ", heartbeat, device.Value{}, "is no whole number")
+	f(class+"tt_heartbeat", "nan", heartbeat, device.Value{}, "is not an integer")
+	f(class+"tt_heartbeat", " ", heartbeat, device.Value{}, "is not an integer")
 	f(class+"tt_heartbeat", "/", heartbeat, device.Value{}, "is a directory")
 	current := func(s device.Sample) device.Value { return s.Current }
 	f("hwmon/hwmon7/curr1_input", "", current, device.Value{}, "")
 	f("hwmon/hwmon7/curr1_input", "0", current, device.Of(0), "")
-	f("hwmon/hwmon7/curr1_input", "21A", current, device.Value{}, "is no whole number")
+	f("hwmon/hwmon7/curr1_input", "21A", current, device.Value{}, "is not an integer")
 	power := func(s device.Sample) device.Value { return s.Powers[0].Instant }
 	f("hwmon/hwmon7/power1_input", "", power, device.Value{}, "")
 	f("hwmon/hwmon7/power1_input", "/", power, device.Value{}, "is a directory")
@@ -139,21 +138,21 @@ func TestDegraded(t *testing.T) {
 	f("hwmon/hwmon7/power1_max", "", limit, device.Value{}, "")
 	temperature := func(s device.Sample) device.Value { return s.Temperatures[0].Value }
 	f("hwmon/hwmon7/temp1_input", "", temperature, device.Value{}, "")
-	f("hwmon/hwmon7/temp1_input", "hot", temperature, device.Value{}, "is no whole number")
-	// A counter that is missing would make the sum fall.
+	f("hwmon/hwmon7/temp1_input", "hot", temperature, device.Value{}, "is not an integer")
+	// A missing counter would make the sum decrease.
 	rx := func(s device.Sample) device.Value { return s.Interconnects[0].RX }
 	f(class+"pcie_perf_counters/slv_rd_data_word_sent1", "", rx, device.Value{}, "")
-	f(class+"pcie_perf_counters/slv_rd_data_word_sent1", "word", rx, device.Value{}, "is no whole number")
+	f(class+"pcie_perf_counters/slv_rd_data_word_sent1", "word", rx, device.Value{}, "is not an integer")
 	f(class+"pcie_perf_counters/slv_rd_data_word_sent1", "4294967296", rx, device.Value{}, "")
 	tx := func(s device.Sample) device.Value { return s.Interconnects[0].TX }
 	f(class+"pcie_perf_counters/slv_rd_data_word_sent1", "", tx, device.Of(6300*32), "")
 	width := func(s device.Sample) device.Value { return s.PCIe.Width }
-	f("current_link_width", "wide", width, device.Value{}, "is no whole number")
+	f("current_link_width", "wide", width, device.Value{}, "is not an integer")
 	f("current_link_width", "0", width, device.Value{}, "")
 	f("current_link_width", "1", width, device.Of(1), "")
 }
 
-// A counter of 32 bits that wraps goes on, and one that a reset sets to 0 begins anew.
+// A 32-bit counter continues across a wraparound, and restarts after a reset.
 func TestTraffic(t *testing.T) {
 	root := machine(t, lab())
 	d := devices(t, open(t, root))[0]
@@ -171,7 +170,7 @@ func TestTraffic(t *testing.T) {
 	}
 	const others = 62
 	got := []device.Value{
-		rx("4294967290", "5000"), // what was counted before we came
+		rx("4294967290", "5000"), // counted before the first read
 		rx("4294967295", "5100"),
 		rx("4", "5200"), // wrapped: 5 words more
 		rx("4", "5300"),
@@ -188,7 +187,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// The tiers: what is read at every tick, and what is kept from the last slow or first Read.
+// Tiers: what is read at every tick, and what is kept from the last slow or first Read.
 func TestTiers(t *testing.T) {
 	root := machine(t, lab())
 	d := devices(t, open(t, root))[0]
@@ -210,7 +209,7 @@ func TestTiers(t *testing.T) {
 	if diff := cmp.Diff([]string{"50 8518.6.0.0", "50 9018.6.0.0", "50 9018.7.0.0"}, got); diff != "" {
 		t.Errorf("draw, limit and firmware (-want +got):\n%s", diff)
 	}
-	// Lost for a moment: all of it is read again then.
+	// After a chip was lost for a moment, everything is read again.
 	away := filepath.Join(root, "away")
 	check(t, os.Rename(filepath.Join(root, bus), away))
 	if _, err := d.Read(t.Context(), device.Fast); !errors.Is(err, device.ErrLost) {
@@ -223,8 +222,8 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// The counters of Wormhole are not asked more often than once a second: that disturbs the
-// chip. What they said stays meanwhile, unless it was reset.
+// Wormhole's counters are read at most once a second, because reading disturbs the chip.
+// Their last values are kept meanwhile, unless the chip was reset.
 func TestTrafficIsRare(t *testing.T) {
 	root := machine(t, lab())
 	now := time.Unix(1000, 0)
@@ -247,7 +246,7 @@ func TestTrafficIsRare(t *testing.T) {
 	}
 }
 
-// A chip that is gone is lost, and costs only itself.
+// A chip that disappeared is lost, and affects no other.
 func TestLost(t *testing.T) {
 	root := machine(t, lab())
 	r := open(t, root)
@@ -266,12 +265,12 @@ func TestLost(t *testing.T) {
 		}
 	}
 	if _, err := list[1].Read(t.Context(), device.Fast); err != nil {
-		t.Errorf("its neighbour: %v", err)
+		t.Errorf("the neighboring chip: %v", err)
 	}
 	if rest := devices(t, r); len(rest) != 3 {
 		t.Errorf("%d devices", len(rest))
 	}
-	// Another chip got its number: the old one must not report the new one's values.
+	// Another chip took its number: the old Device must not report the new chip's values.
 	for name, text := range chipFiles("0", "0000:42:00.0", wormholeClass, wormholePCI) {
 		put(t, root, name, text)
 	}
@@ -280,7 +279,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// The codes of the kernel: no data is silence, no device a loss, the rest an error.
+// Kernel error codes: no data is silence, no device is a loss, anything else is an error.
 func TestFail(t *testing.T) {
 	f := func(code error, lost bool, errs int) {
 		t.Helper()
@@ -300,8 +299,8 @@ func TestFail(t *testing.T) {
 	f(path(unix.EACCES), false, 1)
 }
 
-// A driver that does not list its processes: they are found by their open files, at the
-// slow tier, and those that ended are gone at the next fast one.
+// With a driver that does not list its processes, they are found by their open files at the
+// slow tier. Processes that exited are gone at the next fast tick.
 func TestProcessesByFiles(t *testing.T) {
 	files := lab()
 	for _, n := range []string{"0", "2", "3", "10"} {
@@ -332,7 +331,7 @@ func TestProcessesByFiles(t *testing.T) {
 	if diff := cmp.Diff([][]uint32{{17, 4242}, {4242}, {4242}, {19, 4242}}, got); diff != "" {
 		t.Errorf("processes (-want +got):\n%s", diff)
 	}
-	// A list that is broken is an error that names it, and not an idle chip's.
+	// A broken list is an error that names the file, not an idle chip.
 	put(t, root, "proc/driver/tenstorrent/0/pids", "4242\nroot")
 	if _, err := d.Read(t.Context(), device.Fast); err == nil || !strings.Contains(err.Error(), "tenstorrent/0/pids") {
 		t.Errorf("err = %v", err)

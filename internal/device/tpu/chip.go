@@ -15,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// findNode learns by which file processes use the chip. Its number is in id.Index until
-// number; -1 is unknown.
+// findNode finds the device files through which processes use the chip. The file's number
+// is in id.Index until number runs; -1 is unknown.
 func (s *sighting) findNode() error {
 	if s.gen.vfio {
 		group, err := s.dir.Link("iommu_group")
@@ -26,9 +26,9 @@ func (s *sighting) findNode() error {
 		if n, err := strconv.Atoi(group); err == nil && n >= 0 {
 			s.id.Index = n
 			s.nodes = append(s.nodes, "/dev/vfio/"+group)
-			s.alias = append(s.alias, numbered(group)...) // what the DRA driver and the device plugin call it
+			s.alias = append(s.alias, numbered(group)...) // names used by the DRA driver and the device plugin
 		}
-		for _, d := range s.dir.Glob("vfio-dev/vfio[0-9]*") { // the newer way to open it
+		for _, d := range s.dir.Glob("vfio-dev/vfio[0-9]*") { // the newer VFIO interface
 			s.nodes = append(s.nodes, "/dev/vfio/devices/"+d.Base())
 		}
 		return nil
@@ -49,10 +49,10 @@ func (s *sighting) useAccel(n int) {
 	s.alias = append([]string{name}, numbered(strconv.Itoa(n))...)
 }
 
-// number orders the chips by the number of their file and gives each its index. The file
-// of an accel driver that has no link from the PCI device is counted in the order of the
-// bus, as Google's tools do. Numbers of IOMMU groups may begin anywhere: the index is the
-// place among them.
+// number sorts the chips by the number of their device file and assigns each its index. An
+// accel device without a link from the PCI device is numbered in bus order, as Google's
+// tools do. IOMMU group numbers may start anywhere, so the index is the position among
+// them.
 func number(found []sighting) {
 	for i := range found {
 		if s := &found[i]; !s.gen.vfio && s.id.Index < 0 {
@@ -60,7 +60,7 @@ func number(found []sighting) {
 		}
 	}
 	slices.SortStableFunc(found, func(a, b sighting) int {
-		if (a.id.Index < 0) != (b.id.Index < 0) { // unknown ones are last
+		if (a.id.Index < 0) != (b.id.Index < 0) { // unknown numbers come last
 			return cmp.Compare(b.id.Index, a.id.Index)
 		}
 		return cmp.Compare(a.id.Index, b.id.Index)
@@ -72,8 +72,8 @@ func number(found []sighting) {
 	}
 }
 
-// chip is one TPU chip. Chips of v2, v3 and 7x are two devices to the runtime; they have
-// one file, one owner and one duty cycle, so the chip is the device here.
+// chip is one TPU chip. The runtime shows v2, v3 and 7x chips as two devices, but they
+// share one file, one owner and one duty cycle, so the chip is the device here.
 type chip struct {
 	r *Reader
 	sighting
@@ -84,14 +84,14 @@ type chip struct {
 // ID implements device.Device.
 func (c *chip) ID() device.ID { return c.id }
 
-// Read implements device.Device. It asks nobody itself: it takes what the Reader's
-// goroutines heard last from the process that uses the chip.
+// Read implements device.Device. It sends no request itself: it returns the last answer
+// that the Reader's goroutines received from the process that uses the chip.
 func (c *chip) Read(ctx context.Context, tier device.Tier) (device.Sample, error) {
 	if err := ctx.Err(); err != nil {
-		return device.Sample{ID: c.id}, fmt.Errorf("cannot begin to read: %w", err)
+		return device.Sample{ID: c.id}, fmt.Errorf("cannot start reading: %w", err)
 	}
 	if !c.dir.Exists() {
-		return device.Sample{ID: c.id}, fmt.Errorf("%s is gone from the PCI bus: %w", c.id.PCI, device.ErrLost)
+		return device.Sample{ID: c.id}, fmt.Errorf("%s is no longer on the PCI bus: %w", c.id.PCI, device.ErrLost)
 	}
 	var errs []error
 	if tier >= device.Static || !c.told {
@@ -105,7 +105,7 @@ func (c *chip) Read(ctx context.Context, tier device.Tier) (device.Sample, error
 	}
 	users := c.users()
 	if !users.alive(c.r.opts.Root) {
-		// A process ended: whose chip it is now cannot wait for the slow reading.
+		// A process exited: the new owner must not wait for the next slow read.
 		c.r.look(ctx, 0)
 		users = c.users()
 	}
@@ -125,7 +125,7 @@ func readInfo(d sysfs.Dir, gen generation) (device.Info, error) {
 	if err != nil && !sysfs.Absent(err) {
 		return info, err
 	}
-	if numa != "-1" { // the kernel's way to say that the machine has none
+	if numa != "-1" { // the kernel's value for a machine without NUMA
 		info.NUMA = numa
 	}
 	return info, nil
@@ -134,9 +134,9 @@ func readInfo(d sysfs.Dir, gen generation) (device.Info, error) {
 // users are the processes that have one chip open.
 type users struct {
 	holders []holder
-	service *poller[report] // of the process that says how the chip is; nil: none does
-	pid     uint32          // of that process
-	place   int             // of the chip among those of the process
+	service *poller[report] // of the process that reports on the chip; nil: none does
+	pid     uint32          // PID of that process
+	place   int             // position of the chip among those of the process
 	err     error
 }
 
@@ -161,8 +161,8 @@ func (u users) alive(root string) bool {
 	return !slices.ContainsFunc(u.holders, func(h holder) bool { return !h.alive(root) })
 }
 
-// processes returns the users. used is the memory of the one whose runtime answered, and
-// of nobody else.
+// processes returns the users. used is the memory of the process whose runtime answered,
+// and of no other.
 func (u users) processes(used device.Value) []device.Process {
 	var list []device.Process
 	for _, h := range u.holders {
@@ -175,8 +175,8 @@ func (u users) processes(used device.Value) []device.Process {
 	return list
 }
 
-// values returns what is known of the chip now: from the runtime of its process, else from
-// the exporter. What the exporter knows makes up for a runtime that does not answer.
+// values returns what is known about the chip now: from the runtime of its process, else
+// from the exporter, which is also the fallback for a runtime that does not answer.
 func (c *chip) values(ctx context.Context, u users) (values, error) {
 	var failed error
 	if u.service != nil {
@@ -187,7 +187,8 @@ func (c *chip) values(ctx context.Context, u users) (values, error) {
 		if ok && u.place < len(rep.chips) {
 			v := rep.chips[u.place]
 			if u.place == 0 {
-				// What concerns the process and no single chip is told once.
+				// Latencies that belong to the process rather than to a chip are reported
+				// once.
 				v.latencies = slices.Concat(v.latencies, rep.latencies)
 			}
 			return v, failed
@@ -199,7 +200,7 @@ func (c *chip) values(ctx context.Context, u users) (values, error) {
 	}
 	all, ok, err := page.get(ctx)
 	if !ok {
-		if err != nil && c.r.opts.Exporter != "" { // somebody said that there is one
+		if err != nil && c.r.opts.Exporter != "" { // the exporter was configured explicitly
 			failed = errors.Join(failed, fmt.Errorf("exporter: %w", err))
 		}
 		return values{}, failed
@@ -211,7 +212,7 @@ func (c *chip) values(ctx context.Context, u users) (values, error) {
 	return v, nil
 }
 
-// onPage returns what the exporter says of this chip.
+// onPage returns what the exporter reports for this chip.
 func (c *chip) onPage(all map[string]values) (values, error) {
 	c.r.mu.Lock()
 	n, mine := len(c.r.order), slices.Index(c.r.order, c)
@@ -222,6 +223,6 @@ func (c *chip) onPage(all map[string]values) (values, error) {
 	return pick(all, n, c.gen.perChip, mine)
 }
 
-// numbered returns the names of a chip that the device plugin and the DRA driver call by a
-// number, which means something else to those of others.
+// numbered returns the aliases of a chip that the device plugin and the DRA driver know by
+// a bare number. The prefix distinguishes it from other vendors' numbers.
 func numbered(n string) []string { return []string{"google.com/" + n, "tpu.google.com/" + n} }

@@ -12,12 +12,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// distribution is a Distribution of the service, in the unit of its metric.
+// distribution is a Distribution message of the service, in the unit of its metric.
 type distribution struct {
 	count  int64
 	mean   float64
-	bounds []float64 // between the buckets, rising; nil: not known
-	counts []int64   // from below the first bound; those at the end may be left out if 0
+	bounds []float64 // between the buckets, ascending; nil: unknown
+	counts []int64   // starting below the first bound; trailing zeros may be omitted
 }
 
 func (d *distribution) parse(b []byte) error {
@@ -30,7 +30,7 @@ func (d *distribution) parse(b []byte) error {
 		case 6:
 			m, _ := f.message()
 			return d.parseBuckets(m)
-		case 7: // packed, or one by one
+		case 7: // packed or unpacked
 			if v, ok := f.integer(); ok {
 				return d.addCount(v)
 			}
@@ -57,7 +57,7 @@ func (d *distribution) addCount(v int64) error {
 	return nil
 }
 
-// parseBuckets reads BucketOptions: regular, exponential, explicit or linear.
+// parseBuckets parses BucketOptions: regular, exponential, explicit or linear.
 func (d *distribution) parseBuckets(b []byte) error {
 	return eachField(b, func(f field) error {
 		m, ok := f.message()
@@ -85,7 +85,7 @@ func (d *distribution) parseBuckets(b []byte) error {
 	})
 }
 
-// bucketNumbers reads the count and the two numbers that both Exponential (growth factor,
+// bucketNumbers parses the count and the two numbers that both Exponential (growth factor,
 // scale) and Linear (width, offset) have.
 func bucketNumbers(b []byte) (n int64, v [2]float64, err error) {
 	err = eachField(b, func(f field) error {
@@ -102,8 +102,8 @@ func bucketNumbers(b []byte) (n int64, v [2]float64, err error) {
 	return n, v, err
 }
 
-// exponentialBounds returns scale·growth^i. n finite buckets lie between n+1 bounds; what
-// is below the first and above the last has a bucket each.
+// exponentialBounds returns scale·growth^i. n finite buckets lie between n+1 bounds; values
+// below the first and above the last bound have one bucket each.
 func exponentialBounds(n int64, growth, scale float64) []float64 {
 	if n < 0 || n >= maxBuckets {
 		return nil
@@ -157,9 +157,8 @@ func explicitBounds(b []byte) ([]float64, error) {
 	return bounds, err
 }
 
-// regularBounds reads buckets that are given one by one as width and offset, or all at
-// once if there is one such pair. Buckets with gaps between them have no bounds that
-// divide them.
+// regularBounds parses buckets that are given one by one as width and offset, or all at
+// once if there is one such pair. Buckets with gaps between them have no common bounds.
 func regularBounds(b []byte) ([]float64, error) {
 	var n int64
 	var pairs [][2]float64
@@ -200,10 +199,10 @@ func regularBounds(b []byte) ([]float64, error) {
 	return bounds, nil
 }
 
-var errNonsense = errors.New("it makes no sense")
+var errNonsense = errors.New("implausible values")
 
-// latency returns d in seconds. unit is that of the metric. A distribution whose buckets
-// contradict it has none; one that is impossible itself is an error.
+// latency returns d in seconds. unit is that of the metric in seconds. Buckets that
+// contradict the count are dropped; an impossible count or mean is an error.
 func (d *distribution) latency(operation, detail string, unit float64) (device.Latency, error) {
 	l := device.Latency{Operation: operation, Detail: detail}
 	if d.count < 0 || d.count > 0 && !(d.mean >= 0 && d.mean <= math.MaxInt64) {
@@ -242,8 +241,8 @@ func (d *distribution) buckets(unit float64) (bounds []float64, counts []uint64)
 	return bounds, counts
 }
 
-// merged adds l to the latencies of a chip. Two devices of one chip are one histogram;
-// where their buckets differ it has none.
+// merged adds l to the latencies of a chip. Two devices of one chip share one histogram; if
+// their buckets differ, the buckets are dropped.
 func merged(list []device.Latency, l device.Latency) []device.Latency {
 	for i := range list {
 		o := &list[i]

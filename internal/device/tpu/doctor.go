@@ -15,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Diagnose says what was found of TPUs, of the processes that use them and of the services
-// that say how they are, what is missing, and what would mend it.
+// Diagnose reports which TPUs, processes and metric services were found, what is missing,
+// and how to fix that.
 func Diagnose(ctx context.Context, o Options) []device.Check {
 	o = o.withDefaults()
 	found, err := find(o.Root)
@@ -28,7 +28,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 	checks := []device.Check{hardwareCheck(found)}
 	if err != nil {
 		checks = append(checks, device.Check{
-			Subject: "tpu devices", State: device.CheckFailed, Detail: err.Error(), Fix: "mount the host's /sys, readable for us",
+			Subject: "tpu devices", State: device.CheckFailed, Detail: err.Error(), Fix: "mount the host's /sys, readable for the agent",
 		})
 	}
 	chips := make([]*chip, len(found))
@@ -51,7 +51,7 @@ func Diagnose(ctx context.Context, o Options) []device.Check {
 
 func hardwareCheck(found []sighting) device.Check {
 	if len(found) == 0 {
-		return device.Check{Subject: "tpu hardware", State: device.CheckAbsent, Detail: "no TPU that can be told"}
+		return device.Check{Subject: "tpu hardware", State: device.CheckAbsent, Detail: "no TPU could be identified"}
 	}
 	var models, where []string
 	lost := 0
@@ -69,24 +69,24 @@ func hardwareCheck(found []sighting) device.Check {
 	}
 	if lost > 0 {
 		c.State = device.CheckLimited
-		c.Detail += fmt.Sprintf("; %d without a device file: who uses them cannot be told", lost)
+		c.Detail += fmt.Sprintf("; %d without a device file: their processes are unknown", lost)
 		c.Fix = "bind them to vfio-pci, with the IOMMU on"
 	}
 	return c
 }
 
 func processCheck(m machine) device.Check {
-	c := device.Check{Subject: "tpu processes", State: device.CheckOK, Detail: fmt.Sprintf("%d have a TPU open", len(m.holders))}
-	const fix = "run in the host's pid namespace with CAP_SYS_PTRACE"
+	c := device.Check{Subject: "tpu processes", State: device.CheckOK, Detail: fmt.Sprintf("%d processes have a TPU open", len(m.holders))}
+	const fix = "run in the host's PID namespace with CAP_SYS_PTRACE"
 	switch {
 	case m.err != nil:
 		c.State, c.Detail, c.Fix = device.CheckFailed, m.err.Error(), fix
 	case m.denied > 0:
 		c.State, c.Fix = device.CheckLimited, fix
-		c.Detail += fmt.Sprintf("; %d processes do not let us look", m.denied)
+		c.Detail += fmt.Sprintf("; the files of %d processes are not readable", m.denied)
 	case len(m.holders) == 0:
-		c.State, c.Detail = device.CheckAbsent, "no process has a TPU open: duty cycle and memory are known of a running one only"
-		c.Fix = "if one has, run in the host's pid namespace"
+		c.State, c.Detail = device.CheckAbsent, "no process has a TPU open: duty cycle and memory are known only while a process runs"
+		c.Fix = "if a process has, run the agent in the host's PID namespace"
 	}
 	return c
 }
@@ -99,7 +99,7 @@ func holderCheck(ctx context.Context, h holder) device.Check {
 	if h.service == nil {
 		c.Detail += h.problem.Error()
 		if errors.Is(h.problem, errNotListening) {
-			c.Fix = "a libtpu since 2024 serves metrics at port 8431, or at those of " + portsVariable
+			c.Fix = "use libtpu from 2024 or later, which serves metrics at port 8431 or at the ports in " + portsVariable
 		} else {
 			c.Fix = "run with CAP_SYS_PTRACE"
 		}
@@ -113,7 +113,7 @@ func holderCheck(ctx context.Context, h holder) device.Check {
 	if err != nil {
 		c.Detail += err.Error()
 		if strings.Contains(err.Error(), errNotPermitted.Error()) {
-			c.Fix = "give us CAP_SYS_ADMIN, or run the workload with the host's network"
+			c.Fix = "give the agent CAP_SYS_ADMIN, or run the workload with the host's network"
 		}
 	}
 	if !isEmpty(err) {
@@ -144,7 +144,7 @@ func exporterCheck(ctx context.Context, o Options, chips []*chip) device.Check {
 	if err != nil {
 		c.State, c.Detail = device.CheckAbsent, where+": "+err.Error()
 		if o.Exporter != "" {
-			c.State, c.Fix = device.CheckFailed, "check the address; from a pod without the host's network it is that of the node"
+			c.State, c.Fix = device.CheckFailed, "check the address; from a pod without the host's network use the node's address"
 		}
 		return c
 	}

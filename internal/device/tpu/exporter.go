@@ -23,7 +23,7 @@ import (
 
 const maxPage = 1 << 20
 
-// exporter reads the page of GKE's TPU device plugin.
+// exporter reads the metrics page of GKE's TPU device plugin.
 type exporter struct {
 	url    string
 	client *http.Client
@@ -32,7 +32,7 @@ type exporter struct {
 func newExporter(url string) *exporter {
 	return &exporter{url: url, client: &http.Client{
 		Transport: &http.Transport{
-			Proxy:                  nil, // it is on this machine
+			Proxy:                  nil, // the exporter runs on this machine
 			DialContext:            (&net.Dialer{Timeout: pollLimit}).DialContext,
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: maxHeader,
@@ -45,7 +45,7 @@ func newExporter(url string) *exporter {
 
 func (e *exporter) close() { e.client.CloseIdleConnections() }
 
-// fetch returns what the page says, by accelerator_id.
+// fetch returns the content of the page, by accelerator_id.
 func (e *exporter) fetch(ctx context.Context) (map[string]values, error) {
 	all, err := e.get(ctx)
 	if err != nil {
@@ -57,7 +57,7 @@ func (e *exporter) fetch(ctx context.Context) (map[string]values, error) {
 func (e *exporter) get(ctx context.Context) (map[string]values, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url, http.NoBody)
 	if err != nil {
-		return nil, errors.New("its address is no URL")
+		return nil, errors.New("the address is not a URL")
 	}
 	res, err := e.client.Do(req)
 	if err != nil {
@@ -65,7 +65,7 @@ func (e *exporter) get(ctx context.Context) (map[string]values, error) {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %d", res.StatusCode)
+		return nil, fmt.Errorf("answered with status %d", res.StatusCode)
 	}
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxPage+1))
 	if err != nil {
@@ -77,8 +77,8 @@ func (e *exporter) get(ctx context.Context) (map[string]values, error) {
 	return parsePage(b)
 }
 
-// cannotReach says why in words that stay the same. It is not a context's error: the chip
-// is not down when its exporter is slow.
+// cannotReach explains an error in words that do not vary between attempts. It never
+// returns a context error: a slow exporter does not mean that the chip is down.
 func cannotReach(err error) error {
 	var number syscall.Errno
 	var timeout net.Error
@@ -86,24 +86,25 @@ func cannotReach(err error) error {
 	case errors.As(err, &number):
 		return errors.New(number.Error())
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return errors.New("it does not answer in time")
+		return errors.New("no answer in time")
 	}
-	return errors.New("it cannot be reached")
+	return errors.New("unreachable")
 }
 
-// parsePage reads a page in the text format. Each family is there twice: for the pods, and
-// with the ending _node for all chips, idle ones too, which is taken first.
+// parsePage parses a page in the Prometheus text format. Each family appears twice: for
+// pods, and with the suffix _node for all chips including idle ones. The _node values take
+// precedence.
 func parsePage(b []byte) (all map[string]values, err error) {
 	defer func() {
-		// The parser panics on a line that has labels and no name. That costs the page.
+		// The parser panics on a line with labels and no name. Only the page is lost.
 		if p := recover(); p != nil {
-			all, err = nil, errors.New("cannot parse its page: the parser panics")
+			all, err = nil, errors.New("cannot parse the page: the parser panicked")
 		}
 	}()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(b))
 	if err != nil {
-		return nil, fmt.Errorf("cannot parse its page: %s", label(err.Error(), 200))
+		return nil, fmt.Errorf("cannot parse the page: %s", label(err.Error(), 200))
 	}
 	all = map[string]values{}
 	for _, name := range []string{"duty_cycle", "memory_used", "memory_total", "tensorcore_utilization", "memory_bandwidth_utilization"} {
@@ -160,17 +161,17 @@ func (v *values) setFromPage(name string, x float64) error {
 	return nil
 }
 
-// pick returns the values of the chip at place mine of n. The page calls a chip by the
-// number of the instance and its own, <instance>-<chip>. If there is one such number for
-// each chip, or for each device of each chip, their order is that of the chips; if some
-// are missing, the numbers must be places.
+// pick returns the values of chip number mine of n. The page names a chip by the number of
+// the instance and its own, <instance>-<chip>. If there is one number per chip, or one per
+// device of each chip, their order is that of the chips; if some are missing, the numbers
+// must be indexes.
 func pick(all map[string]values, n, perChip, mine int) (values, error) {
 	var numbers []int
 	byNumber := map[int]values{}
 	for id, v := range all {
 		number, err := strconv.Atoi(id[strings.LastIndexByte(id, '-')+1:])
 		if err != nil || number < 0 {
-			return values{}, fmt.Errorf("cannot tell the chip of accelerator %q", label(id, maxText))
+			return values{}, fmt.Errorf("cannot map accelerator %q to a chip", label(id, maxText))
 		}
 		if _, twice := byNumber[number]; twice {
 			return values{}, fmt.Errorf("two accelerators have the number %d", number)
@@ -185,7 +186,7 @@ func pick(all map[string]values, n, perChip, mine int) (values, error) {
 	where := place(numbers, n, perChip)
 	if where == nil {
 		if numbers[len(numbers)-1] >= n {
-			return values{}, fmt.Errorf("it shows %d accelerators, the machine has %d chips", len(numbers), n)
+			return values{}, fmt.Errorf("the page shows %d accelerators, but the machine has %d chips", len(numbers), n)
 		}
 		return byNumber[mine], nil
 	}
@@ -202,11 +203,11 @@ func pick(all map[string]values, n, perChip, mine int) (values, error) {
 		chip = &v
 		devices++
 	}
-	chip.bandwidth, chip.tensor = chip.bandwidth.Div(devices), chip.tensor.Div(devices) // the means
+	chip.bandwidth, chip.tensor = chip.bandwidth.Div(devices), chip.tensor.Div(devices) // means
 	return *chip, nil
 }
 
-// plus joins two devices of one chip. A sum of which a part is not known is not known.
+// plus combines two devices of one chip. A sum with an unknown part is unknown.
 func (v values) plus(w values) values {
 	sum := func(a, b device.Value) device.Value {
 		if !a.OK() || !b.OK() {

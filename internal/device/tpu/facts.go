@@ -2,12 +2,12 @@ package tpu
 
 import "github.com/gpumeter/gpumeter/internal/device"
 
-// Facts are what all TPUs of Google have in common.
+// Facts describes what all Google TPUs have in common.
 var Facts = device.Vendor{
 	Name: "tpu", Title: "Google TPU", PCI: "0x1ae0",
 	DeviceFiles: []string{"/dev/accel", "/dev/vfio/"},
 	Minors:      []string{"accel"},
-	Modules:     []string{"vfio_pci"}, // since v5; the drivers of older ones are in no public kernel
+	Modules:     []string{"vfio_pci"}, // since v5; older drivers are not in any public kernel
 	Resources: []device.Resource{
 		{Name: "google.com/tpu", Unit: device.Whole},
 		{Name: "tpu.google.com", Unit: device.Claim},

@@ -23,7 +23,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// timely reads ten times. A reading that waits for a server that never answers does not end.
+// timely reads ten times. A read that waits for a server that never answers does not return.
 func timely(t *testing.T, list []device.Device) (last []device.Sample, err error) {
 	t.Helper()
 	for range 10 {
@@ -32,8 +32,8 @@ func timely(t *testing.T, list []device.Device) (last []device.Sample, err error
 	return last, err
 }
 
-// A server that never answers delays nothing, and is no reason to say that the device is
-// down: neither its error nor its text may be that of an ended context.
+// A server that never answers delays nothing, and does not mean that the device is down:
+// neither its error nor its text may be that of an ended context.
 func TestSlowServer(t *testing.T) {
 	s := serve(t, everything())
 	s.delay = time.Hour
@@ -59,7 +59,7 @@ func TestSlowServer(t *testing.T) {
 	}
 }
 
-// A slow server's answer is used when it comes, although no reading waited for it.
+// A slow server's answer is used when it arrives, although no read waited for it.
 func TestLateAnswer(t *testing.T) {
 	s := serve(t, map[string]bytesOf{metricDuty: floats("", map[int64]float64{0: 1, 1: 2, 2: 3, 3: 4})})
 	s.delay = 3 * patience
@@ -70,8 +70,8 @@ func TestLateAnswer(t *testing.T) {
 	}
 }
 
-// A server that goes away leaves its last values for a while, then none, and says so all
-// the time in the same words.
+// The last values of a server that disappears are used for a while, then none are, and the
+// error text stays the same all the time.
 func TestServerDies(t *testing.T) {
 	s := serve(t, everything())
 	root := v6e().process(42, "python3", s.port(), v6eFiles...).write(t, t.TempDir())
@@ -85,7 +85,7 @@ func TestServerDies(t *testing.T) {
 	r.mu.Lock()
 	for _, p := range r.services {
 		p.mu.Lock()
-		p.ended = p.ended.Add(-time.Minute) // ask at once
+		p.ended = p.ended.Add(-time.Minute) // makes the next request due at once
 		p.mu.Unlock()
 	}
 	r.mu.Unlock()
@@ -93,7 +93,7 @@ func TestServerDies(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "its metric service") || !busy(samples, nil) {
 		t.Errorf("%v, %v", samples, err)
 	}
-	if lines := strings.Split(err.Error(), "\n"); len(lines) != len(list) { // not once more for each metric
+	if lines := strings.Split(err.Error(), "\n"); len(lines) != len(list) { // not once more per metric
 		t.Errorf("%d lines: %v", len(lines), err)
 	}
 	clock.add(maxAge + time.Second)
@@ -104,7 +104,7 @@ func TestServerDies(t *testing.T) {
 	}
 }
 
-// Something else listens at the port: it accepts and says nothing, or it says nonsense.
+// Something else listens at the port: it accepts and stays silent, or answers nonsense.
 func TestNoServer(t *testing.T) {
 	f := func(name, says string) {
 		t.Run(name, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestNoServer(t *testing.T) {
 	f("noise", strings.Repeat("\xff\x00garbage", 10000))
 }
 
-// What cannot be true is an error that names the metric; the others still count. Each of
-// these was a value of a gauge, a device or a length that a careless reader would export.
+// Impossible values are an error that names the metric; the other metrics are used. A
+// careless reader would export each of these.
 func TestLyingServer(t *testing.T) {
 	good := func() map[string]bytesOf {
 		return map[string]bytesOf{
@@ -146,7 +146,7 @@ func TestLyingServer(t *testing.T) {
 		}
 	}
 	var many, twice, anonymous []bytesOf
-	for i := range int64(1_000_000 / 8) { // 8 bytes each at least: past a megabyte
+	for i := range int64(1_000_000 / 8) { // at least 8 bytes each: more than a megabyte
 		many = append(many, metric(byID(i), gaugeInt(i)))
 	}
 	for range 4 {
@@ -183,25 +183,25 @@ func TestLyingServer(t *testing.T) {
 		})
 	}
 	percent := func(v float64) bytesOf { return floats("", map[int64]float64{0: 1, 1: v, 2: 2, 3: 3}) }
-	f("not a number", metricBandwidth, percent(math.NaN()), "a value of NaN cannot be")
-	f("infinite", metricBandwidth, percent(math.Inf(1)), "a value of +Inf cannot be")
-	f("negative", metricBandwidth, percent(-1), "a value of -1 cannot be")
-	f("above all", metricBandwidth, percent(1e9), "a value of 1e+09 cannot be")
-	f("negative bytes", metricTotal, ints("", map[int64]int64{0: -1, 1: 1, 2: 1, 3: 1}), "a value of -1 cannot be")
-	f("text", metricBandwidth, answer("", metric(byID(0), message(3, text(3, "x"))), metric(byID(1), message(3, text(3, "x"))), metric(byID(2), message(3, text(3, "x"))), metric(byID(3), message(3, text(3, "x")))), "a value is no number")
-	f("distribution for gauge", metricBandwidth, answer("", metric(byID(0), exponential(1, 1, 1, 2, 1)), metric(byID(1), gaugeInt(1)), metric(byID(2), gaugeInt(1)), metric(byID(3), gaugeInt(1))), "a value is no number")
-	f("gauge for distribution", metricPrograms, floats("", map[int64]float64{0: 1, 1: 1, 2: 1, 3: 1}), "a value is no distribution")
-	f("three devices", metricUsed, ints("", map[int64]int64{0: 1, 1: 2, 2: 3}), "3 devices are named, the process has 4 chips open")
-	f("twice", metricUsed, answer("", twice...), "a device is named twice")
-	f("nobody", metricUsed, answer("", anonymous...), "no device is named")
-	f("too big", metricUsed, answer("", many...), "it says too much")
-	f("too long", metricUsed, message(1, text(2, strings.Repeat("x", 2<<20)), metric(byID(0), gaugeInt(1)), metric(byID(1), gaugeInt(1)), metric(byID(2), gaugeInt(1)), metric(byID(3), gaugeInt(1))), "it says too much")
-	f("too many", metricUsed, message(1, tiny), "it says too much")
+	f("not a number", metricBandwidth, percent(math.NaN()), "a value of NaN is impossible")
+	f("infinite", metricBandwidth, percent(math.Inf(1)), "a value of +Inf is impossible")
+	f("negative", metricBandwidth, percent(-1), "a value of -1 is impossible")
+	f("above all", metricBandwidth, percent(1e9), "a value of 1e+09 is impossible")
+	f("negative bytes", metricTotal, ints("", map[int64]int64{0: -1, 1: 1, 2: 1, 3: 1}), "a value of -1 is impossible")
+	f("text", metricBandwidth, answer("", metric(byID(0), message(3, text(3, "x"))), metric(byID(1), message(3, text(3, "x"))), metric(byID(2), message(3, text(3, "x"))), metric(byID(3), message(3, text(3, "x")))), "a value is not a number")
+	f("distribution for gauge", metricBandwidth, answer("", metric(byID(0), exponential(1, 1, 1, 2, 1)), metric(byID(1), gaugeInt(1)), metric(byID(2), gaugeInt(1)), metric(byID(3), gaugeInt(1))), "a value is not a number")
+	f("gauge for distribution", metricPrograms, floats("", map[int64]float64{0: 1, 1: 1, 2: 1, 3: 1}), "a value is not a distribution")
+	f("three devices", metricUsed, ints("", map[int64]int64{0: 1, 1: 2, 2: 3}), "3 devices are listed, but the process has 4 chips open")
+	f("twice", metricUsed, answer("", twice...), "a device appears twice")
+	f("nobody", metricUsed, answer("", anonymous...), "an entry names no device")
+	f("too big", metricUsed, answer("", many...), "the answer is too large")
+	f("too long", metricUsed, message(1, text(2, strings.Repeat("x", 2<<20)), metric(byID(0), gaugeInt(1)), metric(byID(1), gaugeInt(1)), metric(byID(2), gaugeInt(1)), metric(byID(3), gaugeInt(1))), "the answer is too large")
+	f("too many", metricUsed, message(1, tiny), "the answer is too large")
 	f("torn", metricUsed, []byte{0x0a, 0x7f, 0x01}, "cannot parse the answer")
 	f("empty", metricBandwidth, nil, "")
 }
 
-// More memory used than there is: one of the two is wrong, and nobody knows which.
+// More memory used than there is: one of the two is wrong, and it is unknown which.
 func TestMoreThanAll(t *testing.T) {
 	r := newReporter(1, 1)
 	for name, v := range map[string]int64{metricUsed: 2, metricTotal: 1} {
@@ -215,7 +215,8 @@ func TestMoreThanAll(t *testing.T) {
 	}
 }
 
-// An old libtpu cannot list its metrics. One that lists what it then refuses is fine too.
+// An old libtpu cannot list its metrics. A libtpu that rejects a listed metric is not an
+// error either.
 func TestOldRuntime(t *testing.T) {
 	s := serve(t, everything())
 	s.noList = true
@@ -236,7 +237,7 @@ func TestOldRuntime(t *testing.T) {
 	}
 }
 
-// The exporter of GKE serves chips whose process says nothing.
+// The GKE exporter serves chips whose process reports nothing.
 func TestExporter(t *testing.T) {
 	body, code, delay := "", http.StatusOK, time.Duration(0)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -244,7 +245,7 @@ func TestExporter(t *testing.T) {
 		case <-time.After(delay):
 		case <-r.Context().Done():
 		}
-		w.Header().Set("Location", "/elsewhere") // which nobody should follow
+		w.Header().Set("Location", "/elsewhere") // must not be followed
 		w.WriteHeader(code)
 		_, _ = w.Write([]byte(body))
 	}))
@@ -281,26 +282,26 @@ func TestExporter(t *testing.T) {
 		}
 	}
 	body = lines("duty_cycle_node", 1, 2, 3, 4, 5)
-	f("too many chips", failed, says("it shows 5 accelerators, the machine has 4 chips"))
+	f("too many chips", failed, says("the page shows 5 accelerators, but the machine has 4 chips"))
 	body = "duty_cycle{accelerator_id=\"abc\"} 1\n"
-	f("odd name", failed, says(`cannot tell the chip of accelerator "abc"`))
+	f("odd name", failed, says(`cannot map accelerator "abc"`))
 	body = "duty_cycle{"
-	f("garbage", failed, says("cannot parse its page"))
-	body = "# TYPE x gauge\n{} 1\n" // the parser panics on it
-	f("without a name", failed, says("cannot parse its page"))
+	f("garbage", failed, says("cannot parse the page"))
+	body = "# TYPE x gauge\n{} 1\n" // makes the parser panic
+	f("without a name", failed, says("cannot parse the page"))
 	body = lines("duty_cycle", -1)
-	f("negative", failed, says("duty_cycle: a value of -1 cannot be"))
+	f("negative", failed, says("duty_cycle: a value of -1 is impossible"))
 	body = strings.Repeat("#"+strings.Repeat("x", 1000)+"\n", 2000)
-	f("too big", failed, says("it says too much"))
+	f("too big", failed, says("the answer is too large"))
 	body, code = "", http.StatusInternalServerError
-	f("500", failed, says("it answers 500"))
+	f("500", failed, says("answered with status 500"))
 	code = http.StatusFound
-	f("elsewhere", failed, says("it answers 302"))
+	f("elsewhere", failed, says("answered with status 302"))
 	web.Close()
 	f("dead", failed, says("connection refused"))
 }
 
-// Without being told of an exporter, one that is not there is nothing to complain about.
+// A missing exporter is an error only if it was configured.
 func TestNoExporter(t *testing.T) {
 	if conn, err := net.Dial("tcp", "localhost:2112"); err == nil {
 		conn.Close()
@@ -320,7 +321,7 @@ func TestNoExporter(t *testing.T) {
 	}
 }
 
-// A panic in a goroutine of ours would end the whole agent.
+// A panic in one of the reader's goroutines would end the whole agent.
 func TestPanic(t *testing.T) {
 	p := newPoller(time.Now, pollLimit, source[report](bomb{}))
 	defer func() { <-p.done }()

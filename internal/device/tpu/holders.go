@@ -24,14 +24,13 @@ import (
 type holder struct {
 	pid     uint32
 	name    string
-	chips   []string // PCI addresses, in the order of the chips
+	chips   []string // PCI addresses, in chip order
 	file    openfiles.File
-	service *service // nil: it has no metric service that we found
-	problem error    // why
+	service *service // nil: no metric service was found
+	problem error    // why service is nil
 }
 
-// alive reports whether the process still has its chip open. The number of a process may
-// be that of another one by now.
+// alive reports whether the process still has its chip open. Its PID may have been reused.
 func (h holder) alive(root string) bool {
 	to, err := os.Readlink(procPath(root, h.pid, "fd", strconv.Itoa(h.file.FD)))
 	return err == nil && to == h.file.Path
@@ -41,11 +40,11 @@ func procPath(root string, pid uint32, name ...string) string {
 	return filepath.Join(append([]string{root, "proc", strconv.FormatUint(uint64(pid), 10)}, name...)...)
 }
 
-// maxHolders bounds how many processes are looked at. One process owns a chip, and its
-// children may have inherited the file.
+// maxHolders bounds the number of processes examined. A chip is owned by one process, and
+// its children may have inherited the file.
 const maxHolders = 256
 
-// findHolders returns the processes that use chips, by pid, with their services.
+// findHolders returns the processes that use chips, by PID, with their services.
 func findHolders(root string, chips []*chip) machine {
 	byNode := map[string]*chip{}
 	for _, c := range chips {
@@ -56,7 +55,7 @@ func findHolders(root string, chips []*chip) machine {
 	files, denied, err := openfiles.Below(filepath.Join(root, "proc"), Facts.DeviceFiles...)
 	m := machine{denied: denied}
 	if err != nil {
-		m.err = fmt.Errorf("cannot see who uses the TPUs: %w", err)
+		m.err = fmt.Errorf("cannot find the processes on the TPUs: %w", err)
 	}
 	byPID := map[uint32][]openfiles.File{}
 	for _, f := range files {
@@ -66,7 +65,7 @@ func findHolders(root string, chips []*chip) machine {
 	}
 	for pid, files := range byPID {
 		h := holder{pid: pid, file: files[0]}
-		for _, c := range chips { // in their order
+		for _, c := range chips { // in chip order
 			if slices.ContainsFunc(files, func(f openfiles.File) bool { return byNode[f.Path] == c }) {
 				h.chips = append(h.chips, c.id.PCI)
 			}
@@ -75,12 +74,12 @@ func findHolders(root string, chips []*chip) machine {
 	}
 	slices.SortFunc(m.holders, func(a, b holder) int { return cmp.Compare(a.pid, b.pid) })
 	if len(m.holders) > maxHolders {
-		m.err = errors.Join(m.err, fmt.Errorf("%d processes have TPUs open, the first %d are looked at", len(m.holders), maxHolders))
+		m.err = errors.Join(m.err, fmt.Errorf("%d processes have TPUs open: only the first %d are examined", len(m.holders), maxHolders))
 		m.holders = m.holders[:maxHolders]
 	}
 	for i := range m.holders {
 		h := &m.holders[i]
-		h.name, _ = sysfs.Dir(procPath(root, h.pid)).Text("comm") // it may have ended
+		h.name, _ = sysfs.Dir(procPath(root, h.pid)).Text("comm") // the process may have exited
 		perChip := byNode[h.file.Path].gen.perChip
 		h.service, h.problem = findService(root, h.pid, len(h.chips), perChip)
 	}
@@ -88,8 +87,9 @@ func findHolders(root string, chips []*chip) machine {
 	return m
 }
 
-// onlyOwners takes the service away from processes that do not listen themselves, where
-// another one with chips open listens in the same network: it is the other's.
+// onlyOwners removes the service from processes that do not listen themselves if another
+// process with open chips listens in the same network namespace: the service belongs to
+// that process.
 func (m *machine) onlyOwners() {
 	for i := range m.holders {
 		h := &m.holders[i]
@@ -105,19 +105,20 @@ func (m *machine) onlyOwners() {
 	}
 }
 
-var errNotListening = errors.New("it runs no metric service")
+var errNotListening = errors.New("the process runs no metric service")
 
-// portsVariable is how a workload with several processes tells libtpu which port each one
-// serves its metrics at. It is the only variable of the workload that is looked at.
+// portsVariable tells libtpu, in a workload with several processes, at which port each
+// process serves its metrics. It is the only environment variable of the workload that is
+// read.
 const portsVariable = "TPU_RUNTIME_METRICS_PORTS"
 
 const defaultPort = 8431
 
-// findService returns the metric service of a process: one of the ports it was told, or
-// the usual one, where it listens.
+// findService returns the metric service of a process: at the configured port, or at the
+// default port if the process listens there.
 func findService(root string, pid uint32, chips, perChip int) (*service, error) {
 	ports := []uint16{defaultPort}
-	if f, err := os.Open(procPath(root, pid, "environ")); err == nil { // else it is not ours to read
+	if f, err := os.Open(procPath(root, pid, "environ")); err == nil { // on failure, use the default port
 		if told := metricPorts(f); len(told) > 0 {
 			ports = told
 		}
@@ -128,7 +129,7 @@ func findService(root string, pid uint32, chips, perChip int) (*service, error) 
 	for _, table := range []string{"net/tcp", "net/tcp6"} {
 		f, err := os.Open(procPath(root, pid, table))
 		if err != nil {
-			continue // no IPv6, or it ended
+			continue // no IPv6, or the process exited
 		}
 		known = true
 		listeners(f, ports, listening)
@@ -140,7 +141,7 @@ func findService(root string, pid uint32, chips, perChip int) (*service, error) 
 	path := procPath(root, pid, "ns/net")
 	net, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot see its network: %w", err)
+		return nil, fmt.Errorf("cannot stat its network namespace: %w", err)
 	}
 	s := &service{netns: path, net: net, chips: chips, perChip: perChip}
 	port, owned := ownPort(root, pid, listening)
@@ -149,17 +150,17 @@ func findService(root string, pid uint32, chips, perChip int) (*service, error) 
 	case len(ports) == 1:
 		port = ports[0]
 	default:
-		return nil, errNotListening // which of the ports is another's
+		return nil, errNotListening // the mapping of ports to processes is unknown
 	}
 	s.owned = owned
 	s.key = serviceKey{pid: pid, port: port, chips: chips, inode: inode(net)}
 	return s, nil
 }
 
-// ownPort returns the port of the listening sockets that the process itself has open.
+// ownPort returns the port of a listening socket that the process itself has open.
 func ownPort(root string, pid uint32, listening map[uint64]uint16) (port uint16, ok bool) {
 	dir := procPath(root, pid, "fd")
-	fds, _ := os.ReadDir(dir) // it may have ended
+	fds, _ := os.ReadDir(dir) // the process may have exited
 	for _, fd := range fds {
 		to, err := os.Readlink(filepath.Join(dir, fd.Name()))
 		if err != nil {
@@ -183,14 +184,14 @@ const (
 	maxPorts   = 64
 )
 
-// metricPorts returns the ports that the variable names. Nothing else of the environment
-// is kept: it may hold secrets.
+// metricPorts returns the ports listed in portsVariable. Nothing else of the environment is
+// kept, because it may hold secrets.
 func metricPorts(environ io.Reader) []uint16 {
 	buf := make([]byte, 4096)
 	defer clear(buf)
 	begin := []byte(portsVariable + "=")
 	var value []byte
-	matched, skip := 0, false // of begin; until the next variable
+	matched, skip := 0, false // bytes of begin matched; skipping to the next variable
 	left := maxEnviron
 	for left > 0 {
 		n, err := environ.Read(buf[:min(len(buf), left)])
@@ -234,9 +235,9 @@ func parsePorts(s string) []uint16 {
 	return ports
 }
 
-// listeners adds to found the sockets of a table such as /proc/net/tcp that listen at one
-// of ports, by their inode. The kernel writes listening sockets first, so that the limit
-// cuts connections only.
+// listeners adds to found the sockets in a table such as /proc/net/tcp that listen at one
+// of ports, by inode. The kernel lists listening sockets first, so the limit drops only
+// connections.
 func listeners(table io.Reader, ports []uint16, found map[uint64]uint16) {
 	lines := bufio.NewScanner(io.LimitReader(table, maxTable))
 	for lines.Scan() {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// A process that ends is gone at the next reading, whatever its tier, and its values with it.
+// A process that exits is gone at the next read of any tier, and its values with it.
 func TestProcessEnds(t *testing.T) {
 	s := serve(t, everything())
 	root := v6e().process(42, "python3", s.port(), v6eFiles...).write(t, t.TempDir())
@@ -35,12 +35,12 @@ func TestProcessEnds(t *testing.T) {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
 	if len(r.services) != 0 {
-		t.Errorf("%d connections are left", len(r.services))
+		t.Errorf("%d connections remain", len(r.services))
 	}
 	for _, p := range polling {
-		<-p.done // it is asked no more
+		<-p.done // the service is no longer polled
 	}
-	// Its number is that of another process.
+	// Another process reuses its PID.
 	v6e().process(42, "python3", s.port(), v6eFiles...).write(t, root)
 	r.look(t.Context(), 0)
 	if len(r.services) != 1 {
@@ -57,8 +57,8 @@ func TestProcessEnds(t *testing.T) {
 	}
 }
 
-// Two processes in one network, each with two chips and a port of its own: values must not
-// be those of the neighbour.
+// Two processes in one network namespace, each with two chips and its own port: values must
+// not be mixed up.
 func TestProcessesShareANetwork(t *testing.T) {
 	answers := func(duty float64) map[string]bytesOf {
 		return map[string]bytesOf{metricDuty: floats("", map[int64]float64{0: duty, 1: duty + 1}), metricUsed: ints("", map[int64]int64{0: 5, 1: 6})}
@@ -87,8 +87,9 @@ func TestProcessesShareANetwork(t *testing.T) {
 	}
 }
 
-// Who serves the metrics, if it is not clear: a process that listens itself before one that
-// does not, of those that do not the first, and nobody if nobody listens or several may.
+// Which process serves the metrics if it is ambiguous: a process that listens itself comes
+// before one that does not; of those that do not, the first; none if nothing listens or
+// several could.
 func TestWhoListens(t *testing.T) {
 	f := func(name string, change func(m tree), want ...string) {
 		t.Helper()
@@ -115,7 +116,7 @@ func TestWhoListens(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	const nobody = "it runs no metric service"
+	const nobody = "the process runs no metric service"
 	tables := func(m tree, content string) {
 		m["proc/7/net/tcp"], m["proc/9/net/tcp"] = content, content
 	}
@@ -137,10 +138,10 @@ func TestWhoListens(t *testing.T) {
 	f("no tables", func(m tree) {
 		delete(m, "proc/7/net/tcp")
 		delete(m, "proc/9/net/tcp")
-		m["proc/9/ns/net"] = "-> /etc" // another one
+		m["proc/9/ns/net"] = "-> /etc" // another namespace
 	}, "7 8431 false", "9 8431 false")
 	f("no network", func(m tree) {
 		tables(m, listenLine(8431, 5))
 		delete(m, "proc/7/ns/net")
-	}, "7 cannot see its network: stat ROOT/proc/7/ns/net: no such file or directory", "9 8431 false")
+	}, "7 cannot stat its network namespace: stat ROOT/proc/7/ns/net: no such file or directory", "9 8431 false")
 }

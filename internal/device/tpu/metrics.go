@@ -15,26 +15,26 @@ import (
 
 // Metrics of the service.
 const (
-	metricTotal     = "tpu.runtime.hbm.memory.total.bytes"       // of a device
-	metricUsed      = "tpu.runtime.hbm.memory.usage.bytes"       // of a device
-	metricDuty      = "tpu.runtime.tensorcore.dutycycle.percent" // of a chip
-	metricBandwidth = "tpu.runtime.hbm.utilization.percent"      // of a device
+	metricTotal     = "tpu.runtime.hbm.memory.total.bytes"       // per device
+	metricUsed      = "tpu.runtime.hbm.memory.usage.bytes"       // per device
+	metricDuty      = "tpu.runtime.tensorcore.dutycycle.percent" // per chip
+	metricBandwidth = "tpu.runtime.hbm.utilization.percent"      // per device
 	metricIdle      = "tpu.runtime.tensorcore.idle_duration.seconds"
 	metricQueue     = "hlo.queue.size.gauge"
 	metricPrograms  = "hlo.execution.timing.distribution.microseconds"
 )
 
-// metrics are those that are asked for, in this order. Memory is first: its devices tell
-// those of the others.
+// metrics are requested in this order. Memory comes first because its device ids identify
+// the devices of the other metrics.
 var metrics = append([]string{
 	metricTotal, metricUsed, metricDuty, metricBandwidth, metricIdle, metricQueue, metricPrograms,
 }, slices.Sorted(maps.Keys(transfers))...)
 
-// basicMetrics are those of a libtpu that cannot list what it has.
+// basicMetrics are those of a libtpu that cannot list its metrics.
 var basicMetrics = metrics[:3]
 
-// transfers are the latencies of a process with several slices, by the operation that they
-// are called here. All are in microseconds and for the process, not for one chip.
+// transfers maps the latency metrics of a multi-slice process to operation names. All are
+// in microseconds and per process, not per chip.
 var transfers = map[string]string{
 	megascale("dcn_transfer_latencies"):            "dcn_transfer",
 	megascale("dcn_inbound_transfer_latencies"):    "dcn_inbound_transfer",
@@ -51,8 +51,8 @@ func megascale(name string) string {
 
 const microsecond = 1e-6
 
-// unknown returns the names that nothing is made of, those that are not known and those
-// that have no place in a Sample.
+// unknown returns the metric names that are not used, either because they are unknown or
+// because a Sample has no field for them.
 func unknown(supported []string) []string {
 	var names []string
 	for _, n := range supported {
@@ -64,11 +64,11 @@ func unknown(supported []string) []string {
 	return slices.Compact(names)
 }
 
-// values are what is known of one chip.
+// values are the readings of one chip.
 type values struct {
 	duty      device.Value // ratio
 	bandwidth device.Value // ratio of the memory's bandwidth
-	tensor    device.Value // ratio of what the TensorCore could do; of the exporter only
+	tensor    device.Value // ratio of the TensorCore's peak; from the exporter only
 	used      device.Value // bytes
 	total     device.Value
 	idle      device.Value // seconds
@@ -91,18 +91,18 @@ func (v values) fill(s *device.Sample) {
 	s.Runtime = device.Runtime{Queue: v.queue, Idle: v.idle, Latencies: v.latencies}
 }
 
-// report is what the runtime of one process said.
+// report is the answer of one process's runtime.
 type report struct {
-	chips     []values // of the process, in their order
+	chips     []values // of the process, in chip order
 	latencies []device.Latency
-	unknown   []string // metrics it has and nobody here knows
-	asked     int      // metrics that it answered
+	unknown   []string // metrics that the runtime has and that are not used
+	asked     int      // number of metrics answered
 }
 
-// reporter makes a report of answers.
+// reporter assembles a report from answers.
 type reporter struct {
 	chips, perChip int
-	memory         map[int64]int // which chip a device is of, as the memory metrics tell
+	memory         map[int64]int // chip of each device, according to the memory metrics
 	report         report
 }
 
@@ -110,7 +110,7 @@ func newReporter(chips, perChip int) *reporter {
 	return &reporter{chips: chips, perChip: perChip, report: report{chips: make([]values, chips)}}
 }
 
-// add takes the entries of one metric.
+// add adds the entries of one metric.
 func (r *reporter) add(name string, entries []entry) error {
 	if op, ok := transfers[name]; ok {
 		return r.addTransfers(op, entries)
@@ -131,22 +131,22 @@ func (r *reporter) add(name string, entries []entry) error {
 	return r.addNumbers(name, entries, where)
 }
 
-// where returns the chip of each device. Devices are numbered over all machines of a
-// slice, so their numbers say nothing here but their order, which is that of the chips'
-// files; Google's tools go by it too. A process has its chips for itself, so that a wrong
-// order could not give one workload what is another's.
+// where returns the chip of each device. Devices are numbered over all machines of a slice,
+// so only the order of their ids is meaningful here: it is that of the chips' files, as in
+// Google's tools. A process owns its chips exclusively, so a wrong order could not
+// attribute one workload's values to another.
 func (r *reporter) where(entries []entry, ordinals bool) (map[int64]int, error) {
 	var ids []int64
 	for _, e := range entries {
-		if !e.hasID && (r.chips != 1 || len(entries) != 1) { // the only one needs no name
-			return nil, errors.New("no device is named")
+		if !e.hasID && (r.chips != 1 || len(entries) != 1) { // a single device needs no id
+			return nil, errors.New("an entry names no device")
 		}
 		ids = append(ids, e.id)
 	}
 	slices.Sort(ids)
 	distinct := slices.Compact(slices.Clone(ids))
 	if len(distinct) != len(ids) && !ordinals {
-		return nil, errors.New("a device is named twice")
+		return nil, errors.New("a device appears twice")
 	}
 	if where := place(distinct, r.chips, r.perChip); where != nil {
 		return where, nil
@@ -164,11 +164,11 @@ func (r *reporter) where(entries []entry, ordinals bool) (map[int64]int, error) 
 			return where, nil
 		}
 	}
-	return nil, fmt.Errorf("%d devices are named, the process has %d chips open", len(distinct), r.chips)
+	return nil, fmt.Errorf("%d devices are listed, but the process has %d chips open", len(distinct), r.chips)
 }
 
-// place returns the chip of each of ids, which rise: there is one for each chip, or one for
-// each device of each chip. Nil: there is neither.
+// place returns the chip of each of ids, which are sorted: one id per chip, or one per
+// device of each chip. It returns nil if neither fits.
 func place[T comparable](ids []T, chips, perChip int) map[T]int {
 	each := 1
 	switch len(ids) {
@@ -185,12 +185,12 @@ func place[T comparable](ids []T, chips, perChip int) map[T]int {
 	return where
 }
 
-// addNumbers takes a metric of one number a device.
+// addNumbers adds a metric with one number per device.
 func (r *reporter) addNumbers(name string, entries []entry, where map[int64]int) error {
 	got := make([]device.Value, r.chips)
 	for _, e := range entries {
 		if !e.hasValue {
-			return errors.New("a value is no number")
+			return errors.New("a value is not a number")
 		}
 		v, err := convert(name, e.value)
 		if err != nil {
@@ -225,9 +225,9 @@ func (r *reporter) addNumbers(name string, entries []entry, where map[int64]int)
 	return nil
 }
 
-// combine joins the values of two devices of one chip. Memory and programs that wait add
-// up, as do the bandwidths, whose mean is taken in the end. The chip is busy while one of
-// its devices is, and idle since the last of them was busy.
+// combine joins the values of two devices of one chip. Memory and queued programs add up,
+// as do bandwidths, whose mean is taken at the end. The chip is busy while any of its
+// devices is, and idle since the last of them was busy.
 func combine(name string, a, b device.Value) device.Value {
 	x, first := a.Get()
 	y, second := b.Get()
@@ -244,19 +244,19 @@ func combine(name string, a, b device.Value) device.Value {
 	return device.Of(x + y)
 }
 
-// convert returns v in the unit of a Sample, or an error if it cannot be true.
+// convert returns v in the unit of a Sample, or an error if it is impossible.
 func convert(name string, v float64) (device.Value, error) {
 	limit := 1e15 // bytes
 	switch {
 	case strings.HasSuffix(name, "percent"):
-		limit = 101 // some round up
+		limit = 101 // some runtimes round up
 	case name == metricIdle:
 		limit = 1e9
 	case name == metricQueue:
 		limit = 1e9
 	}
-	if !(v >= 0 && v <= limit) { // not a number is neither
-		return device.Value{}, fmt.Errorf("a value of %g cannot be", v)
+	if !(v >= 0 && v <= limit) { // false for NaN, too
+		return device.Value{}, fmt.Errorf("a value of %g is impossible", v)
 	}
 	if limit == 101 {
 		return device.Of(min(v, 100)).Div(100), nil // %
@@ -264,7 +264,7 @@ func convert(name string, v float64) (device.Value, error) {
 	return device.Of(v), nil
 }
 
-// finish checks what several metrics say together.
+// finish checks the metrics for consistency with each other.
 func (r *reporter) finish() (report, error) {
 	var errs []error
 	for i := range r.report.chips {
@@ -273,20 +273,20 @@ func (r *reporter) finish() (report, error) {
 		total, b := c.total.Get()
 		if a && b && used > total {
 			c.used, c.total = device.Value{}, device.Value{}
-			errs = append(errs, fmt.Errorf("it uses %g bytes of %g", used, total))
+			errs = append(errs, fmt.Errorf("%g bytes used of %g", used, total))
 		}
 	}
 	return r.report, errors.Join(errs...)
 }
 
-// maxLatencies bounds the histograms of one chip or process.
+// maxLatencies bounds the number of histograms per chip or process.
 const maxLatencies = 64
 
 func (r *reporter) addPrograms(entries []entry, where map[int64]int) error {
 	var errs []error
 	for _, e := range entries {
 		if e.dist == nil {
-			return errors.New("a value is no distribution")
+			return errors.New("a value is not a distribution")
 		}
 		l, err := e.dist.latency("program", e.detail, microsecond)
 		c := &r.report.chips[where[e.id]]
@@ -309,7 +309,7 @@ func (r *reporter) addTransfers(op string, entries []entry) error {
 	var errs []error
 	for _, e := range entries {
 		if e.dist == nil {
-			return errors.New("a value is no distribution")
+			return errors.New("a value is not a distribution")
 		}
 		l, err := e.dist.latency(op, e.detail, microsecond)
 		if err == nil && len(r.report.latencies) >= maxLatencies {
@@ -331,7 +331,7 @@ func sortLatencies(list []device.Latency) {
 	})
 }
 
-// first returns one of errs, nil if there is none. A thousand times the same says no more.
+// first returns the first of errs, or nil. Repeating the same error adds nothing.
 func first(errs []error) error {
 	if len(errs) == 0 {
 		return nil

@@ -14,29 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownNet is our network namespace, of the thread that looks.
+// ownNet is the network namespace of the calling thread.
 const ownNet = "/proc/thread-self/ns/net"
 
 var errNotPermitted = errors.New("entering the network of another container needs CAP_SYS_ADMIN")
 
-// dialIn connects to a port of the loopback interface in the network namespace at path,
-// which must still be the one that was found.
+// dialIn connects to a port on the loopback interface of the network namespace at path,
+// which must still be the namespace that was found.
 func dialIn(ctx context.Context, path string, found os.FileInfo, port uint16) (net.Conn, error) {
 	own, err := os.Stat(ownNet)
 	if err != nil {
-		return nil, fmt.Errorf("cannot see our own network: %w", err)
+		return nil, fmt.Errorf("cannot stat the agent's network namespace: %w", err)
 	}
 	if os.SameFile(own, found) {
 		return dialHere(ctx, port)
 	}
 	space, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open its network: %w", err)
+		return nil, fmt.Errorf("cannot open its network namespace: %w", err)
 	}
 	defer space.Close()
 	now, err := space.Stat()
 	if err != nil || !os.SameFile(now, found) {
-		return nil, errors.New("its network is another one by now")
+		return nil, errors.New("its network namespace has changed")
 	}
 	var errs []error
 	for _, to := range []unix.Sockaddr{
@@ -66,19 +66,19 @@ func dialHere(ctx context.Context, port uint16) (net.Conn, error) {
 	return nil, plain(err, port)
 }
 
-// plain returns err without what is different each time.
+// plain strips details that vary between attempts from err.
 func plain(err error, port uint16) error {
 	if number, ok := errors.AsType[unix.Errno](err); ok {
 		return fmt.Errorf("port %d: %s", port, number.Error())
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("port %d: it does not answer in time", port)
+		return fmt.Errorf("port %d: no answer in time", port)
 	}
 	return err
 }
 
-// dialSocket connects a socket of the namespace. A socket stays in the namespace that it
-// was made in, whichever thread uses it.
+// dialSocket connects a socket in the namespace. A socket stays in the namespace that it
+// was created in, whichever thread uses it.
 func dialSocket(ctx context.Context, space int, to unix.Sockaddr) (net.Conn, error) {
 	family := unix.AF_INET
 	if _, ok := to.(*unix.SockaddrInet6); ok {
@@ -89,16 +89,16 @@ func dialSocket(ctx context.Context, space int, to unix.Sockaddr) (net.Conn, err
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "tpu runtime")
-	defer f.Close() // net.FileConn makes its own
+	defer f.Close() // net.FileConn duplicates the descriptor
 	if err := connect(ctx, fd, to); err != nil {
 		return nil, err
 	}
 	return net.FileConn(f)
 }
 
-// socketIn makes a socket in the namespace. Only the thread of one goroutine enters it, for
-// the one call; a thread that cannot go back is given up with its goroutine: the runtime
-// ends a thread that is still locked then, and nobody else runs on it.
+// socketIn creates a socket in the namespace. Only the thread of one goroutine enters the
+// namespace, for this one call. A thread that cannot return stays locked when its goroutine
+// ends, so the runtime terminates it and nothing else runs on it.
 func socketIn(space, family int, setns func(fd, kind int) error) (fd int, err error) {
 	onThread(func() (clean bool) {
 		fd, clean, err = socketOnThread(space, family, setns)
@@ -107,16 +107,16 @@ func socketIn(space, family int, setns func(fd, kind int) error) (fd int, err er
 	return fd, err
 }
 
-// onThread runs f on a thread of its own, and ends the thread unless f says that it is
-// clean. It is never the first thread of the process, which the runtime cannot end, and
-// whose namespaces are those that others see of us.
+// onThread runs f on its own thread, and terminates the thread unless f reports that it is
+// clean. It never uses the first thread of the process: the runtime cannot terminate that
+// one, and other processes see its namespaces as the process's.
 func onThread(f func() (clean bool)) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			onThread(f) // on another one, as this one is taken meanwhile
+			onThread(f) // on another thread, because this one stays locked meanwhile
 			runtime.UnlockOSThread()
 			return
 		}
@@ -127,14 +127,14 @@ func onThread(f func() (clean bool)) {
 	<-done
 }
 
-// socketOnThread does it on this thread, which must be locked, and reports whether the
-// thread is back where it was.
+// socketOnThread creates the socket on the current thread, which must be locked, and
+// reports whether the thread is back in its own namespace.
 func socketOnThread(space, family int, setns func(fd, kind int) error) (fd int, back bool, err error) {
 	own, err := unix.Open(ownNet, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, true, fmt.Errorf("cannot open our own network: %w", err)
+		return -1, true, fmt.Errorf("cannot open the agent's network namespace: %w", err)
 	}
-	defer func() { _ = unix.Close(own) }() // it was only read
+	defer func() { _ = unix.Close(own) }() // read-only: nothing to flush
 	if err := setns(space, unix.CLONE_NEWNET); err != nil {
 		if errors.Is(err, unix.EPERM) {
 			err = errNotPermitted
@@ -144,14 +144,14 @@ func socketOnThread(space, family int, setns func(fd, kind int) error) (fd int, 
 	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if back := setns(own, unix.CLONE_NEWNET); back != nil {
 		if err == nil {
-			_ = unix.Close(fd) // it was not used
+			_ = unix.Close(fd) // unused
 		}
-		return -1, false, fmt.Errorf("cannot leave its network again: %w", back)
+		return -1, false, fmt.Errorf("cannot leave its network namespace: %w", back)
 	}
 	return fd, true, err
 }
 
-// connect connects a socket that does not block, until ctx ends.
+// connect connects a non-blocking socket, until ctx ends.
 func connect(ctx context.Context, fd int, to unix.Sockaddr) error {
 	err := unix.Connect(fd, to)
 	if err == nil || !errors.Is(err, unix.EINPROGRESS) {
@@ -161,7 +161,7 @@ func connect(ctx context.Context, fd int, to unix.Sockaddr) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		const slice = 50 * time.Millisecond // so that the end of ctx is seen
+		const slice = 50 * time.Millisecond // how quickly the end of ctx is noticed
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 		n, err := unix.Poll(poll, int(slice.Milliseconds()))
 		switch {

@@ -24,7 +24,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// childVariable makes the test binary a workload with a network of its own.
+// childVariable makes the test binary act as a workload with its own network namespace.
 const childVariable = "GPUMETER_TEST_TPU_WORKLOAD"
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// workload serves the metrics of four chips at the usual port until its input ends.
+// workload serves the metrics of four chips at the default port until its input ends.
 func workload() error {
 	if err := loopbackUp(); err != nil {
 		return err
@@ -68,7 +68,7 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }
 
-// startWorkload starts it, or skips the test where that is not allowed.
+// startWorkload starts a workload, or skips the test if that is not permitted.
 func startWorkload(t *testing.T, address string) (pid int) {
 	t.Helper()
 	child := exec.Command(os.Args[0])
@@ -97,12 +97,12 @@ func startWorkload(t *testing.T, address string) (pid int) {
 	})
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	if line != "ready\n" {
-		t.Fatalf("the workload says %q", line)
+		t.Fatalf("the workload printed %q", line)
 	}
 	return child.Process.Pid
 }
 
-// containerTree is a machine with a process that is really there, but for the chips.
+// containerTree is a machine with a real process and fake chips.
 func containerTree(t *testing.T, pid int) tree {
 	t.Helper()
 	m := v6e().process(42, "python3", 0, v6eFiles...)
@@ -123,8 +123,8 @@ func containerTree(t *testing.T, pid int) tree {
 	return m
 }
 
-// The service of a pod is at the loopback interface of the pod: nobody else reaches it.
-// The process was told no port and listens at the usual one, which nobody does here.
+// The service of a pod is reachable only at the pod's loopback interface. The process was
+// given no port and listens at the default one, where nothing listens on the host.
 func TestOtherNetwork(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:8431", "[::1]:8431"} {
 		t.Run(address, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestOtherNetwork(t *testing.T) {
 				t.Errorf("%v, %v", samples, err)
 			}
 			if !r.machine.holders[0].service.owned {
-				t.Error("whose port it is was guessed")
+				t.Error("the owner of the port was guessed")
 			}
 			sameNetwork(t)
 			checks := Diagnose(t.Context(), Options{Root: root, Exporter: NoExporter})
@@ -151,8 +151,8 @@ func TestOtherNetwork(t *testing.T) {
 	}
 }
 
-// sameNetwork fails if a thread of ours is in another network: code that runs on it later
-// would be cut off, or worse, would listen in somebody's container.
+// sameNetwork fails if a thread of this process is in another network namespace: code that
+// runs on it later would be cut off or, worse, listen in another container.
 func sameNetwork(t *testing.T) {
 	t.Helper()
 	own, err := os.Readlink("/proc/self/ns/net")
@@ -170,7 +170,7 @@ func sameNetwork(t *testing.T) {
 	}
 }
 
-// A thread that cannot come back from the other network must end, and its socket with it.
+// A thread that cannot leave the other namespace must end, and its socket with it.
 func TestThreadThatCannotReturn(t *testing.T) {
 	pid := startWorkload(t, "127.0.0.1:8431")
 	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
@@ -199,19 +199,19 @@ func TestThreadThatCannotReturn(t *testing.T) {
 	sameNetwork(t)
 }
 
-// The first thread of the process cannot be given up, so it never leaves.
+// The first thread of the process cannot be terminated, so it never leaves.
 func TestFirstThreadStays(t *testing.T) {
 	for range 100 {
 		onThread(func() bool {
 			if unix.Gettid() == unix.Getpid() {
-				t.Error("it runs on the first thread")
+				t.Error("runs on the first thread")
 			}
 			return true
 		})
 	}
 }
 
-// Without the capability it says so, and the thread is as it was.
+// Without the capability there is a clear error, and the thread is unchanged.
 func TestNotPermitted(t *testing.T) {
 	own, err := os.Open(ownNet)
 	if err != nil {
@@ -222,7 +222,8 @@ func TestNotPermitted(t *testing.T) {
 	if fd != -1 || !errors.Is(err, errNotPermitted) {
 		t.Errorf("socket %d, %v", fd, err)
 	}
-	// With the kernel's own answer, on a thread that has no capabilities and ends here.
+	// The same with the kernel's own answer, on a thread without capabilities that ends
+	// here.
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -243,7 +244,7 @@ func TestNotPermitted(t *testing.T) {
 	}
 }
 
-// The namespace file of a process that has ended and whose number is another's by now.
+// The namespace file of a process that exited and whose PID was reused.
 func TestNamespaceReplaced(t *testing.T) {
 	pid := startWorkload(t, "127.0.0.1:8431")
 	path := fmt.Sprintf("/proc/%d/ns/net", pid)
@@ -251,7 +252,7 @@ func TestNamespaceReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := dialIn(t.Context(), path, other, 8431); err == nil || !strings.Contains(err.Error(), "another one by now") {
+	if _, err := dialIn(t.Context(), path, other, 8431); err == nil || !strings.Contains(err.Error(), "has changed") {
 		t.Errorf("error %v", err)
 	}
 	found, err := os.Stat(path)

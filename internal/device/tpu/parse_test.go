@@ -28,7 +28,8 @@ func parsed(t *testing.T, attribute, measure bytesOf) entry {
 	return entries[0]
 }
 
-// Whose value it is may be written in several ways; what is of a wrong type is not there.
+// The device of a value may be encoded in several ways; a field of the wrong type is
+// ignored.
 func TestAttributes(t *testing.T) {
 	f := func(name string, attribute bytesOf, want entry) {
 		t.Helper()
@@ -51,7 +52,7 @@ func TestAttributes(t *testing.T) {
 	f("number for a size", message(6, pair("buffer-size", varint(3, 4096))), entry{detail: "4096"})
 	f("long", message(6, pair("buffer-size", text(1, strings.Repeat("x", 1000)))), entry{detail: strings.Repeat("x", maxText)})
 	f("deep", message(6, pair("x", message(6, pair("device_ordinal", varint(3, 2))))), entry{})
-	f("group", append([]byte{0x0b, 0x0c}, varint(3, 1)...), entry{id: 1, hasID: true}) // an old kind of field
+	f("group", append([]byte{0x0b, 0x0c}, varint(3, 1)...), entry{id: 1, hasID: true}) // a deprecated kind of field
 }
 
 func TestMeasures(t *testing.T) {
@@ -74,7 +75,7 @@ func TestMeasures(t *testing.T) {
 	f("unknown", message(9, varint(1, 1)), 0, false)
 }
 
-// The four kinds of buckets, and those that say nothing.
+// The four kinds of buckets, and invalid ones.
 func TestDistributions(t *testing.T) {
 	f := func(name string, measure bytesOf, want device.Latency) {
 		t.Helper()
@@ -130,7 +131,8 @@ func TestDistributions(t *testing.T) {
 	}
 }
 
-// The histograms of two devices of a chip are one; with other buckets only its sums are.
+// The histograms of a chip's two devices are merged; if their buckets differ, only the sums
+// are kept.
 func TestMerged(t *testing.T) {
 	a := device.Latency{Operation: "program", Count: 1, Seconds: 2, Bounds: []float64{1}, Counts: []uint64{0, 1}}
 	list := merged(merged(nil, a), device.Latency{Operation: "program", Count: 2, Seconds: 1, Bounds: []float64{1}, Counts: []uint64{2, 0}})
@@ -145,7 +147,7 @@ func TestMerged(t *testing.T) {
 	}
 }
 
-// More latencies than anybody has are cut, with an error.
+// An implausible number of latencies is truncated, with an error.
 func TestManyLatencies(t *testing.T) {
 	r := newReporter(1, 1)
 	var entries []entry
@@ -160,7 +162,7 @@ func TestManyLatencies(t *testing.T) {
 	}
 }
 
-// The only device of a process needs no name.
+// The only device of a process needs no id.
 func TestOnlyDevice(t *testing.T) {
 	r := newReporter(1, 1)
 	if err := r.add(metricDuty, []entry{{value: 5, hasValue: true}}); err != nil || r.report.chips[0].duty != of(0.05) {
@@ -181,7 +183,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// The ports that a workload was told, from an environment of any kind.
+// The ports that a workload was given, from an arbitrary environment.
 func TestMetricPorts(t *testing.T) {
 	f := func(environ string, want ...uint16) {
 		t.Helper()
@@ -197,7 +199,7 @@ func TestMetricPorts(t *testing.T) {
 	f("TPU_RUNTIME_METRICS_PORTS=\x00")
 	f(strings.Repeat("A="+strings.Repeat("x", 10000)+"\x00", 100)+"TPU_RUNTIME_METRICS_PORTS=5\x00", 5)
 	f("TPU_RUNTIME_METRICS_PORTS="+strings.Repeat("1,", 100000), slices.Repeat([]uint16{1}, maxPorts)...)
-	for n := range 40 { // however the reads are cut
+	for n := range 40 { // wherever the reads are split
 		f(strings.Repeat("x", 4096-n)+"\x00TPU_RUNTIME_METRICS_PORTS=77\x00", 77)
 	}
 }
@@ -217,12 +219,12 @@ func TestListeners(t *testing.T) {
 	f("0: x 0 0A 0 0 0 0 0 11 1\n0: :zzzz 0 0A 0 0 0 0 0 11 1\n0: 0:20EF 0 0A 0 0 0 0 0 x\n0: 0:20EF 0 0A\n", nil)
 }
 
-// Captured page of the exporter, of a machine with two-device chips. It is cut to two
-// accelerators: with as many chips it is those.
+// A captured exporter page from a machine with two-device chips. It is truncated to two
+// accelerators, which a machine with two chips accepts.
 func TestCapturedPage(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join("../../../../shared/fixtures/tpu", "gke-tpu-device-plugin-v1.35.7-tpu7x.prom"))
 	if err != nil {
-		t.Skipf("the shared captures are not here: %v", err)
+		t.Skipf("no captures found: %v", err)
 	}
 	all, err := parsePage(b)
 	if err != nil {
@@ -239,16 +241,16 @@ func TestCapturedPage(t *testing.T) {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
 	if _, err := pick(all, 4, 2, 0); err == nil {
-		t.Error("two of four, one of them with number 4, are no error")
+		t.Error("no error for two of four, one of them with number 4")
 	}
 }
 
-// Captured output of Google's own tool: its numbers of chips are not places, as multi-host
-// slices number them over all machines.
+// Captured output of Google's own tool: its chip numbers are not indexes, because
+// multi-host slices number them over all machines.
 func TestCapturedTool(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join("../../../../shared/fixtures/tpu", "tpu-info-0.14.2-README-output.txt"))
 	if err != nil {
-		t.Skipf("the shared captures are not here: %v", err)
+		t.Skipf("no captures found: %v", err)
 	}
 	var ids []int64
 	for _, m := range regexp.MustCompile(`\| (\d+) +\| +[\d.]+ GiB / 31.25 GiB +\| +100.00% \|`).FindAllStringSubmatch(string(b), -1) {
@@ -264,7 +266,7 @@ func TestCapturedTool(t *testing.T) {
 	}
 }
 
-// Devices of one chip on the page: sums of what adds up, absent if a part is.
+// Devices of one chip on the page: sums of what adds up, absent if a part is absent.
 func TestPickDevices(t *testing.T) {
 	all := map[string]values{
 		"i-0": {duty: of(0.2), used: of(1), total: of(4), bandwidth: of(0.25), tensor: of(0)},

@@ -9,41 +9,42 @@ import (
 	"time"
 )
 
-// How a server on the network is asked. It may be slow, dead or lie; no reading waits for
-// it longer than patience, and not even that for one that was slower the last time.
+// Timing of requests to a server, which may be slow, dead or lying. No read waits for it
+// longer than patience, and not at all for a server that was slower than that the last
+// time.
 const (
 	patience  = 50 * time.Millisecond
-	pollEvery = 10 * time.Second       // when nobody reads
-	pollGap   = 500 * time.Millisecond // between two questions, at least
-	retryGap  = 5 * time.Second        // after one that failed
-	pollLimit = 3 * time.Second        // for one question
-	maxAge    = 30 * time.Second       // of an answer that is still used
+	pollEvery = 10 * time.Second       // when there are no reads
+	pollGap   = 500 * time.Millisecond // shortest time between two requests
+	retryGap  = 5 * time.Second        // after a failed request
+	pollLimit = 3 * time.Second        // deadline of one request
+	maxAge    = 30 * time.Second       // maximum age of an answer that is still used
 )
 
-// source is who a poller asks.
+// source is what a poller queries.
 type source[T any] interface {
 	fetch(context.Context) (T, error)
 	close()
 }
 
-// poller asks one source again and again, in a goroutine of its own, and keeps its last
-// good answer.
+// poller queries one source repeatedly, in its own goroutine, and keeps the last good
+// answer.
 type poller[T any] struct {
 	src   source[T]
 	now   func() time.Time
-	limit time.Duration // for one question
+	limit time.Duration // deadline of one request
 	stop  context.CancelFunc
 	done  chan struct{}
 	want  chan struct{}
 
 	mu    sync.Mutex
 	good  T
-	at    time.Time // of good; zero: there is none
-	err   error     // of the last question
-	fails bool      // there was no answer at all
-	ended time.Time // when it was answered, or failed
-	quick bool      // it was answered within patience
-	since time.Time // of the question in progress; zero: none is
+	at    time.Time // time of good; zero: none
+	err   error     // error of the last request
+	fails bool      // the last request had no answer at all
+	ended time.Time // when the last request ended
+	quick bool      // the last request was answered within patience
+	since time.Time // start of the request in progress; zero: none
 	round chan struct{}
 }
 
@@ -75,7 +76,7 @@ func (p *poller[T]) run(ctx context.Context) {
 			p.since = time.Now()
 		}
 		p.mu.Unlock()
-		if late { // two asked at once: both have the answer
+		if late { // two concurrent requests share the answer
 			continue
 		}
 		limited, cancel := context.WithTimeout(ctx, p.limit)
@@ -94,7 +95,8 @@ func (p *poller[T]) run(ctx context.Context) {
 	}
 }
 
-// ask asks once. A panic costs the answer: nobody above this goroutine would catch it.
+// ask sends one request. A panic costs only the answer: nothing above this goroutine would
+// recover it.
 func (p *poller[T]) ask(ctx context.Context) (answer T, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -104,8 +106,8 @@ func (p *poller[T]) ask(ctx context.Context) (answer T, err error) {
 	return p.src.fetch(ctx)
 }
 
-// get returns the last good answer, unless it is too old, and what is wrong with the
-// source now. It asks for a new one, and waits for it a little.
+// get returns the last good answer, unless it is too old, and the current error of the
+// source. It requests a new answer and waits for it briefly.
 func (p *poller[T]) get(ctx context.Context) (answer T, ok bool, err error) {
 	p.mu.Lock()
 	gap := pollGap
@@ -119,7 +121,7 @@ func (p *poller[T]) get(ctx context.Context) (answer T, ok bool, err error) {
 	if due {
 		select {
 		case p.want <- struct{}{}:
-		default: // it is asked already
+		default: // already requested
 		}
 	}
 	if wait {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// script is a source that takes its time and counts.
+// script is a source that takes a while and counts its calls.
 type script struct {
 	takes time.Duration
 	err   error
@@ -30,7 +30,7 @@ func (s *script) fetch(ctx context.Context) (report, error) {
 
 func (s *script) close() { s.ended = true }
 
-// polling runs f with a poller, in a time of its own.
+// polling runs f with a poller, in a synctest bubble.
 func polling(t *testing.T, s *script, f func(ask func() (asked int, took time.Duration, err error))) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPoller(time.Now, pollLimit, source[report](s))
@@ -42,13 +42,13 @@ func polling(t *testing.T, s *script, f func(ask func() (asked int, took time.Du
 		p.stop()
 		<-p.done
 		if !s.ended {
-			t.Error("it was not closed")
+			t.Error("the source was not closed")
 		}
 	})
 }
 
-// A quick server is waited for, so that its values are those of now; two readings at once
-// are one question, and readings in quick succession too.
+// A quick server is waited for, so that its values are current. Two concurrent reads share
+// one request, and so do reads in quick succession.
 func TestQuickSource(t *testing.T) {
 	s := &script{takes: 10 * time.Millisecond}
 	polling(t, s, func(ask func() (int, time.Duration, error)) {
@@ -73,14 +73,14 @@ func TestQuickSource(t *testing.T) {
 	})
 }
 
-// A slow one costs its patience once, and nothing from then on.
+// A slow source costs its patience once, and nothing afterwards.
 func TestSlowSource(t *testing.T) {
 	s := &script{takes: time.Second}
 	polling(t, s, func(ask func() (int, time.Duration, error)) {
 		if asked, took, err := ask(); asked != 0 || took != patience || err != nil {
 			t.Errorf("answer %d after %s, %v", asked, took, err)
 		}
-		for range 10 { // it is still at it
+		for range 10 { // the request is still in progress
 			if asked, took, _ := ask(); asked != 0 || took != 0 {
 				t.Errorf("answer %d after %s", asked, took)
 			}
@@ -94,7 +94,7 @@ func TestSlowSource(t *testing.T) {
 	})
 }
 
-// One that hangs is given up, and one that fails is left alone for a while.
+// A source that hangs is given up on, and a source that fails is left alone for a while.
 func TestFailingSource(t *testing.T) {
 	s := &script{takes: time.Hour}
 	polling(t, s, func(ask func() (int, time.Duration, error)) {
@@ -118,7 +118,7 @@ func TestFailingSource(t *testing.T) {
 	})
 }
 
-// Part of an answer is an answer: the error beside it changes nothing.
+// A partial answer is an answer: the error next to it changes nothing.
 func TestPartialAnswer(t *testing.T) {
 	s := &script{takes: time.Millisecond, err: errors.New("one metric")}
 	polling(t, s, func(ask func() (int, time.Duration, error)) {
@@ -131,7 +131,7 @@ func TestPartialAnswer(t *testing.T) {
 	})
 }
 
-// With a long interval values must not be as old as the last reading.
+// With a long read interval, values must not be as old as the last read.
 func TestNobodyReads(t *testing.T) {
 	s := &script{takes: time.Second}
 	polling(t, s, func(ask func() (int, time.Duration, error)) {

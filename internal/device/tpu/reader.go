@@ -1,8 +1,13 @@
 //go:build linux
 
-// Package tpu reads Google's TPUs: the chips from the PCI bus, and what they do from the
-// metric service that libtpu runs inside each process that uses them. Nothing else of a
-// TPU is visible from its machine: no power, no temperature, no clock.
+// Package tpu reads Google TPUs: the chips from the PCI bus, and their activity from the
+// metric service that libtpu runs inside each process that uses them. GKE's TPU device
+// plugin is the fallback for processes without that service. Nothing else about a TPU is
+// visible from its machine: no power, no temperature, no clock.
+//
+// Finding the processes needs the host's PID namespace and CAP_SYS_PTRACE. Reaching the
+// service of a process in another container needs CAP_SYS_ADMIN to enter its network
+// namespace. Without a running process, duty cycle and memory are absent.
 package tpu
 
 import (
@@ -19,22 +24,22 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// Options say where to look.
+// Options configure a Reader.
 type Options struct {
-	// Root is where the host's file system is mounted; empty is /.
+	// Root is where the host's file system is mounted; empty means /.
 	Root string
-	// Exporter is the page of GKE's TPU device plugin, for chips of whose process nothing
-	// can be learned. Empty is DefaultExporter, which may as well not be there; NoExporter
-	// is none.
+	// Exporter is the URL of the metrics page of GKE's TPU device plugin, used for chips
+	// whose process reports nothing. Empty means DefaultExporter, whose absence is not an
+	// error; NoExporter disables it.
 	Exporter string
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
 const (
 	// DefaultExporter is where GKE's TPU device plugin serves its page on each node.
 	DefaultExporter = "http://localhost:2112/metrics"
-	// NoExporter is the Options.Exporter that asks nobody.
+	// NoExporter disables the exporter in Options.
 	NoExporter = "off"
 )
 
@@ -42,7 +47,7 @@ const (
 type Reader struct {
 	opts  Options
 	http  *exporter
-	limit time.Duration // for one question to a server
+	limit time.Duration // deadline of one request to a server
 
 	mu       sync.Mutex
 	chips    map[string]*chip // by PCI address
@@ -50,19 +55,19 @@ type Reader struct {
 	machine  machine
 	services map[serviceKey]*poller[report]
 	page     *poller[map[string]values] // nil: not needed so far
-	looking  chan struct{}              // closed when the look in progress ends; nil: none is
+	looking  chan struct{}              // closed when the scan in progress ends; nil: none
 	looked   time.Time
 	closed   bool
 }
 
-// machine is who uses the chips. It is never changed after it was found.
+// machine is the set of processes that use the chips. It is immutable.
 type machine struct {
 	holders []holder
-	denied  int // processes that do not let us look
+	denied  int // processes whose files may not be read
 	err     error
 }
 
-// Open returns a Reader. Without a chip the error is device.ErrAbsent.
+// Open returns a Reader. The error is device.ErrAbsent on a machine without a TPU.
 func Open(_ context.Context, o Options) (*Reader, error) {
 	o = o.withDefaults()
 	found, err := find(o.Root)
@@ -84,8 +89,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Devices implements device.Reader. A chip is its address, generation and number: one
-// that is found again with the same is the same Device.
+// Devices implements device.Reader. A chip is identified by its address, generation and
+// number: if all are unchanged, the Device is the same.
 func (r *Reader) Devices(context.Context) ([]device.Device, error) {
 	found, err := find(r.opts.Root)
 	r.mu.Lock()
@@ -101,13 +106,13 @@ func (r *Reader) Devices(context.Context) ([]device.Device, error) {
 		devices = append(devices, c)
 	}
 	if !slices.Equal(order, r.order) {
-		r.looked = time.Time{} // which file is which chip has changed
+		r.looked = time.Time{} // the mapping of files to chips has changed
 	}
 	r.chips, r.order = chips, order
 	return devices, err
 }
 
-// Close implements device.Reader. It ends every connection.
+// Close implements device.Reader. It closes every connection.
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	r.closed = true
@@ -129,16 +134,16 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// lookAge is how old a look at the processes may be for a slow reading. All chips are read
-// at about the same time, and one look serves them all.
+// lookAge is how old a process scan may be for a slow read. All chips are read at about the
+// same time, and one scan serves them all.
 const lookAge = 5 * time.Second
 
-// lookPatience is how long a chip waits for a look that another one began.
+// lookPatience is how long a chip waits for a scan that another chip started.
 const lookPatience = 250 * time.Millisecond
 
 // look finds the processes that use the chips and their services, unless that was done
-// within maxAge. It has no lock while it looks: the files of a process that is stuck in
-// the kernel may hang, and that must cost one chip only.
+// within maxAge. It does not hold the lock meanwhile: the files of a process that is stuck
+// in the kernel may hang, and that must affect only one chip.
 func (r *Reader) look(ctx context.Context, maxAge time.Duration) {
 	r.mu.Lock()
 	if wait := r.looking; wait != nil {
@@ -163,7 +168,7 @@ func (r *Reader) look(ctx context.Context, maxAge time.Duration) {
 
 	var m machine
 	found := false
-	defer func() { // after a panic too
+	defer func() { // also after a panic
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if found {
@@ -177,8 +182,8 @@ func (r *Reader) look(ctx context.Context, maxAge time.Duration) {
 	found = true
 }
 
-// adopt takes over what look found: it begins to ask new services, and lets go of those
-// whose process is gone. It runs with mu held.
+// adopt applies the result of a scan: it starts polling new services, and stops polling
+// those whose process is gone. The caller holds mu.
 func (r *Reader) adopt(m machine) {
 	r.machine = m
 	if r.closed {
@@ -203,8 +208,8 @@ func (r *Reader) adopt(m machine) {
 	}
 }
 
-// exporterPage returns who asks the exporter, from the first time it is needed. Nil: there
-// is none.
+// exporterPage returns the poller of the exporter, which it starts at first use, or nil if
+// the exporter is disabled.
 func (r *Reader) exporterPage() *poller[map[string]values] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,23 +219,23 @@ func (r *Reader) exporterPage() *poller[map[string]values] {
 	return r.page
 }
 
-// sighting is what a discovery saw of one chip.
+// sighting is the result of a discovery for one chip.
 type sighting struct {
 	id    device.ID
 	gen   generation
 	dir   sysfs.Dir
-	nodes []string // device files, as processes see them
+	nodes []string // device files, as seen by processes
 	alias []string
 }
 
-// generation is one generation of TPUs.
+// generation is one TPU generation.
 type generation struct {
 	name    string
-	perChip int  // devices that the runtime shows for a chip
+	perChip int  // devices per chip, as the runtime shows them
 	vfio    bool // used through /dev/vfio/<group>, else /dev/accel<N>
 }
 
-const deviceV2V3 = 0x0027 // the subsystem tells which
+const deviceV2V3 = 0x0027 // the subsystem distinguishes v2 and v3
 
 var generations = map[uint64]generation{
 	0x005e: {"v4", 1, false},
@@ -240,17 +245,17 @@ var generations = map[uint64]generation{
 	0x0076: {"7x", 2, true},
 }
 
-// oldGenerations are by subsystem.
+// oldGenerations maps subsystem ids to generations.
 var oldGenerations = map[uint64]generation{
 	0x004e: {"v2", 2, false},
 	0x004f: {"v3", 2, false},
 }
 
-// identify returns the generation of the PCI device at d, "" if it is no TPU: Google's
-// network card and disk have the same vendor.
+// identify returns the generation of the PCI device at d. Its name is "" if the device is
+// not a TPU: Google's network card and disk have the same vendor id.
 func identify(d sysfs.Dir) (generation, error) {
 	if v, err := d.Text("vendor"); err != nil || v != Facts.PCI {
-		return generation{}, nil //nolint:nilerr // somebody else's device that is broken is somebody else's
+		return generation{}, nil //nolint:nilerr // a broken device of another vendor is not ours to report
 	}
 	id, err := d.Uint("device")
 	if err != nil {
@@ -266,11 +271,11 @@ func identify(d sysfs.Dir) (generation, error) {
 	return oldGenerations[sub], nil
 }
 
-// find returns the chips on the PCI bus by the number of their device file.
+// find returns the chips on the PCI bus, by the number of their device file.
 func find(root string) ([]sighting, error) {
 	var found []sighting
 	var errs []error
-	machineID, _ := sysfs.Dir(root).Join("etc").Text("machine-id") // containers have none
+	machineID, _ := sysfs.Dir(root).Join("etc").Text("machine-id") // missing in containers
 	bus := sysfs.Dir(root).Join("sys/bus/pci/devices").Glob("*")
 	slices.Sort(bus) // addresses are hexadecimal: 05 comes before 0a
 	for _, d := range bus {

@@ -26,7 +26,7 @@ func of(v float64) device.Value { return device.Of(v) }
 
 const gib = 1 << 30
 
-// open returns a Reader that is closed with the test.
+// open returns a Reader that is closed when the test ends.
 func open(t *testing.T, o Options) *Reader {
 	t.Helper()
 	if o.Exporter == "" {
@@ -53,7 +53,7 @@ func devices(t *testing.T, r *Reader) []device.Device {
 	return list
 }
 
-// readAll reads every device, at the same time as the agent does.
+// readAll reads every device, concurrently as the agent does.
 func readAll(t *testing.T, list []device.Device, tier device.Tier) ([]device.Sample, error) {
 	t.Helper()
 	samples, errs := make([]device.Sample, len(list)), make([]error, len(list))
@@ -65,8 +65,8 @@ func readAll(t *testing.T, list []device.Device, tier device.Tier) ([]device.Sam
 	return samples, errors.Join(errs...)
 }
 
-// settled reads until ok likes the samples: a server on a busy machine may be slower than
-// a reading waits for.
+// settled reads until ok accepts the samples: a server on a busy machine may be slower than
+// a read waits.
 func settled(t *testing.T, list []device.Device, ok func([]device.Sample, error) bool) ([]device.Sample, error) {
 	t.Helper()
 	samples, err := readAll(t, list, device.Static)
@@ -75,7 +75,7 @@ func settled(t *testing.T, list []device.Device, ok func([]device.Sample, error)
 			return nil
 		}
 		samples, err = readAll(t, list, device.Fast)
-		return fmt.Errorf("readings of another kind: %v, error %w", samples, err)
+		return fmt.Errorf("unexpected samples: %v, error %w", samples, err)
 	})
 	return samples, err
 }
@@ -89,12 +89,12 @@ func busy(samples []device.Sample, _ error) bool {
 	return true
 }
 
-// everything is what a runtime with all documented metrics says of four chips.
+// everything is the answer of a runtime with all documented metrics for four chips.
 func everything() map[string]bytesOf {
 	var queue, programs []bytesOf
 	for i := range int64(4) {
 		ordinal := byOrdinal(varint(3, i), "tensor_core")
-		if i%2 == 1 { // some write the number as a text
+		if i%2 == 1 { // some runtimes encode the number as a string
 			ordinal = byOrdinal(text(1, fmt.Sprint(i)), "tensor_core")
 		}
 		queue = append(queue, metric(ordinal, gaugeInt(i)))
@@ -120,7 +120,7 @@ func v6e() tree {
 	m.vfioChip("0000:00:04.0", "0x006f", "0").vfioChip("0000:00:05.0", "0x006f", "1")
 	m.vfioChip("0000:00:06.0", "0x006f", "2").vfioChip("0000:00:07.0", "0x006f", "3")
 	m["sys/bus/pci/devices/0000:00:05.0/numa_node"] = "1\n"
-	for i, id := range []string{"0x001f", "0x0042", "0xabcd"} { // disk, network card, and whatever that is
+	for i, id := range []string{"0x001f", "0x0042", "0xabcd"} { // disk, network card, and an unknown device
 		m[fmt.Sprintf("sys/bus/pci/devices/0000:00:0%d.0/vendor", i)] = "0x1ae0\n"
 		m[fmt.Sprintf("sys/bus/pci/devices/0000:00:0%d.0/device", i)] = id + "\n"
 	}
@@ -131,7 +131,7 @@ func v6e() tree {
 
 var v6eFiles = []string{"/dev/vfio/0", "/dev/vfio/1", "/dev/vfio/2", "/dev/vfio/3"}
 
-// sample is of one of the chips of v6e, without any value.
+// sample is the sample of one chip of v6e, without any value.
 func sample(i int, pids ...uint32) device.Sample {
 	pci := fmt.Sprintf("0000:00:0%d.0", 4+i)
 	s := device.Sample{
@@ -148,8 +148,8 @@ func sample(i int, pids ...uint32) device.Sample {
 	return s
 }
 
-// Everything of a whole machine: a value at the wrong chip, in the wrong unit, or lost on
-// the way would show.
+// A whole machine: a value on the wrong chip, in the wrong unit, or lost on the way would
+// show.
 func TestMachine(t *testing.T) {
 	s := serve(t, everything())
 	s.more = []string{"megascale.grpc_tcp_delivery_rate.Mbps.cumulative.distribution", "tpu.new.thing"}
@@ -186,17 +186,17 @@ func TestMachine(t *testing.T) {
 	}
 	s.set(func(s *runtimeServer) {
 		if s.calls[methods+"GetRuntimeMetric tpu.new.thing"] > 0 {
-			t.Error("it asks for what it does not know")
+			t.Error("an unknown metric was requested")
 		}
 		if s.calls[methods+"ListSupportedMetrics "] == 0 {
-			t.Error("it does not ask what there is")
+			t.Error("the list of metrics was not requested")
 		}
 	})
 }
 
 var approx = cmp.Comparer(func(a, b float64) bool { return a == b || a-b < 1e-12*a && b-a < 1e-12*a })
 
-// Two devices a chip: memory of both, the duty cycle of the chip as it is given.
+// Two devices per chip: the sum of their memory, and the chip's duty cycle as reported.
 func TestTwoDevicesAChip(t *testing.T) {
 	s := serve(t, map[string]bytesOf{
 		metricTotal:     ints("", map[int64]int64{0: 96 * gib, 1: 96 * gib, 2: 96 * gib, 3: 96 * gib}),
@@ -206,7 +206,7 @@ func TestTwoDevicesAChip(t *testing.T) {
 		metricIdle:      floats("", map[int64]float64{0: 5, 1: 3, 2: 0, 3: 9}),
 		metricQueue: answer("", metric(byOrdinal(varint(3, 0), "tensor_core"), gaugeInt(1)), metric(byOrdinal(varint(3, 1), "tensor_core"), gaugeInt(2)),
 			metric(byOrdinal(varint(3, 1), "sparse_core"), gaugeInt(4)), metric(byOrdinal(varint(3, 2), "tensor_core"), gaugeInt(8)), metric(byOrdinal(varint(3, 3), "tensor_core"), gaugeInt(0))),
-		// Only one of four devices has run: its number is its place.
+		// Only one of four devices has run a program: its id is its index.
 		metricPrograms: answer("", metric(byOrdinal(varint(3, 3), "tensor_core"), exponential(1, 1, 1, 2, 1, 0, 1))),
 	})
 	root := tree{}.vfioChip("0000:00:04.0", "0x0076", "7").vfioChip("0000:00:05.0", "0x0076", "12").
@@ -229,7 +229,7 @@ func TestTwoDevicesAChip(t *testing.T) {
 	}
 }
 
-// Every generation, by which file it is used, and in which order: by number, not by text.
+// Every generation: which file it is used through, and the order by number, not as strings.
 func TestDiscovery(t *testing.T) {
 	f := func(name string, m tree, want ...string) {
 		t.Helper()
@@ -267,12 +267,12 @@ func TestDiscovery(t *testing.T) {
 	f("no group", m, "0 TPU v6e 0000:00:05.0 [/dev/vfio/1 /dev/vfio/devices/vfio7] [1]", "1 TPU v6e 0000:00:04.0 [] []")
 }
 
-// Sixteen chips with gaps in the numbers of their files come by number and not by text.
+// Sixteen chips with gaps in their file numbers are ordered by number, not as strings.
 func TestSixteenChips(t *testing.T) {
 	m, groups := tree{}, []int{0, 1, 2, 4, 5, 7, 8, 10, 11, 12, 15, 16, 20, 21, 30, 100}
 	var want []string
 	for i, group := range groups {
-		m.vfioChip(fmt.Sprintf("0000:00:%02x.0", 31-i), "0x006f", fmt.Sprint(group)) // the bus is the other way round
+		m.vfioChip(fmt.Sprintf("0000:00:%02x.0", 31-i), "0x006f", fmt.Sprint(group)) // the bus order is reversed
 		want = append(want, fmt.Sprint(i, " /dev/vfio/", group))
 	}
 	var got []string
@@ -284,7 +284,7 @@ func TestSixteenChips(t *testing.T) {
 	}
 }
 
-// A chip whose identity cannot be read costs itself only, and says which file it was.
+// A chip that cannot be identified affects no other, and the error names the file.
 func TestBrokenChip(t *testing.T) {
 	m := v6e()
 	delete(m, "sys/bus/pci/devices/0000:00:04.0/device")
@@ -312,7 +312,7 @@ func TestAbsent(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	}
-	for range 3 { // nobody uses the chips: nothing is known, which is no 0 and no error
+	for range 3 { // without a process nothing is known: no 0, and no error
 		got, err := readAll(t, devices(t, open(t, Options{Root: v6e().write(t, t.TempDir())})), device.Slow)
 		if diff := cmp.Diff([]device.Sample{sample(0), sample(1), sample(2), sample(3)}, got); diff != "" || err == nil {
 			t.Errorf("error %v (-want +got):\n%s", err, diff) // there is no /proc in this tree
@@ -320,7 +320,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// The same chip is the same Device, another one is not, one that is gone is lost.
+// The same chip keeps its Device, another chip gets a new one, and a removed chip is lost.
 func TestRediscovery(t *testing.T) {
 	root := v6e().write(t, t.TempDir())
 	if err := os.MkdirAll(filepath.Join(root, "proc"), 0o700); err != nil {
@@ -366,14 +366,14 @@ func TestClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _ = readAll(t, devices(t, r), device.Static)
-	if err := r.Close(); err != nil { // not in an hour
+	if err := r.Close(); err != nil { // must not wait for the server
 		t.Error(err)
 	}
 	s.stop()
 	goleak.VerifyNone(t, before)
 }
 
-// unnumbered returns the names of a chip with each number once.
+// unnumbered returns a chip's aliases with each number once.
 func unnumbered(names []string) []string {
 	var out []string
 	for _, name := range names {

@@ -105,12 +105,12 @@ func floats(name string, values map[int64]float64) bytesOf {
 	return answer(name, m...)
 }
 
-// runtimeServer speaks the documented service.
+// runtimeServer implements the documented service.
 type runtimeServer struct {
 	mu       sync.Mutex
 	answers  map[string]bytesOf // by metric
 	more     []string           // listed, without an answer
-	noList   bool               // as an old libtpu
+	noList   bool               // like an old libtpu
 	fail     map[string]error
 	delay    time.Duration
 	calls    map[string]int
@@ -194,8 +194,8 @@ func (s *runtimeServer) start() *grpc.Server {
 
 // Trees.
 
-// tree is a file system: content by path. "-> x" is a link to x, a path that ends in / is
-// a folder.
+// tree is a file system: content by path. "-> x" is a link to x; a path that ends in / is a
+// directory.
 type tree map[string]string
 
 func (m tree) write(t *testing.T, root string) string {
@@ -223,7 +223,7 @@ func (m tree) write(t *testing.T, root string) string {
 
 const testMachine = "0123456789abcdef0123456789abcdef"
 
-// vfioChip is a chip behind an IOMMU group.
+// vfioChip adds a chip behind an IOMMU group.
 func (m tree) vfioChip(pci, id, group string) tree {
 	dir := "sys/bus/pci/devices/" + pci + "/"
 	m["etc/machine-id"] = testMachine + "\n"
@@ -234,7 +234,7 @@ func (m tree) vfioChip(pci, id, group string) tree {
 	return m
 }
 
-// process is one that has files open and listens at a port.
+// process adds a process that has files open and listens at a port.
 func (m tree) process(pid int, name string, port int, files ...string) tree {
 	dir := fmt.Sprintf("proc/%d/", pid)
 	m[dir+"comm"] = name + "\n"
@@ -258,7 +258,7 @@ func listenLine(port, inode int) string {
 	return fmt.Sprintf("   0: 0100007F:%04X 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 %d 1 0000000000000000 100 0 0 10 0\n", port, inode)
 }
 
-// clock is moved by the test.
+// clock is a manually advanced clock.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time

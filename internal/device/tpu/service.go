@@ -21,13 +21,13 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// service is where the metric service of one process is.
+// service is the location of one process's metric service.
 type service struct {
 	key     serviceKey
 	netns   string      // file of the network namespace
 	net     os.FileInfo // of that file when it was found
 	owned   bool        // the process itself listens at the port
-	chips   int         // that the process has open
+	chips   int         // number of chips that the process has open
 	perChip int
 }
 
@@ -45,7 +45,7 @@ func inode(f os.FileInfo) uint64 {
 	return 0
 }
 
-// Limits of the service's answers. What it says of 8 chips is a few kB.
+// Limits of the service's answers. An answer for 8 chips is a few kB.
 const (
 	maxMessage = 1 << 20
 	maxHeader  = 64 << 10
@@ -54,11 +54,11 @@ const (
 
 const methods = "/tpu.monitoring.runtime.RuntimeMetricService/"
 
-// client asks one service. It is used by one goroutine.
+// client queries one service. It is used by one goroutine.
 type client struct {
 	*service
 	conn      *grpc.ClientConn
-	broken    error // why there is no conn
+	broken    error // why conn is nil
 	supported []string
 	listed    time.Time
 
@@ -69,7 +69,7 @@ type client struct {
 func (s *service) dial() *client {
 	c := &client{service: s}
 	c.conn, c.broken = grpc.NewClient("passthrough:///tpu-runtime",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // it never leaves the machine
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // the connection never leaves the machine
 		grpc.WithContextDialer(c.connect),
 		grpc.WithNoProxy(),
 		grpc.WithAuthority("localhost"),
@@ -90,7 +90,8 @@ func (c *client) close() {
 	}
 }
 
-// connect is how grpc reaches the service: at the port of its own loopback.
+// connect dials the service for grpc: at the port on the loopback interface of its network
+// namespace.
 func (c *client) connect(ctx context.Context, _ string) (net.Conn, error) {
 	conn, err := dialIn(ctx, c.netns, c.net, c.key.port)
 	c.mu.Lock()
@@ -99,8 +100,8 @@ func (c *client) connect(ctx context.Context, _ string) (net.Conn, error) {
 	return conn, err
 }
 
-// fetch asks for everything the service has. Metrics it answered are in the report even
-// if there is an error about others.
+// fetch requests every supported metric. Metrics that were answered are in the report even
+// if others failed.
 func (c *client) fetch(ctx context.Context) (report, error) {
 	if c.broken != nil {
 		return report{}, empty{c.broken}
@@ -130,7 +131,7 @@ func (c *client) fetch(ctx context.Context) (report, error) {
 			}
 		} else if ctx.Err() != nil || status.Code(err) == codes.Unavailable {
 			errs = append(errs, c.explain(err))
-			break // it would be the same with the others
+			break // the remaining metrics would fail the same way
 		} else {
 			err = c.explain(err)
 		}
@@ -148,7 +149,7 @@ func (c *client) fetch(ctx context.Context) (report, error) {
 	return rep, err
 }
 
-// list asks which metrics there are. A libtpu that does not know the question has the
+// list requests the names of the supported metrics. A libtpu without this method has the
 // basic ones.
 func (c *client) list(ctx context.Context) ([]string, error) {
 	b, err := c.call(ctx, "ListSupportedMetrics", nil)
@@ -179,9 +180,9 @@ func notSupported(err error) bool {
 	return false
 }
 
-// explain returns what went wrong in words that stay the same while it does: the ports and
-// times in grpc's own would make a new problem of each attempt. None of it is a context's
-// error: the device is not down when its service is slow.
+// explain describes an error in words that do not vary while it persists: the ports and
+// times in grpc's own texts would make each attempt look like a new problem. It never
+// returns a context error: a slow service does not mean that the device is down.
 func (c *client) explain(err error) error {
 	switch s := status.Convert(err); s.Code() {
 	case codes.DeadlineExceeded, codes.Canceled:
@@ -200,7 +201,7 @@ func (c *client) explain(err error) error {
 	}
 }
 
-// empty is an error without any value beside it.
+// empty is an error without any value next to it.
 type empty struct{ error }
 
 func (e empty) Unwrap() error { return e.error }
@@ -210,7 +211,7 @@ func isEmpty(err error) bool {
 	return errors.As(err, &e)
 }
 
-// raw passes messages as they are on the wire.
+// raw is a codec that passes messages through as they are on the wire.
 type raw struct{}
 
 func (raw) Name() string { return "proto" }

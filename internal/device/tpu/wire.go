@@ -11,21 +11,21 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The messages of the service are read field by field, by the numbers of
-// tpu_metric_service.proto. What is not known, or is not of the type it should be, is as
-// if it were not there: the next version of libtpu must not cost the values of this one.
+// The messages of the service are parsed field by field, by the numbers in
+// tpu_metric_service.proto. Fields that are unknown or of an unexpected type are ignored,
+// so a new version of libtpu does not cost the values of the current one.
 
-// Limits of what a service may say. A host has at most 8 chips.
+// Limits of a service's answers. A host has at most 8 chips.
 const (
 	maxEntries = 1024
 	maxNames   = 1024
-	maxText    = 64 // of a label
+	maxText    = 64 // bytes of a label
 	maxBuckets = 256
 )
 
-var errTooMany = errors.New("it says too much")
+var errTooMany = errors.New("the answer is too large")
 
-// field is one field of a message: number of a varint or fixed type, or data.
+// field is one field of a message: number for a varint or fixed type, else data.
 type field struct {
 	id     protowire.Number
 	typ    protowire.Type
@@ -47,7 +47,7 @@ func (f field) integer() (int64, bool) { return int64(f.number), f.typ == protow
 
 func (f field) message() ([]byte, bool) { return f.data, f.typ == protowire.BytesType }
 
-// eachField calls visit with the fields of a message in their order.
+// eachField calls visit with the fields of a message, in order.
 func eachField(b []byte, visit func(field) error) error {
 	for len(b) > 0 {
 		id, typ, n := protowire.ConsumeTag(b)
@@ -67,7 +67,7 @@ func eachField(b []byte, visit func(field) error) error {
 			f.number = uint64(v)
 		case protowire.BytesType:
 			f.data, n = protowire.ConsumeBytes(b)
-		default: // groups, which nobody sends
+		default: // groups, which are obsolete
 			n = protowire.ConsumeFieldValue(id, typ, b)
 		}
 		if n < 0 {
@@ -106,11 +106,11 @@ func parseSupported(b []byte) ([]string, error) {
 	return names, err
 }
 
-// entry is one Metric of a TPUMetric: whose value, and the value.
+// entry is one Metric in a TPUMetric: the device, and its value.
 type entry struct {
-	id     int64 // of the device
+	id     int64 // device id
 	hasID  bool
-	detail string // core type, or size of the buffer
+	detail string // core type, or buffer size
 
 	value    float64
 	hasValue bool
@@ -155,7 +155,7 @@ func parseEntry(b []byte) (e entry, err error) {
 	return e, err
 }
 
-// parseNumber reads a Gauge, or a Counter, whose integer is unsigned.
+// parseNumber parses a Gauge, or a Counter, whose integer is unsigned.
 func (e *entry) parseNumber(b []byte, unsigned bool) error {
 	return eachField(b, func(f field) error {
 		switch f.id {
@@ -175,8 +175,8 @@ func (e *entry) parseNumber(b []byte, unsigned bool) error {
 	})
 }
 
-// parseAttribute reads whose value it is. Simple metrics have the device as the value of
-// the attribute, whatever its key; the others have a list of keys and values.
+// parseAttribute parses the device that a value belongs to. Simple metrics have the device
+// as the attribute's value, whatever its key; others have a list of keys and values.
 func (e *entry) parseAttribute(b []byte) error {
 	return eachMessage(b, 2, func(value []byte) error {
 		return eachField(value, func(f field) error {
@@ -222,7 +222,7 @@ func (e *entry) parsePair(b []byte) error {
 	return err
 }
 
-// setID takes an AttrValue that is a number, or a text of one.
+// setID parses an AttrValue that is a number, or a string of a number.
 func (e *entry) setID(f field) {
 	if v, ok := f.integer(); ok && f.id == 3 {
 		e.id, e.hasID = v, true
@@ -234,7 +234,7 @@ func (e *entry) setID(f field) {
 	}
 }
 
-// label returns s as it may be shown: short, and of printable ASCII.
+// label returns s made safe to display: short, and printable ASCII.
 func label(s string, limit int) string {
 	b := []byte(s[:min(len(s), limit)])
 	for i, c := range b {

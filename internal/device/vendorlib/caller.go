@@ -12,12 +12,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/dlopen"
 )
 
-// Caller makes calls for one device and keeps what they taught: what the device never
-// answers is not asked again, what failed in this Read is reported once, and after a call
-// that says the device is gone no other is made.
+// Caller makes calls for one device and remembers the results: a query that the device does
+// not support is not repeated, a failure is reported once per Read, and after a call reports
+// the device as lost no other call is made.
 type Caller struct {
 	Lib    *Library
-	Handle uintptr // of the device; 0: the library does not know the device, or is not there
+	Handle uintptr // of the device; 0: the library does not list the device, or there is no library
 
 	busy  atomic.Pointer[Symbol]
 	never map[query]bool
@@ -25,7 +25,7 @@ type Caller struct {
 	fatal error
 }
 
-// query is a function and what of it was asked (a sensor, a clock, a port).
+// query is a function together with its selector (a sensor, a clock, a port, a field).
 type query struct {
 	sym string
 	sel uint64
@@ -39,16 +39,16 @@ func (c *Caller) Busy() string {
 	return ""
 }
 
-// Begin forgets what went wrong in the Read before.
+// Begin discards the errors of the previous Read.
 func (c *Caller) Begin() { c.errs, c.fatal = nil, nil }
 
-// Fail adds an error to what End returns.
+// Fail adds an error to those that End returns.
 func (c *Caller) Fail(err error) { c.errs = append(c.errs, err) }
 
-// Fatal returns the error after which no call is made, nil if there is none.
+// Fatal returns the error after which no further call is made, or nil.
 func (c *Caller) Fatal() error { return c.fatal }
 
-// End returns what went wrong since Begin.
+// End returns the errors collected since Begin.
 func (c *Caller) End() error {
 	if c.fatal != nil {
 		return c.fatal
@@ -56,13 +56,13 @@ func (c *Caller) End() error {
 	return errors.Join(c.errs...)
 }
 
-// Forget makes the Caller ask again for what the device did not answer.
+// Forget makes the Caller repeat queries that were not supported before.
 func (c *Caller) Forget() { c.never = nil }
 
-// Never reports whether the device is not asked any more for sel of sym.
+// Never reports whether the query is known to be unsupported and is not repeated.
 func (c *Caller) Never(sym string, sel uint64) bool { return c.never[query{sym, sel}] }
 
-// GiveUp makes the Caller not ask any more for sel of sym.
+// GiveUp marks the query as unsupported: the Caller does not repeat it.
 func (c *Caller) GiveUp(sym string, sel uint64) {
 	if c.never == nil {
 		c.never = map[query]bool{}
@@ -70,15 +70,15 @@ func (c *Caller) GiveUp(sym string, sel uint64) {
 	c.never[query{sym, sel}] = true
 }
 
-// Do calls sym, for which sel tells apart what is asked of it, and reports whether it
-// succeeded. Pointers among args must be converted in the argument list.
+// Do calls sym and reports whether it succeeded. sel distinguishes queries that share the
+// same function. Pointers among args must be converted in the argument list.
 //
 //go:uintptrescapes
 func (c *Caller) Do(sym string, sel uint64, args ...uintptr) bool {
 	return c.Try(sym, sel, args...) == 0
 }
 
-// Try is Do for callers that need the return code.
+// Try is like Do and returns the return code.
 //
 //go:uintptrescapes
 func (c *Caller) Try(sym string, sel uint64, args ...uintptr) uint32 {
@@ -101,8 +101,9 @@ func (c *Caller) Try(sym string, sel uint64, args ...uintptr) uint32 {
 	return code
 }
 
-// Judge draws the consequence of a return code for sel of sym. Try has done so for its own;
-// a call that asks for several things has a code for each.
+// Judge classifies a return code as fatal, permanent, an error or nothing. Try judges the
+// code that it returns. The caller of a function that runs several queries judges the code of
+// each.
 func (c *Caller) Judge(sym string, sel uint64, code uint32) {
 	if code == 0 {
 		return
@@ -143,7 +144,7 @@ func (c *Caller) U64(sym string) (uint64, bool) {
 	return v, ok
 }
 
-// Text calls sym(device, buffer, length). The longest text of any library is 128 bytes.
+// Text calls sym(device, buffer, length). No library's strings are longer than 128 bytes.
 func (c *Caller) Text(sym string) string {
 	buf := make([]byte, 256)
 	if !c.Do(sym, 0, c.Handle, uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf))) {

@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// ErrBusy is the error of Lock.
+// ErrBusy is returned by Lock while a driver call is in progress.
 var ErrBusy = errors.New("a driver call is still in progress")
 
-// Lock takes mu for writing without ever queueing for it: a reader that hangs in the driver
-// would then stop all others. It gives up with ErrBusy.
+// Lock takes mu for writing without queueing: a queued writer blocks new readers, and one
+// reader that hangs in the driver would then block all others. After patience, Lock returns
+// ErrBusy.
 func Lock(ctx context.Context, mu *sync.RWMutex, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -29,7 +30,8 @@ func Lock(ctx context.Context, mu *sync.RWMutex, patience time.Duration) error {
 	return nil
 }
 
-// InTime returns what f does, unless the driver hangs in it: then f is left to itself.
+// InTime runs f in a goroutine and returns its result. If the driver hangs, ok is false and
+// the goroutine is abandoned.
 func InTime[T any](patience time.Duration, f func() T) (result T, ok bool) {
 	done := make(chan T, 1)
 	go func() { done <- f() }()

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// A driver that hangs must not hang who asks.
+// A driver that hangs must not hang its caller.
 func TestInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan bool)
 		if _, ok := InTime(time.Second, func() bool { return <-block }); ok {
-			t.Error("it waited for what hangs")
+			t.Error("InTime waited for a call that hangs")
 		}
 		close(block)
 		if n, ok := InTime(time.Second, func() int { return 7 }); n != 7 || !ok {
@@ -24,7 +24,7 @@ func TestInTime(t *testing.T) {
 	})
 }
 
-// A writer that queues stops all readers that come after it: Lock must not.
+// A queued writer would block all later readers, so Lock must not queue.
 func TestLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.RWMutex
@@ -33,11 +33,11 @@ func TestLock(t *testing.T) {
 		go func() { failed <- Lock(t.Context(), &mu, time.Second) }()
 		synctest.Wait()
 		if !mu.TryRLock() {
-			t.Fatal("a reader waits for a writer")
+			t.Fatal("Lock blocks a reader")
 		}
 		mu.RUnlock()
 		if err := <-failed; !errors.Is(err, ErrBusy) {
-			t.Errorf("%v while a call is in progress", err)
+			t.Errorf("got %v while a call is in progress", err)
 		}
 		mu.RUnlock()
 		if err := Lock(t.Context(), &mu, time.Second); err != nil {

@@ -1,8 +1,9 @@
 //go:build linux
 
-// Package vendorlib calls a vendor's management library, such as NVML or HLML: it opens the
-// first usable file, finds functions by name at first use, and remembers what calls for one
-// device taught. The vendor's package has the functions and what its return codes mean.
+// Package vendorlib calls a vendor's management library, such as NVML or HLML. It opens the
+// first usable file, looks up functions by name at first use, and remembers for each device
+// which queries it does not support. The vendor's package defines the functions and the
+// meaning of the return codes.
 package vendorlib
 
 import (
@@ -15,28 +16,29 @@ import (
 	"github.com/gpumeter/gpumeter/internal/dlopen"
 )
 
-// Kind is one vendor's library.
+// Kind describes one vendor's library.
 type Kind struct {
-	Name  string // for people: NVIDIA's management library
+	Name  string // for display: NVIDIA's management library
 	File  string // libnvidia-ml.so.1
 	Init  string // a function that every version has
 	Codes Codes
 }
 
-// Codes says what the return codes of a library mean. 0 is success.
+// Codes defines the meaning of the return codes of a library. 0 is success.
 type Codes struct {
-	// What Try returns without a call: after one that says that the device is gone, for what
-	// the device never answers, and for a function that the library lacks.
+	// The codes that Try returns without a call: after a call reported the device as lost, for
+	// a query that the device does not support, and for a function that the library does not
+	// have.
 	Lost, NotSupported, Missing uint32
-	// Error returns a code as an error, which may be device.ErrLost or device.ErrNeedsReset.
+	// Error converts a code to an error, which may be device.ErrLost or device.ErrNeedsReset.
 	Error func(code uint32) error
-	// Never reports that asking again is pointless until the device is discovered anew.
+	// Never reports whether the query is unsupported until the device is discovered again.
 	Never func(code uint32) bool
-	// Quiet reports that there is no value now, which is no fault of anyone.
+	// Quiet reports whether there is no value at the moment, which is not an error.
 	Quiet func(code uint32) bool
 }
 
-// Library is an open library whose functions are found by name at first use.
+// Library is an open library. Functions are looked up by name at first use.
 type Library struct {
 	*dlopen.Library
 
@@ -44,17 +46,16 @@ type Library struct {
 	symbols sync.Map // name -> *Symbol
 }
 
-// Symbol is a function of a library. Fn is not OK if the library lacks it.
+// Symbol is a function of a library. Fn is not OK if the library does not have it.
 type Symbol struct {
 	Name string
 	Fn   dlopen.Func
 }
 
-// Open opens the library at file if that is not empty, else the first usable one of
-// candidates. Where none of them exists the error is device.ErrAbsent.
+// Open opens the library at file or, if file is empty, the first usable one of candidates. If
+// none of them exists, the error is device.ErrAbsent.
 //
-// The loader is never asked to search by name: it would map a broken file that dlopen.Open
-// refuses.
+// The loader never searches by name: it would map a broken file that dlopen.Open rejects.
 func (k *Kind) Open(file string, candidates []string) (*Library, error) {
 	if file != "" {
 		return k.OpenFile(file)
@@ -97,7 +98,7 @@ func (l *Library) Get(name string) *Symbol {
 	return s.(*Symbol)
 }
 
-// Missing returns the functions that were asked for and not found.
+// Missing returns the functions that were looked up and not found.
 func (l *Library) Missing() []string {
 	var names []string
 	l.symbols.Range(func(_, v any) bool {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// HLML builds the fake libhlml.so of the gaudi package into a folder and returns its path.
+// HLML builds the fake libhlml.so of the gaudi package in a directory and returns its path.
 // It needs gcc.
 func HLML(folder, script string) (string, error) {
 	file, err := source("internal/device/gaudi/testdata/fakehlml/fakehlml.c")
@@ -21,13 +21,13 @@ func HLML(folder, script string) (string, error) {
 	return library, ScriptHLML(library, script)
 }
 
-// ScriptHLML replaces the script of a library. It sees all of it or nothing, at its next
+// ScriptHLML replaces the script of a fake library atomically. It takes effect at the next
 // call.
 func ScriptHLML(library, script string) error {
 	return replace(filepath.Dir(library), filepath.Join(filepath.Dir(library), "fake.conf"), []byte(script))
 }
 
-// Script returns a script of testdata.
+// Script returns a script in testdata.
 func Script(name string) (string, error) {
 	file, err := Files(name)
 	if err != nil {

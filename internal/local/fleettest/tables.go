@@ -10,17 +10,17 @@ import (
 	"sync"
 )
 
-// place is where the kernel's structure has a value.
+// place is the position of a value in the kernel's structure.
 type place struct{ offset, stride, width, count int }
 
-// layout is one table of AMD's firmware.
+// layout describes a table of AMD's firmware.
 type layout struct {
 	size            int
 	format, content byte
 	places          map[string]place
 }
 
-// layouts reads the tables that the tests of the amd package know, by name: v1.3,
+// layouts returns the tables defined in the testdata of the amd package, by name: v1.3,
 // gpuboard v1.0.
 var layouts = sync.OnceValues(func() (map[string]layout, error) {
 	file, err := source("internal/device/amd/testdata/layouts.txt")
@@ -52,7 +52,7 @@ var layouts = sync.OnceValues(func() (map[string]layout, error) {
 	return all, nil
 })
 
-// add reads "offset[+stride] type name[count]".
+// add parses "offset[+stride] type name[count]".
 func (l layout) add(words []string) error {
 	name, count, list := strings.Cut(words[2], "[")
 	offset, stride, rows := strings.Cut(words[0], "+")
@@ -78,11 +78,12 @@ func (l layout) add(words []string) error {
 	return nil
 }
 
-// encode returns the table with the values of lines of a name and its numbers; a name may
-// be of one partition: xcp1.vcn_busy. All bits of others are set, as the driver begins.
+// encode returns the table with the values in lines, each of which has a name and its numbers.
+// A name may have the prefix of a partition: xcp1.vcn_busy. All bits of other values are set,
+// as the driver initializes them.
 func (l layout) encode(lines string) ([]byte, error) {
 	if l.places == nil {
-		return nil, errors.New("there is no such table")
+		return nil, errors.New("unknown table")
 	}
 	b := make([]byte, l.size)
 	for i := range b {
@@ -98,7 +99,7 @@ func (l layout) encode(lines string) ([]byte, error) {
 		}
 		p, ok := l.places[name]
 		if !ok || len(words)-1 > p.count || row > 0 && p.stride == 0 {
-			return nil, fmt.Errorf("it has no place for %q", line)
+			return nil, fmt.Errorf("the table has no field for %q", line)
 		}
 		for i, word := range words[1:] {
 			v, err := strconv.ParseUint(word, 10, 64)

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// TPU returns a server of libtpu's runtime metric service for a process with some chips:
-// gRPC, which is HTTP/2 with five bytes before each message and the status in a trailer.
+// TPU returns a server with libtpu's runtime metric service for a process that uses a number
+// of chips. The protocol is gRPC: HTTP/2 with five bytes before each message and the status in
+// a trailer.
 func TPU(chips int) *http.Server {
 	answers := runtimeAnswers(chips)
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -40,7 +41,7 @@ func TPU(chips int) *http.Server {
 		h.Set("Content-Type", "application/grpc")
 		h.Set("Trailer", "Grpc-Status")
 		w.WriteHeader(http.StatusOK)
-		_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(reply))), reply...)) // the client may be gone
+		_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(reply))), reply...)) // the client may have disconnected
 		h.Set("Grpc-Status", status)
 	})}
 	s.Protocols = new(http.Protocols)
@@ -48,7 +49,7 @@ func TPU(chips int) *http.Server {
 	return s
 }
 
-// runtimeAnswers is what the runtime says, by metric. Each chip is one device.
+// runtimeAnswers returns the responses of the runtime by metric. Each chip is one device.
 func runtimeAnswers(chips int) map[string][]byte {
 	const gib = 1 << 30
 	var total, used, duty, bandwidth, idle, queue []byte
@@ -71,13 +72,13 @@ func runtimeAnswers(chips int) map[string][]byte {
 	return all
 }
 
-// measured is a Metric of one device: its attribute and its gauge.
+// measured returns a Metric of one device: its attribute and its gauge.
 func measured(id uint64, value []byte) []byte {
 	attribute := text(1, append(text(1, "device-id"), text(2, varint(3, id))...))
 	return text(3, append(attribute, text(3, value)...))
 }
 
-// Fields of a message by their wire types: a varint, a fixed64, and bytes.
+// Message fields by wire type: varint, fixed64 and bytes.
 
 func varint(id int, v uint64) []byte {
 	return binary.AppendUvarint([]byte{byte(id << 3)}, v)

@@ -1,6 +1,6 @@
-// Package fleettest makes a machine with accelerators of every vendor, for tests: the
-// files of its drivers below a folder, the library of Gaudi, and the metric service that
-// libtpu runs. The machine itself is in testdata.
+// Package fleettest builds a machine with accelerators of every vendor for tests: the files
+// of the drivers below a directory, the Gaudi library, and libtpu's metric service. The
+// contents of the machine are in testdata.
 package fleettest
 
 import (
@@ -18,31 +18,31 @@ import (
 	"strings"
 )
 
-// Tree is a part of a file system, by path. It is written as text:
+// Tree is a part of a file system, by path. Its text form is:
 //
-//	[sys/class/drm/card10/device]   the folder of the lines below, [/] is the top
-//	unique_id = 1901f3a8c0de4242    a file; \n, \t and \0 stand for what they do in Go
+//	[sys/class/drm/card10/device]   the directory of the lines below; [/] is the root
+//	unique_id = 1901f3a8c0de4242    a file; \n, \t and \0 are escapes as in Go
 //	driver -> ../../amdgpu          a symbolic link
-//	gpu_metrics !v1.3               a table of AMD's firmware, whose values follow,
-//		temperature_edge 39     indented; others are absent
+//	gpu_metrics !v1.3               a table of AMD's firmware; its values follow,
+//		temperature_edge 39     indented; all others are absent
 //
-// What is in braces is replaced: {5000+3n} by 5000 plus 3 for each step, {name} by what is
-// told.
+// Braces are replaced: {5000+3n} with 5000 plus 3 for each step, {name} with the value that
+// Write is given for the name.
 type Tree map[string]Entry
 
-// Entry is one file of a Tree.
+// Entry is a file of a Tree.
 type Entry struct {
 	kind  byte // one of =, > and !
 	text  string
-	table string // of !
+	table string // for !
 }
 
-// Files returns the path of a file of testdata.
+// Files returns the path of a file in testdata.
 func Files(name ...string) (string, error) {
 	return source(append([]string{"internal/local/fleettest/testdata"}, name...)...)
 }
 
-// Load returns the trees of testdata whose paths match a pattern, in one.
+// Load returns the trees in testdata whose paths match a pattern, merged into one.
 func Load(pattern string) (Tree, error) {
 	folder, err := Files()
 	if err != nil {
@@ -64,7 +64,7 @@ func Load(pattern string) (Tree, error) {
 		}
 		for p := range t {
 			if _, twice := all[p]; twice {
-				return nil, fmt.Errorf("%s: %s is in another file, too", name, p)
+				return nil, fmt.Errorf("%s: %s is also in another file", name, p)
 			}
 		}
 		maps.Copy(all, t)
@@ -74,7 +74,7 @@ func Load(pattern string) (Tree, error) {
 
 var escapes = strings.NewReplacer(`\n`, "\n", `\t`, "\t", `\0`, "\x00")
 
-// Parse reads the text of a Tree.
+// Parse parses the text form of a Tree.
 func Parse(text string) (Tree, error) {
 	t := Tree{}
 	folder, table := "", ""
@@ -117,14 +117,14 @@ var (
 	named = regexp.MustCompile(`\{\w+\}`)
 )
 
-// Moving returns what is not the same at each step.
+// Moving returns the entries that change with each step.
 func (t Tree) Moving() Tree {
 	m := maps.Clone(t)
 	maps.DeleteFunc(m, func(_ string, e Entry) bool { return !step.MatchString(e.text) && !strings.Contains(e.text, "{now}") })
 	return m
 }
 
-// Rename returns the tree with other words in paths and contents.
+// Rename returns the tree with strings replaced in paths and contents.
 func (t Tree) Rename(oldnew ...string) Tree {
 	r := strings.NewReplacer(oldnew...)
 	out := Tree{}
@@ -135,8 +135,8 @@ func (t Tree) Rename(oldnew ...string) Tree {
 	return out
 }
 
-// Write writes the tree below root as it is at step n. A file that is there is replaced
-// whole, so that nobody reads half of it.
+// Write writes the tree below root as of step n. Existing files are replaced atomically, so a
+// concurrent reader never sees half a file.
 func (t Tree) Write(root string, n int, values map[string]string) error {
 	layouts, err := layouts()
 	if err != nil {
@@ -153,7 +153,7 @@ func (t Tree) Write(root string, n int, values map[string]string) error {
 		}
 		text := step.ReplaceAllStringFunc(e.text, func(s string) string {
 			m := step.FindStringSubmatch(s)
-			base, _ := strconv.ParseUint(m[1], 10, 64) // digits
+			base, _ := strconv.ParseUint(m[1], 10, 64) // cannot fail: the pattern matches digits only
 			each, _ := strconv.ParseUint(m[2], 10, 64)
 			return strconv.FormatUint(base+uint64(n)*each, 10)
 		})
@@ -180,14 +180,15 @@ func (t Tree) Write(root string, n int, values map[string]string) error {
 }
 
 func replace(root, file string, b []byte) error {
-	next := filepath.Join(root, ".next") // beside nothing that a reader looks at
+	next := filepath.Join(root, ".next") // not in a directory that a reader lists
 	if err := os.WriteFile(next, b, 0o644); err != nil {
 		return err
 	}
 	return os.Rename(next, file)
 }
 
-// Spoil puts a folder in the place of a file: reading it fails as a broken driver does.
+// Spoil replaces a file with a directory, so that reading the file fails as with a broken
+// driver.
 func Spoil(root, file string) error {
 	full := filepath.Join(root, file)
 	if _, err := os.Stat(full); err != nil {
@@ -199,10 +200,10 @@ func Spoil(root, file string) error {
 	return os.Mkdir(full, 0o755)
 }
 
-// source returns the path of a file of this repository, from any package's test.
+// source returns the path of a file of this repository. It works in the tests of any package.
 func source(name ...string) (string, error) {
-	// With -trimpath the name of this file is no path: then go up from the working
-	// directory, which is a package's folder while its tests run.
+	// With -trimpath the name of this file is not a path. Then search from the working
+	// directory upwards: tests run in the directory of their package.
 	dir, err := os.Getwd()
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		dir, err = filepath.Dir(file), nil
@@ -215,7 +216,7 @@ func source(name ...string) (string, error) {
 			return filepath.Join(append([]string{dir}, name...)...), nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", errors.New("the source of this repository is not above the working directory")
+			return "", errors.New("the working directory is not inside this repository")
 		}
 		dir = filepath.Dir(dir)
 	}

@@ -54,7 +54,7 @@ func TestParse(t *testing.T) {
 	f("kind-systemd-v2", Container{ID: mainID, Runtime: "containerd", PodUID: uid})
 	f("kind-node-itself", Container{ID: nodeID, Runtime: "docker"})
 	f("kind-in-a-pod", Container{ID: mainID, PodUID: uid})
-	f("docker-in-a-pod", Container{ID: mainID, PodUID: uid}) // the kubelet knows nothing of the inner one
+	f("docker-in-a-pod", Container{ID: mainID, PodUID: uid}) // the kubelet does not know the inner container
 	f("captured-docker-v1", Container{ID: "ad024336a8c5ef8bf3bc0c8b67a2067726f10f4d5cdd07c0ce214abfecb3fc3e", Runtime: "docker"})
 	f("captured-podman-v1", Container{ID: "9e73204969457bec4b94625e9ae69dc11267dee62baa42dcb88b5a76b61628a5", Runtime: "podman"})
 	f("docker-cgroupfs-v1", Container{ID: mainID, Runtime: "docker"})
@@ -70,7 +70,7 @@ func TestParse(t *testing.T) {
 	f("host-systemd-v2", none)
 	f("host-session-v2", none)
 	f("host-slurm-v2", none)
-	f("host-hash-v1", none) // a hash is not the id of a container
+	f("host-hash-v1", none) // a hash is not a container id
 	f("pod-without-container-v2", none)
 
 	entries, err := os.ReadDir("testdata")
@@ -96,15 +96,16 @@ func TestParseTorn(t *testing.T) {
 	f("0::")
 	f("0::/")
 	f("0:/docker/" + mainID)
-	f("0::docker/" + mainID)                        // no path of the kernel
-	f("0::/docker/" + mainID[:63])                  // cut off
-	f("0::/docker/" + strings.ToUpper(mainID))      // no runtime writes it so
-	f("0::/kubepods/pod" + uid + "/" + mainID[:12]) // the short form is for people
+	f("0::docker/" + mainID)                        // not a kernel path
+	f("0::/docker/" + mainID[:63])                  // truncated
+	f("0::/docker/" + strings.ToUpper(mainID))      // no runtime uses upper case
+	f("0::/kubepods/pod" + uid + "/" + mainID[:12]) // the short form is for display only
 	f("0::/kubepods-pod" + uid[:35] + ".slice/x")
 	f("0::/foopods-burstable-pod" + hash + ".slice/x")
 }
 
-// What only looks like a pod must not become one: a uid is half of a workload's identity.
+// A name that only resembles a pod must not become one: the UID is half of a workload's
+// identity.
 func TestParseNotAPod(t *testing.T) {
 	f := func(parent string) {
 		t.Helper()
@@ -123,7 +124,7 @@ func TestParseNotAPod(t *testing.T) {
 	f("notkubepods-pod" + uid + ".slice")
 }
 
-// Hierarchies of version 1 may disagree: a nested runtime does not manage them all.
+// Hierarchies of version 1 may disagree: a nested runtime does not manage all of them.
 func TestParseDeepest(t *testing.T) {
 	f := func(lines ...string) {
 		t.Helper()
@@ -136,11 +137,11 @@ func TestParseDeepest(t *testing.T) {
 	inner := outer + "/kubelet/kubepods/pod" + uid + "/" + mainID
 	f("2:cpu:"+outer, "1:memory:"+inner)
 	f("2:cpu:"+inner, "1:memory:"+outer)
-	f("2:cpu:/kubepods/pod"+uid+"/"+mainID, "1:memory:/a/b/c/d/e/docker/"+nodeID) // deeper, but no pod
+	f("2:cpu:/kubepods/pod"+uid+"/"+mainID, "1:memory:/a/b/c/d/e/docker/"+nodeID) // deeper, but not a pod
 	f("3:pids:/", "2:cpu:/docker/"+nodeID, "1:memory:"+inner)
 }
 
-// captures are real files that are not in the repository.
+// captures are real files that are not part of this repository.
 const captures = "../../../../shared/fixtures/k8s-real/proc-cgroup-environ.txt"
 
 func TestCapture(t *testing.T) {

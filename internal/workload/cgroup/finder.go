@@ -6,16 +6,16 @@ import (
 )
 
 const (
-	maxCache = 4096 // processes remembered
-	// remember is for how long an answer is used again. Runtimes and Slurm move a process
-	// into its group as they start it, and never out; "in none" may become wrong and is
-	// asked again sooner.
+	maxCache = 4096 // number of processes cached
+	// remember is how long an answer is cached. Runtimes and Slurm move a process into its
+	// group when they start it, and never out; a negative answer may become wrong and is
+	// cached for a shorter time.
 	remember     = 5 * time.Minute
 	rememberNone = 10 * time.Second
 )
 
-// Finder finds what the control groups of processes say to a parser of /proc/PID/cgroup.
-// It may be used concurrently.
+// Finder applies a parser to the /proc/PID/cgroup of processes and caches the results. It
+// is safe for concurrent use.
 type Finder[T any] struct {
 	proc  string
 	parse func([]byte) (T, bool)
@@ -25,7 +25,7 @@ type Finder[T any] struct {
 	known map[process]answer[T]
 }
 
-// process is one process for ever: the kernel gives a pid to another one later.
+// process identifies a process uniquely: PIDs are reused.
 type process struct {
 	pid   uint32
 	start uint64
@@ -37,14 +37,14 @@ type answer[T any] struct {
 	until time.Time
 }
 
-// NewFinder returns a Finder for the process files at proc, normally "/proc" or where that
-// of the host is mounted.
+// NewFinder returns a Finder for the procfs at proc, normally "/proc" or where the host's
+// is mounted.
 func NewFinder[T any](proc string, parse func([]byte) (T, bool)) *Finder[T] {
 	return &Finder[T]{proc: proc, parse: parse, now: time.Now, known: map[process]answer[T]{}}
 }
 
-// Find returns what the parser makes of the control groups of a process. The error of one
-// that is gone, or is not in this pid namespace, is fs.ErrNotExist.
+// Find returns the parser's result for a process. The error is fs.ErrNotExist if the
+// process has exited or is not in this PID namespace.
 func (f *Finder[T]) Find(pid uint32) (value T, ok bool, err error) {
 	st, err := ReadStat(f.proc, pid)
 	if err != nil {
@@ -74,8 +74,7 @@ func (f *Finder[T]) Find(pid uint32) (value T, ok bool, err error) {
 	return a.value, a.ok, nil
 }
 
-// forget makes room: answers that are too old go, or all if none is. They are only asked
-// again.
+// forget makes room: it drops expired answers, or all if none has expired.
 func (f *Finder[T]) forget(now time.Time) {
 	before := len(f.known)
 	for p, a := range f.known {

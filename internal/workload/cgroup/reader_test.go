@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// machine is the process files of a machine that a test changes.
+// machine is a fake procfs that a test changes.
 type machine string
 
 func newMachine(t *testing.T) machine { t.Helper(); return machine(t.TempDir()) }
@@ -68,7 +68,7 @@ func TestReaderAsksAgain(t *testing.T) {
 	m.start(t, 7, 100, "0::/system.slice/docker.service")
 	f(false)
 	m.start(t, 7, 100, "0::/docker/"+mainID)
-	f(false) // remembered
+	f(false) // cached
 	now = now.Add(rememberNone)
 	f(true)
 	m.start(t, 7, 100, "0::/")
@@ -82,12 +82,12 @@ func TestReaderGone(t *testing.T) {
 	m := newMachine(t)
 	r := NewReader(string(m))
 	if _, ok, err := r.Container(7); ok || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a process that is gone gives %v, %v", ok, err)
+		t.Errorf("an exited process: %v, %v", ok, err)
 	}
 	m.start(t, 7, 100, "0::/docker/"+mainID)
 	m.write(t, "7/stat", "7 (torn) S 1 1")
 	if _, ok, err := r.Container(7); ok || err == nil || errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a torn file gives %v, %v", ok, err)
+		t.Errorf("a truncated file: %v, %v", ok, err)
 	}
 }
 
@@ -142,13 +142,13 @@ func TestHostPIDNamespace(t *testing.T) {
 	)
 	f(kthreadd, "", true, nil)
 	f(kthreadd, nested, true, nil) // the host's /proc, seen from a container
-	f(named, nested, false, nil)   // anybody may have that name
+	f(named, nested, false, nil)   // any process may have that name
 	f("", nested, false, nil)
 	f("", initialPIDNamespace, true, nil) // hidepid
 	f("", "", false, fs.ErrNotExist)
 }
 
-// The real thing has more fields and other permissions than a test's.
+// The real procfs has more fields and other permissions than a fake one.
 func TestReaderOnThisMachine(t *testing.T) {
 	if _, err := os.Stat("/proc/self/cgroup"); err != nil {
 		t.Skipf("no process files: %v", err)

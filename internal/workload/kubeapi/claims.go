@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Access is how a claim has a device. A claim with admin access has a device that others
-// have too, to look after it: monitoring has every device of a node that way, and holds
-// none.
+// Access is how a claim uses a device. A claim with admin access refers to a device that
+// others hold, to manage it: monitoring agents use every device of a node that way, and
+// hold none.
 type Access string
 
 // The kinds of access.
 const (
-	AccessUnknown Access = "unknown" // nobody may or can say
-	AccessPending Access = "pending" // was just asked for
+	AccessUnknown Access = "unknown" // the API server may not or cannot tell
+	AccessPending Access = "pending" // the lookup was just queued
 	AccessHolder  Access = "holder"
 	AccessAdmin   Access = "admin"
 )
@@ -26,7 +26,7 @@ const (
 	maxClaims = 1024
 	// claimWait bounds AccessPending.
 	claimWait = 5 * time.Second
-	// claimFresh is how long an answer holds: a claim can be made anew under its name.
+	// claimFresh is how long an answer is valid: a claim can be recreated under its name.
 	claimFresh = 5 * time.Minute
 )
 
@@ -38,14 +38,14 @@ type claims struct {
 	queue   []claimName
 	queued  map[claimName]bool
 	wake    chan struct{}
-	version string // used by the goroutine that answers
+	version string // used only by the goroutine that answers
 }
 
-// claim is what is known of a ResourceClaim.
+// claim is what is known about a ResourceClaim.
 type claim struct {
-	admin    map[claimed]bool // by device that was given; nil: not known
-	asked    time.Time        // first
-	answered time.Time        // last, with or without success
+	admin    map[claimed]bool // by allocated device; nil: unknown
+	asked    time.Time        // first time
+	answered time.Time        // last time, with or without success
 }
 
 func (cs *claims) init() {
@@ -53,7 +53,8 @@ func (cs *claims) init() {
 	cs.queued, cs.wake = map[claimName]bool{}, make(chan struct{}, 1)
 }
 
-// Access returns how a claim has a device.
+// Access returns how a claim uses a device. It does not block: an unknown claim is queued
+// for a lookup.
 func (c *Client) Access(namespace, name, driver, pool, device string) Access {
 	cs := &c.claims
 	cs.mu.Lock()
@@ -110,7 +111,7 @@ func (c *Client) answerClaim(ctx context.Context, q claimName) {
 	k, _ := cs.known.get(q)
 	k.answered = time.Now()
 	if err != nil && !denied(err) {
-		k.answered = k.answered.Add(retryOwner - claimFresh) // soon again
+		k.answered = k.answered.Add(retryOwner - claimFresh) // retry soon
 	}
 	if err == nil {
 		k.admin = admin
@@ -131,14 +132,14 @@ func (c *Client) lookUpClaim(ctx context.Context, q claimName) (admin map[claime
 	}
 	b, err := c.get(ctx, plainJSON, []string{"apis", "resource.k8s.io", cs.version, "namespaces", q.namespace, "resourceclaims", q.name}, nil)
 	if err != nil {
-		cs.version = "" // it may be another one after an upgrade
+		cs.version = "" // the version may change with an upgrade
 		return nil, err
 	}
 	return parseClaim(b)
 }
 
-// parseClaim returns the devices of a ResourceClaim, and whether each is there for admin
-// access.
+// parseClaim returns the devices allocated to a ResourceClaim, and whether each is for
+// admin access.
 func parseClaim(b []byte) (map[claimed]bool, error) {
 	var obj struct {
 		Kind   string `json:"kind"`
@@ -156,15 +157,15 @@ func parseClaim(b []byte) (map[claimed]bool, error) {
 		} `json:"status"`
 	}
 	if err := json.Unmarshal(b, &obj); err != nil {
-		return nil, fmt.Errorf("cannot read a ResourceClaim: %w", err)
+		return nil, fmt.Errorf("cannot parse a ResourceClaim: %w", err)
 	}
 	if obj.Kind != "ResourceClaim" {
-		return nil, errors.New("cannot read a ResourceClaim: it is something else")
+		return nil, errors.New("cannot parse a ResourceClaim: the object is of another kind")
 	}
 	admin := map[claimed]bool{}
 	for _, r := range obj.Status.Allocation.Devices.Results {
 		key := claimed{r.Driver, r.Pool, r.Device}
-		// One claim may have the same device for both purposes. Then it holds it.
+		// A claim may have the same device for both purposes. Then it holds the device.
 		old, twice := admin[key]
 		admin[key] = r.AdminAccess && (!twice || old)
 	}

@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// ErrNotInCluster says that this process is not in a pod and was given no kubeconfig.
-var ErrNotInCluster = errors.New("not in a pod of Kubernetes, and no kubeconfig is given")
+// ErrNotInCluster means that this process is not in a pod and has no kubeconfig.
+var ErrNotInCluster = errors.New("not running in a Kubernetes pod, and no kubeconfig is configured")
 
-// Config is how a Client is made.
+// Config configures a Client.
 type Config struct {
-	Node string // the name of this node in the API
-	// Kubeconfig is the path of a file that says how to reach the API server. Empty: as a
-	// pod does, with its service account.
+	Node string // name of this node in the API
+	// Kubeconfig is the path of a kubeconfig file. Empty means the service account of the
+	// pod.
 	Kubeconfig string
 	Labels     []string // keys of the pod labels to keep
 	TeamLabel  string   // key of the pod label that names the team
-	_          struct{} // keyed literals only: it grows
+	_          struct{} // enforces keyed literals
 }
 
 // Client knows the pods of one node.
@@ -34,7 +34,7 @@ type Client struct {
 	rest *rest
 
 	health     health
-	generation atomic.Uint64 // counts changes of what is known
+	generation atomic.Uint64 // incremented when what is known changes
 	pods       podStore
 	owners     owners
 	devices    devices
@@ -43,8 +43,8 @@ type Client struct {
 	node       atomic.Pointer[Node]
 }
 
-// New returns a Client that has not asked anything yet. The error is ErrNotInCluster where
-// there is nobody to ask.
+// New returns a Client that has not sent any request yet. The error is ErrNotInCluster if
+// there is no API server to query.
 func New(cfg Config) (*Client, error) {
 	s, err := newServer(cfg.Kubeconfig)
 	if err != nil {
@@ -55,7 +55,7 @@ func New(cfg Config) (*Client, error) {
 
 func newClient(cfg Config, r *rest) (*Client, error) {
 	if cfg.Node == "" {
-		return nil, errors.New("kubeapi: the name of the node is not known")
+		return nil, errors.New("kubeapi: the name of the node is unknown")
 	}
 	c := &Client{cfg: cfg, rest: r}
 	c.pods.init(c)
@@ -65,7 +65,7 @@ func newClient(cfg Config, r *rest) (*Client, error) {
 	return c, nil
 }
 
-// Run learns until ctx is done. It logs nothing; State has what went wrong.
+// Run queries the API server until ctx is done. It logs nothing; State reports failures.
 func (c *Client) Run(ctx context.Context) error {
 	defer c.rest.close()
 	var wg sync.WaitGroup
@@ -77,10 +77,10 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// Part is a kind of thing that is asked for, each with a permission of its own.
+// Part is a kind of object that is requested, each with its own permission.
 type Part string
 
-// The parts.
+// The parts of the API that are used.
 const (
 	Pods   Part = "pods"
 	Nodes  Part = "nodes"
@@ -89,23 +89,23 @@ const (
 	Claims Part = "resourceclaims"
 )
 
-// Problem says that a part is not answered.
+// Problem means that requests for a part fail.
 type Problem struct {
 	Part   Part
-	Denied bool      // by the server; otherwise it could not be asked, or answered nonsense
-	Since  time.Time // of the first failure in a row
+	Denied bool      // denied by the server; otherwise the request failed or the answer was invalid
+	Since  time.Time // first of the consecutive failures
 	Err    error
 }
 
 // State is how well the API server answers.
 type State struct {
-	Synced     bool   // the pods were listed once; they are current if there is no Problem with them
+	Synced     bool   // the pods were listed at least once; they are current unless there is a Problem with Pods
 	Generation uint64 // changes when an answer of this Client may have changed
-	Refused    int    // pods beyond what is held
+	Refused    int    // pods rejected for exceeding the limit
 	Problems   []Problem
 }
 
-// Problem returns the one with a part.
+// Problem returns the problem with a part, if any.
 func (s State) Problem(p Part) (Problem, bool) {
 	for _, q := range s.Problems {
 		if q.Part == p {
@@ -115,7 +115,7 @@ func (s State) Problem(p Part) (Problem, bool) {
 	return Problem{}, false
 }
 
-// State returns how well the API server answers now.
+// State returns how well the API server currently answers.
 func (c *Client) State() State {
 	s := State{Generation: c.generation.Load(), Problems: c.health.problems()}
 	s.Synced, s.Refused = c.pods.state()
@@ -126,13 +126,13 @@ func (c *Client) State() State {
 	return s
 }
 
-// health is the last answer of each part.
+// health is the last result for each part.
 type health struct {
 	mu   sync.Mutex
 	last map[Part]Problem
 }
 
-// set notes how a part was answered. A context that is done says nothing of the server.
+// set records the result for a part. A canceled context says nothing about the server.
 func (h *health) set(ctx context.Context, p Part, err error) {
 	if err != nil && ctx.Err() != nil {
 		return
@@ -159,7 +159,7 @@ func (h *health) problems() []Problem {
 	return slices.Collect(maps.Values(h.last))
 }
 
-// shorten keeps what people read of an error: servers put whole pages into theirs.
+// shorten truncates an error to a readable length: servers may return whole pages.
 func shorten(err error) error {
 	const most = 300
 	if s := err.Error(); len(s) > most {
@@ -176,7 +176,7 @@ type shortError struct {
 func (e shortError) Error() string { return e.text }
 func (e shortError) Unwrap() error { return e.err }
 
-// pace lets one request a second pass.
+// pace limits requests to one per second.
 type pace struct{ next time.Time }
 
 const paceEvery = time.Second
@@ -189,14 +189,14 @@ func (p *pace) wait(ctx context.Context) error {
 	return nil
 }
 
-// hold lets nothing pass for as long as the server said.
+// hold delays the next request for as long as the server asked.
 func (p *pace) hold(err error) {
 	if d := retryAfter(err); d > 0 {
 		p.next = time.Now().Add(d)
 	}
 }
 
-// sleep reports whether it slept for d, and not until ctx was done.
+// sleep reports whether it slept for d without ctx ending.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -211,9 +211,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// backoff is how long to wait after a failure: about a second, and twice as long each
-// time, up to a minute, and never less than the server said. The agents of a cluster must
-// not come back to a server all at once.
+// backoff is an exponential backoff from about a second up to a minute, with jitter, and
+// never shorter than the server asked. The jitter keeps the agents of a cluster from
+// returning to a server all at once.
 type backoff struct{ last time.Duration }
 
 func (b *backoff) next(err error) time.Duration {

@@ -19,13 +19,13 @@ import (
 
 type object = kubeapitest.Object
 
-// start returns a client of s that runs until the test ends, in a bubble.
+// start returns a client of s that runs until the test ends, in a synctest bubble.
 func start(t *testing.T, s *kubeapitest.Server, cfg Config) *Client {
 	t.Helper()
 	return startAt(t, s, cfg)
 }
 
-// startAt is start with something in front of the server.
+// startAt is start with a handler in front of the server.
 func startAt(t *testing.T, h http.Handler, cfg Config) *Client {
 	t.Helper()
 	dial, stop := kubeapitest.Pipe(h)
@@ -48,7 +48,7 @@ func startAt(t *testing.T, h http.Handler, cfg Config) *Client {
 	return c
 }
 
-// handler is a server that can be made to answer otherwise.
+// handler is a server whose answers can be overridden.
 type handler struct {
 	next  http.Handler
 	other atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
@@ -79,8 +79,8 @@ func problems(c *Client) (out []string) {
 	return out
 }
 
-// A client that lists every pod of the cluster, keeps what nobody allowed, or loses a part
-// of a pod.
+// Catches a client that lists every pod of the cluster, keeps labels that were not
+// configured, or loses a part of a pod.
 func TestPodsOfThisNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
@@ -152,8 +152,8 @@ func TestSelectorIgnored(t *testing.T) {
 	})
 }
 
-// A pod that was deleted, replaced under its name, or whose watch was lost, and that is
-// still answered.
+// Catches a pod that was deleted, replaced under its name, or whose watch was lost, and is
+// still returned.
 func TestPodsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
@@ -187,7 +187,7 @@ func TestPodsChange(t *testing.T) {
 			t.Error("a container that was restarted is still there")
 		}
 		if c.State().Generation == g {
-			t.Error("nobody can see that something changed")
+			t.Error("the generation did not change")
 		}
 		s.PutPod(kubeapitest.Pod("node1", "ml", "web-0", "u2", kubeapitest.Containers("main", "c-u2")))
 		check("replaced", "u2", "c-u2", "u1")
@@ -199,7 +199,7 @@ func TestPodsChange(t *testing.T) {
 		s.DropWatches(true)
 		time.Sleep(time.Minute)
 		check("410 Gone", "u4", "c-u4", "u3")
-		// A watch that continues from the past tells of a deletion again.
+		// A watch that continues from the past repeats a deletion.
 		c.pods.remove(&pod{Pod: Pod{Namespace: "ml", Name: "web-0", UID: "u1"}})
 		check("an old deletion", "u4", "c-u4")
 		s.DeletePod("ml", "web-0")
@@ -207,8 +207,8 @@ func TestPodsChange(t *testing.T) {
 	})
 }
 
-// One permission that is missing must cost only what it gives, be said, be asked for again
-// at most twice a minute, and be noticed when it is given.
+// A missing permission affects only what it grants, is reported, is retried at most twice a
+// minute, and its return is noticed.
 func TestDenied(t *testing.T) {
 	for _, test := range []struct{ prefix, want string }{
 		{"/api/v1/pods", "pods denied=true"},
@@ -236,7 +236,7 @@ func TestDenied(t *testing.T) {
 						t.Fatalf("problems (-want +got):\n%s", diff)
 					}
 					if p := c.State().Problems[0]; time.Since(p.Since) < 59*time.Minute {
-						t.Errorf("it is said to be so since %v ago, want an hour", time.Since(p.Since))
+						t.Errorf("reported since %v ago, want an hour", time.Since(p.Since))
 					}
 					if n := count(s, test.prefix); n > 130 {
 						t.Errorf("%d requests in an hour, although they are denied", n)
@@ -254,7 +254,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// withEverything returns a server where nothing is wrong.
+// withEverything returns a server without faults.
 func withEverything() *kubeapitest.Server {
 	s := kubeapitest.New()
 	s.Put("/api/v1/nodes/node1", object{"metadata": object{"labels": object{
@@ -271,7 +271,7 @@ func withEverything() *kubeapitest.Server {
 	return s
 }
 
-// A server that hangs or writes nonsense must not slow a lookup, and must be said.
+// A server that hangs or answers nonsense must not delay a lookup, and must be reported.
 func TestBrokenServer(t *testing.T) {
 	for name, fault := range map[string]kubeapitest.Fault{
 		"hangs":   {Hang: true},
@@ -308,17 +308,17 @@ func TestBrokenServer(t *testing.T) {
 					time.Sleep(10 * time.Second)
 				}
 				if got := problems(c); len(got) != 0 {
-					t.Errorf("problems after it was mended: %v", got)
+					t.Errorf("problems after the recovery: %v", got)
 				}
 				if p, _ := c.PodByName("ml", "web"); p.Owner != (Owner{"deployment", "web"}) {
-					t.Errorf("owner = %v after it was mended", p.Owner)
+					t.Errorf("owner = %v after the recovery", p.Owner)
 				}
 			})
 		})
 	}
 }
 
-// Pods that were known stay known while the server is away.
+// Known pods stay known while the server is unreachable.
 func TestKeepsWhatItKnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := withEverything()
@@ -328,7 +328,7 @@ func TestKeepsWhatItKnew(t *testing.T) {
 		down := time.Now()
 		time.Sleep(time.Hour)
 		if _, ok := c.PodByUID("u1"); !ok {
-			t.Error("the pod is gone with the server")
+			t.Error("the pod was dropped with the server")
 		}
 		p, ok := c.State().Problem(Pods)
 		if !ok || p.Since.Sub(down) > time.Minute || !c.State().Synced {

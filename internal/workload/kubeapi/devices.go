@@ -15,9 +15,8 @@ import (
 
 const (
 	devicesEvery = time.Minute
-	devicesSoon  = 5 * time.Second // at the earliest, for a device that is not known
-	// devicesIdle is how long after the last question for a device they are no longer
-	// asked for.
+	devicesSoon  = 5 * time.Second // shortest interval, for an unknown device
+	// devicesIdle is how long after the last lookup polling stops.
 	devicesIdle = 10 * time.Minute
 	maxDevices  = 20000
 )
@@ -25,19 +24,19 @@ const (
 // claimed is a device as the kubelet names it in a claim.
 type claimed struct{ driver, pool, device string }
 
-// devices are those that the drivers of this node offer for claims.
+// devices are those that the DRA drivers of this node offer.
 type devices struct {
 	mu      sync.Mutex
 	ids     map[claimed][]string
-	asked   time.Time // last
+	asked   time.Time // last lookup
 	wake    chan struct{}
-	version string // used by the goroutine that polls
+	version string // used only by the polling goroutine
 }
 
 func (d *devices) init() { d.wake = make(chan struct{}, 1) }
 
-// Claimed returns what else a device of a claim is called, the most certain name first.
-// It is false as long as the API server has not said.
+// Claimed returns the other names of a claimed device, most certain first. It reports false
+// until the API server has answered.
 func (c *Client) Claimed(driver, pool, device string) (ids []string, ok bool) {
 	d := &c.devices
 	d.mu.Lock()
@@ -50,12 +49,12 @@ func (c *Client) Claimed(driver, pool, device string) (ids []string, ok bool) {
 	return ids, ok
 }
 
-// pollDevices asks for the devices while somebody wants to know.
+// pollDevices polls the devices while they are being looked up.
 func (c *Client) pollDevices(ctx context.Context) {
 	d := &c.devices
 	var b backoff
 	for {
-		select { // a question for a device that is not known
+		select { // a lookup of an unknown device
 		case <-ctx.Done():
 			return
 		case <-d.wake:
@@ -112,13 +111,14 @@ func (c *Client) askDevices(ctx context.Context) (err error) {
 	return err
 }
 
-// attributes of a device; one of the fields of each is set, and only text names a device.
+// attributes are those of a device. Each has one of several typed fields set; only strings
+// can name a device.
 type attributes map[string]struct {
 	String *string `json:"string"`
 }
 
-// parseSlices returns the names of the devices in a list of ResourceSlices. Where a pool
-// has several generations, a driver is replacing the older ones.
+// parseSlices returns the names of the devices in a list of ResourceSlices. If a pool has
+// several generations, a driver is replacing the older ones.
 //
 // https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/
 func parseSlices(b []byte) (map[claimed][]string, error) {
@@ -141,7 +141,7 @@ func parseSlices(b []byte) (map[claimed][]string, error) {
 		} `json:"items"`
 	}
 	if err := json.Unmarshal(b, &list); err != nil {
-		return nil, fmt.Errorf("cannot read ResourceSlices: %w", err)
+		return nil, fmt.Errorf("cannot parse ResourceSlices: %w", err)
 	}
 	newest := map[[2]string]int64{}
 	for _, s := range list.Items {
@@ -157,7 +157,7 @@ func parseSlices(b []byte) (map[claimed][]string, error) {
 		}
 		for _, d := range s.Spec.Devices {
 			if len(ids) >= maxDevices {
-				return ids, fmt.Errorf("ResourceSlices of this node have more than %d devices, the rest is not known", maxDevices)
+				return ids, fmt.Errorf("ResourceSlices of this node have more than %d devices; the rest is unknown", maxDevices)
 			}
 			a := d.Attributes
 			if a == nil {
@@ -169,11 +169,12 @@ func parseSlices(b []byte) (map[claimed][]string, error) {
 	return ids, nil
 }
 
-// names returns what a device is called by its attributes, and then by its name.
+// names returns the names of a device from its attributes, followed by those from its name
+// in the claim.
 func (a attributes) names(driver, device string) []string {
 	var out []string
 	add := func(attribute string) {
-		for _, name := range []string{attribute, driver + "/" + attribute} { // without a domain it is the driver's
+		for _, name := range []string{attribute, driver + "/" + attribute} { // an attribute without a domain belongs to the driver
 			if v := a[name].String; v != nil && *v != "" && !slices.Contains(out, *v) {
 				out = append(out, *v)
 			}
@@ -181,8 +182,8 @@ func (a attributes) names(driver, device string) []string {
 	}
 	add("uuid")
 	if a.partition() {
-		// It has the address and the serial number of the whole device, and must not be
-		// taken for that.
+		// A partition has the address and serial number of the whole device and must not be
+		// mistaken for it.
 		return append(out, device)
 	}
 	for _, name := range []string{"resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr", "pciAddress", "serial"} {
@@ -196,8 +197,8 @@ func (a attributes) names(driver, device string) []string {
 	return out
 }
 
-// partition reports whether the device is a part of another: parentUUID of NVIDIA,
-// parentPciAddr of AMD.
+// partition reports whether the device is a part of another: NVIDIA sets parentUUID, AMD
+// parentPciAddr.
 func (a attributes) partition() bool {
 	for name := range a {
 		if i := strings.LastIndexByte(name, '/'); strings.HasPrefix(name[i+1:], "parent") {
@@ -209,9 +210,9 @@ func (a attributes) partition() bool {
 
 var byAddress = regexp.MustCompile(`^([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])-0x[0-9a-f]+$`)
 
-// Names returns what a device of a claim is called as far as its name in the claim tells:
-// that name, which readers have among their aliases, and the PCI address in names such as
-// 0000-0f-00-0-0x1020.
+// Names returns the names of a claimed device that can be derived from its name in the
+// claim: the PCI address in names such as 0000-0f-00-0-0x1020, followed by the name itself,
+// which readers list among the aliases of their devices.
 func Names(device string) []string {
 	var out []string
 	if m := byAddress.FindStringSubmatch(device); m != nil {

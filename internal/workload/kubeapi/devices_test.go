@@ -32,8 +32,8 @@ func claimOf(device string, admin bool) object {
 	return object{"kind": "ResourceClaim", "status": object{"allocation": object{"devices": object{"results": []object{r}}}}}
 }
 
-// The names by which the readers know a device, the surest first. A partition must not be
-// taken for its parent.
+// The names by which the readers know a device, most certain first. A partition must not be
+// mistaken for its parent.
 func TestParseSlices(t *testing.T) {
 	f := func(driver string, d object, want ...string) {
 		t.Helper()
@@ -70,7 +70,7 @@ func TestParseSlices(t *testing.T) {
 	f("tpu.google.com", device("accel0", object{"uuid": object{"int": 3}}), "accel0")
 }
 
-// While a driver publishes its pool anew there are two generations of it.
+// While a driver republishes its pool there are two generations of it.
 func TestParseSlicesGenerations(t *testing.T) {
 	b, err := json.Marshal(object{"items": []object{
 		slice("d", "p", 2, device("x", object{"uuid": text("new")})),
@@ -120,15 +120,15 @@ func TestClaimVersions(t *testing.T) {
 	f("")
 }
 
-// Where no claim is in use the server is not asked at all. A device that nobody knows must
-// not become a storm, and one that appears must be found soon.
+// If no claim is in use, no request is sent. An unknown device must not cause a storm of
+// requests, and a new one must be found soon.
 func TestDevicesPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := withEverything()
 		c := start(t, s, Config{})
 		time.Sleep(time.Hour)
 		if n := count(s, "resource.k8s.io"); n != 0 {
-			t.Errorf("%d requests, and nobody asked", n)
+			t.Errorf("%d requests without a lookup", n)
 		}
 		for range 600 {
 			c.Claimed("gpu.nvidia.com", "node1", "gpu-9")
@@ -153,12 +153,12 @@ func TestDevicesPace(t *testing.T) {
 		before := count(s, "resourceslices")
 		time.Sleep(time.Hour)
 		if n := count(s, "resourceslices"); n != before {
-			t.Errorf("%d requests long after the last question", n-before)
+			t.Errorf("%d requests long after the last lookup", n-before)
 		}
 	})
 }
 
-// Monitoring that has every GPU by admin access must be told from those who hold them.
+// Monitoring that uses every GPU with admin access must be distinguished from holders.
 func TestAccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := withEverything()
@@ -186,7 +186,7 @@ func TestAccess(t *testing.T) {
 	})
 }
 
-// A caller who waits for the answer must not wait for ever.
+// A pending answer must not stay pending forever.
 func TestAccessPendingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := withEverything()
@@ -227,7 +227,7 @@ func FuzzParseSlices(f *testing.F) {
 	})
 }
 
-// What is bounded keeps what was used last.
+// A bounded cache keeps the most recently used entries.
 func TestLRU(t *testing.T) {
 	l := newLRU[string, int](2)
 	l.put("a", 1)

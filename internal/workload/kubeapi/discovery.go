@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// errNoKind says that the server does not have a kind, or no longer.
+// errNoKind means that the server does not have a kind, or no longer has it.
 var errNoKind = errors.New("no such kind")
 
 // kinds are the resources of one apiVersion.
@@ -18,13 +18,13 @@ type kinds struct {
 	until time.Time
 }
 
-// resource is how a kind is asked for: the plural is not always the kind and an s.
+// resource is how a kind is requested: the plural is not always the kind plus "s".
 type resource struct {
 	Resource   string
 	Namespaced bool
 }
 
-// kind returns the resource of what ref refers to.
+// kind returns the resource of the object that ref refers to.
 func (c *Client) kind(ctx context.Context, ref ownerRef) (resource, error) {
 	k, ok := c.owners.kinds.get(ref.APIVersion)
 	if _, known := k.by[ref.Kind]; !ok || !known && time.Now().After(k.until) {
@@ -58,22 +58,22 @@ func parseResources(b []byte) (map[string]resource, error) {
 		} `json:"resources"`
 	}
 	if err := json.Unmarshal(b, &list); err != nil {
-		return nil, fmt.Errorf("cannot read the resources of an API group: %w", err)
+		return nil, fmt.Errorf("cannot parse the resources of an API group: %w", err)
 	}
 	by := map[string]resource{}
 	for _, r := range list.Resources {
-		if r.Name != "" && !strings.Contains(r.Name, "/") { // such as pods/status
+		if r.Name != "" && !strings.Contains(r.Name, "/") { // skip subresources such as pods/status
 			by[r.Kind] = resource{r.Name, r.Namespaced}
 		}
 	}
 	return by, nil
 }
 
-// claimVersions are those of resource.k8s.io that can be read here, the best first.
+// claimVersions are the supported versions of resource.k8s.io, best first.
 var claimVersions = []string{"v1", "v1beta2", "v1beta1"}
 
-// errNoClaims says that the cluster has no claims for devices.
-var errNoClaims = errors.New("the server has no version of resource.k8s.io that is known here")
+// errNoClaims means that the cluster does not support resource claims.
+var errNoClaims = errors.New("the server has no supported version of resource.k8s.io")
 
 // claimVersion returns the version of resource.k8s.io to use.
 func (c *Client) claimVersion(ctx context.Context) (string, error) {
@@ -94,7 +94,7 @@ func parseGroup(b []byte) (version string, err error) {
 		} `json:"versions"`
 	}
 	if err := json.Unmarshal(b, &group); err != nil {
-		return "", fmt.Errorf("cannot read the API group resource.k8s.io: %w", err)
+		return "", fmt.Errorf("cannot parse the API group resource.k8s.io: %w", err)
 	}
 	for _, v := range claimVersions {
 		for _, g := range group.Versions {

@@ -1,30 +1,32 @@
-// Package kubeapi learns from the API server of Kubernetes what the kubelet does not say
-// of the pods of this node: their uid and phase, who owns them, some of their labels, and
-// what the devices of a claim are called elsewhere.
+// Package kubeapi learns from the Kubernetes API server what the kubelet does not report
+// about the pods of this node: their UID and phase, their owners, selected labels, and the
+// other names of claimed devices.
 //
-// # What it asks, and how often
+// It needs a service account or a kubeconfig, and the permissions below. It caches what it
+// learns, so that lookups never block, and it never writes to the API server.
 //
-//   - The pods of this node, by one list and one watch with the field selector
-//     spec.nodeName. Pods of other nodes never get here. A pod is stripped as it arrives.
-//   - The owners of those pods that somebody looked up: metadata only, each once, at most
-//     one request a second. A node with 250 pods of which 8 have a GPU asks for the owners
-//     of 8.
+// # What it requests, and how often
+//
+//   - The pods of this node, with one list and one watch using the field selector
+//     spec.nodeName. Pods of other nodes are never received. A pod is stripped as it arrives.
+//   - The owners of pods that were looked up: metadata only, each once, at most one request
+//     per second. A node with 250 pods of which 8 have a GPU requests the owners of 8.
 //   - The ResourceSlices of this node every minute, and the ResourceClaims of devices that
-//     somebody looked up, only while claims are in use.
+//     were looked up, only while claims are in use.
 //   - This node every 5 minutes, metadata only.
 //
-// It has a client of its own for that. client-go would add 8 MB to the binary, and the
+// The package has its own small client. client-go would add 8 MB to the binary, and the
 // generated clientset 32 MB more. See docs/adr/0007-a-small-kubernetes-client.md.
 //
-// # What it needs
+// # Permissions
 //
-// Every rule is optional, and State says what is lost without it. This is all of it:
+// Every rule is optional, and State reports what is missing without it. The complete role:
 //
 //	apiVersion: rbac.authorization.k8s.io/v1
 //	kind: ClusterRole
 //	metadata: {name: gpumeter}
 //	rules:
-//	- apiGroups: [""]            # uid, phase, labels and the direct owner; without it all of this package
+//	- apiGroups: [""]            # UID, phase, labels and the direct owner; required for anything in this package
 //	  resources: [pods]
 //	  verbs: [get, list, watch]
 //	- apiGroups: [""]            # zone and region
@@ -60,10 +62,10 @@
 //	  resources: [resourceclaims] # which claims have admin access, see Access
 //	  verbs: [get]
 //
-// Add the kinds of other operators that make pods. Only their metadata is asked for, but
-// RBAC cannot say so. Where an owner may not be asked for, the kind and name in the reference to it are used,
-// which the pod itself has. Of a ReplicaSet that a Deployment or a Rollout made, the pod
-// knows the hash, and the name without it is the name of the Deployment.
+// Add the kinds of other operators that create pods. Only their metadata is requested, but
+// RBAC cannot express that. If an owner may not be read, the kind and name in the reference
+// to it are used, which the pod itself has. For a ReplicaSet created by a Deployment or a
+// Rollout, the pod has the hash, and the name without the hash is the name of the Deployment.
 //
-// ResourceSlices cannot be narrowed to a node by RBAC; the field selector does that.
+// RBAC cannot restrict ResourceSlices to a node; the field selector does that.
 package kubeapi

@@ -10,8 +10,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kubeconfig is what is used of such a file: the cluster and the user of its context.
+// kubeconfig is the part of a kubeconfig file that is used: the cluster and the user of its
 //
+// current context.
 // https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
 type kubeconfig struct {
 	cluster cluster
@@ -45,7 +46,7 @@ type user struct {
 	} `yaml:"auth-provider"`
 }
 
-// The entries of its three lists.
+// Entries of the three lists in a kubeconfig.
 type (
 	clusterEntry struct {
 		Name    string  `yaml:"name"`
@@ -64,7 +65,7 @@ type (
 	}
 )
 
-// base64Data is written in base64.
+// base64Data is base64-encoded in the file.
 type base64Data []byte
 
 // UnmarshalYAML implements yaml.Unmarshaler.
@@ -92,9 +93,9 @@ func parseKubeconfig(b []byte) (kubeconfig, error) {
 		Users          []userEntry    `yaml:"users"`
 	}
 	if err := yaml.Unmarshal(b, &file); err != nil {
-		// The parser quotes what it does not understand, and that may be a token.
+		// The parser quotes what it does not understand, which may be a token.
 		if line := yamlLine.FindString(err.Error()); line != "" {
-			return kubeconfig{}, fmt.Errorf("%s is not as in a kubeconfig", line)
+			return kubeconfig{}, fmt.Errorf("%s is not valid in a kubeconfig", line)
 		}
 		return kubeconfig{}, errors.New("is not a kubeconfig")
 	}
@@ -102,7 +103,7 @@ func parseKubeconfig(b []byte) (kubeconfig, error) {
 		return kubeconfig{}, errors.New("has no current-context")
 	}
 	var k kubeconfig
-	// As in kubectl, the first of a name counts.
+	// As in kubectl, the first entry of a name counts.
 	x := slices.IndexFunc(file.Contexts, func(e contextEntry) bool { return e.Name == file.CurrentContext })
 	if x < 0 {
 		return kubeconfig{}, fmt.Errorf("has no context %q", file.CurrentContext)
@@ -123,15 +124,15 @@ func parseKubeconfig(b []byte) (kubeconfig, error) {
 	return k, k.user.check()
 }
 
-// check refuses what cannot be done here.
+// check rejects unsupported kinds of credentials.
 func (u user) check() error {
 	switch {
 	case u.Exec != nil:
-		return fmt.Errorf("gets its credentials by running %s, and an agent runs no other program: use a token or a certificate", u.Exec.Command)
+		return fmt.Errorf("gets its credentials by running %s, but the agent runs no other programs: use a token or a certificate", u.Exec.Command)
 	case u.AuthProvider != nil:
-		return fmt.Errorf("gets its credentials by the auth-provider %s, which is not known here: use a token or a certificate", u.AuthProvider.Name)
+		return fmt.Errorf("gets its credentials from the auth-provider %s, which is not supported: use a token or a certificate", u.AuthProvider.Name)
 	case u.As != "":
-		return errors.New("asks in the name of somebody else, which is not supported: use his credentials")
+		return errors.New("impersonates another user, which is not supported: use that user's credentials")
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
 
-// The file that people have must work, over a real network, and nothing else be run for it.
+// An ordinary kubeconfig must work, over a real network, without running any program.
 func TestKubeconfig(t *testing.T) {
 	s := withEverything()
 	url, stop := s.Serve()
@@ -60,7 +60,7 @@ func TestKubeconfig(t *testing.T) {
 	}
 }
 
-// The pods of a real cluster, as kubectl writes them.
+// The pods of a real cluster, as kubectl prints them.
 func TestCapture(t *testing.T) {
 	b, err := os.ReadFile("../../../../shared/fixtures/k8s-real/pods-nodes.json")
 	if err != nil {

@@ -2,11 +2,11 @@ package kubeapi
 
 import "container/list"
 
-// lru keeps what was used last, up to a number of entries. What it drops is asked for
-// again.
+// lru is a bounded cache that evicts the least recently used entry. Evicted entries are
+// requested again.
 type lru[K comparable, V any] struct {
 	most  int
-	order *list.List // of entry, the one used last in front
+	order *list.List // of entry, most recently used first
 	at    map[K]*list.Element
 }
 

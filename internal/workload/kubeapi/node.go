@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Node is what is known of this node.
+// Node is what is known about this node.
 type Node struct {
 	Zone   string
 	Region string
 }
 
-// nodeEvery is how often the node is asked for: its labels hardly change.
+// nodeEvery is how often the node is requested: its labels rarely change.
 const nodeEvery = 5 * time.Minute
 
-// Node returns what is known of this node, empty as long as nothing is.
+// Node returns what is known about this node, empty until it was read.
 func (c *Client) Node() Node {
 	if n := c.node.Load(); n != nil {
 		return *n
@@ -64,7 +64,7 @@ func parseNode(b []byte) (Node, error) {
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(b, &obj); err != nil {
-		return Node{}, fmt.Errorf("cannot read the node: %w", err)
+		return Node{}, fmt.Errorf("cannot parse the node: %w", err)
 	}
 	l := obj.Metadata.Labels
 	return Node{Zone: l["topology.kubernetes.io/zone"], Region: l["topology.kubernetes.io/region"]}, nil

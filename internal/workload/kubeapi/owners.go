@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// maxDepth bounds a chain of owners. The longest known, of KServe on Knative, has 7:
-	// ReplicaSet, Deployment, Revision, Configuration, Service, InferenceService.
+	// maxDepth bounds a chain of owners. The longest known chain, of KServe on Knative, has
+	// 7: ReplicaSet, Deployment, Revision, Configuration, Service, InferenceService.
 	maxDepth  = 8
 	maxOwners = 1024
 	maxQueue  = 1024
 
-	// askAgain is when a question that was denied, or whose object was not there, is put
-	// again; retryOwner when the server did not answer it.
+	// askAgain is when a lookup is repeated that was denied or whose object did not exist;
+	// retryOwner when the server did not answer.
 	askAgain   = 10 * time.Minute
 	retryOwner = time.Minute
 )
 
-// ownerRef refers to the controller of an object. It is in the namespace of the object,
-// or in none.
+// ownerRef refers to the controller of an object. The controller is in the object's
+// namespace, or cluster-scoped.
 type ownerRef struct {
 	APIVersion, Kind, Name, UID string
 }
@@ -50,29 +50,29 @@ func (r ownerRef) group() string {
 
 func (r ownerRef) owner() Owner { return Owner{strings.ToLower(r.Kind), r.Name} }
 
-// owners knows what is above the owners of pods.
+// owners knows the owners of pods' owners.
 type owners struct {
 	mu     sync.Mutex
-	known  lru[string, above] // by uid
+	known  lru[string, above] // by UID
 	queue  []ownerQuestion
-	queued map[string]bool // by uid
+	queued map[string]bool // by UID
 	wake   chan struct{}
 	denied map[string]refusal // by resource and group
-	failed Problem            // of the last question, if it failed otherwise
-	kinds  lru[string, kinds] // by apiVersion; used by one goroutine
+	failed Problem            // of the last lookup, if it failed for another reason
+	kinds  lru[string, kinds] // by apiVersion; used only by the goroutine that answers
 }
 
 // above is the controller of an owner.
 type above struct {
 	ref   ownerRef
-	none  bool      // there is none
-	until time.Time // when to ask again; zero: never
+	none  bool      // the owner has no controller
+	until time.Time // when to look up again; zero: never
 }
 
-// refusal is a resource that may not be got.
+// refusal is a resource that may not be read.
 type refusal struct {
 	since time.Time
-	asked time.Time // last
+	asked time.Time // last time
 	err   error
 }
 
@@ -87,7 +87,7 @@ func (o *owners) init() {
 	o.queued, o.denied, o.wake = map[string]bool{}, map[string]refusal{}, make(chan struct{}, 1)
 }
 
-// of returns the owners of p as far as they are known, and asks for the next one.
+// of returns the known owners of p, and queues a lookup of the next one.
 func (o *owners) of(p *pod) []Owner {
 	if p.ref == (ownerRef{}) {
 		return nil
@@ -97,7 +97,7 @@ func (o *owners) of(p *pod) []Owner {
 	defer o.mu.Unlock()
 	for ref, depth := p.ref, 0; depth < maxDepth; depth++ {
 		if ref.APIVersion == "v1" && ref.Kind == "Node" {
-			return chain // a static pod: the node is no workload
+			return chain // a static pod: its owner, the node, is not a workload
 		}
 		chain = append(chain, ref.owner())
 		a, ok := o.known.get(ref.UID)
@@ -118,7 +118,8 @@ func (o *owners) of(p *pod) []Owner {
 	return chain
 }
 
-// ask queues q. What finds no room is asked for again with the next look at its pod.
+// ask queues q. If the queue is full, the lookup is repeated when the pod is looked up
+// again.
 func (o *owners) ask(q ownerQuestion) {
 	if o.queued[q.ref.UID] || len(o.queue) >= maxQueue {
 		return
@@ -135,7 +136,7 @@ func poke(c chan struct{}) {
 	}
 }
 
-// hint returns what made the ReplicaSet ref, by the label that its pods have of it.
+// hint returns the creator of the ReplicaSet ref, derived from the hash label of its pods.
 func hint(ref ownerRef, labels map[string]string) Owner {
 	if ref.Kind != "ReplicaSet" || ref.group() != "apps" {
 		return Owner{}
@@ -153,8 +154,7 @@ func hint(ref ownerRef, labels map[string]string) Owner {
 	return Owner{}
 }
 
-// problem returns what is wrong with the questions for owners: first what is denied, for
-// that stays.
+// problem returns what is wrong with owner lookups: denials first, because they persist.
 func (o *owners) problem() (Problem, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -178,8 +178,8 @@ func (o *owners) problem() (Problem, bool) {
 	return p, true
 }
 
-// answer works on the questions of lookups, those for claims first because somebody waits
-// for the answer.
+// answer processes queued lookups, those of claims first because their result is waited
+// for.
 func (c *Client) answer(ctx context.Context) {
 	for ctx.Err() == nil {
 		if q, ok := c.claims.next(); ok {
@@ -230,7 +230,7 @@ func (c *Client) answerOwner(ctx context.Context, q ownerQuestion) {
 	defer o.mu.Unlock()
 	delete(o.queued, q.ref.UID)
 	if old, ok := o.known.get(q.ref.UID); ok && err != nil {
-		a.ref, a.none = old.ref, old.none // it is still true, and nobody says more
+		a.ref, a.none = old.ref, old.none // the previous result still holds
 	}
 	o.known.put(q.ref.UID, a)
 	switch {
@@ -253,11 +253,11 @@ func (c *Client) answerOwner(ctx context.Context, q ownerQuestion) {
 	c.generation.Add(1)
 }
 
-// maxDenied bounds the kinds that are remembered as denied.
+// maxDenied bounds the number of kinds remembered as denied.
 const maxDenied = 100
 
-// lookUp asks for the controller of an owner. The resource is what it asked for, as RBAC
-// writes it.
+// lookUp requests the controller of an owner. resource is what it requested, in RBAC
+// notation.
 func (c *Client) lookUp(ctx context.Context, q ownerQuestion) (resource string, a above, err error) {
 	k, err := c.kind(ctx, q.ref)
 	if err != nil {
@@ -268,7 +268,7 @@ func (c *Client) lookUp(ctx context.Context, q ownerQuestion) (resource string, 
 		resource += "." + g
 	}
 	if err := c.owners.recentlyDenied(resource); err != nil {
-		return resource, a, err // one question tells for all of a kind
+		return resource, a, err // one denial applies to all objects of a kind
 	}
 	path := groupPath(q.ref.APIVersion)
 	if k.Namespaced {
@@ -285,7 +285,7 @@ func (c *Client) lookUp(ctx context.Context, q ownerQuestion) (resource string, 
 	return resource, a, err
 }
 
-// recentlyDenied returns how a resource was denied less than askAgain ago.
+// recentlyDenied returns the error if a resource was denied less than askAgain ago.
 func (o *owners) recentlyDenied(resource string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -295,11 +295,11 @@ func (o *owners) recentlyDenied(resource string) error {
 	return nil
 }
 
-// errReplaced says that another object has the name of an owner now. What was above the
-// old one, nobody knows any more.
+// errReplaced means that another object now has the name of an owner. The controller of the
+// old object can no longer be determined.
 var errReplaced = errors.New("the owner was replaced")
 
-// parseOwner returns the controller of the object in b, which must be the one with uid.
+// parseOwner returns the controller of the object in b, which must have the given UID.
 func parseOwner(b []byte, uid string) (above, error) {
 	var obj struct {
 		Metadata struct {
@@ -308,10 +308,10 @@ func parseOwner(b []byte, uid string) (above, error) {
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(b, &obj); err != nil {
-		return above{}, fmt.Errorf("cannot read an owner: %w", err)
+		return above{}, fmt.Errorf("cannot parse an owner: %w", err)
 	}
 	if obj.Metadata.UID == "" {
-		return above{}, errors.New("cannot read an owner: it has no uid")
+		return above{}, errors.New("cannot parse an owner: no UID")
 	}
 	if obj.Metadata.UID != uid {
 		return above{}, errReplaced

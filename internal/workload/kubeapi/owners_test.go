@@ -19,7 +19,7 @@ func (r ref) uid() string { return "uid-" + r.kind + "-" + r.name }
 
 func (r ref) owned() object { return kubeapitest.Owned(r.apiVersion, r.kind, r.name, r.uid()) }
 
-// putChain makes a pod that is owned by the first, which is owned by the second ...
+// putChain creates a pod that is owned by the first ref, which is owned by the second, ...
 func putChain(s *kubeapitest.Server, pod string, labels object, chain ...ref) {
 	var meta object
 	for i, r := range chain {
@@ -48,7 +48,7 @@ func deployment(n string) ref  { return ref{"apps/v1", "Deployment", "deployment
 func statefulSet(n string) ref { return ref{"apps/v1", "StatefulSet", "statefulsets", n} }
 func job(n string) ref         { return ref{"batch/v1", "Job", "jobs", n} }
 
-// The owner that people know is at the top, whatever made it, and the plural of its kind
+// The owner that users know is at the top, whatever created it, and the plural of its kind
 // is not guessed.
 func TestOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,8 @@ func TestOwners(t *testing.T) {
 		f([]ref{{"kubeflow.org/v1", "PyTorchJob", "pytorchjobs", "pt"}}, Owner{"pytorchjob", "pt"})
 		f([]ref{job("tj-node-0"), {"jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets", "tj"}, {"trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs", "tj"}},
 			Owner{"job", "tj-node-0"}, Owner{"jobset", "tj"}, Owner{"trainjob", "tj"})
-		// A worker of a LeaderWorkerSet is made by a StatefulSet that its leader, a pod, owns.
+		// A worker of a LeaderWorkerSet is created by a StatefulSet that its leader, a pod,
+		// owns.
 		f([]ref{statefulSet("lws-0"), {"v1", "Pod", "pods", "lws-0"}, statefulSet("lws"), {"leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets", "lws"}},
 			Owner{"statefulset", "lws-0"}, Owner{"pod", "lws-0"}, Owner{"statefulset", "lws"}, Owner{"leaderworkerset", "lws"})
 		f([]ref{deployment("d2"), {"example.com/v1", "InferencePolicy", "inferencepolicies", "x"}, {"example.com/v1", "Platform", "platforms", "p"}, {"example.com/v1", "Platform", "platforms", "top"}},
@@ -106,7 +107,7 @@ func TestOwners(t *testing.T) {
 	})
 }
 
-// Owners that own each other in a circle, or are too many, must end.
+// Owners that own each other in a circle, or chains that are too long, must end.
 func TestOwnersCircle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
@@ -127,8 +128,8 @@ func TestOwnersCircle(t *testing.T) {
 	})
 }
 
-// A node full of pods must not make the API server pay for each of them, and no lookup
-// wait for it.
+// A node full of pods must not cost the API server a request per pod, and lookups must not
+// wait for requests.
 func TestOwnersPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
@@ -151,7 +152,7 @@ func TestOwnersPace(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if n := count(s, "/apis/"); n != 1+10+10 {
-			t.Errorf("%d requests, want one for the kinds and one for each of 20 owners", n)
+			t.Errorf("%d requests, want one for the kinds and one per owner, of 20", n)
 		}
 		for i := range 30 {
 			if p, _ := c.PodByName("ml", fmt.Sprint("gpu", i)); p.Owner != (Owner{"deployment", fmt.Sprint("d", i%10)}) {
@@ -161,8 +162,8 @@ func TestOwnersPace(t *testing.T) {
 	})
 }
 
-// Until the owner is known, and where it may not be asked for, the pod tells: the name of
-// the ReplicaSet without its hash.
+// Until the owner is known, and if it may not be read, the pod tells: the name of the
+// ReplicaSet without its hash.
 func TestOwnersDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
@@ -192,7 +193,7 @@ func TestOwnersDenied(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if n := count(s, "/apis/apps/v1/namespaces"); n != 2 {
-			t.Errorf("%d requests, want one for each kind that is denied", n)
+			t.Errorf("%d requests, want one per denied kind", n)
 		}
 		p, _ := c.State().Problem(Owners)
 		if !p.Denied || p.Err == nil || !strings.Contains(p.Err.Error(), "replicasets.apps, statefulsets.apps") {
@@ -201,7 +202,7 @@ func TestOwnersDenied(t *testing.T) {
 	})
 }
 
-// What the hash tells is not told twice.
+// An owner derived from the hash is not listed twice.
 func TestOwnersPartlyDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
@@ -218,7 +219,7 @@ func TestOwnersPartlyDenied(t *testing.T) {
 	})
 }
 
-// An owner that was deleted and made anew is another one.
+// An owner that was deleted and recreated is a different one.
 func TestOwnerReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
@@ -253,7 +254,7 @@ func TestOwnerWithBadName(t *testing.T) {
 	})
 }
 
-// Who only refers to an object, or cannot be asked for, does not own it.
+// An object that only refers to another, or cannot be requested, does not own it.
 func TestParseOwner(t *testing.T) {
 	f := func(references string, want above) {
 		t.Helper()

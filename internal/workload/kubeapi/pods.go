@@ -6,21 +6,21 @@ import (
 	"sync"
 )
 
-// Pod is what is kept of a pod.
+// Pod is what is kept about a pod.
 type Pod struct {
 	UID, Namespace, Name string
 	Phase                string // Pending, Running, Succeeded, Failed
-	Team                 string // of the label that names it
+	Team                 string // from the team label
 	Labels               map[string]string
-	// Owner is what people call it: the topmost owner that is known, or the pod itself.
+	// Owner is the workload that users know: the topmost known owner, or the pod itself.
 	Owner Owner
-	// Owners are all that are known, the direct one first. Owner is the last of them.
+	// Owners are all known owners, the direct one first. Owner is the last of them.
 	Owners       []Owner
-	Containers   []string          // names, also of those that run before the others
-	ContainerIDs map[string]string // name by id, without the scheme of the runtime
+	Containers   []string          // names, including init containers
+	ContainerIDs map[string]string // name by id, without the runtime's scheme
 }
 
-// Owner is something that makes pods.
+// Owner is an object that creates pods.
 type Owner struct {
 	Kind string // lower case
 	Name string
@@ -29,23 +29,23 @@ type Owner struct {
 // pod is a Pod without owners, and how to find them.
 type pod struct {
 	Pod
-	ref  ownerRef // of the controller; zero if it has none
-	hint Owner    // of the Deployment or Rollout above the ReplicaSet, by the hash in its name
+	ref  ownerRef // the controller; zero if there is none
+	hint Owner    // the Deployment or Rollout above the ReplicaSet, derived from the hash in its name
 
-	static string // uid that the kubelet gave it, if it did
+	static string // UID assigned by the kubelet, for a static pod
 }
 
-// maxPods bounds the pods of a node. Kubernetes supports 110, some people run 500.
+// maxPods bounds the pods of a node. Kubernetes supports 110; some users run 500.
 const maxPods = 5000
 
-// podStore has the pods of this node.
+// podStore holds the pods of this node.
 type podStore struct {
 	c       *Client
-	keep    map[string]bool // labels
+	keep    map[string]bool // label keys
 	mu      sync.RWMutex
 	byUID   map[string]*pod
 	byName  map[[2]string]*pod
-	byID    map[string]*pod // by container
+	byID    map[string]*pod // by container id
 	synced  bool
 	refused int
 }
@@ -68,8 +68,8 @@ func (s *podStore) state() (synced bool, refused int) {
 	return s.synced, s.refused
 }
 
-// PodByUID returns the pod with this uid, also by the one that the kubelet gave it if it
-// is static.
+// PodByUID returns the pod with the given UID. For a static pod, the UID assigned by the
+// kubelet works, too.
 func (c *Client) PodByUID(uid string) (Pod, bool) {
 	c.pods.mu.RLock()
 	p, ok := c.pods.byUID[uid]
@@ -77,7 +77,7 @@ func (c *Client) PodByUID(uid string) (Pod, bool) {
 	return c.withOwners(p), ok
 }
 
-// PodByName returns the pod that has this name now.
+// PodByName returns the pod that currently has the given name.
 func (c *Client) PodByName(namespace, name string) (Pod, bool) {
 	c.pods.mu.RLock()
 	p, ok := c.pods.byName[[2]string{namespace, name}]
@@ -85,7 +85,7 @@ func (c *Client) PodByName(namespace, name string) (Pod, bool) {
 	return c.withOwners(p), ok
 }
 
-// PodByContainer returns the pod of the container with this id.
+// PodByContainer returns the pod of the container with the given id.
 func (c *Client) PodByContainer(id string) (Pod, bool) {
 	c.pods.mu.RLock()
 	p, ok := c.pods.byID[id]
@@ -97,7 +97,7 @@ func (c *Client) withOwners(p *pod) Pod {
 	if p == nil {
 		return Pod{}
 	}
-	out := p.Pod // nobody changes its maps
+	out := p.Pod // its maps are immutable
 	out.Owners = c.owners.of(p)
 	out.Owner = Owner{"pod", p.Name}
 	if n := len(out.Owners); n > 0 {
@@ -106,7 +106,7 @@ func (c *Client) withOwners(p *pod) Pod {
 	return out
 }
 
-// replace makes list all the pods there are, besides those that were refused.
+// replace replaces all pods by list; refused counts the rejected ones.
 func (s *podStore) replace(list []*pod, refused int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *podStore) replace(list []*pod, refused int) {
 	s.c.generation.Add(1)
 }
 
-// update makes p known, or known anew.
+// update adds or replaces p.
 func (s *podStore) update(p *pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,8 +131,8 @@ func (s *podStore) update(p *pod) {
 	s.c.generation.Add(1)
 }
 
-// refuse notes that a pod is too large to be read. It is met again with every try, so it
-// is counted once, until a list has succeeded.
+// refuse records that a pod is too large to be read. It reappears at every attempt, so it
+// is counted once, until a list succeeds.
 func (s *podStore) refuse() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +161,7 @@ func (s *podStore) forget(p *pod) {
 	}
 }
 
-// remove drops p. Its name may belong to a successor by now.
+// remove drops p. Its name may already belong to a successor.
 func (s *podStore) remove(p *pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *podStore) remove(p *pod) {
 	s.c.generation.Add(1)
 }
 
-// podObject is what is read of a pod. The rest is dropped as it arrives.
+// podObject is the part of a pod that is decoded. The rest is dropped as it arrives.
 type podObject struct {
 	Metadata struct {
 		UID             string            `json:"uid"`
@@ -186,8 +186,8 @@ type podObject struct {
 		ResourceVersion string            `json:"resourceVersion"`
 		Labels          map[string]string `json:"labels"`
 		Annotations     struct {
-			// The uid that the kubelet gave a static pod. The uid of its mirror in the API is
-			// another one, and cgroups and logs do not have that.
+			// The UID that the kubelet assigned to a static pod. The UID of its mirror pod
+			// in the API is different and does not appear in cgroups and logs.
 			StaticUID string `json:"kubernetes.io/config.hash"`
 		} `json:"annotations"`
 		OwnerReferences []reference `json:"ownerReferences"`
@@ -205,21 +205,21 @@ type podObject struct {
 	} `json:"status"`
 }
 
-// container is what is read of one, and of the status of one.
+// container is the decoded part of a container, and of a container status.
 type container struct {
 	Name        string `json:"name"`
 	ContainerID string `json:"containerID"`
 }
 
-// check says whether p can be a pod at all.
+// check returns an error if p cannot be a pod.
 func (p *podObject) check() error {
 	if p.Metadata.UID == "" || p.Metadata.Name == "" {
-		return fmt.Errorf("cannot read a pod: %w: it has no uid or no name", errNonsense)
+		return fmt.Errorf("cannot parse a pod: %w: no UID or no name", errNonsense)
 	}
 	return nil
 }
 
-// strip copies what is needed of p.
+// strip copies the needed parts of p.
 func (s *podStore) strip(p *podObject) *pod {
 	m := &p.Metadata
 	out := &pod{Pod: Pod{

@@ -6,9 +6,8 @@ import (
 	"net/url"
 )
 
-// ResourceQuotas returns the ResourceQuotas of all namespaces as a list in JSON. Whoever
-// asks must be allowed to list resourcequotas in the whole cluster. kubeconfig is as in
-// Config.
+// ResourceQuotas returns the ResourceQuotas of all namespaces as a JSON list. It needs
+// permission to list resourcequotas in the whole cluster. kubeconfig is as in Config.
 func ResourceQuotas(ctx context.Context, kubeconfig string) ([]byte, error) {
 	s, err := newServer(kubeconfig)
 	if err != nil {

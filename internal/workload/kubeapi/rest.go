@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// callTimeout bounds everything that is not of pods.
+	// callTimeout bounds every request except those for pods.
 	callTimeout = 15 * time.Second
-	// maxAnswer bounds what is read of one answer that is not of pods. The ResourceSlices
-	// of a node with 128 devices in 7 partitions each are 2 MB.
+	// maxAnswer bounds the size of an answer, except for pods. The ResourceSlices of a node
+	// with 128 devices in 7 partitions each are 2 MB.
 	maxAnswer = 16 << 20
-	// maxStatus bounds what is read of an answer that says why there is none.
+	// maxStatus bounds how much of an error response is read.
 	maxStatus = 64 << 10
-	// maxRetryAfter bounds how long a server can make a client wait.
+	// maxRetryAfter bounds how long a server can make the client wait.
 	maxRetryAfter = 10 * time.Minute
 
 	dialTimeout   = 10 * time.Second
-	headerTimeout = 10 * time.Second // also of a watch: its head comes at once
-	// pingAfter is how long a connection may be silent before its peer is asked whether it
-	// is still there, and pingTimeout how long that one has to answer. A watch may be
-	// silent for its whole time.
+	headerTimeout = 10 * time.Second // also for a watch: its header arrives at once
+	// pingAfter is how long a connection may be silent before its peer is probed, and
+	// pingTimeout how long the peer has to answer. A watch may be silent for its whole
+	// duration.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
 
@@ -37,27 +37,27 @@ const (
 	plainJSON    = "application/json"
 )
 
-// dialer opens a connection, as net.Dialer does.
+// dialer opens a connection, like net.Dialer.DialContext.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// rest asks the API server.
+// rest sends requests to the API server.
 type rest struct {
 	server server
 	http   *http.Client
 }
 
-// newREST returns who asks s, over the network unless dial is given.
+// newREST returns a rest for s, over the network unless dial is given.
 func newREST(s server, dial dialer) *rest {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{
-			Enable: true, Idle: pingAfter, Interval: pingTimeout / 3, Count: 3, // for HTTP/1, that has no pings
+			Enable: true, Idle: pingAfter, Interval: pingTimeout / 3, Count: 3, // for HTTP/1, which has no pings
 		}}).DialContext
 	}
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dial, TLSClientConfig: s.tls,
 		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: headerTimeout,
 		MaxIdleConns: 4, IdleConnTimeout: 90 * time.Second,
-		// A configuration of TLS turns HTTP/2 off otherwise.
+		// Setting TLSClientConfig disables HTTP/2 otherwise.
 		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
 	if s.proxy != nil {
@@ -65,20 +65,20 @@ func newREST(s server, dial dialer) *rest {
 	}
 	return &rest{server: s, http: &http.Client{
 		Transport: t,
-		// Credentials are for this server and nobody it knows.
+		// Credentials are for this server only, never for a redirect target.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
 func (r *rest) close() { r.http.CloseIdleConnections() }
 
-// open returns the body of what is at path. The error is a *statusError where the server
-// said no.
+// open returns the response body for path. The error is a *statusError if the server
+// rejected the request.
 func (r *rest) open(ctx context.Context, accept string, path []string, query url.Values) (io.ReadCloser, error) {
 	for _, segment := range path {
-		// Names come from objects that users make. The server refuses such ones itself.
+		// Names come from objects that users create. The server rejects such names itself.
 		if segment == "" || segment == "." || segment == ".." || strings.ContainsAny(segment, "/?#%") {
-			return nil, fmt.Errorf("%q cannot be a part of a path", segment)
+			return nil, fmt.Errorf("%q is not a valid path segment", segment)
 		}
 	}
 	u := r.server.url.JoinPath(path...)
@@ -86,7 +86,7 @@ func (r *rest) open(ctx context.Context, accept string, path []string, query url
 	u.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("cannot get %s: it is no URL", where) // err may have a password
+		return nil, fmt.Errorf("cannot get %s: invalid URL", where) // err may contain a password
 	}
 	req.Header.Set("Accept", accept)
 	req.Header.Set("User-Agent", "gpumeter")
@@ -95,7 +95,7 @@ func (r *rest) open(ctx context.Context, accept string, path []string, query url
 	}
 	res, err := r.http.Do(req)
 	if e, ok := errors.AsType[*url.Error](err); ok {
-		err = e.Err // it has the whole query
+		err = e.Err // the url.Error contains the whole query
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot get %s: %w", where, err)
@@ -104,9 +104,9 @@ func (r *rest) open(ctx context.Context, accept string, path []string, query url
 		return res.Body, nil
 	}
 	defer res.Body.Close()
-	b, _ := io.ReadAll(io.LimitReader(res.Body, maxStatus)) // what came of it is better than nothing
+	b, _ := io.ReadAll(io.LimitReader(res.Body, maxStatus)) // best effort
 	if res.StatusCode == http.StatusUnauthorized {
-		// The next request is to have the newest token, and the newest certificate.
+		// The next request must use the newest token and certificate.
 		r.server.forget()
 		defer r.close()
 	}
@@ -132,11 +132,11 @@ func (c *Client) get(ctx context.Context, accept string, path []string, query ur
 	return b, nil
 }
 
-// statusError is an answer of the server that says why there is no other.
+// statusError is an error response of the server.
 type statusError struct {
 	code       int
 	message    string
-	tooNew     bool // the version that was asked for has not come yet
+	tooNew     bool // the requested version does not exist yet
 	retryAfter time.Duration
 }
 
@@ -148,7 +148,8 @@ func (e *statusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("server answers %d %s", e.code, http.StatusText(e.code)))
 }
 
-// parseStatus reads a Status. What is in front of a server writes something else there.
+// parseStatus parses a Status object. A proxy in front of the server may send something
+// else.
 func parseStatus(b []byte, code int, retryAfter string) *statusError {
 	e := &statusError{code: code}
 	var status struct {
@@ -176,7 +177,7 @@ func parseStatus(b []byte, code int, retryAfter string) *statusError {
 	return e
 }
 
-// code returns the status of an answer that is an error, 0 if there was none.
+// code returns the status code of an error response, or 0.
 func code(err error) int {
 	if e, ok := errors.AsType[*statusError](err); ok {
 		return e.code
@@ -184,7 +185,7 @@ func code(err error) int {
 	return 0
 }
 
-// retryAfter returns how long the server said to wait.
+// retryAfter returns how long the server asked to wait.
 func retryAfter(err error) time.Duration {
 	if e, ok := errors.AsType[*statusError](err); ok {
 		return e.retryAfter
@@ -192,8 +193,8 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// expired reports whether the server cannot tell of a version: it is too old, or the server
-// was set back and has not come there yet.
+// expired reports whether the server cannot continue from a version: it is too old, or the
+// server was restored and has not reached it yet.
 func expired(err error) bool {
 	e, ok := errors.AsType[*statusError](err)
 	return ok && (e.code == http.StatusGone || e.tooNew)
@@ -206,7 +207,7 @@ func denied(err error) bool {
 	return c == http.StatusForbidden || c == http.StatusUnauthorized
 }
 
-// groupPath returns where the resources of an apiVersion such as v1 or apps/v1 are.
+// groupPath returns the path of the resources of an apiVersion such as v1 or apps/v1.
 func groupPath(apiVersion string) []string {
 	if group, version, ok := strings.Cut(apiVersion, "/"); ok {
 		return []string{"apis", group, version}

@@ -16,24 +16,25 @@ import (
 	"time"
 )
 
-// serviceAccount is where the kubelet puts the credentials of a pod.
+// serviceAccount is where the kubelet mounts the credentials of a pod.
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// server is how to reach an API server, and who asks. No error has a secret in it.
+// server is how to reach an API server, and with which credentials. No error contains a
+// secret.
 type server struct {
 	url   *url.URL
-	tls   *tls.Config // nil: what Go does
-	proxy *url.URL    // nil: as the environment says
+	tls   *tls.Config // nil: Go's default
+	proxy *url.URL    // nil: from the environment
 
 	token          string
-	tokenFile      *tokenFile // before token
+	tokenFile      *tokenFile // takes precedence over token
 	user, password string
 }
 
-// newServer returns the one that kubeconfig says, or that a pod has.
+// newServer returns the server in kubeconfig, or that of the pod's service account.
 func newServer(kubeconfig string) (server, error) {
 	if kubeconfig == "" {
-		// The kubelet says it this way and no other, so it is no setting.
+		// The kubelet passes the address only this way, so it is not a setting.
 		return podServer(serviceAccount, os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")) //nolint:forbidigo // see above
 	}
 	b, err := os.ReadFile(kubeconfig)
@@ -51,7 +52,7 @@ func newServer(kubeconfig string) (server, error) {
 	return s, nil
 }
 
-// podServer returns the one of the service account in dir.
+// podServer returns the server for the service account in dir.
 func podServer(dir, host, port string) (server, error) {
 	if host == "" || port == "" {
 		return server{}, ErrNotInCluster
@@ -71,7 +72,7 @@ func podServer(dir, host, port string) (server, error) {
 	return s, err
 }
 
-// tlsConfig trusts those in ca, or those that the system trusts if it is empty.
+// tlsConfig trusts the certificates in ca, or the system's if ca is empty.
 func tlsConfig(ca []byte) (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(ca) > 0 {
@@ -83,14 +84,14 @@ func tlsConfig(ca []byte) (*tls.Config, error) {
 	return t, nil
 }
 
-// server returns what k says. Its paths are relative to dir.
+// server returns the server described by k. Its paths are relative to dir.
 func (k kubeconfig) server(dir string) (s server, err error) {
 	if s.url, err = serverURL(k.cluster.Server); err != nil {
 		return server{}, err
 	}
 	if k.cluster.ProxyURL != "" {
 		if s.proxy, err = url.Parse(k.cluster.ProxyURL); err != nil {
-			return server{}, errors.New("proxy-url is no URL") // not repeated: it may contain a password
+			return server{}, errors.New("proxy-url is not a URL") // the URL may contain a password
 		}
 	}
 	ca, err := content(dir, k.cluster.CAData, k.cluster.CA)
@@ -98,7 +99,7 @@ func (k kubeconfig) server(dir string) (s server, err error) {
 		return server{}, err
 	}
 	if k.cluster.Insecure && len(ca) > 0 {
-		return server{}, errors.New("has a certificate authority and insecure-skip-tls-verify, and only one can be meant")
+		return server{}, errors.New("has both a certificate authority and insecure-skip-tls-verify")
 	}
 	if s.tls, err = tlsConfig(ca); err != nil {
 		return server{}, err
@@ -117,18 +118,19 @@ func (k kubeconfig) server(dir string) (s server, err error) {
 	return s, nil
 }
 
-// serverURL reads an address. It may have a password, which must not get into an error.
+// serverURL parses an address. It may contain a password, which must not appear in an
+// error.
 func serverURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, errors.New("server of its cluster is not an address that begins with https:// or http://")
+		return nil, errors.New("cluster server is not an https:// or http:// URL")
 	}
 	u.RawQuery, u.Fragment = "", ""
 	return u, nil
 }
 
-// certificate makes t show the certificate of a user, if he has one. That in a file is
-// read for each connection, for it is renewed there.
+// certificate makes t present the user's certificate, if there is one. A certificate file
+// is read for each connection, because it may be renewed.
 func (u user) certificate(dir string, t *tls.Config) error {
 	load := func() (*tls.Certificate, error) {
 		cert, err := content(dir, u.CertData, u.Cert)
@@ -155,7 +157,7 @@ func (u user) certificate(dir string, t *tls.Config) error {
 	return nil
 }
 
-// content returns data, or what is in the file, or nothing.
+// content returns data, or the content of file, or nil.
 func content(dir string, data []byte, file string) ([]byte, error) {
 	if len(data) > 0 || file == "" {
 		return data, nil
@@ -170,7 +172,7 @@ func in(dir, file string) string {
 	return filepath.Join(dir, file)
 }
 
-// authorize says who asks.
+// authorize adds the credentials to a request.
 func (s *server) authorize(r *http.Request) error {
 	token := s.token
 	if s.tokenFile != nil {
@@ -188,18 +190,18 @@ func (s *server) authorize(r *http.Request) error {
 	return nil
 }
 
-// forget makes authorize read the token again.
+// forget makes authorize read the token file again.
 func (s *server) forget() {
 	if s.tokenFile != nil {
 		s.tokenFile.forget()
 	}
 }
 
-// tokenFresh is how long a token that was read is used: the kubelet replaces it long
-// before it expires, but does not say so.
+// tokenFresh is how long a token is used before its file is read again: the kubelet
+// replaces the token long before it expires, without notice.
 const tokenFresh = time.Minute
 
-// tokenFile is a token that is replaced from time to time.
+// tokenFile is a token in a file that is replaced from time to time.
 type tokenFile struct {
 	path  string
 	mu    sync.Mutex
@@ -221,7 +223,7 @@ func (f *tokenFile) get() (string, error) {
 	if err != nil && f.token == "" {
 		return "", err
 	}
-	// While it is being replaced the old one still holds.
+	// While the file is being replaced, the old token is still valid.
 	f.token, f.read = cmp.Or(token, f.token), time.Now()
 	return f.token, nil
 }

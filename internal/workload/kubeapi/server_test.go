@@ -40,7 +40,7 @@ func write(t *testing.T, dir, name, text string) string {
 	return file
 }
 
-// certificate returns one that is its own authority, and its key, as PEM.
+// certificate returns a self-signed certificate and its key, as PEM.
 func certificate(t *testing.T, name string) (cert, key string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -62,7 +62,7 @@ func certificate(t *testing.T, name string) (cert, key string) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: b}))
 }
 
-// secure is a server with TLS that answers who asked, and how.
+// secure is a TLS server that answers which credentials were used, and over which protocol.
 func secure(t *testing.T) (s *httptest.Server, ca string) {
 	t.Helper()
 	s = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -73,7 +73,7 @@ func secure(t *testing.T) (s *httptest.Server, ca string) {
 		fmt.Fprint(w, r.Proto, " ", who)
 	}))
 	s.EnableHTTP2 = true
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // who does not trust it is meant to hang up
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // clients that do not trust it are expected to hang up
 	s.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
 	s.StartTLS()
 	t.Cleanup(s.Close)
@@ -91,8 +91,8 @@ func ask(t *testing.T, s server) (string, error) {
 	return string(b), err
 }
 
-// Every way to say who asks and whom to trust, as data and as files beside the kubeconfig,
-// over HTTP/2.
+// Every way to authenticate and to establish trust, inline and in files next to the
+// kubeconfig, over HTTP/2.
 func TestCredentials(t *testing.T) {
 	s, ca := secure(t)
 	cert, key := certificate(t, "alice")
@@ -136,24 +136,24 @@ preferences: {}
 	f(`certificate-authority: `+filepath.Join(dir, "ca.crt"), ``, "HTTP/2.0")
 	f(`tls-server-name: nobody, certificate-authority: ca.crt`, `token: s3cret`, "certificate is valid for")
 	f(`x: y`, `token: s3cret`, "certificate signed by unknown authority")
-	f(`certificate-authority: ca.crt, insecure-skip-tls-verify: true`, `token: s3cret`, "only one can be meant")
+	f(`certificate-authority: ca.crt, insecure-skip-tls-verify: true`, `token: s3cret`, "both a certificate authority")
 	f(`certificate-authority: nothing`, ``, "no such file")
 	f(`certificate-authority: token`, ``, "is not a certificate")
 	f(`certificate-authority: ca.crt`, `client-certificate: cert.pem`, "client certificate")
 	f(`certificate-authority: ca.crt`, `client-certificate: cert.pem, client-key: token`, "client certificate")
 	f(`certificate-authority: ca.crt`, `tokenFile: nothing`, "no such file")
-	f(`certificate-authority: ca.crt`, `client-key-data: s3cret!`, "not as in a kubeconfig")
-	f(`certificate-authority: ca.crt`, `token: {s3cret: 1}`, "not as in a kubeconfig")
+	f(`certificate-authority: ca.crt`, `client-key-data: s3cret!`, "not valid in a kubeconfig")
+	f(`certificate-authority: ca.crt`, `token: {s3cret: 1}`, "not valid in a kubeconfig")
 	f(`certificate-authority: ca.crt`, `token: *s3cret`, "is not a kubeconfig")
 	f(`certificate-authority: ca.crt`, `exec: {command: aws, env: [{name: K, value: s3cret}]}`, "running aws")
 	f(`certificate-authority: ca.crt`, `auth-provider: {name: gcp, config: {k: s3cret}}`, "auth-provider gcp")
-	f(`certificate-authority: ca.crt`, `as: root`, "somebody else")
+	f(`certificate-authority: ca.crt`, `as: root`, "impersonates")
 	f(`certificate-authority: ca.crt, proxy-url: "http://a:s3cret@127.0.0.1:1"`, `token: s3cret`, "connection refused")
 	f(`certificate-authority: ca.crt, proxy-url: "http://a:s3cret@%zz"`, `token: s3cret`, "proxy-url")
 	f(`certificate-authority: ca.crt`, `token: "s3cret\nX: y"`, "invalid header")
 }
 
-// What people leave out of a kubeconfig, said by its name.
+// What is missing in a kubeconfig is reported by name.
 func TestParseKubeconfig(t *testing.T) {
 	f := func(text, want string) {
 		t.Helper()
@@ -166,7 +166,7 @@ func TestParseKubeconfig(t *testing.T) {
 		}
 	}
 	f(``, "no current-context")
-	f(`[]`, "line 1 is not as in a kubeconfig")
+	f(`[]`, "line 1 is not valid in a kubeconfig")
 	f(`{`, "kubeconfig")
 	f(`{current-context: a}`, `no context "a"`)
 	f(`{current-context: a, contexts: [{name: a, context: {cluster: c}}]}`, `no cluster "c"`)
@@ -194,8 +194,8 @@ func FuzzParseKubeconfig(f *testing.F) {
 	})
 }
 
-// A pod reaches its server as the kubelet set it up, and notices that its token was
-// replaced: within a minute, and at once if the old one is refused.
+// A pod reaches its server as set up by the kubelet, and notices that its token was
+// replaced: within a minute, and at once if the old one is rejected.
 func TestServiceAccount(t *testing.T) {
 	s, ca := secure(t)
 	dir := t.TempDir()
@@ -260,13 +260,13 @@ func TestServiceAccount(t *testing.T) {
 		}
 		ask()
 		write(t, dir, "token", "two")
-		ask() // with the one that still holds
+		ask() // with the old one, which is still valid
 		time.Sleep(tokenFresh)
 		valid = "two"
 		ask()
 		valid = "three"
 		write(t, dir, "token", "three")
-		ask() // is refused
+		ask() // rejected
 		ask()
 		if err := os.Remove(filepath.Join(dir, "token")); err != nil {
 			t.Error(err)
@@ -279,7 +279,7 @@ func TestServiceAccount(t *testing.T) {
 	})
 }
 
-// A certificate that was renewed in its file is shown by the next connection.
+// A certificate that was renewed in its file is presented by the next connection.
 func TestCertificateRenewed(t *testing.T) {
 	s, _ := secure(t)
 	dir := t.TempDir()
@@ -301,7 +301,7 @@ func TestCertificateRenewed(t *testing.T) {
 	}
 }
 
-// vanishing is a connection to a machine that can go away without a word.
+// vanishing is a connection to a machine that can disappear without closing it.
 type vanishing struct {
 	net.Conn
 	gone *atomic.Bool
@@ -315,8 +315,8 @@ func (v vanishing) Write(b []byte) (int, error) {
 	return v.Conn.Write(b)
 }
 
-// A watch is silent anyway, and must notice that nobody is there any more long before it
-// would end.
+// A watch is normally silent, and must notice that its peer has disappeared long before the
+// watch would end.
 func TestPeerVanishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := withEverything()

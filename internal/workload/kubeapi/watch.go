@@ -15,35 +15,35 @@ import (
 )
 
 const (
-	// listTimeout bounds one page of the pods. A server that has to read all pods of a
-	// large cluster for them takes its time.
+	// listTimeout bounds one page of pods. A server that has to read all pods of a large
+	// cluster takes a while.
 	listTimeout = time.Minute
 	pageSize    = 500
-	// maxPages bounds a server that never comes to an end.
+	// maxPages bounds a list that never ends.
 	maxPages = 200
-	// maxObject bounds one pod. etcd takes 1.5 MiB.
+	// maxObject bounds one pod. etcd accepts 1.5 MiB.
 	maxObject = 4 << 20
-	// maxList bounds one answer with pods, of which never more than one is held whole.
+	// maxList bounds one list response, of which only one pod is held in memory at a time.
 	maxList = 256 << 20
 
-	// A watch is asked to end after 5 to 10 minutes, so that not all do at once. One that
-	// goes on for watchGrace longer hangs.
+	// A watch is requested for 5 to 10 minutes, so that watches do not all end at once. A
+	// watch that exceeds that by watchGrace hangs.
 	watchAtLeast = 5 * time.Minute
 	watchGrace   = 15 * time.Second
-	// A watch that ends before watchShort was none, and one of watchLong worked.
+	// A watch that ends before watchShort failed, and one that lasted watchLong worked.
 	watchShort = time.Second
 	watchLong  = time.Minute
 )
 
 var podsPath = []string{"api", "v1", "pods"}
 
-// followPods keeps the pods current until ctx is done: it lists them, and from there on
-// is told what changes.
+// followPods keeps the pods current until ctx is done: it lists them, and then watches for
+// changes.
 //
 // https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 func (c *Client) followPods(ctx context.Context) {
-	// version is where a watch goes on, and what a list must not be older than. Zero: any
-	// age will do, so that the start of all agents is cheap. Empty: the newest.
+	// version is where a watch continues, and the minimum version of a list. "0" accepts
+	// any version, which makes the start of all agents cheap. Empty means the newest.
 	version, listed := "0", false
 	var b backoff
 	for ctx.Err() == nil {
@@ -78,21 +78,21 @@ func (c *Client) podQuery() url.Values {
 	return url.Values{"fieldSelector": {"spec.nodeName=" + c.cfg.Node}}
 }
 
-// listPods replaces what is known by a list that is not older than version, and returns
-// the version of that list, or version again if it fails.
+// listPods replaces what is known by a list at least as new as version, and returns the
+// version of that list, or the given version on failure.
 func (c *Client) listPods(ctx context.Context, version string) (string, error) {
 	q := c.podQuery()
 	if version != "" {
 		q.Set("resourceVersion", version)
 	}
-	if version == "" || version == "0" { // a page of another version would be of exactly that one
+	if version == "" || version == "0" { // with another version, paging would mean exactly that version
 		q.Set("limit", strconv.Itoa(pageSize))
 	}
 	var l podList
 	for range maxPages {
 		page, err := c.listPage(ctx, q, &l)
 		if expired(err) && q.Has("continue") {
-			// The rest of it is no longer known. All at once cannot expire.
+			// The rest of the list has expired. An unpaged list cannot expire.
 			l = podList{}
 			q = c.podQuery()
 			continue
@@ -105,7 +105,7 @@ func (c *Client) listPods(ctx context.Context, version string) (string, error) {
 			return page.ResourceVersion, nil
 		}
 		q.Set("continue", page.Continue)
-		q.Del("resourceVersion") // it is in the token
+		q.Del("resourceVersion") // the token contains it
 	}
 	return version, fmt.Errorf("list of the pods has more than %d pages: %w", maxPages, errNonsense)
 }
@@ -126,7 +126,7 @@ func (c *Client) listPage(ctx context.Context, q url.Values, l *podList) (listMe
 	defer body.Close()
 	page, err := decodePods(&bounded{body, maxList}, func(p *podObject) {
 		switch {
-		case p.Spec.NodeName != c.cfg.Node: // a server or a proxy that does not know the selector
+		case p.Spec.NodeName != c.cfg.Node: // a server or proxy that ignores the selector
 		case len(l.pods) >= maxPods:
 			l.refused++
 		default:
@@ -139,20 +139,20 @@ func (c *Client) listPage(ctx context.Context, q url.Values, l *podList) (listMe
 	return page, err
 }
 
-// listMeta is what a page says of itself.
+// listMeta is the metadata of a page.
 type listMeta struct {
 	ResourceVersion string `json:"resourceVersion"`
 	Continue        string `json:"continue"`
 }
 
-// errNonsense says that something is not what it should be, and will not be if it is only
-// read again.
-var errNonsense = errors.New("not what a server of Kubernetes sends")
+// errNonsense means that an answer is invalid, and that reading it again will not help.
+var errNonsense = errors.New("not a valid Kubernetes API response")
 
-// errTooLong says that a limit was reached.
+// errTooLong means that a size limit was reached.
 var errTooLong = errors.New("too long")
 
-// unreadable wraps an error of reading what. Where the connection failed it is no nonsense.
+// unreadable wraps an error from reading what. It is errNonsense unless the connection
+// failed.
 func unreadable(what string, err error) error {
 	_, syntax := errors.AsType[*json.SyntaxError](err)
 	_, kind := errors.AsType[*json.UnmarshalTypeError](err)
@@ -162,7 +162,7 @@ func unreadable(what string, err error) error {
 	return fmt.Errorf("cannot read %s: %w", what, err)
 }
 
-// bounded is a reader that ends with errTooLong after left bytes.
+// bounded is a reader that fails with errTooLong after left bytes.
 type bounded struct {
 	r    io.Reader
 	left int
@@ -178,8 +178,8 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// values reads one JSON value after the other, each of at most maxObject bytes and what
-// was read ahead of it.
+// values reads consecutive JSON values, each of at most maxObject bytes plus what was
+// buffered.
 type values struct {
 	in bounded
 	*json.Decoder
@@ -196,7 +196,7 @@ func (v *values) next(into any) error {
 	return v.Decode(into)
 }
 
-// delim reads a bracket, or null where that is allowed for none.
+// delim reads a bracket, or null in place of an empty list.
 func (v *values) delim(want json.Delim) (ok bool, err error) {
 	v.in.left = maxObject
 	t, err := v.Token()
@@ -212,7 +212,7 @@ func (v *values) delim(want json.Delim) (ok bool, err error) {
 	return true, nil
 }
 
-// decodePods reads a page of a list of pods, one at a time.
+// decodePods decodes a page of a pod list, one pod at a time.
 func decodePods(r io.Reader, each func(*podObject)) (listMeta, error) {
 	var page listMeta
 	var kind string
@@ -233,7 +233,7 @@ func decodePods(r io.Reader, each func(*podObject)) (listMeta, error) {
 		return listMeta{}, unreadable("the list of pods", err)
 	}
 	if kind != "PodList" || page.ResourceVersion == "" {
-		// Something else must not be taken for a node without pods.
+		// Anything else must not be mistaken for a node without pods.
 		return listMeta{}, fmt.Errorf("cannot read the list of pods: %w: a %q of version %q", errNonsense, kind, page.ResourceVersion)
 	}
 	return page, nil
@@ -250,7 +250,7 @@ func (v *values) fields(value func(key string) error) error {
 		if err != nil {
 			return err
 		}
-		name, _ := key.(string) // nothing else can be there
+		name, _ := key.(string) // cannot be anything else
 		if err := value(name); err != nil {
 			return err
 		}
@@ -278,14 +278,13 @@ func (v *values) items(each func(*podObject)) error {
 	return err
 }
 
-// watchPods takes over what changes since version until the watch ends, and returns up to
-// where it came. More says that a watch can go on there; otherwise the pods must be
-// listed.
+// watchPods applies changes since version until the watch ends, and returns how far it got.
+// more reports whether a watch can continue there; otherwise the pods must be listed again.
 func (c *Client) watchPods(parent context.Context, version string) (last string, more bool, err error) {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	length := watchAtLeast + rand.N(watchAtLeast)
-	// A server ends a watch after the time it was asked to. One that hangs does not.
+	// A server ends a watch after the requested time. A server that hangs does not.
 	end := time.AfterFunc(length+watchGrace, cancel)
 	defer end.Stop()
 	q := c.podQuery()
@@ -295,7 +294,7 @@ func (c *Client) watchPods(parent context.Context, version string) (last string,
 	q.Set("timeoutSeconds", strconv.Itoa(int(length/time.Second)))
 	body, err := c.rest.open(ctx, plainJSON, podsPath, q)
 	if err != nil {
-		if !expired(err) { // that only wants a list
+		if !expired(err) { // only requires a new list
 			c.health.set(parent, Pods, err)
 		}
 		return version, mayGoOn(err), err
@@ -327,8 +326,8 @@ func (c *Client) watchPods(parent context.Context, version string) (last string,
 	}
 }
 
-// mayGoOn reports whether the same watch may be asked for again after err: the server
-// could not be reached, or has too much to do.
+// mayGoOn reports whether the same watch may be requested again after err: the server was
+// unreachable or overloaded.
 func mayGoOn(err error) bool {
 	c := code(err)
 	return !expired(err) && (c == 0 || c == http.StatusTooManyRequests || c >= 500)
@@ -350,7 +349,7 @@ type event struct {
 	pod  podObject
 }
 
-// The kinds of events. An error is one, too.
+// Event types of a watch, including errors.
 const (
 	added    = "ADDED"
 	modified = "MODIFIED"
@@ -359,8 +358,7 @@ const (
 	failed   = "ERROR"
 )
 
-// parseEvent reads one value of a watch. The error is a *statusError if that is what it
-// says.
+// parseEvent parses one value of a watch. The error is a *statusError if the event is one.
 func parseEvent(b []byte) (event, error) {
 	var frame struct {
 		Type   string          `json:"type"`
@@ -381,7 +379,7 @@ func parseEvent(b []byte) (event, error) {
 		return event{}, parseStatus(frame.Object, cmp.Or(status.Code, http.StatusInternalServerError), "")
 	case added, modified, deleted, bookmark:
 	default:
-		return event{}, fmt.Errorf("cannot read an event of a pod: %w: its type is %.20q", errNonsense, frame.Type)
+		return event{}, fmt.Errorf("cannot parse a watch event: %w: its type is %.20q", errNonsense, frame.Type)
 	}
 	if err := json.Unmarshal(frame.Object, &e.pod); err != nil {
 		return event{}, unreadable("a pod", err)

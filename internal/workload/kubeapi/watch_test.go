@@ -18,10 +18,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
 
-// selector is that of this node, as it is in a URL.
+// selector selects this node, URL-encoded.
 const selector = "fieldSelector=spec.nodeName%3Dnode1"
 
-// podRequests returns the lists and watches of pods so far, without what is random.
+// podRequests returns the lists and watches of pods so far, without their random parts.
 func podRequests(s *kubeapitest.Server) (out []string) {
 	for _, r := range s.Requests() {
 		if q, ok := strings.CutPrefix(r, "GET /api/v1/pods?"); ok {
@@ -41,8 +41,8 @@ func held(c *Client) int {
 	return len(c.pods.byName)
 }
 
-// A first list that is expensive for the server, a node whose pods are more than a page, a
-// list that becomes too old on the way, and one that is missing pods of the page before.
+// Catches a first list that is expensive for the server, a node with more than one page of
+// pods, a list that expires on the way, and one that loses pods of an earlier page.
 func TestPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
@@ -61,13 +61,13 @@ func TestPages(t *testing.T) {
 		if diff := cmp.Diff(want, podRequests(s)); diff != "" {
 			t.Errorf("requests (-want +got):\n%s", diff)
 		}
-		// The second page of the next list is refused.
+		// The second page of the next list is rejected.
 		before := len(podRequests(s))
 		h.set(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Query().Get("continue") == "" {
 				return false
 			}
-			s.DeletePod("ml", "p0001") // which was on the first page
+			s.DeletePod("ml", "p0001") // on the first page
 			w.WriteHeader(http.StatusGone)
 			return true
 		})
@@ -82,13 +82,13 @@ func TestPages(t *testing.T) {
 		if diff := cmp.Diff(want, podRequests(s)[before:]); diff != "" {
 			t.Errorf("requests after 410 (-want +got):\n%s", diff)
 		}
-		if got := problems(c); len(got) != 1 { // there is no node
+		if got := problems(c); len(got) != 1 { // only that there is no node
 			t.Errorf("problems = %v", got)
 		}
 	})
 }
 
-// More pods than are held must be counted, and fewer again.
+// Pods beyond the limit are counted, and no longer counted when there are fewer.
 func TestTooManyPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
@@ -112,8 +112,8 @@ func TestTooManyPods(t *testing.T) {
 	})
 }
 
-// What a watch may say, one answer each, and what comes of it: whether the pods are listed
-// again or the watch goes on, from where, and whether somebody is told.
+// Each possible answer of a watch, and what follows: whether the pods are listed again or
+// the watch continues, from where, and whether it is reported.
 func TestWatchAnswers(t *testing.T) {
 	const again, list = "bookmarks&resourceVersion=7&watch=true", "resourceVersion=7"
 	mark := `{"type":"BOOKMARK","object":{"kind":"Pod","metadata":{"resourceVersion":"7"}}}` + "\n"
@@ -149,7 +149,7 @@ func TestWatchAnswers(t *testing.T) {
 					t.Errorf("then %q, want %q", all, next)
 				}
 				if _, ok := c.State().Problem(Pods); ok {
-					t.Error("it has not recovered")
+					t.Error("the client has not recovered")
 				}
 				if _, ok := c.PodByUID("u"); !ok {
 					t.Error("the pod is gone")
@@ -172,9 +172,9 @@ func TestWatchAnswers(t *testing.T) {
 		http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}, again, "")
-	f("garbage", body(mark+`<html>`), list, "not what a server")
+	f("garbage", body(mark+`<html>`), list, "not a valid Kubernetes")
 	f("unknown type", body(mark+`{"type":"NEWS","object":{}}`), list, `type is "NEWS"`)
-	f("nobody", body(mark+`{"type":"ADDED","object":{"kind":"Pod"}}`), list, "no uid")
+	f("nobody", body(mark+`{"type":"ADDED","object":{"kind":"Pod"}}`), list, "no UID")
 	f("another shape", body(mark+`{"type":"ADDED","object":{"metadata":{"name":7}}}`), list, "cannot unmarshal")
 	f("endless", body(mark+`{"type":"ADDED","object":{"x":"`+strings.Repeat("x", maxObject+1<<20)), list, "too long")
 	f("error", body(mark+`{"type":"ERROR","object":{"kind":"Status","code":500,"message":"etcd"}}`), list, "etcd")
@@ -186,8 +186,8 @@ func TestWatchAnswers(t *testing.T) {
 		strings.Replace(again, "7", "2", 1), "502 Bad Gateway")
 }
 
-// A server that ends every watch at once, with or without an event of somebody else's pod,
-// must not be asked all the time, and nothing of it be kept.
+// A server that ends every watch at once, with or without an event of another node's pod,
+// must not be queried all the time, and none of its events may be kept.
 func TestWatchNeverLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
@@ -211,7 +211,7 @@ func TestWatchNeverLasts(t *testing.T) {
 	})
 }
 
-// A server that has too much to do says when it can be asked again, whoever asks.
+// An overloaded server says when to retry, and every kind of request obeys.
 func TestRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := withEverything()
@@ -224,14 +224,14 @@ func TestRetryAfter(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		for _, path := range []string{"/api/v1/pods", "/api/v1/nodes", "/apis/resource.k8s.io"} {
-			if n := count(s, path); n < 10 || n > 26 { // claims and slices both ask for the versions
+			if n := count(s, path); n < 10 || n > 26 { // claims and slices both request the versions
 				t.Errorf("%d requests for %s in an hour, want one every 5 minutes", n, path)
 			}
 		}
 	})
 }
 
-// The agents of a cluster must not come back all at once, and not wait for ever.
+// The agents of a cluster must not return all at once, and must not wait forever.
 func TestBackoff(t *testing.T) {
 	var b backoff
 	most := time.Second
@@ -250,7 +250,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// The limits of what a server can make a client wait or hold.
+// The limits of how long a server can make a client wait, and of what it can make it hold.
 func TestParseStatus(t *testing.T) {
 	f := func(body, header, text string, wait time.Duration) {
 		t.Helper()
@@ -266,11 +266,11 @@ func TestParseStatus(t *testing.T) {
 	f(``, "Fri, 31 Dec 1999 23:59:59 GMT", "server answers 503 Service Unavailable", 0)
 	f(``, "9999999999", "server answers 503 Service Unavailable", maxRetryAfter)
 	if e := parseStatus([]byte(`{"kind":"Status","details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}`), 504, ""); !expired(e) {
-		t.Error("a version that the server does not know yet is asked for for ever")
+		t.Error("a version that the server does not know yet is requested forever")
 	}
 }
 
-// A page that is not whole, or something else, must not be taken for a node without pods.
+// An incomplete page, or anything else, must not be mistaken for a node without pods.
 func TestDecodePods(t *testing.T) {
 	f := func(text string, want int, wrong string) {
 		t.Helper()
@@ -288,15 +288,15 @@ func TestDecodePods(t *testing.T) {
 	f(`{"items":[`+pod+`],"extra":{"a":[1]},"metadata":{"resourceVersion":"5"},"kind":"PodList"}`, 1, "")
 	f(head+`[`+pod+`,`, 1, "EOF")
 	f(head+`[`+pod, 1, "EOF")
-	f(head+`{}`+tail, 0, "not what a server")
-	f(head+`[{}]`+tail, 0, "no uid")
+	f(head+`{}`+tail, 0, "not a valid Kubernetes")
+	f(head+`[{}]`+tail, 0, "no UID")
 	f(head+`[7]`+tail, 0, "cannot unmarshal")
 	f(head+`[{"x":"`+strings.Repeat("x", maxObject+1<<20)+`"}]`+tail, 0, "too long")
 	f(`{"kind":"PodList","items":[]}`, 0, `version ""`)
 	f(`{"kind":"Status","metadata":{"resourceVersion":"5"}}`, 0, `a "Status"`)
-	f(`[]`, 0, "not what a server")
+	f(`[]`, 0, "not a valid Kubernetes")
 	f(``, 0, "EOF")
-	f(`{}`, 0, "not what a server")
+	f(`{}`, 0, "not a valid Kubernetes")
 }
 
 func FuzzDecodePods(f *testing.F) {

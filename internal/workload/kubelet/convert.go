@@ -9,32 +9,33 @@ import (
 )
 
 const (
-	maxContainers = 10_000 // with devices
+	maxContainers = 10_000 // containers with devices
 	maxDevices    = 20_000 // of all containers, and as many offered
-	maxName       = 512    // bytes; what Kubernetes allows is shorter
+	maxName       = 512    // bytes; Kubernetes allows fewer
 )
 
-// Allocation is what one container got of one resource.
+// Allocation is what one container was allocated of one resource.
 type Allocation struct {
 	Namespace, Pod, Container string
-	// Resource is the name under which the devices are asked for, or that of the driver
-	// where they were claimed.
+	// Resource is the name under which the devices are requested, or that of the driver if
+	// they were claimed.
 	Resource  string
-	DeviceIDs []string // as the device plugin calls them, replicas included, sorted
+	DeviceIDs []string // the device plugin's ids, including replicas, sorted
 	Claims    []ClaimDevice
 }
 
-// ClaimDevice is a device that a container has through a resource claim (DRA).
+// ClaimDevice is a device that a container holds through a resource claim (DRA).
 type ClaimDevice struct {
 	ClaimNamespace, ClaimName string
 	Driver, Pool, Device      string
-	ShareID                   string   // of a device that is shared by capacity
-	CDI                       []string // names in the Container Device Interface
+	ShareID                   string   // of a device shared by capacity
+	CDI                       []string // Container Device Interface names
 }
 
-// convert returns what the containers got, and how much was refused. The kubelet repeats
-// a resource for each device if the plugin tells the topology, names restartable init
-// containers like others, and names those that have nothing, which are left out.
+// convert returns the allocations of all containers, and how many entries were rejected.
+// The kubelet repeats a resource per device if the plugin reports the topology, lists
+// restartable init containers like others, and lists containers without devices, which are
+// omitted.
 func convert(r *podresources.ListPodResourcesResponse) (list []Allocation, refused int) {
 	devices, containers := 0, 0
 	for _, pod := range r.GetPodResources() {
@@ -65,8 +66,8 @@ func convert(r *podresources.ListPodResourcesResponse) (list []Allocation, refus
 	return list, refused
 }
 
-// convertContainer returns what one container got, at most room devices, and how many
-// were refused.
+// convertContainer returns the allocations of one container, at most room devices, and how
+// many were rejected.
 func convertContainer(c *podresources.ContainerResources, room int) (own []Allocation, refused int) {
 	of := func(resource string) *Allocation {
 		i := slices.IndexFunc(own, func(a Allocation) bool { return a.Resource == resource })
@@ -113,7 +114,7 @@ func convertContainer(c *podresources.ContainerResources, room int) (own []Alloc
 	return own, refused
 }
 
-// offered returns the ids of all devices by resource, and how many were refused.
+// offered returns the ids of all devices by resource, and how many were rejected.
 func offered(r *podresources.AllocatableResourcesResponse) (all map[string][]string, refused int) {
 	all = map[string][]string{}
 	room := maxDevices
@@ -134,12 +135,12 @@ func offered(r *podresources.AllocatableResourcesResponse) (all map[string][]str
 	return all, refused
 }
 
-// plausible refuses names that no device has.
+// plausible rejects empty and overlong names.
 func plausible(resource, id string) bool {
 	return resource != "" && len(resource) <= maxName && id != "" && len(id) <= maxName
 }
 
-// claimed refuses what names no device.
+// claimed rejects claims that name no device.
 func claimed(r *podresources.ClaimResource) bool {
 	for _, cdi := range r.GetCdiDevices() {
 		if cdi.GetName() == "" || len(cdi.GetName()) > maxName {
@@ -151,7 +152,7 @@ func claimed(r *podresources.ClaimResource) bool {
 		max(len(r.GetDriverName()), len(r.GetPoolName()), len(r.GetDeviceName()), len(r.GetShareId())) <= maxName
 }
 
-// resourceOf returns the driver of a claimed device. A kubelet before 1.31 does not tell
+// resourceOf returns the driver of a claimed device. A kubelet before 1.31 does not report
 // it; then it is the kind of the CDI device, which most drivers name after themselves.
 func resourceOf(r *podresources.ClaimResource) string {
 	if r.GetDriverName() != "" || len(r.GetCdiDevices()) == 0 {

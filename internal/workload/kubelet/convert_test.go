@@ -18,7 +18,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubelet/kubelettest"
 )
 
-// claims returns a container that has devices through claims.
+// claims returns a container that holds devices through claims.
 func claims(name string, list ...*podresources.DynamicResource) *podresources.ContainerResources {
 	return &podresources.ContainerResources{Name: name, DynamicResources: list}
 }
@@ -45,14 +45,14 @@ func TestConvert(t *testing.T) {
 
 	f(nil)
 	f(nil, kubelettest.Pod("ml", pod), kubelettest.Pod("ml", "q", kubelettest.Container("c")))
-	// One entry for each device is one allocation.
+	// One entry per device is one allocation.
 	f([]Allocation{gpu("c", "GPU-1", "GPU-2")}, kubelettest.Pod("ml", pod, kubelettest.Container("c", devices("GPU-2", "GPU-1")...)))
-	// One entry for all, of a plugin without topology.
+	// One entry for all devices, from a plugin without topology.
 	f([]Allocation{gpu("c", "GPU-1", "GPU-2")}, kubelettest.Pod("ml", pod,
 		kubelettest.Container("c", &podresources.ContainerDevices{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-1", "GPU-2"}})))
 	// Replicas are not the same device twice.
 	f([]Allocation{gpu("c", "GPU-1::0", "GPU-1::3")}, kubelettest.Pod("ml", pod, kubelettest.Container("c", devices("GPU-1::3", "GPU-1::0")...)))
-	// Nor is one that is named twice two.
+	// A device that is listed twice is one device.
 	f([]Allocation{gpu("c", "GPU-1")}, kubelettest.Pod("ml", pod, kubelettest.Container("c", devices("GPU-1", "GPU-1")...)))
 	// Two resources of a container, and a sidecar that is an init container.
 	f([]Allocation{
@@ -61,7 +61,7 @@ func TestConvert(t *testing.T) {
 		gpu("sidecar", "GPU-2"),
 	}, kubelettest.Pod("ml", pod, kubelettest.Container("sidecar", devices("GPU-2")...), kubelettest.Container("none"),
 		kubelettest.Container("c", slices.Concat(kubelettest.Devices("nvidia.com/mig-1g.10gb", "MIG-1"), devices("GPU-1"))...)))
-	// A container may have both, and one claim devices of two drivers.
+	// A container may have both, and one claim may have devices of two drivers.
 	c := claims("c",
 		claim("gpus",
 			&podresources.ClaimResource{DriverName: "gpu.nvidia.com", PoolName: "node1", DeviceName: "gpu-0", CdiDevices: []*podresources.CDIDevice{{Name: "k8s.gpu.nvidia.com/device=gpu-0"}}},
@@ -126,7 +126,7 @@ func TestConvertRefuses(t *testing.T) {
 	}
 }
 
-// captures are real files that are not in the repository.
+// captures are real files that are not part of this repository.
 const captures = "../../../../shared/fixtures/k8s-real/podresources-list.json"
 
 func TestConvertCapture(t *testing.T) {
@@ -163,7 +163,7 @@ func TestConvertCapture(t *testing.T) {
 	}
 }
 
-// FuzzConvert checks that no answer makes too much of itself or invents anything.
+// FuzzConvert checks that no answer exceeds the limits or makes up names.
 func FuzzConvert(f *testing.F) {
 	for _, m := range []proto.Message{
 		&podresources.ListPodResourcesResponse{},

@@ -43,7 +43,7 @@ func start(t *testing.T, socket string) *kubelettest.Server {
 
 func socketPath(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "kubelet.sock") }
 
-// compare compares what the Client has with what it should, except the time.
+// compare compares the Client's snapshot with the expected one, except for the time.
 func compare(t *testing.T, c *Client, want Snapshot) {
 	t.Helper()
 	got, ok, _ := c.Last()
@@ -76,18 +76,18 @@ func TestRefresh(t *testing.T) {
 	socket := socketPath(t)
 	c := New(socket, Timeout(patience))
 	if s, ok, err := c.Last(); ok || !errors.Is(err, ErrNotAsked) {
-		t.Errorf("before the first question there is %v, %v, %v", s, ok, err)
+		t.Errorf("before the first query: %v, %v, %v", s, ok, err)
 	}
 	s := start(t, socket)
 	s.Set(onePod, oneOffered)
 	fails(t, c, nil)
 	compare(t, c, one)
 	if got, _, _ := c.Last(); time.Since(got.Time) > patience {
-		t.Errorf("it was at %v", got.Time)
+		t.Errorf("snapshot has time %v", got.Time)
 	}
 }
 
-// No pod has a device: that is an answer, not an outage.
+// No pod with a device is an answer, not an outage.
 func TestRefreshEmpty(t *testing.T) {
 	socket := socketPath(t)
 	start(t, socket)
@@ -104,7 +104,7 @@ func TestNoSocket(t *testing.T) {
 	}
 }
 
-// The answer to a socket that may not be used must not be that there is none.
+// A socket that may not be used must not be reported as missing.
 func TestPermission(t *testing.T) {
 	socket := socketPath(t)
 	start(t, socket)
@@ -113,7 +113,7 @@ func TestPermission(t *testing.T) {
 	}
 	defer os.Chmod(filepath.Dir(socket), 0o700)
 	done := make(chan struct{})
-	go func() { // on a thread that is thrown away
+	go func() { // on a thread that is discarded
 		defer close(done)
 		runtime.LockOSThread()
 		if os.Geteuid() == 0 {
@@ -132,7 +132,7 @@ func TestKilledAndRestarted(t *testing.T) {
 	fails(t, c, nil)
 	s.Kill()
 	fails(t, c, syscall.ECONNREFUSED)
-	compare(t, c, one) // what it said last
+	compare(t, c, one) // the last answer
 	s = start(t, socket)
 	fails(t, c, nil)
 	compare(t, c, Snapshot{Offered: map[string][]string{}})
@@ -152,7 +152,7 @@ func TestHang(t *testing.T) {
 	fails(t, c, nil)
 }
 
-// The kernel accepts connections for a process that is stopped, until the queue is full.
+// The kernel accepts connections for a stopped process until the queue is full.
 func TestStopped(t *testing.T) {
 	socket := socketPath(t)
 	l, err := net.Listen("unix", socket)
@@ -269,12 +269,11 @@ func TestGarbageMessage(t *testing.T) {
 		}
 	}
 	f([]byte("garbage"))
-	f([]byte("\x0a\x03\x0a\x01\xff"))   // a name that is no UTF-8
+	f([]byte("\x0a\x03\x0a\x01\xff"))   // a name that is not UTF-8
 	f(make([]byte, maxMessage+(1<<10))) // more than is ever needed
 }
 
-// Four thousand devices are more than the 4 MiB that gRPC takes by itself, if their ids
-// are long.
+// Four thousand devices with long ids exceed gRPC's default limit of 4 MiB.
 func TestManyDevices(t *testing.T) {
 	socket := socketPath(t)
 	s := start(t, socket)
@@ -287,7 +286,7 @@ func TestManyDevices(t *testing.T) {
 		want.Allocations = append(want.Allocations, Allocation{Namespace: "ml", Pod: fmt.Sprintf("pod-%04d", i), Container: "main", Resource: "example.com/gpu", DeviceIDs: ids[i : i+1]})
 	}
 	want.Offered = map[string][]string{"example.com/gpu": ids}
-	for range 3000 { // what has no device is most of a large node
+	for range 3000 { // most pods of a large node have no device
 		pods = append(pods, kubelettest.Pod("web", strings.Repeat("n", 250), kubelettest.Container("c"), kubelettest.Container(strings.Repeat("d", 500))))
 	}
 	s.Set(pods, kubelettest.Devices("example.com/gpu", ids...))
@@ -296,7 +295,7 @@ func TestManyDevices(t *testing.T) {
 	compare(t, c, want)
 }
 
-// Readers are not to wait for a kubelet that hangs, and Run ends at once.
+// Readers do not wait for a kubelet that hangs, and Run returns at once.
 func TestRunHang(t *testing.T) {
 	socket := socketPath(t)
 	s := start(t, socket)
@@ -317,7 +316,7 @@ func TestRunHang(t *testing.T) {
 		t.Error(err)
 	}
 	if _, _, err := c.Last(); err != nil {
-		t.Errorf("that we stopped is said to be the kubelet's error: %v", err)
+		t.Errorf("the end of the context is reported as the kubelet's error: %v", err)
 	}
 }
 
@@ -340,7 +339,7 @@ func TestRunAfterRestart(t *testing.T) {
 	}
 	s := start(t, socket)
 	s.Set(onePod, oneOffered)
-	// The last kill may have come between the two questions of an attempt.
+	// The last kill may have come between the two calls of an attempt.
 	for last, _, err := c.Last(); err != nil || last.OfferedErr != nil; last, _, err = c.Last() {
 		runtime.Gosched()
 	}

@@ -13,64 +13,64 @@ import (
 )
 
 const (
-	readAgain   = 10 * time.Second // at the earliest
-	maxLogs     = 10_000           // names kept of each folder
+	readAgain   = 10 * time.Second // shortest time between two scans
+	maxLogs     = 10_000           // names kept per directory
 	logPatience = 100 * time.Millisecond
 )
 
-// LogName is what the name of a log says.
+// LogName is what the name of a log directory or file says.
 type LogName struct {
 	Namespace, Pod string
 	Container      string // empty for a pod
 }
 
-// Logs knows the names of pods and containers from the folders in which the kubelet
-// keeps their logs. That is all there is without the API server: the pod-resources
-// socket has no uid, and a control group has no name. It may be used concurrently.
+// Logs knows the names of pods and containers from the directories in which the kubelet
+// keeps their logs. Without the API server there is no other source: the pod-resources
+// socket has no UIDs, and a control group has no names. It is safe for concurrent use.
 type Logs struct {
-	root string // of the host's files
+	root string // root of the host's file system
 	max  int
 	now  func() time.Time
 
 	mu      sync.Mutex
-	read    time.Time     // when that was last begun
-	reading chan struct{} // closed when it is done; nil: it is
+	read    time.Time     // start of the last scan
+	reading chan struct{} // closed when the scan in progress is done; nil: none
 	folders
 }
 
-// folders are what the folders had when they were last read.
+// folders is the content of the log directories at the last scan.
 type folders struct {
-	pods       map[string]LogName // by uid
-	uids       map[LogName]string // of the pod that has the name now
-	containers map[string]LogName // by id
+	pods       map[string]LogName // by UID
+	uids       map[LogName]string // UID of the pod that currently has the name
+	containers map[string]LogName // by container id
 	refused    int
 	err        error
 }
 
-// NewLogs returns the logs below root, "/" or where the host's files are mounted. It
-// reads var/log/pods and var/log/containers.
+// NewLogs returns the Logs below root, which is "/" or where the host's file system is
+// mounted. It reads var/log/pods and var/log/containers.
 func NewLogs(root string) *Logs { return &Logs{root: root, max: maxLogs, now: time.Now} }
 
-// Pod returns the pod that has a uid; of a static pod that is the hash in its cgroup.
+// Pod returns the pod with the given UID; for a static pod that is the hash in its cgroup.
 func (l *Logs) Pod(uid string) (LogName, bool) {
 	return l.find(func() (LogName, bool) { n, ok := l.pods[uid]; return n, ok })
 }
 
-// Container returns the container that has an id.
+// Container returns the container with the given id.
 func (l *Logs) Container(id string) (LogName, bool) {
 	return l.find(func() (LogName, bool) { n, ok := l.containers[id]; return n, ok })
 }
 
-// Problem returns how many names were too many, and why the folders could not be read the
-// last time: fs.ErrNotExist on a machine without a kubelet.
+// Problem returns how many names exceeded the limit, and why the directories could not be
+// read the last time: fs.ErrNotExist on a machine without a kubelet.
 func (l *Logs) Problem() (refused int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refused, l.err
 }
 
-// find looks, and looks again if the folders have not been read for a while: names do
-// not change, so that what is found is right however old it is.
+// find looks up a name, and looks again after a new scan if the last one is old: names of a
+// UID do not change, so a hit is right however old it is.
 func (l *Logs) find(look func() (LogName, bool)) (LogName, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,8 +81,8 @@ func (l *Logs) find(look func() (LogName, bool)) (LogName, bool) {
 	return look()
 }
 
-// refresh reads the folders if that was not done for a while. The caller holds the lock,
-// and waits for a moment only: a disk may hang, and nobody may wait for it at each tick.
+// refresh scans the directories if the last scan is old. The caller holds the lock. It
+// waits only briefly, because a disk may hang and must not delay every tick.
 func (l *Logs) refresh() {
 	now := l.now()
 	if l.reading == nil && (l.read.IsZero() || now.Sub(l.read) >= readAgain) {
@@ -113,7 +113,7 @@ func (l *Logs) refresh() {
 	}
 }
 
-// scan reads both folders. What could not be read is nil.
+// scan reads both directories. A map is nil if its directory could not be read.
 func (l *Logs) scan() (f folders) {
 	pods, containers := map[string]LogName{}, map[string]LogName{}
 	podsErr := names(filepath.Join(l.root, "var/log/pods"), func(name string) {
@@ -144,11 +144,11 @@ func (l *Logs) keep(in map[string]LogName, key string, n LogName) bool {
 	return true
 }
 
-// names calls f with the names in a folder, a part at a time: there may be many.
+// names calls f with the names in a directory, in batches, because there may be many.
 func names(dir string, f func(string)) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("the kubelet's logs: %w", err)
+		return fmt.Errorf("cannot read the kubelet's log directory: %w", err)
 	}
 	defer d.Close()
 	for {
@@ -160,13 +160,13 @@ func names(dir string, f func(string)) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("the kubelet's logs: %w", err)
+			return fmt.Errorf("cannot read the kubelet's log directory: %w", err)
 		}
 	}
 }
 
-// parsePodLog parses <namespace>_<name>_<uid>, a folder in /var/log/pods. The names of
-// Kubernetes have no underscores.
+// parsePodLog parses <namespace>_<name>_<uid>, a directory in /var/log/pods. Names in
+// Kubernetes contain no underscores.
 func parsePodLog(s string) (n LogName, uid string, ok bool) {
 	part := strings.Split(s, "_")
 	if len(part) != 3 || !named(part...) {
@@ -176,7 +176,7 @@ func parsePodLog(s string) (n LogName, uid string, ok bool) {
 }
 
 // parseContainerLog parses <pod>_<namespace>_<container>-<id>.log, a link in
-// /var/log/containers. The container's name may have dashes, the id has none.
+// /var/log/containers. The container name may contain dashes; the id does not.
 func parseContainerLog(s string) (n LogName, id string, ok bool) {
 	s, ok = strings.CutSuffix(s, ".log")
 	part := strings.Split(s, "_")
@@ -194,7 +194,7 @@ func parseContainerLog(s string) (n LogName, id string, ok bool) {
 	return LogName{Namespace: part[1], Pod: part[0], Container: container}, id, true
 }
 
-// named reports whether all of the names may be some: not empty, not endless, in UTF-8.
+// named reports whether all names are valid: not empty, not overlong, in UTF-8.
 func named(list ...string) bool {
 	for _, s := range list {
 		if s == "" || len(s) > maxName || !fs.ValidPath(s) {

@@ -78,7 +78,7 @@ func TestLogs(t *testing.T) {
 	mkdir(t, root, "var/log/pods/not a pod")
 	f(none, none) // it was read just now
 	now = now.Add(readAgain)
-	f(pod, none) // one folder is enough
+	f(pod, none) // one directory is enough
 	mkdir(t, root, "var/log/containers/train-0_ml_main-"+cid+".log")
 	now = now.Add(readAgain)
 	f(pod, container)
@@ -92,7 +92,7 @@ func TestLogs(t *testing.T) {
 	if _, ok := l.Pod("another"); ok {
 		t.Error("found what is not there")
 	}
-	f(pod, container) // that the folders cannot be read makes no name wrong
+	f(pod, container) // an unreadable directory does not invalidate known names
 }
 
 func TestLogsBounded(t *testing.T) {

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// UID returns the uid of the pod that has a name now.
+// UID returns the UID of the pod that currently has the given name.
 func (l *Logs) UID(namespace, pod string) (uid string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.refresh() // unlike a uid, a name is used again
+	l.refresh() // unlike a UID, a name is reused
 	uid, ok = l.uids[LogName{Namespace: namespace, Pod: pod}]
 	return uid, ok
 }
 
-// newest returns the uids of pods by name. The folder of a predecessor may still be
-// there: the one made last counts.
+// newest returns the UIDs of pods by name. The directory of a predecessor may still exist:
+// the newest one counts.
 func (l *Logs) newest(pods map[string]LogName) map[LogName]string {
 	uids := make(map[LogName]string, len(pods))
 	made := func(uid string) time.Time {

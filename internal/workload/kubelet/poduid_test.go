@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A pod of a StatefulSet comes back under its name, and the folder of the old one stays
-// for a while: its uid must not be given to the new one.
+// A pod of a StatefulSet comes back under its name, and the directory of its predecessor
+// remains for a while: the new pod must not get the old UID.
 func TestLogsUID(t *testing.T) {
 	root := t.TempDir()
 	folder := func(name string, at time.Time) {

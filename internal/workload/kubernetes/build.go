@@ -10,10 +10,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubelet"
 )
 
-// builder makes workloads and grants from what is known at one moment.
+// builder derives workloads and grants from what is known at one moment.
 type builder struct {
 	cfg      Config
-	api      API // nil where it may not be used
+	api      API // nil if it may not be used
 	current  bool
 	snapshot kubelet.Snapshot
 	stale    bool
@@ -22,7 +22,7 @@ type builder struct {
 	wait   bool
 }
 
-// replica is what the replicas of one device have in common.
+// replica identifies the device behind a set of replicas.
 type replica struct{ resource, base string }
 
 func (b *builder) build() {
@@ -47,7 +47,7 @@ func (b *builder) build() {
 			given[replica{a.Resource, b.base(a.Resource, id)}]++
 		}
 	}
-	holders := map[claimed]map[string]bool{} // by ID of the workload
+	holders := map[claimed]map[string]bool{} // by workload ID
 	for _, a := range list {
 		b.devices(a.Allocation, a.workload, offered, given)
 		for _, d := range a.Claims {
@@ -76,17 +76,17 @@ func (b *builder) build() {
 	}
 }
 
-// base returns the device that an ID of a resource is a replica of.
+// base returns the device that id is a replica of, or id itself.
 func (b *builder) base(resource, id string) string {
 	return workload.Base(b.cfg.Vendors.Resource(resource), id)
 }
 
-// claimed is a device that claims are for.
+// claimed identifies a device of a claim.
 type claimed struct{ driver, pool, device string }
 
 func claimOf(d kubelet.ClaimDevice) claimed { return claimed{d.Driver, d.Pool, d.Device} }
 
-// devices adds what a device plugin gave.
+// devices adds the grants of a device plugin.
 func (b *builder) devices(a kubelet.Allocation, w workload.Workload, offered, given map[replica]int) {
 	resource := b.cfg.Vendors.Resource(a.Resource)
 	if resource.Unit == device.NoDevice {
@@ -105,14 +105,14 @@ func (b *builder) devices(a kubelet.Allocation, w workload.Workload, offered, gi
 		r := replica{a.Resource, base}
 		b.grants = append(b.grants, workload.Grant{
 			Workload: w, Device: workload.Ref{Resource: a.Resource, IDs: []string{base}},
-			// A kubelet that does not say what is offered, or no longer offers a replica
-			// that was given, must not make more of the device than there is.
+			// If the kubelet does not report what is offered, or no longer offers a replica
+			// that is allocated, the shares must still not exceed the device.
 			Held: held[base], Replicas: max(offered[r], given[r], 1), Stale: b.stale,
 		})
 	}
 }
 
-// holds reports whether who has a claim holds its device.
+// holds reports whether the holder of a claim holds its device.
 func (b *builder) holds(d kubelet.ClaimDevice) bool {
 	if b.cfg.Vendors.Resource(d.Driver).Unit == device.NoDevice {
 		return false
@@ -124,13 +124,13 @@ func (b *builder) holds(d kubelet.ClaimDevice) bool {
 	case kubeapi.AccessAdmin:
 		return false
 	case kubeapi.AccessPending:
-		b.wait = true // better nobody for a moment than the wrong one
+		b.wait = true // no holder for a moment is better than the wrong one
 		return false
 	}
 	return true
 }
 
-// names returns the names of a device of a claim.
+// names returns the names of a claimed device.
 func (b *builder) names(d kubelet.ClaimDevice) []string {
 	if b.api != nil {
 		if ids, ok := b.api.Claimed(d.Driver, d.Pool, d.Device); ok {
@@ -139,7 +139,7 @@ func (b *builder) names(d kubelet.ClaimDevice) []string {
 	}
 	var ids []string
 	for _, name := range d.CDI { // such as nvidia.com/gpu=GPU-...
-		// A number is the name of a device of every vendor.
+		// A bare number may name a device of any vendor.
 		if _, id, ok := strings.Cut(name, "="); ok && strings.Trim(id, "0123456789") != "" {
 			ids = append(ids, id)
 		}
@@ -153,7 +153,7 @@ func (b *builder) allocated(a kubelet.Allocation) (w workload.Workload, ended bo
 	return b.workload(p, a.Container, ""), p.Phase == "Succeeded" || p.Phase == "Failed"
 }
 
-// named returns what is known of the pod that has a name now.
+// named returns what is known about the pod that currently has the name.
 func (b *builder) named(namespace, name string) kubeapi.Pod {
 	var p kubeapi.Pod
 	ok := false
@@ -166,7 +166,7 @@ func (b *builder) named(namespace, name string) kubeapi.Pod {
 	uid := b.uid(namespace, name)
 	if ok {
 		// While the API server does not answer, the pod may have been replaced by another
-		// of its name, as those of a StatefulSet are. The logs would tell.
+		// of the same name, as in a StatefulSet. The log directories would show that.
 		q, same := b.api.PodByUID(uid)
 		if uid == "" || same && q.UID == p.UID {
 			return p
@@ -192,7 +192,7 @@ func (b *builder) container(c cgroup.Container) (workload.Workload, bool) {
 	if p, ok := b.podOf(c); ok {
 		name := p.ContainerIDs[c.ID]
 		if name == "" {
-			name = logged.Container // the status of the pod is a moment behind
+			name = logged.Container // the pod's status lags behind
 		}
 		if name == "" && len(p.Containers) == 1 {
 			name = p.Containers[0]
@@ -208,12 +208,12 @@ func (b *builder) container(c cgroup.Container) (workload.Workload, bool) {
 		p.UID = b.uid(p.Namespace, p.Name)
 	}
 	if p.UID == "" {
-		return workload.Workload{}, false // a container of somebody else
+		return workload.Workload{}, false // not a container of this cluster
 	}
 	return b.workload(p, logged.Container, c.ID), true
 }
 
-// podOf asks the API server for the pod of a container.
+// podOf looks up the pod of a container in the API.
 func (b *builder) podOf(c cgroup.Container) (kubeapi.Pod, bool) {
 	switch {
 	case b.api == nil:
@@ -224,7 +224,7 @@ func (b *builder) podOf(c cgroup.Container) (kubeapi.Pod, bool) {
 	return b.api.PodByContainer(c.ID)
 }
 
-// attributeOf are the owners that OpenTelemetry has a name for.
+// attributeOf maps owner kinds to OpenTelemetry attribute names.
 // https://opentelemetry.io/docs/specs/semconv/resource/k8s/
 var attributeOf = map[string]string{
 	"deployment":  "k8s.deployment.name",
@@ -235,7 +235,8 @@ var attributeOf = map[string]string{
 	"replicaset":  "k8s.replicaset.name",
 }
 
-// workload returns the workload of a container of p. Its name may be unknown, its id too.
+// workload returns the workload of a container of p. Both its name and its id may be
+// unknown.
 func (b *builder) workload(p kubeapi.Pod, container, id string) workload.Workload {
 	w := workload.Workload{Kind: "pod", Name: p.Name, Team: p.Team, Attributes: map[string]string{}}
 	if p.Owner != (kubeapi.Owner{}) {
@@ -260,7 +261,7 @@ func (b *builder) workload(p kubeapi.Pod, container, id string) workload.Workloa
 		set("container.id", id)
 	}
 	for _, o := range p.Owners {
-		// A ReplicaSet changes its name with every release of the Deployment above it.
+		// A ReplicaSet's name changes with every rollout of its Deployment.
 		if key := attributeOf[o.Kind]; key != "" && (o.Kind != "replicaset" || o == p.Owner) {
 			set(key, o.Name)
 		}

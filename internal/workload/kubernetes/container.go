@@ -9,7 +9,7 @@ import (
 
 var _ workload.ContainerSource = (*Source)(nil)
 
-// Container implements workload.ContainerSource: the container of a pod of this node.
+// Container implements workload.ContainerSource for containers of pods on this node.
 func (s *Source) Container(id string) (workload.Workload, bool) {
 	how, _, api := s.api(time.Now())
 	b := builder{cfg: s.cfg, api: api, current: how == workload.OK}

@@ -1,20 +1,25 @@
-// Package kubernetes joins what the kubelet, the API server and the control groups know
-// of the pods of this node into one workload.Source.
+// Package kubernetes combines what the kubelet, the API server and the control groups know
+// about the pods of this node into one workload.Source.
 //
-// The kubelet says which container was given which device. The API server says who owns
-// the pod, what its uid is, and what a claimed device is called. The control group of a
-// process says which container it is in. Each may be missing: without the API server the
-// folders of the kubelet's logs have uids and names, and the kind of a workload is pod.
+// The kubelet reports which container was allocated which device. The API server reports
+// the owner and the UID of a pod, and the name of a claimed device. The control group of a
+// process identifies its container. Each of them may be missing: without the API server,
+// UIDs and names come from the kubelet's log directories, and the kind of a workload is
+// "pod". The package queries nothing itself; its inputs are refreshed by the packages
+// kubelet, kubeapi and cgroup.
 //
-// Who holds a device:
+// These hold a device:
 //
-//   - A container that a device plugin gave a device, or replicas of it.
+//   - A container that a device plugin allocated a device to, or replicas of it.
 //   - Every container of every pod that shares a claim, in equal parts.
-//   - Not a claim with admin access: it is for those who look after devices that others
-//     hold. Only the ResourceClaim has that, and where it may not be read every claim
-//     holds.
-//   - Not what is no device, such as a channel between nodes or the right to monitor.
-//   - Not a pod that has ended, though some kubelets still list it.
+//
+// These do not:
+//
+//   - A claim with admin access, which is for managing devices that others hold. Only the
+//     ResourceClaim shows that; if it may not be read, every claim holds its device.
+//   - A resource that is not a device, such as a channel between nodes or the permission to
+//     monitor.
+//   - A pod that has ended, although some kubelets still list it.
 package kubernetes
 
 import (
@@ -32,60 +37,60 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubelet"
 )
 
-// Kubelet knows what was given out, as kubelet.Client does.
+// Kubelet provides allocations; kubelet.Client implements it.
 type Kubelet interface {
 	Last() (s kubelet.Snapshot, ok bool, err error)
 }
 
-// Pods knows pods, as kubeapi.Client does.
+// Pods looks up pods; kubeapi.Client implements it.
 type Pods interface {
 	PodByUID(uid string) (kubeapi.Pod, bool)
 	PodByName(namespace, name string) (kubeapi.Pod, bool)
 	PodByContainer(id string) (kubeapi.Pod, bool)
 }
 
-// API is what the API server knows, as kubeapi.Client does.
+// API is the view of the API server; kubeapi.Client implements it.
 type API interface {
 	Pods
 	Devices
 	State() kubeapi.State
 }
 
-// Devices knows claimed devices, as kubeapi.Client does.
+// Devices looks up claimed devices; kubeapi.Client implements it.
 type Devices interface {
 	Claimed(driver, pool, device string) (ids []string, ok bool)
 	Access(namespace, claim, driver, pool, device string) kubeapi.Access
 }
 
-// Cgroups knows the containers of processes, as cgroup.Reader does.
+// Cgroups finds the containers of processes; cgroup.Reader implements it.
 type Cgroups interface {
 	Container(pid uint32) (c cgroup.Container, ok bool, err error)
 	HostPIDNamespace() (bool, error)
 }
 
-// Logs knows names from the folders of logs, as kubelet.Logs does.
+// Logs finds names in the log directories; kubelet.Logs implements it.
 type Logs interface {
 	Pod(uid string) (kubelet.LogName, bool)
 	Container(id string) (kubelet.LogName, bool)
 	UID(namespace, pod string) (uid string, ok bool)
 }
 
-// Config is what a Source is made of. What is nil is not asked.
+// Config lists the inputs of a Source. A nil input is not used.
 type Config struct {
 	Kubelet Kubelet
 	API     API
-	APIErr  error // why there is no API
+	APIErr  error // why API is nil
 	Cgroups Cgroups
 	Logs    Logs
-	Teams   map[string]string // by namespace, for pods that name none
-	Vendors device.Vendors    // whose resources are devices
-	// StaleFor is how long what the kubelet said last is used while it does not answer.
-	// Default 5 minutes.
+	Teams   map[string]string // by namespace, for pods without a team label
+	Vendors device.Vendors    // determine which resources are devices
+	// StaleFor is how long the kubelet's last answer is used while it does not respond. The
+	// default is 5 minutes.
 	StaleFor time.Duration
-	// APIStaleFor is the same for the API server. Default 30 minutes: what it says of a
-	// pod hardly changes, and upgrades of a control plane take a while.
+	// APIStaleFor is the same for the API server. The default is 30 minutes, because a
+	// pod's metadata rarely changes, and control plane upgrades take a while.
 	APIStaleFor time.Duration
-	_           struct{} // keyed literals only: it grows
+	_           struct{} // enforces keyed literals
 }
 
 // Source is a workload.Source.
@@ -94,18 +99,17 @@ type Source struct {
 
 	mu    sync.Mutex
 	built built
-	// unread is why the control group of a process could not be read the last time that
-	// happened.
+	// unread is why the control group of a process last could not be read.
 	unread   error
 	unreadAt time.Time
 }
 
-// built is the last answer of Grants, and what it was made from.
+// built is the last result of Grants, and what it was derived from.
 type built struct {
 	grants []workload.Grant
 	from   basis
 	at     time.Time
-	wait   bool // something of it will be known in a moment
+	wait   bool // some of it will be known in a moment
 }
 
 type basis struct {
@@ -115,11 +119,11 @@ type basis struct {
 	api        workload.Reason
 }
 
-// rebuild is when an answer is made anew although nothing changed: lookups ask the API
-// server again for what was denied, and logs are read again.
+// rebuild is when a result is recomputed although nothing changed: denied API lookups are
+// retried, and the logs are read again.
 const rebuild = 30 * time.Second
 
-// New returns a Source. What it is made of runs elsewhere.
+// New returns a Source. Its inputs are run by the caller.
 func New(cfg Config) *Source {
 	cfg.StaleFor = cmp.Or(cfg.StaleFor, 5*time.Minute)
 	cfg.APIStaleFor = cmp.Or(cfg.APIStaleFor, 30*time.Minute)
@@ -128,8 +132,8 @@ func New(cfg Config) *Source {
 
 var _ workload.Source = (*Source)(nil)
 
-// Run looks at the grants every second until ctx is done, so that the API server has been
-// asked for the owner of a new pod before somebody wants to know it.
+// Run calls Grants every second until ctx is done, so that the owner of a new pod has been
+// looked up before it is needed.
 func (s *Source) Run(ctx context.Context) error {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -143,8 +147,8 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// Ready reports whether the kubelet and the API server have answered, or failed to, at
-// least once. Before, a workload may have another name for a moment.
+// Ready reports whether the kubelet and the API server have each answered or failed at
+// least once. Before that, a workload may briefly have another name.
 func (s *Source) Ready() bool {
 	if s.cfg.Kubelet != nil {
 		if _, ok, err := s.cfg.Kubelet.Last(); !ok && (err == nil || errors.Is(err, kubelet.ErrNotAsked)) {
@@ -159,7 +163,7 @@ func (s *Source) Ready() bool {
 	return st.Synced || failed
 }
 
-// Grants implements workload.Source. Nobody may change what it returns.
+// Grants implements workload.Source. The result is read-only.
 func (s *Source) Grants() []workload.Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +180,7 @@ func (s *Source) Grants() []workload.Grant {
 	return b.grants
 }
 
-// kubelet returns what the kubelet said last, if that may still be used.
+// kubelet returns the kubelet's last snapshot, if it may still be used.
 func (s *Source) kubelet(now time.Time) (snapshot kubelet.Snapshot, from basis) {
 	if s.cfg.Kubelet == nil {
 		return snapshot, basis{kubelet: workload.Absent}
@@ -193,7 +197,7 @@ func (s *Source) kubelet(now time.Time) (snapshot kubelet.Snapshot, from basis) 
 	return snapshot, basis{kubelet: workload.OK, snapshot: snapshot.Time}
 }
 
-// api returns the API server if what it said may be used: nil if it is too old.
+// api returns the API server's view, or nil if it is too old to be used.
 func (s *Source) api(now time.Time) (how workload.Reason, generation uint64, api API) {
 	if s.cfg.API == nil {
 		return workload.Absent, 0, nil
@@ -215,7 +219,7 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 		return workload.Workload{}, false
 	}
 	c, ok, err := s.cfg.Cgroups.Container(pid)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // processes end all the time
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // processes exit all the time
 		s.mu.Lock()
 		s.unread, s.unreadAt = err, time.Now()
 		s.mu.Unlock()
@@ -226,7 +230,7 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	how, _, api := s.api(time.Now())
 	b := builder{cfg: s.cfg, api: api, current: how == workload.OK}
 	w, ok := b.container(c)
-	if ok && how != workload.OK && w.Attributes["k8s.container.name"] == "" { // else the API server will name it in a moment
+	if ok && how != workload.OK && w.Attributes["k8s.container.name"] == "" { // otherwise the API server will name it in a moment
 		if only, found := s.only(w.Attributes["k8s.pod.uid"]); found {
 			return only, true
 		}
@@ -234,8 +238,9 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	return w, ok
 }
 
-// only returns the container of a pod that was given devices, if it is one alone. Without
-// the API server and the links of logs a process has no other name for its container.
+// only returns the only container of a pod that was allocated devices, if there is exactly
+// one. Without the API server and the log links, the container of a process has no other
+// name.
 func (s *Source) only(uid string) (found workload.Workload, ok bool) {
 	if uid == "" {
 		return workload.Workload{}, false

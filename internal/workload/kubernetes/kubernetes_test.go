@@ -20,7 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubelet"
 )
 
-// node is a machine whose kubelet, API server and processes say what is written here.
+// node is a machine whose kubelet, API server and processes report what is set here.
 type node struct {
 	kubelet.Snapshot
 	answered bool
@@ -73,7 +73,7 @@ func (n *node) State() kubeapi.State { return n.state }
 
 func (n *node) HostPIDNamespace() (bool, error) { return !n.nested, nil }
 
-// proc and logs are apart because both have a method Container.
+// proc and logs are separate types because both have a method Container.
 type proc struct{ *node }
 
 func (p proc) Container(pid uint32) (cgroup.Container, bool, error) {
@@ -110,7 +110,7 @@ func (l logs) UID(namespace, pod string) (string, bool) {
 	return "", false
 }
 
-// source returns all of a node, with what it has changed by the caller.
+// source returns the Source of a node, with its Config changed by the caller.
 func (n *node) source(change ...func(*Config)) *Source {
 	cfg := Config{Kubelet: n, API: n, Cgroups: proc{n}, Logs: logs{n}, Teams: map[string]string{"ml": "research"}, Vendors: device.Vendors{nvidia.Facts, intel.Facts}}
 	for _, f := range change {
@@ -149,8 +149,8 @@ func train() *node {
 	}
 }
 
-// A process must be the same workload as the grant, whatever is missing: with two IDs the
-// container would seem to use a device that it was not given.
+// A process must resolve to the same workload as the grant, whatever is missing: with two
+// IDs the container would seem to use a device that was not allocated to it.
 func TestOneWorkload(t *testing.T) {
 	f := func(name string, want workload.Workload, change ...func(*Config)) {
 		t.Helper()
@@ -177,7 +177,7 @@ func TestOneWorkload(t *testing.T) {
 	f("without logs", full, noLogs)
 	f("without the API", less, noAPI)
 
-	// Only the folders of pods are there, not the links of containers.
+	// Only the pod directories exist, not the container links.
 	n := train()
 	n.logs[0].id, n.logs[0].container = "", ""
 	s := n.source(noAPI)
@@ -191,8 +191,8 @@ func TestOneWorkload(t *testing.T) {
 	}
 }
 
-// Without the API and the logs a process has no name, and a grant no uid. Neither may get
-// a wrong one.
+// Without the API and the logs a process has no name, and a grant has no UID. Neither may
+// get a wrong one.
 func TestNoNames(t *testing.T) {
 	s := train().source(noAPI, noLogs)
 	got, _ := s.Process(7)
@@ -205,7 +205,7 @@ func TestNoNames(t *testing.T) {
 	}
 }
 
-// Processes that the simple way does not find.
+// Processes that need a fallback to be found.
 func TestProcess(t *testing.T) {
 	f := func(name string, c cgroup.Container, want string, change func(*node)) {
 		t.Helper()
@@ -231,7 +231,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// Replicas of one device are parts of it. Together they are never more than it.
+// Replicas of a device are shares of it. Together they never exceed it.
 func TestReplicas(t *testing.T) {
 	f := func(name string, offered []string, want map[string][2]int, list ...kubelet.Allocation) {
 		t.Helper()
@@ -252,7 +252,7 @@ func TestReplicas(t *testing.T) {
 		gave("ml", "a", "c", "GPU-1::0", "GPU-1::3"), gave("ml", "b", "c", "GPU-1::1", "GPU-2::0"))
 	shared, watch := gave("ml", "a", "c", "card0-1", "card1-0"), gave("ml", "b", "c", "all")
 	shared.Resource, watch.Resource = "gpu.intel.com/xe", "gpu.intel.com/xe_monitoring"
-	f("a separator of the vendor, and the right to monitor, which is no device", nil, map[string][2]int{"a card0": {1, 1}, "a card1": {1, 1}}, shared, watch)
+	f("the vendor's own separator, and a monitoring resource, which is not a device", nil, map[string][2]int{"a card0": {1, 1}, "a card1": {1, 1}}, shared, watch)
 	f("whole", []string{"GPU-1", "GPU-2"}, map[string][2]int{"a GPU-1": {1, 1}, "a GPU-2": {1, 1}}, gave("ml", "a", "c", "GPU-1", "GPU-2"))
 	f("offered is not known", nil, map[string][2]int{"a GPU-1": {1, 2}, "b GPU-1": {1, 2}},
 		gave("ml", "a", "c", "GPU-1::0"), gave("ml", "b", "c", "GPU-1::1"))
@@ -260,8 +260,8 @@ func TestReplicas(t *testing.T) {
 		gave("ml", "a", "c", "GPU-1::0"), gave("ml", "b", "c", "GPU-1::1"))
 }
 
-// Claims: by the names in the ResourceSlice, in equal parts where several share one, and
-// not where it is only looked after.
+// Claims: matched by the names in the ResourceSlice, in equal parts if several share one,
+// and not with admin access.
 func TestClaims(t *testing.T) {
 	n := &node{answered: true, state: kubeapi.State{Synced: true}}
 	cdi := claim("train", "gpu-3")
@@ -297,7 +297,7 @@ func TestClaims(t *testing.T) {
 	if diff := cmp.Diff(want, list(s)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	n.access["pending"] = kubeapi.AccessHolder // no generation tells, but it was waited for
+	n.access["pending"] = kubeapi.AccessHolder // the generation does not change, but the answer was pending
 	if got := list(s); len(got) != 5 || got[3] != "pod/ml/new/c gpu.nvidia.com[GPU-1 gpu-1] 1/1" {
 		t.Errorf("after the answer: %v", got)
 	}
@@ -314,7 +314,7 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// While the API server is away a pod may be replaced by another of its name.
+// While the API server is unreachable, a pod may be replaced by another of the same name.
 func TestReplacedWhileAway(t *testing.T) {
 	n := train()
 	n.state.Problems = []kubeapi.Problem{{Part: kubeapi.Pods, Since: time.Now(), Err: errors.New("no route")}}
@@ -322,7 +322,7 @@ func TestReplacedWhileAway(t *testing.T) {
 		t.Errorf("the same pod: %+v", got)
 	}
 	if got := n.source(noLogs).Grants()[0].Workload; got.ID != "pod/u1/main" || got.Kind != "cronjob" {
-		t.Errorf("nobody says otherwise: %+v", got)
+		t.Errorf("without contradicting logs: %+v", got)
 	}
 	n.logs[0].uid = "u2"
 	if got := n.source().Grants()[0].Workload; got.ID != "pod/u2/main" || got.Kind != "pod" {
@@ -330,8 +330,8 @@ func TestReplacedWhileAway(t *testing.T) {
 	}
 }
 
-// A kubelet that stops answering: what it said is used and marked, dropped after the
-// stated time, and used again when it is back.
+// A kubelet that stops answering: its last answer is used and marked as stale, dropped
+// after the configured time, and replaced when it is back.
 func TestStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := train()
@@ -390,14 +390,14 @@ func TestAPIStale(t *testing.T) {
 	})
 }
 
-// An answer that did not change is not made again on every tick, and one that did is.
+// A result is recomputed only if something changed.
 func TestGrantsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := train()
 		s := n.source()
 		first := s.Grants()
 		if again := s.Grants(); &first[0] != &again[0] {
-			t.Error("made again for nothing")
+			t.Error("recomputed without a change")
 		}
 		n.pods[0].Owner.Name = "other"
 		n.state.Generation++
@@ -405,7 +405,7 @@ func TestGrantsAreKept(t *testing.T) {
 			t.Errorf("name = %q after a change", got)
 		}
 		if n := testing.AllocsPerRun(100, func() { s.Grants() }); n > 0 {
-			t.Errorf("%v allocations for nothing", n)
+			t.Errorf("%v allocations without a change", n)
 		}
 	})
 }

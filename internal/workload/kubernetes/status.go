@@ -14,14 +14,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubelet"
 )
 
-// The names of the sources in a Status.
+// Source names in a Status.
 const (
 	fromKubelet = "kubelet"
 	fromAPI     = "kubernetes_api"
 	fromCgroup  = "cgroup"
 )
 
-// Statuses implements workload.Source. There is one for each source and reason.
+// Statuses implements workload.Source. It returns one Status per source and reason.
 func (s *Source) Statuses() []workload.Status {
 	now := time.Now()
 	list := slices.Concat(s.kubeletStatus(now), s.apiStatus(now), s.cgroupStatus(now))
@@ -45,28 +45,28 @@ func (s *Source) kubeletStatus(now time.Time) []workload.Status {
 		return []workload.Status{{Source: fromKubelet, Reason: r, Detail: detail}}
 	}
 	if s.cfg.Kubelet == nil {
-		return one(workload.Absent, "it is not asked")
+		return one(workload.Absent, "the kubelet is not queried")
 	}
 	_, from := s.kubelet(now)
 	snapshot, ok, err := s.cfg.Kubelet.Last()
 	switch {
 	case from.kubelet == workload.Stale:
-		return one(workload.Stale, fmt.Sprintf("what it said is used until %s: %v", clock(snapshot.Time.Add(s.cfg.StaleFor)), err))
+		return one(workload.Stale, fmt.Sprintf("its last answer is used until %s: %v", clock(snapshot.Time.Add(s.cfg.StaleFor)), err))
 	case from.kubelet == workload.Expired:
-		return one(workload.Expired, fmt.Sprintf("it has not answered since %s: %v", clock(snapshot.Time), err))
+		return one(workload.Expired, fmt.Sprintf("has not answered since %s: %v", clock(snapshot.Time), err))
 	case !ok && (err == nil || errors.Is(err, kubelet.ErrNotAsked)):
-		return one(workload.Absent, "it has not answered yet")
+		return one(workload.Absent, "has not answered yet")
 	case !ok:
 		return one(reason(err), err.Error())
 	case snapshot.Refused > 0:
-		return one(workload.Failed, fmt.Sprintf("%d containers and devices are too many to be kept", snapshot.Refused))
+		return one(workload.Failed, fmt.Sprintf("%d containers and devices exceed the limit", snapshot.Refused))
 	case snapshot.OfferedErr != nil:
-		return one(workload.Failed, fmt.Sprintf("how often a device is offered is not known: %v", snapshot.OfferedErr))
+		return one(workload.Failed, fmt.Sprintf("the number of replicas per device is unknown: %v", snapshot.OfferedErr))
 	}
 	return one(workload.OK, "")
 }
 
-// clock writes a time of today.
+// clock formats a time of day.
 func clock(t time.Time) string { return t.UTC().Format("15:04:05Z") }
 
 func reason(err error) workload.Reason {
@@ -79,13 +79,13 @@ func reason(err error) workload.Reason {
 	return workload.Failed
 }
 
-// lost is what cannot be said without a part of the API.
+// lost is what is unknown without a part of the API.
 var lost = map[kubeapi.Part]string{
-	kubeapi.Pods:   "owners, labels, teams, uids and ended pods",
+	kubeapi.Pods:   "owners, labels, teams, UIDs and ended pods",
 	kubeapi.Nodes:  "zone and region",
-	kubeapi.Owners: "what owns the owners of pods",
-	kubeapi.Slices: "which device a claim means",
-	kubeapi.Claims: "which claims only have admin access",
+	kubeapi.Owners: "the owners of pods' owners",
+	kubeapi.Slices: "which device a claim refers to",
+	kubeapi.Claims: "which claims have admin access only",
 }
 
 func (s *Source) apiStatus(now time.Time) (out []workload.Status) {
@@ -100,7 +100,7 @@ func (s *Source) apiStatus(now time.Time) (out []workload.Status) {
 			}
 			add(r, s.cfg.APIErr.Error())
 		} else {
-			add(workload.Absent, "it is not asked")
+			add(workload.Absent, "the API server is not queried")
 		}
 		return out
 	}
@@ -108,22 +108,22 @@ func (s *Source) apiStatus(now time.Time) (out []workload.Status) {
 	for _, p := range st.Problems {
 		switch {
 		case p.Part == kubeapi.Pods && st.Synced && now.Sub(p.Since) > s.cfg.APIStaleFor:
-			add(workload.Expired, "it has not answered since ", clock(p.Since), ", lost are ", lost[p.Part])
+			add(workload.Expired, "has not answered since ", clock(p.Since), "; unknown: ", lost[p.Part])
 		case p.Part == kubeapi.Pods && st.Synced && !p.Denied:
-			add(workload.Stale, "what it said is used until ", clock(p.Since.Add(s.cfg.APIStaleFor)), ": ", p.Err.Error())
+			add(workload.Stale, "its last answer is used until ", clock(p.Since.Add(s.cfg.APIStaleFor)), ": ", p.Err.Error())
 		case p.Denied:
-			add(workload.PermissionDenied, string(p.Part), ", lost is ", lost[p.Part], ": ", p.Err.Error())
+			add(workload.PermissionDenied, string(p.Part), "; unknown: ", lost[p.Part], ": ", p.Err.Error())
 		default:
-			add(workload.Failed, string(p.Part), ", lost is ", lost[p.Part], ": ", p.Err.Error())
+			add(workload.Failed, string(p.Part), "; unknown: ", lost[p.Part], ": ", p.Err.Error())
 		}
 	}
 	if st.Refused > 0 {
-		add(workload.Failed, fmt.Sprintf("%d pods are too many to be kept", st.Refused))
+		add(workload.Failed, fmt.Sprintf("%d pods exceed the limit", st.Refused))
 	}
 	switch {
 	case len(out) > 0:
 	case !st.Synced:
-		add(workload.Absent, "it has not answered yet")
+		add(workload.Absent, "has not answered yet")
 	default:
 		add(workload.OK)
 	}
@@ -135,14 +135,14 @@ func (s *Source) cgroupStatus(now time.Time) []workload.Status {
 		return []workload.Status{{Source: fromCgroup, Reason: r, Detail: detail}}
 	}
 	if s.cfg.Cgroups == nil {
-		return one(workload.Absent, "processes are not looked at")
+		return one(workload.Absent, "processes are not inspected")
 	}
 	host, err := s.cfg.Cgroups.HostPIDNamespace()
 	switch {
 	case err != nil:
 		return one(reason(err), err.Error())
 	case !host:
-		return one(workload.NoPIDNamespace, "the processes of other containers cannot be seen")
+		return one(workload.NoPIDNamespace, "the processes of other containers are not visible")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

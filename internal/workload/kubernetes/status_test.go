@@ -21,8 +21,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubelet"
 )
 
-// Every reason that a label may be missing for has a word, one status for each, and says
-// what is lost.
+// Every reason for which a label may be missing has its own status, which says what is
+// lost.
 func TestStatuses(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	refused := errors.New("refused")
@@ -78,29 +78,29 @@ func TestStatuses(t *testing.T) {
 	f("no socket", never(&fs.PathError{Op: "dial", Path: "s", Err: fs.ErrNotExist}), workload.Status{Source: "kubelet", Reason: "absent", Detail: "dial s: file does not exist"})
 	f("not allowed", never(fs.ErrPermission), workload.Status{Source: "kubelet", Reason: "permission_denied", Detail: "permission denied"})
 	f("hangs", never(context.DeadlineExceeded), workload.Status{Source: "kubelet", Reason: "failed", Detail: "context deadline exceeded"})
-	f("just started", never(nil), workload.Status{Source: "kubelet", Reason: "absent", Detail: "it has not answered yet"})
+	f("just started", never(nil), workload.Status{Source: "kubelet", Reason: "absent", Detail: "has not answered yet"})
 	f("stopped", func(n *node, _ *Config) { n.err = refused },
-		workload.Status{Source: "kubelet", Reason: "stale", Detail: "what it said is used until 03:09:05Z: refused"})
+		workload.Status{Source: "kubelet", Reason: "stale", Detail: "its last answer is used until 03:09:05Z: refused"})
 	f("too much", func(n *node, _ *Config) { n.Refused = 3 },
-		workload.Status{Source: "kubelet", Reason: "failed", Detail: "3 containers and devices are too many to be kept"})
+		workload.Status{Source: "kubelet", Reason: "failed", Detail: "3 containers and devices exceed the limit"})
 	f("nothing is asked", func(_ *node, c *Config) { *c = Config{} },
-		workload.Status{Source: "kubelet", Reason: "absent", Detail: "it is not asked"},
-		workload.Status{Source: "kubernetes_api", Reason: "absent", Detail: "it is not asked"},
-		workload.Status{Source: "cgroup", Reason: "absent", Detail: "processes are not looked at"})
+		workload.Status{Source: "kubelet", Reason: "absent", Detail: "the kubelet is not queried"},
+		workload.Status{Source: "kubernetes_api", Reason: "absent", Detail: "the API server is not queried"},
+		workload.Status{Source: "cgroup", Reason: "absent", Detail: "processes are not inspected"})
 	f("no cluster", func(_ *node, c *Config) { c.API, c.APIErr = nil, fmt.Errorf("kubeapi: %w", kubeapi.ErrNotInCluster) },
 		workload.Status{Source: "kubernetes_api", Reason: "absent", Detail: "kubeapi: " + kubeapi.ErrNotInCluster.Error()})
 	f("a bad kubeconfig", func(_ *node, c *Config) { c.API, c.APIErr = nil, refused },
 		workload.Status{Source: "kubernetes_api", Reason: "failed", Detail: "refused"})
 	f("pods and owners denied", problem(kubeapi.Problem{Part: kubeapi.Owners, Denied: true}, kubeapi.Problem{Part: kubeapi.Pods, Denied: true}),
-		workload.Status{Source: "kubernetes_api", Reason: "permission_denied", Detail: "owners, lost is what owns the owners of pods: refused; " +
-			"pods, lost is owners, labels, teams, uids and ended pods: refused"})
+		workload.Status{Source: "kubernetes_api", Reason: "permission_denied", Detail: "owners; unknown: the owners of pods' owners: refused; " +
+			"pods; unknown: owners, labels, teams, UIDs and ended pods: refused"})
 	f("unreachable", problem(kubeapi.Problem{Part: kubeapi.Pods}, kubeapi.Problem{Part: kubeapi.Slices}),
-		workload.Status{Source: "kubernetes_api", Reason: "stale", Detail: "what it said is used until 03:34:05Z: refused"},
-		workload.Status{Source: "kubernetes_api", Reason: "failed", Detail: "resourceslices, lost is which device a claim means: refused"})
+		workload.Status{Source: "kubernetes_api", Reason: "stale", Detail: "its last answer is used until 03:34:05Z: refused"},
+		workload.Status{Source: "kubernetes_api", Reason: "failed", Detail: "resourceslices; unknown: which device a claim refers to: refused"})
 	f("not synced", func(n *node, _ *Config) { n.state = kubeapi.State{} },
-		workload.Status{Source: "kubernetes_api", Reason: "absent", Detail: "it has not answered yet"})
-	f("own pid namespace", func(n *node, _ *Config) { n.nested = true },
-		workload.Status{Source: "cgroup", Reason: "no_host_pid_namespace", Detail: "the processes of other containers cannot be seen"})
+		workload.Status{Source: "kubernetes_api", Reason: "absent", Detail: "has not answered yet"})
+	f("own PID namespace", func(n *node, _ *Config) { n.nested = true },
+		workload.Status{Source: "cgroup", Reason: "no_host_pid_namespace", Detail: "the processes of other containers are not visible"})
 	f("hidden processes", func(n *node, _ *Config) { n.unread = map[uint32]error{7: fs.ErrPermission} },
 		workload.Status{Source: "cgroup", Reason: "permission_denied", Detail: "permission denied"})
 	f("a process that ended", func(n *node, _ *Config) { n.unread = map[uint32]error{7: fs.ErrNotExist} })
@@ -122,7 +122,7 @@ func TestReady(t *testing.T) {
 	f(true, func(n *node) { n.state = kubeapi.State{Problems: []kubeapi.Problem{{Part: kubeapi.Pods}}} })
 }
 
-// The real parts fit together: an API server, logs on a disk, control groups in /proc.
+// The real components work together: an API server, logs on disk, control groups in /proc.
 func TestRealParts(t *testing.T) {
 	s := kubeapitest.New()
 	const id = "7aa3298e6c87d3e9149507c6c9d693607fad2698bded8294e1641d6d12d3e9e1"

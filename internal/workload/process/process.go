@@ -1,5 +1,9 @@
-// Package process names what nobody else knows: a process that no scheduler started and
-// that is in no container, by its executable and its user. It is the last source.
+// Package process is the workload source of last resort: it names a process that no
+// scheduler started and that is in no container, by its executable and its user.
+//
+// It reads /proc/PID/stat, /proc/PID/status and the host's etc/passwd; no privilege is
+// needed, but only processes in the agent's PID namespace are visible. It never grants
+// devices and reads neither command lines nor environments.
 package process
 
 import (
@@ -22,15 +26,15 @@ import (
 
 const (
 	source    = "process"
-	maxStatus = 1 << 16 // bytes read of /proc/PID/status
-	maxPasswd = 1 << 22 // bytes read of /etc/passwd
+	maxStatus = 1 << 16 // maximum bytes read from /proc/PID/status
+	maxPasswd = 1 << 22 // maximum bytes read from /etc/passwd
 	maxUsers  = 10_000
-	lookAgain = 10 * time.Second // at /etc/passwd, at the earliest
-	recently  = time.Minute      // a process that was not seen is a problem for so long
+	lookAgain = 10 * time.Second // shortest time between two checks of /etc/passwd
+	recently  = time.Minute      // how long an invisible process is reported as a problem
 )
 
-// Source is the process files of this machine. It keeps nothing of a process: one that
-// runs another program is called otherwise from then on.
+// Source names processes by the process files of this machine. It caches nothing about a
+// process: one that executes another program gets a new name.
 type Source struct {
 	proc, root string
 	reader     *cgroup.Reader
@@ -38,23 +42,23 @@ type Source struct {
 
 	mu     sync.Mutex
 	users  map[string]string // names by uid
-	looked time.Time         // at the file of users
-	passwd fs.FileInfo       // of the file that users is from
-	seen   bool              // any process yet
-	unseen time.Time         // the last time that one was not found
-	failed error             // of the latest process
+	looked time.Time         // last check of the passwd file
+	passwd fs.FileInfo       // state of the file that users was read from
+	seen   bool              // any process was found yet
+	unseen time.Time         // last time a process was not found
+	failed error             // error of the latest process
 }
 
-// New returns the source for the process files at proc, normally "/proc", and the users
-// in root's etc/passwd; root is "/" or where the host's files are mounted.
+// New returns the source for the procfs at proc, normally "/proc", and the users in root's
+// etc/passwd; root is "/" or where the host's file system is mounted.
 func New(proc, root string) *Source {
 	return &Source{proc: proc, root: root, reader: cgroup.NewReader(proc), now: time.Now}
 }
 
-// Grants implements workload.Source. A process is given nothing.
+// Grants implements workload.Source. Processes are not allocated devices.
 func (s *Source) Grants() []workload.Grant { return nil }
 
-// Process implements workload.Source. It does not know a process that it cannot see.
+// Process implements workload.Source. It reports false for a process that is not visible.
 func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	stat, err := cgroup.ReadStat(s.proc, pid)
 	var uid string
@@ -73,8 +77,8 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 		return workload.Workload{}, false
 	}
 	s.seen = true
-	// All processes of a user that have one name are one workload: nothing that is shown
-	// tells them apart, and two series with the same labels are none.
+	// All processes of a user with the same name are one workload: no exported label
+	// distinguishes them, and series with the same label set would collide.
 	w := workload.Workload{Kind: "process", Name: strings.ToValidUTF8(stat.Comm, string(utf8.RuneError))}
 	if uid != "" {
 		w.Attributes = map[string]string{"user.name": s.user(uid)}
@@ -91,8 +95,8 @@ func (s *Source) Statuses() []workload.Status {
 	missing := !s.unseen.IsZero() && s.now().Sub(s.unseen) < recently
 	switch {
 	case err == nil && !host && (missing || !s.seen):
-		return []workload.Status{{Source: source, Reason: workload.NoPIDNamespace, Detail: "only the processes of this container are seen, " +
-			"so that those on a device have no name; run the agent in the host's pid namespace " +
+		return []workload.Status{{Source: source, Reason: workload.NoPIDNamespace, Detail: "only the processes of this container are visible, " +
+			"so processes on a device have no name; run the agent in the host's PID namespace " +
 			"(hostPID: true in Kubernetes, --pid=host with Docker and Podman)"}}
 	case s.failed != nil:
 		reason := workload.Failed
@@ -104,8 +108,8 @@ func (s *Source) Statuses() []workload.Status {
 	return []workload.Status{{Source: source, Reason: workload.OK}}
 }
 
-// uid returns the effective user of a process. The owner of its folder is another:
-// root, where the process may not be traced.
+// uid returns the effective user of a process. The owner of its directory may differ: it is
+// root if the process may not be traced.
 func (s *Source) uid(pid uint32) (string, error) {
 	f, err := os.Open(filepath.Join(s.proc, strconv.FormatUint(uint64(pid), 10), "status"))
 	if err != nil {
@@ -119,8 +123,8 @@ func (s *Source) uid(pid uint32) (string, error) {
 	return parseUID(string(b)), nil
 }
 
-// parseUID returns the second number of the line "Uid:" in /proc/PID/status, see
-// proc_pid_status(5). It is empty if there is none.
+// parseUID returns the second number of the line "Uid:" in /proc/PID/status, or "" if there
+// is none; see proc_pid_status(5).
 func parseUID(status string) string {
 	for line := range strings.Lines(status) {
 		rest, ok := strings.CutPrefix(line, "Uid:")
@@ -134,8 +138,8 @@ func parseUID(status string) string {
 	return ""
 }
 
-// user returns the name of a user, or the number of one who is not in the file: users
-// of a directory service have no line there.
+// user returns the name of a user, or the number if the user is not in the file, as with
+// users of a directory service.
 func (s *Source) user(uid string) string {
 	if now := s.now(); s.looked.IsZero() || now.Sub(s.looked) >= lookAgain {
 		s.looked = now
@@ -147,12 +151,12 @@ func (s *Source) user(uid string) string {
 	return uid
 }
 
-// look reads the users if their file is another than before.
+// look reads the users if the file has changed.
 func (s *Source) look() {
 	path := filepath.Join(s.root, "etc/passwd")
 	info, err := os.Stat(path)
 	if err != nil || s.passwd != nil && os.SameFile(s.passwd, info) && info.ModTime().Equal(s.passwd.ModTime()) && info.Size() == s.passwd.Size() {
-		return // numbers will do
+		return // fall back to numbers
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -162,8 +166,7 @@ func (s *Source) look() {
 	s.users, s.passwd = parsePasswd(io.LimitReader(f, maxPasswd)), info
 }
 
-// parsePasswd returns the names in a file of the format of passwd(5) by uid, the first
-// name of each.
+// parsePasswd returns the user names in a passwd(5) file by UID, the first name of each.
 func parsePasswd(r io.Reader) map[string]string {
 	users := map[string]string{}
 	lines := bufio.NewScanner(r)

@@ -16,7 +16,7 @@ import (
 
 var _ workload.Source = (*Source)(nil)
 
-// machine is the files of a machine that a test changes.
+// machine is a fake file system that a test changes.
 type machine string
 
 func (m machine) write(t *testing.T, name, text string) {
@@ -37,7 +37,7 @@ func (m machine) start(t *testing.T, pid int, start uint64, comm string) {
 	m.write(t, "proc/"+strconv.Itoa(pid)+"/status", "Name:\tx\nUid:\t0\t1000\t0\t1000\nGid:\t0\t0\t0\t0\n")
 }
 
-// namespace puts the machine into a pid namespace.
+// namespace puts the machine into a PID namespace.
 func (m machine) namespace(t *testing.T, link string) {
 	t.Helper()
 	m.write(t, "proc/self/ns/x", "")
@@ -68,23 +68,23 @@ func TestProcess(t *testing.T) {
 	}
 	f(workload.Workload{})
 	m.start(t, 7, 100, "python3 (a) b")
-	f(of("python3 (a) b", "1000")) // no file of users
+	f(of("python3 (a) b", "1000")) // no passwd file
 	m.write(t, "etc/passwd", "root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\nalias:x:1000:1000::/:/bin/sh\n")
-	f(of("python3 (a) b", "1000")) // it was looked at just now
+	f(of("python3 (a) b", "1000")) // it was checked just now
 	now = now.Add(lookAgain)
-	f(of("python3 (a) b", "alice")) // the effective user, and his first name
+	f(of("python3 (a) b", "alice")) // the effective user, with the first name in the file
 	m.write(t, "etc/passwd", "carol:x:1000:1000::/:/bin/sh\n")
 	now = now.Add(lookAgain)
 	f(of("python3 (a) b", "carol"))
-	m.start(t, 7, 100, "vllm") // it runs another program
+	m.start(t, 7, 100, "vllm") // the process executes another program
 	f(of("vllm", "carol"))
-	m.start(t, 8, 101, "vllm") // beside another one: nothing that is shown tells them apart
+	m.start(t, 8, 101, "vllm") // next to another one: no exported label distinguishes them
 	if got, _ := s.Process(8); !got.Equal(of("vllm", "carol")) {
 		t.Errorf("a second process of the same name and user is %+v", got)
 	}
 	m.start(t, 7, 101, "bad\xffname")
 	f(of("bad\ufffdname", "carol"))
-	m.write(t, "proc/7/status", "Name:\tx\n") // torn
+	m.write(t, "proc/7/status", "Name:\tx\n") // truncated
 	f(workload.Workload{ID: "process//bad\ufffdname", Kind: "process", Name: "bad\ufffdname"})
 	if got := s.Grants(); got != nil {
 		t.Errorf("processes were given %v", got)
@@ -103,10 +103,10 @@ func TestStatuses(t *testing.T) {
 	}
 	m := machine(t.TempDir())
 	s := New(string(m)+"/proc", string(m))
-	f(s, workload.OK) // nothing is known, nothing was missed
+	f(s, workload.OK) // nothing is known, and nothing was missed
 	m.namespace(t, nested)
 	f(s, workload.NoPIDNamespace)
-	m.start(t, 7, 100, "vllm") // in a node of kind it is seen nevertheless
+	m.start(t, 7, 100, "vllm") // in a kind node it is visible nevertheless
 	s.Process(7)
 	f(s, workload.OK)
 	s.Process(8)
@@ -121,7 +121,7 @@ func TestStatuses(t *testing.T) {
 	m.namespace(t, initial)
 	s = New(string(m)+"/proc", string(m))
 	f(s, workload.OK)
-	s.Process(8) // processes end
+	s.Process(8) // processes exit
 	f(s, workload.OK)
 	m.write(t, "proc/7/stat", "torn")
 	s.Process(7)

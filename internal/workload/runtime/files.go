@@ -18,7 +18,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
 )
 
-// Where the runtimes keep their files, below the root and below the home of a user.
+// Where the runtimes keep their files, relative to the root and to a user's home directory.
 const (
 	dockerFolder   = "var/lib/docker"
 	dockerSnap     = "var/snap/docker/common/var-lib-docker"
@@ -28,18 +28,18 @@ const (
 )
 
 const (
-	maxFile = 8 << 20 // bytes; Podman has all containers in one file
-	maxText = 256     // bytes of a name; Docker allows 63 in one that is also a host's
+	maxFile = 8 << 20 // bytes; Podman keeps all containers in one file
+	maxText = 256     // bytes of a name; Docker allows 63 if it is also a host name
 )
 
-// description is what a runtime says of a container. Files have more, secrets too; only
-// this is decoded.
+// description is what a runtime's files say about a container. The files contain more,
+// including secrets; only this is decoded.
 type description struct {
 	name, image      string
 	project, service string // of Compose
 }
 
-// workload returns the workload that a container is.
+// workload returns the workload of a container.
 func (d description) workload(id string) workload.Workload {
 	w := workload.Workload{ID: "container/" + id, Kind: "container", Attributes: map[string]string{"container.id": id}}
 	set := func(key, value string) string {
@@ -53,31 +53,31 @@ func (d description) workload(id string) workload.Workload {
 	set("container.image.name", imageName(d.image))
 	set("docker.compose.project", d.project)
 	service := set("docker.compose.service", d.service)
-	w.Name = cmp.Or(service, name, id[:min(len(id), 12)]) // as runtimes shorten ids
+	w.Name = cmp.Or(service, name, id[:min(len(id), 12)]) // runtimes abbreviate ids to 12 digits
 	return w
 }
 
-// imageName returns an image without its tag and digest. An image that is named by its
-// digest only has no name.
+// imageName returns an image reference without tag and digest. An image that is referenced
+// by its digest only has no name.
 func imageName(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	if strings.HasPrefix(image, "sha256:") {
 		return ""
 	}
-	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') { // else it is a port
+	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') { // otherwise it is a port
 		image = image[:i]
 	}
 	return image
 }
 
-// labels takes the labels that Compose and its likes set.
+// labels extracts the labels set by Compose and similar tools.
 func (d *description) labels(all map[string]string) {
 	d.project = cmp.Or(all["com.docker.compose.project"], all["io.podman.compose.project"])
 	d.service = cmp.Or(all["com.docker.compose.service"], all["io.podman.compose.service"])
 }
 
-// files returns what the files of the runtimes say of a container. The error of one that
-// none has is fs.ErrNotExist.
+// files returns what the runtimes' files say about a container. The error is fs.ErrNotExist
+// if no file knows it.
 func (s *Source) files(c cgroup.Container) (description, error) {
 	docker := []string{s.dockerDataRoot(), dockerFolder, dockerSnap}
 	podman := []string{podmanFolder}
@@ -111,17 +111,17 @@ func (s *Source) files(c cgroup.Container) (description, error) {
 	return description{}, fmt.Errorf("container %.12s: %w", c.ID, telling(errs))
 }
 
-// telling returns the error that says most: most places do not exist on most machines.
+// telling returns the most informative error: most locations do not exist on most machines.
 func telling(errs []error) error {
 	for _, err := range errs {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return fmt.Errorf("no file of a runtime that the agent sees has it: %w", fs.ErrNotExist)
+	return fmt.Errorf("no runtime file visible to the agent describes it: %w", fs.ErrNotExist)
 }
 
-// dockerDataRoot returns where daemon.json says that Docker's files are, if it does.
+// dockerDataRoot returns the data root configured in Docker's daemon.json, if any.
 func (s *Source) dockerDataRoot() string {
 	b, err := readFile(filepath.Join(s.root, "etc/docker/daemon.json"))
 	if err != nil {
@@ -130,11 +130,11 @@ func (s *Source) dockerDataRoot() string {
 	var daemon struct {
 		DataRoot string `json:"data-root"`
 	}
-	_ = json.Unmarshal(b, &daemon) // Docker would not have started
+	_ = json.Unmarshal(b, &daemon) // with an invalid file Docker would not have started
 	return daemon.DataRoot
 }
 
-// readDocker reads what Docker keeps of a container below its data root.
+// readDocker reads Docker's file for a container below its data root.
 func readDocker(dir, id string) (description, error) {
 	b, err := readFile(filepath.Join(dir, "containers", id, "config.v2.json"))
 	if err != nil {
@@ -160,12 +160,12 @@ func parseDocker(b []byte) (description, error) {
 	return d, nil
 }
 
-// readPodman reads what containers/storage keeps of a container below its graph root. It
-// has the names; labels are in Podman's database, except those of annotations.
+// readPodman reads what containers/storage keeps about a container below its graph root. It
+// has names; labels are in Podman's database, except those that are also annotations.
 func readPodman(dir, id string) (description, error) {
-	// The folder is named after the storage driver: overlay-containers, vfs-containers. The
-	// second file is for containers that end with their process (run --rm).
-	files, _ := filepath.Glob(filepath.Join(dir, "*-containers", "*containers.json")) // the pattern is good
+	// The directory is named after the storage driver: overlay-containers, vfs-containers.
+	// The second file is for transient containers (run --rm).
+	files, _ := filepath.Glob(filepath.Join(dir, "*-containers", "*containers.json")) // the pattern is valid
 	if len(files) == 0 {
 		_, err := os.ReadDir(dir)
 		return description{}, fmt.Errorf("podman: %w", cmp.Or(err, fs.ErrNotExist))
@@ -191,7 +191,7 @@ func readPodman(dir, id string) (description, error) {
 }
 
 // parsePodman finds a container in containers.json: a list of the struct Container in
-// containers/storage, whose metadata is a JSON text of Podman's.
+// containers/storage, whose metadata is a JSON string written by Podman.
 func parsePodman(b []byte, id string) (description, error) {
 	var file []struct {
 		ID       string   `json:"id"`
@@ -225,12 +225,13 @@ func parseAnnotations(b []byte) map[string]string {
 	var file struct {
 		Annotations map[string]string `json:"annotations"`
 	}
-	_ = json.Unmarshal(b, &file) // the name alone will do
+	_ = json.Unmarshal(b, &file) // best effort: the name is enough
 	return file.Annotations
 }
 
-// home returns the home of a user, empty if there is no user or he is not in passwd(5).
-// Only the home of whose container it is is looked into: others may be on a server.
+// home returns the home directory of a user, or "" if there is no user or it is not in
+// passwd(5). Only the container owner's home is read, because others may be on a network
+// file system.
 func (s *Source) home(uid string) string {
 	if uid == "" {
 		return ""
@@ -252,8 +253,8 @@ func parseHome(passwd, uid string) string {
 	return ""
 }
 
-// readFile reads a file that may be a user's: nothing in his home may stop the agent,
-// not a pipe, not an endless file.
+// readFile reads a file that a user may control: nothing in a home directory may block the
+// agent, be it a pipe or an endless file.
 func readFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -265,7 +266,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no file", path)
+		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(b) > maxFile {

@@ -1,10 +1,11 @@
-// Package runtime names containers of Docker and Podman that are not Kubernetes' own,
-// with the service of Compose that they are of.
+// Package runtime names Docker and Podman containers outside Kubernetes, including their
+// Compose service.
 //
-// It reads the files that the runtimes keep about their containers. Their sockets would
-// answer as well, but who may connect to one may do everything that root may, on Docker
-// without exception: an agent that only watches has no business there. A rootless Podman
-// has no socket at all.
+// It reads the files that the runtimes keep about their containers, which needs root. It
+// does not use the runtimes' sockets: anyone who may connect to one can do everything root
+// can, on Docker without exception, which a monitoring agent should not be able to; and a
+// rootless Podman has no socket at all. It never grants devices, because runtimes keep no
+// record of them.
 package runtime
 
 import (
@@ -25,23 +26,23 @@ import (
 
 const (
 	source  = "container_runtime"
-	maxKept = 1024 // containers remembered
-	// A container can be renamed. One without files may have them soon: they are written
-	// while it starts.
+	maxKept = 1024 // number of containers cached
+	// A container can be renamed. A container without files may have them soon, because
+	// they are written while it starts.
 	remember     = 5 * time.Minute
 	rememberNone = 10 * time.Second
-	// The home of a user may be on a server that does not answer. Names are waited for so
-	// long, and so many at once.
+	// A home directory may be on a server that does not answer. patience is how long a name
+	// is waited for, and maxReading how many reads may be in progress.
 	patience   = 100 * time.Millisecond
 	maxReading = 16
 )
 
-// Containers finds the container of a process; cgroup.Reader does.
+// Containers finds the container of a process; cgroup.Reader implements it.
 type Containers interface {
 	Container(pid uint32) (c cgroup.Container, ok bool, err error)
 }
 
-// Source is the containers of this machine.
+// Source names the containers of this machine.
 type Source struct {
 	root     string
 	of       Containers
@@ -51,27 +52,27 @@ type Source struct {
 
 	mu      sync.Mutex
 	known   map[string]entry         // by id
-	reading map[string]chan struct{} // closed when it was read
+	reading map[string]chan struct{} // closed when the read is done
 }
 
 type entry struct {
 	workload workload.Workload
-	err      error // why it is named by its id
+	err      error // why the container is named by its id
 	until    time.Time
 }
 
-// New returns the source for the runtimes' files below root, "/" or where the host's
-// files are mounted.
+// New returns the source for the runtimes' files below root, which is "/" or where the
+// host's file system is mounted.
 func New(root string, of Containers) *Source {
 	s := &Source{root: root, of: of, patience: patience, now: time.Now, known: map[string]entry{}, reading: map[string]chan struct{}{}}
 	s.describe = s.files
 	return s
 }
 
-// Grants implements workload.Source. Runtimes hand devices out without a record of it.
+// Grants implements workload.Source. Runtimes keep no record of device allocations.
 func (s *Source) Grants() []workload.Grant { return nil }
 
-// Process implements workload.Source. Containers of pods are left to Kubernetes.
+// Process implements workload.Source. Containers of pods are left to package kubernetes.
 func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	c, ok, err := s.of.Container(pid)
 	if err != nil || !ok || c.PodUID != "" {
@@ -80,16 +81,16 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	return s.workload(c).workload, true
 }
 
-// Container implements workload.ContainerSource. An id without files is nobody's.
+// Container implements workload.ContainerSource. An id without files is unknown.
 func (s *Source) Container(id string) (workload.Workload, bool) {
-	if len(id) != 64 || strings.Trim(id, "0123456789abcdef") != "" { // it becomes part of a path
+	if len(id) != 64 || strings.Trim(id, "0123456789abcdef") != "" { // the id becomes part of a path
 		return workload.Workload{}, false
 	}
 	e := s.workload(cgroup.Container{ID: id})
 	return e.workload, e.err == nil && !e.until.IsZero()
 }
 
-// workload returns what is known of a container, after a moment if it must be read.
+// workload returns what is known about a container, after a short wait if it must be read.
 func (s *Source) workload(c cgroup.Container) entry {
 	s.mu.Lock()
 	e, known := s.known[c.ID]
@@ -97,7 +98,8 @@ func (s *Source) workload(c cgroup.Container) entry {
 		s.mu.Unlock()
 		return e
 	}
-	// Only the first is waited for, for a moment: if it hangs, no other is, and no tick twice.
+	// Only the first read is waited for, and only briefly: if it hangs, no other is, and no
+	// tick waits twice.
 	var done chan struct{}
 	if s.reading[c.ID] == nil && len(s.reading) < maxReading {
 		reading := make(chan struct{})
@@ -122,7 +124,7 @@ func (s *Source) workload(c cgroup.Container) entry {
 	return entry{workload: description{}.workload(c.ID)}
 }
 
-// read reads the files of a container, and keeps what was known if it cannot.
+// read reads the files of a container, and keeps the previous result on failure.
 func (s *Source) read(c cgroup.Container, done chan struct{}) {
 	d, err := s.describe(c)
 	s.mu.Lock()
@@ -143,7 +145,7 @@ func (s *Source) read(c cgroup.Container, done chan struct{}) {
 	close(done)
 }
 
-// forget makes room: answers that are too old go, or all if none is.
+// forget makes room: it drops expired entries, or all if none has expired.
 func (s *Source) forget(now time.Time) {
 	before := len(s.known)
 	for id, e := range s.known {
@@ -167,13 +169,13 @@ func (s *Source) Statuses() []workload.Status {
 		switch {
 		case e.err == nil:
 			named++
-		case now.Before(e.until.Add(rememberNone)): // it may be asked again any moment
+		case now.Before(e.until.Add(rememberNone)): // it may be read again any moment
 			errs = append(errs, e.err)
 		}
 	}
 	switch {
 	case len(s.reading) >= maxReading:
-		return []workload.Status{{Source: source, Reason: workload.Failed, Detail: "the files of the runtimes cannot be read in time"}}
+		return []workload.Status{{Source: source, Reason: workload.Failed, Detail: "reading the runtimes' files takes too long"}}
 	case len(errs) > 0:
 		slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 		return []workload.Status{{Source: source, Reason: reason(errs), Detail: fmt.Sprintf("%d containers are named by their id, such as: %v", len(errs), errs[0])}}
@@ -183,7 +185,7 @@ func (s *Source) Statuses() []workload.Status {
 	return []workload.Status{{Source: source, Reason: workload.OK}}
 }
 
-// reason returns a word for the errors, the one that somebody can mend first.
+// reason classifies the errors; the one that an administrator can fix comes first.
 func reason(errs []error) workload.Reason {
 	absent := true
 	for _, err := range errs {
@@ -198,7 +200,7 @@ func reason(errs []error) workload.Reason {
 	return workload.Failed
 }
 
-// present reports whether a runtime has ever run here.
+// present reports whether a runtime has ever run on this machine.
 func (s *Source) present() bool {
 	return slices.ContainsFunc([]string{dockerFolder, podmanFolder}, func(dir string) bool {
 		_, err := os.Stat(filepath.Join(s.root, dir))

@@ -62,7 +62,7 @@ func TestProcess(t *testing.T) {
 			t.Errorf("got %v (-want +got):\n%s", ok, diff)
 		}
 		if b, err := json.Marshal(got); err != nil || strings.Contains(string(b), "secret") {
-			t.Errorf("a secret came out: %s, %v", b, err)
+			t.Errorf("a secret was exported: %s, %v", b, err)
 		}
 	}
 	web := map[string]string{
@@ -70,7 +70,7 @@ func TestProcess(t *testing.T) {
 		"docker.compose.project": "shop", "docker.compose.service": "web",
 	}
 	f(cgroup.Container{ID: id("shop-web-1"), Runtime: "docker"}, "web", web)
-	f(cgroup.Container{ID: id("shop-web-1")}, "web", web) // the path did not say whose it is
+	f(cgroup.Container{ID: id("shop-web-1")}, "web", web) // the path does not name the runtime
 	f(cgroup.Container{ID: id("gracious_noether"), Runtime: "docker"}, "gracious_noether",
 		map[string]string{"container.name": "gracious_noether", "container.image.name": "vllm/vllm-openai"})
 	train := map[string]string{"container.name": "train", "container.image.name": "docker.io/library/trainer"}
@@ -83,13 +83,13 @@ func TestProcess(t *testing.T) {
 	f(cgroup.Container{ID: id("rootless"), Runtime: "podman", User: "1000"}, "rootless",
 		map[string]string{"container.name": "rootless", "container.image.name": "docker.io/library/trainer"})
 
-	// What has no files is still a container.
+	// A container without files is still a container.
 	f(cgroup.Container{ID: id("rootless"), Runtime: "podman", User: "1001"}, id("rootless")[:12], map[string]string{})
 	f(cgroup.Container{ID: id("torn"), Runtime: "docker"}, id("torn")[:12], map[string]string{})
 	f(cgroup.Container{ID: id("none")}, id("none")[:12], map[string]string{})
 }
 
-// What the runtimes themselves wrote; testdata/README.md says how.
+// Files that the runtimes themselves wrote; see testdata/README.md.
 func TestCaptured(t *testing.T) {
 	const (
 		docker = "ad024336a8c5ef8bf3bc0c8b67a2067726f10f4d5cdd07c0ce214abfecb3fc3e"
@@ -148,7 +148,7 @@ func write(t *testing.T, root, name, text string) {
 	}
 }
 
-// A container is renamed; its files come late; they go while it runs.
+// A container is renamed, its files appear late, and they disappear while it runs.
 func TestAsksAgain(t *testing.T) {
 	root := t.TempDir()
 	s := newSource(root, processes{7: {ID: id("x"), Runtime: "docker"}})
@@ -195,11 +195,11 @@ func TestStatuses(t *testing.T) {
 	f(s, workload.PermissionDenied, "3 containers")
 	now := time.Now().Add(time.Hour + remember)
 	s.now = func() time.Time { return now }
-	f(s, workload.OK, "") // nobody asks for them any more
+	f(s, workload.OK, "") // they are no longer requested
 }
 
-// A home on a server that does not answer must not stop the agent, and not slow it at each
-// tick and container: it is waited for once.
+// A home directory on a server that does not answer must neither block the agent nor delay
+// every tick and container: it is waited for once.
 func TestHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		containers := processes{}
@@ -221,7 +221,7 @@ func TestHang(t *testing.T) {
 			}
 		}
 		if waited := time.Since(start); waited != patience {
-			t.Errorf("it was waited for %s", waited)
+			t.Errorf("waited %s", waited)
 		}
 		if len(s.reading) != maxReading {
 			t.Errorf("%d files are read at once", len(s.reading))
@@ -274,7 +274,7 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// What a user writes into his files becomes a label.
+// What a user writes into these files becomes a label.
 func TestImplausible(t *testing.T) {
 	f := func(bad string) {
 		t.Helper()

@@ -15,18 +15,17 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// capture reads a file of the captures of other machines, which are not part of the
-// repository.
+// capture reads a capture from a real machine. Captures are not part of this repository.
 func capture(t *testing.T, name string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("../../../../shared/fixtures", name))
 	if err != nil {
-		t.Skipf("the shared captures are not here: %v", err)
+		t.Skipf("no captures found: %v", err)
 	}
 	return b
 }
 
-// line writes what matters of a job in one line.
+// line formats the main fields of a job in one line.
 func line(j Job) string {
 	s := fmt.Sprintf("%s %s %s %s %s %s", j.ID, j.Name, j.User, j.Account, j.Partition, j.QOS)
 	if j.ArrayJobID != "" {
@@ -43,7 +42,7 @@ func line(j Job) string {
 	return s
 }
 
-// Each capture of scontrol show job, squeue and slurmrestd, with the right answer.
+// Each capture of scontrol show job, squeue and slurmrestd, with the expected result.
 func TestCapturedJobs(t *testing.T) {
 	f := func(name, node string, want ...string) {
 		t.Helper()
@@ -99,8 +98,8 @@ func TestCapturedJobs(t *testing.T) {
 	f("slurm/slurmrestd_telegraf_gather/jobs.json", "naboo222", "20464 gridjob atl001  atlas ", "20468 gridjob atl001  atlas ")
 }
 
-// Every process of a captured job is in the job that its own environment names, and has
-// the devices that the controller says, on both nodes.
+// Every process of a captured job is in the job that its own environment names, and has the
+// devices that the controller reports, on both nodes.
 func TestCapturedProcesses(t *testing.T) {
 	for _, dir := range []string{"slurm-real", "slurm-real/22.05", "slurm-real/24.11"} {
 		t.Run(dir, func(t *testing.T) {
@@ -152,7 +151,7 @@ func TestCapturedProcesses(t *testing.T) {
 	}
 }
 
-// Every GRES and host list in the captures can be read.
+// Every GRES and host list in the captures can be parsed.
 func TestCapturedGrammar(t *testing.T) {
 	gres := regexp.MustCompile(`(?:GRES|Gres|GresUsed|TresPerNode)=(\S+)|"gres(?:_used)?": "([^"]+)"`)
 	hosts := regexp.MustCompile(`(?:NodeList|Nodes)=(\S+)`)

@@ -9,29 +9,29 @@ import (
 
 // Place is where in Slurm a process runs.
 type Place struct {
-	Job  string // the number of the job; of a component, if the job is heterogeneous
-	Step string // 0, 1, ..., batch, extern, interactive; empty: of the job as a whole
-	Task string // 0, 1, ...; empty: of the step as a whole
-	// Node is the name of the node where several slurmd share the machine. The control
-	// group has it only then.
+	Job  string // job id; of a component, if the job is heterogeneous
+	Step string // 0, 1, ..., batch, extern, interactive; empty: the job as a whole
+	Task string // 0, 1, ...; empty: the step as a whole
+	// Node is the node's name if several slurmd share the machine. The control group
+	// contains it only then.
 	Node string
 }
 
-// ParseCgroup returns the place of a process with this /proc/PID/cgroup, and whether it
-// has one. Hierarchies of version 1 know more or less of it (freezer knows the step,
-// devices the task too), so that the deepest decides:
+// ParseCgroup returns the place of a process with this /proc/PID/cgroup, and whether it has
+// one. The hierarchies of version 1 differ in detail (freezer knows the step, devices the
+// task, too), so the deepest path decides:
 //
 //	/slurm/uid_1000/job_7/step_0/task_0
 //	/slurm_gn1/uid_1000/job_7/step_batch/task_0
 //	/system.slice/slurmstepd.scope/job_7/step_0/user/task_0
 //	/system.slice/gn1_slurmstepd.scope/job_7/step_extern/user/task_special
 //
-// A container that a job started is below these and is part of the job.
+// A container that a job started is below these paths and is part of the job.
 func ParseCgroup(file []byte) (Place, bool) {
 	var best Place
 	depth := 0
 	for line := range bytes.Lines(file) {
-		// hierarchy:controllers:path, and the path may have colons
+		// hierarchy:controllers:path; the path may contain colons
 		fields := bytes.SplitN(bytes.TrimRight(line, "\r\n"), []byte(":"), 3)
 		if len(fields) != 3 {
 			continue
@@ -43,9 +43,9 @@ func ParseCgroup(file []byte) (Place, bool) {
 	return best, depth > 0
 }
 
-// parsePath returns the place that a control group stands for, and how many of job, step
-// and task it names. Slurm's own root comes before the job: a folder that somebody else
-// calls job_7 is none.
+// parsePath returns the place that a control group represents, and how many of job, step
+// and task it names. Slurm's own root must precede the job: an unrelated directory called
+// job_7 does not count.
 func parsePath(path string) (p Place, depth int) {
 	names := strings.Split(path, "/")
 	for i, name := range names {
@@ -74,7 +74,7 @@ func parsePath(path string) (p Place, depth int) {
 		}
 		p.Step, depth = step, 2
 		rest = rest[2:]
-		if len(rest) > 0 && (rest[0] == "user" || rest[0] == "slurm") { // version 2: of the job, or Slurm's own
+		if len(rest) > 0 && (rest[0] == "user" || rest[0] == "slurm") { // version 2: the job's processes, or Slurm's own
 			rest = rest[1:]
 		}
 		if len(rest) == 0 {
@@ -88,8 +88,8 @@ func parsePath(path string) (p Place, depth int) {
 	return Place{}, 0
 }
 
-// root reports whether a control group is the one below which Slurm puts jobs, and of
-// which node, if it says.
+// root reports whether a control group is Slurm's root for jobs, and for which node, if the
+// name tells.
 func root(name string) (node string, ok bool) {
 	switch {
 	case name == "slurm" || name == "slurmstepd.scope":

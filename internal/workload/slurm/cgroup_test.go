@@ -9,8 +9,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// A layout that is not known leaves all jobs of a site without a name. Those of version
-// 2 are from Slurm's source and were not seen live: its plugin refuses hybrid machines.
+// An unknown layout would leave all jobs of a site without a name. The layouts of version 2
+// are from Slurm's source and were not observed live: its plugin rejects hybrid machines.
 func TestParseCgroup(t *testing.T) {
 	f := func(file string, want Place) {
 		t.Helper()
@@ -19,7 +19,7 @@ func TestParseCgroup(t *testing.T) {
 			t.Errorf("%q: %t (-want +got):\n%s", file, ok, diff)
 		}
 	}
-	// The freezer knows the step, devices the task, and the memory is somebody else's.
+	// The freezer knows the step, devices the task, and the memory path is unrelated.
 	f("6:freezer:/slurm_gn1/uid_29002/job_7/step_batch\n5:devices:/slurm_gn1/uid_29002/job_7/step_batch/task_0\n4:memory:/x/y\n0::/\n",
 		Place{Job: "7", Step: "batch", Task: "0", Node: "gn1"})
 	f("5:devices:/slurm/uid_1000/job_7/step_0/task_12\n", Place{Job: "7", Step: "0", Task: "12"})
@@ -30,7 +30,7 @@ func TestParseCgroup(t *testing.T) {
 	f("0::/system.slice/slurmstepd.scope/job_7/step_extern/user/task_special\n", Place{Job: "7", Step: "extern", Task: "special"})
 	f("0::/system.slice/slurmstepd.scope/job_7/step_0/slurm\n", Place{Job: "7", Step: "0"})
 	f("0::/system.slice/my_node_slurmstepd.scope/job_7/step_0/user/task_1\n", Place{Job: "7", Step: "0", Task: "1", Node: "my_node"})
-	// A machine that is a container itself, and a container that the job started.
+	// A machine that is itself a container, and a container that the job started.
 	f("0::/lxc/a/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n", Place{Job: "7", Step: "0", Task: "0"})
 	f("5:devices:/slurm/uid_1/job_7/step_0/task_0/docker/0123\n", Place{Job: "7", Step: "0", Task: "0"})
 	f("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0 (deleted)\n", Place{Job: "7", Step: "0", Task: "0"})

@@ -9,26 +9,26 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// command asks by running one of Slurm's own tools, one process for each question:
+// command queries the controller by running one of Slurm's own tools, one process per query:
 //
 //	squeue --json --local --all --states=running,...
 //	scontrol show job --details
 //
-// The first has JSON since 21.08, the second since 23.02 only. Measured with sdiag on
-// 22.05, squeue costs the controller one request, REQUEST_JOB_INFO, which it has for all
-// jobs and not for those of a node; --nodelist makes it two, as does scontrol, with
-// REQUEST_NODE_INFO, and without --local it is asked for its federation. So the jobs of
-// this node are picked here. The second is for versions without JSON and for clusters
-// whose JSON is too large: its text has a third of the size, and of newer versions a
-// tenth. The tools find out which by failing once.
+// squeue supports JSON since 21.08, scontrol only since 23.02. Measured with sdiag on 22.05,
+// squeue costs the controller one request, REQUEST_JOB_INFO, which covers all jobs and cannot
+// be limited to a node. --nodelist makes it two requests, as does scontrol, with
+// REQUEST_NODE_INFO; without --local the federation is queried as well. So the jobs of this
+// node are selected here. scontrol is for versions without JSON and for clusters whose JSON
+// is too large: its text is a third of the size, and a tenth with newer versions. Which one
+// works is found out by failing once.
 type command struct {
 	tools slurm.Tools
 	node  string
 	text  atomic.Bool
 }
 
-// newCommand returns nil if there are no tools. scontrol may name the tool; squeue is
-// expected beside it.
+// newCommand returns nil if there are no tools. scontrol may be the path of that tool;
+// squeue is expected next to it.
 func newCommand(scontrol, conf, node string) *command {
 	dir := ""
 	if scontrol != "" {
@@ -66,7 +66,7 @@ func (c *command) run(ctx context.Context, parse func(io.Reader, func(slurm.Job)
 	return jobs, nil
 }
 
-// rest asks slurmrestd.
+// rest queries slurmrestd.
 type rest struct {
 	*slurm.REST
 	node string

@@ -15,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/await"
 )
 
-// fake makes a folder with tools that are these shell scripts. Each run is a line in the
-// file runs.
+// fake creates a directory with tools that are these shell scripts. Each run appends a line
+// to the file runs.
 func fake(t *testing.T, squeue, scontrol string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -48,7 +48,7 @@ const (
 	textRun = "scontrol show job --details"
 )
 
-// ask asks some times and returns the numbers of the jobs, or what is wrong.
+// ask queries some times and returns the job ids, or the error.
 func ask(t *testing.T, dir string, times int) []string {
 	t.Helper()
 	c := newCommand(filepath.Join(dir, "scontrol"), "/etc/x.conf", "gn1")
@@ -67,7 +67,7 @@ func ask(t *testing.T, dir string, times int) []string {
 	return out
 }
 
-// A tool without JSON costs one failure, once. No question runs two tools.
+// A tool without JSON support costs one failure, once. No query runs two tools.
 func TestCommand(t *testing.T) {
 	f := func(name, squeue, scontrol string, said, ran []string) {
 		t.Helper()
@@ -94,7 +94,8 @@ func TestCommand(t *testing.T) {
 	f("half an answer", `printf '{"jobs":[{"job_id":7'; exit 1`, oneText, []string{"squeue: exit status 1, answer is not JSON: unexpected EOF"}, []string{jsonRun})
 }
 
-// The environment of the agent has its own secrets, and variables that change the answer.
+// The agent's environment contains its own secrets, and variables that would change the
+// output.
 func TestCommandEnvironment(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "hunter2")
 	t.Setenv("SQUEUE_STATES", "PD")
@@ -114,8 +115,8 @@ func TestCommandEnvironment(t *testing.T) {
 	}
 }
 
-// A tool that hangs is killed with all that it started, also what left its group and
-// keeps the pipe open.
+// A tool that hangs is killed with everything it started, including a process that left its
+// group and keeps the pipe open.
 func TestCommandHangs(t *testing.T) {
 	dir := fake(t, `cd ${0%/*}; sleep 100000 & echo $! >pid; setsid sh -c 'echo $$ >apart; mv apart left; exec sleep 100000' & sleep 100000`, oneText)
 	c := newCommand(filepath.Join(dir, "scontrol"), "", "gn1")
@@ -137,15 +138,15 @@ func TestCommandHangs(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Kill(number("left"), syscall.SIGKILL) })
 	cancel()
 	if err := <-answered; err == nil {
-		t.Error("it answers")
+		t.Error("the canceled call returned jobs")
 	}
-	await.True(t, "the end of the process that the tool started", func() bool { // which init has to collect
+	await.True(t, "the end of the process that the tool started", func() bool { // init has to reap it
 		st, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", number("pid")))
 		return err != nil || strings.Contains(string(st), ") Z ")
 	})
 }
 
-// An answer without end is not kept, and text is tried instead.
+// An endless output is discarded, and text is tried instead.
 func TestCommandTooLong(t *testing.T) {
 	dir := fake(t, `printf '{"x":"'; exec yes aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa`, oneText)
 	got := ask(t, dir, 2)
@@ -154,7 +155,7 @@ func TestCommandTooLong(t *testing.T) {
 	}
 }
 
-// newCommand must not run what it finds by accident.
+// newCommand must not run a program that it finds by accident.
 func TestCommandNone(t *testing.T) {
 	if c := newCommand(filepath.Join(t.TempDir(), "scontrol"), "", "gn1"); c != nil {
 		t.Errorf("%+v", c)

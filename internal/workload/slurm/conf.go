@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	maxConf  = 8 << 20 // bytes of a file of settings; that of a large cluster has hundreds of KiB
-	maxDepth = 4       // of files that include files
+	maxConf  = 8 << 20 // bytes of a configuration file; that of a large cluster has hundreds of KiB
+	maxDepth = 4       // nesting of include files
 )
 
-// setting is one line of a file of settings: its keys in lower case, as Slurm does not
-// tell cases apart, with the words after =.
+// setting is one line of a configuration file: the values by key. Keys are in lower case,
+// because Slurm ignores case.
 type setting map[string]string
 
-// parseConf parses the lines of slurm.conf and gres.conf: key=value pairs, values in
-// quotes, lines that go on after a backslash, comments after #.
+// parseConf parses the lines of slurm.conf and gres.conf: key=value pairs, quoted values,
+// lines continued after a backslash, comments after #.
 func parseConf(b []byte) []setting {
 	var out []setting
 	var whole []byte
@@ -45,7 +45,7 @@ func parseConf(b []byte) []setting {
 	return out
 }
 
-// comment returns where a comment begins: at a # without a backslash before it.
+// comment returns the start of a comment: a # without a backslash before it.
 func comment(line []byte) int {
 	for i, c := range line {
 		if c == '#' && (i == 0 || line[i-1] != '\\') {
@@ -86,8 +86,8 @@ func parseSetting(line string) setting {
 	return s
 }
 
-// readConf reads a file of settings and those that it includes. What can be read is
-// returned beside the error for the rest.
+// readConf reads a configuration file and its includes. Settings that could be read are
+// returned even when err is non-nil.
 func readConf(path string) ([]setting, error) { return readConfAt(path, 0) }
 
 func readConfAt(path string, depth int) ([]setting, error) {
@@ -104,7 +104,7 @@ func readConfAt(path string, depth int) ([]setting, error) {
 			continue
 		}
 		if depth >= maxDepth {
-			errs = append(errs, fmt.Errorf("%s includes too deep", path))
+			errs = append(errs, fmt.Errorf("%s: includes are nested too deeply", path))
 			continue
 		}
 		if !filepath.IsAbs(file) {
@@ -116,7 +116,7 @@ func readConfAt(path string, depth int) ([]setting, error) {
 	return out, errors.Join(errs...)
 }
 
-// cluster is what is used of slurm.conf.
+// cluster is the part of slurm.conf that is used.
 type cluster struct {
 	Name  string
 	Nodes []nodeConf
@@ -127,7 +127,7 @@ type nodeConf struct{ Names, Hosts, GRES string }
 
 func parseCluster(lines []setting) cluster {
 	var c cluster
-	var gres string // of NodeName=DEFAULT, for the lines below
+	var gres string // from NodeName=DEFAULT, applies to the lines below
 	for _, s := range lines {
 		if name := s["clustername"]; name != "" {
 			c.Name = slurm.Text(strings.ToLower(name)) // Slurm itself uses it in lower case
@@ -147,7 +147,7 @@ func parseCluster(lines []setting) cluster {
 	return c
 }
 
-// node returns the names of the nodes that a machine is: normally one.
+// node returns the names of the nodes on this machine, normally one.
 func (c cluster) node(host string) []string {
 	short, _, _ := strings.Cut(host, ".")
 	var out []string
@@ -156,7 +156,7 @@ func (c cluster) node(host string) []string {
 		if hosts == "" {
 			hosts = n.Names
 		}
-		if hosts == short || hosts == host { // one machine may be many nodes: gn[1-2] of h
+		if hosts == short || hosts == host { // one machine may be several nodes: gn[1-2] on h
 			_ = slurm.Hosts(n.Names, func(name string) bool { out = append(out, name); return len(out) < slurm.MaxIndex })
 			continue
 		}
@@ -173,11 +173,11 @@ func (c cluster) node(host string) []string {
 	return out
 }
 
-// gres returns what slurm.conf says a node has.
+// gres returns the GRES of a node according to slurm.conf.
 func (c cluster) gres(node string) []slurm.GRES {
 	for _, n := range c.Nodes {
 		if slurm.HostIndex(n.Names, node) >= 0 {
-			list, _ := slurm.ParseGRES(n.GRES) // the controller would not have started with a wrong one
+			list, _ := slurm.ParseGRES(n.GRES) // the controller would not have started with an invalid one
 			return list
 		}
 	}

@@ -31,7 +31,7 @@ PartitionName=gpu Nodes=gn[1-2]
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// A machine is not called as its node is.
+	// A machine's name may differ from its node's.
 	for host, want := range map[string][]string{
 		"h12": {"gn2"}, "h12.example.org": {"gn2"}, "cpu1": {"cpu1"}, "big": {"v1", "v2"}, "login": nil, "gn2": nil,
 	} {
@@ -47,15 +47,15 @@ func TestReadConfIncludes(t *testing.T) {
 	write(t, filepath.Join(dir, "nodes.conf"), "NodeName=gn1\n")
 	lines, err := readConf(filepath.Join(dir, "slurm.conf"))
 	if err == nil {
-		t.Error("a file that is not there and one that includes itself are no error")
+		t.Error("no error for a missing file and a file that includes itself")
 	}
 	if c := parseCluster(lines); c.Name != "a" || len(c.node("gn1")) == 0 {
 		t.Errorf("%+v", c)
 	}
 }
 
-// gpus makes the files of a driver with three GPUs, whose minor numbers are not in the
-// order of the bus, and the last of which is cut in two.
+// gpus creates the files of a driver with three GPUs, whose minor numbers are not in bus
+// order, and the last of which has two partitions.
 func gpus(t *testing.T) machine {
 	root := t.TempDir()
 	for address, minor := range map[string]string{"0000:1B:00.0": "2", "0000:3b:00.0": "0", "0000:86:00.0": "1"} {
@@ -73,8 +73,8 @@ func gpus(t *testing.T) machine {
 	return machine{root: root}
 }
 
-// The number of a GPU in Slurm is its place in gres.conf, which others take for its index
-// in the driver; a partition is not the GPU around it.
+// The number of a GPU in Slurm is its position in gres.conf, not its index in the driver; a
+// partition is not its GPU.
 func TestOrder(t *testing.T) {
 	m := gpus(t)
 	f := func(name, conf string, m machine, want ...device) {
@@ -84,7 +84,7 @@ func TestOrder(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	// Seen on 22.05: IDX:3-4 of such a file opened nvidia0 and nvidia1.
+	// Observed on 22.05: IDX:3-4 of such a file opened nvidia0 and nvidia1.
 	f("order of the file", "Name=gpu File=/dev/nvidia5\nName=gpu File=/dev/nvidia3\nName=gpu File=/dev/nvidia[0-1]\n", m,
 		device{"nvidia5"}, device{"nvidia3"}, device{"nvidia0"}, device{"nvidia1"})
 	f("of this node", "NodeName=gn1 Name=gpu File=/dev/nvidia7\nNodeName=gn[2-3] Name=gpu Type=a File=/d/nvidia[10-11]\nName=nic File=/dev/mlx0\n", m,
@@ -101,13 +101,13 @@ func TestOrder(t *testing.T) {
 		"Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap[21,121]\n"+
 		"Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap7\n", m,
 		device{"nvidia1/gi10"}, device{"nvidia1/gi2"}, nil)
-	f("numbers in a folder", "Name=gpu File=/dev/tenstorrent/[0-1]\n", m, device{"tenstorrent/0"}, device{"tenstorrent/1"})
+	f("numbers in a directory", "Name=gpu File=/dev/tenstorrent/[0-1]\n", m, device{"tenstorrent/0"}, device{"tenstorrent/1"})
 	f("AMD", "Name=gpu Type=mi300x File=/dev/dri/renderD128\nName=gpu File=/dev/dri/renderD129\n", m,
 		device{"0000:c1:00.0", "renderD128"}, device{"renderD129"})
 }
 
-// Render nodes are numbered in the order of the bus, and those of one vendor together: the
-// processor's own GPU must not move the numbers of the others.
+// Render nodes are numbered in bus order, separately for each vendor: an integrated GPU must
+// not shift the numbers of the others.
 func TestFound(t *testing.T) {
 	root := t.TempDir()
 	for node, d := range map[string]struct{ pci, driver string }{
@@ -133,7 +133,8 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// Without gres.conf a number is a minor number, of whichever vendor's devices there are.
+// Without gres.conf an index is a minor number. Which vendor the device has is unknown, so it
+// has a name for each.
 func TestNumbered(t *testing.T) {
 	if diff := cmp.Diff(device{"nvidia3", "tenstorrent/3"}, numbered([]string{"nvidia", "tenstorrent/"}, 3)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -10,15 +10,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// asker asks the controller for the jobs that hold something on this node, once. It
-// costs the controller one request.
+// asker queries the controller once for the jobs that hold resources on this node. It costs
+// the controller one request.
 type asker interface {
 	ask(ctx context.Context) ([]Job, error)
 }
 
-// controller remembers what the controller said. It asks in the background, at most once
-// each refresh, and never more often than soonest for a job that it was asked for and
-// does not know.
+// controller caches the controller's answers. It queries in the background, normally once
+// per refresh, and earlier for an unknown job, but never more often than soonest.
 type controller struct {
 	asker    asker
 	refresh  time.Duration
@@ -29,11 +28,11 @@ type controller struct {
 
 	mu     sync.Mutex
 	jobs   map[string]Job
-	at     time.Time // of the last good answer
-	tried  time.Time // the last time that it was asked
-	err    error     // of that time
+	at     time.Time // time of the last good answer
+	tried  time.Time // time of the last query
+	err    error     // error of the last query
 	asked  uint64
-	wanted map[string]time.Time // jobs that it was asked for early, and when
+	wanted map[string]time.Time // jobs for which it was queried early, and when
 }
 
 const maxWanted = 1024
@@ -45,7 +44,7 @@ func newController(a asker, refresh, staleFor time.Duration) *controller {
 	}
 }
 
-// run asks until ctx ends. changed is called after each answer.
+// run queries until ctx ends. changed is called after each answer.
 func (c *controller) run(ctx context.Context, changed func()) {
 	for {
 		c.once(ctx)
@@ -56,7 +55,7 @@ func (c *controller) run(ctx context.Context, changed func()) {
 			return
 		case <-time.After(c.soonest):
 		}
-		select { // nobody may make it ask before
+		select { // no earlier than soonest
 		case <-ctx.Done():
 			return
 		case <-next:
@@ -93,9 +92,9 @@ func (c *controller) once(ctx context.Context) {
 	}
 }
 
-// want makes it ask early for a job that somebody saw. One that it still does not know
-// then, because it may not say or because the job is over, is not asked for again; want
-// returns true.
+// want requests an early query for a job that was seen. If the job is still unknown
+// afterwards, because the controller may not tell or the job is over, it is not queried for
+// again and want returns true.
 func (c *controller) want(job string) (unknown bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,16 +111,16 @@ func (c *controller) want(job string) (unknown bool) {
 	return false
 }
 
-// answer is what the controller said last.
+// answer is the controller's last answer.
 type answer struct {
-	jobs   map[string]Job // nobody may change it
+	jobs   map[string]Job // read-only
 	at     time.Time
 	reason workload.Reason
 	err    error
 	asked  uint64
 }
 
-// last returns what may still be used.
+// last returns the answer that may still be used.
 func (c *controller) last(now time.Time) answer {
 	if c == nil {
 		return answer{reason: workload.Absent}

@@ -14,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// script is a controller that says what is written here, and when it was asked.
+// script is a fake controller with scripted answers that records when it was queried.
 type script struct {
 	mu    sync.Mutex
 	began time.Time
@@ -68,8 +68,8 @@ func asks(t *testing.T, f func(s *script, c *controller)) []time.Duration {
 
 const sec = time.Second
 
-// The controller of a large cluster must not feel the agents of its nodes: one question
-// each refresh, early only for a job that is new, and never for the same one again.
+// The controller of a large cluster must not feel the agents of its nodes: one query per
+// refresh, early only for a new job, and never twice for the same one.
 func TestControllerRate(t *testing.T) {
 	f := func(name string, do func(s *script, c *controller), want ...time.Duration) {
 		t.Helper()
@@ -102,7 +102,8 @@ func TestControllerRate(t *testing.T) {
 	f("it hangs", func(s *script, _ *controller) { s.hang(); time.Sleep(125 * sec) }, 0, 30*sec, 70*sec, 110*sec)
 }
 
-// With the controller away others drop all labels. Ours are used for a time, and say so.
+// While the controller is unreachable, its last answer is used for a time and marked as
+// stale.
 func TestControllerStale(t *testing.T) {
 	var got []string
 	note := func(c *controller) {

@@ -1,20 +1,21 @@
-// Package slurm finds the Slurm job that a process or a device of this node belongs to.
+// Package slurm finds the Slurm job that a process or a device of this node belongs to, and
+// is a workload.Source.
 //
-// What the node itself knows comes first. The control group of a process says which job
-// it is of, and nothing that a user can change does. Named variables of the environment
-// of a job's processes say who he is and which GPUs the job has. Files that a prolog
-// writes say the same where a site has them. All of that costs no other machine anything.
-// slurmd's own folder names jobs and steps, as the control groups do, and no device; the
-// process of a step extern has no environment of the job; and devices.list of version 1
-// always allows all.
+// Local knowledge comes first, because it costs no other machine anything. The control group
+// of a process identifies its job, and users cannot change it. Selected variables in the
+// environment of a job's processes (root or CAP_SYS_PTRACE) name its user and its GPUs, as
+// do the files that a prolog writes, where a site has them. Other local sources are useless:
+// slurmd's own directory lists jobs and steps like the control groups, but no devices; the
+// process of the extern step does not have the job's environment; and devices.list of cgroup
+// version 1 always allows everything.
 //
-// The controller is asked in the background, with one request each refresh. It alone
-// knows the devices of a job that has been given some and started nothing, and its word
-// on the name, user, account, partition and QOS of a job goes before that of the
-// environment, which the job may change. While it does not answer, what it said last is
-// used for a time and marked as stale.
+// The controller is queried in the background, with one request per refresh, through
+// Slurm's tools or slurmrestd. Only the controller knows the devices of a job that has an
+// allocation but no process yet, and its name, user, account, partition and QOS of a job
+// take precedence over the environment, which the job may change. While the controller does
+// not answer, its last answer is used for a time and marked as stale.
 //
-// Slurm numbers devices by their place in gres.conf, in the GRES of a job as well as in
-// SLURM_STEP_GPUS and SLURM_JOB_GPUS; measured on 22.05 with an unordered gres.conf.
-// CUDA_VISIBLE_DEVICES counts from 0 in each job and is not read.
+// Slurm numbers devices by their position in gres.conf, both in the GRES of a job and in
+// SLURM_STEP_GPUS and SLURM_JOB_GPUS; verified on 22.05 with an unordered gres.conf.
+// CUDA_VISIBLE_DEVICES starts at 0 in each job and is not read.
 package slurm

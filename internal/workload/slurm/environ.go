@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	maxEnviron = 1 << 20 // bytes read of /proc/PID/environ; Slurm's variables may be at the end
-	maxValue   = 1024    // bytes kept of a variable: longer than any name in Slurm
+	maxEnviron = 1 << 20 // maximum bytes read from /proc/PID/environ; Slurm's variables may be at the end
+	maxValue   = 1024    // maximum bytes kept of a variable: longer than any name in Slurm
 )
 
-// environ is what is kept of the environment of a process. Everything else in it may be
-// a secret and is forgotten at once.
+// environ is what is kept of a process's environment. Everything else may be a secret and
+// is discarded at once.
 type environ struct {
 	JobID, StepID             string
 	StepGPUs, JobGPUs         string
@@ -30,7 +30,7 @@ type environ struct {
 	Shards                    string
 }
 
-// field returns where the value of a variable is kept, or nil for all that is not.
+// field returns where the value of a variable is kept, or nil if it is not.
 func (e *environ) field(name []byte) *string {
 	switch string(name) { // does not allocate
 	case "SLURM_JOB_ID":
@@ -65,8 +65,9 @@ func (e *environ) field(name []byte) *string {
 	return nil
 }
 
-// parseEnviron reads variables that end in NUL. Values may have any other byte, = and
-// line breaks too. The first of two variables of the same name counts, as for getenv(3).
+// parseEnviron parses NUL-terminated variables. Values may contain any other byte,
+// including = and line breaks. The first of two variables with the same name counts, as
+// with getenv(3).
 func parseEnviron(b []byte) environ {
 	var e, seen environ
 	for len(b) > 0 {
@@ -86,8 +87,8 @@ func parseEnviron(b []byte) environ {
 	return e
 }
 
-// readEnviron reads the named variables of a process. The error is fs.ErrNotExist if it
-// has ended, and never has a byte of what was read.
+// readEnviron reads the selected variables of a process. The error is fs.ErrNotExist if the
+// process has exited, and never contains a byte of the environment.
 func readEnviron(proc string, pid uint32) (environ, error) {
 	f, err := os.Open(filepath.Join(proc, strconv.FormatUint(uint64(pid), 10), "environ"))
 	if err != nil {
@@ -95,7 +96,7 @@ func readEnviron(proc string, pid uint32) (environ, error) {
 	}
 	defer f.Close()
 	buf := make([]byte, 16<<10)
-	defer func() { clear(buf) }() // nobody may find it in a core file
+	defer func() { clear(buf) }() // keep it out of core dumps
 	n := 0
 	for {
 		if n == len(buf) {
@@ -112,7 +113,7 @@ func readEnviron(proc string, pid uint32) (environ, error) {
 		if errors.Is(err, io.EOF) || err == nil && m == 0 {
 			break
 		}
-		if errors.Is(err, syscall.ESRCH) { // it ended meanwhile
+		if errors.Is(err, syscall.ESRCH) { // exited meanwhile
 			return environ{}, fmt.Errorf("process %d: %w", pid, fs.ErrNotExist)
 		}
 		if err != nil {
@@ -122,11 +123,11 @@ func readEnviron(proc string, pid uint32) (environ, error) {
 	return parseEnviron(buf[:n]), nil
 }
 
-// gpus returns the devices that a process in a step was given, by their place in
-// gres.conf. Only the batch script, the interactive step and the job as a whole may be
-// believed SLURM_JOB_GPUS: a step that was given none inherits it from the script, and a
-// step on another node inherits that of the node of the script, where other devices have
-// these numbers.
+// gpus returns the devices allocated to a process in a step, by their position in
+// gres.conf. SLURM_JOB_GPUS is trusted only for the batch script, the interactive step and
+// the job as a whole: a step without GPUs inherits it from the script, and a step on
+// another node inherits that of the script's node, where the numbers refer to other
+// devices.
 func (e environ) gpus(step string) ([]int, bool) {
 	list := e.StepGPUs
 	if list == "" && !slurm.IsNumber(step) {

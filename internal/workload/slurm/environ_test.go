@@ -12,8 +12,8 @@ import (
 
 func env(vars ...string) []byte { return []byte(strings.Join(vars, "\x00") + "\x00") }
 
-// The environment of a process has passwords. What is not named must not be kept, said,
-// or be part of an error: others log a line that has a second = in full.
+// The environment of a process contains passwords. Variables that are not selected must not
+// be kept, logged, or be part of an error.
 func TestEnvironKeepsNothingElse(t *testing.T) {
 	const secret = "hunter2"
 	b := env(
@@ -56,8 +56,8 @@ func TestEnvironLong(t *testing.T) {
 	}
 }
 
-// SLURM_JOB_GPUS of a step is inherited from the script: on another node it has other
-// devices, and a step without any has it all the same. Measured on 22.05.
+// SLURM_JOB_GPUS of a step is inherited from the script: on another node it refers to other
+// devices, and a step without GPUs has it all the same. Measured on 22.05.
 func TestEnvironGPUs(t *testing.T) {
 	f := func(step string, e environ, want ...int) {
 		t.Helper()
@@ -89,7 +89,7 @@ func FuzzParseEnviron(f *testing.F) {
 	})
 }
 
-// write makes a file and its folders.
+// write creates a file and its directories.
 func write(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

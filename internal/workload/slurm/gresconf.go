@@ -9,19 +9,20 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// gresConf is what gres.conf says of the devices of one node.
+// gresConf is what gres.conf says about the devices of one node.
 type gresConf struct {
-	// Devices are the files of each device, in the order in which Slurm numbers them.
+	// Devices are the files of each device, in Slurm's numbering order.
 	Devices [][]string
-	// Auto says that slurmd finds the devices and orders them by their address on the
-	// bus; the files then only say which of them count.
+	// Auto means that slurmd detects the devices and orders them by bus address; the files
+	// then only select which of them count.
 	Auto bool
-	// shared are how often each device is offered, by resource (shard, mps) and name of
-	// the file, which is empty for a number that is spread over all.
+	// shared is how often each device is offered, by resource (shard, mps) and file name.
+	// An empty file name is a count that is spread over all devices.
 	shared map[string]map[string]uint64
 }
 
-// parseGresConf takes the lines that are for a node. sum is what slurm.conf says of it.
+// parseGresConf evaluates the lines that apply to a node. sum is the node's GRES in
+// slurm.conf.
 func parseGresConf(lines []setting, node string, sum []slurm.GRES) gresConf {
 	g := gresConf{shared: map[string]map[string]uint64{}}
 	share := func(name, file string, n uint64) {
@@ -58,7 +59,7 @@ func parseGresConf(lines []setting, node string, sum []slurm.GRES) gresConf {
 			if len(files) == 0 {
 				share(name, "", n)
 			}
-			for _, f := range files { // the count is that of all files together
+			for _, f := range files { // the count is for all files together
 				share(name, filepath.Base(f), n/uint64(len(files)))
 			}
 		}
@@ -71,8 +72,8 @@ func parseGresConf(lines []setting, node string, sum []slurm.GRES) gresConf {
 	return g
 }
 
-// replicas returns how often a device is offered as name, of count devices. 0: nobody
-// knows.
+// replicas returns how often a device is offered as name, given count devices, or 0 if it
+// is unknown.
 func (g gresConf) replicas(name string, d device, count int) uint64 {
 	for _, id := range d {
 		if n := g.shared[name][id]; n > 0 {
@@ -85,15 +86,14 @@ func (g gresConf) replicas(name string, d device, count int) uint64 {
 	return g.shared[name][""] / uint64(count)
 }
 
-// device is one that Slurm numbers, by every name that a reader may know it by.
+// device is a device that Slurm numbers, by every name that a reader may know.
 type device []string
 
-// order returns the devices of a node as Slurm numbers them.
+// order returns the devices of a node in Slurm's numbering order.
 //
-// With File= or MultipleFiles= that is their order in gres.conf. slurmd that finds them
-// by itself (AutoDetect=nvml, rsmi, oneapi) orders them as the driver does, by their
-// address on the bus, partitions after each other. Without any of that they are taken in
-// the same way.
+// With File= or MultipleFiles= that is their order in gres.conf. If slurmd detects them
+// (AutoDetect=nvml, rsmi, oneapi), they are ordered as in the driver, by bus address, with
+// the partitions of a GPU in sequence. Without either, the same order is assumed.
 func (g gresConf) order(m machine) []device {
 	if len(g.Devices) > 0 && !g.Auto {
 		out := make([]device, len(g.Devices))
@@ -119,8 +119,8 @@ func (g gresConf) order(m machine) []device {
 	})
 }
 
-// numbered is the device with a minor number, by the names that it has if it is of one
-// vendor or another. A machine has devices of one.
+// numbered returns the device with a minor number, with a name for each prefix in minors.
+// Only one of them exists: a machine has devices of one vendor.
 func numbered(minors []string, minor int) device {
 	var d device
 	for _, prefix := range minors {

@@ -10,18 +10,18 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Job is a job as this node knows it.
+// Job is a job and the resources that it holds on this node.
 type Job struct {
 	slurm.Job
 
 	GRES       []slurm.GRES // on this node
-	unreadable error        // what of GRES cannot be read
+	unreadable error        // why part of GRES cannot be parsed
 }
 
 const maxJobs = 4096 // on one node
 
-// jobsOn returns the jobs of an answer that hold something on a node. parse is
-// slurm.ParseJobsJSON or slurm.ParseJobsText.
+// jobsOn returns the jobs in r that hold resources on a node. parse is slurm.ParseJobsJSON
+// or slurm.ParseJobsText.
 func jobsOn(node string, parse func(io.Reader, func(slurm.Job) error) error, r io.Reader) (jobs []Job, err error) {
 	err = parse(r, func(from slurm.Job) error {
 		j := Job{Job: from}
@@ -35,15 +35,15 @@ func jobsOn(node string, parse func(io.Reader, func(slurm.Job) error) error, r i
 		if len(jobs) >= maxJobs {
 			return fmt.Errorf("more than %d jobs on a node", maxJobs)
 		}
-		j.Held = nil // of other nodes
+		j.Held = nil // also lists other nodes
 		jobs = append(jobs, j)
 		return nil
 	})
 	return jobs, err
 }
 
-// holding are the states in which a job has its devices. A job that is suspended keeps
-// them, and one that completes until its epilog is done.
+// holding are the states in which a job holds its devices. A suspended job keeps them, and
+// a completing one until its epilog is done.
 var holding = []string{
 	"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT", "POWER_UP_NODE",
 }
@@ -52,7 +52,7 @@ func (j Job) holds() bool {
 	return slices.ContainsFunc(j.States, func(s string) bool { return slices.Contains(holding, s) })
 }
 
-// or returns j with what o knows and j does not.
+// or returns j with the fields that j lacks filled in from o.
 func (j Job) or(o Job) Job {
 	j.ArrayJobID, j.ArrayTaskID = cmp.Or(j.ArrayJobID, o.ArrayJobID), cmp.Or(j.ArrayTaskID, o.ArrayTaskID)
 	j.HetJobID = cmp.Or(j.HetJobID, o.HetJobID)
@@ -61,7 +61,7 @@ func (j Job) or(o Job) Job {
 	return j
 }
 
-// job returns what an environment says of the job that the process is in.
+// job returns what an environment says about the job of its process.
 func (e environ) job(id string) Job {
 	return Job{Job: slurm.Job{
 		ID: id, ArrayJobID: e.ArrayJobID, ArrayTaskID: e.ArrayTaskID, HetJobID: e.HetID, Name: e.Name, User: e.User,
@@ -69,8 +69,8 @@ func (e environ) job(id string) Job {
 	}}
 }
 
-// workload returns the job as a workload. Its team is that of the account, if teams has
-// it, or the account itself.
+// workload returns the job as a workload. Its team is the one that teams has for its
+// account, or else the account itself.
 func (j Job) workload(cluster string, teams map[string]string) workload.Workload {
 	cluster = cmp.Or(cluster, j.Cluster)
 	w := workload.Workload{

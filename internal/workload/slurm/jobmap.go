@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	maxMaps = 1024    // files in the folder
-	maxMap  = 1 << 16 // bytes of one
+	maxMaps = 1024    // files in the directory
+	maxMap  = 1 << 16 // bytes per file
 )
 
-// mapped is a job on a device, as a prolog wrote it.
+// mapped is a job on a device, as written by a prolog.
 type mapped struct {
 	Job   Job
-	Index int    // the device by its place in gres.conf
-	ID    string // or by its name
+	Index int    // position of the device in gres.conf
+	ID    string // or the name of the device
 }
 
-// readMaps reads a folder of files that prologs write and epilogs remove: one for each
-// device that is in use, called by its number or name. dcgm-exporter has the numbers of
-// jobs in it, one a line; jobstats has the number of the user after it; AMD's
-// device-metrics-exporter has variables as JSON. The devices that the latter names are
-// not read: they are relative in some versions, the name of the file is not.
+// readMaps reads a directory of files that prologs write and epilogs remove: one per device
+// in use, named by its number or name. For dcgm-exporter a file holds job ids, one per
+// line; for jobstats each is followed by the user id; for AMD's device-metrics-exporter it
+// holds variables as JSON. The devices listed in the latter are not used: in some versions
+// they are relative, while the file name is not.
 func readMaps(dir string) ([]mapped, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -44,7 +44,7 @@ func readMaps(dir string) ([]mapped, error) {
 		}
 		b, err := slurm.ReadFile(filepath.Join(dir, e.Name()), maxMap)
 		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) { // an epilog was quicker
+			if !errors.Is(err, fs.ErrNotExist) { // removed by an epilog meanwhile
 				errs = append(errs, err)
 			}
 			continue
@@ -57,7 +57,7 @@ func readMaps(dir string) ([]mapped, error) {
 	return out, errors.Join(errs...)
 }
 
-// mapName parses the name of a file: 0, 0.3 (the third GPU instance of GPU 0), GPU-<uuid>,
+// mapName parses the name of a file: 0, 0.3 (GPU instance 3 of GPU 0), GPU-<uuid>,
 // MIG-<uuid>.
 func mapName(name string) (mapped, bool) {
 	if n, err := slurm.ParseIndex(name); err == nil {
@@ -72,7 +72,7 @@ func mapName(name string) (mapped, bool) {
 	return mapped{}, false
 }
 
-// parseMap returns the jobs of a file.
+// parseMap returns the jobs in a file.
 func parseMap(b []byte) []Job {
 	if b = bytes.TrimSpace(b); bytes.HasPrefix(b, []byte("{")) {
 		var v struct {

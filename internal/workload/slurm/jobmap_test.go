@@ -14,7 +14,7 @@ import (
 func TestReadMaps(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "0"), "7\n")
-	write(t, filepath.Join(dir, "1"), "7\n8\n\n8\nx\n") // shared, and written twice
+	write(t, filepath.Join(dir, "1"), "7\n8\n\n8\nx\n") // shared, and listed twice
 	write(t, filepath.Join(dir, "2"), "45916256 262563\n")
 	write(t, filepath.Join(dir, "3"), `{ "SLURM_JOB_ID": "9", "SLURM_JOB_USER": "u", "SLURM_JOB_PARTITION": "gpu", "SLURM_CLUSTER_NAME": "c",
 		"SLURM_JOB_GPUS": "5", "CUDA_VISIBLE_DEVICES": "0", "SLURM_SCRIPT_CONTEXT": "prolog_slurmd" }`)

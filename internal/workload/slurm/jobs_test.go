@@ -53,8 +53,8 @@ func recorded(node string) []Job {
 	}
 }
 
-// One job with a hostile name, a shard, or a part on another node must not change what is
-// said of the others; a part on another node is not ours.
+// A job with a hostile name, a shard, or a part on another node must not affect the others;
+// the part on another node is not ours.
 func TestRecorded(t *testing.T) {
 	f := func(file string, parse func(io.Reader, func(slurm.Job) error) error, ignore ...string) {
 		t.Helper()
@@ -78,7 +78,7 @@ func TestRecorded(t *testing.T) {
 	f("scontrol-o.txt", slurm.ParseJobsText)
 }
 
-// who compares what a node needs of a job. The rest is tested where it is parsed.
+// who compares the fields of a job that a node needs. internal/slurm tests the others.
 var who = cmp.FilterPath(func(p cmp.Path) bool {
 	switch p.Last().String() {
 	case ".unreadable", ".Tasks", ".State", ".Reason", ".NodeList", ".Nodes", ".CPUs", ".GPUs", ".Priority", ".Restarts",
@@ -90,7 +90,7 @@ var who = cmp.FilterPath(func(p cmp.Path) bool {
 
 var sorted = cmpopts.SortSlices(func(a, b Job) bool { return sysfs.Natural(a.ID, b.ID) < 0 })
 
-// The forms of newer versions, written by hand after their OpenAPI description.
+// The formats of newer versions, written by hand after their OpenAPI description.
 func TestParseJSON(t *testing.T) {
 	f := func(name, in string, want ...Job) {
 		t.Helper()
@@ -121,7 +121,7 @@ func TestParseJSON(t *testing.T) {
 	}
 }
 
-// Detail that is missing is not "no GPU": what the node knows is asked then.
+// Missing details do not mean "no GPU": local knowledge is used then.
 func TestParseJSONNoDetail(t *testing.T) {
 	got, err := jobsOn("gn2", slurm.ParseJobsJSON, strings.NewReader(`{"jobs":[{"job_id":1,"nodes":"gn2","job_state":"RUNNING","tres_alloc_str":"cpu=1,gres/gpu=2"}]}`))
 	if err != nil || len(got) != 1 || got[0].unreadable == nil {
@@ -129,8 +129,8 @@ func TestParseJSONNoDetail(t *testing.T) {
 	}
 }
 
-// Others cut a name at its first space, take GRES= from a comment, and give all nodes the
-// devices of each.
+// A name is not truncated at its first space, GRES= in a comment is ignored, and a node
+// does not get the devices of other nodes.
 func TestParseText(t *testing.T) {
 	f := func(name, in string, want ...Job) {
 		t.Helper()

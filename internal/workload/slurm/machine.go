@@ -11,15 +11,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
-// machine is the files of the kernel below root, "/" or where the host's are mounted, and
-// the kernel drivers of each vendor.
+// machine locates the kernel's files and knows the kernel drivers of each vendor.
 type machine struct {
-	root    string
-	drivers [][]string
+	root    string     // "/" or where the host's file system is mounted
+	drivers [][]string // as in Config
 }
 
-// device returns the names of the device with these files. A partition of NVIDIA has the
-// file of the GPU and those of its capabilities; it is never taken for the whole GPU.
+// device returns the names of the device with these files. An NVIDIA partition has the file
+// of the GPU plus those of its capabilities; it is never mistaken for the whole GPU.
 func (m machine) device(files []string) device {
 	var d device
 	var caps []string
@@ -32,7 +31,7 @@ func (m machine) device(files []string) device {
 			d = append(d, m.address("drm", base)...)
 		case folder == "accel":
 			d = append(d, m.address("accel", base)...)
-		case slurm.IsNumber(base): // the folder has the name, as of /dev/tenstorrent/0
+		case slurm.IsNumber(base): // the directory has the name, as in /dev/tenstorrent/0
 			d = append(d, folder+"/"+base)
 		default:
 			d = append(d, base)
@@ -49,7 +48,7 @@ func (m machine) device(files []string) device {
 	return nil
 }
 
-// address returns the address on the bus of a device of the kernel's class, and its name.
+// address returns the bus address of a device in a kernel class, and its name.
 func (m machine) address(class, name string) device {
 	link, err := os.Readlink(filepath.Join(m.root, "sys/class", class, name, "device"))
 	if err != nil {
@@ -58,7 +57,7 @@ func (m machine) address(class, name string) device {
 	return device{strings.ToLower(filepath.Base(link)), name}
 }
 
-// found returns the GPUs and partitions that the drivers have, in their order.
+// found returns the GPUs and partitions that the drivers provide, in order.
 func (m machine) found() []device {
 	if list := m.nvidia(); len(list) > 0 {
 		return list
@@ -79,11 +78,11 @@ func (m machine) found() []device {
 	return nil
 }
 
-// nvidia returns the GPUs of NVIDIA by their address on the bus, each as its partitions
-// where it has some.
+// nvidia returns the NVIDIA GPUs by bus address; a partitioned GPU is replaced by its
+// partitions.
 func (m machine) nvidia() []device {
 	folders, _ := filepath.Glob(filepath.Join(m.root, "proc/driver/nvidia/gpus/*"))
-	slices.Sort(folders) // addresses have all their digits
+	slices.Sort(folders) // addresses have a fixed number of digits
 	parts := m.partitions()
 	var out []device
 	for _, f := range folders {
@@ -109,10 +108,11 @@ func (m machine) nvidia() []device {
 	return out
 }
 
-// partition is a GPU instance, and the device file that lets a process use it.
+// partition is a GPU instance, and the minor number of the device file that grants access
+// to it.
 type partition struct{ gpu, gi, minor string }
 
-// partitions returns the GPU instances of all GPUs, those of one by their number.
+// partitions returns the GPU instances of all GPUs, by number.
 func (m machine) partitions() []partition {
 	files, _ := filepath.Glob(filepath.Join(m.root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*/access"))
 	slices.SortFunc(files, sysfs.Natural)
@@ -129,7 +129,7 @@ func (m machine) partitions() []partition {
 	return out
 }
 
-// field returns the word after a key at the beginning of a line.
+// field returns the text after a key at the beginning of a line.
 func field(b []byte, key string) string {
 	for line := range bytes.Lines(b) {
 		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {

@@ -18,37 +18,37 @@ import (
 )
 
 const (
-	maxSteps = 512 // of a job, looked at
-	maxPIDs  = 64  // of a step, looked at
-	// A process of a step may not be there yet, or may end before it is read.
+	maxSteps = 512 // steps examined per job
+	maxPIDs  = 64  // processes examined per step
+	// A process of a step may not exist yet, or may exit before it is read.
 	tries = 30
-	// The kernel may let a reader of an environment wait for a process that hangs. It is
-	// waited for so long, and for so many at once.
+	// The kernel may block a reader of a hung process's environment. patience is how long a
+	// read is waited for, and maxReading how many may be in progress.
 	patience   = 500 * time.Millisecond
 	maxReading = 8
 )
 
 // node reads the control groups and the processes of the jobs on this machine.
 type node struct {
-	root string // "/" or where the host's files are mounted
-	name string // in Slurm; control groups of another node are left alone
+	root string // "/" or where the host's file system is mounted
+	name string // node name in Slurm; control groups of other nodes are ignored
 
 	environ func(pid uint32) (environ, error)
 	reading chan struct{}
 
 	last  here
-	other map[string]nodeJob // jobs that no control group was found of
+	other map[string]nodeJob // jobs without a visible control group
 }
 
-// here is what a scan found. Nobody changes it afterwards.
+// here is the result of a scan. It is immutable.
 type here struct {
 	jobs    map[string]nodeJob
-	other   map[string]nodeJob // jobs that only a process was seen of
+	other   map[string]nodeJob // jobs of which only a process was seen
 	denied  error              // why the environment of a process could not be read
 	refused int                // jobs and steps beyond the limits
 }
 
-// nodeJob is a job that has control groups here, by its steps.
+// nodeJob is a job with control groups on this node, by step.
 type nodeJob map[string]nodeStep
 
 // nodeStep is a step, and the environment of one of its processes.
@@ -65,10 +65,10 @@ func newNode(root, name string) *node {
 	return n
 }
 
-// controllers are the hierarchies of version 1, those first that all jobs are in.
+// controllers are the hierarchies of version 1; those that contain all jobs come first.
 var controllers = []string{"freezer", "devices", "memory", "cpuset", "cpu,cpuacct", "cpuacct", "pids"}
 
-// roots returns the control groups below which Slurm has those of jobs.
+// roots returns the control groups that contain Slurm's jobs.
 func (n *node) roots() []string {
 	fs := filepath.Join(n.root, "sys/fs/cgroup")
 	for _, pattern := range []string{"*.slice/*slurmstepd.scope", "unified/*.slice/*slurmstepd.scope"} {
@@ -92,8 +92,8 @@ func (n *node) glob(pattern string) []string {
 	})
 }
 
-// scan looks which jobs and steps there are, and reads the environment of those that are
-// new. It returns the jobs that are gone, too.
+// scan lists the jobs and steps, and reads the environment of new ones. It also returns the
+// jobs that are gone.
 func (n *node) scan() (found here, gone []string) {
 	before := n.last.jobs
 	n.last = here{jobs: map[string]nodeJob{}, denied: n.last.denied}
@@ -121,9 +121,9 @@ func (n *node) scan() (found here, gone []string) {
 	return n.last, gone
 }
 
-// look reads the environment of processes that somebody found on a device, of jobs whose
-// control groups cannot be seen: those of the host, from a container. It returns the
-// processes that are left.
+// look reads the environment of processes that were found on a device and whose jobs have
+// no visible control group, as with host jobs seen from a container. It returns the
+// processes that still exist.
 func (n *node) look(found map[Place]uint32) (jobs map[string]nodeJob, left map[Place]uint32) {
 	before := n.other
 	n.other, left = map[string]nodeJob{}, map[Place]uint32{}
@@ -145,7 +145,7 @@ func (n *node) look(found map[Place]uint32) (jobs map[string]nodeJob, left map[P
 			}
 		}
 		if !s.ok {
-			s.env = environ{} // it may be that of another job
+			s.env = environ{} // may belong to another job
 		}
 		if n.other[p.Job] == nil {
 			n.other[p.Job] = nodeJob{}
@@ -165,11 +165,11 @@ func (n *node) jobDirs(root string) []string {
 	return out
 }
 
-// steps returns the steps of a job, with what was read of them before.
+// steps returns the steps of a job, reusing what was read before.
 func (n *node) steps(job, path string, before nodeJob) nodeJob {
 	out := nodeJob{}
 	entries, err := os.ReadDir(path)
-	if err != nil { // it ended meanwhile
+	if err != nil { // the job ended meanwhile
 		return out
 	}
 	for _, e := range entries {
@@ -182,7 +182,7 @@ func (n *node) steps(job, path string, before nodeJob) nodeJob {
 			continue
 		}
 		s := before[step]
-		// The process that waits in the step extern has no environment of the job.
+		// The process that waits in the extern step does not have the job's environment.
 		if !s.ok && s.tried < tries && step != "extern" {
 			s.tried++
 			s.env, s.ok = n.read(job, filepath.Join(path, e.Name()))
@@ -192,8 +192,8 @@ func (n *node) steps(job, path string, before nodeJob) nodeJob {
 	return out
 }
 
-// read returns the environment of the first process of a step that says it is of the
-// job: a job that was started from another may have left that one's.
+// read returns the environment of the first process in a step that claims to belong to the
+// job: a job started from within another may have inherited that job's environment.
 func (n *node) read(job, path string) (environ, bool) {
 	var files []string
 	for _, pattern := range []string{"cgroup.procs", "task_*/cgroup.procs", "user/cgroup.procs", "user/task_*/cgroup.procs"} {
@@ -226,9 +226,9 @@ func (n *node) read(job, path string) (environ, bool) {
 	return environ{}, false
 }
 
-var errSlow = errors.New("the environment of a process cannot be read: it hangs")
+var errSlow = errors.New("cannot read the environment of a process: the read hangs")
 
-// patient reads an environment and gives up after a while.
+// patient reads an environment and gives up after patience.
 func (n *node) patient(pid uint32) (environ, error) {
 	select {
 	case n.reading <- struct{}{}:
@@ -255,7 +255,7 @@ func (n *node) patient(pid uint32) (environ, error) {
 	}
 }
 
-// job returns what the processes of a job say of it, the script first.
+// job returns what the processes of a job say about it, the batch script first.
 func (j nodeJob) job(id string) Job {
 	out := Job{Job: slurm.Job{ID: id}}
 	for _, step := range j.order() {
@@ -264,8 +264,8 @@ func (j nodeJob) job(id string) Job {
 	return out
 }
 
-// gpus returns the devices of a job by what its processes say: of the script those of the
-// job, else what its steps have together.
+// gpus returns the devices of a job according to its processes: those of the job from its
+// script, else the union of its steps' devices.
 func (j nodeJob) gpus() (index []int, shards uint64) {
 	for _, step := range j.order() {
 		s := j[step]
@@ -274,7 +274,7 @@ func (j nodeJob) gpus() (index []int, shards uint64) {
 			continue
 		}
 		index = append(index, list...)
-		n, _ := strconv.ParseUint(s.env.Shards, 10, 32) // absent is none
+		n, _ := strconv.ParseUint(s.env.Shards, 10, 32) // absent means none
 		shards = max(shards, n)
 		if !slurm.IsNumber(step) {
 			break

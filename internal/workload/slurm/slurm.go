@@ -18,47 +18,47 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/cgroup"
 )
 
-// Config says where Slurm is found. All of it may be empty.
+// Config states where Slurm is found. All fields may be empty.
 type Config struct {
-	Root string // "/" or where the host's files are mounted; empty: "/"
-	Host string // the name of this machine, to find its node in slurm.conf
-	Node string // the name of this node in Slurm; empty: as slurm.conf or Host has it
+	Root string // "/" or where the host's file system is mounted; empty means "/"
+	Host string // host name, to find the node in slurm.conf
+	Node string // name of this node in Slurm; empty: from slurm.conf or Host
 
-	Conf     string // path of slurm.conf; empty: the usual paths
+	Conf     string // path of slurm.conf; empty: the usual places
 	GresConf string // path of gres.conf; empty: next to slurm.conf
-	JobMaps  string // directory of the files written by a prolog; empty: none
+	JobMaps  string // directory of the files that a prolog writes; empty: none
 
 	// Minors are prefixes of device files below /dev that end in a minor number: nvidia,
-	// tenstorrent/. Where neither gres.conf nor a driver tells the order of the devices, it
-	// is that of their minor numbers.
+	// tenstorrent/. If neither gres.conf nor a driver defines the order of the devices, they
+	// are ordered by minor number.
 	Minors []string
-	// Drivers are the kernel drivers of each vendor: the devices of one vendor are numbered
+	// Drivers lists the kernel drivers of each vendor. The devices of one vendor are numbered
 	// together.
 	Drivers [][]string
 
-	Scontrol  string // path of scontrol, with squeue beside it; empty: the usual places
+	Scontrol  string // path of scontrol, with squeue next to it; empty: the usual places
 	REST      string // address of slurmrestd; empty: Slurm's tools are run instead
 	RESTToken string // path of the file with its token
-	RESTUser  string // whose the token is, where slurmrestd wants to know
-	Offline   bool   // do not query the controller
+	RESTUser  string // owner of the token, if slurmrestd requires it
+	Offline   bool   // the controller is not queried
 
-	Steps    bool              // the number of the step is an attribute
+	Steps    bool              // export the step id as an attribute
 	Teams    map[string]string // by account; empty: the account is the team
-	Refresh  time.Duration     // how often the controller is asked; 0: 30 seconds
-	StaleFor time.Duration     // how long what it said is used while it does not answer; 0: 15 minutes
-	_        struct{}          // keyed literals only: it grows
+	Refresh  time.Duration     // how often the controller is queried; 0: 30 seconds
+	StaleFor time.Duration     // how long its last answer is used while it does not respond; 0: 15 minutes
+	_        struct{}          // enforces keyed literals
 }
 
 const (
-	// look is how often control groups and job maps are looked at, so that a job is known
-	// before it uses a device. It costs a few dozen calls of the kernel.
+	// look is how often control groups and job maps are scanned, so that a job is known
+	// before it uses a device. A scan takes a few dozen system calls.
 	look = time.Second
-	// again is how often settings are read, and how often a machine without Slurm is
-	// looked at for it.
+	// again is how often the configuration is read, and how often a machine without Slurm
+	// is checked for it.
 	again = 30 * time.Second
 )
 
-// Source is a workload.Source of the Slurm jobs of this node.
+// Source is a workload.Source for the Slurm jobs of this node.
 type Source struct {
 	cfg    Config
 	places *cgroup.Finder[Place]
@@ -67,24 +67,24 @@ type Source struct {
 	present bool
 	site    site
 	ctl     *controller
-	ctlErr  error // why there is none
+	ctlErr  error // why ctl is nil
 	node    *node
 	here    here
 	maps    []mapped
 	mapsErr error
-	gone    map[string]time.Time // jobs whose control group went away, and when
-	found   map[Place]uint32     // processes of jobs that have no control group here, one for each step
+	gone    map[string]time.Time // jobs whose control group disappeared, and when
+	found   map[Place]uint32     // processes of jobs without a control group here, one per step
 	view    view
-	unread  error // of the control group of a process
+	unread  error // error of reading the control group of a process
 	unreadT time.Time
 }
 
-// site is what the files of settings say.
+// site is the content of the configuration files.
 type site struct {
 	conf    string // path of slurm.conf, if there is one
 	cluster string
 	node    string
-	several bool // the machine is several nodes, and nobody says which is meant
+	several bool // the machine is several nodes, and none was configured
 	gres    gresConf
 	devices []device
 	err     error
@@ -92,7 +92,7 @@ type site struct {
 
 var _ workload.Source = (*Source)(nil)
 
-// New returns the source. It knows nothing before Run.
+// New returns a Source. It knows nothing before Run.
 func New(cfg Config) *Source {
 	cfg.Root = cmp.Or(cfg.Root, "/")
 	cfg.Refresh = cmp.Or(cfg.Refresh, 30*time.Second)
@@ -103,8 +103,8 @@ func New(cfg Config) *Source {
 	}
 }
 
-// Run learns until ctx ends. On a machine without Slurm that is a look every 30 seconds
-// for a few files that are not there.
+// Run learns until ctx ends. On a machine without Slurm it only checks for a few files
+// every 30 seconds.
 func (s *Source) Run(ctx context.Context) error {
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -136,15 +136,15 @@ func (s *Source) isPresent() bool {
 	return s.present
 }
 
-// usual are the places of slurm.conf. The last are of nodes that get it from the
-// controller.
+// usual are the usual locations of slurm.conf. The last ones are for nodes that receive it
+// from the controller.
 var usual = []string{
 	"etc/slurm/slurm.conf", "etc/slurm-llnl/slurm.conf", "usr/local/etc/slurm.conf", "opt/slurm/etc/slurm.conf",
 	"run/slurm/conf/slurm.conf", "var/spool/slurmd/conf-cache/slurm.conf", "var/spool/slurm/d/conf-cache/slurm.conf",
 }
 
-// settle reads the settings, and returns the controller that is to be asked from now on,
-// if there is a new one.
+// settle reads the configuration, and returns the controller to start querying, if it is
+// new.
 func (s *Source) settle() *controller {
 	here := readSite(s.cfg)
 	s.mu.Lock()
@@ -165,11 +165,11 @@ func (s *Source) settle() *controller {
 	return s.ctl
 }
 
-// asker returns how the controller is asked, or nil and why it is not.
+// asker returns how to query the controller, or nil and the reason.
 func (s *Source) asker() (asker, error) {
 	switch {
 	case s.site.node == "":
-		return nil, errors.New("this machine is no node of the cluster")
+		return nil, errors.New("this machine is not a node of the cluster")
 	case s.cfg.REST != "":
 		r, err := slurm.NewREST(s.cfg.REST, s.cfg.RESTToken, s.cfg.RESTUser)
 		if err != nil {
@@ -204,7 +204,7 @@ func readSite(cfg Config) site {
 			here.node, here.several = nodes[0], len(nodes) > 1
 		}
 	}
-	// A node that joins by itself is in no slurm.conf, and a container may have none.
+	// A dynamic node is not in slurm.conf, and a container may not have the file.
 	if here.node == "" && (here.conf == "" && cfg.REST != "" || len(newNode(cfg.Root, "").roots()) > 0) {
 		here.node, _, _ = strings.Cut(cfg.Host, ".")
 	}
@@ -229,12 +229,12 @@ func exists(path string) bool {
 	return err == nil || errors.Is(err, fs.ErrPermission)
 }
 
-// scan looks at the jobs of this node.
+// scan updates the jobs of this node.
 func (s *Source) scan() {
 	s.mu.Lock()
 	look := maps.Clone(s.found)
 	s.mu.Unlock()
-	found, gone := s.node.scan() // only Run changes what s.node is and has
+	found, gone := s.node.scan() // only Run modifies s.node
 	found.other, look = s.node.look(look)
 	found.denied = s.node.last.denied
 	var list []mapped
@@ -249,12 +249,12 @@ func (s *Source) scan() {
 		s.gone[id] = now
 	}
 	for id, t := range s.gone {
-		left := slices.ContainsFunc(list, func(m mapped) bool { return m.Job.ID == id }) // by an epilog that failed
+		left := slices.ContainsFunc(list, func(m mapped) bool { return m.Job.ID == id }) // left behind by a failed epilog
 		if found.jobs[id] != nil || !left && now.Sub(t) > s.cfg.StaleFor+s.cfg.Refresh {
 			delete(s.gone, id)
 		}
 	}
-	maps.DeleteFunc(s.found, func(p Place, pid uint32) bool { return pid != look[p] }) // a later one is for the next time
+	maps.DeleteFunc(s.found, func(p Place, pid uint32) bool { return pid != look[p] }) // later ones are for the next scan
 	s.here, s.maps, s.mapsErr = found, list, err
 	s.build()
 }
@@ -267,7 +267,7 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	p, ok, err := s.places.Find(pid)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // processes end all the time
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // processes exit all the time
 		s.unread, s.unreadT = err, time.Now()
 	}
 	if err != nil || !ok {
@@ -293,17 +293,17 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 }
 
 func withStep(attributes map[string]string, step string) map[string]string {
-	out := maps.Clone(attributes) // the other one is everybody's
+	out := maps.Clone(attributes) // the original map is shared
 	out["slurm.step.id"] = step
 	return out
 }
 
-// Grants implements workload.Source. Nobody may change what it returns.
+// Grants implements workload.Source. The result is read-only.
 func (s *Source) Grants() []workload.Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.present && s.ctl.last(time.Now()).reason != s.view.reason {
-		s.build() // what was good is stale by now, or too old
+		s.build() // the answer has become stale or too old
 	}
 	return s.view.grants
 }

@@ -24,7 +24,7 @@ const secret = "hunter2"
 type host struct {
 	*testing.T
 	root string
-	asks script // what its controller says
+	asks script // what its controller answers
 	src  *Source
 }
 
@@ -46,7 +46,7 @@ func (h *host) group(job, step string) string {
 	return filepath.Join(h.root, "sys/fs/cgroup/freezer/slurm/uid_1000/job_"+job, "step_"+step)
 }
 
-// start makes a process in a step.
+// start starts a process in a step.
 func (h *host) start(pid int, job, step string, vars ...string) {
 	h.Helper()
 	proc := filepath.Join(h.root, "proc", fmt.Sprint(pid))
@@ -64,7 +64,7 @@ func (h *host) end(job string) {
 	}
 }
 
-// controller lets the controller say what h.asks has.
+// controller makes the controller answer h.asks.
 func (h *host) controller() {
 	if h.src.ctl == nil {
 		h.src.cfg.Offline = false
@@ -100,8 +100,8 @@ func vars(job, gpus string) []string {
 	}
 }
 
-// A process must be the same workload as the grant, with all of its attributes, also
-// before and without the controller; nothing else of an environment gets anywhere.
+// A process must resolve to the same workload as the grant, with all attributes, also
+// before and without the controller; nothing else of an environment is exported.
 func TestSource(t *testing.T) {
 	h := newHost(t)
 	h.start(50, "7", "extern")
@@ -144,12 +144,12 @@ func TestSourceOptions(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 	if g := h.src.Grants()[0].Workload; g.Attributes["slurm.step.id"] != "" {
-		t.Errorf("the step of a process went to the job: %+v", g)
+		t.Errorf("the step of a process was added to the job: %+v", g)
 	}
 }
 
-// The environment is the user's: it can name another job, account and device. The job is
-// that of the control group, and the controller's word goes before.
+// The environment is under the user's control: it can name another job, account and device.
+// The control group decides the job, and the controller takes precedence for the rest.
 func TestSourceLies(t *testing.T) {
 	h := newHost(t)
 	h.start(59, "7", "batch", "SLURM_JOB_ID=99", "SLURM_JOB_GPUS=3", "SLURM_JOB_ACCOUNT=free")
@@ -167,7 +167,7 @@ func TestSourceLies(t *testing.T) {
 	h.want("a job without any")
 }
 
-// Several jobs of a GPU split it: the last does not take it from the others.
+// Several jobs on a GPU share it: the last does not take it from the others.
 func TestSourceShared(t *testing.T) {
 	h := newHost(t)
 	h.start(60, "4", "batch", append(vars("4", "1"), "SLURM_SHARDS_ON_NODE=2")...)
@@ -192,14 +192,14 @@ func TestSourceShared(t *testing.T) {
 	}
 	h.controller()
 	h.want("by the controller", "4 nvidia0 2/4", "5 nvidia0 1/4", "6 nvidia1", "6 nvidia3 2/4", "10 nvidia2 50/100")
-	want := workload.Status{Source: "slurm", Reason: workload.ResourceUnknown, Detail: "1 devices are in no line of gres.conf and were found by no driver, " +
+	want := workload.Status{Source: "slurm", Reason: workload.ResourceUnknown, Detail: "1 devices are neither in gres.conf nor known to a driver, " +
 		"such as one of job 12; 1 jobs hold GPUs that Slurm only counts: gres.conf has no File= for them"}
 	if diff := cmp.Diff(want, h.src.Statuses()[0]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// A job that only holds devices is known by the controller or by a prolog.
+// A job that only holds devices is known through the controller or a prolog.
 func TestSourceIdle(t *testing.T) {
 	maps := t.TempDir()
 	h := newHost(t, func(c *Config) { c.JobMaps = maps })
@@ -226,8 +226,8 @@ func TestSourceIdle(t *testing.T) {
 	h.want("an epilog failed", "10 nvidia0 1/4")
 }
 
-// What the controller says of a job that has ended here meanwhile is not used, also not
-// when it never answers again; what it says later is.
+// The controller's answer about a job that has ended here meanwhile is not used, also if
+// the controller never answers again; a later answer is.
 func TestSourceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
@@ -258,7 +258,7 @@ func TestSourceEnds(t *testing.T) {
 	})
 }
 
-// A machine without Slurm costs a look at a few paths, and runs nothing.
+// A machine without Slurm costs checks of a few paths, and runs nothing.
 func TestSourceAbsent(t *testing.T) {
 	dir := fake(t, oneJob, oneText)
 	synctest.Test(t, func(t *testing.T) {
@@ -275,12 +275,12 @@ func TestSourceAbsent(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		if _, ok := s.Process(1); ok || s.Grants() != nil {
-			t.Error("it knows something, or looked for it")
+			t.Error("the source knows something, or searched for it")
 		}
 		cancel()
 		<-done
 	})
 	if _, err := os.Stat(filepath.Join(dir, "runs")); err == nil {
-		t.Errorf("it ran %v", runs(t, dir))
+		t.Errorf("the source ran %v", runs(t, dir))
 	}
 }

@@ -3,6 +3,7 @@ package slurm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// All of it runs: settings, control groups and the tools of Slurm, which are run once.
+// Everything together: configuration, control groups and Slurm's tools, which run once.
 func TestRun(t *testing.T) {
 	dir := fake(t, `echo '{"jobs":[{"job_id":9,"nodes":"gn1","job_state":"RUNNING","gres_detail":["gpu:1(IDX:1)"]}]}'`, oneText)
 	h := newHost(t, func(c *Config) { c.Scontrol = filepath.Join(dir, "scontrol") })
@@ -24,15 +25,17 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- h.src.Run(ctx) }()
-	await.True(t, "a grant", func() bool { return len(h.src.Grants()) > 0 })
-	h.want("all of it", "9 nvidia0")
 	want := []workload.Status{
 		{Source: "slurm", Reason: workload.OK, Detail: "node gn1, 1 jobs"},
 		{Source: "slurm_controller", Reason: workload.OK, Detail: "1 jobs on this node"},
 	}
-	if diff := cmp.Diff(want, h.src.Statuses()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	await.NoError(t, func() error { // control groups and the controller are asked one after the other
+		if diff := cmp.Diff(want, h.src.Statuses()); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
+	h.want("all of it", "9 nvidia0")
 	for range 1000 { // looking it up forks nothing
 		h.src.Process(60)
 		h.src.Grants()
@@ -46,7 +49,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// What is missing is said, and costs only itself.
+// Every gap is reported, and affects nothing else.
 func TestStatuses(t *testing.T) {
 	f := func(name string, do func(h *host), want ...workload.Status) {
 		t.Helper()
@@ -57,7 +60,7 @@ func TestStatuses(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	offline := workload.Status{Source: "slurm_controller", Reason: workload.Absent, Detail: "it is not asked"}
+	offline := workload.Status{Source: "slurm_controller", Reason: workload.Absent, Detail: "the controller is not queried"}
 	one := workload.Status{Source: "slurm", Reason: workload.OK, Detail: "node gn1, 1 jobs"}
 	f("all is well", func(h *host) { h.src.scan() }, one, offline)
 	f("the environment may not be read", func(h *host) {
@@ -79,7 +82,7 @@ func TestStatuses(t *testing.T) {
 		h.controller()
 	}, one, workload.Status{
 		Source: "slurm_controller", Reason: workload.PermissionDenied,
-		Detail: "it names none of the 1 jobs of this node: PrivateData may keep them from this user",
+		Detail: "reports none of the 1 jobs on this node: PrivateData may hide them from this user",
 	})
 	f("no node", func(h *host) {
 		h.src.cfg.Host, h.src.cfg.Offline = "login", false
@@ -89,10 +92,10 @@ func TestStatuses(t *testing.T) {
 		h.src.settle()
 		h.src.scan()
 	}, workload.Status{Source: "slurm", Reason: workload.OK, Detail: "node unknown, 0 jobs"},
-		workload.Status{Source: "slurm_controller", Reason: workload.Absent, Detail: "this machine is no node of the cluster"})
+		workload.Status{Source: "slurm_controller", Reason: workload.Absent, Detail: "this machine is not a node of the cluster"})
 }
 
-// Control groups of version 2, and those of another node of the same machine.
+// Control groups of version 2, and those of another node on the same machine.
 func TestRoots(t *testing.T) {
 	h := newHost(t)
 	v2 := "sys/fs/cgroup/system.slice/gn1_slurmstepd.scope/job_7/step_0/user/task_0"
@@ -104,8 +107,8 @@ func TestRoots(t *testing.T) {
 	h.want("version 2", "7 nvidia0")
 }
 
-// From a container the control groups of the host may not be seen. The processes on a
-// device still say whose they are.
+// In a container the host's control groups may be invisible. The processes on a device
+// still tell their jobs.
 func TestNoControlGroups(t *testing.T) {
 	h := newHost(t)
 	h.start(60, "7", "batch", vars("7", "0")...)
@@ -117,7 +120,7 @@ func TestNoControlGroups(t *testing.T) {
 	h.want("before anybody asks")
 	for _, pid := range []uint32{60, 61} {
 		if _, ok := h.src.Process(pid); !ok {
-			t.Errorf("process %d is not known", pid)
+			t.Errorf("process %d is unknown", pid)
 		}
 	}
 	h.src.scan()
@@ -126,7 +129,7 @@ func TestNoControlGroups(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 	if w, _ := h.src.Process(61); w.Team != "" {
-		t.Errorf("it has the team of another job: %+v", w)
+		t.Errorf("the process has the team of another job: %+v", w)
 	}
 	if err := os.RemoveAll(filepath.Join(h.root, "proc/60")); err != nil {
 		t.Fatal(err)
@@ -135,7 +138,7 @@ func TestNoControlGroups(t *testing.T) {
 	h.want("it has ended")
 }
 
-// The name of the node decides what the controller is asked for.
+// The name of the node decides which jobs the controller is queried for.
 func TestReadSite(t *testing.T) {
 	root := newHost(t).root
 	empty := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// The names of the sources in a Status.
+// Source names in a Status.
 const (
 	fromNode       = "slurm"
 	fromController = "slurm_controller"
@@ -25,7 +25,7 @@ func (s *Source) Statuses() []workload.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.node == nil {
-		return []workload.Status{{Source: fromNode, Reason: workload.Absent, Detail: "it has not answered yet"}}
+		return []workload.Status{{Source: fromNode, Reason: workload.Absent, Detail: "has not answered yet"}}
 	}
 	if !s.present {
 		return []workload.Status{{Source: fromNode, Reason: workload.Absent, Detail: "no slurmd, no slurm.conf, no slurm cgroup"}}
@@ -36,7 +36,7 @@ func (s *Source) Statuses() []workload.Status {
 
 func (s *Source) nodeStatus(now time.Time) (out []workload.Status) {
 	add := func(r workload.Reason, detail string) {
-		detail = strings.ReplaceAll(detail, "\n", "; ") // errors that were joined
+		detail = strings.ReplaceAll(detail, "\n", "; ") // joined errors
 		for i, o := range out {
 			if o.Reason == r {
 				out[i].Detail += "; " + detail
@@ -54,13 +54,13 @@ func (s *Source) nodeStatus(now time.Time) (out []workload.Status) {
 		add(reason(s.unread), s.unread.Error())
 	}
 	if s.site.several {
-		add(workload.Failed, "this machine is several nodes, "+s.site.node+" is taken; name the one that is meant")
+		add(workload.Failed, "this machine is several nodes; using "+s.site.node+": configure the node name")
 	}
 	if n := s.here.refused; n > 0 {
-		add(workload.Failed, strconv.Itoa(n)+" jobs and steps are too many to be looked at")
+		add(workload.Failed, strconv.Itoa(n)+" jobs and steps exceed the limit")
 	}
 	if n := len(s.view.beyond); n > 0 {
-		add(workload.ResourceUnknown, fmt.Sprintf("%d devices are in no line of gres.conf and were found by no driver, such as one of job %s", n, s.view.beyond[0]))
+		add(workload.ResourceUnknown, fmt.Sprintf("%d devices are neither in gres.conf nor known to a driver, such as one of job %s", n, s.view.beyond[0]))
 	}
 	if n := s.view.uncounted; n > 0 {
 		add(workload.ResourceUnknown, fmt.Sprintf("%d jobs hold GPUs that Slurm only counts: gres.conf has no File= for them", n))
@@ -77,30 +77,30 @@ func (s *Source) controllerStatus(now time.Time) []workload.Status {
 	}
 	switch {
 	case s.cfg.Offline:
-		return one(workload.Absent, "it is not asked")
+		return one(workload.Absent, "the controller is not queried")
 	case s.ctl == nil && errors.Is(s.ctlErr, fs.ErrNotExist):
-		return one(workload.Absent, "there are no tools of Slurm here and no address of slurmrestd, so that jobs which only hold a device are not known")
+		return one(workload.Absent, "no Slurm tools found and no address of slurmrestd configured: jobs that hold a device without using it are unknown")
 	case s.ctl == nil:
 		return one(workload.Absent, s.ctlErr.Error())
 	}
 	a := s.ctl.last(now)
 	switch a.reason {
 	case workload.Absent:
-		return one(a.reason, "it has not answered yet")
+		return one(a.reason, "has not answered yet")
 	case workload.Stale:
-		return one(a.reason, fmt.Sprintf("what it said is used until %s: %v", clock(a.at.Add(s.cfg.StaleFor)), a.err))
+		return one(a.reason, fmt.Sprintf("its last answer is used until %s: %v", clock(a.at.Add(s.cfg.StaleFor)), a.err))
 	case workload.Expired:
-		return one(a.reason, fmt.Sprintf("it has not answered since %s: %v", clock(a.at), a.err))
+		return one(a.reason, fmt.Sprintf("has not answered since %s: %v", clock(a.at), a.err))
 	case workload.Failed:
 		return one(reason(a.err), a.err.Error())
 	}
 	if s.view.hidden > 0 && len(a.jobs) == 0 {
-		return one(workload.PermissionDenied, fmt.Sprintf("it names none of the %d jobs of this node: PrivateData may keep them from this user", s.view.hidden))
+		return one(workload.PermissionDenied, fmt.Sprintf("reports none of the %d jobs on this node: PrivateData may hide them from this user", s.view.hidden))
 	}
 	return one(workload.OK, fmt.Sprintf("%d jobs on this node", len(a.jobs)))
 }
 
-// clock writes a time of today.
+// clock formats a time of day.
 func clock(t time.Time) string { return t.UTC().Format("15:04:05Z") }
 
 func reason(err error) workload.Reason {

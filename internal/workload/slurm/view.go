@@ -10,17 +10,17 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// view is what everybody's knowledge is together.
+// view is the combined knowledge of all sources.
 type view struct {
 	cluster string
 	jobs    map[string]workload.Workload
 	grants  []workload.Grant
-	reason  workload.Reason // of the controller, as it was used
-	// What could not be said, for Statuses.
+	reason  workload.Reason // state of the controller when the view was built
+	// Gaps, for Statuses.
 	uncounted int      // jobs that hold devices which Slurm does not number
 	beyond    []string // jobs with a device that is in no list
-	hidden    int      // jobs of this node that the controller does not name
-	odd       error    // GRES that cannot be read
+	hidden    int      // jobs on this node that the controller does not report
+	odd       error    // GRES that cannot be parsed
 }
 
 func (s *Source) rebuild() {
@@ -29,7 +29,8 @@ func (s *Source) rebuild() {
 	s.build()
 }
 
-// build joins what the node, the prolog and the controller say. s.mu is held.
+// build combines what the node, the prolog and the controller report. The caller holds
+// s.mu.
 func (s *Source) build() {
 	now := time.Now()
 	a := s.ctl.last(now)
@@ -39,12 +40,12 @@ func (s *Source) build() {
 	here := map[string]nodeJob{}
 	maps.Copy(here, s.here.other)
 	maps.Copy(here, s.here.jobs)
-	jobs := map[string]Job{} // what the node says
+	jobs := map[string]Job{} // from the node
 	for id, j := range here {
 		jobs[id] = j.job(id)
 	}
 	for _, m := range s.maps {
-		if _, over := s.gone[m.Job.ID]; !over { // an epilog may fail
+		if _, over := s.gone[m.Job.ID]; !over { // an epilog may have failed
 			jobs[m.Job.ID] = m.Job.or(jobs[m.Job.ID])
 		}
 	}
@@ -60,7 +61,7 @@ func (s *Source) build() {
 			jobs[id] = j
 		}
 	}
-	if v.cluster == "" { // no slurm.conf: the first that says so
+	if v.cluster == "" { // without slurm.conf, use the first job's
 		for _, id := range slices.SortedFunc(maps.Keys(jobs), sysfs.Natural) {
 			v.cluster = cmp.Or(v.cluster, jobs[id].Cluster)
 		}
@@ -76,7 +77,7 @@ func (s *Source) build() {
 			b.resources(w, said)
 			b.stale = false
 		case ok && said.unreadable == nil: // it has none, whatever its environment says
-		case here[id] != nil && agree(here[id], id, s.maps): // and says which part of a device
+		case here[id] != nil && agree(here[id], id, s.maps): // the environment also has the share of a device
 			b.indexes(w, here[id])
 		case b.mapped(w, s.maps):
 		case here[id] != nil:
@@ -86,19 +87,19 @@ func (s *Source) build() {
 	s.view = v
 }
 
-// over reports whether the control group of a job went away after what was said at a
-// time: the job has ended here, and who says that it runs did not know yet.
+// over reports whether the control group of a job disappeared after the given time: the job
+// has ended here, and an answer from before that did not know it.
 func (s *Source) over(id string, said time.Time) bool {
 	t, ok := s.gone[id]
 	return ok && !said.After(t)
 }
 
-// builder makes grants.
+// builder creates grants.
 type builder struct {
 	site   site
 	minors []string // as in Config
 	view   *view
-	stale  bool // of what is granted now
+	stale  bool // of the grants being added
 }
 
 func (b *builder) grant(w workload.Workload, resource string, ids []string, held, of uint64) {
@@ -109,8 +110,8 @@ func (b *builder) grant(w workload.Workload, resource string, ids []string, held
 	b.view.grants = append(b.view.grants, g)
 }
 
-// device returns the names of the device at a place. Without gres.conf and driver the
-// place is its minor number.
+// device returns the names of the device at a position. Without gres.conf and driver, the
+// position is its minor number.
 func (b *builder) device(place int) device {
 	if len(b.site.devices) == 0 {
 		return numbered(b.minors, place)
@@ -121,7 +122,7 @@ func (b *builder) device(place int) device {
 	return nil
 }
 
-// resources grants what the controller says a job has.
+// resources adds the grants of a job according to the controller.
 func (b *builder) resources(w workload.Workload, j Job) {
 	for _, g := range j.GRES {
 		if g.Name != "gpu" && g.Name != "shard" && g.Name != "mps" {
@@ -148,8 +149,8 @@ func (b *builder) resources(w workload.Workload, j Job) {
 	}
 }
 
-// shared returns what of each of some devices is held, if count is held of all. Where
-// Slurm does not say how they are spread, they are spread evenly.
+// shared returns the held and offered replicas per device if count is held over several
+// devices. If Slurm does not report the distribution, an even one is assumed.
 func (b *builder) shared(name string, count uint64, devices, place int) (held, of uint64) {
 	of = b.site.gres.replicas(name, b.device(place), len(b.site.devices))
 	return count, of * uint64(devices)
@@ -164,7 +165,7 @@ func (b *builder) one(w workload.Workload, name string, place int, held, of uint
 	b.grant(w, name, d, held, of)
 }
 
-// indexes grants what the processes of a job say that it has.
+// indexes adds the grants of a job according to its processes.
 func (b *builder) indexes(w workload.Workload, j nodeJob) {
 	list, shards := j.gpus()
 	for _, place := range list {
@@ -178,7 +179,7 @@ func (b *builder) indexes(w workload.Workload, j nodeJob) {
 	}
 }
 
-// agree reports whether a job says of its devices what a prolog says of them.
+// agree reports whether a job's processes and the prolog name the same devices.
 func agree(j nodeJob, id string, list []mapped) bool {
 	said, _ := j.gpus()
 	var written []int
@@ -191,7 +192,8 @@ func agree(j nodeJob, id string, list []mapped) bool {
 	return len(written) > 0 && slices.Equal(said, written)
 }
 
-// mapped grants what a prolog says that a job has, and reports whether it says anything.
+// mapped adds the grants of a job according to the prolog, and reports whether there are
+// any.
 func (b *builder) mapped(w workload.Workload, list []mapped) bool {
 	found := false
 	for _, m := range list {
@@ -203,7 +205,8 @@ func (b *builder) mapped(w workload.Workload, list []mapped) bool {
 			b.grant(w, "gpu", []string{m.ID}, 0, 0)
 			continue
 		}
-		// Several jobs have a device: that of a shard, in what parts is not written.
+		// If several jobs have the same device, it is sharded, but the shares are not
+		// recorded.
 		sharing := uint64(0)
 		for _, o := range list {
 			if o.Index == m.Index && o.ID == m.ID {

@@ -16,7 +16,7 @@ type fieldValue struct {
 	Value              uint64
 }
 
-// field is what a test compares of a fieldValue.
+// field is the part of a fieldValue that tests compare.
 type field struct {
 	ID, Type, Ret uint32
 	Value         uint64
@@ -84,7 +84,7 @@ func TestFieldsLeftUntouched(t *testing.T) {
 	}
 	diff(t, plain, l.fields(d, 82, 83, 193, 187, 221, 94, 270, 220))
 
-	// A ninth element, or one C2C field, silences the fragile ones and no others.
+	// A ninth element, or one C2C field, suppresses the fragile fields and no others.
 	want := []field{
 		{82, 1, success, 50},
 		{187, unset, unset, 0},
@@ -143,7 +143,7 @@ func TestProcesses(t *testing.T) {
 	n, samples[0] = 72, utilization{}
 	future := uintptr(time.Now().Add(time.Hour).UnixMicro())
 	l.want(notFound, util, d, uintptr(unsafe.Pointer(&samples[0])), uintptr(unsafe.Pointer(&n)), future)
-	diff(t, uint32(72), n) // not cut: the rows are the caller's
+	diff(t, uint32(72), n) // not truncated: the rows belong to the caller
 	diff(t, uint32(0), samples[0].PID)
 }
 

@@ -14,12 +14,12 @@ import (
 
 var (
 	buildLock sync.Mutex
-	builds    = map[string][]byte{} // by the symbols left out
+	builds    = map[string][]byte{} // by the omitted symbols
 	objects   [][]byte              // the compiled sources, for all libraries of this process
 )
 
-// build returns the fake library without the given symbols. What was built is kept in the user's cache
-// folder, by the hash of all that it is made from: a dozen packages use it, each in a process of its own.
+// build returns the fake library without the given symbols. Builds are kept in the user's cache
+// directory, by the hash of their inputs: a dozen packages use them, each in a process of its own.
 func build(without []string) ([]byte, error) {
 	buildLock.Lock()
 	defer buildLock.Unlock()
@@ -32,7 +32,7 @@ func build(without []string) ([]byte, error) {
 		return nil, err
 	}
 	kept := ""
-	if dir, err := os.UserCacheDir(); err == nil { // without one it is built each time
+	if dir, err := os.UserCacheDir(); err == nil { // without a cache directory the library is built each time
 		kept = filepath.Join(dir, "gpumeter", "fakenvml", key)
 	}
 	library, err := os.ReadFile(kept)
@@ -46,10 +46,10 @@ func build(without []string) ([]byte, error) {
 	return library, nil
 }
 
-// compilation are the flags that the sources are compiled and linked with.
+// compilation lists the flags for compiling and linking the sources.
 var compilation = []string{"-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"}
 
-// ingredients returns the C files, and the hash of them, of the compiler and of how it is run.
+// ingredients returns the C files, and a hash of them, the compiler version and the flags.
 func ingredients(without string) (files []string, key string, err error) {
 	folder, err := sources()
 	if err != nil {
@@ -133,8 +133,8 @@ func compile(files, without []string) ([]byte, error) {
 	return os.ReadFile(target)
 }
 
-// keep stores what was built, whole or not at all: another process may read it. A cache that cannot be
-// written costs time only.
+// keep stores a build in the cache, atomically because other processes may read it. A failure to write
+// the cache only costs time.
 func keep(path string, library []byte) {
 	if path == "" || os.MkdirAll(filepath.Dir(path), 0o755) != nil {
 		return

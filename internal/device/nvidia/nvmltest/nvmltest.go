@@ -1,5 +1,6 @@
-// Package nvmltest gives tests a libnvidia-ml.so.1 that they script. It is imported
-// by tests only. The grammar of the script is in ../testdata/fakenvml/README.md.
+// Package nvmltest provides a fake libnvidia-ml.so.1 that tests control with a script. It
+// compiles the fake from C and needs gcc. Only tests import it. The script grammar is
+// documented in ../testdata/fakenvml/README.md.
 package nvmltest
 
 import (
@@ -16,21 +17,21 @@ import (
 	"testing"
 )
 
-// Host is a folder that holds the fake library and what belongs to it.
+// Host is a directory that holds the fake library and its files.
 type Host struct {
 	Dir     string
-	Library string // the path of libnvidia-ml.so.1
+	Library string // path of libnvidia-ml.so.1
 }
 
-// New puts the fake library into a fresh folder with script beside it. It skips the
-// test where there is no gcc, unless GPUMETER_REQUIRE names gcc.
+// New creates the fake library in a fresh directory, with script next to it. It skips the
+// test if gcc is missing, unless GPUMETER_REQUIRE names gcc.
 func New(t testing.TB, script string) *Host {
 	t.Helper()
 	return Without(t, script)
 }
 
-// Without is New with a library that lacks the symbols, as that of an older driver
-// does. A symbol may be a glob pattern, such as nvmlGpm*.
+// Without is New with a library that does not have the given symbols, like the library of
+// an older driver. A symbol may be a glob pattern, such as nvmlGpm*.
 func Without(t testing.TB, script string, symbols ...string) *Host {
 	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
@@ -56,7 +57,7 @@ func Without(t testing.TB, script string, symbols ...string) *Host {
 	return h
 }
 
-// Script replaces the script. The library sees all of it or nothing, at its next call.
+// Script replaces the script atomically. It takes effect at the library's next call.
 func (h *Host) Script(t testing.TB, script string) {
 	t.Helper()
 	next := filepath.Join(h.Dir, "fake.conf.next")
@@ -80,8 +81,8 @@ func (h *Host) Append(t testing.TB, lines string) {
 
 var deviceFile = regexp.MustCompile(`^nvidia(ctl|[0-9]+)$`)
 
-// OpenFiles returns the sorted names of the device files of h that a process holds
-// open, such as nvidia0 and nvidiactl.
+// OpenFiles returns the sorted names of h's device files that a process holds open, such as
+// nvidia0 and nvidiactl.
 func (h *Host) OpenFiles(t testing.TB, pid int) []string {
 	t.Helper()
 	folder := filepath.Join("/proc", strconv.Itoa(pid), "fd")
@@ -106,11 +107,11 @@ func (h *Host) OpenFiles(t testing.TB, pid int) []string {
 	return names
 }
 
-// sources finds the C files, from any package's test.
+// sources returns the directory of the C files. It works from any package's tests.
 func sources() (string, error) {
 	const path = "internal/device/nvidia/testdata/fakenvml"
-	// With -trimpath the name of this file is no path: then go up from the working
-	// directory, which is a package's folder while its tests run.
+	// With -trimpath the name of this file is not a path: then search upwards from the
+	// working directory, which is the package directory while its tests run.
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		return filepath.Join(filepath.Dir(file), "..", "testdata", "fakenvml"), nil
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The return codes of NVML the tests expect.
+// The NVML return codes that the tests expect.
 const (
 	success          = 0
 	uninitialized    = 1
@@ -31,7 +31,7 @@ type library struct {
 	handle uintptr
 }
 
-// open loads the library of h and initialises it until the test ends.
+// open loads and initializes the library of h until the test ends.
 func open(t *testing.T, h *Host) library {
 	t.Helper()
 	handle, err := purego.Dlopen(h.Library, purego.RTLD_NOW|purego.RTLD_LOCAL)
@@ -122,7 +122,7 @@ func TestScriptIsFollowed(t *testing.T) {
 	h.Append(t, "gpu 0 temp 90")
 	_, celsius = l.temperature(l.gpu(0))
 	diff(t, uint32(90), celsius)
-	h.Script(t, "gpu 0 temp hot") // broken: the state before it stays
+	h.Script(t, "gpu 0 temp hot") // a script with an error leaves the previous state in place
 	_, celsius = l.temperature(l.gpu(0))
 	diff(t, uint32(90), celsius)
 
@@ -168,7 +168,7 @@ func TestFaults(t *testing.T) {
 	l.want(4, "nvmlDeviceGetCount_v2", uintptr(unsafe.Pointer(&n)))
 }
 
-func TestLostUntilInitialised(t *testing.T) {
+func TestLostUntilInitialized(t *testing.T) {
 	h := New(t, "gpus 2")
 	l := open(t, h)
 	d := l.gpu(1)
@@ -190,7 +190,7 @@ func TestLostUntilInitialised(t *testing.T) {
 	ret, _ := l.temperature(l.gpu(1))
 	diff(t, success, ret)
 	ret, _ = l.temperature(d)
-	diff(t, invalidArgument, ret) // of the initialisation before
+	diff(t, invalidArgument, ret) // a handle of the previous initialization
 }
 
 func TestDriverReload(t *testing.T) {
@@ -202,7 +202,7 @@ func TestDriverReload(t *testing.T) {
 	ret, _ := l.temperature(d)
 	diff(t, uninitialized, ret)
 	l.want(uninitialized, "nvmlDeviceGetCount_v2", uintptr(unsafe.Pointer(new(uint32))))
-	l.want(success, "nvmlInit_v2") // counted only
+	l.want(success, "nvmlInit_v2") // only increments the reference count
 	ret, _ = l.temperature(d)
 	diff(t, uninitialized, ret)
 	l.want(success, "nvmlShutdown")

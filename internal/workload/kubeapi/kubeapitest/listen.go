@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// listener is a network inside the process, so that a test may have its own time.
+// listener is an in-process network, so that a test can run in a synctest bubble.
 type listener struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -37,8 +37,8 @@ func (l *listener) Close() error {
 // Addr implements net.Listener.
 func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: "kubeapitest", Net: "pipe"} }
 
-// Pipe serves h without a network until stop, for tests in a bubble of testing/synctest. The
-// dial is for an http.Transport.
+// Pipe serves h without a network until stop, for tests in a synctest bubble. dial is for
+// an http.Transport.
 func Pipe(h http.Handler) (dial func(ctx context.Context, network, address string) (net.Conn, error), stop func()) {
 	l := &listener{conns: make(chan net.Conn), done: make(chan struct{})}
 	srv := &http.Server{Handler: h, Protocols: new(http.Protocols)}
@@ -47,7 +47,7 @@ func Pipe(h http.Handler) (dial func(ctx context.Context, network, address strin
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		srv.Serve(l) //nolint:errcheck // it ends with stop
+		srv.Serve(l) //nolint:errcheck // returns after stop
 	}()
 	dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		client, server := net.Pipe()
@@ -66,13 +66,13 @@ func Pipe(h http.Handler) (dial func(ctx context.Context, network, address strin
 	}
 }
 
-// Serve serves on a port of this machine until stop.
+// Serve serves on a local port until stop.
 func (s *Server) Serve() (url string, stop func()) {
 	srv := httptest.NewServer(s)
 	return srv.URL, func() { srv.CloseClientConnections(); srv.Close() }
 }
 
-// Kubeconfig writes a file into dir that leads to url, and returns its path.
+// Kubeconfig writes a kubeconfig file for url into dir and returns its path.
 func Kubeconfig(dir, url string) (string, error) {
 	b, err := json.Marshal(Object{
 		"apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -87,7 +87,7 @@ func Kubeconfig(dir, url string) (string, error) {
 	return file, os.WriteFile(file, b, 0o600)
 }
 
-// Pod returns a running pod. Fields are overwritten by more, a level at a time.
+// Pod returns a running pod. The fields in more overwrite its own, recursively.
 func Pod(node, namespace, name, uid string, more ...Object) Object {
 	p := Object{
 		"kind": "Pod", "apiVersion": "v1",
@@ -118,7 +118,7 @@ func Owned(apiVersion, kind, name, uid string) Object {
 	return Object{"ownerReferences": []Object{{"apiVersion": apiVersion, "kind": kind, "name": name, "uid": uid, "controller": true}}}
 }
 
-// Meta returns an object with a uid, owned as more says.
+// Meta returns an object with a UID and, from more, an owner.
 func Meta(uid string, more ...Object) Object {
 	m := Object{"uid": uid}
 	for _, o := range more {
@@ -127,7 +127,7 @@ func Meta(uid string, more ...Object) Object {
 	return Object{"metadata": m}
 }
 
-// Containers returns a spec and a status with containers: name, id, name, id ...
+// Containers returns a spec and a status with containers, given as name, id, name, id ...
 func Containers(pairs ...string) Object {
 	var spec, status []Object
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -1,6 +1,6 @@
-// Package kubeapitest is an API server of Kubernetes for tests: it lists pods by node and
-// page and watches them, lists ResourceSlices by node, gives other objects as they were
-// put, and fails as it is told.
+// Package kubeapitest is a fake Kubernetes API server for tests. It lists pods by node and
+// page and watches them, lists ResourceSlices by node, returns other objects as they were
+// put, and fails on demand. Only tests import it.
 package kubeapitest
 
 import (
@@ -14,28 +14,28 @@ import (
 	"sync"
 )
 
-// Object is an object of Kubernetes, as its JSON.
+// Object is a Kubernetes object in its JSON form.
 type Object = map[string]any
 
-// Fault is how requests are failed.
+// Fault is how requests fail.
 type Fault struct {
-	Status int    // 403 and such, with a Status as the body
-	After  int    // seconds that the client is to wait, with Status
+	Status int    // such as 403, with a Status as the body
+	After  int    // Retry-After in seconds, with Status
 	Body   string // sent with status 200 instead of the answer
 	Hang   bool   // nothing is sent until the client gives up
 }
 
-// Server is the API server. Make it with New.
+// Server is a fake API server, created by New.
 type Server struct {
 	mu        sync.Mutex
 	version   int               // of the newest change
 	compacted int               // the newest change that can no longer be watched
 	pods      map[string]Object // by namespace and name
 	changes   []change          // of pods
-	changed   chan struct{}     // closed with each change
+	changed   chan struct{}     // closed at each change
 	drop      chan struct{}     // closed to end watches
 	objects   map[string]any    // by path
-	faults    map[string]Fault  // by prefix of the path
+	faults    map[string]Fault  // by path prefix
 	requests  []string
 }
 
@@ -64,7 +64,7 @@ type Resource struct {
 	Namespaced bool
 }
 
-// PutResources makes kinds known.
+// PutResources adds kinds to the discovery document of apiVersion.
 func (s *Server) PutResources(apiVersion string, list ...Resource) {
 	var rows []Object
 	for _, r := range list {
@@ -80,21 +80,21 @@ func groupPath(apiVersion string) string {
 	return "api/" + apiVersion
 }
 
-// Put makes obj what is at path. A list of ResourceSlices is filtered by node.
+// Put sets the object at path. A list of ResourceSlices is filtered by node.
 func (s *Server) Put(path string, obj any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.objects[path] = obj
 }
 
-// Delete removes what is at path.
+// Delete removes the object at path.
 func (s *Server) Delete(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.objects, path)
 }
 
-// PutPod makes p a pod, or replaces the one of its name.
+// PutPod adds p, or replaces the pod of its name.
 func (s *Server) PutPod(p Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,8 +128,8 @@ func (s *Server) note(kind string, p Object) {
 	s.changed = make(chan struct{})
 }
 
-// DropWatches ends all watches. With gone, they cannot be continued from where they were:
-// the server says 410, and clients have to list again.
+// DropWatches ends all watches. If gone is set, they cannot be resumed: the server answers
+// 410, and clients have to list again.
 func (s *Server) DropWatches(gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,14 +142,14 @@ func (s *Server) DropWatches(gone bool) {
 	s.drop = make(chan struct{})
 }
 
-// Fail makes requests for paths with a prefix fail, until Heal. The longest prefix counts.
+// Fail makes requests for paths with a prefix fail, until Heal. The longest prefix applies.
 func (s *Server) Fail(prefix string, f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[prefix] = f
 }
 
-// Heal ends all that Fail began.
+// Heal removes all faults.
 func (s *Server) Heal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *Server) Requests() []string {
 	return slices.Clone(s.requests)
 }
 
-// Note makes r one of the requests, for those who answer it themselves.
+// Note records r as a request, for handlers that answer by themselves.
 func (s *Server) Note(r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,7 +233,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	from := 0
 	if token := q.Get("continue"); token != "" {
 		var of int
-		fmt.Sscanf(token, "%d-%d", &of, &from) //nolint:errcheck // a wrong one begins anew
+		fmt.Sscanf(token, "%d-%d", &of, &from) //nolint:errcheck // an invalid token starts over
 		if of < s.compacted {
 			s.mu.Unlock()
 			fail(w, http.StatusGone)

@@ -1,5 +1,5 @@
-// Package kubelettest is the pod-resources side of a kubelet for tests: a real gRPC
-// server on a real unix socket that answers, hangs and fails as it is told.
+// Package kubelettest is a fake kubelet for tests: a real gRPC server for the pod-resources
+// API on a real unix socket that answers, hangs and fails on demand. Only tests import it.
 package kubelettest
 
 import (
@@ -15,7 +15,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Server is a kubelet. Its methods may be called at any time.
+// Server is a fake kubelet. Its methods are safe for concurrent use.
 type Server struct {
 	podresources.UnimplementedPodResourcesListerServer
 
@@ -29,12 +29,12 @@ type Server struct {
 	offered  []*podresources.ContainerDevices
 	listErr  error
 	allocErr error
-	hang     chan struct{} // closed when it hangs no more; nil: it does not
+	hang     chan struct{} // closed when calls may continue; nil: calls do not hang
 	calls    int
 }
 
-// Start starts a kubelet that has nothing on the socket, which is replaced as a kubelet
-// that restarts does. Kill or Stop ends it.
+// Start starts a kubelet without pods on the socket, which it replaces as a restarting
+// kubelet does. Kill or Stop ends it.
 func Start(socket string) (*Server, error) {
 	s := &Server{socket: socket, server: grpc.NewServer(), done: make(chan struct{})}
 	if err := s.listen(); err != nil {
@@ -43,26 +43,27 @@ func Start(socket string) (*Server, error) {
 	podresources.RegisterPodResourcesListerServer(s.server, s)
 	go func() {
 		defer close(s.done)
-		_ = s.server.Serve(s.listener) // it ends with an error, always
+		_ = s.server.Serve(s.listener) // always returns an error
 	}()
 	return s, nil
 }
 
-// Set sets the pods that have resources, and the devices that can be given out.
+// Set sets the pods that have resources, and the allocatable devices.
 func (s *Server) Set(pods []*podresources.PodResources, offered []*podresources.ContainerDevices) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pods, s.offered = pods, offered
 }
 
-// Fail makes List fail with err, and GetAllocatableResources with allocErr; nil: not.
+// Fail makes List fail with err, and GetAllocatableResources with allocErr; nil means
+// success.
 func (s *Server) Fail(err, allocErr error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listErr, s.allocErr = err, allocErr
 }
 
-// Hang makes all calls wait, or lets them go on.
+// Hang makes all calls block, or lets them continue.
 func (s *Server) Hang(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +83,8 @@ func (s *Server) Calls() int {
 	return s.calls
 }
 
-// Kill ends the kubelet as SIGKILL does: connections break, and the socket stays as a
-// file that refuses them.
+// Kill ends the kubelet as SIGKILL does: connections break, and the socket file remains and
+// refuses connections.
 func (s *Server) Kill() {
 	s.listener.SetUnlinkOnClose(false)
 	s.server.Stop()
@@ -140,13 +141,13 @@ func Pod(namespace, name string, containers ...*podresources.ContainerResources)
 	return &podresources.PodResources{Namespace: namespace, Name: name, Containers: containers}
 }
 
-// Container returns a container of a Pod that has devices.
+// Container returns a container with devices, for Pod.
 func Container(name string, devices ...*podresources.ContainerDevices) *podresources.ContainerResources {
 	return &podresources.ContainerResources{Name: name, Devices: devices}
 }
 
-// Devices returns devices as the kubelet lists them where the plugin tells their
-// topology: the resource again for each.
+// Devices returns devices as the kubelet lists them if the plugin reports their topology:
+// the resource is repeated per device.
 func Devices(resource string, ids ...string) []*podresources.ContainerDevices {
 	var list []*podresources.ContainerDevices
 	for i, id := range ids {
@@ -160,11 +161,11 @@ func Devices(resource string, ids ...string) []*podresources.ContainerDevices {
 
 func (s *Server) listen() error {
 	if err := os.Remove(s.socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the socket of before: %w", err)
+		return fmt.Errorf("cannot remove the previous socket: %w", err)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket, Net: "unix"})
 	if err != nil {
-		return fmt.Errorf("the kubelet's socket: %w", err)
+		return fmt.Errorf("cannot listen at the kubelet's socket: %w", err)
 	}
 	s.listener = l
 	return nil

@@ -17,11 +17,11 @@ typedef uintptr_t device;
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
 
 static int sessions;
-static unsigned epoch; // counts initialisations, so that an old handle is told apart
+static unsigned epoch; // counts initializations, to detect old handles
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-// script returns fake.conf of our own folder. It is read again when it was replaced. The
+// script returns fake.conf from the library's own directory. It is read again when replaced. The
 // caller holds the lock.
 static const char *script(void) {
     static char text[1 << 16], path[PATH_MAX + 16];
@@ -43,7 +43,7 @@ static const char *script(void) {
     return text;
 }
 
-// find returns what is behind the words in the last line that begins with them.
+// find returns the rest of the last line that begins with the given words.
 static bool find(int aip, const char *words, char *value, size_t size) {
     char mine[320], every[320];
     bool found = false;
@@ -70,7 +70,7 @@ static bool number(int aip, const char *words, unsigned long long *out) {
     return true;
 }
 
-// hangs reports whether a line "I hang FUNCTION" is there.
+// hangs reports whether the script has a line "I hang FUNCTION".
 static bool hangs(int aip, const char *function) {
     char value[128];
     return find(aip, "hang", value, sizeof value) && !strcmp(value, function);

@@ -1,4 +1,4 @@
-// Event sets: XIDs that happen while somebody listens.
+// Event sets: XIDs that occur while a set is registered.
 #include "fake.h"
 
 enum { SETS = 16, XID_CRITICAL = 0x8, SUPPORTED = 0x9f9f };
@@ -6,7 +6,7 @@ enum { SETS = 16, XID_CRITICAL = 0x8, SUPPORTED = 0x9f9f };
 // set is what an nvmlEventSet_t points to.
 struct set {
     bool used;
-    device session;                // a handle of the initialisation it belongs to
+    device session;                // a handle of the initialization it belongs to
     bool registered[MAX_GPUS];
     long long delivered[MAX_GPUS]; // sequence number of the last XID
 };
@@ -19,7 +19,7 @@ struct event {
     unsigned gi, ci;
 };
 
-// valid returns why a set cannot be used. One of an earlier initialisation is gone.
+// valid returns the reason why a set cannot be used. Sets do not survive an initialization.
 static ret valid(const struct set *s) {
     ret r = ready();
     if (r != SUCCESS) return r;

@@ -41,7 +41,7 @@ enum {
 #define ABSENT LLONG_MIN // a value the GPU does not have: NOT_SUPPORTED
 #define VERSIONED(size, n) ((unsigned)(size) | (unsigned)(n) << 24)
 
-// device is an nvmlDevice_t: a number that names GPU, MIG slot and initialisation.
+// device is an nvmlDevice_t: a number that names GPU, MIG slot and initialization.
 typedef uintptr_t device;
 
 #include "properties.h"

@@ -1,4 +1,4 @@
-// nvmlDeviceGetFieldValues: the table of fields and the traps of asking for many.
+// nvmlDeviceGetFieldValues: the field table, and the pitfalls of large requests.
 #include "fake.h"
 
 enum source {
@@ -161,7 +161,7 @@ static void answer(const struct call *c, struct field_value *v) {
 
 static bool between(unsigned id, unsigned first, unsigned last) { return id >= first && id <= last; }
 
-// What goes unanswered beside a field of C2C, on a GPU without C2C.
+// Fields that stay unanswered next to a C2C field, on a GPU without C2C.
 static bool fragile(unsigned id) {
     return between(id, 187, 190) || between(id, 192, 196) || between(id, 251, 268) || between(id, 270, 273) ||
            between(id, 275, 288);

@@ -6,7 +6,7 @@
 
 enum { SAMPLE_MAGIC = 0x67706d31, WHOLE_GPU = -1 };
 
-// A sample keeps the values of its moment, so that the script may change between two.
+// A sample holds the values at the time it was taken; the script may change between two.
 struct gpm_sample {
     unsigned magic;
     int gpu;
@@ -88,8 +88,8 @@ ret nvmlGpmMigSampleGet(device d, unsigned gi, struct gpm_sample *s) {
     return INVALID_ARGUMENT;
 }
 
-// It has no handle: the faults that apply are those of the newer sample's GPU, and a
-// lost GPU shows in nvmlGpmSampleGet only.
+// This call has no device handle: the faults of the newer sample's GPU apply, and a
+// lost GPU is only visible in nvmlGpmSampleGet.
 ret nvmlGpmMetricsGet(struct gpm_metrics *m) {
     CALL = enter(__func__, m && valid(m->newer) ? m->newer->gpu : -1);
     if (c.ret != SUCCESS) return c.ret;
@@ -97,7 +97,7 @@ ret nvmlGpmMetricsGet(struct gpm_metrics *m) {
     const struct gpm_sample *older = m->older, *newer = m->newer;
     if (!valid(older) || !valid(newer) || older == newer || !older->taken || !newer->taken) return INVALID_ARGUMENT;
     if (older->gpu != newer->gpu || older->gi != newer->gi) return INVALID_ARGUMENT;
-    // Too close, or the wrong way round: no error, but values that are none. Measured on
+    // Too close together or out of order: no error, but meaningless values. Measured on
     // an H200, whose counters advance every 100 ms.
     bool empty = (long long)(newer->taken - older->taken) < newer->period * 1000;
     for (unsigned i = 0; i < m->count; i++) {

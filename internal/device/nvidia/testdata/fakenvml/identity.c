@@ -88,7 +88,7 @@ ret nvmlDeviceGetVbiosVersion(device d, char *version, unsigned length) {
     return copy_text(c.gpu->text[VBIOS], version, length);
 }
 
-// gpumeter does not ask for these two: they are here for a test to find, should it begin to.
+// gpumeter does not call these two. They exist so that a test notices if it starts to.
 ret nvmlDeviceGetSerial(device d, char *serial, unsigned length) {
     ENTER_DEVICE(d, MIG_REFUSED_2);
     return copy_text(c.gpu->text[SERIAL], serial, length);

@@ -1,4 +1,4 @@
-// Processes, and the history the driver keeps of them and of the GPU.
+// Processes, and the driver's sample history of processes and of the GPU.
 #include "fake.h"
 
 struct process_info {
@@ -88,8 +88,8 @@ static long long sample_value(const struct gpu *g, unsigned type, int age) {
     return ABSENT;
 }
 
-// The size it asks for is one more than it fills, oldest first: a caller that does not
-// look at the count it gets back sees a row as it allocated it.
+// The requested size is one more than is filled, oldest first: a caller that ignores the
+// returned count sees one row as it was allocated.
 ret nvmlDeviceGetSamples(device d, unsigned type, unsigned long long last_seen, unsigned *value_type,
                          unsigned *count, struct sample *out) {
     ENTER_DEVICE(d, MIG_REFUSED_2);

@@ -80,7 +80,7 @@ static bool real(struct line *l, int i, double *out) {
     char *end;
     if (i >= l->words) return fail(l, "too few words");
     *out = strtod(l->word[i], &end);
-    return !*end || fail(l, "%s is no number", l->word[i]);
+    return !*end || fail(l, "%s is not a number", l->word[i]);
 }
 
 // integer reads a number, decimal or 0x, or "na".
@@ -92,7 +92,7 @@ static bool integer(struct line *l, int i, long long *out) {
         return true;
     }
     *out = (long long)strtoull(l->word[i], &end, 0);
-    return !*end || fail(l, "%s is no whole number", l->word[i]);
+    return !*end || fail(l, "%s is not an integer", l->word[i]);
 }
 
 static bool natural(struct line *l, int i, long long most, long long *out) {

@@ -1,4 +1,4 @@
-// The life of the library: its script, its initialisation, and what every call does
+// The library's life cycle: its script, its initialization, and what every call does
 // before it answers.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,7 +19,7 @@ struct state *state;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char directory[PATH_MAX];
 
-// The script as it was last read, broken or not.
+// The script as last read, valid or not.
 static struct {
     bool known, present;
     struct timespec modified;
@@ -28,10 +28,10 @@ static struct {
 } seen;
 
 static int references;
-static unsigned epoch; // counts initialisations, so that a handle of an earlier one is told apart
+static unsigned epoch; // counts initializations, so that a handle of an earlier one is told apart
 static long long init_generation;
-static bool no_attach; // initialised without GPUs
-static bool lost[MAX_GPUS]; // stays until the next initialisation
+static bool no_attach; // initialized without GPUs
+static bool lost[MAX_GPUS]; // stays until the next initialization
 static int files[MAX_GPUS + 1], open_files;
 
 __attribute__((constructor)) static void locate(void) {
@@ -61,7 +61,7 @@ static char *read_script(const char *path, off_t size) {
     return text;
 }
 
-// reload reads the script if it changed. A broken one leaves the state as it was.
+// reload reads the script if it changed. An invalid script leaves the state unchanged.
 static void reload(void) {
     char path[PATH_MAX + 16], problem[256];
     struct stat st = {0};
@@ -113,7 +113,7 @@ int visible_count(void) {
 }
 
 // A handle looks like an address, as the real ones are, and holds, from the lowest
-// bit: MIG slot + 1 (4 bits), GPU (8), initialisation (12), hash of the MIG UUID (12).
+// bit: MIG slot + 1 (4 bits), GPU (8), initialization (12), hash of the MIG UUID (12).
 enum { HANDLE_TAG = 0x7a };
 
 static unsigned uuid_hash(const char *s) {
@@ -128,7 +128,7 @@ device handle(int gpu, int mig) {
 }
 
 // resolve finds the GPU of a handle. Unlike the real library it refuses a handle of an
-// earlier initialisation, because what that points to may be another GPU by then.
+// earlier initialization, because it may refer to another GPU by then.
 static ret resolve(device d, struct call *c) {
     c->index = -1;
     if (references == 0 || state->generation != init_generation) return UNINITIALIZED;
@@ -162,7 +162,7 @@ static void wait_unlocked(int ms) {
     reload();
 }
 
-// begin takes the lock and works the faults off. d is NULL for a function without a
+// begin takes the lock and applies the faults. d is NULL for a function without a
 // device.
 static ret begin(const char *function, const device *d, struct call *c) {
     pthread_mutex_lock(&lock);
@@ -257,7 +257,7 @@ ret nvmlSystemGetDriverVersion(char *version, unsigned length) {
     return r != SUCCESS ? r : copy_text(state->driver, version, length);
 }
 
-// This one needs no initialisation.
+// This one needs no initialization.
 ret nvmlSystemGetNVMLVersion(char *version, unsigned length) {
     ENTER();
     char text[TEXT + 16];

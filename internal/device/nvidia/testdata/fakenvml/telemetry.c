@@ -1,4 +1,4 @@
-// What a device measures, apart from fields, processes and GPM.
+// Device readings, except fields, processes and GPM.
 #include "fake.h"
 
 struct utilization {
@@ -39,7 +39,7 @@ static ret read_memory(const struct call *c, struct memory_v2 *m) {
         m->reserved = 0;
         m->used = c->mig->used;
     } else {
-        c->gpu->value[FB][2] += c->gpu->value[FB_STEP][0]; // tells a test how often it was read
+        c->gpu->value[FB][2] += c->gpu->value[FB_STEP][0]; // shows a test how often memory was read
         number(c->gpu, FB, 1, &m->reserved);
         number(c->gpu, FB, 2, &m->used);
         if (number(c->gpu, FB, 0, &m->total) != SUCCESS) return NOT_SUPPORTED;

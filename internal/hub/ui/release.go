@@ -9,4 +9,3 @@ import _ "embed"
 //
 //go:embed dist/index.html
 var released string
-

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/natural"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -50,7 +51,7 @@ func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pr
 		s.Simulated = s.Simulated && d.Simulated
 	}
 	slices.SortStableFunc(s.Devices, func(a, b tui.Device) int {
-		return cmp.Or(fleet.Natural(a.Host, b.Host), cmp.Compare(a.Vendor, b.Vendor), cmp.Compare(a.Index, b.Index))
+		return cmp.Or(natural.Compare(a.Host, b.Host), cmp.Compare(a.Vendor, b.Vendor), cmp.Compare(a.Index, b.Index))
 	})
 	for _, g := range detail.Gaps {
 		if g.Reason == string(workload.OK) || g.Reason == string(workload.Absent) {

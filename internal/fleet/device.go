@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/natural"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -303,7 +304,7 @@ func (f *Fleet) sort() {
 	}
 	slices.SortFunc(order, func(a, b *Device) int {
 		if a.Node != b.Node || a.Cluster != b.Cluster || a.Rack != b.Rack {
-			if c := cmp.Or(Natural(a.Cluster, b.Cluster), Natural(a.Rack, b.Rack), Natural(a.Node, b.Node)); c != 0 {
+			if c := cmp.Or(natural.Compare(a.Cluster, b.Cluster), natural.Compare(a.Rack, b.Rack), natural.Compare(a.Node, b.Node)); c != 0 {
 				return c
 			}
 		}

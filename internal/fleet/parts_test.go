@@ -65,18 +65,3 @@ func TestStreak(t *testing.T) {
 	f(2*time.Minute, 0, 1.2, 1.2) // 2 % of a minute
 	f(time.Minute, 0, 1.3, 1.3)
 }
-
-func TestNatural(t *testing.T) {
-	f := func(a, b string, want int) {
-		t.Helper()
-		if got := Natural(a, b); got != want {
-			t.Errorf("Natural(%q, %q) = %d, want %d", a, b, got, want)
-		}
-	}
-	f("node-9", "node-10", -1)
-	f("node-10", "node-9", 1)
-	f("a", "a", 0)
-	f("a", "a1", -1)
-	f("r2n1", "r2n1", 0)
-	f("r10", "r2", 1)
-}

@@ -38,9 +38,10 @@ var layers = []struct {
 
 	// Small readers of the kernel, one idea each. They know nothing else of ours.
 	{"internal/dlopen", []string{"github.com/ebitengine/purego"}},
-	{"internal/sysfs", []string{xsys}},
+	{"internal/sysfs", []string{"internal/natural", xsys}},
 	{"internal/kmsg", []string{xsys}},
 	{"internal/openfiles", nil},
+	{"internal/natural", nil},
 	{"internal/cloud", nil},
 	{"internal/host", []string{"internal/optional", xsys}},
 	{"internal/slurm", []string{"internal/optional"}},
@@ -50,7 +51,7 @@ var layers = []struct {
 	{"internal/query/querytest", []string{"internal/query"}},
 
 	// The model of the reading side: alone names series and labels.
-	{"internal/fleet", []string{"internal/optional", "internal/query"}},
+	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/query"}},
 
 	// The model, and one package a vendor. No vendor knows another, or what a metric is.
 	{"internal/device", []string{"internal/optional"}},
@@ -71,7 +72,7 @@ var layers = []struct {
 	{"internal/workload/cgroup", nil},
 	{"internal/workload/kubernetes", []string{"internal/device", "internal/workload", "internal/workload/cgroup", "internal/workload/kubeapi", "internal/workload/kubelet"}},
 	{"internal/workload/runtime", []string{"internal/workload", "internal/workload/cgroup"}},
-	{"internal/workload/...", []string{"internal/slurm", "internal/workload", "internal/workload/cgroup", "internal/sysfs", xsys}},
+	{"internal/workload/...", []string{"internal/natural", "internal/slurm", "internal/workload", "internal/workload/cgroup", "internal/sysfs", xsys}},
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
@@ -138,7 +139,7 @@ var layers = []struct {
 		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/rules", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
-	{"internal/hub/view", []string{"internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
+	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/query", "github.com/prometheus/...", xsys}},
 
 	// What the process writes, without secrets.
@@ -167,7 +168,7 @@ var layers = []struct {
 	}},
 	{"internal/cli", []string{
 		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/demo", "internal/device/...",
-		"internal/fleet", "internal/health", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/node", "internal/query", "internal/redact",
+		"internal/fleet", "internal/health", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/redact",
 		"internal/scheduler/accounting", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},

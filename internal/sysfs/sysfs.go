@@ -20,6 +20,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumeter/gpumeter/internal/natural"
 )
 
 // Dir is a directory of attribute files, normally below /sys.
@@ -43,7 +45,7 @@ func (d Dir) Exists() bool {
 // card2 comes before card10.
 func (d Dir) Glob(pattern string) []Dir {
 	names, _ := filepath.Glob(filepath.Join(string(d), pattern)) // the only error is a bad pattern
-	slices.SortFunc(names, Natural)
+	slices.SortFunc(names, natural.Compare)
 	dirs := make([]Dir, len(names))
 	for i, n := range names {
 		dirs[i] = Dir(n)

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/natural"
 )
 
 // share is what a team, or nobody, took of the period.
@@ -127,7 +127,7 @@ func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
 				refs[j].Name = fmt.Sprintf("%s · GPU %v", f.Devices[n].Node, float(f.Devices[n].Index))
 			}
 		}
-		slices.SortFunc(refs, func(a, b GPURef) int { return cmp.Or(fleet.Natural(a.Name, b.Name), cmp.Compare(a.UUID, b.UUID)) })
+		slices.SortFunc(refs, func(a, b GPURef) int { return cmp.Or(natural.Compare(a.Name, b.Name), cmp.Compare(a.UUID, b.UUID)) })
 		list[i].GPUs = refs
 	}
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(b.PerDay, a.PerDay) }) // NaN is last

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/natural"
 )
 
 // hit is something that a search found.
@@ -90,7 +90,7 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 	}
 	order := map[string]int{"team": 0, "workload": 1, "node": 2, "gpu": 3}
 	slices.SortFunc(a.Hits, func(x, y hit) int {
-		return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(order[x.Type], order[y.Type]), fleet.Natural(x.Title, y.Title), cmp.Compare(x.ID, y.ID))
+		return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(order[x.Type], order[y.Type]), natural.Compare(x.Title, y.Title), cmp.Compare(x.ID, y.ID))
 	})
 	if a.More = len(a.Hits) > maxSearch; a.More {
 		a.Hits = a.Hits[:maxSearch]

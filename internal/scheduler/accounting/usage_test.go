@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -246,6 +247,13 @@ func TestUsageOfLateStore(t *testing.T) {
 	}
 	if diff := cmp.Diff([]Usage{{Status: UsageOK, Allocated: 1800, Unseen: 7200}}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	bill, err := cost.Bill(t.Context(), a, cost.Prices{}, epoch, epoch.Add(10*time.Hour), cost.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hours, unseen := bill.Total.Time().Float(), bill.Missing.Unseen.Held.Float(); hours != got[0].Allocated || unseen != got[0].Unseen {
+		t.Errorf("the bill has %v s and misses %v s, accounting has %v s and misses %v s", hours, unseen, got[0].Allocated, got[0].Unseen)
 	}
 }
 

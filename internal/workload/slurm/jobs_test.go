@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpumeter/gpumeter/internal/natural"
 	"github.com/gpumeter/gpumeter/internal/slurm"
-	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
 func gpu(index ...int) []slurm.GRES {
@@ -88,7 +88,7 @@ var who = cmp.FilterPath(func(p cmp.Path) bool {
 	return false
 }, cmp.Ignore())
 
-var sorted = cmpopts.SortSlices(func(a, b Job) bool { return sysfs.Natural(a.ID, b.ID) < 0 })
+var sorted = cmpopts.SortSlices(func(a, b Job) bool { return natural.Compare(a.ID, b.ID) < 0 })
 
 // The formats of newer versions, written by hand after their OpenAPI description.
 func TestParseJSON(t *testing.T) {

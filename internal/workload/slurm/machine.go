@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumeter/gpumeter/internal/natural"
 	"github.com/gpumeter/gpumeter/internal/slurm"
-	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
 // machine locates the kernel's files and knows the kernel drivers of each vendor.
@@ -71,7 +71,7 @@ func (m machine) found() []device {
 			}
 		}
 		if len(out) > 0 {
-			slices.SortFunc(out, func(a, b device) int { return sysfs.Natural(a[0], b[0]) })
+			slices.SortFunc(out, func(a, b device) int { return natural.Compare(a[0], b[0]) })
 			return out
 		}
 	}
@@ -115,7 +115,7 @@ type partition struct{ gpu, gi, minor string }
 // partitions returns the GPU instances of all GPUs, by number.
 func (m machine) partitions() []partition {
 	files, _ := filepath.Glob(filepath.Join(m.root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*/access"))
-	slices.SortFunc(files, sysfs.Natural)
+	slices.SortFunc(files, natural.Compare)
 	var out []partition
 	for _, f := range files {
 		b, err := slurm.ReadFile(f, 1<<12)

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/natural"
 	"github.com/gpumeter/gpumeter/internal/slurm"
-	"github.com/gpumeter/gpumeter/internal/sysfs"
 )
 
 const (
@@ -287,7 +287,7 @@ func (j nodeJob) gpus() (index []int, shards uint64) {
 // order returns the steps of a job: batch, interactive, 0, 1, ...
 func (j nodeJob) order() []string {
 	return slices.SortedFunc(maps.Keys(j), func(a, b string) int {
-		return cmp.Or(cmp.Compare(btoi(slurm.IsNumber(a)), btoi(slurm.IsNumber(b))), sysfs.Natural(a, b))
+		return cmp.Or(cmp.Compare(btoi(slurm.IsNumber(a)), btoi(slurm.IsNumber(b))), natural.Compare(a, b))
 	})
 }
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/sysfs"
+	"github.com/gpumeter/gpumeter/internal/natural"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -62,11 +62,11 @@ func (s *Source) build() {
 		}
 	}
 	if v.cluster == "" { // without slurm.conf, use the first job's
-		for _, id := range slices.SortedFunc(maps.Keys(jobs), sysfs.Natural) {
+		for _, id := range slices.SortedFunc(maps.Keys(jobs), natural.Compare) {
 			v.cluster = cmp.Or(v.cluster, jobs[id].Cluster)
 		}
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(jobs), sysfs.Natural) {
+	for _, id := range slices.SortedFunc(maps.Keys(jobs), natural.Compare) {
 		w := jobs[id].workload(v.cluster, s.cfg.Teams)
 		v.jobs[id] = w
 		said, ok := a.jobs[id]

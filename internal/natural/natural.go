@@ -1,13 +1,14 @@
-package sysfs
+// Package natural orders names as people do: node-9 comes before node-10.
+package natural
 
 import (
 	"cmp"
 	"strings"
 )
 
-// Natural compares strings with embedded numbers ordered by value: card2 comes before
+// Compare compares strings with embedded numbers ordered by value: card2 comes before
 // card10.
-func Natural(a, b string) int {
+func Compare(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
 		if x > 0 && y > 0 {

@@ -1,4 +1,4 @@
-// Package optional has the number that may be absent. Absent is never 0.
+// Package optional has a float64 that may be absent. Absent is never 0.
 package optional
 
 import "encoding/json"
@@ -42,14 +42,14 @@ func (f Float) Or(g Float) Float {
 	return g
 }
 
-// Scale returns the number times x, which is how a reader converts units.
+// Scale returns the number times x, to convert units.
 func (f Float) Scale(x float64) Float { return Float{f.v * x, f.ok} }
 
-// Div returns the number divided by d. It is not Scale(1/d): 14.25 % is 0.1425, and 14.25
-// times 0.01 is not.
+// Div returns the number divided by d. Unlike Scale(1/d) it is exact for percentages: 14.25/100 is
+// 0.1425, but 14.25*0.01 is not.
 func (f Float) Div(d float64) Float { return Float{f.v / d, f.ok} }
 
-// Ratio returns f divided by g, absent unless both are present and g is above 0.
+// Ratio returns f divided by g. It is absent unless both are present and g is positive.
 func (f Float) Ratio(g Float) Float {
 	if !f.ok || !g.ok || g.v <= 0 {
 		return Float{}
@@ -57,8 +57,8 @@ func (f Float) Ratio(g Float) Float {
 	return Of(f.v / g.v)
 }
 
-// Since returns how much a counter grew since before, absent unless both are present and the
-// counter did not go backwards.
+// Since returns the growth of a counter since before. It is absent unless both are present and
+// the counter was not reset.
 func (f Float) Since(before Float) Float {
 	if !f.ok || !before.ok || f.v < before.v {
 		return Float{}
@@ -69,10 +69,10 @@ func (f Float) Since(before Float) Float {
 // Equal makes Float comparable by go-cmp.
 func (f Float) Equal(g Float) bool { return f == g }
 
-// IsZero reports absence, so that the JSON option omitzero leaves out absent numbers.
+// IsZero reports whether the number is absent, for the JSON option omitzero.
 func (f Float) IsZero() bool { return !f.ok }
 
-// MarshalJSON writes null for an absent number.
+// MarshalJSON encodes an absent number as null.
 func (f Float) MarshalJSON() ([]byte, error) {
 	if !f.ok {
 		return []byte("null"), nil
@@ -80,7 +80,7 @@ func (f Float) MarshalJSON() ([]byte, error) {
 	return json.Marshal(f.v)
 }
 
-// UnmarshalJSON takes null for an absent number.
+// UnmarshalJSON decodes null as an absent number.
 func (f *Float) UnmarshalJSON(b []byte) error {
 	var p *float64
 	if err := json.Unmarshal(b, &p); err != nil {

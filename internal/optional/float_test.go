@@ -8,16 +8,16 @@ import (
 func TestFloat(t *testing.T) {
 	var absent Float
 	if _, ok := absent.Get(); ok || absent == Of(0) || !absent.IsZero() || Of(0).IsZero() {
-		t.Error("absent is not 0, and 0 is not absent")
+		t.Error("absent equals 0")
 	}
 	if absent.Scale(2).OK() || absent.Div(2).OK() || absent.Ratio(Of(1)).OK() || Of(1).Ratio(absent).OK() || Of(1).Ratio(Of(0)).OK() {
-		t.Error("arithmetic makes a value out of nothing")
+		t.Error("arithmetic on an absent number yields a value")
 	}
 	if Of(14.25).Div(100) != Of(0.1425) || Of(3).Scale(2) != Of(6) || Of(1).Ratio(Of(4)) != Of(0.25) {
 		t.Error("arithmetic is wrong")
 	}
 	if absent.Default(2) != 2 || Of(1).Default(2) != 1 || absent.Or(Of(2)) != Of(2) || Of(1).Or(Of(2)) != Of(1) || Flag(true) != Of(1) || Flag(false) != Of(0) {
-		t.Error("choices are wrong")
+		t.Error("Or or Default is wrong")
 	}
 }
 
@@ -37,7 +37,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// A counter that went backwards began anew: nobody knows how much it grew.
+// A counter that decreased was reset: its growth is unknown.
 func TestSince(t *testing.T) {
 	f := func(after, before, want Float) {
 		t.Helper()

@@ -1,8 +1,8 @@
-// Package await makes tests wait for an event instead of a time.
+// Package await makes tests wait for events instead of fixed times.
 //
-// A limit of its own would make a test depend on how fast the machine is. The only deadline is
-// that of the whole test binary (go test -timeout), and shortly before it a test that still waits
-// says what for.
+// A timeout per wait would make a test depend on the speed of the machine. The only deadline is
+// that of the test binary (go test -timeout); shortly before it, a test that still waits fails
+// and names the event.
 package await
 
 import (
@@ -12,7 +12,7 @@ import (
 )
 
 // reserve is how long before the deadline a test gives up, so that its reason and its cleanup
-// are still seen.
+// output still appear.
 const reserve = 5 * time.Second
 
 // True polls until f returns true. what names the event.
@@ -22,11 +22,11 @@ func True(t *testing.T, what string, f func() bool) {
 		if f() {
 			return nil
 		}
-		return fmt.Errorf("waited in vain for %s", what)
+		return fmt.Errorf("still waiting for %s", what)
 	})
 }
 
-// NoError polls until f returns nil. The last error of f is the reason if it never does.
+// NoError polls until f returns nil. If f never does, the test fails with its last error.
 func NoError(t *testing.T, f func() error) {
 	t.Helper()
 	deadline, limited := t.Deadline()
@@ -36,7 +36,7 @@ func NoError(t *testing.T, f func() error) {
 			return
 		}
 		if limited && time.Until(deadline) < reserve {
-			t.Fatalf("the time of the test is over: %v", err)
+			t.Fatalf("the test binary is about to time out: %v", err)
 		}
 		time.Sleep(pause)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/await"
 )
 
-// Whoever waits sees each state, and goes on at the first that is right.
+// Catches a wait that skips a state or does not stop at the first matching one.
 func TestAwait(t *testing.T) {
 	n := 0
 	await.True(t, "the third look", func() bool { n++; return n == 3 })
@@ -18,6 +18,6 @@ func TestAwait(t *testing.T) {
 		return errors.New("not yet")
 	})
 	if n != 6 {
-		t.Errorf("looked %d times, want 6", n)
+		t.Errorf("polled %d times, want 6", n)
 	}
 }

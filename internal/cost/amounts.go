@@ -4,12 +4,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
-// Amounts are device time, energy and money. Each is a sum of differences of one function
-// of counters, so that they add up exactly however a period is cut.
+// Amounts are device time, energy and money. Each amount is a difference of one function of
+// counters, so amounts add up exactly however a period is divided.
 type Amounts struct {
 	Used Seconds `json:"used_seconds"`
 	Idle Seconds `json:"idle_seconds"`
-	// Unmeasured was held, and nobody knows if it was used.
+	// Unmeasured time was held, but has no activity data.
 	Unmeasured  Seconds `json:"unmeasured_seconds,omitempty"`
 	Unallocated Seconds `json:"unallocated_seconds,omitempty"`
 	Energy      Energy  `json:"energy_joules"`
@@ -21,31 +21,31 @@ type Amounts struct {
 	UnallocatedCost Money `json:"unallocated_cost,omitempty"`
 	EnergyCost      Money `json:"energy_cost"`
 
-	// What has no price, and is in no sum of money above.
+	// Device time and energy without a price. No cost above includes them.
 	Unpriced       Seconds `json:"unpriced_seconds,omitempty"`
-	UnpricedEnergy Energy  `json:"unpriced_energy_joules,omitempty"` // of owned devices
+	UnpricedEnergy Energy  `json:"unpriced_energy_joules,omitempty"` // of owned devices only
 	Uncounted      Energy  `json:"uncounted_energy_joules,omitempty"`
 }
 
-// Allocated is the time for which it was held.
+// Allocated returns the time for which the device was held.
 func (a Amounts) Allocated() Seconds { return a.Used + a.Idle + a.Unmeasured }
 
-// Time is all device time, held or not.
+// Time returns all device time, held or free.
 func (a Amounts) Time() Seconds { return a.Allocated() + a.Unallocated }
 
-// AllocatedCost is what the time for which it was held costs.
+// AllocatedCost returns the cost of the held time.
 func (a Amounts) AllocatedCost() Money { return a.UsedCost + a.IdleCost + a.UnmeasuredCost }
 
-// Capacity is what all device time costs, without energy.
+// Capacity returns the cost of all device time, without energy.
 func (a Amounts) Capacity() Money { return a.AllocatedCost() + a.UnallocatedCost }
 
-// Total is the whole bill: capacity and energy.
+// Total returns the whole cost: capacity and energy.
 func (a Amounts) Total() Money { return a.Capacity() + a.EnergyCost }
 
-// Priced reports whether any of it has a price. Nothing without one is free.
+// Priced reports whether any of the time has a price. An unpriced amount is unknown, not free.
 func (a Amounts) Priced() bool { return a.Unpriced < a.Time() }
 
-// Add returns the sum of both.
+// Add returns a + b.
 func (a Amounts) Add(b Amounts) Amounts {
 	a.Used += b.Used
 	a.Idle += b.Idle
@@ -64,7 +64,7 @@ func (a Amounts) Add(b Amounts) Amounts {
 	return a
 }
 
-// neg returns a with all signs changed.
+// neg returns -a.
 func (a Amounts) neg() Amounts {
 	return Amounts{
 		-a.Used, -a.Idle, -a.Unmeasured, -a.Unallocated, -a.Energy, -a.Carbon,
@@ -73,7 +73,7 @@ func (a Amounts) neg() Amounts {
 	}
 }
 
-// tariff is all that turns counters of one row into amounts while no price changes.
+// tariff converts the counters of one row to amounts between two price changes.
 type tariff struct {
 	price       Price
 	priced      bool
@@ -81,7 +81,7 @@ type tariff struct {
 	unallocated bool
 }
 
-// at is what counters that stand at s are worth in all.
+// at returns the amounts for counters that start at zero and stand at s.
 func (t tariff) at(s fleet.Sums) Amounts {
 	var a Amounts
 	used := min(s.Active, s.Held)
@@ -117,5 +117,5 @@ func (t tariff) at(s fleet.Sums) Amounts {
 	return a
 }
 
-// between is what was used from one state of the counters to another.
+// between returns the amounts accrued between two states of the counters.
 func (t tariff) between(from, to fleet.Sums) Amounts { return t.at(to).Add(t.at(from).neg()) }

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// many answers for a fleet of n devices, each held by one job all the time.
+// many is a store of n devices, each held by one job throughout.
 type many struct{ n int }
 
 func (m many) Instant(_ context.Context, expr string, at time.Time) ([]query.Sample, error) {
@@ -44,7 +44,7 @@ func (m many) Raw(context.Context, string, time.Time, time.Time) ([]query.Series
 	return nil, nil
 }
 
-// BenchmarkBill is a day of 10,000 devices, without what the store takes.
+// BenchmarkBill bills a day of 10,000 devices, excluding the store's own time.
 func BenchmarkBill(b *testing.B) {
 	for b.Loop() {
 		s, err := Bill(b.Context(), many{10_000}, Prices{}, noon.Add(-12*time.Hour), noon.Add(12*time.Hour), Options{})

@@ -11,22 +11,22 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Options select what a bill is about. The zero value selects the whole fleet.
+// Options restrict a bill. The zero value bills the whole fleet.
 type Options = fleet.MeterOptions
 
-// maxEdges bounds a period: a price that changes every hour of a quarter has fewer edges.
+// maxEdges bounds a period: hourly price changes over a quarter have fewer edges.
 const maxEdges = 5000
 
-// Bill returns what was used in (from, to], to the millisecond, and what it cost. For every
-// moment between, the bills of the two parts add up to that of the whole.
+// Bill returns the usage and cost of (from, to], to the millisecond. Splitting the period at any
+// moment yields two bills that add up to the whole.
 func Bill(ctx context.Context, store query.Store, p Prices, from, to time.Time, o Options) (Statement, error) {
 	from, to = from.UTC().Truncate(time.Millisecond), to.UTC().Truncate(time.Millisecond)
 	if !from.Before(to) {
-		return Statement{}, errors.New("the period of a bill must end after it begins")
+		return Statement{}, errors.New("the billing period must end after it begins")
 	}
 	edges := p.edges(from, to)
 	if len(edges) > maxEdges {
-		return Statement{}, fmt.Errorf("prices change %d times in this period, over %d: ask for a shorter one", len(edges), maxEdges)
+		return Statement{}, fmt.Errorf("the period has %d price changes and midnights, more than %d: choose a shorter period", len(edges), maxEdges)
 	}
 	meter := fleet.NewMeter(store, o)
 	b := &biller{prices: p, rows: map[string]*Row{}, tariffs: map[*Row]tariff{}}
@@ -50,8 +50,8 @@ func Bill(ctx context.Context, store query.Store, p Prices, from, to time.Time, 
 	return s, nil
 }
 
-// edges returns the ends of a period, all changes of prices in it, and each midnight, so
-// that no query covers more than a day.
+// edges returns the ends of the period, all price changes in it, and each midnight, so that no
+// query covers more than a day.
 func (p Prices) edges(from, to time.Time) []time.Time {
 	out := append(fleet.Days(from, to), from, to)
 	for _, t := range p.changes {
@@ -63,15 +63,15 @@ func (p Prices) edges(from, to time.Time) []time.Time {
 	return slices.CompactFunc(out, time.Time.Equal)
 }
 
-// biller prices what a meter counts.
+// biller prices the usage that a meter reports.
 type biller struct {
 	prices  Prices
-	at      time.Time // the edge whose prices hold
+	at      time.Time // the edge from which the prices apply
 	rows    map[string]*Row
-	tariffs map[*Row]tariff // since that edge
+	tariffs map[*Row]tariff // valid from that edge
 }
 
-// count adds what was used between two states of the counters to a row.
+// count adds the usage between two states of the counters to a row.
 func (b *biller) count(labels query.Labels, from, to fleet.Sums) {
 	key := labels.Key()
 	r := b.rows[key]

@@ -37,8 +37,8 @@ func mustBill(t *testing.T, s query.Store, p Prices, from, to time.Time) Stateme
 	return b
 }
 
-// randomPrices have rules by model and cluster that change at odd moments, and leave some
-// models without a price.
+// randomPrices returns rules by model and cluster that change at arbitrary moments and leave
+// some models unpriced.
 func randomPrices(t *testing.T, r *rand.Rand, begin, end time.Time) Prices {
 	var b strings.Builder
 	moment := func() string {
@@ -57,7 +57,7 @@ func randomPrices(t *testing.T, r *rand.Rand, begin, end time.Time) Prices {
 	return mustParse(t, b.String())
 }
 
-// byLabels are the rows that have anything.
+// byLabels sums the rows that are not empty, by label set.
 func byLabels(into map[string]Amounts, s Statement) map[string]Amounts {
 	for _, r := range s.Rows {
 		key := fmt.Sprint(r.Labels)
@@ -68,9 +68,9 @@ func byLabels(into map[string]Amounts, s Statement) map[string]Amounts {
 	return into
 }
 
-// Money must not appear or vanish by how a period is cut: over random fleets, prices,
-// restarts, lost state, late data and devices that change hands, a day is the sum of its
-// hours to the last millionth, and the parts of a bill are the bill.
+// Catches money created or lost by the way a period is divided. Over random fleets, prices,
+// restarts, lost state, late samples and changing owners, a day equals the sum of its hours to
+// the last millionth, and the parts of a bill equal the bill.
 func TestBillAddsUp(t *testing.T) {
 	t.Parallel()
 	seeds := 8
@@ -84,13 +84,13 @@ func TestBillAddsUp(t *testing.T) {
 			f := newWorld(seed, noon, time.Duration(6+r.IntN(20))*time.Hour, false)
 			p := randomPrices(t, r, f.begin, f.end)
 			from, to := f.begin.Add(time.Duration(r.IntN(3600))*time.Second), f.end.Add(-time.Duration(r.IntN(3600))*time.Second)
-			addsUp(t, f.store.Late(r), p, r, from, to) // some of it has not arrived
+			addsUp(t, f.store.Late(r), p, r, from, to) // some samples have not arrived yet
 			addsUp(t, f.store, p, r, from, to)
 		})
 	}
 }
 
-// addsUp compares the bill of a period with those of random parts of it.
+// addsUp compares the bill of a period with the bills of random parts of it.
 func addsUp(t *testing.T, m *querytest.Memory, p Prices, r *rand.Rand, from, to time.Time) {
 	t.Helper()
 	whole := mustBill(t, m, p, from, to)
@@ -118,14 +118,14 @@ func addsUp(t *testing.T, m *querytest.Memory, p Prices, r *rand.Rand, from, to 
 	}
 }
 
-// check says what holds for every bill.
+// check verifies the invariants of every bill.
 func check(t *testing.T, s Statement) {
 	t.Helper()
 	var sum Amounts
 	for _, r := range s.Rows {
 		sum = sum.Add(r.Amounts)
 		if r.Allocated() != r.Used+r.Idle+r.Unmeasured || r.AllocatedCost() != r.UsedCost+r.IdleCost+r.UnmeasuredCost {
-			t.Errorf("allocated is not used and idle: %+v", r)
+			t.Errorf("allocated is not the sum of used, idle and unmeasured: %+v", r)
 		}
 		if kind := r.Labels["gpu_workload_kind"]; (r.Unallocated != 0) != (kind == "unallocated" && r.Time() != 0) {
 			t.Errorf("%s has %d unallocated of %d", kind, r.Unallocated, r.Time())
@@ -148,8 +148,8 @@ func check(t *testing.T, s Statement) {
 	}
 }
 
-// Where no sample is lost, the bill must have all that the agents counted: nothing twice,
-// nothing left out, whoever had the devices.
+// Catches usage counted twice or omitted: without lost samples, the bill has exactly what the
+// agents counted, across all changes of owners.
 func TestBillIsTheTruth(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(8)
@@ -163,17 +163,17 @@ func TestBillIsTheTruth(t *testing.T) {
 			t.Errorf("seed %d: the bill has %v s, the agents counted %v s", seed, got, f.held)
 		}
 		for _, r := range b.Rows {
-			if r.Idle < -1 || r.Used < 0 || r.Energy < 0 { // one is rounding
-				t.Errorf("seed %d: less than nothing was used: %+v", seed, r)
+			if r.Idle < -1 || r.Used < 0 || r.Energy < 0 { // -1 is rounding
+				t.Errorf("seed %d: negative usage: %+v", seed, r)
 			}
 		}
 		if b.Total.Unpriced != b.Total.Time() || b.Total.Priced() || b.Total.Total() != 0 {
-			t.Errorf("seed %d: without prices there is money: %+v", seed, b.Total)
+			t.Errorf("seed %d: a cost without prices: %+v", seed, b.Total)
 		}
 	}
 }
 
-// one writes the sums of a job on one device.
+// one writes the counters of a job on one device.
 func one(m *querytest.Memory, at time.Time, held, active float64, more ...string) {
 	l := query.Labels{"gpu_uuid": "g", "gpu_model": "H100", "gpu_workload_kind": "job", "gpu_workload_name": "j", "k8s_pod_uid": "u"}
 	for i := 0; i < len(more); i += 2 {
@@ -186,7 +186,7 @@ func one(m *querytest.Memory, at time.Time, held, active float64, more ...string
 	}
 }
 
-// What each way of a counter counts for. Each was once counted twice or not at all.
+// Each case was once counted twice or not at all.
 func TestBillOfCounters(t *testing.T) {
 	t.Parallel()
 	type point struct {
@@ -236,8 +236,7 @@ func TestBillOfCounters(t *testing.T) {
 	}
 }
 
-// A price that changes at noon must count for what comes after noon only, and energy have
-// a price of its own.
+// Catches a price change applied to usage before it, and energy billed at the price of capacity.
 func TestBillOfPrices(t *testing.T) {
 	t.Parallel()
 	m := querytest.NewMemory()
@@ -267,7 +266,7 @@ power:
 	}
 }
 
-// A bill of a fleet must not read every sample: only those of sums that did something odd.
+// Catches a bill that reads every sample: only counters with a reset or gap need raw samples.
 func TestBillReadsEdges(t *testing.T) {
 	t.Parallel()
 	m := querytest.NewMemory()
@@ -286,7 +285,7 @@ func TestBillReadsEdges(t *testing.T) {
 		t.Errorf("%d us, want %d", got, want)
 	}
 	if c.raw != 0 || m.Asked() > 40 {
-		t.Errorf("samples were read %d times, with %d questions in all", c.raw, m.Asked())
+		t.Errorf("raw samples were read %d times, in %d queries", c.raw, m.Asked())
 	}
 }
 
@@ -300,16 +299,16 @@ func (c *countRaw) Raw(ctx context.Context, s string, from, to time.Time) ([]que
 	return c.Memory.Raw(ctx, s, from, to)
 }
 
-// A store that begins in the period must be said to.
+// Catches a bill that does not report that the store's data begins within the period.
 func TestBillSaysSince(t *testing.T) {
 	t.Parallel()
 	m := querytest.NewMemory()
 	one(m, noon.Add(3*time.Hour), 10, 10)
 	b := mustBill(t, m, Prices{}, noon, noon.Add(6*time.Hour))
 	if d := b.Since.Sub(noon); d < 2*time.Hour || d > 4*time.Hour {
-		t.Errorf("it knows something since %v", b.Since)
+		t.Errorf("Since is %v", b.Since)
 	}
 	if _, err := Bill(t.Context(), m, Prices{}, noon, noon, Options{}); err == nil {
-		t.Error("a period of no length has a bill")
+		t.Error("an empty period has a bill")
 	}
 }

@@ -11,41 +11,41 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// What a finding is about.
+// Rules of findings.
 const (
-	IdleHolder  = "idle_holder"  // it holds devices and memory, and does nothing
-	NeverUsed   = "never_used"   // it holds devices that it never used
-	PartlyUsed  = "partly_used"  // it asked for more devices than it uses
-	BarelyUsed  = "barely_used"  // something runs, and the compute units do next to nothing
-	FitsSmaller = "fits_smaller" // a slice or a smaller device would do
-	HostBound   = "host_bound"   // the devices wait for their input
+	IdleHolder  = "idle_holder"  // holds devices and memory, but is idle
+	NeverUsed   = "never_used"   // holds devices it never used
+	PartlyUsed  = "partly_used"  // requested more devices than it uses
+	BarelyUsed  = "barely_used"  // kernels run, but the compute units are nearly idle
+	FitsSmaller = "fits_smaller" // a slice or a smaller device would suffice
+	HostBound   = "host_bound"   // the devices wait for input
 )
 
-// Finding is money that could be saved.
+// Finding is a way to save money.
 type Finding struct {
 	Rule     string            `json:"rule"`
 	Workload string            `json:"workload"` // namespace or account, and name
 	Labels   map[string]string `json:"labels"`   // of the workload
 	Devices  []string          `json:"devices"`  // UUIDs of devices or partitions, in order
 	Models   []string          `json:"models"`
-	Summary  string            `json:"summary"` // a sentence with the numbers
-	// Evidence are the numbers: shares 0 to 1, bytes, hours, devices.
+	Summary  string            `json:"summary"` // one sentence with the numbers
+	// Evidence has the numbers: fractions from 0 to 1, bytes, hours, device counts.
 	Evidence map[string]float64 `json:"evidence"`
-	// PerDay is what it costs a day. Priced is false if no price is known.
+	// PerDay is the waste per day. Priced is false if no price is known.
 	PerDay   Money  `json:"money_per_day"`
 	Priced   bool   `json:"priced"`
 	Currency string `json:"currency"`
 }
 
-// Rules are the limits of findings. The zero value of each means the default.
+// Rules are the thresholds of findings. A zero field means its default.
 type Rules struct {
-	// Low is the activity below which a device does nothing: 0.05.
+	// Low is the activity below which a device counts as inactive: 0.05.
 	Low float64
-	// IdleFor is how long it must do nothing, and hold memory, to be idle: 1 hour.
+	// IdleFor is how long a device must be inactive and hold memory to be idle: 1 hour.
 	IdleFor time.Duration
-	// Held is how long devices must have been held in all to be judged: 1 device hour.
+	// Held is the minimum device time of a workload to be judged: 1 device hour.
 	Held time.Duration
-	// Memory that is more than a context of a driver: 512 MiB.
+	// Memory is more than a driver context takes: 512 MiB.
 	Memory float64
 }
 
@@ -53,13 +53,12 @@ func (r Rules) orDefault() Rules {
 	return Rules{cmp.Or(r.Low, 0.05), cmp.Or(r.IdleFor, time.Hour), cmp.Or(r.Held, time.Hour), cmp.Or(r.Memory, 512<<20)}
 }
 
-// Findings looks for money that is lost in a period, with the default rules. The most
-// expensive come first.
+// Findings finds waste in a period with the default rules, most expensive first.
 func Findings(ctx context.Context, store query.Store, p Prices, from, to time.Time) ([]Finding, error) {
 	return FindingsOf(ctx, store, p, from, to, Rules{}, Options{})
 }
 
-// FindingsOf does as Findings with other rules.
+// FindingsOf is Findings with custom rules and options.
 func FindingsOf(ctx context.Context, store query.Store, p Prices, from, to time.Time, rules Rules, o Options) ([]Finding, error) {
 	bill, err := Bill(ctx, store, p, from, to, o)
 	if err != nil {
@@ -68,7 +67,7 @@ func FindingsOf(ctx context.Context, store query.Store, p Prices, from, to time.
 	return FindingsIn(ctx, store, p, bill, rules, o)
 }
 
-// FindingsIn looks for what is lost in a bill that was made with the same options.
+// FindingsIn finds waste in a bill that was computed with the same options.
 func FindingsIn(ctx context.Context, store query.Store, p Prices, bill Statement, rules Rules, o Options) ([]Finding, error) {
 	d := &detective{store: store, o: o, rules: rules.orDefault(), to: bill.To, p: p, period: bill.To.Sub(bill.From)}
 	if err := d.gather(ctx, &bill); err != nil {
@@ -87,7 +86,7 @@ func FindingsIn(ctx context.Context, store query.Store, p Prices, bill Statement
 	return out, nil
 }
 
-// detective has what gauges say of a period.
+// detective has the gauges of a period.
 type detective struct {
 	store  query.Store
 	o      Options
@@ -96,25 +95,25 @@ type detective struct {
 	to     time.Time
 	period time.Duration
 
-	// By sum.
-	now                        map[string]float64       // part of the device that is held at the end
-	labels                     map[string]string        // key of the row's labels then
-	peak, mean                 map[string]float64       // activity: most, mean
-	idle                       map[string]time.Duration // for how long nothing was done, up to IdleFor
-	memory, memoryLow, memSize map[string]float64       // bytes: most, least in IdleFor, of the device
+	// Keyed by counter.
+	now                        map[string]float64       // share of the device held at the end
+	labels                     map[string]string        // key of the row's label set at the end
+	peak, mean                 map[string]float64       // activity
+	idle                       map[string]time.Duration // how long the device has been inactive, up to IdleFor
+	memory, memoryLow, memSize map[string]float64       // bytes: peak, minimum in IdleFor, capacity
 }
 
-// gather asks for the gauges. The activity of streaming multiprocessors counts before
-// utilization, which is 1 while anything at all runs; it is a device's, so that it says
-// something of a workload only where that is alone.
+// gather queries the gauges. SM activity takes precedence over utilization, which is 1 while any
+// kernel runs. SM activity is per device, so it describes a workload only if the workload is the
+// sole holder.
 func (d *detective) gather(ctx context.Context, bill *Statement) error {
-	window := min(d.period, 7*24*time.Hour) // of peaks
+	window := min(d.period, 7*24*time.Hour) // window of the peaks
 	for _, q := range []struct {
 		into   *map[string]float64
 		f      string
 		series string
 		d      time.Duration
-		higher bool // the higher of two series counts
+		higher bool // keep the higher of two series
 	}{
 		{&d.now, "last_over_time", fleet.SeriesAllocation, 5 * time.Minute, true},
 		{&d.peak, "max_over_time", fleet.SeriesWorkloadUtilization, window, true},
@@ -144,7 +143,7 @@ func (d *detective) gather(ctx context.Context, bill *Statement) error {
 			return err
 		}
 		for key, v := range bySum(list, true) {
-			if _, ok := q.into[key]; ok { // a series without an owner is no workload's
+			if _, ok := q.into[key]; ok { // a series without an owner belongs to no workload
 				q.into[key] = v
 			}
 		}
@@ -160,14 +159,14 @@ func (d *detective) gather(ctx context.Context, bill *Statement) error {
 	d.memSize = map[string]float64{}
 	for i := range bill.Rows {
 		l := bill.Rows[i].Labels
-		if v, ok := sizes[l[fleet.LabelUUID]]; ok && l[fleet.LabelPartition] == "" { // a partition is not judged by its size
+		if v, ok := sizes[l[fleet.LabelUUID]]; ok && l[fleet.LabelPartition] == "" { // partitions are not judged by size
 			d.memSize[fleet.Account(l)] = v
 		}
 	}
 	return d.lookBack(ctx, bill)
 }
 
-// lookBack finds out for how long the accounts of a bill that are still there have been idle.
+// lookBack determines how long the open counters of a bill have been idle.
 func (d *detective) lookBack(ctx context.Context, bill *Statement) (err error) {
 	var uuids []string
 	for i := range bill.Rows {
@@ -195,8 +194,8 @@ func bySum(list []query.Sample, higher bool) map[string]float64 {
 	return out
 }
 
-// rowsBySum returns the key of the row of each sum. Of two, which are there if a label
-// has just come, it is that with more labels.
+// rowsBySum returns the row key of each counter. If a label has just appeared, a counter has two
+// rows; the larger label set wins.
 func rowsBySum(list []query.Sample) map[string]string {
 	out, most := map[string]string{}, map[string]int{}
 	for _, s := range list {
@@ -208,15 +207,15 @@ func rowsBySum(list []query.Sample) map[string]string {
 	return out
 }
 
-// instance is one run of a workload: all that one pod or job holds.
+// instance is one run of a workload: everything that one pod or job holds.
 type instance struct {
 	name string
 	rows []*Row
 	keys []string
 }
 
-// groups are the instances that hold anything at the end of the period and have held it
-// for long enough.
+// groups returns the instances that hold a device at the end of the period and have held it long
+// enough.
 func (d *detective) groups(bill *Statement) []*instance {
 	by := map[string]*instance{}
 	var order []*instance
@@ -229,7 +228,7 @@ func (d *detective) groups(bill *Statement) []*instance {
 		}
 		key := fleet.Account(r.Labels)
 		if d.now[key] <= 0 {
-			continue // it has ended, and costs nothing more
+			continue // ended: no further cost
 		}
 		id := name.NameOf(r.Labels) + "\x00" + cmp.Or(r.Labels[fleet.LabelPodUID], r.Labels[fleet.LabelSlurmJob], r.Labels[fleet.LabelContainerID])
 		g := by[id]
@@ -249,8 +248,8 @@ func (d *detective) groups(bill *Statement) []*instance {
 	})
 }
 
-// merged returns the rows of a bill with one for each sum. A label of its machine that
-// came late gave it two, and it is one device all the same.
+// merged returns the rows of a bill, one per counter. A machine label that arrived late gives a
+// counter two rows, although it is one device.
 func (d *detective) merged(bill *Statement) []Row {
 	var out []Row
 	by := map[string]int{}
@@ -270,8 +269,8 @@ func (d *detective) merged(bill *Statement) []Row {
 	return out
 }
 
-// later reports whether a are rather the labels that a sum has at the end than b: those of
-// its gauge, else the more, as labels come late and do not go.
+// later reports whether a is a more recent label set of a counter than b: the label set of its
+// gauge if either matches, otherwise the larger set, because labels arrive late and persist.
 func (d *detective) later(key string, a, b query.Labels) bool {
 	if now := d.labels[key]; a.Key() == now || b.Key() == now {
 		return a.Key() == now
@@ -279,7 +278,7 @@ func (d *detective) later(key string, a, b query.Labels) bool {
 	return len(a) > len(b)
 }
 
-// judge returns what costs most of an instance: one finding, not several for one money.
+// judge returns the most expensive finding of an instance: only one, to count no waste twice.
 func (d *detective) judge(g *instance) *Finding {
 	for _, rule := range []func(*instance) *Finding{d.neverUsed, d.idleHolder, d.partlyUsed, d.barelyUsed, d.fitsSmaller, d.hostBound} {
 		if f := rule(g); f != nil {
@@ -289,7 +288,7 @@ func (d *detective) judge(g *instance) *Finding {
 	return nil
 }
 
-// finding is one about some rows. part is which part of what they cost is lost.
+// finding returns a finding about some rows. part is the wasted fraction of their cost.
 func (d *detective) finding(rule string, g *instance, at []int, part float64, evidence map[string]float64, format string, args ...any) *Finding {
 	f := &Finding{Rule: rule, Workload: g.name, Labels: fleet.OfWorkload(g.rows[0].Labels), Evidence: evidence, Summary: fmt.Sprintf(format, args...)}
 	cost := 0.0
@@ -310,7 +309,7 @@ func (d *detective) finding(rule string, g *instance, at []int, part float64, ev
 	return f
 }
 
-// all are the numbers of rows that pass.
+// all returns the indices of the rows that pass.
 func (g *instance) all(pass func(i int) bool) []int {
 	var out []int
 	for i := range g.rows {
@@ -321,7 +320,7 @@ func (g *instance) all(pass func(i int) bool) []int {
 	return out
 }
 
-// measured reports whether it is known what a row did.
+// measured reports whether a row has activity data.
 func (g *instance) measured(i int) bool {
 	return g.rows[i].Unmeasured == 0 && g.rows[i].Allocated() > 0
 }

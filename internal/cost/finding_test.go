@@ -13,15 +13,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
-// act is what one workload does on one device for twelve hours.
+// act is the behavior of one workload on one device over twelve hours.
 type act struct {
 	pod, uuid, model  string
-	active            float64 // part of the time
+	active            float64 // fraction of the time
 	mean, peak        float64 // utilization
 	memory, size      float64 // GiB
 	ended, noActivity bool
-	sm                float64 // peak of SM activity, 0: none
-	stopped           int     // minute after which it did nothing, 0: never
+	sm                float64 // peak SM activity, 0: not reported
+	stopped           int     // minute after which it is inactive, 0: never
 }
 
 func (a act) write(m *querytest.Memory) {
@@ -64,8 +64,8 @@ func (a act) write(m *querytest.Memory) {
 	}
 }
 
-// Each way to lose money must be found, once, with what it costs a day, and work that is
-// as it should be must not.
+// Catches waste that is not found, found twice or priced wrongly, and a finding about healthy
+// work.
 func TestFindings(t *testing.T) {
 	t.Parallel()
 	m := querytest.NewMemory()
@@ -107,13 +107,13 @@ func TestFindings(t *testing.T) {
 		}
 		got = append(got, short{f.Rule, f.Workload, perDay, len(f.Devices)})
 		if f.Summary == "" || len(f.Evidence) == 0 || f.Currency != "USD" || f.Labels["gpu_workload_team"] != "t" || f.Labels["gpu_uuid"] != "" {
-			t.Errorf("%+v lacks something", f)
+			t.Errorf("incomplete finding: %+v", f)
 		}
 	}
 	want := []short{
 		{PartlyUsed, "ns/eight", "240.00", 5},
 		{IdleHolder, "ns/hoarder", "48.00", 1},
-		{BarelyUsed, "ns/kernel", "48.00", 1}, // something runs on it, and its multiprocessors do nothing
+		{BarelyUsed, "ns/kernel", "48.00", 1}, // a kernel runs, but the SMs are idle
 		{NeverUsed, "ns/never", "48.00", 1},
 		{FitsSmaller, "ns/small", "41.14", 1},
 		{HostBound, "ns/waits", "25.44", 1},
@@ -124,8 +124,8 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// Catches a label of the machine that comes an hour late and makes two devices, and the
-// price of both, out of one.
+// Catches a machine label that arrives an hour late and turns one device, and its price, into
+// two.
 func TestFindingsLateLabel(t *testing.T) {
 	t.Parallel()
 	m := querytest.NewMemory()
@@ -138,7 +138,7 @@ func TestFindingsLateLabel(t *testing.T) {
 	} {
 		a.write(m)
 	}
-	// relabelled is the same fleet with other labels from a moment on.
+	// relabelled is the same fleet with different labels from a moment on.
 	relabelled := func(from time.Time, before, after query.Labels) *querytest.Memory {
 		out := querytest.NewMemory()
 		for _, s := range m.Series() {

@@ -22,11 +22,11 @@ func (d *detective) neverUsed(g *instance) *Finding {
 		"held %s for %.1f GPU-hours and never used them", gpus(len(at)), held.Hours())
 }
 
-// idleHolder finds an instance that has been idle for all of IdleFor, by the definition of
-// package fleet, and held memory all that time, so that nobody else could use the device.
+// idleHolder finds an instance that has been idle, as package fleet defines it, throughout
+// IdleFor and held memory all that time, so nobody else could use the device.
 func (d *detective) idleHolder(g *instance) *Finding {
 	at := g.all(func(i int) bool {
-		// The history has a point every few minutes: the newest may be that old.
+		// The history has a point every few minutes, so the newest point may be that old.
 		return d.idle[g.keys[i]] >= d.rules.IdleFor-5*time.Minute && d.memoryLow[g.keys[i]] >= d.rules.Memory
 	})
 	if len(at) < len(g.rows) {
@@ -40,10 +40,10 @@ func (d *detective) idleHolder(g *instance) *Finding {
 	}
 	return d.finding(IdleHolder, g, at, 1,
 		map[string]float64{"memory_bytes": memory, "idle_hours": idle.Hours(), "idle_for_hours": d.rules.IdleFor.Hours(), "devices": float64(len(at))},
-		"holds %s and %.0f GiB of memory, and has been idle for at least %s; %.1f GPU-hours idle in the period", gpus(len(at)), memory/(1<<30), short(d.rules.IdleFor), idle.Hours())
+		"holds %s and %.0f GiB of memory, but has been idle for at least %s; %.1f GPU-hours idle in the period", gpus(len(at)), memory/(1<<30), short(d.rules.IdleFor), idle.Hours())
 }
 
-// short is a duration without zeros at its end.
+// short formats a duration without trailing zero units.
 func short(d time.Duration) string {
 	return strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")
 }
@@ -57,11 +57,11 @@ func (d *detective) partlyUsed(g *instance) *Finding {
 	}
 	used := len(g.rows) - len(at)
 	return d.finding(PartlyUsed, g, at, 1, map[string]float64{"devices": float64(len(g.rows)), "used": float64(used)},
-		"asked for %s and used %d", gpus(len(g.rows)), used)
+		"requested %s but used %d", gpus(len(g.rows)), used)
 }
 
-// barelyUsed finds an instance that keeps devices active without using them: a kernel that
-// spins while its compute units do nothing.
+// barelyUsed finds an instance that keeps devices active without using them, such as a spinning
+// kernel that leaves the compute units idle.
 func (d *detective) barelyUsed(g *instance) *Finding {
 	most := 0.0
 	at := g.all(func(i int) bool {
@@ -73,13 +73,15 @@ func (d *detective) barelyUsed(g *instance) *Finding {
 		return nil
 	}
 	return d.finding(BarelyUsed, g, at, 1, map[string]float64{"activity_peak": most, "devices": float64(len(at))},
-		"keeps %s active, and their compute units were never busier than %.0f%%", gpus(len(at)), most*100)
+		"keeps %s active, but their compute units never exceeded %.0f%%", gpus(len(at)), most*100)
 }
 
-// slices of NVIDIA's devices with MIG: compute of 7, memory of 8 (A30: 4 of each).
+// migSlices are the MIG slices of NVIDIA GPUs: sevenths of compute, eighths of memory (A30:
+// quarters of both).
 var migSlices = []struct{ compute, memory float64 }{{1. / 7, 1. / 8}, {2. / 7, 2. / 8}, {3. / 7, 4. / 8}, {4. / 7, 4. / 8}}
 
-// hasMIG are models that can be divided. Others are told of a smaller device.
+// hasMIG reports whether a model supports MIG. For other models the finding suggests a smaller
+// device.
 func hasMIG(model string) bool {
 	for _, m := range []string{"A100", "A30", "H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB200", "GB300"} {
 		if slices.Contains(strings.FieldsFunc(model, func(r rune) bool { return r == ' ' || r == '-' }), m) {
@@ -89,10 +91,10 @@ func hasMIG(model string) bool {
 	return false
 }
 
-// fitsSmaller compares the most that was used, with a tenth to spare, to slices.
+// fitsSmaller compares peak usage plus 10% with the slices.
 func (d *detective) fitsSmaller(g *instance) *Finding {
 	if len(g.rows) != 1 || d.period < 6*time.Hour || g.rows[0].Labels[fleet.LabelPartition] != "" {
-		return nil // what divides a job over devices has its reasons
+		return nil // a job that spans devices does so for a reason
 	}
 	key, model := g.keys[0], g.rows[0].Labels[fleet.LabelModel]
 	peak, ok1 := d.peak[key]
@@ -107,19 +109,19 @@ func (d *detective) fitsSmaller(g *instance) *Finding {
 			return nil
 		}
 		evidence["needs"] = 0.5
-		return d.finding(FitsSmaller, g, []int{0}, 0.5, evidence, "never used more than %.0f%% of its GPU and %.0f of %.0f GiB: one of half the size would do", peak*100, memory/(1<<30), size/(1<<30))
+		return d.finding(FitsSmaller, g, []int{0}, 0.5, evidence, "never used more than %.0f%% of its GPU and %.0f of %.0f GiB: a GPU of half the size would suffice", peak*100, memory/(1<<30), size/(1<<30))
 	}
 	for i, s := range migSlices {
 		if peak*1.1 <= s.compute && need <= s.memory {
 			evidence["needs"] = s.compute
-			return d.finding(FitsSmaller, g, []int{0}, 1-s.compute, evidence, "never used more than %.0f%% of its GPU and %.1f of %.0f GiB: a MIG slice of %d/7 would do", peak*100, memory/(1<<30), size/(1<<30), i+1)
+			return d.finding(FitsSmaller, g, []int{0}, 1-s.compute, evidence, "never used more than %.0f%% of its GPU and %.1f of %.0f GiB: a MIG slice of %d/7 would suffice", peak*100, memory/(1<<30), size/(1<<30), i+1)
 		}
 	}
 	return nil
 }
 
-// hostBound is a workload whose devices are quickly full and mostly wait: between bursts
-// nothing comes. What is lost is the time in which they wait.
+// hostBound finds an instance whose devices reach full load in bursts and wait in between. The
+// waste is the time they wait.
 func (d *detective) hostBound(g *instance) *Finding {
 	mean, peak, n := 0.0, 1.0, 0
 	for i, key := range g.keys {
@@ -135,12 +137,12 @@ func (d *detective) hostBound(g *instance) *Finding {
 		used, held = used+r.Used, held+r.Allocated()
 	}
 	busy := float64(used) / float64(held)
-	// It is at work most of the time, can fill the device, and on average does not.
+	// The instance is active most of the time and can fill the device, but on average does not.
 	if peak < 0.9 || mean < d.rules.Low || mean > 0.5 || busy < 0.5 {
 		return nil
 	}
 	return d.finding(HostBound, g, g.all(func(int) bool { return true }), busy-min(busy, mean), map[string]float64{"activity_mean": mean, "activity_peak": peak, "busy": busy},
-		"was at work %.0f%% of the time and reached %.0f%%, but only %.0f%% on average: its GPUs wait, likely for input from the host", busy*100, peak*100, mean*100)
+		"was active %.0f%% of the time with a peak of %.0f%%, but averaged only %.0f%%: its GPUs wait, likely for input from the host", busy*100, peak*100, mean*100)
 }
 
 func gpus(n int) string {

@@ -8,16 +8,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Month is the bill of a month so far for somebody who asks for it again and again: what
-// was before yesterday is asked for once a day. It is not safe for concurrent use.
+// Month is the running bill of the current month for a caller that polls it: the part before
+// yesterday is queried once a day. It is not safe for concurrent use.
 type Month struct {
-	begin, until time.Time // of what is kept
+	begin, until time.Time // period of the cached part
 	rows         []Row
 }
 
-// Bill returns the rows from the beginning of the month of at (UTC) up to at. A row may be
-// there twice, once for what is kept. Samples come up to a day late, so what changes is
-// never older than yesterday.
+// Bill returns the rows from the start of the month of at (UTC) up to at. A row may occur twice,
+// once in the cached part. Samples arrive up to a day late, so nothing before yesterday changes.
 func (m *Month) Bill(ctx context.Context, store query.Store, p Prices, at time.Time, o Options) (Statement, error) {
 	at = at.UTC()
 	begin := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
@@ -37,7 +36,7 @@ func (m *Month) Bill(ctx context.Context, store query.Store, p Prices, at time.T
 		m.begin, m.until, m.rows = begin, until, rows
 	}
 	if !until.Before(at) {
-		return Statement{}, nil // the first moment of a month
+		return Statement{}, nil // the month begins at this moment
 	}
 	s, err := Bill(ctx, store, p, until, at, o)
 	if err != nil {

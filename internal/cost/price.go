@@ -19,47 +19,48 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Kind says how a device is paid for.
+// Kind is how a device is paid for.
 type Kind string
 
-// The ways to pay for a device.
+// Kinds of payment.
 const (
 	OnDemand Kind = "on_demand"
 	Reserved Kind = "reserved"
 	Spot     Kind = "spot"
-	Owned    Kind = "owned" // capex over years, and the energy on top
+	Owned    Kind = "owned" // capex over years, plus energy
 )
 
-// Price is what one device costs at a moment.
+// Price is the price of one device at a moment.
 type Price struct {
 	Kind    Kind `json:"kind"`
 	PerHour Nano `json:"per_hour"` // for the whole device
-	// PerKWh is paid on top, PUE included. It is 0 for what is rented: its price has it.
+	// PerKWh is charged in addition, PUE included. It is 0 for rented devices, whose hourly
+	// price includes energy.
 	PerKWh Nano `json:"per_kwh,omitempty"`
 }
 
-// Power is what energy costs and emits at a moment, at the plug of the building.
+// Power is the price and emission of energy at a moment, at the facility's meter.
 type Power struct {
 	PerKWh Nano `json:"per_kwh"` // with PUE
-	// Milligrams of CO2 equivalent for a kWh of a device, with PUE.
+	// Milligrams of CO2 equivalent per kWh drawn by a device, PUE included.
 	Milligrams int64 `json:"co2_mg_per_kwh"`
-	// Priced and Emits say which of the two is known.
+	// Priced and Emits report which of the two is known.
 	Priced bool `json:"-"`
 	Emits  bool `json:"-"`
 }
 
-// Prices are the rules of a price file. The zero Prices know no price.
+// Prices are the rules of a price file. The zero Prices price nothing.
 type Prices struct {
 	Currency string
 	rules    []rule
 	power    []rule
-	changes  []time.Time // when any rate begins, in order
+	changes  []time.Time // start of every rate, in order
 }
 
-// rule gives devices whose labels match a price that changes over time.
+// rule assigns a price that changes over time to devices with matching labels.
 type rule struct {
 	match []matcher
-	rates []rate // by time
+	rates []rate // in order of start
 }
 
 type rate struct {
@@ -81,7 +82,7 @@ type matcher struct {
 const (
 	maxFile  = 4 << 20
 	maxRules = 10_000
-	maxRates = 10_000 // of one rule
+	maxRates = 10_000 // per rule
 )
 
 type (
@@ -106,15 +107,15 @@ type (
 	}
 )
 
-// Parse reads a price file.
+// Parse parses a price file.
 func Parse(text []byte) (Prices, error) {
 	var f priceFile
 	if err := decodeYAML(text, &f); err != nil {
-		return Prices{}, fmt.Errorf("cannot read the price file: %w", err)
+		return Prices{}, fmt.Errorf("cannot parse the price file: %w", err)
 	}
 	p := Prices{Currency: cmp.Or(f.Currency, "USD")}
 	if len(p.Currency) > 8 || strings.ContainsFunc(p.Currency, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return Prices{}, fmt.Errorf("currency: %.20q is none", p.Currency)
+		return Prices{}, fmt.Errorf("currency: %.20q is not a currency code", p.Currency)
 	}
 	var err error
 	if p.rules, err = rules("prices", f.Prices, capacityRate); err != nil {
@@ -133,11 +134,11 @@ func Parse(text []byte) (Prices, error) {
 	return p, nil
 }
 
-// decodeYAML reads one document and refuses keys that nobody knows: a key that is
-// misspelt would be a price that is silently not there.
+// decodeYAML decodes one document and rejects unknown keys: otherwise a misspelled key would
+// silently drop a price.
 func decodeYAML(text []byte, into any) error {
 	if len(text) > maxFile {
-		return fmt.Errorf("it has more than %d MiB", maxFile>>20)
+		return fmt.Errorf("larger than %d MiB", maxFile>>20)
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
@@ -159,7 +160,7 @@ func rules(section string, list []ruleFile, read func(rateFile) (rate, error)) (
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
 		if len(f.Rates) == 0 || len(f.Rates) > maxRates {
-			return nil, fmt.Errorf("%s: rates: there must be from 1 to %d", where, maxRates)
+			return nil, fmt.Errorf("%s: rates: must have 1 to %d entries", where, maxRates)
 		}
 		r := rule{match: m}
 		for j, rf := range f.Rates {
@@ -175,7 +176,7 @@ func rules(section string, list []ruleFile, read func(rateFile) (rate, error)) (
 		slices.SortStableFunc(r.rates, func(a, b rate) int { return a.from.Compare(b.from) })
 		for j := 1; j < len(r.rates); j++ {
 			if r.rates[j].from.Equal(r.rates[j-1].from) {
-				return nil, fmt.Errorf("%s: two rates begin at %s", where, r.rates[j].from.Format(time.RFC3339))
+				return nil, fmt.Errorf("%s: two rates start at %s", where, r.rates[j].from.Format(time.RFC3339))
 			}
 		}
 		out = append(out, r)
@@ -183,21 +184,21 @@ func rules(section string, list []ruleFile, read func(rateFile) (rate, error)) (
 	return out, nil
 }
 
-// day reads a date, which begins at midnight UTC, or a moment.
+// day parses a date, which starts at midnight UTC, or a timestamp.
 func day(text string) (time.Time, error) {
 	for _, layout := range []string{time.DateOnly, time.RFC3339} {
 		if t, err := time.Parse(layout, text); err == nil && t.Year() >= 1970 && t.Year() < 3000 {
 			return t.UTC().Truncate(time.Millisecond), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%.40q is no date such as 2026-01-31, nor a moment such as 2026-01-31T12:00:00Z", text)
+	return time.Time{}, fmt.Errorf("%.40q is neither a date such as 2026-01-31 nor a timestamp such as 2026-01-31T12:00:00Z", text)
 }
 
 func capacityRate(f rateFile) (r rate, err error) {
 	switch r.kind = f.Kind; f.Kind {
 	case OnDemand, Reserved, Spot:
 		if f.Capex != "" || f.Years != "" || f.PerKWh != "" || f.PUE != "" || f.CO2 != "" {
-			return r, fmt.Errorf("%s has per_hour and nothing else", f.Kind)
+			return r, fmt.Errorf("kind %s takes only per_hour", f.Kind)
 		}
 		if r.hour, err = nano(f.PerHour); err != nil {
 			return r, fmt.Errorf("per_hour: %w", err)
@@ -205,7 +206,7 @@ func capacityRate(f rateFile) (r rate, err error) {
 		return r, nil
 	case Owned:
 		if f.PerHour != "" || f.PerKWh != "" || f.PUE != "" || f.CO2 != "" {
-			return r, errors.New("owned has capex and years; energy has a price under power")
+			return r, errors.New("kind owned takes only capex and years; energy is priced under power")
 		}
 		capex, err := positive(f.Capex)
 		if err != nil {
@@ -215,25 +216,25 @@ func capacityRate(f rateFile) (r rate, err error) {
 		if err != nil {
 			return r, fmt.Errorf("years: %w", err)
 		}
-		hours := new(big.Rat).Mul(years, big.NewRat(8766, 1)) // of a year, with leap years
+		hours := new(big.Rat).Mul(years, big.NewRat(8766, 1)) // 8766 hours per year, leap years included
 		r.hour, err = nanoOf(capex.Quo(capex, hours))
 		return r, err
 	}
-	return r, fmt.Errorf("kind: %.20q is none of on_demand, reserved, spot, owned", string(f.Kind))
+	return r, fmt.Errorf("kind: %.20q is not one of on_demand, reserved, spot, owned", string(f.Kind))
 }
 
 func powerRate(f rateFile) (r rate, err error) {
 	if f.Kind != "" || f.PerHour != "" || f.Capex != "" || f.Years != "" {
-		return r, errors.New("power has per_kwh, pue and co2_g_per_kwh")
+		return r, errors.New("power takes only per_kwh, pue and co2_g_per_kwh")
 	}
 	pue := big.NewRat(1, 1)
 	if f.PUE != "" {
 		if pue, err = positive(f.PUE); err != nil || pue.Cmp(big.NewRat(1, 1)) < 0 || pue.Cmp(big.NewRat(10, 1)) > 0 {
-			return r, errors.New("pue: it must be from 1 to 10")
+			return r, errors.New("pue: must be from 1 to 10")
 		}
 	}
 	if f.PerKWh == "" && f.CO2 == "" {
-		return r, errors.New("there must be per_kwh or co2_g_per_kwh")
+		return r, errors.New("per_kwh or co2_g_per_kwh is required")
 	}
 	if f.PerKWh != "" {
 		n, err := nano(f.PerKWh)
@@ -248,7 +249,7 @@ func powerRate(f rateFile) (r rate, err error) {
 	if f.CO2 != "" {
 		n, err := nano(f.CO2)
 		if err != nil || n > 10_000e9 {
-			return r, errors.New("co2_g_per_kwh: it must be from 0 to 10000")
+			return r, errors.New("co2_g_per_kwh: must be from 0 to 10000")
 		}
 		r.carbon = new(big.Int).Quo(new(big.Int).Mul(pue.Num(), big.NewInt(int64(n))), new(big.Int).Mul(pue.Denom(), big.NewInt(1_000_000))).Int64()
 		r.emits = true
@@ -258,9 +259,9 @@ func powerRate(f rateFile) (r rate, err error) {
 
 func positive(text string) (*big.Rat, error) {
 	if text == "" {
-		return nil, errors.New("it is missing")
+		return nil, errors.New("missing")
 	}
-	bad := errors.New("it must be a number above 0")
+	bad := errors.New("must be a positive number")
 	if len(text) > 40 || strings.ContainsAny(text, "/xXpPeE_") {
 		return nil, bad
 	}
@@ -271,22 +272,21 @@ func positive(text string) (*big.Rat, error) {
 	return r, nil
 }
 
-// aliases are short names of labels that rules and quotas match.
+// aliases are short label names for the match sections of rules and quotas.
 var aliases = map[string]string{
 	"model": fleet.LabelModel, "cluster": fleet.LabelCluster, "node": fleet.LabelNode, "host": fleet.LabelHost, "instance_type": fleet.LabelHostType,
 	"team": fleet.LabelTeam, "namespace": fleet.LabelNamespace, "account": fleet.LabelSlurmAccount, "user": fleet.LabelSlurmUser,
 	"region": fleet.LabelRegion, "provider": fleet.LabelCloudProvider,
 }
 
-// matchers compiles globs by label. A label may be written as OpenTelemetry does, with
-// dots.
+// matchers compiles globs by label. Label names may use OpenTelemetry's dots.
 func matchers(globs map[string]string) ([]matcher, error) {
 	var out []matcher
 	for label, glob := range globs {
 		label = strings.NewReplacer(".", "_", "-", "_", "/", "_").Replace(label)
 		label = cmp.Or(aliases[label], label)
 		if label == "" || len(glob) > 1000 {
-			return nil, errors.New("match: a label has no name, or a pattern of over 1000 characters")
+			return nil, errors.New("match: a label name is empty or a pattern exceeds 1000 characters")
 		}
 		text := regexp.QuoteMeta(glob)
 		text = strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(text)
@@ -300,7 +300,7 @@ func matchers(globs map[string]string) ([]matcher, error) {
 	return out, nil
 }
 
-// matches reports whether all match. A label that is not there is empty, which * matches.
+// matches reports whether all matchers match. An absent label is empty, which * matches.
 func matches(list []matcher, labels map[string]string) bool {
 	for _, m := range list {
 		if !m.glob.MatchString(labels[m.label]) {
@@ -310,8 +310,8 @@ func matches(list []matcher, labels map[string]string) bool {
 	return true
 }
 
-// find returns the rate of the first rule that matches and has begun: a rule that begins
-// later leaves the time before to those below it.
+// find returns the current rate of the first matching rule with one. Before a rule's first rate
+// starts, the rules below it apply.
 func find(list []rule, labels map[string]string, at time.Time) (rate, bool) {
 	for _, r := range list {
 		if at.Before(r.rates[0].from) || !matches(r.match, labels) {
@@ -326,8 +326,8 @@ func find(list []rule, labels map[string]string, at time.Time) (rate, bool) {
 	return rate{}, false
 }
 
-// At returns what a device with these labels costs at a moment, and false if no rule
-// says so.
+// At returns the price of a device with these labels at a moment. It returns false if no rule
+// applies.
 func (p Prices) At(labels map[string]string, at time.Time) (Price, bool) {
 	r, ok := find(p.rules, labels, at)
 	if !ok {
@@ -341,16 +341,15 @@ func (p Prices) At(labels map[string]string, at time.Time) (Price, bool) {
 	return price, true
 }
 
-// PowerAt returns what energy costs and emits where a device is, and false if no rule
-// says so.
+// PowerAt returns the price and emission of energy at the location of a device. It returns false
+// if no rule applies.
 func (p Prices) PowerAt(labels map[string]string, at time.Time) (Power, bool) {
 	r, ok := find(p.power, labels, at)
 	return Power{PerKWh: r.kwh, Milligrams: r.carbon, Priced: r.priced, Emits: r.emits}, ok
 }
 
-// Rate returns what the next hour of a device with these labels costs while it draws so many
-// watts: the price of its capacity and, of a device that is owned, of its energy. It is
-// absent if no rule names a price.
+// Rate returns the hourly cost of a device with these labels at this power draw: the price of its
+// capacity and, if the device is owned, of its energy. The rate is absent if no rule has a price.
 func (p Prices) Rate(labels query.Labels, at time.Time, watts optional.Float) optional.Float {
 	price, ok := p.At(labels, at)
 	if !ok {
@@ -360,5 +359,5 @@ func (p Prices) Rate(labels query.Labels, at time.Time, watts optional.Float) op
 	return optional.Of(price.PerHour.Float() + price.PerKWh.Float()*w/1000)
 }
 
-// Empty reports whether there is no price at all.
+// Empty reports whether no device has a price.
 func (p Prices) Empty() bool { return len(p.rules) == 0 }

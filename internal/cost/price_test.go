@@ -27,8 +27,8 @@ power:
 - rates: [{from: 2026-01-01, per_kwh: 0.30}]
 `
 
-// The first rule that matches and has begun counts, a rate from its date on, to the
-// nanounit.
+// Catches a wrong choice among matching rules, a rate applied before its start, and rounding
+// above a billionth.
 func TestPrices(t *testing.T) {
 	t.Parallel()
 	p := mustParse(t, priceText)
@@ -44,7 +44,7 @@ func TestPrices(t *testing.T) {
 	}{
 		{cloud, date(2026, 7, 1, 0), Price{Kind: Reserved, PerHour: 2.6e9}, true},
 		{cloud, date(2026, 7, 1, 0).Add(-time.Millisecond), Price{Kind: OnDemand, PerHour: 4_100_000_001}, true},
-		{cloud, date(2025, 7, 1, 0), Price{Kind: Owned, PerHour: 1e9}, true}, // the rule above had not begun; nor had power
+		{cloud, date(2025, 7, 1, 0), Price{Kind: Owned, PerHour: 1e9}, true}, // neither the rule above nor power has started
 		{h100, date(2026, 7, 1, 0), Price{Kind: Owned, PerHour: 1e9, PerKWh: 0.3e9}, true},
 		{map[string]string{"gpu_model": "NVIDIA H100", "k8s_cluster_name": "north"}, date(2026, 7, 1, 0), Price{Kind: Owned, PerHour: 1e9, PerKWh: 0.06e9}, true},
 		{amd, date(2026, 3, 1, 10), Price{Kind: Spot, PerHour: 1e9}, true},
@@ -62,11 +62,11 @@ func TestPrices(t *testing.T) {
 		t.Errorf("power (-want +got):\n%s", diff)
 	}
 	if (Prices{}).Empty() != true || p.Empty() {
-		t.Error("who has prices is not known")
+		t.Error("Empty is wrong")
 	}
 }
 
-// A price that is misspelt must not become no price.
+// Catches a misspelled price that silently becomes no price.
 func TestPricesRefuse(t *testing.T) {
 	t.Parallel()
 	rate := func(s string) string { return "prices:\n- rates: [{" + s + "}]\n" }
@@ -76,22 +76,22 @@ func TestPricesRefuse(t *testing.T) {
 		rate("from: 2026-01-01"):                                                                       "kind",
 		rate("from: 2026-13-01, kind: spot, per_hour: 1"):                                              "from",
 		rate("kind: spot, per_hour: 1"):                                                                "from",
-		rate("from: 2026-01-01, kind: spot, per_hour: -1"):                                             "per_hour: it must be from 0",
+		rate("from: 2026-01-01, kind: spot, per_hour: -1"):                                             "per_hour: must be from 0",
 		rate("from: 2026-01-01, kind: spot, per_hour: 1e999999999"):                                    "per_hour",
 		rate("from: 2026-01-01, kind: spot, per_hour: free"):                                           "per_hour",
 		rate("from: 2026-01-01, kind: spot"):                                                           "per_hour",
-		rate("from: 2026-01-01, kind: spot, per_hour: 1, capex: 3"):                                    "nothing else",
+		rate("from: 2026-01-01, kind: spot, per_hour: 1, capex: 3"):                                    "takes only per_hour",
 		rate("from: 2026-01-01, kind: owned, per_hour: 1"):                                             "capex and years",
-		rate("from: 2026-01-01, kind: owned, capex: 1000"):                                             "years: it is missing",
+		rate("from: 2026-01-01, kind: owned, capex: 1000"):                                             "years: missing",
 		rate("from: 2026-01-01, kind: owned, capex: 1000, years: 0"):                                   "years",
-		rate("from: 2026-01-01, kind: spot, per_hour: 1}, {from: 2026-01-01, kind: spot, per_hour: 2"): "two rates begin",
+		rate("from: 2026-01-01, kind: spot, per_hour: 1}, {from: 2026-01-01, kind: spot, per_hour: 2"): "two rates start",
 		"power:\n- rates: [{from: 2026-01-01, per_kwh: 1, pue: 0.5}]":                                  "pue",
-		"power:\n- rates: [{from: 2026-01-01, kind: spot}]":                                            "power has",
-		"power:\n- rates: [{from: 2026-01-01}]":                                                        "there must be",
+		"power:\n- rates: [{from: 2026-01-01, kind: spot}]":                                            "power takes only",
+		"power:\n- rates: [{from: 2026-01-01}]":                                                        "is required",
 		"currency: US DOLLAR":                                                                          "currency",
 		"a: &a [x,x]\nb: &b [*a,*a]":                                                                   "field a not found",
 		"prices: [" + strings.Repeat("{rates: []},", 20_000) + "]":                                     "more than",
-		strings.Repeat("#", maxFile+1):                                                                 "more than 4 MiB",
+		strings.Repeat("#", maxFile+1):                                                                 "larger than 4 MiB",
 	} {
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60s: %v, want %q", text, err, want)
@@ -102,7 +102,7 @@ func TestPricesRefuse(t *testing.T) {
 	}
 }
 
-// Money must be written with the digits it has, whatever its sign.
+// Catches lost digits or signs in formatted amounts.
 func TestMoney(t *testing.T) {
 	t.Parallel()
 	for m, want := range map[Money][3]string{
@@ -113,12 +113,12 @@ func TestMoney(t *testing.T) {
 			t.Errorf("%d (-want +got):\n%s", m, diff)
 		}
 	}
-	// The highest price for the highest counter must fit.
+	// The highest price of the highest counter must not overflow.
 	if got := Nano(maxPrice * 1e9).Capacity(1e9 * 1e6); got <= 0 {
-		t.Errorf("it costs %d", got)
+		t.Errorf("cost is %d", got)
 	}
 	if got := Nano(maxPrice * 1e9).Energy(1e13 * 1e3); got <= 0 {
-		t.Errorf("it costs %d", got)
+		t.Errorf("cost is %d", got)
 	}
 }
 
@@ -129,7 +129,7 @@ func FuzzParse(f *testing.F) {
 		if p, err := Parse(text); err == nil {
 			price, ok := p.At(map[string]string{"gpu_model": "NVIDIA H100"}, noon)
 			if ok && (price.PerHour < 0 || price.PerKWh < 0) {
-				t.Errorf("a price below 0: %+v", price)
+				t.Errorf("negative price: %+v", price)
 			}
 		}
 		_, _ = ParseQuotas(text)

@@ -14,11 +14,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Quota is what a team may use. What is nil is not limited.
+// Quota limits a team or any other set of series. A nil limit is unlimited.
 type Quota struct {
 	Name   string `json:"name"`
 	Source string `json:"source"` // file, kubernetes or slurm
-	// GPUs at one time, GPU hours and money in a month.
+	// Concurrent GPUs; GPU-hours and money per month.
 	GPUs  *float64 `json:"gpus,omitempty"`
 	Hours *float64 `json:"gpu_hours,omitempty"`
 	Money *Money   `json:"money,omitempty"`
@@ -27,27 +27,27 @@ type Quota struct {
 	match []matcher
 }
 
-// Matches reports whether a quota is about a series with these labels.
+// Matches reports whether the quota applies to a series with these labels.
 func (q Quota) Matches(labels query.Labels) bool { return matches(q.match, labels) }
 
-// Team returns the one team that a quota is about, empty if it is about something else.
+// Team returns the team of a quota that is about exactly one team, otherwise "".
 func (q Quota) Team() string { return q.team }
 
-// Use is how much of one limit of a quota is used.
+// Use is the usage of one limit of a quota.
 type Use struct {
 	Quota  string  `json:"quota"`
 	Source string  `json:"source"`
-	Team   string  `json:"team,omitempty"` // if it is that of one
+	Team   string  `json:"team,omitempty"` // if the quota is about exactly one team
 	What   string  `json:"what"`           // gpus, gpu_hours or money
 	Used   float64 `json:"used"`
 	Limit  float64 `json:"limit"`
 	Over   bool    `json:"over"`
 }
 
-// maxQuotas of one source.
+// maxQuotas bounds the quotas of one source.
 const maxQuotas = 100_000
 
-// ParseQuotas reads a file of quotas.
+// ParseQuotas parses a quota file.
 func ParseQuotas(text []byte) ([]Quota, error) {
 	var f struct {
 		Quotas []struct {
@@ -60,7 +60,7 @@ func ParseQuotas(text []byte) ([]Quota, error) {
 		} `yaml:"quotas"`
 	}
 	if err := decodeYAML(text, &f); err != nil {
-		return nil, fmt.Errorf("cannot read the quota file: %w", err)
+		return nil, fmt.Errorf("cannot parse the quota file: %w", err)
 	}
 	if len(f.Quotas) > maxQuotas {
 		return nil, fmt.Errorf("quotas: more than %d", maxQuotas)
@@ -74,7 +74,7 @@ func ParseQuotas(text []byte) ([]Quota, error) {
 			globs["team"] = e.Team
 		}
 		if len(globs) == 0 {
-			return nil, fmt.Errorf("%s: team or match must say whose it is", where)
+			return nil, fmt.Errorf("%s: team or match is required", where)
 		}
 		m, err := matchers(globs)
 		if err != nil {
@@ -95,7 +95,7 @@ func ParseQuotas(text []byte) ([]Quota, error) {
 			q.Money = &n
 		}
 		if q.GPUs == nil && q.Hours == nil && q.Money == nil {
-			return nil, fmt.Errorf("%s: it limits none of gpus, gpu_hours_per_month, money_per_month", where)
+			return nil, fmt.Errorf("%s: one of gpus, gpu_hours_per_month, money_per_month is required", where)
 		}
 		for _, v := range []*float64{q.GPUs, q.Hours} {
 			if v != nil && !(*v >= 0 && *v <= 1e12) {
@@ -107,18 +107,18 @@ func ParseQuotas(text []byte) ([]Quota, error) {
 	return out, nil
 }
 
-// positiveOrZero reads an amount of money, which may be higher than a price.
+// positiveOrZero parses an amount of money, which may exceed the limit of a price.
 func positiveOrZero(text string) (Money, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(v >= 0 && v <= 1e12) {
-		return 0, errors.New("it must be a number from 0 to 1e12")
+		return 0, errors.New("must be a number from 0 to 1e12")
 	}
 	return Money(math.Round(v * 1e6)), nil
 }
 
-// ParseResourceQuotas reads a ResourceQuota of Kubernetes, or a list of them, in JSON as
-// kubectl get -o json writes it. isDevice reports whether one of a resource is a whole
-// device; quotas that limit no such resource are left out.
+// ParseResourceQuotas parses a Kubernetes ResourceQuota or a list of them in the JSON format of
+// kubectl get -o json. isDevice reports whether a resource counts whole devices; quotas without
+// such a resource are omitted.
 func ParseResourceQuotas(text []byte, isDevice func(resource string) bool) ([]Quota, error) {
 	type object struct {
 		Metadata struct {
@@ -135,10 +135,10 @@ func ParseResourceQuotas(text []byte, isDevice func(resource string) bool) ([]Qu
 		object
 	}
 	if len(text) > 64<<20 {
-		return nil, errors.New("the resource quotas have more than 64 MiB")
+		return nil, errors.New("the resource quotas exceed 64 MiB")
 	}
 	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, fmt.Errorf("cannot read the resource quotas: %w", err)
+		return nil, fmt.Errorf("cannot parse the resource quotas: %w", err)
 	}
 	if list.Items == nil && list.Spec.Hard != nil {
 		list.Items = []object{list.object}
@@ -156,7 +156,7 @@ func ParseResourceQuotas(text []byte, isDevice func(resource string) bool) ([]Qu
 			}
 			n, err := strconv.ParseFloat(fmt.Sprint(v), 64)
 			if err != nil || !(n >= 0 && n <= 1e9) {
-				return nil, fmt.Errorf("the resource quota %.63s/%.63s has %.63s: %.20q", o.Metadata.Namespace, o.Metadata.Name, name, fmt.Sprint(v))
+				return nil, fmt.Errorf("resource quota %.63s/%.63s: %.63s: %.20q is not a valid limit", o.Metadata.Namespace, o.Metadata.Name, name, fmt.Sprint(v))
 			}
 			total, limits = total+n, true
 		}
@@ -172,13 +172,13 @@ func ParseResourceQuotas(text []byte, isDevice func(resource string) bool) ([]Qu
 	return out, nil
 }
 
-// escape keeps a name from being a pattern: names have neither * nor ?, and if one had it
-// would match itself.
+// escape keeps a name from being a pattern. Valid names have neither * nor ?; a * would become a
+// ?, which still matches the name itself.
 func escape(name string) string { return strings.NewReplacer("*", "?").Replace(name) }
 
-// ParseAssociations reads what sacctmgr show assoc -p writes: a line of names and one for
-// each association, with | between. GrpTRES limits GPUs at one time, GrpTRESMins their
-// minutes for as long as Slurm remembers, which is taken for a month.
+// ParseAssociations parses the output of sacctmgr show assoc -p: a header and one line per
+// association, separated by |. GrpTRES limits concurrent GPUs. GrpTRESMins limits GPU-minutes
+// over Slurm's accounting history, here taken as a month.
 func ParseAssociations(text []byte) ([]Quota, error) {
 	var columns map[string]int
 	var out []Quota
@@ -198,7 +198,7 @@ func ParseAssociations(text []byte) ([]Quota, error) {
 				columns[c] = i
 			}
 			if _, ok := columns["Account"]; !ok {
-				return nil, errors.New("the associations have no column Account: ask with sacctmgr show assoc -p")
+				return nil, errors.New("the associations have no column Account: use the output of sacctmgr show assoc -p")
 			}
 			continue
 		}
@@ -227,7 +227,7 @@ func ParseAssociations(text []byte) ([]Quota, error) {
 			q.Hours, err = tres(cell("GrpTRESMins"), 60)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("the association %.80s: %w", q.Name, err)
+			return nil, fmt.Errorf("association %.80s: %w", q.Name, err)
 		}
 		if q.GPUs == nil && q.Hours == nil || cell("Account") == "" {
 			continue
@@ -240,8 +240,8 @@ func ParseAssociations(text []byte) ([]Quota, error) {
 	return out, nil
 }
 
-// tres reads the GPUs of a list such as cpu=64,gres/gpu=8. Those of a type are left out
-// where there is a limit of all, as Slurm counts them in it. A limit of -1 is none.
+// tres parses the GPU limit of a list such as cpu=64,gres/gpu=8. Limits by type are ignored if
+// there is an overall limit, which includes them in Slurm. A limit of -1 means unlimited.
 func tres(list string, by float64) (*float64, error) {
 	var all, typed *float64
 	for e := range strings.SplitSeq(list, ",") {
@@ -251,7 +251,7 @@ func tres(list string, by float64) (*float64, error) {
 		}
 		v, err := strconv.ParseFloat(value, 64)
 		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-			return nil, fmt.Errorf("%.60q is no limit", e)
+			return nil, fmt.Errorf("%.60q is not a valid limit", e)
 		}
 		if v < 0 {
 			continue
@@ -269,8 +269,8 @@ func tres(list string, by float64) (*float64, error) {
 	return cmp.Or(all, typed), nil
 }
 
-// Check compares quotas with the bill of a month so far and with what is held now. A
-// series counts for each quota that it matches.
+// Check compares quotas with the bill of the month so far and with current holdings. A series
+// counts toward every quota that it matches.
 func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
 	var out []Use
 	for _, q := range quotas {

@@ -15,7 +15,7 @@ import (
 
 var plainQuota = cmpopts.IgnoreUnexported(Quota{})
 
-// Limits of all three kinds must be read from each source.
+// Catches a limit of any kind that is not read from its source.
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	file, err := ParseQuotas([]byte(`
@@ -34,7 +34,7 @@ quotas:
 		t.Errorf("file (-want +got):\n%s", diff)
 	}
 	if !file[1].Matches(query.Labels{"k8s_namespace_name": "nb-7"}) || file[1].Matches(query.Labels{"k8s_namespace_name": "prod"}) {
-		t.Error("it matches others")
+		t.Error("the quota matches other teams")
 	}
 	kube, err := ParseResourceQuotas([]byte(`{"kind":"List","items":[
 		{"metadata":{"name":"gpus","namespace":"research"},"spec":{"hard":{"requests.nvidia.com/gpu":"8","limits.nvidia.com/gpu":"8","requests.amd.com/gpu":4,"pods":"10"}}},
@@ -65,12 +65,12 @@ quotas:
 	}
 }
 
-// What cannot be meant must be refused: a quota that is nobody's would never be over.
+// Catches an invalid quota that is accepted: a quota without an owner would never be exceeded.
 func TestQuotasRefuse(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"quotas: [{gpus: 1}]":                     "whose",
-		"quotas: [{team: a}]":                     "limits none",
+		"quotas: [{gpus: 1}]":                     "team or match",
+		"quotas: [{team: a}]":                     "is required",
 		"quotas: [{match: {team: a}, gpus: 1}]":   "needs a name",
 		"quotas: [{team: a, gpus: -1}]":           "0 or more",
 		"quotas: [{team: a, gpus: .nan}]":         "0 or more",
@@ -82,17 +82,17 @@ func TestQuotasRefuse(t *testing.T) {
 		}
 	}
 	if _, err := ParseResourceQuotas([]byte(`{"items":[{"metadata":{"namespace":"a"},"spec":{"hard":{"requests.nvidia.com/gpu":"many"}}}]}`), isDevice); err == nil {
-		t.Error("a quota of many is taken")
+		t.Error("a resource quota of \"many\" is accepted")
 	}
 	if _, err := ParseAssociations([]byte("a|b|\n")); err == nil {
-		t.Error("a table without accounts is taken")
+		t.Error("a table without accounts is accepted")
 	}
 	if _, err := ParseAssociations([]byte("Account|GrpTRES|\nx|gres/gpu=many|\n")); err == nil {
-		t.Error("a limit of many is taken")
+		t.Error("a limit of \"many\" is accepted")
 	}
 }
 
-// A team must be over exactly when it has more than its limit, of each kind.
+// Catches a team reported over a limit that it does not exceed, and the reverse, for each kind.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	m := querytest.NewMemory()
@@ -126,8 +126,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A month that is asked for again and again must be that month: what is kept of it must
-// not be counted twice, be of another month, or be missing on the first days.
+// Catches a running monthly bill that counts its cached part twice, keeps the previous month, or
+// lacks the first days.
 func TestMonth(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 10, 31, 0, 0, 0, 0, time.UTC)
@@ -150,7 +150,7 @@ func TestMonth(t *testing.T) {
 		}
 	}
 	if s, err := m.Bill(t.Context(), f.store, p, time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC), Options{}); err != nil || len(s.Rows) != 0 {
-		t.Errorf("the first moment of a month: %d rows, %v", len(s.Rows), err)
+		t.Errorf("at the start of a month: %d rows, %v", len(s.Rows), err)
 	}
 }
 
@@ -162,7 +162,7 @@ func total(rows []Row) Amounts {
 	return sum
 }
 
-// isDevice is what the tests take for a whole device.
+// isDevice is the device resource of these tests.
 func isDevice(resource string) bool {
 	return resource == "nvidia.com/gpu" || resource == "amd.com/gpu"
 }

@@ -10,38 +10,38 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Row is one workload on one device or partition, or what nobody holds of it.
+// Row is one workload on one device or partition, or the free time of the device.
 type Row struct {
-	Labels query.Labels `json:"labels"` // of its series, without how they came
+	Labels query.Labels `json:"labels"` // of its series, without scrape labels
 	Amounts
 }
 
-// Statement is the bill of a fleet for a period. Its rows add up to Total, exactly.
+// Statement is the bill of a fleet for a period. Its rows add up to Total exactly.
 type Statement struct {
 	From     time.Time `json:"from"`
 	To       time.Time `json:"to"`
 	Currency string    `json:"currency"`
-	Rows     []Row     `json:"rows"` // by labels
+	Rows     []Row     `json:"rows"` // in order of labels
 
 	Total Amounts `json:"total"`
-	// By kind of holder. Together they are Total.
+	// Amounts by kind of holder. They add up to Total.
 	Workloads    Amounts `json:"workloads"`
 	Unallocated  Amounts `json:"unallocated"`
 	Unattributed Amounts `json:"unattributed"`
 	Other        Amounts `json:"other"`
 
 	Missing Missing `json:"missing"`
-	// Since is about when the store begins to know anything, if that is in the period.
+	// Since is approximately when the store's data begins, if that is within the period.
 	Since time.Time `json:"since,omitzero"`
 }
 
-// Missing is what a bill does not have.
+// Missing is what a bill omits.
 type Missing struct {
-	// NoPrice is device time without a price by model.
+	// NoPrice is device time without a price, by model.
 	NoPrice map[string]Seconds `json:"no_price,omitempty"`
-	// Unseen is what counters had on them before the store first saw them.
+	// Unseen is what counters had accrued before the store first saw them.
 	Unseen fleet.Unseen `json:"unseen,omitzero"`
-	// Refused counts values that no counter can have.
+	// Refused counts rejected values that no counter can have.
 	Refused int `json:"refused,omitempty"`
 }
 
@@ -75,7 +75,7 @@ func (s *Statement) part(kind string) *Amounts {
 	return &s.Workloads
 }
 
-// Group are rows that have something in common.
+// Group is the sum of rows with the same value of a dimension.
 type Group struct {
 	Name string `json:"name"`
 	Amounts
@@ -84,16 +84,16 @@ type Group struct {
 	Workloads int `json:"workloads"`
 }
 
-// Dimension is what rows can be grouped by.
+// Dimension is a property by which rows can be grouped.
 type Dimension struct {
 	Name string
 	// group returns the group of a row, empty if the row has none.
 	group func(query.Labels) string
-	// device: what nobody holds belongs to a group too.
+	// device dimensions also group free time.
 	device bool
 }
 
-// workloadOf returns the name that people know the workload of a row by.
+// workloadOf returns the display name of the workload of a row.
 func workloadOf(l query.Labels) string {
 	o, _ := fleet.OwnerOf(l)
 	if o.Name == "" {
@@ -102,7 +102,7 @@ func workloadOf(l query.Labels) string {
 	return o.Label()
 }
 
-// Dimensions are all that there are.
+// Dimensions returns all dimensions.
 func Dimensions() []Dimension {
 	return []Dimension{
 		{"team", fleet.TeamOf, false},
@@ -116,7 +116,7 @@ func Dimensions() []Dimension {
 	}
 }
 
-// DimensionOf returns the dimension of a name.
+// DimensionOf returns the dimension with this name.
 func DimensionOf(name string) (Dimension, bool) {
 	list := Dimensions()
 	i := slices.IndexFunc(list, func(d Dimension) bool { return d.Name == name })
@@ -126,8 +126,7 @@ func DimensionOf(name string) (Dimension, bool) {
 	return list[i], true
 }
 
-// NameOf returns the group that a row belongs to. Names in parentheses are not names that
-// users gave.
+// NameOf returns the group of a row. A name in parentheses was not given by a user.
 func (d Dimension) NameOf(labels query.Labels) string {
 	if kind := labels[fleet.LabelKind]; kind != "" && !fleet.IsWorkload(kind) && !d.device {
 		return "(" + kind + ")"
@@ -135,8 +134,7 @@ func (d Dimension) NameOf(labels query.Labels) string {
 	return cmp.Or(d.group(labels), "(none)")
 }
 
-// By groups rows. The groups add up to Total; the most expensive come first, and of equal
-// ones those with most time.
+// By groups rows. The groups add up to Total and are ordered by descending cost, then time.
 func (s *Statement) By(d Dimension) []Group {
 	type members struct{ devices, workloads map[string]bool }
 	groups := map[string]*Group{}

@@ -14,19 +14,19 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
-// world simulates agents that write the sums of random workloads to a store, and all
-// that happens to them.
+// world simulates agents that write the counters of random workloads to a store, including
+// restarts, lost state and lost samples.
 type world struct {
 	r     *rand.Rand
 	store *querytest.Memory
 	begin time.Time
 	end   time.Time
 	step  time.Duration
-	// calm: no agent dies and no sample is lost, so that what happened is in the store.
+	// calm: no agent dies and no sample is lost, so the store has the full truth.
 	calm bool
 
 	agents []*agent
-	// held is what was held of all devices since the beginning, in the agents' truth.
+	// held is the device time that the agents have counted since the start.
 	held float64
 }
 
@@ -34,11 +34,11 @@ type agent struct {
 	world    *world
 	name     string
 	cluster  string
-	pod      int // of the agent, a label of the scrape
+	pod      int // pod of the agent, a scrape label
 	twice    bool
 	devices  []*gpu
-	down     time.Time // until then
-	deaf     time.Time // nobody reads it until then
+	down     time.Time // the agent is down until then
+	deaf     time.Time // scrapes fail until then
 	snapshot []map[string]*account
 }
 
@@ -46,7 +46,7 @@ type gpu struct {
 	uuid, model string
 	noActivity  bool
 	noEnergy    bool
-	holders     []string // of parts
+	holders     []string // by part of the device
 	accounts    map[string]*account
 }
 
@@ -87,11 +87,11 @@ func (a *agent) tick(at time.Time) {
 	}
 	if !a.world.calm {
 		switch r.IntN(400) {
-		case 0: // stopped and started: nothing is lost
+		case 0: // clean restart: nothing is lost
 			a.down = at.Add(time.Duration(r.IntN(7200)) * time.Second)
 			a.pod++
 			return
-		case 1: // killed: it goes on from what it wrote last
+		case 1: // killed: continues from the last saved state
 			a.down = at.Add(time.Duration(r.IntN(600)) * time.Second)
 			a.pod++
 			for i, g := range a.devices {
@@ -102,7 +102,7 @@ func (a *agent) tick(at time.Time) {
 				}
 			}
 			return
-		case 2: // its folder is gone
+		case 2: // state folder lost
 			a.down = at.Add(time.Duration(r.IntN(600)) * time.Second)
 			a.pod++
 			a.snapshot = nil
@@ -113,7 +113,7 @@ func (a *agent) tick(at time.Time) {
 		case 3:
 			a.deaf = at.Add(time.Duration(r.IntN(5400)) * time.Second)
 		case 4:
-			a.cluster = "prod" // the cloud answers late
+			a.cluster = "prod" // the metadata server answers late
 		}
 	}
 	for _, g := range a.devices {
@@ -146,7 +146,7 @@ func (g *gpu) tick(a *agent, at time.Time) {
 		if acc == nil {
 			acc = &account{labels: g.labels(i, who)}
 			g.accounts[key] = acc
-			f.write(a, g, acc, at.Add(-f.step/2)) // it begins at 0
+			f.write(a, g, acc, at.Add(-f.step/2)) // the counter starts at 0
 		}
 		acc.held += part * seconds
 		f.held += part * seconds
@@ -156,7 +156,7 @@ func (g *gpu) tick(a *agent, at time.Time) {
 		acc.energy += part * seconds * 700 * r.Float64()
 		acc.seen, acc.ended = at, false
 	}
-	for _, key := range slices.Sorted(maps.Keys(g.accounts)) { // in order: the world of a seed is always the same
+	for _, key := range slices.Sorted(maps.Keys(g.accounts)) { // in order, so that a seed is reproducible
 		acc := g.accounts[key]
 		if at.Sub(acc.seen) > 5*time.Minute {
 			if !acc.ended {
@@ -170,7 +170,7 @@ func (g *gpu) tick(a *agent, at time.Time) {
 		}
 		f.write(a, g, acc, at)
 	}
-	for i := range g.holders { // who has it from now on: A -> B -> A too
+	for i := range g.holders { // next holder, including A -> B -> A
 		if r.IntN(40) == 0 {
 			g.holders[i] = []string{"", "", "a", "b", "c", "a"}[r.IntN(6)]
 		}
@@ -191,7 +191,7 @@ func (g *gpu) labels(i int, who string) query.Labels {
 	return l
 }
 
-// heldSeries returns the counter of device time that the account has.
+// heldSeries returns the name of the account's device time counter.
 func (acc *account) heldSeries() string {
 	if acc.labels[fleet.LabelKind] == fleet.KindUnallocated {
 		return fleet.SeriesUnallocatedTime
@@ -208,7 +208,7 @@ func (acc *account) series(name string, a *agent, way int) query.Labels {
 	return l
 }
 
-// write gives the store what an agent shows, unless nobody reads it.
+// write stores the agent's sample unless scrapes fail.
 func (f *world) write(a *agent, g *gpu, acc *account, at time.Time) {
 	if !f.calm && (at.Before(a.deaf) || f.r.IntN(50) == 0) {
 		return

@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// Chart is a picture of the fleet, a device or a workload over time.
+// Chart plots the fleet, a device or a workload over time.
 type Chart struct {
 	Unit  string // ratio, bytes, watts, celsius, gpus, hertz
 	Lines []Line
@@ -12,43 +12,43 @@ type Chart struct {
 	Wide bool
 }
 
-// Line is one query of a chart. Its answer is one line with a name, or several that the
-// values of a label name.
+// Line is one query of a chart. It draws one line with Name, or one line per value of the label
+// By.
 type Line struct {
 	Name string
 	By   string // label
-	// expr makes the query from matchers of what the chart is about.
+	// expr builds the query from the matchers of the chart's subject.
 	expr func(matchers ...string) string
 }
 
-// Query returns the query of a line for what the matchers select.
+// Query returns the query of a line for the series that the matchers select.
 func (l Line) Query(matchers ...string) string { return l.expr(matchers...) }
 
-// most is the highest value of a series: of one device that is its value.
+// most queries the highest value of a series; for a single device that is its value.
 func most(series string, fixed ...string) func(...string) string {
 	return func(matchers ...string) string {
 		return "max(" + Select(series, nil, append(fixed[:len(fixed):len(fixed)], matchers...)...) + ")"
 	}
 }
 
-// total is the sum over devices or workloads, each counted once.
+// total queries the sum over devices or workloads, each counted once.
 func total(series string) func(...string) string {
 	return func(matchers ...string) string { return "sum" + Once(Select(series, nil, matchers...)) }
 }
 
-// each has one line per value of a label.
+// each draws one line per value of a label.
 func each(f, label, series string, fixed ...string) Line {
 	return Line{By: label, expr: func(matchers ...string) string {
 		return f + " by (" + label + ") " + Once(Select(series, nil, append(fixed[:len(fixed):len(fixed)], matchers...)...))
 	}}
 }
 
-// perDeviceTotal adds up devices, each once.
+// perDeviceTotal aggregates over devices, each counted once.
 func perDeviceTotal(f, series string) func(...string) string {
 	return func(matchers ...string) string { return f + "(" + perDevice(Select(series, nil, matchers...)) + ")" }
 }
 
-// Charts are all charts by name.
+// Charts has all charts by name.
 var Charts = map[string]Chart{
 	"fleet-use": {Unit: "gpus", Wide: true, Lines: []Line{
 		{Name: "Held", expr: func(matchers ...string) string {
@@ -75,8 +75,8 @@ var Charts = map[string]Chart{
 	"workload-power":  {Unit: "watts", Lines: []Line{{Name: "Drawn", expr: total(SeriesWorkloadPower)}}},
 }
 
-// Sole returns a selector of device series limited to devices that exactly one workload
-// holds, which is what makes two of them comparable.
+// Sole returns a selector of device series restricted to devices with a sole holder, which makes
+// devices comparable.
 func Sole(series string) string {
 	return Select(series, nil, LabelWorkload+`!=""`, LabelKind+`!~"`+strings.Join([]string{KindUnallocated, KindUnattributed, KindOther}, "|")+`"`)
 }

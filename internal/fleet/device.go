@@ -15,9 +15,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Device is one physical device at one moment, as the fleet sees it.
+// Device is one physical device at one moment, as seen from the fleet.
 type Device struct {
-	// Labels are those of its identity: what a price may depend on.
+	// Labels identify the device; its price may depend on them.
 	Labels query.Labels
 
 	UUID, Model, Vendor       string
@@ -33,21 +33,21 @@ type Device struct {
 	Temperature optional.Float // degrees Celsius
 	Health      optional.Float // 1 good, 0.5 warning, 0 critical
 
-	Allocated float64        // part of the device that workloads hold, 0 to 1
-	Owners    []int          // who holds it, the largest part first; indexes of Fleet.Owners
-	Idle      optional.Float // seconds since a holder used it; absent if nobody holds it or its use is not known
+	Allocated float64        // share of the device that workloads hold, 0 to 1
+	Owners    []int          // holders, largest share first; indices into Fleet.Owners
+	Idle      optional.Float // seconds since a holder used the device; absent if free or without activity data
 	Rate      optional.Float // price of the next hour
 }
 
-// Fleet is every device at one moment, in the order of cluster, rack, node and index.
+// Fleet has every device at one moment, ordered by cluster, rack, node and index.
 type Fleet struct {
 	At      time.Time
 	Devices []Device
-	Index   map[string]int // of Devices, by UUID
-	Owners  []Owner        // in the order of their IDs
+	Index   map[string]int // index into Devices by UUID
+	Owners  []Owner        // ordered by ID
 }
 
-// Condition returns the health of a device, and -1 if the device does not answer.
+// Condition returns the health of a device, -1 if the device does not answer.
 func (d *Device) Condition() optional.Float {
 	if !d.Up {
 		return optional.Of(-1)
@@ -55,11 +55,11 @@ func (d *Device) Condition() optional.Float {
 	return d.Health
 }
 
-// Options of a Reader. The zero value is good.
+// Options configure a Reader. The zero value is usable.
 type Options struct {
-	Rack string // label that names the rack of a node; LabelRack if empty
-	// Rate returns the price of an hour of the device with these labels that draws so many
-	// watts. Nil: there are no prices.
+	Rack string // label with the rack of a node, default LabelRack
+	// Rate returns the hourly price of the device with these labels at this power draw. Nil
+	// means that there are no prices.
 	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
 }
 
@@ -69,7 +69,7 @@ type Reader struct {
 	o     Options
 
 	mu      sync.Mutex
-	totals  map[string]float64 // memory of devices by UUID, which does not change
+	totals  map[string]float64 // memory size of devices by UUID, constant
 	totaled time.Time
 }
 
@@ -79,15 +79,15 @@ func NewReader(store query.Store, o Options) *Reader {
 	return &Reader{store: store, o: o}
 }
 
-// perDevice returns an expression with one value per device. Series that reach the store on
-// two paths are one.
+// perDevice returns an expression with one value per device. It deduplicates series that reach
+// the store on two paths.
 func perDevice(series string) string { return "max by (" + LabelUUID + ") (" + series + ")" }
 
 var (
-	// exprOwners is what each owner holds of each device.
+	// exprOwners is the share of each device by owner.
 	exprOwners = "sum by (" + LabelUUID + ", " + ownerLabels + ") " + Once(SeriesAllocation)
 	exprHealth = "min by (" + LabelUUID + ") (" + SeriesHealth + ")"
-	// identityLabels are known of a device on each of its series.
+	// identityLabels are on every series of a device.
 	identityLabels = strings.Join([]string{
 		LabelUUID, LabelIndex, LabelModel, LabelVendor, LabelHost, LabelNode, LabelCluster, LabelSimulated, LabelCloudProvider, LabelRegion, LabelHostType,
 	}, ", ")
@@ -98,7 +98,7 @@ func (r *Reader) identity() string {
 	return "max by (" + identityLabels + ", " + r.o.Rack + ") (" + SeriesUp + ")"
 }
 
-// values are the series that have one value per device, with the field each fills.
+// values are the series with one value per device and the fields that they fill.
 var values = []struct {
 	expr  string
 	field func(*Device) *optional.Float
@@ -122,7 +122,7 @@ func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
 	}
 	f := r.identities(answers[0], at)
 	f.own(answers[1])
-	f.sort() // after own, which learns clusters
+	f.sort() // after own, which fills in clusters
 	for i, v := range values {
 		f.fill(answers[2+i], v.field)
 	}
@@ -138,8 +138,8 @@ func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
 	return f, r.idleness(ctx, f)
 }
 
-// memory fills in how much memory devices have. That does not change, so it is asked for
-// every ten minutes, and when a device is new.
+// memory fills in the memory size of devices. The size is constant, so it is queried every ten
+// minutes and when a new device appears.
 func (r *Reader) memory(ctx context.Context, f *Fleet) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,10 +193,10 @@ func instants(ctx context.Context, store query.Store, at time.Time, exprs ...str
 	return answers, nil
 }
 
-// identities returns the devices of the series that say which are up.
+// identities returns the devices that the samples of SeriesUp identify.
 func (r *Reader) identities(samples []query.Sample, at time.Time) *Fleet {
 	f := &Fleet{At: at, Devices: make([]Device, 0, len(samples)), Index: make(map[string]int, len(samples))}
-	// Of two paths to the store, the one that knows more labels speaks first.
+	// If a series reached the store on two paths, the larger label set wins.
 	slices.SortStableFunc(samples, func(a, b query.Sample) int { return cmp.Compare(len(b.Labels), len(a.Labels)) })
 	for _, s := range samples {
 		l := s.Labels
@@ -207,7 +207,7 @@ func (r *Reader) identities(samples []query.Sample, at time.Time) *Fleet {
 		if n, err := strconv.Atoi(l[LabelIndex]); err == nil {
 			d.Index = optional.Of(float64(n))
 		}
-		if i, ok := f.Index[d.UUID]; ok { // the device moved to another node within minutes: the later one answers
+		if i, ok := f.Index[d.UUID]; ok { // the device moved to another node minutes ago: the reachable one wins
 			if d.Up && !f.Devices[i].Up {
 				f.Devices[i] = d
 			}
@@ -219,7 +219,7 @@ func (r *Reader) identities(samples []query.Sample, at time.Time) *Fleet {
 	return f
 }
 
-// fill puts one value of each device into its field.
+// fill sets one field of each device.
 func (f *Fleet) fill(samples []query.Sample, field func(*Device) *optional.Float) {
 	for _, s := range samples {
 		if i, ok := f.Index[s.Labels[LabelUUID]]; ok && !math.IsNaN(s.Value) {
@@ -228,11 +228,11 @@ func (f *Fleet) fill(samples []query.Sample, field func(*Device) *optional.Float
 	}
 }
 
-// own says who holds the devices.
+// own sets the owners of the devices.
 func (f *Fleet) own(samples []query.Sample) {
-	slices.SortFunc(samples, func(a, b query.Sample) int { return cmp.Compare(b.Value, a.Value) }) // who has most is named first
+	slices.SortFunc(samples, func(a, b query.Sample) int { return cmp.Compare(b.Value, a.Value) }) // largest share first
 	known := map[string]int{}
-	clusters := map[string]string{} // of nodes that do not name theirs
+	clusters := map[string]string{} // of nodes whose series lack the cluster
 	for _, s := range samples {
 		i, ok := f.Index[s.Labels[LabelUUID]]
 		if !ok || s.Value <= 0 {
@@ -267,11 +267,10 @@ func (f *Fleet) own(samples []query.Sample) {
 	f.sortOwners()
 }
 
-// round makes a whole of eight eighths and of seven sevenths.
+// round turns eight eighths and seven sevenths into a whole.
 func round(parts float64) float64 { return math.Round(parts*1e6) / 1e6 }
 
-// sortOwners puts owners in the order of their IDs, so that equal questions have equal
-// answers.
+// sortOwners orders owners by ID, so that equal queries have equal answers.
 func (f *Fleet) sortOwners() {
 	order := make([]int, len(f.Owners))
 	for i := range order {
@@ -290,7 +289,7 @@ func (f *Fleet) sortOwners() {
 	}
 }
 
-// sort puts devices into the order in which they are shown.
+// sort puts devices into display order.
 func (f *Fleet) sort() {
 	order := make([]*Device, len(f.Devices)) // pointers are cheaper to move
 	for i := range f.Devices {

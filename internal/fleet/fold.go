@@ -11,11 +11,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// fold counts, sample by sample, the accounts that the edges of a period do not explain:
-// those whose counters went back, changed their labels, or have more than one series.
+// fold counts, sample by sample, the accounts that the edges of a period cannot explain: their
+// counters were reset, changed labels, or have more than one series.
 func (m *Meter) fold(ctx context.Context, keys []string, found map[string]*seen, silent map[string]bool, from, to time.Time) error {
 	wanted := map[string]bool{}
-	var gone, there []string // devices, by whether to look further back
+	var gone, there []string // devices, by whether to search further back
 	for _, key := range keys {
 		wanted[key] = true
 		if silent[key] {
@@ -41,8 +41,8 @@ func (m *Meter) fold(ctx context.Context, keys []string, found map[string]*seen,
 	return nil
 }
 
-// resume counts accounts that were silent before the period. The search for their last
-// values goes further back step by step, as far as Memory.
+// resume counts accounts that were silent before the period. It searches for their last values
+// further and further back, up to Memory.
 func (m *Meter) resume(ctx context.Context, match string, wanted func(string) bool, from, to time.Time) error {
 	all, err := m.samples(ctx, match, from, to, wanted)
 	if err != nil {
@@ -72,7 +72,7 @@ func (m *Meter) resume(ctx context.Context, match string, wanted func(string) bo
 	return nil
 }
 
-// samples reads the counters of the devices that match, by account.
+// samples reads the counters of the matching devices, by account.
 func (m *Meter) samples(ctx context.Context, match string, from, to time.Time, wanted func(key string) bool) (map[string][]reading, error) {
 	out := map[string][]reading{}
 	for _, name := range append(m.heldSeries(), SeriesActiveTime, SeriesEnergy) {
@@ -109,15 +109,15 @@ func (m *Meter) samples(ctx context.Context, match string, from, to time.Time, w
 	return out, nil
 }
 
-// way returns what tells two series of one counter apart.
+// way returns the key that distinguishes two series of one counter.
 func way(l query.Labels) string {
 	l = maps.Clone(l)
 	maps.DeleteFunc(l, func(name, _ string) bool { return strings.HasPrefix(name, "__") }) // name, type and unit
 	return l.Key()
 }
 
-// follow counts the readings of one account after from. Earlier readings tell where its
-// counters stood.
+// follow counts the readings of one account after from. Earlier readings provide the initial
+// state of its counters.
 func (m *Meter) follow(list []reading, from time.Time) {
 	var r run
 	for _, s := range timeline(list) {
@@ -134,36 +134,36 @@ func (m *Meter) follow(list []reading, from time.Time) {
 	}
 }
 
-// reading are the counters of one account at one moment, from one series each.
+// reading has the counters of one account at one moment, one series each.
 type reading struct {
 	at     time.Time
-	Sums          // as they were written
+	Sums          // as stored
 	row    string // key of the row
 	series string // key of the series
-	// hasHeld reports whether the counter of device time has a sample at this moment.
+	// hasHeld reports whether the device time counter has a sample at this moment.
 	hasHeld bool
 }
 
-// run follows one account over its samples. The next step depends on the last sample only,
-// so that the result does not depend on where reading begins.
+// run follows one account over its samples. Each step depends only on the last sample, so the
+// result does not depend on where reading begins.
 type run struct {
 	Sums
-	last   time.Time // of the newest reading of held time
+	last   time.Time // time of the newest reading of held time
 	row    string
 	series string
 	any    bool
 }
 
-// step takes in a reading. It returns the states between which usage counts, and false if
-// nothing does; older is the device time on an account whose beginning the store missed.
+// step processes a reading. It returns the states between which usage counts, and false if none
+// does; older is the device time of an account whose start the store missed.
 func (r *run) step(s *reading) (from, to Sums, older Seconds, ok bool) {
 	if !s.hasHeld {
 		if !r.any {
-			return // its account is not known yet
+			return // the account is not known yet
 		}
 		from, to = r.since(s.Sums), r.with(s.Sums)
 		if to.below(from) {
-			return // a reset shows in the device time too
+			return // a reset also shows in the device time
 		}
 		r.Sums = to
 		return from, to, 0, true
@@ -171,16 +171,16 @@ func (r *run) step(s *reading) (from, to Sums, older Seconds, ok bool) {
 	since := s.at.Sub(r.last)
 	to = Sums{Held: s.Held, Active: r.Active, HasActive: r.HasActive, Energy: r.Energy, HasEnergy: r.HasEnergy}.with(s.Sums)
 	switch {
-	case !r.any && s.Held > fresh: // the store missed its beginning
+	case !r.any && s.Held > fresh: // the store missed its start
 		older, to = s.Held, s.Sums
 	case !r.any:
 		ok, to = true, s.Sums
 	case !to.below(r.Sums):
 		from, ok = r.since(s.Sums), true
-	case s.Held.Duration() <= since: // the account can have begun anew
+	case s.Held.Duration() <= since: // the account may have restarted at zero
 		ok, to = true, s.Sums
 	case s.series != r.series && since <= behind && r.Held-s.Held <= Seconds(behind.Microseconds()):
-		return Sums{}, Sums{}, 0, false // a lagging path repeats what was counted
+		return Sums{}, Sums{}, 0, false // a lagging path repeats counted usage
 	default: // a killed agent continues from its last state file
 		to = s.Sums
 	}
@@ -188,8 +188,8 @@ func (r *run) step(s *reading) (from, to Sums, older Seconds, ok bool) {
 	return from, to, older, ok
 }
 
-// since returns the state from which the next reading counts. A counter that was absent so
-// far counts from where it is first seen, unless the account has just begun.
+// since returns the state from which the next reading counts. A counter seen for the first time
+// counts from its current value, unless the account has just started.
 func (r *run) since(next Sums) Sums {
 	from := r.Sums
 	if next.HasActive && !from.HasActive {
@@ -201,8 +201,8 @@ func (r *run) since(next Sums) Sums {
 	return from
 }
 
-// timeline merges the samples of one account from all its series in order of time. Of
-// several readings of one moment the most advanced comes last.
+// timeline merges the samples of all series of one account in order of time. Among readings of
+// the same moment, the most advanced comes last.
 func timeline(list []reading) []reading {
 	slices.SortStableFunc(list, func(a, b reading) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.series, b.series))

@@ -11,27 +11,27 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Holding is one owner on one device or partition: what it holds, and what it uses.
+// Holding is one owner on one device or partition: its share and its usage.
 type Holding struct {
 	Owner
 	Device    string // UUID
-	Partition string // ID; empty: of the whole device
+	Partition string // ID; empty for the whole device
 	Profile   string // of the partition
 
-	Allocation  optional.Float // part of the device, 0 to 1; 0 for a workload that uses what it was not given
-	Utilization optional.Float // part of the device's
+	Allocation  optional.Float // share of the device, 0 to 1; 0 for use without an allocation
+	Utilization optional.Float // share of the device's utilization
 	Memory      optional.Float // bytes
 	Power       optional.Float // watts
 }
 
-// Uninvited reports whether a workload uses a device that it was not given.
+// Uninvited reports whether a workload uses a device that is not allocated to it.
 func (h *Holding) Uninvited() bool {
 	a, _ := h.Allocation.Get()
 	return a == 0 && IsWorkload(h.Kind)
 }
 
-// Holdings returns who is on the devices at a moment, in the order of devices, partitions
-// and owners. uuid limits the answer to one device, unless it is empty.
+// Holdings returns the holdings at a moment, ordered by device, partition and owner. A non-empty
+// uuid restricts the result to one device.
 func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Holding, error) {
 	match := map[string]string{}
 	if uuid != "" {
@@ -79,14 +79,14 @@ func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Hol
 	return out, nil
 }
 
-// Held returns the parts of devices that workloads hold at a moment, one sample per account,
-// in the order of their labels. What nobody can name is not included.
+// Held returns the shares of devices that workloads hold at a moment, one sample per account,
+// ordered by labels. Unattributed use is not included.
 func Held(ctx context.Context, store query.Store, at time.Time, match map[string]string) ([]query.Sample, error) {
 	list, err := store.Instant(ctx, Select(SeriesAllocation, match), at)
 	if err != nil {
 		return nil, err
 	}
-	once := map[string]query.Sample{} // scraped and pushed is one
+	once := map[string]query.Sample{} // scraped and pushed count once
 	for _, s := range list {
 		s.Labels = Row(s.Labels)
 		if k := s.Labels[LabelKind]; k != KindUnallocated && k != KindUnattributed {
@@ -101,7 +101,7 @@ func Held(ctx context.Context, store query.Store, at time.Time, match map[string
 	return out, nil
 }
 
-// Parts returns parts of devices added up, with sevenths and eighths made whole again.
+// Parts adds up shares of devices and rounds away the error of sevenths and eighths.
 func Parts(samples []query.Sample, of func(query.Labels) bool) float64 {
 	sum := 0.0
 	for _, s := range samples {
@@ -112,7 +112,7 @@ func Parts(samples []query.Sample, of func(query.Labels) bool) float64 {
 	return round(sum)
 }
 
-// Pods returns the names of the pods or containers that an owner has at a moment.
+// Pods returns the names of an owner's pods or containers at a moment.
 func (r *Reader) Pods(ctx context.Context, at time.Time, owner string) ([]string, error) {
 	_, _, matchers, err := ParseOwner(owner)
 	if err != nil {
@@ -132,13 +132,13 @@ func (r *Reader) Pods(ctx context.Context, at time.Time, owner string) ([]string
 	return slices.Compact(out), nil
 }
 
-// Fact is something about a device that does not change while its driver is loaded.
+// Fact is a property of a device that is constant while its driver is loaded.
 type Fact struct {
 	Name string `json:"name"`
 	Text string `json:"text"`
 }
 
-// factLabels are the labels of gpu_info that are worth a line, with what they are called.
+// factLabels are the labels of gpu_info to show, with their display names.
 var factLabels = [][2]string{
 	{LabelArchitecture, "Architecture"},
 	{LabelDriver, "Driver"},
@@ -148,7 +148,7 @@ var factLabels = [][2]string{
 	{LabelNUMA, "NUMA node"},
 }
 
-// Facts returns what is known about a device.
+// Facts returns the constant properties of a device.
 func (r *Reader) Facts(ctx context.Context, at time.Time, uuid string) ([]Fact, error) {
 	samples, err := r.store.Instant(ctx, Select(SeriesInfo, map[string]string{LabelUUID: uuid}), at)
 	if err != nil {
@@ -158,7 +158,7 @@ func (r *Reader) Facts(ctx context.Context, at time.Time, uuid string) ([]Fact, 
 	if len(samples) == 0 {
 		return out, nil
 	}
-	// Of two paths to the store, the one that knows more labels speaks.
+	// If a series reached the store on two paths, the larger label set wins.
 	best := slices.MinFunc(samples, func(a, b query.Sample) int {
 		return cmp.Or(cmp.Compare(len(b.Labels), len(a.Labels)), cmp.Compare(a.Labels.Key(), b.Labels.Key()))
 	})

@@ -12,34 +12,34 @@ import (
 // The definitions of held, busy and idle, for everything that shows or judges a fleet.
 // docs/workloads.md states them for users.
 //
-//   - A device is held if workloads have been given it or a part of it, whether they use it
-//     or not. Use without an allocation does not make a device held.
+//   - A device is held if it is allocated to workloads, in whole or in part, whether they use
+//     it or not. Use without an allocation does not make a device held.
 //   - A device is busy to the extent of its utilization.
 //   - A workload has been idle on a device since its active time last grew by more than
 //     usedAtLeast of a step of the history: a notebook that touches its GPU once a minute
-//     does not work on it.
+//     counts as idle.
 //   - A device is idle if it is held, its utilization is below quiet, and the workload that
 //     used it last has been idle for IdleAfter.
 const (
-	// IdleAfter is how long nobody must have used a held device for it to be idle.
+	// IdleAfter is how long a held device must be unused to be idle.
 	IdleAfter = 10 * time.Minute
 
 	usedAtLeast = 0.02
 	quiet       = 0.05
 )
 
-// How far back the history is searched, first closely, then coarsely. The first step is
-// what usedAtLeast is a part of for recent history.
+// How far back the history is searched: first finely, then coarsely. usedAtLeast is relative to
+// the step.
 const (
 	recently, recentStep = time.Hour, 2 * time.Minute
 	longAgo, longStep    = 24 * time.Hour, 30 * time.Minute
 
-	maxIdleCells = 200_000 // devices times steps of one query
-	maxNamed     = 250     // devices named in one query: some stores bound its length
-	maxQueries   = 8       // with more devices the whole fleet is asked for
+	maxIdleCells = 200_000 // devices times steps per query
+	maxNamed     = 250     // devices named per query: some stores limit its length
+	maxQueries   = 8       // with more devices the whole fleet is queried
 )
 
-// Held reports whether workloads have been given the device or a part of it.
+// Held reports whether the device is allocated to workloads, in whole or in part.
 func (d *Device) Held() bool { return d.Allocated > 0 }
 
 // IsIdle reports whether the device is held and nobody has used it for IdleAfter.
@@ -48,7 +48,7 @@ func (d *Device) IsIdle() bool {
 	return ok && d.Held() && idle >= IdleAfter.Seconds()
 }
 
-// idleness finds out for how long held devices have not been used.
+// idleness determines how long held devices have been unused.
 func (r *Reader) idleness(ctx context.Context, f *Fleet) error {
 	var quietOnes []int
 	for i := range f.Devices {
@@ -69,8 +69,8 @@ func (r *Reader) idleness(ctx context.Context, f *Fleet) error {
 	return err
 }
 
-// lookBack sets for how long devices have been idle, up to a length of time, and returns
-// those that were idle for all of it.
+// lookBack sets how long devices have been idle, up to length, and returns the devices that were
+// idle throughout.
 func (r *Reader) lookBack(ctx context.Context, f *Fleet, which []int, length, step time.Duration) ([]int, error) {
 	if len(which) == 0 {
 		return nil, nil
@@ -90,7 +90,7 @@ func (r *Reader) lookBack(ctx context.Context, f *Fleet, which []int, length, st
 	for _, s := range series {
 		i, ok := f.Index[s.Labels[LabelUUID]]
 		if !ok || !f.holds(i, s.Labels) || !current(s.Points, f.At, step) {
-			continue // nobody's, or of a workload that left
+			continue // without an owner, or of a workload that has left
 		}
 		d := streak(s.Points)
 		if before, ok := idle[i]; ok {
@@ -104,7 +104,7 @@ func (r *Reader) lookBack(ctx context.Context, f *Fleet, which []int, length, st
 		if !ok {
 			continue
 		}
-		// The second look is coarser: it must not take away what the first one saw.
+		// The second search is coarser and must not shorten what the first one found.
 		if before, ok := f.Devices[i].Idle.Get(); !ok || d.Seconds() > before {
 			f.Devices[i].Idle = optional.Of(d.Seconds())
 		}
@@ -115,8 +115,8 @@ func (r *Reader) lookBack(ctx context.Context, f *Fleet, which []int, length, st
 	return left, nil
 }
 
-// IdleAccounts returns for how long, up to a length of time, accounts on devices have been
-// idle, by their keys. Accounts that are not there any more are left out.
+// IdleAccounts returns how long accounts on the devices have been idle, up to length, by account
+// key. Accounts that ended are omitted.
 func IdleAccounts(ctx context.Context, store query.Store, uuids []string, at time.Time, length time.Duration) (map[string]time.Duration, error) {
 	step := recentStep
 	if least := length * time.Duration(len(uuids)) / maxIdleCells; step < least {
@@ -130,13 +130,13 @@ func IdleAccounts(ctx context.Context, store query.Store, uuids []string, at tim
 	for _, s := range series {
 		if current(s.Points, at, step) {
 			key := Account(s.Labels)
-			out[key] = max(out[key], streak(s.Points)) // of two series of one account, the longer history
+			out[key] = max(out[key], streak(s.Points)) // the longer history of two series of one account
 		}
 	}
 	return out, nil
 }
 
-// activeTime returns the active time of each account on devices over a length of time.
+// activeTime returns the active time of each account on the devices over a length of time.
 func activeTime(ctx context.Context, store query.Store, uuids []string, at time.Time, length, step time.Duration) ([]query.Series, error) {
 	if len(uuids) == 0 {
 		return nil, nil
@@ -157,7 +157,7 @@ func activeTime(ctx context.Context, store query.Store, uuids []string, at time.
 	return out, nil
 }
 
-// current reports whether a series still had a value at the end of a range.
+// current reports whether a series still has a value at the end of a range.
 func current(points []query.Point, at time.Time, step time.Duration) bool {
 	return len(points) > 0 && points[len(points)-1].Time.After(at.Add(-step))
 }
@@ -170,8 +170,8 @@ func (f *Fleet) holds(i int, l query.Labels) bool {
 	})
 }
 
-// streak returns for how long a counter of active time has not grown by more than
-// usedAtLeast of the time.
+// streak returns how long a counter of active time has not grown by more than usedAtLeast of the
+// elapsed time.
 func streak(points []query.Point) time.Duration {
 	last := len(points) - 1
 	first := last
@@ -185,20 +185,20 @@ func streak(points []query.Point) time.Duration {
 	return points[last].Time.Sub(points[first].Time)
 }
 
-// History follows the active time of accounts as a node sees it, for a view of one machine
-// that has no store behind it. The zero History is ready to use, by one goroutine.
+// History tracks the active time of accounts on a node, for a view of one machine without a
+// store. The zero History is ready to use. It is not safe for concurrent use.
 type History struct {
 	points map[string][]query.Point
 }
 
-// Idle adds the active time of an account, in seconds, and returns for how long the account
-// has been idle, as far back as the history goes.
+// Idle records the active time of an account, in seconds, and returns how long the account has
+// been idle within the recorded history.
 func (h *History) Idle(account string, at time.Time, active float64) time.Duration {
 	if h.points == nil {
 		h.points = map[string][]query.Point{}
 	}
 	list := h.points[account]
-	// The newest point moves until it is a step away from the one before.
+	// Replace the newest point until it is a full step after the one before.
 	if n := len(list); n > 1 && list[n-1].Time.Sub(list[n-2].Time) < recentStep {
 		list = list[:n-1]
 	}
@@ -210,7 +210,7 @@ func (h *History) Idle(account string, at time.Time, active float64) time.Durati
 	return streak(list)
 }
 
-// Forget drops the accounts that keep says are gone.
+// Forget drops the accounts for which keep returns false.
 func (h *History) Forget(keep func(account string) bool) {
 	for account := range h.points {
 		if !keep(account) {

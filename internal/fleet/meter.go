@@ -11,53 +11,50 @@ import (
 )
 
 const (
-	// fresh is how much an account may have on it when the store first sees it and still
-	// be counted from zero. An account with more began before the store knew it; only what
-	// is added afterwards counts, and the rest is reported as Unseen.
+	// fresh is how much an account may have accrued when the store first sees it and still be
+	// counted from zero. An account with more started before the store knew it: only later
+	// growth counts, and the rest is reported as Unseen.
 	fresh = Seconds(3600e6)
-	// behind is for how long, and how far, one of several paths to a store may lag behind
-	// another.
+	// behind is how long, and how far, one path to a store may lag behind another.
 	behind = 5 * time.Minute
-	// back is how long before an edge samples are looked at.
+	// back is how far before an edge samples are considered.
 	back = time.Hour
-	// DefaultMemory is how long before a period the store is searched for an account that
-	// was silent since. An account that was silent for longer counts from where it is seen
-	// again.
+	// DefaultMemory is how far before a period the store is searched for an account that has
+	// been silent. An account silent for longer counts from where it reappears.
 	DefaultMemory = 31 * 24 * time.Hour
 )
 
-// MeterOptions select what a Meter reads. The zero value selects everything.
+// MeterOptions restrict what a Meter reads. The zero value reads everything.
 type MeterOptions struct {
-	// Match are labels that a series must have, such as the team of a tenant.
+	// Match has labels that a series must have, such as the team of a tenant.
 	Match map[string]string
-	// Matchers are further matchers in PromQL.
+	// Matchers are additional PromQL matchers.
 	Matchers []string
-	// Workloads leaves out the time for which nobody held a device.
+	// Workloads excludes free device time.
 	Workloads bool
 	// Memory overrides DefaultMemory.
 	Memory time.Duration
-	// Late is called with the row and the device time of every account whose beginning the
-	// store missed. It may be nil.
+	// Late, if not nil, is called with the row and the device time of every account whose
+	// start the store missed.
 	Late func(row query.Labels, held Seconds)
 }
 
-// Unseen is what counters had on them before the store first saw them. No period contains
-// it.
+// Unseen is what counters had accrued before the store first saw them. No period includes it.
 type Unseen struct {
 	Accounts int     `json:"accounts"`
-	Held     Seconds `json:"held_seconds"` // device time on those accounts
+	Held     Seconds `json:"held_seconds"` // device time of those accounts
 }
 
-// Meter folds the counters of accounts into what was used between two moments. Each increase
-// is the difference of two states of the counters, so that for every moment between, what
-// was used before and after it adds up to the whole.
+// Meter converts the counters of accounts to usage between two moments. Each increase is the
+// difference of two states of the counters, so splitting a period at any moment yields two parts
+// that add up to the whole.
 //
-// A Meter is for one goroutine.
+// A Meter is not safe for concurrent use.
 type Meter struct {
 	store query.Store
 	o     MeterOptions
 
-	sums map[string]*known // by account, at the beginning of the period
+	sums map[string]*known // by account, at the start of the period
 	rows map[string]query.Labels
 
 	unseen  Unseen
@@ -71,22 +68,22 @@ func NewMeter(store query.Store, o MeterOptions) *Meter {
 	return &Meter{store: store, o: o, sums: map[string]*known{}, rows: map[string]query.Labels{}}
 }
 
-// Unseen returns what the periods read so far do not contain.
+// Unseen returns the usage that the periods read so far exclude.
 func (m *Meter) Unseen() Unseen { return m.unseen }
 
-// Refused returns how many values no counter can have.
+// Refused returns how many values were rejected because no counter can have them.
 func (m *Meter) Refused() int { return m.refused }
 
-// Known reports whether the store knew any account at the beginning of the last period.
+// Known reports whether the store had any account at the start of the last period.
 func (m *Meter) Known() bool { return len(m.sums) > 0 }
 
-// known are the counters of an account at an edge.
+// known has the counters of an account at an edge.
 type known struct {
 	Sums
 	series int
 }
 
-// seen are the counters of an account in a period.
+// seen has the counters of an account in a period.
 type seen struct {
 	Sums   // at the end
 	low    Seconds
@@ -96,7 +93,7 @@ type seen struct {
 	uuid   string
 }
 
-// heldSeries returns the counters of device time: with a holder, and without.
+// heldSeries returns the device time counters: with a holder, and free.
 func (m *Meter) heldSeries() []string {
 	if m.o.Workloads {
 		return []string{SeriesAllocatedTime}
@@ -108,12 +105,12 @@ func (m *Meter) selector(name string, more ...string) string {
 	return Select(name, m.o.Match, slices.Concat(m.o.Matchers, more)...)
 }
 
-// over evaluates a function of the samples in the time before a moment.
+// over evaluates a function over the samples of a range that ends at a moment.
 func (m *Meter) over(ctx context.Context, f, name string, d time.Duration, at time.Time, more ...string) ([]query.Sample, error) {
 	return m.store.Instant(ctx, over(f, m.selector(name, more...), query.Duration(d)), at)
 }
 
-// held does as over for both counters of device time.
+// held is over for both device time counters.
 func (m *Meter) held(ctx context.Context, f string, d time.Duration, at time.Time, more ...string) ([]query.Sample, error) {
 	var out []query.Sample
 	for _, name := range m.heldSeries() {
@@ -126,9 +123,9 @@ func (m *Meter) held(ctx context.Context, f string, d time.Duration, at time.Tim
 	return out, nil
 }
 
-// Between calls count for every increase of an account in (from, to], with the labels of its
-// row and the counters before and after. Several increases of one row may follow each other.
-// The period should not be longer than a day, because stores bound what one query may read.
+// Between calls count for every increase of an account in (from, to], with the labels of its row
+// and the counters before and after. A row may have several consecutive increases. The period
+// should not exceed a day, because stores limit how much one query may read.
 func (m *Meter) Between(ctx context.Context, from, to time.Time, count func(row query.Labels, from, to Sums)) error {
 	m.count = count
 	if err := m.begin(ctx, from); err != nil {
@@ -164,8 +161,8 @@ func (m *Meter) Between(ctx context.Context, from, to time.Time, count func(row 
 
 func (m *Meter) add(row string, from, to Sums) { m.count(m.rows[row], from, to) }
 
-// begin learns where counters stand at an edge. It looks back further than the five minutes
-// of a store's instant queries: series of workloads that ended are gone by then.
+// begin reads the counters at an edge. It looks back further than the five minutes of an instant
+// query: the series of ended workloads are stale by then.
 func (m *Meter) begin(ctx context.Context, at time.Time) error {
 	clear(m.sums)
 	held, err := m.held(ctx, "last_over_time", back, at)
@@ -192,8 +189,8 @@ func (m *Meter) begin(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// others evaluates a function of the counters that accompany held time. An account with
-// several series is read again sample by sample.
+// others evaluates a function over the counters other than held time. An account with several
+// series is read again sample by sample.
 func (m *Meter) others(ctx context.Context, f string, d time.Duration, at time.Time) (map[string]Sums, error) {
 	out := map[string]Sums{}
 	active, err := m.over(ctx, f, SeriesActiveTime, d, at)
@@ -219,13 +216,13 @@ func (m *Meter) others(ctx context.Context, f string, d time.Duration, at time.T
 	return out, nil
 }
 
-// leads reports whether the edges of a period tell everything about an account: it has one
-// series, did not go back, and has the counters that it had before.
+// leads reports whether the edges of a period fully explain an account: it has one series, was
+// not reset, and has the same counters as before.
 func (k *known) leads(s *seen) bool {
 	return k.series == 1 && s.low >= k.Held && !s.below(k.Sums) && (k.HasActive || !s.HasActive) && (k.HasEnergy || !s.HasEnergy)
 }
 
-// look asks what counters did between two edges.
+// look reads what counters did between two edges.
 func (m *Meter) look(ctx context.Context, from, to time.Time) (map[string]*seen, error) {
 	d := to.Sub(from)
 	last, err := m.held(ctx, "last_over_time", d, to)
@@ -259,7 +256,7 @@ func (m *Meter) look(ctx context.Context, from, to time.Time) (map[string]*seen,
 		}
 	}
 	for _, name := range append(m.heldSeries(), SeriesActiveTime, SeriesEnergy) {
-		resets, err := m.over(ctx, "resets", name, d+back, to) // also those across the edge
+		resets, err := m.over(ctx, "resets", name, d+back, to) // including resets across the edge
 		if err != nil {
 			return nil, err
 		}
@@ -279,8 +276,7 @@ func (m *Meter) look(ctx context.Context, from, to time.Time) (map[string]*seen,
 	return found, nil
 }
 
-// silent finds the accounts that are not known at the edge although the store knew them
-// before.
+// silent finds the accounts that are unknown at the edge although the store knew them before.
 func (m *Meter) silent(ctx context.Context, found map[string]*seen, at time.Time) (map[string]bool, error) {
 	groups := map[string][]string{} // values by label
 	for key, f := range found {
@@ -301,7 +297,7 @@ func (m *Meter) silent(ctx context.Context, found map[string]*seen, at time.Time
 	for _, label := range slices.Sorted(maps.Keys(groups)) {
 		for _, match := range AnyOf(label, groups[label]) {
 			more := []string{match}
-			if label == LabelUUID { // everything without an identity of its own, such as what nobody holds
+			if label == LabelUUID { // accounts without an identity of their own, such as free time
 				more = append(more, Equals(LabelPodUID, ""), Equals(LabelSlurmJob, ""), Equals(LabelContainerID, ""))
 			}
 			list, err := m.held(ctx, "last_over_time", m.o.Memory, at, more...)
@@ -318,7 +314,7 @@ func (m *Meter) silent(ctx context.Context, found map[string]*seen, at time.Time
 	return out, nil
 }
 
-// late counts accounts whose beginning the store did not see from where it first saw them.
+// late counts accounts whose start the store missed from their first sample.
 func (m *Meter) late(ctx context.Context, found map[string]*seen, old []string, from, to time.Time) error {
 	if len(old) == 0 {
 		return nil
@@ -335,7 +331,7 @@ func (m *Meter) late(ctx context.Context, found map[string]*seen, old []string, 
 	return nil
 }
 
-// missed notes the device time on an account whose beginning the store did not see.
+// missed records the device time of an account whose start the store missed.
 func (m *Meter) missed(row string, held Seconds) {
 	m.unseen.Accounts++
 	m.unseen.Held += held
@@ -353,8 +349,8 @@ func (m *Meter) row(labels query.Labels) string {
 	return key
 }
 
-// Since returns about when the store begins to know any account in a period, and the zero
-// time if it never does.
+// Since returns approximately when the store's data begins within a period, and the zero time if
+// there is none.
 func (m *Meter) Since(ctx context.Context, from, to time.Time) (time.Time, error) {
 	step := max(time.Minute, (to.Sub(from) / 500).Truncate(time.Second))
 	var first time.Time
@@ -370,7 +366,7 @@ func (m *Meter) Since(ctx context.Context, from, to time.Time) (time.Time, error
 	return first, nil
 }
 
-// Days returns the midnights, in UTC, within a period: the edges that keep queries short.
+// Days returns the midnights (UTC) within a period: the edges that keep queries short.
 func Days(from, to time.Time) []time.Time {
 	var out []time.Time
 	for t := from.UTC().Truncate(24 * time.Hour).Add(24 * time.Hour); t.Before(to); t = t.Add(24 * time.Hour) {

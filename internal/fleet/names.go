@@ -1,18 +1,18 @@
-// Package fleet is the model of the reading side: what a store of time series says about
-// the devices of a fleet, who holds them, and what they used.
+// Package fleet is the model of the reading side: it derives from a store of time series the
+// devices of a fleet, their holders and their usage.
 //
 // Agents export device samples as time series; everything that reads those series back
 // (the page, gpumeter top, gpumeter report, the fleet rules, quotas, waste findings and
 // Slurm accounting) does so through this package, so that one question has one answer:
 //
 //   - the names of series and labels are constants here and in no other package;
-//   - Read returns every device as it is at one moment: power, temperature, utilization,
+//   - Reader.At returns every device as it is at one moment: power, temperature, utilization,
 //     holders, idle time, price and health;
-//   - Idle, held and busy are defined once, in idle.go;
-//   - Meter is the one fold of counters into device time and energy.
+//   - idle, held and busy are defined once, in idle.go;
+//   - Meter is the only conversion of counters to device time and energy.
 //
-// The package asks any query.Store, so the answers are the same on the hub's own store and
-// on a Prometheus-compatible one. It knows no price and no user interface.
+// The package queries any query.Store, so the answers are the same on the hub's own store and on
+// a Prometheus-compatible one. It knows no prices and no user interface.
 package fleet
 
 // Series of devices, one per physical device.
@@ -37,8 +37,8 @@ const (
 	SeriesXIDErrors       = "gpu_xid_errors_total"
 )
 
-// Series of the parts of a device: sensors, pipes, clock domains and partitions. They do
-// not add up to the device.
+// Series of components of a device: sensors, pipes, clock domains and partitions. They do not add
+// up to the device.
 const (
 	SeriesPipeActive        = "gpu_pipe_active_ratio"
 	SeriesSensorTemperature = "gpu_sensor_temperature_celsius"
@@ -125,7 +125,7 @@ const (
 	LabelShareBasis     = "gpu_share_basis"
 )
 
-// Labels that single series add.
+// Labels of individual series.
 const (
 	LabelSensor            = "gpu_temperature_sensor"
 	LabelClockType         = "gpu_clock_type"
@@ -144,15 +144,15 @@ const (
 	LabelRanks             = "nranks"
 )
 
-// Kinds of holders that are not workloads, as the kind label names them.
+// Kinds of holders that are not workloads, as values of LabelKind.
 const (
 	KindUnallocated  = "unallocated"  // nobody holds the device
-	KindUnattributed = "unattributed" // the device is used, nobody knows by whom
-	KindOther        = "other"        // workloads over the limit of series, folded together
+	KindUnattributed = "unattributed" // the device is in use by an unknown process
+	KindOther        = "other"        // workloads beyond the cardinality limit, combined
 	KindSlurmJob     = "slurm_job"
 )
 
-// IsWorkload reports whether a kind is that of a workload with a name.
+// IsWorkload reports whether a kind is that of a named workload.
 func IsWorkload(kind string) bool {
 	return kind != "" && kind != KindUnallocated && kind != KindUnattributed && kind != KindOther
 }

@@ -40,11 +40,11 @@ func names(t *testing.T, prefix string) map[string]string {
 	return out
 }
 
-// ours are the series that the hub itself writes.
+// ours are the series that the hub writes itself.
 var ours = []string{SeriesQuotaUsed, SeriesQuotaLimit, SeriesFinding}
 
-// Catches a series that is asked for and that no agent exports by default: a metric that was
-// renamed, has another unit or was switched off.
+// Catches a series that is queried but that no agent exports by default: a metric that was
+// renamed, changed its unit or was disabled.
 func TestSeriesAreExported(t *testing.T) {
 	exported := map[string]bool{}
 	namer := otlptranslator.MetricNamer{WithMetricSuffixes: true}
@@ -86,7 +86,7 @@ func TestSeriesAreExported(t *testing.T) {
 	}
 }
 
-// Catches a label that is asked for and that no series has.
+// Catches a label that is queried but that no series has.
 func TestLabelsAreExported(t *testing.T) {
 	var all strings.Builder
 	for _, pattern := range []string{"../../receiver/*/metadata.yaml", "../../receiver/gpureceiver/*.go", "../[^f]*/*.go", "../workload/*/*.go"} {
@@ -103,10 +103,10 @@ func TestLabelsAreExported(t *testing.T) {
 		}
 	}
 	for label, constant := range names(t, "Label") {
-		if label == LabelName || label == LabelRack { // the operator's own
+		if label == LabelName || label == LabelRack { // set by the operator
 			continue
 		}
-		// An attribute is spelled with dots.
+		// Attributes use dots.
 		attribute := regexp.MustCompile(`\b` + strings.ReplaceAll(regexp.QuoteMeta(label), "_", "[._]") + `\b`)
 		if !attribute.MatchString(all.String()) {
 			t.Errorf("%s: nothing sets the attribute of %s", constant, label)
@@ -114,9 +114,9 @@ func TestLabelsAreExported(t *testing.T) {
 	}
 }
 
-// Catches a package of the reading side that spells the name of a series or label itself:
-// renaming a metric would leave it behind, and one question would have two answers.
-// Receivers name attributes, of which metadata.yaml is the source.
+// Catches a package of the reading side that spells the name of a series or label itself: renaming
+// a metric would miss it, and one question would have two answers. Receivers name attributes, and
+// metadata.yaml is their source.
 func TestNamesAreSpelledHereOnly(t *testing.T) {
 	known := names(t, "Series")
 	for label, constant := range names(t, "Label") {
@@ -151,7 +151,7 @@ func TestNamesAreSpelledHereOnly(t *testing.T) {
 			switch n := n.(type) {
 			case *ast.Field:
 				if n.Tag != nil {
-					tags[n.Tag] = true // keys of a file or of an answer
+					tags[n.Tag] = true // keys of a file or a response
 				}
 			case *ast.BasicLit:
 				if n.Kind != token.STRING || tags[n] || spells[rel] {
@@ -172,9 +172,9 @@ func TestNamesAreSpelledHereOnly(t *testing.T) {
 	}
 }
 
-// spells are the files that may spell names, because they are not about series in a store.
+// spells are the files that may spell names because they are not about series in a store.
 var spells = map[string]bool{
-	"processor/workloadprocessor/config.go": true, // attributes of other exporters, whatever they are called
+	"processor/workloadprocessor/config.go": true, // attributes of arbitrary other exporters
 	"internal/agent/config.go":              true, // keys of a Collector's configuration
-	"internal/hub/rules/watch.go":           true, // attributes, of which some are spelled like labels
+	"internal/hub/rules/watch.go":           true, // attributes, some spelled like labels
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Owner is a workload as people know it: a deployment, a job, a notebook. Its pods and
+// Owner is a workload as its users know it: a deployment, a job, a notebook. All its pods and
 // containers are one owner.
 type Owner struct {
 	ID        string `json:"id"`
@@ -19,7 +19,7 @@ type Owner struct {
 	Team      string `json:"team,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Cluster   string `json:"cluster,omitempty"`
-	Job       string `json:"job,omitempty"` // Slurm's number
+	Job       string `json:"job,omitempty"` // Slurm job ID
 	User      string `json:"user,omitempty"`
 	Account   string `json:"account,omitempty"`
 }
@@ -29,16 +29,16 @@ var ownerLabels = strings.Join([]string{
 	LabelKind, LabelWorkload, LabelTeam, LabelNamespace, LabelCluster, LabelSlurmCluster, LabelSlurmJob, LabelSlurmUser, LabelSlurmAccount, LabelUser,
 }, ", ")
 
-// TeamOf returns whom a series is charged to: its team, else its Slurm account, else its
-// namespace.
+// TeamOf returns the team to which a series is charged: its team, else its Slurm account, else
+// its namespace.
 func TeamOf(l query.Labels) string {
 	return cmp.Or(l[LabelTeam], l[LabelSlurmAccount], l[LabelNamespace])
 }
 
-// UserOf returns the user that a series names.
+// UserOf returns the user of a series.
 func UserOf(l query.Labels) string { return cmp.Or(l[LabelSlurmUser], l[LabelUser]) }
 
-// OwnerOf returns the owner of a series, and false if nobody holds what it is about.
+// OwnerOf returns the owner of a series, and false if the series has no owner.
 func OwnerOf(l query.Labels) (Owner, bool) {
 	o := Owner{
 		Kind: l[LabelKind], Name: l[LabelWorkload], Team: TeamOf(l), Namespace: l[LabelNamespace], Cluster: l[LabelCluster],
@@ -54,8 +54,8 @@ func OwnerOf(l query.Labels) (Owner, bool) {
 	return o, true
 }
 
-// Label returns the name that users know a workload by: its namespace, account or user, and
-// its own name. What is not a workload is called by its kind in parentheses.
+// Label returns the display name of a workload: its namespace, account or user, and its own name.
+// Holders that are not workloads have their kind in parentheses.
 func (o Owner) Label() string {
 	switch place := cmp.Or(o.Namespace, o.Account, o.User); {
 	case !IsWorkload(o.Kind):
@@ -68,7 +68,7 @@ func (o Owner) Label() string {
 	return o.Name
 }
 
-// identity returns what tells owners apart, in a form that fits into a URL.
+// identity returns a URL-safe key that distinguishes owners.
 func (o Owner) identity() string {
 	parts := []string{o.Kind, o.Cluster, o.Namespace, o.Name, o.Job}
 	for i, p := range parts {
@@ -77,11 +77,11 @@ func (o Owner) identity() string {
 	return strings.Join(parts, "/")
 }
 
-// ErrOwner says that a text is not the ID of an owner.
+// ErrOwner is returned for a text that is not the ID of an owner.
 var ErrOwner = errors.New("not the ID of a workload")
 
-// ParseOwner returns the kind and name in the ID of an owner, and the matchers that select
-// its series.
+// ParseOwner returns the kind and name in the ID of an owner and the matchers that select its
+// series.
 func ParseOwner(id string) (kind, name string, matchers []string, err error) {
 	parts := strings.Split(id, "/")
 	if len(parts) != 5 {

@@ -10,14 +10,14 @@ import (
 
 var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
-// An ID goes into an address and comes back as what selects the same series, whatever
-// characters its names have.
+// Catches an owner ID that does not survive a URL, or that selects other series, because of special
+// characters in a name.
 func TestOwnerRoundTrip(t *testing.T) {
 	f := func(l query.Labels, id, selector string) {
 		t.Helper()
 		o, ok := OwnerOf(l)
 		if !ok || o.ID != id {
-			t.Errorf("got %+v, want the id %s", o, id)
+			t.Errorf("got %+v, want ID %s", o, id)
 		}
 		kind, name, matchers, err := ParseOwner(o.ID)
 		if got := strings.Join(matchers, ","); err != nil || got != selector || kind != o.Kind || name != o.Name {
@@ -44,8 +44,8 @@ func FuzzParseOwner(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, id string) { _, _, _, _ = ParseOwner(id) })
 }
 
-// A device is idle since its holder last used it: not before a use, a new start of the
-// counter or the first sample, and a moment's use does not count.
+// Catches an idle time that ignores a use, a counter reset or the first sample, and one that a
+// momentary use interrupts.
 func TestStreak(t *testing.T) {
 	f := func(want time.Duration, values ...float64) {
 		t.Helper()

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// transport are the labels that say how a sample reached the store, not what it measures.
+// transport has the labels that tell how a sample reached the store, not what it measures.
 var transport = map[string]bool{
 	"job": true, "instance": true, "pod": true, "container": true, "endpoint": true, "service": true, "service_name": true, "service_instance_id": true,
 	"service_version": true, "prometheus": true, "prometheus_replica": true, "replica": true, "receive": true, "tenant_id": true,
@@ -19,12 +19,12 @@ var transport = map[string]bool{
 
 var transportList = strings.Join(slices.Sorted(maps.Keys(transport)), ", ")
 
-// Once returns an expression for selector without duplicates: an agent may both push to a
-// store and be scraped by it, and a sum must not count its series twice.
+// Once returns an expression for selector without duplicates: a store may scrape an agent that
+// also pushes to it, and a sum must not count its series twice.
 func Once(selector string) string { return "(max without (" + transportList + ") (" + selector + "))" }
 
-// Select returns the plain selector of a series, with matchers for labels that must have a
-// value, in order, and then the matchers in more as they are.
+// Select returns the selector of a series with sorted equality matchers for match, followed by
+// the matchers in more.
 func Select(name string, match map[string]string, more ...string) string {
 	parts := make([]string, 0, len(match)+len(more))
 	for _, label := range slices.Sorted(maps.Keys(match)) {
@@ -37,11 +37,11 @@ func Select(name string, match map[string]string, more ...string) string {
 	return name + "{" + strings.Join(parts, ",") + "}"
 }
 
-// Equals returns the matcher for one value of a label.
+// Equals returns the matcher for a label value.
 func Equals(label, value string) string { return label + "=" + strconv.Quote(value) }
 
-// AnyOf returns matchers for any of the values of a label, in as many parts as stores with a
-// limit on the length of a query need.
+// AnyOf returns matchers for any of the values of a label, split into several for stores that
+// limit the length of a query.
 func AnyOf(label string, values []string) []string {
 	values = slices.Compact(slices.Sorted(slices.Values(values)))
 	var out []string
@@ -61,11 +61,11 @@ func AnyOf(label string, values []string) []string {
 	return out
 }
 
-// over returns the expression for a function over the samples in the time before a moment.
+// over returns the expression for a function over a range of samples.
 func over(f, selector string, window string) string { return f + "(" + selector + "[" + window + "])" }
 
-// descriptive reports whether a label describes a row without telling two accounts apart.
-// Some descriptive labels arrive late, when the cloud or the API server answers.
+// descriptive reports whether a label describes a row without distinguishing accounts. Some
+// descriptive labels arrive late, when the cloud or the API server answers.
 func descriptive(name string) bool {
 	switch name {
 	case LabelModel, LabelVendor, LabelCluster, LabelNode:
@@ -79,7 +79,7 @@ func descriptive(name string) bool {
 	return true
 }
 
-// OfDevice returns those matchers that select devices whoever holds them.
+// OfDevice returns the matchers that select devices regardless of their holders.
 func OfDevice(match map[string]string) map[string]string {
 	out := map[string]string{}
 	for label, value := range match {
@@ -90,8 +90,8 @@ func OfDevice(match map[string]string) map[string]string {
 	return out
 }
 
-// OfWorkload returns the labels of a row that describe the workload rather than the device
-// or partition that it is on.
+// OfWorkload returns the labels of a row that describe the workload rather than its device or
+// partition.
 func OfWorkload(l query.Labels) map[string]string {
 	out := map[string]string{}
 	for name, value := range l {
@@ -105,7 +105,7 @@ func OfWorkload(l query.Labels) map[string]string {
 	return out
 }
 
-// Row returns the labels without the name and without those that say how the sample came.
+// Row returns the labels without the name and the transport labels.
 func Row(l query.Labels) query.Labels {
 	out := make(query.Labels, len(l))
 	for name, value := range l {
@@ -116,13 +116,12 @@ func Row(l query.Labels) query.Labels {
 	return out
 }
 
-// Account returns the key of the account that a series belongs to: one workload instance on
-// one device or partition, or what nobody holds of a device. An instance that has an
-// identity (a pod's UID and container, a Slurm job, a container's ID) is known by it: its
-// other labels may arrive late or be edited, and stay one account. What has none is known by
-// all labels but descriptive ones and those of transport.
+// Account returns the key of the account of a series: one workload instance on one device or
+// partition, or the free time of a device. An instance with an identity (pod UID and container,
+// Slurm job, container ID) is keyed by it, so labels that arrive late or are edited do not split
+// the account. Any other account is keyed by all labels except descriptive and transport labels.
 //
-// The key is computed for every series of every answer, so it copies only what it needs.
+// Account runs for every series of every response, so it copies only what it needs.
 func Account(l query.Labels) string {
 	for _, id := range identities {
 		if value := l[id]; value != "" && l[LabelUUID] != "" {
@@ -141,17 +140,17 @@ func Account(l query.Labels) string {
 	key := make([]byte, 0, size)
 	for _, name := range names {
 		key = append(key, name...)
-		key = append(key, 0xff) // in no name and, not being UTF-8, in no value
+		key = append(key, 0xff) // invalid in UTF-8, so in no name and no value
 		key = append(key, l[name]...)
 		key = append(key, 0xff)
 	}
 	return string(key)
 }
 
-// identities are the labels that name an instance of a workload for ever, best first.
+// identities are the labels that identify a workload instance permanently, best first.
 var identities = []string{LabelPodUID, LabelSlurmJob, LabelContainerID}
 
-// Unit returns the partition that a row is about, or else the device.
+// Unit returns the partition of a row, or its device if it has none.
 func Unit(l query.Labels) string {
 	if p := l[LabelPartition]; p != "" {
 		return p
@@ -159,7 +158,7 @@ func Unit(l query.Labels) string {
 	return l[LabelUUID]
 }
 
-// NodeOf returns the name by which people know the machine of a series.
+// NodeOf returns the display name of the machine of a series.
 func NodeOf(l query.Labels) string {
 	if n := l[LabelNode]; n != "" {
 		return n

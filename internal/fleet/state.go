@@ -21,23 +21,23 @@ type Partition struct {
 	MemoryTotal optional.Float
 }
 
-// State is what a close look at a device shows besides Device.
+// State has the details of a device that Device lacks.
 type State struct {
 	SM         optional.Float // activity of the compute units, 0 to 1
 	PowerLimit optional.Float // watts
 
 	PowerCapped     bool
 	ThermalThrottle bool
-	NeedsReset      bool // the driver asks for a recovery action
+	NeedsReset      bool // the driver requests a recovery action
 	RemapPending    bool
-	XIDs            []string // codes that were ever reported, in order
+	XIDs            []string // all codes reported so far, in order
 	Partitions      []Partition
 }
 
-// Gap is something that an agent cannot find out about who holds its devices.
+// Gap is a reason why an agent cannot attribute some of its devices.
 type Gap struct{ Host, Source, Reason string }
 
-// Detail is a close look at a fleet.
+// Detail has the details of a fleet.
 type Detail struct {
 	States map[string]*State // by UUID
 	Gaps   []Gap
@@ -48,7 +48,7 @@ var detailSeries = []string{
 	SeriesPartitionUp, SeriesPartitionUtilization, SeriesPartitionSMActive, SeriesPartitionMemoryUsed, SeriesPartitionMemoryTotal, SeriesAttribution,
 }
 
-// Detail returns a close look at all devices at a moment, in one query.
+// Detail returns the details of all devices at a moment, in one query.
 func (r *Reader) Detail(ctx context.Context, at time.Time) (*Detail, error) {
 	samples, err := r.store.Instant(ctx, "{"+LabelName+`=~"`+strings.Join(detailSeries, "|")+`"}`, at)
 	if err != nil {
@@ -113,7 +113,7 @@ func (r *Reader) Detail(ctx context.Context, at time.Time) (*Detail, error) {
 	return d, nil
 }
 
-// partition returns the partition with an ID, new if need be.
+// partition returns the partition with this ID and adds it if needed.
 func (s *State) partition(id, profile string) *Partition {
 	i := slices.IndexFunc(s.Partitions, func(p Partition) bool { return p.ID == id })
 	if i < 0 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Seconds is device time in microseconds: 10,000 GPUs accumulate 2.6e16 of them a month.
+// Seconds is device time in microseconds: 10,000 GPUs accumulate 2.6e16 a month.
 type Seconds int64
 
 // Hours returns device hours.
@@ -16,10 +16,10 @@ func (s Seconds) Hours() float64 { return float64(s) / 3600e6 }
 // Float returns device seconds.
 func (s Seconds) Float() float64 { return float64(s) / 1e6 }
 
-// Duration returns the device time as a length of time of one device.
+// Duration returns the device time as wall time of one device.
 func (s Seconds) Duration() time.Duration { return time.Duration(s) * time.Microsecond }
 
-// MarshalJSON writes seconds with all six decimals, which is exact.
+// MarshalJSON encodes seconds with all six decimals, which is exact.
 func (s Seconds) MarshalJSON() ([]byte, error) { return []byte(Decimal(int64(s), 6)), nil }
 
 // Energy is in millijoules.
@@ -31,10 +31,10 @@ func (e Energy) KWh() float64 { return float64(e) / 3.6e9 }
 // Joules returns joules.
 func (e Energy) Joules() float64 { return float64(e) / 1e3 }
 
-// MarshalJSON writes joules with all three decimals, which is exact.
+// MarshalJSON encodes joules with all three decimals, which is exact.
 func (e Energy) MarshalJSON() ([]byte, error) { return []byte(Decimal(int64(e), 3)), nil }
 
-// Decimal writes v/10^n with n decimals.
+// Decimal formats v/10^n with n decimals.
 func Decimal(v int64, n int) string {
 	if n == 0 {
 		return strconv.FormatInt(v, 10)
@@ -59,7 +59,7 @@ type Sums struct {
 	HasActive, HasEnergy bool
 }
 
-// with returns a, with what b knows instead.
+// with returns a, overridden by the counters that b has.
 func (a Sums) with(b Sums) Sums {
 	if b.HasActive {
 		a.Active, a.HasActive = b.Active, true
@@ -70,15 +70,15 @@ func (a Sums) with(b Sums) Sums {
 	return a
 }
 
-// below reports whether a counter stands lower in a than in b.
+// below reports whether any counter is lower in a than in b.
 func (a Sums) below(b Sums) bool {
 	return a.Held < b.Held || a.HasActive && b.HasActive && a.Active < b.Active || a.HasEnergy && b.HasEnergy && a.Energy < b.Energy
 }
 
-// The highest counter values that are believed, in seconds and in joules.
+// The highest plausible counter values, in seconds and joules.
 const mostSeconds, mostJoules = 1e9, 1e13
 
-// micro converts the value of a counter of seconds.
+// micro converts a counter value in seconds.
 func micro(v float64) (Seconds, bool) {
 	if !(v >= 0 && v <= mostSeconds) {
 		return 0, false
@@ -86,7 +86,7 @@ func micro(v float64) (Seconds, bool) {
 	return Seconds(math.Round(v * 1e6)), true
 }
 
-// milli converts the value of a counter of joules.
+// milli converts a counter value in joules.
 func milli(v float64) (Energy, bool) {
 	if !(v >= 0 && v <= mostJoules) {
 		return 0, false

@@ -1,2 +1,2 @@
-// Package layers holds the rules of who may import whom, as tests. It has no code.
+// Package layers tests the import rules between packages. It has no code.
 package layers

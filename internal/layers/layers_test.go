@@ -16,7 +16,7 @@ import (
 
 const module = "github.com/gpumeter/gpumeter/"
 
-// Third parties by what they bring.
+// Third-party modules by purpose.
 const (
 	collector = "go.opentelemetry.io/..."
 	pdata     = "go.opentelemetry.io/collector/pdata/..."
@@ -25,18 +25,18 @@ const (
 	xsys      = "golang.org/x/sys/..."
 )
 
-// layers says what the packages of this module may import besides the standard library
-// and what is below their own internal folder. A name that ends in /... covers the
-// package and all below it. The first match decides, and a package that nothing matches
-// fails: a new folder states its place here first. Test files are free.
+// layers lists what each package of this module may import besides the standard library and the
+// packages below its own internal folder. A name that ends in /... covers a package and all below
+// it. The first match decides, and a package without a match fails: a new folder must be listed
+// here first. Test files are exempt.
 var layers = []struct {
 	pkg string
 	may []string
 }{
-	// The number that may be absent.
+	// The optional number.
 	{"internal/optional", nil},
 
-	// Small readers of the kernel, one idea each. They know nothing else of ours.
+	// Small readers of the kernel, one idea each. They import nothing else of this module.
 	{"internal/dlopen", []string{"github.com/ebitengine/purego"}},
 	{"internal/sysfs", []string{"internal/natural", xsys}},
 	{"internal/kmsg", []string{xsys}},
@@ -46,14 +46,14 @@ var layers = []struct {
 	{"internal/host", []string{"internal/optional", xsys}},
 	{"internal/slurm", []string{"internal/optional"}},
 
-	// How a store of time series is asked, the hub's own or any other.
+	// Queries to a store of time series, the hub's own or any other.
 	{"internal/query", nil},
 	{"internal/query/querytest", []string{"internal/query"}},
 
-	// The model of the reading side: alone names series and labels.
+	// The model of the reading side: the only package that names series and labels.
 	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/query"}},
 
-	// The model, and one package a vendor. No vendor knows another, or what a metric is.
+	// The model, and one package per vendor. No vendor knows another, or what a metric is.
 	{"internal/device", []string{"internal/optional"}},
 	{"internal/device/nvidia/nvmltest", nil},
 	{"internal/device/devicetest", []string{"internal/device"}},
@@ -65,7 +65,7 @@ var layers = []struct {
 	{"internal/device/gaudi", []string{"internal/device", "internal/device/vendorlib", "internal/dlopen", "internal/openfiles", "internal/sysfs", xsys}},
 	{"internal/device/...", []string{"internal/device", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
 
-	// Who the work on a device belongs to.
+	// The owner of the work on a device.
 	{"internal/workload", []string{"internal/device"}},
 	{"internal/workload/kubeapi", []string{"go.yaml.in/yaml/v3"}},
 	{"internal/workload/kubelet/...", []string{"google.golang.org/grpc/...", "k8s.io/kubelet/..."}},
@@ -78,23 +78,23 @@ var layers = []struct {
 	{"internal/health", []string{"internal/device", "internal/workload"}},
 	{"internal/cost", []string{"internal/fleet", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
 
-	// May a node take work: reads of the kernel, and findings of the rules.
+	// Node checks: reads of the kernel, and the findings of the rules.
 	{"internal/check/ata", []string{xsys}},
 	{"internal/check/ipmi", []string{xsys}},
 	{"internal/check/nvme", []string{xsys}},
 	{"internal/check", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/device", "internal/health", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
 
-	// The one owner of live state gets vendors and sources as interfaces from local.
+	// The single owner of live state gets vendors and sources as interfaces from local.
 	{"internal/node", []string{"internal/device", "internal/workload", "internal/health"}},
 	{"internal/local/fleettest", nil},
 	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/workload/..."}},
 
-	// The checks of this machine, in a process of their own.
+	// The checks of this machine, in a separate process.
 	{"internal/check/worker", []string{
 		"internal/check", "internal/device", "internal/health", "internal/local", "internal/node", "internal/slurm", "go.yaml.in/yaml/v3",
 	}},
 
-	// The plain half of the receivers of these names.
+	// The receivers of the same names without the Collector.
 	{"internal/inference", []string{"github.com/prometheus/common/..."}},
 	{"internal/scheduler", []string{"internal/slurm"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/query", "internal/slurm", "github.com/prometheus/common/..."}},
@@ -113,11 +113,11 @@ var layers = []struct {
 	}},
 	{"internal/tracer/live", []string{"internal/tracer", "internal/tracer/ncclinfo", "internal/tracer/probe", "internal/tracer/target", "github.com/ianlancetaylor/demangle", xsys}},
 
-	// What components of the Collector have in common.
+	// Shared by Collector components.
 	{"internal/series", []string{pdata}},
 	{"internal/ticks", []string{"internal/node", component, pdata}},
 
-	// Collector components. None knows another. Only the extension opens devices.
+	// Collector components. None imports another. Only the extension opens devices.
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
@@ -130,10 +130,10 @@ var layers = []struct {
 		"github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
 	}},
 
-	// What is between the Collector's queue and its storage.
+	// Between the Collector's queue and its storage.
 	{"internal/requeue", []string{collector}},
 
-	// The hub reads what arrived. It knows no device and no Collector.
+	// The hub reads from its store. It knows no device and no Collector.
 	{"internal/hub/ui", nil},
 	{"internal/hub/server", []string{
 		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/rules", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
@@ -142,7 +142,7 @@ var layers = []struct {
 	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/query", "github.com/prometheus/...", xsys}},
 
-	// What the process writes, without secrets.
+	// Output of the process, without secrets.
 	{"internal/redact", nil},
 	{"internal/logging", []string{"internal/redact", zap}},
 
@@ -153,10 +153,10 @@ var layers = []struct {
 		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
 	}},
 
-	// What support needs to know about a machine. Who reads devices and checks is the caller's.
+	// The support bundle. The caller reads devices and runs checks.
 	{"internal/bundle", []string{"internal/device", "internal/kmsg", "internal/logging", "internal/node", "internal/redact", "go.yaml.in/yaml/v3"}},
 
-	// A simulated fleet, through the receivers an agent has, into any store that a hub may have.
+	// A simulated fleet, through an agent's receivers, into any store that a hub supports.
 	{"internal/demo", []string{"internal/device/sim", "internal/local", "internal/node", "exporter/hubexporter", "receiver/gpureceiver", collector, zap}},
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
@@ -174,7 +174,7 @@ var layers = []struct {
 	}},
 	{"cmd/...", []string{"internal/cli"}},
 
-	// What is built for this repository only.
+	// Tools of this repository only.
 	{"internal/layers", nil},
 	{"internal/await", nil},
 	{"e2e", []string{"internal/device/nvidia/nvmltest"}},
@@ -182,8 +182,8 @@ var layers = []struct {
 	{"tools/...", nil},
 }
 
-// restricted are imports, of the standard library too, that only some packages may use.
-// Test files may use them all.
+// restricted lists imports, including the standard library, that only some packages may use. Test
+// files are exempt.
 var restricted = []struct {
 	imp  string
 	only []string
@@ -192,7 +192,7 @@ var restricted = []struct {
 	{"os/exec", []string{"internal/check/worker", "internal/local/fleettest", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
 	{"testing/...", []string{"internal/await", "internal/device/nvidia/nvmltest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
-	// Everything before a pipeline is plain Go values.
+	// Everything upstream of a pipeline is plain Go values.
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks"}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
@@ -202,7 +202,7 @@ var restricted = []struct {
 	{"internal/await", nil},
 }
 
-// meaningless names invite everything. A package is named after its one idea.
+// meaningless names attract unrelated code. A package is named after its one idea.
 var meaningless = []string{"common", "helper", "helpers", "misc", "pkg", "shared", "types", "util", "utils"}
 
 func TestLayers(t *testing.T) {
@@ -211,7 +211,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// violations returns what is wrong with the imports of the module at fsys.
+// violations returns the forbidden imports of the module at fsys.
 func violations(t *testing.T, fsys fs.FS) []string {
 	t.Helper()
 	var bad []string
@@ -259,16 +259,16 @@ func violations(t *testing.T, fsys fs.FS) []string {
 	return bad
 }
 
-// misplaced returns what is wrong with the name of a package.
+// misplaced returns what is wrong with the name or place of a package.
 func misplaced(pkg string) []string {
 	var bad []string
 	for name := range strings.SplitSeq(pkg, "/") {
 		if slices.Contains(meaningless, name) {
-			bad = append(bad, fmt.Sprintf("%s: %q says nothing, name the package after what it does", pkg, name))
+			bad = append(bad, fmt.Sprintf("%s: %q is meaningless, name the package after what it does", pkg, name))
 		}
 	}
 	if _, ok := mayImport(pkg); !ok {
-		bad = append(bad, pkg+" has no layer: say in internal/layers what it may import")
+		bad = append(bad, pkg+" has no layer: list its allowed imports in internal/layers")
 	}
 	return bad
 }
@@ -306,7 +306,7 @@ func covers(pattern, pkg string) bool {
 	return pkg == tree || all && strings.HasPrefix(pkg, tree+"/")
 }
 
-// The rules above are worth what they catch.
+// Catches rules that never fail.
 func TestLayersCatch(t *testing.T) {
 	f := func(file, imp, want string) {
 		t.Helper()
@@ -357,6 +357,6 @@ func TestLayersCatch(t *testing.T) {
 	f("cmd/gpumeter/main.go", module+"internal/local", refused)
 	f("internal/banana/banana.go", "fmt", "internal/banana has no layer")
 	f("internal/banana/banana_test.go", "fmt", "internal/banana has no layer")
-	f("internal/device/util/x.go", "fmt", `"util" says nothing`)
+	f("internal/device/util/x.go", "fmt", `"util" is meaningless`)
 	f("internal/device/testdata/x.go", "os/exec", "")
 }

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// The versions move together, or not at all: with another Prometheus library Go
-// silently takes another release of some of the Collector's modules.
+// These versions move together: with a different Prometheus library, Go silently selects another
+// release of some of the Collector's modules.
 const (
 	collectorStable = "v1.65.0"
 	collectorBeta   = "v0.159.0"
-	// prometheusVersion is what contrib's prometheusreceiver of this release requires.
+	// prometheusVersion is what contrib's prometheusreceiver of the same release requires.
 	prometheusVersion = "v0.313.2"
 )
 
@@ -29,7 +29,7 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// checkModules returns what is wrong with the text of a go.mod.
+// checkModules returns what is wrong with a go.mod.
 func checkModules(src string) []string {
 	var bad []string
 	collectors := 0
@@ -40,7 +40,7 @@ func checkModules(src string) []string {
 			continue
 		}
 		if words[0] == "replace" || slices.Contains(words, "=>") {
-			bad = append(bad, "replace: whoever imports us does not get it")
+			bad = append(bad, "replace: modules that import this one ignore it")
 		}
 		if len(words) != 2 {
 			continue
@@ -50,10 +50,10 @@ func checkModules(src string) []string {
 		case name == "go.opentelemetry.io/collector", strings.HasPrefix(name, "go.opentelemetry.io/collector/"):
 			collectors++
 			if version != collectorStable && version != collectorBeta {
-				bad = append(bad, fmt.Sprintf("%s is %s, the Collector's release is %s and %s", name, version, collectorStable, collectorBeta))
+				bad = append(bad, fmt.Sprintf("%s is %s, but the Collector's release is %s and %s", name, version, collectorStable, collectorBeta))
 			}
 		case name == "github.com/prometheus/prometheus" && version != prometheusVersion:
-			bad = append(bad, fmt.Sprintf("%s is %s, the one that goes with Collector %s is %s", name, version, collectorBeta, prometheusVersion))
+			bad = append(bad, fmt.Sprintf("%s is %s, but Collector %s requires %s", name, version, collectorBeta, prometheusVersion))
 		}
 	}
 	if collectors == 0 {

@@ -72,7 +72,7 @@ func (f Float) Equal(g Float) bool { return f == g }
 // IsZero reports whether the number is absent, so that the JSON option omitzero omits it.
 func (f Float) IsZero() bool { return !f.ok }
 
-// MarshalJSON writes null for an absent number.
+// MarshalJSON encodes an absent number as null.
 func (f Float) MarshalJSON() ([]byte, error) {
 	if !f.ok {
 		return []byte("null"), nil

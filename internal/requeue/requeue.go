@@ -1,14 +1,14 @@
 // Package requeue keeps the Collector's persistent queue from losing the requests that were being
 // sent when the process was killed.
 //
-// A request that is being sent stays in the queue's storage. When the queue starts again it moves
-// such requests to its end, in three steps (exporterhelper v0.159, enqueueNotDispatchedReqs): one
-// transaction reads them, a second deletes them, and one more for each request appends it. A
-// process that is killed after the second step has lost all of them, although each was accepted.
+// A request in flight stays in the queue's storage. On startup the queue moves such requests to its
+// end, in three steps (exporterhelper v0.159, enqueueNotDispatchedReqs): one transaction reads them,
+// a second deletes them, and one more per request appends it. A process that is killed after the
+// second step has lost all of them, although each was accepted.
 //
 // The storage of this package defers the deletions of the second step. Each takes effect in the
 // transaction that appends the request again, so at every moment each request is in the storage
-// exactly once. The queue itself needs no change, and neither does the format on disk.
+// exactly once. Neither the queue nor the format on disk changes.
 package requeue
 
 import (
@@ -22,8 +22,8 @@ import (
 	"go.opentelemetry.io/collector/extension/xextension/storage"
 )
 
-// NewFactory returns a factory of the same storage extension as inner, under the same name and
-// with the same configuration, whose clients for exporters defer deletions as the package describes.
+// NewFactory returns a factory of the same storage extension as inner, with the same name and
+// configuration, whose clients for exporters defer deletions as the package describes.
 func NewFactory(inner extension.Factory) extension.Factory {
 	return extension.NewFactory(inner.Type(), inner.CreateDefaultConfig,
 		func(ctx context.Context, set extension.Settings, cfg component.Config) (extension.Extension, error) {
@@ -33,7 +33,7 @@ func NewFactory(inner extension.Factory) extension.Factory {
 			}
 			s, ok := ext.(storage.Extension)
 			if !ok {
-				return nil, fmt.Errorf("extension %s is not a storage", set.ID)
+				return nil, fmt.Errorf("extension %s is not a storage extension", set.ID)
 			}
 			return &store{s}, nil
 		}, inner.Stability())
@@ -41,7 +41,7 @@ func NewFactory(inner extension.Factory) extension.Factory {
 
 type store struct{ storage.Extension }
 
-// GetClient wraps the clients of exporters only: nothing but the queue uses them.
+// GetClient wraps only the clients of exporters: nothing but the queue uses them.
 func (s *store) GetClient(ctx context.Context, kind component.Kind, id component.ID, name string) (storage.Client, error) {
 	c, err := s.Extension.GetClient(ctx, kind, id, name)
 	if err != nil || kind != component.KindExporter {
@@ -50,22 +50,22 @@ func (s *store) GetClient(ctx context.Context, kind component.Kind, id component
 	return &client{Client: c}, nil
 }
 
-// client defers the deletions of a queue that starts.
+// client defers the deletions of a queue that is starting.
 type client struct {
 	storage.Client
 
 	mu      sync.Mutex
-	began   bool                 // the queue has written: it no longer recovers, or has appended the first request
+	began   bool                 // the queue has written: recovery is over or has appended the first request
 	read    []string             // the keys of the last batch, if it only read
-	pending []*storage.Operation // deletions that wait, in the order in which the requests are appended
+	pending []*storage.Operation // deferred deletions, in the order in which requests are appended
 }
 
-// Batch holds back a batch that deletes what the batch before has read, if nothing was written
-// before them. The queue then appends the requests in the same order and leaves out those that
-// it cannot decode. A deletion goes with each batch that writes: the i-th append is never of a
-// request before the i-th, so what is deleted was appended, or cannot be decoded. The first batch
-// that also reads takes a request out of the queue, so by then all were appended, and the
-// remaining deletions go with it.
+// Batch defers a batch that deletes exactly what the batch before read, if nothing was written
+// before them. The queue then appends the requests in the same order and skips those that it cannot
+// decode. One deferred deletion joins each batch that writes: the i-th append is never of a request
+// before the i-th, so a deleted request was either appended or cannot be decoded. The first batch
+// that also reads takes a request out of the queue; by then all were appended, and the remaining
+// deletions join it.
 func (c *client) Batch(ctx context.Context, ops ...*storage.Operation) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +96,7 @@ func (c *client) Batch(ctx context.Context, ops ...*storage.Operation) error {
 	return nil
 }
 
-// Close deletes what still waits: a queue that is closed has appended every request.
+// Close applies the deferred deletions: a queue that closes has appended every request.
 func (c *client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,8 +29,8 @@ var (
 	storageID   = component.NewID(storageType)
 )
 
-// process is one life of a process with a queue. After the given number of storage operations
-// it is killed: nothing that it does later is stored, accepted or delivered.
+// process is one lifetime of a process with a queue. After the given number of storage operations it
+// is killed: nothing it does later is stored, accepted or delivered.
 type process struct {
 	storage.Extension
 	component.Host
@@ -47,7 +47,7 @@ type process struct {
 	back      chan struct{} // closed: the endpoint answers
 }
 
-// start starts a process on a storage folder. wrap is what is between the queue and the file.
+// start starts a process on a storage folder. wrap goes between the queue and the file.
 func start(t *testing.T, dir string, consumers, killAfter int, wrap func(extension.Factory) extension.Factory) (*process, exporter.Metrics) {
 	t.Helper()
 	p := &process{t: t, dir: dir, left: killAfter, Host: componenttest.NewNopHost(), back: make(chan struct{})}
@@ -69,7 +69,7 @@ func start(t *testing.T, dir string, consumers, killAfter int, wrap func(extensi
 	q := exporterhelper.NewDefaultQueueConfig()
 	q.StorageID, q.NumConsumers, q.Batch = &storageID, consumers, configoptional.None[exporterhelper.BatchConfig]()
 	set := exportertest.NewNopSettings(component.MustNewType("test"))
-	set.ID = component.MustNewID("test") // the default is another each time, and so is its file
+	set.ID = component.MustNewID("test") // the default is random, and so is its file
 	e, err := exporterhelper.NewMetrics(t.Context(), set, struct{}{}, p.push,
 		exporterhelper.WithQueue(configoptional.Some(q)))
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *process) GetExtensions() map[component.ID]component.Component {
 	return map[component.ID]component.Component{storageID: p.Extension}
 }
 
-// push is the endpoint: it answers nothing until it is back.
+// push is the endpoint: it does not answer until it is back.
 func (p *process) push(ctx context.Context, md pmetric.Metrics) error {
 	select {
 	case <-p.back:
@@ -118,7 +118,7 @@ func name(md pmetric.Metrics) string {
 	return md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().At(0).Name()
 }
 
-// kill ends the process, unless that happened already, and returns what it leaves on disk.
+// kill ends the process, unless it is dead already, and returns what it leaves on disk.
 func (p *process) kill(e exporter.Metrics) (dir string) {
 	p.mu.Lock()
 	if !p.killed {
@@ -141,7 +141,7 @@ func (p *process) end(e exporter.Metrics) {
 	}
 }
 
-// die keeps the storage as it is at this moment: what was written is in the file, synced or not.
+// die captures the storage at this moment: everything written is in the file, synced or not.
 func (p *process) die() {
 	p.killed = true
 	p.image = p.t.TempDir()
@@ -150,7 +150,7 @@ func (p *process) die() {
 	}
 }
 
-// mortal is a storage that its process takes with it.
+// mortal is a storage that dies with its process.
 type mortal struct {
 	storage.Extension
 	p *process
@@ -196,10 +196,10 @@ func (c *mortalClient) Batch(ctx context.Context, ops ...*storage.Operation) err
 
 const never = -1
 
-// life runs three processes on one storage: the first is killed with requests on their way, the
-// second after the given number of storage operations, the third delivers the rest. It returns
-// what was accepted and how often each request was delivered, and whether the second was killed
-// by that number.
+// life runs three processes on one storage: the first is killed with requests in flight, the second
+// after the given number of storage operations, the third delivers the rest. It returns what was
+// accepted, how often each request was delivered, and whether the second process reached that
+// number.
 func life(t *testing.T, consumers, killAfter int, up bool, wrap func(extension.Factory) extension.Factory) (accepted []string, delivered map[string]int, hit bool) {
 	synctest.Test(t, func(t *testing.T) {
 		delivered = map[string]int{}
@@ -213,7 +213,7 @@ func life(t *testing.T, consumers, killAfter int, up bool, wrap func(extension.F
 		for i := range 5 {
 			first.offer(e, fmt.Sprint("first ", i))
 		}
-		synctest.Wait() // as many are on their way as there are consumers
+		synctest.Wait() // every consumer has a request in flight
 		dir := first.kill(e)
 		count(first)
 
@@ -269,7 +269,7 @@ func leftovers(t *testing.T, dir string) []string {
 	return found
 }
 
-// everyKill kills the second process after each of its storage operations, and returns what was lost.
+// everyKill kills the second process after each of its storage operations and returns the losses.
 func everyKill(t *testing.T, wrap func(extension.Factory) extension.Factory) (lost []string) {
 	t.Helper()
 	for _, consumers := range []int{1, 3} {
@@ -282,7 +282,7 @@ func everyKill(t *testing.T, wrap func(extension.Factory) extension.Factory) (lo
 						lost = append(lost, fmt.Sprintf("%s: %q", when, request))
 					}
 				}
-				// What is sent when the process is killed may be sent again, and nothing else.
+				// Only requests in flight when the process is killed may be delivered again.
 				again := 0
 				for _, n := range delivered {
 					again += n - 1
@@ -302,15 +302,15 @@ func everyKill(t *testing.T, wrap func(extension.Factory) extension.Factory) (lo
 	return lost
 }
 
-// A process that is killed while its queue starts loses nothing that was accepted. Without this
-// package it loses what was on its way when the process before was killed.
+// Catches an accepted request lost by a kill during the start of the queue. Without this package,
+// requests in flight at the previous kill are lost.
 func TestKillAtEveryOperation(t *testing.T) {
 	if lost := everyKill(t, NewFactory); len(lost) > 0 {
 		t.Errorf("%d requests were accepted and lost, the first:\n%s", len(lost), lost[0])
 	}
 }
 
-// If the Collector's own queue loses nothing any more, this package has done its work and can go.
+// Catches the Collector's own queue becoming safe: then this package can be deleted.
 func TestCollectorLoses(t *testing.T) {
 	lost := everyKill(t, func(f extension.Factory) extension.Factory { return f })
 	if len(lost) == 0 {
@@ -319,7 +319,8 @@ func TestCollectorLoses(t *testing.T) {
 	t.Logf("without this package %d requests are lost, the first: %s", len(lost), lost[0])
 }
 
-// The deletions of a request that cannot be decoded are not forgotten, nor do they take one that can along.
+// Catches a leftover deletion of an undecodable request, and one that also deletes a decodable
+// request.
 func TestUndecodable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, e := start(t, t.TempDir(), 3, never, NewFactory)
@@ -363,7 +364,7 @@ func spoil(t *testing.T, dir, key string) {
 	}
 }
 
-// Other components keep their storage as it is: what they delete is gone at once.
+// Catches deferred deletions for other components, whose deletions must be immediate.
 func TestOthers(t *testing.T) {
 	f := NewFactory(filestorage.NewFactory())
 	cfg := f.CreateDefaultConfig().(*filestorage.Config)

@@ -8,17 +8,17 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 )
 
-// End adds to now one last point, without a value, for each series that before has and now
-// lacks: a database would show such a series for minutes more. now has at least one scope.
+// End adds to now a final point without a value for each series that before has and now lacks:
+// otherwise a database would show such a series for minutes more. now has at least one scope.
 func End(now, before pmetric.Metrics, ts pcommon.Timestamp) {
 	var m Memory
 	m.remember(before)
 	m.End(now, ts)
 }
 
-// Memory remembers the series of the last batch. The zero value remembers none.
+// Memory remembers the series of the last batch. The zero value is empty.
 type Memory struct {
-	// Only selects the metrics whose series end; nil selects all.
+	// Only selects the metrics whose series get a final point; nil selects all.
 	Only func(pmetric.Metric) bool
 
 	last   []shown
@@ -32,8 +32,8 @@ type shown struct {
 	start            pcommon.Timestamp
 }
 
-// End adds to md one last point, without a value, for each series of the batch before that
-// md lacks, and remembers the series of md instead. md has at least one scope.
+// End adds to md a final point without a value for each series of the previous batch that md
+// lacks, and then remembers the series of md. md has at least one scope.
 func (m *Memory) End(md pmetric.Metrics, ts pcommon.Timestamp) {
 	before, frames := m.last, m.frames
 	there, metrics := m.remember(md)
@@ -55,8 +55,8 @@ func (m *Memory) End(md pmetric.Metrics, ts pcommon.Timestamp) {
 	}
 }
 
-// remember replaces what is remembered by the series of md. It returns their identities,
-// and their metrics by name.
+// remember replaces the remembered series by those of md. It returns their identities and their
+// metrics by name.
 func (m *Memory) remember(md pmetric.Metrics) (there map[string]bool, metrics map[string]pmetric.Metric) {
 	there, metrics = make(map[string]bool, len(m.last)), map[string]pmetric.Metric{}
 	m.last, m.frames = make([]shown, 0, len(m.last)), map[string]pmetric.Metric{}
@@ -76,7 +76,7 @@ func (m *Memory) remember(md pmetric.Metrics) (there map[string]bool, metrics ma
 	return there, metrics
 }
 
-// identity returns the name and the attributes of a series as one text.
+// identity returns a key of the name and the attributes of a series.
 func identity(metric string, attrs pcommon.Map) string {
 	pairs := make([]string, 0, attrs.Len())
 	for key, v := range attrs.All() {
@@ -86,7 +86,7 @@ func identity(metric string, attrs pcommon.Map) string {
 	return metric + "\x00" + strings.Join(pairs, "\x00")
 }
 
-// frame returns a metric like m, without points.
+// frame returns a copy of m without points.
 func frame(m pmetric.Metric) pmetric.Metric {
 	f := pmetric.NewMetric()
 	f.SetName(m.Name())

@@ -1,5 +1,5 @@
-// Package series works on the time series of a batch of metrics, whatever the type of the
-// metric: it walks over points, sets when counters began, and ends series that are gone.
+// Package series works on the time series of a batch of metrics of any type: it iterates over
+// points, sets the start time of counters, and ends series that have disappeared.
 package series
 
 import (
@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 )
 
-// Point is what the points of gauges, sums and histograms have in common.
+// Point is the common interface of the points of gauges, sums and histograms.
 type Point interface {
 	Attributes() pcommon.Map
 	StartTimestamp() pcommon.Timestamp
@@ -48,8 +48,8 @@ func Points(m pmetric.Metric) iter.Seq[Point] {
 	}
 }
 
-// Attributes returns an iterator over the attributes of the points of m, of any type,
-// without an allocation for each point.
+// Attributes returns an iterator over the attributes of the points of m, of any type, without an
+// allocation per point.
 func Attributes(m pmetric.Metric) iter.Seq[pcommon.Map] {
 	return func(yield func(pcommon.Map) bool) {
 		switch m.Type() {
@@ -84,12 +84,11 @@ func Len(m pmetric.Metric) int { return pointsOf(m).Len() }
 // Truncate removes all but the first n points of a gauge, sum or histogram.
 func Truncate(m pmetric.Metric, n int) { pointsOf(m).truncate(n) }
 
-// Cumulative reports whether the points of m count from a beginning, as those of a gauge do
-// not.
+// Cumulative reports whether the points of m accumulate from a start time, unlike those of a
+// gauge.
 func Cumulative(m pmetric.Metric) bool { return m.Type() != pmetric.MetricTypeGauge }
 
-// Start sets when the counter of a point of m began. A gauge has no start time, nor has a
-// counter whose beginning is the zero time.
+// Start sets the start time of a point of m. Gauges and counters with a zero start have none.
 func Start(m pmetric.Metric, p Point, began time.Time) {
 	start := pcommon.Timestamp(0)
 	if Cumulative(m) && !began.IsZero() {
@@ -98,7 +97,7 @@ func Start(m pmetric.Metric, p Point, began time.Time) {
 	p.SetStartTimestamp(start)
 }
 
-// points are the points of one metric. pdata has a slice type for each type of metric.
+// points are the points of one metric. pdata has a separate slice type for each type of metric.
 type points interface {
 	Len() int
 	at(i int) Point

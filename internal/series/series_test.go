@@ -14,7 +14,7 @@ import (
 
 var began = time.Unix(1000, 0)
 
-// batch returns metrics of all types, each with one point of each owner.
+// batch returns metrics of all types, each with one point per owner.
 func batch(owners ...string) pmetric.Metrics {
 	md := pmetric.NewMetrics()
 	list := md.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty().Metrics()
@@ -73,8 +73,8 @@ func render(md pmetric.Metrics) []string {
 	return list
 }
 
-// A series that is gone without a last point is shown for minutes more. One whose metric is
-// gone too needs the metric's type, or a backend refuses the batch.
+// Catches a series that disappears without a final point and is shown for minutes more. If its
+// metric is gone too, the final point needs the metric's type, or a backend rejects the batch.
 func TestEnd(t *testing.T) {
 	now := batch()
 	End(now, batch("a"), 7)
@@ -90,8 +90,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// A series ends once: a last point in each batch that follows would be noise. The order of
-// attributes is no part of a series.
+// Catches a final point repeated in every following batch, and the order of attributes taken for
+// part of the identity.
 func TestMemory(t *testing.T) {
 	m := Memory{Only: func(m pmetric.Metric) bool { return !Cumulative(m) }}
 	m.End(batch("a", "b"), 1)
@@ -132,7 +132,7 @@ func TestTruncate(t *testing.T) {
 	}
 }
 
-// The zero time as a timestamp is a date in the far future.
+// Catches the zero time, which as a timestamp is a date in the far future.
 func TestStart(t *testing.T) {
 	m := pmetric.NewMetric()
 	p := m.SetEmptySum().DataPoints().AppendEmpty()
@@ -146,7 +146,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// The workload processor looks at each point of each batch.
+// Catches allocations in the workload processor, which visits every point of every batch.
 func TestAttributesDoNotAllocate(t *testing.T) {
 	md := batch("a", "b", "c")
 	n := 0

@@ -1,5 +1,5 @@
-// Package ticks connects components of the Collector to the gpu extension: it finds the
-// extension, and describes the machine that a tick is about.
+// Package ticks connects Collector components to the gpu extension: it finds the extension and
+// builds the resource of a tick.
 package ticks
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// Source is an extension that has the ticks of a node.View: the gpu extension.
+// Source is an extension that publishes the ticks of a node.View: the gpu extension.
 type Source interface {
 	Subscribe() (ticks <-chan node.Tick, cancel func())
 }
@@ -31,7 +31,7 @@ func Find(host component.Host) (found Source, err error) {
 	return found, nil
 }
 
-// Need returns the gpu extension that who cannot do without.
+// Need returns the gpu extension, or an error that names the component who that requires it.
 func Need(host component.Host, who string) (Source, error) {
 	found, err := Find(host)
 	if err == nil && found == nil {
@@ -40,8 +40,8 @@ func Need(host component.Host, who string) (Source, error) {
 	return found, err
 }
 
-// Builder is what the ResourceBuilders that mdatagen generates have in common. They leave
-// out what the configuration has switched off.
+// Builder is the common part of the ResourceBuilders that mdatagen generates. They omit disabled
+// attributes.
 type Builder interface {
 	SetHostName(string)
 	SetServiceName(string)
@@ -49,8 +49,8 @@ type Builder interface {
 	Emit() pcommon.Resource
 }
 
-// Resource returns the machine that t is about. Attributes of the tick that rb does not know
-// are there too.
+// Resource returns the resource of the machine of t. It includes attributes of the tick that rb
+// does not know.
 func Resource(rb Builder, t *node.Tick) pcommon.Resource {
 	if t.Host != "" {
 		rb.SetHostName(t.Host)

@@ -90,7 +90,7 @@ func finding(rec plog.LogRecord, c *health.Change, t node.Tick) {
 	severity, text := severities[c.Severity], fmt.Sprintf("%s: %s. %s", nameOf(c.Device), c.Reason, c.Action)
 	state := "open"
 	if c.Ended {
-		state, severity, text = "closed", plog.SeverityNumberInfo, fmt.Sprintf("%s: no more: %s", nameOf(c.Device), c.Reason)
+		state, severity, text = "closed", plog.SeverityNumberInfo, fmt.Sprintf("%s: resolved: %s", nameOf(c.Device), c.Reason)
 		attrs.PutDouble("gpu.finding.duration", c.Time.Sub(c.Since).Seconds())
 	}
 	attrs.PutStr("gpu.finding.state", state)

@@ -11,21 +11,22 @@ import (
 )
 
 const (
-	// maxLoaded bounds how many events are read when a hub starts, the newest.
+	// maxLoaded bounds the events read when a hub starts, newest first.
 	maxLoaded = 100_000
-	// maxOpen bounds what is taken up: found now, missing for long, and room for what ends.
+	// maxOpen bounds the restored findings: current ones, long-missing ones, and headroom
+	// for findings that are about to close.
 	maxOpen = 3 * maxFindings
 )
 
-// Load takes up what a hub found before it was started again and has not told to be over,
-// so that its end is told. of says which rules are this watch's. What it knows already
-// stays as it is.
+// Load restores the findings that were open when the hub stopped, so that their end is
+// reported. of selects the rules that belong to this watch. Findings that the watch already
+// tracks are unchanged.
 func (w *Watch) Load(ctx context.Context, log hub.EventLog, at time.Time, of func(rule string) bool) error {
 	events, err := log.Events(ctx, hub.EventQuery{
 		From: at.Add(-missedFor), Names: []string{eventName}, Attributes: map[string]string{"service.name": serviceName}, Limit: maxLoaded,
 	})
 	if err != nil {
-		return fmt.Errorf("cannot read what was found before: %w", err)
+		return fmt.Errorf("cannot read earlier findings: %w", err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -42,12 +43,12 @@ func (w *Watch) Load(ctx context.Context, log hub.EventLog, at time.Time, of fun
 		if !over[key] && !c.Ended && w.all[key] == nil && len(w.all) < maxOpen {
 			w.all[key] = &state{Finding: c.Finding, since: c.Since, seen: patience, active: true}
 		}
-		over[key] = true // an older one says nothing any more
+		over[key] = true // older events of this finding are superseded
 	}
 	return nil
 }
 
-// parse is the reverse of Change.Event, without the value, which is in no event.
+// parse inverts Change.Event, except for the value, which events do not carry.
 func parse(e *hub.Event) (Change, bool) {
 	a := e.Attributes
 	c := Change{
@@ -64,7 +65,7 @@ func parse(e *hub.Event) (Change, bool) {
 	}
 	if c.Rule == OverQuota {
 		source, rest, _ := strings.Cut(a["gpu.finding.key"], "/")
-		i := strings.LastIndexByte(rest, '/') // the name of a quota may have one
+		i := strings.LastIndexByte(rest, '/') // quota names may contain slashes
 		if i < 0 {
 			return c, false
 		}

@@ -10,19 +10,19 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// missed reports whether a rule finds what is missing.
+// missed reports whether a rule is about something missing.
 func missed(rule string) bool { return rule == MissingNode || rule == MissingDevice }
 
-// presence is what sends now. The name of a cluster comes late, when the API server
-// answers, so that it tells two nodes of one name apart only if both have one.
+// presence indexes what reports now. The cluster name arrives late, when the API server
+// answers, so it distinguishes two nodes of the same name only if both have a cluster name.
 type presence struct {
-	devices  map[deviceKey]bool         // without their clusters
-	clusters map[string]map[string]bool // by host
-	moved    map[deviceKey]bool         // nodes of which a device sends, whatever its cluster is now
-	named    map[string]string          // a cluster by host, for labels from before it was known
+	devices  map[deviceKey]bool         // keyed without the cluster
+	clusters map[string]map[string]bool // clusters by host
+	moved    map[deviceKey]bool         // nodes with a reporting device, under any cluster name
+	named    map[string]string          // cluster by host, for labels recorded before it was known
 }
 
-// thing is what labels are about.
+// thing returns the device that labels identify.
 func thing(l query.Labels) deviceKey {
 	return deviceKey{l[fleet.LabelCluster], l[fleet.LabelHost], l[fleet.LabelUUID]}
 }
@@ -61,7 +61,7 @@ func (p *presence) node(k deviceKey) deviceKey {
 	return deviceKey{cmp.Or(k.cluster, p.named[k.host]), k.host, ""}
 }
 
-// about returns the node or device of a finding, the same whether its cluster was known.
+// about returns the node or device of a finding, independent of whether its cluster was known.
 func (p *presence) about(f *Finding) deviceKey {
 	k := thing(f.Labels)
 	if f.Rule == MissingNode {
@@ -70,16 +70,16 @@ func (p *presence) about(f *Finding) deviceKey {
 	return deviceKey{"", k.host, k.uuid}
 }
 
-// sends reports whether a node sends anything. One of its name in another cluster is
-// another node, unless it has one of its devices.
+// sends reports whether a node still reports. A node of the same name in another cluster is a
+// different node, unless it has one of the node's devices.
 func (p *presence) sends(node deviceKey) bool {
 	all := p.clusters[node.host]
 	return len(all) > 0 && (node.cluster == "" || all[node.cluster] || all[""] || p.moved[node])
 }
 
-// missing finds nodes and devices that were there in the last hour and are no more. A
-// device of a node that is missing is not named. kept are those of open that have been
-// missing for longer, the newest first.
+// missing finds nodes and devices that reported within the last hour and stopped. A missing
+// node is one finding, without its devices. kept are the findings in open that have been
+// missing for longer, newest first.
 func missing(ctx context.Context, store query.Store, open []Change, at time.Time) (out, kept []Finding, err error) {
 	before, err := store.Instant(ctx, "group "+by(deviceLabels)+" (present_over_time("+fleet.SeriesUp+"["+query.Duration(memory)+"]))", at)
 	if err != nil {
@@ -100,16 +100,16 @@ func missing(ctx context.Context, store query.Store, open []Change, at time.Time
 	for i := range open {
 		told[subject{open[i].Rule, p.about(&open[i].Finding)}] = open[i].Labels
 	}
-	// Labels come late and do not go, so that the most are those from the end.
+	// Labels arrive late and persist, so the largest label set is the most recent.
 	slices.SortStableFunc(before, func(a, b query.Sample) int { return cmp.Compare(len(b.Labels), len(a.Labels)) })
-	done, lost := map[deviceKey]bool{}, map[deviceKey]int{} // devices; how many by node
+	done, lost := map[deviceKey]bool{}, map[deviceKey]int{} // devices handled; lost devices by node
 	for _, s := range before {
 		k := thing(s.Labels)
 		node, device := p.node(k), deviceKey{"", k.host, k.uuid}
 		if p.devices[device] || done[deviceKey{node.cluster, k.host, k.uuid}] {
 			continue
 		}
-		done[deviceKey{node.cluster, k.host, k.uuid}] = true // once, whatever its other labels were
+		done[deviceKey{node.cluster, k.host, k.uuid}] = true // once per device, regardless of its other labels
 		f := missingDevice(s.Labels)
 		if !p.sends(node) {
 			if lost[node]++; lost[node] > 1 {
@@ -120,7 +120,7 @@ func missing(ctx context.Context, store query.Store, open []Change, at time.Time
 		about := subject{f.Rule, p.about(&f)}
 		found[about] = true
 		if l, ok := told[about]; ok {
-			f.Labels = l // it is the same, though a label has come or gone
+			f.Labels = l // keep the reported identity although a label appeared or disappeared
 		}
 		out = append(out, f)
 	}
@@ -144,15 +144,15 @@ func missing(ctx context.Context, store query.Store, open []Change, at time.Time
 func missingNode(l query.Labels) Finding {
 	return Finding{
 		Rule: MissingNode, Severity: "ERROR", Labels: pick(l, nodeLabels...),
-		Reason: "node " + nodeOf(l) + " sends nothing any more",
-		Action: "See whether it is up, its agent runs and can reach the hub: gpumeter doctor on the node.",
+		Reason: "node " + nodeOf(l) + " stopped reporting",
+		Action: "Check that the node is up and that its agent runs and reaches the hub: run gpumeter doctor on the node.",
 	}
 }
 
 func missingDevice(l query.Labels) Finding {
 	return Finding{
 		Rule: MissingDevice, Severity: "ERROR", Labels: pick(l, deviceLabels...),
-		Reason: "GPU " + l[fleet.LabelIndex] + " of " + nodeOf(l) + " is gone, the others of the node are there",
-		Action: "Look for an XID in the kernel's log; a reset or a restart of the node may bring it back.",
+		Reason: "GPU " + l[fleet.LabelIndex] + " on " + nodeOf(l) + " stopped reporting; the node's other GPUs still report",
+		Action: "Check the kernel log for XIDs; a GPU reset or a reboot of the node may bring the GPU back.",
 	}
 }

@@ -23,8 +23,8 @@ func (f *world) commit() {
 	}
 }
 
-// Catches a node that is called missing because the name of its cluster came or went, one
-// that is not because another cluster has one of its name, and one that is named twice.
+// Catches a node reported missing because its cluster name appeared or disappeared, a missing
+// node masked by a node of the same name in another cluster, and a node reported twice.
 func TestMissingLateCluster(t *testing.T) {
 	t.Parallel()
 	f := newWorld(t)
@@ -34,12 +34,12 @@ func TestMissingLateCluster(t *testing.T) {
 	f.up(9*time.Minute, 0, "early", "G1", "")
 	f.up(40*time.Minute, 10*time.Minute, "renamed", "G1", "x")
 	f.up(9*time.Minute, 0, "renamed", "G1", "y")
-	f.up(40*time.Minute, 10*time.Minute, "renamed", "G2", "x") // and did not come with it
+	f.up(40*time.Minute, 10*time.Minute, "renamed", "G2", "x") // did not move to the new name
 	f.up(40*time.Minute, 30*time.Minute, "half", "G1", "")
 	f.up(40*time.Minute, 30*time.Minute, "half", "G2", "")
 	f.up(29*time.Minute, 0, "half", "G1", "x")
 	f.up(40*time.Minute, 30*time.Minute, "gone", "G1", "")
-	f.up(40*time.Minute, 30*time.Minute, "gone", "G2", "") // the other cannot be read since
+	f.up(40*time.Minute, 30*time.Minute, "gone", "G2", "") // G2 is unreadable from here on
 	f.up(29*time.Minute, 8*time.Minute, "gone", "G1", "x")
 	f.up(40*time.Minute, 8*time.Minute, "twin", "G1", "x")
 	f.up(40*time.Minute, 0, "twin", "G2", "y")
@@ -58,8 +58,8 @@ func TestMissingLateCluster(t *testing.T) {
 	}
 }
 
-// Catches a node or a device that is told to be back because it has been gone for over an
-// hour, one that is told again when a label of it is forgotten, and one that is never back.
+// Catches a node or device reported back only because it has been missing for over an hour, one
+// reported again when a label ages out, and one that never comes back.
 func TestMissingForLong(t *testing.T) {
 	t.Parallel()
 	f := newWorld(t)
@@ -67,7 +67,7 @@ func TestMissingForLong(t *testing.T) {
 	f.up(5*time.Hour, 4*time.Hour, "a", "G2", "x")
 	f.up(5*time.Hour, 250*time.Minute, "b", "G3", "")
 	f.up(249*time.Minute, 4*time.Hour, "b", "G3", "x")
-	f.up(20*time.Minute, 0, "b", "G3", "") // back, and its cluster is not known yet
+	f.up(20*time.Minute, 0, "b", "G3", "") // back, before its cluster is known
 	f.up(10*time.Minute, 0, "a", "G2", "x")
 	f.up(5*time.Hour, 250*time.Minute, "c", "G4", "x")
 	f.up(249*time.Minute, 4*time.Hour, "c", "G4", "")
@@ -92,7 +92,7 @@ func TestMissingForLong(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	// Nothing is waited for for ever, and that is not called an end.
+	// A missing node expires eventually, and the event does not claim that it is back.
 	var old Watch
 	x := Finding{Rule: MissingNode, Severity: "ERROR", Labels: query.Labels{"host_name": "old"}, Reason: "r"}
 	old.Update([]Finding{x}, now.Add(-missedFor))
@@ -110,12 +110,12 @@ func TestMissingForLong(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff([]string{"not waited for any more: r"}, said); diff != "" {
+	if diff := cmp.Diff([]string{"expired: r"}, said); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// Catches a kept list without a bound, and one that lets the newest go first.
+// Catches an unbounded list of missing devices, and one that drops the newest first.
 func TestMissingIsBounded(t *testing.T) {
 	t.Parallel()
 	f := newWorld(t)
@@ -125,12 +125,12 @@ func TestMissingIsBounded(t *testing.T) {
 	}
 	found, err := evaluate(t.Context(), f.s, open, now)
 	if err != nil || len(found) != maxFindings || found[0].Labels["host_name"] != "0001" {
-		t.Errorf("%d of %d, the first is %v; %v", len(found), len(open), found[0].Labels, err)
+		t.Errorf("kept %d of %d, the first is %v; %v", len(found), len(open), found[0].Labels, err)
 	}
 }
 
-// Catches what was open before a restart and is told again, never ends, or ends though it
-// did before, and events of others that are taken for the hub's.
+// Catches a finding that was open before a restart and is reported again, never closes or closes
+// twice, and another service's events mistaken for the hub's.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	f := newWorld(t)

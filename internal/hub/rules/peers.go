@@ -12,43 +12,43 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// workload is work that runs on several devices. Devices of other models are no peers.
+// workload is work that spans several devices. Devices of different models are not peers.
 type workload struct{ cluster, namespace, kind, name, model string }
 
-// measures are what devices of the same work are compared by. load is that of the device
-// and of its peers: one with less to do has lower clocks, one with more is hotter, and
-// neither is odd.
+// measures are the metrics by which devices of one workload are compared. fair compares the
+// load of the device with the median load: a device with less work clocks lower and one with
+// more runs hotter, and neither is a straggler.
 var measures = []struct {
 	rule, series string
 	behind       func(v, median float64) bool
-	fair         func(load, median float64) bool // nil: load is not regarded
-	reason       string                          // of the device, its value and the median
+	fair         func(load, median float64) bool // nil ignores the load
+	reason       string                          // format of device, value and median
 	action       string
 }{
 	{
 		SlowClock, fleet.SeriesClock,
 		func(v, median float64) bool { return v < clockPart*median },
 		func(load, median float64) bool { return load > 0 && load >= loadPart*median },
-		"%s runs at %.0f MHz, others of the same work at %.0f MHz",
-		"One slow device holds up all of a job. See why it is slowed down, power and heat first; else take it out.",
+		"%s runs at %.0f MHz, its peers in the same workload at %.0f MHz",
+		"One slow device stalls the whole job. Check why it throttles, power and temperature first; otherwise drain it.",
 	},
 	{
 		LowActivity, fleet.SeriesSMActive,
 		func(v, median float64) bool { return median > minActivity && v < activityPart*median },
 		nil,
-		"%s is %.0f %% busy, others of the same work are %.0f %% busy",
-		"Look at the data that its process waits for, and at its node's CPUs and network.",
+		"%s is %.0f %% busy, its peers in the same workload %.0f %%",
+		"Check the input pipeline of its process and the CPUs and network of its node.",
 	},
 	{
 		HighHeat, fleet.SeriesTemperature,
 		func(v, median float64) bool { return v > median+heatAbove },
 		func(load, median float64) bool { return median >= loadPart*load },
-		"%s has %.0f °C, others of the same work have %.0f °C",
-		"Look at the fans, the filters and the place of the node in its rack.",
+		"%s is at %.0f °C, its peers in the same workload at %.0f °C",
+		"Check the fans, the filters and the airflow around the node in its rack.",
 	},
 }
 
-// stragglers finds devices that are far from others which do the same work.
+// stragglers finds devices that deviate far from their peers in the same workload.
 func stragglers(ctx context.Context, store query.Store, at time.Time) ([]Finding, error) {
 	work, err := loads(ctx, store, at)
 	if err != nil {
@@ -94,14 +94,14 @@ func stragglers(ctx context.Context, store query.Store, at time.Time) ([]Finding
 	return out, nil
 }
 
-// worker returns whose work is on a device, and which device that is.
+// worker returns the workload and the device that labels identify.
 func worker(l query.Labels) (workload, deviceKey) {
 	return workload{l[fleet.LabelCluster], l[fleet.LabelNamespace], l[fleet.LabelKind], l[fleet.LabelWorkload], l[fleet.LabelModel]},
 		thing(l)
 }
 
-// loads returns how much devices have to do, by whose work it is. Those that say it in
-// another way than most of the work are left out: the two are no measure for each other.
+// loads returns the load of devices by workload. Devices that report load by a different
+// metric than the majority of the workload are omitted: the two metrics are not comparable.
 func loads(ctx context.Context, store query.Store, at time.Time) (map[workload]map[deviceKey]float64, error) {
 	out := map[workload]map[deviceKey]float64{}
 	for _, series := range []string{fleet.SeriesUtilization, fleet.SeriesSMActive} {
@@ -129,8 +129,8 @@ func loads(ctx context.Context, store query.Store, at time.Time) (map[workload]m
 	return out, nil
 }
 
-// averaged returns the query for the average of a series in the window, for each device that
-// exactly one workload holds.
+// averaged returns the query for the average of a series over the window, for each device with
+// a sole holder.
 func averaged(series string) string {
 	return fmt.Sprintf("avg %s (avg_over_time(%s[%s]))", by(deviceLabels, workloadLabels), fleet.Sole(series), query.Duration(window))
 }
@@ -143,7 +143,7 @@ func values(samples []query.Sample) []float64 {
 	return out
 }
 
-// medianOf returns the median, and sorts values.
+// medianOf returns the median. It sorts values.
 func medianOf(values []float64) float64 {
 	slices.Sort(values)
 	if n := len(values); n%2 == 0 {
@@ -152,9 +152,9 @@ func medianOf(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// ranks finds ranks that are behind the others of their communicator, wherever those run.
-// Nodes tell where they are at different moments, so that what counts is how long ago the
-// others were where it is; if they are not going on, they wait for it.
+// ranks finds ranks that lag behind their communicator, across nodes. Nodes report at different
+// times, so a rank's lag is how long ago the other ranks had its current count. If no rank makes
+// progress, the others wait for the rank with the lower count.
 func ranks(ctx context.Context, store query.Store, at time.Time) ([]Finding, error) {
 	current, err := store.Instant(ctx, fleet.SeriesCollectives, at)
 	if err != nil || len(current) == 0 {
@@ -180,7 +180,7 @@ func ranks(ctx context.Context, store query.Store, at time.Time) ([]Finding, err
 			continue
 		}
 		slices.SortFunc(all, func(a, b query.Sample) int { return int(math.Copysign(1, a.Value-b.Value)) })
-		// Where most of the others were before.
+		// The median rank, and its count a minute ago.
 		others := all[len(all)/2]
 		then, ok := before[key(others.Labels)]
 		if !ok {
@@ -188,7 +188,7 @@ func ranks(ctx context.Context, store query.Store, at time.Time) ([]Finding, err
 		}
 		for _, s := range all {
 			old, ok := before[key(s.Labels)]
-			waiting := others.Value == then && s.Value < others.Value && s.Value == old // nobody goes on
+			waiting := others.Value == then && s.Value < others.Value && s.Value == old // no progress
 			if !ok || !waiting && s.Value >= then {
 				continue
 			}
@@ -196,8 +196,8 @@ func ranks(ctx context.Context, store query.Store, at time.Time) ([]Finding, err
 			out = append(out, Finding{
 				Rule: RankBehind, Severity: "ERROR", Value: others.Value - s.Value,
 				Labels: pick(l, slices.Concat([]string{fleet.LabelCommunicator, fleet.LabelRank, fleet.LabelRanks}, deviceLabels, workloadLabels)...),
-				Reason: fmt.Sprintf("rank %s of %s on %s is %.0f collectives behind the others of communicator %s", l[fleet.LabelRank], l[fleet.LabelRanks], nodeOf(l), others.Value-s.Value, comm),
-				Action: "The others wait for it. Look at what its process does, at its GPU's clocks and at the node's network.",
+				Reason: fmt.Sprintf("rank %s of %s on %s is %.0f collectives behind the other ranks of communicator %s", l[fleet.LabelRank], l[fleet.LabelRanks], nodeOf(l), others.Value-s.Value, comm),
+				Action: "The other ranks wait for this rank. Check its process, the clocks of its GPU and the network of its node.",
 			})
 		}
 	}

@@ -1,6 +1,6 @@
-// Package rules finds what only the whole fleet shows: nodes and devices that are missing,
-// devices that are behind others of the same work, and ranks for which others wait. What
-// a node can know of itself internal/health finds there.
+// Package rules finds problems that only the whole fleet reveals: missing nodes and devices,
+// devices that lag behind their peers in the same workload, and ranks that stall a collective.
+// Package internal/health finds what a node can detect by itself.
 package rules
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// The rules, as they are called in events, metrics and alerts.
+// Names of the rules in events, metrics and alerts.
 const (
 	MissingNode   = "fleet_missing_node"
 	MissingDevice = "fleet_missing_device"
@@ -25,21 +25,21 @@ const (
 	LowActivity   = "fleet_low_activity"
 	HighHeat      = "fleet_high_temperature"
 	RankBehind    = "fleet_rank_behind"
-	OverQuota     = "fleet_over_quota" // the caller finds it: quotas are not in the store
+	OverQuota     = "fleet_over_quota" // evaluated by the caller: quotas are not in the store
 )
 
-// Finding is something that is wrong with a node or a device.
+// Finding is a problem with a node or a device.
 type Finding struct {
 	Rule     string
 	Severity string // WARN or ERROR
-	// Labels say what it is about, by their names in PromQL.
+	// Labels identify the subject of the finding, by their PromQL names.
 	Labels query.Labels
 	Reason string
 	Action string
-	Value  float64 // the number behind it
+	Value  float64 // the measurement behind the finding
 }
 
-// Key is the same for the same thing at another time.
+// Key identifies the finding across evaluations.
 func (f *Finding) Key() string {
 	key := f.Rule
 	for _, name := range slices.Sorted(maps.Keys(f.Labels)) {
@@ -48,34 +48,33 @@ func (f *Finding) Key() string {
 	return key
 }
 
-// Limits of the rules.
+// Thresholds and limits of the rules.
 const (
-	memory   = time.Hour        // how long ago something was there that is found to be missing
-	window   = 10 * time.Minute // over which devices are compared
-	minPeers = 4                // fewer show nothing
-	// A device is behind if it is this far from the median of its peers.
-	clockPart    = 0.85 // of their clock
-	activityPart = 0.6  // of their activity, if that is above
+	memory   = time.Hour        // how long after its last sample something is found missing
+	window   = 10 * time.Minute // averaging window for the comparison of devices
+	minPeers = 4                // fewer peers prove nothing
+	// A device lags if it deviates this far from the median of its peers.
+	clockPart    = 0.85 // fraction of the median clock
+	activityPart = 0.6  // fraction of the median activity, if that is above minActivity
 	minActivity  = 0.3
-	heatAbove    = 15.0 // degrees
-	loadPart     = 0.9  // of the utilization of another is as much to do
-	// A rank is behind if the others were where it is so long ago.
+	heatAbove    = 15.0 // °C above the median
+	loadPart     = 0.9  // loads within this fraction count as equal
+	// A rank lags if the other ranks had its current count this long ago.
 	rankBehind = time.Minute
-	// maxFindings bounds one evaluation: if half of a fleet is gone, a list of it does not help.
+	// maxFindings bounds one evaluation: if half of the fleet is down, a longer list does not help.
 	maxFindings = 1000
-	// missedFor is how long something that is missing is waited for: as long as events
-	// are kept by default. At most maxFindings are waited for after memory, the newest.
+	// missedFor is how long a missing node or device stays a finding: the default retention of
+	// events. Beyond memory, only the newest maxFindings are kept.
 	missedFor = hub.DefaultRetention
 )
 
-// Evaluate applies all rules to what store knows at a moment. Findings are in the order of
-// their keys.
+// Evaluate applies all rules to the store at a moment. Findings are ordered by key.
 func Evaluate(ctx context.Context, store query.Store, at time.Time) ([]Finding, error) {
 	return evaluate(ctx, store, nil, at)
 }
 
-// evaluate does as Evaluate. open is what was found before and holds: what is missing is
-// not back because it has been missing for long.
+// evaluate is Evaluate with the findings that are already open: something missing for longer
+// than memory is still missing.
 func evaluate(ctx context.Context, store query.Store, open []Change, at time.Time) ([]Finding, error) {
 	all, kept, err := missing(ctx, store, open, at)
 	if err != nil {
@@ -95,7 +94,7 @@ func evaluate(ctx context.Context, store query.Store, open []Change, at time.Tim
 	return all, nil
 }
 
-// pick returns those of the labels that are there.
+// pick returns the named labels that are not empty.
 func pick(l query.Labels, names ...string) query.Labels {
 	out := query.Labels{}
 	for _, n := range names {
@@ -106,14 +105,14 @@ func pick(l query.Labels, names ...string) query.Labels {
 	return out
 }
 
-// Labels of findings, by what they are about.
+// Labels of findings, by subject.
 var (
 	nodeLabels     = []string{fleet.LabelHost, fleet.LabelNode, fleet.LabelCluster}
 	deviceLabels   = append([]string{fleet.LabelUUID, fleet.LabelIndex, fleet.LabelModel}, nodeLabels...)
 	workloadLabels = []string{fleet.LabelKind, fleet.LabelWorkload, fleet.LabelTeam, fleet.LabelNamespace}
 )
 
-// by returns the list of labels of an aggregation.
+// by returns the by clause of an aggregation.
 func by(lists ...[]string) string { return "by (" + strings.Join(slices.Concat(lists...), ", ") + ")" }
 
 type deviceKey struct{ cluster, host, uuid string }

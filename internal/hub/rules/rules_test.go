@@ -35,14 +35,14 @@ func newWorld(t *testing.T) *world {
 	return &world{t, s, s.Appender(t.Context())}
 }
 
-// add adds samples every half a minute from one moment to another, both before now.
+// add writes a sample every 30 seconds between two moments, given as ages before now.
 func (f *world) add(from, to time.Duration, value float64, pairs ...string) {
 	for at := from; at >= to; at -= 30 * time.Second {
 		f.a.Gauge(labels.FromStrings(pairs...), now.Add(-at).UnixMilli(), value)
 	}
 }
 
-// found returns what the rules find, as rule and what it is about.
+// found returns the findings as rule and subject.
 func (f *world) found() []string {
 	f.t.Helper()
 	if r, err := f.a.Commit(); err != nil || r.Refused > 0 {
@@ -62,8 +62,8 @@ func (f *world) found() []string {
 	return out
 }
 
-// Catches a node or a device that is gone and nobody says so, devices of a node that is
-// gone as a list, and a device that moved to other labels.
+// Catches a missing node or device that is not reported, a missing node reported as a list of
+// its devices, and a device reported missing because its labels changed.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	f := newWorld(t)
@@ -74,15 +74,15 @@ func TestMissing(t *testing.T) {
 	up("a", "G2", 6*time.Minute)  // gone
 	up("b", "G3", 10*time.Minute) // with its node
 	up("b", "G4", 10*time.Minute)
-	up("c", "G5", 20*time.Minute, "gpu_workload_name", "x") // another owner since
+	up("c", "G5", 20*time.Minute, "gpu_workload_name", "x") // has changed owners
 	f.add(19*time.Minute, 0, 1, "__name__", "gpu_up", "host_name", "c", "gpu_uuid", "G5", "gpu_index", "5", "gpu_workload_name", "y")
 	if diff := cmp.Diff([]string{MissingDevice + " a G2 ", MissingNode + " b  "}, f.found()); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// Catches a straggler that is not found, and devices that are called one because they do
-// other work, are of another model or too few.
+// Catches an undetected straggler, and devices called stragglers although they run another
+// workload, are a different model or have too few peers.
 func TestStragglers(t *testing.T) {
 	t.Parallel()
 	f := newWorld(t)
@@ -108,8 +108,8 @@ func TestStragglers(t *testing.T) {
 	}
 }
 
-// Catches a busy device among idle ones that is called hot, idle ones among busy that are
-// called slow, and real ones that are no longer found because load is regarded.
+// Catches a busy device among idle peers called hot, idle devices among busy peers called slow,
+// and real stragglers masked by the load comparison.
 func TestStragglersLoad(t *testing.T) {
 	t.Parallel()
 	f := newWorld(t)
@@ -124,9 +124,9 @@ func TestStragglersLoad(t *testing.T) {
 			f.add(10*time.Minute, 0, util, append(own, "__name__", "gpu_utilization_ratio")...)
 		}
 	}
-	gpu("leader", 0, 1.9e9, 75, 0.95) // works alone
+	gpu("leader", 0, 1.9e9, 75, 0.95) // the only busy device
 	gpu("waits", 0, 0.3e9, 35, 0)     // has nothing to do
-	gpu("mute", 0, 0.9e9, 90, -1)     // says nothing of its load, and is not judged
+	gpu("mute", 0, 0.9e9, 90, -1)     // reports no load, so it is not judged
 	gpu("sick", 0, 0.9e9, 90, 0.95)
 	for i := 1; i < 5; i++ {
 		gpu("leader", i, 0.3e9, 35, 0)
@@ -140,8 +140,8 @@ func TestStragglersLoad(t *testing.T) {
 	}
 }
 
-// Catches a rank for which all others wait, one that falls behind, and ranks that are only
-// read at another moment.
+// Catches an undetected rank that stalls all others or falls behind, and ranks that only report
+// at a different time.
 func TestRanks(t *testing.T) {
 	t.Parallel()
 	f := newWorld(t)
@@ -166,7 +166,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// Catches an alarm for a moment's trouble, one that begins twice, and one without an end.
+// Catches an alert on a transient problem, one that opens twice, and one that never closes.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	var w Watch

@@ -14,17 +14,16 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// patience is how often in a row a finding must be there to be told, and must not be to be
-// over.
+// patience is the number of consecutive evaluations after which a finding opens or closes.
 const patience = 2
 
-// What events of a hub's findings are called, and who says them.
+// Event name and service name of the hub's findings.
 const (
 	eventName   = "gpu.finding"
 	serviceName = "gpumeter-hub"
 )
 
-// Watch remembers what was found. It is safe for concurrent use.
+// Watch tracks findings across evaluations. It is safe for concurrent use.
 type Watch struct {
 	mu  sync.Mutex
 	all map[string]*state
@@ -34,11 +33,11 @@ type state struct {
 	Finding
 
 	since  time.Time
-	seen   int // in a row; below 0: not seen
+	seen   int // consecutive evaluations with the finding; negative: without
 	active bool
 }
 
-// Change is a finding that begins or ends.
+// Change is a finding that opens or closes.
 type Change struct {
 	Finding
 
@@ -46,12 +45,13 @@ type Change struct {
 	Ended       bool
 }
 
-// Evaluate does as the function of that name, and finds what is missing until it is back.
+// Evaluate is the package's Evaluate, except that missing nodes and devices remain findings
+// until they are back.
 func (w *Watch) Evaluate(ctx context.Context, store query.Store, at time.Time) ([]Finding, error) {
 	return evaluate(ctx, store, w.open(), at)
 }
 
-// Update takes what Evaluate found at a moment, and returns what has changed.
+// Update records the result of Evaluate at a moment and returns the changes.
 func (w *Watch) Update(found []Finding, at time.Time) []Change {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +91,7 @@ func (w *Watch) Update(found []Finding, at time.Time) []Change {
 	return out
 }
 
-// Active returns what holds, in the order of keys.
+// Active returns the open findings, ordered by key.
 func (w *Watch) Active() []Finding {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +105,7 @@ func (w *Watch) Active() []Finding {
 	return out
 }
 
-// open returns what holds, with when it began, in the order of keys.
+// open returns the open findings with their start, ordered by key.
 func (w *Watch) open() []Change {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -119,7 +119,7 @@ func (w *Watch) open() []Change {
 	return out
 }
 
-// Alerts returns what holds as Prometheus' API has it.
+// Alerts returns the open findings in the format of the Prometheus API.
 func (w *Watch) Alerts() []hub.Alert {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,7 +141,7 @@ func (w *Watch) Alerts() []hub.Alert {
 	return out
 }
 
-// attributes are OTLP's names of labels. Those that are not here are not attributes.
+// attributes maps labels to OpenTelemetry attributes. Other labels are not exported.
 var attributes = map[string]string{
 	fleet.LabelUUID: "gpu.uuid", fleet.LabelIndex: "gpu.index", fleet.LabelModel: "gpu.model",
 	fleet.LabelHost: "host.name", fleet.LabelNode: "k8s.node.name", fleet.LabelCluster: "k8s.cluster.name", fleet.LabelNamespace: "k8s.namespace.name",
@@ -149,7 +149,7 @@ var attributes = map[string]string{
 	fleet.LabelCommunicator: "comm_id_hash", fleet.LabelRank: "rank", fleet.LabelRanks: "nranks",
 }
 
-// Event returns a change as an event like those of an agent's findings.
+// Event returns the change as an event in the format of an agent's findings.
 func (c *Change) Event() hub.Event {
 	e := hub.Event{
 		Time: c.Time, Name: eventName, Severity: c.Severity, Body: c.Reason + ". " + c.Action,
@@ -166,9 +166,9 @@ func (c *Change) Event() hub.Event {
 		e.Attributes["gpu.finding.key"] = c.Labels["source"] + "/" + quota + "/" + c.Labels["unit"]
 	}
 	if c.Ended {
-		e.Severity, e.Body = "INFO", "no more: "+c.Reason
+		e.Severity, e.Body = "INFO", "resolved: "+c.Reason
 		if missed(c.Rule) && c.Time.Sub(c.Since) >= missedFor {
-			e.Body = "not waited for any more: " + c.Reason
+			e.Body = "expired: " + c.Reason
 		}
 		e.Attributes["gpu.finding.state"] = "closed"
 		e.Attributes["gpu.finding.duration"] = strconv.FormatFloat(c.Time.Sub(c.Since).Seconds(), 'f', -1, 64)

@@ -9,65 +9,67 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Accounts is what money says. A function that is nil is not known here: a hub without
-// prices shows hours and energy alone.
+// Accounts computes the money side of the page. A nil function means that the hub does not
+// provide that part: a hub without prices shows only hours and energy.
 type Accounts struct {
-	Currency string // its code, such as USD
-	// Rate is the price of an hour of the device with these labels that draws so many watts.
+	Currency string // ISO 4217 code, such as USD
+	// Rate returns the hourly price of the device with these labels at this power draw.
 	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
-	// Bill is what a period cost, and what was used in it.
+	// Bill returns the usage and cost of a period.
 	Bill func(ctx context.Context, from, to time.Time) (*Bill, error)
-	// Findings are what is wasted.
+	// Findings returns the waste found in a period.
 	Findings func(ctx context.Context, from, to time.Time) ([]Finding, error)
-	// Quotas are what teams may use, and do.
+	// Quotas returns the teams' quotas and how much of each is used.
 	Quotas func(ctx context.Context, at time.Time) ([]Quota, error)
 }
 
-// Bill is what a period cost.
+// Bill is the usage and cost of a period.
 type Bill struct {
 	Rows   []BillRow
-	Priced bool     // some of it has a price
-	Notes  []string // what is not in it, and why
+	Priced bool     // at least one row has a price
+	Notes  []string // what the bill leaves out, and why
 }
 
-// BillRow is what one workload cost on one device. Owner has no ID for hours of a device that
+// BillRow is the cost of one workload on one device. Owner.ID is empty for device time that
 // nobody held.
 type BillRow struct {
 	Owner fleet.Owner
-	GPU   string // its UUID
+	GPU   string // UUID
 	Model string
 	Node  string
 
-	// Seconds of a whole device. Those that nobody held are allocated, to nobody; some were
-	// held, and nobody knows if they were used: if all were, active and idle are NaN.
+	// Seconds of a whole device. Free time counts as Allocated in the row without an owner.
+	// Unmeasured is held time without activity data; if all of the time is unmeasured,
+	// Active and Idle are NaN.
 	Allocated, Active, Idle, Unmeasured float64
 	Energy                              float64 // joules
-	CO2                                 float64 // grams, NaN if not known
-	Cost, IdleCost, UnmeasuredCost      float64 // in the currency, NaN if not known
+	CO2                                 float64 // grams, NaN if unknown
+	Cost, IdleCost, UnmeasuredCost      float64 // in the currency, NaN if unknown
 }
 
-// Finding is something that costs more than it must.
+// Finding is a way to save money.
 type Finding struct {
 	Rule   string       `json:"rule"`
-	Title  string       `json:"title"`  // one line: what is the matter
-	Detail string       `json:"detail"` // the numbers, and what to do
+	Title  string       `json:"title"`  // the problem in one line
+	Detail string       `json:"detail"` // the numbers and the remedy
 	Owner  *fleet.Owner `json:"owner,omitempty"`
 	GPUs   []GPURef     `json:"gpus,omitempty"`
-	PerDay number       `json:"perDay"` // money that it costs a day, null if there is no price
+	PerDay number       `json:"perDay"` // money wasted per day, null without a price
 }
 
-// GPURef is a device by its name. One that is not in the fleet, such as a partition, has none.
+// GPURef identifies a device. Name is empty if the fleet does not list the device, such as a
+// partition.
 type GPURef struct {
 	UUID string `json:"uuid"`
 	Name string `json:"name,omitempty"`
 }
 
-// Quota is how much a team may have.
+// Quota is one limit of a team and how much of it is used.
 type Quota struct {
 	Team   string `json:"team"`
-	What   string `json:"what"` // what is limited: GPUs, GPU-hours, money
+	What   string `json:"what"` // the limited resource: GPUs, GPU-hours, money
 	Money  bool   `json:"money,omitempty"`
-	Source string `json:"source"` // who says so: a file, a ResourceQuota, Slurm
+	Source string `json:"source"` // origin of the limit: a file, a ResourceQuota, Slurm
 	Used   number `json:"used"`
 	Limit  number `json:"limit"`
 	Over   bool   `json:"over"`

@@ -13,8 +13,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Cost returns the accounts of what is in a store, at prices and with quotas. Without
-// prices they have hours and energy, and no money.
+// Cost returns the accounts of a store under these prices and quotas. Without prices the
+// accounts have hours and energy, but no money.
 func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 	a := Accounts{Currency: prices.Currency}
 	if a.Currency == "" {
@@ -63,7 +63,7 @@ func billOf(s *cost.Statement) *Bill {
 		if r.Priced() {
 			row.Cost, row.IdleCost, row.UnmeasuredCost = money(r.Total()), money(r.IdleCost), money(r.UnmeasuredCost)
 		}
-		if r.Unmeasured > 0 && r.Unmeasured == r.Allocated() { // nobody knows if it was used: that is not "always"
+		if r.Unmeasured > 0 && r.Unmeasured == r.Allocated() { // no activity data: unknown, not fully used
 			row.Active, row.Idle, row.IdleCost = absent, absent, absent
 		}
 		if s.Total.Carbon > 0 {
@@ -73,19 +73,19 @@ func billOf(s *cost.Statement) *Bill {
 	}
 	if b.Priced {
 		for _, model := range slices.Sorted(maps.Keys(s.Missing.NoPrice)) {
-			b.Notes = append(b.Notes, fmt.Sprintf("%s has no price: %.1f hours of it are in no sum of money.", model, s.Missing.NoPrice[model].Hours()))
+			b.Notes = append(b.Notes, fmt.Sprintf("%s has no price: %.1f GPU-hours are not included in the cost.", model, s.Missing.NoPrice[model].Hours()))
 		}
 	}
 	if !s.Since.IsZero() {
-		b.Notes = append(b.Notes, "This store knows nothing from before "+s.Since.UTC().Format("2 January 2006 15:04 MST")+".")
+		b.Notes = append(b.Notes, "This store has no data before "+s.Since.UTC().Format("2 January 2006 15:04 MST")+".")
 	}
 	return b
 }
 
-// limits are what quotas are about, in words.
-var limits = map[string]string{"gpus": "GPUs", "gpu_hours": "GPU-hours this month", "money": "of money this month"}
+// limits are the display names of the limits of a quota.
+var limits = map[string]string{"gpus": "GPUs", "gpu_hours": "GPU-hours this month", "money": "spend this month"}
 
-// usesOf compares quotas with what the month has cost so far, and with what is held.
+// usesOf compares quotas with the cost of the month so far and with current holdings.
 func usesOf(ctx context.Context, store query.Store, prices cost.Prices, quotas []cost.Quota, at time.Time) ([]Quota, error) {
 	at = at.UTC().Truncate(time.Minute)
 	month := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
@@ -110,14 +110,14 @@ func usesOf(ctx context.Context, store query.Store, prices cost.Prices, quotas [
 	return out, nil
 }
 
-// findingTitles say in a word what a rule found.
+// findingTitles are the display names of the rules.
 var findingTitles = map[string]string{
 	cost.IdleHolder:  "Held and idle",
 	cost.NeverUsed:   "Never used",
-	cost.PartlyUsed:  "More GPUs than it uses",
-	cost.BarelyUsed:  "Active and hardly used",
+	cost.PartlyUsed:  "More GPUs than used",
+	cost.BarelyUsed:  "Active but barely used",
 	cost.FitsSmaller: "Fits a smaller GPU",
-	cost.HostBound:   "Waits for its input",
+	cost.HostBound:   "Waiting for input",
 }
 
 func findingOf(f *cost.Finding) Finding {

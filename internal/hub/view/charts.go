@@ -13,7 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// points returns how many points a line has at most.
+// points returns the maximum number of points per line.
 func points(c fleet.Chart) int {
 	if c.Wide {
 		return maxPoints / 4
@@ -23,15 +23,15 @@ func points(c fleet.Chart) int {
 
 type rangeAnswer struct {
 	Unit  string   `json:"unit"`
-	Times []int64  `json:"times"` // seconds since 1970
+	Times []int64  `json:"times"` // Unix seconds
 	Names []string `json:"names"`
 	Lines []column `json:"lines"` // null where there is no value
-	More  bool     `json:"more"`  // lines were left out
+	More  bool     `json:"more"`  // some lines were omitted
 }
 
 func (v *viewer) rangePage(ctx context.Context, r request) (any, error) {
 	name := r.values.Get("chart")
-	c, ok := fleet.Charts[name] // the page cannot ask for anything else
+	c, ok := fleet.Charts[name] // the page can request only these
 	if !ok {
 		return nil, fmt.Errorf("%w: no chart %q", errBad, name)
 	}
@@ -47,13 +47,14 @@ func (v *viewer) rangePage(ctx context.Context, r request) (any, error) {
 		which = append(which, matchers...)
 	}
 	step := stepOf(r.to.Sub(r.from), points(c))
-	// Steps at whole multiples: the picture moves by columns, and does not shimmer.
+	// Align the steps to multiples of step: otherwise every refresh shifts all samples and the
+	// chart shimmers.
 	start, end := r.from.Truncate(step), r.to.Truncate(step)
 	key := strings.Join(append([]string{name, start.String(), end.String()}, which...), "\n")
-	return v.pictures.get(ctx, key, v.opts.Now(), min(step, time.Minute), func(ctx context.Context) (*rangeAnswer, error) { return v.draw(ctx, c, which, start, end, step) })
+	return v.charts.get(ctx, key, v.opts.Now(), min(step, time.Minute), func(ctx context.Context) (*rangeAnswer, error) { return v.draw(ctx, c, which, start, end, step) })
 }
 
-// draw asks for the lines of a chart about what the matchers select.
+// draw queries the lines of a chart for the series that the matchers select.
 func (v *viewer) draw(ctx context.Context, c fleet.Chart, which []string, start, end time.Time, step time.Duration) (*rangeAnswer, error) {
 	a := &rangeAnswer{Unit: c.Unit, Times: []int64{}, Names: []string{}, Lines: []column{}}
 	n := int(end.Sub(start)/step) + 1
@@ -80,7 +81,7 @@ func (v *viewer) draw(ctx context.Context, c fleet.Chart, which []string, start,
 	return a, nil
 }
 
-// stepOf returns a round length of time that gives a picture enough points.
+// stepOf returns the smallest round step that keeps a line within the given number of points.
 func stepOf(length time.Duration, points int) time.Duration {
 	for _, step := range []time.Duration{
 		10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
@@ -93,7 +94,7 @@ func stepOf(length time.Duration, points int) time.Duration {
 	return 7 * 24 * time.Hour
 }
 
-// onto puts points where they belong. Between them nothing is known.
+// onto places points on the grid of a chart. Slots without a point are absent.
 func onto(points []query.Point, start time.Time, step time.Duration, n int) column {
 	c := make(column, n)
 	for i := range c {

@@ -7,10 +7,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
-// absent is a value that nobody gave. It becomes null.
+// absent is a missing value. It is encoded as null.
 var absent = math.NaN()
 
-// float returns a value as a column has it.
+// float converts an optional value to a column value.
 func float(v optional.Float) float64 {
 	if f, ok := v.Get(); ok {
 		return f
@@ -21,14 +21,14 @@ func float(v optional.Float) float64 {
 // number is a value that may be absent.
 type number float64
 
-// MarshalJSON writes null for what is absent.
+// MarshalJSON encodes an absent value as null.
 func (n number) MarshalJSON() ([]byte, error) { return appendNumber(nil, float64(n)), nil }
 
-// column is many of them.
+// column is a list of values that may be absent.
 type column []float64
 
-// MarshalJSON writes null for what is absent, and four digits of a value: nobody sees
-// more on a tile, and they are most of the answer.
+// MarshalJSON encodes absent values as null and all others with four significant digits: a
+// tile shows no more, and columns make up most of the response.
 func (c column) MarshalJSON() ([]byte, error) {
 	b := make([]byte, 0, 2+8*len(c))
 	b = append(b, '[')
@@ -58,7 +58,7 @@ func appendShort(b []byte, v float64) []byte {
 	return strconv.AppendFloat(b, v, 'g', 4, 64)
 }
 
-// dictionary gives texts small numbers, so that a name that 10,000 GPUs share is sent once.
+// dictionary interns texts, so that a name that 10,000 GPUs share is sent once.
 type dictionary struct {
 	Texts []string
 	index map[string]int

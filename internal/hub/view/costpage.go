@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/natural"
 )
 
-// share is what a team, or nobody, took of the period.
+// share is the usage and cost of a team, or of nobody, in the period.
 type share struct {
 	Team      string `json:"team"`
 	Allocated number `json:"allocated"`
@@ -21,7 +21,7 @@ type share struct {
 	Cost      number `json:"cost"`
 	IdleCost  number `json:"idleCost"`
 
-	Unmeasured     number `json:"unmeasured"` // held, and nobody knows if it was used
+	Unmeasured     number `json:"unmeasured"` // held, without activity data
 	UnmeasuredCost number `json:"unmeasuredCost"`
 }
 
@@ -31,7 +31,7 @@ type costAnswer struct {
 	Currency string    `json:"currency,omitempty"`
 	Priced   bool      `json:"priced"`
 	Total    share     `json:"total"`
-	Free     share     `json:"free"` // hours that nobody held
+	Free     share     `json:"free"` // free hours
 	Teams    []share   `json:"teams"`
 	Findings []Finding `json:"findings"`
 	Quotas   []Quota   `json:"quotas"`
@@ -104,7 +104,7 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 	return a, nil
 }
 
-// findings returns what is wasted in a period, the dearest first.
+// findings returns the waste in a period, most expensive first.
 func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
 	if v.accounts.Findings == nil {
 		return []Finding{}, nil
@@ -113,7 +113,7 @@ func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
 		return v.accounts.Findings(ctx, r.from, r.to)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot look for waste: %w", err)
+		return nil, fmt.Errorf("cannot find waste: %w", err)
 	}
 	f, err := v.fleetAt(ctx, r.at)
 	if err != nil {
@@ -121,7 +121,7 @@ func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
 	}
 	list = append([]Finding{}, list...)
 	for i := range list {
-		refs := slices.Clone(list[i].GPUs) // what is kept is others', too
+		refs := slices.Clone(list[i].GPUs) // the cached list is shared between requests
 		for j := range refs {
 			if n, ok := f.Index[refs[j].UUID]; ok {
 				refs[j].Name = fmt.Sprintf("%s · GPU %v", f.Devices[n].Node, float(f.Devices[n].Index))
@@ -130,6 +130,6 @@ func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
 		slices.SortFunc(refs, func(a, b GPURef) int { return cmp.Or(natural.Compare(a.Name, b.Name), cmp.Compare(a.UUID, b.UUID)) })
 		list[i].GPUs = refs
 	}
-	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(b.PerDay, a.PerDay) }) // NaN is last
+	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(b.PerDay, a.PerDay) }) // NaN sorts last
 	return list, nil
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// event is a line of the time line.
+// event is an entry of the timeline.
 type event struct {
-	Time     int64  `json:"time"` // in milliseconds
+	Time     int64  `json:"time"` // Unix milliseconds
 	Name     string `json:"name"`
 	Severity string `json:"severity"`
 	Text     string `json:"text"`
@@ -26,23 +26,23 @@ type event struct {
 	Node  string       `json:"node,omitempty"`
 	Owner *fleet.Owner `json:"owner,omitempty"`
 
-	Rule   string `json:"rule,omitempty"`   // of a finding
+	Rule   string `json:"rule,omitempty"`   // of a finding only
 	State  string `json:"state,omitempty"`  // open or closed, active or over
-	Action string `json:"action,omitempty"` // what to do
+	Action string `json:"action,omitempty"` // remedy
 }
 
 type eventsAnswer struct {
 	From   int64   `json:"from"`
 	To     int64   `json:"to"`
-	Kept   bool    `json:"kept"` // there is a log; a foreign store has none
-	More   bool    `json:"more"` // there are older ones in this time
-	Open   []event `json:"open"` // what is wrong at the end of this time
+	Kept   bool    `json:"kept"` // the hub has an event log; a foreign store has none
+	More   bool    `json:"more"` // the period has older events
+	Open   []event `json:"open"` // findings open at the end of the period
 	Events []event `json:"events"`
 }
 
 const (
-	openFor     = 30 * 24 * time.Hour // a finding that began before is not looked for
-	maxFindings = 20_000              // records that are looked at for that
+	openFor     = 30 * 24 * time.Hour // findings that opened earlier are ignored
+	maxFindings = 20_000              // records read to find them
 )
 
 func (v *viewer) eventsPage(ctx context.Context, r request) (any, error) {
@@ -54,7 +54,7 @@ func (v *viewer) eventsPage(ctx context.Context, r request) (any, error) {
 	if text := r.values.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return nil, fmt.Errorf("%w: limit=%q is not a number above 0", errBad, text)
+			return nil, fmt.Errorf("%w: limit=%q is not a positive number", errBad, text)
 		}
 		limit = min(n, maxEvents)
 	}
@@ -100,10 +100,12 @@ func (v *viewer) eventsPage(ctx context.Context, r request) (any, error) {
 	return a, nil
 }
 
-// names are the workloads of the fleet by kind and name; nil if several have it.
+// names indexes the workloads of the fleet by kind and name; the value is nil if several
+// workloads share both.
 type names map[[2]string]*fleet.Owner
 
-// names returns those of a moment. Without an answer events have what they say themselves.
+// names returns the index at a moment. If the store does not answer, the index is empty and
+// events keep only the identity in their own record.
 func (v *viewer) names(ctx context.Context, at time.Time) names {
 	n := names{}
 	f, err := v.fleetAt(ctx, at)
@@ -121,8 +123,8 @@ func (v *viewer) names(ctx context.Context, at time.Time) names {
 	return n
 }
 
-// complete says the whole identity of a workload of which a record has a part, such as
-// those of rules over the fleet.
+// complete fills in the identity of a workload of which the record has only kind and name,
+// as the records of the fleet rules do.
 func (n names) complete(e *event) {
 	if e.Owner == nil || e.Owner.Namespace != "" || e.Owner.Job != "" {
 		return
@@ -154,7 +156,7 @@ func rank(severity string) int {
 	return slices.Index([]string{"INFO", "WARN", "ERROR", "FATAL"}, severity)
 }
 
-// open returns what is wrong at a moment, by the log: what was found, and is not over.
+// open returns the findings open at a moment according to the event log.
 func (v *viewer) open(ctx context.Context, at time.Time, attributes map[string]string) ([]event, error) {
 	list, err := v.events.Events(ctx, hub.EventQuery{From: at.Add(-openFor), To: at, Names: []string{"gpu.finding"}, Attributes: attributes, Limit: maxFindings})
 	if err != nil {
@@ -162,7 +164,7 @@ func (v *viewer) open(ctx context.Context, at time.Time, attributes map[string]s
 	}
 	open := []event{}
 	seen := map[[4]string]bool{}
-	for i := range list { // newest first: what was said last counts
+	for i := range list { // newest first: the latest state counts
 		l := list[i].Attributes
 		key := [4]string{l["host.name"], l["gpu.uuid"] + l["gpu.partition.id"], l["gpu.finding.rule"], l["gpu.finding.key"]}
 		if seen[key] {

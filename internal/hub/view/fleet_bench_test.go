@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// BenchmarkFleet is the first page of 10,000 GPUs, with nothing remembered.
+// BenchmarkFleet renders the first page for 10,000 GPUs with a cold cache.
 func BenchmarkFleet(b *testing.B) {
 	s, err := hub.Open(b.TempDir(), hub.Options{})
 	if err != nil {
@@ -32,7 +32,7 @@ func BenchmarkFleet(b *testing.B) {
 		}
 		b.ReportMetric(float64(w.Body.Len()), "bytes")
 	}
-	b.ReportMetric(float64((processorTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op") // a busy machine does not change it
+	b.ReportMetric(float64((processorTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op") // unlike wall time, independent of other load
 }
 
 func processorTime(b *testing.B) time.Duration {

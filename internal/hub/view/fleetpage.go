@@ -8,25 +8,26 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
-// headline is the fleet in one sentence.
+// headline summarizes the fleet.
 type headline struct {
 	GPUs        int    `json:"gpus"`
-	Held        int    `json:"held"`      // somebody has them, or a part of them
-	Idle        int    `json:"idle"`      // held, and not used for fleet.IdleAfter
-	Free        int    `json:"free"`      // nobody has them
-	Sick        int    `json:"sick"`      // critical, or they do not answer
-	Warning     int    `json:"warning"`   // somebody should look at them
+	Held        int    `json:"held"`      // allocated, in whole or in part
+	Idle        int    `json:"idle"`      // held and unused for fleet.IdleAfter
+	Free        int    `json:"free"`      // not allocated
+	Sick        int    `json:"sick"`      // critical or unresponsive
+	Warning     int    `json:"warning"`   // needs attention
 	Simulated   int    `json:"simulated"` // not real
 	Nodes       int    `json:"nodes"`
 	Owners      int    `json:"owners"`
 	Teams       int    `json:"teams"`
-	Watts       number `json:"watts"`       // drawn now, of those that say it
-	Utilization number `json:"utilization"` // mean of those that say it
-	LostPerDay  number `json:"lostPerDay"`  // price of the idle ones; null without prices
-	CostPerHour number `json:"costPerHour"` // price of all
+	Watts       number `json:"watts"`       // sum over the devices that report power
+	Utilization number `json:"utilization"` // mean over the devices that report utilization
+	LostPerDay  number `json:"lostPerDay"`  // cost of the idle devices; null without prices
+	CostPerHour number `json:"costPerHour"` // cost of all devices
 }
 
-// fleetAnswer has one column a property: rows of a table would repeat its names 10,000 times.
+// fleetAnswer has one column per property: an array of objects would repeat every key 10,000
+// times.
 type fleetAnswer struct {
 	At        int64         `json:"at"`
 	Title     string        `json:"title,omitempty"`
@@ -35,7 +36,7 @@ type fleetAnswer struct {
 	IdleAfter int           `json:"idleAfter"` // minutes
 	Headline  headline      `json:"headline"`
 	Owners    []fleet.Owner `json:"owners"`
-	Texts     []string      `json:"texts"` // of model, vendor, node, cluster and rack
+	Texts     []string      `json:"texts"` // dictionary for model, vendor, node, cluster and rack
 	GPUs      gpus          `json:"gpus"`
 }
 
@@ -43,12 +44,12 @@ type gpus struct {
 	UUID    []string `json:"uuid"`
 	Index   column   `json:"index"`
 	Model   []int    `json:"model"`
-	Short   []int    `json:"shortModel"` // the model without the words of its vendor
+	Short   []int    `json:"shortModel"` // model without the vendor's name
 	Vendor  []int    `json:"vendor"`
 	Node    []int    `json:"node"`
 	Cluster []int    `json:"cluster"`
 	Rack    []int    `json:"rack"`
-	// 1 is good, 0.5 a warning, 0 critical, -1 it does not answer.
+	// 1 is good, 0.5 a warning, 0 critical, -1 unresponsive.
 	Health      column  `json:"health"`
 	Utilization column  `json:"utilization"`
 	Memory      column  `json:"memory"`
@@ -59,7 +60,7 @@ type gpus struct {
 	Idle        column  `json:"idle"` // minutes
 	Rate        column  `json:"rate"`
 	Owners      [][]int `json:"owners"`
-	Simulated   []int   `json:"simulated"` // which of them are
+	Simulated   []int   `json:"simulated"` // row numbers
 }
 
 func (v *viewer) fleetPage(ctx context.Context, r request) (any, error) {
@@ -78,7 +79,7 @@ func (v *viewer) fleetPage(ctx context.Context, r request) (any, error) {
 	return a, nil
 }
 
-// columns turns rows into columns.
+// columns converts devices to columns.
 func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 	n := len(list)
 	values := func(of func(*fleet.Device) float64) column {
@@ -130,7 +131,7 @@ func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 	return t, texts.Texts
 }
 
-// headlineOf adds up a fleet.
+// headlineOf sums up a fleet.
 func headlineOf(f *fleet.Fleet) headline {
 	h := headline{GPUs: len(f.Devices), Owners: len(f.Owners), Watts: number(absent), Utilization: number(absent), LostPerDay: number(absent), CostPerHour: number(absent)}
 	nodes, teams := map[[2]string]bool{}, map[string]bool{}
@@ -177,7 +178,7 @@ func headlineOf(f *fleet.Fleet) headline {
 	return h
 }
 
-// sum adds what is there.
+// sum adds the values that are present.
 type sum struct {
 	total float64
 	n     int
@@ -190,7 +191,7 @@ func (s *sum) add(v float64) {
 	}
 }
 
-// value is the sum, absent if there was nothing to add.
+// value returns the sum, absent if nothing was added.
 func (s *sum) value() number {
 	if s.n == 0 {
 		return number(absent)

@@ -9,7 +9,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
-// holder is a workload on a device, with its part of it.
+// holder is a workload on a device, with its share.
 type holder struct {
 	fleet.Owner
 
@@ -25,10 +25,10 @@ type gpuAnswer struct {
 	Currency string        `json:"currency,omitempty"`
 	Texts    []string      `json:"texts"`
 	Owners   []fleet.Owner `json:"owners"`
-	GPU      gpus          `json:"gpu"` // columns of one row
+	GPU      gpus          `json:"gpu"` // a single row
 	Facts    []fleet.Fact  `json:"facts"`
 	Holders  []holder      `json:"holders"`
-	Peers    gpus          `json:"peers"` // the others of its node, and itself
+	Peers    gpus          `json:"peers"` // the device itself, then the others on its node
 }
 
 func (v *viewer) gpuPage(ctx context.Context, r request) (any, error) {
@@ -52,7 +52,7 @@ func (v *viewer) gpuPage(ctx context.Context, r request) (any, error) {
 			peers = append(peers, p)
 		}
 	}
-	// One dictionary serves both.
+	// The device is the first of the peers, so both share one dictionary.
 	a.Peers, a.Texts = v.columns(peers)
 	a.GPU, _ = v.columns(peers[:1])
 

@@ -13,7 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Charts have enough points, and never too many.
+// Catches a chart with too few or too many points.
 func TestStepOf(t *testing.T) {
 	for _, d := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 30 * 24 * time.Hour, maxSpan} {
 		for _, most := range []time.Duration{maxPoints, maxPoints / 4} {
@@ -24,8 +24,8 @@ func TestStepOf(t *testing.T) {
 	}
 }
 
-// The questions are good PromQL and mean what the names of the fields say: the counts of
-// a fleet that is written into a real store come back.
+// Catches invalid PromQL and queries that do not match the field names: the counts of a fleet
+// written to a real store must come back.
 func TestRealStore(t *testing.T) {
 	s, err := hub.Open(t.TempDir(), hub.Options{})
 	if err != nil {
@@ -59,7 +59,7 @@ func TestRealStore(t *testing.T) {
 		}
 	}
 	got := headlineOf(f)
-	got.Owners, got.Watts, got.Utilization, got.LostPerDay, got.CostPerHour = 0, 0, 0, 0, 0 // of which the fake knows nothing
+	got.Owners, got.Watts, got.Utilization, got.LostPerDay, got.CostPerHour = 0, 0, 0, 0, 0 // the simulation does not know these
 	if diff := cmp.Diff(want, got); diff != "" || got.Idle == 0 {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -82,12 +82,12 @@ func TestRealStore(t *testing.T) {
 	}
 }
 
-// Catches a device that does not say whether it is used being shown as always used.
+// Catches a device without activity data shown as always used.
 func TestUnmeasuredIsNotUsed(t *testing.T) {
 	r := cost.Row{Labels: query.Labels{"gpu_uuid": "GPU-a", "gpu_workload_kind": "job", "gpu_workload_name": "a"}}
 	r.Unmeasured = 3600e6
 	b := billOf(&cost.Statement{Rows: []cost.Row{r}})
 	if got := b.Rows[0]; got.Allocated != 3600 || !math.IsNaN(got.Active) || !math.IsNaN(got.Idle) || !math.IsNaN(got.IdleCost) {
-		t.Errorf("an hour that was not measured is %+v", got)
+		t.Errorf("an unmeasured hour is billed as %+v", got)
 	}
 }

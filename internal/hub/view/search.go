@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/natural"
 )
 
-// hit is something that a search found.
+// hit is a search result.
 type hit struct {
 	Type   string `json:"type"` // gpu, workload, node or team
 	ID     string `json:"id"`
@@ -25,11 +25,12 @@ type searchAnswer struct {
 	Hits  []hit  `json:"hits"`
 }
 
-// searchPage finds what has all the words of q somewhere, of what there is at the moment.
+// searchPage finds the GPUs, workloads, nodes and teams of the current fleet that contain all
+// words of q.
 func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 	q := strings.TrimSpace(r.values.Get("q"))
 	if len(q) > 200 {
-		return nil, fmt.Errorf("%w: more than 200 characters", errBad)
+		return nil, fmt.Errorf("%w: q is longer than 200 characters", errBad)
 	}
 	a := searchAnswer{Query: q, Hits: []hit{}}
 	words := strings.Fields(strings.ToLower(q))

@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// span is a period of time, in seconds since 1970.
+// span is a period in Unix seconds.
 type span struct{ from, to int64 }
 
-// request is what the page asks for.
+// request is a parsed request of the page.
 type request struct {
-	at       time.Time // the moment of things that have one value
-	from, to time.Time // the period of things that have many
+	at       time.Time // evaluation time of instant values
+	from, to time.Time // period of everything else
 	values   url.Values
 }
 
@@ -52,15 +52,15 @@ func status(err error) int {
 	case errors.Is(err, context.DeadlineExceeded):
 		return http.StatusGatewayTimeout
 	}
-	return http.StatusBadGateway // the store, ours or not, did not answer
+	return http.StatusBadGateway // the store, the hub's own or a foreign one, did not answer
 }
 
-// write sends body as JSON, made smaller where the browser takes it: a fleet of 10,000
-// GPUs is a megabyte without.
+// write sends body as JSON, compressed if the browser accepts gzip: a fleet of 10,000 GPUs is
+// a megabyte uncompressed.
 func write(w http.ResponseWriter, r *http.Request, code int, body any) {
 	b, err := json.Marshal(body)
 	if err != nil {
-		http.Error(w, "cannot write the answer: "+err.Error(), http.StatusInternalServerError)
+		http.Error(w, "cannot encode the response: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	h := w.Header()
@@ -80,8 +80,8 @@ func write(w http.ResponseWriter, r *http.Request, code int, body any) {
 	_ = z.Close()                                  // as above
 }
 
-// parse reads the times of a request: at, from and to in seconds since 1970, where to is
-// at or now if it is not given, and from a day before.
+// parse reads the times of a request: at, from and to in Unix seconds. to defaults to at, or
+// to now without at; from defaults to a day before to.
 func parse(values url.Values, now time.Time) (request, error) {
 	r := request{values: values}
 	to, err := moment(values, "to", now)
@@ -99,7 +99,7 @@ func parse(values url.Values, now time.Time) (request, error) {
 		return r, err
 	}
 	if !r.from.Before(r.to) || r.to.Sub(r.from) > maxSpan {
-		return r, fmt.Errorf("%w: from must be before to, and at most %d days", errBad, int(maxSpan.Hours()/24))
+		return r, fmt.Errorf("%w: from must be before to, by at most %d days", errBad, int(maxSpan.Hours()/24))
 	}
 	return r, nil
 }
@@ -111,15 +111,15 @@ func moment(values url.Values, key string, fallback time.Time) (time.Time, error
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 || n > 1<<33 {
-		return time.Time{}, fmt.Errorf("%w: %s=%q is not a number of seconds since 1970", errBad, key, text)
+		return time.Time{}, fmt.Errorf("%w: %s=%q is not a Unix time in seconds", errBad, key, text)
 	}
 	return time.Unix(n, 0), nil
 }
 
-// memory keeps the latest answers for a short time. Those who ask for the same at the
-// same time wait for one answer.
+// memory is a cache of recent answers with a short lifetime. Concurrent requests for the same
+// key share one computation.
 type memory[K comparable, V any] struct {
-	max  int // answers; 0: maxRemember
+	max  int // answers; 0 means maxRemember
 	mu   sync.Mutex
 	kept map[K]*memo[V]
 }
@@ -131,15 +131,15 @@ type memo[V any] struct {
 	err   error
 }
 
-// get returns what compute gives for key, or gave not longer than age ago. Whoever asked
-// first may go away: others may wait for the answer, and the next one wants it.
+// get returns the answer for key, computed at most age ago. The computation continues if the
+// first requester disconnects: others may be waiting for it.
 func (m *memory[K, V]) get(ctx context.Context, key K, now time.Time, age time.Duration, compute func(context.Context) (V, error)) (V, error) {
 	m.mu.Lock()
 	e := m.kept[key]
 	mine := e == nil || now.Sub(e.made) > age
 	if mine {
 		if m.kept == nil || len(m.kept) >= cmp.Or(m.max, maxRemember) {
-			m.kept = map[K]*memo[V]{} // who waits has its own reference
+			m.kept = map[K]*memo[V]{} // waiters hold their own reference
 		}
 		e = &memo[V]{done: make(chan struct{}), made: now}
 		m.kept[key] = e
@@ -153,7 +153,7 @@ func (m *memory[K, V]) get(ctx context.Context, key K, now time.Time, age time.D
 			defer cancel()
 		}
 		e.value, e.err = compute(lasting)
-		if e.err != nil { // the next one tries again
+		if e.err != nil { // not cached: the next request retries
 			m.mu.Lock()
 			if m.kept[key] == e {
 				delete(m.kept, key)

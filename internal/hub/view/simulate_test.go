@@ -12,13 +12,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// simulated is a fleet with an end to its history.
+// simulated is a fleet whose history ends at a given moment.
 type simulated struct {
 	nodes, perNode int
 	history, step  time.Duration
 }
 
-// pools are what its nodes are, in turn.
+// pools are the kinds of nodes, assigned round-robin.
 var pools = []struct {
 	cluster, node, model, vendor string
 	memory, watts                float64
@@ -29,7 +29,7 @@ var pools = []struct {
 	{"lab", "gaudi3", "Intel Gaudi3 HL-325L", "gaudi", 128 << 30, 900},
 }
 
-// tenants are who has the devices of a node, in turn; the one without a kind is nobody.
+// tenants are the holders of a node's devices, assigned round-robin; an empty kind is nobody.
 var tenants = []struct {
 	kind, name, team, namespace, job, user string
 	busy                                   float64
@@ -38,15 +38,15 @@ var tenants = []struct {
 	{"job", "llama-pretrain", "foundation", "training", "", "", 0.94, 1},
 	{"deployment", "chat-api", "product", "inference", "", "", 0.55, 1},
 	{"slurm_job", "md-run", "chemistry", "", "48213", "ines", 0.81, 1},
-	{"statefulset", "notebook-alice", "research", "notebooks", "", "", 0, 1}, // the hoarder
+	{"statefulset", "notebook-alice", "research", "notebooks", "", "", 0, 1}, // holds a GPU without using it
 	{"job", "clip-finetune", "vision", "training", "", "", 0.72, 0.5},
 	{"", "", "", "", "", "", 0, 1},
 	{"deployment", "embeddings", "product", "inference", "", "", 0.23, 1},
 	{"raycluster", "rl-sweep", "research", "ray", "", "", 0.38, 1},
-	{"job", "eval-nightly", "vision", "training", "", "", 0.66, 0}, // on a sick one
+	{"job", "eval-nightly", "vision", "training", "", "", 0.66, 0}, // on a sick GPU
 }
 
-// fill writes the fleet up to a moment.
+// fill writes the history of the fleet up to now.
 func (f simulated) fill(tb testing.TB, s *hub.Store, now time.Time) {
 	tb.Helper()
 	ticks := int(f.history / f.step)

@@ -1,6 +1,6 @@
-// Package view computes what the page shows, as JSON, from a store of time series. The
-// store may be the hub's own, one that answers for a single team, or any other that
-// speaks PromQL: the page is the same.
+// Package view computes the JSON behind the pages of the dashboard from a store of time
+// series. The store may be the hub's own, a view of it restricted to one team, or any other
+// that speaks PromQL: the pages are the same.
 package view
 
 import (
@@ -14,21 +14,21 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// EventLog is where events are kept.
+// EventLog reads the event log of a hub.
 type EventLog interface {
 	// Events returns the selected events, newest first.
 	Events(ctx context.Context, q hub.EventQuery) ([]hub.Event, error)
 }
 
-// Options are what a hub may set. The zero value is good.
+// Options configure the handler. The zero value is usable.
 type Options struct {
-	Now     func() time.Time // the clock
-	Timeout time.Duration    // of one answer, 30 s
-	Rack    string           // label that names the rack of a node, "rack"
-	Title   string           // of this fleet, shown on the page
-	Team    string           // whose store this is, if it is one team's only
-	// ShortModel returns the name of a model without the words of its vendor; nil leaves
-	// names as they are.
+	Now     func() time.Time // clock, default time.Now
+	Timeout time.Duration    // per request, default 30 s
+	Rack    string           // label with the rack of a node, default "rack"
+	Title   string           // name of the fleet, shown on the page
+	Team    string           // the team to which the store is restricted, if any
+	// ShortModel returns a model name without the vendor's name; nil leaves model names
+	// unchanged.
 	ShortModel func(model string) string
 }
 
@@ -39,22 +39,22 @@ func (o *Options) shortModel(model string) string {
 	return o.ShortModel(model)
 }
 
-// Limits of one answer. A page that needs more asks for less time.
+// Limits of one response. A page that needs more requests a shorter period.
 const (
 	maxEvents   = 1000
-	maxPoints   = 400 // of one line of a chart
-	maxLines    = 24  // of one chart
+	maxPoints   = 400 // per line of a chart
+	maxLines    = 24  // per chart
 	maxSearch   = 40
 	maxSpan     = 400 * 24 * time.Hour
-	freshness   = 5 * time.Second // answers that are younger are given again
-	maxRemember = 16              // answers that are kept for that
-	maxPictures = 256
+	freshness   = 5 * time.Second // younger answers are served from the cache
+	maxRemember = 16              // cached answers
+	maxCharts   = 256
 )
 
-// errBad is what is wrong with a request.
+// errBad marks an invalid request.
 var errBad = errors.New("bad request")
 
-// errNone is a thing that the store does not know.
+// errNone marks something that the store does not have.
 var errNone = errors.New("not found")
 
 type viewer struct {
@@ -68,18 +68,18 @@ type viewer struct {
 	bills  memory[span, *Bill]
 	found  memory[span, []Finding]
 
-	pictures memory[string, *rangeAnswer]
+	charts memory[string, *rangeAnswer]
 }
 
-// fleetAt returns the fleet at a moment. Moments within a few seconds of each other share
-// an answer.
+// fleetAt returns the fleet at a moment. Requests within a few seconds of each other share a
+// cached answer.
 func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error) {
 	at = at.Truncate(freshness)
 	return v.fleets.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) (*fleet.Fleet, error) { return v.fleet.At(ctx, at) })
 }
 
-// Handler answers the page's questions at fleet, workloads, gpu, workload, events, cost,
-// search and range, below where it is mounted. events may be nil.
+// Handler serves fleet, workloads, gpu, workload, events, cost, search and range below its
+// mount point. events may be nil.
 func Handler(store query.Store, accounts Accounts, events EventLog, o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -91,7 +91,7 @@ func Handler(store query.Store, accounts Accounts, events EventLog, o Options) h
 		store: store, accounts: accounts, events: events, opts: o,
 		fleet: fleet.NewReader(store, fleet.Options{Rack: o.Rack, Rate: accounts.Rate}),
 	}
-	v.pictures.max = maxPictures
+	v.charts.max = maxCharts
 	mux := http.NewServeMux()
 	for name, answer := range map[string]func(context.Context, request) (any, error){
 		"fleet":     v.fleetPage,

@@ -25,7 +25,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
-// noon is the present of these tests.
+// noon is the current time of these tests.
 var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
 // faulty is a store that can be made to fail.
@@ -41,7 +41,7 @@ func (f *faulty) Instant(ctx context.Context, expr string, at time.Time) ([]quer
 	return f.Memory.Instant(ctx, expr, at)
 }
 
-// three are a GPU that works, one that is held and idle, and one that is free and lost.
+// three returns a store with a busy GPU, a held but idle GPU and a free, lost GPU.
 func three() *faulty {
 	m := querytest.NewMemory()
 	labels := func(name string, lists ...[]string) query.Labels {
@@ -79,7 +79,7 @@ func three() *faulty {
 	m.Add(labels(fleet.SeriesUtilization, a), noon.Add(-20*time.Second), 0.5)
 	m.Add(labels(fleet.SeriesUtilization, a), noon.Add(-15*time.Second), math.NaN())
 	m.Add(labels(fleet.SeriesUtilization, a), noon, 0.875)
-	for i := range 16 { // used in the first of fifteen minutes
+	for i := range 16 { // used in the first minute of fifteen
 		m.Add(labels(fleet.SeriesActiveTime, b, slurm), noon.Add(time.Duration(i-15)*time.Minute), min(float64(i), 1)*60)
 	}
 	m.Add(labels(fleet.SeriesActiveTime, b, gone), noon.Add(-2*time.Minute), 0)
@@ -88,7 +88,7 @@ func three() *faulty {
 	return &faulty{Memory: m}
 }
 
-// priced are accounts with a price and a bill for a job.
+// priced returns accounts with a price and the bill of one job.
 func priced() Accounts {
 	train := fleet.Owner{ID: "job/eu/ml/train/", Kind: "job", Name: "train", Team: "vision", Namespace: "ml", Cluster: "eu"}
 	return Accounts{
@@ -118,7 +118,7 @@ func priced() Accounts {
 	}
 }
 
-// log is a log of two findings, one of which is over, and a start.
+// log has two findings, one of them closed, and a start event.
 type log struct{}
 
 func (log) Events(_ context.Context, q hub.EventQuery) ([]hub.Event, error) {
@@ -158,8 +158,8 @@ func at(now time.Time) Options {
 	return Options{Now: func() time.Time { return now }, ShortModel: func(model string) string { return strings.TrimPrefix(model, "NVIDIA ") }}
 }
 
-// Whole answers: a field that is lost, a wrong join, an order that changes, a NaN that
-// becomes 0, a GPU 10 before GPU 9.
+// Compares whole responses. Catches a lost field, a wrong join, an unstable order, a NaN
+// encoded as 0, GPU 10 sorted before GPU 9.
 func TestAnswers(t *testing.T) {
 	h := Handler(three(), priced(), log{}, at(noon))
 	f := func(path, want string) {
@@ -215,7 +215,7 @@ func TestAnswers(t *testing.T) {
 		"names":["Busy"],"lines":[[null,0.5,null,0.875]],"more":false}`)
 }
 
-// One GPU and one workload, from the same store.
+// Catches a wrong field on the pages of one GPU and one workload.
 func TestDetails(t *testing.T) {
 	h := Handler(three(), priced(), nil, at(noon))
 	f := func(path string, parts ...string) {
@@ -235,7 +235,7 @@ func TestDetails(t *testing.T) {
 	f("/events", `"kept":false`)
 }
 
-// What is asked wrongly is said, and is no server's error.
+// Catches an invalid request reported as a server error.
 func TestRefused(t *testing.T) {
 	store := three()
 	h := Handler(store, Accounts{}, nil, at(noon))
@@ -254,18 +254,18 @@ func TestRefused(t *testing.T) {
 	f("/workload?id=job%2F%2F%2Fx%2F", http.StatusNotFound)
 	f("/range?chart=up", http.StatusBadRequest)
 	f("/search?q="+strings.Repeat("x", 201), http.StatusBadRequest)
-	store.err = errors.New("the store is away")
+	store.err = errors.New("store unavailable")
 	f("/fleet?at=1794000000", http.StatusBadGateway)
 	store.err = context.DeadlineExceeded
 	f("/fleet?at=1794000000", http.StatusGatewayTimeout)
 }
 
-// A page that many look at asks the store once, and an error is not remembered.
+// Catches a popular page that queries the store on every request, and a cached error.
 func TestRemembers(t *testing.T) {
 	store := three()
 	now := noon
 	h := Handler(store, Accounts{}, nil, Options{Now: func() time.Time { return now }})
-	store.err = errors.New("the store is away")
+	store.err = errors.New("store unavailable")
 	if code, _ := get(t, h, "/fleet"); code != http.StatusBadGateway {
 		t.Errorf("status %d", code)
 	}
@@ -278,15 +278,15 @@ func TestRemembers(t *testing.T) {
 	once := store.Asked()
 	now = now.Add(2 * time.Second)
 	if _, _ = get(t, h, "/fleet"); store.Asked() != once {
-		t.Errorf("asked %d times, then %d", once, store.Asked())
+		t.Errorf("the store was queried %d times, then %d times", once, store.Asked())
 	}
 	now = now.Add(freshness)
 	if _, _ = get(t, h, "/fleet"); store.Asked() == once {
-		t.Error("an old fleet is shown for ever")
+		t.Error("a stale fleet is served from the cache")
 	}
 }
 
-// Who goes away before the answer takes nobody else's with it.
+// Catches a client that disconnects and cancels the computation others wait for.
 func TestGoneAway(t *testing.T) {
 	var m memory[int, string]
 	asked, answer := make(chan struct{}), make(chan struct{})
@@ -302,14 +302,14 @@ func TestGoneAway(t *testing.T) {
 	<-asked
 	leave()
 	close(answer)
-	got, err := m.get(t.Context(), 1, noon, time.Minute, func(context.Context) (string, error) { return "asked again", nil })
+	got, err := m.get(t.Context(), 1, noon, time.Minute, func(context.Context) (string, error) { return "computed again", nil })
 	if got != "here" || err != nil {
-		t.Errorf("the second one gets %q, %v", got, err)
+		t.Errorf("the second request gets %q, %v", got, err)
 	}
 	first.Wait()
 }
 
-// Large answers are compressed for those who can read that.
+// Catches a large response sent uncompressed to a client that accepts gzip.
 func TestCompressed(t *testing.T) {
 	h := Handler(three(), Accounts{}, nil, at(noon))
 	_, want := get(t, h, "/range?chart=gpu-power&from=1794700000&to=1794744000")
@@ -318,7 +318,7 @@ func TestCompressed(t *testing.T) {
 	r.Header.Set("Accept-Encoding", "gzip")
 	h.ServeHTTP(w, r)
 	if len(want) < 1400 || w.Header().Get("Content-Encoding") != "gzip" {
-		t.Fatalf("%d bytes came as %q", len(want), w.Header().Get("Content-Encoding"))
+		t.Fatalf("%d bytes have Content-Encoding %q", len(want), w.Header().Get("Content-Encoding"))
 	}
 	z, err := gzip.NewReader(w.Body)
 	if err != nil {
@@ -330,8 +330,8 @@ func TestCompressed(t *testing.T) {
 	}
 }
 
-// An empty store is a fleet without GPUs, not an error, and its JSON has no null lists,
-// over which the page would fall.
+// Catches an empty store reported as an error, and null instead of an empty list in the JSON,
+// which breaks the page.
 func TestEmpty(t *testing.T) {
 	h := Handler(querytest.NewMemory(), Accounts{}, nil, at(noon))
 	for _, path := range []string{"/fleet", "/workloads", "/events", "/cost", "/search?q=x", "/range?chart=fleet-use"} {

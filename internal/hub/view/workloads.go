@@ -11,24 +11,24 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
-// workload is a row of who uses what: what it has now, and what it took in the period.
+// workload is a row of the workload table: current holdings and usage in the period.
 type workload struct {
 	fleet.Owner
 
-	GPUs   number   `json:"gpus"`   // whole devices held now; 0 if it is over
-	Models []string `json:"models"` // short names of those, and of those it had
+	GPUs   number   `json:"gpus"`   // devices held now, shares included; 0 if the workload has ended
+	Models []string `json:"models"` // short names, current and past devices
 	Nodes  []string `json:"nodes"`
-	Idle   int      `json:"idle"` // of its devices, not used for fleet.IdleAfter
+	Idle   int      `json:"idle"` // devices unused for fleet.IdleAfter
 	Sick   int      `json:"sick"`
 
-	Utilization number `json:"utilization"` // mean over what it holds now
+	Utilization number `json:"utilization"` // mean over the devices held now
 	Memory      number `json:"memory"`
 	Watts       number `json:"watts"`
 	PerHour     number `json:"perHour"`
 
-	Allocated number `json:"allocated"` // device seconds of the period
+	Allocated number `json:"allocated"` // device seconds in the period
 	Active    number `json:"active"`
-	Wasted    number `json:"wasted"` // allocated and not used
+	Wasted    number `json:"wasted"` // allocated but unused
 	Energy    number `json:"energy"`
 	CO2       number `json:"co2"`
 	Cost      number `json:"cost"`
@@ -52,7 +52,7 @@ func (v *viewer) workloadsPage(ctx context.Context, r request) (any, error) {
 	return workloadsAnswer{At: r.at.Unix(), From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Workloads: rows, Notes: notes}, nil
 }
 
-// totals are the sums of one workload while its rows are read.
+// totals accumulates the row of one workload.
 type totals struct {
 	workload
 
@@ -117,7 +117,7 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 	return rows, bill.Notes, nil
 }
 
-// holdings adds what workloads have at the moment of f.
+// holdings adds what each workload holds at the time of f.
 func (v *viewer) holdings(ctx context.Context, f *fleet.Fleet, of func(fleet.Owner) *totals) error {
 	list, err := v.fleet.Holdings(ctx, f.At, "")
 	if err != nil {
@@ -144,7 +144,7 @@ func (t *totals) row() workload {
 	w.GPUs = number(math.Round(float64(w.GPUs)*1e6) / 1e6)
 	w.Utilization = number(absent)
 	if t.util.n > 0 && w.GPUs > 0 {
-		w.Utilization = number(min(1, t.util.total/float64(w.GPUs))) // of what it holds
+		w.Utilization = number(min(1, t.util.total/float64(w.GPUs))) // relative to its holdings
 	}
 	w.Memory, w.Watts, w.PerHour = t.memory.value(), t.watts.value(), t.rate.value()
 	w.Allocated, w.Active, w.Wasted, w.Energy = t.allocated.value(), t.active.value(), t.wasted.value(), t.energy.value()
@@ -154,7 +154,7 @@ func (t *totals) row() workload {
 	return w
 }
 
-// with adds a text to a few of them.
+// with appends text to list unless the list already has it.
 func with(list []string, text string) []string {
 	if text == "" || slices.Contains(list, text) {
 		return list
@@ -162,7 +162,7 @@ func with(list []string, text string) []string {
 	return append(list, text)
 }
 
-// bill returns what a period cost, of the last minute if that was asked for.
+// bill returns the bill of a period, aligned to whole minutes.
 func (v *viewer) bill(ctx context.Context, from, to time.Time) (*Bill, error) {
 	if v.accounts.Bill == nil {
 		return &Bill{}, nil
@@ -170,7 +170,7 @@ func (v *viewer) bill(ctx context.Context, from, to time.Time) (*Bill, error) {
 	from, to = from.Truncate(time.Minute), to.Truncate(time.Minute)
 	b, err := v.bills.get(ctx, span{from.Unix(), to.Unix()}, v.opts.Now(), time.Minute, func(ctx context.Context) (*Bill, error) { return v.accounts.Bill(ctx, from, to) })
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the bill: %w", err)
+		return nil, fmt.Errorf("cannot compute the bill: %w", err)
 	}
 	return b, nil
 }
@@ -182,9 +182,9 @@ type workloadAnswer struct {
 	Currency string        `json:"currency,omitempty"`
 	Workload workload      `json:"workload"`
 	Texts    []string      `json:"texts"`
-	GPUs     gpus          `json:"gpus"`   // that it holds now
-	Owners   []fleet.Owner `json:"owners"` // of those devices
-	PerGPU   []perGPU      `json:"perGPU"` // what it took of each in the period
+	GPUs     gpus          `json:"gpus"`   // held now
+	Owners   []fleet.Owner `json:"owners"` // workloads that the devices refer to
+	PerGPU   []perGPU      `json:"perGPU"` // usage by device in the period
 	Findings []Finding     `json:"findings"`
 	Pods     []string      `json:"pods"`
 }
@@ -192,7 +192,7 @@ type workloadAnswer struct {
 type perGPU struct {
 	GPU       string `json:"gpu"`
 	Index     string `json:"index"`
-	Model     string `json:"model"` // its short name
+	Model     string `json:"model"` // short name
 	Node      string `json:"node"`
 	Allocated number `json:"allocated"`
 	Active    number `json:"active"`
@@ -213,7 +213,7 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	}
 	i := slices.IndexFunc(rows, func(w workload) bool { return w.ID == id })
 	if i < 0 {
-		return nil, fmt.Errorf("%w: no such workload in this time", errNone)
+		return nil, fmt.Errorf("%w: no such workload in this period", errNone)
 	}
 	f, err := v.fleetAt(ctx, r.at)
 	if err != nil {

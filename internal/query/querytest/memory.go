@@ -1,7 +1,7 @@
-// Package querytest is a store of time series in memory, for tests of what asks a
-// query.Store. It answers the few shapes of PromQL that package fleet and its users write,
-// as Prometheus 3 does: windows open to the left, five minutes of lookback, and stale
-// markers. It is not a PromQL engine: what it does not know is an error.
+// Package querytest is an in-memory store of time series for tests of code that uses a
+// query.Store. It evaluates the few forms of PromQL that package fleet and its users write, with
+// the semantics of Prometheus 3: left-open windows, five minutes of lookback, and staleness
+// markers. It is not a PromQL engine: any other expression is an error.
 package querytest
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Memory is a store in memory. It is safe for concurrent use.
+// Memory is an in-memory store. It is safe for concurrent use.
 type Memory struct {
 	mu     sync.Mutex
 	series map[string]*memorySeries
@@ -31,15 +31,15 @@ var _ query.Store = (*Memory)(nil)
 
 type memorySeries struct {
 	labels query.Labels
-	points map[int64]float64 // by millisecond; NaN ends the series
-	sorted []query.Point     // nil: to be sorted
+	points map[int64]float64 // by millisecond; NaN is a staleness marker
+	sorted []query.Point     // nil: not sorted yet
 }
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory { return &Memory{series: map[string]*memorySeries{}} }
 
-// Add writes a sample, in any order. As in Prometheus the first sample of a moment stays. NaN
-// ends the series.
+// Add writes a sample; samples may arrive in any order. As in Prometheus, the first sample of a
+// moment wins. NaN is a staleness marker.
 func (m *Memory) Add(labels query.Labels, at time.Time, v float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,7 +55,7 @@ func (m *Memory) Add(labels query.Labels, at time.Time, v float64) {
 	}
 }
 
-// Late returns the store as it was before some of the scrapes and batches arrived.
+// Late returns a copy of the store as it was before some scrapes and batches arrived.
 func (m *Memory) Late(r *rand.Rand) *Memory {
 	out := NewMemory()
 	came := map[string]bool{}
@@ -74,15 +74,14 @@ func (m *Memory) Late(r *rand.Rand) *Memory {
 	return out
 }
 
-// Asked returns how many queries there were.
+// Asked returns the number of queries so far.
 func (m *Memory) Asked() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.asked
 }
 
-// Series returns all series with their samples, stale markers included, in the order of
-// their labels.
+// Series returns all series with their samples, staleness markers included, ordered by labels.
 func (m *Memory) Series() []query.Series {
 	var out []query.Series
 	for _, key := range slices.Sorted(maps.Keys(m.series)) {
@@ -101,7 +100,7 @@ func (s *memorySeries) list() []query.Point {
 	return s.sorted
 }
 
-// window returns the points in (from, to], markers too.
+// window returns the points in (from, to], including markers.
 func (s *memorySeries) window(from, to time.Time) []query.Point {
 	list := s.list()
 	after := func(t time.Time) int {
@@ -127,7 +126,7 @@ var (
 func (m *Memory) find(selector string) ([]*memorySeries, error) {
 	parts := selectorText.FindStringSubmatch(selector)
 	if parts == nil {
-		return nil, fmt.Errorf("%s is no selector", selector)
+		return nil, fmt.Errorf("%s is not a selector", selector)
 	}
 	type match struct {
 		label, op, value string
@@ -144,7 +143,7 @@ func (m *Memory) find(selector string) ([]*memorySeries, error) {
 		return text
 	})
 	if rest != "" {
-		return nil, fmt.Errorf("%s: cannot read %q", selector, rest)
+		return nil, fmt.Errorf("%s: cannot parse %q", selector, rest)
 	}
 	var out []*memorySeries
 	for _, s := range m.series {
@@ -223,7 +222,7 @@ func whole(expr string) bool {
 	return false
 }
 
-// aggregate groups samples by some of their labels, or by all others.
+// aggregate groups samples by the named labels, or by all other labels.
 func aggregate(op string, by bool, names []string, list []query.Sample, at time.Time) []query.Sample {
 	var out []query.Sample
 	groups, counts := map[string]int{}, map[string]float64{}
@@ -312,7 +311,7 @@ func (m *Memory) call(f, selector, ms string, at time.Time) ([]query.Sample, err
 				}
 			}
 		default:
-			return nil, fmt.Errorf("%s is not known", f)
+			return nil, fmt.Errorf("unknown function %s", f)
 		}
 		out = append(out, query.Sample{Labels: labels, Time: at, Value: v})
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// parseDiag finds how much waits for the database in the answer of slurmrestd's diag.
+// parseDiag returns the size of the database backlog from slurmrestd's diag response.
 func parseDiag(r io.Reader) (n int, ok bool, err error) {
 	var answer struct {
 		Statistics struct {

@@ -1,3 +1,3 @@
-// Package accounting follows the jobs that Slurm has finished, by sacct or by slurmrestd,
-// without a gap and without a duplicate, and finds out what each of them did with its GPUs.
+// Package accounting follows the jobs that Slurm has finished, through sacct or slurmrestd,
+// without gaps and without duplicates, and determines how each job used its GPUs.
 package accounting

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Fill sets the usage of each job that ran. asked is how many did, missing how many of them
-// Prometheus has nothing about.
+// Fill sets the usage of each job that ran. asked is the number of such jobs; missing is how many
+// of them have no series in Prometheus.
 func (m *Meter) Fill(ctx context.Context, list []Record) (asked, missing int, err error) {
 	var jobs []Job
 	var at []int
@@ -30,7 +30,7 @@ func (m *Meter) Fill(ctx context.Context, list []Record) (asked, missing int, er
 	return len(jobs), missing, err
 }
 
-// Fill sets the usage of each job that ran, and returns of how many it is known.
+// Fill sets the usage of each job that ran and returns how many have known usage.
 func (p *Page) Fill(list []Record) (known int) {
 	for i := range list {
 		if r := &list[i]; r.Ran() {
@@ -42,10 +42,10 @@ func (p *Page) Fill(list []Record) (known int) {
 	return known
 }
 
-// pageTimeout is how long an agent of this node may take to answer.
+// pageTimeout is the deadline for the agent of this node to answer.
 const pageTimeout = 3 * time.Second
 
-// FetchPage reads the page of an agent.
+// FetchPage reads the metrics page of an agent.
 func FetchPage(ctx context.Context, address string) (*Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()

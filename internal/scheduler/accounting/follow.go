@@ -9,39 +9,39 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// Record is a row with what the job did.
+// Record is an accounting row with the usage of its job.
 type Record struct {
 	Job
 	Usage Usage
 }
 
-// ErrRefused means that records will never be taken: they are counted and left out.
-var ErrRefused = errors.New("the records were refused")
+// ErrRefused means that records will never be accepted: they are counted and dropped.
+var ErrRefused = errors.New("the records were rejected")
 
-// Config is how jobs are followed.
+// Config configures a Follower.
 type Config struct {
-	// Since is how long ago to begin where there is no cursor yet.
+	// Since is how far back to start if there is no cursor yet.
 	Since time.Duration
-	// Overlap is how long a row may take to appear after its job has ended.
+	// Overlap is how long after the end of its job a row may appear.
 	Overlap time.Duration
-	// Step is the most time of accounting that is asked for at once.
+	// Step is the longest period of one query.
 	Step time.Duration
-	// Pause comes between two steps, for the sake of the database.
+	// Pause is the delay between two steps, to spare the database.
 	Pause time.Duration
-	// Timeout is what one question to Slurm may take.
+	// Timeout is the deadline of one request to Slurm.
 	Timeout time.Duration
-	// Hold is how long rows may take while the controller has not written everything.
+	// Hold is how late rows may appear while the controller has a backlog.
 	Hold time.Duration
-	// Settle is how long after its end a job's usage is whole. It is not waited for where
-	// nobody is asked for usage.
+	// Settle is how long after the end of a job its usage is complete. It does not apply
+	// without a usage source.
 	Settle time.Duration
-	// Tries is how often usage is asked for before a record goes without.
+	// Tries is how often usage is queried before a record is sent without it.
 	Tries int
-	// Batch is the most records that are delivered at once.
+	// Batch is the most records delivered at once.
 	Batch int
 }
 
-// DefaultConfig returns what is right for most.
+// DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{
 		Overlap: time.Hour, Step: time.Hour, Pause: time.Second, Timeout: time.Minute, Hold: 24 * time.Hour,
@@ -49,16 +49,16 @@ func DefaultConfig() Config {
 	}
 }
 
-// Stats are counted since the start.
+// Stats are counts since the start.
 type Stats struct {
 	Delivered, Refused int64
-	Unreadable         int64 // answers of which rows were left out
-	NoUsage            int64 // records without, though it was asked for
-	Forgotten          int64 // rows that were remembered no longer
-	Backlog            int   // of the controller, when it was last asked
+	Unreadable         int64 // responses with skipped rows
+	NoUsage            int64 // records without usage, although it was queried
+	Forgotten          int64 // rows evicted from the state
+	Backlog            int   // of the controller, as last reported
 }
 
-// usage says what jobs did. Prometheus implements it.
+// usage returns what jobs used. Meter implements it.
 type usage interface {
 	Usage(ctx context.Context, jobs []Job) ([]Usage, error)
 }
@@ -68,23 +68,23 @@ type Follower struct {
 	Config
 	Source  Source
 	Store   Store
-	Usage   usage // nil: nobody is asked
+	Usage   usage // nil: no usage is queried
 	Now     func() time.Time
 	Deliver func(ctx context.Context, list []Record) error
-	// Say gets what somebody should know and what costs nothing: a damaged state, rows that
-	// cannot be read.
+	// Say reports problems that an operator should know about but that lose no data: damaged
+	// state, unreadable rows.
 	Say func(what string, err error)
 
 	Stats Stats
 
 	state *state
-	saved int64          // cursor of the file
-	tries map[string]int // for usage, by UID
-	whole time.Time      // when everything since the cursor was last looked at
+	saved int64          // cursor in the file
+	tries map[string]int // usage queries, by UID
+	whole time.Time      // when the whole range since the cursor was last read
 }
 
-// Round looks once for what is new and delivers it. An error means that something is to
-// be tried again; nothing is lost by it.
+// Round reads and delivers new rows once. After an error the next round retries; nothing is
+// lost.
 func (f *Follower) Round(ctx context.Context) error {
 	now := f.Now()
 	if f.state == nil {
@@ -98,13 +98,13 @@ func (f *Follower) Round(ctx context.Context) error {
 	}
 	from := f.state.cursor()
 	recent := now.Add(-f.Overlap)
-	// While the controller has not written everything, late rows are looked for once in a
-	// while, new ones each time.
+	// While the controller has a backlog, late rows are read only once in a while, new rows
+	// every round.
 	whole := slack == f.Overlap || now.Sub(f.whole) >= f.Step || !from.Before(recent)
 	if !whole {
 		from = recent
 	}
-	var waits time.Time // the earliest end of a row that has to wait
+	var waits time.Time // the earliest end among deferred rows
 	for {
 		to := now
 		if to.Sub(from) > f.Step {
@@ -145,7 +145,7 @@ func (f *Follower) jobs(ctx context.Context, q Query) ([]Job, error) {
 	return f.Source.Jobs(ctx, q)
 }
 
-// begin takes the state up again, or begins one.
+// begin loads the state, or creates one.
 func (f *Follower) begin(now time.Time) {
 	st, err := f.Store.load()
 	if st == nil {
@@ -153,19 +153,19 @@ func (f *Follower) begin(now time.Time) {
 	}
 	if err != nil {
 		st.Cursor = now.Add(-max(f.Since, f.Overlap)).Unix()
-		f.Say("The cursor cannot be read: what ended since a while ago is sent again, with the same uid", err)
+		f.Say("Cannot read the cursor: recent records are sent again with the same uid", err)
 	}
-	if limit := now.Unix(); st.Cursor > limit { // a clock that was wrong
+	if limit := now.Unix(); st.Cursor > limit { // the clock was ahead
 		st.Cursor = limit
 	}
 	f.state, f.tries = st, map[string]int{}
-	if err := f.save(true); err != nil { // one that ends before the first answer is to be found by the next process
-		f.Say("The cursor cannot be kept", err)
+	if err := f.save(true); err != nil { // so that the next process finds a cursor even if this one ends before the first response
+		f.Say("Cannot save the cursor", err)
 	}
 }
 
-// step delivers the rows that ended in a range. rest is the earliest end of a row that has
-// to wait, zero if there is none.
+// step delivers the rows that ended in a range. rest is the earliest end among deferred rows,
+// zero if there are none.
 func (f *Follower) step(ctx context.Context, from, to, now time.Time) (rest time.Time, err error) {
 	jobs, err := f.jobs(ctx, Query{From: from, To: to})
 	if errors.Is(err, slurm.ErrTooLong) && to.Sub(from) >= 2*time.Second {
@@ -182,7 +182,7 @@ func (f *Follower) step(ctx context.Context, from, to, now time.Time) (rest time
 	}
 	if Unreadable(err) {
 		f.Stats.Unreadable++
-		f.Say("Some rows of the accounting cannot be read", err)
+		f.Say("Cannot read some accounting rows", err)
 		err = nil
 	}
 	if err != nil {
@@ -213,13 +213,13 @@ func (f *Follower) step(ctx context.Context, from, to, now time.Time) (rest time
 	return rest, nil
 }
 
-// measurable reports whether there can be any usage.
+// measurable reports whether a job can have usage.
 func (*Follower) measurable(j *Job) bool {
 	return !j.Start.IsZero() && (j.GPUs > 0 || j.Shards > 0)
 }
 
-// deliver sends a batch with its usage and remembers it. waits is the earliest end of one
-// that has to be tried again.
+// deliver sends a batch with its usage and remembers it. waits is the earliest end among the rows
+// to retry.
 func (f *Follower) deliver(ctx context.Context, jobs []Job) (waits time.Time, err error) {
 	usages, again := f.measure(ctx, jobs)
 	list := make([]Record, 0, len(jobs))
@@ -239,9 +239,9 @@ func (f *Follower) deliver(ctx context.Context, jobs []Job) (waits time.Time, er
 	switch err := f.Deliver(ctx, list); {
 	case errors.Is(err, ErrRefused):
 		f.Stats.Refused += int64(len(list))
-		f.Say("Records of jobs are refused for good, and left out", err)
+		f.Say("Job records are rejected permanently and dropped", err)
 	case err != nil:
-		return time.Time{}, fmt.Errorf("cannot deliver: %w", err)
+		return time.Time{}, fmt.Errorf("cannot deliver records: %w", err)
 	default:
 		f.Stats.Delivered += int64(len(list))
 	}
@@ -250,11 +250,11 @@ func (f *Follower) deliver(ctx context.Context, jobs []Job) (waits time.Time, er
 		f.state.Delivered[uid] = r.End.Unix()
 		delete(f.tries, uid)
 	}
-	// Here a crash sends the batch once more, with the same uids.
+	// A crash before this point sends the batch again, with the same UIDs.
 	return waits, f.save(true)
 }
 
-// measure asks what the jobs did. again are those to ask for later.
+// measure queries the usage of jobs. again marks the jobs to query later.
 func (f *Follower) measure(ctx context.Context, jobs []Job) (usages []Usage, again []bool) {
 	usages, again = make([]Usage, len(jobs)), make([]bool, len(jobs))
 	if f.Usage == nil {
@@ -284,34 +284,34 @@ func (f *Follower) measure(ctx context.Context, jobs []Job) (usages []Usage, aga
 		usages[i] = Usage{Status: UsageError}
 	}
 	if err != nil {
-		f.Say("Usage of jobs cannot be had", err)
+		f.Say("Cannot get the usage of jobs", err)
 	}
 	return usages, again
 }
 
-// advance moves the cursor to where nothing can come any more: not past the limit, and
-// not past a row that waits.
+// advance moves the cursor to the time before which no row can appear: not past the limit, and
+// not past a deferred row.
 func (f *Follower) advance(to, rest, limit time.Time) {
 	f.state.forget(earlier(earlier(to, limit), rest))
 }
 
-// save writes the state, if it has changed in a way that matters.
+// save writes the state if it has changed materially.
 func (f *Follower) save(changed bool) error {
 	if over := f.state.bound(maxDelivered); over > 0 {
 		f.Stats.Forgotten += int64(over)
 	}
-	// A cursor that is behind costs a second look at some rows, no more.
+	// A cursor that lags only costs a second look at some rows.
 	if !changed && f.saved != 0 && f.state.Cursor-f.saved < int64(f.Overlap.Seconds()/4) {
 		return nil
 	}
 	if err := f.Store.save(f.state); err != nil {
-		return fmt.Errorf("cannot keep the cursor: %w", err)
+		return fmt.Errorf("cannot save the cursor: %w", err)
 	}
 	f.saved = f.state.Cursor
 	return nil
 }
 
-// earlier returns the earlier of two times; a zero one is none.
+// earlier returns the earlier of two times; a zero time means none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

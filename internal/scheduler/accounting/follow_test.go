@@ -14,13 +14,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// database is a Slurm whose rows appear some time after the end of their jobs.
+// database is a Slurm whose rows appear some time after their jobs end.
 type database struct {
 	now     time.Time
 	rows    []lateRow
-	backlog int // -1: nobody says
+	backlog int // -1: unknown
 	fail    error
-	limit   int // of rows in an answer
+	limit   int // rows per response
 	asked   []Query
 }
 
@@ -55,7 +55,7 @@ func job(id int, start, end time.Time) Job {
 	}
 }
 
-// sink takes records.
+// sink collects records.
 type sink struct {
 	got  map[string]int
 	fail error
@@ -82,9 +82,9 @@ func newFollower(t testing.TB, d *database, s *sink, dir string) *Follower {
 	}
 }
 
-// Each row is delivered, and once, whatever order they appear in, however late within what
-// is promised, and wherever the process ends in between; only a crash between delivery and
-// the cursor shows a row twice, by the same uid.
+// Catches a row that is lost or delivered twice, in whatever order rows appear, however late within
+// the promise, and wherever the process ends. Only a crash between delivery and saving the cursor
+// may repeat a row, with the same UID.
 func TestEachOnce(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -116,7 +116,7 @@ func eachOnce(t *testing.T, random *rand.Rand) {
 				return errors.New("busy")
 			case 1:
 				return errCrash
-			case 2: // taken, and then the process ends
+			case 2: // accepted, then the process ends
 				crashes++
 				_ = s.take(ctx, list)
 				return errCrash
@@ -125,7 +125,7 @@ func eachOnce(t *testing.T, random *rand.Rand) {
 		}
 	}
 	id := 0
-	for range 60 { // of history
+	for range 60 { // history
 		id++
 		end := epoch.Add(-time.Duration(random.IntN(3*3600-10)) * time.Second)
 		d.rows = append(d.rows, lateRow{job(id, end.Add(-time.Minute), end), epoch})
@@ -135,16 +135,16 @@ func eachOnce(t *testing.T, random *rand.Rand) {
 		d.now = epoch.Add(time.Duration(minute) * time.Minute)
 		for range random.IntN(4) {
 			if id++; minute > 5*60-100 {
-				break // so that the last ones have the time to appear
+				break // give the last rows time to appear
 			}
 			end := d.now.Add(time.Duration(random.IntN(60)) * time.Second)
 			late := time.Duration(random.IntN(3500)) * time.Second
-			one := job(id/2, end.Add(-time.Duration(random.IntN(9999))*time.Second), end) // numbers are used again
+			one := job(id/2, end.Add(-time.Duration(random.IntN(9999))*time.Second), end) // job IDs are reused
 			d.rows = append(d.rows, lateRow{one, end.Add(late)})
 		}
 		d.fail = nil
 		if random.IntN(10) == 0 {
-			d.fail = errors.New("slurmdbd is away")
+			d.fail = errors.New("slurmdbd is unavailable")
 		}
 		if random.IntN(20) == 0 { // killed between two rounds
 			start()
@@ -165,18 +165,18 @@ func eachOnce(t *testing.T, random *rand.Rand) {
 	}
 	for uid := range s.got {
 		if !want[uid] {
-			t.Errorf("%s never was", uid)
+			t.Errorf("%s does not exist", uid)
 		}
 	}
 	if twice > crashes*20 || crashes == 0 && twice > 0 {
-		t.Errorf("%d too often in %d crashes", twice, crashes)
+		t.Errorf("%d duplicates in %d crashes", twice, crashes)
 	}
 	if len(f.state.Delivered) > len(want) || f.state.cursor().Before(d.now.Add(-2*time.Hour)) {
 		t.Errorf("%d are remembered, the cursor is at %s of %s", len(f.state.Delivered), f.state.cursor(), d.now)
 	}
 }
 
-// Without crashes nothing comes twice: a restart takes up where the last process was.
+// Catches a restart that repeats rows although nothing crashed.
 func TestRestart(t *testing.T) {
 	d := &database{now: epoch, backlog: 0}
 	s := &sink{got: map[string]int{}}
@@ -201,8 +201,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A controller that could not reach the database for half a day writes what it kept, and
-// the cursor waits for it; the database is not asked for the whole time each minute.
+// Catches rows lost after the controller could not reach the database for half a day, and a
+// database queried for the whole period every minute.
 func TestBacklog(t *testing.T) {
 	d := &database{now: epoch, backlog: 0}
 	s := &sink{got: map[string]int{}}
@@ -223,12 +223,12 @@ func TestBacklog(t *testing.T) {
 		d.now = d.now.Add(time.Minute)
 	}
 	if len(s.got) != 100 {
-		t.Errorf("%d of 100: late rows are lost", len(s.got))
+		t.Errorf("%d of 100: late rows were lost", len(s.got))
 	}
 	if n := len(d.asked); n > 12*60*2 {
-		t.Errorf("asked %d times in %d rounds", n, 12*60)
+		t.Errorf("%d queries in %d rounds", n, 12*60)
 	}
-	// One that always has something to write does not stop it for ever.
+	// A permanent backlog must not stop the cursor forever.
 	d.backlog = 3
 	for range 30 * 60 {
 		if err := f.Round(t.Context()); err != nil {
@@ -241,7 +241,7 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-// Backfill asks for an hour at a time, and for less where that is too much.
+// Catches a backfill that queries more than an hour at a time, or fails on a full hour.
 func TestBackfill(t *testing.T) {
 	d := &database{now: epoch, backlog: -1, limit: 10}
 	s := &sink{got: map[string]int{}}
@@ -263,12 +263,12 @@ func TestBackfill(t *testing.T) {
 	}
 	for _, q := range d.asked {
 		if q.To.Sub(q.From) > time.Hour {
-			t.Errorf("asked for %s at once", q.To.Sub(q.From))
+			t.Errorf("one query covers %s", q.To.Sub(q.From))
 		}
 	}
 }
 
-// Records that are refused for good are counted and do not stop the others.
+// Catches permanently rejected records that block the others or are not counted.
 func TestRefused(t *testing.T) {
 	d := &database{now: epoch, backlog: -1}
 	d.rows = []lateRow{{job(1, epoch, epoch), epoch}}
@@ -287,7 +287,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// meter says what jobs did, if it is well.
+// meter returns the usage of jobs, or an error.
 type meter struct {
 	fail  error
 	calls int
@@ -305,8 +305,8 @@ func (m *meter) Usage(_ context.Context, jobs []Job) ([]Usage, error) {
 	return out, m.fail
 }
 
-// A record waits until its usage is whole, and for a while for who has it, not for ever;
-// the cursor waits with it.
+// Catches a record sent before its usage is complete, one that waits forever, and a cursor that
+// moves past it.
 func TestUsageIsWaitedFor(t *testing.T) {
 	d := &database{now: epoch, backlog: -1}
 	d.rows = []lateRow{
@@ -347,7 +347,7 @@ func TestUsageIsWaitedFor(t *testing.T) {
 	if f.Stats.NoUsage != 1 {
 		t.Errorf("%+v", f.Stats)
 	}
-	// The cursor does not pass one that waits, however long that takes.
+	// The cursor never passes a deferred record.
 	m.fail = errors.New("no route")
 	f.Tries = 1 << 30
 	d.rows = append(d.rows, lateRow{job(4, epoch, epoch.Add(3*time.Second)), epoch})
@@ -358,6 +358,6 @@ func TestUsageIsWaitedFor(t *testing.T) {
 	m.fail = nil
 	f = newFollower(t, d, s, dir)
 	if err := f.Round(t.Context()); err != nil || len(s.got) != 4 {
-		t.Errorf("%v, %d of 4: the cursor went past a record that waited", err, len(s.got))
+		t.Errorf("%v, %d of 4: the cursor passed a deferred record", err, len(s.got))
 	}
 }

@@ -14,54 +14,53 @@ import (
 )
 
 // Job is one row of Slurm's accounting: a job, a task of an array, or a component of a
-// heterogeneous job, from its start to its end. A job that was requeued or resized has
-// several. A time that is zero is not known, or has not come.
+// heterogeneous job, from its start to its end. A requeued or resized job has several rows. A zero
+// time is unknown or in the future.
 type Job struct {
-	// Job has what a queue has of it, too. ID is the number that series of the agent carry,
-	// ArrayTaskID one number, or 1-3,7 for those that were cancelled while they waited. State
-	// is one word, as COMPLETED; GPUs were allocated, each counted once.
+	// Job has the fields that the queue has too. ID is the number in the agent's series.
+	// ArrayTaskID is one number, or a list such as 1-3,7 for tasks cancelled while pending.
+	// State is one word such as COMPLETED. GPUs is the number of allocated devices, each
+	// counted once.
 	slurm.Job
 
-	UserID    string // as its user knows it: 7, 4_2, 4_[1-3], 10+1
+	UserID    string // as users write it: 7, 4_2, 4_[1-3], 10+1
 	HetOffset string
 
-	Exit   int // the code the batch script returned
-	Signal int // that ended it; 0 is none
-	// ExitKnown is false where Slurm does not say how it ended: 22.05 writes 0 into JSON
-	// for every job.
+	Exit   int // exit code of the batch script
+	Signal int // the signal that ended the job; 0: none
+	// ExitKnown is false where Slurm does not report the exit: 22.05 writes 0 into the JSON of
+	// every job.
 	ExitKnown bool
 
-	// Elapsed is the time for which it ran; Slurm leaves out that for which it was suspended.
+	// Elapsed is the run time; Slurm excludes the time suspended.
 	Elapsed, Suspended time.Duration
 
-	Requested int64 // the GPUs that it asked for
+	Requested int64 // requested GPUs
 	GPUTypes  []string
-	Shards    int64 // of GPUs
+	Shards    int64 // GPU shards
 }
 
-// terminal are the states of a row that has its last word. A row of a job that was
-// requeued or resized ends too, and the job goes on in another.
+// terminal are the final states of a row. The row of a requeued or resized job is final too; the
+// job continues in another row.
 var terminal = []string{
 	"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
 	"PREEMPTED", "TIMEOUT", "REQUEUED", "RESIZING", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL",
 }
 
-// good are the terminal states that nobody has to look into.
+// good are the terminal states that need no investigation.
 var good = []string{"COMPLETED", "REQUEUED", "RESIZING", "REVOKED"}
 
-// Ended reports whether the row will not change any more.
+// Ended reports whether the row is final.
 func (j *Job) Ended() bool { return !j.End.IsZero() && slices.Contains(terminal, j.State) }
 
-// whole reports whether slurmdbd has heard of the start of the job. Where it hears of the
-// end of a short one first, it has a row without a partition and under the name
-// allocation for a moment.
+// whole reports whether slurmdbd has received the start of the job. If the end of a short job
+// arrives first, the row briefly has no partition and the name "allocation".
 func (j *Job) whole() bool { return j.Partition != "" }
 
-// Failed reports whether it ended in another way than it should: a job that somebody
-// cancelled did too.
+// Failed reports whether the job ended other than successfully, which includes cancelled jobs.
 func (j *Job) Failed() bool { return j.Ended() && !slices.Contains(good, j.State) }
 
-// UID names the row for ever: who reads a record twice sees that it is the same.
+// UID identifies the row permanently, so that consumers can detect a duplicate record.
 func (j *Job) UID() string {
 	var start int64
 	if !j.Start.IsZero() {
@@ -71,22 +70,22 @@ func (j *Job) UID() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// GPUTime is what it is charged for: its GPUs times the time for which it ran.
+// GPUTime is the charged time: GPUs times run time.
 func (j *Job) GPUTime() time.Duration { return time.Duration(j.GPUs) * j.Elapsed }
 
-// Wait is how long it was ready and did not run; ok is false where that is not known. One
-// that never started waited to its end.
+// Wait returns how long the job was eligible but not running; ok is false if that is unknown. A job
+// that never started waited until its end.
 func (j *Job) Wait() (wait time.Duration, ok bool) {
 	until := cmp.Or(j.Start, j.End)
 	from := cmp.Or(j.Eligible, j.Submit)
 	if from.IsZero() || until.IsZero() {
 		return 0, false
 	}
-	return max(0, until.Sub(from)), true // a job that was to begin later and was cancelled before did not wait
+	return max(0, until.Sub(from)), true // a job cancelled before its begin time did not wait
 }
 
-// devices takes the GPUs from trackable resources. Slurm has them with their type and
-// without, for the same devices.
+// devices sets the GPUs from trackable resources. Slurm lists the same devices both with and
+// without their type.
 func (j *Job) devices(allocated, requested []slurm.GRES) {
 	j.GPUs, j.GPUTypes, j.Shards = countGPUs(allocated)
 	j.Requested, _, _ = countGPUs(requested)
@@ -112,13 +111,13 @@ func countGPUs(list []slurm.GRES) (gpus int64, types []string, shards int64) {
 	return int64(max(plain, typed)), types, shards
 }
 
-// maxCount bounds a number that is no sentinel of Slurm's: no job has so many of anything.
+// maxCount bounds a number to exclude Slurm's sentinels: no job has that many of anything.
 const maxCount = 1 << 30
 
-// finish makes a row whole that was read from any answer.
+// finish normalizes a row of any source.
 func (j *Job) finish() bool {
 	j.State, _, _ = strings.Cut(strings.ToUpper(j.State), " ") // CANCELLED by 1000
-	j.State = strings.TrimSuffix(j.State, "+")                 // cut to the width of a column
+	j.State = strings.TrimSuffix(j.State, "+")                 // truncated to the column width
 	if !slurm.IsNumber(j.ID) || j.State == "" {
 		return false
 	}
@@ -136,7 +135,7 @@ func (j *Job) finish() bool {
 	if strings.HasPrefix(j.NodeList, "None ") { // None assigned
 		j.NodeList = ""
 	}
-	if j.Start.IsZero() { // what it would have had is no use of it
+	if j.Start.IsZero() { // resources it never received do not count
 		j.Nodes, j.CPUs, j.Elapsed, j.NodeList = 0, 0, 0, ""
 	}
 	if !j.ExitKnown || j.State == "FAILED" && j.Exit == 0 && j.Signal == 0 {
@@ -145,7 +144,7 @@ func (j *Job) finish() bool {
 	return true
 }
 
-// fromUnix returns a time of Slurm's: 0, and NO_VAL and INFINITE of 32 and 64 bits, are none.
+// fromUnix converts a Slurm time: 0, NO_VAL and INFINITE of 32 and 64 bits mean none.
 func fromUnix(s uint64) time.Time {
 	if s == 0 || s >= 0xfffffffe {
 		return time.Time{}
@@ -153,8 +152,8 @@ func fromUnix(s uint64) time.Time {
 	return time.Unix(int64(s), 0).UTC()
 }
 
-// fromBitmap returns the numbers of the bits that are set in 0x3FE as 1-9: that is how
-// JSON has the tasks of an array that wait. Other text is returned as it is.
+// fromBitmap returns the bits set in 0x3FE as 1-9: the JSON encodes the pending tasks of an array
+// as a bitmap. Other text is returned unchanged.
 func fromBitmap(s string) string {
 	digits, ok := strings.CutPrefix(s, "0x")
 	if !ok || len(digits) > 1<<20 {

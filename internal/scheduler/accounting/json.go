@@ -9,9 +9,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// jsonJob is a job of slurmrestd's slurmdb and of sacct --json, of 22.05 to 26.05. It is not
-// the job of the queue, which slurm.ParseJobsJSON reads: here times, states, arrays, exit
-// codes and resources are objects of their own, and no field but the names is the same.
+// jsonJob is a job in slurmrestd's slurmdb and in sacct --json, 22.05 to 26.05. The jobs of the
+// queue, which slurm.ParseJobsJSON reads, have a different format: here times, states, arrays, exit
+// codes and resources are objects, and only the names are the same.
 type jsonJob struct {
 	ID        slurm.Number `json:"job_id"`
 	Cluster   slurm.Line   `json:"cluster"`
@@ -38,7 +38,7 @@ type jsonJob struct {
 		Code   slurm.Number `json:"return_code"`
 		Signal struct {
 			ID    slurm.Number `json:"id"`
-			Older slurm.Number `json:"signal_id"` // to 23.11
+			Older slurm.Number `json:"signal_id"` // up to 23.11
 		} `json:"signal"`
 	} `json:"exit_code"`
 	Time struct {
@@ -61,12 +61,12 @@ type jsonTRES struct {
 	Count slurm.Number `json:"count"`
 }
 
-// parseJSON reads an answer and calls each with its jobs.
+// parseJSON parses a response and calls each with its jobs.
 func parseJSON(r io.Reader, each func(Job) error) error {
 	return slurm.DecodeList(r, "jobs", func(from jsonJob) error {
 		j := from.job()
 		if !j.finish() {
-			return nil // what has no number cannot be told apart
+			return nil // a row without an ID has no identity
 		}
 		return each(j)
 	})
@@ -91,7 +91,7 @@ func (from *jsonJob) job() Job {
 	if het := from.Het.JobID.Positive(); het != "" {
 		j.HetJobID, j.HetOffset = het, from.Het.Offset.String()
 	}
-	for _, state := range from.State.Current { // a list may have flags beside the state
+	for _, state := range from.State.Current { // a list may contain flags besides the state
 		if j.State == "" || slices.Contains(terminal, state) && !slices.Contains(terminal, j.State) {
 			j.State = slurm.Text(state)
 		}
@@ -109,7 +109,7 @@ func (from *jsonJob) job() Job {
 	return j
 }
 
-// taskList leaves 1-9 of [1-9%1].
+// taskList returns 1-9 for [1-9%1].
 func taskList(s string) string {
 	s = strings.Trim(s, "[]")
 	s, _, _ = strings.Cut(s, "%")
@@ -137,7 +137,7 @@ func jsonTime(n slurm.Number) time.Time {
 	return fromUnix(s)
 }
 
-// jsonCount returns a number, or 0 for one that is not set, a sentinel or beyond all reason.
+// jsonCount returns a number, or 0 if it is unset, a sentinel or implausible.
 func jsonCount(n slurm.Number) int64 {
 	if v, ok := n.Get(); ok && v <= maxCount {
 		return int64(v)

@@ -13,23 +13,23 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Page is what the page of the agent of one node says now about the jobs on it.
+// Page is the current metrics page of a node's agent, for the jobs on the node.
 type Page struct {
-	Host string // what the agent calls the node
-	// counters are the values by series name and account, with the labels of each account.
+	Host string // the node's name according to the agent
+	// counters has the values by series name and account, labels the labels of each account.
 	counters map[string]map[string]float64
 	labels   map[string]query.Labels
 }
 
-// maxPage bounds a page.
+// maxPage bounds a page, in bytes.
 const maxPage = 64 << 20
 
-// ParsePage reads the page of an agent.
+// ParsePage parses the metrics page of an agent.
 func ParsePage(r io.Reader) (*Page, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(io.LimitReader(r, maxPage))
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the page of the agent: %w", err)
+		return nil, fmt.Errorf("cannot parse the metrics page of the agent: %w", err)
 	}
 	p := &Page{counters: map[string]map[string]float64{}, labels: map[string]query.Labels{}}
 	for _, name := range []string{fleet.SeriesAllocatedTime, fleet.SeriesActiveTime, fleet.SeriesEnergy} {
@@ -45,15 +45,15 @@ func ParsePage(r io.Reader) (*Page, error) {
 			if l[fleet.LabelSlurmJob] != "" {
 				key := fleet.Account(l)
 				p.labels[key] = l
-				p.counters[name][key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue() // one of them
+				p.counters[name][key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue() // exactly one is set
 			}
 		}
 	}
 	return p, nil
 }
 
-// Usage returns what the page knows about a job that has run on the node alone. Its peak of
-// memory is not known: a page has what is used now.
+// Usage returns the usage of a job that ran on this node only. Its memory peak is unknown: a page
+// has current memory only.
 func (p *Page) Usage(j *Job) Usage {
 	short, _, _ := strings.Cut(p.Host, ".")
 	if p.Host == "" || j.NodeList != p.Host && j.NodeList != short {

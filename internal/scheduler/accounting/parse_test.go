@@ -15,7 +15,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// open returns a file of testdata, or of the captures that are kept beside the repository.
+// open returns a file of testdata, or of the captures stored beside the repository.
 func open(t testing.TB, elem ...string) *os.File {
 	t.Helper()
 	f, err := os.Open(filepath.Join(elem...))
@@ -52,8 +52,8 @@ func readJSON(t testing.TB, elem ...string) []Job {
 
 func unix(s int64) time.Time { return time.Unix(s, 0).UTC() }
 
-// A name of two lines cost others the row and the next, suspended time was counted as use,
-// and GPUs that Slurm has with their type and without were counted twice.
+// Catches a multi-line job name that loses its row and the next, suspended time counted as usage, and
+// GPUs listed with and without their type counted twice.
 func TestTextOfSlurm(t *testing.T) {
 	jobs := readText(t, "|~|", "testdata/22.05/sacct.txt")
 	by := map[string]Job{}
@@ -117,7 +117,7 @@ func TestTextOfSlurm(t *testing.T) {
 	}
 }
 
-// slurmrestd and sacct tell the same of the same jobs; how 22.05 ended is only in text.
+// Catches a difference between slurmrestd and sacct; the exit status of 22.05 is only in the text.
 func TestJSONIsText(t *testing.T) {
 	text := map[string]Job{}
 	for _, j := range readText(t, "|~|", "testdata/22.05/sacct.txt") {
@@ -136,12 +136,12 @@ func TestJSONIsText(t *testing.T) {
 	}
 	for _, j := range got {
 		if j.State == "FAILED" && j.ExitKnown {
-			t.Error("a job that failed with 3 is said to have ended with 0")
+			t.Error("a job that failed with 3 has exit code 0")
 		}
 	}
 }
 
-// 24.11 has objects for numbers, and 4294967294 for the start of a job that never did.
+// Catches 24.11's number objects, and 4294967294 as the start of a job that never started.
 func TestJSONOf2411(t *testing.T) {
 	jobs := readJSON(t, captures, "slurm-real/24.11/sacct-after-cancel.json")
 	by := map[string]Job{}
@@ -162,7 +162,7 @@ func TestJSONOf2411(t *testing.T) {
 	}
 }
 
-// Every capture can be read to its end, by all of its rows.
+// Catches a capture that cannot be parsed completely.
 func TestCaptures(t *testing.T) {
 	f := func(delimiter, file string, want int) []Job {
 		t.Helper()
@@ -184,7 +184,7 @@ func TestCaptures(t *testing.T) {
 	f("|", "slurm/gcm/sample-sacct-output-invalid-utf8.txt", 2)
 	f("|", "slurm/gcm/sample-sacct-output.txt", 0)
 	f("|#", "slurm/gcm/sample-sacct-running-output.txt", 0)
-	// The job ended before midnight, a step of it after: that is no second end.
+	// The job ended before midnight, one of its steps after: that is not a second end.
 	for _, j := range f("|", "slurm/gcm/sample-sacct-output-midnight-edge-case-small.txt", 3) {
 		if want := time.Date(2021, 4, 7, 23, 59, 38, 0, time.UTC); !j.End.Equal(want) || j.State != "CANCELLED" {
 			t.Errorf("midnight: %+v", j)
@@ -206,8 +206,8 @@ func TestCaptures(t *testing.T) {
 	}
 }
 
-// A user who knows the delimiter could write rows of others into the name of her job: one
-// that she does not know is only a name.
+// Catches a user who forges rows of other users through a job name with the delimiter: the random
+// delimiter is unknown to users, so a name stays a name.
 func TestForgedRow(t *testing.T) {
 	text := "JobIDRaw|k3|JobID|k3|State|k3|End|k3|JobName|k3|\n" +
 		"1|k3|1|k3|COMPLETED|k3|1794734240|k3|innocent\n2|2|COMPLETED|1794734240|root|\n9|k4|9|k4|COMPLETED|k4|1|k4|x|k4||k3|\n"
@@ -220,7 +220,7 @@ func TestForgedRow(t *testing.T) {
 	}
 }
 
-// One odd row costs itself; an answer that stops within a row is none at all.
+// Catches one malformed row that loses others, and a truncated response taken for a complete one.
 func TestTextOdd(t *testing.T) {
 	head := "JobIDRaw|JobID|State|End|Suspended|\n"
 	f := func(rows string, want int, odd bool) {
@@ -238,11 +238,11 @@ func TestTextOdd(t *testing.T) {
 	f("1.batch|1.batch|COMPLETED|1794734240||\n", 0, false)
 	err := parseText(strings.NewReader(head+"1|1|COMPLETED|17947"), "|", time.UTC, func(Job) error { return nil })
 	if err == nil || Unreadable(err) {
-		t.Errorf("half an answer: %v", err)
+		t.Errorf("truncated response: %v", err)
 	}
 	for _, text := range []string{"", "\n", "sacct: error: no\n"} {
 		if err := parseText(strings.NewReader(text), "|", time.UTC, func(Job) error { return nil }); err == nil {
-			t.Errorf("%q is an answer", text)
+			t.Errorf("%q is accepted", text)
 		}
 	}
 	stop := errors.New("stop")
@@ -287,13 +287,13 @@ func TestSmallParsers(t *testing.T) {
 		t.Errorf("backlog %d, %v", n, ok)
 	}
 	if _, ok := parseBacklog(strings.NewReader("Agent queue size: 9\n")); ok {
-		t.Error("another queue is taken for that of the database")
+		t.Error("another queue is taken for the database queue")
 	}
 	if n, ok, err := parseDiag(strings.NewReader(`{"statistics":{"dbd_agent_queue_size":{"set":true,"number":3}}}`)); n != 3 || !ok || err != nil {
 		t.Error(n, ok, err)
 	}
 	if _, ok, _ := parseDiag(strings.NewReader(`{"statistics":{}}`)); ok {
-		t.Error("a queue that nobody speaks of is empty")
+		t.Error("an unreported queue counts as empty")
 	}
 }
 
@@ -333,7 +333,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// check says what holds for every row that was read.
+// check verifies the invariants of every parsed row.
 func check(t *testing.T, j Job) {
 	t.Helper()
 	if j.ID == "" || j.UserID == "" || j.State == "" || j.GPUs < 0 || j.Elapsed < 0 || j.Suspended < 0 || j.GPUTime() < 0 || len(j.UID()) != 32 || strings.ContainsAny(j.Name, "\n\x00") {

@@ -18,37 +18,37 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// Query is which jobs are wanted.
+// Query selects jobs.
 type Query struct {
-	// From and To bound the end of those that ended; both are included.
+	// From and To bound the end of finished jobs, inclusive.
 	From, To time.Time
-	// Unfinished asks for those that wait or run too.
+	// Unfinished includes pending and running jobs.
 	Unfinished bool
-	// Empty: of all. Slurm shows an ordinary user her own where it is set up so.
+	// Empty means all. Where Slurm is configured so, an ordinary user sees only their own jobs.
 	Users, Accounts, Jobs []string
 }
 
-// Source has the accounting of a cluster.
+// Source reads the accounting of a cluster.
 type Source interface {
-	// Jobs returns what matches, in the order of the end. Jobs that could be read come
-	// beside the error for others, which then is an Unreadable.
+	// Jobs returns the matching jobs, ordered by end. If some rows are unreadable, it returns
+	// the others along with an error for which Unreadable is true.
 	Jobs(ctx context.Context, q Query) ([]Job, error)
-	// Backlog returns how many messages the controller has not yet given to the database;
-	// ok is false if nobody says.
+	// Backlog returns how many messages the controller has not sent to the database yet; ok is
+	// false if that is unknown.
 	Backlog(ctx context.Context) (n int, ok bool)
 }
 
-// Unreadable reports whether an error is of some rows only.
+// Unreadable reports whether an error concerns only some rows.
 func Unreadable(err error) bool {
 	_, ok := errors.AsType[*unreadableError](err)
 	return ok
 }
 
-// collect keeps the rows that a query wants: Slurm means by a range of time all jobs that
-// lived in it, and by some versions' state something else.
+// collect keeps the rows that match a query: in Slurm a time range selects all jobs that existed in
+// it, and the meaning of a state filter depends on the version.
 type collect struct {
 	q       Query
-	cluster string // what they are to be called
+	cluster string // overrides the reported cluster name
 	jobs    []Job
 	seen    map[string]bool
 }
@@ -78,21 +78,21 @@ func (c *collect) sorted() []Job {
 	return c.jobs
 }
 
-// maxJobs bounds one answer.
+// maxJobs bounds one response.
 const maxJobs = 200_000
 
-// Connection says where Slurm is.
+// Connection tells how to reach Slurm.
 type Connection struct {
-	Tools string // folder of its programs; empty: the usual ones
-	Conf  string // path of slurm.conf; empty: they know
-	// REST is the address of slurmrestd, which is asked instead; Token is the file with its
-	// token, User whose that is.
+	Tools string // folder of its programs; empty: the usual folders
+	Conf  string // path of slurm.conf; empty: the programs' default
+	// REST is the address of slurmrestd, used instead of the programs. Token is the file with
+	// the token of User.
 	REST, Token, User string
-	// Cluster is what the cluster is called in records. Empty: as Slurm calls it.
+	// Cluster is the cluster name in records; empty: as Slurm reports it.
 	Cluster string
 }
 
-// Open returns the accounting of a cluster. Nothing is asked yet.
+// Open returns the accounting of a cluster. It sends no request.
 func Open(c Connection) (Source, error) {
 	if c.REST == "" {
 		return &sacct{dir: c.Tools, conf: c.Conf, cluster: c.Cluster}, nil
@@ -104,14 +104,14 @@ func Open(c Connection) (Source, error) {
 	return &rest{client: client, cluster: c.Cluster}, nil
 }
 
-// ErrNoSlurm means that there is nobody to ask.
-var ErrNoSlurm = errors.New("no sacct in the usual folders, and no slurmrestd is named")
+// ErrNoSlurm means that there is neither sacct nor a slurmrestd.
+var ErrNoSlurm = errors.New("no sacct in the usual folders and no slurmrestd configured")
 
-// sacct asks Slurm's own tools. They are looked for each time: a file system may come late.
+// sacct runs Slurm's own tools. It looks them up for each query: a file system may be mounted late.
 type sacct struct{ dir, conf, cluster string }
 
-// states are asked for by name: with them sacct takes a range of time for that of the end,
-// and shows jobs too that were cancelled before they were to begin.
+// States are requested by name: only then does sacct apply a time range to the end of jobs and show
+// jobs that were cancelled before their begin time.
 const (
 	endedStates      = "BF,CA,CD,DL,F,NF,OOM,PR,TO,RQ,RS,RV"
 	unfinishedStates = ",PD,R,S"
@@ -126,7 +126,7 @@ func (s *sacct) Jobs(ctx context.Context, q Query) ([]Job, error) {
 	if !ok {
 		return nil, ErrNoSlurm
 	}
-	// Nobody who names a job can know it, so that no name can look like a row.
+	// The delimiter is random, so that no job name can look like a row.
 	delimiter := "|" + rand.Text()[:10] + "|"
 	states := endedStates
 	if q.Unfinished {
@@ -146,9 +146,9 @@ func (s *sacct) Jobs(ctx context.Context, q Query) ([]Job, error) {
 		}
 	}
 	if len(q.Users) > 0 {
-		args = args[1:] // --allusers would win
+		args = args[1:] // --allusers would take precedence
 	}
-	// In the zone of the machine an hour comes twice each autumn.
+	// In local time one hour occurs twice each autumn.
 	tools = tools.With("TZ=UTC0", "SLURM_TIME_FORMAT=%s")
 	c := collect{q: q, cluster: s.cluster, seen: map[string]bool{}}
 	var odd *unreadableError
@@ -168,7 +168,7 @@ func (s *sacct) Jobs(ctx context.Context, q Query) ([]Job, error) {
 	return c.sorted(), nil
 }
 
-// Backlog implements Source. sdiag is never asked to reset anything.
+// Backlog implements Source. It never resets sdiag's statistics.
 func (s *sacct) Backlog(ctx context.Context) (n int, ok bool) {
 	tools, ok := slurm.FindTools(s.dir, s.conf, "sdiag")
 	if !ok {
@@ -181,7 +181,7 @@ func (s *sacct) Backlog(ctx context.Context) (n int, ok bool) {
 	return n, ok && err == nil
 }
 
-// parseBacklog finds "DBD Agent queue size: 12" in the text of sdiag.
+// parseBacklog finds "DBD Agent queue size: 12" in the output of sdiag.
 func parseBacklog(r io.Reader) (n int, ok bool) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
@@ -194,15 +194,15 @@ func parseBacklog(r io.Reader) (n int, ok bool) {
 	return 0, false
 }
 
-// rest asks slurmrestd.
+// rest queries slurmrestd.
 type rest struct {
 	client  *slurm.REST
 	cluster string
-	dialect int // that was understood
+	dialect int // the last one accepted
 }
 
-// Jobs implements Source. It asks twice: without states a job that never was ready is not
-// shown, with them 22.05 shows none that was requeued.
+// Jobs implements Source. It sends two queries: without states, jobs that never became eligible are
+// missing; with states, 22.05 omits requeued jobs.
 func (s *rest) Jobs(ctx context.Context, q Query) ([]Job, error) {
 	c := collect{q: q, cluster: s.cluster, seen: map[string]bool{}}
 	v := url.Values{"skip_steps": {"true"}}
@@ -221,8 +221,8 @@ func (s *rest) Jobs(ctx context.Context, q Query) ([]Job, error) {
 	return c.sorted(), nil
 }
 
-// dialects are how versions want to be asked, the newest first: 22.05 refuses what it does
-// not know, has duplicates and whole times as it is, and wants uts before seconds.
+// dialects are the query parameters by version, newest first: 22.05 rejects unknown parameters,
+// always includes duplicates and whole times, and needs the prefix uts for seconds.
 var dialects = []struct {
 	before string
 	also   url.Values
@@ -232,7 +232,7 @@ var dialects = []struct {
 	{"uts", nil},
 }
 
-// ask asks in the dialect that was understood last, else in the others.
+// ask sends the query in the last accepted dialect, then in the others.
 func (s *rest) ask(ctx context.Context, q Query, v url.Values, each func(Job) error) error {
 	var errs []error
 	for i := range dialects {
@@ -255,7 +255,7 @@ func (s *rest) ask(ctx context.Context, q Query, v url.Values, each func(Job) er
 	return errs[0]
 }
 
-// matching keeps of what slurmrestd cannot be asked for in all versions.
+// matching applies the filters that not all versions of slurmrestd support.
 func (c *collect) matching(j Job) error {
 	if len(c.q.Users) > 0 && !slices.Contains(c.q.Users, j.User) {
 		return nil
@@ -266,7 +266,7 @@ func (c *collect) matching(j Job) error {
 	return c.add(j)
 }
 
-// is reports whether a user who writes id means the job: 4 is every task of array 4.
+// is reports whether the ID that a user wrote means the job: 4 is every task of array 4.
 func (j *Job) is(id string) bool {
 	return id == j.ID || id == j.UserID || id == j.ArrayJobID || id == j.HetJobID
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// fakeREST answers as slurmrestd of 22.05 or a newer one does, with what the former said.
+// fakeREST responds like slurmrestd 22.05 or newer, with responses captured from 22.05.
 type fakeREST struct {
 	t       testing.TB
 	old     bool
@@ -32,7 +32,7 @@ func (f *fakeREST) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"statistics":{"dbd_agent_queue_size":7}}`)
 		return
 	case r.URL.Path != "/slurmdb/v0.0.38/jobs/":
-		f.t.Errorf("asked for %s", r.URL.Path)
+		f.t.Errorf("unexpected request for %s", r.URL.Path)
 	}
 	q := r.URL.Query()
 	f.queries = append(f.queries, r.URL.RawQuery)
@@ -54,8 +54,8 @@ func (f *fakeREST) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var recording = Query{From: unix(1794734100), To: unix(1794735000)}
 
-// Versions want to be asked in other words, and refuse the whole question else. Jobs that
-// were cancelled while they waited are in one answer only, those that were requeued in the other.
+// Catches a query that a version rejects because of its parameters, and jobs lost because those
+// cancelled while pending are in one response only and those requeued in the other.
 func TestREST(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		f := &fakeREST{t: t, old: old}
@@ -71,7 +71,7 @@ func TestREST(t *testing.T) {
 		}
 		first := len(f.queries)
 		if _, err := s.Jobs(t.Context(), recording); err != nil || len(f.queries) != first+2 {
-			t.Errorf("old %v: %d questions at first, %d then", old, first, len(f.queries)-first)
+			t.Errorf("old %v: %d requests at first, then %d", old, first, len(f.queries)-first)
 		}
 		if !slices.IsSortedFunc(jobs, func(a, b Job) int { return a.End.Compare(b.End) }) || jobs[0].Cluster != "renamed" {
 			t.Errorf("old %v: %+v", old, jobs[0])
@@ -85,15 +85,15 @@ func TestREST(t *testing.T) {
 		}
 		f.fail, f.queries = http.StatusUnauthorized, nil
 		if _, err := s.Jobs(t.Context(), recording); err == nil || len(f.queries) != 1 {
-			t.Errorf("refused: %v after %d questions", err, len(f.queries))
+			t.Errorf("rejected: %v after %d requests", err, len(f.queries))
 		}
 	}
 	if _, err := Open(Connection{REST: "nowhere"}); err == nil {
-		t.Error("an address of nothing is taken")
+		t.Error("an invalid address is accepted")
 	}
 }
 
-// sacct shows each job that lived in a range: only those that ended in it are wanted.
+// Catches jobs that only existed in a range, which sacct shows, taken for jobs that ended in it.
 func TestRange(t *testing.T) {
 	dir := t.TempDir()
 	answer, err := filepath.Abs("testdata/22.05/sacct.txt")
@@ -120,9 +120,9 @@ exec /bin/sed "s,|~|,$d,g" ` + answer + "\n"
 		return len(jobs)
 	}
 	if n := count(1794734100, 1794735000); n != 27 {
-		t.Errorf("%d in all", n)
+		t.Errorf("%d jobs in total", n)
 	}
-	if n := count(1794734253, 1794734253); n != 4 { // both ends are in it
+	if n := count(1794734253, 1794734253); n != 4 { // both ends are inclusive
 		t.Errorf("%d in a second", n)
 	}
 	if a, b := count(1794734100, 1794734253), count(1794734254, 1794735000); a+b != 27 {
@@ -137,14 +137,14 @@ exec /bin/sed "s,|~|,$d,g" ` + answer + "\n"
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	if last := lines[len(lines)-1]; strings.Contains(last, "--allusers") || !strings.Contains(last, "--user=alice") {
-		t.Errorf("asked for others: %s", last)
+		t.Errorf("wrong query: %s", last)
 	}
 	seen := map[string]bool{}
 	for _, line := range lines {
 		_, rest, _ := strings.Cut(line, "--delimiter=")
 		delimiter, _, _ := strings.Cut(rest, " ")
 		if seen[delimiter] || len(delimiter) < 10 {
-			t.Errorf("the delimiter %q can be known", delimiter)
+			t.Errorf("the delimiter %q is predictable", delimiter)
 		}
 		seen[delimiter] = true
 		if !strings.Contains(line, "--allocations --duplicates --noconvert --parsable") && !strings.Contains(line, "--starttime=uts1794734") {
@@ -152,9 +152,9 @@ exec /bin/sed "s,|~|,$d,g" ` + answer + "\n"
 		}
 	}
 	if _, ok := s.Backlog(t.Context()); ok {
-		t.Error("a sdiag that is not there says that all is written")
+		t.Error("a missing sdiag reports no backlog")
 	}
-	// An answer of rows that cannot all be read has the others.
+	// A response with unreadable rows still has the others.
 	if err := os.WriteFile(filepath.Join(dir, "sacct"), []byte(strings.Replace(script, "s,|~|,$d,g", "s,1794734234,yesterday,;s,|~|,$d,g", 1)), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -167,11 +167,11 @@ exec /bin/sed "s,|~|,$d,g" ` + answer + "\n"
 		t.Fatal(err)
 	}
 	if _, err := none.Jobs(t.Context(), recording); err == nil {
-		t.Error("nobody to ask is an answer")
+		t.Error("a missing Slurm is not an error")
 	}
 }
 
-// An answer has an end, and what takes part in it a limit.
+// Catches an unbounded response.
 func TestCollectBound(t *testing.T) {
 	c := collect{q: Query{To: epoch}, seen: map[string]bool{}, jobs: make([]Job, maxJobs)}
 	if err := c.add(job(1, epoch, epoch)); err == nil || !strings.Contains(err.Error(), slurm.ErrTooLong.Error()) {

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// state is what has to outlive the process.
+// state is what must survive a restart.
 type state struct {
 	Version int `json:"version"`
 	// Cursor is the time before which every row was delivered.
 	Cursor int64 `json:"cursor"`
-	// Delivered are rows that ended since, by their UID, with their end.
+	// Delivered has the rows that ended since the cursor: their ends by UID.
 	Delivered map[string]int64 `json:"delivered"`
 }
 
@@ -25,14 +25,14 @@ const (
 	stateVersion = 1
 	stateFile    = "slurm-accounting.json"
 	maxState     = 64 << 20
-	// maxDelivered bounds how many rows are remembered. Beyond it the cursor moves on, and
-	// what comes later than that is not looked for.
+	// maxDelivered bounds how many rows are remembered. Beyond it the cursor advances, and rows
+	// that appear before it are not read any more.
 	maxDelivered = 500_000
 )
 
 func (s *state) cursor() time.Time { return time.Unix(s.Cursor, 0) }
 
-// forget moves the cursor on, never back, and forgets rows before it.
+// forget advances the cursor, never back, and drops the rows before it.
 func (s *state) forget(cursor time.Time) {
 	s.Cursor = max(s.Cursor, cursor.Unix())
 	for uid, end := range s.Delivered {
@@ -42,7 +42,7 @@ func (s *state) forget(cursor time.Time) {
 	}
 }
 
-// bound drops the oldest rows beyond n, with the cursor behind them. It returns how many.
+// bound drops the oldest rows beyond n and advances the cursor past them. It returns how many.
 func (s *state) bound(n int) int {
 	over := len(s.Delivered) - n
 	if over <= 0 {
@@ -57,13 +57,12 @@ func (s *state) bound(n int) int {
 	return over
 }
 
-// Store keeps the state in a folder, or in memory only where there is none.
+// Store keeps the state in a folder, or only in memory without one.
 type Store struct {
 	Dir string
 }
 
-// load returns the state, or nil where there is none yet. What cannot be understood is an
-// error.
+// load returns the state, or nil if there is none yet. An unreadable state is an error.
 func (s Store) load() (*state, error) {
 	if s.Dir == "" {
 		return nil, nil
@@ -77,7 +76,7 @@ func (s Store) load() (*state, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxState {
-		return nil, fmt.Errorf("%s is no state of ours", path)
+		return nil, fmt.Errorf("%s is not a state file", path)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -88,7 +87,7 @@ func (s Store) load() (*state, error) {
 		return nil, fmt.Errorf("%s is damaged: %w", path, err)
 	}
 	if out.Version != stateVersion || out.Cursor <= 0 {
-		return nil, fmt.Errorf("%s is of another version (%d)", path, out.Version)
+		return nil, fmt.Errorf("%s has an unsupported version (%d)", path, out.Version)
 	}
 	if out.Delivered == nil {
 		out.Delivered = map[string]int64{}
@@ -96,7 +95,7 @@ func (s Store) load() (*state, error) {
 	return &out, nil
 }
 
-// save replaces the file: who is killed meanwhile finds the old one or the new one.
+// save replaces the file atomically: a killed process leaves the old or the new file.
 func (s Store) save(st *state) (err error) {
 	if s.Dir == "" {
 		return nil
@@ -115,7 +114,7 @@ func (s Store) save(st *state) (err error) {
 	defer func() {
 		if err != nil {
 			f.Close()
-			_ = os.Remove(f.Name()) // what is left behind is small, and the error above says more
+			_ = os.Remove(f.Name()) // best effort: the error above matters more
 		}
 	}()
 	if _, err := f.Write(b); err != nil {
@@ -133,7 +132,7 @@ func (s Store) save(st *state) (err error) {
 	return syncDir(s.Dir)
 }
 
-// syncDir makes the new name last.
+// syncDir makes the rename durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A damaged cursor is said and begun anew; its folder is for its owner only.
+// Catches a damaged cursor that is not reported or stops the records, and a folder that others can read.
 func TestState(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	d := &database{now: epoch, backlog: -1}
@@ -23,7 +23,7 @@ func TestState(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(s.got) != 1 { // only what ends from now on
-		t.Errorf("%d at first", len(s.got))
+		t.Errorf("%d records at first", len(s.got))
 	}
 	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, stateFile): 0o600} {
 		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != want {
@@ -39,13 +39,13 @@ func TestState(t *testing.T) {
 		said := 0
 		f.Say = func(string, error) { said++ }
 		if err := f.Round(t.Context()); err != nil || said != 1 || len(s.got) != 3 {
-			t.Errorf("%q: %v, said %d times, %d rows", text, err, said, len(s.got))
+			t.Errorf("%q: %v, reported %d times, %d rows", text, err, said, len(s.got))
 		}
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*.json.*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	// A folder that cannot be written: nothing is delivered twice by this process.
+	// With an unwritable folder, this process still delivers nothing twice.
 	f := newFollower(t, d, s, "/proc/none")
 	s.got = map[string]int{}
 	f.Since = time.Hour
@@ -61,7 +61,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// A clock that was ahead when the cursor was written does not stop the records.
+// Catches a clock that was ahead when the cursor was saved and stops the records.
 func TestClock(t *testing.T) {
 	dir := t.TempDir()
 	d := &database{now: epoch.Add(1000 * time.Hour), backlog: -1}
@@ -81,8 +81,8 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// slurmdbd may hear of the end of a short job before its start, and has half a row for a
-// moment: it is waited for, and not for ever.
+// Catches an incomplete row that is sent because slurmdbd received the end of a short job before its
+// start, and one that is waited for forever.
 func TestHalfRow(t *testing.T) {
 	d := &database{now: epoch, backlog: -1}
 	s := &sink{got: map[string]int{}}
@@ -105,7 +105,7 @@ func TestHalfRow(t *testing.T) {
 	round(f.Settle+40*time.Second, 2)
 }
 
-// What is remembered is bounded.
+// Catches unbounded state.
 func TestBound(t *testing.T) {
 	st := &state{Version: 1, Cursor: 1, Delivered: map[string]int64{}}
 	for i := range 100 {
@@ -121,7 +121,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// The uid depends on who, when and nothing else, and never changes between versions.
+// Catches a UID that depends on more than the cluster, the job and its times, or changes between
+// versions.
 func TestUID(t *testing.T) {
 	j := job(7, epoch, epoch.Add(time.Minute))
 	const want = "06c28bd8e5862496056fe8ccc1560132"
@@ -131,7 +132,7 @@ func TestUID(t *testing.T) {
 	o := j
 	o.Name, o.State, o.Elapsed, o.End = "x", "FAILED", 3, o.End.In(time.FixedZone("x", 3600))
 	if o.UID() != j.UID() {
-		t.Error("the uid depends on more than the run")
+		t.Error("the UID depends on more than the run")
 	}
 	for _, change := range []func(*Job){
 		func(j *Job) { j.ID = "8" },
@@ -142,7 +143,7 @@ func TestUID(t *testing.T) {
 		o := j
 		change(&o)
 		if o.UID() == j.UID() {
-			t.Errorf("%+v has the uid of another", o)
+			t.Errorf("%+v has the UID of another row", o)
 		}
 	}
 }

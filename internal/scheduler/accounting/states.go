@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// stateCodes returns the states of jobs by the short forms that Slurm's tools take.
+// stateCodes maps the short forms of job states in Slurm's tools to their names.
 func stateCodes() map[string]string {
 	return map[string]string{
 		"PD": "PENDING", "R": "RUNNING", "S": "SUSPENDED", "CD": "COMPLETED", "F": "FAILED", "CA": "CANCELLED", "TO": "TIMEOUT", "NF": "NODE_FAIL",
@@ -15,8 +15,8 @@ func stateCodes() map[string]string {
 	}
 }
 
-// ParseStates returns the states that people mean, as Job has them: in any case, by their
-// name or their short form.
+// ParseStates returns the named states as Job has them. It accepts names and short forms in any
+// case.
 func ParseStates(list []string) ([]string, error) {
 	codes := stateCodes()
 	var out []string
@@ -29,7 +29,7 @@ func ParseStates(list []string) ([]string, error) {
 			name = long
 		}
 		if !slices.Contains(slices.Collect(maps.Values(codes)), name) {
-			return nil, fmt.Errorf("%q is none; running, pending, completed, failed, cancelled, timeout, node_fail, preempted, out_of_memory, requeued are", s)
+			return nil, fmt.Errorf("%q is not a job state such as running, pending, completed, failed, cancelled, timeout, node_fail, preempted, out_of_memory or requeued", s)
 		}
 		out = append(out, name)
 	}

@@ -12,28 +12,28 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// columns are what sacct is asked for. The name, which its user chose, comes last.
+// columns are the columns requested from sacct. The name, which the user chooses, comes last.
 var columns = []string{
 	"JobIDRaw", "JobID", "Cluster", "User", "Account", "Partition", "QOS", "State", "ExitCode",
 	"Submit", "Eligible", "Start", "End", "ElapsedRaw", "Suspended", "NNodes", "AllocCPUS",
 	"AllocTRES", "ReqTRES", "NodeList", "JobName",
 }
 
-// maxRow bounds a row; a list of nodes or a name may be long.
+// maxRow bounds a row in bytes; a node list or a name may be long.
 const maxRow = 1 << 20
 
-// parseText reads the table that sacct -p or -P writes, where slurm.ParseJobsText reads the
-// records of scontrol, with its first line that names the columns,
-// and calls each with the rows of jobs; those of steps are left out. A name may have any
-// number of lines: a row is as long as it has columns. Times are seconds, or local ones of
-// zone. What cannot be read costs itself, and is returned as an error beside the rest.
+// parseText parses the table of sacct -p or -P, including the header that names the columns, and
+// calls each for every job row; it skips job steps. (slurm.ParseJobsText parses the records of
+// scontrol.) A name may have any number of lines: a row ends when it has all columns. Times are Unix
+// seconds, or local times in zone. Unreadable rows are skipped and reported as an error after the
+// rest.
 func parseText(r io.Reader, delimiter string, zone *time.Location, each func(Job) error) error {
 	in := bufio.NewReaderSize(r, 1<<16)
 	head, err := readLine(in)
 	if err != nil {
-		return fmt.Errorf("sacct wrote no names of columns: %w", err)
+		return fmt.Errorf("sacct wrote no header: %w", err)
 	}
-	head, closed := strings.CutSuffix(head, delimiter) // -p ends a row with one more
+	head, closed := strings.CutSuffix(head, delimiter) // -p adds a trailing delimiter
 	names := strings.Split(head, delimiter)
 	at := map[string]int{}
 	for i, name := range names {
@@ -42,7 +42,7 @@ func parseText(r io.Reader, delimiter string, zone *time.Location, each func(Job
 		}
 	}
 	if _, ok := at["State"]; !ok {
-		return fmt.Errorf("sacct wrote no names of columns: %.100q", slurm.Text(head))
+		return fmt.Errorf("sacct wrote no header: %.100q", slurm.Text(head))
 	}
 	want := len(names) - 1
 	if closed {
@@ -82,17 +82,17 @@ func parseText(r io.Reader, delimiter string, zone *time.Location, each func(Job
 	return nil
 }
 
-// errRow is of one row: the next ones may be well.
-var errRow = errors.New("a row of sacct cannot be read")
+// errRow marks an error of a single row.
+var errRow = errors.New("cannot read a row of sacct")
 
-// unreadableError says that rows were left out.
+// unreadableError reports skipped rows.
 type unreadableError struct {
 	rows  int
 	first error
 }
 
 func (e *unreadableError) Error() string {
-	return fmt.Sprintf("%d rows were left out: %v", e.rows, e.first)
+	return fmt.Sprintf("skipped %d rows: %v", e.rows, e.first)
 }
 
 func readLine(in *bufio.Reader) (string, error) {
@@ -114,7 +114,7 @@ func readLine(in *bufio.Reader) (string, error) {
 	}
 }
 
-// readRow returns lines until they have as many delimiters as a row has.
+// readRow joins lines until the row has all its delimiters.
 func readRow(in *bufio.Reader, delimiter string, want int) (string, error) {
 	row, err := readLine(in)
 	if err != nil {
@@ -124,15 +124,15 @@ func readRow(in *bufio.Reader, delimiter string, want int) (string, error) {
 		n := strings.Count(row, delimiter)
 		switch {
 		case n > want:
-			return "", fmt.Errorf("%w: it has too many columns", errRow)
+			return "", fmt.Errorf("%w: too many columns", errRow)
 		case n == want:
 			return row, nil
 		case len(row) > maxRow:
-			return "", fmt.Errorf("%w: it is longer than %d bytes", errRow, maxRow)
+			return "", fmt.Errorf("%w: longer than %d bytes", errRow, maxRow)
 		}
 		more, err := readLine(in)
 		if errors.Is(err, io.EOF) {
-			return "", errors.New("the answer of sacct ends within a row") // those that follow are missing too
+			return "", errors.New("the output of sacct ends within a row") // the rows after it are missing too
 		}
 		if err != nil {
 			return "", err
@@ -193,19 +193,19 @@ func parseRow(fields []string, at map[string]int, zone *time.Location) (j Job, o
 		s, bad2 := strconv.ParseUint(signal, 10, 16)
 		j.Exit, j.Signal, j.ExitKnown = int(c), int(s), bad1 == nil && bad2 == nil
 	}
-	allocated, _ := slurm.ParseGRES(onlyGRES(field("AllocTRES"))) // what of it cannot be read is no GPU
+	allocated, _ := slurm.ParseGRES(onlyGRES(field("AllocTRES"))) // unparsable entries are not GPUs
 	requested, _ := slurm.ParseGRES(onlyGRES(field("ReqTRES")))
 	j.devices(allocated, requested)
 	if err = errors.Join(err, badSpan); err != nil {
 		return Job{}, false, fmt.Errorf("%w: job %s: %w", errRow, j.ID, err)
 	}
 	if !j.finish() {
-		return Job{}, false, fmt.Errorf("%w: job %.20q has no number or state", errRow, j.ID)
+		return Job{}, false, fmt.Errorf("%w: job %.20q has no ID or state", errRow, j.ID)
 	}
 	return j, true, nil
 }
 
-// onlyGRES leaves of cpu=2,gres/gpu=1,mem=4G what is generic.
+// onlyGRES returns the generic resources of a list such as cpu=2,gres/gpu=1,mem=4G.
 func onlyGRES(tres string) string {
 	var out []string
 	for one := range strings.SplitSeq(tres, ",") {
@@ -216,8 +216,8 @@ func onlyGRES(tres string) string {
 	return strings.Join(out, ",")
 }
 
-// parseTime parses seconds since 1970, which SLURM_TIME_FORMAT=%s gives, or
-// 2026-11-15T09:17:12 of a zone. None and Unknown are no time.
+// parseTime parses Unix seconds, as SLURM_TIME_FORMAT=%s writes, or a local time in zone such as
+// 2026-11-15T09:17:12. None and Unknown are the zero time.
 func parseTime(s string, zone *time.Location) (time.Time, error) {
 	switch s {
 	case "", "None", "Unknown", "N/A", "Invalid", "(null)":
@@ -228,16 +228,16 @@ func parseTime(s string, zone *time.Location) (time.Time, error) {
 	}
 	t, err := time.ParseInLocation("2006-01-02T15:04:05", s, zone)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%.40q is no time", s)
+		return time.Time{}, fmt.Errorf("%.40q is not a time", s)
 	}
 	return t.UTC(), nil
 }
 
-// parseSpan parses the time for which a job was suspended.
+// parseSpan parses the time a job was suspended.
 func parseSpan(s string) (time.Duration, error) {
 	d, err := slurm.ParseSpan(s)
 	if err == nil && d > maxCount*time.Second {
-		err = fmt.Errorf("%.40q is no time span", s)
+		err = fmt.Errorf("%.40q is not a time span", s)
 	}
 	if err != nil {
 		return 0, err

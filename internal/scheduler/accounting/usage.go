@@ -17,27 +17,27 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// What is known about the usage of a job. The empty word means that nobody asked.
+// Values of Usage.Status. Empty means that usage was not queried.
 const (
 	UsageOK      = "ok"
-	UsageMissing = "missing" // no agent saw the job, or its series are gone
+	UsageMissing = "missing" // no agent saw the job, or its series have expired
 	UsageError   = "error"   // the store did not answer
 )
 
-// Usage is what a job did with its GPUs, as the agents of its nodes measured it.
+// Usage is how a job used its GPUs, as measured by the agents of its nodes.
 type Usage struct {
 	Status    string
-	Allocated float64        // GPU seconds; half a GPU for a second is half a GPU second
-	Active    optional.Float // GPU seconds in which the job did something
-	Idle      optional.Float // GPU seconds in which it did nothing
+	Allocated float64        // GPU seconds, shares in proportion
+	Active    optional.Float // GPU seconds with activity
+	Idle      optional.Float // GPU seconds without activity
 	Energy    optional.Float // J
-	Peak      optional.Float // memory of the fullest of its GPUs or partitions, bytes
-	// Unseen are GPU seconds that were on the job's counters when the store first saw them.
-	// They are not in Allocated, as they are in no bill.
+	Peak      optional.Float // highest memory use of any of its GPUs or partitions, bytes
+	// Unseen are the GPU seconds on the job's counters when the store first saw them. They are
+	// not in Allocated, just as no bill includes them.
 	Unseen float64
 }
 
-// Efficiency returns the part of the time that the job had GPUs in which it used them.
+// Efficiency returns the fraction of its allocated GPU time that the job used.
 func (u *Usage) Efficiency() optional.Float {
 	active, ok := u.Active.Get()
 	if u.Status != UsageOK || !ok || u.Allocated <= 0 {
@@ -46,8 +46,8 @@ func (u *Usage) Efficiency() optional.Float {
 	return optional.Of(min(1, active/u.Allocated))
 }
 
-// Meter reads what jobs used from the store that keeps the series of the agents. It counts
-// with the fold of package fleet, as bills do.
+// Meter reads the usage of jobs from the store with the agents' series. It counts with fleet.Meter,
+// as bills do.
 type Meter struct {
 	store query.Store
 	now   func() time.Time
@@ -57,26 +57,26 @@ type Meter struct {
 func NewMeter(store query.Store) *Meter { return &Meter{store: store, now: time.Now} }
 
 const (
-	// after is how long the last values of a job can be found: agents show its counters for
-	// 5 minutes more.
+	// after is how long the last values of a job remain readable: agents export its counters
+	// for 5 more minutes.
 	after = 6 * time.Minute
-	// afterRequeue is the same for a row whose job goes on in another one, which may begin
+	// afterRequeue is the same for a row whose job continues in another row, which may start
 	// soon.
 	afterRequeue = time.Minute
-	// skew is how far the clocks of the controller and of a node may be apart.
+	// skew is the allowed clock difference between the controller and a node.
 	skew = time.Minute
-	// chunk is the longest period of one query. Few series match, so it may be long.
+	// chunk is the longest period of one query. It may be long because few series match.
 	chunk = 7 * 24 * time.Hour
 
-	maxIDs     = 50      // jobs of one query
-	maxSamples = 200_000 // of one metric and query, estimated at one every 30 s
+	maxIDs     = 50      // jobs per query
+	maxSamples = 200_000 // per metric and query, estimated at one every 30 s
 )
 
-// continues are the states of rows whose job goes on in another row.
+// continues are the states of rows whose job continues in another row.
 var continues = []string{"REQUEUED", "RESIZING", "PREEMPTED", "NODE_FAIL"}
 
-// Usage returns what each of the jobs did, in their order. Beside an error it has those
-// that were answered; the others have the status error.
+// Usage returns the usage of the jobs, in order. If some queries fail, it returns the other results
+// along with the error, and the failed jobs have UsageError.
 func (m *Meter) Usage(ctx context.Context, jobs []Job) ([]Usage, error) {
 	out := make([]Usage, len(jobs))
 	for i := range out {
@@ -87,7 +87,7 @@ func (m *Meter) Usage(ctx context.Context, jobs []Job) ([]Usage, error) {
 		found, err := m.group(ctx, jobs, g)
 		if err != nil {
 			errs = append(errs, err)
-			if len(errs) >= 2 || ctx.Err() != nil { // the store does not work today
+			if len(errs) >= 2 || ctx.Err() != nil { // the store is failing: stop querying
 				break
 			}
 			continue
@@ -99,17 +99,16 @@ func (m *Meter) Usage(ctx context.Context, jobs []Job) ([]Usage, error) {
 	return out, errors.Join(errs...)
 }
 
-// group are jobs that are asked for together.
+// group is a set of jobs that share queries.
 type group struct {
-	at       []int // in the list of jobs
+	at       []int // indices of the jobs
 	from, to time.Time
 	samples  int
-	alone    bool // other jobs of the same number exist
+	alone    bool // another job has the same ID
 }
 
-// groups puts jobs of about the same time and length together, so that a long one does not
-// make the query for short ones long. A job whose number is used again is alone, with the
-// time that is its own.
+// groups combines jobs of similar time and length, so that a long job does not lengthen the query for
+// short ones. A job whose ID is reused forms its own group, limited to its own time.
 func groups(jobs []Job, now time.Time) []group {
 	numbers := map[string]int{}
 	order := make([]int, 0, len(jobs))
@@ -156,8 +155,8 @@ func groups(jobs []Job, now time.Time) []group {
 	return out
 }
 
-// own returns when samples are the job's: to a while after its end, or until the next job of
-// the same number begins.
+// own returns the period in which samples belong to the job: until a while after its end, or until
+// the next job with the same ID starts.
 func own(j *Job, all []Job, now time.Time) (from, to time.Time) {
 	to = j.End
 	if to.IsZero() {
@@ -177,7 +176,7 @@ func own(j *Job, all []Job, now time.Time) (from, to time.Time) {
 	return j.Start, to
 }
 
-// total is what the accounts of one job add up to.
+// total accumulates the accounts of one job.
 type total struct {
 	held, active       fleet.Seconds
 	energy             fleet.Energy
@@ -189,7 +188,7 @@ type total struct {
 
 func (t *total) add(from, to fleet.Sums) {
 	if from == to && from != (fleet.Sums{}) {
-		return // the last value of an earlier run of the same number
+		return // the last value of an earlier run with the same ID
 	}
 	t.held += to.Held - from.Held
 	t.hasHeld = true
@@ -217,7 +216,7 @@ func (t *total) usage() Usage {
 	return u
 }
 
-// group returns what each job of a group used, in the order of the group.
+// group returns the usage of the jobs of a group, in order.
 func (m *Meter) group(ctx context.Context, jobs []Job, g group) ([]Usage, error) {
 	totals := make([]total, len(g.at))
 	each := func(l query.Labels, f func(*total)) {
@@ -273,11 +272,11 @@ func matchers(jobs []Job, at []int) []string {
 	return out
 }
 
-// of reports whether a series is of a job: the agent may not know the name of the cluster.
+// of reports whether a series belongs to a job: the agent may not know the name of its cluster.
 func of(l query.Labels, j *Job) bool {
 	cluster := l[fleet.LabelSlurmCluster]
 	return l[fleet.LabelSlurmJob] == j.ID && (cluster == "" || j.Cluster == "" || cluster == j.Cluster)
 }
 
-// Ran reports whether there can be any usage of a job: it began and had GPUs.
+// Ran reports whether a job can have usage: it started and had GPUs.
 func (j *Job) Ran() bool { return !j.Start.IsZero() && (j.GPUs > 0 || j.Shards > 0) }

@@ -19,8 +19,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
-// run adds the series of one GPU of a job as an agent that is scraped each 30 s has them:
-// from its start to 5 minutes after its end. busy is the part of the time that it works.
+// run adds the series of one GPU of a job, scraped every 30 s from its start to 5 minutes after its
+// end. busy is the fraction of the time that the job is active.
 func run(m *querytest.Memory, labels query.Labels, start, end time.Time, busy float64, resets ...time.Time) {
 	names := []string{fleet.SeriesAllocatedTime, fleet.SeriesActiveTime, fleet.SeriesEnergy, fleet.SeriesWorkloadMemory}
 	add := func(i int, at time.Time, v float64) {
@@ -48,7 +48,7 @@ func run(m *querytest.Memory, labels query.Labels, start, end time.Time, busy fl
 			add(i, at, v)
 		}
 	}
-	for i := range names { // the page shows it no more
+	for i := range names { // no longer exported
 		add(i, at, math.NaN())
 	}
 }
@@ -77,8 +77,8 @@ func measured(allocated, busy, peak float64) Usage {
 	}
 }
 
-// The last value of a short job is found though a point falls only each 30 s, GPUs add
-// up, and a job that nobody measured has none, not 0.
+// Catches the lost last value of a short job between scrapes, GPUs that do not add up, and 0 instead
+// of absent usage for an unmeasured job.
 func TestUsage(t *testing.T) {
 	a, p := newStore(epoch.Add(time.Hour))
 	at := func(s int) time.Time { return epoch.Add(time.Duration(s) * time.Second) }
@@ -99,16 +99,15 @@ func TestUsage(t *testing.T) {
 		t.Errorf("efficiency %v", e)
 	}
 	if _, known := got[2].Efficiency().Get(); known {
-		t.Error("the efficiency of a job that nobody measured is known")
+		t.Error("an unmeasured job has an efficiency")
 	}
 	if a.Asked() > 40 {
 		t.Errorf("%d queries for 3 jobs", a.Asked())
 	}
 }
 
-// What an agent that was killed had counted is not lost; a second Prometheus that scrapes
-// the same agent counts nothing twice, nor does a label that is learnt later; a run of the
-// same number, or of another cluster, is another job's.
+// Catches usage lost with a killed agent; usage counted twice by a second scraper or a late label; and
+// usage of another run or another cluster with the same job ID.
 func TestUsageTraps(t *testing.T) {
 	at := func(s int) time.Time { return epoch.Add(time.Duration(s) * time.Second) }
 	allocated := func(name string, want float64, tolerance float64, jobs []Job, build func(a *querytest.Memory)) {
@@ -164,7 +163,7 @@ func TestUsageTraps(t *testing.T) {
 		run(a, gpu("1", "G"), at(0), at(3900), 1)
 		run(a, gpu("1", "GG"), at(4000), at(5000), 1)
 	})
-	// A failed run whose number comes again before its series are gone.
+	// A failed run whose ID is reused before its series expire.
 	allocated("used again, the first run", 3900, 1, []Job{job(1, at(0), at(3900)), job(1, at(4000), at(5000))}, func(a *querytest.Memory) {
 		run(a, gpu("1", "G"), at(0), at(3900), 1)
 		run(a, gpu("1", "GG"), at(4000), at(5000), 1)
@@ -178,7 +177,7 @@ func TestUsageTraps(t *testing.T) {
 	})
 }
 
-// Memory that was used for a moment between two points counts.
+// Catches a lost memory peak between two samples.
 func TestPeak(t *testing.T) {
 	a, p := newStore(epoch.Add(time.Hour))
 	run(a, gpu("1", "G"), epoch, epoch.Add(10*time.Minute), 1)
@@ -196,7 +195,7 @@ func TestPeak(t *testing.T) {
 	}
 }
 
-// Many jobs cost few questions, of bounded length; long ones do not ride with short ones.
+// Catches too many queries, unbounded queries, and long jobs grouped with short ones.
 func TestGroups(t *testing.T) {
 	var jobs []Job
 	for i := range 400 {
@@ -218,14 +217,14 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// broken is a store that does not answer.
+// broken is a store that always fails.
 type broken struct{ query.Store }
 
 func (broken) Instant(context.Context, string, time.Time) ([]query.Sample, error) {
 	return nil, errors.New("too many samples")
 }
 
-// A store that fails is an error, never a job without use.
+// Catches a store failure reported as a job without usage.
 func TestUsageFails(t *testing.T) {
 	got, err := NewMeter(broken{}).Usage(t.Context(), []Job{job(1, epoch, epoch.Add(time.Minute))})
 	if err == nil || !strings.Contains(err.Error(), "too many samples") || got[0].Status != UsageError {
@@ -233,8 +232,8 @@ func TestUsageFails(t *testing.T) {
 	}
 }
 
-// A job whose beginning the store missed has the hours that the store saw, as its bill has,
-// and says how many it did not see.
+// Catches a job whose start the store missed and that does not report the hours seen, as its bill
+// does, or the hours missed.
 func TestUsageOfLateStore(t *testing.T) {
 	a, p := newStore(epoch.Add(10 * time.Hour))
 	l := gpu("1", "G", fleet.LabelName, fleet.SeriesAllocatedTime)
@@ -257,7 +256,7 @@ func TestUsageOfLateStore(t *testing.T) {
 	}
 }
 
-// The page of the agent tells of jobs that ran on its node alone.
+// Catches wrong usage from the agent's page for jobs that ran on its node only.
 func TestPage(t *testing.T) {
 	page := `# TYPE gpu_workload_allocated_time_seconds_total counter
 gpu_workload_allocated_time_seconds_total{gpu_uuid="a",host_name="n1.site",slurm_job_id="1",slurm_cluster="c"} 100
@@ -279,14 +278,14 @@ gpu_workload_memory_used_bytes{gpu_uuid="a",host_name="n1.site",slurm_job_id="1"
 	}
 	j.Nodes, j.NodeList = 2, "n[1-2]"
 	if got := p.Usage(&j); got.Status != "" {
-		t.Errorf("a job of two nodes: %+v", got)
+		t.Errorf("a job on two nodes: %+v", got)
 	}
 	j = job(2, epoch, time.Time{})
 	j.NodeList = "n1"
 	if got := p.Usage(&j); got.Status != UsageMissing {
-		t.Errorf("a job that it does not know: %+v", got)
+		t.Errorf("an unknown job: %+v", got)
 	}
 	if _, err := ParsePage(strings.NewReader("<html>")); err == nil {
-		t.Error("a page of something else")
+		t.Error("a page that is not a metrics page is accepted")
 	}
 }

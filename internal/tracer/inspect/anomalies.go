@@ -12,8 +12,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Anomalies looks for anomalies of a choice for so many windows, or until ctx ends, and calls
-// found with each. proc is the host's.
+// Anomalies searches the chosen processes for anomalies over a number of windows, or until ctx ends,
+// and calls found with each. proc is the host's /proc.
 func (s *Session) Anomalies(ctx context.Context, c *Choice, proc string, window time.Duration, windows int, found func(*journal.Line) error) error {
 	watcher := watch.New(proc)
 	watcher.Owner = s.Process
@@ -43,7 +43,7 @@ func (s *Session) Anomalies(ctx context.Context, c *Choice, proc string, window 
 	return nil
 }
 
-// TakesLine reports whether an anomaly is of a chosen process.
+// TakesLine reports whether an anomaly belongs to a chosen process.
 func (c *Choice) TakesLine(l *journal.Line) bool {
 	if len(l.Attributes) == 0 {
 		return c.Takes(l.PID, nil)

@@ -10,15 +10,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Choice says which processes are looked at. Its zero value takes all; at most one field
-// is set.
+// Choice selects processes. The zero value selects all; at most one field is set.
 type Choice struct {
 	PIDs []uint // on the host
 	Pod  string // NAMESPACE/NAME
-	Job  string // ID of a Slurm job, of an array or of a task of one
+	Job  string // ID of a Slurm job, array or array task
 }
 
-// Takes reports whether a process is looked at. w is whose it is, nil if nobody knows.
+// Takes reports whether a process is selected. w is its workload, nil if unknown.
 func (c *Choice) Takes(pid uint32, w *workload.Workload) bool {
 	switch {
 	case len(c.PIDs) > 0:

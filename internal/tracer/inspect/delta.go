@@ -8,11 +8,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// processSince returns what a process did since before, which may be nil. What is of the
-// moment stays as it is.
+// processSince returns the activity of a process since before, which may be nil. Gauges keep their
+// current value.
 func processSince(now, before *tracer.Process) tracer.Process {
 	d := *now
-	if before == nil || before.Since.Sub(now.Since).Abs() >= time.Second { // another process of this pid
+	if before == nil || before.Since.Sub(now.Since).Abs() >= time.Second { // the PID was reused
 		return d
 	}
 	d.Devices = make([]tracer.Device, len(now.Devices))
@@ -58,8 +58,8 @@ func processSince(now, before *tracer.Process) tracer.Process {
 	return d
 }
 
-// sameComm reports whether a and b are one communicator of a process. Those that are older
-// than the tracer have no ID: only Key tells them apart.
+// sameComm reports whether a and b are the same communicator of a process. Communicators older than
+// the tracer have no ID; only Key distinguishes them.
 func sameComm(a, b *tracer.Comm) bool {
 	if a.Key != "" || b.Key != "" {
 		return a.Key == b.Key

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Communicators that are older than the trace have no ID; each is compared with itself.
+// Catches communicators older than the trace, which have no ID, compared with each other.
 func TestDeltaOfOlderCommunicators(t *testing.T) {
 	t.Parallel()
 	comm := func(key string, n uint64) tracer.Comm {

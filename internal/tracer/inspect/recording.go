@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// drainEvery is how often recorded calls are fetched: the kernel has room for some
+	// drainEvery is how often recorded calls are fetched: the kernel buffer holds a few
 	// thousand.
 	drainEvery = 100 * time.Millisecond
-	// maxCalls bounds a recording: some 500 MB of file.
+	// maxCalls bounds a recording to about 500 MB of file.
 	maxCalls = 3_000_000
 )
 
-// Recorded is what a recording has.
+// Recorded summarizes a recording.
 type Recorded struct {
 	Calls     int
 	Processes int
-	Lost      uint64 // calls that it has not
+	Lost      uint64 // calls missing from the recording
 }
 
-// RecordCalls writes every call of the chosen processes to w until ctx ends, in the trace
-// event format of Chrome, which ui.perfetto.dev reads.
+// RecordCalls writes every call of the chosen processes to w until ctx ends, in the Chrome trace
+// event format, which ui.perfetto.dev reads.
 func (s *Session) RecordCalls(ctx context.Context, c *Choice, w io.Writer) (Recorded, error) {
 	rec := newRecording(w, maxCalls)
 	err := s.fetch(ctx, c, rec)
@@ -44,7 +44,7 @@ func (s *Session) fetch(ctx context.Context, c *Choice, rec *recording) error {
 	recorded := map[uint32]bool{}
 	defer func() {
 		for pid := range recorded {
-			_ = s.Tracer.Record(pid, false) // it ends with the tracer anyway
+			_ = s.Tracer.Record(pid, false) // recording ends with the tracer anyway
 		}
 	}()
 	_, tick := s.Look(ctx)
@@ -79,14 +79,14 @@ func (s *Session) fetch(ctx context.Context, c *Choice, rec *recording) error {
 	return nil
 }
 
-// recording is a file in the trace event format of Chrome, written as it comes.
+// recording streams a file in the Chrome trace event format.
 type recording struct {
 	w       *bufio.Writer
 	most    int
 	calls   int
-	dropped uint64 // calls over most
+	dropped uint64 // calls beyond the maximum
 	named   map[uint32]string
-	latest  map[uint32]tracer.Event // recorded, by thread
+	latest  map[uint32]tracer.Event // latest recorded call, by thread
 	begun   bool
 	first   bool
 	start   tracer.Losses // before the first call
@@ -98,7 +98,7 @@ func newRecording(w io.Writer, most int) *recording {
 	return &recording{w: bufio.NewWriterSize(w, 1<<16), most: most, named: map[uint32]string{}, latest: map[uint32]tracer.Event{}, first: true}
 }
 
-// traceEvent is one in that format. Times are microseconds.
+// traceEvent is one event of the format. Times are in microseconds.
 type traceEvent struct {
 	Name  string         `json:"name"`
 	Cat   string         `json:"cat,omitempty"`
@@ -112,7 +112,7 @@ type traceEvent struct {
 
 func (r *recording) process(p *tracer.Process) { r.named[p.PID] = p.Name }
 
-// add writes the calls of a snapshot. Times are since the first snapshot.
+// add writes the calls of a snapshot. Times are relative to the first snapshot.
 func (r *recording) add(s *tracer.Snapshot) error {
 	if !r.begun {
 		r.begun, r.start, r.origin = true, s.Losses, s.Time
@@ -143,9 +143,9 @@ func (r *recording) add(s *tracer.Snapshot) error {
 	return nil
 }
 
-// again reports whether the last call of the thread is the one that e tells: one that failed
-// comes as a call, because it is recorded, and then as an error. When it began is worked out
-// anew for each reading, and may differ by some microseconds.
+// again reports whether e repeats the last call of its thread: a failed call arrives as a recorded call
+// and again as an error. Its start is computed separately for each reading and may differ by a few
+// microseconds.
 func (r *recording) again(e *tracer.Event) bool {
 	c, ok := r.latest[e.TID]
 	return ok && c.PID == e.PID && c.Op == e.Op && c.Code == e.Code && c.Duration == e.Duration && e.Time.Sub(c.Time).Abs() < time.Millisecond
@@ -180,7 +180,7 @@ func (r *recording) call(e *tracer.Event) traceEvent {
 	return out
 }
 
-// shorten returns the first 120 characters of a kernel's name.
+// shorten returns the first 120 characters of a kernel name.
 func shorten(name string) string {
 	const most = 120
 	r := []rune(name)
@@ -205,10 +205,10 @@ func (r *recording) event(e traceEvent) error {
 	return err
 }
 
-// lost returns how many calls are not in the file.
+// lost returns how many calls are missing from the file.
 func (r *recording) lost() uint64 { return r.dropped + r.last.Events - r.start.Events }
 
-// close writes the end: the names of processes, and what is missing.
+// close writes the trailer: process names, and what is missing.
 func (r *recording) close() error {
 	if !r.begun {
 		if err := r.add(&tracer.Snapshot{}); err != nil {

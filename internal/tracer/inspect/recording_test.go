@@ -14,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// A recording has an end, and what does not fit is counted.
+// Catches an unbounded recording, and dropped calls that are not counted.
 func TestRecordingIsBounded(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -38,8 +38,8 @@ func TestRecordingIsBounded(t *testing.T) {
 	}
 }
 
-// A call that failed comes as a call and as an error: it is drawn once, with its code, also
-// where the two come in two readings. An error of which the call was lost is drawn.
+// Catches a failed call drawn twice, as a call and as an error, even across two readings, and an error
+// that is not drawn because its call was lost.
 func TestRecordingDrawsFailureOnce(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

@@ -14,10 +14,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Report is what processes did in an interval.
+// Report is the activity of processes in an interval.
 type Report struct {
 	Time      time.Time          `json:"time"`
-	Seconds   float64            `json:"seconds"` // since the report before
+	Seconds   float64            `json:"seconds"` // since the previous report
 	Mode      string             `json:"mode,omitempty"`
 	Processes []Process          `json:"processes"`
 	Groups    []tracer.CommGroup `json:"groups,omitempty"`
@@ -25,24 +25,24 @@ type Report struct {
 	Untraced  []tracer.Untraced  `json:"untraced,omitempty"`
 	Losses    tracer.Losses      `json:"losses"`
 	Problem   string             `json:"problem,omitempty"` // why the last reading failed
-	Missing   []probe.Feature    `json:"missing,omitempty"` // what the kernel or our rights lack, and what that costs
-	Others    int                `json:"others,omitempty"`  // processes that were not chosen
+	Missing   []probe.Feature    `json:"missing,omitempty"` // features that the kernel or our privileges lack, with the consequence
+	Others    int                `json:"others,omitempty"`  // processes not selected
 
-	// Places are what people call devices by, by UUID.
+	// Places has the display names of devices by UUID.
 	Places map[string]string `json:"-"`
 }
 
-// Process is one process with whose it is.
+// Process is one process with its workload.
 type Process struct {
 	tracer.Process
 	Workload *workload.Workload `json:"workload,omitempty"`
 	Verdict  *anomaly.Verdict   `json:"verdict,omitempty"`
 
-	// Delta is what the process did in the interval.
+	// Delta is the activity of the process in the interval.
 	Delta tracer.Process `json:"-"`
 }
 
-// Report returns what the processes of a choice did between two readings.
+// Report returns the activity of the chosen processes between two readings.
 func (s *Session) Report(c *Choice, before, now tracer.Snapshot, t *node.Tick) *Report {
 	r := &Report{
 		Time: now.Time, Seconds: now.Time.Sub(before.Time).Seconds(), Groups: now.Groups, Libraries: now.Libraries, Losses: now.Losses,

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package inspect computes what gpumeter trace and explain show. A Session is a tracer that
-// runs with the machine beside it; from its readings come the report of an interval, a
-// recording of every call, and the anomalies of a while. Nothing here prints.
+// Package inspect computes the output of gpumeter trace and explain. A Session is a running tracer
+// with a view of the machine; from its readings come the report of an interval, a recording of every
+// call, and the anomalies of a period. Nothing here prints.
 package inspect
 
 import (
@@ -17,21 +17,21 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Tracer is what traces: live.Tracer, or a test's.
+// Tracer is a live.Tracer, or a fake.
 type Tracer interface {
 	Run(ctx context.Context) error
 	Snapshot(now time.Time, gpus map[uint32][]string) tracer.Snapshot
 	Record(pid uint32, on bool) error
 }
 
-// Machine knows the devices, and whose a process is: node.View, or a test's.
+// Machine knows the devices and the workloads of processes: a node.View, or a fake.
 type Machine interface {
 	Tick(ctx context.Context, now time.Time) node.Tick
 	Learn(ctx context.Context)
 	Process(pid uint32) (workload.Workload, bool)
 }
 
-// Session is a tracer that runs, and the machine beside it.
+// Session is a running tracer with a view of the machine.
 type Session struct {
 	Tracer
 	Machine
@@ -39,7 +39,7 @@ type Session struct {
 	stop func() error
 }
 
-// Begin begins to trace, until the session is closed.
+// Begin starts tracing until the session is closed.
 func Begin(ctx context.Context, t Tracer, m Machine) *Session {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
@@ -56,20 +56,20 @@ func Begin(ctx context.Context, t Tracer, m Machine) *Session {
 	}}
 }
 
-// Close ends the session and returns why the tracer failed, if it did.
+// Close ends the session and returns the tracer's error, if any.
 func (s *Session) Close() error { return s.stop() }
 
-// Look makes a reading of both.
+// Look reads the tracer and the machine.
 func (s *Session) Look(ctx context.Context) (tracer.Snapshot, node.Tick) {
 	t := s.Tick(ctx, time.Now())
 	return s.Snapshot(time.Now(), onDevices(&t)), t
 }
 
-// onDevices returns whom the driver lists, with the UUIDs of the devices, or of the
-// partitions if it knows those.
+// onDevices returns the processes that the driver lists, with the UUIDs of their devices, or of their
+// partitions where the driver knows them.
 func onDevices(t *node.Tick) map[uint32][]string {
 	all := map[uint32][]string{}
-	cut := map[uint32][]string{} // devices of which a partition is already there
+	cut := map[uint32][]string{} // devices that already have a partition listed
 	for _, partitions := range []bool{true, false} {
 		for i := range t.Readings {
 			r := &t.Readings[i]

@@ -1,5 +1,5 @@
-// Package journal keeps anomalies in a bounded file, as lines of JSON: an agent that traces
-// writes them, gpumeter explain reads them.
+// Package journal keeps anomalies in a bounded file of JSON lines: a tracing agent writes it, gpumeter
+// explain reads it.
 package journal
 
 import (
@@ -20,22 +20,22 @@ import (
 )
 
 const (
-	// maxJournal is how large the file of anomalies grows before it becomes the old one.
+	// maxJournal is the size at which the file is rotated.
 	maxJournal = 4 << 20
-	// maxLine is longer than any line of ours.
+	// maxLine exceeds the length of any valid line.
 	maxLine = 64 << 10
 )
 
 // Line is one anomaly in the file.
 type Line struct {
 	anomaly.Anomaly
-	// Attributes are those of the series that the anomaly counts in: workload and device.
+	// Attributes are those of the series that counts the anomaly: workload and device.
 	Attributes map[string]string `json:"attributes,omitempty"`
-	Words      string            `json:"text"` // the whole of it
+	Words      string            `json:"text"` // the whole anomaly as a sentence
 }
 
-// Append writes lines to the file at path; an empty path keeps nothing. A file that is full
-// replaces the old one.
+// Append writes lines to the file at path; an empty path keeps nothing. A full file replaces the
+// previous rotated file.
 func Append(path string, list []Line) error {
 	if path == "" || len(list) == 0 {
 		return nil
@@ -52,16 +52,16 @@ func Append(path string, list []Line) error {
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("cannot make the folder of anomalies: %w", err)
+		return fmt.Errorf("cannot create the folder for anomalies: %w", err)
 	}
 	if st, err := os.Stat(path); err == nil && st.Size()+int64(b.Len()) > maxJournal {
 		if err := os.Rename(path, old(path)); err != nil {
-			return fmt.Errorf("cannot put the old anomalies away: %w", err)
+			return fmt.Errorf("cannot rotate the anomaly file: %w", err)
 		}
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return fmt.Errorf("cannot keep anomalies: %w", err)
+		return fmt.Errorf("cannot write anomalies: %w", err)
 	}
 	_, err = f.Write(b.Bytes())
 	return errors.Join(err, f.Close())
@@ -69,9 +69,9 @@ func Append(path string, list []Line) error {
 
 func old(path string) string { return path + ".1" }
 
-// Read returns the anomalies in the file at path, and in the one before it, that
-// happened at since or later. skipped is how many lines are none: a crash may leave half of
-// one. That there is no file is an error of fs.ErrNotExist.
+// Read returns the anomalies in the file at path and in its rotated predecessor that happened at since
+// or later. skipped counts invalid lines: a crash may leave a truncated one. If there is no file, the
+// error is fs.ErrNotExist.
 func Read(path string, since time.Time) (list []Line, skipped int, err error) {
 	text, errOld := readFile(old(path))
 	if errOld != nil && !errors.Is(errOld, fs.ErrNotExist) {
@@ -94,7 +94,7 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxJournal+maxLine))
 }
 
-// parse returns what is in lines of JSON.
+// parse decodes JSON lines.
 func parse(text []byte, since time.Time) (list []Line, skipped int) {
 	r := bufio.NewScanner(bytes.NewReader(text))
 	r.Buffer(nil, maxLine)
@@ -111,13 +111,13 @@ func parse(text []byte, since time.Time) (list []Line, skipped int) {
 			list = append(list, line)
 		}
 	}
-	if r.Err() != nil { // a line that is none: what follows it is lost
+	if r.Err() != nil { // an overlong line: the rest is lost
 		skipped++
 	}
 	return list, skipped
 }
 
-// Latest returns the last word on each anomaly, by when it began.
+// Latest returns the latest line of each anomaly, ordered by start.
 func Latest(list []Line) []Line {
 	type key struct {
 		pid   uint32

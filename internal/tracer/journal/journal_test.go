@@ -22,7 +22,7 @@ func line(state anomaly.State) Line {
 	}, Attributes: map[string]string{"gpu.uuid": "GPU-0"}}
 }
 
-// What was written is read again, and only since when it is asked for.
+// Catches a line that is not read back, and one older than requested that is.
 func TestJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state", "anomalies.jsonl")
 	lines := []Line{line(anomaly.Open), line(anomaly.Ended)}
@@ -36,11 +36,11 @@ func TestJournal(t *testing.T) {
 		t.Error(diff, skipped, err)
 	}
 	if got, _, _ := Read(path, at(21)); len(got) != 0 {
-		t.Errorf("%d lines from before", len(got))
+		t.Errorf("%d lines older than requested", len(got))
 	}
 }
 
-// The file is bounded: there is one old one, and the newest lines are never lost.
+// Catches an unbounded file, more than one rotated file, and lost newest lines.
 func TestJournalIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "anomalies.jsonl")
 	line := line(anomaly.Open)
@@ -62,7 +62,7 @@ func TestJournalIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever is in the file, what is a line of ours is read and nothing breaks.
+// Catches a panic on arbitrary content, and a valid line that is not read.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"time":"2026-11-15T12:00:00Z","op":"step","text":"x"}` + "\n"))
 	f.Add([]byte("{\n\n{}\n[1]\n\x00"))

@@ -5,7 +5,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/journal"
 )
 
-// Name says whose the anomalies are, and counts those that began.
+// Name attributes anomalies to workloads and counts those that opened.
 func (l *Ledger) Name(list []anomaly.Anomaly) []journal.Line {
 	lines := make([]journal.Line, 0, len(list))
 	for _, a := range list {
@@ -23,8 +23,8 @@ func (l *Ledger) Name(list []anomaly.Anomaly) []journal.Line {
 	return lines
 }
 
-// of returns whose series an anomaly counts in: of its device, or else of the first that the
-// process has.
+// of returns the subject whose series count an anomaly: that of its device, or of the process's first
+// device.
 func (l *Ledger) of(a *anomaly.Anomaly) *Subject {
 	p := l.Seen[a.PID]
 	if p == nil {

@@ -11,7 +11,7 @@ func (l *Ledger) communicators(p, before *Presence, at func(int) *Subject) {
 	for i := range p.Comms {
 		c := &p.Comms[i]
 		if c.Key == "" && c.ID == "" {
-			continue // nobody can say what of it was counted before
+			continue // unknown how much of it was already counted
 		}
 		was, fresh := &tracer.Comm{}, true
 		for j := range before.Comms {
@@ -20,10 +20,10 @@ func (l *Ledger) communicators(p, before *Presence, at func(int) *Subject) {
 			}
 		}
 		if was.Ended && c.Key != "" {
-			continue // it was told to the end: a reading that failed may have it again as it was
+			continue // already ended: a failed reading may repeat its earlier state
 		}
 		if (c.Ended || p.Ended) && c.Sequence == was.Sequence && c.BarrierWait.Count == was.BarrierWait.Count && was.Ended {
-			continue // its series may be gone already
+			continue // its series may have ended already
 		}
 		s := at(c.Device)
 		sum, _, folded := s.comm(keyOf(c), l.cfg.MaxCommunicators, l.last)
@@ -61,7 +61,7 @@ func (l *Ledger) communicators(p, before *Presence, at func(int) *Subject) {
 	}
 }
 
-// measure takes over what NCCL itself has measured of a rank since the reading before.
+// measure copies NCCL's own measurements of a rank since the previous reading.
 func (c *Comm) measure(of *tracer.Comm, p, before *Presence) {
 	for i := range p.Measured {
 		m := &p.Measured[i]
@@ -84,9 +84,9 @@ func (c *Comm) measure(of *tracer.Comm, p, before *Presence) {
 	}
 }
 
-// sameComm reports whether a and b are the same communicator of a process. One process may
-// have several ranks of one, and several that were made before us and have no ID: only Key
-// tells those apart.
+// sameComm reports whether a and b are the same communicator of a process. A process may have several
+// ranks of one communicator, and several older than the tracer, which have no ID: only Key
+// distinguishes those.
 func sameComm(a, b *tracer.Comm) bool {
 	if a.Key != "" || b.Key != "" {
 		return a.Key == b.Key
@@ -94,8 +94,8 @@ func sameComm(a, b *tracer.Comm) bool {
 	return a.ID != "" && a.ID == b.ID && a.Rank == b.Rank && a.Size == b.Size && a.Device == b.Device
 }
 
-// keyOf returns which series a communicator is in. All that have no ID are in one: Key means
-// nothing to others, and is another with each.
+// keyOf returns the series key of a communicator. All communicators without an ID share one series:
+// Key is meaningless outside the process and never repeats.
 func keyOf(c *tracer.Comm) CommKey {
 	if c.ID == "" {
 		return CommKey{"", -1, 0}

@@ -2,8 +2,8 @@ package ledger
 
 import "github.com/gpumeter/gpumeter/internal/tracer"
 
-// Distribution is the sum of histograms of processes, which come and go. Its buckets are
-// those of tracer.Histogram: counts[i] is of index low+i.
+// Distribution is the sum of histograms of processes, which come and go. Its buckets are those of
+// tracer.Histogram: counts[i] belongs to index low+i.
 type Distribution struct {
 	Count  uint64
 	Sum    float64
@@ -11,7 +11,7 @@ type Distribution struct {
 	Counts []uint64
 }
 
-// add adds what now has more than before had. One that has less began anew.
+// add adds the growth from before to now. A count that fell was reset.
 func (d *Distribution) add(now, before tracer.Histogram) {
 	if now.Count < before.Count {
 		before = tracer.Histogram{}
@@ -23,8 +23,8 @@ func (d *Distribution) add(now, before tracer.Histogram) {
 		d.Count += now.Count - before.Count
 		return
 	}
-	// The kernel counts while we read: the buckets are the truth, of which the count must
-	// be the sum.
+	// The kernel counts while we read: the buckets are authoritative, and the count must be
+	// their sum.
 	for i, n := range now.Buckets {
 		index := now.Offset + i
 		if j := index - before.Offset; j >= 0 && j < len(before.Buckets) {

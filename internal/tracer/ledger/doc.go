@@ -1,3 +1,3 @@
-// Package ledger sums what traced processes did by workload and device. Processes come and
-// go; the sums of a workload only grow. It knows no metric: the cuda receiver names them.
+// Package ledger sums the activity of traced processes by workload and device. Processes come and go;
+// the sums of a workload only grow. The package knows no metrics: the cuda receiver names them.
 package ledger

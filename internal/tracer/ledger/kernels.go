@@ -7,15 +7,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// maxKernelName is where the name of a kernel is cut: templates are long, and those that
-// differ only behind it are one series.
+// maxKernelName truncates kernel names: template instances are long, and names that differ only beyond
+// it share a series.
 const maxKernelName = 128
 
-// kernels adds the launches of a process. It tells its top kernels only, which are not
-// always the same; the rest comes as other. All launches together are exact: of a kernel
-// that was in the rest before, only what cannot be of others counts as new. They are
-// compared over all devices, because a kernel that leaves the top ones takes its launches
-// from its device to the rest, which is of none.
+// kernels adds the launches of a process. The process reports only its top kernels, which vary; the
+// rest arrives as Other. The total number of launches is exact: for a kernel that was in the rest
+// before, only launches that cannot belong to others count as new. The comparison spans all devices,
+// because a kernel that leaves the top moves its launches from its device to the rest, which has no
+// device.
 func (l *Ledger) kernels(p, before *Presence, at func(int) *Subject) {
 	type key struct {
 		symbol, name string
@@ -28,7 +28,7 @@ func (l *Ledger) kernels(p, before *Presence, at func(int) *Subject) {
 		was[key{k.Symbol, k.Name, k.Device}] = k
 		had.add(k)
 	}
-	remainder := -1 // the device of the rest
+	remainder := -1 // device of the rest
 	rest := func(k *tracer.Kernel) bool { return k.Name == Other && p.KernelsFolded > 0 }
 	for i := range p.Kernels {
 		k := &p.Kernels[i]
@@ -38,7 +38,7 @@ func (l *Ledger) kernels(p, before *Presence, at func(int) *Subject) {
 		}
 	}
 	left := tally{more(sum.launches, had.launches), max(0, sum.time-had.time)}
-	// Those that were known are exact. They go first.
+	// Kernels that were known before are exact and come first.
 	for _, known := range []bool{true, false} {
 		for i := range p.Kernels {
 			k := &p.Kernels[i]
@@ -57,7 +57,7 @@ func (l *Ledger) kernels(p, before *Presence, at func(int) *Subject) {
 	}
 }
 
-// tally is launches, and the seconds in the calls.
+// tally is a number of launches and the seconds in the calls.
 type tally struct {
 	launches uint64
 	time     float64
@@ -68,7 +68,7 @@ func (t *tally) add(k *tracer.Kernel) {
 	t.time += k.Time.Seconds()
 }
 
-// take takes as much of t as there is.
+// take removes up to n launches and seconds from t.
 func (t *tally) take(n uint64, seconds float64) tally {
 	took := tally{min(n, t.launches), min(seconds, t.time)}
 	t.launches -= took.launches
@@ -88,7 +88,7 @@ func (l *Ledger) launched(s *Subject, k *tracer.Kernel, n tally) {
 	if sum == nil {
 		sum = &Kernel{}
 		if s.retired {
-			sum.Since = l.last // its name may have had a series before
+			sum.Since = l.last // the name may have had a series before
 		}
 		s.Kernels[name] = sum
 	}
@@ -100,9 +100,9 @@ func (l *Ledger) launched(s *Subject, k *tracer.Kernel, n tally) {
 	}
 }
 
-// retire forgets the kernel that was not launched for the longest time, if that is long:
-// what a process does changes, and names of its warm-up must not stand for all of it. It
-// reports whether there was one.
+// retire drops the kernel that has not been launched for the longest time, if that is long enough: the
+// work of a process changes, and the kernels of its warm-up must not occupy all names. It reports
+// whether it dropped one.
 func (s *Subject) retire(now time.Time) bool {
 	oldest := ""
 	for name, k := range s.Kernels {
@@ -120,7 +120,7 @@ func (s *Subject) retire(now time.Time) bool {
 
 func volume(d [3]uint32) int64 { return int64(d[0]) * int64(d[1]) * int64(d[2]) }
 
-// Cut returns at most maxKernelName bytes of a name.
+// Cut truncates a name to maxKernelName bytes.
 func Cut(name string) string {
 	if len(name) <= maxKernelName {
 		return name

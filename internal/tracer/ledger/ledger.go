@@ -11,7 +11,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// keep is how long the sums of a workload that ended stay, so that no scraper misses them.
+// keep is how long the sums of an ended workload remain, so that no scrape misses them.
 const keep = 5 * time.Minute
 
 // Owners is what the gpu extension knows about processes. It answers from memory.
@@ -19,42 +19,43 @@ type Owners interface {
 	Process(pid uint32) (workload.Workload, bool)
 }
 
-// Options say how finely a ledger tells things apart.
+// Options set the granularity and the limits of a ledger.
 type Options struct {
-	// PerProcess makes each process a subject of its own.
+	// PerProcess makes each process a separate subject.
 	PerProcess bool
-	// MaxWorkloads bounds the subjects. The rest is the workload other.
+	// MaxWorkloads bounds the subjects. Further workloads are combined as Other.
 	MaxWorkloads int
-	// MaxKernels and MaxCommunicators bound those of one subject. The rest is other.
+	// MaxKernels and MaxCommunicators bound those of one subject. Further ones are combined as
+	// Other.
 	MaxKernels, MaxCommunicators int
 }
 
-// Ledger adds up what processes do by workload and device. It adds what each reading has
-// more than the one before: a process that ends takes nothing away, and one that turns out
-// to be somebody else's is theirs from then on.
+// Ledger sums the activity of processes by workload and device. It adds the growth from one reading to
+// the next: the end of a process subtracts nothing, and when the owner of a process becomes known, the
+// process counts for that owner from then on.
 type Ledger struct {
-	Owners   Owners               // nil: nobody knows
-	Subjects []*Subject           // in the order in which they were first seen
+	Owners   Owners               // nil: workloads are unknown
+	Subjects []*Subject           // in order of first appearance
 	Seen     map[uint32]*Presence // the processes of the last reading
-	Folded   uint64               // processes of workloads and communicators that became other's
+	Folded   uint64               // processes and communicators beyond a limit, combined as Other
 
 	cfg    Options
 	byKey  map[string]*Subject
-	now    time.Time // of the reading that is taken in
-	last   time.Time // of the last one
-	before time.Time // of the one before it
-	names  int       // of subjects so far
+	now    time.Time // time of the current reading
+	last   time.Time // time of the previous reading
+	before time.Time // time of the reading before that
+	names  int       // subjects named so far
 }
 
-// Presence is a process as the reading before had it.
+// Presence is a process in the previous reading.
 type Presence struct {
 	tracer.Process
 	owner workload.Workload
-	known bool // somebody said whose it is
+	known bool // its workload is known
 	Pairs []Pair
-	At    map[int]*Subject // by ordinal
-	fresh bool             // it was not there before
-	// folded: its workload is beyond the cap, at least on one device.
+	At    map[int]*Subject // by CUDA ordinal
+	fresh bool             // not in the previous reading
+	// folded: its workload exceeds the limit on at least one device.
 	folded bool
 }
 
@@ -63,7 +64,7 @@ func New(cfg Options) *Ledger {
 	return &Ledger{cfg: cfg, byKey: map[string]*Subject{}, Seen: map[uint32]*Presence{}}
 }
 
-// Observe takes in a reading.
+// Observe adds a reading.
 func (l *Ledger) Observe(s *tracer.Snapshot, where Places) {
 	l.now = s.Time
 	for _, sub := range l.Subjects {
@@ -89,11 +90,11 @@ func (l *Ledger) Observe(s *tracer.Snapshot, where Places) {
 	l.before, l.last = l.last, s.Time
 }
 
-// same reports whether two readings are of one process. When it was first seen is worked
-// out from another clock, and pids are not used again within a second.
+// same reports whether two readings are of one process. The time a process was first seen is computed
+// from another clock, and PIDs are not reused within a second.
 func same(before, now time.Time) bool { return now.Sub(before).Abs() < time.Second }
 
-// whose finds the owner of a process. What was known of one that ended still holds.
+// whose determines the owner of a process. The owner of an ended process remains known.
 func (l *Ledger) whose(p, before *Presence, where Places) {
 	p.owner, p.known, p.Pairs = before.owner, before.known, before.Pairs
 	if l.Owners != nil && (!p.Ended || !p.known) {
@@ -115,7 +116,7 @@ func (l *Ledger) whose(p, before *Presence, where Places) {
 	p.owner, p.Pairs = w, w.Identity()
 }
 
-// subject returns whose series the part of a process on a device belongs to.
+// subject returns the subject to which the activity of a process on a device belongs.
 func (l *Ledger) subject(p *Presence, ordinal int, where Places) *Subject {
 	if s := p.At[ordinal]; s != nil {
 		return s
@@ -142,7 +143,7 @@ func (l *Ledger) find(whose []Pair, id device.ID, p *Presence) *Subject {
 		return l.find(rest, id, &Presence{Process: tracer.Process{Since: p.Since}, fresh: p.fresh})
 	}
 	since := p.Since
-	if !p.fresh && !l.last.IsZero() { // it was somebody else's until the reading before
+	if !p.fresh && !l.last.IsZero() { // belonged to another subject until the previous reading
 		since = l.last
 	}
 	l.names++
@@ -153,7 +154,7 @@ func (l *Ledger) find(whose []Pair, id device.ID, p *Presence) *Subject {
 	return s
 }
 
-// process adds what a process has done since the reading before.
+// process adds the activity of a process since the previous reading.
 func (l *Ledger) process(p, before *Presence, where Places) {
 	at := func(ordinal int) *Subject { return l.subject(p, ordinal, where) }
 	l.operations(p, before, at)
@@ -170,7 +171,7 @@ func (l *Ledger) process(p, before *Presence, where Places) {
 		s.Busy += grown(d.Busy, was.Busy)
 		s.Wait += grown(d.Wait, was.Wait)
 		s.Bubble += grown(d.Bubble, was.Bubble)
-		if !p.Ended && (d.Ordinal >= 0 || d.Memory.Peak > 0) { // calls whose device is not known hold nothing
+		if !p.Ended && (d.Ordinal >= 0 || d.Memory.Peak > 0) { // calls on an unknown device hold no memory
 			s.hold(&d.Memory)
 		}
 	}
@@ -187,7 +188,7 @@ func (l *Ledger) process(p, before *Presence, where Places) {
 	}
 }
 
-// more returns by how much a count has grown. One that fell began anew.
+// more returns the growth of a count. A count that fell was reset.
 func more(now, before uint64) uint64 {
 	if now < before {
 		return now
@@ -197,7 +198,7 @@ func more(now, before uint64) uint64 {
 
 func grown(now, before time.Duration) float64 {
 	if now < before {
-		return 0 // a time that is worked out may be a little less
+		return 0 // a computed time may be slightly lower
 	}
 	return (now - before).Seconds()
 }
@@ -247,7 +248,7 @@ func (s *Subject) hold(m *tracer.Memory) {
 		s.Memory = &Memory{}
 	}
 	sum := s.Memory
-	// Of what was taken before we came only the framework knows.
+	// Only the framework knows memory allocated before tracing began.
 	sum.Reserved += max(m.Reserved, m.Pool)
 	sum.Peak += max(m.Peak, m.Pool)
 	sum.Age = max(sum.Age, m.Oldest)
@@ -260,8 +261,8 @@ func (s *Subject) hold(m *tracer.Memory) {
 	}
 }
 
-// Began returns since when what is fresh of a subject counts: the reading before, or when it
-// was first seen if that is later.
+// Began returns the start of the period that a subject's fresh values cover: the previous reading, or
+// when the subject was first seen if that is later.
 func (l *Ledger) Began(s *Subject) time.Time {
 	if s.Since.After(l.before) {
 		return s.Since
@@ -269,7 +270,7 @@ func (l *Ledger) Began(s *Subject) time.Time {
 	return l.before
 }
 
-// expire forgets workloads and communicators that ended long ago.
+// expire drops workloads and communicators that ended long ago.
 func (l *Ledger) expire(now time.Time) {
 	left := l.Subjects[:0]
 	gone := map[*Subject]bool{}

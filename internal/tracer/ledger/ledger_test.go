@@ -54,8 +54,8 @@ func (b *bench) read(seconds int, processes ...tracer.Process) {
 	b.Observe(&tracer.Snapshot{Time: at(seconds), Processes: processes}, NewPlaces(&b.tick))
 }
 
-// A kernel that leaves the top ones takes its launches to the rest, which is of no device.
-// The device then has fewer than before, and must not be thought to have begun anew.
+// Catches a device taken for reset because a kernel left the top and moved its launches to the rest,
+// which has no device.
 func TestKernelLeavesTheTop(t *testing.T) {
 	b := newBench(2, whoIs{1: llm}, Options{MaxWorkloads: 128, MaxKernels: 20, MaxCommunicators: 32})
 	read := func(seconds int, kernels ...tracer.Kernel) (sum uint64) {
@@ -77,9 +77,9 @@ func TestKernelLeavesTheTop(t *testing.T) {
 	}
 }
 
-// Whatever processes do, in whichever order they come, end and change owner: the sum over
-// all series is what they did, no series ever falls, and kernels that enter and leave the
-// top ones neither lose a launch nor invent one.
+// Catches a sum over all series that differs from the activity of the processes, a series that falls,
+// and launches lost or invented as kernels enter and leave the top, in any order of starts, ends and
+// changes of owner.
 func TestSumsAreTheTruth(t *testing.T) {
 	seeds := uint64(60)
 	if testing.Short() {
@@ -128,7 +128,7 @@ func TestSumsAreTheTruth(t *testing.T) {
 				c.Ops = []tracer.CollOp{coll}
 				p.Comms = []tracer.Comm{c}
 				truth.calls, truth.bytes, truth.errors, truth.sequence, truth.sent = truth.calls+n, truth.bytes+n*100, truth.errors+n/2, truth.sequence+n, truth.sent+n*8
-				// Two of six kernels are told by name, and not always the same.
+				// Two of six kernels are reported by name, and they vary.
 				top := random.IntN(6)
 				p.Kernels, p.KernelsFolded = nil, 0
 				rest := tracer.Kernel{Name: Other}

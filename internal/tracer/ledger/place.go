@@ -10,11 +10,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Places knows the devices of a tick, and who is on them.
+// Places indexes the devices of a tick and the processes on them.
 type Places struct {
 	byUUID map[string]*node.Reading
-	ofPID  map[uint32][]*node.Reading // the driver lists it there; partitions before their parents
-	only   *node.Reading              // the one device of the machine
+	ofPID  map[uint32][]*node.Reading // devices on which the driver lists the process; partitions before their parents
+	only   *node.Reading              // the only device of the machine, if there is one
 }
 
 // NewPlaces returns the devices of t.
@@ -32,7 +32,7 @@ func NewPlaces(t *node.Tick) Places {
 			p.ofPID[proc.PID] = append(p.ofPID[proc.PID], r)
 		}
 	}
-	for i := range t.Readings { // a partition is the smaller place
+	for i := range t.Readings { // a partition is more specific than its device
 		if devices > 1 || t.Readings[i].ID.Parent != "" {
 			p.only = nil
 		}
@@ -45,7 +45,7 @@ func NewPlaces(t *node.Tick) Places {
 	return p
 }
 
-// GPUs returns whom the driver lists, with the UUIDs of the devices or partitions.
+// GPUs returns the processes that the driver lists, with the UUIDs of their devices or partitions.
 func (p Places) GPUs() map[uint32][]string {
 	all := make(map[uint32][]string, len(p.ofPID))
 	for pid, list := range p.ofPID {
@@ -56,8 +56,8 @@ func (p Places) GPUs() map[uint32][]string {
 	return all
 }
 
-// device returns what CUDA calls by ordinal in a process. It is what CUDA said itself; else
-// the only device on which the driver lists the process, or that the machine has.
+// device returns the device that CUDA calls ordinal in a process: the one CUDA reported; else the only
+// device on which the driver lists the process; else the only device of the machine.
 func (p Places) device(proc *tracer.Process, ordinal int) device.ID {
 	if ordinal < 0 && len(proc.Devices) == 1 {
 		ordinal = proc.Devices[0].Ordinal
@@ -81,7 +81,7 @@ func (p Places) device(proc *tracer.Process, ordinal int) device.ID {
 	return device.ID{Index: -1}
 }
 
-// owner returns the one workload that has all devices of a process, false if there is none.
+// owner returns the sole workload of all devices of a process, and false if there is none.
 func (p Places) owner(proc *tracer.Process) (w workload.Workload, ok bool) {
 	for i := range proc.Devices {
 		r := p.byUUID[p.device(proc, proc.Devices[i].Ordinal).UUID]
@@ -93,11 +93,10 @@ func (p Places) owner(proc *tracer.Process) (w workload.Workload, ok bool) {
 	return w, ok
 }
 
-// Pair is an attribute of a workload, or of a device.
+// Pair is an attribute of a workload or a device.
 type Pair = workload.Attribute
 
-// place returns the attributes of a device, but for its index. Of one that is not known
-// there are none.
+// place returns the attributes of a device except its index, and none for an unknown device.
 func place(id device.ID) []Pair {
 	if id.UUID == "" {
 		return nil
@@ -117,7 +116,7 @@ func place(id device.ID) []Pair {
 	return list
 }
 
-// text returns the attributes as one text.
+// text joins attributes into one key.
 func text(list []Pair) string {
 	var b strings.Builder
 	for _, p := range list {

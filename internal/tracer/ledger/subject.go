@@ -7,17 +7,17 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Subject is what series are of: a workload, or one process of it, on one device. Its sums
-// only grow while it is there, whichever of its processes end.
+// Subject is the owner of series: a workload, or one of its processes, on one device. Its sums only
+// grow while it exists, even as its processes end.
 type Subject struct {
-	Key   string // tells the subject from all others of the ledger, also from those that ended
+	Key   string // unique in the ledger, including ended subjects
 	ID    device.ID
-	PID   uint32    // 0: all processes of the workload
-	Pairs []Pair    // of the workload and the device
-	rest  bool      // all workloads beyond the cap
-	Since time.Time // when its sums began
-	Live  bool      // one of its processes runs
-	ended time.Time // when the last of its processes did; zero: it has not
+	PID   uint32    // 0 for all processes of the workload
+	Pairs []Pair    // attributes of the workload and the device
+	rest  bool      // combines all workloads beyond the limit
+	Since time.Time // start of its sums
+	Live  bool      // at least one of its processes runs
+	ended time.Time // end of its last process; zero while live
 
 	Ops       map[OpKey]*Operation
 	Errors    map[ErrorKey]uint64
@@ -25,12 +25,12 @@ type Subject struct {
 	Kernels   map[string]*Kernel
 	Comms     map[CommKey]*Comm
 	Anomalies map[string]uint64 // by cause
-	retired   bool              // a kernel was forgotten
-	parted    bool              // a communicator was
+	retired   bool              // a kernel was dropped
+	parted    bool              // a communicator was dropped
 
 	Busy, Wait, Bubble float64 // seconds
-	Host               *Delays // nil: the kernel does not say
-	Memory             *Memory // of the moment; nil: not known
+	Host               *Delays // nil: not reported by the kernel
+	Memory             *Memory // current; nil: unknown
 }
 
 // OpKey identifies a function of CUDA or NCCL.
@@ -45,16 +45,16 @@ type ErrorKey struct {
 	Code int32
 }
 
-// Operation is how long calls of one function took.
+// Operation is the distribution of call durations of one function.
 type Operation struct{ Time Distribution }
 
-// Kernel is what was launched under one name.
+// Kernel sums the launches under one name.
 type Kernel struct {
 	Launches    uint64
 	Time        float64 // seconds, in the launching calls
-	Grid, Block int64   // of the last launch; 0: of several
+	Grid, Block int64   // of the last launch; 0 if combined
 	last        time.Time
-	Since       time.Time // when its series began; zero: with the subject
+	Since       time.Time // start of its series; zero: that of the subject
 }
 
 // Delays are the scheduling delays of the threads that launch work, in seconds.
@@ -63,14 +63,14 @@ type Delays struct {
 	QueueInCall, BlockedInCall float64
 }
 
-// Memory is what the processes have now, in bytes.
+// Memory is the current memory of the processes, in bytes.
 type Memory struct {
 	Reserved, Peak uint64
-	Allocated      uint64 // given out by frameworks
-	Held           uint64 // by those frameworks
+	Allocated      uint64 // handed out by the frameworks' allocators
+	Held           uint64 // reserved by those allocators
 	Framework      bool
 	Age            time.Duration
-	Growth         float64 // bytes a second
+	Growth         float64 // bytes per second
 	Leak           bool
 }
 
@@ -81,32 +81,32 @@ type CommKey struct {
 	Size int
 }
 
-// Comm is one communicator as one of its ranks has it, or all whose ID is not known.
+// Comm is one rank's view of a communicator, or all communicators without an ID.
 type Comm struct {
-	Since    time.Time // when its series began; zero: with the subject
+	Since    time.Time // start of its series; zero: that of the subject
 	Sequence uint64
 	Barrier  Distribution
-	Last     time.Time // when it was last used
+	Last     time.Time // last use
 	Live     bool
 	ended    time.Time
-	Behind   bool // others wait for it
-	Grouped  bool // it is known whether they do
+	Behind   bool // other ranks wait for this one
+	Grouped  bool // Behind is known
 	Ops      map[CollKey]*Collective
-	Bus      map[string]float64 // bytes a second by NCCL's own measure since the reading before, by collective
+	Bus      map[string]float64 // bytes per second as measured by NCCL since the previous reading, by collective
 }
 
-// CollKey identifies a kind of collective: all calls of it are summed.
+// CollKey identifies a kind of collective whose calls are summed.
 type CollKey struct {
 	Op, Datatype, Reduce string
 	Peer                 int
 }
 
-// Collective is what the calls of one kind of collective moved.
+// Collective sums the calls of one kind of collective.
 type Collective struct {
 	Time, Size Distribution
 	Errors     uint64
 	Bytes      uint64
-	Fresh      uint64 // bytes since the reading before
+	Fresh      uint64 // bytes since the previous reading
 }
 
 func newSubject(key string, id device.ID, pairs []Pair, pid uint32, since time.Time) *Subject {
@@ -117,7 +117,7 @@ func newSubject(key string, id device.ID, pairs []Pair, pid uint32, since time.T
 	}
 }
 
-// begin forgets what was of the moment before.
+// begin resets the gauges before a reading.
 func (s *Subject) begin() {
 	s.Live, s.Memory = false, nil
 	for _, c := range s.Comms {
@@ -128,11 +128,10 @@ func (s *Subject) begin() {
 	}
 }
 
-// Other is the name of all that is beyond a cap.
+// Other is the name for everything beyond a limit.
 const Other = "other"
 
-// comm returns a communicator, that of all others beyond the cap. last is when the reading
-// before was made.
+// comm returns a communicator, or Other beyond the limit. last is the time of the previous reading.
 func (s *Subject) comm(key CommKey, most int, last time.Time) (c *Comm, at CommKey, folded bool) {
 	if c = s.Comms[key]; c != nil {
 		return c, key, false
@@ -144,7 +143,7 @@ func (s *Subject) comm(key CommKey, most int, last time.Time) (c *Comm, at CommK
 	}
 	c = &Comm{Ops: map[CollKey]*Collective{}}
 	if s.parted {
-		c.Since = last // there may have been a series like it before
+		c.Since = last // an identical series may have existed before
 	}
 	s.Comms[key] = c
 	return c, key, false

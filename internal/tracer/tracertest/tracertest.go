@@ -1,5 +1,5 @@
-// Package tracertest is a machine with one GPU and a process that is traced, for tests of
-// what is made of a trace.
+// Package tracertest is a machine with one GPU and one traced process, for tests of consumers of a
+// trace.
 package tracertest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Tracer traces one process, 4242, that makes 1,000 launches in each second.
+// Tracer traces one process, 4242, that launches 1,000 kernels per second.
 type Tracer struct {
 	began time.Time
 
@@ -22,10 +22,10 @@ type Tracer struct {
 	lost     uint64 // events
 }
 
-// New returns a Tracer that begins now.
+// New returns a Tracer that starts now.
 func New() *Tracer { return &Tracer{began: time.Now(), recorded: map[uint32]bool{}} }
 
-// Run ends with ctx.
+// Run returns when ctx ends.
 func (f *Tracer) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
@@ -39,8 +39,8 @@ func (f *Tracer) Record(pid uint32, on bool) error {
 	return nil
 }
 
-// Snapshot implements inspect.Tracer. While 4242 is recorded each reading has three of its
-// calls, one of another process, and one that was lost.
+// Snapshot implements inspect.Tracer. While 4242 is recorded, each reading has three of its calls, one
+// of another process, and one lost call.
 func (f *Tracer) Snapshot(now time.Time, _ map[uint32][]string) tracer.Snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +58,7 @@ func (f *Tracer) Snapshot(now time.Time, _ map[uint32][]string) tracer.Snapshot 
 	return s
 }
 
-// Snapshot returns a reading of a tracer that began at began, after so many launches.
+// Snapshot returns a reading of a tracer that started at began, after this many launches.
 func Snapshot(now, began time.Time, launches uint64) tracer.Snapshot {
 	buckets := make([]uint64, tracer.TimeBuckets)
 	buckets[tracer.TimeBucket(4000)] = launches
@@ -93,7 +93,7 @@ func Snapshot(now, began time.Time, launches uint64) tracer.Snapshot {
 	}
 }
 
-// Machine has one GPU, and a pod on it.
+// Machine has one GPU and a pod on it.
 type Machine struct{}
 
 // Tick implements inspect.Machine.
@@ -106,7 +106,7 @@ func (Machine) Tick(_ context.Context, now time.Time) node.Tick {
 // Learn implements inspect.Machine.
 func (Machine) Learn(ctx context.Context) { <-ctx.Done() }
 
-// Process implements inspect.Machine. Process 4242 is a pod and a task of a Slurm array.
+// Process implements inspect.Machine. Process 4242 belongs to a pod and to a task of a Slurm array.
 func (Machine) Process(pid uint32) (workload.Workload, bool) {
 	if pid != 4242 {
 		return workload.Workload{}, false

@@ -6,28 +6,28 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Thresholder is a source that tells single calls apart.
+// Thresholder is a source that can report single slow calls.
 type Thresholder interface {
 	Watch(pid uint32, op string, over time.Duration) error
 }
 
 const (
-	// enough calls say what is usual.
+	// enough calls establish a baseline.
 	enough = 1000
-	// a call is an outlier if it takes so many times what all but a thousandth do, and at
-	// least the least.
+	// A call is an outlier if it takes outlying times the 99.9th percentile, and at least
+	// leastLong.
 	outlying  = 8
 	leastLong = 10 * time.Millisecond
 )
 
-// Outliers asks for an event of each call that takes far longer than is usual for its
-// operation and process: the kernel looks at each, and tells only those.
+// Outliers requests an event for each call that takes far longer than usual for its operation and
+// process: the kernel checks each call and reports only those.
 type Outliers struct {
 	asked map[uint32]map[string]time.Duration
 }
 
-// Ask sets the thresholds anew where what is usual has changed much. Refusals are not told:
-// outliers are more than what is needed.
+// Ask updates the thresholds where the baseline has changed substantially. It ignores refusals:
+// outliers are best effort.
 func (o *Outliers) Ask(s *tracer.Snapshot, of Thresholder) {
 	now := map[uint32]map[string]time.Duration{}
 	for i := range s.Processes {

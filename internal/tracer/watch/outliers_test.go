@@ -9,7 +9,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// calls returns the histogram of n calls that took d each, as the kernel makes it.
+// calls returns the kernel's histogram of n calls that took d each.
 func calls(n int, d time.Duration) tracer.Histogram {
 	h := tracer.Histogram{Count: uint64(n), Sum: float64(n) * d.Seconds(), Offset: tracer.TimeOffset, Buckets: make([]uint64, tracer.TimeBuckets)}
 	h.Buckets[tracer.TimeBucket(uint64(d))] = uint64(n)
@@ -23,8 +23,8 @@ func (w watched) Watch(_ uint32, op string, over time.Duration) error {
 	return nil
 }
 
-// A threshold is a multiple of what is usual for the operation, is set when that is known,
-// and again when it is much different; one at each reading would cost the kernel a write.
+// Catches a threshold that is not a multiple of the baseline, one set before the baseline is known, and
+// one rewritten at each reading, which would cost the kernel a write.
 func TestThresholds(t *testing.T) {
 	var o Outliers
 	f := func(op tracer.Histogram, want watched) {

@@ -1,5 +1,5 @@
-// Package watch looks for anomalies on one machine: it puts what was traced beside what the
-// devices and the host did at the same time, and lets internal/tracer/anomaly judge.
+// Package watch finds anomalies on one machine: it correlates traced calls with the devices and the
+// host over the same window, and internal/tracer/anomaly judges them.
 package watch
 
 import (
@@ -16,12 +16,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// maxHosts bounds the processes of which the host is asked in one window.
+// maxHosts bounds the processes whose host statistics are read per window.
 const maxHosts = 256
 
 // Watcher collects the facts of a window and judges them.
 type Watcher struct {
-	// Owner says whose a process is; nil: nobody knows.
+	// Owner returns the workload of a process; nil if workloads are unknown.
 	Owner    func(pid uint32) (workload.Workload, bool)
 	host     host.Reader
 	detector *anomaly.Detector
@@ -37,7 +37,7 @@ func New(proc string) *Watcher {
 	}
 }
 
-// mean is of the ticks in a window that know a value.
+// mean averages over the ticks of a window that have a value.
 type mean struct {
 	sum float64
 	n   int
@@ -56,7 +56,7 @@ func (m mean) value() optional.Float {
 	return optional.Of(m.sum / float64(m.n))
 }
 
-// sums are what the ticks of a window say of one device or partition.
+// sums accumulates the ticks of a window for one device or partition.
 type sums struct {
 	uuid                                string
 	clock, clockMax, power, limit, busy mean
@@ -64,7 +64,7 @@ type sums struct {
 	processes                           []device.Process
 }
 
-// See takes in a tick of the window.
+// See adds a tick to the window.
 func (w *Watcher) See(t *node.Tick) {
 	parents := map[string]*node.Reading{}
 	for i := range t.Readings {
@@ -82,7 +82,7 @@ func (w *Watcher) See(t *node.Tick) {
 		}
 		s.busy.add(r.Utilization.Compute)
 		s.processes = r.Processes
-		if p := parents[r.ID.Parent]; p != nil && p.Up { // a partition has the sensors of its device
+		if p := parents[r.ID.Parent]; p != nil && p.Up { // a partition uses the sensors of its device
 			r = p
 		}
 		s.sensors(&r.Sample)
@@ -111,12 +111,12 @@ func (s *sums) sensors(d *device.Sample) {
 	s.slowed.add(held(func(b device.Buckets) bool { return b&device.BucketHW != 0 && b&device.BucketThermal == 0 }))
 }
 
-// Judge ends the window with a reading and returns the anomalies that began and ended.
+// Judge ends the window with a reading and returns the anomalies that opened and closed.
 func (w *Watcher) Judge(s *tracer.Snapshot) []anomaly.Anomaly {
 	window := anomaly.Window{Snapshot: *s, Devices: w.facts(), Hosts: map[uint32]host.Facts{}}
 	for i := range s.Processes {
 		if p := &s.Processes[i]; !p.Ended && len(window.Hosts) < maxHosts {
-			// What is not ours to read is absent from it; of one that is gone all is.
+			// Facts that we may not read are absent; a process that is gone has none.
 			if facts, err := w.host.Process(p.PID); !errors.Is(err, fs.ErrNotExist) {
 				window.Hosts[p.PID] = facts
 			}
@@ -125,10 +125,10 @@ func (w *Watcher) Judge(s *tracer.Snapshot) []anomaly.Anomaly {
 	return w.detector.Observe(window)
 }
 
-// Refused returns how many processes and operations the detector had no room for.
+// Refused returns how many processes and operations exceeded the detector's capacity.
 func (w *Watcher) Refused() uint64 { return w.detector.Refused() }
 
-// facts returns what the ticks said of the devices, and begins anew.
+// facts returns what the ticks reported about the devices, and resets.
 func (w *Watcher) facts() []anomaly.DeviceFacts {
 	list := make([]anomaly.DeviceFacts, 0, len(w.devices))
 	for _, d := range w.devices {
@@ -146,7 +146,7 @@ func (w *Watcher) facts() []anomaly.DeviceFacts {
 	return list
 }
 
-// name returns what people call the workload of a process by.
+// name returns the display name of the workload of a process.
 func (w *Watcher) name(pid uint32) string {
 	if w.Owner == nil {
 		return ""
@@ -158,7 +158,7 @@ func (w *Watcher) name(pid uint32) string {
 	return Name(&o)
 }
 
-// Name returns what people call a workload by.
+// Name returns the display name of a workload.
 func Name(w *workload.Workload) string {
 	if pod := w.Attributes["k8s.pod.name"]; pod != "" {
 		return "pod " + w.Attributes["k8s.namespace.name"] + "/" + pod

@@ -12,8 +12,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// What the ticks of a window say of a device: means, and the part of the time in which its
-// clocks were held down. A partition has the sensors of its device and its own processes.
+// Catches wrong means, a wrong fraction of throttled time, and a partition without the sensors of its
+// device or with processes of another.
 func TestFactsOfDevices(t *testing.T) {
 	reading := func(clock float64, capped bool, pid uint32) node.Tick {
 		whole := node.Reading{Up: true, Sample: device.Sample{
@@ -53,6 +53,6 @@ func TestFactsOfDevices(t *testing.T) {
 		t.Error(diff)
 	}
 	if got := w.facts(); len(got) != 0 {
-		t.Errorf("the next window begins with %d devices", len(got))
+		t.Errorf("the next window starts with %d devices", len(got))
 	}
 }

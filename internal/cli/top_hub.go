@@ -34,7 +34,7 @@ func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pr
 		Time: now, Currency: price.currency, Simulated: len(f.Devices) > 0,
 		Empty: "The store knows no device: no agent has sent anything in the last minutes, or under another name.",
 	}
-	owners := map[string][]fleet.Holding{}
+	owners := map[string][]fleet.Holder{}
 	for _, h := range holdings {
 		owners[h.Device] = append(owners[h.Device], h)
 	}
@@ -66,7 +66,7 @@ func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pr
 }
 
 // storeDevice returns one device, and adds what is wrong with it to the findings.
-func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []fleet.Holding) tui.Device {
+func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []fleet.Holder) tui.Device {
 	index, _ := f.Index.Get()
 	d := tui.Device{
 		Host: f.Host, Vendor: f.Vendor, Index: int(index), Model: f.Model, UUID: f.UUID, Up: f.Up, Simulated: f.Simulated,
@@ -108,7 +108,7 @@ func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []
 }
 
 // storePartition returns one partition of a device.
-func storePartition(f *fleet.Device, p fleet.Partition, owners []fleet.Holding) tui.Device {
+func storePartition(f *fleet.Device, p fleet.Partition, owners []fleet.Holder) tui.Device {
 	index, _ := f.Index.Get()
 	d := tui.Device{
 		Host: f.Host, Vendor: f.Vendor, Index: int(index), Model: f.Model, UUID: p.ID, Profile: cmp.Or(p.Profile, "partition"), Up: p.Up, State: "ok", Simulated: f.Simulated,
@@ -121,7 +121,7 @@ func storePartition(f *fleet.Device, p fleet.Partition, owners []fleet.Holding) 
 }
 
 // storeOwners returns who is on a device, or on one partition of it.
-func storeOwners(list []fleet.Holding, partition string) []tui.Owner {
+func storeOwners(list []fleet.Holder, partition string) []tui.Owner {
 	var out []tui.Owner
 	for i := range list {
 		h := &list[i]

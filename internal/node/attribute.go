@@ -37,7 +37,7 @@ func (v *View) attribute(t *Tick, tier device.Tier) {
 		v.lastSlow = time.Time{} // allocations changed during the read: read the energy counter at the next tick
 	}
 	for _, c := range cuts(t.Readings) {
-		a := v.state.account(c.device.ID.UUID, t.Time)
+		a := v.state.record(c.device.ID.UUID, t.Time)
 		if a.Ledger == nil {
 			a.Ledger = &ledger{}
 		}

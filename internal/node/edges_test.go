@@ -166,7 +166,7 @@ func TestMemoryWhileDown(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		o.holdings = append(o.holdings, workload.Holding{Workload: pod(name), Device: "A", Part: 0.5})
 	}
-	for _, s := range c.stakes(o) {
+	for _, s := range c.shares(o) {
 		if s.memory.OK() {
 			t.Errorf("%s has %v bytes of a device that is down", s.ID, s.memory)
 		}

@@ -191,7 +191,7 @@ func (v *View) collect(t *Tick) {
 		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.pci, b.pci), cmp.Compare(a.code, b.code))
 	}) {
 		id := v.identify(k.device, k.pci)
-		v.state.account(cmp.Or(id.Physical(), k.pci), t.Time).count(k.code, m.xids[k], v.state.Since)
+		v.state.record(cmp.Or(id.Physical(), k.pci), t.Time).count(k.code, m.xids[k], v.state.Since)
 	}
 	for i := range m.events {
 		if id := v.identify(m.events[i].Device, m.events[i].PCI); id.UUID != "" {

@@ -19,9 +19,9 @@ const (
 	ByGrant    Basis = "allocation" // allocation only
 )
 
-// stake is one workload's part in one physical device at one moment. The stakes of a
+// share is one workload's part in one physical device at one moment. The shares of a
 // device, including the unallocated rest, add up to the whole device.
-type stake struct {
+type share struct {
 	workload.Workload
 	unit  string  // UUID of the device or partition
 	alloc float64 // share of the device that it holds; the sum is 1
@@ -144,14 +144,14 @@ func (o owners) of(uuid string) []workload.Holding {
 	return list
 }
 
-// stakes divides a device among its users.
-func (c cut) stakes(o owners) []stake {
-	var all []stake
+// shares divides a device among its users.
+func (c cut) shares(o owners) []share {
+	var all []share
 	units := c.units()
 	held := 0.0
 	whole := c.whole(o)
 	for _, u := range units {
-		all = append(all, u.stakes(o, whole)...)
+		all = append(all, u.shares(o, whole)...)
 		held += u.size
 	}
 	if rest := 1 - held; rest > 1e-12 { // slices that belong to no partition
@@ -179,24 +179,24 @@ func (c cut) whole(o owners) []workload.Holding {
 	return slices.DeleteFunc(o.of(c.device.ID.UUID), func(h workload.Holding) bool { return h.Part == 0 && placed[h.Workload.ID] })
 }
 
-// restOf returns a stake that belongs to no workload.
-func restOf(kind, unit string, alloc float64) stake {
-	return stake{Workload: workload.Workload{ID: kind, Kind: kind}, unit: unit, alloc: alloc}
+// restOf returns a share that belongs to no workload.
+func restOf(kind, unit string, alloc float64) share {
+	return share{Workload: workload.Workload{ID: kind, Kind: kind}, unit: unit, alloc: alloc}
 }
 
-// stakes divides one unit: first what was allocated; the rest among workloads that use it
+// shares divides one unit: first what was allocated; the rest among workloads that use it
 // without an allocation, else unallocated.
-func (u portion) stakes(o owners, whole []workload.Holding) []stake {
+func (u portion) shares(o owners, whole []workload.Holding) []share {
 	uuid := u.reading.ID.UUID
 	holdings := append(o.of(uuid), whole...)
-	var list []stake
+	var list []share
 	given := 0.0
 	for _, h := range holdings {
 		given += h.Part
 	}
 	scale := u.size / max(1, given) // the same unit may be allocated several times
 	for _, h := range holdings {
-		list = append(list, stake{Workload: h.Workload, unit: uuid, alloc: h.Part * scale, stale: h.Stale})
+		list = append(list, share{Workload: h.Workload, unit: uuid, alloc: h.Part * scale, stale: h.Stale})
 	}
 	named := o.named(holdings)
 	uses, nameless := u.uses(named)
@@ -221,7 +221,7 @@ func (u portion) stakes(o owners, whole []workload.Holding) []stake {
 	u.use(list, uses)
 	u.remember(list, named)
 	// If the unit is busy without a visible user, something hidden uses it.
-	nobody := !slices.ContainsFunc(list, func(s stake) bool { return s.Kind != workload.Unallocated })
+	nobody := !slices.ContainsFunc(list, func(s share) bool { return s.Kind != workload.Unallocated })
 	if busy, _ := u.activity.Get(); busy > 0 && nobody {
 		hidden := restOf(workload.Unattributed, uuid, 0)
 		hidden.use = busy * u.size
@@ -267,9 +267,9 @@ func (u portion) uses(named func(uint32) string) (uses map[string]float64, namel
 	return uses, nameless
 }
 
-// use sets how much of the unit's work each stake does, from the first available source:
+// use sets how much of the unit's work each share does, from the first available source:
 // per-process values, the partition's activity counters, the allocations.
-func (u portion) use(list []stake, uses map[string]float64) {
+func (u portion) use(list []share, uses map[string]float64) {
 	total := 0.0
 	for _, v := range uses {
 		total += v
@@ -310,8 +310,8 @@ func (u portion) weight(activity float64, counted bool, total float64) float64 {
 	return total * u.size
 }
 
-// remember sets the memory of each stake.
-func (u portion) remember(list []stake, named func(uint32) string) {
+// remember sets the memory of each share.
+func (u portion) remember(list []share, named func(uint32) string) {
 	if !u.reading.Up {
 		return
 	}
@@ -345,15 +345,15 @@ func (u portion) remember(list []stake, named func(uint32) string) {
 	}
 }
 
-// join merges the unallocated and unattributed stakes of all partitions, and a workload's
-// stakes in one unit.
-func join(list []stake) []stake {
+// join merges the unallocated and unattributed shares of all partitions, and a workload's
+// shares in one unit.
+func join(list []share) []share {
 	for i := range list {
 		if list[i].ID == workload.Unallocated || list[i].ID == workload.Unattributed {
 			list[i].unit = "" // of the whole device
 		}
 	}
-	slices.SortStableFunc(list, func(a, b stake) int { return cmp.Or(cmp.Compare(a.unit, b.unit), cmp.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(list, func(a, b share) int { return cmp.Or(cmp.Compare(a.unit, b.unit), cmp.Compare(a.ID, b.ID)) })
 	out := list[:0]
 	for _, s := range list {
 		if n := len(out); n > 0 && out[n-1].unit == s.unit && out[n-1].ID == s.ID {
@@ -377,7 +377,7 @@ func add(a, b device.Value) device.Value {
 }
 
 // divide converts uses to shares of the device.
-func (c cut) divide(all []stake) {
+func (c cut) divide(all []share) {
 	sum := 0.0
 	for _, s := range all {
 		sum += s.use
@@ -396,9 +396,9 @@ func (c cut) divide(all []stake) {
 	}
 }
 
-// watts returns each stake's part of total watts: idle power is divided by allocation,
+// watts returns each share's part of total watts: idle power is divided by allocation,
 // power above idle by share of the work.
-func watts(all []stake, total, idle float64) []float64 {
+func watts(all []share, total, idle float64) []float64 {
 	idle = min(total, idle)
 	list := make([]float64, len(all))
 	for i, s := range all {

@@ -152,7 +152,7 @@ func TestSharesAddUp(t *testing.T) {
 				utilization, watts = add(utilization, h.Utilization), add(watts, h.Power)
 			}
 			if !near(sums.Allocation, 1) || !near(sums.Share, 1) {
-				t.Fatalf("seed %d tick %d: allocations add up to %v, shares to %v\n%+v", seed, tick, sums.Allocation, sums.Share, l.stakes)
+				t.Fatalf("seed %d tick %d: allocations add up to %v, shares to %v\n%+v", seed, tick, sums.Allocation, sums.Share, l.shares)
 			}
 			if elapsed := now.Sub(start).Seconds(); !near(sums.Allocated, elapsed) {
 				t.Fatalf("seed %d tick %d: %v s are allocated, %v passed", seed, tick, sums.Allocated, elapsed)
@@ -178,8 +178,8 @@ func get(v device.Value) float64 {
 	return f
 }
 
-// shareOf returns the shares of stakes by workload.
-func shareOf(list []stake) map[string]float64 {
+// shareOf returns the shares of shares by workload.
+func shareOf(list []share) map[string]float64 {
 	all := map[string]float64{}
 	for _, s := range list {
 		all[s.ID] = math.Round(s.share*1000) / 1000
@@ -196,13 +196,13 @@ func TestHiddenProcess(t *testing.T) {
 	}, Up: true}
 	c := cut{device: r}
 	a := workload.Holding{Workload: pod("a"), Device: "A", Part: 1, Evidence: workload.ByDevice}
-	if diff := cmp.Diff(map[string]float64{pod("a").ID: 1}, shareOf(c.stakes(owners{holdings: []workload.Holding{a}}))); diff != "" {
+	if diff := cmp.Diff(map[string]float64{pod("a").ID: 1}, shareOf(c.shares(owners{holdings: []workload.Holding{a}}))); diff != "" {
 		t.Errorf("one pod (-want +got):\n%s", diff)
 	}
 	b := a
 	b.Workload, a.Part, b.Part = pod("b"), 0.5, 0.5
 	want := map[string]float64{pod("a").ID: 0, pod("b").ID: 0, workload.Unattributed: 1}
-	if diff := cmp.Diff(want, shareOf(c.stakes(owners{holdings: []workload.Holding{a, b}}))); diff != "" {
+	if diff := cmp.Diff(want, shareOf(c.shares(owners{holdings: []workload.Holding{a, b}}))); diff != "" {
 		t.Errorf("two pods (-want +got):\n%s", diff)
 	}
 }
@@ -221,7 +221,7 @@ func TestPartitionsBeside(t *testing.T) {
 	f := func(b device.Value, holdings []workload.Holding, want map[string]float64) {
 		t.Helper()
 		c := cut{gpu, []*Reading{part("MA", 3, device.Of(0.04)), part("MB", 4, b)}}
-		if diff := cmp.Diff(want, shareOf(c.stakes(owners{holdings: holdings}))); diff != "" {
+		if diff := cmp.Diff(want, shareOf(c.shares(owners{holdings: holdings}))); diff != "" {
 			t.Errorf("shares (-want +got):\n%s", diff)
 		}
 	}
@@ -243,11 +243,11 @@ func TestOccupancy(t *testing.T) {
 			list[i].PID = uint32(i + 1)
 		}
 		c := cut{device: &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}, Processes: list}, Up: true}}
-		stakes := c.stakes(o)
-		if diff := cmp.Diff(want, shareOf(stakes)); diff != "" {
+		shares := c.shares(o)
+		if diff := cmp.Diff(want, shareOf(shares)); diff != "" {
 			t.Errorf("shares (-want +got):\n%s", diff)
 		}
-		for _, s := range stakes {
+		for _, s := range shares {
 			if s.basis != basis {
 				t.Errorf("%s has basis %s, want %s", s.ID, s.basis, basis)
 			}
@@ -278,7 +278,7 @@ func TestPartitionActivity(t *testing.T) {
 			{Workload: pod("x"), Device: "X", Part: 1, Evidence: workload.ByPartition},
 			{Workload: pod("y"), Device: "Y", Part: 1, Evidence: workload.ByPartition},
 		}}
-		if diff := cmp.Diff(want, shareOf(c.stakes(o))); diff != "" {
+		if diff := cmp.Diff(want, shareOf(c.shares(o))); diff != "" {
 			t.Errorf("shares (-want +got):\n%s", diff)
 		}
 		if got := c.utilization(); got != utilization {
@@ -339,7 +339,7 @@ func TestProcessOnDeviceAndPartition(t *testing.T) {
 			}, Up: true})
 		}
 		got := map[string]float64{}
-		for _, s := range (cut{&Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}}, Up: true}, parts}).stakes(owners{holdings: holdings}) {
+		for _, s := range (cut{&Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}}, Up: true}, parts}).shares(owners{holdings: holdings}) {
 			got[s.Name+" on "+s.unit] = s.alloc
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -28,15 +28,15 @@ type state struct {
 	Clean   bool                       `json:"clean,omitempty"`
 	Cursors map[string]device.Position `json:"cursors,omitempty"`
 	// Devices are keyed by UUID, or by PCI address if only an event is known.
-	Devices map[string]*account `json:"devices"`
+	Devices map[string]*record `json:"devices"`
 	// What was reported as begun and not yet as ended.
 	Health   *health.State `json:"health,omitempty"`
 	Episodes []*Episode    `json:"episodes,omitempty"`
 	Tenants  []tenant      `json:"tenants,omitempty"` // sorted
 }
 
-// account is what is kept about one device.
-type account struct {
+// record is what is kept about one device.
+type record struct {
 	Since    time.Time  `json:"since,omitzero"` // when its counters started
 	Counters counters   `json:"counters,omitzero"`
 	XIDs     []XIDCount `json:"xids,omitempty"` // by code
@@ -53,7 +53,7 @@ type counters struct {
 }
 
 func newState(boot string, now time.Time) *state {
-	return &state{Version: stateVersion, Boot: boot, Since: now, Devices: map[string]*account{}}
+	return &state{Version: stateVersion, Boot: boot, Since: now, Devices: map[string]*record{}}
 }
 
 // taken prepares a state from a file to be continued by this process.
@@ -66,11 +66,11 @@ func (s *state) taken(now time.Time) {
 	s.Clean = false
 }
 
-// account returns the account of a device, creating it if needed.
-func (s *state) account(key string, now time.Time) *account {
+// record returns the record of a device, creating it if needed.
+func (s *state) record(key string, now time.Time) *record {
 	a := s.Devices[key]
 	if a == nil {
-		a = &account{}
+		a = &record{}
 		s.Devices[key] = a
 	}
 	a.Seen = now
@@ -79,7 +79,7 @@ func (s *state) account(key string, now time.Time) *account {
 
 // count adds new occurrences of one code. since is when counting started, unless the log
 // has earlier events.
-func (a *account) count(code int, n xidNews, since time.Time) {
+func (a *record) count(code int, n xidNews, since time.Time) {
 	find := func(code int) (int, bool) {
 		return slices.BinarySearchFunc(a.XIDs, code, func(x XIDCount, code int) int { return cmp.Compare(x.Code, code) })
 	}
@@ -105,7 +105,7 @@ func (s *state) adopt(id device.ID) {
 	}
 	delete(s.Devices, id.PCI)
 	for _, x := range a.XIDs {
-		s.account(id.UUID, a.Seen).count(x.Code, xidNews{x.Count, x.Since}, x.Since)
+		s.record(id.UUID, a.Seen).count(x.Code, xidNews{x.Count, x.Since}, x.Since)
 	}
 }
 
@@ -132,7 +132,7 @@ func (s *state) remember(u *unit, now time.Time) {
 	if u.since.IsZero() || u.down != nil {
 		return
 	}
-	a := s.account(u.id.UUID, now)
+	a := s.record(u.id.UUID, now)
 	a.Since = u.since
 	a.Counters = counters{number(u.prev.Energy), number(u.prev.Heartbeat), number(u.prev.PCIe.Replays)}
 }
@@ -195,7 +195,7 @@ func decodeState(data []byte, now time.Time) (*state, error) {
 	past(&s.Since)
 	for key, a := range s.Devices {
 		if a == nil || !a.Since.IsZero() && !sane(a.Since) {
-			return nil, fmt.Errorf("no valid account of device %q", key)
+			return nil, fmt.Errorf("no valid record of device %q", key)
 		}
 		past(&a.Since)
 		past(&a.Seen)

@@ -182,7 +182,7 @@ func TestBadState(t *testing.T) {
 		f(`{"version":1,"since":"0001-01-02T00:00:00Z","devices":{}}`, "incomplete state file")
 		f(`{"version": 2}`, "version 2")
 		f(`{"version": 1}`, "incomplete state file")
-		f(`{"version":1,"since":"2026-11-15T00:00:00Z","devices":{"A":null}}`, "no valid account")
+		f(`{"version":1,"since":"2026-11-15T00:00:00Z","devices":{"A":null}}`, "no valid record")
 
 		none := func(dir, reason string) {
 			t.Helper()
@@ -253,9 +253,9 @@ func TestPrune(t *testing.T) {
 	now := time.Date(2026, 11, 15, 0, 0, 0, 0, time.UTC)
 	s := newState("boot", now)
 	for i := range maxAccounts + 5 {
-		s.account(fmt.Sprintf("GPU-%04d", i), now.Add(-time.Duration(i)*time.Minute))
+		s.record(fmt.Sprintf("GPU-%04d", i), now.Add(-time.Duration(i)*time.Minute))
 	}
-	s.account("gone", now.Add(-maxUnseen-time.Second))
+	s.record("gone", now.Add(-maxUnseen-time.Second))
 	s.prune(now)
 	if len(s.Devices) != maxAccounts || s.Devices["gone"] != nil || s.Devices["GPU-0000"] == nil || s.Devices[fmt.Sprintf("GPU-%04d", maxAccounts)] != nil {
 		t.Errorf("%d devices remain", len(s.Devices))
@@ -266,7 +266,7 @@ func FuzzDecodeState(f *testing.F) {
 	now := time.Date(2026, 11, 15, 0, 0, 0, 0, time.UTC)
 	s := newState("boot", now)
 	s.Cursors = map[string]device.Position{"nvidia": {Record: 7, Time: now}}
-	s.account("GPU-0", now).count(31, xidNews{2, now}, now)
+	s.record("GPU-0", now).count(31, xidNews{2, now}, now)
 	data, err := s.encode()
 	if err != nil {
 		f.Fatal(err)

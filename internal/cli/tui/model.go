@@ -263,19 +263,19 @@ func (m Model) move(key string) Model {
 }
 
 // holdings returns the workloads that pass the filter, in order.
-func (m Model) holdings() []holding {
+func (m Model) holdings() []workloadRow {
 	list := m.shown.workloads()
-	list = slices.DeleteFunc(list, func(h holding) bool {
+	list = slices.DeleteFunc(list, func(h workloadRow) bool {
 		d := Device{Owners: []Owner{h.Owner}, Host: strings.Join(h.hosts, " "), State: h.severity.String(), Up: true}
 		return !matches(&d, m.filter)
 	})
-	by := map[string]func(a, b holding) int{
-		"UTIL":       func(a, b holding) int { return cmp.Compare(b.busy, a.busy) },
-		"MEMORY GIB": func(a, b holding) int { return cmp.Compare(b.memory, a.memory) },
-		"WATTS":      func(a, b holding) int { return cmp.Compare(b.watts, a.watts) },
-		costColumn:   func(a, b holding) int { return cmp.Compare(b.cost, a.cost) },
-		ownerColumn:  func(a, b holding) int { return cmp.Compare(a.Label, b.Label) },
-		"STATE":      func(a, b holding) int { return cmp.Compare(b.severity, a.severity) },
+	by := map[string]func(a, b workloadRow) int{
+		"UTIL":       func(a, b workloadRow) int { return cmp.Compare(b.busy, a.busy) },
+		"MEMORY GIB": func(a, b workloadRow) int { return cmp.Compare(b.memory, a.memory) },
+		"WATTS":      func(a, b workloadRow) int { return cmp.Compare(b.watts, a.watts) },
+		costColumn:   func(a, b workloadRow) int { return cmp.Compare(b.cost, a.cost) },
+		ownerColumn:  func(a, b workloadRow) int { return cmp.Compare(a.Label, b.Label) },
+		"STATE":      func(a, b workloadRow) int { return cmp.Compare(b.severity, a.severity) },
 	}[m.by]
 	if by != nil {
 		slices.SortStableFunc(list, by)

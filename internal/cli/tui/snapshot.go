@@ -171,8 +171,8 @@ func (s *Snapshot) totals() totals {
 	return t
 }
 
-// holding is one workload on all its devices.
-type holding struct {
+// workloadRow is one workload on all its devices.
+type workloadRow struct {
 	Owner
 	devices   float64 // parts of devices, added up
 	active    int     // devices it does something on
@@ -188,19 +188,19 @@ type holding struct {
 }
 
 // workloads returns who has devices, by name.
-func (s *Snapshot) workloads() []holding {
-	all := map[string]*holding{}
+func (s *Snapshot) workloads() []workloadRow {
+	all := map[string]*workloadRow{}
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		if d.Profile != "" {
 			continue // its owner is one of the device
 		}
-		active := map[*holding]bool{} // on this device
+		active := map[*workloadRow]bool{} // on this device
 		for _, o := range d.Owners {
 			name := o.Kind + " " + o.Label
 			h := all[name]
 			if h == nil {
-				h = &holding{Owner: o}
+				h = &workloadRow{Owner: o}
 				all[name] = h
 			}
 			h.devices += o.Share
@@ -227,11 +227,11 @@ func (s *Snapshot) workloads() []holding {
 			h.uninvited = h.uninvited || o.Uninvited
 		}
 	}
-	list := make([]holding, 0, len(all))
+	list := make([]workloadRow, 0, len(all))
 	for _, h := range all {
 		list = append(list, *h)
 	}
-	slices.SortFunc(list, func(a, b holding) int {
+	slices.SortFunc(list, func(a, b workloadRow) int {
 		return cmp.Or(cmp.Compare(b.devices, a.devices), cmp.Compare(a.Label, b.Label), cmp.Compare(a.Kind, b.Kind))
 	})
 	return list

@@ -158,22 +158,22 @@ type workloadColumn struct {
 	name  string
 	width int
 	wide  bool // only where there is room
-	text  func(h holding) string
+	text  func(h workloadRow) string
 }
 
 func (m Model) workloadColumns() []workloadColumn {
 	list := []workloadColumn{
-		{"GPUS", 5, false, func(h holding) string { return fmt.Sprintf("%.3g", h.devices) }},
-		{"ACTIVE", 6, true, func(h holding) string { return fmt.Sprint(h.active) }},
-		{"UTIL", 5, false, func(h holding) string {
+		{"GPUS", 5, false, func(h workloadRow) string { return fmt.Sprintf("%.3g", h.devices) }},
+		{"ACTIVE", 6, true, func(h workloadRow) string { return fmt.Sprint(h.active) }},
+		{"UTIL", 5, false, func(h workloadRow) string {
 			if h.known == 0 {
 				return none
 			}
 			return fmt.Sprintf("%.0f%%", 100*h.busy/h.known)
 		}},
-		{"GIB", 6, false, func(h holding) string { return gibibytes(h.memory) }},
-		{"WATTS", 6, true, func(h holding) string { return fmt.Sprintf("%.0f", h.watts) }},
-		{costColumn, 8, false, func(h holding) string {
+		{"GIB", 6, false, func(h workloadRow) string { return gibibytes(h.memory) }},
+		{"WATTS", 6, true, func(h workloadRow) string { return fmt.Sprintf("%.0f", h.watts) }},
+		{costColumn, 8, false, func(h workloadRow) string {
 			if !h.priced {
 				return none
 			}
@@ -221,7 +221,7 @@ func (m Model) workloadTable() []string {
 }
 
 // state says in a word what deserves attention.
-func (h holding) state() string {
+func (h workloadRow) state() string {
 	switch {
 	case h.uninvited:
 		return "not given"

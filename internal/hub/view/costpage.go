@@ -10,8 +10,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/natural"
 )
 
-// share is the usage and cost of a team, or of nobody, in the period.
-type share struct {
+// teamRow is the usage and cost of a team, or of nobody, in the period.
+type teamRow struct {
 	Team      string `json:"team"`
 	Allocated number `json:"allocated"`
 	Active    number `json:"active"`
@@ -30,19 +30,19 @@ type costAnswer struct {
 	To       int64     `json:"to"`
 	Currency string    `json:"currency,omitempty"`
 	Priced   bool      `json:"priced"`
-	Total    share     `json:"total"`
-	Free     share     `json:"free"` // free hours
-	Teams    []share   `json:"teams"`
+	Total    teamRow   `json:"total"`
+	Free     teamRow   `json:"free"` // free hours
+	Teams    []teamRow `json:"teams"`
 	Findings []Finding `json:"findings"`
 	Quotas   []Quota   `json:"quotas"`
 	Notes    []string  `json:"notes,omitempty"`
 }
 
-type shareSums struct {
+type rowSums struct {
 	allocated, active, wasted, energy, co2, cost, idleCost, unmeasured, unmeasuredCost sum
 }
 
-func (s *shareSums) add(b *BillRow) {
+func (s *rowSums) add(b *BillRow) {
 	s.allocated.add(b.Allocated)
 	s.active.add(b.Active)
 	s.wasted.add(b.Idle)
@@ -54,8 +54,8 @@ func (s *shareSums) add(b *BillRow) {
 	s.unmeasuredCost.add(b.UnmeasuredCost)
 }
 
-func (s *shareSums) share(team string) share {
-	return share{
+func (s *rowSums) row(team string) teamRow {
+	return teamRow{
 		Team: team, Allocated: s.allocated.value(), Active: s.active.value(), Wasted: s.wasted.value(),
 		Energy: s.energy.value(), CO2: s.co2.value(), Cost: s.cost.value(), IdleCost: s.idleCost.value(),
 		Unmeasured: s.unmeasured.value(), UnmeasuredCost: s.unmeasuredCost.value(),
@@ -67,8 +67,8 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var total, free shareSums
-	teams := map[string]*shareSums{}
+	var total, free rowSums
+	teams := map[string]*rowSums{}
 	for i := range bill.Rows {
 		b := &bill.Rows[i]
 		total.add(b)
@@ -77,18 +77,18 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 			continue
 		}
 		if teams[b.Owner.Team] == nil {
-			teams[b.Owner.Team] = &shareSums{}
+			teams[b.Owner.Team] = &rowSums{}
 		}
 		teams[b.Owner.Team].add(b)
 	}
 	a := costAnswer{
 		From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Priced: bill.Priced, Notes: bill.Notes,
-		Total: total.share(""), Free: free.share(""), Teams: []share{}, Quotas: []Quota{},
+		Total: total.row(""), Free: free.row(""), Teams: []teamRow{}, Quotas: []Quota{},
 	}
 	for _, team := range slices.Sorted(maps.Keys(teams)) {
-		a.Teams = append(a.Teams, teams[team].share(team))
+		a.Teams = append(a.Teams, teams[team].row(team))
 	}
-	slices.SortStableFunc(a.Teams, func(x, y share) int {
+	slices.SortStableFunc(a.Teams, func(x, y teamRow) int {
 		return cmp.Or(cmp.Compare(y.Cost, x.Cost), cmp.Compare(y.Allocated, x.Allocated))
 	})
 	if a.Findings, err = v.findings(ctx, r); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Holding is one owner on one device or partition: its share and its usage.
-type Holding struct {
+// Holder is one owner on one device or partition: its share and its usage.
+type Holder struct {
 	Owner
 	Device    string // UUID
 	Partition string // ID; empty for the whole device
@@ -25,26 +25,26 @@ type Holding struct {
 }
 
 // Uninvited reports whether a workload uses a device that is not allocated to it.
-func (h *Holding) Uninvited() bool {
+func (h *Holder) Uninvited() bool {
 	a, _ := h.Allocation.Get()
 	return a == 0 && IsWorkload(h.Kind)
 }
 
 // Holdings returns the holdings at a moment, ordered by device, partition and owner. A non-empty
 // uuid restricts the result to one device.
-func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Holding, error) {
+func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Holder, error) {
 	match := map[string]string{}
 	if uuid != "" {
 		match[LabelUUID] = uuid
 	}
 	fields := []struct {
 		series string
-		field  func(*Holding) *optional.Float
+		field  func(*Holder) *optional.Float
 	}{
-		{SeriesAllocation, func(h *Holding) *optional.Float { return &h.Allocation }},
-		{SeriesWorkloadUtilization, func(h *Holding) *optional.Float { return &h.Utilization }},
-		{SeriesWorkloadMemory, func(h *Holding) *optional.Float { return &h.Memory }},
-		{SeriesWorkloadPower, func(h *Holding) *optional.Float { return &h.Power }},
+		{SeriesAllocation, func(h *Holder) *optional.Float { return &h.Allocation }},
+		{SeriesWorkloadUtilization, func(h *Holder) *optional.Float { return &h.Utilization }},
+		{SeriesWorkloadMemory, func(h *Holder) *optional.Float { return &h.Memory }},
+		{SeriesWorkloadPower, func(h *Holder) *optional.Float { return &h.Power }},
 	}
 	exprs := make([]string, len(fields))
 	for i, f := range fields {
@@ -56,7 +56,7 @@ func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Hol
 	}
 	type key struct{ device, partition, owner string }
 	place := map[key]int{}
-	var out []Holding
+	var out []Holder
 	for i, samples := range answers {
 		for _, s := range samples {
 			o, ok := OwnerOf(s.Labels)
@@ -68,12 +68,12 @@ func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Hol
 			if !ok {
 				n = len(out)
 				place[k] = n
-				out = append(out, Holding{Owner: o, Device: k.device, Partition: k.partition, Profile: s.Labels[LabelPartitionProfile]})
+				out = append(out, Holder{Owner: o, Device: k.device, Partition: k.partition, Profile: s.Labels[LabelPartitionProfile]})
 			}
 			*fields[i].field(&out[n]) = optional.Of(s.Value)
 		}
 	}
-	slices.SortFunc(out, func(a, b Holding) int {
+	slices.SortFunc(out, func(a, b Holder) int {
 		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.ID, b.ID))
 	})
 	return out, nil

@@ -53,15 +53,15 @@ type ledger struct {
 	Energy    *float64  `json:"energy_joules,omitempty"` // the device's counter when it last moved
 	IdlePower *float64  `json:"idle_watts,omitempty"`    // lowest draw seen without a process
 	// Sole is the ID of the sole holder of the device, empty if there was none or several.
-	Sole  string   `json:"sole,omitempty"`
-	Owned []*owned `json:"owned,omitempty"` // by unit, then by workload
+	Sole  string     `json:"sole,omitempty"`
+	Owned []*account `json:"owned,omitempty"` // by unit, then by workload
 	// resumed: the ledger is being kept by this process, not restored from an earlier one.
 	resumed bool
-	stakes  []stake // of the last tick
+	shares  []share // of the last tick
 }
 
-// owned is what one workload used.
-type owned struct {
+// account is what one workload used.
+type account struct {
 	Workload  workload.Workload `json:"workload"`
 	Unit      string            `json:"unit,omitempty"` // UUID of a partition
 	Profile   string            `json:"profile,omitempty"`
@@ -86,12 +86,12 @@ func (l *ledger) advance(now time.Time, c cut, before, after owners, fresh bool)
 	if !l.resumed {
 		l.resume(c, after)
 	} else {
-		l.book(now, c, c.stakes(before), fresh)
+		l.book(now, c, c.shares(before), fresh)
 	}
 	l.learnIdle(c)
-	l.stakes = c.stakes(after)
-	l.Sole = sole(l.stakes)
-	for _, s := range l.stakes {
+	l.shares = c.shares(after)
+	l.Sole = sole(l.shares)
+	for _, s := range l.shares {
 		o := l.account(s, now)
 		o.Seen = now
 		if o.Energy == nil && (c.device.Energy.OK() || c.power().OK()) {
@@ -99,7 +99,7 @@ func (l *ledger) advance(now time.Time, c cut, before, after owners, fresh bool)
 		}
 	}
 	l.At = now
-	l.Owned = slices.DeleteFunc(l.Owned, func(o *owned) bool { return now.Sub(o.Seen) > keepEnded && o.pending == 0 })
+	l.Owned = slices.DeleteFunc(l.Owned, func(o *account) bool { return now.Sub(o.Seen) > keepEnded && o.pending == 0 })
 }
 
 // resume continues the ledger of an earlier process. The gap was not observed: its energy
@@ -122,7 +122,7 @@ func (l *ledger) resume(c cut, after owners) {
 	if gap == 0 {
 		return
 	}
-	now := c.stakes(after)
+	now := c.shares(after)
 	if id := sole(now); id != "" && id == l.Sole {
 		l.earn(l.account(now[0], l.At), gap)
 		return
@@ -143,14 +143,14 @@ func (l *ledger) suspend() {
 func (l *ledger) restart(now time.Time) { l.Owned, l.At = nil, now }
 
 // sole returns the ID of the sole holder in list, or "".
-func sole(list []stake) string {
+func sole(list []share) string {
 	if len(list) != 1 || list[0].basis != Exclusive {
 		return ""
 	}
 	return list[0].ID
 }
 
-func (l *ledger) earn(o *owned, joules float64) {
+func (l *ledger) earn(o *account, joules float64) {
 	if o.Energy == nil {
 		o.Energy = new(float64)
 	}
@@ -158,7 +158,7 @@ func (l *ledger) earn(o *owned, joules float64) {
 }
 
 // book adds what happened since the last tick to the accounts of list.
-func (l *ledger) book(now time.Time, c cut, list []stake, fresh bool) {
+func (l *ledger) book(now time.Time, c cut, list []share, fresh bool) {
 	seconds := now.Sub(l.At).Seconds()
 	if seconds <= 0 {
 		return
@@ -186,7 +186,7 @@ func (l *ledger) book(now time.Time, c cut, list []stake, fresh bool) {
 
 // settle replaces the estimates from power by the energy counter's value whenever the
 // counter was read or moved. Without a counter the estimates stand.
-func (l *ledger) settle(c cut, list []stake, fresh bool) {
+func (l *ledger) settle(c cut, list []share, fresh bool) {
 	energy, ok := c.device.Energy.Get()
 	if !c.device.Up {
 		return // it may have a counter
@@ -258,10 +258,10 @@ func (l *ledger) learnIdle(c cut) {
 // power returns the draw of the device in watts.
 func (c cut) power() device.Value { return c.device.Power().Draw() }
 
-// account returns the account of a stake, or that of workload.Other if there is no room.
-func (l *ledger) account(s stake, since time.Time) *owned {
+// account returns the account of a share, or that of workload.Other if there is no room.
+func (l *ledger) account(s share, since time.Time) *account {
 	find := func(unit, id string) (int, bool) {
-		return slices.BinarySearchFunc(l.Owned, [2]string{unit, id}, func(o *owned, key [2]string) int {
+		return slices.BinarySearchFunc(l.Owned, [2]string{unit, id}, func(o *account, key [2]string) int {
 			return cmp.Or(cmp.Compare(o.Unit, key[0]), cmp.Compare(o.Workload.ID, key[1]))
 		})
 	}
@@ -275,7 +275,7 @@ func (l *ledger) account(s stake, since time.Time) *owned {
 		i, ok = find(s.unit, s.ID)
 	}
 	if !ok {
-		l.Owned = slices.Insert(l.Owned, i, &owned{Unit: s.unit, Since: since, Seen: since})
+		l.Owned = slices.Insert(l.Owned, i, &account{Unit: s.unit, Since: since, Seen: since})
 	}
 	o := l.Owned[i]
 	o.Workload = s.Workload // its description may have improved
@@ -304,16 +304,16 @@ func isRest(kind string) bool {
 func (l *ledger) holders(c cut) []Holder {
 	utilization := c.utilization()
 	power, measured := c.power().Get()
-	draws := watts(l.stakes, power, l.idle())
+	draws := watts(l.shares, power, l.idle())
 	list := make([]Holder, 0, len(l.Owned))
-	at := map[*owned]int{}
-	for i, s := range l.stakes {
+	at := map[*account]int{}
+	for i, s := range l.shares {
 		o := l.account(s, l.At)
 		if _, ok := at[o]; !ok {
 			at[o] = len(list)
 			list = append(list, o.holder(c))
 		}
-		h := &list[at[o]] // shared by several stakes if they are counted together
+		h := &list[at[o]] // shared by several shares if they are counted together
 		h.Basis, h.Stale = s.basis, h.Stale || s.stale
 		h.Allocation += s.alloc
 		h.Share += s.share
@@ -341,7 +341,7 @@ func (l *ledger) holders(c cut) []Holder {
 	return list
 }
 
-func (o *owned) holder(c cut) Holder {
+func (o *account) holder(c cut) Holder {
 	h := Holder{Workload: o.Workload, Since: o.Since, Energy: value(o.Energy), Allocated: o.Allocated, Active: value(o.Active), Basis: o.Basis, Peak: value(o.Peak)}
 	if o.Unit != c.device.ID.UUID {
 		h.Partition = o.Unit
@@ -363,7 +363,7 @@ func (l *ledger) valid() bool {
 		}
 	}
 	return number64(orZero(l.Energy)) && number64(orZero(l.IdlePower)) &&
-		slices.IsSortedFunc(l.Owned, func(a, b *owned) int {
+		slices.IsSortedFunc(l.Owned, func(a, b *account) int {
 			return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Workload.ID, b.Workload.ID))
 		})
 }

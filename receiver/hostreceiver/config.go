@@ -11,18 +11,18 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/hostreceiver/internal/metadata"
 )
 
-// Config is what users set under receivers::host.
+// Config is the configuration under receivers::host.
 type Config struct {
 	metadata.MetricsBuilderConfig `mapstructure:",squash"`
 
 	// Interval is the time between two readings.
 	Interval time.Duration `mapstructure:"interval"`
-	// Root is where the host's file system is mounted, in a container.
+	// Root is the mount point of the host's file system in a container.
 	Root string `mapstructure:"root"`
-	// HostName is reported as host.name; empty: what the gpu extension says, else the kernel.
+	// HostName is reported as host.name; empty: the gpu extension's name, else the kernel's.
 	HostName string `mapstructure:"host_name"`
-	// Resource are more resource attributes, such as k8s.cluster.name, beside those that the
-	// gpu extension says.
+	// Resource has additional resource attributes, such as k8s.cluster.name, besides those of the
+	// gpu extension.
 	Resource map[string]string `mapstructure:"resource"`
 }
 

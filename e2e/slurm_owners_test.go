@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// add takes a job that runs, and has it use what it was given.
+// add adds a running job and lets it use its GPUs.
 func (x *slurmTest) add(j *slurmJob, gpus, percent int) *slurmJob {
 	x.t.Helper()
 	for _, p := range j.on {
@@ -29,8 +29,8 @@ func (x *slurmTest) add(j *slurmJob, gpus, percent int) *slurmJob {
 	return j
 }
 
-// A job has the GPUs that Slurm gave it, under the name that its user gave it, which may
-// look like a setting. What they do is the job's, by both paths.
+// Catches a job without its GPUs, or without the name that its user gave it, which may look like a setting,
+// and usage that is not the job's on either path.
 func (x *slurmTest) batchJob() {
 	const name = "train llm=7b"
 	x.batched = x.add(x.running(x.red, x.submit(x.red, name, "--gres=gpu:2", "-w", slurmNodes[0]), name, 0), 2, 50)
@@ -43,7 +43,7 @@ func (x *slurmTest) batchJob() {
 	}
 	x.expect(strings.Replace(of("gpu_memory_used_bytes", `gpu_workload_kind!="", `), "sum", "count", 1), owned)
 	x.expect(of("gpu_workload_utilization_ratio", `slurm_job_id!="", `), used)
-	// A counter of a device goes on when its owner changes.
+	// A counter of a device continues when its owner changes.
 	x.expect(of("gpu_energy_joules_total", `gpu_workload_kind!="", `), answer{})
 	for node := range slurmNodes {
 		x.expectStatus(node, "slurm", "ok")
@@ -51,8 +51,8 @@ func (x *slurmTest) batchJob() {
 	}
 }
 
-// A job on both nodes has another GPU on each: what is true of one node is not said of
-// the other.
+// Catches a job on two nodes, with different GPUs on each, whose allocation on one node is applied to the
+// other.
 func (x *slurmTest) twoNodes() {
 	script := x.script("two", "#!/bin/sh\nexec srun "+x.dir+"/worker\n")
 	id := x.batch(x.blue, "ddp", script, "-N2", "--ntasks-per-node=1", "--gpus-per-node=1")
@@ -63,7 +63,7 @@ func (x *slurmTest) twoNodes() {
 	x.expectHeld()
 }
 
-// Each task of an array is a job, and says of which array.
+// Catches an array task that is not a job, or lacks the ID of its array.
 func (x *slurmTest) arrayJob() {
 	array := x.submit(x.red, "sweep", "--array=0-1", "--gres=gpu:1", "-w", slurmNodes[1])
 	var lines []string
@@ -83,8 +83,7 @@ func (x *slurmTest) arrayJob() {
 	x.expectHeld()
 }
 
-// Two jobs share a GPU: each has its part and what its kernels did, and together with
-// what nobody has that is the GPU.
+// Catches two jobs on one GPU whose shares or usage do not add up, with the free part, to the GPU.
 func (x *slurmTest) shardJobs() {
 	node, gpu := 1, sharedIndex(1)
 	var labels []map[string]string

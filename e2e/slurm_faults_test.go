@@ -126,7 +126,7 @@ func (x *slurmTest) back() {
 	x.expectUp(1)
 }
 
-// hung: the controller hangs.
+// Catches ticks or labels lost while the controller hangs.
 func (x *slurmTest) hung() {
 	began := time.Now()
 	x.t.Cleanup(func() { _ = x.parent.controller.cmd.Process.Signal(syscall.SIGCONT) }) // so that it can be stopped
@@ -136,7 +136,7 @@ func (x *slurmTest) hung() {
 	x.back()
 }
 
-// killed: the controller and slurmrestd are gone.
+// Catches ticks or labels lost while the controller and slurmrestd are down.
 func (x *slurmTest) killed() {
 	began := time.Now()
 	for _, p := range []*process{x.parent.controller, x.parent.restd} {
@@ -154,7 +154,7 @@ func (x *slurmTest) restart() {
 	x.parent.restd = x.start.restd(x.parent.t)
 }
 
-// garbage: something else answers in place of the controller and of slurmrestd.
+// Catches ticks or labels lost while another server answers in place of the controller and slurmrestd.
 func (x *slurmTest) garbage() {
 	began := time.Now()
 	for _, p := range []*process{x.parent.controller, x.parent.restd} {

@@ -114,14 +114,13 @@ func (x *slurmTest) shardJobs() {
 	joules.add(labels[1], 200)
 	x.expect(of("gpu_workload_energy_joules_total", onGPU+`slurm_job_id!="", `), joules)
 	whole := answer{}
-	whole.add(map[string]string{"gpu_uuid": slurmUUID(node, gpu)}, 800) // what was used before anybody had it included
+	whole.add(map[string]string{"gpu_uuid": slurmUUID(node, gpu)}, 800) // including usage before it was allocated
 	x.expect("sum by (gpu_uuid) (gpu_workload_energy_joules_total{"+onGPU+"%s})", whole)
-	// A gauge of a device that two have is nobody's.
+	// A gauge of a shared device has no owner.
 	x.expect(of("gpu_memory_used_bytes", onGPU+`gpu_workload_kind!="", `), answer{})
 }
 
-// A job that was given a GPU and leaves it alone has to answer for that: its time on it is
-// idle time.
+// Catches an allocated but unused GPU whose time is not reported as the job's idle time.
 func (x *slurmTest) idleJob() {
 	id := x.submit(x.red, "forgotten", "--gres=gpu:1", "-w", slurmNodes[0])
 	x.idle = x.add(x.running(x.red, id, "forgotten", 0), 1, 0)
@@ -138,19 +137,19 @@ func (x *slurmTest) idleJob() {
 	x.expect("sum("+of("active")+")", one(0))
 	x.expect("sum("+of("allocated")+") - sum("+of("idle")+")", one(0))
 
-	// Of one that runs nothing at all only the controller knows.
+	// Only the controller knows a job that runs nothing.
 	x.add(x.reserve(x.blue, "reserved", 1, "--gres=gpu:1"), 1, 0)
 	x.add(x.reserve(x.blue, "reserved", 0, "--gres=gpu:1"), 1, 0)
 	x.expectHeld()
 }
 
-// A user at a terminal has a job, too.
+// Catches an interactive job that is not attributed.
 func (x *slurmTest) interactiveJob() {
 	x.add(x.interactive(x.parent.t, x.blue, "notebook", 0, "--gres=gpu:1"), 1, 10)
 	x.expectHeld()
 }
 
-// A process of a job on a GPU that the job was not given is seen there, as the job.
+// Catches a process of a job on a GPU that is not allocated to it and that is not attributed to the job.
 func (x *slurmTest) thief() {
 	gpu := sharedIndex(0)
 	stolen := slurmUse{0, gpu, x.batched.on[0].pid, 70}
@@ -165,8 +164,7 @@ func (x *slurmTest) thief() {
 	x.expectHeld()
 }
 
-// offline is what a node knows by itself: an agent that may not ask the controller says
-// the same of all jobs that have a process.
+// Catches an agent without the controller that reports jobs with a process differently.
 func (x *slurmTest) offline() {
 	a := x.agent("offline", 0, "", map[string]any{"offline": true})
 	want := answer{}
@@ -184,7 +182,7 @@ func (x *slurmTest) offline() {
 	a.stop(x.t)
 }
 
-// scrape returns what a page has of jobs, without labels that all have and drop.
+// scrape returns a page's values for jobs, without common labels and drop.
 func (x *slurmTest) scrape(page, metric string, drop ...string) answer {
 	x.t.Helper()
 	text, err := get(x.t, "http://"+page+"/metrics")
@@ -212,13 +210,11 @@ func (x *slurmTest) scrape(page, metric string, drop ...string) answer {
 	return got
 }
 
-// slurmSoon is when the last trace of a job must be gone: the controller may have said
-// just before that it completes. The rest is for the looks at control groups and GPUs,
-// and for a busy machine.
+// slurmSoon is when the last trace of a job must be gone: the controller may just have reported it as
+// completing. The rest covers the reads of control groups and GPUs, and slack for a busy machine.
 const slurmSoon = slurmRefresh + 3*slurmInterval
 
-// A job that has ended has nothing more than its sums, by both paths, and these stay as
-// they are.
+// Catches series other than the sums of a finished job on either path, and sums that change.
 func (x *slurmTest) endedJob() {
 	x.cancel(x.idle)
 	gone := time.Now()
@@ -227,7 +223,7 @@ func (x *slurmTest) endedJob() {
 	for _, sum := range []string{"energy_joules", "allocated_time_seconds", "active_time_seconds", "idle_time_seconds"} {
 		want.add(map[string]string{"__name__": "gpu_workload_" + sum + "_total"}, 1)
 	}
-	time.Sleep(time.Until(gone.Add(slurmSoon))) // a database cannot be asked about the future
+	time.Sleep(time.Until(gone.Add(slurmSoon))) // a database cannot be queried about the future
 	last := map[string]map[string]string{}
 	for path, selector := range paths {
 		all := fmt.Sprintf("{slurm_job_id=%q, %s}", x.idle.id, selector)
@@ -246,8 +242,7 @@ func (x *slurmTest) endedJob() {
 	}
 }
 
-// An administrator sees at one glance that Slurm is understood, and without Slurm is not
-// bothered.
+// Catches a doctor that does not show at a glance that Slurm works, or that complains without Slurm.
 func (x *slurmTest) doctor() {
 	lines := func(root string) (found []string) {
 		out, _ := tryCommand(x.t, ".", x.binary, "doctor", "--nvidia-library", x.library[0], "--root", root, "--host-name", slurmNodes[0])
@@ -264,7 +259,7 @@ func (x *slurmTest) doctor() {
 			here++
 		}
 	}
-	if slurmRoot == "" { // else the tools of this machine talk to another release
+	if slurmRoot == "" { // otherwise the tools of this machine talk to another release
 		want := []string{
 			fmt.Sprintf("ok workloads by slurm node %s, %d jobs", slurmNodes[0], here),
 			fmt.Sprintf("ok workloads by slurm controller %d jobs on this node", here),

@@ -64,14 +64,24 @@ func three() *faulty {
 		of   []string
 		v    float64
 	}{
-		{fleet.SeriesUp, a, 1}, {fleet.SeriesUp, b, 1}, {fleet.SeriesUp, c, 0},
-		{fleet.SeriesHealth, a, 1}, {fleet.SeriesHealth, b, 0.5}, {fleet.SeriesHealth, c, 0},
+		{fleet.SeriesUp, a, 1},
+		{fleet.SeriesUp, b, 1},
+		{fleet.SeriesUp, c, 0},
+		{fleet.SeriesHealth, a, 1},
+		{fleet.SeriesHealth, b, 0.5},
+		{fleet.SeriesHealth, c, 0},
 		{fleet.SeriesUtilization, b, 0.01},
-		{fleet.SeriesMemoryUsed, a, 64 << 30}, {fleet.SeriesMemoryUsed, b, 1 << 30},
-		{fleet.SeriesMemoryTotal, a, 80 << 30}, {fleet.SeriesMemoryTotal, b, 80 << 30}, {fleet.SeriesMemoryTotal, c, 192 << 30},
-		{fleet.SeriesPower, a, 612.5}, {fleet.SeriesPower, b, 71},
-		{fleet.SeriesTemperature, a, 66}, {fleet.SeriesTemperature, b, 34},
-		{fleet.SeriesAllocation, slices.Concat(a, job), 1}, {fleet.SeriesAllocation, slices.Concat(b, slurm), 1},
+		{fleet.SeriesMemoryUsed, a, 64 << 30},
+		{fleet.SeriesMemoryUsed, b, 1 << 30},
+		{fleet.SeriesMemoryTotal, a, 80 << 30},
+		{fleet.SeriesMemoryTotal, b, 80 << 30},
+		{fleet.SeriesMemoryTotal, c, 192 << 30},
+		{fleet.SeriesPower, a, 612.5},
+		{fleet.SeriesPower, b, 71},
+		{fleet.SeriesTemperature, a, 66},
+		{fleet.SeriesTemperature, b, 34},
+		{fleet.SeriesAllocation, slices.Concat(a, job), 1},
+		{fleet.SeriesAllocation, slices.Concat(b, slurm), 1},
 		{fleet.SeriesWorkloadUtilization, slices.Concat(a, job), 0.875},
 	} {
 		m.Add(labels(s.name, s.of), noon, s.v)

@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// backend is a database that scrapes the page and takes OTLP, run as docs/operations.md
-// says. It keeps its address and its data when it is stopped and started again.
+// backend is a database that scrapes the page and accepts OTLP, run as docs/operations.md documents. It
+// keeps its address and its data across restarts.
 type backend struct {
 	server
 	name string // as in tools/deps.sh
 	args []string
 	path string // of OTLP
-	// pushOnly are labels that only what was pushed has.
+	// pushOnly are labels that only pushed series have.
 	pushOnly []string
 
 	edit   func(config string) string // may be nil
@@ -42,14 +42,14 @@ func prometheus3(t *testing.T) *backend {
 
 func victoriametrics(t *testing.T) *backend {
 	b := newBackend(t, "victoriametrics", "victoria-metrics ", "http://victoria-metrics:8428")
-	// The offset hides the latest 30 s, for which a test has no time.
+	// The offset hides the latest 30 s, too long for a test.
 	b.args = append(b.args, "-promscrape.config="+b.config, "-storageDataPath="+filepath.Join(t.TempDir(), "data"), "-httpListenAddr="+b.addr,
 		"-search.latencyOffset=0s")
 	b.pushOnly = []string{"service_instance_id", "service_name"}
 	return b
 }
 
-// newBackend returns one that runs with the flags that follow command in the document.
+// newBackend returns a backend with the flags that follow command in the document.
 func newBackend(t *testing.T, name, command, origin string) *backend {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
@@ -62,8 +62,8 @@ func newBackend(t *testing.T, name, command, origin string) *backend {
 	return b
 }
 
-// freeAddress returns one that stays free while nobody listens there: its port is below
-// those that the kernel gives to outgoing connections and to :0.
+// freeAddress returns an address that stays free while nobody listens on it: its port is below the
+// kernel's range for outgoing connections and for :0.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -77,8 +77,7 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// documented returns the rest of the line in docs/operations.md that starts with prefix,
-// or of the block that does.
+// documented returns the rest of the line, or the block, in docs/operations.md that starts with prefix.
 func documented(t *testing.T, prefix string) string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/operations.md")
@@ -86,7 +85,7 @@ func documented(t *testing.T, prefix string) string {
 		t.Fatal(err)
 	}
 	for block := range strings.SplitSeq(string(text), "\n```") {
-		_, code, _ := strings.Cut(block, "\n") // what follows ``` is the language
+		_, code, _ := strings.Cut(block, "\n") // the language follows ```
 		if rest, ok := strings.CutPrefix(code, prefix); ok {
 			return rest
 		}
@@ -95,7 +94,7 @@ func documented(t *testing.T, prefix string) string {
 	return ""
 }
 
-// up starts it. target is the page that it scrapes, "" for none.
+// up starts the backend. target is the page to scrape, "" for none.
 func (b *backend) up(target string) {
 	b.t.Helper()
 	const example = "node-a:9400"
@@ -104,14 +103,14 @@ func (b *backend) up(target string) {
 		b.t.Fatalf("the documented prometheus.yml does not scrape %s", example)
 	}
 	if b.name != "prometheus3" {
-		_, config, _ = strings.Cut(config, "scrape_configs:") // it knows no other
+		_, config, _ = strings.Cut(config, "scrape_configs:") // its only supported section
 		config = "scrape_configs:" + config
 	}
 	config = strings.Replace(config, `"`+example+`"`, target, 1)
 	if b.edit != nil {
 		config = b.edit(config)
 	}
-	// Often, so that some scrape sees the tick that was pushed last.
+	// Scrape often, so that some scrape sees the last pushed tick.
 	config = "global: {scrape_interval: 250ms, scrape_timeout: 250ms}\n" + config
 	if err := os.WriteFile(b.config, []byte(config), 0o600); err != nil {
 		b.t.Fatal(err)
@@ -127,8 +126,7 @@ func (b *backend) up(target string) {
 	})
 }
 
-// agent starts an agent that reads eight simulated GPUs once a second and pushes to the
-// backend.
+// agent starts an agent that reads eight simulated GPUs once a second and pushes to the backend.
 func (b *backend) agent(binary string, args ...string) *process {
 	b.t.Helper()
 	args = append([]string{
@@ -158,8 +156,7 @@ func (s *sample) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// samples returns the samples of the one series that selector selects, as they were
-// stored in the last five minutes.
+// samples returns the stored samples of the last five minutes of the only series that selector matches.
 func (b *backend) samples(selector string) ([]sample, error) {
 	body, err := get(b.t, b.url+"/api/v1/query?"+url.Values{"query": {selector + "[5m]"}}.Encode())
 	if err != nil {
@@ -177,7 +174,7 @@ func (b *backend) samples(selector string) ([]sample, error) {
 	return answer.Data.Result[0].Values, nil
 }
 
-// at returns what expr is at a time, by labels.
+// at returns the value of expr at a time, by labels.
 func (b *backend) at(expr string, when time.Time) map[string]string {
 	b.t.Helper()
 	body, err := get(b.t, b.url+"/api/v1/query?"+url.Values{"query": {expr}, "time": {seconds(when)}}.Encode())
@@ -196,7 +193,7 @@ func (b *backend) at(expr string, when time.Time) map[string]string {
 		b.t.Fatalf("%s: %v", expr, err)
 	}
 	got := map[string]string{}
-	// The parser of pages gives a metric without a unit that of the one before (3.15).
+	// The parser of pages gives a metric without a unit the unit of the previous one (3.15).
 	ignored := append([]string{"job", "instance", "__unit__"}, b.pushOnly...)
 	for _, r := range answer.Data.Result {
 		for _, label := range ignored {
@@ -204,7 +201,7 @@ func (b *backend) at(expr string, when time.Time) map[string]string {
 		}
 		key := fmt.Sprint(r.Metric) // sorted
 		if _, ok := got[key]; ok {
-			b.t.Errorf("%s is there twice by %s", key, expr)
+			b.t.Errorf("%s occurs twice in %s", key, expr)
 		}
 		got[key] = r.Value.value
 	}

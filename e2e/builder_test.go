@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Anybody's Collector can have our components.
+// Catches components that do not build into a custom Collector.
 func TestBuilder(t *testing.T) {
 	repo, err := filepath.Abs("..")
 	if err != nil {
@@ -31,7 +31,7 @@ func TestBuilder(t *testing.T) {
 	components := command(t, dir, collector, "components")
 	for _, want := range []string{"extensions:\n    - name: gpu\n", "receivers:\n    - name: gpu\n", "    - name: scheduler\n", "processors:\n    - name: workload\n", "exporters:\n    - name: page\n"} {
 		if !strings.Contains(components, want) {
-			t.Errorf("there is no %q among the components:\n%s", want, components)
+			t.Errorf("%q is not among the components:\n%s", want, components)
 		}
 	}
 
@@ -51,7 +51,7 @@ func TestBuilder(t *testing.T) {
 	}
 }
 
-// copyManifest puts the manifest into dir, with this checkout in place of a release.
+// copyManifest copies the manifest to dir, with this checkout in place of a release.
 func copyManifest(t *testing.T, repo, dir string) string {
 	t.Helper()
 	src, err := os.ReadFile("testdata/builder.yaml")

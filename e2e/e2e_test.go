@@ -19,19 +19,19 @@ import (
 	"time"
 )
 
-// patience is how long something that takes a second may take on a busy machine.
+// patience is how long a one-second operation may take on a busy machine.
 const patience = time.Minute
 
-// skip ends the test because tool is missing: a failure where GPUMETER_REQUIRE names it.
+// skip skips the test because tool is missing, or fails it if GPUMETER_REQUIRE names the tool.
 func skip(t *testing.T, tool string, why any) {
 	t.Helper()
 	if slices.Contains(strings.Split(os.Getenv("GPUMETER_REQUIRE"), ","), tool) {
-		t.Fatalf("GPUMETER_REQUIRE asks for %s: %v", tool, why)
+		t.Fatalf("GPUMETER_REQUIRE requires %s: %v", tool, why)
 	}
 	t.Skipf("%s is missing: %v", tool, why)
 }
 
-// gpumeter builds the program as it is shipped and returns its path.
+// gpumeter builds the program as shipped and returns its path.
 func gpumeter(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gpumeter")
@@ -39,7 +39,7 @@ func gpumeter(t *testing.T) string {
 	return path
 }
 
-// command runs a program to its end in dir, without cgo, and returns what it printed.
+// command runs a program in dir to completion, without cgo, and returns its output.
 func command(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	out, err := tryCommand(t, dir, name, args...)
@@ -53,7 +53,7 @@ func tryCommand(t *testing.T, dir, name string, args ...string) (string, error) 
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "TMPDIR="+t.TempDir()) // the builder leaves a folder there
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "TMPDIR="+t.TempDir()) // the builder leaves a folder behind
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -68,7 +68,7 @@ type process struct {
 	log bytes.Buffer
 }
 
-// start runs a program in the background. The test ends it, whatever happens.
+// start runs a program in the background. It ends with the test.
 func start(t *testing.T, name string, args ...string) *process {
 	t.Helper()
 	p := &process{name: filepath.Base(name), cmd: exec.Command(name, args...), done: make(chan struct{})}
@@ -86,13 +86,13 @@ func start(t *testing.T, name string, args ...string) *process {
 		_ = p.cmd.Process.Kill() // no error if it has ended
 		<-p.done
 		if t.Failed() {
-			t.Logf("%s said:\n%s", p.name, p.said())
+			t.Logf("output of %s:\n%s", p.name, p.said())
 		}
 	})
 	return p
 }
 
-// stop asks the process to end and returns its exit code.
+// stop terminates the process and returns its exit code.
 func (p *process) stop(t *testing.T) int {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -119,8 +119,7 @@ func (p *process) said() string {
 	return p.log.String()
 }
 
-// find waits until the process prints something that matches re and returns the first
-// group of it.
+// find waits until the process prints a match of re and returns its first group.
 func (p *process) find(t *testing.T, re *regexp.Regexp) string {
 	t.Helper()
 	var found string
@@ -132,7 +131,7 @@ func (p *process) find(t *testing.T, re *regexp.Regexp) string {
 				t.Fatalf("%s has ended", p.name)
 			default:
 			}
-			return fmt.Errorf("it has not")
+			return fmt.Errorf("no match yet")
 		}
 		found = m[1]
 		return nil
@@ -174,5 +173,5 @@ func get(t *testing.T, url string) (string, error) {
 	return string(body), err
 }
 
-// pageAddress is what the page exporter says when it serves.
+// pageAddress is what the page exporter logs when it serves.
 var pageAddress = regexp.MustCompile(`serving metrics.*"address": ?"([^"]+)"`)

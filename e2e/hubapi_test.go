@@ -25,7 +25,7 @@ import (
 
 var hubAddress = regexp.MustCompile(`The hub serves.*"url": ?"([^"]+)/"`)
 
-// hubQueries are of the kinds that dashboards, the page and reports ask.
+// hubQueries are typical of dashboards, the page and reports.
 var hubQueries = []string{
 	`gpu_power_draw_watts`,
 	`sum(gpu_power_draw_watts)`,
@@ -64,11 +64,11 @@ var hubQueries = []string{
 	`predict_linear(gpu_energy_joules_total[5m], 60)`,
 }
 
-// Catches a hub whose answers differ from those of Prometheus for the same OTLP.
+// Catches a hub that answers differently from Prometheus for the same OTLP input.
 func TestHubAnswersAsPrometheus(t *testing.T) {
 	t.Parallel()
 	b := prometheus3(t)
-	// What the hub does always: the value before the first sample of a counter is not lost.
+	// The hub always does this: the value before the first sample of a counter is not lost.
 	b.args = slices.DeleteFunc(b.args, func(a string) bool { return strings.HasPrefix(a, "--enable-feature") })
 	b.args = append(b.args, "--enable-feature=created-timestamp-zero-ingestion")
 	b.up("")
@@ -114,7 +114,7 @@ func TestHubAnswersAsPrometheus(t *testing.T) {
 	}
 }
 
-// same asks two servers the same by GET and by POST.
+// same sends the same request to two servers by GET and by POST.
 func same(t *testing.T, prometheus, hub, path string, forms ...url.Values) {
 	t.Helper()
 	form := url.Values{}
@@ -123,11 +123,11 @@ func same(t *testing.T, prometheus, hub, path string, forms ...url.Values) {
 	}
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		if method == http.MethodPost && strings.Contains(path, "/label/") {
-			continue // Prometheus has no such
+			continue // not in Prometheus
 		}
 		want, got := hubAnswer(t, method, prometheus+path, form), hubAnswer(t, method, hub+path, form)
 		if text := brief(want); strings.Contains(text, `"result":[]`) && form.Get("query") != "ended" {
-			t.Errorf("%s shows nothing: there is no such data", form["query"])
+			t.Errorf("%s returns nothing: there is no such data", form["query"])
 		}
 		if !alike(want, got) {
 			t.Errorf("%s %s %s\nPrometheus: %s\n       hub: %s", method, path, form["query"], brief(want), brief(got))
@@ -143,7 +143,7 @@ func brief(v any) string {
 	return string(text)
 }
 
-// hubAnswer returns an answer in a form that can be compared: results are in no order.
+// hubAnswer returns a response in a comparable form: results are unordered.
 func hubAnswer(t *testing.T, method, target string, form url.Values) any {
 	t.Helper()
 	var body io.Reader
@@ -170,7 +170,7 @@ func hubAnswer(t *testing.T, method, target string, form url.Values) any {
 	delete(all, "warnings")
 	delete(all, "infos")
 	if all["status"] == "error" {
-		delete(all, "error") // the words may differ
+		delete(all, "error") // the wording may differ
 	}
 	list, _ := all["data"].([]any)
 	if data, ok := all["data"].(map[string]any); ok {
@@ -228,7 +228,7 @@ func alike(a, b any) bool {
 	}
 }
 
-// hubInput returns what a small fleet says in step i.
+// hubInput returns the metrics of a small fleet at step i.
 func hubInput(at, start time.Time, i int) pmetric.Metrics {
 	md := pmetric.NewMetrics()
 	now, began := pcommon.NewTimestampFromTime(at), pcommon.NewTimestampFromTime(start)

@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// apiServer is the API of a cluster, asked as its administrator.
+// apiServer is the API of a cluster, used as its administrator.
 type apiServer struct {
 	t      *testing.T
 	url    string
@@ -27,7 +27,7 @@ type apiServer struct {
 
 var errNotFound = errors.New("not found")
 
-// do sends a request and decodes the answer into answer, which may be nil.
+// do sends a request and decodes the response into answer, which may be nil.
 func (a apiServer) do(method, path, contentType, body string, answer any) error {
 	if a.client == nil { // it has no certificate yet
 		return errors.New("the API server has not started")
@@ -61,7 +61,7 @@ func (a apiServer) get(path string, answer any) error {
 	return a.do(http.MethodGet, path, "", "", answer)
 }
 
-// create makes an object from its YAML and returns its uid.
+// create creates an object from YAML and returns its UID.
 func (a apiServer) create(path, object string) string {
 	a.t.Helper()
 	var made struct{ Metadata struct{ UID string } }
@@ -71,7 +71,7 @@ func (a apiServer) create(path, object string) string {
 	return made.Metadata.UID
 }
 
-// patch merges object, which is JSON, into what is at path.
+// patch merges the JSON object into the object at path.
 func (a apiServer) patch(path, object string) {
 	a.t.Helper()
 	if err := a.do(http.MethodPatch, path, "application/merge-patch+json", object, nil); err != nil {
@@ -86,7 +86,7 @@ func (a apiServer) remove(path string) {
 	}
 }
 
-// trust makes a client that trusts the certificate the server made for itself.
+// trust creates a client that trusts the server's self-signed certificate.
 func (a *apiServer) trust() error {
 	text, err := os.ReadFile(a.ca)
 	if err != nil {
@@ -100,7 +100,7 @@ func (a *apiServer) trust() error {
 	return nil
 }
 
-// kubeconfig writes a file with which the user of token reaches the server.
+// kubeconfig writes a kubeconfig for the user of token.
 func (a apiServer) kubeconfig(dir, token string) string {
 	a.t.Helper()
 	path := filepath.Join(dir, token+".kubeconfig")

@@ -13,12 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// condition is what is set on the node.
+// conditionType is the type of the node condition.
 const conditionType = "GPUProblem"
 
-// plugin runs the check as the Node Problem Detector runs a custom plugin: the exit code
-// is 0 for all is well, 1 for a problem and anything else for not known, and the first
-// line of its output is the message, of which 80 bytes are kept.
+// plugin runs the check as the Node Problem Detector runs a custom plugin: exit code 0 means OK, 1 a
+// problem and anything else unknown; the first line of output is the message, truncated to 80 bytes.
 func (k *kubeTest) plugin() (status, message string) {
 	k.t.Helper()
 	cmd := exec.CommandContext(k.t.Context(), k.binary, "check", "--only", "gpu.", "-o", "npd", "--nvidia-library", k.gpus.host.Library, "--timeout", "10s")
@@ -34,13 +33,13 @@ func (k *kubeTest) plugin() (status, message string) {
 	default:
 		k.t.Fatal(err)
 	}
-	if len(out) > 81 || strings.Count(string(out), "\n") > 1 { // with the end of its line
-		k.t.Errorf("more than a plugin may say: %q", out)
+	if len(out) > 81 || strings.Count(string(out), "\n") > 1 { // including the newline
+		k.t.Errorf("the output exceeds the limit of a plugin: %q", out)
 	}
 	return status, strings.TrimSpace(string(out))
 }
 
-// report does what the Node Problem Detector does with a condition.
+// report sets the condition as the Node Problem Detector does.
 func (k *kubeTest) report(status, message string) {
 	k.t.Helper()
 	now := time.Now().UTC().Format(time.RFC3339)
@@ -55,7 +54,7 @@ func (k *kubeTest) report(status, message string) {
 	}
 }
 
-// condition returns what the API server says of the node.
+// condition returns the condition of the node according to the API server.
 func (k *kubeTest) condition() string {
 	k.t.Helper()
 	var node struct {
@@ -74,8 +73,8 @@ func (k *kubeTest) condition() string {
 	return ""
 }
 
-// check lets a GPU fall sick and get well: the condition of the node follows, by the
-// protocol of the Node Problem Detector. A program's own fault changes nothing.
+// Catches a node condition that does not follow a GPU that fails and recovers, by the protocol of the Node
+// Problem Detector, or that a program's own fault changes.
 func (k *kubeTest) check() {
 	f := func(name, script, wantStatus, wantWord string) {
 		k.t.Helper()
@@ -94,5 +93,5 @@ func (k *kubeTest) check() {
 	f("sick", fmt.Sprintf("field %d 230 1\n", secretGPU), "True", "reset")
 	f("well again", "", "False", "")
 	f("the driver hangs", "gpu * hang nvmlDeviceGetUUID\n", "True", "")
-	f("it answers again", "", "False", "")
+	f("the driver answers again", "", "False", "")
 }

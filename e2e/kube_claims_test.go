@@ -20,17 +20,17 @@ const (
 	resourceAPI = "/apis/resource.k8s.io/v1"
 )
 
-// claim is a ResourceClaim and the pods that have it.
+// claim is a ResourceClaim and its pods.
 type claim struct {
-	name, device string // as the driver calls it
+	name, device string // device is the driver's name
 	gpu, slot    int
 	admin        bool
 	pods         []string
 }
 
-// GPUs that are claimed, not counted, go by names that only the driver knows. A claim may
-// be of a partition, or of several pods, and who only looks after a GPU does not hold it.
-// The objects are in a real API server; the kubelet, which would need a driver, is not one.
+// Catches claimed GPUs that are not attributed: their names are known only to the driver, a claim may be
+// for a partition or shared by several pods, and admin access does not hold a GPU. The objects are in a
+// real API server; the kubelet is a fake because a real one would need a driver.
 func (k *kubeTest) claims() {
 	claims := []claim{
 		{name: "alone", device: "gpu-0", gpu: 0, slot: -1, pods: []string{"claimer"}},
@@ -88,7 +88,7 @@ spec: {driver: %s, nodeName: %[2]s, pool: {name: %[2]s, generation: 1, resourceS
 	k.expectStatus("kubernetes_api", "ok")
 }
 
-// createClaim creates a claim that was given its device.
+// createClaim creates a claim with an allocated device.
 func (k *kubeTest) createClaim(c claim) {
 	k.t.Helper()
 	path := resourceAPI + "/namespaces/" + blue + "/resourceclaims"
@@ -99,7 +99,7 @@ spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: %s, adminAcce
 		claimDriver, claimNode, c.device, c.admin))
 }
 
-// createClaimer creates a pod on the node that has a claim. It waits for a kubelet.
+// createClaimer creates a pod with a claim on the node. It stays pending without a kubelet.
 func (k *kubeTest) createClaimer(name, claim string) container {
 	k.t.Helper()
 	uid := k.api.create("/api/v1/namespaces/"+blue+"/pods", fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {
@@ -108,7 +108,7 @@ containers: [{name: main, image: %[4]q, resources: {claims: [{name: gpu}]}}, {na
 	return container{namespace: blue, pod: name, uid: uid, name: "main", kind: "pod", owner: name}
 }
 
-// listed returns a container that has the claim, as the kubelet lists it.
+// listed returns a container with the claim, as the kubelet lists it.
 func (c claim) listed(container string) *podresources.ContainerResources {
 	return &podresources.ContainerResources{Name: container, DynamicResources: []*podresources.DynamicResource{{
 		ClaimName: c.name, ClaimNamespace: blue,

@@ -20,31 +20,30 @@ import (
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// The tokens of those who talk to the API server.
+// Tokens of the users of the API server.
 const (
 	asAdmin  = "admin"
-	asAgent  = "gpumeter" // may what it documents
-	asNobody = "nobody"   // may nothing
+	asAgent  = "gpumeter" // has the documented permissions
+	asNobody = "nobody"   // has no permissions
 )
 
 // nodeName is the only node that has a kubelet.
 const nodeName = "node-a"
 
-// cluster is a Kubernetes of one node on this machine: its own programs, as released,
-// with containers in containerd. Pods use the network of the machine, so nothing of that
-// is changed.
+// cluster is a single-node Kubernetes on this machine: the released programs, with containers in
+// containerd. Pods use the host network, so the machine's network is unchanged.
 type cluster struct {
 	t    *testing.T
 	dir  string
 	api  apiServer
-	root string // of the node, as the agent has it in a container: var of its own, proc and sys of the machine
+	root string // root of the node as an agent in a container sees it: its own var, the machine's proc and sys
 
 	apiserver, kubelet *process
 	start              struct{ apiserver, kubelet func(t *testing.T) *process }
 	plugins            []*devicePlugin
 }
 
-// newCluster starts one whose node offers devices.
+// newCluster starts a cluster whose node offers devices.
 func newCluster(t *testing.T, plugins ...*devicePlugin) *cluster {
 	t.Helper()
 	requireKubernetes(t)
@@ -73,24 +72,24 @@ func newCluster(t *testing.T, plugins ...*devicePlugin) *cluster {
 	return c
 }
 
-// requireKubernetes skips the test where there can be no cluster.
+// requireKubernetes skips the test if a cluster cannot run.
 func requireKubernetes(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		skip(t, "kubelet", "only root may run containers")
+		skip(t, "kubelet", "running containers requires root")
 	}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "containerd", "ctr", "runc"} {
 		if _, err := exec.LookPath(name); err != nil {
-			skip(t, "kubelet", fmt.Errorf("tools/deps.sh kubernetes etcd containerd did not get it: %w", err))
+			skip(t, "kubelet", fmt.Errorf("tools/deps.sh kubernetes etcd containerd did not install it: %w", err))
 		}
 	}
 	if conn, err := net.Dial("unix", deviceplugin.KubeletSocket); err == nil {
 		conn.Close()
-		skip(t, "kubelet", "another kubelet runs on this machine, and device plugins know no other place")
+		skip(t, "kubelet", "another kubelet runs on this machine, and the path for device plugins is fixed")
 	}
 }
 
-// daemon starts a program that logs to a file. The last of it is shown if the test fails.
+// daemon starts a program that logs to a file. If the test fails, it shows the last lines.
 func (c *cluster) daemon(name string, args ...string) *process {
 	c.t.Helper()
 	return c.daemonOf(c.t, name, args...)
@@ -101,7 +100,7 @@ func (c *cluster) daemonOf(t *testing.T, name string, args ...string) *process {
 	log := filepath.Join(c.dir, "log", name)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%s said last:\n%s", name, lastLines(log, 10))
+			t.Logf("last output of %s:\n%s", name, lastLines(log, 10))
 		}
 	})
 	p := start(t, "sh", append([]string{"-c", `exec "$@" >>"$0" 2>&1`, log, name}, args...)...)
@@ -152,7 +151,7 @@ func (c *cluster) startAPI() {
 			"--secure-port="+port, "--cert-dir="+certificates, "--token-auth-file="+tokens, "--authorization-mode=Node,RBAC",
 			"--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none",
 			"--service-account-issuer=https://e2e", "--service-account-key-file="+accounts, "--service-account-signing-key-file="+accounts,
-			"--disable-admission-plugins=ServiceAccount") // no pod of ours has one
+			"--disable-admission-plugins=ServiceAccount") // our pods have none
 		eventually(t, "the API server is ready", func() error {
 			if c.api.client == nil {
 				if err := c.api.trust(); err != nil {
@@ -169,8 +168,8 @@ func (c *cluster) startAPI() {
 func (c *cluster) startContainerd() {
 	t := c.t
 	socket, config := c.containerd(), filepath.Join(c.dir, "containerd.toml")
-	// With a network that is never set up the node is ready, and pods that use the
-	// machine's need no more. Copies of 1 MB need no overlay file system.
+	// The node becomes ready with a network that is never set up; pods with the host network need
+	// no more. Copies of 1 MB need no overlay file system.
 	write(t, filepath.Join(c.dir, "cni", "none.conflist"), `{"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "none"}]}`)
 	write(t, config, fmt.Sprintf(`version = 2
 root = "%[1]s/images"
@@ -187,7 +186,7 @@ state = "%[1]s/run"
 `, c.dir, socket, workerImage))
 	c.daemon("containerd", "--config", config)
 	image := makeImage(t)
-	eventually(t, "containerd takes an image", func() error {
+	eventually(t, "containerd accepts an image", func() error {
 		out, err := tryCommand(t, ".", "ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", image)
 		if err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
@@ -228,11 +227,10 @@ resolvConf: ""
 	c.kubelet = c.start.kubelet(c.t)
 }
 
-// offer waits for the kubelet, registers the plugins with it and waits until it gives
-// their devices out.
+// offer waits for the kubelet, registers the plugins and waits until the kubelet allocates their devices.
 func (c *cluster) offer(t *testing.T) {
 	t.Helper()
-	eventually(t, "the kubelet takes device plugins", func() error {
+	eventually(t, "the kubelet accepts device plugins", func() error {
 		conn, err := net.Dial("unix", deviceplugin.KubeletSocket)
 		if err == nil {
 			conn.Close()
@@ -259,7 +257,7 @@ func (c *cluster) offer(t *testing.T) {
 		}
 		for _, p := range c.plugins {
 			if got, want := node.Status.Allocatable[p.resource], fmt.Sprint(len(p.ids)); got != want {
-				return fmt.Errorf("it has %q of %s, not %s", got, p.resource, want)
+				return fmt.Errorf("the node has %q of %s, want %s", got, p.resource, want)
 			}
 		}
 		return nil

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// heldBy is the query for who holds whole GPUs, and what it should give.
+// heldBy returns the query for the holders of whole GPUs and its expected answer.
 func (k *kubeTest) heldBy(apps ...string) (query string, want answer) {
 	want = answer{}
 	pods := ""
@@ -22,7 +22,7 @@ func (k *kubeTest) heldBy(apps ...string) (query string, want answer) {
 	return of("gpu_allocation_ratio", fmt.Sprintf("k8s_pod_name=~%q, ", pods[1:]), "gpu_share_basis"), want
 }
 
-// A kubelet that is stopped, killed and restarted costs no tick and no label.
+// Catches a tick or label lost when the kubelet is stopped, killed or restarted.
 func (k *kubeTest) kubeletFaults() {
 	k.watch(asAgent)
 	query, want := k.heldBy("solo", "pair", "train", "serve")
@@ -48,8 +48,8 @@ func (k *kubeTest) kubeletFaults() {
 	k.checkTicks(began)
 }
 
-// An agent that may ask nobody, or whose API server is away, has the pods that the kubelet
-// names, says what it lacks, and learns the rest when it can.
+// Catches an agent without permissions or without an API server that loses the pods that the kubelet names,
+// does not report what it lacks, or does not recover.
 func (k *kubeTest) apiFaults() {
 	k.watch(asNobody)
 	k.expectReason("kubernetes_api", "permission_denied")
@@ -72,8 +72,8 @@ func (k *kubeTest) apiFaults() {
 	k.expectReason("kubernetes_api", "stale")
 	k.expect(query, want)
 	k.parent.apiserver = k.start.apiserver(k.parent.t)
-	// An owner that could not be asked for meanwhile is asked for again in a minute, so that
-	// not everything is known at once.
+	// An owner that could not be queried is retried after a minute, so not everything is known at
+	// once.
 	k.expect(of("gpumeter_attribution_status", `gpumeter_attribution_source="kubernetes_api", gpumeter_attribution_reason="stale", `), answer{})
 	k.expect(query, want)
 	k.checkTicks(began)
@@ -86,8 +86,8 @@ func (k *kubeTest) signal(p *process, s syscall.Signal) {
 	}
 }
 
-// checkTicks fails the test if the agent waited for somebody since a time. What it may ask
-// has two seconds to answer.
+// checkTicks fails the test if the agent was blocked since a time. Its requests have a deadline of two
+// seconds.
 func (k *kubeTest) checkTicks(since time.Time) {
 	k.t.Helper()
 	ticks, err := k.db.samples(strings.Replace(energy, "}", ", "+pushed+"}", 1))

@@ -14,11 +14,11 @@ import (
 	"testing"
 )
 
-// workerImage is the image of all containers, and of what holds a pod together.
+// workerImage is the image of all containers, including pod sandboxes.
 const workerImage = "localhost/worker:1"
 
-// makeImage builds the worker and puts it into an archive as docker save makes them:
-// there is no registry to get an image from.
+// makeImage builds the worker into an archive in the format of docker save: there is no registry to pull
+// an image from.
 func makeImage(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

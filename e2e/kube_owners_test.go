@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// labels returns those that say whose a series is.
+// labels returns the labels that identify the owner of a series.
 func (c container) labels() map[string]string {
 	labels := map[string]string{
 		"gpu_workload_kind": c.kind, "gpu_workload_name": c.owner, "k8s_namespace_name": c.namespace,
@@ -25,7 +25,7 @@ func (c container) labels() map[string]string {
 	return labels
 }
 
-// labels returns those that say what a series is of, and whose that is.
+// labels returns the labels that identify the device and the owner of a series.
 func (p gpuProcess) labels() map[string]string {
 	labels := p.container.labels()
 	labels["gpu_uuid"] = gpuUUID(p.gpu)
@@ -35,27 +35,27 @@ func (p gpuProcess) labels() map[string]string {
 	return labels
 }
 
-// with returns a copy of labels with one more.
+// with returns a copy of labels with one more label.
 func with(labels map[string]string, key, value string) map[string]string {
 	labels = maps.Clone(labels)
 	labels[key] = value
 	return labels
 }
 
-// rest returns the labels of the part of a GPU that nobody has.
+// rest returns the labels of the free part of a GPU.
 func rest(gpu int) map[string]string {
 	return map[string]string{"gpu_workload_kind": "unallocated", "gpu_uuid": gpuUUID(gpu)}
 }
 
-// answer is what a query should give: values by labels.
+// answer is the expected result of a query: values by labels.
 type answer map[string]string
 
 func (a answer) add(labels map[string]string, value float64) {
 	a[fmt.Sprint(labels)] = strconv.FormatFloat(value, 'f', 6, 64)
 }
 
-// of returns a query for a metric with all labels but those that all series of the node or
-// of a GPU have, and drop. It leaves %s for the selector of a path.
+// of returns a query for a metric without the labels that all series of the node or of a GPU have, and
+// without drop. It leaves %s for the selector of a path.
 func of(metric, selector string, drop ...string) string {
 	drop = append([]string{
 		"job", "instance", "__type__", "__unit__", "gpu_index", "gpu_model", "gpu_vendor", "host_name", "k8s_node_name",
@@ -63,8 +63,8 @@ func of(metric, selector string, drop ...string) string {
 	return fmt.Sprintf("sum without (%s) (%s{%s%%s})", strings.Join(drop, ", "), metric, selector)
 }
 
-// What people are asked to pay for is theirs: every way to get a GPU gives exactly the
-// labels of who has it, by both paths, and what nobody has is nobody's.
+// Catches usage charged to the wrong owner: every way to get a GPU must give exactly the labels of its
+// holder, on both paths, and free parts belong to nobody.
 func (k *kubeTest) owners() {
 	k.watch(asAgent)
 	held, owned := answer{}, answer{}
@@ -78,7 +78,7 @@ func (k *kubeTest) owners() {
 		}
 		for _, p := range processes {
 			held.add(p.labels(), part)
-			if p.gpu != slicedGPU { // of which two have a part
+			if p.gpu != slicedGPU { // shared by two
 				owned.add(p.labels(), 1)
 			}
 		}
@@ -89,10 +89,10 @@ func (k *kubeTest) owners() {
 	k.expect(of("gpu_allocation_ratio", "", "gpu_share_basis"), held)
 	k.expect(of("gpu_unallocated_ratio", "")+" > 0", free)
 	k.expect(strings.Replace(of("", `__name__=~"gpu_(partition_)?memory_used_bytes", gpu_workload_kind!="", `), "sum", "count", 1), owned)
-	// A counter of a device goes on when its owner changes.
+	// A counter of a device continues when its owner changes.
 	k.expect(of("gpu_energy_joules_total", `gpu_workload_kind!="", `), answer{})
 
-	// Two pods on one GPU share what it does by what their kernels need.
+	// Two pods on one GPU share its usage in proportion to their kernels.
 	shares := answer{}
 	for app, part := range map[string]float64{"quick": 0.6, "slow": 0.2} {
 		shares.add(with(k.on[app][0].labels(), "gpu_share_basis", "process"), part)
@@ -103,7 +103,7 @@ func (k *kubeTest) owners() {
 	k.expectStatus("resolver", "not_requested") // the thief
 }
 
-// expectStatus waits until the agent says of a source what it should, and nothing else.
+// expectStatus waits until the agent reports exactly this reason for a source.
 func (k *kubeTest) expectStatus(source, reason string) {
 	k.t.Helper()
 	want := answer{}
@@ -111,8 +111,8 @@ func (k *kubeTest) expectStatus(source, reason string) {
 	k.expect(of("gpumeter_attribution_status", fmt.Sprintf("gpumeter_attribution_source=%q, ", source)), want)
 }
 
-// expectReason waits until what the agent says of a source has a reason and is not ok. It
-// may lack several things at once.
+// expectReason waits until the agent reports a reason for a source and not ok. A source may have several
+// reasons.
 func (k *kubeTest) expectReason(source, reason string) {
 	k.t.Helper()
 	want := answer{}
@@ -120,13 +120,12 @@ func (k *kubeTest) expectReason(source, reason string) {
 	k.expect(of("gpumeter_attribution_status", fmt.Sprintf(`gpumeter_attribution_source=%q, gpumeter_attribution_reason=~"ok|%s", `, source, reason)), want)
 }
 
-// soon is when the last trace of an owner must be gone: the agent may have asked the
-// kubelet just before, and have read the GPUs just before it asked again. The third
-// interval is for a busy machine.
+// soon is when the last trace of an owner must be gone: the agent may have queried the kubelet just before,
+// and read the GPUs just before the next query. The third interval is slack for a busy machine.
 const soon = 3 * kubeInterval
 
-// A pod that is replaced by one of the same name gets no more of the bill, and what it
-// has to pay has arrived. The same is true of the pods of a deployment.
+// Catches a replaced pod of the same name that is still charged, or whose last usage did not arrive. The
+// same holds for the pods of a deployment.
 func (k *kubeTest) replaced() {
 	k.watch(asAgent)
 	old := k.on["solo"][0]
@@ -152,7 +151,7 @@ func (k *kubeTest) replaced() {
 	k.burn(k.t, gpu, 300)
 	joules.add(now.labels(), 300)
 	k.expect(of("gpu_workload_energy_joules_total", fmt.Sprintf(`gpu_uuid=%q, k8s_pod_uid!="", `, gpuUUID(gpu))), joules)
-	all := answer{} // nobody had it for a moment, in which it used nothing
+	all := answer{} // it was free for a moment, without usage
 	all.add(map[string]string{}, 800)
 	k.expect(fmt.Sprintf("sum(gpu_workload_energy_joules_total{gpu_uuid=%q, %%s})", gpuUUID(gpu)), all)
 	k.checkGone(old, gone)
@@ -177,20 +176,20 @@ func (k *kubeTest) remove(app string) time.Time {
 		if errors.Is(err, errNotFound) {
 			return nil
 		}
-		return fmt.Errorf("it is there (%w)", err)
+		return fmt.Errorf("it still exists (%w)", err)
 	})
 	return time.Now()
 }
 
-// checkGone fails the test if anything but the sums of an owner was there by either path
-// soon after it was gone, or if one path has other sums than the other.
+// checkGone fails the test if anything but the sums of an owner existed on either path soon after the owner
+// was gone, or if the sums differ between the paths.
 func (k *kubeTest) checkGone(old gpuProcess, gone time.Time) {
 	k.t.Helper()
 	want := answer{}
 	for _, sum := range []string{"energy_joules", "allocated_time_seconds", "active_time_seconds", "idle_time_seconds"} {
 		want.add(map[string]string{"__name__": "gpu_workload_" + sum + "_total"}, 1)
 	}
-	time.Sleep(time.Until(gone.Add(soon))) // a database cannot be asked about the future
+	time.Sleep(time.Until(gone.Add(soon))) // a database cannot be queried about the future
 	last := map[string]map[string]string{}
 	for path, selector := range paths {
 		all := fmt.Sprintf("{k8s_pod_uid=%q, %s}", old.uid, selector)

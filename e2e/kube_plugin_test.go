@@ -17,8 +17,8 @@ import (
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// visibleDevices is where a container finds the ids of its devices, as NVIDIA's plugin
-// does it. It is how a test knows who got what without asking who is to be tested.
+// visibleDevices is the variable with the IDs of a container's devices, as NVIDIA's plugin sets it. It lets
+// a test know the allocation independently of the code under test.
 const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 
 // devicePlugin offers devices to the kubelet under the name of a resource.
@@ -37,8 +37,8 @@ func (*devicePlugin) GetDevicePluginOptions(context.Context, *deviceplugin.Empty
 func (p *devicePlugin) ListAndWatch(_ *deviceplugin.Empty, stream deviceplugin.DevicePlugin_ListAndWatchServer) error {
 	var list []*deviceplugin.Device
 	for _, id := range p.ids {
-		// With a NUMA node the kubelet reports every device in an entry of its own, as it
-		// does for real GPUs.
+		// With a NUMA node the kubelet reports every device in a separate entry, as it does for real
+		// GPUs.
 		list = append(list, &deviceplugin.Device{
 			ID: id, Health: deviceplugin.Healthy, Topology: &deviceplugin.TopologyInfo{Nodes: []*deviceplugin.NUMANode{{ID: 0}}},
 		})
@@ -61,8 +61,8 @@ func (*devicePlugin) Allocate(_ context.Context, r *deviceplugin.AllocateRequest
 	return answer, nil
 }
 
-// offer serves p until the test ends. A kubelet that starts removes all sockets, so a
-// plugin is offered anew after that.
+// offer serves p until the test ends. A starting kubelet removes all sockets, so plugins must be offered
+// again after that.
 func (p *devicePlugin) offer(t *testing.T) {
 	t.Helper()
 	socket := strings.ReplaceAll(p.resource, "/", "_") + ".sock"
@@ -88,6 +88,6 @@ func (p *devicePlugin) offer(t *testing.T) {
 	defer cancel()
 	register := &deviceplugin.RegisterRequest{Version: deviceplugin.Version, Endpoint: socket, ResourceName: p.resource}
 	if _, err := deviceplugin.NewRegistrationClient(conn).Register(ctx, register, grpc.WaitForReady(true)); err != nil {
-		t.Fatalf("the kubelet does not take %s: %v", p.resource, err)
+		t.Fatalf("the kubelet does not accept %s: %v", p.resource, err)
 	}
 }

@@ -12,17 +12,16 @@ import (
 	"testing"
 )
 
-// container is one that runs, as the cluster, the kernel and the container itself say.
-// What is to be tested has no part in it.
+// container is a running container according to the cluster, the kernel and the container itself,
+// independently of the code under test.
 type container struct {
 	namespace, pod, uid, name string
-	kind, owner               string   // who made the pod: deployment, job, or the pod itself
-	pid                       int      // on the machine
-	devices                   []string // ids that the container was told
+	kind, owner               string   // creator of the pod: deployment, job, or the pod itself
+	pid                       int      // host PID
+	devices                   []string // IDs that the container received
 }
 
-// template returns a pod of a container that is called main and asks for devices, in
-// YAML that fits into one line.
+// template returns a pod with a container named main that requests devices, as one-line YAML.
 func template(app, resource string, n int) string {
 	limits := ""
 	if n > 0 {
@@ -55,7 +54,7 @@ func (c *cluster) runJob(namespace, name, resource string, n int) {
 		name, fmt.Sprintf(template(name, resource, n), "Never")))
 }
 
-// pod is what a test needs of one.
+// pod has the fields of a pod that the tests need.
 type pod struct {
 	Metadata struct {
 		Name, UID         string
@@ -69,8 +68,8 @@ type pod struct {
 	}
 }
 
-// running waits until the only pod of an app runs, and returns its main container. Pods
-// that are being deleted are none, nor are those of old.
+// running waits until the only pod of an app runs and returns its main container. It ignores pods that are
+// being deleted and pods in old.
 func (c *cluster) running(namespace, app string, old ...container) (found container) {
 	c.t.Helper()
 	eventually(c.t, app+" runs", func() error {
@@ -83,7 +82,7 @@ func (c *cluster) running(namespace, app string, old ...container) (found contai
 			return p.Metadata.DeletionTimestamp != "" || slices.ContainsFunc(old, func(o container) bool { return o.uid == p.Metadata.UID })
 		})
 		if len(list.Items) != 1 {
-			return fmt.Errorf("it has %d pods", len(list.Items))
+			return fmt.Errorf("the app has %d pods", len(list.Items))
 		}
 		p := list.Items[0]
 		if p.Status.Phase != "Running" {
@@ -101,12 +100,12 @@ func (c *cluster) running(namespace, app string, old ...container) (found contai
 				return found.look(strings.TrimPrefix(status.ContainerID, "containerd://"))
 			}
 		}
-		return fmt.Errorf("it has no container")
+		return fmt.Errorf("the pod has no container")
 	})
 	return found
 }
 
-// look finds the process of the container with an id.
+// look finds the process of the container with this ID.
 func (c *container) look(id string) error {
 	for _, pid := range pids() {
 		group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
@@ -128,10 +127,10 @@ func (c *container) look(id string) error {
 	return fmt.Errorf("container %q has no process", id)
 }
 
-// path is where the API server has the container's pod.
+// path is the API path of the container's pod.
 func (c container) path() string { return "/api/v1/namespaces/" + c.namespace + "/pods/" + c.pod }
 
-// in returns the cluster for a test that is part of another.
+// in returns the cluster for a subtest.
 func (c cluster) in(t *testing.T) *cluster {
 	c.t, c.api.t = t, t
 	return &c

@@ -17,15 +17,15 @@ import (
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// occupied names the folder of the cluster that runs on this machine. There can be one:
-// device plugins and the control groups of pods are where they are.
+// occupied names the folder of the cluster that runs on this machine. There can be only one: the paths of
+// device plugins and of pods' control groups are fixed.
 const occupied = "/run/gpumeter-e2e"
 
-// containerLogs is where every kubelet has links to the logs of containers.
+// containerLogs is where every kubelet links the logs of containers.
 const containerLogs = "/var/log/containers"
 
-// occupy waits until this test may have a cluster on this machine, and removes what is
-// left of one that was killed. After the test it removes what is left of this one.
+// occupy waits until this test may run a cluster on this machine and removes the remains of a killed one.
+// After the test it removes the remains of this one.
 func occupy(t *testing.T, dir string) {
 	t.Helper()
 	f, err := os.OpenFile(occupied, os.O_RDWR|os.O_CREATE, 0o600)
@@ -46,20 +46,20 @@ func occupy(t *testing.T, dir string) {
 	t.Cleanup(func() {
 		sweep(t, dir)
 		write(t, occupied, "")
-		f.Close() // with it goes the lock
+		f.Close() // releases the lock
 	})
 }
 
-// sweep ends the containers of the cluster in dir, whose programs have ended, and removes
-// what the kernel has of them.
+// sweep kills the containers of the cluster in dir, whose daemons have ended, and removes their kernel
+// state.
 func sweep(t *testing.T, dir string) {
 	t.Helper()
-	// containerd leaves a shim with each pod, whose children are the containers.
+	// containerd leaves one shim per pod, with the containers as its children.
 	eventually(t, "the containers have ended", func() error {
 		left := 0
 		for shim, parent := range shims(dir) {
 			left++
-			if parent { // the children first: nobody would find them afterwards
+			if parent { // the children first: they cannot be found afterwards
 				_ = syscall.Kill(shim, syscall.SIGKILL) // no error if it has ended
 			}
 		}
@@ -92,8 +92,7 @@ func sweep(t *testing.T, dir string) {
 	_ = os.Remove(filepath.Dir(filepath.Clean(deviceplugin.DevicePluginPath)))
 }
 
-// shims returns the processes of the cluster in dir: true for the ones that may be killed,
-// which have no children.
+// shims returns the processes of the cluster in dir: true for those without children, which may be killed.
 func shims(dir string) map[int]bool {
 	found := map[int]bool{}
 	parents := map[int][]int{}
@@ -134,7 +133,7 @@ func parent(pid int) int {
 	return 0
 }
 
-// unmount unmounts all below dir, the last one first.
+// unmount unmounts everything below dir, last mount first.
 func unmount(t *testing.T, dir string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mounts")
@@ -163,11 +162,11 @@ func removeGroup(t *testing.T, group string) {
 			if err == nil && d.IsDir() {
 				groups = append(groups, path)
 			}
-			return nil // one that has gone meanwhile is no problem
+			return nil // already gone
 		})
 		for _, g := range slices.Backward(groups) {
 			if e := os.Remove(g); e != nil && !os.IsNotExist(e) {
-				err = e // the kernel may still be clearing up
+				err = e // the kernel may still be cleaning up
 			}
 		}
 		return err

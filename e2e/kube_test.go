@@ -26,10 +26,10 @@ const (
 	red, blue = "team-red", "team-blue"
 )
 
-// The GPUs of the node by what they are for. All others are given out whole.
+// GPUs of the node with a special role. All others are allocated whole.
 const (
-	cutGPU     = 3 // into partitions
-	slicedGPU  = 4 // in time
+	cutGPU     = 3 // partitioned
+	slicedGPU  = 4 // time-sliced
 	secretGPU  = 7 // not offered
 	gpuCount   = 8
 	replicas   = 4
@@ -39,8 +39,8 @@ const (
 func gpuUUID(i int) string    { return fmt.Sprintf("GPU-e2e00000-0000-4000-8000-%012d", i) }
 func migUUID(slot int) string { return fmt.Sprintf("MIG-e2e00000-0000-4000-8000-%012d", slot) }
 
-// gpuPlugins offer exactly as much as the pods of TestKubernetes ask for: who comes later
-// gets what somebody else had.
+// gpuPlugins offer exactly as much as the pods of TestKubernetes request: a later pod gets the GPU of an
+// earlier one.
 func gpuPlugins() []*devicePlugin {
 	whole, cut, sliced := &devicePlugin{resource: wholeGPU}, &devicePlugin{resource: migSlice}, &devicePlugin{resource: sharedGPU}
 	for i := range gpuCount {
@@ -57,8 +57,8 @@ func gpuPlugins() []*devicePlugin {
 	return []*devicePlugin{whole, cut, sliced}
 }
 
-// gpuScript is the node's GPUs with nothing on them. They draw nothing, because their
-// energy stands still unless a test says how much it was.
+// gpuScript describes the idle GPUs of the node. They draw no power, so their energy is constant unless a
+// test sets it.
 func gpuScript() string {
 	script := fmt.Sprintf("gpus %d\ngpu * power 0 0\ngpu * util 0 0\ngpu * energy 1000000\n", gpuCount)
 	for i := range gpuCount {
@@ -70,8 +70,7 @@ func gpuScript() string {
 	return script
 }
 
-// TestKubernetes runs on one cluster, because that takes a while to start. The parts go
-// on from each other.
+// TestKubernetes runs on one cluster, because starting one takes a while. The parts build on each other.
 func TestKubernetes(t *testing.T) {
 	t.Parallel()
 	host := nvmltest.New(t, gpuScript())
@@ -107,14 +106,14 @@ func TestKubernetes(t *testing.T) {
 		{"Claims", (*kubeTest).claims},
 		{"Kubelet", (*kubeTest).kubeletFaults},
 		{"Check", (*kubeTest).check},
-		{"API", (*kubeTest).apiFaults}, // the last: it may leave none
+		{"API", (*kubeTest).apiFaults}, // last: it may leave no API server
 	}
 	for _, part := range parts {
 		t.Run(part.name, func(t *testing.T) { part.run(&kubeTest{cluster: c.in(t), parent: c, gpus: g, binary: binary}) })
 	}
 }
 
-// clusterRole returns what the agent may be allowed, as it is documented.
+// clusterRole returns the documented permissions of the agent.
 func clusterRole(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../internal/workload/kubeapi/doc.go")
@@ -130,7 +129,7 @@ func clusterRole(t *testing.T) string {
 	return role.String()
 }
 
-// bind lets a user do what the agent may.
+// bind gives a user the permissions of the agent.
 func (c *cluster) bind(user string) {
 	c.t.Helper()
 	c.api.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", fmt.Sprintf(`{metadata: {name: %[1]s},
@@ -138,11 +137,11 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: gpumeter
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %[1]s}]}`, user))
 }
 
-// gpus are those of the node and what runs on them.
+// gpus are the GPUs of the node and the processes on them.
 type gpus struct {
 	host   *nvmltest.Host
 	on     map[string][]gpuProcess // by app
-	energy map[int]int             // by GPU, joules more than at first
+	energy map[int]int             // joules since the start, by GPU
 	more   string                  // lines at the end of the script
 }
 
@@ -150,10 +149,10 @@ type gpus struct {
 type gpuProcess struct {
 	container
 	gpu  int
-	slot int // of the partition, -1 if it has the GPU
+	slot int // slot of the partition, -1 for the whole GPU
 }
 
-// use puts the process of a container on the devices that it was given.
+// use puts the process of a container on its allocated devices.
 func (g *gpus) use(t *testing.T, app string, c container) {
 	t.Helper()
 	ids := c.devices
@@ -179,13 +178,13 @@ func (g *gpus) use(t *testing.T, app string, c container) {
 	g.write(t)
 }
 
-// end takes the processes of an app off their GPUs.
+// end removes the processes of an app from their GPUs.
 func (g *gpus) end(t *testing.T, app string) {
 	delete(g.on, app)
 	g.write(t)
 }
 
-// burn lets a GPU count joules.
+// burn adds joules to the energy counter of a GPU.
 func (g *gpus) burn(t *testing.T, gpu, joules int) {
 	if g.energy == nil {
 		g.energy = map[int]int{}
@@ -194,7 +193,7 @@ func (g *gpus) burn(t *testing.T, gpu, joules int) {
 	g.write(t)
 }
 
-// busy is how much of a GPU an app needs, in percent.
+// busy is the utilization of a GPU by an app, in percent.
 var busy = map[string]int{"quick": 60, "slow": 20}
 
 func (g *gpus) write(t *testing.T) {
@@ -215,10 +214,10 @@ func (g *gpus) write(t *testing.T) {
 	g.host.Script(t, script+g.more)
 }
 
-// kubeTest is one part of TestKubernetes, with a database of its own.
+// kubeTest is one part of TestKubernetes with its own database.
 type kubeTest struct {
 	*cluster
-	parent *cluster // which the parts have in common, and what they start in it
+	parent *cluster // shared by the parts, with everything they start in it
 	*gpus
 	binary string
 	db     *backend
@@ -226,14 +225,14 @@ type kubeTest struct {
 
 const kubeInterval = time.Second
 
-// watch starts an agent that asks the API server as a user, and a database that gets what
-// it says both ways.
+// watch starts an agent that uses the API server as a user, and a database that receives its metrics on both
+// paths.
 func (k *kubeTest) watch(user string) {
 	k.t.Helper()
 	k.watchNode(user, nodeName, k.root)
 }
 
-// watchNode does that on a node whose files are below root.
+// watchNode is watch on a node whose files are below root.
 func (k *kubeTest) watchNode(user, node, root string) {
 	k.t.Helper()
 	k.db = prometheus3(k.t)
@@ -245,17 +244,17 @@ func (k *kubeTest) watchNode(user, node, root string) {
 	k.db.up(p.find(k.t, pageAddress))
 }
 
-// paths are the ways by which series get to the database, as selectors.
+// paths are the selectors of the paths by which series reach the database.
 var paths = map[string]string{"page": pulled, "OTLP": pushed}
 
-// expect waits until a query gives what it should by both paths. The query has one %s
-// for the selector of a path.
+// expect waits until a query has the expected answer on both paths. The query has one %s for the selector
+// of a path.
 func (k *kubeTest) expect(query string, want map[string]string) {
 	k.t.Helper()
 	k.db.expect(k.t, query, want)
 }
 
-// rounded returns what a query gives at a time, with values that can be compared.
+// rounded returns the answer to a query at a time, with comparable values.
 func (k *kubeTest) rounded(query string, when time.Time) map[string]string {
 	k.t.Helper()
 	return k.db.rounded(k.t, query, when)

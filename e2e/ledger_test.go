@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// longer runs a test of the agent with a setting that takes too long for every day, and
-// shows what it says.
+// longer runs a test of the agent with a setting that takes too long for daily use, and shows its output.
 func longer(t *testing.T, test, setting string) {
 	t.Helper()
 	out := command(t, "..", "go", "test", "-count=1", "-v", "-run", "^"+test+"$", "./internal/cli", "-args", setting)
@@ -21,14 +20,13 @@ func longer(t *testing.T, test, setting string) {
 	t.Log(out)
 }
 
-// With the backend away for a minute, and ten agents killed meanwhile, every tick that
-// was accepted arrives.
+// Catches an accepted tick lost while the backend is unavailable for a minute and ten agents are killed.
 func TestLedgerAway(t *testing.T) {
 	t.Parallel() // it sleeps
 	longer(t, "TestLedgerAway", "-away=1m")
 }
 
-// The same of a backend that is there and slow.
+// The same with a slow backend.
 func TestLedgerSlow(t *testing.T) {
 	t.Parallel()
 	longer(t, "TestLedgerSlow", "-away=1m")

@@ -17,8 +17,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 )
 
-// A backend that was away, and an agent that was killed meanwhile, cost no tick: what
-// waited arrives late, some of it out of order, and must not be refused.
+// Catches a tick lost because the backend was unavailable and the agent was killed meanwhile: queued data
+// arrives late, some of it out of order, and must not be rejected.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	f := func(name string, open func(*testing.T) *backend) {
@@ -29,12 +29,12 @@ func TestOutage(t *testing.T) {
 			eventually(t, "the backend has all ticks", func() error {
 				missing, err := o.missing()
 				if err == nil && len(missing) > 0 {
-					err = fmt.Errorf("of %d it lacks %v", len(o.ticks), missing)
+					err = fmt.Errorf("of %d ticks it lacks %v", len(o.ticks), missing)
 				}
 				return err
 			})
 			if log := o.agent.said(); strings.Contains(log, "Dropping data") {
-				t.Error("the agent dropped something")
+				t.Error("the agent dropped data")
 			}
 		})
 	}
@@ -42,33 +42,33 @@ func TestOutage(t *testing.T) {
 	f("VictoriaMetrics", victoriametrics)
 }
 
-// Why the documented window is needed, even for an outage of seconds: the request that an
-// agent was sending when it ended is sent after those behind it by the next agent.
+// Shows why the documented out-of-order window is needed even for an outage of seconds: the request that an
+// agent was sending when it ended is sent by the next agent after those queued behind it.
 func TestOutageWithoutWindow(t *testing.T) {
 	t.Parallel()
 	b := prometheus3(t)
 	b.edit = func(config string) string { return strings.Replace(config, "out_of_order_time_window: 6h", "", 1) }
 	o := outage(t, b)
-	eventually(t, "the agent drops what is refused", func() error {
+	eventually(t, "the agent drops the rejected request", func() error {
 		if !strings.Contains(o.agent.said(), "Dropping data") {
-			return errors.New("it has not")
+			return errors.New("it has not dropped anything")
 		}
 		return nil
 	})
 	eventually(t, "the backend has all other ticks", func() error {
 		missing, err := o.missing()
-		if err == nil && len(missing) > 1 { // none, if that request was of another receiver
-			err = fmt.Errorf("of %d it lacks %v", len(o.ticks), missing)
+		if err == nil && len(missing) > 1 { // none if that request came from another receiver
+			err = fmt.Errorf("of %d ticks it lacks %v", len(o.ticks), missing)
 		}
 		return err
 	})
 }
 
-// outlived is what is left after an outage.
+// outlived is the state after an outage.
 type outlived struct {
 	b     *backend
 	agent *process
-	ticks []sample // what was read before and during the outage
+	ticks []sample // read before and during the outage
 }
 
 // outage stops the backend, kills the agent, starts a second and then the backend again.
@@ -93,7 +93,7 @@ func outage(t *testing.T, b *backend) *outlived {
 	}
 	<-agent.done
 	ticks := await(t, first, 0)
-	// The last one may have been on its way to the queue.
+	// The last tick may not have reached the queue yet.
 	ticks = ticks[:len(ticks)-1]
 
 	agent = b.agent(binary, append(flags, second)...)
@@ -102,7 +102,7 @@ func outage(t *testing.T, b *backend) *outlived {
 	return &outlived{b, agent, ticks}
 }
 
-// missing returns which ticks the backend does not have. A value that differs is missing.
+// missing returns the ticks that the backend lacks. A tick with a different value is missing.
 func (o *outlived) missing() ([]string, error) {
 	stored, err := o.b.samples(energy)
 	if err != nil {
@@ -121,11 +121,10 @@ func (o *outlived) missing() ([]string, error) {
 	return missing, nil
 }
 
-// energy selects a counter that is another with each tick.
+// energy selects a counter that changes with each tick.
 const energy = `gpu_energy_joules_total{gpu_index="0"}`
 
-// await waits until at least n ticks were written to file and returns that counter's
-// values.
+// await waits until at least n ticks were written to file and returns their values of that counter.
 func await(t *testing.T, file string, n int) (ticks []sample) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d ticks in %s", n, filepath.Base(file)), func() error {
@@ -146,7 +145,7 @@ func await(t *testing.T, file string, n int) (ticks []sample) {
 		return nil
 	})
 	for i := 1; i < len(ticks); i++ {
-		// An agent that waits for the backend would leave out some. A busy machine may, too.
+		// An agent blocked on the backend would skip ticks. A busy machine may skip some, too.
 		if gap := ticks[i].at.Sub(ticks[i-1].at); gap > 3*time.Second {
 			t.Errorf("no tick for %s after %s", gap, seconds(ticks[i-1].at))
 		}
@@ -154,7 +153,7 @@ func await(t *testing.T, file string, n int) (ticks []sample) {
 	return ticks
 }
 
-// readEnergy returns that counter's value, nothing if line is not of a tick.
+// readEnergy returns the value of that counter, nothing if line is not a tick.
 func readEnergy(t *testing.T, line []byte) []sample {
 	t.Helper()
 	var u pmetric.JSONUnmarshaler

@@ -24,7 +24,7 @@ import (
 
 var updateImages = flag.Bool("update", false, "write the screenshots of docs/img")
 
-// fleet is what the hub says of its devices.
+// fleet is the hub's fleet response.
 type fleet struct {
 	Headline struct{ GPUs, Held, Idle, Sick int }
 	Owners   []struct{ ID, Name string }
@@ -47,20 +47,20 @@ func fleetOf(t *testing.T, base string) fleet {
 	return f
 }
 
-// demoAddress is where the demo's page is.
+// demoAddress matches the address of the demo's page.
 var demoAddress = regexp.MustCompile(`Page +(http://\S+?)/?\s`)
 
 // demoPage starts the demo and returns the address of its page.
 func demoPage(t *testing.T) string {
 	t.Helper()
 	p := start(t, gpumeter(t), "demo", "--listen", "localhost:0")
-	t.Cleanup(func() { // killed, it would leave its data
+	t.Cleanup(func() { // if killed, it would leave its data behind
 		if code := p.stop(t); code != 0 {
-			t.Errorf("the demo ends with %d", code)
+			t.Errorf("the demo exited with %d", code)
 		}
 	})
 	var base string
-	// A day of history is written first.
+	// The demo writes a day of history first.
 	for deadline := time.Now().Add(5 * patience); ; time.Sleep(100 * time.Millisecond) {
 		if m := demoAddress.FindStringSubmatch(p.said()); m != nil {
 			base = m[1]
@@ -78,7 +78,7 @@ func demoPage(t *testing.T) string {
 	return base
 }
 
-// TestPage looks at the demo with a real browser, as somebody would who has never seen it.
+// TestPage uses the demo in a real browser, like a first-time user.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	b := openBrowser(t)
@@ -133,7 +133,7 @@ func TestPage(t *testing.T) {
 	})
 	t.Run("keyboard", func(t *testing.T) { keyboard(t, b, base, f) })
 
-	pages := map[string]string{ // and what is there when they are loaded
+	pages := map[string]string{ // with the element that appears when they are loaded
 		"fleet":     ".tile[data-gpu]",
 		"workloads": "tbody tr",
 		"health":    ".event",
@@ -153,7 +153,7 @@ func TestPage(t *testing.T) {
 			var width int
 			b.run(t, chromedp.Evaluate(`document.documentElement.scrollWidth`, &width))
 			if width > 390 {
-				t.Errorf("%s is %d pixels wide on a telephone of 390", page, width)
+				t.Errorf("%s is %d pixels wide on a phone with 390", page, width)
 			}
 		}
 		b.run(t, chromedp.EmulateViewport(1440, 900))
@@ -185,14 +185,14 @@ func keyboard(t *testing.T, b *browser, base string, f fleet) {
 	b.run(t, chromedp.Focus(`.tile[tabindex="0"]`), chromedp.KeyEvent("\u0304"), // arrow right, in chromedp's keys
 		chromedp.Evaluate(`document.activeElement.dataset.gpu ?? ""`, &focused))
 	if !slices.Contains(f.GPUs.UUID, focused) {
-		t.Errorf("the arrow leads to %q", focused)
+		t.Errorf("the arrow key moves the focus to %q", focused)
 	}
 	b.run(t, chromedp.KeyEvent("/"), chromedp.WaitVisible("dialog input"), chromedp.SendKeys("dialog input", f.Owners[0].Name),
 		chromedp.WaitVisible("dialog [role=option]"), chromedp.KeyEvent("\r"), chromedp.WaitNotPresent("dialog"), chromedp.Location(&hash))
 	if !strings.Contains(hash, "#/workload") {
 		t.Errorf("searching for %s leads to %s", f.Owners[0].Name, hash)
 	}
-	// A busy machine may be too slow for two keys in a row.
+	// A busy machine may be too slow for a two-key shortcut.
 	press := func(there string, keys ...string) {
 		t.Helper()
 		eventually(t, strings.Join(keys, " "), func() error {
@@ -211,7 +211,7 @@ func keyboard(t *testing.T, b *browser, base string, f fleet) {
 	press(`nav a[href="#/cost"][aria-current]`, "g", "c")
 }
 
-// violations reports what axe-core calls serious or worse.
+// violations reports what axe-core rates serious or worse.
 func violations(t *testing.T, b *browser, page, axe string) {
 	t.Helper()
 	var found []struct {
@@ -228,7 +228,7 @@ func violations(t *testing.T, b *browser, page, axe string) {
 	}
 }
 
-// images writes the pictures of the documents.
+// images writes the screenshots of the documentation.
 func images(t *testing.T, b *browser, base string, pages map[string]string) {
 	t.Helper()
 	if err := os.MkdirAll("../docs/img", 0o755); err != nil {
@@ -241,7 +241,7 @@ func images(t *testing.T, b *browser, base string, pages map[string]string) {
 			b.open(t, base+"/#/"+page, there)
 			name, _, _ := strings.Cut(page, "/")
 			var png []byte
-			b.run(t, chromedp.Sleep(time.Second), chromedp.CaptureScreenshot(&png)) // charts come a little later
+			b.run(t, chromedp.Sleep(time.Second), chromedp.CaptureScreenshot(&png)) // charts load a little later
 			if err := os.WriteFile(filepath.Join("../docs/img", name+"-"+theme+".png"), png, 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -252,12 +252,12 @@ func images(t *testing.T, b *browser, base string, pages map[string]string) {
 	}
 }
 
-// TestPageRestart stops the hub under an open page, and starts it again: the page says so
-// meanwhile, comes back by itself, and what was there before is there.
+// Catches a page that does not show that the hub is down, does not recover when the hub restarts, or loses
+// data.
 func TestPageRestart(t *testing.T) {
 	t.Parallel()
 	b := openBrowser(t)
-	b.forgive("net::ERR_CONNECTION_REFUSED") // which is what this is about
+	b.forgive("net::ERR_CONNECTION_REFUSED") // expected while the hub is down
 	binary := gpumeter(t)
 	l, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
@@ -293,7 +293,7 @@ func TestPageRestart(t *testing.T) {
 	b.clean(t, base)
 }
 
-// browser is a Chromium that is used by one test.
+// browser is a Chromium for one test.
 type browser struct {
 	ctx context.Context //nolint:containedctx // chromedp keeps the browser in it
 	watch
@@ -312,7 +312,7 @@ func openBrowser(t *testing.T) *browser {
 		chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(patience))
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...) // the test's own ends before cleanup
 	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // it does not know events of newer browsers
+	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // chromedp does not know events of newer browsers
 	t.Cleanup(cancel)
 	b := &browser{ctx: ctx}
 	chromedp.ListenTarget(ctx, b.note)
@@ -321,11 +321,11 @@ func openBrowser(t *testing.T) *browser {
 	return b
 }
 
-// run does things in the browser, one after the other.
+// run performs actions in the browser, in order.
 func (b *browser) run(t *testing.T, actions ...chromedp.Action) {
 	t.Helper()
-	// The deadline is each time's own. The first one starts the browser, whose life is
-	// that of the context it is started with.
+	// Each run has its own deadline. The first run starts the browser, which lives as long as the
+	// context it is started with.
 	if chromedp.FromContext(b.ctx).Browser == nil {
 		if err := chromedp.Run(b.ctx); err != nil {
 			t.Fatalf("cannot start the browser: %v", err)
@@ -340,7 +340,7 @@ func (b *browser) run(t *testing.T, actions ...chromedp.Action) {
 	}
 }
 
-// open goes to an address and waits until something is there.
+// open navigates to an address and waits for an element.
 func (b *browser) open(t *testing.T, address, there string) {
 	t.Helper()
 	b.run(t, chromedp.Navigate("about:blank"), chromedp.Navigate(address), chromedp.WaitVisible(there))

@@ -13,7 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// watch notes what a browser complains of and whom it asks.
+// watch records console errors and request URLs of a browser.
 type watch struct {
 	mu       sync.Mutex
 	errors   []string
@@ -25,7 +25,7 @@ func watchAll() []chromedp.Action {
 	return []chromedp.Action{runtime.Enable(), cdplog.Enable(), network.Enable()}
 }
 
-// forgive names an error that is expected.
+// forgive names an expected error.
 func (w *watch) forgive(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,17 +58,17 @@ func (w *watch) note(event any) {
 	}
 }
 
-// clean reports errors on the console, and requests to anybody but the hub.
+// clean reports console errors, and requests to any other server than the hub.
 func (w *watch) clean(t *testing.T, base string) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range w.errors {
-		t.Errorf("on the console: %s", e)
+		t.Errorf("console error: %s", e)
 	}
 	for url := range w.requests {
 		if !strings.HasPrefix(url, base+"/") && !strings.HasPrefix(url, "about:") && !strings.HasPrefix(url, "data:") {
-			t.Errorf("the page asks %s", url)
+			t.Errorf("the page requests %s", url)
 		}
 	}
 	if len(w.requests) == 0 {
@@ -76,5 +76,5 @@ func (w *watch) clean(t *testing.T, base string) {
 	}
 }
 
-// awaitPromise waits for what a script promises.
+// awaitPromise waits for the promise of a script.
 func awaitPromise(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }

@@ -14,9 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Who moves from the page to OTLP, or has some agents on each, keeps dashboards and
-// alerts: a name, a label, a unit or a value that differs by the way it came would break
-// them silently.
+// Catches a name, label, unit or value that differs between the page and OTLP: moving agents from one to the
+// other, or mixing both, would silently break dashboards and alerts.
 func TestBothPaths(t *testing.T) {
 	t.Parallel()
 	f := func(name string, open func(*testing.T) *backend) {
@@ -40,10 +39,10 @@ func testBothPaths(t *testing.T, b *backend) {
 		return err
 	})
 
-	// Every series, with every label and its value to the last bit.
+	// Every series, with every label, bit by bit.
 	pull := b.at(`{__name__!="", `+pulled+`}`, when)
 	push := b.at(`{__name__!="", `+pushed+`}`, when)
-	// Made by the database, or about the page itself.
+	// Created by the database, or about the page itself.
 	own := regexp.MustCompile(`__name__:(up|scrape_\w+|target_info|gpumeter_page_dropped_total)\b`)
 	maps.DeleteFunc(pull, func(key, _ string) bool { return own.MatchString(key) })
 	maps.DeleteFunc(push, func(key, _ string) bool { return own.MatchString(key) })
@@ -54,7 +53,7 @@ func testBothPaths(t *testing.T, b *backend) {
 		t.Errorf("only %d series were compared", len(pull))
 	}
 
-	// What people ask: one answer for each GPU, from one series.
+	// Typical queries: one answer per GPU, from one series.
 	const gpus = 8
 	for _, name := range []string{
 		"gpu_up", "gpu_energy_joules_total", "gpu_memory_used_bytes", "gpu_temperature_celsius", "gpu_power_draw_watts", "gpu_utilization_ratio", "gpu_clock_frequency_hertz",
@@ -78,8 +77,8 @@ func testBothPaths(t *testing.T, b *backend) {
 	}
 }
 
-// same returns the time of a scrape that saw the tick that was pushed last before it. A
-// scrape soon after a tick may see the one before: the page follows some milliseconds later.
+// same returns the time of a scrape that saw the tick pushed last before it. A scrape soon after a tick may
+// see the previous one: the page follows some milliseconds later.
 func (b *backend) same() (time.Time, error) {
 	scrapes, err := b.samples(strings.Replace(energy, "}", ", "+pulled+"}", 1))
 	if err != nil {
@@ -89,10 +88,10 @@ func (b *backend) same() (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	// The first ticks may lack what needs two readings. VictoriaMetrics may not show all of
-	// the last ones yet.
+	// The first ticks may lack values that need two readings. VictoriaMetrics may not show all of the
+	// last ones yet.
 	for i := 3; i < len(ticks)-3; i++ {
-		for _, s := range slices.Backward(scrapes) { // the latest, when all of the tick has arrived
+		for _, s := range slices.Backward(scrapes) { // the latest, when the whole tick has arrived
 			if s.at.After(ticks[i].at) && s.at.Before(ticks[i+1].at) && s.value == ticks[i].value {
 				return s.at, nil
 			}

@@ -19,7 +19,7 @@ import (
 
 var prometheusAddress = regexp.MustCompile(`Listening on.*address="?(127[^\s"]+)`)
 
-// A real Prometheus takes the page as it is, and its users find what the names promise.
+// Catches a page that a real Prometheus rejects, and metrics that do not mean what their names promise.
 func TestPrometheus(t *testing.T) {
 	prometheus, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -71,9 +71,9 @@ scrape_configs:
 	}
 	server.checkTarget()
 
-	// Without the agent there is no GPU, rather than the last one for ever.
+	// Without the agent the GPUs disappear instead of keeping their last values.
 	if code := agent.stop(t); code != 0 {
-		t.Errorf("the agent ended with %d", code)
+		t.Errorf("the agent exited with %d", code)
 	}
 	server.wait(`absent(gpu_up) and on () up{job="gpumeter"} == 0`)
 }
@@ -99,20 +99,20 @@ func (s server) query(expr string) ([]series, error) {
 	return answer.Data.Result, err
 }
 
-// wait waits until expr is true of something.
+// wait waits until expr has a result.
 func (s server) wait(expr string) {
 	s.t.Helper()
 	eventually(s.t, expr, func() error {
 		got, err := s.query(expr)
 		if err == nil && len(got) == 0 {
 			now, _ := s.query(strings.TrimRight(strings.Split(expr, " == ")[0], " "))
-			err = fmt.Errorf("it is not, but %v", now)
+			err = fmt.Errorf("not yet: %v", now)
 		}
 		return err
 	})
 }
 
-// checkTarget fails the test if Prometheus finds fault with the page.
+// checkTarget fails the test if Prometheus reports a problem with the page.
 func (s server) checkTarget() {
 	s.t.Helper()
 	body, err := get(s.t, s.url+"/api/v1/targets")

@@ -20,8 +20,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
 )
 
-// history is two days of four devices to which all happens that happens to counters: they
-// change hands, an agent is killed, another loses its state, one is away over midnight.
+// history is two days of four devices with everything that happens to counters: owners change, an agent is
+// killed, another loses its state, one is down over midnight.
 type history struct {
 	begin, end time.Time
 	sums       map[[2]int]*historySum // by device and holder
@@ -34,7 +34,7 @@ type historySum struct {
 
 const historyStep = time.Minute
 
-// holder is who has a device at a minute of the history: 0 is nobody.
+// holder returns the holder of a device at a minute of the history: 0 is nobody.
 func holder(device, minute int) int {
 	switch {
 	case device > 0:
@@ -47,18 +47,18 @@ func holder(device, minute int) int {
 	return 0
 }
 
-// minute returns what the agents say at a minute, and what has ended.
+// minute returns the metrics of the agents at a minute, with final points for ended series.
 func (h *history) minute(n int) pmetric.Metrics {
 	at := h.begin.Add(time.Duration(n) * historyStep)
 	md := pmetric.NewMetrics()
 	for device := range 4 {
 		switch { // what happens to the agent of a device
-		case device == 1 && n == 1500: // killed: it goes on from half a minute before
+		case device == 1 && n == 1500: // killed: continues from half a minute before
 			s := h.sums[[2]int{1, 1}]
 			s.held, s.active, s.energy = s.held-30, s.active-15, s.energy-9000
-		case device == 2 && (n == 1100 || n == 2000): // its state is lost
+		case device == 2 && (n == 1100 || n == 2000): // state lost
 			delete(h.sums, [2]int{2, 2})
-		case device == 3 && n > 1250 && n < 1450: // away, over midnight
+		case device == 3 && n > 1250 && n < 1450: // down over midnight
 			continue
 		}
 		who := holder(device, n)
@@ -84,7 +84,7 @@ func (h *history) minute(n int) pmetric.Metrics {
 			if o == nil {
 				continue
 			}
-			gone := at.Sub(o.seen) > 5*time.Minute // ended sums stay for five minutes
+			gone := at.Sub(o.seen) > 5*time.Minute // ended sums remain for five minutes
 			o.write(list, device, other, at, gone)
 			if gone {
 				delete(h.sums, [2]int{device, other})
@@ -130,7 +130,7 @@ func (s *historySum) write(list pmetric.MetricSlice, device, who int, at time.Ti
 	}
 }
 
-// send writes the whole history to a backend, an eighth of an hour at once.
+// send writes the whole history to a backend, an eighth of an hour per request.
 func (h *history) send(t *testing.T, b *backend) {
 	t.Helper()
 	h.sums = map[[2]int]*historySum{}
@@ -158,7 +158,7 @@ func (h *history) send(t *testing.T, b *backend) {
 	}
 }
 
-// reported is a report as JSON, with all its digits.
+// reported is a report as JSON, with all digits.
 type reported struct {
 	Groups []struct {
 		Name string
@@ -169,7 +169,7 @@ type reported struct {
 	Notes   []string
 }
 
-// Money are the numbers of a line. It is exported so that it can be embedded and read.
+// Money has the numbers of a line. It is exported so that it can be embedded and decoded.
 type Money struct {
 	Used        json.Number `json:"used_seconds"`
 	Idle        json.Number `json:"idle_seconds"`
@@ -181,7 +181,7 @@ type Money struct {
 	EnergyCost  json.Number `json:"energy_cost"`
 }
 
-// micro is a number of six decimals or fewer as an integer.
+// micro returns a number with at most six decimals as an integer.
 func micro(t *testing.T, n json.Number) int64 {
 	t.Helper()
 	if n == "" {
@@ -203,8 +203,8 @@ func (m Money) all(t *testing.T) [8]int64 {
 	return out
 }
 
-// The same history must have the same bill, to the last digit, from Prometheus and from
-// VictoriaMetrics, and on each a day must be the sum of its hours.
+// Catches bills of the same history that differ between Prometheus and VictoriaMetrics in any digit, and a
+// day that is not the sum of its hours.
 func TestReport(t *testing.T) {
 	binary := gpumeter(t)
 	midnight := time.Now().UTC().Truncate(24 * time.Hour)
@@ -281,8 +281,8 @@ power:
 	if diff := cmp.Diff(bills["prometheus3"], bills["victoriametrics"]); diff != "" {
 		t.Errorf("the bills differ (-Prometheus +VictoriaMetrics):\n%s", diff)
 	}
-	// Of each minute of the day 59.9991234 s are counted; the killed agent's half minute is
-	// there once more, what one was away for and what another began anew is not.
+	// 59.9991234 s of each minute are counted. The killed agent's half minute counts twice; the time
+	// that one agent was down and the state that another lost do not count.
 	want := bills["prometheus3"].Total
 	if time := micro(t, want.Used) + micro(t, want.Idle) + micro(t, want.Unallocated); time < 4*22*3600e6 || time > 4*24*3600e6 {
 		t.Errorf("the day has %d us of four devices", time)

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// slurmRoot names a folder with a Debian whose Slurm is run instead of this machine's:
-// that of another release. doc.go says how to make one.
+// slurmRoot is a folder with a Debian whose Slurm runs instead of this machine's, for another release. doc.go
+// describes how to create one.
 var slurmRoot = os.Getenv("GPUMETER_SLURM_ROOT")
 
 // slurmNodes are the nodes of the cluster. Both are this machine.
@@ -25,18 +25,17 @@ var slurmNodes = []string{"gm-01", "gm-02"}
 
 const slurmCluster = "e2e"
 
-// account is somebody who runs jobs: a user that every Debian has and nobody is.
+// account is a user who runs jobs: a system user that every Debian has and nobody logs in as.
 type account struct {
 	user, name, qos string
 	ids             string // uid:gid
 }
 
-// slurm is a cluster of Slurm on this machine: its own programs, as released, with a
-// munged and a database of its own.
+// slurm is a Slurm cluster on this machine: the released programs, with its own munged and database.
 type slurm struct {
 	t    *testing.T
 	dir  string
-	root string // below which Slurm's programs are
+	root string // root of Slurm's programs
 
 	red, blue account
 	host      string
@@ -48,26 +47,26 @@ type slurm struct {
 	start             struct{ controller, restd func(t *testing.T) *process }
 }
 
-// slurmPrograms are what the cluster is made of, and what its users and the agent run.
+// slurmPrograms are the programs of the cluster, its users and the agent.
 var slurmPrograms = []string{
 	"munged", "mariadbd", "mariadb", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "slurmrestd",
 	"sacctmgr", "sacct", "salloc", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "squeue", "srun",
 }
 
-// requireSlurm skips the test where there can be no cluster.
+// requireSlurm skips the test if a cluster cannot run.
 func requireSlurm(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		skip(t, "slurm", "only root may run jobs of others")
+		skip(t, "slurm", "running jobs as other users requires root")
 	}
 	for _, name := range slurmPrograms {
 		if _, err := os.Stat(inRoot(name)); err != nil {
-			skip(t, "slurm", fmt.Errorf("tools/deps.sh slurm did not get it: %w", err))
+			skip(t, "slurm", fmt.Errorf("tools/deps.sh slurm did not install it: %w", err))
 		}
 	}
 	for _, group := range []string{"freezer", "devices"} {
 		if _, err := os.Stat("/sys/fs/cgroup/" + group); err != nil {
-			skip(t, "slurm", fmt.Errorf("control groups of version 2 were not tried: %w", err))
+			skip(t, "slurm", fmt.Errorf("cgroup v2 is untested: %w", err))
 		}
 	}
 }
@@ -111,7 +110,7 @@ func newSlurm(t *testing.T) *slurm {
 	}
 	s.start.restd = func(t *testing.T) *process {
 		_ = os.Remove(s.rest)
-		p := s.daemonAs(t, s.blue.ids, "slurmrestd", "slurmrestd", "-a", "rest_auth/local", "unix:"+s.rest) // which root may not run
+		p := s.daemonAs(t, s.blue.ids, "slurmrestd", "slurmrestd", "-a", "rest_auth/local", "unix:"+s.rest) // refuses to run as root
 		eventually(t, "slurmrestd listens", func() error {
 			conn, err := net.Dial("unix", s.rest)
 			if err == nil {
@@ -128,7 +127,7 @@ func newSlurm(t *testing.T) *slurm {
 		}
 		return nil
 	})
-	t.Cleanup(func() { // Slurm itself ends its jobs best
+	t.Cleanup(func() { // let Slurm end its jobs
 		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
 			_, _ = s.try("0:0", nil, "timeout", "5", "scancel", "-u", s.red.user+","+s.blue.user)
 			if out, err := s.try("0:0", nil, "timeout", "5", "squeue", "-h"); err != nil || out == "" {
@@ -151,12 +150,11 @@ func (s *slurm) account(name, billed, qos string) account {
 	return account{user: name, name: billed, qos: qos, ids: u.Uid + ":" + u.Gid}
 }
 
-// argv returns the command line of one of Slurm's programs as a user, which has the pid
-// of the process that is started.
+// argv returns the command line of a Slurm program run as a user. The started process keeps its PID.
 func (s *slurm) argv(ids string, env []string, name string, args ...string) []string {
 	_, gid, _ := strings.Cut(ids, ":")
 	var line []string
-	if slurmRoot != "" { // with what it needs of this machine, for as long as it runs
+	if slurmRoot != "" { // with the required mounts of this machine, while it runs
 		line = []string{"unshare", "-m", "--propagation", "private", "sh", "-ec", `for dir in /proc /sys /dev ` + s.dir + `; do
 	mkdir -p "$0$dir"
 	mount --rbind "$dir" "$0$dir"
@@ -169,13 +167,13 @@ exec "$@"`, s.root}
 	return append(append(append(line, env...), name), args...)
 }
 
-// run runs a program of Slurm as root and returns what it prints.
+// run runs a Slurm program as root and returns its output.
 func (s *slurm) run(name string, args ...string) string {
 	s.t.Helper()
 	return s.as("0:0", name, args...)
 }
 
-// as runs a program of Slurm as a user. It says nothing on standard error unless it fails.
+// as runs a Slurm program as a user. It prints standard error only on failure.
 func (s *slurm) as(ids, name string, args ...string) string {
 	s.t.Helper()
 	out, err := s.try(ids, nil, name, args...)
@@ -187,7 +185,7 @@ func (s *slurm) as(ids, name string, args ...string) string {
 
 func (s *slurm) try(ids string, env []string, name string, args ...string) (string, error) {
 	argv := s.argv(ids, env, name, args...)
-	cmd := exec.Command(argv[0], argv[1:]...) // also when the test has ended
+	cmd := exec.Command(argv[0], argv[1:]...) // not bound to the test: also runs during cleanup
 	out, err := cmd.Output()
 	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, failed.Stderr)
@@ -203,7 +201,7 @@ func (s *slurm) answers(name string, args ...string) error {
 	return err
 }
 
-// daemon starts a program that logs to a file. The last of it is shown if the test fails.
+// daemon starts a program that logs to a file. If the test fails, it shows the last lines.
 func (s *slurm) daemon(t *testing.T, name string, args ...string) *process {
 	t.Helper()
 	return s.daemonAs(t, "0:0", name, name, args...)
@@ -214,7 +212,7 @@ func (s *slurm) daemonAs(t *testing.T, ids, log, name string, args ...string) *p
 	path := filepath.Join(s.dir, "log", log)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%s said last:\n%s", log, lastLines(path, 15))
+			t.Logf("last output of %s:\n%s", log, lastLines(path, 15))
 		}
 	})
 	p := start(t, "sh", append([]string{"-c", `exec "$@" >>"$0" 2>&1`, path}, s.argv(ids, nil, name, args...)...)...)
@@ -222,7 +220,7 @@ func (s *slurm) daemonAs(t *testing.T, ids, log, name string, args ...string) *p
 	return p
 }
 
-// startMunge starts a munged with a key of its own, so that nobody else's is needed.
+// startMunge starts a munged with its own key.
 func (s *slurm) startMunge() {
 	key := make([]byte, 128)
 	_, _ = rand.Read(key) // never fails
@@ -236,8 +234,8 @@ func (s *slurm) startMunge() {
 	})
 }
 
-// startDatabase starts a MariaDB that nobody but this machine can reach. What it has need
-// not survive a loss of power.
+// startDatabase starts a MariaDB that is reachable only from this machine. Its data need not survive a power
+// loss.
 func (s *slurm) startDatabase() {
 	data, socket := s.dir+"/database", s.dir+"/run/mariadb.socket"
 	s.run("mariadb-install-db", "--no-defaults", "--user=root", "--datadir="+data, "--skip-test-db", "--force", "--auth-root-authentication-method=normal")
@@ -250,7 +248,7 @@ func (s *slurm) startDatabase() {
 	})
 }
 
-// startAccounting starts slurmdbd and tells it who may run jobs.
+// startAccounting starts slurmdbd and adds the users who may run jobs.
 func (s *slurm) startAccounting() {
 	s.daemon(s.t, "slurmdbd", "-D")
 	eventually(s.t, "slurmdbd answers", func() error { return s.answers("sacctmgr", "-n", "show", "cluster") })
@@ -263,7 +261,7 @@ func (s *slurm) startAccounting() {
 	}
 }
 
-// in returns the cluster for a test that is part of another.
+// in returns the cluster for a subtest.
 func (s slurm) in(t *testing.T) *slurm {
 	s.t = t
 	return &s

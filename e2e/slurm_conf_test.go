@@ -11,14 +11,13 @@ import (
 	"syscall"
 )
 
-// The GPUs of each node. Only the last one is given out in parts.
+// The GPUs of each node. Only the last one is shared.
 const (
 	slurmGPUs = 8
 	shards    = 4
 )
 
-// slurmMinor returns the minor number of a GPU, which the driver of the second node counts
-// the other way.
+// slurmMinor returns the minor number of a GPU. The driver of the second node counts in reverse.
 func slurmMinor(node, gpu int) int {
 	if node == 0 {
 		return gpu
@@ -26,13 +25,13 @@ func slurmMinor(node, gpu int) int {
 	return slurmGPUs - 1 - gpu
 }
 
-// slurmUUID returns that of the GPU with an index of the driver.
+// slurmUUID returns the UUID of the GPU with this driver index.
 func slurmUUID(node, gpu int) string {
 	return fmt.Sprintf("GPU-51000000-0000-4000-8%03d-%012d", node+1, gpu)
 }
 
-// configure writes what Slurm reads, and makes files of devices which no driver has: who
-// may open one gets ENXIO, and all others EPERM.
+// configure writes Slurm's configuration and creates device files without a driver: opening one returns
+// ENXIO where access is allowed, otherwise EPERM.
 func (s *slurm) configure() {
 	t := s.t
 	host, err := os.Hostname()
@@ -51,7 +50,7 @@ func (s *slurm) configure() {
 			t.Fatal(err)
 		}
 	}
-	for _, dir := range []string{"out", "tmp", "run", "log"} { // of everybody
+	for _, dir := range []string{"out", "tmp", "run", "log"} { // writable by everybody
 		if err := os.Chmod(s.dir+"/"+dir, 0o777|os.ModeSticky); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +64,7 @@ func (s *slurm) configure() {
 		}
 		for minor := range slurmGPUs {
 			path := s.device(n, minor)
-			if err := syscall.Mknod(path, syscall.S_IFCHR|0o666, 195<<8|minor); err != nil { // the number of NVIDIA's driver
+			if err := syscall.Mknod(path, syscall.S_IFCHR|0o666, 195<<8|minor); err != nil { // major number of NVIDIA's driver
 				t.Fatal(err)
 			}
 			if err := os.Chmod(path, 0o666); err != nil {
@@ -84,10 +83,10 @@ func (s *slurm) configure() {
 	s.conf("slurm.conf", fmt.Sprintf(slurmConf, slurmCluster, s.host, s.ports.controller, s.munge, s.dir, s.ports.accounting)+nodes+
 		"PartitionName=gpu Nodes="+strings.Join(slurmNodes, ",")+" Default=YES MaxTime=10 State=UP\n", 0o644)
 	s.conf("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nConstrainDevices=yes\n", 0o644)
-	s.conf("slurmdbd.conf", fmt.Sprintf(slurmdbdConf, s.munge, s.ports.accounting, s.dir, s.ports.database), 0o600) // it has a password
+	s.conf("slurmdbd.conf", fmt.Sprintf(slurmdbdConf, s.munge, s.ports.accounting, s.dir, s.ports.database), 0o600) // contains a password
 }
 
-// sharedIndex is the driver's index of the GPU of a node that is given out in parts.
+// sharedIndex is the driver's index of the shared GPU of a node.
 func sharedIndex(node int) int { return slurmGPUs - 1 - node }
 
 func (s *slurm) device(node, minor int) string {
@@ -102,8 +101,8 @@ func (s *slurm) conf(name, text string, mode os.FileMode) {
 	}
 }
 
-// slurmConf has more processors than the machine, which config_overrides allows. Nothing
-// waits longer than it must.
+// slurmConf has more processors than the machine, which config_overrides allows. All intervals are as short
+// as possible.
 const slurmConf = `ClusterName=%[1]s
 SlurmctldHost=%[2]s(127.0.0.1)
 SlurmctldPort=%[3]s

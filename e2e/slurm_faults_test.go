@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// rpcs returns how often the controller was asked for something since it counts.
+// rpcs returns the controller's number of requests of a kind, and since when it counts.
 func (x *slurmTest) rpcs(kind string) (n int, since string) {
 	x.t.Helper()
 	out := x.run("sdiag")
@@ -31,9 +31,8 @@ func (x *slurmTest) rpcs(kind string) (n int, since string) {
 	return n, since
 }
 
-// The controller of a large cluster has better things to do than to answer monitoring:
-// each agent asks for jobs once in a refresh, for nothing else, and does not reset what
-// others count.
+// Catches monitoring that loads the controller of a large cluster: each agent requests jobs once per refresh
+// and nothing else, and does not reset statistics.
 func (x *slurmTest) rate() {
 	kinds := []string{"REQUEST_JOB_INFO", "REQUEST_NODE_INFO", "REQUEST_PARTITION_INFO", "REQUEST_FED_INFO", "REQUEST_JOB_INFO_SINGLE", "REQUEST_STATS_RESET"}
 	before := map[string]int{}
@@ -43,7 +42,7 @@ func (x *slurmTest) rate() {
 	}
 	began, runs := time.Now(), len(x.toolRuns(time.Time{}))
 	const rounds = 4
-	time.Sleep(rounds * slurmRefresh) // it is about time
+	time.Sleep(rounds * slurmRefresh) // the rate over time is what is measured
 	for _, kind := range kinds {
 		after, again := x.rpcs(kind)
 		if again != since {
@@ -56,8 +55,8 @@ func (x *slurmTest) rate() {
 		if asked > most {
 			x.t.Errorf("%d of %s in %s, want at most %d", asked, kind, time.Since(began), most)
 		}
-		if kind == "REQUEST_JOB_INFO" && asked < rounds { // half of it: the machine may be busy
-			x.t.Errorf("%d of %s in %s, is anybody asking?", asked, kind, time.Since(began))
+		if kind == "REQUEST_JOB_INFO" && asked < rounds { // half of the expected number: the machine may be busy
+			x.t.Errorf("%d of %s in %s, does any agent send requests?", asked, kind, time.Since(began))
 		}
 	}
 	x.checkTools(began)
@@ -66,7 +65,7 @@ func (x *slurmTest) rate() {
 	}
 }
 
-// toolRuns returns the lines that the tools wrote since a time.
+// toolRuns returns the lines that the tools logged since a time.
 func (x *slurmTest) toolRuns(since time.Time) []string {
 	x.t.Helper()
 	text, err := os.ReadFile(x.tools + ".log")
@@ -83,8 +82,7 @@ func (x *slurmTest) toolRuns(since time.Time) []string {
 	return lines
 }
 
-// checkTools fails the test if the first agent ran more tools since a time than it may, or
-// two at once.
+// checkTools fails the test if the first agent ran more tools since a time than allowed, or two at once.
 func (x *slurmTest) checkTools(since time.Time) {
 	x.t.Helper()
 	lines := x.toolRuns(since)
@@ -98,8 +96,8 @@ func (x *slurmTest) checkTools(since time.Time) {
 	}
 }
 
-// away checks that nothing is lost while the controller does not answer: labels stay,
-// and are said to be old.
+// away checks that nothing is lost while the controller does not answer: labels stay and are reported as
+// stale.
 func (x *slurmTest) away(began time.Time) {
 	x.t.Helper()
 	for node := range slurmNodes {
@@ -107,13 +105,13 @@ func (x *slurmTest) away(began time.Time) {
 	}
 	x.expectHeld()
 	x.expectUp(0)
-	eventually(x.t, "nothing is said of the cluster", func() error { // that would be of the past
+	eventually(x.t, "the series of the cluster are gone", func() error { // they would be stale
 		if got := x.db.rounded(x.t, `{__name__=~"slurm_(job|node|gpu)_count", `+pulled+`}`, time.Now()); len(got) > 0 {
-			return fmt.Errorf("it is %v", got)
+			return fmt.Errorf("still %v", got)
 		}
 		return nil
 	})
-	time.Sleep(2 * slurmRefresh) // to count who is asked, and how often
+	time.Sleep(2 * slurmRefresh) // to count the requests
 	x.expectHeld()
 	x.checkTools(began)
 	x.checkSampling(began)
@@ -128,17 +126,17 @@ func (x *slurmTest) back() {
 	x.expectUp(1)
 }
 
-// A controller that hangs.
+// Catches ticks or labels lost while the controller hangs.
 func (x *slurmTest) hung() {
 	began := time.Now()
-	x.t.Cleanup(func() { _ = x.parent.controller.cmd.Process.Signal(syscall.SIGCONT) }) // so that it can be ended
+	x.t.Cleanup(func() { _ = x.parent.controller.cmd.Process.Signal(syscall.SIGCONT) }) // so that it can be stopped
 	x.signal(x.parent.controller, syscall.SIGSTOP)
 	x.away(began)
 	x.signal(x.parent.controller, syscall.SIGCONT)
 	x.back()
 }
 
-// A controller that is gone, and slurmrestd with it.
+// Catches ticks or labels lost while the controller and slurmrestd are down.
 func (x *slurmTest) killed() {
 	began := time.Now()
 	for _, p := range []*process{x.parent.controller, x.parent.restd} {
@@ -156,7 +154,7 @@ func (x *slurmTest) restart() {
 	x.parent.restd = x.start.restd(x.parent.t)
 }
 
-// Somebody else who answers in place of the controller and of slurmrestd.
+// Catches ticks or labels lost while another server answers in place of the controller and slurmrestd.
 func (x *slurmTest) garbage() {
 	began := time.Now()
 	for _, p := range []*process{x.parent.controller, x.parent.restd} {
@@ -196,7 +194,7 @@ func (x *slurmTest) garbage() {
 	defer server.Close()
 	x.away(began)
 	if len(asked) == 0 {
-		x.t.Error("nobody has asked who is in place of the controller")
+		x.t.Error("no agent queried the server in place of the controller")
 	}
 	l.Close()
 	server.Close()
@@ -211,7 +209,7 @@ func (x *slurmTest) signal(p *process, s syscall.Signal) {
 	}
 }
 
-// checkSampling fails the test if an agent waited for somebody since a time.
+// checkSampling fails the test if an agent was blocked since a time.
 func (x *slurmTest) checkSampling(since time.Time) {
 	x.t.Helper()
 	for _, node := range slurmNodes {

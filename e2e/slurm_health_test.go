@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// healthScript returns the program of docs/check.md for Slurm's health check, with this
-// cluster's Slurm and the drivers of its nodes.
+// healthScript returns the health check program of docs/check.md, with this cluster's Slurm and the drivers
+// of its nodes.
 func (x *slurmTest) healthScript() string {
 	x.t.Helper()
 	doc, err := os.ReadFile("../docs/check.md")
@@ -31,7 +31,7 @@ func (x *slurmTest) healthScript() string {
 	return x.script("health", head+script)
 }
 
-// nodeState returns the states of a node and why it is drained.
+// nodeState returns the states of a node and its drain reason.
 func (x *slurmTest) nodeState(node int) string {
 	x.t.Helper()
 	var words []string
@@ -58,8 +58,8 @@ func (x *slurmTest) expectState(node int, ok func(string) bool) {
 	})
 }
 
-// health lets Slurm run the check: a sick GPU drains its node with the reason, and repair
-// resumes it. What an administrator drained stays so, and the other node goes on.
+// Catches a sick GPU that does not drain its node with a reason, a repair that does not resume it, a node
+// drained by an administrator that is resumed, and an effect on the other node.
 func (x *slurmTest) health() {
 	if slurmRoot != "" {
 		x.t.Skip("the binary is not in the folder that Slurm runs in")
@@ -81,7 +81,7 @@ func (x *slurmTest) health() {
 	drained := func(state string) bool { return strings.Contains(state, "DRAIN") }
 
 	x.run("scontrol", "update", "nodename="+slurmNodes[1], "state=drain", "reason=fan")
-	x.sick[0] = "field 2 230 1\n" // the driver asks for a reset
+	x.sick[0] = "field 2 230 1\n" // the driver requests a reset
 	x.write()
 	x.expectState(0, func(s string) bool {
 		return drained(s) && strings.Contains(s, "gpumeter: ") && strings.Contains(s, "reset")
@@ -91,7 +91,7 @@ func (x *slurmTest) health() {
 	x.expectState(0, func(s string) bool { return !drained(s) })
 	time.Sleep(7 * time.Second) // two more checks
 	if s := x.nodeState(1); !drained(s) || !strings.Contains(s, "fan") {
-		x.t.Errorf("what an administrator drained is %s", s)
+		x.t.Errorf("the node drained by an administrator is %s", s)
 	}
 	x.run("scontrol", "update", "nodename="+slurmNodes[1], "state=resume")
 	x.expectState(1, func(s string) bool { return !drained(s) })

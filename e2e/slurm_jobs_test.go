@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// worker is what jobs run. It tells the test which process it is and which devices the
-// kernel lets it open, and stays. What is to be tested has no part in that.
+// worker is the program of jobs. It reports its PID and the devices that the kernel lets it open, and stays,
+// independently of the code under test.
 const worker = `#!/bin/sh
 for file in %[1]s/dev/$SLURMD_NODENAME/nvidia*; do
 	case $( (: <>"$file") 2>&1 ) in
@@ -31,34 +31,33 @@ echo "$$$may" >"$out.new" && mv "$out.new" "$out"
 exec sleep 500
 `
 
-// secretName is a variable that is none of the agent's business. secret is what it has.
+// secretName is a variable that the agent must not read. secret is its value.
 const secretName = "DATABASE_PASSWORD"
 
 var secret = "hunter2-" + rand.Text()
 
-// slurmJob is a job that runs.
+// slurmJob is a running job.
 type slurmJob struct {
 	account
 	id, name    string
 	array, task string
 	on          []slurmProcess
-	part        float64 // of the GPUs that it has
-	bare        bool    // it runs nothing
+	part        float64 // share of its GPUs
+	bare        bool    // runs no process
 }
 
 // slurmProcess is the process of a job on a node.
 type slurmProcess struct {
 	node, pid int
-	gpus      []int // that the job was given there, by the driver's index
+	gpus      []int // allocated there, by the driver's index
 }
 
-// jobArgs are those of sbatch, salloc and srun.
+// jobArgs are common arguments of sbatch, salloc and srun.
 func (a account) jobArgs(name string, args ...string) []string {
 	return append([]string{"-A", a.name, "--qos=" + a.qos, "-J", name, "--mem=100M", "--time=8", "--chdir=/"}, args...)
 }
 
-// submit gives Slurm a job of a worker and returns its number. What is not said by args
-// is so of all jobs.
+// submit submits a worker job and returns its ID. args override the defaults of all jobs.
 func (s *slurm) submit(a account, name string, args ...string) string {
 	s.t.Helper()
 	return s.batch(a, name, s.dir+"/worker", args...)
@@ -85,7 +84,7 @@ func (s *slurm) script(name, text string) string {
 	return path
 }
 
-// running waits until the workers of a job are there: one on each of nodes.
+// running waits until the workers of a job run, one on each of nodes.
 func (s *slurm) running(a account, id, name string, nodes ...int) *slurmJob {
 	s.t.Helper()
 	j := &slurmJob{account: a, id: id, name: name, part: 1}
@@ -107,7 +106,7 @@ func (s *slurm) running(a account, id, name string, nodes ...int) *slurmJob {
 			case i == 0:
 				p.pid = n
 			default:
-				p.gpus = append(p.gpus, slurmMinor(node, n)) // the other way is the same
+				p.gpus = append(p.gpus, slurmMinor(node, n)) // the mapping is its own inverse
 			}
 		}
 		slices.Sort(p.gpus)
@@ -130,12 +129,12 @@ func (s *slurm) interactive(t *testing.T, a account, name string, node int, args
 			id = string(m[1])
 			return nil
 		}
-		return fmt.Errorf("it said %q (%w)", said, err)
+		return fmt.Errorf("its output is %q (%w)", said, err)
 	})
 	return s.running(a, id, name, node)
 }
 
-// reserve starts a job that runs nothing. Which GPUs it has, a step says that is over.
+// reserve starts a job that runs nothing. A finished step reports its GPUs.
 func (s *slurm) reserve(a account, name string, node int, args ...string) *slurmJob {
 	s.t.Helper()
 	argv := s.argv(a.ids, nil, "salloc", a.jobArgs(name, append(args, "--no-shell", "-w", slurmNodes[node])...)...)
@@ -152,7 +151,7 @@ func (s *slurm) reserve(a account, name string, node int, args ...string) *slurm
 	return j
 }
 
-// cancel ends a job and waits until nothing of it is left.
+// cancel cancels a job and waits until nothing of it is left.
 func (s *slurm) cancel(j *slurmJob) {
 	s.t.Helper()
 	s.run("scancel", j.id)
@@ -164,7 +163,7 @@ func (s *slurm) ended(j *slurmJob) {
 	eventually(s.t, "job "+j.id+" has ended", func() error {
 		groups, _ := filepath.Glob("/sys/fs/cgroup/*/slurm_gm-*/uid_*/job_" + j.id)
 		if len(groups) > 0 {
-			return fmt.Errorf("it has %s", groups)
+			return fmt.Errorf("it still has %s", groups)
 		}
 		if out := s.run("squeue", "-h", "-o", "%T", "-j", j.id); strings.TrimSpace(out) != "" {
 			return errors.New(out)
@@ -173,7 +172,7 @@ func (s *slurm) ended(j *slurmJob) {
 	})
 }
 
-// labels returns those that say whose a series is.
+// labels returns the labels that identify the owner of a series.
 func (j *slurmJob) labels() map[string]string {
 	labels := map[string]string{
 		"gpu_workload_kind": "slurm_job", "gpu_workload_name": j.name, "gpu_workload_team": j.account.name,
@@ -186,12 +185,12 @@ func (j *slurmJob) labels() map[string]string {
 	return labels
 }
 
-// of returns the labels of the series of the job on a GPU.
+// of returns the labels of the job's series on a GPU.
 func (j *slurmJob) of(node, gpu int) map[string]string {
 	return with(j.labels(), "gpu_uuid", slurmUUID(node, gpu))
 }
 
-// holds adds the part of each GPU that the job holds.
+// holds adds the share of each GPU that the job holds.
 func (j *slurmJob) holds(a answer, nodes ...int) {
 	for _, p := range j.on {
 		if !slices.Contains(nodes, p.node) {
@@ -203,18 +202,18 @@ func (j *slurmJob) holds(a answer, nodes ...int) {
 	}
 }
 
-// slurmUse is a process on a GPU, as the driver sees it.
+// slurmUse is a process on a GPU as the driver sees it.
 type slurmUse struct{ node, gpu, pid, percent int }
 
-// nvidia is the drivers of the nodes, and what they see.
+// nvidia simulates the drivers of the nodes.
 type nvidia struct {
 	put   func(node int, script string) // gives a driver its script
 	uses  []slurmUse
-	joule map[[2]int]int // by node and GPU, more than at first
+	joule map[[2]int]int // joules since the start, by node and GPU
 	sick  [2]string      // lines at the end of the script of a node
 }
 
-// use puts the processes of a job on all GPUs that it was given.
+// use puts the processes of a job on all its GPUs.
 func (n *nvidia) use(j *slurmJob, percent int) {
 	for _, p := range j.on {
 		for _, gpu := range p.gpus {
@@ -224,7 +223,7 @@ func (n *nvidia) use(j *slurmJob, percent int) {
 	n.write()
 }
 
-// end takes the processes of a job off all GPUs.
+// end removes the processes of a job from all GPUs.
 func (n *nvidia) end(j *slurmJob) {
 	n.uses = slices.DeleteFunc(n.uses, func(u slurmUse) bool {
 		return slices.ContainsFunc(j.on, func(p slurmProcess) bool { return p.pid == u.pid })
@@ -232,7 +231,7 @@ func (n *nvidia) end(j *slurmJob) {
 	n.write()
 }
 
-// burn lets a GPU count joules.
+// burn adds joules to the energy counter of a GPU.
 func (n *nvidia) burn(node, gpu, joules int) {
 	n.joule[[2]int{node, gpu}] += joules
 	n.write()

@@ -18,15 +18,14 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 )
 
-// timed is a worker that ends when it is told to, with the code that it is told.
+// timed is a worker that ends on request with a requested exit code.
 const timed = `
 file=%[1]s/out/end.$SLURM_JOB_ID
 until [ -e "$file" ]; do sleep 0.1; done
 exit "$(cat "$file")"
 `
 
-// clusterAgent starts the agent that reports the cluster. When it is started again it
-// goes on with what it has in its folder.
+// clusterAgent starts the agent that reports the cluster. A restarted agent continues from its state folder.
 func (x *slurmTest) clusterAgent() *slurmAgent {
 	x.t.Helper()
 	flags := []string{
@@ -34,7 +33,7 @@ func (x *slurmTest) clusterAgent() *slurmAgent {
 		"--scheduler", "slurm", "--slurm-accounting", "--slurm-prometheus", x.db.url,
 	}
 	in := *x
-	in.slurm = x.parent // it outlives the part that starts it
+	in.slurm = x.parent // outlives the part that starts it
 	return in.startAgent("cluster's", x.clusterDir, x.db.url+x.db.path, flags, func(config map[string]any) {
 		at := within(config, "receivers", "scheduler", "slurm")
 		at["interval"], at["timeout"], at["tools"] = slurmRefresh.String(), slurmRefresh.String(), x.clusterTools
@@ -42,7 +41,7 @@ func (x *slurmTest) clusterAgent() *slurmAgent {
 	})
 }
 
-// end lets a timed job end with a code and waits until it has.
+// end makes a timed job exit with a code and waits for its end.
 func (x *slurmTest) end(j *slurmJob, code int) {
 	x.t.Helper()
 	path := x.dir + "/out/end." + j.id
@@ -56,8 +55,8 @@ func (x *slurmTest) end(j *slurmJob, code int) {
 	x.slurm.ended(j)
 }
 
-// cpuJob runs a job without GPUs to its end. Of one that takes no time slurmdbd hears of
-// the end first, and has a row without name and partition for a moment.
+// cpuJob runs a job without GPUs to its end. For a very short job slurmdbd receives the end first and briefly
+// has a row without name and partition.
 func (x *slurmTest) cpuJob() {
 	x.t.Helper()
 	id := x.batch(x.red, "cpu", x.script("short", "#!/bin/sh\n"))
@@ -65,8 +64,7 @@ func (x *slurmTest) cpuJob() {
 	x.cpuOnly = append(x.cpuOnly, id)
 }
 
-// finished runs jobs that end, for what is later said of them: one that worked and one
-// that held a GPU and failed.
+// finished runs jobs that end, for later checks: one that worked, and one that held a GPU and failed.
 func (x *slurmTest) finished() {
 	script := strings.Replace(fmt.Sprintf(worker, x.dir), "exec sleep 500\n", fmt.Sprintf(timed, x.dir), 1)
 	x.script("timed", script)
@@ -90,7 +88,7 @@ func (x *slurmTest) finished() {
 	x.expectHeld()
 }
 
-// What the cluster's series say is what Slurm's own tools say.
+// Catches cluster series that differ from the output of Slurm's own tools.
 func (x *slurmTest) numbers() {
 	jobs, gpus, all := answer{}, answer{}, map[string]int{}
 	for _, j := range x.jobs {
@@ -111,7 +109,7 @@ func (x *slurmTest) numbers() {
 	x.expect(of("slurm_job_count", `slurm_job_state="running", `), jobs)
 	x.expect(of("slurm_job_gpu_count", `slurm_job_state="running", `), gpus)
 
-	// The same of what the test did not make, but Slurm says.
+	// The same for values that only Slurm knows.
 	states := map[string]float64{}
 	for state := range strings.FieldsSeq(x.run("sinfo", "-h", "-N", "-o", "%T")) {
 		states[state]++
@@ -131,14 +129,14 @@ func (x *slurmTest) numbers() {
 			}
 		}
 	}
-	shared := 1.0 // of which two jobs have a part: it is allocated, too
+	shared := 1.0 // shared by two jobs, so it is allocated, too
 	free := answer{}
 	free.add(map[string]string{"slurm_cluster": slurmCluster, "slurm_gpu_type": "h200", "slurm_resource_state": "allocated"}, used+shared)
 	free.add(map[string]string{"slurm_cluster": slurmCluster, "slurm_gpu_type": "h200", "slurm_resource_state": "idle"}, float64(len(slurmNodes)*slurmGPUs)-used-shared)
 	x.expect(of("slurm_gpu_count", ""), free)
 }
 
-// expectUp waits until it is said whether the controller answers.
+// expectUp waits until the controller is reported up or down.
 func (x *slurmTest) expectUp(up float64) {
 	x.t.Helper()
 	want := answer{}
@@ -146,8 +144,7 @@ func (x *slurmTest) expectUp(up float64) {
 	x.expect(of("slurm_up", ""), want)
 }
 
-// crash ends the agent of the cluster as a failing machine would, and lets a job end while
-// it is away.
+// crash kills the agent of the cluster and lets a job end while it is down.
 func (x *slurmTest) crash() {
 	eventually(x.t, "the record of a job without GPUs", func() error { return x.recorded(x.cpuOnly...) })
 	x.signal(x.cluster.process, syscall.SIGKILL)
@@ -155,15 +152,14 @@ func (x *slurmTest) crash() {
 	x.cpuJob()
 }
 
-// Each job that ended has one record, whatever happened to the agent.
+// Catches a finished job with no record or with two, whatever happened to the agent.
 func (x *slurmTest) records() {
 	x.cluster = x.clusterAgent()
 	x.cpuJob()
 	eventually(x.t, "the records of jobs without GPUs", func() error { return x.recorded(x.cpuOnly...) })
 }
 
-// recorded returns an error if not each of jobs has a record, and fails the test if one
-// has two.
+// recorded returns an error if any of the jobs lacks a record, and fails the test if one has two.
 func (x *slurmTest) recorded(ids ...string) error {
 	x.t.Helper()
 	found := map[string]int{}
@@ -175,7 +171,7 @@ func (x *slurmTest) recorded(ids ...string) error {
 	}
 	for _, id := range ids {
 		if found[id] == 0 {
-			return fmt.Errorf("job %s has none; %v have", id, slices.Sorted(maps.Keys(found)))
+			return fmt.Errorf("job %s has no record; %v have one", id, slices.Sorted(maps.Keys(found)))
 		}
 	}
 	return nil
@@ -196,7 +192,7 @@ func (x *slurmTest) jobRecords() (found []map[string]any) {
 			}
 			logs, err := (&plog.JSONUnmarshaler{}).UnmarshalLogs([]byte(line))
 			if err != nil {
-				continue // cut short by the crash
+				continue // truncated by the crash
 			}
 			for _, resource := range logs.ResourceLogs().All() {
 				for _, scope := range resource.ScopeLogs().All() {
@@ -212,14 +208,13 @@ func (x *slurmTest) jobRecords() (found []map[string]any) {
 	return found
 }
 
-// What is said of a job that ended is what sacct says of it, and what the driver has seen
-// it do.
+// Catches a record of a finished job that differs from sacct, or from the usage that the driver saw.
 func (x *slurmTest) accounting() {
 	ids := slices.Clone(x.cpuOnly)
 	for _, j := range x.over {
 		ids = append(ids, j.id)
 	}
-	// Usage is asked for when it is whole, two minutes after the end of a job.
+	// Usage is queried when it is complete, two minutes after the end of a job.
 	deadline := time.Now().Add(3 * time.Minute)
 	for err := x.recorded(ids...); err != nil; err = x.recorded(ids...) {
 		if time.Now().After(deadline) {
@@ -264,7 +259,7 @@ func (x *slurmTest) accounting() {
 	x.checkListed(ids, records)
 }
 
-// checkUsage checks what a record says that a job did with its one GPU.
+// checkUsage checks the usage in the record of a job with one GPU.
 func (x *slurmTest) checkUsage(r map[string]any, joules float64, busy bool) {
 	x.t.Helper()
 	number := func(key string) float64 {
@@ -285,7 +280,7 @@ func (x *slurmTest) checkUsage(r map[string]any, joules float64, busy bool) {
 	}
 }
 
-// checkListed fails the test if gpumeter slurm jobs says something else than the records.
+// checkListed fails the test if gpumeter slurm jobs differs from the records.
 func (x *slurmTest) checkListed(ids []string, records map[string]map[string]any) {
 	x.t.Helper()
 	args := []string{"slurm", "jobs", "--user", "all", "--prometheus", x.db.url, "--slurm-tools", x.clusterTools}
@@ -314,7 +309,7 @@ func (x *slurmTest) checkListed(ids []string, records map[string]map[string]any)
 		}
 	}
 	if found != len(ids) {
-		x.t.Errorf("gpumeter slurm jobs lists %d of %d jobs that ended", found, len(ids))
+		x.t.Errorf("gpumeter slurm jobs lists %d of %d finished jobs", found, len(ids))
 	}
 	table := command(x.t, ".", x.binary, args...)
 	for _, j := range x.over {

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// add takes a job that runs, and has it use what it was given.
+// add adds a running job and lets it use its GPUs.
 func (x *slurmTest) add(j *slurmJob, gpus, percent int) *slurmJob {
 	x.t.Helper()
 	for _, p := range j.on {
@@ -29,8 +29,8 @@ func (x *slurmTest) add(j *slurmJob, gpus, percent int) *slurmJob {
 	return j
 }
 
-// A job has the GPUs that Slurm gave it, under the name that its user gave it, which may
-// look like a setting. What they do is the job's, by both paths.
+// Catches a job without its GPUs, or without the name that its user gave it, which may look like a setting,
+// and usage that is not the job's on either path.
 func (x *slurmTest) batchJob() {
 	const name = "train llm=7b"
 	x.batched = x.add(x.running(x.red, x.submit(x.red, name, "--gres=gpu:2", "-w", slurmNodes[0]), name, 0), 2, 50)
@@ -43,7 +43,7 @@ func (x *slurmTest) batchJob() {
 	}
 	x.expect(strings.Replace(of("gpu_memory_used_bytes", `gpu_workload_kind!="", `), "sum", "count", 1), owned)
 	x.expect(of("gpu_workload_utilization_ratio", `slurm_job_id!="", `), used)
-	// A counter of a device goes on when its owner changes.
+	// A counter of a device continues when its owner changes.
 	x.expect(of("gpu_energy_joules_total", `gpu_workload_kind!="", `), answer{})
 	for node := range slurmNodes {
 		x.expectStatus(node, "slurm", "ok")
@@ -51,8 +51,8 @@ func (x *slurmTest) batchJob() {
 	}
 }
 
-// A job on both nodes has another GPU on each: what is true of one node is not said of
-// the other.
+// Catches a job on two nodes, with different GPUs on each, whose allocation on one node is applied to the
+// other.
 func (x *slurmTest) twoNodes() {
 	script := x.script("two", "#!/bin/sh\nexec srun "+x.dir+"/worker\n")
 	id := x.batch(x.blue, "ddp", script, "-N2", "--ntasks-per-node=1", "--gpus-per-node=1")
@@ -63,7 +63,7 @@ func (x *slurmTest) twoNodes() {
 	x.expectHeld()
 }
 
-// Each task of an array is a job, and says of which array.
+// Catches an array task that is not a job, or lacks the ID of its array.
 func (x *slurmTest) arrayJob() {
 	array := x.submit(x.red, "sweep", "--array=0-1", "--gres=gpu:1", "-w", slurmNodes[1])
 	var lines []string
@@ -83,8 +83,7 @@ func (x *slurmTest) arrayJob() {
 	x.expectHeld()
 }
 
-// Two jobs share a GPU: each has its part and what its kernels did, and together with
-// what nobody has that is the GPU.
+// Catches two jobs on one GPU whose shares or usage do not add up, with the free part, to the GPU.
 func (x *slurmTest) shardJobs() {
 	node, gpu := 1, sharedIndex(1)
 	var labels []map[string]string
@@ -115,14 +114,13 @@ func (x *slurmTest) shardJobs() {
 	joules.add(labels[1], 200)
 	x.expect(of("gpu_workload_energy_joules_total", onGPU+`slurm_job_id!="", `), joules)
 	whole := answer{}
-	whole.add(map[string]string{"gpu_uuid": slurmUUID(node, gpu)}, 800) // what was used before anybody had it included
+	whole.add(map[string]string{"gpu_uuid": slurmUUID(node, gpu)}, 800) // including usage before it was allocated
 	x.expect("sum by (gpu_uuid) (gpu_workload_energy_joules_total{"+onGPU+"%s})", whole)
-	// A gauge of a device that two have is nobody's.
+	// A gauge of a shared device has no owner.
 	x.expect(of("gpu_memory_used_bytes", onGPU+`gpu_workload_kind!="", `), answer{})
 }
 
-// A job that was given a GPU and leaves it alone has to answer for that: its time on it is
-// idle time.
+// Catches an allocated but unused GPU whose time is not reported as the job's idle time.
 func (x *slurmTest) idleJob() {
 	id := x.submit(x.red, "forgotten", "--gres=gpu:1", "-w", slurmNodes[0])
 	x.idle = x.add(x.running(x.red, id, "forgotten", 0), 1, 0)
@@ -139,19 +137,19 @@ func (x *slurmTest) idleJob() {
 	x.expect("sum("+of("active")+")", one(0))
 	x.expect("sum("+of("allocated")+") - sum("+of("idle")+")", one(0))
 
-	// Of one that runs nothing at all only the controller knows.
+	// Only the controller knows a job that runs nothing.
 	x.add(x.reserve(x.blue, "reserved", 1, "--gres=gpu:1"), 1, 0)
 	x.add(x.reserve(x.blue, "reserved", 0, "--gres=gpu:1"), 1, 0)
 	x.expectHeld()
 }
 
-// A user at a terminal has a job, too.
+// Catches an interactive job that is not attributed.
 func (x *slurmTest) interactiveJob() {
 	x.add(x.interactive(x.parent.t, x.blue, "notebook", 0, "--gres=gpu:1"), 1, 10)
 	x.expectHeld()
 }
 
-// A process of a job on a GPU that the job was not given is seen there, as the job.
+// Catches a process of a job on a GPU that is not allocated to it and that is not attributed to the job.
 func (x *slurmTest) thief() {
 	gpu := sharedIndex(0)
 	stolen := slurmUse{0, gpu, x.batched.on[0].pid, 70}
@@ -166,8 +164,7 @@ func (x *slurmTest) thief() {
 	x.expectHeld()
 }
 
-// offline is what a node knows by itself: an agent that may not ask the controller says
-// the same of all jobs that have a process.
+// Catches an agent without the controller that reports jobs with a process differently.
 func (x *slurmTest) offline() {
 	a := x.agent("offline", 0, "", map[string]any{"offline": true})
 	want := answer{}
@@ -185,7 +182,7 @@ func (x *slurmTest) offline() {
 	a.stop(x.t)
 }
 
-// scrape returns what a page has of jobs, without labels that all have and drop.
+// scrape returns a page's values for jobs, without common labels and drop.
 func (x *slurmTest) scrape(page, metric string, drop ...string) answer {
 	x.t.Helper()
 	text, err := get(x.t, "http://"+page+"/metrics")
@@ -213,13 +210,11 @@ func (x *slurmTest) scrape(page, metric string, drop ...string) answer {
 	return got
 }
 
-// slurmSoon is when the last trace of a job must be gone: the controller may have said
-// just before that it completes. The rest is for the looks at control groups and GPUs,
-// and for a busy machine.
+// slurmSoon is when the last trace of a job must be gone: the controller may just have reported it as
+// completing. The rest covers the reads of control groups and GPUs, and slack for a busy machine.
 const slurmSoon = slurmRefresh + 3*slurmInterval
 
-// A job that has ended has nothing more than its sums, by both paths, and these stay as
-// they are.
+// Catches series other than the sums of a finished job on either path, and sums that change.
 func (x *slurmTest) endedJob() {
 	x.cancel(x.idle)
 	gone := time.Now()
@@ -228,7 +223,7 @@ func (x *slurmTest) endedJob() {
 	for _, sum := range []string{"energy_joules", "allocated_time_seconds", "active_time_seconds", "idle_time_seconds"} {
 		want.add(map[string]string{"__name__": "gpu_workload_" + sum + "_total"}, 1)
 	}
-	time.Sleep(time.Until(gone.Add(slurmSoon))) // a database cannot be asked about the future
+	time.Sleep(time.Until(gone.Add(slurmSoon))) // a database cannot be queried about the future
 	last := map[string]map[string]string{}
 	for path, selector := range paths {
 		all := fmt.Sprintf("{slurm_job_id=%q, %s}", x.idle.id, selector)
@@ -247,8 +242,7 @@ func (x *slurmTest) endedJob() {
 	}
 }
 
-// An administrator sees at one glance that Slurm is understood, and without Slurm is not
-// bothered.
+// Catches a doctor that does not show at a glance that Slurm works, or that complains without Slurm.
 func (x *slurmTest) doctor() {
 	lines := func(root string) (found []string) {
 		out, _ := tryCommand(x.t, ".", x.binary, "doctor", "--nvidia-library", x.library[0], "--root", root, "--host-name", slurmNodes[0])
@@ -265,7 +259,7 @@ func (x *slurmTest) doctor() {
 			here++
 		}
 	}
-	if slurmRoot == "" { // else the tools of this machine talk to another release
+	if slurmRoot == "" { // otherwise the tools of this machine talk to another release
 		want := []string{
 			fmt.Sprintf("ok workloads by slurm node %s, %d jobs", slurmNodes[0], here),
 			fmt.Sprintf("ok workloads by slurm controller %d jobs on this node", here),

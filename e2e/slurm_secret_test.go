@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Jobs have passwords in their environment, of which the agent reads a few variables. No
-// other is in anything that leaves the agent, in what it keeps, or in what it says when it
-// dies; nor is it left in its memory, which a core file would have.
+// Jobs have passwords in their environment, of which the agent reads only a few variables. Catches any other
+// variable in the agent's output, in its state, in its crash dump, or left in its memory, which a core file
+// would contain.
 func (x *slurmTest) secrets() {
 	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", x.batched.on[0].pid))
 	if err != nil || !bytes.Contains(environment, []byte(secretName+"="+secret)) {
@@ -28,7 +28,7 @@ func (x *slurmTest) secrets() {
 		}
 		for _, word := range []string{secret, secretName} {
 			if bytes.Contains(text, []byte(word)) {
-				x.t.Errorf("%s has %s", what, word)
+				x.t.Errorf("%s contains %s", what, word)
 			}
 		}
 	}
@@ -57,7 +57,7 @@ func (x *slurmTest) secrets() {
 			x.t.Fatal(err)
 		}
 		if n := bytes.Count(said, []byte("\ngoroutine ")); n < 10 {
-			x.t.Errorf("the agent died with %d goroutines in its dump", n)
+			x.t.Errorf("the agent's crash dump has %d goroutines", n)
 		}
 		clean("the log", said)
 		otlp, err := os.ReadFile(a.file)
@@ -86,14 +86,14 @@ func (x *slurmTest) secrets() {
 	}
 }
 
-// checkMemory fails the test if the agent of a node leaves the secret in its memory when it
-// looks at a new job. What was there only once was being read.
+// checkMemory fails the test if the agent of a node keeps the secret in memory after reading a new job. A
+// secret seen only once was just being read.
 func (x *slurmTest) checkMemory(node int) {
 	x.t.Helper()
 	pid := x.agents[node].cmd.Process.Pid
 	x.running(x.red, x.submit(x.red, "look", "-w", slurmNodes[node]), "look", node)
 	seen := 0
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); { // it looks once a second
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); { // the agent reads once a second
 		if x.inMemory(pid, secret) == 0 {
 			seen = 0
 		} else if seen++; seen == 2 {
@@ -102,11 +102,11 @@ func (x *slurmTest) checkMemory(node int) {
 		}
 	}
 	if x.inMemory(pid, slurmCluster) == 0 {
-		x.t.Error("its memory has not even the name of the cluster: is it looked at?")
+		x.t.Error("the name of the cluster is not in memory either: does the search work?")
 	}
 }
 
-// inMemory returns how often a process has a text in memory that it can write to.
+// inMemory returns how often a text occurs in the writable memory of a process.
 func (x *slurmTest) inMemory(pid int, text string) (n int) {
 	x.t.Helper()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
@@ -124,13 +124,13 @@ func (x *slurmTest) inMemory(pid int, text string) (n int) {
 		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); err != nil || !strings.HasPrefix(mode, "rw") {
 			continue
 		}
-		if strings.Contains(line, "[v") { // of the kernel
+		if strings.Contains(line, "[v") { // kernel mappings
 			continue
 		}
 		const step = 16 << 20
 		for at := from; at < to; at += step {
 			b := make([]byte, min(step+int64(len(text)), to-at))
-			read, _ := mem.ReadAt(b, at) // what is not there is not looked at
+			read, _ := mem.ReadAt(b, at) // unmapped pages are skipped
 			n += bytes.Count(b[:read], []byte(text))
 		}
 	}

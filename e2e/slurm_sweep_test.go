@@ -11,13 +11,12 @@ import (
 	"testing"
 )
 
-// occupiedSlurm names the folder of the cluster of Slurm that runs on this machine. There
-// can be one: the control groups of its nodes are where they are.
+// occupiedSlurm names the folder of the Slurm cluster that runs on this machine. There can be only one: the
+// paths of its nodes' control groups are fixed.
 const occupiedSlurm = "/run/gpumeter-e2e-slurm"
 
-// occupySlurm waits until this test may have a cluster on this machine, removes what is
-// left of one that was killed, and returns a folder that all users can read. After the
-// test it removes what is left of this one.
+// occupySlurm waits until this test may run a cluster on this machine, removes the remains of a killed one,
+// and returns a folder that all users can read. After the test it removes the remains of this one.
 func occupySlurm(t *testing.T) string {
 	t.Helper()
 	f, err := os.OpenFile(occupiedSlurm, os.O_RDWR|os.O_CREATE, 0o600)
@@ -33,7 +32,7 @@ func occupySlurm(t *testing.T) string {
 		t.Logf("a cluster was left in %s", last)
 		sweepSlurm(t, string(last))
 	}
-	dir, err := os.MkdirTemp("", "slurm") // t.TempDir is root's, and longer than a socket may be
+	dir, err := os.MkdirTemp("", "slurm") // t.TempDir belongs to root and is too long for a socket path
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -44,13 +43,12 @@ func occupySlurm(t *testing.T) string {
 	t.Cleanup(func() {
 		sweepSlurm(t, dir)
 		write(t, occupiedSlurm, "")
-		f.Close() // with it goes the lock
+		f.Close() // releases the lock
 	})
 	return dir
 }
 
-// sweepSlurm ends the jobs of the cluster in dir, whose daemons have ended, and removes
-// what there is of them.
+// sweepSlurm kills the jobs of the cluster in dir, whose daemons have ended, and removes their remains.
 func sweepSlurm(t *testing.T, dir string) {
 	t.Helper()
 	eventually(t, "the jobs have ended", func() error {
@@ -73,17 +71,17 @@ func sweepSlurm(t *testing.T, dir string) {
 		}
 	}
 	if slurmRoot != "" {
-		_ = os.Remove(filepath.Join(slurmRoot, dir)) // where its processes had dir mounted
+		_ = os.Remove(filepath.Join(slurmRoot, dir)) // the mount point of dir for its processes
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Error(err)
 	}
 }
 
-// ofSlurm reports whether a process is of the cluster in dir: in a control group of its
-// nodes, or started by one of its daemons.
+// ofSlurm reports whether a process belongs to the cluster in dir: it is in a control group of its nodes, or
+// was started by one of its daemons.
 func ofSlurm(pid int, dir string) bool {
-	if pid == os.Getpid() || parent(pid) == 0 { // a zombie is nobody
+	if pid == os.Getpid() || parent(pid) == 0 { // ignore zombies
 		return false
 	}
 	group, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))

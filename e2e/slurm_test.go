@@ -19,12 +19,11 @@ import (
 
 const (
 	slurmInterval = time.Second
-	slurmRefresh  = 2 * time.Second // how often the controller may be asked by each agent
+	slurmRefresh  = 2 * time.Second // minimum time between requests of an agent to the controller
 )
 
-// TestSlurm runs on one cluster with one agent on each of its two nodes, of which the
-// first runs Slurm's tools and the second asks slurmrestd. The parts go on from each
-// other: most jobs stay to the end.
+// TestSlurm runs on one cluster with one agent on each of its two nodes; the first runs Slurm's tools, the
+// second queries slurmrestd. The parts build on each other: most jobs stay to the end.
 func TestSlurm(t *testing.T) {
 	t.Parallel()
 	db := prometheus3(t)
@@ -71,7 +70,7 @@ func TestSlurm(t *testing.T) {
 		{"Garbage", (*slurmTest).garbage},
 		{"Health", (*slurmTest).health},
 		{"Accounting", (*slurmTest).accounting},
-		{"Secret", (*slurmTest).secrets}, // the last: it ends the agents
+		{"Secret", (*slurmTest).secrets}, // last: it ends the agents
 	}
 	for _, part := range parts {
 		if !t.Run(part.name, func(t *testing.T) {
@@ -79,36 +78,36 @@ func TestSlurm(t *testing.T) {
 			x.db.t = t
 			part.run(x)
 		}) {
-			break // the next go on from it
+			break // the next parts build on it
 		}
 	}
 }
 
-// slurmTest is the cluster, its agents and what is on their GPUs.
+// slurmTest is the cluster, its agents and the jobs on their GPUs.
 type slurmTest struct {
 	*slurm
-	parent *slurm // which the parts have in common
+	parent *slurm // shared by the parts
 	*nvidia
 	t       *testing.T
 	binary  string
 	library [2]string
 	roots   [2]string
-	tools   string // folder of Slurm's programs that write down when they are run
+	tools   string // folder of Slurm's programs that log their runs
 	db      *backend
 	agents  [2]*slurmAgent
-	jobs    []*slurmJob // that run
+	jobs    []*slurmJob // running jobs
 
 	batched, idle *slurmJob
 
-	// The agent that reports the cluster, and jobs that ended while it looked or did not.
+	// The agent that reports the cluster, and jobs that ended while it ran or was down.
 	cluster                               *slurmAgent
 	clusterPage, clusterDir, clusterTools string
 	over                                  []*slurmJob
 	cpuOnly                               []string
 }
 
-// nodeRoot returns the files of a node, as the agent has them in a container: Slurm's
-// settings are its own, proc and sys are those of the machine.
+// nodeRoot returns the files of a node as an agent in a container sees them: its own Slurm configuration, the
+// machine's proc and sys.
 func (s *slurm) nodeRoot(node int) string {
 	s.t.Helper()
 	root := filepath.Join(s.dir, "root", slurmNodes[node])
@@ -123,8 +122,7 @@ func (s *slurm) nodeRoot(node int) string {
 	return root
 }
 
-// wrapTools returns a folder of Slurm's programs that write down when each of them runs,
-// and if another one does.
+// wrapTools returns a folder of Slurm's programs that log each run, and whether another one is running.
 func (s *slurm) wrapTools(folder string) string {
 	s.t.Helper()
 	dir := filepath.Join(s.dir, folder)
@@ -134,7 +132,7 @@ func (s *slurm) wrapTools(folder string) string {
 	for _, name := range []string{"sacct", "sacctmgr", "scontrol", "sdiag", "sinfo", "squeue", "sprio", "sshare"} {
 		argv := s.argv("0:0", nil, name)
 		for i, word := range argv {
-			argv[i] = "'" + word + "'" // none has a quote
+			argv[i] = "'" + word + "'" // no argument has a quote
 		}
 		s.script(folder+"/"+name, fmt.Sprintf(`#!/bin/bash
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -147,14 +145,14 @@ exec %[3]s "$@"
 	return dir
 }
 
-// slurmAgent is an agent of a node.
+// slurmAgent is the agent of a node.
 type slurmAgent struct {
 	*process
 	page, log, file, state string
 }
 
-// agent starts one on a node, as its flags make it and with more settings for Slurm. It
-// pushes to an endpoint, if that is not empty.
+// agent starts an agent on a node with its flags and additional settings for Slurm. It pushes to endpoint,
+// unless that is empty.
 func (x *slurmTest) agent(name string, node int, endpoint string, settings map[string]any) *slurmAgent {
 	x.t.Helper()
 	flags := []string{"--nvidia-library", x.library[node], "--root", x.roots[node], "--host-name", slurmNodes[node]}
@@ -165,7 +163,7 @@ func (x *slurmTest) agent(name string, node int, endpoint string, settings map[s
 	})
 }
 
-// within returns what is below keys of a configuration.
+// within returns the section below keys of a configuration.
 func within(config map[string]any, keys ...string) map[string]any {
 	for _, key := range keys {
 		config = config[key].(map[string]any)
@@ -173,8 +171,8 @@ func within(config map[string]any, keys ...string) map[string]any {
 	return config
 }
 
-// startAgent starts an agent with what flags and then edit make of its configuration. It
-// keeps its state in a folder.
+// startAgent starts an agent with the configuration of flags, modified by edit. It keeps its state in a
+// folder.
 func (x *slurmTest) startAgent(name, dir, endpoint string, flags []string, edit func(map[string]any)) *slurmAgent {
 	x.t.Helper()
 	t := x.slurm.t
@@ -196,14 +194,14 @@ func (x *slurmTest) startAgent(name, dir, endpoint string, flags []string, edit 
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, _ := exec.Command("grep", "-v", `"level":"debug"`, a.log).Output()
-			t.Logf("the %s agent said:\n%.4000s", name, out)
+			t.Logf("output of the %s agent:\n%.4000s", name, out)
 		}
 	})
 	if err := os.MkdirAll(a.state+"/queue", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	served := func() []string {
-		said, _ := os.ReadFile(a.log) // there is none at first
+		said, _ := os.ReadFile(a.log) // absent at first
 		var pages []string
 		for _, m := range pageAddress.FindAllSubmatch(said, -1) {
 			pages = append(pages, string(m[1]))
@@ -217,7 +215,7 @@ func (x *slurmTest) startAgent(name, dir, endpoint string, flags []string, edit 
 	eventually(t, "the "+name+" agent serves its page", func() error {
 		pages := served()
 		if len(pages) == before {
-			return fmt.Errorf("it said\n%s", lastLines(a.log, 5))
+			return fmt.Errorf("its output is\n%s", lastLines(a.log, 5))
 		}
 		a.page = pages[len(pages)-1]
 		return nil
@@ -225,13 +223,13 @@ func (x *slurmTest) startAgent(name, dir, endpoint string, flags []string, edit 
 	return a
 }
 
-// expect waits until a query gives what it should by both paths.
+// expect waits until a query has the expected answer on both paths.
 func (x *slurmTest) expect(query string, want map[string]string) {
 	x.t.Helper()
 	x.db.expect(x.t, query, want)
 }
 
-// expectHeld waits until exactly the jobs that run hold exactly what they have.
+// expectHeld waits until exactly the running jobs hold exactly their GPUs.
 func (x *slurmTest) expectHeld() {
 	x.t.Helper()
 	x.expect(x.heldQuery())
@@ -245,8 +243,7 @@ func (x *slurmTest) heldQuery() (string, map[string]string) {
 	return of("gpu_allocation_ratio", `gpu_workload_kind="slurm_job", `, "gpu_share_basis"), held
 }
 
-// expectStatus waits until the agent of a node says of a source what it should, and
-// nothing else.
+// expectStatus waits until the agent of a node reports exactly this reason for a source.
 func (x *slurmTest) expectStatus(node int, source, reason string) {
 	x.t.Helper()
 	want := answer{}

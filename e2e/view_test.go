@@ -21,23 +21,23 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
 )
 
-// viewed is a small fleet: GPUs that work, one that two share, one whose holder does not use
-// it, a sick one, one that changes hands, and a free one.
+// viewed is a small fleet: busy GPUs, a shared one, one that is held but unused, a sick one, one that changes
+// owners, and a free one.
 type viewed struct {
 	begin, end time.Time
-	service    string // by which way it comes
+	service    string // distinguishes the paths by which the data arrives
 }
 
 const viewedStep = 30 * time.Second
 
-// tenant is who has a device, and how busy it keeps it.
+// tenant is a holder of a device and the load it causes.
 type tenant struct {
 	kind, name, team, namespace, job string
 
 	part, busy float64
 }
 
-// tenants returns who has a device at a moment.
+// tenants returns the holders of a device at a moment.
 func (v viewed) tenants(device int, at time.Time) []tenant {
 	train := tenant{"job", "train", "vision", "ml", "", 1, 0.9375}
 	switch device {
@@ -55,7 +55,7 @@ func (v viewed) tenants(device int, at time.Time) []tenant {
 	return []tenant{train}
 }
 
-// step returns what the agents say at a moment, n steps after the beginning.
+// step returns the metrics of the agents n steps after the start.
 func (v viewed) step(n int) pmetric.Metrics {
 	at := v.begin.Add(time.Duration(n) * viewedStep)
 	md := pmetric.NewMetrics()
@@ -96,8 +96,7 @@ func (v viewed) step(n int) pmetric.Metrics {
 	return md
 }
 
-// sums writes what was counted up to a step, of those who have the device and of those who
-// had it in the last minutes.
+// sums writes the counters up to a step, of the current holders and of those in the last minutes.
 func (v viewed) sums(w viewWriter, device, n int) {
 	if device == 5 {
 		held := float64(n) * viewedStep.Seconds()
@@ -153,7 +152,7 @@ func (w viewWriter) gauge(name, unit string, value float64, attributes ...string
 	w.point(m.SetEmptyGauge().DataPoints().AppendEmpty(), value, attributes)
 }
 
-// counters writes the sums of one workload after steps.
+// counters writes the counters of one workload after a number of steps.
 func (w viewWriter) counters(since time.Time, steps, busy float64, attributes ...string) {
 	held := steps * viewedStep.Seconds()
 	active := held * math.Ceil(busy)
@@ -162,7 +161,7 @@ func (w viewWriter) counters(since time.Time, steps, busy float64, attributes ..
 	}, attributes...)
 }
 
-// sums writes counters that began at since.
+// sums writes counters that started at since.
 func (w viewWriter) sums(since time.Time, values map[string]float64, attributes ...string) {
 	for name, value := range values {
 		m := w.list.AppendEmpty()
@@ -180,7 +179,7 @@ func (w viewWriter) sums(since time.Time, values map[string]float64, attributes 
 	}
 }
 
-// send writes all of it to an address of OTLP.
+// send writes the whole history to an OTLP address.
 func (v viewed) send(t *testing.T, address string) {
 	t.Helper()
 	steps := int(v.end.Sub(v.begin) / viewedStep)
@@ -207,7 +206,7 @@ func (v viewed) send(t *testing.T, address string) {
 	}
 }
 
-// viewedPages are what is compared, at the moment and over the period that are added.
+// viewedPages are the compared pages. The evaluation time and the period are added.
 var viewedPages = map[string]url.Values{
 	"fleet":     {},
 	"workloads": {},
@@ -240,8 +239,8 @@ func answersOf(t *testing.T, base string, v viewed) map[string]any {
 	return out
 }
 
-// The page must say the same of the same history, whoever keeps it; and it must say the
-// same again when each sample is there twice, as of an agent that is scraped and also pushes.
+// Catches a page that shows the same history differently depending on the store, or when each sample is
+// stored twice, as with an agent that is both scraped and pushes.
 func TestPageOfBackends(t *testing.T) {
 	t.Parallel()
 	binary := gpumeter(t)
@@ -257,7 +256,7 @@ power: [{rates: [{from: 2020-01-01, per_kwh: 0.21, pue: 1.3, co2_g_per_kwh: 380}
 	v := viewed{begin: end.Add(-3 * time.Hour), end: end, service: "pushed"}
 	type place struct {
 		name, url, otlp string
-		page            func() string // starts a hub for it: what one remembers must not be compared
+		page            func() string // starts a hub for it, so that caches are not compared
 	}
 	hub := func(args ...string) string {
 		args = append([]string{"hub", "--listen", "127.0.0.1:0", "--prices", prices}, args...)
@@ -296,7 +295,7 @@ power: [{rates: [{from: 2020-01-01, per_kwh: 0.21, pue: 1.3, co2_g_per_kwh: 380}
 	}
 }
 
-// checkViewed looks at whether there is anything to compare.
+// checkViewed checks that there is something to compare.
 func checkViewed(t *testing.T, pages map[string]any) {
 	t.Helper()
 	text, err := json.Marshal(pages)
@@ -325,7 +324,7 @@ func checkViewed(t *testing.T, pages map[string]any) {
 	if len(got.Workloads.Workloads) != 5 || len(got.GPU.Holders) != 2 || len(got.Range.Lines) != 2 || len(got.Cost.Findings) == 0 {
 		t.Errorf("%d workloads, %d holders, %d lines, %d findings", len(got.Workloads.Workloads), len(got.GPU.Holders), len(got.Range.Lines), len(got.Cost.Findings))
 	}
-	if c := got.Cost.Total; c.Allocated != 6*2*3600 || math.Abs(c.Cost-42) > 1e-4 || math.Abs(c.IdleCost-7) > 1e-4 { // each row is a whole number of millionths
+	if c := got.Cost.Total; c.Allocated != 6*2*3600 || math.Abs(c.Cost-42) > 1e-4 || math.Abs(c.IdleCost-7) > 1e-4 { // each row is rounded to millionths
 		t.Errorf("two hours of six GPUs are %+v", c)
 	}
 }

@@ -21,11 +21,11 @@ import (
 )
 
 var (
-	binary  = flag.String("gpumeter", "", "the agent's binary; empty: build it")
-	library = flag.String("library", "", "a real libnvidia-ml.so.1 to measure on; empty: the fake one, with 1, 8 and 64 GPUs")
-	length  = flag.Duration("length", 30*time.Second, "how long each is watched")
+	binary  = flag.String("gpumeter", "", "path of the agent's binary; built if empty")
+	library = flag.String("library", "", "a real libnvidia-ml.so.1 to measure on; the fake one with 1, 8 and 64 GPUs if empty")
+	length  = flag.Duration("length", 30*time.Second, "how long to measure each program")
 	every   = flag.Duration("interval", 0, "the only interval to measure at; 0: 10 s, 1 s and 100 ms")
-	floor   = flag.Duration("floor", 0, "be the floor: make the driver calls at this interval and nothing else")
+	floor   = flag.Duration("floor", 0, "run as the floor: only make the driver calls at this interval")
 )
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// bareCalls asks the driver for what the agent asks for, as often, and drops it.
+// bareCalls makes the same driver calls as the agent, as often, and discards the results.
 func bareCalls(lib string, interval time.Duration) error {
 	r, err := nvidia.Open(context.Background(), nvidia.Options{Library: lib})
 	if err != nil {
@@ -65,18 +65,18 @@ func bareCalls(lib string, interval time.Duration) error {
 	return nil
 }
 
-// contender is a program to watch.
+// contender is a measured program.
 type contender struct {
 	name  string
 	args  []string
-	page  string        // address of its page; empty: none
+	page  string        // address of its page; empty without one
 	every time.Duration // between two scrapes
 }
 
-// usual is how often people have Prometheus scrape.
+// usual is a common scrape interval of Prometheus.
 const usual = 15 * time.Second
 
-// peers are other exporters, if they are installed, on their default settings.
+// peers are other exporters, if installed, with their default settings.
 var peers = []contender{
 	{"dcgm-exporter", []string{"dcgm-exporter", "--address", "127.0.0.1:9411"}, "http://127.0.0.1:9411/metrics", usual},
 	{"nvidia_gpu_exporter", []string{"nvidia_gpu_exporter", "--web.listen-address", "127.0.0.1:9412"}, "http://127.0.0.1:9412/metrics", usual},
@@ -106,7 +106,7 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// compare watches the floor, the agent and the peers at each interval, one at a time.
+// compare measures the floor, the agent and the peers at each interval, one at a time.
 func compare(t *testing.T, agent, lib, devices string) {
 	t.Helper()
 	self, err := os.Executable()
@@ -157,7 +157,7 @@ func compare(t *testing.T, agent, lib, devices string) {
 	}
 }
 
-// row returns the line of the table.
+// row returns the row of the table.
 func (r result) row(devices string, interval time.Duration, name string, base float64) string {
 	cells := []string{
 		devices, interval.String(), name, fmt.Sprintf("%.2f", r.cpu*100), fmt.Sprintf("%.2f", r.cpu/base),

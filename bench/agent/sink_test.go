@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// sink takes OTLP and counts the bytes of metrics.
+// sink accepts OTLP and counts the bytes of metrics.
 type sink struct {
 	*httptest.Server
 
@@ -24,7 +24,7 @@ func newSink(t *testing.T) *sink {
 	s := &sink{}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
-		// Smaller ones are what the agent says of itself.
+		// Smaller requests are the agent's own metrics.
 		if strings.HasSuffix(r.URL.Path, "/v1/metrics") && n > 1500 {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -42,7 +42,7 @@ func (s *sink) reset() {
 	s.requests, s.bytes = 0, 0
 }
 
-// perRequest returns kB; the agent sends one request a tick.
+// perRequest returns kB per request; the agent sends one request per tick.
 func (s *sink) perRequest() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,27 +16,27 @@ import (
 	"github.com/gpumeter/gpumeter/bench/usage"
 )
 
-// result is what a program cost while it was watched.
+// result is the cost of a program while it was measured.
 type result struct {
 	cpu       float64 // cores
 	rss, anon float64 // MiB at the end
 	series    int
-	page      float64 // kB of its page
+	page      float64 // size of its page, kB
 	p50, p99  time.Duration
-	otlp      float64 // kB of a request, compressed
+	otlp      float64 // size of a compressed request, kB
 }
 
-// settle is how long a program may start up before it is watched.
+// settle is how long a program may start up before it is measured.
 const settle = 5 * time.Second
 
-// Latencies are measured after the rest, with more scrapes than anyone makes: a
-// percentile needs them, and they would be most of what a program costs.
+// Latencies are measured last, with more scrapes than usual: a percentile needs them, and they would
+// dominate the cost of a program.
 const (
 	latencyEvery = 100 * time.Millisecond
 	latencyFor   = 10 * time.Second
 )
 
-// watch runs c for the given time and reads its page as often as it says.
+// watch runs c for the given time and scrapes its page at its interval.
 func watch(ctx context.Context, c contender, length time.Duration) (result, error) {
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	var stderr bytes.Buffer
@@ -52,7 +52,7 @@ func watch(ctx context.Context, c contender, length time.Duration) (result, erro
 	time.Sleep(settle)
 	before, err := usage.CPU(cmd.Process.Pid)
 	if err != nil {
-		return result{}, fmt.Errorf("it ended: %s", stderr.String())
+		return result{}, fmt.Errorf("the program exited: %s", stderr.String())
 	}
 	start := time.Now()
 	if _, err := scrapes(ctx, c.page, c.every, length); err != nil {
@@ -61,7 +61,7 @@ func watch(ctx context.Context, c contender, length time.Duration) (result, erro
 	var r result
 	after, err := usage.CPU(cmd.Process.Pid)
 	if err != nil {
-		return result{}, fmt.Errorf("it ended: %s", stderr.String())
+		return result{}, fmt.Errorf("the program exited: %s", stderr.String())
 	}
 	r.cpu = (after - before).Seconds() / time.Since(start).Seconds()
 	if r.rss, r.anon, err = usage.Memory(cmd.Process.Pid); err != nil || c.page == "" {

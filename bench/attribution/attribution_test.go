@@ -24,12 +24,12 @@ import (
 )
 
 var (
-	binary    = flag.String("gpumeter", "", "the agent's binary; empty: build it")
-	length    = flag.Duration("length", 30*time.Second, "how long each is watched")
-	contender = flag.String("contender", "", "be the workload processor, and process this file of OTLP metrics")
-	library   = flag.String("library", "", "of the contender: libnvidia-ml.so.1")
-	socket    = flag.String("socket", "", "of the contender: the kubelet's")
-	config    = flag.String("kubeconfig", "", "of the contender")
+	binary    = flag.String("gpumeter", "", "path of the agent's binary; built if empty")
+	length    = flag.Duration("length", 30*time.Second, "how long to measure each program")
+	contender = flag.String("contender", "", "run as the workload processor on this file of OTLP metrics")
+	library   = flag.String("library", "", "libnvidia-ml.so.1 of the contender")
+	socket    = flag.String("socket", "", "kubelet socket of the contender")
+	config    = flag.String("kubeconfig", "", "kubeconfig of the contender")
 )
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// clusterPods are what a cluster may have in all.
+// clusterPods is the number of pods in a large cluster.
 const clusterPods = 10_000
 
 // build builds a package into a program.
@@ -64,7 +64,7 @@ func heading() string {
 	return fmt.Sprintf("%s, %d CPUs, %s, each for %s", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOARCH, *length)
 }
 
-// What attribution costs the agent at each tick, and what it holds of the cluster.
+// Measures what attribution costs the agent per tick, and its memory for the cluster.
 func TestAgent(t *testing.T) {
 	agent := *binary
 	if agent == "" {
@@ -87,7 +87,7 @@ func TestAgent(t *testing.T) {
 			return
 		}
 		if r.pods != pods {
-			t.Errorf("%s: %d pods are named, not %d", name, r.pods, pods)
+			t.Errorf("%s: %d pods are named, want %d", name, r.pods, pods)
 		}
 		perTick := r.cpu / (r.time.Seconds() / interval.Seconds())
 		fmt.Printf("| %s | %.2f | %.2f | %.1f | %.1f | %d | %d |\n", name, perTick*1000, 100*r.cpu/r.time.Seconds(), r.rss, r.anon, r.series, r.pods)
@@ -106,13 +106,13 @@ func TestAgent(t *testing.T) {
 type cost struct {
 	cpu, rss, anon float64 // seconds, MiB, MiB
 	time           time.Duration
-	series, pods   int // on its page: in all, and pods that hold a device
+	series, pods   int // on its page: all series, and pods that hold a device
 }
 
-// settle is how long a program may start up, and ask for its owners, before it is watched.
+// settle is how long a program may start up and resolve owners before it is measured.
 const settle = 25 * time.Second
 
-// watch runs a program. Its page is read after the CPU was, and before the memory.
+// watch runs a program. It reads the page after the CPU time and before the memory.
 func watch(ctx context.Context, length time.Duration, page, program string, args ...string) (cost, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	var stderr bytes.Buffer
@@ -128,13 +128,13 @@ func watch(ctx context.Context, length time.Duration, page, program string, args
 	time.Sleep(settle)
 	before, err := usage.CPU(cmd.Process.Pid)
 	if err != nil {
-		return cost{}, fmt.Errorf("it ended: %s", stderr.String())
+		return cost{}, fmt.Errorf("the program exited: %s", stderr.String())
 	}
 	start := time.Now()
 	time.Sleep(length)
 	after, err := usage.CPU(cmd.Process.Pid)
 	if err != nil {
-		return cost{}, fmt.Errorf("it ended: %s", stderr.String())
+		return cost{}, fmt.Errorf("the program exited: %s", stderr.String())
 	}
 	c := cost{cpu: (after - before).Seconds(), time: time.Since(start)}
 	for range 5 {
@@ -146,7 +146,7 @@ func watch(ctx context.Context, length time.Duration, page, program string, args
 	return c, err
 }
 
-// scrape returns how many series a page has, and how many pods hold a device on it.
+// scrape returns the number of series on a page, and of pods that hold a device.
 func scrape(ctx context.Context, page string) (series, pods int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page, nil)
 	if err != nil {
@@ -172,7 +172,7 @@ func scrape(ctx context.Context, page string) (series, pods int, err error) {
 	return series, pods, nil
 }
 
-// How fast the processors are, and what they hold, on the same metrics and pods.
+// Measures the throughput and memory of the processors on the same metrics and pods.
 func TestProcessors(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -190,7 +190,7 @@ func TestProcessors(t *testing.T) {
 	run := func(name, program string, args ...string) {
 		cmd := exec.CommandContext(t.Context(), program, append(args, "-length", length.String())...)
 		cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig,
-			"KUBE_FEATURE_WatchListClient=false") // the API server here is too simple for it
+			"KUBE_FEATURE_WatchListClient=false") // not supported by the fake API server
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()
@@ -206,7 +206,7 @@ func TestProcessors(t *testing.T) {
 		fmt.Printf("| %s | %.1f M | %.1f | %.1f | %.1f | %.1f | %s |\n", name, r.Points/1e6, r.Allocs, r.Heap, r.RSS, r.Anon, strings.Join(r.Added, ", "))
 	}
 	ours := []string{"-contender", batch, "-library", h.Library, "-socket", c.socket, "-kubeconfig", c.kubeconfig}
-	for range 2 { // the second time shows how much of it is noise
+	for range 2 { // the second run shows the noise
 		run("workload, with its View", self, ours...)
 		run("k8sattributes, this node's pods", peer, "-batch", batch, "-node", nodeName)
 	}

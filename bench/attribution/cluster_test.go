@@ -15,10 +15,10 @@ import (
 
 const (
 	nodeName = "node-0"
-	// gpus of the node are shared by time slicing, so that every pod has a part of one.
+	// The GPUs of the node are time-sliced, so that every pod has a share of one.
 	gpus     = 8
 	nodePods = 256
-	// A deployment has so many pods.
+	// Pods per deployment.
 	deploymentPods = 16
 )
 
@@ -27,7 +27,7 @@ type cluster struct {
 	kubeconfig, socket string
 }
 
-// newCluster starts one with that many pods in all, nodePods of them on our node.
+// newCluster starts a cluster with this many pods in total, nodePods of them on our node.
 func newCluster(t *testing.T, pods int) cluster {
 	t.Helper()
 	api := kubeapitest.New()
@@ -66,7 +66,7 @@ func newCluster(t *testing.T, pods int) cluster {
 	return c
 }
 
-// uuid is what the fake NVML calls its GPUs.
+// uuid is the UUID of a GPU in the fake NVML.
 func uuid(i int) string { return fmt.Sprintf("GPU-00000000-0000-4000-8000-%012x", i) }
 
 func deployment(i int) string { return fmt.Sprintf("trainer-%d", i/deploymentPods) }
@@ -74,10 +74,10 @@ func replicaSet(i int) string { return deployment(i) + "-5d4f8c7b9d" }
 func podName(i int) string    { return fmt.Sprintf("%s-%05x", replicaSet(i), i) }
 func podUID(i int) string     { return fmt.Sprintf("%08x-0000-4000-8000-%012x", i, i) }
 
-// A real one has no pattern; its length is what costs.
+// A real ID has no pattern, but only its length affects the cost.
 func containerID(i int) string { return fmt.Sprintf("%064x", i+1) }
 
-// pod is as large as those of real clusters are: most of it is nobody's business here.
+// pod is as large as pods of real clusters: most of it is irrelevant here.
 func pod(node string, i int) kubeapitest.Object {
 	type object = kubeapitest.Object
 	var env, conditions []object

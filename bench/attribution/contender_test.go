@@ -29,8 +29,8 @@ import (
 	"github.com/gpumeter/gpumeter/processor/workloadprocessor"
 )
 
-// newBatch returns the metrics of every pod of the node: an application each, with ten
-// points. Both processors find the pod by the container.
+// newBatch returns the metrics of every pod of the node: one application each, with ten points. Both
+// processors find the pod by its container.
 func newBatch(t *testing.T) []byte {
 	t.Helper()
 	md := pmetric.NewMetrics()
@@ -56,10 +56,10 @@ func newBatch(t *testing.T) []byte {
 	return b
 }
 
-// result is what a contender prints. testdata/peer has the same.
+// result is the output of a contender. testdata/peer has the same type.
 type result struct {
-	Points, Allocs float64 // a second, a point
-	// MiB: what is live after a collection, and what the process had before it.
+	Points, Allocs float64 // per second, per point
+	// MiB: live heap after a garbage collection, and memory of the process before it.
 	Heap, RSS, Anon float64
 	Added           []string
 }
@@ -115,7 +115,7 @@ func contend(batch string, length time.Duration) error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// measure feeds p with the batch for the given time, as testdata/peer does.
+// measure feeds the batch to p for the given time, as testdata/peer does.
 func measure(ctx context.Context, batch string, length time.Duration, p consumer.Metrics, last func() pmetric.Metrics) (result, error) {
 	b, err := os.ReadFile(batch)
 	if err != nil {
@@ -126,7 +126,7 @@ func measure(ctx context.Context, batch string, length time.Duration, p consumer
 		return result{}, err
 	}
 	var r result
-	// The names of owners come at one a second: 16 deployments.
+	// Owners are resolved at one per second: 16 deployments.
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
 		md := pmetric.NewMetrics()
 		pattern.CopyTo(md)

@@ -1,4 +1,4 @@
-// Package attribution measures what it costs to know whose work is on the devices: the
-// agent with and without Kubernetes, and the workload processor beside contrib's
-// k8sattributes processor on the same pods. make bench runs it.
+// Package attribution measures the cost of attributing devices to workloads: the agent with and without
+// Kubernetes, and the workload processor next to contrib's k8sattributes processor on the same pods. make
+// bench runs it.
 package attribution

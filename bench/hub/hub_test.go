@@ -26,17 +26,17 @@ import (
 )
 
 var (
-	binary  = flag.String("gpumeter", "", "the hub's binary; empty: build it")
-	gpus    = flag.Int("gpus", 1000, "how many GPUs to simulate, 8 a node, 70 series each")
-	steps   = flag.Int("steps", 40, "how many times each node sends, 30 s apart")
-	rounds  = flag.Int("rounds", 20, "how often each query is asked")
-	senders = flag.Int("senders", 4, "how many nodes send at the same time")
+	binary  = flag.String("gpumeter", "", "path of the hub's binary; built if empty")
+	gpus    = flag.Int("gpus", 1000, "number of simulated GPUs, 8 per node, 70 series each")
+	steps   = flag.Int("steps", 40, "number of requests per node, 30 s apart")
+	rounds  = flag.Int("rounds", 20, "number of runs of each query")
+	senders = flag.Int("senders", 4, "number of nodes that send concurrently")
 )
 
-// pageQueries are what the page asks for its overview and for charts.
+// pageQueries are the queries of the page for its overview and charts.
 var pageQueries = []struct {
 	name, expr string
-	span       time.Duration // 0: at one moment
+	span       time.Duration // 0 for an instant query
 }{
 	{"every GPU's power", `gpu_power_draw_watts`, 0},
 	{"every GPU's utilization", `gpu_utilization_ratio`, 0},
@@ -47,13 +47,13 @@ var pageQueries = []struct {
 	{"one GPU over time", `{__name__=~"gpu_power_draw_watts|gpu_utilization_ratio|gpu_temperature_celsius",gpu_uuid="GPU-0-3"}`, 15 * time.Minute},
 }
 
-// contender is a server that is measured.
+// contender is a measured server.
 type contender struct {
 	name, url, otlp, dir string
 	cmd                  *exec.Cmd
 
-	rate, cpu   float64 // samples a second, CPU seconds for a million samples
-	rss, disk   float64 // MiB, bytes a sample
+	rate, cpu   float64 // samples per second, CPU seconds per million samples
+	rss, disk   float64 // MiB, bytes per sample
 	percentiles map[string]time.Duration
 }
 
@@ -75,7 +75,7 @@ func TestHub(t *testing.T) {
 	t.Log("\n" + table(done))
 }
 
-// table puts the contenders side by side, and says how the first compares.
+// table compares the contenders, relative to the first.
 func table(all []*contender) string {
 	var b strings.Builder
 	row := func(what string, value func(*contender) float64, format string) {
@@ -103,7 +103,7 @@ func table(all []*contender) string {
 	return b.String()
 }
 
-// ingest sends all steps, and measures.
+// ingest sends all steps and measures the cost.
 func (c *contender) ingest(t *testing.T, nodes int, end time.Time) {
 	t.Helper()
 	before := c.usage(t)
@@ -111,7 +111,7 @@ func (c *contender) ingest(t *testing.T, nodes int, end time.Time) {
 	samples := 0
 	for i := range *steps {
 		at := end.Add(-time.Duration(*steps-1-i) * 30 * time.Second)
-		bodies := make([][]byte, nodes) // made before the clock runs
+		bodies := make([][]byte, nodes) // built before the clock starts
 		for n := range bodies {
 			bodies[n] = body(t, n, at, end.Add(-time.Hour))
 		}
@@ -162,13 +162,12 @@ func (c *contender) post(t *testing.T, b []byte) {
 	}
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body)
-	if resp.StatusCode/100 != 2 || c.name == "hub" && len(text) > 2 { // an empty partial success
+	if resp.StatusCode/100 != 2 || c.name == "hub" && len(text) > 2 { // anything longer is a partial success with errors
 		t.Errorf("%s: %s %.300s", c.name, resp.Status, text)
 	}
 }
 
-// size returns the bytes of the files below dir. A file that grows in large steps counts
-// with what is in it.
+// size returns the bytes of the files below dir. A preallocated file counts with its content.
 func size(t *testing.T, dir string) float64 {
 	t.Helper()
 	total := int64(0)
@@ -178,7 +177,7 @@ func size(t *testing.T, dir string) float64 {
 		}
 		st, err := d.Info()
 		if err != nil {
-			return nil // it was deleted
+			return nil // deleted meanwhile
 		}
 		if s, ok := st.Sys().(*syscall.Stat_t); ok {
 			total += min(s.Blocks*512, st.Size())
@@ -281,7 +280,7 @@ func startHub(t *testing.T) *contender {
 	return c.run(t, "/readyz", exec.Command(path, "hub", "--data-dir", c.dir, "--listen", address, "--listen-grpc", "", "--max-series", "2000000"))
 }
 
-// startPrometheus returns nil if there is none. make deps builds it.
+// startPrometheus returns nil without a Prometheus. make deps builds one.
 func startPrometheus(t *testing.T) *contender {
 	t.Helper()
 	path, err := exec.LookPath("prometheus3")

@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
 )
 
-// seriesPerGPU is what an agent sends of one GPU by default, about.
+// seriesPerGPU is approximately what an agent sends per GPU by default.
 const seriesPerGPU = 70
 
 var gauges = []struct{ name, unit, key, value string }{
@@ -29,7 +29,7 @@ var gauges = []struct{ name, unit, key, value string }{
 	{"gpu.sm.occupancy", "1", "", ""},
 }
 
-// body returns what node n sends at a time: the same for every server.
+// body returns the request of node n at a time: the same for every server.
 func body(t *testing.T, n int, at, start time.Time) []byte {
 	t.Helper()
 	r := rand.New(rand.NewPCG(uint64(n), uint64(at.Unix())))
@@ -89,7 +89,7 @@ func body(t *testing.T, n int, at, start time.Time) []byte {
 		}
 		elapsed := at.Sub(start).Seconds()
 		add(of("gpu.workload.energy", "J", true), elapsed*(400+r.Float64()*10)).SetStartTimestamp(began)
-		// The others: half change seldom, as limits and states do, and a third are counters.
+		// Of the others, half change rarely, like limits and states, and a third are counters.
 		for i := len(gauges) + 1; i < seriesPerGPU; i++ {
 			name := fmt.Sprintf("gpu.other.m%d", i)
 			switch i % 6 {

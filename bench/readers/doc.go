@@ -1,4 +1,3 @@
-// Package readers measures what reading one device costs each vendor's reader, side by side
-// in one run with just reading the files that it opens and making the calls that it makes.
-// make bench runs it.
+// Package readers measures the cost of reading one device with each vendor's reader, in one run with merely
+// reading the files that it opens and making the calls that it makes. make bench runs it.
 package readers

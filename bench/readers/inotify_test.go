@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// parseOpens reads inotify's events. A folder that is opened is an event of its own and one
-// of the folder around it: the first counts.
+// parseOpens parses inotify events. Opening a folder causes an event on the folder and one on its parent:
+// only the first counts.
 func parseOpens(b []byte, folders map[int32]string) []opened {
 	var list []opened
 	for len(b) >= syscall.SizeofInotifyEvent {

@@ -46,8 +46,8 @@ func must[T any](t *testing.T) func(T, error) T {
 	}
 }
 
-// copies writes a machine with n devices like that of a file of the fleet. names returns
-// what each is called instead, in pairs. more is the text of further files.
+// copies writes a machine with n copies of the device in a file of the fleet. names returns replacements for
+// each copy, in pairs. more is the text of further files.
 func copies(t *testing.T, file string, n int, names func(i int) []string, more ...string) (root string, m machine) {
 	t.Helper()
 	load := must[fleettest.Tree](t)
@@ -81,8 +81,8 @@ func newNVIDIA(t *testing.T, n int) machine {
 	return machine{reader: r, how: "none"}
 }
 
-// underEvery returns files of the compute driver: it lists every process under every GPU or
-// partition, whichever it uses.
+// underEvery returns files of the compute driver, which lists every process under every GPU or partition,
+// whether the process uses it or not.
 func underEvery(processes, pid, gpuID, gpus int) string {
 	var b strings.Builder
 	for p := range processes {
@@ -153,7 +153,7 @@ func newNeuron(t *testing.T, n int) machine {
 	root, m := copies(t, "neuron-0.txt", n, func(i int) []string {
 		return []string{"neuron0", fmt.Sprintf("neuron%d", i), "A1B2C3D400", fmt.Sprintf("A1B2C3D4%02d", i), "proc/42", fmt.Sprintf("proc/%d", 4200+i)}
 	})
-	// neuron-monitor writes a line a second, of which the reader takes the last.
+	// neuron-monitor writes one line per second; the reader uses the last.
 	monitor := filepath.Join(root, "neuron-monitor.json")
 	line := must[[]byte](t)(json.Marshal(monitorLine(n)))
 	files := m.tick
@@ -211,26 +211,26 @@ func newGaudi(t *testing.T, n int) machine {
 	}
 	library := must[string](t)(fleettest.HLML(t.TempDir(), script))
 	m.reader = must[*gaudi.Reader](t)(gaudi.Open(t.Context(), gaudi.Options{Root: root, Library: library, Now: m.clock.now}))
-	lib := must[*dlopen.Library](t)(dlopen.Open(library)) // the same one: its session is the reader's
+	lib := must[*dlopen.Library](t)(dlopen.Open(library)) // the same library: it shares the reader's session
 	m.calls, m.how = bareHLML(lib, n), "the calls of HLML"
 	return m
 }
 
-// call is a function of HLML with what follows the handle.
+// call is an HLML function with the arguments after the handle.
 type call struct {
 	name string
 	args []uintptr
 }
 
-// answer is where they write. It is no variable of a function: those may move.
+// answer is the output buffer. It is not a local variable, because those may move.
 var (
 	answer [64]uint64
 	out    = uintptr(unsafe.Pointer(&answer))
 	next   = uintptr(unsafe.Pointer(&answer[32]))
 )
 
-// What the reader asks of an accelerator that answers it: at each Read, and at a slow one.
-// The rest it has been told to be not supported.
+// The reader's calls on an accelerator that supports them: on each Read, and on slow reads. The others were
+// reported as not supported.
 var (
 	fastCalls = []call{
 		{"hlml_device_get_utilization_rates", []uintptr{out}},
@@ -277,15 +277,14 @@ func bareHLML(lib *dlopen.Library, n int) func(device.Tier) {
 		}
 		for _, h := range handles {
 			for _, c := range list {
-				answer[0] = 0 // how many rows there is room for
+				answer[0] = 0 // capacity in rows
 				functions[c.name].Call(append([]uintptr{h}, c.args...)...)
 			}
 		}
 	}
 }
 
-// serveTPU is the workload that has the chips: it serves their metrics until it is killed,
-// and prints at which port.
+// serveTPU is the workload that owns the chips: it serves their metrics until killed, and prints its port.
 func serveTPU(chips int) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -304,7 +303,7 @@ func newTPU(t *testing.T, n int) machine {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // killed
 	})
 	var port int
 	if _, err := fmt.Fscan(stdout, &port); err != nil {
@@ -339,7 +338,7 @@ func newTPU(t *testing.T, n int) machine {
 	return m
 }
 
-// raw passes messages as they are on the wire.
+// raw passes wire messages through unchanged.
 type raw struct{}
 
 func (raw) Name() string                  { return "proto" }

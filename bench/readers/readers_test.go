@@ -19,9 +19,9 @@ import (
 )
 
 var (
-	length = flag.Duration("length", 2*time.Second, "how long each is repeated")
-	counts = flag.String("devices", "8,16", "how many devices a machine has, one run each")
-	chips  = flag.Int("tpu", 0, "be the metric service of a process with this many TPU chips")
+	length = flag.Duration("length", 2*time.Second, "how long to repeat each measurement")
+	counts = flag.String("devices", "8,16", "numbers of devices per machine, one run each")
+	chips  = flag.Int("tpu", 0, "run as the metric service of a process with this many TPU chips")
 )
 
 func TestMain(m *testing.M) {
@@ -36,23 +36,23 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// machine is what one vendor's reader is measured on.
+// machine is the machine on which one vendor's reader is measured.
 type machine struct {
 	reader device.Reader
 	root   string
-	clock  *clock            // the reader's; nil: it has the real one
-	tick   func() error      // what happens between two readings; nil: nothing
-	calls  func(device.Tier) // of the vendor's library, or to a server, for all devices; nil: none
-	pace   time.Duration     // between two readings, where that matters
-	how    string            // what the floor is
+	clock  *clock            // the reader's clock; nil for the real one
+	tick   func() error      // runs between two readings; may be nil
+	calls  func(device.Tier) // calls to the vendor's library or a server, for all devices; may be nil
+	pace   time.Duration     // time between two readings, where it matters
+	how    string            // description of the floor
 }
 
-// clock lets a tick pass at each reading, whatever the time is.
+// clock advances by a tick with each reading, independent of the real time.
 type clock struct{ t time.Time }
 
 func (c *clock) now() time.Time { return c.t }
 
-// What one Read of all devices costs.
+// cost is the cost of one Read of all devices.
 type cost struct {
 	rounds int
 	cpu    time.Duration
@@ -73,8 +73,8 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// repeat measures f for some time. With a pace, what other goroutines do until the next
-// round counts as well.
+// repeat measures f for some time. With a pace, the work of other goroutines until the next round counts as
+// well.
 func (c *cost) repeat(length, pace time.Duration, before func() error, f func() error) error {
 	var m runtime.MemStats
 	for end := time.Now().Add(length); c.rounds == 0 || time.Now().Before(end); c.rounds++ {
@@ -109,7 +109,7 @@ var vendors = []struct {
 }
 
 func TestReaders(t *testing.T) {
-	runtime.GOMAXPROCS(1) // as the agent has it
+	runtime.GOMAXPROCS(1) // as in the agent
 	fmt.Printf("%s, %d CPUs, %s, each for %s\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOARCH, *length)
 	fmt.Print("| reader | devices | tier | CPU a device, µs | floor, µs | to the floor | allocations | KiB allocated | floor, of a device |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, v := range vendors {
@@ -135,7 +135,7 @@ func measure(t *testing.T, name string, n int, m machine) {
 		t.Fatal(err)
 	}
 	if whole := countWhole(devices); whole != n {
-		t.Fatalf("%d devices were found, not %d", whole, n)
+		t.Fatalf("found %d devices, want %d", whole, n)
 	}
 	const fast, slow = time.Second, 10 * time.Second
 	read := func(tier device.Tier) func() error {
@@ -159,7 +159,7 @@ func measure(t *testing.T, name string, n int, m machine) {
 			return nil
 		}
 	}
-	// once returns what is opened.
+	// once returns the files that one reading opens.
 	once := func(tier device.Tier) []opened {
 		if err := before(tier)(); err != nil {
 			t.Fatal(err)
@@ -186,7 +186,7 @@ func measure(t *testing.T, name string, n int, m machine) {
 			}
 			return nil
 		}
-		if err := floor(); err != nil { // it connects now
+		if err := floor(); err != nil { // connect first
 			t.Fatal(err)
 		}
 		long := *length
@@ -194,7 +194,7 @@ func measure(t *testing.T, name string, n int, m machine) {
 			long *= 4
 		}
 		var ours, bare cost
-		const turns = 4 // one after the other, so that what else the machine does hits both
+		const turns = 4 // alternating, so that other load affects both
 		for range turns {
 			if err := ours.repeat(long/turns, m.pace, before(tier), read(tier)); err != nil {
 				t.Fatal(err)
@@ -274,8 +274,8 @@ func (o opened) read() error {
 	return err
 }
 
-// watchOpens asks the kernel which files and folders below root are opened until the
-// function that it returns is called.
+// watchOpens makes the kernel record which files and folders below root are opened until the returned
+// function is called.
 func watchOpens(t *testing.T, root string) func() []opened {
 	t.Helper()
 	if root == "" {
@@ -308,7 +308,7 @@ func watchOpens(t *testing.T, root string) func() []opened {
 			list = append(list, parseOpens(buf[:n], folders)...)
 		}
 	}
-	drain() // of the walk itself
+	drain() // discard the events of the walk itself
 	return func() []opened {
 		defer syscall.Close(fd)
 		return drain()

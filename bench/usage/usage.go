@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package usage reads from /proc what a process costs.
+// Package usage reads the resource use of a process from /proc.
 package usage
 
 import (
@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// CPU returns what the threads of a process have used. The kernel counts nanoseconds
-// here, and hundredths of a second in stat. Go ends no thread that matters.
+// CPU returns the CPU time of the threads of a process. schedstat has nanoseconds, stat only hundredths of a
+// second. Go ends no thread that matters.
 func CPU(pid int) (time.Duration, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(files) == 0 {
@@ -33,7 +33,7 @@ func CPU(pid int) (time.Duration, error) {
 	return sum, nil
 }
 
-// Memory returns the resident memory of a process, all and anonymous, in MiB.
+// Memory returns the resident memory of a process, total and anonymous, in MiB.
 func Memory(pid int) (rss, anon float64, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

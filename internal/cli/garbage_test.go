@@ -151,7 +151,7 @@ func TestNoDevice(t *testing.T) {
 		t.Errorf("page (-want +got):\n%s", diff)
 	}
 	a.waitLog("nvidia, amd, gaudi, intel, neuron, tenstorrent, tpu: no device or driver on this machine")
-	a.waitLog("Some of what the kernel says of this machine is missing")
+	a.waitLog("Cannot read some host metrics")
 	a.stop()
 	var messages []string
 	for _, e := range a.entries() {
@@ -161,7 +161,7 @@ func TestNoDevice(t *testing.T) {
 	// And nothing of the Collector's own progress.
 	if diff := cmp.Diff([]string{
 		"info nvidia, amd, gaudi, intel, neuron, tenstorrent, tpu: no device or driver on this machine", "info serving metrics",
-		"warn Some of what the kernel says of this machine is missing",
+		"warn Cannot read some host metrics",
 	}, messages); diff != "" {
 		t.Errorf("log (-want +got):\n%s", diff)
 	}

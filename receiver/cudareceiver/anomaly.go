@@ -7,7 +7,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/journal"
 )
 
-// anomaly records a departure from what is usual, with what explains it.
+// anomaly records a deviation from the baseline with its explanations.
 func (r *recorder) anomaly(a *journal.Line) {
 	severity := plog.SeverityNumberInfo
 	if a.State == anomaly.Open {

@@ -8,8 +8,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 )
 
-// scale is of explicit buckets: their bounds are 2 to the power of first, first+step ...
-// last. Each is one of the kernel's bounds, so nothing is estimated.
+// scale defines explicit buckets with bounds 2^first, 2^(first+step) ... 2^last. Each bound is also a
+// bound of the kernel's buckets, so nothing is estimated.
 type scale struct{ first, step, last int }
 
 var (
@@ -25,8 +25,7 @@ func (s scale) bounds() []float64 {
 	return list
 }
 
-// bucket returns in which explicit bucket the index is: the upper bound of index is
-// 2^((index+1)/2).
+// bucket returns the explicit bucket of a kernel bucket, whose upper bound is 2^((index+1)/2).
 func (s scale) bucket(index int) int {
 	for i, e := 0, s.first; ; i, e = i+1, e+s.step {
 		if e > s.last || index+1 <= 2*e {
@@ -35,7 +34,7 @@ func (s scale) bucket(index int) int {
 	}
 }
 
-// fillExplicit fills in a point with the buckets of s.
+// fillExplicit sets the buckets of s on a point.
 func fillExplicit(dp pmetric.HistogramDataPoint, d *ledger.Distribution, s scale) {
 	bounds := s.bounds()
 	counts := make([]uint64, len(bounds)+1)
@@ -50,7 +49,7 @@ func fillExplicit(dp pmetric.HistogramDataPoint, d *ledger.Distribution, s scale
 	}
 }
 
-// fillExponential fills in a point with the buckets of the kernel.
+// fillExponential sets the kernel's buckets on a point.
 func fillExponential(dp pmetric.ExponentialHistogramDataPoint, d *ledger.Distribution) {
 	dp.SetCount(d.Count)
 	dp.SetSum(d.Sum)

@@ -9,7 +9,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// older returns a communicator that was made before us.
+// older returns a communicator that predates the agent.
 func older(key string, sequence uint64) tracer.Comm {
 	return tracer.Comm{
 		Key: key, Rank: -1, Sequence: sequence, LastEnter: at(5),
@@ -22,9 +22,9 @@ func last(c tracer.Comm) tracer.Comm {
 	return c
 }
 
-// Communicators that are older than the agent have no ID, no rank and no size. They are one
-// series of their device, in which nothing is counted twice and nothing falls when one ends.
-// When the last is long gone and there is another, the series has a new start.
+// Communicators older than the agent have no ID, no rank and no size and share one series per device.
+// Catches a collective counted twice, a series that falls when one communicator ends, and a missing new
+// start time when another appears long after the last has gone.
 func TestOlderCommunicators(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, nil)
 	f := func(seconds int, sequence, bytes string, list ...tracer.Comm) {
@@ -47,8 +47,8 @@ func TestOlderCommunicators(t *testing.T) {
 	f(30, "1014 since 1s", "8112 since 1s", older("b", 12), older("a", 1002))
 	f(40, "1016 since 1s", "8128 since 1s", last(older("a", 1003)), older("b", 13))
 	f(50, "1017 since 1s", "8136 since 1s", older("b", 14))
-	// A reading that failed: what was read before, and the end that is told only once. Then
-	// another one.
+	// A failed reading repeats the previous state and reports an end only once; then another
+	// communicator appears.
 	f(60, "1019 since 1s", "8152 since 1s", older("b", 14), last(older("b", 16)))
 	f(70, "1019 since 1s", "8152 since 1s", older("b", 14))
 	f(80, "1019 since 1s", "8152 since 1s")
@@ -57,8 +57,8 @@ func TestOlderCommunicators(t *testing.T) {
 	f(380, "3 since 6m10s", "24 since 6m10s", older("c", 3))
 }
 
-// One that nothing identifies is not counted: nobody knows what of it was before. One of a
-// known ID is the one of that ID also without a key.
+// Catches a communicator without any identity that is counted although its earlier activity is unknown,
+// and one with a known ID that is not recognized without its key.
 func TestCommunicatorsWithoutKey(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, nil)
 	var got []string

@@ -17,39 +17,40 @@ const (
 	exponential = "exponential"
 )
 
-// Config is what users set under receivers::cuda.
+// Config is the configuration under receivers::cuda.
 type Config struct {
 	metadata.MetricsBuilderConfig `mapstructure:",squash"`
 
-	// Interval is the least time between two readings. They are made at ticks of the gpu
-	// extension, so that the devices of the same moment are known.
+	// Interval is the minimum time between two readings. Readings coincide with ticks of the gpu
+	// extension, so that the devices at the same moment are known.
 	Interval time.Duration `mapstructure:"interval"`
-	// Proc is the host's /proc. Processes of others are found there.
+	// Proc is the host's /proc, which lists the processes of all users and containers.
 	Proc string `mapstructure:"proc"`
-	// Mode forces a kind of probe: session, multi or perf. Empty: the best of the kernel's.
+	// Mode forces a kind of probe: session, multi or perf. Empty selects the best available.
 	Mode string `mapstructure:"mode"`
-	// PerProcess adds process.pid, and a series of each process instead of one of all that
-	// a workload has on a device.
+	// PerProcess adds process.pid and reports each process separately instead of one series per
+	// workload and device.
 	PerProcess bool `mapstructure:"per_process"`
-	// PerOperation makes a histogram of the times of each function, instead of one of each
-	// class of those that wait or work.
+	// PerOperation reports one duration histogram per function instead of one per class of
+	// functions that wait or work.
 	PerOperation bool `mapstructure:"per_operation"`
-	// Histograms is explicit, with buckets at powers of 4 of a second, or exponential, with
-	// those of the kernel: scale 1. The page of the agent shows explicit ones only.
+	// Histograms is explicit (buckets at powers of 4 of a second) or exponential (the kernel's
+	// buckets, scale 1). The agent's page shows only explicit ones.
 	Histograms string `mapstructure:"histograms"`
-	// MaxSeries bounds the points of one reading. Those beyond it are counted.
+	// MaxSeries bounds the points of one reading. Further points are dropped and counted.
 	MaxSeries int `mapstructure:"max_series"`
-	// MaxWorkloads bounds the workloads, each on one device. The rest is the workload other.
+	// MaxWorkloads bounds the workloads, each on one device. Further workloads become other.
 	MaxWorkloads int `mapstructure:"max_workloads"`
-	// MaxKernels and MaxCommunicators bound those of a workload on a device. The rest is other.
+	// MaxKernels and MaxCommunicators bound those of a workload on a device. Further ones
+	// become other.
 	MaxKernels       int `mapstructure:"max_kernels"`
 	MaxCommunicators int `mapstructure:"max_communicators"`
 	// MaxRecords bounds the log records of one reading.
 	MaxRecords int `mapstructure:"max_records"`
-	// HangAfter is how long a rank may wait for another until that is a hang.
+	// HangAfter is how long ranks may wait for another before that counts as a hang.
 	HangAfter time.Duration `mapstructure:"hang_after"`
-	// AnomalyFile is where anomalies are kept for gpumeter explain, as lines of JSON. It and
-	// the one before it have at most 4 MiB each. Empty: they are not kept.
+	// AnomalyFile is the file of JSON lines that keeps anomalies for gpumeter explain. The file
+	// and its rotated predecessor are at most 4 MiB each. Empty disables it.
 	AnomalyFile string `mapstructure:"anomaly_file"`
 }
 
@@ -77,12 +78,12 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("hang_after must be at least 1s, is %s", c.HangAfter))
 	}
 	if c.Histograms != explicit && c.Histograms != exponential {
-		errs = append(errs, fmt.Errorf("histograms knows no %q, but %s and %s", c.Histograms, explicit, exponential))
+		errs = append(errs, fmt.Errorf("histograms must be %s or %s, is %q", explicit, exponential, c.Histograms))
 	}
 	switch c.Mode {
 	case "", "session", "multi", "perf":
 	default:
-		errs = append(errs, fmt.Errorf("mode knows no %q, but session, multi and perf", c.Mode))
+		errs = append(errs, fmt.Errorf("mode must be session, multi or perf, is %q", c.Mode))
 	}
 	return errors.Join(errs...)
 }

@@ -18,20 +18,20 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
 
-// emitter turns the ledger into metrics.
+// emitter converts the ledger to metrics.
 type emitter struct {
 	cfg     *Config
 	mb      *metadata.MetricsBuilder
-	began   time.Time // this receiver
+	began   time.Time // start of this receiver
 	shown   series.Memory
-	dropped uint64 // points over MaxSeries so far
-	records uint64 // log records over MaxRecords so far
-	refused uint64 // processes over what the detector looks at
+	dropped uint64 // points beyond MaxSeries so far
+	records uint64 // log records beyond MaxRecords so far
+	refused uint64 // processes beyond the detector's capacity
 	blind   bool   // the last reading failed
 
 	ts   pcommon.Timestamp
 	room int
-	// spread are the histograms that were recorded, in their order, by metric.
+	// spread has the recorded histograms by metric, in order.
 	spread map[string][]*ledger.Distribution
 }
 
@@ -41,7 +41,7 @@ func newEmitter(cfg *Config, set receiver.Settings, began time.Time) *emitter {
 	}
 }
 
-// emit returns the metrics of a reading. s is nil while there is no tracer.
+// emit returns the metrics of a reading. s is nil without a tracer.
 func (e *emitter) emit(l *ledger.Ledger, s *tracer.Snapshot, t *node.Tick) pmetric.Metrics {
 	e.ts, e.room, e.spread = pcommon.NewTimestampFromTime(t.Time), e.cfg.MaxSeries, map[string][]*ledger.Distribution{}
 	for _, sub := range l.Subjects {
@@ -55,7 +55,7 @@ func (e *emitter) emit(l *ledger.Ledger, s *tracer.Snapshot, t *node.Tick) pmetr
 	return md
 }
 
-// self records the tracer's own state. No cap cuts it.
+// self records the tracer's own state. No limit applies to it.
 func (e *emitter) self(l *ledger.Ledger, s *tracer.Snapshot) {
 	up := int64(0)
 	if s != nil {
@@ -109,7 +109,7 @@ type loss struct {
 	count  uint64
 }
 
-// losses returns all reasons, also those for which nothing was lost: 0 is good to know.
+// losses returns all reasons, including those without losses: an explicit 0 is informative.
 func losses(l *tracer.Losses) []loss {
 	full := uint64(0)
 	for _, n := range l.MapFull {
@@ -127,7 +127,7 @@ func losses(l *tracer.Losses) []loss {
 	}
 }
 
-// fits reports whether there is room for one more point.
+// fits reports whether there is room for another point.
 func (e *emitter) fits() bool {
 	if e.room == 0 {
 		e.dropped++
@@ -137,7 +137,7 @@ func (e *emitter) fits() bool {
 	return true
 }
 
-// subject records what is known of one.
+// subject records the metrics of one subject.
 func (e *emitter) subject(l *ledger.Ledger, s *ledger.Subject, now time.Time) {
 	e.times(s)
 	if s.Live && s.Memory != nil {
@@ -154,7 +154,7 @@ func (e *emitter) subject(l *ledger.Ledger, s *ledger.Subject, now time.Time) {
 	e.communicators(l, s, now)
 }
 
-// one and two record points that have so many attributes beside the identity, which is
+// Signatures of recording functions by the number of attributes besides the identity. The identity is
 // added later: until then the key of the subject stands for it.
 type (
 	plainly = func(ts pcommon.Timestamp, v float64, index int64, model, uuid, vendor string)
@@ -249,9 +249,9 @@ func (e *emitter) operations(s *ledger.Subject) {
 	}
 }
 
-// durations records how long calls took. By default it is one histogram of each class whose
-// times tell something: one costs as many series as eight counters, and a process has a
-// dozen functions that it calls to begin with and hardly again.
+// durations records call durations. By default there is one histogram per class whose durations are
+// informative: a histogram costs as many series as eight counters, and a process has a dozen functions
+// that it calls only at startup.
 func (e *emitter) durations(s *ledger.Subject) {
 	list := map[ledger.OpKey]*ledger.Distribution{}
 	for k, op := range s.Ops {
@@ -362,7 +362,7 @@ func (e *emitter) collectives(l *ledger.Ledger, s *ledger.Subject, of ledger.Com
 	}
 }
 
-// distribution notes the histogram of the point that is recorded next.
+// distribution queues the histogram of the next recorded point.
 func (e *emitter) distribution(metric string, d *ledger.Distribution) {
 	e.spread[metric] = append(e.spread[metric], d)
 }

@@ -19,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// traced is a machine with a training process of two GPUs, a rank beside it that is behind,
-// and a process that cannot be traced.
+// traced is a machine with a training process on two GPUs, a rank that lags behind, and a process that
+// cannot be traced.
 func traced() tracer.Snapshot {
 	return tracer.Snapshot{
 		Time: at(30), Started: began,
@@ -78,8 +78,7 @@ func traced() tracer.Snapshot {
 	}
 }
 
-// Any change of what users see of a traced machine shows up here: a name, a unit, a label,
-// a bucket, a number.
+// Catches any change in what users see of a traced machine: a name, a unit, a label, a bucket, a number.
 func TestGoldenPage(t *testing.T) {
 	cfg := createDefaultConfig().(*Config)
 	cfg.Metrics.GpuCudaKernelBlockSize.Enabled = true
@@ -102,7 +101,7 @@ func TestGoldenPage(t *testing.T) {
 		if err := os.WriteFile(file, []byte(page.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		t.Errorf("%s is rewritten: look at the difference", file)
+		t.Errorf("%s was rewritten: review the difference", file)
 		return
 	}
 	want, err := os.ReadFile(file)
@@ -114,8 +113,8 @@ func TestGoldenPage(t *testing.T) {
 	}
 }
 
-// The buckets of the kernel come out as they are, and merge into the explicit ones without
-// an estimate: a bound of ours is one of the kernel's.
+// Catches altered kernel buckets, and explicit buckets that need an estimate: each explicit bound is
+// also a kernel bound.
 func TestHistograms(t *testing.T) {
 	p := proc(1, 0, 0)
 	// 1 us is at most 2^-19.9 s; 2^-20 s itself is in the first bucket.
@@ -132,8 +131,8 @@ func TestHistograms(t *testing.T) {
 	f(exponential, "n=7 sum=92.0000065 scale=1 offset=-42 [1 1 1 0 0 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 1 1 0 0 1] since 1s")
 }
 
-// Functions of a class are one histogram, and those that are called to begin with are none.
-// Who asks gets one of each.
+// Catches functions of one class in several histograms, and histograms of startup functions, unless
+// per_operation is set.
 func TestHistogramsOfClasses(t *testing.T) {
 	p := proc(1, 0, 2)
 	p.Ops = append(p.Ops,
@@ -160,13 +159,13 @@ func TestHistogramsOfClasses(t *testing.T) {
 	)
 }
 
-// People pay by series: what PyTorch trains on one device has so many by default, as the
-// page shows them. docs/tracing.md says this number.
+// Catches a change in the number of series that PyTorch training on one device has by default, as the
+// page shows them. docs/tracing.md documents this number: users pay per series.
 func TestSeriesOfAProcess(t *testing.T) {
 	p := proc(1, 0, 1000)
 	p.Devices[0].Memory = tracer.Memory{Reserved: 8, Peak: 9, Allocated: 6, Pool: 8, Framework: true, Oldest: time.Second}
 	p.Host = tracer.Host{Known: true}
-	for op, class := range map[string]tracer.Class{ // those that it called on an H200
+	for op, class := range map[string]tracer.Class{ // the functions called on an H200
 		"cuMemAlloc": tracer.Alloc, "cuMemHostAlloc": tracer.Alloc, "cuMemFree": tracer.Free, "cuMemsetD8Async": tracer.Set,
 		"cuMemcpyDtoDAsync": tracer.Copy, "cuMemcpyDtoHAsync": tracer.Copy, "cuMemcpyHtoDAsync": tracer.Copy,
 		"cuLaunchKernelEx": tracer.Launch, "cuCtxSynchronize": tracer.Sync, "cuStreamSynchronize": tracer.Sync,
@@ -207,7 +206,7 @@ func TestSeriesOfAProcess(t *testing.T) {
 	}
 }
 
-// What a process is called by is on its series only if somebody asks.
+// Catches process attributes on series without per_process.
 func TestPerProcess(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm, 2: llm}, func(c *Config) { c.PerProcess = true })
 	want := []string{
@@ -219,8 +218,8 @@ func TestPerProcess(t *testing.T) {
 	}
 }
 
-// Where CUDA does not say which device an ordinal is, the driver's list does, or that there
-// is only one; else nothing is guessed.
+// Catches a guessed device: if CUDA does not report the device of an ordinal, only the driver's list or
+// the machine's only device decides.
 func TestDeviceOfAProcess(t *testing.T) {
 	f := func(devices int, pids [][]uint32, want string) {
 		t.Helper()
@@ -236,7 +235,7 @@ func TestDeviceOfAProcess(t *testing.T) {
 	f(2, [][]uint32{{7}, {1}}, on1)
 	f(2, [][]uint32{{1}, {1}}, "")
 	f(2, nil, "")
-	// A second ordinal, and the driver lists one device: either may be it.
+	// Two ordinals, but the driver lists one device: either may be the one.
 	p := proc(1, 0, 1000)
 	p.Devices = []tracer.Device{{Ordinal: 0, Busy: time.Second}, {Ordinal: 1, Busy: time.Second}}
 	b := newBench(t, machine(2, nil, []uint32{1}), nil, nil)
@@ -245,7 +244,7 @@ func TestDeviceOfAProcess(t *testing.T) {
 	}
 }
 
-// Without a tracer the receiver says so, and nothing else.
+// Catches a receiver without a tracer that does not report that, or reports anything else.
 func TestWithoutATracer(t *testing.T) {
 	b := newBench(t, machine(1), nil, nil)
 	tick := *b.tick
@@ -255,7 +254,7 @@ func TestWithoutATracer(t *testing.T) {
 	}
 }
 
-// A library whose launches are left out, because probing them would be too slow, is seen.
+// Catches a library whose launches are not probed, because probing is too slow, and that is not reported.
 func TestSkippedProbes(t *testing.T) {
 	b := newBench(t, machine(1), nil, nil)
 	got := only(b.readAll(tracer.Snapshot{Time: at(10), Started: began, Libraries: []tracer.Library{

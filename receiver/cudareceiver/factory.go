@@ -29,8 +29,8 @@ func newFactory(open opener) receiver.Factory {
 		}, metadata.LogsStability))
 }
 
-// shared are the receivers by their configuration: the one in a pipeline of metrics and the
-// one in a pipeline of logs trace once, not twice.
+// shared has the receivers by configuration, so that a receiver in a metrics and a logs pipeline traces
+// only once.
 type shared struct {
 	open opener
 	mu   sync.Mutex

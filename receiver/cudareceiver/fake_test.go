@@ -24,10 +24,10 @@ import (
 
 var began = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
-// at returns a moment of the test.
+// at returns the time of the test after seconds.
 func at(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
 
-// spread returns a histogram as the kernel makes it.
+// spread returns a histogram in the kernel's format.
 func spread(durations ...time.Duration) tracer.Histogram {
 	h := tracer.Histogram{Offset: tracer.TimeOffset, Buckets: make([]uint64, tracer.TimeBuckets)}
 	for _, d := range durations {
@@ -38,7 +38,7 @@ func spread(durations ...time.Duration) tracer.Histogram {
 	return h
 }
 
-// sized is the same of bytes.
+// sized is spread for sizes in bytes.
 func sized(list ...uint64) tracer.Histogram {
 	h := tracer.Histogram{Offset: tracer.SizeOffset, Buckets: make([]uint64, tracer.SizeBuckets)}
 	for _, n := range list {
@@ -51,7 +51,7 @@ func sized(list ...uint64) tracer.Histogram {
 
 func times(n int, d time.Duration) []time.Duration { return slices.Repeat([]time.Duration{d}, n) }
 
-// who is a fake of what the gpu extension knows.
+// whoIs is a fake of the workloads that the gpu extension knows.
 type whoIs map[uint32]workload.Workload
 
 func (w whoIs) Process(pid uint32) (workload.Workload, bool) {
@@ -68,7 +68,7 @@ var (
 
 func uuid(i int) string { return fmt.Sprintf("GPU-%d", i) }
 
-// machine returns a tick of n devices, and the pids that its driver lists on each.
+// machine returns a tick of n devices with the PIDs that the driver lists on each.
 func machine(n int, pids ...[]uint32) *node.Tick {
 	t := &node.Tick{Time: began, Host: "host1", Started: began}
 	for i := range n {
@@ -101,7 +101,7 @@ func newBench(t *testing.T, tick *node.Tick, who ledger.Owners, set func(*Config
 	return b
 }
 
-// read takes in a reading and returns its points, see render.
+// read observes a reading and returns its points, see render.
 func (b *bench) read(seconds int, processes ...tracer.Process) []string {
 	return b.readAll(tracer.Snapshot{Time: at(seconds), Started: began, Processes: processes})
 }
@@ -114,7 +114,7 @@ func (b *bench) readAll(s tracer.Snapshot) []string {
 	return render(b.emit(b.Ledger, &s, &tick))
 }
 
-// render returns a line for each point, sorted: name, attributes, value, and since when.
+// render returns one sorted line per point: name, attributes, value, start time.
 func render(md pmetric.Metrics) []string {
 	var list []string
 	for m := range series.Metrics(md) {

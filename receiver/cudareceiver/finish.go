@@ -12,7 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
 
-// histograms makes histograms of the sums that stand for them: mdatagen has none.
+// histograms replaces placeholder sums by histograms, which mdatagen does not support.
 func (e *emitter) histograms(md pmetric.Metrics) {
 	for m := range series.Metrics(md) {
 		list := e.spread[m.Name()]
@@ -47,7 +47,7 @@ func (e *emitter) histograms(md pmetric.Metrics) {
 	}
 }
 
-// finish gives points their identity and counters their start.
+// finish adds identities to points and start times to counters.
 func (e *emitter) finish(md pmetric.Metrics, l *ledger.Ledger, s *tracer.Snapshot) {
 	subjects := make(map[string]*ledger.Subject, len(l.Subjects))
 	for _, sub := range l.Subjects {
@@ -70,7 +70,7 @@ func (e *emitter) finish(md pmetric.Metrics, l *ledger.Ledger, s *tracer.Snapsho
 	}
 }
 
-// start returns when the series of a subject with such attributes began.
+// start returns the start time of the series of a subject with these attributes.
 func start(s *ledger.Subject, attrs pcommon.Map) time.Time {
 	if name, ok := attrs.Get("gpu.cuda.kernel.name"); ok {
 		if k := s.Kernels[name.Str()]; k != nil && !k.Since.IsZero() {
@@ -87,7 +87,7 @@ func start(s *ledger.Subject, attrs pcommon.Map) time.Time {
 	return s.Since
 }
 
-// dress puts what a subject is in the place of its key, and takes away what is not known.
+// dress replaces the key of a subject by its identity and removes unknown attributes.
 func dress(attrs pcommon.Map, s *ledger.Subject) {
 	attrs.RemoveIf(func(key string, v pcommon.Value) bool {
 		switch key {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// proc returns a process on one device with so many launches of 4 us each.
+// proc returns a process on one device with this many launches of 4 us each.
 func proc(pid uint32, device, launches int) tracer.Process {
 	return tracer.Process{
 		PID: pid, Name: "python3", Since: at(1),
@@ -29,8 +29,8 @@ func ended(p tracer.Process) tracer.Process {
 
 const llmOn0 = "gpu.index=0,gpu.model=H200,gpu.uuid=GPU-0,gpu.vendor=nvidia,gpu.workload.kind=deployment,gpu.workload.name=llm,gpu.workload.team=search,k8s.namespace.name=ml,k8s.pod.name=llm-0"
 
-// Two processes of a workload on one device are one series; one on another device is
-// another. A process that ends takes nothing away, and what it did last counts.
+// Catches two processes of a workload on one device in two series, two devices in one series, and the
+// end of a process that subtracts its sums or loses its last activity.
 func TestProcessesOfAWorkloadAreSummed(t *testing.T) {
 	b := newBench(t, machine(2), whoIs{1: llm, 2: llm, 3: llm}, nil)
 	busy := func(lines []string) []string { return only(lines, "gpu.cuda.busy.time") }
@@ -44,14 +44,14 @@ func TestProcessesOfAWorkloadAreSummed(t *testing.T) {
 	f(b.read(10, proc(1, 0, 1000), proc(2, 0, 500), proc(3, 1, 10)), on0+"1.5 since 1s", on1+"0.01 since 1s")
 	f(b.read(20, proc(1, 0, 2000), ended(proc(2, 0, 700)), proc(3, 1, 10)), on0+"2.7 since 1s", on1+"0.01 since 1s")
 	f(b.read(30, proc(1, 0, 2000), proc(3, 1, 10)), on0+"2.7 since 1s", on1+"0.01 since 1s")
-	// The same pid, another process.
+	// The same PID, another process.
 	again := proc(2, 0, 100)
 	again.Since = at(35)
 	f(b.read(40, proc(1, 0, 2000), again, proc(3, 1, 10)), on0+"2.8 since 1s", on1+"0.01 since 1s")
 }
 
-// Gauges end with the last process, sums five minutes later, each with one point without a
-// value; a workload that comes back begins anew, with a start of its own.
+// Catches gauges that outlive the last process, sums that do not end five minutes later with a final
+// point, and a returning workload without a new start time.
 func TestSeriesEnd(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, nil)
 	f := func(seconds int, list []tracer.Process, want ...string) {
@@ -72,7 +72,7 @@ func TestSeriesEnd(t *testing.T) {
 	f(340, []tracer.Process{again}, busy+"0.01 since 5m35s", reserved+"1000")
 }
 
-// A process whose owner is known late is theirs from then on, and nothing is counted twice.
+// Catches a process whose owner becomes known late and whose activity is counted twice or not moved.
 func TestOwnerBecomesKnown(t *testing.T) {
 	known := whoIs{}
 	b := newBench(t, machine(1), known, nil)
@@ -85,7 +85,7 @@ func TestOwnerBecomesKnown(t *testing.T) {
 	if diff := cmp.Diff(want, only(b.read(20, proc(1, 0, 1200)), "gpu.cuda.busy.time")); diff != "" {
 		t.Error(diff)
 	}
-	// It ended: nobody knows its pid any more, and it is still theirs.
+	// The process ended: its PID is unknown, but it still belongs to its owner.
 	delete(known, 1)
 	want[0] = "gpu.cuda.busy.time{" + llmOn0 + "} 0.3 since 10s"
 	if diff := cmp.Diff(want, only(b.read(30, ended(proc(1, 0, 1300))), "gpu.cuda.busy.time")); diff != "" {
@@ -93,13 +93,13 @@ func TestOwnerBecomesKnown(t *testing.T) {
 	}
 }
 
-// Workloads beyond the cap are together in other: no sum loses anything. Each is told once,
-// not with every reading: a count that grows while nothing happens is no use for an alert.
+// Catches activity lost beyond max_workloads instead of combined in other, and a count of folded
+// workloads that grows with every reading, which makes it useless for alerts.
 func TestWorkloadsBeyondTheCap(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm, 2: job}, func(c *Config) { c.MaxWorkloads = 1 })
 	second := func(launches int) tracer.Process {
 		p := proc(2, 0, launches)
-		p.Host = tracer.Host{Known: true} // it is of no device, and the workload is the same
+		p.Host = tracer.Host{Known: true} // belongs to no device, but to the same workload
 		return p
 	}
 	f := func(seconds int, sum string, list ...tracer.Process) {
@@ -118,7 +118,7 @@ func TestWorkloadsBeyondTheCap(t *testing.T) {
 	f(30, "0.7", proc(1, 0, 1000), ended(second(700)))
 }
 
-// So are communicators.
+// The same for communicators.
 func TestCommunicatorsBeyondTheCap(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, func(c *Config) { c.MaxCommunicators = 1 })
 	for i := 1; i < 4; i++ {
@@ -132,9 +132,8 @@ func TestCommunicatorsBeyondTheCap(t *testing.T) {
 	}
 }
 
-// A process of PyTorch has a hundred kernels: those beyond the top ones are in other, where
-// no launch is lost, and nothing was dropped. Names of its warm-up make room after a while
-// for those of its work, whose series begin then.
+// Catches launches lost beyond max_kernels, combined kernels counted as dropped, and startup kernels
+// that never make room for the kernels of the main work, whose series start then.
 func TestKernelsBeyondTheCap(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, func(c *Config) { c.MaxKernels = 2 })
 	f := func(seconds int, want []string, counts ...uint64) {
@@ -159,8 +158,7 @@ func TestKernelsBeyondTheCap(t *testing.T) {
 	f(320, []string{"b 5 since 1s", "c 3 since 20s", "other 5 since 1s"}, 2, 5, 7)
 }
 
-// Points beyond max_series are counted, and what the tracer says of itself is not among
-// them.
+// Catches points beyond max_series that are not counted, and the tracer's own metrics among them.
 func TestSeriesBeyondTheCap(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, func(c *Config) { c.MaxSeries = 2 })
 	lines := b.read(10, proc(1, 0, 1000))

@@ -20,22 +20,22 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
 
-// The names of records.
+// Event names of records.
 const (
-	eventOutlier = "gpu.cuda.outlier" // a call that took far longer than is usual
+	eventOutlier = "gpu.cuda.outlier" // a call that took far longer than usual
 	eventError   = "gpu.cuda.error"   // a call that failed
-	eventInit    = "nccl.comm.init"   // a communicator was made
-	eventEnd     = "nccl.comm.end"    // and destroyed, finalised or aborted
+	eventInit    = "nccl.comm.init"   // a communicator was created
+	eventEnd     = "nccl.comm.end"    // a communicator was destroyed, finalized or aborted
 	eventHang    = "nccl.hang"        // nccl.hang.state is active or over
 	eventAnomaly = "gpumeter.anomaly"
 )
 
-// recorder turns readings into log records.
+// recorder converts readings to log records.
 type recorder struct {
 	cfg     *Config
 	version string
 	hangs   map[string]hang // by communicator
-	dropped uint64          // records over MaxRecords so far
+	dropped uint64          // records beyond MaxRecords so far
 
 	list plog.LogRecordSlice
 	now  time.Time
@@ -53,8 +53,7 @@ func newRecorder(cfg *Config, set receiver.Settings) *recorder {
 	return &recorder{cfg: cfg, version: set.BuildInfo.Version, hangs: map[string]hang{}}
 }
 
-// emit returns the records of a reading. What matters most comes first: the rest may not
-// fit.
+// emit returns the records of a reading, most important first: the rest may exceed the limit.
 func (r *recorder) emit(l *ledger.Ledger, s *tracer.Snapshot, found []journal.Line, t *node.Tick) plog.Logs {
 	ld := plog.NewLogs()
 	rl := ld.ResourceLogs().AppendEmpty()
@@ -75,7 +74,7 @@ func (r *recorder) emit(l *ledger.Ledger, s *tracer.Snapshot, found []journal.Li
 	return ld
 }
 
-// add begins a record, if it fits.
+// add appends a record, if there is room.
 func (r *recorder) add(name string, at time.Time, severity plog.SeverityNumber, body string) (rec plog.LogRecord, ok bool) {
 	if r.left == 0 {
 		r.dropped++
@@ -92,7 +91,7 @@ func (r *recorder) add(name string, at time.Time, severity plog.SeverityNumber, 
 	return rec, true
 }
 
-// who puts on a record whose the process is, where it was, and what it is called.
+// who adds the owner, the device and the name of a process to a record.
 func who(attrs pcommon.Map, l *ledger.Ledger, pid uint32, ordinal int) (name string) {
 	attrs.PutInt("process.pid", int64(pid))
 	p := l.Seen[pid]
@@ -120,11 +119,11 @@ func (r *recorder) event(l *ledger.Ledger, e *tracer.Event) {
 	case "error":
 		name, severity, body = eventError, plog.SeverityNumberWarn, fmt.Sprintf("%s failed with %d", e.Op, e.Code)
 	case "comm_init":
-		name, body = eventInit, fmt.Sprintf("rank %d of %d of communicator %s was made in %s", e.Rank, e.Size, e.Comm, round(e.Duration))
+		name, body = eventInit, fmt.Sprintf("rank %d of %d of communicator %s was created in %s", e.Rank, e.Size, e.Comm, round(e.Duration))
 	case "comm_end":
 		name, body = eventEnd, fmt.Sprintf("rank %d of %d of communicator %s ended by %s", e.Rank, e.Size, e.Comm, e.Op)
 	default:
-		return // of no interest to others: calls that somebody records, exits
+		return // not worth a record: recorded calls, exits
 	}
 	rec, ok := r.add(name, e.Time, severity, "")
 	if !ok {
@@ -155,7 +154,7 @@ func (r *recorder) event(l *ledger.Ledger, e *tracer.Event) {
 	}
 }
 
-// hang records ranks that wait for others, once when it is sure and once when it is over.
+// hang records a communicator that hangs, once when it is certain and once when it is over.
 func (r *recorder) hang(l *ledger.Ledger, s *tracer.Snapshot) {
 	now := map[string]hang{}
 	for _, g := range s.Groups {
@@ -176,8 +175,7 @@ func (r *recorder) hang(l *ledger.Ledger, s *tracer.Snapshot) {
 	r.hangs = now
 }
 
-// late returns the ranks that did not come: those of this machine that are behind, and those
-// of any that NCCL misses.
+// late returns the ranks that have not arrived: local ranks that lag, and any rank that NCCL misses.
 func late(g *tracer.CommGroup) []int {
 	list := slices.Concat(g.Behind, g.Missing)
 	slices.Sort(list)
@@ -196,14 +194,14 @@ func (r *recorder) stuck(l *ledger.Ledger, h hang, now time.Time, active bool) {
 		g.ID, g.Size, strings.Join(ranks, ", "), round(waited))
 	if !active {
 		severity, state = plog.SeverityNumberInfo, "over"
-		body = fmt.Sprintf("communicator %s goes on: rank %s was waited for, for %s", g.ID, strings.Join(ranks, ", "), round(waited))
+		body = fmt.Sprintf("communicator %s no longer hangs: others waited for rank %s for %s", g.ID, strings.Join(ranks, ", "), round(waited))
 	}
 	rec, ok := r.add(eventHang, now, severity, body)
 	if !ok {
 		return
 	}
 	attrs := rec.Attributes()
-	// Whose it is, by the rank that is missing if it is on this machine.
+	// Attribute the hang to the missing rank if it is on this machine.
 	for _, seen := range slices.SortedStableFunc(slices.Values(g.Ranks), func(a, b tracer.RankSeen) int {
 		return cmp.Compare(b2i(!slices.Contains(g.Behind, a.Rank)), b2i(!slices.Contains(g.Behind, b.Rank)))
 	}) {
@@ -238,7 +236,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// round returns a time with as many digits as people read.
+// round rounds a duration to a readable precision.
 func round(d time.Duration) time.Duration {
 	switch {
 	case d > 10*time.Second:

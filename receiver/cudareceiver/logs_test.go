@@ -17,8 +17,8 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver/internal/metadata"
 )
 
-// written returns a line for each record: name, severity, body, attributes that are not of
-// the workload and device, and the workload.
+// written returns one line per record: name, severity, body, the attributes other than those of the
+// workload and device, and the workload.
 func written(ld plog.Logs) []string {
 	var list []string
 	for _, rl := range ld.ResourceLogs().All() {
@@ -41,8 +41,8 @@ func written(ld plog.Logs) []string {
 	return list
 }
 
-// Errors, outliers and communicators are records with whose they are; calls that somebody
-// records and exits are not.
+// Catches errors, outliers and communicators without a record or an owner, and records of calls that are
+// merely recorded or of exits.
 func TestRecordsOfEvents(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, nil)
 	r := newRecorder(b.emitter.cfg, receivertest.NewNopSettings(metadata.Type))
@@ -55,21 +55,22 @@ func TestRecordsOfEvents(t *testing.T) {
 	}}
 	b.readAll(s)
 	want := []string{
-		"nccl.comm.init INFO python3: rank 1 of 2 of communicator 0xabc was made in 1.2s | comm_id_hash=0xabc gpu.cuda.duration=1.2 gpu.cuda.operation=ncclCommInitRank gpu.uuid=GPU-0 gpu.workload.name=llm nranks=2 process.executable.name=python3 process.pid=1 rank=1 thread.id=12",
+		"nccl.comm.init INFO python3: rank 1 of 2 of communicator 0xabc was created in 1.2s | comm_id_hash=0xabc gpu.cuda.duration=1.2 gpu.cuda.operation=ncclCommInitRank gpu.uuid=GPU-0 gpu.workload.name=llm nranks=2 process.executable.name=python3 process.pid=1 rank=1 thread.id=12",
 		"gpu.cuda.error WARN python3: cuLaunchKernel failed with 700 | gpu.cuda.duration=0.000003 gpu.cuda.error.code=700 gpu.cuda.kernel.name=gemm gpu.cuda.operation=cuLaunchKernel gpu.uuid=GPU-0 gpu.workload.name=llm process.executable.name=python3 process.pid=1 thread.id=12",
 		"gpu.cuda.outlier INFO python3: cuMemcpyHtoD took 1.5s | gpu.cuda.bytes=4096 gpu.cuda.duration=1.5 gpu.cuda.host.blocked.time=0.001 gpu.cuda.host.run_queue.time=1 gpu.cuda.operation=cuMemcpyHtoD gpu.uuid=GPU-0 gpu.workload.name=llm process.executable.name=python3 process.pid=1 thread.id=12",
 	}
 	if diff := cmp.Diff(want, written(r.emit(b.Ledger, &s, nil, b.tick))); diff != "" {
 		t.Error(diff)
 	}
-	// A storm of errors is bounded, and counted.
+	// An error storm is bounded and counted.
 	s.Events = slices.Repeat(s.Events[2:3], 1000)
 	if n := r.emit(b.Ledger, &s, nil, b.tick).LogRecordCount(); n != 100 || r.dropped != 900 {
 		t.Errorf("%d records, %d dropped", n, r.dropped)
 	}
 }
 
-// A hang names the rank that did not come, once when it is sure and once when it is over.
+// Catches a hang that does not name the missing rank, or is reported more than once when it is certain
+// and once when it is over.
 func TestRecordOfAHang(t *testing.T) {
 	b := newBench(t, machine(3), whoIs{1: llm, 2: job}, nil)
 	r := newRecorder(b.emitter.cfg, receivertest.NewNopSettings(metadata.Type))
@@ -84,10 +85,10 @@ func TestRecordOfAHang(t *testing.T) {
 		}
 	}
 	const of = ` | comm_id_hash=0xabc gpu.uuid=GPU-2 gpu.workload.name=train nccl.hang.duration=%d nccl.hang.ranks=[1] nccl.hang.state=%s nranks=4 process.executable.name=python3 process.pid=2 slurm.job.id=7`
-	f(40, []int{1}) // it may still come
+	f(40, []int{1}) // it may still arrive
 	f(60, []int{1}, "nccl.hang WARN communicator 0xabc of 4 ranks hangs: rank 1 has not arrived, others have waited for 32s"+fmt.Sprintf(of, 32, "active"))
 	f(70, []int{1})
-	f(80, nil, "nccl.hang INFO communicator 0xabc goes on: rank 1 was waited for, for 52s"+fmt.Sprintf(of, 52, "over"))
+	f(80, nil, "nccl.hang INFO communicator 0xabc no longer hangs: others waited for rank 1 for 52s"+fmt.Sprintf(of, 52, "over"))
 	f(90, nil)
 }
 
@@ -99,8 +100,8 @@ func slowStep(state anomaly.State) anomaly.Anomaly {
 	}
 }
 
-// An anomaly is a record with the chain in words and in attributes, is counted once, in the
-// series of the process and device.
+// Catches an anomaly without its explanations in the text and the attributes, counted twice, or in the
+// series of another process or device.
 func TestAnomalies(t *testing.T) {
 	b := newBench(t, machine(1), whoIs{1: llm}, nil)
 	r := newRecorder(b.emitter.cfg, receivertest.NewNopSettings(metadata.Type))

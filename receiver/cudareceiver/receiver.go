@@ -20,7 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/watch"
 )
 
-// source is what traces: live.Tracer, or a test.
+// source is a live.Tracer, or a fake.
 type source interface {
 	Run(ctx context.Context) error
 	Snapshot(now time.Time, gpus map[uint32][]string) tracer.Snapshot
@@ -29,7 +29,7 @@ type source interface {
 // opener opens a source.
 type opener func(cfg *Config) (source, error)
 
-// cudaReceiver traces, for a pipeline of metrics, of logs or both.
+// cudaReceiver traces for a metrics pipeline, a logs pipeline or both.
 type cudaReceiver struct {
 	cfg     *Config
 	set     receiver.Settings
@@ -40,19 +40,19 @@ type cudaReceiver struct {
 	clock   func() time.Time
 
 	start, stop sync.Once
-	failed      error // of the start
+	failed      error // error of the start
 	cancel      func()
 	done        sync.WaitGroup
 
-	source   source // nil: there is no tracer
+	source   source // nil without a tracer
 	ledger   *ledger.Ledger
 	emitter  *emitter
 	recorder *recorder
 	watcher  *watch.Watcher
 	outliers watch.Outliers
-	last     time.Time       // of the last reading
-	refused  map[string]bool // what the pipelines did not take last
-	unkept   string          // why anomalies are not kept, as said last
+	last     time.Time       // time of the last reading
+	refused  map[string]bool // signals that the pipelines refused last
+	unkept   string          // last reported reason why anomalies are not kept
 }
 
 func newReceiver(cfg *Config, set receiver.Settings, open opener) *cudaReceiver {
@@ -63,8 +63,8 @@ func newReceiver(cfg *Config, set receiver.Settings, open opener) *cudaReceiver 
 	}
 }
 
-// Start implements component.Component. It is called once for each pipeline. A tracer that
-// cannot be opened is said, with what is missing: the agent runs without.
+// Start implements component.Component. It is called once per pipeline. If the tracer cannot be opened,
+// the log says what is missing and the agent runs without it.
 func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 	r.start.Do(func() {
 		view, err := ticks.Need(host, "cuda receiver")
@@ -94,7 +94,7 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 				r.tick(t)
 			}
 		})
-		r.cancel = func() { // the last reading is made before the tracer goes
+		r.cancel = func() { // make the last reading before the tracer stops
 			unsubscribe()
 			reading.Wait()
 			cancel()
@@ -103,7 +103,7 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 	return r.failed
 }
 
-// features says once what the kernel or our rights lack, and what that costs.
+// features logs once which features the kernel or our privileges lack, with the consequence.
 func (r *cudaReceiver) features() {
 	f, ok := r.source.(interface{ Features() []probe.Feature })
 	if !ok {
@@ -111,12 +111,12 @@ func (r *cudaReceiver) features() {
 	}
 	for _, x := range f.Features() {
 		if !x.OK {
-			r.set.Logger.Info("The tracer does without "+x.Name, zap.String("reason", x.Reason))
+			r.set.Logger.Info("The tracer runs without "+x.Name, zap.String("reason", x.Reason))
 		}
 	}
 }
 
-// tick makes a reading, if it is time for one.
+// tick makes a reading, if one is due.
 func (r *cudaReceiver) tick(t node.Tick) {
 	r.watcher.See(&t)
 	now := r.clock()
@@ -151,7 +151,7 @@ func (r *cudaReceiver) tick(t node.Tick) {
 	}
 }
 
-// health says, once on each change, whether what the kernel has counted can be read.
+// health logs each change of whether the kernel's counters are readable.
 func (r *cudaReceiver) health() {
 	f, ok := r.source.(interface{ Err() error })
 	if !ok {
@@ -162,13 +162,13 @@ func (r *cudaReceiver) health() {
 		return
 	}
 	if r.emitter.blind = err != nil; err != nil {
-		r.set.Logger.Warn("What was traced cannot be read: the numbers stand still", zap.String("reason", err.Error()))
+		r.set.Logger.Warn("Cannot read the traced counters: their values are frozen", zap.String("reason", err.Error()))
 	} else {
-		r.set.Logger.Info("What was traced can be read again")
+		r.set.Logger.Info("The traced counters are readable again")
 	}
 }
 
-// keep writes anomalies to the file. Why it cannot is said once for each reason.
+// keep writes anomalies to the file. It logs each reason for a failure once.
 func (r *cudaReceiver) keep(found []journal.Line) {
 	if len(found) == 0 {
 		return
@@ -194,8 +194,8 @@ func (r *cudaReceiver) deliver(what string, err error) {
 	}
 }
 
-// Shutdown implements component.Component. It is called once for each pipeline; when it
-// returns for the first nothing is under way any more.
+// Shutdown implements component.Component. It is called once per pipeline; the first call stops
+// everything.
 func (r *cudaReceiver) Shutdown(context.Context) error {
 	r.stop.Do(func() {
 		r.forget()

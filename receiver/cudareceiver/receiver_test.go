@@ -28,7 +28,7 @@ type hosting map[component.ID]component.Component
 
 func (h hosting) GetExtensions() map[component.ID]component.Component { return h }
 
-// view is an extension that ticks when told to, and knows whose processes are.
+// view is an extension that ticks on demand and knows the workloads of processes.
 type view struct {
 	component.StartFunc
 	component.ShutdownFunc
@@ -40,15 +40,15 @@ func (v *view) Subscribe() (<-chan node.Tick, func()) {
 	return v.ticks, sync.OnceFunc(func() { close(v.ticks) })
 }
 
-// fakeSource counts what is asked of it.
+// fakeSource counts its calls.
 type fakeSource struct {
 	mu        sync.Mutex
 	opened    int
 	ran       bool
 	snapshots int
-	late      int // after Run ended
+	late      int // readings after Run ended
 	gpus      map[uint32][]string
-	fails     []error // of each reading; none beyond
+	fails     []error // error of each reading; nil beyond
 }
 
 func (f *fakeSource) Err() error {
@@ -85,9 +85,8 @@ func (f *fakeSource) open(*Config) (source, error) {
 	return f, nil
 }
 
-// A pipeline of metrics and one of logs are one tracer. A reading is made at a tick, not
-// more often than the interval, and those that wait at the end are still made while there
-// is a tracer.
+// Catches two tracers for a metrics and a logs pipeline, readings more frequent than the interval, and
+// pending ticks that are not read before the tracer stops.
 func TestReceiver(t *testing.T) {
 	f := &fakeSource{}
 	v := &view{ticks: make(chan node.Tick, 8), whoIs: whoIs{1: llm}}
@@ -137,8 +136,7 @@ func TestReceiver(t *testing.T) {
 	}
 }
 
-// A machine on which nothing can be traced has an agent all the same, which says what is
-// missing, once.
+// Catches an agent that fails where nothing can be traced, or that does not log once what is missing.
 func TestReceiverWithoutRights(t *testing.T) {
 	core, log := observer.New(zap.InfoLevel)
 	set := receivertest.NewNopSettings(metadata.Type)
@@ -165,8 +163,8 @@ func TestReceiverWithoutRights(t *testing.T) {
 	}
 }
 
-// A tracer that runs and cannot read what the kernel has counted shows numbers that stand
-// still: it is not up then, and that is said once, as is that it is over.
+// Catches a running tracer that cannot read the kernel's counters and still reports up, and a failure or
+// recovery that is not logged exactly once.
 func TestReceiverCannotRead(t *testing.T) {
 	core, log := observer.New(zap.InfoLevel)
 	set := receivertest.NewNopSettings(metadata.Type)
@@ -200,12 +198,12 @@ func TestReceiverCannotRead(t *testing.T) {
 	if diff := cmp.Diff([]string{"gpumeter.tracer.up{} 1", "gpumeter.tracer.up{} 0", "gpumeter.tracer.up{} 0", "gpumeter.tracer.up{} 1"}, up); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"What was traced cannot be read: the numbers stand still cannot read ops: 1", "What was traced can be read again <nil>"}, said); diff != "" {
+	if diff := cmp.Diff([]string{"Cannot read the traced counters: their values are frozen cannot read ops: 1", "The traced counters are readable again <nil>"}, said); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// Without the extension there are no devices and no owners: that is said at the start.
+// Catches a start without the gpu extension, which knows the devices and owners.
 func TestReceiverNeedsTheExtension(t *testing.T) {
 	factory := newFactory((&fakeSource{}).open)
 	r, err := factory.CreateMetrics(t.Context(), receivertest.NewNopSettings(metadata.Type), factory.CreateDefaultConfig(), consumertest.NewNop())
@@ -220,7 +218,7 @@ func TestReceiverNeedsTheExtension(t *testing.T) {
 	}
 }
 
-// A wrong key or value is refused with its name.
+// Catches an invalid key or value that is accepted, or an error that does not name it.
 func TestConfig(t *testing.T) {
 	f := func(want string, conf map[string]any) {
 		t.Helper()
@@ -236,8 +234,8 @@ func TestConfig(t *testing.T) {
 	f("", nil)
 	f("", map[string]any{"histograms": "exponential", "per_process": true, "mode": "perf", "interval": "30s"})
 	f("interval must be between 1s and 5m", map[string]any{"interval": "1ms"})
-	f("histograms knows no", map[string]any{"histograms": "round"})
-	f("mode knows no", map[string]any{"mode": "kprobe"})
+	f("histograms must be", map[string]any{"histograms": "round"})
+	f("mode must be", map[string]any{"mode": "kprobe"})
 	f("max_series must be above 0", map[string]any{"max_series": 0})
 	f("hang_after must be at least 1s", map[string]any{"hang_after": "0s"})
 	f("invalid keys", map[string]any{"no_such": 1})

@@ -9,16 +9,16 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
-// Config is what users set under receivers::gpu.
+// Config is the configuration under receivers::gpu.
 type Config struct {
 	metadata.MetricsBuilderConfig `mapstructure:",squash"`
 
 	// MaxSeries bounds the points of one tick. The largest metrics lose points first.
 	MaxSeries int `mapstructure:"max_series"`
-	// MaxProcesses bounds the processes reported of one device, most memory first.
+	// MaxProcesses bounds the processes reported per device, most memory first.
 	MaxProcesses int `mapstructure:"max_processes"`
-	// Snapshots adds a log record of each device at each tick, for backends that have
-	// logs only.
+	// Snapshots adds a log record of each device at each tick, for backends that store only
+	// logs.
 	Snapshots bool `mapstructure:"snapshots"`
 }
 
@@ -37,7 +37,7 @@ func (c *Config) Validate() error {
 func createDefaultConfig() component.Config {
 	return &Config{
 		MetricsBuilderConfig: metadata.NewDefaultMetricsBuilderConfig(),
-		MaxSeries:            20_000, // 16 devices with every metric on, per link and per process, need half
+		MaxSeries:            20_000, // twice what 16 devices need with every metric enabled, per link and per process
 		MaxProcesses:         16,
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/series"
 )
 
-// decoration is an attribute that some points have and others do not. mdatagen would
-// search every recorded point for an optional attribute, so they are added afterwards.
-// Those of a workload are on what it uses, and on the gauges of a device or partition that
-// it alone has; never on the sums of a device, whose series live as long as it does.
+// decoration is an attribute that only some points have. mdatagen would search every recorded point for
+// an optional attribute, so they are added afterwards. Attributes of a workload are on its usage and on
+// the gauges of a device or partition of which it is the sole holder; never on the sums of a device,
+// whose series live as long as the device.
 type decoration struct {
 	key, description string
 	value            func(subject) string
@@ -30,9 +30,9 @@ var decorations = []decoration{
 	},
 }
 
-// decorate adds what the builder could not: those attributes, and when each
-// counter began. Points come in with a key of their subject in gpu.uuid and leave with
-// the UUID of the physical device.
+// decorate adds what the builder could not: the optional attributes and the start time of each counter.
+// Points come in with the key of their subject in gpu.uuid and leave with the UUID of the physical
+// device.
 func decorate(md pmetric.Metrics, t node.Tick, runtimes epochs) {
 	all := subjects(t, runtimes)
 	for m := range series.Metrics(md) {
@@ -42,7 +42,7 @@ func decorate(md pmetric.Metrics, t node.Tick, runtimes epochs) {
 				s := all[uuid.Str()]
 				began = s.beginning(m, dp)
 				dress(dp.Attributes(), s)
-				// Others join on gpu.info: it has one series whoever the owner is.
+				// gpu.info has one series regardless of the owner, because users join on it.
 				if s.workload() != nil && (s.holder != nil || !series.Cumulative(m) && m.Name() != "gpu.info") {
 					dressOwner(dp.Attributes(), s)
 				}
@@ -52,7 +52,7 @@ func decorate(md pmetric.Metrics, t node.Tick, runtimes epochs) {
 	}
 }
 
-// dress adds what the device is.
+// dress adds the attributes of the device.
 func dress(attrs pcommon.Map, s subject) {
 	attrs.RemoveIf(func(_ string, v pcommon.Value) bool { return v.Type() == pcommon.ValueTypeStr && v.Str() == "" })
 	if _, ok := attrs.Get("gpu.uuid"); !ok || s.ID.Parent != "" || s.holder != nil {
@@ -65,7 +65,7 @@ func dress(attrs pcommon.Map, s subject) {
 	}
 }
 
-// dressOwner adds whose it is.
+// dressOwner adds the attributes of the workload.
 func dressOwner(attrs pcommon.Map, s subject) {
 	attrs.EnsureCapacity(attrs.Len() + len(s.owner))
 	for _, a := range s.owner {
@@ -73,14 +73,13 @@ func dressOwner(attrs pcommon.Map, s subject) {
 	}
 }
 
-// vital are the metrics that no cap cuts: what is up, and what was cut.
+// vital reports whether a metric is exempt from the limit: what is up, and what was dropped.
 func vital(m pmetric.Metric) bool {
 	return m.Name() == "gpu.up" || m.Name() == "gpu.partition.up" || strings.HasPrefix(m.Name(), "gpumeter.")
 }
 
-// trim removes points until at most limit are left and returns how many it removed.
-// Every metric keeps as many as the largest may have, so those with few series, which
-// say most, stay whole.
+// trim removes points until at most limit remain and returns how many it removed. It truncates every
+// metric to the same maximum length, so metrics with few series, which tell the most, stay complete.
 func trim(md pmetric.Metrics, limit int) int {
 	if md.DataPointCount() <= limit {
 		return 0

@@ -15,17 +15,17 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
-// Emitter turns ticks into metrics.
+// Emitter converts ticks to metrics.
 type Emitter struct {
 	cfg     *Config
 	mb      *metadata.MetricsBuilder
 	device  []plain // of a physical device
 	part    []plain // of a partition
-	dropped float64 // points over MaxSeries so far
+	dropped float64 // points beyond MaxSeries so far
 	last    *node.Tick
-	// runtimes are since when those of the last tick count.
+	// runtimes has the start times of the runtimes' counters at the last tick.
 	runtimes epochs
-	// latencies are those that build recorded.
+	// latencies are the histograms that build recorded.
 	latencies []*device.Latency
 }
 
@@ -35,13 +35,13 @@ type plain struct {
 	record func(ts pcommon.Timestamp, v float64, index int64, model, uuid, vendor string)
 }
 
-// NewEmitter returns an Emitter. It is for one goroutine.
+// NewEmitter returns an Emitter. It is not safe for concurrent use.
 func NewEmitter(cfg *Config, set receiver.Settings) *Emitter {
 	mb := metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set)
 	return &Emitter{cfg: cfg, mb: mb, device: deviceMetrics(mb), part: partitionMetrics(mb)}
 }
 
-// deviceMetrics are the metrics of a physical device that have one value.
+// deviceMetrics are the metrics of a physical device with a single value.
 func deviceMetrics(mb *metadata.MetricsBuilder) []plain {
 	throttled := func(b device.Buckets) func(*node.Reading) device.Value {
 		return func(r *node.Reading) device.Value { return r.Throttled(b) }
@@ -94,14 +94,13 @@ func deviceMetrics(mb *metadata.MetricsBuilder) []plain {
 	}
 }
 
-// powerUtilization returns how much of its limit the device draws.
+// powerUtilization returns the power draw relative to the limit.
 func powerUtilization(r *node.Reading) device.Value {
 	p := r.Power()
 	return p.Draw().Ratio(p.Enforced()).Or(p.Utilization)
 }
 
-// partitionMetrics are the metrics of a partition that have one value: what a partition
-// has of its own.
+// partitionMetrics are the metrics with a single value that a partition reports itself.
 func partitionMetrics(mb *metadata.MetricsBuilder) []plain {
 	return []plain{
 		{func(r *node.Reading) device.Value { return r.Utilization.Compute }, mb.RecordGpuPartitionUtilizationDataPoint},
@@ -118,8 +117,8 @@ func partitionMetrics(mb *metadata.MetricsBuilder) []plain {
 	}
 }
 
-// Emit returns the metrics of one tick. Series of the tick before that are gone with
-// their device or owner have a last point without a value.
+// Emit returns the metrics of one tick. Series of the previous tick that ended with their device or
+// owner get a final point without a value.
 func (e *Emitter) Emit(t node.Tick) pmetric.Metrics {
 	runtimes := e.runtimes.next(t)
 	md := e.build(t, runtimes)
@@ -163,19 +162,19 @@ func (e *Emitter) self(ts pcommon.Timestamp, t node.Tick) {
 	e.mb.RecordGpumeterSeriesDroppedDataPoint(ts, e.dropped)
 	for i, s := range t.Attribution {
 		if i > 0 && t.Attribution[i-1].Source == s.Source && t.Attribution[i-1].Reason == s.Reason {
-			continue // several details of one
+			continue // several details of one source
 		}
 		e.mb.RecordGpumeterAttributionStatusDataPoint(ts, 1, string(s.Reason), s.Source)
 	}
 	for _, s := range t.Sources {
 		if s.State == node.SourceAbsentState && s.Errors == 0 {
-			continue // most machines have devices of one vendor
+			continue // most machines have devices of a single vendor
 		}
 		e.mb.RecordGpumeterReaderErrorsDataPoint(ts, float64(s.Errors), s.Name)
 	}
 }
 
-// topProcesses returns the n processes that hold the most memory.
+// topProcesses returns the n processes with the most memory.
 func topProcesses(list []device.Process, n int) []device.Process {
 	if len(list) <= n {
 		return list

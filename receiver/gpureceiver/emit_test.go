@@ -35,7 +35,7 @@ func newEmitter(cfg *Config) *Emitter {
 	return NewEmitter(cfg, receivertest.NewNopSettings(metadata.Type))
 }
 
-// everything returns a configuration with every metric on.
+// everything returns a configuration with every metric enabled.
 func everything(t *testing.T) *Config {
 	t.Helper()
 	cfg := createDefaultConfig().(*Config)
@@ -58,8 +58,8 @@ func tickOf(samples ...device.Sample) node.Tick {
 	return t
 }
 
-// fill gives every field below v a value of its own: numbers count up from 1000, so
-// that each can be recognised among the points, and strings carry their path.
+// fill sets every field below v to a distinct value: numbers count up from 1000, so that each can be
+// recognized among the points, and strings contain their path.
 func fill(v reflect.Value, path string, n *float64, found map[float64]string, texts map[string]bool) {
 	switch x := v.Addr().Interface().(type) {
 	case *device.Value:
@@ -85,7 +85,7 @@ func fill(v reflect.Value, path string, n *float64, found map[float64]string, te
 	}
 }
 
-// number returns the value of a point, of a histogram its sum.
+// number returns the value of a point, or the sum of a histogram.
 func number(dp series.Point) float64 {
 	if h, ok := dp.(pmetric.HistogramDataPoint); ok {
 		return h.Sum()
@@ -93,24 +93,24 @@ func number(dp series.Point) float64 {
 	return dp.(pmetric.NumberDataPoint).DoubleValue()
 }
 
-// A value that is read and not emitted is a metric somebody forgot.
+// Catches a value that is read but has no metric.
 func TestEveryFieldIsEmitted(t *testing.T) {
 	var s device.Sample
 	n := 1000.0
 	missing, texts := map[float64]string{}, map[string]bool{}
 	fill(reflect.ValueOf(&s).Elem(), "Sample", &n, missing, texts)
-	// Two lists are split by what is in them: one of each.
+	// Two lists are split by content: keep one of each.
 	detail, total := s.ThrottleTimes[0], s.ECC[0]
 	detail.Detail, detail.Seconds = true, device.Of(1)
 	total.Location, total.Count = "", device.Of(2)
 	s.ThrottleTimes = append(s.ThrottleTimes, detail)
 	s.ECC = append(s.ECC, total)
-	s.ID.Parent = "" // gpu.info is of physical devices
+	s.ID.Parent = "" // gpu.info is for physical devices only
 
 	part := s
 	part.ID.Parent = s.ID.UUID
 
-	// Power without watts is of other hardware.
+	// Some hardware reports power utilization without watts.
 	bare := device.Sample{ID: device.ID{UUID: "GPU-1"}, Powers: []device.Power{{Scope: "gpu", Utilization: s.Powers[0].Utilization}}}
 
 	md := newEmitter(everything(t)).Emit(tickOf(s, part, bare))
@@ -123,7 +123,7 @@ func TestEveryFieldIsEmitted(t *testing.T) {
 		}
 	}
 	for _, path := range missing {
-		t.Errorf("%s is emitted by nobody", path)
+		t.Errorf("%s is not emitted", path)
 	}
 	for text := range texts {
 		if !strings.HasSuffix(text, ".Parent") && !strings.HasSuffix(text, "Processes.Type") && !strings.HasSuffix(text, ".Aliases") {
@@ -132,7 +132,7 @@ func TestEveryFieldIsEmitted(t *testing.T) {
 	}
 }
 
-// A metric that nothing records is a promise in the documentation that nobody keeps.
+// Catches a documented metric that is never recorded.
 func TestEveryMetricIsRecorded(t *testing.T) {
 	var s device.Sample
 	n := 0.0
@@ -163,7 +163,7 @@ func TestEveryMetricIsRecorded(t *testing.T) {
 	}
 }
 
-// goldenTick is a GPU under load, a partition of another, and a GPU that is lost.
+// goldenTick is a GPU under load, a partition of another GPU, and a lost GPU.
 func goldenTick() node.Tick {
 	of := device.Of
 	gpu := func(i int) device.ID {
@@ -241,7 +241,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// The optional attributes are documented from the tables that have them.
+// Catches documentation of the optional attributes that differs from their tables.
 func TestAttributesDocument(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("[comment]: <> (Written by go test -update from decorate.go and internal/workload/attributes.go. Do not edit.)\n\n# Attributes of some points\n\n")
@@ -278,8 +278,8 @@ func TestSwitches(t *testing.T) {
 	}
 }
 
-// Over the cap the widest metrics lose points, the narrow ones stay whole, and the next
-// tick says how many points were lost.
+// Catches a limit that truncates narrow metrics instead of the widest, and dropped points that the next
+// tick does not report.
 func TestSeriesCap(t *testing.T) {
 	cfg := everything(t)
 	cfg.MaxProcesses = 1000
@@ -336,7 +336,7 @@ func TestTopProcesses(t *testing.T) {
 	}
 }
 
-// A counter begins when its device's does, and a gauge does not begin.
+// Catches a counter without the start time of its device, and a gauge with a start time.
 func TestStartTimes(t *testing.T) {
 	for m := range series.Metrics(newEmitter(everything(t)).Emit(goldenTick())) {
 		for dp := range series.Points(m) {
@@ -351,7 +351,7 @@ func TestStartTimes(t *testing.T) {
 				}
 			}
 			if dp.StartTimestamp() != want || dp.Timestamp() != pcommon.NewTimestampFromTime(now) {
-				t.Errorf("%s begins at %s, is of %s", m.Name(), dp.StartTimestamp(), dp.Timestamp())
+				t.Errorf("%s starts at %s, timestamp %s", m.Name(), dp.StartTimestamp(), dp.Timestamp())
 			}
 		}
 	}

@@ -10,9 +10,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// ended reports whether something of the tick before is gone: a device, or its answer, a
-// workload, an owner, or a runtime. Its series must be told to end, or a database shows them for
-// minutes more.
+// ended reports whether something of the previous tick is gone: a device or its answer, a workload, an
+// owner, or a runtime. Its series need a final point, or a database shows them for minutes more.
 func ended(before, now node.Tick) bool {
 	there := map[string]bool{}
 	for _, key := range identities(now) {
@@ -21,7 +20,7 @@ func ended(before, now node.Tick) bool {
 	return slices.ContainsFunc(identities(before), func(key string) bool { return !there[key] })
 }
 
-// identities returns one text for each set of labels that the series of a tick have.
+// identities returns a key for each label set of the series of a tick.
 func identities(t node.Tick) []string {
 	var list []string
 	for _, s := range t.Attribution {
@@ -39,7 +38,7 @@ func identities(t node.Tick) []string {
 	return list
 }
 
-// runtimeIdentities are of what a runtime says, which ends with the workload that it is of.
+// runtimeIdentities returns the keys of the runtime's series, which end with their workload.
 func runtimeIdentities(r *node.Reading) []string {
 	x := &r.Runtime
 	var list []string

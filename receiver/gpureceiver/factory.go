@@ -25,7 +25,7 @@ func createMetrics(_ context.Context, set receiver.Settings, cfg component.Confi
 		log:  set.Logger,
 		emit: func(ctx context.Context, t node.Tick) (int, error) {
 			md := emitter.Emit(t)
-			points := md.DataPointCount() // afterwards it belongs to somebody else
+			points := md.DataPointCount() // the consumer owns md afterwards
 			return points, next.ConsumeMetrics(ctx, md)
 		},
 	}, nil

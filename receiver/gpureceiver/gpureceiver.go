@@ -12,19 +12,19 @@ import (
 	"github.com/gpumeter/gpumeter/internal/ticks"
 )
 
-// metricsOfTicks is what a receiver of metrics emits.
+// metricsOfTicks names the signal of a metrics receiver.
 const metricsOfTicks = "metrics"
 
-// gpuReceiver emits the ticks into one pipeline. One in two pipelines is two of them.
+// gpuReceiver emits ticks to one pipeline. A receiver in two pipelines is two instances.
 type gpuReceiver struct {
-	what string // it emits
-	// emit returns how many points or records it passed on.
+	what string // the emitted signal
+	// emit returns the number of points or records passed on.
 	emit func(context.Context, node.Tick) (items int, err error)
 	log  *zap.Logger
 
 	cancel func()
 	done   sync.WaitGroup
-	mute   map[string]int // by model, ticks in a row without a word on throttling
+	mute   map[string]int // consecutive ticks without throttling data, by model
 }
 
 // Start implements component.Component.
@@ -39,7 +39,7 @@ func (r *gpuReceiver) Start(_ context.Context, host component.Host) error {
 	return nil
 }
 
-// run emits each tick once until the subscription ends, the buffered ones included.
+// run emits each tick once, including buffered ones, until the subscription ends.
 func (r *gpuReceiver) run(host component.Host, list <-chan node.Tick) {
 	refused := false
 	for t := range list {
@@ -64,12 +64,12 @@ func (r *gpuReceiver) run(host component.Host, list <-chan node.Tick) {
 	}
 }
 
-// muteTicks are enough to be sure that a device never says whether it is slowed down: some
-// need two readings.
+// muteTicks is how many ticks prove that a device never reports throttling: some devices need two
+// readings.
 const muteTicks = 5
 
-// sayMute says once for each model of devices that they do not tell why they are slowed
-// down: their metrics of throttling are absent, which is not the same as 0.
+// sayMute logs once per model that its devices do not report throttling: their throttling metrics are
+// absent, which is not the same as 0.
 func (r *gpuReceiver) sayMute(t node.Tick) {
 	if r.mute == nil {
 		r.mute = map[string]int{}
@@ -83,13 +83,13 @@ func (r *gpuReceiver) sayMute(t node.Tick) {
 		said[d.ID.Model] = true
 		if r.mute[d.ID.Model]++; r.mute[d.ID.Model] == muteTicks {
 			r.mute[d.ID.Model]++
-			r.log.Info("Devices of this model do not say whether they are slowed down", zap.String("gpu.model", d.ID.Model))
+			r.log.Info("Devices of this model do not report throttling", zap.String("gpu.model", d.ID.Model))
 		}
 	}
 }
 
-// note is the ledger of what was accepted: each tick whose line is in the log must come
-// out at the other end, whatever happens to this process.
+// note logs each accepted tick: every logged tick must arrive at the other end, whatever happens to this
+// process.
 func (r *gpuReceiver) note(t node.Tick, items int) {
 	if line := r.log.Check(zap.DebugLevel, "accepted a tick"); line != nil {
 		line.Write(zap.Int64("time_unix_nano", t.Time.UnixNano()), zap.Int("items", items))

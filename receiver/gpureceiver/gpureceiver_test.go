@@ -28,7 +28,7 @@ type host map[component.ID]component.Component
 
 func (h host) GetExtensions() map[component.ID]component.Component { return h }
 
-// view is an extension that ticks when told to.
+// view is an extension that ticks on demand.
 type view struct {
 	component.StartFunc
 	component.ShutdownFunc
@@ -41,7 +41,7 @@ func (v *view) Subscribe() (<-chan node.Tick, func()) {
 
 func hostWith(v *view) host { return host{component.MustNewID("gpu"): v} }
 
-// Each tick is emitted once, and those that wait when the receiver stops still leave.
+// Catches a tick emitted twice, and pending ticks lost when the receiver stops.
 func TestEmitsEachTickOnce(t *testing.T) {
 	v := &view{ticks: make(chan node.Tick, 8)}
 	sink := new(consumertest.MetricsSink)
@@ -62,12 +62,12 @@ func TestEmitsEachTickOnce(t *testing.T) {
 	}
 	got := sink.AllMetrics()
 	if len(got) != 5 {
-		t.Fatalf("%d batches of 5 ticks", len(got))
+		t.Fatalf("%d batches for 5 ticks", len(got))
 	}
 	for i, md := range got {
 		for dp := range series.Points(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().At(0)) {
 			if ts, want := dp.Timestamp().AsTime(), now.Add(time.Duration(i)*time.Second); !ts.Equal(want) {
-				t.Errorf("batch %d is of %s, want %s", i, ts, want)
+				t.Errorf("batch %d has time %s, want %s", i, ts, want)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func TestNeedsExtension(t *testing.T) {
 	}
 }
 
-// A pipeline that refuses is logged when it begins to and when it stops, not each time.
+// Catches a refusing pipeline that is logged at every tick instead of when it starts and stops.
 func TestRefusedIsLoggedOnce(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	v := &view{ticks: make(chan node.Tick, 16)}
@@ -135,8 +135,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// A device that cannot tell is said once for its model, and not at its first reading: some
-// need two. One that is down says nothing.
+// Catches a model without throttling data logged more than once, at its first reading although some need
+// two, or because a device is down.
 func TestSayMute(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	r := &gpuReceiver{log: zap.New(core)}

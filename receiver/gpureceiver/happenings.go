@@ -14,18 +14,18 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// The names of records of what began and ended. Each has when in its timestamp.
+// Event names of records of what began and ended. The timestamp says when.
 const (
 	eventFinding  = "gpu.finding"        // gpu.finding.state is open or closed
 	eventThrottle = "gpu.throttle"       // gpu.throttle.state is active or over
-	eventStart    = "gpu.workload.start" // a workload came to a device
-	eventStop     = "gpu.workload.stop"  // it left, with what it used of the device
+	eventStart    = "gpu.workload.start" // a workload started on a device
+	eventStop     = "gpu.workload.stop"  // the workload left, with its usage of the device
 )
 
-// bare puts the identity of a device on a record, without whose it is.
+// bare adds the identity of a device to a record, without its owner.
 func bare(attrs pcommon.Map, id device.ID) {
 	if id.UUID == "" {
-		return // of the machine
+		return // the machine itself
 	}
 	attrs.PutInt("gpu.index", int64(id.Index))
 	attrs.PutStr("gpu.model", id.Model)
@@ -37,7 +37,7 @@ func bare(attrs pcommon.Map, id device.ID) {
 	}
 }
 
-// whose puts the workload on a record, if it is one; the names of several are a list.
+// whose adds a sole workload to a record, or the names of several as a list.
 func whose(attrs pcommon.Map, list []workload.Workload) {
 	switch len(list) {
 	case 0:
@@ -71,7 +71,7 @@ var severities = map[health.Severity]plog.SeverityNumber{
 	health.Info: plog.SeverityNumberInfo, health.Warning: plog.SeverityNumberWarn, health.Critical: plog.SeverityNumberError,
 }
 
-// finding fills in the record of something that is wrong, or is no more.
+// finding fills in the record of a finding that opened or closed.
 func finding(rec plog.LogRecord, c *health.Change, t node.Tick) {
 	attrs := rec.Attributes()
 	bare(attrs, c.Device)
@@ -98,15 +98,15 @@ func finding(rec plog.LogRecord, c *health.Change, t node.Tick) {
 	complete(rec, eventFinding, severity, text, t)
 }
 
-// episode fills in the record of clocks that are held down, or are no more.
+// episode fills in the record of throttling that began or ended.
 func episode(rec plog.LogRecord, e *node.Episode, t node.Tick) {
 	attrs := rec.Attributes()
 	bare(attrs, e.Device)
 	whose(attrs, e.Workloads)
 	attrs.PutStr("gpu.throttle.cause", e.Cause)
-	at, state, text := e.Begin, "active", fmt.Sprintf("%s is slowed down: %s", nameOf(e.Device), e.Cause)
+	at, state, text := e.Begin, "active", fmt.Sprintf("%s is throttled: %s", nameOf(e.Device), e.Cause)
 	if !e.End.IsZero() {
-		at, state, text = e.End, "over", fmt.Sprintf("%s was slowed down for %s: %s", nameOf(e.Device), e.End.Sub(e.Begin).Round(time.Second), e.Cause)
+		at, state, text = e.End, "over", fmt.Sprintf("%s was throttled for %s: %s", nameOf(e.Device), e.End.Sub(e.Begin).Round(time.Second), e.Cause)
 		attrs.PutDouble("gpu.throttle.duration", e.End.Sub(e.Begin).Seconds())
 	}
 	attrs.PutStr("gpu.throttle.state", state)
@@ -118,7 +118,7 @@ func episode(rec plog.LogRecord, e *node.Episode, t node.Tick) {
 	complete(rec, eventThrottle, severity, text, t)
 }
 
-// tenure fills in the record of a workload that came or went.
+// tenure fills in the record of a workload that started on a device or left it.
 func tenure(rec plog.LogRecord, n *node.Tenure, t node.Tick) {
 	attrs := rec.Attributes()
 	bare(attrs, n.Device)
@@ -131,7 +131,7 @@ func tenure(rec plog.LogRecord, n *node.Tenure, t node.Tick) {
 	whose(attrs, []workload.Workload{n.Workload})
 	rec.SetTimestamp(pcommon.NewTimestampFromTime(t.Time))
 	if !n.Ended {
-		complete(rec, eventStart, plog.SeverityNumberInfo, fmt.Sprintf("%s came to %s", cmpName(&n.Workload), nameOf(n.Device)), t)
+		complete(rec, eventStart, plog.SeverityNumberInfo, fmt.Sprintf("%s started on %s", cmpName(&n.Workload), nameOf(n.Device)), t)
 		return
 	}
 	attrs.PutStr("gpu.workload.since", n.Since.UTC().Format(time.RFC3339))

@@ -17,8 +17,8 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
-// The ledger has each tick that the pipeline accepted, under its time, after it was, and
-// none that was refused.
+// Catches an accepted tick that is not logged under its time, or logged before it was accepted, and a
+// refused tick that is logged.
 func TestLedger(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	v := &view{ticks: make(chan node.Tick, 4)}
@@ -27,7 +27,7 @@ func TestLedger(t *testing.T) {
 	calls := 0
 	next, err := consumer.NewMetrics(func(context.Context, pmetric.Metrics) error {
 		if n := logs.FilterMessage("accepted a tick").Len(); n != calls {
-			t.Errorf("%d ticks were noted before call %d returned", n, calls+1)
+			t.Errorf("%d ticks were logged before call %d returned", n, calls+1)
 		}
 		if calls++; calls > 3 {
 			return errors.New("queue is full")

@@ -15,10 +15,10 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
-// eventSnapshot is the name of the record of a device at a tick.
+// eventSnapshot is the event name of the state of a device at a tick.
 const eventSnapshot = "gpu.snapshot"
 
-// recorder turns ticks into log records.
+// recorder converts ticks to log records.
 type recorder struct {
 	cfg     *Config
 	version string
@@ -28,7 +28,7 @@ func newRecorder(cfg *Config, set receiver.Settings) *recorder {
 	return &recorder{cfg: cfg, version: set.BuildInfo.Version}
 }
 
-// emit returns a record of each event of the tick, and of each device if so configured.
+// emit returns a record for each event of the tick and, if configured, for each device.
 func (r *recorder) emit(t node.Tick) plog.Logs {
 	ld := plog.NewLogs()
 	if len(t.Events)+len(t.Changes)+len(t.Episodes)+len(t.Tenures) == 0 && !r.cfg.Snapshots {
@@ -67,8 +67,8 @@ func (r *recorder) emit(t node.Tick) plog.Logs {
 	return ld
 }
 
-// event fills in the record of e. of is what is known of its device now, nil if nothing;
-// hit are the workloads that it is of.
+// event fills in the record of e. of is the current reading of its device, nil if there is none; hit are
+// the affected workloads.
 func event(rec plog.LogRecord, e *device.Event, of *node.Reading, hit []workload.Workload, t node.Tick) {
 	name := "a GPU"
 	attrs := rec.Attributes()
@@ -99,7 +99,7 @@ func event(rec plog.LogRecord, e *device.Event, of *node.Reading, hit []workload
 		attrs.PutStr("gpu.xid.class", x.Class)
 		attrs.PutStr("gpu.xid.action", x.Action)
 		text, severity = fmt.Sprintf("XID %d on %s, %s", e.Code, name, x.Meaning), severities[x.Severity]
-		if x.Severity == health.Info && x.Class != "information" { // the GPU is well, and somebody's program is not
+		if x.Severity == health.Info && x.Class != "information" { // the GPU is fine, but a program is not
 			severity = plog.SeverityNumberWarn
 		}
 	case device.EventSXID:
@@ -107,9 +107,9 @@ func event(rec plog.LogRecord, e *device.Event, of *node.Reading, hit []workload
 		text, severity = fmt.Sprintf("SXID %d of the NVSwitch at %s", e.Code, e.PCI), plog.SeverityNumberWarn
 	case device.EventReset:
 		text, severity = "Reset of "+name, plog.SeverityNumberError
-	case device.EventECC: // the message says whether it could be corrected
+	case device.EventECC: // the message says whether the errors were corrected
 		text, severity = "Memory or logic errors on "+name, plog.SeverityNumberWarn
-	case device.EventHang: // mostly a program's fault
+	case device.EventHang: // usually caused by a program
 		text, severity = "Hang on "+name, plog.SeverityNumberWarn
 	case device.EventLost:
 		text, severity = name+" does not answer", plog.SeverityNumberError
@@ -133,7 +133,7 @@ func complete(rec plog.LogRecord, name string, severity plog.SeverityNumber, tex
 	rec.Body().SetStr(text)
 }
 
-// identify puts the identity of a device on a record, as points have it.
+// identify adds the identity of a device to a record, as on points.
 func identify(attrs pcommon.Map, r *node.Reading) {
 	attrs.PutInt("gpu.index", int64(r.ID.Index))
 	attrs.PutStr("gpu.model", r.ID.Model)
@@ -145,8 +145,7 @@ func identify(attrs pcommon.Map, r *node.Reading) {
 	}
 }
 
-// snapshot fills in the record of a device or partition. Its values have the names of
-// their metrics.
+// snapshot fills in the record of a device or partition. Values have the names of their metrics.
 func snapshot(rec plog.LogRecord, r *node.Reading, t node.Tick) {
 	attrs := rec.Attributes()
 	identify(attrs, r)
@@ -167,7 +166,7 @@ func snapshot(rec plog.LogRecord, r *node.Reading, t node.Tick) {
 	complete(rec, eventSnapshot, severity, text, t)
 }
 
-// namedValue is a value under its name without the prefix of devices or partitions.
+// namedValue is a value with its metric name, without the prefix of devices or partitions.
 type namedValue struct {
 	name  string
 	value device.Value

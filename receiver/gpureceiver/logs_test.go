@@ -22,7 +22,7 @@ func newTestRecorder(snapshots bool) *recorder {
 	return newRecorder(cfg, receivertest.NewNopSettings(metadata.Type))
 }
 
-// eventTick is the golden tick, with something of everything that may happen.
+// eventTick is the golden tick with every kind of event.
 func eventTick() node.Tick {
 	t := goldenTick()
 	at := now.Add(-3 * time.Second)
@@ -76,7 +76,7 @@ func TestGoldenLogs(t *testing.T) {
 	golden(t, "logs.json", indent(t, raw))
 }
 
-// Snapshots are asked for, and a tick without news makes no batch.
+// Catches snapshots that were not requested, and a batch for a tick without events.
 func TestRecords(t *testing.T) {
 	f := func(snapshots bool, tick node.Tick, want ...string) {
 		t.Helper()
@@ -100,7 +100,7 @@ func TestRecords(t *testing.T) {
 		"gpu.finding", "gpu.finding", "gpu.finding", "gpu.throttle", "gpu.throttle", "gpu.workload.start", "gpu.workload.stop")
 }
 
-// A receiver of logs emits each event once, and nothing while nothing happens.
+// Catches an event emitted twice, and a batch while nothing happens.
 func TestEmitsEvents(t *testing.T) {
 	v := &view{ticks: make(chan node.Tick, 8)}
 	sink := new(consumertest.LogsSink)

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// lines returns each point as its metric, its attributes but those that all have, and its value.
+// lines returns each point as metric, attributes other than the common ones, and value.
 func lines(md pmetric.Metrics) []string {
 	var list []string
 	for m := range series.Metrics(md) {
@@ -39,7 +39,7 @@ func lines(md pmetric.Metrics) []string {
 				value = "ends"
 			}
 			if m.Type() == pmetric.MetricTypeHistogram && m.Histogram().AggregationTemporality() != pmetric.AggregationTemporalityCumulative {
-				value += " of no temporality"
+				value += " without temporality"
 			}
 			if series.Cumulative(m) {
 				value += " since " + dp.StartTimestamp().AsTime().Format("05")
@@ -58,8 +58,8 @@ func ownedTick(at time.Time, s device.Sample, owner *workload.Workload, holders 
 	return t
 }
 
-// Labels of an owner on a counter of the device would end it with each pod; the series of
-// an owner that is gone would be shown for minutes more, beside those of the next.
+// Catches owner labels on a counter of the device, which would end with each pod, and series of a former
+// owner shown for minutes beside those of the next.
 func TestOwner(t *testing.T) {
 	s := device.Sample{
 		ID: device.ID{Vendor: "nvidia", UUID: "GPU-0", Model: "H200"}, Info: device.Info{Driver: "580"},
@@ -123,7 +123,7 @@ func TestOwner(t *testing.T) {
 	f(ownedTick(start, s, &b, holder(b, 2, false)), device("b"), sums("b", "2"), gauges("b", "1", "0.5"), ends)
 }
 
-// What a workload has of a partition says which, and of which size.
+// Catches a workload on a partition without the partition's ID and profile.
 func TestPartitionHolder(t *testing.T) {
 	gpu := device.Sample{ID: device.ID{UUID: "GPU-0"}}
 	part := device.Sample{ID: device.ID{UUID: "MIG-1", Parent: "GPU-0", Profile: "1g.18gb"}, Memory: device.Memory{Used: device.Of(3)}}

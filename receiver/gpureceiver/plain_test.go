@@ -14,8 +14,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// mixedTick is a fleet in small: a GPU in MIG mode, another in XCP mode, one that two
-// workloads share by time slicing, one in a package with a CPU, and a lost one.
+// mixedTick is a small fleet: a GPU in MIG mode, one in XCP mode, one that two workloads share by time
+// slicing, one in a package with a CPU, and a lost one.
 func mixedTick() node.Tick {
 	of := device.Of
 	sample := func(uuid string, watts float64) device.Sample {
@@ -50,7 +50,7 @@ func mixedTick() node.Tick {
 	mig := sample("mig", 100)
 	mig.Utilization.Compute = device.Value{}
 	t := tickOf(mig, sample("xcp", 200), sample("sliced", 300), sample("gh200", 400), part("mig", 0), part("mig", 1), part("xcp", 0), part("xcp", 1))
-	t.Readings[0].Busy = of(1) // see node: the partitions' activity by their size
+	t.Readings[0].Busy = of(1) // see node: the partitions' activity weighted by size
 	t.Readings = append(t.Readings, node.Reading{Sample: device.Sample{ID: device.ID{Vendor: "test", UUID: "lost", Model: "M"}}})
 	pod := func(name string) workload.Workload { return workload.Workload{ID: name, Kind: "job", Name: name} }
 	holder := func(w workload.Workload, partition string, part float64) node.Holder {
@@ -69,8 +69,8 @@ func mixedTick() node.Tick {
 type line struct {
 	device    string
 	partition bool
-	kind      string // of the workload
-	alone     bool   // no attribute beside the identity of the device and its workload
+	kind      string // kind of the workload
+	alone     bool   // only the identity of the device and its workload as attributes
 	value     float64
 }
 
@@ -96,14 +96,14 @@ func seriesOf(md pmetric.Metrics) map[string][]line {
 	return all
 }
 
-// plainNames are the default gauges that people add up and average.
+// plainNames are the default gauges that users sum and average.
 var plainNames = []string{
 	"gpu.utilization", "gpu.power.draw", "gpu.power.limit", "gpu.temperature", "gpu.clock.frequency", "gpu.voltage", "gpu.memory.used",
 	"gpu.memory.total", "gpu.memory.utilization", "gpu.sm.active", "gpu.sm.occupancy", "gpu.dram.active", "gpu.unallocated",
 }
 
-// The query that a person writes first, a sum, average or count of a plain name, is wrong
-// by a factor if a device has two series under that name.
+// Catches a device with two series under a plain name: the first query a user writes, a sum, average or
+// count, would be wrong by a factor.
 func TestOneSeriesPerDevice(t *testing.T) {
 	all := seriesOf(newEmitter(everything(t)).Emit(mixedTick()))
 	for _, name := range plainNames {
@@ -130,13 +130,13 @@ func TestOneSeriesPerDevice(t *testing.T) {
 				t.Errorf("%s has a series of kind %s", name, s.kind)
 			}
 			if seen[s.device]++; s.alone && !s.partition && !owned && seen[s.device] > 1 {
-				t.Errorf("%s has several series of %s that nothing tells apart", name, s.device)
+				t.Errorf("%s has several indistinguishable series of %s", name, s.device)
 			}
 		}
 	}
 }
 
-// What a person adds up is what the machine has: every device once, at its own power.
+// Catches plain sums that differ from the machine: every device counts once, at its own power.
 func TestPlainSums(t *testing.T) {
 	all := seriesOf(newEmitter(createDefaultConfig().(*Config)).Emit(mixedTick()))
 	sum := func(name string) float64 {

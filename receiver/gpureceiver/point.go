@@ -9,8 +9,8 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
-// point records the values of one device at one tick. mdatagen wants the attributes of
-// a metric in alphabetical order, which is why the identity moves about below.
+// point records the values of one device at one tick. mdatagen orders the attributes of a metric
+// alphabetically, which is why the position of the identity varies below.
 type point struct {
 	e  *Emitter
 	mb *metadata.MetricsBuilder
@@ -18,14 +18,14 @@ type point struct {
 	r  *node.Reading
 
 	index               int64
-	model, uuid, vendor string // uuid is the partition's own; decorate tells them apart
+	model, uuid, vendor string // uuid is the partition's own; decorate distinguishes them
 }
 
 func newPoint(e *Emitter, ts pcommon.Timestamp, r *node.Reading) *point {
 	return &point{e: e, mb: e.mb, ts: ts, r: r, index: int64(r.ID.Index), model: r.ID.Model, uuid: r.ID.UUID, vendor: r.ID.Vendor}
 }
 
-// up records whether the device answered, which is all there is of a device that did not.
+// up records whether the device answered, the only metric of a device that did not.
 func (p *point) up() {
 	up, _ := device.Flag(p.r.Up).Get()
 	record := p.mb.RecordGpuUpDataPoint
@@ -35,20 +35,20 @@ func (p *point) up() {
 	record(p.ts, up, p.index, p.model, p.uuid, p.vendor)
 }
 
-// health records the health of a device, also if the device does not answer.
+// health records the health of a device, even if the device does not answer.
 func (p *point) health(findings []health.Finding) {
 	p.mb.RecordGpuHealthDataPoint(p.ts, health.Score(findings, p.uuid), p.index, p.model, p.uuid, p.vendor)
 }
 
-// xids records the errors that the driver reported, of a lost device too.
+// xids records the errors that the driver reported, even of a lost device.
 func (p *point) xids() {
 	for _, x := range p.r.XIDs {
 		p.mb.RecordGpuXidErrorsDataPoint(p.ts, float64(x.Count), p.index, p.model, p.uuid, p.vendor, int64(x.Code))
 	}
 }
 
-// sample records what the device or partition said. A partition has metrics of its own,
-// so that the plain names count each physical device once.
+// sample records the values of a device or partition. A partition has its own metrics, so that the plain
+// names count each physical device once.
 func (p *point) sample() {
 	s := &p.r.Sample
 	if s.ID.Parent != "" {
@@ -75,7 +75,7 @@ func (p *point) plain(list []plain) {
 	}
 }
 
-// partition records the parts of what a partition has of its own.
+// partition records the itemized metrics that a partition reports itself.
 func (p *point) partition(s *device.Sample) {
 	p.tasks(&s.Utilization, p.mb.RecordGpuPartitionEngineUtilizationDataPoint)
 	p.pipes(s.Profile.Pipes, p.mb.RecordGpuPartitionPipeActiveDataPoint)
@@ -119,8 +119,8 @@ func (p *point) identity(s *device.Sample) {
 	}
 }
 
-// labeled records a value with one attribute beside the identity, which mdatagen puts
-// between model and uuid.
+// labeled records a value with one attribute besides the identity, which mdatagen orders between model
+// and uuid.
 type labeled func(ts pcommon.Timestamp, v float64, index int64, model, label, uuid, vendor string)
 
 func (p *point) tasks(e *device.Engines, record labeled) {
@@ -223,7 +223,7 @@ func (p *point) throttle(s *device.Sample) {
 	}
 }
 
-// The values of network.io.direction.
+// Values of network.io.direction.
 const (
 	transmit = "transmit"
 	receive  = "receive"

@@ -11,29 +11,29 @@ import (
 	"github.com/gpumeter/gpumeter/internal/series"
 )
 
-// epoch is since when a runtime counts. It begins anew with each workload, while the
-// other counters of its device go on.
+// epoch is the start of a runtime's counters. They restart with each workload, while the other counters
+// of the device continue.
 type epoch struct {
 	since time.Time
-	last  device.Runtime // what it said last
-	at    time.Time      // when
+	last  device.Runtime // last report
+	at    time.Time      // time of the last report
 }
 
-// epochs are those of the runtimes of a tick, by UUID.
+// epochs has the epochs of the runtimes at a tick, by UUID.
 type epochs map[string]epoch
 
-// next returns the epochs of t, which follows those of e. A runtime that began anew did so
-// after it was looked at last, and all that it counted is from then on.
+// next returns the epochs of t, the tick after e. A runtime that restarted did so after its last reading,
+// and everything it has counted is since then.
 func (e epochs) next(t node.Tick) epochs {
 	all := make(epochs, len(e))
 	for i := range t.Readings {
 		r := &t.Readings[i]
 		was, known := e[r.ID.UUID]
 		switch {
-		case known && (!r.Up || was.last.Counts() && !r.Runtime.Counts()): // it may go on
+		case known && (!r.Up || was.last.Counts() && !r.Runtime.Counts()): // it may continue
 			all[r.ID.UUID] = was
 		case !r.Up:
-		case !known: // as the other counters, which have it from the state file
+		case !known: // like the other counters, whose start is in the state file
 			all[r.ID.UUID] = epoch{r.Since, r.Runtime, t.Time}
 		case r.Runtime.Restarted(&was.last):
 			all[r.ID.UUID] = epoch{was.at, r.Runtime, t.Time}
@@ -44,7 +44,7 @@ func (e epochs) next(t node.Tick) epochs {
 	return all
 }
 
-// runtime records what the runtime says of the programs on the device.
+// runtime records what the runtime reports about the programs on the device.
 func (p *point) runtime(s *device.Sample) {
 	for _, x := range s.Runtime.Executions {
 		if v, ok := x.Count.Get(); ok {
@@ -60,8 +60,8 @@ func (p *point) runtime(s *device.Sample) {
 
 const latencyMetric = "gpu.runtime.latency"
 
-// histograms makes histograms of the latencies, in the order in which they were recorded:
-// mdatagen has none.
+// histograms builds the histograms of the latencies in recorded order, because mdatagen does not support
+// histograms.
 func histograms(md pmetric.Metrics, latencies []*device.Latency) {
 	for m := range series.Metrics(md) {
 		if m.Name() != latencyMetric {
@@ -77,7 +77,7 @@ func histograms(md pmetric.Metrics, latencies []*device.Latency) {
 			dp.SetTimestamp(sum.Timestamp())
 			dp.SetCount(l.Count)
 			dp.SetSum(l.Seconds)
-			if len(l.Counts) == len(l.Bounds)+1 { // or receivers refuse all that is sent with it
+			if len(l.Counts) == len(l.Bounds)+1 { // otherwise receivers reject the whole batch
 				dp.ExplicitBounds().FromRaw(l.Bounds)
 				dp.BucketCounts().FromRaw(l.Counts)
 			}
@@ -85,7 +85,7 @@ func histograms(md pmetric.Metrics, latencies []*device.Latency) {
 	}
 }
 
-// ofRuntime reports whether a metric has the beginning of the runtime's counters.
+// ofRuntime reports whether a metric starts with the runtime's counters.
 func ofRuntime(m pmetric.Metric) bool {
 	return strings.HasPrefix(m.Name(), "gpu.runtime.") || strings.HasPrefix(m.Name(), "gpu.partition.runtime.")
 }

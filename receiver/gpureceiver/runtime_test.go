@@ -14,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// runtimeOf returns what a runtime says after n programs.
+// runtimeOf returns the report of a runtime after n programs.
 func runtimeOf(n uint64) device.Runtime {
 	return device.Runtime{
 		Queue: device.Of(3), Idle: device.Of(0.5), Operations: device.Of(float64(1000 * n)),
@@ -26,8 +26,8 @@ func runtimeOf(n uint64) device.Runtime {
 	}
 }
 
-// A runtime begins anew with each workload. If that voided the counters of the device, or
-// went unseen, each job would add all that the one before had counted, or lose it.
+// Catches a runtime restart that resets the device's counters or goes unnoticed: each job would add or
+// lose what the previous one counted.
 func TestRuntime(t *testing.T) {
 	cfg := everything(t)
 	e := newEmitter(cfg)
@@ -78,40 +78,40 @@ func TestRuntime(t *testing.T) {
 		return list
 	}
 	none, four, six, two := device.Runtime{}, runtimeOf(4), runtimeOf(6), runtimeOf(2)
-	f(&four, said("01", "4", "4 1 [0.1 1] [0 4 0]", "4000")...) // with the device's own
+	f(&four, said("01", "4", "4 1 [0.1 1] [0 4 0]", "4000")...) // starts with the device's counters
 	f(&six, said("01", "6", "6 1.5 [0.1 1] [0 6 0]", "6000")...)
-	f(&two, said("14", "2", "2 0.5 [0.1 1] [0 2 0]", "2000")...) // after the last look
-	f(&none, ends("14")...)                                      // nobody runs
+	f(&two, said("14", "2", "2 0.5 [0.1 1] [0 2 0]", "2000")...) // starts after the last reading
+	f(&none, ends("14")...)                                      // no workload
 	f(&none)
-	f(&six, said("14", "6", "6 1.5 [0.1 1] [0 6 0]", "6000")...) // it did not answer for a while
+	f(&six, said("14", "6", "6 1.5 [0.1 1] [0 6 0]", "6000")...) // the runtime did not answer for a while
 	f(nil, ends("14")...)                                        // the device is down
 	f(&six, said("14", "6", "6 1.5 [0.1 1] [0 6 0]", "6000")...)
 	f(&two, said("56", "2", "2 0.5 [0.1 1] [0 2 0]", "2000")...)
-	// What the next workload has not ends with its own beginning.
+	// What the next workload does not report ends with that workload's start time.
 	rest := ends("56")[1:]
 	f(&device.Runtime{Executions: []device.ErrorCount{{Type: "success", Count: device.Of(1)}}},
 		append(rest, "gpu.runtime.executions gpu.runtime.result=success gpu.uuid=TPU-0: 1 since 03")...)
 }
 
-// A device that is there before its first workload: what that counts, it counts from then on.
+// Catches the first workload of a known device whose counters start before the workload.
 func TestFirstRuntime(t *testing.T) {
 	var e epochs
 	tick := tickOf(device.Sample{ID: device.ID{UUID: "TPU-0"}})
 	for second, r := range []device.Runtime{{}, {}, {}, runtimeOf(4)} {
 		tick.Time = start.Add(time.Duration(10*second) * time.Second)
-		tick.Readings[0].Runtime, tick.Readings[0].Up = r, second != 2 // it is down once
+		tick.Readings[0].Runtime, tick.Readings[0].Up = r, second != 2 // down once
 		e = e.next(tick)
 	}
 	if want := start.Add(10 * time.Second); !e["TPU-0"].since.Equal(want) {
-		t.Errorf("it counts since %v, want %v", e["TPU-0"].since, want)
+		t.Errorf("start time %v, want %v", e["TPU-0"].since, want)
 	}
 	if e = e.next(tickOf()); len(e) != 0 {
 		t.Errorf("a device that is gone is remembered: %v", e)
 	}
 }
 
-// Owners are on the gauges of a runtime; on what it counts they would be a second
-// beginning of the same series.
+// Catches an owner on the counters of a runtime, which would be a second start of the same series; owners
+// belong only on its gauges.
 func TestRuntimeOwner(t *testing.T) {
 	tick := tickOf(device.Sample{ID: device.ID{UUID: "TPU-0"}, Runtime: runtimeOf(4)})
 	tick.Readings[0].Owner = &workload.Workload{ID: "a", Kind: "job", Name: "a"}
@@ -125,7 +125,7 @@ func TestRuntimeOwner(t *testing.T) {
 	}
 }
 
-// One bucket too few, and a backend refuses the whole batch: count and sum are left.
+// Catches inconsistent buckets, for which a backend rejects the whole batch: only count and sum remain.
 func TestBadBuckets(t *testing.T) {
 	s := device.Sample{ID: device.ID{UUID: "TPU-0"}, Runtime: device.Runtime{Latencies: []device.Latency{
 		{Operation: "program", Count: 1, Seconds: 2, Bounds: []float64{1}, Counts: []uint64{1}},
@@ -136,7 +136,7 @@ func TestBadBuckets(t *testing.T) {
 	}
 }
 
-// The cap cuts histograms too, and does not count their points as one.
+// Catches a limit that ignores histograms or counts their points as one.
 func TestHistogramCap(t *testing.T) {
 	s := device.Sample{ID: device.ID{UUID: "TPU-0"}}
 	for range 100 {

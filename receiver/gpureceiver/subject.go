@@ -13,13 +13,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// subject is what a point is of: a device or partition, or a workload on it.
+// subject is what a point is about: a device or partition, or a workload on it.
 type subject struct {
 	*node.Reading
-	holder  *node.Holder         // nil: the device
+	holder  *node.Holder         // nil for the device itself
 	profile string               // of the partition
-	owner   []workload.Attribute // attributes of the workload: many points have the same
-	runtime time.Time            // since when its runtime counts
+	owner   []workload.Attribute // attributes of the workload, shared by many points
+	runtime time.Time            // start of its runtime's counters
 }
 
 func newSubject(r *node.Reading) subject {
@@ -28,7 +28,7 @@ func newSubject(r *node.Reading) subject {
 	return s
 }
 
-// attributes returns those of the workload.
+// attributes returns the attributes of the workload.
 func (s subject) attributes() []workload.Attribute {
 	if w := s.workload(); w != nil {
 		return w.Identity()
@@ -36,8 +36,7 @@ func (s subject) attributes() []workload.Attribute {
 	return nil
 }
 
-// subjects returns all of a tick by what their points have in gpu.uuid before they are
-// decorated.
+// subjects returns the subjects of a tick by the value of gpu.uuid before decoration.
 func subjects(t node.Tick, runtimes epochs) map[string]subject {
 	all := make(map[string]subject, len(t.Readings))
 	for i := range t.Readings {
@@ -63,15 +62,15 @@ func subjects(t node.Tick, runtimes epochs) map[string]subject {
 	return all
 }
 
-// holderKey stands for a workload on a device until its points are decorated.
+// holderKey identifies a workload on a device until its points are decorated.
 func holderKey(r *node.Reading, i int) string { return r.ID.UUID + "#" + strconv.Itoa(i) }
 
-// nobody holds what no workload holds. restKey stands for it as holderKey does for others.
+// nobody is the holder of what no workload holds. restKey is its holderKey.
 var nobody = workload.Workload{ID: workload.Unallocated, Kind: workload.Unallocated}
 
 func restKey(r *node.Reading) string { return r.ID.UUID + "#" + workload.Unallocated }
 
-// workload returns whose the point is, nil if that cannot be said of one.
+// workload returns the owner of the point, nil if there is not exactly one.
 func (s subject) workload() *workload.Workload {
 	if s.holder != nil {
 		return &s.holder.Workload
@@ -79,7 +78,7 @@ func (s subject) workload() *workload.Workload {
 	return s.Owner
 }
 
-// partition returns the UUID of the partition, empty if the point is of the whole device.
+// partition returns the UUID of the partition, empty for the whole device.
 func (s subject) partition() string {
 	switch {
 	case s.holder != nil:
@@ -90,8 +89,8 @@ func (s subject) partition() string {
 	return ""
 }
 
-// beginning returns when the counter of a point began: with the device's own, except for
-// XIDs and for what a workload used, which we count, and for what a runtime counts.
+// beginning returns the start time of the counter of a point: that of the device, except for XIDs and the
+// usage of workloads, which we count ourselves, and for the runtime's counters.
 func (s subject) beginning(m pmetric.Metric, dp series.Point) time.Time {
 	switch {
 	case s.holder != nil:
@@ -109,9 +108,8 @@ func (s subject) beginning(m pmetric.Metric, dp series.Point) time.Time {
 	return s.Since
 }
 
-// holders records who has the device and what they used of it. A device whose owners are
-// known has one point of gpu.unallocated, also where that is 0: an average over devices
-// would be too high without it.
+// holders records the holders of the device and their usage. A device with known owners has one point of
+// gpu.unallocated even if it is 0: without it, an average over devices would be too high.
 func (p *point) holders() {
 	free := 0.0
 	for i := range p.r.Holders {
@@ -130,14 +128,14 @@ func (p *point) holders() {
 	}
 }
 
-// holds records what a workload has now.
+// holds records what a workload holds now.
 func (p *point) holds(h *node.Holder, key string) {
 	gauge := func(v device.Value, record labeled) {
 		if f, ok := v.Get(); ok {
 			record(p.ts, f, p.index, p.model, string(h.Basis), key, p.vendor)
 		}
 	}
-	// A workload that uses a device without holding a part of it has 0.
+	// A workload that uses a device without an allocation has 0.
 	if !isRest(h) || h.Kind == workload.Unattributed && h.Allocation > 0 {
 		gauge(device.Of(h.Allocation), p.mb.RecordGpuAllocationDataPoint)
 	}
@@ -146,7 +144,7 @@ func (p *point) holds(h *node.Holder, key string) {
 	gauge(h.Power, p.mb.RecordGpuWorkloadPowerDrawDataPoint)
 }
 
-// used records what a workload has used since it came.
+// used records the usage of a workload since it started on the device.
 func (p *point) used(h *node.Holder, key string) {
 	sum := func(v device.Value, record func(pcommon.Timestamp, float64, int64, string, string, string)) {
 		if f, ok := v.Get(); ok {
@@ -160,7 +158,7 @@ func (p *point) used(h *node.Holder, key string) {
 	}
 	sum(device.Of(h.Allocated), p.mb.RecordGpuWorkloadAllocatedTimeDataPoint)
 	if isRest(h) {
-		return // who cannot be named is neither active nor idle
+		return // an unidentified holder is neither active nor idle
 	}
 	sum(h.Active, p.mb.RecordGpuWorkloadActiveTimeDataPoint)
 	if active, ok := h.Active.Get(); ok {
@@ -168,7 +166,7 @@ func (p *point) used(h *node.Holder, key string) {
 	}
 }
 
-// isRest reports whether h stands for what is no workload's.
+// isRest reports whether h is not a workload.
 func isRest(h *node.Holder) bool {
 	return h.Kind == workload.Unallocated || h.Kind == workload.Unattributed
 }

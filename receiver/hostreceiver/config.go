@@ -11,7 +11,7 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/hostreceiver/internal/metadata"
 )
 
-// Config is what users set under receivers::host.
+// Config is the configuration under receivers::host.
 type Config struct {
 	metadata.MetricsBuilderConfig `mapstructure:",squash"`
 
@@ -19,10 +19,10 @@ type Config struct {
 	Interval time.Duration `mapstructure:"interval"`
 	// Root is where the host's file system is mounted in a container.
 	Root string `mapstructure:"root"`
-	// HostName is reported as host.name; empty: what the gpu extension says, else the kernel.
+	// HostName is reported as host.name; empty: the gpu extension's name, else the kernel's.
 	HostName string `mapstructure:"host_name"`
-	// Resource are more resource attributes, such as k8s.cluster.name, beside those that the
-	// gpu extension says.
+	// Resource has additional resource attributes, such as k8s.cluster.name, besides those of the
+	// gpu extension.
 	Resource map[string]string `mapstructure:"resource"`
 }
 

@@ -1,5 +1,5 @@
 //go:generate go tool -modfile=../../tools.mod mdatagen metadata.yaml
 
-// Package hostreceiver says how busy the CPUs of this machine are and how full its memory
-// is: what a GPU's numbers are to be seen beside. It needs no capability.
+// Package hostreceiver reports the CPU utilization and memory use of this machine, the context for the
+// metrics of its GPUs. It needs no capability.
 package hostreceiver

@@ -28,18 +28,18 @@ type hostReceiver struct {
 	mb   *metadata.MetricsBuilder
 	host host.Reader
 
-	// tick is the last of the gpu extension, which says what the machine is called, so that
-	// the metrics carry the labels of its devices, and when to read; zero: no extension.
+	// tick is the last tick of the gpu extension. It provides the name of the machine, so that the
+	// metrics have the labels of its devices, and triggers readings; zero without an extension.
 	tick   node.Tick
-	kernel string // what the kernel calls this machine
+	kernel string // host name according to the kernel
 
 	cancel func()
 	done   sync.WaitGroup
 
-	last    host.CPU // of the reading before
-	known   bool     // there was one
-	trouble string   // what was said last of why something is missing
-	refused bool     // the pipeline did not take the last batch
+	last    host.CPU // previous reading
+	known   bool     // there is a previous reading
+	trouble string   // last logged reason for missing metrics
+	refused bool     // the pipeline refused the last batch
 }
 
 func newReceiver(cfg *Config, set receiver.Settings, next consumer.Metrics) *hostReceiver {
@@ -58,18 +58,18 @@ func (r *hostReceiver) Start(_ context.Context, h component.Host) error {
 		r.done.Go(func() { r.follow(subscription) })
 		return nil
 	}
-	r.kernel, _ = os.Hostname() // without a name there is no host.name
+	r.kernel, _ = os.Hostname() // without a name, host.name is absent
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	r.done.Go(func() { r.run(ctx) })
 	return nil
 }
 
-// follow reads with the ticks of an extension, as often as the configuration says at most.
+// follow reads on the ticks of an extension, at most as often as configured.
 func (r *hostReceiver) follow(list <-chan node.Tick) {
 	var last time.Time
 	for t := range list {
-		// Half an interval early is on time: ticks come at their own pace.
+		// Half an interval early counts as on time: ticks have their own period.
 		if !last.IsZero() && t.Time.Sub(last) < r.cfg.Interval/2 {
 			continue
 		}
@@ -99,8 +99,8 @@ func (r *hostReceiver) round(ctx context.Context, now time.Time) {
 	}
 }
 
-// read returns the metrics of one moment. What cannot be read is absent, and the error says
-// why. Utilization of the CPUs begins with the second reading: it is of the time between two.
+// read returns the metrics at a moment. Values that cannot be read are absent, and the error says why.
+// CPU utilization needs a previous reading: it is the average between the two.
 func (r *hostReceiver) read(now time.Time) (pmetric.Metrics, error) {
 	ts := pcommon.NewTimestampFromTime(now)
 	cpu, cpuErr := r.host.CPU()
@@ -122,7 +122,7 @@ func (r *hostReceiver) read(now time.Time) (pmetric.Metrics, error) {
 	return r.mb.Emit(metadata.WithResource(r.resource())), errors.Join(cpuErr, memoryErr)
 }
 
-// resource returns this machine. The configuration wins over the extension.
+// resource returns the resource of this machine. The configuration overrides the extension.
 func (r *hostReceiver) resource() pcommon.Resource {
 	t := r.tick
 	t.Host = cmp.Or(r.cfg.HostName, r.tick.Host, r.kernel)
@@ -133,7 +133,7 @@ func (r *hostReceiver) resource() pcommon.Resource {
 	return res
 }
 
-// say logs why something is missing, once for each reason.
+// say logs why metrics are missing, once per reason.
 func (r *hostReceiver) say(err error) {
 	text := ""
 	if err != nil {
@@ -143,10 +143,10 @@ func (r *hostReceiver) say(err error) {
 		return
 	}
 	if r.trouble = text; text == "" {
-		r.set.Logger.Info("The kernel says everything of this machine again")
+		r.set.Logger.Info("All host metrics are readable again")
 		return
 	}
-	r.set.Logger.Warn("Some of what the kernel says of this machine is missing", zap.String("reason", text))
+	r.set.Logger.Warn("Cannot read some host metrics", zap.String("reason", text))
 }
 
 func (r *hostReceiver) deliver(err error) {

@@ -72,7 +72,7 @@ var (
 	near = cmpopts.EquateApprox(0, 1e-12)
 )
 
-// Every series, with its unit: one that is missing, is of each CPU, or is a percentage.
+// Catches a missing series, a series per CPU, and a percentage instead of a ratio.
 func TestRead(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, "stat", "cpu  1000 0 300 8000 100 10 20 5 3 0\ncpu0 1000 0 300 8000 100 10 20 5 3 0\n")
@@ -104,12 +104,12 @@ func TestRead(t *testing.T) {
 	}
 	for _, p := range md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().At(0).Gauge().DataPoints().All() {
 		if p.Timestamp() != pcommon.NewTimestampFromTime(noon.Add(10*time.Second)) {
-			t.Errorf("a point is of %s", p.Timestamp())
+			t.Errorf("a point has timestamp %s", p.Timestamp())
 		}
 	}
 }
 
-// A torn file costs its own metric, and a gap is no interval.
+// Catches a torn file that loses other metrics, and a gap taken for an interval.
 func TestReadTorn(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, "stat", "cpu 100 0 0 100\n")
@@ -155,7 +155,7 @@ func (h hosted) GetExtensions() map[component.ID]component.Component {
 
 var tick = node.Tick{Host: "node7", Simulated: true, Resource: map[string]string{"k8s.cluster.name": "c", "cloud.region": "r"}}
 
-// Numbers of one machine under two names cannot be joined.
+// Catches two names for one machine, whose metrics cannot be joined.
 func TestResource(t *testing.T) {
 	f := func(r *hostReceiver, want map[string]any) {
 		t.Helper()
@@ -173,8 +173,8 @@ func TestResource(t *testing.T) {
 	f(r, map[string]any{"host.name": "mine", "service.name": "gpumeter", "gpumeter.simulated": true, "k8s.cluster.name": "d", "cloud.region": "r"})
 }
 
-// The real /proc, through the factory, with the ticks of an extension and without: two
-// batches, the second with CPUs, and an end. A tick that comes too early is not a batch.
+// Catches a factory that does not work with the real /proc, with and without an extension: two batches,
+// the second with CPU utilization, a clean shutdown, and no batch for an early tick.
 func TestRun(t *testing.T) {
 	f := func(host component.Host, name string) {
 		t.Helper()
@@ -222,7 +222,7 @@ func TestRun(t *testing.T) {
 	f(hosted{componenttest.NewNopHost(), known{ticks: make(chan node.Tick)}}, "node7")
 }
 
-// A machine without a file says so once, not every ten seconds.
+// Catches an unreadable file that is logged every ten seconds instead of once.
 func TestSay(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	r := testReceiver(t, t.TempDir())
@@ -239,8 +239,8 @@ func TestSay(t *testing.T) {
 		got = append(got, e.Message)
 	}
 	want := []string{
-		"Some of what the kernel says of this machine is missing", "The pipeline refuses metrics of this machine",
-		"The kernel says everything of this machine again", "The pipeline accepts metrics of this machine again",
+		"Cannot read some host metrics", "The pipeline refuses metrics of this machine",
+		"All host metrics are readable again", "The pipeline accepts metrics of this machine again",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -263,6 +263,6 @@ func TestConfig(t *testing.T) {
 		t.Errorf("no root gives %s", got)
 	}
 	if err := confmap.NewFromStringMap(map[string]any{"intervall": "1s"}).Unmarshal(createDefaultConfig()); err == nil {
-		t.Error("a key that is not known is taken")
+		t.Error("an unknown key is accepted")
 	}
 }

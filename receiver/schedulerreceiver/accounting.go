@@ -23,16 +23,16 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
-// eventJobEnd is the name of the record of a job that ended.
+// eventJobEnd is the event name of the record of a finished job.
 const eventJobEnd = "slurm.job.end"
 
-// longestPause is how rarely accounting is asked while that does not work.
+// longestPause is the maximum back-off while accounting fails.
 const longestPause = 10 * time.Minute
 
-// maxText bounds a text of a record in bytes. The list of nodes is the longest.
+// maxText bounds a text in a record, in bytes. The node list is the longest.
 const maxText = 1 << 14
 
-// accountant sends a record of each job that ended.
+// accountant sends a record for each finished job.
 type accountant struct {
 	follower *accounting.Follower
 	interval time.Duration
@@ -42,13 +42,13 @@ type accountant struct {
 	counter  metric.Int64Counter
 
 	failing bool
-	said    map[string]bool  // what was said since it last was well
-	saying  map[string]bool  // in this round
-	counted accounting.Stats // what counter has
+	said    map[string]bool  // messages logged since the last success
+	saying  map[string]bool  // messages of this round
+	counted accounting.Stats // already in the counter
 }
 
-// startAccounting begins to read jobs that ended. It fails only if the configuration does:
-// no Slurm is a normal state.
+// startAccounting starts to follow finished jobs. It fails only on invalid configuration: a missing
+// Slurm is a normal state.
 func startAccounting(_ context.Context, cfg *SlurmConfig, set receiver.Settings, next consumer.Logs) (stop func(context.Context) error, err error) {
 	a, err := newAccountant(cfg, set, next)
 	if err != nil {
@@ -57,7 +57,7 @@ func startAccounting(_ context.Context, cfg *SlurmConfig, set receiver.Settings,
 	if cfg.Accounting.StateDir == "" {
 		set.Logger.Warn("Accounting has no state_dir: jobs that end while the agent is down are not recorded")
 	}
-	// Not that of Start, which ends with it.
+	// Start's own context ends when Start returns.
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() { a.run(ctx) })
@@ -98,7 +98,7 @@ func newAccountant(cfg *SlurmConfig, set receiver.Settings, next consumer.Logs) 
 		a.follower.Usage = accounting.NewMeter(store)
 	}
 	a.counter, err = set.MeterProvider.Meter(metadata.ScopeName).Int64Counter("gpumeter.slurm.accounting.records", metric.WithUnit("{record}"),
-		metric.WithDescription("Rows of Slurm's accounting by what became of them: delivered, refused (by a later component, for good), no_usage (delivered, and nobody knows what the job did), unreadable (answers of which rows were left out), forgotten (no longer kept apart from late ones)."))
+		metric.WithDescription("Rows of Slurm's accounting by outcome: delivered, refused (permanently, by a later component), no_usage (delivered without the usage of the job), unreadable (responses with skipped rows), forgotten (evicted from the state that prevents duplicates)."))
 	return a, err
 }
 
@@ -111,7 +111,7 @@ func (a *accountant) run(ctx context.Context) {
 		}
 		if err == nil {
 			pause = a.interval
-		} else { // the longer it lasts, the less often
+		} else { // back off
 			pause = min(max(2*pause, a.interval), max(longestPause, a.interval))
 		}
 		t := time.NewTimer(pause)
@@ -124,7 +124,7 @@ func (a *accountant) run(ctx context.Context) {
 	}
 }
 
-// round looks for new records once, and says what changed.
+// round delivers new records once and logs changes.
 func (a *accountant) round(ctx context.Context) error {
 	clear(a.saying)
 	err := a.follower.Round(ctx)
@@ -139,15 +139,15 @@ func (a *accountant) round(ctx context.Context) error {
 	}
 	if failing := err != nil; failing != a.failing {
 		if a.failing = failing; failing {
-			a.set.Logger.Warn("Cannot record jobs that ended; it is tried again, and none is lost", zap.Error(err))
+			a.set.Logger.Warn("Cannot record finished jobs; will retry, no record is lost", zap.Error(err))
 		} else {
-			a.set.Logger.Info("Jobs that ended are recorded again")
+			a.set.Logger.Info("Finished jobs are recorded again")
 		}
 	}
 	return err
 }
 
-// say logs what somebody should know, once until it is over.
+// say logs a problem once until it is over.
 func (a *accountant) say(what string, err error) {
 	a.saying[what] = true
 	if !a.said[what] {
@@ -175,7 +175,7 @@ func (a *accountant) count(ctx context.Context) {
 	}
 }
 
-// deliver passes records on. What is refused for good would be refused again.
+// deliver passes records on. A permanent error is not retried.
 func (a *accountant) deliver(ctx context.Context, list []accounting.Record) error {
 	ld := plog.NewLogs()
 	rl := ld.ResourceLogs().AppendEmpty()
@@ -195,7 +195,7 @@ func (a *accountant) deliver(ctx context.Context, list []accounting.Record) erro
 	return err
 }
 
-// jobRecord fills in the record of a job. docs/accounting.md has its attributes.
+// jobRecord fills in the record of a job. docs/accounting.md documents its attributes.
 func jobRecord(rec plog.LogRecord, r *accounting.Record, now time.Time) {
 	rec.SetEventName(eventJobEnd)
 	rec.SetTimestamp(pcommon.NewTimestampFromTime(r.End))
@@ -207,7 +207,7 @@ func jobRecord(rec plog.LogRecord, r *accounting.Record, now time.Time) {
 		rec.SetSeverityText("WARN")
 	}
 	state := strings.ToLower(r.State)
-	rec.Body().SetStr(fmt.Sprintf("Job %s of %s is %s after %s with %d GPUs", r.UserID, r.User, state, r.Elapsed, r.GPUs))
+	rec.Body().SetStr(fmt.Sprintf("Job %s of %s ended as %s after %s with %d GPUs", r.UserID, r.User, state, r.Elapsed, r.GPUs))
 	attrs := rec.Attributes()
 	attrs.EnsureCapacity(40)
 	attrs.PutStr("log.record.uid", r.UID())
@@ -272,7 +272,7 @@ func jobRecord(rec plog.LogRecord, r *accounting.Record, now time.Time) {
 	usageAttributes(attrs, r)
 }
 
-// usageAttributes puts what the job did on its record. What is not known is absent.
+// usageAttributes adds the usage of the job to its record. Unknown values are absent.
 func usageAttributes(attrs pcommon.Map, r *accounting.Record) {
 	u := &r.Usage
 	if u.Status != "" {

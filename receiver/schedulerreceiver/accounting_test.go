@@ -31,7 +31,7 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
-// fakeSacct returns a folder with a sacct that answers what a real one did.
+// fakeSacct returns a folder with a sacct that replays captured output.
 func fakeSacct(t *testing.T) string {
 	t.Helper()
 	answer, err := filepath.Abs("../../internal/scheduler/accounting/testdata/22.05/sacct.txt")
@@ -50,7 +50,7 @@ exec /bin/sed "s,|~|,$d,g" %s
 	return dir
 }
 
-// recorded is a time soon after what testdata has.
+// recorded is a time shortly after the jobs in testdata.
 var recorded = time.Unix(1794734900, 0)
 
 func accountantFor(t *testing.T, cfg *SlurmConfig, next consumer.Logs) (*accountant, *observer.ObservedLogs) {
@@ -91,7 +91,7 @@ func recordsOf(list []plog.Logs) map[string]plog.LogRecord {
 	return out
 }
 
-// The whole record of a job, with types: a number as text cannot be added up.
+// Catches a wrong attribute or type in the record of a job: a number as text cannot be added up.
 func TestJobRecord(t *testing.T) {
 	sink := &consumertest.LogsSink{}
 	a, logs := accountantFor(t, accountingConfig(t), sink)
@@ -118,9 +118,9 @@ func TestJobRecord(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if rec.EventName() != "slurm.job.end" || rec.Timestamp().AsTime().Unix() != 1794734241 || !rec.ObservedTimestamp().AsTime().Equal(recorded) || rec.SeverityText() != "INFO" {
-		t.Errorf("%s at %s, seen %s, %s", rec.EventName(), rec.Timestamp(), rec.ObservedTimestamp(), rec.SeverityText())
+		t.Errorf("%s at %s, observed at %s, %s", rec.EventName(), rec.Timestamp(), rec.ObservedTimestamp(), rec.SeverityText())
 	}
-	if body := rec.Body().Str(); body != "Job 6_2 of gpu_bob is completed after 3s with 1 GPUs" {
+	if body := rec.Body().Str(); body != "Job 6_2 of gpu_bob ended as completed after 3s with 1 GPUs" {
 		t.Error(body)
 	}
 	for id, severity := range map[string]plog.SeverityNumber{
@@ -132,7 +132,7 @@ func TestJobRecord(t *testing.T) {
 		}
 	}
 	if offset, ok := got["15+1 completed"].Attributes().Get("slurm.het.offset"); !ok || offset.Int() != 1 {
-		t.Error("the component of a heterogeneous job has no place")
+		t.Error("the component of a heterogeneous job has no offset")
 	}
 	scope := sink.AllLogs()[0].ResourceLogs().At(0).ScopeLogs().At(0).Scope()
 	if scope.Name() != metadata.ScopeName || scope.Version() != "1.2.3" {
@@ -142,9 +142,9 @@ func TestJobRecord(t *testing.T) {
 		t.Error(diff)
 	}
 	if logs.Len() != 0 {
-		t.Errorf("said %v", logs.All())
+		t.Errorf("logged %v", logs.All())
 	}
-	// Another process goes on where this one was.
+	// Another process continues where this one stopped.
 	sink.Reset()
 	cfg := accountingConfig(t)
 	cfg.Accounting.StateDir = a.follower.Store.Dir
@@ -154,8 +154,8 @@ func TestJobRecord(t *testing.T) {
 	}
 }
 
-// A pipeline that is full gets the same records later; one that refuses them for good is
-// not asked for ever.
+// Catches records lost because the pipeline is full, and permanently rejected records that are retried
+// forever.
 func TestAccountingRefused(t *testing.T) {
 	sink := &consumertest.LogsSink{}
 	fail := errors.New("queue is full")
@@ -176,7 +176,7 @@ func TestAccountingRefused(t *testing.T) {
 		}
 	}
 	if logs.Len() != 1 {
-		t.Errorf("said %d times", logs.Len())
+		t.Errorf("logged %d times", logs.Len())
 	}
 	fail = nil
 	if err := a.round(t.Context()); err != nil || sink.LogRecordCount() != 27 {
@@ -195,7 +195,7 @@ func TestAccountingRefused(t *testing.T) {
 	}
 }
 
-// What is known of a job's use is on its record; what is not is absent, and said.
+// Catches usage that is missing from the record, or unknown usage that is not absent and logged.
 func TestAccountingUsage(t *testing.T) {
 	store := querytest.NewMemory()
 	for series, points := range map[string]map[int64]float64{
@@ -242,7 +242,7 @@ func TestAccountingUsage(t *testing.T) {
 	}
 }
 
-// No Slurm is a normal state: it starts, says so once, and ends at once.
+// Catches a missing Slurm that is fatal, logged more than once, or delays the shutdown.
 func TestAccountingWithoutSlurm(t *testing.T) {
 	cfg := accountingConfig(t)
 	cfg.Tools = t.TempDir()
@@ -253,7 +253,7 @@ func TestAccountingWithoutSlurm(t *testing.T) {
 		}
 	}
 	if logs.Len() != 1 {
-		t.Errorf("said %v", logs.All())
+		t.Errorf("logged %v", logs.All())
 	}
 	stop, err := startAccounting(t.Context(), cfg, receivertest.NewNopSettings(metadata.Type), consumertest.NewNop())
 	if err != nil {
@@ -264,11 +264,11 @@ func TestAccountingWithoutSlurm(t *testing.T) {
 	}
 	cfg.Accounting.Prometheus = "prometheus:9090"
 	if _, err := startAccounting(t.Context(), cfg, receivertest.NewNopSettings(metadata.Type), consumertest.NewNop()); err == nil {
-		t.Error("an address of nothing is taken")
+		t.Error("an invalid address is accepted")
 	}
 }
 
-// What became of the rows is counted.
+// Catches outcomes of rows that are not counted.
 func TestAccountingCounts(t *testing.T) {
 	tel := componenttest.NewTelemetry()
 	defer tel.Shutdown(context.Background())

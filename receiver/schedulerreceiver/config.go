@@ -15,66 +15,67 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
-// Config is what users set under receivers::scheduler.
+// Config is the configuration under receivers::scheduler.
 type Config struct {
 	metadata.MetricsBuilderConfig `mapstructure:",squash"`
 
-	// Slurm is the one scheduler so far.
+	// Slurm is the only scheduler so far.
 	Slurm SlurmConfig `mapstructure:"slurm"`
 }
 
-// SlurmConfig says how a Slurm controller is asked, and for what.
+// SlurmConfig configures how a Slurm controller is queried, and for what.
 type SlurmConfig struct {
-	// Interval is how often the controller is asked. A round costs it at most one request of
-	// each kind.
+	// Interval is how often the controller is queried. A round costs at most one request of each
+	// kind.
 	Interval time.Duration `mapstructure:"interval"`
-	// Timeout is what a round may take, at most Interval.
+	// Timeout is the deadline of a round, at most Interval.
 	Timeout time.Duration `mapstructure:"timeout"`
-	// Cluster is the name for slurm.cluster. Empty: slurm.conf or the controller says it.
+	// Cluster is the value of slurm.cluster. Empty: from slurm.conf or the controller.
 	Cluster string `mapstructure:"cluster"`
-	// Tools is the folder of Slurm's programs. Empty: the usual ones.
+	// Tools is the folder of Slurm's programs. Empty: the usual folders.
 	Tools string `mapstructure:"tools"`
-	// Conf is the path of slurm.conf. Empty: the programs know.
+	// Conf is the path of slurm.conf. Empty: the programs' default.
 	Conf string `mapstructure:"conf"`
-	// REST is a slurmrestd to ask instead of the programs.
+	// REST is a slurmrestd to query instead of running the programs.
 	REST RESTConfig `mapstructure:"rest"`
-	// OpenMetrics is the address of the controller's own metrics, 25.11 and later, to read
-	// instead of asking for jobs and nodes.
+	// OpenMetrics is the address of the controller's own metrics (25.11 and later), used
+	// instead of querying jobs and nodes.
 	OpenMetrics string `mapstructure:"openmetrics"`
-	// MaxSeries bounds the series of jobs by partition, account and user. What is over is
-	// folded into the user other, then into the account other.
+	// MaxSeries bounds the series of jobs by partition, account and user. Series beyond it are
+	// combined as the user other, then as the account other.
 	MaxSeries int `mapstructure:"max_series"`
-	// Histograms of how long jobs wait, run and are suspended.
+	// Histograms enables histograms of how long jobs wait, run and are suspended.
 	Histograms bool `mapstructure:"histograms"`
-	// Records are what is sent as log records as well: squeue, sprio, sshare, qos, users,
+	// Records selects what is also sent as log records: squeue, sprio, sshare, qos, users,
 	// partitions, config.
 	Records []string `mapstructure:"records"`
-	// RecordsInterval is how often.
+	// RecordsInterval is how often records are sent.
 	RecordsInterval time.Duration `mapstructure:"records_interval"`
-	// Accounting makes a log record of each job that ended.
+	// Accounting sends a log record for each finished job.
 	Accounting AccountingConfig `mapstructure:"accounting"`
 }
 
-// RESTConfig names a slurmrestd.
+// RESTConfig is the address of a slurmrestd and how to authenticate.
 type RESTConfig struct {
 	// Address is http://host:6820, https://... or unix:/path. Empty: none.
 	Address string `mapstructure:"address"`
-	// TokenFile has the JWT, as scontrol token writes it. It is read anew for each request.
+	// TokenFile has the JWT, as scontrol token writes it. It is read for each request.
 	TokenFile string `mapstructure:"token_file"`
-	// User is whose token it is, where slurmrestd wants to know.
+	// User is the owner of the token, where slurmrestd requires it.
 	User string `mapstructure:"user"`
 }
 
-// AccountingConfig says whether and how jobs that ended are read from the accounting.
+// AccountingConfig configures whether and how finished jobs are read from the accounting.
 type AccountingConfig struct {
 	Enabled bool `mapstructure:"enabled"`
-	// Interval is how often accounting is asked.
+	// Interval is how often the accounting is queried.
 	Interval time.Duration `mapstructure:"interval"`
-	// Since is how long ago to begin if there is no cursor yet. 0: now.
+	// Since is how far back to start if there is no cursor yet. 0: now.
 	Since time.Duration `mapstructure:"since"`
-	// StateDir is the folder for the cursor. Empty: it is in memory, and a restart begins anew.
+	// StateDir is the folder of the cursor. Empty: the cursor is in memory, and a restart starts
+	// over.
 	StateDir string `mapstructure:"state_dir"`
-	// Prometheus is the base URL of a Prometheus-compatible API with our gpu_workload_* series.
+	// Prometheus is the base URL of a Prometheus-compatible API with the gpu_workload_* series.
 	Prometheus string `mapstructure:"prometheus"`
 }
 
@@ -101,7 +102,7 @@ func (c *SlurmConfig) Validate() error {
 	kinds := slices.Sorted(maps.Keys(slurmctl.Kinds))
 	for _, r := range c.Records {
 		if !slices.Contains(kinds, r) {
-			errs = append(errs, fmt.Errorf("records knows no %q, but %s", r, strings.Join(kinds, ", ")))
+			errs = append(errs, fmt.Errorf("records: unknown kind %q, must be one of %s", r, strings.Join(kinds, ", ")))
 		}
 	}
 	if _, err := slurmctl.New(c.client()); err != nil {
@@ -109,13 +110,13 @@ func (c *SlurmConfig) Validate() error {
 	}
 	if p := c.Accounting.Prometheus; p != "" {
 		if u, err := url.Parse(p); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			errs = append(errs, errors.New("accounting::prometheus is no http:// or https:// address"))
+			errs = append(errs, errors.New("accounting::prometheus is not an http:// or https:// address"))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// client returns how the controller is reached.
+// client returns the configuration of the client.
 func (c *SlurmConfig) client() slurmctl.Config {
 	return slurmctl.Config{
 		Cluster: c.Cluster, Tools: c.Tools, Conf: c.Conf,

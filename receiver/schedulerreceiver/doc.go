@@ -1,5 +1,5 @@
 //go:generate go tool -modfile=../../tools.mod mdatagen metadata.yaml
 
-// Package schedulerreceiver reports the state of a cluster as its scheduler has it: jobs,
-// nodes, what waits and why, and how the scheduler itself does.
+// Package schedulerreceiver reports the state of a cluster from its scheduler: jobs, nodes, pending work
+// and its reasons, and the performance of the scheduler itself.
 package schedulerreceiver

@@ -16,18 +16,18 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
-// emitter turns rounds into metrics.
+// emitter converts rounds to metrics.
 type emitter struct {
 	cfg       *Config
 	version   string
 	mb        *metadata.MetricsBuilder
 	durations *slurmctl.Durations
-	began     time.Time // this receiver
+	began     time.Time // start of this receiver
 	epochs    epochs
 
-	ts      pcommon.Timestamp // of the round
+	ts      pcommon.Timestamp // time of the round
 	cluster string
-	// shown remembers gauges. The sums are of things that do not go away.
+	// shown remembers gauges only. The subjects of sums do not disappear.
 	shown series.Memory
 }
 
@@ -39,7 +39,7 @@ func newEmitter(cfg *Config, set receiver.Settings) *emitter {
 	}
 }
 
-// emit returns the metrics of a round. Of one that failed there is only that it did.
+// emit returns the metrics of a round. A failed round has only its failure.
 func (e *emitter) emit(s slurmctl.Snapshot) pmetric.Metrics {
 	e.ts, e.cluster = pcommon.NewTimestampFromTime(s.Time), s.Cluster
 	up := int64(0)
@@ -51,7 +51,7 @@ func (e *emitter) emit(s slurmctl.Snapshot) pmetric.Metrics {
 		e.mb.RecordSlurmRequestsDataPoint(e.ts, s.Requests[what], e.cluster, what)
 	}
 	asked := maps.Clone(s.Requests)
-	maps.Copy(asked, s.Errors) // without Slurm's programs nothing is asked at all
+	maps.Copy(asked, s.Errors) // without Slurm's programs no request is made
 	for _, what := range slices.Sorted(maps.Keys(asked)) {
 		e.mb.RecordSlurmRefreshErrorsDataPoint(e.ts, s.Errors[what], e.cluster, what)
 	}
@@ -78,7 +78,7 @@ func (e *emitter) emit(s slurmctl.Snapshot) pmetric.Metrics {
 	rb.SetServiceName("gpumeter")
 	md := e.mb.Emit(metadata.WithResource(rb.Emit()))
 	e.finish(md)
-	e.shown.End(md, e.ts) // slurm.up is always there
+	e.shown.End(md, e.ts) // slurm.up is always present
 	return md
 }
 
@@ -91,7 +91,7 @@ func (e *emitter) jobs(counts []slurmctl.JobCount, q slurmctl.Queue) {
 	}
 	for _, l := range q.Loads {
 		e.mb.RecordSlurmJobCPUCountDataPoint(e.ts, l.CPUs, e.cluster, l.State, l.Partition)
-		if l.Nodes > 0 { // not known of the controller's own metrics
+		if l.Nodes > 0 { // absent from the controller's own metrics
 			e.mb.RecordSlurmJobNodeCountDataPoint(e.ts, l.Nodes, e.cluster, l.State, l.Partition)
 		}
 	}
@@ -127,7 +127,7 @@ func (e *emitter) nodes(all *slurmctl.Pool, parts map[string]*slurmctl.Pool) {
 	}
 }
 
-// free says what would fit. A partition without GPUs has nothing to say.
+// free records how many jobs would fit. A partition without GPUs has no points.
 func (e *emitter) free(parts map[string]*slurmctl.Pool) {
 	for part, p := range parts {
 		if len(p.GPUs) == 0 {
@@ -194,7 +194,7 @@ func (e *emitter) rpcs(d *slurmctl.Diag) {
 	}
 }
 
-// shares reports fair shares, at most MaxSeries of accounts and as many of users.
+// shares records fair shares, at most MaxSeries of accounts and as many of users.
 func (e *emitter) shares(list []slurmctl.Share) {
 	accounts, users := 0, 0
 	for _, s := range list {
@@ -226,7 +226,7 @@ func (e *emitter) share(v optional.Float, account string, record func(pcommon.Ti
 	}
 }
 
-// wantsShares reports whether anything needs fair shares.
+// wantsShares reports whether any enabled metric needs fair shares.
 func wantsShares(cfg *Config) bool {
 	m := &cfg.Metrics
 	return m.SlurmFairshareFactor.Enabled || m.SlurmFairshareUsageRatio.Enabled || m.SlurmFairshareSharesRatio.Enabled ||

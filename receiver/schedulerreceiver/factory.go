@@ -33,8 +33,8 @@ func NewFactory() receiver.Factory {
 		}, metadata.LogsStability))
 }
 
-// shared are the receivers by their configuration: the one in a pipeline of metrics and the
-// one in a pipeline of logs ask the controller once, not twice.
+// shared has the receivers by configuration, so that a receiver in a metrics and a logs pipeline queries
+// the controller only once.
 type shared struct {
 	mu  sync.Mutex
 	all map[*Config]*schedulerReceiver

@@ -15,17 +15,17 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
-// epochs are when the controller's counters began.
+// epochs has the start times of the controller's counters.
 type epochs struct {
-	since time.Time // of the statistics: each midnight, and when they are reset
-	// rpcs is since when requests are counted. Midnight does not touch them: they begin anew
-	// with the controller, or with a reset.
+	since time.Time // of the statistics: every midnight and every reset
+	// rpcs is the start of the request counters. Midnight does not affect them: they restart with
+	// the controller or with a reset.
 	rpcs   time.Time
 	counts map[string]int64
 	peaks  map[string]float64
 }
 
-// observe takes the statistics of a round.
+// observe updates the epochs from the statistics of a round.
 func (e *epochs) observe(d *slurmctl.Diag) {
 	if !d.Since.Equal(e.since) {
 		e.since, e.peaks = d.Since, map[string]float64{}
@@ -44,8 +44,8 @@ func (e *epochs) observe(d *slurmctl.Diag) {
 	e.counts = counts
 }
 
-// rising returns v, or what it was if it fell though the statistics did not begin anew: a
-// product of a rounded mean does.
+// rising returns v, or the previous value if v fell without a restart of the statistics: the product of a
+// rounded mean may fall.
 func (e *epochs) rising(name string, v optional.Float) optional.Float {
 	f, ok := v.Get()
 	if !ok {
@@ -56,7 +56,7 @@ func (e *epochs) rising(name string, v optional.Float) optional.Float {
 	return optional.Of(f)
 }
 
-// finish gives sums their start and adds the histograms.
+// finish adds start times to sums, and the histograms.
 func (e *emitter) finish(md pmetric.Metrics) {
 	for m := range series.Metrics(md) {
 		for p := range series.Points(m) {
@@ -64,7 +64,7 @@ func (e *emitter) finish(md pmetric.Metrics) {
 		}
 	}
 	if e.cfg.Slurm.Histograms {
-		e.histograms(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics()) // slurm.up is always there
+		e.histograms(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics()) // slurm.up is always present
 	}
 }
 
@@ -78,17 +78,17 @@ func (e *emitter) startOf(name string) time.Time {
 	return e.epochs.since
 }
 
-// histograms adds how long jobs waited, ran and were suspended. They are cumulative since
-// the receiver began, also in a round that failed: nothing of them is forgotten.
+// histograms adds how long jobs waited, ran and were suspended. The histograms are cumulative since the
+// start of the receiver and continue through failed rounds.
 func (e *emitter) histograms(to pmetric.MetricSlice) {
 	d := e.durations
 	for _, h := range []struct {
 		name, text string
 		parts      map[string]*slurmctl.Histogram
 	}{
-		{"slurm.job.wait.duration", "How long jobs that started waited, from when they could start, each job once.", d.Wait},
-		{"slurm.job.run.duration", "How long jobs that ended ran, without the time that they were suspended, each job once.", d.Run},
-		{"slurm.job.suspended.duration", "How long jobs that ended were suspended, each job once.", d.Suspended},
+		{"slurm.job.wait.duration", "Time that started jobs had waited since they became eligible, each job once.", d.Wait},
+		{"slurm.job.run.duration", "Run time of finished jobs, excluding time suspended, each job once.", d.Run},
+		{"slurm.job.suspended.duration", "Time that finished jobs were suspended, each job once.", d.Suspended},
 	} {
 		if len(h.parts) == 0 {
 			continue

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
-// logs returns the records of what Slurm has at a moment.
+// logs returns the records of Slurm's state at a moment.
 func (e *emitter) logs(list []slurmctl.Record, cluster string, now time.Time) plog.Logs {
 	ld := plog.NewLogs()
 	rl := ld.ResourceLogs().AppendEmpty()

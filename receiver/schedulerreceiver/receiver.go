@@ -14,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
 )
 
-// schedulerReceiver asks one controller, for a pipeline of metrics, of logs or both.
+// schedulerReceiver queries one controller for a metrics pipeline, a logs pipeline or both.
 type schedulerReceiver struct {
 	cfg     *Config
 	set     receiver.Settings
@@ -25,16 +25,16 @@ type schedulerReceiver struct {
 	forget  func()
 
 	start, stop sync.Once
-	failed      error // of the start
+	failed      error // error of the start
 	cancel      context.CancelFunc
 	done        sync.WaitGroup
-	accounting  func(context.Context) error // ends it; nil: there is none
+	accounting  func(context.Context) error // stops accounting; nil without it
 
-	last    slurmctl.Snapshot // of the last round
-	trouble string            // what was said last of why something is missing
-	missing string            // what was said last of why records are
-	cut     bool              // there were more records than are sent
-	refused bool              // the pipeline did not take the last batch
+	last    slurmctl.Snapshot // result of the last round
+	trouble string            // last logged reason for missing metrics
+	missing string            // last logged reason for missing records
+	cut     bool              // records were dropped
+	refused bool              // the pipeline refused the last batch
 }
 
 func newReceiver(cfg *Config, set receiver.Settings) (*schedulerReceiver, error) {
@@ -47,14 +47,14 @@ func newReceiver(cfg *Config, set receiver.Settings) (*schedulerReceiver, error)
 	return &schedulerReceiver{cfg: cfg, set: set, client: client, emitter: newEmitter(cfg, set)}, nil
 }
 
-// Start implements component.Component. It is called once for each pipeline.
+// Start implements component.Component. It is called once per pipeline.
 func (r *schedulerReceiver) Start(context.Context, component.Host) error {
 	r.start.Do(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		r.cancel = cancel
 		if slurm := &r.cfg.Slurm; slurm.Accounting.Enabled {
 			if r.logs == nil {
-				r.set.Logger.Warn("Accounting needs a pipeline of logs with the scheduler receiver in it, and is off")
+				r.set.Logger.Warn("Accounting is off: it needs a logs pipeline with the scheduler receiver")
 			} else if r.accounting, r.failed = startAccounting(ctx, slurm, r.set, r.logs); r.failed != nil {
 				cancel()
 				return
@@ -65,12 +65,12 @@ func (r *schedulerReceiver) Start(context.Context, component.Host) error {
 	return r.failed
 }
 
-// run asks in rounds. A round that takes longer than the interval delays the next: there is
-// never more than one question under way.
+// run queries in rounds. A round that takes longer than the interval delays the next: there is never more
+// than one request in flight.
 func (r *schedulerReceiver) run(ctx context.Context) {
 	rounds := time.NewTicker(r.cfg.Slurm.Interval)
 	defer rounds.Stop()
-	// Records are asked for between two rounds, so that none asks for one thing twice.
+	// Records are read between two rounds, so that no round requests the same thing twice.
 	records := time.NewTimer(r.cfg.Slurm.Interval / 2)
 	defer records.Stop()
 	if r.logs == nil || len(r.cfg.Slurm.Records) == 0 {
@@ -90,10 +90,10 @@ func (r *schedulerReceiver) run(ctx context.Context) {
 	}
 }
 
-// round asks the controller and passes on what it says.
+// round queries the controller and passes the result on.
 func (r *schedulerReceiver) round(ctx context.Context) {
 	s := r.client.Snapshot(ctx)
-	if ctx.Err() != nil { // we end: what was cut off says nothing of the controller
+	if ctx.Err() != nil { // shutting down: an aborted request says nothing about the controller
 		return
 	}
 	r.last = s
@@ -105,7 +105,7 @@ func (r *schedulerReceiver) round(ctx context.Context) {
 }
 
 func (r *schedulerReceiver) record(ctx context.Context) {
-	if !r.last.Up { // it has enough to do
+	if !r.last.Up { // do not add load to a struggling controller
 		return
 	}
 	list, dropped, err := r.client.Records(ctx, r.cfg.Slurm.Records, r.last)
@@ -119,7 +119,7 @@ func (r *schedulerReceiver) record(ctx context.Context) {
 	}
 	if cut := dropped > 0; cut != r.cut {
 		if r.cut = cut; cut {
-			r.set.Logger.Warn("There are more records of Slurm than are sent", zap.Int("left_out", dropped))
+			r.set.Logger.Warn("Dropped records of Slurm beyond the limit", zap.Int("left_out", dropped))
 		}
 	}
 	if len(list) > 0 {
@@ -127,17 +127,17 @@ func (r *schedulerReceiver) record(ctx context.Context) {
 	}
 }
 
-// say logs why something is missing, once for each reason.
+// say logs why metrics are missing, once per reason.
 func (r *schedulerReceiver) say(err error) {
 	text := errText(err)
 	if text == r.trouble {
 		return
 	}
 	if r.trouble = text; text == "" {
-		r.set.Logger.Info("Slurm answers as it should again")
+		r.set.Logger.Info("Requests to Slurm succeed again")
 		return
 	}
-	r.set.Logger.Warn("Slurm did not answer as it should", zap.String("reason", text))
+	r.set.Logger.Warn("Some requests to Slurm failed", zap.String("reason", text))
 }
 
 func errText(err error) string {
@@ -158,8 +158,8 @@ func (r *schedulerReceiver) deliver(what string, err error) {
 	}
 }
 
-// Shutdown implements component.Component. It is called once for each pipeline; when it
-// returns for the first nothing is under way any more.
+// Shutdown implements component.Component. It is called once per pipeline; the first call stops
+// everything.
 func (r *schedulerReceiver) Shutdown(ctx context.Context) error {
 	var err error
 	r.stop.Do(func() {

@@ -26,7 +26,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// points returns the value of every point by its name and attributes.
+// points returns the value of every point by name and attributes.
 func points(md pmetric.Metrics) map[string]float64 {
 	out := map[string]float64{}
 	for _, rm := range md.ResourceMetrics().All() {
@@ -61,7 +61,7 @@ func numbers(out map[string]float64, name string, list pmetric.NumberDataPointSl
 	}
 }
 
-// labels returns the attributes in order, without slurm.cluster, which all must have.
+// labels returns the sorted attributes without slurm.cluster, which all must have.
 func labels(attrs pcommon.Map) string {
 	raw := attrs.AsRaw()
 	if raw["slurm.cluster"] != "c" {
@@ -105,8 +105,7 @@ func testEmitter() *emitter {
 	return newEmitter(createDefaultConfig().(*Config), receivertest.NewNopSettings(component.MustNewType("scheduler")))
 }
 
-// Every metric of a round, with its attributes: one that is not recorded, is in another
-// unit, or counts a thing twice.
+// Catches a metric that is not recorded, has another unit, or counts something twice.
 func TestEmit(t *testing.T) {
 	e := testEmitter()
 	md := e.emit(round(0))
@@ -141,7 +140,7 @@ func TestEmit(t *testing.T) {
 	}
 }
 
-// startsOf returns when each sum and histogram began.
+// startsOf returns the start time of each sum and histogram.
 func startsOf(md pmetric.Metrics) map[string]time.Time {
 	out := map[string]time.Time{}
 	for _, m := range md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
@@ -159,8 +158,8 @@ func startsOf(md pmetric.Metrics) map[string]time.Time {
 	return out
 }
 
-// Counters that begin anew at midnight without saying so, and those of requests, which do
-// not begin anew then, saying that they do: both would be counted wrong.
+// Catches counters that restart at midnight without a new start time, and request counters, which do not
+// restart then, with one: both would be counted wrongly.
 func TestEpochs(t *testing.T) {
 	e := testEmitter()
 	e.emit(round(0))
@@ -190,11 +189,11 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// A mean without fractions times a count falls now and then, which reads as a restart.
+// Catches a rounded mean times a count that falls now and then, which reads as a counter reset.
 func TestCycleTimeRises(t *testing.T) {
 	e := testEmitter()
 	last := -1.0
-	for i, v := range [][2]float64{{3, 3}, {2, 4}, {2, 5}, {1, 6}, {2, 7}} { // 11 us in all, then more cycles of nothing
+	for i, v := range [][2]float64{{3, 3}, {2, 4}, {2, 5}, {1, 6}, {2, 7}} { // 11 us in total, then empty cycles
 		s := round(i)
 		s.Diag.Values["schedule_cycle_mean"], s.Diag.Values["schedule_cycle_total"] = v[0], v[1]
 		got := points(e.emit(s))["slurm.scheduler.cycle.time"]
@@ -211,8 +210,8 @@ func TestCycleTimeRises(t *testing.T) {
 	}
 }
 
-// A series that is over is told to end, once: a database would show nodes as idle for
-// minutes beside the state that they are in.
+// Catches a series that ends without a final point, or with several: a database would show nodes as idle
+// for minutes beside their current state.
 func TestEnds(t *testing.T) {
 	e := testEmitter()
 	ends := func(s slurmctl.Snapshot) (out []string) {
@@ -251,7 +250,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A controller that is away whose last numbers go on as if they were of now.
+// Catches the last values of an unreachable controller reported as current.
 func TestDown(t *testing.T) {
 	e := testEmitter()
 	e.emit(round(0))
@@ -292,11 +291,11 @@ func TestHistograms(t *testing.T) {
 	}
 	e.cfg.Slurm.Histograms = false
 	if _, ok := points(e.emit(round(150)))["slurm.job.run.duration gpu"]; ok {
-		t.Error("histograms cannot be switched off")
+		t.Error("histograms cannot be disabled")
 	}
 }
 
-// tools makes programs that answer as a Slurm 22.05 did, and note that they were run.
+// tools creates programs that answer like Slurm 22.05 and log each run.
 func tools(t *testing.T) (dir string) {
 	t.Helper()
 	data, err := filepath.Abs("../../internal/scheduler/slurmctl/testdata/22.05")
@@ -318,8 +317,8 @@ func tools(t *testing.T) (dir string) {
 	return dir
 }
 
-// The receiver in two pipelines asks once, not twice; it ends while a program hangs; and
-// records come only where somebody asked for them.
+// Catches a receiver in two pipelines that queries twice, a shutdown blocked by a hanging program, and
+// records that were not requested.
 func TestReceiver(t *testing.T) {
 	dir := tools(t)
 	f := NewFactory()
@@ -355,9 +354,9 @@ func TestReceiver(t *testing.T) {
 		}
 		return string(b)
 	}
-	asked, _, _ := strings.Cut(ran(), "sshare") // which a round asks last
+	asked, _, _ := strings.Cut(ran(), "sshare") // the last request of a round
 	if n := strings.Count(asked, "squeue"); n != 1 {
-		t.Errorf("asked for the jobs %d times in one round:\n%s", n, asked)
+		t.Errorf("the jobs were queried %d times in one round:\n%s", n, asked)
 	}
 	// From now on the controller hangs.
 	if err := os.WriteFile(filepath.Join(dir, "new"), []byte("#!/bin/sh\necho hangs >>"+dir+"/log\nexec /bin/sleep 100000\n"), 0o755); err != nil {
@@ -372,9 +371,9 @@ func TestReceiver(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// The round that was cut off says nothing.
+	// The aborted round emits nothing.
 	if n, want := len(metrics.AllMetrics()), strings.Count(ran(), "sshare"); n != want {
-		t.Errorf("%d batches of %d rounds", n, want)
+		t.Errorf("%d batches for %d rounds", n, want)
 	}
 	if got := points(metrics.AllMetrics()[0])["slurm.up"]; got != 1 {
 		t.Errorf("up is %v", got)
@@ -391,7 +390,7 @@ func TestReceiver(t *testing.T) {
 	}
 }
 
-// A receiver that was made and never started must end, too.
+// Catches a shutdown that hangs without a start.
 func TestNeverStarted(t *testing.T) {
 	f := NewFactory()
 	m, err := f.CreateMetrics(t.Context(), receivertest.NewNopSettings(f.Type()), f.CreateDefaultConfig(), &consumertest.MetricsSink{})
@@ -403,7 +402,7 @@ func TestNeverStarted(t *testing.T) {
 	}
 }
 
-// A typing error that would silently ask for nothing, or too often.
+// Catches a typo that would silently query nothing, or too often.
 func TestValidate(t *testing.T) {
 	f := func(want string, conf map[string]any) {
 		t.Helper()
@@ -421,7 +420,7 @@ func TestValidate(t *testing.T) {
 	f("interval must be at least 1s", slurm("interval", "10ms"))
 	f("timeout must be", slurm("timeout", "0s"))
 	f("max_series must be at least 10", slurm("max_series", 1))
-	f(`records knows no "sque"`, slurm("records", []any{"sque"}))
+	f(`records: unknown kind "sque"`, slurm("records", []any{"sque"}))
 	f("", slurm("records", []any{"squeue", "sprio", "sshare", "qos", "users", "partitions", "config"}))
 	f("slurmrestd", slurm("rest", map[string]any{"address": "host:6820"}))
 	f("", slurm("rest", map[string]any{"address": "unix:/run/s", "token_file": "/t", "user": "u"}))

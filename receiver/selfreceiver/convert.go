@@ -7,8 +7,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// convert appends what was measured to rm. Gauges and sums are all there is: the
-// histograms of the Collector are not kept.
+// convert appends the measurements to rm. Only gauges and sums are converted: histograms of the Collector
+// are not kept.
 func convert(scopes []metricdata.ScopeMetrics, now pcommon.Timestamp, rm pmetric.ResourceMetrics) {
 	for _, scope := range scopes {
 		sm := rm.ScopeMetrics().AppendEmpty()

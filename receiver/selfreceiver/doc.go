@@ -1,4 +1,4 @@
-// Package selfreceiver passes what the Collector measures of itself into its own
-// pipelines: what its exporters sent, keep and lost, what its processes cost. The page
-// and the backend then have it without another port.
+// Package selfreceiver feeds the Collector's own metrics into its pipelines: what exporters sent, queued
+// and lost, and the resource use of the process. The page and the backend get them without another
+// port.
 package selfreceiver

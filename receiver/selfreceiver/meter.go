@@ -10,24 +10,22 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/exemplar"
 )
 
-// Meter gives Collectors something to measure themselves with, one after the other, and
-// reads what the last of them measured. Counters begin anew when the pipelines are
-// reloaded: the Collector never takes back its callbacks for those of the process.
+// Meter provides a meter provider to successive Collectors and reads the metrics of the latest. Counters
+// restart when the pipelines are reloaded: the Collector never unregisters its process callbacks.
 type Meter struct {
 	reader atomic.Pointer[metric.ManualReader]
 }
 
-// NewProvider returns the meter provider of a Collector. It keeps the instruments that
-// say whether data is lost and what the process costs: the others would be more series
-// than a GPU has.
+// NewProvider returns the meter provider of a Collector. It keeps only the instruments that show data
+// loss and the resource use of the process: all of them would be more series than a GPU has.
 func (m *Meter) NewProvider() *metric.MeterProvider {
 	reader := metric.NewManualReader()
 	m.reader.Store(reader)
 	return metric.NewMeterProvider(metric.WithReader(reader), metric.WithView(view), metric.WithExemplarFilter(exemplar.AlwaysOffFilter))
 }
 
-// kept are the instruments that are recorded; one that ends in * stands for all that
-// begin so. Those of the Collector keep the names that its users know.
+// kept are the recorded instruments; a trailing * matches any suffix. The Collector's instruments keep
+// their well-known names.
 var kept = []string{
 	"gpumeter.*",
 	"otelcol_exporter_enqueue_failed_*",
@@ -43,14 +41,14 @@ var kept = []string{
 	"otelcol_receiver_refused_*",
 }
 
-// described are instruments that do not know that our queues are measured in bytes.
+// described replaces descriptions that do not mention that our queues are measured in bytes.
 var described = map[string]string{
-	"otelcol_exporter_queue_capacity": "How much the queue of an exporter can hold, in bytes unless its sizer is another.",
-	"otelcol_exporter_queue_size":     "How much waits in the queue of an exporter, in bytes unless its sizer is another.",
+	"otelcol_exporter_queue_capacity": "Capacity of the queue of an exporter, in bytes unless another sizer is configured.",
+	"otelcol_exporter_queue_size":     "Size of the queue of an exporter, in bytes unless another sizer is configured.",
 }
 
-// superfluous are attributes that say nothing new: error.type says more, and the name of
-// the exporter says where it sends to. A path may hold a token.
+// superfluous are redundant attributes: error.type is more specific than error.permanent, and the exporter's
+// name identifies the destination. A URL path may contain a token.
 var superfluous = []attribute.Key{"error.permanent", "server.address", "server.port", "url.path"}
 
 func view(i metric.Instrument) (metric.Stream, bool) {
@@ -66,7 +64,7 @@ func view(i metric.Instrument) (metric.Stream, bool) {
 	}, true
 }
 
-// matches reports whether name is what pattern says, whose * stand for any text.
+// matches reports whether name matches pattern, in which * stands for any text.
 func matches(pattern, name string) bool {
 	first, rest, wild := strings.Cut(pattern, "*")
 	if !wild {

@@ -18,9 +18,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/ticks"
 )
 
-// Config is what users set under receivers::self.
+// Config is the configuration under receivers::self.
 type Config struct {
-	// Interval is the least time between two batches. They come with a tick.
+	// Interval is the minimum time between two batches. Batches coincide with ticks.
 	Interval time.Duration `mapstructure:"interval"`
 }
 
@@ -32,7 +32,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// NewFactory returns the factory of the receiver of what meter measures.
+// NewFactory returns the factory of the receiver for the metrics of meter.
 func NewFactory(meter *Meter) receiver.Factory {
 	return receiver.NewFactory(component.MustNewType("self"),
 		func() component.Config { return &Config{Interval: 10 * time.Second} },
@@ -73,7 +73,7 @@ func (r *selfReceiver) run(list <-chan node.Tick) {
 		last = t.Time
 		err := r.emit(context.Background(), t)
 		if err != nil && !failing {
-			r.log.Warn("Cannot report on the agent itself", zap.Error(err))
+			r.log.Warn("Cannot report the agent's own metrics", zap.Error(err))
 		}
 		failing = err != nil
 	}
@@ -82,7 +82,7 @@ func (r *selfReceiver) run(list <-chan node.Tick) {
 func (r *selfReceiver) emit(ctx context.Context, t node.Tick) error {
 	var measured metricdata.ResourceMetrics
 	if err := r.meter.reader.Load().Collect(ctx, &measured); err != nil {
-		return fmt.Errorf("cannot collect: %w", err)
+		return fmt.Errorf("cannot collect the agent's own metrics: %w", err)
 	}
 	md := pmetric.NewMetrics()
 	rm := md.ResourceMetrics().AppendEmpty()
@@ -91,7 +91,7 @@ func (r *selfReceiver) emit(ctx context.Context, t node.Tick) error {
 	return r.next.ConsumeMetrics(ctx, md)
 }
 
-// describe gives the machine the attributes that the gpu receiver gives it.
+// describe adds the attributes that the gpu receiver gives the machine.
 func describe(attrs pcommon.Map, t node.Tick) {
 	attrs.PutStr("host.name", t.Host)
 	attrs.PutStr("service.name", "gpumeter")

@@ -29,8 +29,8 @@ type host map[component.ID]component.Component
 
 func (h host) GetExtensions() map[component.ID]component.Component { return h }
 
-// An agent whose losses are counted but shown nowhere, shown without the machine's
-// labels, or shown with each of the hundred series that a Collector has.
+// Catches an agent whose losses are counted but not exported, exported without the machine's labels, or
+// exported with all hundred series of a Collector.
 func TestReceiver(t *testing.T) {
 	meter := &Meter{}
 	m := meter.NewProvider().Meter("scope")
@@ -62,7 +62,7 @@ func TestReceiver(t *testing.T) {
 	}
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	tick := node.Tick{Time: start, Host: "n1", Simulated: true, Resource: map[string]string{"k8s.cluster.name": "prod"}}
-	for range 11 { // a second apart, so the last is the second batch
+	for range 11 { // a second apart, so the last tick is the second batch
 		c.ticks <- tick
 		tick.Time = tick.Time.Add(time.Second)
 	}
@@ -91,7 +91,7 @@ type point struct {
 	Value   int64
 	Attrs   map[string]any
 	Time    time.Time
-	Counter bool // monotonic, cumulative, with a start
+	Counter bool // monotonic and cumulative, with a start time
 }
 
 func points(md pmetric.Metrics) map[string]point {
@@ -121,7 +121,7 @@ func counter(t *testing.T, m metric.Meter, name string) metric.Int64Counter {
 	return c
 }
 
-// After a reload the receiver would go on with the counters of the pipelines before.
+// Catches a receiver that keeps the counters of the previous pipelines after a reload.
 func TestReload(t *testing.T) {
 	meter := &Meter{}
 	counter(t, meter.NewProvider().Meter("a"), "otelcol_exporter_sent_spans").Add(t.Context(), 1)
@@ -132,7 +132,7 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := points(sink.AllMetrics()[0])["otelcol_exporter_sent_spans"].Value; got != 3 {
-		t.Errorf("sent %d, want 3 of the new pipelines", got)
+		t.Errorf("sent %d, want 3 from the new pipelines", got)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestNeedsExtension(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.Start(t.Context(), componenttest.NewNopHost()); err == nil {
-		t.Error("starts without a gpu extension, and would report nothing")
+		t.Error("starts without a gpu extension, although it would report nothing")
 	}
 	if err := r.Shutdown(t.Context()); err != nil {
 		t.Error(err)

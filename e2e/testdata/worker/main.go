@@ -1,4 +1,4 @@
-// Worker is what runs in the containers of e2e: it does nothing until it is told to end.
+// Worker runs in the containers of e2e: it does nothing until it is terminated.
 package main
 
 import (
@@ -9,6 +9,6 @@ import (
 
 func main() {
 	end := make(chan os.Signal, 1)
-	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT) // the first process of a container gets no other
+	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT) // as PID 1 it gets only signals that it handles
 	<-end
 }

@@ -1,5 +1,5 @@
-// Command peer feeds contrib's k8sattributes processor for bench/attribution. It is a
-// module of its own: the product must not depend on that processor.
+// Command peer feeds contrib's k8sattributes processor for bench/attribution. It is a separate module,
+// because the product must not depend on that processor.
 package main
 
 import (
@@ -28,14 +28,14 @@ import (
 
 var (
 	batch  = flag.String("batch", "", "file of OTLP metrics")
-	node   = flag.String("node", "", "hold the pods of this node only")
+	node   = flag.String("node", "", "watch only the pods of this node")
 	length = flag.Duration("length", 30*time.Second, "how long to process")
 )
 
-// result is what bench/attribution reads.
+// result is the output that bench/attribution reads.
 type result struct {
-	Points, Allocs float64 // a second, a point
-	// MiB: what is live after a collection, and what the process had before it.
+	Points, Allocs float64 // per second, per point
+	// MiB: live heap after a garbage collection, and memory of the process before it.
 	Heap, RSS, Anon float64
 	Added           []string
 }
@@ -55,7 +55,7 @@ func main() {
 func run(ctx context.Context) error {
 	f := k8sattributesprocessor.NewFactory()
 	cfg := f.CreateDefaultConfig()
-	// What it extracts by default, and the container, which we have, too.
+	// The default attributes plus the container, which the workload processor adds too.
 	err := confmap.NewFromStringMap(map[string]any{
 		"auth_type":         "kubeConfig",
 		"wait_for_metadata": true,
@@ -93,7 +93,7 @@ func run(ctx context.Context) error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// measure feeds p with the batch as bench/attribution does.
+// measure feeds the batch to p as bench/attribution does.
 func measure(ctx context.Context, p consumer.Metrics, last func() pmetric.Metrics) (result, error) {
 	b, err := os.ReadFile(*batch)
 	if err != nil {
@@ -161,7 +161,7 @@ func complete(md pmetric.Metrics) bool {
 	return true
 }
 
-// memory returns the resident memory of this process, all and anonymous, in MiB.
+// memory returns the resident memory of this process, total and anonymous, in MiB.
 func memory() (rss, anon float64, err error) {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {

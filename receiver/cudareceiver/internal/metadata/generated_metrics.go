@@ -226,7 +226,7 @@ type metricGpuCudaBusyTime struct {
 // init fills gpu.cuda.busy.time metric with initial data.
 func (m *metricGpuCudaBusyTime) init() {
 	m.data.SetName("gpu.cuda.busy.time")
-	m.data.SetDescription("Time from the first launch to the synchronisation that waited for it, overlaps counted once. It is an upper bound of what the device worked.")
+	m.data.SetDescription("Time from the first launch to the synchronization that waited for it, overlaps counted once. An upper bound of the busy time of the device.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -283,7 +283,7 @@ type metricGpuCudaCopyIo struct {
 // init fills gpu.cuda.copy.io metric with initial data.
 func (m *metricGpuCudaCopyIo) init() {
 	m.data.SetName("gpu.cuda.copy.io")
-	m.data.SetDescription("Bytes that copies were asked to move.")
+	m.data.SetDescription("Bytes that copies were requested to move.")
 	m.data.SetUnit("By")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -341,7 +341,7 @@ type metricGpuCudaHostBlockedTime struct {
 // init fills gpu.cuda.host.blocked.time metric with initial data.
 func (m *metricGpuCudaHostBlockedTime) init() {
 	m.data.SetName("gpu.cuda.host.blocked.time")
-	m.data.SetDescription("Time that launching threads slept.")
+	m.data.SetDescription("Time that launching threads spent blocked.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -399,7 +399,7 @@ type metricGpuCudaHostBubble struct {
 // init fills gpu.cuda.host.bubble metric with initial data.
 func (m *metricGpuCudaHostBubble) init() {
 	m.data.SetName("gpu.cuda.host.bubble")
-	m.data.SetDescription("Time from the end of a synchronisation to the next launch of the same thread. The device had nothing new to do.")
+	m.data.SetDescription("Time from the end of a synchronization to the next launch by the same thread. The device had no new work.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -456,7 +456,7 @@ type metricGpuCudaHostRunQueueTime struct {
 // init fills gpu.cuda.host.run_queue.time metric with initial data.
 func (m *metricGpuCudaHostRunQueueTime) init() {
 	m.data.SetName("gpu.cuda.host.run_queue.time")
-	m.data.SetDescription("Time that launching threads were ready to run and did not get a CPU.")
+	m.data.SetDescription("Time that launching threads were runnable but waited for a CPU.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -626,7 +626,7 @@ type metricGpuCudaKernelLaunchTime struct {
 // init fills gpu.cuda.kernel.launch.time metric with initial data.
 func (m *metricGpuCudaKernelLaunchTime) init() {
 	m.data.SetName("gpu.cuda.kernel.launch.time")
-	m.data.SetDescription("Time in the calls that launch the kernel, on the host and not on the device.")
+	m.data.SetDescription("Time in the calls that launch the kernel, on the host, not on the device.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -684,7 +684,7 @@ type metricGpuCudaKernelLaunches struct {
 // init fills gpu.cuda.kernel.launches metric with initial data.
 func (m *metricGpuCudaKernelLaunches) init() {
 	m.data.SetName("gpu.cuda.kernel.launches")
-	m.data.SetDescription("Launches of the kernel, all of them together with other. What a graph launches inside is not seen.")
+	m.data.SetDescription("Launches of the kernel; together with other, all launches. Kernels launched inside a graph are not visible.")
 	m.data.SetUnit("{launch}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -742,7 +742,7 @@ type metricGpuCudaMemoryAge struct {
 // init fills gpu.cuda.memory.age metric with initial data.
 func (m *metricGpuCudaMemoryAge) init() {
 	m.data.SetName("gpu.cuda.memory.age")
-	m.data.SetDescription("Age of the oldest allocation that lives.")
+	m.data.SetDescription("Age of the oldest live allocation.")
 	m.data.SetUnit("s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -797,7 +797,7 @@ type metricGpuCudaMemoryAllocated struct {
 // init fills gpu.cuda.memory.allocated metric with initial data.
 func (m *metricGpuCudaMemoryAllocated) init() {
 	m.data.SetName("gpu.cuda.memory.allocated")
-	m.data.SetDescription("What the framework's allocator has given out. Absent where no framework is that we can ask.")
+	m.data.SetDescription("Memory that the framework's allocator has handed out. Absent without a supported framework.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -852,7 +852,7 @@ type metricGpuCudaMemoryFragmentation struct {
 // init fills gpu.cuda.memory.fragmentation metric with initial data.
 func (m *metricGpuCudaMemoryFragmentation) init() {
 	m.data.SetName("gpu.cuda.memory.fragmentation")
-	m.data.SetDescription("1 minus allocated over reserved memory, both as the framework reports them. Absent where no framework can be asked. To aggregate, divide the sums of gpu.cuda.memory.allocated and gpu.cuda.memory.reserved.")
+	m.data.SetDescription("1 minus allocated over reserved memory, both as the framework reports them. Absent without a supported framework. To aggregate, divide the sums of gpu.cuda.memory.allocated and gpu.cuda.memory.reserved.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -907,7 +907,7 @@ type metricGpuCudaMemoryGrowth struct {
 // init fills gpu.cuda.memory.growth metric with initial data.
 func (m *metricGpuCudaMemoryGrowth) init() {
 	m.data.SetName("gpu.cuda.memory.growth")
-	m.data.SetDescription("How fast the reserved memory grows, over the last minutes. Below 0 it shrinks.")
+	m.data.SetDescription("Growth rate of reserved memory over the last minutes; negative if it shrinks.")
 	m.data.SetUnit("By/s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -962,7 +962,7 @@ type metricGpuCudaMemoryLeak struct {
 // init fills gpu.cuda.memory.leak metric with initial data.
 func (m *metricGpuCudaMemoryLeak) init() {
 	m.data.SetName("gpu.cuda.memory.leak")
-	m.data.SetDescription("1 if reserved memory grows without a plateau while less is freed than allocated. A suspicion, not a proof.")
+	m.data.SetDescription("1 if reserved memory grows without a plateau while less is freed than allocated. An indication, not proof.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1017,7 +1017,7 @@ type metricGpuCudaMemoryPeak struct {
 // init fills gpu.cuda.memory.peak metric with initial data.
 func (m *metricGpuCudaMemoryPeak) init() {
 	m.data.SetName("gpu.cuda.memory.peak")
-	m.data.SetDescription("The most memory that was reserved since the processes were first seen. Peaks of different workloads happen at different times: their sum is an upper bound.")
+	m.data.SetDescription("Peak of reserved memory since the processes were first seen. Peaks of different workloads happen at different times: their sum is an upper bound.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1072,7 +1072,7 @@ type metricGpuCudaMemoryReserved struct {
 // init fills gpu.cuda.memory.reserved metric with initial data.
 func (m *metricGpuCudaMemoryReserved) init() {
 	m.data.SetName("gpu.cuda.memory.reserved")
-	m.data.SetDescription("Memory taken from the driver and not given back, since the processes were first seen; at least what their frameworks say to hold.")
+	m.data.SetDescription("Memory allocated from the driver and not freed since the processes were first seen; at least what their frameworks report as reserved.")
 	m.data.SetUnit("By")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1127,7 +1127,7 @@ type metricGpuCudaOperationCount struct {
 // init fills gpu.cuda.operation.count metric with initial data.
 func (m *metricGpuCudaOperationCount) init() {
 	m.data.SetName("gpu.cuda.operation.count")
-	m.data.SetDescription("Calls.")
+	m.data.SetDescription("Number of calls.")
 	m.data.SetUnit("{operation}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1186,7 +1186,7 @@ type metricGpuCudaOperationDuration struct {
 // init fills gpu.cuda.operation.duration metric with initial data.
 func (m *metricGpuCudaOperationDuration) init() {
 	m.data.SetName("gpu.cuda.operation.duration")
-	m.data.SetDescription("How long calls took, on the host, by class: launch, graph, copy, sync and collective. With per_operation of every function.")
+	m.data.SetDescription("Duration of calls on the host, by class: launch, graph, copy, sync and collective. With per_operation, of every function.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1245,7 +1245,7 @@ type metricGpuCudaOperationErrors struct {
 // init fills gpu.cuda.operation.errors metric with initial data.
 func (m *metricGpuCudaOperationErrors) init() {
 	m.data.SetName("gpu.cuda.operation.errors")
-	m.data.SetDescription("Calls whose result was not 0.")
+	m.data.SetDescription("Calls with a nonzero result.")
 	m.data.SetUnit("{error}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1420,7 +1420,7 @@ type metricGpumeterAnomalyCount struct {
 // init fills gpumeter.anomaly.count metric with initial data.
 func (m *metricGpumeterAnomalyCount) init() {
 	m.data.SetName("gpumeter.anomaly.count")
-	m.data.SetDescription("Departures from what is usual for an operation of a process, by what explains the most of it.")
+	m.data.SetDescription("Deviations from the baseline of an operation of a process, by main cause.")
 	m.data.SetUnit("{anomaly}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1478,7 +1478,7 @@ type metricGpumeterTracerLosses struct {
 // init fills gpumeter.tracer.losses metric with initial data.
 func (m *metricGpumeterTracerLosses) init() {
 	m.data.SetName("gpumeter.tracer.losses")
-	m.data.SetDescription("What is missing from the numbers of the tracer.")
+	m.data.SetDescription("Events that the tracer lost, by reason.")
 	m.data.SetUnit("{loss}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1532,7 +1532,7 @@ type metricGpumeterTracerProbes struct {
 // init fills gpumeter.tracer.probes metric with initial data.
 func (m *metricGpumeterTracerProbes) init() {
 	m.data.SetName("gpumeter.tracer.probes")
-	m.data.SetDescription("Functions that are probed, over all files. Series with gpumeter.probe.cost skipped are functions that are not probed: leave them out of a sum.")
+	m.data.SetDescription("Probed functions, over all files. Series with gpumeter.probe.cost skipped count functions that are not probed: exclude them from sums.")
 	m.data.SetUnit("{probe}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1586,7 +1586,7 @@ type metricGpumeterTracerProcesses struct {
 // init fills gpumeter.tracer.processes metric with initial data.
 func (m *metricGpumeterTracerProcesses) init() {
 	m.data.SetName("gpumeter.tracer.processes")
-	m.data.SetDescription("Processes that are traced.")
+	m.data.SetDescription("Traced processes.")
 	m.data.SetUnit("{process}")
 	m.data.SetEmptyGauge()
 }
@@ -1636,7 +1636,7 @@ type metricGpumeterTracerSeriesDropped struct {
 // init fills gpumeter.tracer.series.dropped metric with initial data.
 func (m *metricGpumeterTracerSeriesDropped) init() {
 	m.data.SetName("gpumeter.tracer.series.dropped")
-	m.data.SetDescription("Points left out because there were more than max_series, and once each communicator, and process of a workload, that is beyond its cap and in other. Kernels are not counted: there are always more than the top ones.")
+	m.data.SetDescription("Points dropped beyond max_series, plus, once each, communicators and processes of workloads that are combined in other because they exceed their limit. Kernels are not counted: there are always more than the top kernels.")
 	m.data.SetUnit("{point}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1740,7 +1740,7 @@ type metricGpumeterTracerUp struct {
 // init fills gpumeter.tracer.up metric with initial data.
 func (m *metricGpumeterTracerUp) init() {
 	m.data.SetName("gpumeter.tracer.up")
-	m.data.SetDescription("1 if the tracer runs and its last reading succeeded. If not, the log says why.")
+	m.data.SetDescription("1 if the tracer runs and its last reading succeeded, otherwise 0; the log has the reason.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 }
@@ -1790,7 +1790,7 @@ type metricNcclCollectiveBandwidth struct {
 // init fills nccl.collective.bandwidth metric with initial data.
 func (m *metricNcclCollectiveBandwidth) init() {
 	m.data.SetName("nccl.collective.bandwidth")
-	m.data.SetDescription("Bytes that were handed to NCCL a second, since the points before.")
+	m.data.SetDescription("Bytes per second passed to NCCL since the previous points.")
 	m.data.SetUnit("By/s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1852,7 +1852,7 @@ type metricNcclCollectiveBarrierWait struct {
 // init fills nccl.collective.barrier_wait metric with initial data.
 func (m *metricNcclCollectiveBarrierWait) init() {
 	m.data.SetName("nccl.collective.barrier_wait")
-	m.data.SetDescription("How long the first synchronisation after a collective waited.")
+	m.data.SetDescription("Wait time of the first synchronization after a collective.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1912,7 +1912,7 @@ type metricNcclCollectiveBusBandwidth struct {
 // init fills nccl.collective.bus_bandwidth metric with initial data.
 func (m *metricNcclCollectiveBusBandwidth) init() {
 	m.data.SetName("nccl.collective.bus_bandwidth")
-	m.data.SetDescription("Bytes over the bus per second while collectives ran, by NCCL's own measure, since the last points. Only where its Inspector plugin writes. Every rank of a collective reports the same transfer: do not sum across rank.")
+	m.data.SetDescription("Bytes per second over the bus while collectives ran, as measured by NCCL, since the previous points. Only with NCCL's Inspector plugin. Every rank of a collective reports the same transfer: do not sum across rank.")
 	m.data.SetUnit("By/s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1971,7 +1971,7 @@ type metricNcclCollectiveBytes struct {
 // init fills nccl.collective.bytes metric with initial data.
 func (m *metricNcclCollectiveBytes) init() {
 	m.data.SetName("nccl.collective.bytes")
-	m.data.SetDescription("Count times size of the elements of each collective.")
+	m.data.SetDescription("Number of elements times element size, summed over collectives.")
 	m.data.SetUnit("By")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2035,7 +2035,7 @@ type metricNcclCollectiveDuration struct {
 // init fills nccl.collective.duration metric with initial data.
 func (m *metricNcclCollectiveDuration) init() {
 	m.data.SetName("nccl.collective.duration")
-	m.data.SetDescription("How long the calls took, which only enqueue. In a group the work is done at its end.")
+	m.data.SetDescription("Duration of the calls, which only enqueue. In a group the work is done when the group ends.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2099,7 +2099,7 @@ type metricNcclCollectiveErrors struct {
 // init fills nccl.collective.errors metric with initial data.
 func (m *metricNcclCollectiveErrors) init() {
 	m.data.SetName("nccl.collective.errors")
-	m.data.SetDescription("Calls whose result was not 0.")
+	m.data.SetDescription("Calls with a nonzero result.")
 	m.data.SetUnit("{error}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2163,7 +2163,7 @@ type metricNcclCollectiveLastAge struct {
 // init fills nccl.collective.last.age metric with initial data.
 func (m *metricNcclCollectiveLastAge) init() {
 	m.data.SetName("nccl.collective.last.age")
-	m.data.SetDescription("Time since the communicator was last used. One rank whose age falls while that of others grows is not the one that hangs.")
+	m.data.SetDescription("Time since the communicator was last used. A rank whose age falls while that of others grows is not the one that hangs.")
 	m.data.SetUnit("s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2221,7 +2221,7 @@ type metricNcclCollectiveMessageSize struct {
 // init fills nccl.collective.message_size metric with initial data.
 func (m *metricNcclCollectiveMessageSize) init() {
 	m.data.SetName("nccl.collective.message_size")
-	m.data.SetDescription("Sizes of the messages.")
+	m.data.SetDescription("Message sizes.")
 	m.data.SetUnit("By")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2285,7 +2285,7 @@ type metricNcclCollectiveSequence struct {
 // init fills nccl.collective.sequence metric with initial data.
 func (m *metricNcclCollectiveSequence) init() {
 	m.data.SetName("nccl.collective.sequence")
-	m.data.SetDescription("Collectives that the rank has entered. Compare ranks, do not sum across rank: the rank with the lowest count is the one that others wait for.")
+	m.data.SetDescription("Collectives that the rank has entered. Compare ranks, do not sum across rank: the others wait for the rank with the lowest count.")
 	m.data.SetUnit("{collective}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2345,7 +2345,7 @@ type metricNcclRankStraggler struct {
 // init fills nccl.rank.straggler metric with initial data.
 func (m *metricNcclRankStraggler) init() {
 	m.data.SetName("nccl.rank.straggler")
-	m.data.SetDescription("1 while another rank of this machine waits for what this one has not entered.")
+	m.data.SetDescription("1 while another rank on this machine waits for this rank to enter a collective.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)

@@ -218,7 +218,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.busy.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time from the first launch to the synchronisation that waited for it, overlaps counted once. It is an upper bound of what the device worked.", mi.Description())
+					assert.Equal(t, "Time from the first launch to the synchronization that waited for it, overlaps counted once. An upper bound of the busy time of the device.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -244,7 +244,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.copy.io"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Bytes that copies were asked to move.", mi.Description())
+					assert.Equal(t, "Bytes that copies were requested to move.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -273,7 +273,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.host.blocked.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time that launching threads slept.", mi.Description())
+					assert.Equal(t, "Time that launching threads spent blocked.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -302,7 +302,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.host.bubble"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time from the end of a synchronisation to the next launch of the same thread. The device had nothing new to do.", mi.Description())
+					assert.Equal(t, "Time from the end of a synchronization to the next launch by the same thread. The device had no new work.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -328,7 +328,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.host.run_queue.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time that launching threads were ready to run and did not get a CPU.", mi.Description())
+					assert.Equal(t, "Time that launching threads were runnable but waited for a CPU.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -411,7 +411,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.kernel.launch.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time in the calls that launch the kernel, on the host and not on the device.", mi.Description())
+					assert.Equal(t, "Time in the calls that launch the kernel, on the host, not on the device.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -440,7 +440,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.kernel.launches"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Launches of the kernel, all of them together with other. What a graph launches inside is not seen.", mi.Description())
+					assert.Equal(t, "Launches of the kernel; together with other, all launches. Kernels launched inside a graph are not visible.", mi.Description())
 					assert.Equal(t, "{launch}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -469,7 +469,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.memory.age"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Age of the oldest allocation that lives.", mi.Description())
+					assert.Equal(t, "Age of the oldest live allocation.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -493,7 +493,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.memory.allocated"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "What the framework's allocator has given out. Absent where no framework is that we can ask.", mi.Description())
+					assert.Equal(t, "Memory that the framework's allocator has handed out. Absent without a supported framework.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -517,7 +517,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.memory.fragmentation"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 minus allocated over reserved memory, both as the framework reports them. Absent where no framework can be asked. To aggregate, divide the sums of gpu.cuda.memory.allocated and gpu.cuda.memory.reserved.", mi.Description())
+					assert.Equal(t, "1 minus allocated over reserved memory, both as the framework reports them. Absent without a supported framework. To aggregate, divide the sums of gpu.cuda.memory.allocated and gpu.cuda.memory.reserved.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -541,7 +541,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.memory.growth"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "How fast the reserved memory grows, over the last minutes. Below 0 it shrinks.", mi.Description())
+					assert.Equal(t, "Growth rate of reserved memory over the last minutes; negative if it shrinks.", mi.Description())
 					assert.Equal(t, "By/s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -565,7 +565,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.memory.leak"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if reserved memory grows without a plateau while less is freed than allocated. A suspicion, not a proof.", mi.Description())
+					assert.Equal(t, "1 if reserved memory grows without a plateau while less is freed than allocated. An indication, not proof.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -589,7 +589,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.memory.peak"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "The most memory that was reserved since the processes were first seen. Peaks of different workloads happen at different times: their sum is an upper bound.", mi.Description())
+					assert.Equal(t, "Peak of reserved memory since the processes were first seen. Peaks of different workloads happen at different times: their sum is an upper bound.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -613,7 +613,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.memory.reserved"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Memory taken from the driver and not given back, since the processes were first seen; at least what their frameworks say to hold.", mi.Description())
+					assert.Equal(t, "Memory allocated from the driver and not freed since the processes were first seen; at least what their frameworks report as reserved.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -637,7 +637,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.operation.count"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Calls.", mi.Description())
+					assert.Equal(t, "Number of calls.", mi.Description())
 					assert.Equal(t, "{operation}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -669,7 +669,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.operation.duration"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "How long calls took, on the host, by class: launch, graph, copy, sync and collective. With per_operation of every function.", mi.Description())
+					assert.Equal(t, "Duration of calls on the host, by class: launch, graph, copy, sync and collective. With per_operation, of every function.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -701,7 +701,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.operation.errors"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Calls whose result was not 0.", mi.Description())
+					assert.Equal(t, "Calls with a nonzero result.", mi.Description())
 					assert.Equal(t, "{error}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -791,7 +791,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpumeter.anomaly.count"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Departures from what is usual for an operation of a process, by what explains the most of it.", mi.Description())
+					assert.Equal(t, "Deviations from the baseline of an operation of a process, by main cause.", mi.Description())
 					assert.Equal(t, "{anomaly}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -820,7 +820,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpumeter.tracer.losses"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "What is missing from the numbers of the tracer.", mi.Description())
+					assert.Equal(t, "Events that the tracer lost, by reason.", mi.Description())
 					assert.Equal(t, "{loss}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -837,7 +837,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpumeter.tracer.probes"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Functions that are probed, over all files. Series with gpumeter.probe.cost skipped are functions that are not probed: leave them out of a sum.", mi.Description())
+					assert.Equal(t, "Probed functions, over all files. Series with gpumeter.probe.cost skipped count functions that are not probed: exclude them from sums.", mi.Description())
 					assert.Equal(t, "{probe}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -858,7 +858,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpumeter.tracer.processes"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Processes that are traced.", mi.Description())
+					assert.Equal(t, "Traced processes.", mi.Description())
 					assert.Equal(t, "{process}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -870,7 +870,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpumeter.tracer.series.dropped"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Points left out because there were more than max_series, and once each communicator, and process of a workload, that is beyond its cap and in other. Kernels are not counted: there are always more than the top ones.", mi.Description())
+					assert.Equal(t, "Points dropped beyond max_series, plus, once each, communicators and processes of workloads that are combined in other because they exceed their limit. Kernels are not counted: there are always more than the top kernels.", mi.Description())
 					assert.Equal(t, "{point}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -899,7 +899,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpumeter.tracer.up"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if the tracer runs and its last reading succeeded. If not, the log says why.", mi.Description())
+					assert.Equal(t, "1 if the tracer runs and its last reading succeeded, otherwise 0; the log has the reason.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -911,7 +911,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.bandwidth"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Bytes that were handed to NCCL a second, since the points before.", mi.Description())
+					assert.Equal(t, "Bytes per second passed to NCCL since the previous points.", mi.Description())
 					assert.Equal(t, "By/s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -956,7 +956,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.barrier_wait"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "How long the first synchronisation after a collective waited.", mi.Description())
+					assert.Equal(t, "Wait time of the first synchronization after a collective.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -991,7 +991,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.bus_bandwidth"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Bytes over the bus per second while collectives ran, by NCCL's own measure, since the last points. Only where its Inspector plugin writes. Every rank of a collective reports the same transfer: do not sum across rank.", mi.Description())
+					assert.Equal(t, "Bytes per second over the bus while collectives ran, as measured by NCCL, since the previous points. Only with NCCL's Inspector plugin. Every rank of a collective reports the same transfer: do not sum across rank.", mi.Description())
 					assert.Equal(t, "By/s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1027,7 +1027,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.bytes"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Count times size of the elements of each collective.", mi.Description())
+					assert.Equal(t, "Number of elements times element size, summed over collectives.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1074,7 +1074,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.duration"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "How long the calls took, which only enqueue. In a group the work is done at its end.", mi.Description())
+					assert.Equal(t, "Duration of the calls, which only enqueue. In a group the work is done when the group ends.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1121,7 +1121,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.errors"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Calls whose result was not 0.", mi.Description())
+					assert.Equal(t, "Calls with a nonzero result.", mi.Description())
 					assert.Equal(t, "{error}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1168,7 +1168,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.last.age"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Time since the communicator was last used. One rank whose age falls while that of others grows is not the one that hangs.", mi.Description())
+					assert.Equal(t, "Time since the communicator was last used. A rank whose age falls while that of others grows is not the one that hangs.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1201,7 +1201,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.message_size"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Sizes of the messages.", mi.Description())
+					assert.Equal(t, "Message sizes.", mi.Description())
 					assert.Equal(t, "By", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1248,7 +1248,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.collective.sequence"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Collectives that the rank has entered. Compare ranks, do not sum across rank: the rank with the lowest count is the one that others wait for.", mi.Description())
+					assert.Equal(t, "Collectives that the rank has entered. Compare ranks, do not sum across rank: the others wait for the rank with the lowest count.", mi.Description())
 					assert.Equal(t, "{collective}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1283,7 +1283,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["nccl.rank.straggler"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 while another rank of this machine waits for what this one has not entered.", mi.Description())
+					assert.Equal(t, "1 while another rank on this machine waits for this rank to enter a collective.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())

@@ -3382,7 +3382,7 @@ type metricGpuPartitionPipeDetailActive struct {
 // init fills gpu.partition.pipe.detail.active metric with initial data.
 func (m *metricGpuPartitionPipeDetailActive) init() {
 	m.data.SetName("gpu.partition.pipe.detail.active")
-	m.data.SetDescription("The same for what the tensor and fp64 pipes consist of, and for integer instructions. Do not sum or average across gpu.pipe.")
+	m.data.SetDescription("gpu.partition.pipe.active for the components of the tensor and fp64 pipes, and for integer instructions. Do not sum or average across gpu.pipe.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -4277,7 +4277,7 @@ type metricGpuPipeDetailActive struct {
 // init fills gpu.pipe.detail.active metric with initial data.
 func (m *metricGpuPipeDetailActive) init() {
 	m.data.SetName("gpu.pipe.detail.active")
-	m.data.SetDescription("The same for what the tensor and fp64 pipes consist of, and for integer instructions. These are parts of gpu.pipe.active: do not sum or average across gpu.pipe.")
+	m.data.SetDescription("gpu.pipe.active for the components of the tensor and fp64 pipes, and for integer instructions. These are parts of gpu.pipe.active: do not sum or average across gpu.pipe.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -4388,7 +4388,7 @@ type metricGpuPowerLimit struct {
 // init fills gpu.power.limit metric with initial data.
 func (m *metricGpuPowerLimit) init() {
 	m.data.SetName("gpu.power.limit")
-	m.data.SetDescription("Power limit that is enforced on the device, whoever set it. It limits the power that gpu.power.draw reports.")
+	m.data.SetDescription("Power limit that is enforced on the device, regardless of who set it. It limits the power that gpu.power.draw reports.")
 	m.data.SetUnit("W")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -6803,7 +6803,7 @@ type metricGpuWorkloadPowerDraw struct {
 // init fills gpu.workload.power.draw metric with initial data.
 func (m *metricGpuWorkloadPowerDraw) init() {
 	m.data.SetName("gpu.workload.power.draw")
-	m.data.SetDescription("Part of the power of the device that a workload draws. What no workload holds (gpu.workload.kind unallocated) and what cannot be attributed (unattributed) are series of their own: the sum is the power of the device.")
+	m.data.SetDescription("Share of the power of the device that a workload draws. What no workload holds (gpu.workload.kind unallocated) and what cannot be attributed (unattributed) are series of their own: the sum is the power of the device.")
 	m.data.SetUnit("W")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -6859,7 +6859,7 @@ type metricGpuWorkloadUtilization struct {
 // init fills gpu.workload.utilization metric with initial data.
 func (m *metricGpuWorkloadUtilization) init() {
 	m.data.SetName("gpu.workload.utilization")
-	m.data.SetDescription("Part of the device's utilization that a workload causes. What cannot be attributed is a series of kind unattributed: the sum is the utilization of the device, of a device cut into partitions that of its partitions by their size.")
+	m.data.SetDescription("Share of the device's utilization that a workload causes. What cannot be attributed is a series of kind unattributed: the sum is the utilization of the device, for a partitioned device that of its partitions weighted by size.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -6915,7 +6915,7 @@ type metricGpuXidErrors struct {
 // init fills gpu.xid.errors metric with initial data.
 func (m *metricGpuXidErrors) init() {
 	m.data.SetName("gpu.xid.errors")
-	m.data.SetDescription("Errors of the device that the NVIDIA driver reported, by number. A number has a series once it was seen.")
+	m.data.SetDescription("Errors of the device that the NVIDIA driver reported, by number. The series of a number exists from its first occurrence.")
 	m.data.SetUnit("{error}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)

@@ -1768,7 +1768,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.partition.pipe.detail.active"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "The same for what the tensor and fp64 pipes consist of, and for integer instructions. Do not sum or average across gpu.pipe.", mi.Description())
+					assert.Equal(t, "gpu.partition.pipe.active for the components of the tensor and fp64 pipes, and for integer instructions. Do not sum or average across gpu.pipe.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2177,7 +2177,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.pipe.detail.active"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "The same for what the tensor and fp64 pipes consist of, and for integer instructions. These are parts of gpu.pipe.active: do not sum or average across gpu.pipe.", mi.Description())
+					assert.Equal(t, "gpu.pipe.active for the components of the tensor and fp64 pipes, and for integer instructions. These are parts of gpu.pipe.active: do not sum or average across gpu.pipe.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -2228,7 +2228,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.power.limit"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Power limit that is enforced on the device, whoever set it. It limits the power that gpu.power.draw reports.", mi.Description())
+					assert.Equal(t, "Power limit that is enforced on the device, regardless of who set it. It limits the power that gpu.power.draw reports.", mi.Description())
 					assert.Equal(t, "W", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -3362,7 +3362,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.workload.power.draw"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the power of the device that a workload draws. What no workload holds (gpu.workload.kind unallocated) and what cannot be attributed (unattributed) are series of their own: the sum is the power of the device.", mi.Description())
+					assert.Equal(t, "Share of the power of the device that a workload draws. What no workload holds (gpu.workload.kind unallocated) and what cannot be attributed (unattributed) are series of their own: the sum is the power of the device.", mi.Description())
 					assert.Equal(t, "W", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -3389,7 +3389,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.workload.utilization"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Part of the device's utilization that a workload causes. What cannot be attributed is a series of kind unattributed: the sum is the utilization of the device, of a device cut into partitions that of its partitions by their size.", mi.Description())
+					assert.Equal(t, "Share of the device's utilization that a workload causes. What cannot be attributed is a series of kind unattributed: the sum is the utilization of the device, for a partitioned device that of its partitions weighted by size.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -3416,7 +3416,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.xid.errors"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Errors of the device that the NVIDIA driver reported, by number. A number has a series once it was seen.", mi.Description())
+					assert.Equal(t, "Errors of the device that the NVIDIA driver reported, by number. The series of a number exists from its first occurrence.", mi.Description())
 					assert.Equal(t, "{error}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())

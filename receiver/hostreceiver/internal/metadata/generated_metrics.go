@@ -49,7 +49,7 @@ type metricSystemCPUUtilization struct {
 // init fills system.cpu.utilization metric with initial data.
 func (m *metricSystemCPUUtilization) init() {
 	m.data.SetName("system.cpu.utilization")
-	m.data.SetDescription("Ratio of the time of all CPUs since the last reading that was spent in one mode. The modes add up to 1, so an average across cpu.mode has no meaning: what is neither idle nor iowait was busy.")
+	m.data.SetDescription("Fraction of the time of all CPUs spent in each mode since the last reading. The modes add up to 1, so an average across cpu.mode is meaningless: busy is everything except idle and iowait.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -101,7 +101,7 @@ type metricSystemMemoryUtilization struct {
 // init fills system.memory.utilization metric with initial data.
 func (m *metricSystemMemoryUtilization) init() {
 	m.data.SetName("system.memory.utilization")
-	m.data.SetDescription("Ratio of the memory of the machine that is in one state. The states add up to 1, so an average across system.memory.state has no meaning; used is MemTotal less MemAvailable.")
+	m.data.SetDescription("Fraction of the memory of the machine in each state. The states add up to 1, so an average across system.memory.state is meaningless; used is MemTotal minus MemAvailable.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)

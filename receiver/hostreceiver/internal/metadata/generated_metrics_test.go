@@ -110,7 +110,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["system.cpu.utilization"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Ratio of the time of all CPUs since the last reading that was spent in one mode. The modes add up to 1, so an average across cpu.mode has no meaning: what is neither idle nor iowait was busy.", mi.Description())
+					assert.Equal(t, "Fraction of the time of all CPUs spent in each mode since the last reading. The modes add up to 1, so an average across cpu.mode is meaningless: busy is everything except idle and iowait.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -125,7 +125,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["system.memory.utilization"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Ratio of the memory of the machine that is in one state. The states add up to 1, so an average across system.memory.state has no meaning; used is MemTotal less MemAvailable.", mi.Description())
+					assert.Equal(t, "Fraction of the memory of the machine in each state. The states add up to 1, so an average across system.memory.state is meaningless; used is MemTotal minus MemAvailable.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())

@@ -348,7 +348,7 @@ type metricSlurmBackfillCycleLast struct {
 // init fills slurm.backfill.cycle.last metric with initial data.
 func (m *metricSlurmBackfillCycleLast) init() {
 	m.data.SetName("slurm.backfill.cycle.last")
-	m.data.SetDescription("Time that the last cycle of the backfill scheduler took.")
+	m.data.SetDescription("Duration of the last cycle of the backfill scheduler.")
 	m.data.SetUnit("s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -400,7 +400,7 @@ type metricSlurmBackfillCycleMax struct {
 // init fills slurm.backfill.cycle.max metric with initial data.
 func (m *metricSlurmBackfillCycleMax) init() {
 	m.data.SetName("slurm.backfill.cycle.max")
-	m.data.SetDescription("Longest cycle of the backfill scheduler since its statistics began.")
+	m.data.SetDescription("Longest cycle of the backfill scheduler since its statistics started.")
 	m.data.SetUnit("s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -452,7 +452,7 @@ type metricSlurmBackfillCycleTime struct {
 // init fills slurm.backfill.cycle.time metric with initial data.
 func (m *metricSlurmBackfillCycleTime) init() {
 	m.data.SetName("slurm.backfill.cycle.time")
-	m.data.SetDescription("Time that the cycles of the backfill scheduler took.")
+	m.data.SetDescription("Total duration of the cycles of the backfill scheduler.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -612,7 +612,7 @@ type metricSlurmBackfillQueueLength struct {
 // init fills slurm.backfill.queue.length metric with initial data.
 func (m *metricSlurmBackfillQueueLength) init() {
 	m.data.SetName("slurm.backfill.queue.length")
-	m.data.SetDescription("Jobs that the backfill scheduler had to consider in its last cycle.")
+	m.data.SetDescription("Length of the queue of the backfill scheduler in its last cycle.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -716,7 +716,7 @@ type metricSlurmControllerAgentQueueSize struct {
 // init fills slurm.controller.agent.queue.size metric with initial data.
 func (m *metricSlurmControllerAgentQueueSize) init() {
 	m.data.SetName("slurm.controller.agent.queue.size")
-	m.data.SetDescription("Messages to nodes that wait to be sent.")
+	m.data.SetDescription("Messages to nodes that are waiting to be sent.")
 	m.data.SetUnit("{message}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -820,7 +820,7 @@ type metricSlurmControllerThreadCount struct {
 // init fills slurm.controller.thread.count metric with initial data.
 func (m *metricSlurmControllerThreadCount) init() {
 	m.data.SetName("slurm.controller.thread.count")
-	m.data.SetDescription("Threads of the controller that answer requests. A high number means that it is busy.")
+	m.data.SetDescription("Threads of the controller that serve requests. A high number means that the controller is busy.")
 	m.data.SetUnit("{thread}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -872,7 +872,7 @@ type metricSlurmCPUCount struct {
 // init fills slurm.cpu.count metric with initial data.
 func (m *metricSlurmCPUCount) init() {
 	m.data.SetName("slurm.cpu.count")
-	m.data.SetDescription("CPUs that jobs may have, each once.")
+	m.data.SetDescription("CPUs available to jobs, each counted once.")
 	m.data.SetUnit("{cpu}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -925,7 +925,7 @@ type metricSlurmDbdQueueSize struct {
 // init fills slurm.dbd.queue.size metric with initial data.
 func (m *metricSlurmDbdQueueSize) init() {
 	m.data.SetName("slurm.dbd.queue.size")
-	m.data.SetDescription("Messages to slurmdbd that wait. It grows while slurmdbd is away, and accounting is lost if it is full.")
+	m.data.SetDescription("Messages waiting for slurmdbd. The queue grows while slurmdbd is unavailable, and accounting data is lost when it is full.")
 	m.data.SetUnit("{message}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1136,7 +1136,7 @@ type metricSlurmFairshareUserFactor struct {
 // init fills slurm.fairshare.user.factor metric with initial data.
 func (m *metricSlurmFairshareUserFactor) init() {
 	m.data.SetName("slurm.fairshare.user.factor")
-	m.data.SetDescription("Fair-share factor of a user in an account, 0 to 1: the more the sooner jobs start.")
+	m.data.SetDescription("Fair-share factor of a user in an account, 0 to 1: the higher, the sooner jobs start.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1190,7 +1190,7 @@ type metricSlurmFairshareUserSharesRatio struct {
 // init fills slurm.fairshare.user.shares.ratio metric with initial data.
 func (m *metricSlurmFairshareUserSharesRatio) init() {
 	m.data.SetName("slurm.fairshare.user.shares.ratio")
-	m.data.SetDescription("Shares of a user in an account, as part of those beside it.")
+	m.data.SetDescription("Shares of a user in an account as a ratio of the shares of its siblings.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1244,7 +1244,7 @@ type metricSlurmFairshareUserUsageRatio struct {
 // init fills slurm.fairshare.user.usage.ratio metric with initial data.
 func (m *metricSlurmFairshareUserUsageRatio) init() {
 	m.data.SetName("slurm.fairshare.user.usage.ratio")
-	m.data.SetDescription("Effective usage of a user in an account, as part of that of those beside it.")
+	m.data.SetDescription("Effective usage of a user in an account as a ratio of the usage of its siblings.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1298,7 +1298,7 @@ type metricSlurmGpuCount struct {
 // init fills slurm.gpu.count metric with initial data.
 func (m *metricSlurmGpuCount) init() {
 	m.data.SetName("slurm.gpu.count")
-	m.data.SetDescription("GPUs, each once.")
+	m.data.SetDescription("GPUs, each counted once.")
 	m.data.SetUnit("{gpu}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1352,7 +1352,7 @@ type metricSlurmJobCanceled struct {
 // init fills slurm.job.canceled metric with initial data.
 func (m *metricSlurmJobCanceled) init() {
 	m.data.SetName("slurm.job.canceled")
-	m.data.SetDescription("Jobs canceled since the statistics of the controller began, which is each midnight.")
+	m.data.SetDescription("Jobs canceled since the start of the controller's statistics, which restart every midnight.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1406,7 +1406,7 @@ type metricSlurmJobCompleted struct {
 // init fills slurm.job.completed metric with initial data.
 func (m *metricSlurmJobCompleted) init() {
 	m.data.SetName("slurm.job.completed")
-	m.data.SetDescription("Jobs completed since the statistics of the controller began, which is each midnight.")
+	m.data.SetDescription("Jobs completed since the start of the controller's statistics, which restart every midnight.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1460,7 +1460,7 @@ type metricSlurmJobCount struct {
 // init fills slurm.job.count metric with initial data.
 func (m *metricSlurmJobCount) init() {
 	m.data.SetName("slurm.job.count")
-	m.data.SetDescription("Jobs that the controller knows, each task of an array and each component of a heterogeneous job as one.")
+	m.data.SetDescription("Jobs that the controller knows. Each task of an array and each component of a heterogeneous job counts as one.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1516,7 +1516,7 @@ type metricSlurmJobCPUCount struct {
 // init fills slurm.job.cpu.count metric with initial data.
 func (m *metricSlurmJobCPUCount) init() {
 	m.data.SetName("slurm.job.cpu.count")
-	m.data.SetDescription("CPUs that jobs have or, while they wait, ask for.")
+	m.data.SetDescription("CPUs allocated to jobs or requested by pending jobs.")
 	m.data.SetUnit("{cpu}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1570,7 +1570,7 @@ type metricSlurmJobFailed struct {
 // init fills slurm.job.failed metric with initial data.
 func (m *metricSlurmJobFailed) init() {
 	m.data.SetName("slurm.job.failed")
-	m.data.SetDescription("Jobs failed since the statistics of the controller began, which is each midnight.")
+	m.data.SetDescription("Jobs failed since the start of the controller's statistics, which restart every midnight.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1624,7 +1624,7 @@ type metricSlurmJobGpuCount struct {
 // init fills slurm.job.gpu.count metric with initial data.
 func (m *metricSlurmJobGpuCount) init() {
 	m.data.SetName("slurm.job.gpu.count")
-	m.data.SetDescription("GPUs that jobs have or, while they wait, ask for. Shards are not counted.")
+	m.data.SetDescription("GPUs allocated to jobs or requested by pending jobs. Shards are not counted.")
 	m.data.SetUnit("{gpu}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1680,7 +1680,7 @@ type metricSlurmJobMultiNodeRatio struct {
 // init fills slurm.job.multi_node.ratio metric with initial data.
 func (m *metricSlurmJobMultiNodeRatio) init() {
 	m.data.SetName("slurm.job.multi_node.ratio")
-	m.data.SetDescription("Ratio of the jobs with resources that run on more than one node. An average over partitions does not weight them by jobs.")
+	m.data.SetDescription("Fraction of the jobs with allocated resources that run on more than one node. An average over partitions does not weight them by jobs.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1733,7 +1733,7 @@ type metricSlurmJobNodeCount struct {
 // init fills slurm.job.node.count metric with initial data.
 func (m *metricSlurmJobNodeCount) init() {
 	m.data.SetName("slurm.job.node.count")
-	m.data.SetDescription("Nodes that jobs have or, while they wait, ask for at least. Jobs that share a node count it each.")
+	m.data.SetDescription("Nodes allocated to jobs, or the minimum requested by pending jobs. Each job on a shared node counts it.")
 	m.data.SetUnit("{node}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1787,7 +1787,7 @@ type metricSlurmJobPendingCount struct {
 // init fills slurm.job.pending.count metric with initial data.
 func (m *metricSlurmJobPendingCount) init() {
 	m.data.SetName("slurm.job.pending.count")
-	m.data.SetDescription("Jobs that wait, by why.")
+	m.data.SetDescription("Pending jobs by reason.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1841,7 +1841,7 @@ type metricSlurmJobPendingGpuCount struct {
 // init fills slurm.job.pending.gpu.count metric with initial data.
 func (m *metricSlurmJobPendingGpuCount) init() {
 	m.data.SetName("slurm.job.pending.gpu.count")
-	m.data.SetDescription("GPUs that waiting jobs ask for, by why they wait.")
+	m.data.SetDescription("GPUs that pending jobs request, by reason.")
 	m.data.SetUnit("{gpu}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -1895,7 +1895,7 @@ type metricSlurmJobStarted struct {
 // init fills slurm.job.started metric with initial data.
 func (m *metricSlurmJobStarted) init() {
 	m.data.SetName("slurm.job.started")
-	m.data.SetDescription("Jobs started since the statistics of the controller began, which is each midnight.")
+	m.data.SetDescription("Jobs started since the start of the controller's statistics, which restart every midnight.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -1949,7 +1949,7 @@ type metricSlurmJobSubmitted struct {
 // init fills slurm.job.submitted metric with initial data.
 func (m *metricSlurmJobSubmitted) init() {
 	m.data.SetName("slurm.job.submitted")
-	m.data.SetDescription("Jobs submitted since the statistics of the controller began, which is each midnight.")
+	m.data.SetDescription("Jobs submitted since the start of the controller's statistics, which restart every midnight.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2003,7 +2003,7 @@ type metricSlurmNodeCount struct {
 // init fills slurm.node.count metric with initial data.
 func (m *metricSlurmNodeCount) init() {
 	m.data.SetName("slurm.node.count")
-	m.data.SetDescription("Nodes by state, each once.")
+	m.data.SetDescription("Nodes by state, each counted once.")
 	m.data.SetUnit("{node}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2165,7 +2165,7 @@ type metricSlurmPartitionGpuFragmentation struct {
 // init fills slurm.partition.gpu.fragmentation metric with initial data.
 func (m *metricSlurmPartitionGpuFragmentation) init() {
 	m.data.SetName("slurm.partition.gpu.fragmentation")
-	m.data.SetDescription("Ratio of the free GPUs that jobs of this size cannot have because the GPUs are on different nodes. Absent if none is free. Do not sum or average across slurm.gpu.request or slurm.partition.")
+	m.data.SetDescription("Fraction of the free GPUs that jobs of this size cannot use because the GPUs are on different nodes. Absent if none is free. Do not sum or average across slurm.gpu.request or slurm.partition.")
 	m.data.SetUnit("1")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2219,7 +2219,7 @@ type metricSlurmPartitionGpuPlaceable struct {
 // init fills slurm.partition.gpu.placeable metric with initial data.
 func (m *metricSlurmPartitionGpuPlaceable) init() {
 	m.data.SetName("slurm.partition.gpu.placeable")
-	m.data.SetDescription("Jobs of this size, on one node, that fit into the free GPUs at once. Sizes compete for the same GPUs, and a node may be in several partitions: do not sum across slurm.gpu.request or slurm.partition.")
+	m.data.SetDescription("Number of single-node jobs of this size that fit into the free GPUs at once. Sizes compete for the same GPUs, and a node may be in several partitions: do not sum across slurm.gpu.request or slurm.partition.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2380,7 +2380,7 @@ type metricSlurmRefreshErrors struct {
 // init fills slurm.refresh.errors metric with initial data.
 func (m *metricSlurmRefreshErrors) init() {
 	m.data.SetName("slurm.refresh.errors")
-	m.data.SetDescription("Questions of this receiver that were not answered, or not as they should be.")
+	m.data.SetDescription("Requests of this receiver that failed or had an invalid response.")
 	m.data.SetUnit("{error}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2435,7 +2435,7 @@ type metricSlurmRequests struct {
 // init fills slurm.requests metric with initial data.
 func (m *metricSlurmRequests) init() {
 	m.data.SetName("slurm.requests")
-	m.data.SetDescription("Questions that this receiver asked.")
+	m.data.SetDescription("Requests that this receiver made.")
 	m.data.SetUnit("{request}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2490,7 +2490,7 @@ type metricSlurmRPCCount struct {
 // init fills slurm.rpc.count metric with initial data.
 func (m *metricSlurmRPCCount) init() {
 	m.data.SetName("slurm.rpc.count")
-	m.data.SetDescription("Requests to the controller, by all its clients.")
+	m.data.SetDescription("Requests to the controller from all its clients.")
 	m.data.SetUnit("{request}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2600,7 +2600,7 @@ type metricSlurmRPCUserCount struct {
 // init fills slurm.rpc.user.count metric with initial data.
 func (m *metricSlurmRPCUserCount) init() {
 	m.data.SetName("slurm.rpc.user.count")
-	m.data.SetDescription("Requests to the controller by user, those with the most first.")
+	m.data.SetDescription("Requests to the controller by user, for the users with the most requests.")
 	m.data.SetUnit("{request}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2655,7 +2655,7 @@ type metricSlurmRPCUserTime struct {
 // init fills slurm.rpc.user.time metric with initial data.
 func (m *metricSlurmRPCUserTime) init() {
 	m.data.SetName("slurm.rpc.user.time")
-	m.data.SetDescription("Time that the controller spent on requests of users.")
+	m.data.SetDescription("Time that the controller spent on requests, by user.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2764,7 +2764,7 @@ type metricSlurmSchedulerCycleLast struct {
 // init fills slurm.scheduler.cycle.last metric with initial data.
 func (m *metricSlurmSchedulerCycleLast) init() {
 	m.data.SetName("slurm.scheduler.cycle.last")
-	m.data.SetDescription("Time that the last cycle of the main scheduler took.")
+	m.data.SetDescription("Duration of the last cycle of the main scheduler.")
 	m.data.SetUnit("s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2816,7 +2816,7 @@ type metricSlurmSchedulerCycleMax struct {
 // init fills slurm.scheduler.cycle.max metric with initial data.
 func (m *metricSlurmSchedulerCycleMax) init() {
 	m.data.SetName("slurm.scheduler.cycle.max")
-	m.data.SetDescription("Longest cycle of the main scheduler since its statistics began.")
+	m.data.SetDescription("Longest cycle of the main scheduler since its statistics started.")
 	m.data.SetUnit("s")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2868,7 +2868,7 @@ type metricSlurmSchedulerCycleTime struct {
 // init fills slurm.scheduler.cycle.time metric with initial data.
 func (m *metricSlurmSchedulerCycleTime) init() {
 	m.data.SetName("slurm.scheduler.cycle.time")
-	m.data.SetDescription("Time that the cycles of the main scheduler took.")
+	m.data.SetDescription("Total duration of the cycles of the main scheduler.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)
@@ -2922,7 +2922,7 @@ type metricSlurmSchedulerQueueLength struct {
 // init fills slurm.scheduler.queue.length metric with initial data.
 func (m *metricSlurmSchedulerQueueLength) init() {
 	m.data.SetName("slurm.scheduler.queue.length")
-	m.data.SetDescription("Jobs that the main scheduler had to consider in its last cycle.")
+	m.data.SetDescription("Length of the queue of the main scheduler in its last cycle.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
@@ -2974,7 +2974,7 @@ type metricSlurmUp struct {
 // init fills slurm.up metric with initial data.
 func (m *metricSlurmUp) init() {
 	m.data.SetName("slurm.up")
-	m.data.SetDescription("1 if the controller answered all questions of the last round, else 0, and the other gauges are absent.")
+	m.data.SetDescription("1 if the controller answered all requests of the last round; otherwise 0, and the other gauges are absent.")
 	m.data.SetUnit("{flag}")
 	m.data.SetEmptyGauge()
 	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)

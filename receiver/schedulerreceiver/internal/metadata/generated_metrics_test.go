@@ -272,7 +272,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.backfill.cycle.last"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Time that the last cycle of the backfill scheduler took.", mi.Description())
+					assert.Equal(t, "Duration of the last cycle of the backfill scheduler.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -287,7 +287,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.backfill.cycle.max"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Longest cycle of the backfill scheduler since its statistics began.", mi.Description())
+					assert.Equal(t, "Longest cycle of the backfill scheduler since its statistics started.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -302,7 +302,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.backfill.cycle.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time that the cycles of the backfill scheduler took.", mi.Description())
+					assert.Equal(t, "Total duration of the cycles of the backfill scheduler.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -351,7 +351,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.backfill.queue.length"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Jobs that the backfill scheduler had to consider in its last cycle.", mi.Description())
+					assert.Equal(t, "Length of the queue of the backfill scheduler in its last cycle.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -381,7 +381,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.controller.agent.queue.size"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Messages to nodes that wait to be sent.", mi.Description())
+					assert.Equal(t, "Messages to nodes that are waiting to be sent.", mi.Description())
 					assert.Equal(t, "{message}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -411,7 +411,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.controller.thread.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Threads of the controller that answer requests. A high number means that it is busy.", mi.Description())
+					assert.Equal(t, "Threads of the controller that serve requests. A high number means that the controller is busy.", mi.Description())
 					assert.Equal(t, "{thread}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -426,7 +426,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.cpu.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "CPUs that jobs may have, each once.", mi.Description())
+					assert.Equal(t, "CPUs available to jobs, each counted once.", mi.Description())
 					assert.Equal(t, "{cpu}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -444,7 +444,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.dbd.queue.size"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Messages to slurmdbd that wait. It grows while slurmdbd is away, and accounting is lost if it is full.", mi.Description())
+					assert.Equal(t, "Messages waiting for slurmdbd. The queue grows while slurmdbd is unavailable, and accounting data is lost when it is full.", mi.Description())
 					assert.Equal(t, "{message}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -513,7 +513,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.fairshare.user.factor"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Fair-share factor of a user in an account, 0 to 1: the more the sooner jobs start.", mi.Description())
+					assert.Equal(t, "Fair-share factor of a user in an account, 0 to 1: the higher, the sooner jobs start.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -534,7 +534,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.fairshare.user.shares.ratio"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Shares of a user in an account, as part of those beside it.", mi.Description())
+					assert.Equal(t, "Shares of a user in an account as a ratio of the shares of its siblings.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -555,7 +555,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.fairshare.user.usage.ratio"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Effective usage of a user in an account, as part of that of those beside it.", mi.Description())
+					assert.Equal(t, "Effective usage of a user in an account as a ratio of the usage of its siblings.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -576,7 +576,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.gpu.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "GPUs, each once.", mi.Description())
+					assert.Equal(t, "GPUs, each counted once.", mi.Description())
 					assert.Equal(t, "{gpu}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -597,7 +597,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.canceled"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Jobs canceled since the statistics of the controller began, which is each midnight.", mi.Description())
+					assert.Equal(t, "Jobs canceled since the start of the controller's statistics, which restart every midnight.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -614,7 +614,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.completed"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Jobs completed since the statistics of the controller began, which is each midnight.", mi.Description())
+					assert.Equal(t, "Jobs completed since the start of the controller's statistics, which restart every midnight.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -631,7 +631,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Jobs that the controller knows, each task of an array and each component of a heterogeneous job as one.", mi.Description())
+					assert.Equal(t, "Jobs that the controller knows. Each task of an array and each component of a heterogeneous job counts as one.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -658,7 +658,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.cpu.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "CPUs that jobs have or, while they wait, ask for.", mi.Description())
+					assert.Equal(t, "CPUs allocated to jobs or requested by pending jobs.", mi.Description())
 					assert.Equal(t, "{cpu}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -679,7 +679,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.failed"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Jobs failed since the statistics of the controller began, which is each midnight.", mi.Description())
+					assert.Equal(t, "Jobs failed since the start of the controller's statistics, which restart every midnight.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -696,7 +696,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.gpu.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "GPUs that jobs have or, while they wait, ask for. Shards are not counted.", mi.Description())
+					assert.Equal(t, "GPUs allocated to jobs or requested by pending jobs. Shards are not counted.", mi.Description())
 					assert.Equal(t, "{gpu}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -723,7 +723,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.multi_node.ratio"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Ratio of the jobs with resources that run on more than one node. An average over partitions does not weight them by jobs.", mi.Description())
+					assert.Equal(t, "Fraction of the jobs with allocated resources that run on more than one node. An average over partitions does not weight them by jobs.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -741,7 +741,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.node.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Nodes that jobs have or, while they wait, ask for at least. Jobs that share a node count it each.", mi.Description())
+					assert.Equal(t, "Nodes allocated to jobs, or the minimum requested by pending jobs. Each job on a shared node counts it.", mi.Description())
 					assert.Equal(t, "{node}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -762,7 +762,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.pending.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Jobs that wait, by why.", mi.Description())
+					assert.Equal(t, "Pending jobs by reason.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -783,7 +783,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.pending.gpu.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "GPUs that waiting jobs ask for, by why they wait.", mi.Description())
+					assert.Equal(t, "GPUs that pending jobs request, by reason.", mi.Description())
 					assert.Equal(t, "{gpu}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -804,7 +804,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.started"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Jobs started since the statistics of the controller began, which is each midnight.", mi.Description())
+					assert.Equal(t, "Jobs started since the start of the controller's statistics, which restart every midnight.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -821,7 +821,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.job.submitted"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Jobs submitted since the statistics of the controller began, which is each midnight.", mi.Description())
+					assert.Equal(t, "Jobs submitted since the start of the controller's statistics, which restart every midnight.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -838,7 +838,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.node.count"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Nodes by state, each once.", mi.Description())
+					assert.Equal(t, "Nodes by state, each counted once.", mi.Description())
 					assert.Equal(t, "{node}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -901,7 +901,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.partition.gpu.fragmentation"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Ratio of the free GPUs that jobs of this size cannot have because the GPUs are on different nodes. Absent if none is free. Do not sum or average across slurm.gpu.request or slurm.partition.", mi.Description())
+					assert.Equal(t, "Fraction of the free GPUs that jobs of this size cannot use because the GPUs are on different nodes. Absent if none is free. Do not sum or average across slurm.gpu.request or slurm.partition.", mi.Description())
 					assert.Equal(t, "1", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -922,7 +922,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.partition.gpu.placeable"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Jobs of this size, on one node, that fit into the free GPUs at once. Sizes compete for the same GPUs, and a node may be in several partitions: do not sum across slurm.gpu.request or slurm.partition.", mi.Description())
+					assert.Equal(t, "Number of single-node jobs of this size that fit into the free GPUs at once. Sizes compete for the same GPUs, and a node may be in several partitions: do not sum across slurm.gpu.request or slurm.partition.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -982,7 +982,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.refresh.errors"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Questions of this receiver that were not answered, or not as they should be.", mi.Description())
+					assert.Equal(t, "Requests of this receiver that failed or had an invalid response.", mi.Description())
 					assert.Equal(t, "{error}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1002,7 +1002,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.requests"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Questions that this receiver asked.", mi.Description())
+					assert.Equal(t, "Requests that this receiver made.", mi.Description())
 					assert.Equal(t, "{request}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1022,7 +1022,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.rpc.count"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Requests to the controller, by all its clients.", mi.Description())
+					assert.Equal(t, "Requests to the controller from all its clients.", mi.Description())
 					assert.Equal(t, "{request}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1062,7 +1062,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.rpc.user.count"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Requests to the controller by user, those with the most first.", mi.Description())
+					assert.Equal(t, "Requests to the controller by user, for the users with the most requests.", mi.Description())
 					assert.Equal(t, "{request}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1082,7 +1082,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.rpc.user.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time that the controller spent on requests of users.", mi.Description())
+					assert.Equal(t, "Time that the controller spent on requests, by user.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1119,7 +1119,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.scheduler.cycle.last"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Time that the last cycle of the main scheduler took.", mi.Description())
+					assert.Equal(t, "Duration of the last cycle of the main scheduler.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1134,7 +1134,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.scheduler.cycle.max"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Longest cycle of the main scheduler since its statistics began.", mi.Description())
+					assert.Equal(t, "Longest cycle of the main scheduler since its statistics started.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1149,7 +1149,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.scheduler.cycle.time"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time that the cycles of the main scheduler took.", mi.Description())
+					assert.Equal(t, "Total duration of the cycles of the main scheduler.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
@@ -1166,7 +1166,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.scheduler.queue.length"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "Jobs that the main scheduler had to consider in its last cycle.", mi.Description())
+					assert.Equal(t, "Length of the queue of the main scheduler in its last cycle.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())
@@ -1181,7 +1181,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["slurm.up"] = true
 					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
 					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
-					assert.Equal(t, "1 if the controller answered all questions of the last round, else 0, and the other gauges are absent.", mi.Description())
+					assert.Equal(t, "1 if the controller answered all requests of the last round; otherwise 0, and the other gauges are absent.", mi.Description())
 					assert.Equal(t, "{flag}", mi.Unit())
 					dp := mi.Gauge().DataPoints().At(0)
 					assert.Equal(t, start, dp.StartTimestamp())

@@ -188,9 +188,9 @@ func (a Anomaly) what(over bool) string {
 	case Step:
 		return verb("does ", "did ") + percent(1-ratio(a.Baseline, a.Observed)) + " fewer launches a second"
 	case Sync:
-		return verb("waits in one synchronisation that does not return", "waited in one synchronisation that did not return")
+		return verb("waits in one synchronisation that does not return", "waited in a synchronization that did not return")
 	case Collective:
-		return verb("waits for ranks that do not come", "waited for ranks that did not come")
+		return verb("waits for ranks that do not come", "waited for missing ranks")
 	}
 	return fmt.Sprintf("%s %s instead of %s for %s", verb("takes", "took"), seconds(a.Observed), seconds(a.Baseline), a.Op)
 }

@@ -84,8 +84,8 @@ func TestTraceReportFits(t *testing.T) {
 	}
 }
 
-// What is older than the tracer has reserved and named what nobody saw: that is not 0, and
-// not a kernel called unknown.
+// Allocations and kernel names from before tracing are unknown: neither 0 nor a kernel named
+// unknown.
 func TestTraceReportOfOlderProcess(t *testing.T) {
 	t.Parallel()
 	p := tracer.Process{

@@ -272,7 +272,7 @@ func TestHubRefusesToStart(t *testing.T) {
 		{[]string{"--listen", "localhost:0", "--listen-grpc", ":0"}, "--listen-grpc :0 would let everyone"},
 		{[]string{"--insecure", "--tokens", open}, "contradict"},
 		{[]string{"--listen", "localhost:0", "--tokens", open}, "chmod"},
-		{[]string{"--tls-cert", "x"}, "need each other"},
+		{[]string{"--tls-cert", "x"}, "must be set together"},
 		{[]string{"--client-ca", "x"}, "needs --tls-cert"},
 		{[]string{"--retention", "1m"}, "--retention"},
 		{[]string{"--retention", "xd"}, "--retention"},

@@ -157,7 +157,7 @@ gpu_workload_allocated_time_seconds_total{gpu_uuid="b",host_name="n1",slurm_job_
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"RUNNING    00:10:00     2       0.33     50%        0.17    -         -", "FAILED     00:10:00     8       1.33       -", "from the agent of n1"} {
+	for _, want := range []string{"RUNNING    00:10:00     2       0.33     50%        0.17    -         -", "FAILED     00:10:00     8       1.33       -", "from the agent on n1"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

@@ -135,7 +135,7 @@ func (c *traceCommand) check(durationSet bool) error {
 	case c.perfetto != "" && c.duration > maxRecording:
 		return fmt.Errorf("--perfetto records every call: --duration must be at most %s, is %s", maxRecording, c.duration)
 	case c.perfetto != "" && c.asJSON:
-		return errors.New("--perfetto and --json exclude each other")
+		return errors.New("--perfetto and --json are mutually exclusive")
 	case c.interval < 200*time.Millisecond || c.interval > 5*time.Minute:
 		return fmt.Errorf("--interval must be between 200ms and 5m, is %s", c.interval)
 	}

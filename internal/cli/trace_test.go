@@ -105,10 +105,10 @@ func TestTraceRefuses(t *testing.T) {
 	}
 	f("--duration must be above 0", "--duration", "-1s")
 	f("at most 1m0s", "--perfetto", "x", "--duration", "2m")
-	f("leave --json out", "--perfetto", "x", "--json")
+	f("mutually exclusive", "--perfetto", "x", "--json")
 	f("between 200ms and 5m", "--interval", "1ms")
 	f("must be NAMESPACE/NAME", "--pod", "llm")
-	f("one choice", "--pod", "ml/llm", "--pid", "1")
+	f("give only one of", "--pod", "ml/llm", "--pid", "1")
 	f("did not call CUDA", "--perfetto", filepath.Join(t.TempDir(), "x"), "--job", "1", "--duration", "300ms")
 	missing := errors.New("CAP_BPF is missing: nothing can be traced")
 	if _, err := runTrace(t, missing, "--duration", "1s"); err == nil || !errors.Is(err, missing) {

@@ -23,7 +23,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
 )
 
-var hubAddress = regexp.MustCompile(`The hub serves.*"url": ?"([^"]+)/"`)
+var hubAddress = regexp.MustCompile(`The hub is serving.*"url": ?"([^"]+)/"`)
 
 // hubQueries are typical of dashboards, the page and reports.
 var hubQueries = []string{

@@ -1,9 +1,9 @@
 //go:build linux
 
-// Package agent makes an agent out of the OpenTelemetry Collector: the list of components
-// it may use, the configuration that its options amount to, the one View of the devices
-// that outlives every reload, and the socket at which gpumeter pause reaches it. It reads
-// no flags and no environment variables of its own: Options carries both.
+// Package agent builds the agent on top of the OpenTelemetry Collector: the list of available
+// components, the configuration derived from the options, the single View of the devices that
+// outlives every reload, and the control socket for gpumeter pause. It reads neither flags nor
+// the environment: Options carries both.
 package agent
 
 import (
@@ -28,12 +28,12 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
-// Options say what an agent reads and where its telemetry goes. Messages about them name
+// Options configures what an agent reads and where its telemetry goes. Error messages name
 // the flags of gpumeter agent.
 type Options struct {
 	Version string
-	// ConfigFile is a Collector configuration. With one, only Version, Socket and Env count:
-	// the file decides the rest.
+	// ConfigFile is a Collector configuration. If set, only Version, Socket and Env apply:
+	// the file sets the rest.
 	ConfigFile string
 
 	Local     local.Config // how devices are read
@@ -41,22 +41,22 @@ type Options struct {
 	Scheduler Scheduler
 	OTLP      OTLP
 	Listen    string // address of the Prometheus page
-	File      string // to which OTLP is written, too; "-" is standard output
-	QueueSize int64  // bytes of each signal that may wait for an OTLP endpoint; 0: the default
-	Receiver  bool   // take OTLP of applications
+	File      string // also write OTLP to this file; "-" is standard output
+	QueueSize int64  // maximum size of the send queue of each signal in bytes; 0: the default
+	Receiver  bool   // accept OTLP from applications
 	Trace     bool   // trace CUDA and NCCL
-	Socket    string // at which gpumeter pause finds the agent; empty: none
-	StateDir  string // folder of what must survive the agent; empty: none
+	Socket    string // control socket for gpumeter pause; empty: none
+	StateDir  string // folder for state that must survive a restart; empty: none
 
-	Env   func(string) string // variables of the environment
-	Store hubexporter.Opener  // of a hub in this process; nil: there is none
+	Env   func(string) string // looks up environment variables
+	Store hubexporter.Opener  // store of a hub in this process; nil: no hub
 }
 
-// Agent is an agent that may run.
+// Agent is a configured agent. Run runs it.
 type Agent struct {
 	Options
 
-	attributes map[string]string // of the resource
+	attributes map[string]string // resource attributes
 }
 
 // New returns the agent that o describes.
@@ -71,8 +71,8 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-// Check refuses options that cannot work. It reads files that options name, and touches no
-// device.
+// Check rejects options that cannot work. It reads the files that the options name, and
+// accesses no device.
 func (a *Agent) Check() error {
 	if a.ConfigFile != "" {
 		return nil
@@ -90,7 +90,8 @@ func (a *Agent) Check() error {
 	return a.DeviceConfig().Validate()
 }
 
-// DeviceConfig returns how devices are read, with the identity of the machine.
+// DeviceConfig returns the configuration for reading devices, including the identity of the
+// machine.
 func (a *Agent) DeviceConfig() local.Config {
 	c := a.Local
 	c.Workloads.Node = cmp.Or(a.attributes["k8s.node.name"], c.Workloads.Node)
@@ -98,8 +99,8 @@ func (a *Agent) DeviceConfig() local.Config {
 	return c
 }
 
-// source returns the configuration of an agent without a file. queue is the folder for
-// what waits to be sent; empty: it waits in memory.
+// source returns the configuration of an agent without a configuration file. queue is the
+// folder of the send queue; empty: the queue is in memory.
 func (a *Agent) source(queue string) (confmap.ProviderFactory, error) {
 	conf, err := a.config(queue)
 	if err != nil {
@@ -108,8 +109,8 @@ func (a *Agent) source(queue string) (confmap.ProviderFactory, error) {
 	return fromMap(conf), nil
 }
 
-// queue takes the folder for what waits to be sent, if anything is sent at all, until
-// release is called. Without a folder the agent still runs.
+// queue locks the folder of the send queue until release is called. dir is empty if nothing
+// is pushed, or if there is no usable folder: the agent then queues in memory.
 func (a *Agent) queue(log *zap.Logger) (dir string, release func(), err error) {
 	push, err := a.OTLP.pushes(a.Env)
 	if err != nil || !push {
@@ -117,13 +118,13 @@ func (a *Agent) queue(log *zap.Logger) (dir string, release func(), err error) {
 	}
 	dir, lock, err := takeFolder(a.StateDir, "queue")
 	if err != nil {
-		log.Warn("What an OTLP endpoint does not take waits in memory and is lost with the agent", logging.Reason(err))
+		log.Warn("No send queue on disk: telemetry that an OTLP endpoint has not accepted is lost when the agent stops", logging.Reason(err))
 		return "", func() {}, nil
 	}
 	return dir, func() { lock.Close() }, nil
 }
 
-// WriteConfig writes the Collector configuration that would run to w, without secrets.
+// WriteConfig writes the effective Collector configuration to w, without secrets.
 func (a *Agent) WriteConfig(ctx context.Context, w io.Writer) error {
 	if a.ConfigFile != "" {
 		text, err := readConfig(a.ConfigFile)
@@ -143,21 +144,21 @@ func (a *Agent) WriteConfig(ctx context.Context, w io.Writer) error {
 	return explained(printConfig(ctx, w, source, false))
 }
 
-// Run runs the agent until ctx ends. hide is what log writes through: it learns the secrets
-// of each configuration that runs.
+// Run runs the agent until ctx is canceled. It adds the secrets of each running configuration
+// to hide, which must be the redactor of log.
 func (a *Agent) Run(ctx context.Context, log *zap.Logger, hide *redact.Redactor) error {
 	return explained(a.run(ctx, log, hide))
 }
 
 func (a *Agent) run(ctx context.Context, log *zap.Logger, hide *redact.Redactor) error {
-	defer forgetStart(30 * time.Second)()
+	defer releaseStartup(30 * time.Second)()
 	live := &liveView{ctx: ctx, log: log, relay: newRelay()}
 	defer live.close()
 	stop, unreachable := a.control(ctx, live, log)
 	defer stop()
-	if unreachable != nil { // it still measures
+	if unreachable != nil { // without the socket the agent still measures
 		live.started = func() {
-			log.Info("gpumeter pause cannot reach this agent", logging.Reason(unreachable))
+			log.Info("No control socket: gpumeter pause cannot reach this agent", logging.Reason(unreachable))
 		}
 	}
 	meter := &selfreceiver.Meter{}
@@ -187,8 +188,8 @@ func (a *Agent) run(ctx context.Context, log *zap.Logger, hide *redact.Redactor)
 	return col.Run(ctx)
 }
 
-// control offers pausing over the socket and by SIGUSR1, until the returned function
-// is called. The error is why the socket does not work.
+// control handles pause requests on the socket and SIGUSR1 until stop is called. The error is
+// why the socket is unavailable.
 func (a *Agent) control(ctx context.Context, live *liveView, log *zap.Logger) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup

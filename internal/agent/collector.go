@@ -41,9 +41,9 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
-// factories is the explicit list of what the distribution is made of. open is where
-// the gpu extension gets its View, store where the hub exporter gets its store; nil: they
-// open one themselves. meter is what the Collector measures itself with.
+// factories returns the components of the distribution. open provides the View of the gpu
+// extension and store the store of the hub exporter; nil: they open their own. meter collects
+// the Collector's own metrics.
 func factories(open gpuextension.Opener, store hubexporter.Opener, meter *selfreceiver.Meter, log *zap.Logger) (otelcol.Factories, error) {
 	var f otelcol.Factories
 	var errs [4]error
@@ -57,18 +57,19 @@ func factories(open gpuextension.Opener, store hubexporter.Opener, meter *selfre
 	return f, errors.Join(errs[:]...)
 }
 
-// telemetryConfig is what we take of the Collector's service::telemetry.
+// telemetryConfig is the supported part of the Collector's service::telemetry.
 type telemetryConfig struct {
 	Logs struct {
 		Level zapcore.Level `mapstructure:"level"`
 	} `mapstructure:"logs"`
 }
 
-// newTelemetry makes the Collector log through log and measure itself with meter. Its
-// configuration may make it quieter. The stock factory would add 96 packages for the cloud.
+// newTelemetry makes the Collector log to log and record its own metrics with meter. The
+// configuration can raise the log level, not lower it. The stock factory would add 96 packages
+// for cloud services.
 func newTelemetry(meter *selfreceiver.Meter, log *zap.Logger) telemetry.Factory {
 	return telemetry.NewFactory(
-		func() component.Config { // as much as log says
+		func() component.Config { // log sets the level
 			c := &telemetryConfig{}
 			c.Logs.Level = zapcore.DebugLevel
 			return c
@@ -85,7 +86,7 @@ func newTelemetry(meter *selfreceiver.Meter, log *zap.Logger) telemetry.Factory 
 	)
 }
 
-// newCollector returns a Collector that runs the configuration of source.
+// newCollector returns a Collector that runs the configuration from source.
 func newCollector(version string, source confmap.ProviderFactory, open gpuextension.Opener, store hubexporter.Opener, meter *selfreceiver.Meter, log *zap.Logger, converters ...confmap.ConverterFactory) (*otelcol.Collector, error) {
 	return otelcol.NewCollector(otelcol.CollectorSettings{
 		Factories:              func() (otelcol.Factories, error) { return factories(open, store, meter, log) },
@@ -97,7 +98,7 @@ func newCollector(version string, source confmap.ProviderFactory, open gpuextens
 
 const sourceScheme = "gpumeter"
 
-// configSettings makes a Collector take its configuration from source.
+// configSettings returns the settings of a Collector that reads its configuration from source.
 func configSettings(source confmap.ProviderFactory, converters ...confmap.ConverterFactory) otelcol.ConfigProviderSettings {
 	return otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
 		URIs:               []string{sourceScheme + ":"},
@@ -107,10 +108,10 @@ func configSettings(source confmap.ProviderFactory, converters ...confmap.Conver
 	}}
 }
 
-// retriever is a function that is a source of configuration.
+// retriever adapts a function to a confmap.Provider.
 type retriever func(confmap.WatcherFunc) (*confmap.Retrieved, error)
 
-// source returns the factory of the one provider r.
+// source returns a factory that always returns r.
 func (r retriever) source() confmap.ProviderFactory {
 	return confmap.NewProviderFactory(func(confmap.ProviderSettings) confmap.Provider { return r })
 }
@@ -121,7 +122,7 @@ func (r retriever) Retrieve(_ context.Context, _ string, w confmap.WatcherFunc) 
 func (retriever) Scheme() string                 { return sourceScheme }
 func (retriever) Shutdown(context.Context) error { return nil }
 
-// fromMap returns a source whose values mean what they say: a $ is no reference.
+// fromMap returns a source whose values are literal: a $ is not a reference.
 func fromMap(conf map[string]any) confmap.ProviderFactory {
 	return retriever(func(confmap.WatcherFunc) (*confmap.Retrieved, error) {
 		return confmap.NewRetrieved(literal(conf))
@@ -170,7 +171,7 @@ func literal(value any) any {
 	return value
 }
 
-// Components returns what the distribution is made of, by kind.
+// Components returns the components of the distribution, by kind.
 func Components() (map[string][]string, error) {
 	f, err := factories(nil, nil, &selfreceiver.Meter{}, zap.NewNop())
 	if err != nil {
@@ -184,7 +185,7 @@ func Components() (map[string][]string, error) {
 	}, nil
 }
 
-// names returns the types in m, without the aliases of old configurations.
+// names returns the component types in m, without deprecated aliases.
 func names[F component.Factory](m map[component.Type]F) []string {
 	var list []string
 	for t, f := range maps.All(m) {

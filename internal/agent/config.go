@@ -17,15 +17,15 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
 )
 
-// takeFolder makes a folder of ours below the state folder, tries to write to it and
-// locks it until the returned file is closed.
+// takeFolder creates a folder in the state folder, verifies that it is writable, and locks it
+// until the returned file is closed.
 func takeFolder(state, name string) (dir string, lock *os.File, err error) {
 	if state == "" {
-		return "", nil, errors.New("no state folder: name one with --state-dir")
+		return "", nil, errors.New("no state folder: set --state-dir")
 	}
 	dir = filepath.Join(state, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", nil, fmt.Errorf("cannot make the folder: %w", err)
+		return "", nil, fmt.Errorf("cannot create the folder: %w", err)
 	}
 	lock, err = os.CreateTemp(dir, "try")
 	if err != nil {
@@ -40,22 +40,22 @@ func takeFolder(state, name string) (dir string, lock *os.File, err error) {
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
-		return "", nil, fmt.Errorf("another agent uses %s: give this one a --state-dir of its own", dir)
+		return "", nil, fmt.Errorf("another agent uses %s: set a different --state-dir", dir)
 	}
 	return dir, lock, nil
 }
 
-// maxReceived bounds one request to --otlp-receiver, unpacked. Requests are decoded by
-// recursion: the deepest of 16 MiB needs more stack than Go has, which ends the process,
-// and that of this size a quarter of it, 256 MiB.
+// maxReceived is the maximum size of a request to --otlp-receiver in bytes, uncompressed.
+// Requests are decoded recursively: the most deeply nested request of 16 MiB overflows the
+// stack and crashes the process. One of this size needs a quarter of that stack, 256 MiB.
 const maxReceived = 4 << 20
 
-// gpuScope is of the metrics of devices: while they are silent the agent is not ready,
-// whatever else it has to say.
+// gpuScope is the scope of the device metrics. The agent is not ready until they arrive,
+// whatever else it exports.
 const gpuScope = "github.com/gpumeter/gpumeter/receiver/gpureceiver"
 
-// config returns the Collector configuration of an agent without a file. queue is the
-// folder for what waits to be sent; empty: it waits in memory.
+// config returns the Collector configuration of an agent without a configuration file. queue
+// is the folder of the send queue; empty: the queue is in memory.
 func (a *Agent) config(queue string) (map[string]any, error) {
 	c := a.DeviceConfig()
 	resource, err := a.instance()
@@ -127,8 +127,7 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 	return b.config(), nil
 }
 
-// AnomalyFile returns where an agent keeps anomalies for gpumeter explain, empty if there
-// is no state folder.
+// AnomalyFile returns the path of the anomalies for gpumeter explain, empty if state is.
 func AnomalyFile(state string) string {
 	if state == "" {
 		return ""
@@ -136,16 +135,16 @@ func AnomalyFile(state string) string {
 	return filepath.Join(state, "anomalies.jsonl")
 }
 
-// tracing returns the configuration of the cuda receiver, which reads at ticks but at most
-// once a second.
+// tracing returns the configuration of the cuda receiver, which reads at most once per
+// second.
 func tracing(interval time.Duration, root, state string) map[string]any {
 	return map[string]any{
 		"interval": max(interval, time.Second).String(), "proc": filepath.Join("/", root, "proc"), "anomaly_file": AnomalyFile(state),
 	}
 }
 
-// fileSink returns the configuration of the file exporter. A file is bounded: four of
-// 100 MiB.
+// fileSink returns the configuration of the file exporter. A file is rotated at 100 MiB, and
+// three old ones are kept.
 func fileSink(path string) map[string]any {
 	if path == "-" {
 		return map[string]any{"path": "/dev/stdout", "append": true}
@@ -153,7 +152,7 @@ func fileSink(path string) map[string]any {
 	return map[string]any{"path": path, "rotation": map[string]any{"max_megabytes": 100, "max_backups": 3}}
 }
 
-// builder puts a Collector configuration together.
+// builder assembles a Collector configuration.
 type builder struct {
 	extensions, receivers, exporters map[string]any
 	in, out                          map[string][]any // by signal
@@ -177,24 +176,25 @@ func (b *builder) export(id string, conf map[string]any, signals ...string) {
 	}
 }
 
-// storage returns the extension that stores into dir, none if dir is empty.
+// storage adds an extension that stores into dir and returns its name, empty if dir is.
 func (b *builder) storage(dir string) string {
 	if dir == "" {
 		return ""
 	}
 	b.extensions["file_storage"] = map[string]any{
 		"directory": dir,
-		// A kill loses nothing: the kernel has it. If the machine fails the queue may
-		// be damaged, and is then begun anew.
+		// A killed agent loses nothing: the page cache has the data. A crash of the machine
+		// may corrupt the queue, which is then recreated.
 		"fsync":    false,
 		"recreate": true,
-		// A long queue leaves a large file behind.
+		// The file does not shrink by itself after a long queue has drained.
 		"compaction": map[string]any{"on_rebound": true, "directory": dir, "cleanup_on_start": true},
 	}
 	return "file_storage"
 }
 
-// config returns the whole, with a pipeline for each signal that comes and goes.
+// config returns the configuration, with a pipeline for each signal that has both a receiver
+// and an exporter.
 func (b *builder) config() map[string]any {
 	pipelines := map[string]any{}
 	for signal, in := range b.in {

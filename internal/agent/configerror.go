@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// configError is an error in a configuration with a text for people.
+// configError is a configuration error with a readable text.
 type configError struct {
 	text string
 	err  error
@@ -20,8 +20,8 @@ func (e *configError) Error() string { return e.text }
 
 func (e *configError) Unwrap() error { return e.err }
 
-// explained returns err with a readable text. For an error in the configuration the text
-// says where the bad key is, with its whole path, and little else.
+// explained returns err with a readable text. The text of a configuration error names the full
+// path of the invalid key, and little else.
 func explained(err error) error {
 	if err == nil || !strings.HasPrefix(err.Error(), "failed to get config: ") {
 		return err
@@ -32,7 +32,7 @@ func explained(err error) error {
 func explain(err error) string {
 	text := err.Error()
 	if list := badKeys(err, ""); len(list) > 0 {
-		slices.Sort(list) // the Collector goes through maps
+		slices.Sort(list) // the Collector iterates over maps
 		return "the configuration has " + strings.Join(list, "; ")
 	}
 	if file, ok := errors.AsType[*fs.PathError](err); ok {
@@ -47,7 +47,7 @@ func explain(err error) string {
 	return text
 }
 
-// decodeError is mapstructure's: what is wrong below the key called Name.
+// decodeError is mapstructure's error for the value of the key Name.
 type decodeError interface {
 	error
 	Name() string
@@ -56,7 +56,7 @@ type decodeError interface {
 
 var reComponent = regexp.MustCompile(`^error reading configuration for "([^"]+)": `)
 
-// badKeys returns a phrase for each decoding error below err, which is at path.
+// badKeys returns a phrase for each decoding error in the tree of err, whose key is path.
 func badKeys(err error, path string) (list []string) {
 	if err == nil {
 		return nil
@@ -64,7 +64,7 @@ func badKeys(err error, path string) (list []string) {
 	if m := reComponent.FindStringSubmatch(err.Error()); m != nil {
 		path = join(path, m[1])
 	}
-	switch e := err.(type) { //nolint:errorlint // each error of the tree is looked at by itself
+	switch e := err.(type) { //nolint:errorlint // walks the tree node by node
 	case decodeError:
 		path = join(path, keyPath(e.Name()))
 		if list = badKeys(e.Unwrap(), path); len(list) == 0 {
@@ -81,14 +81,14 @@ func badKeys(err error, path string) (list []string) {
 }
 
 func badKey(path, problem string) string {
-	if before, list, ok := strings.Cut(problem, "(valid values: ["); ok { // in the order of a map
+	if before, list, ok := strings.Cut(problem, "(valid values: ["); ok { // in random map order
 		values := strings.Fields(strings.TrimSuffix(list, "])"))
 		slices.Sort(values)
 		problem = before + "(valid values: [" + strings.Join(values, " ") + "])"
 	}
 	keys, ok := strings.CutPrefix(problem, "has invalid keys: ")
 	if !ok {
-		return "a wrong value at " + path + ": " + problem
+		return "an invalid value at " + path + ": " + problem
 	}
 	paths := strings.Split(keys, ", ")
 	for i := range paths {
@@ -97,11 +97,10 @@ func badKey(path, problem string) string {
 	return "unknown keys: " + strings.Join(paths, ", ")
 }
 
-// reGoType matches the name that mapstructure gives to what has none: its Go type.
+// reGoType matches the Go type that mapstructure uses as the name of an unnamed value.
 var reGoType = regexp.MustCompile(`^[a-z]\w*\.\w*[A-Z]\w*$`)
 
-// keyPath spells a key as the Collector's messages do. The names of metrics keep their
-// dots.
+// keyPath formats a key as the Collector's messages do. Metric names keep their dots.
 func keyPath(key string) string {
 	if reGoType.MatchString(key) {
 		return ""

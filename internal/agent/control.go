@@ -19,13 +19,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/logging"
 )
 
-// DefaultPause is how long a pause lasts if nobody says.
+// DefaultPause is the default length of a pause.
 const DefaultPause = 2 * time.Minute
 
 // MaxPause keeps a forgotten pause from turning into an outage.
 const MaxPause = time.Hour
 
-// Pause asks the agent at socket to release every driver for d, and returns its answer. A
+// Pause makes the agent at socket release every driver for d, and returns its response. A
 // pause of 0 resumes.
 func Pause(ctx context.Context, socket string, d time.Duration) (string, error) {
 	client := http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{
@@ -40,12 +40,12 @@ func Pause(ctx context.Context, socket string, d time.Duration) (string, error) 
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return "", fmt.Errorf("no agent answers at %s: is one running, as this user? Name its socket with --socket, or send it SIGUSR1 (%w)", socket, errors.Unwrap(err))
+		return "", fmt.Errorf("no agent responds at %s: is one running as this user? Set --socket, or send SIGUSR1 to the agent (%w)", socket, errors.Unwrap(err))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
 	if err != nil {
-		return "", fmt.Errorf("cannot read the agent's answer: %w", err)
+		return "", fmt.Errorf("cannot read the agent's response: %w", err)
 	}
 	text := strings.TrimSpace(string(body))
 	if resp.StatusCode != http.StatusOK {
@@ -54,8 +54,8 @@ func Pause(ctx context.Context, socket string, d time.Duration) (string, error) 
 	return text, nil
 }
 
-// serveControl answers at socket until ctx ends. Only the user of the agent and root
-// can reach it.
+// serveControl serves the control socket until ctx is canceled. Only the user of the agent and
+// root can connect.
 func serveControl(ctx context.Context, done *sync.WaitGroup, socket string, live *liveView) error {
 	l, err := listenSocket(socket)
 	if err != nil {
@@ -75,7 +75,7 @@ func serveControl(ctx context.Context, done *sync.WaitGroup, socket string, live
 func answerPause(w http.ResponseWriter, r *http.Request, live *liveView) {
 	d, err := time.ParseDuration(r.FormValue("for"))
 	if err != nil || d < 0 || d > MaxPause {
-		http.Error(w, fmt.Sprintf("a pause lasts between 0 and %s, not %q", MaxPause, r.FormValue("for")), http.StatusBadRequest)
+		http.Error(w, fmt.Sprintf("a pause must be between 0 and %s, is %q", MaxPause, r.FormValue("for")), http.StatusBadRequest)
 		return
 	}
 	if err := live.pause(r.Context(), d); err != nil {
@@ -89,18 +89,18 @@ func answerPause(w http.ResponseWriter, r *http.Request, live *liveView) {
 	fmt.Fprintf(w, "Paused until %s: no driver is in use. gpumeter pause --for 0 resumes now.\n", time.Now().Add(d).Format(time.TimeOnly))
 }
 
-// listenSocket listens at path, over what an agent that was killed left there.
+// listenSocket listens at path. It removes the stale socket of a killed agent.
 func listenSocket(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, fmt.Errorf("cannot make the socket's folder: %w", err)
+		return nil, fmt.Errorf("cannot create the folder of the socket: %w", err)
 	}
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("another agent answers at %s: give this one a --socket of its own", path)
+		return nil, fmt.Errorf("another agent listens at %s: set a different --socket", path)
 	}
 	if st, err := os.Lstat(path); err == nil {
 		if st.Mode().Type() != os.ModeSocket {
-			return nil, fmt.Errorf("%s is there, and is not a socket", path)
+			return nil, fmt.Errorf("%s exists and is not a socket", path)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("cannot remove an old socket: %w", err)

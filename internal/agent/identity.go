@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// Identity says which machine this is, beside local.Config's Host.
+// Identity identifies the machine, in addition to Host of local.Config.
 type Identity struct {
-	Cluster string // k8s.cluster.name, whatever runs it
+	Cluster string // k8s.cluster.name, whatever the scheduler
 	Node    string // k8s.node.name; empty: K8S_NODE_NAME, else NODE_NAME
 }
 
-// resource returns the resource attributes that options and variables name.
+// resource returns the resource attributes from the options and the environment.
 func (i *Identity) resource(env func(string) string) (map[string]string, error) {
 	variable := setting{env("OTEL_RESOURCE_ATTRIBUTES"), "OTEL_RESOURCE_ATTRIBUTES"}
 	all, err := parsePairs(variable)
@@ -24,8 +24,8 @@ func (i *Identity) resource(env func(string) string) (map[string]string, error) 
 		return nil, err
 	}
 	for key := range all {
-		if key == "gpumeter.simulated" || strings.Contains(key, "::") { // which divides keys of a Collector's configuration
-			return nil, variable.bad("must not have the attribute %q", key)
+		if key == "gpumeter.simulated" || strings.Contains(key, "::") { // :: separates keys in a Collector configuration
+			return nil, variable.bad("must not set the attribute %q", key)
 		}
 	}
 	set := func(key, value string) {
@@ -39,8 +39,8 @@ func (i *Identity) resource(env func(string) string) (map[string]string, error) 
 	return all, nil
 }
 
-// identify puts the identity of this machine into the configuration of its View. Without
-// an explicit host name, one among the resource attributes counts.
+// identify sets the resource attributes and the host name. An explicit host name takes
+// precedence over one in the resource attributes.
 func (a *Agent) identify() error {
 	all, err := a.Identity.resource(a.Env)
 	if err != nil {
@@ -52,8 +52,8 @@ func (a *Agent) identify() error {
 	return nil
 }
 
-// instance returns the attributes of a, with one that tells this agent from those of
-// other machines: what Prometheus calls the instance.
+// instance returns the resource attributes including service.instance.id, which distinguishes
+// the agents of different machines and becomes Prometheus' instance label.
 func (a *Agent) instance() (map[string]string, error) {
 	all := maps.Clone(a.attributes)
 	if all == nil {
@@ -62,7 +62,7 @@ func (a *Agent) instance() (map[string]string, error) {
 	if all["service.instance.id"] == "" {
 		host, err := os.Hostname()
 		if all["service.instance.id"] = cmp.Or(a.Local.Host, host); all["service.instance.id"] == "" {
-			return nil, errors.Join(errors.New("this machine has no name: give it one with --host-name"), err)
+			return nil, errors.Join(errors.New("this machine has no host name: set --host-name"), err)
 		}
 	}
 	return all, nil

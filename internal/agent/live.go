@@ -18,12 +18,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// liveView is the one View of the process. It is opened by the first extension that
-// asks and outlives every reload of the pipelines.
+// liveView is the single View of the process. The first gpu extension opens it; it outlives
+// every reload of the pipelines.
 type liveView struct {
-	ctx context.Context //nolint:containedctx // the life of the process, not of a call
+	ctx context.Context //nolint:containedctx // lifetime of the process, not of a call
 	log *zap.Logger
-	// started is called when the clock starts; nil: nobody cares.
+	// started, if set, is called when readings start.
 	started func()
 
 	relay
@@ -42,7 +42,7 @@ func (l *liveView) open(cfg local.Config) (gpuextension.Feed, error) {
 	defer l.mu.Unlock()
 	if l.view != nil {
 		if !sameConfig(cfg, l.cfg) {
-			l.log.Warn("Changes of extensions::gpu take effect when the agent is restarted")
+			l.log.Warn("Changes to extensions::gpu take effect when the agent restarts")
 		}
 		return l, nil
 	}
@@ -50,9 +50,9 @@ func (l *liveView) open(cfg local.Config) (gpuextension.Feed, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(l.ctx)) // the pipelines end first
+	ctx, cancel := context.WithCancel(context.WithoutCancel(l.ctx)) // the pipelines must shut down first
 	l.view, l.cfg, l.stop = view, cfg, cancel
-	l.hold() // until the pipelines are there
+	l.hold() // until the pipelines have started
 	l.each(ctx, l.publish)
 	l.start = sync.OnceFunc(func() {
 		if l.started != nil {
@@ -70,7 +70,7 @@ func (l *liveView) open(cfg local.Config) (gpuextension.Feed, error) {
 	return l, nil
 }
 
-// each calls f with every tick until ctx ends.
+// each calls f with every tick until ctx is canceled.
 func (l *liveView) each(ctx context.Context, f func(node.Tick)) {
 	ticks, unsubscribe := l.view.Subscribe()
 	l.done.Go(func() {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The signals of OTLP, as the Collector calls them.
+// The OTLP signals, by their names in the Collector.
 const (
 	metrics = "metrics"
 	logs    = "logs"
@@ -23,27 +23,27 @@ const (
 // OTLPProtocols returns the values of OTLP.Protocol.
 func OTLPProtocols() []string { return []string{"http/protobuf", "http/json", "grpc"} }
 
-// OTLP says where OTLP goes. Its fields win over the variables of the OpenTelemetry
-// specification, OTEL_EXPORTER_OTLP_*.
+// OTLP configures the OTLP exporters. Its fields take precedence over the variables of the
+// OpenTelemetry specification, OTEL_EXPORTER_OTLP_*.
 type OTLP struct {
 	Endpoint string   // URL, or host and port
 	Protocol string   // one of OTLPProtocols; empty: http/protobuf
 	Headers  []string // KEY=VALUE
 	Insecure bool     // no TLS to an endpoint without a scheme
-	CA       string   // file of the certificates to trust, PEM
-	Cert     string   // file of the certificate to present, PEM
-	Key      string   // file of its key, PEM
+	CA       string   // file with the CA certificates to trust, PEM
+	Cert     string   // file with the client certificate, PEM
+	Key      string   // file with its private key, PEM
 }
 
-// setting is a value and who said it, for the message that says it is wrong.
+// setting is a value and the flag or variable that set it, for error messages.
 type setting struct{ value, from string }
 
 func (s setting) bad(format string, args ...any) error {
 	return fmt.Errorf("%s "+format, append([]any{s.from}, args...)...)
 }
 
-// lookup returns what flag says, else the variable of the signal, else that of all.
-// An empty variable is as good as none, says the specification.
+// lookup returns the value of a flag, or else of the signal's variable, or else of the common
+// variable. By the specification an empty variable counts as unset.
 func lookup(env func(string) string, signal, flag, value, name string) setting {
 	if value != "" {
 		return setting{value, "--" + flag}
@@ -57,8 +57,8 @@ func lookup(env func(string) string, signal, flag, value, name string) setting {
 	return setting{}
 }
 
-// exporter returns the exporter of a signal and its configuration, an empty type if it
-// goes nowhere.
+// exporter returns the type of the exporter for a signal and its configuration. The type is
+// empty if no endpoint is set.
 func (o *OTLP) exporter(signal string, env func(string) string) (kind string, conf map[string]any, err error) {
 	get := func(flag, value, name string) setting { return lookup(env, signal, flag, value, name) }
 	endpoint := get("otlp-endpoint", o.Endpoint, "ENDPOINT")
@@ -82,7 +82,7 @@ func (o *OTLP) exporter(signal string, env func(string) string) (kind string, co
 		return "", nil, err
 	}
 	if o.Insecure && u.Scheme == "https" {
-		return "", nil, endpoint.bad("begins with https://, which --otlp-insecure contradicts")
+		return "", nil, endpoint.bad("begins with https:// and contradicts --otlp-insecure")
 	}
 	conf = map[string]any{"headers": headers, "tls": tls}
 	if err := tune(conf, get("", "", "TIMEOUT"), get("", "", "COMPRESSION")); err != nil {
@@ -99,7 +99,7 @@ func (o *OTLP) exporter(signal string, env func(string) string) (kind string, co
 	default:
 		return "", nil, protocol.bad("is %q, must be %s", protocol.value, strings.Join(OTLPProtocols(), ", "))
 	}
-	// The endpoint of one signal is taken as it is, that of all is the base.
+	// By the specification a per-signal endpoint is used as is, the common one is a base URL.
 	if !strings.HasSuffix(endpoint.from, "_"+strings.ToUpper(signal)+"_ENDPOINT") {
 		u = u.JoinPath("v1", signal)
 	}
@@ -107,19 +107,19 @@ func (o *OTLP) exporter(signal string, env func(string) string) (kind string, co
 	return "otlp_http", conf, nil
 }
 
-// parseEndpoint returns the endpoint as a URL. A password in it goes to headers: what
-// is left may be logged.
+// parseEndpoint returns the endpoint as a URL. It moves a password from the URL to headers, so
+// that the URL may be logged.
 func parseEndpoint(s setting, insecure bool, headers map[string]any) (*url.URL, error) {
 	text := s.value
 	if !strings.Contains(text, "://") {
 		text = map[bool]string{true: "http://", false: "https://"}[insecure] + text
 	}
 	u, err := url.Parse(text)
-	if err != nil { // whose text has the password
-		return nil, s.bad("is not a URL, such as http://localhost:4318")
+	if err != nil { // not wrapped: its text includes the password
+		return nil, s.bad("must be a URL such as http://localhost:4318")
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, s.bad("must be a URL that begins with http:// or https://, and name a host")
+		return nil, s.bad("must be an http:// or https:// URL with a host")
 	}
 	if u.User != nil {
 		password, _ := u.User.Password()
@@ -131,7 +131,7 @@ func parseEndpoint(s setting, insecure bool, headers map[string]any) (*url.URL, 
 	return u, nil
 }
 
-// plain reports whether an endpoint without a scheme is reached without TLS.
+// plain reports whether to use no TLS for an endpoint without a scheme.
 func (o *OTLP) plain(s setting) (bool, error) {
 	if o.Insecure || s.value == "" {
 		return o.Insecure, nil
@@ -143,8 +143,8 @@ func (o *OTLP) plain(s setting) (bool, error) {
 	return insecure, nil
 }
 
-// header returns the headers of the flags, else those of a variable. Their values are
-// secrets and in no error.
+// header returns the headers from the flags, or else from a variable. The values are secrets
+// and must not appear in errors.
 func (o *OTLP) header(s setting) (map[string]any, error) {
 	all := map[string]any{}
 	list, err := parsePairs(s)
@@ -160,7 +160,7 @@ func (o *OTLP) header(s setting) (map[string]any, error) {
 	}
 	for key, value := range list {
 		if key == "" || strings.Trim(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" {
-			return nil, s.bad("has a name that is none for a header")
+			return nil, s.bad("has an invalid header name")
 		}
 		if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			return nil, s.bad("has a control character in the value of %s", key)
@@ -176,14 +176,14 @@ func parsePairs(s setting) (map[string]string, error) {
 	n := 0
 	for pair := range strings.SplitSeq(s.value, ",") {
 		if n++; strings.TrimSpace(pair) == "" {
-			continue // a comma too many
+			continue // a stray comma
 		}
 		key, value, ok := strings.Cut(pair, "=")
 		if key = strings.TrimSpace(key); !ok || key == "" {
-			return nil, s.bad("is not key=value,key=value: see number %d", n)
+			return nil, s.bad("must be key=value,key=value: pair %d is not", n)
 		}
 		value, err := url.PathUnescape(strings.TrimSpace(value))
-		if err != nil { // whose text has the value
+		if err != nil { // not wrapped: its text includes the value
 			return nil, s.bad("has a bad %%-escape in the value of %s", key)
 		}
 		all[key] = value
@@ -193,14 +193,14 @@ func parsePairs(s setting) (map[string]string, error) {
 
 func clientTLS(ca, cert, key setting) (map[string]any, error) {
 	if (cert.value == "") != (key.value == "") {
-		return nil, fmt.Errorf("%s names half of a certificate and its key: set both", cert.from+key.from)
+		return nil, fmt.Errorf("%s needs both a certificate and its key", cert.from+key.from)
 	}
 	tls := map[string]any{"ca_file": ca.value, "cert_file": cert.value, "key_file": key.value}
 	maps.DeleteFunc(tls, func(_ string, v any) bool { return v == "" })
 	return tls, nil
 }
 
-// tune sets what is the same for every protocol.
+// tune sets the timeout and the compression.
 func tune(conf map[string]any, timeout, compression setting) error {
 	if timeout.value != "" {
 		ms, err := strconv.ParseUint(timeout.value, 10, 31)
@@ -210,7 +210,7 @@ func tune(conf map[string]any, timeout, compression setting) error {
 		conf["timeout"] = (time.Duration(ms) * time.Millisecond).String()
 	}
 	switch compression.value {
-	case "", "gzip": // which every OTLP server must understand
+	case "", "gzip": // which every OTLP server must support
 		conf["compression"] = "gzip"
 	case "none":
 		conf["compression"] = "none"
@@ -220,20 +220,20 @@ func tune(conf map[string]any, timeout, compression setting) error {
 	return nil
 }
 
-// Sizes of a queue: memory is scarcer than disk.
+// Default queue sizes in bytes: memory is scarcer than disk.
 const (
 	diskQueue   = 256 << 20
 	memoryQueue = 32 << 20
 )
 
-// queued makes an exporter keep what it cannot send: on disk in storage, in memory if
-// that is empty. size 0 is the default.
+// queued configures the send queue and the retries of an exporter. The queue is on disk in
+// storage, or in memory if storage is empty. size 0 is the default.
 func queued(conf map[string]any, storage string, size int64) {
 	queue := map[string]any{
 		"enabled":           true,
 		"sizer":             "bytes",
 		"queue_size":        int64(memoryQueue),
-		"num_consumers":     1, // keeps the order of time
+		"num_consumers":     1, // preserves the order
 		"block_on_overflow": false,
 	}
 	if storage != "" {
@@ -246,7 +246,7 @@ func queued(conf map[string]any, storage string, size int64) {
 	conf["retry_on_failure"] = map[string]any{"enabled": true, "initial_interval": "1s", "max_interval": "30s", "max_elapsed_time": "0s"}
 }
 
-// pushes reports whether anything goes to an OTLP endpoint.
+// pushes reports whether any signal has an OTLP endpoint.
 func (o *OTLP) pushes(env func(string) string) (bool, error) {
 	for _, signal := range []string{metrics, logs, traces} {
 		if kind, _, err := o.exporter(signal, env); err != nil || kind != "" {
@@ -256,8 +256,8 @@ func (o *OTLP) pushes(env func(string) string) (bool, error) {
 	return false, nil
 }
 
-// readable checks that the certificates can be read. Exporters would find out while other
-// components already run.
+// readable checks that the certificate files are readable. Otherwise an exporter would fail
+// after other components have started.
 func (o *OTLP) readable(env func(string) string) error {
 	for _, signal := range []string{metrics, logs, traces} {
 		_, conf, err := o.exporter(signal, env)
@@ -273,7 +273,7 @@ func (o *OTLP) readable(env func(string) string) error {
 			f, err := os.Open(path)
 			if err != nil {
 				return fmt.Errorf("cannot read the %s for OTLP: %w", map[string]string{
-					"ca_file": "certificates to trust", "cert_file": "certificate", "key_file": "key",
+					"ca_file": "CA certificates", "cert_file": "certificate", "key_file": "key",
 				}[key], err)
 			}
 			f.Close()

@@ -100,20 +100,20 @@ func TestExporterErrors(t *testing.T) {
 	}
 	f(OTLP{}, `OTEL_EXPORTER_OTLP_PROTOCOL is "http", must be http/protobuf, http/json, grpc`, "OTEL_EXPORTER_OTLP_PROTOCOL=http")
 	f(OTLP{Protocol: "tcp"}, `--otlp-protocol is "tcp", must be http/protobuf, http/json, grpc`)
-	f(OTLP{}, `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT must be a URL that begins with http:// or https://, and name a host`, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=ftp://me:secret@a")
-	f(OTLP{Endpoint: "http://"}, `--otlp-endpoint must be a URL that begins with http:// or https://, and name a host`)
-	f(OTLP{Endpoint: "http://me:secret@a:port"}, `--otlp-endpoint is not a URL, such as http://localhost:4318`)
-	f(OTLP{Endpoint: "https://a", Insecure: true}, `--otlp-endpoint begins with https://, which --otlp-insecure contradicts`)
-	f(OTLP{}, `OTEL_EXPORTER_OTLP_HEADERS is not key=value,key=value: see number 2`, "OTEL_EXPORTER_OTLP_HEADERS=a=secret,secret")
+	f(OTLP{}, `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT must be an http:// or https:// URL with a host`, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=ftp://me:secret@a")
+	f(OTLP{Endpoint: "http://"}, `--otlp-endpoint must be an http:// or https:// URL with a host`)
+	f(OTLP{Endpoint: "http://me:secret@a:port"}, `--otlp-endpoint must be a URL such as http://localhost:4318`)
+	f(OTLP{Endpoint: "https://a", Insecure: true}, `--otlp-endpoint begins with https:// and contradicts --otlp-insecure`)
+	f(OTLP{}, `OTEL_EXPORTER_OTLP_HEADERS must be key=value,key=value: pair 2 is not`, "OTEL_EXPORTER_OTLP_HEADERS=a=secret,secret")
 	f(OTLP{}, `OTEL_EXPORTER_OTLP_METRICS_HEADERS has a bad %-escape in the value of a`, "OTEL_EXPORTER_OTLP_METRICS_HEADERS=a=secret%zz")
-	f(OTLP{}, `OTEL_EXPORTER_OTLP_HEADERS has a name that is none for a header`, "OTEL_EXPORTER_OTLP_HEADERS=a secret=b")
+	f(OTLP{}, `OTEL_EXPORTER_OTLP_HEADERS has an invalid header name`, "OTEL_EXPORTER_OTLP_HEADERS=a secret=b")
 	f(OTLP{}, `OTEL_EXPORTER_OTLP_HEADERS has a control character in the value of a`, "OTEL_EXPORTER_OTLP_HEADERS=a=secret%0Ab")
 	f(OTLP{Headers: []string{"a=b", "secret"}}, `--otlp-header number 2 is not KEY=VALUE`)
 	f(OTLP{}, `OTEL_EXPORTER_OTLP_TIMEOUT is "10s", must be a number of milliseconds above 0`, "OTEL_EXPORTER_OTLP_TIMEOUT=10s")
 	f(OTLP{}, `OTEL_EXPORTER_OTLP_COMPRESSION is "zip", must be gzip or none`, "OTEL_EXPORTER_OTLP_COMPRESSION=zip")
 	f(OTLP{}, `OTEL_EXPORTER_OTLP_INSECURE is "maybe", must be true or false`, "OTEL_EXPORTER_OTLP_INSECURE=maybe")
-	f(OTLP{Cert: "/c"}, `--otlp-cert names half of a certificate and its key: set both`)
-	f(OTLP{}, `OTEL_EXPORTER_OTLP_CLIENT_KEY names half of a certificate and its key: set both`, "OTEL_EXPORTER_OTLP_CLIENT_KEY=/k")
+	f(OTLP{Cert: "/c"}, `--otlp-cert needs both a certificate and its key`)
+	f(OTLP{}, `OTEL_EXPORTER_OTLP_CLIENT_KEY needs both a certificate and its key`, "OTEL_EXPORTER_OTLP_CLIENT_KEY=/k")
 }
 
 func TestResource(t *testing.T) {
@@ -140,10 +140,10 @@ func TestResource(t *testing.T) {
 			t.Errorf("%s: error %v", value, err)
 		}
 	}
-	bad("team", "is not key=value,key=value: see number 1")
+	bad("team", "must be key=value,key=value: pair 1 is not")
 	bad("a=b,team=%zz", "has a bad %-escape in the value of team")
-	bad("gpumeter.simulated=false", `must not have the attribute "gpumeter.simulated"`)
-	bad("a::b=c", `must not have the attribute "a::b"`)
+	bad("gpumeter.simulated=false", `must not set the attribute "gpumeter.simulated"`)
+	bad("a::b=c", `must not set the attribute "a::b"`)
 }
 
 // What flags and variables say is no template: the Collector would put the environment in.

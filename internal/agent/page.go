@@ -16,7 +16,7 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
 )
 
-// WritePage writes to w what a scrape of an agent would get for one tick.
+// WritePage writes the Prometheus page of an agent for one tick to w.
 func WritePage(w io.Writer, t node.Tick) error {
 	cfg := gpureceiver.NewFactory().CreateDefaultConfig().(*gpureceiver.Config)
 	page := pageexporter.NewFactory().CreateDefaultConfig().(*pageexporter.Config)

@@ -15,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
-// printConfig writes the configuration of source to w: with every default if it is a
-// file, and without secrets.
+// printConfig writes the configuration from source to w, without secrets. whole validates it and
+// includes every default.
 func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactory, whole bool) error {
 	f, err := factories(nil, nil, &selfreceiver.Meter{}, zap.NewNop())
 	if err != nil {
@@ -36,7 +36,7 @@ func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactor
 		if err := confmap.Validate(cfg); err != nil {
 			return err
 		}
-		err = conf.Marshal(cfg) // which hides what the Collector knows to be secret
+		err = conf.Marshal(cfg) // redacts the Collector's opaque strings
 	} else {
 		var resolver *confmap.Resolver
 		if resolver, err = confmap.NewResolver(settings.ResolverSettings); err == nil {
@@ -51,8 +51,8 @@ func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactor
 	return e.Encode(redact.Config(conf.ToStringMap()))
 }
 
-// learning returns the factory of a converter that teaches hide the secrets of each
-// configuration that is loaded. It sees the configuration with its references resolved.
+// learning returns the factory of a converter that adds the secrets of each loaded
+// configuration to hide. Converters see the configuration with its references resolved.
 func learning(hide *redact.Redactor) confmap.ConverterFactory {
 	return confmap.NewConverterFactory(func(confmap.ConverterSettings) confmap.Converter { return learner{hide} })
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/node"
 )
 
-// maxHeld is how many ticks are held for the next pipelines before the oldest is lost.
+// maxHeld is the maximum number of held ticks. Beyond it the oldest is dropped.
 const maxHeld = 256
 
-// relayBacklog is how far a subscriber may fall behind beside what was held for it.
+// relayBacklog is the number of ticks a subscriber may fall behind, not counting held ticks.
 const relayBacklog = 16
 
-// relay passes ticks on to whoever subscribed. While pipelines are replaced it holds
-// them back, and hands them to the new pipelines: a reload costs no tick and repeats none.
+// relay forwards ticks to its subscribers. While the pipelines are replaced it holds ticks for
+// the new ones, so that a reload neither loses nor repeats a tick.
 type relay struct {
 	node.Fanout
 
@@ -46,14 +46,14 @@ func (r *relay) send(t node.Tick) {
 	r.Publish(t)
 }
 
-// hold keeps ticks back from now on.
+// hold starts to hold ticks.
 func (r *relay) hold() {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	r.holding = true
 }
 
-// release sends what was held, and from now on at once.
+// release sends the held ticks and stops holding.
 func (r *relay) release() {
 	r.lock.Lock()
 	defer r.lock.Unlock()

@@ -21,21 +21,21 @@ import (
 )
 
 const (
-	pollFile   = 2 * time.Second        // between two looks at the file
-	settleFile = 200 * time.Millisecond // for which a file that changed must rest
+	pollFile   = 2 * time.Second        // how often the file is checked
+	settleFile = 200 * time.Millisecond // how long a changed file must stay unchanged
 )
 
-// configFile is a configuration that may change while it runs. The Collector sees a
-// change only if it is valid: with an invalid one it would end.
+// configFile is a configuration file that may change while the agent runs. The Collector sees
+// only valid changes: it would exit on an invalid one.
 type configFile struct {
 	path  string
 	check func(context.Context, []byte) error
 	log   *zap.Logger
 
 	mu       sync.Mutex
-	running  []byte // what the Collector has or is about to get
-	previous []byte // what ran before; nil: nothing, or nobody may go back
-	refused  []byte // was said to be invalid
+	running  []byte // what the Collector runs or is about to load
+	previous []byte // what ran before; nil: no rollback possible
+	refused  []byte // logged as invalid
 	changed  confmap.WatcherFunc
 }
 
@@ -47,7 +47,7 @@ func openConfigFile(path string, check func(context.Context, []byte) error, log 
 	return &configFile{path: path, check: check, log: log, running: text}, nil
 }
 
-// retrieve is a retriever.
+// retrieve implements retriever.
 func (c *configFile) retrieve(changed confmap.WatcherFunc) (*confmap.Retrieved, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,11 +60,11 @@ func (c *configFile) retrieve(changed confmap.WatcherFunc) (*confmap.Retrieved, 
 	}))
 }
 
-// watch looks at the file until ctx ends, and at once when somebody sends on now.
+// watch polls the file until ctx is canceled, and checks it immediately on a signal from now.
 func (c *configFile) watch(ctx context.Context, now <-chan os.Signal) {
 	poll := time.NewTicker(pollFile)
 	defer poll.Stop()
-	seen, _ := os.Stat(c.path) // nil is a file that changes when it is there again
+	seen, _ := os.Stat(c.path) // nil if the file is missing: it has changed once it is back
 	asked := false
 	for {
 		select {
@@ -78,7 +78,7 @@ func (c *configFile) watch(ctx context.Context, now <-chan os.Signal) {
 		if !asked && (err != nil || sameFile(seen, st)) {
 			continue
 		}
-		for err == nil && ctx.Err() == nil { // somebody may still be writing
+		for err == nil && ctx.Err() == nil { // the file may still be written
 			seen = st
 			time.Sleep(settleFile)
 			if st, err = os.Stat(c.path); sameFile(seen, st) {
@@ -93,9 +93,9 @@ func sameFile(a, b os.FileInfo) bool {
 	return a != nil && b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// reload makes the Collector run what is in the file now, if it is valid. If asked it
-// does so even if nothing changed: what the file refers to may have. It reports whether
-// it is done with the file; if not it must be called again.
+// reload makes the Collector load the file if it is valid. If asked, it does so even if the
+// file is unchanged, because files and variables that it refers to may have changed. It
+// reports whether it is done; if not, it must be called again.
 func (c *configFile) reload(ctx context.Context, asked bool) bool {
 	text, err := readConfig(c.path)
 	c.mu.Lock()
@@ -111,21 +111,21 @@ func (c *configFile) reload(ctx context.Context, asked bool) bool {
 	}
 	if err != nil {
 		c.refused = text
-		c.log.Error("The changed configuration is not valid: the agent goes on with the one it has", logging.Reason(err))
+		c.log.Error("The changed configuration is not valid: the agent keeps the current one", logging.Reason(err))
 		return true
 	}
-	if c.changed == nil { // it is just being replaced
+	if c.changed == nil { // a reload is in progress
 		return false
 	}
 	c.previous, c.running, c.refused = c.running, text, nil
-	c.log.Info("reloading the configuration")
+	c.log.Info("Reloading the configuration")
 	c.changed(&confmap.ChangeEvent{})
-	c.changed = nil // the next retrieve brings another
+	c.changed = nil // the next retrieve sets it
 	return true
 }
 
-// recover reports whether a Collector that ended with err may be started again, after a
-// change that passed every check but could not run: a port is taken, a file is missing.
+// recover reports whether to restart a Collector that failed with err, after a change that
+// passed validation but could not start, such as a port in use or a missing file.
 func (c *configFile) recover(err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,17 +135,17 @@ func (c *configFile) recover(err error) bool {
 	switch text := err.Error(); {
 	case strings.HasPrefix(text, "failed to setup configuration components: "):
 		c.refused, c.running, c.previous = c.running, c.previous, nil
-		c.log.Error("The changed configuration cannot run: the agent goes back to the one before", logging.Reason(explained(errors.Unwrap(err))))
+		c.log.Error("The changed configuration failed to start: the agent returns to the previous one", logging.Reason(explained(errors.Unwrap(err))))
 		return true
 	case strings.HasPrefix(text, "failed to shutdown the retiring config: "):
 		c.previous = nil
-		c.log.Warn("The old configuration did not end well", logging.Reason(explained(errors.Unwrap(err))))
+		c.log.Warn("The old configuration did not shut down cleanly", logging.Reason(explained(errors.Unwrap(err))))
 		return true
 	}
 	return false
 }
 
-// run runs Collectors of its configuration until one ends for good.
+// run runs a Collector, and restarts it as long as recover allows.
 func (c *configFile) run(ctx context.Context, collector func(confmap.ProviderFactory) (*otelcol.Collector, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	hangup := newHangup()
@@ -174,9 +174,9 @@ func newHangup() chan os.Signal {
 	return c
 }
 
-// takeHangup takes SIGHUP away from a Collector once it runs: it would end the pipelines
-// before it looks at the file. Should the signal come first, no harm is done, for
-// retrieve has only what is valid.
+// takeHangup takes SIGHUP over from a running Collector, which would shut down the pipelines
+// before it reads the file. A signal that arrives earlier does no harm, because retrieve
+// returns only valid configurations.
 func takeHangup(ctx context.Context, col *otelcol.Collector, c chan os.Signal) {
 	for col.GetState() == otelcol.StateStarting {
 		select {
@@ -187,7 +187,7 @@ func takeHangup(ctx context.Context, col *otelcol.Collector, c chan os.Signal) {
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(20 * time.Millisecond): // it asks for signals right after it runs
+	case <-time.After(20 * time.Millisecond): // the Collector calls Notify right after it enters StateRunning
 		signal.Ignore(syscall.SIGHUP) // which undoes every Notify
 		signal.Notify(c, syscall.SIGHUP)
 	}

@@ -15,24 +15,24 @@ import (
 // Schedulers returns the values of Scheduler.Kind.
 func Schedulers() []string { return []string{"slurm"} }
 
-// Scheduler says what one agent of a cluster reports about all of it.
+// Scheduler configures what one agent reports about the whole cluster.
 type Scheduler struct {
 	Kind       string // one of Schedulers; empty: nothing
-	Accounting bool   // send a log record of each job that ended
-	Prometheus string // URL of an API with the agents' series, for what jobs used
+	Accounting bool   // send a log record for each finished job
+	Prometheus string // URL of an API with the agents' series, the source of job usage
 }
 
-// check refuses flags that would do nothing. logs says whether log records go anywhere.
+// check rejects flags that would have no effect. logs reports whether log records are exported.
 func (s *Scheduler) check(logs bool) error {
 	switch {
 	case s.Kind != "" && !slices.Contains(Schedulers(), s.Kind):
-		return fmt.Errorf("--scheduler knows no %q, but %s", s.Kind, strings.Join(Schedulers(), ", "))
+		return fmt.Errorf("unknown --scheduler %q, must be one of %s", s.Kind, strings.Join(Schedulers(), ", "))
 	case s.Kind == "" && s.Accounting:
 		return errors.New("--slurm-accounting needs --scheduler slurm")
 	case !s.Accounting && s.Prometheus != "":
 		return errors.New("--slurm-prometheus needs --slurm-accounting")
 	case s.Accounting && !logs:
-		return errors.New("--slurm-accounting sends log records: say where to, with --otlp-endpoint or --otlp-file")
+		return errors.New("--slurm-accounting sends log records: set --otlp-endpoint or --otlp-file")
 	}
 	return nil
 }

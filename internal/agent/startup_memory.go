@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// forgetStart gives back, once after a while, the memory of code and tables that only the
-// start of the process needed; what is still needed comes back from the page cache. The
-// hub's code, which an agent has and does not run, costs 6 MB without and 3 MB with it. The returned
-// function calls it off.
-func forgetStart(after time.Duration) (stop func()) {
+// releaseStartup releases, once after a delay, the resident pages of code and tables that only
+// the start of the process needed. Pages that are still needed are read back from the page
+// cache. The code of the hub, which an agent contains but does not run, costs 6 MB without
+// and 3 MB with it. stop cancels it.
+func releaseStartup(after time.Duration) (stop func()) {
 	timer := time.AfterFunc(after, func() {
 		text, err := os.ReadFile("/proc/self/smaps")
 		if err != nil {
@@ -25,19 +25,19 @@ func forgetStart(after time.Duration) (stop func()) {
 			return
 		}
 		for _, part := range clean(string(text), self) {
-			// If it fails nothing is lost but room.
+			// Best effort: a failure only costs memory.
 			_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, part.start, part.end-part.start, syscall.MADV_DONTNEED)
 		}
 	})
 	return func() { timer.Stop() }
 }
 
-// mapping is a part of the address space.
+// mapping is a range of the address space.
 type mapping struct{ start, end uintptr }
 
-// clean returns where a file is mapped and nobody has written to: what was, such as by the
-// loader before it made it read-only, or by a probe, would be lost. text is that of
-// /proc/PID/smaps.
+// clean returns the mappings of a file that have no modified pages. Modifications, by the
+// loader before it made a mapping read-only or by a probe, would be lost. text is the content
+// of /proc/PID/smaps.
 func clean(text, file string) []mapping {
 	var out []mapping
 	var m mapping

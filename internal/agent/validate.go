@@ -12,7 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
-// Validate resolves and checks a configuration file and builds its pipelines, without
+// Validate resolves and validates a configuration file and builds its pipelines without
 // starting them.
 func Validate(ctx context.Context, version, file string) error {
 	text, err := readConfig(file)

@@ -1,9 +1,8 @@
 //go:build linux
 
-// Package bundle writes the support archive of gpumeter doctor --bundle: what is known about
-// a machine and its gpumeter, without secrets and serial numbers. It learns every secret it
-// can find, in the environment, the configuration and the firmware, before it writes the
-// first file.
+// Package bundle writes the support archive of gpumeter doctor --bundle: the state of a machine
+// and its gpumeter, without secrets and serial numbers. It collects the secrets from the
+// environment, the configuration and the firmware before it writes the first file.
 package bundle
 
 import (
@@ -32,34 +31,34 @@ import (
 	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
-// Options say what goes into an archive.
+// Options configures the content of an archive.
 type Options struct {
 	Version string
 	Root    string         // where the host's file system is mounted
-	Environ []string       // KEY=VALUE, whose secrets are removed
-	Doctor  []device.Check // what doctor found
+	Environ []string       // KEY=VALUE, the source of secrets to remove
+	Doctor  []device.Check // results of gpumeter doctor
 	Vendors device.Vendors // whose modules and log lines are collected
-	Limit   time.Duration  // how long Devices may take
+	Limit   time.Duration  // timeout of Devices
 
 	// Devices reads the devices, Checks runs gpumeter check.
 	Devices func(context.Context) (node.Tick, error)
 	Checks  func(context.Context) (any, error)
-	// Config writes the configuration that an agent would run, as YAML. ConfigFile is the
-	// file it is made of; empty: there is none.
+	// Config writes the effective configuration of the agent as YAML. ConfigFile is its
+	// configuration file; empty: none.
 	Config     func(context.Context, io.Writer) error
 	ConfigFile string
 }
 
-// bundle is an archive in the making.
+// bundle is the state of writing an archive.
 type bundle struct {
 	Options
 
 	hide  redact.Redactor
-	names *strings.Replacer // of devices that are called by their serial number
+	names *strings.Replacer // replaces device names that contain serial numbers
 }
 
-// Write makes the archive at path, which must not exist. A file whose content could not be
-// found out says why.
+// Write writes the archive to path, which must not exist. A file whose content is unavailable
+// contains the reason.
 func Write(ctx context.Context, path string, o Options) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -84,10 +83,10 @@ func Write(ctx context.Context, path string, o Options) error {
 		{"kernel.log", b.kernel},
 	}
 	texts := make([]string, len(files))
-	for i, file := range files { // all of them, before anything is written: each may teach a secret
+	for i, file := range files { // collect all before writing any: each may reveal secrets of others
 		text, err := file.text()
 		if err != nil {
-			text += "not known: " + logging.OneLine(err) + "\n"
+			text += "unavailable: " + logging.OneLine(err) + "\n"
 		}
 		texts[i] = text
 	}
@@ -107,19 +106,19 @@ func Write(ctx context.Context, path string, o Options) error {
 	return errors.Join(archive.Close(), zip.Close(), f.Close())
 }
 
-const readme = `What gpumeter doctor --bundle found on this machine.
+const readme = `Support archive of this machine, written by gpumeter doctor --bundle.
 
 versions.json  gpumeter, kernel and drivers
-doctor.json    what was found and what is missing
-devices.json   everything that was read of the devices, and whose work is on them
-findings.json  what is wrong with them
-check.json     gpumeter check, all of it
-config.yaml    the agent's configuration with the flags and variables given to doctor
-kernel.log     lines of the drivers of accelerators in the kernel's log
+doctor.json    results of gpumeter doctor
+devices.json   all readings of the devices, with their workloads
+findings.json  problems of the devices
+check.json     results of gpumeter check
+config.yaml    configuration of an agent with the flags and variables given to doctor
+kernel.log     kernel log lines of accelerator drivers
 
 Removed: headers, tokens, passwords and other secrets of the configuration and the
-environment, and serial numbers. UUIDs of devices, names of hosts, pods, jobs, users and
-processes are in it: look through it before you send it.
+environment, and serial numbers. Not removed: device UUIDs, and names of hosts, pods, jobs,
+users and processes. Review the archive before you send it.
 `
 
 func indented(v any) (string, error) {
@@ -134,7 +133,7 @@ func either(v any, err error) (string, error) {
 	return indented(v)
 }
 
-// devices reads them; a driver that hangs does not keep the bundle.
+// devices reads the devices with a timeout: a hung driver must not block the bundle.
 func (b *bundle) devices(ctx context.Context) (node.Tick, error) {
 	type answer struct {
 		tick node.Tick
@@ -175,7 +174,7 @@ func (b *bundle) versions() map[string]string {
 	return out
 }
 
-// effective returns the configuration that an agent would run.
+// effective returns the effective configuration of an agent.
 func (b *bundle) effective(ctx context.Context) (string, error) {
 	if b.ConfigFile != "" {
 		text, err := os.ReadFile(b.ConfigFile)
@@ -200,7 +199,7 @@ func (b *bundle) effective(ctx context.Context) (string, error) {
 	return string(text), err
 }
 
-// maxKernelLines is how many lines of the drivers a bundle has, the newest.
+// maxKernelLines is the number of kernel log lines in a bundle: the newest of the drivers.
 const maxKernelLines = 5000
 
 func (b *bundle) kernel() (string, error) {
@@ -218,15 +217,15 @@ func (b *bundle) kernel() (string, error) {
 	return strings.Join(lines[max(0, len(lines)-maxKernelLines):], ""), err
 }
 
-// secretName matches names of variables and keys whose values are secrets. Paths of files
-// with secrets are none.
+// secretName matches names of variables and keys whose values are secrets. The path of a file
+// with a secret is not a secret, see isSecret.
 var secretName = regexp.MustCompile(`(?i)(?:passw|passphrase|token|secret|api_?-?key|credential|authorization|private_?key|access_?key|headers|_pem$)`)
 
 func isSecret(name string) bool {
 	return secretName.MatchString(name) && !strings.HasSuffix(strings.ToLower(name), "file")
 }
 
-// learn hides what the environment and the machine's firmware have of secrets and serials.
+// learn hides the secrets in the environment and the serial numbers in the firmware tables.
 func (b *bundle) learn() {
 	for _, v := range b.Environ {
 		key, value, _ := strings.Cut(v, "=")
@@ -248,8 +247,8 @@ func (b *bundle) learn() {
 	}
 }
 
-// learnSecrets hides every text below a key that is called like a secret, wherever it is
-// met again, and returns value without them, whatever their length.
+// learnSecrets hides every string below a key with the name of a secret in all files, and
+// returns value with those strings redacted, whatever their length.
 func (b *bundle) learnSecrets(value any, secret bool) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -273,8 +272,8 @@ func (b *bundle) learnSecrets(value any, secret bool) any {
 	return value
 }
 
-// learnDevices gives other names to devices that have none of their own but their serial
-// number. One device has the same name in all bundles.
+// learnDevices pseudonymizes devices whose ID is derived from their serial number. A device has
+// the same pseudonym in all bundles.
 func (b *bundle) learnDevices(t node.Tick) {
 	var pairs []string
 	for i := range t.Readings {
@@ -294,7 +293,7 @@ var (
 	urlUser    = regexp.MustCompile(`(://[^/\s:@"]*:)[^/\s@"]+@`)
 )
 
-// scrub returns text without what nobody may see.
+// scrub removes secrets and serial numbers from text.
 func (b *bundle) scrub(text string) []byte {
 	if b.names != nil {
 		text = b.names.Replace(text)

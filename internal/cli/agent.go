@@ -18,10 +18,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
-// defaultListen is where the page is served: for this machine only.
+// defaultListen is the address of the Prometheus page: reachable from this machine only.
 const defaultListen = "localhost:9400"
 
-// agentFlags are the flags of agent. Those that need no parsing are in options.
+// agentFlags holds the flags of gpumeter agent. Flags that need no parsing are bound to options.
 type agentFlags struct {
 	hardware
 	options   agent.Options
@@ -48,10 +48,10 @@ func newAgent(version string) *cobra.Command {
 		Short: "Read this machine's accelerators and export metrics",
 		Long: `Read this machine's accelerators and export metrics.
 
-Without --config it serves a Prometheus page at http://` + defaultListen + `/metrics, and
-sends OTLP to the endpoint that --otlp-endpoint or OTEL_EXPORTER_OTLP_ENDPOINT names.
-A configuration file is that of an OpenTelemetry Collector; gpumeter components lists
-what it may use.`,
+Without --config the agent serves a Prometheus page at http://` + defaultListen + `/metrics
+and sends OTLP to the endpoint set by --otlp-endpoint or OTEL_EXPORTER_OTLP_ENDPOINT.
+The configuration file is an OpenTelemetry Collector configuration; gpumeter components
+lists the components that the file may use.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			made, err := a.prepare(cmd)
@@ -72,15 +72,15 @@ what it may use.`,
 	f := cmd.Flags()
 	f.StringVarP(&a.options.ConfigFile, "config", "c", "", "Collector configuration `FILE`")
 	f.StringVar(&a.options.Listen, "listen", defaultListen, "address of the Prometheus page")
-	f.BoolVar(&a.pcie, "pcie-throughput", true, "measure PCIe traffic on NVIDIA GPUs before Hopper, which keeps the driver busy for 40 ms every 30 s")
-	f.BoolVar(&a.once, "once", false, "read once, print and end")
-	f.StringVarP(&a.output, "output", "o", "table", "format of --once: table, json or prometheus")
-	f.BoolVar(&a.print, "print-config", false, "print the Collector configuration that would run, without secrets, and end")
+	f.BoolVar(&a.pcie, "pcie-throughput", true, "measure PCIe traffic on NVIDIA GPUs older than Hopper; keeps the driver busy for 40 ms every 30 s")
+	f.BoolVar(&a.once, "once", false, "read once, print and exit")
+	f.StringVarP(&a.output, "output", "o", "table", "output format of --once: table, json or prometheus")
+	f.BoolVar(&a.print, "print-config", false, "print the effective Collector configuration with secrets redacted, and exit")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-// Flags that are refused with --config, which decides them.
+// Flags rejected together with --config, because the file sets these values.
 var (
 	readingFlags   = []string{"listen", "interval", "slow-interval", "pcie-throughput", "nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name", "simulate", "state-dir", "expect", "once"}
 	identityFlags  = []string{"cluster", "node-name", "no-cloud"}
@@ -89,51 +89,50 @@ var (
 	tracingFlags   = []string{"trace"}
 )
 
-// registerShared adds the flags that agent and up have in common.
+// registerShared adds the flags that agent and up share.
 func (a *agentFlags) registerShared(cmd *cobra.Command) {
 	a.hardware.register(cmd)
 	o, f := &a.options, cmd.Flags()
-	f.StringVar(&o.Identity.Cluster, "cluster", "", "name of the cluster in k8s.cluster.name, whatever runs it")
-	f.StringVar(&o.Identity.Node, "node-name", "", "name of the Kubernetes node in k8s.node.name (default: $K8S_NODE_NAME, else $NODE_NAME)")
-	f.BoolVar(&a.noCloud, "no-cloud", false, "do not ask the cloud's metadata server for region, zone and instance type")
-	f.StringVar(&o.Scheduler.Kind, "scheduler", "", "report the jobs and nodes of the whole cluster, as its scheduler has them: "+strings.Join(agent.Schedulers(), ", ")+"; for one agent of a cluster")
-	f.BoolVar(&o.Scheduler.Accounting, "slurm-accounting", false, "with --scheduler slurm, send a log record of each job that ended")
-	f.StringVar(&o.Scheduler.Prometheus, "slurm-prometheus", "", "`URL` of a Prometheus-compatible API with the series of the agents, from which accounting takes what jobs used")
-	f.BoolVar(&o.Trace, "trace", false, "trace what processes ask of CUDA and NCCL, with eBPF: needs CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE for processes of others")
-	f.DurationVar(&a.interval, "interval", local.DefaultInterval, "time between two readings, 100ms to 5m")
-	f.DurationVar(&a.slow, "slow-interval", local.DefaultSlowInterval, "time between two readings of values that are slow to get or rarely change")
-	f.StringVar(&o.Socket, "socket", defaultSocket(), "socket at which gpumeter pause finds this agent; empty for none")
-	f.StringVar(&o.StateDir, "state-dir", defaultState(), "`FOLDER` for what must survive the agent; empty for none")
-	f.IntVar(&a.expect, "expect", 0, "how many devices the machine should have: fewer are a finding (default: those it has had since it was booted)")
+	f.StringVar(&o.Identity.Cluster, "cluster", "", "cluster name, exported as k8s.cluster.name whatever the scheduler")
+	f.StringVar(&o.Identity.Node, "node-name", "", "Kubernetes node name, exported as k8s.node.name (default: $K8S_NODE_NAME, else $NODE_NAME)")
+	f.BoolVar(&a.noCloud, "no-cloud", false, "do not query the cloud metadata server for region, zone and instance type")
+	f.StringVar(&o.Scheduler.Kind, "scheduler", "", "report the jobs and nodes of the whole cluster from its scheduler ("+strings.Join(agent.Schedulers(), ", ")+"); set it on one agent per cluster")
+	f.BoolVar(&o.Scheduler.Accounting, "slurm-accounting", false, "with --scheduler slurm, send a log record for each finished job")
+	f.StringVar(&o.Scheduler.Prometheus, "slurm-prometheus", "", "`URL` of a Prometheus-compatible API that stores the agents' series; accounting reads job usage from it")
+	f.BoolVar(&o.Trace, "trace", false, "trace CUDA and NCCL calls with eBPF; needs CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE for processes of other users")
+	f.DurationVar(&a.interval, "interval", local.DefaultInterval, "time between readings, 100ms to 5m")
+	f.DurationVar(&a.slow, "slow-interval", local.DefaultSlowInterval, "time between readings of values that are slow to read or rarely change")
+	f.StringVar(&o.Socket, "socket", defaultSocket(), "control socket for gpumeter pause; empty disables it")
+	f.StringVar(&o.StateDir, "state-dir", defaultState(), "`FOLDER` for state that must survive a restart; empty for none")
+	f.IntVar(&a.expect, "expect", 0, "number of devices this machine should have; fewer raise a finding (default: all devices seen since boot)")
 	registerLogLevel(cmd, &a.logLevel)
 	_ = cmd.RegisterFlagCompletionFunc("scheduler", cobra.FixedCompletions(agent.Schedulers(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// registerSinks adds the flags that say where telemetry goes besides the page, and where it
-// comes from besides the devices.
+// registerSinks adds the flags of sinks other than the page and of sources other than the
+// devices.
 func (a *agentFlags) registerSinks(cmd *cobra.Command) {
 	o, f := &a.options.OTLP, cmd.Flags()
-	f.StringVar(&o.Endpoint, "otlp-endpoint", "", "`URL` to which metrics and events are sent, such as http://localhost:4318 (default: $OTEL_EXPORTER_OTLP_ENDPOINT)")
+	f.StringVar(&o.Endpoint, "otlp-endpoint", "", "`URL` to send metrics and events to, such as http://localhost:4318 (default: $OTEL_EXPORTER_OTLP_ENDPOINT)")
 	f.StringVar(&o.Protocol, "otlp-protocol", "", "http/protobuf, http/json or grpc (default: $OTEL_EXPORTER_OTLP_PROTOCOL, else http/protobuf)")
-	f.StringArrayVar(&o.Headers, "otlp-header", nil, "`KEY=VALUE` sent with each request; may be repeated. Others can see it in the list of processes, $OTEL_EXPORTER_OTLP_HEADERS not")
-	f.BoolVar(&o.Insecure, "otlp-insecure", false, "no TLS to an endpoint without http:// or https://")
-	f.StringVar(&o.CA, "otlp-ca", "", "`FILE` with the certificates to trust, PEM")
-	f.StringVar(&o.Cert, "otlp-cert", "", "`FILE` with the certificate to present, PEM")
-	f.StringVar(&o.Key, "otlp-key", "", "`FILE` with the key of that certificate, PEM")
-	f.StringVar(&a.queueSize, "queue-size", "", "how much may wait for an OTLP endpoint that does not answer, of each signal (default: 256MiB on disk, 32MiB if there is no folder for it)")
-	f.StringVar(&a.options.File, "otlp-file", "", "`FILE` to which OTLP is written, too, as lines of JSON; - is standard output")
-	f.BoolVar(&a.options.Receiver, "otlp-receiver", false, "take OTLP of applications at localhost:4317 (gRPC) and localhost:4318 (HTTP), and pass it on")
+	f.StringArrayVar(&o.Headers, "otlp-header", nil, "`KEY=VALUE` sent with each request; may be repeated. Visible in the process list, unlike $OTEL_EXPORTER_OTLP_HEADERS")
+	f.BoolVar(&o.Insecure, "otlp-insecure", false, "do not use TLS for an endpoint without http:// or https://")
+	f.StringVar(&o.CA, "otlp-ca", "", "`FILE` with the CA certificates to trust, PEM")
+	f.StringVar(&o.Cert, "otlp-cert", "", "`FILE` with the client certificate, PEM")
+	f.StringVar(&o.Key, "otlp-key", "", "`FILE` with the private key of the certificate, PEM")
+	f.StringVar(&a.queueSize, "queue-size", "", "maximum size of the send queue of each signal while the OTLP endpoint is unreachable (default: 256MiB on disk, or 32MiB in memory without a state folder)")
+	f.StringVar(&a.options.File, "otlp-file", "", "also write OTLP to `FILE` as JSON lines; - is standard output")
+	f.BoolVar(&a.options.Receiver, "otlp-receiver", false, "accept OTLP from applications at localhost:4317 (gRPC) and localhost:4318 (HTTP), and forward it")
 	_ = cmd.RegisterFlagCompletionFunc("otlp-protocol", cobra.FixedCompletions(agent.OTLPProtocols(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// prepare refuses combinations of flags that would silently do something else, and returns
-// the agent that the rest describes.
+// prepare rejects flags that would be silently ignored, and builds the agent.
 func (a *agentFlags) prepare(cmd *cobra.Command) (*agent.Agent, error) {
 	if err := checkOutput(a.output); err != nil {
 		return nil, err
 	}
 	if cmd.Flags().Changed("output") && !a.once {
-		return nil, errors.New("--output is the format of --once: add it, or leave --output out")
+		return nil, errors.New("--output needs --once")
 	}
 	for _, flag := range slices.Concat(sinkFlags, schedulerFlags, tracingFlags) {
 		if a.once && cmd.Flags().Changed(flag) {
@@ -154,7 +153,7 @@ func (a *agentFlags) prepare(cmd *cobra.Command) (*agent.Agent, error) {
 	return made, made.Check()
 }
 
-// agent returns the agent that the flags describe.
+// agent builds the agent from the flags.
 func (a *agentFlags) agent() (*agent.Agent, error) {
 	o := a.options
 	o.Local = a.hardware.config()
@@ -171,10 +170,10 @@ func (a *agentFlags) agent() (*agent.Agent, error) {
 	return agent.New(o)
 }
 
-// run runs the agent until ctx ends.
+// run runs the agent until ctx is canceled.
 func (a *agentFlags) run(ctx context.Context, made *agent.Agent) error {
 	if o := &a.options; o.ConfigFile == "" && !o.Receiver && o.Store == nil {
-		beGuest(1) // its own ticks and nobody else's: a third less than with four
+		limitRuntime(1) // it processes only its own ticks: one P costs a third less than four
 	}
 	hide := &redact.Redactor{}
 	log, err := newLogger(a.logLevel, hide)

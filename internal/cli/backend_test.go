@@ -25,7 +25,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// refusal is how a backend does not take a request.
+// refusal is how a backend rejects a request.
 type refusal struct {
 	code       int    // of HTTP; 0: the connection is reset
 	retryAfter string // the header; empty: none
@@ -35,8 +35,8 @@ type refusal struct {
 	details    []byte
 }
 
-// backend is an OTLP server of every protocol, at one address that it can leave and
-// come back to.
+// backend is an OTLP server for every protocol. It can be stopped and restarted at the same
+// address.
 type backend struct {
 	t    *testing.T
 	addr string
@@ -89,7 +89,7 @@ func (b *backend) up(grpcToo bool) {
 	b.t.Cleanup(b.stop)
 }
 
-// verdict returns how the next request of metrics is refused, nil if it is not.
+// verdict returns how the next metrics request is rejected, nil if it is accepted.
 func (b *backend) verdict() *refusal {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +163,7 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// write refuses a request of HTTP.
+// write rejects an HTTP request.
 func (r *refusal) write(w http.ResponseWriter) {
 	if r.code == 0 {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -230,15 +230,14 @@ func (b *backend) add(md pmetric.Metrics) {
 	}
 }
 
-// turnDown remembers what was refused.
+// turnDown records what was rejected.
 func (b *backend) turnDown(md pmetric.Metrics) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refused = append(b.refused, newTick(md, time.Now()))
 }
 
-// ticks returns the times of the ticks of a run, each once, in order, and how many came
-// again.
+// ticks returns the distinct tick times of a run in order, and the number of duplicates.
 func (b *backend) ticks(run string) (list []time.Time, again int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

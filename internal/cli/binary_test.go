@@ -1,7 +1,7 @@
 //go:build linux
 
-// The tests of this package run the binary as users do and look at what they see: its
-// page, its output, its log and its exit code.
+// The tests of this package run the binary as users do and check what users see: its page, its
+// output, its log and its exit code.
 package cli_test
 
 import (
@@ -47,8 +47,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// command returns gpumeter with args, in an environment that holds nothing of the
-// machine's but env.
+// command returns gpumeter with args, in an environment with only env.
 func command(ctx context.Context, env []string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append([]string{"HOME=/"}, env...)
@@ -57,13 +56,13 @@ func command(ctx context.Context, env []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// result is what a command left behind.
+// result is the output and the exit code of a command.
 type result struct {
 	code           int
 	stdout, stderr string
 }
 
-// run runs gpumeter to its end.
+// run runs gpumeter until it exits.
 func run(t *testing.T, args ...string) result {
 	t.Helper()
 	cmd := command(t.Context(), nil, args...)
@@ -76,7 +75,7 @@ func run(t *testing.T, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// output is run for a command that must succeed and say nothing on standard error.
+// output is run for a command that must succeed without output on standard error.
 func output(t *testing.T, args ...string) string {
 	t.Helper()
 	r := run(t, args...)
@@ -98,7 +97,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// agent is a gpumeter agent that runs.
+// agent is a running gpumeter agent.
 type agent struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -160,7 +159,7 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-// stop ends the agent as systemd does and checks that it ends well.
+// stop stops the agent as systemd does and checks that it exits cleanly.
 func (a *agent) stop() {
 	a.t.Helper()
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -224,7 +223,7 @@ func (a *agent) get(path, accept string) (string, error) {
 	return string(body), err
 }
 
-// waitPage waits until the page is as ok wants it, and returns it.
+// waitPage waits until ok accepts the page, and returns it.
 func (a *agent) waitPage(ok func(page) error) (p page) {
 	a.t.Helper()
 	await.NoError(a.t, func() error {

@@ -23,7 +23,7 @@ func TestDevicesOfBrokenDriver(t *testing.T) {
 	}
 }
 
-// doctor is run when something hangs, so it must not.
+// doctor is run when something hangs, so doctor itself must not hang.
 func TestDoctorOfHungDriver(t *testing.T) {
 	t.Parallel()
 	f := func(script, want string) {
@@ -38,7 +38,7 @@ func TestDoctorOfHungDriver(t *testing.T) {
 	f("gpus 2\ngpu 1 hang nvmlDeviceGetUUID", "GPU 1: nvmlDeviceGetUUID has not returned")
 }
 
-// A mistyped --socket must not cost the user a file.
+// A mistyped --socket must not delete a file.
 func TestSocketIsNoSocket(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "precious")
@@ -46,7 +46,7 @@ func TestSocketIsNoSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := start(t, "--simulate", "h200", "--socket", file)
-	if e := a.waitLog("gpumeter pause cannot reach this agent"); !strings.Contains(e["reason"].(string), "is not a socket") {
+	if e := a.waitLog("No control socket: gpumeter pause cannot reach this agent"); !strings.Contains(e["reason"].(string), "is not a socket") {
 		t.Errorf("logged: %v", e)
 	}
 	a.stop()

@@ -65,7 +65,7 @@ func bundleOf(t *testing.T, env []string, args ...string) map[string]string {
 	return unpack(t, file)
 }
 
-// Of every vendor's driver a bundle has the version and what it says in the kernel's log.
+// A bundle has the version and the kernel log lines of every vendor's driver.
 func TestBundleVendors(t *testing.T) {
 	t.Parallel()
 	files, log := map[string]string{}, ""
@@ -87,7 +87,7 @@ func TestBundleVendors(t *testing.T) {
 	}
 }
 
-// Secrets and serial numbers planted everywhere are in none of its files; what helps is.
+// No file of a bundle contains a planted secret or serial number; useful data is kept.
 func TestBundleSecrets(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-sEcReT" // in all that must not be seen
@@ -146,7 +146,7 @@ service:
 	}
 }
 
-// It is asked for when something hangs, so it must not.
+// A bundle is requested when something hangs, so writing it must not hang.
 func TestBundleOfHungDriver(t *testing.T) {
 	t.Parallel()
 	h := nvmltest.New(t, healthy+"gpu 1 hang nvmlDeviceGetTemperature\n")
@@ -157,7 +157,7 @@ func TestBundleOfHungDriver(t *testing.T) {
 	}
 }
 
-// A mistyped name must not cost the user a file.
+// A mistyped name must not overwrite a file.
 func TestBundleKeepsFiles(t *testing.T) {
 	t.Parallel()
 	file := write(t, "precious", "data")

@@ -22,7 +22,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/local"
 )
 
-// exitError ends the process with a code of its own, after one line of err if there is one.
+// exitError makes the process exit with code, after printing err on one line if it is set.
 type exitError struct {
 	code int
 	err  error
@@ -37,7 +37,7 @@ func (e exitError) Error() string {
 
 func (e exitError) Unwrap() error { return e.err }
 
-// exitUsage is Nagios' word for a plugin that was called wrongly, and unknown to others.
+// exitUsage is UNKNOWN in the Nagios convention, which plugins return for wrong arguments.
 const exitUsage = 3
 
 var (
@@ -45,7 +45,7 @@ var (
 	profiles   = []string{check.Prolog, check.Epilog, check.Periodic}
 )
 
-// checkFlags are the flags of check.
+// checkFlags holds the flags of gpumeter check.
 type checkFlags struct {
 	hardware
 	profile       string
@@ -65,14 +65,14 @@ func newCheck() *cobra.Command {
 	c := &checkFlags{}
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Say whether this node may take work: devices, links, disks, clocks, kernel log",
-		Long: `Say whether this node may take work. Checks only read: nothing is cleared, reset or
-started. Each has a time limit, and so has the whole: a driver or a file server that hangs
-cannot keep the caller.
+		Short: "Check whether this node is fit for work: devices, links, disks, clocks, kernel log",
+		Long: `Check whether this node is fit for work. Checks are read-only: nothing is cleared, reset
+or started. Each check has a time limit, and so does the whole run: a hung driver or file
+server cannot block the caller.
 
 Exit codes, by --exit:
   nagios   0 ok, 1 warning, 2 critical, 3 unknown (for people and Nagios)
-  slurm    0, or 1 if something is critical: a warning drains no node
+  slurm    0, or 1 if something is critical: a warning does not drain the node
   npd      0 ok, 1 a problem (critical), 2 unknown (Kubernetes node-problem-detector)`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := noArgs(cmd, args); err != nil {
@@ -97,17 +97,17 @@ Exit codes, by --exit:
 	}
 	c.register(cmd)
 	f := cmd.Flags()
-	f.StringVar(&c.profile, "profile", check.Periodic, "the occasion: "+strings.Join(profiles, ", "))
-	f.StringSliceVar(&c.only, "only", nil, "`IDS` of the checks to run; gpu. means all that begin so")
-	f.StringSliceVar(&c.without, "skip", nil, "`IDS` of checks to leave out")
-	f.BoolVar(&c.list, "list", false, "list the checks and end")
-	f.DurationVar(&c.timeout, "timeout", 20*time.Second, "the longest that it may take, 1s to 10m")
-	f.DurationVar(&c.window, "window", 15*time.Minute, "how far back the kernel's log counts")
-	f.StringVar(&c.manifest, "manifest", "", "`FILE` with the hardware that there should be")
-	f.StringVar(&c.writeManifest, "write-manifest", "", "write the hardware that there is to `FILE`, - is standard output, and end")
-	f.IntVar(&c.expect, "expect", 0, "how many devices there should be (default: what the manifest says)")
-	f.StringVarP(&c.output, "output", "o", "", strings.Join(render.CheckFormats(), ", ")+" (default: table; in prolog and epilog line)")
-	f.StringVar(&c.exit, "exit", "", "meaning of the exit code: "+strings.Join(checkExits, ", ")+" (default: by profile and output)")
+	f.StringVar(&c.profile, "profile", check.Periodic, "when the checks run: "+strings.Join(profiles, ", "))
+	f.StringSliceVar(&c.only, "only", nil, "`IDS` of the checks to run; a prefix such as gpu. selects every check that starts with it")
+	f.StringSliceVar(&c.without, "skip", nil, "`IDS` of the checks to skip")
+	f.BoolVar(&c.list, "list", false, "list the checks and exit")
+	f.DurationVar(&c.timeout, "timeout", 20*time.Second, "time limit of the whole run, 1s to 10m")
+	f.DurationVar(&c.window, "window", 15*time.Minute, "how far back to read the kernel log")
+	f.StringVar(&c.manifest, "manifest", "", "`FILE` with the expected hardware")
+	f.StringVar(&c.writeManifest, "write-manifest", "", "write the hardware found to `FILE` and exit; - is standard output")
+	f.IntVar(&c.expect, "expect", 0, "expected number of devices (default: from the manifest)")
+	f.StringVarP(&c.output, "output", "o", "", strings.Join(render.CheckFormats(), ", ")+" (default: table; line in prolog and epilog)")
+	f.StringVar(&c.exit, "exit", "", "exit code convention: "+strings.Join(checkExits, ", ")+" (default: by profile and output)")
 	f.BoolVar(&c.worker, "worker", false, "")
 	_ = f.MarkHidden("worker")
 	for flag, values := range map[string][]string{"profile": profiles, "output": render.CheckFormats(), "exit": checkExits} {
@@ -122,11 +122,11 @@ Exit codes, by --exit:
 	return cmd
 }
 
-// prepare refuses what cannot be meant, and fills in what follows from the rest.
+// prepare rejects invalid flags and sets the defaults that depend on other flags.
 func (c *checkFlags) prepare(cmd *cobra.Command) error {
 	for _, flag := range workloadFlags {
 		if cmd.Flags().Changed(flag) {
-			return fmt.Errorf("--%s has no effect here: check does not ask whose the work is", flag)
+			return fmt.Errorf("--%s has no effect here: check does not look up workloads", flag)
 		}
 	}
 	if _, err := check.Select(c.profile, c.only, c.without); err != nil {
@@ -151,9 +151,9 @@ func (c *checkFlags) prepare(cmd *cobra.Command) error {
 	}
 	switch {
 	case !slices.Contains(render.CheckFormats(), c.output):
-		return fmt.Errorf("unknown --output %q, known are %s", c.output, strings.Join(render.CheckFormats(), ", "))
+		return fmt.Errorf("unknown --output %q, must be one of %s", c.output, strings.Join(render.CheckFormats(), ", "))
 	case !slices.Contains(checkExits, c.exit):
-		return fmt.Errorf("unknown --exit %q, known are %s", c.exit, strings.Join(checkExits, ", "))
+		return fmt.Errorf("unknown --exit %q, must be one of %s", c.exit, strings.Join(checkExits, ", "))
 	case c.timeout < time.Second || c.timeout > 10*time.Minute:
 		return fmt.Errorf("--timeout must be between 1s and 10m, is %s", c.timeout)
 	case c.window <= 0:
@@ -166,14 +166,14 @@ func (c *checkFlags) prepare(cmd *cobra.Command) error {
 
 func (c *checkFlags) local() local.Config {
 	cfg := c.config()
-	// A device has a part of the time only, so that what hangs can still be told.
+	// A device gets only part of the timeout, so that a hang can still be reported.
 	cfg.Interval = min(5*time.Second, c.timeout/4)
-	cfg.NoPCIeThroughput = true // 40 ms a device
+	cfg.NoPCIeThroughput = true // 40 ms per device
 	cfg.Workloads = local.Workloads{Off: true}
 	return cfg
 }
 
-// options returns what is checked.
+// options returns the options of the worker.
 func (c *checkFlags) options() worker.Options {
 	return worker.Options{
 		Profile: c.profile, Only: c.only, Skip: c.without, Timeout: c.timeout, Window: c.window, Manifest: c.manifest, Expect: c.expect,
@@ -181,7 +181,7 @@ func (c *checkFlags) options() worker.Options {
 	}
 }
 
-// run prints what the checks found, and ends with the code that says so.
+// run prints the results of the checks. A status other than ok becomes an exitError.
 func (c *checkFlags) run(ctx context.Context) error {
 	r, err := worker.Run(ctx, c.options(), os.Args[1:])
 	if err != nil {
@@ -196,7 +196,7 @@ func (c *checkFlags) run(ctx context.Context) error {
 	return nil
 }
 
-// work writes a report as JSON: it is the process that run starts.
+// work runs the checks in the process that run starts, and writes the report as JSON.
 func (c *checkFlags) work(ctx context.Context) error {
 	r, err := worker.Work(ctx, c.options())
 	if err != nil {
@@ -205,14 +205,14 @@ func (c *checkFlags) work(ctx context.Context) error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// record writes the manifest of this machine.
+// record writes the manifest of the hardware found on this machine.
 func (c *checkFlags) record(ctx context.Context) error {
 	m, err := worker.Observe(ctx, c.options())
 	if err != nil {
 		return exitError{exitUsage, err}
 	}
 	var b bytes.Buffer
-	fmt.Fprintln(&b, "# What this machine had when gpumeter check --write-manifest ran. Take out what may differ.")
+	fmt.Fprintln(&b, "# Hardware found by gpumeter check --write-manifest. Remove what may differ.")
 	e := yaml.NewEncoder(&b)
 	e.SetIndent(2)
 	if err := e.Encode(m); err != nil {
@@ -225,10 +225,10 @@ func (c *checkFlags) record(ctx context.Context) error {
 	return os.WriteFile(c.writeManifest, b.Bytes(), 0o644)
 }
 
-// exitCode is the meaning of a status to a caller.
+// exitCode returns the exit code for a status in the caller's convention.
 func exitCode(convention string, s check.Status) int {
 	switch convention {
-	case "slurm": // which takes a node out of service for any other than 0
+	case "slurm": // which drains the node on any nonzero code
 		if s == check.Critical {
 			return 1
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
 )
 
-// The script in docs/check.md drains a sick node once, with the reason, puts back what it
-// drained when it is mended, and leaves alone what others drained.
+// The script in docs/check.md drains an unhealthy node once, with the reason, resumes it after
+// a repair, and does not touch nodes drained by others.
 func TestCheckSlurmScript(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/check.md")
@@ -84,7 +84,7 @@ esac
 	f(healthy, "", "a new disk")
 }
 
-// A check that is ended says so, and not that all is fine.
+// An interrupted check must not report success.
 func TestCheckSignal(t *testing.T) {
 	t.Parallel()
 	_, flags := checkRoot(t, nil)

@@ -68,7 +68,7 @@ func TestCheckHealthy(t *testing.T) {
 	}
 }
 
-// Each caller has its own idea of exit codes.
+// Each caller has its own exit code convention.
 func TestCheckExit(t *testing.T) {
 	t.Parallel()
 	f := func(script string, want int, args ...string) {
@@ -98,7 +98,7 @@ func TestCheckExit(t *testing.T) {
 	f("", 2, "--manifest", bad, "-o", "npd")
 }
 
-// What NPD keeps of the output is 80 bytes, and says what is wrong.
+// The 80 bytes that NPD keeps of the output name the problem.
 func TestCheckNPD(t *testing.T) {
 	t.Parallel()
 	_, flags := checkRoot(t, nil)
@@ -109,7 +109,7 @@ func TestCheckNPD(t *testing.T) {
 	}
 }
 
-// A driver that hangs, anywhere, costs the caller the limit at most, and is critical.
+// A driver that hangs anywhere blocks the caller for at most the timeout, and is critical.
 func TestCheckHungDriver(t *testing.T) {
 	t.Parallel()
 	f := func(script, want string) {
@@ -128,8 +128,8 @@ func TestCheckHungDriver(t *testing.T) {
 	f("gpu 1 hang nvmlDeviceGetUtilizationRates\n", "gpu.answers: GPU 1: no answer: nvmlDeviceGetUtilizationRates has not returned")
 }
 
-// A process that the kernel keeps, as one that sleeps in a driver, does not keep the caller.
-// One that is stopped is the nearest to it that a test can make.
+// A process in uninterruptible sleep in a driver does not block the caller. A stopped process is
+// the closest a test can get.
 func TestCheckStuckProcess(t *testing.T) {
 	t.Parallel()
 	_, flags := checkRoot(t, nil)
@@ -145,7 +145,7 @@ func TestCheckStuckProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // whose exit code is looked at
-	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stdout.String(), "critical check: the checks have said nothing for 8s") {
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stdout.String(), "critical check: no result from the checks within 8s") {
 		t.Errorf("exit code %d: %s", cmd.ProcessState.ExitCode(), stdout.String())
 	}
 	await.NoError(t, func() error { // it was killed, and is not left behind
@@ -158,7 +158,7 @@ func TestCheckStuckProcess(t *testing.T) {
 	})
 }
 
-// childOf waits for a process that the one with the given number has started.
+// childOf waits for a child of the process with the given PID.
 func childOf(t *testing.T, parent int) (child int) {
 	t.Helper()
 	await.NoError(t, func() error {
@@ -199,7 +199,7 @@ func TestCheckJob(t *testing.T) {
 
 var seconds = regexp.MustCompile(`"(seconds|time)": [^,\n]+|in \d+\.\d s`)
 
-// The JSON form is for programs, of a node with something of everything.
+// The JSON output of a node with results of every kind.
 func TestCheckGoldenJSON(t *testing.T) {
 	t.Parallel()
 	host, _ := goldenHost(t)
@@ -228,7 +228,7 @@ func TestCheckList(t *testing.T) {
 	golden(t, "check-list.txt", output(t, "check", "--list"))
 }
 
-// What was written down is what is there.
+// A manifest written on this machine passes on this machine.
 func TestCheckManifest(t *testing.T) {
 	t.Parallel()
 	_, flags := checkRoot(t, nil)
@@ -244,7 +244,7 @@ func TestCheckManifest(t *testing.T) {
 	}
 }
 
-// Mistakes of who calls are unknown to Nagios, with one line that says what they are.
+// Wrong arguments exit with UNKNOWN of Nagios and a one-line error.
 func TestCheckUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
@@ -269,7 +269,7 @@ func TestCheckUsage(t *testing.T) {
 	}
 }
 
-// Whatever is in the files of the kernel, there is a result.
+// Any content of the kernel's files yields a result.
 func TestCheckGarbage(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "\x00\xff garbage ;,- \n", strings.Repeat("9", 70_000), "NaN\n-1\n"} {

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package cli is the gpumeter command, one file a subcommand. It alone reads the
-// environment, ends the process and writes to the terminal.
+// Package cli implements the gpumeter command, one file per subcommand. No other package
+// reads the environment, exits the process or writes to the terminal.
 package cli
 
 import (
@@ -23,13 +23,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
-// Main runs the command and returns its exit code: 0, or 1 after one line on standard
-// error that says what went wrong. Only check has other codes.
+// Main runs the command and returns its exit code: 0, or 1 after printing the error on one
+// line to standard error. Only check uses other codes.
 func Main(version string, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends even a process that hangs in a driver
-	beGuest(4)
+	context.AfterFunc(ctx, stop) // a second signal kills the process even if it hangs in a driver
+	limitRuntime(4)
 	root := newRoot(version)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -46,11 +46,12 @@ func Main(version string, args []string) int {
 	return 1
 }
 
-// beGuest takes less of the machine than Go would, unless Go's own variables say
-// otherwise: the cores and the memory belong to the jobs. For a host of 192 cores the
-// runtime would keep memory for each, and wake several threads for what one can do; calls
-// into a driver do not count. bench/agent measured what that and half the garbage save.
-func beGuest(procs int) {
+// limitRuntime makes the Go runtime use procs cores and collect garbage twice as often as by
+// default, unless GOMAXPROCS or GOGC is set: cores and memory belong to the jobs. On a host
+// with 192 cores the runtime would keep memory per core and wake several threads for work
+// that one can do. Calls into a driver do not count against the limit. bench/agent measures
+// the savings.
+func limitRuntime(procs int) {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(min(procs, runtime.GOMAXPROCS(0)))
 	}
@@ -59,11 +60,11 @@ func beGuest(procs int) {
 	}
 }
 
-// noArgs refuses arguments without repeating them: what follows a header whose quotes
-// were forgotten is a secret.
+// noArgs rejects arguments without echoing them: the word after a header with missing quotes
+// is a secret.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%s takes flags only, and got %d words more: a value with blanks needs quotes", cmd.CommandPath(), len(args))
+		return fmt.Errorf("%s takes only flags, got %d arguments: quote values that contain spaces", cmd.CommandPath(), len(args))
 	}
 	return nil
 }
@@ -72,8 +73,8 @@ func newRoot(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gpumeter",
 		Short: "Whose work is on the GPU, and what does it cost",
-		Long: `gpumeter reads the accelerators of this machine, of any vendor, and exports what
-they do as OpenTelemetry and Prometheus metrics.
+		Long: `gpumeter reads the accelerators of this machine, of any vendor, and exports their
+state and usage as OpenTelemetry and Prometheus metrics.
 
   gpumeter demo      see it work, with or without a GPU
   gpumeter agent     run it for real
@@ -95,7 +96,7 @@ they do as OpenTelemetry and Prometheus metrics.
 // oneLine returns the text of an error on one line.
 func oneLine(err error) string { return logging.OneLine(err) }
 
-// isTerminal reports whether f is one, where people read.
+// isTerminal reports whether f is a terminal.
 func isTerminal(f *os.File) bool {
 	st, err := f.Stat()
 	return err == nil && st.Mode()&os.ModeCharDevice != 0
@@ -109,12 +110,12 @@ func registerLogLevel(cmd *cobra.Command, level *string) {
 	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions(logLevels, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// newLogger returns a logger to standard error without what hide hides: short lines for
-// people at a terminal, JSON for whatever collects them elsewhere.
+// newLogger returns a logger that writes to standard error and redacts the secrets of hide:
+// short lines on a terminal, JSON otherwise.
 func newLogger(level string, hide *redact.Redactor) (*zap.Logger, error) {
 	l, err := zapcore.ParseLevel(level)
 	if err != nil {
-		return nil, fmt.Errorf("unknown --log-level %q, known are %s", level, strings.Join(logLevels, ", "))
+		return nil, fmt.Errorf("unknown --log-level %q, must be one of %s", level, strings.Join(logLevels, ", "))
 	}
 	return logging.New(os.Stderr, l, isTerminal(os.Stderr), hide), nil
 }

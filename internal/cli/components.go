@@ -17,7 +17,7 @@ func newComponents() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "components",
-		Short: "List what a configuration file may use",
+		Short: "List the components that a configuration file may use",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			names, err := agent.Components()

@@ -24,15 +24,16 @@ import (
 	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
-// demoFlags are the flags of demo: a simulated fleet, a hub and its page in one process.
+// demoFlags holds the flags of gpumeter demo, which runs a simulated fleet, a hub and its page in
+// one process.
 type demoFlags struct {
 	hardware
 	version string
 	listen  string
 	nodes   int
 	history time.Duration
-	dir     string // where the data of the hub is kept until the end
-	prices  string // file of the examples, while it runs
+	dir     string // parent of the temporary data folder; empty: the default of the system
+	prices  string // file with the example prices, set by run
 	now     func() time.Time
 }
 
@@ -40,27 +41,27 @@ func newDemo(version string) *cobra.Command {
 	d := &demoFlags{version: version, now: time.Now}
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "See gpumeter work: a simulated fleet, its hub and page, and this machine's devices beside it",
-		Long: `See gpumeter work, with or without a GPU: a simulated fleet of several vendors and
-schedulers with a day of history, the hub that keeps it and the page that shows it. The
-devices of this machine, if it has some, are beside the simulated ones.
+		Short: "Try gpumeter on a simulated fleet with a hub and its page, next to this machine's devices",
+		Long: `Try gpumeter with or without a GPU: a simulated fleet of several vendors and schedulers
+with a day of history, a hub that stores it and a page that shows it. Devices of this
+machine, if any, appear next to the simulated ones.
 
-Nothing leaves this machine, and nothing is left on it.`,
+No data leaves this machine, and the demo removes its data when it ends.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := d.check(); err != nil {
 				return err
 			}
-			// A terminal or an ssh that goes away ends it, too, and leaves no data behind.
+			// A closed terminal or SSH session ends the demo too, and must leave no data behind.
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
 			defer stop()
 			return d.run(ctx, os.Stdout)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&d.listen, "listen", "localhost:9500", "address of the page, of this machine only")
-	f.IntVar(&d.nodes, "nodes", len(demo.Fleet()), "how many nodes to simulate")
-	f.DurationVar(&d.history, "history", 24*time.Hour, "how much of the past to simulate, up to 36h")
+	f.StringVar(&d.listen, "listen", "localhost:9500", "address of the page; must be a loopback address")
+	f.IntVar(&d.nodes, "nodes", len(demo.Fleet()), "number of nodes to simulate")
+	f.DurationVar(&d.history, "history", 24*time.Hour, "length of the simulated history, up to 36h")
 	f.StringVar(&d.library, "nvidia-library", "", "path of libnvidia-ml.so.1, for the devices of this machine (default: search the usual places)")
 	return cmd
 }
@@ -77,16 +78,16 @@ func (d *demoFlags) check() error {
 		return fmt.Errorf("--listen must be like localhost:9500, is %q", d.listen)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("--listen must be of this machine only, such as localhost:9500, is %s: the demo asks nobody for a token", d.listen)
+		return fmt.Errorf("--listen must be a loopback address such as localhost:9500, is %s: the demo has no authentication", d.listen)
 	}
-	// A library that was named must be one.
+	// Fails early if --nvidia-library is not a usable library.
 	_, err = local.Open(d.config(), nil)
 	return err
 }
 
-// run shows the demo until ctx ends.
+// run runs the demo until ctx is canceled.
 func (d *demoFlags) run(ctx context.Context, w io.Writer) (err error) {
-	log, err := newLogger("error", &redact.Redactor{}) // the store warns of what it does about a day that comes at once
+	log, err := newLogger("error", &redact.Redactor{}) // the store warns while it ingests a day of history at once
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (d *demoFlags) run(ctx context.Context, w io.Writer) (err error) {
 	if err := os.WriteFile(h.Prices, demo.Prices(), 0o600); err != nil {
 		return fmt.Errorf("cannot write the prices: %w", err)
 	}
-	beServer()
+	serverRuntime()
 	s, err := server.Start(ctx, h, log)
 	if err != nil {
 		return err
@@ -118,7 +119,7 @@ func (d *demoFlags) run(ctx context.Context, w io.Writer) (err error) {
 	})
 }
 
-// withPort returns an address whose port is one that is free, if it has none.
+// withPort replaces port 0 of an address with a free port.
 func withPort(ctx context.Context, address string) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || port != "0" {
@@ -132,7 +133,7 @@ func withPort(ctx context.Context, address string) (string, error) {
 	return net.JoinHostPort(host, port), errors.Join(err, l.Close())
 }
 
-// welcome says where to look, and what for.
+// welcome prints the addresses and what there is to see.
 func (d *demoFlags) welcome(w io.Writer, beside string) {
 	devices := 0
 	var hosts []string
@@ -142,10 +143,10 @@ func (d *demoFlags) welcome(w io.Writer, beside string) {
 			devices += g.Devices
 		}
 	}
-	self := os.Args[0] // after make demo it is not on PATH
+	self := os.Args[0] // after make demo gpumeter is not on PATH
 	page := "http://" + d.listen
 	fmt.Fprintf(w, `
-SIMULATED: %d devices on %d nodes. None of these numbers are real, and the prices are examples.
+SIMULATED: %d devices on %d nodes. None of these numbers are real; the prices are examples.
 
   Page      %s/
   Terminal  %s top --url %s
@@ -160,9 +161,9 @@ Look for
 		}
 	}
 	if beside != "" {
-		fmt.Fprintf(w, "\nThe devices of this machine, %s, are beside them: those are real.\n", beside)
+		fmt.Fprintf(w, "\nThe devices of this machine, %s, are shown too: those are real.\n", beside)
 	}
-	fmt.Fprintf(w, "\nCtrl-C ends the demo and removes its data. For real: %s agent on each node, %s hub on one.\n", self, self)
+	fmt.Fprintf(w, "\nCtrl-C ends the demo and removes its data. To monitor real devices, run %s agent on each node and %s hub on one.\n", self, self)
 }
 
 // shortDuration returns 24h for 24h0m0s.

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/await"
 )
 
-// Catches a demo that leaves its data behind when its terminal or ssh goes away.
+// Catches a demo that leaves its data behind when its terminal or SSH session closes.
 func TestDemoHangup(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -38,7 +38,7 @@ var demoNow = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 // demoPrices are the prices of the demo, for tests of other commands.
 var demoPrices = demo.Prices()
 
-// What would let others in, or does nothing, is refused.
+// Flags that would expose the demo or have no effect are rejected.
 func TestDemoFlags(t *testing.T) {
 	t.Parallel()
 	f := func(d demoFlags, want string) {
@@ -52,8 +52,8 @@ func TestDemoFlags(t *testing.T) {
 	f(demoFlags{listen: "localhost:9500", nodes: 6, history: time.Hour}, "")
 	f(demoFlags{listen: "127.0.0.1:0", nodes: 1}, "")
 	f(demoFlags{listen: "[::1]:9500", nodes: 1}, "")
-	f(demoFlags{listen: "0.0.0.0:9500", nodes: 1}, "of this machine only")
-	f(demoFlags{listen: ":9500", nodes: 1}, "of this machine only")
+	f(demoFlags{listen: "0.0.0.0:9500", nodes: 1}, "must be a loopback address")
+	f(demoFlags{listen: ":9500", nodes: 1}, "must be a loopback address")
 	f(demoFlags{listen: "9500", nodes: 1}, "must be like localhost:9500")
 	f(demoFlags{listen: "localhost:9500"}, "--nodes must be between 1 and 6")
 	f(demoFlags{listen: "localhost:9500", nodes: 7}, "--nodes must be between 1 and 6")
@@ -61,7 +61,7 @@ func TestDemoFlags(t *testing.T) {
 	f(demoFlags{listen: "localhost:9500", nodes: 1, hardware: hardware{library: "/nonsense"}}, "/nonsense")
 }
 
-// output is what a demo has said so far.
+// output is the output of a demo so far.
 type output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -79,7 +79,7 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// The demo says where its page is, has a history at once, and leaves nothing behind.
+// The demo prints the address of its page, has a history immediately, and removes its data.
 func TestDemoRuns(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

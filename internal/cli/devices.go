@@ -25,7 +25,7 @@ func newDevices() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "devices",
-		Short: "List the accelerators of this machine and what they do now",
+		Short: "List the accelerators of this machine and their current state",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			output := "table"
@@ -36,21 +36,21 @@ func newDevices() *cobra.Command {
 		},
 	}
 	h.register(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print everything that was read, as JSON")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the whole reading as JSON")
 	return cmd
 }
 
-// outputs are the formats of what is read once.
+// outputs are the output formats of a single reading.
 var outputs = []string{"table", "json", "prometheus"}
 
 func checkOutput(output string) error {
 	if !slices.Contains(outputs, output) {
-		return fmt.Errorf("unknown --output %q, known are %s", output, strings.Join(outputs, ", "))
+		return fmt.Errorf("unknown --output %q, must be one of %s", output, strings.Join(outputs, ", "))
 	}
 	return nil
 }
 
-// printOnce reads the machine and prints what it found to standard output.
+// printOnce reads the devices once and prints them to standard output.
 func printOnce(ctx context.Context, cfg local.Config, output string) error {
 	t, err := readOnce(ctx, cfg)
 	if err != nil {
@@ -68,13 +68,12 @@ func printOnce(ctx context.Context, cfg local.Config, output string) error {
 	return render.Devices(os.Stdout, t)
 }
 
-// broken returns why there is nothing to show, if that is somebody's fault. No hardware
-// is nobody's.
+// broken returns why no device could be read, nil if one was or if there is no hardware.
 func broken(t node.Tick) error {
 	var errs []error
 	for _, s := range t.Sources {
 		if len(t.Readings) == 0 && s.Problem != "" && s.State != "absent" {
-			errs = append(errs, fmt.Errorf("%s: %s: gpumeter doctor may know more", s.Name, s.Problem))
+			errs = append(errs, fmt.Errorf("%s: %s: run gpumeter doctor for details", s.Name, s.Problem))
 		}
 	}
 	return errors.Join(errs...)

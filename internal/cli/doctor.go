@@ -28,21 +28,21 @@ func newDoctor() *cobra.Command {
 	var archive, config string
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what was found, what is missing and what would mend it",
-		Long: `Say what was found, what is missing and what would mend it. Run it as the user and
-in the container of the agent: permissions and mounts are what it looks at. The exit
+		Short: "Diagnose what was found, what is missing and how to fix it",
+		Long: `Diagnose what was found, what is missing and how to fix it. Run doctor as the same user
+and in the same container as the agent, because permissions and mounts matter. The exit
 code is 1 if something is broken.
 
-With --bundle it also writes an archive for whoever helps: devices, findings, checks,
-drivers, lines of the drivers in the kernel's log, versions and the configuration,
-without secrets and serial numbers.`,
+With --bundle doctor also writes a support archive: devices, findings, checks, drivers,
+kernel log lines of the drivers, versions and the configuration, without secrets and
+serial numbers.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if h.simulate != "" {
-				return errors.New("--simulate has no effect here: doctor looks at this machine")
+				return errors.New("--simulate has no effect here: doctor examines this machine")
 			}
 			if config != "" && archive == "" {
-				return errors.New("--config is for --bundle: add it, or leave --config out")
+				return errors.New("--config needs --bundle")
 			}
 			checks := local.Diagnose(cmd.Context(), h.config())
 			if archive != "" {
@@ -61,7 +61,7 @@ without secrets and serial numbers.`,
 			} else {
 				printChecks(os.Stdout, checks)
 				if archive != "" {
-					fmt.Println("Wrote " + archive + ". Look through it before you send it.")
+					fmt.Println("Wrote " + archive + ". Review it before you send it.")
 				}
 			}
 			for _, c := range checks {
@@ -75,15 +75,15 @@ without secrets and serial numbers.`,
 	h.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
 	cmd.Flags().StringVar(&archive, "bundle", "", "write a support archive to `FILE`, such as bundle.tar.gz")
-	cmd.Flags().StringVarP(&config, "config", "c", "", "`FILE` of the agent's configuration, for --bundle")
+	cmd.Flags().StringVarP(&config, "config", "c", "", "the agent's configuration `FILE`, for --bundle")
 	return cmd
 }
 
-// bundleLimit is how long the devices, and the checks, may take for a bundle.
+// bundleLimit is the timeout of reading the devices, and of running the checks, for a bundle.
 const bundleLimit = 20 * time.Second
 
-// bundleOptions returns what goes into a bundle: this machine, and the configuration of an
-// agent with these flags.
+// bundleOptions returns the content of a bundle: this machine, and the configuration of an
+// agent with the same flags.
 func bundleOptions(cmd *cobra.Command, h *hardware, config string) bundle.Options {
 	args := []string{"check", "--timeout", bundleLimit.String()}
 	for _, flag := range []string{"nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name"} {

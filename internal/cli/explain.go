@@ -19,7 +19,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/journal"
 )
 
-// explainCommand are the flags of explain.
+// explainCommand holds the flags of gpumeter explain.
 type explainCommand struct {
 	traceEnv
 	choice
@@ -30,8 +30,8 @@ type explainCommand struct {
 	asJSON   bool
 }
 
-// Windows that the detector must have seen before it can say anything: the first is what the
-// next is counted from, then what is usual is learned, then it must be slow twice in a row.
+// The detector reports its first anomaly after this many windows: the first sets the starting
+// counters, the next ones train the baseline, and two slow ones in a row make an anomaly.
 const (
 	firstWindows   = 1
 	learnedWindows = 6
@@ -44,10 +44,10 @@ func newExplain() *cobra.Command { return (&explainCommand{traceEnv: newTraceEnv
 func (c *explainCommand) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain",
-		Short: "Say what got slower, by how much, and what explains it",
-		Long: `Say what got slower, by how much, and which facts of the same time explain what part of
-the time that was lost: from what an agent with --trace has seen, or with --duration by
-watching now. What nothing explains is called unexplained.`,
+		Short: "Show what got slower, by how much, and why",
+		Long: `Show what got slower, by how much, and how much of the lost time each concurrent event
+explains. The data comes from an agent with --trace or, with --duration, from tracing now.
+Time without a known cause is reported as unexplained.`,
 		Example: `  gpumeter explain --since 1h
   gpumeter explain --pod ml/llm-0 --json
   gpumeter explain --duration 2m`,
@@ -56,13 +56,13 @@ watching now. What nothing explains is called unexplained.`,
 			changed := cmd.Flags().Changed
 			switch {
 			case changed("since") && changed("duration"):
-				return errors.New("--since is of what an agent has seen, --duration watches now: give one of them")
+				return errors.New("--since reads what an agent recorded, --duration traces now: give only one of them")
 			case c.since <= 0:
 				return fmt.Errorf("--since must be above 0, is %s", c.since)
 			case c.interval < time.Second:
 				return fmt.Errorf("--interval must be at least 1s, is %s", c.interval)
 			case changed("duration") && c.duration < leastWindows*c.interval:
-				return fmt.Errorf("--duration must be at least %s, %d windows of %s, is %s: one to begin with, %d to learn what is usual and %d that are slower",
+				return fmt.Errorf("--duration must be at least %s, %d windows of %s, is %s: one to start from, %d to learn the baseline and %d slow ones",
 					leastWindows*c.interval, leastWindows, c.interval, c.duration, learnedWindows, slowWindows)
 			}
 			if err := c.choice.check(); err != nil {
@@ -77,29 +77,29 @@ watching now. What nothing explains is called unexplained.`,
 	c.traceEnv.register(cmd)
 	c.choice.register(cmd)
 	f := cmd.Flags()
-	f.DurationVar(&c.since, "since", time.Hour, "what began or ended within this time")
-	f.DurationVar(&c.duration, "duration", 0, "watch for this time instead, without an agent")
-	f.DurationVar(&c.interval, "interval", 10*time.Second, "with --duration, the window that is compared with those before")
-	f.StringVar(&c.stateDir, "state-dir", defaultState(), "`FOLDER` of the agent")
-	f.BoolVar(&c.asJSON, "json", false, "print lines of JSON")
+	f.DurationVar(&c.since, "since", time.Hour, "show anomalies that began or ended within this time")
+	f.DurationVar(&c.duration, "duration", 0, "trace for this long instead, without an agent")
+	f.DurationVar(&c.interval, "interval", 10*time.Second, "with --duration, the length of a window; each is compared with the previous ones")
+	f.StringVar(&c.stateDir, "state-dir", defaultState(), "state `FOLDER` of the agent")
+	f.BoolVar(&c.asJSON, "json", false, "print JSON lines")
 	return cmd
 }
 
-// read prints what the agent has seen.
+// read prints the anomalies that the agent recorded.
 func (c *explainCommand) read(w io.Writer, now time.Time) error {
 	file := agent.AnomalyFile(c.stateDir)
 	if file == "" {
-		return errors.New("no state folder: name that of the agent with --state-dir")
+		return errors.New("no state folder: set --state-dir to the agent's")
 	}
 	list, skipped, err := journal.Read(file, now.Add(-c.since))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("no agent has seen an anomaly yet: there is no %s; gpumeter agent --trace keeps it, gpumeter explain --duration 2m watches now", file)
+		return fmt.Errorf("no agent has recorded an anomaly yet: %s does not exist; run gpumeter agent --trace, or gpumeter explain --duration 2m to trace now", file)
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("cannot read what the agent has seen: %s is not yours; run it as the user of the agent, or name another folder with --state-dir", file)
+		return fmt.Errorf("cannot read the agent's anomalies: no permission for %s; run explain as the agent's user, or set another --state-dir", file)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read what the agent has seen: %w", err)
+		return fmt.Errorf("cannot read the agent's anomalies: %w", err)
 	}
 	list = journal.Latest(slices.DeleteFunc(list, func(l journal.Line) bool { return !c.TakesLine(&l) }))
 	for i := range list {
@@ -124,7 +124,7 @@ func (c *explainCommand) print(w io.Writer, l *journal.Line) error {
 	return nil
 }
 
-// watch looks for anomalies now.
+// watch traces without an agent and prints anomalies as they occur.
 func (c *explainCommand) watch(ctx context.Context, w io.Writer) (err error) {
 	s, err := c.open(context.WithoutCancel(ctx))
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *explainCommand) watch(ctx context.Context, w io.Writer) (err error) {
 		return c.print(w, l)
 	})
 	if err == nil && ctx.Err() == nil && !c.asJSON && found == 0 {
-		fmt.Fprintf(w, "Nothing got slower within %s. What is usual is learned first: a longer --duration may see more.\n", c.duration)
+		fmt.Fprintf(w, "Nothing got slower within %s. The baseline is learned first: a longer --duration may find more.\n", c.duration)
 	}
 	return err
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/tracertest"
 )
 
-// The last word on each anomaly of the window is told, in words, oldest first; others and
-// half a line are not.
+// explain prints the latest state of each anomaly in the window, oldest first. It skips other
+// anomalies and a truncated record.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Second)
@@ -72,11 +72,11 @@ func TestExplain(t *testing.T) {
 		"  python3 (pid 2) made 50% fewer launches per second; 10.0 s of 20.0 s were",
 		"  lost.",
 		"    80%  host delay: 1.6 s/s in the run queue",
-		"    20%  unexplained: no fact that we know of the same time accounts for it",
-		"  It shows in",
+		"    20%  unexplained: no known event at the same time accounts for it",
+		"  Affected operations",
 		"   bubble (between calls)        1.0 ms instead of 10.0 us",
 		"",
-		local(30*time.Minute, time.DateTime) + ", not over at " + local(29*time.Minute, time.TimeOnly),
+		local(30*time.Minute, time.DateTime) + ", still ongoing at " + local(29*time.Minute, time.TimeOnly),
 		"  python3 (pid 3) made 50% fewer launches per second; 10.0 s of 20.0 s were",
 		"  lost.",
 	}
@@ -120,7 +120,7 @@ func (f *slowing) Snapshot(time.Time, map[uint32][]string) tracer.Snapshot {
 	return s
 }
 
-// watchSlowing looks at such a machine for so many windows.
+// watchSlowing runs explain --duration on a slowing machine for the given number of windows.
 func watchSlowing(t *testing.T, windows int, asJSON bool) string {
 	t.Helper()
 	c := &explainCommand{traceEnv: fakeEnv(nil), duration: time.Duration(windows) * time.Millisecond, interval: time.Millisecond, asJSON: asJSON}
@@ -147,8 +147,8 @@ func TestExplainLive(t *testing.T) {
 		"  python3 (pid 4242, pod ml/llm-0) made 50% fewer launches per second; 10.0 s of",
 		"  20.0 s were lost.",
 		"    80%  host delay: launching threads waited 4.0 s more for a CPU",
-		"    20%  unexplained: no fact that we know of the same time accounts for it",
-		"  It shows in",
+		"    20%  unexplained: no known event at the same time accounts for it",
+		"  Affected operations",
 		"   bubble (between calls)      800.0 us instead of 10.0 us",
 		"", "",
 	}
@@ -161,7 +161,7 @@ func TestExplainLive(t *testing.T) {
 	}
 }
 
-// A duration in which nothing can be found is refused, with what it takes.
+// A duration too short to detect anything is rejected with the minimum.
 func TestExplainRefuses(t *testing.T) {
 	t.Parallel()
 	f := func(want string, args ...string) {
@@ -173,8 +173,8 @@ func TestExplainRefuses(t *testing.T) {
 			t.Errorf("%v: %v, want %q", args, err, want)
 		}
 	}
-	f("--duration must be at least 1m30s, 9 windows of 10s, is 1m0s: one to begin with, 6 to learn what is usual and 2 that are slower", "--duration", "1m")
+	f("--duration must be at least 1m30s, 9 windows of 10s, is 1m0s: one to start from, 6 to learn the baseline and 2 slow ones", "--duration", "1m")
 	f("at least 9s, 9 windows of 1s, is 8s", "--duration", "8s", "--interval", "1s")
 	f("--interval must be at least 1s", "--duration", "8s", "--interval", "1ms")
-	f("give one of them", "--duration", "2m", "--since", "1h")
+	f("give only one of them", "--duration", "2m", "--since", "1h")
 }

@@ -37,8 +37,8 @@ func (a *agent) allUp() {
 	})
 }
 
-// A call that hangs must cost the GPU it is about and nobody else: no tick, no value, no
-// delay. Nor may somebody who asks for a pause meanwhile stop the clock.
+// A hung call must affect only its own GPU: no lost tick, no lost value and no delay for the
+// others. A pause request in the meantime must not stop the readings.
 func TestHang(t *testing.T) {
 	t.Parallel()
 	host, sink := nvmltest.New(t, eight), newSink(t)
@@ -82,7 +82,7 @@ func TestHang(t *testing.T) {
 	a.stop()
 }
 
-// A hang must not keep the agent from ending.
+// A hung call must not keep the agent from exiting.
 func TestEndDuringHang(t *testing.T) {
 	t.Parallel()
 	host := nvmltest.New(t, eight+"gpu 3 hang nvmlDeviceGetUtilizationRates\n")
@@ -91,7 +91,7 @@ func TestEndDuringHang(t *testing.T) {
 	a.stop()
 }
 
-// Nor must a driver that takes its time to start, of which there is nothing to say then.
+// A driver that is slow to start must not keep the agent from exiting, and is not logged then.
 func TestEndDuringOpen(t *testing.T) {
 	t.Parallel()
 	host := nvmltest.New(t, "gpu * sleep nvmlInit* 2000\n")
@@ -105,8 +105,8 @@ func TestEndDuringOpen(t *testing.T) {
 	}
 }
 
-// A GPU falls off the bus and is back when the driver was reloaded. Only it is missing
-// until then, and the reload costs no tick.
+// A GPU falls off the bus and returns after a driver reload. Until then only that GPU is missing,
+// and the reload loses no tick.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	host, sink := nvmltest.New(t, eight), newSink(t)

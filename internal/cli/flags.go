@@ -16,7 +16,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/local"
 )
 
-// hardware are the flags of every command that reads devices.
+// hardware holds the flags of every command that reads devices.
 type hardware struct {
 	library  string
 	root     string
@@ -36,29 +36,29 @@ type hardware struct {
 	neuronMonitor string
 }
 
-// workloadFlags are refused with --config.
+// workloadFlags are rejected together with --config.
 var workloadFlags = []string{"no-workloads", "kubelet-socket", "kubeconfig", "pod-label", "team-label", "slurm-rest", "slurm-token", "slurm-job-maps"}
 
 func (h *hardware) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&h.library, "nvidia-library", "", "path of libnvidia-ml.so.1 (default: search the usual places)")
 	f.StringVar(&h.gaudiLibrary, "gaudi-library", "", "path of libhlml.so (default: search the usual places)")
-	f.StringVar(&h.neuronMonitor, "neuron-monitor", "", "`FILE` or socket to which you send what neuron-monitor writes: AWS accelerators have no utilization without")
-	f.StringVar(&h.root, "root", "/", "where the host's file system is mounted, in a container")
-	f.StringVar(&h.host, "host-name", "", "name of this machine in host.name (default: what the kernel says)")
+	f.StringVar(&h.neuronMonitor, "neuron-monitor", "", "`FILE` or socket with the output of neuron-monitor; without it AWS accelerators report no utilization")
+	f.StringVar(&h.root, "root", "/", "mount point of the host's file system, in a container")
+	f.StringVar(&h.host, "host-name", "", "name of this machine, exported as host.name (default: from the kernel)")
 	f.StringVar(&h.simulate, "simulate", "", "simulate a node of this model instead of reading hardware: "+strings.Join(sim.Models(), ", "))
-	f.BoolVar(&h.noWorkloads, "no-workloads", false, "do not find out whose work is on the devices")
-	f.StringVar(&h.kubelet, "kubelet-socket", "", "`FILE` of the kubelet's pod-resources socket (default: var/lib/kubelet/pod-resources/kubelet.sock below --root)")
-	f.StringVar(&h.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach the Kubernetes API (default: as a pod does, if this is one)")
-	f.StringArrayVar(&h.podLabels, "pod-label", nil, "`KEY` of a pod label to add to what a pod uses, as k8s.pod.label.KEY; may be repeated")
+	f.BoolVar(&h.noWorkloads, "no-workloads", false, "do not attribute devices to workloads")
+	f.StringVar(&h.kubelet, "kubelet-socket", "", "the kubelet's pod-resources socket `FILE` (default: var/lib/kubelet/pod-resources/kubelet.sock below --root)")
+	f.StringVar(&h.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for the Kubernetes API (default: the service account, in a pod)")
+	f.StringArrayVar(&h.podLabels, "pod-label", nil, "`KEY` of a pod label to export with the usage of the pod, as k8s.pod.label.KEY; may be repeated")
 	f.StringVar(&h.teamLabel, "team-label", local.DefaultTeamLabel, "`KEY` of the pod label that becomes gpu.workload.team")
-	f.StringVar(&h.slurmREST, "slurm-rest", "", "`URL` of slurmrestd (default: Slurm's own tools are asked, if this is one of its nodes)")
+	f.StringVar(&h.slurmREST, "slurm-rest", "", "`URL` of slurmrestd (default: use the Slurm tools, on a Slurm node)")
 	f.StringVar(&h.slurmToken, "slurm-token", "", "`FILE` with the token for slurmrestd")
-	f.StringVar(&h.slurmMaps, "slurm-job-maps", "", "`FOLDER` in which a prolog writes which job has which GPU")
+	f.StringVar(&h.slurmMaps, "slurm-job-maps", "", "`FOLDER` in which a prolog records which job has which GPU")
 	_ = cmd.RegisterFlagCompletionFunc("simulate", cobra.FixedCompletions(sim.Models(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// config returns how to read the hardware, at the default intervals.
+// config returns the configuration for reading the hardware at the default intervals.
 func (h *hardware) config() local.Config {
 	return local.Config{
 		Interval:      local.DefaultInterval,
@@ -66,7 +66,7 @@ func (h *hardware) config() local.Config {
 		Host:          h.host,
 		Root:          h.root,
 		NVIDIALibrary: h.library,
-		LibraryDirs:   filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), // where a user's loader would look first
+		LibraryDirs:   filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), // which the dynamic loader searches first
 		GaudiLibrary:  h.gaudiLibrary,
 		NeuronMonitor: h.neuronMonitor,
 		Simulate:      h.simulate,
@@ -78,8 +78,7 @@ func (h *hardware) config() local.Config {
 	}
 }
 
-// defaultState returns where agents of this user keep what must survive them, empty if
-// there is no place.
+// defaultState returns the state folder for agents of this user, empty if there is none.
 func defaultState() string {
 	if os.Getuid() == 0 {
 		return "/var/lib/gpumeter"
@@ -93,7 +92,7 @@ func defaultState() string {
 	return ""
 }
 
-// defaultSocket returns where agents of this user listen, empty if there is no place.
+// defaultSocket returns the control socket for agents of this user, empty if there is none.
 func defaultSocket() string {
 	if os.Getuid() == 0 {
 		return "/run/gpumeter/agent.sock"
@@ -104,7 +103,7 @@ func defaultSocket() string {
 	return ""
 }
 
-// parseSize parses a number of bytes with an optional KiB, MiB or GiB.
+// parseSize parses a number of bytes with an optional suffix KiB, MiB or GiB.
 func parseSize(text string) (int64, error) {
 	number, shift := text, 0
 	for i, unit := range []string{"KiB", "MiB", "GiB"} {

@@ -220,8 +220,8 @@ func TestFleetDevices(t *testing.T) {
 	golden(t, "../fleet/devices.txt", table)
 }
 
-// Nobody pays for more series of a device than for those of an NVIDIA GPU, and every device
-// of the page says that it is up, and what it is.
+// No device has more series than an NVIDIA GPU, and every device on the page has its up and info
+// series.
 func TestFleetSeries(t *testing.T) {
 	t.Parallel()
 	const limit = 80
@@ -274,7 +274,7 @@ func TestFleetSeries(t *testing.T) {
 	}
 }
 
-// Prometheus' own opinion of the page.
+// promtool accepts the page.
 func TestFleetPromtool(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")

@@ -29,7 +29,7 @@ func oneLine(t *testing.T, r result) string {
 	return message
 }
 
-// badLibraries are files that are no libnvidia-ml, and what is said of each.
+// badLibraries are files that are not libnvidia-ml, with the error for each.
 func badLibraries(t *testing.T) map[string]string {
 	t.Helper()
 	whole, err := os.ReadFile(nvmltest.New(t, "").Library)
@@ -122,7 +122,7 @@ service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu], exporters: 
 	}
 }
 
-// No GPU is a normal state, said once.
+// No GPU is a normal state, logged once.
 func TestNoDevice(t *testing.T) {
 	t.Parallel()
 	a := start(t, "--root", t.TempDir(), "--host-name", "host", "--interval", "100ms")
@@ -216,7 +216,7 @@ service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu], exporters: 
 			}
 		}
 	}
-	const unknown, wrong = "the configuration has unknown keys: ", "the configuration has a wrong value at "
+	const unknown, wrong = "the configuration has unknown keys: ", "the configuration has an invalid value at "
 	// Unknown keys, at every depth.
 	f(config("{intervall: 1s}", "", "", ""), unknown+"extensions::gpu::intervall")
 	f(config("{intervall: 1s, hosts: x}", "{max: 1}", "", ""), unknown+"extensions::gpu::hosts, extensions::gpu::intervall; unknown keys: receivers::gpu::max")
@@ -249,7 +249,7 @@ service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu], exporters: 
 	f("", "empty configuration file; service::pipelines: service must have at least one pipeline")
 }
 
-// Flags that cannot be meant are refused before anything starts.
+// Invalid flags are rejected before anything starts.
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "localhost:0")
@@ -283,8 +283,8 @@ func TestBadFlags(t *testing.T) {
 	agent(`unknown --log-level "loud"`, "--log-level", "loud")
 	agent(`unknown simulated model "abacus"`, "--simulate", "abacus")
 	agent(`unknown --output "yaml"`, "--once", "--output", "yaml")
-	agent("--output is the format of --once", "--output", "json")
-	agent(`gpumeter agent takes flags only, and got 1 words more: a value with blanks needs quotes`, "extra")
+	agent("--output needs --once", "--output", "json")
+	agent(`gpumeter agent takes only flags, got 1 arguments: quote values that contain spaces`, "extra")
 	f(`unknown command "nonsense"`, "nonsense")
 	f("--interval has no effect with --config: set it in "+missing, "agent", "--config", missing, "--interval", "1s")
 	f("--otlp-header has no effect with --config: set it in "+missing, "agent", "--config", missing, "--otlp-header", "a=b")

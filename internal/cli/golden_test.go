@@ -171,7 +171,7 @@ func TestGoldenSeries(t *testing.T) {
 	}
 }
 
-// Prometheus' own opinion of the page.
+// promtool accepts the page.
 func TestGoldenPromtool(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")

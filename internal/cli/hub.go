@@ -22,46 +22,46 @@ import (
 	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
-// Where a hub listens: for this machine only.
+// Default addresses of a hub: reachable from this machine only.
 const (
 	defaultHubListen = "localhost:9500"
 	defaultHubGRPC   = "localhost:4317"
 )
 
-// hubFlags are the flags of hub. Those that need no parsing are in options.
+// hubFlags holds the flags of gpumeter hub. Flags that need no parsing are bound to options.
 type hubFlags struct {
 	options   server.Options
 	retention string
 	maxSize   string
 }
 
-const quotasHelp = "what teams may use: `FILE`, kubernetes (ResourceQuotas; kubernetes:KUBECONFIG outside of a pod) or slurm (limits of accounts; slurm:FOLDER of its tools); may be given again"
+const quotasHelp = "quotas of teams: a `FILE`, kubernetes (ResourceQuotas; kubernetes:KUBECONFIG outside a pod) or slurm (account limits; slurm:FOLDER sets the folder of its tools); may be repeated"
 
 func (h *hubFlags) register(cmd *cobra.Command) {
 	o, f := &h.options, cmd.Flags()
-	f.StringVar(&o.Listen, "listen", defaultHubListen, "address of the page, of Prometheus' API and of OTLP over HTTP")
-	f.StringVar(&o.GRPC, "listen-grpc", defaultHubGRPC, "address of OTLP over gRPC; empty for none")
+	f.StringVar(&o.Listen, "listen", defaultHubListen, "address of the page, the Prometheus API and OTLP over HTTP")
+	f.StringVar(&o.GRPC, "listen-grpc", defaultHubGRPC, "address of OTLP over gRPC; empty disables it")
 	f.StringVar(&o.Dir, "data-dir", filepath.Join(defaultState(), "hub"), "`FOLDER` of the store")
-	f.StringVar(&h.retention, "retention", "30d", "how long samples and events are kept, such as 36h or 90d")
-	f.StringVar(&h.maxSize, "max-size", "", "how much of the disk samples may take, such as 50GiB, oldest go first (default: no limit)")
-	f.IntVar(&o.MaxSeries, "max-series", 0, "how many series may be in memory (default: by the memory there is, at most 2 million)")
-	f.StringVar(&o.Prices, "prices", "", "`FILE` with the prices of devices")
+	f.StringVar(&h.retention, "retention", "30d", "how long to keep samples and events, such as 36h or 90d")
+	f.StringVar(&h.maxSize, "max-size", "", "maximum disk usage of samples, such as 50GiB; the oldest are deleted first (default: no limit)")
+	f.IntVar(&o.MaxSeries, "max-series", 0, "maximum number of series in memory (default: depends on available memory, at most 2 million)")
+	f.StringVar(&o.Prices, "prices", "", "`FILE` with device prices")
 	f.StringArrayVar(&o.Quotas, "quotas", nil, quotasHelp)
 	f.StringVar(&o.Title, "title", "", "name of this fleet on the page")
-	f.StringVar(&o.Tokens, "tokens", "", "`FILE` with the tokens of those who may read and send")
-	f.StringVar(&o.Cert, "tls-cert", "", "`FILE` with the certificate to present, PEM")
-	f.StringVar(&o.Key, "tls-key", "", "`FILE` with the key of that certificate, PEM")
-	f.StringVar(&o.ClientCA, "client-ca", "", "`FILE` with the certificates that those of clients must be signed by, PEM")
-	f.BoolVar(&o.Insecure, "insecure", false, "let everybody on the network read and write")
+	f.StringVar(&o.Tokens, "tokens", "", "`FILE` with the tokens that may read and write")
+	f.StringVar(&o.Cert, "tls-cert", "", "`FILE` with the server certificate, PEM")
+	f.StringVar(&o.Key, "tls-key", "", "`FILE` with the private key of the certificate, PEM")
+	f.StringVar(&o.ClientCA, "client-ca", "", "`FILE` with the CA certificates that client certificates must be signed by, PEM")
+	f.BoolVar(&o.Insecure, "insecure", false, "allow everyone on the network to read and write")
 }
 
-// registerBackend adds the flags of a hub of its own.
+// registerBackend adds the flags of hub that up does not have.
 func (h *hubFlags) registerBackend(cmd *cobra.Command) {
 	o, f := &h.options, cmd.Flags()
-	f.StringVar(&o.Backend, "backend", "", "`URL` of a Prometheus, Mimir, Thanos or VictoriaMetrics that has the samples: the hub keeps none of its own")
-	f.StringArrayVar(&o.Labels, "resource-label", nil, "`ATTRIBUTE` of the resource that becomes a label, too, such as the pool of a node; may be repeated")
-	f.StringVar(&o.BackendToken, "backend-token", "", "`FILE` with a bearer token for it")
-	f.StringVar(&o.BackendCA, "backend-ca", "", "`FILE` with the certificates to trust there, PEM")
+	f.StringVar(&o.Backend, "backend", "", "`URL` of a Prometheus, Mimir, Thanos or VictoriaMetrics that stores the samples; the hub then stores none")
+	f.StringArrayVar(&o.Labels, "resource-label", nil, "resource `ATTRIBUTE` to add as a label, such as the node pool; may be repeated")
+	f.StringVar(&o.BackendToken, "backend-token", "", "`FILE` with a bearer token for --backend")
+	f.StringVar(&o.BackendCA, "backend-ca", "", "`FILE` with the CA certificates to trust for --backend, PEM")
 }
 
 func newHub(version string) *cobra.Command {
@@ -69,13 +69,13 @@ func newHub(version string) *cobra.Command {
 	level := ""
 	cmd := &cobra.Command{
 		Use:   "hub",
-		Short: "Keep what the agents of a fleet send, and show it",
-		Long: `Keep what the agents of a fleet send, and show it.
+		Short: "Store and show the telemetry of a fleet of agents",
+		Long: `Store and show the telemetry of a fleet of agents.
 
-The hub takes OTLP over HTTP at http://` + defaultHubListen + ` and over gRPC at ` + defaultHubGRPC + `,
-keeps it in a store of its own, and serves the page and Prometheus' API. Agents send to
-it with OTEL_EXPORTER_OTLP_ENDPOINT=http://HUB:9500. On a network it needs --tokens or
---client-ca.`,
+The hub accepts OTLP over HTTP at http://` + defaultHubListen + ` and over gRPC at ` + defaultHubGRPC + `,
+keeps it in its own store, and serves a page and the Prometheus API. Point agents to the
+hub with OTEL_EXPORTER_OTLP_ENDPOINT=http://HUB:9500. To listen on a network the hub
+needs --tokens or --client-ca.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := newLogger(level, &redact.Redactor{})
@@ -85,7 +85,7 @@ it with OTEL_EXPORTER_OTLP_ENDPOINT=http://HUB:9500. On a network it needs --tok
 			if err := h.check(cmd); err != nil {
 				return err
 			}
-			beServer()
+			serverRuntime()
 			s, err := server.Start(cmd.Context(), h.options, log)
 			if err != nil {
 				return err
@@ -99,17 +99,17 @@ it with OTEL_EXPORTER_OTLP_ENDPOINT=http://HUB:9500. On a network it needs --tok
 	return cmd
 }
 
-// check refuses combinations of flags that would silently do something else.
+// check rejects contradictory flags and flags that would be silently ignored.
 func (h *hubFlags) check(cmd *cobra.Command) error {
 	o := &h.options
 	if (o.Cert == "") != (o.Key == "") {
-		return errors.New("--tls-cert and --tls-key need each other")
+		return errors.New("--tls-cert and --tls-key must be set together")
 	}
 	if o.ClientCA != "" && o.Cert == "" {
-		return errors.New("--client-ca needs --tls-cert and --tls-key: there are no certificates of clients without TLS")
+		return errors.New("--client-ca needs --tls-cert and --tls-key: client certificates require TLS")
 	}
 	if o.Insecure && (o.Tokens != "" || o.ClientCA != "") {
-		return errors.New("--insecure lets everybody in, which --tokens and --client-ca contradict")
+		return errors.New("--insecure disables authentication and contradicts --tokens and --client-ca")
 	}
 	if o.MaxSeries < 0 {
 		return fmt.Errorf("--max-series must be above 0, is %d", o.MaxSeries)
@@ -117,15 +117,15 @@ func (h *hubFlags) check(cmd *cobra.Command) error {
 	if o.Backend != "" {
 		for _, flag := range []string{"data-dir", "retention", "max-size", "max-series", "listen-grpc", "resource-label"} {
 			if cmd.Flags().Changed(flag) {
-				return fmt.Errorf("--%s is about the hub's own store, and with --backend there is none", flag)
+				return fmt.Errorf("--%s configures the hub's own store and has no effect with --backend", flag)
 			}
 		}
 	} else if o.Dir == "" {
-		return errors.New("--data-dir must name the folder of the store")
+		return errors.New("--data-dir must not be empty")
 	}
 	var err error
 	if o.Retention, err = parseDays(h.retention); err != nil || o.Retention < 2*time.Hour {
-		return fmt.Errorf("--retention must be a time of 2h or more, such as 36h or 90d, is %q", h.retention)
+		return fmt.Errorf("--retention must be at least 2h, such as 36h or 90d, is %q", h.retention)
 	}
 	if h.maxSize != "" {
 		if o.MaxBytes, err = parseSize(h.maxSize); err != nil {
@@ -135,7 +135,7 @@ func (h *hubFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// readQuotas reads one source of --quotas.
+// readQuotas reads one value of --quotas.
 func readQuotas(ctx context.Context, from string) ([]cost.Quota, error) {
 	return server.ReadQuotas(ctx, from, local.Vendors())
 }
@@ -149,8 +149,8 @@ func parseDays(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// beServer takes what Go would: a hub has a machine, or its part of one, for itself.
-func beServer() {
+// serverRuntime undoes limitRuntime: a hub has a machine or a cgroup to itself.
+func serverRuntime() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.SetDefaultGOMAXPROCS()
 	}

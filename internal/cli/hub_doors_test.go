@@ -50,8 +50,8 @@ func (h *hubProcess) get(path, token string) (int, string) {
 	return answer.StatusCode, string(text)
 }
 
-// Catches flags for TLS that do nothing: a hub that speaks in the clear, or that lets in
-// whoever has no certificate, or one of a stranger, by either protocol.
+// Catches TLS flags without effect: a hub that serves clear text, or that accepts clients
+// without a certificate or with one from an unknown CA, over either protocol.
 func TestHubTLS(t *testing.T) {
 	t.Parallel()
 	ca, stranger := newAuthority(t), newAuthority(t)
@@ -126,7 +126,7 @@ func TestHubTLS(t *testing.T) {
 // grpcAddress returns where the hub takes gRPC.
 func (h *hubProcess) grpcAddress() string {
 	h.t.Helper()
-	_, rest, _ := strings.Cut(h.log.String(), `"Taking OTLP over gRPC","address":"`)
+	_, rest, _ := strings.Cut(h.log.String(), `"Accepting OTLP over gRPC","address":"`)
 	address, _, ok := strings.Cut(rest, `"`)
 	if !ok {
 		h.t.Fatalf("no address of gRPC in %s", h.log)
@@ -134,8 +134,8 @@ func (h *hubProcess) grpcAddress() string {
 	return address
 }
 
-// Catches a page or a query that with --backend is not answered from there, a hub that
-// takes samples it cannot keep, and refusals that nobody counts.
+// Catches a page or a query that is not answered from --backend, a hub that accepts samples it
+// cannot store, and rejections that are not counted.
 func TestHubBackend(t *testing.T) {
 	t.Parallel()
 	secret := write(t, "tokens", "read read-0123456789abcdef\nwrite write-0123456789abcdef\n")
@@ -226,7 +226,7 @@ func TestHubCountsAndTokensChange(t *testing.T) {
 	}
 	put("read\n")
 	await.NoError(t, func() error {
-		if !strings.Contains(h.log.String(), "those from before hold") {
+		if !strings.Contains(h.log.String(), "the hub keeps the current tokens") {
 			return fmt.Errorf("nothing is said of a file that is wrong")
 		}
 		return nil

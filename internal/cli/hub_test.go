@@ -65,7 +65,7 @@ func startServer(t *testing.T, args ...string) *hubProcess {
 	await.NoError(t, func() error {
 		for line := range strings.Lines(h.log.String()) {
 			var e struct{ URL, Msg string }
-			if json.Unmarshal([]byte(line), &e) == nil && e.Msg == "The hub serves" {
+			if json.Unmarshal([]byte(line), &e) == nil && e.Msg == "The hub is serving" {
 				h.url = strings.TrimSuffix(e.URL, "/")
 				return nil
 			}
@@ -269,15 +269,15 @@ func TestHubRefusesToStart(t *testing.T) {
 		want string
 	}{
 		{[]string{"--listen", "0.0.0.0:0"}, "--tokens FILE or --client-ca FILE"},
-		{[]string{"--listen", "localhost:0", "--listen-grpc", ":0"}, "--listen-grpc :0 lets everybody"},
+		{[]string{"--listen", "localhost:0", "--listen-grpc", ":0"}, "--listen-grpc :0 would let everyone"},
 		{[]string{"--insecure", "--tokens", open}, "contradict"},
 		{[]string{"--listen", "localhost:0", "--tokens", open}, "chmod"},
-		{[]string{"--tls-cert", "x"}, "need each other"},
+		{[]string{"--tls-cert", "x"}, "must be set together"},
 		{[]string{"--client-ca", "x"}, "needs --tls-cert"},
 		{[]string{"--retention", "1m"}, "--retention"},
 		{[]string{"--retention", "xd"}, "--retention"},
 		{[]string{"--max-size", "many"}, "--max-size"},
-		{[]string{"--backend", "http://localhost:1"}, "with --backend there is none"},
+		{[]string{"--backend", "http://localhost:1"}, "has no effect with --backend"},
 		{[]string{"--listen", "localhost:0", "--listen-grpc", "localhost:0", "--prices", "/nowhere"}, "--prices"},
 	} {
 		r := run(t, append([]string{"hub", "--data-dir", dir}, c.args...)...)

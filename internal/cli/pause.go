@@ -18,13 +18,13 @@ func newPause() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause",
 		Short: "Make the agent release every driver for a while",
-		Long: `Make the agent of this machine release every driver for a while, so that a GPU can be
-reset, MIG reconfigured or the driver upgraded. The agent resumes by itself; --for 0
-resumes now. SIGUSR1 does the same for ` + agent.DefaultPause.String() + `.`,
+		Long: `Make the agent on this machine release every driver for a while, so that a GPU can be
+reset, MIG reconfigured or the driver upgraded. The agent resumes on its own; --for 0
+resumes now. SIGUSR1 pauses the agent for ` + agent.DefaultPause.String() + `.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if socket == "" {
-				return errors.New("where is the agent? Name its socket with --socket")
+				return errors.New("no default socket for this user: set --socket to the agent's")
 			}
 			answer, err := agent.Pause(cmd.Context(), socket, d)
 			if err != nil {
@@ -34,7 +34,7 @@ resumes now. SIGUSR1 does the same for ` + agent.DefaultPause.String() + `.`,
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&d, "for", agent.DefaultPause, "how long, up to "+agent.MaxPause.String()+"; 0 resumes now")
-	cmd.Flags().StringVar(&socket, "socket", defaultSocket(), "socket of the agent")
+	cmd.Flags().DurationVar(&d, "for", agent.DefaultPause, "length of the pause, up to "+agent.MaxPause.String()+"; 0 resumes now")
+	cmd.Flags().StringVar(&socket, "socket", defaultSocket(), "control socket of the agent")
 	return cmd
 }

@@ -135,13 +135,13 @@ func TestPauseRefused(t *testing.T) {
 		}
 	}
 	none := filepath.Join(shortDir(t), "sock")
-	f("no agent answers at "+none, "--socket", none)
-	f("no agent answers at "+none, "--for", "2s", "--socket", none)
-	f("Name its socket with --socket", "--socket", "")
+	f("no agent responds at "+none, "--socket", none)
+	f("no agent responds at "+none, "--for", "2s", "--socket", none)
+	f("no default socket for this user: set --socket", "--socket", "")
 
 	a := start(t, "--root", t.TempDir())
 	a.waitLog("serving metrics")
-	f("a pause lasts between 0 and 1h0m0s", "--for", "2h", "--socket", a.socket)
-	f("a pause lasts between 0 and 1h0m0s", "--for", "-1s", "--socket", a.socket)
+	f("a pause must be between 0 and 1h0m0s", "--for", "2h", "--socket", a.socket)
+	f("a pause must be between 0 and 1h0m0s", "--for", "-1s", "--socket", a.socket)
 	f("invalid argument", "--for", "soon", "--socket", a.socket)
 }

@@ -97,8 +97,7 @@ func TestPush(t *testing.T) {
 	f("http/json", "application/json")
 }
 
-// Over the size of the queue the newest is refused, and it is said. What was accepted
-// before arrives.
+// A full queue drops the newest data and logs it. Data accepted before is delivered.
 func TestQueueFull(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t)
@@ -120,7 +119,7 @@ func TestQueueFull(t *testing.T) {
 	a.stop()
 }
 
-// Without a folder the queue is in memory, which is said.
+// Without a folder the queue is in memory, which is logged.
 func TestNoState(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"", write(t, "file", "")} {
@@ -128,7 +127,7 @@ func TestNoState(t *testing.T) {
 		b.up(false)
 		a := push(t, b, state, nil)
 		b.waitTicks("", 2)
-		a.waitLog("What an OTLP endpoint does not take waits in memory and is lost with the agent")
+		a.waitLog("No send queue on disk: telemetry that an OTLP endpoint has not accepted is lost when the agent stops")
 		a.stop()
 	}
 	// Nor do two agents share one.
@@ -138,12 +137,12 @@ func TestNoState(t *testing.T) {
 	second := push(t, b, state, []string{"OTEL_RESOURCE_ATTRIBUTES=run=2"})
 	b.waitTicks("1", 2)
 	b.waitTicks("2", 2)
-	if reason := second.waitLog("What an OTLP endpoint does not take waits in memory and is lost with the agent")["reason"].(string); !strings.HasPrefix(reason, "another agent uses "+state) {
+	if reason := second.waitLog("No send queue on disk: telemetry that an OTLP endpoint has not accepted is lost when the agent stops")["reason"].(string); !strings.HasPrefix(reason, "another agent uses "+state) {
 		t.Errorf("the reason is %q", reason)
 	}
 }
 
-// The secret of a header is in nothing that the agent prints.
+// The agent never prints the secret in a header.
 func TestPrintConfig(t *testing.T) {
 	t.Parallel()
 	file := write(t, "config.yaml", `
@@ -174,7 +173,7 @@ service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu], exporters: 
 	}
 }
 
-// The agent passes on what applications send, and writes it to a file.
+// The agent forwards telemetry from applications, and writes it to a file.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	for _, addr := range []string{"localhost:4317", "localhost:4318"} {

@@ -44,8 +44,8 @@ func deepLogs(size int, level ...byte) []byte {
 	return buf[pos:]
 }
 
-// The deepest request that --otlp-receiver takes must not end the agent, and one that
-// would must not be taken, however it is packed: what decodes OTLP does so by recursion.
+// The most deeply nested request that --otlp-receiver accepts must not crash the agent, and one
+// that would must be rejected, however it is compressed: OTLP is decoded recursively.
 func TestReceiverOfDeepRequests(t *testing.T) {
 	t.Parallel()
 	r := run(t, "agent", "--print-config", "--otlp-receiver", "--otlp-file", filepath.Join(t.TempDir(), "out"), "--simulate", "h100",

@@ -44,8 +44,8 @@ func retryInfo(seconds byte) []byte {
 // forGood is when a request that is dropped is sent again.
 const forGood = time.Duration(-1)
 
-// What a backend refuses for now is sent again, when it says or a second later, and
-// nothing is lost. What it refuses for good is dropped, that alone, and counted.
+// A request that the backend rejects with a retryable error is retried after the requested delay
+// or a second, and nothing is lost. A permanently rejected request alone is dropped and counted.
 func TestBackendRefuses(t *testing.T) {
 	t.Parallel()
 	var checks []func()

@@ -102,9 +102,9 @@ func (a *agent) open() (files int) {
 }
 
 const (
-	reloading = "reloading the configuration"
+	reloading = "Reloading the configuration"
 	serving   = "serving metrics"
-	invalid   = "The changed configuration is not valid: the agent goes on with the one it has"
+	invalid   = "The changed configuration is not valid: the agent keeps the current one"
 )
 
 // busyConfig returns the configuration of an agent that reads 64 GPUs ten times a second, 8 with
@@ -138,8 +138,8 @@ service:
 `, host.Library, t.TempDir(), b.addr)
 }
 
-// Reloading under load loses no tick, repeats none, and leaves nothing behind. A file that
-// is not valid changes nothing.
+// A reload under load loses no tick, repeats none, and leaks nothing. An invalid file changes
+// nothing.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t)
@@ -219,7 +219,7 @@ func (b *backend) checkNumbers(due ledger) {
 	}
 }
 
-// A file that is not valid changes nothing, and is said once to be wrong.
+// An invalid file changes nothing, and is logged once.
 func TestReloadInvalid(t *testing.T) {
 	t.Parallel()
 	sink := newSink(t)
@@ -257,7 +257,7 @@ func TestReloadInvalid(t *testing.T) {
 	a.stop()
 }
 
-// What is valid and still cannot run makes the agent go back.
+// A valid configuration that cannot start makes the agent roll back.
 func TestReloadCannotRun(t *testing.T) {
 	t.Parallel()
 	sink := newSink(t)
@@ -268,8 +268,8 @@ func TestReloadCannotRun(t *testing.T) {
 	taken := strings.TrimPrefix(sink.URL, "http://")
 	for i := 1; i <= 2; i++ { // once more, by a Collector that is the second
 		rewrite(t, file, strings.Replace(good, "localhost:0", taken, 1)+strings.Repeat("\n", i))
-		a.waitCount("The changed configuration cannot run: the agent goes back to the one before", i)
-		if reason := a.waitLog("The changed configuration cannot run: the agent goes back to the one before")["reason"].(string); !strings.Contains(reason, "cannot listen on "+taken) {
+		a.waitCount("The changed configuration failed to start: the agent returns to the previous one", i)
+		if reason := a.waitLog("The changed configuration failed to start: the agent returns to the previous one")["reason"].(string); !strings.Contains(reason, "cannot listen on "+taken) {
 			t.Errorf("the reason is %q", reason)
 		}
 		a.waitCount(serving, i+1)

@@ -21,7 +21,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// report are the flags of report.
+// report holds the flags of gpumeter report.
 type report struct {
 	period  reportPeriod
 	by      string
@@ -40,13 +40,13 @@ func newReport() *cobra.Command {
 	var o report
 	cmd := &cobra.Command{
 		Use:   "report [cost|usage|efficiency|energy]",
-		Short: "What teams, users and workloads used of the GPUs, and what it cost",
-		Long: `What teams, users and workloads used of the GPUs in a period, and what it cost: from the
-hub, or from any Prometheus, Mimir, Thanos or VictoriaMetrics that has the series of the
-agents. Sums are exact: the hours of a day add up to the day.
+		Short: "Report GPU usage and cost by team, user or workload",
+		Long: `Report GPU usage and cost by team, user or workload for a period, from the hub or from any
+Prometheus, Mimir, Thanos or VictoriaMetrics that stores the agents' series. Sums are
+exact: the hours of a day add up to the day.
 
-Dates are in UTC. Money needs a file of prices; without one there is none, not zero, and
-usage is what is reported unless you say otherwise.`,
+Dates are in UTC. Costs need a price file. Without one costs are absent, not zero, and the
+default report is usage.`,
 		Example: `  gpumeter report --last 7d --prices prices.yaml
   gpumeter report usage --month 2026-10 --by namespace --url http://prometheus:9090
   gpumeter report --day 2026-10-14 --by workload --findings -o html >report.html
@@ -65,23 +65,23 @@ usage is what is reported unless you say otherwise.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.period.from, "from", "", "begin at this `TIME`: 2026-10-14, 2026-10-14T12:00:00Z, or 36h ago as 36h")
-	f.StringVar(&o.period.to, "to", "", "end at this `TIME` (default: now)")
-	f.StringVar(&o.period.last, "last", "", "the last 90m, 24h, 7d (default: 24h)")
-	f.StringVar(&o.period.month, "month", "", "the `MONTH`, as 2026-10")
-	f.StringVar(&o.period.day, "day", "", "the `DAY`, as 2026-10-14")
-	f.StringVar(&o.by, "by", "team", "one line for each "+strings.Join(dimensionNames(), ", "))
-	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of those of the kind: "+strings.Join(columnNames(), ", "))
+	f.StringVar(&o.period.from, "from", "", "start `TIME`: 2026-10-14, 2026-10-14T12:00:00Z, or 36h for 36 hours ago")
+	f.StringVar(&o.period.to, "to", "", "end `TIME` (default: now)")
+	f.StringVar(&o.period.last, "last", "", "period up to now: 90m, 24h, 7d (default: 24h)")
+	f.StringVar(&o.period.month, "month", "", "calendar `MONTH`, such as 2026-10")
+	f.StringVar(&o.period.day, "day", "", "calendar `DAY`, such as 2026-10-14")
+	f.StringVar(&o.by, "by", "team", "group by "+strings.Join(dimensionNames(), ", "))
+	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of the default ones: "+strings.Join(columnNames(), ", "))
 	f.StringArrayVar(&o.match, "match", nil, "only series with `LABEL=VALUE`; may be repeated")
 	f.StringVarP(&o.output, "output", "o", "table", "table, csv, json or html")
 	f.StringVar(&o.store.URL, "url", "http://localhost:9500", "`URL` of the hub, or of a Prometheus, Mimir, Thanos or VictoriaMetrics")
-	f.StringVar(&o.prices, "prices", "", "`FILE` of prices")
-	f.StringArrayVar(&o.quotas, "quotas", nil, quotasHelp+". Says who is over, in the month in which the period ends")
-	f.BoolVar(&o.findings, "findings", false, "also say what could be saved")
+	f.StringVar(&o.prices, "prices", "", "price `FILE`")
+	f.StringArrayVar(&o.quotas, "quotas", nil, quotasHelp+". Compared with the usage in the month in which the period ends")
+	f.BoolVar(&o.findings, "findings", false, "also list possible savings")
 	f.StringVar(&o.store.TokenFile, "token-file", "", "`FILE` with a bearer token for the store")
-	f.StringVar(&o.store.CAFile, "ca-file", "", "`FILE` with certificates to trust besides the system's")
-	f.StringArrayVar(&o.headers, "header", nil, "`KEY=VALUE` sent with each question; may be repeated. Others can see it in the list of processes")
-	f.DurationVar(&o.store.Timeout, "timeout", 2*time.Minute, "of one question to the store")
+	f.StringVar(&o.store.CAFile, "ca-file", "", "`FILE` with CA certificates to trust in addition to the system's")
+	f.StringArrayVar(&o.headers, "header", nil, "`KEY=VALUE` sent with each query; may be repeated. Visible in the process list")
+	f.DurationVar(&o.store.Timeout, "timeout", 2*time.Minute, "timeout of one query to the store")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensionNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "csv", "json", "html"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -95,7 +95,7 @@ func dimensionNames() []string {
 	return out
 }
 
-// reportData is all that a report shows.
+// reportData is the content of a report.
 type reportData struct {
 	Kind     string         `json:"kind"`
 	By       string         `json:"by"`
@@ -116,11 +116,11 @@ type reportData struct {
 func (o *report) run(ctx context.Context, w io.Writer, kind string, now time.Time) error {
 	write, ok := map[string]func(io.Writer, *reportData) error{"table": printReport, "csv": csvReport, "json": jsonReport, "html": htmlReport}[o.output]
 	if !ok {
-		return fmt.Errorf("unknown --output %q, known are table, csv, json, html", o.output)
+		return fmt.Errorf("unknown --output %q, must be one of table, csv, json, html", o.output)
 	}
 	by, ok := cost.DimensionOf(o.by)
 	if !ok {
-		return fmt.Errorf("unknown --by %q, known are %s", o.by, strings.Join(dimensionNames(), ", "))
+		return fmt.Errorf("unknown --by %q, must be one of %s", o.by, strings.Join(dimensionNames(), ", "))
 	}
 	from, to, note, err := o.period.edges(now.UTC())
 	if err != nil {
@@ -184,7 +184,7 @@ func (d *reportData) fill(bill *cost.Statement, by cost.Dimension) {
 	d.Total.Devices, d.Total.Workloads = len(devices), len(workloads)
 }
 
-// files reads prices and quotas.
+// files reads the prices and quotas.
 func (o *report) files(ctx context.Context) (prices cost.Prices, quotas []cost.Quota, err error) {
 	if o.prices != "" {
 		text, err := os.ReadFile(o.prices)
@@ -210,7 +210,7 @@ func (o *report) open() (query.Store, error) {
 	for _, h := range o.headers {
 		name, value, ok := strings.Cut(h, "=")
 		if !ok || name == "" {
-			return nil, errors.New("--header must be like X-Scope-OrgID=fleet") // it may be a secret
+			return nil, errors.New("--header must be like X-Scope-OrgID=fleet") // the value may be a secret
 		}
 		o.store.Headers[name] = strings.TrimSpace(value)
 	}
@@ -221,15 +221,15 @@ func (o *report) open() (query.Store, error) {
 	return store, nil
 }
 
-// unreachable says what to do where nobody listens.
+// unreachable adds a hint to a refused connection to localhost.
 func unreachable(err error, url string) error {
 	if strings.Contains(err.Error(), "connection refused") && strings.HasPrefix(url, "http://localhost") {
-		return fmt.Errorf("%w: is a hub running? --url names another store", err)
+		return fmt.Errorf("%w: is a hub running? Use --url for another store", err)
 	}
 	return err
 }
 
-// checkQuotas compares quotas with the month in which the period ends.
+// checkQuotas compares the quotas with the usage in the month in which the period ends.
 func checkQuotas(ctx context.Context, store query.Store, prices cost.Prices, quotas []cost.Quota, to time.Time, o cost.Options) ([]cost.Use, error) {
 	last := to.Add(-time.Millisecond)
 	begin := time.Date(last.Year(), last.Month(), 1, 0, 0, 0, 0, time.UTC)
@@ -244,17 +244,17 @@ func checkQuotas(ctx context.Context, store query.Store, prices cost.Prices, quo
 	return cost.Check(quotas, month, held), nil
 }
 
-// missing says what the bill does not have.
+// missing returns notes about data that the bill lacks.
 func missing(b *cost.Statement, prices cost.Prices) []string {
 	var notes []string
 	if len(b.Rows) == 0 {
-		return []string{"The store has no series of workloads in this period: " + fleet.SeriesAllocatedTime + "."}
+		return []string{"The store has no workload series in this period: " + fleet.SeriesAllocatedTime + "."}
 	}
 	if !b.Since.IsZero() {
-		notes = append(notes, "The store knows nothing of the time before "+b.Since.Format("2006-01-02 15:04")+" UTC.")
+		notes = append(notes, "The store has no data before "+b.Since.Format("2006-01-02 15:04")+" UTC.")
 	}
 	if prices.Empty() {
-		notes = append(notes, "There are no prices, so there is no money: --prices names a file of them.")
+		notes = append(notes, "Costs are absent because there are no prices: use --prices.")
 	} else {
 		var models []string
 		for m := range b.Missing.NoPrice {
@@ -264,25 +264,25 @@ func missing(b *cost.Statement, prices cost.Prices) []string {
 			return cmp.Or(cmp.Compare(b.Missing.NoPrice[y], b.Missing.NoPrice[x]), cmp.Compare(x, y))
 		})
 		for _, m := range models {
-			notes = append(notes, fmt.Sprintf("No price for %s: %.1f GPU-hours are in no sum of money.", cmp.Or(m, "devices without a model"), b.Missing.NoPrice[m].Hours()))
+			notes = append(notes, fmt.Sprintf("No price for %s: %.1f GPU-hours are not included in any cost.", cmp.Or(m, "devices without a model"), b.Missing.NoPrice[m].Hours()))
 		}
 		if e := b.Total.UnpricedEnergy; e > 0 {
-			notes = append(notes, fmt.Sprintf("No price for the energy of owned devices: %.1f kWh are in no sum of money.", e.KWh()))
+			notes = append(notes, fmt.Sprintf("No price for the energy of owned devices: %.1f kWh are not included in any cost.", e.KWh()))
 		}
 	}
 	if u := b.Missing.Unseen; u.Accounts > 0 {
-		notes = append(notes, fmt.Sprintf("%d counters already stood at %.1f GPU-hours in total when the store first saw them: those hours are in no bill of this store.", u.Accounts, u.Held.Hours()))
+		notes = append(notes, fmt.Sprintf("%d counters already stood at %.1f GPU-hours in total at their first sample: no bill of this store includes those hours.", u.Accounts, u.Held.Hours()))
 	}
 	if n := b.Missing.Refused; n > 0 {
-		notes = append(notes, fmt.Sprintf("%d values that no counter can have were left out.", n))
+		notes = append(notes, fmt.Sprintf("%d invalid counter values were discarded.", n))
 	}
 	return notes
 }
 
-// reportPeriod are the flags that say which time a report is about.
+// reportPeriod holds the flags that set the period of a report.
 type reportPeriod struct{ from, to, last, month, day string }
 
-// edges returns the period, and what there is to say of it.
+// edges returns the bounds of the period, and a note if it was shortened.
 func (p reportPeriod) edges(now time.Time) (from, to time.Time, note string, err error) {
 	ways := 0
 	for _, s := range []string{p.from + p.to, p.last, p.month, p.day} {
@@ -293,7 +293,7 @@ func (p reportPeriod) edges(now time.Time) (from, to time.Time, note string, err
 	now = now.Truncate(time.Second)
 	switch {
 	case ways > 1:
-		err = errors.New("only one of --from and --to, --last, --month, --day can say the period")
+		err = errors.New("give only one of --from/--to, --last, --month and --day")
 	case p.month != "":
 		if from, err = time.Parse("2006-01", p.month); err != nil {
 			err = fmt.Errorf("--month %.40q is not like 2026-10", p.month)
@@ -331,12 +331,12 @@ func (p reportPeriod) edges(now time.Time) (from, to time.Time, note string, err
 	case to.Sub(from) > 2*366*24*time.Hour:
 		err = errors.New("the period is longer than two years")
 	case to.After(now):
-		to, note = now, "The period is not over: this is up to now."
+		to, note = now, "The period is not over: the report ends now."
 	}
 	return from, to, note, err
 }
 
-// moment reads a date, a time, or how long ago.
+// moment parses a date, a time, or a duration before now.
 func moment(text string, now time.Time) (time.Time, error) {
 	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04", time.RFC3339} {
 		if t, err := time.Parse(layout, text); err == nil {
@@ -350,7 +350,7 @@ func moment(text string, now time.Time) (time.Time, error) {
 	return now.Add(-d), nil
 }
 
-// ago reads a duration that may be in days.
+// ago parses a duration that may be in days.
 func ago(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		if n, err := strconv.ParseFloat(days, 64); err == nil && n > 0 && n < 1e5 {
@@ -362,7 +362,7 @@ func ago(text string) (time.Duration, error) {
 	return 0, fmt.Errorf("%.40q is not like 90m, 24h or 7d", text)
 }
 
-// labelName reports whether s can be the name of a label.
+// labelName reports whether s is a valid label name.
 func labelName(s string) bool {
 	for i, r := range s {
 		letter := r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'

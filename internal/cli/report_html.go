@@ -15,7 +15,7 @@ import (
 //go:embed report.html
 var reportPage string
 
-// htmlReport writes one page that needs nothing else: no script, no font, no request.
+// htmlReport writes a self-contained page: no scripts, fonts or requests.
 func htmlReport(w io.Writer, d *reportData) error {
 	t, err := template.New("report").Parse(reportPage)
 	if err != nil {
@@ -23,11 +23,11 @@ func htmlReport(w io.Writer, d *reportData) error {
 	}
 	type cell struct {
 		Text string
-		Bar  template.CSS // of a part, empty for none
+		Bar  template.CSS // width of the bar of a ratio; empty: no bar
 	}
 	type row struct {
 		Name  string
-		Share template.CSS // of the total, as a bar
+		Share template.CSS // share of the total, as the width of a bar
 		Cells []cell
 		Last  bool
 	}
@@ -63,7 +63,7 @@ func htmlReport(w io.Writer, d *reportData) error {
 	return t.Execute(w, page)
 }
 
-// share is a group's part of the whole: of money, else of time.
+// share returns a group's share of the total cost, or of the total time if nothing is priced.
 func (d *reportData) share(g *cost.Group) float64 {
 	if total := d.Total.Amounts.Total(); total > 0 {
 		return float64(g.Amounts.Total()) / float64(total)
@@ -75,15 +75,15 @@ func percent(v float64) template.CSS {
 	return template.CSS(fmt.Sprintf("%.1f%%", 100*min(max(v, 0), 1)))
 }
 
-// tiles are the numbers at the top.
+// tiles returns the figures at the top of the page.
 func (d *reportData) tiles() [][2]string {
 	t := &d.Total
 	out := [][2]string{{"GPU-hours", fmt.Sprintf("%.1f", t.Time().Hours())}, {"GPUs", fmt.Sprint(t.Devices)}}
 	if d.Priced {
-		out = slices.Insert(out, 0, [2]string{"bill, " + d.Currency, t.Amounts.Total().String()}, [2]string{"held and idle, " + d.Currency, t.IdleCost.String()}, [2]string{"held by nobody, " + d.Currency, t.UnallocatedCost.String()})
+		out = slices.Insert(out, 0, [2]string{"bill, " + d.Currency, t.Amounts.Total().String()}, [2]string{"held and idle, " + d.Currency, t.IdleCost.String()}, [2]string{"unallocated, " + d.Currency, t.UnallocatedCost.String()})
 	}
 	if known := t.Used + t.Idle; known > 0 {
-		out = append(out, [2]string{"of held time used", fmt.Sprintf("%.0f %%", 100*float64(t.Used)/float64(known))})
+		out = append(out, [2]string{"of held time in use", fmt.Sprintf("%.0f %%", 100*float64(t.Used)/float64(known))})
 	}
 	if t.Energy > 0 {
 		out = append(out, [2]string{"kWh", fmt.Sprintf("%.1f", t.Energy.KWh())})

@@ -16,16 +16,16 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 )
 
-// reportColumn is one number of a group. What is not known is a dash.
+// reportColumn is one figure of a group. An unknown value is an empty text, shown as a dash.
 type reportColumn struct {
 	name  string // for --columns and CSV
 	title string
-	text  func(*cost.Group) string // as people read it
+	text  func(*cost.Group) string // rounded
 	exact func(*cost.Group) string // all digits
 	part  func(*cost.Group) float64
 }
 
-// money is a column of it. Where nothing has a price it is not known.
+// money returns a column of costs. The cost of a group without prices is unknown.
 func money(name, title string, of func(*cost.Group) cost.Money) reportColumn {
 	text := func(digits int) func(*cost.Group) string {
 		return func(g *cost.Group) string {
@@ -38,7 +38,7 @@ func money(name, title string, of func(*cost.Group) cost.Money) reportColumn {
 	return reportColumn{name: name, title: title, text: text(2), exact: text(6)}
 }
 
-// hours is a column of device hours.
+// hours returns a column of device hours.
 func hours(name, title string, of func(*cost.Group) cost.Seconds) reportColumn {
 	return reportColumn{
 		name: name + "_hours", title: title,
@@ -47,7 +47,7 @@ func hours(name, title string, of func(*cost.Group) cost.Seconds) reportColumn {
 	}
 }
 
-// figure is a column of something else, which may be not known.
+// figure returns a column of any other number, which may be unknown.
 func figure(name, title string, digits int, of func(*cost.Group) (float64, bool)) reportColumn {
 	text := func(digits int) func(*cost.Group) string {
 		return func(g *cost.Group) string {
@@ -100,7 +100,7 @@ func reportColumns() []reportColumn {
 	}
 }
 
-// kinds are the columns of each kind of report.
+// kinds lists the default columns of each kind of report.
 var kinds = map[string][]string{
 	"cost":       {"gpus", "gpu_hours", "used_cost", "idle_cost", "unmeasured_cost", "unallocated_cost", "energy_cost", "cost"},
 	"usage":      {"gpus", "workloads", "gpu_hours", "used_hours", "idle_hours", "unmeasured_hours", "unallocated_hours"},
@@ -127,14 +127,14 @@ func columnsOf(kind string, names []string) ([]reportColumn, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(c reportColumn) bool { return c.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("unknown column %.40q, known are %s", name, strings.Join(columnNames(), ", "))
+			return nil, fmt.Errorf("unknown column %.40q, must be one of %s", name, strings.Join(columnNames(), ", "))
 		}
 		out = append(out, all[i])
 	}
 	return out, nil
 }
 
-// plain is a name of somebody's as one line that cannot move the cursor.
+// plain returns a user-chosen name without characters that could move the cursor.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -148,7 +148,7 @@ func (d *reportData) title() string {
 	return fmt.Sprintf("%s by %s, %s to %s UTC", d.Kind, d.By, d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
 }
 
-// printReport prints the table, what it adds up to, and what there is to say of it.
+// printReport prints the table with its total, then quotas, findings and notes.
 func printReport(w io.Writer, d *reportData) error {
 	head := []string{strings.ToUpper(d.By)}
 	for _, c := range d.columns {
@@ -174,7 +174,7 @@ func printReport(w io.Writer, d *reportData) error {
 	fmt.Fprintf(&b, "%s%s\n\n", d.title(), currency)
 	printAligned(&b, rows)
 	if len(d.Quotas) > 0 {
-		rows := [][]string{{"QUOTA", "OF", "USED", "LIMIT", ""}}
+		rows := [][]string{{"QUOTA", "UNIT", "USED", "LIMIT", ""}}
 		for _, q := range d.Quotas {
 			over := ""
 			if q.Over {
@@ -201,7 +201,7 @@ func printReport(w io.Writer, d *reportData) error {
 	return err
 }
 
-// perDay is what a finding costs.
+// perDay returns the cost of a finding per day.
 func perDay(f *cost.Finding) string {
 	if !f.Priced {
 		return "-"
@@ -209,7 +209,8 @@ func perDay(f *cost.Finding) string {
 	return f.PerDay.String() + " " + f.Currency + "/day"
 }
 
-// printAligned prints numbers to the right of a column, and its first to the left.
+// printAligned prints a table whose first column is left-aligned and whose others are
+// right-aligned.
 func printAligned(w io.Writer, rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -231,7 +232,7 @@ func printAligned(w io.Writer, rows [][]string) {
 	}
 }
 
-// csvReport writes all digits, so that a spreadsheet adds up to the last line.
+// csvReport writes all digits, so that the rows add up to the total in a spreadsheet.
 func csvReport(w io.Writer, d *reportData) error {
 	c := csv.NewWriter(w)
 	head := []string{d.By}
@@ -249,7 +250,7 @@ func csvReport(w io.Writer, d *reportData) error {
 	return c.WriteAll(rows)
 }
 
-// cell keeps a spreadsheet from taking somebody's name for a formula.
+// cell escapes a user-chosen name that a spreadsheet would evaluate as a formula.
 func cell(name string) string {
 	if name != "" && strings.ContainsRune("=+-@\t\r", rune(name[0])) {
 		return "'" + name

@@ -50,7 +50,7 @@ func reportFleet() []reportSeries {
 
 var reportCall = regexp.MustCompile(`^(\w+)\((\w+)(?:\{.*\})?\[(\d+)ms\]\)$`)
 
-// fakePrometheus answers the questions of a report about these series.
+// fakePrometheus answers the queries of a report from these series.
 func fakePrometheus(t *testing.T, list []reportSeries) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		call := reportCall.FindStringSubmatch(r.FormValue("query"))
@@ -108,7 +108,7 @@ func reportPrices(t *testing.T) string {
 	return file
 }
 
-// The table must add up, and say what has no price.
+// The table must add up, and note what has no price.
 func TestReportTable(t *testing.T) {
 	t.Parallel()
 	url := fakePrometheus(t, reportFleet())
@@ -124,7 +124,7 @@ red<b>            1      24.00  36.00  12.00     0.00  0.00    0.00  48.00
 (unallocated)     1      24.00      -      -        -     -       -      -
 total             3      72.00  36.00  60.00     0.00  0.00    0.00  96.00
 
-No price for A100: 24.0 GPU-hours are in no sum of money.
+No price for A100: 24.0 GPU-hours are not included in any cost.
 `
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -140,7 +140,7 @@ H100      2  6.00    300
 A100      1  0.50     50
 total     3  6.50    217
 
-There are no prices, so there is no money: --prices names a file of them.
+Costs are absent because there are no prices: use --prices.
 `
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -201,7 +201,7 @@ func TestReportFormats(t *testing.T) {
 	}
 }
 
-// What cannot be meant must be refused before anything is asked, without the secrets.
+// Invalid flags must be rejected before any query, without printing secrets.
 func TestReportRefuses(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
@@ -232,7 +232,7 @@ func TestReportRefuses(t *testing.T) {
 	}
 }
 
-// A month that is not over must end now, and be said to.
+// An unfinished month must end now, with a note.
 func TestReportPeriod(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 10, 14, 12, 0, 0, 0, time.UTC)
@@ -255,7 +255,7 @@ func TestReportPeriod(t *testing.T) {
 	}
 }
 
-// A quota that is over must be in the report.
+// An exceeded quota must be in the report.
 func TestReportQuotas(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "quotas.yaml")
@@ -266,7 +266,7 @@ func TestReportQuotas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `QUOTA         OF    USED     LIMIT
+	want := `QUOTA       UNIT    USED     LIMIT
 red*   gpu_hours  336.00    300.00  over
 red*       money  672.00  10000.00
 `

@@ -24,10 +24,10 @@ func TestSchedulerFlags(t *testing.T) {
 		}
 	}
 	missing := filepath.Join(t.TempDir(), "no.yaml")
-	refused(`--scheduler knows no "pbs", but slurm`, "--scheduler", "pbs")
+	refused(`unknown --scheduler "pbs", must be one of slurm`, "--scheduler", "pbs")
 	refused("--slurm-accounting needs --scheduler slurm", "--slurm-accounting", "--otlp-file", "-")
 	refused("--slurm-prometheus needs --slurm-accounting", "--scheduler", "slurm", "--slurm-prometheus", "http://p:9090")
-	refused("say where to, with --otlp-endpoint or --otlp-file", "--scheduler", "slurm", "--slurm-accounting")
+	refused("set --otlp-endpoint or --otlp-file", "--scheduler", "slurm", "--slurm-accounting")
 	refused("--scheduler has no effect with --config", "--config", missing, "--scheduler", "slurm")
 	refused("--scheduler has no effect with --once", "--once", "--scheduler", "slurm")
 

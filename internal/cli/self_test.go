@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Data that is lost, because a backend refuses it for good or because the queue is full,
-// shows on the page, with the machine's labels and in points: otherwise nobody is told.
+// Data dropped because of a permanent rejection or a full queue shows on the page, in points and
+// with the labels of the machine. Otherwise nobody would notice.
 func TestLossesOnPage(t *testing.T) {
 	t.Parallel()
 	refused := newBackend(t)

@@ -26,7 +26,7 @@ import (
 func newSlurm() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "slurm",
-		Short: "What jobs of Slurm did with their GPUs",
+		Short: "Show how Slurm jobs used their GPUs",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -34,7 +34,7 @@ func newSlurm() *cobra.Command {
 	return cmd
 }
 
-// slurmJobs are the flags of slurm jobs.
+// slurmJobs holds the flags of gpumeter slurm jobs.
 type slurmJobs struct {
 	users, jobs, accounts, states []string
 	since                         string
@@ -47,10 +47,10 @@ func newSlurmJobs() *cobra.Command {
 	var o slurmJobs
 	cmd := &cobra.Command{
 		Use:   "jobs",
-		Short: "List jobs, the time they had GPUs, and what they did with it",
-		Long: `List jobs that run or ended, from Slurm's accounting, with what they did with their
-GPUs: from a Prometheus that keeps the series of the agents, or from the agent of this
-node, as far as that knows.`,
+		Short: "List jobs with their GPU time and GPU usage",
+		Long: `List running and finished jobs from Slurm's accounting with their GPU usage. The usage
+comes from a Prometheus that stores the agents' series or, as far as it goes, from the
+agent on this node.`,
 		Example: `  gpumeter slurm jobs --prometheus http://prometheus:9090
   gpumeter slurm jobs --user all --since 7d --state failed,timeout
   gpumeter slurm jobs --job 4711 -o json`,
@@ -60,23 +60,23 @@ node, as far as that knows.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVarP(&o.users, "user", "u", nil, "jobs of this `USER`, or of all (default: yours, all for root, and all with --job or --account)")
-	f.StringSliceVarP(&o.jobs, "job", "j", nil, "`ID` of a job, an array or a task of one")
+	f.StringSliceVarP(&o.users, "user", "u", nil, "jobs of this `USER`, or all (default: your own; all for root and with --job or --account)")
+	f.StringSliceVarP(&o.jobs, "job", "j", nil, "`ID` of a job, a job array or an array task")
 	f.StringSliceVarP(&o.accounts, "account", "A", nil, "jobs of this `ACCOUNT`")
 	f.StringSliceVarP(&o.states, "state", "s", nil, "jobs in this `STATE`: running, pending, completed, failed, cancelled, timeout ...")
-	f.StringVar(&o.since, "since", "24h", "jobs that ended at most this long ago, as 90m, 24h or 7d; those that have not ended are listed anyway (default with --job: 365d)")
-	f.StringVar(&o.prometheus, "prometheus", "", "`URL` of a Prometheus that keeps the series of the agents")
-	f.StringVar(&o.agent, "agent", "http://localhost:9400/metrics", "`URL` of the page of the agent of this node, for want of a Prometheus")
+	f.StringVar(&o.since, "since", "24h", "jobs that ended within this time, such as 90m, 24h or 7d; unfinished jobs are always listed (default with --job: 365d)")
+	f.StringVar(&o.prometheus, "prometheus", "", "`URL` of a Prometheus that stores the agents' series")
+	f.StringVar(&o.agent, "agent", "http://localhost:9400/metrics", "`URL` of the Prometheus page of the agent on this node, used without --prometheus")
 	f.StringVarP(&o.output, "output", "o", "table", "table or json")
-	f.StringVar(&o.connection.Tools, "slurm-tools", "", "`FOLDER` with sacct (default: the usual ones)")
-	f.StringVar(&o.connection.REST, "slurm-rest", "", "`URL` of slurmrestd (default: sacct is asked)")
+	f.StringVar(&o.connection.Tools, "slurm-tools", "", "`FOLDER` with sacct (default: search the usual places)")
+	f.StringVar(&o.connection.REST, "slurm-rest", "", "`URL` of slurmrestd (default: use sacct)")
 	f.StringVar(&o.connection.Token, "slurm-token", "", "`FILE` with the token for slurmrestd")
 	return cmd
 }
 
 func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 	if o.output != "table" && o.output != "json" {
-		return fmt.Errorf("unknown --output %q, known are table, json", o.output)
+		return fmt.Errorf("unknown --output %q, must be table or json", o.output)
 	}
 	states, err := accounting.ParseStates(o.states)
 	if err != nil {
@@ -106,13 +106,13 @@ func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 	var notes []string
 	switch {
 	case accounting.Unreadable(err):
-		notes = append(notes, "Slurm wrote something that cannot be read: "+err.Error()+".")
+		notes = append(notes, "Cannot parse part of Slurm's output: "+err.Error()+".")
 	case errors.Is(err, accounting.ErrNoSlurm):
-		return errors.New("there is no Slurm here: no sacct in the usual folders; run it where sacct works, or name a folder by --slurm-tools or slurmrestd by --slurm-rest")
+		return errors.New("no sacct in the usual folders: run this command where sacct works, or set --slurm-tools or --slurm-rest")
 	case errors.Is(err, context.DeadlineExceeded):
 		return errors.New("slurm did not answer within 2 minutes: a shorter --since may help")
 	case err != nil && o.connection.REST == "":
-		return fmt.Errorf("%w: run it where sacct works; SLURM_CONF says which cluster is asked", err)
+		return fmt.Errorf("%w: run this command where sacct works; SLURM_CONF selects the cluster", err)
 	case err != nil:
 		return err
 	}
@@ -125,7 +125,7 @@ func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 			list = append(list, accounting.Record{Job: j})
 		}
 	}
-	slices.SortStableFunc(list, func(a, b accounting.Record) int { // as they began; those that wait come last
+	slices.SortStableFunc(list, func(a, b accounting.Record) int { // by start time; pending jobs come last
 		return cmp.Or(later(a.Start).Compare(later(b.Start)), a.Submit.Compare(b.Submit))
 	})
 	if meter != nil {
@@ -146,8 +146,8 @@ func later(t time.Time) time.Time {
 	return t
 }
 
-// width returns how wide a table may be; 0 is any. The kernel's answer would need another
-// library: 100 columns are what most terminals have at least.
+// width returns the maximum width of the table in characters; 0: no limit. A terminal without
+// $COLUMNS is taken to have 100.
 func (*slurmJobs) width(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok || !isTerminal(f) {
@@ -159,7 +159,7 @@ func (*slurmJobs) width(w io.Writer) int {
 	return 100
 }
 
-// query returns what Slurm is asked for.
+// query returns the accounting query for the flags.
 func (o *slurmJobs) query(now time.Time, sinceSet bool) (accounting.Query, error) {
 	since := o.since
 	if len(o.jobs) > 0 && !sinceSet {
@@ -173,7 +173,7 @@ func (o *slurmJobs) query(now time.Time, sinceSet bool) (accounting.Query, error
 	for flag, list := range map[string][]string{"--user": o.users, "--account": o.accounts, "--job": o.jobs} {
 		for _, s := range list {
 			if !reSlurmWord.MatchString(s) {
-				return accounting.Query{}, fmt.Errorf("%s: %q is none", flag, s)
+				return accounting.Query{}, fmt.Errorf("%s: %q is not valid", flag, s)
 			}
 		}
 	}
@@ -186,10 +186,10 @@ func (o *slurmJobs) query(now time.Time, sinceSet bool) (accounting.Query, error
 	return q, nil
 }
 
-// reSlurmWord matches what may be a user, an account or a job: 4_2, 10+1.
+// reSlurmWord matches a user, an account or a job ID such as 4_2 or 10+1.
 var reSlurmWord = regexp.MustCompile(`^[\w.@+][\w.@+-]*$`)
 
-// whoAmI returns the name of the user, or the number where nobody knows the name.
+// whoAmI returns the name of the user, or the UID if the user has no name.
 func whoAmI() string {
 	if u, err := user.Current(); err == nil && u.Username != "" {
 		return u.Username
@@ -197,25 +197,25 @@ func whoAmI() string {
 	return strconv.Itoa(os.Getuid())
 }
 
-// longDuration parses what Go does, and days and weeks.
+// longDuration parses a Go duration, or a number of days (d) or weeks (w).
 func longDuration(s string) (time.Duration, error) {
 	for unit, length := range map[string]time.Duration{"d": 24 * time.Hour, "w": 7 * 24 * time.Hour} {
 		if n, ok := strings.CutSuffix(s, unit); ok {
 			f, err := strconv.ParseFloat(n, 64)
 			if err != nil || !(f > 0 && f <= 36500) {
-				return 0, fmt.Errorf("%q is no time span", s)
+				return 0, fmt.Errorf("%q is not a duration such as 90m, 24h or 7d", s)
 			}
 			return time.Duration(f * float64(length)), nil
 		}
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("%q is no time span: 90m, 24h and 7d are", s)
+		return 0, fmt.Errorf("%q is not a duration such as 90m, 24h or 7d", s)
 	}
 	return d, nil
 }
 
-// askPrometheus fills in what the jobs did, and returns what there is to say about it.
+// askPrometheus fills in the GPU usage of the jobs, and returns notes about missing data.
 func askPrometheus(ctx context.Context, meter *accounting.Meter, list []accounting.Record) []string {
 	asked, missing, err := meter.Fill(ctx, list)
 	unseen := 0.0
@@ -224,29 +224,29 @@ func askPrometheus(ctx context.Context, meter *accounting.Meter, list []accounti
 	}
 	var notes []string
 	if err != nil {
-		notes = append(notes, fmt.Sprintf("Not all is known of what jobs did: %s.", oneLine(err)))
+		notes = append(notes, fmt.Sprintf("GPU usage is incomplete: %s.", oneLine(err)))
 	}
 	if missing > 0 {
-		notes = append(notes, fmt.Sprintf("Prometheus has nothing of %d of %d jobs with GPUs: no agent ran on their nodes, or it has forgotten.", missing, asked))
+		notes = append(notes, fmt.Sprintf("Prometheus has no series for %d of %d jobs with GPUs: no agent ran on their nodes, or the data has expired.", missing, asked))
 	}
 	if unseen > 0 {
-		notes = append(notes, fmt.Sprintf("Counters of jobs already stood at %.1f GPU-hours when Prometheus first saw them: those hours are in no figure here, as they are in no bill.", unseen/3600))
+		notes = append(notes, fmt.Sprintf("Job counters already stood at %.1f GPU-hours at their first sample in Prometheus: those hours are not included here, nor in any bill.", unseen/3600))
 	}
 	return notes
 }
 
-// askAgent does the same by the page of the agent of this node.
+// askAgent fills in the GPU usage from the Prometheus page of the agent on this node.
 func askAgent(ctx context.Context, address string, list []accounting.Record) []string {
 	if !slices.ContainsFunc(list, func(r accounting.Record) bool { return r.Ran() }) {
 		return nil
 	}
-	const mend = "--prometheus URL of a Prometheus that keeps the series of the agents"
+	const hint = "Use --prometheus URL with a Prometheus that stores the agents' series."
 	page, err := accounting.FetchPage(ctx, address)
 	if err != nil {
-		return []string{"What jobs did is not known: no agent answers on this node. With " + mend + " it is."}
+		return []string{"GPU usage is unknown: no agent responds on this node. " + hint}
 	}
 	if page.Fill(list) == 0 {
-		return []string{fmt.Sprintf("What jobs did is not known: none of them ran on %s alone, whose agent was asked. With %s it is.", cmp.Or(page.Host, "this node"), mend)}
+		return []string{fmt.Sprintf("GPU usage is unknown: no job ran only on %s, the node of the queried agent. %s", cmp.Or(page.Host, "this node"), hint)}
 	}
-	return []string{fmt.Sprintf("What jobs did is from the agent of %s: of jobs on that node alone, since it saw them. With %s all is known.", page.Host, mend)}
+	return []string{fmt.Sprintf("GPU usage is from the agent on %s: only of jobs on that node alone, since the agent first saw them. %s", page.Host, hint)}
 }

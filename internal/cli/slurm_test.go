@@ -72,7 +72,7 @@ func slurmJobsOutput(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// What is not known is a dash with a reason, never 0; sums have what is known.
+// Unknown values are a dash with a reason, never 0; totals include known values only.
 func TestSlurmJobsWithoutUsage(t *testing.T) {
 	out, err := slurmJobsOutput(t, "--slurm-tools", sacctOf(t, "--user=alice", sampleJobs...), "--user", "alice")
 	if err != nil {
@@ -85,7 +85,7 @@ func TestSlurmJobsWithoutUsage(t *testing.T) {
 105     alice  physics  cpu        COMPLETED  00:01:40     -          -       -           -    -         -  no-gpu
 106     alice  physics  gpu        PENDING           -    16          -       -           -    -         -  waits
 5 jobs                                                             5.67       -           -    -         -
-What jobs did is not known: no agent answers on this node. With --prometheus URL of a Prometheus that keeps the series of the agents it is.
+GPU usage is unknown: no agent responds on this node. Use --prometheus URL with a Prometheus that stores the agents' series.
 `
 	if out != want {
 		t.Errorf("got:\n%swant:\n%s", out, want)
@@ -119,7 +119,7 @@ func TestSlurmJobsWithPrometheus(t *testing.T) {
 102_7   alice  physics  gpu        FAILED     00:10:00     8       1.33       -           -     -         -  sweep
 105     alice  physics  cpu        COMPLETED  00:01:40     -          -       -           -     -         -  no-gpu
 3 jobs                                                             5.33     75%        0.97  2.00  80.0 GiB
-Prometheus has nothing of 1 of 2 jobs with GPUs: no agent ran on their nodes, or it has forgotten.
+Prometheus has no series for 1 of 2 jobs with GPUs: no agent ran on their nodes, or the data has expired.
 `
 	if out != want {
 		t.Errorf("got:\n%swant:\n%s", out, want)
@@ -139,12 +139,12 @@ Prometheus has nothing of 1 of 2 jobs with GPUs: no agent ran on their nodes, or
 		t.Errorf("%v", j)
 	}
 	out, err = slurmJobsOutput(t, "--slurm-tools", tools, "--user", "all", "--prometheus", "http://127.0.0.1:1")
-	if err != nil || !strings.Contains(out, "Not all is known of what jobs did: cannot query store at ") || !strings.Contains(out, "4.00       -") {
+	if err != nil || !strings.Contains(out, "GPU usage is incomplete: cannot query store at ") || !strings.Contains(out, "4.00       -") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-// The agent of this node knows of jobs on it alone.
+// The agent on this node knows only jobs that ran on this node alone.
 func TestSlurmJobsWithAgent(t *testing.T) {
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `gpu_workload_allocated_time_seconds_total{gpu_uuid="a",host_name="n1",slurm_job_id="104"} 1200
@@ -157,14 +157,14 @@ gpu_workload_allocated_time_seconds_total{gpu_uuid="b",host_name="n1",slurm_job_
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"RUNNING    00:10:00     2       0.33     50%        0.17    -         -", "FAILED     00:10:00     8       1.33       -", "from the agent of n1"} {
+	for _, want := range []string{"RUNNING    00:10:00     2       0.33     50%        0.17    -         -", "FAILED     00:10:00     8       1.33       -", "from the agent on n1"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
 }
 
-// Each mistake names its flag, and what would be right.
+// Each error names the flag and valid values.
 func TestSlurmJobsMistakes(t *testing.T) {
 	tools := sacctOf(t, "", sampleJobs...)
 	f := func(want string, args ...string) {
@@ -185,7 +185,7 @@ func TestSlurmJobsMistakes(t *testing.T) {
 	f("no sacct in", "--slurm-tools", t.TempDir())
 	f("error: asked for", "--slurm-tools", sacctOf(t, "--never"))
 	out, err := slurmJobsOutput(t, "--slurm-tools", sacctOf(t, ""), "--user", "nobody")
-	if err != nil || !strings.HasPrefix(out, "No job of nobody has run since ") {
+	if err != nil || !strings.HasPrefix(out, "No jobs of nobody since ") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// top is the terminal view, of this machine or of a hub.
+// top holds the flags of gpumeter top, which shows this machine or a fleet.
 type top struct {
 	hardware
 	url      string
@@ -39,7 +39,7 @@ type top struct {
 	env func(string) string
 }
 
-// Bounds of --interval. Less keeps drivers busy for nobody who could read it.
+// Bounds of --interval. A shorter one loads the drivers for more than anyone can read.
 const (
 	minTopInterval = 500 * time.Millisecond
 	maxTopInterval = time.Minute
@@ -49,11 +49,11 @@ func newTop() *cobra.Command {
 	t := &top{env: os.Getenv}
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Watch devices, and whose work is on them, in the terminal",
-		Long: `Watch devices, and whose work is on them, in the terminal: those of this machine, or of
-all machines that a hub or any Prometheus-compatible store knows.
+		Short: "Watch devices and their workloads in the terminal",
+		Long: `Watch devices and their workloads in the terminal: those of this machine, or of all
+machines in a hub or any Prometheus-compatible store.
 
-Press ? for the keys. Where the output is no terminal it is printed once.`,
+Press ? for the keys. If the output is not a terminal, top prints one snapshot and exits.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := t.check(cmd); err != nil {
@@ -66,9 +66,9 @@ Press ? for the keys. Where the output is no terminal it is printed once.`,
 	f := cmd.Flags()
 	f.StringVar(&t.url, "url", "", "`URL` of a hub or of any Prometheus-compatible store, instead of this machine")
 	f.StringVar(&t.token, "token-file", "", "`FILE` with the token for --url")
-	f.StringVar(&t.prices, "prices", "", "`FILE` of prices, to show what an hour of a device costs")
-	f.DurationVar(&t.interval, "interval", 2*time.Second, "time between two readings, 500ms to 1m")
-	f.BoolVar(&t.once, "once", false, "print what there is and end")
+	f.StringVar(&t.prices, "prices", "", "price `FILE`, to show the cost of a device per hour")
+	f.DurationVar(&t.interval, "interval", 2*time.Second, "time between readings, 500ms to 1m")
+	f.BoolVar(&t.once, "once", false, "print one snapshot and exit")
 	return cmd
 }
 
@@ -84,7 +84,7 @@ func (t *top) check(cmd *cobra.Command) error {
 	}
 	for _, flag := range slices.Concat([]string{"nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name", "simulate"}, workloadFlags) {
 		if cmd.Flags().Changed(flag) {
-			return fmt.Errorf("--%s has no effect with --url, which reads no device", flag)
+			return fmt.Errorf("--%s has no effect with --url, which does not read devices", flag)
 		}
 	}
 	return nil
@@ -96,7 +96,7 @@ func (t *top) local() local.Config {
 	return c
 }
 
-// run shows devices until somebody quits, or once if nobody can watch.
+// run shows devices until the user quits, or prints them once if out is not a terminal.
 func (t *top) run(ctx context.Context, out *os.File) error {
 	price, err := openPrices(t.prices)
 	if err != nil {
@@ -120,18 +120,18 @@ func (t *top) run(ctx context.Context, out *os.File) error {
 	done.Go(func() { watch(ctx, func(s tui.Snapshot) { p.Send(s) }) })
 	_, err = p.Run()
 	cancel()
-	done.Wait() // the drivers are released
+	done.Wait() // until the drivers are released
 	if errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrInterrupted) {
 		return nil // by a signal
 	}
 	return err
 }
 
-// watcher calls show with what there is until ctx ends.
+// watcher calls show with each new snapshot until ctx is canceled.
 type watcher func(ctx context.Context, show func(tui.Snapshot))
 
-// printOnce prints the first snapshot. Of a machine that is the second reading: the
-// hardware's activity counters mean something only as the difference of two.
+// printOnce prints one snapshot. For a machine it takes two readings, because activity is the
+// difference between two values of the hardware's counters.
 func (t *top) printOnce(ctx context.Context, out io.Writer, watch watcher, price pricing) error {
 	var s tui.Snapshot
 	if t.url == "" {
@@ -157,7 +157,7 @@ func (t *top) printOnce(ctx context.Context, out io.Writer, watch watcher, price
 	return err
 }
 
-// watchNode reads this machine.
+// watchNode returns a watcher that reads this machine.
 func (t *top) watchNode(price pricing) watcher {
 	return func(ctx context.Context, show func(tui.Snapshot)) {
 		view, err := local.Open(t.local(), nil)
@@ -177,13 +177,13 @@ func (t *top) watchNode(price pricing) watcher {
 				show(m.snapshot(tick))
 			}
 		})
-		_ = view.Run(ctx) // the process ends anyway
+		_ = view.Run(ctx) // the process exits anyway
 		cancel()
 		done.Wait()
 	}
 }
 
-// watchStore asks a hub.
+// watchStore returns a watcher that queries a hub or another store.
 func (t *top) watchStore(price pricing) (watcher, error) {
 	store, err := query.Open(query.Config{URL: t.url, TokenFile: t.token, Timeout: 20 * time.Second})
 	if err != nil {
@@ -215,7 +215,7 @@ func (t *top) watchStore(price pricing) (watcher, error) {
 			if s := ask(ctx); ctx.Err() == nil {
 				show(s)
 			}
-			// A fleet of 10,000 takes seconds: the store has others to answer.
+			// A query over 10,000 devices takes seconds: leave the store time for other clients.
 			pause := max(t.interval, 4*time.Since(began))
 			select {
 			case <-ctx.Done():
@@ -226,13 +226,13 @@ func (t *top) watchStore(price pricing) (watcher, error) {
 	}, nil
 }
 
-// utf8Locale reports whether the terminal is said to show more than ASCII.
+// utf8Locale reports whether the locale is UTF-8.
 func utf8Locale(env func(string) string) bool {
 	locale := strings.ToUpper(cmp.Or(env("LC_ALL"), env("LC_CTYPE"), env("LANG")))
 	return strings.Contains(locale, "UTF-8") || strings.Contains(locale, "UTF8")
 }
 
-// redactURL returns an address without a password in it.
+// redactURL returns a URL without its password.
 func redactURL(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -241,5 +241,5 @@ func redactURL(address string) string {
 	return u.Redacted()
 }
 
-// hostOf is what is shown as the place of a tick.
+// hostOf returns the host of a tick for display.
 func hostOf(t node.Tick) string { return cmp.Or(t.Host, "this machine") }

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// askStore returns the fleet as a store knows it.
+// askStore returns a snapshot of the fleet from a store.
 func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pricing) (tui.Snapshot, error) {
 	f, err := reader.At(ctx, now)
 	if err != nil {
@@ -32,7 +32,7 @@ func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pr
 	}
 	s := tui.Snapshot{
 		Time: now, Currency: price.currency, Simulated: len(f.Devices) > 0,
-		Empty: "The store knows no device: no agent has sent anything in the last minutes, or under another name.",
+		Empty: "The store has no devices: no agent has sent data in the last minutes, or the series have other names.",
 	}
 	owners := map[string][]fleet.Holder{}
 	for _, h := range holdings {
@@ -58,14 +58,14 @@ func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pr
 			continue
 		}
 		s.Findings = append(s.Findings, tui.Finding{
-			Severity: tui.Info, Host: g.Host, Of: "workloads", Reason: g.Source + ": " + strings.ReplaceAll(g.Reason, "_", " "), Action: "gpumeter doctor on the node says more.",
+			Severity: tui.Info, Host: g.Host, Of: "workloads", Reason: g.Source + ": " + strings.ReplaceAll(g.Reason, "_", " "), Action: "Run gpumeter doctor on the node for details.",
 		})
 	}
 	sortFindings(s.Findings)
 	return s, nil
 }
 
-// storeDevice returns one device, and adds what is wrong with it to the findings.
+// storeDevice returns the view of one device, and adds its problems to the findings.
 func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []fleet.Holder) tui.Device {
 	index, _ := f.Index.Get()
 	d := tui.Device{
@@ -97,7 +97,7 @@ func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []
 	if d.Severity >= tui.Warning {
 		s.Findings = append(s.Findings, tui.Finding{
 			Severity: d.Severity, Host: d.Host, UUID: d.UUID, Of: fmt.Sprintf("%s %d", d.Vendor, d.Index), Reason: unwell(&d, state),
-			Action: "See its page at the hub, or gpumeter top on " + d.Host + ".",
+			Action: "See the page of the device in the hub, or run gpumeter top on " + d.Host + ".",
 		})
 	}
 	if len(state.XIDs) > 0 {
@@ -107,7 +107,7 @@ func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []
 	return d
 }
 
-// storePartition returns one partition of a device.
+// storePartition returns the view of one partition of a device.
 func storePartition(f *fleet.Device, p fleet.Partition, owners []fleet.Holder) tui.Device {
 	index, _ := f.Index.Get()
 	d := tui.Device{
@@ -120,7 +120,7 @@ func storePartition(f *fleet.Device, p fleet.Partition, owners []fleet.Holder) t
 	return d
 }
 
-// storeOwners returns who is on a device, or on one partition of it.
+// storeOwners returns the workloads on a device, or on one partition.
 func storeOwners(list []fleet.Holder, partition string) []tui.Owner {
 	var out []tui.Owner
 	for i := range list {
@@ -138,7 +138,7 @@ func storeOwners(list []fleet.Holder, partition string) []tui.Owner {
 	return out
 }
 
-// unwell says why a device is not well, as far as series tell.
+// unwell returns why a device is unhealthy, as far as its series show.
 func unwell(d *tui.Device, state *fleet.State) string {
 	var words []string
 	for _, r := range []struct {
@@ -148,7 +148,7 @@ func unwell(d *tui.Device, state *fleet.State) string {
 		{!d.Up, "the device does not answer"},
 		{state.NeedsReset, "the driver requests a reset of the device"},
 		{state.RemapPending, "row remapping is pending"},
-		{state.ThermalThrottle, "heat holds the clocks down"},
+		{state.ThermalThrottle, "thermal throttling"},
 		{len(state.XIDs) > 0, "the driver reported XIDs"},
 	} {
 		if r.is {

@@ -15,14 +15,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// How often a fleet is judged, and over which time what is held in vain is looked for.
+// How often the fleet is judged, and over which period held but idle devices are looked for.
 const (
 	judgeEvery = time.Minute
 	judgeOver  = 24 * time.Hour
 )
 
-// judge knows what is wrong with a fleet. That is slow to find out, so it is done beside
-// what is shown.
+// judge evaluates the fleet rules and finds wasted devices. Both are slow, so it runs
+// concurrently with the display.
 type judge struct {
 	store query.Store
 	price pricing
@@ -31,7 +31,7 @@ type judge struct {
 	findings []tui.Finding
 }
 
-// run judges the fleet until ctx ends.
+// run judges the fleet until ctx is canceled.
 func (j *judge) run(ctx context.Context) {
 	clock := time.NewTicker(judgeEvery)
 	defer clock.Stop()
@@ -45,8 +45,8 @@ func (j *judge) run(ctx context.Context) {
 	}
 }
 
-// once finds what the rules over the whole fleet find, and what is held in vain. What
-// cannot be found out is one finding, too.
+// once evaluates the fleet rules and finds held but idle devices. An error becomes a
+// finding.
 func (j *judge) once(ctx context.Context, now time.Time) {
 	var list []tui.Finding
 	found, err := rules.Evaluate(ctx, j.store, now)
@@ -68,7 +68,7 @@ func (j *judge) once(ctx context.Context, now time.Time) {
 		}
 	}
 	if err != nil {
-		list = append(list, tui.Finding{Severity: tui.Info, Of: "fleet", Reason: "cannot be judged: " + oneLine(err)})
+		list = append(list, tui.Finding{Severity: tui.Info, Of: "fleet", Reason: "cannot evaluate the fleet rules: " + oneLine(err)})
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -78,14 +78,14 @@ func (j *judge) once(ctx context.Context, now time.Time) {
 }
 
 func wasteFinding(f *cost.Finding) tui.Finding {
-	action := "Ask whether it is needed."
+	action := "Ask the owner whether the workload is still needed."
 	if f.Priced {
-		action = fmt.Sprintf("It costs %s %s a day.", f.PerDay, f.Currency)
+		action = fmt.Sprintf("Costs %s %s per day.", f.PerDay, f.Currency)
 	}
 	return tui.Finding{Severity: tui.Warning, Host: f.Labels[fleet.LabelHost], Of: f.Workload, Reason: f.Summary, Action: action}
 }
 
-// add puts what was found into a snapshot.
+// add appends the findings to a snapshot.
 func (j *judge) add(s *tui.Snapshot) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

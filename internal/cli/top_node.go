@@ -19,20 +19,20 @@ import (
 
 var topSeverities = map[health.Severity]tui.Severity{health.Info: tui.Info, health.Warning: tui.Warning, health.Critical: tui.Critical}
 
-// thisMachine is what the terminal view remembers of this machine between ticks.
+// thisMachine is the state of the terminal view that outlives a tick.
 type thisMachine struct {
 	price   pricing
 	history fleet.History
 }
 
-// snapshot returns a tick as the terminal view wants it.
+// snapshot converts a tick for the terminal view.
 func (m *thisMachine) snapshot(t node.Tick) tui.Snapshot {
 	s := tui.Snapshot{
 		Time: t.Time, From: hostOf(t), Simulated: t.Simulated, Currency: m.price.currency,
-		Empty: "No accelerator found. gpumeter doctor says what was looked for; gpumeter demo and gpumeter top --simulate mixed show simulated ones.",
+		Empty: "No accelerator found. Run gpumeter doctor to see why, or gpumeter demo or gpumeter top --simulate mixed for simulated ones.",
 	}
 	if t.Paused {
-		s.Empty = "The drivers are released, see gpumeter pause."
+		s.Empty = "Paused: the drivers are released. gpumeter pause --for 0 resumes."
 	}
 	worst := map[string]tui.Severity{}
 	for _, f := range t.Findings {
@@ -79,8 +79,8 @@ func (m *thisMachine) snapshot(t node.Tick) tui.Snapshot {
 	return s
 }
 
-// holding returns whether workloads hold a device, and for how many seconds none of them has
-// used it, as far as this process has watched. It notes in here which accounts there are.
+// holding reports whether workloads hold a device, and for how many seconds none of them has
+// used it since this process started. It adds the device's accounts to here.
 func (m *thisMachine) holding(at time.Time, r *node.Reading, here map[string]bool) (held bool, idle device.Value) {
 	for i := range r.Holders {
 		h := &r.Holders[i]
@@ -102,7 +102,7 @@ func (m *thisMachine) holding(at time.Time, r *node.Reading, here map[string]boo
 	return held, idle
 }
 
-// sortFindings puts the worst first.
+// sortFindings sorts by severity, the worst first.
 func sortFindings(list []tui.Finding) {
 	slices.SortStableFunc(list, func(a, b tui.Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Of, b.Of))
@@ -121,22 +121,22 @@ func topDevice(t node.Tick, r *node.Reading) tui.Device {
 	return d
 }
 
-// uninvited returns who uses a device that was given to somebody else.
+// uninvited returns a finding for each workload that uses a device without an allocation.
 func uninvited(d *tui.Device) []tui.Finding {
 	var list []tui.Finding
 	for _, o := range d.Owners {
 		if o.Uninvited && d.Profile == "" {
 			list = append(list, tui.Finding{
 				Severity: tui.Warning, Host: d.Host, UUID: d.UUID, Of: fmt.Sprintf("%s %d", d.Vendor, d.Index),
-				Reason: o.Label + " uses the device and was not given it",
-				Action: "Ask who runs it, and see whether the container is privileged or mounts the device.",
+				Reason: o.Label + " uses the device without an allocation",
+				Action: "Find out who runs the workload, and whether its container is privileged or mounts the device.",
 			})
 		}
 	}
 	return list
 }
 
-// ownersOf returns who has a device, those of its partitions included, or one partition.
+// ownersOf returns the workloads on a device, including its partitions, or on one partition.
 func ownersOf(t node.Tick, r *node.Reading) []tui.Owner {
 	var list []tui.Owner
 	for i := range t.Readings {
@@ -158,7 +158,7 @@ func ownersOf(t node.Tick, r *node.Reading) []tui.Owner {
 	return list
 }
 
-// ownerLabels returns the attributes of a workload under the names of the hub's labels.
+// ownerLabels returns the attributes of a workload keyed by the hub's label names.
 func ownerLabels(w *workload.Workload) map[string]string {
 	labels := map[string]string{}
 	for _, a := range w.Identity() {
@@ -167,7 +167,7 @@ func ownerLabels(w *workload.Workload) map[string]string {
 	return labels
 }
 
-// moreOf returns the lines of the details that have no column.
+// moreOf returns the details that have no column in the table.
 func moreOf(r *node.Reading) []string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -208,7 +208,7 @@ func moreOf(r *node.Reading) []string {
 	return lines
 }
 
-// labelsOf returns what a price may depend on, under the names of the hub's labels.
+// labelsOf returns the labels that a price may depend on, keyed by the hub's label names.
 func labelsOf(t node.Tick, r *node.Reading) map[string]string {
 	labels := map[string]string{
 		fleet.LabelHost: t.Host, fleet.LabelModel: r.ID.Model, fleet.LabelVendor: r.ID.Vendor, fleet.LabelUUID: r.ID.UUID,
@@ -220,7 +220,7 @@ func labelsOf(t node.Tick, r *node.Reading) map[string]string {
 	return labels
 }
 
-// shortState says in a word or two what deserves attention.
+// shortState returns the state in one or two words.
 func shortState(r *node.Reading) string {
 	action, _ := r.RecoveryAction.Get()
 	throttled := func(b device.Buckets) bool { return r.Throttled(b) == device.Of(1) }

@@ -9,13 +9,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 )
 
-// pricing is what an hour of a device costs. The zero pricing knows nothing.
+// pricing holds the prices of devices. The zero value has no prices.
 type pricing struct {
 	prices   cost.Prices
 	currency string
 }
 
-// openPrices reads a file of prices; none has no price.
+// openPrices reads a price file. An empty name is the zero pricing.
 func openPrices(file string) (pricing, error) {
 	if file == "" {
 		return pricing{}, nil

@@ -65,7 +65,7 @@ func TestTopOnce(t *testing.T) {
 	}
 }
 
-// A machine without devices is told what to do, and that is no error.
+// A machine without devices prints a hint, and is not an error.
 func TestTopNothing(t *testing.T) {
 	t.Parallel()
 	text, err := topText(t, &top{hardware: hardware{root: t.TempDir(), host: "node"}})
@@ -74,7 +74,7 @@ func TestTopNothing(t *testing.T) {
 	}
 }
 
-// A store that does not answer is an error that says so, and has no password in it.
+// A store that does not respond is an error without the password.
 func TestTopUnreachable(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())
@@ -164,7 +164,7 @@ func TestTopFromSeries(t *testing.T) {
 	if d := cmp.Diff(want, got.Devices); d != "" {
 		t.Errorf("devices (-want +got):\n%s", d)
 	}
-	if len(got.Findings) != 1 || got.Findings[0].Reason != "b uses the device and was not given it" {
+	if len(got.Findings) != 1 || got.Findings[0].Reason != "b uses the device without an allocation" {
 		t.Errorf("findings: %+v", got.Findings)
 	}
 }
@@ -184,7 +184,7 @@ func (brokenStore) Raw(context.Context, string, time.Time, time.Time) ([]query.S
 	return nil, errors.New("no answer")
 }
 
-// A fleet that cannot be judged is not one in which nothing is wrong.
+// A failed evaluation of the fleet rules must not look like a healthy fleet.
 func TestTopCannotJudge(t *testing.T) {
 	t.Parallel()
 	j := &judge{store: brokenStore{}}

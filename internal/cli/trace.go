@@ -24,7 +24,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
 )
 
-// traceEnv is how the commands that trace open the machine; tests open another one.
+// traceEnv opens the tracer and the devices for trace and explain. Tests replace both.
 type traceEnv struct {
 	hardware
 	mode   string
@@ -47,16 +47,16 @@ func newTraceEnv() traceEnv {
 
 func (e *traceEnv) register(cmd *cobra.Command) {
 	e.hardware.register(cmd)
-	cmd.Flags().StringVar(&e.mode, "mode", "", "how functions are probed: session, multi, perf (default: the best that the kernel has)")
+	cmd.Flags().StringVar(&e.mode, "mode", "", "probe type: session, multi, perf (default: the best one the kernel supports)")
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions([]string{"session", "multi", "perf"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (e *traceEnv) proc() string { return filepath.Join("/", e.root, "proc") }
 
-// open begins to trace, until stop is called.
+// open starts a tracing session. The caller must close it.
 func (e *traceEnv) open(ctx context.Context) (*inspect.Session, error) {
 	c := e.config()
-	c.Interval = 5 * time.Second // the deadline of a device
+	c.Interval = 5 * time.Second // the timeout of reading a device
 	c.NoPCIeThroughput = true
 	view, err := e.view(c)
 	if err != nil {
@@ -65,20 +65,20 @@ func (e *traceEnv) open(ctx context.Context) (*inspect.Session, error) {
 	t, err := e.tracer(live.Options{Proc: e.proc(), Probe: probe.Options{Mode: e.mode}})
 	if err != nil {
 		if os.Geteuid() != 0 {
-			return nil, fmt.Errorf("%w; run it as root, or with these capabilities", err)
+			return nil, fmt.Errorf("%w; run this command as root or with these capabilities", err)
 		}
-		return nil, err // it names what is missing, and what that costs
+		return nil, err // the error names what is missing
 	}
 	return inspect.Begin(ctx, t, view), nil
 }
 
-// The bounds of a recording.
+// Length of a recording.
 const (
 	defaultRecording = 5 * time.Second
 	maxRecording     = time.Minute
 )
 
-// traceCommand are the flags of trace.
+// traceCommand holds the flags of gpumeter trace.
 type traceCommand struct {
 	traceEnv
 	choice
@@ -86,7 +86,7 @@ type traceCommand struct {
 	interval time.Duration
 	asJSON   bool
 	perfetto string
-	terminal bool // what is printed is redrawn in place
+	terminal bool // redraw the report in place
 }
 
 func newTrace() *cobra.Command {
@@ -96,13 +96,13 @@ func newTrace() *cobra.Command {
 func (c *traceCommand) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
-		Short: "Show live what processes ask of CUDA and NCCL, and what they wait for",
-		Long: `Show live what processes ask of CUDA and NCCL: calls, kernels, copies, waits, memory,
-collectives, what the host kept them from, and a verdict: what their speed depends on.
-Nothing is installed into the processes; each traced call costs about a microsecond.
+		Short: "Trace CUDA and NCCL calls live, and show what processes wait for",
+		Long: `Trace CUDA and NCCL calls live: calls, kernels, copies, waits, memory, collectives, delays
+caused by the host, and a verdict on what limits the speed of each process. Processes are
+not modified; each traced call costs about a microsecond.
 
-It needs root, or CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE
-for processes of other users.`,
+Tracing needs root, or CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE and
+CAP_CHECKPOINT_RESTORE for processes of other users.`,
 		Example: `  gpumeter trace
   gpumeter trace --pod ml/llm-0 --duration 30s
   gpumeter trace --job 4711 --json
@@ -118,9 +118,9 @@ for processes of other users.`,
 	c.traceEnv.register(cmd)
 	c.choice.register(cmd)
 	f := cmd.Flags()
-	f.DurationVar(&c.duration, "duration", 0, "end after this time (default: never; with --perfetto 5s)")
-	f.DurationVar(&c.interval, "interval", 2*time.Second, "time between two reports, 200ms to 5m")
-	f.BoolVar(&c.asJSON, "json", false, "print an object of JSON for each interval; what is counted in it is since the process was first seen")
+	f.DurationVar(&c.duration, "duration", 0, "stop after this time (default: never; 5s with --perfetto)")
+	f.DurationVar(&c.interval, "interval", 2*time.Second, "time between reports, 200ms to 5m")
+	f.BoolVar(&c.asJSON, "json", false, "print a JSON object per interval; its counters start when the process was first seen")
 	f.StringVar(&c.perfetto, "perfetto", "", "record every call to `FILE` for ui.perfetto.dev, for at most a minute")
 	return cmd
 }
@@ -135,7 +135,7 @@ func (c *traceCommand) check(durationSet bool) error {
 	case c.perfetto != "" && c.duration > maxRecording:
 		return fmt.Errorf("--perfetto records every call: --duration must be at most %s, is %s", maxRecording, c.duration)
 	case c.perfetto != "" && c.asJSON:
-		return errors.New("--perfetto writes a file of its own: leave --json out")
+		return errors.New("--perfetto and --json are mutually exclusive")
 	case c.interval < 200*time.Millisecond || c.interval > 5*time.Minute:
 		return fmt.Errorf("--interval must be between 200ms and 5m, is %s", c.interval)
 	}
@@ -151,7 +151,7 @@ func (c *traceCommand) run(ctx context.Context, w io.Writer) (err error) {
 		defer cancel()
 		ctx = limited
 	}
-	s, err := c.open(context.WithoutCancel(ctx)) // the last reading is made before it ends
+	s, err := c.open(context.WithoutCancel(ctx)) // the last reading follows the end of ctx
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (c *traceCommand) run(ctx context.Context, w io.Writer) (err error) {
 	return c.watch(ctx, s, w)
 }
 
-// watch reports until ctx ends, and once more then.
+// watch prints a report per interval until ctx is canceled, then a last one.
 func (c *traceCommand) watch(ctx context.Context, s *inspect.Session, w io.Writer) error {
 	before, _ := s.Look(ctx)
 	ticker := time.NewTicker(c.interval)
@@ -174,7 +174,7 @@ func (c *traceCommand) watch(ctx context.Context, s *inspect.Session, w io.Write
 		case <-ticker.C:
 		}
 		now, tick := s.Look(context.WithoutCancel(ctx))
-		if !first && now.Time.Sub(before.Time) < c.interval/2 { // it ended right after a report
+		if !first && now.Time.Sub(before.Time) < c.interval/2 { // ctx ended right after a report
 			return nil
 		}
 		r := s.Report(&c.Choice, before, now, &tick)
@@ -201,7 +201,7 @@ func (c *traceCommand) watch(ctx context.Context, s *inspect.Session, w io.Write
 	return nil
 }
 
-// record writes every call of the chosen processes to a file, until ctx ends.
+// record writes every call of the chosen processes to a file until ctx is canceled.
 func (c *traceCommand) record(ctx context.Context, s *inspect.Session, w io.Writer) error {
 	f, err := os.OpenFile(c.perfetto, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -219,15 +219,15 @@ func (c *traceCommand) record(ctx context.Context, s *inspect.Session, w io.Writ
 	return nil
 }
 
-// choice are the flags that say which processes are looked at.
+// choice holds the flags that select processes.
 type choice struct{ inspect.Choice }
 
 func (c *choice) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.UintSliceVar(&c.PIDs, "pid", nil, "`PID` of a process, on the host; may be repeated (default: all that use CUDA)")
-	f.Lookup("pid").DefValue = "" // or the help adds that the default is []
+	f.UintSliceVar(&c.PIDs, "pid", nil, "host `PID` of a process; may be repeated (default: all processes that use CUDA)")
+	f.Lookup("pid").DefValue = "" // otherwise the help shows (default [])
 	f.StringVar(&c.Pod, "pod", "", "processes of this pod, as `NAMESPACE/NAME`")
-	f.StringVar(&c.Job, "job", "", "processes of the Slurm job of this `ID`")
+	f.StringVar(&c.Job, "job", "", "processes of the Slurm job with this `ID`")
 }
 
 func (c *choice) check() error {
@@ -244,7 +244,7 @@ func (c *choice) check() error {
 		}
 	}
 	if given > 1 {
-		return fmt.Errorf("--pid, --pod and --job are one choice: give one of them, not %d", given)
+		return fmt.Errorf("give only one of --pid, --pod and --job, not %d", given)
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func runTrace(t *testing.T, fail error, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// One object an interval, that others can parse, and nothing else.
+// --json prints one parseable object per interval and nothing else.
 func TestTraceJSON(t *testing.T) {
 	t.Parallel()
 	out, err := runTrace(t, nil, "--json", "--pod", "ml/llm-0", "--interval", "200ms", "--duration", "700ms")
@@ -67,7 +67,7 @@ func TestTraceJSON(t *testing.T) {
 	}
 }
 
-// A time that is shorter than the interval has a report, too: of that time.
+// A duration shorter than the interval still yields a report.
 func TestTraceShorterThanTheInterval(t *testing.T) {
 	t.Parallel()
 	out, err := runTrace(t, nil, "--interval", "1m", "--duration", "200ms")
@@ -94,7 +94,7 @@ func TestTraceRedraws(t *testing.T) {
 	}
 }
 
-// What cannot be meant is refused with a word on what can.
+// Invalid flags are rejected with valid values.
 func TestTraceRefuses(t *testing.T) {
 	t.Parallel()
 	f := func(want string, args ...string) {
@@ -105,10 +105,10 @@ func TestTraceRefuses(t *testing.T) {
 	}
 	f("--duration must be above 0", "--duration", "-1s")
 	f("at most 1m0s", "--perfetto", "x", "--duration", "2m")
-	f("leave --json out", "--perfetto", "x", "--json")
+	f("mutually exclusive", "--perfetto", "x", "--json")
 	f("between 200ms and 5m", "--interval", "1ms")
 	f("must be NAMESPACE/NAME", "--pod", "llm")
-	f("one choice", "--pod", "ml/llm", "--pid", "1")
+	f("give only one of", "--pod", "ml/llm", "--pid", "1")
 	f("did not call CUDA", "--perfetto", filepath.Join(t.TempDir(), "x"), "--job", "1", "--duration", "300ms")
 	missing := errors.New("CAP_BPF is missing: nothing can be traced")
 	if _, err := runTrace(t, missing, "--duration", "1s"); err == nil || !errors.Is(err, missing) {
@@ -116,8 +116,8 @@ func TestTraceRefuses(t *testing.T) {
 	}
 }
 
-// The recording is one that viewers read, has the calls of the chosen process only, and
-// says how many it has not.
+// The recording is a valid trace with the calls of the selected process only, and reports how
+// many calls were lost.
 func TestTracePerfetto(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "calls.json")

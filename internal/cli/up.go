@@ -14,7 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
-// newUp returns the command that is agent and hub in one process.
+// newUp returns the command that runs agent and hub in one process.
 func newUp(version string) *cobra.Command {
 	h := &hubFlags{options: server.Options{Version: version, Vendors: local.Vendors()}}
 	a := newAgentFlags(version)
@@ -22,9 +22,10 @@ func newUp(version string) *cobra.Command {
 	a.options.Store = func() (hubexporter.Store, error) { return s.Store(), nil }
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Read this machine's accelerators and show them: agent and hub in one",
-		Long: `Read this machine's accelerators, keep what they do and show it at http://` + defaultHubListen + `/:
-agent and hub in one process. Agents of other machines may send to it, too.`,
+		Short: "Run the agent and the hub for this machine in one process",
+		Long: `Run the agent and the hub for this machine in one process: read the accelerators, store
+their telemetry and show it at http://` + defaultHubListen + `/. Agents on other machines may
+send to the hub too.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			made, err := a.prepare(cmd)
@@ -35,7 +36,7 @@ agent and hub in one process. Agents of other machines may send to it, too.`,
 			if err != nil {
 				return err
 			}
-			beServer()
+			serverRuntime()
 			if s, err = server.Start(cmd.Context(), h.options, log); err != nil {
 				return err
 			}

@@ -92,7 +92,7 @@ service:
 	return c
 }
 
-// owners returns who is said to have the GPUs.
+// owners returns the owners of the GPUs on the page.
 func owners(p page) map[string]string {
 	all := map[string]string{}
 	for s := range p {
@@ -103,7 +103,7 @@ func owners(p page) map[string]string {
 	return all
 }
 
-// reasons returns what is said of a source.
+// reasons returns the reported states of a source.
 func reasons(p page, source string) []string {
 	var list []string
 	for s := range p {
@@ -196,8 +196,8 @@ func TestAPIFails(t *testing.T) {
 	c.stop()
 }
 
-// One interval after a GPU has another owner nobody shows the old one any more, by page
-// or by OTLP, and what he used in all was delivered.
+// One interval after a GPU changes hands, neither the page nor OTLP shows the old owner, and the
+// old owner's final sums have been delivered.
 func TestOwnerChanges(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

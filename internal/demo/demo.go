@@ -1,9 +1,8 @@
 //go:build linux
 
-// Package demo is the fleet that gpumeter demo shows: simulated nodes of several vendors and
-// schedulers, with a history and with things to find in it. Run lets the fleet live into
-// the store of a hub, through the same receivers that an agent has, and reads the devices
-// of this machine beside it.
+// Package demo simulates the fleet of gpumeter demo: nodes of several vendors and schedulers,
+// with a history and problems to find. Run writes the telemetry of the fleet to the store of
+// a hub through the same receivers as an agent, and also reads the devices of this machine.
 package demo
 
 import (
@@ -23,36 +22,36 @@ import (
 	"github.com/gpumeter/gpumeter/internal/local"
 )
 
-// Interval is the time between two readings of the demo.
+// Interval is the time between readings of the demo.
 const Interval = 5 * time.Second
 
-// Options say how much of the fleet is shown.
+// Options configures the demo.
 type Options struct {
-	Nodes   int           // how many of Fleet
-	History time.Duration // how much of the past is simulated
-	Local   local.Config  // how the devices of this machine are read
+	Nodes   int           // number of nodes of Fleet
+	History time.Duration // length of the simulated history
+	Local   local.Config  // for the devices of this machine
 	Now     func() time.Time
 }
 
-// Sight is something to find in the fleet.
+// Sight is a problem to find in the fleet.
 type Sight struct {
-	Node string // that has it
+	Node string // where the problem is
 	Name string
 	Text string
 }
 
-// Sights returns what there is to find.
+// Sights returns the problems of the fleet.
 func Sights() []Sight {
 	return []Sight{
-		{"h100-02", "the idle hoarder", "team vision holds 8 H100 on h100-02 and does nothing with them"},
-		{"h100-01", "the thief", "notebooks/mallory uses GPU 5 of h100-01, which was given to inference/chat-api"},
-		{"h200-01", "the sick GPU", "GPU 7 of h200-01 has memory errors, XIDs and too little air"},
-		{"a100-01", "the careless job", "md-sweep of Slurm was given 4 GPUs of a100-01 and uses 1"},
+		{"h100-02", "the idle hoarder", "team vision holds 8 H100 GPUs on h100-02 and leaves them idle"},
+		{"h100-01", "the thief", "notebooks/mallory uses GPU 5 of h100-01, which is allocated to inference/chat-api"},
+		{"h200-01", "the sick GPU", "GPU 7 of h200-01 has memory errors, XIDs and poor cooling"},
+		{"a100-01", "the careless job", "Slurm job md-sweep holds 4 GPUs of a100-01 and uses 1"},
 	}
 }
 
-// Run lets the fleet live into a store until ctx ends. It calls ready once the store has
-// the history: beside is the name of this machine if it has devices, else empty.
+// Run writes the telemetry of the fleet to a store until ctx is canceled. It calls ready once
+// the store has the history. beside is the name of this machine, empty if it has no devices.
 func Run(ctx context.Context, o Options, store hubexporter.Store, ready func(beside string)) (err error) {
 	has := make(chan bool, 1)
 	go func() { has <- local.HasDevices(ctx, o.real()) }()
@@ -73,7 +72,7 @@ func Run(ctx context.Context, o Options, store hubexporter.Store, ready func(bes
 		return nil
 	case found = <-has:
 	}
-	if ctx.Err() != nil { // both may be ready
+	if ctx.Err() != nil { // select picks at random if both are ready
 		return nil
 	}
 	var running sync.WaitGroup
@@ -85,10 +84,10 @@ func Run(ctx context.Context, o Options, store hubexporter.Store, ready func(bes
 			return err
 		}
 		running.Go(func() {
-			_ = n.run(ctx) // what it could not release ends with us
-			_ = n.Close()  // which never fails
+			_ = n.run(ctx) // unreleased drivers are freed when the process exits
+			_ = n.Close()  // never fails
 		})
-		name, _ := os.Hostname() // it is only said
+		name, _ := os.Hostname() // only for display
 		beside = cmp.Or(name, "this machine")
 	}
 	ready(beside)
@@ -104,14 +103,14 @@ func Run(ctx context.Context, o Options, store hubexporter.Store, ready func(bes
 	}
 }
 
-// real returns how to read the devices of this machine.
+// real returns the configuration for reading the devices of this machine.
 func (o *Options) real() local.Config {
 	c := o.Local
 	c.Interval, c.SlowInterval = Interval, Interval
 	return c
 }
 
-// simulate returns the nodes of the fleet.
+// simulate returns the simulated nodes.
 func (o *Options) simulate(to Sink) ([]*Node, error) {
 	var nodes []*Node
 	for _, m := range Fleet()[:o.Nodes] {
@@ -132,7 +131,7 @@ func closeAll(nodes []*Node) error {
 	return errors.Join(errs...)
 }
 
-// Into returns a sink that writes into the store of a hub.
+// Into returns a sink that writes to the store of a hub.
 func Into(store hubexporter.Store) (Sink, error) {
 	w := hubexporter.NewWriter(store, nil)
 	metrics, err := consumer.NewMetrics(func(ctx context.Context, md pmetric.Metrics) error {

@@ -16,24 +16,22 @@ import (
 //go:embed prices.yaml
 var prices []byte
 
-// Prices returns the text of a file with prices for the fleet. They are examples, and
-// nobody's offer.
+// Prices returns the content of a price file for the fleet. The prices are made up.
 func Prices() []byte { return bytes.Clone(prices) }
 
-// Age is how long the machines of the fleet have run when the demo starts. The times of
-// the fleet count from their boot.
+// Age is the uptime of the simulated nodes when the demo starts. Times in Fleet are relative
+// to their boot.
 const Age = 48 * time.Hour
 
 // Machine is one simulated node.
 type Machine struct {
 	Host   string
-	Labels map[string]string // of its resource
+	Labels map[string]string // resource attributes
 	Groups []sim.Group
 }
 
-// Fleet returns what the demo shows: work as it should be, and what people look for. It
-// has an idle hoarder, a thief, a sick GPU, a job that uses one of its four GPUs, and a
-// node for each kind of scheduler and vendor.
+// Fleet returns the simulated nodes: normal workloads, an idle hoarder, a thief, a sick GPU, a
+// job that uses one of its four GPUs, and nodes of several schedulers and vendors.
 func Fleet() []Machine {
 	return []Machine{
 		{"h100-01", kubernetes("h100-01"), []sim.Group{
@@ -44,7 +42,7 @@ func Fleet() []Machine {
 				Thief: thief(pod("notebooks", "mallory", "statefulset", "jupyter", "interns").from(40 * time.Hour)),
 			},
 			{Model: "h100", Devices: 1, Role: "partitioned"},
-			{Model: "h100", Devices: 1, Role: "training"}, // nobody has it
+			{Model: "h100", Devices: 1, Role: "training"}, // unallocated
 		}},
 		{"h100-02", kubernetes("h100-02"), []sim.Group{
 			{Model: "h100", Devices: 8, Role: "idle", Stays: stays(pod("vision", "segmentation-dev", "statefulset", "workspace", "vision").from(5 * time.Hour))},
@@ -81,7 +79,7 @@ func kubernetes(node string) map[string]string {
 	return map[string]string{"k8s.cluster.name": "demo", "k8s.node.name": node}
 }
 
-// stay is a sim.Stay that is put together in one line.
+// stay is a sim.Stay with chainable setters.
 type stay sim.Stay
 
 func pod(namespace, owner, kind, container, team string) stay {
@@ -117,7 +115,7 @@ func stays(list ...stay) []sim.Stay {
 	return out
 }
 
-// podUID returns the same UID for the same pod whenever the demo runs.
+// podUID returns a UID that is stable across runs of the demo.
 func podUID(namespace, owner string) string {
 	h := hash(namespace + "/" + owner)
 	return fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", h>>32, h>>16&0xffff, h&0xfff, h>>20&0xfff, h&(1<<48-1))
@@ -125,6 +123,6 @@ func podUID(namespace, owner string) string {
 
 func hash(s string) uint64 {
 	h := fnv.New64a()
-	_, _ = io.WriteString(h, s) // never fails
+	_, _ = io.WriteString(h, s) // a hash never fails
 	return h.Sum64()
 }

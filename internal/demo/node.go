@@ -22,15 +22,15 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
 )
 
-// Sink is where the telemetry of a node goes.
+// Sink receives the telemetry of a node.
 type Sink struct {
 	metrics consumer.Metrics
-	logs    consumer.Logs // nil: nobody wants them
+	logs    consumer.Logs // nil: logs are discarded
 }
 
-// feed is the gpu extension of one node: a Collector has one, and the demo has several
-// nodes. Unlike a View's subscribers its own are waited for, so that none misses a tick of
-// the history.
+// feed is the gpu extension of one node. A Collector has a single one, but the demo has
+// several nodes. Unlike a View, feed blocks until each subscriber has received a tick, so that
+// none misses a tick of the history.
 type feed struct {
 	mu   sync.Mutex
 	list []chan node.Tick
@@ -42,12 +42,12 @@ func (*feed) Start(context.Context, component.Host) error { return nil }
 // Shutdown implements component.Component.
 func (*feed) Shutdown(context.Context) error { return nil }
 
-// GetExtensions implements component.Host: it is the only one.
+// GetExtensions implements component.Host. The feed is the only extension.
 func (f *feed) GetExtensions() map[component.ID]component.Component {
 	return map[component.ID]component.Component{component.MustNewID("gpu"): f}
 }
 
-// Subscribe is what the gpu receiver wants of the extension.
+// Subscribe implements the interface that the gpu receiver expects of its extension.
 func (f *feed) Subscribe() (ticks <-chan node.Tick, cancel func()) {
 	c := make(chan node.Tick)
 	f.mu.Lock()
@@ -64,15 +64,15 @@ func (f *feed) push(t node.Tick) {
 	}
 }
 
-// Node is one machine of the fleet: its View, and the receivers an agent would have.
+// Node is one machine of the fleet: a View and the receivers of an agent.
 type Node struct {
 	view      *node.View
 	feed      feed
 	receivers []component.Component
-	clock     *atomic.Int64 // of a simulated one, in nanoseconds
+	clock     *atomic.Int64 // of a simulated node, in Unix nanoseconds
 }
 
-// NewNode returns the simulated node m, booted at start, whose telemetry goes to to.
+// NewNode returns the simulated node m, booted at start, which sends its telemetry to to.
 func NewNode(m Machine, start time.Time, to Sink, log *zap.Logger) (*Node, error) {
 	clock := &atomic.Int64{}
 	clock.Store(start.UnixNano())
@@ -101,7 +101,7 @@ func newNode(cfg local.Config, to Sink, log *zap.Logger) (*Node, error) {
 	set := receiver.Settings{ID: component.MustNewID("gpu"), TelemetrySettings: component.TelemetrySettings{
 		Logger: log, MeterProvider: noopmetric.NewMeterProvider(), TracerProvider: nooptrace.NewTracerProvider(),
 	}}
-	ctx := context.Background() // of the making, which waits for nothing
+	ctx := context.Background() // nothing below blocks
 	metrics, err := f.CreateMetrics(ctx, set, f.CreateDefaultConfig(), to.metrics)
 	if err != nil {
 		return nil, err
@@ -122,18 +122,18 @@ func newNode(cfg local.Config, to Sink, log *zap.Logger) (*Node, error) {
 	return n, nil
 }
 
-// Tick reads a simulated node as it is, or was, at a moment. Once it returns, the receivers
-// have the tick.
+// Tick reads a simulated node as of the given time. When it returns, the receivers have the
+// tick.
 func (n *Node) Tick(ctx context.Context, at time.Time) node.Tick {
 	n.clock.Store(at.UnixNano())
 	t := n.view.Tick(ctx, at)
-	if t.Time.Equal(at) { // a tick that ctx ended is the one before
+	if t.Time.Equal(at) { // if ctx was canceled, t is the previous tick
 		n.feed.push(t)
 	}
 	return t
 }
 
-// run reads a real node until ctx ends.
+// run reads a real node until ctx is canceled.
 func (n *Node) run(ctx context.Context) error {
 	ticks, cancel := n.view.Subscribe()
 	defer cancel()
@@ -149,7 +149,7 @@ func (n *Node) run(ctx context.Context) error {
 	}
 }
 
-// Close ends the receivers, which pass on what they have.
+// Close shuts down the receivers, which flush their data.
 func (n *Node) Close() error {
 	var errs []error
 	for _, r := range n.receivers {
@@ -158,8 +158,8 @@ func (n *Node) Close() error {
 	return errors.Join(errs...)
 }
 
-// steps are the moments of a history up to now: the last hour closer than those
-// before. A query looks back for five minutes, so they are never farther apart.
+// steps returns the times of the readings of a history up to now, with a finer step in the
+// last hour. Steps are shorter than the five-minute lookback of a query.
 func steps(now time.Time, history time.Duration) []time.Time {
 	const coarse, fine, recent = 4 * time.Minute, time.Minute, time.Hour
 	var steps []time.Time
@@ -174,8 +174,8 @@ func steps(now time.Time, history time.Duration) []time.Time {
 	return steps
 }
 
-// seed lives the history of the nodes, all of them at the same pace: a store may
-// refuse what is long before the newest.
+// seed replays the history of all nodes in step: a store may reject samples that are much
+// older than the newest.
 func seed(ctx context.Context, nodes []*Node, steps []time.Time) {
 	for _, at := range steps {
 		if ctx.Err() != nil {

@@ -1,6 +1,5 @@
-// Package logging makes the logger of the process. It writes short lines for people or
-// JSON for log collectors, removes secrets, and turns down what the Collector says about
-// its own progress: gpumeter itself reports what users need to know about a start.
+// Package logging creates the logger of the process. It writes short lines for people or JSON
+// for log collectors, redacts secrets, and demotes the Collector's progress messages to debug.
 package logging
 
 import (
@@ -13,12 +12,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/redact"
 )
 
-// New returns a logger to w without what hide hides. people chooses short lines instead of
-// JSON.
+// New returns a logger that writes to w and redacts the secrets of hide. people selects short
+// lines instead of JSON.
 func New(w io.Writer, level zapcore.Level, people bool, hide *redact.Redactor) *zap.Logger {
 	enc := zap.NewProductionEncoderConfig()
 	enc.EncodeTime = zapcore.RFC3339TimeEncoder
-	enc.CallerKey = zapcore.OmitKey // only quiet needs it
+	enc.CallerKey = zapcore.OmitKey // only quiet uses it
 	encoder := zapcore.NewJSONEncoder(enc)
 	if people {
 		enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05")
@@ -30,10 +29,10 @@ func New(w io.Writer, level zapcore.Level, people bool, hide *redact.Redactor) *
 	return zap.New(newQuiet(core), zap.AddCaller())
 }
 
-// Reason is the field that says why something failed, on one line.
+// Reason returns a field with the text of err on one line.
 func Reason(err error) zap.Field { return zap.String("reason", OneLine(err)) }
 
-// OneLine returns the text of an error that was joined or wrapped over several lines, on one.
+// OneLine returns the text of err with its lines joined by semicolons.
 func OneLine(err error) string {
 	var parts []string
 	for line := range strings.Lines(err.Error()) {
@@ -44,9 +43,9 @@ func OneLine(err error) string {
 	return strings.Join(parts, "; ")
 }
 
-// quiet takes the Collector's own progress messages down to debug: what users need to
-// know of a start, gpumeter says itself. So it does of a start that failed, which ends
-// the process with one line.
+// quiet demotes the Collector's progress messages to debug, because gpumeter logs what users
+// need to know about a start. It also demotes the Collector's message about a failed start,
+// because the process exits with that error on one line.
 type quiet struct {
 	zapcore.Core
 
@@ -55,7 +54,7 @@ type quiet struct {
 
 func newQuiet(core zapcore.Core) quiet { return quiet{core, &losses{}} }
 
-// With implements zapcore.Core. Each component has a logger, and losses, of its own.
+// With implements zapcore.Core. Each component has its own logger, and so its own losses.
 func (q quiet) With(f []zapcore.Field) zapcore.Core { return newQuiet(q.Core.With(f)) }
 
 func (q quiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -65,7 +64,7 @@ func (q quiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Checked
 	return ce.AddCore(e, q)
 }
 
-// Write decides, because only now does the entry know who wrote it.
+// Write filters here and not in Check, because only now does the entry have its caller.
 func (q quiet) Write(e zapcore.Entry, f []zapcore.Field) error {
 	if isProgress(e) || isKept(f) {
 		e.Level = zapcore.DebugLevel
@@ -80,11 +79,11 @@ func (q quiet) Write(e zapcore.Entry, f []zapcore.Field) error {
 	return q.Core.Write(e, f)
 }
 
-// isProgress reports whether e is from the Collector's frame. Its components are not
-// meant: the output of the debug exporter is at this level, and retries are.
+// isProgress reports whether e is a progress message of the Collector's service, not of its
+// components: the debug exporter and retries log at the same level.
 func isProgress(e zapcore.Entry) bool {
 	if strings.Contains(e.Caller.File, "exporterhelper@") && strings.Contains(e.Caller.File, "/internal/queue/") {
-		return e.Level == zapcore.InfoLevel // how it opens its file
+		return e.Level == zapcore.InfoLevel // opening the queue file
 	}
 	if !strings.Contains(e.Caller.File, "go.opentelemetry.io/collector/service") &&
 		!strings.Contains(e.Caller.File, "go.opentelemetry.io/collector/otelcol") {

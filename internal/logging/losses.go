@@ -9,19 +9,19 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// sayLosses is how often an exporter may say that it loses data.
-const sayLosses = time.Minute
+// lossInterval is the minimum time between two log entries about the same loss.
+const lossInterval = time.Minute
 
-// losses counts what an exporter could not keep or deliver. It says so at every tick;
-// once a minute, with the total, is enough.
+// losses rate-limits the entries that an exporter logs at every tick while it drops data, and
+// adds the total.
 type losses struct {
 	mu    sync.Mutex
 	total map[string]int64 // by message, since the exporter started
 	said  map[string]time.Time
 }
 
-// note returns what is to be logged instead of an entry of the Collector's exporters,
-// and whether anything is.
+// note returns the fields to log for an entry, and whether to log it at all. It changes only
+// entries about dropped data from the Collector's exporters.
 func (l *losses) note(e zapcore.Entry, f []zapcore.Field) ([]zapcore.Field, bool) {
 	if !strings.HasPrefix(e.Message, "Exporting failed. ") {
 		return f, true
@@ -36,7 +36,7 @@ func (l *losses) note(e zapcore.Entry, f []zapcore.Field) ([]zapcore.Field, bool
 			l.total, l.said = map[string]int64{}, map[string]time.Time{}
 		}
 		l.total[e.Message] += field.Integer
-		if last, ok := l.said[e.Message]; ok && e.Time.Sub(last) < sayLosses {
+		if last, ok := l.said[e.Message]; ok && e.Time.Sub(last) < lossInterval {
 			return nil, false
 		}
 		l.said[e.Message] = e.Time
@@ -45,9 +45,9 @@ func (l *losses) note(e zapcore.Entry, f []zapcore.Field) ([]zapcore.Field, bool
 	return f, true
 }
 
-// isKept reports whether f is of a request that the end of the agent interrupted. The
-// exporter calls it dropped, but a queue on disk has it, and of one in memory the loss
-// was announced.
+// isKept reports whether f belongs to a request that was interrupted by shutdown. The exporter
+// calls its data dropped, but a queue on disk still has the data, and the agent warned at the
+// start that a queue in memory loses it.
 func isKept(f []zapcore.Field) bool {
 	for _, field := range f {
 		if err, ok := field.Interface.(error); ok && field.Key == "error" && strings.HasPrefix(err.Error(), "interrupted due to shutdown") {

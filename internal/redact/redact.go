@@ -1,6 +1,6 @@
-// Package redact keeps secrets out of what gpumeter writes. A Redactor learns secrets from
-// a configuration and removes them from every line that passes through its writer; Config
-// removes them from a configuration that is about to be shown.
+// Package redact keeps secrets out of gpumeter's output. A Redactor learns secrets from a
+// configuration and removes them from every line written through it; Config removes them from
+// a configuration for display.
 package redact
 
 import (
@@ -18,19 +18,19 @@ import (
 // Text replaces a secret, as in the Collector.
 const Text = "[REDACTED]"
 
-// minSecret is the length of the shortest secret that is hidden. Hiding a header of one
-// letter would make the log unreadable and protect nothing.
+// minSecret is the minimum length of a secret in bytes. Redacting a one-letter header would
+// make the log unreadable and protect nothing.
 const minSecret = 8
 
-// Redactor hides secrets in text. gpumeter logs none itself, but backends and proxies may
-// repeat part of a request in their answer, and exporters log the answer. The zero
-// Redactor hides nothing yet. It is safe for concurrent use.
+// Redactor removes secrets from text. gpumeter itself logs no secrets, but backends and proxies
+// may echo part of a request in their response, and exporters log the response. The zero value
+// has no secrets and is ready to use. A Redactor is safe for concurrent use.
 type Redactor struct {
 	mu      sync.RWMutex
-	secrets [][]byte // the longest first
+	secrets [][]byte // longest first
 }
 
-// Hide makes r hide secret and each of its words: of "Bearer x", also x alone.
+// Hide adds secret and each of its words, so that of "Bearer x" also x alone is removed.
 func (r *Redactor) Hide(secret string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +46,7 @@ func (r *Redactor) Hide(secret string) {
 	slices.SortStableFunc(r.secrets, func(a, b []byte) int { return cmp.Compare(len(b), len(a)) })
 }
 
-// Learn hides the headers in a configuration and the passwords in its URLs.
+// Learn adds the headers in a configuration and the passwords in its URLs.
 func (r *Redactor) Learn(conf any) { r.learn(conf, false) }
 
 func (r *Redactor) learn(conf any, header bool) {
@@ -74,7 +74,7 @@ func (r *Redactor) learn(conf any, header bool) {
 	}
 }
 
-// Bytes returns text without the secrets r knows. It may return text itself.
+// Bytes returns text with the secrets replaced. It may return text itself.
 func (r *Redactor) Bytes(text []byte) []byte {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -86,8 +86,8 @@ func (r *Redactor) Bytes(text []byte) []byte {
 	return text
 }
 
-// Writer returns a writer to w that removes what r hides. Each Write must be whole lines,
-// as a logger's are: a secret that is split over two writes is not found.
+// Writer returns a writer that removes secrets and writes to w. Each Write must consist of
+// whole lines, as from a logger: a secret split over two writes is not found.
 func (r *Redactor) Writer(w io.Writer) io.Writer { return redacting{w, r} }
 
 type redacting struct {
@@ -103,7 +103,7 @@ func (w redacting) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Config returns a configuration without its headers and the passwords of its URLs.
+// Config returns conf with its headers and the passwords in its URLs redacted.
 func Config(conf map[string]any) any { return redact(conf, false) }
 
 func redact(value any, secret bool) any {

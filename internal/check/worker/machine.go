@@ -24,7 +24,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
-// env returns the machine that is checked.
+// env returns the environment of the checks.
 func (o *Options) env() check.Env {
 	env := check.Env{
 		Root: o.Local.Root, Expect: o.Expect, Window: o.Window, StuckFor: 3 * time.Second, Vendors: local.Vendors(),
@@ -47,9 +47,9 @@ func (o *Options) env() check.Env {
 	return env
 }
 
-// ofJob returns whether a device is one of those that Slurm gave to the job, by the numbers
-// of their device files; nil, which is all, if it does not say. minors are as in
-// device.Vendor.
+// ofJob returns a function that reports whether Slurm allocated a device to the job. list holds
+// the numbers of the device files, minors their prefixes as in device.Vendor. If list is not
+// valid, ofJob returns nil, which stands for all devices.
 func ofJob(list string, minors []string) func(*device.Sample) bool {
 	indexes, err := slurm.ParseRanges(list)
 	if err != nil {
@@ -69,7 +69,7 @@ func ofJob(list string, minors []string) func(*device.Sample) bool {
 	}
 }
 
-// maxManifest is more than any manifest has.
+// maxManifest is the maximum size of a manifest in bytes, more than any needs.
 const maxManifest = 1 << 20
 
 func readManifest(path string) (m check.Manifest, err error) {
@@ -83,19 +83,19 @@ func readManifest(path string) (m check.Manifest, err error) {
 		return m, err
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true) // a key that is spelled wrongly would check nothing
+	d.KnownFields(true) // a misspelled key would check nothing
 	if err := d.Decode(&m); err != nil {
 		if errors.Is(err, io.EOF) {
-			return m, errors.New("it is empty")
+			return m, errors.New("the manifest is empty")
 		}
 		return m, err
 	}
 	return m, m.Validate()
 }
 
-// readMachine reads the devices. It looks again while one does not answer or has memory that
-// nobody holds, until patience is over: a job may just have ended. The drivers are not
-// released; the process ends.
+// readMachine reads the devices. It retries for up to patience while a device does not respond
+// or has memory in use without a process, because a job may just have ended. It does not
+// release the drivers, because the process exits.
 func readMachine(ctx context.Context, cfg local.Config, patience time.Duration) (check.Machine, error) {
 	view, err := local.Open(cfg, nil)
 	if err != nil {

@@ -1,8 +1,7 @@
 //go:build linux
 
-// Package worker runs the checks of a node in a process of their own, so that a driver or a
-// file server that hangs cannot keep the caller. Fork is the caller's side, Work what the
-// process does.
+// Package worker runs the checks of a node in a separate process, so that a hung driver or file
+// server cannot block the caller. Fork starts the process, Work is its body.
 package worker
 
 import (
@@ -20,19 +19,19 @@ import (
 	"github.com/gpumeter/gpumeter/internal/local"
 )
 
-// Options say what is checked.
+// Options configures a run of checks.
 type Options struct {
-	Profile    string // the occasion: check.Prolog, check.Epilog or check.Periodic
+	Profile    string // when the checks run: check.Prolog, check.Epilog or check.Periodic
 	Only, Skip []string
-	Timeout    time.Duration // of the whole
-	Window     time.Duration // how far back the kernel log counts
-	Manifest   string        // file with the hardware that there should be; empty: none
-	Expect     int           // expected number of devices; 0 means the manifest's
+	Timeout    time.Duration // of the whole run
+	Window     time.Duration // how far back to read the kernel log
+	Manifest   string        // file with the expected hardware; empty: none
+	Expect     int           // expected number of devices; 0: from the manifest
 	JobGPUs    string        // SLURM_JOB_GPUS of the job, in its prolog and epilog
 	Local      local.Config
 }
 
-// Report is everything that a run of checks found.
+// Report is the result of a run of checks.
 type Report struct {
 	Host      string         `json:"host"`
 	Time      time.Time      `json:"time"`
@@ -43,7 +42,7 @@ type Report struct {
 	Results   []check.Result `json:"checks"`
 }
 
-// Work runs the checks.
+// Work runs the checks in this process.
 func Work(ctx context.Context, o Options) (Report, error) {
 	list, err := check.Select(o.Profile, o.Only, o.Skip)
 	if err != nil {
@@ -51,7 +50,7 @@ func Work(ctx context.Context, o Options) (Report, error) {
 	}
 	r := Report{Host: o.Local.Host, Time: time.Now().UTC(), Simulated: o.Local.Simulate != "", Profile: o.Profile}
 	if r.Host == "" {
-		r.Host, _ = os.Hostname() // empty is a name like any other
+		r.Host, _ = os.Hostname() // best effort: the host stays empty
 	}
 	r.Results = check.Run(ctx, o.env(), list, o.Timeout-min(Grace, o.Timeout/5))
 	r.Status = check.Worst(r.Results)
@@ -59,7 +58,7 @@ func Work(ctx context.Context, o Options) (Report, error) {
 	return r, ctx.Err()
 }
 
-// Observe returns the manifest of this machine.
+// Observe returns a manifest of the hardware found on this machine.
 func Observe(ctx context.Context, o Options) (check.Manifest, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -68,33 +67,33 @@ func Observe(ctx context.Context, o Options) (check.Manifest, error) {
 	return check.Observe(ctx, env)
 }
 
-// Grace is the part of the time that a process has to start and to write.
+// Grace is the part of the timeout reserved for starting the process and writing the report.
 const Grace = time.Second
 
-// Run has the checks run by Fork. That they failed, or said nothing in time, is a result,
-// too. The error is that ctx ended.
+// Run runs the checks with Fork. A failure or a timeout becomes a result. The error is non-nil
+// only if ctx was canceled.
 func Run(ctx context.Context, o Options, args []string) (Report, error) {
 	begin := time.Now()
 	r, err := Fork(ctx, o.Timeout, args)
-	if ctx.Err() != nil { // which must not look as if all were fine
+	if ctx.Err() != nil { // an interrupted run must not look successful
 		return Report{}, ctx.Err()
 	}
 	if err != nil {
 		r = Report{Host: o.Local.Host, Time: begin.UTC(), Profile: o.Profile, Seconds: time.Since(begin).Round(time.Millisecond).Seconds()}
-		res := check.Result{ID: "check", Status: check.Unknown, Reason: err.Error(), Seconds: r.Seconds, Action: "gpumeter doctor may say more."}
+		res := check.Result{ID: "check", Status: check.Unknown, Reason: err.Error(), Seconds: r.Seconds, Action: "Run gpumeter doctor for details."}
 		if errors.Is(err, context.DeadlineExceeded) {
-			res.Status, res.Reason = check.Critical, fmt.Sprintf("the checks have said nothing for %s: a driver or a disk hangs", o.Timeout)
+			res.Status, res.Reason = check.Critical, fmt.Sprintf("no result from the checks within %s: a driver or a disk hangs", o.Timeout)
 		}
 		r.Results, r.Status = []check.Result{res}, res.Status
 	}
 	return r, nil
 }
 
-// Fork runs this program with args and --worker, which must make it write the result of
-// Work as JSON to standard output, and returns that report. It does not wait for the end of
-// the process: a thread that sleeps in a driver keeps its process, and whoever waits for
-// that, until the driver lets go. The process has none of our files open, which callers
-// wait for, too.
+// Fork runs this program with args and --worker, which must make it write the report of Work
+// as JSON to standard output, and returns that report. It does not wait for the process to
+// exit: a thread in uninterruptible sleep in a driver keeps the process, and anyone waiting for
+// it, until the driver returns. The process inherits none of our open files, because callers
+// also wait for those to be closed.
 func Fork(ctx context.Context, timeout time.Duration, args []string) (r Report, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -103,7 +102,7 @@ func Fork(ctx context.Context, timeout time.Duration, args []string) (r Report, 
 		return r, err
 	}
 	defer in.Close()
-	cmd := exec.Command("/proc/self/exe", append(slices.Clone(args), "--worker")...) //nolint:noctx // it is left alone, not waited for
+	cmd := exec.Command("/proc/self/exe", append(slices.Clone(args), "--worker")...) //nolint:noctx // the process is not waited for
 	cmd.Stdout = out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()
@@ -111,16 +110,16 @@ func Fork(ctx context.Context, timeout time.Duration, args []string) (r Report, 
 	if err != nil {
 		return r, fmt.Errorf("cannot start the checks: %w", err)
 	}
-	defer cmd.Process.Kill() //nolint:errcheck // it has ended, or hangs, and nobody waits for it
+	defer cmd.Process.Kill() //nolint:errcheck // the process has exited, or hangs and is not waited for
 	end, _ := ctx.Deadline()
-	_ = in.SetReadDeadline(end) // a pipe has deadlines
+	_ = in.SetReadDeadline(end) // pipes support deadlines
 	stop := context.AfterFunc(ctx, func() { _ = in.SetReadDeadline(time.Now()) })
 	defer stop()
 	if err := json.NewDecoder(in).Decode(&r); err != nil {
 		if ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			return r, context.DeadlineExceeded
 		}
-		return r, fmt.Errorf("the checks ended without a result (%w): a library of a driver may have crashed", err)
+		return r, fmt.Errorf("the checks exited without a result (%w): a driver library may have crashed", err)
 	}
 	return r, nil
 }

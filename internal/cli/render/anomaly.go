@@ -11,17 +11,17 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
 )
 
-// Anomaly writes an anomaly in lines: who, what, which facts have what part of it, and where
-// in the process it shows. Times are those of the reader.
+// Anomaly writes an anomaly as text: the process, the slowdown, the share of each cause, and
+// the operations that changed. Times are in the local time zone.
 func Anomaly(w io.Writer, a *anomaly.Anomaly) {
 	when := a.Since.Local().Format("2006-01-02 15:04:05")
 	switch a.State {
 	case anomaly.Ended:
 		when += " to " + a.Time.Local().Format(time.TimeOnly)
 	case anomaly.Adopted:
-		when += ", and from " + a.Time.Local().Format(time.TimeOnly) + " on taken as normal"
+		when += ", accepted as the new baseline at " + a.Time.Local().Format(time.TimeOnly)
 	default:
-		when += ", not over at " + a.Time.Local().Format(time.TimeOnly)
+		when += ", still ongoing at " + a.Time.Local().Format(time.TimeOnly)
 	}
 	fmt.Fprintln(w, when)
 	who := fmt.Sprintf("  %s (pid %d", plain(a.Process), a.PID)
@@ -38,11 +38,11 @@ func Anomaly(w io.Writer, a *anomaly.Anomaly) {
 		share(e.Share, strings.ReplaceAll(string(e.Cause), "_", " ")+": "+e.Fact)
 	}
 	if a.Unexplained >= 0.005 {
-		share(a.Unexplained, "unexplained: no fact that we know of the same time accounts for it")
+		share(a.Unexplained, "unexplained: no known event at the same time accounts for it")
 	}
 	for i, x := range a.Changes {
 		if i == 0 {
-			fmt.Fprintln(w, "  It shows in")
+			fmt.Fprintln(w, "  Affected operations")
 		}
 		name := x.Op
 		if name == "bubble" {
@@ -53,7 +53,7 @@ func Anomaly(w io.Writer, a *anomaly.Anomaly) {
 	fmt.Fprintln(w)
 }
 
-// slower says what a process does not do as fast as it did.
+// slower describes the slowdown of a process.
 func slower(a *anomaly.Anomaly) string {
 	switch a.Op {
 	case anomaly.Step:

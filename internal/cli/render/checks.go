@@ -18,7 +18,7 @@ import (
 // CheckList writes the table of all checks.
 func CheckList(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "ID\tPROFILES\tLIMIT\tWHAT IS FINE")
+	fmt.Fprintln(tw, "ID\tPROFILES\tLIMIT\tPASSES IF")
 	for _, c := range check.All() {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", c.ID, strings.Join(c.Profiles, " "), c.Limit, c.About)
 	}
@@ -28,8 +28,8 @@ func CheckList(w io.Writer) error {
 // CheckFormats returns the formats of Checks.
 func CheckFormats() []string { return []string{"table", "json", "line", "nagios", "npd"} }
 
-// Checks writes a report in a format: a table for people, JSON for programs, or what
-// Slurm's prologs, Nagios and node-problem-detector expect.
+// Checks writes a report in one of CheckFormats: a table for people, JSON for programs, or
+// the format that Slurm prologs, Nagios or node-problem-detector expects.
 func Checks(w io.Writer, format string, r worker.Report) error {
 	var err error
 	switch format {
@@ -49,8 +49,8 @@ func Checks(w io.Writer, format string, r worker.Report) error {
 	return err
 }
 
-// sick returns the results that are neither fine nor skipped, the worst first.
-func sick(r worker.Report) []check.Result {
+// failed returns the results that are neither ok nor skipped, the worst first.
+func failed(r worker.Report) []check.Result {
 	order := []check.Status{check.Critical, check.Warning, check.Unknown}
 	out := slices.DeleteFunc(slices.Clone(r.Results), func(x check.Result) bool { return !slices.Contains(order, x.Status) })
 	slices.SortStableFunc(out, func(a, b check.Result) int { return slices.Index(order, a.Status) - slices.Index(order, b.Status) })
@@ -107,10 +107,10 @@ func about(p check.Problem) string {
 	return p.Subject + ": " + p.Reason
 }
 
-// checkLine is everything that is wrong on one line, the worst first.
+// checkLine returns all problems on one line, the worst first.
 func checkLine(r worker.Report) string {
 	var parts []string
-	for _, x := range sick(r) {
+	for _, x := range failed(r) {
 		parts = append(parts, fmt.Sprintf("%s %s: %s", x.Status, x.ID, x.Reason))
 	}
 	if len(parts) == 0 {
@@ -121,14 +121,15 @@ func checkLine(r worker.Report) string {
 
 func oneText(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// nagios is a plugin's output: a line of text and, behind a bar, numbers; then more text.
+// nagios returns the output of a Nagios plugin: a line of text, performance data after a |,
+// and long text on the following lines.
 func nagios(r worker.Report) string {
 	var b strings.Builder
 	clean := strings.NewReplacer("|", "/")
 	n := tally(r)
 	fmt.Fprintf(&b, "GPUMETER %s | critical=%d warning=%d unknown=%d ok=%d time=%.3fs\n", clean.Replace(checkLine(r)),
 		n[check.Critical], n[check.Warning], n[check.Unknown], n[check.OK], r.Seconds)
-	for _, x := range sick(r) {
+	for _, x := range failed(r) {
 		for _, p := range x.Problems {
 			fmt.Fprintf(&b, "%s %s: %s\n", p.Status, x.ID, clean.Replace(oneText(about(p))))
 		}
@@ -136,12 +137,12 @@ func nagios(r worker.Report) string {
 	return b.String()
 }
 
-// maxNPD is what node-problem-detector keeps of a plugin's output, in its default
-// configuration.
+// maxNPD is the number of bytes of a plugin's output that node-problem-detector keeps by
+// default.
 const maxNPD = 80
 
 func npdLine(r worker.Report) string {
-	list := sick(r)
+	list := failed(r)
 	text := "ok: " + summary(r)
 	if len(list) > 0 {
 		text = list[0].ID + ": " + list[0].Reason
@@ -149,7 +150,7 @@ func npdLine(r worker.Report) string {
 	return cutText(oneText(text), maxNPD)
 }
 
-// cutText returns at most n bytes of s, in whole characters.
+// cutText truncates s to at most n bytes without splitting a character.
 func cutText(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -15,14 +15,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
-// Devices writes one line a device, for people. UUIDs come last, where a narrow terminal
+// Devices writes a table with one line per device. UUIDs come last, where a narrow terminal
 // wraps them.
 func Devices(w io.Writer, t node.Tick) error {
 	if t.Simulated {
 		fmt.Fprintln(w, "SIMULATED devices: none of these numbers are real.")
 	}
 	if len(t.Readings) == 0 {
-		fmt.Fprintln(w, "No accelerator found. gpumeter doctor says what was looked for; gpumeter demo shows simulated ones.")
+		fmt.Fprintln(w, "No accelerator found. Run gpumeter doctor to see why, or gpumeter demo for simulated ones.")
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -54,7 +54,7 @@ func Devices(w io.Writer, t node.Tick) error {
 	return nil
 }
 
-// workloadsOf says who has a device, or a partition of one, and how much of it.
+// workloadsOf returns the workloads that hold a device or a partition, with their shares.
 func workloadsOf(t node.Tick, r *node.Reading) string {
 	partition := ""
 	if r.ID.Parent != "" {
@@ -86,7 +86,7 @@ func workloadsOf(t node.Tick, r *node.Reading) string {
 	return none
 }
 
-// workloadName returns what people look for a workload by.
+// workloadName returns the name by which users know a workload.
 func workloadName(w workload.Workload) string {
 	if pod := w.Attributes["k8s.pod.name"]; pod != "" {
 		return w.Attributes["k8s.namespace.name"] + "/" + pod
@@ -114,7 +114,7 @@ func tableRow(r *node.Reading) []string {
 	}
 }
 
-// none is how an absent value is shown: it is not zero.
+// none stands for an absent value, which is not zero.
 const none = "-"
 
 func percentage(v device.Value) string {
@@ -157,7 +157,7 @@ func temperature(celsius device.Value) string {
 	return none
 }
 
-// printFindings says what is wrong and what to do, a line for each.
+// printFindings writes one line per finding, with the recommended action.
 func printFindings(w io.Writer, findings []health.Finding) {
 	for _, f := range findings {
 		if f.Severity < health.Warning {
@@ -171,13 +171,13 @@ func printFindings(w io.Writer, findings []health.Finding) {
 	}
 }
 
-// state says in a few words what deserves attention.
+// state returns the state of a device in a few words.
 func state(r *node.Reading, findings []health.Finding) string {
 	if !r.Up {
 		return "DOWN: " + r.Problem
 	}
 	var words []string
-	// The worst is first; what it is comes below the table.
+	// Findings are sorted by severity, and printed in full below the table.
 	worst := slices.IndexFunc(findings, func(f health.Finding) bool { return f.Device.UUID == r.ID.UUID })
 	if worst >= 0 && findings[worst].Severity >= health.Warning {
 		words = append(words, strings.ToUpper(findings[worst].Severity.String()))

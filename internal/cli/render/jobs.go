@@ -15,12 +15,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
 )
 
-// column of the table of jobs.
+// column is a column of the job table.
 type column struct {
 	name  string
-	short string // in a narrow terminal; empty: the same
-	right bool   // numbers are
-	least int    // how narrow a text may become; 0: it may not
+	short string // header in a narrow terminal; empty: name
+	right bool   // right-aligned
+	least int    // minimum width when truncated; 0: never truncated
 }
 
 var jobColumns = []column{
@@ -39,25 +39,25 @@ var jobColumns = []column{
 	{"NAME", "", false, 8},
 }
 
-// jobSums are what the last line adds up.
+// jobSums holds the totals of the last line.
 type jobSums struct {
 	gpuTime                time.Duration
-	allocated, active      float64 // of jobs of which both are known
+	allocated, active      float64 // of jobs for which both are known
 	idle, energy, peak     float64
 	anyIdle, anyEnergy     bool
 	anyActive, anyPeak     bool
 	withGPUs, withoutUsage int
 }
 
-// Jobs writes the table, the sums, and what there is to say of it. width is that of
-// the terminal; 0: nothing is cut.
+// Jobs writes the job table with its totals, then the notes. width is the width of the
+// terminal; 0: nothing is truncated.
 func Jobs(w io.Writer, list []accounting.Record, notes []string, width int, q accounting.Query) error {
 	if len(list) == 0 {
-		who := "anybody"
+		who := "any user"
 		if len(q.Users) > 0 {
 			who = strings.Join(q.Users, ", ")
 		}
-		_, err := fmt.Fprintf(w, "No job of %s has run since %s. --since goes back further, --user all shows those of others.\n", who, q.From.Format("2006-01-02 15:04"))
+		_, err := fmt.Fprintf(w, "No jobs of %s since %s. Use --since to go back further, or --user all for all users.\n", who, q.From.Format("2006-01-02 15:04"))
 		return err
 	}
 	var s jobSums
@@ -76,7 +76,7 @@ func Jobs(w io.Writer, list []accounting.Record, notes []string, width int, q ac
 		fmt.Fprintln(w, note)
 	}
 	if s.withGPUs > s.withoutUsage && s.withoutUsage > 0 && len(notes) == 0 {
-		fmt.Fprintf(w, "Nothing is known of what %d of %d jobs with GPUs did.\n", s.withoutUsage, s.withGPUs)
+		fmt.Fprintf(w, "GPU usage is unknown for %d of %d jobs with GPUs.\n", s.withoutUsage, s.withGPUs)
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func jobRow(r *accounting.Record, s *jobSums) []string {
 		hours = none
 	}
 	if r.Start.IsZero() && r.Requested > 0 && !r.Ended() {
-		gpus = fmt.Sprint(r.Requested) // what it waits for
+		gpus = fmt.Sprint(r.Requested) // what the job is waiting for
 	}
 	active, idle, energy, peak := none, none, none, none
 	u := &r.Usage
@@ -145,8 +145,8 @@ func (s *jobSums) row(jobs int) []string {
 	return out
 }
 
-// printRows aligns columns, and cuts texts until they fit, the last one first. What is cut
-// ends with +, as in Slurm's own tables.
+// printRows aligns the columns, and truncates text until the rows fit, the last column first.
+// Truncated text ends with +, as in Slurm's own tables.
 func printRows(w io.Writer, rows [][]string, width int) {
 	widths := make([]int, len(jobColumns))
 	gap := 2
@@ -199,7 +199,7 @@ func printRows(w io.Writer, rows [][]string, width int) {
 	}
 }
 
-// clock writes a time span as Slurm does: 1-02:03:04.
+// clock formats a duration as Slurm does: 1-02:03:04.
 func clock(d time.Duration) string {
 	s := int64(d / time.Second)
 	text := fmt.Sprintf("%02d:%02d:%02d", s/3600%24, s/60%60, s%60)
@@ -209,7 +209,7 @@ func clock(d time.Duration) string {
 	return text
 }
 
-// number writes hours and kWh with two digits; what is little is not nothing.
+// number formats hours and kWh with two decimals. A small value is not shown as zero.
 func number(v float64) string {
 	switch {
 	case v >= 1000:
@@ -222,7 +222,7 @@ func number(v float64) string {
 
 func gibibytes(v float64) string { return fmt.Sprintf("%.1f GiB", v/(1<<30)) }
 
-// jobJSON is a job as programs read it. Seconds, joules and bytes; what is not known is absent.
+// jobJSON is the JSON form of a job, in seconds, joules and bytes. Unknown values are absent.
 type jobJSON struct {
 	UID         string     `json:"uid,omitempty"`
 	ID          string     `json:"job_id"`
@@ -261,7 +261,7 @@ type jobJSON struct {
 	Unseen      float64    `json:"unseen_gpu_seconds,omitempty"`
 }
 
-// JobsJSON writes the jobs for programs.
+// JobsJSON writes the jobs as a JSON array.
 func JobsJSON(w io.Writer, list []accounting.Record) error {
 	out := make([]jobJSON, 0, len(list))
 	for i := range list {

@@ -16,22 +16,22 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
 )
 
-// The most lines of each kind that are shown of a process.
+// Maximum number of lines of each kind per process.
 const (
 	shownOps     = 12
 	shownKernels = 8
 	shownComms   = 6
 )
 
-// traceReport is a report on its way to a terminal.
+// traceReport is a report with the size of the terminal.
 type traceReport struct {
 	*inspect.Report
 
 	width, height int
 }
 
-// Trace writes a report for people, in lines of at most width characters and, if height is
-// above 0, no more lines than fit. Width 0 is 80.
+// Trace writes a report as text, in lines of at most width characters and, if height is above
+// 0, at most as many lines as fit. Width 0 is 80.
 func Trace(w io.Writer, report *inspect.Report, width, height int) {
 	(&traceReport{report, width, height}).write(w)
 }
@@ -40,7 +40,7 @@ func (r *traceReport) write(w io.Writer) {
 	var b strings.Builder
 	head := Plural(len(r.Processes)+r.Others, "process", "processes") + " traced"
 	if r.Others > 0 {
-		head += fmt.Sprintf(", %d of them not chosen", r.Others)
+		head += fmt.Sprintf(", %d of them not selected", r.Others)
 	}
 	probes, slow := 0, 0
 	for _, l := range r.Libraries {
@@ -55,7 +55,7 @@ func (r *traceReport) write(w io.Writer) {
 	}
 	r.text(&b, "", r.Time.Format(time.TimeOnly)+"  "+head)
 	if r.Problem != "" {
-		r.text(&b, "", "The last reading failed, numbers are those of the one before: "+r.Problem+".")
+		r.text(&b, "", "The last reading failed, showing the previous one: "+r.Problem+".")
 	}
 	if lost := lostWords(&r.Losses); lost != "" {
 		r.text(&b, "", "Missing from the numbers: "+lost+".")
@@ -73,14 +73,14 @@ func (r *traceReport) write(w io.Writer) {
 		if u.Detail != "" {
 			why += ": " + u.Detail
 		}
-		r.text(&b, "", fmt.Sprintf("Process %d is on a GPU and not traced: %s.", u.PID, why))
+		r.text(&b, "", fmt.Sprintf("Process %d uses a GPU but is not traced: %s.", u.PID, why))
 	}
 	switch {
 	case len(r.Processes) > 0:
 	case r.Others > 0:
-		r.text(&b, "", "\nNothing to show yet: those that call CUDA are not of your choice.")
+		r.text(&b, "", "\nNothing to show yet: no selected process has called CUDA.")
 	default:
-		r.text(&b, "", "\nNothing to show yet: no process has called CUDA since the tracer began.")
+		r.text(&b, "", "\nNothing to show yet: no process has called CUDA since tracing started.")
 	}
 	order := slices.SortedStableFunc(slices.Values(r.Processes), func(a, b inspect.Process) int { return rank(&a) - rank(&b) })
 	for i := range order {
@@ -89,12 +89,12 @@ func (r *traceReport) write(w io.Writer) {
 	lines := strings.SplitAfter(strings.TrimSuffix(b.String(), "\n"), "\n")
 	if room := r.height - 1; room > 1 && len(lines) > room {
 		left := len(lines) - room + 1
-		lines = append(lines[:room-1], fmt.Sprintf("... %s: --pid chooses a process, --json has all", Plural(left, "more line", "more lines")))
+		lines = append(lines[:room-1], fmt.Sprintf("... %s: use --pid to select a process, --json for everything", Plural(left, "more line", "more lines")))
 	}
 	fmt.Fprintln(w, strings.Join(lines, ""))
 }
 
-// rank puts processes that made no call last.
+// rank orders processes without calls last.
 func rank(p *inspect.Process) int {
 	if called(p) {
 		return 0
@@ -111,7 +111,7 @@ func (r *traceReport) text(w io.Writer, indent, words string) {
 	wrap(w, cmp.Or(r.width, 80), indent, words)
 }
 
-// wrap writes words in lines of at most width characters. Lines after the first begin with
+// wrap writes words in lines of at most width characters. Continuation lines begin with
 // indent.
 func wrap(w io.Writer, width int, indent, words string) {
 	for line := range strings.SplitSeq(words, "\n") {
@@ -134,15 +134,15 @@ func wrap(w io.Writer, width int, indent, words string) {
 	}
 }
 
-// labels is how wide the first column of what is said of a process is.
+// labels is the width of the label column in the lines of a process.
 const labels = 12
 
-// row writes words behind a label.
+// row writes words after a label.
 func (r *traceReport) row(w io.Writer, label, words string) {
 	r.text(w, strings.Repeat(" ", labels), fmt.Sprintf("%-*s", labels, "  "+label+" ")+words)
 }
 
-// lostWords says what is missing, empty if nothing is. A name that is unknown is not.
+// lostWords describes lost data, empty if nothing is lost. Unknown kernel names do not count.
 func lostWords(l *tracer.Losses) string {
 	full := uint64(0)
 	for _, n := range l.MapFull {
@@ -153,10 +153,10 @@ func lostWords(l *tracer.Losses) string {
 		n    uint64
 		what string
 	}{
-		{l.Events, "events for which there was no room"},
-		{full, "counts for which there was no room"},
-		{l.Missed, "calls that the kernel did not show us"},
-		{l.Nested, "calls nested too deep"},
+		{l.Events, "events dropped for lack of buffer space"},
+		{full, "counts dropped for lack of map space"},
+		{l.Missed, "calls missed by the kernel's probes"},
+		{l.Nested, "calls nested too deeply"},
 		{l.NoReturn, "calls that never returned"},
 		{l.Faults, "arguments that could not be read"},
 	} {
@@ -169,7 +169,7 @@ func lostWords(l *tracer.Losses) string {
 
 func (r *traceReport) process(w io.Writer, p *inspect.Process) {
 	who := fmt.Sprintf("\n%s (pid %d", p.Name, p.PID)
-	if p.Workload != nil && p.Workload.Kind != "process" { // else it is the name again
+	if p.Workload != nil && p.Workload.Kind != "process" { // otherwise the workload repeats the process name
 		who += ", " + plain(workloadName(*p.Workload))
 	}
 	who += ")"
@@ -188,14 +188,14 @@ func (r *traceReport) process(w io.Writer, p *inspect.Process) {
 	}
 	r.text(w, "  ", who)
 	if p.Older {
-		r.text(w, "  ", "  It ran before the tracer came: what it named and reserved before is not known.")
+		r.text(w, "  ", "  Started before tracing: earlier kernel names and allocations are unknown.")
 	}
 	if v != nil && called(p) {
 		r.row(w, "waits for", verdictWords(v))
 	}
 	r.devices(w, d, p.Older)
 	if h := &d.Host; h.Known && h.Threads > 0 {
-		r.row(w, "host", fmt.Sprintf("launching threads: ready without a CPU %s (%s in calls), asleep %s (%s in calls)",
+		r.row(w, "host", fmt.Sprintf("launching threads: runnable without a CPU %s (%s in calls), asleep %s (%s in calls)",
 			r.part(h.RunQueue), r.part(h.RunQueueInCall), r.part(h.Blocked), r.part(h.BlockedInCall)))
 	}
 	r.collectives(w, d)
@@ -213,7 +213,7 @@ func verdictWords(v *anomaly.Verdict) string {
 		wholePercent(v.GPU), wholePercent(v.Host), wholePercent(v.Copy), wholePercent(v.Communication), wholePercent(v.Idle))
 }
 
-// part returns a time as a part of the interval.
+// part returns a duration as a percentage of the interval.
 func (r *traceReport) part(d time.Duration) string {
 	if r.Seconds <= 0 {
 		return none
@@ -228,27 +228,28 @@ func (r *traceReport) place(d *tracer.Device) string {
 		return name
 	}
 	if d.Ordinal < 0 {
-		return "GPU ?" // of a context that was made before the tracer came
+		return "GPU ?" // of a context created before tracing started
 	}
-	return fmt.Sprintf("device %d", d.Ordinal) // as the process counts them
+	return fmt.Sprintf("device %d", d.Ordinal) // CUDA ordinal, as the process sees it
 }
 
 func (r *traceReport) devices(w io.Writer, p *tracer.Process, older bool) {
 	for i := range p.Devices {
 		d := &p.Devices[i]
-		r.row(w, r.place(d), fmt.Sprintf("has work %s; the host waits for it %s, it for the host %s", r.part(d.Busy), r.part(d.Wait), r.part(d.Bubble)))
+		r.row(w, r.place(d), fmt.Sprintf("has work %s; host waits for device %s, device waits for host %s", r.part(d.Busy), r.part(d.Wait), r.part(d.Bubble)))
 		r.row(w, "  memory", memoryWords(&d.Memory, older))
 		if d.Memory.Leak {
-			r.row(w, "", fmt.Sprintf("LEAK? It grows by %s/s, and less is freed than taken.", byteSize(d.Memory.Growth)))
+			r.row(w, "", fmt.Sprintf("LEAK? Growing by %s/s, less is freed than allocated.", byteSize(d.Memory.Growth)))
 		}
 	}
 }
 
-// memoryWords says what is reserved, of a process that is older only what is known of it.
+// memoryWords describes the reserved memory. For a process older than the tracer it is a lower
+// bound.
 func memoryWords(m *tracer.Memory, older bool) string {
 	held := max(m.Reserved, m.Pool)
 	if older && held == 0 {
-		return "not known: reserved before the tracer came"
+		return "unknown: reserved before tracing started"
 	}
 	words := byteSize(float64(held)) + " reserved"
 	if older && !m.Framework {
@@ -345,7 +346,7 @@ func (r *traceReport) kernels(w io.Writer, p *tracer.Process) {
 		}
 		switch name {
 		case tracer.KernelUnknown:
-			name = "unknown (named before the tracer came)"
+			name = "unknown (registered before tracing started)"
 		case tracer.KernelOther:
 			name = "all others"
 		}
@@ -368,31 +369,31 @@ func (r *traceReport) collectives(w io.Writer, p *tracer.Process) {
 		}
 		words := fmt.Sprintf("%s, rank %d of %d: %d collectives", c.ID, c.Rank, c.Size, c.Sequence)
 		if c.ID == "" {
-			words = fmt.Sprintf("older than the trace, rank not known: %d collectives", c.Sequence)
+			words = fmt.Sprintf("created before tracing, rank unknown: %d collectives", c.Sequence)
 		}
 		if !c.LastEnter.IsZero() {
 			words += fmt.Sprintf(", the last %s ago (%s)", r.Time.Sub(c.LastEnter).Round(10*time.Millisecond), c.LastOp)
 		}
 		if b := c.BarrierWait; b.Count > 0 {
-			words += fmt.Sprintf("; %s of waiting after each", spanOf(b.Sum/float64(b.Count)))
+			words += fmt.Sprintf("; %s average wait after each", spanOf(b.Sum/float64(b.Count)))
 		}
 		r.row(w, "NCCL", words)
 		for _, o := range c.Ops {
 			if o.Time.Count == 0 {
 				continue
 			}
-			r.row(w, "", fmt.Sprintf("%s: %s/s of %s, %s/s, %s a call", strings.Join(strings.Fields(o.Op+" "+o.Type+" "+o.Reduce), " "), r.rate(o.Time.Count),
+			r.row(w, "", fmt.Sprintf("%s: %s/s of %s, %s/s, %s per call", strings.Join(strings.Fields(o.Op+" "+o.Type+" "+o.Reduce), " "), r.rate(o.Time.Count),
 				byteSize(o.Size.Sum/float64(o.Time.Count)), byteSize(o.Size.Sum/r.Seconds), spanOf(o.Time.Sum/float64(o.Time.Count))))
 		}
 		for _, m := range p.Measured {
 			if c.ID != "" && m.Comm == c.ID && m.Rank == c.Rank && m.Time > 0 {
-				r.row(w, "", fmt.Sprintf("%s by NCCL's own measure: %s each, %s/s over the bus", m.Op, spanOf(m.Time.Seconds()/float64(max(1, m.Count))), byteSize(m.Bus/m.Time.Seconds())))
+				r.row(w, "", fmt.Sprintf("%s measured by NCCL: %s each, %s/s bus bandwidth", m.Op, spanOf(m.Time.Seconds()/float64(max(1, m.Count))), byteSize(m.Bus/m.Time.Seconds())))
 			}
 		}
 		for _, g := range r.Groups {
 			if late := slices.Concat(g.Behind, g.Missing); g.ID == c.ID && len(late) > 0 {
 				slices.Sort(late)
-				r.row(w, "", fmt.Sprintf("WAITS for rank %s since %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(slices.Compact(late)), " ", ", "), "[]"), r.Time.Sub(g.Waiting).Round(10*time.Millisecond)))
+				r.row(w, "", fmt.Sprintf("WAITING for rank %s for %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(slices.Compact(late)), " ", ", "), "[]"), r.Time.Sub(g.Waiting).Round(10*time.Millisecond)))
 			}
 		}
 	}

@@ -26,22 +26,23 @@ func TestTraceReport(t *testing.T) {
 	r := (&inspect.Session{Machine: tracertest.Machine{}}).Report(&c, before, now, &tick)
 	var out strings.Builder
 	Trace(&out, r, 0, 0)
-	want := `12:00:03  2 processes traced, 1 of them not chosen; 70 probes in 1 library,
+	want := `12:00:03  2 processes traced, 1 of them not selected; 70 probes in 1 library,
 session
-Process 77 is on a GPU and not traced: permission denied: cannot read its maps.
+Process 77 uses a GPU but is not traced: permission denied: cannot read its
+maps.
 
 python3 (pid 4242, ml/llm-0): KIND
   waits for VERDICT
-  GPU 3     has work 100%; the host waits for it 70%, it for the host 1%
+  GPU 3     has work 100%; host waits for device 70%, device waits for host 1%
     memory  8.0 GiB reserved, peak 9.0 GiB, oldest 1m0s; PyTorch uses 6.0 GiB
             (25% fragmented)
-            LEAK? It grows by 1.0 MiB/s, and less is freed than taken.
-  host      launching threads: ready without a CPU 10% (0% in calls), asleep 70%
-            (0% in calls)
+            LEAK? Growing by 1.0 MiB/s, less is freed than allocated.
+  host      launching threads: runnable without a CPU 10% (0% in calls), asleep
+            70% (0% in calls)
   NCCL      0xabc, rank 0 of 2: 3000 collectives, the last 2s ago (AllReduce)
-            AllReduce bfloat16 sum: 1000/s of 1.0 KiB, 1000.0 KiB/s, 30.0 us a
+            AllReduce bfloat16 sum: 1000/s of 1.0 KiB, 1000.0 KiB/s, 30.0 us per
             call
-            WAITS for rank 1 since 2s
+            WAITING for rank 1 for 2s
   failed    cuLaunchKernel with 700, 4 times
   OPERATION                  CALLS/S  TIME     MEAN       P99    BYTES/S ERRORS
   cuLaunchKernel                1000    0%   4.0 us   <5.4 us          -      4
@@ -83,8 +84,8 @@ func TestTraceReportFits(t *testing.T) {
 	}
 }
 
-// What is older than the tracer has reserved and named what nobody saw: that is not 0, and
-// not a kernel called unknown.
+// Allocations and kernel names from before tracing are unknown: neither 0 nor a kernel named
+// unknown.
 func TestTraceReportOfOlderProcess(t *testing.T) {
 	t.Parallel()
 	p := tracer.Process{
@@ -96,7 +97,7 @@ func TestTraceReportOfOlderProcess(t *testing.T) {
 	var out strings.Builder
 	Trace(&out, r, 0, 0)
 	for _, want := range []string{
-		"train (pid 1): not judged yet\n  It ran before the tracer came", "memory  not known: reserved before", "unknown (named before the tracer came)",
+		"train (pid 1): not judged yet\n  Started before tracing", "memory  unknown: reserved before", "unknown (registered before tracing started)",
 		"idle (pid 2): no calls in these 1.0 s",
 	} {
 		if !strings.Contains(out.String(), want) {
@@ -105,13 +106,13 @@ func TestTraceReportOfOlderProcess(t *testing.T) {
 	}
 }
 
-// Communicators that are older than the trace have no ID, and a rank that nobody knows.
+// Communicators created before tracing have no ID and an unknown rank.
 func TestTraceReportOfOlderCommunicators(t *testing.T) {
 	t.Parallel()
 	p := tracer.Process{PID: 1, Comms: []tracer.Comm{{Key: "a", Rank: -1}, {Key: "b", Rank: -1}, {Key: "c", Rank: -1}}}
 	var out strings.Builder
 	(&traceReport{Report: &inspect.Report{Seconds: 1}}).collectives(&out, &p)
-	if strings.Contains(out.String(), "rank -1") || strings.Count(out.String(), "older than the trace, rank not known: ") != 3 {
+	if strings.Contains(out.String(), "rank -1") || strings.Count(out.String(), "created before tracing, rank unknown: ") != 3 {
 		t.Error(out.String())
 	}
 }
@@ -121,7 +122,7 @@ type unreadable struct{ *tracertest.Tracer }
 
 func (unreadable) Err() error { return errors.New("cannot read ops: no memory") }
 
-// Numbers that stand still because they cannot be read are not a process that rests.
+// Counters that stand still because of a read error must not look like an idle process.
 func TestTraceReportSaysWhatFailed(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
@@ -129,7 +130,7 @@ func TestTraceReportSaysWhatFailed(t *testing.T) {
 	r := (&inspect.Session{Machine: tracertest.Machine{}, Tracer: unreadable{}}).Report(&inspect.Choice{}, tracertest.Snapshot(now, now, 0), tracertest.Snapshot(now.Add(time.Second), now, 0), &tick)
 	var out strings.Builder
 	Trace(&out, r, 0, 0)
-	if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), "The last reading failed, numbers are those of the one before: cannot read ops: no memory.") {
+	if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), "The last reading failed, showing the previous one: cannot read ops: no memory.") {
 		t.Error(out.String())
 	}
 }

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package render turns what the commands found into text for people and formats for other
-// programs. It knows no flag and no terminal: widths and writers are parameters, so that a
-// test sees what a user sees.
+// Package render formats the results of commands as text for people and in formats for other
+// programs. It depends on no flag and no terminal: widths and writers are parameters, so that
+// tests see what users see.
 package render
 
 import (
@@ -19,13 +19,13 @@ func Plural(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// dimensions writes a size without those that are 1.
+// dimensions formats a grid or block size without trailing dimensions of 1.
 func dimensions(d [3]uint32) string {
 	text := fmt.Sprintf("%dx%dx%d", d[0], d[1], d[2])
 	return strings.TrimSuffix(strings.TrimSuffix(text, "x1"), "x1")
 }
 
-// shortenTo cuts a text after n characters.
+// shortenTo truncates s to n characters.
 func shortenTo(s string, n int) string {
 	r := []rune(s)
 	if len(r) <= n {
@@ -34,7 +34,7 @@ func shortenTo(s string, n int) string {
 	return string(r[:n-3]) + "..."
 }
 
-// spanOf writes seconds with the unit that people use for them.
+// spanOf formats seconds with a suitable unit.
 func spanOf(s float64) string {
 	switch {
 	case s < 1e-3:
@@ -45,7 +45,7 @@ func spanOf(s float64) string {
 	return fmt.Sprintf("%.1f s", s)
 }
 
-// byteSize writes bytes likewise.
+// byteSize formats bytes with a suitable unit.
 func byteSize(b float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
 		if b < 1024 && b > -1024 {
@@ -59,7 +59,7 @@ func byteSize(b float64) string {
 	return fmt.Sprintf("%.1f TiB", b)
 }
 
-// plain returns a name that somebody else chose as one line that cannot move the cursor.
+// plain returns a user-chosen name without characters that could move the cursor.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -10,17 +10,17 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// column is one column of the table of devices.
+// column is a column of the device table.
 type column struct {
 	name  string
 	width int
-	wide  int // width where there is room
-	// need is how badly it is wanted: the lowest go first where there is no room.
+	wide  int // width if there is room
+	// need is the priority of the column: the lowest are dropped first on a narrow screen.
 	need  int
 	right bool
-	text  func(s style, d *Device, width int) string // unpainted, or painted with its own width kept
+	text  func(s style, d *Device, width int) string // without color
 	paint func(s style, text string, d *Device) string
-	// order compares two devices, the most interesting first; nil: not to be sorted by.
+	// order compares two devices, the most interesting first; nil: not sortable.
 	order func(a, b *Device) int
 }
 
@@ -40,7 +40,7 @@ func down(a, b device.Value) int {
 	return 0
 }
 
-// columns are all there are, in order. That of the owners takes what is left.
+// columns returns all columns in order. The owner column takes the remaining width.
 func columns() []column {
 	value := func(of func(*Device) string) func(style, *Device, int) string {
 		return func(_ style, d *Device, _ int) string { return of(d) }
@@ -123,7 +123,7 @@ func modelText(s style, d *Device, _ int) string {
 	return s.model(d.Model)
 }
 
-// shareText returns how much of a device is held by anybody.
+// shareText returns the share of a device that all its owners hold together.
 func shareText(d *Device) string {
 	sum := 0.0
 	for _, o := range d.Owners {
@@ -135,7 +135,7 @@ func shareText(d *Device) string {
 	return fmt.Sprintf("%.0f%%", 100*sum)
 }
 
-// memoryText draws the bar in what the numbers leave.
+// memoryText returns a bar and the numbers. The bar takes the width that the numbers leave.
 func memoryText(s style, d *Device, width int) string {
 	text := bytesOf(d.Memory, d.MemoryTotal)
 	const digits = 7
@@ -143,14 +143,14 @@ func memoryText(s style, d *Device, width int) string {
 	return s.bar(ratio(d), n) + " " + right(text, digits)
 }
 
-// fit returns the columns for which there is room in width cells, with theirs set. Hosts
-// and prices are left out where they say nothing.
+// fit returns the columns that fit into width cells, with their widths set. HOST is omitted
+// for a single host, COST/H without prices.
 func fit(width int, s *Snapshot, hosts int) []column {
 	list := columns()
 	list = slices.DeleteFunc(list, func(c column) bool {
 		return c.name == "HOST" && hosts < 2 || c.name == costColumn && s.Currency == ""
 	})
-	const mark = 2 // what selects a row
+	const mark = 2 // the marker of the selected row
 	sum := func() int {
 		n := mark
 		for _, c := range list {
@@ -168,7 +168,7 @@ func fit(width int, s *Snapshot, hosts int) []column {
 		list = slices.Delete(list, least, least+1)
 	}
 	for i := range list {
-		if c := &list[i]; c.wide > c.width && sum()+c.wide-c.width <= width-16 { // 16: for the owner first
+		if c := &list[i]; c.wide > c.width && sum()+c.wide-c.width <= width-16 { // reserve 16 for the owner
 			c.width = c.wide
 		}
 	}
@@ -180,7 +180,7 @@ func fit(width int, s *Snapshot, hosts int) []column {
 	return list
 }
 
-// header returns the names of the columns, that of the order marked.
+// header returns the column names, with the sort column marked.
 func header(s style, list []column, by string, reversed bool) string {
 	cells := make([]string, 0, len(list))
 	for _, c := range list {
@@ -197,7 +197,7 @@ func header(s style, list []column, by string, reversed bool) string {
 	return s.bold("  " + strings.Join(cells, " "))
 }
 
-// row returns one device.
+// row returns the line of a device.
 func row(s style, list []column, d *Device, selected bool) string {
 	cells := make([]string, 0, len(list))
 	for _, c := range list {
@@ -219,7 +219,7 @@ func row(s style, list []column, d *Device, selected bool) string {
 	return "  " + line
 }
 
-// matches reports whether each word is in what is known of d; of one after a ! none may.
+// matches reports whether the text of d contains each word of filter, and no word after a !.
 func matches(d *Device, filter string) bool {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s %s %s %s %s %s %s", d.Host, d.Vendor, d.Model, d.Profile, d.UUID, d.State, d.Severity)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// page returns the lines of what is opened: a device, or all findings.
+// page returns the lines of the open page: a device, or all findings.
 func (m Model) page() []string {
 	if m.findings {
 		return m.allFindings(m.shown.Findings)
@@ -17,7 +17,7 @@ func (m Model) page() []string {
 	return m.device(d)
 }
 
-// device returns all that is known of one.
+// device returns the details of a device.
 func (m Model) device(d *Device) []string {
 	lines := []string{"", "  " + m.style.bold(clean(fmt.Sprintf("%s %d on %s", d.Model, d.Index, d.Host)))}
 	add := func(name, text string) {
@@ -47,7 +47,7 @@ func (m Model) device(d *Device) []string {
 	}
 	lines = append(lines, "", "  "+m.style.bold("Owners"))
 	if len(d.Owners) == 0 {
-		lines = append(lines, "  nobody holds it")
+		lines = append(lines, "  none")
 	}
 	for _, o := range d.Owners {
 		lines = append(lines, "  "+clean(o.text()))
@@ -70,7 +70,7 @@ func (m Model) device(d *Device) []string {
 	return lines
 }
 
-// text says what an owner has and does.
+// text describes an owner with its share and usage.
 func (o Owner) text() string {
 	text := o.Kind
 	if o.Name != "" {
@@ -80,7 +80,7 @@ func (o Owner) text() string {
 		text += ", team " + o.Team
 	}
 	if o.Uninvited {
-		text += ", was not given the device"
+		text += ", no allocation"
 	} else {
 		text += fmt.Sprintf(", share %.0f%%", 100*o.Share)
 	}
@@ -96,7 +96,7 @@ func (o Owner) text() string {
 	return text
 }
 
-// allFindings returns findings with what to do.
+// allFindings returns the findings with their reasons and actions.
 func (m Model) allFindings(list []Finding) []string {
 	lines := []string{"", "  " + m.style.bold("Findings")}
 	if len(list) == 0 {

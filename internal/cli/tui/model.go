@@ -8,33 +8,33 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// Model is the state of the screen. Update and View are pure: a Snapshot is a message like
-// a key.
+// Model is the state of the screen. Update and View are pure functions: snapshots arrive as
+// messages, like keys.
 type Model struct {
 	style         style
 	width, height int
 
 	shown    Snapshot
-	ready    bool // something was shown
+	ready    bool // a snapshot has been shown
 	waiting  Snapshot
 	problem  string
 	paused   bool
-	owners   bool // the table of workloads instead of that of devices
+	owners   bool // show the workload table instead of the device table
 	help     bool
 	detailed bool
-	findings bool // all of them
+	findings bool // show the page of all findings
 
-	by       string // column
+	by       string // sort column
 	reversed bool
 	filter   string
 	typing   bool
 
 	selected string // key of a device
-	cursor   int    // of the table of workloads
-	scroll   int    // of the pages that are only text
+	cursor   int    // row in the workload table
+	scroll   int    // first line shown of a text page
 }
 
-// Options are what a terminal can do.
+// Options describes the capabilities of the terminal.
 type Options struct {
 	Plain bool // no escape sequences
 	ASCII bool // no characters beyond ASCII
@@ -42,12 +42,12 @@ type Options struct {
 	ShortModel func(model string) string
 }
 
-// New returns a Model that has not been shown anything.
+// New returns a Model without a snapshot.
 func New(o Options) Model {
 	return Model{style: style{plain: o.Plain, ascii: o.ASCII, short: o.ShortModel}, width: 80, height: 24}
 }
 
-// Resized returns m on a screen of another size.
+// Resized returns m for another screen size.
 func (m Model) Resized(width, height int) Model {
 	m.width, m.height = width, height
 	return m
@@ -69,7 +69,7 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// take shows a snapshot, or keeps it until the pause is over.
+// take shows a snapshot, or keeps it until the pause ends.
 func (m Model) take(s Snapshot) Model {
 	m.problem = s.Problem
 	switch {
@@ -82,8 +82,8 @@ func (m Model) take(s Snapshot) Model {
 	return m
 }
 
-// visible returns the devices that pass the filter, in order. Without one partitions are
-// below their device.
+// visible returns the devices that match the filter, sorted. Without a sort column,
+// partitions follow their device.
 func (m Model) visible() []*Device {
 	var list []*Device
 	for i := range m.shown.Devices {
@@ -108,8 +108,8 @@ func (m Model) visible() []*Device {
 	return list
 }
 
-// current returns the device that is selected, the first if it is gone; nil if there is
-// none.
+// current returns the selected device, or the first one if the selected device is gone, and
+// its index; nil if list is empty.
 func (m Model) current(list []*Device) (*Device, int) {
 	for i, d := range list {
 		if d.key() == m.selected {
@@ -122,7 +122,7 @@ func (m Model) current(list []*Device) (*Device, int) {
 	return list[0], 0
 }
 
-// press answers a key.
+// press handles a key.
 func (m Model) press(key tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	name := key.String()
 	if name == "ctrl+c" {
@@ -175,12 +175,12 @@ func (m Model) press(key tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// sortKeys are the letters that sort.
+// sortKeys maps keys to sort columns.
 var sortKeys = map[string]string{
 	"u": "UTIL", "m": "MEMORY GIB", "w": "WATTS", "t": "TEMP", "c": costColumn, "o": ownerColumn, "e": "STATE", "n": "HOST", "d": "",
 }
 
-// sort goes to the next column that can be sorted by, or the one before.
+// sort moves to the next or previous sortable column.
 func (m Model) sort(step int) Model {
 	names := []string{""}
 	for _, c := range fit(m.width, &m.shown, m.shown.totals().hosts) {
@@ -201,7 +201,7 @@ func (m Model) pause() Model {
 	return m
 }
 
-// back leaves what was opened last; without that Esc clears the filter.
+// back closes the open page. If none is open, Esc clears the filter.
 func (m Model) back(esc bool) Model {
 	switch {
 	case m.detailed || m.findings:
@@ -212,7 +212,7 @@ func (m Model) back(esc bool) Model {
 	return m
 }
 
-// maxFilter bounds what somebody pastes.
+// maxFilter is the maximum length of the filter in bytes: users paste text.
 const maxFilter = 200
 
 // typed edits the filter.
@@ -236,7 +236,7 @@ func (m Model) typed(key tea.KeyPressMsg) Model {
 	return m
 }
 
-// move selects another row, or scrolls what is only text.
+// move selects another row, or scrolls a text page.
 func (m Model) move(key string) Model {
 	step, ok := map[string]int{
 		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -10, "pgdown": 10, "ctrl+b": -10, "ctrl+f": 10,
@@ -247,7 +247,7 @@ func (m Model) move(key string) Model {
 	}
 	switch {
 	case m.detailed || m.findings:
-		m.scroll = max(0, m.scroll+step) // View knows the end
+		m.scroll = max(0, m.scroll+step) // clamped below
 		m.scroll = min(m.scroll, max(0, len(m.page())-m.room()))
 	case m.owners:
 		m.cursor = max(0, min(m.cursor+step, len(m.holdings())-1))
@@ -262,7 +262,7 @@ func (m Model) move(key string) Model {
 	return m
 }
 
-// holdings returns the workloads that pass the filter, in order.
+// holdings returns the workloads that match the filter, sorted.
 func (m Model) holdings() []workloadRow {
 	list := m.shown.workloads()
 	list = slices.DeleteFunc(list, func(h workloadRow) bool {

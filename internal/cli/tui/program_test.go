@@ -33,7 +33,7 @@ func (s *screen) String() string {
 	return s.buf.String()
 }
 
-// A terminal gets the colours that it has and no others, and its screen back at the end.
+// A terminal gets only the colors it supports, and its screen is restored at the end.
 func TestProgram(t *testing.T) {
 	many, few := regexp.MustCompile(`\x1b\[[0-9;]*38;5;`), regexp.MustCompile(`\x1b\[(\d+;)*(3|9)[0-7]m`)
 	for name, c := range map[string]struct {

@@ -1,5 +1,5 @@
-// Package tui is the terminal view of gpumeter top: one model, made of plain functions
-// from values to text. It reads nothing itself: snapshots are sent to it.
+// Package tui is the terminal view of gpumeter top: a model and pure functions from values to
+// text. It does no I/O: the caller sends it snapshots.
 package tui
 
 import (
@@ -13,17 +13,17 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
-// Snapshot is what is shown: the devices of one machine or of many, at one moment.
+// Snapshot is the state of the devices of one or more machines at one time.
 type Snapshot struct {
 	Time      time.Time
-	From      string // for people: the host, or the address of the hub
-	Simulated bool   // nothing of it is real
+	From      string // source for display: the host, or the address of the hub
+	Simulated bool   // all devices are simulated
 	Currency  string // of Device.Cost; empty: there are no prices
 	Devices   []Device
 	Findings  []Finding // the worst first
-	// Problem says why nothing newer is known. Nothing else is set then.
+	// Problem is why there is no newer data. If set, all other fields are empty.
 	Problem string
-	// Empty says what to do where there are no devices.
+	// Empty is the text shown if there are no devices.
 	Empty string
 }
 
@@ -34,54 +34,54 @@ type Device struct {
 	Index  int
 	Model  string
 	UUID   string
-	// Profile is that of a partition; empty: a whole device.
+	// Profile of a partition; empty: a whole device.
 	Profile string
 
 	Up          bool
-	State       string // in a word or two what deserves attention; ok if nothing does
+	State       string // one or two words; ok if all is well
 	Severity    Severity
 	Simulated   bool
-	Utilization device.Value // of 1
-	SM          device.Value // of 1
+	Utilization device.Value // 0 to 1
+	SM          device.Value // 0 to 1
 	Memory      device.Value // bytes
 	MemoryTotal device.Value
 	Power       device.Value // watts
 	PowerLimit  device.Value
 	Celsius     device.Value
-	Cost        device.Value // of an hour
-	Held        bool         // workloads have been given it or a part of it
-	Idle        device.Value // seconds for which no holder has used it
+	Cost        device.Value // per hour
+	Held        bool         // allocated to workloads, in whole or in part
+	Idle        device.Value // seconds without use by any holder
 	Owners      []Owner
-	More        []string // lines for the details
+	More        []string // lines for the details page
 }
 
-// Owner is a workload that has a device, or a part of it.
+// Owner is a workload that holds or uses a device or a part of it.
 type Owner struct {
 	Kind, Name  string
-	Label       string // the name that users know it by
+	Label       string // the name by which users know the workload
 	Team        string
-	Share       float64 // part of the device that it holds
-	Uninvited   bool    // it uses what nobody gave it
+	Share       float64 // allocated part of the device
+	Uninvited   bool    // uses the device without an allocation
 	Utilization device.Value
 	Memory      device.Value // bytes
 	Power       device.Value // watts
 }
 
-// Finding is one problem of a device or of the machine.
+// Finding is a problem of a device or a machine.
 type Finding struct {
 	Severity Severity
 	Host     string
-	UUID     string // of the device; empty: of the machine
-	Of       string // the device, for people
+	UUID     string // of the device; empty: the machine
+	Of       string // the device, for display
 	Reason   string
 	Action   string
 	Since    time.Time
 }
 
-// Severity is how bad something is.
+// Severity is the severity of a finding or a device.
 type Severity int
 
-// The severities, in order.
+// The severities, in ascending order.
 const (
 	Fine Severity = iota
 	Info
@@ -92,7 +92,7 @@ const (
 // String returns the severity in lower case.
 func (s Severity) String() string { return [...]string{"ok", "info", "warning", "critical"}[s] }
 
-// key tells a device from every other.
+// key identifies a device in a snapshot.
 func (d *Device) key() string { return d.Host + "/" + d.UUID }
 
 // idle reports whether the device is idle by the definition of package fleet.
@@ -101,10 +101,10 @@ func (d *Device) idle() bool {
 	return ok && d.Held && idle >= fleet.IdleAfter.Seconds()
 }
 
-// notGiven follows the name of who uses a device that nobody gave it.
+// notGiven follows the name of a workload that uses a device without an allocation.
 const notGiven = " (not given)"
 
-// owners returns the names of all that have d, and how much of it where they are several.
+// owners returns the names of all owners, with their shares if there are several.
 func (d *Device) owners() string {
 	var names []string
 	shares := map[string]float64{}
@@ -120,7 +120,7 @@ func (d *Device) owners() string {
 	}
 	rank := func(name string) float64 {
 		if strings.HasSuffix(name, notGiven) {
-			return 2 // above any share: who should not be there is news
+			return 2 // above any share: an owner without an allocation comes first
 		}
 		return shares[name]
 	}
@@ -133,11 +133,11 @@ func (d *Device) owners() string {
 	return strings.Join(names, ", ")
 }
 
-// totals are the sums of the line at the top.
+// totals holds the sums of the line at the top.
 type totals struct {
 	devices, held, idle, down int
 	hosts                     int
-	watts, cost, lost         float64 // lost is the cost of what is idle
+	watts, cost, lost         float64 // lost is the cost of idle devices
 }
 
 func (s *Snapshot) totals() totals {
@@ -147,7 +147,7 @@ func (s *Snapshot) totals() totals {
 		d := &s.Devices[i]
 		hosts[d.Host] = true
 		if d.Profile != "" {
-			continue // a part of one that is counted
+			continue // already counted with its device
 		}
 		t.devices++
 		cost, _ := d.Cost.Get()
@@ -174,8 +174,8 @@ func (s *Snapshot) totals() totals {
 // workloadRow is one workload on all its devices.
 type workloadRow struct {
 	Owner
-	devices   float64 // parts of devices, added up
-	active    int     // devices it does something on
+	devices   float64 // sum of the shares
+	active    int     // number of devices with utilization above 0
 	busy      float64 // utilization, weighted by share
 	known     float64 // share of devices whose utilization is known
 	memory    float64
@@ -187,13 +187,13 @@ type workloadRow struct {
 	uninvited bool
 }
 
-// workloads returns who has devices, by name.
+// workloads returns the workloads on all devices, the largest allocation first.
 func (s *Snapshot) workloads() []workloadRow {
 	all := map[string]*workloadRow{}
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		if d.Profile != "" {
-			continue // its owner is one of the device
+			continue // its owners are listed with the device
 		}
 		active := map[*workloadRow]bool{} // on this device
 		for _, o := range d.Owners {

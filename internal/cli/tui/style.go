@@ -4,14 +4,14 @@ import (
 	"charm.land/lipgloss/v2"
 )
 
-// style is how text is marked. Colours only repeat what words say.
+// style renders text for the terminal. Color never carries information alone.
 type style struct {
 	plain bool // no escape sequences at all
 	ascii bool // no characters beyond ASCII
 	short func(model string) string
 }
 
-// model returns the short name of a model.
+// model returns the short name of a device model.
 func (s style) model(name string) string {
 	if s.short == nil {
 		return name
@@ -19,20 +19,20 @@ func (s style) model(name string) string {
 	return s.short(name)
 }
 
-// The colours are those of 256; a terminal with fewer gets the nearest it has.
+// Colors of the 256-color palette. A terminal with fewer colors gets the nearest one.
 const (
 	red    = "203"
 	yellow = "220"
 	green  = "78"
 	blue   = "75"
-	grey   = "245"
+	gray   = "245"
 )
 
-func (s style) paint(text, colour string) string {
+func (s style) paint(text, color string) string {
 	if s.plain || text == "" {
 		return text
 	}
-	return lipgloss.NewStyle().Foreground(lipgloss.Color(colour)).Render(text)
+	return lipgloss.NewStyle().Foreground(lipgloss.Color(color)).Render(text)
 }
 
 func (s style) bold(text string) string {
@@ -49,9 +49,9 @@ func (s style) reverse(text string) string {
 	return lipgloss.NewStyle().Reverse(true).Render(text)
 }
 
-func (s style) dim(text string) string { return s.paint(text, grey) }
+func (s style) dim(text string) string { return s.paint(text, gray) }
 
-// severity paints text by how bad it is.
+// severity paints text in the color of a severity.
 func (s style) severity(text string, how Severity) string {
 	switch how {
 	case Critical:
@@ -64,7 +64,7 @@ func (s style) severity(text string, how Severity) string {
 	return text
 }
 
-// level paints text by a ratio: full is noteworthy.
+// level paints text by a ratio: nearly full is highlighted.
 func (s style) level(text string, ratio float64, ok bool) string {
 	switch {
 	case !ok:

@@ -11,10 +11,10 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// none is how an absent value is shown: it is not zero.
+// none stands for an absent value, which is not zero.
 const none = "-"
 
-// clean takes what a terminal would obey out of a name: anybody may name a pod.
+// clean replaces control characters in a name: any user may name a pod.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == unicode.ReplacementChar || !unicode.IsGraphic(r) {
@@ -24,7 +24,7 @@ func clean(s string) string {
 	}, s)
 }
 
-// cut returns s in at most n cells of a terminal.
+// cut truncates s to at most n terminal cells.
 func cut(s string, n int) string {
 	if lipgloss.Width(s) <= n {
 		return s
@@ -42,7 +42,7 @@ func cut(s string, n int) string {
 	return b.String() + "~"
 }
 
-// left and right return s in exactly n cells.
+// left and right pad or truncate s to exactly n cells.
 func left(s string, n int) string {
 	s = cut(s, n)
 	return s + strings.Repeat(" ", max(0, n-lipgloss.Width(s)))
@@ -81,7 +81,7 @@ func percent(v device.Value) string {
 	return none
 }
 
-// bytesOf returns used of total in GiB.
+// bytesOf returns used/total in GiB.
 func bytesOf(used, total device.Value) string {
 	u, t := none, ""
 	if x, ok := used.Get(); ok {
@@ -121,7 +121,7 @@ func money(v device.Value) string {
 	return none
 }
 
-// power returns watts in a unit that people read.
+// power formats watts as W or kW.
 func power(w float64) string {
 	if w >= 10_000 {
 		return fmt.Sprintf("%.1f kW", w/1000)

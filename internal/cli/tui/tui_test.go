@@ -27,7 +27,7 @@ func sample(n int) Snapshot {
 		Time: time.Date(2026, 11, 15, 12, 0, 2*n, 0, time.UTC), From: "http://hub:9500", Simulated: true, Currency: "USD",
 		Findings: []Finding{
 			{Severity: Critical, Host: "h200-01", UUID: "GPU-b7", Of: "nvidia 7", Reason: "the driver requests a reset of the device", Action: "Drain and reset the device.", Since: time.Date(2026, 11, 15, 9, 0, 0, 0, time.Local)},
-			{Severity: Info, Host: "h200-01", Of: "workloads", Reason: "resolver: no match", Action: "gpumeter doctor on the node says more."},
+			{Severity: Info, Host: "h200-01", Of: "workloads", Reason: "resolver: no match", Action: "Run gpumeter doctor on the node for details."},
 		},
 	}
 	of := device.Of

@@ -18,7 +18,7 @@ func (m Model) View() tea.View {
 	return v
 }
 
-// Frame returns the screen: as many lines as it has, none wider than it.
+// Frame returns the content of the screen, which fills its height and is never wider.
 func (m Model) Frame() string {
 	lines := m.top()
 	body := m.body()
@@ -37,13 +37,13 @@ func (m Model) Frame() string {
 	return strings.Join(lines, "\n")
 }
 
-// headLines are above what is scrolled.
+// headLines is the number of lines above the scrolled part.
 const headLines = 2
 
-// room is how many lines there are between the top and the bottom.
+// room returns the number of lines between the top and the bottom.
 func (m Model) room() int { return max(0, m.height-headLines-1) }
 
-// top says what is shown and what it comes to.
+// top returns the title line and the line of totals.
 func (m Model) top() []string {
 	s := &m.shown
 	t := s.totals()
@@ -75,7 +75,7 @@ func (m Model) top() []string {
 	return []string{strings.Join(words, "  "), strings.Join(sum, ", ")}
 }
 
-// body is what changes with the keys.
+// body returns the part of the screen between top and bottom.
 func (m Model) body() []string {
 	switch {
 	case m.help:
@@ -83,7 +83,7 @@ func (m Model) body() []string {
 	case !m.ready && m.problem == "":
 		return []string{"", "  Reading ..."}
 	case !m.ready:
-		return []string{"", "  Nothing could be read yet."}
+		return []string{"", "  No data yet."}
 	case m.detailed || m.findings:
 		page := m.page()
 		return page[min(m.scroll, len(page)):]
@@ -115,7 +115,7 @@ func (m Model) deviceTable() []string {
 	return append(lines, below...)
 }
 
-// window returns the first of n rows to show in space, so that the one at is among them.
+// window returns the first of n rows to show in space lines, so that row at is visible.
 func window(at, n, space int) int {
 	if n <= space || at < space/2 {
 		return 0
@@ -123,7 +123,7 @@ func window(at, n, space int) int {
 	return min(at-space/2, n-space)
 }
 
-// findingLines are the worst findings, below the table, in a third of the room at most.
+// findingLines returns the worst findings, shown below the table in at most a third of room.
 func (m Model) findingLines(room int) []string {
 	var lines []string
 	bad := slices.DeleteFunc(slices.Clone(m.shown.Findings), func(f Finding) bool { return f.Severity < Warning })
@@ -145,7 +145,7 @@ func counted(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// of returns what a finding is about; the host only where there are several.
+// of returns the subject of a finding, with the host if there are several.
 func (f Finding) of(hosts int) string {
 	if hosts > 1 {
 		return f.Host + " " + f.Of
@@ -153,11 +153,11 @@ func (f Finding) of(hosts int) string {
 	return f.Of
 }
 
-// workloadColumn is a column of the table of workloads; narrow screens have fewer.
+// workloadColumn is a column of the workload table. Narrow screens have fewer.
 type workloadColumn struct {
 	name  string
 	width int
-	wide  bool // only where there is room
+	wide  bool // only on wide screens
 	text  func(h workloadRow) string
 }
 
@@ -203,7 +203,7 @@ func (m Model) workloadTable() []string {
 	lines := []string{m.style.bold("  " + line("WORKLOAD", "TEAM", func(c workloadColumn) string { return c.name }, "STATE"))}
 	list := m.holdings()
 	if len(list) == 0 {
-		return append(lines, "", "  No workload is known here, or none matches the filter.")
+		return append(lines, "", "  No workloads, or none matches the filter.")
 	}
 	space := max(1, m.room()-1)
 	at := min(m.cursor, len(list)-1)
@@ -220,7 +220,7 @@ func (m Model) workloadTable() []string {
 	return lines
 }
 
-// state says in a word what deserves attention.
+// state returns the state of a workload in one or two words.
 func (h workloadRow) state() string {
 	switch {
 	case h.uninvited:
@@ -231,7 +231,7 @@ func (h workloadRow) state() string {
 	return h.severity.String()
 }
 
-// bottom says which keys there are, or what is typed.
+// bottom returns the key hints, or the filter while it is being edited.
 func (m Model) bottom() string {
 	if m.typing {
 		return "/" + clean(m.filter) + "_"
@@ -255,18 +255,18 @@ var helpLines = []string{
 	"",
 	"  up, down, j, k, pgup, pgdown, home, end   select a row",
 	"  enter     details of a device         esc   back, or clear the filter",
-	"  tab       who has devices, and how many",
-	"  f         all findings: what is wrong and what to do",
-	"  /         filter: words that a row must have, !word that it must not:",
+	"  tab       workloads and the devices they hold",
+	"  f         all findings with recommended actions",
+	"  /         filter: words that a row must contain, !word to exclude:",
 	"            host, model, owner, team, state, idle, free",
-	"  s, S      sort by the next column, the one before; r turns it round",
+	"  s, S      sort by the next or previous column; r reverses the order",
 	"  u m w t c o e n d   sort by utilization, memory, watts, temperature, cost,",
-	"                      owner, state, node, or in the order of the devices",
-	"  p, space  pause: the screen stays as it is",
+	"                      owner, state, node, or device order",
+	"  p, space  pause: freeze the screen",
 	"  q         quit",
 	"",
-	"  - is what the driver of a device does not tell. SHARE is the part of a device that",
-	"  was given to a workload; (not given) uses a device that nobody gave it.",
+	"  - is a value that the driver does not report. SHARE is the allocated part of a",
+	"  device; (not given) marks a workload without an allocation.",
 }
 
 func indented(lines []string) []string {
@@ -276,7 +276,7 @@ func indented(lines []string) []string {
 	return lines
 }
 
-// Text returns all of a snapshot as plain text of some width, for a pipe or a log.
+// Text returns the whole snapshot as plain text of the given width, for a pipe or a log.
 func (m Model) Text(s Snapshot, width int) string {
 	m = m.take(s).Resized(width, headLines+2+len(s.Devices))
 	lines := m.top()

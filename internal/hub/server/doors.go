@@ -21,15 +21,16 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// open listens at an address, if it is safe to.
+// open listens at an address. Without authentication it accepts only loopback addresses,
+// unless Insecure is set.
 func (h *Options) open(ctx context.Context, flag, address string, log *zap.Logger) (net.Listener, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		none := ""
 		if flag == "--listen-grpc" {
-			none = `, or --listen-grpc "" for none: agents need HTTP only`
+			none = `, or to "" to disable gRPC: agents need only HTTP`
 		}
-		return nil, fmt.Errorf("cannot listen on %s: %w: another hub or Collector may run there; choose another address with %s%s", address, syscall.EADDRINUSE, flag, none)
+		return nil, fmt.Errorf("cannot listen on %s: %w: another hub or Collector may be running; set %s to another address%s", address, syscall.EADDRINUSE, flag, none)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
@@ -38,10 +39,10 @@ func (h *Options) open(ctx context.Context, flag, address string, log *zap.Logge
 		return l, nil
 	}
 	if h.Tokens == "" && h.ClientCA == "" {
-		return nil, errors.Join(fmt.Errorf("%s %s lets everybody on the network read and write: add --tokens FILE or --client-ca FILE, or say --insecure", flag, address), l.Close())
+		return nil, errors.Join(fmt.Errorf("%s %s would let everyone on the network read and write: add --tokens FILE or --client-ca FILE, or --insecure to allow it", flag, address), l.Close())
 	}
 	if h.Cert == "" {
-		log.Warn("Tokens go over the network as they are: use --tls-cert and --tls-key, unless something before the hub does TLS", zap.String("address", address))
+		log.Warn("Tokens are sent over the network in clear text: use --tls-cert and --tls-key, unless a proxy in front of the hub terminates TLS", zap.String("address", address))
 	}
 	return l, nil
 }
@@ -60,7 +61,7 @@ func (h *Options) readTokens() (*hub.Tokens, error) {
 		return nil, fmt.Errorf("cannot read --tokens: %w", err)
 	}
 	if st, err := os.Stat(h.Tokens); err == nil && st.Mode().Perm()&0o007 != 0 {
-		return nil, fmt.Errorf("--tokens %s can be read by everybody on this machine: chmod o= %s", h.Tokens, h.Tokens)
+		return nil, fmt.Errorf("--tokens %s is readable by every user of this machine: run chmod o= %s", h.Tokens, h.Tokens)
 	}
 	t, err := hub.ParseTokens(text)
 	if err != nil {
@@ -69,11 +70,11 @@ func (h *Options) readTokens() (*hub.Tokens, error) {
 	return t, nil
 }
 
-// tokensEvery is how often the file of tokens is looked at.
+// tokensEvery is how often the token file is checked for changes.
 const tokensEvery = 5 * time.Second
 
-// watchTokens reads the file of tokens again when it has changed. Those that hold stay if
-// it cannot be read, which is said once.
+// watchTokens reloads the token file when it changes. If it cannot be read, the current tokens
+// stay valid, and the error is logged once.
 func (h *Options) watchTokens(ctx context.Context, tokens *hub.Tokens, log *zap.Logger) {
 	clock := time.NewTicker(tokensEvery)
 	defer clock.Stop()
@@ -93,17 +94,17 @@ func (h *Options) watchTokens(ctx context.Context, tokens *hub.Tokens, log *zap.
 		if err != nil {
 			if reason := logging.OneLine(err); reason != said {
 				said = reason
-				log.Warn("The tokens have changed and cannot be used; those from before hold", zap.String("reason", reason))
+				log.Warn("The changed token file is not valid: the hub keeps the current tokens", zap.String("reason", reason))
 			}
 			continue
 		}
 		said = ""
 		tokens.Replace(by)
-		log.Info("The tokens were read again", zap.String("file", h.Tokens))
+		log.Info("Reloaded the token file", zap.String("file", h.Tokens))
 	}
 }
 
-// fileState is another when a file was written, replaced or closed to others.
+// fileState returns a string that changes when a file is written, replaced or chmoded.
 func fileState(path string) string {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -116,7 +117,8 @@ func fileState(path string) string {
 	return fmt.Sprint(inode, st.Size(), st.Mode(), st.ModTime().UnixNano())
 }
 
-// tls returns how to speak TLS, nil if not. A certificate that is renewed is read anew.
+// tls returns the TLS configuration, nil without a certificate. A renewed certificate is
+// reloaded.
 func (h *Options) tls() (*tls.Config, error) {
 	if h.Cert == "" {
 		return nil, nil
@@ -140,7 +142,7 @@ func (h *Options) tls() (*tls.Config, error) {
 	return conf, nil
 }
 
-// keyPair is a certificate and its key in files, looked at again after a minute.
+// keyPair is a certificate and its key in files, cached for a minute.
 type keyPair struct {
 	cert, key string
 
@@ -156,14 +158,14 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return k.last, nil
 	}
 	c, err := tls.LoadX509KeyPair(k.cert, k.key)
-	if err != nil && k.last != nil { // half renewed
+	if err != nil && k.last != nil { // one file may be newer than the other
 		return k.last, nil
 	}
 	k.last, k.read = &c, time.Now()
 	return k.last, err
 }
 
-// openBackend returns the store that --backend names.
+// openBackend opens the store of --backend.
 func (h *Options) openBackend(ctx context.Context) (query.Store, error) {
 	c, err := query.Open(query.Config{URL: h.Backend, TokenFile: h.BackendToken, CAFile: h.BackendCA})
 	if err != nil {
@@ -172,7 +174,7 @@ func (h *Options) openBackend(ctx context.Context) (query.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if _, err := c.Instant(ctx, "vector(1)", time.Now()); err != nil {
-		return nil, fmt.Errorf("the store that --backend names does not answer: %w", err)
+		return nil, fmt.Errorf("the --backend store does not respond: %w", err)
 	}
 	return c, nil
 }

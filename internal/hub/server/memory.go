@@ -11,18 +11,18 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 )
 
-// bytesPerSeries is what a series in memory is taken to need, with its part of the index, of
-// what is being written and of garbage. bench/hub measured half of it with few samples; a
-// limit that is too low refuses with a message, one that is too high ends the process.
+// bytesPerSeries is the assumed memory per series, including its share of the index, of writes
+// in progress and of garbage. bench/hub measures half of it with few samples. A limit that is
+// too low rejects series with a message; one that is too high gets the process OOM-killed.
 const bytesPerSeries = 6 << 10
 
-// seriesFor returns how many series fit into half of the memory: queries need the rest.
+// seriesFor returns the number of series that fit into half of memory. Queries need the rest.
 func seriesFor(memory int64) int {
 	return int(min(max(memory/2/bytesPerSeries, 10_000), hub.DefaultMaxSeries))
 }
 
-// machineMemory returns how many bytes this process may use: those of the machine, or of the
-// control group that it is in.
+// machineMemory returns the memory available to this process in bytes: that of the machine, or
+// the limit of its cgroup if lower.
 func machineMemory(root string) int64 {
 	size := int64(8 << 30)
 	if text, err := os.ReadFile(filepath.Join(root, "proc/meminfo")); err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 )
 
-// money reads the prices and quotas of the options.
+// money reads the price file and the quotas.
 func (h *Options) money(ctx context.Context, log *zap.Logger) (*quotas, error) {
 	var prices cost.Prices
 	if h.Prices != "" {

@@ -24,33 +24,33 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// How often quotas are read, and the bill of the month is made.
+// How often the quotas are read, and how often the bill of the month is computed.
 const (
 	quotasEvery = 5 * time.Minute
 	billEvery   = 10 * time.Minute
-	// maxOver bounds how many findings there are at a time.
+	// maxOver is the maximum number of simultaneous findings.
 	maxOver = 1000
 )
 
-// Series of quotas, by their names in PromQL.
+// Names of the quota series.
 const (
 	quotaUsed  = fleet.SeriesQuotaUsed
 	quotaLimit = fleet.SeriesQuotaLimit
 )
 
 var quotaHelp = map[string]string{
-	quotaUsed:  "How much of a quota is used: GPUs held now, GPU hours and money since the month began.",
-	quotaLimit: "How much a quota allows.",
+	quotaUsed:  "Used amount of a quota: GPUs held now, or GPU hours or money since the start of the month.",
+	quotaLimit: "Limit of a quota.",
 }
 
-// quotaSource is one of --quotas, with what it last said.
+// quotaSource is one value of --quotas with the result of its last read.
 type quotaSource struct {
 	from string
 	list []cost.Quota
 	err  string
 }
 
-// quotas are what teams may use, and what they do use. It is safe for concurrent use.
+// quotas holds the quotas of teams and their usage. It is safe for concurrent use.
 type quotas struct {
 	log     *zap.Logger
 	prices  cost.Prices
@@ -61,15 +61,15 @@ type quotas struct {
 	sources []quotaSource
 	uses    []cost.Use
 
-	// What only the goroutine that looks uses.
+	// Used only by the goroutine that calls look.
 	read, billed time.Time
 	month        cost.Month
 	bill         cost.Statement
 	written      map[string]hub.Labels
 }
 
-// newQuotas reads the sources. A file that cannot be read is an error; what others run may
-// be back later.
+// newQuotas reads the sources. An unreadable file is an error; an unreachable Kubernetes or
+// Slurm is retried later.
 func newQuotas(ctx context.Context, from []string, vendors device.Vendors, prices cost.Prices, log *zap.Logger) (*quotas, error) {
 	q := &quotas{log: log, prices: prices, vendors: vendors, read: time.Now()}
 	for _, f := range from {
@@ -83,8 +83,8 @@ func newQuotas(ctx context.Context, from []string, vendors device.Vendors, price
 	return q, nil
 }
 
-// refresh reads one source. What it said before holds while it cannot be read, which is
-// said once.
+// refresh reads one source. If it cannot be read, the previous quotas stay valid, and the error
+// is logged once.
 func (q *quotas) refresh(ctx context.Context, i int) error {
 	list, err := ReadQuotas(ctx, q.sources[i].from, q.vendors)
 	q.mu.Lock()
@@ -115,12 +115,12 @@ func (q *quotas) all() []cost.Quota {
 	return out
 }
 
-// look reads what is due, and compares it with what is used.
+// look refreshes quotas and the bill if they are due, and compares quotas with usage.
 func (q *quotas) look(ctx context.Context, store query.Store, at time.Time) error {
 	if at.Sub(q.read) >= quotasEvery {
 		q.read = at
 		for i := range q.sources {
-			_ = q.refresh(ctx, i) // it says so
+			_ = q.refresh(ctx, i) // refresh logs the error
 		}
 	}
 	all := q.all()
@@ -148,7 +148,7 @@ func (q *quotas) used() []cost.Use {
 	return q.uses
 }
 
-// over returns those that use more than they may.
+// over returns a finding for each exceeded quota.
 func over(uses []cost.Use, currency string) []rules.Finding {
 	var out []rules.Finding
 	for i := range uses {
@@ -160,7 +160,7 @@ func over(uses []cost.Use, currency string) []rules.Finding {
 		out = append(out, rules.Finding{
 			Rule: rules.OverQuota, Severity: "WARN", Value: u.Used, Labels: quotaLabels(u),
 			Reason: fmt.Sprintf("%s uses %s %s, its quota is %s", u.Quota, decimal(u.Used), unit, decimal(u.Limit)),
-			Action: "Ask whose work can wait or end, or raise the quota.",
+			Action: "Find workloads that can wait or stop, or raise the quota.",
 		})
 	}
 	return out
@@ -168,8 +168,8 @@ func over(uses []cost.Use, currency string) []rules.Finding {
 
 func decimal(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
 
-// judgeQuotas looks at the quotas once: what is used and allowed are series, and what is
-// over is an event, too, if there is a store of ours for it.
+// judgeQuotas evaluates the quotas once. If the hub has its own store, it writes usage and
+// limits as series, and exceeded quotas as events.
 func (s *Server) judgeQuotas(ctx context.Context, store query.Store, q *quotas, at time.Time) error {
 	if err := q.look(ctx, store, at); err != nil {
 		return err
@@ -208,7 +208,7 @@ func (s *Server) writeQuotas(ctx context.Context, q *quotas, uses []cost.Use, at
 	return nil
 }
 
-// quotaLabels are what tells uses apart.
+// quotaLabels returns the labels that identify a use.
 func quotaLabels(u *cost.Use) map[string]string {
 	l := map[string]string{"quota": u.Quota, "source": u.Source, "unit": u.What}
 	if u.Team != "" {
@@ -217,8 +217,8 @@ func quotaLabels(u *cost.Use) map[string]string {
 	return l
 }
 
-// gauges are the quotas on the hub's /metrics, from where they can be scraped with
-// --backend, too.
+// gauges returns the quotas for the hub's /metrics, where they can be scraped even with
+// --backend.
 func (q *quotas) gauges() []hub.Gauge {
 	var out []hub.Gauge
 	for _, u := range q.used() {
@@ -229,8 +229,8 @@ func (q *quotas) gauges() []hub.Gauge {
 	return out
 }
 
-// view returns what answers the page, one for each team, with the quotas as they are. A
-// team sees its own, and those of which it uses some.
+// view returns the constructor of the page's API handler for a team, with the current quotas. A
+// team sees its own quotas, and others that it uses.
 func (q *quotas) view(title string) func(string, query.Store, hub.EventLog) http.Handler {
 	return func(team string, store query.Store, events hub.EventLog) http.Handler {
 		accounts := view.Cost(store, q.prices, nil)

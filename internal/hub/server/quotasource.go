@@ -16,11 +16,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
 )
 
-// quotaTimeout bounds one reading of quotas.
+// quotaTimeout is the timeout of reading one source.
 const quotaTimeout = 20 * time.Second
 
 // ReadQuotas reads one source of quotas: a file, "kubernetes" or "kubernetes:KUBECONFIG"
-// (ResourceQuotas), "slurm" or "slurm:FOLDER" of its tools (limits of accounts).
+// (ResourceQuotas), or "slurm" or "slurm:FOLDER" (account limits; FOLDER has the Slurm tools).
 func ReadQuotas(ctx context.Context, from string, vendors device.Vendors) ([]cost.Quota, error) {
 	ctx, cancel := context.WithTimeout(ctx, quotaTimeout)
 	defer cancel()
@@ -35,7 +35,7 @@ func ReadQuotas(ctx context.Context, from string, vendors device.Vendors) ([]cos
 	case "slurm":
 		tools, ok := slurm.FindTools(where, "", "sacctmgr")
 		if !ok {
-			return nil, errors.New("there is no sacctmgr here: name its folder with slurm:FOLDER")
+			return nil, errors.New("sacctmgr not found: set its folder with slurm:FOLDER")
 		}
 		var list []cost.Quota
 		err := tools.Run(ctx, func(r io.Reader) error {

@@ -15,21 +15,21 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// rulesEvery is the time between two evaluations of the fleet rules.
+// rulesEvery is the time between evaluations of the fleet rules.
 const rulesEvery = time.Minute
 
-// findingSeries is 1 for each thing that a fleet rule found and that still holds.
+// findingSeries is 1 for each active finding of a fleet rule.
 const findingSeries = fleet.SeriesFinding
 
-// watchFleet evaluates the fleet rules and the quotas until ctx ends, and returns what they
-// found.
+// watchFleet evaluates the fleet rules and the quotas until ctx is canceled. It returns a
+// function that returns the active alerts.
 func (s *Server) watchFleet(ctx context.Context, store query.Store, q *quotas) func() []hub.Alert {
 	w := &rules.Watch{}
-	// What was over a quota is over if there are no quotas any more.
+	// Without quotas the fleet watch loads old quota findings, and so ends them.
 	quota := func(rule string) bool { return len(q.sources) > 0 && rule == rules.OverQuota }
 	loadFleet := s.loader(w, func(rule string) bool { return !quota(rule) })
 	s.serve.Go(func() {
-		s.regularly(ctx, "The fleet rules do not work", func(at time.Time) error {
+		s.regularly(ctx, "Cannot evaluate the fleet rules", func(at time.Time) error {
 			ctx, cancel := context.WithTimeout(ctx, rulesEvery/2)
 			defer cancel()
 			return errors.Join(loadFleet(ctx, at), s.judgeFleet(ctx, store, w, at))
@@ -37,8 +37,8 @@ func (s *Server) watchFleet(ctx context.Context, store query.Store, q *quotas) f
 	})
 	if len(q.sources) > 0 {
 		loadQuotas := s.loader(&q.watch, quota)
-		s.serve.Go(func() { // the bill of a month takes its time
-			s.regularly(ctx, "Quotas cannot be compared with what is used", func(at time.Time) error {
+		s.serve.Go(func() { // separately, because the bill of a month is slow
+			s.regularly(ctx, "Cannot compare quotas with usage", func(at time.Time) error {
 				ctx, cancel := context.WithTimeout(ctx, billEvery)
 				defer cancel()
 				return errors.Join(loadQuotas(ctx, at), s.judgeQuotas(ctx, store, q, at))
@@ -48,10 +48,10 @@ func (s *Server) watchFleet(ctx context.Context, store query.Store, q *quotas) f
 	return func() []hub.Alert { return append(w.Alerts(), q.watch.Alerts()...) }
 }
 
-// loader returns what takes up, once, what was found before the hub was started again. It
-// is to be called until it works.
+// loader returns a function that loads the findings from before a restart of the hub. The
+// function must be called until it succeeds, and then does nothing.
 func (s *Server) loader(w *rules.Watch, of func(rule string) bool) func(context.Context, time.Time) error {
-	loaded := s.store == nil // there are no events of ours
+	loaded := s.store == nil // a backend has no events
 	return func(ctx context.Context, at time.Time) error {
 		if loaded {
 			return nil
@@ -62,7 +62,8 @@ func (s *Server) loader(w *rules.Watch, of func(rule string) bool) func(context.
 	}
 }
 
-// regularly calls f every minute until ctx ends. That it fails is said once.
+// regularly calls f every minute until ctx is canceled. It logs only the first of consecutive
+// failures.
 func (s *Server) regularly(ctx context.Context, failure string, f func(time.Time) error) {
 	clock := time.NewTicker(rulesEvery)
 	defer clock.Stop()
@@ -90,14 +91,14 @@ func (s *Server) judgeFleet(ctx context.Context, store query.Store, w *rules.Wat
 	return s.tell(ctx, w, found, at)
 }
 
-// tell makes an event and a series of what was found, if there is a store of ours for it.
+// tell updates w, and writes the findings as events and series to the hub's own store, if any.
 func (s *Server) tell(ctx context.Context, w *rules.Watch, found []rules.Finding, at time.Time) error {
 	changes := w.Update(found, at)
 	if s.store == nil {
 		return nil
 	}
 	a := s.store.Appender(ctx)
-	s.store.Describe(findingSeries, hub.Family{Type: "gauge", Help: "1 for each thing that a rule over the whole fleet found, until it is over."})
+	s.store.Describe(findingSeries, hub.Family{Type: "gauge", Help: "1 for each active finding of a fleet rule."})
 	var events []hub.Event
 	for i := range changes {
 		events = append(events, changes[i].Event())
@@ -120,7 +121,7 @@ func findingLabels(f *rules.Finding) hub.Labels {
 	return seriesLabels(findingSeries, l)
 }
 
-// seriesLabels returns the labels of the series of that name.
+// seriesLabels returns the label set of a series with the given name and labels.
 func seriesLabels(name string, l map[string]string) hub.Labels {
 	var b hub.LabelBuilder
 	b.Add(fleet.LabelName, name)

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package server runs a hub: it opens the store and the listeners, checks who may come in,
-// compares the fleet with its rules and quotas every minute, and serves the page. What a
-// store, a rule or an answer of the page is, the packages beside it decide.
+// Package server runs a hub: it opens the store and the listeners, authenticates clients,
+// evaluates the fleet rules and quotas every minute, and serves the page. Stores, rules and the
+// page's API are implemented by the neighboring packages.
 package server
 
 import (
@@ -28,34 +28,34 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Options say what a hub keeps, where it listens and who may come in. Messages about them
-// name the flags of gpumeter hub.
+// Options configures the storage, the listeners and the access control of a hub. Error
+// messages name the flags of gpumeter hub.
 type Options struct {
 	Version   string
-	Listen    string         // address of the page, of Prometheus' API and of OTLP over HTTP
+	Listen    string         // address of the page, the Prometheus API and OTLP over HTTP
 	GRPC      string         // address of OTLP over gRPC; empty: none
-	Dir       string         // folder of the store
-	Retention time.Duration  // how long samples and events are kept
-	MaxBytes  int64          // how much of the disk samples may take; 0: no limit
-	MaxSeries int            // how many series may be in memory; 0: by the memory there is
-	Labels    []string       // attributes of resources that become labels, besides the usual
-	Prices    string         // file with the prices of devices; empty: none
-	Quotas    []string       // where quotas are read, see ReadQuotas
+	Dir       string         // data folder of the store
+	Retention time.Duration  // of samples and events
+	MaxBytes  int64          // maximum disk usage of samples; 0: no limit
+	MaxSeries int            // maximum number of series in memory; 0: depends on available memory
+	Labels    []string       // resource attributes to add as labels, in addition to the default ones
+	Prices    string         // price file; empty: none
+	Quotas    []string       // sources of quotas, see ReadQuotas
 	Title     string         // name of the fleet on the page
-	Vendors   device.Vendors // whose resources quotas count, and whose words model names lose on the page
+	Vendors   device.Vendors // for counting quota resources and for shortening model names
 
-	Tokens   string // file with the tokens of those who may read and send; empty: none
-	Cert     string // file of the certificate to present, PEM; empty: no TLS
-	Key      string // file of its key, PEM
-	ClientCA string // file of the certificates that those of clients must be signed by, PEM
-	Insecure bool   // let everybody on the network read and write
+	Tokens   string // token file for reading and writing; empty: none
+	Cert     string // file with the server certificate, PEM; empty: no TLS
+	Key      string // file with its private key, PEM
+	ClientCA string // file with the CA certificates for client certificates, PEM; empty: none
+	Insecure bool   // allow everyone on the network to read and write
 
-	Backend      string // URL of the store that has the samples; empty: the hub's own has
-	BackendToken string // file with a bearer token for it
-	BackendCA    string // file with the certificates to trust there, PEM
+	Backend      string // URL of the store with the samples; empty: the hub's own store
+	BackendToken string // file with a bearer token for Backend
+	BackendCA    string // file with the CA certificates to trust for Backend, PEM
 }
 
-// store returns how the hub's own store is opened.
+// store returns the options of the hub's own store.
 func (h *Options) store(log *zap.Logger) hub.Options {
 	o := hub.Options{Retention: h.Retention, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, Log: slogTo(log)}
 	if o.MaxSeries == 0 {
@@ -64,17 +64,17 @@ func (h *Options) store(log *zap.Logger) hub.Options {
 	return o
 }
 
-// Server is a hub that runs.
+// Server is a running hub.
 type Server struct {
 	log    *zap.Logger
-	store  *hub.Store // nil: a backend has the samples
+	store  *hub.Store // nil with a backend
 	http   *http.Server
 	stop   context.CancelFunc
 	serve  sync.WaitGroup
 	failed chan error
 }
 
-// Start opens the store and the listeners of a hub and begins to serve.
+// Start opens the store and the listeners of a hub and starts serving.
 func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err error) {
 	tokens, err := h.readTokens()
 	if err != nil {
@@ -107,7 +107,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	}
 	var store query.Store
 	var events hub.EventLog
-	run := context.WithoutCancel(ctx) // the listeners end before it
+	run := context.WithoutCancel(ctx) // canceled in close, after the HTTP server has shut down
 	run, s.stop = context.WithCancel(run)
 	if h.Backend != "" {
 		if store, err = h.openBackend(ctx); err != nil {
@@ -130,7 +130,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 				return nil, err
 			}
 			s.serve.Go(func() { s.report(otlp.Serve(run, l, conf, tokens)) })
-			log.Info("Taking OTLP over gRPC", zap.Stringer("address", l.Addr()))
+			log.Info("Accepting OTLP over gRPC", zap.Stringer("address", l.Addr()))
 		}
 	}
 	o.Alerts = s.watchFleet(run, store, money)
@@ -140,7 +140,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	s.http = &http.Server{
 		Handler: hub.NewHandler(store, events, o), TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		WriteTimeout: 2 * time.Minute, // whoever reads an answer slowly holds it in memory
+		WriteTimeout: 2 * time.Minute, // a slow reader keeps its response in memory
 		ErrorLog:     zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
 	}
 	s.serve.Go(func() {
@@ -154,19 +154,19 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	return s, nil
 }
 
-// greet says what runs, and how to go on from there.
+// greet logs the address of the hub, and how to connect agents if there are no samples yet.
 func (s *Server) greet(ctx context.Context, page string, h *Options, local bool) {
 	if s.store == nil {
 		from := ""
 		if u, err := url.Parse(h.Backend); err == nil {
 			from = u.Redacted()
 		}
-		s.log.Info("The hub serves", zap.String("url", page), zap.String("from", from))
+		s.log.Info("The hub is serving", zap.String("url", page), zap.String("from", from))
 		return
 	}
-	s.log.Info("The hub serves", zap.String("url", page), zap.String("data", h.Dir), zap.String("retention", days(h.Retention)))
+	s.log.Info("The hub is serving", zap.String("url", page), zap.String("data", h.Dir), zap.String("retention", days(h.Retention)))
 	if s.store.NumSeries() > 0 {
-		return // somebody has sent to it before
+		return // agents have sent samples before
 	}
 	hint := "gpumeter agent --otlp-endpoint " + strings.TrimSuffix(page, "/")
 	if h.Tokens != "" {
@@ -176,7 +176,7 @@ func (s *Server) greet(ctx context.Context, page string, h *Options, local bool)
 	if local {
 		where = append(where, zap.String("other_machines", "need --listen :9500 and --tokens FILE here"))
 	}
-	s.log.Info("There are no samples yet: agents send them", where...)
+	s.log.Info("No samples yet: start agents that send to this hub", where...)
 	s.serve.Go(func() {
 		clock := time.NewTicker(time.Second)
 		defer clock.Stop()
@@ -187,7 +187,7 @@ func (s *Server) greet(ctx context.Context, page string, h *Options, local bool)
 			case <-clock.C:
 			}
 		}
-		s.log.Info("The first samples have come", zap.String("url", page))
+		s.log.Info("Received the first samples", zap.String("url", page))
 	})
 }
 
@@ -199,7 +199,7 @@ func days(d time.Duration) string {
 	return d.String()
 }
 
-// urlOf returns where people find what listens at an address.
+// urlOf returns the URL of a listener, with the host name for a wildcard address.
 func urlOf(a net.Addr, secure bool) string {
 	host := a.String()
 	if tcp, ok := a.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
@@ -213,18 +213,18 @@ func urlOf(a net.Addr, secure bool) string {
 	return "http://" + host + "/"
 }
 
-// report tells Run that a listener has ended.
+// report passes the error of a failed listener to Run.
 func (s *Server) report(err error) {
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
 		s.failed <- err
 	}
 }
 
-// Store returns the store of the hub, nil if it has none of its own.
+// Store returns the hub's own store, nil with a backend.
 func (s *Server) Store() *hub.Store { return s.store }
 
-// Run runs the hub until ctx ends or the hub fails, and then ends it. beside, if any, runs
-// until then; when it returns, the hub ends, too.
+// Run serves until ctx is canceled or a listener fails, then shuts the hub down. beside, if not
+// nil, runs concurrently; the hub also shuts down when it returns.
 func (s *Server) Run(ctx context.Context, beside func(context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -245,13 +245,13 @@ func (s *Server) Run(ctx context.Context, beside func(context.Context) error) er
 	return errors.Join(err, failed, s.close())
 }
 
-// close ends the listeners, then the store.
+// close shuts down the listeners, then the store.
 func (s *Server) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	err := s.http.Shutdown(ctx)
 	if err != nil {
-		err = s.http.Close() // cuts off those that did not finish
+		err = s.http.Close() // cuts off unfinished requests
 	}
 	s.stop()
 	s.serve.Wait()

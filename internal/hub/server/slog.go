@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// slogTo returns a logger that writes to log. The database tells its progress at info,
-// which is for those who debug it.
+// slogTo returns a slog.Logger that writes to log. It demotes info to debug, because the
+// database logs its progress at info.
 func slogTo(log *zap.Logger) *slog.Logger { return slog.New(slogHandler{log}) }
 
 type slogHandler struct{ log *zap.Logger }

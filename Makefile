@@ -54,13 +54,13 @@ demo: build ## build, then show it work with this machine's GPUs or simulated on
 .PHONY: test
 test: bin/testsum ## the shipped code path: no cgo, no root
 	@tools/deps.sh --try gcc promtool
-	CGO_ENABLED=0 bin/testsum -short -parallel 8 $(TESTFLAGS) ./...
+	CGO_ENABLED=0 bin/testsum -short -parallel 16 $(TESTFLAGS) ./...
 
 .PHONY: race
 race: bin/testsum ## the same tests with cgo and the race detector
 	@tools/deps.sh gcc
 	@tools/deps.sh --try promtool
-	CGO_ENABLED=1 bin/testsum -race -short -parallel 8 $(TESTFLAGS) ./...
+	CGO_ENABLED=1 bin/testsum -race -short -parallel 16 $(TESTFLAGS) ./...
 
 .PHONY: e2e
 e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder and, as root, kubelet and Slurm; and long tests whole

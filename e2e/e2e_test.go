@@ -16,11 +16,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
-)
 
-// patience is how long a one-second operation may take on a busy machine.
-const patience = time.Minute
+	"github.com/gpumeter/gpumeter/internal/await"
+)
 
 // skip skips the test because tool is missing, or fails it if GPUMETER_REQUIRE names the tool.
 func skip(t *testing.T, tool string, why any) {
@@ -98,11 +96,7 @@ func (p *process) stop(t *testing.T) int {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatalf("cannot stop %s: %v", p.name, err)
 	}
-	select {
-	case <-p.done:
-	case <-time.After(patience):
-		t.Fatalf("%s does not end", p.name)
-	}
+	<-p.done
 	return p.cmd.ProcessState.ExitCode()
 }
 
@@ -142,17 +136,12 @@ func (p *process) find(t *testing.T, re *regexp.Regexp) string {
 // eventually calls f until it returns nil.
 func eventually(t *testing.T, what string, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := f()
-		if err == nil {
-			return
+	await.NoError(t, func() error {
+		if err := f(); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 func get(t *testing.T, url string) (string, error) {

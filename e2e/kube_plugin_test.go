@@ -84,10 +84,8 @@ func (p *devicePlugin) offer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	register := &deviceplugin.RegisterRequest{Version: deviceplugin.Version, Endpoint: socket, ResourceName: p.resource}
-	if _, err := deviceplugin.NewRegistrationClient(conn).Register(ctx, register, grpc.WaitForReady(true)); err != nil {
-		t.Fatalf("the kubelet does not accept %s: %v", p.resource, err)
+	if _, err := deviceplugin.NewRegistrationClient(conn).Register(t.Context(), register, grpc.WaitForReady(true)); err != nil {
+		t.Fatalf("the kubelet does not take %s: %v", p.resource, err)
 	}
 }

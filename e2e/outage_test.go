@@ -87,17 +87,17 @@ func outage(t *testing.T, b *backend) *outlived {
 	if code := b.p.stop(t); code != 0 {
 		t.Fatalf("%s ended with %d", b.name, code)
 	}
-	await(t, first, len(await(t, first, 1))+few)
+	written(t, first, len(written(t, first, 1))+few)
 	if err := agent.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	<-agent.done
-	ticks := await(t, first, 0)
-	// The last tick may not have reached the queue yet.
+	ticks := written(t, first, 0)
+	// The last one may have been on its way to the queue.
 	ticks = ticks[:len(ticks)-1]
 
 	agent = b.agent(binary, append(flags, second)...)
-	ticks = append(ticks, await(t, second, few)...)
+	ticks = append(ticks, written(t, second, few)...)
 	b.up("")
 	return &outlived{b, agent, ticks}
 }
@@ -124,8 +124,9 @@ func (o *outlived) missing() ([]string, error) {
 // energy selects a counter that changes with each tick.
 const energy = `gpu_energy_joules_total{gpu_index="0"}`
 
-// await waits until at least n ticks were written to file and returns their values of that counter.
-func await(t *testing.T, file string, n int) (ticks []sample) {
+// written waits until at least n ticks were written to file and returns that counter's
+// values.
+func written(t *testing.T, file string, n int) (ticks []sample) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d ticks in %s", n, filepath.Base(file)), func() error {
 		text, err := os.ReadFile(file)

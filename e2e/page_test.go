@@ -59,23 +59,7 @@ func demoPage(t *testing.T) string {
 			t.Errorf("the demo exited with %d", code)
 		}
 	})
-	var base string
-	// The demo writes a day of history first.
-	for deadline := time.Now().Add(5 * patience); ; time.Sleep(100 * time.Millisecond) {
-		if m := demoAddress.FindStringSubmatch(p.said()); m != nil {
-			base = m[1]
-			break
-		}
-		select {
-		case <-p.done:
-			t.Fatal("the demo has ended")
-		default:
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the demo shows no page")
-		}
-	}
-	return base
+	return p.find(t, demoAddress) // a day of history is written first
 }
 
 // TestPage uses the demo in a real browser, like a first-time user.
@@ -309,7 +293,7 @@ func openBrowser(t *testing.T) *browser {
 		skip(t, "npm", fmt.Errorf("make web has not built the page: %w", err))
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(patience))
+		chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Hour))
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...) // the test's own ends before cleanup
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // chromedp does not know events of newer browsers
@@ -324,16 +308,13 @@ func openBrowser(t *testing.T) *browser {
 // run performs actions in the browser, in order.
 func (b *browser) run(t *testing.T, actions ...chromedp.Action) {
 	t.Helper()
-	// Each run has its own deadline. The first run starts the browser, which lives as long as the
-	// context it is started with.
+	// The first one starts the browser, whose life is that of the context it is started with.
 	if chromedp.FromContext(b.ctx).Browser == nil {
 		if err := chromedp.Run(b.ctx); err != nil {
 			t.Fatalf("cannot start the browser: %v", err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
-	if err := chromedp.Run(ctx, actions...); err != nil {
+	if err := chromedp.Run(b.ctx, actions...); err != nil {
 		var body string
 		_ = chromedp.Run(b.ctx, chromedp.Evaluate(`location.href + "\n" + document.body.innerText.slice(0, 2000)`, &body)) // for the message only
 		t.Fatalf("in the browser: %v\n%s", err, body)

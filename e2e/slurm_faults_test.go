@@ -176,7 +176,7 @@ func (x *slurmTest) garbage() {
 			asked <- struct{}{}
 			go func() {
 				defer conn.Close()
-				_ = conn.SetDeadline(time.Now().Add(patience))
+				_ = conn.SetDeadline(time.Now().Add(time.Minute))
 				_, _ = conn.Write([]byte("\x00\x00\x00\x20" + strings.Repeat("HTTP/1.1 418 {\"jobs\": [", 20)))
 				_, _ = io.Copy(io.Discard, conn)
 			}()
@@ -187,7 +187,7 @@ func (x *slurmTest) garbage() {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	server := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"jobs": [{"job_id": 1, "job_state": {"job_state": [[[`)
 	})}
 	go server.Serve(socket) // ends with Close

@@ -12,10 +12,11 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/collector/pdata/plog"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 // timed is a worker that ends on request with a requested exit code.
@@ -214,14 +215,8 @@ func (x *slurmTest) accounting() {
 	for _, j := range x.over {
 		ids = append(ids, j.id)
 	}
-	// Usage is queried when it is complete, two minutes after the end of a job.
-	deadline := time.Now().Add(3 * time.Minute)
-	for err := x.recorded(ids...); err != nil; err = x.recorded(ids...) {
-		if time.Now().After(deadline) {
-			x.t.Fatal(err)
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
+	// Usage is asked for when it is whole, two minutes after the end of a job.
+	await.NoError(x.t, func() error { return x.recorded(ids...) })
 	records := map[string]map[string]any{}
 	for _, r := range x.jobRecords() {
 		records[fmt.Sprint(r["slurm.job.id"])] = r

@@ -41,6 +41,7 @@ func (a *agent) allUp() {
 // others. A pause request in the meantime must not stop the readings.
 func TestHang(t *testing.T) {
 	t.Parallel()
+	w := watchMachine(t)
 	host, sink := nvmltest.New(t, eight), newSink(t)
 	a := startConfig(t, sink.config(host.Library, time.Second, ""))
 	up := func(want float64) func(tick) bool { return func(t tick) bool { return t.up[3] == want } }
@@ -71,7 +72,7 @@ func TestHang(t *testing.T) {
 	a.allUp()
 
 	ticks := sink.all()
-	checkTicks(t, ticks, time.Second, 8, 3)
+	checkTicks(t, w, ticks, time.Second, 8, 3)
 	for _, tick := range ticks {
 		// A GPU that does not answer has gpu.health besides, and no measured value.
 		if up := tick.up[3] == 1; up && tick.points[3] < 10 || !up && tick.points[3] > 1 {
@@ -109,6 +110,7 @@ func TestEndDuringOpen(t *testing.T) {
 // and the reload loses no tick.
 func TestLost(t *testing.T) {
 	t.Parallel()
+	w := watchMachine(t)
 	host, sink := nvmltest.New(t, eight), newSink(t)
 	a := startConfig(t, sink.config(host.Library, time.Second, ""))
 	allUp := func(t tick) bool {
@@ -124,14 +126,14 @@ func TestLost(t *testing.T) {
 	// At the next discovery, 10 s after the last, the driver is initialised anew, in vain.
 	a.waitLog("nvidia: driver cannot be read")
 	reload := sink.wait(t, "GPU 5 lost", lost, 3, func(t tick) bool { return t.up[5] == 0 })
-	checkTicks(t, sink.all(), time.Second, 8, 5)
+	checkTicks(t, w, sink.all(), time.Second, 8, 5)
 
 	host.Script(t, eight+"generation 1")
 	sink.wait(t, "all GPUs up", reload, 3, allUp)
 	a.waitLog("GPU 5 answers again")
 	a.allUp()
 	all := []int64{0, 1, 2, 3, 4, 5, 6, 7} // a reload takes the others down, too
-	checkTicks(t, sink.all(), time.Second, 8, all...)
+	checkTicks(t, w, sink.all(), time.Second, 8, all...)
 	a.stop()
 }
 

@@ -223,7 +223,7 @@ func (b *backend) checkNumbers(due ledger) {
 func TestReloadInvalid(t *testing.T) {
 	t.Parallel()
 	sink := newSink(t)
-	good := strings.Replace(sink.config("", 100*time.Millisecond, ""), `nvidia_library: ""`, "simulate: h200", 1)
+	good := strings.Replace(sink.config("", 100*time.Millisecond, ""), `nvidia_library: ""`, "simulate: p150a", 1)
 	file := write(t, "config.yaml", good)
 	a := startWith(t, nil, "--config", file)
 	a.waitCount(serving, 1)
@@ -261,7 +261,7 @@ func TestReloadInvalid(t *testing.T) {
 func TestReloadCannotRun(t *testing.T) {
 	t.Parallel()
 	sink := newSink(t)
-	good := strings.Replace(sink.config("", 100*time.Millisecond, ""), `nvidia_library: ""`, "simulate: h200", 1)
+	good := strings.Replace(sink.config("", 100*time.Millisecond, ""), `nvidia_library: ""`, "simulate: p150a", 1)
 	file := write(t, "config.yaml", good)
 	a := startWith(t, nil, "--config", file)
 	a.waitCount(serving, 1)

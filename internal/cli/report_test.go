@@ -223,7 +223,7 @@ func TestReportRefuses(t *testing.T) {
 		"--header s3cret":                   "--header must be",
 		"--url http://u:s3cret@h:x/":        "--url",
 		"--url http://localhost:1":          "is a hub running?",
-		"--token-file /does/not/exist/file": "cannot read the token",
+		"--token-file /does/not/exist/file": "cannot read token or password",
 	} {
 		_, err := reportOutput(t, strings.Fields(args)...)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,7 +30,11 @@ func TestAttachLater(t *testing.T) {
 		r.reaches("record")
 		r.goOn()
 		r.reaches("stop")
-		check(t, l.Close())
+		// A child that another test forks just now would have the probe open until its exec.
+		syscall.ForkLock.RLock()
+		err = l.Close()
+		syscall.ForkLock.RUnlock()
+		check(t, err)
 		r.goOn()
 		r.ends()
 		lm := &machine{t: t, p: late}

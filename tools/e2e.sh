@@ -18,5 +18,6 @@ else
 fi
 
 mapfile -t long < <(grep -rl --include='*_test.go' 'testing\.Short()' --exclude-dir={node_modules,.deps} . | xargs -n 1 dirname | sort -u)
+# One package at a time: tests of two would compete for the cores.
 step "step 3 of 3: the tests of ./e2e, and whole those of ${long[*]}; about 25 minutes on 2 cores, with a line for each that ends"
-CGO_ENABLED=0 bin/testsum -each -tags e2e -count 1 -timeout 30m -parallel 4 "$@" ./e2e "${long[@]}"
+CGO_ENABLED=0 bin/testsum -each -p 1 -tags e2e -count 1 -timeout 30m -parallel 4 "$@" ./e2e "${long[@]}"

@@ -23,6 +23,8 @@ import (
 	"google.golang.org/grpc"
 	_ "google.golang.org/grpc/encoding/gzip" // every OTLP server has it
 	"google.golang.org/grpc/metadata"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 // refusal is how a backend rejects a request.
@@ -72,10 +74,11 @@ func newBackend(t *testing.T) *backend {
 // up starts it at its address.
 func (b *backend) up(grpcToo bool) {
 	b.t.Helper()
-	l, err := net.Listen("tcp", b.addr)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	var l net.Listener
+	await.NoError(b.t, func() (err error) { // while the backend was down, a connection may have been given its port
+		l, err = net.Listen("tcp", b.addr)
+		return err
+	})
 	if grpcToo {
 		srv := grpc.NewServer()
 		pmetricotlp.RegisterGRPCServer(srv, &grpcMetrics{b: b})

@@ -19,7 +19,7 @@ func (d *detective) neverUsed(g *instance) *Finding {
 		held += g.rows[i].Allocated()
 	}
 	return d.finding(NeverUsed, g, at, 1, map[string]float64{"held_hours": held.Hours(), "devices": float64(len(at))},
-		"held %s for %.1f GPU-hours and never used them", gpus(len(at)), held.Hours())
+		"held %s for %.1f GPU-hours without any use", gpus(len(at)), held.Hours())
 }
 
 // idleHolder finds an instance that has been idle, as package fleet defines it, throughout

@@ -142,10 +142,11 @@ func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
 // minutes and when a new device appears.
 func (r *Reader) memory(ctx context.Context, f *Fleet) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	stale := f.At.Sub(r.totaled).Abs() > 10*time.Minute
+	totals, asked := r.totals, r.totaled // never changed once they are there
+	r.mu.Unlock()
+	stale := f.At.Sub(asked).Abs() > 10*time.Minute
 	for i := 0; i < len(f.Devices) && !stale; i++ {
-		_, known := r.totals[f.Devices[i].UUID]
+		_, known := totals[f.Devices[i].UUID]
 		stale = !known && f.Devices[i].Memory.OK()
 	}
 	if stale {
@@ -153,13 +154,16 @@ func (r *Reader) memory(ctx context.Context, f *Fleet) error {
 		if err != nil {
 			return err
 		}
-		r.totals, r.totaled = make(map[string]float64, len(samples)), f.At
+		totals = make(map[string]float64, len(samples))
 		for _, s := range samples {
-			r.totals[s.Labels[LabelUUID]] = s.Value
+			totals[s.Labels[LabelUUID]] = s.Value
 		}
+		r.mu.Lock()
+		r.totals, r.totaled = totals, f.At
+		r.mu.Unlock()
 	}
 	for i := range f.Devices {
-		if v, ok := r.totals[f.Devices[i].UUID]; ok {
+		if v, ok := totals[f.Devices[i].UUID]; ok {
 			f.Devices[i].MemoryTotal = optional.Of(v)
 		}
 	}

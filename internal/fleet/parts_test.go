@@ -65,3 +65,37 @@ func TestStreak(t *testing.T) {
 	f(2*time.Minute, 0, 1.2, 1.2) // 2 % of a minute
 	f(time.Minute, 0, 1.3, 1.3)
 }
+
+// Catches a view of one machine that calls a device idle before it has watched for long enough,
+// after a single use, or never.
+func TestHistory(t *testing.T) {
+	var h History
+	active := 0.0
+	at := noon
+	watch := func(d time.Duration, busy float64) time.Duration {
+		var idle time.Duration
+		for range d / (5 * time.Second) {
+			at = at.Add(5 * time.Second)
+			active += 5 * busy
+			idle = h.Idle("a", at, active)
+		}
+		return idle
+	}
+	near := func(what string, got, want time.Duration) {
+		t.Helper()
+		if (got - want).Abs() > recentStep {
+			t.Errorf("%s: idle for %s, want about %s", what, got, want)
+		}
+	}
+	near("watched for 5 minutes", watch(5*time.Minute, 0), 5*time.Minute)
+	near("watched for 15 minutes", watch(10*time.Minute, 0), 15*time.Minute)
+	near("in use", watch(4*time.Minute, 0.9), 0)
+	near("idle again", watch(20*time.Minute, 0), 20*time.Minute)
+	near("used for a hundredth of the time", watch(20*time.Minute, 0.01), 40*time.Minute)
+	watch(48*time.Hour, 0)
+	if n := len(h.points["a"]); n > int(longAgo/recentStep) {
+		t.Errorf("%d points are kept", n)
+	}
+	h.Forget(func(string) bool { return false })
+	near("forgotten", h.Idle("a", at, active), 0)
+}

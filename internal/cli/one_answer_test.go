@@ -37,6 +37,7 @@ import (
 // facts are what is asked about a device.
 type facts struct {
 	Watts, Celsius, Busy optional.Float
+	Part                 optional.Float // of the device that is held
 	Held, Idle           bool
 	Owners               string
 	PerHour              optional.Float
@@ -52,6 +53,7 @@ func truth(ticks []node.Tick, prices cost.Prices) map[string]facts {
 				continue
 			}
 			f := facts{Watts: r.Power().Draw(), Celsius: r.Temperature(), Busy: r.Busy}
+			part := 0.0
 			var owners []string
 			for _, h := range r.Holders {
 				if h.Ended || h.Kind == workload.Unallocated || h.Allocation == 0 {
@@ -59,17 +61,19 @@ func truth(ticks []node.Tick, prices cost.Prices) map[string]facts {
 				}
 				o, _ := fleet.OwnerOf(ownerLabels(&h.Workload))
 				f.Held = true
+				part += h.Allocation
 				f.Idle = f.Idle || o.Name == "hoarder" || o.Job == "8"
 				owners = append(owners, o.Label())
 			}
 			slices.Sort(owners)
 			f.Owners = strings.Join(slices.Compact(owners), ", ")
+			f.Part = optional.Of(part)
 			f.PerHour = prices.Rate(labelsOf(t, r), t.Time, f.Watts)
 			out[r.ID.UUID] = f
 		}
 	}
 	out["GPU-sliced"] = facts{
-		Watts: optional.Of(200), Celsius: optional.Of(55), Busy: optional.Of(0.5), Held: true, Owners: "ml/left, ml/right",
+		Watts: optional.Of(200), Celsius: optional.Of(55), Busy: optional.Of(0.5), Part: optional.Of(1), Held: true, Owners: "ml/left, ml/right",
 		PerHour: optional.Of(43830./(5*8766) + 0.30*1.2*0.2),
 	}
 	return out
@@ -103,7 +107,7 @@ func onPage(t *testing.T, h http.Handler) (map[string]facts, map[string]float64)
 	for i, uuid := range a.GPUs.UUID {
 		f := facts{
 			Watts: value(a.GPUs.Power[i]), Celsius: value(a.GPUs.Temperature[i]), Busy: value(a.GPUs.Utilization[i]),
-			Held: *a.GPUs.Held[i] > 0, Idle: a.GPUs.Idle[i] != nil && *a.GPUs.Idle[i] >= a.IdleAfter, PerHour: value(a.GPUs.Rate[i]),
+			Part: value(a.GPUs.Held[i]), Held: *a.GPUs.Held[i] > 0, Idle: a.GPUs.Idle[i] != nil && *a.GPUs.Idle[i] >= a.IdleAfter, PerHour: value(a.GPUs.Rate[i]),
 		}
 		var owners []string
 		for _, n := range a.GPUs.Owners[i] {
@@ -131,14 +135,16 @@ func inTop(t *testing.T, store query.Store, prices cost.Prices) map[string]facts
 		}
 		idle, known := d.Idle.Get()
 		f := facts{Watts: d.Power, Celsius: d.Celsius, Busy: d.Utilization, Held: d.Held, Idle: d.Held && known && idle >= fleet.IdleAfter.Seconds(), PerHour: d.Cost}
+		part := 0.0
 		var owners []string
 		for _, o := range d.Owners {
 			if o.Share > 0 {
+				part += o.Share
 				owners = append(owners, o.Label)
 			}
 		}
 		slices.Sort(owners)
-		f.Owners = strings.Join(slices.Compact(owners), ", ")
+		f.Owners, f.Part = strings.Join(slices.Compact(owners), ", "), optional.Of(part)
 		out[d.UUID] = f
 	}
 	return out

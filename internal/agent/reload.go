@@ -85,6 +85,11 @@ func (c *configFile) watch(ctx context.Context, now <-chan os.Signal) {
 				break
 			}
 		}
+		select {
+		case <-now: // came while the file settled: this reading answers it
+			asked = true
+		default:
+		}
 		asked = !c.reload(ctx, asked)
 	}
 }

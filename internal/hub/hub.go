@@ -158,6 +158,7 @@ func (s *Store) tsdbOptions() *tsdb.Options {
 	o.MaxBytes = s.opt.MaxBytes
 	o.OutOfOrderTimeWindow = s.opt.OutOfOrder.Milliseconds()
 	o.MaxBlockDuration = max(o.MinBlockDuration, min(o.RetentionDuration/10, (31*24*time.Hour).Milliseconds())) // as Prometheus does
+	o.NewCompactorFunc = newCompactor
 	o.WALCompression = compression.Snappy
 	o.SeriesLifecycleCallback = (*lifecycle)(s)
 	return o

@@ -28,7 +28,7 @@ func (v *View) attribute(t *Tick, tier device.Tier) {
 		return // a workload that is not named yet would become a different one later
 	}
 	before := v.owners
-	v.question = question(t.Readings)
+	v.question = v.ask(t.Readings)
 	answer := v.cfg.Owners.Resolve(v.question)
 	v.owners = owners{answer.Holdings, answer.Processes}
 	t.Attribution = answer.Statuses
@@ -91,14 +91,23 @@ func sameGrants(a, b []workload.Holding) bool {
 	})
 }
 
-// question returns the query about the devices of a tick.
-func question(readings []Reading) workload.Question {
+// ask returns the query about the devices of a tick. The processes of a device that does
+// not answer stay on it as long as they live.
+func (v *View) ask(readings []Reading) workload.Question {
 	q := workload.Question{Processes: map[string][]uint32{}}
 	for i := range readings {
 		r := &readings[i]
 		q.Devices = append(q.Devices, workload.Device{ID: r.ID, Aliases: r.Aliases})
 		for _, p := range r.Processes {
 			q.Processes[r.ID.UUID] = append(q.Processes[r.ID.UUID], p.PID)
+		}
+		if r.Up {
+			continue
+		}
+		for _, pid := range v.question.Processes[r.ID.UUID] {
+			if _, alive := v.cfg.Owners.Process(pid); alive {
+				q.Processes[r.ID.UUID] = append(q.Processes[r.ID.UUID], pid)
+			}
 		}
 	}
 	return q

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -24,13 +23,6 @@ type Episode struct {
 	last time.Time // when the cause was last active
 }
 
-// Tenure is a workload that acquired a device, or that released it: Ended, with what it
-// used.
-type Tenure struct {
-	Device device.ID `json:"device"`
-	Holder
-}
-
 // quiet is how long a cause must be inactive before its episode ends.
 const quiet = 30 * time.Second
 
@@ -39,18 +31,6 @@ const (
 	maxEpisodes = 1024
 	maxTenures  = 4096
 )
-
-// tenant is a workload whose arrival was reported.
-type tenant struct {
-	Device   device.ID         `json:"device"`
-	Unit     string            `json:"unit,omitempty"`
-	Workload workload.Workload `json:"workload"`
-	Since    time.Time         `json:"since"`
-}
-
-func (a tenant) compare(b tenant) int {
-	return cmp.Or(cmp.Compare(a.Device.UUID, b.Device.UUID), cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Workload.ID, b.Workload.ID))
-}
 
 // judge determines what is wrong with the devices of a tick, and what began and ended since
 // the previous tick. It reports whether any of that must be persisted.
@@ -183,18 +163,19 @@ func (v *View) tenures(t *Tick) []Tenure {
 	for i := range t.Readings {
 		r := &t.Readings[i]
 		for _, h := range r.Holders {
-			n := tenant{Device: r.ID, Unit: h.Partition, Workload: h.Workload, Since: h.Since}
+			n := tenant{Device: r.ID, Unit: h.Partition, Workload: h.Workload, Since: t.Time}
 			switch {
 			case isRest(h.Kind):
 			case h.Ended:
 				ended[[3]string{n.Device.UUID, n.Unit, n.Workload.ID}] = h
 			case len(now) < maxTenures:
 				at, known := slices.BinarySearchFunc(v.state.Tenants, n, tenant.compare)
-				if known {
-					n.Since = v.state.Tenants[at].Since // the sums may have been restarted
+				if known { // also one that left and is back before its departure was reported
+					n = n.continues(v.state.Tenants[at])
 				} else {
-					news = append(news, Tenure{r.ID, h})
+					news = append(news, Tenure{r.ID, t.Time, h})
 				}
+				n.observe(h.MemoryUsed)
 				now = append(now, n)
 			}
 		}
@@ -209,11 +190,24 @@ func (v *View) tenures(t *Tick) []Tenure {
 			kept = append(kept, was)
 			continue
 		}
-		h, ok := ended[[3]string{was.Device.UUID, was.Unit, was.Workload.ID}]
-		if !ok { // it left while the agent was not running: its use is unknown
-			h = Holder{Workload: was.Workload, Partition: was.Unit, Since: was.Since, Ended: true}
+		book := v.state.Devices[was.Device.UUID].Ledger
+		o := book.tenantAccount(was)
+		owes := o != nil && o.owes()
+		if was.Left.IsZero() {
+			was.Left = t.Time
+			if owes {
+				v.lastSlow = time.Time{} // read the energy counter at the next tick
+			}
 		}
-		news = append(news, Tenure{was.Device, h})
+		if owes && t.Time.Sub(was.Left) < keepEnded { // a device that does not answer may never settle
+			kept = append(kept, was)
+			continue
+		}
+		h, ok := ended[[3]string{was.Device.UUID, was.Unit, was.Workload.ID}]
+		if !ok { // it left while the agent was not running
+			h = Holder{Workload: was.Workload, Partition: was.Unit}
+		}
+		news = append(news, book.leave(was, h))
 	}
 	now = append(now, kept[:min(len(kept), maxTenures-len(now))]...) // decodeState would reject more
 	v.state.Tenants = now

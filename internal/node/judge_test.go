@@ -105,7 +105,8 @@ func TestTenures(t *testing.T) {
 	})
 }
 
-// A workload that left while no agent ran, also after a kill, is reported as gone.
+// A workload that left while no agent ran, also after a kill, is reported as gone, with its
+// use up to the last write of the state.
 func TestTenureEndsUnseen(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -118,7 +119,7 @@ func TestTenureEndsUnseen(t *testing.T) {
 		next.start = r.start
 		next.give(pod("b"))
 		got := next.diary(t, 3)
-		if diff := cmp.Diff([]string{"5 b comes", "5 a goes after 0 s, 0 J"}, got); diff != "" {
+		if diff := cmp.Diff([]string{"5 b comes", "5 a goes after 3 s, 300 J"}, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})

@@ -55,7 +55,9 @@ type ledger struct {
 	// Sole is the ID of the sole holder of the device, empty if there was none or several.
 	Sole  string     `json:"sole,omitempty"`
 	Owned []*account `json:"owned,omitempty"` // by unit, then by workload
-	// resumed: the ledger is being kept by this process, not restored from an earlier one.
+	// watched: this process knows the holders at At, so it counts their time. resumed: the
+	// device has answered, so its energy is counted as well.
+	watched bool
 	resumed bool
 	shares  []share // of the last tick
 }
@@ -73,24 +75,35 @@ type account struct {
 	Active    *float64          `json:"active_seconds,omitempty"`
 	Peak      *float64          `json:"peak_memory,omitempty"`
 
-	pending float64 // joules estimated from power since the counter last moved
+	// Told is what records of earlier stays have reported.
+	Told spent `json:"told,omitzero"`
+
+	// Since the counter last moved: joules estimated from power, and the seconds, times
+	// share, in which the power was unknown.
+	pending, unmetered float64
 }
+
+// owes reports whether joules of the account are still to be read from the counter.
+func (o *account) owes() bool { return o.pending > 0 || o.unmetered > 0 }
 
 // advance books the time since the last tick on the workloads that held the device then,
 // and records the current holders. fresh means that the energy counter was read for this
 // tick.
 func (l *ledger) advance(now time.Time, c cut, before, after owners, fresh bool) {
-	if !l.resumed && !c.device.Up {
-		return // what was used meanwhile is not known yet
+	if l.watched {
+		l.book(now, c, c.shares(before.during(after)), fresh)
 	}
-	if !l.resumed {
+	l.watched = true
+	if !l.resumed && c.device.Up {
 		l.resume(c, after)
-	} else {
-		l.book(now, c, c.shares(before), fresh)
 	}
 	l.learnIdle(c)
 	l.shares = c.shares(after)
-	l.Sole = sole(l.shares)
+	if id := sole(l.shares); l.resumed {
+		l.Sole = id
+	} else if id != l.Sole {
+		l.Sole = "" // the device has not answered yet, and its holder has changed meanwhile
+	}
 	for _, s := range l.shares {
 		o := l.account(s, now)
 		o.Seen = now
@@ -99,7 +112,7 @@ func (l *ledger) advance(now time.Time, c cut, before, after owners, fresh bool)
 		}
 	}
 	l.At = now
-	l.Owned = slices.DeleteFunc(l.Owned, func(o *account) bool { return now.Sub(o.Seen) > keepEnded && o.pending == 0 })
+	l.Owned = slices.DeleteFunc(l.Owned, func(o *account) bool { return now.Sub(o.Seen) > keepEnded && !o.owes() })
 }
 
 // resume continues the ledger of an earlier process. The gap was not observed: its energy
@@ -132,9 +145,9 @@ func (l *ledger) resume(c cut, after owners) {
 
 // suspend treats what follows as a gap, as if another process continued.
 func (l *ledger) suspend() {
-	l.resumed = false
+	l.watched, l.resumed = false, false
 	for _, o := range l.Owned {
-		o.pending = 0
+		o.pending, o.unmetered = 0, 0
 	}
 }
 
@@ -177,11 +190,17 @@ func (l *ledger) book(now time.Time, c cut, list []share, fresh bool) {
 				*o.Active += s.alloc * seconds
 			}
 		}
-		if measured {
+		switch {
+		case !l.resumed: // resume charges for it
+		case measured:
 			o.pending += draws[i] * seconds
+		default:
+			o.unmetered += s.share * seconds
 		}
 	}
-	l.settle(c, list, fresh)
+	if l.resumed {
+		l.settle(c, list, fresh)
+	}
 }
 
 // settle replaces the estimates from power by the energy counter's value whenever the
@@ -191,10 +210,6 @@ func (l *ledger) settle(c cut, list []share, fresh bool) {
 	if !c.device.Up {
 		return // it may have a counter
 	}
-	pending := 0.0
-	for _, o := range l.Owned {
-		pending += o.pending
-	}
 	switch {
 	case !ok && l.Energy != nil:
 		return // the counter did not answer this time
@@ -202,8 +217,8 @@ func (l *ledger) settle(c cut, list []share, fresh bool) {
 		for _, o := range l.Owned {
 			if o.pending > 0 {
 				l.earn(o, o.pending)
-				o.pending = 0
 			}
+			o.pending, o.unmetered = 0, 0
 		}
 		return
 	case l.Energy == nil:
@@ -217,17 +232,36 @@ func (l *ledger) settle(c cut, list []share, fresh bool) {
 		delta = energy
 	}
 	l.Energy = &energy
-	if pending <= 0 {
-		for i, joules := range watts(list, delta, 0) {
-			l.earn(l.account(list[i], l.At), joules)
+	l.charge(delta, list)
+}
+
+// charge divides the joules that the counter counted since it was last read: first what was
+// estimated from power, the rest by the time in which the power was unknown. A device that
+// changes hands while it does not answer is so charged to both holders.
+func (l *ledger) charge(joules float64, list []share) {
+	metered, unmetered := 0.0, 0.0
+	for _, o := range l.Owned {
+		metered, unmetered = metered+o.pending, unmetered+o.unmetered
+	}
+	if metered+unmetered == 0 {
+		for i, part := range watts(list, joules, 0) {
+			l.earn(l.account(list[i], l.At), part)
 		}
 		return
 	}
+	rest := 0.0
+	if unmetered > 0 {
+		rest = max(0, joules-metered)
+		joules -= rest
+	}
 	for _, o := range l.Owned {
 		if o.pending > 0 {
-			l.earn(o, delta*(o.pending/pending))
-			o.pending = 0
+			l.earn(o, joules*(o.pending/metered))
 		}
+		if o.unmetered > 0 {
+			l.earn(o, rest*(o.unmetered/unmetered))
+		}
+		o.pending, o.unmetered = 0, 0
 	}
 }
 
@@ -260,19 +294,14 @@ func (c cut) power() device.Value { return c.device.Power().Draw() }
 
 // account returns the account of a share, or that of workload.Other if there is no room.
 func (l *ledger) account(s share, since time.Time) *account {
-	find := func(unit, id string) (int, bool) {
-		return slices.BinarySearchFunc(l.Owned, [2]string{unit, id}, func(o *account, key [2]string) int {
-			return cmp.Or(cmp.Compare(o.Unit, key[0]), cmp.Compare(o.Workload.ID, key[1]))
-		})
-	}
-	i, ok := find(s.unit, s.ID)
+	i, ok := l.find(s.unit, s.ID)
 	if !ok && len(l.Owned) >= maxOwned {
 		l.forget()
-		i, _ = find(s.unit, s.ID)
+		i, _ = l.find(s.unit, s.ID)
 	}
 	if !ok && len(l.Owned) >= maxOwned && !isRest(s.Kind) {
 		s = restOf(workload.Other, "", 0)
-		i, ok = find(s.unit, s.ID)
+		i, ok = l.find(s.unit, s.ID)
 	}
 	if !ok {
 		l.Owned = slices.Insert(l.Owned, i, &account{Unit: s.unit, Since: since, Seen: since})
@@ -283,11 +312,18 @@ func (l *ledger) account(s share, since time.Time) *account {
 	return o
 }
 
+// find returns the index in Owned of an account, or where it belongs.
+func (l *ledger) find(unit, id string) (int, bool) {
+	return slices.BinarySearchFunc(l.Owned, [2]string{unit, id}, func(o *account, key [2]string) int {
+		return cmp.Or(cmp.Compare(o.Unit, key[0]), cmp.Compare(o.Workload.ID, key[1]))
+	})
+}
+
 // forget makes room by dropping the workload that has been gone the longest.
 func (l *ledger) forget() {
 	oldest := -1
 	for i, o := range l.Owned {
-		if o.Seen.Before(l.At) && o.pending == 0 && (oldest < 0 || o.Seen.Before(l.Owned[oldest].Seen)) {
+		if o.Seen.Before(l.At) && !o.owes() && (oldest < 0 || o.Seen.Before(l.Owned[oldest].Seen)) {
 			oldest = i
 		}
 	}
@@ -358,7 +394,7 @@ func (o *account) holder(c cut) Holder {
 // valid reports whether a ledger from a file can be continued.
 func (l *ledger) valid() bool {
 	for _, o := range l.Owned {
-		if o == nil || o.Workload.ID == "" || !sane(o.Since) || !number64(o.Allocated) || !number64(orZero(o.Energy)) || !number64(orZero(o.Active)) || !number64(orZero(o.Peak)) {
+		if o == nil || o.Workload.ID == "" || !sane(o.Since) || !number64(o.Allocated) || !number64(orZero(o.Energy)) || !number64(orZero(o.Active)) || !number64(orZero(o.Peak)) || !o.Told.valid() {
 			return false
 		}
 	}

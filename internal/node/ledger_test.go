@@ -276,7 +276,7 @@ func TestCounterFails(t *testing.T) {
 		next.pass(t, 1000)
 		next.m.devices[0].set(func(g *gpu) { g.err = nil })
 		next.pass(t, 0)
-		if diff := cmp.Diff(map[string]used{pod("a").ID: {1045, 4, 4, false}}, usedBy(next.pass(t, 5))); diff != "" {
+		if diff := cmp.Diff(map[string]used{pod("a").ID: {1045, 5, 5, false}}, usedBy(next.pass(t, 5))); diff != "" {
 			t.Errorf("used after a restart (-want +got):\n%s", diff)
 		}
 		if err := next.Close(); err != nil {

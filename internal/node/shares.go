@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/gpumeter/gpumeter/internal/device"
@@ -133,6 +134,21 @@ type owners struct {
 	processes map[uint32]workload.Workload
 }
 
+// during returns who used the devices between two ticks: whoever held them at the first, and
+// the processes that the second shows. A process shorter than a tick is known to one only.
+func (o owners) during(after owners) owners {
+	processes := maps.Clone(after.processes)
+	for pid, w := range o.processes {
+		if _, ok := processes[pid]; !ok { // it exited before its owner could be looked up again
+			if processes == nil {
+				processes = map[uint32]workload.Workload{}
+			}
+			processes[pid] = w
+		}
+	}
+	return owners{holdings: o.holdings, processes: processes}
+}
+
 // of returns the holdings of a device or partition.
 func (o owners) of(uuid string) []workload.Holding {
 	var list []workload.Holding
@@ -199,8 +215,8 @@ func (u portion) shares(o owners, whole []workload.Holding) []share {
 		list = append(list, share{Workload: h.Workload, unit: uuid, alloc: h.Part * scale, stale: h.Stale})
 	}
 	named := o.named(holdings)
-	uses, nameless := u.uses(named)
-	if nameless {
+	ran := u.running(named)
+	if _, nameless := ran.values[workload.Unattributed]; nameless {
 		list = append(list, restOf(workload.Unattributed, uuid, 0))
 	}
 	uninvited := 0
@@ -218,7 +234,10 @@ func (u portion) shares(o owners, whole []workload.Holding) []share {
 	if uninvited == 0 && left > 1e-12 {
 		list = append(list, restOf(workload.Unallocated, uuid, left))
 	}
-	u.use(list, uses)
+	for _, w := range o.arrived(u, list, named) {
+		list = append(list, share{Workload: w, unit: uuid})
+	}
+	u.use(list, ran)
 	u.remember(list, named)
 	// If the unit is busy without a visible user, something hidden uses it.
 	nobody := !slices.ContainsFunc(list, func(s share) bool { return s.Kind != workload.Unallocated })
@@ -228,121 +247,6 @@ func (u portion) shares(o owners, whole []workload.Holding) []share {
 		list = append(list, hidden)
 	}
 	return list
-}
-
-// named returns a function that returns the workload ID of a process, or
-// workload.Unattributed if it is unknown. The sole holder of the whole unit is the only
-// possible user; that covers processes that cannot be inspected or that exited meanwhile.
-func (o owners) named(holdings []workload.Holding) func(pid uint32) string {
-	sole := ""
-	if len(holdings) == 1 && holdings[0].Part >= 1 {
-		sole = holdings[0].Workload.ID
-	}
-	return func(pid uint32) string {
-		if w, ok := o.processes[pid]; ok {
-			return w.ID
-		}
-		return cmp.Or(sole, workload.Unattributed)
-	}
-}
-
-// uses returns how much each workload ran on the unit according to the driver's per-process
-// values, or nil if there are none, and whether some processes belong to no workload. Time
-// and occupancy are not comparable: if one process has time, time is used for all.
-func (u portion) uses(named func(uint32) string) (uses map[string]float64, nameless bool) {
-	use := func(p device.Process) device.Value { return p.Occupancy }
-	if slices.ContainsFunc(u.reading.Processes, func(p device.Process) bool { return p.Utilization.OK() }) {
-		use = func(p device.Process) device.Value { return p.Utilization }
-	}
-	for _, p := range u.reading.Processes {
-		id := named(p.PID)
-		nameless = nameless || id == workload.Unattributed
-		if v, ok := use(p).Get(); ok {
-			if uses == nil {
-				uses = map[string]float64{}
-			}
-			uses[id] += v
-		}
-	}
-	return uses, nameless
-}
-
-// use sets how much of the unit's work each share does, from the first available source:
-// per-process values, the partition's activity counters, the allocations.
-func (u portion) use(list []share, uses map[string]float64) {
-	total := 0.0
-	for _, v := range uses {
-		total += v
-	}
-	activity, counted := u.activity.Get()
-	counted = counted && u.reading.ID.Parent != ""
-	given := 0.0
-	for _, s := range list {
-		if s.Kind != workload.Unallocated {
-			given += s.alloc
-		}
-	}
-	for i := range list {
-		s := &list[i]
-		switch {
-		case s.Kind == workload.Unallocated: // the unallocated rest does nothing
-		case uses != nil:
-			s.basis = ByProcess
-			if total > 0 { // within a partition its processes divide its activity
-				s.use = uses[s.ID] / total * u.weight(activity, counted, total)
-			}
-		case counted:
-			s.basis = ByActivity
-			if given > 0 {
-				s.use = activity * u.size * s.alloc / given
-			}
-		default:
-			s.use, s.basis = s.alloc, ByGrant
-		}
-	}
-}
-
-// weight is how much the processes of a unit count relative to other units.
-func (u portion) weight(activity float64, counted bool, total float64) float64 {
-	if counted {
-		total = activity
-	}
-	return total * u.size
-}
-
-// remember sets the memory of each share.
-func (u portion) remember(list []share, named func(uint32) string) {
-	if !u.reading.Up {
-		return
-	}
-	used := u.reading.Memory.Used
-	if len(list) == 1 {
-		list[0].memory = used
-		return
-	}
-	byID, known := map[string]float64{}, false
-	for _, p := range u.reading.Processes {
-		v, ok := p.MemoryUsed.Get()
-		if !ok {
-			continue
-		}
-		known = true
-		byID[named(p.PID)] += v
-	}
-	if total, _ := used.Get(); !known && total > 0 {
-		return // the driver does not report it
-	}
-	sum := 0.0
-	for _, v := range byID {
-		sum += v
-	}
-	for i := range list {
-		v := byID[list[i].ID]
-		if total, ok := used.Get(); ok && list[i].Kind == workload.Unallocated {
-			v = max(0, total-sum) // what the driver itself uses
-		}
-		list[i].memory = device.Of(v)
-	}
 }
 
 // join merges the unallocated and unattributed shares of all partitions, and a workload's

@@ -256,8 +256,10 @@ func TestOccupancy(t *testing.T) {
 	of := device.Of
 	f(map[string]float64{a.ID: 0.25, b.ID: 0.75}, ByProcess, device.Process{Occupancy: of(0.2)}, device.Process{Occupancy: of(0.4)}, device.Process{Occupancy: of(0.2)})
 	f(map[string]float64{a.ID: 0.9, b.ID: 0.1}, ByProcess, device.Process{Occupancy: of(0), Utilization: of(0.9)}, device.Process{Occupancy: of(1), Utilization: of(0.1)})
-	f(map[string]float64{a.ID: 1, b.ID: 0}, ByProcess, device.Process{Utilization: of(0.1)}, device.Process{Occupancy: of(1)})
-	f(map[string]float64{a.ID: 1, b.ID: 0}, ByProcess, device.Process{Occupancy: of(0.1)}, device.Process{})
+	// A process without a value, because it has just started, was not idle.
+	f(map[string]float64{a.ID: 0.5, b.ID: 0.5}, ByGrant, device.Process{Utilization: of(0.1)}, device.Process{Occupancy: of(1)})
+	f(map[string]float64{a.ID: 0.5, b.ID: 0.5}, ByGrant, device.Process{Occupancy: of(0.1)}, device.Process{})
+	f(map[string]float64{a.ID: 0.25, b.ID: 0.75}, ByProcess, device.Process{Utilization: of(0.1)}, device.Process{Utilization: of(0.3)}, device.Process{})
 	f(map[string]float64{a.ID: 0.5, b.ID: 0.5}, ByGrant, device.Process{}, device.Process{})
 }
 

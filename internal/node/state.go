@@ -58,6 +58,9 @@ func newState(boot string, now time.Time) *state {
 
 // taken prepares a state from a file to be continued by this process.
 func (s *state) taken(now time.Time) {
+	if !s.Clean {
+		s.keepStays()
+	}
 	for _, a := range s.Devices {
 		if a.Ledger != nil && !s.Clean {
 			a.Ledger.restart(now)
@@ -224,6 +227,14 @@ func decodeState(data []byte, now time.Time) (*state, error) {
 		if e != nil {
 			past(&e.Begin)
 		}
+	}
+	for i := range s.Tenants {
+		a := &s.Tenants[i]
+		if !a.Earlier.valid() || !number64(orZero(a.Peak)) {
+			return nil, fmt.Errorf("invalid use of workload %q", a.Workload.ID)
+		}
+		past(&a.Since)
+		past(&a.Left)
 	}
 	if slices.Contains(s.Episodes, nil) || len(s.Episodes) > maxEpisodes || len(s.Tenants) > maxTenures || !slices.IsSortedFunc(s.Tenants, tenant.compare) {
 		return nil, errors.New("invalid episodes or tenants")

@@ -129,7 +129,7 @@ func tenure(rec plog.LogRecord, n *node.Tenure, t node.Tick) {
 		}
 	}
 	whose(attrs, []workload.Workload{n.Workload})
-	rec.SetTimestamp(pcommon.NewTimestampFromTime(t.Time))
+	rec.SetTimestamp(pcommon.NewTimestampFromTime(n.At)) // the record of a departure may come later
 	if !n.Ended {
 		complete(rec, eventStart, plog.SeverityNumberInfo, fmt.Sprintf("%s started on %s", cmpName(&n.Workload), nameOf(n.Device)), t)
 		return

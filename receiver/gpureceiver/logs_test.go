@@ -62,8 +62,8 @@ func eventTick() node.Tick {
 	}
 	of := device.Of
 	t.Tenures = []node.Tenure{
-		{Device: gpu, Holder: node.Holder{Workload: job, Since: at}},
-		{Device: gpu, Holder: node.Holder{Workload: job, Since: at, Ended: true, Partition: "MIG-1", Profile: "1g.18gb", Allocated: 10, Active: of(7), Energy: of(700), Peak: of(1 << 30)}},
+		{Device: gpu, At: now, Holder: node.Holder{Workload: job, Since: now}},
+		{Device: gpu, At: now.Add(-time.Minute), Holder: node.Holder{Workload: job, Since: at, Ended: true, Partition: "MIG-1", Profile: "1g.18gb", Allocated: 10, Active: of(7), Energy: of(700), Peak: of(1 << 30)}},
 	}
 	return t
 }

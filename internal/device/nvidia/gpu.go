@@ -33,8 +33,9 @@ type gpu struct {
 	powerLimits       []device.PowerLimit
 	clockLimits       [4]device.Value
 	smUtil            map[uint32]device.Value // by PID; nil: the driver does not report it
-	smFresh           bool                    // smUtil was read and not yet merged into the process list
+	smRead            time.Time               // when smUtil was read
 	smSeen            uint64                  // timestamp in µs of the newest process sample seen
+	listed            map[uint32]bool         // processes of the last reading, by PID; nil: there was none
 	pcieAsked         time.Time
 	links             int
 	arch              uint32
@@ -61,7 +62,7 @@ func (g *gpu) bind(s sighting) {
 	g.id, g.binding = s.id, s.binding
 	g.Lib, g.Handle = g.r.lib, s.handle
 	g.Forget()
-	g.sample, g.fresh = device.Sample{}, true
+	g.sample, g.fresh, g.listed = device.Sample{}, true, nil
 }
 
 // unbind frees what the session holds for g. Read fails until the next bind.
@@ -106,11 +107,12 @@ func (g *gpu) Read(ctx context.Context, tier device.Tier) (device.Sample, error)
 // that hangs in a rare call has already answered the common ones.
 func (g *gpu) steps(tier device.Tier) []func() {
 	var steps []func()
+	processes := func() { g.readProcesses(tier) }
 	if tier >= device.Static {
 		steps = append(steps, g.readNames)
 	}
 	if g.parent != 0 {
-		return append(steps, g.readMemory, g.readProcesses, g.readProfile)
+		return append(steps, g.readMemory, processes, g.readProfile)
 	}
 	if tier >= device.Static {
 		steps = append(steps, g.readInfo, g.readStaticLimits)
@@ -119,10 +121,10 @@ func (g *gpu) steps(tier device.Tier) []func() {
 	if tier >= device.Slow {
 		steps = append(steps, g.readModes, g.readLimits, g.readThermalMargins, g.readFans, g.readEnergy,
 			g.readThrottleTimes, g.readPCIe, g.readNVLink, g.readC2C, g.readECC, g.readRepairs, g.readFabric,
-			g.readBAR1, g.readPeaks, g.readProcessUtilization)
+			g.readBAR1, g.readPeaks)
 	}
 	// These come after the slow steps because they combine fast values with slow ones.
-	return append(steps, g.readTemperature, g.readPower, g.readProcesses, g.readProfile, g.joinInterconnects)
+	return append(steps, g.readTemperature, g.readPower, processes, g.readProfile, g.joinInterconnects)
 }
 
 func (g *gpu) readInfo() {

@@ -5,6 +5,7 @@ package nvidia
 import (
 	"cmp"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/gpumeter/gpumeter/internal/device"
@@ -21,7 +22,19 @@ var processLists = []struct{ sym, kind string }{
 // maxProcesses bounds the buffers that the driver may request.
 const maxProcesses = 4096
 
-func (g *gpu) readProcesses() {
+// sampleEvery is the shortest time between two readings of per-process utilization. The
+// driver samples at least twice in that time, every 200 ms on an H200, so a process without
+// a new sample was idle.
+const sampleEvery = time.Second / 2
+
+// clockSlack is how far ahead of the clock a sample may be before the clock must have been
+// set back: the driver stamps samples with the time of day.
+const clockSlack = 5 * time.Second
+
+// readProcesses lists the processes. How much each one ran is read at slow ticks and, if
+// several processes divide the GPU, as often as its utilization: an older division of a
+// newer utilization charges the wrong process.
+func (g *gpu) readProcesses(tier device.Tier) {
 	g.sample.Processes = nil
 	if g.mig {
 		return // each instance reports its own processes
@@ -38,14 +51,24 @@ func (g *gpu) readProcesses() {
 			if row.usedGPUMemory != naMemory {
 				p.MemoryUsed = device.Of(float64(row.usedGPUMemory))
 			}
-			if _, sampled := g.smUtil[row.pid]; g.smFresh && !sampled {
-				g.smUtil[row.pid] = device.Of(0) // the driver omits idle processes
-			}
-			p.Utilization = g.smUtil[row.pid] // absent for a process that started since
 			list = append(list, p)
 		}
 	}
-	g.smFresh = false
+	now := g.r.opts.Now()
+	if g.parent == 0 && (tier >= device.Slow || len(list) > 1 && now.Sub(g.smRead) >= sampleEvery) {
+		g.readProcessUtilization(now)
+		for pid := range seen {
+			// The driver omits idle processes, but a process that has just started has no
+			// sample yet.
+			if _, sampled := g.smUtil[pid]; !sampled && g.smUtil != nil && (g.listed == nil || g.listed[pid]) {
+				g.smUtil[pid] = device.Of(0)
+			}
+		}
+	}
+	for i := range list {
+		list[i].Utilization = g.smUtil[list[i].PID]
+	}
+	g.listed = seen
 	slices.SortFunc(list, func(a, b device.Process) int { return cmp.Compare(a.PID, b.PID) })
 	g.sample.Processes = list
 }
@@ -68,14 +91,19 @@ func (g *gpu) processList(sym string) []processInfo {
 
 // readProcessUtilization reads the ratio of time each process had kernels running, as of
 // its newest sample.
-func (g *gpu) readProcessUtilization() {
+func (g *gpu) readProcessUtilization(now time.Time) {
 	const sym = "nvmlDeviceGetProcessUtilization"
-	g.smUtil, g.smFresh = nil, false
+	since := max(now.Sub(g.smRead), sampleEvery) // monotonic
+	g.smUtil, g.smRead = nil, now
+	latest := uint64(now.Add(clockSlack).UnixMicro())
+	if g.smSeen > latest { // the clock was set back: every new sample is older than the newest one seen
+		g.smSeen = uint64(now.Add(-since).UnixMicro())
+	}
 	var count uint32
 	switch g.try(sym, g.Handle, 0, uintptr(unsafe.Pointer(&count)), uintptr(g.smSeen)) {
 	case errInsufficientSize:
 	case success, errNotFound:
-		g.smUtil, g.smFresh = map[uint32]device.Value{}, true // nothing ran
+		g.smUtil = map[uint32]device.Value{} // nothing ran
 		return
 	default:
 		return
@@ -93,11 +121,11 @@ func (g *gpu) readProcessUtilization() {
 	default:
 		return
 	}
-	g.smUtil, g.smFresh = map[uint32]device.Value{}, true
+	g.smUtil = map[uint32]device.Value{}
 	newest := map[uint32]uint64{}
 	for _, row := range rows {
-		if row.timestamp == 0 || row.timestamp < newest[row.pid] {
-			continue
+		if row.timestamp == 0 || row.timestamp < newest[row.pid] || row.timestamp > latest {
+			continue // a sample from before the clock was set back is not the newest
 		}
 		newest[row.pid] = row.timestamp
 		g.smUtil[row.pid] = device.Of(float64(row.sm) / percent)

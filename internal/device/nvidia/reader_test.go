@@ -18,11 +18,19 @@ import (
 // clock is a manually advanced clock that starts at the real time, because the fake driver
 // stamps its samples with the real time.
 type clock struct {
-	mu sync.Mutex
-	t  time.Time
+	mu    sync.Mutex
+	t     time.Time
+	moved time.Duration
 }
 
 func newClock() *clock { return &clock{t: time.Now()} }
+
+// advanceBoth advances the clock and that of the fake driver, or sets both back.
+func (c *clock) advanceBoth(t *testing.T, h *nvmltest.Host, d time.Duration) {
+	t.Helper()
+	c.advance(d)
+	h.Append(t, fmt.Sprintf("clock %d", int(c.moved.Seconds())))
+}
 
 func (c *clock) now() time.Time {
 	c.mu.Lock()
@@ -34,6 +42,7 @@ func (c *clock) advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.t = c.t.Add(d)
+	c.moved += d
 }
 
 func openFake(t *testing.T, h *nvmltest.Host, c *clock) *Reader {
@@ -97,7 +106,14 @@ process 0 4244 mps 1024 12
 	if len(list) != 1 {
 		t.Fatalf("found %d devices, want 1", len(list))
 	}
-	got := readTwice(t, list[0], c)
+	if _, err := list[0].Read(t.Context(), device.Static); err != nil {
+		t.Fatal(err)
+	}
+	c.advanceBoth(t, h, time.Second) // GPM needs two samples, and the division among processes is read again
+	got, err := list[0].Read(t.Context(), device.Fast)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if diff := cmp.Diff(wantEverything(), got); diff != "" {
 		t.Errorf("Sample (-want +got):\n%s", diff)
 	}
@@ -322,31 +338,75 @@ field 0 215/0 1
 	}
 }
 
-// A process that started since the last sampling has no utilization; it was not idle.
+// utilizations reads d and returns the utilization of each process.
+func utilizations(t *testing.T, d device.Device, tier device.Tier) map[uint32]device.Value {
+	t.Helper()
+	s, err := d.Read(t.Context(), tier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[uint32]device.Value{}
+	for _, p := range s.Processes {
+		got[p.PID] = p.Utilization
+	}
+	return got
+}
+
+// A process that has just started and has no sample yet was not idle: with 0 its neighbors
+// would pay for it.
 func TestNewProcessIsNotIdle(t *testing.T) {
 	h := nvmltest.New(t, "process 0 7 compute 1 na")
-	d := devices(t, openFake(t, h, newClock()))[0]
-	utilization := func(tier device.Tier) map[uint32]device.Value {
+	c := newClock()
+	d := devices(t, openFake(t, h, c))[0]
+	f := func(tier device.Tier, want map[uint32]device.Value) {
 		t.Helper()
-		s, err := d.Read(t.Context(), tier)
-		if err != nil {
-			t.Fatal(err)
+		if diff := cmp.Diff(want, utilizations(t, d, tier)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
 		}
-		got := map[uint32]device.Value{}
-		for _, p := range s.Processes {
-			got[p.PID] = p.Utilization
+		c.advance(time.Minute)
+	}
+	f(device.Slow, map[uint32]device.Value{7: device.Of(0)})
+	h.Script(t, "process 0 7 compute 1 na\nprocess 0 8 compute 1 na")
+	f(device.Slow, map[uint32]device.Value{7: device.Of(0), 8: {}})
+	f(device.Slow, map[uint32]device.Value{7: device.Of(0), 8: device.Of(0)})
+}
+
+// Processes that divide a GPU are sampled as often as its utilization. Between slow ticks a
+// process that started has no share otherwise, and the one that was busy at the last slow
+// tick pays for everything.
+func TestSharersAreSampledFast(t *testing.T) {
+	h := nvmltest.New(t, "process 0 7 compute 1 90")
+	c := newClock()
+	d := devices(t, openFake(t, h, c))[0]
+	f := func(script string, tier device.Tier, want map[uint32]device.Value) {
+		t.Helper()
+		h.Script(t, script)
+		c.advanceBoth(t, h, time.Minute)
+		if diff := cmp.Diff(want, utilizations(t, d, tier)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", script, diff)
 		}
-		return got
 	}
-	if got := utilization(device.Slow); got[7] != device.Of(0) {
-		t.Errorf("an idle process: %v", got)
+	of := device.Of
+	f("process 0 7 compute 1 90", device.Slow, map[uint32]device.Value{7: of(0.9)})
+	f("process 0 7 compute 1 10", device.Fast, map[uint32]device.Value{7: of(0.9)}) // the only user: the GPU's own utilization is newer
+	f("process 0 7 compute 1 30\nprocess 0 8 compute 1 60", device.Fast, map[uint32]device.Value{7: of(0.3), 8: of(0.6)})
+	f("process 0 7 compute 1 20\nprocess 0 9 compute 1 70", device.Fast, map[uint32]device.Value{7: of(0.2), 9: of(0.7)})
+}
+
+// A clock that is set back by an hour leaves the driver without a sample that is newer than
+// the newest one seen: all processes looked idle for an hour. Samples from before the step
+// are not the newest.
+func TestClockSetBack(t *testing.T) {
+	h := nvmltest.New(t, "process 0 7 compute 1 30\nprocess 0 8 compute 1 60")
+	c := newClock()
+	d := devices(t, openFake(t, h, c))[0]
+	want := map[uint32]device.Value{7: device.Of(0.3), 8: device.Of(0.6)}
+	if diff := cmp.Diff(want, utilizations(t, d, device.Slow)); diff != "" {
+		t.Errorf("before (-want +got):\n%s", diff)
 	}
-	h.Script(t, "process 0 7 compute 1 na\nprocess 0 8 compute 1 97")
-	if got := utilization(device.Fast); got[7] != device.Of(0) || got[8].OK() {
-		t.Errorf("before the next sampling: %v", got)
-	}
-	if got := utilization(device.Slow); got[8] != device.Of(0.97) {
-		t.Errorf("after it: %v", got)
+	c.advanceBoth(t, h, -time.Hour)
+	if diff := cmp.Diff(want, utilizations(t, d, device.Slow)); diff != "" {
+		t.Errorf("after (-want +got):\n%s", diff)
 	}
 }
 

@@ -106,6 +106,7 @@ struct xid {
 struct state {
     char driver[TEXT];
     int cuda, gpus, init, field_batch;
+    long long clock; // seconds
     long long generation;
     struct gpu gpu[MAX_GPUS];
     int processes, faults, fields, gi_metrics, xids;

@@ -55,12 +55,16 @@ ret nvmlDeviceGetProcessUtilization(device d, struct process_sample *out, unsign
     }
     if (c.mig) return INVALID_ARGUMENT;
     if (in_mig_mode(c.gpu)) return NOT_SUPPORTED;
-    unsigned long long newest = now_us() / UTIL_PERIOD * UTIL_PERIOD;
+    unsigned long long real = now_us() / UTIL_PERIOD * UTIL_PERIOD;
+    unsigned long long newest = real + state->clock * 1000000;
     unsigned n = 0;
-    for (int i = 0; i < state->processes && newest > last_seen && n < UTIL_ROWS; i++) {
+    for (int i = 0; i < state->processes && n + 1 < UTIL_ROWS; i++) {
         const struct process *p = &state->process[i];
-        if (p->gpu == c.index && p->sm != ABSENT)
+        if (p->gpu != c.index || p->sm == ABSENT) continue;
+        if (newest > last_seen)
             out[n++] = (struct process_sample){.pid = p->pid, .timestamp = newest, .sm = p->sm};
+        if (state->clock < 0 && real > last_seen)
+            out[n++] = (struct process_sample){.pid = p->pid, .timestamp = real, .sm = 100};
     }
     if (n == 0) return NOT_FOUND; // count stays at the caller's
     *count = n;

@@ -276,6 +276,7 @@ static bool statement(struct state *s, struct line *l) {
         snprintf(s->driver, TEXT, "%s", l->word[1]);
         return true;
     }
+    if (!strcmp(key, "clock")) return integer(l, 1, &s->clock);
     if (!natural(l, 1, INT_MAX, &n)) return false;
     if (!strcmp(key, "cuda")) {
         s->cuda = n;

@@ -266,7 +266,7 @@ func FuzzDecodeState(f *testing.F) {
 	now := time.Date(2026, 11, 15, 0, 0, 0, 0, time.UTC)
 	s := newState("boot", now)
 	s.Cursors = map[string]device.Position{"nvidia": {Record: 7, Time: now}}
-	s.record("GPU-0", now).count(31, xidNews{2, now}, now)
+	s.record("GPU-0", now).count(31, 2, now)
 	data, err := s.encode()
 	if err != nil {
 		f.Fatal(err)

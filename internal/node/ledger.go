@@ -115,7 +115,10 @@ func (l *ledger) resume(c cut, after owners) {
 		return
 	}
 	gap := energy - *l.Energy
-	if gap < 0 { // the driver was reloaded and counts from 0
+	switch {
+	case c.device.Jumped:
+		gap = 0
+	case gap < 0: // the driver was reloaded and counts from 0
 		gap = energy
 	}
 	l.Energy = &energy
@@ -213,7 +216,10 @@ func (l *ledger) settle(c cut, list []share, fresh bool) {
 		return
 	}
 	delta := energy - *l.Energy
-	if delta < 0 { // the driver was reloaded and counts from 0
+	switch {
+	case c.device.Jumped: // the estimates stand
+		delta = pending
+	case delta < 0: // the driver was reloaded and counts from 0
 		delta = energy
 	}
 	l.Energy = &energy

@@ -130,7 +130,8 @@ func (s *state) remember(u *unit, now time.Time) {
 	}
 	a := s.record(u.id.UUID, now)
 	a.Since = u.since
-	a.Counters = counters{number(u.prev.Energy), number(u.prev.Heartbeat), number(u.prev.PCIe.Replays)}
+	m := u.guard.Marks()
+	a.Counters = counters{number(m.Energy), number(m.Heartbeat), number(m.Replays)}
 }
 
 // recall restores what is known about u.
@@ -140,8 +141,7 @@ func (s *state) recall(u *unit) {
 		return
 	}
 	u.since = a.Since
-	u.prev.Energy, u.prev.Heartbeat = value(a.Counters.Energy), value(a.Counters.Heartbeat)
-	u.prev.PCIe.Replays = value(a.Counters.Replays)
+	u.guard.Restore(device.Marks{Energy: value(a.Counters.Energy), Heartbeat: value(a.Counters.Heartbeat), Replays: value(a.Counters.Replays)}, a.Seen)
 }
 
 func number(v device.Value) *float64 {

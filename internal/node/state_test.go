@@ -120,10 +120,12 @@ func TestStateOverRestarts(t *testing.T) {
 			t.Helper()
 			r, _ := newWitness(1, j, dir)
 			r.cfg.BootID = boot
-			r.m.devices[0].s.Energy = device.Of(energy)
-			r.tick(t)
-			synctest.Wait()
-			tick := r.tick(t)
+			var tick Tick
+			for i := range 5 { // two slow reads
+				r.m.devices[0].set(func(g *gpu) { g.s.Energy = device.Of(energy + float64(i)) })
+				tick = r.tick(t)
+				synctest.Wait()
+			}
 			if err := r.Close(); err != nil {
 				t.Fatal(err)
 			}

@@ -37,6 +37,8 @@ type gpu struct {
 	smSeen            uint64                  // timestamp in µs of the newest process sample seen
 	pcieAsked         time.Time
 	links             int
+	linkSums          map[linkSum]*device.Sum[int]
+	ownTotals         bool // the driver has totals over all links
 	arch              uint32
 }
 
@@ -62,6 +64,7 @@ func (g *gpu) bind(s sighting) {
 	g.Lib, g.Handle = g.r.lib, s.handle
 	g.Forget()
 	g.sample, g.fresh = device.Sample{}, true
+	g.linkSums, g.ownTotals = nil, false
 }
 
 // unbind frees what the session holds for g. Read fails until the next bind.

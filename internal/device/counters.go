@@ -2,28 +2,6 @@ package device
 
 import "slices"
 
-// CountersReset reports whether any driver counter in s is lower than in prev, which
-// indicates a driver reload or a device reset. Runtime counters do not belong to the
-// driver; see Restarted.
-func (s *Sample) CountersReset(prev *Sample) bool {
-	if less(s.Energy, prev.Energy) || less(s.Heartbeat, prev.Heartbeat) || less(s.PCIe.Replays, prev.PCIe.Replays) {
-		return true
-	}
-	for i := range min(len(s.ThrottleTimes), len(prev.ThrottleTimes)) {
-		a, b := s.ThrottleTimes[i], prev.ThrottleTimes[i]
-		if a.Cause == b.Cause && less(a.Seconds, b.Seconds) {
-			return true
-		}
-	}
-	for i := range min(len(s.Interconnects), len(prev.Interconnects)) {
-		a, b := &s.Interconnects[i], &prev.Interconnects[i]
-		if a.Type == b.Type && (less(a.TX, b.TX) || less(a.RX, b.RX)) {
-			return true
-		}
-	}
-	return anyLess(s.Resets, prev.Resets)
-}
-
 // less reports whether a counter decreased. An absent counter did not.
 func less(now, before Value) bool {
 	n, ok := now.Get()

@@ -29,43 +29,6 @@ func TestThrottled(t *testing.T) {
 	}
 }
 
-func TestCountersReset(t *testing.T) {
-	f := func(before, now Sample, want bool) {
-		t.Helper()
-		if got := now.CountersReset(&before); got != want {
-			t.Errorf("reset = %v, want %v", got, want)
-		}
-	}
-	links := func(typ string, tx float64) Sample {
-		return Sample{Interconnects: []Interconnect{{Type: typ, TX: Of(tx)}}}
-	}
-	times := func(cause string, s float64) Sample {
-		return Sample{ThrottleTimes: []ThrottleTime{{Cause: cause, Seconds: Of(s)}}}
-	}
-	f(Sample{}, Sample{Energy: Of(1)}, false)
-	f(Sample{Energy: Of(1)}, Sample{}, false) // not read this time
-	f(Sample{Energy: Of(1)}, Sample{Energy: Of(1)}, false)
-	f(Sample{Energy: Of(2)}, Sample{Energy: Of(1)}, true)
-	f(Sample{PCIe: PCIe{Replays: Of(2)}}, Sample{PCIe: PCIe{Replays: Of(1)}}, true)
-	f(Sample{Heartbeat: Of(2)}, Sample{Heartbeat: Of(1)}, true)
-	f(links("nvlink", 2), links("nvlink", 1), true)
-	f(links("pcie", 2), links("nvlink", 1), false)
-	f(times("power", 2), times("power", 1), true)
-	f(times("power", 2), times("thermal", 1), false)
-	resets := func(types ...string) Sample {
-		s := Sample{}
-		for i, typ := range types {
-			s.Resets = append(s.Resets, ErrorCount{Type: typ, Count: Of(float64(i))})
-		}
-		return s
-	}
-	f(resets("hard", "soft"), resets("hard", "soft"), false)
-	f(resets("hard", "soft"), resets("soft", "hard"), true) // in any order
-	f(resets("hard", "soft"), resets("none"), false)
-	// The end of a workload does not reset its device's counters.
-	f(Sample{Runtime: Runtime{Operations: Of(2)}}, Sample{Runtime: Runtime{Operations: Of(1)}}, false)
-}
-
 func TestRestarted(t *testing.T) {
 	f := func(before, now Runtime, want bool) {
 		t.Helper()

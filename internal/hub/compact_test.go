@@ -26,7 +26,7 @@ func TestMergedOutOfOrder(t *testing.T) {
 		d := time.Hour - time.Duration(i)*time.Minute
 		put(d)
 		put(d + time.Second) // out of order
-		want = append(want, fmt.Sprint((d+time.Second).Seconds()), fmt.Sprint(d.Seconds()))
+		want = append(want, fmt.Sprint((d + time.Second).Seconds()), fmt.Sprint(d.Seconds()))
 		if err := s.db.CompactOOOHead(context.Background()); err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,8 @@ func TestTiers(t *testing.T) {
 	})
 }
 
-// The start time of counters moves when the counters are reset, not when the agent pauses.
+// The start time of counters moves when the counters are reset, not when the agent pauses or
+// a counter steps back once.
 func TestSince(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRig(1)
@@ -43,9 +44,21 @@ func TestSince(t *testing.T) {
 		if s := r.tick(t).Readings[0].Since; !s.Equal(first.Time) {
 			t.Errorf("after a pause counters start at %s instead of %s", s, first.Time)
 		}
-		g.set(func(g *gpu) { g.s.Energy = device.Of(1) }) // the driver was reloaded
-		if tick := r.tick(t); !tick.Readings[0].Since.Equal(tick.Time) {
-			t.Errorf("counters were reset, but since is %s", tick.Readings[0].Since)
+		for _, joules := range []float64{0, 160} {
+			g.set(func(g *gpu) { g.s.Energy = device.Of(joules) })
+			for range 3 {
+				if s := r.tick(t).Readings[0].Since; !s.Equal(first.Time) {
+					t.Errorf("after a single 0 counters start at %s instead of %s", s, first.Time)
+				}
+			}
+		}
+		var tick Tick
+		for i := range 6 { // the driver was reloaded; the second slow read confirms that
+			g.set(func(g *gpu) { g.s.Energy = device.Of(1 + float64(i)) })
+			tick = r.tick(t)
+		}
+		if s := tick.Readings[0].Since; !s.After(first.Time) || tick.Sources[0].Rejected != 2 {
+			t.Errorf("counters were reset, but since is %s; %d rejected", s, tick.Sources[0].Rejected)
 		}
 	})
 }

@@ -12,30 +12,39 @@ import (
 )
 
 // A reloaded driver counts energy from 0: what it has counted since is charged to its
-// holder, also if the reload happened while no agent ran.
+// holder, also if the reload happened while no agent ran. A counter that steps back by
+// 1 mJ, or to 0 once, was not reset: its holder would be charged for everything that the
+// device used since the driver was loaded.
 func TestCounterReset(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		dir := t.TempDir()
 		r := newTenancy(dir)
-		reload := func(joules float64) {
-			r.m.devices[0].set(func(g *gpu) { g.s.Energy = device.Of(joules) })
+		shows := func(r *tenancy, rejected uint64, want used, joules ...float64) {
+			t.Helper()
+			var tick Tick
+			for _, n := range joules { // a slow read every three seconds
+				r.m.devices[0].set(func(g *gpu) { g.s.Energy = device.Of(n) })
+				tick = r.tick(t)
+			}
+			if diff := cmp.Diff(map[string]used{pod("a").ID: want}, usedBy(tick.Readings[0])); diff != "" {
+				t.Errorf("used with %v J (-want +got):\n%s", joules, diff)
+			}
+			if n := tick.Sources[0].Rejected; n != rejected {
+				t.Errorf("%d readings were rejected with %v J, want %d", n, joules, rejected)
+			}
 		}
 		r.give(pod("a"))
-		r.pass(t, 0)
-		reload(7)
-		if diff := cmp.Diff(map[string]used{pod("a").ID: {7, 1, 1, false}}, usedBy(r.tick(t).Readings[0])); diff != "" {
-			t.Errorf("used (-want +got):\n%s", diff)
-		}
+		shows(r, 0, used{0, 0, 0, false}, 500e6)
+		shows(r, 1, used{6, 3, 3, false}, 500e6-0.001, 500e6-0.001, 500e6+6)
+		shows(r, 2, used{20, 6, 6, false}, 0, 0, 500e6+20)
+		shows(r, 3, used{27, 9, 9, false}, 5, 6, 7)
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
-		reload(3)
 		next := newTenancy(dir)
 		next.m.devices = r.m.devices
 		next.give(pod("a"))
-		if diff := cmp.Diff(map[string]used{pod("a").ID: {10, 1, 1, false}}, usedBy(next.tick(t).Readings[0])); diff != "" {
-			t.Errorf("used after a restart (-want +got):\n%s", diff)
-		}
+		shows(next, 1, used{31, 12, 12, false}, 2, 2, 3, 4)
 		if err := next.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ const (
 type XIDCount struct {
 	Code  int       `json:"code"`
 	Count uint64    `json:"count"`
-	Since time.Time `json:"since"` // when counting started
+	Since time.Time `json:"since"` // just before the first one, when the count was 0
 }
 
 // inbox holds what readers reported since the last tick. It has its own lock: a reader must
@@ -190,8 +190,11 @@ func (v *View) collect(t *Tick) {
 	for _, k := range slices.SortedFunc(maps.Keys(m.xids), func(a, b xidKey) int {
 		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.pci, b.pci), cmp.Compare(a.code, b.code))
 	}) {
-		id := v.identify(k.device, k.pci)
-		v.state.record(cmp.Or(id.Physical(), k.pci), t.Time).count(k.code, m.xids[k], v.state.Since)
+		id, n := v.identify(k.device, k.pci), m.xids[k]
+		if n.first.IsZero() || n.first.After(t.Time) {
+			n.first = t.Time
+		}
+		v.state.record(cmp.Or(id.Physical(), k.pci), t.Time).count(k.code, n.count, n.first.Add(-time.Millisecond))
 	}
 	for i := range m.events {
 		if id := v.identify(m.events[i].Device, m.events[i].PCI); id.UUID != "" {

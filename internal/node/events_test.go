@@ -110,6 +110,34 @@ func xid(i, code int) device.Event {
 	return device.Event{Name: device.EventXID, Code: code, PCI: fmt.Sprintf("0000:0%d:00.0", i)}
 }
 
+// Catches a count of XIDs that starts long before its first event: a store that learns of the
+// code from a count of 1 would see no increase in the last minutes.
+func TestXIDCountStartsAtFirstEvent(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		j := newJournal()
+		r, _ := newWitness(1, j, t.TempDir())
+		for range 3 {
+			r.tick(t)
+		}
+		first, future := xid(0, 48), xid(0, 31)
+		first.Time, future.Time = time.Now().Add(-300*time.Millisecond), time.Now().Add(time.Hour)
+		j.add(first, future)
+		synctest.Wait()
+		tick := r.tick(t)
+		later := xid(0, 48)
+		later.Time = time.Now()
+		j.add(later)
+		synctest.Wait()
+		want := []XIDCount{{31, 1, tick.Time.Add(-time.Millisecond)}, {48, 2, first.Time.Add(-time.Millisecond)}}
+		if diff := cmp.Diff(want, r.tick(t).Readings[0].XIDs); diff != "" {
+			t.Errorf("counts (-want +got):\n%s", diff)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // counted returns the XIDs of a tick as "GPU code count".
 func counted(t Tick) []string {
 	list := []string{}

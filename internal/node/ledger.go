@@ -128,7 +128,10 @@ func (l *ledger) resume(c cut, after owners) {
 		return
 	}
 	gap := energy - *l.Energy
-	if gap < 0 { // the driver was reloaded and counts from 0
+	switch {
+	case c.device.Jumped:
+		gap = 0
+	case gap < 0: // the driver was reloaded and counts from 0
 		gap = energy
 	}
 	l.Energy = &energy
@@ -228,11 +231,22 @@ func (l *ledger) settle(c cut, list []share, fresh bool) {
 		return
 	}
 	delta := energy - *l.Energy
-	if delta < 0 { // the driver was reloaded and counts from 0
+	switch {
+	case c.device.Jumped: // the estimates stand
+		delta = l.estimated()
+	case delta < 0: // the driver was reloaded and counts from 0
 		delta = energy
 	}
 	l.Energy = &energy
 	l.charge(delta, list)
+}
+
+// estimated returns the joules estimated from power since the counter was last read.
+func (l *ledger) estimated() (joules float64) {
+	for _, o := range l.Owned {
+		joules += o.pending
+	}
+	return joules
 }
 
 // charge divides the joules that the counter counted since it was last read: first what was

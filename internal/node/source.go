@@ -32,6 +32,8 @@ type source struct {
 	problem string
 	errors  uint64
 	since   time.Time
+
+	rejected uint64 // readings of counters that were not believed
 }
 
 type discovery struct {
@@ -45,7 +47,7 @@ func newSource(s Source) *source {
 }
 
 func (s *source) status() SourceStatus {
-	return SourceStatus{Name: s.Name, State: s.state, Problem: s.problem, Errors: s.errors, Since: s.since}
+	return SourceStatus{Name: s.Name, State: s.state, Problem: s.problem, Errors: s.errors, Rejected: s.rejected, Since: s.since}
 }
 
 // discover starts the discoveries that are due, and applies those that have finished. The

@@ -23,7 +23,7 @@ const (
 type state struct {
 	Version int       `json:"version"`
 	Boot    string    `json:"boot_id"`
-	Since   time.Time `json:"since"` // when XID counting started
+	Since   time.Time `json:"since"` // when this state was begun
 	// Clean: the agent that wrote the file shut down, and nothing was exported afterwards.
 	Clean   bool                       `json:"clean,omitempty"`
 	Cursors map[string]device.Position `json:"cursors,omitempty"`
@@ -80,9 +80,8 @@ func (s *state) record(key string, now time.Time) *record {
 	return a
 }
 
-// count adds new occurrences of one code. since is when counting started, unless the log
-// has earlier events.
-func (a *record) count(code int, n xidNews, since time.Time) {
+// count adds n occurrences of one code, all of them after since.
+func (a *record) count(code int, n uint64, since time.Time) {
 	find := func(code int) (int, bool) {
 		return slices.BinarySearchFunc(a.XIDs, code, func(x XIDCount, code int) int { return cmp.Compare(x.Code, code) })
 	}
@@ -92,12 +91,9 @@ func (a *record) count(code int, n xidNews, since time.Time) {
 		i, ok = find(code)
 	}
 	if !ok {
-		if n.first.Before(since) {
-			since = n.first
-		}
 		a.XIDs = slices.Insert(a.XIDs, i, XIDCount{Code: code, Since: since})
 	}
-	a.XIDs[i].Count += n.count
+	a.XIDs[i].Count += n
 }
 
 // adopt moves what was counted under a device's PCI address to the device.
@@ -108,7 +104,7 @@ func (s *state) adopt(id device.ID) {
 	}
 	delete(s.Devices, id.PCI)
 	for _, x := range a.XIDs {
-		s.record(id.UUID, a.Seen).count(x.Code, xidNews{x.Count, x.Since}, x.Since)
+		s.record(id.UUID, a.Seen).count(x.Code, x.Count, x.Since)
 	}
 }
 
@@ -137,7 +133,8 @@ func (s *state) remember(u *unit, now time.Time) {
 	}
 	a := s.record(u.id.UUID, now)
 	a.Since = u.since
-	a.Counters = counters{number(u.prev.Energy), number(u.prev.Heartbeat), number(u.prev.PCIe.Replays)}
+	m := u.guard.Marks()
+	a.Counters = counters{number(m.Energy), number(m.Heartbeat), number(m.Replays)}
 }
 
 // recall restores what is known about u.
@@ -147,8 +144,7 @@ func (s *state) recall(u *unit) {
 		return
 	}
 	u.since = a.Since
-	u.prev.Energy, u.prev.Heartbeat = value(a.Counters.Energy), value(a.Counters.Heartbeat)
-	u.prev.PCIe.Replays = value(a.Counters.Replays)
+	u.guard.Restore(device.Marks{Energy: value(a.Counters.Energy), Heartbeat: value(a.Counters.Heartbeat), Replays: value(a.Counters.Replays)}, a.Seen)
 }
 
 func number(v device.Value) *float64 {

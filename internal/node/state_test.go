@@ -120,10 +120,12 @@ func TestStateOverRestarts(t *testing.T) {
 			t.Helper()
 			r, _ := newWitness(1, j, dir)
 			r.cfg.BootID = boot
-			r.m.devices[0].s.Energy = device.Of(energy)
-			r.tick(t)
-			synctest.Wait()
-			tick := r.tick(t)
+			var tick Tick
+			for i := range 5 { // two slow reads
+				r.m.devices[0].set(func(g *gpu) { g.s.Energy = device.Of(energy + float64(i)) })
+				tick = r.tick(t)
+				synctest.Wait()
+			}
 			if err := r.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -266,7 +268,7 @@ func FuzzDecodeState(f *testing.F) {
 	now := time.Date(2026, 11, 15, 0, 0, 0, 0, time.UTC)
 	s := newState("boot", now)
 	s.Cursors = map[string]device.Position{"nvidia": {Record: 7, Time: now}}
-	s.record("GPU-0", now).count(31, xidNews{2, now}, now)
+	s.record("GPU-0", now).count(31, 2, now)
 	data, err := s.encode()
 	if err != nil {
 		f.Fatal(err)

@@ -52,6 +52,9 @@ type Reading struct {
 	NeedsReset bool `json:"needs_reset,omitempty"`
 	// Since is when the device's counters started, as far as observed.
 	Since time.Time `json:"since"`
+	// Jumped: the energy counter continues at another level than before, and the difference
+	// is no use of energy.
+	Jumped bool `json:"-"`
 	// XIDs are the errors that the driver reported, by code. A partition's are counted on
 	// its parent.
 	XIDs []XIDCount `json:"xids,omitempty"`
@@ -70,11 +73,13 @@ type Reading struct {
 
 // SourceStatus is the state of one vendor's reader.
 type SourceStatus struct {
-	Name    string    `json:"name"`
-	State   string    `json:"state"` // open, absent (SourceAbsentState), failed, opening
-	Problem string    `json:"problem,omitempty"`
-	Errors  uint64    `json:"errors"` // failed or late reads and discoveries since Since
-	Since   time.Time `json:"-"`
+	Name    string `json:"name"`
+	State   string `json:"state"` // open, absent (SourceAbsentState), failed, opening
+	Problem string `json:"problem,omitempty"`
+	Errors  uint64 `json:"errors"` // failed or late reads and discoveries since Since
+	// Rejected is how many readings of counters were not believed since Since; see device.Guard.
+	Rejected uint64    `json:"rejected,omitempty"`
+	Since    time.Time `json:"-"`
 }
 
 // SourceAbsentState is the State of a reader whose vendor has no device on this machine.

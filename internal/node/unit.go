@@ -22,6 +22,7 @@ type unit struct {
 	due    device.Tier
 
 	since   time.Time
+	guard   device.Guard
 	prev    device.Sample
 	down    error       // why the device is not up; nil: it is
 	partial string      // what could not be read
@@ -188,11 +189,14 @@ func (u *unit) succeed(a answer, now time.Time) Reading {
 		u.news = append(u.news, Notice{Kind: DevicePartial, Device: u.id, Err: a.err})
 		u.partial = problem
 	}
-	if u.since.IsZero() || a.sample.CountersReset(&u.prev) {
+	rejected := u.guard.Rejected
+	sample, verdict := u.guard.Believe(a.sample, a.tier >= device.Slow, now)
+	u.source.rejected += u.guard.Rejected - rejected
+	if u.since.IsZero() || verdict.Reset {
 		u.since = now
 	}
-	u.prev, u.due = a.sample, device.Fast
-	return Reading{Sample: a.sample, Up: true, Problem: problem, Since: u.since}
+	u.prev, u.due = sample, device.Fast
+	return Reading{Sample: sample, Up: true, Problem: problem, Since: u.since, Jumped: verdict.Jumped}
 }
 
 // settle waits until no call is in progress.

@@ -171,6 +171,7 @@ func (e *Emitter) self(ts pcommon.Timestamp, t node.Tick) {
 			continue // most machines have devices of a single vendor
 		}
 		e.mb.RecordGpumeterReaderErrorsDataPoint(ts, float64(s.Errors), s.Name)
+		e.mb.RecordGpumeterReaderRejectedDataPoint(ts, float64(s.Rejected), s.Name)
 	}
 }
 

@@ -41,7 +41,7 @@ func lines(md pmetric.Metrics) []string {
 			if m.Type() == pmetric.MetricTypeHistogram && m.Histogram().AggregationTemporality() != pmetric.AggregationTemporalityCumulative {
 				value += " without temporality"
 			}
-			if series.Cumulative(m) {
+			if series.Cumulative(m) && dp.StartTimestamp() != 0 {
 				value += " since " + dp.StartTimestamp().AsTime().Format("05")
 			}
 			list = append(list, m.Name()+" "+strings.Join(attrs, " ")+": "+value)
@@ -82,7 +82,7 @@ func TestOwner(t *testing.T) {
 	since := " since " + began.Format("05")
 	device := func(owner string) []string {
 		return []string{
-			"gpu.energy gpu.uuid=GPU-0: 100 since 01", // see tickOf
+			"gpu.energy gpu.uuid=GPU-0: 100", // see tickOf
 			of("gpu.health ", owner, "1"),
 			"gpu.info gpu.driver.version=580 gpu.uuid=GPU-0: 1",
 			of("gpu.memory.used ", owner, "7"),

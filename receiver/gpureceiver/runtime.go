@@ -14,7 +14,7 @@ import (
 // epoch is the start of a runtime's counters. They restart with each workload, while the other counters
 // of the device continue.
 type epoch struct {
-	since time.Time
+	since time.Time      // zero: the runtime is older than the agent
 	last  device.Runtime // last report
 	at    time.Time      // time of the last report
 }
@@ -33,8 +33,8 @@ func (e epochs) next(t node.Tick) epochs {
 		case known && (!r.Up || was.last.Counts() && !r.Runtime.Counts()): // it may continue
 			all[r.ID.UUID] = was
 		case !r.Up:
-		case !known: // like the other counters, whose start is in the state file
-			all[r.ID.UUID] = epoch{r.Since, r.Runtime, t.Time}
+		case !known:
+			all[r.ID.UUID] = epoch{last: r.Runtime, at: t.Time}
 		case r.Runtime.Restarted(&was.last):
 			all[r.ID.UUID] = epoch{was.at, r.Runtime, t.Time}
 		default:

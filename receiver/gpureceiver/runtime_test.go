@@ -32,7 +32,7 @@ func TestRuntime(t *testing.T) {
 	cfg := everything(t)
 	e := newEmitter(cfg)
 	second := 0
-	const energy = "gpu.energy gpu.uuid=TPU-0: 7 since 01" // see tickOf
+	const energy = "gpu.energy gpu.uuid=TPU-0: 7"
 	f := func(r *device.Runtime, want ...string) {
 		t.Helper()
 		second += 7
@@ -56,12 +56,15 @@ func TestRuntime(t *testing.T) {
 		}
 	}
 	said := func(since, executions, program, operations string) []string {
+		if since != "" {
+			since = " since " + since
+		}
 		return []string{
-			"gpu.runtime.executions gpu.runtime.result=success gpu.uuid=TPU-0: " + executions + " since " + since,
+			"gpu.runtime.executions gpu.runtime.result=success gpu.uuid=TPU-0: " + executions + since,
 			"gpu.runtime.idle.time gpu.uuid=TPU-0: 0.5",
-			"gpu.runtime.latency gpu.runtime.detail=4096 gpu.runtime.operation=host_to_device gpu.uuid=TPU-0: 1 2 [1] [0 1] since " + since,
-			"gpu.runtime.latency gpu.runtime.operation=program gpu.uuid=TPU-0: " + program + " since " + since,
-			"gpu.runtime.operations gpu.uuid=TPU-0: " + operations + " since " + since,
+			"gpu.runtime.latency gpu.runtime.detail=4096 gpu.runtime.operation=host_to_device gpu.uuid=TPU-0: 1 2 [1] [0 1]" + since,
+			"gpu.runtime.latency gpu.runtime.operation=program gpu.uuid=TPU-0: " + program + since,
+			"gpu.runtime.operations gpu.uuid=TPU-0: " + operations + since,
 			"gpu.runtime.queue.size gpu.uuid=TPU-0: 3",
 		}
 	}
@@ -78,8 +81,8 @@ func TestRuntime(t *testing.T) {
 		return list
 	}
 	none, four, six, two := device.Runtime{}, runtimeOf(4), runtimeOf(6), runtimeOf(2)
-	f(&four, said("01", "4", "4 1 [0.1 1] [0 4 0]", "4000")...) // starts with the device's counters
-	f(&six, said("01", "6", "6 1.5 [0.1 1] [0 6 0]", "6000")...)
+	f(&four, said("", "4", "4 1 [0.1 1] [0 4 0]", "4000")...) // older than the agent
+	f(&six, said("", "6", "6 1.5 [0.1 1] [0 6 0]", "6000")...)
 	f(&two, said("14", "2", "2 0.5 [0.1 1] [0 2 0]", "2000")...) // starts after the last reading
 	f(&none, ends("14")...)                                      // no workload
 	f(&none)
@@ -130,7 +133,7 @@ func TestBadBuckets(t *testing.T) {
 	s := device.Sample{ID: device.ID{UUID: "TPU-0"}, Runtime: device.Runtime{Latencies: []device.Latency{
 		{Operation: "program", Count: 1, Seconds: 2, Bounds: []float64{1}, Counts: []uint64{1}},
 	}}}
-	const want = "gpu.runtime.latency gpu.runtime.operation=program gpu.uuid=TPU-0: 1 2 [] [] since 01"
+	const want = "gpu.runtime.latency gpu.runtime.operation=program gpu.uuid=TPU-0: 1 2 [] []"
 	if got := lines(newEmitter(everything(t)).Emit(tickOf(s))); !slices.Contains(got, want) {
 		t.Errorf("points are %q", got)
 	}

@@ -19,7 +19,7 @@ type subject struct {
 	holder  *node.Holder         // nil for the device itself
 	profile string               // of the partition
 	owner   []workload.Attribute // attributes of the workload, shared by many points
-	runtime time.Time            // start of its runtime's counters
+	runtime time.Time            // start of its runtime's counters; zero: unknown
 }
 
 func newSubject(r *node.Reading) subject {
@@ -89,8 +89,10 @@ func (s subject) partition() string {
 	return ""
 }
 
-// beginning returns the start time of the counter of a point: that of the device, except for XIDs and the
-// usage of workloads, which we count ourselves, and for the runtime's counters.
+// beginning returns when the counter of a point was 0, and the zero time if that is unknown. It is known for
+// what the agent counts itself (XIDs, the usage of workloads) and for a runtime that started while the
+// agent watched. The device's own counters have run since the driver was loaded or the board was made: a
+// start time would make a database book all of that as new.
 func (s subject) beginning(m pmetric.Metric, dp series.Point) time.Time {
 	switch {
 	case s.holder != nil:
@@ -105,7 +107,7 @@ func (s subject) beginning(m pmetric.Metric, dp series.Point) time.Time {
 			}
 		}
 	}
-	return s.Since
+	return time.Time{}
 }
 
 // holders records the holders of the device and their usage. A device with known owners has one point of

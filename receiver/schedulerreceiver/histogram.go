@@ -19,7 +19,7 @@ import (
 type epochs struct {
 	since time.Time // of the statistics: every midnight and every reset
 	// rpcs is the start of the request counters. Midnight does not affect them: they restart with
-	// the controller or with a reset.
+	// the controller or with a reset. It is zero, unknown, until they did.
 	rpcs   time.Time
 	counts map[string]int64
 	peaks  map[string]float64
@@ -31,7 +31,7 @@ func (e *epochs) observe(d *slurmctl.Diag) {
 		e.since, e.peaks = d.Since, map[string]float64{}
 	}
 	counts := make(map[string]int64, len(d.RPCs))
-	fell := e.rpcs.IsZero()
+	fell := false
 	for _, r := range d.RPCs {
 		counts[r.Name] = r.Count
 	}

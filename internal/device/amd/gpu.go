@@ -31,12 +31,15 @@ type gpu struct {
 	residency  residency
 	energy     counter
 	naks       [len(pcieCounters)]counter
+	eccSums    [len(eccTypes)]device.Sum[string]
 	temps      []hwmonSensor
 	limits     map[string][]device.TemperatureCap // by sensor
 	clockLimit map[string]device.Value            // by type
 	powerLimit []device.PowerLimit
 	boards     []device.Temperature
 	aer        []device.ErrorCount
+	xgmiTX     device.Sum[int]
+	xgmiRX     device.Sum[int]
 	queued     map[sysfs.Dir]bool // directories of processes with a queue on this device
 	contexts   map[sysfs.Dir][]sysfs.Dir
 }

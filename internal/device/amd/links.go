@@ -113,9 +113,11 @@ func (g *gpu) readXGMI() {
 		if status == up && lane*width > 0 {
 			x.BandwidthLimit = add(x.BandwidthLimit, device.Of(lane*width*giga/bitsPerByte))
 		}
-		x.TX, x.RX = add(x.TX, l.TX), add(x.RX, l.RX)
+		g.xgmiTX.Add(i, l.TX)
+		g.xgmiRX.Add(i, l.RX)
 		x.Links = append(x.Links, l)
 	}
+	x.TX, x.RX = g.xgmiTX.Total(), g.xgmiRX.Total()
 	g.sample.Interconnects = nil
 	if len(x.Links) > 0 {
 		g.sample.Interconnects = []device.Interconnect{x}

@@ -16,7 +16,7 @@ import (
 )
 
 // eccTypes are the counters in a file of the RAS driver.
-var eccTypes = []struct{ key, kind string }{
+var eccTypes = [...]struct{ key, kind string }{
 	{"ce", "corrected"},
 	{"ue", "uncorrected"},
 	{"de", "deferred"},
@@ -28,7 +28,6 @@ func (g *gpu) readRAS() {
 	const suffix = "_err_count"
 	g.sample.ECC, g.sample.Modes.ECC = nil, g.memoryECC()
 	var blocks []device.ECC
-	var sums [3]device.Value
 	for _, f := range g.dir.Glob("ras/*" + suffix) {
 		text, err := f.Text(g.at(f, ""))
 		if err != nil {
@@ -43,7 +42,7 @@ func (g *gpu) readRAS() {
 		for i, t := range eccTypes {
 			if v, ok := counts[t.key]; ok {
 				n := device.Of(float64(v))
-				sums[i] = add(sums[i], n)
+				g.eccSums[i].Add(f.Base(), n)
 				blocks = append(blocks, device.ECC{
 					Type: t.kind, Lifetime: "volatile", Location: strings.TrimSuffix(f.Base(), suffix), Count: n,
 				})
@@ -51,8 +50,8 @@ func (g *gpu) readRAS() {
 		}
 	}
 	for i, t := range eccTypes {
-		if sums[i].OK() {
-			g.sample.ECC = append(g.sample.ECC, device.ECC{Type: t.kind, Lifetime: "volatile", Count: sums[i]})
+		if sum := g.eccSums[i].Total(); sum.OK() {
+			g.sample.ECC = append(g.sample.ECC, device.ECC{Type: t.kind, Lifetime: "volatile", Count: sum})
 		}
 	}
 	g.sample.ECC = append(g.sample.ECC, blocks...)

@@ -35,6 +35,7 @@ type gpu struct {
 	causes  []cause
 	link    sysfs.Dir // PCI device with the link to the host; empty: unknown
 	virtual bool      // the GPU has virtual functions, whose users are not visible here
+	aer     map[string]*device.Sum[sysfs.Dir]
 	clients map[uint64]client
 
 	reading atomic.Pointer[string] // the file being read, for Busy

@@ -96,7 +96,6 @@ func (g *gpu) readErrors() {
 	if g.link != "" && g.link != g.dir {
 		places = append(places, g.link)
 	}
-	sums := map[string]device.Value{}
 	for _, dir := range places {
 		for _, file := range []string{"aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal"} {
 			text, err := g.text(dir, file)
@@ -109,13 +108,22 @@ func (g *gpu) readErrors() {
 				g.fail(fmt.Errorf("cannot parse %s: no counters found", dir.Join(file)))
 			}
 			for name, n := range counts {
-				sum, _ := sums[file+name].Get()
-				sums[file+name] = device.Of(sum + float64(n))
+				if g.aer == nil {
+					g.aer = map[string]*device.Sum[sysfs.Dir]{}
+				}
+				if g.aer[file+name] == nil {
+					g.aer[file+name] = &device.Sum[sysfs.Dir]{}
+				}
+				g.aer[file+name].Add(dir, device.Of(float64(n)))
 			}
 		}
 	}
 	for _, e := range aer {
-		if v := sums[e.file+e.name]; v.OK() {
+		sum := g.aer[e.file+e.name]
+		if sum == nil {
+			continue
+		}
+		if v := sum.Total(); v.OK() {
 			g.sample.PCIe.Errors = append(g.sample.PCIe.Errors, device.ErrorCount{Type: e.kind, Count: v})
 		}
 	}

@@ -38,6 +38,8 @@ type gpu struct {
 	listed            map[uint32]bool         // processes of the last reading, by PID; nil: there was none
 	pcieAsked         time.Time
 	links             int
+	linkSums          map[linkSum]*device.Sum[int]
+	ownTotals         bool // the driver has totals over all links
 	arch              uint32
 }
 
@@ -63,6 +65,7 @@ func (g *gpu) bind(s sighting) {
 	g.Lib, g.Handle = g.r.lib, s.handle
 	g.Forget()
 	g.sample, g.fresh, g.listed = device.Sample{}, true, nil
+	g.linkSums, g.ownTotals = nil, false
 }
 
 // unbind frees what the session holds for g. Read fails until the next bind.

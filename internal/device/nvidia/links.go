@@ -142,24 +142,43 @@ func (g *gpu) readNVLink() {
 	g.nvlink = n
 }
 
-// totalNVLink fills in the totals over all links: the driver's own where it has them, else
-// the sum.
-func (g *gpu) totalNVLink(gen *nvlinkFields, n *device.Interconnect) {
-	for _, l := range n.Links {
-		n.TX, n.RX = add(n.TX, l.TX), add(n.RX, l.RX)
+// linkSum is one of the counters that are summed over all links: tx, rx, or a kind of error.
+type linkSum string
+
+// sum adds up one counter of all links.
+func (g *gpu) sum(kind linkSum, links []device.Link, counter func(device.Link) device.Value) device.Value {
+	if g.linkSums == nil {
+		g.linkSums = map[linkSum]*device.Sum[int]{}
 	}
+	s := g.linkSums[kind]
+	if s == nil {
+		s = &device.Sum[int]{}
+		g.linkSums[kind] = s
+	}
+	for _, l := range links {
+		s.Add(l.Index, counter(l))
+	}
+	return s.Total()
+}
+
+// totalNVLink fills in the totals over all links: the driver's own where it has them, else
+// the sum. A total that came from the driver once is absent when the driver does not answer,
+// because the sum may be another number.
+func (g *gpu) totalNVLink(gen *nvlinkFields, n *device.Interconnect) {
+	n.TX = g.sum("tx", n.Links, func(l device.Link) device.Value { return l.TX })
+	n.RX = g.sum("rx", n.Links, func(l device.Link) device.Value { return l.RX })
 	if len(gen.total) == 0 {
 		for _, e := range gen.link {
-			sum := device.ErrorCount{Type: e.kind}
-			for _, l := range n.Links {
+			count := g.sum(linkSum(e.kind), n.Links, func(l device.Link) device.Value {
 				for _, c := range l.Errors {
 					if c.Type == e.kind {
-						sum.Count = add(sum.Count, c.Count)
+						return c.Count
 					}
 				}
-			}
-			if sum.Count.OK() {
-				n.Errors = append(n.Errors, sum)
+				return device.Value{}
+			})
+			if count.OK() {
+				n.Errors = append(n.Errors, device.ErrorCount{Type: e.kind, Count: count})
 			}
 		}
 		return
@@ -169,8 +188,10 @@ func (g *gpu) totalNVLink(gen *nvlinkFields, n *device.Interconnect) {
 		ask = append(ask, field{e.id, 0})
 	}
 	got := g.fields(ask...)
-	n.TX = got[field{gen.tx, allLinks}].Scale(gen.unit).Or(n.TX)
-	n.RX = got[field{gen.rx, allLinks}].Scale(gen.unit).Or(n.RX)
+	tx, rx := got[field{gen.tx, allLinks}].Scale(gen.unit), got[field{gen.rx, allLinks}].Scale(gen.unit)
+	if g.ownTotals = g.ownTotals || tx.OK() && rx.OK(); g.ownTotals {
+		n.TX, n.RX = tx, rx
+	}
 	for _, e := range gen.total {
 		if v := got[field{e.id, 0}]; v.OK() {
 			n.Errors = append(n.Errors, device.ErrorCount{Type: e.kind, Count: v})

@@ -37,6 +37,7 @@ func TestStays(t *testing.T) {
 	n, clock := planned(t, Group{Model: "h100", Devices: 2, Role: "training", Stays: stays})
 	for _, g := range n.gpus {
 		var before device.Sample
+		var guard device.Guard
 		for clock.up = 0; clock.up < 2*time.Hour; clock.up += 7 * time.Second {
 			s := read(t, g)
 			want := 0
@@ -52,8 +53,9 @@ func TestStays(t *testing.T) {
 			if got != want || (value(s.Utilization.Compute) > 0) != (want > 0) {
 				t.Fatalf("at %v process %d is on the device, want %d; busy %v", clock.up, got, want, s.Utilization.Compute)
 			}
+			guard.Believe(s, true, time.Unix(0, 0).Add(clock.up))
 			joules := value(s.Energy) - value(before.Energy)
-			if clock.up > 0 && (joules < 7*60 || joules > 7*710 || s.CountersReset(&before)) {
+			if clock.up > 0 && (joules < 7*60 || joules > 7*710 || guard.Rejected > 0) {
 				t.Fatalf("at %v the energy grew by %v J in 7 s", clock.up, joules)
 			}
 			before = s

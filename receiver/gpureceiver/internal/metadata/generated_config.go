@@ -2347,6 +2347,26 @@ func (ms *GpumeterReaderErrorsMetricConfig) Unmarshal(parser *confmap.Conf) erro
 	return nil
 }
 
+// GpumeterReaderRejectedMetricConfig provides config for the gpumeter.reader.rejected metric.
+type GpumeterReaderRejectedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpumeterReaderRejectedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpumeterSeriesDroppedMetricConfig provides config for the gpumeter.series.dropped metric.
 type GpumeterSeriesDroppedMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -2506,6 +2526,7 @@ type MetricsConfig struct {
 	GpumeterEventsDropped         GpumeterEventsDroppedMetricConfig         `mapstructure:"gpumeter.events.dropped"`
 	GpumeterPaused                GpumeterPausedMetricConfig                `mapstructure:"gpumeter.paused"`
 	GpumeterReaderErrors          GpumeterReaderErrorsMetricConfig          `mapstructure:"gpumeter.reader.errors"`
+	GpumeterReaderRejected        GpumeterReaderRejectedMetricConfig        `mapstructure:"gpumeter.reader.rejected"`
 	GpumeterSeriesDropped         GpumeterSeriesDroppedMetricConfig         `mapstructure:"gpumeter.series.dropped"`
 	GpumeterTicksLost             GpumeterTicksLostMetricConfig             `mapstructure:"gpumeter.ticks.lost"`
 }
@@ -2861,6 +2882,9 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpumeterReaderErrors: GpumeterReaderErrorsMetricConfig{
+			Enabled: true,
+		},
+		GpumeterReaderRejected: GpumeterReaderRejectedMetricConfig{
 			Enabled: true,
 		},
 		GpumeterSeriesDropped: GpumeterSeriesDroppedMetricConfig{

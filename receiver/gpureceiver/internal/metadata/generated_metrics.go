@@ -486,6 +486,10 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpumeter.reader.errors",
 		Attributes: []string{"gpumeter.source"},
 	},
+	GpumeterReaderRejected: metricInfo{
+		Name:       "gpumeter.reader.rejected",
+		Attributes: []string{"gpumeter.source"},
+	},
 	GpumeterSeriesDropped: metricInfo{
 		Name: "gpumeter.series.dropped",
 	},
@@ -612,6 +616,7 @@ type metricsInfo struct {
 	GpumeterEventsDropped         metricInfo
 	GpumeterPaused                metricInfo
 	GpumeterReaderErrors          metricInfo
+	GpumeterReaderRejected        metricInfo
 	GpumeterSeriesDropped         metricInfo
 	GpumeterTicksLost             metricInfo
 }
@@ -7173,6 +7178,60 @@ func newMetricGpumeterReaderErrors(cfg GpumeterReaderErrorsMetricConfig) metricG
 	return m
 }
 
+type metricGpumeterReaderRejected struct {
+	data     pmetric.Metric                     // data buffer for generated metric.
+	config   GpumeterReaderRejectedMetricConfig // metric config provided by user.
+	capacity int                                // max observed number of data points added to the metric.
+}
+
+// init fills gpumeter.reader.rejected metric with initial data.
+func (m *metricGpumeterReaderRejected) init() {
+	m.data.SetName("gpumeter.reader.rejected")
+	m.data.SetDescription("Readings of a device's counters that were not believed, because the counter stepped back or its energy rose faster than any device draws power. A reset of the counters is counted until a second reading confirms it.")
+	m.data.SetUnit("{reading}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricGpumeterReaderRejected) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpumeterSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("gpumeter.source", gpumeterSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpumeterReaderRejected) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpumeterReaderRejected) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpumeterReaderRejected(cfg GpumeterReaderRejectedMetricConfig) metricGpumeterReaderRejected {
+	m := metricGpumeterReaderRejected{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpumeterSeriesDropped struct {
 	data     pmetric.Metric                    // data buffer for generated metric.
 	config   GpumeterSeriesDroppedMetricConfig // metric config provided by user.
@@ -7404,6 +7463,7 @@ type MetricsBuilder struct {
 	metricGpumeterEventsDropped         metricGpumeterEventsDropped
 	metricGpumeterPaused                metricGpumeterPaused
 	metricGpumeterReaderErrors          metricGpumeterReaderErrors
+	metricGpumeterReaderRejected        metricGpumeterReaderRejected
 	metricGpumeterSeriesDropped         metricGpumeterSeriesDropped
 	metricGpumeterTicksLost             metricGpumeterTicksLost
 }
@@ -7548,6 +7608,7 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpumeterEventsDropped:         newMetricGpumeterEventsDropped(mbc.Metrics.GpumeterEventsDropped),
 		metricGpumeterPaused:                newMetricGpumeterPaused(mbc.Metrics.GpumeterPaused),
 		metricGpumeterReaderErrors:          newMetricGpumeterReaderErrors(mbc.Metrics.GpumeterReaderErrors),
+		metricGpumeterReaderRejected:        newMetricGpumeterReaderRejected(mbc.Metrics.GpumeterReaderRejected),
 		metricGpumeterSeriesDropped:         newMetricGpumeterSeriesDropped(mbc.Metrics.GpumeterSeriesDropped),
 		metricGpumeterTicksLost:             newMetricGpumeterTicksLost(mbc.Metrics.GpumeterTicksLost),
 		resourceAttributeIncludeFilter:      make(map[string]filter.Filter),
@@ -7758,6 +7819,7 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpumeterEventsDropped.emit(ils.Metrics())
 	mb.metricGpumeterPaused.emit(ils.Metrics())
 	mb.metricGpumeterReaderErrors.emit(ils.Metrics())
+	mb.metricGpumeterReaderRejected.emit(ils.Metrics())
 	mb.metricGpumeterSeriesDropped.emit(ils.Metrics())
 	mb.metricGpumeterTicksLost.emit(ils.Metrics())
 
@@ -8374,6 +8436,11 @@ func (mb *MetricsBuilder) RecordGpumeterPausedDataPoint(ts pcommon.Timestamp, va
 // RecordGpumeterReaderErrorsDataPoint adds a data point to gpumeter.reader.errors metric.
 func (mb *MetricsBuilder) RecordGpumeterReaderErrorsDataPoint(ts pcommon.Timestamp, val float64, gpumeterSourceAttributeValue string) {
 	mb.metricGpumeterReaderErrors.recordDataPoint(mb.startTime, ts, val, gpumeterSourceAttributeValue)
+}
+
+// RecordGpumeterReaderRejectedDataPoint adds a data point to gpumeter.reader.rejected metric.
+func (mb *MetricsBuilder) RecordGpumeterReaderRejectedDataPoint(ts pcommon.Timestamp, val float64, gpumeterSourceAttributeValue string) {
+	mb.metricGpumeterReaderRejected.recordDataPoint(mb.startTime, ts, val, gpumeterSourceAttributeValue)
 }
 
 // RecordGpumeterSeriesDroppedDataPoint adds a data point to gpumeter.series.dropped metric.

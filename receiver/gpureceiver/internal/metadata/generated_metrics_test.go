@@ -419,6 +419,9 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpumeterReaderErrorsDataPoint(ts, 1, "gpumeter.source-val")
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordGpumeterReaderRejectedDataPoint(ts, 1, "gpumeter.source-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordGpumeterSeriesDroppedDataPoint(ts, 1)
 			defaultMetricsCount++
 			allMetricsCount++
@@ -3491,6 +3494,23 @@ func TestMetricsBuilder(t *testing.T) {
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
 					assert.Equal(t, "Reads and discoveries of a vendor's devices that failed or came too late.", mi.Description())
 					assert.Equal(t, "{error}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					gpumeterSourceAttrVal, ok := dp.Attributes().Get("gpumeter.source")
+					assert.True(t, ok)
+					assert.Equal(t, "gpumeter.source-val", gpumeterSourceAttrVal.Str())
+				case "gpumeter.reader.rejected":
+					assert.False(t, validatedMetrics["gpumeter.reader.rejected"], "Found a duplicate in the metrics slice: gpumeter.reader.rejected")
+					validatedMetrics["gpumeter.reader.rejected"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Readings of a device's counters that were not believed, because the counter stepped back or its energy rose faster than any device draws power. A reset of the counters is counted until a second reading confirms it.", mi.Description())
+					assert.Equal(t, "{reading}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
 					dp := mi.Sum().DataPoints().At(0)

@@ -1,0 +1,206 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
+)
+
+// Nothing happens: each pod has the joules of its GPU, at the agent and at the hub.
+func TestLabSteady(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 2)
+	l.pod("a", 0)
+	l.pod("b", 1)
+	l.run(101, "a", 0, 90)
+	l.start()
+	for range 3 {
+		l.use(0, 400)
+		l.use(1, 70)
+		l.settle()
+	}
+	l.wantJoules(0, map[string]float64{"a": 1200})
+	l.wantJoules(1, map[string]float64{"b": 210})
+}
+
+// A sole holder is active when the device is. Its processes are read less often than the device: 20 s
+// idle and 20 s busy in turn were 50 active seconds of 115.
+func TestLabDutyCycle(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.pod("a", 0)
+	l.run(101, "a", 0, 0)
+	l.start()
+	for i := range 12 {
+		percent := i % 2 * 90
+		l.busy(0, percent)
+		l.run(101, "a", 0, percent)
+		l.tick(2)
+	}
+	l.agent.stop()
+	want := l.seconds(func(t *labTick) bool { v, _ := t.sum("gpu.utilization"); return v > 0 })
+	if diff := cmp.Diff(want, l.last("gpu.workload.active.time", "k8s.pod.name", "a"), near); diff != "" {
+		t.Errorf("active seconds (-want +got):\n%s", diff)
+	}
+}
+
+// A kubelet that forgets a pod three times makes three stays. Each was recorded with the joules of all
+// stays before it, and the last one without the joules since the last slow reading.
+func TestLabStays(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.pod("a", 0)
+	l.run(101, "a", 0, 90)
+	l.start()
+	for i := range 3 {
+		l.use(0, 1000*float64(i+1))
+		l.tick(1)
+		devices := l.grants["a"]
+		l.exit(101)
+		delete(l.grants, "a")
+		l.heard()
+		l.settle()
+		l.grants["a"] = devices
+		l.run(101, "a", 0, 90)
+		l.heard()
+	}
+	stays := l.stops("gpu.workload.energy")["a"]
+	if diff := cmp.Diff([]float64{1000, 2000, 3000}, stays, near); diff != "" {
+		t.Errorf("joules of the stays (-want +got):\n%s", diff)
+	}
+	l.wantJoules(0, map[string]float64{"a": 6000})
+}
+
+// The driver's counter falls by a millijoule, or answers a single 0. The pod got the whole counter.
+func TestLabCounterStepsBack(t *testing.T) {
+	t.Parallel()
+	for name, wrong := range map[string]float64{"one millijoule": -0.001, "zero": -5e6} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, 1)
+			l.pod("a", 0)
+			l.run(101, "a", 0, 90)
+			l.start()
+			l.use(0, 400)
+			l.settle()
+			l.use(0, wrong)
+			l.tick(1)
+			await.True(t, "a reading that is not believed", func() bool { return l.last("gpumeter.reader.rejected") > 0 })
+			l.use(0, -wrong+300)
+			l.settle()
+			l.wantJoules(0, map[string]float64{"a": 700})
+		})
+	}
+}
+
+// The GPU hangs while pod a is replaced by b. All joules of the gap were b's.
+func TestLabHungAtHandOver(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.pod("a", 0)
+	l.run(101, "a", 0, 90)
+	l.start()
+	l.use(0, 400)
+	l.settle()
+	l.use(0, 500)
+	l.extra = "gpu 0 hang nvmlDevice*\n"
+	l.tick(2)
+	l.leave("a")
+	l.pod("b", 0)
+	l.run(102, "b", 0, 90)
+	l.heard()
+	l.extra = ""
+	l.settle()
+	l.use(0, 300)
+	l.settle()
+	// Nobody can tell when in the gap the joules were used: both held the GPU in it, and both pay.
+	books := l.by("gpu.workload.energy", 0)
+	if a, b := books["a"], books["b"]; a <= 400 || b <= 300 || math.Abs(a+b-l.used(0)) > 1e-6 {
+		t.Errorf("of %v J, 400 before the gap and 300 after it, the pods have %v", l.used(0), books)
+	}
+}
+
+// A pod's team changes while it runs, and the agent restarts while the API server is away. The hub billed
+// the seconds before the change to both teams.
+func TestLabRelabelled(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.pod("a", 0)
+	l.run(101, "a", 0, 90)
+	l.start()
+	l.tick(5)
+	l.label("a", "blue")
+	await.True(t, "the new team", func() bool { return l.last("gpu.allocation", "gpu.workload.team", "blue") == 1 })
+	l.tick(5)
+	l.agent.stop()
+	l.api.Fail("/", kubeapitest.Fault{Status: 503})
+	l.start()
+	l.tick(5)
+	l.api.Heal()
+	await.True(t, "the team", func() bool { return l.last("gpu.allocation", "gpu.workload.team", "blue") == 1 })
+	l.tick(5)
+	l.agent.stop()
+	total := 0.0
+	for _, seconds := range l.billed("team") {
+		total += seconds
+	}
+	if diff := cmp.Diff(l.held("a"), total, near); diff != "" {
+		t.Errorf("seconds held (-) and billed (+):\n%s", diff)
+	}
+}
+
+// A hub that starts long after the driver sees what was used since, not the counter of the driver's life.
+func TestLabLateHub(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.start()
+	l.tick(3)
+	l.hub.kill()
+	l.hub = startServer(t, "hub", "--data-dir", t.TempDir(), "--listen", strings.TrimPrefix(l.hub.url, "http://"), "--listen-grpc", "localhost:0")
+	for range 5 {
+		l.use(0, 100)
+		l.settle()
+	}
+	await.True(t, "the hub's first ticks", func() bool {
+		return l.ask(`gpu_energy_joules_total`, "gpu_index")["0"] == l.gpus[0].energy
+	})
+	for name, joules := range l.ask(`increase(gpu_energy_joules_total[10m])`, "gpu_index") {
+		if joules > 2*l.used(0) {
+			t.Errorf("GPU %s used %v J in ten minutes according to the hub, %v according to the driver", name, joules, l.used(0))
+		}
+	}
+}
+
+// One of two pods that share a GPU starts a new process for every tick. None of its joules were its own.
+func TestLabShortProcesses(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.interval, l.slow = 600*time.Millisecond, 1800*time.Millisecond // the driver samples processes twice a second
+	uuid := fmt.Sprintf(fakeUUID, 0)
+	l.pod("a", uuid+"::0")
+	l.pod("b", uuid+"::1")
+	l.busy(0, 90)
+	l.run(100, "a", 0, 45)
+	l.run(200, "b", 0, 45)
+	l.start()
+	for i := range 8 {
+		l.exit(100 + i)
+		l.run(101+i, "a", 0, 45)
+		l.use(0, 500)
+		l.tick(1)
+	}
+	l.settle()
+	books := l.by("gpu.workload.energy", 0)
+	if got := books["a"] / books["b"]; got < 0.9 || got > 1.1 || books["unattributed"] > 0 {
+		t.Errorf("two pods that do the same have %v", books)
+	}
+}

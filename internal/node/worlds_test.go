@@ -283,6 +283,40 @@ func TestWorldsStayExact(t *testing.T) {
 	}
 }
 
+// The totals of a workload that left before a restart are shown for 5 minutes, and not for
+// an hour longer because the clock was set back after it.
+func TestClockSetBackAfterRestart(t *testing.T) {
+	now := time.Now()
+	var l ledger
+	c := cut{device: &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}}, Up: true}}
+	held := owners{holdings: []workload.Holding{{Workload: pod("a"), Device: "A", Part: 1, Evidence: workload.ByDevice}}}
+	l.advance(now, c, owners{}, held, true)
+	l.advance(now.Add(time.Minute), c, held, owners{}, true)
+	s := newState("boot", now)
+	s.Devices["A"] = &record{Ledger: &l}
+	data, err := s.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = decodeState(data, now.Add(2*time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	next := s.Devices["A"].Ledger
+	f := func(after time.Duration, want ...string) {
+		t.Helper()
+		next.advance(stepped(now.Add(after), -time.Hour), c, owners{}, owners{}, true)
+		var got []string
+		for _, h := range next.holders(c) {
+			got = append(got, h.ID)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("after %s (-want +got):\n%s", after, diff)
+		}
+	}
+	f(3*time.Minute, workload.Unallocated, pod("a").ID)
+	f(7*time.Minute, workload.Unallocated)
+}
+
 // A jump of the clock is no time that passes: stepped must move the time of day alone.
 func TestStepped(t *testing.T) {
 	now := time.Now()

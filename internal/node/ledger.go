@@ -80,11 +80,12 @@ type account struct {
 
 	// Since the counter last moved: joules estimated from power, and the seconds, times
 	// share, in which the power was unknown.
-	pending, unmetered float64
+	Pending   float64 `json:"pending_joules,omitempty"`
+	unmetered float64
 }
 
 // owes reports whether joules of the account are still to be read from the counter.
-func (o *account) owes() bool { return o.pending > 0 || o.unmetered > 0 }
+func (o *account) owes() bool { return o.Pending > 0 || o.unmetered > 0 }
 
 // advance books the time since the last tick on the workloads that held the device then,
 // and records the current holders. fresh means that the energy counter was read for this
@@ -135,7 +136,7 @@ func (l *ledger) resume(c cut, after owners) {
 		gap = energy
 	}
 	l.Energy = &energy
-	if gap == 0 {
+	if gap -= l.chargePending(gap); gap == 0 {
 		return
 	}
 	now := c.shares(after)
@@ -146,11 +147,31 @@ func (l *ledger) resume(c cut, after owners) {
 	l.earn(l.account(restOf(workload.Unattributed, "", 0), l.At), gap)
 }
 
+// chargePending charges up to joules for what was estimated before the gap, and returns how
+// much that was.
+func (l *ledger) chargePending(joules float64) float64 {
+	pending := 0.0
+	for _, o := range l.Owned {
+		pending += o.Pending
+	}
+	if pending == 0 {
+		return 0
+	}
+	charged := min(joules, pending)
+	for _, o := range l.Owned {
+		if o.Pending > 0 {
+			l.earn(o, charged*(o.Pending/pending))
+			o.Pending = 0
+		}
+	}
+	return charged
+}
+
 // suspend treats what follows as a gap, as if another process continued.
 func (l *ledger) suspend() {
 	l.watched, l.resumed = false, false
 	for _, o := range l.Owned {
-		o.pending, o.unmetered = 0, 0
+		o.unmetered = 0
 	}
 }
 
@@ -196,7 +217,7 @@ func (l *ledger) book(now time.Time, c cut, list []share, fresh bool) {
 		switch {
 		case !l.resumed: // resume charges for it
 		case measured:
-			o.pending += draws[i] * seconds
+			o.Pending += draws[i] * seconds
 		default:
 			o.unmetered += s.share * seconds
 		}
@@ -218,10 +239,10 @@ func (l *ledger) settle(c cut, list []share, fresh bool) {
 		return // the counter did not answer this time
 	case !ok:
 		for _, o := range l.Owned {
-			if o.pending > 0 {
-				l.earn(o, o.pending)
+			if o.Pending > 0 {
+				l.earn(o, o.Pending)
 			}
-			o.pending, o.unmetered = 0, 0
+			o.Pending, o.unmetered = 0, 0
 		}
 		return
 	case l.Energy == nil:
@@ -255,7 +276,7 @@ func (l *ledger) estimated() (joules float64) {
 func (l *ledger) charge(joules float64, list []share) {
 	metered, unmetered := 0.0, 0.0
 	for _, o := range l.Owned {
-		metered, unmetered = metered+o.pending, unmetered+o.unmetered
+		metered, unmetered = metered+o.Pending, unmetered+o.unmetered
 	}
 	if metered+unmetered == 0 {
 		for i, part := range watts(list, joules, 0) {
@@ -269,13 +290,13 @@ func (l *ledger) charge(joules float64, list []share) {
 		joules -= rest
 	}
 	for _, o := range l.Owned {
-		if o.pending > 0 {
-			l.earn(o, joules*(o.pending/metered))
+		if o.Pending > 0 {
+			l.earn(o, joules*(o.Pending/metered))
 		}
 		if o.unmetered > 0 {
 			l.earn(o, rest*(o.unmetered/unmetered))
 		}
-		o.pending, o.unmetered = 0, 0
+		o.Pending, o.unmetered = 0, 0
 	}
 }
 
@@ -408,7 +429,7 @@ func (o *account) holder(c cut) Holder {
 // valid reports whether a ledger from a file can be continued.
 func (l *ledger) valid() bool {
 	for _, o := range l.Owned {
-		if o == nil || o.Workload.ID == "" || !sane(o.Since) || !number64(o.Allocated) || !number64(orZero(o.Energy)) || !number64(orZero(o.Active)) || !number64(orZero(o.Peak)) || !o.Told.valid() {
+		if o == nil || o.Workload.ID == "" || !sane(o.Since) || !number64(o.Allocated) || !number64(orZero(o.Energy)) || !number64(orZero(o.Active)) || !number64(orZero(o.Peak)) || !number64(o.Pending) || !o.Told.valid() {
 			return false
 		}
 	}

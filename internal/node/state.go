@@ -205,7 +205,7 @@ func decodeState(data []byte, now time.Time) (*state, error) {
 			past(&a.Ledger.At)
 			for _, o := range a.Ledger.Owned {
 				past(&o.Since)
-				past(&o.Seen)
+				o.Seen = now.Add(min(0, o.Seen.Sub(now))) // on the monotonic clock of now, which no step moves
 			}
 		}
 		codes := map[int]bool{}

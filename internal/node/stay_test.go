@@ -182,3 +182,53 @@ func TestStayOverKill(t *testing.T) {
 		}
 	})
 }
+
+// The record of a workload that left just before a clean restart of the agent has its joules,
+// although the next agent reads them from the counter.
+func TestStayOverRestart(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := newTenancy(dir)
+		r.cfg.SlowInterval = 30 * time.Second
+		c := workload.Workload{ID: "container/c", Kind: "container", Name: "c"}
+		r.give()
+		got := r.run(t, 2)
+		r.uses(&c)
+		got = append(got, r.run(t, 22)...)
+		r.uses(nil)
+		got = append(got, r.run(t, 1)...)
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		next := newTenancy(dir)
+		next.start, next.m.devices = r.start, r.m.devices
+		next.uses(nil)
+		got = append(got, next.run(t, 3)...)
+		if diff := cmp.Diff([]stay{{c.ID, 24, 2, 8800, 22, 21, device.Of(5)}}, got); diff != "" {
+			t.Errorf("stays (-want +got):\n%s", diff)
+		}
+		if err := next.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// What sharers used before a pause, since the counter was last read, is theirs. Only the
+// pause itself belongs to nobody.
+func TestSharersBeforePause(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.cfg.SlowInterval = 30 * time.Second
+		a, b := pod("a"), pod("b")
+		r.give(a, b)
+		r.run(t, 11) // 10 s are booked
+		if err := r.Pause(t.Context(), time.Now(), 3*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		r.run(t, 4)
+		want := map[string]used{a.ID: {2000, 5, 5, false}, b.ID: {2000, 5, 5, false}, "unattributed": {1600, 0, 0, true}}
+		if diff := cmp.Diff(want, usedBy(r.last.Readings[0])); diff != "" {
+			t.Errorf("used (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -7,7 +7,7 @@ package device
 // of the names below.
 
 // Power returns the power of the device itself: the scope gpu, or else module, which covers
-// the GPU and the CPU of one package. A scope with a reading in watts is preferred to a
+// everything in one package: GPU and CPU, or both dies of an MI250. A scope with a reading in watts is preferred to a
 // scope with limits only. The scope memory is contained in the others and never chosen. The
 // result is the zero Power if the device has neither scope.
 func (s *Sample) Power() Power {

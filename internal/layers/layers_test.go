@@ -46,6 +46,9 @@ var layers = []struct {
 	{"internal/host", []string{"internal/optional", xsys}},
 	{"internal/slurm", []string{"internal/optional"}},
 
+	// The only parser of metrics pages.
+	{"internal/promtext", []string{"github.com/prometheus/client_model/go", "github.com/prometheus/common/..."}},
+
 	// Queries to a store of time series, the hub's own or any other.
 	{"internal/query", nil},
 	{"internal/query/querytest", []string{"internal/query"}},
@@ -58,7 +61,7 @@ var layers = []struct {
 	{"internal/device/nvidia/nvmltest", nil},
 	{"internal/device/devicetest", []string{"internal/device"}},
 	{"internal/device/tpu", []string{
-		"internal/device", "internal/openfiles", "internal/sysfs", xsys, "github.com/prometheus/common/...", "google.golang.org/grpc/...", "google.golang.org/protobuf/...",
+		"internal/device", "internal/openfiles", "internal/promtext", "internal/sysfs", xsys, "google.golang.org/grpc/...", "google.golang.org/protobuf/...",
 	}},
 	{"internal/device/vendorlib", []string{"internal/device", "internal/dlopen"}},
 	{"internal/device/nvidia", []string{"internal/device", "internal/device/vendorlib", "internal/dlopen", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
@@ -97,8 +100,8 @@ var layers = []struct {
 	// The receivers of the same names without the Collector.
 	{"internal/inference", []string{"github.com/prometheus/common/..."}},
 	{"internal/scheduler", []string{"internal/slurm"}},
-	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/query", "internal/slurm", "github.com/prometheus/common/..."}},
-	{"internal/scheduler/...", []string{"internal/optional", "internal/scheduler", "internal/slurm", "github.com/prometheus/common/..."}},
+	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
+	{"internal/scheduler/...", []string{"internal/optional", "internal/promtext", "internal/scheduler", "internal/slurm"}},
 	{"internal/tracer", nil},
 	{"internal/tracer/tracertest", []string{"internal/device", "internal/node", "internal/tracer", "internal/workload"}},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},

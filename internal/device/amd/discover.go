@@ -19,6 +19,7 @@ import (
 type sighting struct {
 	id     device.ID
 	unique string    // 16 hexadecimal digits; empty: the GPU has none
+	die    bool      // one die of a package with two
 	dir    sysfs.Dir // of the PCI device; a partition has its parent's
 	card   string    // card3
 	render string    // renderD131
@@ -98,6 +99,7 @@ func identify(card sysfs.Dir, index int, machine string, taken map[string]bool) 
 	s.id = device.ID{Vendor: Facts.Name, Index: index, PCI: strings.ToLower(env["PCI_SLOT_NAME"])}
 	product, _ := d.Text("product_name") // empty on Radeon
 	s.id.Model = cmp.Or(product, modelOf(env["PCI_ID"]))
+	s.die = dieOfTwo(env["PCI_ID"])
 	unique, _ := d.Text("unique_id")
 	serial, _ := d.Text("serial_number")
 	s.unique = hexID(unique)

@@ -182,14 +182,16 @@ func TestPackedNumbers(t *testing.T) {
 	for id, name := range map[int]string{
 		0: "temperature_hotspot", 7: "energy_accumulator", 9: "accumulation_counter", 14: "hbm_thm_residency_acc",
 		19: "xgmi_link_speed", 25: "pcie_replay_count_acc", 31: "xgmi_link_status", 38: "num_partition",
-		40: "gfx_busy_inst", 47: "gfx_below_host_limit_total_acc", 50: "temperature_xcd",
+		40: "gfx_busy_inst", 47: "gfx_below_host_limit_total_acc", 48: "temperature_hbm", 49: "temperature_aid", 50: "temperature_xcd", 51: "",
 	} {
-		if packedNames[id] != name {
-			t.Errorf("%d is %s, want %s", id, packedNames[id], name)
+		if got := packedName(id, false); got != name {
+			t.Errorf("%d is %s, want %s", id, got, name)
 		}
 	}
-	if len(packedNames) != 51 {
-		t.Errorf("%d names", len(packedNames))
+	for id, name := range map[int]string{48: "temperature_hbm", 49: "temperature_mid", 50: "temperature_aid", 51: "temperature_xcd", 52: ""} {
+		if got := packedName(id, true); got != name {
+			t.Errorf("with a MID %d is %s, want %s", id, got, name)
+		}
 	}
 	// Fixed layouts use the same names; otherwise a value would be read from one of them
 	// only.
@@ -198,6 +200,24 @@ func TestPackedNumbers(t *testing.T) {
 			t.Errorf("%s is not in v1.8", name)
 		}
 	}
+}
+
+// Catches temperatures under the wrong names: newer kernels insert one before the last two.
+func TestPackedTemperatures(t *testing.T) {
+	f := func(lines string, want ...device.Temperature) {
+		t.Helper()
+		s, err := one(t, nil, func(tr tree) {
+			tr.write("sys/class/drm/card0/device/gpu_metrics", string(packed(t, gpuPacked, lines)))
+		})
+		if diff := cmp.Diff(want, s.Temperatures); diff != "" || err != nil {
+			t.Errorf("%q: %v (-want +got):\n%s", lines, err, diff)
+		}
+	}
+	is := func(sensor string, v float64) device.Temperature {
+		return device.Temperature{Sensor: sensor, Value: device.Of(v)}
+	}
+	f("0 u16 60\n49 s16 41 42\n50 s16 51 52", is("hotspot", 60), is("aid0", 41), is("aid1", 42), is("xcd0", 51), is("xcd1", 52))
+	f("0 u16 60\n49 s16 31 32\n50 s16 41 42\n51 s16 51 52", is("hotspot", 60), is("mid0", 31), is("mid1", 32), is("aid0", 41), is("aid1", 42), is("xcd0", 51), is("xcd1", 52))
 }
 
 func TestBadPacked(t *testing.T) {

@@ -39,6 +39,16 @@ var models = map[string]string{
 	"75b3": "AMD Instinct MI355X VF",
 }
 
+// twoDies are the packages with two dies, each of which is a device. The firmware measures
+// power and energy of the whole package on the first die and reports 0 for the second.
+var twoDies = map[string]bool{"7408": true, "740c": true}
+
+// dieOfTwo reports whether a PCI id such as 1002:7408 is one die of two.
+func dieOfTwo(pciID string) bool {
+	_, dev, _ := strings.Cut(strings.ToLower(pciID), ":")
+	return twoDies[dev]
+}
+
 // modelOf returns the name for a PCI id such as 1002:74A1.
 func modelOf(pciID string) string {
 	id := strings.ToLower(pciID)

@@ -58,8 +58,26 @@ var packedNames = []string{
 	"gfx_low_utilization_acc",
 	"gfx_below_host_limit_total_acc",
 	"temperature_hbm",
+	"temperature_mid",
 	"temperature_aid",
 	"temperature_xcd",
+}
+
+// Kernels since March 2026 have temperature_mid before the temperatures of AIDs and XCDs.
+// Before, and in the driver outside the kernel, these two have the numbers midNumber and
+// midNumber+1. A table has all temperatures or none, so a table with the last number is of
+// the new kind.
+const midNumber = 49
+
+// packedName returns the name of an attribute, or "" if the number is unknown.
+func packedName(id int, mid bool) string {
+	if id >= midNumber && !mid {
+		id++
+	}
+	if id >= len(packedNames) {
+		return ""
+	}
+	return packedNames[id]
 }
 
 // decodePacked decodes a self-describing table: after the header an i32 count of
@@ -72,6 +90,7 @@ func decodePacked(v version, blob []byte) (*metrics, error) {
 	n := int(int32(binary.LittleEndian.Uint32(blob[headerSize:])))
 	m := &metrics{version: v, columns: map[string]column{}, blob: blob, flat: true}
 	at := headerSize + 4
+	found := map[int]column{}
 	for i := range n {
 		if len(blob)-at < 8 {
 			return nil, fmt.Errorf("%s: %w: attribute %d of %d is missing", v, errTruncated, i, n)
@@ -85,14 +104,18 @@ func decodePacked(v version, blob []byte) (*metrics, error) {
 		if len(blob)-at < count*k.size() {
 			return nil, fmt.Errorf("%s: %w: attribute %d of %d (number %d) has %d values", v, errTruncated, i, n, id, count)
 		}
-		if id < len(packedNames) {
-			m.columns[packedNames[id]] = column{kind: k, offset: at, count: count, rows: 1}
-		}
+		found[id] = column{kind: k, offset: at, count: count, rows: 1}
 		at += count * k.size()
 	}
 	// The compiler may pad the end.
 	if n < 0 || len(blob)-at >= 8 {
 		return nil, fmt.Errorf("%s: %w: %d attributes end at byte %d of %d", v, errOversized, n, at, len(blob))
+	}
+	_, mid := found[len(packedNames)-1]
+	for id, c := range found {
+		if name := packedName(id, mid); name != "" {
+			m.columns[name] = c
+		}
 	}
 	return m, nil
 }

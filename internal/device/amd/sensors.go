@@ -27,6 +27,7 @@ var sensors = []struct{ column, sensor string }{
 	{"temperature_vrsoc", "vr_soc"},
 	{"temperature_vrmem", "vr_mem"},
 	{"temperature_hbm", "hbm"},
+	{"temperature_mid", "mid"},
 	{"temperature_aid", "aid"},
 	{"temperature_xcd", "xcd"},
 }
@@ -38,12 +39,12 @@ var hwmonSensors = map[string]string{"edge": "edge", "junction": "hotspot", "mem
 const hwmonTemperatures = 3
 
 // readTemperatures reads the sensors in the table, and those in hwmon that the table does
-// not have.
+// not have. A sensor that a board lacks reads 0; every board has the edge sensor.
 func (g *gpu) readTemperatures() {
 	var list []device.Temperature
 	seen := map[string]bool{}
 	add := func(sensor string, v device.Value) {
-		if v.OK() && !seen[sensor] {
+		if v.OK() && (v != device.Of(0) || sensor == "edge") && !seen[sensor] {
 			seen[sensor] = true
 			list = append(list, device.Temperature{Sensor: sensor, Value: v, Limits: g.limits[sensor]})
 		}
@@ -56,9 +57,7 @@ func (g *gpu) readTemperatures() {
 				if n > 1 {
 					sensor += strconv.Itoa(i)
 				}
-				if v := g.m.at(s.column, 0, i); v != device.Of(0) || !strings.HasPrefix(sensor, "vr_") {
-					add(sensor, v) // a regulator without a sensor reads 0
-				}
+				add(sensor, g.m.at(s.column, 0, i))
 			}
 		}
 	}
@@ -170,21 +169,34 @@ func (g *gpu) readClocks() {
 	g.sample.Clocks = list
 }
 
-// readPower reads the power draw of the whole package, and its energy.
+// readPower reads the power draw of the whole package, and its energy. The second die of a
+// package reports 0, whatever it does.
 func (g *gpu) readPower() {
 	p := device.Power{Scope: "gpu", Limits: g.powerLimit}
+	measured := func(v device.Value) device.Value { return v }
+	if g.die {
+		p.Scope, measured = "module", positive
+	}
 	if g.m != nil && g.m.version.format == 1 { // W; APU tables use W or mW
-		p.Instant, p.Average = g.m.get("curr_socket_power"), g.m.get("average_socket_power")
+		p.Instant, p.Average = measured(g.m.get("curr_socket_power")), measured(g.m.get("average_socket_power"))
 	}
 	if !p.Draw().OK() {
-		p.Instant = g.number(g.hwmon, "power1_input", micro)
-		p.Average = g.number(g.hwmon, "power1_average", micro)
+		p.Instant = measured(g.number(g.hwmon, "power1_input", micro))
+		p.Average = measured(g.number(g.hwmon, "power1_average", micro))
 	}
 	g.sample.Powers = nil
 	if p.Draw().OK() || p.Limits != nil {
 		g.sample.Powers = []device.Power{p}
 	}
 	g.readEnergy()
+}
+
+// positive returns v, or absent if there is nothing to measure.
+func positive(v device.Value) device.Value {
+	if f, _ := v.Get(); f > 0 {
+		return v
+	}
+	return device.Value{}
 }
 
 // readEnergy reads the energy counter, whose unit is 2^-16 J on Instinct. On Radeon the
@@ -218,15 +230,15 @@ func (g *gpu) readPowerLimits() {
 	}
 }
 
-// readVoltages reads the voltage rails, in mV.
+// readVoltages reads the voltage rails, in mV. A rail without a sensor reads 0.
 func (g *gpu) readVoltages() {
 	var list []device.Voltage
 	add := func(rail string, v device.Value) {
-		if v.OK() {
+		if v = positive(v); v.OK() {
 			list = append(list, device.Voltage{Rail: rail, Volts: v})
 		}
 	}
-	core := g.m.get("voltage_gfx").Div(milli)
+	core := positive(g.m.get("voltage_gfx").Div(milli))
 	if !core.OK() {
 		core = g.number(g.hwmon, "in0_input", milli)
 	}

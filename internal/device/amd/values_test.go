@@ -196,6 +196,45 @@ func TestEnergy(t *testing.T) {
 	f("v1.8", "90402", "0", device.Value{})
 }
 
+// Catches 0 W for the busy second die of an MI250: the firmware measures the package on its
+// first die only.
+func TestTwoDies(t *testing.T) {
+	f := func(pciID, watts, hwmon string, want []device.Power) {
+		t.Helper()
+		s, err := one(t, nil, func(tr tree) {
+			tr.write("sys/class/drm/card0/device/uevent", "DRIVER=amdgpu\nPCI_ID="+pciID+"\nPCI_SLOT_NAME=0000:01:00.0\n")
+			tr.write("sys/class/drm/card0/device/hwmon/hwmon0/power1_average", hwmon)
+			tr.table("sys/class/drm/card0/device/gpu_metrics", "v1.3", "average_socket_power "+watts+"\naverage_gfx_activity 97")
+		})
+		if diff := cmp.Diff(want, s.Powers); diff != "" || err != nil || s.Utilization.Compute != device.Of(0.97) {
+			t.Errorf("%s with %s W: %v, %v (-want +got):\n%s", pciID, watts, err, s.Utilization.Compute, diff)
+		}
+	}
+	f("1002:7408", "480", "480000000", []device.Power{{Scope: "module", Average: device.Of(480)}})
+	f("1002:7408", "0", "0", nil)
+	f("1002:740C", "0", "0", nil)
+	f("1002:740F", "90", "90000000", []device.Power{{Scope: "gpu", Average: device.Of(90)}})
+	f("1002:73BF", "0", "0", []device.Power{{Scope: "gpu", Average: device.Of(0)}})
+}
+
+// Catches sensors that a board does not have and that read 0.
+func TestNoSensor(t *testing.T) {
+	s, err := one(t, nil, func(tr tree) {
+		const hwmon = "sys/class/drm/card0/device/hwmon/hwmon0/"
+		tr.table("sys/class/drm/card0/device/gpu_metrics", "v1.3", "temperature_edge 45\ntemperature_mem 0\ntemperature_vrsoc 0\nvoltage_gfx 0\nvoltage_soc 818\nvoltage_mem 0")
+		tr.write(hwmon+"temp3_label", "mem")
+		tr.write(hwmon+"temp3_input", "0")
+		tr.write(hwmon+"in0_input", "0")
+	})
+	want := device.Sample{
+		ID: s.ID, Info: s.Info, Aliases: s.Aliases,
+		Temperatures: []device.Temperature{{Sensor: "edge", Value: device.Of(45)}}, Voltages: []device.Voltage{{Rail: "soc", Volts: device.Of(0.818)}},
+	}
+	if diff := cmp.Diff(want, s); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
 // APU tables use other units: only their clocks and flags are read.
 func TestAPU(t *testing.T) {
 	for _, table := range []string{"v2.0", "v2.1", "v2.2", "v2.3", "v2.4"} {

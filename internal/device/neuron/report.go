@@ -118,12 +118,13 @@ func compact(errs []error) []error {
 
 var (
 	errGroup    = errors.New("the group reports an error")
+	errMissing  = errors.New("no values")
 	errNonsense = errors.New("implausible values")
 )
 
 // decode decodes one group into v, which embeds group. A missing group leaves v unchanged.
 func decode(raw json.RawMessage, v any, g *group) error {
-	if len(raw) == 0 || string(raw) == "null" {
+	if missing(raw) {
 		return nil
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
@@ -134,6 +135,8 @@ func decode(raw json.RawMessage, v any, g *group) error {
 	}
 	return nil
 }
+
+func missing(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
 func (r *report) parseHardware(raw json.RawMessage) error {
 	var h struct {
@@ -168,8 +171,8 @@ func (rt *runtime) parseCounters(r *report, raw json.RawMessage) error {
 	if err := decode(raw, &c, &c.group); err != nil {
 		return err
 	}
-	if len(raw) == 0 {
-		return errGroup // neuron-monitor is configured not to report them
+	if missing(raw) { // neuron-monitor is configured not to report them, or has no data of the runtime
+		return errMissing
 	}
 	if c.Period > 0 && c.Period < 3600 {
 		r.period = max(r.period, c.Period)

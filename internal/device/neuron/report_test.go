@@ -46,6 +46,9 @@ func TestGroups(t *testing.T) {
 	f("not counted", `"neuroncore_counters":{"period":1.0,"neuroncores_in_use":{"3"`, `"other":{"neuroncores_in_use":{"3"`, func(r *report) bool {
 		return r.utilization(1, 1, 2) == none && r.utilization(0, 1, 2) == of(0.25)
 	}, "neuroncore_counters")
+	f("null", `"neuroncore_counters":{"period":1.0,"neuroncores_in_use":{"3"`, `"neuroncore_counters":null,"other":{"neuroncores_in_use":{"3"`, func(r *report) bool {
+		return r.utilization(1, 1, 2) == none && r.utilization(0, 1, 2) == of(0.25)
+	}, "neuroncore_counters: no values")
 	f("memory", `"loaded_models":[],"error":""`, `"loaded_models":[],"error":"x"`, func(r *report) bool {
 		return r.runtimes[0].memory == nil && r.utilization(0, 1, 2) == of(0.25)
 	}, "memory_used: the group reports an error")

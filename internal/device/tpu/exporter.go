@@ -15,10 +15,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/promtext"
 )
 
 const maxPage = 1 << 20
@@ -91,43 +89,26 @@ func cannotReach(err error) error {
 	return errors.New("unreachable")
 }
 
-// parsePage parses a page in the Prometheus text format. Each family appears twice: for
-// pods, and with the suffix _node for all chips including idle ones. The _node values take
-// precedence.
-func parsePage(b []byte) (all map[string]values, err error) {
-	defer func() {
-		// The parser panics on a line with labels and no name. Only the page is lost.
-		if p := recover(); p != nil {
-			all, err = nil, errors.New("cannot parse the page: the parser panicked")
-		}
-	}()
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(b))
+// parsePage parses a page. Each family appears twice: for pods, and with the suffix _node
+// for all chips including idle ones. The _node values take precedence.
+func parsePage(b []byte) (map[string]values, error) {
+	page, err := promtext.Parse(bytes.NewReader(b), maxPage)
 	if err != nil {
 		return nil, fmt.Errorf("cannot parse the page: %s", label(err.Error(), 200))
 	}
-	all = map[string]values{}
+	all := map[string]values{}
 	for _, name := range []string{"duty_cycle", "memory_used", "memory_total", "tensorcore_utilization", "memory_bandwidth_utilization"} {
 		for _, family := range []string{name, name + "_node"} {
-			for _, m := range families[family].GetMetric() {
-				id := ""
-				for _, l := range m.GetLabel() {
-					if l.GetName() == "accelerator_id" {
-						id = l.GetValue()
-					}
-				}
-				v := m.GetUntyped().GetValue()
-				if m.Gauge != nil {
-					v = m.GetGauge().GetValue()
-				}
-				if id == "" || m.Gauge == nil && m.Untyped == nil {
+			for _, s := range page[family] {
+				id := s.Get("accelerator_id")
+				if id == "" {
 					continue
 				}
 				if len(all) >= maxEntries {
 					return nil, errTooMany
 				}
 				chip := all[id]
-				if err := chip.setFromPage(name, v); err != nil {
+				if err := chip.setFromPage(name, s.Value); err != nil {
 					return nil, fmt.Errorf("%s: %w", family, err)
 				}
 				all[id] = chip

@@ -5,11 +5,9 @@ import (
 	"io"
 	"strings"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/promtext"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -26,18 +24,17 @@ const maxPage = 64 << 20
 
 // ParsePage parses the metrics page of an agent.
 func ParsePage(r io.Reader) (*Page, error) {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(io.LimitReader(r, maxPage))
+	page, err := promtext.Parse(r, maxPage)
 	if err != nil {
 		return nil, fmt.Errorf("cannot parse the metrics page of the agent: %w", err)
 	}
 	p := &Page{counters: map[string]map[string]float64{}, labels: map[string]query.Labels{}}
 	for _, name := range []string{fleet.SeriesAllocatedTime, fleet.SeriesActiveTime, fleet.SeriesEnergy} {
 		p.counters[name] = map[string]float64{}
-		for _, m := range families[name].GetMetric() {
+		for _, s := range page[name] {
 			l := query.Labels{}
-			for _, pair := range m.GetLabel() {
-				l[pair.GetName()] = pair.GetValue()
+			for _, pair := range s.Labels {
+				l[pair.Name] = pair.Value
 			}
 			if host := l[fleet.LabelHost]; host != "" {
 				p.Host = host
@@ -45,7 +42,7 @@ func ParsePage(r io.Reader) (*Page, error) {
 			if l[fleet.LabelSlurmJob] != "" {
 				key := fleet.Account(l)
 				p.labels[key] = l
-				p.counters[name][key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue() // exactly one is set
+				p.counters[name][key] = s.Value
 			}
 		}
 	}

@@ -285,7 +285,9 @@ gpu_workload_memory_used_bytes{gpu_uuid="a",host_name="n1.site",slurm_job_id="1"
 	if got := p.Usage(&j); got.Status != UsageMissing {
 		t.Errorf("an unknown job: %+v", got)
 	}
-	if _, err := ParsePage(strings.NewReader("<html>")); err == nil {
-		t.Error("a page that is not a metrics page is accepted")
+	for _, bad := range []string{"<html>", "{} 1\n", page + "{} 1\n"} {
+		if _, err := ParsePage(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q is accepted as a metrics page", bad)
+		}
 	}
 }

@@ -10,9 +10,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-
+	"github.com/gpumeter/gpumeter/internal/promtext"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
@@ -110,23 +108,20 @@ func (c *Client) native(ctx context.Context, s *Snapshot) error {
 type page map[string]map[string]float64
 
 func parsePage(b []byte) (page, error) {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(b))
+	metrics, err := promtext.Parse(bytes.NewReader(b), maxMetrics)
 	if err != nil {
 		return nil, fmt.Errorf("answer is not a metrics page: %w", err)
 	}
 	p := page{}
-	for name, f := range families {
-		values := make(map[string]float64, len(f.GetMetric()))
-		for _, m := range f.GetMetric() {
+	for name, list := range metrics {
+		values := make(map[string]float64, len(list))
+		for _, s := range list {
 			label := ""
-			if pairs := m.GetLabel(); len(pairs) > 0 {
-				label = slurm.Text(pairs[0].GetValue())
+			if len(s.Labels) > 0 {
+				label = slurm.Text(s.Labels[0].Value)
 			}
-			v := m.GetGauge().GetValue() // only one of these is set; the others return 0
-			v += m.GetCounter().GetValue() + m.GetUntyped().GetValue()
-			if v >= 0 && v < 1e18 {
-				values[label] = v
+			if s.Value >= 0 && s.Value < 1e18 {
+				values[label] = s.Value
 			}
 		}
 		p[name] = values

@@ -121,6 +121,7 @@ func TestNativeFails(t *testing.T) {
 	f("303", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusSeeOther) })
 	f("401", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
 	f("not a metrics page", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) })
+	f("line 1 has no metric name", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{} 1\n")) }) // would panic
 	f("no metrics", func(http.ResponseWriter, *http.Request) {})
 	if stolen != "" {
 		t.Errorf("the token went to %q", stolen)

@@ -19,7 +19,7 @@ func (x *slurmTest) healthScript() string {
 	}
 	_, rest, found := strings.Cut(string(doc), "```sh\n#!/bin/sh\n# /etc/slurm/health.sh\n")
 	script, _, ended := strings.Cut(rest, "```")
-	const call = "gpumeter check --exit slurm -o line --manifest /etc/gpumeter/manifest.yaml"
+	const call = "/usr/local/bin/gpumeter check --exit slurm -o line --manifest /etc/gpumeter/manifest.yaml"
 	if !found || !ended || !strings.Contains(script, call) {
 		x.t.Fatal("docs/check.md has no program for Slurm's health check")
 	}

@@ -265,7 +265,7 @@ func (l *ledger) settle(c cut, list []share, fresh bool) {
 // estimated returns the joules estimated from power since the counter was last read.
 func (l *ledger) estimated() (joules float64) {
 	for _, o := range l.Owned {
-		joules += o.pending
+		joules += o.Pending
 	}
 	return joules
 }

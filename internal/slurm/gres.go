@@ -21,7 +21,8 @@ type GRES struct {
 	Parts []Part
 }
 
-// Part is the amount held of a shared device, and the device's total.
+// Part is the amount held of a shared device, and the device's total. Held is 0 for a device
+// that was allocated as a whole and has nothing left to share.
 type Part struct{ Held, Of uint64 }
 
 const maxGRES = 256 // per string
@@ -31,6 +32,7 @@ const maxGRES = 256 // per string
 //
 //	gpu:h100:2(IDX:0-1),gpu:a100:1(IDX:4)
 //	shard:2(0/4,2/4)                one pair per device; newer than 22.05
+//	shard:2(-/4,2/4)                26.05: a dash for a device that is allocated as a whole
 //	shard:2(IDX:4)                  22.05
 //	gpu:8(CNT:2), gpu(CNT:2)        devices without device files
 //	gpu:h100:8(S:0-1), gpu:8(null)  resources of a node, with its sockets
@@ -164,7 +166,10 @@ func (g *GRES) details(s string) error {
 		case strings.Contains(group, "/"):
 			for pair := range strings.SplitSeq(group, ",") {
 				held, of, _ := strings.Cut(pair, "/")
-				h, err := strconv.ParseUint(strings.TrimSpace(held), 10, 32)
+				if held = strings.TrimSpace(held); held == "-" {
+					held = "0"
+				}
+				h, err := strconv.ParseUint(held, 10, 32)
 				if err != nil {
 					return errors.New("part is not a number")
 				}

@@ -42,6 +42,8 @@ func TestParseGRES(t *testing.T) {
 	f("shard:h100:2(2/8)", GRES{Name: "shard", Type: "h100", Count: 2, Parts: []Part{{2, 8}}})
 	f("mps:100(100/200,0/200),gpu:1(IDX:3)",
 		GRES{Name: "mps", Count: 100, Parts: []Part{{100, 200}, {0, 200}}}, GRES{Name: "gpu", Count: 1, Index: []int{3}})
+	// As written by 26.05 for a node with two GPUs that are allocated as a whole.
+	f("shard:h100:2(-/4,-/4,2/4,0/4)", GRES{Name: "shard", Type: "h100", Count: 2, Parts: []Part{{0, 4}, {0, 4}, {2, 4}, {0, 4}}})
 	// Trackable and requested resources.
 	f("gres/gpu:a100=2", GRES{Name: "gpu", Type: "a100", Count: 2})
 	f("gres/gpu:a100:2", GRES{Name: "gpu", Type: "a100", Count: 2})
@@ -68,6 +70,8 @@ func TestParseGRESOdd(t *testing.T) {
 	f(":::,gpu:1(IDX:3)", one)
 	f("a:b:c:d,gpu:1(IDX:3)", one)
 	f("shard:2(x/4),gpu:1(IDX:3)", one)
+	f("shard:2(-1/4),gpu:1(IDX:3)", one)
+	f("shard:2(-/-),gpu:1(IDX:3)", one)
 	f("gres/gpu=99999999999999999999,gpu:1(IDX:3)", one)
 }
 

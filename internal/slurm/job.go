@@ -46,6 +46,9 @@ type Job struct {
 	// Undetailed means that the job has generic resources, but the source does not list them
 	// by node.
 	Undetailed bool
+	// Ambiguous means that the text of the job imitates fields of Slurm: only the identity of
+	// the job is known. See ParseJobsText.
+	Ambiguous bool
 }
 
 // Held is the generic resources of a job on some of its nodes.
@@ -57,6 +60,9 @@ type Held struct {
 // On returns the generic resources of a job on a node. there is false if the job is not on
 // that node. If some resources cannot be parsed, On returns the others and an error.
 func (j *Job) On(node string) (list []GRES, there bool, err error) {
+	if j.Ambiguous {
+		return nil, false, fmt.Errorf("text of job %s imitates fields of Slurm", j.ID)
+	}
 	at := HostIndex(j.NodeList, node)
 	if at < 0 {
 		return nil, false, nil

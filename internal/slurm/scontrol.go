@@ -11,25 +11,24 @@ import (
 	"time"
 )
 
-// freeText are the first fields of a record whose text a person wrote and which may look
-// like any other field. A job is read only up to the first of them; lines of a node that
-// start with one are skipped.
-var freeText = []string{"Command=", "WorkDir=", "Comment=", "AdminComment=", "SystemComment=", "Extra=", "StdErr=", "BatchScript=", "OS=", "Reason="}
+// freeText are the fields of a node whose text a person wrote and which may look like any
+// other field. Lines that start with one are skipped.
+var freeText = []string{"Comment=", "Extra=", "OS=", "Reason="}
 
-// FreeText reports whether a person wrote what follows on a line of scontrol.
+// FreeText reports whether a person wrote what follows on a line of a node. Only
+// administrators can, and ParseJobsText does not rely on it.
 func FreeText(line string) bool {
 	line = strings.TrimSpace(line)
 	return slices.ContainsFunc(freeText, func(field string) bool { return strings.HasPrefix(line, field) })
 }
 
-// Records calls each with the lines of every record in the output of scontrol show. A record
-// begins with first; a job's record also follows an empty line, because a job name may contain
-// a line break followed by text that looks like another job.
+// Records calls each with the lines of every record in the output of scontrol show nodes or
+// partitions. A record begins with first. For jobs, see ParseJobsText.
 func Records(r io.Reader, first string, each func(lines []string)) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(make([]byte, 64<<10), 8<<20)
 	var lines []string
-	empty, said := true, ""
+	said := ""
 	flush := func() {
 		if len(lines) > 0 {
 			each(lines)
@@ -42,11 +41,11 @@ func Records(r io.Reader, first string, each func(lines []string)) error {
 		if said == "" {
 			said = line
 		}
-		if (empty || first != "JobId=" || len(lines) == 1 && oneLined(lines[0])) && strings.HasPrefix(line, first) {
+		if strings.HasPrefix(line, first) {
 			flush()
 			seen = true
 		}
-		if empty = strings.TrimSpace(line) == ""; !empty && (len(lines) > 0 || strings.HasPrefix(line, first)) {
+		if seen && strings.TrimSpace(line) != "" {
 			lines = append(lines, line)
 		}
 	}
@@ -54,7 +53,7 @@ func Records(r io.Reader, first string, each func(lines []string)) error {
 	if err := sc.Err(); err != nil {
 		return err
 	}
-	if said = strings.TrimSpace(said); !seen && said != "" && !strings.HasPrefix(said, "No ") { // as in "No jobs in the system"
+	if said = strings.TrimSpace(said); !seen && said != "" && !strings.HasPrefix(said, "No ") { // as in "No partitions in the system"
 		return errors.New("unexpected output of scontrol")
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -217,6 +218,23 @@ func TestForgedRow(t *testing.T) {
 	}
 	if len(jobs) != 1 || jobs[0].ID != "1" || !strings.HasPrefix(jobs[0].Name, "innocent 2|2|") {
 		t.Errorf("%+v", jobs)
+	}
+}
+
+// Catches a job name that costs time and memory in proportion to the square of its line breaks.
+func TestManyLineBreaks(t *testing.T) {
+	const breaks = 160_000
+	text := "JobID|k3|State|k3|JobName\n1|k3|COMPLETED|k3|x\n2|k3|COMPLETED" + strings.Repeat("\n", breaks) + "|k3|y\n3|k3|COMPLETED|k3|z\n"
+	var ids []string
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err := parseText(strings.NewReader(text), "|k3|", time.UTC, func(j Job) error { ids = append(ids, j.ID); return nil })
+	runtime.ReadMemStats(&after)
+	if diff := cmp.Diff([]string{"1", "2", "3"}, ids); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 100*breaks {
+		t.Errorf("%d line breaks cost %d bytes", breaks, n)
 	}
 }
 

@@ -114,30 +114,29 @@ func readLine(in *bufio.Reader) (string, error) {
 	}
 }
 
-// readRow joins lines until the row has all its delimiters.
+// readRow joins lines until the row has all its delimiters. A delimiter never spans lines, so each
+// line is counted once: a name may consist of a million line breaks.
 func readRow(in *bufio.Reader, delimiter string, want int) (string, error) {
-	row, err := readLine(in)
-	if err != nil {
-		return "", err
-	}
-	for {
-		n := strings.Count(row, delimiter)
-		switch {
-		case n > want:
-			return "", fmt.Errorf("%w: too many columns", errRow)
-		case n == want:
-			return row, nil
-		case len(row) > maxRow:
-			return "", fmt.Errorf("%w: longer than %d bytes", errRow, maxRow)
-		}
-		more, err := readLine(in)
-		if errors.Is(err, io.EOF) {
+	var row strings.Builder
+	for n := 0; ; {
+		line, err := readLine(in)
+		if errors.Is(err, io.EOF) && row.Len() > 0 {
 			return "", errors.New("the output of sacct ends within a row") // the rows after it are missing too
 		}
 		if err != nil {
 			return "", err
 		}
-		row += "\n" + more
+		row.WriteString(line)
+		n += strings.Count(line, delimiter)
+		switch {
+		case n > want:
+			return "", fmt.Errorf("%w: too many columns", errRow)
+		case n == want:
+			return row.String(), nil
+		case row.Len() > maxRow:
+			return "", fmt.Errorf("%w: longer than %d bytes", errRow, maxRow)
+		}
+		row.WriteByte('\n')
 	}
 }
 

@@ -102,6 +102,7 @@ type Snapshot struct {
 	// created.
 	Requests, Errors map[string]int64
 	Err              error // why fields are missing
+	odd              error // what of a complete answer cannot be parsed
 }
 
 // question is one source and how to query it through each interface.
@@ -165,8 +166,9 @@ func (c *Client) Snapshot(ctx context.Context) Snapshot {
 		s.Err = c.core(ctx, &s)
 	}
 	s.Up = s.Err == nil
+	s.Err = errors.Join(s.Err, s.odd)
 	if s.Up && c.cfg.Shares && !c.off[askShares] {
-		s.Err = c.shares(ctx, &s)
+		s.Err = errors.Join(s.Err, c.shares(ctx, &s))
 	}
 	c.name(ctx, &s)
 	s.Cluster = c.cluster
@@ -179,7 +181,8 @@ func (c *Client) core(ctx context.Context, s *Snapshot) error {
 	if err := c.ask(ctx, question{
 		source: askJobs, path: "jobs", parseJSON: jobs.json, parseText: jobs.text,
 		json: []string{"squeue", "--all", "--states=all", "--json"}, // scontrol writes JSON only since 23.02
-		text: []string{"scontrol", "--all", "show", "jobs"},         // squeue would also request the partitions
+		// squeue would also request the partitions. ParseJobsText needs --verbose.
+		text: []string{"scontrol", "--verbose", "--local", "--all", "show", "jobs"},
 	}); err != nil {
 		return err
 	}
@@ -206,6 +209,7 @@ func (c *Client) core(ctx context.Context, s *Snapshot) error {
 	}
 	// All or nothing: a partial count is indistinguishable from a complete one.
 	s.Jobs, s.Nodes, s.Partitions, s.Diag = jobs.list, nodes.list, parts.list, diag
+	s.odd = errors.Join(jobs.odd, nodes.odd)
 	if c.cluster == "" {
 		c.cluster = jobs.cluster
 	}

@@ -13,7 +13,7 @@ func FuzzAnswers(f *testing.F) {
 		`{"nodes":[{"name":"a","state":["IDLE","DRAIN"],"gres":"gpu:8","gres_used":"gpu:2(IDX:0-1),shard:1(0/4,1/4)"}]}`,
 		`{"statistics":{"server_thread_count":1,"req_time_start":{"set":true,"number":1},"rpcs_by_user":[{"user":"x","count":1}]}}`,
 		`{"shares":{"shares":[{"name":"a","type":["USER"],"fairshare":{"factor":0.5}}]}}`,
-		"JobId=1 JobName=x\n   UserId=a(1) GroupId=a(1)\n   JobState=RUNNING TRES=gres/gpu=2 NumNodes=1-2\n   TimeLimit=1-00:00:00\n",
+		"last_update_time=2026-11-15T02:17:02, records=1\nJobId=1 JobName=x\n   UserId=a(1) GroupId=a(1)\n   JobState=RUNNING TRES=gres/gpu=2 NumNodes=1-2\n   TimeLimit=1-00:00:00\n",
 		"NodeName=a\n   State=IDLE+DRAIN Gres=gpu:8 GresUsed=gpu:1(IDX:0)\n   Reason=x\n",
 		"PartitionName=a\n   State=UP\n", "Server thread count: 3\nData since x (1)\n", "Account|User|FairShare\na|b|0.5\n",
 		"slurm_node_gpus{node=\"a\"} 8\nslurm_partition_nodes{partition=\"p\"} 1\n", "ClusterName = x\n",

@@ -1,6 +1,7 @@
 package slurmctl
 
 import (
+	"fmt"
 	"io"
 
 	"github.com/gpumeter/gpumeter/internal/slurm"
@@ -10,6 +11,7 @@ import (
 type jobList struct {
 	list    []slurm.Job
 	cluster string
+	odd     error // the first job that is counted with an unknown state
 }
 
 func (l *jobList) json(r io.Reader) error {
@@ -25,6 +27,9 @@ func (l *jobList) text(r io.Reader) error {
 func (l *jobList) add(j slurm.Job) error {
 	if l.cluster == "" {
 		l.cluster = j.Cluster
+	}
+	if j.Ambiguous && l.odd == nil {
+		l.odd = fmt.Errorf("text of job %s imitates fields of Slurm: its state is unknown", j.ID)
 	}
 	j.States, j.Held, j.Undetailed = nil, nil, false // only a node needs them, and a queue may have 100,000 jobs
 	l.list = append(l.list, j)

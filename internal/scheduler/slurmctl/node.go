@@ -1,6 +1,8 @@
 package slurmctl
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -127,9 +129,10 @@ func nodeState(words ...string) string {
 }
 
 // gpusOn returns the GPUs of a node by type. has is the configured GRES, used the allocated
-// GRES, and tres the allocated total for versions that do not report used.
-func gpusOn(has, used, tres string) []GPUs {
-	list, _ := slurm.ParseGRES(has) // an unreadable entry is another resource
+// GRES, and tres the allocated total for versions that do not report used. If part of the GRES
+// cannot be parsed, gpusOn returns the counts of the rest and an error.
+func gpusOn(has, used, tres string) ([]GPUs, error) {
+	list, odd := slurm.ParseGRES(has)
 	var out []GPUs
 	at := func(kind string) *GPUs {
 		for i := range out {
@@ -150,10 +153,11 @@ func gpusOn(has, used, tres string) []GPUs {
 		}
 	}
 	if len(out) == 0 {
-		return nil
+		return nil, odd
 	}
 	held, known := map[int]bool{}, false
-	busy, _ := slurm.ParseGRES(used)
+	busy, err := slurm.ParseGRES(used)
+	odd = errors.Join(odd, err)
 	for _, g := range busy {
 		if g.Name != "gpu" {
 			continue
@@ -194,7 +198,7 @@ func gpusOn(has, used, tres string) []GPUs {
 	for i := range out {
 		out[i].Allocated = min(out[i].Allocated, out[i].Total)
 	}
-	return out
+	return out, odd
 }
 
 // ownerOf returns the type of the device with an index: devices are numbered in order.
@@ -207,7 +211,19 @@ func ownerOf(list []GPUs, index int) *GPUs {
 	return &list[len(list)-1]
 }
 
-type nodeList struct{ list []Node }
+type nodeList struct {
+	list []Node
+	odd  error // the first node whose GRES cannot be parsed
+}
+
+// gpus returns the GPUs of the node of that name.
+func (l *nodeList) gpus(node, has, used, tres string) []GPUs {
+	list, err := gpusOn(has, used, tres)
+	if err != nil && l.odd == nil {
+		l.odd = fmt.Errorf("node %s: %w", node, err)
+	}
+	return list
+}
 
 type jsonNode struct {
 	Name       slurm.Line   `json:"name"`
@@ -235,7 +251,7 @@ func (l *nodeList) json(r io.Reader) error {
 		l.add(Node{
 			Name: string(n.Name), State: nodeState(slices.Concat(n.State, n.Flags)...), Partitions: partitionsOf(n.Partitions...),
 			CPUs: cpus, CPUsAllocated: n.Alloc.Int(), Memory: n.Memory.Int(), MemoryAllocated: n.AllocMem.Int(),
-			GPUs: gpusOn(string(n.GRES), string(n.GRESUsed), string(n.TRESUsed)), Reason: string(n.Reason),
+			GPUs: l.gpus(string(n.Name), string(n.GRES), string(n.GRESUsed), string(n.TRESUsed)), Reason: string(n.Reason),
 		})
 		return nil
 	})
@@ -260,7 +276,7 @@ func (l *nodeList) text(r io.Reader) error {
 		l.add(Node{
 			Name: f["NodeName"], State: nodeState(f["State"]), Partitions: partitionsOf(f["Partitions"]),
 			CPUs: cpus, CPUsAllocated: slurm.Count(f["CPUAlloc"]), Memory: slurm.Count(f["RealMemory"]), MemoryAllocated: slurm.Count(f["AllocMem"]),
-			GPUs: gpusOn(f["Gres"], f["GresUsed"], f["AllocTRES"]), Reason: why,
+			GPUs: l.gpus(f["NodeName"], f["Gres"], f["GresUsed"], f["AllocTRES"]), Reason: why,
 		})
 	})
 }

@@ -3,7 +3,6 @@ package slurm
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -42,6 +41,11 @@ func line(j Job) string {
 	return s
 }
 
+// verbose returns a capture of scontrol as --verbose would have written it.
+func verbose(b []byte) []byte {
+	return append([]byte(records(bytes.Count(b, []byte("JobId="))-bytes.Count(b, []byte("ArrayJobId=")))), b...)
+}
+
 // Each capture of scontrol show job, squeue and slurmrestd, with the expected result.
 func TestCapturedJobs(t *testing.T) {
 	f := func(name, node string, want ...string) {
@@ -51,7 +55,11 @@ func TestCapturedJobs(t *testing.T) {
 			if strings.HasSuffix(name, ".json") {
 				parse = slurm.ParseJobsJSON
 			}
-			jobs, err := jobsOn(node, parse, bytes.NewReader(capture(t, name)))
+			b := capture(t, name)
+			if strings.HasSuffix(name, ".txt") {
+				b = verbose(b)
+			}
+			jobs, err := jobsOn(node, parse, bytes.NewReader(b))
 			var got []string
 			for _, j := range jobs {
 				got = append(got, line(j))
@@ -105,8 +113,7 @@ func TestCapturedProcesses(t *testing.T) {
 		t.Run(dir, func(t *testing.T) {
 			devices := map[string]map[string][]int{} // by node and job
 			for _, node := range []string{"gn1", "gn2"} {
-				var r io.Reader = bytes.NewReader(capture(t, dir+"/scontrol-show-job-d.txt"))
-				jobs, err := jobsOn(node, slurm.ParseJobsText, r)
+				jobs, err := jobsOn(node, slurm.ParseJobsText, bytes.NewReader(verbose(capture(t, dir+"/scontrol-show-job-d.txt"))))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -12,7 +12,7 @@ import (
 // command queries the controller by running one of Slurm's own tools, one process per query:
 //
 //	squeue --json --local --all --states=running,...
-//	scontrol show job --details
+//	scontrol --verbose --local --all --details show job
 //
 // squeue supports JSON since 21.08, scontrol only since 23.02. Measured with sdiag on 22.05,
 // squeue costs the controller one request, REQUEST_JOB_INFO, which covers all jobs and cannot
@@ -46,7 +46,7 @@ func newCommand(scontrol, conf, node string) *command {
 // ask implements asker.
 func (c *command) ask(ctx context.Context) ([]Job, error) {
 	if c.text.Load() {
-		return c.run(ctx, slurm.ParseJobsText, "scontrol", "show", "job", "--details")
+		return c.run(ctx, slurm.ParseJobsText, "scontrol", "--verbose", "--local", "--all", "--details", "show", "job")
 	}
 	jobs, err := c.run(ctx, slurm.ParseJobsJSON, "squeue", "--json", "--local", "--all", "--states=running,suspended,completing,configuring,stopped,resizing,signaling,stage_out")
 	if slurm.WithoutJSON(err) && c.tools.Has("scontrol") {

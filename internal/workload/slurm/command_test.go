@@ -43,9 +43,10 @@ func runs(t *testing.T, dir string) []string {
 
 const (
 	oneJob  = `echo '{"jobs":[{"job_id":7,"nodes":"gn1","job_state":"RUNNING"}]}'`
-	oneText = "printf 'JobId=7 JobName=a\\n   UserId=u(1) GroupId=g(1)\\n   JobState=RUNNING\\n   NodeList=gn1\\n'"
+	oneText = "cat <<'E'\nlast_update_time=2026-11-15T02:17:02, records=1\nJobId=7 JobName=a\n   UserId=u(1) GroupId=g(1)\n   Priority=1 Account=a QOS=q\n   JobState=RUNNING\n" +
+		"   Requeue=1\n   RunTime=1\n   SubmitTime=1\n   StartTime=1\n   SuspendTime=None\n   Partition=gpu\n   ReqNodeList=(null)\n   NodeList=gn1\n   NumNodes=1\n   Socks/Node=*\n   MinCPUsNode=1\nE"
 	jsonRun = "squeue --json --local --all --states=running,suspended,completing,configuring,stopped,resizing,signaling,stage_out"
-	textRun = "scontrol show job --details"
+	textRun = "scontrol --verbose --local --all --details show job"
 )
 
 // ask queries some times and returns the job ids, or the error.

@@ -114,6 +114,7 @@ func (c *controller) want(job string) (unknown bool) {
 // answer is the controller's last answer.
 type answer struct {
 	jobs   map[string]Job // read-only
+	before map[string]Job // the same, also after the answer has expired; read-only
 	at     time.Time
 	reason workload.Reason
 	err    error
@@ -127,7 +128,7 @@ func (c *controller) last(now time.Time) answer {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := answer{jobs: c.jobs, at: c.at, reason: workload.OK, err: c.err, asked: c.asked}
+	a := answer{jobs: c.jobs, before: c.jobs, at: c.at, reason: workload.OK, err: c.err, asked: c.asked}
 	switch {
 	case c.at.IsZero() && c.err == nil:
 		a.reason = workload.Absent

@@ -8,7 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/gpumeter/gpumeter/internal/slurm"
@@ -28,6 +30,7 @@ type environ struct {
 	User, Account, Partition  string
 	Name, QOS, Cluster, HetID string
 	Shards                    string
+	GPUsOnNode                string // how many GPUs the step has on its node
 }
 
 // field returns where the value of a variable is kept, or nil if it is not.
@@ -61,6 +64,8 @@ func (e *environ) field(name []byte) *string {
 		return &e.HetID
 	case "SLURM_SHARDS_ON_NODE":
 		return &e.Shards
+	case "SLURM_GPUS_ON_NODE":
+		return &e.GPUsOnNode
 	}
 	return nil
 }
@@ -138,4 +143,35 @@ func (e environ) gpus(step string) ([]int, bool) {
 	}
 	out, err := slurm.ParseRanges(list)
 	return out, err == nil && len(out) > 0
+}
+
+// missing returns how many of the step's GPUs on this node the environment does not name. A
+// task that is bound to its own GPU (--gpus-per-task, --gpu-bind) is told about one GPU only,
+// and with ConstrainDevices each task is told about the same one, the step's first. Measured
+// on 22.05 and 26.05.
+func (e environ) missing(step string) int {
+	list, ok := e.gpus(step)
+	n, err := strconv.ParseUint(e.GPUsOnNode, 10, 16)
+	if !ok || err != nil {
+		return 0
+	}
+	return max(0, int(n)-len(list))
+}
+
+// with returns e with the GPUs of another task of the same step added.
+func (e environ) with(task environ) environ {
+	if task.JobID != e.JobID || task.StepID != e.StepID || task.StepGPUs == "" {
+		return e
+	}
+	list, err := slurm.ParseRanges(e.StepGPUs + "," + task.StepGPUs)
+	if err != nil {
+		return e
+	}
+	slices.Sort(list)
+	var names []string
+	for _, i := range slices.Compact(list) {
+		names = append(names, strconv.Itoa(i))
+	}
+	e.StepGPUs = strings.Join(names, ",")
+	return e
 }

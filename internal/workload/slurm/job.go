@@ -15,21 +15,21 @@ type Job struct {
 	slurm.Job
 
 	GRES       []slurm.GRES // on this node
-	unreadable error        // why part of GRES cannot be parsed
+	unreadable error        // why part of GRES, or the whole job, cannot be parsed
 }
 
 const maxJobs = 4096 // on one node
 
-// jobsOn returns the jobs in r that hold resources on a node. parse is slurm.ParseJobsJSON
-// or slurm.ParseJobsText.
+// jobsOn returns the jobs in r that hold resources on a node, and those that may. parse is
+// slurm.ParseJobsJSON or slurm.ParseJobsText.
 func jobsOn(node string, parse func(io.Reader, func(slurm.Job) error) error, r io.Reader) (jobs []Job, err error) {
 	err = parse(r, func(from slurm.Job) error {
 		j := Job{Job: from}
-		if j.ID == "" || !j.holds() {
+		if j.ID == "" || !j.holds() && !j.Ambiguous {
 			return nil
 		}
 		var there bool
-		if j.GRES, there, j.unreadable = from.On(node); !there {
+		if j.GRES, there, j.unreadable = from.On(node); !there && !j.Ambiguous {
 			return nil
 		}
 		if len(jobs) >= maxJobs {

@@ -75,7 +75,6 @@ func TestRecorded(t *testing.T) {
 	}
 	f("squeue.json", slurm.ParseJobsJSON, "Cluster")
 	f("scontrol.txt", slurm.ParseJobsText)
-	f("scontrol-o.txt", slurm.ParseJobsText)
 }
 
 // who compares the fields of a job that a node needs. internal/slurm tests the others.
@@ -129,8 +128,37 @@ func TestParseJSONNoDetail(t *testing.T) {
 	}
 }
 
-// A name is not truncated at its first space, GRES= in a comment is ignored, and a node
-// does not get the devices of other nodes.
+// textJob is what scontrol writes about a job. name, details and network may contain line
+// breaks.
+func textJob(id, name, nodes, details, network string) string {
+	return "JobId=" + id + " JobName=" + name + `
+   UserId=u(1) GroupId=g(1) MCS_label=N/A
+   Priority=1 Nice=0 Account=a QOS=normal
+   JobState=RUNNING Reason=None Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   RunTime=00:00:08 TimeLimit=365-00:00:00 TimeMin=N/A
+   SubmitTime=2026-11-15T01:09:32 EligibleTime=2026-11-15T01:09:32
+   StartTime=2026-11-15T01:09:32 EndTime=2027-11-15T01:09:32 Deadline=N/A
+   SuspendTime=None SecsPreSuspend=0
+   Partition=gpu AllocNode:Sid=localhost:2375
+   ReqNodeList=(null) ExcNodeList=(null)
+   NodeList=` + nodes + `
+   NumNodes=3 NumCPUs=2 NumTasks=1 CPUs/Task=2 ReqB:S:C:T=0:0:*:*
+   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*
+` + details + `   MinCPUsNode=2 MinMemoryNode=1G MinTmpDiskNode=0
+   OverSubscribe=OK Contiguous=0 Licenses=(null) Network=` + network + `
+   Command=/bin/x NodeList=gn9
+   Comment=GRES=gpu:1(IDX:7) Nodes=gn2 GRES=gpu:1(IDX:7)
+
+`
+}
+
+func records(n int) string {
+	return fmt.Sprintf("last_update_time=2026-11-15T02:17:02, records=%d\n", n)
+}
+
+// A name is not truncated at its first space, GRES= in a comment or a network is ignored, and
+// a node does not get the devices of other nodes.
 func TestParseText(t *testing.T) {
 	f := func(name, in string, want ...Job) {
 		t.Helper()
@@ -139,38 +167,35 @@ func TestParseText(t *testing.T) {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
-	running := []string{"RUNNING"}
-	f("several lines of GRES", `JobId=5 JobName=UserId=root(0) x
-   UserId=u(1) GroupId=g(1) MCS_label=N/A
-   Priority=1 Nice=0 Account=(null) QOS=normal
-   JobState=RUNNING Reason=None Dependency=(null)
-   Partition=gpu NodeList=gn[1-3]
-     Nodes=gn1 CPU_IDs=0-3 Mem=8 GRES=gpu:h100:2(IDX:0-1)
+	of := func(id, name string, gres ...slurm.GRES) Job {
+		return Job{Job: slurm.Job{ID: id, Name: name, User: "u", Account: "a", QOS: "normal", Partition: "gpu", States: []string{"RUNNING"}}, GRES: gres}
+	}
+	f("several lines of GRES", records(2)+
+		textJob("5", "UserId=root(0) x", "gn[1-3]", `     Nodes=gn1 CPU_IDs=0-3 Mem=8 GRES=gpu:h100:2(IDX:0-1)
      Nodes=gn[2-3] CPU_IDs=0-3 Mem=8 GRES=gpu:h100:1(IDX:4),gpu:h100:1(IDX:6)
-   Command=/bin/x NodeList=gn9
-   Comment=GRES=gpu:1(IDX:7) Nodes=gn2 GRES=gpu:1(IDX:7)
-
-JobId=6 JobName=
-   UserId=u(1) GroupId=g(1)
-   JobState=RUNNING
-   NodeList=gn2
-     Nodes=gn2 CPU_IDs=0-3 Mem=8 GRES=
-`, Job{
-		Job:  slurm.Job{ID: "5", Name: "UserId=root(0) x", User: "u", QOS: "normal", Partition: "gpu", States: running},
-		GRES: []slurm.GRES{{Name: "gpu", Type: "h100", Count: 1, Index: []int{4}}, {Name: "gpu", Type: "h100", Count: 1, Index: []int{6}}},
-	}, Job{Job: slurm.Job{ID: "6", User: "u", States: running}})
-	f("an array that waits", "JobId=30214 ArrayJobId=30185 ArrayTaskId=28-59%100 ArrayTaskThrottle=100 JobName=a\n   UserId=u(1) GroupId=g(1)\n   JobState=RUNNING\n   NodeList=gn2\n",
-		Job{Job: slurm.Job{ID: "30214", ArrayJobID: "30185", Name: "a", User: "u", States: running}})
-	f("a name with line breaks", "JobId=5 JobName=x\nJobId=9 JobName=y\n   UserId=root(0) GroupId=root(0)\n   Account=free JobState=RUNNING\n   NodeList=gn2\n"+
-		"     Nodes=gn2 GRES=gpu:8(IDX:0-7)\n   UserId=u(1) GroupId=g(1)\n   Account=a\n   JobState=RUNNING\n   NodeList=gn2\n     Nodes=gn2 GRES=gpu:h100:1(IDX:3)\n   Command=x\n",
-		Job{Job: slurm.Job{
-			ID: "5", Name: "x JobId=9 JobName=y    UserId=root(0) GroupId=root(0)    Account=free JobState=RUNNING    NodeList=gn2      Nodes=gn2 GRES=gpu:8(IDX:0-7)",
-			User: "u", Account: "a", States: running,
-		}, GRES: gpu(3)})
-	f("nothing", "No jobs in the system\n")
+`, "(null)")+textJob("6", "", "gn2", "     Nodes=gn2 CPU_IDs=0-3 Mem=8 GRES=\n", "(null)"),
+		of("5", "UserId=root(0) x", slurm.GRES{Name: "gpu", Type: "h100", Count: 1, Index: []int{4}}, slurm.GRES{Name: "gpu", Type: "h100", Count: 1, Index: []int{6}}),
+		of("6", ""))
+	array := of("30214", "a")
+	array.ArrayJobID = "30185"
+	f("an array that waits", records(1)+textJob("30214 ArrayJobId=30185 ArrayTaskId=28-59%100 ArrayTaskThrottle=100", "a", "gn2", "", "(null)"), array)
+	held := "     Nodes=gn2 CPU_IDs=0 Mem=8 GRES=gpu:h100:1(IDX:3)\n"
+	f("a network with line breaks", records(1)+textJob("5", "x", "gn2", held, "y\n     Nodes=gn2 CPU_IDs=0 Mem=8 GRES=gpu:8(IDX:0-7)"), of("5", "x", gpu(3)...))
+	f("a name with line breaks", records(1)+textJob("5", "x\nJobId=9 JobName=y\n     Nodes=gn2 GRES=gpu:8(IDX:0-7)\n  UserId=root(0)", "gn2", held, "(null)"),
+		of("5", "x JobId=9 JobName=y      Nodes=gn2 GRES=gpu:8(IDX:0-7)   UserId=root(0)", gpu(3)...))
+	odd := Job{Job: slurm.Job{ID: "5", Ambiguous: true}}
+	f("a name with a line of Slurm", records(2)+textJob("5", "x\n   UserId=root(0) GroupId=root(0)", "gn2", held, "(null)")+textJob("6", "", "gn2", held, "(null)"),
+		odd, of("6", "", gpu(3)...))
+	f("a network with a line of Slurm", records(1)+textJob("5", "x", "gn2", held, "y\n   MinCPUsNode=1"), odd)
+	f("nothing", records(0)+"No jobs in the system\n")
 	f("nothing at all", "")
-	if got, err := jobsOn("gn2", slurm.ParseJobsText, strings.NewReader("garbage\n")); err == nil {
-		t.Errorf("garbage gives %v and no error", got)
+	for _, in := range []string{
+		"garbage\n", records(1) + "garbage\n", textJob("5", "x", "gn2", held, "(null)"), // without --verbose nothing can be checked
+		records(1) + textJob("5", "x", "gn2", held, "(null)") + textJob("9", "forged", "gn2", held, "(null)"),
+	} {
+		if got, err := jobsOn("gn2", slurm.ParseJobsText, strings.NewReader(in)); err == nil {
+			t.Errorf("%q gives %v and no error", in, got)
+		}
 	}
 }
 
@@ -187,7 +212,7 @@ func FuzzParseJSON(f *testing.F) {
 }
 
 func FuzzParseText(f *testing.F) {
-	f.Add([]byte("JobId=5 JobName=x UserId=u(1) GroupId=g(1) JobState=RUNNING NodeList=gn2 Nodes=gn2 GRES=gpu:1(IDX:0) Command=y\n"))
+	f.Add([]byte(records(1) + textJob("5", "x", "gn2", "     Nodes=gn2 CPU_IDs=0 Mem=8 GRES=gpu:1(IDX:0)\n", "y")))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		jobs, _ := jobsOn("gn2", slurm.ParseJobsText, bytes.NewReader(b))
 		for _, j := range jobs {

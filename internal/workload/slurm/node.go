@@ -51,7 +51,8 @@ type here struct {
 // nodeJob is a job with control groups on this node, by step.
 type nodeJob map[string]nodeStep
 
-// nodeStep is a step, and the environment of one of its processes.
+// nodeStep is a step, and the environment of one of its processes, with the GPUs of all its
+// tasks.
 type nodeStep struct {
 	env   environ
 	ok    bool
@@ -183,9 +184,11 @@ func (n *node) steps(job, path string, before nodeJob) nodeJob {
 		}
 		s := before[step]
 		// The process that waits in the extern step does not have the job's environment.
-		if !s.ok && s.tried < tries && step != "extern" {
+		if (!s.ok || s.env.missing(step) > 0) && s.tried < tries && step != "extern" {
 			s.tried++
-			s.env, s.ok = n.read(job, filepath.Join(path, e.Name()))
+			if env, ok := n.read(job, step, filepath.Join(path, e.Name())); ok {
+				s.env, s.ok = env.with(s.env), true // a task may have ended
+			}
 		}
 		out[step] = s
 	}
@@ -193,8 +196,9 @@ func (n *node) steps(job, path string, before nodeJob) nodeJob {
 }
 
 // read returns the environment of the first process in a step that claims to belong to the
-// job: a job started from within another may have inherited that job's environment.
-func (n *node) read(job, path string) (environ, bool) {
+// job: a job started from within another may have inherited that job's environment. If that
+// process does not name all GPUs of the step, those of the other processes are added.
+func (n *node) read(job, step, path string) (found environ, ok bool) {
 	var files []string
 	for _, pattern := range []string{"cgroup.procs", "task_*/cgroup.procs", "user/cgroup.procs", "user/task_*/cgroup.procs"} {
 		found, _ := filepath.Glob(filepath.Join(path, pattern))
@@ -218,12 +222,17 @@ func (n *node) read(job, path string) (environ, bool) {
 		switch {
 		case err == nil && env.JobID == job:
 			n.last.denied = nil
-			return env, true
+			if !ok {
+				found, ok = env, true
+			}
+			if found = found.with(env); found.missing(step) == 0 {
+				return found, true
+			}
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			n.last.denied = err
 		}
 	}
-	return environ{}, false
+	return found, ok
 }
 
 var errSlow = errors.New("cannot read the environment of a process: the read hangs")
@@ -265,8 +274,9 @@ func (j nodeJob) job(id string) Job {
 }
 
 // gpus returns the devices of a job according to its processes: those of the job from its
-// script, else the union of its steps' devices.
-func (j nodeJob) gpus() (index []int, shards uint64) {
+// script, else the union of its steps' devices. missing is how many more the job has at
+// least.
+func (j nodeJob) gpus() (index []int, shards uint64, missing int) {
 	for _, step := range j.order() {
 		s := j[step]
 		list, ok := s.env.gpus(step)
@@ -276,12 +286,19 @@ func (j nodeJob) gpus() (index []int, shards uint64) {
 		index = append(index, list...)
 		n, _ := strconv.ParseUint(s.env.Shards, 10, 32) // absent means none
 		shards = max(shards, n)
+		missing = max(missing, s.env.missing(step))
 		if !slurm.IsNumber(step) {
 			break
 		}
 	}
 	slices.Sort(index)
-	return slices.Compact(index), shards
+	return slices.Compact(index), shards, missing
+}
+
+// unnamed reports whether the job has more GPUs than its processes name.
+func (j nodeJob) unnamed() bool {
+	_, _, missing := j.gpus()
+	return missing > 0
 }
 
 // order returns the steps of a job: batch, interactive, 0, 1, ...

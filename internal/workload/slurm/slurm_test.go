@@ -199,6 +199,48 @@ func TestSourceShared(t *testing.T) {
 	}
 }
 
+// Catches a job with one GPU per task that gets only the first task's. With ConstrainDevices,
+// Slurm tells every task about the same GPU: the rest is known only from the controller's last
+// answer, however old, or not at all, and then a status says so.
+func TestSourceTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		task := func(pid int, job, gpu string) {
+			h.start(pid, job, "0", "SLURM_JOB_ID="+job, "SLURM_STEP_ID=0", "SLURM_STEP_GPUS="+gpu, "SLURM_GPUS_ON_NODE=3")
+		}
+		task(60, "7", "0")
+		h.src.scan()
+		h.want("one task has started", "7 nvidia2")
+		task(61, "7", "1")
+		task(62, "7", "3")
+		h.src.scan()
+		h.want("all have", "7 nvidia2", "7 nvidia0", "7 nvidia3")
+		h.end("7")
+		for pid := range 3 {
+			task(70+pid, "8", "1")
+		}
+		h.src.scan()
+		h.want("all name the same", "8 nvidia0")
+		short := workload.Status{
+			Source: "slurm", Reason: workload.ResourceUnknown,
+			Detail: "1 jobs have more GPUs than their tasks are told about, such as job 8: only the controller or a prolog knows the others",
+		}
+		if diff := cmp.Diff(short, h.src.Statuses()[0]); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		h.asks.jobs = []Job{{Job: slurm.Job{ID: "8"}, GRES: gpu(1, 2, 3)}}
+		h.controller()
+		h.want("by the controller", "8 nvidia0", "8 nvidia1", "8 nvidia3")
+		h.asks.err = errors.New("away")
+		time.Sleep(time.Hour)
+		h.controller()
+		h.want("an hour later", "8 nvidia0 stale", "8 nvidia1 stale", "8 nvidia3 stale")
+		h.end("8")
+		h.src.scan()
+		h.want("after the job")
+	})
+}
+
 // A job that only holds devices is known through the controller or a prolog.
 func TestSourceIdle(t *testing.T) {
 	maps := t.TempDir()

@@ -62,6 +62,9 @@ func (s *Source) nodeStatus(now time.Time) (out []workload.Status) {
 	if n := len(s.view.beyond); n > 0 {
 		add(workload.ResourceUnknown, fmt.Sprintf("%d devices are neither in gres.conf nor known to a driver, such as one of job %s", n, s.view.beyond[0]))
 	}
+	if n := len(s.view.unnamed); n > 0 {
+		add(workload.ResourceUnknown, fmt.Sprintf("%d jobs have more GPUs than their tasks are told about, such as job %s: only the controller or a prolog knows the others", n, s.view.unnamed[0]))
+	}
 	if n := s.view.uncounted; n > 0 {
 		add(workload.ResourceUnknown, fmt.Sprintf("%d jobs hold GPUs that Slurm only counts: gres.conf has no File= for them", n))
 	}

@@ -20,6 +20,7 @@ type view struct {
 	uncounted int      // jobs that hold devices which Slurm does not number
 	beyond    []string // jobs with a device that is in no list
 	hidden    int      // jobs on this node that the controller does not report
+	unnamed   []string // jobs with more GPUs than their processes name
 	odd       error    // GRES that cannot be parsed
 }
 
@@ -57,7 +58,7 @@ func (s *Source) build() {
 		}
 	}
 	for id, j := range a.jobs {
-		if _, ok := jobs[id]; !ok && !s.over(id, a.at) {
+		if _, ok := jobs[id]; !ok && !s.over(id, a.at) && !j.Ambiguous { // an ambiguous one may be on any node
 			jobs[id] = j
 		}
 	}
@@ -80,6 +81,11 @@ func (s *Source) build() {
 		case here[id] != nil && agree(here[id], id, s.maps): // the environment also has the share of a device
 			b.indexes(w, here[id])
 		case b.mapped(w, s.maps):
+		case here[id] != nil && here[id].unnamed() && len(a.before[id].GRES) > 0:
+			// The GRES of a job that is still here have not changed since the last answer.
+			b.stale = true
+			b.resources(w, a.before[id])
+			b.stale = false
 		case here[id] != nil:
 			b.indexes(w, here[id])
 		}
@@ -167,7 +173,10 @@ func (b *builder) one(w workload.Workload, name string, place int, held, of uint
 
 // indexes adds the grants of a job according to its processes.
 func (b *builder) indexes(w workload.Workload, j nodeJob) {
-	list, shards := j.gpus()
+	list, shards, missing := j.gpus()
+	if missing > 0 {
+		b.view.unnamed = append(b.view.unnamed, w.Attributes["slurm.job.id"])
+	}
 	for _, place := range list {
 		name := "gpu"
 		var held, of uint64
@@ -181,7 +190,7 @@ func (b *builder) indexes(w workload.Workload, j nodeJob) {
 
 // agree reports whether a job's processes and the prolog name the same devices.
 func agree(j nodeJob, id string, list []mapped) bool {
-	said, _ := j.gpus()
+	said, _, _ := j.gpus()
 	var written []int
 	for _, m := range list {
 		if m.Job.ID == id {

@@ -147,26 +147,6 @@ func (l *ledger) resume(c cut, after owners) {
 	l.earn(l.account(restOf(workload.Unattributed, "", 0), l.At), gap)
 }
 
-// chargePending charges up to joules for what was estimated before the gap, and returns how
-// much that was.
-func (l *ledger) chargePending(joules float64) float64 {
-	pending := 0.0
-	for _, o := range l.Owned {
-		pending += o.Pending
-	}
-	if pending == 0 {
-		return 0
-	}
-	charged := min(joules, pending)
-	for _, o := range l.Owned {
-		if o.Pending > 0 {
-			l.earn(o, charged*(o.Pending/pending))
-			o.Pending = 0
-		}
-	}
-	return charged
-}
-
 // suspend treats what follows as a gap, as if another process continued.
 func (l *ledger) suspend() {
 	l.watched, l.resumed = false, false
@@ -260,44 +240,6 @@ func (l *ledger) settle(c cut, list []share, fresh bool) {
 	}
 	l.Energy = &energy
 	l.charge(delta, list)
-}
-
-// estimated returns the joules estimated from power since the counter was last read.
-func (l *ledger) estimated() (joules float64) {
-	for _, o := range l.Owned {
-		joules += o.Pending
-	}
-	return joules
-}
-
-// charge divides the joules that the counter counted since it was last read: first what was
-// estimated from power, the rest by the time in which the power was unknown. A device that
-// changes hands while it does not answer is so charged to both holders.
-func (l *ledger) charge(joules float64, list []share) {
-	metered, unmetered := 0.0, 0.0
-	for _, o := range l.Owned {
-		metered, unmetered = metered+o.Pending, unmetered+o.unmetered
-	}
-	if metered+unmetered == 0 {
-		for i, part := range watts(list, joules, 0) {
-			l.earn(l.account(list[i], l.At), part)
-		}
-		return
-	}
-	rest := 0.0
-	if unmetered > 0 {
-		rest = max(0, joules-metered)
-		joules -= rest
-	}
-	for _, o := range l.Owned {
-		if o.Pending > 0 {
-			l.earn(o, joules*(o.Pending/metered))
-		}
-		if o.unmetered > 0 {
-			l.earn(o, rest*(o.unmetered/unmetered))
-		}
-		o.Pending, o.unmetered = 0, 0
-	}
 }
 
 func (l *ledger) idle() float64 {

@@ -119,7 +119,7 @@ func (w *lab) change(end bool) {
 	pods := []workload.Workload{pod("a"), pod("b"), pod("c")}
 	if end {
 		w.held = nil
-	} else if w.chance(2) && !(down && w.forgets) { // nobody knows who comes then
+	} else if w.chance(2) && (!down || !w.forgets) { // otherwise nobody knows who comes
 		w.r.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 		w.half = w.chance(2)
 		n := w.r.IntN(2)
@@ -254,7 +254,7 @@ func TestWorldsStayExact(t *testing.T) {
 				want[id] = spent{Allocated: s.Allocated, Active: s.Active}
 			}
 			for _, all := range []map[string]spent{got, want} {
-				maps.DeleteFunc(all, func(id string, s spent) bool { return s == spent{} })
+				maps.DeleteFunc(all, func(_ string, s spent) bool { return s == spent{} })
 			}
 			if diff := cmp.Diff(want, got, about); diff != "" {
 				t.Fatalf("seed %d tick %d: held (-want +got):\n%s", seed, tick, diff)
@@ -273,7 +273,7 @@ func TestWorldsStayExact(t *testing.T) {
 				got[h.ID] = spent{get(h.Energy), h.Allocated, get(h.Active)}
 			}
 		}
-		maps.DeleteFunc(got, func(id string, s spent) bool { return s == spent{} })
+		maps.DeleteFunc(got, func(_ string, s spent) bool { return s == spent{} })
 		if diff := cmp.Diff(want, got, about); diff != "" {
 			t.Fatalf("seed %d: recorded (-want +got):\n%s", seed, diff)
 		}

@@ -187,7 +187,11 @@ func (v *View) tenures(t *Tick) []Tenure {
 			switch {
 			case isRest(h.Kind):
 			case h.Ended:
-				ended[[3]string{n.Device.UUID, n.Unit, n.Workload.ID}] = h
+				key := [3]string{n.Device.UUID, n.Unit, n.Workload.ID}
+				if newer, ok := ended[key]; ok {
+					h = newer.plus(h)
+				}
+				ended[key] = h
 			case len(now) < maxTenures:
 				at, known := slices.BinarySearchFunc(v.state.Tenants, n, tenant.compare)
 				if known {

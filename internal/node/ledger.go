@@ -54,13 +54,13 @@ type ledger struct {
 	IdlePower *float64  `json:"idle_watts,omitempty"`    // lowest draw seen without a process
 	// Sole is the ID of the sole holder of the device, empty if there was none or several.
 	Sole  string     `json:"sole,omitempty"`
-	Owned []*account `json:"owned,omitempty"` // by unit, then by workload
+	Owned []*account `json:"owned,omitempty"` // by unit, then by workload; the newest description first
 	// resumed: the ledger is being kept by this process, not restored from an earlier one.
 	resumed bool
 	shares  []share // of the last tick
 }
 
-// account is what one workload used.
+// account is what one workload used under one description.
 type account struct {
 	Workload  workload.Workload `json:"workload"`
 	Unit      string            `json:"unit,omitempty"` // UUID of a partition
@@ -260,27 +260,35 @@ func (c cut) power() device.Value { return c.device.Power().Draw() }
 
 // account returns the account of a share, or that of workload.Other if there is no room.
 func (l *ledger) account(s share, since time.Time) *account {
-	find := func(unit, id string) (int, bool) {
-		return slices.BinarySearchFunc(l.Owned, [2]string{unit, id}, func(o *account, key [2]string) int {
-			return cmp.Or(cmp.Compare(o.Unit, key[0]), cmp.Compare(o.Workload.ID, key[1]))
-		})
-	}
-	i, ok := find(s.unit, s.ID)
+	i, ok := l.find(s)
 	if !ok && len(l.Owned) >= maxOwned {
 		l.forget()
-		i, _ = find(s.unit, s.ID)
+		i, _ = l.find(s)
 	}
 	if !ok && len(l.Owned) >= maxOwned && !isRest(s.Kind) {
 		s = restOf(workload.Other, "", 0)
-		i, ok = find(s.unit, s.ID)
+		i, ok = l.find(s)
 	}
 	if !ok {
-		l.Owned = slices.Insert(l.Owned, i, &account{Unit: s.unit, Since: since, Seen: since})
+		l.Owned = slices.Insert(l.Owned, i, &account{Workload: s.Workload, Unit: s.unit, Since: since, Seen: since})
 	}
-	o := l.Owned[i]
-	o.Workload = s.Workload // its description may have improved
-	o.Basis = s.basis
-	return o
+	l.Owned[i].Basis = s.basis
+	return l.Owned[i]
+}
+
+// find returns the index of the account of a share, or where to insert it. A workload whose
+// description changed, such as its team, has one account per description: a sum that
+// continued under new labels would be billed under both.
+func (l *ledger) find(s share) (int, bool) {
+	first, ok := slices.BinarySearchFunc(l.Owned, s, func(o *account, s share) int {
+		return cmp.Or(cmp.Compare(o.Unit, s.unit), cmp.Compare(o.Workload.ID, s.ID))
+	})
+	for i := first; ok && i < len(l.Owned) && l.Owned[i].Unit == s.unit && l.Owned[i].Workload.ID == s.ID; i++ {
+		if l.Owned[i].Workload.Equal(s.Workload) {
+			return i, true
+		}
+	}
+	return first, false
 }
 
 // forget makes room by dropping the workload that has been gone the longest.

@@ -194,6 +194,7 @@ func TestBillOfCounters(t *testing.T) {
 		held, active float64
 		labels       []string
 	}
+	blue := []string{"gpu_workload_team", "blue"}
 	for name, tt := range map[string]struct {
 		points     []point
 		used, idle float64
@@ -215,6 +216,13 @@ func TestBillOfCounters(t *testing.T) {
 		"another pod of the agent":           {[]point{{-1, 500, 0, []string{"pod", "a"}}, {2, 680, 0, []string{"pod", "b"}}, {20, 1760, 0, []string{"pod", "b"}}}, 0, 1260, 0},
 		"scraped and pushed":                 {[]point{{-1, 500, 0, []string{"job", "a"}}, {2, 680, 0, []string{"job", "b"}}, {2.1, 670, 0, []string{"job", "a"}}, {20, 1760, 0, []string{"job", "b"}}}, 0, 1260, 0},
 		"the cluster's name comes later":     {[]point{{-1, 500, 0, nil}, {2, 680, 0, []string{"k8s_cluster_name", "c"}}, {20, 1760, 0, []string{"k8s_cluster_name", "c"}}}, 0, 1260, 0},
+		"its team is edited":                 {[]point{{-1, 500, 0, nil}, {2, 680, 0, nil}, {3, 0, 0, blue}, {3, 740, 0, nil}, {5, 120, 0, blue}, {5, 740, 0, nil}, {20, 1020, 0, blue}}, 0, 1260, 0},
+		"edited between two scrapes":         {[]point{{1, 0, 0, nil}, {2, 60, 0, nil}, {3, 90, 0, nil}, {3, 30, 0, blue}, {20, 1050, 0, blue}}, 0, 1140, 0},
+		"edited there and back":              {[]point{{-1, 500, 0, nil}, {2, 680, 0, nil}, {2, 0, 0, blue}, {4, 680, 0, nil}, {4, 120, 0, blue}, {6, 800, 0, nil}, {6, 120, 0, blue}}, 0, 420, 0},
+		"edited before the period":           {[]point{{-4, 500, 0, nil}, {-3, 30, 0, blue}, {-3, 530, 0, nil}, {1, 530, 0, nil}, {1, 270, 0, blue}, {20, 1410, 0, blue}}, 0, 1380, 0},
+		"edited while the agent was killed":  {[]point{{-1, 500, 0, nil}, {5, 860, 0, nil}, {7, 60, 0, blue}, {20, 840, 0, blue}}, 0, 360 + 840, 0},
+		"a label is added on the way":        {[]point{{-1, 500, 0, nil}, {2, 680, 0, nil}, {3, 740, 0, blue}, {20, 1760, 0, blue}}, 0, 1260, 0},
+		"added, and the store adds zeros":    {[]point{{-1, 500, 0, nil}, {-1, 0, 0, blue}, {2, 680, 0, nil}, {3, 740, 0, blue}, {20, 1760, 0, blue}}, 0, 1260, 0},
 		"active beyond held by rounding":     {[]point{{1, 60, 60.0000004, nil}, {2, 120, 120.0000006, nil}}, 120, 0, 0},
 		"values that no counter has":         {[]point{{1, 60, 60, nil}, {2, -5, 0, []string{"k8s_pod_uid", "bad"}}, {3, 1e300, 0, []string{"k8s_pod_uid", "worse"}}}, 60, 0, 0},
 		"nothing happened in it":             {[]point{{-30, 60, 60, nil}}, 0, 0, 0},

@@ -160,7 +160,7 @@ func (d *detective) gather(ctx context.Context, bill *Statement) error {
 	for i := range bill.Rows {
 		l := bill.Rows[i].Labels
 		if v, ok := sizes[l[fleet.LabelUUID]]; ok && l[fleet.LabelPartition] == "" { // partitions are not judged by size
-			d.memSize[fleet.Account(l)] = v
+			d.memSize[fleet.Instance(l)] = v
 		}
 	}
 	return d.lookBack(ctx, bill)
@@ -170,12 +170,12 @@ func (d *detective) gather(ctx context.Context, bill *Statement) error {
 func (d *detective) lookBack(ctx context.Context, bill *Statement) (err error) {
 	var uuids []string
 	for i := range bill.Rows {
-		if l := bill.Rows[i].Labels; d.now[fleet.Account(l)] > 0 && fleet.IsWorkload(l[fleet.LabelKind]) {
+		if l := bill.Rows[i].Labels; d.now[fleet.Instance(l)] > 0 && fleet.IsWorkload(l[fleet.LabelKind]) {
 			uuids = append(uuids, l[fleet.LabelUUID])
 		}
 	}
 	slices.Sort(uuids)
-	d.idle, err = fleet.IdleAccounts(ctx, d.store, slices.Compact(uuids), d.to, d.rules.IdleFor)
+	d.idle, err = fleet.IdleInstances(ctx, d.store, slices.Compact(uuids), d.to, d.rules.IdleFor)
 	return err
 }
 
@@ -186,7 +186,7 @@ func (d *detective) over(ctx context.Context, f, series string, window time.Dura
 func bySum(list []query.Sample, higher bool) map[string]float64 {
 	out := map[string]float64{}
 	for _, s := range list {
-		key := fleet.Account(s.Labels)
+		key := fleet.Instance(s.Labels)
 		if old, ok := out[key]; !ok || (s.Value > old) == higher {
 			out[key] = s.Value
 		}
@@ -199,7 +199,7 @@ func bySum(list []query.Sample, higher bool) map[string]float64 {
 func rowsBySum(list []query.Sample) map[string]string {
 	out, most := map[string]string{}, map[string]int{}
 	for _, s := range list {
-		key, row := fleet.Account(s.Labels), fleet.Row(s.Labels)
+		key, row := fleet.Instance(s.Labels), fleet.Row(s.Labels)
 		if len(row) > most[key] {
 			out[key], most[key] = row.Key(), len(row)
 		}
@@ -226,7 +226,7 @@ func (d *detective) groups(bill *Statement) []*instance {
 		if !fleet.IsWorkload(r.Labels[fleet.LabelKind]) {
 			continue
 		}
-		key := fleet.Account(r.Labels)
+		key := fleet.Instance(r.Labels)
 		if d.now[key] <= 0 {
 			continue // ended: no further cost
 		}
@@ -254,7 +254,7 @@ func (d *detective) merged(bill *Statement) []Row {
 	var out []Row
 	by := map[string]int{}
 	for _, r := range bill.Rows {
-		key := fleet.Account(r.Labels)
+		key := fleet.Instance(r.Labels)
 		i, ok := by[key]
 		if !ok {
 			by[key] = len(out)

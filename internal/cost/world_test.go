@@ -47,7 +47,9 @@ type gpu struct {
 	noActivity  bool
 	noEnergy    bool
 	holders     []string // by part of the device
+	relabelled  []int    // how often the team label of the holder was edited, by part of the device
 	accounts    map[string]*account
+	known       map[string]bool // accounts so far
 }
 
 type account struct {
@@ -66,8 +68,9 @@ func newWorld(seed uint64, begin time.Time, d time.Duration, calm bool) *world {
 		a := &agent{world: f, name: fmt.Sprintf("node-%d", i), twice: f.r.IntN(3) == 0 && !calm}
 		for j := range 1 + f.r.IntN(2) {
 			model := models[f.r.IntN(len(models))]
-			g := &gpu{uuid: fmt.Sprintf("GPU-%d-%d", i, j), model: model, accounts: map[string]*account{}, noActivity: strings.HasPrefix(model, "Ten"), noEnergy: f.r.IntN(4) == 0}
+			g := &gpu{uuid: fmt.Sprintf("GPU-%d-%d", i, j), model: model, accounts: map[string]*account{}, known: map[string]bool{}, noActivity: strings.HasPrefix(model, "Ten"), noEnergy: f.r.IntN(4) == 0}
 			g.holders = make([]string, []int{1, 1, 2, 7}[f.r.IntN(4)])
+			g.relabelled = make([]int, len(g.holders))
 			a.devices = append(a.devices, g)
 		}
 		f.agents = append(f.agents, a)
@@ -141,12 +144,15 @@ func (g *gpu) tick(a *agent, at time.Time) {
 	part := 1 / float64(len(g.holders))
 	seconds := f.step.Seconds() * (0.9 + r.Float64()/10)
 	for i, who := range g.holders {
-		key := fmt.Sprint(i, who)
+		key := fmt.Sprint(i, who, g.relabelled[i])
 		acc := g.accounts[key]
 		if acc == nil {
 			acc = &account{labels: g.labels(i, who)}
 			g.accounts[key] = acc
-			f.write(a, g, acc, at.Add(-f.step/2)) // the counter starts at 0
+			if g.relabelled[i] == 0 || g.known[key] { // a scrape after an edit shows the new account above 0
+				f.write(a, g, acc, at.Add(-f.step/2)) // the counter starts at 0
+			}
+			g.known[key] = true
 		}
 		acc.held += part * seconds
 		f.held += part * seconds
@@ -174,6 +180,12 @@ func (g *gpu) tick(a *agent, at time.Time) {
 		if r.IntN(40) == 0 {
 			g.holders[i] = []string{"", "", "a", "b", "c", "a"}[r.IntN(6)]
 		}
+		if r.IntN(60) == 0 { // an agent opens a new account
+			g.relabelled[i] = (g.relabelled[i] + 1) % 3
+		}
+		if g.holders[i] == "" {
+			g.relabelled[i] = 0
+		}
 	}
 }
 
@@ -184,7 +196,7 @@ func (g *gpu) labels(i int, who string) query.Labels {
 	}
 	if who != "" {
 		maps.Copy(l, query.Labels{
-			"gpu_workload_kind": "job", "gpu_workload_name": "job-" + who, "gpu_workload_team": "team-" + who[:1],
+			"gpu_workload_kind": "job", "gpu_workload_name": "job-" + who, "gpu_workload_team": fmt.Sprint("team-", who, "-", g.relabelled[i]),
 			"k8s_pod_uid": "uid-" + who, "k8s_namespace_name": "ns", "k8s_pod_name": "pod-" + who,
 		})
 	}

@@ -11,69 +11,83 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// fold counts, sample by sample, the accounts that the edges of a period cannot explain: their
+// fold counts, sample by sample, the instances that the edges of a period cannot explain: their
 // counters were reset, changed labels, or have more than one series.
-func (m *Meter) fold(ctx context.Context, keys []string, found map[string]*seen, silent map[string]bool, from, to time.Time) error {
-	wanted := map[string]bool{}
-	var gone, there []string // devices, by whether to search further back
-	for _, key := range keys {
-		wanted[key] = true
-		if silent[key] {
-			gone = append(gone, found[key].uuid)
-		} else {
-			there = append(there, found[key].uuid)
+func (m *Meter) fold(ctx context.Context, raw map[string]bool, found map[string]*seen, silent map[string]bool, from, to time.Time) error {
+	gone := map[string]bool{} // instances for which to search further back
+	for key := range silent {
+		gone[found[key].instance] = true
+	}
+	var near, far []string // devices
+	for _, s := range found {
+		switch {
+		case !raw[s.instance]:
+		case gone[s.instance]:
+			far = append(far, s.uuid)
+		default:
+			near = append(near, s.uuid)
 		}
 	}
-	for _, match := range AnyOf(LabelUUID, there) {
-		all, err := m.samples(ctx, match, from.Add(-back), to, func(key string) bool { return wanted[key] && !silent[key] })
+	for _, match := range AnyOf(LabelUUID, near) {
+		all, err := m.samples(ctx, match, from.Add(-back), to, func(_, instance string) bool { return raw[instance] && !gone[instance] })
 		if err != nil {
 			return err
 		}
-		for _, key := range slices.Sorted(maps.Keys(all)) {
-			m.follow(all[key], from)
+		for _, instance := range slices.Sorted(maps.Keys(all)) {
+			m.follow(all[instance], from)
 		}
 	}
-	for _, match := range AnyOf(LabelUUID, gone) {
-		if err := m.resume(ctx, match, func(key string) bool { return wanted[key] && silent[key] }, from, to); err != nil {
+	for _, match := range AnyOf(LabelUUID, far) {
+		if err := m.resume(ctx, match, func(instance string) bool { return raw[instance] && gone[instance] }, silent, from, to); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// resume counts accounts that were silent before the period. It searches for their last values
-// further and further back, up to Memory.
-func (m *Meter) resume(ctx context.Context, match string, wanted func(string) bool, from, to time.Time) error {
-	all, err := m.samples(ctx, match, from, to, wanted)
+// resume counts instances with an account that was silent before the period. It searches for the
+// last values of such accounts further and further back, up to Memory.
+func (m *Meter) resume(ctx context.Context, match string, wanted func(instance string) bool, silent map[string]bool, from, to time.Time) error {
+	all, err := m.samples(ctx, match, from.Add(-back), to, func(_, instance string) bool { return wanted(instance) })
 	if err != nil {
 		return err
 	}
-	before := map[string][]reading{}
-	end := from
-	for d := back; end.After(from.Add(-m.o.Memory)) && len(before) < len(all); d *= 4 {
+	left := map[string]bool{} // silent accounts without an earlier value
+	for _, list := range all {
+		for i := range list {
+			if silent[list[i].account] {
+				left[list[i].account] = true
+			}
+		}
+	}
+	end := from.Add(-back)
+	for d := back; end.After(from.Add(-m.o.Memory)) && len(left) > 0; d *= 4 {
 		begin := end.Add(-min(d, 24*time.Hour))
 		if oldest := from.Add(-m.o.Memory); begin.Before(oldest) {
 			begin = oldest
 		}
-		part, err := m.samples(ctx, match, begin, end, func(key string) bool { return wanted(key) && before[key] == nil })
+		part, err := m.samples(ctx, match, begin, end, func(account, _ string) bool { return left[account] })
 		if err != nil {
 			return err
 		}
-		for key, list := range part {
-			if slices.ContainsFunc(list, func(r reading) bool { return r.hasHeld }) {
-				before[key] = list
+		for instance, list := range part {
+			all[instance] = append(all[instance], list...)
+			for i := range list {
+				if list[i].hasHeld {
+					delete(left, list[i].account)
+				}
 			}
 		}
 		end = begin
 	}
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		m.follow(append(before[key], all[key]...), from)
+	for _, instance := range slices.Sorted(maps.Keys(all)) {
+		m.follow(all[instance], from)
 	}
 	return nil
 }
 
-// samples reads the counters of the matching devices, by account.
-func (m *Meter) samples(ctx context.Context, match string, from, to time.Time, wanted func(key string) bool) (map[string][]reading, error) {
+// samples reads the counters of the matching devices, by instance.
+func (m *Meter) samples(ctx context.Context, match string, from, to time.Time, wanted func(account, instance string) bool) (map[string][]reading, error) {
 	out := map[string][]reading{}
 	for _, name := range append(m.heldSeries(), SeriesActiveTime, SeriesEnergy) {
 		list, err := m.store.Raw(ctx, m.selector(name, match), from, to)
@@ -81,13 +95,13 @@ func (m *Meter) samples(ctx context.Context, match string, from, to time.Time, w
 			return nil, err
 		}
 		for _, s := range list {
-			key := Account(s.Labels)
-			if !wanted(key) {
+			account, instance := Account(s.Labels), Instance(s.Labels)
+			if !wanted(account, instance) {
 				continue
 			}
 			row, series := m.row(Row(s.Labels)), way(s.Labels)
 			for _, p := range s.Points {
-				r := reading{at: p.Time, row: row, series: series}
+				r := reading{at: p.Time, row: row, series: series, account: account}
 				var ok bool
 				switch name {
 				case SeriesActiveTime:
@@ -101,7 +115,7 @@ func (m *Meter) samples(ctx context.Context, match string, from, to time.Time, w
 					r.hasHeld = ok
 				}
 				if ok {
-					out[key] = append(out[key], r)
+					out[instance] = append(out[instance], r)
 				}
 			}
 		}
@@ -116,11 +130,19 @@ func way(l query.Labels) string {
 	return l.Key()
 }
 
-// follow counts the readings of one account after from. Earlier readings provide the initial
+// follow counts the readings of one instance after from. Earlier readings provide the initial
 // state of its counters.
 func (m *Meter) follow(list []reading, from time.Time) {
-	var r run
+	runs := map[string]*run{} // by account
 	for _, s := range timeline(list) {
+		r := runs[s.account]
+		if r == nil {
+			r = &run{}
+			runs[s.account] = r
+		}
+		if r.Held == 0 && s.Held > 0 {
+			r.inherit(&s, runs)
+		}
 		begin, end, older, ok := r.step(&s)
 		if !s.at.After(from) {
 			continue
@@ -134,12 +156,26 @@ func (m *Meter) follow(list []reading, from time.Time) {
 	}
 }
 
-// reading has the counters of one account at one moment, one series each.
+// inherit continues another account of the instance if s, the first time on r, shows that its
+// counters do: r has at least as much as the other account had last, and more than could have
+// accrued since. Otherwise the agent opened r at zero, and also exports what it closed.
+func (r *run) inherit(s *reading, runs map[string]*run) {
+	for _, o := range runs {
+		since := s.at.Sub(o.last)
+		if o != r && o.any && since > 0 && since <= back && s.Held.Duration() > since+since/8+time.Second && s.Held >= o.Held && o.Held > r.Held {
+			r.Sums, r.last, r.any = o.Sums, o.last, true
+		}
+	}
+}
+
+// reading has the counters of one account at one moment, of one series each.
 type reading struct {
 	at     time.Time
 	Sums          // as stored
 	row    string // key of the row
 	series string // key of the series
+	// account is the key of the account.
+	account string
 	// hasHeld reports whether the device time counter has a sample at this moment.
 	hasHeld bool
 }
@@ -201,7 +237,7 @@ func (r *run) since(next Sums) Sums {
 	return from
 }
 
-// timeline merges the samples of all series of one account in order of time. Among readings of
+// timeline merges the samples of all series of one instance in order of time. Among readings of
 // the same moment, the most advanced comes last.
 func timeline(list []reading) []reading {
 	slices.SortStableFunc(list, func(a, b reading) int {

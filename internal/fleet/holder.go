@@ -79,7 +79,7 @@ func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Hol
 	return out, nil
 }
 
-// Held returns the shares of devices that workloads hold at a moment, one sample per account,
+// Held returns the shares of devices that workloads hold at a moment, one sample per instance,
 // ordered by labels. Unattributed use is not included.
 func Held(ctx context.Context, store query.Store, at time.Time, match map[string]string) ([]query.Sample, error) {
 	list, err := store.Instant(ctx, Select(SeriesAllocation, match), at)
@@ -90,7 +90,7 @@ func Held(ctx context.Context, store query.Store, at time.Time, match map[string
 	for _, s := range list {
 		s.Labels = Row(s.Labels)
 		if k := s.Labels[LabelKind]; k != KindUnallocated && k != KindUnattributed {
-			once[Account(s.Labels)] = s
+			once[Instance(s.Labels)] = s
 		}
 	}
 	out := make([]query.Sample, 0, len(once))

@@ -115,9 +115,9 @@ func (r *Reader) lookBack(ctx context.Context, f *Fleet, which []int, length, st
 	return left, nil
 }
 
-// IdleAccounts returns how long accounts on the devices have been idle, up to length, by account
-// key. Accounts that ended are omitted.
-func IdleAccounts(ctx context.Context, store query.Store, uuids []string, at time.Time, length time.Duration) (map[string]time.Duration, error) {
+// IdleInstances returns how long workload instances on the devices have been idle, up to length, by
+// instance key. Instances that ended are omitted.
+func IdleInstances(ctx context.Context, store query.Store, uuids []string, at time.Time, length time.Duration) (map[string]time.Duration, error) {
 	step := recentStep
 	if least := length * time.Duration(len(uuids)) / maxIdleCells; step < least {
 		step = least.Round(time.Second)
@@ -129,20 +129,20 @@ func IdleAccounts(ctx context.Context, store query.Store, uuids []string, at tim
 	out := map[string]time.Duration{}
 	for _, s := range series {
 		if current(s.Points, at, step) {
-			key := Account(s.Labels)
-			out[key] = max(out[key], streak(s.Points)) // the longer history of two series of one account
+			out[Instance(s.Labels)] = streak(s.Points)
 		}
 	}
 	return out, nil
 }
 
-// activeTime returns the active time of each account on the devices over a length of time.
+// activeTime returns the active time of each instance on the devices over a length of time.
 func activeTime(ctx context.Context, store query.Store, uuids []string, at time.Time, length, step time.Duration) ([]query.Series, error) {
 	if len(uuids) == 0 {
 		return nil, nil
 	}
 	if len(uuids) > maxNamed*maxQueries {
-		return store.Range(ctx, Once(SeriesActiveTime), at.Add(-length), at, step)
+		series, err := store.Range(ctx, Once(SeriesActiveTime), at.Add(-length), at, step)
+		return byInstance(series), err
 	}
 	var out []query.Series
 	for part := range slices.Chunk(uuids, maxNamed) {
@@ -154,7 +154,7 @@ func activeTime(ctx context.Context, store query.Store, uuids []string, at time.
 			out = append(out, series...)
 		}
 	}
-	return out, nil
+	return byInstance(out), nil
 }
 
 // current reports whether a series still has a value at the end of a range.

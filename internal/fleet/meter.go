@@ -80,17 +80,21 @@ func (m *Meter) Known() bool { return len(m.sums) > 0 }
 // known has the counters of an account at an edge.
 type known struct {
 	Sums
-	series int
+	series   int
+	way      string // key of its last series
+	instance string // key of its workload instance
 }
 
 // seen has the counters of an account in a period.
 type seen struct {
-	Sums   // at the end
-	low    Seconds
-	row    string
-	series int
-	resets bool
-	uuid   string
+	Sums     // at the end
+	low      Seconds
+	row      string
+	series   int
+	way      string // key of its last series
+	resets   bool
+	uuid     string
+	instance string // key of its workload instance
 }
 
 // heldSeries returns the device time counters: with a holder, and free.
@@ -139,12 +143,12 @@ func (m *Meter) Between(ctx context.Context, from, to time.Time, count func(row 
 	if err != nil {
 		return err
 	}
-	var raw, old []string
+	raw := m.unexplained(found, silent)
+	var old []string
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		s, k := found[key], m.sums[key]
 		switch {
-		case s.resets || s.series > 1 || silent[key] || k != nil && !k.leads(s):
-			raw = append(raw, key)
+		case raw[s.instance]:
 		case k == nil && s.low > fresh:
 			old = append(old, key)
 		case k == nil:
@@ -157,6 +161,29 @@ func (m *Meter) Between(ctx context.Context, from, to time.Time, count func(row 
 		return err
 	}
 	return m.fold(ctx, raw, found, silent, from, to)
+}
+
+// unexplained returns the instances whose usage the edges of a period do not explain. That includes
+// an instance with a new account besides another one: the new account starts at zero if its agent
+// closed the other one, and continues the other one if a label was added on the way to the store.
+func (m *Meter) unexplained(found map[string]*seen, silent map[string]bool) map[string]bool {
+	accounts := map[string]int{} // by instance
+	for key, s := range found {
+		if m.sums[key] == nil {
+			accounts[s.instance]++
+		}
+	}
+	for _, k := range m.sums {
+		accounts[k.instance]++
+	}
+	raw := map[string]bool{}
+	for key, s := range found {
+		k := m.sums[key]
+		if s.resets || s.series > 1 || silent[key] || k != nil && !k.leads(s) || (k == nil || k.Held == 0) && accounts[s.instance] > 1 {
+			raw[s.instance] = true
+		}
+	}
+	return raw
 }
 
 func (m *Meter) add(row string, from, to Sums) { m.count(m.rows[row], from, to) }
@@ -173,9 +200,9 @@ func (m *Meter) begin(ctx context.Context, at time.Time) error {
 		if v, ok := micro(s.Value); ok {
 			key := Account(s.Labels)
 			if m.sums[key] == nil {
-				m.sums[key] = &known{}
+				m.sums[key] = &known{instance: Instance(s.Labels)}
 			}
-			m.sums[key].Held = v
+			m.sums[key].Held, m.sums[key].way = v, way(s.Labels)
 			m.sums[key].series++
 		}
 	}
@@ -216,10 +243,11 @@ func (m *Meter) others(ctx context.Context, f string, d time.Duration, at time.T
 	return out, nil
 }
 
-// leads reports whether the edges of a period fully explain an account: it has one series, was
-// not reset, and has the same counters as before.
+// leads reports whether the edges of a period fully explain an account: it has one series, the same
+// as before, was not reset, and has the same counters as before. Between two series no function of
+// PromQL sees a reset.
 func (k *known) leads(s *seen) bool {
-	return k.series == 1 && s.low >= k.Held && !s.below(k.Sums) && (k.HasActive || !s.HasActive) && (k.HasEnergy || !s.HasEnergy)
+	return k.series == 1 && k.way == s.way && s.low >= k.Held && !s.below(k.Sums) && (k.HasActive || !s.HasActive) && (k.HasEnergy || !s.HasEnergy)
 }
 
 // look reads what counters did between two edges.
@@ -239,9 +267,9 @@ func (m *Meter) look(ctx context.Context, from, to time.Time) (map[string]*seen,
 		labels := Row(s.Labels)
 		key, row := Account(labels), m.row(labels)
 		if found[key] == nil {
-			found[key] = &seen{low: v, row: row, uuid: labels[LabelUUID]}
+			found[key] = &seen{low: v, row: row, uuid: labels[LabelUUID], instance: Instance(labels)}
 		}
-		found[key].Held = v
+		found[key].Held, found[key].way = v, way(s.Labels)
 		found[key].series++
 	}
 	low, err := m.held(ctx, "min_over_time", d, to)

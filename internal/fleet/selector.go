@@ -116,22 +116,17 @@ func Row(l query.Labels) query.Labels {
 	return out
 }
 
-// Account returns the key of the account of a series: one workload instance on one device or
-// partition, or the free time of a device. An instance with an identity (pod UID and container,
-// Slurm job, container ID) is keyed by it, so labels that arrive late or are edited do not split
-// the account. Any other account is keyed by all labels except descriptive and transport labels.
+// Account returns the key of the account of a series: the counters of one workload instance, under
+// one description, on one device or partition, or the free time of a device. All labels except
+// descriptive and transport labels distinguish accounts: an agent whose workload gets other labels
+// closes one account and opens the next at zero.
 //
 // Account runs for every series of every response, so it copies only what it needs.
 func Account(l query.Labels) string {
-	for _, id := range identities {
-		if value := l[id]; value != "" && l[LabelUUID] != "" {
-			return id + "\xff" + value + "\xff" + l[LabelContainer] + "\xff" + l[LabelUUID] + "\xff" + l[LabelPartition]
-		}
-	}
 	names := make([]string, 0, 24)
 	size := 0
 	for name, value := range l {
-		if value != "" && !descriptive(name) && !transport[name] || name == LabelHost && l[LabelUUID] == "" {
+		if value != "" && !descriptive(name) && !transport[name] && name != LabelPartitionProfile || name == LabelHost && l[LabelUUID] == "" {
 			names = append(names, name)
 			size += len(name) + len(value) + 2
 		}
@@ -145,6 +140,18 @@ func Account(l query.Labels) string {
 		key = append(key, 0xff)
 	}
 	return string(key)
+}
+
+// Instance returns the key of the workload instance of a series on its device or partition. An
+// instance with an identity (pod UID and container, Slurm job, container ID) is keyed by it, so it
+// stays one instance when labels arrive late or are edited. Any other instance has one account.
+func Instance(l query.Labels) string {
+	for _, id := range identities {
+		if value := l[id]; value != "" && l[LabelUUID] != "" {
+			return id + "\xff" + value + "\xff" + l[LabelContainer] + "\xff" + l[LabelUUID] + "\xff" + l[LabelPartition]
+		}
+	}
+	return Account(l)
 }
 
 // identities are the labels that identify a workload instance permanently, best first.

@@ -167,7 +167,10 @@ func (v *View) tenures(t *Tick) []Tenure {
 			switch {
 			case isRest(h.Kind):
 			case h.Ended:
-				ended[[3]string{n.Device.UUID, n.Unit, n.Workload.ID}] = h
+				key := [3]string{n.Device.UUID, n.Unit, n.Workload.ID}
+				if _, newer := ended[key]; !newer {
+					ended[key] = h
+				}
 			case len(now) < maxTenures:
 				at, known := slices.BinarySearchFunc(v.state.Tenants, n, tenant.compare)
 				if known { // also one that left and is back before its departure was reported
@@ -191,8 +194,7 @@ func (v *View) tenures(t *Tick) []Tenure {
 			continue
 		}
 		book := v.state.Devices[was.Device.UUID].Ledger
-		o := book.tenantAccount(was)
-		owes := o != nil && o.owes()
+		owes := slices.ContainsFunc(book.tenantAccounts(was), (*account).owes)
 		if was.Left.IsZero() {
 			was.Left = t.Time
 			if owes {

@@ -54,7 +54,7 @@ type ledger struct {
 	IdlePower *float64  `json:"idle_watts,omitempty"`    // lowest draw seen without a process
 	// Sole is the ID of the sole holder of the device, empty if there was none or several.
 	Sole  string     `json:"sole,omitempty"`
-	Owned []*account `json:"owned,omitempty"` // by unit, then by workload
+	Owned []*account `json:"owned,omitempty"` // by unit, then by workload; the newest description first
 	// watched: this process knows the holders at At, so it counts their time. resumed: the
 	// device has answered, so its energy is counted as well.
 	watched bool
@@ -62,7 +62,7 @@ type ledger struct {
 	shares  []share // of the last tick
 }
 
-// account is what one workload used.
+// account is what one workload used under one description.
 type account struct {
 	Workload  workload.Workload `json:"workload"`
 	Unit      string            `json:"unit,omitempty"` // UUID of a partition
@@ -271,29 +271,46 @@ func (c cut) power() device.Value { return c.device.Power().Draw() }
 
 // account returns the account of a share, or that of workload.Other if there is no room.
 func (l *ledger) account(s share, since time.Time) *account {
-	i, ok := l.find(s.unit, s.ID)
+	i, ok := l.find(s)
 	if !ok && len(l.Owned) >= maxOwned {
 		l.forget()
-		i, _ = l.find(s.unit, s.ID)
+		i, _ = l.find(s)
 	}
 	if !ok && len(l.Owned) >= maxOwned && !isRest(s.Kind) {
 		s = restOf(workload.Other, "", 0)
-		i, ok = l.find(s.unit, s.ID)
+		i, ok = l.find(s)
 	}
 	if !ok {
-		l.Owned = slices.Insert(l.Owned, i, &account{Unit: s.unit, Since: since, Seen: since})
+		l.Owned = slices.Insert(l.Owned, i, &account{Workload: s.Workload, Unit: s.unit, Since: since, Seen: since})
 	}
-	o := l.Owned[i]
-	o.Workload = s.Workload // its description may have improved
-	o.Basis = s.basis
-	return o
+	l.Owned[i].Basis = s.basis
+	return l.Owned[i]
 }
 
-// find returns the index in Owned of an account, or where it belongs.
-func (l *ledger) find(unit, id string) (int, bool) {
-	return slices.BinarySearchFunc(l.Owned, [2]string{unit, id}, func(o *account, key [2]string) int {
+// find returns the index of the account of a share, or where to insert it. A workload whose
+// description changed, such as its team, has one account per description: a sum that
+// continued under new labels would be billed under both.
+func (l *ledger) find(s share) (int, bool) {
+	first, end := l.accounts(s.unit, s.ID)
+	for i := first; i < end; i++ {
+		if l.Owned[i].Workload.Equal(s.Workload) {
+			return i, true
+		}
+	}
+	return first, false
+}
+
+// accounts returns the range of Owned that a workload has on a unit, the newest description
+// first.
+func (l *ledger) accounts(unit, id string) (first, end int) {
+	first, _ = slices.BinarySearchFunc(l.Owned, [2]string{unit, id}, func(o *account, key [2]string) int {
 		return cmp.Or(cmp.Compare(o.Unit, key[0]), cmp.Compare(o.Workload.ID, key[1]))
 	})
+	end = first
+	for end < len(l.Owned) && l.Owned[end].Unit == unit && l.Owned[end].Workload.ID == id {
+		end++
+	}
+	return first, end
 }
 
 // forget makes room by dropping the workload that has been gone the longest.

@@ -67,27 +67,32 @@ func (o *account) untold() spent {
 	return spent{max(0, orZero(o.Energy)-o.Told.Energy), max(0, o.Allocated-o.Told.Allocated), max(0, orZero(o.Active)-o.Told.Active)}
 }
 
-// tenantAccount returns the account of a tenant, or nil if there is none.
-func (l *ledger) tenantAccount(a tenant) *account {
-	if i, ok := l.find(cmp.Or(a.Unit, a.Device.UUID), a.Workload.ID); ok {
-		return l.Owned[i]
+// untold returns what the accounts of a tenant have used that no record has reported yet.
+func (l *ledger) untold(a tenant) (use spent) {
+	for _, o := range l.tenantAccounts(a) {
+		use = use.plus(o.untold())
 	}
-	return nil
+	return use
+}
+
+// tenantAccounts returns the accounts of a tenant, one per description.
+func (l *ledger) tenantAccounts(a tenant) []*account {
+	first, end := l.accounts(cmp.Or(a.Unit, a.Device.UUID), a.Workload.ID)
+	return l.Owned[first:end]
 }
 
 // leave returns the end of a stay. h is the workload's last state on the device; without
 // one, the workload left while the agent was not running.
 func (l *ledger) leave(a tenant, h Holder) Tenure {
-	use := a.Earlier
-	if o := l.tenantAccount(a); o != nil {
-		use = use.plus(o.untold())
+	use := a.Earlier.plus(l.untold(a))
+	for _, o := range l.tenantAccounts(a) {
 		o.Told = spent{orZero(o.Energy), o.Allocated, orZero(o.Active)}
 	}
 	h.Since, h.Allocated, h.Peak, h.Ended = a.Since, use.Allocated, value(a.Peak), true
-	if h.Energy.OK() || a.Earlier.Energy > 0 {
+	if h.Energy.OK() || use.Energy > 0 {
 		h.Energy = device.Of(use.Energy)
 	}
-	if h.Active.OK() || a.Earlier.Active > 0 {
+	if h.Active.OK() || use.Active > 0 {
 		h.Active = device.Of(use.Active)
 	}
 	return Tenure{Device: a.Device, At: a.Left, Holder: h}
@@ -98,9 +103,7 @@ func (s *state) keepStays() {
 	for i := range s.Tenants {
 		a := &s.Tenants[i]
 		if r := s.Devices[a.Device.UUID]; r != nil && r.Ledger != nil {
-			if o := r.Ledger.tenantAccount(*a); o != nil {
-				a.Earlier = a.Earlier.plus(o.untold())
-			}
+			a.Earlier = a.Earlier.plus(r.Ledger.untold(*a))
 		}
 	}
 }

@@ -157,7 +157,7 @@ func TestXIDs(t *testing.T) {
 		}
 	}
 	expect(t, "most likely a program's fault", seen(109, time.Minute, nil), "gpu.xid warning 0 109")
-	down := func(x *XIDSeen, d *Device) { d.Up, d.Lost = false, true }
+	down := func(_ *XIDSeen, d *Device) { d.Up, d.Lost = false, true }
 	expect(t, "it fell off the bus", seen(79, time.Minute, down), "gpu.lost critical 0; gpu.xid critical 0 79")
 	expect(t, "forgotten", seen(31, 10*time.Minute, nil), "")
 	expect(t, "an error of memory", seen(95, time.Minute, nil), "gpu.xid critical 0 95")

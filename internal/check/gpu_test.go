@@ -247,6 +247,9 @@ func TestXID(t *testing.T) {
 	f(line(15*60+1, 79), func(d *health.Device) { d.RecoveryAction = device.Of(0) }, OK)
 	f(line(60, 79), func(d *health.Device) { d.RecoveryAction = device.Of(1) }, Critical)
 	f("4,1,863990000000,-;NVRM: GPU 0000:11:00.0: GPU has fallen off the bus.\n", same, Critical, "XID 79")
+	f("4,1,863990000000,-;NVRM: GPU 11:00.0: GPU has fallen off the bus.\n", same, Critical, "GPU 1", "XID 79")
+	f("4,1,863990000000,-;NVRM: The NVIDIA GPU 0000:11:00.0\\x0aNVRM: (PCI ID: 10de:2330) installed in this system has\\x0aNVRM: fallen off the bus and is not responding to commands.\\x0a\n", same, Critical, "GPU 1", "XID 79")
+	f("4,1,863990000000,-;NVRM: Xid (PCI:0000:11:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)\n", same, Critical, "reboot")
 	// A lost GPU is no longer listed; a GPU of another job is not this job's problem.
 	f("4,1,863990000000,-;NVRM: Xid (PCI:0000:99:00): 79, pid=1\n", same, Critical, "GPU at 0000:99:00", "no longer lists the GPU")
 	f("4,1,863990000000,-;NVRM: Xid (PCI:0000:99:00): 31, pid=1\n", same, OK)

@@ -190,7 +190,8 @@ func judgeLog(log kernelLog, window time.Duration, patterns []pattern) (bad []Pr
 var (
 	xidLine  = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F:]{5,16})[^)]*\)[^:]*: (\d{1,9}),?\s*(.*)`)
 	xidWho   = regexp.MustCompile(`^pid=(?:\d+|'<unknown>')(?:, name=[^,]*)?(?:,\s*|$)`)
-	offBus   = regexp.MustCompile(`NVRM:\s+GPU ([0-9a-fA-F:]{5,16})\S*:\s+GPU has fallen off the bus`)
+	offBus   = regexp.MustCompile(`NVRM:\s+(?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9a-fA-F:]{5,16})\S*\s+(?:\(PCI ID: [0-9a-fA-F:]+\)\s+installed in this system\s+|GPU\s+)?has\s+fallen off the bus`)
+	newLine  = regexp.MustCompile(`\n(?:\s*NVRM:)?`)
 	sxidLine = regexp.MustCompile(`nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]{5,18})\): (\d{1,9}), (Fatal|Non-fatal)?`)
 )
 
@@ -201,8 +202,9 @@ type xidSeen struct {
 }
 
 func parseXID(text string) (x xidSeen, ok bool) {
-	if m := offBus.FindStringSubmatch(text); m != nil {
-		return xidSeen{slot(m[1]), 79, ""}, true
+	// A record may have several lines.
+	if m := offBus.FindStringSubmatch(newLine.ReplaceAllLiteralString(text, " ")); m != nil {
+		return xidSeen{slot(strings.TrimSuffix(m[1], ":")), 79, ""}, true
 	}
 	m := xidLine.FindStringSubmatch(text)
 	if m == nil {

@@ -121,6 +121,8 @@ type Machine struct {
 	Known []device.ID
 	// LinksUp are the links that have been up since boot, named by linkName.
 	LinksUp map[string]bool
+	// Unlisted are the errors of GPUs that the driver does not list, by PCI address or UUID.
+	Unlisted map[string][]XIDSeen
 	// Switches are recent NVSwitch errors from the kernel log.
 	Switches []SXIDSeen
 }
@@ -139,7 +141,7 @@ func Check(m Machine) []Finding {
 		t := m.trail(d)
 		rules := deviceRules
 		if !d.Up {
-			rules = rules[:1] // earlier problems may persist, but an unresponsive device cannot confirm them
+			rules = downRules
 		}
 		for _, rule := range rules {
 			for _, f := range rule(t) {

@@ -21,7 +21,7 @@ type Monitor struct {
 	moments  []Moment
 	checked  time.Time
 	down     map[string]bool       // devices that did not answer at the last check
-	xids     map[string][]XIDSeen  // by device
+	xids     map[string][]XIDSeen  // by device, or by PCI address if the driver does not list the device
 	happened map[string][]Incident // by device
 	switches []SXIDSeen
 	known    []device.ID // physical devices seen since boot
@@ -83,6 +83,7 @@ func (m *Monitor) Observe(now Moment, events []Event) []Change {
 	down := map[string]bool{}
 	for i := range now.Devices {
 		d := &now.Devices[i]
+		m.adopt(d.ID)
 		d.XIDs = counted(m.xids[d.ID.UUID], d.XIDs)
 		d.Incidents = m.happened[d.ID.UUID]
 		if !d.Up {
@@ -95,8 +96,39 @@ func (m *Monitor) Observe(now Moment, events []Event) []Change {
 		return nil
 	}
 	m.checked, m.down = now.Time, down
-	found := Check(Machine{Moments: m.moments, Expected: m.Expected, Known: m.known, LinksUp: m.linksUp, Switches: m.switches})
+	found := Check(Machine{Moments: m.moments, Expected: m.Expected, Known: m.known, LinksUp: m.linksUp, Switches: m.switches, Unlisted: m.unlisted(&now)})
 	return m.compare(found, now.Time)
+}
+
+// adopt moves the errors of a PCI address to the device that is there.
+func (m *Monitor) adopt(id device.ID) {
+	orphans := m.xids[id.PCI]
+	if id.PCI == "" || len(orphans) == 0 {
+		return
+	}
+	delete(m.xids, id.PCI)
+	list := slices.Clone(m.xids[id.UUID])
+	for _, x := range orphans {
+		if len(list) < maxCodes && !slices.ContainsFunc(list, func(o XIDSeen) bool { return o.Code == x.Code && o.Link == x.Link }) {
+			list = append(list, x)
+		}
+	}
+	m.xids[id.UUID] = list
+}
+
+// unlisted returns the errors of devices that are not among those of now.
+func (m *Monitor) unlisted(now *Moment) map[string][]XIDSeen {
+	var out map[string][]XIDSeen
+	for key, list := range m.xids {
+		if slices.ContainsFunc(now.Devices, func(d Device) bool { return d.ID.UUID == key }) {
+			continue
+		}
+		if out == nil {
+			out = map[string][]XIDSeen{}
+		}
+		out[key] = list
+	}
+	return out
 }
 
 // learn records that a device is present and which of its links are up.
@@ -200,9 +232,9 @@ func (m *Monitor) hearIncident(e Event, at time.Time, now Moment) {
 }
 
 func (m *Monitor) hearXID(e Event, at time.Time, now Moment) {
-	uuid := deviceOf(e, now)
+	uuid := cmp.Or(deviceOf(e, now), e.PCI)
 	var since time.Time
-	if uuid == "" {
+	if uuid == "" || m.xids[uuid] == nil && len(m.xids) >= maxKnown {
 		return
 	}
 	for _, d := range now.Devices {
@@ -224,8 +256,9 @@ func (m *Monitor) hearXID(e Event, at time.Time, now Moment) {
 	}
 	x := &list[i]
 	x.Count++
-	// A code that requires a reset is not replaced by a harmless occurrence of the same code.
-	worse := x.Count > 1 && !since.After(x.Last) && ExplainXID(x.Code, x.Message).Severity > said.Severity
+	// A code that requires a reset is not replaced by a harmless occurrence of the same code,
+	// except that the driver itself says when nothing is required anymore.
+	worse := x.Count > 1 && x.Code != recoveryXID && !since.After(x.Last) && ExplainXID(x.Code, x.Message).Severity > said.Severity
 	if !worse {
 		x.Last, x.Message, x.PID, x.Process, x.Workloads = at, e.Message, e.PID, e.Process, e.Workloads
 	}

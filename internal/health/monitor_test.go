@@ -3,6 +3,7 @@ package health
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,67 @@ func TestMonitorXID(t *testing.T) {
 	})
 	if diff := cmp.Diff([]string{"3660 ended gpu.xid 95 critical since 5"}, got); diff != "" {
 		t.Errorf("after a reset (-want +got):\n%s", diff)
+	}
+}
+
+// Catches an XID 79 without a finding because the driver no longer lists the GPU, whether
+// the GPU was there before or not. A GPU that is listed again after a reset is well.
+func TestMonitorUnlisted(t *testing.T) {
+	fell := func(uuid, pci string, code int) Event {
+		return Event{Event: device.Event{Name: device.EventXID, Code: code, Device: uuid, PCI: pci, Time: noon.Add(time.Second), Message: "m"}}
+	}
+	was := device.ID{Vendor: "nvidia", UUID: "GPU-7", Index: 7, PCI: "0000:b7:00.0", Model: "H100"}
+	there := steady(0)
+	present := func(more ...Device) []Device { return append([]Device{there}, more...) }
+	var m Monitor
+	m.Observe(Moment{Time: noon, Devices: present(Device{Sample: device.Sample{ID: was}, Up: true, Since: boot})}, nil)
+	m.Observe(Moment{Time: noon.Add(10 * time.Second), Devices: present()}, []Event{fell("GPU-7", was.PCI, 79), fell("", "0000:99:00.0", 79), fell("", "0000:99:00.0", 31)})
+	later := Moment{Time: noon.Add(time.Hour), Devices: present()}
+	var next Monitor
+	next.Restore(m.State(), later.Time)
+	next.Observe(later, nil)
+	got := slices.DeleteFunc(next.Findings(), func(f Finding) bool { return f.Rule != "gpu.xid" })
+	const action = "Drain the node and reboot it. If the GPU does not come back, check its power and seating."
+	want := []Finding{
+		{
+			Rule: "gpu.xid", Key: "79 0000:99:00.0", Severity: Critical, Device: device.ID{Vendor: "nvidia", PCI: "0000:99:00.0"}, Action: action, Evidence: []string{"m"}, Since: noon.Add(time.Second),
+			Reason: "XID 79, the GPU fell off the bus, 1h ago; the driver no longer lists the GPU at 0000:99:00.0",
+		},
+		{
+			Rule: "gpu.xid", Key: "79", Severity: Critical, Device: was, Action: action, Evidence: []string{"m"}, Since: noon.Add(time.Second),
+			Reason: "XID 79, the GPU fell off the bus, 1h ago; the driver no longer lists the GPU at 0000:b7:00.0",
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	back := device.ID{Vendor: "nvidia", UUID: "GPU-9", Index: 9, PCI: "0000:99:00.0", Model: "H100"}
+	for at := time.Hour; at < 2*time.Hour; at += time.Minute {
+		next.Observe(Moment{Time: noon.Add(at), Devices: present(
+			Device{Sample: device.Sample{ID: was}, Up: true, Since: noon.Add(time.Hour)}, Device{Sample: device.Sample{ID: back}, Up: true, Since: noon.Add(time.Hour)},
+		)}, nil)
+	}
+	if got := next.Findings(); len(got) > 0 {
+		t.Errorf("after a reset: %+v", got)
+	}
+}
+
+// Catches a recovery action that stays after the driver withdrew it.
+func TestMonitorRecoveryAction(t *testing.T) {
+	var m Monitor
+	got := watch(&m, 0, 30*time.Minute, 10*time.Second, func(at time.Duration, _ *Device) []Event {
+		says := map[time.Duration]string{
+			10 * time.Second: "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+			10 * time.Minute: "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)",
+		}[at]
+		if says == "" {
+			return nil
+		}
+		return []Event{{Event: device.Event{Name: device.EventXID, Code: 154, Device: "GPU-0", Time: noon.Add(at), Message: says}}}
+	})
+	want := []string{"10 began gpu.xid 154 critical since 10", "600 began gpu.xid 154 info since 10", "1250 ended gpu.xid 154 info since 10"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

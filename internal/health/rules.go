@@ -1,7 +1,8 @@
 package health
 
-// deviceRules are the rules for one physical device. Only the first applies to a device that
-// does not answer.
+// deviceRules are the rules for one physical device that answers. downRules are the rules
+// for a device that does not: its earlier problems may persist, but the device cannot
+// confirm them. Errors in the kernel log need no confirmation.
 var deviceRules = []func(trail) []Finding{
 	lost, recovery, xidFindings, // state.go, xid.go
 	uncorrected, corrected, rowRemap, pageRetirement, sram, eccOff, // memory.go
@@ -10,8 +11,10 @@ var deviceRules = []func(trail) []Finding{
 	orphaned, heartbeat, status, resets, incidents,
 }
 
+var downRules = []func(trail) []Finding{lost, xidFindings}
+
 // machineRules are the rules that compare devices.
-var machineRules = []func(*Machine) []Finding{missing, mismatch, stragglers, switches} // machine.go
+var machineRules = []func(*Machine) []Finding{missing, mismatch, stragglers, switches, unlisted} // machine.go, xid.go
 
 func one(f Finding, ok bool) []Finding {
 	if !ok {

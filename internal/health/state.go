@@ -44,25 +44,27 @@ func recovery(t trail) []Finding {
 		return nil
 	}
 	f := Finding{Rule: "gpu.recovery", Key: fmt.Sprintf("%.0f", code), Severity: Critical}
+	f.Reason, f.Action = requested(code)
+	return []Finding{f}
+}
+
+// requested explains a recovery action other than none.
+func requested(code float64) (reason, action string) {
 	switch code {
 	case 1:
-		f.Reason, f.Action = "the driver requests a reset of the device", "Drain and reset the device."
-	case 2:
-		f.Reason, f.Action = "the driver requests a reboot of the machine", "Drain the node and reboot it."
+		return "the driver requests a reset of the device", "Drain and reset the device."
+	case 2, 7:
+		return "the driver requests a reboot of the machine", "Drain the node and reboot it."
 	case 3:
-		f.Reason, f.Action = "the driver requests that peer-to-peer work is drained", "Stop jobs that use this device together with others; jobs on this device alone may continue."
+		return "the driver requests that peer-to-peer work is drained", "Stop jobs that use this device together with others; jobs on this device alone may continue."
 	case 4:
-		f.Reason, f.Action = "the driver requests a reset once the device is drained", "Schedule nothing new on the device, let running work finish, and reset it."
+		return "the driver requests a reset once the device is drained", "Schedule nothing new on the device, let running work finish, and reset it."
 	case 5:
-		f.Reason, f.Action = "the driver requests a recovery of the IMEX domain", "Stop the jobs that use memory of other nodes over NVLink, and restart the IMEX service on all of these nodes."
+		return "the driver requests a recovery of the IMEX domain", "Stop the jobs that use memory of other nodes over NVLink, and restart the IMEX service on all of these nodes."
 	case 6:
-		f.Reason, f.Action = "the driver requests a bus reset", "Drain the node, and reset all its GPUs together or reboot it."
-	case 7:
-		f.Reason, f.Action = "the driver requests a reboot of the machine", "Drain the node and reboot it."
-	default:
-		f.Reason, f.Action = fmt.Sprintf("the driver requests an unknown recovery action, code %.0f", code), "Look it up in the vendor's documentation of recovery actions."
+		return "the driver requests a bus reset", "Drain the node, and reset all its GPUs together or reboot it."
 	}
-	return []Finding{f}
+	return fmt.Sprintf("the driver requests an unknown recovery action, code %.0f", code), "Look it up in the vendor's documentation of recovery actions."
 }
 
 // orphaned reports memory that no process holds. A driver keeps less than orphanedBytes for

@@ -150,12 +150,15 @@ func TestXIDs(t *testing.T) {
 			d.XIDs = []XIDSeen{x}
 		})
 	}
-	for _, code := range []int{13, 31, 43, 45, 68, 94, 109} {
+	for _, code := range []int{13, 14, 31, 43, 45, 68, 94, 108, 154} {
 		expect(t, "a program's fault", seen(code, time.Minute, nil), fmt.Sprintf("gpu.xid info 0 %d", code))
 		if s := Score(Check(seen(code, 0, nil)), "GPU-0"); s != 1 {
 			t.Errorf("XID %d lowers the score: %v", code, s)
 		}
 	}
+	expect(t, "most likely a program's fault", seen(109, time.Minute, nil), "gpu.xid warning 0 109")
+	down := func(_ *XIDSeen, d *Device) { d.Up, d.Lost = false, true }
+	expect(t, "it fell off the bus", seen(79, time.Minute, down), "gpu.lost critical 0; gpu.xid critical 0 79")
 	expect(t, "forgotten", seen(31, 10*time.Minute, nil), "")
 	expect(t, "an error of memory", seen(95, time.Minute, nil), "gpu.xid critical 0 95")
 	expect(t, "until it is reset", seen(95, 5*time.Hour, nil), "gpu.xid critical 0 95")
@@ -188,6 +191,11 @@ func TestExplainXID(t *testing.T) {
 	}
 	f(79, "", "hardware critical link=: the GPU fell off the bus")
 	f(48, "", "memory critical link=: uncorrectable memory error")
+	f(154, "", "information info link=: the driver's recovery action changed")
+	f(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "hardware critical link=: the driver requests a reboot of the machine")
+	f(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "hardware critical link=: the driver requests a reset of the device")
+	f(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", "information info link=: the driver no longer requests a recovery action")
+	f(154, "GPU recovery action changed from 0x0 (None) to 0x77 (New Thing)", "hardware critical link=: the driver requests an unknown recovery action, code 119")
 	f(74, "", "link warning link=: an NVLink failed")
 	f(149, "Placeholder", "link warning link=: NVLink reported an error")
 	f(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 03 (0x025001c6 0x00000000 0x0)", "link critical link=3: an error reported by NETIR_LINK_EVT")
@@ -245,7 +253,7 @@ func TestTables(t *testing.T) {
 	for _, row := range read("xid-catalog.csv") {
 		code, _ := strconv.Atoi(row["code"])
 		x, ok := xids[code]
-		if unused := strings.HasPrefix(row["description"], "Unused"); unused == ok {
+		if unused := strings.HasPrefix(row["description"], "Unused") && code != 14 && code != 108; unused == ok {
 			t.Errorf("%d: in our table %v, %q", code, ok, row["description"])
 		}
 		if want := row["immediate_resolution"]; ok && want == "RESET_GPU" && x.action != resetGPU && code != 109 {
@@ -305,7 +313,10 @@ var rewrite = flag.Bool("update", false, "rewrite docs/xid.md")
 func TestXIDDocument(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString("[comment]: <> (Written by go test ./internal/health -run Document -update from xid_table.go. Do not edit.)\n\n# XIDs\n\n")
-	b.WriteString("What NVIDIA's driver reports, as of 2026-11 (driver R595). Severity is that of the [finding](health.md); of 144 to 150 the driver's text decides.\n\n")
+	b.WriteString("What NVIDIA's driver reports, as of 2026-11 (driver R595). Severity is that of the [finding](health.md); of 144 to 150 and 154 the driver's text decides.\n\n")
+	b.WriteString("Actions are those of NVIDIA's catalog, with these exceptions. 109: the catalog recommends a reset, but NVIDIA's own device plugin takes 109 for an application error; it is a warning here, " +
+		"and a driver that needs a reset says so by 154 or its recovery action, which is critical. 92, 93, 121, 157 and 161: the catalog recommends investigation only; they are warnings. 162 to 176 have no action in the catalog. " +
+		"Codes that the catalog calls unused are unknown errors, except 14 and 108, which it says to ignore.\n\n")
 	b.WriteString("| XID | name | class | severity | meaning | action |\n|---|---|---|---|---|---|\n")
 	for _, code := range slices.Sorted(maps.Keys(xids)) {
 		x := ExplainXID(code, "")

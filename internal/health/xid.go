@@ -1,11 +1,16 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
 )
 
 // xid is an entry of the table of codes.
@@ -25,6 +30,7 @@ const (
 	update
 	mechanics
 	linkCheck
+	appOrReset // usually the program; the driver says so if the GPU needs a reset
 	resetGPU
 	reboot
 )
@@ -40,6 +46,7 @@ var actions = map[action]struct {
 	update:     {Warning, "driver", "Update the driver and the firmware."},
 	mechanics:  {Warning, "hardware", "Check the power cables and the seating of the board."},
 	linkCheck:  {Warning, "link", "If the error recurs, reset all GPUs of the machine together and check cables and the baseboard."},
+	appOrReset: {Warning, "application", "Restart the program. If other programs fail on the GPU too, drain and reset it."},
 	resetGPU:   {Critical, "hardware", "Drain and reset the GPU; if that fails, reboot the machine."},
 	reboot:     {Critical, "hardware", "Drain the node and reboot it. If the GPU does not come back, check its power and seating."},
 }
@@ -58,7 +65,8 @@ type XID struct {
 	Link     string // link number, for NVLink codes
 }
 
-// ExplainXID explains a code. For NVLink 5 the driver's message decides the severity.
+// ExplainXID explains a code. For NVLink 5 and for a changed recovery action the driver's
+// message decides the severity.
 func ExplainXID(code int, message string) XID {
 	x, ok := xids[code]
 	if !ok {
@@ -75,7 +83,30 @@ func ExplainXID(code int, message string) XID {
 	if code >= 144 && code <= 150 {
 		out.nvlink5(message)
 	}
+	if code == recoveryXID {
+		out.recovery(message)
+	}
 	return out
+}
+
+// recoveryXID announces that the driver's recovery action changed, NVML field 230.
+const recoveryXID = 154
+
+var recoveryLine = regexp.MustCompile(`(?i)recovery action changed from 0x[0-9a-f]+ \([^)]*\) to 0x([0-9a-f]{1,8})\b`)
+
+// recovery takes the action from the message of XID 154.
+func (x *XID) recovery(message string) {
+	m := recoveryLine.FindStringSubmatch(message)
+	if m == nil {
+		return
+	}
+	code, _ := strconv.ParseUint(m[1], 16, 32) // at most eight digits
+	if code == 0 {
+		x.Meaning = "the driver no longer requests a recovery action"
+		return
+	}
+	x.Meaning, x.Action = requested(float64(code))
+	x.Severity, x.Class = Critical, "hardware"
 }
 
 // nvlink5Line matches unit, severity, containment, injection, link, and registers.
@@ -141,6 +172,39 @@ func xidFindings(t trail) []Finding {
 			f.Reason += fmt.Sprintf(", in pid %d", seen.PID)
 		}
 		out = append(out, f)
+	}
+	return out
+}
+
+// unlisted reports errors of GPUs that the driver does not list and that need more than a
+// restart of the program: after XID 79 there is nothing else left of the GPU. Less severe
+// errors may be those of a GPU that this agent is not allowed to see.
+func unlisted(m *Machine) []Finding {
+	now := m.Moments[len(m.Moments)-1].Time
+	var out []Finding
+	for _, key := range slices.Sorted(maps.Keys(m.Unlisted)) {
+		id := device.ID{Vendor: "nvidia"}
+		if strings.Contains(key, ":") {
+			id.PCI = key
+		} else {
+			id.UUID = key
+		}
+		for _, known := range m.Known {
+			if known.UUID == key || known.PCI == key {
+				id = known
+			}
+		}
+		for _, f := range xidFindings(trail{now: now, last: &Device{Sample: device.Sample{ID: id}, XIDs: m.Unlisted[key]}}) {
+			if f.Severity != Critical {
+				continue
+			}
+			f.Device = id
+			if id.UUID == "" {
+				f.Key += " " + key // a finding of the machine
+			}
+			f.Reason += fmt.Sprintf("; the driver no longer lists the GPU at %s", cmp.Or(id.PCI, key))
+			out = append(out, f)
+		}
 	}
 	return out
 }

@@ -1,14 +1,14 @@
 package health
 
 // xids are the codes from NVIDIA's XID catalog and from the header nverror.h of driver R595,
-// as of 2026-11. Names and actions are NVIDIA's, with these exceptions: 162 to 176 have no
-// action there; 92, 93, 121, 157 and 161, for which NVIDIA recommends investigation but no
-// immediate action, are warnings here; 109, which device plugins treat as an application
-// error, is one here. Codes that NVIDIA lists as unused are left out.
+// as of 2026-11. Names and actions are NVIDIA's, with the exceptions that docs/xid.md lists.
+// Codes that NVIDIA lists as unused are left out, except for 14 and 108, which it says to
+// ignore.
 var xids = map[int]xid{
 	8:   {"RC_FIFO_ERROR_IDLE_TIMEOUT", "the GPU stopped processing a task", restartApp},
 	11:  {"RC_GR_ERROR_MISSING_HW", "a program sent invalid commands", restartApp},
 	13:  {"RC_GR_EXCEPTION", "compute engine exception, for example an out-of-bounds access by a program", restartApp},
+	14:  {"RC_FAKE_ERROR", "an error that the driver injected", nothing},
 	25:  {"RC_GR_ILLEGAL_NOTIFY", "a program sent illegal commands", restartApp},
 	31:  {"RC_FIFO_ERROR_MMU_ERR_FLT", "a program accessed invalid memory", restartApp},
 	32:  {"RC_PBDMA_ERROR", "a program sent invalid commands", restartApp},
@@ -64,7 +64,8 @@ var xids = map[int]xid{
 	105: {"RC_NVJPG7_ERROR", "the JPEG engine failed", restartApp},
 	106: {"SMBPBI_TEST_MESSAGE", "a test message on the management bus", nothing},
 	107: {"SMBPBI_TEST_MESSAGE_SILENT", "a test message on the management bus", nothing},
-	109: {"RC_CTXSW_TIMEOUT_ERROR", "a context switch timed out", restartApp},
+	108: {"NVLINK_REMOTE_TRANSLATION_ERROR", "a peer's address could not be translated over NVLink", nothing},
+	109: {"RC_CTXSW_TIMEOUT_ERROR", "a context switch timed out", appOrReset},
 	110: {"SEC_FAULT_ERROR", "the security engine reported a fault", resetGPU},
 	119: {"GSP_RPC_TIMEOUT", "the GPU system processor (GSP) did not answer in time", resetGPU},
 	120: {"GSP_ERROR", "the GPU system processor (GSP) failed", resetGPU},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -47,20 +48,24 @@ func (r *Reader) followLog(ctx context.Context, log *kmsg.Reader, emit func(devi
 		known = *r.resume
 	}
 	boot := r.bootTime()
-	seen := pairs{}
+	seen := fallen{}
 	first := true
 	return log.Follow(ctx, func(rec kmsg.Record) {
 		if first && known.Record > 0 && rec.Seq > known.Record+1 {
 			rec.Lost += rec.Seq - known.Record - 1
 		}
 		first = false
-		e, gi, ok := device.Event{}, -1, false
+		x, ok := xidRecord{}, false
 		if rec.Kernel() {
-			e, gi, ok = parseXIDLine(rec.Text)
+			x, ok = parseXID(rec.Text)
 		}
-		if ok && e.Code == xidOffBus && seen.second(e.PCI, rec.Time, !offBus.MatchString(rec.Text)) {
+		if ok && x.domainless {
+			x.PCI = r.withDomain(x.PCI)
+		}
+		if ok && x.Code == xidOffBus && seen.repeats(x.PCI, rec.Time, x.form) {
 			ok = false
 		}
+		e := x.Event
 		if !ok && rec.Kernel() {
 			e, ok = parseSXID(rec.Text)
 		}
@@ -73,7 +78,7 @@ func (r *Reader) followLog(ctx context.Context, log *kmsg.Reader, emit func(devi
 		} else {
 			e.Time = at
 			if e.Name == device.EventXID {
-				e.Device = r.deviceAt(e.PCI, gi)
+				e.Device = r.deviceAt(e.PCI, x.gi)
 			}
 		}
 		e.Missed, e.Position = rec.Lost, device.Position{Record: rec.Seq}
@@ -92,6 +97,27 @@ func (r *Reader) bootTime() time.Time {
 		return r.opts.Now()
 	}
 	return r.opts.Now().Add(-up)
+}
+
+// withDomain returns the address of the only GPU at the bus and device of pci, in whatever
+// domain it is, and pci itself if there is none or several.
+func (r *Reader) withDomain(pci string) string {
+	if !r.mu.TryRLock() {
+		return pci
+	}
+	defer r.mu.RUnlock()
+	_, slot, _ := strings.Cut(pci, ":")
+	found := pci
+	for _, g := range r.gpus {
+		if _, other, _ := strings.Cut(g.id.PCI, ":"); g.id.Parent != "" || other != slot {
+			continue
+		}
+		if g.id.PCI == pci || found != pci {
+			return pci
+		}
+		found = g.id.PCI
+	}
+	return found
 }
 
 // deviceAt returns the UUID of the GPU at a PCI address, or of its only MIG device on GPU

@@ -108,6 +108,10 @@ func TestEventsOfKernelLog(t *testing.T) {
 	write(e, 8, 4, "NVRM: GPU Board Serial Number: 1650123456789")
 	write(e, 9, 4, strings.Replace(realXID, "0000:00:06", "0000:18:00", 1))
 	write(e, 13, 4, "NVRM: Xid (PCI:0000:99:00): 62, nobody we know")
+	write(e, 14, 4, `NVRM: The NVIDIA GPU 18:00.0\x0aNVRM: (PCI ID: 10de:2335) installed in this system has\x0aNVRM: fallen off the bus and is not responding to commands.`)
+	write(e, 15, 4, "NVRM: GPU 18:00.0: GPU has fallen off the bus.")                                                                                                             // the same event
+	write(e, 16, 4, `NVRM: The NVIDIA GPU 0000:10:00.0\x0aNVRM: (PCI ID: 10de:2335) installed in this system has\x0aNVRM: fallen off the bus and is not responding to commands.`) // known
+	write(e, 17, 4, "NVRM: GPU 99:00.0: GPU has fallen off the bus.")
 	boot := c.now().Add(-1000 * time.Second)
 	want := []device.Event{
 		{
@@ -116,7 +120,10 @@ func TestEventsOfKernelLog(t *testing.T) {
 		},
 		{Time: boot.Add(13 * time.Second), PCI: "0000:99:00.0", Name: device.EventXID, Code: 62, Missed: 3, Position: device.Position{Record: 13}},
 	}
-	got := []device.Event{e.next(isNews), e.next(isNews)}
+	want = append(want,
+		device.Event{Time: boot.Add(14 * time.Second), Device: "GPU-00000000-0000-4000-8000-000000000001", PCI: "0000:18:00.0", Name: device.EventXID, Code: 79, Position: device.Position{Record: 14}},
+		device.Event{Time: boot.Add(17 * time.Second), PCI: "0000:99:00.0", Name: device.EventXID, Code: 79, Position: device.Position{Record: 17}})
+	got := []device.Event{e.next(isNews), e.next(isNews), e.next(isNews), e.next(isNews)}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(device.Event{}, "Message")); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}

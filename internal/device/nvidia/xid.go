@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	pciPattern = `((?:[0-9a-fA-F]{4}|[0-9a-fA-F]{8}):[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?`
+	pciPattern = `((?:(?:[0-9a-fA-F]{4}|[0-9a-fA-F]{8}):)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?`
 	xidOffBus  = 79 // the GPU has fallen off the bus
 )
 
@@ -21,7 +21,8 @@ var (
 	// The address may be followed by the MIG instance: "PCI:0000:41:00 GPU-I:02".
 	xidLine  = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?` + pciPattern + `(?: GPU-I:([0-9a-fA-F]{1,4}))?[^)]*\)[^:]*: (\d{1,9}),?\s*(.*)`)
 	xidWho   = regexp.MustCompile(`^pid=(\d+|'<unknown>')(?:, name=([^,]*))?(?:,\s*|$)`)
-	offBus   = regexp.MustCompile(`NVRM:\s+GPU ` + pciPattern + `:\s+GPU has fallen off the bus`)
+	offBus   = regexp.MustCompile(`NVRM:\s+(The NVIDIA )?GPU (?:at )?(?:PCI:)?` + pciPattern + `:?\s+(?:\(PCI ID: [0-9a-fA-F:]+\)\s+installed in this system\s+|GPU\s+)?has\s+fallen off the bus`)
+	newLine  = regexp.MustCompile(`\n(?:\s*NVRM:)?`)
 	sxidLine = regexp.MustCompile(`nvidia-nvswitch\d+: SXid \((?:PCI:)?` + pciPattern + `\): (\d{1,9}), (.*)`)
 	serial   = regexp.MustCompile(`(?i)serial`)
 )
@@ -29,32 +30,48 @@ var (
 // maxMessage bounds how much of a line is kept.
 const maxMessage = 1000
 
-// parseXID parses a line of the kernel log. Only these lines are ever exported: neighboring
-// lines contain the board's serial number.
-func parseXID(text string) (device.Event, bool) {
-	e, _, ok := parseXIDLine(text)
-	return e, ok
+// xidRecord is a record of the kernel log about an XID.
+type xidRecord struct {
+	device.Event
+	gi   int        // the GPU instance that the record names, or -1
+	form offBusForm // of an XID 79
+	// domainless: the address has no PCI domain, and Event.PCI has domain 0.
+	domainless bool
 }
 
-// parseXIDLine is parseXID that also returns the GPU instance named in the line, or -1.
-func parseXIDLine(text string) (e device.Event, gi int, ok bool) {
-	text, _, _ = strings.Cut(text, "\n")
+// parseXID parses a record of the kernel log, which may have several lines. Only a line
+// about an XID is ever exported: neighboring lines contain the board's serial number.
+func parseXID(text string) (xidRecord, bool) {
 	if !strings.Contains(text, "NVRM:") {
-		return device.Event{}, -1, false
+		return xidRecord{}, false
 	}
-	if m := offBus.FindStringSubmatch(text); m != nil {
-		return device.Event{Name: device.EventXID, Code: xidOffBus, PCI: pciOf(m[1]), Message: "GPU has fallen off the bus."}, -1, true
+	if m := offBus.FindStringSubmatch(newLine.ReplaceAllLiteralString(text, " ")); m != nil {
+		e := device.Event{Name: device.EventXID, Code: xidOffBus, PCI: pciOf(m[2]), Message: "GPU has fallen off the bus."}
+		form := offBusLine
+		if m[1] != "" {
+			form = offBusOpen
+		}
+		return xidRecord{e, -1, form, domainless(m[2])}, true
 	}
+	for line := range strings.Lines(text) {
+		if e, ok := parseXIDLine(line); ok {
+			return e, true
+		}
+	}
+	return xidRecord{}, false
+}
+
+func parseXIDLine(text string) (xidRecord, bool) {
 	m := xidLine.FindStringSubmatch(text)
 	if m == nil {
-		return device.Event{}, -1, false
+		return xidRecord{}, false
 	}
 	code, err := strconv.Atoi(m[3])
 	if err != nil {
-		return device.Event{}, -1, false
+		return xidRecord{}, false
 	}
-	e = device.Event{Name: device.EventXID, Code: code, PCI: pciOf(m[1])}
-	gi = -1
+	e := device.Event{Name: device.EventXID, Code: code, PCI: pciOf(m[1])}
+	gi := -1
 	if n, err := strconv.ParseUint(m[2], 16, 16); err == nil {
 		gi = int(n)
 	}
@@ -68,7 +85,7 @@ func parseXIDLine(text string) (e device.Event, gi int, ok bool) {
 		tail = tail[len(who[0]):]
 	}
 	e.Message = clean(tail, maxMessage)
-	return e, gi, true
+	return xidRecord{e, gi, offBusXID, domainless(m[1])}, true
 }
 
 // parseSXID parses an NVSwitch error line. Continuation lines that hold only the severity
@@ -101,31 +118,49 @@ func clean(s string, limit int) string {
 	return strings.TrimSpace(s)
 }
 
+func domainless(address string) bool { return strings.Count(address, ":") == 1 }
+
 // pciOf converts an address to the form of device.ID. A GPU is function 0 of its slot.
 func pciOf(s string) string {
 	s = strings.ToLower(s)
+	if domainless(s) {
+		s = "0000:" + s
+	}
 	if domain, rest, _ := strings.Cut(s, ":"); len(domain) == 8 && strings.HasPrefix(domain, "0000") {
 		s = domain[4:] + ":" + rest
 	}
 	return s + ".0"
 }
 
-// pairs detects the second of the two lines that a driver may write when a GPU falls off
-// the bus: "Xid ...: 79, ..." and "GPU ...: GPU has fallen off the bus".
-type pairs map[string]offBusLine // by PCI address
+// offBusForm is one of the messages that drivers write when a GPU falls off the bus, and a
+// single driver may write all of them.
+type offBusForm uint8
 
-type offBusLine struct {
-	at  time.Duration
-	xid bool
+const (
+	offBusXID  offBusForm = 1 << iota // Xid (...): 79, ...
+	offBusLine                        // GPU ...: GPU has fallen off the bus
+	offBusOpen                        // The NVIDIA GPU ... has fallen off the bus and is not responding: at every attempt to open it
+)
+
+// fallen detects messages that repeat an earlier one.
+type fallen map[string]offBusSeen // by PCI address
+
+type offBusSeen struct {
+	at    time.Duration
+	forms offBusForm
 }
 
-// second reports whether an XID 79 line repeats the other line of its pair.
-func (p pairs) second(pci string, at time.Duration, xid bool) bool {
+// repeats reports whether a message is about a fall that is already known.
+func (f fallen) repeats(pci string, at time.Duration, form offBusForm) bool {
 	const together = 10 * time.Second
-	if prev, ok := p[pci]; ok && prev.xid != xid && at-prev.at < together {
-		delete(p, pci)
+	prev, ok := f[pci]
+	switch {
+	case ok && form == offBusOpen:
+		return true
+	case ok && prev.forms&form == 0 && at-prev.at < together:
+		f[pci] = offBusSeen{prev.at, prev.forms | form}
 		return true
 	}
-	p[pci] = offBusLine{at, xid}
+	f[pci] = offBusSeen{at, form}
 	return false
 }

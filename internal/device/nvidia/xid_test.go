@@ -27,7 +27,7 @@ func TestParseXID(t *testing.T) {
 		if !ok {
 			t.Errorf("%q was not parsed", line)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, got.Event); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", line, diff)
 		}
 	}
@@ -46,6 +46,14 @@ func TestParseXID(t *testing.T) {
 		device.Event{PCI: "0018:01:00.0", Code: 145, PID: 876767, Process: "ray::WorkerDict", Message: "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)"})
 	f("NVRM: Xid (PCI:0000:01:00): 31, pid=XXX", device.Event{PCI: "0000:01:00.0", Code: 31, Message: "pid=XXX"})
 	f("NVRM: GPU 0000:8A:00.0: GPU has fallen off the bus.", device.Event{PCI: "0000:8a:00.0", Code: 79, Message: "GPU has fallen off the bus."})
+	// Without a PCI domain, and over several lines of one record.
+	f("NVRM: GPU 18:00.0: GPU has fallen off the bus.", device.Event{PCI: "0000:18:00.0", Code: 79, Message: "GPU has fallen off the bus."})
+	f("NVRM: GPU at 0000:02:00.0 has fallen off the bus.", device.Event{PCI: "0000:02:00.0", Code: 79, Message: "GPU has fallen off the bus."})
+	f("NVRM: Xid (PCI:18:00): 48, DBE", device.Event{PCI: "0000:18:00.0", Code: 48, Message: "DBE"})
+	f("NVRM: The NVIDIA GPU 0000:8a:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system has\nNVRM: fallen off the bus and is not responding to commands.\n",
+		device.Event{PCI: "0000:8a:00.0", Code: 79, Message: "GPU has fallen off the bus."})
+	f("NVRM: GPU at PCI:0000:00:06: GPU-0\nNVRM: GPU Board Serial Number: 1650123456789\nNVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.",
+		device.Event{PCI: "0000:05:00.0", Code: 79, Message: "GPU has fallen off the bus."})
 	f("NVRM: Xid (PCI:0000:01:00): 62, board 1650123456789, GPU serial number 1650123456789",
 		device.Event{PCI: "0000:01:00.0", Code: 62})
 	f("NVRM: Xid (PCI:0000:01:00): 13, a\xff"+strings.Repeat("é", maxMessage)+"\nsecond line",
@@ -56,6 +64,7 @@ func TestParseXID(t *testing.T) {
 		"NVRM: GPU 0000:00:06.0: GPU serial number is 1650123456789.", "NVRM: Xid (invalid): some error",
 		"NVRM: Xid (PCI:0000:00:06): no, code", "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal",
 		"Xid (PCI:0000:01:00): 31, somebody else",
+		"NVRM: The NVIDIA GPU 0000:8a:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system is fine", "NVRM: GPU 0000:8a:00.0\nfallen off the bus",
 	} {
 		if e, ok := parseXID(line); ok {
 			t.Errorf("%q parsed as %+v", line, e)
@@ -93,6 +102,7 @@ func FuzzParseXID(f *testing.F) {
 	f.Add("NVRM: Xid (PCI:0000:41:00 GPU-I:02): 13, pid='<unknown>', name=<unknown>, x")
 	f.Add("NVRM: GPU 0000:8A:00.0: GPU has fallen off the bus.")
 	f.Add("NVRM: Xid (PCI:0000:01:00): 62, GPU serial number 1650123456789")
+	f.Add("NVRM: The NVIDIA GPU 8a:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system has\nNVRM: fallen off the bus and is not responding to commands.\n")
 	f.Fuzz(func(t *testing.T, line string) {
 		e, ok := parseXID(line)
 		if !ok {
@@ -105,21 +115,26 @@ func FuzzParseXID(f *testing.F) {
 	})
 }
 
-func TestPairs(t *testing.T) {
-	p := pairs{}
-	f := func(pci string, at int, xid, want bool) {
+// Catches one fall that is counted several times, and a second fall that is not counted.
+func TestFallen(t *testing.T) {
+	p := fallen{}
+	f := func(pci string, at int, form offBusForm, want bool) {
 		t.Helper()
-		if got := p.second(pci, time.Duration(at)*time.Second, xid); got != want {
-			t.Errorf("%s at %d s: %v", pci, at, got)
+		if got := p.repeats(pci, time.Duration(at)*time.Second, form); got != want {
+			t.Errorf("%s at %d s, form %d: %v", pci, at, form, got)
 		}
 	}
-	f("a", 0, true, false)
-	f("b", 1, false, false) // another GPU
-	f("a", 1, false, true)
-	f("a", 2, true, false)   // again, after a reset
-	f("b", 2, true, true)    // in the other order
-	f("a", 100, true, false) // the other line never came
-	f("a", 200, false, false)
+	f("a", 0, offBusXID, false)
+	f("b", 1, offBusLine, false) // another GPU
+	f("a", 1, offBusLine, true)
+	f("a", 1, offBusOpen, true)
+	f("a", 2, offBusXID, false)   // again, after a reset
+	f("b", 2, offBusXID, true)    // in the other order
+	f("a", 100, offBusXID, false) // the other line never came
+	f("a", 200, offBusLine, false)
+	f("a", 900, offBusOpen, true) // somebody tried to open the GPU
+	f("c", 0, offBusOpen, false)
+	f("c", 50, offBusOpen, true)
 }
 
 // A switch error belongs to no GPU, and its register dump is not a second error.

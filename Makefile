@@ -103,7 +103,7 @@ generate: ## what is made from metadata.yaml, from tables in the code and, with 
 	$(GO) test ./internal/local -run '^TestHardwareDocument$$' -count 1 -update
 	$(GO) test ./internal/health -run '^TestXIDDocument$$' -count 1 -update
 
-GOLDEN := ./exporter/pageexporter ./internal/cli ./internal/cli/tui ./receiver/cudareceiver ./receiver/gpureceiver
+GOLDEN := ./exporter/pageexporter ./internal/cli ./internal/cli/tui ./internal/device/nvidia ./receiver/cudareceiver ./receiver/gpureceiver
 .PHONY: golden
 golden: ## rewrite the golden files, to be read before they are committed
 	@$(GO) test $(GOLDEN) -run 'Golden|Frames' -count 1 -update >/dev/null || true # some fail on purpose

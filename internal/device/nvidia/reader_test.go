@@ -3,8 +3,12 @@
 package nvidia
 
 import (
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -78,8 +82,34 @@ func readTwice(t *testing.T, d device.Device, c *clock) device.Sample {
 	return s
 }
 
-// Every value of a Sample is compared with the answers of the scripted driver.
-func TestReadEverything(t *testing.T) {
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// Every value of a Sample is compared with the answers of the scripted driver. The golden
+// file is reviewed like code: make golden rewrites it.
+func TestGoldenEverything(t *testing.T) {
+	const golden = "testdata/everything.json"
+	got, err := json.MarshalIndent(readEverything(t), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = append(got, '\n')
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
+		t.Errorf("Sample (-want +got):\n%s", diff)
+	}
+}
+
+// readEverything reads a GPU that has everything a Sample can have.
+func readEverything(t *testing.T) device.Sample {
+	t.Helper()
 	h := nvmltest.New(t, `
 gpu 0 util 40 24
 gpu 0 util-samples[4] 90
@@ -114,9 +144,7 @@ process 0 4244 mps 1024 12
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(wantEverything(), got); diff != "" {
-		t.Errorf("Sample (-want +got):\n%s", diff)
-	}
+	return got
 }
 
 func TestReadTiers(t *testing.T) {

@@ -1,6 +1,8 @@
 package device
 
 import (
+	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -138,6 +140,65 @@ func TestGuardClearedErrors(t *testing.T) {
 		got, verdict := g.Believe(errors(n), true, now.Add(time.Duration(i)*time.Minute))
 		if verdict != (Verdict{}) || got.ECC[0].Count.OK() != (i != 1) {
 			t.Errorf("step %d: %+v %+v", i, got.ECC, verdict)
+		}
+	}
+}
+
+// Whatever a driver misreads once, what the guard lets through adds up to what the device
+// used: readings of 0, steps back and spikes, and real resets.
+func TestGuardAddsUp(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		now := time.Date(2026, 11, 15, 0, 0, 0, 0, time.UTC)
+		var g Guard
+		counter := 1e6 * r.Float64()
+		g.Believe(Sample{Energy: Of(counter)}, true, now)
+		counted, used, last, resets := 0.0, 0.0, counter, 0
+		see := func(v float64, slow bool) {
+			s, verdict := g.Believe(Sample{Energy: Of(v)}, slow, now)
+			switch e, ok := s.Energy.Get(); {
+			case verdict.Jumped:
+				t.Fatalf("seed %d: jumped to %v", seed, v)
+			case ok && verdict.Reset:
+				counted, last, resets = counted+e, e, resets+1
+			case ok:
+				counted, last = counted+e-last, e
+			}
+		}
+		want := 0
+		for range 50 {
+			now = now.Add(30 * time.Second)
+			joules := 1 + 20e3*r.Float64()
+			counter, used = counter+joules, used+joules
+			shown := counter
+			switch n := r.IntN(8); {
+			case n == 0:
+				shown = 0
+			case n == 1:
+				shown = last - 0.001
+			case n == 2:
+				shown = 1e15
+			case n == 3 && counter > 100e3: // a reset right after a believed reading
+				see(counter, true)
+				counter, want = 0, want+1
+				for range 3 {
+					now = now.Add(30 * time.Second)
+					joules := 1 + 20e3*r.Float64()
+					counter, used = counter+joules, used+joules
+					see(counter, true)
+				}
+				shown = counter
+			}
+			see(shown, true)
+			now = now.Add(10 * time.Second)
+			see(shown, false) // a fast read repeats the value
+			now = now.Add(20 * time.Second)
+			see(counter, true)
+		}
+		now = now.Add(30 * time.Second)
+		see(counter, true)
+		if math.Abs(counted-used) > 1e-6 || resets != want {
+			t.Fatalf("seed %d: %v J and %d resets, want %v J and %d", seed, counted, resets, used, want)
 		}
 	}
 }

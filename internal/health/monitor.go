@@ -100,37 +100,6 @@ func (m *Monitor) Observe(now Moment, events []Event) []Change {
 	return m.compare(found, now.Time)
 }
 
-// adopt moves the errors of a PCI address to the device that is there.
-func (m *Monitor) adopt(id device.ID) {
-	orphans := m.xids[id.PCI]
-	if id.PCI == "" || len(orphans) == 0 {
-		return
-	}
-	delete(m.xids, id.PCI)
-	list := slices.Clone(m.xids[id.UUID])
-	for _, x := range orphans {
-		if len(list) < maxCodes && !slices.ContainsFunc(list, func(o XIDSeen) bool { return o.Code == x.Code && o.Link == x.Link }) {
-			list = append(list, x)
-		}
-	}
-	m.xids[id.UUID] = list
-}
-
-// unlisted returns the errors of devices that are not among those of now.
-func (m *Monitor) unlisted(now *Moment) map[string][]XIDSeen {
-	var out map[string][]XIDSeen
-	for key, list := range m.xids {
-		if slices.ContainsFunc(now.Devices, func(d Device) bool { return d.ID.UUID == key }) {
-			continue
-		}
-		if out == nil {
-			out = map[string][]XIDSeen{}
-		}
-		out[key] = list
-	}
-	return out
-}
-
 // learn records that a device is present and which of its links are up.
 func (m *Monitor) learn(d *Device) {
 	if len(m.known) < maxKnown && !slices.ContainsFunc(m.known, func(id device.ID) bool { return id.UUID == d.ID.UUID }) {

@@ -14,7 +14,7 @@ var deviceRules = []func(trail) []Finding{
 var downRules = []func(trail) []Finding{lost, xidFindings}
 
 // machineRules are the rules that compare devices.
-var machineRules = []func(*Machine) []Finding{missing, mismatch, stragglers, switches, unlisted} // machine.go, xid.go
+var machineRules = []func(*Machine) []Finding{missing, mismatch, stragglers, switches, unlisted} // machine.go, xid.go, unlisted.go
 
 func one(f Finding, ok bool) []Finding {
 	if !ok {

@@ -1,16 +1,11 @@
 package health
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/gpumeter/gpumeter/internal/device"
 )
 
 // xid is an entry of the table of codes.
@@ -172,39 +167,6 @@ func xidFindings(t trail) []Finding {
 			f.Reason += fmt.Sprintf(", in pid %d", seen.PID)
 		}
 		out = append(out, f)
-	}
-	return out
-}
-
-// unlisted reports errors of GPUs that the driver does not list and that need more than a
-// restart of the program: after XID 79 there is nothing else left of the GPU. Less severe
-// errors may be those of a GPU that this agent is not allowed to see.
-func unlisted(m *Machine) []Finding {
-	now := m.Moments[len(m.Moments)-1].Time
-	var out []Finding
-	for _, key := range slices.Sorted(maps.Keys(m.Unlisted)) {
-		id := device.ID{Vendor: "nvidia"}
-		if strings.Contains(key, ":") {
-			id.PCI = key
-		} else {
-			id.UUID = key
-		}
-		for _, known := range m.Known {
-			if known.UUID == key || known.PCI == key {
-				id = known
-			}
-		}
-		for _, f := range xidFindings(trail{now: now, last: &Device{Sample: device.Sample{ID: id}, XIDs: m.Unlisted[key]}}) {
-			if f.Severity != Critical {
-				continue
-			}
-			f.Device = id
-			if id.UUID == "" {
-				f.Key += " " + key // a finding of the machine
-			}
-			f.Reason += fmt.Sprintf("; the driver no longer lists the GPU at %s", cmp.Or(id.PCI, key))
-			out = append(out, f)
-		}
 	}
 	return out
 }

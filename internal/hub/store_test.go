@@ -105,6 +105,24 @@ func TestZeroes(t *testing.T) {
 	}
 }
 
+// Catches a zero for a counter whose start is unknown: a sender leaves the start unset, or
+// gives its first point as the start, as OpenTelemetry's data model allows.
+func TestNoZeroOfUnknownStart(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{})
+	for _, at := range []time.Duration{90 * time.Second, 80 * time.Second, 70 * time.Second} {
+		a := s.Appender(t.Context())
+		a.Counter(name("unset_total"), 0, ago(at), 9e9)
+		a.Counter(name("first_total"), ago(90*time.Second), ago(at), 9e9)
+		if r := commit(t, a); r != (Result{Accepted: 2}) {
+			t.Fatalf("%+v", r)
+		}
+	}
+	want := []string{"__name__=first_total 90:9e+09 80:9e+09 70:9e+09", "__name__=unset_total 90:9e+09 80:9e+09 70:9e+09"}
+	if diff := cmp.Diff(want, raw(t, s, `{__name__=~".+_total"}`)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // Catches a new counter that started hours ago: its zero is out of order, and a zero before
 // the window is not stored at all.
 func TestZeroOfOldStart(t *testing.T) {

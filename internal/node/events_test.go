@@ -138,6 +138,25 @@ func TestXIDCountStartsAtFirstEvent(t *testing.T) {
 	})
 }
 
+// Catches an XID 79 that leaves no finding because no reader lists the GPU.
+func TestXIDOfUnlistedGPU(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		j := newJournal()
+		r, _ := newWitness(1, j, t.TempDir())
+		r.tick(t)
+		j.add(xid(7, 79))
+		synctest.Wait()
+		var got []string
+		for _, f := range r.tick(t).Findings {
+			got = append(got, f.Rule+" "+f.Key+" "+f.Severity.String())
+		}
+		wantList(t, got, "gpu.xid 79 0000:07:00.0 critical")
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // counted returns the XIDs of a tick as "GPU code count".
 func counted(t Tick) []string {
 	list := []string{}

@@ -12,7 +12,10 @@ type counter struct {
 // add records a reading and returns the running total. A counter that decreased without
 // having been near its end was reset, and so is the total.
 func (c *counter) add(raw uint64, width kind) uint64 {
+	const slightly = 1 << 16
 	switch {
+	case c.total > c.last && raw < c.last && c.last-raw < slightly: // misread: a reset would lose the wraparounds
+		return c.total
 	case !c.seen || raw < c.last && !wrapped(c.last, raw, width):
 		c.total = raw
 	default:

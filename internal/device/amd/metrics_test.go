@@ -324,4 +324,5 @@ func TestCounter(t *testing.T) {
 	f(u32, 1<<31, 1<<32-2, 1<<31)  // a reset: the new value is not near the start
 	f(u64, 3, math.MaxUint64-2, 3) // a 64-bit counter never wraps
 	f(u16, 65536+1, 65535-1, 1)
+	f(u32, 1<<32+10, 1<<32-2, 3, 2, 10) // a step back after a wraparound
 }

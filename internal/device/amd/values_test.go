@@ -327,6 +327,24 @@ func TestXGMI(t *testing.T) {
 	}
 }
 
+// Catches totals over links that fall while a link does not report.
+func TestSilentXGMI(t *testing.T) {
+	tr := newTree(t)
+	tr.card(0, "0000:01:00.0", nil)
+	const file = "sys/class/drm/card0/device/gpu_metrics"
+	tr.table(file, "v1.4", "xgmi_read_data_acc 1 300\nxgmi_write_data_acc 2 400")
+	d := devices(t, tr.open())
+	got := []device.Value{read(t, d, device.Static)[0].Interconnects[0].RX}
+	tr.change(file, "v1.4", "xgmi_read_data_acc 2 18446744073709551615")
+	got = append(got, read(t, d, device.Fast)[0].Interconnects[0].RX)
+	tr.change(file, "v1.4", "xgmi_read_data_acc 2 305")
+	got = append(got, read(t, d, device.Fast)[0].Interconnects[0].RX)
+	want := []device.Value{device.Of(301 * 1024), device.Of(302 * 1024), device.Of(307 * 1024)}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("received (-want +got):\n%s", diff)
+	}
+}
+
 // A link that is up at an unknown speed has no bandwidth limit, not a limit of 0.
 func TestXGMISpeed(t *testing.T) {
 	s, err := one(t, nil, func(tr tree) {

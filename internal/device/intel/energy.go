@@ -15,6 +15,7 @@ type meter struct {
 	channels []channel
 	using    int // index of the channel in use; -1: none yet
 	begun    bool
+	doubted  bool      // the channel in use was lower at the last update
 	offset   float64   // J, added to the channel in use so that the counter is continuous across a switch
 	moved    time.Time // when the channel in use last moved
 	at       time.Time // time of the last update; zero: the next update has nothing to compare with
@@ -54,7 +55,11 @@ func (m *meter) update(now time.Time, read []device.Value) (energy, watts device
 		m.choose(now, next)
 	} else if i := m.using; next[i].ok && m.channels[i].ok {
 		d := delta(i)
+		doubted := m.doubted
+		m.doubted = false
 		switch {
+		case d < 0 && !doubted && !m.at.IsZero(): // a misreading would be followed by megawatts
+			m.doubted, next[i].ok = true, false
 		case d < 0: // the driver was reloaded, or the card was reset
 			m.offset, m.moved = 0, now
 		case d > 0:

@@ -70,10 +70,16 @@ func TestMeter(t *testing.T) {
 		step{6, v(1000, 150), of(1000), none},
 		step{10, v(1000, 250), of(1100), of(10)},
 		step{10, v(1000, 350), of(1200), of(10)})
-	f("a reset begins at what the driver says",
+	f("a reset begins at what the driver says, the second time",
 		step{0, v(500), of(500), none},
-		step{10, v(20), of(20), none},
-		step{10, v(50), of(50), of(3)})
+		step{10, v(20), none, none},
+		step{10, v(50), of(50), none},
+		step{10, v(80), of(80), of(3)})
+	f("a single 0 is neither a reset nor followed by megawatts",
+		step{0, v(5e8), of(5e8), none},
+		step{10, v(0), none, none},
+		step{10, v(5e8 + 200), of(5e8 + 200), none},
+		step{10, v(5e8 + 300), of(5e8 + 300), of(10)})
 	f("what cannot be read is absent, and the power after it unknown",
 		step{0, v(500), of(500), none},
 		step{10, []device.Value{none}, none, none},

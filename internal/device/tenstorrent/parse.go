@@ -69,8 +69,14 @@ type counter32 struct {
 	total uint64
 }
 
-// add records a reading. The first reading counts in full.
+// add records a reading. The first reading counts in full. A reading slightly below the last
+// one, or 0, is not a wraparound but a misreading, and would count as 128 GiB. A reset shows
+// by the heartbeat.
 func (c *counter32) add(now uint32) {
+	const slightly = 1 << 16
+	if now < c.last && (c.last-now < slightly || now == 0) {
+		return
+	}
 	c.total += uint64(now - c.last) // modulo 1<<32
 	c.last = now
 }

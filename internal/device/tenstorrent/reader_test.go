@@ -173,14 +173,16 @@ func TestTraffic(t *testing.T) {
 		rx("4294967290", "5000"), // counted before the first read
 		rx("4294967295", "5100"),
 		rx("4", "5200"), // wrapped: 5 words more
-		rx("4", "5300"),
+		rx("3", "5300"), // a step back
 		rx("1000", "5400"),
+		rx("0", "5450"), // misread
+		rx("1000", "5500"),
 		rx("7", "10"), // reset
 		rx("8", "20"),
 	}
 	want := []device.Value{
 		device.Of((4294967290 + others) * 32), device.Of((4294967295 + others) * 32), device.Of((4294967300 + others) * 32),
-		device.Of((4294967300 + others) * 32), device.Of((4294968296 + others) * 32), device.Of((7 + others) * 32), device.Of((8 + others) * 32),
+		device.Of((4294967300 + others) * 32), device.Of((4294968296 + others) * 32), device.Of((4294968296 + others) * 32), device.Of((4294968296 + others) * 32), device.Of((7 + others) * 32), device.Of((8 + others) * 32),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("received (-want +got):\n%s", diff)

@@ -121,7 +121,10 @@ func (a *Agent) queue(log *zap.Logger) (dir string, release func(), err error) {
 		log.Warn("No send queue on disk: telemetry that an OTLP endpoint has not accepted is lost when the agent stops", logging.Reason(err))
 		return "", func() {}, nil
 	}
-	return dir, func() { lock.Close() }, nil
+	return dir, func() {
+		_ = syscall.Flock(int(lock.Fd()), syscall.LOCK_UN) // a child that has not executed its program yet has the file, too
+		lock.Close()
+	}, nil
 }
 
 // WriteConfig writes the effective Collector configuration to w, without secrets.

@@ -128,14 +128,14 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, err
 	}
 	if err := mend(filepath.Join(dir, "tsdb"), o.Log); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot repair the store in %s: %w", dir, err), s.lock.Close())
+		return nil, errors.Join(fmt.Errorf("cannot repair the store in %s: %w", dir, err), dropLock(s.lock))
 	}
 	if s.db, err = tsdb.Open(filepath.Join(dir, "tsdb"), o.Log, s.wbl, s.tsdbOptions(), nil); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot open the store in %s: %w", dir, err), s.lock.Close())
+		return nil, errors.Join(fmt.Errorf("cannot open the store in %s: %w", dir, err), dropLock(s.lock))
 	}
 	s.before = s.db.Head().MaxTime()
 	if s.events, err = OpenEvents(filepath.Join(dir, "events"), EventOptions{MaxBytes: o.EventBytes, Retention: o.Retention, Now: o.Now}); err != nil {
-		return nil, errors.Join(err, s.db.Close(), s.lock.Close())
+		return nil, errors.Join(err, s.db.Close(), dropLock(s.lock))
 	}
 	s.engine = promql.NewEngine(promql.EngineOpts{
 		Logger: o.Log, Reg: s.registry, Parser: s.parser,
@@ -204,7 +204,7 @@ func (s *Store) Size() int64 {
 }
 
 // Close flushes pending data and releases the directory.
-func (s *Store) Close() error { return errors.Join(s.db.Close(), s.events.Close(), s.lock.Close()) }
+func (s *Store) Close() error { return errors.Join(s.db.Close(), s.events.Close(), dropLock(s.lock)) }
 
 // errFull is returned for a new series beyond the limit.
 type errFull struct{ limit int }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takeLock locks the directory for this process until the file is closed.
+// takeLock locks the directory for this process until dropLock.
 func takeLock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o640)
 	if err != nil {
@@ -24,6 +24,12 @@ func takeLock(dir string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("another hub uses the store in %s: %w", dir, err), f.Close())
 	}
 	return f, nil
+}
+
+// dropLock unlocks a directory. Closing the file alone would leave it locked for as long as a
+// child that was forked meanwhile has not executed its program.
+func dropLock(f *os.File) error {
+	return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
 }
 
 // mend repairs the database in dir after a kill, before it is opened. No other process may

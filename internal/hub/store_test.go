@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -332,4 +333,21 @@ func TestQueryOfDeath(t *testing.T) {
 	if got, err := s.Instant(t.Context(), "count(g)", now); err != nil || len(got) != 1 {
 		t.Errorf("afterwards: %v %v", got, err)
 	}
+}
+
+// Catches a store that stays locked after Close because a child process that is being started
+// still has the lock file open.
+func TestLockOfForkedChild(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{})
+	child, err := syscall.Dup(int(s.lock.Fd())) // shares the lock, as a child after fork
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(child) //nolint:errcheck // nothing is lost
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	openTest(t, dir, Options{})
 }

@@ -81,8 +81,11 @@ func (s *store) write(data []byte) error {
 	return d.Sync()
 }
 
-// close unlocks the directory.
-func (s *store) close() error { return s.lock.Close() }
+// close unlocks the directory. Closing the file alone would leave it locked for as long as a
+// child that was forked meanwhile has not executed its program.
+func (s *store) close() error {
+	return errors.Join(syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN), s.lock.Close())
+}
 
 // keep opens the state directory at the first tick, and continues from its state.
 func (v *View) keep(now time.Time) {

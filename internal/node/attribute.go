@@ -42,7 +42,7 @@ func (v *View) attribute(t *Tick, tier device.Tier) {
 		if a.Ledger == nil {
 			a.Ledger = &ledger{}
 		}
-		a.Ledger.advance(t.Time, c, before, v.owners, tier >= device.Slow)
+		a.Ledger.advance(t.Time, c, before, v.owners, tier >= device.Slow && !c.device.Late)
 		c.device.Holders = a.Ledger.holders(c)
 		c.own()
 	}

@@ -363,7 +363,10 @@ func restParts(list []share) []float64 {
 		sum += s.alloc
 	}
 	for i, s := range list {
-		parts[i] = s.alloc / sum
+		parts[i] = 1 / float64(len(list)) // the size of the unit is unknown
+		if sum > 0 {
+			parts[i] = s.alloc / sum
+		}
 	}
 	return parts
 }

@@ -33,6 +33,7 @@ func (v *View) attribute(t *Tick, tier device.Tier) {
 	v.owners = owners{answer.Holdings, answer.Processes}
 	t.Attribution = answer.Statuses
 	v.sayAttribution(answer.Statuses)
+	v.seek(answer.Unknown, t.Time)
 	if tier < device.Slow && !sameGrants(before.holdings, v.owners.holdings) {
 		v.lastSlow = time.Time{} // allocations changed during the read: read the energy counter at the next tick
 	}
@@ -41,7 +42,7 @@ func (v *View) attribute(t *Tick, tier device.Tier) {
 		if a.Ledger == nil {
 			a.Ledger = &ledger{}
 		}
-		a.Ledger.advance(t.Time, c, before, v.owners, tier >= device.Slow)
+		a.Ledger.advance(t.Time, c, before, v.owners, tier >= device.Slow && !c.device.Late)
 		c.device.Holders = a.Ledger.holders(c)
 		c.own()
 	}

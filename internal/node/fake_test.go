@@ -75,14 +75,15 @@ func (m *machine) set(f func()) {
 type gpu struct {
 	id device.ID
 
-	mu      sync.Mutex
-	hang    chan struct{} // closed: the call returns; nil: it returns at once
-	err     error
-	slowErr error // returned by slow reads only
-	lazy    bool  // fast reads return the energy counter of the last slow read, as drivers do
-	counted device.Value
-	s       device.Sample
-	tiers   []device.Tier // of every Read
+	mu       sync.Mutex
+	hang     chan struct{} // closed: the call returns; nil: it returns at once
+	slowHang chan struct{} // the same for slow reads
+	err      error
+	slowErr  error // returned by slow reads only
+	lazy     bool  // fast reads return the energy counter of the last slow read, as drivers do
+	counted  device.Value
+	s        device.Sample
+	tiers    []device.Tier // of every Read
 }
 
 func newGPU(i int) *gpu {
@@ -96,6 +97,9 @@ func (g *gpu) Busy() string  { return "testRead" }
 func (g *gpu) Read(_ context.Context, tier device.Tier) (device.Sample, error) {
 	g.mu.Lock()
 	hang := g.hang
+	if tier == device.Slow && g.slowHang != nil {
+		hang = g.slowHang
+	}
 	g.tiers = append(g.tiers, tier)
 	g.mu.Unlock()
 	if hang != nil {

@@ -102,6 +102,7 @@ type View struct {
 	question    workload.Question // of the last tick
 	owners      owners            // of the last tick
 	attribution []workload.Status // of the last tick
+	unknown     []string          // allocated devices that no reader knows, of the last tick
 
 	inbox *inbox
 	ticks Fanout

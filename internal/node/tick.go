@@ -44,6 +44,9 @@ type Reading struct {
 	device.Sample
 	// Up: the device answered in time. Otherwise only the ID of the Sample is set.
 	Up bool `json:"up"`
+	// Late: the device is busy with a slow read that outlasts the interval. The values are those
+	// of the previous reading.
+	Late bool `json:"late,omitempty"`
 	// Problem says why the device is not up, or what could not be read.
 	Problem string `json:"problem,omitempty"`
 	// Lost: the driver reports the device as gone. NeedsReset: the driver rejects calls to

@@ -17,8 +17,9 @@ type unit struct {
 
 	// answer is buffered: a call that outlives its tick leaves its result there.
 	answer chan answer
-	asked  time.Time // start of the call in progress; zero: none
-	late   bool      // the call outlived its tick: no tick waits for it
+	asked  time.Time   // start of the call in progress; zero: none
+	call   device.Tier // of the call in progress
+	late   bool        // the call outlived its tick: no tick waits for it
 	due    device.Tier
 
 	since   time.Time
@@ -53,7 +54,7 @@ func (u *unit) ask(ctx context.Context, tier device.Tier) {
 	if u.busy() || u.dev == nil {
 		return
 	}
-	u.asked = time.Now()
+	u.asked, u.call = time.Now(), max(tier, u.due)
 	go func(d device.Device, tier device.Tier) {
 		a := answer{tier: tier}
 		defer func() {
@@ -65,7 +66,7 @@ func (u *unit) ask(ctx context.Context, tier device.Tier) {
 		ctx, cancel := context.WithTimeout(ctx, maxWait)
 		defer cancel()
 		a.sample, a.err = d.Read(ctx, tier)
-	}(u.dev, max(tier, u.due))
+	}(u.dev, u.call)
 }
 
 // busy reports whether a call is in progress, and discards the result of a call that
@@ -132,9 +133,14 @@ func (u *unit) await(ctx context.Context, now time.Time) Reading {
 }
 
 // miss returns the Reading of a device that has not answered yet. A first read may be slow
-// while the driver wakes up: the device is then neither up nor reported as down.
+// while the driver wakes up: the device is then neither up nor reported as down. A slow read
+// may take longer than the interval: the last values are then repeated for a while.
 func (u *unit) miss() Reading {
 	err := u.hung()
+	if u.down == nil && u.call == device.Slow && time.Since(u.asked) < maxWait {
+		u.source.errors++
+		return Reading{Sample: u.prev, Up: true, Late: true, Problem: u.partial, Since: u.since}
+	}
 	if u.down == nil && u.due == device.Static && time.Since(u.asked) < maxWait {
 		return u.blank(err)
 	}

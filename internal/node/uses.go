@@ -158,38 +158,3 @@ func (u portion) weight(activity float64, counted bool, total float64) float64 {
 	}
 	return total * u.size
 }
-
-// remember sets the memory of each share.
-func (u portion) remember(list []share, named func(uint32) string) {
-	if !u.reading.Up {
-		return
-	}
-	used := u.reading.Memory.Used
-	if len(list) == 1 {
-		list[0].memory = used
-		return
-	}
-	byID, known := map[string]float64{}, false
-	for _, p := range u.reading.Processes {
-		v, ok := p.MemoryUsed.Get()
-		if !ok {
-			continue
-		}
-		known = true
-		byID[named(p.PID)] += v
-	}
-	if total, _ := used.Get(); !known && total > 0 {
-		return // the driver does not report it
-	}
-	sum := 0.0
-	for _, v := range byID {
-		sum += v
-	}
-	for i := range list {
-		v := byID[list[i].ID]
-		if total, ok := used.Get(); ok && list[i].Kind == workload.Unallocated {
-			v = max(0, total-sum) // what the driver itself uses
-		}
-		list[i].memory = device.Of(v)
-	}
-}

@@ -63,11 +63,21 @@ func (n names) match(r Ref) (uuid string, ok bool) {
 		if uuid := n[id]; uuid != "" {
 			return uuid, true
 		}
-		if uuid := n[strings.ToLower(id)]; uuid != "" { // PCI addresses appear in both cases
+		if uuid := n[pciAddress(id)]; uuid != "" {
 			return uuid, true
 		}
 	}
 	return "", false
+}
+
+// pciAddress returns a PCI address in the form of device.ID. Addresses appear in both cases, and
+// NVML and libvirt write the domain with eight digits.
+func pciAddress(id string) string {
+	id = strings.ToLower(id)
+	if domain, rest, ok := strings.Cut(id, ":"); ok && len(domain) == 8 && strings.HasPrefix(domain, "0000") {
+		return domain[4:] + ":" + rest
+	}
+	return id
 }
 
 // Base returns the device that id is a replica of, or id itself. Plugins denote replicas as

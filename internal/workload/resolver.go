@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Holding is one workload's hold on one device or partition.
@@ -33,6 +34,9 @@ type Answer struct {
 	Holdings  []Holding           // by device, then by workload
 	Processes map[uint32]Workload // by PID; unknown processes are missing
 	Statuses  []Status
+	// Unknown are the allocated devices that no reader knows, sorted: resource, space, ID. A
+	// partition may have been created since the last discovery.
+	Unknown []string
 }
 
 // Question is what is known about the devices.
@@ -61,6 +65,7 @@ func (r *Resolver) Resolve(q Question) Answer {
 			uuid, ok := known.match(g.Device)
 			if !ok {
 				unknown = append(unknown, g.Device.Resource)
+				a.Unknown = append(a.Unknown, g.Device.Resource+" "+strings.Join(g.Device.IDs, " "))
 				continue
 			}
 			h := Holding{Workload: g.Workload, Device: uuid, Part: part(g), Evidence: ByDevice, Stale: g.Stale}
@@ -77,6 +82,8 @@ func (r *Resolver) Resolve(q Question) Answer {
 		a.Statuses = append(a.Statuses, Status{"resolver", ResourceUnknown, fmt.Sprintf(
 			"%d allocated devices are unknown to every reader: resources %v", len(unknown), slices.Compact(unknown))})
 	}
+	slices.Sort(a.Unknown)
+	a.Unknown = slices.Compact(a.Unknown)
 	a.Statuses = sortStatuses(a.Statuses)
 	return a
 }
@@ -102,14 +109,16 @@ func (r *Resolver) processes(q Question, a *Answer) {
 					nameless++
 					continue
 				}
+				if w, ok = ofPod(w, grantsOn(a.Holdings, d)); !ok {
+					nameless++
+					continue
+				}
 				a.Processes[pid] = w
 			}
-			given := slices.ContainsFunc(a.Holdings, func(h Holding) bool {
-				return h.Workload.ID == w.ID && (h.Device == d.ID.UUID || h.Device == d.ID.Parent) && h.Evidence != ByProcess
-			})
-			if !given {
+			granted := grantsOn(a.Holdings, d)
+			if !slices.ContainsFunc(granted, func(h Holding) bool { return h.Workload.ID == w.ID }) {
 				a.Holdings = append(a.Holdings, Holding{Workload: w, Device: d.ID.UUID, Evidence: ByProcess})
-				if w.Attributes["k8s.pod.name"] != "" {
+				if w.Attributes["k8s.pod.name"] != "" && !slices.ContainsFunc(granted, func(h Holding) bool { return samePod(h.Workload, w) }) {
 					uninvited = append(uninvited, w.Attributes["k8s.namespace.name"]+"/"+w.Attributes["k8s.pod.name"])
 				}
 				if id := w.Attributes["slurm.job.id"]; id != "" {

@@ -67,6 +67,9 @@ func TestMatch(t *testing.T) {
 	f("amd.com/gpu", "amdgpu_xcp_2", "amd-2-xcp1")
 	f("habana.ai/gaudi", "AN12345678", "gaudi-1")
 	f("gaudi.intel.com", "0000:0F:00.0", "gaudi-1")
+	f("amd.com/gpu", "00000000:19:00.0", "amd-1") // a domain of eight digits
+	f("nvidia.com/gpu", "00000000:1B:00.0::2", "amd-2-xcp0")
+	f("amd.com/gpu", "00010000:19:00.0", "") // another domain
 	f("gpu.intel.com/i915", "card0-2", "intel-1")
 	f("gpu.intel.com/i915_monitoring", "all", "")
 	f("aws.amazon.com/neuron", "0", "neuron-1")
@@ -159,6 +162,7 @@ func TestResolve(t *testing.T) {
 			{"resolver", NotRequested, "1 pods use a device that they did not request, such as ns/a"},
 			{"resolver", ResourceUnknown, "1 allocated devices are unknown to every reader: resources [nvidia.com/gpu]"},
 		},
+		Unknown: []string{"nvidia.com/gpu GPU-gone"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("answer (-want +got):\n%s", diff)

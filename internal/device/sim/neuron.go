@@ -31,7 +31,11 @@ var neuronModels = map[string]*model{
 
 func (d neuron) read(r *reading) {
 	used, total := r.used(), r.gpu.model.memory
-	r.Utilization.Compute = device.Of(r.now.busy)
+	busy := 0.0 // as the driver has it: the average of the cores
+	for _, p := range r.gpu.partitions {
+		busy += p.at(r.up).busy * p.part()
+	}
+	r.Utilization.Compute = device.Of(busy)
 	r.Memory = device.Memory{Used: device.Of(used), Free: device.Of(total - used), Total: device.Of(total)}
 	r.Powers = []device.Power{{Scope: "gpu", Utilization: device.Of(percent(r.minute() / r.gpu.model.watts.limit))}}
 	ecc := func(kind, location string, n float64) {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -187,6 +188,24 @@ func TestPartitionsAddUp(t *testing.T) {
 	}
 	if d := value(parent.Profile.SMActive) - active; d < -1e-9 || d > 1e-9 {
 		t.Errorf("the parent is %v active, its partitions %v", parent.Profile.SMActive, active)
+	}
+}
+
+// Catches a Trainium device whose utilization is not the average of its cores, whatever its role.
+func TestCoresAddUp(t *testing.T) {
+	n, clock := newNode(t, Config{Model: "trn2"})
+	for _, up := range []time.Duration{time.Second, 100 * time.Second, 1000 * time.Second} {
+		clock.up = up
+		for i, g := range n.gpus {
+			sum := 0.0
+			for _, p := range g.partitions {
+				busy := value(read(t, p).Utilization.Compute)
+				sum += busy / float64(len(g.partitions))
+			}
+			if got := value(read(t, g).Utilization.Compute); math.Abs(got-sum) > 1e-12 {
+				t.Errorf("after %s device %d is busy for %v, its cores for %v", up, i, got, sum)
+			}
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 
 const (
 	every      = 10 * time.Second
-	timeout    = 2 * time.Second  // per call; an idle kubelet needs 2 to 13 ms
+	timeout    = 10 * time.Second // per call; an idle kubelet needs 2 to 13 ms, a loaded one several seconds
 	maxBackoff = 30 * time.Second // short enough that labels return soon after the kubelet does
 	maxMessage = 16 << 20         // bytes; large nodes exceed gRPC's default of 4 MiB
 )
@@ -67,7 +67,8 @@ type Option func(*Client)
 // Every sets the time between two queries; the default is 10 s.
 func Every(d time.Duration) Option { return func(c *Client) { c.every = d } }
 
-// Timeout sets how long one call may take; the default is 2 s.
+// Timeout sets how long one call may take; the default is 10 s. Nothing waits for a call: until it
+// returns, the last snapshot is current.
 func Timeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } }
 
 // New returns a Client of the kubelet at socket, normally

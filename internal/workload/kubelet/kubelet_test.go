@@ -96,6 +96,16 @@ func TestRefreshEmpty(t *testing.T) {
 	compare(t, c, Snapshot{Offered: map[string][]string{}})
 }
 
+// Catches a limit under which a loaded kubelet, which answers in some seconds, is never used.
+func TestSlowKubelet(t *testing.T) {
+	socket := socketPath(t)
+	s := start(t, socket)
+	fails(t, New(socket), nil)
+	if got := s.Patience(); got < 5*time.Second || got > timeout {
+		t.Errorf("the client waits for %v", got)
+	}
+}
+
 func TestNoSocket(t *testing.T) {
 	c := New(filepath.Join(t.TempDir(), "none/kubelet.sock"))
 	fails(t, c, fs.ErrNotExist)

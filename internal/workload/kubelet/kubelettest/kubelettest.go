@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -31,6 +32,7 @@ type Server struct {
 	allocErr error
 	hang     chan struct{} // closed when calls may continue; nil: calls do not hang
 	calls    int
+	patience time.Duration
 }
 
 // Start starts a kubelet without pods on the socket, which it replaces as a restarting
@@ -83,6 +85,13 @@ func (s *Server) Calls() int {
 	return s.calls
 }
 
+// Patience returns how long the client of the last List will wait for the answer.
+func (s *Server) Patience() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.patience
+}
+
 // Kill ends the kubelet as SIGKILL does: connections break, and the socket file remains and
 // refuses connections.
 func (s *Server) Kill() {
@@ -102,6 +111,9 @@ func (s *Server) Stop() {
 func (s *Server) List(ctx context.Context, _ *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	s.mu.Lock()
 	s.calls++
+	if deadline, ok := ctx.Deadline(); ok {
+		s.patience = time.Until(deadline)
+	}
 	s.mu.Unlock()
 	if err := s.wait(ctx); err != nil {
 		return nil, err

@@ -169,9 +169,9 @@ func demoAgrees(t *testing.T, url string, at time.Time) {
 	if err := os.WriteFile(file, demoPrices, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := report{period: reportPeriod{from: from.Format(time.RFC3339), to: at.Format(time.RFC3339)}, by: "team", output: "json", prices: file, store: query.Config{URL: url}}
+	o := report{period: reportPeriod{from: from.Format(time.RFC3339), to: at.Format(time.RFC3339)}, by: []string{"team"}, output: "json", prices: file, store: query.Config{URL: url}}
 	var out bytes.Buffer
-	if err := o.run(t.Context(), &out, "cost", time.Now()); err != nil {
+	if err := o.run(t.Context(), &out, io.Discard, "cost", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	var told struct{ Total map[string]any }

@@ -7,6 +7,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -307,11 +308,11 @@ func hoursAndMoney(t *testing.T, store *hub.Store, ticks []node.Tick, page http.
 	}
 	report := func(format string) string {
 		o := report{
-			period: reportPeriod{from: demoNow.Add(-answerAge).Format(time.RFC3339), to: demoNow.Format(time.RFC3339)}, by: "workload", output: format, prices: file,
+			period: reportPeriod{from: demoNow.Add(-answerAge).Format(time.RFC3339), to: demoNow.Format(time.RFC3339)}, by: []string{"workload"}, output: format, prices: file,
 			columns: []string{"gpu_hours", "cost"}, store: query.Config{URL: server.URL},
 		}
 		var out bytes.Buffer
-		if err := o.run(t.Context(), &out, "cost", demoNow); err != nil {
+		if err := o.run(t.Context(), &out, io.Discard, "cost", demoNow); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()

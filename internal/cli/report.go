@@ -5,6 +5,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +25,7 @@ import (
 // report holds the flags of gpumeter report.
 type report struct {
 	period  reportPeriod
-	by      string
+	by      []string
 	output  string
 	columns []string
 	match   []string
@@ -45,23 +46,20 @@ func newReport() *cobra.Command {
 Prometheus, Mimir, Thanos or VictoriaMetrics that stores the agents' series. Sums are
 exact: the hours of a day add up to the day.
 
-Dates are in UTC. Costs need a price file. Without one costs are absent, not zero, and the
-default report is usage.`,
+Dates are in UTC. Costs need prices: a file, or those of the hub. Without prices costs are
+absent, not zero, and the default report is usage.`,
 		Example: `  gpumeter report --last 7d --prices prices.yaml
   gpumeter report usage --month 2026-10 --by namespace --url http://prometheus:9090
-  gpumeter report --day 2026-10-14 --by workload --findings -o html >report.html
+  gpumeter report --day 2026-10-14 --by team,model --findings -o html >report.html
   gpumeter report energy --by model -o csv --url https://mimir/prometheus --header X-Scope-OrgID=fleet --token-file token`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: reportKinds(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kind := "cost"
-			if o.prices == "" {
-				kind = "usage"
-			}
+			kind := ""
 			if len(args) > 0 {
 				kind = args[0]
 			}
-			return o.run(cmd.Context(), cmd.OutOrStdout(), kind, time.Now())
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), kind, time.Now())
 		},
 	}
 	f := cmd.Flags()
@@ -70,12 +68,12 @@ default report is usage.`,
 	f.StringVar(&o.period.last, "last", "", "period up to now: 90m, 24h, 7d (default: 24h)")
 	f.StringVar(&o.period.month, "month", "", "calendar `MONTH`, such as 2026-10")
 	f.StringVar(&o.period.day, "day", "", "calendar `DAY`, such as 2026-10-14")
-	f.StringVar(&o.by, "by", "team", "group by "+strings.Join(dimensionNames(), ", "))
+	f.StringSliceVar(&o.by, "by", []string{"team"}, "group by one or more of "+strings.Join(dimensionNames(), ", "))
 	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of the default ones: "+strings.Join(columnNames(), ", "))
 	f.StringArrayVar(&o.match, "match", nil, "only series with `LABEL=VALUE`; may be repeated")
 	f.StringVarP(&o.output, "output", "o", "table", "table, csv, json or html")
 	f.StringVar(&o.store.URL, "url", "http://localhost:9500", "`URL` of the hub, or of a Prometheus, Mimir, Thanos or VictoriaMetrics")
-	f.StringVar(&o.prices, "prices", "", "price `FILE`")
+	f.StringVar(&o.prices, "prices", "", "price `FILE` (default: the prices of the hub, if it has some)")
 	f.StringArrayVar(&o.quotas, "quotas", nil, quotasHelp+". Compared with the usage in the month in which the period ends")
 	f.BoolVar(&o.findings, "findings", false, "also list possible savings")
 	f.StringVar(&o.store.TokenFile, "token-file", "", "`FILE` with a bearer token for the store")
@@ -110,28 +108,33 @@ type reportData struct {
 	Missing  cost.Missing   `json:"missing"`
 	Notes    []string       `json:"notes"`
 
+	Commitments []cost.Committed `json:"commitments,omitempty"`
+
 	columns []reportColumn
+	keys    []string // the dimensions
 }
 
-func (o *report) run(ctx context.Context, w io.Writer, kind string, now time.Time) error {
+// run writes a report to w. kind is empty for the default: cost if there are prices. Notes that
+// the format has no place for go to notes.
+func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now time.Time) error {
 	write, ok := map[string]func(io.Writer, *reportData) error{"table": printReport, "csv": csvReport, "json": jsonReport, "html": htmlReport}[o.output]
 	if !ok {
 		return fmt.Errorf("unknown --output %q, must be one of table, csv, json, html", o.output)
 	}
-	by, ok := cost.DimensionOf(o.by)
-	if !ok {
-		return fmt.Errorf("unknown --by %q, must be one of %s", o.by, strings.Join(dimensionNames(), ", "))
+	by, err := dimensions(o.by)
+	if err != nil {
+		return err
+	}
+	if _, err := columnsOf(kind, o.columns); err != nil {
+		return err
 	}
 	from, to, note, err := o.period.edges(now.UTC())
 	if err != nil {
 		return err
 	}
-	d := &reportData{Kind: kind, By: o.by, From: from, To: to, Notes: []string{}}
+	d := &reportData{By: strings.Join(o.by, ","), From: from, To: to, Notes: []string{}, keys: o.by}
 	if note != "" {
 		d.Notes = append(d.Notes, note)
-	}
-	if d.columns, err = columnsOf(kind, o.columns); err != nil {
-		return err
 	}
 	options := cost.Options{Match: map[string]string{}}
 	for _, m := range o.match {
@@ -149,12 +152,30 @@ func (o *report) run(ctx context.Context, w io.Writer, kind string, now time.Tim
 	if err != nil {
 		return err
 	}
+	origin := "" // of the prices
+	if o.prices == "" {
+		if prices, origin, err = hubPrices(ctx, store); err != nil {
+			return unreachable(err, o.store.URL)
+		}
+		if origin != "" {
+			d.Notes = append(d.Notes, origin)
+		}
+	}
+	if d.Kind = kind; kind == "" {
+		d.Kind = "cost"
+		if prices.Empty() {
+			d.Kind = "usage"
+		}
+	}
+	if d.columns, err = columnsOf(d.Kind, o.columns); err != nil {
+		return err
+	}
 	bill, err := cost.Bill(ctx, store, prices, from, to, options)
 	if err != nil {
 		return unreachable(err, o.store.URL)
 	}
 	d.fill(&bill, by)
-	d.Notes = append(d.Notes, missing(&bill, prices)...)
+	d.Notes = append(d.Notes, missing(&bill, prices, origin)...)
 	if o.findings {
 		if d.Findings, err = cost.FindingsIn(ctx, store, prices, bill, cost.Rules{}, options); err != nil {
 			return err
@@ -165,23 +186,67 @@ func (o *report) run(ctx context.Context, w io.Writer, kind string, now time.Tim
 			return err
 		}
 	}
-	return write(w, d)
-}
-
-func (d *reportData) fill(bill *cost.Statement, by cost.Dimension) {
-	d.Currency, d.Missing = bill.Currency, bill.Missing
-	d.Priced = bill.Total.Priced()
-	d.Groups = bill.By(by)
-	d.Total = cost.Group{Name: "total", Amounts: bill.Total}
-	devices, workloads := map[string]bool{}, map[string]bool{}
-	name, _ := cost.DimensionOf("workload")
-	for _, r := range bill.Rows {
-		devices[r.Labels[fleet.LabelUUID]] = true
-		if k := r.Labels[fleet.LabelKind]; k != fleet.KindUnallocated {
-			workloads[k+name.NameOf(r.Labels)] = true
+	if err := write(w, d); err != nil {
+		return err
+	}
+	if o.output == "csv" {
+		for _, note := range d.Notes {
+			fmt.Fprintln(notes, plain(note))
 		}
 	}
-	d.Total.Devices, d.Total.Workloads = len(devices), len(workloads)
+	return nil
+}
+
+// dimensions returns the dimensions with these names.
+func dimensions(names []string) ([]cost.Dimension, error) {
+	var out []cost.Dimension
+	for i, name := range names {
+		d, ok := cost.DimensionOf(name)
+		if !ok {
+			return nil, fmt.Errorf("unknown --by %q, must be one of %s", name, strings.Join(dimensionNames(), ", "))
+		}
+		if slices.Contains(names[:i], name) {
+			return nil, fmt.Errorf("--by has %s twice", name)
+		}
+		out = append(out, d)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("--by is empty")
+	}
+	return out, nil
+}
+
+func (d *reportData) fill(bill *cost.Statement, by []cost.Dimension) {
+	d.Currency, d.Missing, d.Commitments = bill.Currency, bill.Missing, bill.Commitments
+	d.Priced = bill.Total.Priced() && bill.Total.Time() > 0
+	d.Groups = bill.By(by...)
+	d.Total = cost.Group{Name: "total", Amounts: bill.Total}
+	d.Total.Devices, d.Total.Workloads = bill.Counts()
+	for _, c := range bill.Commitments {
+		if note := c.Note(bill.Currency); note != "" {
+			d.Notes = append(d.Notes, note)
+		}
+	}
+}
+
+// hubPrices returns the prices of the hub, with a note about their origin. Another store has
+// none.
+func hubPrices(ctx context.Context, store *query.Client) (prices cost.Prices, note string, err error) {
+	body, ok, err := store.Page(ctx, "prices")
+	if err != nil || !ok {
+		return prices, "", err
+	}
+	var answer struct{ Currency, File string }
+	if json.Unmarshal(body, &answer) != nil || answer.Currency == "" {
+		return prices, "", nil
+	}
+	if answer.File == "" {
+		return prices, "The hub has prices that this token may not read: the hub's page has your costs.", nil
+	}
+	if prices, err = cost.Parse([]byte(answer.File)); err != nil {
+		return prices, "", fmt.Errorf("cannot use the prices of the hub: %w", err)
+	}
+	return prices, "Prices are those of the hub.", nil
 }
 
 // files reads the prices and quotas.
@@ -205,7 +270,7 @@ func (o *report) files(ctx context.Context) (prices cost.Prices, quotas []cost.Q
 	return prices, quotas, nil
 }
 
-func (o *report) open() (query.Store, error) {
+func (o *report) open() (*query.Client, error) {
 	o.store.Headers = map[string]string{}
 	for _, h := range o.headers {
 		name, value, ok := strings.Cut(h, "=")
@@ -245,7 +310,7 @@ func checkQuotas(ctx context.Context, store query.Store, prices cost.Prices, quo
 }
 
 // missing returns notes about data that the bill lacks.
-func missing(b *cost.Statement, prices cost.Prices) []string {
+func missing(b *cost.Statement, prices cost.Prices, origin string) []string {
 	var notes []string
 	if len(b.Rows) == 0 {
 		return []string{"The store has no workload series in this period: " + fleet.SeriesAllocatedTime + "."}
@@ -253,7 +318,7 @@ func missing(b *cost.Statement, prices cost.Prices) []string {
 	if !b.Since.IsZero() {
 		notes = append(notes, "The store has no data before "+b.Since.Format("2006-01-02 15:04")+" UTC.")
 	}
-	if prices.Empty() {
+	if prices.Empty() && origin == "" {
 		notes = append(notes, "Costs are absent because there are no prices: use --prices.")
 	} else {
 		var models []string

@@ -73,7 +73,7 @@ func reportColumns() []reportColumn {
 		return strconv.FormatFloat(float64(g.Used)/float64(g.Used+g.Idle), 'f', 6, 64)
 	}
 	used.part = func(g *cost.Group) float64 { return float64(g.Used) / float64(max(1, g.Used+g.Idle)) }
-	return []reportColumn{
+	return append([]reportColumn{
 		figure("gpus", "GPUS", 0, func(g *cost.Group) (float64, bool) { return float64(g.Devices), true }),
 		figure("workloads", "WORKLOADS", 0, func(g *cost.Group) (float64, bool) { return float64(g.Workloads), true }),
 		hours("gpu", "GPU-HOURS", func(g *cost.Group) cost.Seconds { return g.Time() }),
@@ -97,6 +97,14 @@ func reportColumns() []reportColumn {
 			s := g.Time().Duration().Seconds()
 			return float64(g.Energy) / 1e3 / max(1e-9, s), g.Energy > 0 && s > 0
 		}),
+	}, unpriced()...)
+}
+
+// unpriced returns the columns of what no cost includes.
+func unpriced() []reportColumn {
+	return []reportColumn{
+		hours("unpriced", "NO PRICE H", func(g *cost.Group) cost.Seconds { return g.Unpriced }),
+		figure("unpriced_kwh", "NO PRICE kWh", 2, func(g *cost.Group) (float64, bool) { return g.UnpricedEnergy.KWh(), true }),
 	}
 }
 
@@ -150,13 +158,16 @@ func (d *reportData) title() string {
 
 // printReport prints the table with its total, then quotas, findings and notes.
 func printReport(w io.Writer, d *reportData) error {
-	head := []string{strings.ToUpper(d.By)}
+	var head []string
+	for _, key := range d.keys {
+		head = append(head, strings.ToUpper(key))
+	}
 	for _, c := range d.columns {
 		head = append(head, c.title)
 	}
 	rows := [][]string{head}
 	for _, g := range append(slices.Clone(d.Groups), d.Total) {
-		row := []string{plain(g.Name)}
+		row := d.names(&g)
 		for _, c := range d.columns {
 			if text := c.text(&g); text != "" {
 				row = append(row, text)
@@ -172,7 +183,7 @@ func printReport(w io.Writer, d *reportData) error {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s%s\n\n", d.title(), currency)
-	printAligned(&b, rows)
+	printAligned(&b, rows, len(d.keys))
 	if len(d.Quotas) > 0 {
 		rows := [][]string{{"QUOTA", "UNIT", "USED", "LIMIT", ""}}
 		for _, q := range d.Quotas {
@@ -183,7 +194,7 @@ func printReport(w io.Writer, d *reportData) error {
 			rows = append(rows, []string{plain(q.Quota), q.What, strconv.FormatFloat(q.Used, 'f', 2, 64), strconv.FormatFloat(q.Limit, 'f', 2, 64), over})
 		}
 		fmt.Fprintln(&b)
-		printAligned(&b, rows)
+		printAligned(&b, rows, 1)
 	}
 	for i, f := range d.Findings {
 		if i == 0 {
@@ -209,9 +220,19 @@ func perDay(f *cost.Finding) string {
 	return f.PerDay.String() + " " + f.Currency + "/day"
 }
 
-// printAligned prints a table whose first column is left-aligned and whose others are
+// names returns the values of the dimensions of a group; the total has one name.
+func (d *reportData) names(g *cost.Group) []string {
+	out := make([]string, len(d.keys))
+	out[0] = plain(g.Name)
+	for i, key := range g.Keys {
+		out[i] = plain(key)
+	}
+	return out
+}
+
+// printAligned prints a table whose first columns are left-aligned and whose others are
 // right-aligned.
-func printAligned(w io.Writer, rows [][]string) {
+func printAligned(w io.Writer, rows [][]string, left int) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
@@ -222,27 +243,40 @@ func printAligned(w io.Writer, rows [][]string) {
 		var b strings.Builder
 		for i, cell := range row {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if i == 0 {
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			if i < left {
 				b.WriteString(cell + pad)
 			} else {
-				b.WriteString("  " + pad + cell)
+				b.WriteString(pad + cell)
 			}
 		}
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 	}
 }
 
-// csvReport writes all digits, so that the rows add up to the total in a spreadsheet.
+// csvReport writes all digits, and no total: a pivot table would count it twice. What is not
+// priced has columns of its own, because an empty cost does not say how much is missing.
 func csvReport(w io.Writer, d *reportData) error {
 	c := csv.NewWriter(w)
-	head := []string{d.By}
-	for _, col := range d.columns {
+	head := slices.Clone(d.keys)
+	columns := slices.Clone(d.columns)
+	for _, col := range unpriced() {
+		if !slices.ContainsFunc(columns, func(c reportColumn) bool { return c.name == col.name }) {
+			columns = append(columns, col)
+		}
+	}
+	for _, col := range columns {
 		head = append(head, col.name)
 	}
 	rows := [][]string{append(head, "currency", "from", "to")}
-	for _, g := range append(slices.Clone(d.Groups), d.Total) {
-		row := []string{cell(g.Name)}
-		for _, col := range d.columns {
+	for _, g := range d.Groups {
+		var row []string
+		for _, key := range g.Keys {
+			row = append(row, cell(key))
+		}
+		for _, col := range columns {
 			row = append(row, col.exact(&g))
 		}
 		rows = append(rows, append(row, d.Currency, d.From.Format("2006-01-02T15:04:05Z"), d.To.Format("2006-01-02T15:04:05Z")))

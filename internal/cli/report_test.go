@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -90,12 +92,19 @@ func fakePrometheus(t *testing.T, list []reportSeries) string {
 
 func reportOutput(t *testing.T, args ...string) (string, error) {
 	t.Helper()
+	out, _, err := reportStreams(t, args...)
+	return out, err
+}
+
+func reportStreams(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
 	root := newRoot("test")
-	var out bytes.Buffer
+	var out, notes bytes.Buffer
 	root.SetOut(&out)
+	root.SetErr(&notes)
 	root.SetArgs(append([]string{"report"}, args...))
-	err := root.ExecuteContext(t.Context())
-	return out.String(), err
+	err = root.ExecuteContext(t.Context())
+	return out.String(), notes.String(), err
 }
 
 func reportPrices(t *testing.T) string {
@@ -159,20 +168,26 @@ func TestReportFormats(t *testing.T) {
 		}
 		return got
 	}
-	rows, err := csv.NewReader(strings.NewReader(output("csv", "--columns", "used_hours,idle_cost"))).ReadAll()
+	table, notes, err := reportStreams(t, "--url", url, "--month", "2026-10", "--prices", prices, "-o", "csv", "--columns", "used_hours,idle_cost", "--by", "team,model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := csv.NewReader(strings.NewReader(table)).ReadAll()
 	if err != nil {
 		t.Fatal(err)
 	}
 	const period = "EUR 2026-10-01T00:00:00Z 2026-11-01T00:00:00Z"
 	want := [][]string{
-		append(strings.Fields("team used_hours idle_cost"), "currency", "from", "to"),
-		append(strings.Fields("'=blue 0.000000000 1488.000000"), strings.Fields(period)...),
-		append(strings.Fields("red<b> 558.000000000 372.000000"), strings.Fields(period)...),
-		append([]string{"(unallocated)", "0.000000000", ""}, strings.Fields(period)...),
-		append(strings.Fields("total 558.000000000 1860.000000"), strings.Fields(period)...),
+		append(strings.Fields("team model used_hours idle_cost unpriced_hours unpriced_kwh"), "currency", "from", "to"),
+		append(strings.Fields("'=blue H100 0.000000000 1488.000000 0.000000000 0.000000"), strings.Fields(period)...),
+		append(strings.Fields("red<b> H100 558.000000000 372.000000 0.000000000 0.000000"), strings.Fields(period)...),
+		append([]string{"(unallocated)", "A100", "0.000000000", "", "744.000000000", "0.000000"}, strings.Fields(period)...),
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Errorf("csv (-want +got):\n%s", diff)
+	}
+	if !strings.Contains(notes, "No price for A100: 744.0 GPU-hours are not included in any cost.\n") {
+		t.Errorf("the notes of csv are %q", notes)
 	}
 	var r struct {
 		Priced bool
@@ -201,11 +216,56 @@ func TestReportFormats(t *testing.T) {
 	}
 }
 
+// Catches a report that says "no prices" about a hub that has prices, and one that shows the
+// prices of all teams to a team.
+func TestReportHubPrices(t *testing.T) {
+	t.Parallel()
+	store := fakePrometheus(t, reportFleet())
+	answer := ""
+	target, err := url.Parse(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/page/prices" {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, answer)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(hub.Close)
+	f := func(name, with string, want ...string) {
+		t.Helper()
+		answer = with
+		got, err := reportOutput(t, "--url", hub.URL, "--day", "2026-10-14")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%s: lacks %q:\n%s", name, w, got)
+			}
+		}
+	}
+	text, err := os.ReadFile(reportPrices(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, _ := json.Marshal(map[string]string{"currency": "EUR", "file": string(text)})
+	f("a hub with prices", string(file), "cost by team, 2026-10-14 00:00 to 2026-10-15 00:00 UTC, EUR", "  96.00\n", "\nPrices are those of the hub.\n")
+	f("a team", `{"currency":"EUR"}`, "usage by team", "\nThe hub has prices that this token may not read: the hub's page has your costs.\n")
+	f("a hub without prices", `{}`, "usage by team", "no prices: use --prices")
+	f("another store", `<html>`, "usage by team", "no prices: use --prices")
+}
+
 // Invalid flags must be rejected before any query, without printing secrets.
 func TestReportRefuses(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"--by rack":                         "unknown --by",
+		"--by team,team":                    "--by has team twice",
 		"-o xml":                            "unknown --output",
 		"waste":                             "invalid argument",
 		"--columns x":                       "unknown column",

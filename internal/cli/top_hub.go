@@ -120,6 +120,15 @@ func storePartition(f *fleet.Device, p fleet.Partition, owners []fleet.Holder) t
 	return d
 }
 
+// clusterOf returns the cluster that distinguishes a workload from others of its name. Holders
+// that are not workloads are the same everywhere.
+func clusterOf(h *fleet.Holder) string {
+	if !fleet.IsWorkload(h.Kind) {
+		return ""
+	}
+	return h.Cluster
+}
+
 // storeOwners returns the workloads on a device, or on one partition.
 func storeOwners(list []fleet.Holder, partition string) []tui.Owner {
 	var out []tui.Owner
@@ -130,7 +139,7 @@ func storeOwners(list []fleet.Holder, partition string) []tui.Owner {
 		}
 		share, _ := h.Allocation.Get()
 		out = append(out, tui.Owner{
-			Kind: h.Kind, Name: h.Name, Label: h.Label(), Team: h.Team, Share: share, Uninvited: h.Uninvited(),
+			Kind: h.Kind, Name: h.Name, Label: h.Label(), Cluster: clusterOf(h), Team: h.Team, Share: share, Uninvited: h.Uninvited(),
 			Utilization: h.Utilization, Memory: h.Memory, Power: h.Power,
 		})
 	}

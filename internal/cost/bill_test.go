@@ -208,7 +208,7 @@ func TestBillOfCounters(t *testing.T) {
 		"it was killed and goes back":        {[]point{{-1, 5000, 5000, nil}, {10, 5660, 5660, nil}, {11, 5630, 5630, nil}, {20, 6170, 6170, nil}}, 1200, 0, 0},
 		"lost just at the edge":              {[]point{{-1, 5000, 5000, nil}, {1, 30, 30, nil}, {20, 1170, 1170, nil}}, 1170, 0, 0},
 		"lost, and higher than before":       {[]point{{-1, 100, 100, nil}, {1, 30, 30, nil}, {20, 1170, 1170, nil}}, 1170, 0, 0},
-		"only its activity says it was lost": {[]point{{-1, 100, 100, nil}, {1, 220, 110, nil}, {12, 600, 30, nil}, {20, 1080, 200, nil}}, 210, 990, 0},
+		"only its activity says it was lost": {[]point{{-1, 100, 100, nil}, {1, 220, 110, nil}, {12, 600, 30, nil}, {20, 1080, 200, nil}}, 205, 935, 0},
 		"and that over the edge":             {[]point{{-1, 100, 100, nil}, {9, 540, 30, nil}, {20, 1200, 200, nil}}, 200, 1000, 0},
 		"not seen to begin, and later lost":  {[]point{{5, 90000, 50000, nil}, {30, 91500, 51000, nil}, {40, 60, 60, nil}}, 1060, 500, 1},
 		"the agent was away for two days":    {[]point{{-3000, 1800, 0, nil}, {10, 1860, 60, nil}}, 60, 0, 0},
@@ -216,13 +216,13 @@ func TestBillOfCounters(t *testing.T) {
 		"another pod of the agent":           {[]point{{-1, 500, 0, []string{"pod", "a"}}, {2, 680, 0, []string{"pod", "b"}}, {20, 1760, 0, []string{"pod", "b"}}}, 0, 1260, 0},
 		"scraped and pushed":                 {[]point{{-1, 500, 0, []string{"job", "a"}}, {2, 680, 0, []string{"job", "b"}}, {2.1, 670, 0, []string{"job", "a"}}, {20, 1760, 0, []string{"job", "b"}}}, 0, 1260, 0},
 		"the cluster's name comes later":     {[]point{{-1, 500, 0, nil}, {2, 680, 0, []string{"k8s_cluster_name", "c"}}, {20, 1760, 0, []string{"k8s_cluster_name", "c"}}}, 0, 1260, 0},
-		"its team is edited":                 {[]point{{-1, 500, 0, nil}, {2, 680, 0, nil}, {3, 0, 0, blue}, {3, 740, 0, nil}, {5, 120, 0, blue}, {5, 740, 0, nil}, {20, 1020, 0, blue}}, 0, 1260, 0},
+		"its team is edited":                 {[]point{{-1, 500, 0, nil}, {2, 680, 0, nil}, {3, 0, 0, blue}, {3, 740, 0, nil}, {5, 120, 0, blue}, {5, 740, 0, nil}, {20, 1020, 0, blue}}, 0, 1200, 0},
 		"edited between two scrapes":         {[]point{{1, 0, 0, nil}, {2, 60, 0, nil}, {3, 90, 0, nil}, {3, 30, 0, blue}, {20, 1050, 0, blue}}, 0, 1140, 0},
-		"edited there and back":              {[]point{{-1, 500, 0, nil}, {2, 680, 0, nil}, {2, 0, 0, blue}, {4, 680, 0, nil}, {4, 120, 0, blue}, {6, 800, 0, nil}, {6, 120, 0, blue}}, 0, 420, 0},
-		"edited before the period":           {[]point{{-4, 500, 0, nil}, {-3, 30, 0, blue}, {-3, 530, 0, nil}, {1, 530, 0, nil}, {1, 270, 0, blue}, {20, 1410, 0, blue}}, 0, 1380, 0},
+		"edited there and back":              {[]point{{-1, 500, 0, nil}, {2, 680, 0, nil}, {2, 0, 0, blue}, {4, 680, 0, nil}, {4, 120, 0, blue}, {6, 800, 0, nil}, {6, 120, 0, blue}}, 0, 360, 0},
+		"edited before the period":           {[]point{{-4, 500, 0, nil}, {-3, 30, 0, blue}, {-3, 530, 0, nil}, {1, 530, 0, nil}, {1, 270, 0, blue}, {20, 1410, 0, blue}}, 0, 1200, 0},
 		"edited while the agent was killed":  {[]point{{-1, 500, 0, nil}, {5, 860, 0, nil}, {7, 60, 0, blue}, {20, 840, 0, blue}}, 0, 360 + 840, 0},
-		"a label is added on the way":        {[]point{{-1, 500, 0, nil}, {2, 680, 0, nil}, {3, 740, 0, blue}, {20, 1760, 0, blue}}, 0, 1260, 0},
-		"added, and the store adds zeros":    {[]point{{-1, 500, 0, nil}, {-1, 0, 0, blue}, {2, 680, 0, nil}, {3, 740, 0, blue}, {20, 1760, 0, blue}}, 0, 1260, 0},
+		"a label is added on the way":        {[]point{{-1, 500, 0, nil}, {2, 680, 0, nil}, {3, 740, 0, blue}, {20, 1760, 0, blue}}, 0, 1200, 0},
+		"added, and the store adds zeros":    {[]point{{-1, 500, 0, nil}, {-1, 0, 0, blue}, {2, 680, 0, nil}, {3, 740, 0, blue}, {20, 1760, 0, blue}}, 0, 1200, 0},
 		"active beyond held by rounding":     {[]point{{1, 60, 60.0000004, nil}, {2, 120, 120.0000006, nil}}, 120, 0, 0},
 		"values that no counter has":         {[]point{{1, 60, 60, nil}, {2, -5, 0, []string{"k8s_pod_uid", "bad"}}, {3, 1e300, 0, []string{"k8s_pod_uid", "worse"}}}, 60, 0, 0},
 		"nothing happened in it":             {[]point{{-30, 60, 60, nil}}, 0, 0, 0},
@@ -241,6 +241,24 @@ func TestBillOfCounters(t *testing.T) {
 				t.Errorf("used, idle, older (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Catches a period with more device time than fits in it: a counter at its start was taken from
+// the last sample before, up to one sampling interval early. A store with a sample every four
+// minutes billed 24 h 4 min a day.
+func TestBillFitsThePeriod(t *testing.T) {
+	t.Parallel()
+	m := querytest.NewMemory()
+	for i := -60; i < 60; i++ {
+		one(m, noon.Add(time.Duration(i*4)*time.Minute), float64(i+60)*240, float64(i+60)*120)
+	}
+	for _, late := range []time.Duration{0, time.Second, 90 * time.Second, 239 * time.Second, 4 * time.Minute} {
+		from := noon.Add(late)
+		b := mustBill(t, m, Prices{}, from, from.Add(time.Hour))
+		if diff := cmp.Diff([]Seconds{1800e6, 1800e6}, []Seconds{b.Total.Used, b.Total.Idle}); diff != "" {
+			t.Errorf("an hour from %s, used and idle (-want +got):\n%s", from, diff)
+		}
 	}
 }
 
@@ -274,7 +292,8 @@ power:
 	}
 }
 
-// Catches a bill that reads every sample: only counters with a reset or gap need raw samples.
+// Catches a bill that reads every sample: raw samples are needed around the edges, and for
+// counters with a reset or a gap.
 func TestBillReadsEdges(t *testing.T) {
 	t.Parallel()
 	m := querytest.NewMemory()
@@ -289,22 +308,59 @@ func TestBillReadsEdges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := b.Total.Allocated(), Seconds(4*(60*30-1)*60e6); got != want {
+	if got, want := b.Total.Allocated(), Seconds(4*(60*30-1)*60e6); got != want { // up to the last sample
 		t.Errorf("%d us, want %d", got, want)
 	}
-	if c.raw != 0 || m.Asked() > 40 {
-		t.Errorf("raw samples were read %d times, in %d queries", c.raw, m.Asked())
+	if c.raw != 10*time.Minute*4*3 || m.Asked() > 40 { // four counters at three edges
+		t.Errorf("raw samples of %s were read, in %d queries", c.raw, m.Asked())
 	}
 }
 
 type countRaw struct {
 	*querytest.Memory
-	raw int
+	raw time.Duration
 }
 
 func (c *countRaw) Raw(ctx context.Context, s string, from, to time.Time) ([]query.Series, error) {
-	c.raw++
+	c.raw += to.Sub(from)
 	return c.Memory.Raw(ctx, s, from, to)
+}
+
+// Catches workloads of two clusters in one group because they have the same name, and groups by
+// several keys that do not add up.
+func TestBy(t *testing.T) {
+	t.Parallel()
+	m := querytest.NewMemory()
+	for i, l := range [][]string{
+		{"k8s_cluster_name", "east", "gpu_workload_team", "a"}, {"k8s_cluster_name", "west", "gpu_workload_team", "a"},
+		{"k8s_cluster_name", "west", "gpu_workload_name", "k", "gpu_workload_team", "b"},
+	} {
+		uuid := []string{"gpu_uuid", fmt.Sprint(i), "k8s_pod_uid", fmt.Sprint(i)}
+		one(m, noon, 0, 0, append(uuid, l...)...)
+		one(m, noon.Add(time.Minute), float64(60*(i+1)), 0, append(uuid, l...)...)
+	}
+	s := mustBill(t, m, Prices{}, noon.Add(-time.Second), noon.Add(time.Minute))
+	f := func(want [][]string, names ...string) {
+		t.Helper()
+		var dims []Dimension
+		for _, name := range names {
+			d, _ := DimensionOf(name)
+			dims = append(dims, d)
+		}
+		var got [][]string
+		for _, g := range s.By(dims...) {
+			got = append(got, append(g.Keys, g.Time().Duration().String(), fmt.Sprint(g.Workloads)))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", names, diff)
+		}
+	}
+	f([][]string{{"k", "3m0s", "1"}, {"j @west", "2m0s", "1"}, {"j @east", "1m0s", "1"}}, "workload")
+	f([][]string{{"k", "west", "3m0s", "1"}, {"j", "west", "2m0s", "1"}, {"j", "east", "1m0s", "1"}}, "workload", "cluster")
+	f([][]string{{"a", "H100", "3m0s", "2"}, {"b", "H100", "3m0s", "1"}}, "team", "model")
+	if devices, workloads := s.Counts(); devices != 3 || workloads != 3 {
+		t.Errorf("%d devices, %d workloads", devices, workloads)
+	}
 }
 
 // Catches a bill that does not report that the store's data begins within the period.

@@ -90,7 +90,7 @@ func TestFindings(t *testing.T) {
 	for _, a := range list {
 		a.write(m)
 	}
-	p := mustParse(t, `prices: [{match: {model: "NVIDIA*"}, rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]`)
+	p := mustParse(t, `{currency: USD, prices: [{match: {model: "NVIDIA*"}, rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]}`)
 	found, err := Findings(t.Context(), m, p, noon.Add(-12*time.Hour), noon)
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,8 @@ func TestFindingsLateLabel(t *testing.T) {
 		}
 		return out
 	}
-	p := mustParse(t, `prices:
+	p := mustParse(t, `currency: USD
+prices:
   - {match: {k8s_cluster_name: "b"}, rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}
   - {match: {model: "NVIDIA*"}, rates: [{from: 2020-01-01, kind: spot, per_hour: 7}]}`)
 	cluster := func(name string) query.Labels { return query.Labels{"k8s_cluster_name": name} }

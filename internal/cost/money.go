@@ -88,14 +88,24 @@ func muldiv(a, b int64, c uint64) int64 {
 
 // nano parses a decimal amount without floating-point error.
 func nano(text string) (Nano, error) {
+	r, err := decimal(text)
+	if err != nil {
+		return 0, err
+	}
+	return nanoOf(r)
+}
+
+// decimal parses a decimal number exactly.
+func decimal(text string) (*big.Rat, error) {
+	bad := errors.New("must be a number such as 2.50")
 	if len(text) > 40 || strings.ContainsAny(text, "/xXpPeE_") {
-		return 0, errors.New("must be a number such as 2.50")
+		return nil, bad
 	}
 	r, ok := new(big.Rat).SetString(text)
 	if !ok {
-		return 0, errors.New("must be a number such as 2.50")
+		return nil, bad
 	}
-	return nanoOf(r)
+	return r, nil
 }
 
 // nanoOf rounds to the nearest billionth.

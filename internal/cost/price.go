@@ -51,10 +51,12 @@ type Power struct {
 
 // Prices are the rules of a price file. The zero Prices price nothing.
 type Prices struct {
-	Currency string
-	rules    []rule
-	power    []rule
-	changes  []time.Time // start of every rate, in order
+	Currency    string
+	rules       []rule
+	power       []rule
+	commitments []commitment
+	changes     []time.Time // start and end of every rate, in order
+	text        []byte
 }
 
 // rule assigns a price that changes over time to devices with matching labels.
@@ -65,6 +67,7 @@ type rule struct {
 
 type rate struct {
 	from   time.Time
+	to     time.Time // zero: until the next rate of the rule
 	kind   Kind
 	hour   Nano
 	kwh    Nano // with PUE
@@ -87,18 +90,22 @@ const (
 
 type (
 	priceFile struct {
-		Currency string     `yaml:"currency"`
-		Prices   []ruleFile `yaml:"prices"`
-		Power    []ruleFile `yaml:"power"`
+		Currency    string           `yaml:"currency"`
+		Prices      []ruleFile       `yaml:"prices"`
+		Power       []ruleFile       `yaml:"power"`
+		Commitments []commitmentFile `yaml:"commitments"`
 	}
 	ruleFile struct {
 		Match map[string]string `yaml:"match"`
 		Rates []rateFile        `yaml:"rates"`
 	}
 	rateFile struct {
-		From    string `yaml:"from"`
-		Kind    Kind   `yaml:"kind"`
-		PerHour string `yaml:"per_hour"`
+		From     string `yaml:"from"`
+		To       string `yaml:"to"`
+		Kind     Kind   `yaml:"kind"`
+		PerHour  string `yaml:"per_hour"`
+		PerMonth string `yaml:"per_month"`
+		Discount string `yaml:"discount"`
 		Capex   string `yaml:"capex"`
 		Years   string `yaml:"years"`
 		PerKWh  string `yaml:"per_kwh"`
@@ -113,7 +120,10 @@ func Parse(text []byte) (Prices, error) {
 	if err := decodeYAML(text, &f); err != nil {
 		return Prices{}, fmt.Errorf("cannot parse the price file: %w", err)
 	}
-	p := Prices{Currency: cmp.Or(f.Currency, "USD")}
+	p := Prices{Currency: f.Currency, text: bytes.Clone(text)}
+	if p.Currency == "" && len(f.Prices)+len(f.Power)+len(f.Commitments) > 0 {
+		return Prices{}, errors.New("currency: missing: add the currency of the prices, such as currency: EUR")
+	}
 	if len(p.Currency) > 8 || strings.ContainsFunc(p.Currency, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return Prices{}, fmt.Errorf("currency: %.20q is not a currency code", p.Currency)
 	}
@@ -124,9 +134,15 @@ func Parse(text []byte) (Prices, error) {
 	if p.power, err = rules("power", f.Power, powerRate); err != nil {
 		return Prices{}, err
 	}
+	if p.commitments, err = commitments(f.Commitments); err != nil {
+		return Prices{}, err
+	}
 	for _, r := range slices.Concat(p.rules, p.power) {
 		for _, t := range r.rates {
 			p.changes = append(p.changes, t.from)
+			if !t.to.IsZero() {
+				p.changes = append(p.changes, t.to)
+			}
 		}
 	}
 	slices.SortFunc(p.changes, time.Time.Compare)
@@ -168,8 +184,8 @@ func rules(section string, list []ruleFile, read func(rateFile) (rate, error)) (
 			if err != nil {
 				return nil, fmt.Errorf("%s.rates[%d]: %w", where, j, err)
 			}
-			if t.from, err = day(rf.From); err != nil {
-				return nil, fmt.Errorf("%s.rates[%d]: from: %w", where, j, err)
+			if t.from, t.to, err = dates(rf.From, rf.To); err != nil {
+				return nil, fmt.Errorf("%s.rates[%d]: %w", where, j, err)
 			}
 			r.rates = append(r.rates, t)
 		}
@@ -178,10 +194,30 @@ func rules(section string, list []ruleFile, read func(rateFile) (rate, error)) (
 			if r.rates[j].from.Equal(r.rates[j-1].from) {
 				return nil, fmt.Errorf("%s: two rates start at %s", where, r.rates[j].from.Format(time.RFC3339))
 			}
+			if r.rates[j-1].to.After(r.rates[j].from) {
+				return nil, fmt.Errorf("%s: the rate from %s begins before the rate before it ends", where, r.rates[j].from.Format(time.RFC3339))
+			}
 		}
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// dates parses the first moment of a rate and, if it has one, the first moment after it.
+func dates(from, to string) (begin, end time.Time, err error) {
+	if begin, err = day(from); err != nil {
+		return begin, end, fmt.Errorf("from: %w", err)
+	}
+	if to == "" {
+		return begin, end, nil
+	}
+	if end, err = day(to); err != nil {
+		return begin, end, fmt.Errorf("to: %w", err)
+	}
+	if !begin.Before(end) {
+		return begin, end, errors.New("to: must be after from")
+	}
+	return begin, end, nil
 }
 
 // day parses a date, which starts at midnight UTC, or a timestamp.
@@ -198,14 +234,12 @@ func capacityRate(f rateFile) (r rate, err error) {
 	switch r.kind = f.Kind; f.Kind {
 	case OnDemand, Reserved, Spot:
 		if f.Capex != "" || f.Years != "" || f.PerKWh != "" || f.PUE != "" || f.CO2 != "" {
-			return r, fmt.Errorf("kind %s takes only per_hour", f.Kind)
+			return r, fmt.Errorf("kind %s takes only per_hour or per_month, and discount", f.Kind)
 		}
-		if r.hour, err = nano(f.PerHour); err != nil {
-			return r, fmt.Errorf("per_hour: %w", err)
-		}
-		return r, nil
+		r.hour, err = hourly(f.PerHour, f.PerMonth, f.Discount)
+		return r, err
 	case Owned:
-		if f.PerHour != "" || f.PerKWh != "" || f.PUE != "" || f.CO2 != "" {
+		if f.PerHour != "" || f.PerMonth != "" || f.Discount != "" || f.PerKWh != "" || f.PUE != "" || f.CO2 != "" {
 			return r, errors.New("kind owned takes only capex and years; energy is priced under power")
 		}
 		capex, err := positive(f.Capex)
@@ -216,15 +250,47 @@ func capacityRate(f rateFile) (r rate, err error) {
 		if err != nil {
 			return r, fmt.Errorf("years: %w", err)
 		}
-		hours := new(big.Rat).Mul(years, big.NewRat(8766, 1)) // 8766 hours per year, leap years included
+		hours := new(big.Rat).Mul(years, big.NewRat(hoursPerYear, 1))
 		r.hour, err = nanoOf(capex.Quo(capex, hours))
 		return r, err
 	}
 	return r, fmt.Errorf("kind: %.20q is not one of on_demand, reserved, spot, owned", string(f.Kind))
 }
 
+// hoursPerYear includes leap years. A month has a twelfth of it, 730.5 hours, whatever its
+// length: the price of an hour does not depend on the month.
+const hoursPerYear = 8766
+
+// hourly returns the price of an hour from a price per hour or per month, less a discount in
+// percent.
+func hourly(perHour, perMonth, discount string) (Nano, error) {
+	field, text, hours := "per_hour", perHour, big.NewRat(1, 1)
+	if perMonth != "" {
+		if perHour != "" {
+			return 0, errors.New("give only one of per_hour and per_month")
+		}
+		field, text, hours = "per_month", perMonth, big.NewRat(hoursPerYear, 12)
+	}
+	price, err := decimal(text)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", field, err)
+	}
+	if discount != "" {
+		percent, err := decimal(strings.TrimSuffix(discount, "%"))
+		if err != nil || percent.Sign() < 0 || percent.Cmp(big.NewRat(100, 1)) > 0 {
+			return 0, errors.New("discount: must be from 0% to 100%")
+		}
+		price.Mul(price, percent.Sub(big.NewRat(1, 1), percent.Quo(percent, big.NewRat(100, 1))))
+	}
+	n, err := nanoOf(price.Quo(price, hours))
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", field, err)
+	}
+	return n, nil
+}
+
 func powerRate(f rateFile) (r rate, err error) {
-	if f.Kind != "" || f.PerHour != "" || f.Capex != "" || f.Years != "" {
+	if f.Kind != "" || f.PerHour != "" || f.PerMonth != "" || f.Discount != "" || f.Capex != "" || f.Years != "" {
 		return r, errors.New("power takes only per_kwh, pue and co2_g_per_kwh")
 	}
 	pue := big.NewRat(1, 1)
@@ -311,7 +377,7 @@ func matches(list []matcher, labels map[string]string) bool {
 }
 
 // find returns the current rate of the first matching rule with one. Before a rule's first rate
-// starts, the rules below it apply.
+// starts, and after a rate ended without a successor, the rules below it apply.
 func find(list []rule, labels map[string]string, at time.Time) (rate, bool) {
 	for _, r := range list {
 		if at.Before(r.rates[0].from) || !matches(r.match, labels) {
@@ -320,6 +386,9 @@ func find(list []rule, labels map[string]string, at time.Time) (rate, bool) {
 		i, exact := slices.BinarySearchFunc(r.rates, at, func(t rate, at time.Time) int { return t.from.Compare(at) })
 		if !exact {
 			i--
+		}
+		if end := r.rates[i].to; !end.IsZero() && !at.Before(end) {
+			continue
 		}
 		return r.rates[i], true
 	}
@@ -358,6 +427,9 @@ func (p Prices) Rate(labels query.Labels, at time.Time, watts optional.Float) op
 	w, _ := watts.Get()
 	return optional.Of(price.PerHour.Float() + price.PerKWh.Float()*w/1000)
 }
+
+// Text returns the price file.
+func (p Prices) Text() []byte { return bytes.Clone(p.text) }
 
 // Empty reports whether no device has a price.
 func (p Prices) Empty() bool { return len(p.rules) == 0 }

@@ -105,7 +105,7 @@ func TestCheck(t *testing.T) {
 		}
 		m.Add(query.Labels{"__name__": "gpu_allocation_ratio", "gpu_uuid": "g3", "gpu_workload_kind": "unallocated"}, at, 1)
 	}
-	p := mustParse(t, "prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]")
+	p := mustParse(t, "{currency: USD, prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]}")
 	bill := mustBill(t, m, p, noon.Add(-3*time.Hour), noon)
 	held, err := fleet.Held(t.Context(), m, noon, nil)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestMonth(t *testing.T) {
 		length = 30 * time.Hour
 	}
 	f := newWorld(7, begin, length, true)
-	p := mustParse(t, "prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]")
+	p := mustParse(t, "{currency: USD, prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]}")
 	var m Month
 	for at := begin.Add(time.Hour); !at.After(f.end); at = at.Add(17 * time.Hour) {
 		got, err := m.Bill(t.Context(), f.store, p, at, Options{})

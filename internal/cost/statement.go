@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
@@ -31,6 +32,8 @@ type Statement struct {
 	Other        Amounts `json:"other"`
 
 	Missing Missing `json:"missing"`
+	// Commitments are paid whatever was used, and are no part of Total.
+	Commitments []Committed `json:"commitments,omitempty"`
 	// Since is approximately when the store's data begins, if that is within the period.
 	Since time.Time `json:"since,omitzero"`
 }
@@ -46,7 +49,7 @@ type Missing struct {
 }
 
 func (b *biller) statement(from, to time.Time) Statement {
-	s := Statement{From: from, To: to, Currency: cmp.Or(b.prices.Currency, "USD")}
+	s := Statement{From: from, To: to, Currency: b.prices.Currency}
 	for _, key := range slices.Sorted(maps.Keys(b.rows)) {
 		r := b.rows[key]
 		s.Rows = append(s.Rows, *r)
@@ -60,6 +63,7 @@ func (b *biller) statement(from, to time.Time) Statement {
 			s.Missing.NoPrice[r.Labels[fleet.LabelModel]] += r.Unpriced
 		}
 	}
+	s.Commitments = b.prices.committed(&s)
 	return s
 }
 
@@ -75,9 +79,10 @@ func (s *Statement) part(kind string) *Amounts {
 	return &s.Workloads
 }
 
-// Group is the sum of rows with the same value of a dimension.
+// Group is the sum of rows with the same values of some dimensions.
 type Group struct {
-	Name string `json:"name"`
+	Name string   `json:"name"`           // the keys, joined
+	Keys []string `json:"keys,omitempty"` // the value of each dimension
 	Amounts
 
 	Devices   int `json:"devices"`
@@ -102,6 +107,9 @@ func workloadOf(l query.Labels) string {
 	return o.Label()
 }
 
+// Names of dimensions that By treats specially.
+const byWorkload, byCluster = "workload", "cluster"
+
 // Dimensions returns all dimensions.
 func Dimensions() []Dimension {
 	return []Dimension{
@@ -109,9 +117,9 @@ func Dimensions() []Dimension {
 		{"namespace", func(l query.Labels) string { return l[fleet.LabelNamespace] }, false},
 		{"user", fleet.UserOf, false},
 		{"account", func(l query.Labels) string { return l[fleet.LabelSlurmAccount] }, false},
-		{"workload", workloadOf, false},
+		{byWorkload, workloadOf, false},
 		{"model", func(l query.Labels) string { return l[fleet.LabelModel] }, true},
-		{"cluster", func(l query.Labels) string { return cmp.Or(l[fleet.LabelCluster], l[fleet.LabelSlurmCluster]) }, true},
+		{byCluster, clusterOf, true},
 		{"node", fleet.NodeOf, true},
 	}
 }
@@ -134,33 +142,94 @@ func (d Dimension) NameOf(labels query.Labels) string {
 	return cmp.Or(d.group(labels), "(none)")
 }
 
-// By groups rows. The groups add up to Total and are ordered by descending cost, then time.
-func (s *Statement) By(d Dimension) []Group {
+// clusterOf returns the cluster of a row.
+func clusterOf(l query.Labels) string {
+	return cmp.Or(l[fleet.LabelCluster], l[fleet.LabelSlurmCluster])
+}
+
+// workloadKey distinguishes workloads, and is empty for free time.
+func workloadKey(l query.Labels) string {
+	kind := l[fleet.LabelKind]
+	if kind == fleet.KindUnallocated {
+		return ""
+	}
+	if !fleet.IsWorkload(kind) {
+		return kind
+	}
+	return strings.Join([]string{kind, clusterOf(l), l[fleet.LabelNamespace], l[fleet.LabelWorkload]}, "/")
+}
+
+// apart returns a function that names the group of a row, so that workloads of the same name
+// in different clusters are different groups.
+func (s *Statement) apart(dims []Dimension) func(Dimension, query.Labels) string {
+	plain := func(d Dimension, l query.Labels) string { return d.NameOf(l) }
+	i := slices.IndexFunc(dims, func(d Dimension) bool { return d.Name == byWorkload })
+	if i < 0 || slices.ContainsFunc(dims, func(d Dimension) bool { return d.Name == byCluster }) {
+		return plain
+	}
+	clusters := map[string]map[string]bool{} // by name
+	for _, r := range s.Rows {
+		if fleet.IsWorkload(r.Labels[fleet.LabelKind]) {
+			name := dims[i].NameOf(r.Labels)
+			if clusters[name] == nil {
+				clusters[name] = map[string]bool{}
+			}
+			clusters[name][clusterOf(r.Labels)] = true
+		}
+	}
+	return func(d Dimension, l query.Labels) string {
+		name := d.NameOf(l)
+		if d.Name == byWorkload && len(clusters[name]) > 1 && fleet.IsWorkload(l[fleet.LabelKind]) {
+			return fleet.InCluster(name, clusterOf(l))
+		}
+		return name
+	}
+}
+
+// Counts returns the number of devices and workloads in the statement.
+func (s *Statement) Counts() (devices, workloads int) {
+	d, w := map[string]bool{}, map[string]bool{}
+	for _, r := range s.Rows {
+		d[r.Labels[fleet.LabelUUID]] = true
+		w[workloadKey(r.Labels)] = true
+	}
+	delete(w, "")
+	return len(d), len(w)
+}
+
+// By groups rows by one or more dimensions. The groups add up to Total and are ordered by
+// descending cost, then time.
+func (s *Statement) By(dims ...Dimension) []Group {
 	type members struct{ devices, workloads map[string]bool }
 	groups := map[string]*Group{}
 	in := map[string]members{}
+	nameOf := s.apart(dims)
 	for i := range s.Rows {
 		r := &s.Rows[i]
-		name := d.NameOf(r.Labels)
-		g := groups[name]
+		keys := make([]string, len(dims))
+		for j, d := range dims {
+			keys[j] = nameOf(d, r.Labels)
+		}
+		id := strings.Join(keys, "\x00")
+		g := groups[id]
 		if g == nil {
-			g = &Group{Name: name}
-			groups[name] = g
-			in[name] = members{map[string]bool{}, map[string]bool{}}
+			g = &Group{Name: strings.Join(keys, " / "), Keys: keys}
+			groups[id] = g
+			in[id] = members{map[string]bool{}, map[string]bool{}}
 		}
 		g.Amounts = g.Add(r.Amounts)
-		in[name].devices[r.Labels[fleet.LabelUUID]] = true
-		if k := r.Labels[fleet.LabelKind]; k != fleet.KindUnallocated {
-			in[name].workloads[k+"/"+r.Labels[fleet.LabelNamespace]+"/"+r.Labels[fleet.LabelWorkload]] = true
+		in[id].devices[r.Labels[fleet.LabelUUID]] = true
+		if key := workloadKey(r.Labels); key != "" {
+			in[id].workloads[key] = true
 		}
 	}
 	out := make([]Group, 0, len(groups))
-	for name, g := range groups {
-		g.Devices, g.Workloads = len(in[name].devices), len(in[name].workloads)
+	for id, g := range groups {
+		g.Devices, g.Workloads = len(in[id].devices), len(in[id].workloads)
 		out = append(out, *g)
 	}
 	slices.SortFunc(out, func(a, b Group) int {
-		return cmp.Or(cmp.Compare(b.Amounts.Total(), a.Amounts.Total()), cmp.Compare(b.Time(), a.Time()), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Amounts.Total(), a.Amounts.Total()), cmp.Compare(b.Time(), a.Time()), slices.Compare(a.Keys, b.Keys))
 	})
 	return out
 }

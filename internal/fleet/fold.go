@@ -100,7 +100,13 @@ func (m *Meter) samples(ctx context.Context, match string, from, to time.Time, w
 				continue
 			}
 			row, series := m.row(Row(s.Labels)), way(s.Labels)
-			for _, p := range s.Points {
+			points := s.Points
+			for at, values := range m.edges {
+				if v, ok := values[name+series]; ok && at.After(from) && !at.After(to) {
+					points = append(points, query.Point{Time: at, Value: v.Value}) // timeline sorts
+				}
+			}
+			for _, p := range points {
 				r := reading{at: p.Time, row: row, series: series, account: account}
 				var ok bool
 				switch name {

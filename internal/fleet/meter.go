@@ -54,8 +54,9 @@ type Meter struct {
 	store query.Store
 	o     MeterOptions
 
-	sums map[string]*known // by account, at the start of the period
-	rows map[string]query.Labels
+	sums  map[string]*known // by account, at the start of the period
+	rows  map[string]query.Labels
+	edges map[time.Time]edge // the ends of the period
 
 	unseen  Unseen
 	refused int
@@ -109,9 +110,14 @@ func (m *Meter) selector(name string, more ...string) string {
 	return Select(name, m.o.Match, slices.Concat(m.o.Matchers, more)...)
 }
 
-// over evaluates a function over the samples of a range that ends at a moment.
+// over evaluates a function over the samples of a range that ends at a moment. The last value
+// at an edge is the one between its samples.
 func (m *Meter) over(ctx context.Context, f, name string, d time.Duration, at time.Time, more ...string) ([]query.Sample, error) {
-	return m.store.Instant(ctx, over(f, m.selector(name, more...), query.Duration(d)), at)
+	list, err := m.store.Instant(ctx, over(f, m.selector(name, more...), query.Duration(d)), at)
+	if err != nil || f != "last_over_time" {
+		return list, err
+	}
+	return m.edges[at].move(name, list, len(more) == 0), nil
 }
 
 // held is over for both device time counters.
@@ -132,6 +138,9 @@ func (m *Meter) held(ctx context.Context, f string, d time.Duration, at time.Tim
 // should not exceed a day, because stores limit how much one query may read.
 func (m *Meter) Between(ctx context.Context, from, to time.Time, count func(row query.Labels, from, to Sums)) error {
 	m.count = count
+	if err := m.split(ctx, from, to); err != nil {
+		return err
+	}
 	if err := m.begin(ctx, from); err != nil {
 		return err
 	}

@@ -68,6 +68,15 @@ func (o Owner) Label() string {
 	return o.Name
 }
 
+// InCluster returns the display name of a workload where workloads of several clusters have the
+// same name.
+func InCluster(name, cluster string) string {
+	if cluster == "" {
+		return name
+	}
+	return name + " @" + cluster
+}
+
 // identity returns a URL-safe key that distinguishes owners.
 func (o Owner) identity() string {
 	parts := []string{o.Kind, o.Cluster, o.Namespace, o.Name, o.Job}

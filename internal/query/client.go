@@ -233,6 +233,39 @@ func (c *Client) ask(ctx context.Context, what string, form url.Values, each fun
 	return nil
 }
 
+// maxPage bounds an answer of Page.
+const maxPage = 8 << 20
+
+// Page returns the answer of a hub to a path of its page's API, such as prices. ok is false if
+// the store is no hub.
+func (c *Client) Page(ctx context.Context, path string) (body []byte, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.c.Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/api/page/"+path, nil)
+	if err != nil {
+		return nil, false, errors.New("invalid store address")
+	}
+	secrets, err := c.header(req)
+	if err != nil {
+		return nil, false, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err // drop the address, which may contain a password
+		}
+		return nil, false, fmt.Errorf("cannot query store at %s: %w", c.base, hide(err, secrets))
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+		return nil, false, nil // any other store answers in its own way
+	}
+	if body, err = io.ReadAll(io.LimitReader(resp.Body, maxPage)); err != nil {
+		return nil, false, fmt.Errorf("cannot query store at %s: %w", c.base, hide(err, secrets))
+	}
+	return body, true, nil
+}
+
 // status returns the status in Go's words: a server may send any text after the code.
 func status(resp *http.Response) string {
 	return strings.TrimSpace(strconv.Itoa(resp.StatusCode) + " " + http.StatusText(resp.StatusCode))

@@ -59,6 +59,7 @@ type Device struct {
 type Owner struct {
 	Kind, Name  string
 	Label       string // the name by which users know the workload
+	Cluster     string
 	Team        string
 	Share       float64 // allocated part of the device
 	Uninvited   bool    // uses the device without an allocation
@@ -197,7 +198,7 @@ func (s *Snapshot) workloads() []workloadRow {
 		}
 		active := map[*workloadRow]bool{} // on this device
 		for _, o := range d.Owners {
-			name := o.Kind + " " + o.Label
+			name := o.Kind + " " + o.Label + " " + o.Cluster
 			h := all[name]
 			if h == nil {
 				h = &workloadRow{Owner: o}
@@ -227,8 +228,15 @@ func (s *Snapshot) workloads() []workloadRow {
 			h.uninvited = h.uninvited || o.Uninvited
 		}
 	}
+	clusters := map[string]int{} // by kind and name
+	for _, h := range all {
+		clusters[h.Kind+" "+h.Label]++
+	}
 	list := make([]workloadRow, 0, len(all))
 	for _, h := range all {
+		if clusters[h.Kind+" "+h.Label] > 1 {
+			h.Label = fleet.InCluster(h.Label, h.Cluster)
+		}
 		list = append(list, *h)
 	}
 	slices.SortFunc(list, func(a, b workloadRow) int {

@@ -350,3 +350,18 @@ func BenchmarkFrame(b *testing.B) {
 		_ = m.Frame()
 	}
 }
+
+// Catches two workloads of the same name in different clusters shown as one.
+func TestWorkloadsOfClusters(t *testing.T) {
+	own := func(label, cluster string) Device {
+		return Device{UUID: label + cluster, Owners: []Owner{{Kind: "job", Name: label, Label: label, Cluster: cluster, Share: 1}}}
+	}
+	s := Snapshot{Devices: []Device{own("train", "east"), own("train", "west"), own("train", "west"), own("eval", "west")}}
+	var got []string
+	for _, w := range s.workloads() {
+		got = append(got, fmt.Sprint(w.Label, " ", w.devices))
+	}
+	if diff := cmp.Diff([]string{"train @west 2", "eval 1", "train @east 1"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

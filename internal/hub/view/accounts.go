@@ -12,7 +12,9 @@ import (
 // Accounts computes the money side of the page. A nil function means that the hub does not
 // provide that part: a hub without prices shows only hours and energy.
 type Accounts struct {
-	Currency string // ISO 4217 code, such as USD
+	Currency string // ISO 4217 code, such as USD; empty without prices
+	// Prices is the price file, for reports elsewhere; empty if there is none.
+	Prices string
 	// Rate returns the hourly price of the device with these labels at this power draw.
 	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
 	// Bill returns the usage and cost of a period.

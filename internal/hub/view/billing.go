@@ -17,9 +17,6 @@ import (
 // accounts have hours and energy, but no money.
 func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 	a := Accounts{Currency: prices.Currency}
-	if a.Currency == "" {
-		a.Currency = "USD"
-	}
 	a.Bill = func(ctx context.Context, from, to time.Time) (*Bill, error) {
 		s, err := cost.Bill(ctx, store, prices, from, to, cost.Options{})
 		if err != nil {
@@ -46,7 +43,7 @@ func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 	if prices.Empty() {
 		return a
 	}
-	a.Rate = prices.Rate
+	a.Rate, a.Prices = prices.Rate, string(prices.Text())
 	return a
 }
 

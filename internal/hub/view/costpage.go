@@ -104,6 +104,21 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 	return a, nil
 }
 
+// pricesAnswer has the hub's prices.
+type pricesAnswer struct {
+	Currency string `json:"currency,omitempty"` // empty: the hub has no prices
+	File     string `json:"file,omitempty"`
+}
+
+// pricesPage returns the price file. A team gets the currency only: the file may name others.
+func (v *viewer) pricesPage(context.Context, request) (any, error) {
+	a := pricesAnswer{Currency: v.accounts.Currency, File: v.accounts.Prices}
+	if v.opts.Team != "" {
+		a.File = ""
+	}
+	return a, nil
+}
+
 // findings returns the waste in a period, most expensive first.
 func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
 	if v.accounts.Findings == nil {

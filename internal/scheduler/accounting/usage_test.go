@@ -224,6 +224,10 @@ func (broken) Instant(context.Context, string, time.Time) ([]query.Sample, error
 	return nil, errors.New("too many samples")
 }
 
+func (broken) Raw(context.Context, string, time.Time, time.Time) ([]query.Series, error) {
+	return nil, errors.New("too many samples")
+}
+
 // Catches a store failure reported as a job without usage.
 func TestUsageFails(t *testing.T) {
 	got, err := NewMeter(broken{}).Usage(t.Context(), []Job{job(1, epoch, epoch.Add(time.Minute))})

@@ -8,17 +8,15 @@ import (
 
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/otelcol"
-	"go.uber.org/zap"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpumeter/gpumeter/internal/redact"
-	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
 // printConfig writes the configuration from source to w, without secrets. whole validates it and
 // includes every default.
 func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactory, whole bool) error {
-	f, err := factories(nil, nil, &selfreceiver.Meter{}, zap.NewNop())
+	f, err := idle().factories()
 	if err != nil {
 		return err
 	}

@@ -184,6 +184,9 @@ func (b *builder) storage(dir string) string {
 	}
 	b.extensions["file_storage"] = map[string]any{
 		"directory": dir,
+		// The agent has created the folder; a configuration that was printed may run elsewhere.
+		"create_directory":      true,
+		"directory_permissions": "0700",
 		// A killed agent loses nothing: the page cache has the data. A crash of the machine
 		// may corrupt the queue, which is then recreated.
 		"fsync":    false,

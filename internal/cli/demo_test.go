@@ -29,7 +29,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/node"
-	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // demoNow is when the tests' fleets have lived for demo.Age.
@@ -169,7 +168,7 @@ func demoAgrees(t *testing.T, url string, at time.Time) {
 	if err := os.WriteFile(file, demoPrices, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := report{period: reportPeriod{from: from.Format(time.RFC3339), to: at.Format(time.RFC3339)}, by: "team", output: "json", prices: file, store: query.Config{URL: url}}
+	o := report{period: reportPeriod{from: from.Format(time.RFC3339), to: at.Format(time.RFC3339)}, by: "team", output: "json", prices: file, store: storeFlags{url: url}}
 	var out bytes.Buffer
 	if err := o.run(t.Context(), &out, "cost", time.Now()); err != nil {
 		t.Fatal(err)

@@ -29,8 +29,8 @@ type report struct {
 	columns []string
 	match   []string
 
-	store    query.Config
-	headers  []string
+	store    storeFlags
+	timeout  time.Duration
 	prices   string
 	quotas   []string
 	findings bool
@@ -50,7 +50,7 @@ default report is usage.`,
 		Example: `  gpumeter report --last 7d --prices prices.yaml
   gpumeter report usage --month 2026-10 --by namespace --url http://prometheus:9090
   gpumeter report --day 2026-10-14 --by workload --findings -o html >report.html
-  gpumeter report energy --by model -o csv --url https://mimir/prometheus --header X-Scope-OrgID=fleet --token-file token`,
+  gpumeter report energy --by model -o csv --url https://mimir/prometheus --tenant fleet --token-file token`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: reportKinds(),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,14 +74,11 @@ default report is usage.`,
 	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of the default ones: "+strings.Join(columnNames(), ", "))
 	f.StringArrayVar(&o.match, "match", nil, "only series with `LABEL=VALUE`; may be repeated")
 	f.StringVarP(&o.output, "output", "o", "table", "table, csv, json or html")
-	f.StringVar(&o.store.URL, "url", "http://localhost:9500", "`URL` of the hub, or of a Prometheus, Mimir, Thanos or VictoriaMetrics")
+	o.store.register(cmd, "url", "http://localhost:9500", "`URL` of the hub, or of a Prometheus, Mimir, Thanos or VictoriaMetrics")
 	f.StringVar(&o.prices, "prices", "", "price `FILE`")
 	f.StringArrayVar(&o.quotas, "quotas", nil, quotasHelp+". Compared with the usage in the month in which the period ends")
 	f.BoolVar(&o.findings, "findings", false, "also list possible savings")
-	f.StringVar(&o.store.TokenFile, "token-file", "", "`FILE` with a bearer token for the store")
-	f.StringVar(&o.store.CAFile, "ca-file", "", "`FILE` with CA certificates to trust in addition to the system's")
-	f.StringArrayVar(&o.headers, "header", nil, "`KEY=VALUE` sent with each query; may be repeated. Visible in the process list")
-	f.DurationVar(&o.store.Timeout, "timeout", 2*time.Minute, "timeout of one query to the store")
+	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "timeout of one query to the store")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensionNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "csv", "json", "html"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -145,13 +142,13 @@ func (o *report) run(ctx context.Context, w io.Writer, kind string, now time.Tim
 	if err != nil {
 		return err
 	}
-	store, err := o.open()
+	store, err := o.store.open(o.timeout)
 	if err != nil {
 		return err
 	}
 	bill, err := cost.Bill(ctx, store, prices, from, to, options)
 	if err != nil {
-		return unreachable(err, o.store.URL)
+		return unreachable(err, o.store.url)
 	}
 	d.fill(&bill, by)
 	d.Notes = append(d.Notes, missing(&bill, prices)...)
@@ -203,22 +200,6 @@ func (o *report) files(ctx context.Context) (prices cost.Prices, quotas []cost.Q
 		quotas = append(quotas, list...)
 	}
 	return prices, quotas, nil
-}
-
-func (o *report) open() (query.Store, error) {
-	o.store.Headers = map[string]string{}
-	for _, h := range o.headers {
-		name, value, ok := strings.Cut(h, "=")
-		if !ok || name == "" {
-			return nil, errors.New("--header must be like X-Scope-OrgID=fleet") // the value may be a secret
-		}
-		o.store.Headers[name] = strings.TrimSpace(value)
-	}
-	store, err := query.Open(o.store)
-	if err != nil {
-		return nil, fmt.Errorf("--url: %w", err)
-	}
-	return store, nil
 }
 
 // unreachable adds a hint to a refused connection to localhost.

@@ -94,18 +94,20 @@ func dimensionNames() []string {
 
 // reportData is the content of a report.
 type reportData struct {
-	Kind     string         `json:"kind"`
-	By       string         `json:"by"`
-	From     time.Time      `json:"from"`
-	To       time.Time      `json:"to"`
-	Currency string         `json:"currency"`
-	Priced   bool           `json:"priced"`
-	Groups   []cost.Group   `json:"groups"`
-	Total    cost.Group     `json:"total"`
-	Findings []cost.Finding `json:"findings,omitempty"`
-	Quotas   []cost.Use     `json:"quotas,omitempty"`
-	Missing  cost.Missing   `json:"missing"`
-	Notes    []string       `json:"notes"`
+	Kind     string    `json:"kind"`
+	By       string    `json:"by"`
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+	Currency string    `json:"currency"`
+	Priced   bool      `json:"priced"`
+	// Simulated is all or some if all or some of the devices do not exist, else empty.
+	Simulated string         `json:"simulated"`
+	Groups    []cost.Group   `json:"groups"`
+	Total     cost.Group     `json:"total"`
+	Findings  []cost.Finding `json:"findings,omitempty"`
+	Quotas    []cost.Use     `json:"quotas,omitempty"`
+	Missing   cost.Missing   `json:"missing"`
+	Notes     []string       `json:"notes"`
 
 	columns []reportColumn
 }
@@ -170,15 +172,25 @@ func (d *reportData) fill(bill *cost.Statement, by cost.Dimension) {
 	d.Priced = bill.Total.Priced()
 	d.Groups = bill.By(by)
 	d.Total = cost.Group{Name: "total", Amounts: bill.Total}
-	devices, workloads := map[string]bool{}, map[string]bool{}
+	devices, workloads, simulated := map[string]bool{}, map[string]bool{}, 0
 	name, _ := cost.DimensionOf("workload")
 	for _, r := range bill.Rows {
 		devices[r.Labels[fleet.LabelUUID]] = true
-		if k := r.Labels[fleet.LabelKind]; k != fleet.KindUnallocated {
+		if r.Labels[fleet.LabelSimulated] == "true" {
+			simulated++
+		}
+		if k := r.Labels[fleet.LabelKind]; fleet.IsWorkload(k) {
 			workloads[k+name.NameOf(r.Labels)] = true
 		}
 	}
 	d.Total.Devices, d.Total.Workloads = len(devices), len(workloads)
+	switch {
+	case simulated == 0:
+	case simulated == len(bill.Rows):
+		d.Simulated = "all"
+	default:
+		d.Simulated = "some"
+	}
 }
 
 // files reads the prices and quotas.

@@ -163,9 +163,9 @@ func TestReportFormats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const period = "EUR 2026-10-01T00:00:00Z 2026-11-01T00:00:00Z"
+	const period = "EUR 2026-10-01T00:00:00Z 2026-11-01T00:00:00Z none"
 	want := [][]string{
-		append(strings.Fields("team used_hours idle_cost"), "currency", "from", "to"),
+		append(strings.Fields("team used_hours idle_cost"), "currency", "from", "to", "simulated"),
 		append(strings.Fields("'=blue 0.000000000 1488.000000"), strings.Fields(period)...),
 		append(strings.Fields("red<b> 558.000000000 372.000000"), strings.Fields(period)...),
 		append([]string{"(unallocated)", "0.000000000", ""}, strings.Fields(period)...),

@@ -150,7 +150,7 @@ func (s *Statement) By(d Dimension) []Group {
 		}
 		g.Amounts = g.Add(r.Amounts)
 		in[name].devices[r.Labels[fleet.LabelUUID]] = true
-		if k := r.Labels[fleet.LabelKind]; k != fleet.KindUnallocated {
+		if k := r.Labels[fleet.LabelKind]; fleet.IsWorkload(k) {
 			in[name].workloads[k+"/"+r.Labels[fleet.LabelNamespace]+"/"+r.Labels[fleet.LabelWorkload]] = true
 		}
 	}

@@ -45,7 +45,7 @@ export function Health({ route }: { route: Route }) {
                         <li key={i}>
                           <span class={`pill ${cls}`}>{word}</span>{" "}
                           {e.gpu ? <a href={href("gpu", e.gpu)}>{e.node ? `${e.node} · ` : ""}GPU {e.index ?? e.gpu}</a> : <strong>{e.node}</strong>}
-                          {e.owner && <> <span class="muted">held by</span> <OwnerLink o={e.owner} team /></>}
+                          {e.owner && <> <span class="muted">{e.rule === "fleet_not_allocated" ? "used by" : "held by"}</span> <OwnerLink o={e.owner} team /></>}
                           <div>{e.text}</div>
                           <div class="muted small">
                             <span class="mono">{e.rule}</span> since {f.whenOf(e.time)}

@@ -121,7 +121,7 @@ func appendAttributes(b []byte, attrs pcommon.Map) []byte {
 // family returns what the page shows of m, or nil.
 func (t *translation) family(m pmetric.Metric) *dto.MetricFamily {
 	k := kindOf(m)
-	name, err := metricNamer.Build(otlptranslator.Metric{Name: m.Name(), Unit: m.Unit(), Type: k.naming})
+	name, err := prometheusName(m)
 	switch {
 	case k.refused != nil:
 		t.dropped.add(*k.refused, k.points, m.Name())
@@ -147,6 +147,11 @@ func (t *translation) family(m pmetric.Metric) *dto.MetricFamily {
 }
 
 // kind is the type that a metric has on the page.
+// prometheusName returns the name of m on the page.
+func prometheusName(m pmetric.Metric) (string, error) {
+	return metricNamer.Build(otlptranslator.Metric{Name: m.Name(), Unit: m.Unit(), Type: kindOf(m).naming})
+}
+
 type kind struct {
 	prometheus dto.MetricType
 	naming     otlptranslator.MetricType

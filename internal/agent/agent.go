@@ -9,6 +9,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -32,7 +33,7 @@ import (
 // the flags of gpumeter agent.
 type Options struct {
 	Version string
-	// ConfigFile is a Collector configuration. If set, only Version, Socket and Env apply:
+	// ConfigFile is a Collector configuration. If set, only Version, Socket, Env and Stdout apply:
 	// the file sets the rest.
 	ConfigFile string
 
@@ -48,8 +49,9 @@ type Options struct {
 	Socket    string // control socket for gpumeter pause; empty: none
 	StateDir  string // folder for state that must survive a restart; empty: none
 
-	Env   func(string) string // looks up environment variables
-	Store hubexporter.Opener  // store of a hub in this process; nil: no hub
+	Env    func(string) string // looks up environment variables
+	Stdout io.Writer           // standard output, for File "-" and the stdout exporter
+	Store  hubexporter.Opener  // store of a hub in this process; nil: no hub
 }
 
 // Agent is a configured agent. Run runs it.
@@ -150,10 +152,36 @@ func (a *Agent) WriteConfig(ctx context.Context, w io.Writer) error {
 // Run runs the agent until ctx is canceled. It adds the secrets of each running configuration
 // to hide, which must be the redactor of log.
 func (a *Agent) Run(ctx context.Context, log *zap.Logger, hide *redact.Redactor) error {
-	return explained(a.run(ctx, log, hide))
+	out := &output{w: a.Stdout}
+	// The Collector stops at a fatal error of a component, logs it and returns nil.
+	return cmp.Or(explained(a.run(ctx, out, log, hide)), out.failure())
 }
 
-func (a *Agent) run(ctx context.Context, log *zap.Logger, hide *redact.Redactor) error {
+// output is a stream that remembers its first error.
+type output struct {
+	mu  sync.Mutex
+	w   io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.err = cmp.Or(o.err, err)
+	return n, err
+}
+
+func (o *output) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		return nil
+	}
+	return fmt.Errorf("cannot write to standard output: %w", o.err)
+}
+
+func (a *Agent) run(ctx context.Context, out io.Writer, log *zap.Logger, hide *redact.Redactor) error {
 	defer releaseStartup(30 * time.Second)()
 	live := &liveView{ctx: ctx, log: log, relay: newRelay()}
 	defer live.close()
@@ -166,7 +194,7 @@ func (a *Agent) run(ctx context.Context, log *zap.Logger, hide *redact.Redactor)
 	}
 	meter := &selfreceiver.Meter{}
 	collector := func(source confmap.ProviderFactory) (*otelcol.Collector, error) {
-		return newCollector(a.Version, source, live.open, a.Store, meter, log, learning(hide))
+		return newCollector(a.Version, source, process{live.open, a.Store, out, meter, log}, learning(hide))
 	}
 	if a.ConfigFile != "" {
 		file, err := openConfigFile(a.ConfigFile, func(ctx context.Context, text []byte) error { return validate(ctx, a.Version, text) }, log)

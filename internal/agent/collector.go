@@ -5,11 +5,11 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage"
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/confmap"
@@ -29,8 +29,10 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/gpumeter/gpumeter/exporter/fileexporter"
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/exporter/pageexporter"
+	"github.com/gpumeter/gpumeter/exporter/stdoutexporter"
 	"github.com/gpumeter/gpumeter/extension/gpuextension"
 	"github.com/gpumeter/gpumeter/internal/requeue"
 	"github.com/gpumeter/gpumeter/processor/workloadprocessor"
@@ -41,19 +43,29 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
-// factories returns the components of the distribution. open provides the View of the gpu
-// extension and store the store of the hub exporter; nil: they open their own. meter collects
-// the Collector's own metrics.
-func factories(open gpuextension.Opener, store hubexporter.Opener, meter *selfreceiver.Meter, log *zap.Logger) (otelcol.Factories, error) {
+// process is what the components of the distribution share with the process.
+type process struct {
+	open   gpuextension.Opener // the View of the gpu extension; nil: the extension opens its own
+	store  hubexporter.Opener  // the store of the hub exporter; nil: the exporter opens its own
+	stdout io.Writer           // for the stdout exporter; may be nil if no component is started
+	meter  *selfreceiver.Meter // collects the Collector's own metrics
+	log    *zap.Logger
+}
+
+// idle is the process of components that are never started.
+func idle() process { return process{meter: &selfreceiver.Meter{}, log: zap.NewNop()} }
+
+// factories returns the components of the distribution.
+func (p process) factories() (otelcol.Factories, error) {
 	var f otelcol.Factories
 	var errs [4]error
-	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(open), requeue.NewFactory(filestorage.NewFactory()))
+	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](gpuextension.NewFactoryWithView(p.open), requeue.NewFactory(filestorage.NewFactory()))
 	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](
-		cudareceiver.NewFactory(), gpureceiver.NewFactory(), hostreceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(meter))
+		cudareceiver.NewFactory(), gpureceiver.NewFactory(), hostreceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(p.meter))
 	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](memorylimiterprocessor.NewFactory(), workloadprocessor.NewFactory())
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
-		pageexporter.NewFactory(), hubexporter.NewFactoryWithStore(store), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), debugexporter.NewFactory())
-	f.Telemetry = newTelemetry(meter, log)
+		pageexporter.NewFactory(), hubexporter.NewFactoryWithStore(p.store), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), stdoutexporter.NewFactory(p.stdout), debugexporter.NewFactory())
+	f.Telemetry = newTelemetry(p.meter, p.log)
 	return f, errors.Join(errs[:]...)
 }
 
@@ -87,9 +99,9 @@ func newTelemetry(meter *selfreceiver.Meter, log *zap.Logger) telemetry.Factory 
 }
 
 // newCollector returns a Collector that runs the configuration from source.
-func newCollector(version string, source confmap.ProviderFactory, open gpuextension.Opener, store hubexporter.Opener, meter *selfreceiver.Meter, log *zap.Logger, converters ...confmap.ConverterFactory) (*otelcol.Collector, error) {
+func newCollector(version string, source confmap.ProviderFactory, p process, converters ...confmap.ConverterFactory) (*otelcol.Collector, error) {
 	return otelcol.NewCollector(otelcol.CollectorSettings{
-		Factories:              func() (otelcol.Factories, error) { return factories(open, store, meter, log) },
+		Factories:              p.factories,
 		BuildInfo:              component.BuildInfo{Command: "gpumeter", Description: "gpumeter", Version: version},
 		ConfigProviderSettings: configSettings(source, converters...),
 		SkipSettingGRPCLogger:  true,
@@ -173,7 +185,7 @@ func literal(value any) any {
 
 // Components returns the components of the distribution, by kind.
 func Components() (map[string][]string, error) {
-	f, err := factories(nil, nil, &selfreceiver.Meter{}, zap.NewNop())
+	f, err := idle().factories()
 	if err != nil {
 		return nil, err
 	}

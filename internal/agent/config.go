@@ -94,7 +94,8 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 		b.export("hub", nil, metrics, logs)
 	}
 	if a.File != "" {
-		b.export("file", fileSink(a.File), metrics, logs, traces)
+		kind, conf := fileSink(a.File)
+		b.export(kind, conf, metrics, logs, traces)
 	}
 	for _, signal := range []string{metrics, logs, traces} {
 		kind, conf, err := a.OTLP.exporter(signal, a.Env)
@@ -143,13 +144,13 @@ func tracing(interval time.Duration, root, state string) map[string]any {
 	}
 }
 
-// fileSink returns the configuration of the file exporter. A file is rotated at 100 MiB, and
-// three old ones are kept.
-func fileSink(path string) map[string]any {
+// fileSink returns the exporter for --otlp-file and its configuration. A file is rotated at 100
+// MiB, and three old ones are kept.
+func fileSink(path string) (kind string, conf map[string]any) {
 	if path == "-" {
-		return map[string]any{"path": "/dev/stdout", "append": true}
+		return "stdout", nil
 	}
-	return map[string]any{"path": path, "rotation": map[string]any{"max_megabytes": 100, "max_backups": 3}}
+	return "file", map[string]any{"path": path, "rotation": map[string]any{"max_megabytes": 100, "max_backups": 3}}
 }
 
 // builder assembles a Collector configuration.
@@ -183,6 +184,9 @@ func (b *builder) storage(dir string) string {
 	}
 	b.extensions["file_storage"] = map[string]any{
 		"directory": dir,
+		// The agent has created the folder; a configuration that was printed may run elsewhere.
+		"create_directory":      true,
+		"directory_permissions": "0700",
 		// A killed agent loses nothing: the page cache has the data. A crash of the machine
 		// may corrupt the queue, which is then recreated.
 		"fsync":    false,

@@ -156,7 +156,7 @@ func TestLiteral(t *testing.T) {
 	if err := a.WriteConfig(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
-	if want := "x: ${env:HOME}$$y\n"; !strings.Contains(b.String(), want) {
+	if want := "x: $${env:HOME}$$$$y\n"; !strings.Contains(b.String(), want) {
 		t.Errorf("no %q in\n%s", want, b.String())
 	}
 }

@@ -8,17 +8,16 @@ import (
 
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/otelcol"
-	"go.uber.org/zap"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpumeter/gpumeter/internal/redact"
-	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
-// printConfig writes the configuration from source to w, without secrets. whole validates it and
-// includes every default.
-func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactory, whole bool) error {
-	f, err := factories(nil, nil, &selfreceiver.Meter{}, zap.NewNop())
+// printConfig writes the configuration from source to w, with its references resolved, without
+// secrets and without defaults: the defaults that components print cannot all be read back. check
+// validates the configuration first.
+func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactory, check bool) error {
+	f, err := idle().factories()
 	if err != nil {
 		return err
 	}
@@ -31,24 +30,58 @@ func printConfig(ctx context.Context, w io.Writer, source confmap.ProviderFactor
 	if err != nil {
 		return err
 	}
-	conf := confmap.New()
-	if whole {
+	if check {
 		if err := confmap.Validate(cfg); err != nil {
 			return err
 		}
-		err = conf.Marshal(cfg) // redacts the Collector's opaque strings
-	} else {
-		var resolver *confmap.Resolver
-		if resolver, err = confmap.NewResolver(settings.ResolverSettings); err == nil {
-			conf, err = resolver.Resolve(ctx)
-		}
 	}
+	typed := confmap.New()
+	if err := typed.Marshal(cfg); err != nil { // redacts the Collector's opaque strings
+		return err
+	}
+	resolver, err := confmap.NewResolver(settings.ResolverSettings)
+	if err != nil {
+		return err
+	}
+	conf, err := resolver.Resolve(ctx)
 	if err != nil {
 		return err
 	}
 	e := yaml.NewEncoder(w)
 	e.SetIndent(2)
-	return e.Encode(redact.Config(conf.ToStringMap()))
+	return e.Encode(literal(redact.Config(settle(conf.ToStringMap(), typed.ToStringMap()))))
+}
+
+// settle returns the written configuration with two kinds of values from the typed one: strings
+// that the Collector redacts, and strings that resolving a reference turned into numbers.
+func settle(written, typed any) any {
+	switch v := written.(type) {
+	case map[string]any:
+		t, _ := typed.(map[string]any)
+		out := make(map[string]any, len(v))
+		for key, x := range v {
+			out[key] = settle(x, t[key])
+		}
+		return out
+	case []any:
+		t, _ := typed.([]any)
+		out := make([]any, len(v))
+		for i, x := range v {
+			if i < len(t) {
+				out[i] = settle(x, t[i])
+			} else {
+				out[i] = settle(x, nil)
+			}
+		}
+		return out
+	case nil:
+		return nil
+	}
+	_, isText := written.(string)
+	if text, ok := typed.(string); ok && (text == redact.Text || !isText) {
+		return text
+	}
+	return written
 }
 
 // learning returns the factory of a converter that adds the secrets of each loaded

@@ -6,10 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-
-	"go.uber.org/zap"
-
-	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
 // Validate resolves and validates a configuration file and builds its pipelines without
@@ -31,7 +27,7 @@ func readConfig(path string) ([]byte, error) {
 }
 
 func validate(ctx context.Context, version string, text []byte) error {
-	col, err := newCollector(version, fromText(text), nil, nil, &selfreceiver.Meter{}, zap.NewNop())
+	col, err := newCollector(version, fromText(text), idle())
 	if err != nil {
 		return err
 	}

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,7 +40,7 @@ type agentFlags struct {
 }
 
 func newAgentFlags(version string) *agentFlags {
-	return &agentFlags{options: agent.Options{Version: version, Env: os.Getenv}, output: "table", pcie: true}
+	return &agentFlags{options: agent.Options{Version: version, Env: os.Getenv, Stdout: os.Stdout}, output: "table", pcie: true}
 }
 
 func newAgent(version string) *cobra.Command {
@@ -180,5 +182,10 @@ func (a *agentFlags) run(ctx context.Context, made *agent.Agent) error {
 	if err != nil {
 		return err
 	}
+	// A write to a closed pipe returns an error instead of killing the process: the stdout
+	// exporter ends the agent in order, and a log that nobody reads does not end it.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
 	return made.Run(ctx, log, hide)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ func newDoctor() *cobra.Command {
 	var h hardware
 	var asJSON bool
 	var archive, config string
+	agentSide := agentDoctor{trace: openTracing}
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Diagnose what was found, what is missing and how to fix it",
@@ -44,9 +46,10 @@ serial numbers.`,
 			if config != "" && archive == "" {
 				return errors.New("--config needs --bundle")
 			}
-			checks := local.Diagnose(cmd.Context(), h.config())
+			agentSide.proc = filepath.Join("/", h.root, "proc")
+			checks := append(local.Diagnose(cmd.Context(), h.config()), agentSide.diagnose(cmd.Context())...)
 			if archive != "" {
-				o := bundleOptions(cmd, &h, config)
+				o := bundleOptions(cmd, &h, &agentSide, config)
 				o.Doctor = checks
 				if err := bundle.Write(cmd.Context(), archive, o); err != nil {
 					return err
@@ -75,6 +78,8 @@ serial numbers.`,
 	h.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
 	cmd.Flags().StringVar(&archive, "bundle", "", "write a support archive to `FILE`, such as bundle.tar.gz")
+	cmd.Flags().StringVar(&agentSide.state, "state-dir", defaultState(), "state `FOLDER` of the agent")
+	cmd.Flags().StringVar(&agentSide.listen, "listen", defaultListen, "address of the agent's Prometheus page")
 	cmd.Flags().StringVarP(&config, "config", "c", "", "the agent's configuration `FILE`, for --bundle")
 	return cmd
 }
@@ -84,7 +89,7 @@ const bundleLimit = 20 * time.Second
 
 // bundleOptions returns the content of a bundle: this machine, and the configuration of an
 // agent with the same flags.
-func bundleOptions(cmd *cobra.Command, h *hardware, config string) bundle.Options {
+func bundleOptions(cmd *cobra.Command, h *hardware, d *agentDoctor, config string) bundle.Options {
 	args := []string{"check", "--timeout", bundleLimit.String()}
 	for _, flag := range []string{"nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name"} {
 		if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
@@ -99,7 +104,7 @@ func bundleOptions(cmd *cobra.Command, h *hardware, config string) bundle.Option
 		Config: func(ctx context.Context, w io.Writer) error {
 			c := h.config()
 			c.Cloud = true
-			a, err := agent.New(agent.Options{Version: version, Env: os.Getenv, ConfigFile: config, Local: c, Listen: defaultListen, StateDir: defaultState()})
+			a, err := agent.New(agent.Options{Version: version, Env: os.Getenv, ConfigFile: config, Local: c, Listen: d.listen, StateDir: d.state})
 			if err != nil {
 				return err
 			}

@@ -93,7 +93,11 @@ func (c *explainCommand) read(w io.Writer, now time.Time) error {
 	}
 	list, skipped, err := journal.Read(file, now.Add(-c.since))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("no agent has recorded an anomaly yet: %s does not exist; run gpumeter agent --trace, or gpumeter explain --duration 2m to trace now", file)
+		// An agent creates the journal with the first anomaly.
+		if !c.asJSON {
+			fmt.Fprintf(w, "No anomaly has been recorded: %s does not exist.\nRun gpumeter agent --trace to record them, or gpumeter explain --duration 2m to trace now.\n", file)
+		}
+		return nil
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("cannot read the agent's anomalies: no permission for %s; run explain as the agent's user, or set another --state-dir", file)

@@ -87,12 +87,26 @@ func TestExplain(t *testing.T) {
 	f(1, "pid 3", "--pod", "ml/llm-1")
 	f(0, "Nothing got slower in the last 1m0s", "--since", "1m")
 
-	cmd := newExplain()
-	cmd.SetArgs([]string{"--state-dir", t.TempDir()})
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
-	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "gpumeter agent --trace") {
-		t.Errorf("without a file: %v", err)
+}
+
+// Catches an explain that fails on a machine where nothing has been slow yet.
+func TestExplainWithoutJournal(t *testing.T) {
+	dir := t.TempDir()
+	f := func(want string, args ...string) {
+		t.Helper()
+		cmd := newExplain()
+		var out strings.Builder
+		cmd.SetOut(&out)
+		cmd.SetArgs(append([]string{"--state-dir", dir}, args...))
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("explain %q (-want +got):\n%s", args, diff)
+		}
 	}
+	f("No anomaly has been recorded: " + dir + "/anomalies.jsonl does not exist.\nRun gpumeter agent --trace to record them, or gpumeter explain --duration 2m to trace now.\n")
+	f("", "--json")
 }
 
 // slowing is a tracer of a machine that is as ever for seven readings, 10 s from each other,

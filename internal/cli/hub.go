@@ -33,6 +33,7 @@ type hubFlags struct {
 	options   server.Options
 	retention string
 	maxSize   string
+	store     storeFlags // of --backend
 }
 
 const quotasHelp = "quotas of teams: a `FILE`, kubernetes (ResourceQuotas; kubernetes:KUBECONFIG outside a pod) or slurm (account limits; slurm:FOLDER sets the folder of its tools); may be repeated"
@@ -58,10 +59,8 @@ func (h *hubFlags) register(cmd *cobra.Command) {
 // registerBackend adds the flags of hub that up does not have.
 func (h *hubFlags) registerBackend(cmd *cobra.Command) {
 	o, f := &h.options, cmd.Flags()
-	f.StringVar(&o.Backend, "backend", "", "`URL` of a Prometheus, Mimir, Thanos or VictoriaMetrics that stores the samples; the hub then stores none")
+	h.store.register(cmd, "backend", "", "`URL` of a Prometheus, Mimir, Thanos or VictoriaMetrics that stores the samples; the hub then stores none")
 	f.StringArrayVar(&o.Labels, "resource-label", nil, "resource `ATTRIBUTE` to add as a label, such as the node pool; may be repeated")
-	f.StringVar(&o.BackendToken, "backend-token", "", "`FILE` with a bearer token for --backend")
-	f.StringVar(&o.BackendCA, "backend-ca", "", "`FILE` with the CA certificates to trust for --backend, PEM")
 }
 
 func newHub(version string) *cobra.Command {
@@ -114,7 +113,15 @@ func (h *hubFlags) check(cmd *cobra.Command) error {
 	if o.MaxSeries < 0 {
 		return fmt.Errorf("--max-series must be above 0, is %d", o.MaxSeries)
 	}
-	if o.Backend != "" {
+	if err := h.store.check(cmd); err != nil {
+		return err
+	}
+	if h.store.url != "" {
+		backend, err := h.store.config(0)
+		if err != nil {
+			return err
+		}
+		o.Backend = &backend
 		for _, flag := range []string{"data-dir", "retention", "max-size", "max-series", "listen-grpc", "resource-label"} {
 			if cmd.Flags().Changed(flag) {
 				return fmt.Errorf("--%s configures the hub's own store and has no effect with --backend", flag)

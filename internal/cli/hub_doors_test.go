@@ -142,7 +142,7 @@ func TestHubBackend(t *testing.T) {
 	store := startHub(t, t.TempDir(), "--tokens", secret)
 	startWith(t, []string{"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer write-0123456789abcdef"},
 		"--listen", "localhost:0", "--simulate", "h100", "--interval", "100ms", "--no-cloud", "--otlp-endpoint", store.url)
-	front := startServer(t, "hub", "--listen", "localhost:0", "--backend", store.url, "--backend-token", write(t, "token", "read-0123456789abcdef\n"))
+	front := startServer(t, "hub", "--listen", "localhost:0", "--backend", store.url, "--token-file", write(t, "token", "read-0123456789abcdef\n"))
 	await.NoError(t, func() error {
 		if code, text := front.get("/api/v1/query?query=count(gpu_up)", ""); code != http.StatusOK || !strings.Contains(text, `"value"`) {
 			return fmt.Errorf("%d %s", code, text)
@@ -157,6 +157,8 @@ func TestHubBackend(t *testing.T) {
 	}
 	if code, text := front.get("/metrics", ""); code != http.StatusOK || !strings.Contains(text, `gpumeter_hub_refused_total{reason="forbidden"} 0`) {
 		t.Errorf("/metrics: %d %s", code, text)
+	} else if !strings.Contains(text, "\ngpumeter_build_info{") {
+		t.Errorf("no build info in\n%s", text)
 	}
 	r := run(t, "hub", "--listen", "localhost:0", "--backend", store.url)
 	if r.code != 1 || !strings.Contains(r.stderr, "--backend") || !strings.Contains(r.stderr, "401") {

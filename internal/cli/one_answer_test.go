@@ -309,7 +309,7 @@ func hoursAndMoney(t *testing.T, store *hub.Store, ticks []node.Tick, page http.
 	report := func(format string) string {
 		o := report{
 			period: reportPeriod{from: demoNow.Add(-answerAge).Format(time.RFC3339), to: demoNow.Format(time.RFC3339)}, by: []string{"workload"}, output: format, prices: file,
-			columns: []string{"gpu_hours", "cost"}, store: query.Config{URL: server.URL},
+			columns: []string{"gpu_hours", "cost"}, store: storeFlags{url: server.URL},
 		}
 		var out bytes.Buffer
 		if err := o.run(t.Context(), &out, io.Discard, "cost", demoNow); err != nil {

@@ -30,8 +30,8 @@ type report struct {
 	columns []string
 	match   []string
 
-	store    query.Config
-	headers  []string
+	store    storeFlags
+	timeout  time.Duration
 	prices   string
 	quotas   []string
 	findings bool
@@ -51,7 +51,7 @@ absent, not zero, and the default report is usage.`,
 		Example: `  gpumeter report --last 7d --prices prices.yaml
   gpumeter report usage --month 2026-10 --by namespace --url http://prometheus:9090
   gpumeter report --day 2026-10-14 --by team,model --findings -o html >report.html
-  gpumeter report energy --by model -o csv --url https://mimir/prometheus --header X-Scope-OrgID=fleet --token-file token`,
+  gpumeter report energy --by model -o csv --url https://mimir/prometheus --tenant fleet --token-file token`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: reportKinds(),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -72,14 +72,11 @@ absent, not zero, and the default report is usage.`,
 	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of the default ones: "+strings.Join(columnNames(), ", "))
 	f.StringArrayVar(&o.match, "match", nil, "only series with `LABEL=VALUE`; may be repeated")
 	f.StringVarP(&o.output, "output", "o", "table", "table, csv, json or html")
-	f.StringVar(&o.store.URL, "url", "http://localhost:9500", "`URL` of the hub, or of a Prometheus, Mimir, Thanos or VictoriaMetrics")
+	o.store.register(cmd, "url", "http://localhost:9500", "`URL` of the hub, or of a Prometheus, Mimir, Thanos or VictoriaMetrics")
 	f.StringVar(&o.prices, "prices", "", "price `FILE` (default: the prices of the hub, if it has some)")
 	f.StringArrayVar(&o.quotas, "quotas", nil, quotasHelp+". Compared with the usage in the month in which the period ends")
 	f.BoolVar(&o.findings, "findings", false, "also list possible savings")
-	f.StringVar(&o.store.TokenFile, "token-file", "", "`FILE` with a bearer token for the store")
-	f.StringVar(&o.store.CAFile, "ca-file", "", "`FILE` with CA certificates to trust in addition to the system's")
-	f.StringArrayVar(&o.headers, "header", nil, "`KEY=VALUE` sent with each query; may be repeated. Visible in the process list")
-	f.DurationVar(&o.store.Timeout, "timeout", 2*time.Minute, "timeout of one query to the store")
+	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "timeout of one query to the store")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensionNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "csv", "json", "html"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -95,18 +92,20 @@ func dimensionNames() []string {
 
 // reportData is the content of a report.
 type reportData struct {
-	Kind     string         `json:"kind"`
-	By       string         `json:"by"`
-	From     time.Time      `json:"from"`
-	To       time.Time      `json:"to"`
-	Currency string         `json:"currency"`
-	Priced   bool           `json:"priced"`
-	Groups   []cost.Group   `json:"groups"`
-	Total    cost.Group     `json:"total"`
-	Findings []cost.Finding `json:"findings,omitempty"`
-	Quotas   []cost.Use     `json:"quotas,omitempty"`
-	Missing  cost.Missing   `json:"missing"`
-	Notes    []string       `json:"notes"`
+	Kind     string    `json:"kind"`
+	By       string    `json:"by"`
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+	Currency string    `json:"currency"`
+	Priced   bool      `json:"priced"`
+	// Simulated is all or some if all or some of the devices do not exist, else empty.
+	Simulated string         `json:"simulated"`
+	Groups    []cost.Group   `json:"groups"`
+	Total     cost.Group     `json:"total"`
+	Findings  []cost.Finding `json:"findings,omitempty"`
+	Quotas    []cost.Use     `json:"quotas,omitempty"`
+	Missing   cost.Missing   `json:"missing"`
+	Notes     []string       `json:"notes"`
 
 	Commitments []cost.Committed `json:"commitments,omitempty"`
 
@@ -148,14 +147,14 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if err != nil {
 		return err
 	}
-	store, err := o.open()
+	store, err := o.store.open(o.timeout)
 	if err != nil {
 		return err
 	}
 	origin := "" // of the prices
 	if o.prices == "" {
 		if prices, origin, err = hubPrices(ctx, store); err != nil {
-			return unreachable(err, o.store.URL)
+			return unreachable(err, o.store.url)
 		}
 		if origin != "" {
 			d.Notes = append(d.Notes, origin)
@@ -172,7 +171,7 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	}
 	bill, err := cost.Bill(ctx, store, prices, from, to, options)
 	if err != nil {
-		return unreachable(err, o.store.URL)
+		return unreachable(err, o.store.url)
 	}
 	d.fill(&bill, by)
 	d.Notes = append(d.Notes, missing(&bill, prices, origin)...)
@@ -222,6 +221,7 @@ func (d *reportData) fill(bill *cost.Statement, by []cost.Dimension) {
 	d.Groups = bill.By(by...)
 	d.Total = cost.Group{Name: "total", Amounts: bill.Total}
 	d.Total.Devices, d.Total.Workloads = bill.Counts()
+	d.Simulated = bill.Simulated()
 	for _, c := range bill.Commitments {
 		if note := c.Note(bill.Currency); note != "" {
 			d.Notes = append(d.Notes, note)
@@ -268,22 +268,6 @@ func (o *report) files(ctx context.Context) (prices cost.Prices, quotas []cost.Q
 		quotas = append(quotas, list...)
 	}
 	return prices, quotas, nil
-}
-
-func (o *report) open() (*query.Client, error) {
-	o.store.Headers = map[string]string{}
-	for _, h := range o.headers {
-		name, value, ok := strings.Cut(h, "=")
-		if !ok || name == "" {
-			return nil, errors.New("--header must be like X-Scope-OrgID=fleet") // the value may be a secret
-		}
-		o.store.Headers[name] = strings.TrimSpace(value)
-	}
-	store, err := query.Open(o.store)
-	if err != nil {
-		return nil, fmt.Errorf("--url: %w", err)
-	}
-	return store, nil
 }
 
 // unreachable adds a hint to a refused connection to localhost.

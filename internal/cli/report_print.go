@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -152,6 +153,11 @@ func plain(s string) string {
 	}, s)
 }
 
+// Warning returns a line about simulated devices, empty if all are real.
+func (d *reportData) Warning() string {
+	return map[string]string{"all": "SIMULATED: none of these numbers are real.", "some": "PARTLY SIMULATED: some of these numbers are not real."}[d.Simulated]
+}
+
 func (d *reportData) title() string {
 	return fmt.Sprintf("%s by %s, %s to %s UTC", d.Kind, d.By, d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
 }
@@ -182,7 +188,11 @@ func printReport(w io.Writer, d *reportData) error {
 		currency = ", " + d.Currency
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s%s\n\n", d.title(), currency)
+	fmt.Fprintf(&b, "%s%s\n", d.title(), currency)
+	if d.Simulated != "" {
+		fmt.Fprintln(&b, d.Warning())
+	}
+	fmt.Fprintln(&b)
 	printAligned(&b, rows, len(d.keys))
 	if len(d.Quotas) > 0 {
 		rows := [][]string{{"QUOTA", "UNIT", "USED", "LIMIT", ""}}
@@ -270,7 +280,7 @@ func csvReport(w io.Writer, d *reportData) error {
 	for _, col := range columns {
 		head = append(head, col.name)
 	}
-	rows := [][]string{append(head, "currency", "from", "to")}
+	rows := [][]string{append(head, "currency", "from", "to", "simulated")}
 	for _, g := range d.Groups {
 		var row []string
 		for _, key := range g.Keys {
@@ -279,7 +289,7 @@ func csvReport(w io.Writer, d *reportData) error {
 		for _, col := range columns {
 			row = append(row, col.exact(&g))
 		}
-		rows = append(rows, append(row, d.Currency, d.From.Format("2006-01-02T15:04:05Z"), d.To.Format("2006-01-02T15:04:05Z")))
+		rows = append(rows, append(row, d.Currency, d.From.Format("2006-01-02T15:04:05Z"), d.To.Format("2006-01-02T15:04:05Z"), cmp.Or(d.Simulated, "none")))
 	}
 	return c.WriteAll(rows)
 }

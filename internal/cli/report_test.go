@@ -176,9 +176,9 @@ func TestReportFormats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const period = "EUR 2026-10-01T00:00:00Z 2026-11-01T00:00:00Z"
+	const period = "EUR 2026-10-01T00:00:00Z 2026-11-01T00:00:00Z none"
 	want := [][]string{
-		append(strings.Fields("team model used_hours idle_cost unpriced_hours unpriced_kwh"), "currency", "from", "to"),
+		append(strings.Fields("team model used_hours idle_cost unpriced_hours unpriced_kwh"), "currency", "from", "to", "simulated"),
 		append(strings.Fields("'=blue H100 0.000000000 1488.000000 0.000000000 0.000000"), strings.Fields(period)...),
 		append(strings.Fields("red<b> H100 558.000000000 372.000000 0.000000000 0.000000"), strings.Fields(period)...),
 		append([]string{"(unallocated)", "A100", "0.000000000", "", "744.000000000", "0.000000"}, strings.Fields(period)...),

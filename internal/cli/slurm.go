@@ -19,7 +19,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumeter/gpumeter/internal/cli/render"
-	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
 )
 
@@ -38,7 +37,8 @@ func newSlurm() *cobra.Command {
 type slurmJobs struct {
 	users, jobs, accounts, states []string
 	since                         string
-	prometheus, agent             string
+	store                         storeFlags
+	agent                         string
 	output                        string
 	connection                    accounting.Connection
 }
@@ -56,6 +56,9 @@ agent on this node.`,
   gpumeter slurm jobs --job 4711 -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.store.check(cmd); err != nil {
+				return err
+			}
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.Flags().Changed("since"))
 		},
 	}
@@ -65,7 +68,7 @@ agent on this node.`,
 	f.StringSliceVarP(&o.accounts, "account", "A", nil, "jobs of this `ACCOUNT`")
 	f.StringSliceVarP(&o.states, "state", "s", nil, "jobs in this `STATE`: running, pending, completed, failed, cancelled, timeout ...")
 	f.StringVar(&o.since, "since", "24h", "jobs that ended within this time, such as 90m, 24h or 7d; unfinished jobs are always listed (default with --job: 365d)")
-	f.StringVar(&o.prometheus, "prometheus", "", "`URL` of a Prometheus that stores the agents' series")
+	o.store.register(cmd, "prometheus", "", "`URL` of a hub or of any Prometheus-compatible store with the agents' series")
 	f.StringVar(&o.agent, "agent", "http://localhost:9400/metrics", "`URL` of the Prometheus page of the agent on this node, used without --prometheus")
 	f.StringVarP(&o.output, "output", "o", "table", "table or json")
 	f.StringVar(&o.connection.Tools, "slurm-tools", "", "`FOLDER` with sacct (default: search the usual places)")
@@ -93,10 +96,10 @@ func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 		return err
 	}
 	var meter *accounting.Meter
-	if o.prometheus != "" {
-		store, err := query.Open(query.Config{URL: o.prometheus, Timeout: 30 * time.Second})
+	if o.store.url != "" {
+		store, err := o.store.open(30 * time.Second)
 		if err != nil {
-			return fmt.Errorf("--prometheus: %w", err)
+			return err
 		}
 		meter = accounting.NewMeter(store)
 	}

@@ -24,14 +24,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
-	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // top holds the flags of gpumeter top, which shows this machine or a fleet.
 type top struct {
 	hardware
-	url      string
-	token    string
+	store    storeFlags
 	prices   string
 	interval time.Duration
 	once     bool
@@ -64,8 +62,7 @@ Press ? for the keys. If the output is not a terminal, top prints one snapshot a
 	}
 	t.hardware.register(cmd)
 	f := cmd.Flags()
-	f.StringVar(&t.url, "url", "", "`URL` of a hub or of any Prometheus-compatible store, instead of this machine")
-	f.StringVar(&t.token, "token-file", "", "`FILE` with the token for --url")
+	t.store.register(cmd, "url", "", "`URL` of a hub or of any Prometheus-compatible store, instead of this machine")
 	f.StringVar(&t.prices, "prices", "", "price `FILE`, to show the cost of a device per hour")
 	f.DurationVar(&t.interval, "interval", 2*time.Second, "time between readings, 500ms to 1m")
 	f.BoolVar(&t.once, "once", false, "print one snapshot and exit")
@@ -76,10 +73,10 @@ func (t *top) check(cmd *cobra.Command) error {
 	if t.interval < minTopInterval || t.interval > maxTopInterval {
 		return fmt.Errorf("--interval must be between %s and %s, is %s", minTopInterval, maxTopInterval, t.interval)
 	}
-	if t.url == "" {
-		if t.token != "" {
-			return errors.New("--token-file has no effect without --url")
-		}
+	if err := t.store.check(cmd); err != nil {
+		return err
+	}
+	if t.store.url == "" {
 		return t.local().Validate()
 	}
 	for _, flag := range slices.Concat([]string{"nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name", "simulate"}, workloadFlags) {
@@ -105,7 +102,7 @@ func (t *top) run(ctx context.Context, out *os.File) error {
 	kind := t.env("TERM")
 	t.once = t.once || !term.IsTerminal(out.Fd()) || kind == "" || kind == "dumb"
 	watch := t.watchNode(price)
-	if t.url != "" {
+	if t.store.url != "" {
 		if watch, err = t.watchStore(price); err != nil {
 			return err
 		}
@@ -134,7 +131,7 @@ type watcher func(ctx context.Context, show func(tui.Snapshot))
 // difference between two values of the hardware's counters.
 func (t *top) printOnce(ctx context.Context, out io.Writer, watch watcher, price pricing) error {
 	var s tui.Snapshot
-	if t.url == "" {
+	if t.store.url == "" {
 		tick, err := readOnce(ctx, t.local())
 		if err == nil {
 			err = broken(tick)
@@ -185,9 +182,9 @@ func (t *top) watchNode(price pricing) watcher {
 
 // watchStore returns a watcher that queries a hub or another store.
 func (t *top) watchStore(price pricing) (watcher, error) {
-	store, err := query.Open(query.Config{URL: t.url, TokenFile: t.token, Timeout: 20 * time.Second})
+	store, err := t.store.open(20 * time.Second)
 	if err != nil {
-		return nil, fmt.Errorf("--url: %w", err)
+		return nil, err
 	}
 	j := &judge{store: store, price: price}
 	reader := fleet.NewReader(store, fleet.Options{Rate: price.prices.Rate})
@@ -196,7 +193,7 @@ func (t *top) watchStore(price pricing) (watcher, error) {
 		if err != nil {
 			return tui.Snapshot{Problem: oneLine(err)}
 		}
-		s.From = redactURL(t.url)
+		s.From = redactURL(t.store.url)
 		j.add(&s)
 		return s
 	}

@@ -80,7 +80,7 @@ func TestTopUnreachable(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	for _, address := range []string{server.URL, "http://user:secret@127.0.0.1:1"} {
-		_, err := topText(t, &top{url: address})
+		_, err := topText(t, &top{store: storeFlags{url: address}})
 		if err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", address, err)
 		}

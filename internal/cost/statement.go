@@ -147,14 +147,11 @@ func clusterOf(l query.Labels) string {
 	return cmp.Or(l[fleet.LabelCluster], l[fleet.LabelSlurmCluster])
 }
 
-// workloadKey distinguishes workloads, and is empty for free time.
+// workloadKey distinguishes workloads. It is empty for what is not one, such as free time.
 func workloadKey(l query.Labels) string {
 	kind := l[fleet.LabelKind]
-	if kind == fleet.KindUnallocated {
-		return ""
-	}
 	if !fleet.IsWorkload(kind) {
-		return kind
+		return ""
 	}
 	return strings.Join([]string{kind, clusterOf(l), l[fleet.LabelNamespace], l[fleet.LabelWorkload]}, "/")
 }
@@ -195,6 +192,23 @@ func (s *Statement) Counts() (devices, workloads int) {
 	}
 	delete(w, "")
 	return len(d), len(w)
+}
+
+// Simulated returns all or some if all or some of the devices do not exist, else "".
+func (s *Statement) Simulated() string {
+	n := 0
+	for _, r := range s.Rows {
+		if r.Labels[fleet.LabelSimulated] == "true" {
+			n++
+		}
+	}
+	switch n {
+	case 0:
+		return ""
+	case len(s.Rows):
+		return "all"
+	}
+	return "some"
 }
 
 // By groups rows by one or more dimensions. The groups add up to Total and are ordered by

@@ -35,6 +35,7 @@ type Device struct {
 
 	Allocated float64        // share of the device that workloads hold, 0 to 1
 	Owners    []int          // holders, largest share first; indices into Fleet.Owners
+	Uninvited []int          // workloads that use the device without an allocation; indices into Fleet.Owners
 	Idle      optional.Float // seconds since a holder used the device; absent if free or without activity data
 	Rate      optional.Float // price of the next hour
 }
@@ -44,7 +45,7 @@ type Fleet struct {
 	At      time.Time
 	Devices []Device
 	Index   map[string]int // index into Devices by UUID
-	Owners  []Owner        // ordered by ID
+	Owners  []Owner        // every owner that a device refers to, ordered by ID
 }
 
 // Condition returns the health of a device, -1 if the device does not answer.
@@ -239,11 +240,11 @@ func (f *Fleet) own(samples []query.Sample) {
 	clusters := map[string]string{} // of nodes whose series lack the cluster
 	for _, s := range samples {
 		i, ok := f.Index[s.Labels[LabelUUID]]
-		if !ok || s.Value <= 0 {
+		if !ok || s.Value < 0 {
 			continue
 		}
 		o, ok := OwnerOf(s.Labels)
-		if !ok {
+		if !ok || s.Value == 0 && !IsWorkload(o.Kind) {
 			continue
 		}
 		n, ok := known[o.ID]
@@ -254,8 +255,12 @@ func (f *Fleet) own(samples []query.Sample) {
 		}
 		d := &f.Devices[i]
 		d.Allocated += s.Value
-		if !slices.Contains(d.Owners, n) {
+		switch {
+		case slices.Contains(d.Owners, n):
+		case s.Value > 0:
 			d.Owners = append(d.Owners, n)
+		case !slices.Contains(d.Uninvited, n):
+			d.Uninvited = append(d.Uninvited, n)
 		}
 		if d.Cluster == "" && o.Cluster != "" {
 			clusters[d.Node] = o.Cluster
@@ -289,6 +294,9 @@ func (f *Fleet) sortOwners() {
 	for i := range f.Devices {
 		for j, n := range f.Devices[i].Owners {
 			f.Devices[i].Owners[j] = place[n]
+		}
+		for j, n := range f.Devices[i].Uninvited {
+			f.Devices[i].Uninvited[j] = place[n]
 		}
 	}
 }

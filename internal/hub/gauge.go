@@ -2,6 +2,7 @@ package hub
 
 import (
 	"maps"
+	"runtime"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +18,16 @@ type Gauge struct {
 // Gauges returns a collector that calls list on every scrape. If a series occurs twice, the
 // first one counts; otherwise the whole scrape would fail.
 func Gauges(list func() []Gauge) prometheus.Collector { return gauges(list) }
+
+// BuildInfo returns gpumeter_build_info, as the agents export it.
+func BuildInfo(version string) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "gpumeter_build_info", Help: "Always 1; the labels are the versions of gpumeter and Go.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
+	})
+	g.Set(1)
+	return g
+}
 
 // NewRegistry returns a registry for a hub without its own store.
 func NewRegistry(list ...prometheus.Collector) *prometheus.Registry {

@@ -46,7 +46,7 @@ func (r *Redactor) Hide(secret string) {
 	slices.SortStableFunc(r.secrets, func(a, b []byte) int { return cmp.Compare(len(b), len(a)) })
 }
 
-// Learn adds the headers in a configuration and the passwords in its URLs.
+// Learn adds the headers in a configuration, and the passwords and query values in its URLs.
 func (r *Redactor) Learn(conf any) { r.learn(conf, false) }
 
 func (r *Redactor) learn(conf any, header bool) {
@@ -64,7 +64,18 @@ func (r *Redactor) learn(conf any, header bool) {
 			r.Hide(v)
 		}
 		u, err := url.Parse(v)
-		if err != nil || u.User == nil {
+		if err != nil {
+			return
+		}
+		if strings.Contains(v, "://") {
+			for _, values := range u.Query() {
+				for _, value := range values {
+					r.Hide(value)
+					r.Hide(url.QueryEscape(value))
+				}
+			}
+		}
+		if u.User == nil {
 			return
 		}
 		if password, ok := u.User.Password(); ok {
@@ -103,15 +114,16 @@ func (w redacting) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Config returns conf with its headers and the passwords in its URLs redacted.
-func Config(conf map[string]any) any { return redact(conf, false) }
+// Config returns conf with its headers, and the passwords and query values in its URLs, redacted.
+// Every query value is redacted: no list of names has all those that carry a token.
+func Config(conf any) any { return redact(conf, false) }
 
 func redact(value any, secret bool) any {
 	switch v := value.(type) {
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for key, x := range v {
-			out[key] = redact(x, secret || key == "headers")
+			out[key] = redact(x, secret || strings.EqualFold(key, "headers"))
 		}
 		return out
 	case []any:
@@ -124,9 +136,26 @@ func redact(value any, secret bool) any {
 		if secret {
 			return Text
 		}
-		if u, err := url.Parse(v); err == nil && strings.Contains(v, "://") && u.User != nil {
-			return u.Redacted()
+		if u, err := url.Parse(v); err == nil && strings.Contains(v, "://") && (u.User != nil || u.RawQuery != "") {
+			return hideQuery(u).Redacted()
 		}
 	}
 	return value
+}
+
+// hideQuery replaces the values in the query of u. Their names and order stay.
+func hideQuery(u *url.URL) *url.URL {
+	if u.RawQuery == "" {
+		return u
+	}
+	parts := strings.Split(u.RawQuery, "&")
+	for i, part := range parts {
+		if name, _, ok := strings.Cut(part, "="); ok {
+			parts[i] = name + "=" + Text
+		} else {
+			parts[i] = Text // a query without a name may be the token itself
+		}
+	}
+	u.RawQuery = strings.Join(parts, "&")
+	return u
 }

@@ -3,6 +3,7 @@ package selfreceiver
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -37,12 +38,13 @@ func NewFactory(meter *Meter) receiver.Factory {
 	return receiver.NewFactory(component.MustNewType("self"),
 		func() component.Config { return &Config{Interval: 10 * time.Second} },
 		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
-			return &selfReceiver{meter: meter, interval: cfg.(*Config).Interval, next: next, log: set.Logger}, nil
+			return &selfReceiver{meter: meter, version: set.BuildInfo.Version, interval: cfg.(*Config).Interval, next: next, log: set.Logger}, nil
 		}, component.StabilityLevelDevelopment))
 }
 
 type selfReceiver struct {
 	meter    *Meter
+	version  string // of gpumeter
 	interval time.Duration
 	next     consumer.Metrics
 	log      *zap.Logger
@@ -87,8 +89,24 @@ func (r *selfReceiver) emit(ctx context.Context, t node.Tick) error {
 	md := pmetric.NewMetrics()
 	rm := md.ResourceMetrics().AppendEmpty()
 	describe(rm.Resource().Attributes(), t)
-	convert(measured.ScopeMetrics, pcommon.NewTimestampFromTime(t.Time), rm)
+	now := pcommon.NewTimestampFromTime(t.Time)
+	convert(measured.ScopeMetrics, now, rm)
+	buildInfo(rm.ScopeMetrics().AppendEmpty(), r.version, now)
 	return r.next.ConsumeMetrics(ctx, md)
+}
+
+// buildInfo adds the version of the agent, as Prometheus exporters do: joined by host, it says which
+// agents of a fleet are old.
+func buildInfo(sm pmetric.ScopeMetrics, version string, now pcommon.Timestamp) {
+	sm.Scope().SetName("github.com/gpumeter/gpumeter/receiver/selfreceiver")
+	m := sm.Metrics().AppendEmpty()
+	m.SetName("gpumeter.build.info")
+	m.SetDescription("Always 1; the attributes are the versions of gpumeter and Go.")
+	p := m.SetEmptyGauge().DataPoints().AppendEmpty()
+	p.SetTimestamp(now)
+	p.SetIntValue(1)
+	p.Attributes().PutStr("version", version)
+	p.Attributes().PutStr("goversion", runtime.Version())
 }
 
 // describe adds the attributes that the gpu receiver gives the machine.

@@ -2,6 +2,7 @@ package selfreceiver
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"time"
 
@@ -53,7 +54,9 @@ func TestReceiver(t *testing.T) {
 	c := clock{ticks: make(chan node.Tick)}
 	var sink consumertest.MetricsSink
 	f := NewFactory(meter)
-	r, err := f.CreateMetrics(t.Context(), receivertest.NewNopSettings(f.Type()), f.CreateDefaultConfig(), &sink)
+	set := receivertest.NewNopSettings(f.Type())
+	set.BuildInfo.Version = "v1.2.3"
+	r, err := f.CreateMetrics(t.Context(), set, f.CreateDefaultConfig(), &sink)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +84,7 @@ func TestReceiver(t *testing.T) {
 		"otelcol_exporter_sent_metric_points":        {5, map[string]any{"exporter": "otlp"}, start.Add(10 * time.Second), true},
 		"otelcol_exporter_send_failed_metric_points": {2, map[string]any{"exporter": "otlp", "error.type": "Internal"}, start.Add(10 * time.Second), true},
 		"otelcol_exporter_queue_size":                {7, map[string]any{}, start.Add(10 * time.Second), false},
+		"gpumeter.build.info":                        {1, map[string]any{"version": "v1.2.3", "goversion": runtime.Version()}, start.Add(10 * time.Second), false},
 	}
 	if diff := cmp.Diff(want, points(got)); diff != "" {
 		t.Errorf("points (-want +got):\n%s", diff)

@@ -34,8 +34,12 @@ export interface Columns {
   idle: Num[];
   rate: Num[];
   owners: number[][];
+  uninvited: Record<string, number[]>; // by row
   simulated: number[];
 }
+
+/** Simulation says how much of an answer is about simulated devices. */
+export type Simulation = "" | "some" | "all";
 
 export interface Headline {
   gpus: number;
@@ -44,6 +48,7 @@ export interface Headline {
   free: number;
   sick: number;
   warning: number;
+  uninvited: number;
   simulated: number;
   nodes: number;
   owners: number;
@@ -79,6 +84,7 @@ export interface Workload extends Owner, Taken {
   gpus: number;
   models: string[]; // short names
   nodes: string[];
+  uninvited: number; // GPUs used without an allocation
   idle: number;
   sick: number;
   utilization: Num;
@@ -90,6 +96,7 @@ export interface Workload extends Owner, Taken {
 
 export interface WorkloadsAnswer {
   at: number;
+  simulated: Simulation;
   currency?: string;
   workloads: Workload[];
   notes?: string[];
@@ -106,6 +113,7 @@ export interface Finding {
 
 export interface WorkloadAnswer {
   at: number;
+  simulated: Simulation;
   currency?: string;
   workload: Workload;
   texts: string[];
@@ -146,6 +154,7 @@ export interface EventsAnswer {
   from: number;
   to: number;
   kept: boolean;
+  simulated: Simulation;
   more: boolean;
   open: Event[];
   events: Event[];
@@ -171,8 +180,10 @@ export interface Quota {
 export interface CostAnswer {
   currency?: string;
   priced: boolean;
+  simulated: Simulation;
   total: Share;
   free: Share;
+  unknown: Share;
   teams: Share[];
   findings: Finding[];
   quotas: Quota[];

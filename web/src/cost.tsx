@@ -1,13 +1,14 @@
 import { type CostAnswer, type Share, useAnswer } from "./api";
 import * as f from "./format";
-import { Answer, Bar, Empty, Findings, type Head, Part, Table, useNow } from "./parts";
+import { Answer, Bar, Empty, Findings, type Head, Part, Simulated, Table, useNow } from "./parts";
 import { type Route, href, ranges, spanOf, timesOf } from "./route";
 
 export function Cost({ route }: { route: Route }) {
   const span = spanOf(route.params);
   const now = useNow(60);
   const answer = useAnswer<CostAnswer>("cost", timesOf({ ...span, seconds: Math.max(span.seconds, 900) }, now / 1000));
-  const name = span.live ? `In the ${ranges.find(([k]) => k === span.name)![1].toLowerCase()}` : "In this period";
+  const known = ranges.find(([k]) => k === span.name);
+  const name = known ? `In the ${known[1].toLowerCase()}` : span.live ? "So far" : "In this period";
   return <Answer of={answer} what="the cost">{(data) => <Shown data={data} name={name} />}</Answer>;
 }
 
@@ -51,6 +52,7 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
         <p class="muted">
           {f.energy(t.energy)}
           {t.co2 !== null && ` · ${f.mass(t.co2)} CO₂`} · {f.hours(t.allocated)} of GPUs
+          <Simulated of={data.simulated} />
           {!priced && " · no prices: start the hub with a price file to see money"}
         </p>
         <div class="parts" role="img" aria-label={parts.map(([, text, v]) => `${text} ${f.percent(whole ? v / whole : 0)}`).join(", ")}>
@@ -104,7 +106,7 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
 function Teams({ data, priced }: { data: CostAnswer; priced: boolean }) {
   const part = (s: Share) => (s.wasted !== null && s.allocated ? s.wasted / s.allocated : null);
   const heads: Head<Share>[] = [
-    { key: "team", title: "Team", value: (s) => s.team || "no team", cell: (s) => (s.team ? <a href={href("workloads", "", { team: s.team })}>{s.team}</a> : <span class="muted">no team</span>) },
+    { key: "team", title: "Team", value: (s) => s.team || (s === data.unknown ? "unknown owners" : "no team"), cell: (s) => (s === data.unknown ? <span class="muted">unknown owners</span> : s.team ? <a href={href("workloads", "", { team: s.team })}>{s.team}</a> : <span class="muted">no team</span>) },
     { key: "hours", title: "GPU-hours", value: (s) => s.allocated, cell: (s) => f.hours(s.allocated), number: true },
     { key: "waste", title: "Unused", value: part, cell: (s) => <Part value={part(s)} tone="idle" />, number: true },
     { key: "energy", title: "Energy", value: (s) => s.energy, cell: (s) => f.energy(s.energy), number: true, minor: true },
@@ -115,5 +117,5 @@ function Teams({ data, priced }: { data: CostAnswer; priced: boolean }) {
       { key: "cost", title: "Cost", value: (s) => s.cost, cell: (s) => f.money(s.cost, data.currency), number: true },
       { key: "idleCost", title: "Wasted", value: (s) => s.idleCost, cell: (s) => f.money(s.idleCost, data.currency), number: true },
     );
-  return <Table heads={heads} rows={data.teams} sort={priced ? "-cost" : "-hours"} id={(s) => s.team} caption="Cost by team" />;
+  return <Table heads={heads} rows={data.unknown.allocated ? [...data.teams, data.unknown] : data.teams} sort={priced ? "-cost" : "-hours"} id={(s) => (s === data.unknown ? "unknown owners" : s.team)} caption="Cost by team" />;
 }

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Hit, ask } from "./api";
-import { href, ranges, change, spanOf, useRoute } from "./route";
+import { href, ranges, change, spanOf, timesOf, useRoute } from "./route";
 
 function Dialog({ label, close, children }: { label: string; close: () => void; children: ComponentChildren }) {
   const ref = useRef<HTMLDialogElement>(null);
@@ -38,13 +38,13 @@ export function Search({ close }: { close: () => void }) {
   const [hits, setHits] = useState<Hit[] | null>(null);
   const [at, setAt] = useState(0);
   const [bad, setBad] = useState("");
-  const to = spanOf(useRoute().params).to;
+  const span = spanOf(useRoute().params);
   useEffect(() => {
     if (!q.trim()) return setHits(null);
     const stop = new AbortController();
     const timer = setTimeout(async () => {
       try {
-        const a = await ask<{ hits: Hit[] }>("search", { q, at: to }, stop.signal);
+        const a = await ask<{ hits: Hit[] }>("search", { q, ...timesOf(span) }, stop.signal);
         setHits(a.hits);
         setAt(0);
         setBad("");

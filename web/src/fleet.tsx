@@ -2,14 +2,14 @@ import { useMemo } from "preact/hooks";
 import { type FleetAnswer, useAnswer } from "./api";
 import { Chart } from "./chart";
 import * as f from "./format";
-import { type Colour, type GPU, colours, isFree, isIdle, isSick, isWarned, legend, lost, nameOf, rows, stateOf } from "./gpu";
+import { type Colour, type GPU, colours, isFree, isIdle, isSick, isTaken, isWarned, legend, lost, nameOf, rows, stateOf } from "./gpu";
 import { Answer, Choice, Empty, type Head, OwnerLink, Table } from "./parts";
 import { type Route, change, href, spanOf } from "./route";
 import { type Grouping, groupings, Tiles } from "./tiles";
 
-type Only = "" | "idle" | "sick" | "warning" | "free";
-const tests: Record<Exclude<Only, "">, (g: GPU) => boolean> = { idle: (g) => isIdle(g), sick: isSick, warning: isWarned, free: isFree };
-const titles: Record<Exclude<Only, "">, string> = { idle: "Held and idle", sick: "Sick", warning: "Warnings", free: "Free" };
+type Only = "" | "idle" | "sick" | "warning" | "taken" | "free";
+const tests: Record<Exclude<Only, "">, (g: GPU) => boolean> = { idle: (g) => isIdle(g), sick: isSick, warning: isWarned, taken: isTaken, free: isFree };
+const titles: Record<Exclude<Only, "">, string> = { idle: "Held and idle", sick: "Sick", warning: "Warnings", taken: "Used without an allocation", free: "Free" };
 
 export function Fleet({ route }: { route: Route }) {
   const span = spanOf(route.params);
@@ -71,7 +71,7 @@ function Shown({ data, route }: { data: FleetAnswer; route: Route }) {
         </ul>
         {found.length === 0 ? (
           <Empty title="No GPU matches">
-            No GPU has “{q}” in its node, model, cluster, owner or team. <button onClick={() => change({ q: "" })}>Show all</button>
+            No GPU has “{q}” in its node, model, cluster, owner or team now. <a href={href("workloads", "", { q })}>Look among workloads, with those that ended</a> or <button onClick={() => change({ q: "" })}>show all GPUs</button>
           </Empty>
         ) : (
           <Tiles gpus={found} grouping={grouping} colour={colour} teams={teams} dim={test && ((g) => !test(g))} dimKey={only} currency={data.currency} />
@@ -82,7 +82,7 @@ function Shown({ data, route }: { data: FleetAnswer; route: Route }) {
 }
 
 function matches(g: GPU, q: string): boolean {
-  const text = [g.node, g.model, g.vendor, g.cluster, g.rack, g.uuid, ...g.owners.flatMap((o) => [o.name, o.team, o.namespace, o.user, o.job])].join("\n").toLowerCase();
+  const text = [g.node, g.model, g.vendor, g.cluster, g.rack, g.uuid, ...(isTaken(g) ? ["used without an allocation"] : []), ...[...g.owners, ...g.uninvited].flatMap((o) => [o.name, o.team, o.namespace, o.user, o.job])].join("\n").toLowerCase();
   return q.split(/\s+/).every((w) => text.includes(w));
 }
 
@@ -118,6 +118,7 @@ function Sentence({ data, only }: { data: FleetAnswer; only: Only }) {
         {h.sick > 0 && <>{link("sick", `${f.count(h.sick)} sick`, "sick-text")} · </>}
         {h.warning > 0 && <>{link("warning", f.count(h.warning) + (h.warning === 1 ? " warning" : " warnings"), "warn-text")} · </>}
         {h.sick === 0 && h.warning === 0 && "all healthy · "}
+        {h.uninvited > 0 && <>{link("taken", `${f.count(h.uninvited)} used without an allocation`, "warn-text")} · </>}
         {h.free > 0 && <>{link("free", `${f.count(h.free)} free`)} · </>}
         {f.percent(h.utilization)} busy on average · {f.plural(h.nodes, "node")} · {f.plural(h.owners, "workload")}
         {h.teams > 0 && ` of ${f.plural(h.teams, "team")}`}
@@ -135,6 +136,7 @@ function List({ gpus, currency, only }: { gpus: GPU[]; currency?: string; only: 
     { key: "gpu", title: "GPU", value: (g) => `${g.node} ${g.index}`, cell: (g) => <a href={href("gpu", g.uuid)}>{g.node} · {nameOf(g)}</a> },
     ...(only === "idle" || only === "free" ? [] : [{ key: "state", title: "State", value: (g: GPU) => stateOf(g) }]),
     ...(only === "free" ? [] : [{ key: "owner", title: "Held by", value: (g: GPU) => g.owners[0]?.name, cell: (g: GPU) => (g.owners.length ? g.owners.map((o) => <OwnerLink key={o.id} o={o} team />) : "unallocated") }]),
+    ...(only === "taken" ? [{ key: "taker", title: "Used by", value: (g: GPU) => g.uninvited[0]?.name, cell: (g: GPU) => g.uninvited.map((o) => <OwnerLink key={o.id} o={o} team />) }] : []),
     { key: "model", title: "Model", value: (g) => g.shortModel, minor: true },
     { key: "util", title: "Busy", value: (g) => g.utilization, cell: (g) => f.percent(g.utilization), number: true },
     { key: "memory", title: "Memory", value: (g) => g.memory, cell: (g) => f.bytes(g.memory), number: true, minor: true },

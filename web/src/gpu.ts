@@ -21,6 +21,7 @@ export interface GPU {
   idle: Num;
   rate: Num;
   owners: Owner[];
+  uninvited: Owner[]; // workloads that use the device without an allocation
   simulated: boolean;
 }
 
@@ -45,6 +46,7 @@ export function rows(c: Columns, texts: string[], owners: Owner[]): GPU[] {
     idle: c.idle[i]!,
     rate: c.rate[i]!,
     owners: c.owners[i]!.map((n) => owners[n]!),
+    uninvited: (c.uninvited[i] ?? []).map((n) => owners[n]!),
     simulated: simulated.has(i),
   }));
 }
@@ -54,17 +56,21 @@ export const idleAfter = 10; // minutes; the hub sends the value with the fleet
 export const isSick = (g: GPU) => g.health !== null && g.health <= 0;
 export const isWarned = (g: GPU) => g.health !== null && g.health > 0 && g.health < 1;
 export const isIdle = (g: GPU, after = idleAfter) => g.held > 0 && g.idle !== null && g.idle >= after;
+export const isTaken = (g: GPU) => g.uninvited.length > 0;
 export const isFree = (g: GPU) => g.held === 0;
 /** lost is the cost per day of an idle device. */
 export const lost = (g: GPU): Num => (g.rate === null ? null : g.rate * 24 * Math.min(g.held, 1));
 
 export const nameOf = (g: GPU) => (g.index === null ? g.uuid : `GPU ${g.index}`);
-export const ownersOf = (g: GPU) => (g.owners.length ? g.owners.map((o) => o.name || f.kindOf(o.kind)).join(", ") : "");
+const namesOf = (list: Owner[]) => list.map((o) => o.name || f.kindOf(o.kind)).join(", ");
+export const ownersOf = (g: GPU) => namesOf(g.owners);
+export const takersOf = (g: GPU) => namesOf(g.uninvited);
 
 export function stateOf(g: GPU): string {
   if (g.health === -1) return "not responding";
   if (g.health === 0) return "sick";
   if (isWarned(g)) return "warning";
+  if (isTaken(g)) return "used without an allocation";
   if (isIdle(g)) return `idle for ${f.minutes(g.idle)}`;
   if (isFree(g)) return "free";
   return g.utilization === null ? "held" : `${f.percent(g.utilization)} busy`;
@@ -75,6 +81,7 @@ export function describe(g: GPU): string {
   if (!stateOf(g).endsWith("busy") && g.utilization !== null) parts.push(`${f.percent(g.utilization)} busy`);
   const owners = ownersOf(g);
   if (owners) parts.push(`held by ${owners}`);
+  if (isTaken(g)) parts.push(`used by ${takersOf(g)} without an allocation`);
   return parts.join(", ");
 }
 
@@ -127,7 +134,7 @@ export function paint(g: GPU, by: Colour, teams: string[]): Paint {
       return ["team" + (teams.indexOf(team) % 8), team.slice(0, 2)];
     }
     default:
-      return sickness(g) ?? (isIdle(g) ? ["idle", idling(g)] : isFree(g) ? ["free", ""] : g.utilization === null ? ["none", "–"] : [ramp(g.utilization), short(g.utilization)]);
+      return sickness(g) ?? (isTaken(g) ? ["taken", "≠"] : isIdle(g) ? ["idle", idling(g)] : isFree(g) ? ["free", ""] : g.utilization === null ? ["none", "–"] : [ramp(g.utilization), short(g.utilization)]);
   }
 }
 
@@ -149,6 +156,6 @@ export function legend(by: Colour, teams: string[]): [cls: string, mark: string,
     case "team":
       return [...teams.slice(0, 8).map((t, i): [string, string, string] => ["team" + i, t.slice(0, 2), t || "no team"]), ["free", "", "free"]];
     default:
-      return [["sick", "!", "sick"], ["lost", "✕", "not responding"], ["warn", "▲", "warning"], ["idle", "", "held and idle"], ["free", "", "free"], ["none", "–", "held, use not measured"], ...busy];
+      return [["sick", "!", "sick"], ["lost", "✕", "not responding"], ["warn", "▲", "warning"], ["taken", "≠", "used without an allocation"], ["idle", "", "held and idle"], ["free", "", "free"], ["none", "–", "held, use not measured"], ...busy];
   }
 }

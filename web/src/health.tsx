@@ -1,6 +1,6 @@
 import { type Event, type EventsAnswer, useAnswer } from "./api";
 import * as f from "./format";
-import { Answer, Choice, Empty, Events, OwnerLink, severityOf, useNow } from "./parts";
+import { Answer, Choice, Empty, Events, OwnerLink, Simulated, severityOf, useNow } from "./parts";
 import { type Route, type Span, change, href, spanOf, timesOf } from "./route";
 
 type Severity = "" | "warn" | "sick";
@@ -21,7 +21,9 @@ export function Health({ route }: { route: Route }) {
   const q = (route.params.get("q") ?? "").toLowerCase();
   return (
     <>
-      <h1>Health and events</h1>
+      <h1>
+        Health and events {answer.data && <Simulated of={answer.data.simulated} />}
+      </h1>
       <Answer of={answer} what="events">
         {(data) => {
           if (!data.kept) return <Empty title="This store does not keep events">The configured backend stores only metrics. The fleet page shows the health of each GPU.</Empty>;
@@ -43,7 +45,7 @@ export function Health({ route }: { route: Route }) {
                         <li key={i}>
                           <span class={`pill ${cls}`}>{word}</span>{" "}
                           {e.gpu ? <a href={href("gpu", e.gpu)}>{e.node ? `${e.node} · ` : ""}GPU {e.index ?? e.gpu}</a> : <strong>{e.node}</strong>}
-                          {e.owner && <> <span class="muted">held by</span> <OwnerLink o={e.owner} team /></>}
+                          {e.owner && <> <span class="muted">{e.rule === "fleet_not_allocated" ? "used by" : "held by"}</span> <OwnerLink o={e.owner} team /></>}
                           <div>{e.text}</div>
                           <div class="muted small">
                             <span class="mono">{e.rule}</span> since {f.whenOf(e.time)}

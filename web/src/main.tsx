@@ -7,8 +7,9 @@ import { Fleet } from "./fleet";
 import * as f from "./format";
 import { GPUPage } from "./gpupage";
 import { Health } from "./health";
-import { Empty } from "./parts";
-import { type Route, change, href, spanOf, useRoute } from "./route";
+import { ask } from "./api";
+import { Empty, Skeleton } from "./parts";
+import { type Route, change, fit, fits, href, spanOf, useRoute } from "./route";
 import { WorkloadPage, Workloads } from "./workloads";
 
 const pages: [page: string, title: string, key: string, also: string][] = [
@@ -39,8 +40,29 @@ function typing(e: KeyboardEvent): boolean {
   return e.target instanceof HTMLElement && e.target.closest("input, select, textarea, dialog") !== null;
 }
 
+/** useFit adapts the default period to the data. It returns false until the first answer, or failure. */
+function useFit(): boolean {
+  const [ready, set] = useState(false);
+  useEffect(() => {
+    let timer = 0;
+    const load = async () => {
+      try {
+        fit((await ask<{ seconds: number }>("since", {})).seconds);
+      } catch {
+        // The pages say what is wrong with the hub.
+      }
+      set(true);
+      if (fits() < 86400) timer = window.setTimeout(load, 60_000);
+    };
+    void load();
+    return () => clearTimeout(timer);
+  }, []);
+  return ready;
+}
+
 function App() {
   const route = useRoute();
+  const ready = useFit();
   const [open, setOpen] = useState<"" | "search" | "help" | "custom">("");
   const [theme, setTheme] = useState(themeNow);
   const chord = useRef(0);
@@ -120,7 +142,7 @@ function App() {
         </div>
       </div>
       <main id="main" ref={main} tabIndex={-1} key={place}>
-        <Page route={route} />
+        {ready ? <Page route={route} /> : <Skeleton what="the page" />}
       </main>
       {open === "search" && <Search close={() => setOpen("")} />}
       {open === "help" && <Help close={() => setOpen("")} />}
@@ -131,7 +153,7 @@ function App() {
 
 function TimePicker({ route, custom }: { route: Route; custom: () => void }) {
   const span = spanOf(route.params);
-  const pick = (v: string) => (v === "choose" ? custom() : change({ range: v === "24h" ? "" : v, from: "", to: "" }));
+  const pick = (v: string) => (v === "choose" ? custom() : change({ range: v === "fitted" || (v === "24h" && fits() >= 86400) ? "" : v, from: "", to: "" }));
   return (
     <>
       <select
@@ -144,6 +166,7 @@ function TimePicker({ route, custom }: { route: Route; custom: () => void }) {
           pick(v);
         }}
       >
+        {fits() < 86400 && <option value="fitted">All data so far</option>}
         {rangeOptions.map(([key, text]) => (
           <option key={key} value={key}>
             {text}

@@ -1,7 +1,7 @@
 // Components shared by all pages.
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Event, Finding, Loaded, Owner } from "./api";
+import type { Event, Finding, Loaded, Owner, Simulation } from "./api";
 import { Refusal, token } from "./api";
 import * as f from "./format";
 import { href } from "./route";
@@ -28,6 +28,11 @@ export function Answer<T>({ of, children, what }: { of: Loaded<T>; what: string;
   }
   if (of.error) return <Trouble error={of.error} again={of.again} what={what} />;
   return <Skeleton what={what} />;
+}
+
+/** Simulated marks an answer about devices that do not exist. */
+export function Simulated({ of }: { of: Simulation }) {
+  return of === "" ? null : <span class="tag">{of === "all" ? "simulated" : "partly simulated"}</span>;
 }
 
 export function Skeleton({ what }: { what: string }) {

@@ -79,12 +79,27 @@ export interface Span {
   name: string;
 }
 
+/** The period that is shown unasked, in seconds: as long as there is data, at most a day. */
+let fitted = 86400;
+
+export const fits = () => fitted;
+
+/** fit sets the period that is shown unasked. */
+export function fit(seconds: number): void {
+  const to = Math.min(Math.max(seconds, 900), 86400);
+  if (to === fitted) return;
+  fitted = to;
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
 export function spanOf(params: URLSearchParams): Span {
   const from = Number(params.get("from"));
   const to = Number(params.get("to"));
   if (from > 0 && to > from) return { live: false, seconds: to - from, from, to, name: "custom" };
-  const known = ranges.find(([key]) => key === params.get("range")) ?? ranges[3]!;
-  return { live: true, seconds: known[2], name: known[0] };
+  const known = ranges.find(([key]) => key === params.get("range"));
+  if (!known && fitted < 86400) return { live: true, seconds: fitted, name: "fitted" };
+  const [name, , seconds] = known ?? ranges[3]!;
+  return { live: true, seconds, name };
 }
 
 /** timesOf returns the time parameters of a query. For the present they move in steps, so that answers can be shared. */

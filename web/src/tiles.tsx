@@ -3,7 +3,7 @@
 import { memo } from "preact/compat";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import * as f from "./format";
-import { type Colour, type GPU, describe, lost, isIdle, nameOf, ownersOf, paint, stateOf } from "./gpu";
+import { type Colour, type GPU, describe, lost, isIdle, isTaken, nameOf, ownersOf, paint, stateOf, takersOf } from "./gpu";
 import { href } from "./route";
 
 export interface Block {
@@ -152,7 +152,7 @@ export function Tiles({ gpus, grouping, colour, teams, dim, dimKey = "", currenc
 }
 
 function signature(b: Block, colour: Colour, teams: string[], dimKey: string): string {
-  return `${location.hash}${colour}${dimKey}` + b.gpus.map((g) => g.uuid + paint(g, colour, teams).join() + ownersOf(g)).join();
+  return `${location.hash}${colour}${dimKey}` + b.gpus.map((g) => g.uuid + paint(g, colour, teams).join() + ownersOf(g) + takersOf(g)).join();
 }
 
 /** nearest returns the closest tile in the next row. */
@@ -193,6 +193,12 @@ function Tip({ g, x, y, currency }: { g: GPU; x: number; y: number; currency?: s
         <dd>{stateOf(g)}</dd>
         <dt>Held by</dt>
         <dd>{owners ? `${owners}${o?.team ? ` (${o.team})` : ""}` : "unallocated"}</dd>
+        {isTaken(g) && (
+          <>
+            <dt>Used by</dt>
+            <dd>{takersOf(g)}, without an allocation</dd>
+          </>
+        )}
         <dt>Busy</dt>
         <dd>{f.percent(g.utilization)}</dd>
         <dt>Memory</dt>

@@ -2,14 +2,14 @@ import { type Workload, type WorkloadAnswer, type WorkloadsAnswer, type EventsAn
 import { Chart } from "./chart";
 import * as f from "./format";
 import { rows } from "./gpu";
-import { Answer, Empty, Events, Findings, type Head, Part, Stat, Stats, Table, useNow } from "./parts";
+import { Answer, Empty, Events, Findings, type Head, Part, Simulated, Stat, Stats, Table, useNow } from "./parts";
 import { type Route, change, href, spanOf, timesOf } from "./route";
 import { Tiles } from "./tiles";
 
 const part = (a: number | null, b: number | null) => (a !== null && b ? a / b : null);
 
 /** takes reports whether a workload uses a GPU that was not allocated to it. */
-const takes = (w: Workload) => w.gpus === 0 && (w.memory !== null || w.watts !== null);
+const takes = (w: Workload) => w.uninvited > 0;
 
 function heads(currency: string | undefined, priced: boolean, clusters: boolean): Head<Workload>[] {
   const all: Head<Workload>[] = [
@@ -31,7 +31,7 @@ function heads(currency: string | undefined, priced: boolean, clusters: boolean)
       ),
     },
     { key: "team", title: "Team", value: (w) => w.team || null, cell: (w) => w.team || <span class="muted">none</span> },
-    { key: "gpus", title: "GPUs", value: (w) => w.gpus, cell: (w) => (w.gpus > 0 ? f.count(w.gpus) : takes(w) ? <span class="idle-text">not allocated</span> : <span class="muted">ended</span>), number: true },
+    { key: "gpus", title: "GPUs", value: (w) => w.gpus, cell: (w) => (takes(w) ? <span class="idle-text">{w.gpus > 0 && `${f.count(w.gpus)} and `}{f.count(w.uninvited)} not allocated</span> : w.gpus > 0 ? f.count(w.gpus) : <span class="muted">ended</span>), number: true },
     { key: "model", title: "Model", value: (w) => w.models[0], cell: (w) => w.models.join(", "), minor: true },
     {
       key: "util",
@@ -63,18 +63,20 @@ export function Workloads({ route }: { route: Route }) {
   return (
     <>
       <header class="title">
-        <h1>Workloads</h1>
+        <h1>
+          Workloads {answer.data && <Simulated of={answer.data.simulated} />}
+        </h1>
         <p class="muted">GPUs, utilization, memory and power are current; hours, cost and waste cover the selected period.</p>
       </header>
       <Answer of={answer} what="workloads">
         {(data) => {
           const teams = [...new Set(data.workloads.map((w) => w.team ?? ""))].sort();
-          const list = data.workloads.filter((w) => (!team || (w.team ?? "") === team) && (!q || [w.name, w.kind, w.team, w.namespace, w.user, w.account, w.job, ...w.models, ...w.nodes].join("\n").toLowerCase().includes(q)));
+          const list = data.workloads.filter((w) => (!team || (w.team ?? "") === team) && (!q || [w.name, w.kind, takes(w) ? "not allocated" : w.gpus === 0 ? "ended" : "", w.team, w.namespace, w.user, w.account, w.job, ...w.models, ...w.nodes].join("\n").toLowerCase().includes(q)));
           const priced = data.workloads.some((w) => w.cost !== null);
           const held = list.reduce((n, w) => n + w.gpus, 0);
           const holders = list.filter((w) => w.gpus > 0).length;
           const thieves = list.filter(takes).length;
-          const ended = list.length - holders - thieves;
+          const ended = list.filter((w) => w.gpus === 0 && !takes(w)).length;
           return (
             <section class="card">
               <div class="card-head wrap">
@@ -130,7 +132,9 @@ export function WorkloadPage({ route }: { route: Route }) {
               <p class="crumbs">
                 <a href={href("workloads")}>Workloads</a>
               </p>
-              <h1>{w.name || f.kindOf(w.kind)}</h1>
+              <h1>
+                {w.name || f.kindOf(w.kind)} <Simulated of={data.simulated} />
+              </h1>
               <p class="muted">
                 {f.kindOf(w.kind)}
                 {w.job && ` ${w.job}`}
@@ -142,7 +146,7 @@ export function WorkloadPage({ route }: { route: Route }) {
               </p>
             </header>
             <Stats>
-              <Stat name="Holds now" value={takes(w) ? "not allocated" : w.gpus === 0 ? "none" : f.plural(w.gpus, "GPU")} note={w.models.join(", ")} />
+              <Stat name="Holds now" value={takes(w) ? `${f.plural(w.uninvited, "GPU")}, not allocated` : w.gpus === 0 ? "none" : f.plural(w.gpus, "GPU")} note={w.models.join(", ")} />
               <Stat name="Busy now" value={f.percent(w.utilization)} note={w.idle > 0 ? `${f.plural(w.idle, "GPU")} idle` : undefined} tone={w.idle > 0 ? "idle" : ""} />
               <Stat name="Held" value={f.hours(w.allocated)} note="GPU-hours in this period" />
               <Stat name="Unused" value={f.percent(waste)} note={f.hours(w.wasted)} tone={waste !== null && waste > 0.5 ? "idle" : ""} />

@@ -271,8 +271,8 @@ func (m Model) holdings() []workloadRow {
 	})
 	by := map[string]func(a, b workloadRow) int{
 		"UTIL":       func(a, b workloadRow) int { return cmp.Compare(b.busy, a.busy) },
-		"MEMORY GIB": func(a, b workloadRow) int { return cmp.Compare(b.memory, a.memory) },
-		"WATTS":      func(a, b workloadRow) int { return cmp.Compare(b.watts, a.watts) },
+		"MEMORY GIB": func(a, b workloadRow) int { return down(a.memory, b.memory) },
+		"WATTS":      func(a, b workloadRow) int { return down(a.watts, b.watts) },
 		costColumn:   func(a, b workloadRow) int { return cmp.Compare(b.cost, a.cost) },
 		ownerColumn:  func(a, b workloadRow) int { return cmp.Compare(a.Label, b.Label) },
 		"STATE":      func(a, b workloadRow) int { return cmp.Compare(b.severity, a.severity) },

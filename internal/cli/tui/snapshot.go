@@ -138,7 +138,8 @@ func (d *Device) owners() string {
 type totals struct {
 	devices, held, idle, down int
 	hosts                     int
-	watts, cost, lost         float64 // lost is the cost of idle devices
+	watts                     device.Value
+	cost, lost                float64 // lost is the cost of idle devices
 }
 
 func (s *Snapshot) totals() totals {
@@ -153,9 +154,7 @@ func (s *Snapshot) totals() totals {
 		t.devices++
 		cost, _ := d.Cost.Get()
 		t.cost += cost
-		if watts, ok := d.Power.Get(); ok {
-			t.watts += watts
-		}
+		t.watts = plus(t.watts, d.Power)
 		if !d.Up {
 			t.down++
 			continue
@@ -178,14 +177,24 @@ type workloadRow struct {
 	devices   float64 // sum of the shares
 	active    int     // number of devices with utilization above 0
 	busy      float64 // utilization, weighted by share
-	known     float64 // share of devices whose utilization is known
-	memory    float64
-	watts     float64
+	known     float64 // devices whose utilization is known: the share, or 1 without an allocation
+	memory    device.Value
+	watts     device.Value
 	cost      float64
 	priced    bool
 	hosts     []string
 	severity  Severity
 	uninvited bool
+}
+
+// plus adds two values. A sum of unknown values is unknown.
+func plus(a, b device.Value) device.Value {
+	x, ok := a.Get()
+	y, too := b.Get()
+	if !ok && !too {
+		return device.Value{}
+	}
+	return device.Of(x + y)
 }
 
 // workloads returns the workloads on all devices, the largest allocation first.
@@ -207,16 +216,17 @@ func (s *Snapshot) workloads() []workloadRow {
 			h.devices += o.Share
 			if busy, ok := o.Utilization.Get(); ok {
 				h.busy += busy
-				h.known += max(o.Share, busy)
+				if o.Uninvited {
+					h.known++
+				} else {
+					h.known += max(o.Share, busy)
+				}
 				if busy > 0 && !active[h] {
 					active[h] = true
 					h.active++
 				}
 			}
-			memory, _ := o.Memory.Get()
-			watts, _ := o.Power.Get()
-			h.memory += memory
-			h.watts += watts
+			h.memory, h.watts = plus(h.memory, o.Memory), plus(h.watts, o.Power)
 			if cost, ok := d.Cost.Get(); ok {
 				h.cost += cost * o.Share
 				h.priced = true

@@ -308,13 +308,44 @@ func TestFilter(t *testing.T) {
 // What nobody reports is not a zero, and what it costs to be idle is.
 func TestTotals(t *testing.T) {
 	s := sample(1)
-	want := totals{devices: 17, held: 15, idle: 8, down: 1, hosts: 3, watts: 8*70 + 7*690 - (0 + 1 + 2 + 3 + 4 + 6 + 7) + 50, cost: 8*2.9 + 8*3.6, lost: 8 * 2.9}
+	want := totals{devices: 17, held: 15, idle: 8, down: 1, hosts: 3, watts: device.Of(8*70 + 7*690 - (0 + 1 + 2 + 3 + 4 + 6 + 7) + 50), cost: 8*2.9 + 8*3.6, lost: 8 * 2.9}
 	got := s.totals()
-	for _, x := range []*float64{&want.watts, &want.cost, &want.lost, &got.watts, &got.cost, &got.lost} {
+	for _, x := range []*float64{&want.cost, &want.lost, &got.cost, &got.lost} {
 		*x = math.Round(*x*1e6) / 1e6
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(totals{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(totals{}, device.Value{})); d != "" {
 		t.Error(d)
+	}
+}
+
+// Catches 100 % utilization of a workload that uses a quarter of a device without an allocation, and
+// 0 GiB or 0 W where nothing is known.
+func TestWorkloadRow(t *testing.T) {
+	of := device.Of
+	owner := func(name string, share float64, busy, memory device.Value) Owner {
+		return Owner{Kind: "job", Name: name, Label: name, Share: share, Uninvited: share == 0, Utilization: busy, Memory: memory}
+	}
+	s := Snapshot{Time: time.Unix(0, 0), Devices: []Device{
+		{Host: "n", UUID: "a", Up: true, State: "ok", Held: true, Owners: []Owner{owner("thief", 0, of(0.26), of(9*gib)), owner("unknown", 1, device.Value{}, device.Value{})}},
+		{Host: "n", UUID: "b", Index: 1, Up: true, State: "ok", Held: true, Owners: []Owner{owner("half", 0.5, of(0.4), device.Value{})}},
+	}}
+	m := shown(s, 120, 20)
+	cells := map[string][]string{}
+	for _, h := range m.shown.workloads() {
+		for _, c := range m.workloadColumns() {
+			cells[h.Label] = append(cells[h.Label], c.text(h))
+		}
+	}
+	want := map[string][]string{ // GPUS, ACTIVE, UTIL, GIB, WATTS
+		"thief":   {"0", "1", "26%", "9", "-"},
+		"unknown": {"1", "-", "-", "-", "-"},
+		"half":    {"0.5", "1", "80%", "-", "-"},
+	}
+	if diff := cmp.Diff(want, cells); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := m.top(); strings.Contains(strings.Join(got, " "), " W") {
+		t.Errorf("unknown power is shown: %q", got)
 	}
 }
 

@@ -68,7 +68,9 @@ func (m Model) top() []string {
 	if t.down > 0 {
 		sum = append(sum, m.style.paint(fmt.Sprintf("%d down", t.down), red))
 	}
-	sum = append(sum, power(t.watts))
+	if watts, ok := t.watts.Get(); ok {
+		sum = append(sum, power(watts))
+	}
 	if s.Currency != "" {
 		sum = append(sum, fmt.Sprintf("%.2f %s/h, %.2f idle", t.cost, s.Currency, t.lost))
 	}
@@ -164,15 +166,30 @@ type workloadColumn struct {
 func (m Model) workloadColumns() []workloadColumn {
 	list := []workloadColumn{
 		{"GPUS", 5, false, func(h workloadRow) string { return fmt.Sprintf("%.3g", h.devices) }},
-		{"ACTIVE", 6, true, func(h workloadRow) string { return fmt.Sprint(h.active) }},
+		{"ACTIVE", 6, true, func(h workloadRow) string {
+			if h.known == 0 {
+				return none
+			}
+			return fmt.Sprint(h.active)
+		}},
 		{"UTIL", 5, false, func(h workloadRow) string {
 			if h.known == 0 {
 				return none
 			}
 			return fmt.Sprintf("%.0f%%", 100*h.busy/h.known)
 		}},
-		{"GIB", 6, false, func(h workloadRow) string { return gibibytes(h.memory) }},
-		{"WATTS", 6, true, func(h workloadRow) string { return fmt.Sprintf("%.0f", h.watts) }},
+		{"GIB", 6, false, func(h workloadRow) string {
+			if b, ok := h.memory.Get(); ok {
+				return gibibytes(b)
+			}
+			return none
+		}},
+		{"WATTS", 6, true, func(h workloadRow) string {
+			if w, ok := h.watts.Get(); ok {
+				return fmt.Sprintf("%.0f", w)
+			}
+			return none
+		}},
 		{costColumn, 8, false, func(h workloadRow) string {
 			if !h.priced {
 				return none

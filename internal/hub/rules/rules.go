@@ -1,5 +1,6 @@
 // Package rules finds problems that only the whole fleet reveals: missing nodes and devices,
-// devices that lag behind their peers in the same workload, and ranks that stall a collective.
+// devices that lag behind their peers in the same workload, ranks that stall a collective, and
+// workloads that use devices of others.
 // Package internal/health finds what a node can detect by itself.
 package rules
 
@@ -25,6 +26,7 @@ const (
 	LowActivity   = "fleet_low_activity"
 	HighHeat      = "fleet_high_temperature"
 	RankBehind    = "fleet_rank_behind"
+	NotAllocated  = "fleet_not_allocated"
 	OverQuota     = "fleet_over_quota" // evaluated by the caller: quotas are not in the store
 )
 
@@ -80,7 +82,7 @@ func evaluate(ctx context.Context, store query.Store, open []Change, at time.Tim
 	if err != nil {
 		return nil, fmt.Errorf("cannot evaluate the fleet rules: %w", err)
 	}
-	for _, rule := range []func(context.Context, query.Store, time.Time) ([]Finding, error){stragglers, ranks} {
+	for _, rule := range []func(context.Context, query.Store, time.Time) ([]Finding, error){stragglers, ranks, uninvited} {
 		found, err := rule(ctx, store, at)
 		if err != nil {
 			return nil, fmt.Errorf("cannot evaluate the fleet rules: %w", err)

@@ -162,6 +162,9 @@ func (c *Change) Event() hub.Event {
 	if rank := c.Labels[fleet.LabelRank]; rank != "" {
 		e.Attributes["gpu.finding.key"] = c.Labels[fleet.LabelCommunicator] + "/" + rank
 	}
+	if c.Rule == NotAllocated { // several workloads may use one device
+		e.Attributes["gpu.finding.key"] = c.Labels[fleet.LabelKind] + "/" + c.Labels[fleet.LabelNamespace] + "/" + c.Labels[fleet.LabelWorkload]
+	}
 	if quota := c.Labels["quota"]; quota != "" {
 		e.Attributes["gpu.finding.key"] = c.Labels["source"] + "/" + quota + "/" + c.Labels["unit"]
 	}

@@ -167,7 +167,7 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 
 // openBackend opens the store of --backend.
 func (h *Options) openBackend(ctx context.Context) (query.Store, error) {
-	c, err := query.Open(query.Config{URL: h.Backend, TokenFile: h.BackendToken, CAFile: h.BackendCA})
+	c, err := query.Open(*h.Backend)
 	if err != nil {
 		return nil, fmt.Errorf("--backend: %w", err)
 	}

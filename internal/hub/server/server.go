@@ -50,9 +50,7 @@ type Options struct {
 	ClientCA string // file with the CA certificates for client certificates, PEM; empty: none
 	Insecure bool   // allow everyone on the network to read and write
 
-	Backend      string // URL of the store with the samples; empty: the hub's own store
-	BackendToken string // file with a bearer token for Backend
-	BackendCA    string // file with the CA certificates to trust for Backend, PEM
+	Backend *query.Config // store with the samples; nil: the hub's own store
 }
 
 // store returns the options of the hub's own store.
@@ -109,12 +107,12 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	var events hub.EventLog
 	run := context.WithoutCancel(ctx) // canceled in close, after the HTTP server has shut down
 	run, s.stop = context.WithCancel(run)
-	if h.Backend != "" {
+	if h.Backend != nil {
 		if store, err = h.openBackend(ctx); err != nil {
 			return nil, err
 		}
 		o.Refusals = hub.NewRefusals()
-		o.Registry = hub.NewRegistry(o.Refusals, hub.Gauges(money.gauges))
+		o.Registry = hub.NewRegistry(o.Refusals, hub.Gauges(money.gauges), hub.BuildInfo(h.Version))
 	} else {
 		if s.store, err = hub.Open(h.Dir, h.store(log)); err != nil {
 			return nil, err
@@ -123,7 +121,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		store, events = s.store, s.store
 		otlp := hubexporter.NewOTLP(hubexporter.NewWriter(s.store, slices.Concat(hubexporter.DefaultResourceLabels(), h.Labels)), s.store.Refusals())
 		o.OTLP, o.Refusals, o.Registry = otlp.Handler(), s.store.Refusals(), s.store.Registry()
-		s.store.Registry().MustRegister(hub.Gauges(money.gauges))
+		s.store.Registry().MustRegister(hub.Gauges(money.gauges), hub.BuildInfo(h.Version))
 		if h.GRPC != "" {
 			l, err := h.open(ctx, "--listen-grpc", h.GRPC, log)
 			if err != nil {
@@ -158,7 +156,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 func (s *Server) greet(ctx context.Context, page string, h *Options, local bool) {
 	if s.store == nil {
 		from := ""
-		if u, err := url.Parse(h.Backend); err == nil {
+		if u, err := url.Parse(h.Backend.URL); err == nil {
 			from = u.Redacted()
 		}
 		s.log.Info("The hub is serving", zap.String("url", page), zap.String("from", from))

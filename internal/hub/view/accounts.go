@@ -2,6 +2,7 @@ package view
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
@@ -39,6 +40,8 @@ type BillRow struct {
 	GPU   string // UUID
 	Model string
 	Node  string
+	// Simulated is set for a device that does not exist.
+	Simulated bool
 
 	// Seconds of a whole device. Free time counts as Allocated in the row without an owner.
 	// Unmeasured is held time without activity data; if all of the time is unmeasured,
@@ -47,6 +50,57 @@ type BillRow struct {
 	Energy                              float64 // joules
 	CO2                                 float64 // grams, NaN if unknown
 	Cost, IdleCost, UnmeasuredCost      float64 // in the currency, NaN if unknown
+}
+
+// rest returns a note about the time whose owner is unknown: it belongs to no workload.
+func (b *Bill) rest(currency string) []string {
+	var seconds, cost sum
+	for i := range b.Rows {
+		if r := &b.Rows[i]; r.Owner.ID != "" && !fleet.IsWorkload(r.Owner.Kind) {
+			seconds.add(r.Allocated)
+			cost.add(r.Cost)
+		}
+	}
+	if seconds.total == 0 {
+		return nil
+	}
+	note := fmt.Sprintf("%.1f GPU-hours belong to no workload above: they were used by processes of unknown owners", seconds.total/3600)
+	if cost.n > 0 {
+		note += fmt.Sprintf(", for %.2f %s", cost.total, currency)
+	}
+	return []string{note + "."}
+}
+
+// simulation says how much of an answer is about simulated devices: "", "some" or "all".
+type simulation string
+
+// simulationOf looks at the devices of a fleet and of a bill, each of which may be absent.
+func simulationOf(f *fleet.Fleet, b *Bill) simulation {
+	fake, real := 0, 0
+	count := func(simulated bool) {
+		if simulated {
+			fake++
+		} else {
+			real++
+		}
+	}
+	if f != nil {
+		for i := range f.Devices {
+			count(f.Devices[i].Simulated)
+		}
+	}
+	if b != nil {
+		for i := range b.Rows {
+			count(b.Rows[i].Simulated)
+		}
+	}
+	switch {
+	case fake == 0:
+		return ""
+	case real == 0:
+		return "all"
+	}
+	return "some"
 }
 
 // Finding is a way to save money.

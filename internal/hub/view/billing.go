@@ -52,7 +52,7 @@ func billOf(s *cost.Statement) *Bill {
 	for i := range s.Rows {
 		r := &s.Rows[i]
 		row := BillRow{
-			GPU: r.Labels[fleet.LabelUUID], Model: r.Labels[fleet.LabelModel], Node: fleet.NodeOf(r.Labels),
+			GPU: r.Labels[fleet.LabelUUID], Model: r.Labels[fleet.LabelModel], Node: fleet.NodeOf(r.Labels), Simulated: r.Labels[fleet.LabelSimulated] == "true",
 			Allocated: r.Time().Float(), Active: r.Used.Float(), Idle: r.Idle.Float(), Unmeasured: r.Unmeasured.Float(),
 			Energy: r.Energy.Joules(), CO2: absent, Cost: absent, IdleCost: absent, UnmeasuredCost: absent,
 		}

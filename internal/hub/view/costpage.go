@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/natural"
 )
 
@@ -26,16 +27,18 @@ type teamRow struct {
 }
 
 type costAnswer struct {
-	From     int64     `json:"from"`
-	To       int64     `json:"to"`
-	Currency string    `json:"currency,omitempty"`
-	Priced   bool      `json:"priced"`
-	Total    teamRow   `json:"total"`
-	Free     teamRow   `json:"free"` // free hours
-	Teams    []teamRow `json:"teams"`
-	Findings []Finding `json:"findings"`
-	Quotas   []Quota   `json:"quotas"`
-	Notes    []string  `json:"notes,omitempty"`
+	From      int64      `json:"from"`
+	To        int64      `json:"to"`
+	Currency  string     `json:"currency,omitempty"`
+	Priced    bool       `json:"priced"`
+	Total     teamRow    `json:"total"`
+	Free      teamRow    `json:"free"`    // free hours
+	Unknown   teamRow    `json:"unknown"` // hours of unknown owners
+	Simulated simulation `json:"simulated"`
+	Teams     []teamRow  `json:"teams"`
+	Findings  []Finding  `json:"findings"`
+	Quotas    []Quota    `json:"quotas"`
+	Notes     []string   `json:"notes,omitempty"`
 }
 
 type rowSums struct {
@@ -67,13 +70,17 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var total, free rowSums
+	var total, free, unknown rowSums
 	teams := map[string]*rowSums{}
 	for i := range bill.Rows {
 		b := &bill.Rows[i]
 		total.add(b)
 		if b.Owner.ID == "" {
 			free.add(b)
+			continue
+		}
+		if !fleet.IsWorkload(b.Owner.Kind) {
+			unknown.add(b)
 			continue
 		}
 		if teams[b.Owner.Team] == nil {
@@ -83,7 +90,7 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 	}
 	a := costAnswer{
 		From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Priced: bill.Priced, Notes: bill.Notes,
-		Total: total.row(""), Free: free.row(""), Teams: []teamRow{}, Quotas: []Quota{},
+		Total: total.row(""), Free: free.row(""), Unknown: unknown.row(""), Simulated: simulationOf(nil, bill), Teams: []teamRow{}, Quotas: []Quota{},
 	}
 	for _, team := range slices.Sorted(maps.Keys(teams)) {
 		a.Teams = append(a.Teams, teams[team].row(team))

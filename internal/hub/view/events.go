@@ -32,12 +32,14 @@ type event struct {
 }
 
 type eventsAnswer struct {
-	From   int64   `json:"from"`
-	To     int64   `json:"to"`
-	Kept   bool    `json:"kept"` // the hub has an event log; a foreign store has none
-	More   bool    `json:"more"` // the period has older events
-	Open   []event `json:"open"` // findings open at the end of the period
-	Events []event `json:"events"`
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+	Kept bool  `json:"kept"` // the hub has an event log; a foreign store has none
+	More bool  `json:"more"` // the period has older events
+	// Simulated is about the devices at the end of the period.
+	Simulated simulation `json:"simulated"`
+	Open      []event    `json:"open"` // findings open at the end of the period
+	Events    []event    `json:"events"`
 }
 
 const (
@@ -83,7 +85,11 @@ func (v *viewer) eventsPage(ctx context.Context, r request) (any, error) {
 	if a.More = len(list) > limit; a.More {
 		list = list[:limit]
 	}
-	known := v.names(ctx, r.at)
+	f, err := v.fleetAt(ctx, r.at)
+	if err == nil { // without a fleet events keep only the identity in their own record
+		a.Simulated = simulationOf(f, nil)
+	}
+	known := namesOf(f)
 	for i := range list {
 		e := shown(&list[i])
 		known.complete(&e)
@@ -104,12 +110,10 @@ func (v *viewer) eventsPage(ctx context.Context, r request) (any, error) {
 // workloads share both.
 type names map[[2]string]*fleet.Owner
 
-// names returns the index at a moment. If the store does not answer, the index is empty and
-// events keep only the identity in their own record.
-func (v *viewer) names(ctx context.Context, at time.Time) names {
+// namesOf returns the index of a fleet, which may be nil.
+func namesOf(f *fleet.Fleet) names {
 	n := names{}
-	f, err := v.fleetAt(ctx, at)
-	if err != nil {
+	if f == nil {
 		return n
 	}
 	for i := range f.Owners {

@@ -16,9 +16,10 @@ type headline struct {
 	Free        int    `json:"free"`      // not allocated
 	Sick        int    `json:"sick"`      // critical or unresponsive
 	Warning     int    `json:"warning"`   // needs attention
+	Uninvited   int    `json:"uninvited"` // used by a workload without an allocation
 	Simulated   int    `json:"simulated"` // not real
 	Nodes       int    `json:"nodes"`
-	Owners      int    `json:"owners"`
+	Owners      int    `json:"owners"` // workloads that hold a device
 	Teams       int    `json:"teams"`
 	Watts       number `json:"watts"`       // sum over the devices that report power
 	Utilization number `json:"utilization"` // mean over the devices that report utilization
@@ -60,7 +61,9 @@ type gpus struct {
 	Idle        column  `json:"idle"` // minutes
 	Rate        column  `json:"rate"`
 	Owners      [][]int `json:"owners"`
-	Simulated   []int   `json:"simulated"` // row numbers
+	// Uninvited has the workloads that use a device without an allocation, by row number.
+	Uninvited map[int][]int `json:"uninvited"`
+	Simulated []int         `json:"simulated"` // row numbers
 }
 
 func (v *viewer) fleetPage(ctx context.Context, r request) (any, error) {
@@ -100,6 +103,7 @@ func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 	t := gpus{
 		UUID:        make([]string, n),
 		Owners:      make([][]int, n),
+		Uninvited:   map[int][]int{},
 		Simulated:   []int{},
 		Index:       values(func(d *fleet.Device) float64 { return float(d.Index) }),
 		Health:      values(func(d *fleet.Device) float64 { return float(d.Condition()) }),
@@ -124,6 +128,9 @@ func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 		if t.Owners[i] == nil {
 			t.Owners[i] = []int{}
 		}
+		if len(list[i].Uninvited) > 0 {
+			t.Uninvited[i] = list[i].Uninvited
+		}
 		if list[i].Simulated {
 			t.Simulated = append(t.Simulated, i)
 		}
@@ -133,13 +140,8 @@ func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 
 // headlineOf sums up a fleet.
 func headlineOf(f *fleet.Fleet) headline {
-	h := headline{GPUs: len(f.Devices), Owners: len(f.Owners), Watts: number(absent), Utilization: number(absent), LostPerDay: number(absent), CostPerHour: number(absent)}
-	nodes, teams := map[[2]string]bool{}, map[string]bool{}
-	for i := range f.Owners {
-		if team := f.Owners[i].Team; team != "" {
-			teams[team] = true
-		}
-	}
+	h := headline{GPUs: len(f.Devices), Watts: number(absent), Utilization: number(absent), LostPerDay: number(absent), CostPerHour: number(absent)}
+	nodes, teams, holders := map[[2]string]bool{}, map[string]bool{}, map[int]bool{}
 	var watts, util, rate, lost sum
 	for i := range f.Devices {
 		d := &f.Devices[i]
@@ -148,6 +150,18 @@ func headlineOf(f *fleet.Fleet) headline {
 			h.Held++
 		} else {
 			h.Free++
+		}
+		for _, n := range d.Owners {
+			o := &f.Owners[n]
+			if fleet.IsWorkload(o.Kind) {
+				holders[n] = true
+			}
+			if o.Team != "" {
+				teams[o.Team] = true
+			}
+		}
+		if len(d.Uninvited) > 0 {
+			h.Uninvited++
 		}
 		if d.Simulated {
 			h.Simulated++
@@ -165,7 +179,7 @@ func headlineOf(f *fleet.Fleet) headline {
 			lost.add(24 * float(d.Rate) * min(d.Allocated, 1))
 		}
 	}
-	h.Nodes, h.Teams = len(nodes), len(teams)
+	h.Nodes, h.Teams, h.Owners = len(nodes), len(teams), len(holders)
 	if watts.n > 0 {
 		h.Watts = number(watts.total)
 	}

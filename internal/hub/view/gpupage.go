@@ -21,14 +21,15 @@ type holder struct {
 }
 
 type gpuAnswer struct {
-	At       int64         `json:"at"`
-	Currency string        `json:"currency,omitempty"`
-	Texts    []string      `json:"texts"`
-	Owners   []fleet.Owner `json:"owners"`
-	GPU      gpus          `json:"gpu"` // a single row
-	Facts    []fleet.Fact  `json:"facts"`
-	Holders  []holder      `json:"holders"`
-	Peers    gpus          `json:"peers"` // the device itself, then the others on its node
+	At        int64         `json:"at"`
+	Currency  string        `json:"currency,omitempty"`
+	Simulated simulation    `json:"simulated"` // of this device
+	Texts     []string      `json:"texts"`
+	Owners    []fleet.Owner `json:"owners"`
+	GPU       gpus          `json:"gpu"` // a single row
+	Facts     []fleet.Fact  `json:"facts"`
+	Holders   []holder      `json:"holders"`
+	Peers     gpus          `json:"peers"` // the device itself, then the others on its node
 }
 
 func (v *viewer) gpuPage(ctx context.Context, r request) (any, error) {
@@ -51,6 +52,9 @@ func (v *viewer) gpuPage(ctx context.Context, r request) (any, error) {
 		if p.Node == g.Node && p.Cluster == g.Cluster && p.UUID != g.UUID {
 			peers = append(peers, p)
 		}
+	}
+	if g.Simulated {
+		a.Simulated = "all"
 	}
 	// The device is the first of the peers, so both share one dictionary.
 	a.Peers, a.Texts = v.columns(peers)

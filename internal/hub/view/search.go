@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/natural"
 )
 
@@ -25,8 +26,8 @@ type searchAnswer struct {
 	Hits  []hit  `json:"hits"`
 }
 
-// searchPage finds the GPUs, workloads, nodes and teams of the current fleet that contain all
-// words of q.
+// searchPage finds the GPUs, workloads, nodes and teams that contain all words of q: those of the
+// current fleet, and the workloads that ended in the period.
 func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 	q := strings.TrimSpace(r.values.Get("q"))
 	if len(q) > 200 {
@@ -60,34 +61,55 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 		}
 		a.Hits = append(a.Hits, h)
 	}
-	held, teams := make([]int, len(f.Owners)), map[string]int{}
+	held, used, teams := make([]int, len(f.Owners)), make([]int, len(f.Owners)), map[string]int{}
 	nodes := map[string]int{}
 	models := map[string]string{}
 	for i := range f.Devices {
 		g := &f.Devices[i]
 		nodes[g.Node]++
 		models[g.Node] = g.Model
-		names := make([]string, len(g.Owners))
-		for j, n := range g.Owners {
+		var names []string
+		for _, n := range g.Uninvited {
+			used[n]++
+			names = append(names, "used by "+f.Owners[n].Name+" without an allocation")
+		}
+		for _, n := range g.Owners {
 			held[n]++
-			names[j] = f.Owners[n].Name
+			names = append(names, f.Owners[n].Name)
 			if team := f.Owners[n].Team; team != "" {
 				teams[team]++
 			}
 		}
 		add(hit{Type: "gpu", ID: g.UUID, Title: fmt.Sprintf("%s GPU %v", g.Node, float(g.Index)), Detail: g.Model + detail(strings.Join(names, ", "))}, g.Cluster, g.Rack)
 	}
+	present := map[string]bool{}
+	workload := func(o fleet.Owner, holds string) {
+		if fleet.IsWorkload(o.Kind) {
+			add(hit{Type: "workload", ID: o.ID, Title: o.Name, Detail: o.Kind + detail(o.Namespace) + detail(o.Team) + detail(holds)}, o.Job, o.User, o.Account)
+		}
+	}
 	for n, o := range f.Owners {
-		add(hit{
-			Type: "workload", ID: o.ID, Title: o.Name,
-			Detail: o.Kind + detail(o.Namespace) + detail(o.Team) + detail(fmt.Sprintf("%d GPUs", held[n])),
-		}, o.Job, o.User, o.Account)
+		present[o.ID] = true
+		holds := plural(held[n], "GPU")
+		if used[n] > 0 {
+			holds = "uses " + plural(used[n], "GPU") + " without an allocation"
+		}
+		workload(o, holds)
+	}
+	// A store that cannot compute the bill still finds what there is now.
+	if bill, err := v.bill(ctx, r.from, r.to); err == nil {
+		for i := range bill.Rows {
+			if o := bill.Rows[i].Owner; !present[o.ID] {
+				present[o.ID] = true
+				workload(o, "ended")
+			}
+		}
 	}
 	for node, n := range nodes {
-		add(hit{Type: "node", ID: node, Title: node, Detail: fmt.Sprintf("%d GPUs", n) + detail(models[node])})
+		add(hit{Type: "node", ID: node, Title: node, Detail: plural(n, "GPU") + detail(models[node])})
 	}
 	for team, n := range teams {
-		add(hit{Type: "team", ID: team, Title: team, Detail: fmt.Sprintf("team, %d GPUs", n)})
+		add(hit{Type: "team", ID: team, Title: team, Detail: "team, " + plural(n, "GPU")})
 	}
 	order := map[string]int{"team": 0, "workload": 1, "node": 2, "gpu": 3}
 	slices.SortFunc(a.Hits, func(x, y hit) int {
@@ -97,6 +119,13 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 		a.Hits = a.Hits[:maxSearch]
 	}
 	return a, nil
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func detail(text string) string {

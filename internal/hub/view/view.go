@@ -69,6 +69,7 @@ type viewer struct {
 	found  memory[span, []Finding]
 
 	charts memory[string, *rangeAnswer]
+	since  memory[int64, sinceAnswer]
 }
 
 // fleetAt returns the fleet at a moment. Requests within a few seconds of each other share a
@@ -78,8 +79,8 @@ func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error
 	return v.fleets.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) (*fleet.Fleet, error) { return v.fleet.At(ctx, at) })
 }
 
-// Handler serves fleet, workloads, gpu, workload, events, cost, prices, search and range below
-// its mount point. events may be nil.
+// Handler serves fleet, workloads, gpu, workload, events, cost, prices, search, range and since
+// below its mount point. events may be nil.
 func Handler(store query.Store, accounts Accounts, events EventLog, o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -103,6 +104,7 @@ func Handler(store query.Store, accounts Accounts, events EventLog, o Options) h
 		"prices":    v.pricesPage,
 		"search":    v.searchPage,
 		"range":     v.rangePage,
+		"since":     v.sincePage,
 	} {
 		mux.HandleFunc("GET /"+name, v.serve(answer))
 	}

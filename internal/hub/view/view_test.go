@@ -188,19 +188,19 @@ func TestAnswers(t *testing.T) {
 		train = `{"id":"job/eu/ml/train/","kind":"job","name":"train","team":"vision","namespace":"ml","cluster":"eu"}`
 	)
 	f("/fleet", `{"at":1794744000,"currency":"EUR","idleAfter":10,
-		"headline":{"gpus":3,"held":2,"idle":1,"free":1,"sick":1,"warning":1,"simulated":1,"nodes":3,"owners":2,"teams":1,
+		"headline":{"gpus":3,"held":2,"idle":1,"free":1,"sick":1,"warning":1,"uninvited":0,"simulated":1,"nodes":3,"owners":2,"teams":1,
 			"watts":683.5,"utilization":0.4425,"lostPerDay":48,"costPerHour":4},
 		"owners":[`+train+`,`+md+`],
 		"texts":["AMD MI300X","NVIDIA H100","H100","amd","nvidia","n10","n2","","eu","hpc","r1"],
 		"gpus":{"uuid":["GPU-c","GPU-a","GPU-b"],"index":[0,9,10],"model":[0,1,1],"shortModel":[0,2,2],"vendor":[3,4,4],"node":[5,6,6],"cluster":[7,8,9],"rack":[7,10,7],
 			"health":[-1,1,0.5],"utilization":[null,0.875,0.01],"memory":[null,6.872e+10,1.074e+09],"memoryTotal":[2.062e+11,8.59e+10,8.59e+10],
-			"power":[null,612.5,71],"temperature":[null,66,34],"held":[0,1,1],"idle":[null,0,14],"rate":[null,2,2],"owners":[[],[0],[1]],"simulated":[0]}}`)
-	f("/workloads", `{"at":1794744000,"from":1794657600,"to":1794744000,"currency":"EUR","workloads":[
-		{`+train[1:len(train)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"idle":0,"sick":0,"utilization":0.875,"memory":null,"watts":null,"perHour":2,
+			"power":[null,612.5,71],"temperature":[null,66,34],"held":[0,1,1],"idle":[null,0,14],"rate":[null,2,2],"owners":[[],[0],[1]],"uninvited":{},"simulated":[0]}}`)
+	f("/workloads", `{"at":1794744000,"from":1794657600,"to":1794744000,"currency":"EUR","simulated":"some","workloads":[
+		{`+train[1:len(train)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"uninvited":0,"idle":0,"sick":0,"utilization":0.875,"memory":null,"watts":null,"perHour":2,
 			"allocated":86400,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12},
-		{`+md[1:len(md)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"idle":1,"sick":0,"utilization":null,"memory":null,"watts":null,"perHour":2,
+		{`+md[1:len(md)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"uninvited":0,"idle":1,"sick":0,"utilization":null,"memory":null,"watts":null,"perHour":2,
 			"allocated":null,"active":null,"wasted":null,"energy":null,"co2":null,"cost":null,"idleCost":null}]}`)
-	f("/events?limit=3", `{"from":1794657600,"to":1794744000,"kept":true,"more":true,
+	f("/events?limit=3", `{"from":1794657600,"to":1794744000,"kept":true,"more":true,"simulated":"some",
 		"open":[{"time":1794743880000,"name":"gpu.finding","severity":"WARN","text":"ecc open","gpu":"GPU-b","index":"10","node":"n2",
 			"owner":`+train+`,"rule":"ecc","state":"open"}],
 		"events":[{"time":1794743940000,"name":"gpu.finding","severity":"WARN","text":"heat closed","gpu":"GPU-b","index":"10","node":"n2",
@@ -212,7 +212,8 @@ func TestAnswers(t *testing.T) {
 	f("/cost", `{"from":1794657600,"to":1794744000,"currency":"EUR","priced":true,
 		"total":{"team":"","allocated":172800,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12,"unmeasured":0,"unmeasuredCost":0},
 		"free":{"team":"","allocated":86400,"active":0,"wasted":0,"energy":0,"co2":null,"cost":null,"idleCost":null,"unmeasured":0,"unmeasuredCost":0},
-		"teams":[{"team":"vision","allocated":86400,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12,"unmeasured":0,"unmeasuredCost":0}],
+		"unknown":{"team":"","allocated":null,"active":null,"wasted":null,"energy":null,"co2":null,"cost":null,"idleCost":null,"unmeasured":null,"unmeasuredCost":null},
+		"simulated":"","teams":[{"team":"vision","allocated":86400,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12,"unmeasured":0,"unmeasuredCost":0}],
 		"findings":[{"rule":"a","title":"Held and idle","detail":"d","owner":`+train+`,"gpus":[{"uuid":"GPU-b","name":"n2 · GPU 10"}],"perDay":48},
 			{"rule":"b","title":"no price","detail":"","perDay":null}],
 		"quotas":[{"team":"vision","what":"GPUs","source":"file","used":2,"limit":1,"over":true}]}`)
@@ -220,7 +221,7 @@ func TestAnswers(t *testing.T) {
 		{"type":"node","id":"n2","title":"n2","detail":"2 GPUs · NVIDIA H100"},
 		{"type":"gpu","id":"GPU-a","title":"n2 GPU 9","detail":"NVIDIA H100 · train"},
 		{"type":"gpu","id":"GPU-b","title":"n2 GPU 10","detail":"NVIDIA H100 · md"}]}`)
-	f("/search?q=ines", `{"query":"ines","more":false,"hits":[{"type":"workload","id":"slurm_job/hpc//md/7","title":"md","detail":"slurm_job · 1 GPUs"}]}`)
+	f("/search?q=ines", `{"query":"ines","more":false,"hits":[{"type":"workload","id":"slurm_job/hpc//md/7","title":"md","detail":"slurm_job · 1 GPU"}]}`)
 	f("/range?chart=gpu-utilization&gpu=GPU-a&from=1794743970&to=1794744000", `{"unit":"ratio","times":[1794743970,1794743980,1794743990,1794744000],
 		"names":["Busy"],"lines":[[null,0.5,null,0.875]],"more":false}`)
 }

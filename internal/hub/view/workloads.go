@@ -18,8 +18,10 @@ type workload struct {
 	GPUs   number   `json:"gpus"`   // devices held now, shares included; 0 if the workload has ended
 	Models []string `json:"models"` // short names, current and past devices
 	Nodes  []string `json:"nodes"`
-	Idle   int      `json:"idle"` // devices unused for fleet.IdleAfter
-	Sick   int      `json:"sick"`
+	// Uninvited is the number of devices that the workload uses without an allocation.
+	Uninvited int `json:"uninvited"`
+	Idle      int `json:"idle"` // devices unused for fleet.IdleAfter
+	Sick      int `json:"sick"`
 
 	Utilization number `json:"utilization"` // mean over the devices held now
 	Memory      number `json:"memory"`
@@ -40,16 +42,24 @@ type workloadsAnswer struct {
 	From      int64      `json:"from"`
 	To        int64      `json:"to"`
 	Currency  string     `json:"currency,omitempty"`
+	Simulated simulation `json:"simulated"`
 	Workloads []workload `json:"workloads"`
 	Notes     []string   `json:"notes,omitempty"`
 }
 
 func (v *viewer) workloadsPage(ctx context.Context, r request) (any, error) {
-	rows, notes, err := v.workloads(ctx, r)
+	rows, bill, err := v.workloads(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return workloadsAnswer{At: r.at.Unix(), From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Workloads: rows, Notes: notes}, nil
+	f, err := v.fleetAt(ctx, r.at)
+	if err != nil {
+		return nil, err
+	}
+	return workloadsAnswer{
+		At: r.at.Unix(), From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Simulated: simulationOf(f, bill),
+		Workloads: rows, Notes: append(bill.rest(v.accounts.Currency), bill.Notes...),
+	}, nil
 }
 
 // totals accumulates the row of one workload.
@@ -60,7 +70,9 @@ type totals struct {
 	allocated, active, wasted, energy, co2, cost, idleCost sum
 }
 
-func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string, error) {
+// workloads returns the workloads that hold or use a device now, or held one in the period, and
+// the bill of the period. Time of unknown owners is on the bill only.
+func (v *viewer) workloads(ctx context.Context, r request) ([]workload, *Bill, error) {
 	f, err := v.fleetAt(ctx, r.at)
 	if err != nil {
 		return nil, nil, err
@@ -76,7 +88,15 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 	}
 	for i := range f.Devices {
 		d := &f.Devices[i]
+		for _, n := range d.Uninvited {
+			t := of(f.Owners[n])
+			t.Models, t.Nodes = with(t.Models, v.opts.shortModel(d.Model)), with(t.Nodes, d.Node)
+			t.Uninvited++
+		}
 		for _, n := range d.Owners {
+			if !fleet.IsWorkload(f.Owners[n].Kind) {
+				continue
+			}
 			t := of(f.Owners[n])
 			t.Models, t.Nodes = with(t.Models, v.opts.shortModel(d.Model)), with(t.Nodes, d.Node)
 			if d.IsIdle() {
@@ -96,7 +116,7 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 	}
 	for i := range bill.Rows {
 		b := &bill.Rows[i]
-		if b.Owner.ID == "" {
+		if !fleet.IsWorkload(b.Owner.Kind) {
 			continue
 		}
 		t := of(b.Owner)
@@ -114,7 +134,7 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, []string
 		rows = append(rows, t.row())
 	}
 	slices.SortFunc(rows, func(a, b workload) int { return cmp.Or(cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(a.ID, b.ID)) })
-	return rows, bill.Notes, nil
+	return rows, bill, nil
 }
 
 // holdings adds what each workload holds at the time of f.
@@ -125,6 +145,9 @@ func (v *viewer) holdings(ctx context.Context, f *fleet.Fleet, of func(fleet.Own
 	}
 	for i := range list {
 		h := &list[i]
+		if !fleet.IsWorkload(h.Kind) {
+			continue
+		}
 		t := of(h.Owner)
 		if part, ok := h.Allocation.Get(); ok {
 			t.GPUs += number(part)
@@ -143,8 +166,12 @@ func (t *totals) row() workload {
 	w := t.workload
 	w.GPUs = number(math.Round(float64(w.GPUs)*1e6) / 1e6)
 	w.Utilization = number(absent)
-	if t.util.n > 0 && w.GPUs > 0 {
+	switch {
+	case t.util.n == 0:
+	case w.GPUs > 0:
 		w.Utilization = number(min(1, t.util.total/float64(w.GPUs))) // relative to its holdings
+	case w.Uninvited > 0:
+		w.Utilization = number(t.util.total / float64(w.Uninvited)) // relative to the devices that it uses
 	}
 	w.Memory, w.Watts, w.PerHour = t.memory.value(), t.watts.value(), t.rate.value()
 	w.Allocated, w.Active, w.Wasted, w.Energy = t.allocated.value(), t.active.value(), t.wasted.value(), t.energy.value()
@@ -185,8 +212,10 @@ type workloadAnswer struct {
 	GPUs     gpus          `json:"gpus"`   // held now
 	Owners   []fleet.Owner `json:"owners"` // workloads that the devices refer to
 	PerGPU   []perGPU      `json:"perGPU"` // usage by device in the period
-	Findings []Finding     `json:"findings"`
-	Pods     []string      `json:"pods"`
+	// Simulated is about the whole fleet, as on the other pages.
+	Simulated simulation `json:"simulated"`
+	Findings  []Finding  `json:"findings"`
+	Pods      []string   `json:"pods"`
 }
 
 type perGPU struct {
@@ -207,7 +236,7 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	if _, _, _, err := fleet.ParseOwner(id); err != nil {
 		return nil, fmt.Errorf("%w: %w", errBad, err)
 	}
-	rows, _, err := v.workloads(ctx, r)
+	rows, bill, err := v.workloads(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -221,19 +250,15 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	}
 	a := workloadAnswer{
 		At: r.at.Unix(), From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Workload: rows[i],
-		Owners: f.Owners, PerGPU: []perGPU{}, Findings: []Finding{}, Pods: []string{},
+		Owners: f.Owners, Simulated: simulationOf(f, bill), PerGPU: []perGPU{}, Findings: []Finding{}, Pods: []string{},
 	}
 	var mine []fleet.Device
 	for i := range f.Devices {
-		if slices.ContainsFunc(f.Devices[i].Owners, func(n int) bool { return f.Owners[n].ID == id }) {
+		if slices.ContainsFunc(slices.Concat(f.Devices[i].Owners, f.Devices[i].Uninvited), func(n int) bool { return f.Owners[n].ID == id }) {
 			mine = append(mine, f.Devices[i])
 		}
 	}
 	a.GPUs, a.Texts = v.columns(mine)
-	bill, err := v.bill(ctx, r.from, r.to)
-	if err != nil {
-		return nil, err
-	}
 	for i := range bill.Rows {
 		if b := &bill.Rows[i]; b.Owner.ID == id {
 			var index string

@@ -208,6 +208,11 @@ func (a *Agent) run(ctx context.Context, out io.Writer, log *zap.Logger, hide *r
 		return err
 	}
 	defer release()
+	if a.File != "" && a.File != "-" {
+		if err := dropTruncated(a.File); err != nil {
+			return err
+		}
+	}
 	source, err := a.source(queue)
 	if err != nil {
 		return err

@@ -3,9 +3,11 @@
 package cli_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -147,7 +149,19 @@ service:
     metrics: {receivers: [gpu], exporters: [page, otlp_http/lab, otlp_http/hub]}
     logs: {receivers: [gpu], exporters: [otlp_http/lab, otlp_http/hub]}
 `, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.took.URL, l.hub.url))
-	l.tick(2)
+	since := time.Now()
+	await.NoError(l.t, func() error { // before that nobody is charged
+		if all := l.ticks(); len(all) == 0 || all[len(all)-1].time.Before(since) {
+			return errors.New("no tick yet")
+		}
+		for pod := range l.grants {
+			if math.IsNaN(l.last("gpu.allocation", "k8s.pod.name", pod)) {
+				return fmt.Errorf("pod %s holds nothing yet", pod)
+			}
+		}
+		return nil
+	})
+	l.tick(1)
 }
 
 // pod creates a pod with one container, main, that holds the devices; each is the index of a GPU or the

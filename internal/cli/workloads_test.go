@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -259,4 +260,41 @@ func workloadSum(p page, name, pod string) float64 {
 		}
 	}
 	return 0
+}
+
+// Catches seconds that are counted under two labels: after an edit of the team label, the
+// seconds of both teams are those that passed on the other GPU, which nobody has.
+func TestTeamChanges(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "1h")
+	c.give("a", "")
+	c.wait("ok", map[string]string{"0": "a uid-a red", "1": ""})
+	seconds := func(p page, gpu, team string) (sum float64) {
+		for s, v := range p {
+			if (strings.HasPrefix(s, "gpu_workload_allocated_time_seconds_total{") || strings.HasPrefix(s, "gpu_unallocated_time_seconds_total{")) &&
+				label(s, "gpu_index") == gpu && (team == "" || label(s, "gpu_workload_team") == team) {
+				sum += v
+			}
+		}
+		return sum
+	}
+	check := func(team string, least float64) {
+		t.Helper()
+		p := c.waitPage(func(p page) error {
+			if v := seconds(p, "0", team); v < least {
+				return fmt.Errorf("team %s has %v s", team, v)
+			}
+			return nil
+		})
+		if held, passed := seconds(p, "0", ""), seconds(p, "1", ""); math.Abs(held-passed) > 1e-6 {
+			t.Errorf("team %s: %v s are counted in %v s", team, held, passed)
+		}
+	}
+	check("red", 2)
+	c.api.PutPod(kubeapitest.Pod("n1", "ns", "a", "uid-a",
+		kubeapitest.Object{"metadata": kubeapitest.Object{"labels": kubeapitest.Object{"team": "blue"}}}, kubeapitest.Containers("main", "id-a")))
+	c.wait("ok", map[string]string{"0": "a uid-a blue", "1": ""})
+	check("blue", 2)
+	check("red", 2) // stays until every scrape has seen its last value
+	c.stop()
 }

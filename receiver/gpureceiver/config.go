@@ -13,7 +13,9 @@ import (
 type Config struct {
 	metadata.MetricsBuilderConfig `mapstructure:",squash"`
 
-	// MaxSeries bounds the points of one tick. The largest metrics lose points first.
+	// MaxSeries bounds the points of one tick. The largest metrics lose points first; workloads
+	// beyond the limit, which has at least half of the points for them, are exported together as
+	// other.
 	MaxSeries int `mapstructure:"max_series"`
 	// MaxProcesses bounds the processes reported per device, most memory first.
 	MaxProcesses int `mapstructure:"max_processes"`

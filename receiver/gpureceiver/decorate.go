@@ -73,9 +73,14 @@ func dressOwner(attrs pcommon.Map, s subject) {
 	}
 }
 
-// vital reports whether a metric is exempt from the limit: what is up, and what was dropped.
+// vital reports whether a metric is exempt from the limit: what is up, what was dropped, and what workloads
+// hold and used, which fold has limited.
 func vital(m pmetric.Metric) bool {
-	return m.Name() == "gpu.up" || m.Name() == "gpu.partition.up" || strings.HasPrefix(m.Name(), "gpumeter.")
+	switch m.Name() {
+	case "gpu.up", "gpu.partition.up", "gpu.allocation", "gpu.unallocated", "gpu.unallocated.time":
+		return true
+	}
+	return strings.HasPrefix(m.Name(), "gpumeter.") || strings.HasPrefix(m.Name(), "gpu.workload.")
 }
 
 // trim removes points until at most limit remain and returns how many it removed. It truncates every

@@ -22,6 +22,7 @@ type Emitter struct {
 	device  []plain // of a physical device
 	part    []plain // of a partition
 	dropped float64 // points beyond MaxSeries so far
+	fold    fold
 	last    *node.Tick
 	// runtimes has the start times of the runtimes' counters at the last tick.
 	runtimes epochs
@@ -121,6 +122,7 @@ func partitionMetrics(mb *metadata.MetricsBuilder) []plain {
 // owner get a final point without a value.
 func (e *Emitter) Emit(t node.Tick) pmetric.Metrics {
 	runtimes := e.runtimes.next(t)
+	t = e.fold.apply(t, e.cfg.MaxSeries/2/perHolder, func() int { return (e.cfg.MaxSeries - e.others(t, runtimes)) / perHolder })
 	md := e.build(t, runtimes)
 	if e.last != nil && ended(*e.last, t) {
 		series.End(md, e.build(*e.last, e.runtimes), pcommon.NewTimestampFromTime(t.Time))
@@ -128,6 +130,18 @@ func (e *Emitter) Emit(t node.Tick) pmetric.Metrics {
 	e.last, e.runtimes = &t, runtimes
 	e.dropped += float64(trim(md, e.cfg.MaxSeries))
 	return md
+}
+
+// others returns how many points a tick has besides those of workloads with series of their own.
+func (e *Emitter) others(t node.Tick, runtimes epochs) int {
+	t.Readings = slices.Clone(t.Readings)
+	rest := 0 // unallocated, unattributed and other of each device
+	for i := range t.Readings {
+		if t.Readings[i].Holders = nil; t.Readings[i].ID.Parent == "" {
+			rest += 3 * perHolder
+		}
+	}
+	return e.build(t, runtimes).DataPointCount() + rest
 }
 
 func (e *Emitter) build(t node.Tick, runtimes epochs) pmetric.Metrics {

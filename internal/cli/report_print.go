@@ -114,9 +114,10 @@ var kinds = map[string][]string{
 	"usage":      {"gpus", "workloads", "gpu_hours", "used_hours", "idle_hours", "unmeasured_hours", "unallocated_hours"},
 	"efficiency": {"gpus", "allocated_hours", "used_ratio", "idle_hours", "idle_cost", "cost"},
 	"energy":     {"gpus", "gpu_hours", "kwh", "watts", "co2_kg", "energy_cost"},
+	coverageKind: {"gpus", "gpu_hours"},
 }
 
-func reportKinds() []string { return []string{"cost", "usage", "efficiency", "energy"} }
+func reportKinds() []string { return []string{"cost", "usage", "efficiency", "energy", coverageKind} }
 
 func columnNames() []string {
 	var out []string
@@ -196,6 +197,7 @@ func printReport(w io.Writer, d *reportData) error {
 		fmt.Fprintln(&b)
 		printAligned(&b, rows, 1)
 	}
+	d.printCoverage(&b)
 	for i, f := range d.Findings {
 		if i == 0 {
 			fmt.Fprintln(&b)

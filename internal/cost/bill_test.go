@@ -364,6 +364,12 @@ func TestBillSaysSince(t *testing.T) {
 	if d := b.Since.Sub(noon); d < 2*time.Hour || d > 4*time.Hour {
 		t.Errorf("Since is %v", b.Since)
 	}
+	for i := range 60 { // the agent was away for hours
+		one(m, noon.Add(-3*time.Hour+time.Duration(i)*time.Minute), float64(i), 0)
+	}
+	if b := mustBill(t, m, Prices{}, noon, noon.Add(6*time.Hour)); !b.Since.IsZero() {
+		t.Errorf("Since is %v, but there is older data", b.Since)
+	}
 	if _, err := Bill(t.Context(), m, Prices{}, noon, noon, Options{}); err == nil {
 		t.Error("an empty period has a bill")
 	}

@@ -106,11 +106,11 @@ type (
 		PerHour  string `yaml:"per_hour"`
 		PerMonth string `yaml:"per_month"`
 		Discount string `yaml:"discount"`
-		Capex   string `yaml:"capex"`
-		Years   string `yaml:"years"`
-		PerKWh  string `yaml:"per_kwh"`
-		PUE     string `yaml:"pue"`
-		CO2     string `yaml:"co2_g_per_kwh"`
+		Capex    string `yaml:"capex"`
+		Years    string `yaml:"years"`
+		PerKWh   string `yaml:"per_kwh"`
+		PUE      string `yaml:"pue"`
+		CO2      string `yaml:"co2_g_per_kwh"`
 	}
 )
 

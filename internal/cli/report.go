@@ -251,9 +251,7 @@ func hubPrices(ctx context.Context, store *query.Client) (prices cost.Prices, no
 		return prices, "", false, err
 	}
 	var answer struct{ Currency, File, Team string }
-	if json.Unmarshal(body, &answer) != nil {
-		return prices, "", false, nil
-	}
+	_ = json.Unmarshal(body, &answer) // another store answers something else, and has no prices
 	restricted = answer.Team != ""
 	if answer.Currency == "" {
 		return prices, "", restricted, nil

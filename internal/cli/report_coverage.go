@@ -23,6 +23,7 @@ var whyWords = map[string]string{
 	cost.NotSeenSince:  "not seen since",
 	cost.NotSeen:       "not seen in this period",
 	cost.Gap:           "no samples in between",
+	cost.Sampling:      "sampling",
 }
 
 // maxCoverage bounds the rows of a table; JSON and CSV have all.
@@ -124,7 +125,10 @@ func (d *reportData) printCoverage(b *strings.Builder) {
 	for _, r := range rows {
 		out = append(out, []string{r.Node, r.GPUs, r.Why, r.Known, r.Unknown, r.AtMost})
 	}
-	fmt.Fprintln(b, "\ncoverage")
+	fmt.Fprintln(b)
+	if d.Kind != coverageKind {
+		fmt.Fprintln(b, "coverage")
+	}
 	printAligned(b, out, 3)
 	if more > 0 {
 		fmt.Fprintf(b, "and %d more GPUs: gpumeter report coverage\n", more)
@@ -133,7 +137,7 @@ func (d *reportData) printCoverage(b *strings.Builder) {
 
 // csvCoverage writes a row for each device.
 func csvCoverage(w io.Writer, d *reportData) error {
-	whys := []string{cost.NotSeenBefore, cost.Gap, cost.NotSeenSince, cost.NotSeen}
+	whys := []string{cost.NotSeenBefore, cost.Gap, cost.NotSeenSince, cost.NotSeen, cost.Sampling}
 	rows := [][]string{append(append([]string{"node", "gpu", "uuid", "model", "known_seconds", "unknown_seconds"}, whys...), "at_most", "currency", "from", "to")}
 	seconds := func(s cost.Seconds) string { return strconv.FormatFloat(s.Float(), 'f', 6, 64) }
 	if d.Coverage == nil {

@@ -154,6 +154,9 @@ func plain(s string) string {
 }
 
 func (d *reportData) title() string {
+	if d.Kind == coverageKind {
+		return fmt.Sprintf("coverage, %s to %s UTC", d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
+	}
 	return fmt.Sprintf("%s by %s, %s to %s UTC", d.Kind, d.By, d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
 }
 
@@ -183,8 +186,11 @@ func printReport(w io.Writer, d *reportData) error {
 		currency = ", " + d.Currency
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s%s\n\n", d.title(), currency)
-	printAligned(&b, rows, len(d.keys))
+	fmt.Fprintf(&b, "%s%s\n", d.title(), currency)
+	if d.Kind != coverageKind {
+		fmt.Fprintln(&b)
+		printAligned(&b, rows, len(d.keys))
+	}
 	if len(d.Quotas) > 0 {
 		rows := [][]string{{"QUOTA", "UNIT", "USED", "LIMIT", ""}}
 		for _, q := range d.Quotas {

@@ -324,7 +324,8 @@ func TestBy(t *testing.T) {
 	t.Parallel()
 	m := querytest.NewMemory()
 	for i, l := range [][]string{
-		{"k8s_cluster_name", "east", "gpu_workload_team", "a"}, {"k8s_cluster_name", "west", "gpu_workload_team", "a"},
+		{"k8s_cluster_name", "east", "gpu_workload_team", "a"},
+		{"k8s_cluster_name", "west", "gpu_workload_team", "a"},
 		{"k8s_cluster_name", "west", "gpu_workload_name", "k", "gpu_workload_team", "b"},
 	} {
 		uuid := []string{"gpu_uuid", fmt.Sprint(i), "k8s_pod_uid", fmt.Sprint(i)}

@@ -22,6 +22,8 @@ const (
 	NotSeen = "not_seen"
 	// Gap: no samples, or no accounts, in between: the agent or its connection was away.
 	Gap = "gap"
+	// Sampling: so little that the distance between samples and the ends of the period explains it.
+	Sampling = "sampling"
 )
 
 // Unknown is device time that a bill lacks, and why.
@@ -134,6 +136,9 @@ func (c *Coverage) why(d *fleet.Sighting, unknown Seconds) []Unknown {
 	}
 	if !d.In {
 		return []Unknown{{NotSeen, unknown}}
+	}
+	if unknown.Duration() <= c.Tolerance {
+		return []Unknown{{Sampling, unknown}}
 	}
 	var out []Unknown // a zero First is long before the period
 	take := func(reason string, span time.Duration) {

@@ -107,6 +107,7 @@ const reasons: Record<string, string> = {
   not_seen_since: "not seen since",
   not_seen: "not seen in this period",
   gap: "no samples in between",
+  sampling: "sampling",
 };
 
 /** Covered says how much device time the numbers above lack, and why. */

@@ -2,6 +2,7 @@ package view
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -25,9 +26,7 @@ func TestCostPageCoverage(t *testing.T) {
 		l := query.Labels{"gpu_uuid": "g", "gpu_index": "3", "gpu_model": "H100", "host_name": "n1", "gpu_workload_kind": "unallocated"}
 		for name, v := range map[string]float64{fleet.SeriesUp: 1, fleet.SeriesUnallocatedTime: float64(s)} {
 			series := query.Labels{"__name__": name}
-			for k, v := range l {
-				series[k] = v
-			}
+			maps.Copy(series, l)
 			m.Add(series, noon.Add(time.Duration(s)*time.Second), v)
 		}
 	}

@@ -40,11 +40,12 @@ type report struct {
 func newReport() *cobra.Command {
 	var o report
 	cmd := &cobra.Command{
-		Use:   "report [cost|usage|efficiency|energy]",
+		Use:   "report [cost|usage|efficiency|energy|coverage]",
 		Short: "Report GPU usage and cost by team, user or workload",
 		Long: `Report GPU usage and cost by team, user or workload for a period, from the hub or from any
 Prometheus, Mimir, Thanos or VictoriaMetrics that stores the agents' series. Sums are
-exact: the hours of a day add up to the day.
+exact: the hours of a day add up to the day. Every report says how much device time is
+unknown, and why; coverage is the list of all devices.
 
 Dates are in UTC. Costs need prices: a file, or those of the hub. Without prices costs are
 absent, not zero, and the default report is usage.`,
@@ -108,6 +109,8 @@ type reportData struct {
 	Notes     []string       `json:"notes"`
 
 	Commitments []cost.Committed `json:"commitments,omitempty"`
+	// Coverage is nil for a report on some workloads.
+	Coverage *cost.Coverage `json:"coverage,omitempty"`
 
 	columns []reportColumn
 	keys    []string // the dimensions
@@ -151,14 +154,14 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if err != nil {
 		return err
 	}
-	origin := "" // of the prices
-	if o.prices == "" {
-		if prices, origin, err = hubPrices(ctx, store); err != nil {
-			return unreachable(err, o.store.url)
-		}
-		if origin != "" {
-			d.Notes = append(d.Notes, origin)
-		}
+	theirs, origin, restricted, err := hubPrices(ctx, store)
+	if err != nil {
+		return unreachable(err, o.store.url)
+	}
+	if o.prices != "" {
+		origin = ""
+	} else if prices = theirs; origin != "" {
+		d.Notes = append(d.Notes, origin)
 	}
 	if d.Kind = kind; kind == "" {
 		d.Kind = "cost"
@@ -174,6 +177,13 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 		return unreachable(err, o.store.url)
 	}
 	d.fill(&bill, by)
+	if wholeDevices(options.Match) && !restricted {
+		if d.Coverage, err = cost.Cover(ctx, store, prices, &bill, options.Match); err != nil {
+			return unreachable(err, o.store.url)
+		}
+	} else {
+		d.Notes = append(d.Notes, "This report has a part of the workloads: how much of the devices' time is unknown is part of a report on all of them.")
+	}
 	d.Notes = append(d.Notes, missing(&bill, prices, origin)...)
 	if o.findings {
 		if d.Findings, err = cost.FindingsIn(ctx, store, prices, bill, cost.Rules{}, options); err != nil {
@@ -184,6 +194,10 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 		if d.Quotas, err = checkQuotas(ctx, store, prices, quotas, to, options); err != nil {
 			return err
 		}
+	}
+	d.Notes = append(d.Notes, d.uncovered()...)
+	if kind == coverageKind && o.output == "csv" {
+		write = csvCoverage
 	}
 	if err := write(w, d); err != nil {
 		return err
@@ -230,23 +244,39 @@ func (d *reportData) fill(bill *cost.Statement, by []cost.Dimension) {
 }
 
 // hubPrices returns the prices of the hub, with a note about their origin. Another store has
-// none.
-func hubPrices(ctx context.Context, store *query.Client) (prices cost.Prices, note string, err error) {
+// none. restricted is true if the token sees one team only.
+func hubPrices(ctx context.Context, store *query.Client) (prices cost.Prices, note string, restricted bool, err error) {
 	body, ok, err := store.Page(ctx, "prices")
 	if err != nil || !ok {
-		return prices, "", err
+		return prices, "", false, err
 	}
-	var answer struct{ Currency, File string }
-	if json.Unmarshal(body, &answer) != nil || answer.Currency == "" {
-		return prices, "", nil
+	var answer struct{ Currency, File, Team string }
+	_ = json.Unmarshal(body, &answer) // another store answers something else, and has no prices
+	restricted = answer.Team != ""
+	if answer.Currency == "" {
+		return prices, "", restricted, nil
 	}
 	if answer.File == "" {
-		return prices, "The hub has prices that this token may not read: the hub's page has your costs.", nil
+		return prices, "The hub has prices that this token may not read: the hub's page has your costs.", restricted, nil
 	}
 	if prices, err = cost.Parse([]byte(answer.File)); err != nil {
-		return prices, "", fmt.Errorf("cannot use the prices of the hub: %w", err)
+		return prices, "", restricted, fmt.Errorf("cannot use the prices of the hub: %w", err)
 	}
-	return prices, "Prices are those of the hub.", nil
+	return prices, "Prices are those of the hub.", restricted, nil
+}
+
+// wholeDevices reports whether series with these labels are those of whole devices, whoever
+// holds them.
+func wholeDevices(match map[string]string) bool {
+	for label := range match {
+		switch label {
+		case fleet.LabelUUID, fleet.LabelModel, fleet.LabelVendor, fleet.LabelHost, fleet.LabelHostType, fleet.LabelNode, fleet.LabelCluster,
+			fleet.LabelCloudProvider, fleet.LabelRegion, fleet.LabelRack:
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // files reads the prices and quotas.
@@ -300,7 +330,7 @@ func missing(b *cost.Statement, prices cost.Prices, origin string) []string {
 		return []string{"The store has no workload series in this period: " + fleet.SeriesAllocatedTime + "."}
 	}
 	if !b.Since.IsZero() {
-		notes = append(notes, "The store has no data before "+b.Since.Format("2006-01-02 15:04")+" UTC.")
+		notes = append(notes, "The store has no data before about "+b.Since.Format("2006-01-02 15:04")+" UTC.")
 	}
 	if prices.Empty() && origin == "" {
 		notes = append(notes, "Costs are absent because there are no prices: use --prices.")

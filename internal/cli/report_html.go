@@ -38,7 +38,10 @@ func htmlReport(w io.Writer, d *reportData) error {
 		Rows     []row
 		Tiles    [][2]string
 		Findings [][3]string
+		Covered  []coverRow
+		More     int
 	}{reportData: d, Title: d.title()}
+	page.Covered, page.More = d.coverRows()
 	for _, c := range d.columns {
 		page.Columns = append(page.Columns, c.title)
 	}

@@ -115,9 +115,10 @@ var kinds = map[string][]string{
 	"usage":      {"gpus", "workloads", "gpu_hours", "used_hours", "idle_hours", "unmeasured_hours", "unallocated_hours"},
 	"efficiency": {"gpus", "allocated_hours", "used_ratio", "idle_hours", "idle_cost", "cost"},
 	"energy":     {"gpus", "gpu_hours", "kwh", "watts", "co2_kg", "energy_cost"},
+	coverageKind: {"gpus", "gpu_hours"},
 }
 
-func reportKinds() []string { return []string{"cost", "usage", "efficiency", "energy"} }
+func reportKinds() []string { return []string{"cost", "usage", "efficiency", "energy", coverageKind} }
 
 func columnNames() []string {
 	var out []string
@@ -159,6 +160,9 @@ func (d *reportData) Warning() string {
 }
 
 func (d *reportData) title() string {
+	if d.Kind == coverageKind {
+		return fmt.Sprintf("coverage, %s to %s UTC", d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
+	}
 	return fmt.Sprintf("%s by %s, %s to %s UTC", d.Kind, d.By, d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
 }
 
@@ -192,8 +196,10 @@ func printReport(w io.Writer, d *reportData) error {
 	if d.Simulated != "" {
 		fmt.Fprintln(&b, d.Warning())
 	}
-	fmt.Fprintln(&b)
-	printAligned(&b, rows, len(d.keys))
+	if d.Kind != coverageKind {
+		fmt.Fprintln(&b)
+		printAligned(&b, rows, len(d.keys))
+	}
 	if len(d.Quotas) > 0 {
 		rows := [][]string{{"QUOTA", "UNIT", "USED", "LIMIT", ""}}
 		for _, q := range d.Quotas {
@@ -206,6 +212,7 @@ func printReport(w io.Writer, d *reportData) error {
 		fmt.Fprintln(&b)
 		printAligned(&b, rows, 1)
 	}
+	d.printCoverage(&b)
 	for i, f := range d.Findings {
 		if i == 0 {
 			fmt.Fprintln(&b)

@@ -332,7 +332,8 @@ func TestBy(t *testing.T) {
 	t.Parallel()
 	m := querytest.NewMemory()
 	for i, l := range [][]string{
-		{"k8s_cluster_name", "east", "gpu_workload_team", "a"}, {"k8s_cluster_name", "west", "gpu_workload_team", "a"},
+		{"k8s_cluster_name", "east", "gpu_workload_team", "a"},
+		{"k8s_cluster_name", "west", "gpu_workload_team", "a"},
 		{"k8s_cluster_name", "west", "gpu_workload_name", "k", "gpu_workload_team", "b"},
 	} {
 		uuid := []string{"gpu_uuid", fmt.Sprint(i), "k8s_pod_uid", fmt.Sprint(i)}
@@ -371,6 +372,12 @@ func TestBillSaysSince(t *testing.T) {
 	b := mustBill(t, m, Prices{}, noon, noon.Add(6*time.Hour))
 	if d := b.Since.Sub(noon); d < 2*time.Hour || d > 4*time.Hour {
 		t.Errorf("Since is %v", b.Since)
+	}
+	for i := range 60 { // the agent was away for hours
+		one(m, noon.Add(-3*time.Hour+time.Duration(i)*time.Minute), float64(i), 0)
+	}
+	if b := mustBill(t, m, Prices{}, noon, noon.Add(6*time.Hour)); !b.Since.IsZero() {
+		t.Errorf("Since is %v, but there is older data", b.Since)
 	}
 	if _, err := Bill(t.Context(), m, Prices{}, noon, noon, Options{}); err == nil {
 		t.Error("an empty period has a bill")

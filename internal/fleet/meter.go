@@ -387,11 +387,15 @@ func (m *Meter) row(labels query.Labels) string {
 }
 
 // Since returns approximately when the store's data begins within a period, and the zero time if
-// there is none.
+// there is none, or if there is data from before the period, however old.
 func (m *Meter) Since(ctx context.Context, from, to time.Time) (time.Time, error) {
 	step := max(time.Minute, (to.Sub(from) / 500).Truncate(time.Second))
 	var first time.Time
 	for _, name := range m.heldSeries() {
+		before, err := m.store.Range(ctx, "count("+m.selector(name)+")", from.Add(-m.o.Memory), from, max(time.Minute, m.o.Memory/5000))
+		if err != nil || len(before) > 0 {
+			return time.Time{}, err
+		}
 		list, err := m.store.Range(ctx, "count("+m.selector(name)+")", from, to, step)
 		if err != nil {
 			return time.Time{}, err

@@ -79,7 +79,7 @@ var layers = []struct {
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
-	{"internal/cost", []string{"internal/fleet", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
+	{"internal/cost", []string{"internal/fleet", "internal/natural", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
 
 	// Node checks: reads of the kernel, and the findings of the rules.
 	{"internal/check/ata", []string{xsys}},

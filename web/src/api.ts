@@ -177,6 +177,24 @@ export interface Quota {
   over: boolean;
 }
 
+export interface Coverage {
+  known: Num;
+  unknown: Num;
+  atMost: Num;
+  gpus: CoveredGPU[];
+  more?: number;
+}
+
+export interface CoveredGPU {
+  uuid: string;
+  node: string;
+  index: string;
+  known: Num;
+  unknown: Num;
+  why: string[] | null;
+  atMost: Num;
+}
+
 export interface CostAnswer {
   currency?: string;
   priced: boolean;
@@ -188,6 +206,7 @@ export interface CostAnswer {
   findings: Finding[];
   quotas: Quota[];
   notes?: string[];
+  coverage?: Coverage;
 }
 
 export interface RangeAnswer {

@@ -1,4 +1,4 @@
-import { type CostAnswer, type Share, useAnswer } from "./api";
+import { type CostAnswer, type CoveredGPU, type Share, useAnswer } from "./api";
 import * as f from "./format";
 import { Answer, Bar, Empty, Findings, type Head, Part, Simulated, Table, useNow } from "./parts";
 import { type Route, href, ranges, spanOf, timesOf } from "./route";
@@ -98,8 +98,44 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
           </ul>
         )}
       </section>
+      {data.coverage && <Covered data={data} />}
       {data.notes?.map((n) => <p key={n} class="muted small">{n}</p>)}
     </>
+  );
+}
+
+const reasons: Record<string, string> = {
+  not_seen_before: "not seen before",
+  not_seen_since: "not seen since",
+  not_seen: "not seen in this period",
+  gap: "no samples in between",
+  sampling: "sampling",
+};
+
+/** Covered says how much device time the numbers above lack, and why. */
+function Covered({ data }: { data: CostAnswer }) {
+  const c = data.coverage!;
+  const whole = (c.known ?? 0) + (c.unknown ?? 0);
+  const why = (g: CoveredGPU) => (g.why ?? []).map((w) => reasons[w] ?? w).join(", ");
+  const heads: Head<CoveredGPU>[] = [
+    { key: "node", title: "Node", value: (g) => g.node, cell: (g) => g.node },
+    { key: "gpu", title: "GPU", value: (g) => g.index, cell: (g) => <a href={href("gpu", g.uuid)}>GPU {g.index}</a> },
+    { key: "why", title: "Why", value: why, cell: why },
+    { key: "known", title: "Known", value: (g) => g.known, cell: (g) => f.hours(g.known), number: true },
+    { key: "unknown", title: "Unknown", value: (g) => g.unknown, cell: (g) => f.hours(g.unknown), number: true },
+  ];
+  if (c.atMost !== null) heads.push({ key: "atMost", title: "At most", value: (g) => g.atMost, cell: (g) => f.money(g.atMost, data.currency), number: true });
+  return (
+    <section class="card">
+      <h2>Coverage</h2>
+      <p class="muted small note">
+        {f.percent(whole ? (c.known ?? 0) / whole : 0)} of the GPU time in this period is known.
+        {c.gpus.length > 0 && " The rest is in no number above: an agent, its connection or the hub was away."}
+        {c.gpus.length > 0 && c.atMost !== null && ` It would cost at most ${f.money(c.atMost, data.currency)}, without energy.`}
+      </p>
+      {c.gpus.length > 0 && <Table heads={heads} rows={c.gpus} sort="-unknown" id={(g) => g.uuid} caption="GPUs with unknown time" />}
+      {c.more ? <p class="muted small">and {c.more} more GPUs</p> : null}
+    </section>
   );
 }
 

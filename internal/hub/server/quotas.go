@@ -234,6 +234,9 @@ func (q *quotas) gauges() []hub.Gauge {
 func (q *quotas) view(title string) func(string, query.Store, hub.EventLog) http.Handler {
 	return func(team string, store query.Store, events hub.EventLog) http.Handler {
 		accounts := view.Cost(store, q.prices, nil)
+		if team != "" {
+			accounts.Cover = nil
+		}
 		if len(q.sources) > 0 {
 			accounts.Quotas = func(ctx context.Context, at time.Time) ([]view.Quota, error) {
 				all := q.all()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -20,6 +21,9 @@ type Accounts struct {
 	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
 	// Bill returns the usage and cost of a period.
 	Bill func(ctx context.Context, from, to time.Time) (*Bill, error)
+	// Cover returns how much device time a bill lacks. It is nil for a team: the rest of its
+	// devices' time is somebody else's.
+	Cover func(ctx context.Context, b *Bill) (*Coverage, error)
 	// Findings returns the waste found in a period.
 	Findings func(ctx context.Context, from, to time.Time) ([]Finding, error)
 	// Quotas returns the teams' quotas and how much of each is used.
@@ -31,6 +35,28 @@ type Bill struct {
 	Rows   []BillRow
 	Priced bool     // at least one row has a price
 	Notes  []string // what the bill leaves out, and why
+
+	statement *cost.Statement
+}
+
+// Coverage is how much device time of a period is known, in seconds.
+type Coverage struct {
+	Known   number       `json:"known"`
+	Unknown number       `json:"unknown"`
+	AtMost  number       `json:"atMost"` // cost of the unknown time without energy; null without a price
+	GPUs    []CoveredGPU `json:"gpus"`   // that lack device time, the worst first
+	More    int          `json:"more,omitempty"`
+}
+
+// CoveredGPU is a device that lacks device time.
+type CoveredGPU struct {
+	UUID    string   `json:"uuid"`
+	Node    string   `json:"node"`
+	Index   string   `json:"index"`
+	Known   number   `json:"known"`
+	Unknown number   `json:"unknown"`
+	Why     []string `json:"why"` // such as not_seen_since, the longest first
+	AtMost  number   `json:"atMost"`
 }
 
 // BillRow is the cost of one workload on one device. Owner.ID is empty for device time that

@@ -24,6 +24,13 @@ func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 		}
 		return billOf(&s), nil
 	}
+	a.Cover = func(ctx context.Context, b *Bill) (*Coverage, error) {
+		c, err := cost.Cover(ctx, store, prices, b.statement, nil)
+		if err != nil {
+			return nil, err
+		}
+		return coverageOf(c), nil
+	}
 	a.Findings = func(ctx context.Context, from, to time.Time) ([]Finding, error) {
 		list, err := cost.Findings(ctx, store, prices, from, to)
 		if err != nil {
@@ -48,7 +55,7 @@ func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 }
 
 func billOf(s *cost.Statement) *Bill {
-	b := &Bill{Priced: s.Total.Priced() && s.Total.Time() > 0, Rows: make([]BillRow, 0, len(s.Rows))}
+	b := &Bill{Priced: s.Total.Priced() && s.Total.Time() > 0, Rows: make([]BillRow, 0, len(s.Rows)), statement: s}
 	for i := range s.Rows {
 		r := &s.Rows[i]
 		row := BillRow{
@@ -73,10 +80,40 @@ func billOf(s *cost.Statement) *Bill {
 			b.Notes = append(b.Notes, fmt.Sprintf("%s has no price: %.1f GPU-hours are not included in the cost.", model, s.Missing.NoPrice[model].Hours()))
 		}
 	}
+	for _, c := range s.Commitments {
+		if note := c.Note(s.Currency); note != "" {
+			b.Notes = append(b.Notes, note)
+		}
+	}
 	if !s.Since.IsZero() {
 		b.Notes = append(b.Notes, "This store has no data before "+s.Since.UTC().Format("2 January 2006 15:04 MST")+".")
 	}
 	return b
+}
+
+// maxCovered bounds the devices that the page lists.
+const maxCovered = 100
+
+func coverageOf(c *cost.Coverage) *Coverage {
+	atMost := func(m cost.Money, priced bool) number {
+		if !priced {
+			return number(absent)
+		}
+		return number(money(m))
+	}
+	list := c.Incomplete()
+	out := &Coverage{
+		Known: number(c.Known.Float()), Unknown: number(c.Unknown.Float()), AtMost: atMost(c.AtMost, c.Unpriced < c.Unknown),
+		GPUs: []CoveredGPU{}, More: max(0, len(list)-maxCovered),
+	}
+	for _, g := range list[:min(len(list), maxCovered)] {
+		x := CoveredGPU{UUID: g.UUID, Node: g.Node, Index: g.GPU, Known: number(g.Known.Float()), Unknown: number(g.Unknown.Float()), AtMost: atMost(g.AtMost, g.Priced)}
+		for _, u := range g.Why {
+			x.Why = append(x.Why, u.Why)
+		}
+		out.GPUs = append(out.GPUs, x)
+	}
+	return out
 }
 
 // limits are the display names of the limits of a quota.

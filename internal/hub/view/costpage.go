@@ -39,6 +39,7 @@ type costAnswer struct {
 	Findings  []Finding  `json:"findings"`
 	Quotas    []Quota    `json:"quotas"`
 	Notes     []string   `json:"notes,omitempty"`
+	Coverage  *Coverage  `json:"coverage,omitempty"` // absent for a team
 }
 
 type rowSums struct {
@@ -98,6 +99,11 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 	slices.SortStableFunc(a.Teams, func(x, y teamRow) int {
 		return cmp.Or(cmp.Compare(y.Cost, x.Cost), cmp.Compare(y.Allocated, x.Allocated))
 	})
+	if v.accounts.Cover != nil && bill.statement != nil {
+		if a.Coverage, err = v.accounts.Cover(ctx, bill); err != nil {
+			return nil, fmt.Errorf("cannot read the coverage: %w", err)
+		}
+	}
 	if a.Findings, err = v.findings(ctx, r); err != nil {
 		return nil, err
 	}
@@ -115,11 +121,12 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 type pricesAnswer struct {
 	Currency string `json:"currency,omitempty"` // empty: the hub has no prices
 	File     string `json:"file,omitempty"`
+	Team     string `json:"team,omitempty"` // the only team that the caller sees
 }
 
 // pricesPage returns the price file. A team gets the currency only: the file may name others.
 func (v *viewer) pricesPage(context.Context, request) (any, error) {
-	a := pricesAnswer{Currency: v.accounts.Currency, File: v.accounts.Prices}
+	a := pricesAnswer{Currency: v.accounts.Currency, File: v.accounts.Prices, Team: v.opts.Team}
 	if v.opts.Team != "" {
 		a.File = ""
 	}

@@ -190,14 +190,22 @@ func (m *Memory) eval(expr string, at time.Time) ([]query.Sample, error) {
 	if call := callText.FindStringSubmatch(expr); call != nil {
 		return m.call(call[1], call[2], call[3], at)
 	}
-	list, err := m.find(expr)
+	selector, stamp := strings.CutPrefix(expr, "timestamp(")
+	if stamp {
+		selector = strings.TrimSuffix(selector, ")")
+	}
+	list, err := m.find(selector)
 	if err != nil {
 		return nil, err
 	}
 	var out []query.Sample
 	for _, s := range list {
 		if w := s.window(at.Add(-5*time.Minute), at); len(w) > 0 && !math.IsNaN(w[len(w)-1].Value) {
-			out = append(out, query.Sample{Labels: s.labels, Time: at, Value: w[len(w)-1].Value})
+			last := query.Sample{Labels: s.labels, Time: at, Value: w[len(w)-1].Value}
+			if stamp {
+				last.Value = float64(w[len(w)-1].Time.UnixMilli()) / 1000
+			}
+			out = append(out, last)
 		}
 	}
 	return out, nil

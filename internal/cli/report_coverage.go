@@ -1,0 +1,162 @@
+//go:build linux
+
+package cli
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
+)
+
+// coverageKind is the report that lists all devices.
+const coverageKind = "coverage"
+
+// whyWords are the reasons for unknown device time.
+var whyWords = map[string]string{
+	cost.NotSeenBefore: "not seen before",
+	cost.NotSeenSince:  "not seen since",
+	cost.NotSeen:       "not seen in this period",
+	cost.Gap:           "no samples in between",
+	cost.Sampling:      "sampling",
+}
+
+// maxCoverage bounds the rows of a table; JSON and CSV have all.
+const maxCoverage = 20
+
+// coverRow is one or more devices of a node that lack the same time for the same reason.
+type coverRow struct {
+	Node, GPUs, Known, Unknown, Why, AtMost string
+}
+
+// coverRows returns the devices that lack device time, the worst first; all of them for a
+// report of coverage. more is how many devices were left out.
+func (d *reportData) coverRows() (rows []coverRow, more int) {
+	if d.Coverage == nil {
+		return nil, 0
+	}
+	list := d.Coverage.Incomplete()
+	if d.Kind == coverageKind {
+		list = d.Coverage.GPUs
+	}
+	for len(list) > 0 {
+		same := 1
+		for same < len(list) && alike(&list[0], &list[same]) {
+			same++
+		}
+		if len(rows) >= maxCoverage && d.Kind != coverageKind {
+			return rows, len(list)
+		}
+		rows = append(rows, coverRowOf(list[:same]))
+		list = list[same:]
+	}
+	return rows, 0
+}
+
+// alike reports whether two devices can share a row.
+func alike(a, b *cost.Covered) bool {
+	minute := cost.Seconds(time.Minute.Microseconds())
+	return a.Node == b.Node && a.Model == b.Model && a.Priced == b.Priced && a.Unknown/minute == b.Unknown/minute && whyText(a) == whyText(b)
+}
+
+func coverRowOf(list []cost.Covered) coverRow {
+	var known, unknown cost.Seconds
+	var most cost.Money
+	var gpus []string
+	for _, g := range list {
+		known, unknown, most = known+g.Known, unknown+g.Unknown, most+g.AtMost
+		gpus = append(gpus, g.GPU)
+	}
+	r := coverRow{
+		Node: plain(list[0].Node), GPUs: plain(strings.Join(gpus, ",")), Known: hoursText(known), Unknown: hoursText(unknown), Why: whyText(&list[0]), AtMost: "-",
+	}
+	if list[0].Priced {
+		r.AtMost = most.String()
+	}
+	return r
+}
+
+func hoursText(s cost.Seconds) string { return strconv.FormatFloat(s.Hours(), 'f', 2, 64) }
+
+func whyText(g *cost.Covered) string {
+	var out []string
+	for _, u := range g.Why {
+		out = append(out, whyWords[u.Why])
+	}
+	return strings.Join(out, ", ")
+}
+
+// uncovered returns a note about the device time that the bill lacks.
+func (d *reportData) uncovered() []string {
+	if d.Coverage == nil {
+		return nil
+	}
+	list := d.Coverage.Incomplete()
+	if len(list) == 0 {
+		return nil
+	}
+	var unknown, unpriced cost.Seconds
+	var most cost.Money
+	for _, g := range list {
+		unknown, most = unknown+g.Unknown, most+g.AtMost
+		if !g.Priced {
+			unpriced += g.Unknown
+		}
+	}
+	note := fmt.Sprintf("%.1f GPU-hours of %d GPUs are unknown and in no row", unknown.Hours(), len(list))
+	if unpriced < unknown {
+		note += fmt.Sprintf(": they cost at most %s %s, without energy", most, d.Currency)
+	}
+	return []string{note + ". See coverage."}
+}
+
+// printCoverage prints what is unknown.
+func (d *reportData) printCoverage(b *strings.Builder) {
+	rows, more := d.coverRows()
+	if len(rows) == 0 {
+		return
+	}
+	out := [][]string{{"NODE", "GPU", "WHY UNKNOWN", "KNOWN H", "UNKNOWN H", "AT MOST"}}
+	for _, r := range rows {
+		out = append(out, []string{r.Node, r.GPUs, r.Why, r.Known, r.Unknown, r.AtMost})
+	}
+	fmt.Fprintln(b)
+	if d.Kind != coverageKind {
+		fmt.Fprintln(b, "coverage")
+	}
+	printAligned(b, out, 3)
+	if more > 0 {
+		fmt.Fprintf(b, "and %d more GPUs: gpumeter report coverage\n", more)
+	}
+}
+
+// csvCoverage writes a row for each device.
+func csvCoverage(w io.Writer, d *reportData) error {
+	whys := []string{cost.NotSeenBefore, cost.Gap, cost.NotSeenSince, cost.NotSeen, cost.Sampling}
+	rows := [][]string{append(append([]string{"node", "gpu", "uuid", "model", "known_seconds", "unknown_seconds"}, whys...), "at_most", "currency", "from", "to")}
+	seconds := func(s cost.Seconds) string { return strconv.FormatFloat(s.Float(), 'f', 6, 64) }
+	if d.Coverage == nil {
+		return csv.NewWriter(w).WriteAll(rows)
+	}
+	for _, g := range d.Coverage.GPUs {
+		row := []string{cell(g.Node), cell(g.GPU), cell(g.UUID), cell(g.Model), seconds(g.Known), seconds(g.Unknown)}
+		for _, why := range whys {
+			t := cost.Seconds(0)
+			if i := slices.IndexFunc(g.Why, func(u cost.Unknown) bool { return u.Why == why }); i >= 0 {
+				t = g.Why[i].Time
+			}
+			row = append(row, seconds(t))
+		}
+		most := ""
+		if g.Priced {
+			most = g.AtMost.Decimals(6)
+		}
+		rows = append(rows, append(row, most, d.Currency, d.From.Format("2006-01-02T15:04:05Z"), d.To.Format("2006-01-02T15:04:05Z")))
+	}
+	return csv.NewWriter(w).WriteAll(rows)
+}

@@ -1,0 +1,77 @@
+package fleet
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// Sighting is a device that a store has samples of.
+type Sighting struct {
+	Labels query.Labels
+	// First and Last are when the device was seen in the period, to the step of the search. They
+	// are zero if it was not, or was not searched for.
+	First, Last time.Time
+	In          bool // there are samples in the period
+}
+
+// lately is how long before a period a device must have been seen to be expected in it.
+const lately = 24 * time.Hour
+
+// Sightings returns the devices, by UUID, that a store has seen in a period or in the day before
+// it. Whether the device answered does not matter.
+func Sightings(ctx context.Context, store query.Store, match map[string]string, from, to time.Time) (map[string]*Sighting, error) {
+	out := map[string]*Sighting{}
+	edges := append([]time.Time{from.Add(-lately), from}, append(Days(from, to), to)...)
+	for i, end := range edges[1:] {
+		list, err := store.Instant(ctx, over("last_over_time", Select(SeriesUp, match), query.Duration(end.Sub(edges[i]))), end)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range list {
+			labels := Row(s.Labels)
+			uuid := labels[LabelUUID]
+			if out[uuid] == nil {
+				out[uuid] = &Sighting{}
+			}
+			if index := s.Labels[LabelIndex]; index != "" { // Row drops it, because it may change
+				labels[LabelIndex] = index
+			}
+			out[uuid].Labels = labels
+			out[uuid].In = out[uuid].In || end.After(from)
+		}
+	}
+	return out, nil
+}
+
+// searchPoints is how many moments of a period are examined for each device.
+const searchPoints = 500
+
+// Search sets First and Last of the devices with these UUIDs.
+func Search(ctx context.Context, store query.Store, seen map[string]*Sighting, uuids []string, from, to time.Time) error {
+	step := max(5*time.Second, (to.Sub(from) / searchPoints).Truncate(time.Second))
+	for _, match := range AnyOf(LabelUUID, uuids) {
+		list, err := store.Range(ctx, "max by ("+LabelUUID+") (timestamp("+Select(SeriesUp, nil, match)+"))", from, to, step)
+		if err != nil {
+			return err
+		}
+		for _, s := range list {
+			d := seen[s.Labels[LabelUUID]]
+			if d == nil {
+				continue
+			}
+			for _, p := range s.Points { // the value is the time of the newest sample
+				at := time.UnixMilli(int64(p.Value * 1000)).UTC()
+				if at.Before(from) {
+					continue
+				}
+				if d.First.IsZero() {
+					d.First = at
+				}
+				d.Last = at
+			}
+		}
+	}
+	return nil
+}

@@ -35,6 +35,16 @@ release: ## bin/release: the binaries of a release, always with the page
 			-o bin/release/gpumeter-linux-$$arch ./cmd/gpumeter; \
 	done
 
+# The larger build: an OpenTelemetry Collector with our components and many stock ones. The first
+# build compiles 2,000 packages.
+.PHONY: collector
+collector: ## bin/gpumeter-collector: the build with more Collector components, see docs/collector.md
+	@mkdir -p bin/collector
+	@sed -e 's|gomod: github.com/gpumeter/gpumeter v0.0.0|&\n    path: $(CURDIR)|' -e 's|output_path: .*|output_path: $(CURDIR)/bin/collector|' \
+		-e 's|version: 0.0.0|version: $(VERSION)|' cmd/gpumeter-collector/builder.yaml >bin/collector/builder.yaml
+	CGO_ENABLED=0 $(GOTOOL) builder --config bin/collector/builder.yaml --skip-compilation
+	cd bin/collector && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -tags remove_all_sd -ldflags '-s -w' -o ../gpumeter-collector .
+
 # What npm installs, and what is made of it: the page that the binary serves.
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json web/.npmrc
 	cd web && npm ci --silent --ignore-scripts && touch node_modules/.package-lock.json

@@ -67,3 +67,38 @@ func copyManifest(t *testing.T, repo, dir string) string {
 	}
 	return path
 }
+
+// Catches a manifest of gpumeter-collector that does not build, and a component in it that does not
+// work beside ours. The first build takes minutes.
+func TestCollectorBuild(t *testing.T) {
+	repo, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := tryCommand(t, repo, "go", "tool", "-modfile=tools.mod", "builder", "version"); err != nil {
+		skip(t, "builder", out)
+	}
+	command(t, repo, "make", "collector", "VERSION=v9.9.9")
+	collector := filepath.Join(repo, "bin", "gpumeter-collector")
+	if out := command(t, repo, collector, "--version"); !strings.Contains(out, "v9.9.9") {
+		t.Errorf("the version is %q", out)
+	}
+	config := filepath.Join(repo, "e2e", "testdata", "gpumeter-collector.yaml")
+	command(t, repo, collector, "validate", "--config", config)
+	p := start(t, collector, "--config", config)
+	page := "http://" + p.find(t, pageAddress) + "/metrics"
+	eventually(t, "the page shows the GPUs as the processors left them", func() error {
+		body, err := get(t, page)
+		if err != nil {
+			return err
+		}
+		up := regexp.MustCompile(`(?m)^gpu_up\{.*gpu_vendor="nv".*rack="r1".*site="lab".*\} 1$`).FindAllString(body, -1)
+		if len(up) != 8 || strings.Contains(body, "\ngpu_info{") {
+			return fmt.Errorf("%d of gpu_up, want 8; gpu_info: %v", len(up), strings.Contains(body, "\ngpu_info{"))
+		}
+		return nil
+	})
+	if code := p.stop(t); code != 0 {
+		t.Errorf("the Collector ended with %d", code)
+	}
+}

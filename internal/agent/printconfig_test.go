@@ -25,6 +25,9 @@ extensions:
     resource: {k8s.cluster.name: "a$$b $${env:HOME}", rack: "${env:GPUMETER_TEST_RACK}"}
     workloads: {slurm: {rest: "http://slurm:6820/?key=sekrit"}}
   file_storage: {directory: DIR/queue, create_directory: true}
+  bearertokenauth: {token: sekrit}
+  health_check: {endpoint: "localhost:0"}
+  pprof: {endpoint: "localhost:0"}
 receivers:
   gpu:
   cuda: {}
@@ -35,6 +38,8 @@ receivers:
 processors:
   memory_limiter: {check_interval: 1s, limit_mib: 100}
   workload: {}
+  batch: {}
+  resource: {attributes: [{key: rack, value: r1, action: upsert}]}
 exporters:
   page: {endpoint: "localhost:0", tls: {key_pem: sekrit, cert_pem: sekrit}}
   hub: {data_dir: DIR/hub}
@@ -44,9 +49,9 @@ exporters:
   stdout: {}
   debug: {}
 service:
-  extensions: [gpu, file_storage]
+  extensions: [gpu, file_storage, bearertokenauth, health_check, pprof]
   pipelines:
-    metrics: {receivers: [gpu, cuda, host, self, scheduler, otlp], processors: [memory_limiter, workload], exporters: [page, hub, otlp_http, otlp_grpc, file, stdout, debug]}
+    metrics: {receivers: [gpu, cuda, host, self, scheduler, otlp], processors: [memory_limiter, workload, resource, batch], exporters: [page, hub, otlp_http, otlp_grpc, file, stdout, debug]}
     logs: {receivers: [gpu, cuda, scheduler, otlp], processors: [memory_limiter, workload], exporters: [hub, otlp_http, otlp_grpc, file, stdout, debug]}
     traces: {receivers: [otlp], processors: [memory_limiter, workload], exporters: [otlp_http, otlp_grpc, file, stdout, debug]}
   telemetry: {logs: {level: warn}}

@@ -121,6 +121,7 @@ var layers = []struct {
 	{"internal/ticks", []string{"internal/node", component, pdata}},
 
 	// Collector components. None imports another. Only the extension opens devices.
+	{"extension/filestorage", []string{"internal/requeue", "github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage", collector}},
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
@@ -153,7 +154,7 @@ var layers = []struct {
 
 	// The agent is a Collector with a list of components. It knows no vendor and no hub.
 	{"internal/agent", []string{
-		"internal/local", "internal/logging", "internal/node", "internal/redact", "internal/requeue", "internal/workload",
+		"internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
 		"exporter/...", "extension/...", "processor/...", "receiver/...",
 		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
 	}},

@@ -81,8 +81,8 @@ func (m *Meter) Known() bool { return len(m.sums) > 0 }
 type known struct {
 	Sums
 	series   int
-	way      string // key of its last series
-	instance string // key of its workload instance
+	labels   query.Labels // of its last series
+	instance string       // key of its workload instance
 }
 
 // seen has the counters of an account in a period.
@@ -91,7 +91,7 @@ type seen struct {
 	low      Seconds
 	row      string
 	series   int
-	way      string // key of its last series
+	labels   query.Labels // of its last series
 	resets   bool
 	uuid     string
 	instance string // key of its workload instance
@@ -202,7 +202,7 @@ func (m *Meter) begin(ctx context.Context, at time.Time) error {
 			if m.sums[key] == nil {
 				m.sums[key] = &known{instance: Instance(s.Labels)}
 			}
-			m.sums[key].Held, m.sums[key].way = v, way(s.Labels)
+			m.sums[key].Held, m.sums[key].labels = v, s.Labels
 			m.sums[key].series++
 		}
 	}
@@ -247,7 +247,7 @@ func (m *Meter) others(ctx context.Context, f string, d time.Duration, at time.T
 // as before, was not reset, and has the same counters as before. Between two series no function of
 // PromQL sees a reset.
 func (k *known) leads(s *seen) bool {
-	return k.series == 1 && k.way == s.way && s.low >= k.Held && !s.below(k.Sums) && (k.HasActive || !s.HasActive) && (k.HasEnergy || !s.HasEnergy)
+	return k.series == 1 && sameSeries(k.labels, s.labels) && s.low >= k.Held && !s.below(k.Sums) && (k.HasActive || !s.HasActive) && (k.HasEnergy || !s.HasEnergy)
 }
 
 // look reads what counters did between two edges.
@@ -269,7 +269,7 @@ func (m *Meter) look(ctx context.Context, from, to time.Time) (map[string]*seen,
 		if found[key] == nil {
 			found[key] = &seen{low: v, row: row, uuid: labels[LabelUUID], instance: Instance(labels)}
 		}
-		found[key].Held, found[key].way = v, way(s.Labels)
+		found[key].Held, found[key].labels = v, s.Labels
 		found[key].series++
 	}
 	low, err := m.held(ctx, "min_over_time", d, to)

@@ -163,29 +163,6 @@ func (m *Meter) Between(ctx context.Context, from, to time.Time, count func(row 
 	return m.fold(ctx, raw, found, silent, from, to)
 }
 
-// unexplained returns the instances whose usage the edges of a period do not explain. That includes
-// an instance with a new account besides another one: the new account starts at zero if its agent
-// closed the other one, and continues the other one if a label was added on the way to the store.
-func (m *Meter) unexplained(found map[string]*seen, silent map[string]bool) map[string]bool {
-	accounts := map[string]int{} // by instance
-	for key, s := range found {
-		if m.sums[key] == nil {
-			accounts[s.instance]++
-		}
-	}
-	for _, k := range m.sums {
-		accounts[k.instance]++
-	}
-	raw := map[string]bool{}
-	for key, s := range found {
-		k := m.sums[key]
-		if s.resets || s.series > 1 || silent[key] || k != nil && !k.leads(s) || (k == nil || k.Held == 0) && accounts[s.instance] > 1 {
-			raw[s.instance] = true
-		}
-	}
-	return raw
-}
-
 func (m *Meter) add(row string, from, to Sums) { m.count(m.rows[row], from, to) }
 
 // begin reads the counters at an edge. It looks back further than the five minutes of an instant

@@ -11,6 +11,29 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
+// unexplained returns the instances whose usage the edges of a period do not explain. That includes
+// an instance with a new account besides another one: the new account starts at zero if its agent
+// closed the other one, and continues the other one if a label was added on the way to the store.
+func (m *Meter) unexplained(found map[string]*seen, silent map[string]bool) map[string]bool {
+	accounts := map[string]int{} // by instance
+	for key, s := range found {
+		if m.sums[key] == nil {
+			accounts[s.instance]++
+		}
+	}
+	for _, k := range m.sums {
+		accounts[k.instance]++
+	}
+	raw := map[string]bool{}
+	for key, s := range found {
+		k := m.sums[key]
+		if s.resets || s.series > 1 || silent[key] || k != nil && !k.leads(s) || (k == nil || k.Held == 0) && accounts[s.instance] > 1 {
+			raw[s.instance] = true
+		}
+	}
+	return raw
+}
+
 // fold counts, sample by sample, the instances that the edges of a period cannot explain: their
 // counters were reset, changed labels, or have more than one series.
 func (m *Meter) fold(ctx context.Context, raw map[string]bool, found map[string]*seen, silent map[string]bool, from, to time.Time) error {
@@ -134,6 +157,19 @@ func way(l query.Labels) string {
 	l = maps.Clone(l)
 	maps.DeleteFunc(l, func(name, _ string) bool { return strings.HasPrefix(name, "__") }) // name, type and unit
 	return l.Key()
+}
+
+// sameSeries reports whether way returns the same key for both. It allocates nothing.
+func sameSeries(a, b query.Labels) bool {
+	within := func(a, b query.Labels) bool {
+		for name, value := range a {
+			if b[name] != value && !strings.HasPrefix(name, "__") {
+				return false
+			}
+		}
+		return true
+	}
+	return within(a, b) && within(b, a)
 }
 
 // follow counts the readings of one instance after from. Earlier readings provide the initial

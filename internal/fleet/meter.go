@@ -82,8 +82,8 @@ func (m *Meter) Known() bool { return len(m.sums) > 0 }
 type known struct {
 	Sums
 	series   int
-	way      string // key of its last series
-	instance string // key of its workload instance
+	labels   query.Labels // of its last series
+	instance string       // key of its workload instance
 }
 
 // seen has the counters of an account in a period.
@@ -92,7 +92,7 @@ type seen struct {
 	low      Seconds
 	row      string
 	series   int
-	way      string // key of its last series
+	labels   query.Labels // of its last series
 	resets   bool
 	uuid     string
 	instance string // key of its workload instance
@@ -172,29 +172,6 @@ func (m *Meter) Between(ctx context.Context, from, to time.Time, count func(row 
 	return m.fold(ctx, raw, found, silent, from, to)
 }
 
-// unexplained returns the instances whose usage the edges of a period do not explain. That includes
-// an instance with a new account besides another one: the new account starts at zero if its agent
-// closed the other one, and continues the other one if a label was added on the way to the store.
-func (m *Meter) unexplained(found map[string]*seen, silent map[string]bool) map[string]bool {
-	accounts := map[string]int{} // by instance
-	for key, s := range found {
-		if m.sums[key] == nil {
-			accounts[s.instance]++
-		}
-	}
-	for _, k := range m.sums {
-		accounts[k.instance]++
-	}
-	raw := map[string]bool{}
-	for key, s := range found {
-		k := m.sums[key]
-		if s.resets || s.series > 1 || silent[key] || k != nil && !k.leads(s) || (k == nil || k.Held == 0) && accounts[s.instance] > 1 {
-			raw[s.instance] = true
-		}
-	}
-	return raw
-}
-
 func (m *Meter) add(row string, from, to Sums) { m.count(m.rows[row], from, to) }
 
 // begin reads the counters at an edge. It looks back further than the five minutes of an instant
@@ -211,7 +188,7 @@ func (m *Meter) begin(ctx context.Context, at time.Time) error {
 			if m.sums[key] == nil {
 				m.sums[key] = &known{instance: Instance(s.Labels)}
 			}
-			m.sums[key].Held, m.sums[key].way = v, way(s.Labels)
+			m.sums[key].Held, m.sums[key].labels = v, s.Labels
 			m.sums[key].series++
 		}
 	}
@@ -256,7 +233,7 @@ func (m *Meter) others(ctx context.Context, f string, d time.Duration, at time.T
 // as before, was not reset, and has the same counters as before. Between two series no function of
 // PromQL sees a reset.
 func (k *known) leads(s *seen) bool {
-	return k.series == 1 && k.way == s.way && s.low >= k.Held && !s.below(k.Sums) && (k.HasActive || !s.HasActive) && (k.HasEnergy || !s.HasEnergy)
+	return k.series == 1 && sameSeries(k.labels, s.labels) && s.low >= k.Held && !s.below(k.Sums) && (k.HasActive || !s.HasActive) && (k.HasEnergy || !s.HasEnergy)
 }
 
 // look reads what counters did between two edges.
@@ -278,7 +255,7 @@ func (m *Meter) look(ctx context.Context, from, to time.Time) (map[string]*seen,
 		if found[key] == nil {
 			found[key] = &seen{low: v, row: row, uuid: labels[LabelUUID], instance: Instance(labels)}
 		}
-		found[key].Held, found[key].way = v, way(s.Labels)
+		found[key].Held, found[key].labels = v, s.Labels
 		found[key].series++
 	}
 	low, err := m.held(ctx, "min_over_time", d, to)

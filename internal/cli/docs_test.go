@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,9 +29,7 @@ func commands(cmd *cobra.Command, prefix string) map[string]*cobra.Command {
 			continue
 		}
 		all[name] = c
-		for n, sub := range commands(c, name) {
-			all[n] = sub
-		}
+		maps.Copy(all, commands(c, name))
 	}
 	return all
 }
@@ -79,7 +78,10 @@ func TestFlagsDocument(t *testing.T) {
 		slices.Sort(names)
 		rows = append(rows, r)
 	}
-	key := func(r row) string { return strings.TrimLeft(r.flag[strings.Index(r.flag, "--"):], "-") }
+	key := func(r row) string {
+		_, name, _ := strings.Cut(r.flag, "--")
+		return name
+	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(key(a), key(b)), slices.Compare(users[a], users[b])) })
 	var b bytes.Buffer
 	b.WriteString("[comment]: <> (Written by go test -update from the commands. Do not edit.)\n\n# Flags\n\nEvery flag of every command. [Command line](cli.md) explains how they go together.\n\n")

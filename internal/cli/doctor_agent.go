@@ -140,6 +140,6 @@ func openTracing(proc string) (string, []probe.Feature, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	defer t.Close()
-	return t.Mode(), t.Features(), nil
+	mode, features := t.Mode(), t.Features()
+	return mode, features, t.Close()
 }

@@ -86,7 +86,6 @@ func TestExplain(t *testing.T) {
 	f(3, "old", "--since", "4h", "--json")
 	f(1, "pid 3", "--pod", "ml/llm-1")
 	f(0, "Nothing got slower in the last 1m0s", "--since", "1m")
-
 }
 
 // Catches an explain that fails on a machine where nothing has been slow yet.

@@ -141,7 +141,7 @@ func TestNoDevice(t *testing.T) {
 		switch {
 		case strings.HasPrefix(s, "gpumeter_page_dropped_total{"):
 			want[s] = 0
-		case strings.HasPrefix(s, "gpumeter_component_up{"), strings.HasPrefix(s, "gpumeter_attribution_status{"):
+		case strings.HasPrefix(s, "gpumeter_build_info{"), strings.HasPrefix(s, "gpumeter_component_up{"), strings.HasPrefix(s, "gpumeter_attribution_status{"):
 			want[s] = 1
 		case strings.HasPrefix(s, "otelcol_"):
 			want[s] = v

@@ -102,12 +102,12 @@ type simulation string
 
 // simulationOf looks at the devices of a fleet and of a bill, each of which may be absent.
 func simulationOf(f *fleet.Fleet, b *Bill) simulation {
-	fake, real := 0, 0
+	fake, genuine := 0, 0
 	count := func(simulated bool) {
 		if simulated {
 			fake++
 		} else {
-			real++
+			genuine++
 		}
 	}
 	if f != nil {
@@ -123,7 +123,7 @@ func simulationOf(f *fleet.Fleet, b *Bill) simulation {
 	switch {
 	case fake == 0:
 		return ""
-	case real == 0:
+	case genuine == 0:
 		return "all"
 	}
 	return "some"

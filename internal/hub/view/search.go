@@ -90,9 +90,9 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 	}
 	for n, o := range f.Owners {
 		present[o.ID] = true
-		holds := plural(held[n], "GPU")
+		holds := gpusOf(held[n])
 		if used[n] > 0 {
-			holds = "uses " + plural(used[n], "GPU") + " without an allocation"
+			holds = "uses " + gpusOf(used[n]) + " without an allocation"
 		}
 		workload(o, holds)
 	}
@@ -106,10 +106,10 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 		}
 	}
 	for node, n := range nodes {
-		add(hit{Type: "node", ID: node, Title: node, Detail: plural(n, "GPU") + detail(models[node])})
+		add(hit{Type: "node", ID: node, Title: node, Detail: gpusOf(n) + detail(models[node])})
 	}
 	for team, n := range teams {
-		add(hit{Type: "team", ID: team, Title: team, Detail: "team, " + plural(n, "GPU")})
+		add(hit{Type: "team", ID: team, Title: team, Detail: "team, " + gpusOf(n)})
 	}
 	order := map[string]int{"team": 0, "workload": 1, "node": 2, "gpu": 3}
 	slices.SortFunc(a.Hits, func(x, y hit) int {
@@ -121,11 +121,11 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 	return a, nil
 }
 
-func plural(n int, what string) string {
+func gpusOf(n int) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 GPU"
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d GPUs", n)
 }
 
 func detail(text string) string {

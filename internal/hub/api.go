@@ -98,9 +98,30 @@ func (h *handler) instant(w http.ResponseWriter, r *http.Request, g Grant) {
 			samples, err := h.store.Instant(ctx, "vector("+expr+"\n)", at) // the expression may end with a comment
 			return scalarOf(samples), err
 		}
+		if selector, d, ok := rangeSelector(expr); ok { // nor ranges
+			series, err := h.store.Raw(ctx, selector, at.Add(-d), at)
+			return matrixOf(series), err
+		}
 		samples, err := h.store.Instant(ctx, expr, at)
 		return vectorOf(samples), err
 	})
+}
+
+// rangeSelector returns the parts of a plain range selector, such as x[5m].
+func rangeSelector(expr string) (selector string, d time.Duration, ok bool) {
+	e, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
+	if err != nil {
+		return "", 0, false
+	}
+	m, ok := e.(*parser.MatrixSelector)
+	if !ok {
+		return "", 0, false
+	}
+	v, ok := m.VectorSelector.(*parser.VectorSelector)
+	if !ok || v.OriginalOffset != 0 || v.Timestamp != nil || v.StartOrEnd != 0 {
+		return "", 0, false
+	}
+	return v.String(), m.Range, true
 }
 
 func (h *handler) span(w http.ResponseWriter, r *http.Request, g Grant) {

@@ -28,6 +28,7 @@ var spellings = []struct{ file, why string }{
 	{"internal/health/links.go", "a rule names the vendors whose drivers report the slot"},
 	{"internal/health/state.go", "a rule about NVIDIA's driver only"},
 	{"internal/health/xid.go", "XIDs are NVIDIA's"},
+	{"internal/health/unlisted.go", "XIDs are NVIDIA's"},
 	{"internal/check/kernellog.go", "XIDs are NVIDIA's"},
 	{"internal/check/gpu.go", "NVSwitches and the fabric manager are NVIDIA's"},
 	{"internal/workload/slurm/machine.go", "MIG instances, as slurmd finds them in NVIDIA's /proc"},

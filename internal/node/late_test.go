@@ -67,3 +67,34 @@ func TestSlowReadIsLate(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// Catches a device that is up without a value: its first read outlasted the tick and was
+// discarded, and the slow read after it was late as well.
+func TestLateBeforeFirstValues(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.give(pod("a"))
+		g := r.m.devices[0]
+		first, second := make(chan struct{}), make(chan struct{})
+		g.set(func(g *gpu) { g.hang = first })
+		tick := r.tick(t)
+		close(first)
+		synctest.Wait()
+		g.set(func(g *gpu) { g.hang, g.slowHang = nil, second })
+		r.lastSlow = time.Time{}
+		again := r.tick(t)
+		for i, got := range []Reading{tick.Readings[0], again.Readings[0]} {
+			if got.Up || got.Late {
+				t.Errorf("tick %d: the device is up: %+v", i, got)
+			}
+		}
+		close(second)
+		synctest.Wait()
+		wantUp(t, r.tick(t), 0)
+		for _, n := range r.notices {
+			if strings.Contains(n, "does not answer") {
+				t.Errorf("notices: %q", r.notices)
+			}
+		}
+	})
+}

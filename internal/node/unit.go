@@ -137,11 +137,11 @@ func (u *unit) await(ctx context.Context, now time.Time) Reading {
 // may take longer than the interval: the last values are then repeated for a while.
 func (u *unit) miss() Reading {
 	err := u.hung()
-	if u.down == nil && u.call == device.Slow && time.Since(u.asked) < maxWait {
+	if u.down == nil && u.call == device.Slow && u.prev.ID.UUID != "" && time.Since(u.asked) < maxWait {
 		u.source.errors++
 		return Reading{Sample: u.prev, Up: true, Late: true, Problem: u.partial, Since: u.since}
 	}
-	if u.down == nil && u.due == device.Static && time.Since(u.asked) < maxWait {
+	if u.down == nil && (u.due == device.Static || u.prev.ID.UUID == "") && time.Since(u.asked) < maxWait {
 		return u.blank(err)
 	}
 	return u.fail(err)

@@ -147,7 +147,7 @@ func tracing(interval time.Duration, root, state string) map[string]any {
 // fileSink returns the exporter for --otlp-file and its configuration. A file is rotated at 100
 // MiB, and three old ones are kept.
 func fileSink(path string) (kind string, conf map[string]any) {
-	if path == "-" {
+	if path == "-" || path == "/dev/stdout" {
 		return "stdout", nil
 	}
 	return "file", map[string]any{"path": path, "rotation": map[string]any{"max_megabytes": 100, "max_backups": 3}}

@@ -253,11 +253,12 @@ func TestBillFitsThePeriod(t *testing.T) {
 	for i := -60; i < 60; i++ {
 		one(m, noon.Add(time.Duration(i*4)*time.Minute), float64(i+60)*240, float64(i+60)*120)
 	}
+	to := noon.Add(time.Hour) // at a sample, as the end of a live period nearly is
 	for _, late := range []time.Duration{0, time.Second, 90 * time.Second, 239 * time.Second, 4 * time.Minute} {
-		from := noon.Add(late)
-		b := mustBill(t, m, Prices{}, from, from.Add(time.Hour))
-		if diff := cmp.Diff([]Seconds{1800e6, 1800e6}, []Seconds{b.Total.Used, b.Total.Idle}); diff != "" {
-			t.Errorf("an hour from %s, used and idle (-want +got):\n%s", from, diff)
+		b := mustBill(t, m, Prices{}, noon.Add(late), to)
+		half := Seconds((time.Hour - late).Microseconds() / 2)
+		if diff := cmp.Diff([]Seconds{half, half}, []Seconds{b.Total.Used, b.Total.Idle}); diff != "" {
+			t.Errorf("an hour less %s, used and idle (-want +got):\n%s", late, diff)
 		}
 	}
 }

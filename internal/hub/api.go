@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // prometheusVersion is the version of the embedded database and of PromQL, for clients that
@@ -98,8 +100,8 @@ func (h *handler) instant(w http.ResponseWriter, r *http.Request, g Grant) {
 			samples, err := h.store.Instant(ctx, "vector("+expr+"\n)", at) // the expression may end with a comment
 			return scalarOf(samples), err
 		}
-		if selector, d, ok := rangeSelector(expr); ok { // nor ranges
-			series, err := h.store.Raw(ctx, selector, at.Add(-d), at)
+		if kind == parser.ValueTypeMatrix { // raw samples, which bills need around the edges of a period
+			series, err := h.raw(ctx, expr, at)
 			return matrixOf(series), err
 		}
 		samples, err := h.store.Instant(ctx, expr, at)
@@ -107,21 +109,21 @@ func (h *handler) instant(w http.ResponseWriter, r *http.Request, g Grant) {
 	})
 }
 
-// rangeSelector returns the parts of a plain range selector, such as x[5m].
-func rangeSelector(expr string) (selector string, d time.Duration, ok bool) {
+// raw evaluates a range selector, such as x{a="b"}[10m], on a store that is not the hub's.
+func (h *handler) raw(ctx context.Context, expr string, at time.Time) ([]query.Series, error) {
 	e, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
 	if err != nil {
-		return "", 0, false
+		return nil, err
 	}
 	m, ok := e.(*parser.MatrixSelector)
 	if !ok {
-		return "", 0, false
+		return nil, fmt.Errorf("%.100s is not a range selector: its store has no subqueries", expr)
 	}
 	v, ok := m.VectorSelector.(*parser.VectorSelector)
-	if !ok || v.OriginalOffset != 0 || v.Timestamp != nil || v.StartOrEnd != 0 {
-		return "", 0, false
+	if !ok || v.OriginalOffset != 0 || v.Timestamp != nil || v.StartOrEnd != 0 || m.Range <= 0 {
+		return nil, fmt.Errorf("%.100s has an offset or a modifier, which its store does not support", expr)
 	}
-	return v.String(), m.Range, true
+	return h.store.Raw(ctx, v.String(), at.Add(-m.Range), at)
 }
 
 func (h *handler) span(w http.ResponseWriter, r *http.Request, g Grant) {

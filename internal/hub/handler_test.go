@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
 const testTokens = `
@@ -284,4 +285,30 @@ func FuzzRestrict(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Catches a hub in front of another store that cannot give raw samples, so that no bill can be
+// computed through it.
+func TestForeignRaw(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 10, 14, 12, 0, 0, 0, time.UTC)
+	m := querytest.NewMemory()
+	for i := range 20 {
+		m.Add(query.Labels{"__name__": "x", "a": "b"}, now.Add(time.Duration(i-15)*time.Minute), float64(i))
+	}
+	server := httptest.NewServer(NewHandler(m, nil, HandlerOptions{}))
+	defer server.Close()
+	c, err := query.Open(query.Config{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Raw(t.Context(), `x{a="b"}`, now.Add(-3*time.Minute), now)
+	if err != nil || len(got) != 1 || len(got[0].Points) != 3 || got[0].Points[2].Value != 15 {
+		t.Errorf("%v %v", got, err)
+	}
+	for _, expr := range []string{"x[5m] offset 1m", "x[5m] @ 7", "x[5m:1m]"} {
+		if _, err := c.Instant(t.Context(), expr, now); err == nil {
+			t.Errorf("%s has an answer", expr)
+		}
+	}
 }

@@ -1,0 +1,95 @@
+//go:build linux
+
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// reportPeriod holds the flags that set the period of a report.
+type reportPeriod struct{ from, to, last, month, day string }
+
+// edges returns the bounds of the period, and a note if it was shortened.
+func (p reportPeriod) edges(now time.Time) (from, to time.Time, note string, err error) {
+	ways := 0
+	for _, s := range []string{p.from + p.to, p.last, p.month, p.day} {
+		if s != "" {
+			ways++
+		}
+	}
+	now = now.Truncate(time.Second)
+	switch {
+	case ways > 1:
+		err = errors.New("give only one of --from/--to, --last, --month and --day")
+	case p.month != "":
+		if from, err = time.Parse("2006-01", p.month); err != nil {
+			err = fmt.Errorf("--month %.40q is not like 2026-10", p.month)
+		}
+		to = from.AddDate(0, 1, 0)
+	case p.day != "":
+		if from, err = time.Parse(time.DateOnly, p.day); err != nil {
+			err = fmt.Errorf("--day %.40q is not like 2026-10-14", p.day)
+		}
+		to = from.AddDate(0, 0, 1)
+	case p.from != "" || p.to != "":
+		to = now
+		if p.from == "" {
+			err = errors.New("--to needs --from")
+		} else if from, err = moment(p.from, now); err != nil {
+			err = fmt.Errorf("--from: %w", err)
+		} else if p.to != "" {
+			if to, err = moment(p.to, now); err != nil {
+				err = fmt.Errorf("--to: %w", err)
+			}
+		}
+	default:
+		var d time.Duration
+		if d, err = ago(cmp.Or(p.last, "24h")); err != nil {
+			err = fmt.Errorf("--last: %w", err)
+		}
+		from, to = now.Add(-d), now
+	}
+	switch {
+	case err != nil:
+	case !from.Before(to):
+		err = errors.New("the period ends before it begins")
+	case !from.Before(now):
+		err = errors.New("the period has not begun")
+	case to.Sub(from) > 2*366*24*time.Hour:
+		err = errors.New("the period is longer than two years")
+	case to.After(now):
+		to, note = now, "The period is not over: the report ends now."
+	}
+	return from, to, note, err
+}
+
+// moment parses a date, a time, or a duration before now.
+func moment(text string, now time.Time) (time.Time, error) {
+	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04", time.RFC3339} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	d, err := ago(text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%.40q is neither like 2026-10-14 or 2026-10-14T12:00:00Z nor like 36h", text)
+	}
+	return now.Add(-d), nil
+}
+
+// ago parses a duration that may be in days.
+func ago(text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.ParseFloat(days, 64); err == nil && n > 0 && n < 1e5 {
+			return time.Duration(n * 24 * float64(time.Hour)), nil
+		}
+	} else if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return d, nil
+	}
+	return 0, fmt.Errorf("%.40q is not like 90m, 24h or 7d", text)
+}

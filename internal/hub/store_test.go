@@ -345,7 +345,7 @@ func TestLockOfForkedChild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer syscall.Close(child) //nolint:errcheck // nothing is lost
+	defer syscall.Close(child)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

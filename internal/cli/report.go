@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/cli/billing"
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -53,7 +54,7 @@ absent, not zero, and the default report is usage.`,
   gpumeter report --day 2026-10-14 --by team,model --findings -o html >report.html
   gpumeter report energy --by model -o csv --url https://mimir/prometheus --tenant fleet --token-file token`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: reportKinds(),
+		ValidArgs: billing.Kinds(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind := ""
 			if len(args) > 0 {
@@ -69,7 +70,7 @@ absent, not zero, and the default report is usage.`,
 	f.StringVar(&o.period.month, "month", "", "calendar `MONTH`, such as 2026-10")
 	f.StringVar(&o.period.day, "day", "", "calendar `DAY`, such as 2026-10-14")
 	f.StringSliceVar(&o.by, "by", []string{"team"}, "group by one or more of "+strings.Join(dimensionNames(), ", "))
-	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of the default ones: "+strings.Join(columnNames(), ", "))
+	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of the default ones: "+strings.Join(billing.ColumnNames(), ", "))
 	f.StringArrayVar(&o.match, "match", nil, "only series with `LABEL=VALUE`; may be repeated")
 	f.StringVarP(&o.output, "output", "o", "table", "table, csv, json or html")
 	o.store.register(cmd, "url", "http://localhost:9500", "`URL` of the hub, or of a Prometheus, Mimir, Thanos or VictoriaMetrics")
@@ -90,35 +91,10 @@ func dimensionNames() []string {
 	return out
 }
 
-// reportData is the content of a report.
-type reportData struct {
-	Kind     string    `json:"kind"`
-	By       string    `json:"by"`
-	From     time.Time `json:"from"`
-	To       time.Time `json:"to"`
-	Currency string    `json:"currency"`
-	Priced   bool      `json:"priced"`
-	// Simulated is all or some if all or some of the devices do not exist, else empty.
-	Simulated string         `json:"simulated"`
-	Groups    []cost.Group   `json:"groups"`
-	Total     cost.Group     `json:"total"`
-	Findings  []cost.Finding `json:"findings,omitempty"`
-	Quotas    []cost.Use     `json:"quotas,omitempty"`
-	Missing   cost.Missing   `json:"missing"`
-	Notes     []string       `json:"notes"`
-
-	Commitments []cost.Committed `json:"commitments,omitempty"`
-	// Coverage is nil for a report on some workloads.
-	Coverage *cost.Coverage `json:"coverage,omitempty"`
-
-	columns []reportColumn
-	keys    []string // the dimensions
-}
-
 // run writes a report to w. kind is empty for the default: cost if there are prices. Notes that
 // the format has no place for go to notes.
 func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now time.Time) error {
-	write, ok := map[string]func(io.Writer, *reportData) error{"table": printReport, "csv": csvReport, "json": jsonReport, "html": htmlReport}[o.output]
+	write, ok := map[string]func(io.Writer, *billing.Report) error{"table": billing.Table, "csv": billing.CSV, "json": billing.JSON, "html": billing.HTML}[o.output]
 	if !ok {
 		return fmt.Errorf("unknown --output %q, must be one of table, csv, json, html", o.output)
 	}
@@ -126,14 +102,14 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if err != nil {
 		return err
 	}
-	if _, err := columnsOf(kind, o.columns); err != nil {
+	if _, err := billing.Columns(kind, o.columns); err != nil {
 		return err
 	}
 	from, to, note, err := o.period.edges(now.UTC())
 	if err != nil {
 		return err
 	}
-	d := &reportData{By: strings.Join(o.by, ","), From: from, To: to, Notes: []string{}, keys: o.by}
+	d := &billing.Report{By: strings.Join(o.by, ","), From: from, To: to, Notes: []string{}, Keys: o.by}
 	if note != "" {
 		d.Notes = append(d.Notes, note)
 	}
@@ -168,14 +144,14 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 			d.Kind = "usage"
 		}
 	}
-	if d.columns, err = columnsOf(d.Kind, o.columns); err != nil {
+	if d.Columns, err = billing.Columns(d.Kind, o.columns); err != nil {
 		return err
 	}
 	bill, err := cost.Bill(ctx, store, prices, from, to, options)
 	if err != nil {
 		return unreachable(err, o.store.url)
 	}
-	d.fill(&bill, by)
+	d.Fill(&bill, by)
 	if wholeDevices(options.Match) && !restricted {
 		if d.Coverage, err = cost.Cover(ctx, store, prices, &bill, options.Match); err != nil {
 			return unreachable(err, o.store.url)
@@ -194,16 +170,13 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 			return err
 		}
 	}
-	d.Notes = append(d.Notes, d.uncovered()...)
-	if kind == coverageKind && o.output == "csv" {
-		write = csvCoverage
-	}
+	d.Notes = append(d.Notes, d.Uncovered()...)
 	if err := write(w, d); err != nil {
 		return err
 	}
 	if o.output == "csv" {
 		for _, note := range d.Notes {
-			fmt.Fprintln(notes, plain(note))
+			fmt.Fprintln(notes, billing.Plain(note))
 		}
 	}
 	return nil
@@ -226,20 +199,6 @@ func dimensions(names []string) ([]cost.Dimension, error) {
 		return nil, errors.New("--by is empty")
 	}
 	return out, nil
-}
-
-func (d *reportData) fill(bill *cost.Statement, by []cost.Dimension) {
-	d.Currency, d.Missing, d.Commitments = bill.Currency, bill.Missing, bill.Commitments
-	d.Priced = bill.Total.Priced() && bill.Total.Time() > 0
-	d.Groups = bill.By(by...)
-	d.Total = cost.Group{Name: "total", Amounts: bill.Total}
-	d.Total.Devices, d.Total.Workloads = bill.Counts()
-	d.Simulated = bill.Simulated()
-	for _, c := range bill.Commitments {
-		if note := c.Note(bill.Currency); note != "" {
-			d.Notes = append(d.Notes, note)
-		}
-	}
 }
 
 // hubPrices returns the prices of the hub, with a note about their origin. Another store has

@@ -167,13 +167,14 @@ var layers = []struct {
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.
+	{"internal/cli/billing", []string{"internal/cost"}},
 	{"internal/cli/tui", []string{"internal/device", "internal/fleet", "charm.land/...", "github.com/charmbracelet/..."}},
 	{"internal/cli/render", []string{
 		"internal/check", "internal/check/worker", "internal/device", "internal/health", "internal/node", "internal/scheduler/accounting",
 		"internal/tracer", "internal/tracer/anomaly", "internal/tracer/inspect", "internal/workload",
 	}},
 	{"internal/cli", []string{
-		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/demo", "internal/device/...",
+		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/demo", "internal/device/...",
 		"internal/fleet", "internal/health", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/redact",
 		"internal/scheduler/accounting", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,

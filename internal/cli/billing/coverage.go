@@ -1,6 +1,4 @@
-//go:build linux
-
-package cli
+package billing
 
 import (
 	"encoding/csv"
@@ -14,8 +12,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 )
 
-// coverageKind is the report that lists all devices.
-const coverageKind = "coverage"
+// CoverageKind is the report that lists all devices.
+const CoverageKind = "coverage"
 
 // whyWords are the reasons for unknown device time.
 var whyWords = map[string]string{
@@ -36,12 +34,12 @@ type coverRow struct {
 
 // coverRows returns the devices that lack device time, the worst first; all of them for a
 // report of coverage. more is how many devices were left out.
-func (d *reportData) coverRows() (rows []coverRow, more int) {
+func (d *Report) coverRows() (rows []coverRow, more int) {
 	if d.Coverage == nil {
 		return nil, 0
 	}
 	list := d.Coverage.Incomplete()
-	if d.Kind == coverageKind {
+	if d.Kind == CoverageKind {
 		list = d.Coverage.GPUs
 	}
 	for len(list) > 0 {
@@ -49,7 +47,7 @@ func (d *reportData) coverRows() (rows []coverRow, more int) {
 		for same < len(list) && alike(&list[0], &list[same]) {
 			same++
 		}
-		if len(rows) >= maxCoverage && d.Kind != coverageKind {
+		if len(rows) >= maxCoverage && d.Kind != CoverageKind {
 			return rows, len(list)
 		}
 		rows = append(rows, coverRowOf(list[:same]))
@@ -73,7 +71,7 @@ func coverRowOf(list []cost.Covered) coverRow {
 		gpus = append(gpus, g.GPU)
 	}
 	r := coverRow{
-		Node: plain(list[0].Node), GPUs: plain(strings.Join(gpus, ",")), Known: hoursText(known), Unknown: hoursText(unknown), Why: whyText(&list[0]), AtMost: "-",
+		Node: Plain(list[0].Node), GPUs: Plain(strings.Join(gpus, ",")), Known: hoursText(known), Unknown: hoursText(unknown), Why: whyText(&list[0]), AtMost: "-",
 	}
 	if list[0].Priced {
 		r.AtMost = most.String()
@@ -91,8 +89,8 @@ func whyText(g *cost.Covered) string {
 	return strings.Join(out, ", ")
 }
 
-// uncovered returns a note about the device time that the bill lacks.
-func (d *reportData) uncovered() []string {
+// Uncovered returns a note about the device time that the bill lacks.
+func (d *Report) Uncovered() []string {
 	if d.Coverage == nil {
 		return nil
 	}
@@ -116,7 +114,7 @@ func (d *reportData) uncovered() []string {
 }
 
 // printCoverage prints what is unknown.
-func (d *reportData) printCoverage(b *strings.Builder) {
+func (d *Report) printCoverage(b *strings.Builder) {
 	rows, more := d.coverRows()
 	if len(rows) == 0 {
 		return
@@ -126,7 +124,7 @@ func (d *reportData) printCoverage(b *strings.Builder) {
 		out = append(out, []string{r.Node, r.GPUs, r.Why, r.Known, r.Unknown, r.AtMost})
 	}
 	fmt.Fprintln(b)
-	if d.Kind != coverageKind {
+	if d.Kind != CoverageKind {
 		fmt.Fprintln(b, "coverage")
 	}
 	printAligned(b, out, 3)
@@ -136,7 +134,7 @@ func (d *reportData) printCoverage(b *strings.Builder) {
 }
 
 // csvCoverage writes a row for each device.
-func csvCoverage(w io.Writer, d *reportData) error {
+func csvCoverage(w io.Writer, d *Report) error {
 	whys := []string{cost.NotSeenBefore, cost.Gap, cost.NotSeenSince, cost.NotSeen, cost.Sampling}
 	rows := [][]string{append(append([]string{"node", "gpu", "uuid", "model", "known_seconds", "unknown_seconds"}, whys...), "at_most", "currency", "from", "to")}
 	seconds := func(s cost.Seconds) string { return strconv.FormatFloat(s.Float(), 'f', 6, 64) }

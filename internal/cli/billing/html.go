@@ -1,6 +1,4 @@
-//go:build linux
-
-package cli
+package billing
 
 import (
 	_ "embed"
@@ -15,8 +13,8 @@ import (
 //go:embed report.html
 var reportPage string
 
-// htmlReport writes a self-contained page: no scripts, fonts or requests.
-func htmlReport(w io.Writer, d *reportData) error {
+// HTML writes a self-contained page: no scripts, fonts or requests.
+func HTML(w io.Writer, d *Report) error {
 	t, err := template.New("report").Parse(reportPage)
 	if err != nil {
 		return err
@@ -32,7 +30,7 @@ func htmlReport(w io.Writer, d *reportData) error {
 		Last  bool
 	}
 	page := struct {
-		*reportData
+		*Report
 		Title    string
 		Columns  []string
 		Rows     []row
@@ -40,14 +38,14 @@ func htmlReport(w io.Writer, d *reportData) error {
 		Findings [][3]string
 		Covered  []coverRow
 		More     int
-	}{reportData: d, Title: d.title()}
+	}{Report: d, Title: d.title()}
 	page.Covered, page.More = d.coverRows()
-	for _, c := range d.columns {
+	for _, c := range d.Columns {
 		page.Columns = append(page.Columns, c.title)
 	}
 	for _, g := range append(slices.Clone(d.Groups), d.Total) {
 		r := row{Name: g.Name, Share: percent(d.share(&g)), Last: g.Name == d.Total.Name && len(page.Rows) == len(d.Groups)}
-		for _, c := range d.columns {
+		for _, c := range d.Columns {
 			one := cell{Text: c.text(&g)}
 			if one.Text == "" {
 				one.Text = "–"
@@ -67,7 +65,7 @@ func htmlReport(w io.Writer, d *reportData) error {
 }
 
 // share returns a group's share of the total cost, or of the total time if nothing is priced.
-func (d *reportData) share(g *cost.Group) float64 {
+func (d *Report) share(g *cost.Group) float64 {
 	if total := d.Total.Amounts.Total(); total > 0 {
 		return float64(g.Amounts.Total()) / float64(total)
 	}
@@ -79,7 +77,7 @@ func percent(v float64) template.CSS {
 }
 
 // tiles returns the figures at the top of the page.
-func (d *reportData) tiles() [][2]string {
+func (d *Report) tiles() [][2]string {
 	t := &d.Total
 	out := [][2]string{{"GPU-hours", fmt.Sprintf("%.1f", t.Time().Hours())}, {"GPUs", fmt.Sprint(t.Devices)}}
 	if d.Priced {

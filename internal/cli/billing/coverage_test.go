@@ -1,6 +1,4 @@
-//go:build linux
-
-package cli
+package billing
 
 import (
 	"bytes"
@@ -25,24 +23,24 @@ func TestReportCoverage(t *testing.T) {
 		}
 		return g
 	}
-	data := func(kind string) *reportData {
+	data := func(kind string) *Report {
 		from := time.Date(2026, 10, 14, 0, 0, 0, 0, time.UTC)
-		columns, err := columnsOf(kind, []string{"gpus"})
+		columns, err := Columns(kind, []string{"gpus"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := &reportData{
-			Kind: kind, By: "team", keys: []string{"team"}, From: from, To: from.AddDate(0, 0, 1), Currency: "EUR", columns: columns,
+		d := &Report{
+			Kind: kind, By: "team", Keys: []string{"team"}, From: from, To: from.AddDate(0, 0, 1), Currency: "EUR", Columns: columns,
 			Total: cost.Group{Name: "total", Devices: 4},
 			Coverage: &cost.Coverage{Tolerance: 90 * time.Second, GPUs: []cost.Covered{
 				gpu("n1", "0", 2*hour, cost.Gap), gpu("n1", "1", 2*hour, cost.Gap), gpu("n1", "2", 0, ""), gpu("n2", "0", 24*hour, cost.NotSeen),
 			}},
 		}
-		d.Notes = d.uncovered()
+		d.Notes = d.Uncovered()
 		return d
 	}
 	var out bytes.Buffer
-	if err := printReport(&out, data("usage")); err != nil {
+	if err := Table(&out, data("usage")); err != nil {
 		t.Fatal(err)
 	}
 	want := `usage by team, 2026-10-14 00:00 to 2026-10-15 00:00 UTC
@@ -61,7 +59,7 @@ n1    0,1  no samples in between      44.00       4.00     8.00
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
 	out.Reset()
-	if err := csvCoverage(&out, data(coverageKind)); err != nil {
+	if err := CSV(&out, data(CoverageKind)); err != nil {
 		t.Fatal(err)
 	}
 	want = `node,gpu,uuid,model,known_seconds,unknown_seconds,not_seen_before,gap,not_seen_since,not_seen,sampling,at_most,currency,from,to
@@ -74,8 +72,8 @@ n2,0,n2-0,H100,0.000000,86400.000000,0.000000,0.000000,0.000000,86400.000000,0.0
 		t.Errorf("csv (-want +got):\n%s", diff)
 	}
 	for name, write := range map[string]func(*bytes.Buffer) error{
-		"html": func(b *bytes.Buffer) error { return htmlReport(b, data("cost")) },
-		"json": func(b *bytes.Buffer) error { return jsonReport(b, data("cost")) },
+		"html": func(b *bytes.Buffer) error { return HTML(b, data("cost")) },
+		"json": func(b *bytes.Buffer) error { return JSON(b, data("cost")) },
 	} {
 		out.Reset()
 		if err := write(&out); err != nil {

@@ -1,6 +1,4 @@
-//go:build linux
-
-package cli
+package billing
 
 import (
 	"cmp"
@@ -17,8 +15,8 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 )
 
-// reportColumn is one figure of a group. An unknown value is an empty text, shown as a dash.
-type reportColumn struct {
+// Column is one figure of a group. An unknown value is an empty text, shown as a dash.
+type Column struct {
 	name  string // for --columns and CSV
 	title string
 	text  func(*cost.Group) string // rounded
@@ -27,7 +25,7 @@ type reportColumn struct {
 }
 
 // money returns a column of costs. The cost of a group without prices is unknown.
-func money(name, title string, of func(*cost.Group) cost.Money) reportColumn {
+func money(name, title string, of func(*cost.Group) cost.Money) Column {
 	text := func(digits int) func(*cost.Group) string {
 		return func(g *cost.Group) string {
 			if !g.Priced() {
@@ -36,12 +34,12 @@ func money(name, title string, of func(*cost.Group) cost.Money) reportColumn {
 			return of(g).Decimals(digits)
 		}
 	}
-	return reportColumn{name: name, title: title, text: text(2), exact: text(6)}
+	return Column{name: name, title: title, text: text(2), exact: text(6)}
 }
 
 // hours returns a column of device hours.
-func hours(name, title string, of func(*cost.Group) cost.Seconds) reportColumn {
-	return reportColumn{
+func hours(name, title string, of func(*cost.Group) cost.Seconds) Column {
+	return Column{
 		name: name + "_hours", title: title,
 		text:  func(g *cost.Group) string { return strconv.FormatFloat(of(g).Hours(), 'f', 2, 64) },
 		exact: func(g *cost.Group) string { return strconv.FormatFloat(of(g).Hours(), 'f', 9, 64) },
@@ -49,7 +47,7 @@ func hours(name, title string, of func(*cost.Group) cost.Seconds) reportColumn {
 }
 
 // figure returns a column of any other number, which may be unknown.
-func figure(name, title string, digits int, of func(*cost.Group) (float64, bool)) reportColumn {
+func figure(name, title string, digits int, of func(*cost.Group) (float64, bool)) Column {
 	text := func(digits int) func(*cost.Group) string {
 		return func(g *cost.Group) string {
 			v, ok := of(g)
@@ -59,10 +57,10 @@ func figure(name, title string, digits int, of func(*cost.Group) (float64, bool)
 			return strconv.FormatFloat(v, 'f', digits, 64)
 		}
 	}
-	return reportColumn{name: name, title: title, text: text(digits), exact: text(max(6, digits))}
+	return Column{name: name, title: title, text: text(digits), exact: text(max(6, digits))}
 }
 
-func reportColumns() []reportColumn {
+func allColumns() []Column {
 	used := figure("used_ratio", "USED %", 1, func(g *cost.Group) (float64, bool) {
 		known := g.Used + g.Idle
 		return 100 * float64(g.Used) / float64(max(1, known)), known > 0
@@ -74,7 +72,7 @@ func reportColumns() []reportColumn {
 		return strconv.FormatFloat(float64(g.Used)/float64(g.Used+g.Idle), 'f', 6, 64)
 	}
 	used.part = func(g *cost.Group) float64 { return float64(g.Used) / float64(max(1, g.Used+g.Idle)) }
-	return append([]reportColumn{
+	return append([]Column{
 		figure("gpus", "GPUS", 0, func(g *cost.Group) (float64, bool) { return float64(g.Devices), true }),
 		figure("workloads", "WORKLOADS", 0, func(g *cost.Group) (float64, bool) { return float64(g.Workloads), true }),
 		hours("gpu", "GPU-HOURS", func(g *cost.Group) cost.Seconds { return g.Time() }),
@@ -102,8 +100,8 @@ func reportColumns() []reportColumn {
 }
 
 // unpriced returns the columns of what no cost includes.
-func unpriced() []reportColumn {
-	return []reportColumn{
+func unpriced() []Column {
+	return []Column{
 		hours("unpriced", "NO PRICE H", func(g *cost.Group) cost.Seconds { return g.Unpriced }),
 		figure("unpriced_kwh", "NO PRICE kWh", 2, func(g *cost.Group) (float64, bool) { return g.UnpricedEnergy.KWh(), true }),
 	}
@@ -115,37 +113,40 @@ var kinds = map[string][]string{
 	"usage":      {"gpus", "workloads", "gpu_hours", "used_hours", "idle_hours", "unmeasured_hours", "unallocated_hours"},
 	"efficiency": {"gpus", "allocated_hours", "used_ratio", "idle_hours", "idle_cost", "cost"},
 	"energy":     {"gpus", "gpu_hours", "kwh", "watts", "co2_kg", "energy_cost"},
-	coverageKind: {"gpus", "gpu_hours"},
+	CoverageKind: {"gpus", "gpu_hours"},
 }
 
-func reportKinds() []string { return []string{"cost", "usage", "efficiency", "energy", coverageKind} }
+// Kinds returns the kinds of reports.
+func Kinds() []string { return []string{"cost", "usage", "efficiency", "energy", CoverageKind} }
 
-func columnNames() []string {
+// ColumnNames returns the names of all columns.
+func ColumnNames() []string {
 	var out []string
-	for _, c := range reportColumns() {
+	for _, c := range allColumns() {
 		out = append(out, c.name)
 	}
 	return out
 }
 
-func columnsOf(kind string, names []string) ([]reportColumn, error) {
+// Columns returns the columns with these names, or the default columns of a kind of report.
+func Columns(kind string, names []string) ([]Column, error) {
 	if len(names) == 0 {
 		names = kinds[kind]
 	}
-	all := reportColumns()
-	out := make([]reportColumn, 0, len(names))
+	all := allColumns()
+	out := make([]Column, 0, len(names))
 	for _, name := range names {
-		i := slices.IndexFunc(all, func(c reportColumn) bool { return c.name == name })
+		i := slices.IndexFunc(all, func(c Column) bool { return c.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("unknown column %.40q, must be one of %s", name, strings.Join(columnNames(), ", "))
+			return nil, fmt.Errorf("unknown column %.40q, must be one of %s", name, strings.Join(ColumnNames(), ", "))
 		}
 		out = append(out, all[i])
 	}
 	return out, nil
 }
 
-// plain returns a user-chosen name without characters that could move the cursor.
-func plain(s string) string {
+// Plain returns a user-chosen name without characters that could move the cursor.
+func Plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '?'
@@ -155,30 +156,30 @@ func plain(s string) string {
 }
 
 // Warning returns a line about simulated devices, empty if all are real.
-func (d *reportData) Warning() string {
+func (d *Report) Warning() string {
 	return map[string]string{"all": "SIMULATED: none of these numbers are real.", "some": "PARTLY SIMULATED: some of these numbers are not real."}[d.Simulated]
 }
 
-func (d *reportData) title() string {
-	if d.Kind == coverageKind {
+func (d *Report) title() string {
+	if d.Kind == CoverageKind {
 		return fmt.Sprintf("coverage, %s to %s UTC", d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
 	}
 	return fmt.Sprintf("%s by %s, %s to %s UTC", d.Kind, d.By, d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
 }
 
-// printReport prints the table with its total, then quotas, findings and notes.
-func printReport(w io.Writer, d *reportData) error {
+// Table prints the table with its total, then quotas, findings and notes.
+func Table(w io.Writer, d *Report) error {
 	var head []string
-	for _, key := range d.keys {
+	for _, key := range d.Keys {
 		head = append(head, strings.ToUpper(key))
 	}
-	for _, c := range d.columns {
+	for _, c := range d.Columns {
 		head = append(head, c.title)
 	}
 	rows := [][]string{head}
 	for _, g := range append(slices.Clone(d.Groups), d.Total) {
 		row := d.names(&g)
-		for _, c := range d.columns {
+		for _, c := range d.Columns {
 			if text := c.text(&g); text != "" {
 				row = append(row, text)
 			} else {
@@ -196,9 +197,9 @@ func printReport(w io.Writer, d *reportData) error {
 	if d.Simulated != "" {
 		fmt.Fprintln(&b, d.Warning())
 	}
-	if d.Kind != coverageKind {
+	if d.Kind != CoverageKind {
 		fmt.Fprintln(&b)
-		printAligned(&b, rows, len(d.keys))
+		printAligned(&b, rows, len(d.Keys))
 	}
 	if len(d.Quotas) > 0 {
 		rows := [][]string{{"QUOTA", "UNIT", "USED", "LIMIT", ""}}
@@ -207,7 +208,7 @@ func printReport(w io.Writer, d *reportData) error {
 			if q.Over {
 				over = "over"
 			}
-			rows = append(rows, []string{plain(q.Quota), q.What, strconv.FormatFloat(q.Used, 'f', 2, 64), strconv.FormatFloat(q.Limit, 'f', 2, 64), over})
+			rows = append(rows, []string{Plain(q.Quota), q.What, strconv.FormatFloat(q.Used, 'f', 2, 64), strconv.FormatFloat(q.Limit, 'f', 2, 64), over})
 		}
 		fmt.Fprintln(&b)
 		printAligned(&b, rows, 1)
@@ -217,13 +218,13 @@ func printReport(w io.Writer, d *reportData) error {
 		if i == 0 {
 			fmt.Fprintln(&b)
 		}
-		fmt.Fprintf(&b, "%s %s: %s\n", perDay(&f), plain(f.Workload), plain(f.Summary))
+		fmt.Fprintf(&b, "%s %s: %s\n", perDay(&f), Plain(f.Workload), Plain(f.Summary))
 	}
 	for i, note := range d.Notes {
 		if i == 0 {
 			fmt.Fprintln(&b)
 		}
-		fmt.Fprintln(&b, plain(note))
+		fmt.Fprintln(&b, Plain(note))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -238,11 +239,11 @@ func perDay(f *cost.Finding) string {
 }
 
 // names returns the values of the dimensions of a group; the total has one name.
-func (d *reportData) names(g *cost.Group) []string {
-	out := make([]string, len(d.keys))
-	out[0] = plain(g.Name)
+func (d *Report) names(g *cost.Group) []string {
+	out := make([]string, len(d.Keys))
+	out[0] = Plain(g.Name)
 	for i, key := range g.Keys {
-		out[i] = plain(key)
+		out[i] = Plain(key)
 	}
 	return out
 }
@@ -273,14 +274,17 @@ func printAligned(w io.Writer, rows [][]string, left int) {
 	}
 }
 
-// csvReport writes all digits, and no total: a pivot table would count it twice. What is not
+// CSV writes all digits, and no total: a pivot table would count it twice. What is not
 // priced has columns of its own, because an empty cost does not say how much is missing.
-func csvReport(w io.Writer, d *reportData) error {
+func CSV(w io.Writer, d *Report) error {
+	if d.Kind == CoverageKind {
+		return csvCoverage(w, d)
+	}
 	c := csv.NewWriter(w)
-	head := slices.Clone(d.keys)
-	columns := slices.Clone(d.columns)
+	head := slices.Clone(d.Keys)
+	columns := slices.Clone(d.Columns)
 	for _, col := range unpriced() {
-		if !slices.ContainsFunc(columns, func(c reportColumn) bool { return c.name == col.name }) {
+		if !slices.ContainsFunc(columns, func(c Column) bool { return c.name == col.name }) {
 			columns = append(columns, col)
 		}
 	}
@@ -309,7 +313,8 @@ func cell(name string) string {
 	return name
 }
 
-func jsonReport(w io.Writer, d *reportData) error {
+// JSON writes everything, with all digits.
+func JSON(w io.Writer, d *Report) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(d)

@@ -171,8 +171,16 @@ func keyboard(t *testing.T, b *browser, base string, f fleet) {
 	if !slices.Contains(f.GPUs.UUID, focused) {
 		t.Errorf("the arrow key moves the focus to %q", focused)
 	}
-	b.run(t, chromedp.KeyEvent("/"), chromedp.WaitVisible("dialog input"), chromedp.SendKeys("dialog input", f.Owners[0].Name),
-		chromedp.WaitVisible("dialog [role=option]"), chromedp.KeyEvent("\r"), chromedp.WaitNotPresent("dialog"), chromedp.Location(&hash))
+	// Results come and go while the name is typed.
+	b.run(t, chromedp.KeyEvent("/"), chromedp.WaitVisible("dialog input"), chromedp.SendKeys("dialog input", f.Owners[0].Name))
+	eventually(t, "search", func() error {
+		var hits string
+		if b.run(t, chromedp.Evaluate(`document.querySelector("dialog ul")?.textContent ?? ""`, &hits)); !strings.Contains(hits, f.Owners[0].Name) {
+			return fmt.Errorf("searching for %s finds %q", f.Owners[0].Name, hits)
+		}
+		return nil
+	})
+	b.run(t, chromedp.KeyEvent("\r"), chromedp.WaitNotPresent("dialog"), chromedp.Location(&hash))
 	if !strings.Contains(hash, "#/workload") {
 		t.Errorf("searching for %s leads to %s", f.Owners[0].Name, hash)
 	}

@@ -36,8 +36,10 @@ function target(h: Hit): string {
 export function Search({ close }: { close: () => void }) {
   const [q, setQ] = useState("");
   const [hits, setHits] = useState<Hit[] | null>(null);
+  const [of, setOf] = useState(""); // what the hits are for
   const [at, setAt] = useState(0);
   const [bad, setBad] = useState("");
+  const entered = useRef(""); // Enter was pressed before the hits for it arrived
   const span = spanOf(useRoute().params);
   useEffect(() => {
     if (!q.trim()) return setHits(null);
@@ -45,7 +47,9 @@ export function Search({ close }: { close: () => void }) {
     const timer = setTimeout(async () => {
       try {
         const a = await ask<{ hits: Hit[] }>("search", { q, ...timesOf(span) }, stop.signal);
+        if (entered.current === q && a.hits.length) return go(a.hits[0]);
         setHits(a.hits);
+        setOf(q);
         setAt(0);
         setBad("");
       } catch (e) {
@@ -69,7 +73,8 @@ export function Search({ close }: { close: () => void }) {
       if (n) setAt((at + (e.key === "ArrowDown" ? 1 : n - 1)) % n);
     } else if (e.key === "Enter") {
       e.preventDefault();
-      go(hits?.[at]);
+      if (of === q) go(hits?.[at]);
+      else entered.current = q;
     }
   };
   useEffect(() => document.getElementById(`hit${at}`)?.scrollIntoView({ block: "nearest" }), [at]);

@@ -204,3 +204,72 @@ func TestLabShortProcesses(t *testing.T) {
 		t.Errorf("two pods that do the same have %v", books)
 	}
 }
+
+// A kubelet that takes longer to answer than the agent once waited is used all the same.
+func TestLabSlowKubelet(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.pod("a", 0)
+	l.kubelet.Delay(3 * time.Second)
+	l.start()
+	l.use(0, 400)
+	l.settle()
+	l.wantJoules(0, map[string]float64{"a": 400})
+}
+
+// A MIG instance that is made while the agent runs has its holder at once, not with the next
+// discovery a minute later.
+func TestLabInstanceMadeLater(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.start()
+	l.extra = "mig 0 0 MIG-aaaa 1 0 3 3 71424 0\n"
+	l.pod("a", "MIG-aaaa")
+	l.heard()
+	made := time.Now()
+	await.True(t, "the holder of the instance", func() bool { return l.last("gpu.allocation", "k8s.pod.name", "a") > 0 })
+	if all := l.ticks(); all[len(all)-1].time.Sub(made) > 45*time.Second {
+		t.Errorf("the instance has a holder after %s", all[len(all)-1].time.Sub(made))
+	}
+}
+
+// Pods that share a GPU have all of its memory in use, that of the driver included.
+func TestLabMemoryAddsUp(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	uuid := fmt.Sprintf(fakeUUID, 0)
+	l.pod("a", uuid+"::0")
+	l.pod("b", uuid+"::1")
+	l.run(101, "a", 0, 10)
+	l.run(102, "b", 0, 20)
+	l.extra = "gpu 0 memory[2] 5000000000\n"
+	l.start()
+	l.tick(3)
+	l.agent.stop()
+	if sum, used := l.last("gpu.workload.memory.used"), l.last("gpu.memory.used"); sum != used || used != 5e9 {
+		t.Errorf("the workloads use %v bytes, the GPU %v", sum, used)
+	}
+}
+
+// More workloads than max_series has room for are counted together. Their joules were cut.
+func TestLabManyWorkloads(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.receiver = "max_series: 300"
+	for i := range 60 {
+		l.pod(fmt.Sprint("p", i), fmt.Sprintf(fakeUUID+"::%d", 0, i))
+	}
+	l.start()
+	for range 3 {
+		l.use(0, 400)
+		l.settle()
+	}
+	books := l.by("gpu.workload.energy", 0)
+	total := 0.0
+	for _, joules := range books {
+		total += joules
+	}
+	if diff := cmp.Diff(l.used(0), total, near); diff != "" || len(books) >= 60 {
+		t.Errorf("%d accounts; the driver counted (-), the books say (+):\n%s", len(books), diff)
+	}
+}

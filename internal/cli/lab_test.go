@@ -54,6 +54,7 @@ type lab struct {
 	state, kubeconfig string
 	took              *httptest.Server
 	interval, slow    time.Duration
+	receiver          string // more keys of the gpu receiver
 
 	gpus      []labGPU
 	processes map[int]labProcess
@@ -138,7 +139,7 @@ extensions:
     state_dir: %q
     workloads: {kubelet_socket: %q, kubeconfig: %q, node: n1}
 receivers:
-  gpu:
+  gpu: {%s}
 exporters:
   page: {endpoint: "localhost:0"}
   otlp_http/lab: {endpoint: %q, compression: none}
@@ -148,14 +149,14 @@ service:
   pipelines:
     metrics: {receivers: [gpu], exporters: [page, otlp_http/lab, otlp_http/hub]}
     logs: {receivers: [gpu], exporters: [otlp_http/lab, otlp_http/hub]}
-`, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.took.URL, l.hub.url))
+`, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.receiver, l.took.URL, l.hub.url))
 	since := time.Now()
 	await.NoError(l.t, func() error { // before that nobody is charged
 		if all := l.ticks(); len(all) == 0 || all[len(all)-1].time.Before(since) {
 			return errors.New("no tick yet")
 		}
 		for pod := range l.grants {
-			if math.IsNaN(l.last("gpu.allocation", "k8s.pod.name", pod)) {
+			if math.IsNaN(l.last("gpu.allocation", "k8s.pod.name", pod)) && math.IsNaN(l.last("gpu.allocation", "gpu.workload.kind", "other")) {
 				return fmt.Errorf("pod %s holds nothing yet", pod)
 			}
 		}

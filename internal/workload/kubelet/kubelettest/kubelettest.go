@@ -31,6 +31,7 @@ type Server struct {
 	listErr  error
 	allocErr error
 	hang     chan struct{} // closed when calls may continue; nil: calls do not hang
+	delay    time.Duration
 	calls    int
 	patience time.Duration
 }
@@ -76,6 +77,13 @@ func (s *Server) Hang(on bool) {
 		close(s.hang)
 		s.hang = nil
 	}
+}
+
+// Delay makes all calls take at least d.
+func (s *Server) Delay(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.delay = d
 }
 
 // Calls returns how often List was called.
@@ -135,8 +143,15 @@ func (s *Server) GetAllocatableResources(ctx context.Context, _ *podresources.Al
 
 func (s *Server) wait(ctx context.Context) error {
 	s.mu.Lock()
-	hang := s.hang
+	hang, delay := s.hang, s.delay
 	s.mu.Unlock()
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	if hang == nil {
 		return nil
 	}

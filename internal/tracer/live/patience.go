@@ -46,8 +46,8 @@ func (d *discovery) maps(p *process) ([]target.Mapping, error) {
 	}
 	done := make(chan mapped, 1)
 	go func(proc string, pid uint32) {
-		defer func() { <-d.silent }()
 		maps, err := target.ReadMaps(proc, pid)
+		<-d.silent // before the answer: who has it does not count as pending
 		done <- mapped{maps, err}
 	}(d.o.Proc, p.PID)
 	timeout := time.NewTimer(mapsTimeout)

@@ -273,3 +273,25 @@ func TestLabManyWorkloads(t *testing.T) {
 		t.Errorf("%d accounts; the driver counted (-), the books say (+):\n%s", len(books), diff)
 	}
 }
+
+// The clock is set back by an hour: the driver's samples are older than those it gave before. For an
+// hour every process looked idle, and two pods had half of the GPU each.
+func TestLabClockSetBack(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.interval, l.slow = 600*time.Millisecond, 1800*time.Millisecond // the driver samples processes twice a second
+	uuid := fmt.Sprintf(fakeUUID, 0)
+	l.pod("a", uuid+"::0")
+	l.pod("b", uuid+"::1")
+	l.busy(0, 90)
+	l.run(101, "a", 0, 30)
+	l.run(102, "b", 0, 60)
+	l.extra = "clock 3600\n"
+	l.start()
+	l.tick(3)
+	l.extra = ""
+	l.tick(6)
+	if diff := cmp.Diff(map[string]float64{"a": 0.3, "b": 0.6}, l.by("gpu.workload.utilization", 0), near); diff != "" {
+		t.Errorf("utilization (-want +got):\n%s", diff)
+	}
+}

@@ -295,3 +295,48 @@ func TestLabClockSetBack(t *testing.T) {
 		t.Errorf("utilization (-want +got):\n%s", diff)
 	}
 }
+
+// A GPU that does not answer when the agent starts is held all the same.
+func TestLabHungAtStart(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.pod("a", 0)
+	l.extra = "gpu 0 hang nvmlDeviceGetUtilizationRates\n"
+	l.start() // waits for the holder
+	l.extra = ""
+	l.tick(1)
+	await.True(t, "the GPU", func() bool { return l.last("gpu.up", "gpu.index", int64(0)) == 1 })
+	if diff := cmp.Diff(map[string]float64{"a": 1}, l.by("gpu.allocation", 0)); diff != "" {
+		t.Errorf("allocation (-want +got):\n%s", diff)
+	}
+}
+
+// Without the API server, and without the logs of pods, a process has its pod's UID only. The pod was there
+// twice, once under its UID.
+func TestLabNoAPI(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.api.Fail("/", kubeapitest.Fault{Status: 503})
+	l.pod("a", 0)
+	l.run(101, "a", 0, 90)
+	l.start()
+	l.tick(3)
+	if diff := cmp.Diff(map[string]float64{"a": 1}, l.by("gpu.allocation", 0)); diff != "" {
+		t.Errorf("allocation (-want +got):\n%s", diff)
+	}
+}
+
+// Another container of the pod, such as an init container, works on the pod's GPU. It did not ask for it.
+func TestLabInitContainer(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.pod("a", 0)
+	l.run(101, "a/init", 0, 90)
+	l.start()
+	l.use(0, 400)
+	l.settle()
+	l.wantJoules(0, map[string]float64{"a": 400})
+	if v := l.last("gpumeter.attribution.status", "gpumeter.attribution.reason", "not_requested"); !math.IsNaN(v) {
+		t.Error("the pod is said to use a GPU that it did not ask for")
+	}
+}

@@ -199,14 +199,16 @@ func (l *lab) leave(name string) {
 	l.api.DeletePod("ns", name)
 }
 
-// run starts a process that uses sm percent of a GPU, in a pod or, with an empty name, outside.
-func (l *lab) run(pid int, pod string, gpu, sm int) {
+// run starts a process that uses sm percent of a GPU, in a pod or, with an empty name, outside. The
+// process is in the pod's container main unless the name is like pod/container.
+func (l *lab) run(pid int, name string, gpu, sm int) {
 	l.t.Helper()
+	pod, _, _ := strings.Cut(name, "/")
 	l.processes[pid] = labProcess{pod, gpu, sm}
 	dir := filepath.Join(l.root, "proc", strconv.Itoa(pid))
 	group := "0::/user.slice\n"
 	if pod != "" {
-		group = fmt.Sprintf("0::/kubepods.slice/kubepods-pod%s.slice/cri-containerd-%s.scope\n", strings.ReplaceAll(podUID(pod), "-", "_"), containerID(pod))
+		group = fmt.Sprintf("0::/kubepods.slice/kubepods-pod%s.slice/cri-containerd-%s.scope\n", strings.ReplaceAll(podUID(pod), "-", "_"), containerID(name))
 	}
 	for name, text := range map[string]string{
 		"cgroup": group, "status": "Name:\tpython\nUid:\t1000\t1000\t1000\t1000\n",

@@ -349,8 +349,8 @@ func TestRunAfterRestart(t *testing.T) {
 	}
 	s := start(t, socket)
 	s.Set(onePod, oneOffered)
-	// The last kill may have come between the two calls of an attempt.
-	for last, _, err := c.Last(); err != nil || last.OfferedErr != nil; last, _, err = c.Last() {
+	// The last kill may have come between the two calls of an attempt, and an attempt before Set.
+	for last, _, err := c.Last(); err != nil || last.OfferedErr != nil || len(last.Allocations) == 0 || len(last.Offered) == 0; last, _, err = c.Last() {
 		runtime.Gosched()
 	}
 	cancel()

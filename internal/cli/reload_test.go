@@ -209,7 +209,7 @@ func (b *backend) checkNumbers(due ledger) {
 	ticks := slices.Clone(b.got[""])
 	slices.SortFunc(ticks, func(x, y tick) int { return x.time.Compare(y.time) })
 	b.t.Logf("%d ticks, %d of them before the last reload was done", len(ticks), len(due))
-	last := 0 // the last tick with a number
+	last := -1 // the last tick with a number: a first reading that takes too long has none
 	for i, tick := range ticks {
 		if i > 0 && tick.time.Equal(ticks[i-1].time) {
 			b.t.Errorf("the tick of %s came twice", tick.time)
@@ -220,8 +220,10 @@ func (b *backend) checkNumbers(due ledger) {
 		if tick.up[0] == 0 { // a reading that took too long is of a later tick
 			continue
 		}
-		if n, most := tick.used-ticks[last].used, float64(i-last); n > most {
-			b.t.Errorf("GPU 0 was read %v times between %s and %s, for %v ticks", n, ticks[last].time, tick.time, most)
+		if last >= 0 {
+			if n, most := tick.used-ticks[last].used, float64(i-last); n > most {
+				b.t.Errorf("GPU 0 was read %v times between %s and %s, for %v ticks", n, ticks[last].time, tick.time, most)
+			}
 		}
 		last = i
 	}

@@ -40,7 +40,7 @@ func Bill(ctx context.Context, store query.Store, p Prices, from, to time.Time, 
 		empty = empty || i == 0 && !meter.Known()
 	}
 	s := b.statement(from, to)
-	s.Missing.Unseen, s.Missing.Refused = meter.Unseen(), meter.Refused()
+	s.Missing.Unseen, s.Missing.Refused, s.Missing.Twice = meter.Unseen(), meter.Refused(), meter.Dropped()
 	if empty && len(s.Rows) > 0 {
 		var err error
 		if s.Since, err = meter.Since(ctx, from, to); err != nil {

@@ -37,6 +37,7 @@ type agent struct {
 	pod      int // pod of the agent, a scrape label
 	twice    bool
 	devices  []*gpu
+	last     time.Time // the last tick
 	down     time.Time // the agent is down until then
 	deaf     time.Time // scrapes fail until then
 	snapshot []map[string]*account
@@ -119,8 +120,10 @@ func (a *agent) tick(at time.Time) {
 			a.cluster = "prod" // the metadata server answers late
 		}
 	}
+	elapsed := min(at.Sub(a.last), a.world.step+time.Second) // nothing is counted while the agent is down
+	a.last = at
 	for _, g := range a.devices {
-		g.tick(a, at)
+		g.tick(a, at, elapsed)
 	}
 	if r.IntN(4) == 0 {
 		a.snapshot = nil
@@ -139,10 +142,10 @@ func clone(m map[string]*account) map[string]*account {
 	return out
 }
 
-func (g *gpu) tick(a *agent, at time.Time) {
+func (g *gpu) tick(a *agent, at time.Time, elapsed time.Duration) {
 	f, r := a.world, a.world.r
 	part := 1 / float64(len(g.holders))
-	seconds := f.step.Seconds() * (0.9 + r.Float64()/10)
+	seconds := elapsed.Seconds() * (0.9 + r.Float64()/10)
 	for i, who := range g.holders {
 		key := fmt.Sprint(i, who, g.relabelled[i])
 		acc := g.accounts[key]
@@ -150,7 +153,7 @@ func (g *gpu) tick(a *agent, at time.Time) {
 			acc = &account{labels: g.labels(i, who)}
 			g.accounts[key] = acc
 			if g.relabelled[i] == 0 || g.known[key] { // a scrape after an edit shows the new account above 0
-				f.write(a, g, acc, at.Add(-f.step/2)) // the counter starts at 0
+				f.write(a, g, acc, at.Add(-elapsed)) // the counter starts at 0
 			}
 			g.known[key] = true
 		}

@@ -24,6 +24,7 @@ type world struct {
 	step  time.Duration
 	// calm: no agent dies and no sample is lost, so the store has the full truth.
 	calm bool
+	wild bool // see hostile
 
 	agents []*agent
 	// held is the device time that the agents have counted since the start.
@@ -41,6 +42,11 @@ type agent struct {
 	down     time.Time // the agent is down until then
 	deaf     time.Time // scrapes fail until then
 	snapshot []map[string]*account
+
+	// Of a hostile world.
+	offset time.Duration // of the agent's clock
+	since  time.Time     // when a second agent of the host starts
+	blind  bool          // it sees no workloads
 }
 
 type gpu struct {
@@ -76,7 +82,41 @@ func newWorld(seed uint64, begin time.Time, d time.Duration, calm bool) *world {
 		}
 		f.agents = append(f.agents, a)
 	}
-	for at := begin; !at.After(f.end); at = at.Add(f.step) {
+	return f
+}
+
+// hostile adds what must not happen and does: second agents on a host, for a while or for good, with
+// the labels of the first one or without any workloads; nodes whose devices have the same ID; clocks
+// that are wrong and are set right.
+func (f *world) hostile() *world {
+	f.wild = true
+	for _, a := range slices.Clone(f.agents) {
+		if f.r.IntN(3) == 0 {
+			for _, g := range a.devices {
+				g.uuid = "tpu-0000:3d:00." + g.uuid[len(g.uuid)-1:]
+			}
+		}
+		if f.r.IntN(2) == 0 {
+			continue
+		}
+		twin := &agent{world: f, name: a.name, blind: f.r.IntN(2) == 0, since: f.begin.Add(time.Duration(f.r.Int64N(int64(f.end.Sub(f.begin)))))}
+		if f.r.IntN(4) == 0 {
+			twin.name = "pod-of-" + a.name
+		}
+		for _, g := range a.devices {
+			x := *g
+			x.accounts, x.known, x.relabelled = map[string]*account{}, map[string]bool{}, make([]int, len(g.holders))
+			x.holders = slices.Clone(g.holders)
+			twin.devices = append(twin.devices, &x)
+		}
+		f.agents = append(f.agents, twin)
+	}
+	return f
+}
+
+// run lets the agents work.
+func (f *world) run() *world {
+	for at := f.begin; !at.After(f.end); at = at.Add(f.step) {
 		for _, a := range f.agents {
 			a.tick(at.Add(time.Duration(f.r.IntN(900)) * time.Millisecond))
 		}
@@ -86,8 +126,11 @@ func newWorld(seed uint64, begin time.Time, d time.Duration, calm bool) *world {
 
 func (a *agent) tick(at time.Time) {
 	r := a.world.r
-	if at.Before(a.down) {
+	if at.Before(a.down) || at.Before(a.since) {
 		return
+	}
+	if a.world.wild && r.IntN(60) == 0 {
+		a.offset = []time.Duration{0, 0, 9 * time.Minute, -7 * time.Minute, 2 * time.Second}[r.IntN(5)]
 	}
 	if !a.world.calm {
 		switch r.IntN(400) {
@@ -147,6 +190,9 @@ func (g *gpu) tick(a *agent, at time.Time, elapsed time.Duration) {
 	part := 1 / float64(len(g.holders))
 	seconds := elapsed.Seconds() * (0.9 + r.Float64()/10)
 	for i, who := range g.holders {
+		if a.blind && who != "" {
+			who = "?"
+		}
 		key := fmt.Sprint(i, who, g.relabelled[i])
 		acc := g.accounts[key]
 		if acc == nil {
@@ -197,7 +243,11 @@ func (g *gpu) labels(i int, who string) query.Labels {
 	if len(g.holders) > 1 {
 		l["gpu_partition_id"] = fmt.Sprintf("%s-%d", g.uuid, i)
 	}
-	if who != "" {
+	switch who {
+	case "":
+	case "?":
+		l["gpu_workload_kind"] = "unattributed"
+	default:
 		maps.Copy(l, query.Labels{
 			"gpu_workload_kind": "job", "gpu_workload_name": "job-" + who, "gpu_workload_team": fmt.Sprint("team-", who, "-", g.relabelled[i]),
 			"k8s_pod_uid": "uid-" + who, "k8s_namespace_name": "ns", "k8s_pod_name": "pod-" + who,
@@ -232,6 +282,7 @@ func (f *world) write(a *agent, g *gpu, acc *account, at time.Time) {
 	if a.twice {
 		ways = 2
 	}
+	at = at.Add(a.offset)
 	for way := range ways {
 		when := at.Add(time.Duration(way*f.r.IntN(3000)) * time.Millisecond)
 		f.store.Add(acc.series(acc.heldSeries(), a, way), when, acc.held)

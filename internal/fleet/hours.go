@@ -48,12 +48,12 @@ type missed struct {
 // between returns the usage of the matching devices. from is the start of an hour; edges are other
 // moments at which a slot ends. The last edge ends the period.
 func (h *hours) between(ctx context.Context, match []string, from time.Time, edges []time.Time) (*used, error) {
-	out := &used{edges: hourly(from, edges)}
-	to := out.edges[len(out.edges)-1]
+	to := edges[len(edges)-1]
 	end := to.Truncate(time.Hour)
 	if end.Before(to) {
 		end = end.Add(time.Hour)
 	}
+	out := &used{edges: hourly(from, append(slices.Clone(edges), end))} // an hour is always computed as a whole
 	devices, err := h.read(ctx, match, from.Add(-back), end.Add(back), &out.refused)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,18 @@ func (h *hours) between(ctx context.Context, match []string, from time.Time, edg
 	for _, key := range slices.Sorted(maps.Keys(devices)) {
 		out.devices = append(out.devices, devices[key].fold(out.edges))
 	}
+	out.cut(to)
 	return out, nil
+}
+
+// cut removes what is after a moment, which is an edge.
+func (u *used) cut(at time.Time) {
+	n := slices.IndexFunc(u.edges, at.Equal)
+	u.edges = u.edges[:n+1]
+	for _, d := range u.devices {
+		d.slots = d.slots[:n]
+		d.missed = slices.DeleteFunc(d.missed, func(m missed) bool { return m.at > at.UnixMilli() })
+	}
 }
 
 // hourly returns from, the edges, and the hours between them.
@@ -87,8 +98,8 @@ type samples struct {
 	rows      []query.Labels
 	rowOf     map[string]int32
 	accountOf map[string]int32
-	accounts  []int32  // by row
-	classes   []uint8  // by account
+	accounts  []int32        // by row
+	classes   []uint8        // by account
 	labels    []query.Labels // by account: of one of its series
 	ways      map[string]*wayOf
 	instances map[string][]*wayOf

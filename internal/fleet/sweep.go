@@ -13,7 +13,7 @@ import "math/bits"
 type sweep struct {
 	accounts []int32 // by row
 	classes  []uint8 // by account
-	edges    []int64 // ms: the ends of the slots
+	edges    []int64 // ms: between the slots
 
 	rows    [][]Sums // by slot and row
 	dropped Seconds
@@ -34,23 +34,19 @@ type share struct {
 	until        int64 // ms: when a waiting share is dropped
 }
 
-// free is device time that no account has.
+// free is device time in an interval that no account has.
 type free struct {
-	slot int
-	at   int64 // ms
-	time Seconds
+	from, to int64 // ms
+	time     Seconds
 }
 
-// run spreads tracks. The first slot begins at edges[0].
+// run spreads tracks over the time from the first to the last edge. Which time counts does not depend
+// on the edges between them.
 func (w *sweep) run(tracks [][]segment) {
 	next := make([]int, len(tracks)) // segment of each track
 	end := w.edges[len(w.edges)-1]
-	slot := 0
 	for at := w.edges[0]; at < end; {
-		for w.edges[slot+1] <= at {
-			slot++
-		}
-		to := w.edges[slot+1]
+		to := end
 		w.now = w.now[:0]
 		for i, list := range tracks {
 			for next[i] < len(list) && list[next[i]].to <= at {
@@ -71,7 +67,7 @@ func (w *sweep) run(tracks [][]segment) {
 			}
 		}
 		if len(w.now) > 0 {
-			w.settle(slot, at, to)
+			w.settle(at, to)
 		}
 		at = to
 	}
@@ -119,7 +115,7 @@ func (w *sweep) offer(s share) {
 }
 
 // settle counts the shares of an interval.
-func (w *sweep) settle(slot int, from, to int64) {
+func (w *sweep) settle(from, to int64) {
 	var total Seconds
 	for i := range w.now {
 		total += w.now[i].held
@@ -127,9 +123,9 @@ func (w *sweep) settle(slot int, from, to int64) {
 	room := span(to - from)
 	if total <= room {
 		for i := range w.now {
-			w.count(slot, &w.now[i])
+			w.count(from, to, &w.now[i])
 		}
-		w.rest(slot, to, room-total)
+		w.rest(from, to, room-total)
 		return
 	}
 	for class := range uint8(classes) {
@@ -146,7 +142,7 @@ func (w *sweep) settle(slot int, from, to int64) {
 				if part < sum {
 					fits, over = s.split(Seconds(portion(int64(s.held), uint64(part), uint64(sum))))
 				}
-				w.count(slot, &fits)
+				w.count(from, to, &fits)
 				w.move(over, to)
 			}
 		}
@@ -171,11 +167,11 @@ func (s share) split(held Seconds) (fits, over share) {
 
 // move counts a share in earlier free time, and lets the rest wait for later free time.
 func (w *sweep) move(s share, now int64) {
-	for i := len(w.free) - 1; i >= 0 && s.held > 0 && w.free[i].at >= now-near.Milliseconds(); i-- {
+	for i := len(w.free) - 1; i >= 0 && s.held > 0 && w.free[i].to >= now-near.Milliseconds(); i-- {
 		var fits share
 		fits, s = s.split(min(s.held, w.free[i].time))
 		w.free[i].time -= fits.held
-		w.count(w.free[i].slot, &fits)
+		w.count(w.free[i].from, w.free[i].to, &fits)
 	}
 	if s.held > 0 {
 		s.until = now + near.Milliseconds()
@@ -184,37 +180,47 @@ func (w *sweep) move(s share, now int64) {
 }
 
 // rest gives the free time of an interval to the shares that wait.
-func (w *sweep) rest(slot int, now int64, room Seconds) {
+func (w *sweep) rest(from, to int64, room Seconds) {
 	left := w.waits[:0]
 	for _, s := range w.waits {
-		if s.until < now {
+		if s.until < from {
 			w.dropped += s.held
 			continue
 		}
 		fits, over := s.split(min(s.held, room))
 		room -= fits.held
-		w.count(slot, &fits)
+		w.count(from, to, &fits)
 		if over.held > 0 {
 			left = append(left, over)
 		}
 	}
 	w.waits = left
 	if room > 0 {
-		w.free = append(w.free, free{slot, now, room})
+		w.free = append(w.free, free{from, to, room})
 	}
 }
 
-func (w *sweep) count(slot int, s *share) {
-	sum := &w.rows[slot][s.row]
-	sum.Held += s.held
-	sum.Active += s.active
-	sum.Energy += s.energy
-	if s.measured {
-		sum.HasActive = true
-	} else {
-		sum.Unmeasured += s.held
+// count adds a share to the slots of its interval.
+func (w *sweep) count(from, to int64, s *share) {
+	x := segment{from: from, to: to, row: s.row, measured: s.measured, metered: s.metered, held: s.held, active: s.active, energy: s.energy}
+	for slot := range w.rows {
+		if a, b := max(from, w.edges[slot]), min(to, w.edges[slot+1]); a < b {
+			part := x.within(a, b)
+			w.rows[slot][s.row].add(&part)
+		}
 	}
-	sum.HasEnergy = sum.HasEnergy || s.metered
+}
+
+func (a *Sums) add(s *share) {
+	a.Held += s.held
+	a.Active += s.active
+	a.Energy += s.energy
+	if s.measured {
+		a.HasActive = true
+	} else {
+		a.Unmeasured += s.held
+	}
+	a.HasEnergy = a.HasEnergy || s.metered
 }
 
 // Classes of accounts, in the order in which they get the time of a device.

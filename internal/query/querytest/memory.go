@@ -105,6 +105,9 @@ func (s *memorySeries) list() []query.Point {
 // window returns the points in (from, to], including markers.
 func (s *memorySeries) window(from, to time.Time) []query.Point {
 	list := s.list()
+	if len(list) == 0 || !list[len(list)-1].Time.After(from) || list[0].Time.After(to) {
+		return nil
+	}
 	after := func(t time.Time) int {
 		i, _ := slices.BinarySearchFunc(list, t, func(p query.Point, t time.Time) int {
 			if p.Time.After(t) {

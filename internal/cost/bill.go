@@ -72,8 +72,7 @@ type biller struct {
 }
 
 // count adds the usage between two states of the counters to a row.
-func (b *biller) count(labels query.Labels, from, to fleet.Sums) {
-	key := labels.Key()
+func (b *biller) count(key string, labels query.Labels, from, to fleet.Sums) {
 	r := b.rows[key]
 	if r == nil {
 		r = &Row{Labels: labels}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/cost/worldtest"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
@@ -86,11 +87,11 @@ func TestBillAddsUp(t *testing.T) {
 			if testing.Short() {
 				begin, length = noon.Add(8*time.Hour), 6+r.IntN(4) // over midnight
 			}
-			f := newWorld(seed, begin, time.Duration(length)*time.Hour, false).run()
-			p := randomPrices(t, r, f.begin, f.end)
-			from, to := f.begin.Add(time.Duration(r.IntN(3600))*time.Second), f.end.Add(-time.Duration(r.IntN(3600))*time.Second)
-			addsUp(t, f.store.Late(r), p, r, from, to) // some samples have not arrived yet
-			addsUp(t, f.store, p, r, from, to)
+			f := worldtest.New(seed, begin, time.Duration(length)*time.Hour, false).Run()
+			p := randomPrices(t, r, f.Begin, f.End)
+			from, to := f.Begin.Add(time.Duration(r.IntN(3600))*time.Second), f.End.Add(-time.Duration(r.IntN(3600))*time.Second)
+			addsUp(t, f.Store.Late(r), p, r, from, to) // some samples have not arrived yet
+			addsUp(t, f.Store, p, r, from, to)
 		})
 	}
 }
@@ -162,10 +163,10 @@ func TestBillIsTheTruth(t *testing.T) {
 		seeds = 2
 	}
 	for seed := range seeds {
-		f := newWorld(seed, noon, 14*time.Hour, true).run()
-		b := mustBill(t, f.store, Prices{}, f.begin.Add(-time.Hour), f.end.Add(time.Hour))
-		if got := b.Total.Time().Duration().Seconds(); math.Abs(got-f.held) > 1e-3 {
-			t.Errorf("seed %d: the bill has %v s, the agents counted %v s", seed, got, f.held)
+		f := worldtest.New(seed, noon, 14*time.Hour, true).Run()
+		b := mustBill(t, f.Store, Prices{}, f.Begin.Add(-time.Hour), f.End.Add(time.Hour))
+		if got := b.Total.Time().Duration().Seconds(); math.Abs(got-f.Held) > 1e-3 {
+			t.Errorf("seed %d: the bill has %v s, the agents counted %v s", seed, got, f.Held)
 		}
 		for _, r := range b.Rows {
 			if r.Idle < -1 || r.Used < 0 || r.Energy < 0 { // -1 is rounding
@@ -178,8 +179,8 @@ func TestBillIsTheTruth(t *testing.T) {
 	}
 }
 
-// worlds is how many random fleets TestBillCannotExplode tries; make test-worlds sets it.
-var worlds = flag.Int("worlds", 100, "random hostile fleets to bill")
+// worlds is how many random fleets TestBillCannotExplode tries; make worlds sets it.
+var worlds = flag.Int("worlds", 50, "random hostile fleets to bill")
 
 // Catches a bill above what is possible: two values of one sum that alternate, as two agents on one
 // host, a clock that is set right, or two nodes with the same device ID write them, each counted as a
@@ -189,12 +190,12 @@ func TestBillCannotExplode(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(*worlds) {
 		r := rand.New(rand.NewPCG(seed, 2))
-		f := newWorld(seed, noon.Add(11*time.Hour), time.Duration(40+r.IntN(100))*time.Minute, false).hostile().run()
-		store := f.store
+		f := worldtest.New(seed, noon.Add(11*time.Hour), time.Duration(40+r.IntN(100))*time.Minute, false).Hostile().Run()
+		store := f.Store
 		if r.IntN(2) == 0 {
 			store = store.Late(r)
 		}
-		from, to := f.begin.Add(-20*time.Minute), f.end.Add(20*time.Minute)
+		from, to := f.Begin.Add(-20*time.Minute), f.End.Add(20*time.Minute)
 		fits := func(b Statement, rounding Seconds) {
 			for device, held := range byDevice(b) {
 				if most := Seconds(b.To.Sub(b.From).Microseconds()); held > most+rounding {

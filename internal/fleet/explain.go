@@ -98,7 +98,7 @@ func (q *questions) silent(ctx context.Context, before map[string]*known, found 
 
 // later marks the accounts that grow across the end of the period without a sample near it.
 func (q *questions) later(ctx context.Context, before map[string]*known, found map[string]*seen, to time.Time, mark func(query.Labels)) error {
-	list, err := q.held(ctx, "min_over_time", bridge, to.Add(bridge))
+	list, err := q.held(ctx, "min_over_time", back, to.Add(back))
 	if err != nil {
 		return err
 	}

@@ -10,75 +10,78 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// hours computes usage from raw samples. Its unit is one device in one hour (UTC): the result of
-// an hour depends on the samples of the hour, of the hour before, and on the last reading before
-// and the next one after them, but not on the period that is asked for.
-type hours struct {
+// Hours computes usage from the samples of a store. Its unit is one device in one hour (UTC): the
+// result of an hour depends on the samples from an hour before it to an hour after it, and on the last
+// earlier sample of an account that appears in between, but not on the period that is asked for.
+type Hours struct {
 	store  query.Store
 	o      *MeterOptions
 	series []string // device time counters
 }
 
-// used has the usage of devices in consecutive slots.
-type used struct {
-	edges   []time.Time // the slots are between them
-	devices []*usedDevice
-	refused int // values that no counter can have
+// NewHours returns the Hours of a store.
+func NewHours(store query.Store) *Hours {
+	return &NewMeter(store, MeterOptions{}).questions().hours
 }
 
-// usedDevice has the usage of one device, by row.
-type usedDevice struct {
-	key     string
-	rows    []query.Labels
-	slots   [][]Sums // by slot and row
-	missed  []missed
-	dropped Seconds // more device time than time passed
-	// touched is the start of the earliest gap that ends in the first hour, crossed the newest end
-	// of a segment that began before it, and seen the time of the newest reading, in ms.
-	touched, crossed, seen int64
+// Used is the usage of some devices in consecutive slots.
+type Used struct {
+	Edges   []time.Time // the slots are between them
+	Devices []*UsedDevice
+	Refused int // values that no counter can have
 }
 
-// missed is the device time of an account whose start the store missed, and when it was first seen.
-type missed struct {
-	row  int32
-	at   int64 // ms
-	held Seconds
+// UsedDevice is the usage of one device.
+type UsedDevice struct {
+	Key     string // see DeviceKey
+	Rows    []query.Labels
+	Slots   [][]Sums // by slot and row
+	Late    []LateRow
+	Dropped []Seconds // by slot: device time beyond the time that passed
+	// Touched is the start of the earliest gap without samples that ends in the first hour, and
+	// Crossed the newest sample that is needed to divide growth at its start; zero if there is none.
+	Touched, Crossed time.Time
+	// Seen is the time of the newest sample that was read.
+	Seen time.Time
 }
 
-// between returns the usage of the matching devices. from is the start of an hour; edges are other
+// Between returns the usage of the matching devices. from is the start of an hour; edges are other
 // moments at which a slot ends. The last edge ends the period.
-func (h *hours) between(ctx context.Context, match []string, from time.Time, edges []time.Time) (*used, error) {
+func (h *Hours) Between(ctx context.Context, match []string, from time.Time, edges []time.Time) (*Used, error) {
 	to := edges[len(edges)-1]
 	end := to.Truncate(time.Hour)
 	if end.Before(to) {
 		end = end.Add(time.Hour)
 	}
-	out := &used{edges: hourly(from, append(slices.Clone(edges), end))} // an hour is always computed as a whole
-	devices, err := h.read(ctx, match, from.Add(-back), end.Add(back), &out.refused)
+	out := &Used{Edges: hourly(from, append(slices.Clone(edges), end))} // an hour is always computed as a whole
+	devices, err := h.read(ctx, match, from.Add(-back), end.Add(back), &out.Refused)
 	if err != nil {
 		return nil, err
 	}
 	if err := h.before(ctx, devices, from); err != nil {
 		return nil, err
 	}
-	if err := h.after(ctx, devices, end); err != nil {
-		return nil, err
-	}
 	for _, key := range slices.Sorted(maps.Keys(devices)) {
-		out.devices = append(out.devices, devices[key].fold(out.edges))
+		out.Devices = append(out.Devices, devices[key].fold(out.Edges))
 	}
-	out.cut(to)
-	return out, nil
+	return out.Until(to), nil
 }
 
-// cut removes what is after a moment, which is an edge.
-func (u *used) cut(at time.Time) {
-	n := slices.IndexFunc(u.edges, at.Equal)
-	u.edges = u.edges[:n+1]
-	for _, d := range u.devices {
-		d.slots = d.slots[:n]
-		d.missed = slices.DeleteFunc(d.missed, func(m missed) bool { return m.at > at.UnixMilli() })
+// Until returns the usage up to a moment, which is an edge.
+func (u *Used) Until(at time.Time) *Used {
+	n := slices.IndexFunc(u.Edges, at.Equal)
+	out := &Used{Edges: u.Edges[:n+1], Refused: u.Refused, Devices: make([]*UsedDevice, len(u.Devices))}
+	for i, d := range u.Devices {
+		x := *d
+		x.Slots, x.Dropped, x.Late = d.Slots[:n], d.Dropped[:n], nil
+		for _, l := range d.Late {
+			if !l.At.After(at) {
+				x.Late = append(x.Late, l)
+			}
+		}
+		out.Devices[i] = &x
 	}
+	return out
 }
 
 // hourly returns from, the edges, and the hours between them.
@@ -190,7 +193,7 @@ func (w *wayOf) add(name string, points []query.Point) (refused int) {
 }
 
 // read returns the readings of devices in (from, to], by device.
-func (h *hours) read(ctx context.Context, match []string, from, to time.Time, refused *int) (map[string]*samples, error) {
+func (h *Hours) read(ctx context.Context, match []string, from, to time.Time, refused *int) (map[string]*samples, error) {
 	out := map[string]*samples{}
 	for _, name := range append(slices.Clone(h.series), SeriesActiveTime, SeriesEnergy) {
 		list, err := h.store.Raw(ctx, h.selector(name, match...), from, to)
@@ -208,7 +211,7 @@ func (h *hours) read(ctx context.Context, match []string, from, to time.Time, re
 	return out, nil
 }
 
-func (h *hours) selector(name string, more ...string) string {
+func (h *Hours) selector(name string, more ...string) string {
 	return Select(name, h.o.Match, slices.Concat(h.o.Matchers, more)...)
 }
 
@@ -237,46 +240,45 @@ func newInstance(ways []*wayOf) instance {
 }
 
 // fold returns the usage of a device.
-func (d *samples) fold(edges []time.Time) *usedDevice {
-	out := &usedDevice{key: d.key, rows: d.rows, touched: edges[0].UnixMilli()}
+func (d *samples) fold(edges []time.Time) *UsedDevice {
+	out := &UsedDevice{Key: d.key, Rows: d.rows, Dropped: make([]Seconds, len(edges)-1)}
 	slots := make([]Sums, len(d.rows)*(len(edges)-1))
 	for i := range len(edges) - 1 {
-		out.slots = append(out.slots, slots[i*len(d.rows):(i+1)*len(d.rows):(i+1)*len(d.rows)])
+		out.Slots = append(out.Slots, slots[i*len(d.rows):(i+1)*len(d.rows):(i+1)*len(d.rows)])
 	}
 	var all []instance
 	for _, key := range slices.Sorted(maps.Keys(d.instances)) {
 		i := newInstance(d.instances[key])
 		all = append(all, i)
 		if n := len(i.readings); n > 0 {
-			out.seen = max(out.seen, i.readings[n-1].at)
+			if last := time.UnixMilli(i.readings[n-1].at); last.After(out.Seen) {
+				out.Seen = last
+			}
 		}
 	}
-	w := &sweep{accounts: d.accounts, classes: d.classes}
 	for i := 0; i < len(edges)-1; {
-		from := edges[i]
-		to := from.Truncate(time.Hour).Add(time.Hour)
+		hour := edges[i].Truncate(time.Hour)
 		n := 1
-		for i+n < len(edges)-1 && edges[i+n].Before(to) {
+		for i+n < len(edges)-1 && edges[i+n].Before(hour.Add(time.Hour)) {
 			n++
 		}
-		w.edges = w.edges[:0]
+		w := &sweep{accounts: d.accounts, classes: d.classes, rows: out.Slots[i : i+n]}
 		for _, t := range edges[i : i+n+1] {
 			w.edges = append(w.edges, t.UnixMilli())
 		}
-		w.rows = out.slots[i : i+n]
-		d.hour(w, all, from.Truncate(time.Hour).UnixMilli(), to.UnixMilli(), out, i == 0)
+		d.hour(w, all, hour, out, i == 0)
+		out.Dropped[i] = w.dropped
 		i += n
 	}
-	out.dropped = w.dropped
 	return out
 }
 
 // hour spreads the readings of one hour over its slots.
-func (d *samples) hour(w *sweep, all []instance, from, to int64, out *usedDevice, first bool) {
-	end := w.edges[len(w.edges)-1]
+func (d *samples) hour(w *sweep, all []instance, hour time.Time, out *UsedDevice, first bool) {
+	from, to := hour.UnixMilli(), hour.Add(time.Hour).UnixMilli()
 	f := follower{known: map[int32]int64{}, unseen: func(r *reading, held Seconds) {
-		if r.at > w.edges[0] && r.at <= end {
-			out.missed = append(out.missed, missed{r.row, r.at, held})
+		if r.at > from && r.at <= to {
+			out.Late = append(out.Late, LateRow{Labels: d.rows[r.row], Held: held, At: time.UnixMilli(r.at).UTC()})
 		}
 	}}
 	for i := range all {
@@ -285,25 +287,32 @@ func (d *samples) hour(w *sweep, all []instance, from, to int64, out *usedDevice
 		f.follow(all[i].window(from, to))
 	}
 	if first {
-		for _, t := range f.tracks {
-			for i := range t {
-				if t[i].to <= from || t[i].from >= from {
-					continue
-				}
-				if t[i].to-t[i].from > near.Milliseconds() {
-					out.touched = min(out.touched, t[i].from)
-				}
-				out.crossed = max(out.crossed, t[i].to)
-			}
-		}
+		out.crosses(f.tracks, from)
 	}
 	if len(f.tracks) > 0 {
 		w.run(f.tracks)
 	}
 }
 
-// window returns the readings that matter for an hour: those in the hour, in the one before and in
-// the minutes after, the last earlier reading of each account, and the first later one.
+// crosses sets what the segments across the start of the first hour depend on.
+func (u *UsedDevice) crosses(tracks [][]segment, at int64) {
+	for _, list := range tracks {
+		for _, s := range list {
+			if s.to <= at || s.from >= at {
+				continue
+			}
+			if from := time.UnixMilli(s.from).UTC(); s.to-s.from > near.Milliseconds() && (u.Touched.IsZero() || from.Before(u.Touched)) {
+				u.Touched = from
+			}
+			if to := time.UnixMilli(s.to).UTC(); to.After(u.Crossed) {
+				u.Crossed = to
+			}
+		}
+	}
+}
+
+// window returns the readings that matter for an hour: those from an hour before it to an hour after
+// it, and the last earlier one of each account that appears in between.
 func (i *instance) window(from, to int64) []reading {
 	after := func(t int64) int {
 		n, _ := slices.BinarySearchFunc(i.readings, t, func(r reading, t int64) int {
@@ -314,27 +323,31 @@ func (i *instance) window(from, to int64) []reading {
 		})
 		return n
 	}
-	a, b := after(from-back.Milliseconds()), after(to+near.Milliseconds())
-	found := make(map[int32]bool, i.accounts)
-	var prev, next []reading
-	for n := a - 1; n >= 0 && len(found) < i.accounts && i.readings[n].at >= from-DefaultMemory.Milliseconds(); n-- {
-		if r := &i.readings[n]; r.hasHeld && !found[r.account] {
-			found[r.account] = true
-			prev = append(prev, *r)
+	a, b := after(from-back.Milliseconds()), after(to+back.Milliseconds())
+	var appear []int32
+	seen := make(map[int32]bool, i.accounts)
+	for n := a; n < b && len(seen) < i.accounts; n++ {
+		if r := &i.readings[n]; r.hasHeld && !seen[r.account] {
+			seen[r.account] = true
+			if r.at > from && r.Held > 0 {
+				appear = append(appear, r.account)
+			}
 		}
 	}
-	clear(found)
-	for n := b; n < len(i.readings) && len(found) < i.accounts && i.readings[n].at <= to+bridge.Milliseconds(); n++ {
-		if r := &i.readings[n]; r.hasHeld && !found[r.account] {
-			found[r.account] = true
-			next = append(next, *r)
+	var prev []reading
+	for n := a - 1; n >= 0 && len(appear) > 0; n-- {
+		if r := &i.readings[n]; r.hasHeld {
+			if x := slices.Index(appear, r.account); x >= 0 {
+				appear = slices.Delete(appear, x, x+1)
+				prev = append(prev, *r)
+			}
 		}
 	}
-	if len(prev) == 0 && len(next) == 0 {
+	if len(prev) == 0 {
 		return i.readings[a:b]
 	}
 	slices.Reverse(prev)
-	return slices.Concat(prev, i.readings[a:b], next)
+	return slices.Concat(prev, i.readings[a:b])
 }
 
 // way returns the key that distinguishes two series of one counter.
@@ -344,46 +357,45 @@ func way(l query.Labels) string {
 	return l.Key()
 }
 
-// into adds the usage of all slots to a day.
-func (u *used) into(d *Day) {
-	d.Refused += u.refused
-	for _, x := range u.devices {
-		d.Dropped += x.dropped
-		for row, labels := range x.rows {
+// AddTo adds the usage of all slots to a day.
+func (u *Used) AddTo(d *Day) {
+	d.Refused += u.Refused
+	for _, x := range u.Devices {
+		for _, dropped := range x.Dropped {
+			d.Dropped += dropped
+		}
+		for row, labels := range x.Rows {
 			var sum Sums
-			for _, slot := range x.slots {
-				sum = sum.plus(slot[row])
+			for _, slot := range x.Slots {
+				sum = sum.Plus(slot[row])
 			}
-			d.add(labels, sum)
+			d.Add(labels.Key(), labels, sum)
 		}
-		for _, m := range x.missed {
-			d.Late = append(d.Late, LateRow{x.rows[m.row], m.held, m.at})
-		}
+		d.Late = append(d.Late, x.Late...)
 	}
 }
 
-// plus returns a + b.
-func (a Sums) plus(b Sums) Sums {
+// Plus returns a + b.
+func (a Sums) Plus(b Sums) Sums {
 	return Sums{
 		Held: a.Held + b.Held, Active: a.Active + b.Active, Unmeasured: a.Unmeasured + b.Unmeasured, Energy: a.Energy + b.Energy,
 		HasActive: a.HasActive || b.HasActive, HasEnergy: a.HasEnergy || b.HasEnergy,
 	}
 }
 
-// add adds usage to a row.
-func (d *Day) add(labels query.Labels, s Sums) {
-	key := labels.Key()
+// Add adds usage to a row. key is the key of its labels.
+func (d *Day) Add(key string, labels query.Labels, s Sums) {
 	r := d.Rows[key]
 	if r == nil {
 		r = &DayRow{Labels: labels}
 		d.Rows[key] = r
 	}
-	r.Sums = r.plus(s)
+	r.Sums = r.Plus(s)
 }
 
-// sort orders late accounts by time: those of a shorter period come first.
-func (d *Day) sort() {
+// Sort orders late accounts by time: those of a shorter period come first.
+func (d *Day) Sort() {
 	slices.SortStableFunc(d.Late, func(a, b LateRow) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.Labels.Key(), b.Labels.Key()))
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Labels.Key(), b.Labels.Key()))
 	})
 }

@@ -3,11 +3,9 @@ package fleet
 import "time"
 
 const (
-	// near is how far apart two samples of a live account are at most.
-	near = 5 * time.Minute
-	// bridge is the longest gap across which the growth of a counter is spread evenly. After a
-	// longer gap an account counts as if it had just started.
-	bridge = 24 * time.Hour
+	// Near is how far apart two samples of a live account are at most.
+	Near = 5 * time.Minute
+	near = Near
 	// maxLanes bounds the senders that are told apart.
 	maxLanes = 8
 )
@@ -150,19 +148,31 @@ func (f *follower) take(l *lane, r *reading) {
 	if s.held > span(s.to-s.from) { // a page that is read more often than it changes
 		s.from = min(l.at, max(l.changed, l.at-near.Milliseconds(), s.to-ceil(s.held)))
 	}
-	switch long := r.at-l.at > bridge.Milliseconds(); {
-	case long && s.held > fresh:
-		f.unseen(r, s.held)
-	case long:
-		s.from = s.to - ceil(s.held)
-		f.add(l.track, s)
-	default:
-		f.add(l.track, s)
-	}
+	f.add(l.track, f.bridge(s, r))
 	if s.held > 0 {
 		l.changed = r.at
 	}
 	l.account, l.at, l.Sums = r.account, r.at, next
+}
+
+// bridge limits growth across a gap of more than an hour to what fits in the hour before the reading
+// that ends it. Nobody saw more: the rest is reported as unseen. Little growth is that of an agent
+// that has just come back.
+func (f *follower) bridge(s segment, r *reading) segment {
+	if s.to-s.from <= back.Milliseconds() {
+		return s
+	}
+	s.from = s.to - back.Milliseconds()
+	if s.held <= span(near.Milliseconds()) {
+		s.from = s.to - near.Milliseconds()
+	}
+	if most := span(back.Milliseconds()); s.held > most {
+		f.unseen(r, s.held-most)
+		s.active = Seconds(portion(int64(s.active), uint64(most), uint64(s.held)))
+		s.energy = Energy(portion(int64(s.energy), uint64(most), uint64(s.held)))
+		s.held = most
+	}
+	return s
 }
 
 // span converts milliseconds.

@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -96,8 +95,7 @@ type DayRow struct {
 type LateRow struct {
 	Labels query.Labels
 	Held   Seconds
-
-	at int64 // ms
+	At     time.Time
 }
 
 // Keeper is a store that keeps the usage of past hours, so that it need not be computed from
@@ -126,9 +124,12 @@ func (m *Meter) Dropped() Seconds { return m.dropped }
 // Known reports whether the store had any account before the last period.
 func (m *Meter) Known() bool { return m.known }
 
-// Between calls count for every row with usage in (from, to], with its counters at both ends,
-// which start at zero at midnight (UTC).
-func (m *Meter) Between(ctx context.Context, from, to time.Time, count func(row query.Labels, from, to Sums)) error {
+// Count is called for a row with its counters at both ends of a period, which start at zero at
+// midnight (UTC). key is the key of its labels.
+type Count func(key string, row query.Labels, from, to Sums)
+
+// Between calls count for every row with usage in (from, to].
+func (m *Meter) Between(ctx context.Context, from, to time.Time, count Count) error {
 	edges := append(append([]time.Time{from}, Days(from, to)...), to)
 	for i, end := range edges[1:] {
 		if err := m.within(ctx, edges[i], end, count); err != nil {
@@ -139,7 +140,7 @@ func (m *Meter) Between(ctx context.Context, from, to time.Time, count func(row 
 }
 
 // within is Between for a period of one day.
-func (m *Meter) within(ctx context.Context, from, to time.Time, count func(row query.Labels, from, to Sums)) error {
+func (m *Meter) within(ctx context.Context, from, to time.Time, count Count) error {
 	midnight := from.UTC().Truncate(day)
 	a := &Day{}
 	if !from.Equal(midnight) {
@@ -167,14 +168,13 @@ func (m *Meter) within(ctx context.Context, from, to time.Time, count func(row q
 			m.o.Late(l.Labels, l.Held)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(b.Rows)) {
-		r := b.Rows[key]
+	for key, r := range b.Rows {
 		var before Sums
 		if old := a.Rows[key]; old != nil {
 			before = old.Sums
 		}
 		if before != r.Sums || before == (Sums{}) {
-			count(r.Labels, before, r.Sums)
+			count(key, r.Labels, before, r.Sums)
 		}
 	}
 	return nil
@@ -189,10 +189,14 @@ func (m *Meter) usage(ctx context.Context, midnight, at time.Time) (*Day, error)
 		}
 		return d.only(&m.o), nil
 	}
-	q := &questions{store: m.store, o: &m.o, hours: hours{store: m.store, o: &m.o, series: m.heldSeries()}, edges: m.edges}
+	q := m.questions()
 	d, err := q.usage(ctx, midnight, at)
 	m.edges = q.edges
 	return d, err
+}
+
+func (m *Meter) questions() *questions {
+	return &questions{store: m.store, o: &m.o, hours: Hours{store: m.store, o: &m.o, series: m.heldSeries()}, edges: m.edges}
 }
 
 // only returns the rows that the options select.

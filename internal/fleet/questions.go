@@ -15,7 +15,7 @@ import (
 type questions struct {
 	store query.Store
 	o     *MeterOptions
-	hours hours
+	hours Hours
 
 	edges map[time.Time]edge
 }
@@ -67,18 +67,19 @@ func (q *questions) usage(ctx context.Context, from, to time.Time) (*Day, error)
 		if k := before[key]; k != nil {
 			begin = k.Sums
 		}
-		out.add(Row(s.labels), begin.until(s.Sums))
+		labels := Row(s.labels)
+		out.Add(labels.Key(), labels, begin.until(s.Sums))
 	}
 	uuids := slices.Collect(maps.Values(raw))
 	for _, match := range AnyOf(LabelUUID, uuids) {
-		u, err := q.hours.between(ctx, []string{match}, from, []time.Time{to})
+		u, err := q.hours.Between(ctx, []string{match}, from, []time.Time{to})
 		if err != nil {
 			return nil, err
 		}
-		u.devices = slices.DeleteFunc(u.devices, func(d *usedDevice) bool { return raw[d.key] == "" })
-		u.into(out)
+		u.Devices = slices.DeleteFunc(u.Devices, func(d *UsedDevice) bool { return raw[d.Key] == "" })
+		u.AddTo(out)
 	}
-	out.sort()
+	out.Sort()
 	return out, nil
 }
 

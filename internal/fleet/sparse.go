@@ -11,10 +11,10 @@ import (
 
 // before adds the last reading of every account that appears after from and may have been known
 // earlier: the store is searched as far back as its memory reaches.
-func (h *hours) before(ctx context.Context, devices map[string]*samples, from time.Time) error {
+func (h *Hours) before(ctx context.Context, devices map[string]*samples, from time.Time) error {
 	wanted := lost{}
 	for _, d := range devices {
-		for a, first := range d.extremes(func(old, r *reading) bool { return r.at < old.at }) {
+		for a, first := range d.extremes(func(old, r *reading) bool { return r.at < old.at || r.at == old.at && r.Held < old.Held }) {
 			if first.at > from.UnixMilli() && first.Held > 0 {
 				wanted.add(d, a)
 			}
@@ -30,37 +30,10 @@ func (h *hours) before(ctx context.Context, devices map[string]*samples, from ti
 		if begin.Before(oldest) {
 			begin = oldest
 		}
-		if err := h.find(ctx, devices, wanted, begin, end, func(old, r *reading) bool { return r.at > old.at }); err != nil {
+		if err := h.find(ctx, devices, wanted, begin, end, func(old, r *reading) bool { return r.at > old.at || r.at == old.at && r.Held > old.Held }); err != nil {
 			return err
 		}
 		end = begin
-	}
-	return nil
-}
-
-// after adds the next reading of every account that has none in the hour after a moment.
-func (h *hours) after(ctx context.Context, devices map[string]*samples, at time.Time) error {
-	wanted := lost{}
-	for _, d := range devices {
-		for a, last := range d.extremes(func(old, r *reading) bool { return r.at > old.at }) {
-			if last.at <= at.UnixMilli() && last.at > at.Add(-bridge).UnixMilli() {
-				wanted.add(d, a)
-			}
-		}
-	}
-	begin, newest := at.Add(back), at.Add(bridge)
-	if err := h.exist(ctx, wanted, newest, bridge-back); err != nil {
-		return err
-	}
-	for d := back; begin.Before(newest) && len(wanted) > 0; d = min(4*d, day) {
-		end := begin.Add(d)
-		if end.After(newest) {
-			end = newest
-		}
-		if err := h.find(ctx, devices, wanted, begin, end, func(old, r *reading) bool { return r.at < old.at }); err != nil {
-			return err
-		}
-		begin = end
 	}
 	return nil
 }
@@ -110,7 +83,7 @@ func (l lost) matchers() [][]string {
 }
 
 // exist removes the accounts that have no sample in the period before a moment.
-func (h *hours) exist(ctx context.Context, wanted lost, at time.Time, d time.Duration) error {
+func (h *Hours) exist(ctx context.Context, wanted lost, at time.Time, d time.Duration) error {
 	found := map[string]bool{}
 	for _, match := range wanted.matchers() {
 		for _, name := range h.series {
@@ -128,7 +101,7 @@ func (h *hours) exist(ctx context.Context, wanted lost, at time.Time, d time.Dur
 }
 
 // find adds the best reading of each wanted account in a period, and removes the account.
-func (h *hours) find(ctx context.Context, devices map[string]*samples, wanted lost, from, to time.Time, better func(old, r *reading) bool) error {
+func (h *Hours) find(ctx context.Context, devices map[string]*samples, wanted lost, from, to time.Time, better func(old, r *reading) bool) error {
 	for _, match := range wanted.matchers() {
 		refused := 0
 		part, err := h.read(ctx, match, from, to, &refused)

@@ -1,4 +1,7 @@
-package cost
+// Package worldtest simulates fleets for tests of bills: agents write the counters of random
+// workloads to a store in memory, restart, lose their state and lose samples. Hostile adds what must
+// not happen and does.
+package worldtest
 
 import (
 	"fmt"
@@ -14,25 +17,25 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
-// world simulates agents that write the counters of random workloads to a store, including
+// World simulates agents that write the counters of random workloads to a store, including
 // restarts, lost state and lost samples.
-type world struct {
+type World struct {
 	r     *rand.Rand
-	store *querytest.Memory
-	begin time.Time
-	end   time.Time
+	Store *querytest.Memory
+	Begin time.Time
+	End   time.Time
 	step  time.Duration
 	// calm: no agent dies and no sample is lost, so the store has the full truth.
 	calm bool
-	wild bool // see hostile
+	wild bool // see Hostile
 
 	agents []*agent
-	// held is the device time that the agents have counted since the start.
-	held float64
+	// Held is the device time that the agents have counted since the start, in seconds.
+	Held float64
 }
 
 type agent struct {
-	world    *world
+	world    *World
 	name     string
 	cluster  string
 	pod      int // pod of the agent, a scrape label
@@ -68,8 +71,9 @@ type account struct {
 
 var models = []string{"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "AMD Instinct MI300X", "Tenstorrent Blackhole p150a"}
 
-func newWorld(seed uint64, begin time.Time, d time.Duration, calm bool) *world {
-	f := &world{r: rand.New(rand.NewPCG(seed, 9)), store: querytest.NewMemory(), begin: begin, end: begin.Add(d), calm: calm}
+// New returns a fleet. A calm one neither restarts agents nor loses samples.
+func New(seed uint64, begin time.Time, d time.Duration, calm bool) *World {
+	f := &World{r: rand.New(rand.NewPCG(seed, 9)), Store: querytest.NewMemory(), Begin: begin, End: begin.Add(d), calm: calm}
 	f.step = time.Duration(15+f.r.IntN(60)) * time.Second
 	for i := range 1 + f.r.IntN(3) {
 		a := &agent{world: f, name: fmt.Sprintf("node-%d", i), twice: f.r.IntN(3) == 0 && !calm}
@@ -85,10 +89,10 @@ func newWorld(seed uint64, begin time.Time, d time.Duration, calm bool) *world {
 	return f
 }
 
-// hostile adds what must not happen and does: second agents on a host, for a while or for good, with
+// Hostile adds what must not happen and does: second agents on a host, for a while or for good, with
 // the labels of the first one or without any workloads; nodes whose devices have the same ID; clocks
 // that are wrong and are set right.
-func (f *world) hostile() *world {
+func (f *World) Hostile() *World {
 	f.wild = true
 	for _, a := range slices.Clone(f.agents) {
 		if f.r.IntN(3) == 0 {
@@ -99,7 +103,7 @@ func (f *world) hostile() *world {
 		if f.r.IntN(2) == 0 {
 			continue
 		}
-		twin := &agent{world: f, name: a.name, blind: f.r.IntN(2) == 0, since: f.begin.Add(time.Duration(f.r.Int64N(int64(f.end.Sub(f.begin)))))}
+		twin := &agent{world: f, name: a.name, blind: f.r.IntN(2) == 0, since: f.Begin.Add(time.Duration(f.r.Int64N(int64(f.End.Sub(f.Begin)))))}
 		if f.r.IntN(4) == 0 {
 			twin.name = "pod-of-" + a.name
 		}
@@ -114,9 +118,9 @@ func (f *world) hostile() *world {
 	return f
 }
 
-// run lets the agents work.
-func (f *world) run() *world {
-	for at := f.begin; !at.After(f.end); at = at.Add(f.step) {
+// Run lets the agents work.
+func (f *World) Run() *World {
+	for at := f.Begin; !at.After(f.End); at = at.Add(f.step) {
 		for _, a := range f.agents {
 			a.tick(at.Add(time.Duration(f.r.IntN(900)) * time.Millisecond))
 		}
@@ -204,7 +208,7 @@ func (g *gpu) tick(a *agent, at time.Time, elapsed time.Duration) {
 			g.known[key] = true
 		}
 		acc.held += part * seconds
-		f.held += part * seconds
+		f.Held += part * seconds
 		if r.IntN(3) > 0 {
 			acc.active += part * seconds
 		}
@@ -216,7 +220,7 @@ func (g *gpu) tick(a *agent, at time.Time, elapsed time.Duration) {
 		if at.Sub(acc.seen) > 5*time.Minute {
 			if !acc.ended {
 				for _, name := range []string{acc.heldSeries(), fleet.SeriesActiveTime, fleet.SeriesEnergy} {
-					f.store.Add(acc.series(name, a, 0), at, math.NaN())
+					f.Store.Add(acc.series(name, a, 0), at, math.NaN())
 				}
 			}
 			acc.ended = true
@@ -274,7 +278,7 @@ func (acc *account) series(name string, a *agent, way int) query.Labels {
 }
 
 // write stores the agent's sample unless scrapes fail.
-func (f *world) write(a *agent, g *gpu, acc *account, at time.Time) {
+func (f *World) write(a *agent, g *gpu, acc *account, at time.Time) {
 	if !f.calm && (at.Before(a.deaf) || f.r.IntN(50) == 0) {
 		return
 	}
@@ -285,12 +289,12 @@ func (f *world) write(a *agent, g *gpu, acc *account, at time.Time) {
 	at = at.Add(a.offset)
 	for way := range ways {
 		when := at.Add(time.Duration(way*f.r.IntN(3000)) * time.Millisecond)
-		f.store.Add(acc.series(acc.heldSeries(), a, way), when, acc.held)
+		f.Store.Add(acc.series(acc.heldSeries(), a, way), when, acc.held)
 		if !g.noActivity && acc.labels["gpu_workload_kind"] != "unallocated" {
-			f.store.Add(acc.series(fleet.SeriesActiveTime, a, way), when, acc.active)
+			f.Store.Add(acc.series(fleet.SeriesActiveTime, a, way), when, acc.active)
 		}
 		if !g.noEnergy {
-			f.store.Add(acc.series(fleet.SeriesEnergy, a, way), when, acc.energy)
+			f.Store.Add(acc.series(fleet.SeriesEnergy, a, way), when, acc.energy)
 		}
 	}
 }

@@ -84,14 +84,11 @@ type tariff struct {
 // at returns the amounts for counters that start at zero and stand at s.
 func (t tariff) at(s fleet.Sums) Amounts {
 	var a Amounts
-	used := min(s.Active, s.Held)
-	switch {
-	case t.unallocated:
+	if t.unallocated {
 		a.Unallocated = s.Held
-	case s.HasActive:
-		a.Used, a.Idle = used, s.Held-used
-	default:
-		a.Unmeasured = s.Held
+	} else {
+		a.Used = min(s.Active, s.Held-s.Unmeasured)
+		a.Idle, a.Unmeasured = s.Held-s.Unmeasured-a.Used, s.Unmeasured
 	}
 	if s.HasEnergy {
 		a.Energy = s.Energy

@@ -40,7 +40,7 @@ func Bill(ctx context.Context, store query.Store, p Prices, from, to time.Time, 
 		empty = empty || i == 0 && !meter.Known()
 	}
 	s := b.statement(from, to)
-	s.Missing.Unseen, s.Missing.Refused = meter.Unseen(), meter.Refused()
+	s.Missing.Unseen, s.Missing.Refused, s.Missing.Twice = meter.Unseen(), meter.Refused(), meter.Dropped()
 	if empty && len(s.Rows) > 0 {
 		var err error
 		if s.Since, err = meter.Since(ctx, from, to); err != nil {
@@ -72,8 +72,7 @@ type biller struct {
 }
 
 // count adds the usage between two states of the counters to a row.
-func (b *biller) count(labels query.Labels, from, to fleet.Sums) {
-	key := labels.Key()
+func (b *biller) count(key string, labels query.Labels, from, to fleet.Sums) {
 	r := b.rows[key]
 	if r == nil {
 		r = &Row{Labels: labels}

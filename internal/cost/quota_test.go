@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpumeter/gpumeter/internal/cost/worldtest"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
@@ -135,21 +136,21 @@ func TestMonth(t *testing.T) {
 	if testing.Short() {
 		length = 30 * time.Hour
 	}
-	f := newWorld(7, begin, length, true)
+	f := worldtest.New(7, begin, length, true).Run()
 	p := mustParse(t, "{currency: USD, prices: [{rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]}")
 	var m Month
-	for at := begin.Add(time.Hour); !at.After(f.end); at = at.Add(17 * time.Hour) {
-		got, err := m.Bill(t.Context(), f.store, p, at, Options{})
+	for at := begin.Add(time.Hour); !at.After(f.End); at = at.Add(17 * time.Hour) {
+		got, err := m.Bill(t.Context(), f.Store, p, at, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		first := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
-		want := mustBill(t, f.store, p, first, at)
+		want := mustBill(t, f.Store, p, first, at)
 		if diff := cmp.Diff(total(want.Rows), total(got.Rows)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", at, diff)
 		}
 	}
-	if s, err := m.Bill(t.Context(), f.store, p, time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC), Options{}); err != nil || len(s.Rows) != 0 {
+	if s, err := m.Bill(t.Context(), f.Store, p, time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC), Options{}); err != nil || len(s.Rows) != 0 {
 		t.Errorf("at the start of a month: %d rows, %v", len(s.Rows), err)
 	}
 }

@@ -46,6 +46,9 @@ type Missing struct {
 	Unseen fleet.Unseen `json:"unseen,omitzero"`
 	// Refused counts rejected values that no counter can have.
 	Refused int `json:"refused,omitempty"`
+	// Twice is device time that was reported more than once, such as by two agents on one host,
+	// and is counted once.
+	Twice Seconds `json:"reported_twice_seconds,omitempty"`
 }
 
 func (b *biller) statement(from, to time.Time) Statement {

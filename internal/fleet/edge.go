@@ -9,40 +9,36 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// near is how far apart the samples on both sides of an edge may be. Across a longer gap it is
-// unknown when a counter grew: the growth belongs to the period in which it is seen.
-const near = 5 * time.Minute
-
 // edge has the values of counters at a moment, by name and series.
 type edge map[string]query.Sample
 
 // split sets the values of all counters at the ends of a period. Without it a counter would
 // stand at its last sample before an edge, and a period would include up to one sampling
 // interval from before its start: a day of 24 GPU-hours and a minute.
-func (m *Meter) split(ctx context.Context, from, to time.Time) error {
-	edges := map[time.Time]edge{from: m.edges[from]} // the end of the last period
+func (q *questions) split(ctx context.Context, from, to time.Time) error {
+	edges := map[time.Time]edge{from: q.edges[from], to: q.edges[to]} // of the last period
 	for _, at := range []time.Time{from, to} {
 		if edges[at] != nil {
 			continue
 		}
-		values, err := m.at(ctx, at)
+		values, err := q.at(ctx, at)
 		if err != nil {
 			return err
 		}
 		edges[at] = values
 	}
-	m.edges = edges
+	q.edges = edges
 	return nil
 }
 
 // at returns the values of the counters at a moment. The counters of an account move together:
 // if one of them has no value, none has. An account with several series has none either,
 // because the series may lag behind each other; it stands at its last sample.
-func (m *Meter) at(ctx context.Context, at time.Time) (edge, error) {
+func (q *questions) at(ctx context.Context, at time.Time) (edge, error) {
 	values, without, series := edge{}, map[string]bool{}, map[string]string{}
-	names := append(m.heldSeries(), SeriesActiveTime, SeriesEnergy)
+	names := append(slices.Clone(q.hours.series), SeriesActiveTime, SeriesEnergy)
 	for _, name := range names {
-		list, err := m.store.Raw(ctx, m.selector(name), at.Add(-near), at.Add(near))
+		list, err := q.store.Raw(ctx, q.hours.selector(name), at.Add(-near), at.Add(near))
 		if err != nil {
 			return nil, err
 		}
@@ -86,9 +82,17 @@ func between(points []query.Point, at time.Time, seconds bool) (value float64, o
 	return 0, false
 }
 
+// has reports whether the account of a series has a value.
+func (e edge) has(l query.Labels) bool {
+	one := way(l)
+	_, held := e[SeriesAllocatedTime+one]
+	_, free := e[SeriesUnallocatedTime+one]
+	return held || free
+}
+
 // move replaces the last samples before an edge by the values at the edge. A period that is
-// shorter than the sampling interval may have no sample of its own; add adds those series.
-func (e edge) move(name string, list []query.Sample, add bool) []query.Sample {
+// shorter than the sampling interval may have no sample of its own: those series are added.
+func (e edge) move(name string, list []query.Sample) []query.Sample {
 	there := map[string]bool{}
 	for i := range list {
 		key := name + way(list[i].Labels)
@@ -97,7 +101,7 @@ func (e edge) move(name string, list []query.Sample, add bool) []query.Sample {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(e)) {
-		if add && !there[key] && e[key].Labels[LabelName] == name {
+		if !there[key] && e[key].Labels[LabelName] == name {
 			list = append(list, e[key])
 		}
 	}

@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -15,13 +14,13 @@ const (
 	// counted from zero. An account with more started before the store knew it: only later
 	// growth counts, and the rest is reported as Unseen.
 	fresh = Seconds(3600e6)
-	// behind is how long, and how far, one path to a store may lag behind another.
-	behind = 5 * time.Minute
 	// back is how far before an edge samples are considered.
 	back = time.Hour
 	// DefaultMemory is how far before a period the store is searched for an account that has
 	// been silent. An account silent for longer counts from where it reappears.
 	DefaultMemory = 31 * 24 * time.Hour
+
+	day = 24 * time.Hour
 )
 
 // MeterOptions restrict what a Meter reads. The zero value reads everything.
@@ -45,28 +44,72 @@ type Unseen struct {
 	Held     Seconds `json:"held_seconds"` // device time of those accounts
 }
 
-// Meter converts the counters of accounts to usage between two moments. Each increase is the
-// difference of two states of the counters, so splitting a period at any moment yields two parts
-// that add up to the whole.
+// Meter converts the counters of accounts to usage between two moments.
+//
+// Usage is what an account had at the end of a period, counted from midnight (UTC), less what it
+// had at the start. Splitting a period at any moment therefore yields two parts that add up to
+// the whole. No device has more usage in a period than time passed, whatever the samples say: see
+// sweep.
 //
 // A Meter is not safe for concurrent use.
 type Meter struct {
 	store query.Store
 	o     MeterOptions
+	edges map[time.Time]edge // of questions
 
-	sums  map[string]*known // by account, at the start of the period
-	rows  map[string]query.Labels
-	edges map[time.Time]edge // the ends of the period
-
+	last    moment // the end of the last period
+	known   bool
 	unseen  Unseen
 	refused int
-	count   func(row query.Labels, from, to Sums)
+	dropped Seconds
+}
+
+// moment is the usage of a day up to a moment.
+type moment struct {
+	at time.Time
+	*Day
+}
+
+// Day is the usage of a fleet from midnight (UTC) to a moment of the day.
+type Day struct {
+	// Rows has the usage by key of the labels.
+	Rows map[string]*DayRow
+	// Late has the accounts whose start the store missed.
+	Late []LateRow
+	// Known is set if the store had an account before midnight.
+	Known bool
+	// Refused counts values that no counter can have.
+	Refused int
+	// Dropped is the device time that was reported more than once, such as by two agents on one
+	// host. Rows do not include it.
+	Dropped Seconds
+}
+
+// DayRow is the usage of a row.
+type DayRow struct {
+	Labels query.Labels
+	Sums
+}
+
+// LateRow is the device time that an account had when the store first saw it.
+type LateRow struct {
+	Labels query.Labels
+	Held   Seconds
+	At     time.Time
+}
+
+// Keeper is a store that keeps the usage of past hours, so that it need not be computed from
+// samples each time.
+type Keeper interface {
+	query.Store
+	// Usage returns the usage from midnight to a moment of the same day.
+	Usage(ctx context.Context, midnight, at time.Time) (*Day, error)
 }
 
 // NewMeter returns a Meter of the counters in store.
 func NewMeter(store query.Store, o MeterOptions) *Meter {
 	o.Memory = cmp.Or(o.Memory, DefaultMemory)
-	return &Meter{store: store, o: o, sums: map[string]*known{}, rows: map[string]query.Labels{}}
+	return &Meter{store: store, o: o}
 }
 
 // Unseen returns the usage that the periods read so far exclude.
@@ -75,27 +118,112 @@ func (m *Meter) Unseen() Unseen { return m.unseen }
 // Refused returns how many values were rejected because no counter can have them.
 func (m *Meter) Refused() int { return m.refused }
 
-// Known reports whether the store had any account at the start of the last period.
-func (m *Meter) Known() bool { return len(m.sums) > 0 }
+// Dropped returns the device time that was reported more than once, and counted once.
+func (m *Meter) Dropped() Seconds { return m.dropped }
 
-// known has the counters of an account at an edge.
-type known struct {
-	Sums
-	series   int
-	labels   query.Labels // of its last series
-	instance string       // key of its workload instance
+// Known reports whether the store had any account before the last period.
+func (m *Meter) Known() bool { return m.known }
+
+// Count is called for a row with its counters at both ends of a period, which start at zero at
+// midnight (UTC). key is the key of its labels.
+type Count func(key string, row query.Labels, from, to Sums)
+
+// Between calls count for every row with usage in (from, to].
+func (m *Meter) Between(ctx context.Context, from, to time.Time, count Count) error {
+	edges := append(append([]time.Time{from}, Days(from, to)...), to)
+	for i, end := range edges[1:] {
+		if err := m.within(ctx, edges[i], end, count); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// seen has the counters of an account in a period.
-type seen struct {
-	Sums     // at the end
-	low      Seconds
-	row      string
-	series   int
-	labels   query.Labels // of its last series
-	resets   bool
-	uuid     string
-	instance string // key of its workload instance
+// within is Between for a period of one day.
+func (m *Meter) within(ctx context.Context, from, to time.Time, count Count) error {
+	midnight := from.UTC().Truncate(day)
+	a := &Day{}
+	if !from.Equal(midnight) {
+		if m.last.Day == nil || !m.last.at.Equal(from) {
+			d, err := m.usage(ctx, midnight, from)
+			if err != nil {
+				return err
+			}
+			m.last = moment{from, d}
+		}
+		a = m.last.Day
+	}
+	b, err := m.usage(ctx, midnight, to)
+	if err != nil {
+		return err
+	}
+	m.last = moment{to, b}
+	m.known = b.Known || len(a.Rows) > 0
+	m.refused += b.Refused - a.Refused
+	m.dropped += b.Dropped - a.Dropped
+	for _, l := range b.Late[min(len(a.Late), len(b.Late)):] {
+		m.unseen.Accounts++
+		m.unseen.Held += l.Held
+		if m.o.Late != nil {
+			m.o.Late(l.Labels, l.Held)
+		}
+	}
+	for key, r := range b.Rows {
+		var before Sums
+		if old := a.Rows[key]; old != nil {
+			before = old.Sums
+		}
+		if before != r.Sums || before == (Sums{}) {
+			count(key, r.Labels, before, r.Sums)
+		}
+	}
+	return nil
+}
+
+// usage returns the usage from midnight to a moment of the same day.
+func (m *Meter) usage(ctx context.Context, midnight, at time.Time) (*Day, error) {
+	if k, ok := m.store.(Keeper); ok && len(m.o.Matchers) == 0 {
+		d, err := k.Usage(ctx, midnight, at)
+		if err != nil {
+			return nil, err
+		}
+		return d.only(&m.o), nil
+	}
+	q := m.questions()
+	d, err := q.usage(ctx, midnight, at)
+	m.edges = q.edges
+	return d, err
+}
+
+func (m *Meter) questions() *questions {
+	return &questions{store: m.store, o: &m.o, hours: Hours{store: m.store, o: &m.o, series: m.heldSeries()}, edges: m.edges}
+}
+
+// only returns the rows that the options select.
+func (d *Day) only(o *MeterOptions) *Day {
+	if len(o.Match) == 0 && !o.Workloads {
+		return d
+	}
+	match := func(l query.Labels) bool {
+		for name, value := range o.Match {
+			if l[name] != value {
+				return false
+			}
+		}
+		return !o.Workloads || l[LabelKind] != KindUnallocated
+	}
+	out := &Day{Rows: map[string]*DayRow{}, Known: d.Known, Refused: d.Refused}
+	for key, r := range d.Rows {
+		if match(r.Labels) {
+			out.Rows[key] = r
+		}
+	}
+	for _, l := range d.Late {
+		if match(l.Labels) {
+			out.Late = append(out.Late, l)
+		}
+	}
+	return out
 }
 
 // heldSeries returns the device time counters: with a holder, and free.
@@ -108,259 +236,6 @@ func (m *Meter) heldSeries() []string {
 
 func (m *Meter) selector(name string, more ...string) string {
 	return Select(name, m.o.Match, slices.Concat(m.o.Matchers, more)...)
-}
-
-// over evaluates a function over the samples of a range that ends at a moment. The last value
-// at an edge is the one between its samples.
-func (m *Meter) over(ctx context.Context, f, name string, d time.Duration, at time.Time, more ...string) ([]query.Sample, error) {
-	list, err := m.store.Instant(ctx, over(f, m.selector(name, more...), query.Duration(d)), at)
-	if err != nil || f != "last_over_time" {
-		return list, err
-	}
-	return m.edges[at].move(name, list, len(more) == 0), nil
-}
-
-// held is over for both device time counters.
-func (m *Meter) held(ctx context.Context, f string, d time.Duration, at time.Time, more ...string) ([]query.Sample, error) {
-	var out []query.Sample
-	for _, name := range m.heldSeries() {
-		list, err := m.over(ctx, f, name, d, at, more...)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, list...)
-	}
-	return out, nil
-}
-
-// Between calls count for every increase of an account in (from, to], with the labels of its row
-// and the counters before and after. A row may have several consecutive increases. The period
-// should not exceed a day, because stores limit how much one query may read.
-func (m *Meter) Between(ctx context.Context, from, to time.Time, count func(row query.Labels, from, to Sums)) error {
-	m.count = count
-	if err := m.split(ctx, from, to); err != nil {
-		return err
-	}
-	if err := m.begin(ctx, from); err != nil {
-		return err
-	}
-	found, err := m.look(ctx, from, to)
-	if err != nil {
-		return err
-	}
-	silent, err := m.silent(ctx, found, from)
-	if err != nil {
-		return err
-	}
-	raw := m.unexplained(found, silent)
-	var old []string
-	for _, key := range slices.Sorted(maps.Keys(found)) {
-		s, k := found[key], m.sums[key]
-		switch {
-		case raw[s.instance]:
-		case k == nil && s.low > fresh:
-			old = append(old, key)
-		case k == nil:
-			m.add(s.row, Sums{}, s.Sums)
-		default:
-			m.add(s.row, k.Sums, s.with(k.with(s.Sums)))
-		}
-	}
-	if err := m.late(ctx, found, old, from, to); err != nil {
-		return err
-	}
-	return m.fold(ctx, raw, found, silent, from, to)
-}
-
-func (m *Meter) add(row string, from, to Sums) { m.count(m.rows[row], from, to) }
-
-// begin reads the counters at an edge. It looks back further than the five minutes of an instant
-// query: the series of ended workloads are stale by then.
-func (m *Meter) begin(ctx context.Context, at time.Time) error {
-	clear(m.sums)
-	held, err := m.held(ctx, "last_over_time", back, at)
-	if err != nil {
-		return err
-	}
-	for _, s := range held {
-		if v, ok := micro(s.Value); ok {
-			key := Account(s.Labels)
-			if m.sums[key] == nil {
-				m.sums[key] = &known{instance: Instance(s.Labels)}
-			}
-			m.sums[key].Held, m.sums[key].labels = v, s.Labels
-			m.sums[key].series++
-		}
-	}
-	others, err := m.others(ctx, "last_over_time", back, at)
-	if err != nil {
-		return err
-	}
-	for key, k := range m.sums {
-		k.Sums = k.with(others[key])
-	}
-	return nil
-}
-
-// others evaluates a function over the counters other than held time. An account with several
-// series is read again sample by sample.
-func (m *Meter) others(ctx context.Context, f string, d time.Duration, at time.Time) (map[string]Sums, error) {
-	out := map[string]Sums{}
-	active, err := m.over(ctx, f, SeriesActiveTime, d, at)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range active {
-		if v, ok := micro(s.Value); ok {
-			key := Account(s.Labels)
-			out[key] = out[key].with(Sums{Active: v, HasActive: true})
-		}
-	}
-	energy, err := m.over(ctx, f, SeriesEnergy, d, at)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range energy {
-		if v, ok := milli(s.Value); ok {
-			key := Account(s.Labels)
-			out[key] = out[key].with(Sums{Energy: v, HasEnergy: true})
-		}
-	}
-	return out, nil
-}
-
-// leads reports whether the edges of a period fully explain an account: it has one series, the same
-// as before, was not reset, and has the same counters as before. Between two series no function of
-// PromQL sees a reset.
-func (k *known) leads(s *seen) bool {
-	return k.series == 1 && sameSeries(k.labels, s.labels) && s.low >= k.Held && !s.below(k.Sums) && (k.HasActive || !s.HasActive) && (k.HasEnergy || !s.HasEnergy)
-}
-
-// look reads what counters did between two edges.
-func (m *Meter) look(ctx context.Context, from, to time.Time) (map[string]*seen, error) {
-	d := to.Sub(from)
-	last, err := m.held(ctx, "last_over_time", d, to)
-	if err != nil {
-		return nil, err
-	}
-	found := map[string]*seen{}
-	for _, s := range last {
-		v, ok := micro(s.Value)
-		if !ok {
-			m.refused++
-			continue
-		}
-		labels := Row(s.Labels)
-		key, row := Account(labels), m.row(labels)
-		if found[key] == nil {
-			found[key] = &seen{low: v, row: row, uuid: labels[LabelUUID], instance: Instance(labels)}
-		}
-		found[key].Held, found[key].labels = v, s.Labels
-		found[key].series++
-	}
-	low, err := m.held(ctx, "min_over_time", d, to)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range low {
-		if v, ok := micro(s.Value); ok {
-			if f := found[Account(s.Labels)]; f != nil {
-				f.low = min(f.low, v)
-			}
-		}
-	}
-	for _, name := range append(m.heldSeries(), SeriesActiveTime, SeriesEnergy) {
-		resets, err := m.over(ctx, "resets", name, d+back, to) // including resets across the edge
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range resets {
-			if f := found[Account(s.Labels)]; f != nil && s.Value > 0 {
-				f.resets = true
-			}
-		}
-	}
-	others, err := m.others(ctx, "last_over_time", d, to)
-	if err != nil {
-		return nil, err
-	}
-	for key, f := range found {
-		f.Sums = f.with(others[key])
-	}
-	return found, nil
-}
-
-// silent finds the accounts that are unknown at the edge although the store knew them before.
-func (m *Meter) silent(ctx context.Context, found map[string]*seen, at time.Time) (map[string]bool, error) {
-	groups := map[string][]string{} // values by label
-	for key, f := range found {
-		if m.sums[key] != nil {
-			continue
-		}
-		labels := m.rows[f.row]
-		label := LabelUUID
-		for _, id := range identities {
-			if labels[id] != "" {
-				label = id
-				break
-			}
-		}
-		groups[label] = append(groups[label], labels[label])
-	}
-	out := map[string]bool{}
-	for _, label := range slices.Sorted(maps.Keys(groups)) {
-		for _, match := range AnyOf(label, groups[label]) {
-			more := []string{match}
-			if label == LabelUUID { // accounts without an identity of their own, such as free time
-				more = append(more, Equals(LabelPodUID, ""), Equals(LabelSlurmJob, ""), Equals(LabelContainerID, ""))
-			}
-			list, err := m.held(ctx, "last_over_time", m.o.Memory, at, more...)
-			if err != nil {
-				return nil, err
-			}
-			for _, s := range list {
-				if key := Account(s.Labels); found[key] != nil && m.sums[key] == nil {
-					out[key] = true
-				}
-			}
-		}
-	}
-	return out, nil
-}
-
-// late counts accounts whose start the store missed from their first sample.
-func (m *Meter) late(ctx context.Context, found map[string]*seen, old []string, from, to time.Time) error {
-	if len(old) == 0 {
-		return nil
-	}
-	others, err := m.others(ctx, "min_over_time", to.Sub(from), to)
-	if err != nil {
-		return err
-	}
-	for _, key := range old {
-		s := found[key]
-		m.missed(s.row, s.low)
-		m.add(s.row, Sums{Held: s.low}.with(others[key]), s.Sums)
-	}
-	return nil
-}
-
-// missed records the device time of an account whose start the store missed.
-func (m *Meter) missed(row string, held Seconds) {
-	m.unseen.Accounts++
-	m.unseen.Held += held
-	if m.o.Late != nil {
-		m.o.Late(m.rows[row], held)
-	}
-}
-
-// row returns the key of the row with these labels.
-func (m *Meter) row(labels query.Labels) string {
-	key := labels.Key()
-	if m.rows[key] == nil {
-		m.rows[key] = labels
-	}
-	return key
 }
 
 // Since returns approximately when the store's data begins within a period, and the zero time if
@@ -387,7 +262,7 @@ func (m *Meter) Since(ctx context.Context, from, to time.Time) (time.Time, error
 // Days returns the midnights (UTC) within a period: the edges that keep queries short.
 func Days(from, to time.Time) []time.Time {
 	var out []time.Time
-	for t := from.UTC().Truncate(24 * time.Hour).Add(24 * time.Hour); t.Before(to); t = t.Add(24 * time.Hour) {
+	for t := from.UTC().Truncate(day).Add(day); t.Before(to); t = t.Add(day) {
 		out = append(out, t)
 	}
 	return out

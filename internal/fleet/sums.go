@@ -54,7 +54,9 @@ func Decimal(v int64, n int) string {
 type Sums struct {
 	Held   Seconds
 	Active Seconds
-	Energy Energy
+	// Unmeasured is the part of Held without activity data.
+	Unmeasured Seconds
+	Energy     Energy
 	// Not every device reports activity and energy.
 	HasActive, HasEnergy bool
 }

@@ -37,8 +37,9 @@ type Appender struct {
 	points, point int32
 
 	// The fields below are used by Commit.
-	app  storage.Appender
-	refs storage.GetRef
+	watermark int64 // ms: samples up to here belong to hours that are kept
+	app       storage.Appender
+	refs      storage.GetRef
 	// No sample may be after latest or before oldest, no zero before zeros, in ms.
 	latest, oldest, zeros int64
 	starts                []start
@@ -124,6 +125,7 @@ func (a *Appender) begin() {
 		a.zeros = now.UnixMilli() - window
 		a.oldest = min(a.zeros, now.Add(-a.s.opt.Retention).UnixMilli())
 	}
+	a.watermark = a.s.days.Watermark()
 	a.app = a.s.db.Appender(a.ctx)
 	a.refs, _ = a.app.(storage.GetRef)
 }
@@ -133,6 +135,11 @@ func (a *Appender) add(p *pending) {
 	a.at = p.point
 	if !a.timely(l, t) {
 		return
+	}
+	if t <= a.watermark && !p.end {
+		if a.failed = a.s.tellLate(l, t); a.failed != nil {
+			return
+		}
 	}
 	ref, _ := a.refs.GetRef(l, l.Hash())
 	if p.end && ref == 0 {
@@ -190,6 +197,11 @@ func (a *Appender) zero(ref storage.SeriesRef, l Labels, ms int64) storage.Serie
 		}
 	}
 	if ms >= a.zeros {
+		if ms <= a.watermark {
+			if a.failed = a.s.tellLate(l, ms); a.failed != nil {
+				return ref
+			}
+		}
 		// AppendSTZeroSample does not support out-of-order samples.
 		if r, err := a.app.Append(ref, l, ms, 0); err == nil {
 			ref = r

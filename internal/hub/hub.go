@@ -28,7 +28,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/util/compression"
 
-	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub/days"
 )
 
 // Defaults of Options.
@@ -80,7 +81,7 @@ func orDefault[T int | int64 | time.Duration](v *T, d T) {
 	}
 }
 
-var _ query.Store = (*Store)(nil)
+var _ fleet.Keeper = (*Store)(nil)
 
 // Store holds samples and events in one directory. It is safe for concurrent use.
 type Store struct {
@@ -104,6 +105,7 @@ type Store struct {
 	// starts holds the start times of counters whose zero is stored, by series.
 	startsMu sync.Mutex
 	starts   map[storage.SeriesRef]int64
+	days     *days.Days // usage by the hour
 	// before is the time of the newest sample when the store was opened, in ms.
 	before int64
 	// full is set when a series was rejected and none has been deleted since.
@@ -136,6 +138,9 @@ func Open(dir string, o Options) (*Store, error) {
 	s.before = s.db.Head().MaxTime()
 	if s.events, err = OpenEvents(filepath.Join(dir, "events"), EventOptions{MaxBytes: o.EventBytes, Retention: o.Retention, Now: o.Now}); err != nil {
 		return nil, errors.Join(err, s.db.Close(), dropLock(s.lock))
+	}
+	if s.days, err = days.Open(filepath.Join(dir, "days"), s, days.Options{Samples: s.Samples, Devices: s.Devices, Log: o.Log}); err != nil {
+		return nil, errors.Join(err, s.events.Close(), s.db.Close(), dropLock(s.lock))
 	}
 	s.engine = promql.NewEngine(promql.EngineOpts{
 		Logger: o.Log, Reg: s.registry, Parser: s.parser,

@@ -79,6 +79,7 @@ var layers = []struct {
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
+	{"internal/cost/worldtest", []string{"internal/fleet", "internal/query", "internal/query/querytest"}},
 	{"internal/cost", []string{"internal/fleet", "internal/natural", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
 
 	// Node checks: reads of the kernel, and the findings of the rules.
@@ -146,6 +147,7 @@ var layers = []struct {
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
 	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
+	{"internal/hub/days", []string{"internal/fleet", "internal/query", "github.com/klauspost/compress/zstd"}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/query", "github.com/prometheus/...", xsys}},
 
 	// Output of the process, without secrets.
@@ -203,7 +205,8 @@ var restricted = []struct {
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks"}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
-	{"internal/query/querytest", nil},
+	{"internal/query/querytest", []string{"internal/cost/worldtest"}},
+	{"internal/cost/worldtest", nil},
 	{"internal/local/fleettest", nil},
 	{"internal/tracer/tracertest", nil},
 	{"internal/await", nil},

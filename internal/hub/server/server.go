@@ -141,6 +141,9 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		WriteTimeout: 2 * time.Minute, // a slow reader keeps its response in memory
 		ErrorLog:     zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
 	}
+	if s.store != nil {
+		s.serve.Go(func() { s.store.KeepDays(run) })
+	}
 	s.serve.Go(func() {
 		if conf != nil {
 			s.report(s.http.ServeTLS(listener, "", ""))

@@ -24,6 +24,7 @@ import (
 type Memory struct {
 	mu     sync.Mutex
 	series map[string]*memorySeries
+	found  map[string][]*memorySeries // by selector
 	asked  int
 }
 
@@ -48,6 +49,7 @@ func (m *Memory) Add(labels query.Labels, at time.Time, v float64) {
 	if s == nil {
 		s = &memorySeries{labels: labels, points: map[int64]float64{}}
 		m.series[key] = s
+		m.found = nil
 	}
 	if _, ok := s.points[at.UnixMilli()]; !ok {
 		s.points[at.UnixMilli()] = v
@@ -103,6 +105,9 @@ func (s *memorySeries) list() []query.Point {
 // window returns the points in (from, to], including markers.
 func (s *memorySeries) window(from, to time.Time) []query.Point {
 	list := s.list()
+	if len(list) == 0 || !list[len(list)-1].Time.After(from) || list[0].Time.After(to) {
+		return nil
+	}
 	after := func(t time.Time) int {
 		i, _ := slices.BinarySearchFunc(list, t, func(p query.Point, t time.Time) int {
 			if p.Time.After(t) {
@@ -124,6 +129,9 @@ var (
 
 // find returns the series that a selector matches.
 func (m *Memory) find(selector string) ([]*memorySeries, error) {
+	if list, ok := m.found[selector]; ok {
+		return list, nil
+	}
 	parts := selectorText.FindStringSubmatch(selector)
 	if parts == nil {
 		return nil, fmt.Errorf("%s is not a selector", selector)
@@ -164,6 +172,10 @@ func (m *Memory) find(selector string) ([]*memorySeries, error) {
 			out = append(out, s)
 		}
 	}
+	if m.found == nil {
+		m.found = map[string][]*memorySeries{}
+	}
+	m.found[selector] = out
 	return out, nil
 }
 
@@ -283,10 +295,15 @@ func (m *Memory) call(f, selector, ms string, at time.Time) ([]query.Sample, err
 	var out []query.Sample
 	for _, s := range list {
 		var values []float64
+		var first, last time.Time
 		for _, p := range s.window(at.Add(-time.Duration(d)*time.Millisecond), at) {
-			if !math.IsNaN(p.Value) {
-				values = append(values, p.Value)
+			if math.IsNaN(p.Value) {
+				continue
 			}
+			if len(values) == 0 {
+				first = p.Time
+			}
+			values, last = append(values, p.Value), p.Time
 		}
 		if len(values) == 0 {
 			continue
@@ -309,6 +326,16 @@ func (m *Memory) call(f, selector, ms string, at time.Time) ([]query.Sample, err
 				sum += x
 			}
 			v = sum / float64(len(values))
+		case "rate": // without extrapolation
+			if len(values) == 1 {
+				continue
+			}
+			for i := 1; i < len(values); i++ {
+				if sum += values[i]; values[i] >= values[i-1] {
+					sum -= values[i-1]
+				}
+			}
+			v = sum / last.Sub(first).Seconds()
 		case "present_over_time":
 			v = 1
 		case "resets":

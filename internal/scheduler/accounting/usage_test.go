@@ -125,9 +125,15 @@ func TestUsageTraps(t *testing.T) {
 		run(a, gpu("1", "G"), at(0), at(3600), 1)
 		run(a, gpu("1", "G", "replica", "b"), at(0), at(3600), 1)
 	})
-	allocated("partitions", 7200, 1, one, func(a *querytest.Memory) {
-		run(a, gpu("1", "G", "gpu_partition_id", "x"), at(0), at(3600), 1)
-		run(a, gpu("1", "G", "gpu_partition_id", "y"), at(0), at(3600), 1)
+	allocated("partitions", 3600, 1, one, func(a *querytest.Memory) { // of half a device each
+		all := querytest.NewMemory()
+		run(all, gpu("1", "G", "gpu_partition_id", "x"), at(0), at(3600), 1)
+		run(all, gpu("1", "G", "gpu_partition_id", "y"), at(0), at(3600), 1)
+		for _, s := range all.Series() {
+			for _, p := range s.Points {
+				a.Add(s.Labels, p.Time, p.Value/2)
+			}
+		}
 	})
 	allocated("more labels later", 3600, 1, one, func(a *querytest.Memory) {
 		all := querytest.NewMemory()

@@ -1,4 +1,7 @@
-package cost
+// Package worldtest simulates fleets for tests of bills: agents write the counters of random
+// workloads to a store in memory, restart, lose their state and lose samples. Hostile adds what must
+// not happen and does.
+package worldtest
 
 import (
 	"fmt"
@@ -14,32 +17,39 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
-// world simulates agents that write the counters of random workloads to a store, including
+// World simulates agents that write the counters of random workloads to a store, including
 // restarts, lost state and lost samples.
-type world struct {
+type World struct {
 	r     *rand.Rand
-	store *querytest.Memory
-	begin time.Time
-	end   time.Time
+	Store *querytest.Memory
+	Begin time.Time
+	End   time.Time
 	step  time.Duration
 	// calm: no agent dies and no sample is lost, so the store has the full truth.
 	calm bool
+	wild bool // see Hostile
 
 	agents []*agent
-	// held is the device time that the agents have counted since the start.
-	held float64
+	// Held is the device time that the agents have counted since the start, in seconds.
+	Held float64
 }
 
 type agent struct {
-	world    *world
+	world    *World
 	name     string
 	cluster  string
 	pod      int // pod of the agent, a scrape label
 	twice    bool
 	devices  []*gpu
+	last     time.Time // the last tick
 	down     time.Time // the agent is down until then
 	deaf     time.Time // scrapes fail until then
 	snapshot []map[string]*account
+
+	// Of a hostile world.
+	offset time.Duration // of the agent's clock
+	since  time.Time     // when a second agent of the host starts
+	blind  bool          // it sees no workloads
 }
 
 type gpu struct {
@@ -61,8 +71,9 @@ type account struct {
 
 var models = []string{"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "AMD Instinct MI300X", "Tenstorrent Blackhole p150a"}
 
-func newWorld(seed uint64, begin time.Time, d time.Duration, calm bool) *world {
-	f := &world{r: rand.New(rand.NewPCG(seed, 9)), store: querytest.NewMemory(), begin: begin, end: begin.Add(d), calm: calm}
+// New returns a fleet. A calm one neither restarts agents nor loses samples.
+func New(seed uint64, begin time.Time, d time.Duration, calm bool) *World {
+	f := &World{r: rand.New(rand.NewPCG(seed, 9)), Store: querytest.NewMemory(), Begin: begin, End: begin.Add(d), calm: calm}
 	f.step = time.Duration(15+f.r.IntN(60)) * time.Second
 	for i := range 1 + f.r.IntN(3) {
 		a := &agent{world: f, name: fmt.Sprintf("node-%d", i), twice: f.r.IntN(3) == 0 && !calm}
@@ -75,7 +86,41 @@ func newWorld(seed uint64, begin time.Time, d time.Duration, calm bool) *world {
 		}
 		f.agents = append(f.agents, a)
 	}
-	for at := begin; !at.After(f.end); at = at.Add(f.step) {
+	return f
+}
+
+// Hostile adds what must not happen and does: second agents on a host, for a while or for good, with
+// the labels of the first one or without any workloads; nodes whose devices have the same ID; clocks
+// that are wrong and are set right.
+func (f *World) Hostile() *World {
+	f.wild = true
+	for _, a := range slices.Clone(f.agents) {
+		if f.r.IntN(3) == 0 {
+			for _, g := range a.devices {
+				g.uuid = "tpu-0000:3d:00." + g.uuid[len(g.uuid)-1:]
+			}
+		}
+		if f.r.IntN(2) == 0 {
+			continue
+		}
+		twin := &agent{world: f, name: a.name, blind: f.r.IntN(2) == 0, since: f.Begin.Add(time.Duration(f.r.Int64N(int64(f.End.Sub(f.Begin)))))}
+		if f.r.IntN(4) == 0 {
+			twin.name = "pod-of-" + a.name
+		}
+		for _, g := range a.devices {
+			x := *g
+			x.accounts, x.known, x.relabelled = map[string]*account{}, map[string]bool{}, make([]int, len(g.holders))
+			x.holders = slices.Clone(g.holders)
+			twin.devices = append(twin.devices, &x)
+		}
+		f.agents = append(f.agents, twin)
+	}
+	return f
+}
+
+// Run lets the agents work.
+func (f *World) Run() *World {
+	for at := f.Begin; !at.After(f.End); at = at.Add(f.step) {
 		for _, a := range f.agents {
 			a.tick(at.Add(time.Duration(f.r.IntN(900)) * time.Millisecond))
 		}
@@ -85,8 +130,11 @@ func newWorld(seed uint64, begin time.Time, d time.Duration, calm bool) *world {
 
 func (a *agent) tick(at time.Time) {
 	r := a.world.r
-	if at.Before(a.down) {
+	if at.Before(a.down) || at.Before(a.since) {
 		return
+	}
+	if a.world.wild && r.IntN(60) == 0 {
+		a.offset = []time.Duration{0, 0, 9 * time.Minute, -7 * time.Minute, 2 * time.Second}[r.IntN(5)]
 	}
 	if !a.world.calm {
 		switch r.IntN(400) {
@@ -119,8 +167,10 @@ func (a *agent) tick(at time.Time) {
 			a.cluster = "prod" // the metadata server answers late
 		}
 	}
+	elapsed := min(at.Sub(a.last), a.world.step+time.Second) // nothing is counted while the agent is down
+	a.last = at
 	for _, g := range a.devices {
-		g.tick(a, at)
+		g.tick(a, at, elapsed)
 	}
 	if r.IntN(4) == 0 {
 		a.snapshot = nil
@@ -139,23 +189,26 @@ func clone(m map[string]*account) map[string]*account {
 	return out
 }
 
-func (g *gpu) tick(a *agent, at time.Time) {
+func (g *gpu) tick(a *agent, at time.Time, elapsed time.Duration) {
 	f, r := a.world, a.world.r
 	part := 1 / float64(len(g.holders))
-	seconds := f.step.Seconds() * (0.9 + r.Float64()/10)
+	seconds := elapsed.Seconds() * (0.9 + r.Float64()/10)
 	for i, who := range g.holders {
+		if a.blind && who != "" {
+			who = "?"
+		}
 		key := fmt.Sprint(i, who, g.relabelled[i])
 		acc := g.accounts[key]
 		if acc == nil {
 			acc = &account{labels: g.labels(i, who)}
 			g.accounts[key] = acc
 			if g.relabelled[i] == 0 || g.known[key] { // a scrape after an edit shows the new account above 0
-				f.write(a, g, acc, at.Add(-f.step/2)) // the counter starts at 0
+				f.write(a, g, acc, at.Add(-elapsed)) // the counter starts at 0
 			}
 			g.known[key] = true
 		}
 		acc.held += part * seconds
-		f.held += part * seconds
+		f.Held += part * seconds
 		if r.IntN(3) > 0 {
 			acc.active += part * seconds
 		}
@@ -167,7 +220,7 @@ func (g *gpu) tick(a *agent, at time.Time) {
 		if at.Sub(acc.seen) > 5*time.Minute {
 			if !acc.ended {
 				for _, name := range []string{acc.heldSeries(), fleet.SeriesActiveTime, fleet.SeriesEnergy} {
-					f.store.Add(acc.series(name, a, 0), at, math.NaN())
+					f.Store.Add(acc.series(name, a, 0), at, math.NaN())
 				}
 			}
 			acc.ended = true
@@ -194,7 +247,11 @@ func (g *gpu) labels(i int, who string) query.Labels {
 	if len(g.holders) > 1 {
 		l["gpu_partition_id"] = fmt.Sprintf("%s-%d", g.uuid, i)
 	}
-	if who != "" {
+	switch who {
+	case "":
+	case "?":
+		l["gpu_workload_kind"] = "unattributed"
+	default:
 		maps.Copy(l, query.Labels{
 			"gpu_workload_kind": "job", "gpu_workload_name": "job-" + who, "gpu_workload_team": fmt.Sprint("team-", who, "-", g.relabelled[i]),
 			"k8s_pod_uid": "uid-" + who, "k8s_namespace_name": "ns", "k8s_pod_name": "pod-" + who,
@@ -221,7 +278,7 @@ func (acc *account) series(name string, a *agent, way int) query.Labels {
 }
 
 // write stores the agent's sample unless scrapes fail.
-func (f *world) write(a *agent, g *gpu, acc *account, at time.Time) {
+func (f *World) write(a *agent, g *gpu, acc *account, at time.Time) {
 	if !f.calm && (at.Before(a.deaf) || f.r.IntN(50) == 0) {
 		return
 	}
@@ -229,14 +286,15 @@ func (f *world) write(a *agent, g *gpu, acc *account, at time.Time) {
 	if a.twice {
 		ways = 2
 	}
+	at = at.Add(a.offset)
 	for way := range ways {
 		when := at.Add(time.Duration(way*f.r.IntN(3000)) * time.Millisecond)
-		f.store.Add(acc.series(acc.heldSeries(), a, way), when, acc.held)
+		f.Store.Add(acc.series(acc.heldSeries(), a, way), when, acc.held)
 		if !g.noActivity && acc.labels["gpu_workload_kind"] != "unallocated" {
-			f.store.Add(acc.series(fleet.SeriesActiveTime, a, way), when, acc.active)
+			f.Store.Add(acc.series(fleet.SeriesActiveTime, a, way), when, acc.active)
 		}
 		if !g.noEnergy {
-			f.store.Add(acc.series(fleet.SeriesEnergy, a, way), when, acc.energy)
+			f.Store.Add(acc.series(fleet.SeriesEnergy, a, way), when, acc.energy)
 		}
 	}
 }

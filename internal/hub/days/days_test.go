@@ -1,0 +1,231 @@
+package days
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/cost/worldtest"
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
+)
+
+// store is a store to which samples arrive one by one.
+type store struct {
+	*querytest.Memory
+	oldest, newest time.Time
+}
+
+func (s *store) options() Options {
+	return Options{
+		Samples: func() (time.Time, time.Time) { return s.oldest, s.newest },
+		Devices: func(ctx context.Context, from, to time.Time) ([]string, error) {
+			found := map[string]bool{}
+			for _, name := range []string{fleet.SeriesAllocatedTime, fleet.SeriesUnallocatedTime} {
+				list, err := s.Raw(ctx, name, from, to)
+				if err != nil {
+					return nil, err
+				}
+				for _, x := range list {
+					found[x.Labels[fleet.LabelUUID]] = true
+				}
+			}
+			return slices.Sorted(maps.Keys(found)), nil
+		},
+	}
+}
+
+func openDays(t *testing.T, dir string, s *store) *Days {
+	t.Helper()
+	d, err := Open(dir, s, s.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// arrival is a sample and when it arrives.
+type arrival struct {
+	when   time.Time
+	labels query.Labels
+	query.Point
+}
+
+// arrivals returns the samples of a world in the order in which they arrive: most at once, some
+// batches hours later.
+func arrivals(r *rand.Rand, m *querytest.Memory) []arrival {
+	delay := map[string]time.Duration{}
+	var out []arrival
+	for _, s := range m.Series() {
+		for _, p := range s.Points {
+			batch := fmt.Sprint(s.Labels["instance"], p.Time.Truncate(20*time.Minute).Unix())
+			if _, ok := delay[batch]; !ok && r.IntN(8) == 0 {
+				delay[batch] = time.Duration(r.Int64N(int64(20 * time.Hour)))
+			} else if !ok {
+				delay[batch] = time.Duration(r.Int64N(int64(10 * time.Second)))
+			}
+			out = append(out, arrival{p.Time.Add(delay[batch]), s.Labels, p})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b arrival) int { return cmp.Or(a.when.Compare(b.when), a.Time.Compare(b.Time)) })
+	return out
+}
+
+// rows returns the usage of a period by row, in order.
+func rows(t *testing.T, s query.Store, from, to time.Time) map[string]fleet.Sums {
+	t.Helper()
+	out := map[string]fleet.Sums{}
+	m := fleet.NewMeter(s, fleet.MeterOptions{})
+	err := m.Between(t.Context(), from, to, func(key string, _ query.Labels, from, to fleet.Sums) {
+		if from.Held == to.Held && from.Active == to.Active && from.Energy == to.Energy {
+			return
+		}
+		x := out[key]
+		x.Held += to.Held - from.Held
+		x.Active += to.Active - from.Active
+		x.Unmeasured += to.Unmeasured - from.Unmeasured
+		x.Energy += to.Energy - from.Energy
+		out[key] = x
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// worlds is how many random fleets TestKeptIsComputed tries; make worlds sets it.
+var worlds = flag.Int("worlds", 50, "random hostile fleets")
+
+// Catches a kept day that differs from its samples: after late samples, gaps over midnight, edited
+// labels, two agents on a host, clock steps, restarts of the hub, and questions in between. The usage
+// of random periods is the same to the microsecond as without any kept day, and no device has more
+// than an hour in an hour.
+func TestKeptIsComputed(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(*worlds) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		w := worldtest.New(seed, time.Date(2026, 3, 1, 22, 30, 0, 0, time.UTC), time.Duration(120+r.IntN(120))*time.Minute, false).Hostile().Run()
+		s := &store{Memory: querytest.NewMemory(), oldest: w.Begin.Add(-time.Hour)}
+		dir := t.TempDir()
+		kept := openDays(t, dir, s)
+		ask := w.Begin
+		for _, a := range arrivals(r, w.Store) {
+			if a.when.After(ask) {
+				ask = ask.Add(time.Duration(30+r.IntN(300)) * time.Minute)
+				from := w.Begin.Add(-time.Duration(r.IntN(600)) * time.Minute)
+				rows(t, kept, from, a.when)
+				if r.IntN(3) == 0 {
+					kept = openDays(t, dir, s)
+				}
+			}
+			if err := kept.Late(a.labels[fleet.LabelUUID], a.Time); err != nil {
+				t.Fatal(err)
+			}
+			s.Add(a.labels, a.Time, a.Value)
+			if a.Time.After(s.newest) {
+				s.newest = a.Time
+			}
+		}
+		for range 2 {
+			from := w.Begin.Add(time.Duration(r.IntN(60*4)-60) * time.Minute)
+			to := from.Add(time.Duration(1+r.IntN(60*4)) * time.Minute)
+			want, got := rows(t, openDays(t, t.TempDir(), s), from, to), rows(t, kept, from, to)
+			if diff := gocmp.Diff(want, got); diff != "" {
+				t.Fatalf("world %d, %s to %s (-computed +kept):\n%s", seed, from, to, diff)
+			}
+		}
+		for at := w.Begin; at.Before(w.End); at = at.Add(time.Hour) {
+			devices := map[string]fleet.Seconds{}
+			for key, x := range rows(t, kept, at, at.Add(time.Hour)) {
+				devices[fleet.DeviceKey(labelsOf(key))] += x.Held
+			}
+			for device, held := range devices {
+				if held > 3600e6 {
+					t.Errorf("world %d: %q has %s in the hour of %s", seed, device, held.Duration(), at)
+				}
+			}
+		}
+	}
+}
+
+// Catches a damaged or foreign file that is believed, or that stops bills.
+func TestDamagedDay(t *testing.T) {
+	t.Parallel()
+	w := worldtest.New(1, time.Date(2026, 3, 1, 20, 0, 0, 0, time.UTC), 8*time.Hour, true).Run()
+	s := &store{Memory: w.Store, oldest: w.Begin, newest: w.End}
+	dir := t.TempDir()
+	from, to := w.Begin, w.Begin.Add(6*time.Hour)
+	want := rows(t, openDays(t, dir, s), from, to)
+	path := filepath.Join(dir, "2026-03-01.day")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string][]byte{
+		"empty": {}, "truncated": good[:len(good)/2], "a flipped bit": append(append(slices.Clone(good[:40]), good[40]^1), good[41:]...), "text": []byte("hello"),
+	} {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if diff := gocmp.Diff(want, rows(t, openDays(t, dir, s), from, to)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if set, err := os.ReadFile(path + ".damaged"); err != nil || !slices.Equal(set, b) {
+			t.Errorf("%s: not set aside: %v", name, err)
+		}
+	}
+}
+
+// Catches a bill that is lost with its samples: kept hours outlive them. A period that ends within
+// such an hour gets its part of the hour.
+func TestSamplesAreGone(t *testing.T) {
+	t.Parallel()
+	w := worldtest.New(1, time.Date(2026, 3, 1, 20, 0, 0, 0, time.UTC), 8*time.Hour, true).Run()
+	s := &store{Memory: w.Store, oldest: w.Begin, newest: w.End}
+	dir := t.TempDir()
+	from, to := w.Begin, w.Begin.Add(6*time.Hour)
+	want := rows(t, openDays(t, dir, s), from, to)
+	gone := &store{Memory: querytest.NewMemory(), oldest: w.End.Add(100 * 24 * time.Hour), newest: w.End.Add(130 * 24 * time.Hour)}
+	if diff := gocmp.Diff(want, rows(t, openDays(t, dir, gone), from, to)); diff != "" {
+		t.Errorf("(-with samples +without):\n%s", diff)
+	}
+	var hour, half fleet.Seconds
+	for _, x := range rows(t, openDays(t, dir, gone), from, from.Add(time.Hour)) {
+		hour += x.Held
+	}
+	for _, x := range rows(t, openDays(t, dir, gone), from, from.Add(30*time.Minute)) {
+		half += x.Held
+	}
+	if got := half*2 - hour; got < -100 || got > 100 {
+		t.Errorf("an hour has %s, its half %s", hour.Duration(), half.Duration())
+	}
+}
+
+// Catches a parser that crashes or takes unbounded memory.
+func FuzzDecode(f *testing.F) {
+	k := &kept{day: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), hours: 2, devices: map[string]*device{"g": {
+		key: "g", dropped: []fleet.Seconds{0, 1}, rows: []row{{key: "a\xffb\xff", labels: query.Labels{"a": "b"}, hours: []fleet.Sums{{Held: 3}, {Active: 4, HasActive: true}}}}, late: []late{{0, 5, 6}},
+	}}}
+	f.Add(k.encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := decode(b, func(key []byte) (string, query.Labels) { return string(key), labelsOf(string(key)) })
+		if err != nil {
+			return
+		}
+		again, err := decode(got.encode(), func(key []byte) (string, query.Labels) { return string(key), labelsOf(string(key)) })
+		if err != nil || len(again.devices) != len(got.devices) {
+			t.Fatalf("%v, %v", again, err)
+		}
+	})
+}

@@ -1,0 +1,245 @@
+package days
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// A file has one day: a magic number, a zstd frame, and the CRC-32C of both. The frame has unsigned
+// and signed varints and strings with their length in front:
+//
+//	day (seconds since 1970), hours, refused
+//	devices: key, seen (ms), dropped by hour (us)
+//	  rows: labels, flags, per hour held, active, unmeasured (us), energy (mJ)
+//	  late accounts: number of the row, time (ms), held (us)
+const magic = "gpumeter day 1\n"
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// maxFile bounds a decoded file: 100,000 devices with ten rows each.
+const maxFile = 2 << 30
+
+// kept is the usage of one day, up to an hour.
+type kept struct {
+	day     time.Time
+	hours   int // complete ones
+	refused int
+	devices map[string]*device // by key
+}
+
+type device struct {
+	key     string
+	seen    int64 // ms: of the newest sample that was read
+	dropped []fleet.Seconds
+	rows    []row
+	late    []late
+}
+
+type row struct {
+	key    string // of its labels
+	labels query.Labels
+	hours  []fleet.Sums
+}
+
+type late struct {
+	row  int
+	at   int64 // ms
+	held fleet.Seconds
+}
+
+const hasActive, hasEnergy = 1, 2
+
+func name(day time.Time) string { return day.UTC().Format(time.DateOnly) + ".day" }
+
+// encode returns the content of a file.
+func (k *kept) encode() []byte {
+	var b []byte
+	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
+	number := func(v int64) { b = binary.AppendVarint(b, v) }
+	number(k.day.Unix())
+	number(int64(k.hours))
+	number(int64(k.refused))
+	number(int64(len(k.devices)))
+	keys := make([]string, 0, len(k.devices))
+	for key := range k.devices {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		d := k.devices[key]
+		text(key)
+		number(d.seen)
+		for _, v := range d.dropped {
+			number(int64(v))
+		}
+		number(int64(len(d.rows)))
+		for i := range d.rows {
+			r := &d.rows[i]
+			text(r.key)
+			for _, h := range r.hours {
+				flags := int64(0)
+				if h.HasActive {
+					flags |= hasActive
+				}
+				if h.HasEnergy {
+					flags |= hasEnergy
+				}
+				number(flags)
+				number(int64(h.Held))
+				number(int64(h.Active))
+				number(int64(h.Unmeasured))
+				number(int64(h.Energy))
+			}
+		}
+		number(int64(len(d.late)))
+		for _, l := range d.late {
+			number(int64(l.row))
+			number(l.at)
+			number(int64(l.held))
+		}
+	}
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		panic(err) // the options are constant
+	}
+	out := w.EncodeAll(b, []byte(magic))
+	return binary.LittleEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
+}
+
+var errDamaged = errors.New("the file is damaged")
+
+// decode parses the content of a file. names returns the labels of a key.
+func decode(b []byte, names func(key []byte) (string, query.Labels)) (*kept, error) {
+	n := len(b) - 4
+	if n < len(magic) || string(b[:len(magic)]) != magic || crc32.Checksum(b[:n], castagnoli) != binary.LittleEndian.Uint32(b[n:]) {
+		return nil, errDamaged
+	}
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxFile))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	body, err := r.DecodeAll(b[len(magic):n], nil)
+	if err != nil {
+		return nil, errors.Join(errDamaged, err)
+	}
+	p := parser{left: body}
+	k := &kept{day: time.Unix(p.number(), 0).UTC(), hours: int(p.number()), refused: int(p.number())}
+	if k.hours < 0 || k.hours > 24 || !k.day.Equal(k.day.Truncate(24*time.Hour)) {
+		return nil, errDamaged
+	}
+	devices := p.count()
+	k.devices = make(map[string]*device, devices)
+	for range devices {
+		d := &device{key: string(p.text()), seen: p.number(), dropped: make([]fleet.Seconds, k.hours)}
+		for i := range d.dropped {
+			d.dropped[i] = fleet.Seconds(p.number())
+		}
+		rows := p.count()
+		d.rows = make([]row, rows)
+		for i := range d.rows {
+			x := row{hours: make([]fleet.Sums, k.hours)}
+			x.key, x.labels = names(p.text())
+			for h := range x.hours {
+				flags := p.number()
+				x.hours[h] = fleet.Sums{
+					HasActive: flags&hasActive != 0, HasEnergy: flags&hasEnergy != 0,
+					Held: fleet.Seconds(p.number()), Active: fleet.Seconds(p.number()), Unmeasured: fleet.Seconds(p.number()), Energy: fleet.Energy(p.number()),
+				}
+			}
+			d.rows[i] = x
+		}
+		for range p.count() {
+			l := late{row: int(p.number()), at: p.number(), held: fleet.Seconds(p.number())}
+			if l.row < 0 || l.row >= len(d.rows) {
+				p.bad = true
+				break
+			}
+			d.late = append(d.late, l)
+		}
+		if p.bad {
+			return nil, errDamaged
+		}
+		k.devices[d.key] = d
+	}
+	if p.bad || len(p.left) > 0 {
+		return nil, errDamaged
+	}
+	return k, nil
+}
+
+// parser reads the body of a file. After an error it returns zeros.
+type parser struct {
+	left []byte
+	bad  bool
+}
+
+func (p *parser) number() int64 {
+	v, n := binary.Varint(p.left)
+	if n <= 0 {
+		p.left, p.bad = nil, true
+		return 0
+	}
+	p.left = p.left[n:]
+	return v
+}
+
+// count returns a number of elements, each of which takes at least one byte.
+func (p *parser) count() int {
+	n := p.number()
+	if n < 0 || n > int64(len(p.left)) {
+		p.left, p.bad = nil, true
+		return 0
+	}
+	return int(n)
+}
+
+func (p *parser) text() []byte {
+	size, n := binary.Uvarint(p.left)
+	if n <= 0 || size > uint64(len(p.left)-n) {
+		p.left, p.bad = nil, true
+		return nil
+	}
+	s := p.left[n : n+int(size)]
+	p.left = p.left[n+int(size):]
+	return s
+}
+
+// labelsOf is the inverse of query.Labels.Key.
+func labelsOf(key string) query.Labels {
+	parts := strings.Split(key, "\xff")
+	out := make(query.Labels, len(parts)/2)
+	for i := 0; i+1 < len(parts); i += 2 {
+		out[parts[i]] = parts[i+1]
+	}
+	return out
+}
+
+// write replaces a file. After a kill there is the old file or the new one.
+func write(path string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("cannot write %s: %w", path, err), os.Remove(f.Name()))
+	}
+	return nil
+}

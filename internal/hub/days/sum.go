@@ -1,0 +1,150 @@
+package days
+
+import (
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+)
+
+// device converts computed usage.
+func (d *Days) device(x *fleet.UsedDevice) *device {
+	out := &device{key: x.Key, seen: x.Seen.UnixMilli(), dropped: x.Dropped}
+	index := map[string]int{}
+	for i, labels := range x.Rows {
+		key, shared := d.intern([]byte(labels.Key()))
+		r := row{key: key, labels: shared, hours: make([]fleet.Sums, len(x.Slots))}
+		used := false
+		for h := range x.Slots {
+			r.hours[h] = x.Slots[h][i]
+			used = used || r.hours[h] != (fleet.Sums{})
+		}
+		if used || slices.ContainsFunc(x.Late, func(l fleet.LateRow) bool { return l.Labels.Key() == key }) {
+			index[key] = len(out.rows)
+			out.rows = append(out.rows, r)
+		}
+	}
+	for _, l := range x.Late {
+		out.late = append(out.late, late{index[l.Labels.Key()], l.At.UnixMilli(), l.Held})
+	}
+	return out
+}
+
+// append returns a device with further hours. old may be nil.
+func (old *device) append(more *device, hours int) *device {
+	out := &device{key: more.key, seen: more.seen, dropped: make([]fleet.Seconds, hours)}
+	index := map[string]int{}
+	if old != nil {
+		copy(out.dropped, old.dropped)
+		out.rows, out.late = old.rows, old.late
+		for i := range old.rows {
+			index[old.rows[i].key] = i
+		}
+	}
+	out.dropped = append(out.dropped, more.dropped...)
+	to := make([]int, len(more.rows))
+	for i, r := range more.rows {
+		n, ok := index[r.key]
+		if !ok {
+			n = len(out.rows)
+			out.rows = append(out.rows, row{key: r.key, labels: r.labels, hours: make([]fleet.Sums, hours)})
+		}
+		to[i] = n
+		out.rows[n].hours = append(out.rows[n].hours, r.hours...)
+	}
+	for _, l := range more.late {
+		out.late = append(out.late, late{to[l.row], l.at, l.held})
+	}
+	return out
+}
+
+// pad adds hours without usage.
+func (x *device) pad(hours int) {
+	for len(x.dropped) < hours {
+		x.dropped = append(x.dropped, 0)
+	}
+	for i := range x.rows {
+		r := &x.rows[i]
+		for len(r.hours) < hours {
+			r.hours = append(r.hours, fleet.Sums{})
+		}
+	}
+}
+
+// sum returns the usage of the first hours of a day, which end at a moment.
+func (k *kept) sum(hours int, end time.Time) *fleet.Day {
+	out := &fleet.Day{Rows: make(map[string]*fleet.DayRow, len(k.devices)), Refused: k.refused}
+	for _, x := range k.devices {
+		for _, v := range x.dropped[:hours] {
+			out.Dropped += v
+		}
+		for i := range x.rows {
+			r := &x.rows[i]
+			var sum fleet.Sums
+			for _, h := range r.hours[:hours] {
+				sum = sum.Plus(h)
+			}
+			if sum != (fleet.Sums{}) {
+				out.Add(r.key, r.labels, sum)
+			}
+		}
+		for _, l := range x.late {
+			if at := time.UnixMilli(l.at).UTC(); !at.After(end) {
+				out.Late = append(out.Late, fleet.LateRow{Labels: x.rows[l.row].labels, Held: l.held, At: at})
+			}
+		}
+	}
+	return out
+}
+
+// usedBefore reports whether a day has usage in hours that begin before a moment.
+func (k *kept) usedBefore(at time.Time) bool {
+	hours := min(k.hours, int((at.Sub(k.day)+time.Hour-1)/time.Hour))
+	if hours <= 0 {
+		return false
+	}
+	for _, x := range k.devices {
+		for i := range x.rows {
+			if slices.ContainsFunc(x.rows[i].hours[:hours], func(s fleet.Sums) bool { return s != fleet.Sums{} }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// interpolate returns the usage from the start of an hour to moments in it, for an hour whose samples
+// are gone.
+func (k *kept) interpolate(from time.Time, edges []time.Time) *fleet.Used {
+	out := &fleet.Used{Edges: append([]time.Time{from}, edges...)}
+	h := int(from.Sub(k.day) / time.Hour)
+	if h >= k.hours {
+		return out
+	}
+	for _, x := range k.devices {
+		u := &fleet.UsedDevice{Key: x.key, Slots: make([][]fleet.Sums, len(edges)), Dropped: make([]fleet.Seconds, len(edges))}
+		for i := range x.rows {
+			u.Rows = append(u.Rows, x.rows[i].labels)
+			var before fleet.Sums
+			for slot, at := range edges {
+				s := x.rows[i].hours[h]
+				s.Held, s.Active = part(s.Held, at.Sub(from)), part(s.Active, at.Sub(from))
+				s.Unmeasured, s.Energy = part(s.Unmeasured, at.Sub(from)), part(s.Energy, at.Sub(from))
+				rest := s
+				rest.Held, rest.Active, rest.Unmeasured, rest.Energy = s.Held-before.Held, s.Active-before.Active, s.Unmeasured-before.Unmeasured, s.Energy-before.Energy
+				u.Slots[slot] = append(u.Slots[slot], rest)
+				before = s
+			}
+		}
+		out.Devices = append(out.Devices, u)
+	}
+	return out
+}
+
+// part returns the part of an hour's usage that belongs to its beginning.
+func part[T ~int64](v T, d time.Duration) T {
+	hi, lo := bits.Mul64(uint64(max(0, v)), uint64(min(d, time.Hour)))
+	q, _ := bits.Div64(hi, lo, uint64(time.Hour))
+	return T(q)
+}

@@ -1,0 +1,55 @@
+package hub
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+)
+
+// Usage implements fleet.Keeper.
+func (s *Store) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, error) {
+	return s.days.Usage(ctx, midnight, at)
+}
+
+// KeepDays computes the usage of hours that have ended, until ctx is canceled, so that no bill has to
+// wait for it.
+func (s *Store) KeepDays(ctx context.Context) { s.days.Run(ctx) }
+
+// tellLate reports a late sample, in ms, if it is one of a workload's counters.
+func (s *Store) tellLate(l Labels, ms int64) error {
+	switch l.Get(model.MetricNameLabel) {
+	case fleet.SeriesAllocatedTime, fleet.SeriesUnallocatedTime, fleet.SeriesActiveTime, fleet.SeriesEnergy:
+		return s.days.Late(l.Get(fleet.LabelUUID), time.UnixMilli(ms))
+	}
+	return nil
+}
+
+// Samples returns the times of the oldest and the newest sample, zero if there is none.
+func (s *Store) Samples() (oldest, newest time.Time) {
+	head := s.db.Head()
+	if head.MaxTime() == math.MinInt64 {
+		return time.Time{}, time.Time{}
+	}
+	first, last := head.MinTime(), head.MaxTime()
+	for _, b := range s.db.Blocks() {
+		first, last = min(first, b.MinTime()), max(last, b.MaxTime())
+	}
+	return time.UnixMilli(first).UTC(), time.UnixMilli(min(last, head.MaxTime())).UTC()
+}
+
+// Devices returns the UUIDs of the devices with device time counters in a period.
+func (s *Store) Devices(ctx context.Context, from, to time.Time) ([]string, error) {
+	q, err := s.db.Querier(from.UnixMilli(), to.UnixMilli())
+	if err != nil {
+		return nil, err
+	}
+	defer q.Close() //nolint:errcheck // read-only
+	names := labels.MustNewMatcher(labels.MatchRegexp, model.MetricNameLabel, fleet.SeriesAllocatedTime+"|"+fleet.SeriesUnallocatedTime)
+	list, _, err := q.LabelValues(ctx, fleet.LabelUUID, nil, names)
+	return list, err
+}

@@ -119,14 +119,16 @@ func Row(l query.Labels) query.Labels {
 // Account returns the key of the account of a series: the counters of one workload instance, under
 // one description, on one device or partition, or the free time of a device. All labels except
 // descriptive and transport labels distinguish accounts: an agent whose workload gets other labels
-// closes one account and opens the next at zero.
+// closes one account and opens the next at zero. The host distinguishes accounts only where the ID
+// of the device does not (see Global).
 //
 // Account runs for every series of every response, so it copies only what it needs.
 func Account(l query.Labels) string {
 	names := make([]string, 0, 24)
 	size := 0
+	global := Global(l)
 	for name, value := range l {
-		if value != "" && !descriptive(name) && !transport[name] && name != LabelPartitionProfile || name == LabelHost && l[LabelUUID] == "" {
+		if value != "" && !descriptive(name) && !transport[name] && name != LabelPartitionProfile || name == LabelHost && !global {
 			names = append(names, name)
 			size += len(name) + len(value) + 2
 		}
@@ -148,7 +150,7 @@ func Account(l query.Labels) string {
 func Instance(l query.Labels) string {
 	for _, id := range identities {
 		if value := l[id]; value != "" && l[LabelUUID] != "" {
-			return id + "\xff" + value + "\xff" + l[LabelContainer] + "\xff" + l[LabelUUID] + "\xff" + l[LabelPartition]
+			return id + "\xff" + value + "\xff" + l[LabelContainer] + "\xff" + DeviceKey(l) + "\xff" + l[LabelPartition]
 		}
 	}
 	return Account(l)

@@ -333,8 +333,8 @@ func TestFleetBroken(t *testing.T) {
 		b580:                                       "gpu_clock_frequency_hertz",
 		trainium + "-nc0":                          "gpu_partition_memory_used_bytes",
 		blackhole:                                  "gpu_clock_frequency_hertz",
-		"tpu-ba8774eed46244ce-0000:00:04.0": "gpu_utilization_ratio",
-		"tpu-ba8774eed46244ce-0000:00:05.0": "gpu_utilization_ratio",
+		"tpu-ba8774eed46244ce-0000:00:04.0":        "gpu_utilization_ratio",
+		"tpu-ba8774eed46244ce-0000:00:05.0":        "gpu_utilization_ratio",
 	}
 	got := waitFleet(t, a, func(p page) error {
 		for s, v := range p {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 const (
@@ -104,6 +106,13 @@ func TestLabSecondAgentLimits(t *testing.T) {
 	if strings.Contains(beside.log.String(), standsBy) {
 		t.Error("--no-standby stands by")
 	}
+	// The hub can tell: the time at which the agent of this host began steps back and forth.
+	await.NoError(t, func() error {
+		if n := l.ask("resets(gpumeter_agent_start_time_seconds[10m])", "host_name")["host"]; n < 3 {
+			return fmt.Errorf("the start of the agent stepped back %g times", n)
+		}
+		return nil
+	})
 }
 
 // machine gives the machine of the lab firmware that names it.

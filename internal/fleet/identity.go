@@ -36,6 +36,25 @@ func Global(l query.Labels) bool {
 	return len(number) == 0 || len(number) > 3 || strings.Trim(number, "0123456789") != ""
 }
 
+// Slot returns the vendor and the address of a device whose ID is derived from its address, and "" for
+// any other. It is the same for the ID that an earlier agent derived.
+func Slot(l query.Labels) string {
+	head, rest, _ := strings.Cut(l[LabelUUID], "-")
+	if head != l[LabelVendor] {
+		return ""
+	}
+	rest = strings.TrimPrefix(rest, "-")
+	for _, n := range []int{16, 32} {
+		if len(rest) > n && rest[n] == '-' && isHex(rest[:n]) {
+			return head + "-" + rest[n+1:]
+		}
+	}
+	if Global(l) {
+		return ""
+	}
+	return head + "-" + rest
+}
+
 func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 
 // DeviceKey returns the key of the device that a series is about: its ID, and its host if the ID is

@@ -210,25 +210,25 @@ func (r *Reader) identities(samples []query.Sample, at time.Time) *Fleet {
 	// If a series reached the store on two paths, the larger label set wins.
 	slices.SortStableFunc(samples, func(a, b query.Sample) int { return cmp.Compare(len(b.Labels), len(a.Labels)) })
 	for _, s := range samples {
-		l := s.Labels
-		if i, ok := f.Index[DeviceKey(l)]; ok { // the device moved to another node minutes ago: the reachable one wins
-			if s.Value > 0 && !f.Devices[i].Up {
-				f.Devices[i] = r.device(s)
+		d := r.device(s.Labels)
+		d.Up = s.Value > 0
+		if i, ok := f.Index[d.Key()]; ok { // the device moved to another node minutes ago: the reachable one wins
+			if d.Up && !f.Devices[i].Up {
+				f.Devices[i] = d
 			}
 			continue
 		}
-		f.Index[DeviceKey(l)] = len(f.Devices)
-		f.Devices = append(f.Devices, r.device(s))
+		f.Index[d.Key()] = len(f.Devices)
+		f.Devices = append(f.Devices, d)
 	}
 	return f
 }
 
-// device returns the device that a sample of SeriesUp identifies.
-func (r *Reader) device(s query.Sample) Device {
-	l := s.Labels
+// device returns the device that labels identify.
+func (r *Reader) device(l query.Labels) Device {
 	d := Device{
 		Labels: l, UUID: l[LabelUUID], Model: l[LabelModel], Vendor: l[LabelVendor], Host: l[LabelHost], Node: NodeOf(l),
-		Cluster: l[LabelCluster], Rack: l[r.o.Rack], Up: s.Value > 0, Simulated: l[LabelSimulated] == "true",
+		Cluster: l[LabelCluster], Rack: l[r.o.Rack], Simulated: l[LabelSimulated] == "true",
 	}
 	if n, err := strconv.Atoi(l[LabelIndex]); err == nil {
 		d.Index = optional.Of(float64(n))

@@ -129,7 +129,8 @@ func (r *Reader) moved(ctx context.Context, f *Fleet, up []query.Sample) error {
 					later = cmp.Compare(other, mine)
 				}
 				if cmp.Or(later, cmp.Compare(d.Host, s.Labels[LabelHost])) > 0 {
-					*d = r.device(s)
+					*d = r.device(s.Labels)
+					d.Up = s.Value > 0
 				}
 			}
 		}

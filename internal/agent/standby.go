@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/collector/confmap"
 	"go.uber.org/zap"
 
+	"github.com/gpumeter/gpumeter/exporter/pageexporter"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/logging"
 )
@@ -66,15 +67,16 @@ func (a *Agent) standby(ctx context.Context, log *zap.Logger) (*standby, error) 
 	}
 	conf, err := resolver.Resolve(ctx)
 	if err != nil {
-		return nil, nil // the Collector reports what is wrong
+		return nil, nil //nolint:nilerr // the Collector reports what is wrong
 	}
 	gpu := part(conf, "extensions", "gpu")
 	if gpu == nil || text(gpu["simulate"]) != "" {
 		return nil, nil
 	}
 	s := &standby{text(gpu["root"]), text(gpu["state_dir"]), "", log}
-	if page := part(conf, "exporters", "page"); page["tls"] == nil {
-		s.listen = text(page["endpoint"])
+	if page := part(conf, "exporters", "page"); page != nil && page["tls"] == nil {
+		usual := pageexporter.NewFactory().CreateDefaultConfig().(*pageexporter.Config)
+		s.listen = cmp.Or(text(page["endpoint"]), usual.HTTP.NetAddr.Endpoint)
 	}
 	return s, nil
 }

@@ -40,7 +40,7 @@ func Global(l query.Labels) bool {
 // any other. It is the same for the ID that an earlier agent derived.
 func Slot(l query.Labels) string {
 	head, rest, _ := strings.Cut(l[LabelUUID], "-")
-	if head != l[LabelVendor] {
+	if vendor := l[LabelVendor]; vendor != "" && head != vendor { // findings do not name the vendor
 		return ""
 	}
 	rest = strings.TrimPrefix(rest, "-")

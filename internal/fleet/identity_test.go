@@ -45,6 +45,27 @@ func TestGlobal(t *testing.T) {
 	}
 }
 
+// Catches an upgraded agent whose devices are not recognized under their new IDs, and vendor IDs that are taken
+// for addresses.
+func TestSlot(t *testing.T) {
+	const machine = "0123456789abcdef0123456789abcdef"
+	want := map[string]string{
+		"": "", "GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c": "", "tpu-8c5f3a1b2d4e6f70": "", "tpu-am49033422": "",
+		"tpu-1f0c83b2a4d5e697-0000:00:04.0": "tpu-0000:00:04.0", "tpu-0000:00:04.0": "tpu-0000:00:04.0", "tpu--0000:00:04.0": "tpu-0000:00:04.0",
+		"tpu-" + machine + "-0000:00:04.0": "tpu-0000:00:04.0", "tpu-" + machine + "-3": "tpu-3", "tpu-1f0c83b2a4d5e697-3": "tpu-3", "tpu-3": "tpu-3",
+	}
+	got := map[string]string{}
+	for uuid := range want {
+		got[uuid] = Slot(query.Labels{LabelUUID: uuid, LabelVendor: "tpu"})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got := Slot(query.Labels{LabelUUID: "tpu-0000:00:04.0"}); got != "tpu-0000:00:04.0" {
+		t.Errorf("without a vendor: %q", got)
+	}
+}
+
 // Catches the sum of two machines whose devices have the same ID, and an account of one device that
 // splits because two agents name the machine differently or a node was renamed.
 func TestAccountOfTwoHosts(t *testing.T) {

@@ -33,8 +33,8 @@ import (
 // the flags of gpumeter agent.
 type Options struct {
 	Version string
-	// ConfigFile is a Collector configuration. If set, only Version, Socket, Env and Stdout apply:
-	// the file sets the rest.
+	// ConfigFile is a Collector configuration. If set, only Version, Socket, NoStandby, Env and Stdout
+	// apply: the file sets the rest.
 	ConfigFile string
 
 	Local     local.Config // how devices are read
@@ -48,6 +48,8 @@ type Options struct {
 	Trace     bool   // trace CUDA and NCCL
 	Socket    string // control socket for gpumeter pause; empty: none
 	StateDir  string // folder for state that must survive a restart; empty: none
+	// NoStandby: read devices even if another agent of this machine does.
+	NoStandby bool
 
 	Env    func(string) string // looks up environment variables
 	Stdout io.Writer           // standard output, for File "-" and the stdout exporter
@@ -182,6 +184,11 @@ func (o *output) failure() error {
 }
 
 func (a *Agent) run(ctx context.Context, out io.Writer, log *zap.Logger, hide *redact.Redactor) error {
+	end, err := a.alone(ctx, log) // before the agent opens a socket, a queue or a driver
+	if err != nil || end == nil {
+		return err
+	}
+	defer end()
 	defer releaseStartup(30 * time.Second)()
 	live := &liveView{ctx: ctx, log: log, relay: newRelay()}
 	defer live.close()

@@ -106,6 +106,7 @@ func (a *agentFlags) registerShared(cmd *cobra.Command) {
 	f.DurationVar(&a.slow, "slow-interval", local.DefaultSlowInterval, "time between readings of values that are slow to read or rarely change")
 	f.StringVar(&o.Socket, "socket", defaultSocket(), "control socket for gpumeter pause; empty disables it")
 	f.StringVar(&o.StateDir, "state-dir", defaultState(), "`FOLDER` for state that must survive a restart; empty for none")
+	f.BoolVar(&o.NoStandby, "no-standby", false, "read devices even if another agent of this machine does; a store that gets the samples of both has two senders of each device")
 	f.IntVar(&a.expect, "expect", 0, "number of devices this machine should have; fewer raise a finding (default: all devices seen since boot)")
 	registerLogLevel(cmd, &a.logLevel)
 	_ = cmd.RegisterFlagCompletionFunc("scheduler", cobra.FixedCompletions(agent.Schedulers(), cobra.ShellCompDirectiveNoFileComp))

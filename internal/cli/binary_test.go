@@ -120,7 +120,14 @@ func startConfig(t *testing.T, config string) *agent {
 	return startWith(t, nil, "--config", write(t, "config.yaml", config))
 }
 
+// startWith starts an agent with flags. Agents of several tests share this machine, so none waits for
+// another one.
 func startWith(t *testing.T, env []string, args ...string) *agent {
+	t.Helper()
+	return launch(t, env, append(args, "--no-standby")...)
+}
+
+func launch(t *testing.T, env []string, args ...string) *agent {
 	t.Helper()
 	a := &agent{t: t, socket: filepath.Join(shortDir(t), "sock"), log: &lockedBuffer{}, ended: make(chan struct{})}
 	if !slices.Contains(args, "--config") && !slices.Contains(args, "--state-dir") {

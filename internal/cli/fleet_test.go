@@ -311,7 +311,7 @@ func TestFleetBroken(t *testing.T) {
 	}
 	const (
 		mi210     = "amd-1901f3a8c0de4242"
-		b580      = "intel-0123456789abcdef0123456789abcdef-0000:1d:00.0"
+		b580      = "intel-ba8774eed46244ce-0000:1d:00.0"
 		trainium  = "neuron-a1b2c3d401"
 		blackhole = "tenstorrent-0000046131924099-fcf9bcf9e3c8b89e"
 	)
@@ -333,8 +333,8 @@ func TestFleetBroken(t *testing.T) {
 		b580:                                       "gpu_clock_frequency_hertz",
 		trainium + "-nc0":                          "gpu_partition_memory_used_bytes",
 		blackhole:                                  "gpu_clock_frequency_hertz",
-		"tpu-0123456789abcdef0123456789abcdef-0000:00:04.0": "gpu_utilization_ratio",
-		"tpu-0123456789abcdef0123456789abcdef-0000:00:05.0": "gpu_utilization_ratio",
+		"tpu-ba8774eed46244ce-0000:00:04.0":        "gpu_utilization_ratio",
+		"tpu-ba8774eed46244ce-0000:00:05.0":        "gpu_utilization_ratio",
 	}
 	got := waitFleet(t, a, func(p page) error {
 		for s, v := range p {

@@ -129,7 +129,7 @@ func TestGoldenPage(t *testing.T) {
 // steady removes what the agent says of its own process and parts, as no two runs have the
 // same and --once has no such parts, and sets to 0 what grows with time.
 func steady(page string) string {
-	grows := regexp.MustCompile(`^(gpu_(?:workload|unallocated)_\w+_total\{.*\}) .*`)
+	grows := regexp.MustCompile(`^((?:gpu_(?:workload|unallocated)_\w+_total|gpumeter_agent_start_time_seconds)\{.*\}) .*`)
 	var kept strings.Builder
 	for line := range strings.Lines(page) {
 		if !strings.Contains(line, "otelcol_") && !strings.Contains(line, "gpumeter_component_up") && !strings.Contains(line, "gpumeter_build_info") {

@@ -128,7 +128,19 @@ func (l *lab) start() {
 	l.mu.Lock()
 	l.agents++
 	l.mu.Unlock()
-	l.agent = startConfig(l.t, fmt.Sprintf(`
+	l.agent = l.launch()
+	l.ready()
+}
+
+// launch starts an agent.
+func (l *lab) launch() *agent {
+	l.t.Helper()
+	return launch(l.t, nil, "--config", write(l.t, "config.yaml", l.config()))
+}
+
+// config returns the configuration of an agent.
+func (l *lab) config() string {
+	return fmt.Sprintf(`
 extensions:
   gpu:
     interval: %s
@@ -149,7 +161,12 @@ service:
   pipelines:
     metrics: {receivers: [gpu], exporters: [page, otlp_http/lab, otlp_http/hub]}
     logs: {receivers: [gpu], exporters: [otlp_http/lab, otlp_http/hub]}
-`, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.receiver, l.took.URL, l.hub.url))
+`, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.receiver, l.took.URL, l.hub.url)
+}
+
+// ready waits until an agent charges every pod.
+func (l *lab) ready() {
+	l.t.Helper()
 	since := time.Now()
 	await.NoError(l.t, func() error { // before that nobody is charged
 		if all := l.ticks(); len(all) == 0 || all[len(all)-1].time.Before(since) {

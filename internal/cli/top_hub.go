@@ -40,13 +40,13 @@ func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pr
 	}
 	for i := range f.Devices {
 		d := &f.Devices[i]
-		state := detail.States[d.UUID]
+		state := detail.States[d.Key()]
 		if state == nil {
 			state = &fleet.State{}
 		}
-		s.Devices = append(s.Devices, storeDevice(&s, d, state, owners[d.UUID]))
+		s.Devices = append(s.Devices, storeDevice(&s, d, state, owners[d.Key()]))
 		for _, p := range state.Partitions {
-			s.Devices = append(s.Devices, storePartition(d, p, owners[d.UUID]))
+			s.Devices = append(s.Devices, storePartition(d, p, owners[d.Key()]))
 		}
 		s.Simulated = s.Simulated && d.Simulated
 	}

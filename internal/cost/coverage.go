@@ -90,7 +90,7 @@ func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match
 	}
 	for i := range s.Rows {
 		r := &s.Rows[i]
-		uuid := r.Labels[fleet.LabelUUID]
+		uuid := fleet.DeviceKey(r.Labels)
 		known[uuid] += r.Time()
 		price(uuid, r.Labels)
 		if seen[uuid] == nil {
@@ -111,7 +111,7 @@ func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match
 		d := seen[uuid]
 		price(uuid, d.Labels)
 		g := Covered{
-			Node: fleet.NodeOf(d.Labels), GPU: d.Labels[fleet.LabelIndex], UUID: uuid, Model: d.Labels[fleet.LabelModel],
+			Node: fleet.NodeOf(d.Labels), GPU: d.Labels[fleet.LabelIndex], UUID: d.Labels[fleet.LabelUUID], Model: d.Labels[fleet.LabelModel],
 			Known: known[uuid], Unknown: unknown(uuid), AtMost: highest[uuid].Capacity(unknown(uuid)), Priced: priced[uuid],
 		}
 		g.Why = c.why(d, g.Unknown)

@@ -154,12 +154,12 @@ func (d *detective) gather(ctx context.Context, bill *Statement) error {
 	}
 	sizes := map[string]float64{}
 	for _, s := range total {
-		sizes[s.Labels[fleet.LabelUUID]] = s.Value
+		sizes[fleet.DeviceKey(s.Labels)] = s.Value
 	}
 	d.memSize = map[string]float64{}
 	for i := range bill.Rows {
 		l := bill.Rows[i].Labels
-		if v, ok := sizes[l[fleet.LabelUUID]]; ok && l[fleet.LabelPartition] == "" { // partitions are not judged by size
+		if v, ok := sizes[fleet.DeviceKey(l)]; ok && l[fleet.LabelPartition] == "" { // partitions are not judged by size
 			d.memSize[fleet.Instance(l)] = v
 		}
 	}

@@ -190,7 +190,7 @@ func (s *Statement) apart(dims []Dimension) func(Dimension, query.Labels) string
 func (s *Statement) Counts() (devices, workloads int) {
 	d, w := map[string]bool{}, map[string]bool{}
 	for _, r := range s.Rows {
-		d[r.Labels[fleet.LabelUUID]] = true
+		d[fleet.DeviceKey(r.Labels)] = true
 		w[workloadKey(r.Labels)] = true
 	}
 	delete(w, "")
@@ -235,7 +235,7 @@ func (s *Statement) By(dims ...Dimension) []Group {
 			in[id] = members{map[string]bool{}, map[string]bool{}}
 		}
 		g.Amounts = g.Add(r.Amounts)
-		in[id].devices[r.Labels[fleet.LabelUUID]] = true
+		in[id].devices[fleet.DeviceKey(r.Labels)] = true
 		if key := workloadKey(r.Labels); key != "" {
 			in[id].workloads[key] = true
 		}

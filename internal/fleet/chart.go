@@ -43,16 +43,20 @@ func each(f, label, series string, fixed ...string) Line {
 	}}
 }
 
+// byUUID returns an expression with one value per device. Unlike perDevice it counts a device that moved, or
+// that has two senders, once; devices of earlier agents whose IDs collide (see Global) count once, too.
+func byUUID(series string) string { return "max by (" + LabelUUID + ") (" + series + ")" }
+
 // perDeviceTotal aggregates over devices, each counted once.
 func perDeviceTotal(f, series string) func(...string) string {
-	return func(matchers ...string) string { return f + "(" + perDevice(Select(series, nil, matchers...)) + ")" }
+	return func(matchers ...string) string { return f + "(" + byUUID(Select(series, nil, matchers...)) + ")" }
 }
 
 // Charts has all charts by name.
 var Charts = map[string]Chart{
 	"fleet-use": {Unit: "gpus", Wide: true, Lines: []Line{
 		{Name: "Held", expr: func(matchers ...string) string {
-			return "count(" + perDevice(Select(SeriesAllocation, nil, matchers...)) + " > 0)"
+			return "count(" + byUUID(Select(SeriesAllocation, nil, matchers...)) + " > 0)"
 		}},
 		{Name: "Busy", expr: perDeviceTotal("sum", SeriesUtilization)},
 	}},

@@ -44,7 +44,7 @@ type Device struct {
 type Fleet struct {
 	At      time.Time
 	Devices []Device
-	Index   map[string]int // index into Devices by UUID
+	Index   map[string]int // index into Devices by DeviceKey
 	Owners  []Owner        // every owner that a device refers to, ordered by ID
 }
 
@@ -70,7 +70,7 @@ type Reader struct {
 	o     Options
 
 	mu      sync.Mutex
-	totals  map[string]float64 // memory size of devices by UUID, constant
+	totals  map[string]float64 // memory size of devices by DeviceKey, constant
 	totaled time.Time
 }
 
@@ -80,14 +80,17 @@ func NewReader(store query.Store, o Options) *Reader {
 	return &Reader{store: store, o: o}
 }
 
-// perDevice returns an expression with one value per device. It deduplicates series that reach
-// the store on two paths.
-func perDevice(series string) string { return "max by (" + LabelUUID + ") (" + series + ")" }
+// keyLabels are the labels that DeviceKey needs.
+var keyLabels = strings.Join([]string{LabelUUID, LabelVendor, LabelHost}, ", ")
+
+// perDevice returns an expression with one value per device and host. It deduplicates series that
+// reach the store on two paths.
+func perDevice(series string) string { return "max by (" + keyLabels + ") (" + series + ")" }
 
 var (
 	// exprOwners is the share of each device by owner.
-	exprOwners = "sum by (" + LabelUUID + ", " + ownerLabels + ") " + Once(SeriesAllocation)
-	exprHealth = "min by (" + LabelUUID + ") (" + SeriesHealth + ")"
+	exprOwners = "sum by (" + keyLabels + ", " + ownerLabels + ") " + Once(SeriesAllocation)
+	exprHealth = "min by (" + keyLabels + ") (" + SeriesHealth + ")"
 	// identityLabels are on every series of a device.
 	identityLabels = strings.Join([]string{
 		LabelUUID, LabelIndex, LabelModel, LabelVendor, LabelHost, LabelNode, LabelCluster, LabelSimulated, LabelCloudProvider, LabelRegion, LabelHostType,
@@ -122,6 +125,9 @@ func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
 		return nil, err
 	}
 	f := r.identities(answers[0], at)
+	if err := r.moved(ctx, f, answers[0]); err != nil {
+		return nil, err
+	}
 	f.own(answers[1])
 	f.sort() // after own, which fills in clusters
 	for i, v := range values {
@@ -147,7 +153,7 @@ func (r *Reader) memory(ctx context.Context, f *Fleet) error {
 	r.mu.Unlock()
 	stale := f.At.Sub(asked).Abs() > 10*time.Minute
 	for i := 0; i < len(f.Devices) && !stale; i++ {
-		_, known := totals[f.Devices[i].UUID]
+		_, known := totals[f.Devices[i].Key()]
 		stale = !known && f.Devices[i].Memory.OK()
 	}
 	if stale {
@@ -157,14 +163,14 @@ func (r *Reader) memory(ctx context.Context, f *Fleet) error {
 		}
 		totals = make(map[string]float64, len(samples))
 		for _, s := range samples {
-			totals[s.Labels[LabelUUID]] = s.Value
+			totals[DeviceKey(s.Labels)] = s.Value
 		}
 		r.mu.Lock()
 		r.totals, r.totaled = totals, f.At
 		r.mu.Unlock()
 	}
 	for i := range f.Devices {
-		if v, ok := totals[f.Devices[i].UUID]; ok {
+		if v, ok := totals[f.Devices[i].Key()]; ok {
 			f.Devices[i].MemoryTotal = optional.Of(v)
 		}
 	}
@@ -204,30 +210,36 @@ func (r *Reader) identities(samples []query.Sample, at time.Time) *Fleet {
 	// If a series reached the store on two paths, the larger label set wins.
 	slices.SortStableFunc(samples, func(a, b query.Sample) int { return cmp.Compare(len(b.Labels), len(a.Labels)) })
 	for _, s := range samples {
-		l := s.Labels
-		d := Device{
-			Labels: l, UUID: l[LabelUUID], Model: l[LabelModel], Vendor: l[LabelVendor], Host: l[LabelHost], Node: NodeOf(l),
-			Cluster: l[LabelCluster], Rack: l[r.o.Rack], Up: s.Value > 0, Simulated: l[LabelSimulated] == "true",
-		}
-		if n, err := strconv.Atoi(l[LabelIndex]); err == nil {
-			d.Index = optional.Of(float64(n))
-		}
-		if i, ok := f.Index[d.UUID]; ok { // the device moved to another node minutes ago: the reachable one wins
+		d := r.device(s.Labels)
+		d.Up = s.Value > 0
+		if i, ok := f.Index[d.Key()]; ok { // the device moved to another node minutes ago: the reachable one wins
 			if d.Up && !f.Devices[i].Up {
 				f.Devices[i] = d
 			}
 			continue
 		}
-		f.Index[d.UUID] = len(f.Devices)
+		f.Index[d.Key()] = len(f.Devices)
 		f.Devices = append(f.Devices, d)
 	}
 	return f
 }
 
+// device returns the device that labels identify.
+func (r *Reader) device(l query.Labels) Device {
+	d := Device{
+		Labels: l, UUID: l[LabelUUID], Model: l[LabelModel], Vendor: l[LabelVendor], Host: l[LabelHost], Node: NodeOf(l),
+		Cluster: l[LabelCluster], Rack: l[r.o.Rack], Simulated: l[LabelSimulated] == "true",
+	}
+	if n, err := strconv.Atoi(l[LabelIndex]); err == nil {
+		d.Index = optional.Of(float64(n))
+	}
+	return d
+}
+
 // fill sets one field of each device.
 func (f *Fleet) fill(samples []query.Sample, field func(*Device) *optional.Float) {
 	for _, s := range samples {
-		if i, ok := f.Index[s.Labels[LabelUUID]]; ok && !math.IsNaN(s.Value) {
+		if i, ok := f.find(s.Labels); ok && !math.IsNaN(s.Value) {
 			*field(&f.Devices[i]) = optional.Of(s.Value)
 		}
 	}
@@ -239,7 +251,7 @@ func (f *Fleet) own(samples []query.Sample) {
 	known := map[string]int{}
 	clusters := map[string]string{} // of nodes whose series lack the cluster
 	for _, s := range samples {
-		i, ok := f.Index[s.Labels[LabelUUID]]
+		i, ok := f.find(s.Labels)
 		if !ok || s.Value < 0 {
 			continue
 		}
@@ -324,7 +336,7 @@ func (f *Fleet) sort() {
 	sorted := make([]Device, len(order))
 	for i, d := range order {
 		sorted[i] = *d
-		f.Index[d.UUID] = i
+		f.Index[d.Key()] = i
 	}
 	f.Devices = sorted
 }

@@ -14,7 +14,7 @@ import (
 // Holder is one owner on one device or partition: its share and its usage.
 type Holder struct {
 	Owner
-	Device    string // UUID
+	Device    string // DeviceKey
 	Partition string // ID; empty for the whole device
 	Profile   string // of the partition
 
@@ -48,7 +48,7 @@ func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Hol
 	}
 	exprs := make([]string, len(fields))
 	for i, f := range fields {
-		exprs[i] = "sum by (" + LabelUUID + ", " + LabelPartition + ", " + LabelPartitionProfile + ", " + ownerLabels + ") " + Once(Select(f.series, match))
+		exprs[i] = "sum by (" + keyLabels + ", " + LabelPartition + ", " + LabelPartitionProfile + ", " + ownerLabels + ") " + Once(Select(f.series, match))
 	}
 	answers, err := instants(ctx, r.store, at, exprs...)
 	if err != nil {
@@ -63,7 +63,7 @@ func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Hol
 			if !ok || math.IsNaN(s.Value) {
 				continue
 			}
-			k := key{s.Labels[LabelUUID], s.Labels[LabelPartition], o.ID}
+			k := key{DeviceKey(s.Labels), s.Labels[LabelPartition], o.ID}
 			n, ok := place[k]
 			if !ok {
 				n = len(out)

@@ -88,7 +88,7 @@ func (r *Reader) lookBack(ctx context.Context, f *Fleet, which []int, length, st
 	}
 	idle := map[int]time.Duration{}
 	for _, s := range series {
-		i, ok := f.Index[s.Labels[LabelUUID]]
+		i, ok := f.find(s.Labels)
 		if !ok || !f.holds(i, s.Labels) || !current(s.Points, f.At, step) {
 			continue // without an owner, or of a workload that has left
 		}

@@ -69,6 +69,7 @@ const (
 
 // Other series that agents export and the hub reads.
 const (
+	SeriesAgentStart  = "gpumeter_agent_start_time_seconds"
 	SeriesAttribution = "gpumeter_attribution_status"
 	SeriesCollectives = "nccl_collective_sequence_total"
 )

@@ -19,7 +19,7 @@ type Sighting struct {
 // lately is how long before a period a device must have been seen to be expected in it.
 const lately = 24 * time.Hour
 
-// Sightings returns the devices, by UUID, that a store has seen in a period or in the day before
+// Sightings returns the devices, by DeviceKey, that a store has seen in a period or in the day before
 // it. Whether the device answered does not matter.
 func Sightings(ctx context.Context, store query.Store, match map[string]string, from, to time.Time) (map[string]*Sighting, error) {
 	out := map[string]*Sighting{}
@@ -31,15 +31,15 @@ func Sightings(ctx context.Context, store query.Store, match map[string]string, 
 		}
 		for _, s := range list {
 			labels := Row(s.Labels)
-			uuid := labels[LabelUUID]
-			if out[uuid] == nil {
-				out[uuid] = &Sighting{}
+			key := DeviceKey(labels)
+			if out[key] == nil {
+				out[key] = &Sighting{}
 			}
 			if index := s.Labels[LabelIndex]; index != "" { // Row drops it, because it may change
 				labels[LabelIndex] = index
 			}
-			out[uuid].Labels = labels
-			out[uuid].In = out[uuid].In || end.After(from)
+			out[key].Labels = labels
+			out[key].In = out[key].In || end.After(from)
 		}
 	}
 	return out, nil
@@ -48,17 +48,22 @@ func Sightings(ctx context.Context, store query.Store, match map[string]string, 
 // searchPoints is how many moments of a period are examined for each device.
 const searchPoints = 500
 
-// Search sets First and Last of the devices with these UUIDs.
-func Search(ctx context.Context, store query.Store, seen map[string]*Sighting, uuids []string, from, to time.Time) error {
+// Search sets First and Last of the devices with these keys.
+func Search(ctx context.Context, store query.Store, seen map[string]*Sighting, keys []string, from, to time.Time) error {
 	step := max(5*time.Second, (to.Sub(from) / searchPoints).Truncate(time.Second))
+	wanted := map[string]bool{}
+	uuids := make([]string, len(keys))
+	for i, key := range keys {
+		wanted[key], uuids[i] = true, seen[key].Labels[LabelUUID]
+	}
 	for _, match := range AnyOf(LabelUUID, uuids) {
-		list, err := store.Range(ctx, "max by ("+LabelUUID+") (timestamp("+Select(SeriesUp, nil, match)+"))", from, to, step)
+		list, err := store.Range(ctx, "max by ("+keyLabels+") (timestamp("+Select(SeriesUp, nil, match)+"))", from, to, step)
 		if err != nil {
 			return err
 		}
 		for _, s := range list {
-			d := seen[s.Labels[LabelUUID]]
-			if d == nil {
+			d := seen[DeviceKey(s.Labels)]
+			if d == nil || !wanted[DeviceKey(s.Labels)] {
 				continue
 			}
 			for _, p := range s.Points { // the value is the time of the newest sample
@@ -66,10 +71,12 @@ func Search(ctx context.Context, store query.Store, seen map[string]*Sighting, u
 				if at.Before(from) {
 					continue
 				}
-				if d.First.IsZero() {
+				if d.First.IsZero() || at.Before(d.First) {
 					d.First = at
 				}
-				d.Last = at
+				if at.After(d.Last) { // a device that moved has several hosts
+					d.Last = at
+				}
 			}
 		}
 	}

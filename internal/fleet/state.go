@@ -39,7 +39,7 @@ type Gap struct{ Host, Source, Reason string }
 
 // Detail has the details of a fleet.
 type Detail struct {
-	States map[string]*State // by UUID
+	States map[string]*State // by DeviceKey
 	Gaps   []Gap
 }
 
@@ -66,10 +66,10 @@ func (r *Reader) Detail(ctx context.Context, at time.Time) (*Detail, error) {
 			}
 			continue
 		}
-		state := d.States[l[LabelUUID]]
+		state := d.States[DeviceKey(l)]
 		if state == nil {
 			state = &State{}
-			d.States[l[LabelUUID]] = state
+			d.States[DeviceKey(l)] = state
 		}
 		switch l[LabelName] {
 		case SeriesSMActive:

@@ -91,7 +91,7 @@ var layers = []struct {
 	// The single owner of live state gets vendors and sources as interfaces from local.
 	{"internal/node", []string{"internal/device", "internal/workload", "internal/health"}},
 	{"internal/local/fleettest", nil},
-	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/workload/..."}},
+	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/sysfs", "internal/workload/..."}},
 
 	// The checks of this machine, in a separate process.
 	{"internal/check/worker", []string{

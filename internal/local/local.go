@@ -177,7 +177,7 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 		ProcessName:  processName(filepath.Join(cmp.Or(c.Root, "/"), "proc")),
 		StateDir:     c.StateDir,
 		Expected:     c.Expected,
-		BootID:       bootID(),
+		BootID:       BootID(),
 		Notify:       notify,
 		Host:         c.Host,
 		Simulated:    c.simulated(),
@@ -192,9 +192,9 @@ func Open(c Config, notify func(node.Notice)) (*node.View, error) {
 	return node.New(cfg), nil
 }
 
-// bootID returns the identifier of this boot of the kernel. It is the same in every
+// BootID returns the identifier of this boot of the kernel. It is the same in every
 // container, whatever Root is.
-func bootID() string {
+func BootID() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // on failure the boot is unknown
 	return string(bytes.TrimSpace(b))
 }

@@ -41,23 +41,24 @@ func of[O any, R device.Reader](facts device.Vendor, open func(context.Context, 
 	}
 }
 
-// vendors lists every supported vendor. A new vendor is one line here.
-func (c Config) vendors() []vendor {
+// vendors lists every supported vendor, for a machine with this identity. A new vendor is one
+// line here.
+func (c Config) vendors(machine string) []vendor {
 	return []vendor{
 		of(nvidia.Facts, nvidia.Open, nvidia.Diagnose, c.nvidia()),
-		of(amd.Facts, amd.Open, amd.Diagnose, amd.Options{Root: c.Root}),
-		of(gaudi.Facts, gaudi.Open, gaudi.Diagnose, gaudi.Options{Root: c.Root, Library: c.GaudiLibrary}),
-		of(intel.Facts, intel.Open, intel.Diagnose, intel.Options{Root: c.Root}),
-		of(neuron.Facts, neuron.Open, neuron.Diagnose, neuron.Options{Root: c.Root, Monitor: c.NeuronMonitor}),
-		of(tenstorrent.Facts, tenstorrent.Open, tenstorrent.Diagnose, tenstorrent.Options{Root: c.Root}),
-		of(tpu.Facts, tpu.Open, tpu.Diagnose, tpu.Options{Root: c.Root, Exporter: c.TPUExporter}),
+		of(amd.Facts, amd.Open, amd.Diagnose, amd.Options{Root: c.Root, Machine: machine}),
+		of(gaudi.Facts, gaudi.Open, gaudi.Diagnose, gaudi.Options{Root: c.Root, Machine: machine, Library: c.GaudiLibrary}),
+		of(intel.Facts, intel.Open, intel.Diagnose, intel.Options{Root: c.Root, Machine: machine}),
+		of(neuron.Facts, neuron.Open, neuron.Diagnose, neuron.Options{Root: c.Root, Machine: machine, Monitor: c.NeuronMonitor}),
+		of(tenstorrent.Facts, tenstorrent.Open, tenstorrent.Diagnose, tenstorrent.Options{Root: c.Root, Machine: machine}),
+		of(tpu.Facts, tpu.Open, tpu.Diagnose, tpu.Options{Root: c.Root, Machine: machine, Exporter: c.TPUExporter}),
 	}
 }
 
 // Vendors returns the facts about every supported vendor.
 func Vendors() device.Vendors {
 	var list device.Vendors
-	for _, v := range (Config{}).vendors() {
+	for _, v := range (Config{}).vendors("") {
 		list = append(list, v.facts)
 	}
 	return list
@@ -70,7 +71,7 @@ func Sources(c Config) []node.Source {
 		return []node.Source{{Name: "sim", Open: func(context.Context) (device.Reader, error) { return sim.New(s) }}}
 	}
 	var list []node.Source
-	for _, v := range c.vendors() {
+	for _, v := range c.vendors(c.Machine()) {
 		list = append(list, node.Source{Name: v.facts.Name, Open: v.open})
 	}
 	return list
@@ -81,7 +82,7 @@ func Sources(c Config) []node.Source {
 func Diagnose(ctx context.Context, c Config) []device.Check {
 	var checks []device.Check
 	var none []string
-	for _, v := range c.vendors() {
+	for _, v := range c.vendors(c.Machine()) {
 		found := v.diagnose(ctx)
 		if len(found) == 1 && found[0].State == device.CheckAbsent {
 			none = append(none, v.facts.Name)

@@ -169,6 +169,9 @@ func (e *Emitter) build(t node.Tick, runtimes epochs) pmetric.Metrics {
 
 // self records gpumeter's own state.
 func (e *Emitter) self(ts pcommon.Timestamp, t node.Tick) {
+	if !t.Started.IsZero() {
+		e.mb.RecordGpumeterAgentStartTimeDataPoint(ts, float64(t.Started.UnixMilli())/1e3)
+	}
 	paused, _ := device.Flag(t.Paused).Get()
 	e.mb.RecordGpumeterPausedDataPoint(ts, paused)
 	e.mb.RecordGpumeterEventsDroppedDataPoint(ts, float64(t.LostEvents))

@@ -65,7 +65,6 @@ func discover(o Options) ([]sighting, error) {
 	sys := o.sys()
 	nodes, err := topology(sys)
 	platform := platformCards(sys)
-	machine, _ := sysfs.Dir(o.Root).Text("etc/machine-id") // may be missing in a container
 	var found []sighting
 	var errs []error
 	if err != nil {
@@ -73,7 +72,7 @@ func discover(o Options) ([]sighting, error) {
 	}
 	taken := map[string]bool{}
 	for i, c := range cards(sys) {
-		s, err := identify(c, i, machine, taken)
+		s, err := identify(c, i, o.Machine, taken)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -103,13 +102,13 @@ func identify(card sysfs.Dir, index int, machine string, taken map[string]bool) 
 	unique, _ := d.Text("unique_id")
 	serial, _ := d.Text("serial_number")
 	s.unique = hexID(unique)
-	for _, name := range []string{s.unique, serial} {
+	for _, name := range []string{s.unique, device.Serial(serial)} {
 		if uuid := Facts.Name + "-" + name; name != "" && !taken[uuid] {
 			s.id.UUID = uuid
 			return s, nil
 		}
 	}
-	s.id.UUID = Facts.Name + "-" + machine + "-" + s.id.PCI
+	s.id.UUID = device.Derive(Facts.Name, machine, s.id.PCI)
 	return s, nil
 }
 

@@ -184,7 +184,7 @@ func wantMachine() []device.Sample {
 		},
 		{
 			ID: device.ID{
-				Vendor: "amd", UUID: "amd-0123456789abcdef0123456789abcdef-0000:84:00.0", Index: 3, Model: "AMD GPU 1002:1234", PCI: "0000:84:00.0",
+				Vendor: "amd", UUID: "amd-0123456789abcdef-0000:84:00.0", Index: 3, Model: "AMD GPU 1002:1234", PCI: "0000:84:00.0",
 			},
 			Info:         device.Info{Driver: "6.12.12"},
 			Utilization:  device.Engines{Compute: of(0.04), Memory: of(0), Decoder: of(0.07)},

@@ -26,6 +26,9 @@ import (
 type Options struct {
 	// Root is where the host's file system is mounted; empty means /.
 	Root string
+	// Machine identifies this machine in the UUIDs of devices without one of their own; see
+	// device.Derive.
+	Machine string
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }

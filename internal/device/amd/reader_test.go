@@ -275,7 +275,7 @@ func TestManyErrors(t *testing.T) {
 // Two GPUs with the same unique id must not become one device.
 func TestSameID(t *testing.T) {
 	tr := newTree(t)
-	same := map[string]string{"unique_id": "00000000000000ab\n", "serial_number": "S1\n"}
+	same := map[string]string{"unique_id": "00000000000000ab\n", "serial_number": "SN01\n"}
 	for i := range 3 {
 		tr.card(i, fmt.Sprintf("0000:0%d:00.0", i), same)
 	}
@@ -284,7 +284,7 @@ func TestSameID(t *testing.T) {
 	for _, d := range devices(t, tr.open()) {
 		got = append(got, d.ID().UUID)
 	}
-	want := []string{"amd-00000000000000ab", "amd-S1", "amd--0000:02:00.0", "amd--0000:03:00.0"}
+	want := []string{"amd-00000000000000ab", "amd-SN01", "amd-0123456789abcdef-0000:02:00.0", "amd-0123456789abcdef-0000:03:00.0"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

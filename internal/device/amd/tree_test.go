@@ -130,7 +130,7 @@ func (tr tree) card(number int, pci string, files map[string]string) {
 var now = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
 func (tr tree) options() Options {
-	return Options{Root: tr.root, Now: func() time.Time { return now }}
+	return Options{Root: tr.root, Machine: "0123456789abcdef", Now: func() time.Time { return now }}
 }
 
 func (tr tree) open() *Reader {

@@ -23,7 +23,7 @@ func TestCapturedFiles(t *testing.T) {
 	r, _ := open(t, captures+"sysfs-synthetic", "")
 	list := devices(t, r)
 	want := device.Sample{
-		ID:      device.ID{Vendor: "gaudi", UUID: "gaudi--0000:b3:00.0", Model: "Intel Gaudi2", PCI: "0000:b3:00.0"},
+		ID:      device.ID{Vendor: "gaudi", UUID: "gaudi-9b0c-0000:b3:00.0", Model: "Intel Gaudi2", PCI: "0000:b3:00.0"},
 		Info:    device.Info{Architecture: "gaudi2"},
 		Powers:  []device.Power{{Scope: "gpu", Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(600)}}}},
 		Clocks:  []device.Clock{{Type: "soc", Frequency: device.Of(1.65e9), Limit: device.Of(1.65e9)}},

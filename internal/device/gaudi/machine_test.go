@@ -113,7 +113,6 @@ const (
 // vendor's.
 func server() map[string]string {
 	files := map[string]string{
-		"etc/machine-id":                             "9b0c",
 		"sys/module/habanalabs/version":              "1.22.1-97ec1a4",
 		"sys/class/accel/accel_controlD0/device/dev": "1",
 		"sys/class/accel/accel1/device/vendor":       "0x8086", // an Intel NPU
@@ -249,7 +248,7 @@ func (c *clock) advance(d time.Duration) {
 func open(t testing.TB, root, library string) (*Reader, *clock) {
 	t.Helper()
 	c := &clock{t: time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)}
-	r, err := Open(t.Context(), Options{Root: root, Library: library, Now: c.now})
+	r, err := Open(t.Context(), Options{Root: root, Library: library, Machine: "9b0c", Now: c.now})
 	check(t, err)
 	t.Cleanup(func() { check(t, r.Close()) })
 	return r, c

@@ -38,6 +38,9 @@ type Options struct {
 	LibraryDirs []string
 	// Root is where the host's file system is mounted; empty means /.
 	Root string
+	// Machine identifies this machine in the UUIDs of devices without one of their own; see
+	// device.Derive.
+	Machine string
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -308,12 +311,11 @@ func (r *Reader) identify(s *sighting, pci string, known *aip) error {
 		s.id, s.serial = known.id, known.serial
 		return err
 	}
-	if uuid == "" && s.serial != "" {
-		uuid = Facts.Name + "-" + s.serial
+	if serial := device.Serial(s.serial); uuid == "" && serial != "" {
+		uuid = Facts.Name + "-" + serial
 	}
 	if uuid == "" {
-		machine, _ := r.opts.dir("etc").Text("machine-id") // without one, only the PCI address is left
-		uuid = strings.Join([]string{Facts.Name, machine, pci}, "-")
+		uuid = device.Derive(Facts.Name, r.opts.Machine, pci)
 	}
 	s.id = device.ID{Vendor: Facts.Name, UUID: uuid, Index: s.number, Model: s.model(name), PCI: pci}
 	return err

@@ -136,7 +136,7 @@ func TestOldDriver(t *testing.T) {
 	}
 	r, _ := open(t, machine(t, files), "")
 	want := device.Sample{
-		ID:        device.ID{Vendor: "gaudi", UUID: "gaudi--0000:0f:00.0", Model: "Intel Gaudi", PCI: "0000:0f:00.0"},
+		ID:        device.ID{Vendor: "gaudi", UUID: "gaudi-9b0c-0000:0f:00.0", Model: "Intel Gaudi", PCI: "0000:0f:00.0"},
 		Info:      device.Info{Architecture: "gaudi"},
 		Powers:    []device.Power{{Scope: "gpu", Limits: []device.PowerLimit{{Type: "enforced", Watts: device.Of(350)}}}},
 		Status:    device.Of(0),

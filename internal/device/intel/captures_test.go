@@ -60,7 +60,7 @@ func TestCaptures(t *testing.T) {
 		})
 	}
 	id := func(pci, model string) device.ID {
-		return device.ID{Vendor: "intel", UUID: "intel-" + pci, Model: model, PCI: pci}
+		return device.ID{Vendor: "intel", UUID: "intel-" + machineID + "-" + pci, Model: model, PCI: pci}
 	}
 	f("a380-i915", "card1", device.Sample{
 		ID: id("0000:0b:00.0", "Intel Arc A380"), Info: device.Info{Driver: "i915", Architecture: "Xe-HPG"},

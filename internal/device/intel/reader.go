@@ -30,17 +30,19 @@ import (
 type Options struct {
 	// Root is where the host's file system is mounted; empty means /.
 	Root string
+	// Machine identifies this machine in the UUIDs of devices without one of their own; see
+	// device.Derive.
+	Machine string
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
 // Reader reads every discrete GPU that is bound to the xe or i915 driver.
 type Reader struct {
-	opts    Options
-	sys     sysfs.Dir
-	proc    sysfs.Dir
-	machine string
-	scan    *scanner
+	opts Options
+	sys  sysfs.Dir
+	proc sysfs.Dir
+	scan *scanner
 
 	mu   sync.Mutex // guards gpus; no device is read while it is held
 	gpus map[string]*gpu
@@ -67,7 +69,6 @@ func newReader(o Options) *Reader {
 	}
 	root := sysfs.Dir(o.Root)
 	r := &Reader{opts: o, sys: root.Join("sys"), proc: root.Join("proc"), gpus: map[string]*gpu{}}
-	r.machine, _ = root.Join("etc").Text("machine-id") // a container may have none; the PCI address still names the GPU
 	r.scan = newScanner(string(r.proc), o.Now)
 	return r
 }
@@ -206,10 +207,7 @@ func (r *Reader) name(found []sighting) {
 // uuid returns a stable identifier. Intel's cards have none in sysfs; Level Zero's UUID is
 // also derived from the address.
 func (r *Reader) uuid(pci string) string {
-	if r.machine == "" {
-		return "intel-" + pci
-	}
-	return "intel-" + r.machine + "-" + pci
+	return device.Derive(Facts.Name, r.opts.Machine, pci)
 }
 
 func parseUevent(s string) map[string]string {

@@ -89,7 +89,7 @@ func (m *machine) spoil(name string) {
 }
 
 func (m *machine) options() Options {
-	return Options{Root: m.root, Now: func() time.Time { return m.now }}
+	return Options{Root: m.root, Machine: machineID, Now: func() time.Time { return m.now }}
 }
 
 func (m *machine) open() *Reader {

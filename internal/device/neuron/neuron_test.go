@@ -186,15 +186,14 @@ func TestNames(t *testing.T) {
 		t.Helper()
 		m := tree{}.device(3, 1)
 		m[virtual+"neuron3/info/serial_number"] = serial
-		m["etc/machine-id"] = machine
-		r := open(t, Options{Root: m.write(t, t.TempDir())})
+		r := open(t, Options{Root: m.write(t, t.TempDir()), Machine: machine})
 		if got := devices(t, r)[0].ID().UUID; got != want {
 			t.Errorf("%q: %s", serial, got)
 		}
 	}
-	f("AbC\n", "m1\n", "neuron-abc")
-	f("0000000000000000\n", "m1\n", "neuron-m1-3")
-	f("0x0\n", "m1\n", "neuron-m1-3")
+	f("AbC1\n", "m1", "neuron-abc1")
+	f("0000000000000000\n", "m1", "neuron-m1-3")
+	f("0x0\n", "m1", "neuron-m1-3")
 	f("", "", "neuron-3")
 	m := tree{}.device(0, 1).device(1, 1)
 	m[virtual+"neuron1/info/serial_number"] = m[virtual+"neuron0/info/serial_number"]

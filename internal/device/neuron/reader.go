@@ -32,6 +32,9 @@ type Options struct {
 	// Monitor is a file that neuron-monitor's lines are written to, or a unix socket that
 	// sends them; empty means none. The path is not relative to Root.
 	Monitor string
+	// Machine identifies this machine in the UUIDs of devices without one of their own; see
+	// device.Derive.
+	Machine string
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -85,7 +88,7 @@ func (r *Reader) Devices(context.Context) ([]device.Device, error) {
 	chips, cores := map[string]*chip{}, map[string]*core{}
 	var errs []error
 	for _, dir := range folders(r.opts.Root) {
-		s, err := identify(r.opts.Root, dir)
+		s, err := identify(r.opts.Root, r.opts.Machine, dir)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", dir.Base(), err))
 		}
@@ -152,7 +155,7 @@ const (
 )
 
 // identify reads what does not change while the driver is loaded.
-func identify(root string, dir sysfs.Dir) (sighting, error) {
+func identify(root, machine string, dir sysfs.Dir) (sighting, error) {
 	n, _ := numbered(dir.Base(), "neuron")
 	var errs []error
 	text := func(d sysfs.Dir, name string) string {
@@ -164,7 +167,7 @@ func identify(root string, dir sysfs.Dir) (sighting, error) {
 	}
 	arch := dir.Join("info/architecture")
 	s := sighting{dir: dir, id: device.ID{
-		Vendor: Facts.Name, Index: n, Model: cmp.Or(text(arch, "device_name"), "Neuron device"), UUID: uuid(root, n, text(dir, "info/serial_number")),
+		Vendor: Facts.Name, Index: n, Model: cmp.Or(text(arch, "device_name"), "Neuron device"), UUID: uuid(machine, n, text(dir, "info/serial_number")),
 	}}
 	s.info.Architecture = text(arch, "arch_type")
 	s.info.Driver = text(sysfs.Dir(root).Join("sys/module/neuron"), "version")
@@ -181,12 +184,11 @@ func identify(root string, dir sysfs.Dir) (sighting, error) {
 }
 
 // uuid returns a stable identifier. Some drivers report no serial number, or zero.
-func uuid(root string, n int, serial string) string {
-	if strings.Trim(serial, "0x") != "" {
-		return "neuron-" + strings.ToLower(serial)
+func uuid(machine string, n int, serial string) string {
+	if serial = device.Serial(serial); serial != "" {
+		return Facts.Name + "-" + strings.ToLower(serial)
 	}
-	machine, _ := sysfs.Dir(root).Join("etc").Text("machine-id") // missing in containers
-	return strings.ReplaceAll(fmt.Sprintf("neuron-%s-%d", machine, n), "--", "-")
+	return device.Derive(Facts.Name, machine, strconv.Itoa(n))
 }
 
 func findCore(d sysfs.Dir, number int) coreFiles {

@@ -127,7 +127,6 @@ func attributes(file string) map[string]string {
 // whose firmware reports nothing. Their numbers have gaps.
 func lab() map[string]string {
 	files := map[string]string{
-		"etc/machine-id":                   "3f6c1e",
 		"sys/module/tenstorrent/version":   "2.10.0",
 		"sys/class/tenstorrent/README":     "not a chip",
 		"proc/driver/tenstorrent/0/pids":   "4242\n17\n4242\n0",
@@ -153,7 +152,7 @@ func lab() map[string]string {
 func open(t testing.TB, root string) *Reader {
 	t.Helper()
 	now := time.Unix(0, 0)
-	r, err := Open(t.Context(), Options{Root: root, Now: func() time.Time {
+	r, err := Open(t.Context(), Options{Root: root, Machine: "3f6c1e", Now: func() time.Time {
 		now = now.Add(time.Second) // at each call
 		return now
 	}})

@@ -30,6 +30,9 @@ import (
 type Options struct {
 	// Root is where the host's file system is mounted; empty means /.
 	Root string
+	// Machine identifies this machine in the UUIDs of devices without one of their own; see
+	// device.Derive.
+	Machine string
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -160,8 +163,7 @@ func silent(err error) bool { return errors.Is(err, unix.ENODATA) || errors.Is(e
 // nor chip id.
 func (r *Reader) uuid(serial, asic, pci string) string {
 	if serial == "" {
-		machine, _ := r.opts.dir("etc").Text("machine-id") // without one, only the PCI address is left
-		return strings.Join([]string{Facts.Name, machine, pci}, "-")
+		return device.Derive(Facts.Name, r.opts.Machine, pci)
 	}
 	if asic == "" {
 		asic = pci

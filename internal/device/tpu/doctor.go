@@ -19,7 +19,7 @@ import (
 // and how to fix that.
 func Diagnose(ctx context.Context, o Options) []device.Check {
 	o = o.withDefaults()
-	found, err := find(o.Root)
+	found, err := find(o.Root, o.Machine)
 	if len(found) == 0 && err == nil {
 		return []device.Check{{Subject: "tpu hardware", State: device.CheckAbsent, Detail: "no TPU on the PCI bus"}}
 	}

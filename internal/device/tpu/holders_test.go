@@ -96,7 +96,7 @@ func TestWhoListens(t *testing.T) {
 		m := v6e().process(7, "a", 0, v6eFiles[0]).process(9, "b", 0, v6eFiles[1])
 		change(m)
 		root := m.write(t, t.TempDir())
-		found, err := find(root)
+		found, err := find(root, testMachine)
 		if err != nil {
 			t.Fatal(err)
 		}

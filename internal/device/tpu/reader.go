@@ -32,6 +32,9 @@ type Options struct {
 	// whose process reports nothing. Empty means DefaultExporter, whose absence is not an
 	// error; NoExporter disables it.
 	Exporter string
+	// Machine identifies this machine in the UUIDs of devices without one of their own; see
+	// device.Derive.
+	Machine string
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -70,7 +73,7 @@ type machine struct {
 // Open returns a Reader. The error is device.ErrAbsent on a machine without a TPU.
 func Open(_ context.Context, o Options) (*Reader, error) {
 	o = o.withDefaults()
-	found, err := find(o.Root)
+	found, err := find(o.Root, o.Machine)
 	if len(found) == 0 {
 		return nil, errors.Join(device.ErrAbsent, err)
 	}
@@ -92,7 +95,7 @@ func (o Options) withDefaults() Options {
 // Devices implements device.Reader. A chip is identified by its address, generation and
 // number: if all are unchanged, the Device is the same.
 func (r *Reader) Devices(context.Context) ([]device.Device, error) {
-	found, err := find(r.opts.Root)
+	found, err := find(r.opts.Root, r.opts.Machine)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	devices, order, chips := []device.Device{}, []*chip{}, map[string]*chip{}
@@ -272,10 +275,9 @@ func identify(d sysfs.Dir) (generation, error) {
 }
 
 // find returns the chips on the PCI bus, by the number of their device file.
-func find(root string) ([]sighting, error) {
+func find(root, machine string) ([]sighting, error) {
 	var found []sighting
 	var errs []error
-	machineID, _ := sysfs.Dir(root).Join("etc").Text("machine-id") // missing in containers
 	bus := sysfs.Dir(root).Join("sys/bus/pci/devices").Glob("*")
 	slices.Sort(bus) // addresses are hexadecimal: 05 comes before 0a
 	for _, d := range bus {
@@ -288,7 +290,7 @@ func find(root string) ([]sighting, error) {
 		}
 		pci := strings.ToLower(d.Base())
 		s := sighting{gen: gen, dir: d, id: device.ID{
-			Vendor: Facts.Name, UUID: joined(Facts.Name, machineID, pci), Model: "TPU " + gen.name, PCI: pci, Index: -1,
+			Vendor: Facts.Name, UUID: device.Derive(Facts.Name, machine, pci), Model: "TPU " + gen.name, PCI: pci, Index: -1,
 		}}
 		if err := s.findNode(); err != nil {
 			errs = append(errs, fmt.Errorf("TPU %s: %w", pci, err))
@@ -297,8 +299,4 @@ func find(root string) ([]sighting, error) {
 	}
 	number(found)
 	return found, errors.Join(errs...)
-}
-
-func joined(parts ...string) string {
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "-")
 }

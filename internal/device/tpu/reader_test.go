@@ -32,6 +32,7 @@ func open(t *testing.T, o Options) *Reader {
 	if o.Exporter == "" {
 		o.Exporter = NoExporter
 	}
+	o.Machine = testMachine
 	r, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +117,7 @@ func everything() map[string]bytesOf {
 }
 
 func v6e() tree {
-	m := tree{"etc/machine-id": testMachine + "\n"}
+	m := tree{}
 	m.vfioChip("0000:00:04.0", "0x006f", "0").vfioChip("0000:00:05.0", "0x006f", "1")
 	m.vfioChip("0000:00:06.0", "0x006f", "2").vfioChip("0000:00:07.0", "0x006f", "3")
 	m["sys/bus/pci/devices/0000:00:05.0/numa_node"] = "1\n"
@@ -233,7 +234,7 @@ func TestTwoDevicesAChip(t *testing.T) {
 func TestDiscovery(t *testing.T) {
 	f := func(name string, m tree, want ...string) {
 		t.Helper()
-		found, err := find(m.write(t, t.TempDir()))
+		found, err := find(m.write(t, t.TempDir()), testMachine)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

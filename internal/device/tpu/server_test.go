@@ -221,12 +221,11 @@ func (m tree) write(t *testing.T, root string) string {
 	return root
 }
 
-const testMachine = "0123456789abcdef0123456789abcdef"
+const testMachine = "0123456789abcdef"
 
 // vfioChip adds a chip behind an IOMMU group.
 func (m tree) vfioChip(pci, id, group string) tree {
 	dir := "sys/bus/pci/devices/" + pci + "/"
-	m["etc/machine-id"] = testMachine + "\n"
 	m[dir+"vendor"] = "0x1ae0\n"
 	m[dir+"device"] = id + "\n"
 	m[dir+"numa_node"] = "-1\n"

@@ -20,6 +20,15 @@ type presence struct {
 	clusters map[string]map[string]bool // clusters by host
 	moved    map[deviceKey]bool         // nodes with a reporting device, under any cluster name
 	named    map[string]string          // cluster by host, for labels recorded before it was known
+	reported map[string]bool            // IDs of devices that some host reports
+	slots    map[string]bool            // host and fleet.Slot of devices
+}
+
+// elsewhere reports whether a device that its host no longer reports is not missing: another host has it,
+// or its host has it under the ID that a newer agent gave it.
+func (p *presence) elsewhere(l query.Labels) bool {
+	slot := fleet.Slot(l)
+	return fleet.Global(l) && p.reported[l[fleet.LabelUUID]] || slot != "" && p.slots[l[fleet.LabelHost]+"\xff"+slot]
 }
 
 // thing returns the device that labels identify.
@@ -28,10 +37,12 @@ func thing(l query.Labels) deviceKey {
 }
 
 func newPresence(present, before []query.Sample, open []Change) *presence {
-	p := &presence{map[deviceKey]bool{}, map[string]map[string]bool{}, map[deviceKey]bool{}, map[string]string{}}
+	p := &presence{map[deviceKey]bool{}, map[string]map[string]bool{}, map[deviceKey]bool{}, map[string]string{}, map[string]bool{}, map[string]bool{}}
 	for _, s := range present {
 		k := thing(s.Labels)
 		p.devices[deviceKey{"", k.host, k.uuid}] = true
+		p.reported[k.uuid] = true
+		p.slots[k.host+"\xff"+fleet.Slot(s.Labels)] = true
 		if p.clusters[k.host] == nil {
 			p.clusters[k.host] = map[string]bool{}
 		}
@@ -81,11 +92,12 @@ func (p *presence) sends(node deviceKey) bool {
 // node is one finding, without its devices. kept are the findings in open that have been
 // missing for longer, newest first.
 func missing(ctx context.Context, store query.Store, open []Change, at time.Time) (out, kept []Finding, err error) {
-	before, err := store.Instant(ctx, "group "+by(deviceLabels)+" (present_over_time("+fleet.SeriesUp+"["+query.Duration(memory)+"]))", at)
+	vendor := []string{fleet.LabelVendor} // for fleet.Global
+	before, err := store.Instant(ctx, "group "+by(deviceLabels, vendor)+" (present_over_time("+fleet.SeriesUp+"["+query.Duration(memory)+"]))", at)
 	if err != nil {
 		return nil, nil, err
 	}
-	present, err := store.Instant(ctx, "group "+by(deviceLabels)+" ("+fleet.SeriesUp+")", at)
+	present, err := store.Instant(ctx, "group "+by(deviceLabels, vendor)+" ("+fleet.SeriesUp+")", at)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -103,6 +115,7 @@ func missing(ctx context.Context, store query.Store, open []Change, at time.Time
 	// Labels arrive late and persist, so the largest label set is the most recent.
 	slices.SortStableFunc(before, func(a, b query.Sample) int { return cmp.Compare(len(b.Labels), len(a.Labels)) })
 	done, lost := map[deviceKey]bool{}, map[deviceKey]int{} // devices handled; lost devices by node
+	left := map[deviceKey]bool{}                            // nodes with a device that is elsewhere
 	for _, s := range before {
 		k := thing(s.Labels)
 		node, device := p.node(k), deviceKey{"", k.host, k.uuid}
@@ -110,6 +123,10 @@ func missing(ctx context.Context, store query.Store, open []Change, at time.Time
 			continue
 		}
 		done[deviceKey{node.cluster, k.host, k.uuid}] = true // once per device, regardless of its other labels
+		if p.elsewhere(s.Labels) {
+			left[node] = true
+			continue
+		}
 		f := missingDevice(s.Labels)
 		if !p.sends(node) {
 			if lost[node]++; lost[node] > 1 {
@@ -132,7 +149,8 @@ func missing(ctx context.Context, store query.Store, open []Change, at time.Time
 	for i := range open {
 		f := &open[i].Finding
 		about := subject{f.Rule, p.about(f)}
-		back := f.Rule == MissingNode && p.sends(about.deviceKey) || p.devices[about.deviceKey]
+		back := f.Rule == MissingNode && (p.sends(about.deviceKey) || left[about.deviceKey] && lost[about.deviceKey] == 0) ||
+			p.devices[about.deviceKey] || f.Rule == MissingDevice && p.elsewhere(f.Labels)
 		if !back && !found[about] && len(kept) < maxFindings {
 			found[about] = true
 			kept = append(kept, *f)

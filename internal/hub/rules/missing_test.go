@@ -13,7 +13,7 @@ import (
 )
 
 func (f *world) up(from, to time.Duration, host, gpu, cluster string) {
-	f.add(from, to, 1, "__name__", "gpu_up", "host_name", host, "gpu_uuid", gpu, "gpu_index", gpu[1:], "k8s_cluster_name", cluster)
+	f.add(from, to, 1, "__name__", "gpu_up", "host_name", host, "gpu_uuid", host+"/"+gpu, "gpu_index", gpu[1:], "k8s_cluster_name", cluster)
 }
 
 func (f *world) commit() {
@@ -52,7 +52,7 @@ func TestMissingLateCluster(t *testing.T) {
 	for _, x := range list {
 		got = append(got, fmt.Sprintf("%s %s %s %s %g", x.Rule, x.Labels["k8s_cluster_name"], x.Labels["host_name"], x.Labels["gpu_uuid"], x.Value))
 	}
-	want := []string{MissingDevice + "  half G2 0", MissingDevice + " x renamed G2 0", MissingNode + " x gone  2", MissingNode + " x twin  1"}
+	want := []string{MissingDevice + "  half half/G2 0", MissingDevice + " x renamed renamed/G2 0", MissingNode + " x gone  2", MissingNode + " x twin  1"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -86,8 +86,8 @@ func TestMissingForLong(t *testing.T) {
 		}
 	}
 	want := []string{
-		"3h54m0s open aG2", "3h54m0s open b", "3h54m0s open c",
-		"19m0s closed b", "9m0s closed aG2",
+		"3h54m0s open aa/G2", "3h54m0s open b", "3h54m0s open c",
+		"19m0s closed b", "9m0s closed aa/G2",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

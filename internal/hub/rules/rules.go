@@ -1,6 +1,6 @@
 // Package rules finds problems that only the whole fleet reveals: missing nodes and devices,
-// devices that lag behind their peers in the same workload, ranks that stall a collective, and
-// workloads that use devices of others.
+// devices that lag behind their peers in the same workload, ranks that stall a collective,
+// workloads that use devices of others, and devices and nodes with two senders.
 // Package internal/health finds what a node can detect by itself.
 package rules
 
@@ -27,6 +27,7 @@ const (
 	HighHeat      = "fleet_high_temperature"
 	RankBehind    = "fleet_rank_behind"
 	NotAllocated  = "fleet_not_allocated"
+	TwoSenders    = "fleet_two_senders"
 	OverQuota     = "fleet_over_quota" // evaluated by the caller: quotas are not in the store
 )
 
@@ -82,7 +83,7 @@ func evaluate(ctx context.Context, store query.Store, open []Change, at time.Tim
 	if err != nil {
 		return nil, fmt.Errorf("cannot evaluate the fleet rules: %w", err)
 	}
-	for _, rule := range []func(context.Context, query.Store, time.Time) ([]Finding, error){stragglers, ranks, uninvited} {
+	for _, rule := range []func(context.Context, query.Store, time.Time) ([]Finding, error){stragglers, ranks, uninvited, senders} {
 		found, err := rule(ctx, store, at)
 		if err != nil {
 			return nil, fmt.Errorf("cannot evaluate the fleet rules: %w", err)

@@ -146,6 +146,7 @@ var attributes = map[string]string{
 	fleet.LabelUUID: "gpu.uuid", fleet.LabelIndex: "gpu.index", fleet.LabelModel: "gpu.model",
 	fleet.LabelHost: "host.name", fleet.LabelNode: "k8s.node.name", fleet.LabelCluster: "k8s.cluster.name", fleet.LabelNamespace: "k8s.namespace.name",
 	fleet.LabelKind: "gpu.workload.kind", fleet.LabelWorkload: "gpu.workload.name", fleet.LabelTeam: "gpu.workload.team",
+	labelSenders:            "gpumeter.senders",
 	fleet.LabelCommunicator: "comm_id_hash", fleet.LabelRank: "rank", fleet.LabelRanks: "nranks",
 }
 
@@ -164,6 +165,9 @@ func (c *Change) Event() hub.Event {
 	}
 	if c.Rule == NotAllocated { // several workloads may use one device
 		e.Attributes["gpu.finding.key"] = c.Labels[fleet.LabelKind] + "/" + c.Labels[fleet.LabelNamespace] + "/" + c.Labels[fleet.LabelWorkload]
+	}
+	if senders := c.Labels[labelSenders]; senders != "" { // a node may have a device in common with several others
+		e.Attributes["gpu.finding.key"] = senders
 	}
 	if quota := c.Labels["quota"]; quota != "" {
 		e.Attributes["gpu.finding.key"] = c.Labels["source"] + "/" + quota + "/" + c.Labels["unit"]

@@ -152,7 +152,7 @@ func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
 	for i := range list {
 		refs := slices.Clone(list[i].GPUs) // the cached list is shared between requests
 		for j := range refs {
-			if n, ok := f.Index[refs[j].UUID]; ok {
+			if n, ok := f.ByUUID(refs[j].UUID); ok {
 				refs[j].Name = fmt.Sprintf("%s · GPU %v", f.Devices[n].Node, float(f.Devices[n].Index))
 			}
 		}

@@ -38,7 +38,7 @@ func (v *viewer) gpuPage(ctx context.Context, r request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	i, ok := f.Index[uuid]
+	i, ok := f.ByUUID(uuid)
 	if !ok {
 		return nil, fmt.Errorf("%w: no GPU %q at this time", errNone, uuid)
 	}
@@ -49,7 +49,7 @@ func (v *viewer) gpuPage(ctx context.Context, r request) (any, error) {
 	}
 	peers := []fleet.Device{g}
 	for _, p := range f.Devices {
-		if p.Node == g.Node && p.Cluster == g.Cluster && p.UUID != g.UUID {
+		if p.Node == g.Node && p.Cluster == g.Cluster && p.Key() != g.Key() {
 			peers = append(peers, p)
 		}
 	}
@@ -69,6 +69,9 @@ func (v *viewer) gpuPage(ctx context.Context, r request) (any, error) {
 	}
 	for i := range holdings {
 		h := &holdings[i]
+		if h.Device != g.Key() {
+			continue
+		}
 		a.Holders = append(a.Holders, holder{
 			Owner: h.Owner, Held: number(float(h.Allocation)), Utilization: number(float(h.Utilization)), Memory: number(float(h.Memory)), Watts: number(float(h.Power)),
 			Partition: h.Profile,

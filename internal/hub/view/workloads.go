@@ -262,7 +262,7 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	for i := range bill.Rows {
 		if b := &bill.Rows[i]; b.Owner.ID == id {
 			var index string
-			if n, ok := f.Index[b.GPU]; ok && f.Devices[n].Index.OK() {
+			if n, ok := f.ByUUID(b.GPU); ok && f.Devices[n].Index.OK() {
 				index = fmt.Sprint(float(f.Devices[n].Index))
 			}
 			a.PerGPU = append(a.PerGPU, perGPU{

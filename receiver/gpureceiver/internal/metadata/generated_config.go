@@ -2267,6 +2267,26 @@ func (ms *GpuXidErrorsMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	return nil
 }
 
+// GpumeterAgentStartTimeMetricConfig provides config for the gpumeter.agent.start.time metric.
+type GpumeterAgentStartTimeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *GpumeterAgentStartTimeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // GpumeterAttributionStatusMetricConfig provides config for the gpumeter.attribution.status metric.
 type GpumeterAttributionStatusMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -2522,6 +2542,7 @@ type MetricsConfig struct {
 	GpuWorkloadPowerDraw          GpuWorkloadPowerDrawMetricConfig          `mapstructure:"gpu.workload.power.draw"`
 	GpuWorkloadUtilization        GpuWorkloadUtilizationMetricConfig        `mapstructure:"gpu.workload.utilization"`
 	GpuXidErrors                  GpuXidErrorsMetricConfig                  `mapstructure:"gpu.xid.errors"`
+	GpumeterAgentStartTime        GpumeterAgentStartTimeMetricConfig        `mapstructure:"gpumeter.agent.start.time"`
 	GpumeterAttributionStatus     GpumeterAttributionStatusMetricConfig     `mapstructure:"gpumeter.attribution.status"`
 	GpumeterEventsDropped         GpumeterEventsDroppedMetricConfig         `mapstructure:"gpumeter.events.dropped"`
 	GpumeterPaused                GpumeterPausedMetricConfig                `mapstructure:"gpumeter.paused"`
@@ -2870,6 +2891,9 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		GpuXidErrors: GpuXidErrorsMetricConfig{
+			Enabled: true,
+		},
+		GpumeterAgentStartTime: GpumeterAgentStartTimeMetricConfig{
 			Enabled: true,
 		},
 		GpumeterAttributionStatus: GpumeterAttributionStatusMetricConfig{

@@ -472,6 +472,9 @@ var MetricsInfo = metricsInfo{
 		Name:       "gpu.xid.errors",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "gpu.xid.code"},
 	},
+	GpumeterAgentStartTime: metricInfo{
+		Name: "gpumeter.agent.start.time",
+	},
 	GpumeterAttributionStatus: metricInfo{
 		Name:       "gpumeter.attribution.status",
 		Attributes: []string{"gpumeter.attribution.reason", "gpumeter.attribution.source"},
@@ -612,6 +615,7 @@ type metricsInfo struct {
 	GpuWorkloadPowerDraw          metricInfo
 	GpuWorkloadUtilization        metricInfo
 	GpuXidErrors                  metricInfo
+	GpumeterAgentStartTime        metricInfo
 	GpumeterAttributionStatus     metricInfo
 	GpumeterEventsDropped         metricInfo
 	GpumeterPaused                metricInfo
@@ -6969,6 +6973,56 @@ func newMetricGpuXidErrors(cfg GpuXidErrorsMetricConfig) metricGpuXidErrors {
 	return m
 }
 
+type metricGpumeterAgentStartTime struct {
+	data     pmetric.Metric                     // data buffer for generated metric.
+	config   GpumeterAgentStartTimeMetricConfig // metric config provided by user.
+	capacity int                                // max observed number of data points added to the metric.
+}
+
+// init fills gpumeter.agent.start.time metric with initial data.
+func (m *metricGpumeterAgentStartTime) init() {
+	m.data.SetName("gpumeter.agent.start.time")
+	m.data.SetDescription("When the agent began to read the devices, in seconds since 1970. A value that steps back comes from a second agent with the same host name.")
+	m.data.SetUnit("s")
+	m.data.SetEmptyGauge()
+}
+
+func (m *metricGpumeterAgentStartTime) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricGpumeterAgentStartTime) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricGpumeterAgentStartTime) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricGpumeterAgentStartTime(cfg GpumeterAgentStartTimeMetricConfig) metricGpumeterAgentStartTime {
+	m := metricGpumeterAgentStartTime{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricGpumeterAttributionStatus struct {
 	data     pmetric.Metric                        // data buffer for generated metric.
 	config   GpumeterAttributionStatusMetricConfig // metric config provided by user.
@@ -7459,6 +7513,7 @@ type MetricsBuilder struct {
 	metricGpuWorkloadPowerDraw          metricGpuWorkloadPowerDraw
 	metricGpuWorkloadUtilization        metricGpuWorkloadUtilization
 	metricGpuXidErrors                  metricGpuXidErrors
+	metricGpumeterAgentStartTime        metricGpumeterAgentStartTime
 	metricGpumeterAttributionStatus     metricGpumeterAttributionStatus
 	metricGpumeterEventsDropped         metricGpumeterEventsDropped
 	metricGpumeterPaused                metricGpumeterPaused
@@ -7604,6 +7659,7 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricGpuWorkloadPowerDraw:          newMetricGpuWorkloadPowerDraw(mbc.Metrics.GpuWorkloadPowerDraw),
 		metricGpuWorkloadUtilization:        newMetricGpuWorkloadUtilization(mbc.Metrics.GpuWorkloadUtilization),
 		metricGpuXidErrors:                  newMetricGpuXidErrors(mbc.Metrics.GpuXidErrors),
+		metricGpumeterAgentStartTime:        newMetricGpumeterAgentStartTime(mbc.Metrics.GpumeterAgentStartTime),
 		metricGpumeterAttributionStatus:     newMetricGpumeterAttributionStatus(mbc.Metrics.GpumeterAttributionStatus),
 		metricGpumeterEventsDropped:         newMetricGpumeterEventsDropped(mbc.Metrics.GpumeterEventsDropped),
 		metricGpumeterPaused:                newMetricGpumeterPaused(mbc.Metrics.GpumeterPaused),
@@ -7815,6 +7871,7 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricGpuWorkloadPowerDraw.emit(ils.Metrics())
 	mb.metricGpuWorkloadUtilization.emit(ils.Metrics())
 	mb.metricGpuXidErrors.emit(ils.Metrics())
+	mb.metricGpumeterAgentStartTime.emit(ils.Metrics())
 	mb.metricGpumeterAttributionStatus.emit(ils.Metrics())
 	mb.metricGpumeterEventsDropped.emit(ils.Metrics())
 	mb.metricGpumeterPaused.emit(ils.Metrics())
@@ -8416,6 +8473,11 @@ func (mb *MetricsBuilder) RecordGpuWorkloadUtilizationDataPoint(ts pcommon.Times
 // RecordGpuXidErrorsDataPoint adds a data point to gpu.xid.errors metric.
 func (mb *MetricsBuilder) RecordGpuXidErrorsDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, gpuXidCodeAttributeValue int64) {
 	mb.metricGpuXidErrors.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, gpuXidCodeAttributeValue)
+}
+
+// RecordGpumeterAgentStartTimeDataPoint adds a data point to gpumeter.agent.start.time metric.
+func (mb *MetricsBuilder) RecordGpumeterAgentStartTimeDataPoint(ts pcommon.Timestamp, val float64) {
+	mb.metricGpumeterAgentStartTime.recordDataPoint(mb.startTime, ts, val)
 }
 
 // RecordGpumeterAttributionStatusDataPoint adds a data point to gpumeter.attribution.status metric.

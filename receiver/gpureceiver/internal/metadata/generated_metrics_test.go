@@ -407,6 +407,9 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordGpuXidErrorsDataPoint(ts, 1, 9, "gpu.model-val", "gpu.uuid-val", "gpu.vendor-val", 12)
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordGpumeterAgentStartTimeDataPoint(ts, 1)
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordGpumeterAttributionStatusDataPoint(ts, 1, "gpumeter.attribution.reason-val", "gpumeter.attribution.source-val")
 			defaultMetricsCount++
 			allMetricsCount++
@@ -3443,6 +3446,18 @@ func TestMetricsBuilder(t *testing.T) {
 					gpuXidCodeAttrVal, ok := dp.Attributes().Get("gpu.xid.code")
 					assert.True(t, ok)
 					assert.EqualValues(t, 12, gpuXidCodeAttrVal.Int())
+				case "gpumeter.agent.start.time":
+					assert.False(t, validatedMetrics["gpumeter.agent.start.time"], "Found a duplicate in the metrics slice: gpumeter.agent.start.time")
+					validatedMetrics["gpumeter.agent.start.time"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "When the agent began to read the devices, in seconds since 1970. A value that steps back comes from a second agent with the same host name.", mi.Description())
+					assert.Equal(t, "s", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
 				case "gpumeter.attribution.status":
 					assert.False(t, validatedMetrics["gpumeter.attribution.status"], "Found a duplicate in the metrics slice: gpumeter.attribution.status")
 					validatedMetrics["gpumeter.attribution.status"] = true

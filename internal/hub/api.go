@@ -192,6 +192,13 @@ func (h *handler) query(w http.ResponseWriter, r *http.Request, g Grant,
 		return
 	}
 	defer done()
+	free, err := h.hold(r, result)
+	if err != nil {
+		w.Header().Set("Retry-After", "5")
+		fail(w, http.StatusServiceUnavailable, "unavailable", err)
+		return
+	}
+	defer free()
 	writeResult(w, result, expr)
 }
 

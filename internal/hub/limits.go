@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
-	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
 )
@@ -111,30 +109,4 @@ func (h *handler) late(err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		h.opt.Refusals.Add(QueryTimeout, 1)
 	}
-}
-
-// inTurn limits concurrent requests to the query limit until their answers are written,
-// because an answer stays in memory while the client reads it. Waiting counts toward the
-// request's timeout.
-func (h *handler) inTurn(next func(http.ResponseWriter, *http.Request, Grant)) func(http.ResponseWriter, *http.Request, Grant) {
-	return func(w http.ResponseWriter, r *http.Request, g Grant) {
-		ctx, cancel := context.WithTimeout(r.Context(), h.timeout)
-		defer cancel()
-		if _, err := h.turns.Insert(ctx, ""); err != nil {
-			h.late(err)
-			w.Header().Set("Retry-After", "5")
-			h.failed(w, err)
-			return
-		}
-		defer h.turns.Delete(0)
-		next(w, r.WithContext(ctx), g)
-	}
-}
-
-// limits returns the number of concurrent requests for a store and the timeout of each.
-func limits(store any) (turns, time.Duration) {
-	if s, ok := store.(*Store); ok {
-		return make(turns, s.opt.Queries), s.opt.QueryTimeout
-	}
-	return make(turns, DefaultQueries), DefaultQueryTimeout
 }

@@ -2,11 +2,7 @@ package hub
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -14,7 +10,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/hub/peer"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -139,7 +135,7 @@ func TestTurns(t *testing.T) {
 	t.Parallel()
 	refused := NewRefusals()
 	s := slowStore{asked: make(chan string, DefaultQueries), end: make(chan struct{})}
-	h := &handler{store: s, opt: HandlerOptions{Refusals: refused}, turns: make(turns, DefaultQueries), timeout: 10 * time.Second}
+	h := &handler{store: s, opt: HandlerOptions{Refusals: refused}, answering: answering{turns: peer.NewTurns(DefaultQueries, DefaultQueries), timeout: 10 * time.Second}}
 	mux := http.NewServeMux()
 	h.routes(mux)
 	done := make(chan int)
@@ -152,7 +148,7 @@ func TestTurns(t *testing.T) {
 	for range DefaultQueries {
 		<-s.asked
 	}
-	short := &handler{store: s, opt: h.opt, turns: h.turns, timeout: 10 * time.Millisecond}
+	short := &handler{store: s, opt: h.opt, answering: answering{turns: h.turns, timeout: 10 * time.Millisecond}}
 	other := http.NewServeMux()
 	short.routes(other)
 	for _, path := range []string{"/api/v1/query?query=1", "/api/v1/labels", "/api/v1/series?match[]=a", "/api/events"} {
@@ -172,45 +168,4 @@ func TestTurns(t *testing.T) {
 	if code, _, _ := ask(t, other, "", http.MethodGet, "/api/events", nil); code != http.StatusOK {
 		t.Errorf("a turn was not released: %d", code)
 	}
-}
-
-// Catches an answer that stays in memory, and a turn that stays taken, as long as a slow
-// client likes.
-func TestSlowReader(t *testing.T) {
-	t.Parallel()
-	s := openTest(t, t.TempDir(), Options{Queries: 1})
-	a := s.Appender(t.Context())
-	for i := range 2000 {
-		a.Gauge(name("wide", "i", fmt.Sprint(i), "long", strings.Repeat("x", 4000)), ago(time.Second), 1)
-	}
-	commit(t, a)
-	server := httptest.NewUnstartedServer(NewHandler(s, s, HandlerOptions{}))
-	server.Config.WriteTimeout = time.Second
-	server.Start()
-	defer server.Close()
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
-	path := "/api/v1/query?query=wide&time=" + url.QueryEscape(now.Format(time.RFC3339Nano))
-	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.ReadFull(conn, make([]byte, 1)) // the answer has started, or was already cut off
-	// A request that waits for the turn until its timeout is also cut off and retries.
-	await.NoError(t, func() error {
-		r, err := http.Get(server.URL + "/api/events")
-		if err != nil {
-			return fmt.Errorf("the turn was not released:  %w", err)
-		}
-		r.Body.Close()
-		if r.StatusCode != http.StatusOK {
-			return fmt.Errorf("the turn was not released:  status %d", r.StatusCode)
-		}
-		return nil
-	})
 }

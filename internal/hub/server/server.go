@@ -24,8 +24,17 @@ import (
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/peer"
 	"github.com/gpumeter/gpumeter/internal/hub/ui"
 	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+const (
+	// maxConnections bounds open HTTP connections; further ones wait. An agent and a browser
+	// have one each.
+	maxConnections = 32_768
+	// maxOfPeer bounds the open connections of one address. Agents behind a proxy share one.
+	maxOfPeer = maxConnections * 3 / 4
 )
 
 // Options configures the storage, the listeners and the access control of a hub. Error
@@ -137,15 +146,16 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	}
 	s.http = &http.Server{
 		Handler: hub.NewHandler(store, events, o), TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		WriteTimeout: 2 * time.Minute, // a slow reader keeps its response in memory
-		ErrorLog:     zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+		// OTLP bodies and all answers have deadlines of their own, by progress.
+		ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
 	}
+	limited := peer.Listen(listener, maxConnections, maxOfPeer, func() { o.Refusals.Add(hub.PeerLimit, 1) })
 	s.serve.Go(func() {
 		if conf != nil {
-			s.report(s.http.ServeTLS(listener, "", ""))
+			s.report(s.http.ServeTLS(limited, "", ""))
 		} else {
-			s.report(s.http.Serve(listener))
+			s.report(s.http.Serve(limited))
 		}
 	})
 	s.greet(run, urlOf(listener.Addr(), conf != nil), &h, isLoopback(listener.Addr()))

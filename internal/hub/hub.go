@@ -28,6 +28,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/util/compression"
 
+	"github.com/gpumeter/gpumeter/internal/hub/growth"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -37,6 +38,7 @@ const (
 	DefaultOutOfOrder   = 24 * time.Hour
 	DefaultMaxSeries    = 2_000_000
 	DefaultMaxSamples   = 20_000_000 // 16 bytes per sample
+	DefaultQueryBytes   = 1 << 30
 	DefaultQueryTimeout = 30 * time.Second
 	DefaultQueries      = 8
 	DefaultEventBytes   = 256 << 20
@@ -51,6 +53,7 @@ type Options struct {
 	MaxSeries  int           // in memory; samples of further series are rejected
 
 	MaxSamples   int           // samples that one query may hold in memory
+	QueryBytes   int64         // bytes of labels that one query may hold in memory
 	QueryTimeout time.Duration // including the time spent waiting in the queue
 	Queries      int           // maximum number of concurrent queries
 
@@ -64,6 +67,7 @@ func (o *Options) defaults() {
 	orDefault(&o.OutOfOrder, DefaultOutOfOrder)
 	orDefault(&o.MaxSeries, DefaultMaxSeries)
 	orDefault(&o.MaxSamples, DefaultMaxSamples)
+	orDefault(&o.QueryBytes, DefaultQueryBytes)
 	orDefault(&o.QueryTimeout, DefaultQueryTimeout)
 	orDefault(&o.Queries, DefaultQueries)
 	if o.Log == nil {
@@ -141,7 +145,7 @@ func Open(dir string, o Options) (*Store, error) {
 		Logger: o.Log, Reg: s.registry, Parser: s.parser,
 		MaxSamples: o.MaxSamples, Timeout: o.QueryTimeout, ActiveQueryTracker: s.turns,
 		LookbackDelta: lookback, EnableAtModifier: true, EnableNegativeOffset: true,
-		NoStepSubqueryIntervalFn: func(int64) int64 { return time.Minute.Milliseconds() },
+		NoStepSubqueryIntervalFn: func(int64) int64 { return growth.DefaultSubqueryStep.Milliseconds() },
 	})
 	s.register()
 	s.open.Store(true)

@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/strutil"
+
+	"github.com/gpumeter/gpumeter/internal/hub/growth"
 )
 
 const (
@@ -30,7 +33,32 @@ func checkLength(exprs ...string) error {
 			return errLong
 		}
 	}
-	return nil
+	return growth.Regexps(quotes(exprs))
+}
+
+// quotes returns the quoted strings of expressions, any of which may be a regular expression.
+func quotes(exprs []string) (out []string) {
+	for _, e := range exprs {
+		for i := 0; i < len(e); {
+			switch c := e[i]; c {
+			case '"', '\'', '`':
+				end := endOfQuote(e, i)
+				if text, err := strutil.Unquote(e[i:end]); err == nil { // otherwise the parser reports it
+					out = append(out, text)
+				}
+				i = end
+			case '#':
+				end := strings.IndexByte(e[i:], '\n')
+				if end < 0 {
+					end = len(e) - i
+				}
+				i += end
+			default:
+				i++
+			}
+		}
+	}
+	return out
 }
 
 // countSigns counts characters outside quotes and comments that are not part of a name or
@@ -98,6 +126,9 @@ func (*handler) parse(expr string, g Grant) (string, parser.ValueType, error) {
 		return "", "", err
 	}
 	kind := e.Type()
+	if err := growth.Of(e, 0, 0).Check(); err != nil {
+		return "", "", err
+	}
 	if g.Team != "" {
 		expr, err = restrict(p, expr, g.Team)
 	}

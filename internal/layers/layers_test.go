@@ -140,6 +140,7 @@ var layers = []struct {
 	{"internal/requeue", []string{collector}},
 
 	// The hub reads from its store. It knows no device and no Collector.
+	{"internal/hub/growth", []string{"github.com/prometheus/prometheus/..."}},
 	{"internal/hub/peer", nil},
 	{"internal/hub/ui", nil},
 	{"internal/hub/server", []string{

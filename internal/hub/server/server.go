@@ -64,9 +64,10 @@ type Options struct {
 
 // store returns the options of the hub's own store.
 func (h *Options) store(log *zap.Logger) hub.Options {
-	o := hub.Options{Retention: h.Retention, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, Log: slogTo(log)}
+	memory := machineMemory("/")
+	o := hub.Options{Retention: h.Retention, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, QueryBytes: queryBytesFor(memory), Log: slogTo(log)}
 	if o.MaxSeries == 0 {
-		o.MaxSeries = seriesFor(machineMemory("/"))
+		o.MaxSeries = seriesFor(memory)
 	}
 	return o
 }

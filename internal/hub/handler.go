@@ -130,7 +130,7 @@ func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
 			return
 		}
 	}
-	_, _ = io.WriteString(w, "ok\n")
+	_, _ = io.WriteString(w, "ok\n"+h.overShare())
 }
 
 // Bearer returns the secret of a request: a bearer token, or the password of basic

@@ -142,9 +142,10 @@ var layers = []struct {
 	// The hub reads from its store. It knows no device and no Collector.
 	{"internal/hub/growth", []string{"github.com/prometheus/prometheus/..."}},
 	{"internal/hub/peer", nil},
+	{"internal/hub/share", nil},
 	{"internal/hub/ui", nil},
 	{"internal/hub/server", []string{
-		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/peer", "internal/hub/rules", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
+		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
 	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},

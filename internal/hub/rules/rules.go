@@ -28,6 +28,7 @@ const (
 	RankBehind    = "fleet_rank_behind"
 	NotAllocated  = "fleet_not_allocated"
 	OverQuota     = "fleet_over_quota" // evaluated by the caller: quotas are not in the store
+	OverShare     = "fleet_over_share" // evaluated by the caller: refusals are not in the store
 )
 
 // Finding is a problem with a node or a device.

@@ -40,18 +40,19 @@ const (
 // Options configures the storage, the listeners and the access control of a hub. Error
 // messages name the flags of gpumeter hub.
 type Options struct {
-	Version   string
-	Listen    string         // address of the page, the Prometheus API and OTLP over HTTP
-	GRPC      string         // address of OTLP over gRPC; empty: none
-	Dir       string         // data folder of the store
-	Retention time.Duration  // of samples and events
-	MaxBytes  int64          // maximum disk usage of samples; 0: no limit
-	MaxSeries int            // maximum number of series in memory; 0: depends on available memory
-	Labels    []string       // resource attributes to add as labels, in addition to the default ones
-	Prices    string         // price file; empty: none
-	Quotas    []string       // sources of quotas, see ReadQuotas
-	Title     string         // name of the fleet on the page
-	Vendors   device.Vendors // for counting quota resources and for shortening model names
+	Version    string
+	Listen     string         // address of the page, the Prometheus API and OTLP over HTTP
+	GRPC       string         // address of OTLP over gRPC; empty: none
+	Dir        string         // data folder of the store
+	Retention  time.Duration  // of samples and events
+	MaxBytes   int64          // maximum disk usage of samples; 0: no limit
+	MaxSeries  int            // maximum number of series in memory; 0: depends on available memory
+	NodeSeries int            // maximum number of series of one node; 0: share.DefaultSeries
+	Labels     []string       // resource attributes to add as labels, in addition to the default ones
+	Prices     string         // price file; empty: none
+	Quotas     []string       // sources of quotas, see ReadQuotas
+	Title      string         // name of the fleet on the page
+	Vendors    device.Vendors // for counting quota resources and for shortening model names
 
 	Tokens   string // token file for reading and writing; empty: none
 	Cert     string // file with the server certificate, PEM; empty: no TLS
@@ -65,7 +66,7 @@ type Options struct {
 // store returns the options of the hub's own store.
 func (h *Options) store(log *zap.Logger) hub.Options {
 	memory := machineMemory("/")
-	o := hub.Options{Retention: h.Retention, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, QueryBytes: queryBytesFor(memory), Log: slogTo(log)}
+	o := hub.Options{Retention: h.Retention, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, NodeSeries: h.NodeSeries, QueryBytes: queryBytesFor(memory), Log: slogTo(log)}
 	if o.MaxSeries == 0 {
 		o.MaxSeries = seriesFor(memory)
 	}

@@ -24,7 +24,9 @@ type Device struct {
 	Host, Node, Cluster, Rack string
 	Index                     optional.Float
 	Up                        bool // the device answered its agent
-	Simulated                 bool
+	// Since is when a silent device sent its last sample; zero if the device reports.
+	Since     time.Time
+	Simulated bool
 
 	Utilization optional.Float // 0 to 1
 	Memory      optional.Float // bytes
@@ -48,9 +50,10 @@ type Fleet struct {
 	Owners  []Owner        // every owner that a device refers to, ordered by ID
 }
 
-// Condition returns the health of a device, -1 if the device does not answer.
+// Condition returns the health of a device, -1 if the device does not answer, absent if the
+// device is silent.
 func (d *Device) Condition() optional.Float {
-	if !d.Up {
+	if !d.Up && !d.Silent() {
 		return optional.Of(-1)
 	}
 	return d.Health
@@ -62,6 +65,8 @@ type Options struct {
 	// Rate returns the hourly price of the device with these labels at this power draw. Nil
 	// means that there are no prices.
 	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
+	// Restricted means that the store shows one team only. Such a reader has no silent devices.
+	Restricted bool
 }
 
 // Reader reads the fleet from a store. It is safe for concurrent use.
@@ -72,6 +77,9 @@ type Reader struct {
 	mu      sync.Mutex
 	totals  map[string]float64 // memory size of devices by UUID, constant
 	totaled time.Time
+
+	rosterMu sync.Mutex
+	roster   *roster
 }
 
 // NewReader returns a Reader of store.
@@ -94,9 +102,9 @@ var (
 	}, ", ")
 )
 
-// identity returns the expression for the devices of the fleet.
-func (r *Reader) identity() string {
-	return "max by (" + identityLabels + ", " + r.o.Rack + ") (" + SeriesUp + ")"
+// identity returns the expression for the devices of the fleet that match.
+func (r *Reader) identity(match ...string) string {
+	return "max by (" + identityLabels + ", " + r.o.Rack + ") (" + Select(SeriesUp, nil, match...) + ")"
 }
 
 // values are the series with one value per device and the fields that they fill.
@@ -122,6 +130,9 @@ func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
 		return nil, err
 	}
 	f := r.identities(answers[0], at)
+	if err := r.silent(ctx, f); err != nil {
+		return nil, err
+	}
 	f.own(answers[1])
 	f.sort() // after own, which fills in clusters
 	for i, v := range values {
@@ -164,7 +175,7 @@ func (r *Reader) memory(ctx context.Context, f *Fleet) error {
 		r.mu.Unlock()
 	}
 	for i := range f.Devices {
-		if v, ok := totals[f.Devices[i].UUID]; ok {
+		if v, ok := totals[f.Devices[i].UUID]; ok && !f.Devices[i].Silent() {
 			f.Devices[i].MemoryTotal = optional.Of(v)
 		}
 	}
@@ -204,14 +215,8 @@ func (r *Reader) identities(samples []query.Sample, at time.Time) *Fleet {
 	// If a series reached the store on two paths, the larger label set wins.
 	slices.SortStableFunc(samples, func(a, b query.Sample) int { return cmp.Compare(len(b.Labels), len(a.Labels)) })
 	for _, s := range samples {
-		l := s.Labels
-		d := Device{
-			Labels: l, UUID: l[LabelUUID], Model: l[LabelModel], Vendor: l[LabelVendor], Host: l[LabelHost], Node: NodeOf(l),
-			Cluster: l[LabelCluster], Rack: l[r.o.Rack], Up: s.Value > 0, Simulated: l[LabelSimulated] == "true",
-		}
-		if n, err := strconv.Atoi(l[LabelIndex]); err == nil {
-			d.Index = optional.Of(float64(n))
-		}
+		d := r.device(s.Labels)
+		d.Up = s.Value > 0
 		if i, ok := f.Index[d.UUID]; ok { // the device moved to another node minutes ago: the reachable one wins
 			if d.Up && !f.Devices[i].Up {
 				f.Devices[i] = d
@@ -224,10 +229,22 @@ func (r *Reader) identities(samples []query.Sample, at time.Time) *Fleet {
 	return f
 }
 
-// fill sets one field of each device.
+// device returns the device that labels identify.
+func (r *Reader) device(l query.Labels) Device {
+	d := Device{
+		Labels: l, UUID: l[LabelUUID], Model: l[LabelModel], Vendor: l[LabelVendor], Host: l[LabelHost], Node: NodeOf(l),
+		Cluster: l[LabelCluster], Rack: l[r.o.Rack], Simulated: l[LabelSimulated] == "true",
+	}
+	if n, err := strconv.Atoi(l[LabelIndex]); err == nil {
+		d.Index = optional.Of(float64(n))
+	}
+	return d
+}
+
+// fill sets one field of each device that reports.
 func (f *Fleet) fill(samples []query.Sample, field func(*Device) *optional.Float) {
 	for _, s := range samples {
-		if i, ok := f.Index[s.Labels[LabelUUID]]; ok && !math.IsNaN(s.Value) {
+		if i, ok := f.Index[s.Labels[LabelUUID]]; ok && !f.Devices[i].Silent() && !math.IsNaN(s.Value) {
 			*field(&f.Devices[i]) = optional.Of(s.Value)
 		}
 	}
@@ -240,7 +257,7 @@ func (f *Fleet) own(samples []query.Sample) {
 	clusters := map[string]string{} // of nodes whose series lack the cluster
 	for _, s := range samples {
 		i, ok := f.Index[s.Labels[LabelUUID]]
-		if !ok || s.Value < 0 {
+		if !ok || s.Value < 0 || f.Devices[i].Silent() {
 			continue
 		}
 		o, ok := OwnerOf(s.Labels)

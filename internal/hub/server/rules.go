@@ -104,7 +104,7 @@ func overShare(store *hub.Store, at time.Time) []rules.Finding {
 			Rule: rules.OverShare, Severity: "WARN", Value: float64(o.Count),
 			Labels: query.Labels{"share": o.What},
 			Reason: fmt.Sprintf("%s: more than %d series; the hub has refused the samples of further ones since %s", o.Node, store.NodeSeries(), o.First.UTC().Format(time.RFC3339)),
-			Action: "Find out which labels change all the time: topk(10, count by (__name__) ({host_name=\"NODE\"})). If all series are needed, raise --max-series-per-node.",
+			Action: "Find out which labels change all the time, starting with topk(10, count by (" + fleet.LabelName + ") ({" + fleet.Equals(fleet.LabelHost, o.Node.Name) + "})). If all series are needed, raise --max-series-per-node.",
 		}
 		if o.What == share.Events {
 			f.Reason = fmt.Sprintf("%s: so many events that its oldest are deleted before their time, since %s", o.Node, o.First.UTC().Format(time.RFC3339))

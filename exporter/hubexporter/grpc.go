@@ -149,8 +149,7 @@ func (o *OTLP) process(s grpc.ServerStream, body []byte, q request, export func(
 	if isGzip(body) {
 		body, err = unzip(body)
 	}
-	var size *http.MaxBytesError
-	if errors.As(err, &size) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		o.refused.Add(hub.BodySize, 1)
 		return nil, rpc.Error(codes.ResourceExhausted, fmt.Sprintf("request exceeds %d bytes", MaxBody))
 	}

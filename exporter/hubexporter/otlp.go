@@ -213,8 +213,7 @@ func unzip(body []byte) ([]byte, error) {
 
 // reject answers a request that cannot be read.
 func (o *OTLP) reject(w http.ResponseWriter, r *http.Request, err error) {
-	var size *http.MaxBytesError
-	if errors.As(err, &size) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		o.fail(w, r, http.StatusRequestEntityTooLarge, hub.BodySize, fmt.Errorf("request exceeds %d bytes", MaxBody))
 		return
 	}

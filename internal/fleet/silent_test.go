@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -24,10 +25,8 @@ func report(m *querytest.Memory, node string, gpus int, from, to time.Time, more
 			l[more[j]] = more[j+1]
 		}
 		for name, v := range map[string]float64{"gpu_up": 1, "gpu_power_draw_watts": 100, "gpu_memory_total_bytes": 80} {
-			own := query.Labels{"__name__": name}
-			for k, x := range l {
-				own[k] = x
-			}
+			own := maps.Clone(l)
+			own["__name__"] = name
 			for at := from; !at.After(to); at = at.Add(time.Minute) {
 				m.Add(own, at, v)
 			}

@@ -87,6 +87,34 @@ func TestSlowReaderIsCut(t *testing.T) {
 	}
 }
 
+// Catches a slow reader that HTTP/2 hides: there the connection goes on.
+func TestSlowReaderOfHTTP2IsCut(t *testing.T) {
+	t.Parallel()
+	s := wideStore(t)
+	refused := NewRefusals()
+	server := httptest.NewUnstartedServer(NewHandler(s, s, HandlerOptions{Refusals: refused, pace: peer.Pace{Grace: 20 * time.Millisecond, Rate: 1}}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	r, err := server.Client().Get(server.URL + widePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if r.ProtoMajor != 2 {
+		t.Fatal(r.Proto)
+	}
+	await.True(t, "the slow reader is counted", func() bool { return refused.Count(SlowReader) == 1 })
+	if _, err := io.Copy(io.Discard, r.Body); err == nil {
+		t.Error("the answer is complete")
+	}
+	again, err := server.Client().Get(server.URL + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Body.Close()
+}
+
 // Catches answers for slow readers that fill the memory, and an answer that cannot be held and
 // is not counted.
 func TestAnswersAreBounded(t *testing.T) {

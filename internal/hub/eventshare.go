@@ -97,7 +97,7 @@ func (f *EventFile) thin(i int, plan map[share.Kind]int64, gone map[share.Node]i
 		if err != nil {
 			return 0, false, err
 		}
-		kept = append(text, kept...) //nolint:gocritic // in order of time
+		kept = append(text, kept...) // in order of time
 		for k, n := range before.by {
 			s.add(k, n)
 		}

@@ -33,8 +33,10 @@ func TestOneNodeDoesNotFillTheHub(t *testing.T) {
 		}
 		return commit(t, a)
 	}
-	if got, want := send("bad", 0, 2000), (Result{Accepted: 750, Refused: 1250, Points: 1250,
-		Why: "node bad: limit of 750 series per node reached: find out which labels change all the time, or raise --max-series-per-node"}); got != want {
+	if got, want := send("bad", 0, 2000), (Result{
+		Accepted: 750, Refused: 1250, Points: 1250,
+		Why: "node bad: limit of 750 series per node reached: find out which labels change all the time, or raise --max-series-per-node",
+	}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if got := send("good", 0, 100); got != (Result{Accepted: 100}) {

@@ -39,7 +39,7 @@ type Device struct {
 
 	Up          bool
 	Since       time.Time // of the last sample of a silent device; zero if the device reports
-	State       string // one or two words; ok if all is well
+	State       string    // one or two words; ok if all is well
 	Severity    Severity
 	Simulated   bool
 	Utilization device.Value // 0 to 1

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +44,7 @@ func TestOf(t *testing.T) {
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := NewTurns(4, 3)
+		var mu sync.Mutex
 		var got []string
 		ends := map[string][]func(){}
 		ask := func(who string) {
@@ -51,15 +53,20 @@ func TestTurns(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				got = append(got, who)
 				ends[who] = append(ends[who], done)
 			}()
 			synctest.Wait()
 		}
 		finish := func(who string) {
-			ends[who][0]()
-			ends[who][0]() // has no effect
+			mu.Lock()
+			done := ends[who][0]
 			ends[who] = ends[who][1:]
+			mu.Unlock()
+			done()
+			done() // has no effect
 			synctest.Wait()
 		}
 		for range 6 {

@@ -49,12 +49,14 @@ func (w *Writer) Write(p []byte) (int, error) {
 	control, written := http.NewResponseController(w.ResponseWriter), 0
 	for first := true; first || len(p) > 0; first = false {
 		next := p[:min(len(p), piece)]
-		_ = control.SetWriteDeadline(time.Now().Add(w.Pace.Grace)) // the transport may have no deadlines
+		due := time.Now().Add(w.Pace.Grace)
+		_ = control.SetWriteDeadline(due) // the transport may have no deadlines
 		w.began = true
 		n, err := w.ResponseWriter.Write(next)
 		written += n
 		if err != nil {
-			if w.err = err; errors.Is(err, os.ErrDeadlineExceeded) {
+			// HTTP/2 reports a closed stream.
+			if w.err = err; errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(due) {
 				w.Cut()
 			}
 			return written, err

@@ -27,17 +27,21 @@ func Evict(sizes map[Kind]int64, need, limit int64) map[Kind]int64 {
 	if plan == nil {
 		return nil
 	}
+	kinds := map[Node]map[Kind]int64{}
+	for k, n := range sizes {
+		if plan[k.Node] == 0 {
+			continue
+		}
+		if kinds[k.Node] == nil {
+			kinds[k.Node] = map[Kind]int64{}
+		}
+		kinds[k.Node][k] = n
+	}
 	out := map[Kind]int64{}
 	for node, give := range plan {
-		kinds := map[Kind]int64{}
-		for k, n := range sizes {
-			if k.Node == node {
-				kinds[k] = n
-			}
-		}
-		more := excess(kinds, give, nodes[node]/2, nodes[node]/64)
+		more := excess(kinds[node], give, nodes[node]/2, nodes[node]/64)
 		if more == nil { // many kinds of similar size
-			more = excess(kinds, give, 0, 0)
+			more = excess(kinds[node], give, 0, 0)
 		}
 		maps.Copy(out, more)
 	}

@@ -21,7 +21,7 @@ type headline struct {
 	Simulated   int    `json:"simulated"` // not real
 	Nodes       int    `json:"nodes"`
 	SilentNodes int    `json:"silentNodes"` // nodes whose devices are all silent
-	Owners      int    `json:"owners"` // workloads that hold a device
+	Owners      int    `json:"owners"`      // workloads that hold a device
 	Teams       int    `json:"teams"`
 	Watts       number `json:"watts"`       // sum over the devices that report power
 	Utilization number `json:"utilization"` // mean over the devices that report utilization

@@ -37,7 +37,7 @@ func newAnswering(store any, pace peer.Pace) answering {
 	if s, ok := store.(*Store); ok {
 		n, timeout = s.opt.Queries, s.opt.QueryTimeout
 	}
-	return answering{peer.NewTurns(n, n-n/4), timeout, peer.NewRoom(maxAnswers, maxAnswersOfPeer), pace}
+	return answering{peer.NewTurns(n, ofPeer(n)), timeout, peer.NewRoom(maxAnswers, maxAnswersOfPeer), pace}
 }
 
 // peerOf returns who asks: the token of a request, whose users may have many addresses, or the

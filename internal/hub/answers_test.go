@@ -187,3 +187,41 @@ func (s slowRed) Instant(ctx context.Context, expr string, at time.Time) ([]quer
 	<-s.end
 	return []query.Sample{{Time: at, Value: 1}}, ctx.Err()
 }
+
+// Catches one client whose pages take all queries of the store, of the hub's rules too.
+func TestQueriesAreShared(t *testing.T) {
+	t.Parallel()
+	turns := newTurns(DefaultQueries)
+	one, other := peer.With(t.Context(), "one"), peer.With(t.Context(), "other")
+	var held []int
+	for range DefaultQueries - DefaultQueries/4 {
+		i, err := turns.Insert(one, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, i)
+	}
+	late, cancel := context.WithCancel(one)
+	waiting := make(chan error)
+	go func() {
+		_, err := turns.Insert(late, "")
+		waiting <- err
+	}()
+	for _, ctx := range []context.Context{other, t.Context()} {
+		i, err := turns.Insert(ctx, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, i)
+	}
+	cancel()
+	if err := <-waiting; err == nil {
+		t.Error("one client has more than its share")
+	}
+	for _, i := range held {
+		turns.Delete(i)
+	}
+	if len(turns.ends) != 0 {
+		t.Errorf("%d turns are left", len(turns.ends))
+	}
+}

@@ -92,6 +92,7 @@ type handler struct {
 // guard wraps every request.
 func (h *handler) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(peer.With(r.Context(), h.peerOf(r)))
 		w = h.paced(w, r)
 		head := w.Header()
 		head.Set("X-Content-Type-Options", "nosniff")

@@ -95,7 +95,7 @@ type Store struct {
 	db       *tsdb.DB
 	engine   *promql.Engine
 	parser   parser.Parser
-	turns    turns     // limits concurrent queries
+	turns    *turns    // limits concurrent queries
 	elements sync.Pool // holds *[]element
 	names    names
 	registry *prometheus.Registry
@@ -129,7 +129,7 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	s := &Store{
 		opt: o, registry: prometheus.NewRegistry(), parser: parser.NewParser(parser.Options{}),
-		starts: map[storage.SeriesRef]int64{}, refused: NewRefusals(), turns: make(turns, o.Queries),
+		starts: map[storage.SeriesRef]int64{}, refused: NewRefusals(), turns: newTurns(o.Queries),
 		nodes: share.NewNodes(o.NodeSeries),
 	}
 	s.wbl = &failures{Registerer: s.registry}

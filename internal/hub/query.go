@@ -175,28 +175,6 @@ func (s *Store) judge(err error) error {
 	return err
 }
 
-// turns is a semaphore for queries.
-type turns chan struct{}
-
-// GetMaxConcurrent implements promql.QueryTracker.
-func (t turns) GetMaxConcurrent() int { return cap(t) }
-
-// Insert implements promql.QueryTracker.
-func (t turns) Insert(ctx context.Context, _ string) (int, error) {
-	select {
-	case t <- struct{}{}:
-		return 0, nil
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-}
-
-// Delete implements promql.QueryTracker.
-func (t turns) Delete(int) { <-t }
-
-// Close implements promql.QueryTracker.
-func (turns) Close() error { return nil }
-
 // Series returns the label sets of the series that match any of the selectors in [from, to],
 // at most limit, and whether there were more.
 func (s *Store) Series(ctx context.Context, selectors []string, from, to time.Time, limit int) ([]Labels, bool, error) {

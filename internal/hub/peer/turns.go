@@ -22,6 +22,19 @@ type waiter struct {
 	turn chan struct{} // closed when the waiter gets its turn
 }
 
+type key struct{}
+
+// With returns a context for work on behalf of a peer.
+func With(ctx context.Context, peer string) context.Context {
+	return context.WithValue(ctx, key{}, peer)
+}
+
+// From returns the peer of a context, "" for work on nobody's behalf.
+func From(ctx context.Context) string {
+	peer, _ := ctx.Value(key{}).(string)
+	return peer
+}
+
 // NewTurns returns n turns, of which one peer may hold each at a time.
 func NewTurns(n, each int) *Turns {
 	return &Turns{free: n, each: max(1, min(n, each)), held: map[string]int{}}

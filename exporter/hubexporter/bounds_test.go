@@ -35,7 +35,7 @@ func TestGRPCBeforeTheMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := NewOTLP(NewWriter(s, nil), s.Refusals())
-	o.bodyTime = 5 * time.Millisecond
+	o.pace.Grace = 5 * time.Millisecond
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- o.Serve(ctx, l, nil, tokens) }()
@@ -70,52 +70,6 @@ func TestGRPCBeforeTheMessage(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
-	}
-}
-
-// Catches a listener that exceeds its limit, or stops accepting once it was full.
-func TestFewer(t *testing.T) {
-	t.Parallel()
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newFewer(inner, 1)
-	accepted := make(chan net.Conn)
-	ended := make(chan error)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				ended <- err
-				return
-			}
-			accepted <- c
-		}
-	}()
-	for range 2 {
-		c, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-	}
-	first := <-accepted
-	select {
-	case <-accepted:
-		t.Error("two connections were accepted")
-	case <-time.After(50 * time.Millisecond):
-	}
-	for range 2 { // gRPC closes some twice
-		first.Close()
-	}
-	second := <-accepted
-	defer second.Close()
-	if err := l.Close(); err != nil { // while it is full
-		t.Fatal(err)
-	}
-	if err := <-ended; err == nil {
-		t.Error("Accept does not return")
 	}
 }
 

@@ -5,9 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/collector/pdata/plog/plogotlp"
@@ -23,13 +24,14 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/peer"
 )
 
 const (
 	// maxConnections bounds open connections; further ones wait. An agent has one.
 	maxConnections = 4096
-	// bodyTime is how long a request may take to arrive after its turn began.
-	bodyTime = time.Minute
+	// maxOfPeer bounds the open connections of one address. Agents behind a proxy share one.
+	maxOfPeer = maxConnections * 3 / 4
 )
 
 // Serve accepts OTLP over gRPC from l until ctx is done. tokens says who may send; nil means
@@ -44,6 +46,8 @@ func (o *OTLP) Serve(ctx context.Context, l net.Listener, conf *tls.Config, toke
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 10 * time.Minute, Time: time.Minute}),
 		grpc.ForceServerCodecV2(codec{}),
+		// Messages are decompressed in their turn.
+		grpc.RPCDecompressor(deferred{}), //nolint:staticcheck // the replacement is global and would affect clients in this process
 		// Reject before the message is read, so unauthorized senders cost no memory.
 		grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
 			return ctx, o.authorize(info.Header, tokens)
@@ -60,6 +64,8 @@ func (o *OTLP) Serve(ctx context.Context, l net.Listener, conf *tls.Config, toke
 	if conf != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(conf)))
 	}
+	all := o.newSenders(peer.Listen(l, maxConnections, maxOfPeer, func() { o.refused.Add(hub.PeerLimit, 1) }))
+	options = append(options, grpc.StatsHandler(all))
 	s := grpc.NewServer(options...)
 	s.RegisterService(service("metrics.v1.MetricsService", func(s grpc.ServerStream) error {
 		q := pmetricotlp.NewExportRequest()
@@ -76,7 +82,7 @@ func (o *OTLP) Serve(ctx context.Context, l net.Listener, conf *tls.Config, toke
 		timer.Stop()
 	})
 	defer stop()
-	if err := s.Serve(newFewer(l, maxConnections)); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+	if err := s.Serve(all); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
 	return nil
@@ -118,51 +124,93 @@ func (o *OTLP) authorize(head metadata.MD, tokens *hub.Tokens) error {
 	}
 }
 
-// take reads one request in its turn and answers with the result of export. Errors of the
-// store are retryable.
+// take reads one request and answers with the result of export. Errors of the store are
+// retryable.
 func (o *OTLP) take(s grpc.ServerStream, q request, export func() (message, error)) error {
-	done, err := o.turn(s.Context())
-	if err != nil {
-		return rpc.Error(codes.Unavailable, err.Error())
-	}
-	defer done()
-	body, err := o.receive(s)
+	body, free, err := o.receive(s)
+	defer free()
 	if err != nil {
 		return err
 	}
-	if err = checkProto(body); err == nil {
-		err = q.UnmarshalProto(body)
-	}
+	answer, err := o.process(s, body, q, export)
 	if err != nil {
-		o.refused.Add(hub.Malformed, 1)
-		return rpc.Error(codes.InvalidArgument, fmt.Sprintf("request is not OTLP: %.1000s", err))
-	}
-	answer, err := export()
-	if err != nil {
-		return rpc.Error(codes.Unavailable, err.Error())
+		return err
 	}
 	return s.SendMsg(answer)
 }
 
-// receive returns the message of a stream. If none arrives, the goroutine ends with the
-// stream, when the method returns.
-func (o *OTLP) receive(s grpc.ServerStream) ([]byte, error) {
-	var body []byte
+// process stores a request in its turn.
+func (o *OTLP) process(s grpc.ServerStream, body []byte, q request, export func() (message, error)) (message, error) {
+	done, err := o.turn(s.Context(), peerOf(s.Context()))
+	if err != nil {
+		return nil, rpc.Error(codes.Unavailable, err.Error())
+	}
+	defer done()
+	if isGzip(body) {
+		body, err = unzip(body)
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		o.refused.Add(hub.BodySize, 1)
+		return nil, rpc.Error(codes.ResourceExhausted, fmt.Sprintf("request exceeds %d bytes", MaxBody))
+	}
+	if err == nil {
+		err = checkProto(body)
+	}
+	if err == nil {
+		err = q.UnmarshalProto(body)
+	}
+	if err != nil {
+		o.refused.Add(hub.Malformed, 1)
+		return nil, rpc.Error(codes.InvalidArgument, fmt.Sprintf("request is not OTLP: %.1000s", err))
+	}
+	answer, err := export()
+	if err != nil {
+		return nil, rpc.Error(codes.Unavailable, err.Error())
+	}
+	return answer, nil
+}
+
+// receive returns the message of a stream, which must arrive at the pace of o. If it does not,
+// the goroutine ends with the stream, when the method returns. free must be called.
+func (o *OTLP) receive(s grpc.ServerStream) (body []byte, free func(), err error) {
+	from := senderOf(s.Context())
+	free = from.begin(s.Context())
 	came := make(chan error, 1)
-	go func() { came <- s.RecvMsg(&body) }()
-	timer := time.NewTimer(o.bodyTime)
+	var text []byte
+	go func() { came <- s.RecvMsg(&text) }()
+	start, before := time.Now(), from.received()
+	timer := time.NewTimer(o.pace.Grace)
 	defer timer.Stop()
-	select {
-	case err := <-came:
-		if rpc.Code(err) == codes.ResourceExhausted {
-			o.refused.Add(hub.BodySize, 1)
+	for {
+		select {
+		case err := <-came:
+			if rpc.Code(err) == codes.ResourceExhausted {
+				o.refused.Add(hub.BodySize, 1)
+			}
+			return text, free, err
+		case <-timer.C:
 		}
-		return body, err
-	case <-timer.C:
-		o.refused.Add(hub.BodyTimeout, 1)
-		return nil, rpc.Error(codes.Unavailable, "the request took too long to arrive")
+		left := time.Until(o.pace.Due(start, from.received()-before))
+		if left <= 0 {
+			o.refused.Add(hub.BodyTimeout, 1)
+			return nil, free, rpc.Error(codes.Unavailable, "the request took too long to arrive")
+		}
+		timer.Reset(left)
 	}
 }
+
+// deferred is a decompressor that leaves messages as they are.
+type deferred struct{}
+
+// Do implements grpc.Decompressor.
+func (deferred) Do(r io.Reader) ([]byte, error) { return io.ReadAll(r) }
+
+// Type implements grpc.Decompressor.
+func (deferred) Type() string { return "gzip" }
+
+// isGzip reports whether a message is compressed. No protobuf message starts like that: wire
+// type 7 does not exist.
+func isGzip(body []byte) bool { return len(body) > 1 && body[0] == 0x1f && body[1] == 0x8b }
 
 // codec passes bytes through; they are decoded after the checks.
 type codec struct{}
@@ -188,50 +236,4 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	*b = data.Materialize()
 	return nil
-}
-
-// fewer is a listener with a limited number of connections.
-type fewer struct {
-	net.Listener
-
-	room   chan struct{}
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newFewer(l net.Listener, n int) *fewer {
-	return &fewer{Listener: l, room: make(chan struct{}, n), closed: make(chan struct{})}
-}
-
-// Accept implements net.Listener.
-func (f *fewer) Accept() (net.Conn, error) {
-	select {
-	case f.room <- struct{}{}:
-	case <-f.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := f.Listener.Accept()
-	if err != nil {
-		<-f.room
-		return nil, err
-	}
-	return &counted{Conn: c, gone: sync.OnceFunc(func() { <-f.room })}, nil
-}
-
-// Close implements net.Listener.
-func (f *fewer) Close() error {
-	f.once.Do(func() { close(f.closed) })
-	return f.Listener.Close()
-}
-
-type counted struct {
-	net.Conn
-
-	gone func()
-}
-
-// Close implements net.Conn.
-func (c *counted) Close() error {
-	c.gone()
-	return c.Conn.Close()
 }

@@ -1,6 +1,7 @@
 package hubexporter
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -10,48 +11,57 @@ import (
 	"net/http"
 	"os"
 	"strconv"
-	"time"
 
 	"go.opentelemetry.io/collector/pdata/plog/plogotlp"
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
 
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/peer"
 )
 
 const (
 	// MaxBody bounds one decompressed request. An agent with eight GPUs sends half a megabyte.
 	MaxBody = 16 << 20
-	// maxRequests bounds the requests in memory; further ones wait.
+	// maxRequests bounds the decompressed requests in memory; further ones wait.
 	maxRequests = 8
+	// maxWaiting bounds the requests in memory as they were sent: those that arrive or wait.
+	// 2,000 agents at once send 100 MiB.
+	maxWaiting = 256 << 20
+	// maxWaitingOfPeer leaves room for others.
+	maxWaitingOfPeer = maxWaiting * 3 / 4
 )
 
 // OTLP accepts metrics and logs over HTTP and gRPC. A response without an error means that
 // the data is on disk; data that can never be stored is reported as partial success. It is
 // safe for concurrent use.
 type OTLP struct {
-	w        *Writer
-	refused  *hub.Refusals
-	turns    chan struct{}
-	bodyTime time.Duration // for gRPC; HTTP uses the server's timeout
+	w       *Writer
+	refused *hub.Refusals
+	turns   *peer.Turns
+	room    *peer.Room // for requests as they were sent
+	pace    peer.Pace  // of their arrival
 }
 
 // NewOTLP returns an OTLP that writes with w and counts refusals.
 func NewOTLP(w *Writer, refused *hub.Refusals) *OTLP {
-	return &OTLP{w: w, refused: refused, turns: make(chan struct{}, maxRequests), bodyTime: bodyTime}
+	return &OTLP{
+		w: w, refused: refused, pace: peer.DefaultPace,
+		turns: peer.NewTurns(maxRequests, maxRequests), // a turn never waits for a sender
+		room:  peer.NewRoom(maxWaiting, maxWaitingOfPeer),
+	}
 }
 
 // errBusy is a retryable error.
 var errBusy = errors.New("the hub is busy")
 
 // turn waits for capacity for one more request.
-func (o *OTLP) turn(ctx context.Context) (done func(), err error) {
-	select {
-	case o.turns <- struct{}{}:
-		return func() { <-o.turns }, nil
-	case <-ctx.Done():
+func (o *OTLP) turn(ctx context.Context, from string) (done func(), err error) {
+	done, err = o.turns.Take(ctx, from)
+	if err != nil {
 		o.refused.Add(hub.Unavailable, 1)
 		return nil, errBusy
 	}
+	return done, nil
 }
 
 func (o *OTLP) metrics(ctx context.Context, r pmetricotlp.ExportRequest) (pmetricotlp.ExportResponse, error) {
@@ -124,36 +134,34 @@ func (o *OTLP) serve(w http.ResponseWriter, r *http.Request, q request, export f
 		o.fail(w, r, http.StatusUnsupportedMediaType, hub.Malformed, fmt.Errorf("Content-Type must be %s or %s", protobuf, jsonType))
 		return
 	}
-	done, err := o.turn(r.Context())
-	if err != nil {
-		o.retry(w, r, err)
-		return
-	}
-	defer done()
-	body, err := read(w, r)
-	var size *http.MaxBytesError
+	body, free, err := peer.ReadBody(w, r, MaxBody, o.room, o.pace)
+	defer free()
 	switch {
-	case errors.As(err, &size):
-		o.fail(w, r, http.StatusRequestEntityTooLarge, hub.BodySize, fmt.Errorf("request exceeds %d bytes", MaxBody))
+	case err == nil:
+	case errors.Is(err, peer.ErrShare), errors.Is(err, peer.ErrFull):
+		o.refused.Add(hub.PeerLimit, 1)
+		o.retry(w, r, err)
 		return
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		o.refused.Add(hub.BodyTimeout, 1)
 		o.retry(w, r, errors.New("the request took too long to arrive"))
 		return
-	case err == nil && kind == protobuf:
-		if err = checkProto(body); err == nil {
-			err = q.UnmarshalProto(body)
-		}
-	case err == nil:
-		if err = checkJSON(body); err == nil {
-			err = q.UnmarshalJSON(body)
-		}
+	default:
+		o.reject(w, r, err)
+		return
 	}
+	done, err := o.turn(r.Context(), peer.Of(r.RemoteAddr))
 	if err != nil {
-		o.fail(w, r, http.StatusBadRequest, hub.Malformed, fmt.Errorf("request is not OTLP: %w", err))
+		o.retry(w, r, err)
+		return
+	}
+	defer done()
+	if err := decode(q, kind, r.Header.Get("Content-Encoding"), body); err != nil {
+		o.reject(w, r, err)
 		return
 	}
 	answer, err := export(r.Context())
+	done() // before the sender reads the answer
 	if err != nil {
 		o.retry(w, r, err)
 		return
@@ -170,21 +178,46 @@ func (o *OTLP) serve(w http.ResponseWriter, r *http.Request, q request, export f
 	_, _ = w.Write(text) // a disconnected sender retries
 }
 
-// read returns the decompressed body.
-func read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	body := http.MaxBytesReader(w, r.Body, MaxBody)
-	switch coding := r.Header.Get("Content-Encoding"); coding {
+// decode decompresses and parses a request.
+func decode(q request, kind, coding string, body []byte) error {
+	switch coding {
 	case "", "identity":
-		return io.ReadAll(body)
 	case "gzip":
-		z, err := gzip.NewReader(body)
-		if err != nil {
-			return nil, err
+		var err error
+		if body, err = unzip(body); err != nil {
+			return err
 		}
-		return io.ReadAll(http.MaxBytesReader(w, z, MaxBody))
 	default:
-		return nil, fmt.Errorf("Content-Encoding is %q, must be gzip or none", coding)
+		return fmt.Errorf("Content-Encoding is %q, must be gzip or none", coding)
 	}
+	if kind == protobuf {
+		if err := checkProto(body); err != nil {
+			return err
+		}
+		return q.UnmarshalProto(body)
+	}
+	if err := checkJSON(body); err != nil {
+		return err
+	}
+	return q.UnmarshalJSON(body)
+}
+
+// unzip returns decompressed data, at most MaxBody bytes.
+func unzip(body []byte) ([]byte, error) {
+	z, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(http.MaxBytesReader(nil, z, MaxBody))
+}
+
+// reject answers a request that cannot be read.
+func (o *OTLP) reject(w http.ResponseWriter, r *http.Request, err error) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		o.fail(w, r, http.StatusRequestEntityTooLarge, hub.BodySize, fmt.Errorf("request exceeds %d bytes", MaxBody))
+		return
+	}
+	o.fail(w, r, http.StatusBadRequest, hub.Malformed, fmt.Errorf("request is not OTLP: %w", err))
 }
 
 // retry answers with a retryable error.

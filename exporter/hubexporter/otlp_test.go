@@ -255,9 +255,9 @@ func TestGRPC(t *testing.T) {
 // retry.
 func TestSlowBody(t *testing.T) {
 	s := openStore(t)
-	server := httptest.NewUnstartedServer(NewOTLP(NewWriter(s, nil), s.Refusals()).Handler())
-	server.Config.ReadTimeout = 100 * time.Millisecond
-	server.Start()
+	o := NewOTLP(NewWriter(s, nil), s.Refusals())
+	o.pace.Grace = 100 * time.Millisecond
+	server := httptest.NewServer(o.Handler())
 	defer server.Close()
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
 	if err != nil {

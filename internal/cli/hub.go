@@ -46,6 +46,7 @@ func (h *hubFlags) register(cmd *cobra.Command) {
 	f.StringVar(&h.retention, "retention", "30d", "how long to keep samples and events, such as 36h or 90d")
 	f.StringVar(&h.maxSize, "max-size", "", "maximum disk usage of samples, such as 50GiB; the oldest are deleted first (default: no limit)")
 	f.IntVar(&o.MaxSeries, "max-series", 0, "maximum number of series in memory (default: depends on available memory, at most 2 million)")
+	f.IntVar(&o.NodeSeries, "max-series-per-node", 0, "maximum number of series of one node in memory (default: a quarter of --max-series, at least 50000)")
 	f.StringVar(&o.Prices, "prices", "", "`FILE` with device prices")
 	f.StringArrayVar(&o.Quotas, "quotas", nil, quotasHelp)
 	f.StringVar(&o.Title, "title", "", "name of this fleet on the page")
@@ -113,6 +114,9 @@ func (h *hubFlags) check(cmd *cobra.Command) error {
 	if o.MaxSeries < 0 {
 		return fmt.Errorf("--max-series must be above 0, is %d", o.MaxSeries)
 	}
+	if o.NodeSeries < 0 {
+		return fmt.Errorf("--max-series-per-node must be above 0, is %d", o.NodeSeries)
+	}
 	if err := h.store.check(cmd); err != nil {
 		return err
 	}
@@ -122,7 +126,7 @@ func (h *hubFlags) check(cmd *cobra.Command) error {
 			return err
 		}
 		o.Backend = &backend
-		for _, flag := range []string{"data-dir", "retention", "max-size", "max-series", "listen-grpc", "resource-label"} {
+		for _, flag := range []string{"data-dir", "retention", "max-size", "max-series", "max-series-per-node", "listen-grpc", "resource-label"} {
 			if cmd.Flags().Changed(flag) {
 				return fmt.Errorf("--%s configures the hub's own store and has no effect with --backend", flag)
 			}

@@ -71,7 +71,11 @@ func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []
 	d := tui.Device{
 		Host: f.Host, Vendor: f.Vendor, Index: int(index), Model: f.Model, UUID: f.UUID, Up: f.Up, Simulated: f.Simulated,
 		Utilization: f.Utilization, SM: state.SM, Memory: f.Memory, MemoryTotal: f.MemoryTotal, Power: f.Power, PowerLimit: state.PowerLimit,
-		Celsius: f.Temperature, Cost: f.Rate, Held: f.Held(), Idle: f.Idle, Owners: storeOwners(owners, ""),
+		Celsius: f.Temperature, Cost: f.Rate, Held: f.Held(), Idle: f.Idle, Owners: storeOwners(owners, ""), Since: f.Since,
+	}
+	if f.Silent() { // the fleet rules report its node
+		d.State, d.Severity, d.Owners = "silent", tui.Info, nil
+		return d
 	}
 	switch {
 	case !d.Up:

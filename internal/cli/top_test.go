@@ -169,6 +169,35 @@ func TestTopFromSeries(t *testing.T) {
 	}
 }
 
+// Catches a dead node that vanishes from gpumeter top, or counts as free, as down or in the power.
+func TestTopDeadNode(t *testing.T) {
+	t.Parallel()
+	store := querytest.NewMemory()
+	for node, last := range map[string]time.Time{"alive": demoNow, "dead": demoNow.Add(-17 * time.Minute)} {
+		for name, v := range map[string]float64{"gpu_up": 1, "gpu_power_draw_watts": 100} {
+			l := query.Labels{"__name__": name, "host_name": node, "gpu_uuid": node, "gpu_index": "0", "gpu_model": "M", "gpu_vendor": "nvidia"}
+			for at := demoNow.Add(-2 * time.Hour); !at.After(last); at = at.Add(time.Minute) {
+				store.Add(l, at, v)
+			}
+		}
+	}
+	rate := func(query.Labels, time.Time, device.Value) device.Value { return device.Of(2) }
+	got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Rate: rate}), demoNow, pricing{currency: "EUR"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []tui.Device{
+		{Host: "alive", Vendor: "nvidia", Model: "M", UUID: "alive", Up: true, State: "ok", Power: device.Of(100), Cost: device.Of(2)},
+		{Host: "dead", Vendor: "nvidia", Model: "M", UUID: "dead", State: "silent", Severity: tui.Info, Since: demoNow.Add(-17 * time.Minute).UTC(), Cost: device.Of(2)},
+	}
+	if d := cmp.Diff(want, got.Devices); d != "" || len(got.Findings) > 0 {
+		t.Errorf("devices (-want +got):\n%s\nfindings %v", d, got.Findings)
+	}
+	if text := tui.New(tui.Options{Plain: true}).Text(got, 100); !strings.Contains(text, "1 of 2 GPUs report on 2 nodes, 0 held, 0 idle, 100 W, 4.00 EUR/h, 0.00 idle, 2.00 silent") {
+		t.Error(text)
+	}
+}
+
 // brokenStore answers nothing.
 type brokenStore struct{}
 

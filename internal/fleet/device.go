@@ -24,7 +24,9 @@ type Device struct {
 	Host, Node, Cluster, Rack string
 	Index                     optional.Float
 	Up                        bool // the device answered its agent
-	Simulated                 bool
+	// Since is when a silent device sent its last sample; zero if the device reports.
+	Since     time.Time
+	Simulated bool
 
 	Utilization optional.Float // 0 to 1
 	Memory      optional.Float // bytes
@@ -48,9 +50,10 @@ type Fleet struct {
 	Owners  []Owner        // every owner that a device refers to, ordered by ID
 }
 
-// Condition returns the health of a device, -1 if the device does not answer.
+// Condition returns the health of a device, -1 if the device does not answer, absent if the
+// device is silent.
 func (d *Device) Condition() optional.Float {
-	if !d.Up {
+	if !d.Up && !d.Silent() {
 		return optional.Of(-1)
 	}
 	return d.Health
@@ -62,6 +65,8 @@ type Options struct {
 	// Rate returns the hourly price of the device with these labels at this power draw. Nil
 	// means that there are no prices.
 	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
+	// Restricted means that the store shows one team only. Such a reader has no silent devices.
+	Restricted bool
 }
 
 // Reader reads the fleet from a store. It is safe for concurrent use.
@@ -72,6 +77,9 @@ type Reader struct {
 	mu      sync.Mutex
 	totals  map[string]float64 // memory size of devices by DeviceKey, constant
 	totaled time.Time
+
+	rosterMu sync.Mutex
+	roster   *roster
 }
 
 // NewReader returns a Reader of store.
@@ -97,9 +105,9 @@ var (
 	}, ", ")
 )
 
-// identity returns the expression for the devices of the fleet.
-func (r *Reader) identity() string {
-	return "max by (" + identityLabels + ", " + r.o.Rack + ") (" + SeriesUp + ")"
+// identity returns the expression for the devices of the fleet that match.
+func (r *Reader) identity(match ...string) string {
+	return "max by (" + identityLabels + ", " + r.o.Rack + ") (" + Select(SeriesUp, nil, match...) + ")"
 }
 
 // values are the series with one value per device and the fields that they fill.
@@ -126,6 +134,9 @@ func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
 	}
 	f := r.identities(answers[0], at)
 	if err := r.moved(ctx, f, answers[0]); err != nil {
+		return nil, err
+	}
+	if err := r.silent(ctx, f); err != nil {
 		return nil, err
 	}
 	f.own(answers[1])
@@ -170,7 +181,7 @@ func (r *Reader) memory(ctx context.Context, f *Fleet) error {
 		r.mu.Unlock()
 	}
 	for i := range f.Devices {
-		if v, ok := totals[f.Devices[i].Key()]; ok {
+		if v, ok := totals[f.Devices[i].Key()]; ok && !f.Devices[i].Silent() {
 			f.Devices[i].MemoryTotal = optional.Of(v)
 		}
 	}
@@ -236,10 +247,10 @@ func (r *Reader) device(l query.Labels) Device {
 	return d
 }
 
-// fill sets one field of each device.
+// fill sets one field of each device that reports.
 func (f *Fleet) fill(samples []query.Sample, field func(*Device) *optional.Float) {
 	for _, s := range samples {
-		if i, ok := f.find(s.Labels); ok && !math.IsNaN(s.Value) {
+		if i, ok := f.find(s.Labels); ok && !f.Devices[i].Silent() && !math.IsNaN(s.Value) {
 			*field(&f.Devices[i]) = optional.Of(s.Value)
 		}
 	}
@@ -252,7 +263,7 @@ func (f *Fleet) own(samples []query.Sample) {
 	clusters := map[string]string{} // of nodes whose series lack the cluster
 	for _, s := range samples {
 		i, ok := f.find(s.Labels)
-		if !ok || s.Value < 0 {
+		if !ok || s.Value < 0 || f.Devices[i].Silent() {
 			continue
 		}
 		o, ok := OwnerOf(s.Labels)

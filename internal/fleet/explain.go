@@ -81,7 +81,7 @@ func sameSeries(a, b query.Labels) bool {
 
 // silent marks the accounts that are unknown at the edge although the store knew them before.
 func (q *questions) silent(ctx context.Context, before map[string]*known, found map[string]*seen, at time.Time, mark func(query.Labels)) error {
-	wanted := lost{}
+	wanted := wants{}
 	for key, s := range found {
 		if before[key] == nil && s.low > 0 {
 			wanted[key] = s.labels

@@ -12,7 +12,7 @@ import (
 // before adds the last reading of every account that appears after from and may have been known
 // earlier: the store is searched as far back as its memory reaches.
 func (h *Hours) before(ctx context.Context, devices map[string]*samples, from time.Time) error {
-	wanted := lost{}
+	wanted := wants{}
 	for _, d := range devices {
 		for a, first := range d.extremes(func(old, r *reading) bool { return r.at < old.at || r.at == old.at && r.Held < old.Held }) {
 			if first.at > from.UnixMilli() && first.Held > 0 {
@@ -51,13 +51,13 @@ func (d *samples) extremes(better func(old, r *reading) bool) map[int32]*reading
 	return out
 }
 
-// lost has accounts to search for, by key.
-type lost map[string]query.Labels
+// wants has accounts to search for, by key.
+type wants map[string]query.Labels
 
-func (l lost) add(d *samples, account int32) { l[Account(d.labels[account])] = d.labels[account] }
+func (l wants) add(d *samples, account int32) { l[Account(d.labels[account])] = d.labels[account] }
 
 // matchers select the series of the accounts: by the identity of the workload where there is one.
-func (l lost) matchers() [][]string {
+func (l wants) matchers() [][]string {
 	values := map[string][]string{} // by label
 	for _, labels := range l {
 		label := LabelUUID
@@ -83,7 +83,7 @@ func (l lost) matchers() [][]string {
 }
 
 // exist removes the accounts that have no sample in the period before a moment.
-func (h *Hours) exist(ctx context.Context, wanted lost, at time.Time, d time.Duration) error {
+func (h *Hours) exist(ctx context.Context, wanted wants, at time.Time, d time.Duration) error {
 	found := map[string]bool{}
 	for _, match := range wanted.matchers() {
 		for _, name := range h.series {
@@ -101,7 +101,7 @@ func (h *Hours) exist(ctx context.Context, wanted lost, at time.Time, d time.Dur
 }
 
 // find adds the best reading of each wanted account in a period, and removes the account.
-func (h *Hours) find(ctx context.Context, devices map[string]*samples, wanted lost, from, to time.Time, better func(old, r *reading) bool) error {
+func (h *Hours) find(ctx context.Context, devices map[string]*samples, wanted wants, from, to time.Time, better func(old, r *reading) bool) error {
 	for _, match := range wanted.matchers() {
 		refused := 0
 		part, err := h.read(ctx, match, from, to, &refused)

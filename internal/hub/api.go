@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/gpumeter/gpumeter/internal/hub/growth"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -54,7 +55,7 @@ func (h *handler) routes(mux *http.ServeMux) {
 
 // bad answers an invalid request.
 func (h *handler) bad(w http.ResponseWriter, err error) {
-	if errors.Is(err, errLong) {
+	if _, ok := errors.AsType[growth.ErrBytes](err); ok || errors.Is(err, errLong) || errors.Is(err, growth.ErrRegexp) {
 		h.opt.Refusals.Add(QueryLimit, 1)
 		fail(w, http.StatusUnprocessableEntity, "execution", err)
 		return
@@ -192,6 +193,13 @@ func (h *handler) query(w http.ResponseWriter, r *http.Request, g Grant,
 		return
 	}
 	defer done()
+	free, err := h.hold(r, result)
+	if err != nil {
+		w.Header().Set("Retry-After", "5")
+		fail(w, http.StatusServiceUnavailable, "unavailable", err)
+		return
+	}
+	defer free()
 	writeResult(w, result, expr)
 }
 

@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
+
+	"github.com/gpumeter/gpumeter/internal/hub/share"
 )
 
 // Labels is the sorted label set of one series, including __name__.
@@ -33,6 +35,7 @@ type Appender struct {
 	s       *Store
 	ctx     context.Context //nolint:containedctx // lives as long as one request
 	pending []pending
+	own     bool // see Own
 	// points is the number of data points so far; point is the current one.
 	points, point int32
 
@@ -93,6 +96,10 @@ func (a *Appender) Point() {
 	a.points++
 	a.point = a.points
 }
+
+// Own marks the samples as the hub's own: they count for no node, so that a node at its limit
+// can be reported.
+func (a *Appender) Own() { a.own = true }
 
 // Derived marks the following samples as derived: they belong to no data point.
 func (a *Appender) Derived() { a.point = ours }
@@ -216,6 +223,7 @@ func (a *Appender) zero(ref storage.SeriesRef, l Labels, ms int64) storage.Serie
 // judge counts the outcome of a sample.
 func (a *Appender) judge(l Labels, t int64, err error) {
 	var full errFull
+	var nodeFull errNodeFull
 	var shape histogram.Error
 	switch {
 	case err == nil:
@@ -227,6 +235,9 @@ func (a *Appender) judge(l Labels, t int64, err error) {
 		a.refuse(Duplicate, l.Get(model.MetricNameLabel)+" has another value at "+stamp(t))
 	case errors.As(err, &full):
 		a.refuse(SeriesLimit, full.Error())
+	case errors.As(err, &nodeFull):
+		a.refuse(NodeSeriesLimit, nodeFull.Error())
+		a.s.nodes.Refused(nodeFull.node, share.Series, 1, a.s.opt.Now())
 	case errors.Is(err, tsdb.ErrInvalidSample), errors.As(err, &shape):
 		a.refuse(Invalid, strconv.Quote(l.Get(model.MetricNameLabel))+" is not valid: "+err.Error())
 	default:
@@ -272,6 +283,7 @@ func (a *Appender) Commit() (Result, error) {
 	a.s.commitMu.Lock()
 	defer a.s.commitMu.Unlock()
 	defer a.free()
+	a.s.own = a.own
 	a.begin()
 	for i := range a.pending {
 		if a.add(&a.pending[i]); a.failed != nil {

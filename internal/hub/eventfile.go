@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpumeter/gpumeter/internal/hub/share"
 )
 
 // EventOptions configures an event log. Zero values mean the defaults.
@@ -23,6 +26,9 @@ type EventOptions struct {
 	MaxBytes  int64         // of all files; 0 means DefaultEventBytes
 	Retention time.Duration // 0 means DefaultRetention
 	Now       func() time.Time
+	// Evicted is called when n events of a node were deleted before the oldest of others. alone
+	// means that there are no other nodes.
+	Evicted func(node share.Node, n int, alone bool)
 }
 
 const (
@@ -51,13 +57,15 @@ type EventFile struct {
 	order []uint64 // keys of known, oldest first
 
 	kept, dropped, cut uint64
+	changes            uint64 // files that were rewritten
 }
 
 // segment is one file with its time range.
 type segment struct {
 	number      int
 	size        int64
-	first, last time.Time // zero if the file is empty
+	first, last time.Time            // zero if the file is empty
+	by          map[share.Kind]int64 // bytes
 }
 
 // OpenEvents opens the event log in dir and creates it if necessary. A truncated record at
@@ -67,6 +75,9 @@ func OpenEvents(dir string, o EventOptions) (*EventFile, error) {
 	orDefault(&o.Retention, DefaultRetention)
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Evicted == nil {
+		o.Evicted = func(share.Node, int, bool) {}
 	}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("cannot create the event directory: %w", err)
@@ -83,6 +94,9 @@ func OpenEvents(dir string, o EventOptions) (*EventFile, error) {
 		}
 	}
 	slices.SortFunc(f.files, func(a, b segment) int { return a.number - b.number })
+	if err := f.finishMerge(); err != nil {
+		return nil, err
+	}
 	for i := range f.files {
 		if err := f.load(&f.files[i]); err != nil {
 			return nil, err
@@ -110,6 +124,7 @@ func (f *EventFile) load(s *segment) error {
 	s.size = int64(whole)
 	eachEvent(text[:whole], func(e *Event, line []byte) {
 		s.stretch(e.Time)
+		s.count(e, line)
 		f.remember(hash(line))
 	})
 	return nil
@@ -162,7 +177,7 @@ func (f *EventFile) AppendEvents(_ context.Context, events []Event) error {
 	var text []byte
 	var hashes []uint64
 	added := map[uint64]bool{}
-	var times segment
+	var times segment // of the new lines
 	for i := range events {
 		line, cut, err := marshal(events[i])
 		if err != nil {
@@ -178,6 +193,7 @@ func (f *EventFile) AppendEvents(_ context.Context, events []Event) error {
 		}
 		hashes = append(hashes, h)
 		times.stretch(events[i].Time)
+		times.count(&events[i], line)
 		text = append(append(text, line...), '\n')
 	}
 	if len(text) == 0 {
@@ -190,6 +206,9 @@ func (f *EventFile) AppendEvents(_ context.Context, events []Event) error {
 	s.size += int64(len(text))
 	s.stretch(times.first)
 	s.stretch(times.last)
+	for k, n := range times.by {
+		s.add(k, n)
+	}
 	for _, h := range hashes {
 		f.remember(h)
 	}
@@ -271,7 +290,9 @@ func (f *EventFile) rotate() error {
 		total += s.size
 	}
 	oldest := f.opt.Now().Add(-f.opt.Retention)
-	for len(f.files) > 1 && (total > f.opt.MaxBytes-f.opt.MaxBytes/segments || f.files[0].last.Before(oldest)) {
+	most := f.opt.MaxBytes - f.opt.MaxBytes/segments
+	total -= f.evict(total - most)
+	for len(f.files) > 1 && (total > most || f.files[0].last.Before(oldest)) {
 		if err := os.Remove(f.path(f.files[0])); err != nil && !os.IsNotExist(err) {
 			return err
 		}
@@ -288,9 +309,22 @@ func (f *EventFile) Events(ctx context.Context, q EventQuery) ([]Event, error) {
 	if oldest := f.opt.Now().Add(-f.opt.Retention); q.From.Before(oldest) {
 		q.From = oldest
 	}
-	f.mu.RLock()
-	files := slices.Clone(f.files)
-	f.mu.RUnlock()
+	for {
+		f.mu.RLock()
+		files, before := slices.Clone(f.files), f.changes
+		f.mu.RUnlock()
+		out, err := f.read(ctx, files, q)
+		f.mu.RLock()
+		changed := f.changes != before
+		f.mu.RUnlock()
+		if err != nil || !changed { // otherwise events may have moved to a file that was already read
+			return out, err
+		}
+	}
+}
+
+// read returns the events of files that q selects.
+func (f *EventFile) read(ctx context.Context, files []segment, q EventQuery) ([]Event, error) {
 	var out []Event
 	for _, s := range slices.Backward(files) {
 		if s.size == 0 || !s.last.After(q.From) || !q.To.IsZero() && s.first.After(q.To) {
@@ -329,7 +363,7 @@ func readFirst(path string, n int64) ([]byte, error) {
 	defer f.Close()
 	text := make([]byte, n)
 	got, err := f.ReadAt(text, 0)
-	if int64(got) == n {
+	if int64(got) == n || errors.Is(err, io.EOF) { // the file was replaced by a shorter one
 		err = nil
 	}
 	return text[:got], err

@@ -9,11 +9,11 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/gpumeter/gpumeter/internal/hub/peer"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -39,6 +39,8 @@ type HandlerOptions struct {
 
 	Refusals *Refusals           // nil: not counted
 	Registry prometheus.Gatherer // for /metrics; nil: not served
+
+	pace peer.Pace // of clients that read an answer; zero: peer.DefaultPace
 }
 
 // maxForm bounds the body of a query.
@@ -50,8 +52,7 @@ func NewHandler(store query.Store, events EventLog, o HandlerOptions) http.Handl
 	if o.Refusals == nil {
 		o.Refusals = NewRefusals()
 	}
-	h := &handler{store: store, events: events, opt: o, views: map[string]http.Handler{}}
-	h.turns, h.timeout = limits(store)
+	h := &handler{store: store, events: events, opt: o, answering: newAnswering(store, o.pace), views: map[string]http.Handler{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", h.ready)
@@ -82,9 +83,7 @@ type handler struct {
 	store  query.Store
 	events EventLog
 	opt    HandlerOptions
-	// turns limits concurrent API requests, each of which may take timeout.
-	turns   turns
-	timeout time.Duration
+	answering
 
 	mu    sync.Mutex
 	views map[string]http.Handler // by team
@@ -93,6 +92,8 @@ type handler struct {
 // guard wraps every request.
 func (h *handler) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(peer.With(r.Context(), h.peerOf(r)))
+		w = h.paced(w, r)
 		head := w.Header()
 		head.Set("X-Content-Type-Options", "nosniff")
 		head.Set("X-Frame-Options", "DENY")
@@ -130,7 +131,7 @@ func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
 			return
 		}
 	}
-	_, _ = io.WriteString(w, "ok\n")
+	_, _ = io.WriteString(w, "ok\n"+h.overShare())
 }
 
 // Bearer returns the secret of a request: a bearer token, or the password of basic

@@ -30,6 +30,8 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub/days"
+	"github.com/gpumeter/gpumeter/internal/hub/growth"
+	"github.com/gpumeter/gpumeter/internal/hub/share"
 )
 
 // Defaults of Options.
@@ -38,6 +40,7 @@ const (
 	DefaultOutOfOrder   = 24 * time.Hour
 	DefaultMaxSeries    = 2_000_000
 	DefaultMaxSamples   = 20_000_000 // 16 bytes per sample
+	DefaultQueryBytes   = 1 << 30
 	DefaultQueryTimeout = 30 * time.Second
 	DefaultQueries      = 8
 	DefaultEventBytes   = 256 << 20
@@ -50,8 +53,10 @@ type Options struct {
 	EventBytes int64         // of events on disk, deleted oldest first
 	OutOfOrder time.Duration // maximum age of a sample relative to the newest one
 	MaxSeries  int           // in memory; samples of further series are rejected
+	NodeSeries int           // of one node; default: share.DefaultSeries
 
 	MaxSamples   int           // samples that one query may hold in memory
+	QueryBytes   int64         // bytes of labels that one query may hold in memory
 	QueryTimeout time.Duration // including the time spent waiting in the queue
 	Queries      int           // maximum number of concurrent queries
 
@@ -64,7 +69,9 @@ func (o *Options) defaults() {
 	orDefault(&o.EventBytes, DefaultEventBytes)
 	orDefault(&o.OutOfOrder, DefaultOutOfOrder)
 	orDefault(&o.MaxSeries, DefaultMaxSeries)
+	orDefault(&o.NodeSeries, share.DefaultSeries(o.MaxSeries))
 	orDefault(&o.MaxSamples, DefaultMaxSamples)
+	orDefault(&o.QueryBytes, DefaultQueryBytes)
 	orDefault(&o.QueryTimeout, DefaultQueryTimeout)
 	orDefault(&o.Queries, DefaultQueries)
 	if o.Log == nil {
@@ -89,7 +96,7 @@ type Store struct {
 	db       *tsdb.DB
 	engine   *promql.Engine
 	parser   parser.Parser
-	turns    turns     // limits concurrent queries
+	turns    *turns    // limits concurrent queries
 	elements sync.Pool // holds *[]element
 	names    names
 	registry *prometheus.Registry
@@ -97,9 +104,11 @@ type Store struct {
 	lock     *os.File
 	refused  *Refusals
 	families families
+	nodes    *share.Nodes
 	wbl      *failures // failed writes of the out-of-order log
 
 	commitMu sync.Mutex
+	own      bool      // the commit in progress has the hub's own series
 	buffers  sync.Pool // holds *[]pending
 
 	// starts holds the start times of counters whose zero is stored, by series.
@@ -122,7 +131,8 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	s := &Store{
 		opt: o, registry: prometheus.NewRegistry(), parser: parser.NewParser(parser.Options{}),
-		starts: map[storage.SeriesRef]int64{}, refused: NewRefusals(), turns: make(turns, o.Queries),
+		starts: map[storage.SeriesRef]int64{}, refused: NewRefusals(), turns: newTurns(o.Queries),
+		nodes: share.NewNodes(o.NodeSeries),
 	}
 	s.wbl = &failures{Registerer: s.registry}
 	var err error
@@ -136,7 +146,7 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("cannot open the store in %s: %w", dir, err), dropLock(s.lock))
 	}
 	s.before = s.db.Head().MaxTime()
-	if s.events, err = OpenEvents(filepath.Join(dir, "events"), EventOptions{MaxBytes: o.EventBytes, Retention: o.Retention, Now: o.Now}); err != nil {
+	if s.events, err = OpenEvents(filepath.Join(dir, "events"), EventOptions{MaxBytes: o.EventBytes, Retention: o.Retention, Now: o.Now, Evicted: s.evicted}); err != nil {
 		return nil, errors.Join(err, s.db.Close(), dropLock(s.lock))
 	}
 	if s.days, err = days.Open(filepath.Join(dir, "days"), s, days.Options{Samples: s.Samples, Devices: s.Devices, Log: o.Log}); err != nil {
@@ -146,7 +156,7 @@ func Open(dir string, o Options) (*Store, error) {
 		Logger: o.Log, Reg: s.registry, Parser: s.parser,
 		MaxSamples: o.MaxSamples, Timeout: o.QueryTimeout, ActiveQueryTracker: s.turns,
 		LookbackDelta: lookback, EnableAtModifier: true, EnableNegativeOffset: true,
-		NoStepSubqueryIntervalFn: func(int64) int64 { return time.Minute.Milliseconds() },
+		NoStepSubqueryIntervalFn: func(int64) int64 { return growth.DefaultSubqueryStep.Milliseconds() },
 	})
 	s.register()
 	s.open.Store(true)
@@ -222,27 +232,34 @@ func (e errFull) Error() string {
 type lifecycle Store
 
 // PreCreation implements tsdb.SeriesLifecycleCallback. Series already on disk are accepted.
-func (l *lifecycle) PreCreation(labels.Labels) error {
+func (l *lifecycle) PreCreation(of labels.Labels) error {
 	s := (*Store)(l)
-	if s.open.Load() && s.db.Head().NumSeries() >= uint64(s.opt.MaxSeries) {
+	if !s.open.Load() {
+		return nil
+	}
+	if s.db.Head().NumSeries() >= uint64(s.opt.MaxSeries) {
 		if !s.full.Swap(true) {
 			s.opt.Log.Warn(errFull{s.opt.MaxSeries}.Error())
 		}
 		return errFull{s.opt.MaxSeries}
 	}
+	if node := nodeOf(of); !s.own && s.nodes.Full(node) {
+		return errNodeFull{node, s.opt.NodeSeries}
+	}
 	return nil
 }
 
 // PostCreation implements tsdb.SeriesLifecycleCallback.
-func (*lifecycle) PostCreation(labels.Labels) {}
+func (l *lifecycle) PostCreation(of labels.Labels) { l.nodes.Add(nodeOf(of), 1) }
 
 // PostDeletion implements tsdb.SeriesLifecycleCallback.
 func (l *lifecycle) PostDeletion(gone map[chunks.HeadSeriesRef]labels.Labels) {
 	s := (*Store)(l)
 	s.startsMu.Lock()
 	defer s.startsMu.Unlock()
-	for ref := range gone {
+	for ref, of := range gone {
 		delete(s.starts, storage.SeriesRef(ref))
+		s.nodes.Add(nodeOf(of), -1)
 	}
 	s.full.Store(false)
 }

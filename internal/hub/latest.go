@@ -126,10 +126,11 @@ func (l left) labels(of labels.Labels) query.Labels {
 func (s *Store) latest(ctx context.Context, q *latest, at time.Time) (_ []query.Sample, ok bool, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.QueryTimeout)
 	defer cancel()
-	if _, err := s.turns.Insert(ctx, q.expr); err != nil {
+	turn, err := s.turns.Insert(ctx, q.expr)
+	if err != nil {
 		return nil, true, s.late(err)
 	}
-	defer s.turns.Delete(0)
+	defer s.turns.Delete(turn)
 	buffer, _ := s.elements.Get().(*[]element)
 	if buffer == nil {
 		buffer = new([]element)

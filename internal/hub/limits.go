@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
-	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/strutil"
+
+	"github.com/gpumeter/gpumeter/internal/hub/growth"
 )
 
 const (
@@ -32,7 +33,32 @@ func checkLength(exprs ...string) error {
 			return errLong
 		}
 	}
-	return nil
+	return growth.Regexps(quotes(exprs))
+}
+
+// quotes returns the quoted strings of expressions, any of which may be a regular expression.
+func quotes(exprs []string) (out []string) {
+	for _, e := range exprs {
+		for i := 0; i < len(e); {
+			switch c := e[i]; c {
+			case '"', '\'', '`':
+				end := endOfQuote(e, i)
+				if text, err := strutil.Unquote(e[i:end]); err == nil { // otherwise the parser reports it
+					out = append(out, text)
+				}
+				i = end
+			case '#':
+				end := strings.IndexByte(e[i:], '\n')
+				if end < 0 {
+					end = len(e) - i
+				}
+				i += end
+			default:
+				i++
+			}
+		}
+	}
+	return out
 }
 
 // countSigns counts characters outside quotes and comments that are not part of a name or
@@ -100,6 +126,9 @@ func (*handler) parse(expr string, g Grant) (string, parser.ValueType, error) {
 		return "", "", err
 	}
 	kind := e.Type()
+	if err := growth.Of(e, 0, 0).Check(); err != nil {
+		return "", "", err
+	}
 	if g.Team != "" {
 		expr, err = restrict(p, expr, g.Team)
 	}
@@ -111,30 +140,4 @@ func (h *handler) late(err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		h.opt.Refusals.Add(QueryTimeout, 1)
 	}
-}
-
-// inTurn limits concurrent requests to the query limit until their answers are written,
-// because an answer stays in memory while the client reads it. Waiting counts toward the
-// request's timeout.
-func (h *handler) inTurn(next func(http.ResponseWriter, *http.Request, Grant)) func(http.ResponseWriter, *http.Request, Grant) {
-	return func(w http.ResponseWriter, r *http.Request, g Grant) {
-		ctx, cancel := context.WithTimeout(r.Context(), h.timeout)
-		defer cancel()
-		if _, err := h.turns.Insert(ctx, ""); err != nil {
-			h.late(err)
-			w.Header().Set("Retry-After", "5")
-			h.failed(w, err)
-			return
-		}
-		defer h.turns.Delete(0)
-		next(w, r.WithContext(ctx), g)
-	}
-}
-
-// limits returns the number of concurrent requests for a store and the timeout of each.
-func limits(store any) (turns, time.Duration) {
-	if s, ok := store.(*Store); ok {
-		return make(turns, s.opt.Queries), s.opt.QueryTimeout
-	}
-	return make(turns, DefaultQueries), DefaultQueryTimeout
 }

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"github.com/gpumeter/gpumeter/internal/hub/growth"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -112,7 +115,11 @@ func (s *Store) Raw(ctx context.Context, selector string, from, to time.Time) ([
 
 // instant evaluates expr. The result is valid until done is called.
 func (s *Store) instant(ctx context.Context, expr string, at time.Time) (_ *promql.Result, done func(), _ error) {
-	q, err := s.engine.NewInstantQuery(ctx, s.db, nil, expr, at)
+	db, err := s.limited(expr, 0, 0)
+	if err != nil {
+		return nil, nil, s.judge(err)
+	}
+	q, err := s.engine.NewInstantQuery(ctx, db, nil, expr, at)
 	return s.exec(ctx, q, err)
 }
 
@@ -120,8 +127,26 @@ func (s *Store) span(ctx context.Context, expr string, start, end time.Time, ste
 	if step <= 0 {
 		return nil, nil, errors.New("step must be positive")
 	}
-	q, err := s.engine.NewRangeQuery(ctx, s.db, nil, expr, start, end, step)
+	db, err := s.limited(expr, end.Sub(start), step)
+	if err != nil {
+		return nil, nil, s.judge(err)
+	}
+	q, err := s.engine.NewRangeQuery(ctx, db, nil, expr, start, end, step)
 	return s.exec(ctx, q, err)
+}
+
+// limited returns a view of the database for one query, which bounds the bytes of its labels.
+func (s *Store) limited(expr string, span, step time.Duration) (storage.Queryable, error) {
+	g := growth.Plain
+	// Only these make labels. Parsing takes longer than the search.
+	if strings.Contains(expr, "label_") || strings.Contains(strings.ToLower(expr), "count_values") {
+		e, err := s.parser.ParseExpr(expr)
+		if err != nil {
+			return nil, err
+		}
+		g = growth.Of(e, span, step)
+	}
+	return g.Limit(s.db, s.opt.QueryBytes), g.Check()
 }
 
 func (s *Store) exec(ctx context.Context, q promql.Query, err error) (*promql.Result, func(), error) {
@@ -140,36 +165,15 @@ func (s *Store) exec(ctx context.Context, q promql.Query, err error) (*promql.Re
 func (s *Store) judge(err error) error {
 	var samples promql.ErrTooManySamples
 	var timeout promql.ErrQueryTimeout
+	var size growth.ErrBytes
 	switch {
-	case errors.As(err, &samples):
+	case errors.As(err, &samples), errors.As(err, &size):
 		s.refused.Add(QueryLimit, 1)
 	case errors.As(err, &timeout), errors.Is(err, context.DeadlineExceeded):
 		s.refused.Add(QueryTimeout, 1)
 	}
 	return err
 }
-
-// turns is a semaphore for queries.
-type turns chan struct{}
-
-// GetMaxConcurrent implements promql.QueryTracker.
-func (t turns) GetMaxConcurrent() int { return cap(t) }
-
-// Insert implements promql.QueryTracker.
-func (t turns) Insert(ctx context.Context, _ string) (int, error) {
-	select {
-	case t <- struct{}{}:
-		return 0, nil
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-}
-
-// Delete implements promql.QueryTracker.
-func (t turns) Delete(int) { <-t }
-
-// Close implements promql.QueryTracker.
-func (turns) Close() error { return nil }
 
 // Series returns the label sets of the series that match any of the selectors in [from, to],
 // at most limit, and whether there were more.

@@ -17,6 +17,8 @@ const (
 	Future
 	Duplicate
 	SeriesLimit
+	NodeSeriesLimit
+	NodeEventLimit
 	Delta
 	BadLabel
 	Invalid
@@ -28,14 +30,18 @@ const (
 	QueryLimit
 	QueryTimeout
 	Unavailable
+	PeerLimit
+	SlowReader
 	reasonCount
 )
 
 // reasonLabels are label values that users alert on; docs/hub.md documents them.
 var reasonLabels = [reasonCount]string{
-	TooOld: "too_old", Future: "future", Duplicate: "duplicate", SeriesLimit: "series_limit", Delta: "delta", BadLabel: "label", Invalid: "invalid",
+	TooOld: "too_old", Future: "future", Duplicate: "duplicate", SeriesLimit: "series_limit",
+	NodeSeriesLimit: "node_series_limit", NodeEventLimit: "node_event_limit", Delta: "delta", BadLabel: "label", Invalid: "invalid",
 	Malformed: "malformed", BodySize: "body_size", BodyTimeout: "body_timeout", Unauthorized: "unauthorized", Forbidden: "forbidden",
 	QueryLimit: "query_limit", QueryTimeout: "query_timeout", Unavailable: "unavailable",
+	PeerLimit: "peer_limit", SlowReader: "slow_reader",
 }
 
 // Refusals counts refusals by reason. It is safe for concurrent use.

@@ -226,7 +226,7 @@ func TestEnd(t *testing.T) {
 // prevents the store from opening.
 func TestSeriesLimit(t *testing.T) {
 	dir := t.TempDir()
-	s := openTest(t, dir, Options{MaxSeries: 2})
+	s := openTest(t, dir, Options{MaxSeries: 2, NodeSeries: 2})
 	add := func(i int, at time.Duration) Result {
 		a := s.Appender(t.Context())
 		a.Gauge(name("g", "i", fmt.Sprint(i)), ago(at), 1)
@@ -246,7 +246,7 @@ func TestSeriesLimit(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = openTest(t, dir, Options{MaxSeries: 1})
+	s = openTest(t, dir, Options{MaxSeries: 1, NodeSeries: 2})
 	if r := add(0, time.Second); r.Accepted != 1 {
 		t.Errorf("%+v", r)
 	}

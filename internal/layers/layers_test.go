@@ -132,7 +132,7 @@ var layers = []struct {
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/fileexporter", []string{"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter", collector}},
 	{"exporter/stdoutexporter", []string{collector}},
-	{"exporter/hubexporter/...", []string{"internal/hub", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
+	{"exporter/hubexporter/...", []string{"internal/hub", "internal/hub/peer", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
 	{"exporter/pageexporter/...", []string{
 		"github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
 	}},
@@ -141,9 +141,12 @@ var layers = []struct {
 	{"internal/requeue", []string{collector}},
 
 	// The hub reads from its store. It knows no device and no Collector.
+	{"internal/hub/growth", []string{"github.com/prometheus/prometheus/..."}},
+	{"internal/hub/peer", nil},
+	{"internal/hub/share", nil},
 	{"internal/hub/ui", nil},
 	{"internal/hub/server", []string{
-		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/rules", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
+		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
 	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},

@@ -35,6 +35,7 @@ export interface Columns {
   rate: Num[];
   owners: number[][];
   uninvited: Record<string, number[]>; // by row
+  since: Record<string, number>; // last sample of silent devices in Unix seconds, by row
   simulated: number[];
 }
 
@@ -43,6 +44,7 @@ export type Simulation = "" | "some" | "all";
 
 export interface Headline {
   gpus: number;
+  silent: number;
   held: number;
   idle: number;
   free: number;
@@ -51,12 +53,14 @@ export interface Headline {
   uninvited: number;
   simulated: number;
   nodes: number;
+  silentNodes: number;
   owners: number;
   teams: number;
   watts: Num;
   utilization: Num;
   lostPerDay: Num;
   costPerHour: Num;
+  silentPerHour: Num;
 }
 
 export interface FleetAnswer {

@@ -2,14 +2,14 @@ import { useMemo } from "preact/hooks";
 import { type FleetAnswer, useAnswer } from "./api";
 import { Chart } from "./chart";
 import * as f from "./format";
-import { type Colour, type GPU, colours, isFree, isIdle, isSick, isTaken, isWarned, legend, lost, nameOf, rows, stateOf } from "./gpu";
+import { type Colour, type GPU, colours, isFree, isIdle, isSick, isSilent, isTaken, isWarned, legend, lost, nameOf, rows, stateOf } from "./gpu";
 import { Answer, Choice, Empty, type Head, OwnerLink, Table } from "./parts";
 import { type Route, change, href, spanOf } from "./route";
 import { type Grouping, groupings, Tiles } from "./tiles";
 
-type Only = "" | "idle" | "sick" | "warning" | "taken" | "free";
-const tests: Record<Exclude<Only, "">, (g: GPU) => boolean> = { idle: (g) => isIdle(g), sick: isSick, warning: isWarned, taken: isTaken, free: isFree };
-const titles: Record<Exclude<Only, "">, string> = { idle: "Held and idle", sick: "Sick", warning: "Warnings", taken: "Used without an allocation", free: "Free" };
+type Only = "" | "silent" | "idle" | "sick" | "warning" | "taken" | "free";
+const tests: Record<Exclude<Only, "">, (g: GPU) => boolean> = { silent: isSilent, idle: (g) => isIdle(g), sick: isSick, warning: isWarned, taken: isTaken, free: isFree };
+const titles: Record<Exclude<Only, "">, string> = { silent: "Silent", idle: "Held and idle", sick: "Sick", warning: "Warnings", taken: "Used without an allocation", free: "Free" };
 
 export function Fleet({ route }: { route: Route }) {
   const span = spanOf(route.params);
@@ -63,7 +63,7 @@ function Shown({ data, route }: { data: FleetAnswer; route: Route }) {
           </div>
         </div>
         <ul class="legend" aria-label="Legend">
-          {legend(colour, teams).map(([cls, mark, text]) => (
+          {legend(colour, teams, data.headline.silent > 0).map(([cls, mark, text]) => (
             <li key={text}>
               <span class={`tile key ${cls}`} aria-hidden="true">{mark}</span> {text}
             </li>
@@ -99,7 +99,12 @@ function Sentence({ data, only }: { data: FleetAnswer; only: Only }) {
     <header class="headline">
       {(data.title || data.team) && <p class="eyebrow">{[data.title, data.team && `team ${data.team} only`].filter(Boolean).join(" · ")}</p>}
       <h1>
-        <b>{f.count(h.held)}</b> of {f.plural(h.gpus, "GPU")} {h.held === 1 ? "is" : "are"} held,{" "}
+        {h.silent > 0 && (
+          <>
+            {link("silent", `${f.count(h.gpus - h.silent)} of ${f.plural(h.gpus, "GPU")} report`, "warn-text")}:{" "}
+          </>
+        )}
+        <b>{f.count(h.held)}</b> {h.silent === 0 && <>of {f.plural(h.gpus, "GPU")} </>}{h.held === 1 ? "is" : "are"} held,{" "}
         {h.idle === 0 ? "none of them idle" : link("idle", `${f.count(h.idle)} of them idle`, "idle-text")}
         {h.idle > 0 && lostMoney && (
           <>
@@ -115,14 +120,16 @@ function Sentence({ data, only }: { data: FleetAnswer; only: Only }) {
         .
       </h1>
       <p class="muted">
+        {h.silent > 0 && <>{link("silent", `${f.count(h.silent)} silent${h.silentNodes > 0 ? ` on ${f.plural(h.silentNodes, "node")}` : ""}`, "warn-text")} · </>}
         {h.sick > 0 && <>{link("sick", `${f.count(h.sick)} sick`, "sick-text")} · </>}
         {h.warning > 0 && <>{link("warning", f.count(h.warning) + (h.warning === 1 ? " warning" : " warnings"), "warn-text")} · </>}
-        {h.sick === 0 && h.warning === 0 && "all healthy · "}
+        {h.sick === 0 && h.warning === 0 && h.silent === 0 && "all healthy · "}
         {h.uninvited > 0 && <>{link("taken", `${f.count(h.uninvited)} used without an allocation`, "warn-text")} · </>}
         {h.free > 0 && <>{link("free", `${f.count(h.free)} free`)} · </>}
         {f.percent(h.utilization)} busy on average · {f.plural(h.nodes, "node")} · {f.plural(h.owners, "workload")}
         {h.teams > 0 && ` of ${f.plural(h.teams, "team")}`}
         {h.costPerHour !== null && ` · ${f.money(h.costPerHour, data.currency)} per hour`}
+        {h.silent > 0 && h.silentPerHour !== null && `, ${f.money(h.silentPerHour, data.currency)} of it for silent GPUs`}
         {h.idle > 0 && ` · idle: held but unused for ${data.idleAfter} min or more`}
         {` · at ${f.timeOf(data.at * 1000)}`}
         {h.simulated > 0 && <span class="tag">{h.simulated === h.gpus ? "simulated" : `${f.count(h.simulated)} simulated`}</span>}
@@ -135,7 +142,7 @@ function List({ gpus, currency, only }: { gpus: GPU[]; currency?: string; only: 
   const heads: Head<GPU>[] = [
     { key: "gpu", title: "GPU", value: (g) => `${g.node} ${g.index}`, cell: (g) => <a href={href("gpu", g.uuid)}>{g.node} · {nameOf(g)}</a> },
     ...(only === "idle" || only === "free" ? [] : [{ key: "state", title: "State", value: (g: GPU) => stateOf(g) }]),
-    ...(only === "free" ? [] : [{ key: "owner", title: "Held by", value: (g: GPU) => g.owners[0]?.name, cell: (g: GPU) => (g.owners.length ? g.owners.map((o) => <OwnerLink key={o.id} o={o} team />) : "unallocated") }]),
+    ...(only === "free" || only === "silent" ? [] : [{ key: "owner", title: "Held by", value: (g: GPU) => g.owners[0]?.name, cell: (g: GPU) => (g.owners.length ? g.owners.map((o) => <OwnerLink key={o.id} o={o} team />) : "unallocated") }]),
     ...(only === "taken" ? [{ key: "taker", title: "Used by", value: (g: GPU) => g.uninvited[0]?.name, cell: (g: GPU) => g.uninvited.map((o) => <OwnerLink key={o.id} o={o} team />) }] : []),
     { key: "model", title: "Model", value: (g) => g.shortModel, minor: true },
     { key: "util", title: "Busy", value: (g) => g.utilization, cell: (g) => f.percent(g.utilization), number: true },

@@ -23,6 +23,7 @@ export interface GPU {
   owners: Owner[];
   uninvited: Owner[]; // workloads that use the device without an allocation
   simulated: boolean;
+  since: Num; // Unix seconds of the last sample of a silent device; null if the device reports
 }
 
 export function rows(c: Columns, texts: string[], owners: Owner[]): GPU[] {
@@ -48,6 +49,7 @@ export function rows(c: Columns, texts: string[], owners: Owner[]): GPU[] {
     owners: c.owners[i]!.map((n) => owners[n]!),
     uninvited: (c.uninvited[i] ?? []).map((n) => owners[n]!),
     simulated: simulated.has(i),
+    since: c.since[i] ?? null,
   }));
 }
 
@@ -57,7 +59,8 @@ export const isSick = (g: GPU) => g.health !== null && g.health <= 0;
 export const isWarned = (g: GPU) => g.health !== null && g.health > 0 && g.health < 1;
 export const isIdle = (g: GPU, after = idleAfter) => g.held > 0 && g.idle !== null && g.idle >= after;
 export const isTaken = (g: GPU) => g.uninvited.length > 0;
-export const isFree = (g: GPU) => g.held === 0;
+export const isSilent = (g: GPU) => g.since !== null;
+export const isFree = (g: GPU) => g.held === 0 && !isSilent(g);
 /** lost is the cost per day of an idle device. */
 export const lost = (g: GPU): Num => (g.rate === null ? null : g.rate * 24 * Math.min(g.held, 1));
 
@@ -67,6 +70,7 @@ export const ownersOf = (g: GPU) => namesOf(g.owners);
 export const takersOf = (g: GPU) => namesOf(g.uninvited);
 
 export function stateOf(g: GPU): string {
+  if (g.since !== null) return `silent since ${f.whenOf(g.since * 1000)}`;
   if (g.health === -1) return "not responding";
   if (g.health === 0) return "sick";
   if (isWarned(g)) return "warning";
@@ -116,6 +120,7 @@ function idling(g: GPU): string {
 }
 
 export function paint(g: GPU, by: Colour, teams: string[]): Paint {
+  if (isSilent(g)) return ["silent", "○"];
   switch (by) {
     case "health":
       return sickness(g) ?? (g.health === null ? ["none", "?"] : ["good", "✓"]);
@@ -138,7 +143,11 @@ export function paint(g: GPU, by: Colour, teams: string[]): Paint {
   }
 }
 
-export function legend(by: Colour, teams: string[]): [cls: string, mark: string, text: string][] {
+export function legend(by: Colour, teams: string[], silent = false): [cls: string, mark: string, text: string][] {
+  return silent ? [...known(by, teams), ["silent", "○", "silent"]] : known(by, teams);
+}
+
+function known(by: Colour, teams: string[]): [cls: string, mark: string, text: string][] {
   const busy: [string, string, string][] = [
     ["u0", "", "0 %"],
     ["u2", "", "50 %"],

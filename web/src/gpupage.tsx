@@ -2,7 +2,7 @@ import { useEffect } from "preact/hooks";
 import { type EventsAnswer, type GPUAnswer, useAnswer } from "./api";
 import { Chart } from "./chart";
 import * as f from "./format";
-import { isIdle, isSick, isWarned, lost, nameOf, rows, stateOf } from "./gpu";
+import { isIdle, isSick, isSilent, isWarned, lost, nameOf, rows, stateOf } from "./gpu";
 import { Answer, Bar, Events, OwnerLink, Stat, Stats, useNow } from "./parts";
 import { type Route, href, spanOf, timesOf } from "./route";
 import { Tiles } from "./tiles";
@@ -73,7 +73,7 @@ export function GPUPage({ route }: { route: Route }) {
             <section class="card">
               <h2>Workloads</h2>
               {data.holders.length === 0 ? (
-                <p class="muted">Not allocated.</p>
+                <p class="muted">{isSilent(g) ? "Unknown: the GPU does not report." : "Not allocated."}</p>
               ) : (
                 <ul class="holders">
                   {data.holders.map((h, i) => (

@@ -3,7 +3,7 @@
 import { memo } from "preact/compat";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import * as f from "./format";
-import { type Colour, type GPU, describe, lost, isIdle, isTaken, nameOf, ownersOf, paint, stateOf, takersOf } from "./gpu";
+import { type Colour, type GPU, describe, lost, isIdle, isSilent, isTaken, nameOf, ownersOf, paint, stateOf, takersOf } from "./gpu";
 import { href } from "./route";
 
 export interface Block {
@@ -28,6 +28,8 @@ export const groupings: [Grouping, string][] = [
   ["model", "Model and node"],
 ];
 
+const last = ["free", "silent"]; // sections at the end
+
 export function group(gpus: GPU[], by: Grouping): Section[] {
   const sections = new Map<string, Map<string, Block>>();
   for (const g of gpus) {
@@ -38,9 +40,11 @@ export function group(gpus: GPU[], by: Grouping): Section[] {
     if (by === "rack") section = g.rack ? (g.cluster ? `${g.cluster} · ${g.rack}` : g.rack) : g.cluster ? `${g.cluster} · no rack` : "no rack";
     if (by === "model") section = g.model;
     if (by === "team") {
-      section = o ? o.team || "no team" : "free";
-      key = o ? o.id : "free";
-      title = o ? o.name || f.kindOf(o.kind) : "unallocated";
+      const none = isSilent(g) ? "silent" : "free";
+      section = o ? o.team || "no team" : none;
+      key = o ? o.id : none;
+      title = o ? o.name || f.kindOf(o.kind) : isSilent(g) ? g.node : "unallocated";
+      if (isSilent(g)) key = g.node;
     }
     let blocks = sections.get(section);
     if (!blocks) sections.set(section, (blocks = new Map()));
@@ -48,7 +52,7 @@ export function group(gpus: GPU[], by: Grouping): Section[] {
     if (!block) blocks.set(key, (block = { key: section + "\n" + key, title, gpus: [], link: by === "team" && o ? href("workload", o.id) : href("fleet", "", { q: g.node }) }));
     block.gpus.push(g);
   }
-  return [...sections].map(([title, blocks]) => ({ key: title, title, blocks: [...blocks.values()] })).sort((a, b) => Number(a.title === "free") - Number(b.title === "free"));
+  return [...sections].map(([title, blocks]) => ({ key: title, title, blocks: [...blocks.values()] })).sort((a, b) => last.indexOf(a.title) - last.indexOf(b.title));
 }
 
 interface BlockProps {
@@ -191,20 +195,28 @@ function Tip({ g, x, y, currency }: { g: GPU; x: number; y: number; currency?: s
       <dl>
         <dt>State</dt>
         <dd>{stateOf(g)}</dd>
-        <dt>Held by</dt>
-        <dd>{owners ? `${owners}${o?.team ? ` (${o.team})` : ""}` : "unallocated"}</dd>
+        {!isSilent(g) && (
+          <>
+            <dt>Held by</dt>
+            <dd>{owners ? `${owners}${o?.team ? ` (${o.team})` : ""}` : "unallocated"}</dd>
+          </>
+        )}
         {isTaken(g) && (
           <>
             <dt>Used by</dt>
             <dd>{takersOf(g)}, without an allocation</dd>
           </>
         )}
-        <dt>Busy</dt>
-        <dd>{f.percent(g.utilization)}</dd>
-        <dt>Memory</dt>
-        <dd>{f.bytes(g.memory)} of {f.bytes(g.memoryTotal)}</dd>
-        <dt>Power</dt>
-        <dd>{f.watts(g.power)}, {f.celsius(g.temperature)}</dd>
+        {!isSilent(g) && (
+          <>
+            <dt>Busy</dt>
+            <dd>{f.percent(g.utilization)}</dd>
+            <dt>Memory</dt>
+            <dd>{f.bytes(g.memory)} of {f.bytes(g.memoryTotal)}</dd>
+            <dt>Power</dt>
+            <dd>{f.watts(g.power)}, {f.celsius(g.temperature)}</dd>
+          </>
+        )}
         {isIdle(g) && lost(g) !== null && (
           <>
             <dt>Lost</dt>

@@ -207,7 +207,11 @@ func row(s style, list []column, d *Device, selected bool) string {
 		} else {
 			text = left(text, c.width)
 		}
-		if c.paint != nil && !selected {
+		switch {
+		case selected:
+		case d.silent():
+			text = s.dim(text)
+		case c.paint != nil:
 			text = c.paint(s, text, d)
 		}
 		cells = append(cells, text)

@@ -28,6 +28,9 @@ func (m Model) device(d *Device) []string {
 	add("uuid", d.UUID)
 	add("partition", d.Profile)
 	add("state", d.State)
+	if d.silent() {
+		add("last sample", d.Since.Local().Format(time.DateTime))
+	}
 	if d.Simulated {
 		add("simulated", "none of these numbers are real")
 	}

@@ -38,7 +38,8 @@ type Device struct {
 	Profile string
 
 	Up          bool
-	State       string // one or two words; ok if all is well
+	Since       time.Time // of the last sample of a silent device; zero if the device reports
+	State       string    // one or two words; ok if all is well
 	Severity    Severity
 	Simulated   bool
 	Utilization device.Value // 0 to 1
@@ -102,6 +103,9 @@ func (d *Device) idle() bool {
 	return ok && d.Held && idle >= fleet.IdleAfter.Seconds()
 }
 
+// silent reports whether the device no longer reports.
+func (d *Device) silent() bool { return !d.Since.IsZero() }
+
 // notGiven follows the name of a workload that uses a device without an allocation.
 const notGiven = " (not given)"
 
@@ -136,10 +140,10 @@ func (d *Device) owners() string {
 
 // totals holds the sums of the line at the top.
 type totals struct {
-	devices, held, idle, down int
-	hosts                     int
-	watts                     device.Value
-	cost, lost                float64 // lost is the cost of idle devices
+	devices, silent, held, idle, down int
+	hosts                             int
+	watts                             device.Value
+	cost, lost, unseen                float64 // lost is the cost of idle devices, unseen that of silent ones
 }
 
 func (s *Snapshot) totals() totals {
@@ -155,6 +159,11 @@ func (s *Snapshot) totals() totals {
 		cost, _ := d.Cost.Get()
 		t.cost += cost
 		t.watts = plus(t.watts, d.Power)
+		if d.silent() {
+			t.silent++
+			t.unseen += cost
+			continue
+		}
 		if !d.Up {
 			t.down++
 			continue

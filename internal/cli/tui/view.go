@@ -61,6 +61,9 @@ func (m Model) top() []string {
 		words = append(words, m.style.paint("cannot read: "+clean(m.problem), red))
 	}
 	sum := []string{counted(t.devices, "GPU")}
+	if t.silent > 0 {
+		sum[0] = m.style.paint(fmt.Sprintf("%d of %s report", t.devices-t.silent, sum[0]), yellow)
+	}
 	if t.hosts > 1 {
 		sum[0] += fmt.Sprintf(" on %d nodes", t.hosts)
 	}
@@ -73,6 +76,9 @@ func (m Model) top() []string {
 	}
 	if s.Currency != "" {
 		sum = append(sum, fmt.Sprintf("%.2f %s/h, %.2f idle", t.cost, s.Currency, t.lost))
+		if t.silent > 0 {
+			sum = append(sum, fmt.Sprintf("%.2f silent", t.unseen))
+		}
 	}
 	return []string{strings.Join(words, "  "), strings.Join(sum, ", ")}
 }

@@ -63,6 +63,9 @@ func parse(e *hub.Event) (Change, bool) {
 			c.Labels[label] = v
 		}
 	}
+	if c.Rule == OverShare {
+		c.Labels["share"] = a["gpu.finding.key"]
+	}
 	if c.Rule == OverQuota {
 		source, rest, _ := strings.Cut(a["gpu.finding.key"], "/")
 		i := strings.LastIndexByte(rest, '/') // quota names may contain slashes

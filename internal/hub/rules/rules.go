@@ -29,6 +29,7 @@ const (
 	NotAllocated  = "fleet_not_allocated"
 	TwoSenders    = "fleet_two_senders"
 	OverQuota     = "fleet_over_quota" // evaluated by the caller: quotas are not in the store
+	OverShare     = "fleet_over_share" // evaluated by the caller: refusals are not in the store
 )
 
 // Finding is a problem with a node or a device.

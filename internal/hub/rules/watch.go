@@ -172,6 +172,9 @@ func (c *Change) Event() hub.Event {
 	if quota := c.Labels["quota"]; quota != "" {
 		e.Attributes["gpu.finding.key"] = c.Labels["source"] + "/" + quota + "/" + c.Labels["unit"]
 	}
+	if c.Rule == OverShare {
+		e.Attributes["gpu.finding.key"] = c.Labels["share"]
+	}
 	if c.Ended {
 		e.Severity, e.Body = "INFO", "resolved: "+c.Reason
 		if missed(c.Rule) && c.Time.Sub(c.Since) >= missedFor {

@@ -21,6 +21,12 @@ func seriesFor(memory int64) int {
 	return int(min(max(memory/2/bytesPerSeries, 10_000), hub.DefaultMaxSeries))
 }
 
+// queryBytesFor returns the bytes of labels of one query: the memory that is not for series,
+// divided among concurrent queries. The labels of all series take half of that.
+func queryBytesFor(memory int64) int64 {
+	return min(max(memory/2/hub.DefaultQueries, 64<<20), hub.DefaultQueryBytes)
+}
+
 // machineMemory returns the memory available to this process in bytes: that of the machine, or
 // the limit of its cgroup if lower.
 func machineMemory(root string) int64 {

@@ -5,12 +5,14 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/hub/share"
 	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -88,7 +90,35 @@ func (s *Server) judgeFleet(ctx context.Context, store query.Store, w *rules.Wat
 	if err != nil {
 		return err
 	}
+	if s.store != nil {
+		found = append(found, overShare(s.store, at)...)
+	}
 	return s.tell(ctx, w, found, at)
+}
+
+// overShare returns a finding for each node that exceeds its share of the hub.
+func overShare(store *hub.Store, at time.Time) []rules.Finding {
+	var out []rules.Finding
+	for _, o := range store.Over(at) {
+		f := rules.Finding{
+			Rule: rules.OverShare, Severity: "WARN", Value: float64(o.Count),
+			Labels: query.Labels{"share": o.What},
+			Reason: fmt.Sprintf("%s: more than %d series; the hub has refused the samples of further ones since %s", o.Node, store.NodeSeries(), o.First.UTC().Format(time.RFC3339)),
+			Action: "Find out which labels change all the time, starting with topk(10, count by (" + fleet.LabelName + ") ({" + fleet.Equals(fleet.LabelHost, o.Node.Name) + "})). If all series are needed, raise --max-series-per-node.",
+		}
+		if o.What == share.Events {
+			f.Reason = fmt.Sprintf("%s: so many events that its oldest are deleted before their time, since %s", o.Node, o.First.UTC().Format(time.RFC3339))
+			f.Action = "Find out which events the node repeats: the Health page lists them."
+		}
+		if o.Node.Name != "" {
+			f.Labels[fleet.LabelHost] = o.Node.Name
+		}
+		if o.Node.Cluster != "" {
+			f.Labels[fleet.LabelCluster] = o.Node.Cluster
+		}
+		out = append(out, f)
+	}
+	return out
 }
 
 // tell updates w, and writes the findings as events and series to the hub's own store, if any.
@@ -98,6 +128,7 @@ func (s *Server) tell(ctx context.Context, w *rules.Watch, found []rules.Finding
 		return nil
 	}
 	a := s.store.Appender(ctx)
+	a.Own()
 	s.store.Describe(findingSeries, hub.Family{Type: "gauge", Help: "1 for each active finding of a fleet rule."})
 	var events []hub.Event
 	for i := range changes {

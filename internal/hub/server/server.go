@@ -24,25 +24,35 @@ import (
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/peer"
 	"github.com/gpumeter/gpumeter/internal/hub/ui"
 	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+const (
+	// maxConnections bounds open HTTP connections; further ones wait. An agent and a browser
+	// have one each.
+	maxConnections = 32_768
+	// maxOfPeer bounds the open connections of one address. Agents behind a proxy share one.
+	maxOfPeer = maxConnections * 3 / 4
 )
 
 // Options configures the storage, the listeners and the access control of a hub. Error
 // messages name the flags of gpumeter hub.
 type Options struct {
-	Version   string
-	Listen    string         // address of the page, the Prometheus API and OTLP over HTTP
-	GRPC      string         // address of OTLP over gRPC; empty: none
-	Dir       string         // data folder of the store
-	Retention time.Duration  // of samples and events
-	MaxBytes  int64          // maximum disk usage of samples; 0: no limit
-	MaxSeries int            // maximum number of series in memory; 0: depends on available memory
-	Labels    []string       // resource attributes to add as labels, in addition to the default ones
-	Prices    string         // price file; empty: none
-	Quotas    []string       // sources of quotas, see ReadQuotas
-	Title     string         // name of the fleet on the page
-	Vendors   device.Vendors // for counting quota resources and for shortening model names
+	Version    string
+	Listen     string         // address of the page, the Prometheus API and OTLP over HTTP
+	GRPC       string         // address of OTLP over gRPC; empty: none
+	Dir        string         // data folder of the store
+	Retention  time.Duration  // of samples and events
+	MaxBytes   int64          // maximum disk usage of samples; 0: no limit
+	MaxSeries  int            // maximum number of series in memory; 0: depends on available memory
+	NodeSeries int            // maximum number of series of one node; 0: share.DefaultSeries
+	Labels     []string       // resource attributes to add as labels, in addition to the default ones
+	Prices     string         // price file; empty: none
+	Quotas     []string       // sources of quotas, see ReadQuotas
+	Title      string         // name of the fleet on the page
+	Vendors    device.Vendors // for counting quota resources and for shortening model names
 
 	Tokens   string // token file for reading and writing; empty: none
 	Cert     string // file with the server certificate, PEM; empty: no TLS
@@ -55,9 +65,10 @@ type Options struct {
 
 // store returns the options of the hub's own store.
 func (h *Options) store(log *zap.Logger) hub.Options {
-	o := hub.Options{Retention: h.Retention, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, Log: slogTo(log)}
+	memory := machineMemory("/")
+	o := hub.Options{Retention: h.Retention, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, NodeSeries: h.NodeSeries, QueryBytes: queryBytesFor(memory), Log: slogTo(log)}
 	if o.MaxSeries == 0 {
-		o.MaxSeries = seriesFor(machineMemory("/"))
+		o.MaxSeries = seriesFor(memory)
 	}
 	return o
 }
@@ -137,18 +148,19 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	}
 	s.http = &http.Server{
 		Handler: hub.NewHandler(store, events, o), TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		WriteTimeout: 2 * time.Minute, // a slow reader keeps its response in memory
-		ErrorLog:     zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+		// OTLP bodies and all answers have deadlines of their own, by progress.
+		ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
 	}
 	if s.store != nil {
 		s.serve.Go(func() { s.store.KeepDays(run) })
 	}
+	limited := peer.Listen(listener, maxConnections, maxOfPeer, func() { o.Refusals.Add(hub.PeerLimit, 1) })
 	s.serve.Go(func() {
 		if conf != nil {
-			s.report(s.http.ServeTLS(listener, "", ""))
+			s.report(s.http.ServeTLS(limited, "", ""))
 		} else {
-			s.report(s.http.Serve(listener))
+			s.report(s.http.Serve(limited))
 		}
 	})
 	s.greet(run, urlOf(listener.Addr(), conf != nil), &h, isLoopback(listener.Addr()))

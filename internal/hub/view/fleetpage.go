@@ -10,7 +10,8 @@ import (
 
 // headline summarizes the fleet.
 type headline struct {
-	GPUs        int    `json:"gpus"`
+	GPUs        int    `json:"gpus"`      // with the silent ones, which count in none of those below
+	Silent      int    `json:"silent"`    // reported in the last day and do not report now
 	Held        int    `json:"held"`      // allocated, in whole or in part
 	Idle        int    `json:"idle"`      // held and unused for fleet.IdleAfter
 	Free        int    `json:"free"`      // not allocated
@@ -19,12 +20,15 @@ type headline struct {
 	Uninvited   int    `json:"uninvited"` // used by a workload without an allocation
 	Simulated   int    `json:"simulated"` // not real
 	Nodes       int    `json:"nodes"`
-	Owners      int    `json:"owners"` // workloads that hold a device
+	SilentNodes int    `json:"silentNodes"` // nodes whose devices are all silent
+	Owners      int    `json:"owners"`      // workloads that hold a device
 	Teams       int    `json:"teams"`
 	Watts       number `json:"watts"`       // sum over the devices that report power
 	Utilization number `json:"utilization"` // mean over the devices that report utilization
 	LostPerDay  number `json:"lostPerDay"`  // cost of the idle devices; null without prices
 	CostPerHour number `json:"costPerHour"` // cost of all devices
+	// SilentPerHour is the part of CostPerHour for silent devices.
+	SilentPerHour number `json:"silentPerHour"`
 }
 
 // fleetAnswer has one column per property: an array of objects would repeat every key 10,000
@@ -50,6 +54,8 @@ type gpus struct {
 	Node    []int    `json:"node"`
 	Cluster []int    `json:"cluster"`
 	Rack    []int    `json:"rack"`
+	// Since is the time of the last sample of silent devices in Unix seconds, by row number.
+	Since map[int]int64 `json:"since"`
 	// 1 is good, 0.5 a warning, 0 critical, -1 unresponsive.
 	Health      column  `json:"health"`
 	Utilization column  `json:"utilization"`
@@ -104,6 +110,7 @@ func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 		UUID:        make([]string, n),
 		Owners:      make([][]int, n),
 		Uninvited:   map[int][]int{},
+		Since:       map[int]int64{},
 		Simulated:   []int{},
 		Index:       values(func(d *fleet.Device) float64 { return float(d.Index) }),
 		Health:      values(func(d *fleet.Device) float64 { return float(d.Condition()) }),
@@ -131,6 +138,9 @@ func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 		if len(list[i].Uninvited) > 0 {
 			t.Uninvited[i] = list[i].Uninvited
 		}
+		if list[i].Silent() {
+			t.Since[i] = list[i].Since.Unix()
+		}
 		if list[i].Simulated {
 			t.Simulated = append(t.Simulated, i)
 		}
@@ -140,12 +150,22 @@ func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 
 // headlineOf sums up a fleet.
 func headlineOf(f *fleet.Fleet) headline {
-	h := headline{GPUs: len(f.Devices), Watts: number(absent), Utilization: number(absent), LostPerDay: number(absent), CostPerHour: number(absent)}
-	nodes, teams, holders := map[[2]string]bool{}, map[string]bool{}, map[int]bool{}
-	var watts, util, rate, lost sum
+	h := headline{GPUs: len(f.Devices), Watts: number(absent), Utilization: number(absent), LostPerDay: number(absent), CostPerHour: number(absent), SilentPerHour: number(absent)}
+	nodes, teams, holders := map[[2]string]bool{}, map[string]bool{}, map[int]bool{} // nodes: whether they report
+	var watts, util, rate, lost, silent sum
 	for i := range f.Devices {
 		d := &f.Devices[i]
-		nodes[[2]string{d.Cluster, d.Node}] = true
+		node := [2]string{d.Cluster, d.Node}
+		nodes[node] = nodes[node] || !d.Silent()
+		if d.Simulated {
+			h.Simulated++
+		}
+		rate.add(float(d.Rate))
+		if d.Silent() {
+			h.Silent++
+			silent.add(float(d.Rate))
+			continue
+		}
 		if d.Held() {
 			h.Held++
 		} else {
@@ -163,9 +183,6 @@ func headlineOf(f *fleet.Fleet) headline {
 		if len(d.Uninvited) > 0 {
 			h.Uninvited++
 		}
-		if d.Simulated {
-			h.Simulated++
-		}
 		if c, ok := d.Condition().Get(); ok && c <= 0 {
 			h.Sick++
 		} else if ok && c < 1 {
@@ -173,13 +190,17 @@ func headlineOf(f *fleet.Fleet) headline {
 		}
 		watts.add(float(d.Power))
 		util.add(float(d.Utilization))
-		rate.add(float(d.Rate))
 		if d.IsIdle() {
 			h.Idle++
 			lost.add(24 * float(d.Rate) * min(d.Allocated, 1))
 		}
 	}
 	h.Nodes, h.Teams, h.Owners = len(nodes), len(teams), len(holders)
+	for _, reports := range nodes {
+		if !reports {
+			h.SilentNodes++
+		}
+	}
 	if watts.n > 0 {
 		h.Watts = number(watts.total)
 	}
@@ -187,7 +208,7 @@ func headlineOf(f *fleet.Fleet) headline {
 		h.Utilization = number(util.total / float64(util.n))
 	}
 	if rate.n > 0 {
-		h.CostPerHour, h.LostPerDay = number(rate.total), number(lost.total)
+		h.CostPerHour, h.LostPerDay, h.SilentPerHour = number(rate.total), number(lost.total), number(silent.total)
 	}
 	return h
 }

@@ -59,7 +59,7 @@ func TestRealStore(t *testing.T) {
 		}
 	}
 	got := headlineOf(f)
-	got.Owners, got.Watts, got.Utilization, got.LostPerDay, got.CostPerHour = 0, 0, 0, 0, 0 // the simulation does not know these
+	got.Owners, got.Watts, got.Utilization, got.LostPerDay, got.CostPerHour, got.SilentPerHour = 0, 0, 0, 0, 0, 0 // the simulation does not know these
 	if diff := cmp.Diff(want, got); diff != "" || got.Idle == 0 {
 		t.Errorf("-want +got:\n%s", diff)
 	}

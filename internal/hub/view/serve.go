@@ -1,6 +1,7 @@
 package view
 
 import (
+	"bytes"
 	"cmp"
 	"compress/gzip"
 	"context"
@@ -69,15 +70,21 @@ func write(w http.ResponseWriter, r *http.Request, code int, body any) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Add("Vary", "Accept-Encoding")
 	if len(b) < 1400 || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		w.WriteHeader(code)
+		if code != http.StatusOK { // a 200 may still become a 503 if slow clients hold the memory
+			w.WriteHeader(code)
+		}
 		_, _ = w.Write(b) // the client disconnected
 		return
 	}
 	h.Set("Content-Encoding", "gzip")
-	w.WriteHeader(code)
-	z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // valid level
-	_, _ = z.Write(b)                              // as above
-	_ = z.Close()                                  // as above
+	var zipped bytes.Buffer                              // a slow client keeps only this in memory
+	z, _ := gzip.NewWriterLevel(&zipped, gzip.BestSpeed) // valid level
+	_, _ = z.Write(b)                                    // into memory
+	_ = z.Close()                                        // as above
+	if code != http.StatusOK {
+		w.WriteHeader(code)
+	}
+	_, _ = w.Write(zipped.Bytes()) // the client disconnected
 }
 
 // parse reads the times of a request: at, from and to in Unix seconds. to defaults to at, or

@@ -188,11 +188,11 @@ func TestAnswers(t *testing.T) {
 		train = `{"id":"job/eu/ml/train/","kind":"job","name":"train","team":"vision","namespace":"ml","cluster":"eu"}`
 	)
 	f("/fleet", `{"at":1794744000,"currency":"EUR","idleAfter":10,
-		"headline":{"gpus":3,"held":2,"idle":1,"free":1,"sick":1,"warning":1,"uninvited":0,"simulated":1,"nodes":3,"owners":2,"teams":1,
-			"watts":683.5,"utilization":0.4425,"lostPerDay":48,"costPerHour":4},
+		"headline":{"gpus":3,"silent":0,"held":2,"idle":1,"free":1,"sick":1,"warning":1,"uninvited":0,"simulated":1,"nodes":3,"silentNodes":0,"owners":2,"teams":1,
+			"watts":683.5,"utilization":0.4425,"lostPerDay":48,"costPerHour":4,"silentPerHour":0},
 		"owners":[`+train+`,`+md+`],
 		"texts":["AMD MI300X","NVIDIA H100","H100","amd","nvidia","n10","n2","","eu","hpc","r1"],
-		"gpus":{"uuid":["GPU-c","GPU-a","GPU-b"],"index":[0,9,10],"model":[0,1,1],"shortModel":[0,2,2],"vendor":[3,4,4],"node":[5,6,6],"cluster":[7,8,9],"rack":[7,10,7],
+		"gpus":{"uuid":["GPU-c","GPU-a","GPU-b"],"index":[0,9,10],"model":[0,1,1],"shortModel":[0,2,2],"vendor":[3,4,4],"node":[5,6,6],"cluster":[7,8,9],"rack":[7,10,7],"since":{},
 			"health":[-1,1,0.5],"utilization":[null,0.875,0.01],"memory":[null,6.872e+10,1.074e+09],"memoryTotal":[2.062e+11,8.59e+10,8.59e+10],
 			"power":[null,612.5,71],"temperature":[null,66,34],"held":[0,1,1],"idle":[null,0,14],"rate":[null,2,2],"owners":[[],[0],[1]],"uninvited":{},"simulated":[0]}}`)
 	f("/workloads", `{"at":1794744000,"from":1794657600,"to":1794744000,"currency":"EUR","simulated":"some","workloads":[

@@ -65,7 +65,8 @@ type Options struct {
 	// Rate returns the hourly price of the device with these labels at this power draw. Nil
 	// means that there are no prices.
 	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
-	// Restricted means that the store shows one team only. Such a reader has no silent devices.
+	// Restricted means that the store shows one team or some namespaces only. Such a reader has
+	// no silent devices: what it sees of a device ends with the workload.
 	Restricted bool
 }
 

@@ -34,7 +34,7 @@ func (d *Device) Silent() bool { return !d.Since.IsZero() }
 // once. It belongs to the moments before upto.
 type roster struct {
 	upto  time.Time
-	whole bool                 // the store shows more than one team
+	whole bool                 // the store shows the whole fleet
 	last  map[string]time.Time // when a device was seen last, by DeviceKey
 	gone  map[string]*lost     // silent devices, by DeviceKey
 }
@@ -121,11 +121,12 @@ func (r *Reader) watch(ctx context.Context, all *roster, f *Fleet) error {
 	return nil
 }
 
-// everyone matches series that have no team, of a node or of a device that is free or shared.
-var everyone = "count ({" + LabelName + `=~"` + SeriesUp + "|" + SeriesAttribution + `",` + LabelTeam + `=""})`
+// everyone matches series without a team and a namespace, of a node or of a device that is free or
+// shared.
+var everyone = "count ({" + LabelName + `=~"` + SeriesUp + "|" + SeriesAttribution + `",` + LabelTeam + `="",` + LabelNamespace + `=""})`
 
-// whole reports whether a store shows more than one team. The series of a device that a team sees
-// end with its workload, which says nothing about the device.
+// whole reports whether a store shows more than some teams or namespaces. The series of a device
+// that a team sees end with its workload, which says nothing about the device.
 func (r *Reader) whole(ctx context.Context, at time.Time) (bool, error) {
 	now, err := r.store.Instant(ctx, everyone, at)
 	if err != nil || len(now) > 0 {

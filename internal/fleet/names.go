@@ -101,6 +101,7 @@ const (
 	LabelCluster       = "k8s_cluster_name"
 	LabelCloudProvider = "cloud_provider"
 	LabelRegion        = "cloud_region"
+	LabelZone          = "cloud_availability_zone"
 	LabelRack          = "rack"
 	LabelSimulated     = "gpumeter_simulated"
 )

@@ -11,8 +11,9 @@ import (
 type Report struct {
 	Kind     string    `json:"kind"`
 	By       string    `json:"by"`
-	From     time.Time `json:"from"`
+	From     time.Time `json:"from"` // UTC
 	To       time.Time `json:"to"`
+	Zone     string    `json:"time_zone"` // of the days and months
 	Currency string    `json:"currency"`
 	Priced   bool      `json:"priced"`
 	// Simulated is all or some if all or some of the devices do not exist, else empty.

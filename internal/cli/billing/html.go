@@ -32,13 +32,14 @@ func HTML(w io.Writer, d *Report) error {
 	page := struct {
 		*Report
 		Title    string
+		Period   string
 		Columns  []string
 		Rows     []row
 		Tiles    [][2]string
 		Findings [][3]string
 		Covered  []coverRow
 		More     int
-	}{Report: d, Title: d.title()}
+	}{Report: d, Title: d.title(), Period: d.period()}
 	page.Covered, page.More = d.coverRows()
 	for _, c := range d.Columns {
 		page.Columns = append(page.Columns, c.title)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -161,10 +162,26 @@ func (d *Report) Warning() string {
 }
 
 func (d *Report) title() string {
+	kind := d.Kind + " by " + d.By
 	if d.Kind == CoverageKind {
-		return fmt.Sprintf("coverage, %s to %s UTC", d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
+		kind = d.Kind
 	}
-	return fmt.Sprintf("%s by %s, %s to %s UTC", d.Kind, d.By, d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
+	return kind + ", " + d.period()
+}
+
+// period returns the period in the time zone of the report. Where clocks change within the period,
+// both ends have their abbreviation.
+func (d *Report) period() string {
+	zone, err := cost.Zone(d.Zone)
+	if err != nil {
+		zone = time.UTC
+	}
+	const minutes = "2006-01-02 15:04"
+	from, to := d.From.In(zone), d.To.In(zone)
+	if a, b := from.Format("MST"), to.Format("MST"); a != b {
+		return from.Format(minutes+" MST") + " to " + to.Format(minutes+" MST")
+	}
+	return from.Format(minutes) + " to " + to.Format(minutes+" MST")
 }
 
 // Table prints the table with its total, then quotas, findings and notes.

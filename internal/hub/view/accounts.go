@@ -17,6 +17,8 @@ type Accounts struct {
 	Currency string // ISO 4217 code, such as USD; empty without prices
 	// Prices is the price file, for reports elsewhere; empty if there is none.
 	Prices string
+	// Notes are about the prices.
+	Notes []string
 	// Rate returns the hourly price of the device with these labels at this power draw.
 	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
 	// Bill returns the usage and cost of a period.

@@ -119,10 +119,11 @@ func coverageOf(c *cost.Coverage) *Coverage {
 // limits are the display names of the limits of a quota.
 var limits = map[string]string{"gpus": "GPUs", "gpu_hours": "GPU-hours this month", "money": "spend this month"}
 
-// usesOf compares quotas with the cost of the month so far and with current holdings.
+// usesOf compares quotas with the cost of the month so far, in the time zone of at, and with current
+// holdings.
 func usesOf(ctx context.Context, store query.Store, prices cost.Prices, quotas []cost.Quota, at time.Time) ([]Quota, error) {
-	at = at.UTC().Truncate(time.Minute)
-	month := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
+	at = at.Truncate(time.Minute)
+	month := cost.MonthOf(at)
 	var bill cost.Statement
 	if month.Before(at) {
 		var err error

@@ -90,7 +90,7 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 		teams[b.Owner.Team].add(b)
 	}
 	a := costAnswer{
-		From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Priced: bill.Priced, Notes: bill.Notes,
+		From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Priced: bill.Priced, Notes: slices.Concat(v.accounts.Notes, bill.Notes),
 		Total: total.row(""), Free: free.row(""), Unknown: unknown.row(""), Simulated: simulationOf(nil, bill), Teams: []teamRow{}, Quotas: []Quota{},
 	}
 	for _, team := range slices.Sorted(maps.Keys(teams)) {
@@ -108,7 +108,7 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 		return nil, err
 	}
 	if v.accounts.Quotas != nil {
-		quotas, err := v.accounts.Quotas(ctx, r.to)
+		quotas, err := v.accounts.Quotas(ctx, r.to.In(v.opts.Zone))
 		if err != nil {
 			return nil, fmt.Errorf("cannot read quotas: %w", err)
 		}

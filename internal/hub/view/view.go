@@ -27,6 +27,7 @@ type Options struct {
 	Rack    string           // label with the rack of a node, default "rack"
 	Title   string           // name of the fleet, shown on the page
 	Team    string           // the team to which the store is restricted, if any
+	Zone    *time.Location   // of days and months, default UTC
 	// ShortModel returns a model name without the vendor's name; nil leaves model names
 	// unchanged.
 	ShortModel func(model string) string
@@ -84,6 +85,9 @@ func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error
 func Handler(store query.Store, accounts Accounts, events EventLog, o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Zone == nil {
+		o.Zone = time.UTC
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second

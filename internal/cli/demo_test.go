@@ -250,7 +250,7 @@ func TestTopNodeAndHub(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := (&thisMachine{price: prices}).snapshot(tick)
-			got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Rate: prices.prices.Rate}), demoNow, prices)
+			got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Price: prices.prices.Hourly}), demoNow, prices)
 			if err != nil {
 				t.Fatal(err)
 			}

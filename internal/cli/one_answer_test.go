@@ -69,7 +69,7 @@ func truth(ticks []node.Tick, prices cost.Prices) map[string]facts {
 			slices.Sort(owners)
 			f.Owners = strings.Join(slices.Compact(owners), ", ")
 			f.Part = optional.Of(part)
-			f.PerHour = prices.Rate(labelsOf(t, r), t.Time, f.Watts)
+			f.PerHour = fleet.Rate(chargesOf(t, r, prices.Hourly))
 			out[r.ID.UUID] = f
 		}
 	}
@@ -124,7 +124,7 @@ func onPage(t *testing.T, h http.Handler) (map[string]facts, map[string]float64)
 // inTop is what gpumeter top --url shows.
 func inTop(t *testing.T, store query.Store, prices cost.Prices) map[string]facts {
 	t.Helper()
-	s, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Rate: prices.Rate}), demoNow, pricing{prices, prices.Currency})
+	s, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Price: prices.Hourly}), demoNow, pricing{prices, prices.Currency})
 	if err != nil {
 		t.Fatal(err)
 	}

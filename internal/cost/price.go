@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -287,15 +287,11 @@ func (p Prices) PowerAt(labels map[string]string, at time.Time) (Power, bool) {
 	return Power{PerKWh: r.kwh, Milligrams: r.carbon, Priced: r.priced, Emits: r.emits}, ok
 }
 
-// Rate returns the hourly cost of a device with these labels at this power draw: the price of its
-// capacity and, if the device is owned, of its energy. The rate is absent if no rule has a price.
-func (p Prices) Rate(labels query.Labels, at time.Time, watts optional.Float) optional.Float {
-	price, ok := p.At(labels, at)
-	if !ok {
-		return optional.Float{}
-	}
-	w, _ := watts.Get()
-	return optional.Of(price.PerHour.Float() + price.PerKWh.Float()*w/1000)
+// Hourly returns what an hour costs under the labels of a row. It implements fleet.Pricer with the
+// prices of bills.
+func (p Prices) Hourly(row query.Labels, at time.Time) (fleet.Hourly, bool) {
+	price, ok := p.At(row, at)
+	return fleet.Hourly{Device: price.PerHour.Float(), Kilowatt: price.PerKWh.Float()}, ok
 }
 
 // Text returns the price file.

@@ -37,7 +37,8 @@ type Device struct {
 	Owners    []int          // holders, largest share first; indices into Fleet.Owners
 	Uninvited []int          // workloads that use the device without an allocation; indices into Fleet.Owners
 	Idle      optional.Float // seconds since a holder used the device; absent if free or without activity data
-	Rate      optional.Float // price of the next hour
+	Rate      optional.Float // cost of the next hour: the sum of Charges
+	Charges   []Charge       // by holder; nil without prices
 }
 
 // Fleet has every device at one moment, ordered by cluster, rack, node and index.
@@ -58,10 +59,8 @@ func (d *Device) Condition() optional.Float {
 
 // Options configure a Reader. The zero value is usable.
 type Options struct {
-	Rack string // label with the rack of a node, default LabelRack
-	// Rate returns the hourly price of the device with these labels at this power draw. Nil
-	// means that there are no prices.
-	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
+	Rack  string // label with the rack of a node, default LabelRack
+	Price Pricer // nil: there are no prices
 }
 
 // Reader reads the fleet from a store. It is safe for concurrent use.
@@ -90,7 +89,7 @@ var (
 	exprHealth = "min by (" + LabelUUID + ") (" + SeriesHealth + ")"
 	// identityLabels are on every series of a device.
 	identityLabels = strings.Join([]string{
-		LabelUUID, LabelIndex, LabelModel, LabelVendor, LabelHost, LabelNode, LabelCluster, LabelSimulated, LabelCloudProvider, LabelRegion, LabelHostType,
+		LabelUUID, LabelIndex, LabelModel, LabelVendor, LabelHost, LabelNode, LabelCluster, LabelSimulated, LabelCloudProvider, LabelRegion, LabelZone, LabelHostType,
 	}, ", ")
 )
 
@@ -130,11 +129,8 @@ func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
 	if err := r.memory(ctx, f); err != nil {
 		return nil, err
 	}
-	if r.o.Rate != nil {
-		for i := range f.Devices {
-			d := &f.Devices[i]
-			d.Rate = r.o.Rate(d.Labels, at, d.Power)
-		}
+	if err := r.charge(ctx, f); err != nil {
+		return nil, err
 	}
 	return f, r.idleness(ctx, f)
 }

@@ -7,8 +7,6 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/optional"
-	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // Accounts computes the money side of the page. A nil function means that the hub does not
@@ -19,8 +17,8 @@ type Accounts struct {
 	Prices string
 	// Notes are about the prices.
 	Notes []string
-	// Rate returns the hourly price of the device with these labels at this power draw.
-	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
+	// Price returns what an hour costs under the labels of a row of the bill.
+	Price fleet.Pricer
 	// Bill returns the usage and cost of a period.
 	Bill func(ctx context.Context, from, to time.Time) (*Bill, error)
 	// Cover returns how much device time a bill lacks. It is nil for a team: the rest of its

@@ -50,7 +50,7 @@ func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 	if prices.Empty() {
 		return a
 	}
-	a.Rate, a.Prices = prices.Rate, string(prices.Text())
+	a.Price, a.Prices = prices.Hourly, string(prices.Text())
 	return a
 }
 

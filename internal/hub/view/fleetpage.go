@@ -23,7 +23,7 @@ type headline struct {
 	Teams       int    `json:"teams"`
 	Watts       number `json:"watts"`       // sum over the devices that report power
 	Utilization number `json:"utilization"` // mean over the devices that report utilization
-	LostPerDay  number `json:"lostPerDay"`  // cost of the idle devices; null without prices
+	LostPerDay  number `json:"lostPerDay"`  // cost of the held time of idle devices, without energy; null without prices
 	CostPerHour number `json:"costPerHour"` // cost of all devices
 }
 
@@ -176,7 +176,7 @@ func headlineOf(f *fleet.Fleet) headline {
 		rate.add(float(d.Rate))
 		if d.IsIdle() {
 			h.Idle++
-			lost.add(24 * float(d.Rate) * min(d.Allocated, 1))
+			lost.add(24 * float(fleet.HeldRate(d.Charges)))
 		}
 	}
 	h.Nodes, h.Teams, h.Owners = len(nodes), len(teams), len(holders)

@@ -94,7 +94,7 @@ func Handler(store query.Store, accounts Accounts, events EventLog, o Options) h
 	}
 	v := &viewer{
 		store: store, accounts: accounts, events: events, opts: o,
-		fleet: fleet.NewReader(store, fleet.Options{Rack: o.Rack, Rate: accounts.Rate}),
+		fleet: fleet.NewReader(store, fleet.Options{Rack: o.Rack, Price: accounts.Price}),
 	}
 	v.charts.max = maxCharts
 	mux := http.NewServeMux()

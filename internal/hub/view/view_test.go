@@ -20,7 +20,6 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
-	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -103,12 +102,7 @@ func priced() Accounts {
 	train := fleet.Owner{ID: "job/eu/ml/train/", Kind: "job", Name: "train", Team: "vision", Namespace: "ml", Cluster: "eu"}
 	return Accounts{
 		Currency: "EUR",
-		Rate: func(l query.Labels, _ time.Time, _ optional.Float) optional.Float {
-			if l["gpu_vendor"] != "nvidia" {
-				return optional.Float{}
-			}
-			return optional.Of(2)
-		},
+		Price: func(l query.Labels, _ time.Time) (fleet.Hourly, bool) { return fleet.Hourly{Device: 2}, l["gpu_vendor"] == "nvidia" },
 		Bill: func(_ context.Context, from, to time.Time) (*Bill, error) {
 			held := to.Sub(from).Seconds()
 			return &Bill{Priced: true, Rows: []BillRow{

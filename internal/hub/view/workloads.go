@@ -99,6 +99,11 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, *Bill, e
 			}
 			t := of(f.Owners[n])
 			t.Models, t.Nodes = with(t.Models, v.opts.shortModel(d.Model)), with(t.Nodes, d.Node)
+			for _, c := range d.Charges {
+				if c.Owner == f.Owners[n].ID {
+					t.rate.add(float(c.PerHour()))
+				}
+			}
 			if d.IsIdle() {
 				t.Idle++
 			}
@@ -151,9 +156,6 @@ func (v *viewer) holdings(ctx context.Context, f *fleet.Fleet, of func(fleet.Own
 		t := of(h.Owner)
 		if part, ok := h.Allocation.Get(); ok {
 			t.GPUs += number(part)
-			if n, ok := f.Index[h.Device]; ok {
-				t.rate.add(float(f.Devices[n].Rate) * part)
-			}
 		}
 		t.util.add(float(h.Utilization))
 		t.memory.add(float(h.Memory))

@@ -284,7 +284,7 @@ func hoursAndMoney(t *testing.T, store *hub.Store, ticks []node.Tick, page http.
 	var a struct {
 		Workloads []struct {
 			fleet.Owner
-			Allocated, Cost float64
+			HeldTime, Cost float64
 		}
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
@@ -292,7 +292,7 @@ func hoursAndMoney(t *testing.T, store *hub.Store, ticks []node.Tick, page http.
 	}
 	onPage, money := map[string]float64{}, map[string]float64{}
 	for _, x := range a.Workloads {
-		onPage[x.Label()] += x.Allocated / 3600
+		onPage[x.Label()] += x.HeldTime / 3600
 		money[x.Label()] += x.Cost
 	}
 	near := cmpopts.EquateApprox(0, 1e-6)

@@ -159,9 +159,11 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	}
 	d.Fill(&bill, by)
 	if wholeDevices(options.Match) && !restricted {
-		if d.Coverage, err = cost.Cover(ctx, store, prices, &bill, options.Match); err != nil {
+		coverage, err := cost.Cover(ctx, store, prices, &bill, options.Match)
+		if err != nil {
 			return unreachable(err, o.store.url)
 		}
+		d.Cover(coverage, by)
 	} else {
 		d.Notes = append(d.Notes, "This report has a part of the workloads: how much of the devices' time is unknown is part of a report on all of them.")
 	}

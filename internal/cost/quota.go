@@ -351,7 +351,7 @@ func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
 		}
 		var sum Amounts
 		for i := range month.Rows {
-			if k := month.Rows[i].Labels[fleet.LabelKind]; k != fleet.KindUnallocated && q.Matches(month.Rows[i].Labels) {
+			if fleet.IsHeld(month.Rows[i].Labels[fleet.LabelKind]) && q.Matches(month.Rows[i].Labels) {
 				sum = sum.Add(month.Rows[i].Amounts)
 			}
 		}

@@ -44,14 +44,15 @@ func HTML(w io.Writer, d *Report) error {
 	for _, c := range d.Columns {
 		page.Columns = append(page.Columns, c.title)
 	}
-	for _, g := range append(slices.Clone(d.Groups), d.Total) {
-		r := row{Name: g.Name, Share: percent(d.share(&g)), Last: g.Name == d.Total.Name && len(page.Rows) == len(d.Groups)}
+	lines := d.lines()
+	for i, g := range lines {
+		r := row{Name: g.Name, Share: percent(d.share(&g)), Last: i == len(d.Groups) || i > len(d.Groups) && i == len(lines)-1}
 		for _, c := range d.Columns {
-			one := cell{Text: c.text(&g)}
+			one := cell{Text: c.cell(&g)}
 			if one.Text == "" {
 				one.Text = "–"
 			}
-			if c.part != nil {
+			if c.part != nil && g.Time() > 0 {
 				one.Bar = percent(c.part(&g))
 			}
 			r.Cells = append(r.Cells, one)

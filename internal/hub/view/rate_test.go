@@ -2,6 +2,7 @@ package view
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
 	"testing"
@@ -84,6 +85,9 @@ func TestRateIsTheBillOfAnHour(t *testing.T) {
 					add(gauge, at, p.ratio, row)
 				}
 				add(counter, at, (s+3600)*p.ratio, row)
+				if row["gpu_workload_name"] == "train" { // the others are not measured
+					add(fleet.SeriesActiveTime, at, (s+3600)*p.ratio/2, row)
+				}
 				add(fleet.SeriesEnergy, at, (s+3600)*p.ratio*watts, row)
 			}
 			add(fleet.SeriesUnallocated, at, free, map[string]string{"gpu_workload_kind": "unallocated"})
@@ -144,6 +148,7 @@ func TestRateIsTheBillOfAnHour(t *testing.T) {
 		if whole := money(bill.Total.Total()); page.Headline.CostPerHour == nil || math.Abs(*page.Headline.CostPerHour-whole) > 1e-4 {
 			t.Errorf("%v: the headline has %v, the bill %v", rules, page.Headline.CostPerHour, whole)
 		}
+		samePage(t, h, &bill)
 		var list struct {
 			Workloads []struct {
 				Name    string
@@ -173,4 +178,45 @@ func TestRateIsTheBillOfAnHour(t *testing.T) {
 	f("team", "namespace", "node", "model")
 	f("cluster", "pool", "zone", "team", "node", "model")
 	f("namespace")
+}
+
+// samePage compares the cost page with the groups of a report: the same rows under the same names,
+// and the same used, idle and free.
+func samePage(t *testing.T, h http.Handler, bill *cost.Statement) {
+	t.Helper()
+	code, body := get(t, h, fmt.Sprintf("/cost?from=%d&to=%d", bill.From.Unix(), bill.To.Unix()))
+	type row struct {
+		Team                                                                    string
+		Time, UsedTime, IdleTime, UnmeasuredTime, FreeTime                      float64
+		Cost, UsedCost, IdleCost, UnmeasuredCost, FreeCost, EnergyCost, Nothing *float64
+	}
+	var page struct {
+		Total row
+		Teams []row
+	}
+	if err := json.Unmarshal([]byte(body), &page); err != nil || code != http.StatusOK {
+		t.Fatal(code, err, body)
+	}
+	of := func(name string, a cost.Amounts) row {
+		known := a.Unmeasured == 0 || a.Unmeasured != a.Allocated()
+		amount := func(m cost.Money, known bool) *float64 {
+			if !a.Priced() || !known {
+				return nil
+			}
+			return new(money(m))
+		}
+		return row{
+			name, a.Time().Float(), a.Used.Float(), a.Idle.Float(), a.Unmeasured.Float(), a.Unallocated.Float(),
+			amount(a.Total(), true), amount(a.UsedCost, known), amount(a.IdleCost, known), amount(a.UnmeasuredCost, true), amount(a.UnallocatedCost, true), amount(a.EnergyCost, true), nil,
+		}
+	}
+	want := page
+	want.Total, want.Teams = of("", bill.Total), nil
+	team, _ := cost.DimensionOf("team")
+	for _, g := range bill.By(team) {
+		want.Teams = append(want.Teams, of(g.Name, g.Amounts))
+	}
+	if diff := cmp.Diff(want, page, cmpopts.EquateApprox(1e-9, 1e-9)); diff != "" || len(want.Teams) < 4 {
+		t.Errorf("(-report +page):\n%s", diff)
+	}
 }

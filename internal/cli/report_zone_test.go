@@ -8,6 +8,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/exporter/hubexporter"
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // Catches days and months at midnight UTC in other time zones, days of 24 hours where clocks change,
@@ -65,6 +69,21 @@ func TestReportTimeZone(t *testing.T) {
 		root.SetArgs([]string{command, "--time-zone", "Europe/Berln"})
 		if err := root.ExecuteContext(t.Context()); err == nil || err.Error() != `--time-zone: "Europe/Berln" is not a time zone such as Europe/Berlin or UTC` {
 			t.Errorf("%s: %v", command, err)
+		}
+	}
+}
+
+// Catches an attribute of workloads that agents set and that a price file may not match.
+func TestRowLabelsHaveWorkloads(t *testing.T) {
+	t.Parallel()
+	for _, m := range workload.Meanings() {
+		if label := strings.ReplaceAll(m.Key, ".", "_"); !fleet.IsRowLabel(label) {
+			t.Errorf("%s is not a label of rows", label)
+		}
+	}
+	for _, key := range hubexporter.DefaultResourceLabels() {
+		if label := strings.ReplaceAll(key, ".", "_"); !fleet.IsRowLabel(label) {
+			t.Errorf("%s is not a label of rows", label)
 		}
 	}
 }

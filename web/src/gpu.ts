@@ -20,6 +20,7 @@ export interface GPU {
   held: number;
   idle: Num;
   rate: Num;
+  heldRate: Num; // of held time, without energy
   owners: Owner[];
   uninvited: Owner[]; // workloads that use the device without an allocation
   simulated: boolean;
@@ -45,6 +46,7 @@ export function rows(c: Columns, texts: string[], owners: Owner[]): GPU[] {
     held: c.held[i]!,
     idle: c.idle[i]!,
     rate: c.rate[i]!,
+    heldRate: c.heldRate[i]!,
     owners: c.owners[i]!.map((n) => owners[n]!),
     uninvited: (c.uninvited[i] ?? []).map((n) => owners[n]!),
     simulated: simulated.has(i),
@@ -58,8 +60,8 @@ export const isWarned = (g: GPU) => g.health !== null && g.health > 0 && g.healt
 export const isIdle = (g: GPU, after = idleAfter) => g.held > 0 && g.idle !== null && g.idle >= after;
 export const isTaken = (g: GPU) => g.uninvited.length > 0;
 export const isFree = (g: GPU) => g.held === 0;
-/** lost is the cost per day of an idle device. */
-export const lost = (g: GPU): Num => (g.rate === null ? null : g.rate * 24 * Math.min(g.held, 1));
+/** lost is the cost per day of the held time of an idle device. */
+export const lost = (g: GPU): Num => (g.heldRate === null ? null : g.heldRate * 24);
 
 export const nameOf = (g: GPU) => (g.index === null ? g.uuid : `GPU ${g.index}`);
 const namesOf = (list: Owner[]) => list.map((o) => o.name || f.kindOf(o.kind)).join(", ");

@@ -60,6 +60,7 @@ type gpus struct {
 	Held        column  `json:"held"`
 	Idle        column  `json:"idle"` // minutes
 	Rate        column  `json:"rate"`
+	HeldRate    column  `json:"heldRate"` // of held time, without energy
 	Owners      [][]int `json:"owners"`
 	// Uninvited has the workloads that use a device without an allocation, by row number.
 	Uninvited map[int][]int `json:"uninvited"`
@@ -115,6 +116,7 @@ func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 		Held:        values(func(d *fleet.Device) float64 { return d.Allocated }),
 		Idle:        values(func(d *fleet.Device) float64 { return math.Floor(float(d.Idle) / 60) }),
 		Rate:        values(func(d *fleet.Device) float64 { return float(d.Rate) }),
+		HeldRate:    values(func(d *fleet.Device) float64 { return float(fleet.HeldRate(d.Charges)) }),
 		Model:       words(func(d *fleet.Device) string { return d.Model }),
 		Short:       words(func(d *fleet.Device) string { return v.opts.shortModel(d.Model) }),
 		Vendor:      words(func(d *fleet.Device) string { return d.Vendor }),

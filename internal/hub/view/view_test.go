@@ -209,7 +209,7 @@ func TestAnswers(t *testing.T) {
 		"texts":["AMD MI300X","NVIDIA H100","H100","amd","nvidia","n10","n2","","eu","hpc","r1"],
 		"gpus":{"uuid":["GPU-c","GPU-a","GPU-b"],"index":[0,9,10],"model":[0,1,1],"shortModel":[0,2,2],"vendor":[3,4,4],"node":[5,6,6],"cluster":[7,8,9],"rack":[7,10,7],
 			"health":[-1,1,0.5],"utilization":[null,0.875,0.01],"memory":[null,6.872e+10,1.074e+09],"memoryTotal":[2.062e+11,8.59e+10,8.59e+10],
-			"power":[null,612.5,71],"temperature":[null,66,34],"held":[0,1,1],"idle":[null,0,14],"rate":[null,2,2],"owners":[[],[0],[1]],"uninvited":{},"simulated":[0]}}`)
+			"power":[null,612.5,71],"temperature":[null,66,34],"held":[0,1,1],"idle":[null,0,14],"rate":[null,2,2],"heldRate":[null,2,2],"owners":[[],[0],[1]],"uninvited":{},"simulated":[0]}}`)
 	f("/workloads", `{"at":1794744000,"from":1794657600,"to":1794744000,"currency":"EUR","simulated":"some","workloads":[
 		{`+train[1:len(train)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"uninvited":0,"idle":0,"sick":0,"utilization":0.875,"memory":null,"watts":null,"perHour":2,
 			`+used+`},

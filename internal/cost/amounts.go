@@ -47,8 +47,9 @@ func (a Amounts) Capacity() Money { return a.AllocatedCost() + a.UnallocatedCost
 // Total returns the whole cost: capacity and energy.
 func (a Amounts) Total() Money { return a.Capacity() + a.EnergyCost }
 
-// Priced reports whether any of the time has a price. An unpriced amount is unknown, not free.
-func (a Amounts) Priced() bool { return a.Unpriced < a.Time()+a.NotSeen }
+// Priced reports whether any of the time, or energy without held time, has a price. An unpriced
+// amount is unknown, not free.
+func (a Amounts) Priced() bool { return a.Unpriced < a.Time()+a.NotSeen || a.EnergyCost > 0 }
 
 // Add returns a + b.
 func (a Amounts) Add(b Amounts) Amounts {

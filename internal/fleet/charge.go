@@ -80,13 +80,13 @@ func HeldRate(charges []Charge) optional.Float {
 }
 
 func sumOfCharges(charges []Charge, of func(Charge) optional.Float) optional.Float {
-	sum, any := 0.0, false
+	sum, priced := 0.0, false
 	for _, c := range charges {
 		if v, ok := of(c).Get(); ok {
-			sum, any = sum+v, true
+			sum, priced = sum+v, true
 		}
 	}
-	if !any {
+	if !priced {
 		return optional.Float{}
 	}
 	return optional.Of(sum)

@@ -3,6 +3,7 @@ package view
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"testing"
@@ -63,11 +64,8 @@ func TestRateIsTheBillOfAnHour(t *testing.T) {
 	for uuid, d := range devices {
 		add := func(name string, at time.Time, v float64, more map[string]string) {
 			l := query.Labels{fleet.LabelName: name, "gpu_uuid": uuid, "gpu_model": "H100", "gpu_index": "0", "gpu_vendor": "nvidia", "instance": "agent"}
-			for _, from := range []map[string]string{d.machine, more} {
-				for k, v := range from {
-					l[k] = v
-				}
-			}
+			maps.Copy(l, d.machine)
+			maps.Copy(l, more)
 			m.Add(l, at, v)
 		}
 		for s := -3600.; s <= 0; s += 30 {

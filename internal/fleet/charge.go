@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -115,16 +116,65 @@ func (r *Reader) charge(ctx context.Context, f *Fleet) error {
 			parts[i] = append(parts[i], Part{row, s.Value})
 		}
 	}
+	var without []int
+	for i := range f.Devices {
+		if !slices.ContainsFunc(parts[i], func(p Part) bool { return p.Ratio > 0 }) {
+			without = append(without, i)
+		}
+	}
+	// The agent of such a device does not know the holders, or is away: it costs what it costs free.
+	machines, err := r.machines(ctx, f, without)
+	if err != nil {
+		return err
+	}
+	for _, i := range without {
+		row := OfMachine(Row(f.Devices[i].Labels))
+		maps.Copy(row, machines[f.Devices[i].UUID])
+		row[LabelKind] = KindUnallocated
+		parts[i] = []Part{{row, 1}}
+	}
 	for i := range f.Devices {
 		d := &f.Devices[i]
-		if !slices.ContainsFunc(parts[i], func(p Part) bool { return p.Ratio > 0 }) {
-			// The agent does not know the holders, or is away: the device costs what it costs free.
-			row := Row(d.Labels)
-			row[LabelKind] = KindUnallocated
-			parts[i] = []Part{{row, 1}}
-		}
 		d.Charges = Charges(parts[i], f.At, d.Power, r.o.Price)
 		d.Rate = Rate(d.Charges)
 	}
 	return nil
+}
+
+// machinesFor is how long the labels of devices without parts are remembered. The query reads a day
+// of samples.
+const machinesFor = 10 * time.Minute
+
+// machines returns all labels of the machines of some devices, by UUID: those that a bill of their
+// free time would have. The labels that identify a device lack what users add, such as the pool.
+func (r *Reader) machines(ctx context.Context, f *Fleet, devices []int) (map[string]query.Labels, error) {
+	r.mu.Lock()
+	known, asked := r.machine, r.machined
+	r.mu.Unlock()
+	uuids := make([]string, len(devices))
+	for n, i := range devices {
+		uuids[n] = f.Devices[i].UUID
+	}
+	if f.At.Sub(asked).Abs() <= machinesFor && !slices.ContainsFunc(uuids, func(uuid string) bool { return known[uuid] == nil }) {
+		return known, nil
+	}
+	known = map[string]query.Labels{}
+	for _, uuid := range uuids {
+		known[uuid] = query.Labels{} // not searched for again soon
+	}
+	for _, match := range AnyOf(LabelUUID, uuids) {
+		list, err := r.store.Instant(ctx, over("last_over_time", Select(SeriesUp, nil, match), query.Duration(lately)), f.At)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range list {
+			if l, ok := known[s.Labels[LabelUUID]]; ok {
+				maps.Copy(l, OfMachine(Row(s.Labels)))
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.machine, r.machined = known, f.At
+	return known, nil
 }

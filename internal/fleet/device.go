@@ -71,6 +71,9 @@ type Reader struct {
 	mu      sync.Mutex
 	totals  map[string]float64 // memory size of devices by UUID, constant
 	totaled time.Time
+
+	machine  map[string]query.Labels // labels of devices without parts by UUID, see machines
+	machined time.Time
 }
 
 // NewReader returns a Reader of store.

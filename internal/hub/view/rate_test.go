@@ -91,8 +91,10 @@ func TestRateIsTheBillOfAnHour(t *testing.T) {
 			add(fleet.SeriesUnallocated, at, free, map[string]string{"gpu_workload_kind": "unallocated"})
 		}
 	}
+	// An agent that does not know the holders of its device: the device costs what it costs free.
+	m.Add(query.Labels{fleet.LabelName: fleet.SeriesUp, "gpu_uuid": "lonely", "gpu_model": "H100", "host_name": "n9", "k8s_node_label_pool": "spot", "k8s_namespace_name": "ml"}, noon, 1)
 	const power = "\npower: [{match: {cluster: south}, rates: [{from: 2020-01-01, per_kwh: 0.2, pue: 1.5}]}, {rates: [{from: 2020-01-01, per_kwh: 0.1}]}]\n"
-	f := func(rules ...string) {
+	f := func(lonely float64, rules ...string) {
 		t.Helper()
 		text := "currency: USD\nprices:\n"
 		for _, r := range rules {
@@ -140,10 +142,14 @@ func TestRateIsTheBillOfAnHour(t *testing.T) {
 			got[uuid] = page.GPUs.Rate[i]
 		}
 		near := cmpopts.EquateApprox(0, 1e-5)
+		if r := got["lonely"]; r == nil && lonely != 0 || r != nil && math.Abs(*r-lonely) > 1e-9 {
+			t.Errorf("%v: a device without holders costs %v, want %v", rules, r, lonely)
+		}
+		delete(got, "lonely") // in no bill
 		if diff := cmp.Diff(want, got, near); diff != "" {
 			t.Errorf("%v (-bill of an hour +rate on the page):\n%s", rules, diff)
 		}
-		if whole := money(bill.Total.Total()); page.Headline.CostPerHour == nil || math.Abs(*page.Headline.CostPerHour-whole) > 1e-4 {
+		if whole := money(bill.Total.Total()) + lonely; page.Headline.CostPerHour == nil || math.Abs(*page.Headline.CostPerHour-whole) > 1e-4 {
 			t.Errorf("%v: the headline has %v, the bill %v", rules, page.Headline.CostPerHour, whole)
 		}
 		samePage(t, h, &bill)
@@ -169,13 +175,13 @@ func TestRateIsTheBillOfAnHour(t *testing.T) {
 			t.Errorf("%v: workloads (-bill of an hour +rate on the page):\n%s", rules, diff)
 		}
 	}
-	f("model")
-	f("zone", "model")
-	f("pool", "zone", "model")
-	f("namespace", "model")
-	f("team", "namespace", "node", "model")
-	f("cluster", "pool", "zone", "team", "node", "model")
-	f("namespace")
+	f(8.3, "model")
+	f(8.3, "zone", "model")
+	f(1.1, "pool", "zone", "model")
+	f(8.3, "namespace", "model")
+	f(8.3, "team", "namespace", "node", "model")
+	f(1.1, "cluster", "pool", "zone", "team", "node", "model")
+	f(0, "namespace")
 }
 
 // samePage compares the cost page with the groups of a report: the same rows under the same names,

@@ -143,14 +143,14 @@ func TestRateIsTheBillOfAnHour(t *testing.T) {
 		}
 		near := cmpopts.EquateApprox(0, 1e-5)
 		if r := got["lonely"]; r == nil && lonely != 0 || r != nil && math.Abs(*r-lonely) > 1e-9 {
-			t.Errorf("%v: a device without holders costs %v, want %v", rules, r, lonely)
+			t.Errorf("%v: a device without holders costs %s, want %v", rules, orNothing(r), lonely)
 		}
 		delete(got, "lonely") // in no bill
 		if diff := cmp.Diff(want, got, near); diff != "" {
 			t.Errorf("%v (-bill of an hour +rate on the page):\n%s", rules, diff)
 		}
 		if whole := money(bill.Total.Total()) + lonely; page.Headline.CostPerHour == nil || math.Abs(*page.Headline.CostPerHour-whole) > 1e-4 {
-			t.Errorf("%v: the headline has %v, the bill %v", rules, page.Headline.CostPerHour, whole)
+			t.Errorf("%v: the headline has %s, the bill %v", rules, orNothing(page.Headline.CostPerHour), whole)
 		}
 		samePage(t, h, &bill)
 		var list struct {
@@ -182,6 +182,13 @@ func TestRateIsTheBillOfAnHour(t *testing.T) {
 	f(8.3, "team", "namespace", "node", "model")
 	f(1.1, "cluster", "pool", "zone", "team", "node", "model")
 	f(0, "namespace")
+}
+
+func orNothing(v *float64) string {
+	if v == nil {
+		return "nothing"
+	}
+	return fmt.Sprint(*v)
 }
 
 // samePage compares the cost page with the groups of a report: the same rows under the same names,

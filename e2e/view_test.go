@@ -308,7 +308,7 @@ func checkViewed(t *testing.T, pages map[string]any) {
 		}
 		Workloads struct{ Workloads []struct{ Name string } }
 		Cost      struct {
-			Total    struct{ Allocated, Cost, IdleCost float64 }
+			Total    struct{ Time, Cost, IdleCost float64 }
 			Findings []any
 		}
 		GPU   struct{ Holders []any }
@@ -324,7 +324,7 @@ func checkViewed(t *testing.T, pages map[string]any) {
 	if len(got.Workloads.Workloads) != 5 || len(got.GPU.Holders) != 2 || len(got.Range.Lines) != 2 || len(got.Cost.Findings) == 0 {
 		t.Errorf("%d workloads, %d holders, %d lines, %d findings", len(got.Workloads.Workloads), len(got.GPU.Holders), len(got.Range.Lines), len(got.Cost.Findings))
 	}
-	if c := got.Cost.Total; c.Allocated != 6*2*3600 || math.Abs(c.Cost-42) > 1e-4 || math.Abs(c.IdleCost-7) > 1e-4 { // each row is rounded to millionths
+	if c := got.Cost.Total; c.Time != 6*2*3600 || math.Abs(c.Cost-42) > 1e-4 || math.Abs(c.IdleCost-7) > 1e-4 { // each row is rounded to millionths
 		t.Errorf("two hours of six GPUs are %+v", c)
 	}
 }

@@ -143,7 +143,7 @@ func demoAgrees(t *testing.T, url string, at time.Time) {
 	period := fmt.Sprintf("?from=%d&to=%d&at=%d", from.Unix(), at.Unix(), at.Unix())
 	var page struct{ Headline map[string]float64 }
 	var bill struct {
-		Total struct{ Allocated, Cost, Energy float64 }
+		Total struct{ Time, Cost, Energy float64 }
 	}
 	for path, into := range map[string]any{"/api/page/fleet" + period: &page, "/api/page/cost" + period: &bill} {
 		if err := json.Unmarshal(get(t, url+path), into); err != nil {
@@ -188,7 +188,7 @@ func demoAgrees(t *testing.T, url string, at time.Time) {
 	}
 	want := map[string]float64{
 		"watts": page.Headline["watts"], "utilization": page.Headline["utilization"], "gpus": page.Headline["gpus"],
-		"device seconds": bill.Total.Allocated, "money": bill.Total.Cost, "joules": bill.Total.Energy,
+		"device seconds": bill.Total.Time, "money": bill.Total.Cost, "joules": bill.Total.Energy,
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-9, 1e-5)); diff != "" {
 		t.Errorf("the demo at %s (-page +queries and report):\n%s", at, diff)
@@ -250,7 +250,7 @@ func TestTopNodeAndHub(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := (&thisMachine{price: prices}).snapshot(tick)
-			got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Rate: prices.prices.Rate}), demoNow, prices)
+			got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Price: prices.prices.Hourly}), demoNow, prices)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -33,6 +33,7 @@ type hubFlags struct {
 	options   server.Options
 	retention string
 	maxSize   string
+	zone      string
 	store     storeFlags // of --backend
 }
 
@@ -49,12 +50,27 @@ func (h *hubFlags) register(cmd *cobra.Command) {
 	f.IntVar(&o.NodeSeries, "max-series-per-node", 0, "maximum number of series of one node in memory (default: a quarter of --max-series, at least 50000)")
 	f.StringVar(&o.Prices, "prices", "", "`FILE` with device prices")
 	f.StringArrayVar(&o.Quotas, "quotas", nil, quotasHelp)
+	registerZone(cmd, &h.zone, "of the months of quotas, and of days and months on the page")
 	f.StringVar(&o.Title, "title", "", "name of this fleet on the page")
 	f.StringVar(&o.Tokens, "tokens", "", "`FILE` with the tokens that may read and write")
 	f.StringVar(&o.Cert, "tls-cert", "", "`FILE` with the server certificate, PEM")
 	f.StringVar(&o.Key, "tls-key", "", "`FILE` with the private key of the certificate, PEM")
 	f.StringVar(&o.ClientCA, "client-ca", "", "`FILE` with the CA certificates that client certificates must be signed by, PEM")
 	f.BoolVar(&o.Insecure, "insecure", false, "allow everyone on the network to read and write")
+}
+
+// registerZone adds --time-zone.
+func registerZone(cmd *cobra.Command, to *string, what string) {
+	cmd.Flags().StringVar(to, "time-zone", "UTC", "time `ZONE` "+what+", such as Europe/Berlin")
+}
+
+// zoneOf returns the time zone of --time-zone.
+func zoneOf(name string) (*time.Location, error) {
+	zone, err := cost.Zone(name)
+	if err != nil {
+		return nil, fmt.Errorf("--time-zone: %w", err)
+	}
+	return zone, nil
 }
 
 // registerBackend adds the flags of hub that up does not have.
@@ -135,6 +151,9 @@ func (h *hubFlags) check(cmd *cobra.Command) error {
 		return errors.New("--data-dir must not be empty")
 	}
 	var err error
+	if o.Zone, err = zoneOf(h.zone); err != nil {
+		return err
+	}
 	if o.Retention, err = parseDays(h.retention); err != nil || o.Retention < 2*time.Hour {
 		return fmt.Errorf("--retention must be at least 2h, such as 36h or 90d, is %q", h.retention)
 	}

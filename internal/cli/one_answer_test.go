@@ -69,7 +69,7 @@ func truth(ticks []node.Tick, prices cost.Prices) map[string]facts {
 			slices.Sort(owners)
 			f.Owners = strings.Join(slices.Compact(owners), ", ")
 			f.Part = optional.Of(part)
-			f.PerHour = prices.Rate(labelsOf(t, r), t.Time, f.Watts)
+			f.PerHour = fleet.Rate(chargesOf(t, r, prices.Hourly))
 			out[r.ID.UUID] = f
 		}
 	}
@@ -124,7 +124,7 @@ func onPage(t *testing.T, h http.Handler) (map[string]facts, map[string]float64)
 // inTop is what gpumeter top --url shows.
 func inTop(t *testing.T, store query.Store, prices cost.Prices) map[string]facts {
 	t.Helper()
-	s, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Rate: prices.Rate}), demoNow, pricing{prices, prices.Currency})
+	s, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Price: prices.Hourly}), demoNow, pricing{prices, prices.Currency})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func hoursAndMoney(t *testing.T, store *hub.Store, ticks []node.Tick, page http.
 	var a struct {
 		Workloads []struct {
 			fleet.Owner
-			Allocated, Cost float64
+			HeldTime, Cost float64
 		}
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
@@ -292,7 +292,7 @@ func hoursAndMoney(t *testing.T, store *hub.Store, ticks []node.Tick, page http.
 	}
 	onPage, money := map[string]float64{}, map[string]float64{}
 	for _, x := range a.Workloads {
-		onPage[x.Label()] += x.Allocated / 3600
+		onPage[x.Label()] += x.HeldTime / 3600
 		money[x.Label()] += x.Cost
 	}
 	near := cmpopts.EquateApprox(0, 1e-6)

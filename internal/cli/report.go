@@ -25,6 +25,7 @@ import (
 // report holds the flags of gpumeter report.
 type report struct {
 	period  reportPeriod
+	zone    string
 	by      []string
 	output  string
 	columns []string
@@ -47,7 +48,7 @@ Prometheus, Mimir, Thanos or VictoriaMetrics that stores the agents' series. Sum
 exact: the hours of a day add up to the day. Every report says how much device time is
 unknown, and why; coverage is the list of all devices.
 
-Dates are in UTC. Costs need prices: a file, or those of the hub. Without prices costs are
+Days and months are those of --time-zone, UTC by default. Costs need prices: a file, or those of the hub. Without prices costs are
 absent, not zero, and the default report is usage.`,
 		Example: `  gpumeter report --last 7d --prices prices.yaml
   gpumeter report usage --month 2026-10 --by namespace --url http://prometheus:9090
@@ -67,8 +68,9 @@ absent, not zero, and the default report is usage.`,
 	f.StringVar(&o.period.from, "from", "", "start `TIME`: 2026-10-14, 2026-10-14T12:00:00Z, or 36h for 36 hours ago")
 	f.StringVar(&o.period.to, "to", "", "end `TIME` (default: now)")
 	f.StringVar(&o.period.last, "last", "", "period up to now: 90m, 24h, 7d (default: 24h)")
-	f.StringVar(&o.period.month, "month", "", "calendar `MONTH`, such as 2026-10")
-	f.StringVar(&o.period.day, "day", "", "calendar `DAY`, such as 2026-10-14")
+	f.StringVar(&o.period.month, "month", "", "calendar `MONTH`: 2026-10, this or last")
+	f.StringVar(&o.period.day, "day", "", "calendar `DAY`: 2026-10-14, today or yesterday")
+	registerZone(cmd, &o.zone, "of days, months and times without a zone")
 	f.StringSliceVar(&o.by, "by", []string{"team"}, "group by one or more of "+strings.Join(dimensionNames(), ", "))
 	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of the default ones: "+strings.Join(billing.ColumnNames(), ", "))
 	f.StringArrayVar(&o.match, "match", nil, "only series with `LABEL=VALUE`; may be repeated")
@@ -105,11 +107,15 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if _, err := billing.Columns(kind, o.columns); err != nil {
 		return err
 	}
-	from, to, note, err := o.period.edges(now.UTC())
+	zone, err := zoneOf(o.zone)
 	if err != nil {
 		return err
 	}
-	d := &billing.Report{By: strings.Join(o.by, ","), From: from, To: to, Notes: []string{}, Keys: o.by}
+	from, to, note, err := o.period.edges(now.In(zone))
+	if err != nil {
+		return err
+	}
+	d := &billing.Report{By: strings.Join(o.by, ","), From: from.UTC(), To: to.UTC(), Zone: zone.String(), Notes: []string{}, Keys: o.by}
 	if note != "" {
 		d.Notes = append(d.Notes, note)
 	}
@@ -153,13 +159,15 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	}
 	d.Fill(&bill, by)
 	if wholeDevices(options.Match) && !restricted {
-		if d.Coverage, err = cost.Cover(ctx, store, prices, &bill, options.Match); err != nil {
+		coverage, err := cost.Cover(ctx, store, prices, &bill, options.Match)
+		if err != nil {
 			return unreachable(err, o.store.url)
 		}
+		d.Cover(coverage, by)
 	} else {
 		d.Notes = append(d.Notes, "This report has a part of the workloads: how much of the devices' time is unknown is part of a report on all of them.")
 	}
-	d.Notes = append(d.Notes, missing(&bill, prices, origin)...)
+	d.Notes = append(d.Notes, missing(&bill, prices, origin, zone)...)
 	if o.findings {
 		if d.Findings, err = cost.FindingsIn(ctx, store, prices, bill, cost.Rules{}, options); err != nil {
 			return err
@@ -268,8 +276,10 @@ func unreachable(err error, url string) error {
 
 // checkQuotas compares the quotas with the usage in the month in which the period ends.
 func checkQuotas(ctx context.Context, store query.Store, prices cost.Prices, quotas []cost.Quota, to time.Time, o cost.Options) ([]cost.Use, error) {
-	last := to.Add(-time.Millisecond)
-	begin := time.Date(last.Year(), last.Month(), 1, 0, 0, 0, 0, time.UTC)
+	if err := cost.SameCurrency(quotas, prices); err != nil {
+		return nil, fmt.Errorf("--quotas: %w", err)
+	}
+	begin := cost.MonthOf(to.Add(-time.Millisecond))
 	month, err := cost.Bill(ctx, store, prices, begin, to, o)
 	if err != nil {
 		return nil, err
@@ -282,13 +292,13 @@ func checkQuotas(ctx context.Context, store query.Store, prices cost.Prices, quo
 }
 
 // missing returns notes about data that the bill lacks.
-func missing(b *cost.Statement, prices cost.Prices, origin string) []string {
+func missing(b *cost.Statement, prices cost.Prices, origin string, zone *time.Location) []string {
 	var notes []string
 	if len(b.Rows) == 0 {
 		return []string{"The store has no workload series in this period: " + fleet.SeriesAllocatedTime + "."}
 	}
 	if !b.Since.IsZero() {
-		notes = append(notes, "The store has no data before about "+b.Since.Format("2006-01-02 15:04")+" UTC.")
+		notes = append(notes, "The store has no data before about "+b.Since.In(zone).Format("2006-01-02 15:04 MST")+".")
 	}
 	if prices.Empty() && origin == "" {
 		notes = append(notes, "Costs are absent because there are no prices: use --prices.")

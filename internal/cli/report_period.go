@@ -9,12 +9,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
 )
 
 // reportPeriod holds the flags that set the period of a report.
 type reportPeriod struct{ from, to, last, month, day string }
 
-// edges returns the bounds of the period, and a note if it was shortened.
+// edges returns the bounds of the period in the time zone of now, and a note if it was shortened.
 func (p reportPeriod) edges(now time.Time) (from, to time.Time, note string, err error) {
 	ways := 0
 	for _, s := range []string{p.from + p.to, p.last, p.month, p.day} {
@@ -27,15 +29,9 @@ func (p reportPeriod) edges(now time.Time) (from, to time.Time, note string, err
 	case ways > 1:
 		err = errors.New("give only one of --from/--to, --last, --month and --day")
 	case p.month != "":
-		if from, err = time.Parse("2006-01", p.month); err != nil {
-			err = fmt.Errorf("--month %.40q is not like 2026-10", p.month)
-		}
-		to = from.AddDate(0, 1, 0)
+		from, to, err = monthOf(p.month, now)
 	case p.day != "":
-		if from, err = time.Parse(time.DateOnly, p.day); err != nil {
-			err = fmt.Errorf("--day %.40q is not like 2026-10-14", p.day)
-		}
-		to = from.AddDate(0, 0, 1)
+		from, to, err = dayOf(p.day, now)
 	case p.from != "" || p.to != "":
 		to = now
 		if p.from == "" {
@@ -68,11 +64,48 @@ func (p reportPeriod) edges(now time.Time) (from, to time.Time, note string, err
 	return from, to, note, err
 }
 
-// moment parses a date, a time, or a duration before now.
+// monthOf returns the calendar month with a name: 2026-10, this or last.
+func monthOf(text string, now time.Time) (from, to time.Time, err error) {
+	year, month := now.Year(), now.Month()
+	switch text {
+	case "this":
+	case "last":
+		month--
+	default:
+		t, err := time.Parse("2006-01", text)
+		if err != nil {
+			return from, to, fmt.Errorf("--month %.40q is not like 2026-10, this or last", text)
+		}
+		year, month = t.Year(), t.Month()
+	}
+	return cost.Midnight(year, month, 1, now.Location()), cost.Midnight(year, month+1, 1, now.Location()), nil
+}
+
+// dayOf returns the calendar day with a name: 2026-10-14, today or yesterday.
+func dayOf(text string, now time.Time) (from, to time.Time, err error) {
+	year, month, day := now.Date()
+	switch text {
+	case "today":
+	case "yesterday":
+		day--
+	default:
+		t, err := time.Parse(time.DateOnly, text)
+		if err != nil {
+			return from, to, fmt.Errorf("--day %.40q is not like 2026-10-14, today or yesterday", text)
+		}
+		year, month, day = t.Date()
+	}
+	return cost.Midnight(year, month, day, now.Location()), cost.Midnight(year, month, day+1, now.Location()), nil
+}
+
+// moment parses a date or a time in the time zone of now, or a duration before now.
 func moment(text string, now time.Time) (time.Time, error) {
-	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04", time.RFC3339} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t.UTC(), nil
+	if t, err := time.Parse(time.DateOnly, text); err == nil {
+		return cost.Midnight(t.Year(), t.Month(), t.Day(), now.Location()), nil
+	}
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02 15:04", time.RFC3339} {
+		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			return t.In(now.Location()), nil
 		}
 	}
 	d, err := ago(text)

@@ -178,10 +178,10 @@ func TestReportFormats(t *testing.T) {
 	}
 	const period = "EUR 2026-10-01T00:00:00Z 2026-11-01T00:00:00Z none"
 	want := [][]string{
-		append(strings.Fields("team model used_hours idle_cost unpriced_hours unpriced_kwh"), "currency", "from", "to", "simulated"),
-		append(strings.Fields("'=blue H100 0.000000000 1488.000000 0.000000000 0.000000"), strings.Fields(period)...),
-		append(strings.Fields("red<b> H100 558.000000000 372.000000 0.000000000 0.000000"), strings.Fields(period)...),
-		append([]string{"(unallocated)", "A100", "0.000000000", "", "744.000000000", "0.000000"}, strings.Fields(period)...),
+		append(strings.Fields("team model used_hours idle_cost unpriced_hours unpriced_kwh not_seen_hours not_seen_cost"), "currency", "from", "to", "simulated"),
+		append(strings.Fields("'=blue H100 0.000000000 1488.000000 0.000000000 0.000000 0.000000000 0.000000"), strings.Fields(period)...),
+		append(strings.Fields("red<b> H100 558.000000000 372.000000 0.000000000 0.000000 0.000000000 0.000000"), strings.Fields(period)...),
+		append([]string{"(unallocated)", "A100", "0.000000000", "", "744.000000000", "0.000000", "0.000000000", ""}, strings.Fields(period)...),
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Errorf("csv (-want +got):\n%s", diff)

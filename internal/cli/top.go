@@ -187,7 +187,7 @@ func (t *top) watchStore(price pricing) (watcher, error) {
 		return nil, err
 	}
 	j := &judge{store: store, price: price}
-	reader := fleet.NewReader(store, fleet.Options{Rate: price.prices.Rate})
+	reader := fleet.NewReader(store, fleet.Options{Price: price.prices.Hourly})
 	ask := func(ctx context.Context) tui.Snapshot {
 		s, err := askStore(ctx, reader, time.Now(), price)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
+	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/natural"
 	"github.com/gpumeter/gpumeter/internal/workload"
@@ -71,7 +72,7 @@ func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []
 	d := tui.Device{
 		Host: f.Host, Vendor: f.Vendor, Index: int(index), Model: f.Model, UUID: f.UUID, Up: f.Up, Simulated: f.Simulated,
 		Utilization: f.Utilization, SM: state.SM, Memory: f.Memory, MemoryTotal: f.MemoryTotal, Power: f.Power, PowerLimit: state.PowerLimit,
-		Celsius: f.Temperature, Cost: f.Rate, Held: f.Held(), Idle: f.Idle, Owners: storeOwners(owners, ""), Since: f.Since,
+		Celsius: f.Temperature, Cost: f.Rate, Lost: fleet.HeldRate(f.Charges), Held: f.Held(), Idle: f.Idle, Owners: storeOwners(owners, "", f.Charges), Since: f.Since,
 	}
 	if f.Silent() { // the fleet rules report its node
 		d.State, d.Severity, d.Owners = "silent", tui.Info, nil
@@ -116,7 +117,7 @@ func storePartition(f *fleet.Device, p fleet.Partition, owners []fleet.Holder) t
 	index, _ := f.Index.Get()
 	d := tui.Device{
 		Host: f.Host, Vendor: f.Vendor, Index: int(index), Model: f.Model, UUID: p.ID, Profile: cmp.Or(p.Profile, "partition"), Up: p.Up, State: "ok", Simulated: f.Simulated,
-		Utilization: p.Utilization, SM: p.SM, Memory: p.Memory, MemoryTotal: p.MemoryTotal, Owners: storeOwners(owners, p.ID),
+		Utilization: p.Utilization, SM: p.SM, Memory: p.Memory, MemoryTotal: p.MemoryTotal, Owners: storeOwners(owners, p.ID, f.Charges),
 	}
 	if !d.Up {
 		d.State, d.Severity = "DOWN", tui.Critical
@@ -134,7 +135,7 @@ func clusterOf(h *fleet.Holder) string {
 }
 
 // storeOwners returns the workloads on a device, or on one partition.
-func storeOwners(list []fleet.Holder, partition string) []tui.Owner {
+func storeOwners(list []fleet.Holder, partition string, charges []fleet.Charge) []tui.Owner {
 	var out []tui.Owner
 	for i := range list {
 		h := &list[i]
@@ -144,11 +145,25 @@ func storeOwners(list []fleet.Holder, partition string) []tui.Owner {
 		share, _ := h.Allocation.Get()
 		out = append(out, tui.Owner{
 			Kind: h.Kind, Name: h.Name, Label: h.Label(), Cluster: clusterOf(h), Team: h.Team, Share: share, Uninvited: h.Uninvited(),
-			Utilization: h.Utilization, Memory: h.Memory, Power: h.Power,
+			Utilization: h.Utilization, Memory: h.Memory, Power: h.Power, Cost: costOf(charges, h.ID, h.Partition),
 		})
 	}
 	slices.SortStableFunc(out, func(a, b tui.Owner) int { return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Label, b.Label)) })
 	return out
+}
+
+// costOf returns what a holder's part of a device costs per hour.
+func costOf(charges []fleet.Charge, owner, partition string) device.Value {
+	var own []fleet.Charge
+	for _, c := range charges {
+		if c.Owner == owner && c.Partition == partition {
+			own = append(own, c)
+		}
+	}
+	if len(own) == 0 && fleet.Rate(charges).OK() {
+		return device.Of(0) // use without an allocation is not billed
+	}
+	return fleet.Rate(own)
 }
 
 // unwell returns why a device is unhealthy, as far as its series show.

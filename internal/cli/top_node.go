@@ -5,6 +5,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -70,7 +71,11 @@ func (m *thisMachine) snapshot(t node.Tick) tui.Snapshot {
 		}
 		s.Findings = append(s.Findings, uninvited(&d)...)
 		if r.ID.Parent == "" {
-			d.Cost = m.price.prices.Rate(labelsOf(t, r), t.Time, d.Power)
+			charges := chargesOf(t, r, m.price.prices.Hourly)
+			d.Cost, d.Lost = fleet.Rate(charges), fleet.HeldRate(charges)
+			for i := range d.Owners {
+				d.Owners[i].Cost = costOf(charges, d.Owners[i].ID, d.Owners[i].Partition)
+			}
 		}
 		s.Devices = append(s.Devices, d)
 	}
@@ -149,7 +154,7 @@ func ownersOf(t node.Tick, r *node.Reading) []tui.Owner {
 			}
 			o, _ := fleet.OwnerOf(ownerLabels(&h.Workload))
 			list = append(list, tui.Owner{
-				Kind: h.Kind, Name: h.Name, Label: o.Label(), Team: o.Team,
+				ID: o.ID, Partition: h.Partition, Kind: h.Kind, Name: h.Name, Label: o.Label(), Team: o.Team,
 				Share: h.Allocation, Uninvited: h.Allocation == 0 && h.Kind != workload.Unattributed && h.Kind != workload.Other,
 				Utilization: h.Utilization, Memory: h.MemoryUsed, Power: h.Power,
 			})
@@ -218,6 +223,29 @@ func labelsOf(t node.Tick, r *node.Reading) map[string]string {
 		labels[strings.ReplaceAll(key, ".", "_")] = value
 	}
 	return labels
+}
+
+// chargesOf returns what the parts of a device cost per hour, by the labels that a store would have.
+func chargesOf(t node.Tick, r *node.Reading, price fleet.Pricer) []fleet.Charge {
+	var parts []fleet.Part
+	for i := range r.Holders {
+		h := &r.Holders[i]
+		if h.Ended {
+			continue
+		}
+		row := labelsOf(t, r)
+		maps.Copy(row, ownerLabels(&h.Workload))
+		if h.Partition != "" {
+			row[fleet.LabelPartition] = h.Partition
+		}
+		parts = append(parts, fleet.Part{Row: fleet.Row(row), Ratio: h.Allocation})
+	}
+	if len(parts) == 0 {
+		row := labelsOf(t, r)
+		row[fleet.LabelKind] = fleet.KindUnallocated
+		parts = []fleet.Part{{Row: fleet.Row(row), Ratio: 1}}
+	}
+	return fleet.Charges(parts, t.Time, r.Power().Draw(), price)
 }
 
 // shortState returns the state in one or two words.

@@ -181,8 +181,8 @@ func TestTopDeadNode(t *testing.T) {
 			}
 		}
 	}
-	rate := func(query.Labels, time.Time, device.Value) device.Value { return device.Of(2) }
-	got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Rate: rate}), demoNow, pricing{currency: "EUR"})
+	price := func(query.Labels, time.Time) (fleet.Hourly, bool) { return fleet.Hourly{Device: 2}, true }
+	got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Price: price}), demoNow, pricing{currency: "EUR"})
 	if err != nil {
 		t.Fatal(err)
 	}

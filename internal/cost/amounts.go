@@ -21,6 +21,11 @@ type Amounts struct {
 	UnallocatedCost Money `json:"unallocated_cost,omitempty"`
 	EnergyCost      Money `json:"energy_cost"`
 
+	// NotSeen is device time that nobody saw, and NotSeenCost what it would cost. Neither is part of
+	// Time or Total: they are of what is known.
+	NotSeen     Seconds `json:"not_seen_seconds,omitempty"`
+	NotSeenCost Money   `json:"not_seen_cost,omitempty"`
+
 	// Device time and energy without a price. No cost above includes them.
 	Unpriced       Seconds `json:"unpriced_seconds,omitempty"`
 	UnpricedEnergy Energy  `json:"unpriced_energy_joules,omitempty"` // of owned devices only
@@ -42,8 +47,9 @@ func (a Amounts) Capacity() Money { return a.AllocatedCost() + a.UnallocatedCost
 // Total returns the whole cost: capacity and energy.
 func (a Amounts) Total() Money { return a.Capacity() + a.EnergyCost }
 
-// Priced reports whether any of the time has a price. An unpriced amount is unknown, not free.
-func (a Amounts) Priced() bool { return a.Unpriced < a.Time() }
+// Priced reports whether any of the time, or energy without held time, has a price. An unpriced
+// amount is unknown, not free.
+func (a Amounts) Priced() bool { return a.Unpriced < a.Time()+a.NotSeen || a.EnergyCost > 0 }
 
 // Add returns a + b.
 func (a Amounts) Add(b Amounts) Amounts {
@@ -58,6 +64,8 @@ func (a Amounts) Add(b Amounts) Amounts {
 	a.UnmeasuredCost += b.UnmeasuredCost
 	a.UnallocatedCost += b.UnallocatedCost
 	a.EnergyCost += b.EnergyCost
+	a.NotSeen += b.NotSeen
+	a.NotSeenCost += b.NotSeenCost
 	a.Unpriced += b.Unpriced
 	a.UnpricedEnergy += b.UnpricedEnergy
 	a.Uncounted += b.Uncounted
@@ -69,7 +77,7 @@ func (a Amounts) neg() Amounts {
 	return Amounts{
 		-a.Used, -a.Idle, -a.Unmeasured, -a.Unallocated, -a.Energy, -a.Carbon,
 		-a.UsedCost, -a.IdleCost, -a.UnmeasuredCost, -a.UnallocatedCost, -a.EnergyCost,
-		-a.Unpriced, -a.UnpricedEnergy, -a.Uncounted,
+		-a.NotSeen, -a.NotSeenCost, -a.Unpriced, -a.UnpricedEnergy, -a.Uncounted,
 	}
 }
 

@@ -3,6 +3,7 @@ package cost
 import (
 	"errors"
 	"fmt"
+	"math/big"
 	"time"
 )
 
@@ -16,45 +17,53 @@ type commitment struct {
 }
 
 type commitmentFile struct {
-	Name     string            `yaml:"name"`
-	Match    map[string]string `yaml:"match"`
-	GPUs     int64             `yaml:"gpus"`
-	From     string            `yaml:"from"`
-	To       string            `yaml:"to"`
-	PerHour  string            `yaml:"per_hour"`
-	PerMonth string            `yaml:"per_month"`
-	Discount string            `yaml:"discount"`
+	Name     string             `yaml:"name"`
+	Match    map[string]*string `yaml:"match"`
+	GPUs     string             `yaml:"gpus"`
+	From     string             `yaml:"from"`
+	To       string             `yaml:"to"`
+	PerHour  string             `yaml:"per_hour"`
+	PerMonth string             `yaml:"per_month"`
+	Discount string             `yaml:"discount"`
 }
 
 // maxGPUs bounds a commitment.
 const maxGPUs = 1_000_000
 
-func commitments(list []commitmentFile) ([]commitment, error) {
+func (f *reader) commitments(list []commitmentFile) ([]commitment, error) {
 	if len(list) > maxRules {
-		return nil, fmt.Errorf("commitments: more than %d", maxRules)
+		return nil, f.doc.at(fmt.Errorf("more than %d", maxRules), "commitments")
 	}
 	var out []commitment
-	for i, f := range list {
-		c := commitment{name: f.Name, gpus: f.GPUs}
-		var err error
-		if c.match, err = matchers(f.Match); err == nil {
-			c.from, c.to, err = dates(f.From, f.To)
-		}
-		if err == nil {
-			c.hour, err = hourly(f.PerHour, f.PerMonth, f.Discount)
-		}
-		if err == nil && (f.GPUs < 1 || f.GPUs > maxGPUs) {
-			err = fmt.Errorf("gpus: must be from 1 to %d", maxGPUs)
-		}
-		if err == nil && f.Name == "" {
-			err = errors.New("name: missing")
-		}
+	for i := range list {
+		c, err := f.commitment(&list[i])
 		if err != nil {
-			return nil, fmt.Errorf("commitments[%d]: %w", i, err)
+			return nil, f.doc.at(err, "commitments", i)
 		}
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+func (f *reader) commitment(file *commitmentFile) (c commitment, err error) {
+	if c.name = file.Name; c.name == "" {
+		return c, of("name", errors.New("missing"))
+	}
+	if c.match, err = f.labels.matchers(file.Match); err != nil {
+		return c, err
+	}
+	if c.from, c.to, err = f.dates(file.From, file.To); err != nil {
+		return c, err
+	}
+	if c.hour, err = hourly(file.PerHour, file.PerMonth, file.Discount); err != nil {
+		return c, err
+	}
+	n, err := decimal(file.GPUs)
+	if err != nil || !n.IsInt() || n.Sign() <= 0 || n.Cmp(big.NewRat(maxGPUs, 1)) > 0 {
+		return c, of("gpus", fmt.Errorf("must be a whole number from 1 to %d", maxGPUs))
+	}
+	c.gpus = n.Num().Int64()
+	return c, nil
 }
 
 // Committed is a commitment in a period. Its cost is no part of a bill: the time of devices is

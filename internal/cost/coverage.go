@@ -41,19 +41,25 @@ type Covered struct {
 	Known   Seconds   `json:"known_seconds"`
 	Unknown Seconds   `json:"unknown_seconds"`
 	Why     []Unknown `json:"why,omitempty"`
-	// AtMost is what the unknown time costs at the highest price of the device in the period,
-	// without energy.
-	AtMost Money `json:"at_most"`
-	Priced bool  `json:"priced"` // false: the device has no price, and AtMost is unknown
+	// Cost is what the unknown time would cost, without energy, at the prices of the device itself:
+	// nobody knows who held it.
+	Cost Money `json:"cost"`
+	// Unpriced is the part of Unknown without a price, which Cost does not include.
+	Unpriced Seconds `json:"unpriced_seconds,omitempty"`
+
+	labels query.Labels
 }
+
+// Priced reports whether any of the unknown time has a price.
+func (g *Covered) Priced() bool { return g.Unpriced < g.Unknown || g.Unknown == 0 }
 
 // Coverage is how much of a period a bill knows.
 type Coverage struct {
 	GPUs    []Covered `json:"gpus"` // by node and index
 	Known   Seconds   `json:"known_seconds"`
 	Unknown Seconds   `json:"unknown_seconds"`
-	AtMost  Money     `json:"at_most"`
-	// Unpriced is the part of Unknown without a price, which AtMost does not include.
+	Cost    Money     `json:"cost"`
+	// Unpriced is the part of Unknown without a price, which Cost does not include.
 	Unpriced Seconds `json:"unpriced_seconds,omitempty"`
 
 	// From and To are the period, and Tolerance what sampling alone may leave unknown of a device.
@@ -79,20 +85,11 @@ func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match
 	}
 	period := s.To.Sub(s.From)
 	c := &Coverage{GPUs: []Covered{}, From: s.From, To: s.To, Tolerance: max(90*time.Second, period/1000)}
-	known, highest, priced := map[string]Seconds{}, map[string]Nano{}, map[string]bool{}
-	edges := p.edges(s.From, s.To)
-	price := func(uuid string, labels query.Labels) {
-		for _, at := range edges[:len(edges)-1] {
-			if x, ok := p.At(labels, at); ok {
-				highest[uuid], priced[uuid] = max(highest[uuid], x.PerHour), true
-			}
-		}
-	}
+	known := map[string]Seconds{}
 	for i := range s.Rows {
 		r := &s.Rows[i]
 		uuid := fleet.DeviceKey(r.Labels)
 		known[uuid] += r.Time()
-		price(uuid, r.Labels)
 		if seen[uuid] == nil {
 			seen[uuid] = &fleet.Sighting{Labels: r.Labels, In: true}
 		}
@@ -109,19 +106,17 @@ func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match
 	}
 	for _, uuid := range slices.Sorted(maps.Keys(seen)) {
 		d := seen[uuid]
-		price(uuid, d.Labels)
 		g := Covered{
 			Node: fleet.NodeOf(d.Labels), GPU: d.Labels[fleet.LabelIndex], UUID: d.Labels[fleet.LabelUUID], Model: d.Labels[fleet.LabelModel],
-			Known: known[uuid], Unknown: unknown(uuid), AtMost: highest[uuid].Capacity(unknown(uuid)), Priced: priced[uuid],
+			Known: known[uuid], Unknown: unknown(uuid), labels: fleet.OfMachine(d.Labels),
 		}
 		g.Why = c.why(d, g.Unknown)
+		g.Cost, g.Unpriced = c.price(p, d, g.labels, g.Why)
 		c.GPUs = append(c.GPUs, g)
 		c.Known += g.Known
 		c.Unknown += g.Unknown
-		c.AtMost += g.AtMost
-		if !g.Priced {
-			c.Unpriced += g.Unknown
-		}
+		c.Cost += g.Cost
+		c.Unpriced += g.Unpriced
 	}
 	slices.SortStableFunc(c.GPUs, func(a, b Covered) int {
 		return cmp.Or(natural.Compare(a.Node, b.Node), natural.Compare(a.GPU, b.GPU))

@@ -5,11 +5,10 @@
 package cost
 
 import (
-	"errors"
 	"fmt"
 	"math/big"
 	"math/bits"
-	"strings"
+	"regexp"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
@@ -95,18 +94,20 @@ func nano(text string) (Nano, error) {
 	return nanoOf(r)
 }
 
-// decimal parses a decimal number exactly.
+// decimal parses a decimal number exactly. Other notations are errors: readers of YAML disagree
+// about 010, 0b101 and 1_000.
 func decimal(text string) (*big.Rat, error) {
-	bad := errors.New("must be a number such as 2.50")
-	if len(text) > 40 || strings.ContainsAny(text, "/xXpPeE_") {
-		return nil, bad
+	if len(text) > 40 || !plainNumber.MatchString(text) {
+		return nil, fmt.Errorf("%.40q is not a plain number such as 2.50", text)
 	}
 	r, ok := new(big.Rat).SetString(text)
 	if !ok {
-		return nil, bad
+		return nil, fmt.Errorf("%.40q is not a number", text)
 	}
 	return r, nil
 }
+
+var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
 
 // nanoOf rounds to the nearest billionth.
 func nanoOf(r *big.Rat) (Nano, error) {

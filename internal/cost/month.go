@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"time"
@@ -12,19 +13,20 @@ import (
 // yesterday is queried once a day. It is not safe for concurrent use.
 type Month struct {
 	begin, until time.Time // period of the cached part
+	prices       []byte    // price file of the cached part
 	rows         []Row
 }
 
-// Bill returns the rows from the start of the month of at (UTC) up to at. A row may occur twice,
-// once in the cached part. Samples arrive up to a day late, so nothing before yesterday changes.
+// Bill returns the rows from the start of the month of at, in its time zone, up to at. A row may
+// occur twice, once in the cached part. Samples arrive up to a day late, so nothing before
+// yesterday changes, except by other prices.
 func (m *Month) Bill(ctx context.Context, store query.Store, p Prices, at time.Time, o Options) (Statement, error) {
-	at = at.UTC()
-	begin := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
-	until := at.Truncate(24 * time.Hour).Add(-24 * time.Hour)
+	begin := MonthOf(at)
+	until := Midnight(at.Year(), at.Month(), at.Day()-1, at.Location())
 	if until.Before(begin) {
 		until = begin
 	}
-	if !m.begin.Equal(begin) || !m.until.Equal(until) {
+	if !m.begin.Equal(begin) || !m.until.Equal(until) || !bytes.Equal(m.prices, p.text) {
 		var rows []Row
 		if begin.Before(until) {
 			s, err := Bill(ctx, store, p, begin, until, o)
@@ -33,7 +35,7 @@ func (m *Month) Bill(ctx context.Context, store query.Store, p Prices, at time.T
 			}
 			rows = s.Rows
 		}
-		m.begin, m.until, m.rows = begin, until, rows
+		m.begin, m.until, m.prices, m.rows = begin, until, p.text, rows
 	}
 	if !until.Before(at) {
 		return Statement{}, nil // the month begins at this moment

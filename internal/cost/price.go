@@ -2,19 +2,12 @@ package cost
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -73,11 +66,9 @@ type rate struct {
 	priced bool // kwh is known
 	carbon int64
 	emits  bool
-}
 
-type matcher struct {
-	label string
-	glob  *regexp.Regexp
+	currency string // of hour and kwh; empty or that of the file once parsed
+	place    int    // in the rule
 }
 
 // Limits of a price file.
@@ -89,16 +80,20 @@ const (
 
 type (
 	priceFile struct {
-		Currency    string           `yaml:"currency"`
-		Prices      []ruleFile       `yaml:"prices"`
-		Power       []ruleFile       `yaml:"power"`
-		Commitments []commitmentFile `yaml:"commitments"`
+		Currency    string                    `yaml:"currency"`
+		TimeZone    string                    `yaml:"time_zone"`
+		Labels      []string                  `yaml:"labels"`
+		Exchange    map[string][]exchangeFile `yaml:"exchange"`
+		Prices      []ruleFile                `yaml:"prices"`
+		Power       []ruleFile                `yaml:"power"`
+		Commitments []commitmentFile          `yaml:"commitments"`
 	}
 	ruleFile struct {
-		Match map[string]string `yaml:"match"`
-		Rates []rateFile        `yaml:"rates"`
+		Match map[string]*string `yaml:"match"`
+		Rates []rateFile         `yaml:"rates"`
 	}
 	rateFile struct {
+		Currency string `yaml:"currency"`
 		From     string `yaml:"from"`
 		To       string `yaml:"to"`
 		Kind     Kind   `yaml:"kind"`
@@ -113,27 +108,45 @@ type (
 	}
 )
 
+// reader reads a price file.
+type reader struct {
+	doc      document
+	zone     *time.Location // of dates
+	labels   labelSet
+	currency string
+	exchange map[string][]exchangeRate
+}
+
 // Parse parses a price file.
 func Parse(text []byte) (Prices, error) {
 	var f priceFile
-	if err := decodeYAML(text, &f); err != nil {
+	doc, err := decodeYAML(text, &f)
+	if err != nil {
 		return Prices{}, fmt.Errorf("cannot parse the price file: %w", err)
 	}
+	r := reader{doc: doc, currency: f.Currency}
 	p := Prices{Currency: f.Currency, text: bytes.Clone(text)}
-	if p.Currency == "" && len(f.Prices)+len(f.Power)+len(f.Commitments) > 0 {
-		return Prices{}, errors.New("currency: missing: add the currency of the prices, such as currency: EUR")
+	if f.Currency != "" || len(f.Prices)+len(f.Power)+len(f.Commitments)+len(f.Exchange) > 0 {
+		if err := currencyCode(f.Currency); err != nil {
+			return Prices{}, doc.at(err, "currency")
+		}
 	}
-	if len(p.Currency) > 8 || strings.ContainsFunc(p.Currency, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return Prices{}, fmt.Errorf("currency: %.20q is not a currency code", p.Currency)
+	if r.zone, err = Zone(f.TimeZone); err != nil {
+		return Prices{}, doc.at(err, "time_zone")
 	}
-	var err error
-	if p.rules, err = rules("prices", f.Prices, capacityRate); err != nil {
+	if r.labels, err = declared(f.Labels); err != nil {
+		return Prices{}, doc.at(err, "labels")
+	}
+	if err := r.readExchange(f.Exchange); err != nil {
 		return Prices{}, err
 	}
-	if p.power, err = rules("power", f.Power, powerRate); err != nil {
+	if p.rules, err = r.rules("prices", f.Prices, capacityRate); err != nil {
 		return Prices{}, err
 	}
-	if p.commitments, err = commitments(f.Commitments); err != nil {
+	if p.power, err = r.rules("power", f.Power, powerRate); err != nil {
+		return Prices{}, err
+	}
+	if p.commitments, err = r.commitments(f.Commitments); err != nil {
 		return Prices{}, err
 	}
 	for _, r := range slices.Concat(p.rules, p.power) {
@@ -149,122 +162,88 @@ func Parse(text []byte) (Prices, error) {
 	return p, nil
 }
 
-// decodeYAML decodes one document and rejects unknown keys: otherwise a misspelled key would
-// silently drop a price.
-func decodeYAML(text []byte, into any) error {
-	if len(text) > maxFile {
-		return fmt.Errorf("larger than %d MiB", maxFile>>20)
-	}
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(into); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	return nil
-}
-
-func rules(section string, list []ruleFile, read func(rateFile) (rate, error)) ([]rule, error) {
+func (f *reader) rules(section string, list []ruleFile, read func(rateFile) (rate, error)) ([]rule, error) {
 	if len(list) > maxRules {
-		return nil, fmt.Errorf("%s: more than %d rules", section, maxRules)
+		return nil, f.doc.at(fmt.Errorf("more than %d rules", maxRules), section)
 	}
 	out := make([]rule, 0, len(list))
-	for i, f := range list {
-		where := fmt.Sprintf("%s[%d]", section, i)
-		m, err := matchers(f.Match)
+	for i := range list {
+		r, err := f.rule(&list[i], read)
+		if bad := (*rateError)(nil); errors.As(err, &bad) {
+			return nil, f.doc.at(bad.err, section, i, "rates", bad.place)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", where, err)
-		}
-		if len(f.Rates) == 0 || len(f.Rates) > maxRates {
-			return nil, fmt.Errorf("%s: rates: must have 1 to %d entries", where, maxRates)
-		}
-		r := rule{match: m}
-		for j, rf := range f.Rates {
-			t, err := read(rf)
-			if err != nil {
-				return nil, fmt.Errorf("%s.rates[%d]: %w", where, j, err)
-			}
-			if t.from, t.to, err = dates(rf.From, rf.To); err != nil {
-				return nil, fmt.Errorf("%s.rates[%d]: %w", where, j, err)
-			}
-			r.rates = append(r.rates, t)
-		}
-		slices.SortStableFunc(r.rates, func(a, b rate) int { return a.from.Compare(b.from) })
-		for j := 1; j < len(r.rates); j++ {
-			if r.rates[j].from.Equal(r.rates[j-1].from) {
-				return nil, fmt.Errorf("%s: two rates start at %s", where, r.rates[j].from.Format(time.RFC3339))
-			}
-			if r.rates[j-1].to.After(r.rates[j].from) {
-				return nil, fmt.Errorf("%s: the rate from %s begins before the rate before it ends", where, r.rates[j].from.Format(time.RFC3339))
-			}
+			return nil, f.doc.at(err, section, i)
 		}
 		out = append(out, r)
 	}
 	return out, nil
 }
 
+// rateError is an error about one rate of a rule.
+type rateError struct {
+	place int
+	err   error
+}
+
+func (e *rateError) Error() string { return e.err.Error() }
+
+func (f *reader) rule(file *ruleFile, read func(rateFile) (rate, error)) (r rule, err error) {
+	if r.match, err = f.labels.matchers(file.Match); err != nil {
+		return r, err
+	}
+	if len(file.Rates) == 0 || len(file.Rates) > maxRates {
+		return r, of("rates", fmt.Errorf("must have 1 to %d entries", maxRates))
+	}
+	for i := range file.Rates {
+		t, err := read(file.Rates[i])
+		if err == nil {
+			t.from, t.to, err = f.dates(file.Rates[i].From, file.Rates[i].To)
+		}
+		if err != nil {
+			return r, &rateError{i, err}
+		}
+		t.currency, t.place = file.Rates[i].Currency, i
+		r.rates = append(r.rates, t)
+	}
+	slices.SortStableFunc(r.rates, func(a, b rate) int { return a.from.Compare(b.from) })
+	for i := 1; i < len(r.rates); i++ {
+		if r.rates[i].from.Equal(r.rates[i-1].from) {
+			return r, &rateError{r.rates[i].place, fmt.Errorf("two rates start at %s", r.rates[i].from.Format(time.RFC3339))}
+		}
+		if r.rates[i-1].to.After(r.rates[i].from) {
+			return r, &rateError{r.rates[i].place, fmt.Errorf("the rate from %s begins before the rate before it ends", r.rates[i].from.Format(time.RFC3339))}
+		}
+	}
+	r.rates, err = f.convert(r.rates)
+	return r, err
+}
+
 // dates parses the first moment of a rate and, if it has one, the first moment after it.
-func dates(from, to string) (begin, end time.Time, err error) {
-	if begin, err = day(from); err != nil {
-		return begin, end, fmt.Errorf("from: %w", err)
+func (f *reader) dates(from, to string) (begin, end time.Time, err error) {
+	if begin, err = f.day(from); err != nil {
+		return begin, end, of("from", err)
 	}
 	if to == "" {
 		return begin, end, nil
 	}
-	if end, err = day(to); err != nil {
-		return begin, end, fmt.Errorf("to: %w", err)
+	if end, err = f.day(to); err != nil {
+		return begin, end, of("to", err)
 	}
 	if !begin.Before(end) {
-		return begin, end, errors.New("to: must be after from")
+		return begin, end, of("to", errors.New("must be after from"))
 	}
 	return begin, end, nil
 }
 
-// day parses a date, which starts at midnight UTC, or a timestamp.
-func day(text string) (time.Time, error) {
+// day parses a date, which starts at midnight in the time zone of the file, or a timestamp.
+func (f *reader) day(text string) (time.Time, error) {
 	for _, layout := range []string{time.DateOnly, time.RFC3339} {
-		if t, err := time.Parse(layout, text); err == nil && t.Year() >= 1970 && t.Year() < 3000 {
+		if t, err := time.ParseInLocation(layout, text, f.zone); err == nil && t.Year() >= 1970 && t.Year() < 3000 {
 			return t.UTC().Truncate(time.Millisecond), nil
 		}
 	}
 	return time.Time{}, fmt.Errorf("%.40q is neither a date such as 2026-01-31 nor a timestamp such as 2026-01-31T12:00:00Z", text)
-}
-
-// aliases are short label names for the match sections of rules and quotas.
-var aliases = map[string]string{
-	"model": fleet.LabelModel, "cluster": fleet.LabelCluster, "node": fleet.LabelNode, "host": fleet.LabelHost, "instance_type": fleet.LabelHostType,
-	"team": fleet.LabelTeam, "namespace": fleet.LabelNamespace, "account": fleet.LabelSlurmAccount, "user": fleet.LabelSlurmUser,
-	"region": fleet.LabelRegion, "provider": fleet.LabelCloudProvider,
-}
-
-// matchers compiles globs by label. Label names may use OpenTelemetry's dots.
-func matchers(globs map[string]string) ([]matcher, error) {
-	var out []matcher
-	for label, glob := range globs {
-		label = strings.NewReplacer(".", "_", "-", "_", "/", "_").Replace(label)
-		label = cmp.Or(aliases[label], label)
-		if label == "" || len(glob) > 1000 {
-			return nil, errors.New("match: a label name is empty or a pattern exceeds 1000 characters")
-		}
-		text := regexp.QuoteMeta(glob)
-		text = strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(text)
-		g, err := regexp.Compile(`^(?s:` + text + `)$`)
-		if err != nil {
-			return nil, fmt.Errorf("match: %.40q: %w", glob, err)
-		}
-		out = append(out, matcher{label, g})
-	}
-	slices.SortFunc(out, func(a, b matcher) int { return cmp.Compare(a.label, b.label) })
-	return out, nil
-}
-
-// matches reports whether all matchers match. An absent label is empty, which * matches.
-func matches(list []matcher, labels map[string]string) bool {
-	for _, m := range list {
-		if !m.glob.MatchString(labels[m.label]) {
-			return false
-		}
-	}
-	return true
 }
 
 // find returns the current rate of the first matching rule with one. Before a rule's first rate
@@ -308,15 +287,11 @@ func (p Prices) PowerAt(labels map[string]string, at time.Time) (Power, bool) {
 	return Power{PerKWh: r.kwh, Milligrams: r.carbon, Priced: r.priced, Emits: r.emits}, ok
 }
 
-// Rate returns the hourly cost of a device with these labels at this power draw: the price of its
-// capacity and, if the device is owned, of its energy. The rate is absent if no rule has a price.
-func (p Prices) Rate(labels query.Labels, at time.Time, watts optional.Float) optional.Float {
-	price, ok := p.At(labels, at)
-	if !ok {
-		return optional.Float{}
-	}
-	w, _ := watts.Get()
-	return optional.Of(price.PerHour.Float() + price.PerKWh.Float()*w/1000)
+// Hourly returns what an hour costs under the labels of a row. It implements fleet.Pricer with the
+// prices of bills.
+func (p Prices) Hourly(row query.Labels, at time.Time) (fleet.Hourly, bool) {
+	price, ok := p.At(row, at)
+	return fleet.Hourly{Device: price.PerHour.Float(), Kilowatt: price.PerKWh.Float()}, ok
 }
 
 // Text returns the price file.

@@ -161,7 +161,7 @@ func TestPricesRefuse(t *testing.T) {
 		committed("name: x, gpus: 1, per_hour: 1"):                                                                     "commitments[0]: from",
 		committed("name: x, gpus: 1, from: 2026-01-01"):                                                                "per_hour",
 		"currency: US DOLLAR":        "currency",
-		"a: &a [x,x]\nb: &b [*a,*a]": "field a not found",
+		"a: &a [x,x]\nb: &b [*a,*a]": "line 1: unknown key a; line 2: unknown key b",
 		"currency: EUR\nprices: [" + strings.Repeat("{rates: []},", 20_000) + "]": "more than",
 		strings.Repeat("#", maxFile+1):                                            "larger than 4 MiB",
 	} {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/big"
 	"strconv"
 	"strings"
 
@@ -22,6 +23,8 @@ type Quota struct {
 	GPUs  *float64 `json:"gpus,omitempty"`
 	Hours *float64 `json:"gpu_hours,omitempty"`
 	Money *Money   `json:"money,omitempty"`
+	// Currency of Money if the quota says so. Empty means the currency of the prices.
+	Currency string `json:"currency,omitempty"`
 
 	team  string
 	match []matcher
@@ -29,6 +32,16 @@ type Quota struct {
 
 // Matches reports whether the quota applies to a series with these labels.
 func (q Quota) Matches(labels query.Labels) bool { return matches(q.match, labels) }
+
+// SameCurrency returns an error if a quota is in another currency than the prices.
+func SameCurrency(quotas []Quota, p Prices) error {
+	for i := range quotas {
+		if q := &quotas[i]; q.Money != nil && q.Currency != "" && p.Currency != "" && q.Currency != p.Currency {
+			return fmt.Errorf("the quota %s is in %s, but the prices are in %s", q.Name, q.Currency, p.Currency)
+		}
+	}
+	return nil
+}
 
 // Team returns the team of a quota that is about exactly one team, otherwise "".
 func (q Quota) Team() string { return q.team }
@@ -47,73 +60,132 @@ type Use struct {
 // maxQuotas bounds the quotas of one source.
 const maxQuotas = 100_000
 
+// quotaFile is one entry of a quota file.
+type quotaFile struct {
+	Name  string             `yaml:"name"`
+	Team  string             `yaml:"team"`
+	Match map[string]*string `yaml:"match"`
+	GPUs  string             `yaml:"gpus"`
+	Hours string             `yaml:"gpu_hours_per_month"`
+	Money string             `yaml:"money_per_month"`
+}
+
 // ParseQuotas parses a quota file.
 func ParseQuotas(text []byte) ([]Quota, error) {
 	var f struct {
-		Quotas []struct {
-			Name  string            `yaml:"name"`
-			Team  string            `yaml:"team"`
-			Match map[string]string `yaml:"match"`
-			GPUs  *float64          `yaml:"gpus"`
-			Hours *float64          `yaml:"gpu_hours_per_month"`
-			Money string            `yaml:"money_per_month"`
-		} `yaml:"quotas"`
+		Currency string      `yaml:"currency"`
+		Labels   []string    `yaml:"labels"`
+		Quotas   []quotaFile `yaml:"quotas"`
 	}
-	if err := decodeYAML(text, &f); err != nil {
+	doc, err := decodeYAML(text, &f)
+	if err != nil {
 		return nil, fmt.Errorf("cannot parse the quota file: %w", err)
 	}
+	if f.Currency != "" {
+		if err := currencyCode(f.Currency); err != nil {
+			return nil, doc.at(err, "currency")
+		}
+	}
+	labels, err := declared(f.Labels)
+	if err != nil {
+		return nil, doc.at(err, "labels")
+	}
 	if len(f.Quotas) > maxQuotas {
-		return nil, fmt.Errorf("quotas: more than %d", maxQuotas)
+		return nil, doc.at(fmt.Errorf("more than %d", maxQuotas), "quotas")
 	}
 	out := make([]Quota, 0, len(f.Quotas))
-	for i, e := range f.Quotas {
-		where := fmt.Sprintf("quotas[%d]", i)
-		globs := map[string]string{}
-		maps.Copy(globs, e.Match)
-		if e.Team != "" {
-			globs["team"] = e.Team
-		}
-		if len(globs) == 0 {
-			return nil, fmt.Errorf("%s: team or match is required", where)
-		}
-		m, err := matchers(globs)
+	for i := range f.Quotas {
+		q, err := f.Quotas[i].quota(labels)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", where, err)
+			return nil, doc.at(err, "quotas", i)
 		}
-		q := Quota{Name: cmp.Or(e.Name, e.Team), Source: "file", GPUs: e.GPUs, Hours: e.Hours, match: m}
-		if !strings.ContainsAny(e.Team, "*?") {
-			q.team = e.Team
-		}
-		if q.Name == "" {
-			return nil, fmt.Errorf("%s: a quota with match needs a name", where)
-		}
-		if e.Money != "" {
-			n, err := positiveOrZero(e.Money)
-			if err != nil {
-				return nil, fmt.Errorf("%s: money_per_month: %w", where, err)
-			}
-			q.Money = &n
-		}
-		if q.GPUs == nil && q.Hours == nil && q.Money == nil {
-			return nil, fmt.Errorf("%s: one of gpus, gpu_hours_per_month, money_per_month is required", where)
-		}
-		for _, v := range []*float64{q.GPUs, q.Hours} {
-			if v != nil && !(*v >= 0 && *v <= 1e12) {
-				return nil, fmt.Errorf("%s: a limit must be 0 or more", where)
-			}
-		}
+		q.Currency = f.Currency
 		out = append(out, q)
 	}
 	return out, nil
 }
 
-// positiveOrZero parses an amount of money, which may exceed the limit of a price.
-func positiveOrZero(text string) (Money, error) {
-	v, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(v >= 0 && v <= 1e12) {
-		return 0, errors.New("must be a number from 0 to 1e12")
+func (e *quotaFile) quota(labels labelSet) (Quota, error) {
+	q := Quota{Name: cmp.Or(e.Name, e.Team), Source: "file"}
+	globs := maps.Clone(e.Match)
+	if e.Team != "" {
+		for name := range globs {
+			if label := labelOf(name); label == "team" || label == fleet.LabelTeam {
+				return q, of("match", of(name, errors.New("the quota already has a team")))
+			}
+		}
+		if globs == nil {
+			globs = map[string]*string{}
+		}
+		globs["team"] = &e.Team
 	}
-	return Money(math.Round(v * 1e6)), nil
+	if len(globs) == 0 {
+		return q, errors.New("team or match is required")
+	}
+	var err error
+	if q.match, err = labels.matchers(globs); err != nil {
+		return q, err
+	}
+	if !strings.ContainsAny(e.Team, "*?") {
+		q.team = e.Team
+	}
+	if q.Name == "" {
+		return q, errors.New("a quota with match needs a name")
+	}
+	if q.GPUs, err = limit(e.GPUs); err != nil {
+		return q, of("gpus", err)
+	}
+	if q.Hours, err = limit(e.Hours); err != nil {
+		return q, of("gpu_hours_per_month", err)
+	}
+	if e.Money != "" {
+		n, err := amount(e.Money)
+		if err != nil {
+			return q, of("money_per_month", err)
+		}
+		q.Money = &n
+	}
+	if q.GPUs == nil && q.Hours == nil && q.Money == nil {
+		return q, errors.New("one of gpus, gpu_hours_per_month, money_per_month is required")
+	}
+	return q, nil
+}
+
+// limit parses a limit, nil if there is none.
+func limit(text string) (*float64, error) {
+	if text == "" {
+		return nil, nil
+	}
+	r, err := upTo(text, 1e12)
+	if err != nil {
+		return nil, err
+	}
+	v, _ := r.Float64()
+	return &v, nil
+}
+
+// amount parses an amount of money, which may exceed the limit of a price.
+func amount(text string) (Money, error) {
+	r, err := upTo(text, 1e12)
+	if err != nil {
+		return 0, err
+	}
+	n := new(big.Int).Mul(r.Num(), big.NewInt(2_000_000))
+	n.Add(n, r.Denom())
+	n.Div(n, new(big.Int).Mul(r.Denom(), big.NewInt(2)))
+	return Money(n.Int64()), nil
+}
+
+// upTo parses a number from 0 to most.
+func upTo(text string, most int64) (*big.Rat, error) {
+	r, err := decimal(text)
+	if err != nil {
+		return nil, err
+	}
+	if r.Sign() < 0 || r.Cmp(big.NewRat(most, 1)) > 0 {
+		return nil, fmt.Errorf("must be 0 or more, at most %d", most)
+	}
+	return r, nil
 }
 
 // ParseResourceQuotas parses a Kubernetes ResourceQuota or a list of them in the JSON format of
@@ -163,7 +235,7 @@ func ParseResourceQuotas(text []byte, isDevice func(resource string) bool) ([]Qu
 		if !limits || o.Metadata.Namespace == "" {
 			continue
 		}
-		m, err := matchers(map[string]string{"namespace": escape(o.Metadata.Namespace)})
+		m, err := exactly(map[string]string{"namespace": escape(o.Metadata.Namespace)})
 		if err != nil {
 			return nil, err
 		}
@@ -232,7 +304,7 @@ func ParseAssociations(text []byte) ([]Quota, error) {
 		if q.GPUs == nil && q.Hours == nil || cell("Account") == "" {
 			continue
 		}
-		if q.match, err = matchers(globs); err != nil {
+		if q.match, err = exactly(globs); err != nil {
 			return nil, err
 		}
 		out = append(out, q)
@@ -279,7 +351,7 @@ func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
 		}
 		var sum Amounts
 		for i := range month.Rows {
-			if k := month.Rows[i].Labels[fleet.LabelKind]; k != fleet.KindUnallocated && q.Matches(month.Rows[i].Labels) {
+			if fleet.IsHeld(month.Rows[i].Labels[fleet.LabelKind]) && q.Matches(month.Rows[i].Labels) {
 				sum = sum.Add(month.Rows[i].Amounts)
 			}
 		}

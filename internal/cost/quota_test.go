@@ -74,9 +74,9 @@ func TestQuotasRefuse(t *testing.T) {
 		"quotas: [{team: a}]":                     "is required",
 		"quotas: [{match: {team: a}, gpus: 1}]":   "needs a name",
 		"quotas: [{team: a, gpus: -1}]":           "0 or more",
-		"quotas: [{team: a, gpus: .nan}]":         "0 or more",
+		"quotas: [{team: a, gpus: .nan}]":         "not a plain number",
 		"quotas: [{team: a, money_per_month: x}]": "money_per_month",
-		"quotas: [{team: a, gpu: 1}]":             "gpu not found",
+		"quotas: [{team: a, gpu: 1}]":             "unknown key gpu",
 	} {
 		if _, err := ParseQuotas([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)

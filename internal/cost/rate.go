@@ -21,17 +21,17 @@ func capacityRate(f rateFile) (r rate, err error) {
 		}
 		capex, err := positive(f.Capex)
 		if err != nil {
-			return r, fmt.Errorf("capex: %w", err)
+			return r, of("capex", err)
 		}
 		years, err := positive(f.Years)
 		if err != nil {
-			return r, fmt.Errorf("years: %w", err)
+			return r, of("years", err)
 		}
 		hours := new(big.Rat).Mul(years, big.NewRat(hoursPerYear, 1))
 		r.hour, err = nanoOf(capex.Quo(capex, hours))
 		return r, err
 	}
-	return r, fmt.Errorf("kind: %.20q is not one of on_demand, reserved, spot, owned", string(f.Kind))
+	return r, of("kind", fmt.Errorf("%.20q is not one of on_demand, reserved, spot, owned", string(f.Kind)))
 }
 
 // hoursPerYear includes leap years. A month has a twelfth of it, 730.5 hours, whatever its
@@ -50,18 +50,18 @@ func hourly(perHour, perMonth, discount string) (Nano, error) {
 	}
 	price, err := decimal(text)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", field, err)
+		return 0, of(field, err)
 	}
 	if discount != "" {
 		percent, err := decimal(strings.TrimSuffix(discount, "%"))
 		if err != nil || percent.Sign() < 0 || percent.Cmp(big.NewRat(100, 1)) > 0 {
-			return 0, errors.New("discount: must be from 0% to 100%")
+			return 0, of("discount", errors.New("must be from 0% to 100%"))
 		}
 		price.Mul(price, percent.Sub(big.NewRat(1, 1), percent.Quo(percent, big.NewRat(100, 1))))
 	}
 	n, err := nanoOf(price.Quo(price, hours))
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", field, err)
+		return 0, of(field, err)
 	}
 	return n, nil
 }
@@ -73,7 +73,7 @@ func powerRate(f rateFile) (r rate, err error) {
 	pue := big.NewRat(1, 1)
 	if f.PUE != "" {
 		if pue, err = positive(f.PUE); err != nil || pue.Cmp(big.NewRat(1, 1)) < 0 || pue.Cmp(big.NewRat(10, 1)) > 0 {
-			return r, errors.New("pue: must be from 1 to 10")
+			return r, of("pue", errors.New("must be from 1 to 10"))
 		}
 	}
 	if f.PerKWh == "" && f.CO2 == "" {
@@ -82,17 +82,17 @@ func powerRate(f rateFile) (r rate, err error) {
 	if f.PerKWh != "" {
 		n, err := nano(f.PerKWh)
 		if err != nil {
-			return r, fmt.Errorf("per_kwh: %w", err)
+			return r, of("per_kwh", err)
 		}
 		if r.kwh, err = nanoOf(new(big.Rat).Mul(big.NewRat(int64(n), 1e9), pue)); err != nil {
-			return r, fmt.Errorf("per_kwh: %w", err)
+			return r, of("per_kwh", err)
 		}
 		r.priced = true
 	}
 	if f.CO2 != "" {
 		n, err := nano(f.CO2)
 		if err != nil || n > 10_000e9 {
-			return r, errors.New("co2_g_per_kwh: must be from 0 to 10000")
+			return r, of("co2_g_per_kwh", errors.New("must be from 0 to 10000"))
 		}
 		r.carbon = new(big.Int).Quo(new(big.Int).Mul(pue.Num(), big.NewInt(int64(n))), new(big.Int).Mul(pue.Denom(), big.NewInt(1_000_000))).Int64()
 		r.emits = true
@@ -100,17 +100,17 @@ func powerRate(f rateFile) (r rate, err error) {
 	return r, nil
 }
 
+// positive parses a number above zero.
 func positive(text string) (*big.Rat, error) {
 	if text == "" {
 		return nil, errors.New("missing")
 	}
-	bad := errors.New("must be a positive number")
-	if len(text) > 40 || strings.ContainsAny(text, "/xXpPeE_") {
-		return nil, bad
+	r, err := decimal(text)
+	if err != nil {
+		return nil, err
 	}
-	r, ok := new(big.Rat).SetString(text)
-	if !ok || r.Sign() <= 0 {
-		return nil, bad
+	if r.Sign() <= 0 {
+		return nil, errors.New("must be a positive number")
 	}
 	return r, nil
 }

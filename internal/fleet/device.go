@@ -39,7 +39,8 @@ type Device struct {
 	Owners    []int          // holders, largest share first; indices into Fleet.Owners
 	Uninvited []int          // workloads that use the device without an allocation; indices into Fleet.Owners
 	Idle      optional.Float // seconds since a holder used the device; absent if free or without activity data
-	Rate      optional.Float // price of the next hour
+	Rate      optional.Float // cost of the next hour: the sum of Charges
+	Charges   []Charge       // by holder; nil without prices
 }
 
 // Fleet has every device at one moment, ordered by cluster, rack, node and index.
@@ -61,10 +62,8 @@ func (d *Device) Condition() optional.Float {
 
 // Options configure a Reader. The zero value is usable.
 type Options struct {
-	Rack string // label with the rack of a node, default LabelRack
-	// Rate returns the hourly price of the device with these labels at this power draw. Nil
-	// means that there are no prices.
-	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
+	Rack  string // label with the rack of a node, default LabelRack
+	Price Pricer // nil: there are no prices
 	// Restricted means that the store shows one team or some namespaces only. Such a reader has
 	// no silent devices: what it sees of a device ends with the workload.
 	Restricted bool
@@ -78,6 +77,9 @@ type Reader struct {
 	mu      sync.Mutex
 	totals  map[string]float64 // memory size of devices by DeviceKey, constant
 	totaled time.Time
+
+	machine  map[string]query.Labels // labels of devices without parts by DeviceKey, see machines
+	machined time.Time
 
 	rosterMu sync.Mutex
 	roster   *roster
@@ -102,7 +104,7 @@ var (
 	exprHealth = "min by (" + keyLabels + ") (" + SeriesHealth + ")"
 	// identityLabels are on every series of a device.
 	identityLabels = strings.Join([]string{
-		LabelUUID, LabelIndex, LabelModel, LabelVendor, LabelHost, LabelNode, LabelCluster, LabelSimulated, LabelCloudProvider, LabelRegion, LabelHostType,
+		LabelUUID, LabelIndex, LabelModel, LabelVendor, LabelHost, LabelNode, LabelCluster, LabelSimulated, LabelCloudProvider, LabelRegion, LabelZone, LabelHostType,
 	}, ", ")
 )
 
@@ -148,11 +150,8 @@ func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
 	if err := r.memory(ctx, f); err != nil {
 		return nil, err
 	}
-	if r.o.Rate != nil {
-		for i := range f.Devices {
-			d := &f.Devices[i]
-			d.Rate = r.o.Rate(d.Labels, at, d.Power)
-		}
+	if err := r.charge(ctx, f); err != nil {
+		return nil, err
 	}
 	return f, r.idleness(ctx, f)
 }

@@ -79,8 +79,8 @@ func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Hol
 	return out, nil
 }
 
-// Held returns the shares of devices that workloads hold at a moment, one sample per instance,
-// ordered by labels. Unattributed use is not included.
+// Held returns the shares of devices that are held at a moment, one sample per instance, ordered by
+// labels. They are the shares whose time bills have as held, unknown owners included.
 func Held(ctx context.Context, store query.Store, at time.Time, match map[string]string) ([]query.Sample, error) {
 	list, err := store.Instant(ctx, Select(SeriesAllocation, match), at)
 	if err != nil {
@@ -89,7 +89,7 @@ func Held(ctx context.Context, store query.Store, at time.Time, match map[string
 	once := map[string]query.Sample{} // scraped and pushed count once
 	for _, s := range list {
 		s.Labels = Row(s.Labels)
-		if k := s.Labels[LabelKind]; k != KindUnallocated && k != KindUnattributed {
+		if IsHeld(s.Labels[LabelKind]) {
 			once[Instance(s.Labels)] = s
 		}
 	}

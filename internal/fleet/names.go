@@ -102,6 +102,7 @@ const (
 	LabelCluster       = "k8s_cluster_name"
 	LabelCloudProvider = "cloud_provider"
 	LabelRegion        = "cloud_region"
+	LabelZone          = "cloud_availability_zone"
 	LabelRack          = "rack"
 	LabelSimulated     = "gpumeter_simulated"
 )
@@ -150,10 +151,15 @@ const (
 	KindUnallocated  = "unallocated"  // nobody holds the device
 	KindUnattributed = "unattributed" // the device is in use by an unknown process
 	KindOther        = "other"        // workloads beyond the cardinality limit, combined
+	KindNotSeen      = "not seen"     // nobody saw the device; in no series, only in rows of bills
 	KindSlurmJob     = "slurm_job"
 )
 
 // IsWorkload reports whether a kind is that of a named workload.
 func IsWorkload(kind string) bool {
-	return kind != "" && kind != KindUnallocated && kind != KindUnattributed && kind != KindOther
+	return IsHeld(kind) && kind != KindUnattributed && kind != KindOther
 }
+
+// IsHeld reports whether time of this kind was held: by a workload, by several beyond the cardinality
+// limit, or by a process of an unknown owner. Bills, quotas and pages count the same rows.
+func IsHeld(kind string) bool { return kind != "" && kind != KindUnallocated && kind != KindNotSeen }

@@ -14,7 +14,12 @@ type Sighting struct {
 	// are zero if it was not, or was not searched for.
 	First, Last time.Time
 	In          bool // there are samples in the period
+	// Gaps are when the device was not seen between First and Last, to the step of the search.
+	Gaps []Span
 }
+
+// Span is the time between two moments.
+type Span struct{ From, To time.Time }
 
 // lately is how long before a period a device must have been seen to be expected in it.
 const lately = 24 * time.Hour
@@ -48,7 +53,10 @@ func Sightings(ctx context.Context, store query.Store, match map[string]string, 
 // searchPoints is how many moments of a period are examined for each device.
 const searchPoints = 500
 
-// Search sets First and Last of the devices with these keys.
+// gapAfter is how long a device must be silent for a gap. Agents report at least once a minute.
+const gapAfter = 2 * time.Minute
+
+// Search sets First, Last and Gaps of the devices with these keys.
 func Search(ctx context.Context, store query.Store, seen map[string]*Sighting, keys []string, from, to time.Time) error {
 	step := max(5*time.Second, (to.Sub(from) / searchPoints).Truncate(time.Second))
 	wanted := map[string]bool{}
@@ -73,6 +81,8 @@ func Search(ctx context.Context, store query.Store, seen map[string]*Sighting, k
 				}
 				if d.First.IsZero() || at.Before(d.First) {
 					d.First = at
+				} else if gap := at.Sub(d.Last); gap > step*3/2 && gap > gapAfter {
+					d.Gaps = append(d.Gaps, Span{d.Last, at})
 				}
 				if at.After(d.Last) { // a device that moved has several hosts
 					d.Last = at

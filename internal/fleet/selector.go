@@ -90,6 +90,18 @@ func OfDevice(match map[string]string) map[string]string {
 	return out
 }
 
+// OfMachine returns the labels of a series that describe its device and machine, whoever holds the
+// device.
+func OfMachine(l query.Labels) query.Labels {
+	out := query.Labels{}
+	for name, value := range l {
+		if descriptive(name) || name == LabelUUID || name == LabelIndex || strings.HasPrefix(name, "k8s_node_") {
+			out[name] = value
+		}
+	}
+	return out
+}
+
 // OfWorkload returns the labels of a row that describe the workload rather than its device or
 // partition.
 func OfWorkload(l query.Labels) map[string]string {

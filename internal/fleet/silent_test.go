@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -62,7 +61,7 @@ func seen(t *testing.T, r *fleet.Reader, at time.Time) []string {
 	return out
 }
 
-func rate(query.Labels, time.Time, optional.Float) optional.Float { return optional.Of(2) }
+func price(query.Labels, time.Time) (fleet.Hourly, bool) { return fleet.Hourly{Device: 2}, true }
 
 // Catches a dead node that vanishes from the fleet with its cost, one that never leaves, one that
 // still draws power, and a restarted hub or a page that was closed for hours that forgets.
@@ -74,7 +73,7 @@ func TestDeadNodeStays(t *testing.T) {
 	report(m, "old", 1, noon.Add(-30*time.Hour), noon.Add(-26*time.Hour))
 	both := []string{"alive-0 100 W 2/h", "dead-0 silent since 15 11:43 2/h", "dead-1 silent since 15 11:43 2/h", "short-0 silent since 15 03:00 2/h"}
 	all := []string{"alive-0 100 W 2/h", "dead-0 100 W 2/h", "dead-1 100 W 2/h", "short-0 silent since 15 03:00 2/h"}
-	open := fleet.NewReader(m, fleet.Options{Rate: rate})
+	open := fleet.NewReader(m, fleet.Options{Price: price})
 	for _, c := range []struct {
 		at   time.Duration // relative to noon
 		want []string
@@ -90,13 +89,13 @@ func TestDeadNodeStays(t *testing.T) {
 		{23 * time.Hour, both[:3]},
 		{24 * time.Hour, both[:1]},
 	} {
-		for what, r := range map[string]*fleet.Reader{"open": open, "new": fleet.NewReader(m, fleet.Options{Rate: rate})} {
+		for what, r := range map[string]*fleet.Reader{"open": open, "new": fleet.NewReader(m, fleet.Options{Price: price})} {
 			if diff := cmp.Diff(c.want, seen(t, r, noon.Add(c.at))); diff != "" {
 				t.Errorf("%s at %s: %s", what, c.at, diff)
 			}
 		}
 	}
-	if got := seen(t, fleet.NewReader(m, fleet.Options{Rate: rate, Restricted: true}), noon); len(got) != 1 {
+	if got := seen(t, fleet.NewReader(m, fleet.Options{Price: price, Restricted: true}), noon); len(got) != 1 {
 		t.Errorf("a team sees %v", got)
 	}
 }

@@ -33,6 +33,7 @@ export interface Columns {
   held: number[];
   idle: Num[];
   rate: Num[];
+  heldRate: Num[];
   owners: number[][];
   uninvited: Record<string, number[]>; // by row
   since: Record<string, number>; // last sample of silent devices in Unix seconds, by row
@@ -75,13 +76,22 @@ export interface FleetAnswer {
   gpus: Columns;
 }
 
+/** Taken is device time, energy and money in the words of a report. Costs add up to cost. */
 export interface Taken {
-  allocated: Num;
-  active: Num;
-  wasted: Num;
+  time: Num; // seconds, held or free
+  heldTime: Num; // used, idle and unmeasured
+  usedTime: Num;
+  idleTime: Num;
+  unmeasuredTime: Num;
+  freeTime: Num;
   energy: Num;
+  co2: Num;
   cost: Num;
+  usedCost: Num;
   idleCost: Num;
+  unmeasuredCost: Num;
+  freeCost: Num;
+  energyCost: Num;
 }
 
 export interface Workload extends Owner, Taken {
@@ -95,7 +105,6 @@ export interface Workload extends Owner, Taken {
   memory: Num;
   watts: Num;
   perHour: Num;
-  co2: Num;
 }
 
 export interface WorkloadsAnswer {
@@ -164,11 +173,9 @@ export interface EventsAnswer {
   events: Event[];
 }
 
+/** Share is what a team took. A name in parentheses is not that of a team. */
 export interface Share extends Taken {
   team: string;
-  co2: Num;
-  unmeasured: Num;
-  unmeasuredCost: Num;
 }
 
 export interface Quota {
@@ -184,9 +191,10 @@ export interface Quota {
 export interface Coverage {
   known: Num;
   unknown: Num;
-  atMost: Num;
+  cost: Num;
   gpus: CoveredGPU[];
   more?: number;
+  notSeen: { devices: number; time: Num; cost: Num };
 }
 
 export interface CoveredGPU {
@@ -196,16 +204,15 @@ export interface CoveredGPU {
   known: Num;
   unknown: Num;
   why: string[] | null;
-  atMost: Num;
+  cost: Num;
 }
 
 export interface CostAnswer {
   currency?: string;
   priced: boolean;
   simulated: Simulation;
-  total: Share;
-  free: Share;
-  unknown: Share;
+  timeZone: string;
+  total: Taken;
   teams: Share[];
   findings: Finding[];
   quotas: Quota[];
@@ -289,6 +296,7 @@ export interface Loaded<T> {
  * present one step later, but never another period.
  */
 function shapeOf(what: string, params: Params): string {
+  if (params.period !== undefined) return what + JSON.stringify({ ...params, now: undefined });
   if (params.at !== undefined || params.from === undefined) return what + JSON.stringify(params);
   const { from, to, ...rest } = params;
   return what + JSON.stringify({ ...rest, span: Number(to) - Number(from) });

@@ -1,14 +1,15 @@
-import { type CostAnswer, type CoveredGPU, type Share, useAnswer } from "./api";
+import { type CostAnswer, type CoveredGPU, type Share, type Taken, useAnswer } from "./api";
 import * as f from "./format";
 import { Answer, Bar, Empty, Findings, type Head, Part, Simulated, Table, useNow } from "./parts";
-import { type Route, href, ranges, spanOf, timesOf } from "./route";
+import { type Route, calendar, href, ranges, spanOf, timesOf } from "./route";
 
 export function Cost({ route }: { route: Route }) {
   const span = spanOf(route.params);
   const now = useNow(60);
   const answer = useAnswer<CostAnswer>("cost", timesOf({ ...span, seconds: Math.max(span.seconds, 900) }, now / 1000));
   const known = ranges.find(([k]) => k === span.name);
-  const name = known ? `In the ${known[1].toLowerCase()}` : span.live ? "So far" : "In this period";
+  const date = calendar.find(([k]) => k === span.name);
+  const name = date ? `${date[1]}` : known ? `In the ${known[1].toLowerCase()}` : span.live ? "So far" : "In this period";
   return <Answer of={answer} what="the cost">{(data) => <Shown data={data} name={name} />}</Answer>;
 }
 
@@ -16,20 +17,23 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
   const money = (v: number | null) => f.money(v, data.currency);
   const t = data.total;
   const priced = t.cost !== null;
-  const value = (s: Share) => (priced ? (s.cost ?? 0) : (s.allocated ?? 0));
-  const whole = value(t);
-  const free = value(data.free);
-  const idle = (priced ? (t.idleCost ?? 0) - (data.free.idleCost ?? 0) : (t.wasted ?? 0) - (data.free.wasted ?? 0)) || 0;
-  const unknown = (priced ? t.unmeasuredCost : t.unmeasured) ?? 0;
-  const used = Math.max(0, whole - free - idle - unknown);
+  const value = (money: keyof Taken, time: keyof Taken) => (priced ? t[money] : t[time]) ?? 0;
+  const whole = value("cost", "time");
+  const free = value("freeCost", "freeTime");
+  const idle = value("idleCost", "idleTime");
+  const unknown = value("unmeasuredCost", "unmeasuredTime");
+  const used = value("usedCost", "usedTime");
+  const energy = priced ? (t.energyCost ?? 0) : 0; // of owned GPUs; the price of others includes it
   const show = (v: number) => (priced ? f.money(v, data.currency, whole >= 1000 ? 1 : undefined) : f.hours(v)); // all parts use the precision of the total
   const parts: [string, string, number][] = [
     ["u4", "used", used],
     ["idle", "held and idle", idle],
     ["free", "unallocated", free],
     ...(unknown > 0 ? ([["none", "held, use not measured", unknown]] as [string, string, number][]) : []),
+    ...(energy > 0 ? ([["u2", "energy", energy]] as [string, string, number][]) : []),
   ];
-  if (whole === 0 && data.findings.length === 0 && data.quotas.length === 0)
+  const missed = data.coverage?.notSeen;
+  if (whole === 0 && !missed?.devices && data.findings.length === 0 && data.quotas.length === 0)
     return (
       <>
         <h1>Cost and idle</h1>
@@ -47,14 +51,25 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
               , <b>{show(unknown)}</b> held, use not measured
             </>
           )}
+          {energy > 0 && (
+            <>
+              , <b>{show(energy)}</b> energy
+            </>
+          )}
           .
         </h1>
         <p class="muted">
           {f.energy(t.energy)}
-          {t.co2 !== null && ` · ${f.mass(t.co2)} CO₂`} · {f.hours(t.allocated)} of GPUs
+          {t.co2 !== null && ` · ${f.mass(t.co2)} CO₂`} · {f.hours(t.time)} of GPUs
+          {data.timeZone !== "UTC" && ` · days and months in ${data.timeZone}`}
           <Simulated of={data.simulated} />
           {!priced && " · no prices: start the hub with a price file to see money"}
         </p>
+        {missed && missed.devices > 0 && (
+          <p class="muted">
+            Nobody saw {f.hours(missed.time)} of {f.plural(missed.devices, "GPU")}, which {missed.cost === null ? "have no price" : <>would cost {money(missed.cost)}</>}: with them the fleet {priced ? `cost ${money(whole + (missed.cost ?? 0))}` : `gave ${f.hours((t.time ?? 0) + (missed.time ?? 0))}`}.
+          </p>
+        )}
         <div class="parts" role="img" aria-label={parts.map(([, text, v]) => `${text} ${f.percent(whole ? v / whole : 0)}`).join(", ")}>
           {parts.map(([cls, text, v]) => (v > 0 ? <i key={text} class={`tile ${cls}`} style={{ flexGrow: v / whole }} /> : null))}
         </div>
@@ -77,7 +92,7 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
       </section>
       <section class="card">
         <h2>By team</h2>
-        {data.teams.length === 0 ? <p class="muted">No GPU was allocated in this period.</p> : <Teams data={data} priced={priced} />}
+        {withNobody(data).length === 0 ? <p class="muted">No GPU was allocated in this period.</p> : <Teams data={data} priced={priced} />}
       </section>
       <section class="card">
         <h2>Quotas</h2>
@@ -124,14 +139,14 @@ function Covered({ data }: { data: CostAnswer }) {
     { key: "known", title: "Known", value: (g) => g.known, cell: (g) => f.hours(g.known), number: true },
     { key: "unknown", title: "Unknown", value: (g) => g.unknown, cell: (g) => f.hours(g.unknown), number: true },
   ];
-  if (c.atMost !== null) heads.push({ key: "atMost", title: "At most", value: (g) => g.atMost, cell: (g) => f.money(g.atMost, data.currency), number: true });
+  if (c.cost !== null) heads.push({ key: "cost", title: "Cost", value: (g) => g.cost, cell: (g) => f.money(g.cost, data.currency), number: true });
   return (
     <section class="card">
       <h2>Coverage</h2>
       <p class="muted small note">
         {f.percent(whole ? (c.known ?? 0) / whole : 0)} of the GPU time in this period is known.
-        {c.gpus.length > 0 && " The rest is in no number above: an agent, its connection or the hub was away."}
-        {c.gpus.length > 0 && c.atMost !== null && ` It would cost at most ${f.money(c.atMost, data.currency)}, without energy.`}
+        {c.gpus.length > 0 && " The rest is not in the total: an agent, its connection or the hub was away."}
+        {c.gpus.length > 0 && c.notSeen.cost !== null && ` It would cost ${f.money(c.notSeen.cost, data.currency)}, without energy, at the prices of the GPUs.`}
       </p>
       {c.gpus.length > 0 && <Table heads={heads} rows={c.gpus} sort="-unknown" id={(g) => g.uuid} caption="GPUs with unknown time" />}
       {c.more ? <p class="muted small">and {c.more} more GPUs</p> : null}
@@ -139,19 +154,27 @@ function Covered({ data }: { data: CostAnswer }) {
   );
 }
 
+/** withNobody adds the row of the hours that nobody saw to those of the teams. It is not in the total. */
+function withNobody(data: CostAnswer): Share[] {
+  const n = data.coverage?.notSeen;
+  if (!n || n.devices === 0) return data.teams;
+  const none = { heldTime: null, usedTime: null, idleTime: null, unmeasuredTime: null, freeTime: null, energy: null, co2: null, usedCost: null, idleCost: null, unmeasuredCost: null, freeCost: null, energyCost: null };
+  return [...data.teams, { team: "(not seen)", time: n.time, cost: n.cost, ...none }];
+}
+
 function Teams({ data, priced }: { data: CostAnswer; priced: boolean }) {
-  const part = (s: Share) => (s.wasted !== null && s.allocated ? s.wasted / s.allocated : null);
+  const part = (s: Share) => (s.idleTime !== null && s.heldTime ? s.idleTime / s.heldTime : null);
   const heads: Head<Share>[] = [
-    { key: "team", title: "Team", value: (s) => s.team || (s === data.unknown ? "unknown owners" : "no team"), cell: (s) => (s === data.unknown ? <span class="muted">unknown owners</span> : s.team ? <a href={href("workloads", "", { team: s.team })}>{s.team}</a> : <span class="muted">no team</span>) },
-    { key: "hours", title: "GPU-hours", value: (s) => s.allocated, cell: (s) => f.hours(s.allocated), number: true },
-    { key: "waste", title: "Unused", value: part, cell: (s) => <Part value={part(s)} tone="idle" />, number: true },
+    { key: "team", title: "Team", value: (s) => s.team, cell: (s) => (s.team.startsWith("(") ? <span class="muted">{s.team}</span> : <a href={href("workloads", "", { team: s.team })}>{s.team}</a>) },
+    { key: "hours", title: "GPU-hours", value: (s) => s.time, cell: (s) => f.hours(s.time), number: true },
+    { key: "waste", title: "Idle", value: part, cell: (s) => <Part value={part(s)} tone="idle" />, number: true },
     { key: "energy", title: "Energy", value: (s) => s.energy, cell: (s) => f.energy(s.energy), number: true, minor: true },
     { key: "co2", title: "CO₂", value: (s) => s.co2, cell: (s) => f.mass(s.co2), number: true, minor: true },
   ];
   if (priced)
     heads.push(
       { key: "cost", title: "Cost", value: (s) => s.cost, cell: (s) => f.money(s.cost, data.currency), number: true },
-      { key: "idleCost", title: "Wasted", value: (s) => s.idleCost, cell: (s) => f.money(s.idleCost, data.currency), number: true },
+      { key: "idleCost", title: "Idle cost", value: (s) => s.idleCost, cell: (s) => f.money(s.idleCost, data.currency), number: true },
     );
-  return <Table heads={heads} rows={data.unknown.allocated ? [...data.teams, data.unknown] : data.teams} sort={priced ? "-cost" : "-hours"} id={(s) => (s === data.unknown ? "unknown owners" : s.team)} caption="Cost by team" />;
+  return <Table heads={heads} rows={withNobody(data)} sort={priced ? "-cost" : "-hours"} id={(s) => s.team} caption="Cost by team" />;
 }

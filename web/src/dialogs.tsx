@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Hit, ask } from "./api";
-import { href, ranges, change, spanOf, timesOf, useRoute } from "./route";
+import { calendar, href, ranges, change, spanOf, timesOf, useRoute } from "./route";
 
 function Dialog({ label, close, children }: { label: string; close: () => void; children: ComponentChildren }) {
   const ref = useRef<HTMLDialogElement>(null);
@@ -188,4 +188,4 @@ export function Custom({ close }: { close: () => void }) {
   );
 }
 
-export const rangeOptions = ranges.map(([key, text]): [string, string] => [key, text]);
+export const rangeOptions = [...ranges, ...calendar].map(([key, text]): [string, string] => [key, text]);

@@ -74,7 +74,7 @@ export function money(v: Num | undefined, currency = "USD", whole = 1000): strin
   if (!known(v)) return none;
   const digits = v === 0 || Math.abs(v) >= whole ? 0 : 2;
   try {
-    return new Intl.NumberFormat(lang, { style: "currency", currency, currencyDisplay: "narrowSymbol", minimumFractionDigits: digits, maximumFractionDigits: digits }).format(v);
+    return new Intl.NumberFormat(lang, { style: "currency", currency, currencyDisplay: "code", minimumFractionDigits: digits, maximumFractionDigits: digits }).format(v);
   } catch {
     return plain[digits]!.format(v) + "\u202f" + currency;
   }

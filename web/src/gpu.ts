@@ -20,6 +20,7 @@ export interface GPU {
   held: number;
   idle: Num;
   rate: Num;
+  heldRate: Num; // of held time, without energy
   owners: Owner[];
   uninvited: Owner[]; // workloads that use the device without an allocation
   simulated: boolean;
@@ -46,6 +47,7 @@ export function rows(c: Columns, texts: string[], owners: Owner[]): GPU[] {
     held: c.held[i]!,
     idle: c.idle[i]!,
     rate: c.rate[i]!,
+    heldRate: c.heldRate[i]!,
     owners: c.owners[i]!.map((n) => owners[n]!),
     uninvited: (c.uninvited[i] ?? []).map((n) => owners[n]!),
     simulated: simulated.has(i),
@@ -61,8 +63,8 @@ export const isIdle = (g: GPU, after = idleAfter) => g.held > 0 && g.idle !== nu
 export const isTaken = (g: GPU) => g.uninvited.length > 0;
 export const isSilent = (g: GPU) => g.since !== null;
 export const isFree = (g: GPU) => g.held === 0 && !isSilent(g);
-/** lost is the cost per day of an idle device. */
-export const lost = (g: GPU): Num => (g.rate === null ? null : g.rate * 24 * Math.min(g.held, 1));
+/** lost is the cost per day of the held time of an idle device. */
+export const lost = (g: GPU): Num => (g.heldRate === null ? null : g.heldRate * 24);
 
 export const nameOf = (g: GPU) => (g.index === null ? g.uuid : `GPU ${g.index}`);
 const namesOf = (list: Owner[]) => list.map((o) => o.name || f.kindOf(o.kind)).join(", ");

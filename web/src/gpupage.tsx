@@ -12,7 +12,7 @@ export function GPUPage({ route }: { route: Route }) {
   const now = useNow(span.seconds <= 3600 ? 10 : 60);
   const times = timesOf(span, now / 1000);
   const answer = useAnswer<GPUAnswer>("gpu", { uuid: route.arg, at: span.to }, span.live ? 10 : 0);
-  const events = useAnswer<EventsAnswer>("events", { gpu: route.arg, from: times["from"], to: times["to"], limit: 100 });
+  const events = useAnswer<EventsAnswer>("events", { gpu: route.arg, ...times, at: undefined, limit: 100 });
   const nodeGPUs = answer.data ? [...answer.data.peers.uuid].sort((a, b) => order(answer.data!, a) - order(answer.data!, b)) : [];
   useEffect(() => {
     const key = (e: KeyboardEvent) => {

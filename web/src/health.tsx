@@ -15,7 +15,7 @@ export function Health({ route }: { route: Route }) {
   const span = spanOf(route.params);
   const now = useNow(span.seconds <= 3600 ? 10 : 60);
   const times = timesOf(span, now / 1000);
-  const answer = useAnswer<EventsAnswer>("events", { from: times["from"], to: times["to"] });
+  const answer = useAnswer<EventsAnswer>("events", { ...times, at: undefined });
   const severity = (route.params.get("severity") as Severity | null) ?? "";
   const kind = (route.params.get("kind") as Kind | null) ?? "";
   const q = (route.params.get("q") ?? "").toLowerCase();

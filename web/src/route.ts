@@ -71,12 +71,21 @@ export const ranges: [string, string, number][] = [
   ["30d", "Last 30 days", 30 * 86400],
 ];
 
+/** Days and months in the time zone of the hub. Their seconds are those of the longest. */
+export const calendar: [string, string, number][] = [
+  ["today", "Today", 86400],
+  ["yesterday", "Yesterday", 86400],
+  ["month", "This month", 31 * 86400],
+  ["last-month", "Last month", 31 * 86400],
+];
+
 export interface Span {
   live: boolean;
   seconds: number;
   from?: number;
   to?: number;
   name: string;
+  period?: string; // of the calendar
 }
 
 /** The period that is shown unasked, in seconds: as long as there is data, at most a day. */
@@ -96,6 +105,8 @@ export function spanOf(params: URLSearchParams): Span {
   const from = Number(params.get("from"));
   const to = Number(params.get("to"));
   if (from > 0 && to > from) return { live: false, seconds: to - from, from, to, name: "custom" };
+  const date = calendar.find(([key]) => key === params.get("range"));
+  if (date) return { live: true, seconds: date[2], name: date[0], period: date[0] };
   const known = ranges.find(([key]) => key === params.get("range"));
   if (!known && fitted < 86400) return { live: true, seconds: fitted, name: "fitted" };
   const [name, , seconds] = known ?? ranges[3]!;
@@ -106,6 +117,7 @@ export function spanOf(params: URLSearchParams): Span {
 export function timesOf(span: Span, now = Date.now() / 1000): Params {
   if (!span.live) return { from: span.from, to: span.to, at: span.to };
   const step = span.seconds <= 3600 ? 10 : 60;
+  if (span.period) return { period: span.period, now: Math.floor(now / step) * step };
   const to = Math.floor(now / step) * step;
   return { from: to - span.seconds, to };
 }

@@ -42,13 +42,13 @@ function heads(currency: string | undefined, priced: boolean, clusters: boolean)
     },
     { key: "memory", title: "Memory", value: (w) => w.memory, cell: (w) => f.bytes(w.memory), number: true, minor: true },
     { key: "watts", title: "Power", value: (w) => w.watts, cell: (w) => f.watts(w.watts), number: true, minor: true },
-    { key: "hours", title: "GPU-hours", value: (w) => w.allocated, cell: (w) => f.hours(w.allocated), number: true },
-    { key: "waste", title: "Unused", value: (w) => part(w.wasted, w.allocated), cell: (w) => f.percent(part(w.wasted, w.allocated)), number: true },
+    { key: "hours", title: "GPU-hours", value: (w) => w.heldTime, cell: (w) => f.hours(w.heldTime), number: true },
+    { key: "waste", title: "Idle", value: (w) => part(w.idleTime, w.heldTime), cell: (w) => f.percent(part(w.idleTime, w.heldTime)), number: true },
   ];
   if (priced)
     all.push(
       { key: "cost", title: "Cost", value: (w) => w.cost, cell: (w) => f.money(w.cost, currency), number: true },
-      { key: "idleCost", title: "Wasted", value: (w) => w.idleCost, cell: (w) => f.money(w.idleCost, currency), number: true },
+      { key: "idleCost", title: "Idle cost", value: (w) => w.idleCost, cell: (w) => f.money(w.idleCost, currency), number: true },
     );
   else all.push({ key: "energy", title: "Energy", value: (w) => w.energy, cell: (w) => f.energy(w.energy), number: true });
   return all;
@@ -66,7 +66,7 @@ export function Workloads({ route }: { route: Route }) {
         <h1>
           Workloads {answer.data && <Simulated of={answer.data.simulated} />}
         </h1>
-        <p class="muted">GPUs, utilization, memory and power are current; hours, cost and waste cover the selected period.</p>
+        <p class="muted">GPUs, utilization, memory and power are current; hours and costs cover the selected period.</p>
       </header>
       <Answer of={answer} what="workloads">
         {(data) => {
@@ -119,13 +119,13 @@ export function WorkloadPage({ route }: { route: Route }) {
   const now = useNow(span.seconds <= 3600 ? 10 : 60);
   const times = timesOf(span, now / 1000);
   const answer = useAnswer<WorkloadAnswer>("workload", { id: route.arg, ...times });
-  const events = useAnswer<EventsAnswer>("events", { workload: route.arg, from: times["from"], to: times["to"], limit: 100 });
+  const events = useAnswer<EventsAnswer>("events", { workload: route.arg, ...times, at: undefined, limit: 100 });
   return (
     <Answer of={answer} what="this workload">
       {(data) => {
         const w = data.workload;
         const gpus = rows(data.gpus, data.texts, data.owners);
-        const waste = part(w.wasted, w.allocated);
+        const waste = part(w.idleTime, w.heldTime);
         return (
           <>
             <header class="title">
@@ -148,12 +148,12 @@ export function WorkloadPage({ route }: { route: Route }) {
             <Stats>
               <Stat name="Holds now" value={takes(w) ? `${f.plural(w.uninvited, "GPU")}, not allocated` : w.gpus === 0 ? "none" : f.plural(w.gpus, "GPU")} note={w.models.join(", ")} />
               <Stat name="Busy now" value={f.percent(w.utilization)} note={w.idle > 0 ? `${f.plural(w.idle, "GPU")} idle` : undefined} tone={w.idle > 0 ? "idle" : ""} />
-              <Stat name="Held" value={f.hours(w.allocated)} note="GPU-hours in this period" />
-              <Stat name="Unused" value={f.percent(waste)} note={f.hours(w.wasted)} tone={waste !== null && waste > 0.5 ? "idle" : ""} />
+              <Stat name="Held" value={f.hours(w.heldTime)} note="GPU-hours in this period" />
+              <Stat name="Idle" value={f.percent(waste)} note={f.hours(w.idleTime)} tone={waste !== null && waste > 0.5 ? "idle" : ""} />
               {w.cost !== null ? (
                 <>
                   <Stat name="Cost" value={f.money(w.cost, data.currency)} note={w.perHour !== null && w.perHour > 0 ? `${f.money(w.perHour, data.currency)} per hour` : undefined} />
-                  <Stat name="Wasted" value={f.money(w.idleCost, data.currency)} note="held but unused" tone={(w.idleCost ?? 0) > 0.5 * w.cost ? "idle" : ""} />
+                  <Stat name="Idle cost" value={f.money(w.idleCost, data.currency)} note="of held time, without energy" tone={(w.idleCost ?? 0) > 0.5 * w.cost ? "idle" : ""} />
                 </>
               ) : null}
               <Stat name="Energy" value={f.energy(w.energy)} note={w.co2 !== null ? `${f.mass(w.co2)} CO₂` : undefined} />
@@ -210,14 +210,14 @@ function PerGPU({ data }: { data: WorkloadAnswer }) {
   const list: Head<Row>[] = [
     { key: "gpu", title: "GPU", value: (r) => `${r.node} ${r.index}`, cell: (r) => <a href={href("gpu", r.gpu)}>{r.node} · {r.index === "" ? r.gpu : `GPU ${r.index}`}</a> },
     { key: "model", title: "Model", value: (r) => r.model, minor: true },
-    { key: "hours", title: "Held", value: (r) => r.allocated, cell: (r) => f.hours(r.allocated), number: true },
-    { key: "used", title: "Used", value: (r) => part(r.active, r.allocated), cell: (r) => f.percent(part(r.active, r.allocated)), number: true },
+    { key: "hours", title: "Held", value: (r) => r.heldTime, cell: (r) => f.hours(r.heldTime), number: true },
+    { key: "used", title: "Used", value: (r) => part(r.usedTime, r.heldTime), cell: (r) => f.percent(part(r.usedTime, r.heldTime)), number: true },
     { key: "energy", title: "Energy", value: (r) => r.energy, cell: (r) => f.energy(r.energy), number: true, minor: true },
   ];
   if (priced)
     list.push(
       { key: "cost", title: "Cost", value: (r) => r.cost, cell: (r) => f.money(r.cost, data.currency), number: true },
-      { key: "idleCost", title: "Wasted", value: (r) => r.idleCost, cell: (r) => f.money(r.idleCost, data.currency), number: true },
+      { key: "idleCost", title: "Idle cost", value: (r) => r.idleCost, cell: (r) => f.money(r.idleCost, data.currency), number: true },
     );
   return <Table heads={list} rows={data.perGPU} sort="gpu" id={(r) => r.gpu + r.node} caption="Usage per GPU" max={32} />;
 }

@@ -90,6 +90,9 @@ func readManifest(path string) (m check.Manifest, err error) {
 		}
 		return m, err
 	}
+	if err := d.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return m, errors.New("the manifest has a second document, which nothing would check")
+	}
 	return m, m.Validate()
 }
 

@@ -29,7 +29,7 @@ const maxCoverage = 20
 
 // coverRow is one or more devices of a node that lack the same time for the same reason.
 type coverRow struct {
-	Node, GPUs, Known, Unknown, Why, AtMost string
+	Node, GPUs, Known, Unknown, Why, Cost string
 }
 
 // coverRows returns the devices that lack device time, the worst first; all of them for a
@@ -59,22 +59,22 @@ func (d *Report) coverRows() (rows []coverRow, more int) {
 // alike reports whether two devices can share a row.
 func alike(a, b *cost.Covered) bool {
 	minute := cost.Seconds(time.Minute.Microseconds())
-	return a.Node == b.Node && a.Model == b.Model && a.Priced == b.Priced && a.Unknown/minute == b.Unknown/minute && whyText(a) == whyText(b)
+	return a.Node == b.Node && a.Model == b.Model && a.Priced() == b.Priced() && a.Unknown/minute == b.Unknown/minute && whyText(a) == whyText(b)
 }
 
 func coverRowOf(list []cost.Covered) coverRow {
 	var known, unknown cost.Seconds
-	var most cost.Money
+	var money cost.Money
 	var gpus []string
 	for _, g := range list {
-		known, unknown, most = known+g.Known, unknown+g.Unknown, most+g.AtMost
+		known, unknown, money = known+g.Known, unknown+g.Unknown, money+g.Cost
 		gpus = append(gpus, g.GPU)
 	}
 	r := coverRow{
-		Node: Plain(list[0].Node), GPUs: Plain(strings.Join(gpus, ",")), Known: hoursText(known), Unknown: hoursText(unknown), Why: whyText(&list[0]), AtMost: "-",
+		Node: Plain(list[0].Node), GPUs: Plain(strings.Join(gpus, ",")), Known: hoursText(known), Unknown: hoursText(unknown), Why: whyText(&list[0]), Cost: "-",
 	}
-	if list[0].Priced {
-		r.AtMost = most.String()
+	if list[0].Priced() {
+		r.Cost = money.String()
 	}
 	return r
 }
@@ -89,26 +89,15 @@ func whyText(g *cost.Covered) string {
 	return strings.Join(out, ", ")
 }
 
-// Uncovered returns a note about the device time that the bill lacks.
+// Uncovered returns a note about the device time that nobody saw.
 func (d *Report) Uncovered() []string {
-	if d.Coverage == nil {
+	if d.NotSeenTotal == nil {
 		return nil
 	}
-	list := d.Coverage.Incomplete()
-	if len(list) == 0 {
-		return nil
-	}
-	var unknown, unpriced cost.Seconds
-	var most cost.Money
-	for _, g := range list {
-		unknown, most = unknown+g.Unknown, most+g.AtMost
-		if !g.Priced {
-			unpriced += g.Unknown
-		}
-	}
-	note := fmt.Sprintf("%.1f GPU-hours of %d GPUs are unknown and in no row", unknown.Hours(), len(list))
-	if unpriced < unknown {
-		note += fmt.Sprintf(": they cost at most %s %s, without energy", most, d.Currency)
+	sum := &d.NotSeenTotal.Amounts
+	note := fmt.Sprintf("Nobody saw %.1f GPU-hours of %d GPUs: they are (not seen) and not in the total", sum.NotSeen.Hours(), d.NotSeenTotal.Devices)
+	if sum.Priced() && d.Currency != "" {
+		note += fmt.Sprintf(". They would cost %s %s, without energy, at the prices of their devices", sum.NotSeenCost, d.Currency)
 	}
 	return []string{note + ". See coverage."}
 }
@@ -119,9 +108,9 @@ func (d *Report) printCoverage(b *strings.Builder) {
 	if len(rows) == 0 {
 		return
 	}
-	out := [][]string{{"NODE", "GPU", "WHY UNKNOWN", "KNOWN H", "UNKNOWN H", "AT MOST"}}
+	out := [][]string{{"NODE", "GPU", "WHY UNKNOWN", "KNOWN H", "UNKNOWN H", "COST"}}
 	for _, r := range rows {
-		out = append(out, []string{r.Node, r.GPUs, r.Why, r.Known, r.Unknown, r.AtMost})
+		out = append(out, []string{r.Node, r.GPUs, r.Why, r.Known, r.Unknown, r.Cost})
 	}
 	fmt.Fprintln(b)
 	if d.Kind != CoverageKind {
@@ -136,7 +125,7 @@ func (d *Report) printCoverage(b *strings.Builder) {
 // csvCoverage writes a row for each device.
 func csvCoverage(w io.Writer, d *Report) error {
 	whys := []string{cost.NotSeenBefore, cost.Gap, cost.NotSeenSince, cost.NotSeen, cost.Sampling}
-	rows := [][]string{append(append([]string{"node", "gpu", "uuid", "model", "known_seconds", "unknown_seconds"}, whys...), "at_most", "currency", "from", "to")}
+	rows := [][]string{append(append([]string{"node", "gpu", "uuid", "model", "known_seconds", "unknown_seconds"}, whys...), "cost", "currency", "from", "to")}
 	seconds := func(s cost.Seconds) string { return strconv.FormatFloat(s.Float(), 'f', 6, 64) }
 	if d.Coverage == nil {
 		return csv.NewWriter(w).WriteAll(rows)
@@ -150,11 +139,11 @@ func csvCoverage(w io.Writer, d *Report) error {
 			}
 			row = append(row, seconds(t))
 		}
-		most := ""
-		if g.Priced {
-			most = g.AtMost.Decimals(6)
+		money := ""
+		if g.Priced() {
+			money = g.Cost.Decimals(6)
 		}
-		rows = append(rows, append(row, most, d.Currency, d.From.Format("2006-01-02T15:04:05Z"), d.To.Format("2006-01-02T15:04:05Z")))
+		rows = append(rows, append(row, money, d.Currency, d.From.Format("2006-01-02T15:04:05Z"), d.To.Format("2006-01-02T15:04:05Z")))
 	}
 	return csv.NewWriter(w).WriteAll(rows)
 }

@@ -32,25 +32,27 @@ func HTML(w io.Writer, d *Report) error {
 	page := struct {
 		*Report
 		Title    string
+		Period   string
 		Columns  []string
 		Rows     []row
 		Tiles    [][2]string
 		Findings [][3]string
 		Covered  []coverRow
 		More     int
-	}{Report: d, Title: d.title()}
+	}{Report: d, Title: d.title(), Period: d.period()}
 	page.Covered, page.More = d.coverRows()
 	for _, c := range d.Columns {
 		page.Columns = append(page.Columns, c.title)
 	}
-	for _, g := range append(slices.Clone(d.Groups), d.Total) {
-		r := row{Name: g.Name, Share: percent(d.share(&g)), Last: g.Name == d.Total.Name && len(page.Rows) == len(d.Groups)}
+	lines := d.lines()
+	for i, g := range lines {
+		r := row{Name: g.Name, Share: percent(d.share(&g)), Last: i == len(d.Groups) || i > len(d.Groups) && i == len(lines)-1}
 		for _, c := range d.Columns {
-			one := cell{Text: c.text(&g)}
+			one := cell{Text: c.cell(&g)}
 			if one.Text == "" {
 				one.Text = "–"
 			}
-			if c.part != nil {
+			if c.part != nil && g.Time() > 0 {
 				one.Bar = percent(c.part(&g))
 			}
 			r.Cells = append(r.Cells, one)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -22,6 +23,8 @@ type Column struct {
 	text  func(*cost.Group) string // rounded
 	exact func(*cost.Group) string // all digits
 	part  func(*cost.Group) float64
+	// notSeen is set if the column has a value for time that nobody saw.
+	notSeen bool
 }
 
 // money returns a column of costs. The cost of a group without prices is unknown.
@@ -72,10 +75,17 @@ func allColumns() []Column {
 		return strconv.FormatFloat(float64(g.Used)/float64(g.Used+g.Idle), 'f', 6, 64)
 	}
 	used.part = func(g *cost.Group) float64 { return float64(g.Used) / float64(max(1, g.Used+g.Idle)) }
+	seen := func(c Column) Column { c.notSeen = true; return c }
+	// A table has the sum with the hours that nobody saw; CSV, which has no sums, has them in columns
+	// of their own, so that sums of the others are those of the bill.
+	all := seen(hours("gpu", "GPU-HOURS", func(g *cost.Group) cost.Seconds { return g.Time() + g.NotSeen }))
+	all.exact = hours("gpu", "", func(g *cost.Group) cost.Seconds { return g.Time() }).exact
+	total := seen(money("cost", "TOTAL", func(g *cost.Group) cost.Money { return g.Amounts.Total() + g.NotSeenCost }))
+	total.exact = money("cost", "", func(g *cost.Group) cost.Money { return g.Amounts.Total() }).exact
 	return append([]Column{
-		figure("gpus", "GPUS", 0, func(g *cost.Group) (float64, bool) { return float64(g.Devices), true }),
+		seen(figure("gpus", "GPUS", 0, func(g *cost.Group) (float64, bool) { return float64(g.Devices), true })),
 		figure("workloads", "WORKLOADS", 0, func(g *cost.Group) (float64, bool) { return float64(g.Workloads), true }),
-		hours("gpu", "GPU-HOURS", func(g *cost.Group) cost.Seconds { return g.Time() }),
+		all,
 		hours("allocated", "HELD H", func(g *cost.Group) cost.Seconds { return g.Allocated() }),
 		hours("used", "USED H", func(g *cost.Group) cost.Seconds { return g.Used }),
 		hours("idle", "IDLE H", func(g *cost.Group) cost.Seconds { return g.Idle }),
@@ -87,7 +97,7 @@ func allColumns() []Column {
 		money("unmeasured_cost", "UNKNOWN", func(g *cost.Group) cost.Money { return g.UnmeasuredCost }),
 		money("unallocated_cost", "FREE", func(g *cost.Group) cost.Money { return g.UnallocatedCost }),
 		money("energy_cost", "ENERGY", func(g *cost.Group) cost.Money { return g.EnergyCost }),
-		money("cost", "TOTAL", func(g *cost.Group) cost.Money { return g.Amounts.Total() }),
+		total,
 		figure("kwh", "kWh", 2, func(g *cost.Group) (float64, bool) { return g.Energy.KWh(), g.Energy != 0 }),
 		figure("co2_kg", "CO2 kg", 2, func(g *cost.Group) (float64, bool) {
 			return g.Carbon.Kilograms(), g.Energy > 0 && g.Uncounted < g.Energy
@@ -96,15 +106,21 @@ func allColumns() []Column {
 			s := g.Time().Duration().Seconds()
 			return float64(g.Energy) / 1e3 / max(1e-9, s), g.Energy > 0 && s > 0
 		}),
-	}, unpriced()...)
+	}, missing()...)
 }
 
-// unpriced returns the columns of what no cost includes.
-func unpriced() []Column {
-	return []Column{
+// missing returns the columns of what no cost includes.
+func missing() []Column {
+	out := []Column{
 		hours("unpriced", "NO PRICE H", func(g *cost.Group) cost.Seconds { return g.Unpriced }),
 		figure("unpriced_kwh", "NO PRICE kWh", 2, func(g *cost.Group) (float64, bool) { return g.UnpricedEnergy.KWh(), true }),
+		hours("not_seen", "NOT SEEN H", func(g *cost.Group) cost.Seconds { return g.NotSeen }),
+		money("not_seen_cost", "NOT SEEN", func(g *cost.Group) cost.Money { return g.NotSeenCost }),
 	}
+	for i := range out {
+		out[i].notSeen = true
+	}
+	return out
 }
 
 // kinds lists the default columns of each kind of report.
@@ -161,10 +177,26 @@ func (d *Report) Warning() string {
 }
 
 func (d *Report) title() string {
+	kind := d.Kind + " by " + d.By
 	if d.Kind == CoverageKind {
-		return fmt.Sprintf("coverage, %s to %s UTC", d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
+		kind = d.Kind
 	}
-	return fmt.Sprintf("%s by %s, %s to %s UTC", d.Kind, d.By, d.From.Format("2006-01-02 15:04"), d.To.Format("2006-01-02 15:04"))
+	return kind + ", " + d.period()
+}
+
+// period returns the period in the time zone of the report. Where clocks change within the period,
+// both ends have their abbreviation.
+func (d *Report) period() string {
+	zone, err := cost.Zone(d.Zone)
+	if err != nil {
+		zone = time.UTC
+	}
+	const minutes = "2006-01-02 15:04"
+	from, to := d.From.In(zone), d.To.In(zone)
+	if a, b := from.Format("MST"), to.Format("MST"); a != b {
+		return from.Format(minutes+" MST") + " to " + to.Format(minutes+" MST")
+	}
+	return from.Format(minutes) + " to " + to.Format(minutes+" MST")
 }
 
 // Table prints the table with its total, then quotas, findings and notes.
@@ -177,10 +209,10 @@ func Table(w io.Writer, d *Report) error {
 		head = append(head, c.title)
 	}
 	rows := [][]string{head}
-	for _, g := range append(slices.Clone(d.Groups), d.Total) {
+	for _, g := range d.lines() {
 		row := d.names(&g)
 		for _, c := range d.Columns {
-			if text := c.text(&g); text != "" {
+			if text := c.cell(&g); text != "" {
 				row = append(row, text)
 			} else {
 				row = append(row, "-")
@@ -275,7 +307,8 @@ func printAligned(w io.Writer, rows [][]string, left int) {
 }
 
 // CSV writes all digits, and no total: a pivot table would count it twice. What is not
-// priced has columns of its own, because an empty cost does not say how much is missing.
+// priced has columns of its own, because an empty cost does not say how much is missing. What nobody
+// saw has rows of its own, with values in columns of its own.
 func CSV(w io.Writer, d *Report) error {
 	if d.Kind == CoverageKind {
 		return csvCoverage(w, d)
@@ -283,7 +316,7 @@ func CSV(w io.Writer, d *Report) error {
 	c := csv.NewWriter(w)
 	head := slices.Clone(d.Keys)
 	columns := slices.Clone(d.Columns)
-	for _, col := range unpriced() {
+	for _, col := range missing() {
 		if !slices.ContainsFunc(columns, func(c Column) bool { return c.name == col.name }) {
 			columns = append(columns, col)
 		}
@@ -292,7 +325,7 @@ func CSV(w io.Writer, d *Report) error {
 		head = append(head, col.name)
 	}
 	rows := [][]string{append(head, "currency", "from", "to", "simulated")}
-	for _, g := range d.Groups {
+	for _, g := range slices.Concat(d.Groups, d.NotSeen) {
 		var row []string
 		for _, key := range g.Keys {
 			row = append(row, cell(key))

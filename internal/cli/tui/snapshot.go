@@ -50,6 +50,7 @@ type Device struct {
 	PowerLimit  device.Value
 	Celsius     device.Value
 	Cost        device.Value // per hour
+	Lost        device.Value // per hour of held time, without energy
 	Held        bool         // allocated to workloads, in whole or in part
 	Idle        device.Value // seconds without use by any holder
 	Owners      []Owner
@@ -58,6 +59,8 @@ type Device struct {
 
 // Owner is a workload that holds or uses a device or a part of it.
 type Owner struct {
+	ID          string // empty: unknown
+	Partition   string // ID; empty: the whole device
 	Kind, Name  string
 	Label       string // the name by which users know the workload
 	Cluster     string
@@ -67,6 +70,7 @@ type Owner struct {
 	Utilization device.Value
 	Memory      device.Value // bytes
 	Power       device.Value // watts
+	Cost        device.Value // per hour
 }
 
 // Finding is a problem of a device or a machine.
@@ -143,7 +147,7 @@ type totals struct {
 	devices, silent, held, idle, down int
 	hosts                             int
 	watts                             device.Value
-	cost, lost, unseen                float64 // lost is the cost of idle devices, unseen that of silent ones
+	cost, lost, unseen                float64 // lost is the cost of the held time of idle devices, unseen that of silent ones
 }
 
 func (s *Snapshot) totals() totals {
@@ -173,7 +177,8 @@ func (s *Snapshot) totals() totals {
 		}
 		if d.idle() {
 			t.idle++
-			t.lost += cost
+			lost, _ := d.Lost.Get()
+			t.lost += lost
 		}
 	}
 	t.hosts = len(hosts)
@@ -236,8 +241,8 @@ func (s *Snapshot) workloads() []workloadRow {
 				}
 			}
 			h.memory, h.watts = plus(h.memory, o.Memory), plus(h.watts, o.Power)
-			if cost, ok := d.Cost.Get(); ok {
-				h.cost += cost * o.Share
+			if cost, ok := o.Cost.Get(); ok {
+				h.cost += cost
 				h.priced = true
 			}
 			if !slices.Contains(h.hosts, d.Host) {

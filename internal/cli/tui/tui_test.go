@@ -34,20 +34,20 @@ func sample(n int) Snapshot {
 	for i := range 8 {
 		s.Devices = append(s.Devices, Device{
 			Host: "h100-02", Vendor: "nvidia", Index: i, Model: "NVIDIA H100 80GB HBM3", UUID: fmt.Sprintf("GPU-a%d", i), Up: true, State: "ok", Simulated: true,
-			Utilization: of(0), SM: of(0), Memory: of(33 * gib), MemoryTotal: of(80 * gib), Power: of(70), PowerLimit: of(700), Celsius: of(33), Cost: of(2.9), Held: true, Idle: of(3600),
-			Owners: []Owner{{Kind: "statefulset", Name: "segmentation-dev", Label: "vision/segmentation-dev", Team: "vision", Share: 1, Utilization: of(0), Memory: of(33 * gib), Power: of(70)}},
+			Utilization: of(0), SM: of(0), Memory: of(33 * gib), MemoryTotal: of(80 * gib), Power: of(70), PowerLimit: of(700), Celsius: of(33), Cost: of(2.9), Lost: of(2.9), Held: true, Idle: of(3600),
+			Owners: []Owner{{Kind: "statefulset", Name: "segmentation-dev", Label: "vision/segmentation-dev", Team: "vision", Share: 1, Utilization: of(0), Memory: of(33 * gib), Power: of(70), Cost: of(2.9)}},
 		})
 	}
 	for i := range 8 {
 		busy := 0.90 + 0.01*float64(i)
 		d := Device{
 			Host: "h200-01", Vendor: "nvidia", Index: i, Model: "NVIDIA H200", UUID: fmt.Sprintf("GPU-b%d", i), Up: true, State: "power cap", Simulated: true,
-			Utilization: of(busy), SM: of(busy - 0.1), Memory: of(120 * gib), MemoryTotal: of(141 * gib), Power: of(690 - float64(i)), PowerLimit: of(700), Celsius: of(60 + float64(i)), Cost: of(3.6), Held: true, Idle: of(0),
-			Owners: []Owner{{Kind: "job", Name: "mixtral-pretrain", Label: "research/mixtral-pretrain", Team: "research", Share: 1, Utilization: of(busy), Memory: of(120 * gib), Power: of(690)}},
+			Utilization: of(busy), SM: of(busy - 0.1), Memory: of(120 * gib), MemoryTotal: of(141 * gib), Power: of(690 - float64(i)), PowerLimit: of(700), Celsius: of(60 + float64(i)), Cost: of(3.6), Lost: of(3.6), Held: true, Idle: of(0),
+			Owners: []Owner{{Kind: "job", Name: "mixtral-pretrain", Label: "research/mixtral-pretrain", Team: "research", Share: 1, Utilization: of(busy), Memory: of(120 * gib), Power: of(690), Cost: of(3.6)}},
 		}
 		switch i {
 		case 3: // somebody else is on it
-			d.Owners = append(d.Owners, Owner{Kind: "statefulset", Name: "mallory", Label: "notebooks/mallory", Team: "interns", Uninvited: true, Utilization: of(0.2), Memory: of(9 * gib)})
+			d.Owners = append(d.Owners, Owner{Kind: "statefulset", Name: "mallory", Label: "notebooks/mallory", Team: "interns", Uninvited: true, Utilization: of(0.2), Memory: of(9 * gib), Cost: of(0)})
 		case 5:
 			d.Up, d.State, d.Severity = false, "DOWN", Critical
 			d.Utilization, d.SM, d.Memory, d.Power, d.Celsius, d.Owners = device.Value{}, device.Value{}, device.Value{}, device.Value{}, device.Value{}, nil

@@ -17,7 +17,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/hub"
-	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -70,51 +69,15 @@ func (h *Options) readTokens() (*hub.Tokens, error) {
 	return t, nil
 }
 
-// tokensEvery is how often the token file is checked for changes.
-const tokensEvery = 5 * time.Second
-
-// watchTokens reloads the token file when it changes. If it cannot be read, the current tokens
-// stay valid, and the error is logged once.
-func (h *Options) watchTokens(ctx context.Context, tokens *hub.Tokens, log *zap.Logger) {
-	clock := time.NewTicker(tokensEvery)
-	defer clock.Stop()
-	last, said := fileState(h.Tokens), ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-clock.C:
-		}
-		state := fileState(h.Tokens)
-		if state == last {
-			continue
-		}
-		last = state
+// watchTokens reloads the token file when it changes.
+func (h *Options) watchTokens(ctx context.Context, file *followed, tokens *hub.Tokens, log *zap.Logger) {
+	file.run(ctx, func() error {
 		by, err := h.readTokens()
-		if err != nil {
-			if reason := logging.OneLine(err); reason != said {
-				said = reason
-				log.Warn("The changed token file is not valid: the hub keeps the current tokens", zap.String("reason", reason))
-			}
-			continue
+		if err == nil {
+			tokens.Replace(by)
 		}
-		said = ""
-		tokens.Replace(by)
-		log.Info("Reloaded the token file", zap.String("file", h.Tokens))
-	}
-}
-
-// fileState returns a string that changes when a file is written, replaced or chmoded.
-func fileState(path string) string {
-	st, err := os.Stat(path)
-	if err != nil {
-		return ""
-	}
-	inode := uint64(0)
-	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-		inode = sys.Ino
-	}
-	return fmt.Sprint(inode, st.Size(), st.Mode(), st.ModTime().UnixNano())
+		return err
+	}, log)
 }
 
 // tls returns the TLS configuration, nil without a certificate. A renewed certificate is

@@ -53,9 +53,12 @@ type quotaSource struct {
 // quotas holds the quotas of teams and their usage. It is safe for concurrent use.
 type quotas struct {
 	log     *zap.Logger
-	prices  cost.Prices
+	prices  pricing
+	zone    *time.Location // of months
 	vendors device.Vendors
 	watch   rules.Watch
+	// followPrices reads the price file again when it changes; nil without a file.
+	followPrices func(context.Context)
 
 	mu      sync.Mutex
 	sources []quotaSource
@@ -63,6 +66,7 @@ type quotas struct {
 
 	// Used only by the goroutine that calls look.
 	read, billed time.Time
+	billedBy     int // state of the prices
 	month        cost.Month
 	bill         cost.Statement
 	written      map[string]hub.Labels
@@ -71,7 +75,7 @@ type quotas struct {
 // newQuotas reads the sources. An unreadable file is an error; an unreachable Kubernetes or
 // Slurm is retried later.
 func newQuotas(ctx context.Context, from []string, vendors device.Vendors, prices cost.Prices, log *zap.Logger) (*quotas, error) {
-	q := &quotas{log: log, prices: prices, vendors: vendors, read: time.Now()}
+	q := &quotas{log: log, prices: pricing{prices: prices}, zone: time.UTC, vendors: vendors, read: time.Now()}
 	for _, f := range from {
 		q.sources = append(q.sources, quotaSource{from: f})
 	}
@@ -87,6 +91,9 @@ func newQuotas(ctx context.Context, from []string, vendors device.Vendors, price
 // is logged once.
 func (q *quotas) refresh(ctx context.Context, i int) error {
 	list, err := ReadQuotas(ctx, q.sources[i].from, q.vendors)
+	if err == nil {
+		err = cost.SameCurrency(list, q.prices.current())
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := &q.sources[i]
@@ -124,12 +131,13 @@ func (q *quotas) look(ctx context.Context, store query.Store, at time.Time) erro
 		}
 	}
 	all := q.all()
-	if slices.ContainsFunc(all, func(x cost.Quota) bool { return x.Hours != nil || x.Money != nil }) && at.Sub(q.billed) >= billEvery {
-		bill, err := q.month.Bill(ctx, store, q.prices, at.Truncate(time.Second), cost.Options{})
+	prices, _, state := q.prices.get()
+	if slices.ContainsFunc(all, func(x cost.Quota) bool { return x.Hours != nil || x.Money != nil }) && (at.Sub(q.billed) >= billEvery || q.billedBy != state) {
+		bill, err := q.month.Bill(ctx, store, prices, at.In(q.zone).Truncate(time.Second), cost.Options{})
 		if err != nil {
 			return err
 		}
-		q.bill, q.billed = bill, at
+		q.bill, q.billed, q.billedBy = bill, at, state
 	}
 	held, err := fleet.Held(ctx, store, at, nil)
 	if err != nil {
@@ -180,7 +188,7 @@ func (s *Server) judgeQuotas(ctx context.Context, store query.Store, q *quotas, 
 			return err
 		}
 	}
-	return s.tell(ctx, &q.watch, over(uses, q.prices.Currency), at)
+	return s.tell(ctx, &q.watch, over(uses, q.prices.current().Currency), at)
 }
 
 func (s *Server) writeQuotas(ctx context.Context, q *quotas, uses []cost.Use, at time.Time) error {
@@ -234,27 +242,40 @@ func (q *quotas) gauges() []hub.Gauge {
 // team sees its own quotas, and others that it uses.
 func (q *quotas) view(title string) func(string, query.Store, hub.EventLog) http.Handler {
 	return func(team string, store query.Store, events hub.EventLog) http.Handler {
-		accounts := view.Cost(store, q.prices, nil)
-		if team != "" {
-			accounts.Cover = nil
-		}
-		if len(q.sources) > 0 {
-			accounts.Quotas = func(ctx context.Context, at time.Time) ([]view.Quota, error) {
-				all := q.all()
-				if len(all) == 0 {
-					return nil, nil
-				}
-				list, err := view.Cost(store, q.prices, all).Quotas(ctx, at)
-				if team == "" || err != nil {
-					return list, err
-				}
-				own := map[string]bool{}
-				for i := range all {
-					own[all[i].Name] = own[all[i].Name] || all[i].Matches(query.Labels{hub.TeamLabel: team})
-				}
-				return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
-			}
-		}
-		return view.Handler(store, accounts, events, view.Options{Title: title, Team: team, ShortModel: q.vendors.ShortModel})
+		return &repriced{pricing: &q.prices, build: func(prices cost.Prices, broken string) http.Handler {
+			return q.page(title, team, store, events, prices, broken)
+		}}
 	}
+}
+
+// page returns the page's API handler of a team under the current prices.
+func (q *quotas) page(title, team string, store query.Store, events hub.EventLog, prices cost.Prices, broken string) http.Handler {
+	accounts := view.Cost(store, prices, nil)
+	if broken != "" {
+		accounts.Notes = []string{"The price file was changed and is not valid: the prices are those from before the change."}
+		if team == "" { // the reason may name other teams
+			accounts.Notes[0] += " " + broken
+		}
+	}
+	if team != "" {
+		accounts.Cover = nil
+	}
+	if len(q.sources) > 0 {
+		accounts.Quotas = func(ctx context.Context, at time.Time) ([]view.Quota, error) {
+			all := q.all()
+			if len(all) == 0 {
+				return nil, nil
+			}
+			list, err := view.Cost(store, prices, all).Quotas(ctx, at)
+			if team == "" || err != nil {
+				return list, err
+			}
+			own := map[string]bool{}
+			for i := range all {
+				own[all[i].Name] = own[all[i].Name] || all[i].Matches(query.Labels{hub.TeamLabel: team})
+			}
+			return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
+		}
+	}
+	return view.Handler(store, accounts, events, view.Options{Title: title, Team: team, ShortModel: q.vendors.ShortModel, Zone: q.zone})
 }

@@ -51,6 +51,7 @@ type Options struct {
 	Labels     []string       // resource attributes to add as labels, in addition to the default ones
 	Prices     string         // price file; empty: none
 	Quotas     []string       // sources of quotas, see ReadQuotas
+	Zone       *time.Location // of months and days; nil: UTC
 	Title      string         // name of the fleet on the page
 	Vendors    device.Vendors // for counting quota resources and for shortening model names
 
@@ -85,6 +86,7 @@ type Server struct {
 
 // Start opens the store and the listeners of a hub and starts serving.
 func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err error) {
+	tokenFile := follow(h.Tokens, "token file", "tokens")
 	tokens, err := h.readTokens()
 	if err != nil {
 		return nil, err
@@ -144,7 +146,10 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	}
 	o.Alerts = s.watchFleet(run, store, money)
 	if tokens != nil {
-		s.serve.Go(func() { h.watchTokens(run, tokens, log) })
+		s.serve.Go(func() { h.watchTokens(run, tokenFile, tokens, log) })
+	}
+	if money.followPrices != nil {
+		s.serve.Go(func() { money.followPrices(run) })
 	}
 	s.http = &http.Server{
 		Handler: hub.NewHandler(store, events, o), TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,

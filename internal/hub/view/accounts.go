@@ -7,8 +7,6 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/optional"
-	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // Accounts computes the money side of the page. A nil function means that the hub does not
@@ -17,8 +15,10 @@ type Accounts struct {
 	Currency string // ISO 4217 code, such as USD; empty without prices
 	// Prices is the price file, for reports elsewhere; empty if there is none.
 	Prices string
-	// Rate returns the hourly price of the device with these labels at this power draw.
-	Rate func(l query.Labels, at time.Time, watts optional.Float) optional.Float
+	// Notes are about the prices.
+	Notes []string
+	// Price returns what an hour costs under the labels of a row of the bill.
+	Price fleet.Pricer
 	// Bill returns the usage and cost of a period.
 	Bill func(ctx context.Context, from, to time.Time) (*Bill, error)
 	// Cover returns how much device time a bill lacks. It is nil for a team: the rest of its
@@ -30,22 +30,29 @@ type Accounts struct {
 	Quotas func(ctx context.Context, at time.Time) ([]Quota, error)
 }
 
-// Bill is the usage and cost of a period.
+// Bill is the usage and cost of a period, as in a report.
 type Bill struct {
-	Rows   []BillRow
-	Priced bool     // at least one row has a price
-	Notes  []string // what the bill leaves out, and why
+	cost.Statement
 
-	statement *cost.Statement
+	Notes []string // what the bill leaves out, and why
 }
 
 // Coverage is how much device time of a period is known, in seconds.
 type Coverage struct {
 	Known   number       `json:"known"`
 	Unknown number       `json:"unknown"`
-	AtMost  number       `json:"atMost"` // cost of the unknown time without energy; null without a price
-	GPUs    []CoveredGPU `json:"gpus"`   // that lack device time, the worst first
+	Cost    number       `json:"cost"` // of the unknown time, without energy; null without a price
+	GPUs    []CoveredGPU `json:"gpus"` // that lack device time, the worst first
 	More    int          `json:"more,omitempty"`
+	// NotSeen is the unknown time of GPUs: a row beside the bill, and in none of its sums.
+	NotSeen notSeen `json:"notSeen"`
+}
+
+// notSeen is device time that nobody saw.
+type notSeen struct {
+	Devices int    `json:"devices"`
+	Time    number `json:"time"` // device seconds
+	Cost    number `json:"cost"` // without energy; null without a price
 }
 
 // CoveredGPU is a device that lacks device time.
@@ -56,43 +63,69 @@ type CoveredGPU struct {
 	Known   number   `json:"known"`
 	Unknown number   `json:"unknown"`
 	Why     []string `json:"why"` // such as not_seen_since, the longest first
-	AtMost  number   `json:"atMost"`
+	Cost    number   `json:"cost"`
 }
 
-// BillRow is the cost of one workload on one device. Owner.ID is empty for device time that
-// nobody held.
-type BillRow struct {
-	Owner fleet.Owner
-	GPU   string // UUID
-	Model string
-	Node  string
-	// Simulated is set for a device that does not exist.
-	Simulated bool
+// taken is device time, energy and money in the words of a report: held time is used, idle or, on
+// devices that do not report activity, unmeasured; the rest is free. Costs add up to cost.
+type taken struct {
+	Time           number `json:"time"`     // device seconds, held or free
+	HeldTime       number `json:"heldTime"` // used, idle and unmeasured
+	UsedTime       number `json:"usedTime"` // null if all of the held time is unmeasured; likewise idle
+	IdleTime       number `json:"idleTime"`
+	UnmeasuredTime number `json:"unmeasuredTime"`
+	FreeTime       number `json:"freeTime"`
+	Energy         number `json:"energy"` // joules
+	CO2            number `json:"co2"`    // grams, null if unknown
 
-	// Seconds of a whole device. Free time counts as Allocated in the row without an owner.
-	// Unmeasured is held time without activity data; if all of the time is unmeasured,
-	// Active and Idle are NaN.
-	Allocated, Active, Idle, Unmeasured float64
-	Energy                              float64 // joules
-	CO2                                 float64 // grams, NaN if unknown
-	Cost, IdleCost, UnmeasuredCost      float64 // in the currency, NaN if unknown
+	// Money is null without a price.
+	Cost           number `json:"cost"`
+	UsedCost       number `json:"usedCost"`
+	IdleCost       number `json:"idleCost"`
+	UnmeasuredCost number `json:"unmeasuredCost"`
+	FreeCost       number `json:"freeCost"`
+	EnergyCost     number `json:"energyCost"`
 }
 
-// rest returns a note about the time whose owner is unknown: it belongs to no workload.
-func (b *Bill) rest(currency string) []string {
-	var seconds, cost sum
-	for i := range b.Rows {
-		if r := &b.Rows[i]; r.Owner.ID != "" && !fleet.IsWorkload(r.Owner.Kind) {
-			seconds.add(r.Allocated)
-			cost.add(r.Cost)
-		}
+// takenOf converts the amounts of a bill.
+func takenOf(a cost.Amounts) taken {
+	seconds := func(s cost.Seconds) number { return number(s.Float()) }
+	t := taken{
+		Time: seconds(a.Time()), HeldTime: seconds(a.Allocated()), UsedTime: seconds(a.Used), IdleTime: seconds(a.Idle),
+		UnmeasuredTime: seconds(a.Unmeasured), FreeTime: seconds(a.Unallocated), Energy: number(a.Energy.Joules()), CO2: number(absent),
 	}
-	if seconds.total == 0 {
+	if a.Energy > 0 && a.Uncounted < a.Energy {
+		t.CO2 = number(float64(a.Carbon) / 1e3)
+	}
+	amount := func(m cost.Money) number {
+		if !a.Priced() {
+			return number(absent)
+		}
+		return number(money(m))
+	}
+	t.Cost, t.UsedCost, t.IdleCost = amount(a.Total()), amount(a.UsedCost), amount(a.IdleCost)
+	t.UnmeasuredCost, t.FreeCost, t.EnergyCost = amount(a.UnmeasuredCost), amount(a.UnallocatedCost), amount(a.EnergyCost)
+	if a.Unmeasured > 0 && a.Unmeasured == a.Allocated() { // no activity data: unknown, not fully used
+		t.UsedTime, t.IdleTime, t.UsedCost, t.IdleCost = number(absent), number(absent), number(absent), number(absent)
+	}
+	return t
+}
+
+// unknownTaken returns the amounts of what no bill has.
+func unknownTaken() taken {
+	n := number(absent)
+	return taken{n, n, n, n, n, n, n, n, n, n, n, n, n, n}
+}
+
+// rest returns a note about the held time that belongs to no workload.
+func (b *Bill) rest() []string {
+	a := b.Unattributed.Add(b.Other)
+	if a.Allocated() == 0 {
 		return nil
 	}
-	note := fmt.Sprintf("%.1f GPU-hours belong to no workload above: they were used by processes of unknown owners", seconds.total/3600)
-	if cost.n > 0 {
-		note += fmt.Sprintf(", for %.2f %s", cost.total, currency)
+	note := fmt.Sprintf("%.1f GPU-hours belong to no workload above: they were held by processes of unknown owners, or by workloads beyond the limit of an agent", a.Allocated().Hours())
+	if a.Priced() {
+		note += fmt.Sprintf(", for %s %s", a.Total(), b.Currency)
 	}
 	return []string{note + "."}
 }
@@ -117,7 +150,7 @@ func simulationOf(f *fleet.Fleet, b *Bill) simulation {
 	}
 	if b != nil {
 		for i := range b.Rows {
-			count(b.Rows[i].Simulated)
+			count(b.Rows[i].Labels[fleet.LabelSimulated] == "true")
 		}
 	}
 	switch {

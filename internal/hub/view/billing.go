@@ -22,10 +22,10 @@ func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 		if err != nil {
 			return nil, err
 		}
-		return billOf(&s), nil
+		return billOf(s), nil
 	}
 	a.Cover = func(ctx context.Context, b *Bill) (*Coverage, error) {
-		c, err := cost.Cover(ctx, store, prices, b.statement, nil)
+		c, err := cost.Cover(ctx, store, prices, &b.Statement, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -50,32 +50,13 @@ func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 	if prices.Empty() {
 		return a
 	}
-	a.Rate, a.Prices = prices.Rate, string(prices.Text())
+	a.Price, a.Prices = prices.Hourly, string(prices.Text())
 	return a
 }
 
-func billOf(s *cost.Statement) *Bill {
-	b := &Bill{Priced: s.Total.Priced() && s.Total.Time() > 0, Rows: make([]BillRow, 0, len(s.Rows)), statement: s}
-	for i := range s.Rows {
-		r := &s.Rows[i]
-		row := BillRow{
-			GPU: r.Labels[fleet.LabelUUID], Model: r.Labels[fleet.LabelModel], Node: fleet.NodeOf(r.Labels), Simulated: r.Labels[fleet.LabelSimulated] == "true",
-			Allocated: r.Time().Float(), Active: r.Used.Float(), Idle: r.Idle.Float(), Unmeasured: r.Unmeasured.Float(),
-			Energy: r.Energy.Joules(), CO2: absent, Cost: absent, IdleCost: absent, UnmeasuredCost: absent,
-		}
-		row.Owner, _ = fleet.OwnerOf(r.Labels)
-		if r.Priced() {
-			row.Cost, row.IdleCost, row.UnmeasuredCost = money(r.Total()), money(r.IdleCost), money(r.UnmeasuredCost)
-		}
-		if r.Unmeasured > 0 && r.Unmeasured == r.Allocated() { // no activity data: unknown, not fully used
-			row.Active, row.Idle, row.IdleCost = absent, absent, absent
-		}
-		if s.Total.Carbon > 0 {
-			row.CO2 = float64(r.Carbon) / 1e3
-		}
-		b.Rows = append(b.Rows, row)
-	}
-	if b.Priced {
+func billOf(s cost.Statement) *Bill {
+	b := &Bill{Statement: s}
+	if s.Total.Priced() && s.Total.Time() > 0 {
 		for _, model := range slices.Sorted(maps.Keys(s.Missing.NoPrice)) {
 			b.Notes = append(b.Notes, fmt.Sprintf("%s has no price: %.1f GPU-hours are not included in the cost.", model, s.Missing.NoPrice[model].Hours()))
 		}
@@ -95,7 +76,7 @@ func billOf(s *cost.Statement) *Bill {
 const maxCovered = 100
 
 func coverageOf(c *cost.Coverage) *Coverage {
-	atMost := func(m cost.Money, priced bool) number {
+	amount := func(m cost.Money, priced bool) number {
 		if !priced {
 			return number(absent)
 		}
@@ -103,11 +84,13 @@ func coverageOf(c *cost.Coverage) *Coverage {
 	}
 	list := c.Incomplete()
 	out := &Coverage{
-		Known: number(c.Known.Float()), Unknown: number(c.Unknown.Float()), AtMost: atMost(c.AtMost, c.Unpriced < c.Unknown),
+		Known: number(c.Known.Float()), Unknown: number(c.Unknown.Float()), Cost: amount(c.Cost, c.Unpriced < c.Unknown),
 		GPUs: []CoveredGPU{}, More: max(0, len(list)-maxCovered),
 	}
+	_, sum := c.NotSeen()
+	out.NotSeen = notSeen{Devices: sum.Devices, Time: number(sum.NotSeen.Float()), Cost: amount(sum.NotSeenCost, sum.Priced())}
 	for _, g := range list[:min(len(list), maxCovered)] {
-		x := CoveredGPU{UUID: g.UUID, Node: g.Node, Index: g.GPU, Known: number(g.Known.Float()), Unknown: number(g.Unknown.Float()), AtMost: atMost(g.AtMost, g.Priced)}
+		x := CoveredGPU{UUID: g.UUID, Node: g.Node, Index: g.GPU, Known: number(g.Known.Float()), Unknown: number(g.Unknown.Float()), Cost: amount(g.Cost, g.Priced())}
 		for _, u := range g.Why {
 			x.Why = append(x.Why, u.Why)
 		}
@@ -119,10 +102,11 @@ func coverageOf(c *cost.Coverage) *Coverage {
 // limits are the display names of the limits of a quota.
 var limits = map[string]string{"gpus": "GPUs", "gpu_hours": "GPU-hours this month", "money": "spend this month"}
 
-// usesOf compares quotas with the cost of the month so far and with current holdings.
+// usesOf compares quotas with the cost of the month so far, in the time zone of at, and with current
+// holdings.
 func usesOf(ctx context.Context, store query.Store, prices cost.Prices, quotas []cost.Quota, at time.Time) ([]Quota, error) {
-	at = at.UTC().Truncate(time.Minute)
-	month := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
+	at = at.Truncate(time.Minute)
+	month := cost.MonthOf(at)
 	var bill cost.Statement
 	if month.Before(at) {
 		var err error

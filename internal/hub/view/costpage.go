@@ -4,26 +4,17 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
-	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/natural"
 )
 
-// teamRow is the usage and cost of a team, or of nobody, in the period.
+// teamRow is the usage and cost of a team in the period. What belongs to no team has the names of a
+// report: (unallocated), (unattributed), (other) and (none).
 type teamRow struct {
-	Team      string `json:"team"`
-	Allocated number `json:"allocated"`
-	Active    number `json:"active"`
-	Wasted    number `json:"wasted"`
-	Energy    number `json:"energy"`
-	CO2       number `json:"co2"`
-	Cost      number `json:"cost"`
-	IdleCost  number `json:"idleCost"`
-
-	Unmeasured     number `json:"unmeasured"` // held, without activity data
-	UnmeasuredCost number `json:"unmeasuredCost"`
+	Team string `json:"team"`
+	taken
 }
 
 type costAnswer struct {
@@ -31,9 +22,8 @@ type costAnswer struct {
 	To        int64      `json:"to"`
 	Currency  string     `json:"currency,omitempty"`
 	Priced    bool       `json:"priced"`
-	Total     teamRow    `json:"total"`
-	Free      teamRow    `json:"free"`    // free hours
-	Unknown   teamRow    `json:"unknown"` // hours of unknown owners
+	TimeZone  string     `json:"timeZone"`
+	Total     taken      `json:"total"` // of what is known
 	Simulated simulation `json:"simulated"`
 	Teams     []teamRow  `json:"teams"`
 	Findings  []Finding  `json:"findings"`
@@ -42,64 +32,20 @@ type costAnswer struct {
 	Coverage  *Coverage  `json:"coverage,omitempty"` // absent for a team
 }
 
-type rowSums struct {
-	allocated, active, wasted, energy, co2, cost, idleCost, unmeasured, unmeasuredCost sum
-}
-
-func (s *rowSums) add(b *BillRow) {
-	s.allocated.add(b.Allocated)
-	s.active.add(b.Active)
-	s.wasted.add(b.Idle)
-	s.energy.add(b.Energy)
-	s.co2.add(b.CO2)
-	s.cost.add(b.Cost)
-	s.idleCost.add(b.IdleCost)
-	s.unmeasured.add(b.Unmeasured)
-	s.unmeasuredCost.add(b.UnmeasuredCost)
-}
-
-func (s *rowSums) row(team string) teamRow {
-	return teamRow{
-		Team: team, Allocated: s.allocated.value(), Active: s.active.value(), Wasted: s.wasted.value(),
-		Energy: s.energy.value(), CO2: s.co2.value(), Cost: s.cost.value(), IdleCost: s.idleCost.value(),
-		Unmeasured: s.unmeasured.value(), UnmeasuredCost: s.unmeasuredCost.value(),
-	}
-}
-
 func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 	bill, err := v.bill(ctx, r.from, r.to)
 	if err != nil {
 		return nil, err
 	}
-	var total, free, unknown rowSums
-	teams := map[string]*rowSums{}
-	for i := range bill.Rows {
-		b := &bill.Rows[i]
-		total.add(b)
-		if b.Owner.ID == "" {
-			free.add(b)
-			continue
-		}
-		if !fleet.IsWorkload(b.Owner.Kind) {
-			unknown.add(b)
-			continue
-		}
-		if teams[b.Owner.Team] == nil {
-			teams[b.Owner.Team] = &rowSums{}
-		}
-		teams[b.Owner.Team].add(b)
-	}
 	a := costAnswer{
-		From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Priced: bill.Priced, Notes: bill.Notes,
-		Total: total.row(""), Free: free.row(""), Unknown: unknown.row(""), Simulated: simulationOf(nil, bill), Teams: []teamRow{}, Quotas: []Quota{},
+		From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, TimeZone: v.opts.Zone.String(), Priced: bill.Total.Priced() && bill.Total.Time() > 0,
+		Notes: slices.Concat(v.accounts.Notes, bill.Notes), Total: takenOf(bill.Total), Simulated: simulationOf(nil, bill), Teams: []teamRow{}, Quotas: []Quota{},
 	}
-	for _, team := range slices.Sorted(maps.Keys(teams)) {
-		a.Teams = append(a.Teams, teams[team].row(team))
+	team, _ := cost.DimensionOf("team")
+	for _, g := range bill.By(team) {
+		a.Teams = append(a.Teams, teamRow{g.Name, takenOf(g.Amounts)})
 	}
-	slices.SortStableFunc(a.Teams, func(x, y teamRow) int {
-		return cmp.Or(cmp.Compare(y.Cost, x.Cost), cmp.Compare(y.Allocated, x.Allocated))
-	})
-	if v.accounts.Cover != nil && bill.statement != nil {
+	if v.accounts.Cover != nil {
 		if a.Coverage, err = v.accounts.Cover(ctx, bill); err != nil {
 			return nil, fmt.Errorf("cannot read the coverage: %w", err)
 		}
@@ -108,7 +54,7 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 		return nil, err
 	}
 	if v.accounts.Quotas != nil {
-		quotas, err := v.accounts.Quotas(ctx, r.to)
+		quotas, err := v.accounts.Quotas(ctx, r.to.In(v.opts.Zone))
 		if err != nil {
 			return nil, fmt.Errorf("cannot read quotas: %w", err)
 		}

@@ -51,17 +51,28 @@ func TestCostPageCoverage(t *testing.T) {
 
 	const path = "/cost?from=1791979200&to=1791982800" // noon and an hour later
 	type gpu struct {
-		UUID, Node, Index      string
-		Known, Unknown, AtMost float64
-		Why                    []string
+		UUID, Node, Index    string
+		Known, Unknown, Cost float64
+		Why                  []string
+	}
+	type nobody struct {
+		Devices    int
+		Time, Cost float64
 	}
 	type coverage struct {
-		Known, Unknown, AtMost float64
-		GPUs                   []gpu
+		Known, Unknown, Cost float64
+		GPUs                 []gpu
+		NotSeen              nobody
 	}
-	var got struct{ Coverage *coverage }
+	var got struct {
+		Coverage *coverage
+		Total    struct{ Time, Cost float64 }
+	}
 	get(whole, path, &got)
-	want := &coverage{Known: 1200, Unknown: 2400, AtMost: 2, GPUs: []gpu{{"g", "n1", "3", 1200, 2400, 2, []string{"not_seen_since"}}}}
+	if got.Total.Time != 1200 || got.Total.Cost != 1 {
+		t.Errorf("the total of what is known is %+v", got.Total)
+	}
+	want := &coverage{Known: 1200, Unknown: 2400, Cost: 2, GPUs: []gpu{{"g", "n1", "3", 1200, 2400, 2, []string{"not_seen_since"}}}, NotSeen: nobody{1, 2400, 2}}
 	if diff := cmp.Diff(want, got.Coverage); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -25,7 +25,7 @@ type headline struct {
 	Teams       int    `json:"teams"`
 	Watts       number `json:"watts"`       // sum over the devices that report power
 	Utilization number `json:"utilization"` // mean over the devices that report utilization
-	LostPerDay  number `json:"lostPerDay"`  // cost of the idle devices; null without prices
+	LostPerDay  number `json:"lostPerDay"`  // cost of the held time of idle devices, without energy; null without prices
 	CostPerHour number `json:"costPerHour"` // cost of all devices
 	// SilentPerHour is the part of CostPerHour for silent devices.
 	SilentPerHour number `json:"silentPerHour"`
@@ -66,6 +66,7 @@ type gpus struct {
 	Held        column  `json:"held"`
 	Idle        column  `json:"idle"` // minutes
 	Rate        column  `json:"rate"`
+	HeldRate    column  `json:"heldRate"` // of held time, without energy
 	Owners      [][]int `json:"owners"`
 	// Uninvited has the workloads that use a device without an allocation, by row number.
 	Uninvited map[int][]int `json:"uninvited"`
@@ -122,6 +123,7 @@ func (v *viewer) columns(list []fleet.Device) (gpus, []string) {
 		Held:        values(func(d *fleet.Device) float64 { return d.Allocated }),
 		Idle:        values(func(d *fleet.Device) float64 { return math.Floor(float(d.Idle) / 60) }),
 		Rate:        values(func(d *fleet.Device) float64 { return float(d.Rate) }),
+		HeldRate:    values(func(d *fleet.Device) float64 { return float(fleet.HeldRate(d.Charges)) }),
 		Model:       words(func(d *fleet.Device) string { return d.Model }),
 		Short:       words(func(d *fleet.Device) string { return v.opts.shortModel(d.Model) }),
 		Vendor:      words(func(d *fleet.Device) string { return d.Vendor }),
@@ -192,7 +194,7 @@ func headlineOf(f *fleet.Fleet) headline {
 		util.add(float(d.Utilization))
 		if d.IsIdle() {
 			h.Idle++
-			lost.add(24 * float(d.Rate) * min(d.Allocated, 1))
+			lost.add(24 * float(fleet.HeldRate(d.Charges)))
 		}
 	}
 	h.Nodes, h.Teams, h.Owners = len(nodes), len(teams), len(holders)

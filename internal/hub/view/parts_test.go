@@ -10,7 +10,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
-	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // Catches a chart with too few or too many points.
@@ -84,10 +83,10 @@ func TestRealStore(t *testing.T) {
 
 // Catches a device without activity data shown as always used.
 func TestUnmeasuredIsNotUsed(t *testing.T) {
-	r := cost.Row{Labels: query.Labels{"gpu_uuid": "GPU-a", "gpu_workload_kind": "job", "gpu_workload_name": "a"}}
+	var r cost.Row
 	r.Unmeasured = 3600e6
-	b := billOf(&cost.Statement{Rows: []cost.Row{r}})
-	if got := b.Rows[0]; got.Allocated != 3600 || !math.IsNaN(got.Active) || !math.IsNaN(got.Idle) || !math.IsNaN(got.IdleCost) {
+	got := takenOf(r.Amounts)
+	if got.HeldTime != 3600 || got.UnmeasuredTime != 3600 || !math.IsNaN(float64(got.UsedTime)) || !math.IsNaN(float64(got.IdleTime)) || !math.IsNaN(float64(got.IdleCost)) {
 		t.Errorf("an unmeasured hour is billed as %+v", got)
 	}
 }

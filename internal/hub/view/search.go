@@ -99,7 +99,7 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 	// A store that cannot compute the bill still finds what there is now.
 	if bill, err := v.bill(ctx, r.from, r.to); err == nil {
 		for i := range bill.Rows {
-			if o := bill.Rows[i].Owner; !present[o.ID] {
+			if o, ok := fleet.OwnerOf(bill.Rows[i].Labels); ok && !present[o.ID] {
 				present[o.ID] = true
 				workload(o, "ended")
 			}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
 )
 
 // span is a period in Unix seconds.
@@ -30,7 +32,7 @@ func (v *viewer) serve(answer func(context.Context, request) (any, error)) http.
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), v.opts.Timeout)
 		defer cancel()
-		req, err := parse(r.URL.Query(), v.opts.Now())
+		req, err := parse(r.URL.Query(), v.opts.Now().In(v.opts.Zone))
 		var body any
 		if err == nil {
 			body, err = answer(ctx, req)
@@ -88,9 +90,16 @@ func write(w http.ResponseWriter, r *http.Request, code int, body any) {
 }
 
 // parse reads the times of a request: at, from and to in Unix seconds. to defaults to at, or
-// to now without at; from defaults to a day before to.
+// to now without at; from defaults to a day before to. period names a day or month of the time zone
+// of now instead.
 func parse(values url.Values, now time.Time) (request, error) {
 	r := request{values: values}
+	if name := values.Get("period"); name != "" {
+		var err error
+		r.from, r.to, err = calendar(name, now)
+		r.at = r.to
+		return r, err
+	}
 	to, err := moment(values, "to", now)
 	if err != nil {
 		return r, err
@@ -120,7 +129,29 @@ func moment(values url.Values, key string, fallback time.Time) (time.Time, error
 	if err != nil || n < 0 || n > 1<<33 {
 		return time.Time{}, fmt.Errorf("%w: %s=%q is not a Unix time in seconds", errBad, key, text)
 	}
-	return time.Unix(n, 0), nil
+	return time.Unix(n, 0).In(fallback.Location()), nil
+}
+
+// calendar returns a day or month, up to now.
+func calendar(name string, now time.Time) (from, to time.Time, err error) {
+	year, month, day := now.Date()
+	zone := now.Location()
+	switch name {
+	case "today":
+		from, to = cost.DayOf(now), now
+	case "yesterday":
+		from, to = cost.Midnight(year, month, day-1, zone), cost.DayOf(now)
+	case "month":
+		from, to = cost.MonthOf(now), now
+	case "last-month":
+		from, to = cost.Midnight(year, month-1, 1, zone), cost.MonthOf(now)
+	default:
+		return from, to, fmt.Errorf("%w: period=%q is not one of today, yesterday, month, last-month", errBad, name)
+	}
+	if !from.Add(time.Minute).Before(to) { // the period has just begun: bills have whole minutes
+		to = from.Add(time.Minute)
+	}
+	return from, to, nil
 }
 
 // memory is a cache of recent answers with a short lifetime. Concurrent requests for the same

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -29,7 +28,7 @@ func TestDeadNodeStays(t *testing.T) {
 			}
 		}
 	}
-	prices := Accounts{Currency: "EUR", Rate: func(query.Labels, time.Time, optional.Float) optional.Float { return optional.Of(2) }}
+	prices := Accounts{Currency: "EUR", Price: func(query.Labels, time.Time) (fleet.Hourly, bool) { return fleet.Hourly{Device: 2}, true }}
 	type page struct {
 		Headline json.RawMessage `json:"headline"`
 		GPUs     struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
@@ -36,10 +37,14 @@ func stolen() (*faulty, Accounts) {
 	inner := a.Bill
 	a.Bill = func(ctx context.Context, from, to time.Time) (*Bill, error) {
 		b, err := inner(ctx, from, to)
-		b.Rows = append(b.Rows,
-			BillRow{Owner: fleet.Owner{ID: "job/eu/ml/old/", Kind: "job", Name: "old", User: "ada"}, GPU: "GPU-a", Node: "n2", Allocated: 60, Cost: 1, CO2: absent, Simulated: true},
-			BillRow{Owner: fleet.Owner{ID: "unattributed////", Kind: "unattributed"}, GPU: "GPU-c", Node: "n10", Allocated: 5400, Cost: 3, CO2: absent},
-		)
+		old := cost.Row{Labels: query.Labels{
+			"gpu_uuid": "GPU-a", "host_name": "n2", "gpu_workload_kind": "job", "gpu_workload_name": "old", "k8s_cluster_name": "eu", "k8s_namespace_name": "ml", "user_name": "ada",
+			"gpumeter_simulated": "true",
+		}}
+		old.Amounts = cost.Amounts{Used: 60e6, UsedCost: 1e6}
+		unknown := cost.Row{Labels: query.Labels{"gpu_uuid": "GPU-c", "host_name": "n10", "gpu_workload_kind": "unattributed"}}
+		unknown.Amounts = cost.Amounts{Unmeasured: 5400e6, UnmeasuredCost: 3e6}
+		*b = *billOf(statement(append(b.Rows, old, unknown)...))
 		return b, err
 	}
 	return store, a
@@ -100,7 +105,7 @@ func TestUninvited(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("workloads (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"1.5 GPU-hours belong to no workload above: they were used by processes of unknown owners, for 3.00 EUR."}, w.Notes); diff != "" || w.Simulated != "some" {
+	if diff := cmp.Diff([]string{"1.5 GPU-hours belong to no workload above: they were held by processes of unknown owners, or by workloads beyond the limit of an agent, for 3.00 EUR."}, w.Notes); diff != "" || w.Simulated != "some" {
 		t.Errorf("notes (-want +got):\n%s\nsimulated %q", diff, w.Simulated)
 	}
 
@@ -114,7 +119,7 @@ func TestUninvited(t *testing.T) {
 	}
 	search("mallory", hit{Type: "workload", ID: "statefulset//notebooks/mallory/", Title: "mallory", Detail: "statefulset · notebooks · interns · uses 1 GPU without an allocation"},
 		hit{Type: "gpu", ID: "GPU-a", Title: "n2 GPU 9", Detail: "NVIDIA H100 · used by mallory without an allocation, train"})
-	search("ada", hit{Type: "workload", ID: "job/eu/ml/old/", Title: "old", Detail: "job · ended"})
+	search("ada", hit{Type: "workload", ID: "job/eu/ml/old/", Title: "old", Detail: "job · ml · ml · ended"})
 	search("unattributed")
 
 	var one struct{ GPUs struct{ UUID []string } }
@@ -124,17 +129,16 @@ func TestUninvited(t *testing.T) {
 	}
 
 	type part struct {
-		Team      string
-		Allocated float64
+		Team string
+		Time float64
 	}
 	var c struct {
 		Simulated string
-		Unknown   part
 		Teams     []part
 	}
 	ask("/cost", &c)
-	if diff := cmp.Diff([]part{{"vision", 86400}, {"", 60}}, c.Teams); diff != "" || c.Unknown.Allocated != 5400 || c.Simulated != "some" {
-		t.Errorf("teams (-want +got):\n%s\nunknown %v, simulated %q", diff, c.Unknown, c.Simulated)
+	if diff := cmp.Diff([]part{{"vision", 86400}, {"(unattributed)", 5400}, {"ml", 60}, {"(unallocated)", 86400}}, c.Teams); diff != "" || c.Simulated != "some" {
+		t.Errorf("teams (-want +got):\n%s\nsimulated %q", diff, c.Simulated)
 	}
 }
 

@@ -27,6 +27,7 @@ type Options struct {
 	Rack    string           // label with the rack of a node, default "rack"
 	Title   string           // name of the fleet, shown on the page
 	Team    string           // the team to which the store is restricted, if any
+	Zone    *time.Location   // of days and months, default UTC
 	// ShortModel returns a model name without the vendor's name; nil leaves model names
 	// unchanged.
 	ShortModel func(model string) string
@@ -85,12 +86,15 @@ func Handler(store query.Store, accounts Accounts, events EventLog, o Options) h
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Zone == nil {
+		o.Zone = time.UTC
+	}
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second
 	}
 	v := &viewer{
 		store: store, accounts: accounts, events: events, opts: o,
-		fleet: fleet.NewReader(store, fleet.Options{Rack: o.Rack, Rate: accounts.Rate, Restricted: o.Team != ""}),
+		fleet: fleet.NewReader(store, fleet.Options{Rack: o.Rack, Price: accounts.Price, Restricted: o.Team != ""}),
 	}
 	v.charts.max = maxCharts
 	mux := http.NewServeMux()

@@ -18,9 +18,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
-	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -98,23 +98,36 @@ func three() *faulty {
 	return &faulty{Memory: m}
 }
 
+// statement returns the bill of these rows.
+func statement(rows ...cost.Row) cost.Statement {
+	s := cost.Statement{Currency: "EUR", Rows: rows}
+	for i := range rows {
+		s.Total = s.Total.Add(rows[i].Amounts)
+		if rows[i].Labels[fleet.LabelKind] == fleet.KindUnattributed {
+			s.Unattributed = s.Unattributed.Add(rows[i].Amounts)
+		}
+	}
+	return s
+}
+
 // priced returns accounts with a price and the bill of one job.
 func priced() Accounts {
 	train := fleet.Owner{ID: "job/eu/ml/train/", Kind: "job", Name: "train", Team: "vision", Namespace: "ml", Cluster: "eu"}
 	return Accounts{
 		Currency: "EUR",
-		Rate: func(l query.Labels, _ time.Time, _ optional.Float) optional.Float {
-			if l["gpu_vendor"] != "nvidia" {
-				return optional.Float{}
-			}
-			return optional.Of(2)
+		Price: func(l query.Labels, _ time.Time) (fleet.Hourly, bool) {
+			return fleet.Hourly{Device: 2}, l["gpu_vendor"] == "nvidia"
 		},
 		Bill: func(_ context.Context, from, to time.Time) (*Bill, error) {
-			held := to.Sub(from).Seconds()
-			return &Bill{Priced: true, Rows: []BillRow{
-				{Owner: train, GPU: "GPU-a", Model: "NVIDIA H100", Node: "n2", Allocated: held, Active: held * 3 / 4, Idle: held / 4, Energy: 3.6e6, CO2: 350, Cost: 48, IdleCost: 12},
-				{GPU: "GPU-c", Model: "AMD MI300X", Node: "n10", Allocated: held, CO2: absent, Cost: absent, IdleCost: absent},
-			}}, nil
+			held := cost.Seconds(to.Sub(from).Microseconds())
+			busy := cost.Row{Labels: query.Labels{
+				"gpu_uuid": "GPU-a", "gpu_model": "NVIDIA H100", "host_name": "n2", "gpu_workload_kind": "job", "gpu_workload_name": "train",
+				"gpu_workload_team": "vision", "k8s_namespace_name": "ml", "k8s_cluster_name": "eu",
+			}}
+			busy.Amounts = cost.Amounts{Used: held * 3 / 4, Idle: held / 4, Energy: 3.6e9, Carbon: 350e3, UsedCost: 30e6, IdleCost: 12e6, EnergyCost: 6e6}
+			free := cost.Row{Labels: query.Labels{"gpu_uuid": "GPU-c", "gpu_model": "AMD MI300X", "host_name": "n10", "gpu_workload_kind": "unallocated"}}
+			free.Amounts = cost.Amounts{Unallocated: held, Unpriced: held}
+			return billOf(statement(busy, free)), nil
 		},
 		Findings: func(context.Context, time.Time, time.Time) ([]Finding, error) {
 			return []Finding{
@@ -186,6 +199,8 @@ func TestAnswers(t *testing.T) {
 	const (
 		md    = `{"id":"slurm_job/hpc//md/7","kind":"slurm_job","name":"md","cluster":"hpc","job":"7","user":"ines"}`
 		train = `{"id":"job/eu/ml/train/","kind":"job","name":"train","team":"vision","namespace":"ml","cluster":"eu"}`
+		used  = `"time":86400,"heldTime":86400,"usedTime":64800,"idleTime":21600,"unmeasuredTime":0,"freeTime":0,"energy":3.6e+06,"co2":350,
+			"cost":48,"usedCost":30,"idleCost":12,"unmeasuredCost":0,"freeCost":0,"energyCost":6`
 	)
 	f("/fleet", `{"at":1794744000,"currency":"EUR","idleAfter":10,
 		"headline":{"gpus":3,"silent":0,"held":2,"idle":1,"free":1,"sick":1,"warning":1,"uninvited":0,"simulated":1,"nodes":3,"silentNodes":0,"owners":2,"teams":1,
@@ -194,12 +209,12 @@ func TestAnswers(t *testing.T) {
 		"texts":["AMD MI300X","NVIDIA H100","H100","amd","nvidia","n10","n2","","eu","hpc","r1"],
 		"gpus":{"uuid":["GPU-c","GPU-a","GPU-b"],"index":[0,9,10],"model":[0,1,1],"shortModel":[0,2,2],"vendor":[3,4,4],"node":[5,6,6],"cluster":[7,8,9],"rack":[7,10,7],"since":{},
 			"health":[-1,1,0.5],"utilization":[null,0.875,0.01],"memory":[null,6.872e+10,1.074e+09],"memoryTotal":[2.062e+11,8.59e+10,8.59e+10],
-			"power":[null,612.5,71],"temperature":[null,66,34],"held":[0,1,1],"idle":[null,0,14],"rate":[null,2,2],"owners":[[],[0],[1]],"uninvited":{},"simulated":[0]}}`)
+			"power":[null,612.5,71],"temperature":[null,66,34],"held":[0,1,1],"idle":[null,0,14],"rate":[null,2,2],"heldRate":[null,2,2],"owners":[[],[0],[1]],"uninvited":{},"simulated":[0]}}`)
 	f("/workloads", `{"at":1794744000,"from":1794657600,"to":1794744000,"currency":"EUR","simulated":"some","workloads":[
 		{`+train[1:len(train)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"uninvited":0,"idle":0,"sick":0,"utilization":0.875,"memory":null,"watts":null,"perHour":2,
-			"allocated":86400,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12},
+			`+used+`},
 		{`+md[1:len(md)-1]+`,"gpus":1,"models":["H100"],"nodes":["n2"],"uninvited":0,"idle":1,"sick":0,"utilization":null,"memory":null,"watts":null,"perHour":2,
-			"allocated":null,"active":null,"wasted":null,"energy":null,"co2":null,"cost":null,"idleCost":null}]}`)
+			"time":null,"heldTime":null,"usedTime":null,"idleTime":null,"unmeasuredTime":null,"freeTime":null,"energy":null,"co2":null,"cost":null,"usedCost":null,"idleCost":null,"unmeasuredCost":null,"freeCost":null,"energyCost":null}]}`)
 	f("/events?limit=3", `{"from":1794657600,"to":1794744000,"kept":true,"more":true,"simulated":"some",
 		"open":[{"time":1794743880000,"name":"gpu.finding","severity":"WARN","text":"ecc open","gpu":"GPU-b","index":"10","node":"n2",
 			"owner":`+train+`,"rule":"ecc","state":"open"}],
@@ -209,11 +224,12 @@ func TestAnswers(t *testing.T) {
 			"owner":`+train+`,"rule":"ecc","state":"open"},
 			{"time":1794743820000,"name":"gpu.finding","severity":"WARN","text":"heat open","gpu":"GPU-b","index":"10","node":"n2",
 			"owner":`+train+`,"rule":"heat","state":"open"}]}`)
-	f("/cost", `{"from":1794657600,"to":1794744000,"currency":"EUR","priced":true,
-		"total":{"team":"","allocated":172800,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12,"unmeasured":0,"unmeasuredCost":0},
-		"free":{"team":"","allocated":86400,"active":0,"wasted":0,"energy":0,"co2":null,"cost":null,"idleCost":null,"unmeasured":0,"unmeasuredCost":0},
-		"unknown":{"team":"","allocated":null,"active":null,"wasted":null,"energy":null,"co2":null,"cost":null,"idleCost":null,"unmeasured":null,"unmeasuredCost":null},
-		"simulated":"","teams":[{"team":"vision","allocated":86400,"active":64800,"wasted":21600,"energy":3.6e+06,"co2":350,"cost":48,"idleCost":12,"unmeasured":0,"unmeasuredCost":0}],
+	f("/cost", `{"from":1794657600,"to":1794744000,"currency":"EUR","priced":true,"timeZone":"UTC",
+		"total":{"time":172800,"heldTime":86400,"usedTime":64800,"idleTime":21600,"unmeasuredTime":0,"freeTime":86400,"energy":3.6e+06,"co2":350,
+			"cost":48,"usedCost":30,"idleCost":12,"unmeasuredCost":0,"freeCost":0,"energyCost":6},
+		"simulated":"","teams":[{"team":"vision",`+used+`},
+			{"team":"(unallocated)","time":86400,"heldTime":0,"usedTime":0,"idleTime":0,"unmeasuredTime":0,"freeTime":86400,"energy":0,"co2":null,
+				"cost":null,"usedCost":null,"idleCost":null,"unmeasuredCost":null,"freeCost":null,"energyCost":null}],
 		"findings":[{"rule":"a","title":"Held and idle","detail":"d","owner":`+train+`,"gpus":[{"uuid":"GPU-b","name":"n2 · GPU 10"}],"perDay":48},
 			{"rule":"b","title":"no price","detail":"","perDay":null}],
 		"quotas":[{"team":"vision","what":"GPUs","source":"file","used":2,"limit":1,"over":true}]}`)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
@@ -28,13 +29,7 @@ type workload struct {
 	Watts       number `json:"watts"`
 	PerHour     number `json:"perHour"`
 
-	Allocated number `json:"allocated"` // device seconds in the period
-	Active    number `json:"active"`
-	Wasted    number `json:"wasted"` // allocated but unused
-	Energy    number `json:"energy"`
-	CO2       number `json:"co2"`
-	Cost      number `json:"cost"`
-	IdleCost  number `json:"idleCost"`
+	taken // in the period
 }
 
 type workloadsAnswer struct {
@@ -58,7 +53,7 @@ func (v *viewer) workloadsPage(ctx context.Context, r request) (any, error) {
 	}
 	return workloadsAnswer{
 		At: r.at.Unix(), From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Simulated: simulationOf(f, bill),
-		Workloads: rows, Notes: append(bill.rest(v.accounts.Currency), bill.Notes...),
+		Workloads: rows, Notes: append(bill.rest(), bill.Notes...),
 	}, nil
 }
 
@@ -66,8 +61,9 @@ func (v *viewer) workloadsPage(ctx context.Context, r request) (any, error) {
 type totals struct {
 	workload
 
-	util, memory, watts, rate                              sum
-	allocated, active, wasted, energy, co2, cost, idleCost sum
+	util, memory, watts, rate sum
+	amounts                   cost.Amounts
+	billed                    bool // the bill has the workload
 }
 
 // workloads returns the workloads that hold or use a device now, or held one in the period, and
@@ -99,6 +95,11 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, *Bill, e
 			}
 			t := of(f.Owners[n])
 			t.Models, t.Nodes = with(t.Models, v.opts.shortModel(d.Model)), with(t.Nodes, d.Node)
+			for _, c := range d.Charges {
+				if c.Owner == f.Owners[n].ID {
+					t.rate.add(float(c.PerHour()))
+				}
+			}
 			if d.IsIdle() {
 				t.Idle++
 			}
@@ -116,18 +117,13 @@ func (v *viewer) workloads(ctx context.Context, r request) ([]workload, *Bill, e
 	}
 	for i := range bill.Rows {
 		b := &bill.Rows[i]
-		if !fleet.IsWorkload(b.Owner.Kind) {
+		owner, ok := fleet.OwnerOf(b.Labels)
+		if !ok || !fleet.IsWorkload(owner.Kind) {
 			continue
 		}
-		t := of(b.Owner)
-		t.Models, t.Nodes = with(t.Models, v.opts.shortModel(b.Model)), with(t.Nodes, b.Node)
-		t.allocated.add(b.Allocated)
-		t.active.add(b.Active)
-		t.wasted.add(b.Idle)
-		t.energy.add(b.Energy)
-		t.co2.add(b.CO2)
-		t.cost.add(b.Cost)
-		t.idleCost.add(b.IdleCost)
+		t := of(owner)
+		t.Models, t.Nodes = with(t.Models, v.opts.shortModel(b.Labels[fleet.LabelModel])), with(t.Nodes, fleet.NodeOf(b.Labels))
+		t.amounts, t.billed = t.amounts.Add(b.Amounts), true
 	}
 	rows := make([]workload, 0, len(all))
 	for _, t := range all {
@@ -151,9 +147,6 @@ func (v *viewer) holdings(ctx context.Context, f *fleet.Fleet, of func(fleet.Own
 		t := of(h.Owner)
 		if part, ok := h.Allocation.Get(); ok {
 			t.GPUs += number(part)
-			if n, ok := f.Index[h.Device]; ok {
-				t.rate.add(float(f.Devices[n].Rate) * part)
-			}
 		}
 		t.util.add(float(h.Utilization))
 		t.memory.add(float(h.Memory))
@@ -174,8 +167,9 @@ func (t *totals) row() workload {
 		w.Utilization = number(t.util.total / float64(w.Uninvited)) // relative to the devices that it uses
 	}
 	w.Memory, w.Watts, w.PerHour = t.memory.value(), t.watts.value(), t.rate.value()
-	w.Allocated, w.Active, w.Wasted, w.Energy = t.allocated.value(), t.active.value(), t.wasted.value(), t.energy.value()
-	w.CO2, w.Cost, w.IdleCost = t.co2.value(), t.cost.value(), t.idleCost.value()
+	if w.taken = takenOf(t.amounts); !t.billed {
+		w.taken = unknownTaken()
+	}
 	slices.Sort(w.Models)
 	slices.Sort(w.Nodes)
 	return w
@@ -219,16 +213,11 @@ type workloadAnswer struct {
 }
 
 type perGPU struct {
-	GPU       string `json:"gpu"`
-	Index     string `json:"index"`
-	Model     string `json:"model"` // short name
-	Node      string `json:"node"`
-	Allocated number `json:"allocated"`
-	Active    number `json:"active"`
-	Wasted    number `json:"wasted"`
-	Energy    number `json:"energy"`
-	Cost      number `json:"cost"`
-	IdleCost  number `json:"idleCost"`
+	GPU   string `json:"gpu"`
+	Index string `json:"index"`
+	Model string `json:"model"` // short name
+	Node  string `json:"node"`
+	taken
 }
 
 func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
@@ -260,14 +249,14 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	}
 	a.GPUs, a.Texts = v.columns(mine)
 	for i := range bill.Rows {
-		if b := &bill.Rows[i]; b.Owner.ID == id {
-			var index string
-			if n, ok := f.ByUUID(b.GPU); ok && f.Devices[n].Index.OK() {
+		b := &bill.Rows[i]
+		if owner, _ := fleet.OwnerOf(b.Labels); owner.ID == id {
+			uuid, index := b.Labels[fleet.LabelUUID], ""
+			if n, ok := f.ByUUID(uuid); ok && f.Devices[n].Index.OK() {
 				index = fmt.Sprint(float(f.Devices[n].Index))
 			}
 			a.PerGPU = append(a.PerGPU, perGPU{
-				GPU: b.GPU, Index: index, Model: v.opts.shortModel(b.Model), Node: b.Node, Allocated: number(b.Allocated), Active: number(b.Active), Wasted: number(b.Idle),
-				Energy: number(b.Energy), Cost: number(b.Cost), IdleCost: number(b.IdleCost),
+				GPU: uuid, Index: index, Model: v.opts.shortModel(b.Labels[fleet.LabelModel]), Node: fleet.NodeOf(b.Labels), taken: takenOf(b.Amounts),
 			})
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/rebind"
 )
 
 // HandlerOptions configures what a hub serves besides its store. The zero value serves the
@@ -33,6 +33,7 @@ type HandlerOptions struct {
 	// LocalOnly rejects requests whose Host header is not this machine, which prevents DNS
 	// rebinding from a browser on this machine.
 	LocalOnly bool
+	Names     []string       // addresses that the server was told to listen at; see LocalOnly
 	Ready     func() error   // nil: always ready
 	Alerts    func() []Alert // nil: no alerts
 	Version   string
@@ -102,7 +103,7 @@ func (h *handler) guard(next http.Handler) http.Handler {
 			head.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 			head.Set("Cache-Control", "no-store")
 		}
-		if h.opt.LocalOnly && !isLocal(r.Host) {
+		if h.opt.LocalOnly && !rebind.IsLocal(r.Host, h.opt.Names...) {
 			h.forbid(w, "this hub answers only to localhost: see --listen")
 			return
 		}
@@ -112,15 +113,6 @@ func (h *handler) guard(next http.Handler) http.Handler {
 
 func isData(path string) bool {
 	return strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/v1/") || path == "/metrics"
-}
-
-// isLocal reports whether a Host header names this machine.
-func isLocal(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
 }
 
 func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {

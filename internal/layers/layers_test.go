@@ -46,6 +46,9 @@ var layers = []struct {
 	{"internal/host", []string{"internal/optional", xsys}},
 	{"internal/slurm", []string{"internal/optional"}},
 
+	// Protection of loopback servers from DNS rebinding.
+	{"internal/rebind", nil},
+
 	// The only parser of metrics pages.
 	{"internal/promtext", []string{"github.com/prometheus/client_model/go", "github.com/prometheus/common/..."}},
 
@@ -122,18 +125,20 @@ var layers = []struct {
 
 	// Collector components. None imports another. Only the extension opens devices.
 	{"extension/filestorage", []string{"internal/requeue", "github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage", collector}},
+	{"extension/localonly", []string{"internal/rebind", "google.golang.org/grpc/...", collector}},
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
 	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
 	{"receiver/schedulerreceiver/...", []string{"internal/node", "internal/optional", "internal/query", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/...", []string{"internal/inference", "internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"processor/reservedprocessor", []string{"internal/node", "internal/ticks", "github.com/prometheus/otlptranslator", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/fileexporter", []string{"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter", collector}},
 	{"exporter/stdoutexporter", []string{collector}},
 	{"exporter/hubexporter/...", []string{"internal/hub", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
 	{"exporter/pageexporter/...", []string{
-		"github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
+		"internal/rebind", "github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
 	}},
 
 	// Between the Collector's queue and its storage.
@@ -142,11 +147,11 @@ var layers = []struct {
 	// The hub reads from its store. It knows no device and no Collector.
 	{"internal/hub/ui", nil},
 	{"internal/hub/server", []string{
-		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/rules", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
+		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/rules", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/rebind", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
 	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
-	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/query", "github.com/prometheus/...", xsys}},
+	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/query", "internal/rebind", "github.com/prometheus/...", xsys}},
 
 	// Output of the process, without secrets.
 	{"internal/redact", nil},

@@ -19,6 +19,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/rebind"
 )
 
 // open listens at an address. Without authentication it accepts only loopback addresses,
@@ -35,7 +36,7 @@ func (h *Options) open(ctx context.Context, flag, address string, log *zap.Logge
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
-	if isLoopback(l.Addr()) || h.Insecure {
+	if rebind.IsLoopback(l.Addr()) || h.Insecure {
 		return l, nil
 	}
 	if h.Tokens == "" && h.ClientCA == "" {
@@ -45,11 +46,6 @@ func (h *Options) open(ctx context.Context, flag, address string, log *zap.Logge
 		log.Warn("Tokens are sent over the network in clear text: use --tls-cert and --tls-key, unless a proxy in front of the hub terminates TLS", zap.String("address", address))
 	}
 	return l, nil
-}
-
-func isLoopback(a net.Addr) bool {
-	tcp, ok := a.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
 }
 
 func (h *Options) readTokens() (*hub.Tokens, error) {

@@ -26,6 +26,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/ui"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/rebind"
 )
 
 // Options configures the storage, the listeners and the access control of a hub. Error
@@ -101,7 +102,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	s := &Server{log: log, failed: make(chan error, 2)}
 	o := hub.HandlerOptions{
 		View: money.view(h.Title), UI: ui.Handler(), Tokens: tokens, Version: h.Version,
-		LocalOnly: isLoopback(listener.Addr()) && tokens == nil && h.ClientCA == "" && !h.Insecure,
+		LocalOnly: rebind.IsLoopback(listener.Addr()) && tokens == nil && h.ClientCA == "" && !h.Insecure, Names: []string{h.Listen},
 	}
 	var store query.Store
 	var events hub.EventLog
@@ -148,7 +149,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 			s.report(s.http.Serve(listener))
 		}
 	})
-	s.greet(run, urlOf(listener.Addr(), conf != nil), &h, isLoopback(listener.Addr()))
+	s.greet(run, urlOf(listener.Addr(), conf != nil), &h, rebind.IsLoopback(listener.Addr()))
 	return s, nil
 }
 

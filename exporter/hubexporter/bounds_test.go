@@ -19,6 +19,7 @@ import (
 	rpc "google.golang.org/grpc/status"
 
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 )
 
 // Catches gRPC that reads a message before authenticating its sender, waits forever for a
@@ -26,7 +27,7 @@ import (
 func TestGRPCBeforeTheMessage(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
-	tokens, err := hub.ParseTokens([]byte("write write-0123456789\n"))
+	tokens, err := access.ParseTokens([]byte("write write-0123456789\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

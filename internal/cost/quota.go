@@ -23,8 +23,8 @@ type Quota struct {
 	Hours *float64 `json:"gpu_hours,omitempty"`
 	Money *Money   `json:"money,omitempty"`
 
-	team  string
-	match []matcher
+	team, namespace, cluster string // if the quota is about exactly one
+	match                    []matcher
 }
 
 // Matches reports whether the quota applies to a series with these labels.
@@ -38,6 +38,10 @@ type Use struct {
 	Quota  string  `json:"quota"`
 	Source string  `json:"source"`
 	Team   string  `json:"team,omitempty"` // if the quota is about exactly one team
+	// Namespace and Cluster are set if the quota is about exactly one.
+	Namespace string `json:"namespace,omitempty"`
+	Cluster   string `json:"cluster,omitempty"`
+
 	What   string  `json:"what"`           // gpus, gpu_hours or money
 	Used   float64 `json:"used"`
 	Limit  float64 `json:"limit"`
@@ -53,6 +57,8 @@ func ParseQuotas(text []byte) ([]Quota, error) {
 		Quotas []struct {
 			Name  string            `yaml:"name"`
 			Team  string            `yaml:"team"`
+			Space string            `yaml:"namespace"`
+			Where string            `yaml:"cluster"`
 			Match map[string]string `yaml:"match"`
 			GPUs  *float64          `yaml:"gpus"`
 			Hours *float64          `yaml:"gpu_hours_per_month"`
@@ -70,19 +76,21 @@ func ParseQuotas(text []byte) ([]Quota, error) {
 		where := fmt.Sprintf("quotas[%d]", i)
 		globs := map[string]string{}
 		maps.Copy(globs, e.Match)
-		if e.Team != "" {
-			globs["team"] = e.Team
+		for label, glob := range map[string]string{"team": e.Team, "namespace": e.Space, "cluster": e.Where} {
+			if glob != "" {
+				globs[label] = glob
+			}
 		}
 		if len(globs) == 0 {
-			return nil, fmt.Errorf("%s: team or match is required", where)
+			return nil, fmt.Errorf("%s: team, namespace or match is required", where)
 		}
 		m, err := matchers(globs)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
-		q := Quota{Name: cmp.Or(e.Name, e.Team), Source: "file", GPUs: e.GPUs, Hours: e.Hours, match: m}
-		if !strings.ContainsAny(e.Team, "*?") {
-			q.team = e.Team
+		q := Quota{
+			Name: cmp.Or(e.Name, e.Team, join(e.Where, e.Space)), Source: "file", GPUs: e.GPUs, Hours: e.Hours, match: m,
+			team: exact(e.Team), namespace: exact(e.Space), cluster: exact(e.Where),
 		}
 		if q.Name == "" {
 			return nil, fmt.Errorf("%s: a quota with match needs a name", where)
@@ -105,6 +113,22 @@ func ParseQuotas(text []byte) ([]Quota, error) {
 		out = append(out, q)
 	}
 	return out, nil
+}
+
+// exact returns a glob that matches only one name, otherwise "".
+func exact(glob string) string {
+	if strings.ContainsAny(glob, "*?") {
+		return ""
+	}
+	return glob
+}
+
+// join names a namespace with its cluster, if known.
+func join(cluster, namespace string) string {
+	if cluster == "" || namespace == "" {
+		return cmp.Or(namespace, cluster)
+	}
+	return cluster + "/" + namespace
 }
 
 // positiveOrZero parses an amount of money, which may exceed the limit of a price.
@@ -167,7 +191,7 @@ func ParseResourceQuotas(text []byte, isDevice func(resource string) bool) ([]Qu
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Quota{Name: o.Metadata.Namespace + "/" + o.Metadata.Name, Source: "kubernetes", GPUs: &total, match: m})
+		out = append(out, Quota{Name: o.Metadata.Namespace + "/" + o.Metadata.Name, Source: "kubernetes", GPUs: &total, match: m, namespace: o.Metadata.Namespace})
 	}
 	return out, nil
 }
@@ -275,7 +299,7 @@ func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
 	var out []Use
 	for _, q := range quotas {
 		add := func(what string, used, limit float64) {
-			out = append(out, Use{Quota: q.Name, Source: q.Source, Team: q.team, What: what, Used: used, Limit: limit, Over: used > limit})
+			out = append(out, Use{Quota: q.Name, Source: q.Source, Team: q.team, Namespace: q.namespace, Cluster: q.cluster, What: what, Used: used, Limit: limit, Over: used > limit})
 		}
 		var sum Amounts
 		for i := range month.Rows {

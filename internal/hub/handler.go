@@ -13,23 +13,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/rebind"
 )
+
+// Grant is what a request may do.
+type Grant = access.Grant
 
 // HandlerOptions configures what a hub serves besides its store. The zero value serves the
 // Prometheus API to everyone who can reach it.
 type HandlerOptions struct {
 	// View returns the handler for the dashboard's API below /api/page/; the prefix is
-	// stripped. It is called once per team, "" for all, with a store restricted to that team;
-	// events is nil if there is no event log.
-	View func(team string, store query.Store, events EventLog) http.Handler
+	// stripped. It is called once per scope, with a store restricted to it; events is nil if
+	// there is no event log.
+	View func(scope access.Scope, store query.Store, events EventLog) http.Handler
 	// UI is the dashboard itself. It contains no data and needs no token.
 	UI http.Handler
 	// OTLP handles POST /v1/metrics and /v1/logs.
 	OTLP http.Handler
 
-	Tokens *Tokens // nil: no authentication
+	Tokens *access.Tokens // nil: no authentication
 	// LocalOnly rejects requests whose Host header is not this machine, which prevents DNS
 	// rebinding from a browser on this machine.
 	LocalOnly bool
@@ -51,7 +55,7 @@ func NewHandler(store query.Store, events EventLog, o HandlerOptions) http.Handl
 	if o.Refusals == nil {
 		o.Refusals = NewRefusals()
 	}
-	h := &handler{store: store, events: events, opt: o, views: map[string]http.Handler{}}
+	h := &handler{store: store, events: events, opt: o, views: map[access.Scope]http.Handler{}}
 	h.turns, h.timeout = limits(store)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
@@ -59,8 +63,8 @@ func NewHandler(store query.Store, events EventLog, o HandlerOptions) http.Handl
 	if o.Registry != nil {
 		metrics := promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{})
 		mux.Handle("GET /metrics", h.reader(func(w http.ResponseWriter, r *http.Request, g Grant) {
-			if g.Team != "" {
-				h.forbid(w, "the hub's own metrics need a token that may read all teams")
+			if !g.Scope.All() {
+				h.forbid(w, "the hub's own metrics need a token that may read everything")
 				return
 			}
 			metrics.ServeHTTP(w, r)
@@ -88,7 +92,7 @@ type handler struct {
 	timeout time.Duration
 
 	mu    sync.Mutex
-	views map[string]http.Handler // by team
+	views map[access.Scope]http.Handler
 }
 
 // guard wraps every request.
@@ -125,26 +129,13 @@ func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "ok\n")
 }
 
-// Bearer returns the secret of a request: a bearer token, or the password of basic
-// authentication for clients that support nothing else.
-func Bearer(r *http.Request) string {
-	if _, password, ok := r.BasicAuth(); ok {
-		return password
-	}
-	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if strings.EqualFold(scheme, "Bearer") {
-		return strings.TrimSpace(secret)
-	}
-	return ""
-}
-
 // grant returns the permissions of a request. If it returns false, the request has been
 // answered.
 func (h *handler) grant(w http.ResponseWriter, r *http.Request) (Grant, bool) {
 	if h.opt.Tokens == nil {
 		return Grant{Read: true, Write: true}, true
 	}
-	g, ok := h.opt.Tokens.Grant(Bearer(r))
+	g, ok := h.opt.Tokens.Grant(access.Bearer(r))
 	if !ok {
 		h.opt.Refusals.Add(Unauthorized, 1)
 		w.Header().Set("WWW-Authenticate", `Bearer realm="gpumeter"`)
@@ -186,19 +177,19 @@ func (h *handler) writer(next http.Handler) http.Handler {
 		case !g.Write:
 			h.forbid(w, "this token may only read")
 		default:
-			next.ServeHTTP(w, r)
+			next.ServeHTTP(w, r.WithContext(access.WithBindings(r.Context(), g.Bound)))
 		}
 	})
 }
 
-// page passes a request to the view of its team.
+// page passes a request to the view of its scope.
 func (h *handler) page(w http.ResponseWriter, r *http.Request, g Grant) {
 	h.mu.Lock()
-	v := h.views[g.Team]
-	if v == nil { // bounded by the number of teams with a token
+	v := h.views[g.Scope]
+	if v == nil { // bounded by the number of tokens
 		store, events := h.of(g)
-		v = http.StripPrefix("/api/page", h.opt.View(g.Team, store, events))
-		h.views[g.Team] = v
+		v = http.StripPrefix("/api/page", h.opt.View(g.Scope, store, events))
+		h.views[g.Scope] = v
 	}
 	h.mu.Unlock()
 	v.ServeHTTP(w, r)
@@ -206,13 +197,13 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request, g Grant) {
 
 // of returns the store and the event log that a grant may read.
 func (h *handler) of(g Grant) (query.Store, EventLog) {
-	if g.Team == "" {
+	if g.Scope.All() {
 		return h.store, h.events
 	}
 	if h.events == nil {
-		return TeamStore(h.store, g.Team), nil
+		return ScopedStore(h.store, g.Scope), nil
 	}
-	return TeamStore(h.store, g.Team), TeamEvents(h.events, g.Team)
+	return ScopedStore(h.store, g.Scope), ScopedEvents(h.events, g.Scope)
 }
 
 // answer writes data in the form of Prometheus' API.

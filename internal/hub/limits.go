@@ -89,7 +89,7 @@ func endOfQuote(e string, i int) int {
 	return i
 }
 
-// parse returns the expression restricted to the team of a grant, and its value type.
+// parse returns the expression restricted to the scope of a grant, and its value type.
 func (*handler) parse(expr string, g Grant) (string, parser.ValueType, error) {
 	if err := checkLength(expr); err != nil {
 		return "", "", err
@@ -100,8 +100,8 @@ func (*handler) parse(expr string, g Grant) (string, parser.ValueType, error) {
 		return "", "", err
 	}
 	kind := e.Type()
-	if g.Team != "" {
-		expr, err = restrict(p, expr, g.Team)
+	if !g.Scope.All() {
+		expr, err = restrict(p, expr, g.Scope)
 	}
 	return expr, kind, err
 }

@@ -19,6 +19,7 @@ const (
 	SeriesLimit
 	Delta
 	BadLabel
+	Foreign
 	Invalid
 	Malformed
 	BodySize
@@ -33,7 +34,7 @@ const (
 
 // reasonLabels are label values that users alert on; docs/hub.md documents them.
 var reasonLabels = [reasonCount]string{
-	TooOld: "too_old", Future: "future", Duplicate: "duplicate", SeriesLimit: "series_limit", Delta: "delta", BadLabel: "label", Invalid: "invalid",
+	TooOld: "too_old", Future: "future", Duplicate: "duplicate", SeriesLimit: "series_limit", Delta: "delta", BadLabel: "label", Foreign: "foreign", Invalid: "invalid",
 	Malformed: "malformed", BodySize: "body_size", BodyTimeout: "body_timeout", Unauthorized: "unauthorized", Forbidden: "forbidden",
 	QueryLimit: "query_limit", QueryTimeout: "query_timeout", Unavailable: "unavailable",
 }

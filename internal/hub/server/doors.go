@@ -16,7 +16,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/rebind"
@@ -48,7 +48,7 @@ func (h *Options) open(ctx context.Context, flag, address string, log *zap.Logge
 	return l, nil
 }
 
-func (h *Options) readTokens() (*hub.Tokens, error) {
+func (h *Options) readTokens() (*access.Tokens, error) {
 	if h.Tokens == "" {
 		return nil, nil
 	}
@@ -59,7 +59,7 @@ func (h *Options) readTokens() (*hub.Tokens, error) {
 	if st, err := os.Stat(h.Tokens); err == nil && st.Mode().Perm()&0o007 != 0 {
 		return nil, fmt.Errorf("--tokens %s is readable by every user of this machine: run chmod o= %s", h.Tokens, h.Tokens)
 	}
-	t, err := hub.ParseTokens(text)
+	t, err := access.ParseTokens(text)
 	if err != nil {
 		return nil, fmt.Errorf("--tokens %s: %w", h.Tokens, err)
 	}
@@ -71,7 +71,7 @@ const tokensEvery = 5 * time.Second
 
 // watchTokens reloads the token file when it changes. If it cannot be read, the current tokens
 // stay valid, and the error is logged once.
-func (h *Options) watchTokens(ctx context.Context, tokens *hub.Tokens, log *zap.Logger) {
+func (h *Options) watchTokens(ctx context.Context, tokens *access.Tokens, log *zap.Logger) {
 	clock := time.NewTicker(tokensEvery)
 	defer clock.Stop()
 	last, said := fileState(h.Tokens), ""

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/hub/view"
 	"github.com/gpumeter/gpumeter/internal/logging"
@@ -211,9 +213,7 @@ func (s *Server) writeQuotas(ctx context.Context, q *quotas, uses []cost.Use, at
 // quotaLabels returns the labels that identify a use.
 func quotaLabels(u *cost.Use) map[string]string {
 	l := map[string]string{"quota": u.Quota, "source": u.Source, "unit": u.What}
-	if u.Team != "" {
-		l[hub.TeamLabel] = u.Team
-	}
+	maps.Copy(l, access.Scope{Team: u.Team, Namespace: u.Namespace, Cluster: u.Cluster}.Labels())
 	return l
 }
 
@@ -229,12 +229,12 @@ func (q *quotas) gauges() []hub.Gauge {
 	return out
 }
 
-// view returns the constructor of the page's API handler for a team, with the current quotas. A
-// team sees its own quotas, and others that it uses.
-func (q *quotas) view(title string) func(string, query.Store, hub.EventLog) http.Handler {
-	return func(team string, store query.Store, events hub.EventLog) http.Handler {
+// view returns the constructor of the page's API handler for a scope, with the current quotas. A
+// team or namespace sees its own quotas, and others that it uses.
+func (q *quotas) view(title string) func(access.Scope, query.Store, hub.EventLog) http.Handler {
+	return func(scope access.Scope, store query.Store, events hub.EventLog) http.Handler {
 		accounts := view.Cost(store, q.prices, nil)
-		if team != "" {
+		if !scope.All() {
 			accounts.Cover = nil
 		}
 		if len(q.sources) > 0 {
@@ -244,16 +244,16 @@ func (q *quotas) view(title string) func(string, query.Store, hub.EventLog) http
 					return nil, nil
 				}
 				list, err := view.Cost(store, q.prices, all).Quotas(ctx, at)
-				if team == "" || err != nil {
+				if scope.All() || err != nil {
 					return list, err
 				}
 				own := map[string]bool{}
 				for i := range all {
-					own[all[i].Name] = own[all[i].Name] || all[i].Matches(query.Labels{hub.TeamLabel: team})
+					own[all[i].Name] = own[all[i].Name] || all[i].Matches(scope.Labels())
 				}
 				return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
 			}
 		}
-		return view.Handler(store, accounts, events, view.Options{Title: title, Team: team, ShortModel: q.vendors.ShortModel})
+		return view.Handler(store, accounts, events, view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel})
 	}
 }

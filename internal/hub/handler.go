@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/audit"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/rebind"
 )
@@ -40,7 +41,10 @@ type HandlerOptions struct {
 	Names     []string       // addresses that the server was told to listen at; see LocalOnly
 	Ready     func() error   // nil: always ready
 	Alerts    func() []Alert // nil: no alerts
-	Version   string
+	// Findings serves /api/findings; nil: not served. Requests other than GET need an admin token.
+	Findings func(http.ResponseWriter, *http.Request, Grant)
+	Audit    *audit.Log // nil: no audit log
+	Version  string
 
 	Refusals *Refusals           // nil: not counted
 	Registry prometheus.Gatherer // for /metrics; nil: not served
@@ -71,6 +75,10 @@ func NewHandler(store query.Store, events EventLog, o HandlerOptions) http.Handl
 		}))
 	}
 	h.routes(mux)
+	if o.Findings != nil {
+		mux.Handle("/api/findings", h.reader(h.findings))
+		mux.Handle("/api/findings/", h.reader(h.findings))
+	}
 	if o.View != nil {
 		mux.Handle("/api/page/", h.reader(h.page))
 	}
@@ -111,6 +119,10 @@ func (h *handler) guard(next http.Handler) http.Handler {
 			h.forbid(w, "this hub answers only to localhost: see --listen")
 			return
 		}
+		if h.opt.Audit != nil && isData(r.URL.Path) {
+			h.audited(w, r, next)
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
 }
@@ -136,6 +148,9 @@ func (h *handler) grant(w http.ResponseWriter, r *http.Request) (Grant, bool) {
 		return Grant{Read: true, Write: true}, true
 	}
 	g, ok := h.opt.Tokens.Grant(access.Bearer(r))
+	if a, audited := w.(*auditedWriter); audited {
+		a.grant = g
+	}
 	if !ok {
 		h.opt.Refusals.Add(Unauthorized, 1)
 		w.Header().Set("WWW-Authenticate", `Bearer realm="gpumeter"`)
@@ -180,6 +195,20 @@ func (h *handler) writer(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r.WithContext(access.WithBindings(r.Context(), g.Bound)))
 		}
 	})
+}
+
+// findings requires an admin token for changes. Browsers send the password of basic authentication
+// by themselves, also for a foreign page: only a bearer token proves the intent.
+func (h *handler) findings(w http.ResponseWriter, r *http.Request, g Grant) {
+	_, _, basic := r.BasicAuth()
+	switch {
+	case r.Method != http.MethodGet && (!g.Admin || basic):
+		h.forbid(w, "acknowledging and silencing findings needs an admin token: Authorization: Bearer TOKEN")
+	case !g.Scope.All():
+		h.forbid(w, "this list needs a token that may read everything")
+	default:
+		h.opt.Findings(w, r, g)
+	}
 }
 
 // page passes a request to the view of its scope.

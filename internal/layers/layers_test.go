@@ -147,8 +147,10 @@ var layers = []struct {
 	// The hub reads from its store. It knows no device and no Collector.
 	{"internal/hub/ui", nil},
 	{"internal/hub/access", []string{"internal/fleet"}},
+	{"internal/hub/audit", nil},
+	{"internal/hub/triage", []string{"internal/hub", "internal/hub/access"}},
 	{"internal/hub/server", []string{
-		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/rules", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/rebind", "internal/slurm",
+		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/rules", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/rebind", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
 	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},

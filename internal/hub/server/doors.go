@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/audit"
 	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/rebind"
@@ -64,6 +65,18 @@ func (h *Options) readTokens() (*access.Tokens, error) {
 		return nil, fmt.Errorf("--tokens %s: %w", h.Tokens, err)
 	}
 	return t, nil
+}
+
+// openAudit opens the audit log, nil if there is none.
+func (h *Options) openAudit(log *zap.Logger) (*audit.Log, error) {
+	if h.Audit == "" {
+		return nil, nil
+	}
+	l, err := audit.Open(h.Audit, func(err error) { log.Error("Cannot write the audit log: requests are served without it", logging.Reason(err)) })
+	if err != nil {
+		return nil, fmt.Errorf("--audit-log: %w", err)
+	}
+	return l, nil
 }
 
 // tokensEvery is how often the token file is checked for changes.

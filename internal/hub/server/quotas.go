@@ -21,6 +21,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/hub/view"
 	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -231,7 +232,7 @@ func (q *quotas) gauges() []hub.Gauge {
 
 // view returns the constructor of the page's API handler for a scope, with the current quotas. A
 // team or namespace sees its own quotas, and others that it uses.
-func (q *quotas) view(title string) func(access.Scope, query.Store, hub.EventLog) http.Handler {
+func (q *quotas) view(title string, marks *triage.Marks) func(access.Scope, query.Store, hub.EventLog) http.Handler {
 	return func(scope access.Scope, store query.Store, events hub.EventLog) http.Handler {
 		accounts := view.Cost(store, q.prices, nil)
 		if !scope.All() {
@@ -254,6 +255,6 @@ func (q *quotas) view(title string) func(access.Scope, query.Store, hub.EventLog
 				return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
 			}
 		}
-		return view.Handler(store, accounts, events, view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel})
+		return view.Handler(store, accounts, events, view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel, Marks: marks})
 	}
 }

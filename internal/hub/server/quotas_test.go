@@ -179,7 +179,7 @@ func TestQuotasAreTold(t *testing.T) {
 			of = hub.ScopedStore(store, access.Scope{Team: team})
 		}
 		w := httptest.NewRecorder()
-		q.view("")(access.Scope{Team: team}, of, nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/cost", nil))
+		q.view("", nil)(access.Scope{Team: team}, of, nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/cost", nil))
 		var answer struct {
 			Quotas []struct {
 				Team        string

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
@@ -171,7 +174,16 @@ func at(now time.Time) Options {
 // Compares whole responses. Catches a lost field, a wrong join, an unstable order, a NaN
 // encoded as 0, GPU 10 sorted before GPU 9.
 func TestAnswers(t *testing.T) {
-	h := Handler(three(), priced(), log{}, at(noon))
+	o := at(noon)
+	file := filepath.Join(t.TempDir(), "triage.json")
+	if err := os.WriteFile(file, []byte(`[{"finding":"141656df3403fa44","until":"2026-11-15T13:00:00Z","by":"ops","at":"2026-11-15T11:00:00Z","comment":"known"}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if o.Marks, err = triage.Load(file, o.Now); err != nil {
+		t.Fatal(err)
+	}
+	h := Handler(three(), priced(), log{}, o)
 	f := func(path, want string) {
 		t.Helper()
 		code, body := get(t, h, path)
@@ -202,7 +214,7 @@ func TestAnswers(t *testing.T) {
 			"allocated":null,"active":null,"wasted":null,"energy":null,"co2":null,"cost":null,"idleCost":null}]}`)
 	f("/events?limit=3", `{"from":1794657600,"to":1794744000,"kept":true,"more":true,"simulated":"some",
 		"open":[{"time":1794743880000,"name":"gpu.finding","severity":"WARN","text":"ecc open","gpu":"GPU-b","index":"10","node":"n2",
-			"owner":`+train+`,"rule":"ecc","state":"open"}],
+			"owner":`+train+`,"rule":"ecc","state":"open","id":"141656df3403fa44","mark":{"by":"ops","comment":"known","until":1794747600}}],
 		"events":[{"time":1794743940000,"name":"gpu.finding","severity":"WARN","text":"heat closed","gpu":"GPU-b","index":"10","node":"n2",
 			"owner":`+train+`,"rule":"heat","state":"closed"},
 			{"time":1794743880000,"name":"gpu.finding","severity":"WARN","text":"ecc open","gpu":"GPU-b","index":"10","node":"n2",

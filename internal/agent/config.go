@@ -15,6 +15,7 @@ import (
 
 	"go.opentelemetry.io/collector/component"
 
+	"github.com/gpumeter/gpumeter/internal/folder"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
 )
 
@@ -25,8 +26,8 @@ func takeFolder(state, name string) (dir string, lock *os.File, err error) {
 		return "", nil, errors.New("no state folder: set --state-dir")
 	}
 	dir = filepath.Join(state, name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", nil, fmt.Errorf("cannot create the folder: %w", err)
+	if err := folder.Make(dir, 0o700); err != nil {
+		return "", nil, fmt.Errorf("cannot use the folder: %w", err)
 	}
 	lock, err = os.CreateTemp(dir, "try")
 	if err != nil {

@@ -35,17 +35,17 @@ func (q Quota) Team() string { return q.team }
 
 // Use is the usage of one limit of a quota.
 type Use struct {
-	Quota  string  `json:"quota"`
-	Source string  `json:"source"`
-	Team   string  `json:"team,omitempty"` // if the quota is about exactly one team
+	Quota  string `json:"quota"`
+	Source string `json:"source"`
+	Team   string `json:"team,omitempty"` // if the quota is about exactly one team
 	// Namespace and Cluster are set if the quota is about exactly one.
 	Namespace string `json:"namespace,omitempty"`
 	Cluster   string `json:"cluster,omitempty"`
 
-	What   string  `json:"what"`           // gpus, gpu_hours or money
-	Used   float64 `json:"used"`
-	Limit  float64 `json:"limit"`
-	Over   bool    `json:"over"`
+	What  string  `json:"what"` // gpus, gpu_hours or money
+	Used  float64 `json:"used"`
+	Limit float64 `json:"limit"`
+	Over  bool    `json:"over"`
 }
 
 // maxQuotas bounds the quotas of one source.

@@ -121,7 +121,11 @@ func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := r.identities(answers[0], at)
+	here, err := r.settle(ctx, answers[0], at)
+	if err != nil {
+		return nil, err
+	}
+	f := r.identities(here, at)
 	f.own(answers[1])
 	f.sort() // after own, which fills in clusters
 	for i, v := range values {
@@ -268,7 +272,7 @@ func (f *Fleet) own(samples []query.Sample) {
 	}
 	for i := range f.Devices {
 		d := &f.Devices[i]
-		d.Allocated = round(d.Allocated)
+		d.Allocated = min(1, round(d.Allocated)) // for minutes after it moved, a device has holders at both nodes
 		if d.Cluster == "" {
 			d.Cluster = clusters[d.Node]
 		}

@@ -46,6 +46,9 @@ var layers = []struct {
 	{"internal/host", []string{"internal/optional", xsys}},
 	{"internal/slurm", []string{"internal/optional"}},
 
+	// Folders for state and data, without links of other users.
+	{"internal/folder", nil},
+
 	// Protection of loopback servers from DNS rebinding.
 	{"internal/rebind", nil},
 
@@ -91,7 +94,7 @@ var layers = []struct {
 	{"internal/check", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/device", "internal/health", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
 
 	// The single owner of live state gets vendors and sources as interfaces from local.
-	{"internal/node", []string{"internal/device", "internal/workload", "internal/health"}},
+	{"internal/node", []string{"internal/device", "internal/folder", "internal/workload", "internal/health"}},
 	{"internal/local/fleettest", nil},
 	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/workload/..."}},
 
@@ -154,7 +157,7 @@ var layers = []struct {
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
 	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
-	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/query", "internal/rebind", "github.com/prometheus/...", xsys}},
+	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/folder", "internal/query", "internal/rebind", "github.com/prometheus/...", xsys}},
 
 	// Output of the process, without secrets.
 	{"internal/redact", nil},
@@ -162,7 +165,7 @@ var layers = []struct {
 
 	// The agent is a Collector with a list of components. It knows no vendor and no hub.
 	{"internal/agent", []string{
-		"internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
+		"internal/folder", "internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
 		"exporter/...", "extension/...", "processor/...", "receiver/...",
 		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
 	}},

@@ -55,18 +55,18 @@ func Open(path string, failed func(error)) (*Log, error) {
 	return l, nil
 }
 
-// open does not follow a link: another user may have planted it.
+// open refuses a link, a second name and a pipe: another user may have planted them.
 func (l *Log) open() error {
-	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
 	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", l.path)
-	}
 	if err != nil {
 		return errors.Join(err, f.Close())
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); !st.Mode().IsRegular() || ok && sys.Nlink > 1 {
+		return errors.Join(fmt.Errorf("%s is not a regular file with a single name", l.path), f.Close())
 	}
 	l.file, l.size = f, st.Size()
 	return nil

@@ -4,13 +4,10 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -72,7 +69,9 @@ func (h *Options) openAudit(log *zap.Logger) (*audit.Log, error) {
 	if h.Audit == "" {
 		return nil, nil
 	}
-	l, err := audit.Open(h.Audit, func(err error) { log.Error("Cannot write the audit log: requests are served without it", logging.Reason(err)) })
+	l, err := audit.Open(h.Audit, func(err error) {
+		log.Error("Cannot write the audit log: requests are served without it", logging.Reason(err))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("--audit-log: %w", err)
 	}
@@ -124,54 +123,6 @@ func fileState(path string) string {
 		inode = sys.Ino
 	}
 	return fmt.Sprint(inode, st.Size(), st.Mode(), st.ModTime().UnixNano())
-}
-
-// tls returns the TLS configuration, nil without a certificate. A renewed certificate is
-// reloaded.
-func (h *Options) tls() (*tls.Config, error) {
-	if h.Cert == "" {
-		return nil, nil
-	}
-	pair := &keyPair{cert: h.Cert, key: h.Key}
-	if _, err := pair.get(nil); err != nil {
-		return nil, fmt.Errorf("cannot read --tls-cert and --tls-key: %w", err)
-	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"h2", "http/1.1"}}
-	if h.ClientCA != "" {
-		text, err := os.ReadFile(h.ClientCA)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read --client-ca: %w", err)
-		}
-		conf.ClientCAs = x509.NewCertPool()
-		if !conf.ClientCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--client-ca %s has no certificate", h.ClientCA)
-		}
-		conf.ClientAuth = tls.RequireAndVerifyClientCert
-	}
-	return conf, nil
-}
-
-// keyPair is a certificate and its key in files, cached for a minute.
-type keyPair struct {
-	cert, key string
-
-	mu   sync.Mutex
-	last *tls.Certificate
-	read time.Time
-}
-
-func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.last != nil && time.Since(k.read) < time.Minute {
-		return k.last, nil
-	}
-	c, err := tls.LoadX509KeyPair(k.cert, k.key)
-	if err != nil && k.last != nil { // one file may be newer than the other
-		return k.last, nil
-	}
-	k.last, k.read = &c, time.Now()
-	return k.last, err
 }
 
 // openBackend opens the store of --backend.

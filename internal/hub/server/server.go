@@ -85,7 +85,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	if err != nil {
 		return nil, err
 	}
-	conf, err := h.tls()
+	conf, err := h.tls(time.Now)
 	if err != nil {
 		return nil, err
 	}

@@ -10,9 +10,9 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -230,7 +230,8 @@ func TestAnswers(t *testing.T) {
 			{"rule":"b","title":"no price","detail":"","perDay":null}],
 		"quotas":[{"team":"vision","what":"GPUs","source":"file","used":2,"limit":1,"over":true}]}`)
 	f("/search?q=N2+h100", `{"query":"N2 h100","more":false,"hits":[
-		{"type":"node","id":"n2","title":"n2","detail":"2 GPUs · NVIDIA H100"},
+		{"type":"node","id":"n2","title":"n2","detail":"1 GPU · NVIDIA H100 · eu"},
+		{"type":"node","id":"n2","title":"n2","detail":"1 GPU · NVIDIA H100 · hpc"},
 		{"type":"gpu","id":"GPU-a","title":"n2 GPU 9","detail":"NVIDIA H100 · train"},
 		{"type":"gpu","id":"GPU-b","title":"n2 GPU 10","detail":"NVIDIA H100 · md"}]}`)
 	f("/search?q=ines", `{"query":"ines","more":false,"hits":[{"type":"workload","id":"slurm_job/hpc//md/7","title":"md","detail":"slurm_job · 1 GPU"}]}`)

@@ -74,6 +74,38 @@ func TestGRPCBeforeTheMessage(t *testing.T) {
 	}
 }
 
+// Catches headers of megabytes that gRPC keeps in memory for a sender without a token.
+func TestGRPCHeaderBomb(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- NewOTLP(NewWriter(s, nil), s.Refusals()).Serve(ctx, l, nil, nil) }()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(head string) codes.Code {
+		_, err := pmetricotlp.NewGRPCClient(conn).Export(metadata.AppendToOutgoingContext(t.Context(), "x", head), pmetricotlp.NewExportRequestFromMetrics(gauge("g", time.Second)))
+		return rpc.Code(err)
+	}
+	if code := send(strings.Repeat("x", 1<<20)); code == codes.OK {
+		t.Error("headers of 1 MiB are taken")
+	}
+	if code := send(strings.Repeat("x", 1<<10)); code != codes.OK {
+		t.Errorf("headers of 1 KiB: %s", code)
+	}
+	_ = conn.Close()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // Catches a listener that exceeds its limit, or stops accepting once it was full.
 func TestFewer(t *testing.T) {
 	t.Parallel()

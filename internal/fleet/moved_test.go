@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -22,12 +23,8 @@ func TestMovedDevice(t *testing.T) {
 			l := query.Labels{LabelUUID: uuid, LabelIndex: "0", LabelHost: host}
 			for name, more := range map[string]query.Labels{SeriesUp: nil, SeriesAllocation: {LabelKind: "job", LabelWorkload: "on-" + host}} {
 				all := query.Labels{LabelName: name}
-				for k, v := range l {
-					all[k] = v
-				}
-				for k, v := range more {
-					all[k] = v
-				}
+				maps.Copy(all, l)
+				maps.Copy(all, more)
 				m.Add(all, noon.Add(at), 1)
 			}
 		}

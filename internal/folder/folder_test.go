@@ -46,9 +46,9 @@ func TestMake(t *testing.T) {
 	f("an own link in place of the folder", "", func(dir string) { link(dir, t.TempDir(), ours) })
 	f("another's link in place of the folder", refused, func(dir string) { link(dir, t.TempDir(), other) })
 	f("another's link behind an own one", refused, func(dir string) {
-		real := t.TempDir()
-		link(filepath.Join(real, "lock"), "/etc/passwd", other)
-		link(dir, real, ours)
+		disk := t.TempDir()
+		link(filepath.Join(disk, "lock"), "/etc/passwd", other)
+		link(dir, disk, ours)
 	})
 	f("a file in place of the folder", "not a directory", func(dir string) {
 		if err := os.WriteFile(dir, nil, 0o600); err != nil {

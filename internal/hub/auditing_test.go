@@ -43,8 +43,17 @@ func TestAdminAndAudit(t *testing.T) {
 		method, token string
 		want          int
 	}{
-		{"GET", admin, 200}, {"GET", read, 200}, {"GET", team, 403}, {"GET", "", 401}, {"GET", "write-0123456789abcdef", 403},
-		{"POST", admin, 200}, {"POST", read, 403}, {"POST", team, 403}, {"POST", "", 401}, {"DELETE", read, 403}, {"DELETE", admin, 200},
+		{"GET", admin, 200},
+		{"GET", read, 200},
+		{"GET", team, 403},
+		{"GET", "", 401},
+		{"GET", "write-0123456789abcdef", 403},
+		{"POST", admin, 200},
+		{"POST", read, 403},
+		{"POST", team, 403},
+		{"POST", "", 401},
+		{"DELETE", read, 403},
+		{"DELETE", admin, 200},
 	} {
 		if code, text, _ := ask(t, h, c.token, c.method, "/api/findings/x/acknowledge", nil); code != c.want {
 			t.Errorf("%s with %.5q: %d %s, want %d", c.method, c.token, code, text, c.want)

@@ -105,6 +105,13 @@ type handler struct {
 
 // guard wraps every request.
 func (h *handler) guard(next http.Handler) http.Handler {
+	local := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.opt.LocalOnly && !rebind.IsLocal(r.Host, h.opt.Names...) {
+			h.forbid(w, "this hub answers only to localhost: see --listen")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		head := w.Header()
 		head.Set("X-Content-Type-Options", "nosniff")
@@ -115,15 +122,11 @@ func (h *handler) guard(next http.Handler) http.Handler {
 			head.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 			head.Set("Cache-Control", "no-store")
 		}
-		if h.opt.LocalOnly && !rebind.IsLocal(r.Host, h.opt.Names...) {
-			h.forbid(w, "this hub answers only to localhost: see --listen")
-			return
-		}
 		if h.opt.Audit != nil && isData(r.URL.Path) {
-			h.audited(w, r, next)
+			h.audited(w, r, local)
 			return
 		}
-		next.ServeHTTP(w, r)
+		local.ServeHTTP(w, r)
 	})
 }
 

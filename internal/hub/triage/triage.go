@@ -96,7 +96,7 @@ func Load(path string, now func() time.Time) (*Marks, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the acknowledged findings: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // read-only
+	defer f.Close()
 	var list []Mark
 	if err := json.NewDecoder(f).Decode(&list); err != nil {
 		return nil, fmt.Errorf("cannot read the acknowledged findings in %s: %w", path, err)

@@ -19,6 +19,7 @@ import (
 	rpc "google.golang.org/grpc/status"
 
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 )
 
 // Catches gRPC that reads a message before authenticating its sender, waits forever for a
@@ -26,7 +27,7 @@ import (
 func TestGRPCBeforeTheMessage(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
-	tokens, err := hub.ParseTokens([]byte("write write-0123456789\n"))
+	tokens, err := access.ParseTokens([]byte("write write-0123456789\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +66,38 @@ func TestGRPCBeforeTheMessage(t *testing.T) {
 	}
 	if got := s.Refusals().Count(hub.BodyTimeout); got != 2*maxRequests {
 		t.Errorf("%d refusals counted", got)
+	}
+	_ = conn.Close()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// Catches headers of megabytes that gRPC keeps in memory for a sender without a token.
+func TestGRPCHeaderBomb(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- NewOTLP(NewWriter(s, nil), s.Refusals()).Serve(ctx, l, nil, nil) }()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(head string) codes.Code {
+		_, err := pmetricotlp.NewGRPCClient(conn).Export(metadata.AppendToOutgoingContext(t.Context(), "x", head), pmetricotlp.NewExportRequestFromMetrics(gauge("g", time.Second)))
+		return rpc.Code(err)
+	}
+	if code := send(strings.Repeat("x", 1<<20)); code == codes.OK {
+		t.Error("headers of 1 MiB are taken")
+	}
+	if code := send(strings.Repeat("x", 1<<10)); code != codes.OK {
+		t.Errorf("headers of 1 KiB: %s", code)
 	}
 	_ = conn.Close()
 	stop()

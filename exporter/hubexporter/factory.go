@@ -126,7 +126,7 @@ func (e *hubExporter) listen(host component.Host) error {
 		return errors.Join(errors.New("endpoint: must be a loopback address; use gpumeter hub for tokens and TLS"), l.Close())
 	}
 	e.server = &http.Server{
-		Handler:           hub.NewHandler(e.own, e.own, hub.HandlerOptions{LocalOnly: true, Refusals: e.own.Refusals(), Registry: e.own.Registry()}),
+		Handler:           hub.NewHandler(e.own, e.own, hub.HandlerOptions{LocalOnly: true, Names: []string{e.cfg.Endpoint}, Refusals: e.own.Refusals(), Registry: e.own.Registry()}),
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute,
 	}
 	e.serve.Go(func() {

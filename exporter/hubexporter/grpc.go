@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/peer"
 )
 
@@ -36,7 +37,7 @@ const (
 
 // Serve accepts OTLP over gRPC from l until ctx is done. tokens says who may send; nil means
 // everyone.
-func (o *OTLP) Serve(ctx context.Context, l net.Listener, conf *tls.Config, tokens *hub.Tokens) error {
+func (o *OTLP) Serve(ctx context.Context, l net.Listener, conf *tls.Config, tokens *access.Tokens) error {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(MaxBody),
 		grpc.MaxHeaderListSize(64 << 10),
@@ -50,15 +51,17 @@ func (o *OTLP) Serve(ctx context.Context, l net.Listener, conf *tls.Config, toke
 		grpc.RPCDecompressor(deferred{}), //nolint:staticcheck // the replacement is global and would affect clients in this process
 		// Reject before the message is read, so unauthorized senders cost no memory.
 		grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
-			return ctx, o.authorize(info.Header, tokens)
+			_, err := o.authorize(info.Header, tokens)
+			return ctx, err
 		}),
-		// Defense in depth, in case the tap handle changes in a later version.
+		// Also defense in depth, in case the tap handle changes in a later version.
 		grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 			head, _ := metadata.FromIncomingContext(s.Context())
-			if err := o.authorize(head, tokens); err != nil {
+			g, err := o.authorize(head, tokens)
+			if err != nil {
 				return err
 			}
-			return next(srv, s)
+			return next(srv, boundStream{s, access.WithBindings(s.Context(), g.Bound)})
 		}),
 	}
 	if conf != nil {
@@ -100,9 +103,19 @@ func service(name string, export func(grpc.ServerStream) error) *grpc.ServiceDes
 	}
 }
 
-func (o *OTLP) authorize(head metadata.MD, tokens *hub.Tokens) error {
+// boundStream is a stream whose context has the bindings of its sender.
+type boundStream struct {
+	grpc.ServerStream
+
+	ctx context.Context //nolint:containedctx // grpc.ServerStream is defined so
+}
+
+// Context implements grpc.ServerStream.
+func (s boundStream) Context() context.Context { return s.ctx }
+
+func (o *OTLP) authorize(head metadata.MD, tokens *access.Tokens) (access.Grant, error) {
 	if tokens == nil {
-		return nil
+		return access.Grant{Write: true}, nil
 	}
 	secret := ""
 	if list := head.Get("authorization"); len(list) == 1 {
@@ -115,12 +128,12 @@ func (o *OTLP) authorize(head metadata.MD, tokens *hub.Tokens) error {
 	switch {
 	case !ok:
 		o.refused.Add(hub.Unauthorized, 1)
-		return rpc.Error(codes.Unauthenticated, "token required: authorization: Bearer TOKEN")
+		return g, rpc.Error(codes.Unauthenticated, "token required: authorization: Bearer TOKEN")
 	case !g.Write:
 		o.refused.Add(hub.Forbidden, 1)
-		return rpc.Error(codes.PermissionDenied, "this token may only read")
+		return g, rpc.Error(codes.PermissionDenied, "this token may only read")
 	default:
-		return nil
+		return g, nil
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	rpc "google.golang.org/grpc/status"
 
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 )
 
 func gauge(name string, ago time.Duration) pmetric.Metrics {
@@ -192,7 +193,7 @@ func TestLogs(t *testing.T) {
 // message.
 func TestGRPC(t *testing.T) {
 	s := openStore(t)
-	tokens, err := hub.ParseTokens([]byte("write write-0123456789\nread read-0123456789ab\n"))
+	tokens, err := access.ParseTokens([]byte("write write-0123456789\nread read-0123456789ab\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

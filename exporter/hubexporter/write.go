@@ -1,13 +1,16 @@
 package hubexporter
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 )
 
 // Store is the destination of all data.
@@ -52,16 +55,41 @@ func (w *Writer) Logs(ctx context.Context, ld plog.Logs) error {
 
 func (w *Writer) logs(ctx context.Context, ld plog.Logs) (hub.Result, error) {
 	events, lost := eventsOf(ld)
+	foreign, why := permitted(ctx, &events)
 	if err := w.store.AppendEvents(ctx, events); err != nil {
 		return hub.Result{}, err
 	}
-	r := hub.Result{Accepted: len(events), Refused: lost.records}
-	if r.Refused > 0 {
-		r.Why = tooManyRecords
-		w.store.Appender(ctx).Note(hub.Invalid, r.Refused, r.Why)
+	r := hub.Result{Accepted: len(events), Refused: lost.records + foreign, Why: why}
+	if foreign > 0 {
+		w.store.Appender(ctx).Note(hub.Foreign, foreign, why)
+	}
+	if lost.records > 0 {
+		r.Why = cmp.Or(r.Why, tooManyRecords)
+		w.store.Appender(ctx).Note(hub.Invalid, lost.records, tooManyRecords)
 	}
 	if lost.attributes > 0 {
 		w.store.Appender(ctx).Note(hub.BadLabel, lost.attributes, "log record attributes were too long or too many and were truncated or dropped")
 	}
 	return r, nil
+}
+
+// permitted removes the events of other machines than the sender's token is bound to, and returns
+// their number and a reason.
+func permitted(ctx context.Context, events *[]hub.Event) (n int, why string) {
+	bound := access.BindingsOf(ctx)
+	if bound == nil {
+		return 0, ""
+	}
+	before := len(*events)
+	*events = slices.DeleteFunc(*events, func(e hub.Event) bool {
+		m := access.Machine{Host: e.Attributes["host.name"], Node: e.Attributes["k8s.node.name"], Cluster: e.Attributes["k8s.cluster.name"]}
+		if bound.Permit(m) {
+			return false
+		}
+		if why == "" {
+			why = "event " + quoted(e.Name) + " is of another machine than the token, which is for " + bound.String() + ": " + m.String()
+		}
+		return true
+	})
+	return before - len(*events), why
 }

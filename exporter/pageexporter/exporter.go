@@ -16,6 +16,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/pdata/xpdata/pref"
 	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/internal/rebind"
 )
 
 // shutdownTimeout is how long a slow scraper can delay the shutdown.
@@ -50,13 +52,17 @@ func (e *pageExporter) consumeMetrics(_ context.Context, md pmetric.Metrics) err
 }
 
 func (e *pageExporter) start(ctx context.Context, host component.Host) error {
-	server, err := e.cfg.HTTP.ToServer(ctx, host.GetExtensions(), e.set.TelemetrySettings, e.handler())
-	if err != nil {
-		return err
-	}
 	listener, err := e.cfg.HTTP.ToListener(ctx)
 	if err != nil {
 		return e.listenError(err)
+	}
+	handler := e.handler()
+	if rebind.IsLoopback(listener.Addr()) && !e.cfg.HTTP.Auth.HasValue() {
+		handler = rebind.Local(handler, e.cfg.HTTP.NetAddr.Endpoint)
+	}
+	server, err := e.cfg.HTTP.ToServer(ctx, host.GetExtensions(), e.set.TelemetrySettings, handler)
+	if err != nil {
+		return errors.Join(err, listener.Close())
 	}
 	e.server, e.addr = server, listener.Addr()
 	e.serve.Go(func() {

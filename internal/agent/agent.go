@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
+	"github.com/gpumeter/gpumeter/internal/folder"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/redact"
@@ -215,6 +216,9 @@ func (a *Agent) run(ctx context.Context, out io.Writer, log *zap.Logger, hide *r
 		return err
 	}
 	defer release()
+	if why := folder.Shared(a.StateDir); a.StateDir != "" && why != "" {
+		log.Warn("Other users can change the state of the agent", zap.String("state_dir", a.StateDir), zap.String("reason", why))
+	}
 	if a.File != "" && a.File != "-" {
 		if err := dropTruncated(a.File); err != nil {
 			return err

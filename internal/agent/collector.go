@@ -39,6 +39,8 @@ import (
 	"github.com/gpumeter/gpumeter/exporter/stdoutexporter"
 	"github.com/gpumeter/gpumeter/extension/filestorage"
 	"github.com/gpumeter/gpumeter/extension/gpuextension"
+	"github.com/gpumeter/gpumeter/extension/localonly"
+	"github.com/gpumeter/gpumeter/processor/reservedprocessor"
 	"github.com/gpumeter/gpumeter/processor/workloadprocessor"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
@@ -65,11 +67,11 @@ func (p process) factories() (otelcol.Factories, error) {
 	var f otelcol.Factories
 	var errs [4]error
 	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](
-		gpuextension.NewFactoryWithView(p.open), filestorage.NewFactory(), bearertokenauthextension.NewFactory(), healthcheckextension.NewFactory(), pprofextension.NewFactory())
+		gpuextension.NewFactoryWithView(p.open), filestorage.NewFactory(), bearertokenauthextension.NewFactory(), healthcheckextension.NewFactory(), localonly.NewFactory(), pprofextension.NewFactory())
 	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](
 		cudareceiver.NewFactory(), gpureceiver.NewFactory(), hostreceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(p.meter))
 	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](
-		batchprocessor.NewFactory(), memorylimiterprocessor.NewFactory(), resourceprocessor.NewFactory(), workloadprocessor.NewFactory())
+		batchprocessor.NewFactory(), memorylimiterprocessor.NewFactory(), reservedprocessor.NewFactory(), resourceprocessor.NewFactory(), workloadprocessor.NewFactory())
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
 		pageexporter.NewFactory(), hubexporter.NewFactoryWithStore(p.store), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), stdoutexporter.NewFactory(p.stdout), debugexporter.NewFactory())
 	f.Telemetry = newTelemetry(p.meter, p.log)

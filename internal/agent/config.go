@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"go.opentelemetry.io/collector/component"
 
+	"github.com/gpumeter/gpumeter/internal/folder"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
 )
 
@@ -24,8 +26,8 @@ func takeFolder(state, name string) (dir string, lock *os.File, err error) {
 		return "", nil, errors.New("no state folder: set --state-dir")
 	}
 	dir = filepath.Join(state, name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", nil, fmt.Errorf("cannot create the folder: %w", err)
+	if err := folder.Make(dir, 0o700); err != nil {
+		return "", nil, fmt.Errorf("cannot use the folder: %w", err)
 	}
 	lock, err = os.CreateTemp(dir, "try")
 	if err != nil {
@@ -49,6 +51,18 @@ func takeFolder(state, name string) (dir string, lock *os.File, err error) {
 // Requests are decoded recursively: the most deeply nested request of 16 MiB overflows the
 // stack and crashes the process. One of this size needs a quarter of that stack, 256 MiB.
 const maxReceived = 4 << 20
+
+const (
+	// maxStreams bounds the requests per gRPC connection to --otlp-receiver.
+	maxStreams = 16
+	// receiveTime is how long a request to --otlp-receiver may take to arrive. Its sender is on
+	// this machine.
+	receiveTime = 10 * time.Second
+)
+
+// applications is the suffix of the pipelines for telemetry of applications, which pass the
+// reserved processor. The receivers of the agent itself do not: nothing else counts as gpumeter.
+const applications = "/applications"
 
 // gpuScope is the scope of the device metrics. The agent is not ready until they arrive,
 // whatever else it exports.
@@ -120,10 +134,21 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 		b.receive("scheduler", a.Scheduler.settings(c.Workloads.Slurm, a.StateDir), metrics, logs)
 	}
 	if a.Receiver {
+		localOnly := []any{map[string]any{"id": "local_only"}}
 		b.receive("otlp", map[string]any{"protocols": map[string]any{
-			"grpc": map[string]any{"endpoint": "localhost:4317", "max_recv_msg_size_mib": maxReceived >> 20},
-			"http": map[string]any{"endpoint": "localhost:4318", "max_request_body_size": maxReceived},
-		}}, metrics, logs, traces)
+			"grpc": map[string]any{
+				"endpoint": "localhost:4317", "max_recv_msg_size_mib": maxReceived >> 20, "max_concurrent_streams": maxStreams, "middlewares": localOnly,
+			},
+			"http": map[string]any{
+				"endpoint": "localhost:4318", "max_request_body_size": maxReceived, "read_timeout": receiveTime.String(),
+				// What OTLP requires, as in the hub: the window of a small zstd frame takes 512 MiB.
+				"compression_algorithms": []any{"", "gzip"},
+				"middlewares":            localOnly,
+			},
+		}}, metrics+applications, logs+applications, traces)
+		// Every local user can reach the receiver, and the agent forwards with its own token.
+		b.process("reserved", nil, metrics+applications, logs+applications)
+		b.extensions["local_only"] = nil
 	}
 	return b.config(), nil
 }
@@ -155,18 +180,29 @@ func fileSink(path string) (kind string, conf map[string]any) {
 
 // builder assembles a Collector configuration.
 type builder struct {
-	extensions, receivers, exporters map[string]any
-	in, out                          map[string][]any // by signal
+	extensions, receivers, processors, exporters map[string]any
+	in, through                                  map[string][]any // by pipeline: a signal, with an optional suffix
+	out                                          map[string][]any // by signal
 }
 
 func newBuilder(gpu map[string]any) *builder {
-	return &builder{map[string]any{"gpu": gpu}, map[string]any{}, map[string]any{}, map[string][]any{}, map[string][]any{}}
+	return &builder{
+		extensions: map[string]any{"gpu": gpu}, receivers: map[string]any{}, processors: map[string]any{}, exporters: map[string]any{},
+		in: map[string][]any{}, through: map[string][]any{}, out: map[string][]any{},
+	}
 }
 
-func (b *builder) receive(id string, conf map[string]any, signals ...string) {
+func (b *builder) receive(id string, conf map[string]any, pipelines ...string) {
 	b.receivers[id] = conf
-	for _, s := range signals {
-		b.in[s] = append(b.in[s], id)
+	for _, p := range pipelines {
+		b.in[p] = append(b.in[p], id)
+	}
+}
+
+func (b *builder) process(id string, conf map[string]any, pipelines ...string) {
+	b.processors[id] = conf
+	for _, p := range pipelines {
+		b.through[p] = append(b.through[p], id)
 	}
 }
 
@@ -197,24 +233,34 @@ func (b *builder) storage(dir string) string {
 	return "file_storage"
 }
 
-// config returns the configuration, with a pipeline for each signal that has both a receiver
-// and an exporter.
+// config returns the configuration, with the pipelines that have both a receiver and an exporter.
 func (b *builder) config() map[string]any {
 	pipelines := map[string]any{}
-	for signal, in := range b.in {
-		if out := b.out[signal]; len(out) > 0 {
-			pipelines[signal] = map[string]any{"receivers": in, "exporters": out}
+	for name, in := range b.in {
+		signal, _, _ := strings.Cut(name, "/")
+		out := b.out[signal]
+		if len(out) == 0 {
+			continue
 		}
+		pipeline := map[string]any{"receivers": in, "exporters": out}
+		if through := b.through[name]; len(through) > 0 {
+			pipeline["processors"] = through
+		}
+		pipelines[name] = pipeline
 	}
 	names := make([]any, 0, len(b.extensions))
 	for name := range b.extensions {
 		names = append(names, name)
 	}
 	slices.SortFunc(names, func(x, y any) int { return cmp.Compare(x.(string), y.(string)) })
-	return map[string]any{
+	all := map[string]any{
 		"extensions": b.extensions,
 		"receivers":  b.receivers,
 		"exporters":  b.exporters,
 		"service":    map[string]any{"extensions": names, "pipelines": pipelines},
 	}
+	if len(b.processors) > 0 {
+		all["processors"] = b.processors
+	}
+	return all
 }

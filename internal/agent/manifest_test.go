@@ -20,9 +20,9 @@ var types = map[string]string{
 	"attributesprocessor": "attributes", "basicauthextension": "basicauth", "batchprocessor": "batch", "bearertokenauthextension": "bearertokenauth",
 	"cudareceiver": "cuda", "debugexporter": "debug", "fileexporter": "file", "filestorage": "file_storage", "filterprocessor": "filter", "gpuextension": "gpu",
 	"gpureceiver": "gpu", "healthcheckextension": "health_check", "hostreceiver": "host", "hubexporter": "hub", "k8sattributesprocessor": "k8sattributes",
-	"loadbalancingexporter": "loadbalancing", "memorylimiterprocessor": "memory_limiter", "otlpexporter": "otlp_grpc", "otlphttpexporter": "otlp_http",
+	"loadbalancingexporter": "loadbalancing", "localonly": "local_only", "memorylimiterprocessor": "memory_limiter", "otlpexporter": "otlp_grpc", "otlphttpexporter": "otlp_http",
 	"otlpreceiver": "otlp", "pageexporter": "page", "pprofextension": "pprof", "prometheusreceiver": "prometheus", "prometheusremotewriteexporter": "prometheusremotewrite",
-	"resourcedetectionprocessor": "resourcedetection", "resourceprocessor": "resource", "schedulerreceiver": "scheduler", "transformprocessor": "transform",
+	"reservedprocessor": "reserved", "resourcedetectionprocessor": "resourcedetection", "resourceprocessor": "resource", "schedulerreceiver": "scheduler", "transformprocessor": "transform",
 	"workloadprocessor": "workload",
 }
 

@@ -197,6 +197,9 @@ func clientTLS(ca, cert, key setting) (map[string]any, error) {
 	}
 	tls := map[string]any{"ca_file": ca.value, "cert_file": cert.value, "key_file": key.value}
 	maps.DeleteFunc(tls, func(_ string, v any) bool { return v == "" })
+	if cert.value != "" {
+		tls["reload_interval"] = "1m" // certificates are short-lived, agents are not
+	}
 	return tls, nil
 }
 

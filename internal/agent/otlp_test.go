@@ -79,7 +79,7 @@ func TestExporter(t *testing.T) {
 		conf{"metrics_endpoint": "http://a/v1/metrics", "headers": conf{"authorization": "Basic bWU6c2VjcmV0"}})
 	// The rest.
 	f(OTLP{CA: "/ca"}, metrics, env(all+"ENDPOINT=https://a", all+"CERTIFICATE=/x", all+"CLIENT_CERTIFICATE=/c", all+"METRICS_CLIENT_KEY=/k"), "otlp_http",
-		conf{"metrics_endpoint": "https://a/v1/metrics", "tls": conf{"ca_file": "/ca", "cert_file": "/c", "key_file": "/k"}})
+		conf{"metrics_endpoint": "https://a/v1/metrics", "tls": conf{"ca_file": "/ca", "cert_file": "/c", "key_file": "/k", "reload_interval": "1m"}})
 	f(OTLP{}, metrics, env(all+"ENDPOINT=http://a", all+"TIMEOUT=1500", all+"COMPRESSION=none"), "otlp_http",
 		conf{"metrics_endpoint": "http://a/v1/metrics", "timeout": "1.5s", "compression": "none"})
 	f(OTLP{}, metrics, env(all+"ENDPOINT=http://a", all+"TIMEOUT=1", all+"METRICS_TIMEOUT=2000"), "otlp_http",

@@ -27,6 +27,7 @@ extensions:
   file_storage: {directory: DIR/queue, create_directory: true}
   bearertokenauth: {token: sekrit}
   health_check: {endpoint: "localhost:0"}
+  local_only:
   pprof: {endpoint: "localhost:0"}
 receivers:
   gpu:
@@ -37,6 +38,7 @@ receivers:
   otlp: {protocols: {grpc: {endpoint: "localhost:0"}, http: {endpoint: "localhost:0"}}}
 processors:
   memory_limiter: {check_interval: 1s, limit_mib: 100}
+  reserved:
   workload: {}
   batch: {}
   resource: {attributes: [{key: rack, value: r1, action: upsert}]}
@@ -49,10 +51,10 @@ exporters:
   stdout: {}
   debug: {}
 service:
-  extensions: [gpu, file_storage, bearertokenauth, health_check, pprof]
+  extensions: [gpu, file_storage, bearertokenauth, health_check, local_only, pprof]
   pipelines:
-    metrics: {receivers: [gpu, cuda, host, self, scheduler, otlp], processors: [memory_limiter, workload, resource, batch], exporters: [page, hub, otlp_http, otlp_grpc, file, stdout, debug]}
-    logs: {receivers: [gpu, cuda, scheduler, otlp], processors: [memory_limiter, workload], exporters: [hub, otlp_http, otlp_grpc, file, stdout, debug]}
+    metrics: {receivers: [gpu, cuda, host, self, scheduler, otlp], processors: [memory_limiter, reserved, workload, resource, batch], exporters: [page, hub, otlp_http, otlp_grpc, file, stdout, debug]}
+    logs: {receivers: [gpu, cuda, scheduler, otlp], processors: [memory_limiter, reserved, workload], exporters: [hub, otlp_http, otlp_grpc, file, stdout, debug]}
     traces: {receivers: [otlp], processors: [memory_limiter, workload], exporters: [otlp_http, otlp_grpc, file, stdout, debug]}
   telemetry: {logs: {level: warn}}
 `

@@ -219,7 +219,7 @@ func (b *backend) add(md pmetric.Metrics) {
 		for key, value := range rm.Resource().Attributes().All() {
 			attrs[key] = value.AsString()
 		}
-		if attrs["host.name"] == "" {
+		if attrs["service.name"] == "" {
 			b.others["metrics"]++ // an application's
 			continue
 		}

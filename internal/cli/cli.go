@@ -30,6 +30,7 @@ func Main(version string, args []string) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal kills the process even if it hangs in a driver
 	limitRuntime(4)
+	noCoreDump()
 	root := newRoot(version)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -57,6 +58,20 @@ func limitRuntime(procs int) {
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
+	}
+}
+
+// noCoreDump keeps tokens and headers, which are in memory, out of core files, unless
+// GOTRACEBACK=crash asks for one. The hard limit stays, so that others can raise it. The process
+// stays dumpable: otherwise its own files below /proc would belong to root.
+func noCoreDump() {
+	if os.Getenv("GOTRACEBACK") == "crash" {
+		return
+	}
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_CORE, &limit) == nil {
+		limit.Cur = 0
+		_ = syscall.Setrlimit(syscall.RLIMIT_CORE, &limit) // lowering the soft limit is always allowed
 	}
 }
 

@@ -53,6 +53,7 @@ func (h *hubFlags) register(cmd *cobra.Command) {
 	registerZone(cmd, &h.zone, "of the months of quotas, and of days and months on the page")
 	f.StringVar(&o.Title, "title", "", "name of this fleet on the page")
 	f.StringVar(&o.Tokens, "tokens", "", "`FILE` with the tokens that may read and write")
+	f.StringVar(&o.Audit, "audit-log", "", "`FILE` to which to append who asked the hub for what, as lines of JSON")
 	f.StringVar(&o.Cert, "tls-cert", "", "`FILE` with the server certificate, PEM")
 	f.StringVar(&o.Key, "tls-key", "", "`FILE` with the private key of the certificate, PEM")
 	f.StringVar(&o.ClientCA, "client-ca", "", "`FILE` with the CA certificates that client certificates must be signed by, PEM")

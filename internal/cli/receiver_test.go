@@ -5,6 +5,7 @@ package cli_test
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	_ "google.golang.org/grpc/encoding/gzip" // what is compressed is bounded, too
 	"google.golang.org/grpc/status"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 // deepLogs returns a request of at most size bytes with a body that is nested as deeply as
@@ -44,31 +47,48 @@ func deepLogs(size int, level ...byte) []byte {
 	return buf[pos:]
 }
 
-// The most deeply nested request that --otlp-receiver accepts must not crash the agent, and one
-// that would must be rejected, however it is compressed: OTLP is decoded recursively.
-func TestReceiverOfDeepRequests(t *testing.T) {
-	t.Parallel()
-	r := run(t, "agent", "--print-config", "--otlp-receiver", "--otlp-file", filepath.Join(t.TempDir(), "out"), "--simulate", "h100",
-		"--listen", "localhost:0", "--state-dir", "")
+// startReceiver starts an agent with --otlp-receiver that writes to a file, and returns the
+// addresses of gRPC and HTTP. It returns when the agent accepts telemetry.
+func startReceiver(t *testing.T, file string) (*agent, [2]string) {
+	t.Helper()
+	r := run(t, "agent", "--print-config", "--otlp-receiver", "--otlp-file", file, "--simulate", "h100", "--host-name", "n1",
+		"--listen", "localhost:0", "--state-dir", "", "--interval", "100ms", "--no-cloud")
 	if r.code != 0 {
 		t.Fatal(r.stderr)
 	}
-	config, addresses := r.stdout, []string{}
-	for _, fixed := range []string{"localhost:4317", "localhost:4318"} { // may be another's here
+	config, addresses := r.stdout, [2]string{}
+	for i, fixed := range []string{"localhost:4317", "localhost:4318"} { // may be another's here
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		addresses = append(addresses, l.Addr().String())
+		addresses[i] = l.Addr().String()
 		l.Close()
 		if !strings.Contains(config, fixed) {
 			t.Fatalf("no %s in the configuration", fixed)
 		}
-		config = strings.ReplaceAll(config, fixed, l.Addr().String())
+		config = strings.ReplaceAll(config, fixed, addresses[i])
 	}
 	a := startWith(t, nil, "--config", write(t, "config.yaml", config))
-	a.waitLog("serving metrics")
+	await.NoError(t, func() error { // the first tick names the machine
+		resp, err := http.Get(a.url() + "/readyz")
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+	return a, addresses
+}
 
+// The most deeply nested request that --otlp-receiver accepts must not crash the agent, and one
+// that would must be rejected, however it is compressed: OTLP is decoded recursively.
+func TestReceiverOfDeepRequests(t *testing.T) {
+	t.Parallel()
+	a, addresses := startReceiver(t, filepath.Join(t.TempDir(), "out"))
 	conn, err := grpc.NewClient(addresses[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

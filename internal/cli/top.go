@@ -195,6 +195,7 @@ func (t *top) watchStore(price pricing) (watcher, error) {
 		}
 		s.From = redactURL(t.store.url)
 		j.add(&s)
+		s.Apart()
 		return s
 	}
 	if t.once {

@@ -59,7 +59,7 @@ func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pr
 			continue
 		}
 		s.Findings = append(s.Findings, tui.Finding{
-			Severity: tui.Info, Host: g.Host, Of: "workloads", Reason: g.Source + ": " + strings.ReplaceAll(g.Reason, "_", " "), Action: "Run gpumeter doctor on the node for details.",
+			Severity: tui.Info, Host: g.Host, Cluster: g.Cluster, Of: "workloads", Reason: g.Source + ": " + strings.ReplaceAll(g.Reason, "_", " "), Action: "Run gpumeter doctor on the node for details.",
 		})
 	}
 	sortFindings(s.Findings)
@@ -70,7 +70,7 @@ func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pr
 func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []fleet.Holder) tui.Device {
 	index, _ := f.Index.Get()
 	d := tui.Device{
-		Host: f.Host, Vendor: f.Vendor, Index: int(index), Model: f.Model, UUID: f.UUID, Up: f.Up, Simulated: f.Simulated,
+		Host: f.Host, Cluster: f.Cluster, Vendor: f.Vendor, Index: int(index), Model: f.Model, UUID: f.UUID, Up: f.Up, Simulated: f.Simulated,
 		Utilization: f.Utilization, SM: state.SM, Memory: f.Memory, MemoryTotal: f.MemoryTotal, Power: f.Power, PowerLimit: state.PowerLimit,
 		Celsius: f.Temperature, Cost: f.Rate, Lost: fleet.HeldRate(f.Charges), Held: f.Held(), Idle: f.Idle, Owners: storeOwners(owners, "", f.Charges), Since: f.Since,
 	}
@@ -101,7 +101,7 @@ func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []
 	}
 	if d.Severity >= tui.Warning {
 		s.Findings = append(s.Findings, tui.Finding{
-			Severity: d.Severity, Host: d.Host, UUID: d.UUID, Of: fmt.Sprintf("%s %d", d.Vendor, d.Index), Reason: unwell(&d, state),
+			Severity: d.Severity, Host: d.Host, Cluster: d.Cluster, UUID: d.UUID, Of: fmt.Sprintf("%s %d", d.Vendor, d.Index), Reason: unwell(&d, state),
 			Action: "See the page of the device in the hub, or run gpumeter top on " + d.Host + ".",
 		})
 	}
@@ -116,7 +116,7 @@ func storeDevice(s *tui.Snapshot, f *fleet.Device, state *fleet.State, owners []
 func storePartition(f *fleet.Device, p fleet.Partition, owners []fleet.Holder) tui.Device {
 	index, _ := f.Index.Get()
 	d := tui.Device{
-		Host: f.Host, Vendor: f.Vendor, Index: int(index), Model: f.Model, UUID: p.ID, Profile: cmp.Or(p.Profile, "partition"), Up: p.Up, State: "ok", Simulated: f.Simulated,
+		Host: f.Host, Cluster: f.Cluster, Vendor: f.Vendor, Index: int(index), Model: f.Model, UUID: p.ID, Profile: cmp.Or(p.Profile, "partition"), Up: p.Up, State: "ok", Simulated: f.Simulated,
 		Utilization: p.Utilization, SM: p.SM, Memory: p.Memory, MemoryTotal: p.MemoryTotal, Owners: storeOwners(owners, p.ID, f.Charges),
 	}
 	if !d.Up {

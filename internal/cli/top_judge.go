@@ -58,7 +58,7 @@ func (j *judge) once(ctx context.Context, now time.Time) {
 		if index := f.Labels[fleet.LabelIndex]; index != "" {
 			of = "GPU " + index
 		}
-		list = append(list, tui.Finding{Severity: severity, Host: f.Labels[fleet.LabelHost], UUID: f.Labels[fleet.LabelUUID], Of: of, Reason: f.Reason, Action: f.Action})
+		list = append(list, tui.Finding{Severity: severity, Host: f.Labels[fleet.LabelHost], Cluster: f.Labels[fleet.LabelCluster], UUID: f.Labels[fleet.LabelUUID], Of: of, Reason: f.Reason, Action: f.Action})
 	}
 	if err == nil {
 		var waste []cost.Finding
@@ -82,7 +82,7 @@ func wasteFinding(f *cost.Finding) tui.Finding {
 	if f.Priced {
 		action = fmt.Sprintf("Costs %s %s per day.", f.PerDay, f.Currency)
 	}
-	return tui.Finding{Severity: tui.Warning, Host: f.Labels[fleet.LabelHost], Of: f.Workload, Reason: f.Summary, Action: action}
+	return tui.Finding{Severity: tui.Warning, Host: f.Labels[fleet.LabelHost], Cluster: f.Labels[fleet.LabelCluster], Of: f.Workload, Reason: f.Summary, Action: action}
 }
 
 // add appends the findings to a snapshot.

@@ -132,7 +132,7 @@ func uninvited(d *tui.Device) []tui.Finding {
 	for _, o := range d.Owners {
 		if o.Uninvited && d.Profile == "" {
 			list = append(list, tui.Finding{
-				Severity: tui.Warning, Host: d.Host, UUID: d.UUID, Of: fmt.Sprintf("%s %d", d.Vendor, d.Index),
+				Severity: tui.Warning, Host: d.Host, Cluster: d.Cluster, UUID: d.UUID, Of: fmt.Sprintf("%s %d", d.Vendor, d.Index),
 				Reason: o.Label + " uses the device without an allocation",
 				Action: "Find out who runs the workload, and whether its container is privileged or mounts the device.",
 			})

@@ -26,8 +26,8 @@ type Quota struct {
 	// Currency of Money if the quota says so. Empty means the currency of the prices.
 	Currency string `json:"currency,omitempty"`
 
-	team  string
-	match []matcher
+	team, namespace, cluster string // if the quota is about exactly one
+	match                    []matcher
 }
 
 // Matches reports whether the quota applies to a series with these labels.
@@ -48,13 +48,17 @@ func (q Quota) Team() string { return q.team }
 
 // Use is the usage of one limit of a quota.
 type Use struct {
-	Quota  string  `json:"quota"`
-	Source string  `json:"source"`
-	Team   string  `json:"team,omitempty"` // if the quota is about exactly one team
-	What   string  `json:"what"`           // gpus, gpu_hours or money
-	Used   float64 `json:"used"`
-	Limit  float64 `json:"limit"`
-	Over   bool    `json:"over"`
+	Quota  string `json:"quota"`
+	Source string `json:"source"`
+	Team   string `json:"team,omitempty"` // if the quota is about exactly one team
+	// Namespace and Cluster are set if the quota is about exactly one.
+	Namespace string `json:"namespace,omitempty"`
+	Cluster   string `json:"cluster,omitempty"`
+
+	What  string  `json:"what"` // gpus, gpu_hours or money
+	Used  float64 `json:"used"`
+	Limit float64 `json:"limit"`
+	Over  bool    `json:"over"`
 }
 
 // maxQuotas bounds the quotas of one source.
@@ -62,12 +66,14 @@ const maxQuotas = 100_000
 
 // quotaFile is one entry of a quota file.
 type quotaFile struct {
-	Name  string             `yaml:"name"`
-	Team  string             `yaml:"team"`
-	Match map[string]*string `yaml:"match"`
-	GPUs  string             `yaml:"gpus"`
-	Hours string             `yaml:"gpu_hours_per_month"`
-	Money string             `yaml:"money_per_month"`
+	Name      string             `yaml:"name"`
+	Team      string             `yaml:"team"`
+	Namespace string             `yaml:"namespace"`
+	Cluster   string             `yaml:"cluster"`
+	Match     map[string]*string `yaml:"match"`
+	GPUs      string             `yaml:"gpus"`
+	Hours     string             `yaml:"gpu_hours_per_month"`
+	Money     string             `yaml:"money_per_month"`
 }
 
 // ParseQuotas parses a quota file.
@@ -105,29 +111,50 @@ func ParseQuotas(text []byte) ([]Quota, error) {
 	return out, nil
 }
 
+// exact returns a glob that matches only one name, otherwise "".
+func exact(glob string) string {
+	if strings.ContainsAny(glob, "*?") {
+		return ""
+	}
+	return glob
+}
+
+// join names a namespace with its cluster, if known.
+func join(cluster, namespace string) string {
+	if cluster == "" || namespace == "" {
+		return cmp.Or(namespace, cluster)
+	}
+	return cluster + "/" + namespace
+}
+
 func (e *quotaFile) quota(labels labelSet) (Quota, error) {
-	q := Quota{Name: cmp.Or(e.Name, e.Team), Source: "file"}
+	q := Quota{
+		Name: cmp.Or(e.Name, e.Team, join(e.Cluster, e.Namespace)), Source: "file",
+		team: exact(e.Team), namespace: exact(e.Namespace), cluster: exact(e.Cluster),
+	}
 	globs := maps.Clone(e.Match)
-	if e.Team != "" {
-		for name := range globs {
-			if label := labelOf(name); label == "team" || label == fleet.LabelTeam {
-				return q, of("match", of(name, errors.New("the quota already has a team")))
+	if globs == nil {
+		globs = map[string]*string{}
+	}
+	for _, own := range []struct{ name, label, glob string }{
+		{"team", fleet.LabelTeam, e.Team}, {"namespace", fleet.LabelNamespace, e.Namespace}, {"cluster", fleet.LabelCluster, e.Cluster},
+	} {
+		if own.glob == "" {
+			continue
+		}
+		for name := range e.Match {
+			if label := labelOf(name); label == own.name || label == own.label {
+				return q, of("match", of(name, fmt.Errorf("the quota already has a %s", own.name)))
 			}
 		}
-		if globs == nil {
-			globs = map[string]*string{}
-		}
-		globs["team"] = &e.Team
+		globs[own.name] = &own.glob
 	}
 	if len(globs) == 0 {
-		return q, errors.New("team or match is required")
+		return q, errors.New("team, namespace or match is required")
 	}
 	var err error
 	if q.match, err = labels.matchers(globs); err != nil {
 		return q, err
-	}
-	if !strings.ContainsAny(e.Team, "*?") {
-		q.team = e.Team
 	}
 	if q.Name == "" {
 		return q, errors.New("a quota with match needs a name")
@@ -239,7 +266,7 @@ func ParseResourceQuotas(text []byte, isDevice func(resource string) bool) ([]Qu
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Quota{Name: o.Metadata.Namespace + "/" + o.Metadata.Name, Source: "kubernetes", GPUs: &total, match: m})
+		out = append(out, Quota{Name: o.Metadata.Namespace + "/" + o.Metadata.Name, Source: "kubernetes", GPUs: &total, match: m, namespace: o.Metadata.Namespace})
 	}
 	return out, nil
 }
@@ -347,7 +374,7 @@ func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
 	var out []Use
 	for _, q := range quotas {
 		add := func(what string, used, limit float64) {
-			out = append(out, Use{Quota: q.Name, Source: q.Source, Team: q.team, What: what, Used: used, Limit: limit, Over: used > limit})
+			out = append(out, Use{Quota: q.Name, Source: q.Source, Team: q.team, Namespace: q.namespace, Cluster: q.cluster, What: what, Used: used, Limit: limit, Over: used > limit})
 		}
 		var sum Amounts
 		for i := range month.Rows {

@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ quotas:
 func TestQuotasRefuse(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"quotas: [{gpus: 1}]":                     "team or match",
+		"quotas: [{gpus: 1}]":                     "team, namespace or match",
 		"quotas: [{team: a}]":                     "is required",
 		"quotas: [{match: {team: a}, gpus: 1}]":   "needs a name",
 		"quotas: [{team: a, gpus: -1}]":           "0 or more",
@@ -117,12 +118,40 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Use{
-		{"red", "file", "red", "gpus", 1, 1, false},
-		{"red", "file", "red", "gpu_hours", 4, 3, true},
-		{"red", "file", "red", "money", 8, 8, false},
-		{"blue", "file", "blue", "gpus", 0, 0, false},
+		{Quota: "red", Source: "file", Team: "red", What: "gpus", Used: 1, Limit: 1},
+		{Quota: "red", Source: "file", Team: "red", What: "gpu_hours", Used: 4, Limit: 3, Over: true},
+		{Quota: "red", Source: "file", Team: "red", What: "money", Used: 8, Limit: 8},
+		{Quota: "blue", Source: "file", Team: "blue", What: "gpus"},
 	}
 	if diff := cmp.Diff(want, Check(quotas, bill, held)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches a quota of a namespace that counts the namespace of the same name in another cluster.
+func TestQuotaOfNamespace(t *testing.T) {
+	t.Parallel()
+	m := querytest.NewMemory()
+	for i, cluster := range []string{"prod", "test", "test"} {
+		m.Add(query.Labels{
+			"__name__": "gpu_allocation_ratio", "gpu_uuid": fmt.Sprint("g", i), "host_name": "n1", "gpu_workload_kind": "job", "gpu_workload_name": "train",
+			"k8s_namespace_name": "lab", "k8s_cluster_name": cluster,
+		}, noon, 1)
+	}
+	held, err := fleet.Held(t.Context(), m, noon, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quotas, err := ParseQuotas([]byte(`quotas: [{namespace: lab, gpus: 2}, {cluster: prod, namespace: lab, gpus: 2}, {cluster: test, namespace: "l*", gpus: 1}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Use{
+		{Quota: "lab", Source: "file", Namespace: "lab", What: "gpus", Used: 3, Limit: 2, Over: true},
+		{Quota: "prod/lab", Source: "file", Namespace: "lab", Cluster: "prod", What: "gpus", Used: 1, Limit: 2},
+		{Quota: "test/l*", Source: "file", Cluster: "test", What: "gpus", Used: 2, Limit: 1, Over: true},
+	}
+	if diff := cmp.Diff(want, Check(quotas, Statement{}, held)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -111,19 +111,19 @@ func workloadOf(l query.Labels) string {
 }
 
 // Names of dimensions that By treats specially.
-const byWorkload, byCluster = "workload", "cluster"
+const byWorkload, byNamespace, byNode, byCluster = "workload", "namespace", "node", "cluster"
 
 // Dimensions returns all dimensions.
 func Dimensions() []Dimension {
 	return []Dimension{
 		{"team", fleet.TeamOf, false},
-		{"namespace", func(l query.Labels) string { return l[fleet.LabelNamespace] }, false},
+		{byNamespace, func(l query.Labels) string { return l[fleet.LabelNamespace] }, false},
 		{"user", fleet.UserOf, false},
 		{"account", func(l query.Labels) string { return l[fleet.LabelSlurmAccount] }, false},
 		{byWorkload, workloadOf, false},
 		{"model", func(l query.Labels) string { return l[fleet.LabelModel] }, true},
 		{byCluster, clusterOf, true},
-		{"node", fleet.NodeOf, true},
+		{byNode, fleet.NodeOf, true},
 	}
 }
 
@@ -159,27 +159,35 @@ func workloadKey(l query.Labels) string {
 	return strings.Join([]string{kind, clusterOf(l), l[fleet.LabelNamespace], l[fleet.LabelWorkload]}, "/")
 }
 
-// apart returns a function that names the group of a row, so that workloads of the same name
-// in different clusters are different groups.
+// inCluster reports whether a dimension has names that are unique only within a cluster, and a row
+// has such a name: free time belongs to a node, but to no workload or namespace.
+func (d Dimension) inCluster(l query.Labels) bool {
+	return d.Name == byNode || (d.Name == byWorkload || d.Name == byNamespace) && fleet.IsWorkload(l[fleet.LabelKind])
+}
+
+// apart returns a function that names the group of a row, so that workloads, namespaces and nodes
+// of the same name in different clusters are different groups.
 func (s *Statement) apart(dims []Dimension) func(Dimension, query.Labels) string {
-	plain := func(d Dimension, l query.Labels) string { return d.NameOf(l) }
-	i := slices.IndexFunc(dims, func(d Dimension) bool { return d.Name == byWorkload })
-	if i < 0 || slices.ContainsFunc(dims, func(d Dimension) bool { return d.Name == byCluster }) {
-		return plain
+	if slices.ContainsFunc(dims, func(d Dimension) bool { return d.Name == byCluster }) {
+		return Dimension.NameOf
 	}
-	clusters := map[string]map[string]bool{} // by name
+	type group struct{ dimension, name string }
+	clusters := map[group]map[string]bool{}
 	for _, r := range s.Rows {
-		if fleet.IsWorkload(r.Labels[fleet.LabelKind]) {
-			name := dims[i].NameOf(r.Labels)
-			if clusters[name] == nil {
-				clusters[name] = map[string]bool{}
+		for _, d := range dims {
+			if !d.inCluster(r.Labels) {
+				continue
 			}
-			clusters[name][clusterOf(r.Labels)] = true
+			g := group{d.Name, d.NameOf(r.Labels)}
+			if clusters[g] == nil {
+				clusters[g] = map[string]bool{}
+			}
+			clusters[g][clusterOf(r.Labels)] = true
 		}
 	}
 	return func(d Dimension, l query.Labels) string {
 		name := d.NameOf(l)
-		if d.Name == byWorkload && len(clusters[name]) > 1 && fleet.IsWorkload(l[fleet.LabelKind]) {
+		if d.inCluster(l) && len(clusters[group{d.Name, name}]) > 1 {
 			return fleet.InCluster(name, clusterOf(l))
 		}
 		return name

@@ -291,7 +291,7 @@ func (f *Fleet) own(samples []query.Sample) {
 	}
 	for i := range f.Devices {
 		d := &f.Devices[i]
-		d.Allocated = round(d.Allocated)
+		d.Allocated = min(1, round(d.Allocated)) // for minutes after it moved, a device has holders at both nodes
 		if d.Cluster == "" {
 			d.Cluster = clusters[d.Node]
 		}

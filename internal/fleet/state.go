@@ -35,7 +35,7 @@ type State struct {
 }
 
 // Gap is a reason why an agent cannot attribute some of its devices.
-type Gap struct{ Host, Source, Reason string }
+type Gap struct{ Cluster, Host, Source, Reason string }
 
 // Detail has the details of a fleet.
 type Detail struct {
@@ -61,7 +61,7 @@ func (r *Reader) Detail(ctx context.Context, at time.Time) (*Detail, error) {
 			continue
 		}
 		if l[LabelName] == SeriesAttribution {
-			if gap := (Gap{l[LabelHost], l[LabelAttributionSource], l[LabelAttributionReason]}); s.Value > 0 && !slices.Contains(d.Gaps, gap) {
+			if gap := (Gap{l[LabelCluster], l[LabelHost], l[LabelAttributionSource], l[LabelAttributionReason]}); s.Value > 0 && !slices.Contains(d.Gaps, gap) {
 				d.Gaps = append(d.Gaps, gap)
 			}
 			continue

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql"
 
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/peer"
 )
 
@@ -43,7 +44,7 @@ func newAnswering(store any, pace peer.Pace) answering {
 // peerOf returns who asks: the token of a request, whose users may have many addresses, or the
 // address.
 func (h *handler) peerOf(r *http.Request) string {
-	if secret := Bearer(r); h.opt.Tokens != nil && secret != "" {
+	if secret := access.Bearer(r); h.opt.Tokens != nil && secret != "" {
 		sum := sha256.Sum256([]byte(secret))
 		return string(sum[:])
 	}

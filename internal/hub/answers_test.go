@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/peer"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -142,7 +143,7 @@ func TestAnswersAreBounded(t *testing.T) {
 // Catches one token whose queries take all turns, from however many addresses.
 func TestOnePeerLeavesTurns(t *testing.T) {
 	t.Parallel()
-	tokens, err := ParseTokens([]byte(testTokens))
+	tokens, err := access.ParseTokens([]byte(testTokens))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
@@ -203,27 +202,27 @@ func (h *handler) query(w http.ResponseWriter, r *http.Request, g Grant,
 	writeResult(w, result, expr)
 }
 
-// selectors returns the match[] selectors, restricted to the team of a grant.
+// selectors returns the match[] selectors, restricted to the scope of a grant.
 func (h *handler) selectors(r *http.Request, g Grant) ([]string, error) {
 	p := parser.NewParser(parser.Options{})
 	list := r.Form["match[]"]
 	if err := checkLength(list...); err != nil {
 		return nil, err
 	}
-	if g.Team == "" {
+	if g.Scope.All() {
 		_, err := p.ParseMetricSelectors(list)
 		return list, err
 	}
 	if len(list) == 0 {
-		m := labels.MustNewMatcher(labels.MatchEqual, TeamLabel, g.Team)
-		return []string{"{" + m.String() + "}"}, nil
+		s := parser.VectorSelector{LabelMatchers: matchers(g.Scope)}
+		return []string{s.String()}, nil
 	}
 	var out []string
 	for _, s := range list {
 		if _, err := p.ParseMetricSelector(s); err != nil {
 			return nil, err
 		}
-		s, err := restrict(p, s, g.Team)
+		s, err := restrict(p, s, g.Scope)
 		if err != nil {
 			return nil, err
 		}

@@ -27,7 +27,7 @@ func (h *handler) metadata(w http.ResponseWriter, r *http.Request, g Grant) {
 		return
 	}
 	all := s.Families(r.FormValue("metric"))
-	if g.Team != "" {
+	if !g.Scope.All() {
 		selectors, err := h.selectors(r, g)
 		if err != nil {
 			h.bad(w, err)
@@ -63,12 +63,12 @@ func (h *handler) metadata(w http.ResponseWriter, r *http.Request, g Grant) {
 }
 
 // alerts lists the findings of the fleet rules. Rules cover the devices of all teams, so a
-// team sees only the alerts that name it.
+// team or namespace sees only the alerts that name it.
 func (h *handler) alerts(w http.ResponseWriter, _ *http.Request, g Grant) {
 	list := []Alert{}
 	if h.opt.Alerts != nil {
 		for _, a := range h.opt.Alerts() {
-			if g.Team == "" || a.Labels[TeamLabel] == g.Team {
+			if g.Scope.Has(a.Labels) {
 				list = append(list, a)
 			}
 		}

@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/share"
 )
 
@@ -35,7 +37,8 @@ type Appender struct {
 	s       *Store
 	ctx     context.Context //nolint:containedctx // lives as long as one request
 	pending []pending
-	own     bool // see Own
+	own     bool            // see Own
+	bound   access.Bindings // of the sender
 	// points is the number of data points so far; point is the current one.
 	points, point int32
 
@@ -83,7 +86,7 @@ type Result struct {
 
 // Appender returns an Appender. Nothing is stored before Commit.
 func (s *Store) Appender(ctx context.Context) *Appender {
-	a := &Appender{s: s, ctx: ctx}
+	a := &Appender{s: s, ctx: ctx, bound: access.BindingsOf(ctx)}
 	if buf, ok := s.buffers.Get().(*[]pending); ok {
 		a.pending = (*buf)[:0]
 	}
@@ -140,7 +143,7 @@ func (a *Appender) begin() {
 func (a *Appender) add(p *pending) {
 	l, t := p.labels, p.at
 	a.at = p.point
-	if !a.timely(l, t) {
+	if !a.mayWrite(l) || !a.timely(l, t) {
 		return
 	}
 	if t <= a.watermark && !p.end {
@@ -168,6 +171,19 @@ func (a *Appender) add(p *pending) {
 		_, err = a.app.AppendHistogram(ref, l, t, p.histogram, nil)
 	}
 	a.judge(l, t, err)
+}
+
+// mayWrite rejects a sample of another node than the sender's token is bound to.
+func (a *Appender) mayWrite(l Labels) bool {
+	if a.bound == nil {
+		return true
+	}
+	m := access.Machine{Host: l.Get(fleet.LabelHost), Node: l.Get(fleet.LabelNode), Cluster: l.Get(fleet.LabelCluster)}
+	if a.bound.Permit(m) {
+		return true
+	}
+	a.refuse(Foreign, fmt.Sprintf("%s is of another machine than the token, which is for %s: %s", l.Get(model.MetricNameLabel), a.bound, m))
+	return false
 }
 
 // timely rejects a sample that is too new or too old.

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -260,7 +261,7 @@ func (f *EventFile) write(text []byte) error {
 	}
 	s := f.files[len(f.files)-1]
 	if f.out == nil {
-		out, err := os.OpenFile(f.path(s), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
+		out, err := os.OpenFile(f.path(s), os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW, 0o640)
 		if err != nil {
 			return err
 		}

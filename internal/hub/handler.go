@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,29 +12,39 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/audit"
 	"github.com/gpumeter/gpumeter/internal/hub/peer"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/rebind"
 )
+
+// Grant is what a request may do.
+type Grant = access.Grant
 
 // HandlerOptions configures what a hub serves besides its store. The zero value serves the
 // Prometheus API to everyone who can reach it.
 type HandlerOptions struct {
 	// View returns the handler for the dashboard's API below /api/page/; the prefix is
-	// stripped. It is called once per team, "" for all, with a store restricted to that team;
-	// events is nil if there is no event log.
-	View func(team string, store query.Store, events EventLog) http.Handler
+	// stripped. It is called once per scope, with a store restricted to it; events is nil if
+	// there is no event log.
+	View func(scope access.Scope, store query.Store, events EventLog) http.Handler
 	// UI is the dashboard itself. It contains no data and needs no token.
 	UI http.Handler
 	// OTLP handles POST /v1/metrics and /v1/logs.
 	OTLP http.Handler
 
-	Tokens *Tokens // nil: no authentication
+	Tokens *access.Tokens // nil: no authentication
 	// LocalOnly rejects requests whose Host header is not this machine, which prevents DNS
 	// rebinding from a browser on this machine.
 	LocalOnly bool
+	Names     []string       // addresses that the server was told to listen at; see LocalOnly
 	Ready     func() error   // nil: always ready
 	Alerts    func() []Alert // nil: no alerts
-	Version   string
+	// Findings serves /api/findings; nil: not served. Requests other than GET need an admin token.
+	Findings func(http.ResponseWriter, *http.Request, Grant)
+	Audit    *audit.Log // nil: no audit log
+	Version  string
 
 	Refusals *Refusals           // nil: not counted
 	Registry prometheus.Gatherer // for /metrics; nil: not served
@@ -52,21 +61,25 @@ func NewHandler(store query.Store, events EventLog, o HandlerOptions) http.Handl
 	if o.Refusals == nil {
 		o.Refusals = NewRefusals()
 	}
-	h := &handler{store: store, events: events, opt: o, answering: newAnswering(store, o.pace), views: map[string]http.Handler{}}
+	h := &handler{store: store, events: events, opt: o, answering: newAnswering(store, o.pace), views: map[access.Scope]http.Handler{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", h.ready)
 	if o.Registry != nil {
 		metrics := promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{})
 		mux.Handle("GET /metrics", h.reader(func(w http.ResponseWriter, r *http.Request, g Grant) {
-			if g.Team != "" {
-				h.forbid(w, "the hub's own metrics need a token that may read all teams")
+			if !g.Scope.All() {
+				h.forbid(w, "the hub's own metrics need a token that may read everything")
 				return
 			}
 			metrics.ServeHTTP(w, r)
 		}))
 	}
 	h.routes(mux)
+	if o.Findings != nil {
+		mux.Handle("/api/findings", h.reader(h.findings))
+		mux.Handle("/api/findings/", h.reader(h.findings))
+	}
 	if o.View != nil {
 		mux.Handle("/api/page/", h.reader(h.page))
 	}
@@ -86,11 +99,18 @@ type handler struct {
 	answering
 
 	mu    sync.Mutex
-	views map[string]http.Handler // by team
+	views map[access.Scope]http.Handler
 }
 
 // guard wraps every request.
 func (h *handler) guard(next http.Handler) http.Handler {
+	local := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.opt.LocalOnly && !rebind.IsLocal(r.Host, h.opt.Names...) {
+			h.forbid(w, "this hub answers only to localhost: see --listen")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(peer.With(r.Context(), h.peerOf(r)))
 		w = h.paced(w, r)
@@ -103,25 +123,16 @@ func (h *handler) guard(next http.Handler) http.Handler {
 			head.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 			head.Set("Cache-Control", "no-store")
 		}
-		if h.opt.LocalOnly && !isLocal(r.Host) {
-			h.forbid(w, "this hub answers only to localhost: see --listen")
+		if h.opt.Audit != nil && isData(r.URL.Path) {
+			h.audited(w, r, local)
 			return
 		}
-		next.ServeHTTP(w, r)
+		local.ServeHTTP(w, r)
 	})
 }
 
 func isData(path string) bool {
 	return strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/v1/") || path == "/metrics"
-}
-
-// isLocal reports whether a Host header names this machine.
-func isLocal(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
 }
 
 func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
@@ -134,26 +145,16 @@ func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "ok\n"+h.overShare())
 }
 
-// Bearer returns the secret of a request: a bearer token, or the password of basic
-// authentication for clients that support nothing else.
-func Bearer(r *http.Request) string {
-	if _, password, ok := r.BasicAuth(); ok {
-		return password
-	}
-	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if strings.EqualFold(scheme, "Bearer") {
-		return strings.TrimSpace(secret)
-	}
-	return ""
-}
-
 // grant returns the permissions of a request. If it returns false, the request has been
 // answered.
 func (h *handler) grant(w http.ResponseWriter, r *http.Request) (Grant, bool) {
 	if h.opt.Tokens == nil {
 		return Grant{Read: true, Write: true}, true
 	}
-	g, ok := h.opt.Tokens.Grant(Bearer(r))
+	g, ok := h.opt.Tokens.Grant(access.Bearer(r))
+	if a, audited := w.(*auditedWriter); audited {
+		a.grant = g
+	}
 	if !ok {
 		h.opt.Refusals.Add(Unauthorized, 1)
 		w.Header().Set("WWW-Authenticate", `Bearer realm="gpumeter"`)
@@ -195,19 +196,33 @@ func (h *handler) writer(next http.Handler) http.Handler {
 		case !g.Write:
 			h.forbid(w, "this token may only read")
 		default:
-			next.ServeHTTP(w, r)
+			next.ServeHTTP(w, r.WithContext(access.WithBindings(r.Context(), g.Bound)))
 		}
 	})
 }
 
-// page passes a request to the view of its team.
+// findings requires an admin token for changes. Browsers send the password of basic authentication
+// by themselves, also for a foreign page: only a bearer token proves the intent.
+func (h *handler) findings(w http.ResponseWriter, r *http.Request, g Grant) {
+	_, _, basic := r.BasicAuth()
+	switch {
+	case r.Method != http.MethodGet && (!g.Admin || basic):
+		h.forbid(w, "acknowledging and silencing findings needs an admin token: Authorization: Bearer TOKEN")
+	case !g.Scope.All():
+		h.forbid(w, "this list needs a token that may read everything")
+	default:
+		h.opt.Findings(w, r, g)
+	}
+}
+
+// page passes a request to the view of its scope.
 func (h *handler) page(w http.ResponseWriter, r *http.Request, g Grant) {
 	h.mu.Lock()
-	v := h.views[g.Team]
-	if v == nil { // bounded by the number of teams with a token
+	v := h.views[g.Scope]
+	if v == nil { // bounded by the number of tokens
 		store, events := h.of(g)
-		v = http.StripPrefix("/api/page", h.opt.View(g.Team, store, events))
-		h.views[g.Team] = v
+		v = http.StripPrefix("/api/page", h.opt.View(g.Scope, store, events))
+		h.views[g.Scope] = v
 	}
 	h.mu.Unlock()
 	v.ServeHTTP(w, r)
@@ -215,13 +230,13 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request, g Grant) {
 
 // of returns the store and the event log that a grant may read.
 func (h *handler) of(g Grant) (query.Store, EventLog) {
-	if g.Team == "" {
+	if g.Scope.All() {
 		return h.store, h.events
 	}
 	if h.events == nil {
-		return TeamStore(h.store, g.Team), nil
+		return ScopedStore(h.store, g.Scope), nil
 	}
-	return TeamStore(h.store, g.Team), TeamEvents(h.events, g.Team)
+	return ScopedStore(h.store, g.Scope), ScopedEvents(h.events, g.Scope)
 }
 
 // answer writes data in the form of Prometheus' API.

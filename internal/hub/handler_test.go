@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -23,6 +24,8 @@ read   read-0123456789abcdef
 write  write-0123456789abcdef
 team   team-0123456789abcdef   red team
 team   blue-0123456789abcdef   blue
+read   space-0123456789abcdef  namespace=lab cluster=prod
+admin  admin-0123456789abcdef
 `
 
 // twoTeams returns a store with the series of two teams.
@@ -35,6 +38,9 @@ func twoTeams(t *testing.T) *Store {
 		a.Gauge(name("own_"+team[:3], TeamLabel, team), ago(time.Second), 1)
 	}
 	a.Gauge(name("gpu_power_draw_watts", "gpu_uuid", "GPU-free"), ago(time.Second), 50)
+	for _, cluster := range []string{"prod", "test"} { // with the same namespace
+		a.Gauge(name("gpu_workload_power_draw_watts", "k8s_namespace_name", "lab", "k8s_cluster_name", cluster), ago(time.Second), 7)
+	}
 	commit(t, a)
 	for _, n := range []string{"gpu_power_draw_watts", "own_red", "own_blu"} {
 		s.Describe(n, Family{Type: "gauge"})
@@ -78,7 +84,7 @@ func at(form url.Values) url.Values {
 // Catches any path by which a team sees another team's series, and an answer that differs
 // from Prometheus' form.
 func TestTeams(t *testing.T) {
-	tokens, err := ParseTokens([]byte(testTokens))
+	tokens, err := access.ParseTokens([]byte(testTokens))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,16 +95,20 @@ func TestTeams(t *testing.T) {
 		Alerts: func() []Alert {
 			return []Alert{{Labels: map[string]string{TeamLabel: "blue"}}, {Labels: map[string]string{}}}
 		},
-		View: func(team string, store query.Store, events EventLog) http.Handler {
-			viewed = append(viewed, team)
+		View: func(scope access.Scope, store query.Store, events EventLog) http.Handler {
+			viewed = append(viewed, scope.String())
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				got, err := store.Instant(r.Context(), "sum(gpu_power_draw_watts)", now)
 				list, other := events.Events(r.Context(), EventQuery{})
-				_ = json.NewEncoder(w).Encode([]any{r.URL.Path, got[0].Value, len(list), errors.Join(err, other) == nil})
+				sum := 0.0
+				for _, x := range got {
+					sum += x.Value
+				}
+				_ = json.NewEncoder(w).Encode([]any{r.URL.Path, sum, len(list), errors.Join(err, other) == nil})
 			})
 		},
 	})
-	const team, all = "team-0123456789abcdef", "read-0123456789abcdef"
+	const team, all, space = "team-0123456789abcdef", "read-0123456789abcdef", "space-0123456789abcdef"
 	for _, c := range []struct {
 		path, token string
 		form        url.Values
@@ -117,8 +127,15 @@ func TestTeams(t *testing.T) {
 		{"/api/v1/label/gpu_uuid/values", all, url.Values{}, `["GPU-blue","GPU-free","GPU-red team"]`},
 		{"/api/v1/label/__name__/values", team, url.Values{"match[]": {`{gpu_workload_team="blue"}`}}, `[]`},
 		{"/api/v1/alerts", team, nil, `{"alerts":[]}`},
+		{"/api/v1/query", space, at(url.Values{"query": {`sum(gpu_workload_power_draw_watts)`}}), `[{"metric":{},"value":[1772889255.161,"7"]}]`},
+		{"/api/v1/query", space, at(url.Values{"query": {`sum(gpu_power_draw_watts or gpu_workload_power_draw_watts{k8s_cluster_name="test"})`}}), `[]`},
+		{"/api/v1/series", space, url.Values{"match[]": {`{__name__=~".+"}`}}, `[{"__name__":"gpu_workload_power_draw_watts","k8s_cluster_name":"prod","k8s_namespace_name":"lab"}]`},
+		{"/api/v1/labels", space, url.Values{}, `["__name__","k8s_cluster_name","k8s_namespace_name"]`},
+		{"/api/events", space, url.Values{"start": {"0"}, "end": {"2000000000"}}, `"data":[]`},
+		{"/api/events", team, url.Values{"start": {"0"}, "end": {"2000000000"}, "attr.gpu.workload.team": {"blue"}}, `"data":[]`},
 		{"/api/page/fleet", team, nil, `["/fleet",100,1,true]`},
 		{"/api/page/fleet", all, nil, `["/fleet",250,3,true]`},
+		{"/api/page/fleet", space, nil, `["/fleet",0,0,true]`},
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			code, body, _ := ask(t, h, c.token, method, c.path, c.form)
@@ -127,7 +144,7 @@ func TestTeams(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff([]string{"red team", ""}, viewed); diff != "" {
+	if diff := cmp.Diff([]string{"red team", "", "prod/lab"}, viewed); diff != "" {
 		t.Error("views are recreated or shared:", diff)
 	}
 	if code, _, _ := ask(t, h, team, http.MethodGet, "/metrics", nil); code == http.StatusOK {
@@ -137,7 +154,7 @@ func TestTeams(t *testing.T) {
 
 // Catches an unprotected path, a missing header, and refusals that are not counted.
 func TestDoors(t *testing.T) {
-	tokens, err := ParseTokens([]byte(testTokens))
+	tokens, err := access.ParseTokens([]byte(testTokens))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +162,7 @@ func TestDoors(t *testing.T) {
 	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	o := HandlerOptions{
 		Tokens: tokens, Refusals: s.Refusals(), Registry: s.Registry(), UI: ok, OTLP: ok,
-		View: func(string, query.Store, EventLog) http.Handler { return ok },
+		View: func(access.Scope, query.Store, EventLog) http.Handler { return ok },
 	}
 	h := NewHandler(s, s, o)
 	const read, write, team = "read-0123456789abcdef", "write-0123456789abcdef", "team-0123456789abcdef"
@@ -233,29 +250,6 @@ func TestQueryErrors(t *testing.T) {
 	}
 }
 
-// Catches a token file that is misinterpreted, and a secret in an error.
-func TestParseTokens(t *testing.T) {
-	for _, bad := range []string{
-		"", "# nothing", "admin 0123456789abcdef", "read short", "read", "team 0123456789abcdef", "read 0123456789abcdef extra", "read sha256:12",
-	} {
-		_, err := ParseTokens([]byte(bad))
-		if err == nil || strings.Contains(err.Error(), "0123456789abcdef") {
-			t.Errorf("%q: %v", bad, err)
-		}
-	}
-	tokens, err := ParseTokens([]byte("write 0123456789abcdef\nread sha256:9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f\nteam 0123456789abcdef a b\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, ok := tokens.Grant("0123456789abcdef") // configured by its hash
-	if want := (Grant{Read: true, Write: true}); !ok || g != want {
-		t.Errorf("%+v %v", g, ok)
-	}
-	if _, ok := tokens.Grant(""); ok {
-		t.Error("an empty secret is accepted")
-	}
-}
-
 // FuzzRestrict looks for a query that sees another team's series.
 func FuzzRestrict(f *testing.F) {
 	for _, expr := range []string{
@@ -275,7 +269,7 @@ func FuzzRestrict(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, expr string) {
-		got, err := TeamStore(s, "red").Instant(t.Context(), expr, now)
+		got, err := ScopedStore(s, access.Scope{Team: "red"}).Instant(t.Context(), expr, now)
 		if err != nil {
 			return
 		}

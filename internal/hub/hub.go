@@ -29,6 +29,7 @@ import (
 	"github.com/prometheus/prometheus/util/compression"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/folder"
 	"github.com/gpumeter/gpumeter/internal/hub/days"
 	"github.com/gpumeter/gpumeter/internal/hub/growth"
 	"github.com/gpumeter/gpumeter/internal/hub/share"
@@ -126,8 +127,11 @@ type Store struct {
 // a time.
 func Open(dir string, o Options) (*Store, error) {
 	o.defaults()
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("cannot create the store directory: %w", err)
+	if err := folder.Make(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("cannot use the store directory: %w", err)
+	}
+	if why := folder.Shared(dir); why != "" {
+		o.Log.Warn("other users can change the data of the hub", "directory", dir, "reason", why)
 	}
 	s := &Store{
 		opt: o, registry: prometheus.NewRegistry(), parser: parser.NewParser(parser.Options{}),

@@ -115,7 +115,7 @@ func endOfQuote(e string, i int) int {
 	return i
 }
 
-// parse returns the expression restricted to the team of a grant, and its value type.
+// parse returns the expression restricted to the scope of a grant, and its value type.
 func (*handler) parse(expr string, g Grant) (string, parser.ValueType, error) {
 	if err := checkLength(expr); err != nil {
 		return "", "", err
@@ -129,8 +129,8 @@ func (*handler) parse(expr string, g Grant) (string, parser.ValueType, error) {
 	if err := growth.Of(e, 0, 0).Check(); err != nil {
 		return "", "", err
 	}
-	if g.Team != "" {
-		expr, err = restrict(p, expr, g.Team)
+	if !g.Scope.All() {
+		expr, err = restrict(p, expr, g.Scope)
 	}
 	return expr, kind, err
 }

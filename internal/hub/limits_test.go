@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/peer"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -78,7 +79,7 @@ func TestWideQueries(t *testing.T) {
 		a.Gauge(name("wide", TeamLabel, "blue", "i", strconv.Itoa(i), "long", strings.Repeat("x", 10)), ago(time.Second), float64(i))
 	}
 	commit(t, a)
-	tokens, err := ParseTokens([]byte(testTokens))
+	tokens, err := access.ParseTokens([]byte(testTokens))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 // takeLock locks the directory for this process until dropLock.
 func takeLock(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o640)
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o640)
 	if err != nil {
 		return nil, fmt.Errorf("cannot write to the store directory: %w", err)
 	}

@@ -21,6 +21,7 @@ const (
 	NodeEventLimit
 	Delta
 	BadLabel
+	Foreign
 	Invalid
 	Malformed
 	BodySize
@@ -38,7 +39,7 @@ const (
 // reasonLabels are label values that users alert on; docs/hub.md documents them.
 var reasonLabels = [reasonCount]string{
 	TooOld: "too_old", Future: "future", Duplicate: "duplicate", SeriesLimit: "series_limit",
-	NodeSeriesLimit: "node_series_limit", NodeEventLimit: "node_event_limit", Delta: "delta", BadLabel: "label", Invalid: "invalid",
+	NodeSeriesLimit: "node_series_limit", NodeEventLimit: "node_event_limit", Delta: "delta", BadLabel: "label", Foreign: "foreign", Invalid: "invalid",
 	Malformed: "malformed", BodySize: "body_size", BodyTimeout: "body_timeout", Unauthorized: "unauthorized", Forbidden: "forbidden",
 	QueryLimit: "query_limit", QueryTimeout: "query_timeout", Unavailable: "unavailable",
 	PeerLimit: "peer_limit", SlowReader: "slow_reader",

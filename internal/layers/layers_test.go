@@ -46,6 +46,12 @@ var layers = []struct {
 	{"internal/host", []string{"internal/optional", xsys}},
 	{"internal/slurm", []string{"internal/optional"}},
 
+	// Folders for state and data, without links of other users.
+	{"internal/folder", nil},
+
+	// Protection of loopback servers from DNS rebinding.
+	{"internal/rebind", nil},
+
 	// The only parser of metrics pages.
 	{"internal/promtext", []string{"github.com/prometheus/client_model/go", "github.com/prometheus/common/..."}},
 
@@ -89,7 +95,7 @@ var layers = []struct {
 	{"internal/check", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/device", "internal/health", "internal/kmsg", "internal/openfiles", "internal/sysfs", xsys}},
 
 	// The single owner of live state gets vendors and sources as interfaces from local.
-	{"internal/node", []string{"internal/device", "internal/workload", "internal/health"}},
+	{"internal/node", []string{"internal/device", "internal/folder", "internal/workload", "internal/health"}},
 	{"internal/local/fleettest", nil},
 	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/sysfs", "internal/workload/..."}},
 
@@ -123,18 +129,20 @@ var layers = []struct {
 
 	// Collector components. None imports another. Only the extension opens devices.
 	{"extension/filestorage", []string{"internal/requeue", "github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage", collector}},
+	{"extension/localonly", []string{"internal/rebind", "google.golang.org/grpc/...", collector}},
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
 	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
 	{"receiver/schedulerreceiver/...", []string{"internal/node", "internal/optional", "internal/query", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/...", []string{"internal/inference", "internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"processor/reservedprocessor", []string{"internal/node", "internal/ticks", "github.com/prometheus/otlptranslator", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/fileexporter", []string{"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter", collector}},
 	{"exporter/stdoutexporter", []string{collector}},
-	{"exporter/hubexporter/...", []string{"internal/hub", "internal/hub/peer", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
+	{"exporter/hubexporter/...", []string{"internal/hub", "internal/hub/access", "internal/hub/peer", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
 	{"exporter/pageexporter/...", []string{
-		"github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
+		"internal/rebind", "github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
 	}},
 
 	// Between the Collector's queue and its storage.
@@ -145,13 +153,16 @@ var layers = []struct {
 	{"internal/hub/peer", nil},
 	{"internal/hub/share", nil},
 	{"internal/hub/ui", nil},
+	{"internal/hub/access", []string{"internal/fleet"}},
+	{"internal/hub/audit", nil},
+	{"internal/hub/triage", []string{"internal/hub", "internal/hub/access"}},
 	{"internal/hub/server", []string{
-		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/slurm",
+		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/rebind", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
 	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
 	{"internal/hub/days", []string{"internal/fleet", "internal/query", "github.com/klauspost/compress/zstd"}},
-	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/query", "github.com/prometheus/...", xsys}},
+	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/folder", "internal/query", "internal/rebind", "github.com/prometheus/...", xsys}},
 
 	// Output of the process, without secrets.
 	{"internal/redact", nil},
@@ -159,7 +170,7 @@ var layers = []struct {
 
 	// The agent is a Collector with a list of components. It knows no vendor and no hub.
 	{"internal/agent", []string{
-		"internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
+		"internal/folder", "internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
 		"exporter/...", "extension/...", "processor/...", "receiver/...",
 		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
 	}},

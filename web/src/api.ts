@@ -161,6 +161,15 @@ export interface Event {
   rule?: string;
   state?: string;
   action?: string;
+  id?: string; // of an open finding
+  mark?: Mark;
+}
+
+/** Mark is what somebody said about a finding. */
+export interface Mark {
+  by: string;
+  comment?: string;
+  until?: number; // seconds, of a silence
 }
 
 export interface EventsAnswer {

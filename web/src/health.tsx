@@ -1,4 +1,4 @@
-import { type Event, type EventsAnswer, useAnswer } from "./api";
+import { type Event, type EventsAnswer, type Mark, useAnswer } from "./api";
 import * as f from "./format";
 import { Answer, Choice, Empty, Events, OwnerLink, Simulated, severityOf, useNow } from "./parts";
 import { type Route, type Span, change, href, spanOf, timesOf } from "./route";
@@ -28,12 +28,14 @@ export function Health({ route }: { route: Route }) {
         {(data) => {
           if (!data.kept) return <Empty title="This store does not keep events">The configured backend stores only metrics. The fleet page shows the health of each GPU.</Empty>;
           const list = data.events.filter((e) => (!severity || rank(e) >= ["", "warn", "sick"].indexOf(severity)) && (!kind || kindOf(e) === kind) && (!q || [e.text, e.node, e.gpu, e.owner?.name, e.rule, e.name].join("\n").toLowerCase().includes(q)));
-          const open = [...data.open].sort((a, b) => rank(b) - rank(a) || b.time - a.time);
+          // What somebody acknowledged or silenced comes last and does not alarm.
+          const open = [...data.open].sort((a, b) => Number(!!a.mark) - Number(!!b.mark) || rank(b) - rank(a) || b.time - a.time);
+          const fresh = open.filter((e) => !e.mark).length;
           return (
             <>
-              <section class={`card ${open.length ? "alert" : ""}`}>
+              <section class={`card ${fresh ? "alert" : ""}`}>
                 <h2>
-                  Open problems <span class="muted">{open.length}</span>
+                  Open problems <span class="muted">{open.length}{fresh < open.length ? `, ${open.length - fresh} acknowledged or silenced` : ""}</span>
                 </h2>
                 {open.length === 0 ? (
                   <p class="muted">No open problems.</p>
@@ -49,7 +51,9 @@ export function Health({ route }: { route: Route }) {
                           <div>{e.text}</div>
                           <div class="muted small">
                             <span class="mono">{e.rule}</span> since {f.whenOf(e.time)}
+                            {e.id && <> · <span class="mono">{e.id}</span></>}
                           </div>
+                          <Said of={e.mark} />
                         </li>
                       );
                     })}
@@ -76,6 +80,18 @@ export function Health({ route }: { route: Route }) {
         }}
       </Answer>
     </>
+  );
+}
+
+/** Said shows who acknowledged or silenced a finding. */
+function Said({ of }: { of: Mark | undefined }) {
+  if (!of) return null;
+  return (
+    <div class="muted small">
+      <span class="tag">{of.until ? "silenced" : "acknowledged"}</span> by {of.by}
+      {of.until && <> until {f.whenOf(of.until * 1000)}</>}
+      {of.comment && <>: {of.comment}</>}
+    </div>
   );
 }
 

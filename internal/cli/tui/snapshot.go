@@ -29,11 +29,12 @@ type Snapshot struct {
 
 // Device is one device, or one partition of one.
 type Device struct {
-	Host   string
-	Vendor string
-	Index  int
-	Model  string
-	UUID   string
+	Host    string
+	Cluster string
+	Vendor  string
+	Index   int
+	Model   string
+	UUID    string
 	// Profile of a partition; empty: a whole device.
 	Profile string
 
@@ -77,11 +78,36 @@ type Owner struct {
 type Finding struct {
 	Severity Severity
 	Host     string
+	Cluster  string // of the host
 	UUID     string // of the device; empty: the machine
 	Of       string // the device, for display
 	Reason   string
 	Action   string
 	Since    time.Time
+}
+
+// Apart adds the cluster to the names of hosts that several clusters have. It must be called once
+// the snapshot is complete.
+func (s *Snapshot) Apart() {
+	clusters := map[string]map[string]bool{} // by host
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		if clusters[d.Host] == nil {
+			clusters[d.Host] = map[string]bool{}
+		}
+		clusters[d.Host][d.Cluster] = true
+	}
+	name := func(host *string, cluster string) {
+		if len(clusters[*host]) > 1 {
+			*host = fleet.InCluster(*host, cluster)
+		}
+	}
+	for i := range s.Devices {
+		name(&s.Devices[i].Host, s.Devices[i].Cluster)
+	}
+	for i := range s.Findings {
+		name(&s.Findings[i].Host, s.Findings[i].Cluster)
+	}
 }
 
 // Severity is the severity of a finding or a device.

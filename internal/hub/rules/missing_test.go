@@ -178,7 +178,7 @@ func TestLoad(t *testing.T) {
 	if err := quotas.Load(t.Context(), f.s, now, func(rule string) bool { return rule == OverQuota }); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before.open(), append(quotas.open(), after.open()...), cmp.Transformer("byKey", func(list []Change) map[string]Change {
+	if diff := cmp.Diff(before.Active(), append(quotas.Active(), after.Active()...), cmp.Transformer("byKey", func(list []Change) map[string]Change {
 		out := map[string]Change{}
 		for _, c := range list {
 			out[c.Key()] = c

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -48,7 +49,7 @@ type Change struct {
 // Evaluate is the package's Evaluate, except that missing nodes and devices remain findings
 // until they are back.
 func (w *Watch) Evaluate(ctx context.Context, store query.Store, at time.Time) ([]Finding, error) {
-	return evaluate(ctx, store, w.open(), at)
+	return evaluate(ctx, store, w.Active(), at)
 }
 
 // Update records the result of Evaluate at a moment and returns the changes.
@@ -91,22 +92,8 @@ func (w *Watch) Update(found []Finding, at time.Time) []Change {
 	return out
 }
 
-// Active returns the open findings, ordered by key.
-func (w *Watch) Active() []Finding {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var out []Finding
-	for _, s := range w.all {
-		if s.active {
-			out = append(out, s.Finding)
-		}
-	}
-	slices.SortFunc(out, func(a, b Finding) int { return cmp.Compare(a.Key(), b.Key()) })
-	return out
-}
-
-// open returns the open findings with their start, ordered by key.
-func (w *Watch) open() []Change {
+// Active returns the open findings with their start, ordered by key.
+func (w *Watch) Active() []Change {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out []Change
@@ -133,6 +120,7 @@ func (w *Watch) Alerts() []hub.Alert {
 			State: "firing", ActiveAt: s.since.UTC(), Value: strconv.FormatFloat(s.Value, 'e', -1, 64),
 		}
 		maps.Copy(a.Labels, s.Labels)
+		a.Annotations["finding"] = (&Change{Finding: s.Finding, Since: s.since}).ID()
 		out = append(out, a)
 	}
 	slices.SortFunc(out, func(a, b hub.Alert) int {
@@ -150,6 +138,12 @@ var attributes = map[string]string{
 	fleet.LabelCommunicator: "comm_id_hash", fleet.LabelRank: "rank", fleet.LabelRanks: "nranks",
 }
 
+// ID identifies the finding for people who acknowledge it.
+func (c *Change) ID() string { return triage.ID(c.Event().Attributes) }
+
+// Began returns when the finding began, as its event says it.
+func (c *Change) Began() string { return c.Since.UTC().Format(time.RFC3339) }
+
 // Event returns the change as an event in the format of an agent's findings.
 func (c *Change) Event() hub.Event {
 	e := hub.Event{
@@ -157,7 +151,7 @@ func (c *Change) Event() hub.Event {
 		Attributes: map[string]string{
 			"gpu.finding.rule": c.Rule, "gpu.finding.reason": c.Reason, "gpu.finding.action": c.Action, "gpu.finding.state": "open",
 			"gpu.finding.severity": map[string]string{"WARN": "warning", "ERROR": "critical"}[c.Severity],
-			"gpu.finding.since":    c.Since.UTC().Format(time.RFC3339), "service.name": serviceName,
+			"gpu.finding.since":    c.Began(), "service.name": serviceName,
 		},
 	}
 	if rank := c.Labels[fleet.LabelRank]; rank != "" {

@@ -4,20 +4,20 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/audit"
+	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/rebind"
 )
 
 // open listens at an address. Without authentication it accepts only loopback addresses,
@@ -34,7 +34,7 @@ func (h *Options) open(ctx context.Context, flag, address string, log *zap.Logge
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
-	if isLoopback(l.Addr()) || h.Insecure {
+	if rebind.IsLoopback(l.Addr()) || h.Insecure {
 		return l, nil
 	}
 	if h.Tokens == "" && h.ClientCA == "" {
@@ -46,12 +46,7 @@ func (h *Options) open(ctx context.Context, flag, address string, log *zap.Logge
 	return l, nil
 }
 
-func isLoopback(a net.Addr) bool {
-	tcp, ok := a.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
-}
-
-func (h *Options) readTokens() (*hub.Tokens, error) {
+func (h *Options) readTokens() (*access.Tokens, error) {
 	if h.Tokens == "" {
 		return nil, nil
 	}
@@ -62,15 +57,29 @@ func (h *Options) readTokens() (*hub.Tokens, error) {
 	if st, err := os.Stat(h.Tokens); err == nil && st.Mode().Perm()&0o007 != 0 {
 		return nil, fmt.Errorf("--tokens %s is readable by every user of this machine: run chmod o= %s", h.Tokens, h.Tokens)
 	}
-	t, err := hub.ParseTokens(text)
+	t, err := access.ParseTokens(text)
 	if err != nil {
 		return nil, fmt.Errorf("--tokens %s: %w", h.Tokens, err)
 	}
 	return t, nil
 }
 
+// openAudit opens the audit log, nil if there is none.
+func (h *Options) openAudit(log *zap.Logger) (*audit.Log, error) {
+	if h.Audit == "" {
+		return nil, nil
+	}
+	l, err := audit.Open(h.Audit, func(err error) {
+		log.Error("Cannot write the audit log: requests are served without it", logging.Reason(err))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--audit-log: %w", err)
+	}
+	return l, nil
+}
+
 // watchTokens reloads the token file when it changes.
-func (h *Options) watchTokens(ctx context.Context, file *followed, tokens *hub.Tokens, log *zap.Logger) {
+func (h *Options) watchTokens(ctx context.Context, file *followed, tokens *access.Tokens, log *zap.Logger) {
 	file.run(ctx, func() error {
 		by, err := h.readTokens()
 		if err == nil {
@@ -78,54 +87,6 @@ func (h *Options) watchTokens(ctx context.Context, file *followed, tokens *hub.T
 		}
 		return err
 	}, log)
-}
-
-// tls returns the TLS configuration, nil without a certificate. A renewed certificate is
-// reloaded.
-func (h *Options) tls() (*tls.Config, error) {
-	if h.Cert == "" {
-		return nil, nil
-	}
-	pair := &keyPair{cert: h.Cert, key: h.Key}
-	if _, err := pair.get(nil); err != nil {
-		return nil, fmt.Errorf("cannot read --tls-cert and --tls-key: %w", err)
-	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"h2", "http/1.1"}}
-	if h.ClientCA != "" {
-		text, err := os.ReadFile(h.ClientCA)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read --client-ca: %w", err)
-		}
-		conf.ClientCAs = x509.NewCertPool()
-		if !conf.ClientCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--client-ca %s has no certificate", h.ClientCA)
-		}
-		conf.ClientAuth = tls.RequireAndVerifyClientCert
-	}
-	return conf, nil
-}
-
-// keyPair is a certificate and its key in files, cached for a minute.
-type keyPair struct {
-	cert, key string
-
-	mu   sync.Mutex
-	last *tls.Certificate
-	read time.Time
-}
-
-func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.last != nil && time.Since(k.read) < time.Minute {
-		return k.last, nil
-	}
-	c, err := tls.LoadX509KeyPair(k.cert, k.key)
-	if err != nil && k.last != nil { // one file may be newer than the other
-		return k.last, nil
-	}
-	k.last, k.read = &c, time.Now()
-	return k.last, err
 }
 
 // openBackend opens the store of --backend.

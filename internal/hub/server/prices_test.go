@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
@@ -44,7 +45,7 @@ func TestPricesAreReadAgain(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go q.followPrices(ctx)
-		all, team := q.view("")("", querytest.NewMemory(), nil), q.view("")("a", querytest.NewMemory(), nil)
+		all, team := q.view("", nil)(access.Scope{}, querytest.NewMemory(), nil), q.view("", nil)(access.Scope{Team: "a"}, querytest.NewMemory(), nil)
 		ask := func(h http.Handler, path string, into any) {
 			t.Helper()
 			w := httptest.NewRecorder()

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -18,7 +19,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/hub/view"
 	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -220,9 +223,7 @@ func (s *Server) writeQuotas(ctx context.Context, q *quotas, uses []cost.Use, at
 // quotaLabels returns the labels that identify a use.
 func quotaLabels(u *cost.Use) map[string]string {
 	l := map[string]string{"quota": u.Quota, "source": u.Source, "unit": u.What}
-	if u.Team != "" {
-		l[hub.TeamLabel] = u.Team
-	}
+	maps.Copy(l, access.Scope{Team: u.Team, Namespace: u.Namespace, Cluster: u.Cluster}.Labels())
 	return l
 }
 
@@ -238,26 +239,26 @@ func (q *quotas) gauges() []hub.Gauge {
 	return out
 }
 
-// view returns the constructor of the page's API handler for a team, with the current quotas. A
-// team sees its own quotas, and others that it uses.
-func (q *quotas) view(title string) func(string, query.Store, hub.EventLog) http.Handler {
-	return func(team string, store query.Store, events hub.EventLog) http.Handler {
+// view returns the constructor of the page's API handler for a scope, with the current quotas. A
+// team or namespace sees its own quotas, and others that it uses.
+func (q *quotas) view(title string, marks *triage.Marks) func(access.Scope, query.Store, hub.EventLog) http.Handler {
+	return func(scope access.Scope, store query.Store, events hub.EventLog) http.Handler {
 		return &repriced{pricing: &q.prices, build: func(prices cost.Prices, broken string) http.Handler {
-			return q.page(title, team, store, events, prices, broken)
+			return q.page(title, scope, store, events, marks, prices, broken)
 		}}
 	}
 }
 
-// page returns the page's API handler of a team under the current prices.
-func (q *quotas) page(title, team string, store query.Store, events hub.EventLog, prices cost.Prices, broken string) http.Handler {
+// page returns the page's API handler of a scope under the current prices.
+func (q *quotas) page(title string, scope access.Scope, store query.Store, events hub.EventLog, marks *triage.Marks, prices cost.Prices, broken string) http.Handler {
 	accounts := view.Cost(store, prices, nil)
 	if broken != "" {
 		accounts.Notes = []string{"The price file was changed and is not valid: the prices are those from before the change."}
-		if team == "" { // the reason may name other teams
+		if scope.All() { // the reason may name other teams
 			accounts.Notes[0] += " " + broken
 		}
 	}
-	if team != "" {
+	if !scope.All() {
 		accounts.Cover = nil
 	}
 	if len(q.sources) > 0 {
@@ -267,15 +268,15 @@ func (q *quotas) page(title, team string, store query.Store, events hub.EventLog
 				return nil, nil
 			}
 			list, err := view.Cost(store, prices, all).Quotas(ctx, at)
-			if team == "" || err != nil {
+			if scope.All() || err != nil {
 				return list, err
 			}
 			own := map[string]bool{}
 			for i := range all {
-				own[all[i].Name] = own[all[i].Name] || all[i].Matches(query.Labels{hub.TeamLabel: team})
+				own[all[i].Name] = own[all[i].Name] || all[i].Matches(scope.Labels())
 			}
 			return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
 		}
 	}
-	return view.Handler(store, accounts, events, view.Options{Title: title, Team: team, ShortModel: q.vendors.ShortModel, Zone: q.zone})
+	return view.Handler(store, accounts, events, view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel, Marks: marks, Zone: q.zone})
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
@@ -175,10 +176,10 @@ func TestQuotasAreTold(t *testing.T) {
 		t.Helper()
 		var of query.Store = store
 		if team != "" {
-			of = hub.TeamStore(store, team)
+			of = hub.ScopedStore(store, access.Scope{Team: team})
 		}
 		w := httptest.NewRecorder()
-		q.view("")(team, of, nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/cost", nil))
+		q.view("", nil)(access.Scope{Team: team}, of, nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/cost", nil))
 		var answer struct {
 			Quotas []struct {
 				Team        string

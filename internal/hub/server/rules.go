@@ -47,7 +47,25 @@ func (s *Server) watchFleet(ctx context.Context, store query.Store, q *quotas) f
 			})
 		})
 	}
-	return func() []hub.Alert { return append(w.Alerts(), q.watch.Alerts()...) }
+	return func() []hub.Alert { return s.triaged(append(w.Alerts(), q.watch.Alerts()...)) }
+}
+
+// triaged marks the alerts that somebody acknowledged or silenced: clients notify about those
+// that fire.
+func (s *Server) triaged(list []hub.Alert) []hub.Alert {
+	for i := range list {
+		a := &list[i]
+		m, ok := s.marks.Of(a.Annotations["finding"], a.ActiveAt.UTC().Format(time.RFC3339))
+		if !ok {
+			continue
+		}
+		a.State = "suppressed"
+		a.Annotations["suppressed_by"], a.Annotations["comment"] = m.By, m.Comment
+		if !m.Until.IsZero() {
+			a.Annotations["suppressed_until"] = m.Until.Format(time.RFC3339)
+		}
+	}
+	return list
 }
 
 // loader returns a function that loads the findings from before a restart of the hub. The
@@ -129,7 +147,7 @@ func (s *Server) tell(ctx context.Context, w *rules.Watch, found []rules.Finding
 	}
 	a := s.store.Appender(ctx)
 	a.Own()
-	s.store.Describe(findingSeries, hub.Family{Type: "gauge", Help: "1 for each active finding of a fleet rule."})
+	s.store.Describe(findingSeries, hub.Family{Type: "gauge", Help: "1 for each active finding of a fleet rule, 0 if it is acknowledged or silenced."})
 	var events []hub.Event
 	for i := range changes {
 		events = append(events, changes[i].Event())
@@ -137,8 +155,12 @@ func (s *Server) tell(ctx context.Context, w *rules.Watch, found []rules.Finding
 			a.End(findingLabels(&changes[i].Finding), at.UnixMilli())
 		}
 	}
-	for _, f := range w.Active() {
-		a.Gauge(findingLabels(&f), at.UnixMilli(), 1)
+	for _, c := range w.Active() {
+		value := 1.0
+		if _, known := s.marks.Of(c.ID(), c.Began()); known {
+			value = 0
+		}
+		a.Gauge(findingLabels(&c.Finding), at.UnixMilli(), value)
 	}
 	if _, err := a.Commit(); err != nil {
 		return err

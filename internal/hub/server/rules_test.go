@@ -3,6 +3,10 @@
 package server
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -11,10 +15,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/hub/triage"
 )
 
-// Catches a finding from before a restart of the hub that is never told to be over.
+// Catches a finding from before a restart of the hub that is never told to be over, and one that is
+// alerted on although somebody acknowledged it.
 func TestHubRulesRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -61,6 +68,16 @@ func TestHubRulesRestart(t *testing.T) {
 		}
 		return out
 	}
+	// told returns the value of the series and the state of the alert.
+	told := func(at time.Time) string {
+		t.Helper()
+		list, err := store.Instant(t.Context(), findingSeries, at)
+		alerts := s.triaged(w.Alerts())
+		if err != nil || len(list) != 1 || len(alerts) != 1 {
+			t.Fatal(list, alerts, err)
+		}
+		return fmt.Sprint(list[0].Value, " ", alerts[0].State, " ", alerts[0].Annotations["suppressed_by"])
+	}
 	start()
 	look(now.Add(-30*time.Minute), "a", "b")
 	for i := range 10 {
@@ -69,6 +86,23 @@ func TestHubRulesRestart(t *testing.T) {
 	since := " b " + now.Add(-20*time.Minute).UTC().Format(time.RFC3339)
 	if diff := cmp.Diff([]string{"open" + since}, states()); diff != "" {
 		t.Fatal(diff)
+	}
+	if got := told(now.Add(-11 * time.Minute)); got != "1 firing " {
+		t.Error(got)
+	}
+	var err error
+	if s.marks, err = triage.Load(filepath.Join(dir, "triage.json"), func() time.Time { return now }); err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/findings/"+w.Alerts()[0].Annotations["finding"]+"/acknowledge", nil)
+	answer := httptest.NewRecorder()
+	s.marks.Handler(store)(answer, r, access.Grant{Name: "ops"})
+	if answer.Code != http.StatusOK {
+		t.Fatal(answer.Body)
+	}
+	look(now.Add(-10*time.Minute), "a")
+	if got := told(now.Add(-10 * time.Minute)); got != "0 suppressed ops" {
+		t.Errorf("an acknowledged finding is alerted on: %s", got)
 	}
 	if err := store.Close(); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,9 +25,12 @@ import (
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/audit"
 	"github.com/gpumeter/gpumeter/internal/hub/peer"
+	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/hub/ui"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/rebind"
 )
 
 const (
@@ -60,6 +64,7 @@ type Options struct {
 	Key      string // file with its private key, PEM
 	ClientCA string // file with the CA certificates for client certificates, PEM; empty: none
 	Insecure bool   // allow everyone on the network to read and write
+	Audit    string // file of the audit log; empty: none
 
 	Backend *query.Config // store with the samples; nil: the hub's own store
 }
@@ -77,7 +82,9 @@ func (h *Options) store(log *zap.Logger) hub.Options {
 // Server is a running hub.
 type Server struct {
 	log    *zap.Logger
-	store  *hub.Store // nil with a backend
+	store  *hub.Store    // nil with a backend
+	marks  *triage.Marks // nil with a backend
+	audit  *audit.Log    // nil if there is none
 	http   *http.Server
 	stop   context.CancelFunc
 	serve  sync.WaitGroup
@@ -91,7 +98,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	if err != nil {
 		return nil, err
 	}
-	conf, err := h.tls()
+	conf, err := h.tls(time.Now)
 	if err != nil {
 		return nil, err
 	}
@@ -112,9 +119,15 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		}
 	}()
 	s := &Server{log: log, failed: make(chan error, 2)}
+	if s.audit, err = h.openAudit(log); err != nil {
+		return nil, err
+	}
+	if s.audit != nil {
+		closers = append(closers, s.audit.Close)
+	}
 	o := hub.HandlerOptions{
-		View: money.view(h.Title), UI: ui.Handler(), Tokens: tokens, Version: h.Version,
-		LocalOnly: isLoopback(listener.Addr()) && tokens == nil && h.ClientCA == "" && !h.Insecure,
+		UI: ui.Handler(), Tokens: tokens, Version: h.Version, Audit: s.audit,
+		LocalOnly: rebind.IsLoopback(listener.Addr()) && tokens == nil && h.ClientCA == "" && !h.Insecure, Names: []string{h.Listen},
 	}
 	var store query.Store
 	var events hub.EventLog
@@ -132,6 +145,10 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		}
 		closers = append(closers, s.store.Close)
 		store, events = s.store, s.store
+		if s.marks, err = triage.Load(filepath.Join(h.Dir, "triage.json"), time.Now); err != nil {
+			return nil, err
+		}
+		o.Findings = s.marks.Handler(s.store)
 		otlp := hubexporter.NewOTLP(hubexporter.NewWriter(s.store, slices.Concat(hubexporter.DefaultResourceLabels(), h.Labels)), s.store.Refusals())
 		o.OTLP, o.Refusals, o.Registry = otlp.Handler(), s.store.Refusals(), s.store.Registry()
 		s.store.Registry().MustRegister(hub.Gauges(money.gauges), hub.BuildInfo(h.Version))
@@ -144,6 +161,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 			log.Info("Accepting OTLP over gRPC", zap.Stringer("address", l.Addr()))
 		}
 	}
+	o.View = money.view(h.Title, s.marks)
 	o.Alerts = s.watchFleet(run, store, money)
 	if tokens != nil {
 		s.serve.Go(func() { h.watchTokens(run, tokenFile, tokens, log) })
@@ -168,7 +186,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 			s.report(s.http.Serve(limited))
 		}
 	})
-	s.greet(run, urlOf(listener.Addr(), conf != nil), &h, isLoopback(listener.Addr()))
+	s.greet(run, urlOf(listener.Addr(), conf != nil), &h, rebind.IsLoopback(listener.Addr()))
 	return s, nil
 }
 
@@ -275,6 +293,9 @@ func (s *Server) close() error {
 	s.serve.Wait()
 	if s.store != nil {
 		err = errors.Join(err, s.store.Close())
+	}
+	if s.audit != nil {
+		err = errors.Join(err, s.audit.Close())
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/triage"
 )
 
 // event is an entry of the timeline.
@@ -29,6 +30,15 @@ type event struct {
 	Rule   string `json:"rule,omitempty"`   // of a finding only
 	State  string `json:"state,omitempty"`  // open or closed, active or over
 	Action string `json:"action,omitempty"` // remedy
+	ID     string `json:"id,omitempty"`     // of an open finding
+	Mark   *mark  `json:"mark,omitempty"`   // of an open finding that somebody acknowledged or silenced
+}
+
+// mark is what somebody said about a finding.
+type mark struct {
+	By      string `json:"by"`
+	Comment string `json:"comment,omitempty"`
+	Until   int64  `json:"until,omitempty"` // Unix seconds, for a silence
 }
 
 type eventsAnswer struct {
@@ -167,17 +177,16 @@ func (v *viewer) open(ctx context.Context, at time.Time, attributes map[string]s
 		return nil, fmt.Errorf("cannot read events: %w", err)
 	}
 	open := []event{}
-	seen := map[[4]string]bool{}
-	for i := range list { // newest first: the latest state counts
-		l := list[i].Attributes
-		key := [4]string{l["host.name"], l["gpu.uuid"] + l["gpu.partition.id"], l["gpu.finding.rule"], l["gpu.finding.key"]}
-		if seen[key] {
-			continue
+	for _, found := range triage.Open(list) {
+		e := shown(&found)
+		e.ID = triage.ID(found.Attributes)
+		if m, ok := v.opts.Marks.Of(e.ID, found.Attributes["gpu.finding.since"]); ok {
+			e.Mark = &mark{By: m.By, Comment: m.Comment}
+			if !m.Until.IsZero() {
+				e.Mark.Until = m.Until.Unix()
+			}
 		}
-		seen[key] = true
-		if e := shown(&list[i]); e.State == "open" {
-			open = append(open, e)
-		}
+		open = append(open, e)
 	}
 	slices.SortStableFunc(open, func(a, b event) int { return cmp.Compare(rank(b.Severity), rank(a.Severity)) })
 	return open, nil

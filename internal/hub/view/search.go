@@ -62,12 +62,14 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 		a.Hits = append(a.Hits, h)
 	}
 	held, used, teams := make([]int, len(f.Owners)), make([]int, len(f.Owners)), map[string]int{}
-	nodes := map[string]int{}
-	models := map[string]string{}
+	type node struct{ cluster, name string } // the name is unique within the cluster
+	nodes := map[node]int{}
+	models := map[node]string{}
 	for i := range f.Devices {
 		g := &f.Devices[i]
-		nodes[g.Node]++
-		models[g.Node] = g.Model
+		at := node{g.Cluster, g.Node}
+		nodes[at]++
+		models[at] = g.Model
 		var names []string
 		for _, n := range g.Uninvited {
 			used[n]++
@@ -105,15 +107,15 @@ func (v *viewer) searchPage(ctx context.Context, r request) (any, error) {
 			}
 		}
 	}
-	for node, n := range nodes {
-		add(hit{Type: "node", ID: node, Title: node, Detail: gpusOf(n) + detail(models[node])})
+	for at, n := range nodes {
+		add(hit{Type: "node", ID: at.name, Title: at.name, Detail: gpusOf(n) + detail(models[at]) + detail(at.cluster)})
 	}
 	for team, n := range teams {
 		add(hit{Type: "team", ID: team, Title: team, Detail: "team, " + gpusOf(n)})
 	}
 	order := map[string]int{"team": 0, "workload": 1, "node": 2, "gpu": 3}
 	slices.SortFunc(a.Hits, func(x, y hit) int {
-		return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(order[x.Type], order[y.Type]), natural.Compare(x.Title, y.Title), cmp.Compare(x.ID, y.ID))
+		return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(order[x.Type], order[y.Type]), natural.Compare(x.Title, y.Title), cmp.Compare(x.ID, y.ID), cmp.Compare(x.Detail, y.Detail))
 	})
 	if a.More = len(a.Hits) > maxSearch; a.More {
 		a.Hits = a.Hits[:maxSearch]

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -31,6 +32,7 @@ type Options struct {
 	// ShortModel returns a model name without the vendor's name; nil leaves model names
 	// unchanged.
 	ShortModel func(model string) string
+	Marks      *triage.Marks // what people said about findings; may be nil
 }
 
 func (o *Options) shortModel(model string) string {

@@ -10,6 +10,8 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +23,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -184,7 +187,16 @@ func at(now time.Time) Options {
 // Compares whole responses. Catches a lost field, a wrong join, an unstable order, a NaN
 // encoded as 0, GPU 10 sorted before GPU 9.
 func TestAnswers(t *testing.T) {
-	h := Handler(three(), priced(), log{}, at(noon))
+	o := at(noon)
+	file := filepath.Join(t.TempDir(), "triage.json")
+	if err := os.WriteFile(file, []byte(`[{"finding":"141656df3403fa44","until":"2026-11-15T13:00:00Z","by":"ops","at":"2026-11-15T11:00:00Z","comment":"known"}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if o.Marks, err = triage.Load(file, o.Now); err != nil {
+		t.Fatal(err)
+	}
+	h := Handler(three(), priced(), log{}, o)
 	f := func(path, want string) {
 		t.Helper()
 		code, body := get(t, h, path)
@@ -217,7 +229,7 @@ func TestAnswers(t *testing.T) {
 			"time":null,"heldTime":null,"usedTime":null,"idleTime":null,"unmeasuredTime":null,"freeTime":null,"energy":null,"co2":null,"cost":null,"usedCost":null,"idleCost":null,"unmeasuredCost":null,"freeCost":null,"energyCost":null}]}`)
 	f("/events?limit=3", `{"from":1794657600,"to":1794744000,"kept":true,"more":true,"simulated":"some",
 		"open":[{"time":1794743880000,"name":"gpu.finding","severity":"WARN","text":"ecc open","gpu":"GPU-b","index":"10","node":"n2",
-			"owner":`+train+`,"rule":"ecc","state":"open"}],
+			"owner":`+train+`,"rule":"ecc","state":"open","id":"141656df3403fa44","mark":{"by":"ops","comment":"known","until":1794747600}}],
 		"events":[{"time":1794743940000,"name":"gpu.finding","severity":"WARN","text":"heat closed","gpu":"GPU-b","index":"10","node":"n2",
 			"owner":`+train+`,"rule":"heat","state":"closed"},
 			{"time":1794743880000,"name":"gpu.finding","severity":"WARN","text":"ecc open","gpu":"GPU-b","index":"10","node":"n2",
@@ -234,7 +246,8 @@ func TestAnswers(t *testing.T) {
 			{"rule":"b","title":"no price","detail":"","perDay":null}],
 		"quotas":[{"team":"vision","what":"GPUs","source":"file","used":2,"limit":1,"over":true}]}`)
 	f("/search?q=N2+h100", `{"query":"N2 h100","more":false,"hits":[
-		{"type":"node","id":"n2","title":"n2","detail":"2 GPUs · NVIDIA H100"},
+		{"type":"node","id":"n2","title":"n2","detail":"1 GPU · NVIDIA H100 · eu"},
+		{"type":"node","id":"n2","title":"n2","detail":"1 GPU · NVIDIA H100 · hpc"},
 		{"type":"gpu","id":"GPU-a","title":"n2 GPU 9","detail":"NVIDIA H100 · train"},
 		{"type":"gpu","id":"GPU-b","title":"n2 GPU 10","detail":"NVIDIA H100 · md"}]}`)
 	f("/search?q=ines", `{"query":"ines","more":false,"hits":[{"type":"workload","id":"slurm_job/hpc//md/7","title":"md","detail":"slurm_job · 1 GPU"}]}`)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
@@ -59,7 +60,7 @@ func Append(path string, list []Line) error {
 			return fmt.Errorf("cannot rotate the anomaly file: %w", err)
 		}
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot write anomalies: %w", err)
 	}

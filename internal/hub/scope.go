@@ -1,0 +1,112 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// The label and the attribute that hold the team.
+const (
+	TeamLabel     = fleet.LabelTeam
+	TeamAttribute = "gpu.workload.team"
+)
+
+var errReadOnly = errors.New("event log is read-only")
+
+// matchers returns the matchers that select a scope, ordered by label.
+func matchers(scope access.Scope) []*labels.Matcher {
+	all := scope.Labels()
+	var out []*labels.Matcher
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, labels.MustNewMatcher(labels.MatchEqual, name, all[name])) // only a regular expression can fail
+	}
+	return out
+}
+
+// restrict adds the matchers of a scope to every selector of expr.
+func restrict(p parser.Parser, expr string, scope access.Scope) (string, error) {
+	e, err := p.ParseExpr(expr)
+	if err != nil {
+		return "", err
+	}
+	m := matchers(scope)
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		if s, ok := n.(*parser.VectorSelector); ok {
+			s.LabelMatchers = append(s.LabelMatchers, m...)
+		}
+		return nil
+	})
+	return e.String(), nil
+}
+
+// ScopedStore returns a view of any store that contains only the series of a scope.
+func ScopedStore(s query.Store, scope access.Scope) query.Store {
+	return scopedStore{s, parser.NewParser(parser.Options{}), scope}
+}
+
+type scopedStore struct {
+	store  query.Store
+	parser parser.Parser
+	scope  access.Scope
+}
+
+// Instant implements query.Store.
+func (t scopedStore) Instant(ctx context.Context, expr string, at time.Time) ([]query.Sample, error) {
+	expr, err := restrict(t.parser, expr, t.scope)
+	if err != nil {
+		return nil, err
+	}
+	return t.store.Instant(ctx, expr, at)
+}
+
+// Range implements query.Store.
+func (t scopedStore) Range(ctx context.Context, expr string, start, end time.Time, step time.Duration) ([]query.Series, error) {
+	expr, err := restrict(t.parser, expr, t.scope)
+	if err != nil {
+		return nil, err
+	}
+	return t.store.Range(ctx, expr, start, end, step)
+}
+
+// Raw implements query.Store.
+func (t scopedStore) Raw(ctx context.Context, selector string, from, to time.Time) ([]query.Series, error) {
+	selector, err := restrict(t.parser, selector, t.scope)
+	if err != nil {
+		return nil, err
+	}
+	return t.store.Raw(ctx, selector, from, to)
+}
+
+// ScopedEvents returns a read-only view of a log that contains only the events of a scope.
+func ScopedEvents(log EventLog, scope access.Scope) EventLog { return scopedEvents{log, scope} }
+
+type scopedEvents struct {
+	log   EventLog
+	scope access.Scope
+}
+
+// AppendEvents implements EventLog.
+func (scopedEvents) AppendEvents(context.Context, []Event) error { return errReadOnly }
+
+// Events implements EventLog.
+func (t scopedEvents) Events(ctx context.Context, q EventQuery) ([]Event, error) {
+	all := t.scope.Attributes()
+	for key, value := range q.Attributes {
+		if own, ok := all[key]; ok && own != value {
+			return nil, nil // outside of the scope
+		}
+		all[key] = value
+	}
+	q.Attributes = all
+	return t.log.Events(ctx, q)
+}

@@ -113,6 +113,7 @@ needs --tokens or --client-ca.`,
 	h.register(cmd)
 	h.registerBackend(cmd)
 	registerLogLevel(cmd, &level)
+	cmd.AddCommand(newHubCheck())
 	return cmd
 }
 

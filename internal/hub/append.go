@@ -37,7 +37,7 @@ type Appender struct {
 	s       *Store
 	ctx     context.Context //nolint:containedctx // lives as long as one request
 	pending []pending
-	own     bool            // see Own
+	own     bool            // see OwnAppender
 	bound   access.Bindings // of the sender
 	// points is the number of data points so far; point is the current one.
 	points, point int32
@@ -93,16 +93,23 @@ func (s *Store) Appender(ctx context.Context) *Appender {
 	return a
 }
 
+// OwnAppender returns an Appender for samples that the hub makes itself. None is stored later
+// than the newest sample of an agent: a later sample gets that time. The age of samples
+// counts from the newest one, so a hub whose clock is ahead would otherwise make the
+// samples of all agents too old. As long as no agent sends, further samples are ignored. They
+// count for no node, so that a node at its limit can be reported.
+func (s *Store) OwnAppender(ctx context.Context) *Appender {
+	a := s.Appender(ctx)
+	a.own = true
+	return a
+}
+
 // Point starts the next data point, to which the following samples belong. Without Point,
 // each sample is its own data point.
 func (a *Appender) Point() {
 	a.points++
 	a.point = a.points
 }
-
-// Own marks the samples as the hub's own: they count for no node, so that a node at its limit
-// can be reported.
-func (a *Appender) Own() { a.own = true }
 
 // Derived marks the following samples as derived: they belong to no data point.
 func (a *Appender) Derived() { a.point = ours }
@@ -131,6 +138,9 @@ func (a *Appender) begin() {
 	window := a.s.opt.OutOfOrder.Milliseconds()
 	newest := a.s.db.Head().MaxTime()
 	a.latest, a.oldest, a.zeros = now.Add(MaxFuture).UnixMilli(), newest-window, newest-window
+	if a.own {
+		a.latest = newest
+	}
 	if newest == math.MinInt64 {
 		a.zeros = now.UnixMilli() - window
 		a.oldest = min(a.zeros, now.Add(-a.s.opt.Retention).UnixMilli())
@@ -143,6 +153,12 @@ func (a *Appender) begin() {
 func (a *Appender) add(p *pending) {
 	l, t := p.labels, p.at
 	a.at = p.point
+	if a.own {
+		if a.latest == math.MinInt64 {
+			return // no agent has sent a sample
+		}
+		t = min(t, a.latest)
+	}
 	if !a.mayWrite(l) || !a.timely(l, t) {
 		return
 	}
@@ -247,6 +263,8 @@ func (a *Appender) judge(l Labels, t int64, err error) {
 	case errors.Is(err, storage.ErrTooOldSample), errors.Is(err, storage.ErrOutOfBounds), errors.Is(err, storage.ErrOutOfOrderSample):
 		a.refuse(TooOld, fmt.Sprintf("%s has a timestamp of %s, more than %s behind the newest sample",
 			l.Get(model.MetricNameLabel), stamp(t), a.s.opt.OutOfOrder))
+	case a.own && errors.Is(err, storage.ErrDuplicateSampleForTimestamp):
+		// No agent has sent a sample since the last one.
 	case errors.Is(err, storage.ErrDuplicateSampleForTimestamp):
 		a.refuse(Duplicate, l.Get(model.MetricNameLabel)+" has another value at "+stamp(t))
 	case errors.As(err, &full):
@@ -300,6 +318,9 @@ func (a *Appender) Commit() (Result, error) {
 	defer a.s.commitMu.Unlock()
 	defer a.free()
 	a.s.own = a.own
+	if err := a.s.room(); err != nil {
+		return Result{}, fmt.Errorf("cannot write to the store: %w", err)
+	}
 	a.begin()
 	for i := range a.pending {
 		if a.add(&a.pending[i]); a.failed != nil {
@@ -320,6 +341,7 @@ func (a *Appender) Commit() (Result, error) {
 	if a.s.wbl.count() != before { // the database reports the failure only in its log
 		return Result{}, errors.New("cannot write to the out-of-order log of the store")
 	}
+	a.s.wrote(a.result.Accepted)
 	if len(a.starts) > 0 {
 		a.s.startsMu.Lock()
 		for _, x := range a.starts {

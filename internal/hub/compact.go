@@ -10,9 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/gpumeter/gpumeter/internal/hub/disk"
 )
 
 // compactor postpones merges after which the next start would lose acknowledged samples.
@@ -23,7 +26,13 @@ import (
 // blocks no longer says what it was merged from, and counts. Such a merge has to wait until the in-order
 // samples of its time are in a block, at most the length of a block and a half. The same happened to
 // unmerged blocks once: github.com/grafana/mimir/issues/2238.
-type compactor struct{ *tsdb.LeveledCompactor }
+//
+// It also writes no block without room on the disk: the database could then not write the chunks of
+// newer samples either, and panics.
+type compactor struct {
+	*tsdb.LeveledCompactor
+	segment int64 // bytes allocated for a file of a block
+}
 
 // newCompactor implements tsdb.NewCompactorFunc with the database's own compactor.
 func newCompactor(ctx context.Context, r prometheus.Registerer, log *slog.Logger, ranges []int64, pool chunkenc.Pool, o *tsdb.Options) (tsdb.Compactor, error) {
@@ -31,7 +40,7 @@ func newCompactor(ctx context.Context, r prometheus.Registerer, log *slog.Logger
 		MaxBlockChunkSegmentSize:    o.MaxBlockChunkSegmentSize,
 		EnableOverlappingCompaction: o.EnableOverlappingCompaction,
 	})
-	return compactor{c}, err
+	return compactor{c, o.MaxBlockChunkSegmentSize}, err
 }
 
 // Plan implements tsdb.Compactor.
@@ -64,5 +73,21 @@ func (c compactor) Plan(dir string) ([]string, error) {
 	if merged > inOrder {
 		return nil, nil
 	}
+	need := disk.Reserve + c.segment
+	for _, block := range plan {
+		need += disk.Size(block)
+	}
+	if err := disk.CheckRoom(dir, need); err != nil {
+		return nil, fmt.Errorf("cannot merge blocks: %w", err)
+	}
 	return plan, nil
+}
+
+// Write implements tsdb.Compactor.
+func (c compactor) Write(dest string, b tsdb.BlockReader, mint, maxt int64, base *tsdb.BlockMeta) ([]ulid.ULID, error) {
+	// The block has chunks that are in the head's folder, or are about to be.
+	if err := disk.CheckRoom(dest, disk.Reserve+c.segment+disk.Size(filepath.Join(dest, "chunks_head"))); err != nil {
+		return nil, fmt.Errorf("cannot write a block: %w", err)
+	}
+	return c.LeveledCompactor.Write(dest, b, mint, maxt, base)
 }

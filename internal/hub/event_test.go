@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -125,6 +126,30 @@ func TestEventsAreBounded(t *testing.T) {
 	f.opt.Now = func() time.Time { return now.Add(2 * DefaultRetention) }
 	if got := events(t, f, EventQuery{}); len(got) != 0 {
 		t.Errorf("%d events exceed the retention", len(got))
+	}
+}
+
+// Catches a hub, or a sender, whose clock is ahead and for which all other events are too old.
+func TestEventsClockAhead(t *testing.T) {
+	for _, ahead := range []string{"hub", "sender"} {
+		f := openEvents(t, t.TempDir(), EventOptions{MaxBytes: 64 << 10})
+		var want []string
+		for i := range 100 { // several files
+			body := fmt.Sprintf("%d %s", i, strings.Repeat("x", 100))
+			appendEvents(t, f, event(body, time.Duration(100-i)*time.Second))
+			want = append(want, body)
+			if i == 20 && ahead == "hub" {
+				f.opt.Now = func() time.Time { return now.Add(2 * DefaultRetention) }
+			}
+			if i == 20 && ahead == "sender" {
+				appendEvents(t, f, event("future", -2*DefaultRetention))
+			}
+		}
+		f.opt.Now = func() time.Time { return now }
+		slices.Reverse(want)
+		if diff := cmp.Diff(want, events(t, f, EventQuery{To: now})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", ahead, diff)
+		}
 	}
 }
 

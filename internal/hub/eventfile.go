@@ -290,7 +290,7 @@ func (f *EventFile) rotate() error {
 	for _, s := range f.files {
 		total += s.size
 	}
-	oldest := f.opt.Now().Add(-f.opt.Retention)
+	oldest := f.newest().Add(-f.opt.Retention)
 	most := f.opt.MaxBytes - f.opt.MaxBytes/segments
 	total -= f.evict(total - most)
 	for len(f.files) > 1 && (total > most || f.files[0].last.Before(oldest)) {
@@ -302,6 +302,21 @@ func (f *EventFile) rotate() error {
 		f.dropped++
 	}
 	return nil
+}
+
+// newest returns the time of the newest event, but not a time in the future. Either clock may be
+// ahead, that of the hub or that of a sender, and age must not count from there.
+func (f *EventFile) newest() time.Time {
+	var newest time.Time
+	for _, s := range f.files {
+		if s.last.After(newest) {
+			newest = s.last
+		}
+	}
+	if now := f.opt.Now(); now.Before(newest) {
+		return now
+	}
+	return newest
 }
 
 // Events implements EventLog. It reads files newest first, and no more than necessary.

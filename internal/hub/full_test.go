@@ -34,9 +34,9 @@ func smallDisk(t *testing.T, size int) string {
 // Catches a full disk that loses acknowledged samples, is not reported, or from which the
 // hub does not recover.
 func TestDiskFull(t *testing.T) {
-	dir := smallDisk(t, 16<<20)
+	dir := smallDisk(t, 64<<20)
 	filler := filepath.Join(dir, "filler")
-	if err := os.WriteFile(filler, make([]byte, 12<<20), 0o600); err != nil {
+	if err := os.WriteFile(filler, make([]byte, 44<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := openTest(t, filepath.Join(dir, "hub"), Options{})

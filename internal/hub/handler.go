@@ -38,9 +38,12 @@ type HandlerOptions struct {
 	// LocalOnly rejects requests whose Host header is not this machine, which prevents DNS
 	// rebinding from a browser on this machine.
 	LocalOnly bool
-	Names     []string       // addresses that the server was told to listen at; see LocalOnly
-	Ready     func() error   // nil: always ready
-	Alerts    func() []Alert // nil: no alerts
+	Names     []string     // addresses that the server was told to listen at; see LocalOnly
+	Ready     func() error // nil: always ready
+	// State returns lines for /readyz about what is wrong with a hub that is ready; may be nil.
+	// Everyone can read them.
+	State  func() []string
+	Alerts func() []Alert // nil: no alerts
 	// Findings serves /api/findings; nil: not served. Requests other than GET need an admin token.
 	Findings func(http.ResponseWriter, *http.Request, Grant)
 	Audit    *audit.Log // nil: no audit log
@@ -143,6 +146,11 @@ func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	_, _ = io.WriteString(w, "ok\n"+h.overShare())
+	if h.opt.State != nil {
+		for _, line := range h.opt.State() {
+			_, _ = io.WriteString(w, line+"\n")
+		}
+	}
 }
 
 // grant returns the permissions of a request. If it returns false, the request has been

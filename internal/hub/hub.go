@@ -31,6 +31,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/folder"
 	"github.com/gpumeter/gpumeter/internal/hub/days"
+	"github.com/gpumeter/gpumeter/internal/hub/disk"
 	"github.com/gpumeter/gpumeter/internal/hub/growth"
 	"github.com/gpumeter/gpumeter/internal/hub/share"
 )
@@ -93,6 +94,7 @@ var _ fleet.Keeper = (*Store)(nil)
 
 // Store holds samples and events in one directory. It is safe for concurrent use.
 type Store struct {
+	dir      string
 	opt      Options
 	db       *tsdb.DB
 	engine   *promql.Engine
@@ -111,6 +113,12 @@ type Store struct {
 	commitMu sync.Mutex
 	own      bool      // the commit in progress has the hub's own series
 	buffers  sync.Pool // holds *[]pending
+
+	unwritten atomic.Int64 // samples in chunks that may not be on disk yet
+	damagedMu sync.Mutex
+	damaged   []disk.Damage
+	stopScrub context.CancelFunc
+	scrubbing sync.WaitGroup
 
 	// starts holds the start times of counters whose zero is stored, by series.
 	startsMu sync.Mutex
@@ -134,7 +142,7 @@ func Open(dir string, o Options) (*Store, error) {
 		o.Log.Warn("other users can change the data of the hub", "directory", dir, "reason", why)
 	}
 	s := &Store{
-		opt: o, registry: prometheus.NewRegistry(), parser: parser.NewParser(parser.Options{}),
+		dir: dir, opt: o, registry: prometheus.NewRegistry(), parser: parser.NewParser(parser.Options{}),
 		starts: map[storage.SeriesRef]int64{}, refused: NewRefusals(), turns: newTurns(o.Queries),
 		nodes: share.NewNodes(o.NodeSeries),
 	}
@@ -143,8 +151,8 @@ func Open(dir string, o Options) (*Store, error) {
 	if s.lock, err = takeLock(dir); err != nil {
 		return nil, err
 	}
-	if err := mend(filepath.Join(dir, "tsdb"), o.Log); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot repair the store in %s: %w", dir, err), dropLock(s.lock))
+	if err := s.mend(); err != nil {
+		return nil, errors.Join(err, dropLock(s.lock))
 	}
 	if s.db, err = tsdb.Open(filepath.Join(dir, "tsdb"), o.Log, s.wbl, s.tsdbOptions(), nil); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot open the store in %s: %w", dir, err), dropLock(s.lock))
@@ -164,6 +172,9 @@ func Open(dir string, o Options) (*Store, error) {
 	})
 	s.register()
 	s.open.Store(true)
+	ctx, stop := context.WithCancel(context.Background())
+	s.stopScrub = stop
+	s.scrubbing.Go(func() { s.scrub(ctx) })
 	return s, nil
 }
 
@@ -178,6 +189,7 @@ func (s *Store) tsdbOptions() *tsdb.Options {
 	o.OutOfOrderTimeWindow = s.opt.OutOfOrder.Milliseconds()
 	o.MaxBlockDuration = max(o.MinBlockDuration, min(o.RetentionDuration/10, (31*24*time.Hour).Milliseconds())) // as Prometheus does
 	o.NewCompactorFunc = newCompactor
+	o.MaxBlockChunkSegmentSize = disk.SegmentSize(s.dir)
 	o.WALCompression = compression.Snappy
 	o.SeriesLifecycleCallback = (*lifecycle)(s)
 	return o
@@ -186,6 +198,7 @@ func (s *Store) tsdbOptions() *tsdb.Options {
 // register adds the store's own metrics. The metrics of the database and the engine keep
 // Prometheus' names, so Prometheus' dashboards and alerts work.
 func (s *Store) register() {
+	s.registry.MustRegister(s.damageGauges()...)
 	s.registry.MustRegister(s.refused, s.events.collector(),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gpumeter_hub_series", Help: "Series in memory."},
 			func() float64 { return float64(s.db.Head().NumSeries()) }),
@@ -202,6 +215,12 @@ func (s *Store) Refusals() *Refusals { return s.refused }
 
 // AppendEvents adds events to the log. Once it returns nil, they survive a kill.
 func (s *Store) AppendEvents(ctx context.Context, events []Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	if err := s.room(); err != nil {
+		return fmt.Errorf("cannot write events: %w", err)
+	}
 	return s.events.AppendEvents(ctx, events)
 }
 
@@ -223,7 +242,11 @@ func (s *Store) Size() int64 {
 }
 
 // Close flushes pending data and releases the directory.
-func (s *Store) Close() error { return errors.Join(s.db.Close(), s.events.Close(), dropLock(s.lock)) }
+func (s *Store) Close() error {
+	s.stopScrub()
+	s.scrubbing.Wait()
+	return errors.Join(s.closeDB(), s.events.Close(), dropLock(s.lock))
+}
 
 // errFull is returned for a new series beyond the limit.
 type errFull struct{ limit int }

@@ -3,15 +3,13 @@ package hub
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
-	"github.com/prometheus/prometheus/tsdb/record"
-	"github.com/prometheus/prometheus/tsdb/wlog"
-	"github.com/prometheus/prometheus/util/compression"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumeter/gpumeter/internal/hub/disk"
 )
 
 // takeLock locks the directory for this process until dropLock.
@@ -20,7 +18,15 @@ func takeLock(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot write to the store directory: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for range 3 { // gpumeter hub check holds the lock for an instant
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("another hub uses the store in %s: %w", dir, err), f.Close())
 	}
 	return f, nil
@@ -32,68 +38,53 @@ func dropLock(f *os.File) error {
 	return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
 }
 
-// mend repairs the database in dir after a kill, before it is opened. No other process may
-// have it open.
-//
-// Out-of-order samples are in a log until they are in a chunk on disk; then a marker in the
-// log says so. Chunks are written late, so after a kill some markers refer to chunks that do
-// not exist. The database detects that by chunk number, but only once: after a second kill
-// other chunks have these numbers, and the samples would be skipped. Therefore the markers
-// are removed: the whole log is replayed, and samples that are also in a chunk exist twice,
-// which queries do not show.
-func mend(dir string, log *slog.Logger) error {
-	wbl := filepath.Join(dir, wlog.WblDirName)
-	old, made := wbl+".old", wbl+".tmp"
-	if _, err := os.Stat(wbl); errors.Is(err, fs.ErrNotExist) {
-		if err := os.Rename(old, wbl); err != nil { // killed during an earlier repair
-			return ignoreMissing(err)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
-		return ignoreMissing(err) // cleanly closed
-	}
-	if err := errors.Join(os.RemoveAll(old), os.RemoveAll(made)); err != nil {
-		return err
-	}
-	if err := withoutMarks(wbl, made, log); err != nil {
-		return err
-	}
-	if err := errors.Join(os.Rename(wbl, old), os.Rename(made, wbl)); err != nil {
-		return err
-	}
-	return os.RemoveAll(old)
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// withoutMarks copies a log without markers and without a truncated record at its end.
-func withoutMarks(from, to string, log *slog.Logger) (err error) {
-	segments, err := wlog.NewSegmentsReader(from)
+// mend repairs the directory before the database opens it. If there is not enough room on the
+// disk, nothing is changed.
+func (s *Store) mend() error {
+	plan, err := disk.Examine(s.dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot examine the store in %s: %w", s.dir, err)
 	}
-	defer segments.Close()
-	w, err := wlog.New(log, nil, to, compression.Snappy)
+	found, err := plan.Apply(s.opt.Now())
+	for _, d := range found {
+		s.logDamage(d)
+	}
+	if full, ok := errors.AsType[*disk.RoomError](err); ok {
+		return fmt.Errorf("cannot open the store: %w; nothing was changed", full)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot repair the store in %s: %w", s.dir, err)
 	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	r := wlog.NewReader(segments)
-	d := record.NewDecoder(nil, log)
-	for r.Next() {
-		if rec := r.Record(); d.Type(rec) != record.MmapMarkers {
-			if err := w.Log(rec); err != nil {
-				return err
-			}
-		}
-	}
-	if r.Err() != nil {
-		log.Info("the out-of-order log ends in a truncated record, which was never acknowledged", "reason", r.Err())
+	if s.damaged, err = disk.ListDamaged(s.dir); err != nil {
+		return fmt.Errorf("cannot read what was set aside: %w", err)
 	}
 	return nil
+}
+
+// room returns an error if the disk is too full to accept samples.
+func (s *Store) room() error {
+	return disk.CheckRoom(s.dir, disk.Reserve+disk.SeriesReserve*int64(s.db.Head().NumSeries())+disk.SampleReserve*s.unwritten.Load()) //nolint:gosec // far below the limit
+}
+
+// wrote counts samples whose chunks the database has yet to write. It writes them once a minute, or
+// later if it is busy; in between, a fleet that was disconnected may send as much as fits on the disk.
+func (s *Store) wrote(samples int) {
+	if s.unwritten.Add(int64(samples)) > max(1<<20, 8*int64(s.db.Head().NumSeries())) { //nolint:gosec // far below the limit
+		s.db.ForceHeadMMap()
+		s.unwritten.Store(0)
+	}
+}
+
+// closeDB closes the database. If the database could not write everything, the next start has to
+// know.
+func (s *Store) closeDB() (err error) {
+	defer func() {
+		if r := recover(); r != nil { // the database panics if it cannot write a chunk
+			err = fmt.Errorf("cannot write the newest chunks, which the log also has: %v", r)
+		}
+		if err != nil {
+			_ = os.WriteFile(filepath.Join(s.dir, "tsdb", "lock"), nil, 0o640) // best effort, as the disk may be full
+		}
+	}()
+	return s.db.Close()
 }

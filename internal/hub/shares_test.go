@@ -48,8 +48,7 @@ func TestOneNodeDoesNotFillTheHub(t *testing.T) {
 	if got := send("", 0, 10); got != (Result{Accepted: 10}) {
 		t.Errorf("series without a node: %+v", got)
 	}
-	own := s.Appender(t.Context())
-	own.Own()
+	own := s.OwnAppender(t.Context())
 	own.Gauge(name("gpumeter_fleet_finding", "host_name", "bad"), ago(0), 1)
 	if got := commit(t, own); got != (Result{Accepted: 1}) {
 		t.Errorf("a finding about the node: %+v", got)

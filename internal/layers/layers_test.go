@@ -162,7 +162,8 @@ var layers = []struct {
 	}},
 	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
 	{"internal/hub/days", []string{"internal/fleet", "internal/query", "github.com/klauspost/compress/zstd"}},
-	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/folder", "internal/query", "internal/rebind", "github.com/prometheus/...", xsys}},
+	{"internal/hub/disk", []string{"github.com/prometheus/prometheus/...", xsys}},
+	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/folder", "internal/query", "internal/rebind", "github.com/oklog/ulid/v2", "github.com/prometheus/...", xsys}},
 
 	// Output of the process, without secrets.
 	{"internal/redact", nil},
@@ -191,7 +192,7 @@ var layers = []struct {
 	}},
 	{"internal/cli", []string{
 		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/demo", "internal/device/...",
-		"internal/fleet", "internal/health", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/redact",
+		"internal/fleet", "internal/health", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/redact",
 		"internal/scheduler/accounting", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},

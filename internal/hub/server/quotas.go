@@ -195,8 +195,7 @@ func (s *Server) judgeQuotas(ctx context.Context, store query.Store, q *quotas, 
 }
 
 func (s *Server) writeQuotas(ctx context.Context, q *quotas, uses []cost.Use, at time.Time) error {
-	a := s.store.Appender(ctx)
-	a.Own()
+	a := s.store.OwnAppender(ctx)
 	written := map[string]hub.Labels{}
 	for i := range uses {
 		for name, value := range map[string]float64{quotaUsed: uses[i].Used, quotaLimit: uses[i].Limit} {

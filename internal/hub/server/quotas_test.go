@@ -205,6 +205,7 @@ func TestQuotasAreTold(t *testing.T) {
 	put(t, file, "quotas: [{team: nlp, gpus: 3}]", 0o600)
 	q.read = time.Time{}
 	for i := range 2 {
+		hold(now.Add(time.Duration(i-1)*time.Second), "nlp", "nlp", "vision")
 		if err := s.judgeQuotas(t.Context(), store, q, now.Add(time.Duration(i-1)*time.Second)); err != nil {
 			t.Fatal(err)
 		}

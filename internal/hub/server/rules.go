@@ -145,8 +145,7 @@ func (s *Server) tell(ctx context.Context, w *rules.Watch, found []rules.Finding
 	if s.store == nil {
 		return nil
 	}
-	a := s.store.Appender(ctx)
-	a.Own()
+	a := s.store.OwnAppender(ctx)
 	s.store.Describe(findingSeries, hub.Family{Type: "gauge", Help: "1 for each active finding of a fleet rule, 0 if it is acknowledged or silenced."})
 	var events []hub.Event
 	for i := range changes {

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	promlabels "github.com/prometheus/prometheus/model/labels"
 	"go.uber.org/zap"
 
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
@@ -122,5 +124,74 @@ func TestHubRulesRestart(t *testing.T) {
 	list, err := store.Instant(t.Context(), findingSeries, now)
 	if err != nil || len(list) != 0 || len(w.Alerts()) != 0 {
 		t.Errorf("%v %v %v", list, w.Alerts(), err)
+	}
+}
+
+// Catches a hub whose clock was two days ahead for a minute: its own samples made those of all
+// agents too old, for good.
+func TestHubClockAhead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	now := time.Now().Truncate(time.Second)
+	open := func(clock time.Time) (*Server, *hub.Store) {
+		t.Helper()
+		store, err := hub.Open(dir, hub.Options{Now: func() time.Time { return clock }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &Server{log: zap.NewNop(), store: store}, store
+	}
+	send := func(store *hub.Store, at time.Time) hub.Result {
+		t.Helper()
+		a := store.Appender(t.Context())
+		a.Gauge(promlabels.FromStrings("__name__", "gpu_up", "host_name", "a"), at.UnixMilli(), 1)
+		r, err := a.Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	finding := rules.Finding{Rule: rules.OverQuota, Severity: "WARN", Labels: map[string]string{"quota": "x"}}
+	file := filepath.Join(t.TempDir(), "quotas.yaml")
+	put(t, file, "quotas: [{team: nlp, gpus: 1}]", 0o600)
+	q, err := newQuotas(t.Context(), []string{file}, nil, cost.Prices{}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, empty := range []bool{true, false} { // also before the first agent
+		ahead := now.Add(48 * time.Hour)
+		s, store := open(ahead)
+		w := &rules.Watch{}
+		for i := range 3 {
+			at := ahead.Add(time.Duration(i) * time.Minute)
+			if !empty {
+				send(store, now.Add(time.Duration(i-10)*time.Minute))
+			}
+			if err := errors.Join(s.tell(t.Context(), w, []rules.Finding{finding}, at), s.judgeQuotas(t.Context(), store, q, at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, store := open(now)
+	defer store.Close()
+	for _, late := range []time.Duration{23 * time.Hour, time.Hour, 0} {
+		if r := send(store, now.Add(-late)); r.Accepted != 1 {
+			t.Errorf("a sample %v late: %+v", late, r)
+		}
+	}
+	w := &rules.Watch{}
+	for i := range 2 {
+		at := now.Add(time.Duration(i) * time.Minute)
+		send(store, at)
+		if err := s.tell(t.Context(), w, []rules.Finding{finding}, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := store.Instant(t.Context(), findingSeries, now.Add(time.Minute))
+	if err != nil || len(list) != 1 || list[0].Value != 1 {
+		t.Errorf("the finding after the clock was corrected: %v %v", list, err)
 	}
 }

@@ -151,6 +151,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		o.Findings = s.marks.Handler(s.store)
 		otlp := hubexporter.NewOTLP(hubexporter.NewWriter(s.store, slices.Concat(hubexporter.DefaultResourceLabels(), h.Labels)), s.store.Refusals())
 		o.OTLP, o.Refusals, o.Registry = otlp.Handler(), s.store.Refusals(), s.store.Registry()
+		o.State = s.store.State
 		s.store.Registry().MustRegister(hub.Gauges(money.gauges), hub.BuildInfo(h.Version))
 		if h.GRPC != "" {
 			l, err := h.open(ctx, "--listen-grpc", h.GRPC, log)

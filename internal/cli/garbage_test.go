@@ -72,7 +72,7 @@ func TestNamedLibrary(t *testing.T) {
 	socket := filepath.Join(shortDir(t), "sock")
 	for path, want := range list {
 		for _, args := range [][]string{
-			{"agent", "--listen", "localhost:0", "--socket", socket},
+			{"agent", "--listen", "localhost:0", "--socket", socket, "--no-standby"},
 			{"agent", "--once"},
 			{"demo", "--listen", "localhost:0"},
 			{"devices"},
@@ -143,7 +143,7 @@ func TestNoDevice(t *testing.T) {
 			want[s] = 0
 		case strings.HasPrefix(s, "gpumeter_build_info{"), strings.HasPrefix(s, "gpumeter_component_up{"), strings.HasPrefix(s, "gpumeter_attribution_status{"):
 			want[s] = 1
-		case strings.HasPrefix(s, "otelcol_"):
+		case strings.HasPrefix(s, "otelcol_"), strings.HasPrefix(s, "gpumeter_agent_start_time_seconds{"):
 			want[s] = v
 		}
 	}
@@ -209,7 +209,7 @@ service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu], exporters: 
 	f := func(text string, want string) {
 		t.Helper()
 		file := write(t, "config.yaml", text)
-		for _, args := range [][]string{{"validate"}, {"agent", "--socket", filepath.Join(filepath.Dir(file), "sock")}} {
+		for _, args := range [][]string{{"validate"}, {"agent", "--no-standby", "--socket", filepath.Join(filepath.Dir(file), "sock")}} {
 			got := oneLine(t, run(t, append(args, "--config", file)...))
 			if got = strings.TrimPrefix(got, "invalid configuration: "); got != want {
 				t.Errorf("%s says %q, want %q", args[0], got, want)
@@ -267,7 +267,7 @@ func TestBadFlags(t *testing.T) {
 	}
 	agent := func(want string, args ...string) {
 		t.Helper()
-		f(want, append([]string{"agent", "--socket", socket, "--root", t.TempDir()}, args...)...)
+		f(want, append([]string{"agent", "--socket", socket, "--root", t.TempDir(), "--no-standby"}, args...)...)
 	}
 	for range 5 { // the View must not get a word in
 		agent("cannot listen on "+taken+": address already in use", "--listen", taken)
@@ -293,7 +293,7 @@ func TestBadFlags(t *testing.T) {
 	agent(`--otlp-protocol is "tcp", must be`, "--otlp-endpoint", "http://localhost:1", "--otlp-protocol", "tcp")
 	agent("--queue-size must be a size up to 1024GiB, such as 256MiB, is \"much\"", "--queue-size", "much")
 	f("--once has no effect with --config: set it in "+missing, "agent", "--config", missing, "--once")
-	f("cannot read the configuration: open "+missing+": no such file or directory", "agent", "--socket", socket, "--config", missing)
+	f("cannot read the configuration: open "+missing+": no such file or directory", "agent", "--no-standby", "--socket", socket, "--config", missing)
 	f("cannot read the configuration: open "+missing+": no such file or directory", "validate", "--config", missing)
 	f(`required flag(s) "config" not set`, "validate")
 }

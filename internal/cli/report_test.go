@@ -7,19 +7,23 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
 // reportSeries grow by rate a second since start.
@@ -50,44 +54,19 @@ func reportFleet() []reportSeries {
 	return out
 }
 
-var reportCall = regexp.MustCompile(`^(\w+)\((\w+)(?:\{.*\})?\[(\d+)ms\]\)$`)
-
-// fakePrometheus answers the queries of a report from these series.
+// fakePrometheus serves the first month of these series.
 func fakePrometheus(t *testing.T, list []reportSeries) string {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		call := reportCall.FindStringSubmatch(r.FormValue("query"))
-		if call == nil || r.URL.Path != "/api/v1/query" {
-			fmt.Fprint(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
-			return
+	store := querytest.NewMemory()
+	for _, s := range list {
+		l := query.Labels{fleet.LabelName: s.name}
+		maps.Copy(l, s.label)
+		for d := time.Duration(0); d < 32*24*time.Hour; d += 4 * time.Minute {
+			store.Add(l, s.start.Add(d), s.rate*d.Seconds())
 		}
-		seconds, err := strconv.ParseFloat(r.FormValue("time"), 64)
-		if err != nil {
-			t.Error(err)
-		}
-		ms, _ := strconv.ParseFloat(call[3], 64)
-		type sample struct {
-			Metric map[string]string `json:"metric"`
-			Value  [2]any            `json:"value"`
-		}
-		result := []sample{}
-		for _, s := range list {
-			start := float64(s.start.Unix())
-			if s.name != call[2] || seconds <= start {
-				continue
-			}
-			v := (seconds - start) * s.rate
-			switch call[1] {
-			case "min_over_time":
-				v = max(0, seconds-ms/1000-start) * s.rate
-			case "resets":
-				v = 0
-			}
-			result = append(result, sample{s.label, [2]any{seconds, strconv.FormatFloat(v, 'f', -1, 64)}})
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": result}})
-	}))
-	t.Cleanup(s.Close)
-	return s.URL
+	}
+	server := httptest.NewServer(hub.NewHandler(store, nil, hub.HandlerOptions{}))
+	t.Cleanup(server.Close)
+	return server.URL
 }
 
 func reportOutput(t *testing.T, args ...string) (string, error) {

@@ -92,16 +92,19 @@ GPU usage is unknown: no agent responds on this node. Use --prometheus URL with 
 	}
 }
 
-// usageAPI has series of job 101 on one GPU, behind Prometheus' API.
+// usageAPI has series of job 101 on four GPUs, behind Prometheus' API.
 func usageAPI(t *testing.T) string {
 	store := querytest.NewMemory()
-	now := time.Now()
-	for series, values := range map[string][2]float64{
-		fleet.SeriesAllocatedTime: {140, 14000}, fleet.SeriesActiveTime: {105, 10500}, fleet.SeriesEnergy: {72_000, 7.2e6}, fleet.SeriesWorkloadMemory: {1, 80 << 30},
-	} {
-		l := query.Labels{fleet.LabelName: series, fleet.LabelSlurmJob: "101", fleet.LabelUUID: "G"}
-		store.Add(l, now.Add(-7150*time.Second), values[0])
-		store.Add(l, now.Add(-3610*time.Second), values[1])
+	begin := time.Now().Add(-7150 * time.Second)
+	for i := range 60 * 4 {
+		minute := i / 4
+		held := 35 + float64(minute)*3465/59
+		for series, value := range map[string]float64{
+			fleet.SeriesAllocatedTime: held, fleet.SeriesActiveTime: held * 3 / 4, fleet.SeriesEnergy: held * 7.2e6 / 14000, fleet.SeriesWorkloadMemory: 80 << 30,
+		} {
+			l := query.Labels{fleet.LabelName: series, fleet.LabelSlurmJob: "101", fleet.LabelUUID: "G" + strconv.Itoa(i%4)}
+			store.Add(l, begin.Add(time.Duration(minute)*time.Minute), value)
+		}
 	}
 	server := httptest.NewServer(hub.NewHandler(store, nil, hub.HandlerOptions{}))
 	t.Cleanup(server.Close)

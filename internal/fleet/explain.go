@@ -56,7 +56,30 @@ func (q *questions) unexplained(ctx context.Context, before map[string]*known, f
 	if err := q.later(ctx, before, found, to, mark); err != nil {
 		return nil, err
 	}
+	if err := q.gaps(ctx, from, to, mark); err != nil {
+		return nil, err
+	}
 	return raw, q.crowded(ctx, from, to, mark)
+}
+
+// gaps marks the accounts that grew a lot where they have no samples for an hour: not all of that
+// growth counts.
+func (q *questions) gaps(ctx context.Context, from, to time.Time, mark func(query.Labels)) error {
+	const step = back / 2 // a gap of an hour has no sample in at least one step
+	for _, name := range q.hours.series {
+		list, err := q.store.Range(ctx, over("last_over_time", q.hours.selector(name), query.Duration(step)), from.Add(step), to, step)
+		if err != nil {
+			return err
+		}
+		for _, s := range list {
+			for i, p := range s.Points[min(1, len(s.Points)):] {
+				if before := s.Points[i]; p.Time.Sub(before.Time) > step && p.Value-before.Value > step.Seconds() {
+					mark(s.Labels)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // leads reports whether the edges of a period fully explain an account: it has one series, the same

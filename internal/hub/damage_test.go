@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/hub/disk"
+	"github.com/gpumeter/gpumeter/internal/hub/share"
 )
 
 // snapshot returns a hash of every file below dir but the lock.
@@ -238,7 +239,7 @@ func TestPutBack(t *testing.T) {
 		}
 		want := map[string]map[string]map[int64]float64{"g": wantValues(append(late, order...)...), "other": {}}
 		if meanwhile {
-			db, err := tsdb.Open(filepath.Join(dir, "tsdb"), nil, nil, (&Store{opt: Options{Retention: DefaultRetention, OutOfOrder: DefaultOutOfOrder}}).tsdbOptions(), nil)
+			db, err := tsdb.Open(filepath.Join(dir, "tsdb"), nil, nil, (&Store{opt: Options{Retention: DefaultRetention, OutOfOrder: DefaultOutOfOrder}, nodes: share.NewNodes(DefaultMaxSeries)}).tsdbOptions(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -69,7 +69,7 @@ type account struct {
 	ended                bool
 }
 
-var models = []string{"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "AMD Instinct MI300X", "Tenstorrent Blackhole p150a"}
+var models = []string{"H100", "A100", "MI300X", "p150a"}
 
 // New returns a fleet. A calm one neither restarts agents nor loses samples.
 func New(seed uint64, begin time.Time, d time.Duration, calm bool) *World {
@@ -243,18 +243,18 @@ func (g *gpu) tick(a *agent, at time.Time, elapsed time.Duration) {
 }
 
 func (g *gpu) labels(i int, who string) query.Labels {
-	l := query.Labels{"gpu_uuid": g.uuid, "gpu_model": g.model, "gpu_workload_kind": "unallocated"}
+	l := query.Labels{fleet.LabelUUID: g.uuid, fleet.LabelModel: g.model, fleet.LabelKind: fleet.KindUnallocated}
 	if len(g.holders) > 1 {
-		l["gpu_partition_id"] = fmt.Sprintf("%s-%d", g.uuid, i)
+		l[fleet.LabelPartition] = fmt.Sprintf("%s-%d", g.uuid, i)
 	}
 	switch who {
 	case "":
 	case "?":
-		l["gpu_workload_kind"] = "unattributed"
+		l[fleet.LabelKind] = fleet.KindUnattributed
 	default:
 		maps.Copy(l, query.Labels{
-			"gpu_workload_kind": "job", "gpu_workload_name": "job-" + who, "gpu_workload_team": fmt.Sprint("team-", who, "-", g.relabelled[i]),
-			"k8s_pod_uid": "uid-" + who, "k8s_namespace_name": "ns", "k8s_pod_name": "pod-" + who,
+			fleet.LabelKind: "job", fleet.LabelWorkload: "job-" + who, fleet.LabelTeam: fmt.Sprint("team-", who, "-", g.relabelled[i]),
+			fleet.LabelPodUID: "uid-" + who, fleet.LabelNamespace: "ns", fleet.LabelPod: "pod-" + who,
 		})
 	}
 	return l
@@ -270,9 +270,9 @@ func (acc *account) heldSeries() string {
 
 func (acc *account) series(name string, a *agent, way int) query.Labels {
 	l := maps.Clone(acc.labels)
-	maps.Copy(l, query.Labels{"__name__": name, "__unit__": name[len("gpu_"):], "host_name": a.name, "instance": fmt.Sprint(a.name, way), "pod": fmt.Sprint("agent-", a.pod), "gpu_index": "0"})
+	maps.Copy(l, query.Labels{fleet.LabelName: name, "__unit__": name[len("gpu_"):], fleet.LabelHost: a.name, "instance": fmt.Sprint(a.name, way), "pod": fmt.Sprint("agent-", a.pod), fleet.LabelIndex: "0"})
 	if a.cluster != "" {
-		l["k8s_cluster_name"] = a.cluster
+		l[fleet.LabelCluster] = a.cluster
 	}
 	return l
 }
@@ -290,7 +290,7 @@ func (f *World) write(a *agent, g *gpu, acc *account, at time.Time) {
 	for way := range ways {
 		when := at.Add(time.Duration(way*f.r.IntN(3000)) * time.Millisecond)
 		f.Store.Add(acc.series(acc.heldSeries(), a, way), when, acc.held)
-		if !g.noActivity && acc.labels["gpu_workload_kind"] != "unallocated" {
+		if !g.noActivity && acc.labels[fleet.LabelKind] != fleet.KindUnallocated {
 			f.Store.Add(acc.series(fleet.SeriesActiveTime, a, way), when, acc.active)
 		}
 		if !g.noEnergy {

@@ -39,11 +39,11 @@ func TestNodeOverItsShareIsAFinding(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := []rules.Finding{{
+	want := []rules.Change{{Since: now, Finding: rules.Finding{
 		Rule: rules.OverShare, Severity: "WARN", Labels: map[string]string{"host_name": "bad", "k8s_cluster_name": "c", "share": "series"}, Value: 2,
 		Reason: "node bad of cluster c: more than 3 series; the hub has refused the samples of further ones since " + now.Format(time.RFC3339),
 		Action: `Find out which labels change all the time, starting with topk(10, count by (__name__) ({host_name="bad"})). If all series are needed, raise --max-series-per-node.`,
-	}}
+	}}}
 	if diff := cmp.Diff(want, w.Active()); diff != "" {
 		t.Error(diff)
 	}

@@ -88,7 +88,11 @@ func TestLabelsChange(t *testing.T) {
 			}
 			n.at = start.Add(time.Duration(s) * time.Second)
 			last = view.Tick(t.Context(), n.at)
-			if r, err := writer.Metrics(t.Context(), emit.Emit(last)); err != nil || r.Refused > 0 {
+			allowed := 0
+			if s == from && from > 0 {
+				allowed = 1 // when the agent started: the last one said something else at this very moment
+			}
+			if r, err := writer.Metrics(t.Context(), emit.Emit(last)); err != nil || r.Refused > allowed {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}

@@ -285,7 +285,7 @@ func (d *Days) partial(ctx context.Context, k *kept, from time.Time, edges ...ti
 	slices.SortFunc(edges, time.Time.Compare)
 	edges = slices.CompactFunc(edges, time.Time.Equal)
 	oldest, newest := d.o.Samples()
-	if oldest.IsZero() || from.Before(oldest) {
+	if oldest.IsZero() || from.Before(oldest) && k.gone(oldest) {
 		return k.interpolate(from, edges), nil
 	}
 	key := [3]int64{from.UnixMilli(), edges[0].UnixMilli(), edges[len(edges)-1].UnixMilli()}
@@ -321,14 +321,17 @@ func (d *Days) complete(ctx context.Context, midnight, at time.Time) (*kept, err
 		k = &kept{day: midnight, devices: map[string]*device{}}
 	}
 	oldest, newest := d.o.Samples()
-	if k.usedBefore(oldest) {
-		return k, nil // some of its samples are gone
+	if k.gone(oldest) {
+		return k, nil
 	}
 	hours := min(24, max(0, int(newest.Add(-settled).Sub(midnight)/time.Hour)))
 	marked := d.marks.take(midnight)
 	more := k.hours < hours && midnight.Add(time.Duration(k.hours)*time.Hour).Before(at)
 	if len(marked) == 0 && !more {
 		return k, nil
+	}
+	if first := oldest.UnixMilli(); k.hours == 0 || first < k.begin {
+		k.begin = first
 	}
 	err := d.again(ctx, k, marked)
 	if err == nil && more {

@@ -46,6 +46,20 @@ func (s *store) options() Options {
 	}
 }
 
+// plain computes everything from samples, each time.
+type plain struct{ *store }
+
+func (p plain) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, error) {
+	out := &fleet.Day{Rows: map[string]*fleet.DayRow{}}
+	used, err := fleet.NewHours(p.store).Between(ctx, nil, midnight, []time.Time{at})
+	if err != nil {
+		return nil, err
+	}
+	used.AddTo(out)
+	out.Sort()
+	return out, nil
+}
+
 func openDays(t *testing.T, dir string, s *store) *Days {
 	t.Helper()
 	d, err := Open(dir, s, s.options())
@@ -116,7 +130,7 @@ func TestKeptIsComputed(t *testing.T) {
 	for seed := range uint64(*worlds) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		w := worldtest.New(seed, time.Date(2026, 3, 1, 22, 30, 0, 0, time.UTC), time.Duration(120+r.IntN(120))*time.Minute, false).Hostile().Run()
-		s := &store{Memory: querytest.NewMemory(), oldest: w.Begin.Add(-time.Hour)}
+		s := &store{Memory: querytest.NewMemory()}
 		dir := t.TempDir()
 		kept := openDays(t, dir, s)
 		ask := w.Begin
@@ -136,11 +150,14 @@ func TestKeptIsComputed(t *testing.T) {
 			if a.Time.After(s.newest) {
 				s.newest = a.Time
 			}
+			if s.oldest.IsZero() || a.Time.Before(s.oldest) {
+				s.oldest = a.Time
+			}
 		}
 		for range 2 {
 			from := w.Begin.Add(time.Duration(r.IntN(60*4)-60) * time.Minute)
 			to := from.Add(time.Duration(1+r.IntN(60*4)) * time.Minute)
-			want, got := rows(t, openDays(t, t.TempDir(), s), from, to), rows(t, kept, from, to)
+			want, got := rows(t, plain{s}, from, to), rows(t, kept, from, to)
 			if diff := gocmp.Diff(want, got); diff != "" {
 				t.Fatalf("world %d, %s to %s (-computed +kept):\n%s", seed, from, to, diff)
 			}
@@ -199,6 +216,11 @@ func TestSamplesAreGone(t *testing.T) {
 	gone := &store{Memory: querytest.NewMemory(), oldest: w.End.Add(100 * 24 * time.Hour), newest: w.End.Add(130 * 24 * time.Hour)}
 	if diff := gocmp.Diff(want, rows(t, openDays(t, dir, gone), from, to)); diff != "" {
 		t.Errorf("(-with samples +without):\n%s", diff)
+	}
+	// Half of them are gone.
+	some := &store{Memory: w.Store, oldest: w.Begin.Add(3 * time.Hour), newest: w.End}
+	if diff := gocmp.Diff(want, rows(t, openDays(t, dir, some), from, to)); diff != "" {
+		t.Errorf("(-with samples +with half of them):\n%s", diff)
 	}
 	var hour, half fleet.Seconds
 	for _, x := range rows(t, openDays(t, dir, gone), from, from.Add(time.Hour)) {

@@ -20,7 +20,7 @@ import (
 // A file has one day: a magic number, a zstd frame, and the CRC-32C of both. The frame has unsigned
 // and signed varints and strings with their length in front:
 //
-//	day (seconds since 1970), hours, refused
+//	day (seconds since 1970), hours, refused, begin (ms)
 //	devices: key, seen (ms), dropped by hour (us)
 //	  rows: labels, flags, per hour held, active, unmeasured (us), energy (mJ)
 //	  late accounts: number of the row, time (ms), held (us)
@@ -36,6 +36,7 @@ type kept struct {
 	day     time.Time
 	hours   int // complete ones
 	refused int
+	begin   int64 // ms: of the oldest sample in the store when its hours were computed
 	devices map[string]*device // by key
 }
 
@@ -71,6 +72,7 @@ func (k *kept) encode() []byte {
 	number(k.day.Unix())
 	number(int64(k.hours))
 	number(int64(k.refused))
+	number(k.begin)
 	number(int64(len(k.devices)))
 	keys := make([]string, 0, len(k.devices))
 	for key := range k.devices {
@@ -136,7 +138,7 @@ func decode(b []byte, names func(key []byte) (string, query.Labels)) (*kept, err
 		return nil, errors.Join(errDamaged, err)
 	}
 	p := parser{left: body}
-	k := &kept{day: time.Unix(p.number(), 0).UTC(), hours: int(p.number()), refused: int(p.number())}
+	k := &kept{day: time.Unix(p.number(), 0).UTC(), hours: int(p.number()), refused: int(p.number()), begin: p.number()}
 	if k.hours < 0 || k.hours > 24 || !k.day.Equal(k.day.Truncate(24*time.Hour)) {
 		return nil, errDamaged
 	}

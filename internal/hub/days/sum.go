@@ -98,9 +98,13 @@ func (k *kept) sum(hours int, end time.Time) *fleet.Day {
 	return out
 }
 
-// usedBefore reports whether a day has usage in hours that begin before a moment.
-func (k *kept) usedBefore(at time.Time) bool {
-	hours := min(k.hours, int((at.Sub(k.day)+time.Hour-1)/time.Hour))
+// gone reports whether samples of the day's hours no longer exist: the oldest one, which is at the given
+// moment, is newer than it was, and there is usage in hours before it.
+func (k *kept) gone(oldest time.Time) bool {
+	if oldest.UnixMilli() <= k.begin {
+		return false
+	}
+	hours := min(k.hours, int((oldest.Sub(k.day)+time.Hour-1)/time.Hour))
 	if hours <= 0 {
 		return false
 	}

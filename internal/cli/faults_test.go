@@ -148,7 +148,9 @@ func TestOldDrivers(t *testing.T) {
 			"metrics: {gpu.process.memory.used: {enabled: true}, gpu.process.utilization: {enabled: true}}")
 		// What workloads used grows from tick to tick.
 		return startConfig(t, strings.Replace(config, "host_name: host", "host_name: host, workloads: {enabled: false}", 1)).waitPage(func(p page) error {
-			maps.DeleteFunc(p, func(series string, _ float64) bool { return strings.HasPrefix(series, "gpumeter_agent_start_time_seconds{") })
+			maps.DeleteFunc(p, func(series string, _ float64) bool {
+				return strings.HasPrefix(series, "gpumeter_agent_start_time_seconds{")
+			})
 			return ok(p)
 		})
 	}

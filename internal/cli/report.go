@@ -131,11 +131,12 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if err != nil {
 		return err
 	}
-	store, err := o.store.open(o.timeout)
+	client, err := o.store.open(o.timeout)
 	if err != nil {
 		return err
 	}
-	theirs, origin, restricted, err := hubPrices(ctx, store)
+	store := fleet.NewRemote(client)
+	theirs, origin, restricted, err := hubPrices(ctx, client)
 	if err != nil {
 		return unreachable(err, o.store.url)
 	}
@@ -319,6 +320,9 @@ func missing(b *cost.Statement, prices cost.Prices, origin string, zone *time.Lo
 	}
 	if u := b.Missing.Unseen; u.Accounts > 0 {
 		notes = append(notes, fmt.Sprintf("%d counters already stood at %.1f GPU-hours in total at their first sample: no bill of this store includes those hours.", u.Accounts, u.Held.Hours()))
+	}
+	if note := b.Missing.TwiceNote(); note != "" {
+		notes = append(notes, note)
 	}
 	if n := b.Missing.Refused; n > 0 {
 		notes = append(notes, fmt.Sprintf("%d invalid counter values were discarded.", n))

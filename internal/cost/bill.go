@@ -26,7 +26,7 @@ func Bill(ctx context.Context, store query.Store, p Prices, from, to time.Time, 
 	}
 	edges := p.edges(from, to)
 	if len(edges) > maxEdges {
-		return Statement{}, fmt.Errorf("the period has %d price changes and midnights, more than %d: choose a shorter period", len(edges), maxEdges)
+		return Statement{}, fmt.Errorf("the period has %d price changes, more than %d: choose a shorter period", len(edges), maxEdges)
 	}
 	meter := fleet.NewMeter(store, o)
 	b := &biller{prices: p, rows: map[string]*Row{}, tariffs: map[*Row]tariff{}}
@@ -50,10 +50,9 @@ func Bill(ctx context.Context, store query.Store, p Prices, from, to time.Time, 
 	return s, nil
 }
 
-// edges returns the ends of the period, all price changes in it, and each midnight, so that no
-// query covers more than a day.
+// edges returns the ends of the period and all price changes in it.
 func (p Prices) edges(from, to time.Time) []time.Time {
-	out := append(fleet.Days(from, to), from, to)
+	out := []time.Time{from, to}
 	for _, t := range p.changes {
 		if t.After(from) && t.Before(to) {
 			out = append(out, t)

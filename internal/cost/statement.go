@@ -2,6 +2,7 @@ package cost
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -49,6 +50,15 @@ type Missing struct {
 	// Twice is device time that was reported more than once, such as by two agents on one host,
 	// and is counted once.
 	Twice Seconds `json:"reported_twice_seconds,omitempty"`
+}
+
+// TwiceNote says how much was reported more than once. It is empty below a tenth of a GPU-hour: the
+// samples of a workload that ends and of the next one overlap a little.
+func (m *Missing) TwiceNote() string {
+	if m.Twice < 360e6 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f GPU-hours were reported more than once, such as by two agents on one host, and are counted once.", m.Twice.Hours())
 }
 
 func (b *biller) statement(from, to time.Time) Statement {

@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -98,11 +99,14 @@ type LateRow struct {
 	At     time.Time
 }
 
+// ErrNotKept is returned by a Keeper that has samples only.
+var ErrNotKept = errors.New("the store keeps no usage")
+
 // Keeper is a store that keeps the usage of past hours, so that it need not be computed from
 // samples each time.
 type Keeper interface {
 	query.Store
-	// Usage returns the usage from midnight to a moment of the same day.
+	// Usage returns the usage from midnight to a moment of the same day, or ErrNotKept.
 	Usage(ctx context.Context, midnight, at time.Time) (*Day, error)
 }
 
@@ -132,22 +136,26 @@ type Count func(key string, row query.Labels, from, to Sums)
 func (m *Meter) Between(ctx context.Context, from, to time.Time, count Count) error {
 	edges := append(append([]time.Time{from}, Days(from, to)...), to)
 	for i, end := range edges[1:] {
-		if err := m.within(ctx, edges[i], end, count); err != nil {
+		known, err := m.within(ctx, edges[i], end, count)
+		if err != nil {
 			return err
+		}
+		if i == 0 {
+			m.known = known
 		}
 	}
 	return nil
 }
 
-// within is Between for a period of one day.
-func (m *Meter) within(ctx context.Context, from, to time.Time, count Count) error {
+// within is Between for a period of one day. known reports whether there was an account before it.
+func (m *Meter) within(ctx context.Context, from, to time.Time, count Count) (known bool, err error) {
 	midnight := from.UTC().Truncate(day)
 	a := &Day{}
 	if !from.Equal(midnight) {
 		if m.last.Day == nil || !m.last.at.Equal(from) {
 			d, err := m.usage(ctx, midnight, from)
 			if err != nil {
-				return err
+				return false, err
 			}
 			m.last = moment{from, d}
 		}
@@ -155,10 +163,9 @@ func (m *Meter) within(ctx context.Context, from, to time.Time, count Count) err
 	}
 	b, err := m.usage(ctx, midnight, to)
 	if err != nil {
-		return err
+		return false, err
 	}
 	m.last = moment{to, b}
-	m.known = b.Known || len(a.Rows) > 0
 	m.refused += b.Refused - a.Refused
 	m.dropped += b.Dropped - a.Dropped
 	for _, l := range b.Late[min(len(a.Late), len(b.Late)):] {
@@ -177,17 +184,19 @@ func (m *Meter) within(ctx context.Context, from, to time.Time, count Count) err
 			count(key, r.Labels, before, r.Sums)
 		}
 	}
-	return nil
+	return b.Known || len(a.Rows) > 0, nil
 }
 
 // usage returns the usage from midnight to a moment of the same day.
 func (m *Meter) usage(ctx context.Context, midnight, at time.Time) (*Day, error) {
 	if k, ok := m.store.(Keeper); ok && len(m.o.Matchers) == 0 {
 		d, err := k.Usage(ctx, midnight, at)
-		if err != nil {
+		if err == nil {
+			return d.only(&m.o), nil
+		}
+		if !errors.Is(err, ErrNotKept) {
 			return nil, err
 		}
-		return d.only(&m.o), nil
 	}
 	q := m.questions()
 	d, err := q.usage(ctx, midnight, at)
@@ -198,6 +207,9 @@ func (m *Meter) usage(ctx context.Context, midnight, at time.Time) (*Day, error)
 func (m *Meter) questions() *questions {
 	return &questions{store: m.store, o: &m.o, hours: Hours{store: m.store, o: &m.o, series: m.heldSeries()}, edges: m.edges}
 }
+
+// Only returns the rows that have these labels.
+func (d *Day) Only(match map[string]string) *Day { return d.only(&MeterOptions{Match: match}) }
 
 // only returns the rows that the options select.
 func (d *Day) only(o *MeterOptions) *Day {

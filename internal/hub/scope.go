@@ -51,7 +51,27 @@ func restrict(p parser.Parser, expr string, scope access.Scope) (string, error) 
 
 // ScopedStore returns a view of any store that contains only the series of a scope.
 func ScopedStore(s query.Store, scope access.Scope) query.Store {
-	return scopedStore{s, parser.NewParser(parser.Options{}), scope}
+	scoped := scopedStore{s, parser.NewParser(parser.Options{}), scope}
+	if k, ok := s.(fleet.Keeper); ok {
+		return scopedKeeper{scoped, k}
+	}
+	return scoped
+}
+
+// scopedKeeper has the rows of a scope as they are in the bill of the fleet: no device counts twice,
+// also if others, who are outside of the scope, claim it.
+type scopedKeeper struct {
+	scopedStore
+	keeper fleet.Keeper
+}
+
+// Usage implements fleet.Keeper.
+func (t scopedKeeper) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, error) {
+	d, err := t.keeper.Usage(ctx, midnight, at)
+	if err != nil {
+		return nil, err
+	}
+	return d.Only(t.scope.Labels()), nil
 }
 
 type scopedStore struct {

@@ -233,8 +233,8 @@ func (c *Client) ask(ctx context.Context, what string, form url.Values, each fun
 	return nil
 }
 
-// maxPage bounds an answer of Page.
-const maxPage = 8 << 20
+// maxPage bounds an answer of Page: a day of 200,000 workloads.
+const maxPage = 256 << 20
 
 // Page returns the answer of a hub to a path of its page's API, such as prices. ok is false if
 // the store is no hub.
@@ -257,11 +257,18 @@ func (c *Client) Page(ctx context.Context, path string) (body []byte, ok bool, e
 		return nil, false, fmt.Errorf("cannot query store at %s: %w", c.base, hide(err, secrets))
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+	isJSON := strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json")
+	if isJSON && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusTooManyRequests) {
+		return nil, false, fmt.Errorf("cannot query store at %s: %s", c.base, status(resp))
+	}
+	if resp.StatusCode != http.StatusOK || !isJSON {
 		return nil, false, nil // any other store answers in its own way
 	}
-	if body, err = io.ReadAll(io.LimitReader(resp.Body, maxPage)); err != nil {
+	if body, err = io.ReadAll(io.LimitReader(resp.Body, maxPage+1)); err != nil {
 		return nil, false, fmt.Errorf("cannot query store at %s: %w", c.base, hide(err, secrets))
+	}
+	if len(body) > maxPage {
+		return nil, false, fmt.Errorf("the answer of the store at %s is longer than %d MiB", c.base, maxPage>>20)
 	}
 	return body, true, nil
 }

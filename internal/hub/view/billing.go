@@ -61,6 +61,9 @@ func billOf(s cost.Statement) *Bill {
 			b.Notes = append(b.Notes, fmt.Sprintf("%s has no price: %.1f GPU-hours are not included in the cost.", model, s.Missing.NoPrice[model].Hours()))
 		}
 	}
+	if note := s.Missing.TwiceNote(); note != "" {
+		b.Notes = append(b.Notes, note)
+	}
 	for _, c := range s.Commitments {
 		if note := c.Note(s.Currency); note != "" {
 			b.Notes = append(b.Notes, note)

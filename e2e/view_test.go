@@ -211,6 +211,7 @@ var viewedPages = map[string]url.Values{
 	"fleet":     {},
 	"workloads": {},
 	"cost":      {},
+	"waste":     {},
 	"gpu":       {"uuid": {"GPU-1"}},
 	"workload":  {"id": {"job/c/ml/train/"}},
 	"search":    {"q": {"train"}},
@@ -308,9 +309,9 @@ func checkViewed(t *testing.T, pages map[string]any) {
 		}
 		Workloads struct{ Workloads []struct{ Name string } }
 		Cost      struct {
-			Total    struct{ Time, Cost, IdleCost float64 }
-			Findings []any
+			Total struct{ Time, Cost, IdleCost float64 }
 		}
+		Waste struct{ Findings []any }
 		GPU   struct{ Holders []any }
 		Range struct{ Lines [][]any }
 	}
@@ -321,8 +322,8 @@ func checkViewed(t *testing.T, pages map[string]any) {
 	if h.GPUs != 6 || h.Held != 5 || h.Idle != 1 || h.Sick != 1 || h.LostPerDay != 84 {
 		t.Errorf("the headline is %+v", h)
 	}
-	if len(got.Workloads.Workloads) != 5 || len(got.GPU.Holders) != 2 || len(got.Range.Lines) != 2 || len(got.Cost.Findings) == 0 {
-		t.Errorf("%d workloads, %d holders, %d lines, %d findings", len(got.Workloads.Workloads), len(got.GPU.Holders), len(got.Range.Lines), len(got.Cost.Findings))
+	if len(got.Workloads.Workloads) != 5 || len(got.GPU.Holders) != 2 || len(got.Range.Lines) != 2 || len(got.Waste.Findings) == 0 {
+		t.Errorf("%d workloads, %d holders, %d lines, %d findings", len(got.Workloads.Workloads), len(got.GPU.Holders), len(got.Range.Lines), len(got.Waste.Findings))
 	}
 	if c := got.Cost.Total; c.Time != 6*2*3600 || math.Abs(c.Cost-42) > 1e-4 || math.Abs(c.IdleCost-7) > 1e-4 { // each row is rounded to millionths
 		t.Errorf("two hours of six GPUs are %+v", c)

@@ -3,6 +3,7 @@ package cost
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -180,6 +181,11 @@ func (d *detective) lookBack(ctx context.Context, bill *Statement) (err error) {
 }
 
 func (d *detective) over(ctx context.Context, f, series string, window time.Duration) ([]query.Sample, error) {
+	if a, ok := d.store.(fleet.Aggregator); ok && len(d.o.Match) == 0 && len(d.o.Matchers) == 0 {
+		if list, err := a.OverTime(ctx, f, series, window, d.to); !errors.Is(err, fleet.ErrNotKept) {
+			return list, err
+		}
+	}
 	return d.store.Instant(ctx, f+"("+fleet.Select(series, d.o.Match, d.o.Matchers...)+"["+query.Duration(window)+"])", d.to)
 }
 

@@ -30,17 +30,17 @@ func Sightings(ctx context.Context, store query.Store, match map[string]string, 
 	out := map[string]*Sighting{}
 	edges := append([]time.Time{from.Add(-lately), from}, append(Days(from, to), to)...)
 	for i, end := range edges[1:] {
-		list, err := store.Instant(ctx, over("last_over_time", Select(SeriesUp, match), query.Duration(end.Sub(edges[i]))), end)
+		list, err := listed(ctx, store, Select(SeriesUp, match), edges[i], end)
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range list {
-			labels := Row(s.Labels)
+		for _, l := range list {
+			labels := Row(l)
 			key := DeviceKey(labels)
 			if out[key] == nil {
 				out[key] = &Sighting{}
 			}
-			if index := s.Labels[LabelIndex]; index != "" { // Row drops it, because it may change
+			if index := l[LabelIndex]; index != "" { // Row drops it, because it may change
 				labels[LabelIndex] = index
 			}
 			out[key].Labels = labels

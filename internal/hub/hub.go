@@ -33,6 +33,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub/days"
 	"github.com/gpumeter/gpumeter/internal/hub/disk"
 	"github.com/gpumeter/gpumeter/internal/hub/growth"
+	"github.com/gpumeter/gpumeter/internal/hub/rollup"
 	"github.com/gpumeter/gpumeter/internal/hub/share"
 )
 
@@ -124,6 +125,7 @@ type Store struct {
 	startsMu sync.Mutex
 	starts   map[storage.SeriesRef]int64
 	days     *days.Days // usage by the hour
+	rollup   *rollup.Rollup
 	// before is the time of the newest sample when the store was opened, in ms.
 	before int64
 	// full is set when a series was rejected and none has been deleted since.
@@ -170,6 +172,7 @@ func Open(dir string, o Options) (*Store, error) {
 		LookbackDelta: lookback, EnableAtModifier: true, EnableNegativeOffset: true,
 		NoStepSubqueryIntervalFn: func(int64) int64 { return growth.DefaultSubqueryStep.Milliseconds() },
 	})
+	s.rollup = s.newRollup()
 	s.register()
 	s.open.Store(true)
 	ctx, stop := context.WithCancel(context.Background())

@@ -3,12 +3,15 @@ package hub
 import (
 	"context"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub/rollup"
+	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // Usage implements fleet.Keeper.
@@ -16,9 +19,37 @@ func (s *Store) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, 
 	return s.days.Usage(ctx, midnight, at)
 }
 
-// KeepDays computes the usage of hours that have ended, until ctx is canceled, so that no bill has to
+// KeepDays computes what is kept of hours that have ended, until ctx is canceled, so that nobody has to
 // wait for it.
-func (s *Store) KeepDays(ctx context.Context) { s.days.Run(ctx) }
+func (s *Store) KeepDays(ctx context.Context) {
+	var both sync.WaitGroup
+	both.Go(func() { s.days.Run(ctx) })
+	both.Go(func() {
+		s.rollup.Run(ctx, func(err error) { s.opt.Log.Warn("The peaks of past hours cannot be read", "error", err) })
+	})
+	both.Wait()
+}
+
+// OverTime implements fleet.Aggregator.
+func (s *Store) OverTime(ctx context.Context, f, name string, window time.Duration, at time.Time) ([]query.Sample, error) {
+	return s.rollup.OverTime(ctx, f, name, window, at)
+}
+
+// newRollup keeps the gauges by which waste is judged.
+func (s *Store) newRollup() *rollup.Rollup {
+	newest := func() time.Time { _, newest := s.Samples(); return newest }
+	return rollup.New(s, newest, fleet.SeriesWorkloadUtilization, fleet.SeriesSMActive, fleet.SeriesWorkloadMemory)
+}
+
+// Listed implements fleet.Lister.
+func (s *Store) Listed(ctx context.Context, selector string, from, to time.Time) ([]query.Labels, error) {
+	list, _, err := s.Series(ctx, []string{selector}, from, to, math.MaxInt)
+	out := make([]query.Labels, len(list))
+	for i := range list {
+		out[i] = list[i].Map()
+	}
+	return out, err
+}
 
 // tellLate reports a late sample, in ms, if it is one of a workload's counters.
 func (s *Store) tellLate(l Labels, ms int64) error {

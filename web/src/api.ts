@@ -223,10 +223,14 @@ export interface CostAnswer {
   timeZone: string;
   total: Taken;
   teams: Share[];
-  findings: Finding[];
   quotas: Quota[];
   notes?: string[];
   coverage?: Coverage;
+}
+
+export interface WasteAnswer {
+  currency?: string;
+  findings: Finding[];
 }
 
 export interface RangeAnswer {
@@ -325,15 +329,18 @@ export function useAnswer<T>(what: string, params: Params, every = 0): Loaded<T>
   useEffect(() => {
     const stop = new AbortController();
     let timer = 0;
+    let pause = 3; // seconds until the next try, longer each time: a busy hub must not be asked all the time
     const load = async () => {
       if (document.hidden && every > 0) return void (timer = window.setTimeout(load, 1000));
       let wait = every;
       try {
         const data = await ask<T>(what, params, stop.signal);
+        pause = 3;
         if (latest.current === key) set({ shape, data, loading: false });
       } catch (e) {
         if (stop.signal.aborted) return;
-        wait = e instanceof Refusal && e.status < 500 ? 0 : 3;
+        wait = e instanceof Refusal && e.status < 500 ? 0 : pause;
+        pause = Math.min(60, 2 * pause);
         set((s) => ({ shape, data: s.shape === shape ? s.data : undefined, error: e as Error, loading: false }));
       }
       if (wait > 0) timer = window.setTimeout(load, wait * 1000);

@@ -1,4 +1,4 @@
-import { type CostAnswer, type CoveredGPU, type Share, type Taken, useAnswer } from "./api";
+import { type CostAnswer, type CoveredGPU, type Loaded, type Share, type Taken, type WasteAnswer, useAnswer } from "./api";
 import * as f from "./format";
 import { Answer, Bar, Empty, Findings, type Head, Part, Simulated, Table, useNow } from "./parts";
 import { type Route, calendar, href, ranges, spanOf, timesOf } from "./route";
@@ -6,14 +6,16 @@ import { type Route, calendar, href, ranges, spanOf, timesOf } from "./route";
 export function Cost({ route }: { route: Route }) {
   const span = spanOf(route.params);
   const now = useNow(60);
-  const answer = useAnswer<CostAnswer>("cost", timesOf({ ...span, seconds: Math.max(span.seconds, 900) }, now / 1000));
+  const times = timesOf({ ...span, seconds: Math.max(span.seconds, 900) }, now / 1000);
+  const answer = useAnswer<CostAnswer>("cost", times);
+  const waste = useAnswer<WasteAnswer>("waste", times);
   const known = ranges.find(([k]) => k === span.name);
   const date = calendar.find(([k]) => k === span.name);
   const name = date ? `${date[1]}` : known ? `In the ${known[1].toLowerCase()}` : span.live ? "So far" : "In this period";
-  return <Answer of={answer} what="the cost">{(data) => <Shown data={data} name={name} />}</Answer>;
+  return <Answer of={answer} what="the cost">{(data) => <Shown data={data} waste={waste} name={name} />}</Answer>;
 }
 
-function Shown({ data, name }: { data: CostAnswer; name: string }) {
+function Shown({ data, waste, name }: { data: CostAnswer; waste: Loaded<WasteAnswer>; name: string }) {
   const money = (v: number | null) => f.money(v, data.currency);
   const t = data.total;
   const priced = t.cost !== null;
@@ -33,7 +35,7 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
     ...(energy > 0 ? ([["u2", "energy", energy]] as [string, string, number][]) : []),
   ];
   const missed = data.coverage?.notSeen;
-  if (whole === 0 && !missed?.devices && data.findings.length === 0 && data.quotas.length === 0)
+  if (whole === 0 && !missed?.devices && !waste.data?.findings.length && data.quotas.length === 0)
     return (
       <>
         <h1>Cost and idle</h1>
@@ -83,12 +85,14 @@ function Shown({ data, name }: { data: CostAnswer; name: string }) {
       </header>
       <section class="card">
         <h2>
-          Waste <span class="muted">{data.findings.length}</span>
+          Waste <span class="muted">{waste.data?.findings.length}</span>
         </h2>
         <p class="muted small note">
           Over the selected period: workloads that were idle for an hour or more, and workloads that hold more than they need. The fleet page counts GPUs that are idle right now, for 10 minutes or more, so the numbers may differ.
         </p>
-        {data.findings.length === 0 ? <p class="muted">No waste found.</p> : <Findings list={data.findings} currency={data.currency} />}
+        <Answer of={waste} what="the waste">
+          {(found) => (found.findings.length === 0 ? <p class="muted">No waste found.</p> : <Findings list={found.findings} currency={found.currency} />)}
+        </Answer>
       </section>
       <section class="card">
         <h2>By team</h2>

@@ -74,7 +74,7 @@ var models = []string{"H100", "A100", "MI300X", "p150a"}
 // New returns a fleet. A calm one neither restarts agents nor loses samples.
 func New(seed uint64, begin time.Time, d time.Duration, calm bool) *World {
 	f := &World{r: rand.New(rand.NewPCG(seed, 9)), Store: querytest.NewMemory(), Begin: begin, End: begin.Add(d), calm: calm}
-	f.step = time.Duration(15+f.r.IntN(60)) * time.Second
+	f.step = time.Duration(30+f.r.IntN(90)) * time.Second
 	for i := range 1 + f.r.IntN(3) {
 		a := &agent{world: f, name: fmt.Sprintf("node-%d", i), twice: f.r.IntN(3) == 0 && !calm}
 		for j := range 1 + f.r.IntN(2) {

@@ -24,8 +24,8 @@ type Accounts struct {
 	// Cover returns how much device time a bill lacks. It is nil for a team: the rest of its
 	// devices' time is somebody else's.
 	Cover func(ctx context.Context, b *Bill) (*Coverage, error)
-	// Findings returns the waste found in a period.
-	Findings func(ctx context.Context, from, to time.Time) ([]Finding, error)
+	// Findings returns the waste in a bill.
+	Findings func(ctx context.Context, b *Bill) ([]Finding, error)
 	// Quotas returns the teams' quotas and how much of each is used.
 	Quotas func(ctx context.Context, at time.Time) ([]Quota, error)
 }

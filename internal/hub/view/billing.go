@@ -31,8 +31,8 @@ func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 		}
 		return coverageOf(c), nil
 	}
-	a.Findings = func(ctx context.Context, from, to time.Time) ([]Finding, error) {
-		list, err := cost.Findings(ctx, store, prices, from, to)
+	a.Findings = func(ctx context.Context, b *Bill) ([]Finding, error) {
+		list, err := cost.FindingsIn(ctx, store, prices, b.Statement, cost.Rules{}, cost.Options{})
 		if err != nil {
 			return nil, err
 		}

@@ -26,7 +26,6 @@ type costAnswer struct {
 	Total     taken      `json:"total"` // of what is known
 	Simulated simulation `json:"simulated"`
 	Teams     []teamRow  `json:"teams"`
-	Findings  []Finding  `json:"findings"`
 	Quotas    []Quota    `json:"quotas"`
 	Notes     []string   `json:"notes,omitempty"`
 	Coverage  *Coverage  `json:"coverage,omitempty"` // absent for a team
@@ -49,9 +48,6 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 		if a.Coverage, err = v.accounts.Cover(ctx, bill); err != nil {
 			return nil, fmt.Errorf("cannot read the coverage: %w", err)
 		}
-	}
-	if a.Findings, err = v.findings(ctx, r); err != nil {
-		return nil, err
 	}
 	if v.accounts.Quotas != nil {
 		quotas, err := v.accounts.Quotas(ctx, r.to.In(v.opts.Zone))
@@ -79,13 +75,28 @@ func (v *viewer) pricesPage(context.Context, request) (any, error) {
 	return a, nil
 }
 
+// wasteAnswer is apart from the cost: it takes longer, and nobody should wait for it.
+type wasteAnswer struct {
+	Currency string    `json:"currency,omitempty"`
+	Findings []Finding `json:"findings"`
+}
+
+func (v *viewer) wastePage(ctx context.Context, r request) (any, error) {
+	list, err := v.findings(ctx, r)
+	return wasteAnswer{v.accounts.Currency, list}, err
+}
+
 // findings returns the waste in a period, most expensive first.
 func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
 	if v.accounts.Findings == nil {
 		return []Finding{}, nil
 	}
 	list, err := v.found.get(ctx, span{r.from.Unix() / 60, r.to.Unix() / 60}, v.opts.Now(), 12*freshness, func(ctx context.Context) ([]Finding, error) {
-		return v.accounts.Findings(ctx, r.from, r.to)
+		bill, err := v.bill(ctx, r.from, r.to)
+		if err != nil {
+			return nil, err
+		}
+		return v.accounts.Findings(ctx, bill)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot find waste: %w", err)

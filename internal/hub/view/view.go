@@ -82,8 +82,8 @@ func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error
 	return v.fleets.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) (*fleet.Fleet, error) { return v.fleet.At(ctx, at) })
 }
 
-// Handler serves fleet, workloads, gpu, workload, events, cost, prices, search, range, since and
-// usage below its mount point. events may be nil.
+// Handler serves fleet, workloads, gpu, workload, events, cost, waste, prices, search, range, since
+// and usage below its mount point. events may be nil.
 func Handler(store query.Store, accounts Accounts, events EventLog, o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -107,6 +107,7 @@ func Handler(store query.Store, accounts Accounts, events EventLog, o Options) h
 		"gpu":       v.gpuPage,
 		"events":    v.eventsPage,
 		"cost":      v.costPage,
+		"waste":     v.wastePage,
 		"prices":    v.pricesPage,
 		"search":    v.searchPage,
 		"range":     v.rangePage,

@@ -132,7 +132,7 @@ func priced() Accounts {
 			free.Amounts = cost.Amounts{Unallocated: held, Unpriced: held}
 			return billOf(statement(busy, free)), nil
 		},
-		Findings: func(context.Context, time.Time, time.Time) ([]Finding, error) {
+		Findings: func(context.Context, *Bill) ([]Finding, error) {
 			return []Finding{
 				{Rule: "b", Title: "no price", PerDay: number(absent)},
 				{Rule: "a", Title: "Held and idle", Detail: "d", Owner: &train, GPUs: []GPURef{{UUID: "GPU-b"}}, PerDay: 48},
@@ -242,9 +242,9 @@ func TestAnswers(t *testing.T) {
 		"simulated":"","teams":[{"team":"vision",`+used+`},
 			{"team":"(unallocated)","time":86400,"heldTime":0,"usedTime":0,"idleTime":0,"unmeasuredTime":0,"freeTime":86400,"energy":0,"co2":null,
 				"cost":null,"usedCost":null,"idleCost":null,"unmeasuredCost":null,"freeCost":null,"energyCost":null}],
-		"findings":[{"rule":"a","title":"Held and idle","detail":"d","owner":`+train+`,"gpus":[{"uuid":"GPU-b","name":"n2 · GPU 10"}],"perDay":48},
-			{"rule":"b","title":"no price","detail":"","perDay":null}],
 		"quotas":[{"team":"vision","what":"GPUs","source":"file","used":2,"limit":1,"over":true}]}`)
+	f("/waste", `{"currency":"EUR","findings":[{"rule":"a","title":"Held and idle","detail":"d","owner":`+train+`,"gpus":[{"uuid":"GPU-b","name":"n2 · GPU 10"}],"perDay":48},
+			{"rule":"b","title":"no price","detail":"","perDay":null}]}`)
 	f("/search?q=N2+h100", `{"query":"N2 h100","more":false,"hits":[
 		{"type":"node","id":"n2","title":"n2","detail":"1 GPU · NVIDIA H100 · eu"},
 		{"type":"node","id":"n2","title":"n2","detail":"1 GPU · NVIDIA H100 · hpc"},

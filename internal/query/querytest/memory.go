@@ -157,15 +157,18 @@ func (m *Memory) find(selector string) ([]*memorySeries, error) {
 	for _, s := range m.series {
 		ok := parts[1] == "" || s.labels["__name__"] == parts[1]
 		for _, x := range list {
+			if !ok {
+				break
+			}
 			switch v := s.labels[x.label]; x.op {
 			case "=":
-				ok = ok && v == x.value
+				ok = v == x.value
 			case "!=":
-				ok = ok && v != x.value
+				ok = v != x.value
 			case "!~":
-				ok = ok && !x.re.MatchString(v)
+				ok = !x.re.MatchString(v)
 			default:
-				ok = ok && x.re.MatchString(v)
+				ok = x.re.MatchString(v)
 			}
 		}
 		if ok {

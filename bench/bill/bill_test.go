@@ -1,0 +1,98 @@
+//go:build bench
+
+package bill
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/view"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+var (
+	fleets   = flag.String("fleets", "100x30@1m,1000x1@1m,1000x30@1m", "GPUs x days @ distance of the samples, separated by commas")
+	quotas   = flag.Int("quotas", 100, "number of quotas")
+	samples  = flag.Bool("samples", true, "also compute the bill from samples, without kept days")
+	chromium = flag.Bool("chromium", false, "also open the Cost page of the shipped binary in Chromium")
+)
+
+const prices = "currency: EUR\nprices: [{match: {model: H100}, rates: [{from: 2026-01-01, kind: on_demand, per_hour: 2}]}]\n"
+
+// plain hides that a store keeps days.
+type plain struct{ query.Store }
+
+func TestBill(t *testing.T) {
+	p, err := cost.Parse([]byte(prices))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "quotas:\n"
+	for i := range *quotas {
+		text += fmt.Sprintf("- {name: q%d, match: {team: %s}, gpu_hours_per_month: 1000000}\n", i, teams[i%len(teams)])
+	}
+	limits, err := cost.ParseQuotas([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-16s %10s %12s %12s %12s %12s %12s %12s\n", "GPUs x days", "samples", "from samples", "first time", "kept, cold", "kept, warm", fmt.Sprint(*quotas, " quotas"), "month rows")
+	for text := range strings.SplitSeq(*fleets, ",") {
+		s := parse(t, text)
+		dir := t.TempDir()
+		end := time.Now().UTC().Truncate(time.Minute)
+		n := s.write(t, dir, end)
+		from := end.Truncate(24 * time.Hour).Add(-time.Duration(s.days) * 24 * time.Hour)
+		store := open(t, dir)
+		took := func(f func() error) time.Duration {
+			t.Helper()
+			begin := time.Now()
+			if err := f(); err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(begin).Round(time.Millisecond)
+		}
+		rows := 0
+		bill := func(of query.Store) func() error {
+			return func() error {
+				s, err := cost.Bill(t.Context(), of, p, from, end, cost.Options{})
+				rows = len(s.Rows)
+				return err
+			}
+		}
+		slow := "-"
+		if *samples {
+			slow = took(bill(plain{store})).String()
+		}
+		first := took(bill(store))
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+		store = open(t, dir)
+		cold, warm := took(bill(store)), took(bill(store))
+		accounts := view.Cost(store, p, limits)
+		checked := took(func() error { _, err := accounts.Quotas(t.Context(), end); return err })
+		fmt.Fprintf(&b, "%-16s %10d %12s %12s %12s %12s %12s %12d\n", fmt.Sprintf("%d x %d", s.gpus, s.days), n, slow, first, cold, warm, checked, rows)
+		t.Log("\n" + b.String())
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if *chromium {
+			page(t, dir, from)
+		}
+	}
+}
+
+func open(t *testing.T, dir string) *hub.Store {
+	t.Helper()
+	s, err := hub.Open(dir, hub.Options{Retention: 400 * 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

@@ -83,7 +83,7 @@ func TestBill(t *testing.T) {
 			t.Fatal(err)
 		}
 		if *chromium {
-			page(t, dir, from)
+			t.Logf("Cost page of %s in Chromium:%s", text, page(t, dir, from, end))
 		}
 	}
 }

@@ -104,6 +104,11 @@ func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match
 	if err := fleet.Search(ctx, store, seen, search, s.From, s.To); err != nil {
 		return nil, err
 	}
+	for _, uuid := range search { // a list of devices may reach beyond the period
+		if d := seen[uuid]; d.First.IsZero() && known[uuid] == 0 {
+			d.In = false
+		}
+	}
 	for _, uuid := range slices.Sorted(maps.Keys(seen)) {
 		d := seen[uuid]
 		g := Covered{

@@ -14,21 +14,33 @@ import (
 // Remote is a store at a URL. If it is a hub, its usage is what the hub keeps, so that a report is the
 // same as the hub's page.
 type Remote struct {
-	*query.Client
-	other bool // it is no hub
+	query.Store
+	client *query.Client
+	other  bool // it is no hub
 }
 
-var _ Keeper = (*Remote)(nil)
+var (
+	_ Keeper = (*Remote)(nil)
+	_ Lister = (*Remote)(nil)
+)
 
 // NewRemote returns a store that may be a hub.
-func NewRemote(c *query.Client) *Remote { return &Remote{Client: c} }
+func NewRemote(c *query.Client) *Remote { return &Remote{Store: c, client: c} }
+
+// Listed implements Lister. Other stores may round the period to days: their samples are read.
+func (r *Remote) Listed(ctx context.Context, selector string, from, to time.Time) ([]query.Labels, error) {
+	if r.other {
+		return listed(ctx, r.Store, selector, from, to)
+	}
+	return r.client.Listed(ctx, selector, from, to)
+}
 
 // Usage implements Keeper.
 func (r *Remote) Usage(ctx context.Context, midnight, at time.Time) (*Day, error) {
 	if r.other {
 		return nil, ErrNotKept
 	}
-	body, ok, err := r.Page(ctx, UsagePage+"?"+url.Values{"day": {midnight.UTC().Format(time.DateOnly)}, "until": {strconv.FormatInt(at.UnixMilli(), 10)}}.Encode())
+	body, ok, err := r.client.Page(ctx, UsagePage+"?"+url.Values{"day": {midnight.UTC().Format(time.DateOnly)}, "until": {strconv.FormatInt(at.UnixMilli(), 10)}}.Encode())
 	if err != nil {
 		return nil, err
 	}

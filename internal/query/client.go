@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -233,15 +234,34 @@ func (c *Client) ask(ctx context.Context, what string, form url.Values, each fun
 	return nil
 }
 
-// maxPage bounds an answer of Page: a day of 200,000 workloads.
+// maxPage bounds an answer of get: a day of 200,000 workloads.
 const maxPage = 256 << 20
 
 // Page returns the answer of a hub to a path of its page's API, such as prices. ok is false if
 // the store is no hub.
 func (c *Client) Page(ctx context.Context, path string) (body []byte, ok bool, err error) {
+	return c.get(ctx, "/api/page/"+path)
+}
+
+// Listed returns the labels of the series that a selector matches in a period. Stores round the period as
+// they like, VictoriaMetrics to days.
+func (c *Client) Listed(ctx context.Context, selector string, from, to time.Time) ([]Labels, error) {
+	body, ok, err := c.get(ctx, "/api/v1/series?"+url.Values{"match[]": {selector}, "start": {seconds(from)}, "end": {seconds(to)}}.Encode())
+	if err != nil {
+		return nil, err
+	}
+	var answer struct{ Data []Labels }
+	if !ok || json.Unmarshal(body, &answer) != nil {
+		return nil, fmt.Errorf("the store at %s does not list series", c.base)
+	}
+	return answer.Data, nil
+}
+
+// get returns the answer to a path. ok is false if the store does not have that path.
+func (c *Client) get(ctx context.Context, path string) (body []byte, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.c.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/api/page/"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
 		return nil, false, errors.New("invalid store address")
 	}

@@ -83,7 +83,7 @@ nothing that the store knows of
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := strings.Split("n1;g1;;H100;job-red<b>;red<b>;pod red<b>;2026-10-14T02:10:00Z;2026-10-14T03:00:00Z;samples;3000.000000;2250.000000;750.000000;0.000000;0.000000;1500000.000;"+
+	first := strings.Split("n1;g1;;H100;job-red<b>;red<b>;pod red<b>;2026-10-14T02:10:00Z;2026-10-14T03:00:00Z;samples;3000.000000;2250.000000;750.000000;0.000000;0.000000;1500000.000;0.000;"+
 		"1.250000;0.416667;0.000000;0.000000;0.000000;1.666667;EUR;2.000000000;prices[0].rates[0];0.000000000;power[0].rates[0];2026-10-14T02:08:00Z;1130880;2026-10-14T03:00:00Z;1134000;false", ";")
 	if diff := cmp.Diff(first, rows[1]); diff != "" || len(rows) != 1+23 { // an hour is divided by a price change
 		t.Errorf("csv has %d rows (-want +got):\n%s", len(rows), diff)

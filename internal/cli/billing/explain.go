@@ -55,7 +55,7 @@ func (d *Explained) Fill(e *cost.Explanation) {
 type lineColumn struct {
 	name, title string
 	text        func(*cost.Line) string
-	always      bool // also if no line has a value other than 0
+	only        string // a kind of report whose tables have it; empty: all
 }
 
 // digits returns all digits of an amount.
@@ -71,25 +71,26 @@ func digits(v json.Marshaler) string {
 func lineColumns() []lineColumn {
 	money := func(of func(*cost.Line) cost.Money) func(*cost.Line) string {
 		return func(l *cost.Line) string {
-			if !l.Priced() {
+			if l.Price == 0 && !l.Priced() {
 				return ""
 			}
 			return digits(of(l))
 		}
 	}
 	return []lineColumn{
-		{"held_seconds", "HELD S", func(l *cost.Line) string { return digits(l.Allocated()) }, false},
-		{"used_seconds", "USED S", func(l *cost.Line) string { return digits(l.Used) }, false},
-		{"idle_seconds", "IDLE S", func(l *cost.Line) string { return digits(l.Idle) }, false},
-		{"unmeasured_seconds", "UNKNOWN S", func(l *cost.Line) string { return digits(l.Unmeasured) }, false},
-		{"unallocated_seconds", "FREE S", func(l *cost.Line) string { return digits(l.Unallocated) }, false},
-		{"energy_joules", "ENERGY J", func(l *cost.Line) string { return digits(l.Energy) }, false},
-		{"used_cost", "USED", money(func(l *cost.Line) cost.Money { return l.UsedCost }), false},
-		{"idle_cost", "IDLE", money(func(l *cost.Line) cost.Money { return l.IdleCost }), false},
-		{"unmeasured_cost", "UNKNOWN", money(func(l *cost.Line) cost.Money { return l.UnmeasuredCost }), false},
-		{"unallocated_cost", "FREE", money(func(l *cost.Line) cost.Money { return l.UnallocatedCost }), false},
-		{"energy_cost", "ENERGY", money(func(l *cost.Line) cost.Money { return l.EnergyCost }), false},
-		{"cost", "TOTAL", money(func(l *cost.Line) cost.Money { return l.Cost }), true},
+		{"held_seconds", "HELD S", func(l *cost.Line) string { return digits(l.Allocated()) }, ""},
+		{"used_seconds", "USED S", func(l *cost.Line) string { return digits(l.Used) }, ""},
+		{"idle_seconds", "IDLE S", func(l *cost.Line) string { return digits(l.Idle) }, ""},
+		{"unmeasured_seconds", "UNKNOWN S", func(l *cost.Line) string { return digits(l.Unmeasured) }, ""},
+		{"unallocated_seconds", "FREE S", func(l *cost.Line) string { return digits(l.Unallocated) }, ""},
+		{"energy_joules", "ENERGY J", func(l *cost.Line) string { return digits(l.Energy) }, ""},
+		{"co2_grams", "CO2 G", func(l *cost.Line) string { return digits(l.Carbon) }, "energy"},
+		{"used_cost", "USED", money(func(l *cost.Line) cost.Money { return l.UsedCost }), ""},
+		{"idle_cost", "IDLE", money(func(l *cost.Line) cost.Money { return l.IdleCost }), ""},
+		{"unmeasured_cost", "UNKNOWN", money(func(l *cost.Line) cost.Money { return l.UnmeasuredCost }), ""},
+		{"unallocated_cost", "FREE", money(func(l *cost.Line) cost.Money { return l.UnallocatedCost }), ""},
+		{"energy_cost", "ENERGY", money(func(l *cost.Line) cost.Money { return l.EnergyCost }), ""},
+		{"cost", "TOTAL", money(func(l *cost.Line) cost.Money { return l.Cost }), ""},
 	}
 }
 

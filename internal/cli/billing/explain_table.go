@@ -77,7 +77,8 @@ func moment(t time.Time, zone *time.Location) string {
 func (d *Explained) printLines(b *strings.Builder, zone *time.Location) {
 	var columns []lineColumn
 	for _, c := range lineColumns() {
-		if c.always || strings.Trim(c.text(d.sum()), "-0.") != "" {
+		zero := strings.Trim(c.text(d.sum()), "-0.") == ""
+		if c.name == "cost" || !zero && (c.only == "" || c.only == d.Report.Kind) {
 			columns = append(columns, c)
 		}
 	}
@@ -194,7 +195,8 @@ func samples(l *cost.Line, zone *time.Location) (first, last string) {
 		if r == nil {
 			return "none"
 		}
-		return strconv.FormatFloat(r.Held, 'f', -1, 64) + " s at " + r.At.In(zone).Format("15:04:05.000")
+		held := strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(r.Held, 'f', 6, 64), "0"), ".") // a bill counts microseconds
+		return held + " s at " + r.At.In(zone).Format("15:04:05.000")
 	}
 	if l.Gone() {
 		return "samples are gone", "kept usage"
@@ -229,7 +231,11 @@ func (d *Explained) printPrices(b *strings.Builder, zone *time.Location) {
 	}
 	for i := range d.Power {
 		e := &d.Power[i]
-		fmt.Fprintf(b, "%s  %s %s a kWh, %s: %s\n", priceName(e.Number, true), digits(e.PerKWh), d.Currency, valid(e, zone), entry(e))
+		price := "for CO2 only"
+		if d.charged(e.Number) {
+			price = digits(e.PerKWh) + " " + d.Currency + " a kWh"
+		}
+		fmt.Fprintf(b, "%s  %s, %s: %s\n", priceName(e.Number, true), price, valid(e, zone), entry(e))
 	}
 	for i, c := range d.Changes {
 		if i == 0 {
@@ -241,6 +247,14 @@ func (d *Explained) printPrices(b *strings.Builder, zone *time.Location) {
 		}
 		fmt.Fprintf(b, "%s  %s%s -> %s\n", moment(c.At, zone), what, priceName(c.OldNumber, c.Power), priceName(c.NewNumber, c.Power))
 	}
+}
+
+// charged reports whether any line pays for energy by an entry. The price of a rented device includes
+// energy.
+func (d *Explained) charged(power int) bool {
+	return slices.ContainsFunc(d.Holders, func(h cost.Holder) bool {
+		return slices.ContainsFunc(h.Lines, func(l cost.Line) bool { return l.Power == power && l.PerKWh > 0 })
+	})
 }
 
 func valid(e *cost.Entry, zone *time.Location) string {

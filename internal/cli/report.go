@@ -36,6 +36,7 @@ type report struct {
 	prices   string
 	quotas   []string
 	findings bool
+	explain  string
 }
 
 func newReport() *cobra.Command {
@@ -53,7 +54,8 @@ absent, not zero, and the default report is usage.`,
 		Example: `  gpumeter report --last 7d --prices prices.yaml
   gpumeter report usage --month 2026-10 --by namespace --url http://prometheus:9090
   gpumeter report --day 2026-10-14 --by team,model --findings -o html >report.html
-  gpumeter report energy --by model -o csv --url https://mimir/prometheus --tenant fleet --token-file token`,
+  gpumeter report energy --by model -o csv --url https://mimir/prometheus --tenant fleet --token-file token
+  gpumeter report --month 2026-10 --by team,model --explain "red,NVIDIA H100"`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: billing.Kinds(),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -79,6 +81,7 @@ absent, not zero, and the default report is usage.`,
 	f.StringVar(&o.prices, "prices", "", "price `FILE` (default: the prices of the hub, if it has some)")
 	f.StringArrayVar(&o.quotas, "quotas", nil, quotasHelp+". Compared with the usage in the month in which the period ends")
 	f.BoolVar(&o.findings, "findings", false, "also list possible savings")
+	f.StringVar(&o.explain, "explain", "", "instead of the report, how its `ROW` was made: devices, hours, samples, prices. Several values of --by are separated by commas")
 	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "timeout of one query to the store")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensionNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "csv", "json", "html"}, cobra.ShellCompDirectiveNoFileComp))
@@ -99,6 +102,9 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	write, ok := map[string]func(io.Writer, *billing.Report) error{"table": billing.Table, "csv": billing.CSV, "json": billing.JSON, "html": billing.HTML}[o.output]
 	if !ok {
 		return fmt.Errorf("unknown --output %q, must be one of table, csv, json, html", o.output)
+	}
+	if err := o.checkExplain(kind); err != nil {
+		return err
 	}
 	by, err := dimensions(o.by)
 	if err != nil {
@@ -157,6 +163,9 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	bill, err := cost.Bill(ctx, store, prices, from, to, options)
 	if err != nil {
 		return unreachable(err, o.store.url)
+	}
+	if o.explain != "" {
+		return o.explainRow(ctx, w, notes, d, store, prices, &bill, options)
 	}
 	d.Fill(&bill, by)
 	if wholeDevices(options.Match) && !restricted {

@@ -112,6 +112,7 @@ func (f *reader) convert(rates []rate) ([]rate, error) {
 				break
 			}
 			part := r
+			part.exchange = x.rate
 			if x.from.After(r.from) {
 				part.from = x.from
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/big"
 	"slices"
 	"time"
 
@@ -67,8 +68,10 @@ type rate struct {
 	carbon int64
 	emits  bool
 
-	currency string // of hour and kwh; empty or that of the file once parsed
-	place    int    // in the rule
+	currency string   // of hour and kwh; empty or that of the file once parsed
+	exchange *big.Rat // of that currency; nil: none
+	place    int      // in the rule
+	rule     int      // in its section of the file
 }
 
 // Limits of a price file.
@@ -174,6 +177,9 @@ func (f *reader) rules(section string, list []ruleFile, read func(rateFile) (rat
 		}
 		if err != nil {
 			return nil, f.doc.at(err, section, i)
+		}
+		for j := range r.rates {
+			r.rates[j].rule = i
 		}
 		out = append(out, r)
 	}

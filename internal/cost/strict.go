@@ -90,6 +90,19 @@ func of(key string, err error) error {
 
 // at adds the line and the path to an error about an entry: keys and indexes from the top.
 func (d document) at(err error, path ...any) error {
+	text := pathText(path)
+	for inner := err; ; { // the path continues in the error: match, then a label
+		f := (*fieldError)(nil)
+		if !errors.As(inner, &f) {
+			break
+		}
+		path, inner = append(path, f.key), f.err
+	}
+	return fmt.Errorf("line %d: %s: %w", d.line(path), text, err)
+}
+
+// pathText returns a path as in prices[0].rates[1].
+func pathText(path []any) string {
 	var text strings.Builder
 	for _, p := range path {
 		if i, ok := p.(int); ok {
@@ -101,26 +114,26 @@ func (d document) at(err error, path ...any) error {
 		}
 		fmt.Fprint(&text, p)
 	}
-	for inner := err; ; { // the path continues in the error: match, then a label
-		f := (*fieldError)(nil)
-		if !errors.As(inner, &f) {
-			break
-		}
-		path, inner = append(path, f.key), f.err
-	}
-	return fmt.Errorf("line %d: %s: %w", d.line(path), &text, err)
+	return text.String()
 }
 
 // line returns the line of the value at a path, or of the innermost value around it that exists.
 func (d document) line(path []any) int {
+	if n := d.find(path); n != nil {
+		return n.Line
+	}
+	return 0
+}
+
+// find returns the value at a path, or the innermost value around it that exists.
+func (d document) find(path []any) *yaml.Node {
 	n := d.root
 	if n == nil {
-		return 0
+		return nil
 	}
 	if n.Kind == yaml.DocumentNode {
 		n = n.Content[0]
 	}
-	line := n.Line
 	for _, p := range path {
 		for n.Kind == yaml.AliasNode {
 			n = n.Alias
@@ -141,7 +154,7 @@ func (d document) line(path []any) int {
 		if next == nil {
 			break
 		}
-		n, line = next, next.Line
+		n = next
 	}
-	return line
+	return n
 }

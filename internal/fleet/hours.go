@@ -362,7 +362,7 @@ func (u *Used) AddTo(d *Day) {
 	d.Refused += u.Refused
 	for _, x := range u.Devices {
 		for _, dropped := range x.Dropped {
-			d.Dropped += dropped
+			d.Drop(x.Key, dropped)
 		}
 		for row, labels := range x.Rows {
 			var sum Sums

@@ -84,6 +84,8 @@ type Day struct {
 	// Dropped is the device time that was reported more than once, such as by two agents on one
 	// host. Rows do not include it.
 	Dropped Seconds
+	Twice   map[string]Seconds // Dropped by DeviceKey, where it is not 0
+	Kept    time.Time          // the usage up to then was kept; zero: all was computed from samples
 }
 
 // DayRow is the usage of a row.
@@ -124,6 +126,9 @@ func (m *Meter) Refused() int { return m.refused }
 
 // Dropped returns the device time that was reported more than once, and counted once.
 func (m *Meter) Dropped() Seconds { return m.dropped }
+
+// Day returns the usage of a day up to the end of the last period.
+func (m *Meter) Day() *Day { return m.last.Day }
 
 // Known reports whether the store had any account before the last period.
 func (m *Meter) Known() bool { return m.known }
@@ -224,7 +229,7 @@ func (d *Day) only(o *MeterOptions) *Day {
 		}
 		return !o.Workloads || l[LabelKind] != KindUnallocated
 	}
-	out := &Day{Rows: map[string]*DayRow{}, Known: d.Known, Refused: d.Refused}
+	out := &Day{Rows: map[string]*DayRow{}, Known: d.Known, Refused: d.Refused, Twice: d.Twice, Kept: d.Kept}
 	for key, r := range d.Rows {
 		if match(r.Labels) {
 			out.Rows[key] = r

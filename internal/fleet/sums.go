@@ -95,3 +95,15 @@ func milli(v float64) (Energy, bool) {
 	}
 	return Energy(math.Round(v * 1e3)), true
 }
+
+// Drop adds device time that was reported more than once. device is a DeviceKey.
+func (d *Day) Drop(device string, t Seconds) {
+	if t == 0 {
+		return
+	}
+	if d.Twice == nil {
+		d.Twice = map[string]Seconds{}
+	}
+	d.Dropped += t
+	d.Twice[device] += t
+}

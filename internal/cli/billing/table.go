@@ -283,13 +283,21 @@ func (d *Report) names(g *cost.Group) []string {
 // printAligned prints a table whose first columns are left-aligned and whose others are
 // right-aligned.
 func printAligned(w io.Writer, rows [][]string, left int) {
+	for _, line := range aligned(rows, left) {
+		fmt.Fprintln(w, line)
+	}
+}
+
+// aligned returns the lines of a table.
+func aligned(rows [][]string, left int) []string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	for _, row := range rows {
+	out := make([]string, len(rows))
+	for n, row := range rows {
 		var b strings.Builder
 		for i, cell := range row {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
@@ -302,8 +310,9 @@ func printAligned(w io.Writer, rows [][]string, left int) {
 				b.WriteString(pad + cell)
 			}
 		}
-		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+		out[n] = strings.TrimRight(b.String(), " ")
 	}
+	return out
 }
 
 // CSV writes all digits, and no total: a pivot table would count it twice. What is not

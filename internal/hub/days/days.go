@@ -146,7 +146,10 @@ func (d *Days) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, e
 	full := min(int(at.Sub(midnight)/time.Hour), k.hours)
 	from := midnight.Add(time.Duration(full) * time.Hour)
 	out := k.sum(full, from)
-	if from.Before(at) {
+	if out.Kept = from; from.Before(at) {
+		if d.interpolates(k, from) {
+			out.Kept = at
+		}
 		if full < k.hours {
 			if open, err = d.partial(ctx, k, from, at); err != nil {
 				return nil, err
@@ -284,10 +287,10 @@ type partial struct {
 func (d *Days) partial(ctx context.Context, k *kept, from time.Time, edges ...time.Time) (*fleet.Used, error) {
 	slices.SortFunc(edges, time.Time.Compare)
 	edges = slices.CompactFunc(edges, time.Time.Equal)
-	oldest, newest := d.o.Samples()
-	if oldest.IsZero() || from.Before(oldest) && k.gone(oldest) {
+	if d.interpolates(k, from) {
 		return k.interpolate(from, edges), nil
 	}
+	_, newest := d.o.Samples()
 	key := [3]int64{from.UnixMilli(), edges[0].UnixMilli(), edges[len(edges)-1].UnixMilli()}
 	marks := d.marks.total()
 	if p, ok := d.last[key]; ok && p.marks == marks && (p.marked || p.newest.Equal(newest)) {
@@ -303,6 +306,12 @@ func (d *Days) partial(ctx context.Context, k *kept, from time.Time, edges ...ti
 	}
 	d.last[key] = partial{from, newest, marks, marked, used}
 	return used, nil
+}
+
+// interpolates reports whether the samples of an hour are gone.
+func (d *Days) interpolates(k *kept, from time.Time) bool {
+	oldest, _ := d.o.Samples()
+	return oldest.IsZero() || from.Before(oldest) && k.gone(oldest)
 }
 
 // known reports whether there was usage in the day before.

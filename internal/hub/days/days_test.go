@@ -251,3 +251,34 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// Catches a kept day that does not say which part of it was kept, or of which device time was reported
+// twice: an explanation of a bill would be wrong.
+func TestKeptExplains(t *testing.T) {
+	t.Parallel()
+	twice := false
+	for seed := range uint64(6) {
+		w := worldtest.New(seed, time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC), 4*time.Hour, false).Hostile().Run()
+		s := &store{Memory: w.Store, oldest: w.Begin, newest: w.Begin.Add(3*time.Hour + 20*time.Minute)}
+		kept, midnight := openDays(t, t.TempDir(), s), w.Begin.Truncate(day)
+		for at, until := range map[time.Duration]time.Duration{
+			10 * time.Hour: 10 * time.Hour, 10*time.Hour + 30*time.Minute: 10 * time.Hour, 11*time.Hour + 15*time.Minute: 11 * time.Hour,
+		} {
+			want, err := plain{s}.Usage(t.Context(), midnight, midnight.Add(at))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := kept.Usage(t.Context(), midnight, midnight.Add(at))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := gocmp.Diff(want.Twice, got.Twice); diff != "" || got.Dropped != want.Dropped || !got.Kept.Equal(midnight.Add(until)) {
+				t.Errorf("world %d, %s: kept until %s, dropped %s of %s (-computed +kept):\n%s", seed, at, got.Kept, got.Dropped.Duration(), want.Dropped.Duration(), diff)
+			}
+			twice = twice || len(want.Twice) > 0
+		}
+	}
+	if !twice {
+		t.Error("no world has a device with two senders")
+	}
+}

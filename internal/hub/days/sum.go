@@ -77,7 +77,7 @@ func (k *kept) sum(hours int, end time.Time) *fleet.Day {
 	out := &fleet.Day{Rows: make(map[string]*fleet.DayRow, len(k.devices)), Refused: k.refused}
 	for _, x := range k.devices {
 		for _, v := range x.dropped[:hours] {
-			out.Dropped += v
+			out.Drop(x.key, v)
 		}
 		for i := range x.rows {
 			r := &x.rows[i]

@@ -20,6 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/remote"
 )
 
 // report holds the flags of gpumeter report.
@@ -141,7 +142,7 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if err != nil {
 		return err
 	}
-	store := fleet.NewRemote(client)
+	store := remote.New(client)
 	theirs, origin, restricted, err := hubPrices(ctx, client)
 	if err != nil {
 		return unreachable(err, o.store.url)

@@ -134,7 +134,12 @@ func Explain(ctx context.Context, store query.Store, p Prices, s *Statement, o E
 	edges := append(p.edges(s.From, s.To), hours(s.From, s.To)...)
 	slices.SortFunc(edges, time.Time.Compare)
 	edges = slices.CompactFunc(edges, time.Time.Equal)
-	if _, ok := store.(fleet.Keeper); ok && len(o.Matchers) == 0 {
+	slices.Sort(uuids)
+	uuids = slices.Compact(uuids)
+	if n, ok := store.(narrower); ok {
+		store = n.Narrow(uuids)
+	}
+	if fleet.Keeps(store) && len(o.Matchers) == 0 {
 		e.out.NotCounted.RefusedAnywhere = true
 		if err := e.read(ctx, store, o.Options, edges); err != nil {
 			return nil, err
@@ -153,6 +158,11 @@ func Explain(ctx context.Context, store query.Store, p Prices, s *Statement, o E
 		return nil, err
 	}
 	return e.out, e.samples(ctx, store)
+}
+
+// narrower is a store that can answer for some devices alone.
+type narrower interface {
+	Narrow(uuids []string) query.Store
 }
 
 // hours returns the hours (UTC) within a period.

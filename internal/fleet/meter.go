@@ -112,6 +112,15 @@ type Keeper interface {
 	Usage(ctx context.Context, midnight, at time.Time) (*Day, error)
 }
 
+// Keeps reports whether a store keeps usage, as far as is known: one at a URL may be no hub.
+func Keeps(store query.Store) bool {
+	if r, ok := store.(interface{ Keeps() bool }); ok {
+		return r.Keeps()
+	}
+	_, ok := store.(Keeper)
+	return ok
+}
+
 // NewMeter returns a Meter of the counters in store.
 func NewMeter(store query.Store, o MeterOptions) *Meter {
 	o.Memory = cmp.Or(o.Memory, DefaultMemory)

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -10,7 +11,7 @@ import (
 // Lister is a store that lists series without reading their samples.
 type Lister interface {
 	// Listed returns the labels of the series in a period, and of some that have samples only within
-	// the hour before or after it.
+	// the hour before or after it, or ErrNotKept.
 	Listed(ctx context.Context, selector string, from, to time.Time) ([]query.Labels, error)
 }
 
@@ -24,7 +25,9 @@ type Aggregator interface {
 // listed returns the labels of the series in a period. Without a Lister their samples are read.
 func listed(ctx context.Context, store query.Store, selector string, from, to time.Time) ([]query.Labels, error) {
 	if l, ok := store.(Lister); ok {
-		return l.Listed(ctx, selector, from, to)
+		if list, err := l.Listed(ctx, selector, from, to); !errors.Is(err, ErrNotKept) {
+			return list, err
+		}
 	}
 	list, err := store.Instant(ctx, over("last_over_time", selector, query.Duration(to.Sub(from))), to)
 	out := make([]query.Labels, len(list))

@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/remote"
 )
 
 // usagePage returns the usage of a day (UTC), up to a moment in Unix milliseconds: what every bill is
-// made of. There is none if the hub's samples are in another store.
+// made of, of all devices or of those with the given UUIDs. There is none if the hub's samples are in another store.
 func (v *viewer) usagePage(ctx context.Context, r request) (any, error) {
 	day, err := time.Parse(time.DateOnly, r.values.Get("day"))
 	if err != nil {
@@ -34,5 +35,8 @@ func (v *viewer) usagePage(ctx context.Context, r request) (any, error) {
 	if errors.Is(err, fleet.ErrNotKept) {
 		return nil, fmt.Errorf("%w: this hub keeps no usage", errNone)
 	}
-	return used, err
+	if err != nil {
+		return nil, err
+	}
+	return remote.NewDay(used, r.values["uuid"]), nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/remote"
 )
 
 // EventLog reads the event log of a hub.
@@ -113,7 +114,7 @@ func Handler(store query.Store, accounts Accounts, events EventLog, o Options) h
 		"range":     v.rangePage,
 		"since":     v.sincePage,
 
-		fleet.UsagePage: v.usagePage,
+		remote.Page: v.usagePage,
 	} {
 		mux.HandleFunc("GET /"+name, v.serve(answer))
 	}

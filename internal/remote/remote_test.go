@@ -1,4 +1,4 @@
-package fleet_test
+package remote
 
 import (
 	"encoding/json"
@@ -21,14 +21,14 @@ func TestRemoteUsage(t *testing.T) {
 	day := time.Date(2026, 10, 14, 0, 0, 0, 0, time.UTC)
 	a, b := query.Labels{"gpu_uuid": "a", "gpu_workload_team": `réd, "q"`}, query.Labels{"gpu_uuid": "b"}
 	want := &fleet.Day{
-		Known: true, Refused: 2, Dropped: 7,
+		Known: true, Refused: 2, Dropped: 7, Twice: map[string]fleet.Seconds{"a\xffn1": 7}, Kept: day.Add(time.Hour),
 		Rows: map[string]*fleet.DayRow{
 			a.Key(): {Labels: a, Sums: fleet.Sums{Held: 86400e6, Active: 0, HasActive: true, Energy: 1<<53 + 1, HasEnergy: true}},
 			b.Key(): {Labels: b, Sums: fleet.Sums{Held: 1, Unmeasured: 1}},
 		},
 		Late: []fleet.LateRow{{Labels: b, Held: 3, At: day.Add(1234 * time.Millisecond)}},
 	}
-	remote := func(code int, contentType, body string, path *string) *fleet.Remote {
+	remote := func(code int, contentType, body string, path *string) *Store {
 		t.Helper()
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if path != nil {
@@ -43,9 +43,9 @@ func TestRemoteUsage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fleet.NewRemote(c)
+		return New(c)
 	}
-	body, err := json.Marshal(want)
+	body, err := json.Marshal(NewDay(want, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +53,16 @@ func TestRemoteUsage(t *testing.T) {
 	got, err := remote(200, "application/json", string(body), &path).Usage(t.Context(), day, day.Add(time.Hour))
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	some := remote(200, "application/json", string(body), &path).Narrow([]string{"a", "b&c"}).(*Store)
+	if _, err := some.Usage(t.Context(), day, day.Add(time.Hour)); err != nil || path != "/api/page/usage?day=2026-10-14&until=1791939600000&uuid=a&uuid=b%26c" {
+		t.Errorf("asked for %s, %v", path, err)
+	}
+	if got := NewDay(want, []string{"b"}); len(got.Rows) != 1 || len(got.Twice) != 0 || len(got.Late) != 1 {
+		t.Errorf("one device is %+v", got)
+	}
+	if _, err := remote(200, "application/json", string(body), &path).Usage(t.Context(), day, day.Add(time.Hour)); err != nil {
+		t.Error(err)
 	}
 	if path != "/api/page/usage?day=2026-10-14&until=1791939600000" {
 		t.Errorf("asked for %s", path)

@@ -32,6 +32,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/folder"
 	"github.com/gpumeter/gpumeter/internal/hub/days"
 	"github.com/gpumeter/gpumeter/internal/hub/disk"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/growth"
 	"github.com/gpumeter/gpumeter/internal/hub/share"
 )
@@ -103,7 +104,7 @@ type Store struct {
 	elements sync.Pool // holds *[]element
 	names    names
 	registry *prometheus.Registry
-	events   *EventFile
+	events   *events.File
 	lock     *os.File
 	refused  *Refusals
 	families families
@@ -158,7 +159,7 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("cannot open the store in %s: %w", dir, err), dropLock(s.lock))
 	}
 	s.before = s.db.Head().MaxTime()
-	if s.events, err = OpenEvents(filepath.Join(dir, "events"), EventOptions{MaxBytes: o.EventBytes, Retention: o.Retention, Now: o.Now, Evicted: s.evicted}); err != nil {
+	if s.events, err = events.Open(filepath.Join(dir, "events"), events.Options{MaxBytes: o.EventBytes, Retention: o.Retention, Now: o.Now, Evicted: s.evicted}); err != nil {
 		return nil, errors.Join(err, s.db.Close(), dropLock(s.lock))
 	}
 	if s.days, err = days.Open(filepath.Join(dir, "days"), s, days.Options{Samples: s.Samples, Devices: s.Devices, Log: o.Log}); err != nil {
@@ -199,7 +200,7 @@ func (s *Store) tsdbOptions() *tsdb.Options {
 // Prometheus' names, so Prometheus' dashboards and alerts work.
 func (s *Store) register() {
 	s.registry.MustRegister(s.damageGauges()...)
-	s.registry.MustRegister(s.refused, s.events.collector(),
+	s.registry.MustRegister(s.refused, s.events,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gpumeter_hub_series", Help: "Series in memory."},
 			func() float64 { return float64(s.db.Head().NumSeries()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gpumeter_hub_series_limit", Help: "Series in memory above which new ones are refused."},
@@ -214,18 +215,18 @@ func (s *Store) Registry() *prometheus.Registry { return s.registry }
 func (s *Store) Refusals() *Refusals { return s.refused }
 
 // AppendEvents adds events to the log. Once it returns nil, they survive a kill.
-func (s *Store) AppendEvents(ctx context.Context, events []Event) error {
-	if len(events) == 0 {
+func (s *Store) AppendEvents(_ context.Context, list []events.Event) error {
+	if len(list) == 0 {
 		return nil
 	}
 	if err := s.room(); err != nil {
 		return fmt.Errorf("cannot write events: %w", err)
 	}
-	return s.events.AppendEvents(ctx, events)
+	return s.events.Append(list)
 }
 
 // Events returns the events selected by q, newest first.
-func (s *Store) Events(ctx context.Context, q EventQuery) ([]Event, error) {
+func (s *Store) Events(ctx context.Context, q events.Query) ([]events.Event, error) {
 	return s.events.Events(ctx, q)
 }
 

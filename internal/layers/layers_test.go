@@ -140,7 +140,7 @@ var layers = []struct {
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/fileexporter", []string{"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter", collector}},
 	{"exporter/stdoutexporter", []string{collector}},
-	{"exporter/hubexporter/...", []string{"internal/hub", "internal/hub/access", "internal/hub/peer", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
+	{"exporter/hubexporter/...", []string{"internal/hub", "internal/hub/access", "internal/hub/events", "internal/hub/peer", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
 	{"exporter/pageexporter/...", []string{
 		"internal/rebind", "github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
 	}},
@@ -155,9 +155,10 @@ var layers = []struct {
 	{"internal/hub/ui", nil},
 	{"internal/hub/access", []string{"internal/fleet"}},
 	{"internal/hub/audit", nil},
-	{"internal/hub/triage", []string{"internal/hub", "internal/hub/access"}},
+	{"internal/hub/events", []string{"internal/hub/share", "github.com/prometheus/client_golang/..."}},
+	{"internal/hub/triage", []string{"internal/hub/access", "internal/hub/events"}},
 	{"internal/hub/server", []string{
-		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/rebind", "internal/slurm",
+		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/events", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/rebind", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
 	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},

@@ -20,6 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/hub/view"
@@ -240,16 +241,16 @@ func (q *quotas) gauges() []hub.Gauge {
 
 // view returns the constructor of the page's API handler for a scope, with the current quotas. A
 // team or namespace sees its own quotas, and others that it uses.
-func (q *quotas) view(title string, marks *triage.Marks) func(access.Scope, query.Store, hub.EventLog) http.Handler {
-	return func(scope access.Scope, store query.Store, events hub.EventLog) http.Handler {
+func (q *quotas) view(title string, marks *triage.Marks) func(access.Scope, query.Store, events.Log) http.Handler {
+	return func(scope access.Scope, store query.Store, log events.Log) http.Handler {
 		return &repriced{pricing: &q.prices, build: func(prices cost.Prices, broken string) http.Handler {
-			return q.page(title, scope, store, events, marks, prices, broken)
+			return q.page(title, scope, store, log, marks, prices, broken)
 		}}
 	}
 }
 
 // page returns the page's API handler of a scope under the current prices.
-func (q *quotas) page(title string, scope access.Scope, store query.Store, events hub.EventLog, marks *triage.Marks, prices cost.Prices, broken string) http.Handler {
+func (q *quotas) page(title string, scope access.Scope, store query.Store, log events.Log, marks *triage.Marks, prices cost.Prices, broken string) http.Handler {
 	accounts := view.Cost(store, prices, nil)
 	if broken != "" {
 		accounts.Notes = []string{"The price file was changed and is not valid: the prices are those from before the change."}
@@ -277,5 +278,5 @@ func (q *quotas) page(title string, scope access.Scope, store query.Store, event
 			return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
 		}
 	}
-	return view.Handler(store, accounts, events, view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel, Marks: marks, Zone: q.zone})
+	return view.Handler(store, accounts, log, view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel, Marks: marks, Zone: q.zone})
 }

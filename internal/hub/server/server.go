@@ -26,6 +26,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/audit"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/peer"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/hub/ui"
@@ -130,7 +131,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		LocalOnly: rebind.IsLoopback(listener.Addr()) && tokens == nil && h.ClientCA == "" && !h.Insecure, Names: []string{h.Listen},
 	}
 	var store query.Store
-	var events hub.EventLog
+	var eventLog events.Log
 	run := context.WithoutCancel(ctx) // canceled in close, after the HTTP server has shut down
 	run, s.stop = context.WithCancel(run)
 	if h.Backend != nil {
@@ -144,7 +145,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 			return nil, err
 		}
 		closers = append(closers, s.store.Close)
-		store, events = s.store, s.store
+		store, eventLog = s.store, s.store
 		if s.marks, err = triage.Load(filepath.Join(h.Dir, "triage.json"), time.Now); err != nil {
 			return nil, err
 		}
@@ -171,7 +172,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		s.serve.Go(func() { money.followPrices(run) })
 	}
 	s.http = &http.Server{
-		Handler: hub.NewHandler(store, events, o), TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,
+		Handler: hub.NewHandler(store, eventLog, o), TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,
 		// OTLP bodies and all answers have deadlines of their own, by progress.
 		ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),

@@ -36,7 +36,7 @@ type kept struct {
 	day     time.Time
 	hours   int // complete ones
 	refused int
-	begin   int64 // ms: of the oldest sample in the store when its hours were computed
+	begin   int64              // ms: of the oldest sample in the store when its hours were computed
 	devices map[string]*device // by key
 }
 

@@ -10,12 +10,15 @@ import (
 
 // complete returns a day with all hours up to a moment that have ended and settled.
 func (d *Days) complete(ctx context.Context, midnight, at time.Time) (*kept, error) {
-	k := d.load(midnight)
+	k, err := d.load(midnight)
+	if err != nil {
+		return nil, err
+	}
 	if k == nil {
 		k = &kept{day: midnight, devices: map[string]*device{}}
 	}
 	oldest, newest := d.o.Samples()
-	if k.gone(oldest) {
+	if k.gone(oldest) || k.hours == 0 && midnight.Add(day+time.Hour).Before(oldest) { // the last hour depends on the next one
 		return k, nil
 	}
 	hours := min(24, max(0, int(newest.Add(-settled).Sub(midnight)/time.Hour)))
@@ -27,7 +30,7 @@ func (d *Days) complete(ctx context.Context, midnight, at time.Time) (*kept, err
 	if first := oldest.UnixMilli(); k.hours == 0 || first < k.begin {
 		k.begin = first
 	}
-	err := d.again(ctx, k, marked)
+	err = d.again(ctx, k, marked)
 	if err == nil && more {
 		err = d.extend(ctx, k, hours)
 	}
@@ -87,7 +90,7 @@ func (d *Days) reaches(x *fleet.UsedDevice, old *device, from time.Time) bool {
 	since := x.Touched
 	if since.IsZero() && !x.Crossed.IsZero() {
 		if old == nil {
-			if k := d.load(today.Add(-day)); k != nil {
+			if k, err := d.load(today.Add(-day)); err == nil && k != nil { // without it more is computed again than necessary
 				old = k.devices[x.Key]
 			}
 		}

@@ -23,6 +23,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
+// Folder is the name of the folder in that of a store.
+const Folder = "days"
+
 const (
 	day = 24 * time.Hour
 	// settled is how long after its end an hour is computed: by then its last samples and the
@@ -89,8 +92,12 @@ func Open(dir string, store query.Store, o Options) (*Days, error) {
 		return nil, fmt.Errorf("cannot list the kept days: %w", err)
 	}
 	for i := len(list) - 1; i >= 0; i-- {
-		if t, err := time.Parse(time.DateOnly+".day", list[i].Name()); err == nil {
-			if k := d.load(t); k != nil {
+		if t, aside, ok := parseName(list[i].Name()); ok && !aside {
+			k, err := d.load(t)
+			if err != nil {
+				return nil, err
+			}
+			if k != nil {
 				d.raise(k)
 				break
 			}
@@ -165,7 +172,11 @@ func (d *Days) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, e
 func (d *Days) open(ctx context.Context, k *kept, at time.Time) (*fleet.Used, error) {
 	end := k.day.Add(time.Duration(k.hours) * time.Hour)
 	if k.hours == 24 {
-		if next := d.load(end); next != nil && next.hours > 0 {
+		next, err := d.load(end)
+		if err != nil {
+			return nil, err
+		}
+		if next != nil && next.hours > 0 {
 			return nil, nil // done when that hour was kept
 		}
 	}
@@ -232,8 +243,9 @@ func (d *Days) partial(ctx context.Context, k *kept, from time.Time, edges ...ti
 
 // known reports whether there was usage in the day before.
 func (d *Days) known(ctx context.Context, midnight time.Time) (bool, error) {
-	if k := d.load(midnight.Add(-day)); k != nil && len(k.devices) > 0 {
-		return true, nil
+	k, err := d.load(midnight.Add(-day))
+	if err != nil || k != nil && len(k.devices) > 0 {
+		return err == nil, err
 	}
 	list, err := d.o.Devices(ctx, midnight.Add(-day), midnight)
 	return len(list) > 0, err

@@ -7,38 +7,36 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// load returns a kept day, nil if there is none.
-func (d *Days) load(t time.Time) *kept {
+// load returns a kept day, nil if there is none. A damaged file is set aside. A file that cannot be
+// read for another reason, such as too many open files, is an error: its samples may be gone, and a day
+// made from what is left would replace it.
+func (d *Days) load(t time.Time) (*kept, error) {
 	if k := d.loaded[t]; k != nil {
 		d.touch(t)
-		return k
+		return k, nil
 	}
 	path := filepath.Join(d.dir, name(t))
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	var k *kept
-	if err == nil {
-		k, err = decode(b, d.intern)
-	}
-	if err == nil && !k.day.Equal(t) {
-		err = fmt.Errorf("the file is about %s", k.day.Format(time.DateOnly))
-	}
-	if err != nil {
+	k, err := read(path, t, d.intern)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, errDamaged) || errors.Is(err, syscall.EIO):
 		d.o.Log.Warn("A kept day cannot be read and is made again from samples", "file", path, "error", err)
-		if err := os.Rename(path, path+".damaged"); err != nil {
-			d.o.Log.Warn("A damaged file cannot be set aside", "file", path, "error", err)
+		if err := os.Rename(path, path+asideExt); err != nil {
+			return nil, fmt.Errorf("cannot set aside a damaged file: %w", err)
 		}
-		return nil
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot read a kept day: %w", err)
 	}
 	d.remember(k)
-	return k
+	return k, nil
 }
 
 func (d *Days) touch(t time.Time) {

@@ -72,7 +72,7 @@ func (d *Days) expire(newest time.Time) error {
 		return err
 	}
 	for _, f := range list {
-		if t, err := time.Parse(time.DateOnly+".day", f.Name()); err == nil && newest.Sub(t) > d.o.Keep+day {
+		if t, aside, ok := parseName(f.Name()); ok && !aside && newest.Sub(t) > d.o.Keep+day {
 			if err := os.Remove(filepath.Join(d.dir, f.Name())); err != nil {
 				return err
 			}

@@ -162,7 +162,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if s.events, err = events.Open(filepath.Join(dir, "events"), events.Options{MaxBytes: o.EventBytes, Retention: o.Retention, Now: o.Now, Evicted: s.evicted}); err != nil {
 		return nil, errors.Join(err, s.db.Close(), dropLock(s.lock))
 	}
-	if s.days, err = days.Open(filepath.Join(dir, "days"), s, days.Options{Samples: s.Samples, Devices: s.Devices, Log: o.Log}); err != nil {
+	if s.days, err = days.Open(filepath.Join(dir, days.Folder), s, days.Options{Samples: s.Samples, Devices: s.Devices, Log: o.Log}); err != nil {
 		return nil, errors.Join(err, s.events.Close(), s.db.Close(), dropLock(s.lock))
 	}
 	s.engine = promql.NewEngine(promql.EngineOpts{

@@ -193,7 +193,7 @@ var layers = []struct {
 	}},
 	{"internal/cli", []string{
 		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/demo", "internal/device/...",
-		"internal/fleet", "internal/health", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/redact",
+		"internal/fleet", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/redact",
 		"internal/scheduler/accounting", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},

@@ -276,6 +276,8 @@ func TestHubRefusesToStart(t *testing.T) {
 		{[]string{"--client-ca", "x"}, "needs --tls-cert"},
 		{[]string{"--retention", "1m"}, "--retention"},
 		{[]string{"--retention", "xd"}, "--retention"},
+		{[]string{"--keep-usage", "5y"}, "--keep-usage"},
+		{[]string{"--keep-usage", "29d"}, "--keep-usage must be at least --retention"},
 		{[]string{"--max-size", "many"}, "--max-size"},
 		{[]string{"--backend", "http://localhost:1"}, "has no effect with --backend"},
 		{[]string{"--listen", "localhost:0", "--listen-grpc", "localhost:0", "--prices", "/nowhere"}, "--prices"},

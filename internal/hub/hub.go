@@ -40,6 +40,7 @@ import (
 // Defaults of Options.
 const (
 	DefaultRetention    = 30 * 24 * time.Hour
+	DefaultKeepUsage    = 1826 * 24 * time.Hour // five years, as long as books are often kept
 	DefaultOutOfOrder   = 24 * time.Hour
 	DefaultMaxSeries    = 2_000_000
 	DefaultMaxSamples   = 20_000_000 // 16 bytes per sample
@@ -52,6 +53,7 @@ const (
 // Options configures a Store. Zero values mean the defaults.
 type Options struct {
 	Retention  time.Duration // of samples and events
+	KeepUsage  time.Duration // of the usage of past days; at least Retention
 	MaxBytes   int64         // of samples on disk, deleted oldest first; 0: no limit
 	EventBytes int64         // of events on disk, deleted oldest first
 	OutOfOrder time.Duration // maximum age of a sample relative to the newest one
@@ -69,6 +71,8 @@ type Options struct {
 
 func (o *Options) defaults() {
 	orDefault(&o.Retention, DefaultRetention)
+	orDefault(&o.KeepUsage, DefaultKeepUsage)
+	o.KeepUsage = max(o.KeepUsage, o.Retention)
 	orDefault(&o.EventBytes, DefaultEventBytes)
 	orDefault(&o.OutOfOrder, DefaultOutOfOrder)
 	orDefault(&o.MaxSeries, DefaultMaxSeries)
@@ -162,7 +166,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if s.events, err = events.Open(filepath.Join(dir, "events"), events.Options{MaxBytes: o.EventBytes, Retention: o.Retention, Now: o.Now, Evicted: s.evicted}); err != nil {
 		return nil, errors.Join(err, s.db.Close(), dropLock(s.lock))
 	}
-	if s.days, err = days.Open(filepath.Join(dir, days.Folder), s, days.Options{Samples: s.Samples, Devices: s.Devices, Log: o.Log}); err != nil {
+	if s.days, err = days.Open(filepath.Join(dir, days.Folder), s, days.Options{Samples: s.Samples, Devices: s.Devices, Keep: o.KeepUsage, Log: o.Log}); err != nil {
 		return nil, errors.Join(err, s.events.Close(), s.db.Close(), dropLock(s.lock))
 	}
 	s.engine = promql.NewEngine(promql.EngineOpts{

@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -43,7 +44,7 @@ type Options struct {
 	Samples func() (oldest, newest time.Time)
 	// Devices returns the UUIDs with device time counters in a period.
 	Devices func(ctx context.Context, from, to time.Time) ([]string, error)
-	// Keep is how long files are kept; 0: for ever.
+	// Keep is how long days are kept, counted from the newest sample; 0: for ever.
 	Keep time.Duration
 	Log  *slog.Logger // nil: no logging
 }
@@ -91,6 +92,13 @@ func Open(dir string, store query.Store, o Options) (*Days, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the kept days: %w", err)
 	}
+	for _, f := range list {
+		if strings.Contains(f.Name(), tmpExt) { // a kill left it
+			if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
+				return nil, fmt.Errorf("cannot delete an incomplete file: %w", err)
+			}
+		}
+	}
 	for i := len(list) - 1; i >= 0; i-- {
 		if t, aside, ok := parseName(list[i].Name()); ok && !aside {
 			k, err := d.load(t)
@@ -133,14 +141,25 @@ func (d *Days) Late(uuid string, at time.Time) error {
 // Watermark returns the time, in ms, up to which Late must be told of samples.
 func (d *Days) Watermark() int64 { return d.watermark.Load() }
 
-// Usage implements fleet.Keeper.
-func (d *Days) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, error) {
+// begin waits for the turn.
+func (d *Days) begin(ctx context.Context) error {
 	select {
 	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
+		return nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
+}
+
+// end passes the turn on.
+func (d *Days) end() { <-d.turn }
+
+// Usage implements fleet.Keeper.
+func (d *Days) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, error) {
+	if err := d.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer d.end()
 	k, err := d.complete(ctx, midnight, at)
 	if err != nil {
 		return nil, err

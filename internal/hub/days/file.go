@@ -66,6 +66,8 @@ const (
 	ext = ".day"
 	// asideExt follows the name of a damaged file that was set aside.
 	asideExt = ".damaged"
+	// tmpExt is in the name of a file that is being written.
+	tmpExt = ".tmp"
 )
 
 func name(day time.Time) string { return day.UTC().Format(time.DateOnly) + ext }
@@ -260,7 +262,7 @@ func labelsOf(key string) query.Labels {
 
 // write replaces a file. After a kill there is the old file or the new one.
 func write(path string, b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp")
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+tmpExt)
 	if err != nil {
 		return err
 	}

@@ -50,6 +50,7 @@ type Options struct {
 	GRPC       string         // address of OTLP over gRPC; empty: none
 	Dir        string         // data folder of the store
 	Retention  time.Duration  // of samples and events
+	KeepUsage  time.Duration  // of the usage of past days; 0: hub.DefaultKeepUsage
 	MaxBytes   int64          // maximum disk usage of samples; 0: no limit
 	MaxSeries  int            // maximum number of series in memory; 0: depends on available memory
 	NodeSeries int            // maximum number of series of one node; 0: share.DefaultSeries
@@ -73,7 +74,7 @@ type Options struct {
 // store returns the options of the hub's own store.
 func (h *Options) store(log *zap.Logger) hub.Options {
 	memory := machineMemory("/")
-	o := hub.Options{Retention: h.Retention, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, NodeSeries: h.NodeSeries, QueryBytes: queryBytesFor(memory), Log: slogTo(log)}
+	o := hub.Options{Retention: h.Retention, KeepUsage: h.KeepUsage, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, NodeSeries: h.NodeSeries, QueryBytes: queryBytesFor(memory), Log: slogTo(log)}
 	if o.MaxSeries == 0 {
 		o.MaxSeries = seriesFor(memory)
 	}

@@ -8,8 +8,10 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,9 +51,10 @@ var quotaHelp = map[string]string{
 
 // quotaSource is one value of --quotas with the result of its last read.
 type quotaSource struct {
-	from string
-	list []cost.Quota
-	err  string
+	from  string
+	list  []cost.Quota
+	err   string
+	stale *stale
 }
 
 // quotas holds the quotas of teams and their usage. It is safe for concurrent use.
@@ -61,8 +64,9 @@ type quotas struct {
 	zone    *time.Location // of months
 	vendors device.Vendors
 	watch   rules.Watch
-	// followPrices reads the price file again when it changes; nil without a file.
+	// followPrices reads the price file again when it changes; both are nil without a file.
 	followPrices func(context.Context)
+	priceFile    *followed
 
 	mu      sync.Mutex
 	sources []quotaSource
@@ -81,7 +85,12 @@ type quotas struct {
 func newQuotas(ctx context.Context, from []string, vendors device.Vendors, prices cost.Prices, log *zap.Logger) (*quotas, error) {
 	q := &quotas{log: log, prices: pricing{prices: prices}, zone: time.UTC, vendors: vendors, read: time.Now()}
 	for _, f := range from {
-		q.sources = append(q.sources, quotaSource{from: f})
+		kept := &stale{what: "quotas", name: filepath.Base(f)}
+		if !isQuotaFile(f) {
+			kind, _, _ := strings.Cut(f, ":") // what follows is a path
+			kept = &stale{what: "quotas", name: kind, service: true}
+		}
+		q.sources = append(q.sources, quotaSource{from: f, stale: kept})
 	}
 	for i := range q.sources {
 		if err := q.refresh(ctx, i); err != nil && isQuotaFile(from[i]) {
@@ -101,6 +110,7 @@ func (q *quotas) refresh(ctx context.Context, i int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := &q.sources[i]
+	s.stale.read(err, time.Now())
 	switch {
 	case err != nil && s.err == "":
 		s.err = logging.OneLine(err)
@@ -113,6 +123,18 @@ func (q *quotas) refresh(ctx context.Context, i int) error {
 		s.list = list
 	}
 	return err
+}
+
+// state returns lines for /readyz about prices and quotas that are not up to date.
+func (q *quotas) state() []string {
+	var out []string
+	if q.priceFile != nil {
+		out = q.priceFile.state()
+	}
+	for i := range q.sources {
+		out = append(out, q.sources[i].stale.state()...)
+	}
+	return out
 }
 
 // all returns the quotas of all sources.

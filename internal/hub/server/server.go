@@ -130,6 +130,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	o := hub.HandlerOptions{
 		UI: ui.Handler(), Tokens: tokens, Version: h.Version, Audit: s.audit,
 		LocalOnly: rebind.IsLoopback(listener.Addr()) && tokens == nil && h.ClientCA == "" && !h.Insecure, Names: []string{h.Listen},
+		State: states(money.state, tokenFile.state),
 	}
 	var store query.Store
 	var eventLog events.Log
@@ -153,7 +154,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		o.Findings = s.marks.Handler(s.store)
 		otlp := hubexporter.NewOTLP(hubexporter.NewWriter(s.store, slices.Concat(hubexporter.DefaultResourceLabels(), h.Labels)), s.store.Refusals())
 		o.OTLP, o.Refusals, o.Registry = otlp.Handler(), s.store.Refusals(), s.store.Registry()
-		o.State = s.store.State
+		o.State = states(s.store.State, o.State)
 		s.store.Registry().MustRegister(hub.Gauges(money.gauges), hub.BuildInfo(h.Version))
 		if h.GRPC != "" {
 			l, err := h.open(ctx, "--listen-grpc", h.GRPC, log)

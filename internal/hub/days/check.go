@@ -76,7 +76,7 @@ func Check(ctx context.Context, dir string, oldest time.Time) (*Report, error) {
 			r.SetAside = append(r.SetAside, bad)
 			continue
 		}
-		k, err := read(path, t, func(key []byte) (string, query.Labels) { return "", nil })
+		k, err := read(path, t, func([]byte) (string, query.Labels) { return "", nil })
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

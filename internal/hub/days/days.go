@@ -99,8 +99,8 @@ func Open(dir string, store query.Store, o Options) (*Days, error) {
 			}
 		}
 	}
-	for i := len(list) - 1; i >= 0; i-- {
-		if t, aside, ok := parseName(list[i].Name()); ok && !aside {
+	for _, f := range slices.Backward(list) {
+		if t, aside, ok := parseName(f.Name()); ok && !aside {
 			k, err := d.load(t)
 			if err != nil {
 				return nil, err

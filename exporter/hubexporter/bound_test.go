@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 )
 
 const boundToken = "node-0123456789abcdef"
@@ -89,7 +90,7 @@ func TestBoundToken(t *testing.T) {
 		}
 		return text
 	}
-	const events, points = 4, 5 // an event's host_name is not its host.name
+	const records, points = 4, 5 // an event's host_name is not its host.name
 	told := func(how string, got int64, why string, want int64) {
 		t.Helper()
 		if got != want || !strings.Contains(why, "another machine than the token, which is for node=n1") {
@@ -109,7 +110,7 @@ func TestBoundToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	told("metrics over HTTP", metrics.PartialSuccess().RejectedDataPoints(), metrics.PartialSuccess().ErrorMessage(), points)
-	told("logs over HTTP", logs.PartialSuccess().RejectedLogRecords(), logs.PartialSuccess().ErrorMessage(), events)
+	told("logs over HTTP", logs.PartialSuccess().RejectedLogRecords(), logs.PartialSuccess().ErrorMessage(), records)
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -131,7 +132,7 @@ func TestBoundToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	told("metrics over gRPC", metrics.PartialSuccess().RejectedDataPoints(), metrics.PartialSuccess().ErrorMessage(), points)
-	told("logs over gRPC", logs.PartialSuccess().RejectedLogRecords(), logs.PartialSuccess().ErrorMessage(), events)
+	told("logs over gRPC", logs.PartialSuccess().RejectedLogRecords(), logs.PartialSuccess().ErrorMessage(), records)
 	conn.Close()
 	stop()
 	if err := <-ended; err != nil {
@@ -146,7 +147,7 @@ func TestBoundToken(t *testing.T) {
 	if diff := cmp.Diff(want, lines(t, s)); diff != "" {
 		t.Errorf("stored (-want +got):\n%s", diff)
 	}
-	list, err := s.Events(t.Context(), hub.EventQuery{From: now.Add(-time.Hour)})
+	list, err := s.Events(t.Context(), events.Query{From: now.Add(-time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestBoundToken(t *testing.T) {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	// target_info of n2 is refused too, and is not a data point.
-	if got := s.Refusals().Count(hub.Foreign); got != 2*(points+1+events) {
+	if got := s.Refusals().Count(hub.Foreign); got != 2*(points+1+records) {
 		t.Errorf("%d refusals are counted", got)
 	}
 }

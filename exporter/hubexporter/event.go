@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/plog"
 
-	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 )
 
 // Limits of log records. Every record repeats the attributes of its resource, so a small
@@ -55,9 +55,9 @@ func (a *attributes) put(attrs pcommon.Map) (cuts int) {
 }
 
 // eventsOf converts log records to events, which share memory with ld.
-func eventsOf(ld plog.Logs) (out []hub.Event, gone lost) {
+func eventsOf(ld plog.Logs) (out []events.Event, gone lost) {
 	total := ld.LogRecordCount()
-	out = make([]hub.Event, 0, min(total, maxRecords))
+	out = make([]events.Event, 0, min(total, maxRecords))
 	room := maxRecordBytes
 	for _, rl := range ld.ResourceLogs().All() {
 		resource := attributes{all: map[string]string{}}
@@ -84,12 +84,12 @@ func eventsOf(ld plog.Logs) (out []hub.Event, gone lost) {
 }
 
 // eventOf converts a record without its attributes.
-func eventOf(r plog.LogRecord) hub.Event {
+func eventOf(r plog.LogRecord) events.Event {
 	at := r.Timestamp()
 	if at == 0 {
 		at = r.ObservedTimestamp()
 	}
-	return hub.Event{Time: at.AsTime(), Name: r.EventName(), Severity: severity(r.SeverityNumber()), Body: r.Body().AsString()}
+	return events.Event{Time: at.AsTime(), Name: r.EventName(), Severity: severity(r.SeverityNumber()), Body: r.Body().AsString()}
 }
 
 func severity(n plog.SeverityNumber) string {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 )
 
 func gauge(name string, ago time.Duration) pmetric.Metrics {
@@ -183,7 +184,7 @@ func TestLogs(t *testing.T) {
 		}
 		r.Body.Close()
 	}
-	got, err := s.Events(t.Context(), hub.EventQuery{From: now.Add(-time.Hour), Attributes: map[string]string{"gpu.xid.code": "79"}})
+	got, err := s.Events(t.Context(), events.Query{From: now.Add(-time.Hour), Attributes: map[string]string{"gpu.xid.code": "79"}})
 	if err != nil || len(got) != 1 || got[0].Attributes["both"] != "record" || got[0].Attributes["host.name"] != "node-a" || got[0].Severity != "ERROR" || got[0].Name != "gpu.xid" {
 		t.Errorf("%+v %v", got, err)
 	}

@@ -11,12 +11,13 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 )
 
 // Store is the destination of all data.
 type Store interface {
 	Appender(ctx context.Context) *hub.Appender
-	AppendEvents(ctx context.Context, events []hub.Event) error
+	AppendEvents(ctx context.Context, list []events.Event) error
 	Describe(name string, f hub.Family)
 }
 
@@ -54,12 +55,12 @@ func (w *Writer) Logs(ctx context.Context, ld plog.Logs) error {
 }
 
 func (w *Writer) logs(ctx context.Context, ld plog.Logs) (hub.Result, error) {
-	events, lost := eventsOf(ld)
-	foreign, why := permitted(ctx, &events)
-	if err := w.store.AppendEvents(ctx, events); err != nil {
+	list, lost := eventsOf(ld)
+	foreign, why := permitted(ctx, &list)
+	if err := w.store.AppendEvents(ctx, list); err != nil {
 		return hub.Result{}, err
 	}
-	r := hub.Result{Accepted: len(events), Refused: lost.records + foreign, Why: why}
+	r := hub.Result{Accepted: len(list), Refused: lost.records + foreign, Why: why}
 	if foreign > 0 {
 		w.store.Appender(ctx).Note(hub.Foreign, foreign, why)
 	}
@@ -75,13 +76,13 @@ func (w *Writer) logs(ctx context.Context, ld plog.Logs) (hub.Result, error) {
 
 // permitted removes the events of other machines than the sender's token is bound to, and returns
 // their number and a reason.
-func permitted(ctx context.Context, events *[]hub.Event) (n int, why string) {
+func permitted(ctx context.Context, list *[]events.Event) (n int, why string) {
 	bound := access.BindingsOf(ctx)
 	if bound == nil {
 		return 0, ""
 	}
-	before := len(*events)
-	*events = slices.DeleteFunc(*events, func(e hub.Event) bool {
+	before := len(*list)
+	*list = slices.DeleteFunc(*list, func(e events.Event) bool {
 		m := access.Machine{Host: e.Attributes["host.name"], Node: e.Attributes["k8s.node.name"], Cluster: e.Attributes["k8s.cluster.name"]}
 		if bound.Permit(m) {
 			return false
@@ -91,5 +92,5 @@ func permitted(ctx context.Context, events *[]hub.Event) (n int, why string) {
 		}
 		return true
 	})
-	return before - len(*events), why
+	return before - len(*list), why
 }

@@ -32,6 +32,7 @@ const (
 type hubFlags struct {
 	options   server.Options
 	retention string
+	keepUsage string
 	maxSize   string
 	zone      string
 	store     storeFlags // of --backend
@@ -45,6 +46,7 @@ func (h *hubFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.GRPC, "listen-grpc", defaultHubGRPC, "address of OTLP over gRPC; empty disables it")
 	f.StringVar(&o.Dir, "data-dir", filepath.Join(defaultState(), "hub"), "`FOLDER` of the store")
 	f.StringVar(&h.retention, "retention", "30d", "how long to keep samples and events, such as 36h or 90d")
+	f.StringVar(&h.keepUsage, "keep-usage", "1826d", "`DURATION` to keep the usage of past days, from which bills are made, such as 400d; at least --retention")
 	f.StringVar(&h.maxSize, "max-size", "", "maximum disk usage of samples, such as 50GiB; the oldest are deleted first (default: no limit)")
 	f.IntVar(&o.MaxSeries, "max-series", 0, "maximum number of series in memory (default: depends on available memory, at most 2 million)")
 	f.IntVar(&o.NodeSeries, "max-series-per-node", 0, "maximum number of series of one node in memory (default: a quarter of --max-series, at least 50000)")
@@ -144,7 +146,7 @@ func (h *hubFlags) check(cmd *cobra.Command) error {
 			return err
 		}
 		o.Backend = &backend
-		for _, flag := range []string{"data-dir", "retention", "max-size", "max-series", "max-series-per-node", "listen-grpc", "resource-label"} {
+		for _, flag := range []string{"data-dir", "retention", "keep-usage", "max-size", "max-series", "max-series-per-node", "listen-grpc", "resource-label"} {
 			if cmd.Flags().Changed(flag) {
 				return fmt.Errorf("--%s configures the hub's own store and has no effect with --backend", flag)
 			}
@@ -158,6 +160,9 @@ func (h *hubFlags) check(cmd *cobra.Command) error {
 	}
 	if o.Retention, err = parseDays(h.retention); err != nil || o.Retention < 2*time.Hour {
 		return fmt.Errorf("--retention must be at least 2h, such as 36h or 90d, is %q", h.retention)
+	}
+	if o.KeepUsage, err = parseDays(h.keepUsage); err != nil || cmd.Flags().Changed("keep-usage") && o.KeepUsage < o.Retention {
+		return fmt.Errorf("--keep-usage must be at least --retention, such as 400d, is %q", h.keepUsage)
 	}
 	if h.maxSize != "" {
 		if o.MaxBytes, err = parseSize(h.maxSize); err != nil {

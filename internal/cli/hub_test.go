@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -276,6 +277,8 @@ func TestHubRefusesToStart(t *testing.T) {
 		{[]string{"--client-ca", "x"}, "needs --tls-cert"},
 		{[]string{"--retention", "1m"}, "--retention"},
 		{[]string{"--retention", "xd"}, "--retention"},
+		{[]string{"--keep-usage", "5y"}, "--keep-usage"},
+		{[]string{"--keep-usage", "29d"}, "--keep-usage must be at least --retention"},
 		{[]string{"--max-size", "many"}, "--max-size"},
 		{[]string{"--backend", "http://localhost:1"}, "has no effect with --backend"},
 		{[]string{"--listen", "localhost:0", "--listen-grpc", "localhost:0", "--prices", "/nowhere"}, "--prices"},
@@ -304,6 +307,34 @@ func TestHubTokens(t *testing.T) {
 	if log := h.log.String(); strings.Contains(log, "0123456789abcdef") {
 		t.Error("a token is in the log")
 	}
+}
+
+// Catches a hub whose /readyz does not say which of its files are no longer valid, or says too much.
+func TestHubReadyz(t *testing.T) {
+	t.Parallel()
+	prices, tokens := write(t, "prices.yaml", "currency: EUR\n"), write(t, "tokens", "read read-0123456789abcdef\n")
+	if err := os.Chmod(tokens, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := startHub(t, t.TempDir(), "--tokens", tokens, "--prices", prices)
+	if code, text := h.get("/readyz", ""); code != http.StatusOK || text != "ok\n" {
+		t.Errorf("%d %q", code, text)
+	}
+	for file, text := range map[string]string{prices: "currency: EUR\nprices: secret\n", tokens: "read secret\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := regexp.MustCompile(`^ok
+prices: prices\.yaml is not valid, see line 2: the last valid prices, from [-\d]+ [\d:]+ UTC, are in use
+tokens: tokens is not valid, see line 1: the last valid tokens, from [-\d]+ [\d:]+ UTC, are in use
+$`)
+	await.NoError(t, func() error {
+		if code, text := h.get("/readyz", ""); code != http.StatusOK || !want.MatchString(text) {
+			return fmt.Errorf("%d %s", code, text)
+		}
+		return nil
+	})
 }
 
 // Catches an agent whose readings do not get into the hub of the same process, or are lost

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/hub/days"
 	"github.com/gpumeter/gpumeter/internal/hub/disk"
 )
 
@@ -24,8 +26,9 @@ func newHubCheck() *cobra.Command {
 		Short: "Verify the store of a hub and list what is in it",
 		Long: `Verify the store of a hub and list what is in it.
 
-All samples and events in FOLDER (default: that of gpumeter hub) are read and all checksums
-verified. Nothing is changed, and the hub may be running. The exit code is 1 if something is damaged.`,
+All samples, events and kept days in FOLDER (default: that of gpumeter hub) are read and all
+checksums verified. Nothing is changed, and the hub may be running. The exit code is 1 if something
+is damaged that cannot be made again.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("hub check takes one folder, got %d arguments", len(args))
@@ -37,7 +40,7 @@ verified. Nothing is changed, and the hub may be running. The exit code is 1 if 
 			if len(args) == 1 {
 				dir = args[0]
 			}
-			r, err := disk.Check(cmd.Context(), dir)
+			r, err := checkStore(cmd.Context(), dir)
 			if err != nil {
 				return err
 			}
@@ -46,10 +49,10 @@ verified. Nothing is changed, and the hub may be running. The exit code is 1 if 
 				e.SetIndent("", "  ")
 				err = e.Encode(r)
 			} else {
-				err = printStore(os.Stdout, r)
+				err = r.print(os.Stdout)
 			}
-			if err == nil && r.Damaged() {
-				return exitError{1, fmt.Errorf("%d parts of the store in %s are damaged", len(r.Problems), dir)}
+			if n := r.lost(); err == nil && n > 0 {
+				return exitError{1, fmt.Errorf("%d parts of the store in %s are damaged", n, dir)}
 			}
 			return err
 		},
@@ -58,8 +61,37 @@ verified. Nothing is changed, and the hub may be running. The exit code is 1 if 
 	return cmd
 }
 
-// printStore prints the report of a store's folder for people.
-func printStore(w io.Writer, r *disk.Report) error {
+// storeReport is everything in a store's folder.
+type storeReport struct {
+	*disk.Report
+	Days *days.Report `json:"days"`
+}
+
+func checkStore(ctx context.Context, dir string) (*storeReport, error) {
+	r, err := disk.Check(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	usage, err := days.Check(ctx, filepath.Join(dir, days.Folder), r.Oldest())
+	if err != nil {
+		return nil, err
+	}
+	return &storeReport{r, usage}, nil
+}
+
+// lost returns the number of damaged parts that cannot be made again.
+func (r *storeReport) lost() int {
+	n := len(r.Problems)
+	for i := range r.Days.Damaged {
+		if r.Days.Damaged[i].Severity == days.High {
+			n++
+		}
+	}
+	return n
+}
+
+// print prints the report for people.
+func (r *storeReport) print(w io.Writer) error {
 	state := "no hub uses it"
 	if r.InUse {
 		state = "in use by a hub"
@@ -80,6 +112,7 @@ func printStore(w io.Writer, r *disk.Report) error {
 	for _, f := range append(r.Logs, r.Events) {
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%s\t\n", f.Name, span(f.Range), f.Files, f.Samples+f.Events, disk.Bytes(f.Bytes))
 	}
+	fmt.Fprintf(tw, "%s\t%s\t%d\t-\t%s\t\n", days.Folder, span(disk.Range{From: r.Days.From, To: r.Days.To}), r.Days.Files, disk.Bytes(r.Days.Bytes))
 	if err := tw.Flush(); err != nil {
 		return err
 	}
@@ -90,17 +123,43 @@ func printStore(w io.Writer, r *disk.Report) error {
 	for _, d := range r.SetAside {
 		fmt.Fprintf(&b, "\nset aside on %s: %s (%s, %s)\n  %s\n  now in %s\n", stampOf(d.Time), d.Path, d.Range, disk.Bytes(d.Bytes), d.Reason, d.Aside)
 	}
+	printDays(&b, r.Days)
 	if len(r.Repairs) > 0 {
 		fmt.Fprintf(&b, "\nThe next start of the hub will, with %s free on the disk:\n", disk.Bytes(r.Need))
 		for _, s := range r.Repairs {
 			fmt.Fprintf(&b, "  %s\n", s)
 		}
 	}
-	if !r.Damaged() {
+	switch {
+	case r.lost() > 0:
+	case len(r.Days.Damaged) > 0:
+		b.WriteString("\nEverything else can be read.\n")
+	default:
 		b.WriteString("\nEverything can be read.\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// printDays prints the damage of kept days.
+func printDays(w io.Writer, r *days.Report) {
+	for _, d := range r.Damaged {
+		what := "the usage of the day is lost, at least in part: its samples are missing too"
+		if d.Severity == days.Low {
+			what = "low severity: the hub makes it again from samples"
+		}
+		fmt.Fprintf(w, "\nDAMAGED %s (%s)\n  %s\n  %s\n", d.Path, disk.Bytes(d.Bytes), d.Reason, what)
+	}
+	for _, d := range r.SetAside {
+		what := "the usage of the day is lost, at least in part: its samples are missing too"
+		switch {
+		case d.Remade:
+			what = "low severity: the day was made again from samples"
+		case d.Severity == days.Low:
+			what = "low severity: the hub makes the day again from samples"
+		}
+		fmt.Fprintf(w, "\nset aside: %s (%s)\n  %s\n", d.Path, disk.Bytes(d.Bytes), what)
+	}
 }
 
 // span returns the two columns of a range of time.

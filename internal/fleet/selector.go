@@ -186,3 +186,9 @@ func NodeOf(l query.Labels) string {
 	}
 	return l[LabelHost]
 }
+
+// Sole returns a selector of device series restricted to devices with a sole holder, which makes
+// devices comparable.
+func Sole(series string) string {
+	return Select(series, nil, LabelWorkload+`!=""`, LabelKind+`!~"`+strings.Join([]string{KindUnallocated, KindUnattributed, KindOther}, "|")+`"`)
+}

@@ -122,7 +122,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	s := wideStore(t)
 	refused := NewRefusals()
-	h := &handler{store: s, events: s, opt: HandlerOptions{Refusals: refused}, answering: newAnswering(s, peer.Pace{})}
+	h := &handler{store: s, log: s, opt: HandlerOptions{Refusals: refused}, answering: newAnswering(s, peer.Pace{})}
 	h.room = peer.NewRoom(1<<20, 1<<20)
 	mux := http.NewServeMux()
 	h.routes(mux)

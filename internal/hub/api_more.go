@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 )
 
 func (h *handler) buildInfo(w http.ResponseWriter, _ *http.Request, _ Grant) {
@@ -78,9 +80,9 @@ func (h *handler) alerts(w http.ResponseWriter, _ *http.Request, g Grant) {
 
 // listEvents answers GET /api/events?start=&end=&name=&text=&limit=&attr.KEY=VALUE.
 func (h *handler) listEvents(w http.ResponseWriter, r *http.Request, g Grant) {
-	_, events := h.of(g)
-	if events == nil {
-		answer(w, []Event{})
+	_, log := h.of(g)
+	if log == nil {
+		answer(w, []events.Event{})
 		return
 	}
 	now := time.Now()
@@ -91,20 +93,20 @@ func (h *handler) listEvents(w http.ResponseWriter, r *http.Request, g Grant) {
 		h.bad(w, err)
 		return
 	}
-	q := EventQuery{From: from, To: to, Names: r.Form["name"], Text: r.FormValue("text"), Limit: min(limit, 10*DefaultEventLimit), Attributes: map[string]string{}}
+	q := events.Query{From: from, To: to, Names: r.Form["name"], Text: r.FormValue("text"), Limit: min(limit, 10*events.DefaultLimit), Attributes: map[string]string{}}
 	for key, values := range r.Form {
 		if name, ok := strings.CutPrefix(key, "attr."); ok {
 			q.Attributes[name] = values[0]
 		}
 	}
-	list, err := events.Events(r.Context(), q)
+	list, err := log.Events(r.Context(), q)
 	if err != nil {
 		h.late(err)
 		h.failed(w, err)
 		return
 	}
 	if list == nil {
-		list = []Event{}
+		list = []events.Event{}
 	}
 	answer(w, list)
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/hub/disk"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/share"
 )
 
@@ -480,7 +481,7 @@ func TestCheck(t *testing.T) {
 	all, blocks := storeWithBlocks(t, dir)
 	ids := blockIDs(t, dir)
 	s := openTest(t, dir, Options{})
-	if err := s.AppendEvents(t.Context(), []Event{{Time: now, Body: "x"}, {Time: now.Add(time.Second), Body: "y"}}); err != nil {
+	if err := s.AppendEvents(t.Context(), []events.Event{{Time: now, Body: "x"}, {Time: now.Add(time.Second), Body: "y"}}); err != nil {
 		t.Fatal(err)
 	}
 	check := func(dir string) *disk.Report {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 )
 
 // smallDisk returns a directory on its own file system of size bytes.
@@ -66,7 +68,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatalf("error of the full disk: %v", err)
 	}
 	before := len(kept)
-	if err := s.AppendEvents(t.Context(), []Event{{Time: now, Body: strings.Repeat("x", 60_000)}}); err != nil && !strings.Contains(err.Error(), "cannot write events") {
+	if err := s.AppendEvents(t.Context(), []events.Event{{Time: now, Body: strings.Repeat("x", 60_000)}}); err != nil && !strings.Contains(err.Error(), "cannot write events") {
 		t.Error(err)
 	}
 	if _, err := s.Instant(t.Context(), "count(g)", time.UnixMilli(next)); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/audit"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/peer"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/rebind"
@@ -26,9 +27,9 @@ type Grant = access.Grant
 // Prometheus API to everyone who can reach it.
 type HandlerOptions struct {
 	// View returns the handler for the dashboard's API below /api/page/; the prefix is
-	// stripped. It is called once per scope, with a store restricted to it; events is nil if
+	// stripped. It is called once per scope, with a store restricted to it; log is nil if
 	// there is no event log.
-	View func(scope access.Scope, store query.Store, events EventLog) http.Handler
+	View func(scope access.Scope, store query.Store, log events.Log) http.Handler
 	// UI is the dashboard itself. It contains no data and needs no token.
 	UI http.Handler
 	// OTLP handles POST /v1/metrics and /v1/logs.
@@ -59,12 +60,12 @@ type HandlerOptions struct {
 const maxForm = 1 << 20
 
 // NewHandler serves the Prometheus API below /api/v1/, the dashboard's API below
-// /api/page/, the dashboard at / and OTLP below /v1/. events may be nil.
-func NewHandler(store query.Store, events EventLog, o HandlerOptions) http.Handler {
+// /api/page/, the dashboard at / and OTLP below /v1/. log may be nil.
+func NewHandler(store query.Store, log events.Log, o HandlerOptions) http.Handler {
 	if o.Refusals == nil {
 		o.Refusals = NewRefusals()
 	}
-	h := &handler{store: store, events: events, opt: o, answering: newAnswering(store, o.pace), views: map[access.Scope]http.Handler{}}
+	h := &handler{store: store, log: log, opt: o, answering: newAnswering(store, o.pace), views: map[access.Scope]http.Handler{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", h.ready)
@@ -96,9 +97,9 @@ func NewHandler(store query.Store, events EventLog, o HandlerOptions) http.Handl
 }
 
 type handler struct {
-	store  query.Store
-	events EventLog
-	opt    HandlerOptions
+	store query.Store
+	log   events.Log // may be nil
+	opt   HandlerOptions
 	answering
 
 	mu    sync.Mutex
@@ -228,8 +229,8 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request, g Grant) {
 	h.mu.Lock()
 	v := h.views[g.Scope]
 	if v == nil { // bounded by the number of tokens
-		store, events := h.of(g)
-		v = http.StripPrefix("/api/page", h.opt.View(g.Scope, store, events))
+		store, log := h.of(g)
+		v = http.StripPrefix("/api/page", h.opt.View(g.Scope, store, log))
 		h.views[g.Scope] = v
 	}
 	h.mu.Unlock()
@@ -237,14 +238,14 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request, g Grant) {
 }
 
 // of returns the store and the event log that a grant may read.
-func (h *handler) of(g Grant) (query.Store, EventLog) {
+func (h *handler) of(g Grant) (query.Store, events.Log) {
 	if g.Scope.All() {
-		return h.store, h.events
+		return h.store, h.log
 	}
-	if h.events == nil {
+	if h.log == nil {
 		return ScopedStore(h.store, g.Scope), nil
 	}
-	return ScopedStore(h.store, g.Scope), ScopedEvents(h.events, g.Scope)
+	return ScopedStore(h.store, g.Scope), ScopedEvents(h.log, g.Scope)
 }
 
 // answer writes data in the form of Prometheus' API.

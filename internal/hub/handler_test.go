@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -45,7 +46,7 @@ func twoTeams(t *testing.T) *Store {
 	for _, n := range []string{"gpu_power_draw_watts", "own_red", "own_blu"} {
 		s.Describe(n, Family{Type: "gauge"})
 	}
-	if err := s.AppendEvents(t.Context(), []Event{
+	if err := s.AppendEvents(t.Context(), []events.Event{
 		{Time: now.Add(-time.Minute), Name: "e", Attributes: map[string]string{TeamAttribute: "red team"}},
 		{Time: now.Add(-time.Minute), Name: "e", Attributes: map[string]string{TeamAttribute: "blue"}},
 		{Time: now.Add(-time.Minute), Name: "e"},
@@ -95,11 +96,11 @@ func TestTeams(t *testing.T) {
 		Alerts: func() []Alert {
 			return []Alert{{Labels: map[string]string{TeamLabel: "blue"}}, {Labels: map[string]string{}}}
 		},
-		View: func(scope access.Scope, store query.Store, events EventLog) http.Handler {
+		View: func(scope access.Scope, store query.Store, log events.Log) http.Handler {
 			viewed = append(viewed, scope.String())
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				got, err := store.Instant(r.Context(), "sum(gpu_power_draw_watts)", now)
-				list, other := events.Events(r.Context(), EventQuery{})
+				list, other := log.Events(r.Context(), events.Query{})
 				sum := 0.0
 				for _, x := range got {
 					sum += x.Value
@@ -162,7 +163,7 @@ func TestDoors(t *testing.T) {
 	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	o := HandlerOptions{
 		Tokens: tokens, Refusals: s.Refusals(), Registry: s.Registry(), UI: ok, OTLP: ok,
-		View: func(access.Scope, query.Store, EventLog) http.Handler { return ok },
+		View: func(access.Scope, query.Store, events.Log) http.Handler { return ok },
 	}
 	h := NewHandler(s, s, o)
 	const read, write, team = "read-0123456789abcdef", "write-0123456789abcdef", "team-0123456789abcdef"

@@ -32,6 +32,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/folder"
 	"github.com/gpumeter/gpumeter/internal/hub/days"
 	"github.com/gpumeter/gpumeter/internal/hub/disk"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/growth"
 	"github.com/gpumeter/gpumeter/internal/hub/rollup"
 	"github.com/gpumeter/gpumeter/internal/hub/share"
@@ -40,6 +41,7 @@ import (
 // Defaults of Options.
 const (
 	DefaultRetention    = 30 * 24 * time.Hour
+	DefaultKeepUsage    = 1826 * 24 * time.Hour // five years, as long as books are often kept
 	DefaultOutOfOrder   = 24 * time.Hour
 	DefaultMaxSeries    = 2_000_000
 	DefaultMaxSamples   = 20_000_000 // 16 bytes per sample
@@ -52,6 +54,7 @@ const (
 // Options configures a Store. Zero values mean the defaults.
 type Options struct {
 	Retention  time.Duration // of samples and events
+	KeepUsage  time.Duration // of the usage of past days; at least Retention
 	MaxBytes   int64         // of samples on disk, deleted oldest first; 0: no limit
 	EventBytes int64         // of events on disk, deleted oldest first
 	OutOfOrder time.Duration // maximum age of a sample relative to the newest one
@@ -69,6 +72,8 @@ type Options struct {
 
 func (o *Options) defaults() {
 	orDefault(&o.Retention, DefaultRetention)
+	orDefault(&o.KeepUsage, DefaultKeepUsage)
+	o.KeepUsage = max(o.KeepUsage, o.Retention)
 	orDefault(&o.EventBytes, DefaultEventBytes)
 	orDefault(&o.OutOfOrder, DefaultOutOfOrder)
 	orDefault(&o.MaxSeries, DefaultMaxSeries)
@@ -104,7 +109,7 @@ type Store struct {
 	elements sync.Pool // holds *[]element
 	names    names
 	registry *prometheus.Registry
-	events   *EventFile
+	events   *events.File
 	lock     *os.File
 	refused  *Refusals
 	families families
@@ -160,10 +165,10 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("cannot open the store in %s: %w", dir, err), dropLock(s.lock))
 	}
 	s.before = s.db.Head().MaxTime()
-	if s.events, err = OpenEvents(filepath.Join(dir, "events"), EventOptions{MaxBytes: o.EventBytes, Retention: o.Retention, Now: o.Now, Evicted: s.evicted}); err != nil {
+	if s.events, err = events.Open(filepath.Join(dir, "events"), events.Options{MaxBytes: o.EventBytes, Retention: o.Retention, Now: o.Now, Evicted: s.evicted}); err != nil {
 		return nil, errors.Join(err, s.db.Close(), dropLock(s.lock))
 	}
-	if s.days, err = days.Open(filepath.Join(dir, "days"), s, days.Options{Samples: s.Samples, Devices: s.Devices, Log: o.Log}); err != nil {
+	if s.days, err = days.Open(filepath.Join(dir, days.Folder), s, days.Options{Samples: s.Samples, Devices: s.Devices, Keep: o.KeepUsage, Log: o.Log}); err != nil {
 		return nil, errors.Join(err, s.events.Close(), s.db.Close(), dropLock(s.lock))
 	}
 	s.engine = promql.NewEngine(promql.EngineOpts{
@@ -202,7 +207,7 @@ func (s *Store) tsdbOptions() *tsdb.Options {
 // Prometheus' names, so Prometheus' dashboards and alerts work.
 func (s *Store) register() {
 	s.registry.MustRegister(s.damageGauges()...)
-	s.registry.MustRegister(s.refused, s.events.collector(),
+	s.registry.MustRegister(s.refused, s.events,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gpumeter_hub_series", Help: "Series in memory."},
 			func() float64 { return float64(s.db.Head().NumSeries()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gpumeter_hub_series_limit", Help: "Series in memory above which new ones are refused."},
@@ -217,18 +222,18 @@ func (s *Store) Registry() *prometheus.Registry { return s.registry }
 func (s *Store) Refusals() *Refusals { return s.refused }
 
 // AppendEvents adds events to the log. Once it returns nil, they survive a kill.
-func (s *Store) AppendEvents(ctx context.Context, events []Event) error {
-	if len(events) == 0 {
+func (s *Store) AppendEvents(_ context.Context, list []events.Event) error {
+	if len(list) == 0 {
 		return nil
 	}
 	if err := s.room(); err != nil {
 		return fmt.Errorf("cannot write events: %w", err)
 	}
-	return s.events.AppendEvents(ctx, events)
+	return s.events.Append(list)
 }
 
 // Events returns the events selected by q, newest first.
-func (s *Store) Events(ctx context.Context, q EventQuery) ([]Event, error) {
+func (s *Store) Events(ctx context.Context, q events.Query) ([]events.Event, error) {
 	return s.events.Events(ctx, q)
 }
 

@@ -3,11 +3,17 @@ package hub
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/hub/days"
 )
 
 const hours = int64(time.Hour / time.Millisecond)
@@ -179,5 +185,50 @@ func TestRetentionBySize(t *testing.T) {
 	}
 	if oldest <= began {
 		t.Error("nothing had to be deleted")
+	}
+}
+
+// Catches a limit on kept days that does not reach them, and one that is below the retention.
+func TestKeepUsage(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		o    Options
+		want []string // of what was set aside 50 days, 1000 days and 6 years ago
+	}{
+		{Options{}, []string{"2026-01-16", "2023-06-11"}},
+		{Options{KeepUsage: 400 * 24 * time.Hour}, []string{"2026-01-16"}},
+		{Options{KeepUsage: time.Hour, Retention: 60 * 24 * time.Hour}, []string{"2026-01-16"}},
+		{Options{KeepUsage: time.Hour, Retention: 2 * time.Hour}, nil},
+	} {
+		dir := t.TempDir()
+		s := openTest(t, dir, c.o)
+		a := s.Appender(t.Context())
+		a.Gauge(name("x"), ago(0), 1)
+		commit(t, a)
+		path := func(date string) string { return filepath.Join(dir, days.Folder, date+".day.damaged") }
+		all := []string{"2026-01-16", "2023-06-11", "2020-03-07"}
+		for _, date := range all {
+			if err := os.WriteFile(path(date), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var keeping sync.WaitGroup
+		keeping.Go(func() { s.KeepDays(ctx) })
+		left := func() []string {
+			var out []string
+			for _, date := range all {
+				if _, err := os.Stat(path(date)); err == nil {
+					out = append(out, date)
+				}
+			}
+			return out
+		}
+		await.True(t, "old days to be deleted", func() bool { return len(left()) <= len(c.want) })
+		stop()
+		keeping.Wait()
+		if diff := cmp.Diff(c.want, left()); diff != "" {
+			t.Errorf("%s, %s (-want +got):\n%s", c.o.KeepUsage, c.o.Retention, diff)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -20,8 +20,6 @@ const (
 	TeamLabel     = fleet.LabelTeam
 	TeamAttribute = "gpu.workload.team"
 )
-
-var errReadOnly = errors.New("event log is read-only")
 
 // matchers returns the matchers that select a scope, ordered by label.
 func matchers(scope access.Scope) []*labels.Matcher {
@@ -107,19 +105,16 @@ func (t scopedStore) Raw(ctx context.Context, selector string, from, to time.Tim
 	return t.store.Raw(ctx, selector, from, to)
 }
 
-// ScopedEvents returns a read-only view of a log that contains only the events of a scope.
-func ScopedEvents(log EventLog, scope access.Scope) EventLog { return scopedEvents{log, scope} }
+// ScopedEvents returns a view of a log that contains only the events of a scope.
+func ScopedEvents(log events.Log, scope access.Scope) events.Log { return scopedEvents{log, scope} }
 
 type scopedEvents struct {
-	log   EventLog
+	log   events.Log
 	scope access.Scope
 }
 
-// AppendEvents implements EventLog.
-func (scopedEvents) AppendEvents(context.Context, []Event) error { return errReadOnly }
-
-// Events implements EventLog.
-func (t scopedEvents) Events(ctx context.Context, q EventQuery) ([]Event, error) {
+// Events implements events.Log.
+func (t scopedEvents) Events(ctx context.Context, q events.Query) ([]events.Event, error) {
 	all := t.scope.Attributes()
 	for key, value := range q.Attributes {
 		if own, ok := all[key]; ok && own != value {

@@ -16,14 +16,6 @@ func nodeOf(l labels.Labels) share.Node {
 	return share.Node{Cluster: l.Get(fleet.LabelCluster), Name: cmp.Or(l.Get(fleet.LabelHost), l.Get(fleet.LabelNode))}
 }
 
-// kindOf returns the node and the kind of an event. Attributes have their OTLP names.
-func kindOf(e *Event) share.Kind {
-	return share.Kind{
-		Node: share.Node{Cluster: e.Attributes["k8s.cluster.name"], Name: cmp.Or(e.Attributes["host.name"], e.Attributes["k8s.node.name"])},
-		Name: e.Name,
-	}
-}
-
 // errNodeFull is returned for a new series of a node beyond its share.
 type errNodeFull struct {
 	node  share.Node

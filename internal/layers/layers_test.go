@@ -61,6 +61,7 @@ var layers = []struct {
 
 	// The model of the reading side: the only package that names series and labels.
 	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/query"}},
+	{"internal/remote", []string{"internal/fleet", "internal/query"}},
 
 	// The model, and one package per vendor. No vendor knows another, or what a metric is.
 	{"internal/device", []string{"internal/optional"}},
@@ -140,7 +141,7 @@ var layers = []struct {
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/fileexporter", []string{"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter", collector}},
 	{"exporter/stdoutexporter", []string{collector}},
-	{"exporter/hubexporter/...", []string{"internal/hub", "internal/hub/access", "internal/hub/peer", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
+	{"exporter/hubexporter/...", []string{"internal/hub", "internal/hub/access", "internal/hub/events", "internal/hub/peer", "github.com/prometheus/otlptranslator", "google.golang.org/grpc/...", collector, zap}},
 	{"exporter/pageexporter/...", []string{
 		"internal/rebind", "github.com/prometheus/client_model/go", "github.com/prometheus/common/...", "github.com/prometheus/otlptranslator", collector, zap,
 	}},
@@ -155,12 +156,13 @@ var layers = []struct {
 	{"internal/hub/ui", nil},
 	{"internal/hub/access", []string{"internal/fleet"}},
 	{"internal/hub/audit", nil},
-	{"internal/hub/triage", []string{"internal/hub", "internal/hub/access"}},
+	{"internal/hub/events", []string{"internal/hub/share", "github.com/prometheus/client_golang/..."}},
+	{"internal/hub/triage", []string{"internal/hub/access", "internal/hub/events"}},
 	{"internal/hub/server", []string{
-		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/rebind", "internal/slurm",
+		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/events", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/rebind", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
-	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query"}},
+	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query", "internal/remote"}},
 	{"internal/hub/days", []string{"internal/fleet", "internal/query", "github.com/klauspost/compress/zstd"}},
 	{"internal/hub/disk", []string{"github.com/prometheus/prometheus/...", xsys}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/folder", "internal/query", "internal/rebind", "github.com/oklog/ulid/v2", "github.com/prometheus/...", xsys}},
@@ -192,7 +194,7 @@ var layers = []struct {
 	}},
 	{"internal/cli", []string{
 		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/demo", "internal/device/...",
-		"internal/fleet", "internal/health", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/redact",
+		"internal/fleet", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
 		"internal/scheduler/accounting", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},

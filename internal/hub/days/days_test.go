@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -202,6 +203,60 @@ func TestDamagedDay(t *testing.T) {
 			t.Errorf("%s: not set aside: %v", name, err)
 		}
 	}
+}
+
+// Catches a good file that is set aside, or replaced by a day without usage, because it could not be
+// read for a moment.
+func TestUnreadableDay(t *testing.T) {
+	t.Parallel()
+	w := worldtest.New(1, time.Date(2026, 3, 1, 20, 0, 0, 0, time.UTC), 8*time.Hour, true).Run()
+	s := &store{Memory: w.Store, oldest: w.Begin, newest: w.End}
+	dir := t.TempDir()
+	d := openDays(t, dir, s)
+	path := filepath.Join(dir, "2026-03-01.day")
+	if err := os.Mkdir(path, 0o700); err != nil { // opens, and cannot be read
+		t.Fatal(err)
+	}
+	const want = "cannot read a kept day: read PATH: is a directory"
+	_, err := d.Usage(t.Context(), w.Begin.Truncate(day), w.End.Truncate(day))
+	if got := strings.ReplaceAll(fmt.Sprint(err), path, "PATH"); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.Usage(t.Context(), w.Begin.Truncate(day), w.End.Truncate(day)); err != nil || len(got.Rows) == 0 {
+		t.Errorf("%d rows, %v", len(got.Rows), err)
+	}
+}
+
+// Catches a file for each day before the first sample that somebody asks for.
+func TestNothingToKeep(t *testing.T) {
+	t.Parallel()
+	w := worldtest.New(1, time.Date(2026, 3, 1, 20, 0, 0, 0, time.UTC), 8*time.Hour, true).Run()
+	s := &store{Memory: w.Store, oldest: w.Begin, newest: w.End}
+	dir := t.TempDir()
+	rows(t, openDays(t, dir, s), w.Begin.Add(-100*day), w.End)
+	if diff := gocmp.Diff([]string{"2026-03-01.day", "2026-03-02.day"}, files(t, dir)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// files returns the names of the files in a folder.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, f := range list {
+		out = append(out, f.Name())
+	}
+	return out
 }
 
 // Catches a bill that is lost with its samples: kept hours outlive them. A period that ends within

@@ -62,7 +62,35 @@ type late struct {
 
 const hasActive, hasEnergy = 1, 2
 
-func name(day time.Time) string { return day.UTC().Format(time.DateOnly) + ".day" }
+const (
+	ext = ".day"
+	// asideExt follows the name of a damaged file that was set aside.
+	asideExt = ".damaged"
+	// tmpExt is in the name of a file that is being written.
+	tmpExt = ".tmp"
+)
+
+func name(day time.Time) string { return day.UTC().Format(time.DateOnly) + ext }
+
+// parseName returns the day that a file is about, and whether the file was set aside.
+func parseName(name string) (day time.Time, aside, ok bool) {
+	name, aside = strings.CutSuffix(name, asideExt)
+	day, err := time.Parse(time.DateOnly+ext, name)
+	return day, aside, err == nil
+}
+
+// read reads the file of a day and parses it. See decode.
+func read(path string, day time.Time, names func(key []byte) (string, query.Labels)) (*kept, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	k, err := decode(b, names)
+	if err == nil && !k.day.Equal(day) {
+		err = fmt.Errorf("%w: it is about %s", errDamaged, k.day.Format(time.DateOnly))
+	}
+	return k, err
+}
 
 // encode returns the content of a file.
 func (k *kept) encode() []byte {
@@ -125,8 +153,11 @@ var errDamaged = errors.New("the file is damaged")
 // decode parses the content of a file. names returns the labels of a key.
 func decode(b []byte, names func(key []byte) (string, query.Labels)) (*kept, error) {
 	n := len(b) - 4
-	if n < len(magic) || string(b[:len(magic)]) != magic || crc32.Checksum(b[:n], castagnoli) != binary.LittleEndian.Uint32(b[n:]) {
-		return nil, errDamaged
+	if n < len(magic) || string(b[:len(magic)]) != magic {
+		return nil, fmt.Errorf("%w: its header is wrong", errDamaged)
+	}
+	if crc32.Checksum(b[:n], castagnoli) != binary.LittleEndian.Uint32(b[n:]) {
+		return nil, fmt.Errorf("%w: its checksum is wrong", errDamaged)
 	}
 	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxFile))
 	if err != nil {
@@ -135,7 +166,7 @@ func decode(b []byte, names func(key []byte) (string, query.Labels)) (*kept, err
 	defer r.Close()
 	body, err := r.DecodeAll(b[len(magic):n], nil)
 	if err != nil {
-		return nil, errors.Join(errDamaged, err)
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	p := parser{left: body}
 	k := &kept{day: time.Unix(p.number(), 0).UTC(), hours: int(p.number()), refused: int(p.number()), begin: p.number()}
@@ -231,7 +262,7 @@ func labelsOf(key string) query.Labels {
 
 // write replaces a file. After a kill there is the old file or the new one.
 func write(path string, b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp")
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+tmpExt)
 	if err != nil {
 		return err
 	}

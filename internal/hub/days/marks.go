@@ -96,6 +96,19 @@ func (m *marks) restore(day time.Time, uuids []string) {
 	}
 }
 
+// drop removes the marks of all days before the first one to keep.
+func (m *marks) drop(first time.Time) error {
+	m.mu.Lock()
+	before := len(m.days)
+	maps.DeleteFunc(m.days, func(date string, _ map[string]bool) bool { return date < first.Format(time.DateOnly) })
+	dropped := len(m.days) < before
+	m.mu.Unlock()
+	if !dropped {
+		return nil
+	}
+	return m.write()
+}
+
 // total returns how many marks there have been.
 func (m *marks) total() int {
 	m.mu.Lock()

@@ -31,15 +31,15 @@ func (d *Days) device(x *fleet.UsedDevice) *device {
 	return out
 }
 
-// append returns a device with further hours. old may be nil.
-func (old *device) append(more *device, hours int) *device {
+// append returns a device with further hours. x may be nil.
+func (x *device) append(more *device, hours int) *device {
 	out := &device{key: more.key, seen: more.seen, dropped: make([]fleet.Seconds, hours)}
 	index := map[string]int{}
-	if old != nil {
-		copy(out.dropped, old.dropped)
-		out.rows, out.late = old.rows, old.late
-		for i := range old.rows {
-			index[old.rows[i].key] = i
+	if x != nil {
+		copy(out.dropped, x.dropped)
+		out.rows, out.late = x.rows, x.late
+		for i := range x.rows {
+			index[x.rows[i].key] = i
 		}
 	}
 	out.dropped = append(out.dropped, more.dropped...)

@@ -27,7 +27,8 @@ type Report struct {
 	Logs   []Files `json:"logs"`
 	Events Files   `json:"events"`
 
-	// Problems are the files that cannot be read.
+	// Problems are the files that cannot be read. Parts that were set aside are not among them:
+	// the hub continues without them.
 	Problems []Problem `json:"problems"`
 	// SetAside are the damaged files that an earlier start moved to Damaged.
 	SetAside []Damage `json:"set_aside"`
@@ -66,11 +67,26 @@ type Problem struct {
 	Range  Range  `json:"range,omitzero"`
 }
 
-// Damaged reports whether something in the folder cannot be read. Parts that were set aside
-// do not count: the hub continues without them.
-func (r *Report) Damaged() bool { return len(r.Problems) > 0 }
+// Oldest returns the time of the oldest sample that can be read, zero if there is none.
+func (r *Report) Oldest() time.Time {
+	var oldest time.Time
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (oldest.IsZero() || t.Before(oldest)) {
+			oldest = t
+		}
+	}
+	for i := range r.Blocks {
+		if r.Blocks[i].Damage == "" {
+			earlier(r.Blocks[i].Range.From)
+		}
+	}
+	for i := range r.Logs {
+		earlier(r.Logs[i].Range.From)
+	}
+	return oldest
+}
 
-// Check reads everything in the store's folder dir and verifies all checksums. It changes nothing
+// Check reads the samples and events in the store's folder dir and verifies all checksums. It changes nothing
 // and may run beside a hub. If a hub deletes a file meanwhile, Check ignores that file.
 func Check(ctx context.Context, dir string) (*Report, error) {
 	if _, err := os.Stat(dir); err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -21,8 +21,8 @@ const (
 // Load restores the findings that were open when the hub stopped, so that their end is
 // reported. of selects the rules that belong to this watch. Findings that the watch already
 // tracks are unchanged.
-func (w *Watch) Load(ctx context.Context, log hub.EventLog, at time.Time, of func(rule string) bool) error {
-	events, err := log.Events(ctx, hub.EventQuery{
+func (w *Watch) Load(ctx context.Context, log events.Log, at time.Time, of func(rule string) bool) error {
+	list, err := log.Events(ctx, events.Query{
 		From: at.Add(-missedFor), Names: []string{eventName}, Attributes: map[string]string{"service.name": serviceName}, Limit: maxLoaded,
 	})
 	if err != nil {
@@ -34,8 +34,8 @@ func (w *Watch) Load(ctx context.Context, log hub.EventLog, at time.Time, of fun
 		w.all = map[string]*state{}
 	}
 	over := map[string]bool{}
-	for i := range events { // newest first
-		c, ok := parse(&events[i])
+	for i := range list { // newest first
+		c, ok := parse(&list[i])
 		if !ok || !of(c.Rule) {
 			continue
 		}
@@ -49,7 +49,7 @@ func (w *Watch) Load(ctx context.Context, log hub.EventLog, at time.Time, of fun
 }
 
 // parse inverts Change.Event, except for the value, which events do not carry.
-func parse(e *hub.Event) (Change, bool) {
+func parse(e *events.Event) (Change, bool) {
 	a := e.Attributes
 	c := Change{
 		Finding: Finding{

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -147,11 +147,11 @@ func TestLoad(t *testing.T) {
 	}
 	write := func(changes []Change) {
 		t.Helper()
-		var events []hub.Event
+		var list []events.Event
 		for i := range changes {
-			events = append(events, changes[i].Event())
+			list = append(list, changes[i].Event())
 		}
-		if err := f.s.AppendEvents(t.Context(), events); err != nil {
+		if err := f.s.AppendEvents(t.Context(), list); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,7 +167,7 @@ func TestLoad(t *testing.T) {
 	agents := Change{Finding: one("xid", "ERROR", query.Labels{"host_name": "a"}), Since: now, Time: now.Add(-time.Minute)}
 	e := agents.Event()
 	e.Attributes["service.name"] = "gpumeter"
-	if err := f.s.AppendEvents(t.Context(), []hub.Event{e}); err != nil {
+	if err := f.s.AppendEvents(t.Context(), []events.Event{e}); err != nil {
 		t.Fatal(err)
 	}
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -145,8 +146,8 @@ func (c *Change) ID() string { return triage.ID(c.Event().Attributes) }
 func (c *Change) Began() string { return c.Since.UTC().Format(time.RFC3339) }
 
 // Event returns the change as an event in the format of an agent's findings.
-func (c *Change) Event() hub.Event {
-	e := hub.Event{
+func (c *Change) Event() events.Event {
+	e := events.Event{
 		Time: c.Time, Name: eventName, Severity: c.Severity, Body: c.Reason + ". " + c.Action,
 		Attributes: map[string]string{
 			"gpu.finding.rule": c.Rule, "gpu.finding.reason": c.Reason, "gpu.finding.action": c.Action, "gpu.finding.state": "open",

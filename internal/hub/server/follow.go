@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -19,16 +20,16 @@ const followEvery = 5 * time.Second
 
 // followed is a file that is read again when it changes: tokens or prices.
 type followed struct {
-	path  string
-	what  string // such as token file, for the log
-	kept  string // what stays valid if the changed file is not, such as tokens
-	state string // before the file was last read
+	stale   // what stays valid if the changed file is not, such as tokens
+	path    string
+	file    string // such as token file, for the log
+	version string // before the file was last read
 }
 
 // follow returns a followed file. It must be called before the file is first read: a change in
 // between would be missed.
-func follow(path, what, kept string) *followed {
-	return &followed{path: path, what: what, kept: kept, state: fileState(path)}
+func follow(path, file, what string) *followed {
+	return &followed{stale: stale{what: what, name: filepath.Base(path), valid: time.Now()}, path: path, file: file, version: fileVersion(path)}
 }
 
 // run calls read whenever the file changed, until ctx is canceled. If read fails, what was read
@@ -43,25 +44,27 @@ func (f *followed) run(ctx context.Context, read func() error, log *zap.Logger) 
 			return
 		case <-clock.C:
 		}
-		state := fileState(f.path)
-		if state == f.state {
+		version := fileVersion(f.path)
+		if version == f.version {
 			continue
 		}
-		f.state = state
-		if err := read(); err != nil {
+		f.version = version
+		err := read()
+		f.read(err, time.Now())
+		if err != nil {
 			if reason := logging.OneLine(err); reason != said {
 				said = reason
-				log.Warn("The changed "+f.what+" is not valid: the hub keeps the current "+f.kept, zap.String("reason", reason))
+				log.Warn("The changed "+f.file+" is not valid: the hub keeps the current "+f.what, zap.String("reason", reason))
 			}
 			continue
 		}
 		said = ""
-		log.Info("Reloaded the "+f.what, zap.String("file", f.path))
+		log.Info("Reloaded the "+f.file, zap.String("file", f.path))
 	}
 }
 
-// fileState returns a string that changes when a file is written, replaced or chmoded.
-func fileState(path string) string {
+// fileVersion returns a string that changes when a file is written, replaced or chmoded.
+func fileVersion(path string) string {
 	st, err := os.Stat(path)
 	if err != nil {
 		return ""

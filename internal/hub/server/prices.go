@@ -77,6 +77,7 @@ func (h *Options) money(ctx context.Context, log *zap.Logger) (*quotas, error) {
 		q.zone = h.Zone
 	}
 	if h.Prices != "" {
+		q.priceFile = file
 		q.followPrices = func(ctx context.Context) {
 			file.run(ctx, func() error { return h.reprice(q) }, log)
 		}

@@ -8,8 +8,10 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/hub/view"
@@ -48,9 +51,10 @@ var quotaHelp = map[string]string{
 
 // quotaSource is one value of --quotas with the result of its last read.
 type quotaSource struct {
-	from string
-	list []cost.Quota
-	err  string
+	from  string
+	list  []cost.Quota
+	err   string
+	stale *stale
 }
 
 // quotas holds the quotas of teams and their usage. It is safe for concurrent use.
@@ -60,8 +64,9 @@ type quotas struct {
 	zone    *time.Location // of months
 	vendors device.Vendors
 	watch   rules.Watch
-	// followPrices reads the price file again when it changes; nil without a file.
+	// followPrices reads the price file again when it changes; both are nil without a file.
 	followPrices func(context.Context)
+	priceFile    *followed
 
 	mu      sync.Mutex
 	sources []quotaSource
@@ -80,7 +85,12 @@ type quotas struct {
 func newQuotas(ctx context.Context, from []string, vendors device.Vendors, prices cost.Prices, log *zap.Logger) (*quotas, error) {
 	q := &quotas{log: log, prices: pricing{prices: prices}, zone: time.UTC, vendors: vendors, read: time.Now()}
 	for _, f := range from {
-		q.sources = append(q.sources, quotaSource{from: f})
+		kept := &stale{what: "quotas", name: filepath.Base(f)}
+		if !isQuotaFile(f) {
+			kind, _, _ := strings.Cut(f, ":") // what follows is a path
+			kept = &stale{what: "quotas", name: kind, service: true}
+		}
+		q.sources = append(q.sources, quotaSource{from: f, stale: kept})
 	}
 	for i := range q.sources {
 		if err := q.refresh(ctx, i); err != nil && isQuotaFile(from[i]) {
@@ -100,6 +110,7 @@ func (q *quotas) refresh(ctx context.Context, i int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := &q.sources[i]
+	s.stale.read(err, time.Now())
 	switch {
 	case err != nil && s.err == "":
 		s.err = logging.OneLine(err)
@@ -112,6 +123,18 @@ func (q *quotas) refresh(ctx context.Context, i int) error {
 		s.list = list
 	}
 	return err
+}
+
+// state returns lines for /readyz about prices and quotas that are not up to date.
+func (q *quotas) state() []string {
+	var out []string
+	if q.priceFile != nil {
+		out = q.priceFile.state()
+	}
+	for i := range q.sources {
+		out = append(out, q.sources[i].stale.state()...)
+	}
+	return out
 }
 
 // all returns the quotas of all sources.
@@ -240,16 +263,16 @@ func (q *quotas) gauges() []hub.Gauge {
 
 // view returns the constructor of the page's API handler for a scope, with the current quotas. A
 // team or namespace sees its own quotas, and others that it uses.
-func (q *quotas) view(title string, marks *triage.Marks) func(access.Scope, query.Store, hub.EventLog) http.Handler {
-	return func(scope access.Scope, store query.Store, events hub.EventLog) http.Handler {
+func (q *quotas) view(title string, marks *triage.Marks) func(access.Scope, query.Store, events.Log) http.Handler {
+	return func(scope access.Scope, store query.Store, log events.Log) http.Handler {
 		return &repriced{pricing: &q.prices, build: func(prices cost.Prices, broken string) http.Handler {
-			return q.page(title, scope, store, events, marks, prices, broken)
+			return q.page(title, scope, store, log, marks, prices, broken)
 		}}
 	}
 }
 
 // page returns the page's API handler of a scope under the current prices.
-func (q *quotas) page(title string, scope access.Scope, store query.Store, events hub.EventLog, marks *triage.Marks, prices cost.Prices, broken string) http.Handler {
+func (q *quotas) page(title string, scope access.Scope, store query.Store, log events.Log, marks *triage.Marks, prices cost.Prices, broken string) http.Handler {
 	accounts := view.Cost(store, prices, nil)
 	if broken != "" {
 		accounts.Notes = []string{"The price file was changed and is not valid: the prices are those from before the change."}
@@ -277,5 +300,5 @@ func (q *quotas) page(title string, scope access.Scope, store query.Store, event
 			return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
 		}
 	}
-	return view.Handler(store, accounts, events, view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel, Marks: marks, Zone: q.zone})
+	return view.Handler(store, accounts, log, view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel, Marks: marks, Zone: q.zone})
 }

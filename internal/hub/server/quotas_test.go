@@ -21,6 +21,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
@@ -151,9 +152,9 @@ func TestQuotasAreTold(t *testing.T) {
 	if diff := cmp.Diff(map[string]float64{"nlp gpus file": 1}, ask(`gpumeter_fleet_finding{rule="fleet_over_quota"}`)); diff != "" {
 		t.Error(diff)
 	}
-	events := func() []string {
+	told := func() []string {
 		t.Helper()
-		list, err := store.Events(t.Context(), hub.EventQuery{From: now.Add(-time.Hour), To: now.Add(time.Hour), Limit: 10})
+		list, err := store.Events(t.Context(), events.Query{From: now.Add(-time.Hour), To: now.Add(time.Hour), Limit: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +164,7 @@ func TestQuotasAreTold(t *testing.T) {
 		}
 		return out
 	}
-	if diff := cmp.Diff([]string{"nlp open: nlp uses 2 GPUs, its quota is 1"}, events()); diff != "" {
+	if diff := cmp.Diff([]string{"nlp open: nlp uses 2 GPUs, its quota is 1"}, told()); diff != "" {
 		t.Error(diff)
 	}
 	if list := q.watch.Alerts(); len(list) != 1 || list[0].Labels["gpu_workload_team"] != "nlp" {
@@ -213,7 +214,7 @@ func TestQuotasAreTold(t *testing.T) {
 	if diff := cmp.Diff(map[string]float64{"nlp gpus file": 2}, ask("gpumeter_quota_used")); diff != "" {
 		t.Error(diff)
 	}
-	if got := events(); len(got) != 2 || !strings.Contains(got[0], "closed") {
+	if got := told(); len(got) != 2 || !strings.Contains(got[0], "closed") {
 		t.Errorf("%q", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/hub/share"
 	"github.com/gpumeter/gpumeter/internal/logging"
@@ -147,9 +148,9 @@ func (s *Server) tell(ctx context.Context, w *rules.Watch, found []rules.Finding
 	}
 	a := s.store.OwnAppender(ctx)
 	s.store.Describe(findingSeries, hub.Family{Type: "gauge", Help: "1 for each active finding of a fleet rule, 0 if it is acknowledged or silenced."})
-	var events []hub.Event
+	var list []events.Event
 	for i := range changes {
-		events = append(events, changes[i].Event())
+		list = append(list, changes[i].Event())
 		if changes[i].Ended {
 			a.End(findingLabels(&changes[i].Finding), at.UnixMilli())
 		}
@@ -164,7 +165,7 @@ func (s *Server) tell(ctx context.Context, w *rules.Watch, found []rules.Finding
 	if _, err := a.Commit(); err != nil {
 		return err
 	}
-	return s.store.AppendEvents(ctx, events)
+	return s.store.AppendEvents(ctx, list)
 }
 
 func findingLabels(f *rules.Finding) hub.Labels {

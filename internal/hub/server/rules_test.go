@@ -18,6 +18,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 )
@@ -60,7 +61,7 @@ func TestHubRulesRestart(t *testing.T) {
 	}
 	states := func() []string {
 		t.Helper()
-		list, err := store.Events(t.Context(), hub.EventQuery{Names: []string{"gpu.finding"}})
+		list, err := store.Events(t.Context(), events.Query{Names: []string{"gpu.finding"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/audit"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/peer"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/hub/ui"
@@ -49,6 +50,7 @@ type Options struct {
 	GRPC       string         // address of OTLP over gRPC; empty: none
 	Dir        string         // data folder of the store
 	Retention  time.Duration  // of samples and events
+	KeepUsage  time.Duration  // of the usage of past days; 0: hub.DefaultKeepUsage
 	MaxBytes   int64          // maximum disk usage of samples; 0: no limit
 	MaxSeries  int            // maximum number of series in memory; 0: depends on available memory
 	NodeSeries int            // maximum number of series of one node; 0: share.DefaultSeries
@@ -72,7 +74,7 @@ type Options struct {
 // store returns the options of the hub's own store.
 func (h *Options) store(log *zap.Logger) hub.Options {
 	memory := machineMemory("/")
-	o := hub.Options{Retention: h.Retention, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, NodeSeries: h.NodeSeries, QueryBytes: queryBytesFor(memory), Log: slogTo(log)}
+	o := hub.Options{Retention: h.Retention, KeepUsage: h.KeepUsage, MaxBytes: h.MaxBytes, MaxSeries: h.MaxSeries, NodeSeries: h.NodeSeries, QueryBytes: queryBytesFor(memory), Log: slogTo(log)}
 	if o.MaxSeries == 0 {
 		o.MaxSeries = seriesFor(memory)
 	}
@@ -128,9 +130,10 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	o := hub.HandlerOptions{
 		UI: ui.Handler(), Tokens: tokens, Version: h.Version, Audit: s.audit,
 		LocalOnly: rebind.IsLoopback(listener.Addr()) && tokens == nil && h.ClientCA == "" && !h.Insecure, Names: []string{h.Listen},
+		State: states(money.state, tokenFile.state),
 	}
 	var store query.Store
-	var events hub.EventLog
+	var eventLog events.Log
 	run := context.WithoutCancel(ctx) // canceled in close, after the HTTP server has shut down
 	run, s.stop = context.WithCancel(run)
 	if h.Backend != nil {
@@ -144,14 +147,14 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 			return nil, err
 		}
 		closers = append(closers, s.store.Close)
-		store, events = s.store, s.store
+		store, eventLog = s.store, s.store
 		if s.marks, err = triage.Load(filepath.Join(h.Dir, "triage.json"), time.Now); err != nil {
 			return nil, err
 		}
 		o.Findings = s.marks.Handler(s.store)
 		otlp := hubexporter.NewOTLP(hubexporter.NewWriter(s.store, slices.Concat(hubexporter.DefaultResourceLabels(), h.Labels)), s.store.Refusals())
 		o.OTLP, o.Refusals, o.Registry = otlp.Handler(), s.store.Refusals(), s.store.Registry()
-		o.State = s.store.State
+		o.State = states(s.store.State, o.State)
 		s.store.Registry().MustRegister(hub.Gauges(money.gauges), hub.BuildInfo(h.Version))
 		if h.GRPC != "" {
 			l, err := h.open(ctx, "--listen-grpc", h.GRPC, log)
@@ -171,7 +174,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		s.serve.Go(func() { money.followPrices(run) })
 	}
 	s.http = &http.Server{
-		Handler: hub.NewHandler(store, events, o), TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,
+		Handler: hub.NewHandler(store, eventLog, o), TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,
 		// OTLP bodies and all answers have deadlines of their own, by progress.
 		ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 )
 
@@ -62,12 +63,12 @@ func TestNodeOverItsShareIsAFinding(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	events, err := store.Events(t.Context(), hub.EventQuery{Names: []string{"gpu.finding"}})
+	changes, err := store.Events(t.Context(), events.Query{Names: []string{"gpu.finding"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var states []string
-	for _, e := range events {
+	for _, e := range changes {
 		states = append(states, e.Attributes["gpu.finding.state"]+" "+e.Attributes["host.name"]+" "+e.Attributes["gpu.finding.key"])
 	}
 	if diff := cmp.Diff([]string{"closed bad series", "open bad series"}, states); diff != "" {

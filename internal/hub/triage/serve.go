@@ -8,15 +8,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 )
-
-// EventLog reads the event log of a hub.
-type EventLog interface {
-	// Events returns the selected events, newest first.
-	Events(ctx context.Context, q hub.EventQuery) ([]hub.Event, error)
-}
 
 // Limits of the search for open findings.
 const (
@@ -47,7 +41,7 @@ var errInput = errors.New("bad request")
 //	DELETE /api/findings/{id}                   removes the mark
 //
 // The caller has checked the grant.
-func (m *Marks) Handler(log EventLog) func(http.ResponseWriter, *http.Request, access.Grant) {
+func (m *Marks) Handler(log events.Log) func(http.ResponseWriter, *http.Request, access.Grant) {
 	return func(w http.ResponseWriter, r *http.Request, g access.Grant) {
 		mux := http.NewServeMux()
 		mux.HandleFunc("GET /api/findings", func(w http.ResponseWriter, r *http.Request) {
@@ -76,16 +70,16 @@ func (m *Marks) Handler(log EventLog) func(http.ResponseWriter, *http.Request, a
 }
 
 // open returns the events of the open findings.
-func (m *Marks) open(ctx context.Context, log EventLog) ([]hub.Event, error) {
+func (m *Marks) open(ctx context.Context, log events.Log) ([]events.Event, error) {
 	now := m.now()
-	list, err := log.Events(ctx, hub.EventQuery{From: now.Add(-openFor), To: now, Names: []string{"gpu.finding"}, Limit: maxEvents})
+	list, err := log.Events(ctx, events.Query{From: now.Add(-openFor), To: now, Names: []string{"gpu.finding"}, Limit: maxEvents})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read events: %w", err)
 	}
 	return Open(list), nil
 }
 
-func (m *Marks) list(ctx context.Context, log EventLog) ([]finding, error) {
+func (m *Marks) list(ctx context.Context, log events.Log) ([]finding, error) {
 	open, err := m.open(ctx, log)
 	out := []finding{}
 	for i := range open {
@@ -100,7 +94,7 @@ func (m *Marks) list(ctx context.Context, log EventLog) ([]finding, error) {
 }
 
 // mark marks an open finding.
-func (m *Marks) mark(r *http.Request, log EventLog, by string, fill func(x *Mark, since string) error) (Mark, error) {
+func (m *Marks) mark(r *http.Request, log events.Log, by string, fill func(x *Mark, since string) error) (Mark, error) {
 	open, err := m.open(r.Context(), log)
 	if err != nil {
 		return Mark{}, err

@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 )
 
 // identity lists the attributes of a finding's event that tell one finding from another.
@@ -35,19 +35,19 @@ func ID(attributes map[string]string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Open returns the events of the findings that are open according to events, which are ordered
+// Open returns the events of the findings that are open according to list, whose events are ordered
 // from new to old.
-func Open(events []hub.Event) []hub.Event {
-	var open []hub.Event
+func Open(list []events.Event) []events.Event {
+	var open []events.Event
 	seen := map[string]bool{}
-	for i := range events { // the latest state counts
-		id := ID(events[i].Attributes)
+	for i := range list { // the latest state counts
+		id := ID(list[i].Attributes)
 		if seen[id] {
 			continue
 		}
 		seen[id] = true
-		if events[i].Attributes["gpu.finding.state"] == "open" {
-			open = append(open, events[i])
+		if list[i].Attributes["gpu.finding.state"] == "open" {
+			open = append(open, list[i])
 		}
 	}
 	return open

@@ -13,18 +13,18 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-type events []hub.Event
+type log []events.Event
 
-func (e events) Events(context.Context, hub.EventQuery) ([]hub.Event, error) { return e, nil }
+func (l log) Events(context.Context, events.Query) ([]events.Event, error) { return l, nil }
 
-func event(state, cluster, host, since string) hub.Event {
-	return hub.Event{Time: noon, Name: "gpu.finding", Severity: "WARN", Body: "missing", Attributes: map[string]string{
+func event(state, cluster, host, since string) events.Event {
+	return events.Event{Time: noon, Name: "gpu.finding", Severity: "WARN", Body: "missing", Attributes: map[string]string{
 		"gpu.finding.rule": "fleet_missing_node", "gpu.finding.state": state, "k8s.cluster.name": cluster, "host.name": host, "gpu.finding.since": since,
 	}}
 }
@@ -33,8 +33,8 @@ func event(state, cluster, host, since string) hub.Event {
 // although its latest event closed it.
 func TestOpen(t *testing.T) {
 	t.Parallel()
-	list := events{event("closed", "a", "n1", "1"), event("open", "b", "n1", "1"), event("open", "a", "n1", "1"), event("open", "a", "n2", "1")}
-	if diff := cmp.Diff([]hub.Event{list[1], list[3]}, Open(list)); diff != "" {
+	list := log{event("closed", "a", "n1", "1"), event("open", "b", "n1", "1"), event("open", "a", "n1", "1"), event("open", "a", "n2", "1")}
+	if diff := cmp.Diff([]events.Event{list[1], list[3]}, Open(list)); diff != "" {
 		t.Errorf("open (-want +got):\n%s", diff)
 	}
 }
@@ -58,7 +58,7 @@ func TestMarks(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(form.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		w := httptest.NewRecorder()
-		m.Handler(events{n1, n2})(w, r, access.Grant{Name: "ops", Admin: true})
+		m.Handler(log{n1, n2})(w, r, access.Grant{Name: "ops", Admin: true})
 		return w.Code, strings.TrimSpace(w.Body.String())
 	}
 	id1, id2 := ID(n1.Attributes), ID(n2.Attributes)

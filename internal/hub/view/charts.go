@@ -14,7 +14,7 @@ import (
 )
 
 // points returns the maximum number of points per line.
-func points(c fleet.Chart) int {
+func points(c chart) int {
 	if c.Wide {
 		return maxPoints / 4
 	}
@@ -31,7 +31,7 @@ type rangeAnswer struct {
 
 func (v *viewer) rangePage(ctx context.Context, r request) (any, error) {
 	name := r.values.Get("chart")
-	c, ok := fleet.Charts[name] // the page can request only these
+	c, ok := charts[name] // the page can request only these
 	if !ok {
 		return nil, fmt.Errorf("%w: no chart %q", errBad, name)
 	}
@@ -55,14 +55,14 @@ func (v *viewer) rangePage(ctx context.Context, r request) (any, error) {
 }
 
 // draw queries the lines of a chart for the series that the matchers select.
-func (v *viewer) draw(ctx context.Context, c fleet.Chart, which []string, start, end time.Time, step time.Duration) (*rangeAnswer, error) {
+func (v *viewer) draw(ctx context.Context, c chart, which []string, start, end time.Time, step time.Duration) (*rangeAnswer, error) {
 	a := &rangeAnswer{Unit: c.Unit, Times: []int64{}, Names: []string{}, Lines: []column{}}
 	n := int(end.Sub(start)/step) + 1
 	for i := range n {
 		a.Times = append(a.Times, start.Add(time.Duration(i)*step).Unix())
 	}
 	for _, l := range c.Lines {
-		series, err := v.store.Range(ctx, l.Query(which...), start, end, step)
+		series, err := v.store.Range(ctx, l.query(which...), start, end, step)
 		if err != nil {
 			return nil, err
 		}

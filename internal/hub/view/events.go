@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 )
 
@@ -58,8 +58,8 @@ const (
 )
 
 func (v *viewer) eventsPage(ctx context.Context, r request) (any, error) {
-	a := eventsAnswer{From: r.from.Unix(), To: r.to.Unix(), Kept: v.events != nil, Open: []event{}, Events: []event{}}
-	if v.events == nil {
+	a := eventsAnswer{From: r.from.Unix(), To: r.to.Unix(), Kept: v.log != nil, Open: []event{}, Events: []event{}}
+	if v.log == nil {
 		return a, nil
 	}
 	limit := maxEvents
@@ -70,7 +70,7 @@ func (v *viewer) eventsPage(ctx context.Context, r request) (any, error) {
 		}
 		limit = min(n, maxEvents)
 	}
-	q := hub.EventQuery{From: r.from, To: r.to, Attributes: map[string]string{}, Limit: limit + 1}
+	q := events.Query{From: r.from, To: r.to, Attributes: map[string]string{}, Limit: limit + 1}
 	if name := r.values.Get("name"); name != "" {
 		q.Names = []string{name}
 	}
@@ -88,7 +88,7 @@ func (v *viewer) eventsPage(ctx context.Context, r request) (any, error) {
 		}
 		q.Attributes["gpu.workload.kind"], q.Attributes["gpu.workload.name"] = kind, name
 	}
-	list, err := v.events.Events(ctx, q)
+	list, err := v.log.Events(ctx, q)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read events: %w", err)
 	}
@@ -149,7 +149,7 @@ func (n names) complete(e *event) {
 	}
 }
 
-func shown(e *hub.Event) event {
+func shown(e *events.Event) event {
 	at := e.Attributes
 	s := event{
 		Time: e.Time.UnixMilli(), Name: e.Name, Severity: e.Severity, Text: e.Body,
@@ -172,7 +172,7 @@ func rank(severity string) int {
 
 // open returns the findings open at a moment according to the event log.
 func (v *viewer) open(ctx context.Context, at time.Time, attributes map[string]string) ([]event, error) {
-	list, err := v.events.Events(ctx, hub.EventQuery{From: at.Add(-openFor), To: at, Names: []string{"gpu.finding"}, Attributes: attributes, Limit: maxFindings})
+	list, err := v.log.Events(ctx, events.Query{From: at.Add(-openFor), To: at, Names: []string{"gpu.finding"}, Attributes: attributes, Limit: maxFindings})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read events: %w", err)
 	}

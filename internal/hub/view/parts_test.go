@@ -68,7 +68,7 @@ func TestRealStore(t *testing.T) {
 		}
 	}
 	v := &viewer{store: s, opts: Options{Now: func() time.Time { return now }}}
-	for name, c := range fleet.Charts {
+	for name, c := range charts {
 		r := request{from: now.Add(-time.Hour), to: now, values: map[string][]string{"chart": {name}}}
 		a, err := v.rangePage(t.Context(), r)
 		if err != nil {

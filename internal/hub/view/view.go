@@ -10,17 +10,11 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/remote"
 )
-
-// EventLog reads the event log of a hub.
-type EventLog interface {
-	// Events returns the selected events, newest first.
-	Events(ctx context.Context, q hub.EventQuery) ([]hub.Event, error)
-}
 
 // Options configure the handler. The zero value is usable.
 type Options struct {
@@ -64,7 +58,7 @@ var errNone = errors.New("not found")
 type viewer struct {
 	store    query.Store
 	accounts Accounts
-	events   EventLog
+	log      events.Log
 	opts     Options
 
 	fleet  *fleet.Reader
@@ -84,8 +78,8 @@ func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error
 }
 
 // Handler serves fleet, workloads, gpu, workload, events, cost, waste, prices, search, range, since
-// and usage below its mount point. events may be nil.
-func Handler(store query.Store, accounts Accounts, events EventLog, o Options) http.Handler {
+// and usage below its mount point. log may be nil.
+func Handler(store query.Store, accounts Accounts, log events.Log, o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -96,7 +90,7 @@ func Handler(store query.Store, accounts Accounts, events EventLog, o Options) h
 		o.Timeout = 30 * time.Second
 	}
 	v := &viewer{
-		store: store, accounts: accounts, events: events, opts: o,
+		store: store, accounts: accounts, log: log, opts: o,
 		fleet: fleet.NewReader(store, fleet.Options{Rack: o.Rack, Price: accounts.Price, Restricted: o.Team != ""}),
 	}
 	v.charts.max = maxCharts

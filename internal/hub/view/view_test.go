@@ -22,7 +22,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
@@ -147,15 +147,15 @@ func priced() Accounts {
 // log has two findings, one of them closed, and a start event.
 type log struct{}
 
-func (log) Events(_ context.Context, q hub.EventQuery) ([]hub.Event, error) {
-	of := func(minute int, name, state, rule string) hub.Event {
-		return hub.Event{
+func (log) Events(_ context.Context, q events.Query) ([]events.Event, error) {
+	of := func(minute int, name, state, rule string) events.Event {
+		return events.Event{
 			Time: noon.Add(-time.Duration(minute) * time.Minute), Name: name, Severity: "WARN", Body: rule + " " + state,
 			Attributes: map[string]string{"gpu.uuid": "GPU-b", "gpu.index": "10", "host.name": "n2", "gpu.finding.rule": rule, "gpu.finding.state": state, "gpu.workload.kind": "job", "gpu.workload.name": "train"},
 		}
 	}
-	all := []hub.Event{of(1, "gpu.finding", "closed", "heat"), of(2, "gpu.finding", "open", "ecc"), of(3, "gpu.finding", "open", "heat"), of(4, "gpu.workload.start", "", "")}
-	var out []hub.Event
+	all := []events.Event{of(1, "gpu.finding", "closed", "heat"), of(2, "gpu.finding", "open", "ecc"), of(3, "gpu.finding", "open", "heat"), of(4, "gpu.workload.start", "", "")}
+	var out []events.Event
 	for _, e := range all {
 		if len(q.Names) == 0 || q.Names[0] == e.Name {
 			out = append(out, e)

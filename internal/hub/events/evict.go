@@ -1,7 +1,8 @@
-package hub
+package events
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -11,6 +12,14 @@ import (
 
 // maxKinds bounds the kinds of events by node that a segment counts separately.
 const maxKinds = 16_384
+
+// kindOf returns the node and the kind of an event. Attributes have their OTLP names.
+func kindOf(e *Event) share.Kind {
+	return share.Kind{
+		Node: share.Node{Cluster: e.Attributes["k8s.cluster.name"], Name: cmp.Or(e.Attributes["host.name"], e.Attributes["k8s.node.name"])},
+		Name: e.Name,
+	}
+}
 
 // count adds an event to the sizes of a segment.
 func (s *segment) count(e *Event, line []byte) { s.add(kindOf(e), int64(len(line)+1)) }
@@ -31,7 +40,7 @@ func (s *segment) add(k share.Kind, n int64) {
 // evict deletes events of the nodes that have most, oldest first, to free need bytes, so that no
 // node pushes out the events of others. It returns the bytes freed, which are fewer if the disk is
 // full. The last file stays.
-func (f *EventFile) evict(need int64) (freed int64) {
+func (f *File) evict(need int64) (freed int64) {
 	if need <= 0 {
 		return 0
 	}
@@ -68,7 +77,7 @@ func (f *EventFile) evict(need int64) (freed int64) {
 
 // thin removes the planned events from a file, and merges the rest with the file before it if
 // they fit into one: otherwise the number of files would grow.
-func (f *EventFile) thin(i int, plan map[share.Kind]int64, gone map[share.Node]int) (freed int64, merged bool, err error) {
+func (f *File) thin(i int, plan map[share.Kind]int64, gone map[share.Node]int) (freed int64, merged bool, err error) {
 	old := f.files[i]
 	text, err := readFirst(f.path(old), old.size)
 	if err != nil {
@@ -76,7 +85,7 @@ func (f *EventFile) thin(i int, plan map[share.Kind]int64, gone map[share.Node]i
 	}
 	s := segment{number: old.number}
 	var kept []byte
-	eachEvent(text, func(e *Event, line []byte) {
+	each(text, func(e *Event, line []byte) {
 		k, n := kindOf(e), int64(len(line)+1)
 		if left, ok := plan[k]; ok {
 			if gone[k.Node]++; left <= n {
@@ -145,7 +154,7 @@ func replaceFile(path string, text []byte) error {
 
 // finishMerge removes a file whose events are also in the next one, and incomplete files, which a
 // kill left behind.
-func (f *EventFile) finishMerge() error {
+func (f *File) finishMerge() error {
 	for i := 0; i < len(f.files); i++ {
 		if err := os.Remove(f.path(f.files[i]) + tmpExt); err != nil && !os.IsNotExist(err) {
 			return fmt.Errorf("cannot remove an incomplete event file: %w", err)

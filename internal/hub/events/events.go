@@ -1,4 +1,6 @@
-package hub
+// Package events is the event log of a hub: findings, XIDs and ends of workloads, as JSON lines in a
+// directory of bounded size.
+package events
 
 import (
 	"context"
@@ -19,27 +21,26 @@ type Event struct {
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
-// EventQuery selects events.
-type EventQuery struct {
+// Query selects events of a log.
+type Query struct {
 	From, To time.Time // in (From, To]; a zero To means no upper bound
 	Names    []string  // any of these; empty means all
 	// Attributes must all match. An empty value means that the attribute must be absent.
 	Attributes map[string]string
 	Text       string // substring of body or name, case-insensitive; empty means any
-	Limit      int    // 0 means DefaultEventLimit
+	Limit      int    // 0 means DefaultLimit
 }
 
-// DefaultEventLimit is the number of events returned if a query sets no limit.
-const DefaultEventLimit = 1000
+// DefaultLimit is the number of events returned if a query sets no limit.
+const DefaultLimit = 1000
 
-// EventLog stores events.
-type EventLog interface {
-	AppendEvents(ctx context.Context, events []Event) error
+// Log reads events.
+type Log interface {
 	// Events returns the selected events, newest first.
-	Events(ctx context.Context, q EventQuery) ([]Event, error)
+	Events(ctx context.Context, q Query) ([]Event, error)
 }
 
-func (q *EventQuery) matches(e *Event) bool {
+func (q *Query) matches(e *Event) bool {
 	if !e.Time.After(q.From) || !q.To.IsZero() && e.Time.After(q.To) || len(q.Names) > 0 && !slices.Contains(q.Names, e.Name) {
 		return false
 	}

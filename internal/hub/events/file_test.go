@@ -1,6 +1,7 @@
-package hub
+package events
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,13 +11,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/hub/share"
 )
 
-func openEvents(t *testing.T, dir string, o EventOptions) *EventFile {
+// now is the time of the tests, not a round number so that nothing fits by chance.
+var now = time.Date(2026, 3, 7, 13, 14, 15, 161_000_000, time.UTC)
+
+const retention = 30 * 24 * time.Hour
+
+// open opens a log. MaxBytes and Evicted have defaults.
+func open(t *testing.T, dir string, o Options) *File {
 	t.Helper()
-	o.Now = func() time.Time { return now }
-	f, err := OpenEvents(dir, o)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 256<<20)
+	o.Retention, o.Now = retention, func() time.Time { return now }
+	if o.Evicted == nil {
+		o.Evicted = func(share.Node, int, bool) {}
+	}
+	f, err := Open(dir, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,14 +37,14 @@ func openEvents(t *testing.T, dir string, o EventOptions) *EventFile {
 	return f
 }
 
-func appendEvents(t *testing.T, f *EventFile, list ...Event) {
+func add(t *testing.T, f *File, list ...Event) {
 	t.Helper()
-	if err := f.AppendEvents(t.Context(), list); err != nil {
+	if err := f.Append(list); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func events(t *testing.T, f *EventFile, q EventQuery) []string {
+func bodies(t *testing.T, f *File, q Query) []string {
 	t.Helper()
 	list, err := f.Events(t.Context(), q)
 	if err != nil {
@@ -56,9 +69,9 @@ func event(body string, ago time.Duration, attrs ...string) Event {
 // through.
 func TestEvents(t *testing.T) {
 	dir := t.TempDir()
-	f := openEvents(t, dir, EventOptions{})
-	appendEvents(t, f, event("a", 3*time.Minute, "host.name", "x"), event("b", time.Minute, "host.name", "y"))
-	appendEvents(t, f, event("late", 2*time.Minute, "host.name", "x"), event("b", time.Minute, "host.name", "y"))
+	f := open(t, dir, Options{})
+	add(t, f, event("a", 3*time.Minute, "host.name", "x"), event("b", time.Minute, "host.name", "y"))
+	add(t, f, event("late", 2*time.Minute, "host.name", "x"), event("b", time.Minute, "host.name", "y"))
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -72,21 +85,21 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	out.Close()
-	f = openEvents(t, dir, EventOptions{})
-	appendEvents(t, f, event("a", 3*time.Minute, "host.name", "x"), event("c", 0))
+	f = open(t, dir, Options{})
+	add(t, f, event("a", 3*time.Minute, "host.name", "x"), event("c", 0))
 	for _, c := range []struct {
-		q    EventQuery
+		q    Query
 		want []string
 	}{
-		{EventQuery{}, []string{"c", "b", "late", "a"}},
-		{EventQuery{Limit: 2}, []string{"c", "b"}},
-		{EventQuery{From: now.Add(-2 * time.Minute), To: now.Add(-time.Minute)}, []string{"b"}},
-		{EventQuery{Names: []string{"n-a", "n-c"}}, []string{"c", "a"}},
-		{EventQuery{Attributes: map[string]string{"host.name": "x"}}, []string{"late", "a"}},
-		{EventQuery{Attributes: map[string]string{"host.name": ""}}, []string{"c"}},
-		{EventQuery{Text: "LAT"}, []string{"late"}},
+		{Query{}, []string{"c", "b", "late", "a"}},
+		{Query{Limit: 2}, []string{"c", "b"}},
+		{Query{From: now.Add(-2 * time.Minute), To: now.Add(-time.Minute)}, []string{"b"}},
+		{Query{Names: []string{"n-a", "n-c"}}, []string{"c", "a"}},
+		{Query{Attributes: map[string]string{"host.name": "x"}}, []string{"late", "a"}},
+		{Query{Attributes: map[string]string{"host.name": ""}}, []string{"c"}},
+		{Query{Text: "LAT"}, []string{"late"}},
 	} {
-		if diff := cmp.Diff(c.want, events(t, f, c.q)); diff != "" {
+		if diff := gocmp.Diff(c.want, bodies(t, f, c.q)); diff != "" {
 			t.Errorf("%+v: %s", c.q, diff)
 		}
 	}
@@ -96,11 +109,11 @@ func TestEvents(t *testing.T) {
 func TestEventsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	const size = 64 << 10
-	f := openEvents(t, dir, EventOptions{MaxBytes: size})
+	f := open(t, dir, Options{MaxBytes: size})
 	for i := range 2000 {
-		appendEvents(t, f, event(fmt.Sprintf("%d %s", i, strings.Repeat("x", 100)), time.Duration(2000-i)*time.Second))
+		add(t, f, event(fmt.Sprintf("%d %s", i, strings.Repeat("x", 100)), time.Duration(2000-i)*time.Second))
 	}
-	appendEvents(t, f, event(strings.Repeat("y", maxEvent+1), 0, "long", strings.Repeat("z", maxEvent), "gpu.uuid", "GPU-1"))
+	add(t, f, event(strings.Repeat("y", maxEvent+1), 0, "long", strings.Repeat("z", maxEvent), "gpu.uuid", "GPU-1"))
 	total := int64(0)
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
@@ -116,15 +129,15 @@ func TestEventsAreBounded(t *testing.T) {
 	if total > size+size/segments {
 		t.Errorf("%d bytes in %d files, want %d", total, len(files), size)
 	}
-	got := events(t, f, EventQuery{Limit: 2})
+	got := bodies(t, f, Query{Limit: 2})
 	if len(got) != 2 || !strings.HasPrefix(got[0], "yyy") || len(got[0]) > 2000 || !strings.HasPrefix(got[1], "1999 ") {
 		t.Errorf("%.50q", got)
 	}
-	if cut := events(t, f, EventQuery{Attributes: map[string]string{"gpu.uuid": "GPU-1"}}); len(cut) != 1 {
+	if cut := bodies(t, f, Query{Attributes: map[string]string{"gpu.uuid": "GPU-1"}}); len(cut) != 1 {
 		t.Error("a long event lost its short attributes")
 	}
-	f.opt.Now = func() time.Time { return now.Add(2 * DefaultRetention) }
-	if got := events(t, f, EventQuery{}); len(got) != 0 {
+	f.opt.Now = func() time.Time { return now.Add(2 * retention) }
+	if got := bodies(t, f, Query{}); len(got) != 0 {
 		t.Errorf("%d events exceed the retention", len(got))
 	}
 }
@@ -132,22 +145,22 @@ func TestEventsAreBounded(t *testing.T) {
 // Catches a hub, or a sender, whose clock is ahead and for which all other events are too old.
 func TestEventsClockAhead(t *testing.T) {
 	for _, ahead := range []string{"hub", "sender"} {
-		f := openEvents(t, t.TempDir(), EventOptions{MaxBytes: 64 << 10})
+		f := open(t, t.TempDir(), Options{MaxBytes: 64 << 10})
 		var want []string
 		for i := range 100 { // several files
 			body := fmt.Sprintf("%d %s", i, strings.Repeat("x", 100))
-			appendEvents(t, f, event(body, time.Duration(100-i)*time.Second))
+			add(t, f, event(body, time.Duration(100-i)*time.Second))
 			want = append(want, body)
 			if i == 20 && ahead == "hub" {
-				f.opt.Now = func() time.Time { return now.Add(2 * DefaultRetention) }
+				f.opt.Now = func() time.Time { return now.Add(2 * retention) }
 			}
 			if i == 20 && ahead == "sender" {
-				appendEvents(t, f, event("future", -2*DefaultRetention))
+				add(t, f, event("future", -2*retention))
 			}
 		}
 		f.opt.Now = func() time.Time { return now }
 		slices.Reverse(want)
-		if diff := cmp.Diff(want, events(t, f, EventQuery{To: now})); diff != "" {
+		if diff := gocmp.Diff(want, bodies(t, f, Query{To: now})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", ahead, diff)
 		}
 	}
@@ -155,22 +168,22 @@ func TestEventsClockAhead(t *testing.T) {
 
 // Catches a race between reader and writer, and reads of truncated events.
 func TestEventsTogether(t *testing.T) {
-	f := openEvents(t, t.TempDir(), EventOptions{MaxBytes: 64 << 10})
+	f := open(t, t.TempDir(), Options{MaxBytes: 64 << 10})
 	var all sync.WaitGroup
 	for w := range 4 {
 		all.Go(func() {
 			for i := range 100 {
-				if err := f.AppendEvents(t.Context(), []Event{event(fmt.Sprintf("%d-%d", w, i), time.Duration(i)*time.Second)}); err != nil {
+				if err := f.Append([]Event{event(fmt.Sprintf("%d-%d", w, i), time.Duration(i)*time.Second)}); err != nil {
 					t.Error(err)
 				}
-				if _, err := f.Events(t.Context(), EventQuery{}); err != nil {
+				if _, err := f.Events(t.Context(), Query{}); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if got := events(t, f, EventQuery{}); len(got) != 400 {
+	if got := bodies(t, f, Query{}); len(got) != 400 {
 		t.Errorf("%d events", len(got))
 	}
 }
@@ -184,9 +197,9 @@ func FuzzEvents(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(dir, "00000007.jsonl"), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		log := openEvents(t, dir, EventOptions{})
-		appendEvents(t, log, event("after", 0))
-		if got := events(t, log, EventQuery{Names: []string{"n-after"}}); len(got) != 1 {
+		log := open(t, dir, Options{})
+		add(t, log, event("after", 0))
+		if got := bodies(t, log, Query{Names: []string{"n-after"}}); len(got) != 1 {
 			t.Errorf("%q", got)
 		}
 	})

@@ -130,13 +130,15 @@ func (h *diskHub) whole(when string) {
 	}
 }
 
-// check runs gpumeter hub check and returns its report and exit code.
-func (h *diskHub) check() (report struct {
+type diskReport struct {
 	InUse    bool `json:"in_use"`
 	Blocks   []struct{ ID, Damage string }
 	Problems []struct{ Path, Reason string }
 	SetAside []struct{ Path, Reason string } `json:"set_aside"`
-}, code int) {
+}
+
+// check runs gpumeter hub check and returns its report and exit code.
+func (h *diskHub) check() (report diskReport, code int) {
 	h.t.Helper()
 	cmd := exec.CommandContext(h.t.Context(), h.binary, "hub", "check", "--json", h.dir)
 	out, err := cmd.Output()
@@ -156,16 +158,14 @@ func TestFullDisk(t *testing.T) {
 	h := newDiskHub(t, 44<<20)
 	h.up()
 	at := time.Now().Add(-10 * time.Hour).UnixMilli()
-	status := 0
-	for i := 0; ; i++ {
+	status := http.StatusOK
+	for i := 0; status == http.StatusOK; i++ {
 		at += 1000
 		late := at
 		if i%3 == 2 {
 			late -= 2 * 3_600_000 // out of order
 		}
-		if status = h.send(500, late); status != http.StatusOK {
-			break
-		}
+		status = h.send(500, late)
 	}
 	if status != http.StatusServiceUnavailable || len(h.kept) < 100 {
 		t.Fatalf("status %d after %d requests", status, len(h.kept))

@@ -22,6 +22,12 @@ type Aggregator interface {
 	OverTime(ctx context.Context, f, name string, window time.Duration, at time.Time) ([]query.Sample, error)
 }
 
+// lists reports whether a store lists series without reading their samples, as far as is known.
+func lists(store query.Store) bool {
+	_, ok := store.(Lister)
+	return ok && Keeps(store)
+}
+
 // listed returns the labels of the series in a period. Without a Lister their samples are read.
 func listed(ctx context.Context, store query.Store, selector string, from, to time.Time) ([]query.Labels, error) {
 	if l, ok := store.(Lister); ok {

@@ -28,9 +28,16 @@ const lately = 24 * time.Hour
 // it. Whether the device answered does not matter.
 func Sightings(ctx context.Context, store query.Store, match map[string]string, from, to time.Time) (map[string]*Sighting, error) {
 	out := map[string]*Sighting{}
-	edges := append([]time.Time{from.Add(-lately), from}, append(Days(from, to), to)...)
-	for i, end := range edges[1:] {
-		list, err := listed(ctx, store, Select(SeriesUp, match), edges[i], end)
+	spans := []Span{{from.Add(-lately), from}, {from, to}, {later(from, to.Add(-day)), to}} // labels are those of the last day
+	if !lists(store) {
+		spans = spans[:1]
+		begin := from
+		for _, end := range append(Days(from, to), to) { // a query reads a day of samples at most
+			spans, begin = append(spans, Span{begin, end}), end
+		}
+	}
+	for _, span := range spans {
+		list, err := listed(ctx, store, Select(SeriesUp, match), span.From, span.To)
 		if err != nil {
 			return nil, err
 		}
@@ -44,10 +51,17 @@ func Sightings(ctx context.Context, store query.Store, match map[string]string, 
 				labels[LabelIndex] = index
 			}
 			out[key].Labels = labels
-			out[key].In = out[key].In || end.After(from)
+			out[key].In = out[key].In || span.To.After(from)
 		}
 	}
 	return out, nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // searchPoints is how many moments of a period are examined for each device.

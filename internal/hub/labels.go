@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -39,7 +40,9 @@ func (s *Store) labels(_ context.Context, selectors []string, from, to time.Time
 			return nil, false, err
 		}
 		for _, x := range list {
-			found[x] = true
+			if !found[x] {
+				found[strings.Clone(x)] = true // it is in the memory of a block, which may be deleted
+			}
 		}
 	}
 	out := slices.Sorted(maps.Keys(found))

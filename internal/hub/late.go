@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -82,5 +83,8 @@ func (s *Store) Devices(ctx context.Context, from, to time.Time) ([]string, erro
 	defer q.Close() //nolint:errcheck // read-only
 	names := labels.MustNewMatcher(labels.MatchRegexp, model.MetricNameLabel, fleet.SeriesAllocatedTime+"|"+fleet.SeriesUnallocatedTime)
 	list, _, err := q.LabelValues(ctx, fleet.LabelUUID, nil, names)
+	for i := range list {
+		list[i] = strings.Clone(list[i]) // it is in the memory of a block, which may be deleted
+	}
 	return list, err
 }

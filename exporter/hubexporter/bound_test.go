@@ -116,14 +116,14 @@ func TestBoundToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
+	serving, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- o.Serve(ctx, l, nil, tokens) }()
+	go func() { ended <- o.Serve(serving, l, nil, tokens) }()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+boundToken)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+boundToken)
 	md, ld = stolen(time.Second)
 	if metrics, err = pmetricotlp.NewGRPCClient(conn).Export(ctx, pmetricotlp.NewExportRequestFromMetrics(md)); err != nil {
 		t.Fatal(err)

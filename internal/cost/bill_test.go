@@ -180,7 +180,7 @@ func TestBillIsTheTruth(t *testing.T) {
 }
 
 // worlds is how many random fleets TestBillCannotExplode tries; make worlds sets it.
-var worlds = flag.Int("worlds", 50, "random hostile fleets to bill")
+var worlds = flag.Int("worlds", defaultWorlds, "random hostile fleets to bill")
 
 // Catches a bill above what is possible: two values of one sum that alternate, as two agents on one
 // host, a clock that is set right, or two nodes with the same device ID write them, each counted as a

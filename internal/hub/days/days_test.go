@@ -120,7 +120,7 @@ func rows(t *testing.T, s query.Store, from, to time.Time) map[string]fleet.Sums
 }
 
 // worlds is how many random fleets TestKeptIsComputed tries; make worlds sets it.
-var worlds = flag.Int("worlds", 50, "random hostile fleets")
+var worlds = flag.Int("worlds", defaultWorlds, "random hostile fleets")
 
 // Catches a kept day that differs from its samples: after late samples, gaps over midnight, edited
 // labels, two agents on a host, clock steps, restarts of the hub, and questions in between. The usage

@@ -1,0 +1,5 @@
+//go:build !race
+
+package days
+
+const defaultWorlds = 50

@@ -27,6 +27,7 @@ func openTest(t *testing.T, dir string, o Options) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.db.DisableCompactions()           // tests do it when they want it: otherwise it depends on the machine when it happens
 	t.Cleanup(func() { _ = s.Close() }) // closing twice may fail
 	return s
 }

@@ -1,12 +1,14 @@
 // Package rollup keeps the extremes and the mean of gauges by the hour, in memory, so that a question
 // about a week reads the samples of an hour or two.
 //
-// It takes 32 bytes for each hour of each series: 6 MiB for the 192 hours of 1,000 series. Samples that arrive more than settled after the
-// end of their hour are not considered.
+// It takes 32 bytes for each hour of each series: 6 MiB for the 192 hours of 1,000 series. Only series with
+// samples in the last day are kept, so that short workloads do not add up. Samples that arrive more than
+// settled after the end of their hour are not considered.
 package rollup
 
 import (
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -21,6 +23,10 @@ const (
 	settled = 10 * time.Minute
 	// Most is how far back hours are kept, and a little more than the longest window.
 	Most = 8 * 24 * time.Hour
+	// silent is after which time without samples a series is dropped.
+	silent = 24 * time.Hour
+	// recent is how old the end of a window may be: of earlier ones series may have been dropped.
+	recent = time.Hour
 	// least is the shortest window for which hours are used.
 	least = 3 * time.Hour
 )
@@ -82,19 +88,19 @@ func (s *stats) of(f string) float64 {
 	return s.sum / float64(s.count)
 }
 
-// OverTime implements fleet.Aggregator.
+// OverTime implements fleet.Aggregator. Series without samples for a day are omitted.
 func (r *Rollup) OverTime(ctx context.Context, f, name string, window time.Duration, at time.Time) ([]query.Sample, error) {
-	g := r.gauges[name]
+	g, newest := r.gauges[name], r.newest()
 	from := at.Add(-window)
 	first, last := from.Truncate(time.Hour), at
 	if first.Before(from) {
 		first = first.Add(time.Hour)
 	}
-	if end := r.newest().Add(-settled); last.After(end) {
+	if end := newest.Add(-settled); last.After(end) {
 		last = end
 	}
 	last = last.Truncate(time.Hour)
-	if g == nil || window < least || r.newest().Sub(from) > Most || last.Sub(first) < time.Hour || !slices.Contains([]string{"max_over_time", "min_over_time", "avg_over_time"}, f) {
+	if g == nil || window < least || newest.Sub(from) > Most || newest.Sub(at) > recent || last.Sub(first) < time.Hour || !slices.Contains([]string{"max_over_time", "min_over_time", "avg_over_time"}, f) {
 		return nil, fleet.ErrNotKept
 	}
 	for t := last.Add(-time.Hour); !t.Before(first); t = t.Add(-time.Hour) {
@@ -188,7 +194,9 @@ func (r *Rollup) fill(ctx context.Context, name string, t time.Time) error {
 		return err
 	}
 	g.hours[t] = list
-	g.expire(r.newest())
+	if newest := r.newest(); newest.Sub(t) < 2*time.Hour { // the newest hour
+		g.expire(newest)
+	}
 	return nil
 }
 
@@ -213,8 +221,13 @@ func (r *Rollup) read(ctx context.Context, g *gauge, name string, from, to time.
 		return nil, err
 	}
 	out := make([]stats, 0, len(list))
+	alive := r.newest().Sub(to) < silent
 	for _, s := range list {
-		x := stats{id: g.id(s.Labels)}
+		id, ok := g.id(s.Labels, alive)
+		if !ok {
+			continue
+		}
+		x := stats{id: id}
 		for _, p := range s.Points {
 			if v := p.Value; !math.IsNaN(v) {
 				x.add(stats{x.id, 1, v, v, v})
@@ -227,11 +240,11 @@ func (r *Rollup) read(ctx context.Context, g *gauge, name string, from, to time.
 	return out, nil
 }
 
-// id returns the number of a series.
-func (g *gauge) id(l query.Labels) int32 {
+// id returns the number of a series. An unknown series gets one if it is alive.
+func (g *gauge) id(l query.Labels, alive bool) (int32, bool) {
 	key := l.Key()
 	id, ok := g.ids[key]
-	if !ok {
+	if !ok && alive {
 		id = int32(len(g.labels))
 		labels := make(query.Labels, len(l))
 		for name, value := range l {
@@ -241,37 +254,37 @@ func (g *gauge) id(l query.Labels) int32 {
 		}
 		g.ids[key], g.labels = id, append(g.labels, labels)
 	}
-	return id
+	return id, ok || alive
 }
 
-// expire drops hours that no window reaches, and series that have none left.
+// expire drops hours that no window reaches, and series that have been silent.
 func (g *gauge) expire(newest time.Time) {
-	dropped := false
-	for t := range g.hours {
-		if newest.Sub(t) > Most+time.Hour {
-			delete(g.hours, t)
-			dropped = true
-		}
-	}
-	if !dropped {
-		return
-	}
-	used := make([]int32, len(g.labels)) // number after expiry, plus 1
+	maps.DeleteFunc(g.hours, func(t time.Time, _ []stats) bool { return newest.Sub(t) > Most+time.Hour })
+	number := make([]int32, len(g.labels)) // after expiry, plus 1; 0: dropped
 	var labels []query.Labels
-	for _, list := range g.hours {
-		for i := range list {
-			if id := list[i].id; used[id] == 0 {
-				labels = append(labels, g.labels[id])
-				used[id] = int32(len(labels))
-			}
-			list[i].id = used[list[i].id] - 1
+	for t, list := range g.hours {
+		if newest.Sub(t) > silent+time.Hour {
+			continue
 		}
+		for _, s := range list {
+			if number[s.id] == 0 {
+				labels = append(labels, g.labels[s.id])
+				number[s.id] = int32(len(labels))
+			}
+		}
+	}
+	for t, list := range g.hours {
+		list = slices.DeleteFunc(list, func(s stats) bool { return number[s.id] == 0 })
+		for i := range list {
+			list[i].id = number[list[i].id] - 1
+		}
+		g.hours[t] = list
 	}
 	for key, id := range g.ids {
-		if used[id] == 0 {
+		if number[id] == 0 {
 			delete(g.ids, key)
 		} else {
-			g.ids[key] = used[id] - 1
+			g.ids[key] = number[id] - 1
 		}
 	}
 	g.labels = labels

@@ -49,6 +49,7 @@ func (d *Days) again(ctx context.Context, k *kept, uuids []string) error {
 	if len(uuids) == 0 || k.hours == 0 {
 		return nil
 	}
+	k.whole = nil
 	used, err := d.compute(ctx, k.day, []time.Time{k.day.Add(time.Duration(k.hours) * time.Hour)}, uuids)
 	if err != nil {
 		return err
@@ -62,6 +63,7 @@ func (d *Days) again(ctx context.Context, k *kept, uuids []string) error {
 
 // extend computes further hours of a day.
 func (d *Days) extend(ctx context.Context, k *kept, hours int) error {
+	k.whole = nil
 	from, to := k.day.Add(time.Duration(k.hours)*time.Hour), k.day.Add(time.Duration(hours)*time.Hour)
 	d.raise(&kept{day: k.day, hours: hours}) // samples that arrive from now on are late
 	used, err := d.compute(ctx, from, []time.Time{to}, nil)

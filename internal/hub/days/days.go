@@ -170,7 +170,7 @@ func (d *Days) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, e
 	}
 	full := min(int(at.Sub(midnight)/time.Hour), k.hours)
 	from := midnight.Add(time.Duration(full) * time.Hour)
-	out := k.sum(full, from)
+	out := k.upTo(full, from)
 	if out.Kept = from; from.Before(at) {
 		if d.interpolates(k, from) {
 			out.Kept = at
@@ -185,7 +185,9 @@ func (d *Days) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, e
 	if out.Known, err = d.known(ctx, midnight); err != nil {
 		return nil, err
 	}
-	out.Sort()
+	if full < 24 {
+		out.Sort()
+	}
 	return out, nil
 }
 

@@ -38,6 +38,8 @@ type kept struct {
 	refused int
 	begin   int64              // ms: of the oldest sample in the store when its hours were computed
 	devices map[string]*device // by key
+
+	whole *fleet.Day // the sum of all 24 hours, if it was asked for; shared and never changed
 }
 
 type device struct {

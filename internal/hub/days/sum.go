@@ -72,6 +72,20 @@ func (x *device) pad(hours int) {
 	}
 }
 
+// upTo returns the usage of the first hours of a day, which end at a moment. Whole days are asked for
+// again and again.
+func (k *kept) upTo(hours int, end time.Time) *fleet.Day {
+	if hours < 24 {
+		return k.sum(hours, end)
+	}
+	if k.whole == nil {
+		k.whole = k.sum(hours, end)
+		k.whole.Sort()
+	}
+	out := *k.whole
+	return &out
+}
+
 // sum returns the usage of the first hours of a day, which end at a moment.
 func (k *kept) sum(hours int, end time.Time) *fleet.Day {
 	out := &fleet.Day{Rows: make(map[string]*fleet.DayRow, len(k.devices)), Refused: k.refused}

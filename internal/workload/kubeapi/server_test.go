@@ -322,10 +322,11 @@ func TestPeerVanishes(t *testing.T) {
 		s := withEverything()
 		dial, stop := kubeapitest.Pipe(s)
 		var first, second atomic.Bool
-		now := &first
+		var now atomic.Pointer[atomic.Bool] // of the next connection
+		now.Store(&first)
 		r := newREST(server{url: &url.URL{Scheme: "http", Host: "test"}}, func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dial(ctx, network, address)
-			return vanishing{conn, now}, err
+			return vanishing{conn, now.Load()}, err
 		})
 		r.http.Transport.(*http.Transport).Protocols = new(http.Protocols)
 		r.http.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
@@ -345,7 +346,7 @@ func TestPeerVanishes(t *testing.T) {
 		if n := count(s, "watch=true"); n != 1 || !c.State().Synced {
 			t.Fatalf("%d watches, state %+v", n, c.State())
 		}
-		now = &second
+		now.Store(&second)
 		first.Store(true)
 		time.Sleep(pingAfter + pingTimeout + 2*time.Second)
 		if n := count(s, "watch=true"); n != 2 {

@@ -259,9 +259,9 @@ func TestFleetSeries(t *testing.T) {
 		}
 		vendors[vendor][uuid] = true
 	}
-	for vendor := range needed {
-		if len(vendors[vendor]) != 2 {
-			t.Errorf("%d devices of %s", len(vendors[vendor]), vendor)
+	for _, need := range needed {
+		if n := len(vendors[need.vendor]); n != 2 {
+			t.Errorf("%d devices of %s", n, need.vendor)
 		}
 	}
 	for _, uuid := range slices.Sorted(maps.Keys(count)) {

@@ -10,10 +10,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -31,9 +28,9 @@ type Memory struct {
 var _ query.Store = (*Memory)(nil)
 
 type memorySeries struct {
-	labels query.Labels
-	points map[int64]float64 // by millisecond; NaN is a staleness marker
-	sorted []query.Point     // nil: not sorted yet
+	named, bare result            // its labels, and those but for its name; neither has a value
+	points      map[int64]float64 // by millisecond; NaN is a staleness marker
+	sorted      []query.Point     // nil: not sorted yet
 }
 
 // NewMemory returns an empty store.
@@ -47,7 +44,9 @@ func (m *Memory) Add(labels query.Labels, at time.Time, v float64) {
 	key := labels.Key()
 	s := m.series[key]
 	if s == nil {
-		s = &memorySeries{labels: labels, points: map[int64]float64{}}
+		bare := maps.Clone(labels)
+		delete(bare, "__name__")
+		s = &memorySeries{named: result{labels: labels, key: key}, bare: result{labels: bare, key: bare.Key()}, points: map[int64]float64{}}
 		m.series[key] = s
 		m.found = nil
 	}
@@ -64,12 +63,12 @@ func (m *Memory) Late(r *rand.Rand) *Memory {
 	for _, key := range slices.Sorted(maps.Keys(m.series)) {
 		s := m.series[key]
 		for _, p := range s.list() {
-			batch := fmt.Sprint(s.labels["instance"], p.Time.UnixMilli())
+			batch := fmt.Sprint(s.named.labels["instance"], p.Time.UnixMilli())
 			if _, ok := came[batch]; !ok {
 				came[batch] = r.IntN(10) > 0
 			}
 			if came[batch] {
-				out.Add(s.labels, p.Time, p.Value)
+				out.Add(s.named.labels, p.Time, p.Value)
 			}
 		}
 	}
@@ -87,7 +86,7 @@ func (m *Memory) Asked() int {
 func (m *Memory) Series() []query.Series {
 	var out []query.Series
 	for _, key := range slices.Sorted(maps.Keys(m.series)) {
-		out = append(out, query.Series{Labels: m.series[key].labels, Points: m.series[key].list()})
+		out = append(out, query.Series{Labels: m.series[key].named.labels, Points: m.series[key].list()})
 	}
 	return out
 }
@@ -120,238 +119,18 @@ func (s *memorySeries) window(from, to time.Time) []query.Point {
 	return list[after(from):after(to)]
 }
 
-var (
-	selectorText  = regexp.MustCompile(`^([a-z_0-9]*)(?:\{(.*)\})?$`)
-	matcherText   = regexp.MustCompile(`([a-zA-Z_0-9]+)(=~|!~|!=|=)("(?:[^"\\]|\\.)*"),?`)
-	callText      = regexp.MustCompile(`^([a-z_]+)\((.*)\[([0-9]+)ms\]\)$`)
-	aggregateText = regexp.MustCompile(`^(sum|avg|min|max|count|group) ?(?:(by|without) \(([a-z_0-9, ]*)\) )?(\(.*\))$`)
-)
-
-// find returns the series that a selector matches.
-func (m *Memory) find(selector string) ([]*memorySeries, error) {
-	if list, ok := m.found[selector]; ok {
-		return list, nil
-	}
-	parts := selectorText.FindStringSubmatch(selector)
-	if parts == nil {
-		return nil, fmt.Errorf("%s is not a selector", selector)
-	}
-	type match struct {
-		label, op, value string
-		re               *regexp.Regexp
-	}
-	var list []match
-	rest := matcherText.ReplaceAllStringFunc(parts[2], func(text string) string {
-		p := matcherText.FindStringSubmatch(text)
-		value, err := strconv.Unquote(p[3])
-		if err == nil {
-			list = append(list, match{p[1], p[2], value, regexp.MustCompile("^(?:" + value + ")$")})
-			return ""
-		}
-		return text
-	})
-	if rest != "" {
-		return nil, fmt.Errorf("%s: cannot parse %q", selector, rest)
-	}
-	var out []*memorySeries
-	for _, s := range m.series {
-		ok := parts[1] == "" || s.labels["__name__"] == parts[1]
-		for _, x := range list {
-			if !ok {
-				break
-			}
-			switch v := s.labels[x.label]; x.op {
-			case "=":
-				ok = v == x.value
-			case "!=":
-				ok = v != x.value
-			case "!~":
-				ok = !x.re.MatchString(v)
-			default:
-				ok = x.re.MatchString(v)
-			}
-		}
-		if ok {
-			out = append(out, s)
-		}
-	}
-	if m.found == nil {
-		m.found = map[string][]*memorySeries{}
-	}
-	m.found[selector] = out
-	return out, nil
-}
-
 // Instant implements query.Store.
 func (m *Memory) Instant(_ context.Context, expr string, at time.Time) ([]query.Sample, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked++
-	return m.eval(expr, at)
-}
-
-func (m *Memory) eval(expr string, at time.Time) ([]query.Sample, error) {
-	if inner, ok := strings.CutSuffix(expr, " > 0"); ok {
-		list, err := m.eval(inner, at)
-		return slices.DeleteFunc(list, func(s query.Sample) bool { return s.Value <= 0 }), err
-	}
-	if whole(expr) {
-		return m.eval(expr[1:len(expr)-1], at)
-	}
-	if a := aggregateText.FindStringSubmatch(expr); a != nil && whole(a[4]) {
-		list, err := m.eval(a[4], at)
-		return aggregate(a[1], a[2] == "by" || a[2] == "", strings.Split(a[3], ", "), list, at), err
-	}
-	if call := callText.FindStringSubmatch(expr); call != nil {
-		return m.call(call[1], call[2], call[3], at)
-	}
-	selector, stamp := strings.CutPrefix(expr, "timestamp(")
-	if stamp {
-		selector = strings.TrimSuffix(selector, ")")
-	}
-	list, err := m.find(selector)
+	eval, err := m.compile(expr)
 	if err != nil {
 		return nil, err
 	}
 	var out []query.Sample
-	for _, s := range list {
-		if w := s.window(at.Add(-5*time.Minute), at); len(w) > 0 && !math.IsNaN(w[len(w)-1].Value) {
-			last := query.Sample{Labels: s.labels, Time: at, Value: w[len(w)-1].Value}
-			if stamp {
-				last.Value = float64(w[len(w)-1].Time.UnixMilli()) / 1000
-			}
-			out = append(out, last)
-		}
-	}
-	return out, nil
-}
-
-// whole reports whether one pair of parentheses encloses all of expr.
-func whole(expr string) bool {
-	if !strings.HasPrefix(expr, "(") {
-		return false
-	}
-	depth := 0
-	for i, c := range expr {
-		switch c {
-		case '(':
-			depth++
-		case ')':
-			if depth--; depth == 0 {
-				return i == len(expr)-1
-			}
-		}
-	}
-	return false
-}
-
-// aggregate groups samples by the named labels, or by all other labels.
-func aggregate(op string, by bool, names []string, list []query.Sample, at time.Time) []query.Sample {
-	var out []query.Sample
-	groups, counts := map[string]int{}, map[string]float64{}
-	for _, s := range list {
-		labels := query.Labels{}
-		for name, value := range s.Labels {
-			if value != "" && slices.Contains(names, name) == by && (by || name != "__name__") {
-				labels[name] = value
-			}
-		}
-		key := labels.Key()
-		counts[key]++
-		i, ok := groups[key]
-		if !ok {
-			groups[key] = len(out)
-			out = append(out, query.Sample{Labels: labels, Time: at, Value: s.Value})
-			continue
-		}
-		switch op {
-		case "sum", "avg":
-			out[i].Value += s.Value
-		case "min":
-			out[i].Value = min(out[i].Value, s.Value)
-		case "max":
-			out[i].Value = max(out[i].Value, s.Value)
-		}
-	}
-	for key, i := range groups {
-		switch op {
-		case "avg":
-			out[i].Value /= counts[key]
-		case "count":
-			out[i].Value = counts[key]
-		case "group":
-			out[i].Value = 1
-		}
-	}
-	return out
-}
-
-func (m *Memory) call(f, selector, ms string, at time.Time) ([]query.Sample, error) {
-	d, err := strconv.ParseInt(ms, 10, 64)
-	if err != nil {
-		return nil, err
-	}
-	list, err := m.find(selector)
-	if err != nil {
-		return nil, err
-	}
-	var out []query.Sample
-	for _, s := range list {
-		var values []float64
-		var first, last time.Time
-		for _, p := range s.window(at.Add(-time.Duration(d)*time.Millisecond), at) {
-			if math.IsNaN(p.Value) {
-				continue
-			}
-			if len(values) == 0 {
-				first = p.Time
-			}
-			values, last = append(values, p.Value), p.Time
-		}
-		if len(values) == 0 {
-			continue
-		}
-		labels := query.Labels{}
-		for k, v := range s.labels {
-			if k != "__name__" || f == "last_over_time" {
-				labels[k] = v
-			}
-		}
-		v, sum := values[len(values)-1], 0.0
-		switch f {
-		case "last_over_time":
-		case "min_over_time":
-			v = slices.Min(values)
-		case "max_over_time":
-			v = slices.Max(values)
-		case "avg_over_time":
-			for _, x := range values {
-				sum += x
-			}
-			v = sum / float64(len(values))
-		case "rate": // without extrapolation
-			if len(values) == 1 {
-				continue
-			}
-			for i := 1; i < len(values); i++ {
-				if sum += values[i]; values[i] >= values[i-1] {
-					sum -= values[i-1]
-				}
-			}
-			v = sum / last.Sub(first).Seconds()
-		case "present_over_time":
-			v = 1
-		case "resets":
-			v = 0
-			for i := 1; i < len(values); i++ {
-				if values[i] < values[i-1] {
-					v++
-				}
-			}
-		default:
-			return nil, fmt.Errorf("unknown function %s", f)
-		}
-		out = append(out, query.Sample{Labels: labels, Time: at, Value: v})
+	for _, r := range eval(at) {
+		out = append(out, query.Sample{Labels: r.labels, Time: at, Value: r.value})
 	}
 	return out, nil
 }
@@ -361,22 +140,21 @@ func (m *Memory) Range(_ context.Context, expr string, start, end time.Time, ste
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked++
+	eval, err := m.compile(expr)
+	if err != nil {
+		return nil, err
+	}
 	var out []query.Series
 	at := map[string]int{}
 	for t := start; !t.After(end); t = t.Add(step) {
-		list, err := m.eval(expr, t)
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range list {
-			key := s.Labels.Key()
-			i, ok := at[key]
+		for _, r := range eval(t) {
+			i, ok := at[r.key]
 			if !ok {
 				i = len(out)
-				at[key] = i
-				out = append(out, query.Series{Labels: s.Labels})
+				at[r.key] = i
+				out = append(out, query.Series{Labels: r.labels})
 			}
-			out[i].Points = append(out[i].Points, query.Point{Time: t, Value: s.Value})
+			out[i].Points = append(out[i].Points, query.Point{Time: t, Value: r.value})
 		}
 	}
 	return out, nil
@@ -393,7 +171,7 @@ func (m *Memory) Raw(_ context.Context, selector string, from, to time.Time) ([]
 	}
 	var out []query.Series
 	for _, s := range list {
-		one := query.Series{Labels: s.labels}
+		one := query.Series{Labels: s.named.labels}
 		for _, p := range s.window(from, to) {
 			if !math.IsNaN(p.Value) {
 				one.Points = append(one.Points, p)

@@ -8,13 +8,11 @@ package stdoutexporter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"time"
 
 	"go.opentelemetry.io/collector/component"
-	"go.opentelemetry.io/collector/component/componentstatus"
 	"go.opentelemetry.io/collector/exporter"
 	"go.opentelemetry.io/collector/exporter/exporterhelper"
 	"go.opentelemetry.io/collector/pdata/plog"
@@ -32,7 +30,8 @@ const (
 // Config is empty: the process has one standard output.
 type Config struct{}
 
-// NewFactory returns the factory of an exporter that writes to stdout.
+// NewFactory returns the factory of an exporter that writes to stdout. An error of stdout is for
+// its owner to act on: the exporter only stops writing.
 func NewFactory(stdout io.Writer) exporter.Factory {
 	s := &stream{w: stdout, patience: sync.OnceValue(func() <-chan struct{} {
 		over := make(chan struct{})
@@ -90,9 +89,9 @@ func newLines(to *stream) *lines {
 	return &lines{to: to, waiting: make(chan []byte, maxWaiting), stop: make(chan struct{})}
 }
 
-func (l *lines) start(_ context.Context, host component.Host) error {
+func (l *lines) start(context.Context, component.Host) error {
 	l.done = make(chan struct{})
-	go l.run(host)
+	go l.run()
 	return nil
 }
 
@@ -109,9 +108,9 @@ func (l *lines) put(line []byte, err error) error {
 	}
 }
 
-// run writes lines until shutdown has been called and no line waits. An output that cannot be
-// written stops the Collector: an agent whose reader has gone has no purpose.
-func (l *lines) run(host component.Host) {
+// run writes lines until shutdown has been called and no line waits, or until a write has failed:
+// the owner of the stream stops the agent then.
+func (l *lines) run() {
 	defer close(l.done)
 	for {
 		var line []byte
@@ -125,11 +124,6 @@ func (l *lines) run(host component.Host) {
 			}
 		}
 		if err := l.to.write(line); err != nil {
-			select {
-			case <-l.stop: // the Collector is already shutting down
-			default:
-				go componentstatus.ReportStatus(host, componentstatus.NewFatalErrorEvent(fmt.Errorf("cannot write to standard output: %w", err)))
-			}
 			return
 		}
 	}

@@ -155,23 +155,33 @@ func (a *Agent) WriteConfig(ctx context.Context, w io.Writer) error {
 // Run runs the agent until ctx is canceled. It adds the secrets of each running configuration
 // to hide, which must be the redactor of log.
 func (a *Agent) Run(ctx context.Context, log *zap.Logger, hide *redact.Redactor) error {
-	out := &output{w: a.Stdout}
-	// The Collector stops at a fatal error of a component, logs it and returns nil.
-	return cmp.Or(explained(a.run(ctx, out, log, hide)), out.failure())
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	out := &output{w: a.Stdout, failed: stop}
+	err := explained(a.run(ctx, out, log, hide))
+	return cmp.Or(out.failure(), err) // a Collector that is stopped while it starts has errors of its own
 }
 
-// output is a stream that remembers its first error.
+// output is a stream that remembers its first error, and stops the agent at it: an agent whose
+// reader has gone has no purpose. A fatal status of the exporter would stop it, too, but not before
+// all components have started: until then nobody receives such a status, and the Collector (v0.159.0)
+// holds a lock meanwhile that the start needs.
 type output struct {
-	mu  sync.Mutex
-	w   io.Writer
-	err error
+	mu     sync.Mutex
+	w      io.Writer
+	failed func()
+	err    error
 }
 
 func (o *output) Write(p []byte) (int, error) {
 	n, err := o.w.Write(p)
+	if err == nil {
+		return n, nil
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.err = cmp.Or(o.err, err)
+	o.failed()
 	return n, err
 }
 

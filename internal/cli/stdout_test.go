@@ -70,22 +70,30 @@ func TestStandardOutputIsASocket(t *testing.T) {
 	}
 }
 
-// Catches an agent that outlives its reader, or dies of SIGPIPE without saving its state.
+// Catches an agent that outlives its reader, or dies of SIGPIPE without saving its state. A reader
+// that goes while the agent starts made it hang for good.
 func TestReaderClosesStandardOutput(t *testing.T) {
 	t.Parallel()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd, log := writer(t, w)
-	firstMetrics(t, r)
-	r.Close()
-	_ = cmd.Wait()
-	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	got := result{code: cmd.ProcessState.ExitCode(), stderr: lines[len(lines)-1]}
-	want := result{code: 1, stderr: "gpumeter: cannot write to standard output: write /dev/stdout: broken pipe"}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(result{})); diff != "" {
-		t.Errorf("(-want +got):\n%s\n%s", diff, log)
+	for _, early := range []bool{false, true} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if early {
+			r.Close()
+		}
+		cmd, log := writer(t, w)
+		if !early {
+			firstMetrics(t, r)
+			r.Close()
+		}
+		_ = cmd.Wait()
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		got := result{code: cmd.ProcessState.ExitCode(), stderr: lines[len(lines)-1]}
+		want := result{code: 1, stderr: "gpumeter: cannot write to standard output: write /dev/stdout: broken pipe"}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(result{})); diff != "" {
+			t.Errorf("early %t (-want +got):\n%s\n%s", early, diff, log)
+		}
 	}
 }
 

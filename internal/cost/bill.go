@@ -29,10 +29,9 @@ func Bill(ctx context.Context, store query.Store, p Prices, from, to time.Time, 
 		return Statement{}, fmt.Errorf("the period has %d price changes, more than %d: choose a shorter period", len(edges), maxEdges)
 	}
 	meter := fleet.NewMeter(store, o)
-	b := &biller{prices: p, rows: map[string]*Row{}, tariffs: map[*Row]tariff{}}
+	b := &biller{prices: p, rows: map[fleet.RowKey]*billed{}}
 	empty := false
 	for i, edge := range edges[1:] {
-		clear(b.tariffs)
 		b.at = edges[i]
 		if err := meter.Between(ctx, edges[i], edge, b.count); err != nil {
 			return Statement{}, err
@@ -64,25 +63,34 @@ func (p Prices) edges(from, to time.Time) []time.Time {
 
 // biller prices the usage that a meter reports.
 type biller struct {
-	prices  Prices
-	at      time.Time // the edge from which the prices apply
-	rows    map[string]*Row
-	tariffs map[*Row]tariff // valid from that edge
+	prices Prices
+	at     time.Time // the edge from which the prices apply
+	rows   map[fleet.RowKey]*billed
+}
+
+// billed is a row, and how it is priced from an edge on.
+type billed struct {
+	Row
+	key    string
+	kind   string // of the holder
+	tariff tariff
+	from   time.Time
 }
 
 // count adds the usage between two states of the counters to a row.
-func (b *biller) count(key string, labels query.Labels, from, to fleet.Sums) {
+func (b *biller) count(key fleet.RowKey, labels query.Labels, from, to fleet.Sums) {
 	r := b.rows[key]
 	if r == nil {
-		r = &Row{Labels: labels}
+		r = &billed{Row: Row{Labels: labels}, key: key.Value(), kind: labels[fleet.LabelKind]}
 		b.rows[key] = r
 	}
-	t, ok := b.tariffs[r]
-	if !ok {
-		t.unallocated = labels[fleet.LabelKind] == fleet.KindUnallocated
-		t.price, t.priced = b.prices.At(labels, b.at)
-		t.power, _ = b.prices.PowerAt(labels, b.at)
-		b.tariffs[r] = t
+	if !r.from.Equal(b.at) {
+		r.from, r.tariff = b.at, tariff{unallocated: r.kind == fleet.KindUnallocated}
+		r.tariff.price, r.tariff.priced = b.prices.At(labels, b.at)
+		r.tariff.power, _ = b.prices.PowerAt(labels, b.at)
 	}
-	r.Amounts = r.Add(t.between(from, to))
+	r.Amounts = r.Add(r.tariff.at(to))
+	if from != (fleet.Sums{}) { // whole days begin at zero
+		r.Amounts = r.Add(r.tariff.at(from).neg())
+	}
 }

@@ -109,9 +109,9 @@ type explainer struct {
 	prices  Prices
 	o       *ExplainOptions
 	nameOf  func(Dimension, query.Labels) string
-	known   map[string]bool // whether a row belongs to it, by key
-	devices map[string]bool // by DeviceKey
-	holders map[string]*Holder
+	known   map[fleet.RowKey]bool // whether a row belongs to it, by key
+	devices map[string]bool       // by DeviceKey
+	holders map[fleet.RowKey]*Holder
 	lines   int
 	out     *Explanation
 }
@@ -119,14 +119,14 @@ type explainer struct {
 // Explain returns how a row of a report was made. s is the bill of the report. The usage comes from
 // the same meter as the bill, asked at every hour, and the money from the same biller.
 func Explain(ctx context.Context, store query.Store, p Prices, s *Statement, o ExplainOptions) (*Explanation, error) {
-	e := &explainer{prices: p, o: &o, nameOf: s.apart(o.By), known: map[string]bool{}, devices: map[string]bool{}, holders: map[string]*Holder{}}
+	e := &explainer{prices: p, o: &o, nameOf: s.apart(o.By), known: map[fleet.RowKey]bool{}, devices: map[string]bool{}, holders: map[fleet.RowKey]*Holder{}}
 	e.out = &Explanation{
 		Row: o.Row, From: s.From, To: s.To, Currency: s.Currency, Prices: []Entry{}, Power: []Entry{}, Changes: []Change{},
 		NotCounted: NotCounted{Twice: map[string]Seconds{}, Unseen: map[string]fleet.Unseen{}},
 	}
 	var uuids []string
 	for i := range s.Rows {
-		if l := s.Rows[i].Labels; e.belongs(l.Key(), l) {
+		if l := s.Rows[i].Labels; e.belongs(fleet.KeyOf(l), l) {
 			e.devices[fleet.DeviceKey(l)] = true
 			uuids = append(uuids, l[fleet.LabelUUID])
 		}
@@ -175,7 +175,7 @@ func hours(from, to time.Time) []time.Time {
 }
 
 // belongs reports whether a row of the bill belongs to the row of the report.
-func (e *explainer) belongs(key string, l query.Labels) bool {
+func (e *explainer) belongs(key fleet.RowKey, l query.Labels) bool {
 	yes, ok := e.known[key]
 	if !ok {
 		yes = true
@@ -191,7 +191,7 @@ func (e *explainer) belongs(key string, l query.Labels) bool {
 func (e *explainer) read(ctx context.Context, store query.Store, o Options, edges []time.Time) error {
 	begun := false
 	o.Late = func(row query.Labels, held Seconds) {
-		if begun && e.belongs(row.Key(), row) {
+		if begun && e.belongs(fleet.KeyOf(row), row) {
 			u := e.out.NotCounted.Unseen[row[fleet.LabelUUID]]
 			u.Accounts++
 			u.Held += held
@@ -208,18 +208,17 @@ func (e *explainer) read(ctx context.Context, store query.Store, o Options, edge
 		}
 	}
 	if midnight := edges[0].Truncate(24 * time.Hour); midnight.Before(edges[0]) { // the meter remembers the result
-		if err := meter.Between(ctx, midnight, edges[0], func(string, query.Labels, fleet.Sums, fleet.Sums) {}); err != nil {
+		if err := meter.Between(ctx, midnight, edges[0], func(fleet.RowKey, query.Labels, fleet.Sums, fleet.Sums) {}); err != nil {
 			return err
 		}
 		twice(-1)
 	}
 	refused := meter.Refused()
 	begun = true
-	b := &biller{prices: e.prices, rows: map[string]*Row{}, tariffs: map[*Row]tariff{}}
+	b := &biller{prices: e.prices, rows: map[fleet.RowKey]*billed{}}
 	for i, edge := range edges[1:] {
-		clear(b.tariffs)
 		b.at = edges[i]
-		err := meter.Between(ctx, edges[i], edge, func(key string, labels query.Labels, from, to fleet.Sums) {
+		err := meter.Between(ctx, edges[i], edge, func(key fleet.RowKey, labels query.Labels, from, to fleet.Sums) {
 			if e.belongs(key, labels) {
 				line := Line{From: edges[i], To: edge, Source: FromSamples}
 				if !edge.After(meter.Day().Kept) {
@@ -244,7 +243,7 @@ func (e *explainer) read(ctx context.Context, store query.Store, o Options, edge
 }
 
 // count lets the biller count, and adds a line with what that adds to the bill.
-func (e *explainer) count(b *biller, key string, labels query.Labels, from, to fleet.Sums, line Line) {
+func (e *explainer) count(b *biller, key fleet.RowKey, labels query.Labels, from, to fleet.Sums, line Line) {
 	var before Amounts
 	if r := b.rows[key]; r != nil {
 		before = r.Amounts
@@ -255,7 +254,7 @@ func (e *explainer) count(b *biller, key string, labels query.Labels, from, to f
 		return
 	}
 	line.Cost = line.Total()
-	if t := b.tariffs[r]; t.priced {
+	if t := &r.tariff; t.priced {
 		if line.PerHour = t.price.PerHour; t.price.Kind == Owned && t.power.Priced {
 			line.PerKWh = t.price.PerKWh
 		}
@@ -263,7 +262,7 @@ func (e *explainer) count(b *biller, key string, labels query.Labels, from, to f
 	line.price, line.power = e.prices.entryAt(labels, b.at)
 	h := e.holders[key]
 	if h == nil {
-		h = holderOf(key, labels)
+		h = holderOf(key.Value(), labels)
 		e.holders[key] = h
 	}
 	h.Sum = h.Sum.Add(line.Amounts)

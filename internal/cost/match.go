@@ -14,7 +14,8 @@ import (
 
 type matcher struct {
 	label string
-	glob  *regexp.Regexp
+	text  string
+	glob  *regexp.Regexp // nil: text is the value
 }
 
 // aliases are short label names for the match sections of rules and quotas.
@@ -77,7 +78,7 @@ func (known labelSet) matchers(globs map[string]*string) ([]matcher, error) {
 		if err != nil {
 			return nil, of("match", of(name, err))
 		}
-		out = append(out, matcher{label, g})
+		out = append(out, matcher{label, *glob, g})
 	}
 	slices.SortFunc(out, func(a, b matcher) int { return cmp.Compare(a.label, b.label) })
 	return out, nil
@@ -92,10 +93,13 @@ func exactly(globs map[string]string) ([]matcher, error) {
 	return labelSet(nil).matchers(list)
 }
 
-// compile returns the regular expression of a pattern with * and ?.
+// compile returns the regular expression of a pattern with * and ?, nil if it has neither.
 func compile(glob string) (*regexp.Regexp, error) {
 	if len(glob) > 1000 {
 		return nil, errors.New("the pattern exceeds 1000 characters")
+	}
+	if !strings.ContainsAny(glob, "*?") {
+		return nil, nil
 	}
 	text := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(glob))
 	g, err := regexp.Compile(`^(?s:` + text + `)$`)
@@ -108,7 +112,7 @@ func compile(glob string) (*regexp.Regexp, error) {
 // matches reports whether all matchers match. An absent label is empty, which * matches.
 func matches(list []matcher, labels map[string]string) bool {
 	for _, m := range list {
-		if !m.glob.MatchString(labels[m.label]) {
+		if v := labels[m.label]; m.glob == nil && v != m.text || m.glob != nil && !m.glob.MatchString(v) {
 			return false
 		}
 	}

@@ -63,11 +63,12 @@ func (m *Missing) TwiceNote() string {
 
 func (b *biller) statement(from, to time.Time) Statement {
 	s := Statement{From: from, To: to, Currency: b.prices.Currency}
-	for _, key := range slices.Sorted(maps.Keys(b.rows)) {
-		r := b.rows[key]
-		s.Rows = append(s.Rows, *r)
+	rows := slices.SortedFunc(maps.Values(b.rows), func(a, b *billed) int { return strings.Compare(a.key, b.key) })
+	s.Rows = slices.Grow(s.Rows, len(rows))
+	for _, r := range rows {
+		s.Rows = append(s.Rows, r.Row)
 		s.Total = s.Total.Add(r.Amounts)
-		part := s.part(r.Labels[fleet.LabelKind])
+		part := s.part(r.kind)
 		*part = part.Add(r.Amounts)
 		if r.Unpriced > 0 {
 			if s.Missing.NoPrice == nil {

@@ -369,7 +369,7 @@ func (u *Used) AddTo(d *Day) {
 			for _, slot := range x.Slots {
 				sum = sum.Plus(slot[row])
 			}
-			d.Add(labels.Key(), labels, sum)
+			d.Add(KeyOf(labels), labels, sum)
 		}
 		d.Late = append(d.Late, x.Late...)
 	}
@@ -383,8 +383,8 @@ func (a Sums) Plus(b Sums) Sums {
 	}
 }
 
-// Add adds usage to a row. key is the key of its labels.
-func (d *Day) Add(key string, labels query.Labels, s Sums) {
+// Add adds usage to a row.
+func (d *Day) Add(key RowKey, labels query.Labels, s Sums) {
 	r := d.Rows[key]
 	if r == nil {
 		r = &DayRow{Labels: labels}

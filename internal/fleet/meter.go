@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"time"
+	"unique"
 
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -74,7 +75,7 @@ type moment struct {
 // Day is the usage of a fleet from midnight (UTC) to a moment of the day.
 type Day struct {
 	// Rows has the usage by key of the labels.
-	Rows map[string]*DayRow
+	Rows map[RowKey]*DayRow
 	// Late has the accounts whose start the store missed.
 	Late []LateRow
 	// Known is set if the store had an account before midnight.
@@ -87,6 +88,13 @@ type Day struct {
 	Twice   map[string]Seconds // Dropped by DeviceKey, where it is not 0
 	Kept    time.Time          // the usage up to then was kept; zero: all was computed from samples
 }
+
+// RowKey is the key of a row's labels. It is compared by address: keys have hundreds of bytes, and
+// the days of a bill the same ones.
+type RowKey = unique.Handle[string]
+
+// KeyOf returns the key of a row.
+func KeyOf(row query.Labels) RowKey { return unique.Make(row.Key()) }
 
 // DayRow is the usage of a row.
 type DayRow struct {
@@ -143,8 +151,8 @@ func (m *Meter) Day() *Day { return m.last.Day }
 func (m *Meter) Known() bool { return m.known }
 
 // Count is called for a row with its counters at both ends of a period, which start at zero at
-// midnight (UTC). key is the key of its labels.
-type Count func(key string, row query.Labels, from, to Sums)
+// midnight (UTC).
+type Count func(key RowKey, row query.Labels, from, to Sums)
 
 // Between calls count for every row with usage in (from, to].
 func (m *Meter) Between(ctx context.Context, from, to time.Time, count Count) error {
@@ -238,7 +246,7 @@ func (d *Day) only(o *MeterOptions) *Day {
 		}
 		return !o.Workloads || l[LabelKind] != KindUnallocated
 	}
-	out := &Day{Rows: map[string]*DayRow{}, Known: d.Known, Refused: d.Refused, Twice: d.Twice, Kept: d.Kept}
+	out := &Day{Rows: map[RowKey]*DayRow{}, Known: d.Known, Refused: d.Refused, Twice: d.Twice, Kept: d.Kept}
 	for key, r := range d.Rows {
 		if match(r.Labels) {
 			out.Rows[key] = r

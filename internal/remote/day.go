@@ -75,7 +75,7 @@ func NewDay(d *fleet.Day, uuids []string) *Day {
 
 // usage is the inverse of NewDay.
 func (d *Day) usage() *fleet.Day {
-	out := &fleet.Day{Known: d.Known, Refused: d.Refused, Dropped: fleet.Seconds(d.Dropped), Rows: make(map[string]*fleet.DayRow, len(d.Rows))}
+	out := &fleet.Day{Known: d.Known, Refused: d.Refused, Dropped: fleet.Seconds(d.Dropped), Rows: make(map[fleet.RowKey]*fleet.DayRow, len(d.Rows))}
 	if d.Kept != 0 {
 		out.Kept = time.UnixMilli(d.Kept).UTC()
 	}
@@ -93,7 +93,7 @@ func (d *Day) usage() *fleet.Day {
 		if x.Energy != nil {
 			r.Energy, r.HasEnergy = fleet.Energy(*x.Energy), true
 		}
-		out.Rows[x.Labels.Key()] = r
+		out.Rows[fleet.KeyOf(x.Labels)] = r
 	}
 	for _, x := range d.Late {
 		out.Late = append(out.Late, fleet.LateRow{Labels: x.Labels, Held: fleet.Seconds(x.Held), At: time.UnixMilli(x.At).UTC()})

@@ -22,9 +22,9 @@ func TestRemoteUsage(t *testing.T) {
 	a, b := query.Labels{"gpu_uuid": "a", "gpu_workload_team": `réd, "q"`}, query.Labels{"gpu_uuid": "b"}
 	want := &fleet.Day{
 		Known: true, Refused: 2, Dropped: 7, Twice: map[string]fleet.Seconds{"a\xffn1": 7}, Kept: day.Add(time.Hour),
-		Rows: map[string]*fleet.DayRow{
-			a.Key(): {Labels: a, Sums: fleet.Sums{Held: 86400e6, Active: 0, HasActive: true, Energy: 1<<53 + 1, HasEnergy: true}},
-			b.Key(): {Labels: b, Sums: fleet.Sums{Held: 1, Unmeasured: 1}},
+		Rows: map[fleet.RowKey]*fleet.DayRow{
+			fleet.KeyOf(a): {Labels: a, Sums: fleet.Sums{Held: 86400e6, Active: 0, HasActive: true, Energy: 1<<53 + 1, HasEnergy: true}},
+			fleet.KeyOf(b): {Labels: b, Sums: fleet.Sums{Held: 1, Unmeasured: 1}},
 		},
 		Late: []fleet.LateRow{{Labels: b, Held: 3, At: day.Add(1234 * time.Millisecond)}},
 	}

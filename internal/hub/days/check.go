@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -76,7 +77,7 @@ func Check(ctx context.Context, dir string, oldest time.Time) (*Report, error) {
 			r.SetAside = append(r.SetAside, bad)
 			continue
 		}
-		k, err := read(path, t, func([]byte) (string, query.Labels) { return "", nil })
+		k, err := read(path, t, func([]byte) (key fleet.RowKey, _ query.Labels) { return key, nil })
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -55,7 +55,12 @@ func (d *Days) again(ctx context.Context, k *kept, uuids []string) error {
 		return err
 	}
 	for _, x := range used.Devices {
-		d.reaches(x, nil, k.day)
+		// A late sample that ends a gap across midnight has marked the day before, see Late, but none
+		// before that. If each day that is computed again marked the one before, devices with a sample
+		// every few minutes would never be done.
+		if !x.Touched.IsZero() {
+			d.mark(x, x.Touched, k.day.Add(-day))
+		}
 		k.devices[x.Key] = d.device(x)
 	}
 	return nil
@@ -103,12 +108,17 @@ func (d *Days) reaches(x *fleet.UsedDevice, old *device, from time.Time) bool {
 	if since.IsZero() {
 		return false
 	}
-	for t := since.Truncate(day); t.Before(today); t = t.Add(day) {
+	d.mark(x, since, today)
+	return from.After(today)
+}
+
+// mark marks the days of a device from that of a moment up to another day.
+func (d *Days) mark(x *fleet.UsedDevice, since, until time.Time) {
+	for t := since.Truncate(day); t.Before(until); t = t.Add(day) {
 		if err := d.marks.add(t, uuidOf(x)); err != nil {
 			d.o.Log.Warn("A kept day cannot be marked for recomputation", "day", t.Format(time.DateOnly), "error", err)
 		}
 	}
-	return from.After(today)
 }
 
 func uuidOf(x *fleet.UsedDevice) string { return x.Rows[0][fleet.LabelUUID] }

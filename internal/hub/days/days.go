@@ -63,10 +63,10 @@ type Days struct {
 	turn   chan struct{}
 	loaded map[time.Time]*kept
 	used   []time.Time // days in memory, the least recently used first
-	last   map[[3]int64]partial
-	rows   map[string]query.Labels // by key: days share them
-	full   bool                    // the last file could not be written
-	done   map[time.Time]bool      // days that Run has completed
+	last   map[[3]int64]*partial
+	rows   map[fleet.RowKey]query.Labels // days share them
+	full   bool                          // the last file could not be written
+	done   map[time.Time]bool            // days that Run has completed
 
 	marks marks
 }
@@ -83,7 +83,7 @@ func Open(dir string, store query.Store, o Options) (*Days, error) {
 	}
 	d := &Days{
 		Store: store, o: o, dir: dir, hours: fleet.NewHours(store), turn: make(chan struct{}, 1),
-		loaded: map[time.Time]*kept{}, last: map[[3]int64]partial{}, rows: map[string]query.Labels{}, done: map[time.Time]bool{},
+		loaded: map[time.Time]*kept{}, last: map[[3]int64]*partial{}, rows: map[fleet.RowKey]query.Labels{}, done: map[time.Time]bool{},
 	}
 	if err := d.marks.open(filepath.Join(dir, "late")); err != nil {
 		return nil, err
@@ -176,9 +176,11 @@ func (d *Days) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, e
 			out.Kept = at
 		}
 		if full < k.hours {
-			if open, err = d.partial(ctx, k, from, at); err != nil {
+			p, err := d.partial(ctx, k, from, at)
+			if err != nil {
 				return nil, err
 			}
+			open = p.used
 		}
 		open.Until(at).AddTo(out)
 	}
@@ -208,50 +210,53 @@ func (d *Days) open(ctx context.Context, k *kept, at time.Time) (*fleet.Used, er
 	if at.After(end) {
 		edges = append(edges, at)
 	}
-	used, err := d.partial(ctx, k, end, edges...)
+	p, err := d.partial(ctx, k, end, edges...)
 	if err != nil {
 		return nil, err
 	}
 	var again []string
-	for _, x := range used.Devices {
-		if d.reaches(x, k.devices[x.Key], end) {
+	for _, x := range p.used.Devices {
+		if !p.spread && d.reaches(x, k.devices[x.Key], end) {
 			again = append(again, uuidOf(x))
 		}
 	}
 	again = append(again, d.marks.take(k.day)...)
 	if len(again) == 0 || k.hours == 0 {
-		return used, nil
+		p.spread = true
+		return p.used, nil
 	}
 	if err := d.again(ctx, k, again); err != nil {
 		d.marks.restore(k.day, again)
 		d.forget(k.day)
 		return nil, err
 	}
+	p.spread = true
 	d.save(k)
-	return used, nil
+	return p.used, nil
 }
 
 // partial is the usage after the start of an hour.
 type partial struct {
-	from, newest time.Time
-	marks        int  // number of marks at the time
-	marked       bool // further samples are marked
-	used         *fleet.Used
+	newest time.Time
+	marks  int  // number of marks at the time
+	marked bool // further samples are marked
+	spread bool // gaps that it ends are part of the kept hours
+	used   *fleet.Used
 }
 
 // partial returns the usage from an hour to some moments. It stays in memory while no sample changes
 // it.
-func (d *Days) partial(ctx context.Context, k *kept, from time.Time, edges ...time.Time) (*fleet.Used, error) {
+func (d *Days) partial(ctx context.Context, k *kept, from time.Time, edges ...time.Time) (*partial, error) {
 	slices.SortFunc(edges, time.Time.Compare)
 	edges = slices.CompactFunc(edges, time.Time.Equal)
 	if d.interpolates(k, from) {
-		return k.interpolate(from, edges), nil
+		return &partial{used: k.interpolate(from, edges)}, nil
 	}
 	_, newest := d.o.Samples()
 	key := [3]int64{from.UnixMilli(), edges[0].UnixMilli(), edges[len(edges)-1].UnixMilli()}
 	marks := d.marks.total()
 	if p, ok := d.last[key]; ok && p.marks == marks && (p.marked || p.newest.Equal(newest)) {
-		return p.used, nil
+		return p, nil
 	}
 	marked := edges[len(edges)-1].Add(time.Hour).UnixMilli() < d.watermark.Load() // an hour depends on the next one
 	used, err := d.compute(ctx, from, edges, nil)
@@ -261,8 +266,9 @@ func (d *Days) partial(ctx context.Context, k *kept, from time.Time, edges ...ti
 	if len(d.last) >= 8 {
 		clear(d.last)
 	}
-	d.last[key] = partial{from, newest, marks, marked, used}
-	return used, nil
+	p := &partial{newest: newest, marks: marks, marked: marked, used: used}
+	d.last[key] = p
+	return p, nil
 }
 
 // interpolates reports whether the samples of an hour are gone.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unique"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
@@ -47,11 +48,38 @@ func (s *store) options() Options {
 	}
 }
 
+// Catches days that are computed again each time they are asked for: samples far apart are gaps, and
+// each day that was computed again marked the one before.
+func TestSparseIsKept(t *testing.T) {
+	t.Parallel()
+	begin := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
+	s := &store{Memory: querytest.NewMemory(), oldest: begin, newest: begin.Add(6*day + 5*time.Hour)}
+	for at := begin; !at.After(s.newest); at = at.Add(7 * time.Minute) {
+		s.Add(query.Labels{
+			fleet.LabelName: fleet.SeriesAllocatedTime, fleet.LabelUUID: "g", fleet.LabelKind: "job", fleet.LabelWorkload: "j", fleet.LabelPodUID: "u",
+		}, at, at.Sub(begin).Seconds())
+	}
+	d := openDays(t, t.TempDir(), s)
+	want := rows(t, plain{s}, begin, s.newest)
+	for range 2 { // days are asked for in the order of time, so that each marks the one before
+		if diff := gocmp.Diff(want, rows(t, d, begin, s.newest)); diff != "" {
+			t.Fatalf("computed and kept usage (-computed +kept):\n%s", diff)
+		}
+	}
+	before := s.Asked()
+	if diff := gocmp.Diff(want, rows(t, d, begin, s.newest)); diff != "" {
+		t.Errorf("computed and kept usage (-computed +kept):\n%s", diff)
+	}
+	if n := s.Asked() - before; n > 2 { // what there was before the first day
+		t.Errorf("%d queries for days that are kept", n)
+	}
+}
+
 // plain computes everything from samples, each time.
 type plain struct{ *store }
 
 func (p plain) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, error) {
-	out := &fleet.Day{Rows: map[string]*fleet.DayRow{}}
+	out := &fleet.Day{Rows: map[fleet.RowKey]*fleet.DayRow{}}
 	used, err := fleet.NewHours(p.store).Between(ctx, nil, midnight, []time.Time{at})
 	if err != nil {
 		return nil, err
@@ -102,7 +130,8 @@ func rows(t *testing.T, s query.Store, from, to time.Time) map[string]fleet.Sums
 	t.Helper()
 	out := map[string]fleet.Sums{}
 	m := fleet.NewMeter(s, fleet.MeterOptions{})
-	err := m.Between(t.Context(), from, to, func(key string, _ query.Labels, from, to fleet.Sums) {
+	err := m.Between(t.Context(), from, to, func(k fleet.RowKey, _ query.Labels, from, to fleet.Sums) {
+		key := k.Value()
 		if from.Held == to.Held && from.Active == to.Active && from.Energy == to.Energy {
 			return
 		}
@@ -292,15 +321,15 @@ func TestSamplesAreGone(t *testing.T) {
 // Catches a parser that crashes or takes unbounded memory.
 func FuzzDecode(f *testing.F) {
 	k := &kept{day: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), hours: 2, devices: map[string]*device{"g": {
-		key: "g", dropped: []fleet.Seconds{0, 1}, rows: []row{{key: "a\xffb\xff", labels: query.Labels{"a": "b"}, hours: []fleet.Sums{{Held: 3}, {Active: 4, HasActive: true}}}}, late: []late{{0, 5, 6}},
+		key: "g", dropped: []fleet.Seconds{0, 1}, rows: []row{{key: unique.Make("a\xffb\xff"), labels: query.Labels{"a": "b"}, hours: []fleet.Sums{{Held: 3}, {Active: 4, HasActive: true}}}}, late: []late{{0, 5, 6}},
 	}}}
 	f.Add(k.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		got, err := decode(b, func(key []byte) (string, query.Labels) { return string(key), labelsOf(string(key)) })
+		got, err := decode(b, func(key []byte) (fleet.RowKey, query.Labels) { return unique.Make(string(key)), labelsOf(string(key)) })
 		if err != nil {
 			return
 		}
-		again, err := decode(got.encode(), func(key []byte) (string, query.Labels) { return string(key), labelsOf(string(key)) })
+		again, err := decode(got.encode(), func(key []byte) (fleet.RowKey, query.Labels) { return unique.Make(string(key)), labelsOf(string(key)) })
 		if err != nil || len(again.devices) != len(got.devices) {
 			t.Fatalf("%v, %v", again, err)
 		}

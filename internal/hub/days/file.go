@@ -51,7 +51,7 @@ type device struct {
 }
 
 type row struct {
-	key    string // of its labels
+	key    fleet.RowKey
 	labels query.Labels
 	hours  []fleet.Sums
 }
@@ -82,7 +82,7 @@ func parseName(name string) (day time.Time, aside, ok bool) {
 }
 
 // read reads the file of a day and parses it. See decode.
-func read(path string, day time.Time, names func(key []byte) (string, query.Labels)) (*kept, error) {
+func read(path string, day time.Time, names func(key []byte) (fleet.RowKey, query.Labels)) (*kept, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (k *kept) encode() []byte {
 		number(int64(len(d.rows)))
 		for i := range d.rows {
 			r := &d.rows[i]
-			text(r.key)
+			text(r.key.Value())
 			for _, h := range r.hours {
 				flags := int64(0)
 				if h.HasActive {
@@ -153,7 +153,7 @@ func (k *kept) encode() []byte {
 var errDamaged = errors.New("the file is damaged")
 
 // decode parses the content of a file. names returns the labels of a key.
-func decode(b []byte, names func(key []byte) (string, query.Labels)) (*kept, error) {
+func decode(b []byte, names func(key []byte) (fleet.RowKey, query.Labels)) (*kept, error) {
 	n := len(b) - 4
 	if n < len(magic) || string(b[:len(magic)]) != magic {
 		return nil, fmt.Errorf("%w: its header is wrong", errDamaged)

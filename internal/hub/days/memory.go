@@ -9,7 +9,9 @@ import (
 	"slices"
 	"syscall"
 	"time"
+	"unique"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -74,13 +76,14 @@ func (k *kept) size() (n int) {
 }
 
 // intern returns the labels of a key. Rows of all days share them.
-func (d *Days) intern(key []byte) (string, query.Labels) {
-	if l, ok := d.rows[string(key)]; ok {
-		return string(key), l
+func (d *Days) intern(key []byte) (fleet.RowKey, query.Labels) {
+	k := unique.Make(string(key))
+	l, ok := d.rows[k]
+	if !ok {
+		l = labelsOf(k.Value())
+		d.rows[k] = l
 	}
-	k := string(key)
-	d.rows[k] = labelsOf(k)
-	return k, d.rows[k]
+	return k, l
 }
 
 // forget drops a day from memory.

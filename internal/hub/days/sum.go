@@ -11,7 +11,7 @@ import (
 // device converts computed usage.
 func (d *Days) device(x *fleet.UsedDevice) *device {
 	out := &device{key: x.Key, seen: x.Seen.UnixMilli(), dropped: x.Dropped}
-	index := map[string]int{}
+	index := map[fleet.RowKey]int{}
 	for i, labels := range x.Rows {
 		key, shared := d.intern([]byte(labels.Key()))
 		r := row{key: key, labels: shared, hours: make([]fleet.Sums, len(x.Slots))}
@@ -20,13 +20,13 @@ func (d *Days) device(x *fleet.UsedDevice) *device {
 			r.hours[h] = x.Slots[h][i]
 			used = used || r.hours[h] != (fleet.Sums{})
 		}
-		if used || slices.ContainsFunc(x.Late, func(l fleet.LateRow) bool { return l.Labels.Key() == key }) {
+		if used || slices.ContainsFunc(x.Late, func(l fleet.LateRow) bool { return l.Labels.Key() == key.Value() }) {
 			index[key] = len(out.rows)
 			out.rows = append(out.rows, r)
 		}
 	}
 	for _, l := range x.Late {
-		out.late = append(out.late, late{index[l.Labels.Key()], l.At.UnixMilli(), l.Held})
+		out.late = append(out.late, late{index[fleet.KeyOf(l.Labels)], l.At.UnixMilli(), l.Held})
 	}
 	return out
 }
@@ -34,7 +34,7 @@ func (d *Days) device(x *fleet.UsedDevice) *device {
 // append returns a device with further hours. x may be nil.
 func (x *device) append(more *device, hours int) *device {
 	out := &device{key: more.key, seen: more.seen, dropped: make([]fleet.Seconds, hours)}
-	index := map[string]int{}
+	index := map[fleet.RowKey]int{}
 	if x != nil {
 		copy(out.dropped, x.dropped)
 		out.rows, out.late = x.rows, x.late
@@ -88,7 +88,7 @@ func (k *kept) upTo(hours int, end time.Time) *fleet.Day {
 
 // sum returns the usage of the first hours of a day, which end at a moment.
 func (k *kept) sum(hours int, end time.Time) *fleet.Day {
-	out := &fleet.Day{Rows: make(map[string]*fleet.DayRow, len(k.devices)), Refused: k.refused}
+	out := &fleet.Day{Rows: make(map[fleet.RowKey]*fleet.DayRow, len(k.devices)), Refused: k.refused}
 	for _, x := range k.devices {
 		for _, v := range x.dropped[:hours] {
 			out.Drop(x.key, v)

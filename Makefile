@@ -61,10 +61,11 @@ demo: build ## build, then show it work with this machine's GPUs or simulated on
 
 # Tests that run programs wait more than they work, so more of them run at once than there are cores.
 # Those that take long have a short form here (testing.Short) and their whole one in make e2e.
+# GOGC spends memory on time, in tests and linkers; the programs that tests start do not see it.
 .PHONY: test
 test: bin/testsum ## the shipped code path: no cgo, no root
 	@tools/deps.sh --try gcc promtool
-	CGO_ENABLED=0 bin/testsum -short -parallel 16 $(TESTFLAGS) ./...
+	GOGC=400 CGO_ENABLED=0 bin/testsum -short -parallel 16 $(TESTFLAGS) ./...
 
 .PHONY: race
 race: bin/testsum ## the same tests with cgo and the race detector

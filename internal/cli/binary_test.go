@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "gpumeter")
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", binary, "github.com/gpumeter/gpumeter/cmd/gpumeter")
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "github.com/gpumeter/gpumeter/cmd/gpumeter")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("cannot build gpumeter: %v\n%s", err, out))

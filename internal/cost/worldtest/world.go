@@ -64,9 +64,17 @@ type gpu struct {
 
 type account struct {
 	labels               query.Labels
+	into                 map[series]func(time.Time, float64) // shared by copies
 	held, active, energy float64
 	seen                 time.Time
 	ended                bool
+}
+
+// series is what tells the series of one account apart.
+type series struct {
+	name     string
+	way, pod int
+	cluster  string
 }
 
 var models = []string{"H100", "A100", "MI300X", "p150a"}
@@ -200,7 +208,7 @@ func (g *gpu) tick(a *agent, at time.Time, elapsed time.Duration) {
 		key := fmt.Sprint(i, who, g.relabelled[i])
 		acc := g.accounts[key]
 		if acc == nil {
-			acc = &account{labels: g.labels(i, who)}
+			acc = &account{labels: g.labels(i, who), into: map[series]func(time.Time, float64){}}
 			g.accounts[key] = acc
 			if g.relabelled[i] == 0 || g.known[key] { // a scrape after an edit shows the new account above 0
 				f.write(a, g, acc, at.Add(-elapsed)) // the counter starts at 0
@@ -220,7 +228,7 @@ func (g *gpu) tick(a *agent, at time.Time, elapsed time.Duration) {
 		if at.Sub(acc.seen) > 5*time.Minute {
 			if !acc.ended {
 				for _, name := range []string{acc.heldSeries(), fleet.SeriesActiveTime, fleet.SeriesEnergy} {
-					f.Store.Add(acc.series(name, a, 0), at, math.NaN())
+					acc.add(name, a, 0, at, math.NaN())
 				}
 			}
 			acc.ended = true
@@ -268,13 +276,20 @@ func (acc *account) heldSeries() string {
 	return fleet.SeriesAllocatedTime
 }
 
-func (acc *account) series(name string, a *agent, way int) query.Labels {
-	l := maps.Clone(acc.labels)
-	maps.Copy(l, query.Labels{fleet.LabelName: name, "__unit__": name[len("gpu_"):], fleet.LabelHost: a.name, "instance": fmt.Sprint(a.name, way), "pod": fmt.Sprint("agent-", a.pod), fleet.LabelIndex: "0"})
-	if a.cluster != "" {
-		l[fleet.LabelCluster] = a.cluster
+// add writes a sample of the account.
+func (acc *account) add(name string, a *agent, way int, at time.Time, v float64) {
+	id := series{name, way, a.pod, a.cluster}
+	into := acc.into[id]
+	if into == nil {
+		l := maps.Clone(acc.labels)
+		maps.Copy(l, query.Labels{fleet.LabelName: name, "__unit__": name[len("gpu_"):], fleet.LabelHost: a.name, "instance": fmt.Sprint(a.name, way), "pod": fmt.Sprint("agent-", a.pod), fleet.LabelIndex: "0"})
+		if a.cluster != "" {
+			l[fleet.LabelCluster] = a.cluster
+		}
+		into = a.world.Store.Into(l)
+		acc.into[id] = into
 	}
-	return l
+	into(at, v)
 }
 
 // write stores the agent's sample unless scrapes fail.
@@ -289,12 +304,12 @@ func (f *World) write(a *agent, g *gpu, acc *account, at time.Time) {
 	at = at.Add(a.offset)
 	for way := range ways {
 		when := at.Add(time.Duration(way*f.r.IntN(3000)) * time.Millisecond)
-		f.Store.Add(acc.series(acc.heldSeries(), a, way), when, acc.held)
+		acc.add(acc.heldSeries(), a, way, when, acc.held)
 		if !g.noActivity && acc.labels[fleet.LabelKind] != fleet.KindUnallocated {
-			f.Store.Add(acc.series(fleet.SeriesActiveTime, a, way), when, acc.active)
+			acc.add(fleet.SeriesActiveTime, a, way, when, acc.active)
 		}
 		if !g.noEnergy {
-			f.Store.Add(acc.series(fleet.SeriesEnergy, a, way), when, acc.energy)
+			acc.add(fleet.SeriesEnergy, a, way, when, acc.energy)
 		}
 	}
 }

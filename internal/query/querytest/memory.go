@@ -28,9 +28,9 @@ type Memory struct {
 var _ query.Store = (*Memory)(nil)
 
 type memorySeries struct {
-	named, bare result            // its labels, and those but for its name; neither has a value
-	points      map[int64]float64 // by millisecond; NaN is a staleness marker
-	sorted      []query.Point     // nil: not sorted yet
+	named, bare result        // its labels, and those but for its name; neither has a value
+	points      []query.Point // to the millisecond; NaN is a staleness marker
+	sorted      int           // so many points at the front are in order, and no two of one moment
 }
 
 // NewMemory returns an empty store.
@@ -38,7 +38,10 @@ func NewMemory() *Memory { return &Memory{series: map[string]*memorySeries{}} }
 
 // Add writes a sample; samples may arrive in any order. As in Prometheus, the first sample of a
 // moment wins. NaN is a staleness marker.
-func (m *Memory) Add(labels query.Labels, at time.Time, v float64) {
+func (m *Memory) Add(labels query.Labels, at time.Time, v float64) { m.Into(labels)(at, v) }
+
+// Into returns Add for one series, whose labels are looked at once.
+func (m *Memory) Into(labels query.Labels) func(at time.Time, v float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := labels.Key()
@@ -46,13 +49,14 @@ func (m *Memory) Add(labels query.Labels, at time.Time, v float64) {
 	if s == nil {
 		bare := maps.Clone(labels)
 		delete(bare, "__name__")
-		s = &memorySeries{named: result{labels: labels, key: key}, bare: result{labels: bare, key: bare.Key()}, points: map[int64]float64{}}
+		s = &memorySeries{named: result{labels: labels, key: key}, bare: result{labels: bare, key: bare.Key()}}
 		m.series[key] = s
 		m.found = nil
 	}
-	if _, ok := s.points[at.UnixMilli()]; !ok {
-		s.points[at.UnixMilli()] = v
-		s.sorted = nil
+	return func(at time.Time, v float64) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		s.points = append(s.points, query.Point{Time: time.UnixMilli(at.UnixMilli()).UTC(), Value: v})
 	}
 }
 
@@ -62,13 +66,14 @@ func (m *Memory) Late(r *rand.Rand) *Memory {
 	came := map[string]bool{}
 	for _, key := range slices.Sorted(maps.Keys(m.series)) {
 		s := m.series[key]
+		into := out.Into(s.named.labels)
 		for _, p := range s.list() {
 			batch := fmt.Sprint(s.named.labels["instance"], p.Time.UnixMilli())
 			if _, ok := came[batch]; !ok {
 				came[batch] = r.IntN(10) > 0
 			}
 			if came[batch] {
-				out.Add(s.named.labels, p.Time, p.Value)
+				into(p.Time, p.Value)
 			}
 		}
 	}
@@ -91,14 +96,18 @@ func (m *Memory) Series() []query.Series {
 	return out
 }
 
+// list returns the points in order of time. Callers may keep it: later samples do not change it.
 func (s *memorySeries) list() []query.Point {
-	if s.sorted == nil {
-		for ms, v := range s.points {
-			s.sorted = append(s.sorted, query.Point{Time: time.UnixMilli(ms).UTC(), Value: v})
-		}
-		slices.SortFunc(s.sorted, func(a, b query.Point) int { return a.Time.Compare(b.Time) })
+	for s.sorted < len(s.points) && (s.sorted == 0 || s.points[s.sorted].Time.After(s.points[s.sorted-1].Time)) {
+		s.sorted++
 	}
-	return s.sorted
+	if s.sorted < len(s.points) {
+		s.points = slices.Clone(s.points)
+		slices.SortStableFunc(s.points, func(a, b query.Point) int { return a.Time.Compare(b.Time) })
+		s.points = slices.CompactFunc(s.points, func(a, b query.Point) bool { return a.Time.Equal(b.Time) })
+		s.sorted = len(s.points)
+	}
+	return s.points
 }
 
 // window returns the points in (from, to], including markers.

@@ -11,6 +11,7 @@ import (
 	"regexp"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/quantity"
 )
 
 // Money is an amount in millionths of the currency. Amounts up to 9.2e12 units fit, and no part
@@ -23,7 +24,7 @@ func (m Money) String() string { return m.Decimals(2) }
 // Decimals formats the amount with n decimals, 0 to 6, rounded to nearest.
 func (m Money) Decimals(n int) string {
 	if n = min(max(n, 0), 6); n == 6 {
-		return fleet.Decimal(int64(m), 6)
+		return quantity.Decimal(int64(m), 6)
 	}
 	unit := int64(1)
 	for range 6 - n {
@@ -34,7 +35,7 @@ func (m Money) Decimals(n int) string {
 	if v < 0 {
 		half = -half
 	}
-	return fleet.Decimal((v+half)/unit, n)
+	return quantity.Decimal((v+half)/unit, n)
 }
 
 // MarshalJSON encodes a number with all six decimals, which is exact.
@@ -53,7 +54,7 @@ type Carbon int64
 func (c Carbon) Kilograms() float64 { return float64(c) / 1e6 }
 
 // MarshalJSON encodes grams with all three decimals, which is exact.
-func (c Carbon) MarshalJSON() ([]byte, error) { return []byte(fleet.Decimal(int64(c), 3)), nil }
+func (c Carbon) MarshalJSON() ([]byte, error) { return []byte(quantity.Decimal(int64(c), 3)), nil }
 
 // Nano is a price in billionths of the currency, per device hour or kWh.
 type Nano int64
@@ -65,7 +66,7 @@ const maxPrice = 1_000_000
 func (n Nano) Float() float64 { return float64(n) / 1e9 }
 
 // MarshalJSON encodes units of the currency with all nine decimals.
-func (n Nano) MarshalJSON() ([]byte, error) { return []byte(fleet.Decimal(int64(n), 9)), nil }
+func (n Nano) MarshalJSON() ([]byte, error) { return []byte(quantity.Decimal(int64(n), 9)), nil }
 
 // Capacity returns the cumulative cost of a counter at s. Bills are differences of this one
 // function.

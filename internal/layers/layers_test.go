@@ -42,6 +42,7 @@ var layers = []struct {
 	{"internal/kmsg", []string{xsys}},
 	{"internal/openfiles", nil},
 	{"internal/natural", nil},
+	{"internal/quantity", nil},
 	{"internal/cloud", nil},
 	{"internal/host", []string{"internal/optional", xsys}},
 	{"internal/slurm", []string{"internal/optional"}},
@@ -60,7 +61,7 @@ var layers = []struct {
 	{"internal/query/querytest", []string{"internal/query"}},
 
 	// The model of the reading side: the only package that names series and labels.
-	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/query"}},
+	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/quantity", "internal/query"}},
 	{"internal/remote", []string{"internal/fleet", "internal/query"}},
 
 	// The model, and one package per vendor. No vendor knows another, or what a metric is.
@@ -87,7 +88,7 @@ var layers = []struct {
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
 	{"internal/cost/worldtest", []string{"internal/fleet", "internal/query", "internal/query/querytest"}},
-	{"internal/cost", []string{"internal/fleet", "internal/natural", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
+	{"internal/cost", []string{"internal/fleet", "internal/natural", "internal/optional", "internal/quantity", "internal/query", "go.yaml.in/yaml/v3"}},
 
 	// Node checks: reads of the kernel, and the findings of the rules.
 	{"internal/check/ata", []string{xsys}},

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -230,10 +231,27 @@ func (a *agent) get(path, accept string) (string, error) {
 	return string(body), err
 }
 
+// running fails the test if the agent has ended: what the test waits for will not come.
+func (a *agent) running() {
+	a.t.Helper()
+	select {
+	case <-a.ended:
+		a.t.Fatal("the agent ended")
+	default:
+	}
+}
+
+// loopback returns a host name of this machine that other tests are unlikely to use: at 127.0.0.1
+// another one may be given a port that was found free.
+func loopback() string {
+	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), rand.IntN(250), 1+rand.IntN(250))
+}
+
 // waitPage waits until ok accepts the page, and returns it.
 func (a *agent) waitPage(ok func(page) error) (p page) {
 	a.t.Helper()
 	await.NoError(a.t, func() error {
+		a.running()
 		text, err := a.get("/metrics", "")
 		if err != nil {
 			return err

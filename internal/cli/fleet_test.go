@@ -123,9 +123,14 @@ var needed = []struct {
 	vendor, name string
 	devices      int // partitions included
 }{
-	{"nvidia", "gpu_sm_active_ratio", 2}, {"amd", "gpu_throttle_power_active", 2}, {"gaudi", "gpu_utilization_ratio", 2},
-	{"intel", "gpu_utilization_ratio", 2}, {"intel", "gpu_power_draw_watts", 2}, {"neuron", "gpu_utilization_ratio", 6},
-	{"tenstorrent", "gpu_heartbeat_total", 2}, {"tpu", "gpu_utilization_ratio", 2},
+	{"nvidia", "gpu_sm_active_ratio", 2},
+	{"amd", "gpu_throttle_power_active", 2},
+	{"gaudi", "gpu_utilization_ratio", 2},
+	{"intel", "gpu_utilization_ratio", 2},
+	{"intel", "gpu_power_draw_watts", 2},
+	{"neuron", "gpu_utilization_ratio", 6},
+	{"tenstorrent", "gpu_heartbeat_total", 2},
+	{"tpu", "gpu_utilization_ratio", 2},
 }
 
 // complete returns an error unless the page has what is needed of every vendor.
@@ -156,6 +161,7 @@ func deviceOf(series string) string {
 func waitFleet(t *testing.T, a *agent, ok func(page) error) (text string) {
 	t.Helper()
 	await.NoError(t, func() (err error) {
+		a.running()
 		if text, err = a.get("/metrics", ""); err != nil {
 			return err
 		}

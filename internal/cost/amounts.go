@@ -121,6 +121,3 @@ func (t tariff) at(s fleet.Sums) Amounts {
 	}
 	return a
 }
-
-// between returns the amounts accrued between two states of the counters.
-func (t tariff) between(from, to fleet.Sums) Amounts { return t.at(to).Add(t.at(from).neg()) }

@@ -6,10 +6,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/quantity"
 )
 
-// Seconds and Energy are device time and energy as bills count them.
 type (
+	// Seconds is device time.
 	Seconds = quantity.Seconds
-	Energy  = quantity.Energy
+	// Energy is what devices drew.
+	Energy = quantity.Energy
 )
 
 // Sums are the counters of one account at one moment.

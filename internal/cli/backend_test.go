@@ -63,7 +63,12 @@ type backend struct {
 
 func newBackend(t *testing.T) *backend {
 	t.Helper()
-	l, err := net.Listen("tcp", loopback()+":0")
+	return newBackendAt(t, loopback())
+}
+
+func newBackendAt(t *testing.T, host string) *backend {
+	t.Helper()
+	l, err := net.Listen("tcp", host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func TestMutualTLS(t *testing.T) {
 
 	f := func(protocol string, ok bool, args ...string) {
 		t.Helper()
-		b := newBackend(t)
+		b := newBackendAt(t, "127.0.0.1") // for which its certificate is
 		b.upTLS(protocol == "grpc", config)
 		args = append(args, "--otlp-endpoint", "https://"+b.addr, "--otlp-protocol", protocol)
 		a := push(t, b, t.TempDir(), nil, args...)

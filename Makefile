@@ -83,6 +83,10 @@ e2e-all: ## e2e, then every test whole with the race detector; takes an hour and
 	@tools/deps.sh gcc
 	CGO_ENABLED=1 bin/testsum -each -race -count 1 -timeout 60m $(TESTFLAGS) ./...
 
+.PHONY: e2e-kernels
+e2e-kernels: ## the tracer's probes on Linux 6.1, 6.12 and the newest, preemptible one, emulated; takes half an hour
+	@tools/kernels.sh $(KERNELS)
+
 .PHONY: worlds
 worlds: ## bills of 10,000 random fleets with second agents, clock steps, late samples and restarts; takes an hour and more
 	CGO_ENABLED=0 $(GO) test -count 1 -timeout 6h ./internal/cost ./internal/hub/days -run 'TestBillCannotExplode|TestKeptIsComputed' -worlds $(or $(WORLDS),5000)

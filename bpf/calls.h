@@ -161,29 +161,30 @@ __noinline int name_leave(struct task_state *st, struct frame *f)
 	if (!st || !f)
 		return 0;
 	struct handle_key key = { .tgid = st->tgid };
-	__u32 body = BODY(f->cookie), zero = 0;
-	struct name *n = bpf_map_lookup_elem(&scratch, &zero), *known;
+	__u32 body = BODY(f->cookie);
+	struct name *n, *known = 0;
 	__u64 out = 0;
 
-	if (!n || from_user(&out, sizeof(out), f->a) || !out)
+	if (from_user(&out, sizeof(out), f->a) || !out)
 		return 0;
 	if (body == BODY_ALIAS) {
 		key.handle = f->b;
 		known = bpf_map_lookup_elem(&names, &key);
 		if (!known)
 			return 0;
-		bpf_probe_read_kernel(n, sizeof(*n), known);
-		key.handle = out;
-	} else {
-		__builtin_memset(n, 0, sizeof(*n));
-		key.handle = body == BODY_NAME_OF ? f->b : out;
-		if (bpf_probe_read_user_str((char *)n->text, sizeof(n->text), (const void *)(body == BODY_NAME_OF ? out : f->b)) < 0) {
-			lose(LOSS_FAULT);
-			return 0;
-		}
 	}
-	if (bpf_map_update_elem(&names, &key, n, BPF_ANY))
-		lose(FULL_NAMES);
+	key.handle = body == BODY_NAME_OF ? f->b : out;
+	// In place: it is too large for the stack, and a buffer per CPU would be another task's after
+	// a preemption.
+	n = GET(names, &key, FULL_NAMES);
+	if (!n)
+		return 0;
+	if (known) {
+		bpf_probe_read_kernel(n, sizeof(*n), known);
+	} else if (bpf_probe_read_user_str((char *)n->text, sizeof(n->text), (const void *)(body == BODY_NAME_OF ? out : f->b)) < 0) {
+		lose(LOSS_FAULT);
+		bpf_map_delete_elem(&names, &key);
+	}
 	return 0;
 }
 

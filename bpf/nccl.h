@@ -77,7 +77,7 @@ static __noinline int collective(struct task_state *st, struct frame *f, struct 
 
 	f->a = key.handle = argument(ctx, AUX(c));
 	if (n > 1 && n <= DEPTH) { // ncclBcast calls ncclBroadcast
-		outer = &st->frames[(n - 2) & (DEPTH - 1)];
+		outer = &st->frames[INDEX(n - 2)];
 		if (BODY(outer->cookie) == BODY_COLL && outer->a == f->a) {
 			f->inner = 1;
 			return 0;

@@ -98,7 +98,7 @@ static __noinline int enter(struct pt_regs *ctx)
 	// longjmp or an exception, or its probe was removed meanwhile.
 #pragma unroll
 	for (int i = 0; i < DEPTH; i++) {
-		if (n && n <= DEPTH && st->frames[(n - 1) & (DEPTH - 1)].sp < ctx->sp) {
+		if (n && n <= DEPTH && st->frames[INDEX(n - 1)].sp < ctx->sp) {
 			n--;
 			lose(LOSS_NO_RETURN);
 		}
@@ -108,7 +108,7 @@ static __noinline int enter(struct pt_regs *ctx)
 		lose(LOSS_NESTED);
 		return n + 1;
 	}
-	f = &st->frames[n & (DEPTH - 1)];
+	f = &st->frames[INDEX(n)];
 	f->cookie = cookie;
 	f->sp = ctx->sp;
 	f->run_queue = st->run_queue;
@@ -140,7 +140,7 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 	}
 	if (frame) {
 		n = frame - 1;
-		if (n < DEPTH && st->frames[n & (DEPTH - 1)].cookie != cookie) {
+		if (n < DEPTH && st->frames[INDEX(n)].cookie != cookie) {
 			stray();
 			lose(LOSS_NO_RETURN);
 			return 0;
@@ -149,9 +149,9 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 		n = st->depth - 1;
 #pragma unroll
 		for (int i = 0; i < DEPTH - 1; i++)
-			if (n && n < DEPTH && st->frames[n & (DEPTH - 1)].cookie != cookie)
+			if (n && n < DEPTH && st->frames[INDEX(n)].cookie != cookie)
 				n--;
-		if (n < DEPTH && st->frames[n & (DEPTH - 1)].cookie != cookie) {
+		if (n < DEPTH && st->frames[INDEX(n)].cookie != cookie) {
 			if (stray())
 				lose(LOSS_NO_RETURN);
 			return 0;
@@ -162,7 +162,7 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 	st->depth = n;
 	if (n >= DEPTH)
 		return 0;
-	f = &st->frames[n & (DEPTH - 1)];
+	f = &st->frames[INDEX(n)];
 	ns = now - f->start;
 	code = RESULT(ctx);
 	error = code && !((f->cookie & PENDING) && code == 7);
@@ -232,10 +232,20 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 	return 0;
 }
 
+// shared_stack keeps a program on the stack of its task. Since Linux 6.13 a program of its type that
+// uses much stack is given one per CPU instead, but a uprobe may be preempted: the next task on that CPU
+// then runs on the same stack, and the kernel follows a pointer that the other task left there. A program
+// that may make a tail call gets none. This one is never made: no task calls with a stack pointer of 0, and
+// the array is empty. See docs/adr/0016.
+#define shared_stack(ctx) \
+	if (!(ctx)->sp)   \
+	bpf_tail_call(ctx, &nothing, 0)
+
 // The loader sets how these two are attached: as perf events, or as a multi link.
 SEC("uprobe")
 int call_enter(struct pt_regs *ctx)
 {
+	shared_stack(ctx);
 	enter(ctx);
 	return 0;
 }
@@ -243,6 +253,7 @@ int call_enter(struct pt_regs *ctx)
 SEC("uprobe")
 int call_leave(struct pt_regs *ctx)
 {
+	shared_stack(ctx);
 	return leave(ctx, 0);
 }
 
@@ -251,6 +262,7 @@ int call_session(struct pt_regs *ctx)
 {
 	__u64 *frame = bpf_session_cookie();
 
+	shared_stack(ctx);
 	if (bpf_session_is_return())
 		return leave(ctx, *frame);
 	*frame = enter(ctx);

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -32,6 +33,9 @@ func (p *Probe) Attach(path string, points []Point) (io.Closer, error) {
 		l, err = p.multi(path, points)
 	default:
 		l, err = p.perf(path, points)
+		if lack := lacking(effective(), perfRequired); errors.Is(err, os.ErrPermission) && lack != nil {
+			err = fmt.Errorf("%s: %w", describe(lack), err)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot probe %s: %w", path, err), l.Close())

@@ -112,6 +112,9 @@ func TestCapabilities(t *testing.T) {
 		}
 		defer p.Close()
 		l, err := p.Attach(file, all)
+		if p.mode == ModePerf && err != nil && strings.Contains(err.Error(), "CAP_SYS_ADMIN is missing") {
+			return // the kernel is too old for less
+		}
 		if err != nil {
 			t.Errorf("with CAP_BPF and CAP_PERFMON: %v", err)
 			return

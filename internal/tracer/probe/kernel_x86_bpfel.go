@@ -344,9 +344,9 @@ const (
 	kernelMapKernels      = "kernels"
 	kernelMapLosses       = "losses"
 	kernelMapNames        = "names"
+	kernelMapNothing      = "nothing"
 	kernelMapOps          = "ops"
 	kernelMapProcs        = "procs"
-	kernelMapScratch      = "scratch"
 	kernelMapStreams      = "streams"
 	kernelMapTasks        = "tasks"
 	kernelMapThreads      = "threads"
@@ -440,9 +440,9 @@ type kernelMapSpecs struct {
 	Kernels  *ebpf.MapSpec `ebpf:"kernels"`
 	Losses   *ebpf.MapSpec `ebpf:"losses"`
 	Names    *ebpf.MapSpec `ebpf:"names"`
+	Nothing  *ebpf.MapSpec `ebpf:"nothing"`
 	Ops      *ebpf.MapSpec `ebpf:"ops"`
 	Procs    *ebpf.MapSpec `ebpf:"procs"`
-	Scratch  *ebpf.MapSpec `ebpf:"scratch"`
 	Streams  *ebpf.MapSpec `ebpf:"streams"`
 	Tasks    *ebpf.MapSpec `ebpf:"tasks"`
 	Threads  *ebpf.MapSpec `ebpf:"threads"`
@@ -500,9 +500,9 @@ type kernelMaps struct {
 	Kernels  *ebpf.Map `ebpf:"kernels"`
 	Losses   *ebpf.Map `ebpf:"losses"`
 	Names    *ebpf.Map `ebpf:"names"`
+	Nothing  *ebpf.Map `ebpf:"nothing"`
 	Ops      *ebpf.Map `ebpf:"ops"`
 	Procs    *ebpf.Map `ebpf:"procs"`
-	Scratch  *ebpf.Map `ebpf:"scratch"`
 	Streams  *ebpf.Map `ebpf:"streams"`
 	Tasks    *ebpf.Map `ebpf:"tasks"`
 	Threads  *ebpf.Map `ebpf:"threads"`
@@ -523,9 +523,9 @@ func (m *kernelMaps) Close() error {
 		m.Kernels,
 		m.Losses,
 		m.Names,
+		m.Nothing,
 		m.Ops,
 		m.Procs,
-		m.Scratch,
 		m.Streams,
 		m.Tasks,
 		m.Threads,

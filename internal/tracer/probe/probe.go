@@ -113,7 +113,10 @@ func Open(o Options) (*Probe, error) {
 		}
 		errs = append(errs, fmt.Errorf("mode %s: %w", mode, err))
 	}
-	return nil, fmt.Errorf("cannot trace: Linux 5.15 or later is required: %w", errors.Join(errs...))
+	if v := kernelVersion(); v.before(oldest) {
+		return nil, fmt.Errorf("cannot trace: this is Linux %s, and %s or later is required: %w", v, oldest, errors.Join(errs...))
+	}
+	return nil, fmt.Errorf("cannot trace: the kernel refuses the programs: %w", errors.Join(errs...))
 }
 
 // open loads the programs of one mode.

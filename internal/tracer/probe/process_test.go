@@ -292,7 +292,7 @@ func TestForget(t *testing.T) {
 			left := map[string]int{}
 			for name, em := range m.p.all {
 				var k, v []byte
-				if name == kernelMapTasks || name == kernelMapThreads || name == kernelMapLosses || name == kernelMapScratch || name == kernelMapEvents || name[0] == '.' {
+				if name == kernelMapTasks || name == kernelMapThreads || name == kernelMapLosses || name == kernelMapNothing || name == kernelMapEvents || name[0] == '.' {
 					continue
 				}
 				for it := em.Iterate(); it.Next(&k, &v); {

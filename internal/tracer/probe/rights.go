@@ -20,6 +20,10 @@ var (
 		{"CAP_BPF", []uint{unix.CAP_BPF, unix.CAP_SYS_ADMIN}, "programs cannot be loaded"},
 		{"CAP_PERFMON", []uint{unix.CAP_PERFMON, unix.CAP_SYS_ADMIN}, "functions cannot be probed"},
 	}
+	// perfRequired is what mode perf needs where CAP_PERFMON does not suffice, as on Debian's Linux 6.1.
+	perfRequired = []capability{
+		{"CAP_SYS_ADMIN", []uint{unix.CAP_SYS_ADMIN}, "this kernel does not let functions be probed with less"},
+	}
 	wanted = []capability{
 		{"CAP_SYS_PTRACE", []uint{unix.CAP_SYS_PTRACE}, "libraries of other users' processes are not found"},
 		{

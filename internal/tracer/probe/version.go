@@ -12,6 +12,7 @@ type version struct{ major, minor int }
 
 // Features by the version that introduced them.
 var (
+	oldest    = version{5, 15} // cookies of perf events
 	tellsWhy  = version{5, 18} // sched_switch has the previous thread's state
 	allocates = version{6, 1}  // uprobe programs may allocate map entries
 )

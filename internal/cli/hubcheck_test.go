@@ -102,7 +102,7 @@ func TestHubCheckDays(t *testing.T) {
 			t.Errorf("exit code %d, want %d (-want +got):\n%s%s", r.code, code, diff, r.stderr)
 		}
 	}
-	check(0, "2026-03-01 00:00:00 2026-03-03 02:00:00 3 - SIZE ", "", "Everything can be read.", "")
+	check(0, "2026-03-01 00:00:00 2026-03-03 01:00:00 3 - SIZE ", "", "Everything can be read.", "")
 
 	path := func(name string) string { return filepath.Join(dir, "days", name) }
 	damage := func(name string, change func([]byte) []byte) {
@@ -121,7 +121,7 @@ func TestHubCheckDays(t *testing.T) {
 		t.Fatal(err)
 	}
 	const reason, low = " the file is damaged: its checksum is wrong", " low severity: the hub makes it again from samples"
-	check(0, "2026-03-03 00:00:00 2026-03-03 02:00:00 1 - SIZE ",
+	check(0, "2026-03-03 00:00:00 2026-03-03 01:00:00 1 - SIZE ",
 		"", "DAMAGED days/2026-03-01.day (SIZE)", reason, low,
 		"", "DAMAGED days/2026-03-02.day (SIZE)", reason, low,
 		"", "set aside: days/2026-03-03.day.damaged (SIZE)", " low severity: the day was made again from samples",

@@ -53,7 +53,7 @@ func answerFleet() []demo.Machine {
 }
 
 const (
-	answerAge  = 2 * time.Hour
+	answerAge  = 3 * time.Hour
 	answerStep = time.Minute
 )
 

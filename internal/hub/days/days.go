@@ -29,9 +29,12 @@ const Folder = "days"
 
 const (
 	day = 24 * time.Hour
-	// settled is how long after its end an hour is computed: by then its last samples and the
-	// first ones after it have arrived. Later ones make it be computed again.
-	settled = 10 * time.Minute
+	// depends is how long after its end samples can still change an hour: which senders a device has
+	// shows in them, too.
+	depends = time.Hour
+	// settled is how long after its end an hour is computed: by then what it depends on has arrived.
+	// Later samples make it be computed again.
+	settled = depends + 10*time.Minute
 	// chunk is how many devices are computed at a time: a day of one takes a megabyte.
 	chunk = 50
 	// maxLoaded bounds the rows in memory, of all days together.
@@ -114,9 +117,9 @@ func Open(dir string, store query.Store, o Options) (*Days, error) {
 	return d, nil
 }
 
-// raise moves the watermark to the end of the hours of a day.
+// raise moves the watermark to the end of what the hours of a day depend on.
 func (d *Days) raise(k *kept) {
-	end := k.day.Add(time.Duration(k.hours)*time.Hour + fleet.Near).UnixMilli()
+	end := k.day.Add(time.Duration(k.hours)*time.Hour + depends).UnixMilli()
 	for old := d.watermark.Load(); old < end; old = d.watermark.Load() {
 		if d.watermark.CompareAndSwap(old, end) {
 			return

@@ -158,7 +158,11 @@ var worlds = flag.Int("worlds", defaultWorlds, "random hostile fleets")
 // than an hour in an hour.
 func TestKeptIsComputed(t *testing.T) {
 	t.Parallel()
+	seeds := []uint64{187} // samples of the hour after change which senders a device has
 	for seed := range uint64(*worlds) {
+		seeds = append(seeds, seed)
+	}
+	for _, seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 3))
 		w := worldtest.New(seed, time.Date(2026, 3, 1, 22, 30, 0, 0, time.UTC), time.Duration(120+r.IntN(120))*time.Minute, false).Hostile().Run()
 		s := &store{Memory: querytest.NewMemory()}
@@ -202,7 +206,7 @@ func TestKeptIsComputed(t *testing.T) {
 				devices[fleet.DeviceKey(labelsOf(key))] += x.Held
 			}
 			for device, held := range devices {
-				if held > 3600e6 {
+				if held > 3600e6+10 { // rows are rounded one by one, at both ends
 					t.Errorf("world %d: %q has %s in the hour of %s", seed, device, held.Duration(), at)
 				}
 			}
@@ -350,7 +354,7 @@ func TestKeptExplains(t *testing.T) {
 		s := &store{Memory: w.Store, oldest: w.Begin, newest: w.Begin.Add(3*time.Hour + 20*time.Minute)}
 		kept, midnight := openDays(t, t.TempDir(), s), w.Begin.Truncate(day)
 		for at, until := range map[time.Duration]time.Duration{
-			10 * time.Hour: 10 * time.Hour, 10*time.Hour + 30*time.Minute: 10 * time.Hour, 11*time.Hour + 15*time.Minute: 11 * time.Hour,
+			10 * time.Hour: 10 * time.Hour, 10*time.Hour + 30*time.Minute: 10 * time.Hour, 11*time.Hour + 15*time.Minute: 10 * time.Hour,
 		} {
 			want, err := plain{s}.Usage(t.Context(), midnight, midnight.Add(at))
 			if err != nil {

@@ -53,7 +53,7 @@ func (s *store) options() Options {
 func TestSparseIsKept(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
-	s := &store{Memory: querytest.NewMemory(), oldest: begin, newest: begin.Add(6*day + 5*time.Hour)}
+	s := &store{Memory: querytest.NewMemory(), oldest: begin, newest: begin.Add(6*day + 6*time.Hour + 20*time.Minute)} // a gap across the end of the last kept hour, too
 	for at := begin; !at.After(s.newest); at = at.Add(7 * time.Minute) {
 		s.Add(query.Labels{
 			fleet.LabelName: fleet.SeriesAllocatedTime, fleet.LabelUUID: "g", fleet.LabelKind: "job", fleet.LabelWorkload: "j", fleet.LabelPodUID: "u",

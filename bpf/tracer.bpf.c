@@ -237,9 +237,11 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 // then runs on the same stack, and the kernel follows a pointer that the other task left there. A program
 // that may make a tail call gets none. This one is never made: no task calls with a stack pointer of 0, and
 // the array is empty. See docs/adr/0016.
-#define shared_stack(ctx) \
-	if (!(ctx)->sp)   \
-	bpf_tail_call(ctx, &nothing, 0)
+#define shared_stack(ctx)                                \
+	do {                                             \
+		if (!(ctx)->sp)                          \
+			bpf_tail_call(ctx, &nothing, 0); \
+	} while (0)
 
 // The loader sets how these two are attached: as perf events, or as a multi link.
 SEC("uprobe")

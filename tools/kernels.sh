@@ -125,7 +125,7 @@ for name in "$@"; do
 	[ "$name" = newest ] || cpu=max,-cx16
 	run="./probe.test -test.v -test.timeout=20m ${TESTFLAGS:-}"
 	timeout 1500 qemu-system-x86_64 -accel tcg -cpu "$cpu" -smp 1 -m 3072 -nographic -no-reboot -nodefaults -serial stdio -kernel "$image" -initrd "$work/initrd" \
-		-append "console=ttyS0 quiet panic=-1 RUN=${run// /@}" 2>&1 </dev/null | tr -d '\r' >"$log" || true
+		-append "console=ttyS0 quiet oops=panic panic=-1 RUN=${run// /@}" 2>&1 </dev/null | tr -d '\r' >"$log" || true
 	result=ok
 	grep -q '^=== end rc 0' "$log" || result="failed, see $log"
 	! grep -qE 'BUG:|Oops' "$log" || result="THE KERNEL WAS HURT, see $log"

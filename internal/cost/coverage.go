@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/sighting"
 	"github.com/gpumeter/gpumeter/internal/natural"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -79,7 +80,7 @@ func (c *Coverage) Incomplete() []Covered {
 // devices could have had. A bill of some workloads has no coverage: the rest of a device is
 // somebody else's.
 func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match map[string]string) (*Coverage, error) {
-	seen, err := fleet.Sightings(ctx, store, match, s.From, s.To)
+	seen, err := sighting.Devices(ctx, store, match, s.From, s.To)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match
 		uuid := fleet.DeviceKey(r.Labels)
 		known[uuid] += r.Time()
 		if seen[uuid] == nil {
-			seen[uuid] = &fleet.Sighting{Labels: r.Labels, In: true}
+			seen[uuid] = &sighting.Device{Labels: r.Labels, In: true}
 		}
 	}
 	unknown := func(uuid string) Seconds { return max(0, Seconds(period.Microseconds())-known[uuid]) }
@@ -101,7 +102,7 @@ func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match
 			search = append(search, uuid)
 		}
 	}
-	if err := fleet.Search(ctx, store, seen, search, s.From, s.To); err != nil {
+	if err := sighting.Search(ctx, store, seen, search, s.From, s.To); err != nil {
 		return nil, err
 	}
 	for _, uuid := range search { // a list of devices may reach beyond the period
@@ -130,7 +131,7 @@ func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match
 }
 
 // why divides the unknown time of a device by its reasons. The parts add up.
-func (c *Coverage) why(d *fleet.Sighting, unknown Seconds) []Unknown {
+func (c *Coverage) why(d *sighting.Device, unknown Seconds) []Unknown {
 	if unknown == 0 {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"math/big"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/sighting"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -36,7 +37,7 @@ func (c *Coverage) NotSeen(dims ...Dimension) ([]Group, Group) {
 }
 
 // price returns what the unknown time of a device would cost, and how much of it has no price.
-func (c *Coverage) price(p Prices, d *fleet.Sighting, labels query.Labels, why []Unknown) (cost Money, unpriced Seconds) {
+func (c *Coverage) price(p Prices, d *sighting.Device, labels query.Labels, why []Unknown) (cost Money, unpriced Seconds) {
 	free := maps.Clone(labels)
 	free[fleet.LabelKind] = fleet.KindUnallocated
 	for _, u := range why {
@@ -48,21 +49,21 @@ func (c *Coverage) price(p Prices, d *fleet.Sighting, labels query.Labels, why [
 
 // when returns the spans in which time of a device is unknown for a reason, the whole period if that
 // is all that is known.
-func (c *Coverage) when(d *fleet.Sighting, why string) []fleet.Span {
+func (c *Coverage) when(d *sighting.Device, why string) []sighting.Span {
 	switch {
 	case why == NotSeenBefore:
-		return []fleet.Span{{From: c.From, To: d.First}}
+		return []sighting.Span{{From: c.From, To: d.First}}
 	case why == NotSeenSince:
-		return []fleet.Span{{From: d.Last, To: c.To}}
+		return []sighting.Span{{From: d.Last, To: c.To}}
 	case why == Gap && len(d.Gaps) > 0:
 		return d.Gaps
 	}
-	return []fleet.Span{{From: c.From, To: c.To}}
+	return []sighting.Span{{From: c.From, To: c.To}}
 }
 
 // during returns the cost of device time that is spread evenly over spans, at the mean of their
 // prices. Without a price change that is the price.
-func (p Prices) during(labels query.Labels, spans []fleet.Span, t Seconds) (cost Money, unpriced Seconds) {
+func (p Prices) during(labels query.Labels, spans []sighting.Span, t Seconds) (cost Money, unpriced Seconds) {
 	var all, priced int64 // microseconds
 	weighted := new(big.Int)
 	for _, s := range spans {

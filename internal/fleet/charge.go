@@ -163,7 +163,7 @@ func (r *Reader) machines(ctx context.Context, f *Fleet, devices []int) (map[str
 		known[key] = query.Labels{} // not searched for again soon
 	}
 	for _, match := range AnyOf(LabelUUID, uuids) {
-		list, err := r.store.Instant(ctx, over("last_over_time", Select(SeriesUp, nil, match), query.Duration(lately)), f.At)
+		list, err := r.store.Instant(ctx, over("last_over_time", Select(SeriesUp, nil, match), query.Duration(SilentFor)), f.At)
 		if err != nil {
 			return nil, err
 		}

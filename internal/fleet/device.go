@@ -91,6 +91,11 @@ func NewReader(store query.Store, o Options) *Reader {
 	return &Reader{store: store, o: o}
 }
 
+// Newest returns the expression for when the newest sample of each device was taken.
+func Newest(match string) string {
+	return "max by (" + keyLabels + ") (timestamp(" + Select(SeriesUp, nil, match) + "))"
+}
+
 // keyLabels are the labels that DeviceKey needs.
 var keyLabels = strings.Join([]string{LabelUUID, LabelVendor, LabelHost}, ", ")
 

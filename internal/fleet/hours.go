@@ -372,6 +372,16 @@ func (u *Used) AddTo(d *Day) {
 			d.Add(KeyOf(labels), labels, sum)
 		}
 		d.Late = append(d.Late, x.Late...)
+		if d.Hourly == nil {
+			continue
+		}
+		for i, slot := range x.Slots {
+			var held Seconds
+			for _, s := range slot {
+				held += s.Held
+			}
+			d.AddHour(x.Key, u.Edges[i].Hour(), held)
+		}
 	}
 }
 

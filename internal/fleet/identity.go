@@ -108,7 +108,7 @@ func (r *Reader) moved(ctx context.Context, f *Fleet, up []query.Sample) error {
 		uuids = append(uuids, d.UUID)
 	}
 	for _, match := range AnyOf(LabelUUID, uuids) {
-		list, err := r.store.Instant(ctx, "max by ("+keyLabels+") (timestamp("+Select(SeriesUp, nil, match)+"))", f.At)
+		list, err := r.store.Instant(ctx, Newest(match), f.At)
 		if err != nil {
 			return err
 		}

@@ -87,6 +87,9 @@ type Day struct {
 	Dropped Seconds
 	Twice   map[string]Seconds // Dropped by DeviceKey, where it is not 0
 	Kept    time.Time          // the usage up to then was kept; zero: all was computed from samples
+	// Hourly has the device time of each hour by DeviceKey. It is nil if that is not known, or if rows
+	// of devices are left out.
+	Hourly map[string]*DayHours
 }
 
 // RowKey is the key of a row's labels. It is compared by address: keys have hundreds of bytes, and

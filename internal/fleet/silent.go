@@ -16,7 +16,7 @@ import (
 // counts as removed. Fleet rules report the same devices as missing, with the same lookback.
 
 // SilentFor is how long a device that no longer reports stays in the fleet.
-const SilentFor = lately
+const SilentFor = day
 
 // How finely the last day is searched for devices. A device that reported for less than a step
 // may be overlooked if nobody watched at that time.
@@ -165,7 +165,7 @@ func (r *Reader) identify(ctx context.Context, all *roster, uuids []string, at t
 			}
 		}
 		// The last sample came before the next look, after which it was no longer current.
-		list, err := r.store.Range(ctx, "max by ("+keyLabels+") (timestamp("+Select(SeriesUp, nil, match)+"))", at, at.Add(silentStep+lookback), sinceStep)
+		list, err := r.store.Range(ctx, Newest(match), at, at.Add(silentStep+lookback), sinceStep)
 		if err != nil {
 			return err
 		}

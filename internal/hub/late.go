@@ -42,7 +42,7 @@ func (s *Store) newRollup() *rollup.Rollup {
 	return rollup.New(s, newest, fleet.SeriesWorkloadUtilization, fleet.SeriesSMActive, fleet.SeriesWorkloadMemory)
 }
 
-// Listed implements fleet.Lister.
+// Listed implements sighting.Lister.
 func (s *Store) Listed(ctx context.Context, selector string, from, to time.Time) ([]query.Labels, error) {
 	list, _, err := s.Series(ctx, []string{selector}, from, to, math.MaxInt)
 	out := make([]query.Labels, len(list))

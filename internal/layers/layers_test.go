@@ -62,7 +62,8 @@ var layers = []struct {
 
 	// The model of the reading side: the only package that names series and labels.
 	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/quantity", "internal/query"}},
-	{"internal/remote", []string{"internal/fleet", "internal/query"}},
+	{"internal/fleet/sighting", []string{"internal/fleet", "internal/query"}},
+	{"internal/remote", []string{"internal/fleet", "internal/fleet/sighting", "internal/query"}},
 
 	// The model, and one package per vendor. No vendor knows another, or what a metric is.
 	{"internal/device", []string{"internal/optional"}},
@@ -88,7 +89,7 @@ var layers = []struct {
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
 	{"internal/cost/worldtest", []string{"internal/fleet", "internal/query", "internal/query/querytest"}},
-	{"internal/cost", []string{"internal/fleet", "internal/natural", "internal/optional", "internal/quantity", "internal/query", "go.yaml.in/yaml/v3"}},
+	{"internal/cost", []string{"internal/fleet", "internal/fleet/sighting", "internal/natural", "internal/optional", "internal/quantity", "internal/query", "go.yaml.in/yaml/v3"}},
 
 	// Node checks: reads of the kernel, and the findings of the rules.
 	{"internal/check/ata", []string{xsys}},

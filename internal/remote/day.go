@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -19,7 +20,17 @@ type Day struct {
 	Twice   []Twice `json:"reported_twice,omitempty"`
 	Rows    []Row   `json:"rows"`
 	Late    []Row   `json:"late,omitempty"`
+	// Hourly is absent if the usage is not that of whole devices.
+	Hourly []Hourly `json:"hourly,omitempty"`
 }
+
+// Hourly is the device time of a device by the hour (UTC).
+type Hourly struct {
+	Device  []string        `json:"device"`            // the parts of its key
+	Seconds *fleet.DayHours `json:"seconds,omitempty"` // absent: all of the day
+}
+
+var wholeDay = fleet.DayHours(slices.Repeat([]uint16{3600}, 24))
 
 // Twice is the time of a device that was reported more than once.
 type Twice struct {
@@ -51,6 +62,17 @@ func NewDay(d *fleet.Day, uuids []string) *Day {
 		if parts := strings.Split(key, separator); wanted(parts[0]) {
 			out.Twice = append(out.Twice, Twice{parts, int64(d.Twice[key])})
 		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(d.Hourly)) {
+		parts := strings.Split(key, separator)
+		if !wanted(parts[0]) {
+			continue
+		}
+		h := Hourly{parts, d.Hourly[key]}
+		if *h.Seconds == wholeDay {
+			h.Seconds = nil
+		}
+		out.Hourly = append(out.Hourly, h)
 	}
 	for _, r := range d.Rows {
 		if !wanted(r.Labels[fleet.LabelUUID]) {
@@ -84,6 +106,12 @@ func (d *Day) usage() *fleet.Day {
 			out.Twice = map[string]fleet.Seconds{}
 		}
 		out.Twice[strings.Join(t.Device, separator)] = fleet.Seconds(t.Time)
+	}
+	for _, x := range d.Hourly {
+		if out.Hourly == nil {
+			out.Hourly = map[string]*fleet.DayHours{}
+		}
+		out.Hourly[strings.Join(x.Device, separator)] = cmp.Or(x.Seconds, &wholeDay)
 	}
 	for _, x := range d.Rows {
 		r := &fleet.DayRow{Labels: x.Labels, Sums: fleet.Sums{Held: fleet.Seconds(x.Held), Unmeasured: fleet.Seconds(x.Unmeasured)}}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/sighting"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -30,8 +31,8 @@ type Store struct {
 }
 
 var (
-	_ fleet.Keeper = (*Store)(nil)
-	_ fleet.Lister = (*Store)(nil)
+	_ fleet.Keeper    = (*Store)(nil)
+	_ sighting.Lister = (*Store)(nil)
 )
 
 // New returns a store that may be a hub.
@@ -71,7 +72,7 @@ func (s *Store) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, 
 	return d.usage(), nil
 }
 
-// Listed implements fleet.Lister. Stores other than a hub may round the period to days.
+// Listed implements sighting.Lister. Stores other than a hub may round the period to days.
 func (s *Store) Listed(ctx context.Context, selector string, from, to time.Time) ([]query.Labels, error) {
 	if s.other {
 		return nil, fleet.ErrNotKept

@@ -26,7 +26,8 @@ func TestRemoteUsage(t *testing.T) {
 			fleet.KeyOf(a): {Labels: a, Sums: fleet.Sums{Held: 86400e6, Active: 0, HasActive: true, Energy: 1<<53 + 1, HasEnergy: true}},
 			fleet.KeyOf(b): {Labels: b, Sums: fleet.Sums{Held: 1, Unmeasured: 1}},
 		},
-		Late: []fleet.LateRow{{Labels: b, Held: 3, At: day.Add(1234 * time.Millisecond)}},
+		Late:   []fleet.LateRow{{Labels: b, Held: 3, At: day.Add(1234 * time.Millisecond)}},
+		Hourly: map[string]*fleet.DayHours{"a\xffn1": {0: 7, 23: 3600}, "b\xff": &wholeDay},
 	}
 	remote := func(code int, contentType, body string, path *string) *Store {
 		t.Helper()
@@ -58,7 +59,7 @@ func TestRemoteUsage(t *testing.T) {
 	if _, err := some.Usage(t.Context(), day, day.Add(time.Hour)); err != nil || path != "/api/page/usage?day=2026-10-14&until=1791939600000&uuid=a&uuid=b%26c" {
 		t.Errorf("asked for %s, %v", path, err)
 	}
-	if got := NewDay(want, []string{"b"}); len(got.Rows) != 1 || len(got.Twice) != 0 || len(got.Late) != 1 {
+	if got := NewDay(want, []string{"b"}); len(got.Rows) != 1 || len(got.Twice) != 0 || len(got.Late) != 1 || len(got.Hourly) != 1 {
 		t.Errorf("one device is %+v", got)
 	}
 	if _, err := remote(200, "application/json", string(body), &path).Usage(t.Context(), day, day.Add(time.Hour)); err != nil {

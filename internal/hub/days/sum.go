@@ -88,20 +88,27 @@ func (k *kept) upTo(hours int, end time.Time) *fleet.Day {
 
 // sum returns the usage of the first hours of a day, which end at a moment.
 func (k *kept) sum(hours int, end time.Time) *fleet.Day {
-	out := &fleet.Day{Rows: make(map[fleet.RowKey]*fleet.DayRow, len(k.devices)), Refused: k.refused}
+	out := &fleet.Day{
+		Rows: make(map[fleet.RowKey]*fleet.DayRow, len(k.devices)), Refused: k.refused, Hourly: make(map[string]*fleet.DayHours, len(k.devices)),
+	}
 	for _, x := range k.devices {
+		var held [24]fleet.Seconds
 		for _, v := range x.dropped[:hours] {
 			out.Drop(x.key, v)
 		}
 		for i := range x.rows {
 			r := &x.rows[i]
 			var sum fleet.Sums
-			for _, h := range r.hours[:hours] {
+			for i, h := range r.hours[:hours] {
 				sum = sum.Plus(h)
+				held[i] += h.Held
 			}
 			if sum != (fleet.Sums{}) {
 				out.Add(r.key, r.labels, sum)
 			}
+		}
+		for i, t := range held {
+			out.AddHour(x.key, i, t)
 		}
 		for _, l := range x.late {
 			if at := time.UnixMilli(l.at).UTC(); !at.After(end) {

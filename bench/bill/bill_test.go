@@ -19,6 +19,7 @@ var (
 	fleets   = flag.String("fleets", "100x30@1m,1000x1@1m,1000x30@1m", "GPUs x days @ distance of the samples, separated by commas")
 	quotas   = flag.Int("quotas", 100, "number of quotas")
 	samples  = flag.Bool("samples", true, "also compute the bill from samples, without kept days")
+	data     = flag.String("data", "", "a folder for the fleets, which the next run uses again; they are written anew if it is empty")
 	chromium = flag.Bool("chromium", false, "also open the Cost page of the shipped binary in Chromium")
 )
 
@@ -44,9 +45,7 @@ func TestBill(t *testing.T) {
 	fmt.Fprintf(&b, "%-16s %10s %12s %12s %12s %12s %12s %12s\n", "GPUs x days", "samples", "from samples", "first time", "kept, cold", "kept, warm", fmt.Sprint(*quotas, " quotas"), "month rows")
 	for text := range strings.SplitSeq(*fleets, ",") {
 		s := parse(t, text)
-		dir := t.TempDir()
-		end := time.Now().UTC().Truncate(time.Minute)
-		n := s.write(t, dir, end)
+		dir, end, n := s.history(t, text)
 		from := end.Truncate(24 * time.Hour).Add(-time.Duration(s.days) * 24 * time.Hour)
 		store := open(t, dir)
 		took := func(f func() error) time.Duration {

@@ -5,6 +5,8 @@ package bill
 import (
 	"fmt"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +65,25 @@ var gauges = []series{
 
 // lifetime is how long a GPU has the same workload.
 const lifetime = 36 * time.Hour
+
+// history returns a data directory with the history of the fleet, its end and how many samples were written.
+func (s shape) history(t *testing.T, name string) (dir string, end time.Time, samples int) {
+	t.Helper()
+	end = time.Now().UTC().Truncate(time.Minute)
+	if *data == "" {
+		dir = t.TempDir()
+		return dir, end, s.write(t, dir, end)
+	}
+	if list, _ := filepath.Glob(filepath.Join(*data, name+"-*")); len(list) > 0 {
+		unix, err := strconv.ParseInt(list[0][strings.LastIndex(list[0], "-")+1:], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list[0], time.Unix(unix, 0).UTC(), 0
+	}
+	dir = filepath.Join(*data, fmt.Sprintf("%s-%d", name, end.Unix()))
+	return dir, end, s.write(t, dir, end)
+}
 
 // write fills a data directory with blocks of a day. The history ends at end, which is in the current day.
 func (s shape) write(t *testing.T, dir string, end time.Time) (samples int) {

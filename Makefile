@@ -61,17 +61,18 @@ demo: build ## build, then show it work with this machine's GPUs or simulated on
 
 # Tests that run programs wait more than they work, so more of them run at once than there are cores.
 # Those that take long have a short form here (testing.Short) and their whole one in make e2e.
-# GOGC spends memory on time, in tests and linkers; the programs that tests start do not see it.
+# To save time: GOGC spends memory in tests, linkers and the agents that tests start; no test needs
+# DWARF (-w); and mdatagen's tests of what it generated run with the race detector only.
 .PHONY: test
 test: bin/testsum ## the shipped code path: no cgo, no root
 	@tools/deps.sh --try gcc promtool
-	GOGC=400 CGO_ENABLED=0 bin/testsum -short -parallel 16 $(TESTFLAGS) ./...
+	GOGC=400 CGO_ENABLED=0 bin/testsum -short -parallel 16 -ldflags=-w $(TESTFLAGS) $$(go list ./... | grep -v /internal/metadata$$)
 
 .PHONY: race
 race: bin/testsum ## the same tests with cgo and the race detector
 	@tools/deps.sh gcc
 	@tools/deps.sh --try promtool
-	CGO_ENABLED=1 bin/testsum -race -short -parallel 16 $(TESTFLAGS) ./...
+	CGO_ENABLED=1 bin/testsum -race -short -parallel 16 -ldflags=-w $(TESTFLAGS) ./...
 
 .PHONY: e2e
 e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder and, as root, kubelet and Slurm; and long tests whole

@@ -52,6 +52,9 @@ func TestMain(m *testing.M) {
 func command(ctx context.Context, env []string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append([]string{"HOME=/"}, env...)
+	if gogc, ok := os.LookupEnv("GOGC"); ok { // make test saves time with it
+		cmd.Env = append(cmd.Env, "GOGC="+gogc)
+	}
 	// A test that is killed takes its children with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd

@@ -31,7 +31,7 @@ func TestReportOfSimulation(t *testing.T) {
 		}
 		url := fakePrometheus(t, all)
 		output := func(format string) string {
-			text, err := reportOutput(t, "usage", "--url", url, "--month", "2026-10", "-o", format)
+			text, err := reportOutput(t, "usage", "--url", url, "--from", "2026-10-14", "--to", "2026-10-15", "-o", format)
 			if err != nil {
 				t.Fatal(err)
 			}

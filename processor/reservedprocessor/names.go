@@ -21,6 +21,9 @@ var identity = []string{
 	"host.name", "host.type", "k8s.node.name", "k8s.cluster.name", "cloud.region", "cloud.availability_zone", "rack", "gpumeter.simulated",
 }
 
+// Identity returns the resource attributes that only the agent itself may set.
+func Identity() []string { return slices.Clone(identity) }
+
 // identityLabels are the labels of identity.
 var identityLabels = func() []string {
 	out := make([]string, len(identity))

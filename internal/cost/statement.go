@@ -2,8 +2,8 @@ package cost
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -63,9 +63,8 @@ func (m *Missing) TwiceNote() string {
 
 func (b *biller) statement(from, to time.Time) Statement {
 	s := Statement{From: from, To: to, Currency: b.prices.Currency}
-	rows := slices.SortedFunc(maps.Values(b.rows), func(a, b *billed) int { return strings.Compare(a.key, b.key) })
-	s.Rows = slices.Grow(s.Rows, len(rows))
-	for _, r := range rows {
+	s.Rows = slices.Grow(s.Rows, len(b.rows))
+	for _, r := range b.sorted() {
 		s.Rows = append(s.Rows, r.Row)
 		s.Total = s.Total.Add(r.Amounts)
 		part := s.part(r.kind)
@@ -79,6 +78,38 @@ func (b *biller) statement(from, to time.Time) Statement {
 	}
 	s.Commitments = b.prices.committed(&s)
 	return s
+}
+
+// sorted returns the rows in order of their keys. Keys are long and begin alike: most of them are told
+// apart by the eight bytes that follow.
+func (b *biller) sorted() []*billed {
+	type ranked struct {
+		rank uint64
+		*billed
+	}
+	list := make([]ranked, 0, len(b.rows))
+	var least, most string
+	for _, r := range b.rows {
+		if list = append(list, ranked{billed: r}); len(list) == 1 {
+			least, most = r.key, r.key
+		}
+		least, most = min(least, r.key), max(most, r.key)
+	}
+	same := 0
+	for same < len(least) && least[same] == most[same] {
+		same++
+	}
+	for i := range list {
+		var next [8]byte
+		copy(next[:], list[i].key[same:])
+		list[i].rank = binary.BigEndian.Uint64(next[:])
+	}
+	slices.SortFunc(list, func(a, b ranked) int { return cmp.Or(cmp.Compare(a.rank, b.rank), strings.Compare(a.key, b.key)) })
+	out := make([]*billed, len(list))
+	for i := range list {
+		out[i] = list[i].billed
+	}
+	return out
 }
 
 func (s *Statement) part(kind string) *Amounts {
@@ -161,13 +192,15 @@ func clusterOf(l query.Labels) string {
 	return cmp.Or(l[fleet.LabelCluster], l[fleet.LabelSlurmCluster])
 }
 
-// workloadKey distinguishes workloads. It is empty for what is not one, such as free time.
-func workloadKey(l query.Labels) string {
+// workloadKey distinguishes workloads. It is zero for what is not one, such as free time.
+type workloadKey struct{ kind, cluster, namespace, name string }
+
+func workloadKeyOf(l query.Labels) workloadKey {
 	kind := l[fleet.LabelKind]
 	if !fleet.IsWorkload(kind) {
-		return ""
+		return workloadKey{}
 	}
-	return strings.Join([]string{kind, clusterOf(l), l[fleet.LabelNamespace], l[fleet.LabelWorkload]}, "/")
+	return workloadKey{kind, clusterOf(l), l[fleet.LabelNamespace], l[fleet.LabelWorkload]}
 }
 
 // inCluster reports whether a dimension has names that are unique only within a cluster, and a row
@@ -207,12 +240,12 @@ func (s *Statement) apart(dims []Dimension) func(Dimension, query.Labels) string
 
 // Counts returns the number of devices and workloads in the statement.
 func (s *Statement) Counts() (devices, workloads int) {
-	d, w := map[string]bool{}, map[string]bool{}
+	d, w := map[string]bool{}, map[workloadKey]bool{}
 	for _, r := range s.Rows {
 		d[fleet.DeviceKey(r.Labels)] = true
-		w[workloadKey(r.Labels)] = true
+		w[workloadKeyOf(r.Labels)] = true
 	}
-	delete(w, "")
+	delete(w, workloadKey{})
 	return len(d), len(w)
 }
 
@@ -236,33 +269,35 @@ func (s *Statement) Simulated() string {
 // By groups rows by one or more dimensions. The groups add up to Total and are ordered by
 // descending cost, then time.
 func (s *Statement) By(dims ...Dimension) []Group {
-	type members struct{ devices, workloads map[string]bool }
-	groups := map[string]*Group{}
-	in := map[string]members{}
+	type group struct {
+		Group
+		devices   map[string]bool
+		workloads map[workloadKey]bool
+	}
+	groups := map[string]*group{}
 	nameOf := s.apart(dims)
+	keys := make([]string, len(dims))
 	for i := range s.Rows {
 		r := &s.Rows[i]
-		keys := make([]string, len(dims))
 		for j, d := range dims {
 			keys[j] = nameOf(d, r.Labels)
 		}
 		id := strings.Join(keys, "\x00")
 		g := groups[id]
 		if g == nil {
-			g = &Group{Name: strings.Join(keys, " / "), Keys: keys}
+			g = &group{Group{Name: strings.Join(keys, " / "), Keys: slices.Clone(keys)}, map[string]bool{}, map[workloadKey]bool{}}
 			groups[id] = g
-			in[id] = members{map[string]bool{}, map[string]bool{}}
 		}
 		g.Amounts = g.Add(r.Amounts)
-		in[id].devices[fleet.DeviceKey(r.Labels)] = true
-		if key := workloadKey(r.Labels); key != "" {
-			in[id].workloads[key] = true
+		g.devices[fleet.DeviceKey(r.Labels)] = true
+		if key := workloadKeyOf(r.Labels); key != (workloadKey{}) {
+			g.workloads[key] = true
 		}
 	}
 	out := make([]Group, 0, len(groups))
-	for id, g := range groups {
-		g.Devices, g.Workloads = len(in[id].devices), len(in[id].workloads)
-		out = append(out, *g)
+	for _, g := range groups {
+		g.Devices, g.Workloads = len(g.devices), len(g.workloads)
+		out = append(out, g.Group)
 	}
 	slices.SortFunc(out, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(b.Amounts.Total(), a.Amounts.Total()), cmp.Compare(b.Time(), a.Time()), slices.Compare(a.Keys, b.Keys))

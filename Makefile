@@ -61,12 +61,13 @@ demo: build ## build, then show it work with this machine's GPUs or simulated on
 
 # Tests that run programs wait more than they work, so more of them run at once than there are cores.
 # Those that take long have a short form here (testing.Short) and their whole one in make e2e.
-# To save time: GOGC spends memory in tests, linkers and the agents that tests start; no test needs
-# DWARF (-w); and mdatagen's tests of what it generated run with the race detector only.
+# To save time: temporary files are in memory where it suffices; GOGC spends more of it in tests,
+# linkers and the agents that tests start; no test needs DWARF (-w); and mdatagen's tests of what it
+# generated run with the race detector only.
 .PHONY: test
 test: bin/testsum ## the shipped code path: no cgo, no root
 	@tools/deps.sh --try gcc promtool
-	GOGC=400 CGO_ENABLED=0 bin/testsum -short -parallel 16 -ldflags=-w $(TESTFLAGS) $$(go list ./... | grep -v /internal/metadata$$)
+	GOGC=400 CGO_ENABLED=0 bin/testsum -memory -short -parallel 16 -ldflags=-w $(TESTFLAGS) $$(go list ./... | grep -v /internal/metadata$$)
 
 .PHONY: race
 race: bin/testsum ## the same tests with cgo and the race detector

@@ -2,7 +2,8 @@
 # Runs the probe suite on other kernels, each in a virtual machine: tools/kernels.sh [KERNEL...]
 #
 # A KERNEL is 6.1, 6.12 or newest, which is preemptible as the kernels of Ubuntu, Fedora and Arch are;
-# all three without arguments. They are packages of Debian's cloud images, unpacked below
+# or one with a parameter, such as 6.12+lockdown=confidentiality, for which only TestLockedDown runs; all
+# four without arguments. They are packages of Debian's cloud images, unpacked below
 # ${XDG_CACHE_HOME:-~/.cache}/gpumeter/kernels and never installed: they have BTF, uprobes and
 # tracefs without modules. The machine is emulated (TCG) with one CPU: nested KVM lacks instructions, and
 # TCG with more CPUs panics in int3. TESTFLAGS is passed to the test binary, such as -test.run=TestCount.
@@ -115,24 +116,27 @@ CGO_ENABLED=0 go test -c -o "$root/suite/probe.test" ./$suite
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd"
 
 failed=no
-[ $# -gt 0 ] || set -- 6.1 6.12 newest
-printf '%-10s %-28s %6s %7s %7s  %s\n' kernel version passed skipped failed result
+[ $# -gt 0 ] || set -- 6.1 6.12 newest 6.12+lockdown=confidentiality
+printf '%-30s %-28s %6s %7s %7s  %s\n' kernel version passed skipped failed result
 for name in "$@"; do
-	image=$(kernel "$name")
+	base=${name%%+*} parameter=${name#"${name%%+*}"}
+	image=$(kernel "$base")
 	log=$cache/$name.log
 	cpu=max
 	# 6.12 now and then panics in TCG's cmpxchg16b. The newest has no task storage without it.
-	[ "$name" = newest ] || cpu=max,-cx16
+	[ "$base" = newest ] || cpu=max,-cx16
 	run="./probe.test -test.v -test.timeout=20m ${TESTFLAGS:-}"
+	[ -z "$parameter" ] || run="./probe.test -test.v -test.run=TestLockedDown"
 	timeout 1500 qemu-system-x86_64 -accel tcg -cpu "$cpu" -smp 1 -m 3072 -nographic -no-reboot -nodefaults -serial stdio -kernel "$image" -initrd "$work/initrd" \
-		-append "console=ttyS0 quiet oops=panic panic=-1 RUN=${run// /@}" 2>&1 </dev/null | tr -d '\r' >"$log" || true
+		-append "console=ttyS0 quiet oops=panic panic=-1 ${parameter#+} RUN=${run// /@}" 2>&1 </dev/null | tr -d '\r' >"$log" || true
 	result=ok
 	grep -q '^=== end rc 0' "$log" || result="failed, see $log"
 	! grep -qE 'BUG:|Oops' "$log" || result="THE KERNEL WAS HURT, see $log"
+	grep -q '^ *--- PASS:' "$log" || result="nothing passed, see $log"
 	[ "$result" = ok ] || failed=yes
 	count() { grep -cE "^ *--- $1:" "$log" || true; }
 	version=${image##*/vmlinuz-}
 	[ "$version" != "$image" ] || version=$(basename "$(dirname "$image")")
-	printf '%-10s %-28s %6s %7s %7s  %s\n' "$name" "$version" "$(count PASS)" "$(count SKIP)" "$(count FAIL)" "$result"
+	printf '%-30s %-28s %6s %7s %7s  %s\n' "$name" "$version" "$(count PASS)" "$(count SKIP)" "$(count FAIL)" "$result"
 done
 [ $failed = no ]

@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -86,6 +88,11 @@ type Probe struct {
 
 // Open loads the programs. The error names what is missing, and what that costs.
 func Open(o Options) (*Probe, error) {
+	v := cmp.Or(o.version, kernelVersion())
+	if o.Mode == "" && v.filtered(runtime.GOARCH) {
+		return nil, fmt.Errorf("cannot trace: on Linux %v processes with a seccomp filter, such as those of most containers, die when a traced function returns "+
+			"(mended in 6.14, 6.13.3 and 6.12.14). If this kernel has the patch, or no traced process has a filter, choose a mode: session, multi or perf", v)
+	}
 	if lack := lacking(effective(), required); lack != nil {
 		return nil, fmt.Errorf("cannot trace: %s", describe(lack))
 	}
@@ -113,10 +120,8 @@ func Open(o Options) (*Probe, error) {
 		}
 		errs = append(errs, fmt.Errorf("mode %s: %w", mode, err))
 	}
-	if v := kernelVersion(); v.before(oldest) {
-		return nil, fmt.Errorf("cannot trace: this is Linux %s, and %s or later is required: %w", v, oldest, errors.Join(errs...))
-	}
-	return nil, fmt.Errorf("cannot trace: the kernel refuses the programs: %w", errors.Join(errs...))
+	locked, _ := os.ReadFile(lockdownFile) // absent without securityfs
+	return nil, refusal(v, parseLockdown(locked), errors.Join(errs...))
 }
 
 // open loads the programs of one mode.

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -8,20 +9,34 @@ import (
 )
 
 // version is a Linux version.
-type version struct{ major, minor int }
+type version struct{ major, minor, patch int }
 
 // Features by the version that introduced them.
 var (
-	oldest    = version{5, 15} // cookies of perf events
-	tellsWhy  = version{5, 18} // sched_switch has the previous thread's state
-	allocates = version{6, 1}  // uprobe programs may allocate map entries
+	oldest    = version{5, 15, 0} // cookies of perf events
+	tellsWhy  = version{5, 18, 0} // sched_switch has the previous thread's state
+	allocates = version{6, 1, 0}  // uprobe programs may allocate map entries
 )
 
-func (v version) String() string { return fmt.Sprintf("%d.%d", v.major, v.minor) }
+func (v version) String() string {
+	if v.patch > 0 {
+		return fmt.Sprintf("%d.%d.%d", v.major, v.minor, v.patch)
+	}
+	return fmt.Sprintf("%d.%d", v.major, v.minor)
+}
 
 // before reports whether v is known and older than w.
 func (v version) before(w version) bool {
-	return v.major > 0 && (v.major < w.major || v.major == w.major && v.minor < w.minor)
+	return v.major > 0 && cmp.Or(cmp.Compare(v.major, w.major), cmp.Compare(v.minor, w.minor), cmp.Compare(v.patch, w.patch)) < 0
+}
+
+// filtered reports whether the return of a probed function is subject to seccomp filters. Since 6.11 it is
+// a system call on amd64 (ff474a78cef5), which filters do not know: they let it fail, and the process
+// dies. Filters do not see it in 6.14, 6.13.3 and 6.12.14 (cf6cb56ef244), and in kernels of
+// distributions that have the patch.
+func (v version) filtered(arch string) bool {
+	return arch == "amd64" && !v.before(version{6, 11, 0}) &&
+		(v.before(version{6, 12, 14}) || !v.before(version{6, 13, 0}) && v.before(version{6, 13, 3}))
 }
 
 // kernelVersion returns the running kernel's version; zero if unknown.
@@ -36,7 +51,7 @@ func kernelVersion() version {
 // parseVersion parses the beginning of a release such as 6.8.0-45-generic.
 func parseVersion(release string) version {
 	var v version
-	if n, _ := fmt.Sscanf(release, "%d.%d", &v.major, &v.minor); n != 2 || v.major < 0 || v.minor < 0 {
+	if n, _ := fmt.Sscanf(release, "%d.%d.%d", &v.major, &v.minor, &v.patch); n < 2 || min(v.major, v.minor, v.patch) < 0 {
 		return version{}
 	}
 	return v

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
@@ -18,15 +19,42 @@ func TestVersion(t *testing.T) {
 			t.Errorf("%q is %v, before 6.1: %v; want %v, %v", release, got, got.before(allocates), want, old)
 		}
 	}
-	f("5.15.0-119-generic", version{5, 15}, true)
-	f("6.0.12", version{6, 0}, true)
-	f("6.1.0-28-amd64", version{6, 1}, false)
-	f("6.18.44", version{6, 18}, false)
-	f("5.14.0-503.el9.x86_64", version{5, 14}, true)
-	f("7.0-rc1", version{7, 0}, false)
+	f("5.15.0-119-generic", version{5, 15, 0}, true)
+	f("6.0.12", version{6, 0, 12}, true)
+	f("6.1.0-28-amd64", version{6, 1, 0}, false)
+	f("6.18.44", version{6, 18, 44}, false)
+	f("5.14.0-503.el9.x86_64", version{5, 14, 0}, true)
+	f("7.0-rc1", version{7, 0, 0}, false)
 	f("", version{}, false)
 	f("unknown", version{}, false)
 	f("-5.3", version{}, false)
+}
+
+// Catches a kernel on which containers are killed when they are traced, and one that is refused for no
+// reason.
+func TestFiltered(t *testing.T) {
+	f := func(release, arch string, want bool) {
+		t.Helper()
+		if got := parseVersion(release).filtered(arch); got != want {
+			t.Errorf("%s on %s: %v", release, arch, got)
+		}
+	}
+	f("6.10.14", "amd64", false)
+	f("6.11.0-29-generic", "amd64", true)
+	f("6.11.0-29-generic", "arm64", false)
+	f("6.12.13", "amd64", true)
+	f("6.12.14", "amd64", false)
+	f("6.12.95+deb13-amd64", "amd64", false)
+	f("6.13.2", "amd64", true)
+	f("6.13.3", "amd64", false)
+	f("6.14.0-15-generic", "amd64", false)
+	f("6.18.44", "amd64", false)
+	f("unknown", "amd64", false)
+
+	_, err := Open(Options{version: version{6, 11, 0}})
+	if runtime.GOARCH == "amd64" && (err == nil || !strings.Contains(err.Error(), "seccomp")) {
+		t.Errorf("6.11: %v", err)
+	}
 }
 
 // Before 6.1 no hash map may grow: the kernel warns, and panics with panic_on_warn. The total
@@ -59,7 +87,7 @@ func TestPreallocate(t *testing.T) {
 			t.Errorf("%s: entries of kernels, names and ops (-want +got):\n%s", arch, diff)
 		}
 	}
-	if f := growing(version{5, 15}); f.OK || !strings.Contains(f.Reason, "Linux 5.15") || !growing(version{6, 1}).OK || !growing(version{}).OK {
+	if f := growing(version{5, 15, 0}); f.OK || !strings.Contains(f.Reason, "Linux 5.15") || !growing(version{6, 1, 0}).OK || !growing(version{}).OK {
 		t.Errorf("the feature is %+v", f)
 	}
 }
@@ -67,7 +95,7 @@ func TestPreallocate(t *testing.T) {
 // The programs also run with preallocated maps, in all modes.
 func TestPreallocated(t *testing.T) {
 	t.Parallel()
-	inModes(t, Options{version: version{5, 15}}, nil, func(t *testing.T, m *machine) {
+	inModes(t, Options{version: version{5, 15, 0}}, nil, func(t *testing.T, m *machine) {
 		if got := calls(m.run("count", "400"))["cuLaunchKernel @0"]; got != 400 {
 			t.Errorf("%d launches, want 400", got)
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/redact"
+	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
 
@@ -203,16 +204,17 @@ func (a *Agent) run(ctx context.Context, out io.Writer, log *zap.Logger, hide *r
 	defer releaseStartup(30 * time.Second)()
 	live := &liveView{ctx: ctx, log: log, relay: newRelay()}
 	defer live.close()
-	stop, unreachable := a.control(ctx, live, log)
+	trace := &cudareceiver.Switch{}
+	stop, unreachable := a.control(ctx, live, trace, log)
 	defer stop()
 	if unreachable != nil { // without the socket the agent still measures
 		live.started = func() {
-			log.Info("No control socket: gpumeter pause cannot reach this agent", logging.Reason(unreachable))
+			log.Info("No control socket: gpumeter pause and trace --stop cannot reach this agent", logging.Reason(unreachable))
 		}
 	}
 	meter := &selfreceiver.Meter{}
 	collector := func(source confmap.ProviderFactory) (*otelcol.Collector, error) {
-		return newCollector(a.Version, source, process{live.open, a.Store, out, meter, log}, learning(hide))
+		return newCollector(a.Version, source, process{live.open, a.Store, out, meter, trace, log}, learning(hide))
 	}
 	if a.ConfigFile != "" {
 		file, err := openConfigFile(a.ConfigFile, func(ctx context.Context, text []byte) error { return validate(ctx, a.Version, text) }, log)
@@ -245,9 +247,9 @@ func (a *Agent) run(ctx context.Context, out io.Writer, log *zap.Logger, hide *r
 	return col.Run(ctx)
 }
 
-// control handles pause requests on the socket and SIGUSR1 until stop is called. The error is
+// control handles requests on the socket and SIGUSR1 until stop is called. The error is
 // why the socket is unavailable.
-func (a *Agent) control(ctx context.Context, live *liveView, log *zap.Logger) (stop func(), err error) {
+func (a *Agent) control(ctx context.Context, live *liveView, trace *cudareceiver.Switch, log *zap.Logger) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	usr1 := make(chan os.Signal, 1)
@@ -265,7 +267,7 @@ func (a *Agent) control(ctx context.Context, live *liveView, log *zap.Logger) (s
 		}
 	})
 	if a.Socket != "" {
-		err = serveControl(ctx, &done, a.Socket, live)
+		err = serveControl(ctx, &done, a.Socket, live, trace)
 	}
 	return func() {
 		signal.Stop(usr1)

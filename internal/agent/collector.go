@@ -55,11 +55,14 @@ type process struct {
 	store  hubexporter.Opener  // the store of the hub exporter; nil: the exporter opens its own
 	stdout io.Writer           // for the stdout exporter; may be nil if no component is started
 	meter  *selfreceiver.Meter // collects the Collector's own metrics
+	trace  *cudareceiver.Switch
 	log    *zap.Logger
 }
 
 // idle is the process of components that are never started.
-func idle() process { return process{meter: &selfreceiver.Meter{}, log: zap.NewNop()} }
+func idle() process {
+	return process{meter: &selfreceiver.Meter{}, trace: &cudareceiver.Switch{}, log: zap.NewNop()}
+}
 
 // factories returns the components of the distribution: ours, and the stock ones that cost next to
 // nothing. ADR 13 has the measurements; gpumeter-collector has the others.
@@ -69,7 +72,7 @@ func (p process) factories() (otelcol.Factories, error) {
 	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](
 		gpuextension.NewFactoryWithView(p.open), filestorage.NewFactory(), bearertokenauthextension.NewFactory(), healthcheckextension.NewFactory(), localonly.NewFactory(), pprofextension.NewFactory())
 	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](
-		cudareceiver.NewFactory(), gpureceiver.NewFactory(), hostreceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(p.meter))
+		cudareceiver.NewFactoryWithSwitch(p.trace), gpureceiver.NewFactory(), hostreceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(p.meter))
 	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](
 		batchprocessor.NewFactory(), memorylimiterprocessor.NewFactory(), reservedprocessor.NewFactory(), resourceprocessor.NewFactory(), workloadprocessor.NewFactory())
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](

@@ -12,11 +12,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/logging"
+	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
 )
 
 // DefaultPause is the default length of a pause.
@@ -28,19 +30,29 @@ const MaxPause = time.Hour
 // Pause makes the agent at socket release every driver for d, and returns its response. A
 // pause of 0 resumes.
 func Pause(ctx context.Context, socket string, d time.Duration) (string, error) {
+	return tell(ctx, socket, "pause", url.Values{"for": {d.String()}})
+}
+
+// Trace makes the agent at socket start or end tracing, and returns its response.
+func Trace(ctx context.Context, socket string, on bool) (string, error) {
+	return tell(ctx, socket, "trace", url.Values{"on": {strconv.FormatBool(on)}})
+}
+
+// tell sends a command to the agent at socket.
+func tell(ctx context.Context, socket, command string, form url.Values) (string, error) {
 	client := http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}}
 	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/pause?"+url.Values{"for": {d.String()}}.Encode(), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/"+command+"?"+form.Encode(), nil)
 	if err != nil {
 		return "", err
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return "", fmt.Errorf("no agent responds at %s: is one running as this user? Set --socket, or send SIGUSR1 to the agent (%w)", socket, errors.Unwrap(err))
+		return "", fmt.Errorf("no agent responds at %s: is one running as this user? Set --socket (%w)", socket, errors.Unwrap(err))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
@@ -56,13 +68,14 @@ func Pause(ctx context.Context, socket string, d time.Duration) (string, error) 
 
 // serveControl serves the control socket until ctx is canceled. Only the user of the agent and
 // root can connect.
-func serveControl(ctx context.Context, done *sync.WaitGroup, socket string, live *liveView) error {
+func serveControl(ctx context.Context, done *sync.WaitGroup, socket string, live *liveView, trace *cudareceiver.Switch) error {
 	l, err := listenSocket(socket)
 	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /pause", func(w http.ResponseWriter, r *http.Request) { answerPause(w, r, live) })
+	mux.HandleFunc("POST /trace", func(w http.ResponseWriter, r *http.Request) { answerTrace(w, r, trace) })
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	done.Go(func() { _ = srv.Serve(l) }) // ends with ErrServerClosed
 	done.Go(func() {
@@ -87,6 +100,23 @@ func answerPause(w http.ResponseWriter, r *http.Request, live *liveView) {
 		return
 	}
 	fmt.Fprintf(w, "Paused until %s: no driver is in use. gpumeter pause --for 0 resumes now.\n", time.Now().Add(d).Format(time.TimeOnly))
+}
+
+func answerTrace(w http.ResponseWriter, r *http.Request, trace *cudareceiver.Switch) {
+	on, err := strconv.ParseBool(r.FormValue("on"))
+	if err != nil {
+		http.Error(w, fmt.Sprintf("on must be true or false, is %q", r.FormValue("on")), http.StatusBadRequest)
+		return
+	}
+	do, answer := trace.Stop, "Tracing ended: no probe is left. gpumeter trace --start starts it again, as does a restart of the agent."
+	if on {
+		do, answer = trace.Start, "Tracing."
+	}
+	if err := do(); err != nil {
+		http.Error(w, logging.OneLine(err), http.StatusConflict)
+		return
+	}
+	fmt.Fprintln(w, answer)
 }
 
 // listenSocket listens at path. It removes the stale socket of a killed agent.

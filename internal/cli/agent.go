@@ -104,7 +104,7 @@ func (a *agentFlags) registerShared(cmd *cobra.Command) {
 	f.BoolVar(&o.Trace, "trace", false, "trace CUDA and NCCL calls with eBPF; needs CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE for processes of other users")
 	f.DurationVar(&a.interval, "interval", local.DefaultInterval, "time between readings, 100ms to 5m")
 	f.DurationVar(&a.slow, "slow-interval", local.DefaultSlowInterval, "time between readings of values that are slow to read or rarely change")
-	f.StringVar(&o.Socket, "socket", defaultSocket(), "control socket for gpumeter pause; empty disables it")
+	f.StringVar(&o.Socket, "socket", defaultSocket(), "control socket, to pause the agent and to end tracing; empty disables it")
 	f.StringVar(&o.StateDir, "state-dir", defaultState(), "`FOLDER` for state that must survive a restart; empty for none")
 	f.BoolVar(&o.NoStandby, "no-standby", false, "read devices even if another agent of this machine does; a store that gets the samples of both has two senders of each device")
 	f.IntVar(&a.expect, "expect", 0, "number of devices this machine should have; fewer raise a finding (default: all devices seen since boot)")

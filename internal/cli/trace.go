@@ -17,6 +17,7 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/agent"
 	"github.com/gpumeter/gpumeter/internal/cli/render"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
@@ -86,7 +87,10 @@ type traceCommand struct {
 	interval time.Duration
 	asJSON   bool
 	perfetto string
-	terminal bool // redraw the report in place
+	socket   string // of the agent
+	start    bool   // make the agent trace
+	stop     bool   // make the agent end tracing
+	terminal bool   // redraw the report in place
 }
 
 func newTrace() *cobra.Command {
@@ -102,13 +106,20 @@ caused by the host, and a verdict on what limits the speed of each process. Proc
 not modified; each traced call costs about a microsecond.
 
 Tracing needs root, or CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE and
-CAP_CHECKPOINT_RESTORE for processes of other users.`,
+CAP_CHECKPOINT_RESTORE for processes of other users.
+
+--stop ends the tracing of the agent on this machine (gpumeter agent --trace) without a
+restart: when it returns, no probe is left. --start starts it again.`,
 		Example: `  gpumeter trace
   gpumeter trace --pod ml/llm-0 --duration 30s
   gpumeter trace --job 4711 --json
-  gpumeter trace --pid 4242 --perfetto calls.json`,
+  gpumeter trace --pid 4242 --perfetto calls.json
+  gpumeter trace --stop`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.start || c.stop {
+				return c.tell(cmd)
+			}
 			if err := c.check(cmd.Flags().Changed("duration")); err != nil {
 				return err
 			}
@@ -122,7 +133,24 @@ CAP_CHECKPOINT_RESTORE for processes of other users.`,
 	f.DurationVar(&c.interval, "interval", 2*time.Second, "time between reports, 200ms to 5m")
 	f.BoolVar(&c.asJSON, "json", false, "print a JSON object per interval; its counters start when the process was first seen")
 	f.StringVar(&c.perfetto, "perfetto", "", "record every call to `FILE` for ui.perfetto.dev, for at most a minute")
+	f.BoolVar(&c.stop, "stop", false, "end the tracing of the running agent: all its probes are removed")
+	f.BoolVar(&c.start, "start", false, "start the tracing of the running agent again after --stop")
+	f.StringVar(&c.socket, "socket", defaultSocket(), "control socket of the agent, for --stop and --start")
+	cmd.MarkFlagsMutuallyExclusive("stop", "start")
 	return cmd
+}
+
+// tell makes the agent start or end tracing.
+func (c *traceCommand) tell(cmd *cobra.Command) error {
+	if c.socket == "" {
+		return errors.New("no default socket for this user: set --socket to the agent's")
+	}
+	answer, err := agent.Trace(cmd.Context(), c.socket, c.start)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), answer)
+	return nil
 }
 
 func (c *traceCommand) check(durationSet bool) error {

@@ -194,6 +194,94 @@ func TestAgentTraces(t *testing.T) {
 	a.stop()
 }
 
+// Catches a probe, a program or a map that is left after gpumeter trace --stop, an agent that does not
+// go on without tracing, and one that does not trace again.
+func TestTraceStop(t *testing.T) {
+	t.Parallel()
+	dir := buildTracee(t)
+	program := filepath.Join(dir, "gm-stop") // agents of other tests see it, too
+	if err := os.Rename(filepath.Join(dir, "gm-before"), program); err != nil {
+		t.Fatal(err)
+	}
+	a := start(t, "--trace", "--interval", "1s")
+	up := func(want float64) {
+		t.Helper()
+		a.waitPage(func(p page) error {
+			for s, v := range p {
+				if strings.HasPrefix(s, "gpumeter_tracer_up{") && v == want {
+					return nil
+				}
+			}
+			return fmt.Errorf("gpumeter_tracer_up is not %v", want)
+		})
+	}
+	inKernel := func() (n int) {
+		fds := fmt.Sprintf("/proc/%d/fd", a.cmd.Process.Pid)
+		list, err := os.ReadDir(fds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range list {
+			to, _ := os.Readlink(filepath.Join(fds, fd.Name())) // it may be closed by now
+			if strings.HasPrefix(to, "anon_inode:bpf") || to == "anon_inode:[perf_event]" {
+				n++
+			}
+		}
+		return n
+	}
+	counted := func() {
+		t.Helper()
+		do, end := work(t, program)
+		a.waitPage(func(p page) error {
+			do(1)
+			for s, v := range p {
+				if strings.HasPrefix(s, "gpu_cuda_kernel_launches_total{") && label(s, "gpu_workload_name") == "gm-stop" && v > 0 {
+					return nil
+				}
+			}
+			return fmt.Errorf("no launch is counted")
+		})
+		end()
+	}
+	a.waitPage(func(p page) error {
+		for s, v := range p {
+			if strings.HasPrefix(s, "gpumeter_tracer_up{") && v == 0 {
+				missing(t, "bpf", fmt.Sprint(a.waitLog("CUDA and NCCL are not traced")["reason"]))
+			}
+			if strings.HasPrefix(s, "gpumeter_tracer_up{") {
+				return nil
+			}
+		}
+		return fmt.Errorf("no word on whether it traces")
+	})
+	counted()
+	if inKernel() == 0 {
+		t.Error("nothing of the tracer is in the kernel: the test is wrong")
+	}
+	if got := output(t, "trace", "--stop", "--socket", a.socket); !strings.Contains(got, "no probe is left") {
+		t.Errorf("the answer is %q", got)
+	}
+	if n := inKernel(); n != 0 {
+		t.Errorf("%d programs, maps and probes are left", n)
+	}
+	up(0)
+	if got := output(t, "trace", "--start", "--socket", a.socket); got != "Tracing.\n" {
+		t.Errorf("the answer is %q", got)
+	}
+	up(1)
+	counted()
+	a.stop()
+
+	b := start(t)
+	b.waitLog("serving metrics")
+	if r := run(t, "trace", "--stop", "--socket", b.socket); r.code == 0 || !strings.Contains(r.stderr, "started without --trace") {
+		t.Errorf("an agent that does not trace: %+v", r)
+	}
+	if r := run(t, "trace", "--stop", "--socket", "/nowhere"); r.code == 0 || !strings.Contains(r.stderr, "no agent responds at /nowhere") {
+		t.Errorf("no agent: %+v", r)
+	}
+}
+
 // Tracing is configured in one place: a flag that would do nothing is refused.
 func TestTraceFlag(t *testing.T) {
 	t.Parallel()

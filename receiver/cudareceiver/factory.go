@@ -12,10 +12,13 @@ import (
 )
 
 // NewFactory returns the factory of the receiver.
-func NewFactory() receiver.Factory { return newFactory(openTracer) }
+func NewFactory() receiver.Factory { return newFactory(openTracer, &Switch{}) }
 
-func newFactory(open opener) receiver.Factory {
-	s := &shared{open: open, all: map[*Config]*cudaReceiver{}}
+// NewFactoryWithSwitch returns a factory whose receivers trace while a switch is on.
+func NewFactoryWithSwitch(s *Switch) receiver.Factory { return newFactory(openTracer, s) }
+
+func newFactory(open opener, power *Switch) receiver.Factory {
+	s := &shared{open: open, power: power, all: map[*Config]*cudaReceiver{}}
 	return receiver.NewFactory(metadata.Type, createDefaultConfig,
 		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
 			r := s.of(cfg.(*Config), set)
@@ -32,9 +35,10 @@ func newFactory(open opener) receiver.Factory {
 // shared has the receivers by configuration, so that a receiver in a metrics and a logs pipeline traces
 // only once.
 type shared struct {
-	open opener
-	mu   sync.Mutex
-	all  map[*Config]*cudaReceiver
+	open  opener
+	power *Switch
+	mu    sync.Mutex
+	all   map[*Config]*cudaReceiver
 }
 
 func (s *shared) of(cfg *Config, set receiver.Settings) *cudaReceiver {
@@ -44,6 +48,7 @@ func (s *shared) of(cfg *Config, set receiver.Settings) *cudaReceiver {
 		return r
 	}
 	r := newReceiver(cfg, set, s.open)
+	r.power = s.power
 	r.forget = func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -42,9 +42,12 @@ type cudaReceiver struct {
 	start, stop sync.Once
 	failed      error // error of the start
 	cancel      func()
-	done        sync.WaitGroup
+	power       *Switch
 
-	source   source // nil without a tracer
+	mu       sync.Mutex    // held by a reading, and by what begins and ends tracing
+	source   source        // nil without a tracer
+	halt     func()        // ends the source
+	owners   ledger.Owners // nil: unknown
 	ledger   *ledger.Ledger
 	emitter  *emitter
 	recorder *recorder
@@ -57,7 +60,7 @@ type cudaReceiver struct {
 
 func newReceiver(cfg *Config, set receiver.Settings, open opener) *cudaReceiver {
 	return &cudaReceiver{
-		cfg: cfg, set: set, open: open, forget: func() {}, clock: time.Now,
+		cfg: cfg, set: set, open: open, forget: func() {}, clock: time.Now, power: &Switch{},
 		ledger: ledger.New(cfg.ledger()), emitter: newEmitter(cfg, set, time.Now()), recorder: newRecorder(cfg, set),
 		watcher: watch.New(cfg.Proc), refused: map[string]bool{},
 	}
@@ -73,20 +76,10 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 			return
 		}
 		if o, ok := view.(ledger.Owners); ok {
-			r.ledger.Owners, r.watcher.Owner = o, o.Process
+			r.owners = o
+			r.forgetCounts()
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		if r.source, err = r.open(r.cfg); err != nil {
-			r.source = nil
-			r.set.Logger.Warn("CUDA and NCCL are not traced", zap.String("reason", err.Error()))
-		} else {
-			r.features()
-			r.done.Go(func() {
-				if err := r.source.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
-					r.set.Logger.Warn("The tracer ended", zap.String("reason", err.Error()))
-				}
-			})
-		}
+		r.power.join(r)
 		subscription, unsubscribe := view.Subscribe()
 		var reading sync.WaitGroup
 		reading.Go(func() {
@@ -97,10 +90,61 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 		r.cancel = func() { // make the last reading before the tracer stops
 			unsubscribe()
 			reading.Wait()
-			cancel()
+			r.power.leave(r)
+			r.end()
 		}
 	})
 	return r.failed
+}
+
+// begin begins to trace, unless it has begun.
+func (r *cudaReceiver) begin() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.source != nil {
+		return nil
+	}
+	src, err := r.open(r.cfg)
+	if err != nil {
+		r.set.Logger.Warn("CUDA and NCCL are not traced", zap.String("reason", err.Error()))
+		return err
+	}
+	r.source = src
+	r.features()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := src.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			r.set.Logger.Warn("The tracer ended", zap.String("reason", err.Error()))
+		}
+	})
+	r.halt = func() {
+		cancel()
+		running.Wait()
+	}
+	return nil
+}
+
+// end ends tracing: no probe is left when it returns. The kernel's counts are gone with the probes, so
+// what follows starts from zero.
+func (r *cudaReceiver) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.source == nil {
+		return
+	}
+	r.halt()
+	r.source, r.halt = nil, nil
+	r.forgetCounts()
+	r.emitter.began, r.emitter.blind = r.clock(), false
+}
+
+// forgetCounts drops what is known about processes.
+func (r *cudaReceiver) forgetCounts() {
+	r.ledger, r.watcher, r.outliers = ledger.New(r.cfg.ledger()), watch.New(r.cfg.Proc), watch.Outliers{}
+	if r.owners != nil {
+		r.ledger.Owners, r.watcher.Owner = r.owners, r.owners.Process
+	}
 }
 
 // features logs once which features the kernel or our privileges lack, with the consequence.
@@ -118,6 +162,8 @@ func (r *cudaReceiver) features() {
 
 // tick makes a reading, if one is due.
 func (r *cudaReceiver) tick(t node.Tick) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.watcher.See(&t)
 	now := r.clock()
 	if !r.last.IsZero() && now.Sub(r.last) < r.cfg.Interval-r.cfg.Interval/20 {
@@ -201,7 +247,6 @@ func (r *cudaReceiver) Shutdown(context.Context) error {
 		r.forget()
 		if r.cancel != nil {
 			r.cancel()
-			r.done.Wait()
 		}
 	})
 	return nil

@@ -90,7 +90,7 @@ func (f *fakeSource) open(*Config) (source, error) {
 func TestReceiver(t *testing.T) {
 	f := &fakeSource{}
 	v := &view{ticks: make(chan node.Tick, 8), whoIs: whoIs{1: llm}}
-	factory := newFactory(f.open)
+	factory := newFactory(f.open, &Switch{})
 	cfg := factory.CreateDefaultConfig().(*Config)
 	set := receivertest.NewNopSettings(metadata.Type)
 	metrics, logs := new(consumertest.MetricsSink), new(consumertest.LogsSink)
@@ -141,7 +141,7 @@ func TestReceiverWithoutRights(t *testing.T) {
 	core, log := observer.New(zap.InfoLevel)
 	set := receivertest.NewNopSettings(metadata.Type)
 	set.Logger = zap.New(core)
-	factory := newFactory(func(*Config) (source, error) { return nil, errors.New("CAP_BPF is missing") })
+	factory := newFactory(func(*Config) (source, error) { return nil, errors.New("CAP_BPF is missing") }, &Switch{})
 	sink := new(consumertest.MetricsSink)
 	r, err := factory.CreateMetrics(t.Context(), set, factory.CreateDefaultConfig(), sink)
 	if err != nil {
@@ -170,7 +170,7 @@ func TestReceiverCannotRead(t *testing.T) {
 	set := receivertest.NewNopSettings(metadata.Type)
 	set.Logger = zap.New(core)
 	f := &fakeSource{fails: []error{nil, errors.New("cannot read ops: 1"), errors.New("cannot read ops: 2")}}
-	factory := newFactory(f.open)
+	factory := newFactory(f.open, &Switch{})
 	sink := new(consumertest.MetricsSink)
 	r, err := factory.CreateMetrics(t.Context(), set, factory.CreateDefaultConfig(), sink)
 	if err != nil {
@@ -205,7 +205,7 @@ func TestReceiverCannotRead(t *testing.T) {
 
 // Catches a start without the gpu extension, which knows the devices and owners.
 func TestReceiverNeedsTheExtension(t *testing.T) {
-	factory := newFactory((&fakeSource{}).open)
+	factory := newFactory((&fakeSource{}).open, &Switch{})
 	r, err := factory.CreateMetrics(t.Context(), receivertest.NewNopSettings(metadata.Type), factory.CreateDefaultConfig(), consumertest.NewNop())
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,71 @@
+package cudareceiver
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Switch ends the tracing of receivers, and starts it again, while they run. It outlives them: a
+// receiver that starts while the switch is off does not trace. The zero Switch is on.
+type Switch struct {
+	mu        sync.Mutex
+	off       bool
+	receivers map[*cudaReceiver]bool
+}
+
+// errNone is returned by a switch without receivers.
+var errNone = errors.New("this agent does not trace: it was started without --trace, or its configuration has no cuda receiver")
+
+// Stop ends tracing. No probe is left when it returns.
+func (s *Switch) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.receivers) == 0 {
+		return errNone
+	}
+	s.off = true
+	for r := range s.receivers {
+		r.end()
+	}
+	return nil
+}
+
+// Start starts tracing again.
+func (s *Switch) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.receivers) == 0 {
+		return errNone
+	}
+	s.off = false
+	var errs []error
+	for _, r := range slices.Collect(maps.Keys(s.receivers)) {
+		errs = append(errs, r.begin())
+	}
+	return errors.Join(errs...)
+}
+
+// join adds a receiver that starts. It traces if the switch is on and the kernel lets it: the log has the
+// reason if not, and the agent runs without it.
+func (s *Switch) join(r *cudaReceiver) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.receivers == nil {
+		s.receivers = map[*cudaReceiver]bool{}
+	}
+	s.receivers[r] = true
+	if s.off {
+		r.set.Logger.Info("CUDA and NCCL are not traced: gpumeter trace --stop ended it, --start starts it again")
+		return
+	}
+	_ = r.begin() // logged
+}
+
+// leave removes a receiver that shuts down.
+func (s *Switch) leave(r *cudaReceiver) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.receivers, r)
+}

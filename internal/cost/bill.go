@@ -66,6 +66,7 @@ type biller struct {
 	prices Prices
 	at     time.Time // the edge from which the prices apply
 	rows   map[fleet.RowKey]*billed
+	free   []billed // for further rows: a month of a large fleet has hundreds of thousands
 }
 
 // billed is a row, and how it is priced from an edge on.
@@ -81,7 +82,11 @@ type billed struct {
 func (b *biller) count(key fleet.RowKey, labels query.Labels, from, to fleet.Sums) {
 	r := b.rows[key]
 	if r == nil {
-		r = &billed{Row: Row{Labels: labels}, key: key.Value(), kind: labels[fleet.LabelKind]}
+		if len(b.free) == 0 {
+			b.free = make([]billed, min(1024, 16+len(b.rows)))
+		}
+		r, b.free = &b.free[0], b.free[1:]
+		*r = billed{Row: Row{Labels: labels}, key: key.Value(), kind: labels[fleet.LabelKind]}
 		b.rows[key] = r
 	}
 	if !r.from.Equal(b.at) {

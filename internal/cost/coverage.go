@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
@@ -80,19 +81,27 @@ func (c *Coverage) Incomplete() []Covered {
 // devices could have had. A bill of some workloads has no coverage: the rest of a device is
 // somebody else's.
 func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match map[string]string) (*Coverage, error) {
-	seen, err := sighting.Devices(ctx, store, match, s.From, s.To)
-	if err != nil {
-		return nil, err
-	}
+	var seen map[string]*sighting.Device
+	var err error
+	var listing sync.WaitGroup
+	listing.Go(func() { seen, err = sighting.Devices(ctx, store, match, s.From, s.To) })
 	period := s.To.Sub(s.From)
 	c := &Coverage{GPUs: []Covered{}, From: s.From, To: s.To, Tolerance: max(90*time.Second, period/1000)}
-	known := map[string]Seconds{}
+	known, labels := map[string]Seconds{}, map[string]query.Labels{}
 	for i := range s.Rows {
 		r := &s.Rows[i]
 		uuid := fleet.DeviceKey(r.Labels)
+		if _, ok := known[uuid]; !ok {
+			labels[uuid] = r.Labels
+		}
 		known[uuid] += r.Time()
+	}
+	if listing.Wait(); err != nil {
+		return nil, err
+	}
+	for uuid, l := range labels {
 		if seen[uuid] == nil {
-			seen[uuid] = &sighting.Device{Labels: r.Labels, In: true}
+			seen[uuid] = &sighting.Device{Labels: l, In: true}
 		}
 	}
 	unknown := func(uuid string) Seconds { return max(0, Seconds(period.Microseconds())-known[uuid]) }

@@ -46,21 +46,6 @@ func SameCurrency(quotas []Quota, p Prices) error {
 // Team returns the team of a quota that is about exactly one team, otherwise "".
 func (q Quota) Team() string { return q.team }
 
-// Use is the usage of one limit of a quota.
-type Use struct {
-	Quota  string `json:"quota"`
-	Source string `json:"source"`
-	Team   string `json:"team,omitempty"` // if the quota is about exactly one team
-	// Namespace and Cluster are set if the quota is about exactly one.
-	Namespace string `json:"namespace,omitempty"`
-	Cluster   string `json:"cluster,omitempty"`
-
-	What  string  `json:"what"` // gpus, gpu_hours or money
-	Used  float64 `json:"used"`
-	Limit float64 `json:"limit"`
-	Over  bool    `json:"over"`
-}
-
 // maxQuotas bounds the quotas of one source.
 const maxQuotas = 100_000
 
@@ -366,31 +351,4 @@ func tres(list string, by float64) (*float64, error) {
 		*typed += v
 	}
 	return cmp.Or(all, typed), nil
-}
-
-// Check compares quotas with the bill of the month so far and with current holdings. A series
-// counts toward every quota that it matches.
-func Check(quotas []Quota, month Statement, held []query.Sample) []Use {
-	var out []Use
-	for _, q := range quotas {
-		add := func(what string, used, limit float64) {
-			out = append(out, Use{Quota: q.Name, Source: q.Source, Team: q.team, Namespace: q.namespace, Cluster: q.cluster, What: what, Used: used, Limit: limit, Over: used > limit})
-		}
-		var sum Amounts
-		for i := range month.Rows {
-			if fleet.IsHeld(month.Rows[i].Labels[fleet.LabelKind]) && q.Matches(month.Rows[i].Labels) {
-				sum = sum.Add(month.Rows[i].Amounts)
-			}
-		}
-		if q.GPUs != nil {
-			add("gpus", fleet.Parts(held, q.Matches), *q.GPUs)
-		}
-		if q.Hours != nil {
-			add("gpu_hours", sum.Allocated().Hours(), *q.Hours)
-		}
-		if q.Money != nil {
-			add("money", float64(sum.Total())/1e6, float64(*q.Money)/1e6)
-		}
-	}
-	return out
 }

@@ -2,8 +2,8 @@ package cost
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -64,7 +64,7 @@ func (m *Missing) TwiceNote() string {
 func (b *biller) statement(from, to time.Time) Statement {
 	s := Statement{From: from, To: to, Currency: b.prices.Currency}
 	s.Rows = slices.Grow(s.Rows, len(b.rows))
-	for _, r := range b.sorted() {
+	for _, r := range sortedRows(slices.Collect(maps.Values(b.rows))) {
 		s.Rows = append(s.Rows, r.Row)
 		s.Total = s.Total.Add(r.Amounts)
 		part := s.part(r.kind)
@@ -78,38 +78,6 @@ func (b *biller) statement(from, to time.Time) Statement {
 	}
 	s.Commitments = b.prices.committed(&s)
 	return s
-}
-
-// sorted returns the rows in order of their keys. Keys are long and begin alike: most of them are told
-// apart by the eight bytes that follow.
-func (b *biller) sorted() []*billed {
-	type ranked struct {
-		rank uint64
-		*billed
-	}
-	list := make([]ranked, 0, len(b.rows))
-	var least, most string
-	for _, r := range b.rows {
-		if list = append(list, ranked{billed: r}); len(list) == 1 {
-			least, most = r.key, r.key
-		}
-		least, most = min(least, r.key), max(most, r.key)
-	}
-	same := 0
-	for same < len(least) && least[same] == most[same] {
-		same++
-	}
-	for i := range list {
-		var next [8]byte
-		copy(next[:], list[i].key[same:])
-		list[i].rank = binary.BigEndian.Uint64(next[:])
-	}
-	slices.SortFunc(list, func(a, b ranked) int { return cmp.Or(cmp.Compare(a.rank, b.rank), strings.Compare(a.key, b.key)) })
-	out := make([]*billed, len(list))
-	for i := range list {
-		out[i] = list[i].billed
-	}
-	return out
 }
 
 func (s *Statement) part(kind string) *Amounts {
@@ -269,12 +237,33 @@ func (s *Statement) Simulated() string {
 // By groups rows by one or more dimensions. The groups add up to Total and are ordered by
 // descending cost, then time.
 func (s *Statement) By(dims ...Dimension) []Group {
-	type group struct {
-		Group
+	type members struct {
 		devices   map[string]bool
 		workloads map[workloadKey]bool
 	}
-	groups := map[string]*group{}
+	in := map[*Group]members{}
+	return s.group(dims, func(g *Group, l query.Labels) {
+		m, ok := in[g]
+		if !ok {
+			m = members{map[string]bool{}, map[workloadKey]bool{}}
+			in[g] = m
+		}
+		m.devices[fleet.DeviceKey(l)] = true
+		if key := workloadKeyOf(l); key != (workloadKey{}) {
+			m.workloads[key] = true
+		}
+		g.Devices, g.Workloads = len(m.devices), len(m.workloads)
+	})
+}
+
+// Sums is By without the numbers of devices and workloads, which take most of its time.
+func (s *Statement) Sums(d Dimension) []Group {
+	return s.group([]Dimension{d}, func(*Group, query.Labels) {})
+}
+
+// group groups rows, and calls each with the group of each row.
+func (s *Statement) group(dims []Dimension, each func(*Group, query.Labels)) []Group {
+	groups := map[string]*Group{}
 	nameOf := s.apart(dims)
 	keys := make([]string, len(dims))
 	for i := range s.Rows {
@@ -285,19 +274,15 @@ func (s *Statement) By(dims ...Dimension) []Group {
 		id := strings.Join(keys, "\x00")
 		g := groups[id]
 		if g == nil {
-			g = &group{Group{Name: strings.Join(keys, " / "), Keys: slices.Clone(keys)}, map[string]bool{}, map[workloadKey]bool{}}
+			g = &Group{Name: strings.Join(keys, " / "), Keys: slices.Clone(keys)}
 			groups[id] = g
 		}
 		g.Amounts = g.Add(r.Amounts)
-		g.devices[fleet.DeviceKey(r.Labels)] = true
-		if key := workloadKeyOf(r.Labels); key != (workloadKey{}) {
-			g.workloads[key] = true
-		}
+		each(g, r.Labels)
 	}
 	out := make([]Group, 0, len(groups))
 	for _, g := range groups {
-		g.Devices, g.Workloads = len(g.devices), len(g.workloads)
-		out = append(out, g.Group)
+		out = append(out, *g)
 	}
 	slices.SortFunc(out, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(b.Amounts.Total(), a.Amounts.Total()), cmp.Compare(b.Time(), a.Time()), slices.Compare(a.Keys, b.Keys))

@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -93,11 +94,14 @@ func Held(ctx context.Context, store query.Store, at time.Time, match map[string
 			once[Instance(s.Labels)] = s
 		}
 	}
-	out := make([]query.Sample, 0, len(once))
+	byKey := make(map[string]query.Sample, len(once))
 	for _, s := range once {
-		out = append(out, s)
+		byKey[s.Labels.Key()] = s // instances differ in their labels
 	}
-	slices.SortFunc(out, func(a, b query.Sample) int { return cmp.Compare(a.Labels.Key(), b.Labels.Key()) })
+	out := make([]query.Sample, 0, len(byKey))
+	for _, key := range slices.Sorted(maps.Keys(byKey)) {
+		out = append(out, byKey[key])
+	}
 	return out, nil
 }
 

@@ -406,6 +406,9 @@ func (d *Day) Add(key RowKey, labels query.Labels, s Sums) {
 // Sort orders late accounts by time: those of a shorter period come first.
 func (d *Day) Sort() {
 	slices.SortStableFunc(d.Late, func(a, b LateRow) int {
-		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Labels.Key(), b.Labels.Key()))
+		if c := a.At.Compare(b.At); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.Labels.Key(), b.Labels.Key())
 	})
 }

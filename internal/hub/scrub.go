@@ -15,7 +15,7 @@ const scrubEvery = 24 * time.Hour
 
 // scrub verifies the checksums of all blocks, at once and then every day, until ctx is canceled. At a
 // start only the parts of a block that the database reads then are verified; damage elsewhere makes
-// every query and every merge that reads it fail. It takes half of one core at most.
+// every query and every merge that reads it fail. It takes a quarter of one core at most.
 func (s *Store) scrub(ctx context.Context) {
 	for {
 		for _, b := range s.db.Blocks() {
@@ -24,7 +24,7 @@ func (s *Store) scrub(ctx context.Context) {
 			if err != nil {
 				s.setAside(b.Dir(), span, err)
 			}
-			if !pause(ctx, time.Since(began)) {
+			if !pause(ctx, 3*time.Since(began)) {
 				return
 			}
 		}

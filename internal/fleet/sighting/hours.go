@@ -12,13 +12,20 @@ func during(h *fleet.DayHours, part Span, last time.Time, slack time.Duration) (
 	if h == nil {
 		return nil, false
 	}
+	if part.To.Sub(part.From) == day && neverAway(h, slack) { // as most of a fleet are most of the time
+		if last.Before(part.From) {
+			part.From = part.From.Add(time.Hour - seconds(h[0]))
+		}
+		part.To = part.To.Add(seconds(h[23]) - time.Hour)
+		return []Span{part}, true
+	}
 	sure = true
 	for t := part.From.UTC().Truncate(time.Hour); t.Before(part.To); t = t.Add(time.Hour) {
 		from, to := later(t, part.From), t.Add(time.Hour)
 		if to.After(part.To) {
 			to = part.To
 		}
-		used := min(to.Sub(from), time.Duration(h[t.Hour()])*time.Second)
+		used := min(to.Sub(from), seconds(h[t.Hour()]))
 		if used == 0 || to.Sub(from)-used > slack {
 			sure = false
 		}
@@ -38,4 +45,16 @@ func during(h *fleet.DayHours, part Span, last time.Time, slack time.Duration) (
 		last = span.To
 	}
 	return seen, sure
+}
+
+func seconds(n uint16) time.Duration { return time.Duration(n) * time.Second }
+
+// neverAway reports whether a device was there in every hour of a day, with gaps of at most slack.
+func neverAway(h *fleet.DayHours, slack time.Duration) bool {
+	for _, n := range h {
+		if n == 0 || time.Hour-seconds(n) > slack {
+			return false
+		}
+	}
+	return true
 }

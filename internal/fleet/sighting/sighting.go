@@ -105,32 +105,34 @@ func Search(ctx context.Context, store query.Store, seen map[string]*Device, key
 		unsure := map[string]*Device{} // devices whose samples say more
 		found := map[string][]Span{}
 		for _, key := range keys {
-			var sure bool
-			if found[key], sure = during(hourly[key], part, seen[key].Last, s.slack); !sure {
-				unsure[key] = seen[key]
+			d := seen[key]
+			if spans, sure := during(hourly[key], part, d.Last, s.slack); sure {
+				d.add(spans, s.slack)
+			} else {
+				unsure[key], found[key] = d, spans
 			}
 		}
 		if err := s.samples(ctx, part, unsure, found); err != nil {
 			return err
 		}
-		for _, key := range keys {
+		for key, d := range unsure {
 			slices.SortFunc(found[key], func(a, b Span) int { return a.From.Compare(b.From) }) // a device that moved has several series
-			for _, span := range found[key] {
-				seen[key].add(span, s.slack)
-			}
+			d.add(found[key], s.slack)
 		}
 	}
 	return nil
 }
 
-// add adds when the device was seen.
-func (d *Device) add(s Span, slack time.Duration) {
-	if d.First.IsZero() {
-		d.First = s.From
-	} else if s.From.Sub(d.Last) > slack {
-		d.Gaps = append(d.Gaps, Span{d.Last, s.From})
+// add adds when the device was seen, in order of time.
+func (d *Device) add(spans []Span, slack time.Duration) {
+	for _, s := range spans {
+		if d.First.IsZero() {
+			d.First = s.From
+		} else if s.From.Sub(d.Last) > slack {
+			d.Gaps = append(d.Gaps, Span{d.Last, s.From})
+		}
+		d.Last = later(d.Last, s.To)
 	}
-	d.Last = later(d.Last, s.To)
 }
 
 // hourly returns the device time of the hours of a day, nil if the store does not keep it.

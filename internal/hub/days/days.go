@@ -67,9 +67,9 @@ type Days struct {
 	loaded map[time.Time]*kept
 	used   []time.Time // days in memory, the least recently used first
 	last   map[[3]int64]*partial
-	rows   map[fleet.RowKey]query.Labels // days share them
-	full   bool                          // the last file could not be written
-	done   map[time.Time]bool            // days that Run has completed
+	rows   map[string]interned // by key
+	full   bool                // the last file could not be written
+	done   map[time.Time]bool  // days that Run has completed
 
 	marks marks
 }
@@ -86,7 +86,7 @@ func Open(dir string, store query.Store, o Options) (*Days, error) {
 	}
 	d := &Days{
 		Store: store, o: o, dir: dir, hours: fleet.NewHours(store), turn: make(chan struct{}, 1),
-		loaded: map[time.Time]*kept{}, last: map[[3]int64]*partial{}, rows: map[fleet.RowKey]query.Labels{}, done: map[time.Time]bool{},
+		loaded: map[time.Time]*kept{}, last: map[[3]int64]*partial{}, rows: map[string]interned{}, done: map[time.Time]bool{},
 	}
 	if err := d.marks.open(filepath.Join(dir, "late")); err != nil {
 		return nil, err

@@ -75,15 +75,21 @@ func (k *kept) size() (n int) {
 	return n
 }
 
+// interned is a row as all days share it.
+type interned struct {
+	key    fleet.RowKey
+	labels query.Labels
+}
+
 // intern returns the labels of a key. Rows of all days share them.
 func (d *Days) intern(key []byte) (fleet.RowKey, query.Labels) {
-	k := unique.Make(string(key))
-	l, ok := d.rows[k]
+	r, ok := d.rows[string(key)]
 	if !ok {
-		l = labelsOf(k.Value())
-		d.rows[k] = l
+		text := string(key)
+		r = interned{unique.Make(text), labelsOf(text)}
+		d.rows[r.key.Value()] = r
 	}
-	return k, l
+	return r.key, r.labels
 }
 
 // forget drops a day from memory.

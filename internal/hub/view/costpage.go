@@ -41,7 +41,7 @@ func (v *viewer) costPage(ctx context.Context, r request) (any, error) {
 		Notes: slices.Concat(v.accounts.Notes, bill.Notes), Total: takenOf(bill.Total), Simulated: simulationOf(nil, bill), Teams: []teamRow{}, Quotas: []Quota{},
 	}
 	team, _ := cost.DimensionOf("team")
-	for _, g := range bill.By(team) {
+	for _, g := range bill.Sums(team) {
 		a.Teams = append(a.Teams, teamRow{g.Name, takenOf(g.Amounts)})
 	}
 	if v.accounts.Cover != nil {

@@ -4,11 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"unique"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
 // Catches rows out of order: keys of which one is the beginning of another, keys that differ beyond the
@@ -17,7 +14,8 @@ func TestRowsAreSorted(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		b := &biller{rows: map[fleet.RowKey]*billed{}}
+		seen := map[string]bool{}
+		var rows []*billed
 		begin := []string{"", "gpu_model\xffH100\xffgpu_uuid\xffGPU-"}[r.IntN(2)]
 		var want []string
 		for range r.IntN(50) {
@@ -25,14 +23,14 @@ func TestRowsAreSorted(t *testing.T) {
 			for range r.IntN(20) {
 				key += string("\x00ab\xff"[r.IntN(4)])
 			}
-			if h := unique.Make(key); b.rows[h] == nil {
-				b.rows[h] = &billed{key: key}
-				want = append(want, key)
+			if !seen[key] {
+				seen[key], want = true, append(want, key)
+				rows = append(rows, &billed{key: key})
 			}
 		}
 		slices.Sort(want)
 		var got []string
-		for _, x := range b.sorted() {
+		for _, x := range sortedRows(rows) {
 			got = append(got, x.key)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

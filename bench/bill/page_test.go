@@ -20,7 +20,7 @@ import (
 
 var served = regexp.MustCompile(`(http://[^/\s"]+:\d+)`)
 
-// page opens the Cost page of the shipped binary over a period, three times: the first after a start, when
+// page opens the Cost page of the shipped binary over a period, five times: the first after a start, when
 // nothing is in memory.
 func page(t *testing.T, dir string, from, to time.Time) string {
 	t.Helper()
@@ -61,7 +61,7 @@ func page(t *testing.T, dir string, from, to time.Time) string {
 		t.Fatal(err)
 	}
 	text := ""
-	for range 3 {
+	for range 5 {
 		text += " " + look(t, ctx, fmt.Sprintf("%s/#/cost?from=%d&to=%d", url, from.Unix(), to.Unix()))
 	}
 	rss, _, err := usage.Memory(cmd.Process.Pid)

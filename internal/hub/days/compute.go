@@ -49,6 +49,9 @@ func (d *Days) again(ctx context.Context, k *kept, uuids []string) error {
 	if len(uuids) == 0 || k.hours == 0 {
 		return nil
 	}
+	if err := d.fill(k); err != nil {
+		return err
+	}
 	k.whole = nil
 	used, err := d.compute(ctx, k.day, []time.Time{k.day.Add(time.Duration(k.hours) * time.Hour)}, uuids)
 	if err != nil {

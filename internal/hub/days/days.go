@@ -172,6 +172,11 @@ func (d *Days) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, e
 		return nil, err
 	}
 	full := min(int(at.Sub(midnight)/time.Hour), k.hours)
+	if full < 24 {
+		if err := d.fill(k); err != nil {
+			return nil, err
+		}
+	}
 	from := midnight.Add(time.Duration(full) * time.Hour)
 	out := k.upTo(full, from)
 	if out.Kept = from; from.Before(at) {

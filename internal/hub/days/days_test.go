@@ -3,6 +3,7 @@ package days
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -372,5 +373,57 @@ func TestKeptExplains(t *testing.T) {
 	}
 	if !twice {
 		t.Error("no world has a device with two senders")
+	}
+}
+
+// Catches hours of past days that stay in memory, a part of a day that is asked for when they are gone from
+// it, a day without hours that replaces its file, and a file that was damaged meanwhile and is never made
+// again.
+func TestSlim(t *testing.T) {
+	t.Parallel()
+	w := worldtest.New(1, time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), 3*day, true).Run()
+	s := &store{Memory: w.Store, oldest: w.Begin, newest: w.End}
+	dir := t.TempDir()
+	d := openDays(t, dir, s)
+	midnight := w.Begin
+	for range 2 { // computed, then read
+		if diff := gocmp.Diff(rows(t, plain{s}, w.Begin, w.End), rows(t, d, w.Begin, w.End)); diff != "" {
+			t.Fatalf("(-computed +kept):\n%s", diff)
+		}
+		k := d.loaded[midnight]
+		if k == nil || !k.lean || len(k.devices) == 0 {
+			t.Fatal("the day is not in memory, or all of it is")
+		}
+		for _, x := range k.devices {
+			if len(x.rows) > 0 {
+				t.Fatalf("%d rows of a device are in memory", len(x.rows))
+			}
+		}
+		before, err := os.ReadFile(filepath.Join(dir, name(midnight)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.save(k)
+		if after, err := os.ReadFile(filepath.Join(dir, name(midnight))); err != nil || !slices.Equal(before, after) {
+			t.Fatalf("the file was replaced: %v", err)
+		}
+		part := midnight.Add(7*time.Hour + 20*time.Minute)
+		if diff := gocmp.Diff(rows(t, plain{s}, w.Begin, part), rows(t, d, w.Begin, part)); diff != "" {
+			t.Fatalf("a part of the day (-computed +kept):\n%s", diff)
+		}
+		d = openDays(t, dir, s)
+	}
+	if _, err := d.Usage(t.Context(), midnight, midnight.Add(day)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name(midnight)), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	part := midnight.Add(7 * time.Hour)
+	if _, err := d.Usage(t.Context(), midnight, part); !errors.Is(err, errDamaged) {
+		t.Errorf("a damaged file: %v", err)
+	}
+	if diff := gocmp.Diff(rows(t, plain{s}, w.Begin, part), rows(t, d, w.Begin, part)); diff != "" {
+		t.Errorf("after a damaged file (-computed +kept):\n%s", diff)
 	}
 }

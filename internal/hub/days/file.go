@@ -40,6 +40,9 @@ type kept struct {
 	devices map[string]*device // by key
 
 	whole *fleet.Day // the sum of all 24 hours, if it was asked for; shared and never changed
+	// lean is set if devices have no rows in memory, as of most days: bills need whole only. See fill.
+	lean bool
+	used [24]bool // in which hours there is usage, if lean
 }
 
 type device struct {

@@ -37,8 +37,36 @@ func (d *Days) load(t time.Time) (*kept, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot read a kept day: %w", err)
 	}
+	k.slim()
 	d.remember(k)
 	return k, nil
+}
+
+// slim drops the hours of a complete day from memory. They are in its file.
+func (k *kept) slim() {
+	if k.hours < 24 || k.lean {
+		return
+	}
+	k.used = k.usage()
+	k.upTo(24, k.day.Add(day)) // sets whole
+	for key, x := range k.devices {
+		k.devices[key] = &device{key: key, seen: x.seen}
+	}
+	k.lean = true
+}
+
+// fill reads the hours of a day that was slimmed.
+func (d *Days) fill(k *kept) error {
+	if !k.lean {
+		return nil
+	}
+	full, err := read(filepath.Join(d.dir, name(k.day)), k.day, d.intern)
+	if err != nil {
+		d.forget(k.day) // load decides what is to be done about it
+		return fmt.Errorf("cannot read a kept day again: %w", err)
+	}
+	k.devices, k.lean = full.devices, false
+	return nil
 }
 
 func (d *Days) touch(t time.Time) {
@@ -68,7 +96,11 @@ func (d *Days) remember(k *kept) {
 	}
 }
 
+// size returns about how many rows with all hours take as much memory.
 func (k *kept) size() (n int) {
+	if k.lean {
+		return len(k.whole.Rows) / 8
+	}
 	for _, x := range k.devices {
 		n += len(x.rows)
 	}
@@ -100,11 +132,15 @@ func (d *Days) forget(t time.Time) {
 
 // save writes a day. If that fails, the day is used from memory, and made again after a restart.
 func (d *Days) save(k *kept) {
+	if k.lean {
+		return // its file has all that is known
+	}
 	d.remember(k)
 	d.raise(k)
 	err := write(filepath.Join(d.dir, name(k.day)), k.encode())
 	if err == nil {
 		err = d.marks.write()
+		k.slim()
 	}
 	if err != nil && !d.full {
 		d.o.Log.Warn("A day cannot be kept: bills take longer", "error", err)

@@ -129,14 +129,23 @@ func (k *kept) gone(oldest time.Time) bool {
 	if hours <= 0 {
 		return false
 	}
+	used := k.usage()
+	return slices.Contains(used[:hours], true)
+}
+
+// usage returns in which hours there is any.
+func (k *kept) usage() (used [24]bool) {
+	if k.lean {
+		return k.used
+	}
 	for _, x := range k.devices {
 		for i := range x.rows {
-			if slices.ContainsFunc(x.rows[i].hours[:hours], func(s fleet.Sums) bool { return s != fleet.Sums{} }) {
-				return true
+			for h, s := range x.rows[i].hours {
+				used[h] = used[h] || s != fleet.Sums{}
 			}
 		}
 	}
-	return false
+	return used
 }
 
 // interpolate returns the usage from the start of an hour to moments in it, for an hour whose samples

@@ -120,6 +120,9 @@ restart: when it returns, no probe is left. --start starts it again.`,
 			if c.start || c.stop {
 				return c.tell(cmd)
 			}
+			if cmd.Flags().Changed("socket") {
+				return errors.New("--socket has no effect without --stop or --start")
+			}
 			if err := c.check(cmd.Flags().Changed("duration")); err != nil {
 				return err
 			}
@@ -142,6 +145,11 @@ restart: when it returns, no probe is left. --start starts it again.`,
 
 // tell makes the agent start or end tracing.
 func (c *traceCommand) tell(cmd *cobra.Command) error {
+	for _, name := range []string{"duration", "interval", "job", "json", "mode", "perfetto", "pid", "pod"} {
+		if cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s has no effect with --stop and --start", name)
+		}
+	}
 	if c.socket == "" {
 		return errors.New("no default socket for this user: set --socket to the agent's")
 	}

@@ -277,6 +277,9 @@ func TestTraceStop(t *testing.T) {
 	if r := run(t, "trace", "--stop", "--socket", b.socket); r.code == 0 || !strings.Contains(r.stderr, "started without --trace") {
 		t.Errorf("an agent that does not trace: %+v", r)
 	}
+	if r := run(t, "trace", "--stop", "--json"); r.code == 0 || !strings.Contains(r.stderr, "--json has no effect with --stop") {
+		t.Errorf("a flag without effect: %+v", r)
+	}
 	if r := run(t, "trace", "--stop", "--socket", "/nowhere"); r.code == 0 || !strings.Contains(r.stderr, "no agent responds at /nowhere") {
 		t.Errorf("no agent: %+v", r)
 	}

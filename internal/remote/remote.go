@@ -28,7 +28,13 @@ type Store struct {
 	client *query.Client
 	uuids  []string // of the devices that matter; nil: all
 	other  bool     // it is no hub
+	// hourly has the device time of days that were asked for: a bill asks for all of its period, and
+	// its coverage needs no more than that.
+	hourly map[span]map[string]*fleet.DayHours
 }
+
+// span is a day up to a moment, in ms.
+type span struct{ midnight, at int64 }
 
 var (
 	_ fleet.Keeper    = (*Store)(nil)
@@ -36,7 +42,9 @@ var (
 )
 
 // New returns a store that may be a hub.
-func New(c *query.Client) *Store { return &Store{Store: c, client: c} }
+func New(c *query.Client) *Store {
+	return &Store{Store: c, client: c, hourly: map[span]map[string]*fleet.DayHours{}}
+}
 
 // Keeps reports whether the store is a hub, as far as is known.
 func (s *Store) Keeps() bool { return !s.other }
@@ -46,9 +54,9 @@ func (s *Store) Narrow(uuids []string) query.Store {
 	if len(uuids) > MaxNamed {
 		return s
 	}
-	out := *s
-	out.uuids = uuids
-	return &out
+	out := New(s.client)
+	out.uuids, out.other = uuids, s.other
+	return out
 }
 
 // Usage implements fleet.Keeper.
@@ -69,7 +77,21 @@ func (s *Store) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, 
 	if err := json.Unmarshal(body, &d); err != nil {
 		return nil, fmt.Errorf("the usage of %s that the hub sent is invalid: %w", day, err)
 	}
-	return d.usage(), nil
+	used := d.usage()
+	s.hourly[span{midnight.UnixMilli(), at.UnixMilli()}] = used.Hourly
+	return used, nil
+}
+
+// Hourly returns the device time of the hours of a day, from an answer of Usage if there was one.
+func (s *Store) Hourly(ctx context.Context, midnight, at time.Time) (map[string]*fleet.DayHours, error) {
+	if hourly, ok := s.hourly[span{midnight.UnixMilli(), at.UnixMilli()}]; ok {
+		return hourly, nil
+	}
+	d, err := s.Usage(ctx, midnight, at)
+	if err != nil {
+		return nil, err
+	}
+	return d.Hourly, nil
 }
 
 // Listed implements sighting.Lister. Stores other than a hub may round the period to days.

@@ -55,6 +55,14 @@ func TestRemoteUsage(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
+	store := remote(200, "application/json", string(body), &path)
+	for _, asked := range []bool{true, false} {
+		path = ""
+		hourly, err := store.Hourly(t.Context(), day, day.Add(time.Hour))
+		if diff := cmp.Diff(want.Hourly, hourly); diff != "" || err != nil || asked != (path != "") {
+			t.Errorf("%v, asked for %q (-want +got):\n%s", err, path, diff)
+		}
+	}
 	some := remote(200, "application/json", string(body), &path).Narrow([]string{"a", "b&c"}).(*Store)
 	if _, err := some.Usage(t.Context(), day, day.Add(time.Hour)); err != nil || path != "/api/page/usage?day=2026-10-14&until=1791939600000&uuid=a&uuid=b%26c" {
 		t.Errorf("asked for %s, %v", path, err)

@@ -125,18 +125,19 @@ func (r *cudaReceiver) begin() error {
 	return nil
 }
 
-// end ends tracing: no probe is left when it returns. The kernel's counts are gone with the probes, so
-// what follows starts from zero.
-func (r *cudaReceiver) end() {
+// end ends tracing, and reports whether it had begun: no probe is left when it returns. The kernel's
+// counts are gone with the probes, so what follows starts from zero.
+func (r *cudaReceiver) end() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.source == nil {
-		return
+		return false
 	}
 	r.halt()
 	r.source, r.halt = nil, nil
 	r.forgetCounts()
 	r.emitter.began, r.emitter.blind = r.clock(), false
+	return true
 }
 
 // forgetCounts drops what is known about processes.

@@ -2,8 +2,6 @@ package cudareceiver
 
 import (
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 )
 
@@ -27,7 +25,9 @@ func (s *Switch) Stop() error {
 	}
 	s.off = true
 	for r := range s.receivers {
-		r.end()
+		if r.end() {
+			r.set.Logger.Info("Tracing of CUDA and NCCL was ended by gpumeter trace --stop")
+		}
 	}
 	return nil
 }
@@ -41,7 +41,7 @@ func (s *Switch) Start() error {
 	}
 	s.off = false
 	var errs []error
-	for _, r := range slices.Collect(maps.Keys(s.receivers)) {
+	for r := range s.receivers {
 		errs = append(errs, r.begin())
 	}
 	return errors.Join(errs...)

@@ -135,20 +135,27 @@ func (d *Device) add(spans []Span, slack time.Duration) {
 	}
 }
 
+// hourKeeper is a Keeper that has the device time of hours without the rest of a day's usage.
+type hourKeeper interface {
+	Hourly(ctx context.Context, midnight, at time.Time) (map[string]*fleet.DayHours, error)
+}
+
 // hourly returns the device time of the hours of a day, nil if the store does not keep it.
-func (s *search) hourly(ctx context.Context, part Span) (map[string]*fleet.DayHours, error) {
-	k, ok := s.store.(fleet.Keeper)
-	if !ok {
-		return nil, nil
+func (s *search) hourly(ctx context.Context, part Span) (hourly map[string]*fleet.DayHours, err error) {
+	midnight := part.From.UTC().Truncate(day)
+	switch k := s.store.(type) {
+	case hourKeeper:
+		hourly, err = k.Hourly(ctx, midnight, part.To)
+	case fleet.Keeper:
+		var d *fleet.Day
+		if d, err = k.Usage(ctx, midnight, part.To); err == nil {
+			hourly = d.Hourly
+		}
 	}
-	d, err := k.Usage(ctx, part.From.UTC().Truncate(day), part.To)
 	if errors.Is(err, fleet.ErrNotKept) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return d.Hourly, nil
+	return hourly, err
 }
 
 // samples adds when the newest sample at each step was taken.

@@ -77,7 +77,7 @@ func Check(ctx context.Context, dir string, oldest time.Time) (*Report, error) {
 			r.SetAside = append(r.SetAside, bad)
 			continue
 		}
-		k, err := read(path, t, func([]byte) (key fleet.RowKey, _ query.Labels) { return key, nil })
+		k, err := read(path, t, false, func([]byte) (key fleet.RowKey, _ query.Labels) { return key, nil })
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

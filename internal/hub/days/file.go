@@ -85,12 +85,12 @@ func parseName(name string) (day time.Time, aside, ok bool) {
 }
 
 // read reads the file of a day and parses it. See decode.
-func read(path string, day time.Time, names func(key []byte) (fleet.RowKey, query.Labels)) (*kept, error) {
+func read(path string, day time.Time, lean bool, names func(key []byte) (fleet.RowKey, query.Labels)) (*kept, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	k, err := decode(b, names)
+	k, err := decode(b, lean, names)
 	if err == nil && !k.day.Equal(day) {
 		err = fmt.Errorf("%w: it is about %s", errDamaged, k.day.Format(time.DateOnly))
 	}
@@ -155,8 +155,9 @@ func (k *kept) encode() []byte {
 
 var errDamaged = errors.New("the file is damaged")
 
-// decode parses the content of a file. names returns the labels of a key.
-func decode(b []byte, names func(key []byte) (fleet.RowKey, query.Labels)) (*kept, error) {
+// decode parses the content of a file. names returns the labels of a key. If lean is set, the hours of a
+// complete day are added up, but not kept.
+func decode(b []byte, lean bool, names func(key []byte) (fleet.RowKey, query.Labels)) (*kept, error) {
 	n := len(b) - 4
 	if n < len(magic) || string(b[:len(magic)]) != magic {
 		return nil, fmt.Errorf("%w: its header is wrong", errDamaged)
@@ -180,37 +181,28 @@ func decode(b []byte, names func(key []byte) (fleet.RowKey, query.Labels)) (*kep
 	}
 	devices := p.count()
 	k.devices = make(map[string]*device, devices)
+	if k.lean = lean && k.hours == 24; k.lean {
+		k.whole = k.newDay(devices)
+	}
+	d := &device{}
 	for range devices {
-		d := &device{key: string(p.text()), seen: p.number(), dropped: make([]fleet.Seconds, k.hours)}
-		for i := range d.dropped {
-			d.dropped[i] = fleet.Seconds(p.number())
+		if !k.lean {
+			d = &device{}
 		}
-		rows := p.count()
-		d.rows = make([]row, rows)
-		for i := range d.rows {
-			x := row{hours: make([]fleet.Sums, k.hours)}
-			x.key, x.labels = names(p.text())
-			for h := range x.hours {
-				flags := p.number()
-				x.hours[h] = fleet.Sums{
-					HasActive: flags&hasActive != 0, HasEnergy: flags&hasEnergy != 0,
-					Held: fleet.Seconds(p.number()), Active: fleet.Seconds(p.number()), Unmeasured: fleet.Seconds(p.number()), Energy: fleet.Energy(p.number()),
-				}
-			}
-			d.rows[i] = x
-		}
-		for range p.count() {
-			l := late{row: int(p.number()), at: p.number(), held: fleet.Seconds(p.number())}
-			if l.row < 0 || l.row >= len(d.rows) {
-				p.bad = true
-				break
-			}
-			d.late = append(d.late, l)
-		}
-		if p.bad {
+		p.device(d, k.hours, names)
+		if p.bad || k.devices[d.key] != nil {
 			return nil, errDamaged
 		}
-		k.devices[d.key] = d
+		if !k.lean {
+			k.devices[d.key] = d
+			continue
+		}
+		d.addTo(k.whole, 24, k.day.Add(day))
+		d.mark(&k.used)
+		k.devices[d.key] = &device{key: d.key, seen: d.seen}
+	}
+	if k.lean {
+		k.whole.Sort()
 	}
 	if p.bad || len(p.left) > 0 {
 		return nil, errDamaged
@@ -222,6 +214,40 @@ func decode(b []byte, names func(key []byte) (fleet.RowKey, query.Labels)) (*kep
 type parser struct {
 	left []byte
 	bad  bool
+}
+
+// device reads a device. It uses the memory of what d had before.
+func (p *parser) device(d *device, hours int, names func(key []byte) (fleet.RowKey, query.Labels)) {
+	d.key, d.seen = string(p.text()), p.number()
+	d.dropped, d.late = slices.Grow(d.dropped[:0], hours)[:hours], d.late[:0]
+	for i := range d.dropped {
+		d.dropped[i] = fleet.Seconds(p.number())
+	}
+	rows := p.count()
+	d.rows = slices.Grow(d.rows[:0], rows)[:rows]
+	for i := range d.rows {
+		if p.bad {
+			return
+		}
+		x := &d.rows[i]
+		x.key, x.labels = names(p.text())
+		x.hours = slices.Grow(x.hours[:0], hours)[:hours]
+		for h := range x.hours {
+			flags := p.number()
+			x.hours[h] = fleet.Sums{
+				HasActive: flags&hasActive != 0, HasEnergy: flags&hasEnergy != 0,
+				Held: fleet.Seconds(p.number()), Active: fleet.Seconds(p.number()), Unmeasured: fleet.Seconds(p.number()), Energy: fleet.Energy(p.number()),
+			}
+		}
+	}
+	for range p.count() {
+		l := late{row: int(p.number()), at: p.number(), held: fleet.Seconds(p.number())}
+		if l.row < 0 || l.row >= len(d.rows) {
+			p.bad = true
+			break
+		}
+		d.late = append(d.late, l)
+	}
 }
 
 func (p *parser) number() int64 {

@@ -24,7 +24,7 @@ func (d *Days) load(t time.Time) (*kept, error) {
 		return k, nil
 	}
 	path := filepath.Join(d.dir, name(t))
-	k, err := read(path, t, d.intern)
+	k, err := read(path, t, true, d.intern)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
@@ -37,7 +37,6 @@ func (d *Days) load(t time.Time) (*kept, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot read a kept day: %w", err)
 	}
-	k.slim()
 	d.remember(k)
 	return k, nil
 }
@@ -60,7 +59,7 @@ func (d *Days) fill(k *kept) error {
 	if !k.lean {
 		return nil
 	}
-	full, err := read(filepath.Join(d.dir, name(k.day)), k.day, d.intern)
+	full, err := read(filepath.Join(d.dir, name(k.day)), k.day, false, d.intern)
 	if err != nil {
 		d.forget(k.day) // load decides what is to be done about it
 		return fmt.Errorf("cannot read a kept day again: %w", err)

@@ -88,35 +88,42 @@ func (k *kept) upTo(hours int, end time.Time) *fleet.Day {
 
 // sum returns the usage of the first hours of a day, which end at a moment.
 func (k *kept) sum(hours int, end time.Time) *fleet.Day {
-	out := &fleet.Day{
-		Rows: make(map[fleet.RowKey]*fleet.DayRow, len(k.devices)), Refused: k.refused, Hourly: make(map[string]*fleet.DayHours, len(k.devices)),
-	}
+	out := k.newDay(len(k.devices))
 	for _, x := range k.devices {
-		var held [24]fleet.Seconds
-		for _, v := range x.dropped[:hours] {
-			out.Drop(x.key, v)
-		}
-		for i := range x.rows {
-			r := &x.rows[i]
-			var sum fleet.Sums
-			for i, h := range r.hours[:hours] {
-				sum = sum.Plus(h)
-				held[i] += h.Held
-			}
-			if sum != (fleet.Sums{}) {
-				out.Add(r.key, r.labels, sum)
-			}
-		}
-		for i, t := range held {
-			out.AddHour(x.key, i, t)
-		}
-		for _, l := range x.late {
-			if at := time.UnixMilli(l.at).UTC(); !at.After(end) {
-				out.Late = append(out.Late, fleet.LateRow{Labels: x.rows[l.row].labels, Held: l.held, At: at})
-			}
-		}
+		x.addTo(out, hours, end)
 	}
 	return out
+}
+
+func (k *kept) newDay(devices int) *fleet.Day {
+	return &fleet.Day{Rows: make(map[fleet.RowKey]*fleet.DayRow, devices), Refused: k.refused, Hourly: make(map[string]*fleet.DayHours, devices)}
+}
+
+// addTo adds the usage of the first hours of a day, which end at a moment. It keeps nothing of x but labels.
+func (x *device) addTo(out *fleet.Day, hours int, end time.Time) {
+	for _, v := range x.dropped[:hours] {
+		out.Drop(x.key, v)
+	}
+	var held [24]fleet.Seconds
+	for i := range x.rows {
+		r := &x.rows[i]
+		var sum fleet.Sums
+		for h, s := range r.hours[:hours] {
+			sum = sum.Plus(s)
+			held[h] += s.Held
+		}
+		if sum != (fleet.Sums{}) {
+			out.Add(r.key, r.labels, sum)
+		}
+	}
+	for h, t := range held {
+		out.AddHour(x.key, h, t)
+	}
+	for _, l := range x.late {
+		if at := time.UnixMilli(l.at).UTC(); !at.After(end) {
+			out.Late = append(out.Late, fleet.LateRow{Labels: x.rows[l.row].labels, Held: l.held, At: at})
+		}
+	}
 }
 
 // gone reports whether samples of the day's hours no longer exist: the oldest one, which is at the given
@@ -139,13 +146,18 @@ func (k *kept) usage() (used [24]bool) {
 		return k.used
 	}
 	for _, x := range k.devices {
-		for i := range x.rows {
-			for h, s := range x.rows[i].hours {
-				used[h] = used[h] || s != fleet.Sums{}
-			}
-		}
+		x.mark(&used)
 	}
 	return used
+}
+
+// mark sets the hours in which there is usage.
+func (x *device) mark(used *[24]bool) {
+	for i := range x.rows {
+		for h, s := range x.rows[i].hours {
+			used[h] = used[h] || s != fleet.Sums{}
+		}
+	}
 }
 
 // interpolate returns the usage from the start of an hour to moments in it, for an hour whose samples

@@ -46,7 +46,7 @@ func TestSocketIsNoSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := start(t, "--simulate", "h200", "--socket", file)
-	if e := a.waitLog("No control socket: gpumeter pause cannot reach this agent"); !strings.Contains(e["reason"].(string), "is not a socket") {
+	if e := a.waitLog("No control socket: gpumeter pause and trace --stop cannot reach this agent"); !strings.Contains(e["reason"].(string), "is not a socket") {
 		t.Errorf("logged: %v", e)
 	}
 	a.stop()

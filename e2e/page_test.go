@@ -20,6 +20,8 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+
+	"github.com/gpumeter/gpumeter/internal/await"
 )
 
 var updateImages = flag.Bool("update", false, "write the screenshots of docs/img")
@@ -300,8 +302,14 @@ func openBrowser(t *testing.T) *browser {
 	if _, err := os.Stat("../internal/hub/ui/dist/index.html"); err != nil {
 		skip(t, "npm", fmt.Errorf("make web has not built the page: %w", err))
 	}
+	dir, err := os.MkdirTemp("", "chromium")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Processes of the browser write into it for a moment after the first of them has ended.
+	t.Cleanup(func() { await.NoError(t, func() error { return os.RemoveAll(dir) }) })
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Hour))
+		chromedp.UserDataDir(dir), chromedp.WSURLReadTimeout(time.Hour))
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...) // the test's own ends before cleanup
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // chromedp does not know events of newer browsers

@@ -315,18 +315,23 @@ func TestForget(t *testing.T) {
 func TestHost(t *testing.T) {
 	t.Parallel()
 	inModes(t, Options{}, []string{"cuLaunchKernel", "cuCtxSync"}, func(t *testing.T, m *machine) {
-		h := m.run("host").Host
 		if !m.p.features[1].OK {
-			if h.Known {
+			if m.run("host").Host.Known {
 				t.Error("the scheduler is not seen, and known")
 			}
 			return
 		}
-		if !h.Known || h.BlockedInCall < 95*time.Millisecond || h.Blocked < h.BlockedInCall+45*time.Millisecond || h.Blocked > time.Minute {
-			t.Errorf("it slept 100 ms in a call and 50 ms outside: %+v", h)
-		}
-		if h.RunQueue <= 0 || h.RunQueue < h.RunQueueInCall || h.Switches == 0 {
-			t.Errorf("it shared its CPU: %+v", h)
-		}
+		// On a busy machine a thread may lose its CPU after it has set the timer of its sleep: then it sleeps
+		// less, and waits for the CPU. Some run is undisturbed.
+		await.NoError(t, func() error {
+			h := m.run("host").Host
+			if !h.Known || h.Blocked > time.Minute || h.RunQueue <= 0 || h.RunQueue < h.RunQueueInCall || h.Switches == 0 {
+				t.Fatalf("it shared its CPU: %+v", h)
+			}
+			if h.BlockedInCall < 95*time.Millisecond || h.Blocked < h.BlockedInCall+45*time.Millisecond {
+				return fmt.Errorf("it slept 100 ms in a call and 50 ms outside: %+v", h)
+			}
+			return nil
+		})
 	})
 }

@@ -61,7 +61,7 @@ demo: build ## build, then show it work with this machine's GPUs or simulated on
 
 # Tests that run programs wait more than they work, so more of them run at once than there are cores.
 # Those that take long have a short form here (testing.Short) and their whole one in make e2e.
-# To save time: temporary files are in memory where it suffices; GOGC spends more of it in tests,
+# To save time: temporary files are in memory if there is enough; GOGC spends more memory in tests,
 # linkers and the agents that tests start; no test needs DWARF (-w); and mdatagen's tests of what it
 # generated run with the race detector only.
 .PHONY: test

@@ -89,6 +89,17 @@ func TestSlim(t *testing.T) {
 		if after, err := os.ReadFile(filepath.Join(dir, name(midnight))); err != nil || !slices.Equal(before, after) {
 			t.Fatalf("the file was replaced: %v", err)
 		}
+		used, err := fleet.NewHours(s).Between(t.Context(), nil, midnight, []time.Time{midnight.Add(day)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := &fleet.Day{Rows: map[fleet.RowKey]*fleet.DayRow{}, Hourly: map[string]*fleet.DayHours{}}
+		used.AddTo(want)
+		if got, err := d.Usage(t.Context(), midnight, midnight.Add(day)); err != nil || len(want.Hourly) == 0 {
+			t.Fatal(err)
+		} else if diff := gocmp.Diff(want.Hourly, got.Hourly); diff != "" {
+			t.Errorf("device time of hours (-computed +kept):\n%s", diff)
+		}
 		part := midnight.Add(7*time.Hour + 20*time.Minute)
 		if diff := gocmp.Diff(rows(t, plain{s}, w.Begin, part), rows(t, d, w.Begin, part)); diff != "" {
 			t.Fatalf("a part of the day (-computed +kept):\n%s", diff)

@@ -61,7 +61,7 @@ func (d *Days) fill(k *kept) error {
 	}
 	full, err := read(filepath.Join(d.dir, name(k.day)), k.day, false, d.intern)
 	if err != nil {
-		d.forget(k.day) // load decides what is to be done about it
+		d.forget(k.day) // the next load sets a damaged file aside
 		return fmt.Errorf("cannot read a kept day again: %w", err)
 	}
 	k.devices, k.lean = full.devices, false

@@ -91,7 +91,7 @@ func Open(o Options) (*Probe, error) {
 	v := cmp.Or(o.version, kernelVersion())
 	if o.Mode == "" && v.filtered(runtime.GOARCH) {
 		return nil, fmt.Errorf("cannot trace: on Linux %v processes with a seccomp filter, such as those of most containers, die when a traced function returns "+
-			"(mended in 6.14, 6.13.3 and 6.12.14). If this kernel has the patch, or no traced process has a filter, choose a mode: session, multi or perf", v)
+			"(fixed in 6.14, 6.13.3 and 6.12.14). If this kernel has the patch, or no traced process has a filter, choose a mode: session, multi or perf", v)
 	}
 	if lack := lacking(effective(), required); lack != nil {
 		return nil, fmt.Errorf("cannot trace: %s", describe(lack))

@@ -172,3 +172,25 @@ func (l *lab) held(pod string) (seconds float64) {
 	}
 	return seconds
 }
+
+// between returns the seconds that agents counted for a pod after the last tick that the lab has of them:
+// an agent ticks until its last data is sent, and the next one continues its sums.
+func (l *lab) between(pod string) (seconds float64) {
+	l.t.Helper()
+	var last labTick // with the pod
+	known := 0.0
+	for _, b := range l.ticks() {
+		v, ok := b.sum("gpu.workload.allocated.time", "k8s.pod.name", pod)
+		if ok && last.agent > 0 && b.agent != last.agent {
+			rise, room := v-known, b.time.Sub(last.time).Seconds()
+			if rise < 0 || rise > room {
+				l.t.Errorf("the sum of pod %s went from %v to %v while agents took turns, in %v s", pod, known, v, room)
+			}
+			seconds += rise
+		}
+		if ok {
+			last, known = b, v
+		}
+	}
+	return seconds
+}

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,6 +62,7 @@ type lab struct {
 	grants    map[string][]string // devices as the kubelet names them, by pod
 	extra     string              // more lines of the driver's script
 
+	lag     atomic.Int64 // ns that the backend takes for each request
 	mu      sync.Mutex
 	agents  int // that were started
 	batches []labTick
@@ -335,6 +337,7 @@ func (l *lab) settle() {
 // take is the lab's OTLP backend.
 func (l *lab) take(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
+	time.Sleep(time.Duration(l.lag.Load()))
 	if err == nil && r.URL.Path == "/v1/logs" {
 		err = l.takeLogs(body)
 	} else if err == nil {

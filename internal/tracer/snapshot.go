@@ -50,8 +50,9 @@ type Device struct {
 	// Busy is the time from the first launch to the synchronization that waited for it, with
 	// overlaps counted once: submitted to synced, an upper bound of the device's busy time.
 	Busy time.Duration `json:"busy"`
-	// Wait is the time in synchronizing calls. Bubble is the time from the end of such a call
-	// to the next launch of the same thread: the device had no new work.
+	// Wait is the time in synchronizing calls, and the time in which copies waited for earlier work.
+	// Bubble is the time from the end of such a wait to the next launch of the same thread: the
+	// device had no new work.
 	Wait   time.Duration `json:"wait"`
 	Bubble time.Duration `json:"bubble"`
 	// WaitingSince is when the pending synchronization began; zero if there is none.
@@ -95,13 +96,16 @@ const (
 
 // OpStat holds the counts of one operation on one device.
 type OpStat struct {
-	Op     string      `json:"op"` // symbol without version suffixes: cuLaunchKernelEx
-	Class  Class       `json:"class"`
-	Device int         `json:"device"`         // ordinal; -1 if unknown
-	Kind   string      `json:"kind,omitempty"` // for copies: htod, dtoh, dtod, htoh, peer, default
-	Bytes  uint64      `json:"bytes,omitempty"`
-	Time   Histogram   `json:"time"`
-	Errors []CodeCount `json:"errors,omitempty"` // nonzero results by code
+	Op     string    `json:"op"` // symbol without version suffixes: cuLaunchKernelEx
+	Class  Class     `json:"class"`
+	Device int       `json:"device"`         // ordinal; -1 if unknown
+	Kind   string    `json:"kind,omitempty"` // for copies: htod, dtoh, dtod, htoh, peer, default
+	Bytes  uint64    `json:"bytes,omitempty"`
+	Time   Histogram `json:"time"`
+	// Wait is the part of Time in which copies waited for work that was submitted before them: what
+	// they took longer than their bytes take. It is also part of Device.Wait.
+	Wait   time.Duration `json:"wait,omitempty"`
+	Errors []CodeCount   `json:"errors,omitempty"` // nonzero results by code
 }
 
 // CodeCount is the number of times a result code was returned.

@@ -161,7 +161,7 @@ func asyncCopies(s *sample) float64 {
 	sum := 0.0
 	for key, d := range s.ops {
 		if key.class == tracer.Copy {
-			sum += copyTime(key.kind, d) - d.sum
+			sum += copyTime(key.kind, d) - (d.sum - d.wait)
 		}
 	}
 	return sum

@@ -28,6 +28,7 @@ type opKey struct {
 type opTotal struct {
 	count uint64
 	sum   float64 // seconds
+	wait  float64 // seconds of them; see tracer.OpStat
 	bytes uint64
 }
 
@@ -59,7 +60,7 @@ func totalsOf(p *tracer.Process, facts host.Facts, has bool) totals {
 		key := opKey{o.Op, o.Kind, o.Device, o.Class}
 		if _, ok := t.ops[key]; ok || len(t.ops) < maxOps {
 			was := t.ops[key]
-			t.ops[key] = opTotal{was.count + o.Time.Count, was.sum + o.Time.Sum, was.bytes + o.Bytes}
+			t.ops[key] = opTotal{was.count + o.Time.Count, was.sum + o.Time.Sum, was.wait + o.Wait.Seconds(), was.bytes + o.Bytes}
 		}
 	}
 	for i := range p.Kernels {
@@ -109,7 +110,7 @@ type sample struct {
 	values map[string]float64
 }
 
-type opDelta struct{ count, sum, bytes float64 }
+type opDelta struct{ count, sum, wait, bytes float64 }
 
 // between returns what happened between before and t. It returns false after a counter
 // reset; then t is the new start.
@@ -131,7 +132,7 @@ func (t *totals) between(before *totals, length time.Duration) (*sample, bool) {
 		if o.count == was.count && o.sum <= was.sum {
 			continue
 		}
-		d := opDelta{float64(o.count - was.count), max(0, o.sum-was.sum), float64(o.bytes - was.bytes)}
+		d := opDelta{float64(o.count - was.count), max(0, o.sum-was.sum), max(0, o.wait-was.wait), float64(o.bytes - was.bytes)}
 		s.ops[key] = d
 		if key.class == tracer.Copy {
 			s.copies += copyTime(key.kind, d)
@@ -156,14 +157,14 @@ func (t *totals) between(before *totals, length time.Duration) (*sample, bool) {
 	return s, true
 }
 
-// copyTime returns the duration of copies: the time in the call, or the minimum time for
-// the bytes if the call does not wait.
+// copyTime returns the duration of copies: the time in the call without waiting for earlier work,
+// or the minimum time for the bytes if the call does not wait for them.
 func copyTime(kind string, d opDelta) float64 {
 	bandwidth := linkBandwidth
 	if kind == "dtod" {
 		bandwidth = memoryBandwidth
 	}
-	return max(d.sum, d.bytes/bandwidth)
+	return max(d.sum-d.wait, d.bytes/bandwidth)
 }
 
 // shares computes the mix of kernels. A kernel that is new, or was not among the top ones,

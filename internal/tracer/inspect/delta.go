@@ -28,7 +28,8 @@ func processSince(now, before *tracer.Process) tracer.Process {
 	for i, x := range now.Ops {
 		for _, b := range before.Ops {
 			if b.Op == x.Op && b.Device == x.Device && b.Kind == x.Kind {
-				x.Time, x.Bytes, x.Errors = x.Time.Sub(b.Time), countSince(x.Bytes, b.Bytes), errorsSince(x.Errors, b.Errors)
+				x.Time, x.Wait = x.Time.Sub(b.Time), timeSince(x.Wait, b.Wait)
+				x.Bytes, x.Errors = countSince(x.Bytes, b.Bytes), errorsSince(x.Errors, b.Errors)
 			}
 		}
 		d.Ops[i] = x

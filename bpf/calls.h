@@ -1,7 +1,7 @@
 // What each body does at the entry of a call and at its return.
 #pragma once
 
-#include "nccl.h"
+#include "memory.h"
 
 // copy_struct reads a CUDA_MEMCPY2D or CUDA_MEMCPY3D.
 __noinline int copy_struct(struct frame *f)
@@ -47,110 +47,6 @@ __noinline int copy_batch(struct frame *f)
 	if (n > BATCH)
 		lose(LOSS_FAULT);
 	f->bytes = sum;
-	return 0;
-}
-
-// free_enter removes an allocation before it is freed: its address may be reused before the
-// call returns.
-__noinline int free_enter(struct task_state *st, struct frame *f)
-{
-	if (!st || !f)
-		return 0;
-	struct alloc_key key = { .tgid = st->tgid, .handle = VARIANT(f->cookie) == MEMORY_HANDLE, .address = f->a };
-	struct alloc_val *v;
-	struct dev_val *d;
-
-	f->bytes = 0;
-	f->b = 0;
-	v = bpf_map_lookup_elem(&allocs, &key);
-	if (!v)
-		return 0;
-	d = device_value(st->tgid, v->dev);
-	if (d && v->since <= d->reset) {
-		bpf_map_delete_elem(&allocs, &key);
-		return 0;
-	}
-	f->bytes = v->bytes;
-	f->c = v->since;
-	f->b = v->memory;
-	f->dev = v->dev;
-	bpf_map_delete_elem(&allocs, &key);
-	return 0;
-}
-
-__noinline int free_leave(struct task_state *st, struct frame *f, bool error)
-{
-	if (!st || !f)
-		return 0;
-	struct alloc_key key = { .tgid = st->tgid, .handle = VARIANT(f->cookie) == MEMORY_HANDLE, .address = f->a };
-	struct dev_val *d;
-
-	if (!f->b)
-		return 0;
-	if (error) {
-		struct alloc_val back = { .bytes = f->bytes, .since = f->c, .dev = f->dev, .memory = f->b };
-
-		bpf_map_update_elem(&allocs, &key, &back, BPF_ANY);
-		return 0;
-	}
-	if (f->b == MEMORY_MANAGED)
-		return 0;
-	d = device_value(st->tgid, f->dev);
-	if (d) {
-		ADD(d->reserved, -f->bytes);
-		ADD(d->frees, 1);
-	}
-	return 0;
-}
-
-__noinline int alloc_leave(struct task_state *st, struct frame *f, __u64 now)
-{
-	if (!st || !f)
-		return 0;
-	__u32 memory = VARIANT(f->cookie);
-	struct alloc_key key = { .tgid = st->tgid, .handle = memory == MEMORY_HANDLE };
-	struct alloc_val v = { .since = now, .memory = memory }, *old;
-	struct dev_val *d;
-
-	if (memory == MEMORY_HOST || from_user(&key.address, sizeof(key.address), f->a))
-		return 0;
-	if (memory == MEMORY_PITCH) { // bytes of a row, as the driver chose them, times rows
-		__u64 pitch = 0;
-
-		from_user(&pitch, sizeof(pitch), f->b);
-		f->bytes = pitch * f->c;
-	}
-	if (memory == MEMORY_HANDLE) { // CUmemAllocationProp.location: its type, 1 is a device, and number
-		__s32 location[2] = {};
-
-		if (from_user(location, sizeof(location), f->b + 8) || location[0] != 1)
-			return 0;
-		f->dev = location[1];
-	}
-	v.bytes = f->bytes;
-	v.dev = f->dev;
-	old = bpf_map_lookup_elem(&allocs, &key);
-	if (old && old->memory != MEMORY_MANAGED) { // its free was not seen: with a context, all is freed
-		d = device_value(st->tgid, old->dev);
-		if (d && old->since > d->reset) {
-			ADD(d->reserved, -old->bytes);
-			ADD(d->frees, 1);
-		}
-	}
-	if (bpf_map_update_elem(&allocs, &key, &v, BPF_ANY)) {
-		lose(FULL_ALLOCS);
-		return 0;
-	}
-	if (memory == MEMORY_MANAGED)
-		return 0; // where it is only the driver knows
-	d = device_value(st->tgid, f->dev);
-	if (d) {
-		__u64 reserved = __sync_fetch_and_add(&d->reserved, v.bytes) + v.bytes;
-
-		ADD(d->allocs, 1);
-		if (reserved > d->peak)
-			d->peak = reserved;
-	}
 	return 0;
 }
 
@@ -215,19 +111,10 @@ __noinline int context_leave(struct task_state *st, struct frame *f)
 	if (from_user(&context, sizeof(context), f->a) || dev < 0 || dev > 255)
 		return 0;
 	made(st, context, dev);
-	if (VARIANT(f->cookie)) // and it is current
+	if (VARIANT(f->cookie)) { // and it is current
 		st->dev = dev + 1;
-	return 0;
-}
-
-__noinline int sync_enter(struct task_state *st, struct frame *f)
-{
-	if (!st || !f)
-		return 0;
-	struct dev_val *d = device_value(st->tgid, f->dev);
-
-	if (d && !__sync_fetch_and_add(&d->waiting, 1))
-		d->waiting_since = f->start;
+		st->context = context;
+	}
 	return 0;
 }
 
@@ -236,35 +123,110 @@ __noinline int sync_leave(struct task_state *st, struct frame *f, __u64 now, boo
 	if (!st || !f)
 		return 0;
 	struct dev_val *d = device_value(st->tgid, f->dev);
-	__u32 what = VARIANT(f->cookie);
+	struct place p = { .stream = f->stream, .dev = f->dev, .at = now };
+	struct handle_key key = { .tgid = st->tgid, .handle = f->a };
+	struct mark_val *mark;
 
 	st->synced = now;
+	wait_ends(st, f);
 	if (!d)
 		return 0;
-	if (__sync_fetch_and_add(&d->waiting, -1ull) == 1)
-		d->waiting_since = 0;
 	ADD(d->wait, now - f->start);
 	if (d->comm)
 		first_wait(st->tgid, d, now - f->start);
-	if (!error && what != SYNC_EVENT)
-		waited(st, d, f->dev, f->stream, what == SYNC_CONTEXT, now);
+	if (error)
+		return 0;
+	trimmed(d, d->pool_keep);
+	switch (VARIANT(f->cookie)) {
+	case SYNC_CONTEXT:
+		closed(st, d, f->dev, 0, now);
+		break;
+	case SYNC_STREAM:
+		waited(st, &p);
+		break;
+	case SYNC_EVENT:
+		mark = bpf_map_lookup_elem(&marks, &key);
+		if (!mark)
+			break;
+		p.stream = mark->stream;
+		p.dev = mark->dev;
+		p.marks = mark->marks;
+		reached(st, &p);
+	}
 	return 0;
 }
 
-// reset_leave handles the reset of a device's primary context with all its memory. Memory of
-// other contexts on the device also counts as freed: allocations do not record their context.
-__noinline int reset_leave(struct task_state *st, struct frame *f, __u64 now)
+#define COPY_START 20000 // ns until the first byte of a copy, at most
+#define COPY_PACE 1000000 // ns that a MiB takes at most, with a page fault for each page: 1 GB/s
+#define COPY_FAST 15000  // ns that a MiB takes at least, 70 GB/s: a faster call did not wait for its bytes
+
+static __always_inline bool with_host(struct frame *f)
+{
+	return f->kind == KIND_HTOD || f->kind == KIND_DTOH || f->kind == KIND_DEFAULT;
+}
+
+// copy_enter handles a copy from or to the host behind work that nobody has waited for. It waits for that
+// work if it is synchronous or the host's memory is not pinned.
+__noinline int copy_enter(struct task_state *st, struct frame *f)
 {
 	if (!st || !f)
 		return 0;
-	struct dev_key key = { .tgid = st->tgid, .dev = (__s32)f->b };
+	struct dev_key key = { .tgid = st->tgid, .dev = f->dev };
+	struct stream_key at = { .tgid = st->tgid, .dev = f->dev, .stream = f->stream };
 	struct dev_val *d = bpf_map_lookup_elem(&devs, &key);
+	struct stream_val *sv;
 
-	if (!d)
+	if (!d || !(__u32)d->open || !with_host(f) || st->capturing)
 		return 0;
-	d->reset = now;
-	__sync_lock_test_and_set(&d->reserved, 0);
-	waited(st, d, key.dev, 0, true, now);
+	if (f->stream) { // the default stream waits for others
+		sv = bpf_map_lookup_elem(&streams, &at);
+		if (!sv || sv->generation != (d->open >> 32) + 1)
+			return 0;
+	}
+	return wait_begins(st, f);
+}
+
+// copy_leave tells copying from waiting for earlier work: what a call took longer than its bytes take.
+__noinline int copy_leave(struct task_state *st, struct frame *f, __u64 now, bool error)
+{
+	if (!st || !f)
+		return 0;
+	struct place p = { .stream = f->stream, .dev = f->dev, .at = now };
+	__u64 ns = now - f->start, mib = f->bytes >> 20, pace, each;
+	__u32 to_host = f->kind == KIND_DTOH, behind = f->waits;
+	struct dev_val *d;
+
+	if (!with_host(f) || st->capturing)
+		return 0;
+	d = device_value(st->tgid, f->dev);
+	if (!d || error) {
+		wait_ends(st, f);
+		return 0;
+	}
+	wait_ends(st, f);
+	pace = d->pace[to_host];
+	if (mib) {
+		each = ns / mib;
+		// Behind work a copy takes this long at most; without, it does.
+		if (each >= COPY_FAST && (!behind || (pace ?: COPY_PACE) > each)) {
+			pace = behind || !pace ? each : (7 * pace + each) / 8;
+			d->pace[to_host] = pace;
+		}
+	}
+	if (!behind)
+		return 0;
+	each = COPY_START + ((f->bytes >> 10) * (pace ?: COPY_PACE) >> 10);
+	if (ns > each) {
+		f->waited = ns - each;
+		ADD(d->wait, f->waited);
+		st->synced = now;
+		if (d->comm)
+			first_wait(st->tgid, d, f->waited);
+	}
+	if (!STREAM(f->cookie)) { // it is synchronous
+		st->synced = now;
+		waited(st, &p);
+	}
 	return 0;
 }
 
@@ -354,33 +316,36 @@ static __noinline int torch(struct task_state *st, struct pt_regs *ctx)
 static __noinline int once(struct pt_regs *ctx, struct task_state *st, __u64 cookie)
 {
 	struct stream_key key = { .tgid = st->tgid };
+	struct place p = { .at = bpf_ktime_get_ns() };
 	__u32 n = st->stacked & 3;
-	struct dev_val *d;
 
 	switch (BODY(cookie)) {
 	case BODY_CURRENT:
-		st->dev = context_device(st->tgid, argument(ctx, POINTER(cookie)));
+		st->context = argument(ctx, POINTER(cookie));
+		st->dev = context_device(st->tgid, st->context);
 		break;
 	case BODY_PUSH:
-		st->stack[n] = st->dev;
+		st->stack[n] = st->context;
 		st->stacked++;
-		st->dev = context_device(st->tgid, argument(ctx, POINTER(cookie)));
+		st->context = argument(ctx, POINTER(cookie));
+		st->dev = context_device(st->tgid, st->context);
 		break;
 	case BODY_POP:
-		n = st->stacked;
-		st->dev = 0;
-		if (n) {
-			st->stacked = --n;
-			st->dev = st->stack[n & 3];
-		}
+		popped(st);
 		break;
 	case BODY_STREAM_END:
-		key.dev = device(st);
-		key.stream = argument(ctx, STREAM(cookie));
-		d = device_value(st->tgid, key.dev);
-		if (d)
-			waited(st, d, key.dev, key.stream, false, bpf_ktime_get_ns());
+		key.dev = p.dev = device(st);
+		key.stream = p.stream = argument(ctx, STREAM(cookie));
+		waited(st, &p);
 		bpf_map_delete_elem(&streams, &key);
+		break;
+	case BODY_MARK:
+		if (!st->capturing)
+			marked(st, argument(ctx, STREAM(cookie)), argument(ctx, POINTER(cookie)));
+		break;
+	case BODY_AFTER:
+		if (!st->capturing)
+			after(st, argument(ctx, STREAM(cookie)), argument(ctx, POINTER(cookie)));
 		break;
 	case BODY_TORCH:
 		torch(st, ctx);

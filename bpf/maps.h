@@ -24,7 +24,9 @@ struct frame {
 	__u32 kind;
 	__s32 dev, rank, size;
 	__u32 gen;
-	__u32 inner, pad; // a collective that another one makes: it is the same
+	__u32 inner; // a collective that another one makes: it is the same
+	__u32 waits; // it is counted as waiting for the device
+	__u64 waited; // ns of the call
 };
 
 #define STREAMS 4 // that a thread knows to be open
@@ -34,8 +36,9 @@ struct task_state {
 	__u32 tgid, depth;
 	__u32 dev, only, epoch; // its context's; the process's one, as of epoch
 	__u32 launched, capturing;
-	__u32 stacked, stack[4]; // devices of the contexts below
-	__u32 off;		 // why it is not on a CPU
+	__u32 stacked; // contexts below its own
+	__u32 off;     // why it is not on a CPU
+	__u64 context, stack[4];
 	__u64 off_since, run_queue, blocked;
 	__u64 synced; // when its last synchronisation ended, 0 once it has launched
 	struct {
@@ -63,8 +66,8 @@ HASH(names, struct handle_key, struct name, 65536);
 HASH(allocs, struct alloc_key, struct alloc_val, 131072);
 HASH(devs, struct dev_key, struct dev_val, 8192);
 HASH(uuids, struct dev_key, struct uuid, 8192);
-HASH(streams, struct stream_key, __u64, 16384);
-HASH(contexts, struct handle_key, __u32, 8192);
+HASH(streams, struct stream_key, struct stream_val, 16384);
+HASH(contexts, struct handle_key, struct context_val, 8192);
 HASH(comms, struct handle_key, struct comm_val, 4096);
 HASH(colls, struct coll_key, struct coll_val, 16384);
 HASH(watches, struct watch_key, __u64, 16384);
@@ -76,6 +79,14 @@ struct {
 	__type(key, int);
 	__type(value, struct task_state);
 } tasks SEC(".maps");
+
+// Events live long and are reused; the place of one that was recorded long ago is of no use.
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct handle_key);
+	__type(value, struct mark_val);
+} marks SEC(".maps");
 
 // Used if task storage is missing or temporarily unavailable.
 struct {

@@ -9,8 +9,8 @@ static __always_inline __u64 mix(__u64 hash, __u64 v)
 }
 
 // hash_id is the same in all ranks, because it is computed from the 128-byte unique id that
-// they share. It follows NCCL (getHash in utils.h), so it equals the communicator hash in NCCL's
-// log, RAS and Inspector.
+// they share, the way older versions of NCCL compute the hash in their log, RAS and Inspector. Package
+// live replaces it by NCCL's own where it can read that.
 __noinline __u64 hash_id(__u64 address)
 {
 	__u64 hash = 5381;

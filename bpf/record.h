@@ -1,7 +1,7 @@
 // Counting calls, and sending the few events that are worth it.
 #pragma once
 
-#include "state.h"
+#include "streams.h"
 
 #define ROOT2 0xb504f333f9de6484ull // the square root of 2, times 2^63
 
@@ -160,6 +160,8 @@ static __always_inline void observe(struct task_state *st, struct frame *f, __u6
 		ADD(v->ns, ns);
 		if (f->bytes && !error)
 			ADD(v->bytes, f->bytes);
+		if (f->waited)
+			ADD(v->wait, f->waited);
 		ADD(v->buckets[time_bucket(ns) & (TIME_BUCKETS - 1)], 1);
 		if (v->epoch != watch_epoch)
 			refresh(v, st->tgid, OP(f->cookie));

@@ -12,28 +12,51 @@ __noinline __u32 image(__u32 tgid)
 	return v ? *v : tgid;
 }
 
-// begin handles the first call of a thread that is seen.
-__noinline int begin(struct task_state *st, __u32 tgid)
+// another makes keys call the process of a pid differently from now on, and returns how.
+__noinline __u32 another(__u32 tgid)
+{
+	struct proc_key key = { .tgid = tgid };
+	__u32 next = __sync_fetch_and_add(&image_count, 1) & 511;
+
+	next = tgid | (next + 1) << PID_BITS;
+	if (bpf_map_update_elem(&images, &key, &next, BPF_ANY)) {
+		lose(FULL_PROCS);
+		return 0;
+	}
+	return next;
+}
+
+// begin handles the first call of a thread that is seen. Without a place for its process the thread stays
+// as if it were unseen, so that each of its calls counts as lost.
+__noinline int begin(struct task_state *st, __u32 pid)
 {
 	if (!st)
 		return 0;
-	tgid = image(tgid);
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct proc_key key = { .tgid = tgid };
+	struct proc_key key = { .tgid = image(pid) };
 	struct proc_val *p = bpf_map_lookup_elem(&procs, &key);
+	__u64 start = task->group_leader->start_boottime;
 
-	st->tgid = tgid;
 	st->depth = 0;
-	if (p)
-		return 0;
-	struct proc_val new = {
-		.first = bpf_ktime_get_ns(),
-		.start = task->group_leader->start_boottime,
-	};
-	bpf_probe_read_kernel(new.comm, sizeof(new.comm), task->group_leader->comm);
-	if (bpf_map_update_elem(&procs, &key, &new, BPF_NOEXIST) && !bpf_map_lookup_elem(&procs, &key))
-		lose(FULL_PROCS);
-	return 0;
+	if (p && p->start != start) { // it ended, and its pid was given out again before it was forgotten
+		if (!p->ended)
+			p->ended = bpf_ktime_get_ns();
+		key.tgid = another(pid);
+		if (!key.tgid)
+			return 0;
+		p = 0;
+	}
+	if (!p) {
+		struct proc_val new = { .first = bpf_ktime_get_ns(), .start = start };
+
+		bpf_probe_read_kernel(new.comm, sizeof(new.comm), task->group_leader->comm);
+		if (bpf_map_update_elem(&procs, &key, &new, BPF_NOEXIST) && !bpf_map_lookup_elem(&procs, &key)) {
+			lose(FULL_PROCS);
+			return 0;
+		}
+	}
+	st->tgid = key.tgid;
+	return 1;
 }
 
 // thread returns the state of the current thread. Task storage is cheaper and is freed with the
@@ -46,8 +69,8 @@ static __always_inline struct task_state *thread(bool create)
 	if (task_storage) {
 		st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, create ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 		if (st) {
-			if (create && !st->tgid)
-				begin(st, bpf_get_current_pid_tgid() >> 32);
+			if (create && !st->tgid && !begin(st, bpf_get_current_pid_tgid() >> 32))
+				return 0;
 			return st;
 		}
 	}
@@ -63,8 +86,8 @@ static __always_inline struct task_state *thread(bool create)
 	}
 	if (!st && create) {
 		st = GET(threads, &tid, FULL_TASKS);
-		if (st)
-			begin(st, tgid);
+		if (st && !begin(st, tgid))
+			return 0;
 	}
 	return st;
 }
@@ -117,9 +140,9 @@ static __always_inline struct dev_val *device_value(__u32 tgid, __s32 dev)
 static __always_inline __u32 context_device(__u32 tgid, __u64 context)
 {
 	struct handle_key key = { .tgid = tgid, .handle = context };
-	__u32 *dev = bpf_map_lookup_elem(&contexts, &key);
+	struct context_val *c = bpf_map_lookup_elem(&contexts, &key);
 
-	return dev ? *dev + 1 : 0;
+	return c ? c->dev + 1 : 0;
 }
 
 // made records that a context is on a device.
@@ -130,9 +153,11 @@ __noinline int made(struct task_state *st, __u64 context, __s32 dev)
 	struct handle_key key = { .tgid = st->tgid, .handle = context };
 	struct proc_key pkey = { .tgid = st->tgid };
 	struct proc_val *p = bpf_map_lookup_elem(&procs, &pkey);
+	struct context_val new = { .since = bpf_ktime_get_ns(), .dev = dev }, *c;
 	__u32 d = dev;
 
-	if (bpf_map_update_elem(&contexts, &key, &d, BPF_ANY))
+	c = bpf_map_lookup_elem(&contexts, &key); // a primary context is retained more than once
+	if ((!c || c->dev != d) && bpf_map_update_elem(&contexts, &key, &new, BPF_ANY))
 		lose(FULL_CONTEXTS);
 	if (!p || p->only == d + 1)
 		return 0;
@@ -141,77 +166,4 @@ __noinline int made(struct task_state *st, __u64 context, __s32 dev)
 		p->only = d + 1;
 	ADD(context_epoch, 1);
 	return 0;
-}
-
-static __always_inline __u32 *stream_epoch(__u32 tgid, __s32 dev)
-{
-	return &stream_epochs[(tgid * 31 + dev) & 255];
-}
-
-// submitted records that a stream has work that nobody waited for. Most launches are on a stream
-// for which the thread already knows that.
-__noinline int submitted(struct task_state *st, struct frame *f)
-{
-	if (!st || !f)
-		return 0;
-	__u32 slot = (f->stream ^ f->stream >> 4 ^ f->stream >> 12) & (STREAMS - 1);
-	__u32 epoch = *stream_epoch(st->tgid, f->dev) + 1; // 0 is never
-	struct stream_key key = { .tgid = st->tgid, .dev = f->dev, .stream = f->stream };
-	struct dev_val *d;
-	__u64 *generation, old;
-
-	if (st->open[slot].epoch == epoch && st->open[slot].stream == f->stream && st->open[slot].dev == f->dev)
-		return 0;
-	d = device_value(st->tgid, f->dev);
-	generation = GET(streams, &key, FULL_STREAMS);
-	if (!d || !generation)
-		return 0;
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		__u64 now = d->open, count = (__u32)now;
-
-		// A stream is open if it has the device's generation, which starts at 1.
-		old = *generation;
-		if (old == (now >> 32) + 1)
-			break;
-		if (!count) // before others see that something is open
-			d->open_since = f->start;
-		if (__sync_val_compare_and_swap(&d->open, now, now + 1) != now)
-			continue;
-		__sync_lock_test_and_set(generation, (now >> 32) + 1);
-		break;
-	}
-	st->open[slot].stream = f->stream;
-	st->open[slot].dev = f->dev;
-	st->open[slot].epoch = epoch;
-	return 0;
-}
-
-// waited closes one stream of a device, or all.
-static __always_inline void waited(struct task_state *st, struct dev_val *d, __s32 dev, __u64 stream, bool all, __u64 at)
-{
-	struct stream_key key = { .tgid = st->tgid, .dev = dev, .stream = stream };
-	__u64 *generation = 0;
-
-	if (!all) {
-		generation = bpf_map_lookup_elem(&streams, &key);
-		if (!generation)
-			return;
-	}
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		__u64 now = d->open, count = (__u32)now, since = d->open_since, next;
-
-		if (!count || (generation && *generation != (now >> 32) + 1))
-			return;
-		next = all || count == 1 ? ((now >> 32) + 1) << 32 : now - 1;
-		if (__sync_val_compare_and_swap(&d->open, now, next) != now)
-			continue;
-		if (generation)
-			__sync_lock_test_and_set(generation, 0);
-		if (!(__u32)next && at > since)
-			ADD(d->busy, at - since);
-		ADD(*stream_epoch(st->tgid, dev), 1);
-		return;
-	}
 }

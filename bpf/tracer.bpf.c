@@ -36,15 +36,18 @@ static __always_inline void arguments(struct pt_regs *ctx, struct task_state *st
 		f->bytes = argument(ctx, BYTES(c)) << SHIFT(c);
 		if (TIMES(c))
 			f->bytes *= argument(ctx, TIMES(c));
+		copy_enter(st, f);
 		return;
 	case BODY_COPY_STRUCT:
 		f->a = argument(ctx, POINTER(c));
 		copy_struct(f);
+		copy_enter(st, f);
 		return;
 	case BODY_COPY_BATCH:
 		f->a = argument(ctx, POINTER(c));
 		f->b = argument(ctx, TIMES(c));
 		copy_batch(f);
+		copy_enter(st, f);
 		return;
 	case BODY_ALLOC:
 		f->bytes = BYTES(c) ? argument(ctx, BYTES(c)) : 0;
@@ -57,8 +60,13 @@ static __always_inline void arguments(struct pt_regs *ctx, struct task_state *st
 		free_enter(st, f);
 		return;
 	case BODY_SYNC:
-		sync_enter(st, f);
+		f->a = argument(ctx, POINTER(c));
+		wait_begins(st, f);
 		return;
+	case BODY_MAP:
+	case BODY_UNMAP:
+		f->bytes = argument(ctx, BYTES(c));
+		break;
 	case BODY_COLL:
 		collective(st, f, ctx);
 		return;
@@ -100,6 +108,7 @@ static __noinline int enter(struct pt_regs *ctx)
 	for (int i = 0; i < DEPTH; i++) {
 		if (n && n <= DEPTH && st->frames[INDEX(n - 1)].sp < ctx->sp) {
 			n--;
+			wait_ends(st, &st->frames[INDEX(n)]);
 			lose(LOSS_NO_RETURN);
 		}
 	}
@@ -116,7 +125,8 @@ static __noinline int enter(struct pt_regs *ctx)
 	f->bytes = 0;
 	f->kind = KIND(cookie);
 	f->rank = f->size = 0;
-	f->inner = 0;
+	f->inner = f->waits = 0;
+	f->waited = 0;
 	f->dev = device(st);
 	f->start = bpf_ktime_get_ns();
 	arguments(ctx, st, f);
@@ -157,8 +167,13 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 			return 0;
 		}
 	}
-	if (st->depth > n + 1)
-		lose(LOSS_NO_RETURN);
+#pragma unroll
+	for (__u32 i = 1; i < DEPTH; i++) { // calls inside of it that were left otherwise
+		if (i > n && i < st->depth) {
+			wait_ends(st, &st->frames[i]);
+			lose(LOSS_NO_RETURN);
+		}
+	}
 	st->depth = n;
 	if (n >= DEPTH)
 		return 0;
@@ -176,8 +191,15 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 		work(st, f);
 		break;
 	case BODY_CAPTURE:
-		if (!error)
-			st->capturing = VARIANT(f->cookie) == 1;
+		if (VARIANT(f->cookie) == 1 && !error)
+			st->capturing = 1;
+		else if (VARIANT(f->cookie) == 2 && code != CAPTURE_WRONG_THREAD) // a failed capture has ended, too
+			st->capturing = 0;
+		break;
+	case BODY_COPY:
+	case BODY_COPY_STRUCT:
+	case BODY_COPY_BATCH:
+		copy_leave(st, f, now, error);
 		break;
 	case BODY_ALLOC:
 		if (!error)
@@ -206,6 +228,22 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 	case BODY_RESET:
 		if (!error)
 			reset_leave(st, f, now);
+		break;
+	case BODY_MAP:
+		if (!error)
+			map_leave(st, f, now);
+		break;
+	case BODY_UNMAP:
+		if (!error)
+			unmap_leave(st, f);
+		break;
+	case BODY_POOL:
+		if (!error)
+			pool_leave(st, f);
+		break;
+	case BODY_CONTEXT_END:
+		if (!error)
+			context_end(st, f);
 		break;
 	case BODY_COLL:
 		if (f->inner)
@@ -349,12 +387,14 @@ int on_exit(__u64 *ctx)
 	struct proc_key key = { .tgid = image(task->tgid) }, pid = { .tgid = task->tgid };
 	struct proc_val *p = bpf_map_lookup_elem(&procs, &key);
 	struct task_state *st;
-	struct dev_val *d;
 	struct event *e;
 	__u32 n;
 
-	if (!p)
+	if (!p) {
+		if (key.tgid != pid.tgid && !task->signal->live.counter) // its program since exec does not use CUDA
+			bpf_map_delete_elem(&images, &pid);
 		return 0;
+	}
 	st = task_storage ? bpf_task_storage_get(&tasks, task, 0, 0) : 0;
 	n = st ? st->depth : 0;
 #pragma unroll
@@ -362,11 +402,7 @@ int on_exit(__u64 *ctx)
 		if (!st || i >= (int)n)
 			break;
 		lose(LOSS_NO_RETURN);
-		if (BODY(st->frames[i].cookie) != BODY_SYNC)
-			continue;
-		d = device_value(st->tgid, st->frames[i].dev);
-		if (d && __sync_fetch_and_add(&d->waiting, -1ull) == 1)
-			d->waiting_since = 0;
+		wait_ends(st, &st->frames[i]);
 	}
 	if (st)
 		st->depth = 0;
@@ -394,19 +430,14 @@ SEC("tp_btf/sched_process_exec")
 int on_exec(__u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
-	__u32 tid = task->pid, tgid = task->tgid, next;
+	__u32 tid = task->pid, tgid = task->tgid;
 	struct proc_key key = { .tgid = image(tgid) };
 	struct proc_val *p = bpf_map_lookup_elem(&procs, &key);
 
 	if (!p)
 		return 0;
-	next = __sync_fetch_and_add(&image_count, 1) & 511;
-	next = tgid | (next + 1) << PID_BITS;
-	key.tgid = tgid;
-	if (bpf_map_update_elem(&images, &key, &next, BPF_ANY)) {
-		lose(FULL_PROCS);
+	if (!another(tgid))
 		return 0;
-	}
 	p->ended = bpf_ktime_get_ns();
 	if (task_storage)
 		bpf_task_storage_delete(&tasks, task);

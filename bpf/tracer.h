@@ -53,10 +53,18 @@ enum body {
 	BODY_TORCH,
 	BODY_SCALABLE,
 	BODY_RESET,
+	BODY_MARK,
+	BODY_AFTER,
+	BODY_MAP,
+	BODY_UNMAP,
+	BODY_POOL,
+	BODY_CONTEXT_END,
 };
 
-enum memory { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_HANDLE, MEMORY_PITCH };
+enum memory { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_HANDLE, MEMORY_PITCH, MEMORY_POOL };
+#define POOL_THRESHOLD 4 // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 enum sync { SYNC_CONTEXT = 1, SYNC_STREAM, SYNC_EVENT };
+#define CAPTURE_WRONG_THREAD 908 // the capture goes on
 enum coll { COLL_ALL, COLL_PAIR }; // of all ranks; of two
 enum kind { KIND_NONE, KIND_HTOD, KIND_DTOH, KIND_DTOD, KIND_HTOH, KIND_PEER, KIND_DEFAULT };
 enum type { TYPE_CALL = 1, TYPE_OUTLIER, TYPE_ERROR, TYPE_COMM_INIT, TYPE_COMM_END, TYPE_EXIT };
@@ -113,6 +121,7 @@ struct op_key {
 // The count is the sum of the buckets, which saves one atomic add per call.
 struct op_val {
 	__u64 ns, bytes;
+	__u64 wait; // ns of these that copies waited for earlier work
 	__u64 over; // an event for each call that takes longer; 0: none
 	__u32 epoch, record;
 	__u64 buckets[TIME_BUCKETS];
@@ -145,13 +154,21 @@ struct name {
 };
 
 struct alloc_key {
-	__u32 tgid, handle; // 1: of memory that has no address yet
+	__u32 tgid, what; // 0: an address, 1: a handle of memory without an address, 2: where one is mapped
 	__u64 address;
 };
 struct alloc_val {
 	__u64 bytes, since;
 	__s32 dev;
 	__u32 memory;
+	__u64 context, handle; // of an address; of a mapping
+	__u32 maps;	       // addresses that a handle is mapped at
+	__u8 released, freeing, pad[2];
+};
+
+struct context_val {
+	__u64 bytes, since; // allocated in it; when it was made
+	__u32 dev, pad;
 };
 
 struct dev_key {
@@ -166,6 +183,9 @@ struct dev_val {
 	__u64 allocated, pool, framework; // as PyTorch says it
 	__u64 comm;			  // of the last collective since a synchronisation
 	__u64 reset;			  // when all that was allocated before had been freed
+	__u64 pool_used, pool_idle;	  // bytes from the driver's pools, and in them
+	__u64 pool_keep;		  // bytes that they may hold after a synchronisation
+	__u64 pace[2];			  // ns that a MiB takes to the device, and to the host
 };
 struct uuid {
 	__u8 first[16], second[16]; // from the two versions of the call
@@ -176,6 +196,21 @@ struct stream_key {
 	__u32 tgid;
 	__s32 dev;
 	__u64 stream;
+};
+#define AFTER 4 // streams that a stream is known to have waited for
+struct stream_val {
+	__u64 generation; // the device's, plus 1, when work was submitted that nobody has waited for
+	__u32 marks, work; // events recorded in it; how many of them before the last work
+	struct {
+		__u64 stream;
+		__u32 marks, pad;
+	} after[AFTER];
+	__u32 afters, pad;
+};
+struct mark_val { // the place of an event
+	__u64 stream;
+	__s32 dev;
+	__u32 marks;
 };
 
 struct comm_val {

@@ -50,15 +50,21 @@ const (
 	BodyCurrent                    // sets the thread's context to Pointer
 	BodyPush                       // pushes the context Pointer
 	BodyPop
-	BodyColl     // a collective on communicator Aux; see CollPair for Variant
-	BodyInit     // creates a communicator
-	BodyInitAll  // creates one communicator per device
-	BodySplit    // splits a communicator
-	BodyCommEnd  // ends a communicator; Variant 2: abort
-	BodyCommAsk  // queries a communicator into Pointer; Variant 1: rank, 2: size, 3: device
-	BodyTorch    // PyTorch's allocator reports its memory
-	BodyScalable // creates a communicator from an array of unique ids
-	BodyReset    // frees all memory of device Aux
+	BodyColl       // a collective on communicator Aux; see CollPair for Variant
+	BodyInit       // creates a communicator
+	BodyInitAll    // creates one communicator per device
+	BodySplit      // splits a communicator
+	BodyCommEnd    // ends a communicator; Variant 2: abort
+	BodyCommAsk    // queries a communicator into Pointer; Variant 1: rank, 2: size, 3: device
+	BodyTorch      // PyTorch's allocator reports its memory
+	BodyScalable   // creates a communicator from an array of unique ids
+	BodyReset      // frees all memory of device Aux
+	BodyMark       // records the event Pointer in Stream
+	BodyAfter      // makes Stream wait for the event Pointer
+	BodyMap        // maps memory of the handle Aux at Pointer
+	BodyUnmap      // ends the mappings of Bytes at Pointer
+	BodyPool       // Variant 1: sets attribute Aux of a pool to the value at Pointer; 2: trims it to Pointer bytes
+	BodyContextEnd // destroys the context Pointer with its memory
 	bodyEnd
 )
 
@@ -69,6 +75,7 @@ const (
 	MemoryHost    = 3
 	MemoryHandle  = 4 // physical memory, mapped later
 	MemoryPitch   = 5
+	MemoryPool    = 6 // from a pool of the driver, to which it returns
 
 	SyncContext = 1
 	SyncStream  = 2

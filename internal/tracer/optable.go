@@ -62,20 +62,28 @@ var Ops = numbered([]Op{
 	{Name: "cuMemAlloc", Class: Alloc, Symbols: []string{"cuMemAlloc_v2"}, Body: BodyAlloc, Args: Args{Pointer: 1, Bytes: 2, Variant: MemoryDevice}},
 	{Name: "cuMemAllocPitch", Class: Alloc, Symbols: []string{"cuMemAllocPitch_v2"}, Body: BodyAlloc, Args: Args{Pointer: 1, Aux: 2, Times: 4, Variant: MemoryPitch}},
 	{Name: "cuMemAllocManaged", Class: Alloc, Symbols: []string{"cuMemAllocManaged"}, Body: BodyAlloc, Args: Args{Pointer: 1, Bytes: 2, Variant: MemoryManaged}},
-	{Name: "cuMemAllocAsync", Class: Alloc, Symbols: []string{"cuMemAllocAsync", "cuMemAllocAsync_ptsz"}, Body: BodyAlloc, Args: Args{Pointer: 1, Bytes: 2, Stream: 3, Variant: MemoryDevice}},
-	{Name: "cuMemAllocFromPoolAsync", Class: Alloc, Symbols: []string{"cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"}, Body: BodyAlloc, Args: Args{Pointer: 1, Bytes: 2, Stream: 4, Variant: MemoryDevice}},
+	{Name: "cuMemAllocAsync", Class: Alloc, Symbols: []string{"cuMemAllocAsync", "cuMemAllocAsync_ptsz"}, Body: BodyAlloc, Args: Args{Pointer: 1, Bytes: 2, Stream: 3, Variant: MemoryPool}},
+	{Name: "cuMemAllocFromPoolAsync", Class: Alloc, Symbols: []string{"cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"}, Body: BodyAlloc, Args: Args{Pointer: 1, Bytes: 2, Stream: 4, Variant: MemoryPool}},
 	{Name: "cuMemCreate", Class: Alloc, Symbols: []string{"cuMemCreate"}, Body: BodyAlloc, Args: Args{Pointer: 1, Bytes: 2, Aux: 3, Variant: MemoryHandle}},
 	{Name: "cuMemHostAlloc", Class: Alloc, Symbols: []string{"cuMemHostAlloc"}, Body: BodyAlloc, Args: Args{Pointer: 1, Bytes: 2, Variant: MemoryHost}},
 	{Name: "cuMemAllocHost", Class: Alloc, Symbols: []string{"cuMemAllocHost_v2"}, Body: BodyAlloc, Args: Args{Pointer: 1, Bytes: 2, Variant: MemoryHost}},
 	{Name: "cuMemFree", Class: Free, Symbols: []string{"cuMemFree_v2"}, Body: BodyFree, Args: Args{Pointer: 1, Variant: MemoryDevice}},
 	{Name: "cuMemFreeAsync", Class: Free, Symbols: []string{"cuMemFreeAsync", "cuMemFreeAsync_ptsz"}, Body: BodyFree, Args: Args{Pointer: 1, Stream: 2, Variant: MemoryDevice}},
 	{Name: "cuMemRelease", Class: Free, Symbols: []string{"cuMemRelease"}, Body: BodyFree, Args: Args{Pointer: 1, Variant: MemoryHandle}},
+	{Name: "cuMemMap", Symbols: []string{"cuMemMap"}, Body: BodyMap, Quiet: true, Args: Args{Pointer: 1, Bytes: 2, Aux: 4}},
+	{Name: "cuMemUnmap", Symbols: []string{"cuMemUnmap"}, Body: BodyUnmap, Quiet: true, Args: Args{Pointer: 1, Bytes: 2}},
+	{Name: "cuMemPoolSetAttribute", Symbols: []string{"cuMemPoolSetAttribute"}, Body: BodyPool, Quiet: true, Args: Args{Pointer: 3, Aux: 2, Variant: 1}},
+	{Name: "cuMemPoolTrimTo", Symbols: []string{"cuMemPoolTrimTo"}, Body: BodyPool, Quiet: true, Args: Args{Pointer: 2, Variant: 2}},
 	{Name: "cuMemFreeHost", Class: Free, Symbols: []string{"cuMemFreeHost"}, Body: BodyFree, Args: Args{Pointer: 1, Variant: MemoryHost}},
 
 	// Synchronization.
 	{Name: "cuStreamSynchronize", Class: Sync, Symbols: []string{"cuStreamSynchronize", "cuStreamSynchronize_ptsz"}, Body: BodySync, Args: Args{Stream: 1, Variant: SyncStream}},
 	{Name: "cuCtxSynchronize", Class: Sync, Symbols: []string{"cuCtxSynchronize", "cuCtxSynchronize_v2"}, Body: BodySync, Args: Args{Variant: SyncContext}},
-	{Name: "cuEventSynchronize", Class: Sync, Symbols: []string{"cuEventSynchronize"}, Body: BodySync, Args: Args{Variant: SyncEvent}},
+	{Name: "cuEventSynchronize", Class: Sync, Symbols: []string{"cuEventSynchronize"}, Body: BodySync, Args: Args{Pointer: 1, Variant: SyncEvent}},
+	{Name: "cuEventRecord", Symbols: []string{
+		"cuEventRecord", "cuEventRecord_ptsz", "cuEventRecordWithFlags", "cuEventRecordWithFlags_ptsz",
+	}, Body: BodyMark, Quiet: true, Entry: true, Args: Args{Pointer: 1, Stream: 2}},
+	{Name: "cuStreamWaitEvent", Symbols: []string{"cuStreamWaitEvent", "cuStreamWaitEvent_ptsz"}, Body: BodyAfter, Quiet: true, Entry: true, Args: Args{Pointer: 2, Stream: 1}},
 	{Name: "cuStreamDestroy", Symbols: []string{"cuStreamDestroy", "cuStreamDestroy_v2"}, Body: BodyStreamEnd, Quiet: true, Entry: true, Args: Args{Stream: 1}},
 
 	// Code and its names.
@@ -96,7 +104,7 @@ var Ops = numbered([]Op{
 	{Name: "cuCtxCreate", Class: Load, Symbols: []string{"cuCtxCreate_v2"}, Body: BodyContext, Args: Args{Pointer: 1, Aux: 3, Variant: 1}},
 	{Name: "cuCtxCreate_v3", Class: Load, Symbols: []string{"cuCtxCreate_v3"}, Body: BodyContext, Args: Args{Pointer: 1, Aux: 5, Variant: 1}},
 	{Name: "cuCtxCreate_v4", Class: Load, Symbols: []string{"cuCtxCreate_v4"}, Body: BodyContext, Args: Args{Pointer: 1, Aux: 4, Variant: 1}},
-	// cuCtxDestroy does not reveal which memory it frees, so it is not traced.
+	{Name: "cuCtxDestroy", Symbols: []string{"cuCtxDestroy", "cuCtxDestroy_v2"}, Body: BodyContextEnd, Quiet: true, Args: Args{Pointer: 1}},
 	{Name: "cuDevicePrimaryCtxReset", Symbols: []string{"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"}, Body: BodyReset, Quiet: true, Args: Args{Aux: 1}},
 	{Name: "cuCtxSetCurrent", Symbols: []string{"cuCtxSetCurrent"}, Body: BodyCurrent, Quiet: true, Entry: true, Args: Args{Pointer: 1}},
 	{Name: "cuCtxPushCurrent", Symbols: []string{"cuCtxPushCurrent", "cuCtxPushCurrent_v2"}, Body: BodyPush, Quiet: true, Entry: true, Args: Args{Pointer: 1}},

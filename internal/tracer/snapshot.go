@@ -140,12 +140,14 @@ type Kernel struct {
 type Comm struct {
 	// Key identifies the communicator among all that the process has or had, even if ID is
 	// unknown. It has no meaning outside the process.
-	Key    string   `json:"key"`
-	ID     string   `json:"id"`   // hash of the unique id, the same in all ranks; for a split, of its parent and color; empty if created before tracing
-	Rank   int      `json:"rank"` // -1 if created before tracing
-	Size   int      `json:"size"`
-	Device int      `json:"device"`
-	Ops    []CollOp `json:"ops,omitempty"`
+	Key string `json:"key"`
+	// Address is that of NCCL's ncclComm in the process.
+	Address uint64   `json:"-"`
+	ID      string   `json:"id"`   // NCCL's hash, the same in all ranks; empty if unknown
+	Rank    int      `json:"rank"` // -1 if unknown
+	Size    int      `json:"size"`
+	Device  int      `json:"device"`
+	Ops     []CollOp `json:"ops,omitempty"`
 	// Sequence counts the collectives of the communicator. LastEnter and LastOp are the time
 	// and the name of the last one.
 	Sequence  uint64    `json:"sequence"`

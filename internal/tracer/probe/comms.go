@@ -20,7 +20,7 @@ func (r *reading) readComms(p *Probe) {
 	var ended []kernelHandleKey
 	r.add(each(p.maps.Comms, func(k kernelHandleKey, v *kernelCommVal) {
 		c := &tracer.Comm{
-			Key: fmt.Sprintf("%x.%x", k.Handle, v.Gen), ID: commID(v.Hash), Rank: int(v.Rank), Size: int(v.Size), Device: int(v.Dev),
+			Key: fmt.Sprintf("%x.%x", k.Handle, v.Gen), Address: k.Handle, ID: commID(v.Hash), Rank: int(v.Rank), Size: int(v.Size), Device: int(v.Dev),
 			Sequence: v.Seq, LastEnter: r.time(v.LastEnter), LastOp: collName(v.LastOp),
 			BarrierWait: tracer.NewHistogram(float64(v.BarrierNs)/1e9, tracer.TimeOffset, v.Barrier[:]),
 			Ended:       v.Ended > 0, Aborted: v.Aborted > 0,

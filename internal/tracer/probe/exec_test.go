@@ -74,6 +74,25 @@ func TestExec(t *testing.T) {
 	})
 }
 
+// A process that executes a program without CUDA left an entry in a map forever.
+func TestExecWithoutCUDA(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernel"}, func(t *testing.T, m *machine) {
+		if !m.p.features[3].OK {
+			t.Skip("exec is not seen: ", m.p.features[3].Reason)
+		}
+		p := m.run("leave")
+		if !p.Ended {
+			t.Error("the program has not ended")
+		}
+		check(t, each(m.p.maps.Images, func(k kernelProcKey, v *uint32) {
+			if k.Tgid == p.PID {
+				t.Errorf("the entry %#x is left", *v)
+			}
+		}))
+	})
+}
+
 // A name that is looked up after the launch does not decrease Losses.
 func TestUnnamedNeverFalls(t *testing.T) {
 	t.Parallel()

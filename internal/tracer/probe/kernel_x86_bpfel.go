@@ -16,16 +16,22 @@ import (
 type kernelAllocKey struct {
 	_       structs.HostLayout
 	Tgid    uint32
-	Handle  uint32
+	What    uint32
 	Address uint64
 }
 
 type kernelAllocVal struct {
-	_      structs.HostLayout
-	Bytes  uint64
-	Since  uint64
-	Dev    int32
-	Memory uint32
+	_        structs.HostLayout
+	Bytes    uint64
+	Since    uint64
+	Dev      int32
+	Memory   uint32
+	Context  uint64
+	Handle   uint64
+	Maps     uint32
+	Released uint8
+	Freeing  uint8
+	Pad      [2]uint8
 }
 
 type kernelBody uint32
@@ -61,6 +67,12 @@ const (
 	kernelBodyBODY_TORCH       kernelBody = 28
 	kernelBodyBODY_SCALABLE    kernelBody = 29
 	kernelBodyBODY_RESET       kernelBody = 30
+	kernelBodyBODY_MARK        kernelBody = 31
+	kernelBodyBODY_AFTER       kernelBody = 32
+	kernelBodyBODY_MAP         kernelBody = 33
+	kernelBodyBODY_UNMAP       kernelBody = 34
+	kernelBodyBODY_POOL        kernelBody = 35
+	kernelBodyBODY_CONTEXT_END kernelBody = 36
 )
 
 type kernelCollKey struct {
@@ -102,6 +114,14 @@ type kernelCommVal struct {
 	Barrier   [64]uint64
 }
 
+type kernelContextVal struct {
+	_     structs.HostLayout
+	Bytes uint64
+	Since uint64
+	Dev   uint32
+	Pad   uint32
+}
+
 type kernelDevKey struct {
 	_    structs.HostLayout
 	Tgid uint32
@@ -126,6 +146,10 @@ type kernelDevVal struct {
 	Framework    uint64
 	Comm         uint64
 	Reset        uint64
+	PoolUsed     uint64
+	PoolIdle     uint64
+	PoolKeep     uint64
+	Pace         [2]uint64
 }
 
 type kernelErrorKey struct {
@@ -205,6 +229,13 @@ const (
 	kernelLossLOSSES         kernelLoss = 18
 )
 
+type kernelMarkVal struct {
+	_      structs.HostLayout
+	Stream uint64
+	Dev    int32
+	Marks  uint32
+}
+
 type kernelName struct {
 	_    structs.HostLayout
 	Text [256]uint8
@@ -222,6 +253,7 @@ type kernelOpVal struct {
 	_       structs.HostLayout
 	Ns      uint64
 	Bytes   uint64
+	Wait    uint64
 	Over    uint64
 	Epoch   uint32
 	Record  uint32
@@ -258,6 +290,21 @@ type kernelStreamKey struct {
 	Stream uint64
 }
 
+type kernelStreamVal struct {
+	_          structs.HostLayout
+	Generation uint64
+	Marks      uint32
+	Work       uint32
+	After      [4]struct {
+		_      structs.HostLayout
+		Stream uint64
+		Marks  uint32
+		Pad    uint32
+	}
+	Afters uint32
+	Pad    uint32
+}
+
 type kernelTaskState struct {
 	_         structs.HostLayout
 	Tgid      uint32
@@ -268,9 +315,10 @@ type kernelTaskState struct {
 	Launched  uint32
 	Capturing uint32
 	Stacked   uint32
-	Stack     [4]uint32
 	Off       uint32
 	_         [4]byte
+	Context   uint64
+	Stack     [4]uint64
 	OffSince  uint64
 	RunQueue  uint64
 	Blocked   uint64
@@ -300,7 +348,8 @@ type kernelTaskState struct {
 		Size     int32
 		Gen      uint32
 		Inner    uint32
-		Pad      uint32
+		Waits    uint32
+		Waited   uint64
 	}
 }
 
@@ -343,6 +392,7 @@ const (
 	kernelMapImages       = "images"
 	kernelMapKernels      = "kernels"
 	kernelMapLosses       = "losses"
+	kernelMapMarks        = "marks"
 	kernelMapNames        = "names"
 	kernelMapNothing      = "nothing"
 	kernelMapOps          = "ops"
@@ -439,6 +489,7 @@ type kernelMapSpecs struct {
 	Images   *ebpf.MapSpec `ebpf:"images"`
 	Kernels  *ebpf.MapSpec `ebpf:"kernels"`
 	Losses   *ebpf.MapSpec `ebpf:"losses"`
+	Marks    *ebpf.MapSpec `ebpf:"marks"`
 	Names    *ebpf.MapSpec `ebpf:"names"`
 	Nothing  *ebpf.MapSpec `ebpf:"nothing"`
 	Ops      *ebpf.MapSpec `ebpf:"ops"`
@@ -499,6 +550,7 @@ type kernelMaps struct {
 	Images   *ebpf.Map `ebpf:"images"`
 	Kernels  *ebpf.Map `ebpf:"kernels"`
 	Losses   *ebpf.Map `ebpf:"losses"`
+	Marks    *ebpf.Map `ebpf:"marks"`
 	Names    *ebpf.Map `ebpf:"names"`
 	Nothing  *ebpf.Map `ebpf:"nothing"`
 	Ops      *ebpf.Map `ebpf:"ops"`
@@ -522,6 +574,7 @@ func (m *kernelMaps) Close() error {
 		m.Images,
 		m.Kernels,
 		m.Losses,
+		m.Marks,
 		m.Names,
 		m.Nothing,
 		m.Ops,

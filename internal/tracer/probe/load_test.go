@@ -35,8 +35,8 @@ func TestTypesAreThoseOfC(t *testing.T) {
 	types := map[string]any{
 		"proc_key": kernelProcKey{}, "proc_val": kernelProcVal{}, "op_key": kernelOpKey{}, "op_val": kernelOpVal{},
 		"error_key": kernelErrorKey{}, "kernel_key": kernelKernelKey{}, "kernel_val": kernelKernelVal{},
-		"handle_key": kernelHandleKey{}, "name": kernelName{}, "alloc_key": kernelAllocKey{}, "alloc_val": kernelAllocVal{},
-		"dev_key": kernelDevKey{}, "dev_val": kernelDevVal{}, "uuid": kernelUuid{}, "stream_key": kernelStreamKey{},
+		"handle_key": kernelHandleKey{}, "name": kernelName{}, "alloc_key": kernelAllocKey{}, "alloc_val": kernelAllocVal{}, "context_val": kernelContextVal{},
+		"dev_key": kernelDevKey{}, "dev_val": kernelDevVal{}, "uuid": kernelUuid{}, "stream_key": kernelStreamKey{}, "stream_val": kernelStreamVal{}, "mark_val": kernelMarkVal{},
 		"comm_val": kernelCommVal{}, "coll_key": kernelCollKey{}, "coll_val": kernelCollVal{},
 		"watch_key": kernelWatchKey{}, "event": kernelEvent{},
 	}
@@ -89,7 +89,8 @@ func TestNumbersAreThoseOfC(t *testing.T) {
 			"BODY_UUID": tracer.BodyUUID, "BODY_CONTEXT": tracer.BodyContext, "BODY_CURRENT": tracer.BodyCurrent, "BODY_PUSH": tracer.BodyPush,
 			"BODY_POP": tracer.BodyPop, "BODY_COLL": tracer.BodyColl, "BODY_INIT": tracer.BodyInit, "BODY_INIT_ALL": tracer.BodyInitAll,
 			"BODY_SPLIT": tracer.BodySplit, "BODY_COMM_END": tracer.BodyCommEnd, "BODY_COMM_ASK": tracer.BodyCommAsk, "BODY_TORCH": tracer.BodyTorch,
-			"BODY_SCALABLE": tracer.BodyScalable, "BODY_RESET": tracer.BodyReset,
+			"BODY_SCALABLE": tracer.BodyScalable, "BODY_RESET": tracer.BodyReset, "BODY_MARK": tracer.BodyMark, "BODY_AFTER": tracer.BodyAfter,
+			"BODY_MAP": tracer.BodyMap, "BODY_UNMAP": tracer.BodyUnmap, "BODY_POOL": tracer.BodyPool, "BODY_CONTEXT_END": tracer.BodyContextEnd,
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-Go +C):\n%s", arch, diff)

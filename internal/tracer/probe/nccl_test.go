@@ -48,7 +48,7 @@ func TestNCCL(t *testing.T) {
 				t.Errorf("one synchronisation of 20 ms came after the collectives: %+v", c.BarrierWait)
 			}
 			keys[c.Key] = true
-			c.Key, c.ID, c.LastEnter, c.Ops, c.BarrierWait = "", "", time.Time{}, nil, tracer.Histogram{}
+			c.Key, c.Address, c.ID, c.LastEnter, c.Ops, c.BarrierWait = "", 0, "", time.Time{}, nil, tracer.Histogram{}
 			got[name] = c
 		}
 		want := map[string]tracer.Comm{

@@ -2,8 +2,11 @@ package probe
 
 import (
 	"fmt"
+	"maps"
+	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -122,6 +125,9 @@ func TestCallsWithoutReturn(t *testing.T) {
 		}
 		if l.NoReturn != want {
 			t.Errorf("%d calls without a return, want %d", l.NoReturn, want)
+		}
+		if at := p.Devices[0].WaitingSince; want == 2 && !at.IsZero() {
+			t.Errorf("it waits since %v, in a call that it has left", at)
 		}
 	})
 }
@@ -267,6 +273,75 @@ func TestFull(t *testing.T) {
 		kept := p.Devices[0].Memory.Allocations
 		if kept+l.MapFull["allocations"] != 500 || p.Devices[0].Memory.Reserved != kept {
 			t.Errorf("%d allocations of %d bytes are known, %d not", kept, p.Devices[0].Memory.Reserved, l.MapFull["allocations"])
+		}
+	})
+}
+
+// Processes that have no place: each of their calls counts as lost. Two in three were not.
+func TestTooManyProcesses(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{MaxProcesses: 8}, []string{"cuLaunchKernel"}, func(t *testing.T, m *machine) {
+		const each, more = 10, 2 // launches of a process, and other calls
+		made := 0
+		for m.losses().MapFull["processes"] < 5*each {
+			m.start("loop", strconv.Itoa(each)).ends()
+			made++
+		}
+		all, losses, err := m.p.Read(time.Now())
+		check(t, err)
+		for _, p := range all {
+			if got := calls(p)["cuLaunchKernel @0"]; got != each {
+				t.Errorf("process %d has %d launches, want %d", p.PID, got, each)
+			}
+		}
+		if want := uint64((made - len(all)) * (each + more)); losses.MapFull["processes"] != want {
+			t.Errorf("%d calls of %d processes without a place are lost, want %d", losses.MapFull["processes"], made-len(all), want)
+		}
+		for _, p := range all {
+			m.p.Forget(p.PID)
+		}
+		if got := calls(m.run("loop", strconv.Itoa(each)))["cuLaunchKernel @0"]; got != each {
+			t.Errorf("with room again, a process has %d launches, want %d", got, each)
+		}
+	})
+}
+
+// A pid that is given out again before its first process is forgotten: both were one process, that had ended.
+func TestReusedPID(t *testing.T) {
+	t.Parallel()
+	inModes(t, Options{}, []string{"cuLaunchKernel"}, func(t *testing.T, m *machine) {
+		first := m.run("loop", "5")
+		var second *running
+		for range 1000 { // others fork, too
+			if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(int(first.PID)-1)), 0); err != nil {
+				skip(t, "root", err)
+			}
+			if second = m.start("exec"); second.pid == first.PID {
+				break
+			}
+			second.reaches("first")
+			check(t, second.cmd.Process.Kill())
+		}
+		second.reaches("first")
+		all, _, err := m.p.Read(time.Now())
+		check(t, err)
+		var got []map[string]uint64
+		for _, p := range all {
+			if p.PID == first.PID {
+				got = append(got, calls(p))
+			}
+		}
+		want := []map[string]uint64{
+			{"cuLaunchKernel @0": 5, "cuDevicePrimaryCtxRetain @0": 1},
+			{"cuLaunchKernel @0": 1, "cuDevicePrimaryCtxRetain @0": 1},
+		}
+		for _, calls := range got {
+			maps.DeleteFunc(calls, func(op string, _ uint64) bool {
+				return !strings.HasPrefix(op, "cuLaunch") && !strings.HasPrefix(op, "cuDevice")
+			})
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("processes with pid %d (-want +got):\n%s", first.PID, diff)
 		}
 	})
 }

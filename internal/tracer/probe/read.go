@@ -101,7 +101,7 @@ func (r *reading) readOps(p *Probe) {
 		}
 		r.ops[k] = &tracer.OpStat{
 			Op: op.Name, Class: op.Class, Device: int(k.Dev), Kind: tracer.Kind(k.Kind).String(), Bytes: v.Bytes,
-			Time: tracer.NewHistogram(float64(v.Ns)/1e9, tracer.TimeOffset, v.Buckets[:]),
+			Time: tracer.NewHistogram(float64(v.Ns)/1e9, tracer.TimeOffset, v.Buckets[:]), Wait: time.Duration(v.Wait),
 		}
 	}))
 	r.add(each(p.maps.Errors, func(k kernelErrorKey, n *uint64) {
@@ -185,14 +185,22 @@ func (r *reading) readDevices(p *Probe) {
 			d.UUID = uuid(v)
 		}
 	}))
-	freed := map[kernelAllocKey]uint64{}
+	contexts := map[kernelHandleKey]uint64{} // when they were made
+	r.add(each(p.maps.Contexts, func(k kernelHandleKey, v *kernelContextVal) { contexts[k] = v.Since }))
+	freed := map[kernelAllocKey]uint64{} // all that were allocated until then
 	r.add(each(p.maps.Allocs, func(k kernelAllocKey, v *kernelAllocVal) {
 		at := kernelDevKey{Tgid: k.Tgid, Dev: v.Dev}
 		if v.Since <= resets[at] {
 			freed[k] = resets[at]
 			return
 		}
-		if d := r.devices[at]; d != nil && v.Memory != tracer.MemoryManaged && r.clock > v.Since {
+		if v.Context != 0 {
+			if made, ok := contexts[kernelHandleKey{Tgid: k.Tgid, Handle: v.Context}]; !ok || made > v.Since {
+				freed[k] = v.Since
+				return
+			}
+		}
+		if d := r.devices[at]; d != nil && v.Memory != 0 && v.Memory != tracer.MemoryManaged && r.clock > v.Since {
 			d.Memory.Oldest = max(d.Memory.Oldest, time.Duration(r.clock-v.Since))
 		}
 	}))

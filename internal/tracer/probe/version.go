@@ -76,7 +76,7 @@ var preallocated = map[string]uint32{
 }
 
 // preallocatedMiB is the memory of preallocated maps in MiB, including kernel overhead.
-const preallocatedMiB = 16
+const preallocatedMiB = 17
 
 // preallocate makes maps allocate their memory at creation. Older kernels warn about programs
 // with other maps, which is fatal with panic_on_warn, and real-time kernels reject them.

@@ -65,7 +65,8 @@ int cuMemsetD2D8Async(void *, size_t, int, size_t, size_t, void *), cuMemsetD2D1
 int cuMemAlloc_v2(void **, size_t), cuMemAllocPitch_v2(void **, size_t *, size_t, size_t, unsigned), cuMemAllocManaged(void **, size_t, unsigned), cuMemAllocAsync(void **, size_t, void *);
 int cuMemAllocFromPoolAsync(void **, size_t, void *, void *), cuMemCreate(void **, size_t, const prop *, unsigned long long), cuMemHostAlloc(void **, size_t, unsigned), cuMemAllocHost_v2(void **, size_t);
 int cuMemFree_v2(void *), cuMemFreeAsync(void *, void *), cuMemRelease(void *), cuMemFreeHost(void *);
-int cuStreamSynchronize(void *), cuCtxSynchronize(void), cuEventSynchronize(void *), cuStreamDestroy_v2(void *), cuModuleLoadData(void **, const void *);
+int cuMemMap(void *, size_t, size_t, void *, unsigned long long), cuMemUnmap(void *, size_t), cuMemPoolSetAttribute(void *, int, void *), cuMemPoolTrimTo(void *, size_t), cuCtxDestroy_v2(void *);
+int cuStreamSynchronize(void *), cuCtxSynchronize(void), cuEventSynchronize(void *), cuEventRecord(void *, void *), cuStreamWaitEvent(void *, void *, unsigned), cuStreamDestroy_v2(void *), cuModuleLoadData(void **, const void *);
 int cuLibraryGetKernel(void **, void *, const char *), cuModuleGetFunction(void **, void *, const char *), cuKernelGetFunction(void **, void *), cuFuncGetName(const char **, void *);
 int cuDeviceGetUuid(unsigned char *, int), cuDeviceGetUuid_v2(unsigned char *, int), cuDevicePrimaryCtxRetain(void **, int), cuDevicePrimaryCtxReset_v2(int);
 int cuCtxCreate_v2(void **, unsigned, int), cuCtxCreate_v3(void **, void *, int, unsigned, int), cuCtxCreate_v4(void **, void *, unsigned, int);
@@ -198,6 +199,79 @@ static void memory(void)
 	cuMemRelease(h);
 }
 
+// mapped memory exists until it is released and unmapped, in any order.
+static void mapped(void)
+{
+	void *a, *b;
+	char *at = P(0x7e0000000000);
+	prop on0 = { .type = 1, .locationType = 1 };
+
+	use(0);
+	cuMemCreate(&a, 1000, &on0, 0);
+	cuMemCreate(&b, 200, &on0, 0);
+	cuMemMap(at, 1000, 0, a, 0);
+	cuMemMap(at + 1000, 200, 0, b, 0);
+	cuMemMap(at + 5000, 200, 0, b, 0);
+	cuMemRelease(a);
+	cuMemRelease(b);
+	step("released");
+	cuMemUnmap(at, 1200); // all of the first, and the second at one of its places
+	step("unmapped");
+	cuMemUnmap(at + 5000, 200);
+	cuMemCreate(&a, 30, &on0, 0);
+	cuMemMap(at, 30, 0, a, 0);
+	cuMemUnmap(at, 30);
+	step("again");
+	cuMemRelease(a);
+	step("none");
+}
+
+// pools keep what is freed: until a synchronization, or beyond it.
+static void pools(void)
+{
+	void *a, *b;
+	uint64_t keep = 500;
+
+	use(0);
+	cuMemAllocAsync(&a, 300, P(1));
+	cuMemAllocAsync(&b, 1000, P(1));
+	cuMemFreeAsync(b, P(1));
+	step("freed");
+	cuMemAllocAsync(&b, 900, P(1)); // from what the pool has
+	step("used again");
+	cuMemFreeAsync(b, P(1));
+	cuStreamSynchronize(P(1));
+	step("synchronized");
+	cuMemPoolSetAttribute(P(5), 4, &keep);
+	cuMemAllocFromPoolAsync(&b, 900, P(5), P(1));
+	cuMemFreeAsync(b, P(1));
+	cuCtxSynchronize();
+	step("kept");
+	cuMemPoolTrimTo(P(5), 350);
+	step("trimmed");
+}
+
+// contexts have memory of their own.
+static void contexts(void)
+{
+	void *c, *a, *b, *p;
+
+	cuDevicePrimaryCtxRetain(&p, 0);
+	cuCtxSetCurrent(p);
+	cuMemAlloc_v2(&a, 1000);
+	cuCtxCreate_v2(&c, 0, 0);
+	cuMemAlloc_v2(&b, 30);
+	cuMemAlloc_v2(&b, 4);
+	cuMemFree_v2(b);
+	step("made");
+	cuCtxDestroy_v2(c);
+	step("destroyed");
+	cuCtxSetCurrent(p);
+	cuMemAlloc_v2(&b, 7);
+	cuMemFree_v2(a);
+	step("left");
+}
+
 static void names(void)
 {
 	void *k, *f, *g, *u = P(0xdead);
@@ -290,6 +364,84 @@ static void busy(void)
 	fake_next(0, 50000);
 	cuStreamSynchronize(P(3));
 	step("waited");
+}
+
+// events waits for events: of the last work in a stream, and of work with more behind it.
+static void events(void)
+{
+	use(0);
+	for (int i = 0; i < 5; i++) {
+		launch(P(0x10), P(1));
+		cuEventRecord(P(9), P(1));
+		fake_next(0, 20000);
+		cuEventSynchronize(P(9));
+		usleep(10000);
+	}
+	step("waited");
+	launch(P(0x10), P(1));
+	cuEventRecord(P(9), P(1));
+	launch(P(0x10), P(1)); // nobody waits for this
+	fake_next(0, 20000);
+	cuEventSynchronize(P(9));
+	step("more");
+	cuStreamSynchronize(P(1));
+	step("synced");
+	launch(P(0x10), P(2));
+	cuEventRecord(P(9), P(2));
+	cuStreamWaitEvent(P(1), P(9), 0);
+	launch(P(0x10), P(1));
+	fake_next(0, 20000);
+	cuStreamSynchronize(P(1)); // and with it for the other stream
+	step("both");
+}
+
+// blocking copies wait for work that was launched before them.
+static void blocking(void)
+{
+	void *h = P(7), *d = P(8);
+	size_t large = 64 << 20;
+
+	use(0);
+	for (int i = 0; i < 5; i++) {
+		launch(P(0x10), NULL);
+		fake_next(0, 20000);
+		cuMemcpyDtoH_v2(h, d, 4);
+		usleep(10000);
+	}
+	step("synchronous");
+	for (int i = 0; i < 5; i++) {
+		launch(P(0x10), P(1));
+		fake_next(0, 20000);
+		cuMemcpyDtoHAsync_v2(h, d, 4, P(1));
+		cuStreamSynchronize(P(1));
+	}
+	step("not pinned");
+	fake_next(0, 20000);
+	cuMemcpyHtoD_v2(d, h, large); // the device has nothing else to do
+	step("large");
+	launch(P(0x10), NULL);
+	fake_next(0, 200000);
+	cuMemcpyHtoD_v2(d, h, large);
+	step("large, behind work");
+	launch(P(0x10), P(1));
+	fake_next(0, 20000);
+	cuMemcpyDtoD_v2(d, h, 4); // not with the host
+	fake_next(0, 20000);
+	cuMemcpyDtoHAsync_v2(h, d, 4, P(2)); // its stream has no work
+	step("others");
+}
+
+// capture fails, and ends all the same.
+static void capture(void)
+{
+	use(0);
+	cuStreamBeginCapture_v2(P(1), 0);
+	launch(P(0x10), P(1));
+	fake_next(901, 0); // invalidated
+	cuStreamEndCapture(P(1), NULL);
+	launch(P(0x10), P(1));
+	fake_next(0, 20000);
+	cuStreamSynchronize(P(1));
 }
 
 static void *waiting(void *unused)
@@ -568,6 +720,15 @@ static void execs(long n)
 	step("second");
 }
 
+// leaves_cuda executes a program that does not use CUDA.
+static void leaves_cuda(void)
+{
+	use(0);
+	launch(P(0x10), NULL);
+	execl("/bin/true", "true", NULL);
+	exit(3);
+}
+
 // reset frees all memory of a device at once.
 static void reset(void)
 {
@@ -612,9 +773,15 @@ int main(int argc, char **argv)
 	CASE("count", count(n))
 	CASE("copies", copies())
 	CASE("memory", memory())
+	CASE("mapped", mapped())
+	CASE("pools", pools())
+	CASE("contexts", contexts())
 	CASE("names", names())
 	CASE("devices", devices())
 	CASE("busy", busy())
+	CASE("events", events())
+	CASE("blocking", blocking())
+	CASE("capture", capture())
 	CASE("hang", hang())
 	CASE("nccl", nccl())
 	CASE("rank", rank(n))
@@ -629,6 +796,7 @@ int main(int argc, char **argv)
 	CASE("many", many(n))
 	CASE("host", host())
 	CASE("exec", execs(n))
+	CASE("leave", leaves_cuda())
 	CASE("late", late())
 	CASE("reset", reset())
 	CASE("loop", { use(0); each = n; loop(P(0x10)); })

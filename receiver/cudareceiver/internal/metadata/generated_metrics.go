@@ -1363,7 +1363,7 @@ type metricGpuCudaSyncWait struct {
 // init fills gpu.cuda.sync.wait metric with initial data.
 func (m *metricGpuCudaSyncWait) init() {
 	m.data.SetName("gpu.cuda.sync.wait")
-	m.data.SetDescription("Time in calls that wait for the device.")
+	m.data.SetDescription("Time in calls that wait for the device, and in copies while they wait for earlier work.")
 	m.data.SetUnit("s")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)

@@ -765,7 +765,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["gpu.cuda.sync.wait"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Time in calls that wait for the device.", mi.Description())
+					assert.Equal(t, "Time in calls that wait for the device, and in copies while they wait for earlier work.", mi.Description())
 					assert.Equal(t, "s", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())

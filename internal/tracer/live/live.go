@@ -321,11 +321,12 @@ func (t *Tracer) Snapshot(now time.Time, gpus map[uint32][]string) tracer.Snapsh
 	s.Losses.MapFull = full
 	living := make(map[uint32]bool, len(processes))
 	place := map[uint32]settled{}
+	renamed := map[string]string{} // communicators
 	for i := range s.Processes {
 		p := &s.Processes[i]
 		p.Comms = append(p.Comms, t.comms[p.PID]...)
 		delete(t.comms, p.PID)
-		t.complete(p, now, gpus)
+		maps.Copy(renamed, t.complete(p, now, gpus))
 		place[p.PID] = t.known[p.PID].settled
 		if p.Ended {
 			t.forget(func(pid uint32) bool { return pid == p.PID }) // the pid may have been reused
@@ -338,6 +339,7 @@ func (t *Tracer) Snapshot(now time.Time, gpus map[uint32][]string) tracer.Snapsh
 		if to, ok := place[e.PID]; ok && to.done && e.Device == nowhere {
 			e.Device = to.ordinal
 		}
+		e.Comm = cmp.Or(renamed[e.Comm], e.Comm)
 	}
 	groups, stalled := t.groups.update(s.Processes, now)
 	t.asker.consider(t.ctx, groups, stalled, now)
@@ -356,10 +358,11 @@ type known struct {
 	on      []string // the devices on which the driver last listed the process
 	settled settled
 	kernels chooser
+	ranks   ranks
 }
 
-// complete adds what the kernel programs do not know.
-func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]string) {
+// complete adds what the kernel programs do not know. It returns the communicators whose ID it changed.
+func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]string) (renamed map[string]string) {
 	k := t.known[p.PID]
 	if k == nil {
 		k = &known{since: p.Since, kernels: chooser{limit: t.o.Kernels}}
@@ -375,6 +378,7 @@ func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]st
 		k.on = on
 	}
 	k.settled.settle(p, k.on, gpus != nil)
+	renamed = k.ranks.complete(p, memoryOf(t.o.Proc))
 	p.Measured = t.inspect.of(p.PID)
 	p.Kernels, p.KernelsFolded = k.kernels.choose(t.names.merged(p.Kernels))
 	for i := range p.Devices {
@@ -388,6 +392,7 @@ func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]st
 		h.add(now, d.Memory)
 		d.Memory.Growth, d.Memory.Leak = h.growth()
 	}
+	return renamed
 }
 
 // forget drops the state of processes that are gone.

@@ -30,19 +30,24 @@ const MaxPause = time.Hour
 // Pause makes the agent at socket release every driver for d, and returns its response. A
 // pause of 0 resumes.
 func Pause(ctx context.Context, socket string, d time.Duration) (string, error) {
-	return tell(ctx, socket, "pause", url.Values{"for": {d.String()}})
+	return tell(ctx, socket, "pause", url.Values{"for": {d.String()}}, 15*time.Second)
 }
 
-// Trace makes the agent at socket start or end tracing, and returns its response.
+// Trace makes the agent at socket start or end tracing, and returns its response. That takes the kernel a
+// tenth of a second for each function in mode perf, and more on a busy machine.
 func Trace(ctx context.Context, socket string, on bool) (string, error) {
-	return tell(ctx, socket, "trace", url.Values{"on": {strconv.FormatBool(on)}})
+	return tell(ctx, socket, "trace", url.Values{"on": {strconv.FormatBool(on)}}, 10*time.Minute)
 }
 
-// tell sends a command to the agent at socket.
-func tell(ctx context.Context, socket, command string, form url.Values) (string, error) {
-	client := http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{
+// tell sends a command to the agent at socket, which may take its time up to a limit.
+func tell(ctx context.Context, socket, command string, form url.Values, limit time.Duration) (string, error) {
+	there := false
+	client := http.Client{Timeout: limit, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
+			dial := net.Dialer{Timeout: 15 * time.Second}
+			c, err := dial.DialContext(ctx, "unix", socket)
+			there = err == nil
+			return c, err
 		},
 	}}
 	defer client.CloseIdleConnections()
@@ -51,6 +56,9 @@ func tell(ctx context.Context, socket, command string, form url.Values) (string,
 		return "", err
 	}
 	resp, err := client.Do(req)
+	if err != nil && there {
+		return "", fmt.Errorf("the agent at %s has not answered (%w)", socket, errors.Unwrap(err))
+	}
 	if err != nil {
 		return "", fmt.Errorf("no agent responds at %s: is one running as this user? Set --socket (%w)", socket, errors.Unwrap(err))
 	}

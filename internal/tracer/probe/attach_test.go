@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -30,11 +33,16 @@ func TestAttachLater(t *testing.T) {
 		r.reaches("record")
 		r.goOn()
 		r.reaches("stop")
-		// A child that another test forks just now would have the probe open until its exec.
+		// A child that another test forks just now would have the probe open until its exec, and a bit
+		// longer: the kernel lets its parent go on before it closes the child's files.
 		syscall.ForkLock.RLock()
 		err = l.Close()
+		children := childrenOf(t, os.Getpid())
 		syscall.ForkLock.RUnlock()
 		check(t, err)
+		for _, child := range children {
+			await.True(t, "a child without our probes", func() bool { return !hasProbes(child) })
+		}
 		r.goOn()
 		r.ends()
 		lm := &machine{t: t, p: late}
@@ -49,6 +57,29 @@ func TestAttachLater(t *testing.T) {
 		if diff := cmp.Diff(want, calls(p)); diff != "" {
 			t.Errorf("calls of the older one (-want +got):\n%s", diff)
 		}
+	})
+}
+
+// childrenOf returns the children of a process.
+func childrenOf(t *testing.T, pid int) (children []string) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	check(t, err)
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // it may have ended
+		if _, rest, ok := strings.Cut(string(text), ") "); ok && strings.Fields(rest)[1] == strconv.Itoa(pid) {
+			children = append(children, filepath.Base(filepath.Dir(file)))
+		}
+	}
+	return children
+}
+
+// hasProbes reports whether a process has a link or a perf event open.
+func hasProbes(pid string) bool {
+	files, _ := filepath.Glob("/proc/" + pid + "/fd/*") // the only error is a bad pattern
+	return slices.ContainsFunc(files, func(file string) bool {
+		to, _ := os.Readlink(file)
+		return strings.HasPrefix(to, "anon_inode:bpf") || to == "anon_inode:[perf_event]"
 	})
 }
 

@@ -14,6 +14,9 @@ import (
 // least is the share of the lost time below which a cause is noise.
 const least = 0.01
 
+// quotaPeriod is the length in seconds of the periods of CPU quotas, unless configured.
+const quotaPeriod = 0.1
+
 // claim is what a cause may have taken from a window.
 type claim struct {
 	cause   Cause
@@ -138,18 +141,25 @@ func (j *judge) hostDelay() []claim {
 	}
 	has := func(name string) bool { _, ok := j.sample.values[name]; return ok }
 
-	// A thread of a group that exhausted its CPU quota is runnable but does not run: both
-	// facts count the same seconds.
+	// A thread of a group that exhausted its CPU quota is runnable but does not run, so these
+	// facts count the same seconds. The kernel sums throttled time over CPUs and threads that do
+	// not launch: it only explains the others, and without them it is at most that of the periods
+	// in which it happened.
+	const throttled = "CPU throttling of its cgroup took %s more, summed over CPUs"
 	cpu := 0.0
 	switch {
 	case has("queued"):
 		cpu = more("queued", "launching threads waited %s more for a CPU")
 	case has("main"):
 		cpu = more("main", "the main thread waited %s more for a CPU")
+	case has("cpu pressure"):
+		cpu = more("cpu pressure", "tasks of its cgroup waited %s more for a CPU")
+	case has("throttled periods"):
+		periods, _ := j.phase.excess(j.sample.values, "throttled periods")
+		cpu = min(more("throttled", throttled), periods*quotaPeriod*j.sample.seconds)
 	}
-	cpu = max(cpu, more("throttled", "CPU throttling of its cgroup took %s more"))
-	if !has("queued") && !has("main") {
-		cpu = max(cpu, more("cpu pressure", "tasks of its cgroup waited %s more for a CPU"))
+	if len(facts) == 1 && (has("queued") || has("main") || has("cpu pressure")) {
+		more("throttled", throttled)
 	}
 	var disk float64
 	if has("disk") {

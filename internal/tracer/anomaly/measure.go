@@ -202,6 +202,7 @@ func (s *sample) hosts(t, before *totals) {
 	f, b := t.facts, before.facts
 	s.facts["main"] = f.RunQueue.Since(b.RunQueue)
 	s.facts["throttled"] = f.Throttled.Since(b.Throttled)
+	s.facts["throttled periods"] = f.ThrottledPeriods.Since(b.ThrottledPeriods)
 	s.facts["disk"] = f.BlockIO.Since(b.BlockIO)
 	s.facts["faults"] = f.MajorFaults.Since(b.MajorFaults)
 	s.facts["retransmits"] = f.Retransmits.Since(b.Retransmits)

@@ -37,10 +37,10 @@ func (j *judge) explain(lost float64) []claim {
 	}
 	sum := total(list)
 	if c, ok := j.communication(); ok {
-		if c.seconds = min(c.seconds, lost-sum); c.seconds >= least*lost {
-			list = append(list, c)
-			sum += c.seconds
-		}
+		list, sum = remainder(list, c, sum, lost)
+	}
+	if c, ok := j.lateInput(); ok {
+		list, sum = remainder(list, c, sum, lost)
 	}
 	if sum > lost {
 		for i := range list {
@@ -49,6 +49,14 @@ func (j *judge) explain(lost float64) []claim {
 	}
 	slices.SortStableFunc(list, func(a, b claim) int { return cmp.Compare(b.seconds, a.seconds) })
 	return list
+}
+
+// remainder adds a claim on what the others, which claim sum, leave of the lost time.
+func remainder(list []claim, c claim, sum, lost float64) ([]claim, float64) {
+	if c.seconds = min(c.seconds, lost-sum); c.seconds < least*lost {
+		return list, sum
+	}
+	return append(list, c), sum + c.seconds
 }
 
 func total(list []claim) float64 {
@@ -191,12 +199,19 @@ func (j *judge) copies() []claim {
 }
 
 // communication: excess time in the first synchronization after a collective, or ranks that
-// have not arrived.
+// have not arrived. Such a wait also includes the process's own work before the collective. If
+// the device is busy for longer, it spins in the collective, unless the input is larger or it
+// draws as much power as usual: then it calculates.
 func (j *judge) communication() (claim, bool) {
 	s := j.sample
 	c := claim{cause: Communication}
 	if more, ok := j.phase.excess(s.values, "barrier"); ok {
 		c.seconds = more * s.launches
+		if !j.sameInput() {
+			c.seconds = max(0, c.seconds-j.moreWork())
+		} else if more, ok := j.moreCycles(); ok && !j.dimmed() {
+			c.seconds = max(0, c.seconds-more)
+		}
 		c.fact = fmt.Sprintf("waits after collectives took %s more%s", seconds(c.seconds), j.awaited())
 	}
 	if g, waited := j.behind(); waited > 0 {
@@ -207,6 +222,13 @@ func (j *judge) communication() (claim, bool) {
 		c.fact += fmt.Sprintf(", %.0f more TCP retransmits in its network namespace", n*s.seconds)
 	}
 	return c, c.seconds > 0
+}
+
+// dimmed reports whether the devices draw less power than usual. Unknown is less.
+func (j *judge) dimmed() bool {
+	usual, ok := j.phase.signals["power"].median()
+	now, there := j.sample.values["power"]
+	return !ok || !there || now < dimmed*usual
 }
 
 // awaited names the local rank that the others wait for: the one that waits least, if that

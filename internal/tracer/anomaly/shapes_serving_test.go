@@ -29,6 +29,8 @@ func llm(w *world) {
 	perSlot := token * w.between(0.01, 0.03)
 	// Between half and more than all of what it can do.
 	rate := w.load(w.between(0.4, 1.0) * largest / (answer * (token + largest*perSlot)))
+	// What is asked for changes over the day: chat, then long documents.
+	long := relength(w, 0.3, 3, 300, 2400)
 	var ends []float64 // tokens left, by request
 	waiting, due := 0.0, 0.0
 	w.next = func() step {
@@ -44,7 +46,7 @@ func llm(w *world) {
 			tokens := 0.0
 			for range int(n) {
 				ends = append(ends, math.Max(5, answer*w.rand.ExpFloat64()))
-				tokens += math.Max(20, prompt*w.rand.ExpFloat64())
+				tokens += math.Max(20, prompt*long()*w.rand.ExpFloat64())
 			}
 			s.kernels = []float64{128, 65, 0, 32, 32, 32, 2, 20}
 			s.gpu, s.compute, s.bytes, s.grid = 0.004+tokens*2.5e-5, 0.9, 8*tokens+4096, tokens/16
@@ -54,7 +56,7 @@ func llm(w *world) {
 			return step{input: math.Max(1e-4, due-w.now)}
 		}
 		s.kernels = []float64{128, 65, 32, 32, 32, 0, 2, 20}
-		s.gpu = (token + perSlot*float64(len(ends))) * w.noise(0.02)
+		s.gpu = (token + perSlot*float64(len(ends))*long()) * w.noise(0.02)
 		left := ends[:0]
 		for _, n := range ends {
 			if n--; n > 0 {

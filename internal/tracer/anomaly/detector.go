@@ -11,6 +11,7 @@ import (
 // Numbers of windows that decide about an anomaly.
 const (
 	sure      = 2  // consecutive slow windows, if mostly explained
+	together  = 4  // consecutive slow windows, if mostly waiting for other ranks: each of them may pause for some seconds
 	patient   = 6  // consecutive slow windows, if mostly unexplained, or if the input is late
 	over      = 2  // quiet windows after which an anomaly has ended; for late input it is patient
 	vanished  = 6  // windows without a judgment after which an anomaly has ended

@@ -39,7 +39,7 @@ func (p *watched) follow(j *judge, r ruling) (Anomaly, bool) {
 			p.episode = nil
 			e.phase.adopt()
 			return e.anomaly(p, Adopted, j.now), true
-		case !e.open && (e.windows >= patient || e.windows >= sure && e.steady() >= 0.5):
+		case !e.open && e.certain():
 			e.open = true
 			return e.anomaly(p, Open, j.now), true
 		}
@@ -58,7 +58,7 @@ func (p *watched) follow(j *judge, r ruling) (Anomaly, bool) {
 		e.unclear++
 	}
 	calm := over
-	if e.late() {
+	if e.largest() == LateInput {
 		calm = patient // a loader that is late is not late in every window
 	}
 	if e.quiet >= calm || e.unclear >= vanished {
@@ -91,9 +91,21 @@ func (e *episode) add(r ruling, length float64) {
 	}
 }
 
-// late reports whether the largest cause so far is late input.
-func (e *episode) late() bool {
-	return len(e.claims) > 0 && slices.MaxFunc(e.claims, func(a, b claim) int { return cmp.Compare(a.seconds, b.seconds) }).cause == LateInput
+// certain reports whether there are enough slow windows to report them.
+func (e *episode) certain() bool {
+	needed := sure
+	if e.op == Step && e.largest() == Communication {
+		needed = together
+	}
+	return e.windows >= patient || e.windows >= needed && e.steady() >= 0.5
+}
+
+// largest returns the largest cause so far.
+func (e *episode) largest() Cause {
+	if len(e.claims) == 0 {
+		return Unexplained
+	}
+	return slices.MaxFunc(e.claims, func(a, b claim) int { return cmp.Compare(a.seconds, b.seconds) }).cause
 }
 
 // steady returns the share of the lost time explained by causes present in every slow

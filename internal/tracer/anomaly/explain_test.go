@@ -120,7 +120,7 @@ func TestAwaited(t *testing.T) {
 		case 20:
 			m.barrier = 100e-6
 			slowest.gpu += 95e-6
-		case 22: // all is well
+		case 24: // all is well
 			m.barrier = 5e-6
 			slowest.gpu -= 95e-6
 		case 30: // both wait for another machine

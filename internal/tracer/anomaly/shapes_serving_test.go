@@ -103,7 +103,8 @@ func request(w *world) step {
 }
 
 func modelServer(w *world) {
-	s := request(w)
+	s := longer(request(w), 4)
+	s.host *= 4
 	rate, due := w.load(w.between(0.2, 0.7)/(s.gpu*1.12)), 0.0
 	w.next = func() step {
 		for due+1 < w.now { // a request that waits for a second is dropped

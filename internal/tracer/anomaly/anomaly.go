@@ -53,24 +53,26 @@ type DeviceProcess struct {
 // Cause is a class of reasons for lost time.
 type Cause string
 
-// The causes. Communication is waiting for other ranks; Copy is copies of the process itself.
+// The causes. Communication is waiting for other ranks; Copy is copies of the process itself;
+// LateInput is a loop that sleeps until its loader has the next batch.
 const (
 	Throttling    Cause = "throttling"
 	PowerCap      Cause = "power_cap"
 	Neighbour     Cause = "neighbour"
 	HostDelay     Cause = "host_delay"
 	Copy          Cause = "copy"
+	LateInput     Cause = "late_input"
 	Communication Cause = "communication"
 	Unexplained   Cause = "unexplained"
 )
 
 // Causes lists all causes.
-var Causes = []Cause{Throttling, PowerCap, Neighbour, HostDelay, Copy, Communication, Unexplained}
+var Causes = []Cause{Throttling, PowerCap, Neighbour, HostDelay, Copy, LateInput, Communication, Unexplained}
 
 // words are the human-readable names of the causes.
 var words = map[Cause]string{
 	Throttling: "throttling", PowerCap: "power cap", Neighbour: "a neighbor on the GPU", HostDelay: "host delay",
-	Copy: "copies", Communication: "communication", Unexplained: "unexplained",
+	Copy: "copies", LateInput: "late input", Communication: "communication", Unexplained: "unexplained",
 }
 
 // State is the state of an anomaly.

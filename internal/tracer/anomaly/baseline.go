@@ -14,8 +14,8 @@ const (
 	spread      = 5    // accepted distance from the median, in deviations
 	margin      = 0.10 // accepted distance from the median, as a fraction of it
 	material    = 0.10 // fraction of the window that must be lost
-	samePhase   = 0.20 // fraction of launches that may differ within a phase
-	maxPhases   = 4    // per process
+	samePhase   = 0.08 // fraction of launches that may differ within a phase
+	maxPhases   = 6    // per process
 	maxSignals  = 48   // operation signals per phase
 	topOps      = 32   // operations per window, by time, that become signals
 	drift       = 0.10 // how fast a phase follows its kernel mix
@@ -60,6 +60,18 @@ func (s *signal) quantile(q float64) float64 {
 	return float64(s.sorted[int(q*float64(len(s.sorted)-1)+0.5)])
 }
 
+// deviation returns the standard deviation of a normal distribution with the median absolute
+// deviation of the history.
+func (s *signal) deviation() float64 {
+	mid := s.quantile(0.5)
+	off := make([]float64, len(s.values))
+	for i, v := range s.values {
+		off[i] = math.Abs(float64(v) - mid)
+	}
+	slices.Sort(off)
+	return 1.4826 * off[len(off)/2]
+}
+
 // limit returns the value above which a sample is unusual: the median plus five deviations,
 // at least a tenth above the median, and at least the 90th percentile, so that a signal with
 // two usual levels accepts both.
@@ -68,13 +80,7 @@ func (s *signal) limit() (float64, bool) {
 	if !ok {
 		return 0, false
 	}
-	off := make([]float64, len(s.values))
-	for i, v := range s.values {
-		off[i] = math.Abs(float64(v) - mid)
-	}
-	slices.Sort(off)
-	deviation := 1.4826 * off[len(off)/2] // the standard deviation, for a normal distribution
-	return max(mid+max(spread*deviation, margin*mid), s.quantile(0.9)), true
+	return max(mid+max(spread*s.deviation(), margin*mid), s.quantile(0.9)), true
 }
 
 // phase is one kind of work of a process, identified by its mix of kernels: training and
@@ -82,18 +88,20 @@ func (s *signal) limit() (float64, bool) {
 type phase struct {
 	mix     map[string]float64 // fraction of launches by kernel
 	signals map[string]*signal
+	grids   map[string]span      // of quiet windows, by kernel
 	pending []map[string]float64 // the last slow windows, in case they become the new normal
+	other   int                  // consecutive windows at another pace without a reason
 	used    uint64               // number of its last window
 	ops     int                  // number of operation signals
 }
 
 func newPhase(mix map[string]float64) *phase {
-	return &phase{mix: mix, signals: map[string]*signal{}}
+	return &phase{mix: mix, signals: map[string]*signal{}, grids: map[string]span{}}
 }
 
 // learn adds a quiet window to the history.
 func (p *phase) learn(values, mix map[string]float64) {
-	p.pending = nil
+	p.pending, p.other = nil, 0
 	for name, v := range values {
 		s := p.signals[name]
 		if s == nil {
@@ -122,6 +130,20 @@ func (p *phase) learn(values, mix map[string]float64) {
 	}
 }
 
+// learnGrids widens the ranges of the grids.
+func (p *phase) learnGrids(grids map[string]float64) {
+	for name, v := range grids {
+		r, ok := p.grids[name]
+		if !ok {
+			if len(p.grids) >= 2*maxKernels {
+				continue
+			}
+			r = span{v, v}
+		}
+		p.grids[name] = span{min(r.low, v), max(r.high, v)}
+	}
+}
+
 // hold remembers a slow window.
 func (p *phase) hold(values map[string]float64) {
 	if len(p.pending) >= 2*enough {
@@ -133,7 +155,7 @@ func (p *phase) hold(values map[string]float64) {
 // adopt replaces the history by the slow windows.
 func (p *phase) adopt() {
 	pending := p.pending
-	p.signals, p.pending, p.ops = map[string]*signal{}, nil, 0
+	p.signals, p.grids, p.pending, p.ops = map[string]*signal{}, map[string]span{}, nil, 0
 	for _, values := range pending {
 		p.learn(values, p.mix)
 	}

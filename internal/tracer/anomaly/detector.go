@@ -11,8 +11,9 @@ import (
 // Numbers of windows that decide about an anomaly.
 const (
 	sure      = 2  // consecutive slow windows, if mostly explained
-	patient   = 4  // consecutive slow windows, if mostly unexplained
-	over      = 2  // quiet windows after which an anomaly has ended
+	together  = 4  // consecutive slow windows, if mostly waiting for other ranks: each of them may pause for some seconds
+	patient   = 6  // consecutive slow windows, if mostly unexplained, or if the input is late
+	over      = 2  // quiet windows after which an anomaly has ended; for late input it is patient
 	vanished  = 6  // windows without a judgment after which an anomaly has ended
 	normal    = 30 // slow windows after which the level is the new normal
 	maxCauses = 8  // causes kept per episode
@@ -46,6 +47,8 @@ type watched struct {
 	totals   totals
 	phases   []*phase
 	episode  *episode
+	idle     float64       // part of the last windows in which it had less to do
+	windows  float64       // number of them
 	waiting  time.Time     // start of the pending synchronization
 	longest  time.Duration // longest completed synchronization seen
 }
@@ -157,16 +160,26 @@ func (d *Detector) step(p *watched, r *running, all map[uint32]*running, w *Wind
 		process: r.process, sample: r.sample, placed: r.placed, phase: p.phaseOf(r.sample, d.window),
 		groups: w.Snapshot.Groups, all: all, now: now, waited: p.wait(r.process, now),
 	}
-	j.longest = p.longest // wait may have updated it
+	j.longest, j.idle = p.longest, p.idle // wait may have updated the first
+	if p.episode != nil {
+		j.idle = p.episode.idle
+	}
 	ruling := j.rule()
 	switch ruling.kind {
 	case quiet:
 		j.phase.learn(r.sample.values, r.sample.mix)
+		j.phase.learnGrids(r.sample.grids)
+	case other: // if it lasts, it is how the process is now
+		j.phase.hold(r.sample.values)
+		if j.phase.other++; j.phase.other >= normal {
+			j.phase.adopt()
+		}
 	case slow:
 		if ruling.op != Sync && ruling.op != Collective {
 			j.phase.hold(r.sample.values)
 		}
 	}
+	p.rest(j, ruling)
 	var list []Anomaly
 	if a, ok := p.follow(j, ruling); ok {
 		list = append(list, a)
@@ -175,6 +188,20 @@ func (d *Detector) step(p *watched, r *running, all map[uint32]*running, w *Wind
 		}
 	}
 	return list
+}
+
+// rest keeps the part of the windows in which the process had less to do, or its input was late:
+// what happens often is no anomaly. A full stop, such as for a checkpoint, does not count.
+func (p *watched) rest(j *judge, r ruling) {
+	if j.sample.launches < minCalls {
+		return
+	}
+	p.windows = min(p.windows+1, memory)
+	p.idle -= p.idle / p.windows
+	late := len(r.claims) > 0 && r.claims[0].cause == LateInput
+	if r.kind == unasked || late || r.kind != slow && j.rests() {
+		p.idle += 1 / p.windows
+	}
 }
 
 // describe stores the human-readable facts about a process.

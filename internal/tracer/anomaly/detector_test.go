@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -11,11 +12,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// Each fault is found in two windows and named, with a share of the right size, and its end
+// Each fault is found in two windows, or four if others are to blame, and named, with a share of the right size, and its end
 // is reported.
 func TestCauses(t *testing.T) {
 	f := func(name string, change func(*machine), cause Cause, least float64, fact string) {
 		t.Helper()
+		windows := sure
+		if name == "slow ranks" {
+			windows = together
+		}
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(1)
 			m.barrier = 2e-6
@@ -25,7 +30,7 @@ func TestCauses(t *testing.T) {
 			}
 			well := *m
 			change(m)
-			told := m.run(d, 3)
+			told := m.run(d, windows+1)
 			if len(told) != 1 || told[0].State != Open {
 				t.Fatalf("got %d anomalies: %+v", len(told), told)
 			}
@@ -37,7 +42,7 @@ func TestCauses(t *testing.T) {
 			if !strings.Contains(a.Text(), fact) {
 				t.Errorf("%q does not say %q", a.Text(), fact)
 			}
-			if !a.Since.Equal(noon.Add(20*window)) || !a.Time.Equal(noon.Add(22*window)) || a.PID != 12 || a.Workload != "team x" || a.Device != gpuA {
+			if !a.Since.Equal(noon.Add(20*window)) || !a.Time.Equal(noon.Add(time.Duration(20+windows)*window)) || a.PID != 12 || a.Workload != "team x" || a.Device != gpuA {
 				t.Errorf("got %+v", a)
 			}
 			if got := d.Counts()[cause]; got != 1 {
@@ -96,6 +101,62 @@ func TestCausesSecondBest(t *testing.T) {
 		}
 		if len(told) != 1 || told[0].Cause() != Neighbour || told[0].Explanations[0].Share < 0.9 {
 			t.Errorf("%s: %+v", name, told)
+		}
+	}
+}
+
+// A loop that slept little, and now sleeps between its launches, waits for its input. One that is
+// used to it does not, nor one that has more work.
+func TestLateInput(t *testing.T) {
+	f := func(name string, change func(*machine), want Cause) {
+		t.Helper()
+		m := newMachine(1)
+		d := NewDetector()
+		m.run(d, 20)
+		m.asleep = 0.4
+		change(m)
+		told := m.run(d, 10)
+		if want == "" && len(told) != 0 || want != "" && (len(told) != 1 || told[0].Cause() != want) {
+			t.Errorf("%s: got %+v", name, told)
+		}
+	}
+	f("late input", func(*machine) {}, LateInput)
+	f("late input, without waits", func(m *machine) { m.events = true }, LateInput)
+	f("smaller requests", func(m *machine) { m.gpu /= 2 }, "")
+	f("larger requests", func(m *machine) { m.gpu *= 1.5 }, "")
+	f("nothing known of sleep", func(m *machine) { m.noSched = true }, "")
+
+	// Threads that sleep while another one launches do not sleep by choice.
+	m := newMachine(1)
+	m.process.Host.Threads = 2
+	d := NewDetector()
+	var told []Anomaly
+	for i := range 40 {
+		if i == 20 {
+			m.host += 60e-6
+		}
+		m.process.Host.Blocked += window
+		told = append(told, d.Observe(m.next())...)
+	}
+	if len(told) != 1 || told[0].Cause() != Unexplained {
+		t.Errorf("a slower program: %+v", told)
+	}
+}
+
+// What goes on for five minutes without its input is used to that, and is reported once.
+func TestLateInputOnce(t *testing.T) {
+	m := newMachine(1)
+	d := NewDetector()
+	m.run(d, 20)
+	m.asleep = 0.4
+	told := m.run(d, 60)
+	if len(told) != 2 || told[0].State != Open || told[1].State != Adopted {
+		t.Fatalf("got %+v", told)
+	}
+	for _, asleep := range []float64{0, 0.4} {
+		m.asleep = asleep
+		if told := m.run(d, 60); len(told) != 0 {
+			t.Errorf("asleep %v: %+v", asleep, told)
 		}
 	}
 }

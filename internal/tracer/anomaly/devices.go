@@ -3,6 +3,7 @@ package anomaly
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/gpumeter/gpumeter/internal/optional"
@@ -89,6 +90,9 @@ func (on *placed) neighbours(w *Window, pid uint32, seconds float64, all map[uin
 			on.add(w, DeviceProcess{PID: other, Name: r.process.Name}, seconds, r)
 		}
 	}
+	if !on.own.OK() && len(on.others) == 0 { // alone on the device
+		on.own = on.facts.Utilization
+	}
 	slices.SortFunc(on.others, func(a, b neighbour) int {
 		return cmp.Or(cmp.Compare(b.share+b.copies/seconds, a.share+a.copies/seconds), cmp.Compare(a.pid, b.pid))
 	})
@@ -134,17 +138,27 @@ func (r *running) busyOn(w *Window, f *DeviceFacts) float64 {
 
 // deviceSignals adds the device signals.
 func (s *sample) deviceSignals(list []placed) {
-	own, known := 0.0, false
+	own, cycles, power := 0.0, 0.0, 0.0
+	known, clocked, powered := false, true, true
 	for _, on := range list {
 		f := on.facts
 		if f == nil {
+			clocked, powered = false, false
 			continue
 		}
-		if v, ok := f.SMClock.Get(); ok && v > 0 {
-			s.values["clock "+on.uuid] = v
+		clock, ok := f.SMClock.Get()
+		if ok = ok && clock > 0 && !math.IsInf(clock, 0); ok {
+			s.values["clock "+on.uuid] = clock
+		} else {
+			clocked = false
 		}
 		if v, ok := f.PowerLimit.Get(); ok && v > 0 {
 			s.values["limit "+on.uuid] = v
+		}
+		if v, ok := f.Power.Get(); ok && v > 0 {
+			power += v
+		} else {
+			powered = false
 		}
 		share, copies := 0.0, 0.0
 		for _, n := range on.others {
@@ -153,12 +167,24 @@ func (s *sample) deviceSignals(list []placed) {
 		}
 		s.values["neighbours "+on.uuid] = min(1, share)
 		s.values["neighbour copies "+on.uuid] = min(1, copies)
-		if v, ok := on.own.Get(); ok {
-			own += clip(v)
+		// A driver without a sample of a process reports 0.
+		if v := clip(on.own.Default(0)); v > 0 {
+			own += v
+			cycles += v * clock
 			known = true
 		}
 	}
-	if known && s.launches >= minCalls {
-		s.values["gpu"] = own * s.seconds / s.launches
+	if powered && len(list) > 0 {
+		s.values["power"] = power
+	}
+	if !known || s.launches < minCalls {
+		return
+	}
+	s.values["gpu"] = own * s.seconds / s.launches
+	if clocked {
+		s.values["cycles"] = cycles * s.seconds / s.launches
+	}
+	if len(list) == 1 { // with several devices it is unknown which of them is waited for
+		s.values["rest"] = (1 - own) * s.seconds / s.launches
 	}
 }

@@ -9,6 +9,7 @@ import (
 // episode is a sequence of slow windows of a process.
 type episode struct {
 	since   time.Time
+	idle    float64 // watched.idle when it began
 	windows int
 	quiet   int // quiet windows since the last slow one
 	unclear int // windows without a judgment since the last slow one
@@ -29,7 +30,7 @@ func (p *watched) follow(j *judge, r ruling) (Anomaly, bool) {
 	e := p.episode
 	if r.kind == slow {
 		if e == nil || e.op != r.op && !e.open {
-			e = &episode{since: j.now.Add(-time.Duration(j.sample.seconds * float64(time.Second))), op: r.op, phase: j.phase, seen: map[Cause]int{}}
+			e = &episode{since: j.now.Add(-time.Duration(j.sample.seconds * float64(time.Second))), op: r.op, idle: p.idle, phase: j.phase, seen: map[Cause]int{}}
 			p.episode = e
 		}
 		e.add(r, j.sample.seconds)
@@ -38,7 +39,7 @@ func (p *watched) follow(j *judge, r ruling) (Anomaly, bool) {
 			p.episode = nil
 			e.phase.adopt()
 			return e.anomaly(p, Adopted, j.now), true
-		case !e.open && (e.windows >= patient || e.windows >= sure && e.steady() >= 0.5):
+		case !e.open && e.certain():
 			e.open = true
 			return e.anomaly(p, Open, j.now), true
 		}
@@ -56,7 +57,11 @@ func (p *watched) follow(j *judge, r ruling) (Anomaly, bool) {
 	} else { // another phase says nothing about this one
 		e.unclear++
 	}
-	if e.quiet >= over || e.unclear >= vanished {
+	calm := over
+	if e.largest() == LateInput {
+		calm = patient // a loader that is late is not late in every window
+	}
+	if e.quiet >= calm || e.unclear >= vanished {
 		p.episode = nil
 		return e.anomaly(p, Ended, j.now), true
 	}
@@ -86,12 +91,30 @@ func (e *episode) add(r ruling, length float64) {
 	}
 }
 
+// certain reports whether there are enough slow windows to report them.
+func (e *episode) certain() bool {
+	needed := sure
+	if e.op == Step && e.largest() == Communication {
+		needed = together
+	}
+	return e.windows >= patient || e.windows >= needed && e.steady() >= 0.5
+}
+
+// largest returns the largest cause so far.
+func (e *episode) largest() Cause {
+	if len(e.claims) == 0 {
+		return Unexplained
+	}
+	return slices.MaxFunc(e.claims, func(a, b claim) int { return cmp.Compare(a.seconds, b.seconds) }).cause
+}
+
 // steady returns the share of the lost time explained by causes present in every slow
-// window: two unrelated causes in consecutive windows do not count.
+// window: two unrelated causes in consecutive windows do not count. Late input does not count
+// either, because pauses look like it.
 func (e *episode) steady() float64 {
 	sum := 0.0
 	for _, c := range e.claims {
-		if e.seen[c.cause] >= e.windows {
+		if e.seen[c.cause] >= e.windows && c.cause != LateInput {
 			sum += c.seconds
 		}
 	}

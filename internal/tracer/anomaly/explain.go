@@ -14,6 +14,9 @@ import (
 // least is the share of the lost time below which a cause is noise.
 const least = 0.01
 
+// quotaPeriod is the length in seconds of the periods of CPU quotas, unless configured.
+const quotaPeriod = 0.1
+
 // claim is what a cause may have taken from a window.
 type claim struct {
 	cause   Cause
@@ -34,10 +37,10 @@ func (j *judge) explain(lost float64) []claim {
 	}
 	sum := total(list)
 	if c, ok := j.communication(); ok {
-		if c.seconds = min(c.seconds, lost-sum); c.seconds >= least*lost {
-			list = append(list, c)
-			sum += c.seconds
-		}
+		list, sum = remainder(list, c, sum, lost)
+	}
+	if c, ok := j.lateInput(); ok {
+		list, sum = remainder(list, c, sum, lost)
 	}
 	if sum > lost {
 		for i := range list {
@@ -46,6 +49,14 @@ func (j *judge) explain(lost float64) []claim {
 	}
 	slices.SortStableFunc(list, func(a, b claim) int { return cmp.Compare(b.seconds, a.seconds) })
 	return list
+}
+
+// remainder adds a claim on what the others, which claim sum, leave of the lost time.
+func remainder(list []claim, c claim, sum, lost float64) ([]claim, float64) {
+	if c.seconds = min(c.seconds, lost-sum); c.seconds < least*lost {
+		return list, sum
+	}
+	return append(list, c), sum + c.seconds
 }
 
 func total(list []claim) float64 {
@@ -138,18 +149,25 @@ func (j *judge) hostDelay() []claim {
 	}
 	has := func(name string) bool { _, ok := j.sample.values[name]; return ok }
 
-	// A thread of a group that exhausted its CPU quota is runnable but does not run: both
-	// facts count the same seconds.
+	// A thread of a group that exhausted its CPU quota is runnable but does not run, so these
+	// facts count the same seconds. The kernel sums throttled time over CPUs and threads that do
+	// not launch: it only explains the others, and without them it is at most that of the periods
+	// in which it happened.
+	const throttled = "CPU throttling of its cgroup took %s more, summed over CPUs"
 	cpu := 0.0
 	switch {
 	case has("queued"):
 		cpu = more("queued", "launching threads waited %s more for a CPU")
 	case has("main"):
 		cpu = more("main", "the main thread waited %s more for a CPU")
+	case has("cpu pressure"):
+		cpu = more("cpu pressure", "tasks of its cgroup waited %s more for a CPU")
+	case has("throttled periods"):
+		periods, _ := j.phase.excess(j.sample.values, "throttled periods")
+		cpu = min(more("throttled", throttled), periods*quotaPeriod*j.sample.seconds)
 	}
-	cpu = max(cpu, more("throttled", "CPU throttling of its cgroup took %s more"))
-	if !has("queued") && !has("main") {
-		cpu = max(cpu, more("cpu pressure", "tasks of its cgroup waited %s more for a CPU"))
+	if len(facts) == 1 && (has("queued") || has("main") || has("cpu pressure")) {
+		more("throttled", throttled)
 	}
 	var disk float64
 	if has("disk") {
@@ -181,12 +199,19 @@ func (j *judge) copies() []claim {
 }
 
 // communication: excess time in the first synchronization after a collective, or ranks that
-// have not arrived.
+// have not arrived. Such a wait also includes the process's own work before the collective. If
+// the device is busy for longer, it spins in the collective, unless the input is larger or it
+// draws as much power as usual: then it calculates.
 func (j *judge) communication() (claim, bool) {
 	s := j.sample
 	c := claim{cause: Communication}
 	if more, ok := j.phase.excess(s.values, "barrier"); ok {
 		c.seconds = more * s.launches
+		if !j.sameInput() {
+			c.seconds = max(0, c.seconds-j.moreWork())
+		} else if more, ok := j.moreCycles(); ok && !j.dimmed() {
+			c.seconds = max(0, c.seconds-more)
+		}
 		c.fact = fmt.Sprintf("waits after collectives took %s more%s", seconds(c.seconds), j.awaited())
 	}
 	if g, waited := j.behind(); waited > 0 {
@@ -197,6 +222,13 @@ func (j *judge) communication() (claim, bool) {
 		c.fact += fmt.Sprintf(", %.0f more TCP retransmits in its network namespace", n*s.seconds)
 	}
 	return c, c.seconds > 0
+}
+
+// dimmed reports whether the devices draw less power than usual. Unknown is less.
+func (j *judge) dimmed() bool {
+	usual, ok := j.phase.signals["power"].median()
+	now, there := j.sample.values["power"]
+	return !ok || !there || now < dimmed*usual
 }
 
 // awaited names the local rank that the others wait for: the one that waits least, if that

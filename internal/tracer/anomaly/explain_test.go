@@ -51,12 +51,29 @@ func TestHostDelay(t *testing.T) {
 	}
 	// 3.7 s of 10 s are lost.
 	unknown := func(m *machine) { m.noSched, m.noMain = true, true }
+	// The kernel sums throttled time over CPUs, and over threads that do not launch.
 	quota := func(m *machine) { m.facts.Throttled = more(m.facts.Throttled, 3.7) }
-	f("CPU limit", nil, quota, HostDelay, 1, "CPU throttling of its cgroup took 3.7 s more")
-	f("the same seconds twice", nil, func(m *machine) {
-		m.facts.Throttled = more(m.facts.Throttled, 1.9)
+	f("a CPU limit that launching threads never met", nil, quota, HostDelay, 0, "unexplained")
+	f("a CPU limit that the main thread met", func(m *machine) { m.noSched = true }, func(m *machine) {
+		m.facts.Throttled = more(m.facts.Throttled, 8*1.9)
+		m.facts.RunQueue = more(m.facts.RunQueue, 1.9)
+	}, HostDelay, 1, "9 s more for a CPU, CPU throttling of its cgroup took 15.2 s more, summed over CPUs")
+	f("the same seconds again, on eight CPUs", nil, func(m *machine) {
+		m.facts.Throttled = more(m.facts.Throttled, 8*1.9)
 		m.process.Host.RunQueue += dur(1.9)
-	}, HostDelay, 0.5, "CPU throttling of its cgroup took 1.9 s more")
+	}, HostDelay, 0.5, "launching threads waited 1.9 s more for a CPU, CPU throttling of its cgroup took 15.2 s more, summed over CPUs")
+	f("a CPU limit by pressure", unknown, func(m *machine) {
+		m.facts.Throttled = more(m.facts.Throttled, 8*1.9)
+		m.facts.CPUPressure = more(m.facts.CPUPressure, 1.9)
+	}, HostDelay, 1, "tasks of its cgroup waited 1.9 s more for a CPU")
+	nothing := func(m *machine) {
+		unknown(m)
+		m.facts.PressureOf, m.facts.ThrottledPeriods = "machine", optional.Of(0)
+	}
+	f("a CPU limit by its periods, of 0.1 s", nothing, func(m *machine) {
+		m.facts.Throttled = more(m.facts.Throttled, 8*1.9)
+		m.facts.ThrottledPeriods = more(m.facts.ThrottledPeriods, 19)
+	}, HostDelay, 0.5, "CPU throttling of its cgroup took 15.2 s more")
 	f("pressure instead of the scheduler", unknown, func(m *machine) {
 		m.facts.CPUPressure = more(m.facts.CPUPressure, 1.9)
 	}, HostDelay, 1, "100 % of the lost time is host delay (tasks of its cgroup waited 1.9 s more")
@@ -103,7 +120,7 @@ func TestAwaited(t *testing.T) {
 		case 20:
 			m.barrier = 100e-6
 			slowest.gpu += 95e-6
-		case 22: // all is well
+		case 24: // all is well
 			m.barrier = 5e-6
 			slowest.gpu -= 95e-6
 		case 30: // both wait for another machine

@@ -77,15 +77,13 @@ func Judge(before, after tracer.Snapshot) []Verdict {
 
 func verdict(p *tracer.Process, s *sample, now tracer.Snapshot) Verdict {
 	v := Verdict{PID: p.PID, Process: p.Name}
-	calls, launching, blocked := 0.0, 0.0, 0.0
+	calls, launching, blocked := 0.0, 0.0, s.blocked()
 	collectives := 0.0
 	for key, d := range s.ops {
 		calls += d.count
 		switch key.class {
 		case tracer.Launch, tracer.Graph:
 			launching += d.sum
-			// A slow launch waits for space in the queue: the device is behind.
-			blocked += max(0, d.sum-d.count*promptly)
 		case tracer.Coll:
 			collectives += d.sum
 		}

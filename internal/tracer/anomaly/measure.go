@@ -38,6 +38,7 @@ type totals struct {
 	launches uint64
 	ops      map[opKey]opTotal
 	kernels  map[string]uint64
+	grids    map[string]float64    // blocks of the last launch, by kernel
 	busy     map[int]time.Duration // by device
 	wait     time.Duration
 	bubble   time.Duration
@@ -49,7 +50,7 @@ type totals struct {
 
 func totalsOf(p *tracer.Process, facts host.Facts, has bool) totals {
 	t := totals{
-		since: p.Since, ops: map[opKey]opTotal{}, kernels: map[string]uint64{}, busy: map[int]time.Duration{},
+		since: p.Since, ops: map[opKey]opTotal{}, kernels: map[string]uint64{}, grids: map[string]float64{}, busy: map[int]time.Duration{},
 		barrier: map[string]tracer.Histogram{}, host: p.Host, facts: facts, has: has,
 	}
 	for i := range p.Ops {
@@ -68,6 +69,7 @@ func totalsOf(p *tracer.Process, facts host.Facts, has bool) totals {
 		key := k.Symbol + " " + strconv.Itoa(k.Device)
 		if _, ok := t.kernels[key]; ok || len(t.kernels) < maxKernels {
 			t.kernels[key] += k.Count
+			t.grids[key] = float64(k.Grid[0]) * float64(k.Grid[1]) * float64(k.Grid[2])
 		}
 	}
 	for i := range p.Devices {
@@ -95,6 +97,7 @@ type sample struct {
 	seconds  float64
 	launches float64
 	mix      map[string]float64
+	grids    map[string]float64 // blocks of the last launch, by kernel of mix
 	ops      map[opKey]opDelta
 	busy     map[int]float64 // seconds, by device
 	wait     float64
@@ -103,7 +106,8 @@ type sample struct {
 	copied   float64 // bytes
 	barrier  float64 // seconds
 	barriers float64
-	sleep    optional.Float // seconds that launching threads slept outside traced calls
+	threads  int            // that launch
+	sleep    optional.Float // seconds that they slept outside traced calls, summed over threads
 	queued   optional.Float // seconds that they were runnable without a CPU
 	facts    map[string]optional.Float
 	// values are the signals for the baseline.
@@ -116,7 +120,7 @@ type opDelta struct{ count, sum, wait, bytes float64 }
 // reset; then t is the new start.
 func (t *totals) between(before *totals, length time.Duration) (*sample, bool) {
 	s := &sample{
-		seconds: length.Seconds(), mix: map[string]float64{}, ops: map[opKey]opDelta{}, busy: map[int]float64{},
+		seconds: length.Seconds(), mix: map[string]float64{}, grids: map[string]float64{}, ops: map[opKey]opDelta{}, busy: map[int]float64{},
 		facts: map[string]optional.Float{}, values: map[string]float64{},
 	}
 	if t.launches < before.launches || t.wait < before.wait || t.bubble < before.bubble {
@@ -181,6 +185,7 @@ func (s *sample) shares(t, before *totals) {
 		}
 		part := float64(n - was)
 		s.mix[key] = part / s.launches
+		s.grids[key] = t.grids[key]
 		other -= part
 	}
 	if other > 0 {
@@ -191,6 +196,7 @@ func (s *sample) shares(t, before *totals) {
 // hosts computes what the host provided and withheld.
 func (s *sample) hosts(t, before *totals) {
 	h, was := t.host, before.host
+	s.threads = h.Threads
 	if h.Known && was.Known && h.RunQueue >= was.RunQueue && h.Blocked >= was.Blocked {
 		s.queued = optional.Of((h.RunQueue - was.RunQueue).Seconds())
 		inside := max(0, h.BlockedInCall-was.BlockedInCall)
@@ -202,6 +208,7 @@ func (s *sample) hosts(t, before *totals) {
 	f, b := t.facts, before.facts
 	s.facts["main"] = f.RunQueue.Since(b.RunQueue)
 	s.facts["throttled"] = f.Throttled.Since(b.Throttled)
+	s.facts["throttled periods"] = f.ThrottledPeriods.Since(b.ThrottledPeriods)
 	s.facts["disk"] = f.BlockIO.Since(b.BlockIO)
 	s.facts["faults"] = f.MajorFaults.Since(b.MajorFaults)
 	s.facts["retransmits"] = f.Retransmits.Since(b.Retransmits)
@@ -222,6 +229,7 @@ func (s *sample) signals() {
 	if s.launches >= minCalls {
 		set(Step, optional.Of(s.seconds), s.launches)
 		set("bubble", optional.Of(s.bubble), s.launches)
+		set("wait", optional.Of(s.wait+s.blocked()), s.launches)
 		set("copy", optional.Of(s.copies), s.launches)
 		set("copied", optional.Of(s.copied), s.launches)
 		set("barrier", optional.Of(s.barrier), s.launches)
@@ -238,6 +246,17 @@ func (s *sample) signals() {
 	for _, key := range s.top() {
 		s.values[key.signal()] = s.ops[key].sum / s.ops[key].count
 	}
+}
+
+// blocked returns the seconds in which launches waited for space in the queue: the device is behind.
+func (s *sample) blocked() float64 {
+	sum := 0.0
+	for key, d := range s.ops {
+		if key.class == tracer.Launch || key.class == tracer.Graph {
+			sum += max(0, d.sum-d.count*promptly)
+		}
+	}
+	return sum
 }
 
 // top returns the operations that took the most time.

@@ -128,13 +128,53 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// A persistent level becomes the new normal, which is reported once. Then the old speed is
+// More work for the device at the same clock, such as a larger batch, is not slow, and is the
+// new normal at once.
+func TestMoreWork(t *testing.T) {
+	m := newMachine(5)
+	d := NewDetector()
+	m.run(d, 20)
+	for _, gpu := range []float64{120e-6, 80e-6, 300e-6} {
+		m.gpu = gpu
+		if told := m.run(d, 120); len(told) != 0 {
+			t.Fatalf("%v s of work: %+v", gpu, told)
+		}
+	}
+	m.queued = 0.5
+	if told := m.run(d, 3); len(told) != 1 || told[0].Cause() != HostDelay {
+		t.Errorf("slower than that: %+v", told)
+	}
+}
+
+// Without the driver's time per process, longer waits for a device are more work, unless its clock
+// is known to be lower.
+func TestMoreWorkUnseen(t *testing.T) {
+	f := func(name string, hide func(*machine), want int) {
+		t.Helper()
+		m := newMachine(5)
+		hide(m)
+		d := NewDetector()
+		m.run(d, 20)
+		m.gpu = 120e-6
+		if want > 0 {
+			m.gpu, m.clock = 80e-6, 0.67
+		}
+		if told := m.run(d, 2*patient); len(told) != want {
+			t.Errorf("%s: %+v", name, told)
+		}
+	}
+	f("no time per process", func(m *machine) { m.noProcUtil, m.unlisted = true, true }, 0)
+	f("no time per process, and a lower clock", func(m *machine) { m.noProcUtil, m.unlisted = true, true }, 1)
+	f("no driver", func(m *machine) { m.noDriver = true }, 0)
+}
+
+// A level that persists becomes the new normal, which is reported once. Then the old speed is
 // not an anomaly, and anything slower than the new level is.
 func TestAdopted(t *testing.T) {
 	m := newMachine(5)
 	d := NewDetector()
 	m.run(d, 20)
-	m.gpu = 120e-6 // a larger batch: nobody can know that
+	m.host = 55e-6 // a slower program: nobody can know why
 	told := m.run(d, 120)
 	if len(told) != 2 || told[0].State != Open || told[1].State != Adopted || told[0].Cause() != Unexplained {
 		t.Fatalf("got %+v", told)
@@ -143,7 +183,7 @@ func TestAdopted(t *testing.T) {
 		t.Errorf("it took %v", at)
 	}
 	t.Log(told[1].Text())
-	m.gpu = 80e-6
+	m.host = 15e-6
 	if told := m.run(d, 30); len(told) != 0 {
 		t.Errorf("faster: %+v", told)
 	}
@@ -239,7 +279,7 @@ func TestCopiesOnly(t *testing.T) {
 	if len(told) != 1 || told[0].Op != "cuMemcpyDtoH dtoh" || told[0].Cause() != Unexplained {
 		t.Fatalf("got %+v", told)
 	}
-	const want = "dump (pid 5) takes 3 ms instead of 1 ms for cuMemcpyDtoH dtoh since 12:03:10; 8.0 s of 40.0 s lost: unexplained"
+	const want = "dump (pid 5) takes 3 ms instead of 1 ms for cuMemcpyDtoH dtoh since 12:03:10; 12.0 s of 60.0 s lost: unexplained"
 	if got := told[0].Text(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

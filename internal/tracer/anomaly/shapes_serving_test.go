@@ -111,7 +111,7 @@ func modelServer(w *world) {
 			due += w.rand.ExpFloat64() / rate()
 		}
 		if due > w.now {
-			return step{input: due - w.now}
+			return step{input: math.Max(1e-6, due-w.now)}
 		}
 		due += w.rand.ExpFloat64() / rate()
 		return w.vary(s)
@@ -140,7 +140,7 @@ func saturatedServer(w *world) {
 			level = min(0.95, max(0.1, level*w.noise(0.03)))
 		}
 		if due > w.now {
-			return step{input: due - w.now}
+			return step{input: math.Max(1e-6, due-w.now)}
 		}
 		due = max(due, w.now-1) + w.rand.ExpFloat64()/level*s.gpu*1.12
 		return w.vary(s)

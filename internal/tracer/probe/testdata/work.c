@@ -800,5 +800,6 @@ int main(int argc, char **argv)
 	CASE("late", late())
 	CASE("reset", reset())
 	CASE("loop", { use(0); each = n; loop(P(0x10)); })
+	CASE("gated", { step("ready"); use(0); each = n; loop(P(0x10)); })
 	return 1;
 }

@@ -40,7 +40,7 @@ type discovery struct {
 	files     map[fileKey]*library // as named in maps; several keys may be the same library
 	libraries map[identity]*library
 	hanging   chan struct{} // limits pending file reads
-	silent    chan struct{} // limits pending maps reads
+	silent    chan struct{} // limits pending reads of maps and memory
 	closed    bool
 	refused   uint64    // files rejected because of maxFiles
 	attached  uint64    // libraries attached so far

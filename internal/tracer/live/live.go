@@ -378,7 +378,7 @@ func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]st
 		k.on = on
 	}
 	k.settled.settle(p, k.on, gpus != nil)
-	renamed = k.ranks.complete(p, memoryOf(t.o.Proc))
+	renamed = k.ranks.complete(p, memoryOf(t.o.Proc), t.find.silent)
 	p.Measured = t.inspect.of(p.PID)
 	p.Kernels, p.KernelsFolded = k.kernels.choose(t.names.merged(p.Kernels))
 	for i := range p.Devices {

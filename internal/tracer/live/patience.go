@@ -15,7 +15,7 @@ const (
 	readTimeout = 5 * time.Second // for a file system of a user
 	maxHanging  = 8               // hanging reads after which no file is opened
 	mapsTimeout = 500 * time.Millisecond
-	maxSilent   = 64 // processes with a pending maps read
+	maxSilent   = 64 // processes with a pending read of maps or memory
 )
 
 // errSilent means that the kernel does not return a process's maps. Reading them takes the

@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
@@ -32,9 +34,16 @@ const (
 // collective. All of it is in NCCL's ncclComm, whose layout changes with its version: where, is learned from
 // a communicator whose rank and size the calls did reveal.
 type ranks struct {
-	offset int                     // of the identity in ncclComm; 0: not known yet, negative: not as expected
-	found  map[string]commIdentity // by Comm.Key
-	tries  map[string]int          // by Comm.Key
+	offset  int                     // of the identity in ncclComm; 0: not known yet, negative: not as expected
+	found   map[string]commIdentity // by Comm.Key
+	tries   map[string]int          // by Comm.Key
+	looking chan looked             // nil: nobody looks
+}
+
+// looked is what a look into the memory of a process found.
+type looked struct {
+	offset int
+	found  map[string]commIdentity
 }
 
 type commIdentity struct {
@@ -58,27 +67,38 @@ func memoryOf(proc string) peek {
 	}
 }
 
-// complete identifies the communicators of p and returns by which IDs they were known before.
-func (r *ranks) complete(p *tracer.Process, look peek) (renamed map[string]string) {
+// complete identifies the communicators of p and returns by which IDs they were known before. Reading memory
+// takes the process's mmap lock and may read from its file systems, so it may never end: the first answer is
+// awaited for a moment, and a late one is used the next time. Slots bounds those that do not answer.
+func (r *ranks) complete(p *tracer.Process, look peek, slots chan struct{}) (renamed map[string]string) {
 	if r.found == nil {
 		r.found, r.tries = map[string]commIdentity{}, map[string]int{}
 	}
-	keys := make(map[string]bool, len(p.Comms))
-	for i := range p.Comms {
-		c := &p.Comms[i]
-		keys[c.Key] = true
-		if r.offset == 0 && c.Rank >= 0 && c.Size > 1 && r.may(c) {
-			r.offset = learn(p.PID, c, look)
+	if r.looking != nil {
+		select {
+		case l := <-r.looking:
+			r.take(l)
+		default:
 		}
 	}
+	keys := make(map[string]bool, len(p.Comms))
+	for i := range p.Comms {
+		keys[p.Comms[i].Key] = true
+	}
+	for key := range r.found {
+		if !keys[key] {
+			delete(r.found, key)
+		}
+	}
+	for key := range r.tries {
+		if !keys[key] {
+			delete(r.tries, key)
+		}
+	}
+	r.look(p, look, slots)
 	for i := range p.Comms {
 		c := &p.Comms[i]
 		is, ok := r.found[c.Key]
-		if !ok && r.offset > 0 && r.may(c) {
-			if is, ok = r.read(p.PID, c, look); ok {
-				r.found[c.Key] = is
-			}
-		}
 		if !ok {
 			continue
 		}
@@ -90,19 +110,83 @@ func (r *ranks) complete(p *tracer.Process, look peek) (renamed map[string]strin
 		}
 		c.ID, c.Rank, c.Size = is.id, is.rank, is.size
 	}
-	for key := range r.tries {
-		if !keys[key] {
-			delete(r.tries, key)
-			delete(r.found, key)
-		}
-	}
 	return renamed
 }
 
-// may reports whether a communicator exists and was not looked at too often.
-func (r *ranks) may(c *tracer.Comm) bool {
-	r.tries[c.Key]++
-	return !c.Ended && c.Address != 0 && r.tries[c.Key] <= commTries
+func (r *ranks) take(l looked) {
+	r.looking, r.offset = nil, l.offset
+	maps.Copy(r.found, l.found)
+}
+
+// look starts to identify the communicators that exist and were not looked at too often.
+func (r *ranks) look(p *tracer.Process, look peek, slots chan struct{}) {
+	if r.looking != nil || r.offset < 0 {
+		return
+	}
+	var list []tracer.Comm
+	var due []string
+	for i := range p.Comms {
+		c := &p.Comms[i]
+		if _, ok := r.found[c.Key]; ok || c.Ended || c.Address == 0 || r.tries[c.Key] >= commTries {
+			continue
+		}
+		list = append(list, *c)
+		if r.offset > 0 || reveals(c) {
+			due = append(due, c.Key)
+		}
+	}
+	if due == nil {
+		return
+	}
+	select {
+	case slots <- struct{}{}:
+	default:
+		return
+	}
+	for _, key := range due {
+		r.tries[key]++
+	}
+	r.looking = make(chan looked, 1)
+	go func(done chan<- looked, pid uint32, offset int) {
+		l := identify(pid, offset, list, look)
+		<-slots // before the answer: who has it does not count as pending
+		done <- l
+	}(r.looking, p.PID, r.offset)
+	timeout := time.NewTimer(mapsTimeout)
+	defer timeout.Stop()
+	select {
+	case l := <-r.looking:
+		r.take(l)
+	case <-timeout.C:
+	}
+}
+
+// reveals reports whether a call revealed rank and size. A size of 1 is too common a number to search for.
+func reveals(c *tracer.Comm) bool { return c.Rank >= 0 && c.Size > 1 }
+
+// identify reads the identities of communicators, and learns where they are if offset is 0.
+func identify(pid uint32, offset int, list []tracer.Comm, look peek) looked {
+	l := looked{offset, map[string]commIdentity{}}
+	for i := range list {
+		if l.offset == 0 && reveals(&list[i]) {
+			l.offset = learn(pid, &list[i], look)
+		}
+	}
+	for i := range list {
+		c := &list[i]
+		if l.offset <= 0 {
+			break
+		}
+		is, ok := read(pid, c.Address+uint64(l.offset), look)
+		switch {
+		case !ok: // not yet
+		case c.Rank >= 0 && c.Size > 0 && (is.rank != c.Rank || is.size != c.Size):
+			l.offset = -1 // it was found by chance
+		default:
+			l.found[c.Key] = is
+		}
+	}
+	return l
 }
 
 // learn returns where ncclComm has its identity: a magic number and the hash, both random, then rank, size and
@@ -138,18 +222,14 @@ func random(data []byte) bool {
 	return high != 0 && high != 1<<16-1
 }
 
-// read returns the identity of a communicator once NCCL has set it.
-func (r *ranks) read(pid uint32, c *tracer.Comm, look peek) (commIdentity, bool) {
+// read returns the identity at an address once NCCL has set it.
+func read(pid uint32, address uint64, look peek) (commIdentity, bool) {
 	var data [identityBytes]byte
-	if look(pid, c.Address+uint64(r.offset), data[:]) < len(data) {
+	if look(pid, address, data[:]) < len(data) {
 		return commIdentity{}, false
 	}
 	rank, size := int32(binary.NativeEndian.Uint32(data[8:])), int32(binary.NativeEndian.Uint32(data[12:]))
 	if !random(data[:]) || rank < 0 || rank >= size || size > maxCommSize {
-		return commIdentity{}, false // not yet
-	}
-	if c.Rank >= 0 && c.Size > 0 && (int(rank) != c.Rank || int(size) != c.Size) {
-		r.offset = -1 // it was found by chance
 		return commIdentity{}, false
 	}
 	return commIdentity{fmt.Sprintf("%#x", binary.NativeEndian.Uint64(data[:])), int(rank), int(size)}, true

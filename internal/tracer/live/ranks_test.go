@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -56,8 +57,9 @@ func TestRanks(t *testing.T) {
 	want.Comms[0].ID = "0x3cb252a8ea0b40b5"
 	want.Comms[1].ID, want.Comms[1].Rank, want.Comms[1].Size = "0x3cb252a8ea0b40b6", 1, 2
 	var r ranks
+	slots := make(chan struct{}, 1)
 	p := process()
-	renamed := r.complete(p, memory.peek)
+	renamed := r.complete(p, memory.peek, slots)
 	if diff := cmp.Diff(want, p); diff != "" {
 		t.Errorf("at first (-want +got):\n%s", diff)
 	}
@@ -68,7 +70,7 @@ func TestRanks(t *testing.T) {
 	want.Comms[2].ID, want.Comms[2].Rank, want.Comms[2].Size = "0x3cb252a8ea0b40b7", 0, 8
 	delete(memory, 0x2000000) // read once
 	p = process()
-	r.complete(p, memory.peek)
+	r.complete(p, memory.peek, slots)
 	if diff := cmp.Diff(want, p); diff != "" {
 		t.Errorf("later (-want +got):\n%s", diff)
 	}
@@ -77,12 +79,12 @@ func TestRanks(t *testing.T) {
 		r.complete(process(), func(pid uint32, address uint64, to []byte) int {
 			asked++
 			return memory.peek(pid, address, to)
-		})
+		}, slots)
 	}
 	if asked > commTries {
 		t.Errorf("memory that cannot be read was read %d times", asked)
 	}
-	r.complete(&tracer.Process{PID: 7}, memory.peek)
+	r.complete(&tracer.Process{PID: 7}, memory.peek, slots)
 	if len(r.tries)+len(r.found) > 0 {
 		t.Errorf("communicators that are gone are remembered: %v %v", r.tries, r.found)
 	}
@@ -109,10 +111,49 @@ func TestRanksUnknown(t *testing.T) {
 			memory.add(0x2000000, hash+1, 1, 2)
 			c.change(memory)
 			p := &tracer.Process{PID: 7, Comms: c.comms}
-			new(ranks).complete(p, memory.peek)
+			new(ranks).complete(p, memory.peek, make(chan struct{}, 1))
 			if last := p.Comms[len(p.Comms)-1]; last.Rank != -1 {
 				t.Errorf("the rank is %d", last.Rank)
 			}
 		})
+	}
+}
+
+// A process that hangs in a driver may hold its mmap lock forever: the tracer must not wait with it, nor
+// start a read at each snapshot. The answer counts when it comes.
+func TestRanksOfHungProcess(t *testing.T) {
+	memory := comms{}
+	memory.add(0x1000000, hash, 3, 4)
+	process := func(pid uint32) *tracer.Process {
+		return &tracer.Process{PID: pid, Comms: []tracer.Comm{{Key: "a", Address: 0x1000000, ID: "0xaaaa", Rank: 3, Size: 4}}}
+	}
+	release, asked := make(chan struct{}), make(chan uint32, 100)
+	hung := func(pid uint32, address uint64, to []byte) int {
+		asked <- pid
+		<-release
+		return memory.peek(pid, address, to)
+	}
+	slots := make(chan struct{}, 1)
+	var r, other ranks
+	for range 20 {
+		p := process(7)
+		r.complete(p, hung, slots)
+		if p.Comms[0].ID != "0xaaaa" {
+			t.Fatalf("the ID is %s before the process answers", p.Comms[0].ID)
+		}
+	}
+	other.complete(process(8), hung, slots)
+	if n := len(asked); n != 1 {
+		t.Errorf("%d reads hang at once, with a place for one", n)
+	}
+	close(release)
+	await.True(t, "the late answer", func() bool {
+		p := process(7)
+		r.complete(p, hung, slots)
+		return p.Comms[0].ID == "0x3cb252a8ea0b40b5"
+	})
+	p := process(8)
+	if other.complete(p, hung, slots); p.Comms[0].ID != "0x3cb252a8ea0b40b5" {
+		t.Errorf("with a place again, the ID is %s", p.Comms[0].ID)
 	}
 }

@@ -1,0 +1,62 @@
+//go:build linux
+
+package live
+
+import (
+	"cmp"
+	"maps"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/tracer"
+)
+
+// known is what is kept about a process between two snapshots.
+type known struct {
+	since   time.Time // as first read; never changes, and distinguishes processes that reuse a pid
+	name    string
+	older   bool
+	on      []string // the devices on which the driver last listed the process
+	settled settled
+	kernels chooser
+	ranks   ranks
+}
+
+// complete adds what the kernel programs do not know. It returns the communicators whose ID it changed.
+func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]string) (renamed map[string]string) {
+	k := t.known[p.PID]
+	if k == nil {
+		k = &known{since: p.Since, kernels: chooser{limit: t.o.Kernels}}
+		t.known[p.PID] = k
+	}
+	p.Since = k.since
+	if name, older, ok := t.find.process(p.PID); ok {
+		k.name, k.older = name, older
+	}
+	p.Older = p.Older || k.older
+	p.Name = printable(cmp.Or(p.Name, k.name))
+	if on := gpus[p.PID]; len(on) > 0 {
+		k.on = on
+	}
+	k.settled.settle(p, k.on, gpus != nil)
+	renamed = k.ranks.complete(p, memoryOf(t.o.Proc), t.find.silent)
+	p.Measured = t.inspect.of(p.PID)
+	p.Kernels, p.KernelsFolded = k.kernels.choose(t.names.merged(p.Kernels))
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		key := memoryKey{p.PID, d.Ordinal}
+		h := t.memory[key]
+		if h == nil {
+			h = &history{}
+			t.memory[key] = h
+		}
+		h.add(now, d.Memory)
+		d.Memory.Growth, d.Memory.Leak = h.growth()
+	}
+	return renamed
+}
+
+// forget drops the state of processes that are gone.
+func (t *Tracer) forget(gone func(pid uint32) bool) {
+	maps.DeleteFunc(t.known, func(pid uint32, _ *known) bool { return gone(pid) })
+	maps.DeleteFunc(t.memory, func(k memoryKey, _ *history) bool { return gone(k.pid) })
+}

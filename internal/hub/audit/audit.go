@@ -76,6 +76,7 @@ func (l *Log) open() error {
 func (l *Log) Write(e Entry) {
 	e.Path, e.Query = cut(e.Path), cut(e.Query)
 	line, err := json.Marshal(e) // escapes control characters: an entry is one line
+	line = append(line, '\n')
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == nil && l.file == nil {
@@ -86,7 +87,7 @@ func (l *Log) Write(e Entry) {
 	}
 	if err == nil {
 		var n int
-		n, err = l.file.Write(append(line, '\n'))
+		n, err = l.file.Write(line)
 		l.size += int64(n)
 	}
 	if err != nil && !l.bad {

@@ -120,8 +120,15 @@ struct {
 const volatile bool task_storage = true;
 const volatile __u32 limit = 200; // events of errors and outliers in a second
 
-// Written by user space: the watches have changed.
-__u32 watch_epoch SEC(".data.control") = 1;
+// Written by user space.
+__u32 watch_epoch SEC(".data.control") = 1; // the watches have changed
+// Probes that are kept for the next agent do nothing once none has come until then (ns of the monotonic
+// clock). A probe that is asleep stays so: what it did not see cannot be made up for.
+__u64 until SEC(".data.control") = ~0ull;
+__u32 asleep SEC(".data.control");
+// When tracing began: ns since boot, and the wall-clock time of the monotonic clock's zero.
+__u64 began SEC(".data.control");
+__u64 clock_zero SEC(".data.control");
 
 // Counts new contexts: a process may now have more than one device.
 __u32 context_epoch = 1;

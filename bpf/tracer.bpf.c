@@ -91,10 +91,13 @@ static __always_inline void arguments(struct pt_regs *ctx, struct task_state *st
 static __noinline int enter(struct pt_regs *ctx)
 {
 	__u64 cookie = bpf_get_attach_cookie(ctx);
-	struct task_state *st = thread(true);
+	struct task_state *st;
 	struct frame *f;
 	__u32 n;
 
+	if (asleep)
+		return 0;
+	st = thread(true);
 	if (!st)
 		return 0;
 	if (cookie & ENTRY) {
@@ -143,6 +146,8 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 	__u32 n;
 	bool error;
 
+	if (now > until)
+		asleep = 1;
 	if (!st || !st->depth || st->depth < frame) {
 		if (stray() || frame) // else it began before we looked
 			lose(LOSS_NO_RETURN);
@@ -345,10 +350,13 @@ static __always_inline void account(struct task_state *st, __u64 now)
 SEC("tp_btf/sched_switch")
 int on_switch(__u64 *ctx)
 {
-	struct task_state *st = launcher((struct task_struct *)ctx[1]);
+	struct task_state *st;
 	struct proc_val *p;
 	__u64 now;
 
+	if (asleep)
+		return 0;
+	st = launcher((struct task_struct *)ctx[1]);
 	if (st) {
 		struct proc_key key = { .tgid = st->tgid };
 

@@ -9,6 +9,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -48,6 +49,7 @@ type Options struct {
 	QueueSize int64  // maximum size of the send queue of each signal in bytes; 0: the default
 	Receiver  bool   // accept OTLP from applications
 	Trace     bool   // trace CUDA and NCCL
+	TraceKeep string // folder on a bpf file system in which probes outlive the agent; empty: none
 	Socket    string // control socket for gpumeter pause; empty: none
 	StateDir  string // folder for state that must survive a restart; empty: none
 	// NoStandby: read devices even if another agent of this machine does.
@@ -204,6 +206,7 @@ func (a *Agent) run(ctx context.Context, out io.Writer, log *zap.Logger, hide *r
 	defer releaseStartup(30 * time.Second)()
 	live := &liveView{ctx: ctx, log: log, relay: newRelay()}
 	defer live.close()
+	a.endTracing(log)
 	trace := &cudareceiver.Switch{}
 	stop, unreachable := a.control(ctx, live, trace, log)
 	defer stop()
@@ -245,6 +248,20 @@ func (a *Agent) run(ctx context.Context, out io.Writer, log *zap.Logger, hide *r
 		return err
 	}
 	return col.Run(ctx)
+}
+
+// endTracing removes the probes of an earlier agent if this one does not trace.
+func (a *Agent) endTracing(log *zap.Logger) {
+	if a.ConfigFile != "" || a.Trace || a.TraceKeep == "" {
+		return
+	}
+	found, err := cudareceiver.RemoveKept(a.TraceKeep)
+	switch {
+	case err != nil && !errors.Is(err, os.ErrPermission): // without permission, we cannot know whose they are
+		log.Warn("Cannot remove the probes of an earlier agent", logging.Reason(err))
+	case found && err == nil:
+		log.Info("Removed the probes of an earlier agent: this one does not trace", zap.String("folder", a.TraceKeep))
+	}
 }
 
 // control handles requests on the socket and SIGUSR1 until stop is called. The error is

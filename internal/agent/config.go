@@ -125,7 +125,7 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 	b.receive("self", nil, metrics)
 	b.receive("host", map[string]any{"interval": c.Interval.String(), "root": c.Root}, metrics)
 	if a.Trace {
-		b.receive("cuda", tracing(c.Interval, c.Root, a.StateDir), metrics, logs)
+		b.receive("cuda", tracing(c.Interval, c.Root, a.StateDir, a.TraceKeep), metrics, logs)
 	}
 	if gpureceiver.NewFactory().LogsStability() != component.StabilityLevelUndefined {
 		b.receive("gpu", nil, logs)
@@ -163,10 +163,14 @@ func AnomalyFile(state string) string {
 
 // tracing returns the configuration of the cuda receiver, which reads at most once per
 // second.
-func tracing(interval time.Duration, root, state string) map[string]any {
-	return map[string]any{
-		"interval": max(interval, time.Second).String(), "proc": filepath.Join("/", root, "proc"), "anomaly_file": AnomalyFile(state),
+func tracing(interval time.Duration, root, state, keep string) map[string]any {
+	conf := map[string]any{
+		"interval": max(interval, time.Second).String(), "proc": filepath.Join("/", root, "proc"), "anomaly_file": AnomalyFile(state), "keep": keep,
 	}
+	if keep != "" && state != "" {
+		conf["state_file"] = filepath.Join(state, "traced.json")
+	}
+	return conf
 }
 
 // fileSink returns the exporter for --otlp-file and its configuration. A file is rotated at 100

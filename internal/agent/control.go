@@ -33,6 +33,9 @@ func Pause(ctx context.Context, socket string, d time.Duration) (string, error) 
 	return tell(ctx, socket, "pause", url.Values{"for": {d.String()}}, 15*time.Second)
 }
 
+// DefaultTraceKeep is where probes survive a restart of the agent.
+const DefaultTraceKeep = "/sys/fs/bpf/gpumeter"
+
 // Trace makes the agent at socket start or end tracing, and returns its response. That takes the kernel a
 // tenth of a second for each function in mode perf, and more on a busy machine.
 func Trace(ctx context.Context, socket string, on bool) (string, error) {

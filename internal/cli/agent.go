@@ -88,7 +88,7 @@ var (
 	identityFlags  = []string{"cluster", "node-name", "no-cloud"}
 	schedulerFlags = []string{"scheduler", "slurm-accounting", "slurm-prometheus"}
 	sinkFlags      = []string{"otlp-endpoint", "otlp-protocol", "otlp-header", "otlp-insecure", "otlp-ca", "otlp-cert", "otlp-key", "queue-size", "otlp-file", "otlp-receiver"}
-	tracingFlags   = []string{"trace"}
+	tracingFlags   = []string{"trace", "trace-keep"}
 )
 
 // registerShared adds the flags that agent and up share.
@@ -102,6 +102,7 @@ func (a *agentFlags) registerShared(cmd *cobra.Command) {
 	f.BoolVar(&o.Scheduler.Accounting, "slurm-accounting", false, "with --scheduler slurm, send a log record for each finished job")
 	f.StringVar(&o.Scheduler.Prometheus, "slurm-prometheus", "", "`URL` of a Prometheus-compatible API that stores the agents' series; accounting reads job usage from it")
 	f.BoolVar(&o.Trace, "trace", false, "trace CUDA and NCCL calls with eBPF; needs CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE for processes of other users")
+	f.StringVar(&o.TraceKeep, "trace-keep", agent.DefaultTraceKeep, "`FOLDER` on a bpf file system in which probes and their counts survive a restart, for 10 minutes; empty: probes end with the agent")
 	f.DurationVar(&a.interval, "interval", local.DefaultInterval, "time between readings, 100ms to 5m")
 	f.DurationVar(&a.slow, "slow-interval", local.DefaultSlowInterval, "time between readings of values that are slow to read or rarely change")
 	f.StringVar(&o.Socket, "socket", defaultSocket(), "control socket, to pause the agent and to end tracing; empty disables it")

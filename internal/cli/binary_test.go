@@ -137,6 +137,9 @@ func launch(t *testing.T, env []string, args ...string) *agent {
 	if !slices.Contains(args, "--config") && !slices.Contains(args, "--state-dir") {
 		args = append(args, "--state-dir", t.TempDir())
 	}
+	if slices.Contains(args, "--trace") && !slices.Contains(args, "--trace-keep") {
+		args = append(args, "--trace-keep", "") // nothing stays on the machine that runs the tests
+	}
 	a.cmd = command(context.Background(), env, append([]string{"agent", "--socket", a.socket}, args...)...)
 	a.cmd.Stderr = a.log
 	if err := a.cmd.Start(); err != nil {

@@ -88,6 +88,7 @@ type traceCommand struct {
 	asJSON   bool
 	perfetto string
 	socket   string // of the agent
+	keep     string // where an agent keeps its probes
 	start    bool   // make the agent trace
 	stop     bool   // make the agent end tracing
 	terminal bool   // redraw the report in place
@@ -109,7 +110,8 @@ Tracing needs root, or CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE and
 CAP_CHECKPOINT_RESTORE for processes of other users.
 
 --stop ends the tracing of the agent on this machine (gpumeter agent --trace) without a
-restart: when it returns, no probe is left. --start starts it again.`,
+restart: when it returns, no probe is left. --start starts it again. Probes survive a restart
+of the agent; if it was uninstalled instead, --stop removes them.`,
 		Example: `  gpumeter trace
   gpumeter trace --pod ml/llm-0 --duration 30s
   gpumeter trace --job 4711 --json
@@ -120,8 +122,10 @@ restart: when it returns, no probe is left. --start starts it again.`,
 			if c.start || c.stop {
 				return c.tell(cmd)
 			}
-			if cmd.Flags().Changed("socket") {
-				return errors.New("--socket has no effect without --stop or --start")
+			for _, name := range []string{"socket", "trace-keep"} {
+				if cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s has no effect without --stop or --start", name)
+				}
 			}
 			if err := c.check(cmd.Flags().Changed("duration")); err != nil {
 				return err
@@ -139,6 +143,7 @@ restart: when it returns, no probe is left. --start starts it again.`,
 	f.BoolVar(&c.stop, "stop", false, "end the tracing of the running agent: all its probes are removed")
 	f.BoolVar(&c.start, "start", false, "start the tracing of the running agent again after --stop")
 	f.StringVar(&c.socket, "socket", defaultSocket(), "control socket of the agent, for --stop and --start")
+	f.StringVar(&c.keep, "trace-keep", agent.DefaultTraceKeep, "`FOLDER` in which the agent keeps its probes, for --stop after the agent is gone")
 	cmd.MarkFlagsMutuallyExclusive("stop", "start")
 	return cmd
 }
@@ -154,6 +159,13 @@ func (c *traceCommand) tell(cmd *cobra.Command) error {
 		return errors.New("no default socket for this user: set --socket to the agent's")
 	}
 	answer, err := agent.Trace(cmd.Context(), c.socket, c.start)
+	if err != nil && c.stop { // the agent may be gone for good, but its probes not
+		if found, e := probe.Remove(c.keep); found && e == nil {
+			answer, err = fmt.Sprintf("No agent is running. The probes that one had left in %s are removed.", c.keep), nil
+		} else if e != nil {
+			err = fmt.Errorf("%w; probes in %s cannot be removed either: %w", err, c.keep, e)
+		}
+	}
 	if err != nil {
 		return err
 	}

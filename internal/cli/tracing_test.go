@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // tracee is a program that calls CUDA: a line with a number makes so many launches, a copy
@@ -283,6 +284,113 @@ func TestTraceStop(t *testing.T) {
 	if r := run(t, "trace", "--stop", "--socket", "/nowhere"); r.code == 0 || !strings.Contains(r.stderr, "no agent responds at /nowhere") {
 		t.Errorf("no agent: %+v", r)
 	}
+}
+
+// Catches an agent that does not know a running process after it was killed or restarted, counts twice what its
+// predecessor counted, or misses what happened in between; and probes that are left when the agent no longer
+// traces, or is no longer there.
+func TestTraceRestart(t *testing.T) {
+	t.Parallel()
+	dir := buildTracee(t)
+	if err := os.Rename(filepath.Join(dir, "gm-after"), filepath.Join(dir, "gm-restart")); err != nil { // agents of other tests see it, too
+		t.Fatal(err)
+	}
+	bpf, state := t.TempDir(), t.TempDir()
+	if err := unix.Mount("bpf", bpf, "bpf", 0, ""); err != nil {
+		missing(t, "bpf", err.Error())
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(bpf, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	kept := filepath.Join(bpf, "kept")
+	traced := func() *agent {
+		return start(t, "--trace", "--interval", "1s", "--trace-keep", kept, "--state-dir", state)
+	}
+	waitFor := func(a *agent, launches, memory float64) {
+		t.Helper()
+		a.waitPage(func(p page) error {
+			got := map[string]float64{}
+			for s, v := range p {
+				if metric, _, _ := strings.Cut(s, "{"); label(s, "gpu_workload_name") == "gm-restart" && (metric == "gpu_cuda_kernel_launches_total" || metric == "gpu_cuda_memory_reserved_bytes") {
+					got[metric+" "+label(s, "gpu_cuda_kernel_name")] += v
+				}
+			}
+			if diff := cmp.Diff(map[string]float64{"gpu_cuda_kernel_launches_total gemm": launches, "gpu_cuda_memory_reserved_bytes ": memory}, got); diff != "" {
+				return fmt.Errorf("(-want +got):\n%s", diff)
+			}
+			return nil
+		})
+	}
+	a := traced()
+	a.waitPage(func(p page) error {
+		for s, v := range p {
+			if strings.HasPrefix(s, "gpumeter_tracer_up{") {
+				if v == 0 {
+					missing(t, "bpf", fmt.Sprint(a.waitLog("CUDA and NCCL are not traced")["reason"]))
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("no word on whether it traces")
+	})
+	do, end := work(t, filepath.Join(dir, "gm-before")) // the driver's library is found with the first process that has it
+	a.waitPage(func(p page) error {
+		do(1)
+		for s := range p {
+			if label(s, "gpu_workload_name") == "gm-before" {
+				return nil
+			}
+		}
+		return fmt.Errorf("its library is not probed yet")
+	})
+	end()
+	do, end = work(t, filepath.Join(dir, "gm-restart"))
+	do(100)
+	waitFor(a, 100, 1<<20)
+	if err := a.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-a.ended
+	do(20)
+
+	b := traced()
+	b.waitLog("Tracing continues")
+	waitFor(b, 20, 1<<20)
+	do(3)
+	waitFor(b, 23, 1<<20)
+	b.stop()
+	do(7)
+
+	c := traced()
+	waitFor(c, 7, 1<<20)
+	c.stop()
+	if r := run(t, "trace", "--stop", "--socket", "/nowhere", "--trace-keep", kept); r.code != 0 || !strings.Contains(r.stdout, "No agent is running. The probes that one had left in "+kept+" are removed.") {
+		t.Errorf("after the agent was uninstalled: %+v", r)
+	}
+	if _, err := os.Lstat(kept); !os.IsNotExist(err) {
+		t.Errorf("something is left: %v", err)
+	}
+
+	d := traced()
+	d.waitPage(func(p page) error {
+		do(1)
+		for s := range p {
+			if label(s, "gpu_workload_name") == "gm-restart" {
+				return nil
+			}
+		}
+		return fmt.Errorf("it does not trace")
+	})
+	d.stop()
+	e := start(t, "--trace-keep", kept, "--state-dir", state)
+	e.waitLog("Removed the probes of an earlier agent: this one does not trace")
+	if _, err := os.Lstat(kept); !os.IsNotExist(err) {
+		t.Errorf("something is left: %v", err)
+	}
+	e.stop()
+	end()
 }
 
 // Tracing is configured in one place: a flag that would do nothing is refused.

@@ -52,6 +52,14 @@ type Config struct {
 	// AnomalyFile is the file of JSON lines that keeps anomalies for gpumeter explain. The file
 	// and its rotated predecessor are at most 4 MiB each. Empty disables it.
 	AnomalyFile string `mapstructure:"anomaly_file"`
+	// Keep is a folder on a bpf file system, such as /sys/fs/bpf/gpumeter, in which probes and their
+	// counts outlive the receiver, so that after a restart the kernels, communicators and memory of
+	// running processes are known. Without a receiver they go on for 10 minutes, then they sleep until
+	// gpumeter trace --stop removes them. Empty disables it.
+	Keep string `mapstructure:"keep"`
+	// StateFile keeps the last reading, so that after a restart nothing is counted twice or lost. Without
+	// it, what happened during the restart is not counted. Only used with Keep.
+	StateFile string `mapstructure:"state_file"`
 }
 
 // Validate implements component.ConfigValidator.

@@ -56,6 +56,8 @@ type cudaReceiver struct {
 	last     time.Time       // time of the last reading
 	refused  map[string]bool // signals that the pipelines refused last
 	unkept   string          // last reported reason why anomalies are not kept
+	unsaved  string          // last reported reason why readings are not kept
+	skip     bool            // the next reading is where sums start
 }
 
 func newReceiver(cfg *Config, set receiver.Settings, open opener) *cudaReceiver {
@@ -91,7 +93,9 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 			unsubscribe()
 			reading.Wait()
 			r.power.leave(r)
-			r.end()
+			if r.end(true) {
+				r.power.left(r)
+			}
 		}
 	})
 	return r.failed
@@ -111,6 +115,7 @@ func (r *cudaReceiver) begin() error {
 	}
 	r.source = src
 	r.features()
+	r.resume()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -125,13 +130,16 @@ func (r *cudaReceiver) begin() error {
 	return nil
 }
 
-// end ends tracing, and reports whether it had begun: no probe is left when it returns. The kernel's
-// counts are gone with the probes, so what follows starts from zero.
-func (r *cudaReceiver) end() bool {
+// end ends tracing, and reports whether it had begun. Either no probe is left when it returns, and the
+// kernel's counts are gone with the probes, or they are left to the next agent.
+func (r *cudaReceiver) end(leave bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.source == nil {
 		return false
+	}
+	if h, ok := r.source.(heir); ok && leave {
+		h.Leave()
 	}
 	r.halt()
 	r.source, r.halt = nil, nil
@@ -181,6 +189,7 @@ func (r *cudaReceiver) tick(t node.Tick) {
 	where := ledger.NewPlaces(&t)
 	s := r.source.Snapshot(now, where.GPUs())
 	r.health()
+	r.remember(&s)
 	r.ledger.Observe(&s, where)
 	if w, ok := r.source.(watch.Thresholder); ok && r.logs != nil {
 		r.outliers.Ask(&s, w)

@@ -1,8 +1,12 @@
 package cudareceiver
 
 import (
+	"cmp"
 	"errors"
 	"sync"
+	"time"
+
+	"go.uber.org/zap"
 )
 
 // Switch ends the tracing of receivers, and starts it again, while they run. It outlives them: a
@@ -11,7 +15,11 @@ type Switch struct {
 	mu        sync.Mutex
 	off       bool
 	receivers map[*cudaReceiver]bool
+	grace     time.Duration // for a receiver to follow another one; 0: the default
 }
+
+// defaultGrace is how long a reload of the configuration may take.
+const defaultGrace = 30 * time.Second
 
 // errNone is returned by a switch without receivers.
 var errNone = errors.New("this agent does not trace: it was started without --trace, or its configuration has no cuda receiver")
@@ -25,7 +33,7 @@ func (s *Switch) Stop() error {
 	}
 	s.off = true
 	for r := range s.receivers {
-		if r.end() {
+		if r.end(false) {
 			r.set.Logger.Info("Tracing of CUDA and NCCL was ended by gpumeter trace --stop")
 		}
 	}
@@ -61,6 +69,24 @@ func (s *Switch) join(r *cudaReceiver) {
 		return
 	}
 	_ = r.begin() // logged
+}
+
+// left handles that a receiver has left its probes to the next one. If this process goes on and none comes,
+// because its configuration has none any more, they are removed.
+func (s *Switch) left(r *cudaReceiver) {
+	if r.cfg.Keep == "" {
+		return
+	}
+	time.AfterFunc(cmp.Or(s.grace, defaultGrace), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.receivers) > 0 {
+			return
+		}
+		if _, err := RemoveKept(r.cfg.Keep); err != nil {
+			r.set.Logger.Warn("Cannot remove the probes of the tracer", zap.String("reason", err.Error()))
+		}
+	})
 }
 
 // leave removes a receiver that shuts down.

@@ -64,6 +64,14 @@ func New(cfg Options) *Ledger {
 	return &Ledger{cfg: cfg, byKey: map[string]*Subject{}, Seen: map[uint32]*Presence{}}
 }
 
+// Resume makes a new Ledger continue after a reading of an earlier one: it adds the growth since then.
+func (l *Ledger) Resume(processes []tracer.Process, at time.Time) {
+	for _, p := range processes {
+		l.Seen[p.PID] = &Presence{Process: p}
+	}
+	l.last = at
+}
+
 // Observe adds a reading.
 func (l *Ledger) Observe(s *tracer.Snapshot, where Places) {
 	l.now = s.Time

@@ -33,7 +33,9 @@ const (
 type discovery struct {
 	o       Options
 	kernel  attacher
-	started uint64 // uptime at the first search, in ticks
+	started uint64    // uptime when tracing began, in ticks
+	first   time.Time // of the searches
+	swept   bool      // what a previous agent left and nobody uses was removed
 
 	mu        sync.Mutex
 	processes map[uint32]*process
@@ -98,7 +100,7 @@ type library struct {
 	delay  time.Duration
 }
 
-func newDiscovery(o Options, k attacher) *discovery {
+func newDiscovery(o Options, k kernel) *discovery {
 	d := &discovery{
 		o: o, kernel: k,
 		processes: map[uint32]*process{},
@@ -107,7 +109,7 @@ func newDiscovery(o Options, k attacher) *discovery {
 		hanging:   make(chan struct{}, maxHanging),
 		silent:    make(chan struct{}, maxSilent),
 	}
-	d.started, _ = target.ReadUptime(o.Proc) // without the uptime no process counts as older
+	d.started = ticks(k.Began())
 	return d
 }
 
@@ -151,6 +153,7 @@ func (d *discovery) scan(now time.Time) (gone bool) {
 		}
 	}
 	d.sweep(now)
+	d.inherit(now)
 	return gone
 }
 
@@ -341,16 +344,17 @@ func (d *discovery) probe(s source, l *library) (known *library, err error) {
 		return l, nil
 	}
 	// Our own descriptor keeps the file reachable even if the process exits.
-	link, err := d.kernel.Attach(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), points)
+	link, err := d.kernel.Attach(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), id.kept(), points)
 	if err != nil {
 		return nil, fmt.Errorf("cannot probe %s: %w", l.Path, err)
 	}
-	l.link, l.Probes = link, len(points)
-	d.attached++
-	for _, p := range d.processes { // the library was not probed when these were last checked
-		p.older = p.older || l.Kind == tracer.LibraryCUDA && slices.Contains(p.libraries, l)
+	l.link, l.Probes, l.since = link.Closer, len(points), ticks(link.Since)
+	if !link.Inherited {
+		d.attached++
+		for _, p := range d.processes { // the library was not probed when these were last checked
+			p.older = p.older || l.Kind == tracer.LibraryCUDA && slices.Contains(p.libraries, l)
+		}
 	}
-	l.since, _ = target.ReadUptime(d.o.Proc)
 	d.libraries[id] = l
 	return l, nil
 }

@@ -5,7 +5,6 @@ package live
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,10 +17,12 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
+	"github.com/gpumeter/gpumeter/internal/tracer/target"
 )
 
 // fakeKernel counts what it is asked to probe, and tells what it is told to.
 type fakeKernel struct {
+	proc      string // of the machine
 	mu        sync.Mutex
 	links     map[uint64]int // probes that are in place, by inode
 	attached  []string       // the names of the files, in order
@@ -47,33 +48,47 @@ func (f fakeLink) Close() error {
 	return nil
 }
 
-func (k *fakeKernel) Attach(path string, points []probe.Point) (io.Closer, error) {
+func (k *fakeKernel) Attach(path string, _ probe.Identity, points []probe.Point) (probe.Attachment, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.refuse != nil {
-		return nil, k.refuse
+		return probe.Attachment{}, k.refuse
 	}
 	var st syscall.Stat_t
 	if err := syscall.Stat(path, &st); err != nil {
-		return nil, err
+		return probe.Attachment{}, err
 	}
 	name, err := os.Readlink(path)
 	if err != nil {
-		return nil, err
+		return probe.Attachment{}, err
 	}
 	k.links[st.Ino]++
 	k.attached = append(k.attached, filepath.Base(name))
 	k.points[st.Ino] = points
-	return fakeLink(func() {
+	return probe.Attachment{Since: k.uptime(), Closer: fakeLink(func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if k.links[st.Ino]--; k.links[st.Ino] == 0 {
 			delete(k.links, st.Ino)
 		}
-	}), nil
+	})}, nil
 }
 
 func (k *fakeKernel) Mode() string { return "fake" }
+
+func (k *fakeKernel) Sweep() error { return nil }
+
+func (k *fakeKernel) Began() time.Duration { return k.uptime() }
+
+func (k *fakeKernel) Inherited() time.Time { return time.Time{} }
+
+func (k *fakeKernel) Leave() {}
+
+// uptime is that of the fake machine.
+func (k *fakeKernel) uptime() time.Duration {
+	ticks, _ := target.ReadUptime(k.proc)
+	return time.Duration(ticks) * time.Second / ticksPerSec
+}
 
 func (k *fakeKernel) Read(time.Time) ([]tracer.Process, tracer.Losses, error) {
 	k.mu.Lock()
@@ -143,7 +158,7 @@ func newMachine(t *testing.T, o Options) *machine {
 	t.Helper()
 	m := &machine{t: t, proc: t.TempDir(), kernel: newFakeKernel(), now: time.Unix(1e9, 0), uptime: time.Hour}
 	m.write("uptime", "3600.00 1.00\n")
-	o.Proc = m.proc
+	o.Proc, m.kernel.proc = m.proc, m.proc
 	m.tracer = newTracer(o, m.kernel, m.now)
 	return m
 }

@@ -13,7 +13,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -53,10 +52,11 @@ const (
 	reapEvery = time.Second // minimum interval between reads triggered by exits
 )
 
-// attacher probes points of a file until the returned closer is closed.
+// attacher probes points of a file until the attachment is closed.
 type attacher interface {
-	Attach(path string, points []probe.Point) (io.Closer, error)
+	Attach(path string, id probe.Identity, points []probe.Point) (probe.Attachment, error)
 	Mode() string
+	Sweep() error
 }
 
 // reader reads the kernel's counts.
@@ -73,11 +73,19 @@ type controller interface {
 	Close() error
 }
 
+// keeper may have got its maps and probes from a previous agent, and may leave them to the next one.
+type keeper interface {
+	Began() time.Duration
+	Inherited() time.Time
+	Leave()
+}
+
 // kernel is implemented by probe.Probe.
 type kernel interface {
 	attacher
 	reader
 	controller
+	keeper
 }
 
 // Tracer traces this machine. It is safe for concurrent use.
@@ -120,7 +128,7 @@ func Open(o Options) (*Tracer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := newTracer(o, p, time.Now())
+	t := newTracer(o, p, p.Started())
 	t.features = append(slices.Clip(p.Features()), hostProcesses(t.o.Proc))
 	t.exits = has(t.features, "exit")
 	return t, nil
@@ -206,6 +214,16 @@ func (t *Tracer) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Leave makes Close leave probes and counts to the next agent, where they are kept; see probe.Options.
+func (t *Tracer) Leave() { t.kernel.Leave() }
+
+// Keeps reports whether Leave has an effect.
+func (t *Tracer) Keeps() bool { return has(t.features, "restart") }
+
+// Inherited returns until when a previous agent, which has left its probes to this one, was running; zero if
+// there was none.
+func (t *Tracer) Inherited() time.Time { return t.kernel.Inherited() }
 
 // Close removes all probes and frees the kernel resources. Run calls it too.
 func (t *Tracer) Close() error {

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -14,33 +16,67 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attach probes points of a file until the returned closer is closed. path may be a link such
-// as those in /proc/PID/map_files. Of several points at the same offset the first counts:
-// identical functions may be merged. In mode perf, closing takes seconds.
-func (p *Probe) Attach(path string, points []Point) (io.Closer, error) {
+// Attachment is a file whose functions are probed until it is closed. In mode perf, closing takes seconds.
+type Attachment struct {
+	io.Closer
+	Since time.Duration // uptime when it was probed
+	// Inherited is set if a previous agent probed it, and its probes have been in place ever since.
+	Inherited bool
+}
+
+// attached are the links of a file, and their pins.
+type attached struct {
+	p      *Probe
+	links  links
+	pins   []string
+	closed sync.Once
+}
+
+// Close removes the probes, or leaves them to the next agent.
+func (a *attached) Close() (err error) {
+	a.closed.Do(func() {
+		for _, path := range a.pins {
+			if a.p.leaving.Load() {
+				break
+			}
+			if e := os.Remove(path); !errors.Is(e, fs.ErrNotExist) { // the Probe may have been closed first
+				err = errors.Join(err, e)
+			}
+		}
+		err = errors.Join(err, a.links.Close())
+	})
+	return err
+}
+
+// Attach probes points of a file until the attachment is closed. path may be a link such as those
+// in /proc/PID/map_files. Of several points at the same offset the first counts: identical
+// functions may be merged.
+func (p *Probe) Attach(path string, id Identity, points []Point) (Attachment, error) {
 	points = distinct(points)
 	if len(points) == 0 {
-		return nil, fmt.Errorf("cannot probe %s: no points", path)
+		return Attachment{}, fmt.Errorf("cannot probe %s: no points", path)
 	}
-	var (
-		l   closers
-		err error
-	)
+	if a, ok := p.inherit(id, points); ok {
+		return a, nil
+	}
+	a, since := &attached{p: p}, uptime()
+	var err error
 	switch p.mode {
 	case ModeSession:
-		l, err = p.session(path, points)
+		a.links, err = p.session(path, points)
 	case ModeMulti:
-		l, err = p.multi(path, points)
+		a.links, err = p.multi(path, points)
 	default:
-		l, err = p.perf(path, points)
+		a.links, err = p.perf(path, points)
 		if lack := lacking(effective(), perfRequired); errors.Is(err, os.ErrPermission) && lack != nil {
 			err = fmt.Errorf("%s: %w", describe(lack), err)
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot probe %s: %w", path, err), l.Close())
+		return Attachment{}, errors.Join(fmt.Errorf("cannot probe %s: %w", path, err), a.links.Close())
 	}
-	return l, nil
+	p.keep(a, id, since, points)
+	return Attachment{Closer: a, Since: since}, nil
 }
 
 func distinct(points []Point) []Point {
@@ -55,88 +91,86 @@ func distinct(points []Point) []Point {
 	return out
 }
 
-// closers are closed in order: entry probes before return probes.
-type closers []io.Closer
-
-// Close closes all.
-func (c closers) Close() error {
-	var errs []error
-	for _, l := range c {
-		errs = append(errs, l.Close())
-	}
-	return errors.Join(errs...)
+// links are those of a file.
+type links struct {
+	entries, returns []pinnable
 }
 
-// together closes all at once. Closing a perf event waits until no CPU can be in it, about a
+// pinnable is a link that may outlive this process.
+type pinnable interface {
+	io.Closer
+	Pin(path string) error
+}
+
+// Close closes entry probes before return probes.
+func (l links) Close() error { return errors.Join(closeAll(l.entries), closeAll(l.returns)) }
+
+// closeAll closes all at once. Closing a perf event waits until no CPU can be in it, about a
 // tenth of a second, and the kernel serializes most of that: two events for each of 65
 // functions take ten seconds. No faster way is known; the other modes need one wait per file.
-type together []io.Closer
-
-// Close closes all.
-func (c together) Close() error {
-	errs := make([]error, len(c))
+func closeAll(list []pinnable) error {
+	errs := make([]error, len(list))
 	var wg sync.WaitGroup
-	for i, l := range c {
+	for i, l := range list {
 		wg.Go(func() { errs[i] = l.Close() })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-func (p *Probe) session(path string, points []Point) (closers, error) {
+func (p *Probe) session(path string, points []Point) (links, error) {
 	offsets, cookies := places(points, false)
 	fd, err := linkSession(p.programs[kernelProgCallSession].FD(), path, offsets, cookies)
 	if err != nil {
-		return nil, err
+		return links{}, err
 	}
-	return closers{fd}, nil
+	return links{entries: []pinnable{fd}}, nil
 }
 
 // multi attaches return probes first: a return without an entry is recognized, but an entry
 // whose return is missed would stay with its thread.
-func (p *Probe) multi(path string, points []Point) (closers, error) {
+func (p *Probe) multi(path string, points []Point) (all links, err error) {
 	file, err := link.OpenExecutable(path)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
-	var all closers
 	if offsets, cookies := places(points, true); len(offsets) > 0 {
 		l, err := file.UretprobeMulti(nil, p.programs[kernelProgCallLeave], &link.UprobeMultiOptions{Addresses: offsets, Cookies: cookies})
 		if err != nil {
 			return all, err
 		}
-		all = append(all, l)
+		all.returns = append(all.returns, l)
 	}
 	offsets, cookies := places(points, false)
 	l, err := file.UprobeMulti(nil, p.programs[kernelProgCallEnter], &link.UprobeMultiOptions{Addresses: offsets, Cookies: cookies})
 	if err != nil {
 		return all, err
 	}
-	return append(closers{l}, all...), nil
+	all.entries = append(all.entries, l)
+	return all, nil
 }
 
-func (p *Probe) perf(path string, points []Point) (closers, error) {
+func (p *Probe) perf(path string, points []Point) (all links, err error) {
 	file, err := link.OpenExecutable(path)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
-	var entries, returns together
 	for _, at := range points {
 		o := &link.UprobeOptions{Address: at.Offset, Cookie: at.Op.Cookie()}
 		if !at.Op.Entry {
 			l, err := file.Uretprobe(at.Symbol, p.programs[kernelProgCallLeave], o)
 			if err != nil {
-				return closers{entries, returns}, fmt.Errorf("%s: %w", at.Symbol, err)
+				return all, fmt.Errorf("%s: %w", at.Symbol, err)
 			}
-			returns = append(returns, l)
+			all.returns = append(all.returns, l)
 		}
 		l, err := file.Uprobe(at.Symbol, p.programs[kernelProgCallEnter], o)
 		if err != nil {
-			return closers{entries, returns}, fmt.Errorf("%s: %w", at.Symbol, err)
+			return all, fmt.Errorf("%s: %w", at.Symbol, err)
 		}
-		entries = append(entries, l)
+		all.entries = append(all.entries, l)
 	}
-	return closers{entries, returns}, nil
+	return all, nil
 }
 
 // places returns offsets and cookies of all points, or of those with a return probe.

@@ -27,7 +27,7 @@ func TestAttachLater(t *testing.T) {
 		late := opened(t, Options{Mode: m.p.Mode()})
 		file := filepath.Join(m.dir, "libcuda.so.1")
 		all := m.attached(file)
-		l, err := late.Attach(file, append(all, all...)) // twice the same counts once
+		l, err := late.Attach(file, Identity{}, append(all, all...)) // twice the same counts once
 		check(t, err)
 		r.goOn()
 		r.reaches("record")
@@ -142,7 +142,7 @@ func TestCapabilities(t *testing.T) {
 			return
 		}
 		defer p.Close()
-		l, err := p.Attach(file, all)
+		l, err := p.Attach(file, Identity{}, all)
 		if p.mode == ModePerf && err != nil && strings.Contains(err.Error(), "CAP_SYS_ADMIN is missing") {
 			return // the kernel is too old for less
 		}

@@ -23,6 +23,7 @@ func (p *Probe) Events(limit int) []tracer.Event {
 	}
 	now, kernel := time.Now(), clock(unix.CLOCK_MONOTONIC)
 	r := &reading{now: now, clock: kernel}
+	p.stay()
 	p.ring.SetDeadline(now)
 	var (
 		events []tracer.Event
@@ -114,7 +115,7 @@ func (p *Probe) watch(k kernelWatchKey, v uint64) error {
 		return err
 	}
 	p.watching++
-	return p.epoch.Set(p.watching)
+	return p.variables[kernelVarWatchEpoch].Set(p.watching)
 }
 
 // Forget drops everything about a process that exited, or about the programs that it ran

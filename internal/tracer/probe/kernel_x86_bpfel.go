@@ -413,6 +413,9 @@ const (
 	kernelVarEvent        = "_event"
 	kernelVarLoss         = "_loss"
 	kernelVarType         = "_type"
+	kernelVarAsleep       = "asleep"
+	kernelVarBegan        = "began"
+	kernelVarClockZero    = "clock_zero"
 	kernelVarContextEpoch = "context_epoch"
 	kernelVarImageCount   = "image_count"
 	kernelVarLimit        = "limit"
@@ -420,6 +423,7 @@ const (
 	kernelVarLimitUsed    = "limit_used"
 	kernelVarStreamEpochs = "stream_epochs"
 	kernelVarTaskStorage  = "task_storage"
+	kernelVarUntil        = "until"
 	kernelVarWatchEpoch   = "watch_epoch"
 	kernelVarZeros        = "zeros"
 )
@@ -509,6 +513,9 @@ type kernelVariableSpecs struct {
 	Event        *ebpf.VariableSpec `ebpf:"_event"`
 	Loss         *ebpf.VariableSpec `ebpf:"_loss"`
 	Type         *ebpf.VariableSpec `ebpf:"_type"`
+	Asleep       *ebpf.VariableSpec `ebpf:"asleep"`
+	Began        *ebpf.VariableSpec `ebpf:"began"`
+	ClockZero    *ebpf.VariableSpec `ebpf:"clock_zero"`
 	ContextEpoch *ebpf.VariableSpec `ebpf:"context_epoch"`
 	ImageCount   *ebpf.VariableSpec `ebpf:"image_count"`
 	Limit        *ebpf.VariableSpec `ebpf:"limit"`
@@ -516,6 +523,7 @@ type kernelVariableSpecs struct {
 	LimitUsed    *ebpf.VariableSpec `ebpf:"limit_used"`
 	StreamEpochs *ebpf.VariableSpec `ebpf:"stream_epochs"`
 	TaskStorage  *ebpf.VariableSpec `ebpf:"task_storage"`
+	Until        *ebpf.VariableSpec `ebpf:"until"`
 	WatchEpoch   *ebpf.VariableSpec `ebpf:"watch_epoch"`
 	Zeros        *ebpf.VariableSpec `ebpf:"zeros"`
 }
@@ -595,6 +603,9 @@ type kernelVariables struct {
 	Event        *ebpf.Variable `ebpf:"_event"`
 	Loss         *ebpf.Variable `ebpf:"_loss"`
 	Type         *ebpf.Variable `ebpf:"_type"`
+	Asleep       *ebpf.Variable `ebpf:"asleep"`
+	Began        *ebpf.Variable `ebpf:"began"`
+	ClockZero    *ebpf.Variable `ebpf:"clock_zero"`
 	ContextEpoch *ebpf.Variable `ebpf:"context_epoch"`
 	ImageCount   *ebpf.Variable `ebpf:"image_count"`
 	Limit        *ebpf.Variable `ebpf:"limit"`
@@ -602,6 +613,7 @@ type kernelVariables struct {
 	LimitUsed    *ebpf.Variable `ebpf:"limit_used"`
 	StreamEpochs *ebpf.Variable `ebpf:"stream_epochs"`
 	TaskStorage  *ebpf.Variable `ebpf:"task_storage"`
+	Until        *ebpf.Variable `ebpf:"until"`
 	WatchEpoch   *ebpf.Variable `ebpf:"watch_epoch"`
 	Zeros        *ebpf.Variable `ebpf:"zeros"`
 }

@@ -159,10 +159,10 @@ func TestRefused(t *testing.T) {
 	if _, err := Open(Options{Mode: "kprobe"}); err == nil || !strings.Contains(err.Error(), "session, multi or perf") {
 		t.Errorf("an unknown mode gives %v", err)
 	}
-	if _, err := p.Attach("/proc/self/exe", nil); err == nil {
+	if _, err := p.Attach("/proc/self/exe", Identity{}, nil); err == nil {
 		t.Error("nothing can be probed")
 	}
-	if _, err := p.Attach("/nonexistent", []Point{{Op: &tracer.Ops[0], Symbol: "x", Offset: 64}}); err == nil {
+	if _, err := p.Attach("/nonexistent", Identity{}, []Point{{Op: &tracer.Ops[0], Symbol: "x", Offset: 64}}); err == nil {
 		t.Error("a file that does not exist can be probed")
 	}
 }

@@ -61,6 +61,8 @@ type machine struct {
 	p   *Probe
 	dir string
 	ops map[string]bool // that are probed, by name
+
+	attachments []Attachment
 }
 
 // newMachine builds a machine. Its files are its own, so tests do not see each other's calls.
@@ -71,6 +73,14 @@ func newMachine(t testing.TB, o Options, prologue int, only ...string) *machine 
 	for _, name := range []string{"libcuda.so.1", "libnccl.so.2", "work"} {
 		check(t, os.WriteFile(filepath.Join(m.dir, name), compiled(t, name, prologue), 0o755))
 	}
+	m.attach(prologue, only...)
+	return m
+}
+
+// attach probes the libraries.
+func (m *machine) attach(prologue int, only ...string) {
+	t := m.t
+	t.Helper()
 	for _, name := range []string{"libcuda.so.1", "libnccl.so.2"} {
 		file := filepath.Join(m.dir, name)
 		all := slices.DeleteFunc(points(t, file, prologues[prologue]), func(at Point) bool {
@@ -82,11 +92,16 @@ func newMachine(t testing.TB, o Options, prologue int, only ...string) *machine 
 		for _, at := range all {
 			m.ops[at.Op.Name] = true
 		}
-		l, err := m.p.Attach(file, all)
+		l, err := m.p.Attach(file, m.identity(name), all)
 		check(t, err)
+		m.attachments = append(m.attachments, l)
 		t.Cleanup(func() { check(t, l.Close()) })
 	}
-	return m
+}
+
+// identity is that of a file of this machine, by its name.
+func (m *machine) identity(name string) Identity {
+	return Identity{Content: filepath.Join(m.dir, name)}
 }
 
 func compiled(t testing.TB, name string, prologue int) []byte {

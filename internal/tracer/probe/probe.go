@@ -13,9 +13,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -40,6 +42,10 @@ type Options struct {
 	Mode string // session, multi or perf; empty means the first one supported
 	// NoTaskStorage keeps per-thread state in a hash map, as on kernels without task storage.
 	NoTaskStorage bool
+	// Keep is a folder on a bpf file system, such as /sys/fs/bpf/gpumeter, in which maps and probes
+	// are kept for the next agent, so that it knows all that was seen before. It must not be used by
+	// another process. Empty: nothing outlives the Probe.
+	Keep string
 
 	RingBytes int // size of the event buffer, a power of 2; default 512 KiB
 	// Map sizes; the excess is counted in Losses. The defaults are enough for hundreds of
@@ -65,18 +71,23 @@ type Point struct {
 
 // Probe is a set of loaded programs. It is safe for concurrent use.
 type Probe struct {
-	mode     string
-	features []Feature
-	maps     kernelMaps
-	all      map[string]*ebpf.Map // the same plus those of variables, by name
-	epoch    *ebpf.Variable
-	programs map[string]*ebpf.Program
-	links    []link.Link // permanent attachments
-	loaded   []*ebpf.Collection
-	types    *btf.Cache // only set during Open
-	version  version    // kernel version
-	booted   uint64     // ns since boot at Open
-	wall     time.Time  // wall-clock time of the kernel clock's zero, fixed at Open so that derived times never move
+	mode      string
+	features  []Feature
+	maps      kernelMaps
+	all       map[string]*ebpf.Map // the same plus those of variables, by name
+	variables map[string]*ebpf.Variable
+	programs  map[string]*ebpf.Program
+	links     []pinnable // permanent attachments
+	loaded    []*ebpf.Collection
+	keeper    *keeper     // nil: nothing outlives this Probe
+	inherited bool        // the maps are those of a previous agent
+	alive     time.Time   // when that was seen last
+	unkept    error       // why keeper is nil
+	leaving   atomic.Bool // Close leaves what is kept
+	types     *btf.Cache  // only set during Open
+	version   version     // kernel version
+	booted    uint64      // ns since boot when tracing began
+	wall      time.Time   // wall-clock time of the kernel clock's zero, fixed then so that derived times never move
 
 	mu        sync.Mutex
 	ring      *ringbuf.Reader
@@ -109,10 +120,16 @@ func Open(o Options) (*Probe, error) {
 	default:
 		return nil, fmt.Errorf("cannot trace in mode %q: want session, multi or perf", o.Mode)
 	}
+	var keep *keeper
+	var unkept error
+	if o.Keep != "" {
+		keep, unkept = openKeeper(o.Keep)
+	}
 	var errs []error
 	for _, mode := range modes {
-		p, err := open(o, mode, types)
+		p, err := open(o, mode, types, keep)
 		if err == nil {
+			p.unkept = cmp.Or(p.unkept, unkept)
 			p.optional(o)
 			p.types = nil
 			debug.FreeOSMemory() // loading uses more memory than everything after it
@@ -120,27 +137,38 @@ func Open(o Options) (*Probe, error) {
 		}
 		errs = append(errs, fmt.Errorf("mode %s: %w", mode, err))
 	}
+	if keep != nil {
+		errs = append(errs, keep.close(false))
+	}
 	locked, _ := os.ReadFile(lockdownFile) // absent without securityfs
 	return nil, refusal(v, parseLockdown(locked), errors.Join(errs...))
 }
 
 // open loads the programs of one mode.
-func open(o Options, mode string, types *btf.Cache) (*Probe, error) {
-	p := &Probe{mode: mode, types: types, version: cmp.Or(o.version, kernelVersion()), programs: map[string]*ebpf.Program{}, unnamedBy: map[uint32]uint64{}, watching: 1}
+func open(o Options, mode string, types *btf.Cache, keep *keeper) (_ *Probe, err error) {
+	p := &Probe{
+		mode: mode, types: types, keeper: keep, version: cmp.Or(o.version, kernelVersion()),
+		programs: map[string]*ebpf.Program{}, unnamedBy: map[uint32]uint64{}, watching: 1,
+	}
+	defer func() {
+		if err != nil {
+			p.keeper = nil // it is that of the next mode
+			err = errors.Join(err, p.Close())
+		}
+	}()
 	names := []string{kernelProgCallEnter, kernelProgCallLeave}
 	if mode == ModeSession {
 		names = []string{kernelProgCallSession}
 	}
 	storage := Feature{Name: "task_storage", OK: !o.NoTaskStorage, Reason: "disabled by options"}
-	var err error
 	if storage.OK {
-		if err = p.load(o, names, nil); err != nil {
+		if err = p.begin(o, names); err != nil {
 			storage.Reason = err.Error()
 			o.NoTaskStorage = true
 		}
 	}
 	if o.NoTaskStorage {
-		if second := p.load(o, names, nil); second != nil {
+		if second := p.begin(o, names); second != nil {
 			return nil, errors.Join(err, second)
 		}
 		storage.OK = false
@@ -152,16 +180,19 @@ func open(o Options, mode string, types *btf.Cache) (*Probe, error) {
 	}
 	if mode != ModePerf {
 		if err := p.linkable(); err != nil {
-			return nil, errors.Join(err, p.Close())
+			return nil, err
 		}
 	}
 	if p.ring, err = ringbuf.NewReader(p.maps.Events); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot read the ring buffer: %w", err), p.Close())
+		return nil, fmt.Errorf("cannot read the ring buffer: %w", err)
+	}
+	if p.keeper != nil { // what another version left is of no use, and would be called as well
+		if err := clearFolder(p.keeper.root, p.keeper.dir); err != nil {
+			return nil, err
+		}
 	}
 	p.features = []Feature{storage}
-	p.booted = clock(unix.CLOCK_BOOTTIME)
-	p.wall = time.Now().Add(-time.Duration(clock(unix.CLOCK_MONOTONIC)))
-	return p, nil
+	return p, p.remember()
 }
 
 // optional attaches the programs that a Probe can do without.
@@ -191,6 +222,9 @@ func (p *Probe) optional(o Options) {
 		exec.Reason = "after exec a process keeps the memory counts of its previous program: " + exec.Reason
 	}
 	p.features = append(p.features, sched, exit, exec, growing(p.version))
+	if o.Keep != "" {
+		p.features = append(p.features, p.kept(o.Keep))
+	}
 	for _, c := range lacking(effective(), wanted) {
 		p.features = append(p.features, Feature{Name: c.name, Reason: c.cost})
 	}
@@ -203,11 +237,20 @@ func (p *Probe) trace(o Options, names ...string) (ok bool, why string) {
 		return false, err.Error()
 	}
 	for _, name := range names {
+		if l, ok := p.adopt(name); ok {
+			p.links = append(p.links, l)
+			continue
+		}
 		l, err := link.AttachTracing(link.TracingOptions{Program: p.programs[name]})
 		if err != nil {
 			return false, fmt.Sprintf("cannot attach %s: %v", name, err)
 		}
 		p.links = append(p.links, l)
+		if p.keeper != nil {
+			if err := l.Pin(filepath.Join(p.keeper.dir, name)); err != nil {
+				return false, fmt.Sprintf("cannot keep %s: %v", name, err)
+			}
+		}
 	}
 	return true, ""
 }
@@ -238,8 +281,8 @@ func (p *Probe) load(o Options, names []string, shared map[string]*ebpf.Map) err
 	}
 	p.loaded = append(p.loaded, c)
 	maps.Copy(p.programs, c.Programs)
-	if shared == nil {
-		p.epoch, p.all = c.Variables[kernelVarWatchEpoch], maps.Clone(c.Maps)
+	if p.all == nil {
+		p.variables, p.all = c.Variables, maps.Clone(c.Maps)
 		return c.Assign(&p.maps)
 	}
 	return nil
@@ -286,25 +329,35 @@ func (p *Probe) Mode() string { return p.mode }
 // Features lists what the kernel and our privileges offer.
 func (p *Probe) Features() []Feature { return p.features }
 
-// Close detaches and unloads everything.
+// Close detaches and unloads everything, or leaves it to the next agent; see Leave.
 func (p *Probe) Close() error {
 	var errs []error
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.keeper != nil {
+		errs = append(errs, p.keeper.close(p.leaving.Load()))
+	}
 	for _, l := range p.links {
 		errs = append(errs, l.Close())
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.ring != nil {
 		errs = append(errs, p.ring.Close())
 	}
+	p.links, p.keeper, p.ring = nil, nil, nil
+	return errors.Join(append(errs, p.unload())...)
+}
+
+// unload frees programs and maps.
+func (p *Probe) unload() (err error) {
 	for _, c := range p.loaded {
 		c.Close()
 	}
-	if p.loaded != nil {
-		errs = append(errs, p.maps.Close())
+	if p.all != nil {
+		err = p.maps.Close()
 	}
-	p.links, p.loaded = nil, nil
-	return errors.Join(errs...)
+	clear(p.programs)
+	p.loaded, p.all, p.variables = nil, nil, nil
+	return err
 }
 
 func clock(id int32) uint64 {

@@ -660,6 +660,33 @@ static void slow(void)
 	launch(k, P(5));
 }
 
+static void restart(void)
+{
+	void *k, *l, *p, *c;
+	id one = { "a communicator" };
+
+	use(0);
+	cuLibraryGetKernel(&k, NULL, "before");
+	cuMemAlloc_v2(&p, 1 << 20);
+	ncclCommInitRank(&c, 8, one, 3);
+	ncclAllReduce(NULL, NULL, 1024, 7, 0, c, P(1));
+	launch(k, P(1));
+	step("seen");
+	cuLibraryGetKernel(&l, NULL, "between"); // while no agent runs
+	launch(k, P(1));
+	launch(l, P(1));
+	cuMemFree_v2(p);
+	cuMemAlloc_v2(&p, 2 << 20);
+	ncclAllReduce(NULL, NULL, 1024, 7, 0, c, P(1));
+	step("unseen");
+	launch(k, P(1));
+	launch(l, P(1));
+	cuMemAlloc_v2(&p, 4 << 20);
+	ncclAllReduce(NULL, NULL, 1024, 7, 0, c, P(1));
+	step("seen again");
+	launch(k, P(1));
+}
+
 static void many(long n)
 {
 	use(0);
@@ -793,6 +820,7 @@ int main(int argc, char **argv)
 	CASE("faults", faults())
 	CASE("fail", fail())
 	CASE("slow", slow())
+	CASE("restart", restart())
 	CASE("many", many(n))
 	CASE("host", host())
 	CASE("exec", execs(n))

@@ -41,6 +41,8 @@ struct task_state {
 	__u64 context, stack[4];
 	__u64 off_since, run_queue, blocked;
 	__u64 synced; // when its last synchronisation ended, 0 once it has launched
+	__u64 window; // when the current WINDOW of its calls began
+	__u32 calls, costly; // number of calls; the last window had too many
 	struct {
 		__u64 stream;
 		__u32 epoch;
@@ -119,6 +121,7 @@ struct {
 // Set before loading.
 const volatile bool task_storage = true;
 const volatile __u32 limit = 200; // events of errors and outliers in a second
+const volatile __u32 pace;	  // ns between two calls of a thread below which it is spared; 0: never
 
 // Written by user space.
 __u32 watch_epoch SEC(".data.control") = 1; // the watches have changed
@@ -134,6 +137,9 @@ __u64 clock_zero SEC(".data.control");
 __u32 context_epoch = 1;
 // Counts synchronized streams by process and device, hashed into these slots.
 __u32 stream_epochs[256];
+
+// Counts reports of PyTorch's allocator.
+__u64 torch_reports;
 
 // Counts programs replaced by exec.
 __u32 image_count;

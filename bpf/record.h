@@ -157,6 +157,7 @@ static __always_inline void observe(struct task_state *st, struct frame *f, __u6
 	struct told t = { .ns = ns, .code = code };
 
 	if (v) {
+		v->last = ns;
 		ADD(v->ns, ns);
 		if (f->bytes && !error)
 			ADD(v->bytes, f->bytes);

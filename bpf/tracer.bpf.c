@@ -132,7 +132,15 @@ static __noinline int enter(struct pt_regs *ctx)
 	f->waited = 0;
 	f->dev = device(st);
 	f->start = bpf_ktime_get_ns();
+	if (!(++st->calls % WINDOW)) {
+		st->costly = f->start - st->window < (__u64)pace * WINDOW;
+		st->window = f->start;
+	}
 	arguments(ctx, st, f);
+	if (st->costly && st->calls % MEASURED && spared(st, f)) {
+		st->depth = n;
+		return 0;
+	}
 	return n + 1;
 }
 

@@ -75,6 +75,7 @@ enum loss {
 	LOSS_NESTED,
 	LOSS_NO_RETURN,
 	LOSS_FAULT,
+	LOSS_SPARED,
 	FULL_TASKS,
 	FULL_PROCS,
 	FULL_OPS,
@@ -123,6 +124,7 @@ struct op_val {
 	__u64 ns, bytes;
 	__u64 wait; // ns of these that copies waited for earlier work
 	__u64 over; // an event for each call that takes longer; 0: none
+	__u64 last; // ns of the last one
 	__u32 epoch, record;
 	__u64 buckets[TIME_BUCKETS];
 };
@@ -180,7 +182,7 @@ struct dev_val {
 	__u64 open, open_since; // generation << 32 | streams with work that was not waited for
 	__u64 waiting, waiting_since;
 	__u64 reserved, peak, allocs, frees;
-	__u64 allocated, pool, framework; // as PyTorch says it
+	__u64 allocated, pool, framework; // as PyTorch said it, and when
 	__u64 comm;			  // of the last collective since a synchronisation
 	__u64 reset;			  // when all that was allocated before had been freed
 	__u64 pool_used, pool_idle;	  // bytes from the driver's pools, and in them

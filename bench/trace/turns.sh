@@ -25,5 +25,5 @@ for turn in $(seq "$turns"); do
 	echo "$turn $without $with" >>"$out/turns"
 	echo "turn $turn: $without steps/s without, $with with; in the kernel $left without, $(inside) with; launches counted $(page gpu_cuda_kernel_launches_total), lost $(page gpumeter_tracer_losses_total)"
 done
-awk '{ print $2 / $3 - 1 }' "$out/turns" | sort -n | awk '{ v[NR] = $1 } END { printf "slower by %.1f %% (median of %d turns; %.1f to %.1f)\n", 100 * v[int((NR + 1) / 2)], NR, 100 * v[1], 100 * v[NR] }'
+awk '{ print $2 / $3 - 1 }' "$out/turns" | sort -g | awk '{ v[NR] = $1 } END { printf "slower by %.1f %% (median of %d turns; %.1f to %.1f)\n", 100 * v[int((NR + 1) / 2)], NR, 100 * v[1], 100 * v[NR] }'
 grep -E 'VmHWM|VmRSS' "/proc/$agent/status" | tr -s '\n\t ' ' '; echo

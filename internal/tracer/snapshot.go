@@ -2,8 +2,9 @@
 // that result: Ops lists the traced functions, Snapshot holds the counts.
 //
 // Counts come from eBPF programs on the libraries' functions, without any cooperation of
-// the processes. They are exact and cumulative since a process was first seen, never
-// sampled. This package has plain values only; package live collects them, package probe
+// the processes. They are exact and cumulative since a process was first seen. Only the
+// durations of launches are sampled, where measuring all of them would slow a process down.
+// This package has plain values only; package live collects them, package probe
 // talks to the kernel (Linux 5.15, CAP_BPF, CAP_PERFMON), and package anomaly interprets
 // them. Times are those of the calls on the host: kernel execution times on the device are
 // not measured.
@@ -66,10 +67,11 @@ type Memory struct {
 	Allocations uint64 `json:"allocations"`
 	Frees       uint64 `json:"frees"`
 	// Allocated is what the framework's allocator has handed out, Pool what it holds.
-	// Framework is set if the allocator reported.
-	Allocated uint64 `json:"allocated,omitempty"`
-	Pool      uint64 `json:"pool,omitempty"`
-	Framework bool   `json:"framework,omitempty"`
+	// Framework is set if the allocator reported, which it did at Reported.
+	Allocated uint64    `json:"allocated,omitempty"`
+	Pool      uint64    `json:"pool,omitempty"`
+	Framework bool      `json:"framework,omitempty"`
+	Reported  time.Time `json:"-"`
 	// Oldest is the age of the oldest live allocation.
 	Oldest time.Duration `json:"oldest,omitempty"`
 	// Growth is the rate of Reserved over the last minutes in bytes per second. Leak is set if
@@ -248,6 +250,7 @@ type Losses struct {
 	NoReturn uint64            `json:"no_return"` // calls without an observed return
 	Unnamed  uint64            `json:"unnamed"`   // launches of kernels without a known name
 	Faults   uint64            `json:"faults"`    // arguments that could not be read
+	Spared   uint64            `json:"spared"`    // calls that are counted, but whose duration was not measured: tracing would have cost too much
 }
 
 // Event is a single call worth reporting.

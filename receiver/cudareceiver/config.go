@@ -28,6 +28,10 @@ type Config struct {
 	Proc string `mapstructure:"proc"`
 	// Mode forces a kind of probe: session, multi or perf. Empty selects the best available.
 	Mode string `mapstructure:"mode"`
+	// Budget is the share of a thread's time that tracing it may cost. Beyond it, most durations of its
+	// launches are not measured; their number stays exact. It has an effect in mode session only.
+	// Negative: no limit.
+	Budget float64 `mapstructure:"budget"`
 	// PerProcess adds process.pid and reports each process separately instead of one series per
 	// workload and device.
 	PerProcess bool `mapstructure:"per_process"`
@@ -88,6 +92,9 @@ func (c *Config) Validate() error {
 	if c.Histograms != explicit && c.Histograms != exponential {
 		errs = append(errs, fmt.Errorf("histograms must be %s or %s, is %q", explicit, exponential, c.Histograms))
 	}
+	if c.Budget == 0 || c.Budget > 1 {
+		errs = append(errs, fmt.Errorf("budget must be above 0 and at most 1, or negative for no limit, is %v", c.Budget))
+	}
 	switch c.Mode {
 	case "", "session", "multi", "perf":
 	default:
@@ -101,6 +108,7 @@ func createDefaultConfig() component.Config {
 		MetricsBuilderConfig: metadata.NewDefaultMetricsBuilderConfig(),
 		Interval:             10 * time.Second,
 		Proc:                 "/proc",
+		Budget:               0.01,
 		Histograms:           explicit,
 		MaxSeries:            10_000,
 		MaxWorkloads:         128,

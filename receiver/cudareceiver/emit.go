@@ -124,6 +124,7 @@ func losses(l *tracer.Losses) []loss {
 		{"no_return", l.NoReturn},
 		{"unnamed", l.Unnamed},
 		{"unreadable", l.Faults},
+		{"unmeasured", l.Spared},
 	}
 }
 

@@ -13,5 +13,5 @@ func RemoveKept(folder string) (found bool, err error) { return probe.Remove(fol
 
 // openTracer opens the tracer of this machine.
 func openTracer(cfg *Config) (source, error) {
-	return live.Open(live.Options{Proc: cfg.Proc, Probe: probe.Options{Mode: cfg.Mode, Keep: cfg.Keep}})
+	return live.Open(live.Options{Proc: cfg.Proc, Probe: probe.Options{Mode: cfg.Mode, Budget: cfg.Budget, Keep: cfg.Keep}})
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/probe"
 	"github.com/gpumeter/gpumeter/internal/tracer/target"
 )
 
@@ -44,8 +45,9 @@ type discovery struct {
 	hanging   chan struct{} // limits pending file reads
 	silent    chan struct{} // limits pending reads of maps and memory
 	closed    bool
-	refused   uint64    // files rejected because of maxFiles
-	attached  uint64    // libraries attached so far
+	refused   uint64 // files rejected because of maxFiles
+	attached  uint64 // libraries attached so far
+	pulse     pulse
 	looked    time.Time // last search for installed libraries
 }
 
@@ -324,7 +326,12 @@ func (d *discovery) probe(s source, l *library) (known *library, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	keep := false
+	defer func() {
+		if !keep {
+			_ = f.Close() // only read
+		}
+	}()
 	id := identity{content{img.BuildID, f.Inode, f.Size, l.Kind}, f.Device, f.Overlay}
 	if known := d.same(id); known != nil {
 		return known, nil
@@ -344,11 +351,17 @@ func (d *discovery) probe(s source, l *library) (known *library, err error) {
 		return l, nil
 	}
 	// Our own descriptor keeps the file reachable even if the process exits.
-	link, err := d.kernel.Attach(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), id.kept(), points)
+	attach := func() (probe.Attachment, error) {
+		return d.kernel.Attach(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), id.kept(), points)
+	}
+	link, err := attach()
 	if err != nil {
 		return nil, fmt.Errorf("cannot probe %s: %w", l.Path, err)
 	}
 	l.link, l.Probes, l.since = link.Closer, len(points), ticks(link.Since)
+	if l.Kind == tracer.LibraryTorch {
+		l.link, keep = d.pulse.add(link.Closer, f, attach), true
+	}
 	if !link.Inherited {
 		d.attached++
 		for _, p := range d.processes { // the library was not probed when these were last checked

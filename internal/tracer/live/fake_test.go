@@ -84,6 +84,8 @@ func (k *fakeKernel) Inherited() time.Time { return time.Time{} }
 
 func (k *fakeKernel) Leave() {}
 
+func (k *fakeKernel) Reports() uint64 { return 0 }
+
 // uptime is that of the fake machine.
 func (k *fakeKernel) uptime() time.Duration {
 	ticks, _ := target.ReadUptime(k.proc)

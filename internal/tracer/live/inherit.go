@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
 )
 
@@ -27,6 +28,22 @@ func (d *discovery) inherit(now time.Time) {
 		d.swept = true
 		_ = d.kernel.Sweep() // what is left is removed with everything else
 	}
+}
+
+// beat keeps the cost of probes in allocators low.
+func (d *discovery) beat(reports uint64, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.closed {
+		d.pulse.beat(reports, now)
+	}
+}
+
+// current clears what a framework reported too long ago.
+func (d *discovery) current(m *tracer.Memory, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pulse.current(m, now)
 }
 
 func ticks(uptime time.Duration) uint64 { return uint64(uptime / (time.Second / ticksPerSec)) }

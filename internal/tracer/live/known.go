@@ -49,6 +49,7 @@ func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]st
 			h = &history{}
 			t.memory[key] = h
 		}
+		t.find.current(&d.Memory, now)
 		h.add(now, d.Memory)
 		d.Memory.Growth, d.Memory.Leak = h.growth()
 	}

@@ -80,12 +80,18 @@ type keeper interface {
 	Leave()
 }
 
+// reporter counts what allocators of frameworks report.
+type reporter interface {
+	Reports() uint64
+}
+
 // kernel is implemented by probe.Probe.
 type kernel interface {
 	attacher
 	reader
 	controller
 	keeper
+	reporter
 }
 
 // Tracer traces this machine. It is safe for concurrent use.
@@ -208,6 +214,7 @@ func (t *Tracer) Run(ctx context.Context) error {
 			t.drain()
 			ended := len(t.exited) > 0
 			t.mu.Unlock()
+			t.find.beat(t.kernel.Reports(), now)
 			if ended {
 				t.reap(now)
 			}

@@ -102,6 +102,16 @@ func (p *Probe) unwatch() error {
 // Began returns the uptime at which tracing began, which a previous agent may have done.
 func (p *Probe) Began() time.Duration { return time.Duration(p.booted) }
 
+// Reports returns how often the allocators of frameworks have reported.
+func (p *Probe) Reports() (n uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.variables != nil {
+		_ = p.variables[kernelVarTorchReports].Get(&n) // memory of ours, and of that size
+	}
+	return n
+}
+
 // Started returns the same as a time of day.
 func (p *Probe) Started() time.Time {
 	asleep := clock(unix.CLOCK_BOOTTIME) - clock(unix.CLOCK_MONOTONIC)

@@ -104,7 +104,7 @@ func openKeeper(root string) (*keeper, error) {
 func (k *keeper) folder(o Options, mode string) string {
 	h := sha256.New()
 	h.Write(_KernelBytes)
-	fmt.Fprint(h, mode, o.NoTaskStorage, o.sizes(), kernelVersion()) // map iteration is sorted by fmt
+	fmt.Fprint(h, mode, o.NoTaskStorage, o.pace(mode), o.sizes(), kernelVersion()) // map iteration is sorted by fmt
 	return filepath.Join(k.root, fmt.Sprintf("%x", h.Sum(nil)[:8]))
 }
 

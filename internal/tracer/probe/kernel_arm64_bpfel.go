@@ -213,20 +213,21 @@ const (
 	kernelLossLOSS_NESTED    kernelLoss = 2
 	kernelLossLOSS_NO_RETURN kernelLoss = 3
 	kernelLossLOSS_FAULT     kernelLoss = 4
-	kernelLossFULL_TASKS     kernelLoss = 5
-	kernelLossFULL_PROCS     kernelLoss = 6
-	kernelLossFULL_OPS       kernelLoss = 7
-	kernelLossFULL_ERRORS    kernelLoss = 8
-	kernelLossFULL_KERNELS   kernelLoss = 9
-	kernelLossFULL_NAMES     kernelLoss = 10
-	kernelLossFULL_ALLOCS    kernelLoss = 11
-	kernelLossFULL_DEVS      kernelLoss = 12
-	kernelLossFULL_UUIDS     kernelLoss = 13
-	kernelLossFULL_STREAMS   kernelLoss = 14
-	kernelLossFULL_CONTEXTS  kernelLoss = 15
-	kernelLossFULL_COMMS     kernelLoss = 16
-	kernelLossFULL_COLLS     kernelLoss = 17
-	kernelLossLOSSES         kernelLoss = 18
+	kernelLossLOSS_SPARED    kernelLoss = 5
+	kernelLossFULL_TASKS     kernelLoss = 6
+	kernelLossFULL_PROCS     kernelLoss = 7
+	kernelLossFULL_OPS       kernelLoss = 8
+	kernelLossFULL_ERRORS    kernelLoss = 9
+	kernelLossFULL_KERNELS   kernelLoss = 10
+	kernelLossFULL_NAMES     kernelLoss = 11
+	kernelLossFULL_ALLOCS    kernelLoss = 12
+	kernelLossFULL_DEVS      kernelLoss = 13
+	kernelLossFULL_UUIDS     kernelLoss = 14
+	kernelLossFULL_STREAMS   kernelLoss = 15
+	kernelLossFULL_CONTEXTS  kernelLoss = 16
+	kernelLossFULL_COMMS     kernelLoss = 17
+	kernelLossFULL_COLLS     kernelLoss = 18
+	kernelLossLOSSES         kernelLoss = 19
 )
 
 type kernelMarkVal struct {
@@ -255,6 +256,7 @@ type kernelOpVal struct {
 	Bytes   uint64
 	Wait    uint64
 	Over    uint64
+	Last    uint64
 	Epoch   uint32
 	Record  uint32
 	Buckets [64]uint64
@@ -323,6 +325,9 @@ type kernelTaskState struct {
 	RunQueue  uint64
 	Blocked   uint64
 	Synced    uint64
+	Window    uint64
+	Calls     uint32
+	Costly    uint32
 	Open      [4]struct {
 		_      structs.HostLayout
 		Stream uint64
@@ -421,8 +426,10 @@ const (
 	kernelVarLimit        = "limit"
 	kernelVarLimitSecond  = "limit_second"
 	kernelVarLimitUsed    = "limit_used"
+	kernelVarPace         = "pace"
 	kernelVarStreamEpochs = "stream_epochs"
 	kernelVarTaskStorage  = "task_storage"
+	kernelVarTorchReports = "torch_reports"
 	kernelVarUntil        = "until"
 	kernelVarWatchEpoch   = "watch_epoch"
 	kernelVarZeros        = "zeros"
@@ -521,8 +528,10 @@ type kernelVariableSpecs struct {
 	Limit        *ebpf.VariableSpec `ebpf:"limit"`
 	LimitSecond  *ebpf.VariableSpec `ebpf:"limit_second"`
 	LimitUsed    *ebpf.VariableSpec `ebpf:"limit_used"`
+	Pace         *ebpf.VariableSpec `ebpf:"pace"`
 	StreamEpochs *ebpf.VariableSpec `ebpf:"stream_epochs"`
 	TaskStorage  *ebpf.VariableSpec `ebpf:"task_storage"`
+	TorchReports *ebpf.VariableSpec `ebpf:"torch_reports"`
 	Until        *ebpf.VariableSpec `ebpf:"until"`
 	WatchEpoch   *ebpf.VariableSpec `ebpf:"watch_epoch"`
 	Zeros        *ebpf.VariableSpec `ebpf:"zeros"`
@@ -611,8 +620,10 @@ type kernelVariables struct {
 	Limit        *ebpf.Variable `ebpf:"limit"`
 	LimitSecond  *ebpf.Variable `ebpf:"limit_second"`
 	LimitUsed    *ebpf.Variable `ebpf:"limit_used"`
+	Pace         *ebpf.Variable `ebpf:"pace"`
 	StreamEpochs *ebpf.Variable `ebpf:"stream_epochs"`
 	TaskStorage  *ebpf.Variable `ebpf:"task_storage"`
+	TorchReports *ebpf.Variable `ebpf:"torch_reports"`
 	Until        *ebpf.Variable `ebpf:"until"`
 	WatchEpoch   *ebpf.Variable `ebpf:"watch_epoch"`
 	Zeros        *ebpf.Variable `ebpf:"zeros"`

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -46,6 +47,11 @@ type Options struct {
 	// are kept for the next agent, so that it knows all that was seen before. It must not be used by
 	// another process. Empty: nothing outlives the Probe.
 	Keep string
+
+	// Budget is the share of a thread's time that tracing it may cost, by default 0.01. Beyond it, the
+	// durations of most of its launches are not measured; their number stays exact. It has an effect in
+	// mode session only. Negative: no limit.
+	Budget float64
 
 	RingBytes int // size of the event buffer, a power of 2; default 512 KiB
 	// Map sizes; the excess is counted in Losses. The defaults are enough for hundreds of
@@ -269,7 +275,7 @@ func (p *Probe) load(o Options, names []string, shared map[string]*ebpf.Map) err
 			programs[name].AttachType = ebpf.AttachTraceUprobeMulti
 		}
 	}
-	if err := size(spec, o); err != nil {
+	if err := size(spec, o, p.mode); err != nil {
 		return err
 	}
 	if p.version.before(allocates) {
@@ -289,7 +295,7 @@ func (p *Probe) load(o Options, names []string, shared map[string]*ebpf.Map) err
 }
 
 // size sets the sizes of the maps.
-func size(spec *ebpf.CollectionSpec, o Options) error {
+func size(spec *ebpf.CollectionSpec, o Options, mode string) error {
 	threads := uint32(256)
 	if o.NoTaskStorage {
 		threads = 8192
@@ -300,12 +306,27 @@ func size(spec *ebpf.CollectionSpec, o Options) error {
 		}
 	}
 	spec.Maps[kernelMapThreads].MaxEntries = threads
+	if err := spec.Variables[kernelVarPace].Set(o.pace(mode)); err != nil {
+		return err
+	}
 	for name, n := range o.sizes() {
 		if n > 0 {
 			spec.Maps[name].MaxEntries = uint32(n)
 		}
 	}
 	return nil
+}
+
+// price is what a traced call costs, in ns: two interrupts, of which a call that is spared has one.
+const price = 1000
+
+// pace returns the ns between two calls of a thread below which it is spared; 0 for never. Only a session can
+// decide at the entry of a call that its return is of no interest.
+func (o Options) pace(mode string) uint32 {
+	if mode != ModeSession || o.Budget < 0 {
+		return 0
+	}
+	return uint32(min(price/cmp.Or(o.Budget, 0.01), math.MaxInt32))
 }
 
 // sizes returns the requested map sizes; 0 means the default.

@@ -82,8 +82,18 @@ func TestTorch(t *testing.T) {
 			{Ordinal: 1, Memory: tracer.Memory{Allocated: 1024, Pool: 4 << 20, Framework: true}},
 			{Ordinal: 3, Memory: tracer.Memory{Allocated: 7, Pool: 1 << 20, Framework: true}},
 		}
-		if diff := cmp.Diff(want, m.run("torch").Devices); diff != "" {
+		began, got := time.Now(), m.run("torch").Devices
+		for i := range got {
+			if at := got[i].Memory.Reported; at.Before(began.Add(-time.Second)) || at.After(time.Now()) {
+				t.Errorf("device %d was reported at %v, the test began at %v", got[i].Ordinal, at, began)
+			}
+			got[i].Memory.Reported = time.Time{}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("devices (-want +got):\n%s", diff)
+		}
+		if n := m.p.Reports(); n < 2 {
+			t.Errorf("%d reports", n)
 		}
 		m.lossless()
 	})

@@ -172,7 +172,7 @@ func (r *reading) readDevices(p *Probe) {
 			WaitingSince: r.time(v.WaitingSince),
 			Memory: tracer.Memory{
 				Reserved: v.Reserved, Peak: v.Peak, Allocations: v.Allocs, Frees: v.Frees,
-				Allocated: v.Allocated, Pool: v.Pool, Framework: v.Framework > 0,
+				Allocated: v.Allocated, Pool: v.Pool, Framework: v.Framework > 0, Reported: r.time(v.Framework),
 			},
 		}
 		r.devices[k] = d
@@ -254,6 +254,7 @@ func (p *Probe) losses() (tracer.Losses, error) {
 		Nested:   count(kernelLossLOSS_NESTED),
 		NoReturn: count(kernelLossLOSS_NO_RETURN),
 		Faults:   count(kernelLossLOSS_FAULT),
+		Spared:   count(kernelLossLOSS_SPARED),
 		MapFull:  map[string]uint64{},
 		Unnamed:  p.unnamed,
 	}

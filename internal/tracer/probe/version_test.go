@@ -62,7 +62,7 @@ func TestFiltered(t *testing.T) {
 func TestPreallocate(t *testing.T) {
 	for arch, spec := range objects(t) {
 		o := Options{MaxKernels: 100, MaxNames: 20000}
-		check(t, size(spec, o))
+		check(t, size(spec, o, ModePerf))
 		preallocate(spec, o)
 		var bytes uint64
 		for name, m := range spec.Maps {

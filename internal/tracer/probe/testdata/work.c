@@ -828,6 +828,7 @@ int main(int argc, char **argv)
 	CASE("late", late())
 	CASE("reset", reset())
 	CASE("loop", { use(0); each = n; loop(P(0x10)); })
+	CASE("paced", { use(0); for (long i = 0; i < n; i++) { launch(P(0x10), NULL); usleep(100); } })
 	CASE("gated", { step("ready"); use(0); each = n; loop(P(0x10)); })
 	return 1;
 }

@@ -49,6 +49,7 @@ func TestRestart(t *testing.T) {
 		for _, how := range []string{"restarted", "killed"} {
 			t.Run(mode+" "+how, func(t *testing.T) {
 				t.Parallel()
+				opened(t, Options{Mode: mode}) // or skip
 				root := bpffs(t)
 				o := Options{Mode: mode, Keep: root}
 				m := &machine{t: t, dir: t.TempDir(), ops: map[string]bool{}}

@@ -41,6 +41,32 @@ func TestPoints(t *testing.T) {
 	f(Options{Slow: true}, []string{"cuLaunchKernel cuLaunchKernel", "cuMemcpyAsync cuMemcpyAsync", "cuMemAlloc cuMemAlloc_v2"}, tracer.Library{Probes: 3, Slow: 2})
 }
 
+// fakeMapper has the processes that map a library.
+type fakeMapper []uint32
+
+func (f *fakeMapper) PIDs() (pids []uint32) { pids, *f = *f, nil; return pids }
+func (f *fakeMapper) Close() error          { return nil }
+
+// Catches a process that loads a library long after its start and is not looked at until its next turn.
+func TestMapped(t *testing.T) {
+	cuda, nccl := buildLibrary(t, "libcuda.so.1", fakeCUDA, "aa"), buildLibrary(t, "libnccl.so.2", fakeNCCL, "bb")
+	m := newMachine(t, Options{})
+	mapper := &fakeMapper{}
+	m.tracer.mapper = mapper
+	m.start(10, time.Minute, cuda)
+	m.start(11, time.Minute)
+	m.scan(0)
+	m.remap(10, cuda, nccl)
+	m.scan(2 * time.Second)
+	m.kernel.has(t, "libcuda.so.1")
+	*mapper = fakeMapper{10, 11, 10, 12}
+	m.tracer.poll(m.now)
+	m.kernel.has(t, "libcuda.so.1", "libnccl.so.2")
+	m.remap(11, buildLibrary(t, "libcuda.so.580", fakeCUDA, "cc")) // which was not there yet
+	m.scan(2 * time.Second)
+	m.kernel.has(t, "libcuda.so.1", "libnccl.so.2", "libcuda.so.580")
+}
+
 // A library is probed once however many processes use it, under any path; a copy is another
 // file.
 func TestEachFileOnce(t *testing.T) {

@@ -4,6 +4,7 @@ package live
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -103,7 +104,7 @@ func (j *job) launch(n int) {
 // running opens a Tracer on this kernel and runs it until the test ends.
 func running(t *testing.T, o Options) *Tracer {
 	t.Helper()
-	o.Interval = 50 * time.Millisecond
+	o.Interval = cmp.Or(o.Interval, 50*time.Millisecond)
 	if o.Roots == nil {
 		o.Roots = []string{} // what is installed here is used by others
 	}
@@ -189,6 +190,26 @@ func TestBeforeAndAfter(t *testing.T) {
 				return false
 			})
 		})
+	}
+}
+
+// A library that a process loads while nobody searches is probed because the kernel reports it.
+func TestLoadedLate(t *testing.T) {
+	_, first, exe := fixtures(t)
+	_, second, _ := fixtures(t)
+	early := startJob(t, exe, first)
+	tr := running(t, Options{Interval: time.Hour})
+	probed := func(lib string) bool {
+		return slices.ContainsFunc(tr.Snapshot(time.Now(), nil).Libraries, func(l tracer.Library) bool { return l.Path == lib && l.Probes > 0 })
+	}
+	await.True(t, "the only search", func() bool { return probed(first) })
+	late := startJob(t, exe, second)
+	await.True(t, "probes in a library that was loaded after it", func() bool { return probed(second) })
+	late.launch(1000)
+	early.launch(10)
+	s := tr.Snapshot(time.Now(), nil)
+	if got := [2]uint64{launches(s, early.pid()), launches(s, late.pid())}; got != [2]uint64{10, 1000} {
+		t.Errorf("launches: %v", got)
 	}
 }
 

@@ -101,6 +101,7 @@ type Tracer struct {
 	features []probe.Feature
 	exits    bool // the kernel reports exits
 	find     *discovery
+	mapper   mapper // nil: unavailable
 	closing  sync.Once
 	closeErr error
 
@@ -135,7 +136,7 @@ func Open(o Options) (*Tracer, error) {
 		return nil, err
 	}
 	t := newTracer(o, p, p.Started())
-	t.features = append(slices.Clip(p.Features()), hostProcesses(t.o.Proc))
+	t.features = append(slices.Clip(p.Features()), hostProcesses(t.o.Proc), t.watchMappings())
 	t.exits = has(t.features, "exit")
 	return t, nil
 }
@@ -210,15 +211,21 @@ func (t *Tracer) Run(ctx context.Context) error {
 				t.reap(now)
 			}
 		case now := <-poll.C:
-			t.mu.Lock()
-			t.drain()
-			ended := len(t.exited) > 0
-			t.mu.Unlock()
-			t.find.beat(t.kernel.Reports(), now)
-			if ended {
-				t.reap(now)
-			}
+			t.poll(now)
 		}
+	}
+}
+
+// poll handles what the kernel has reported since the last time.
+func (t *Tracer) poll(now time.Time) {
+	t.mu.Lock()
+	t.drain()
+	ended := len(t.exited) > 0
+	t.mu.Unlock()
+	t.meetMappers(now)
+	t.find.beat(t.kernel.Reports(), now)
+	if ended {
+		t.reap(now)
 	}
 }
 
@@ -237,6 +244,9 @@ func (t *Tracer) Close() error {
 	t.closing.Do(func() {
 		t.cancel()
 		t.closeErr = errors.Join(t.find.close(), t.kernel.Close())
+		if t.mapper != nil {
+			t.closeErr = errors.Join(t.closeErr, t.mapper.Close())
+		}
 	})
 	return t.closeErr
 }

@@ -10,7 +10,14 @@
 // not measured.
 package tracer
 
-import "time"
+import (
+	"errors"
+	"time"
+)
+
+// ErrAsleep is the error of a tracer that was stopped for so long that its probes went to sleep. It has to be opened
+// again.
+var ErrAsleep = errors.New("the probes are asleep: nobody has renewed their lease for 10 minutes")
 
 // Snapshot is the state at one moment. All counts are cumulative since Started, or since the
 // process was first seen if that is later.

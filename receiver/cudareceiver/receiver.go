@@ -105,6 +105,17 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 func (r *cudaReceiver) begin() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.trace()
+}
+
+// again begins anew.
+func (r *cudaReceiver) again() {
+	r.set.Logger.Warn("Tracing begins anew: this process was stopped for minutes")
+	r.cease(false)
+	_ = r.trace() // logged
+}
+
+func (r *cudaReceiver) trace() error {
 	if r.source != nil {
 		return nil
 	}
@@ -135,6 +146,10 @@ func (r *cudaReceiver) begin() error {
 func (r *cudaReceiver) end(leave bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.cease(leave)
+}
+
+func (r *cudaReceiver) cease(leave bool) bool {
 	if r.source == nil {
 		return false
 	}
@@ -189,6 +204,10 @@ func (r *cudaReceiver) tick(t node.Tick) {
 	where := ledger.NewPlaces(&t)
 	s := r.source.Snapshot(now, where.GPUs())
 	r.health()
+	if f, ok := r.source.(interface{ Err() error }); ok && errors.Is(f.Err(), tracer.ErrAsleep) {
+		r.again() // the next reading is the first of a new tracer
+		return
+	}
 	r.remember(&s)
 	r.ledger.Observe(&s, where)
 	if w, ok := r.source.(watch.Thresholder); ok && r.logs != nil {

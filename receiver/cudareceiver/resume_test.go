@@ -1,6 +1,7 @@
 package cudareceiver
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -29,6 +30,31 @@ func (f *fakeHeir) Leave()               { f.left = true }
 func (f *fakeHeir) Snapshot(now time.Time, _ map[uint32][]string) tracer.Snapshot {
 	f.snapshots++
 	return tracer.Snapshot{Time: now, Started: began, Processes: []tracer.Process{proc(1, 0, f.n*1000)}}
+}
+
+// Catches an agent that was stopped for so long that its probes went to sleep, and counts nothing any more.
+func TestAsleep(t *testing.T) {
+	opened := 0
+	sources := []*fakeSource{{fails: []error{nil, fmt.Errorf("cannot read: %w", tracer.ErrAsleep)}}, {}}
+	sink := new(consumertest.MetricsSink)
+	r := newReceiver(createDefaultConfig().(*Config), receivertest.NewNopSettings(metadata.Type), func(*Config) (source, error) {
+		opened++
+		return sources[opened-1], nil
+	})
+	r.metrics, r.owners = sink, whoIs{1: llm}
+	r.forgetCounts()
+	seconds := 0
+	r.clock = func() time.Time { seconds += 10; return at(seconds) }
+	if err := r.begin(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		r.tick(*machine(1, []uint32{1}))
+	}
+	if opened != 2 || !sources[0].ran || sources[1].ran || sources[1].snapshots != 1 || len(sink.AllMetrics()) != 2 {
+		t.Errorf("%d tracers, %d readings of the second, %d delivered", opened, sources[1].snapshots, len(sink.AllMetrics()))
+	}
+	r.end(false)
 }
 
 // Catches a restarted agent whose sums start with what its predecessor has counted, or without what happened in

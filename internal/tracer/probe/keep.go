@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -77,22 +78,26 @@ func parseKept(path string) (k kept, ok bool) {
 	return k, err == nil && n == 6 && k.name() == name
 }
 
-// openKeeper locks the folder, which must be on a bpf file system. A second agent would take the first one's
-// events and forget its processes.
+// openKeeper locks the folder, which must be on a bpf file system and ours: in some of them any user may make
+// links and folders. A second agent would take the first one's events and forget its processes.
 func openKeeper(root string) (*keeper, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(root), &st); err != nil {
+		return nil, &fs.PathError{Op: "statfs", Path: filepath.Dir(root), Err: err}
+	}
+	if st.Type != unix.BPF_FS_MAGIC {
+		return nil, fmt.Errorf("%s is not on a bpf file system", root)
+	}
 	if err := os.Mkdir(root, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(root, &st); err != nil {
-		return nil, &fs.PathError{Op: "statfs", Path: root, Err: err}
-	}
-	if st.Type != unix.BPF_FS_MAGIC {
-		return nil, errors.Join(fmt.Errorf("%s is not on a bpf file system", root), os.Remove(root))
-	}
-	lock, err := os.Open(root)
+	lock, err := os.OpenFile(root, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
+	}
+	var is unix.Stat_t
+	if err := unix.Fstat(int(lock.Fd()), &is); err != nil || int(is.Uid) != os.Geteuid() || is.Mode&0o022 != 0 {
+		return nil, errors.Join(fmt.Errorf("%s must belong to the user of the agent, and nobody else may write to it", root), err, lock.Close())
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s is in use by another agent: %w", root, err), lock.Close())
@@ -200,18 +205,19 @@ func (k *keeper) close(leave bool) error {
 	var err error
 	if !leave {
 		err = clearFolder(k.root, "")
-		if err == nil {
-			err = os.Remove(k.root)
-		}
+		_ = os.Remove(k.root) // unless it has something of others
 	}
 	return errors.Join(err, unix.Flock(int(k.lock.Fd()), unix.LOCK_UN), k.lock.Close())
 }
 
-// clearFolder removes all folders below root but one.
+// ours matches the names of our folders.
+var ours = regexp.MustCompile(`^[0-9a-f]{16}(-new)?$`)
+
+// clearFolder removes all our folders below root but one. Others may have something there, too.
 func clearFolder(root, but string) error {
 	names, err := os.ReadDir(root)
 	for _, e := range names {
-		if dir := filepath.Join(root, e.Name()); dir != but {
+		if dir := filepath.Join(root, e.Name()); dir != but && e.IsDir() && ours.MatchString(e.Name()) {
 			err = errors.Join(err, removeFolder(dir))
 		}
 	}
@@ -227,9 +233,11 @@ func removeFolder(dir string) error {
 	}
 	var links, others []string
 	for _, e := range names {
-		if path := filepath.Join(dir, e.Name()); strings.HasPrefix(e.Name(), "map_") {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case strings.HasPrefix(e.Name(), "map_"):
 			others = append(others, path)
-		} else {
+		case strings.HasPrefix(e.Name(), "library_"), strings.HasPrefix(e.Name(), "on_"):
 			links = append(links, path)
 		}
 	}

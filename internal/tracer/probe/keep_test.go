@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -196,6 +198,43 @@ func TestKeepTwice(t *testing.T) {
 	}
 }
 
+// Catches an agent that removes what others keep in the same file system, or follows a link to it; and one that takes what
+// another user has put there.
+func TestKeepAmongOthers(t *testing.T) {
+	t.Parallel()
+	root := bpffs(t)
+	top := filepath.Dir(root)
+	other := opened(t, Options{})
+	check(t, os.Mkdir(filepath.Join(top, "other"), 0o700))
+	check(t, other.maps.Procs.Pin(filepath.Join(top, "other", "map_of_another")))
+	p := opened(t, Options{Keep: top}) // its mount point, by mistake
+	check(t, p.Close())
+	check(t, os.Symlink(filepath.Join(top, "other"), root))
+	refused := func(why string) {
+		t.Helper()
+		if _, err := Remove(root); err == nil {
+			t.Errorf("%s: it was removed", why)
+		}
+		if k, err := openKeeper(root); err == nil {
+			t.Errorf("%s: it is used", why)
+			check(t, k.close(true))
+		}
+	}
+	refused("a link")
+	check(t, os.Remove(root))
+	check(t, os.Mkdir(root, 0o700))
+	check(t, os.Chown(root, 12345, 12345))
+	refused("of another user")
+	check(t, os.Chown(root, os.Geteuid(), os.Getegid()))
+	check(t, os.Chmod(root, 0o777))
+	refused("that others can write to")
+	if _, err := os.Lstat(filepath.Join(top, "other", "map_of_another")); err != nil {
+		t.Error(err)
+	}
+	check(t, os.RemoveAll(root))
+	check(t, os.RemoveAll(filepath.Join(top, "other")))
+}
+
 // Probes whose agent does not come back stop working, and the next one does not believe them. Another version, a library that is
 // gone and half of a library's links are removed.
 func TestForsaken(t *testing.T) {
@@ -217,10 +256,9 @@ func TestForsaken(t *testing.T) {
 	check(t, m.p.variables[kernelVarUntil].Set(uint64(1)))
 	r.goOn()
 	r.reaches("unseen")
-	var asleep uint32
-	check(t, m.p.variables[kernelVarAsleep].Get(&asleep))
-	if p := m.read(r.pid); asleep != 1 || calls(p)["cuLaunchKernel @0"] != 1 {
-		t.Errorf("asleep is %d, calls are %v", asleep, calls(p))
+	all, _, err := m.p.Read(time.Now())
+	if !errors.Is(err, tracer.ErrAsleep) || len(all) != 1 || calls(all[0])["cuLaunchKernel @0"] != 1 {
+		t.Errorf("asleep, it reads %+v: %v", all, err)
 	}
 	leave(m)
 	m.p = opened(t, o)

@@ -55,6 +55,10 @@ func (p *Probe) Read(now time.Time) ([]tracer.Process, tracer.Losses, error) {
 	if p.loaded == nil {
 		return nil, tracer.Losses{}, errors.New("cannot read: probe is closed")
 	}
+	var asleep uint32
+	if err := p.variables[kernelVarAsleep].Get(&asleep); err == nil && asleep != 0 {
+		r.add(tracer.ErrAsleep)
+	}
 	others := map[uint32]kernelProcVal{}
 	r.add(each(p.maps.Procs, func(k kernelProcKey, v *kernelProcVal) {
 		r.procs[k.Tgid] = p.process(k.Tgid, v)

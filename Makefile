@@ -86,7 +86,7 @@ e2e-all: ## e2e, then every test whole with the race detector; takes an hour and
 	CGO_ENABLED=1 bin/testsum -each -race -count 1 -timeout 60m $(TESTFLAGS) ./...
 
 .PHONY: e2e-kernels
-e2e-kernels: ## the tracer's probes on Linux 6.1, 6.12 and the newest, preemptible one, emulated; takes half an hour
+e2e-kernels: ## the tracer's probes on Linux 6.1, 6.12, 6.18 and the newest, emulated; takes half an hour
 	@tools/kernels.sh $(KERNELS)
 
 .PHONY: worlds

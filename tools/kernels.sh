@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs the probe suite on other kernels, each in a virtual machine: tools/kernels.sh [KERNEL...]
 #
-# A KERNEL is 6.1, 6.12 or newest, which is preemptible as the kernels of Ubuntu, Fedora and Arch are;
-# or one with a parameter, such as 6.12+lockdown=confidentiality, for which only TestLockedDown runs; all
-# four without arguments. They are packages of Debian's cloud images, unpacked below
+# A KERNEL is 6.1, 6.12, 6.18 or newest, all but the first preemptible as the kernels of Ubuntu, Fedora and Arch
+# are; or one with a parameter, such as 6.12+lockdown=confidentiality, for which only TestLockedDown runs; all
+# five without arguments. They are packages of Debian's cloud images, unpacked below
 # ${XDG_CACHE_HOME:-~/.cache}/gpumeter/kernels and never installed: they have BTF, uprobes and
 # tracefs without modules. The machine is emulated (TCG) with one CPU: nested KVM lacks instructions, and
 # TCG with more CPUs panics in int3. TESTFLAGS is passed to the test binary, such as -test.run=TestCount.
@@ -34,7 +34,7 @@ lists() {
 	local mirror key=/usr/share/keyrings/debian-archive-keyring.gpg
 	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' | grep -m 1 '/debian/$')
 	mkdir -p "$cache/apt"/{apt.conf.d,preferences.d,state/lists/partial,cache/archives/partial}
-	for suite in bookworm bookworm-backports sid; do
+	for suite in bookworm bookworm-backports trixie-backports sid; do
 		echo "deb [arch=amd64 signed-by=$key] $mirror $suite main"
 	done >"$cache/apt/sources.list"
 	apt-get $apt -o Dir::State::status=/dev/null update >&2
@@ -116,15 +116,15 @@ CGO_ENABLED=0 go test -c -o "$root/suite/probe.test" ./$suite
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd"
 
 failed=no
-[ $# -gt 0 ] || set -- 6.1 6.12 newest 6.12+lockdown=confidentiality
+[ $# -gt 0 ] || set -- 6.1 6.12 6.18 newest 6.12+lockdown=confidentiality
 printf '%-30s %-28s %6s %7s %7s  %s\n' kernel version passed skipped failed result
 for name in "$@"; do
 	base=${name%%+*} parameter=${name#"${name%%+*}"}
 	image=$(kernel "$base")
 	log=$cache/$name.log
 	cpu=max
-	# 6.12 now and then panics in TCG's cmpxchg16b. The newest has no task storage without it.
-	[ "$base" = newest ] || cpu=max,-cx16
+	# 6.12 now and then panics in TCG's cmpxchg16b. Later ones have no task storage without it.
+	case $base in 6.1 | 6.12) cpu=max,-cx16 ;; esac
 	run="./probe.test -test.v -test.timeout=20m ${TESTFLAGS:-}"
 	[ -z "$parameter" ] || run="./probe.test -test.v -test.run=TestLockedDown"
 	timeout 1500 qemu-system-x86_64 -accel tcg -cpu "$cpu" -smp 1 -m 3072 -nographic -no-reboot -nodefaults -serial stdio -kernel "$image" -initrd "$work/initrd" \

@@ -161,7 +161,7 @@ func (c *traceCommand) tell(cmd *cobra.Command) error {
 	answer, err := agent.Trace(cmd.Context(), c.socket, c.start)
 	if err != nil && c.stop { // the agent may be gone for good, but its probes not
 		if found, e := probe.Remove(c.keep); found && e == nil {
-			answer, err = fmt.Sprintf("No agent is running. The probes that one had left in %s are removed.", c.keep), nil
+			answer, err = fmt.Sprintf("Removed the probes that an agent had left in %s.", c.keep), nil
 		} else if e != nil {
 			err = fmt.Errorf("%w; probes in %s cannot be removed either: %w", err, c.keep, e)
 		}

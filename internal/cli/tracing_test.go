@@ -366,7 +366,7 @@ func TestTraceRestart(t *testing.T) {
 	c := traced()
 	waitFor(c, 7, 1<<20)
 	c.stop()
-	if r := run(t, "trace", "--stop", "--socket", "/nowhere", "--trace-keep", kept); r.code != 0 || !strings.Contains(r.stdout, "No agent is running. The probes that one had left in "+kept+" are removed.") {
+	if r := run(t, "trace", "--stop", "--socket", "/nowhere", "--trace-keep", kept); r.code != 0 || !strings.Contains(r.stdout, "Removed the probes that an agent had left in "+kept+".") {
 		t.Errorf("after the agent was uninstalled: %+v", r)
 	}
 	if _, err := os.Lstat(kept); !os.IsNotExist(err) {

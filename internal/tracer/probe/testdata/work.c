@@ -110,16 +110,16 @@ static void *loop(void *f)
 	return NULL;
 }
 
-// count makes n launches in 4 threads.
+// count makes n launches in 8 threads.
 static void count(long n)
 {
-	pthread_t t[4];
+	pthread_t t[8];
 
 	use(0);
-	each = n / 4;
-	for (int i = 0; i < 4; i++)
+	each = n / 8;
+	for (int i = 0; i < 8; i++)
 		pthread_create(&t[i], NULL, loop, P(0x10));
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 8; i++)
 		pthread_join(t[i], NULL);
 }
 

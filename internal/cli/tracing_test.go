@@ -300,7 +300,7 @@ func TestTraceRestart(t *testing.T) {
 		missing(t, "bpf", err.Error())
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(bpf, 0); err != nil {
+		if err := unix.Unmount(bpf, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})

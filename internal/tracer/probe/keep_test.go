@@ -24,7 +24,7 @@ func bpffs(t *testing.T) string {
 	opened(t, Options{}) // or skip
 	dir := t.TempDir()
 	check(t, unix.Mount("bpf", dir, "bpf", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(dir, 0)) })
+	t.Cleanup(func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) }) // a child that another test forks just now has our files open
 	return filepath.Join(dir, "kept")
 }
 

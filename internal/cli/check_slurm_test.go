@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/device/nvidia/nvmltest"
+	"github.com/gpumeter/gpumeter/internal/programtest"
 )
 
 // documented returns a script of docs/check.md that calls the built binary with these flags.
@@ -44,9 +45,7 @@ func TestCheckSlurmScript(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		programtest.Write(t, path, text)
 		return path
 	}
 	// A scontrol that remembers the state of the node and what was asked of it.
@@ -131,9 +130,7 @@ func TestCheckSlurmProlog(t *testing.T) {
 	flags = append(flags, "--nvidia-library", h.Library, "--expect", "2")
 	script := documented(t, "/etc/slurm/prolog.d/gpumeter.sh", flags...)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "logger"), []byte("#!/bin/sh\necho \"logger $*\" >&2\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	programtest.Write(t, filepath.Join(dir, "logger"), "#!/bin/sh\necho \"logger $*\" >&2\n")
 	f := func(name, host, script string, code int, want string) {
 		t.Helper()
 		h.Script(t, host)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/programtest"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -46,9 +47,7 @@ exec /bin/sed "s,~DELIM~,$d,g" ` + answer + "\n"
 	if err := os.WriteFile(answer, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "sacct"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	programtest.Write(t, filepath.Join(dir, "sacct"), script)
 	return dir
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/programtest"
 )
 
 // Catches a command that cannot query a store with a private CA, a token, headers and tenants, or
@@ -38,9 +39,7 @@ func TestStoreFlags(t *testing.T) {
 	row := fmt.Sprintf("1|1|c|u|a|p|q|COMPLETED|0:0|%d|%d|%d|%d|8|00:00:00|1|8|gres/gpu=1|gres/gpu=1|n1|j|", now-9, now-9, now-9, now-1)
 	sacct := "#!/bin/sh\nfor a in \"$@\"; do case $a in --delimiter=*) d=${a#--delimiter=};; esac; done\n" +
 		"printf '%s\\n' '" + head + "' '" + row + "' | /bin/sed \"s,|,$d,g\"\n"
-	if err := os.WriteFile(filepath.Join(tools, "sacct"), []byte(sacct), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	programtest.Write(t, filepath.Join(tools, "sacct"), sacct)
 	flags := []string{"--token-file", write(t, "token", "t0ken\n"), "--ca-file", ca, "--header", "X-Team=ml", "--tenant", "fleet"}
 	for _, args := range [][]string{
 		{"top", "--once", "--url", store.URL},

@@ -205,6 +205,7 @@ var layers = []struct {
 	// Tools of this repository only.
 	{"internal/layers", nil},
 	{"internal/await", nil},
+	{"internal/programtest", nil},
 	{"e2e", []string{"internal/device/nvidia/nvmltest"}},
 	{"bench/...", nil},
 	{"tools/...", nil},
@@ -218,7 +219,7 @@ var restricted = []struct {
 }{
 	// The agent runs no other program while it samples.
 	{"os/exec", []string{"internal/check/worker", "internal/local/fleettest", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
-	{"testing/...", []string{"internal/await", "internal/device/nvidia/nvmltest"}},
+	{"testing/...", []string{"internal/await", "internal/device/nvidia/nvmltest", "internal/programtest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything upstream of a pipeline is plain Go values.
 	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks"}},
@@ -229,6 +230,7 @@ var restricted = []struct {
 	{"internal/local/fleettest", nil},
 	{"internal/tracer/tracertest", nil},
 	{"internal/await", nil},
+	{"internal/programtest", nil},
 }
 
 // meaningless names attract unrelated code. A package is named after its one idea.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/programtest"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 	"github.com/gpumeter/gpumeter/internal/scheduler/accounting"
@@ -44,9 +44,7 @@ for a in "$@"; do case $a in --delimiter=*) d=${a#--delimiter=};; esac; done
 exec /bin/sed "s,|~|,$d,g" %s
 `, answer)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "sacct"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	programtest.Write(t, filepath.Join(dir, "sacct"), script)
 	return dir
 }
 

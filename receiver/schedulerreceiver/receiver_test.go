@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/programtest"
 	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
@@ -309,9 +310,7 @@ func tools(t *testing.T) (dir string) {
 		"sshare":   "cat " + data + "/shares.txt",
 	} {
 		text := "#!/bin/sh\nPATH=/usr/bin:/bin\necho " + name + ` "$@" >>` + dir + "/log\n" + script + "\n"
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		programtest.Write(t, filepath.Join(dir, name), text)
 	}
 	return dir
 }
@@ -358,9 +357,7 @@ func TestReceiver(t *testing.T) {
 		t.Errorf("the jobs were queried %d times in one round:\n%s", n, asked)
 	}
 	// From now on the controller hangs.
-	if err := os.WriteFile(filepath.Join(dir, "new"), []byte("#!/bin/sh\necho hangs >>"+dir+"/log\nexec /bin/sleep 100000\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	programtest.Write(t, filepath.Join(dir, "new"), "#!/bin/sh\necho hangs >>"+dir+"/log\nexec /bin/sleep 100000\n")
 	if err := os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "squeue")); err != nil {
 		t.Fatal(err)
 	}

@@ -34,8 +34,8 @@ func TestPricesAreReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		file, limits := filepath.Join(dir, "prices.yaml"), filepath.Join(dir, "quotas.yaml")
-		put(t, file, priceText("2"), 0o600)
-		put(t, limits, "currency: EUR\nquotas: [{team: a, money_per_month: 5}]\n", 0o600)
+		put(t, file, priceText("2"))
+		put(t, limits, "currency: EUR\nquotas: [{team: a, money_per_month: 5}]\n")
 		core, said := observer.New(zapcore.InfoLevel)
 		h := Options{Prices: file, Quotas: []string{limits}}
 		q, err := h.money(t.Context(), zap.New(core))
@@ -86,14 +86,14 @@ func TestPricesAreReadAgain(t *testing.T) {
 			return "The price file was changed and is not valid: the prices are those from before the change. " + strings.ReplaceAll(reason, "FILE", file)
 		}
 		f("2", "")
-		put(t, file, priceText("3"), 0o600)
+		put(t, file, priceText("3"))
 		f("3", "", "Reloaded the price file")
 		const spoilt = `--prices FILE: line 2: prices[0].rates[0]: per_hour: "0b1" is not a plain number such as 2.50`
-		put(t, file, priceText("0b1"), 0o600)
+		put(t, file, priceText("0b1"))
 		f("3", note(spoilt), kept+spoilt)
-		put(t, file, priceText("0b1")+"\n", 0o600) // broken as before
+		put(t, file, priceText("0b1")+"\n") // broken as before
 		f("3", note(spoilt))
-		put(t, file, strings.Replace(priceText("7"), "EUR", "USD", 1), 0o600)
+		put(t, file, strings.Replace(priceText("7"), "EUR", "USD", 1))
 		const other = "the quota a is in EUR, but the prices are in USD"
 		f("3", note(other), kept+other)
 		if err := os.Remove(file); err != nil {
@@ -101,10 +101,10 @@ func TestPricesAreReadAgain(t *testing.T) {
 		}
 		const gone = "cannot read --prices: open FILE: no such file or directory"
 		f("3", note(gone), kept+gone)
-		put(t, file, priceText("4"), 0o600)
+		put(t, file, priceText("4"))
 		f("4", "", "Reloaded the price file")
 		// A ConfigMap is replaced by a link.
-		put(t, filepath.Join(dir, "next"), priceText("5"), 0o600)
+		put(t, filepath.Join(dir, "next"), priceText("5"))
 		if err := os.Rename(filepath.Join(dir, "next"), file); err != nil {
 			t.Fatal(err)
 		}
@@ -117,9 +117,9 @@ func TestFollowBeforeRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "f")
-		put(t, file, "a", 0o600)
+		put(t, file, "a")
 		f := follow(file, "file", "text")
-		put(t, file, "bc", 0o600) // after the first read
+		put(t, file, "bc") // after the first read
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		reads := 0

@@ -23,13 +23,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/programtest"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
 
-func put(t *testing.T, path, text string, mode os.FileMode) {
+func put(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -50,10 +51,10 @@ func TestQuotaSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, filepath.Join(dir, "sacctmgr"), "#!/bin/sh\n[ \"$*\" = '--readonly show assoc -p format=Cluster,Account,User,Partition,GrpTRES,GrpTRESMins' ] || exit 3\n"+
-		"echo 'Cluster|Account|User|Partition|GrpTRES|GrpTRESMins|'\necho 'c1|physics|||gres/gpu=4|gres/gpu=600|'\necho 'c1|physics||debug|gres/gpu=1||'\n", 0o700)
+	programtest.Write(t, filepath.Join(dir, "sacctmgr"), "#!/bin/sh\n[ \"$*\" = '--readonly show assoc -p format=Cluster,Account,User,Partition,GrpTRES,GrpTRESMins' ] || exit 3\n"+
+		"echo 'Cluster|Account|User|Partition|GrpTRES|GrpTRESMins|'\necho 'c1|physics|||gres/gpu=4|gres/gpu=600|'\necho 'c1|physics||debug|gres/gpu=1||'\n")
 	file := filepath.Join(dir, "quotas.yaml")
-	put(t, file, "quotas: [{team: nlp, gpus: 2}]", 0o600)
+	put(t, file, "quotas: [{team: nlp, gpus: 2}]")
 
 	core, said := observer.New(zapcore.InfoLevel)
 	q, err := newQuotas(t.Context(), []string{file, "kubernetes:" + kubeconfig, "slurm:" + dir}, local.Vendors(), cost.Prices{}, zap.New(core))
@@ -72,7 +73,7 @@ func TestQuotaSources(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	api.Fail("/api/v1/resourcequotas", kubeapitest.Fault{Status: http.StatusForbidden})
-	put(t, filepath.Join(dir, "sacctmgr"), "#!/bin/sh\necho 'sacctmgr: error: no slurmdbd' >&2\nexit 1\n", 0o700)
+	programtest.Write(t, filepath.Join(dir, "sacctmgr"), "#!/bin/sh\necho 'sacctmgr: error: no slurmdbd' >&2\nexit 1\n")
 	for range 3 {
 		for i := range q.sources {
 			_ = q.refresh(t.Context(), i)
@@ -118,7 +119,7 @@ func TestQuotasAreTold(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "quotas.yaml")
-	put(t, file, "quotas: [{team: nlp, gpus: 1}, {team: vision, gpus: 4}]", 0o600)
+	put(t, file, "quotas: [{team: nlp, gpus: 1}, {team: vision, gpus: 4}]")
 	q, err := newQuotas(t.Context(), []string{file}, nil, cost.Prices{}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +204,7 @@ func TestQuotasAreTold(t *testing.T) {
 		t.Error(diff)
 	}
 	// It gives one back, and the other quota is taken out of the file.
-	put(t, file, "quotas: [{team: nlp, gpus: 3}]", 0o600)
+	put(t, file, "quotas: [{team: nlp, gpus: 3}]")
 	q.read = time.Time{}
 	for i := range 2 {
 		hold(now.Add(time.Duration(i-1)*time.Second), "nlp", "nlp", "vision")

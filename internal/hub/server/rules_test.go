@@ -154,7 +154,7 @@ func TestHubClockAhead(t *testing.T) {
 	}
 	finding := rules.Finding{Rule: rules.OverQuota, Severity: "WARN", Labels: map[string]string{"quota": "x"}}
 	file := filepath.Join(t.TempDir(), "quotas.yaml")
-	put(t, file, "quotas: [{team: nlp, gpus: 1}]", 0o600)
+	put(t, file, "quotas: [{team: nlp, gpus: 1}]")
 	q, err := newQuotas(t.Context(), []string{file}, nil, cost.Prices{}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

@@ -28,9 +28,9 @@ func TestReadyzSaysWhatIsStale(t *testing.T) {
 		dir := t.TempDir()
 		prices, limits, tokens := filepath.Join(dir, "prices.yaml"), filepath.Join(dir, "quotas.yaml"), filepath.Join(dir, "tokens")
 		const goodQuotas, goodTokens = "quotas: [{team: a, gpus: 5}]\n", "# ours\nread read-0123456789abcdef\n"
-		put(t, prices, priceText("2"), 0o600)
-		put(t, limits, goodQuotas, 0o600)
-		put(t, tokens, goodTokens, 0o600)
+		put(t, prices, priceText("2"))
+		put(t, limits, goodQuotas)
+		put(t, tokens, goodTokens)
 		h := Options{Prices: prices, Quotas: []string{limits, "kubernetes:" + filepath.Join(dir, "kubeconfig")}, Tokens: tokens}
 		money, err := h.money(t.Context(), zap.NewNop())
 		if err != nil {
@@ -61,25 +61,25 @@ func TestReadyzSaysWhatIsStale(t *testing.T) {
 		}
 		const kubernetes = "quotas: kubernetes cannot be read: there are none from it\n"
 		f(kubernetes)
-		put(t, prices, priceText("0b1"), 0o600)
-		put(t, limits, "quotas:\n- {team: secret, gpus: x}\n", 0o600)
-		put(t, tokens, "# ours\nadmn read-0123456789abcdef\n", 0o600)
+		put(t, prices, priceText("0b1"))
+		put(t, limits, "quotas:\n- {team: secret, gpus: x}\n")
+		put(t, tokens, "# ours\nadmn read-0123456789abcdef\n")
 		f("prices: prices.yaml is not valid, see line 2: the last valid prices, from 2000-01-01 00:00 UTC, are in use\n" +
 			"quotas: quotas.yaml is not valid, see line 2: the last valid quotas, from 2000-01-01 00:05 UTC, are in use\n" + kubernetes +
 			"tokens: tokens is not valid, see line 2: the last valid tokens, from 2000-01-01 00:00 UTC, are in use\n")
-		put(t, limits, goodQuotas, 0o600)
-		put(t, tokens, goodTokens, 0o600)
+		put(t, limits, goodQuotas)
+		put(t, tokens, goodTokens)
 		if err := errors.Join(os.Chmod(tokens, 0o644), os.Remove(prices)); err != nil {
 			t.Fatal(err)
 		}
 		f("prices: prices.yaml cannot be read: the last valid prices, from 2000-01-01 00:00 UTC, are in use\n" + kubernetes +
 			"tokens: tokens is not valid: the last valid tokens, from 2000-01-01 00:00 UTC, are in use\n")
-		put(t, prices, priceText("3"), 0o600)
+		put(t, prices, priceText("3"))
 		if err := os.Chmod(tokens, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		f(kubernetes)
-		put(t, prices, "currency: EUR\ncurrency: EUR\n", 0o600)
+		put(t, prices, "currency: EUR\ncurrency: EUR\n")
 		f("prices: prices.yaml is not valid, see line 2: the last valid prices, from 2000-01-01 00:15 UTC, are in use\n" + kubernetes)
 	})
 }

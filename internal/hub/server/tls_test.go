@@ -81,11 +81,11 @@ func TestMutualTLSAndRotation(t *testing.T) {
 	h := Options{Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key"), ClientCA: filepath.Join(dir, "ca")}
 	serve := func(a *issuer) {
 		c, key := a.issue(t, now.Add(-hour), now.Add(24*hour), x509.ExtKeyUsageServerAuth)
-		put(t, h.Cert, c.pem, 0o600)
-		put(t, h.Key, key, 0o600)
+		put(t, h.Cert, c.pem)
+		put(t, h.Key, key)
 	}
 	serve(first)
-	put(t, h.ClientCA, first.pem, 0o600)
+	put(t, h.ClientCA, first.pem)
 	clock := now
 	conf, err := h.tls(func() time.Time { return clock })
 	if err != nil {
@@ -133,17 +133,17 @@ func TestMutualTLSAndRotation(t *testing.T) {
 
 	// Everything is renewed by another authority.
 	serve(second)
-	put(t, h.ClientCA, second.pem, 0o600)
+	put(t, h.ClientCA, second.pem)
 	renewed := client(second, -hour, 24*hour, x509.ExtKeyUsageClientAuth)
 	check("before the files are read again", first, true, good)
 	clock = clock.Add(61 * time.Second)
 	check("after it, with the old one", second, false, good)
 	check("after it, with the new one", second, true, renewed)
-	put(t, h.ClientCA, "-----BEGIN CERT", 0o600)
-	put(t, h.Key, "-----BEGIN PRIV", 0o600)
+	put(t, h.ClientCA, "-----BEGIN CERT")
+	put(t, h.Key, "-----BEGIN PRIV")
 	clock = clock.Add(61 * time.Second)
 	check("while the files are half written", second, true, renewed)
-	put(t, h.ClientCA, first.pem, 0o600)
+	put(t, h.ClientCA, first.pem)
 	serve(first)
 	check("after they are whole again", first, true, good)
 

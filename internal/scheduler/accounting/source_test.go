@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/programtest"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
@@ -104,9 +105,7 @@ func TestRange(t *testing.T) {
 echo "$*" >> ` + dir + `/asked
 for a in "$@"; do case $a in --delimiter=*) d=${a#--delimiter=};; esac; done
 exec /bin/sed "s,|~|,$d,g" ` + answer + "\n"
-	if err := os.WriteFile(filepath.Join(dir, "sacct"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	programtest.Write(t, filepath.Join(dir, "sacct"), script)
 	s, err := Open(Connection{Tools: dir})
 	if err != nil {
 		t.Fatal(err)
@@ -155,9 +154,7 @@ exec /bin/sed "s,|~|,$d,g" ` + answer + "\n"
 		t.Error("a missing sdiag reports no backlog")
 	}
 	// A response with unreadable rows still has the others.
-	if err := os.WriteFile(filepath.Join(dir, "sacct"), []byte(strings.Replace(script, "s,|~|,$d,g", "s,1794734234,yesterday,;s,|~|,$d,g", 1)), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	programtest.Write(t, filepath.Join(dir, "sacct"), strings.Replace(script, "s,|~|,$d,g", "s,1794734234,yesterday,;s,|~|,$d,g", 1))
 	jobs, err := s.Jobs(t.Context(), recording)
 	if !Unreadable(err) || len(jobs) == 0 || len(jobs) >= 27 {
 		t.Errorf("%d jobs, %v", len(jobs), err)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/programtest"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
@@ -51,9 +52,7 @@ func (f fake) write(name, script string) {
 	f.t.Helper()
 	script = "#!/bin/sh\nPATH=/usr/bin:/bin\necho " + name + ` "$@" >>` + f.dir + "/log\n" + script + "\n"
 	tmp := filepath.Join(f.dir, "."+name)
-	if err := os.WriteFile(tmp, []byte(script), 0o755); err != nil {
-		f.t.Fatal(err)
-	}
+	programtest.Write(f.t, tmp, script)
 	if err := os.Rename(tmp, filepath.Join(f.dir, name)); err != nil {
 		f.t.Fatal(err)
 	}

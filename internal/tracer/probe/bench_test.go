@@ -1,11 +1,12 @@
 package probe
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/gpumeter/gpumeter/internal/programtest"
 )
 
 // The added cost of a probed launch: the program's CPU time per call, compared with the same
@@ -25,7 +26,7 @@ func BenchmarkLaunch(b *testing.B) {
 	bench("none", func(b *testing.B) string {
 		dir := b.TempDir()
 		for _, name := range []string{"libcuda.so.1", "libnccl.so.2", "work"} {
-			check(b, os.WriteFile(filepath.Join(dir, name), compiled(b, name, 580), 0o755))
+			programtest.Write(b, filepath.Join(dir, name), compiled(b, name, 580))
 		}
 		return filepath.Join(dir, "work")
 	})

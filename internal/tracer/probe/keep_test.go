@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumeter/gpumeter/internal/programtest"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -56,7 +57,7 @@ func TestRestart(t *testing.T) {
 				o := Options{Mode: mode, Keep: root}
 				m := &machine{t: t, dir: t.TempDir(), ops: map[string]bool{}}
 				for _, name := range []string{"libcuda.so.1", "libnccl.so.2", "work"} {
-					check(t, os.WriteFile(filepath.Join(m.dir, name), compiled(t, name, 580), 0o755))
+					programtest.Write(t, filepath.Join(m.dir, name), compiled(t, name, 580))
 				}
 				end := m.firstAgent(o, how == "killed")
 				r := m.start("restart")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/programtest"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
@@ -71,7 +72,7 @@ func newMachine(t testing.TB, o Options, prologue int, only ...string) *machine 
 	t.Helper()
 	m := &machine{t: t, p: opened(t, o), dir: t.TempDir(), ops: map[string]bool{}}
 	for _, name := range []string{"libcuda.so.1", "libnccl.so.2", "work"} {
-		check(t, os.WriteFile(filepath.Join(m.dir, name), compiled(t, name, prologue), 0o755))
+		programtest.Write(t, filepath.Join(m.dir, name), compiled(t, name, prologue))
 	}
 	m.attach(prologue, only...)
 	return m

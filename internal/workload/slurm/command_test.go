@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/programtest"
 )
 
 // fake creates a directory with tools that are these shell scripts. Each run appends a line
@@ -25,9 +26,7 @@ func fake(t *testing.T, squeue, scontrol string) (dir string) {
 			continue
 		}
 		text := fmt.Sprintf("#!/bin/sh\nPATH=/bin:/usr/bin\necho %s \"$@\" >>%s/runs\n%s\n", name, dir, body)
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		programtest.Write(t, filepath.Join(dir, name), text)
 	}
 	return dir
 }

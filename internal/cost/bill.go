@@ -29,11 +29,12 @@ func Bill(ctx context.Context, store query.Store, p Prices, from, to time.Time, 
 		return Statement{}, fmt.Errorf("the period has %d price changes, more than %d: choose a shorter period", len(edges), maxEdges)
 	}
 	meter := fleet.NewMeter(store, o)
-	b := &biller{prices: p, rows: map[fleet.RowKey]*billed{}}
+	b := newBiller(p)
+	count := func(r *fleet.DayRow, from fleet.Sums) { b.count(r, from) }
 	empty := false
 	for i, edge := range edges[1:] {
 		b.at = edges[i]
-		if err := meter.Between(ctx, edges[i], edge, b.count); err != nil {
+		if err := meter.Between(ctx, edges[i], edge, count); err != nil {
 			return Statement{}, err
 		}
 		empty = empty || i == 0 && !meter.Known()
@@ -65,37 +66,57 @@ func (p Prices) edges(from, to time.Time) []time.Time {
 type biller struct {
 	prices Prices
 	at     time.Time // the edge from which the prices apply
-	rows   map[fleet.RowKey]*billed
-	free   []billed // for further rows: a month of a large fleet has hundreds of thousands
+	book   *book
+	rows   []billed // by place in the book
+	billed int      // rows with usage
+	rates  []quoted // by profile
 }
 
-// billed is a row, and how it is priced from an edge on.
+// billed is the sum of a row.
 type billed struct {
-	Row
-	key    string
-	kind   string // of the holder
-	tariff tariff
-	from   time.Time
+	Amounts
+	in bool // the bill has the row
 }
 
-// count adds the usage between two states of the counters to a row.
-func (b *biller) count(key fleet.RowKey, labels query.Labels, from, to fleet.Sums) {
-	r := b.rows[key]
-	if r == nil {
-		if len(b.free) == 0 {
-			b.free = make([]billed, min(1024, 16+len(b.rows)))
-		}
-		r, b.free = &b.free[0], b.free[1:]
-		*r = billed{Row: Row{Labels: labels}, key: key.Value(), kind: labels[fleet.LabelKind]}
-		b.rows[key] = r
+// quoted is a tariff from an edge on.
+type quoted struct {
+	tariff
+	from time.Time
+}
+
+func newBiller(p Prices) *biller {
+	b := &biller{prices: p, book: p.books.take()}
+	b.rows = make([]billed, b.book.len())
+	return b
+}
+
+// count adds the usage between two states of the counters to a row. It returns what it added, and the
+// tariff.
+func (b *biller) count(row *fleet.DayRow, from fleet.Sums) (Amounts, *tariff) {
+	place, profile := b.book.find(row, &b.prices)
+	b.rows, b.rates = extend(b.rows, place), extend(b.rates, profile)
+	r, t := &b.rows[place], &b.rates[profile]
+	if !r.in {
+		r.in = true
+		b.billed++
 	}
-	if !r.from.Equal(b.at) {
-		r.from, r.tariff = b.at, tariff{unallocated: r.kind == fleet.KindUnallocated}
-		r.tariff.price, r.tariff.priced = b.prices.At(labels, b.at)
-		r.tariff.power, _ = b.prices.PowerAt(labels, b.at)
+	if !t.from.Equal(b.at) {
+		t.from, t.tariff = b.at, tariff{unallocated: row.Labels[fleet.LabelKind] == fleet.KindUnallocated}
+		t.price, t.priced = b.prices.At(row.Labels, b.at)
+		t.power, _ = b.prices.PowerAt(row.Labels, b.at)
 	}
-	r.Amounts = r.Add(r.tariff.at(to))
+	added := t.at(row.Sums)
 	if from != (fleet.Sums{}) { // whole days begin at zero
-		r.Amounts = r.Add(r.tariff.at(from).neg())
+		added = added.Add(t.at(from).neg())
 	}
+	r.Amounts = r.Add(added)
+	return added, &t.tariff
+}
+
+// extend returns a list that has an element i.
+func extend[T any](list []T, i int) []T {
+	if i < len(list) {
+		return list
+	}
+	return append(list, make([]T, i+1-len(list))...)
 }

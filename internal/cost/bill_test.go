@@ -47,7 +47,7 @@ func randomPrices(t *testing.T, r *rand.Rand, begin, end time.Time) Prices {
 		return begin.Add(time.Duration(r.Int64N(int64(end.Sub(begin))))).Format(time.RFC3339)
 	}
 	b.WriteString("currency: EUR\nprices:\n")
-	for i, match := range []string{`{gpu_model: "NVIDIA H100*", cluster: prod}`, `{model: "NVIDIA H100*"}`, `{model: "*A100*"}`, `{model: "AMD*"}`} {
+	for i, match := range []string{`{gpu_model: "H100*", cluster: prod}`, `{model: "H1?0"}`, `{model: "*A100*"}`, `{model: "MI*"}`} {
 		if i > 0 && r.IntN(4) == 0 {
 			continue
 		}

@@ -90,11 +90,12 @@ func Cover(ctx context.Context, store query.Store, p Prices, s *Statement, match
 	known, labels := map[string]Seconds{}, map[string]query.Labels{}
 	for i := range s.Rows {
 		r := &s.Rows[i]
-		uuid := fleet.DeviceKey(r.Labels)
-		if _, ok := known[uuid]; !ok {
+		uuid := r.about().device
+		before, ok := known[uuid]
+		if !ok {
 			labels[uuid] = r.Labels
 		}
-		known[uuid] += r.Time()
+		known[uuid] = before + r.Time()
 	}
 	if listing.Wait(); err != nil {
 		return nil, err

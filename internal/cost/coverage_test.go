@@ -97,10 +97,10 @@ prices:
 	}
 	const half = Seconds(1800e6)
 	want := []Row{{
-		query.Labels{"gpu_uuid": "g", "gpu_model": "H100", "host_name": "n1", "k8s_cluster_name": "eu", "k8s_node_label_pool": "spot", "gpu_workload_kind": "not seen"},
-		Amounts{NotSeen: half, NotSeenCost: 1e6},
+		Labels:  query.Labels{"gpu_uuid": "g", "gpu_model": "H100", "host_name": "n1", "k8s_cluster_name": "eu", "k8s_node_label_pool": "spot", "gpu_workload_kind": "not seen"},
+		Amounts: Amounts{NotSeen: half, NotSeenCost: 1e6},
 	}}
-	if diff := cmp.Diff(want, c.Rows()); diff != "" {
+	if diff := cmp.Diff(want, c.Rows(), cmpopts.IgnoreUnexported(Row{})); diff != "" {
 		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 	if s.Total.Total() != 4e6 || s.Total.Time() != half {

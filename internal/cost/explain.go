@@ -208,23 +208,23 @@ func (e *explainer) read(ctx context.Context, store query.Store, o Options, edge
 		}
 	}
 	if midnight := edges[0].Truncate(24 * time.Hour); midnight.Before(edges[0]) { // the meter remembers the result
-		if err := meter.Between(ctx, midnight, edges[0], func(fleet.RowKey, query.Labels, fleet.Sums, fleet.Sums) {}); err != nil {
+		if err := meter.Between(ctx, midnight, edges[0], func(*fleet.DayRow, fleet.Sums) {}); err != nil {
 			return err
 		}
 		twice(-1)
 	}
 	refused := meter.Refused()
 	begun = true
-	b := &biller{prices: e.prices, rows: map[fleet.RowKey]*billed{}}
+	b := newBiller(e.prices)
 	for i, edge := range edges[1:] {
 		b.at = edges[i]
-		err := meter.Between(ctx, edges[i], edge, func(key fleet.RowKey, labels query.Labels, from, to fleet.Sums) {
-			if e.belongs(key, labels) {
+		err := meter.Between(ctx, edges[i], edge, func(r *fleet.DayRow, from fleet.Sums) {
+			if e.belongs(r.Key, r.Labels) {
 				line := Line{From: edges[i], To: edge, Source: FromSamples}
 				if !edge.After(meter.Day().Kept) {
 					line.Source = FromKept
 				}
-				e.count(b, key, labels, from, to, line)
+				e.count(b, r, from, line)
 			}
 		})
 		if err != nil {
@@ -243,27 +243,22 @@ func (e *explainer) read(ctx context.Context, store query.Store, o Options, edge
 }
 
 // count lets the biller count, and adds a line with what that adds to the bill.
-func (e *explainer) count(b *biller, key fleet.RowKey, labels query.Labels, from, to fleet.Sums, line Line) {
-	var before Amounts
-	if r := b.rows[key]; r != nil {
-		before = r.Amounts
-	}
-	b.count(key, labels, from, to)
-	r := b.rows[key]
-	if line.Amounts = r.Add(before.neg()); line.Amounts == (Amounts{}) {
+func (e *explainer) count(b *biller, r *fleet.DayRow, from fleet.Sums, line Line) {
+	added, t := b.count(r, from)
+	if line.Amounts = added; added == (Amounts{}) {
 		return
 	}
 	line.Cost = line.Total()
-	if t := &r.tariff; t.priced {
+	if t.priced {
 		if line.PerHour = t.price.PerHour; t.price.Kind == Owned && t.power.Priced {
 			line.PerKWh = t.price.PerKWh
 		}
 	}
-	line.price, line.power = e.prices.entryAt(labels, b.at)
-	h := e.holders[key]
+	line.price, line.power = e.prices.entryAt(r.Labels, b.at)
+	h := e.holders[r.Key]
 	if h == nil {
-		h = holderOf(key.Value(), labels)
-		e.holders[key] = h
+		h = holderOf(r.Key.Value(), r.Labels)
+		e.holders[r.Key] = h
 	}
 	h.Sum = h.Sum.Add(line.Amounts)
 	e.out.Sum = e.out.Sum.Add(line.Amounts)

@@ -25,7 +25,7 @@ type keeper struct {
 }
 
 func (k keeper) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, error) {
-	out := &fleet.Day{Rows: map[fleet.RowKey]*fleet.DayRow{}}
+	out := &fleet.Day{}
 	if !midnight.Before(at) {
 		return out, nil
 	}
@@ -300,10 +300,10 @@ func TestExplainSources(t *testing.T) {
 type crowd int
 
 func (c crowd) Usage(_ context.Context, midnight, at time.Time) (*fleet.Day, error) {
-	out := &fleet.Day{Rows: map[fleet.RowKey]*fleet.DayRow{}, Kept: at, Known: true}
+	out := &fleet.Day{Kept: at, Known: true}
 	for i := range int(c) {
 		l := query.Labels{"gpu_uuid": fmt.Sprint("g", i), "gpu_model": "H100", "gpu_workload_kind": "job"}
-		out.Add(fleet.KeyOf(l), l, fleet.Sums{Held: Seconds(at.Sub(midnight).Microseconds())})
+		out.Add(fleet.DayRow{Key: fleet.KeyOf(l), Labels: l, Sums: fleet.Sums{Held: Seconds(at.Sub(midnight).Microseconds())}})
 	}
 	return out, nil
 }

@@ -20,7 +20,7 @@ func (c *Coverage) Rows() []Row {
 		maps.Copy(labels, g.labels)
 		delete(labels, fleet.LabelIndex) // as in the rows of a bill
 		labels[fleet.LabelUUID], labels[fleet.LabelKind] = g.UUID, fleet.KindNotSeen
-		out = append(out, Row{labels, Amounts{NotSeen: g.Unknown, NotSeenCost: g.Cost, Unpriced: g.Unpriced}})
+		out = append(out, Row{Labels: labels, Amounts: Amounts{NotSeen: g.Unknown, NotSeenCost: g.Cost, Unpriced: g.Unpriced}})
 	}
 	return out
 }

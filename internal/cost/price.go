@@ -42,7 +42,8 @@ type Power struct {
 	Emits  bool `json:"-"`
 }
 
-// Prices are the rules of a price file. The zero Prices price nothing.
+// Prices are the rules of a price file. The zero Prices price nothing. Bills of the same Prices, or of
+// copies, share what they find out about the rows of a fleet; those of the zero Prices do not.
 type Prices struct {
 	Currency    string
 	rules       []rule
@@ -50,7 +51,12 @@ type Prices struct {
 	commitments []commitment
 	changes     []time.Time // start and end of every rate, in order
 	text        []byte
+	matched     []string // labels that rules look at
+	books       *books
 }
+
+// None returns Prices that price nothing, for many bills.
+func None() Prices { return Prices{books: &books{}} }
 
 // rule assigns a price that changes over time to devices with matching labels.
 type rule struct {
@@ -160,6 +166,7 @@ func Parse(text []byte) (Prices, error) {
 			}
 		}
 	}
+	p.matched, p.books = matchedLabels(p.rules, p.power), &books{}
 	slices.SortFunc(p.changes, time.Time.Compare)
 	p.changes = slices.CompactFunc(p.changes, time.Time.Equal)
 	return p, nil

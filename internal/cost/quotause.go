@@ -66,7 +66,7 @@ func alike(quotas []Quota, rows []Row) []Row {
 	var key []byte
 	for i := range rows {
 		r := &rows[i]
-		if !fleet.IsHeld(r.Labels[fleet.LabelKind]) {
+		if !fleet.IsHeld(r.about().kind) {
 			continue
 		}
 		key = key[:0]

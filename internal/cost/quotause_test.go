@@ -35,7 +35,7 @@ func TestAlike(t *testing.T) {
 				l[name] = values[n]
 			}
 		}
-		s.Rows = append(s.Rows, Row{l, Amounts{Used: Seconds(r.Int64N(1e12))}})
+		s.Rows = append(s.Rows, Row{Labels: l, Amounts: Amounts{Used: Seconds(r.Int64N(1e12))}})
 	}
 	for i, use := range Check(quotas, s, nil) {
 		var want Seconds

@@ -6,28 +6,16 @@ import (
 	"slices"
 )
 
-// ranked is a row and the eight bytes of its key by which it is sorted.
+// ranked is the key of a row and the eight bytes of it by which it is sorted.
 type ranked struct {
-	rank uint64
-	*billed
+	rank  uint64
+	key   string
+	place int
 }
 
-// sortedRows returns rows in order of their keys, which are all different. Keys have hundreds of bytes and
-// begin alike: those of a fleet up to the UUID, those of a device up to the workload. Instead of
-// comparing them, each is looked at once where a group of keys first differs, as in a radix sort.
-func sortedRows(rows []*billed) []*billed {
-	list := make([]ranked, len(rows))
-	for i, r := range rows {
-		list[i].billed = r
-	}
-	sortFrom(list, 0)
-	for i := range list {
-		rows[i] = list[i].billed
-	}
-	return rows
-}
-
-// sortFrom sorts rows whose keys are alike up to a byte.
+// sortFrom sorts rows by their keys, which are all different and alike up to a byte. Keys have hundreds of
+// bytes and begin alike: those of a fleet up to the UUID, those of a device up to the workload. Instead
+// of comparing them, each is looked at once where a group of keys first differs, as in a radix sort.
 func sortFrom(list []ranked, same int) {
 	if len(list) < 2 {
 		return

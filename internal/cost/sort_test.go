@@ -15,7 +15,7 @@ func TestRowsAreSorted(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		seen := map[string]bool{}
-		var rows []*billed
+		var rows []ranked
 		begin := []string{"", "gpu_model\xffH100\xffgpu_uuid\xffGPU-"}[r.IntN(2)]
 		var want []string
 		for range r.IntN(50) {
@@ -25,12 +25,13 @@ func TestRowsAreSorted(t *testing.T) {
 			}
 			if !seen[key] {
 				seen[key], want = true, append(want, key)
-				rows = append(rows, &billed{key: key})
+				rows = append(rows, ranked{key: key})
 			}
 		}
 		slices.Sort(want)
 		var got []string
-		for _, x := range sortedRows(rows) {
+		sortFrom(rows, 0)
+		for _, x := range rows {
 			got = append(got, x.key)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -3,7 +3,6 @@ package cost
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,30 @@ import (
 type Row struct {
 	Labels query.Labels `json:"labels"` // of its series, without scrape labels
 	Amounts
+
+	facts *facts // nil: see about
+}
+
+// facts follow from the labels of a row. They are found once for all bills: to look labels up takes
+// longer than to add rows up.
+type facts struct {
+	kind      string // of the holder
+	device    string // see fleet.DeviceKey
+	team      string // its group by team
+	simulated bool
+}
+
+func factsOf(l query.Labels) facts {
+	return facts{l[fleet.LabelKind], fleet.DeviceKey(l), teams.NameOf(l), l[fleet.LabelSimulated] == "true"}
+}
+
+// about returns what follows from the labels.
+func (r *Row) about() *facts {
+	if r.facts != nil {
+		return r.facts
+	}
+	f := factsOf(r.Labels)
+	return &f
 }
 
 // Statement is the bill of a fleet for a period. Its rows add up to Total exactly.
@@ -63,17 +86,22 @@ func (m *Missing) TwiceNote() string {
 
 func (b *biller) statement(from, to time.Time) Statement {
 	s := Statement{From: from, To: to, Currency: b.prices.Currency}
-	s.Rows = slices.Grow(s.Rows, len(b.rows))
-	for _, r := range sortedRows(slices.Collect(maps.Values(b.rows))) {
-		s.Rows = append(s.Rows, r.Row)
-		s.Total = s.Total.Add(r.Amounts)
-		part := s.part(r.kind)
-		*part = part.Add(r.Amounts)
-		if r.Unpriced > 0 {
+	s.Rows = slices.Grow(s.Rows, b.billed)
+	rows, order := b.book.sorted(b.billed)
+	for _, place := range order {
+		if place >= len(b.rows) || !b.rows[place].in {
+			continue
+		}
+		a, labels := &b.rows[place].Amounts, rows[place].labels
+		s.Rows = append(s.Rows, Row{labels, *a, &rows[place].facts})
+		s.Total = s.Total.Add(*a)
+		part := s.part(rows[place].kind)
+		*part = part.Add(*a)
+		if a.Unpriced > 0 {
 			if s.Missing.NoPrice == nil {
 				s.Missing.NoPrice = map[string]Seconds{}
 			}
-			s.Missing.NoPrice[r.Labels[fleet.LabelModel]] += r.Unpriced
+			s.Missing.NoPrice[labels[fleet.LabelModel]] += a.Unpriced
 		}
 	}
 	s.Commitments = b.prices.committed(&s)
@@ -123,10 +151,13 @@ func workloadOf(l query.Labels) string {
 // Names of dimensions that By treats specially.
 const byWorkload, byNamespace, byNode, byCluster = "workload", "namespace", "node", "cluster"
 
+// teams is the dimension of the page.
+var teams = Dimension{"team", fleet.TeamOf, false}
+
 // Dimensions returns all dimensions.
 func Dimensions() []Dimension {
 	return []Dimension{
-		{"team", fleet.TeamOf, false},
+		teams,
 		{byNamespace, func(l query.Labels) string { return l[fleet.LabelNamespace] }, false},
 		{"user", fleet.UserOf, false},
 		{"account", func(l query.Labels) string { return l[fleet.LabelSlurmAccount] }, false},
@@ -177,8 +208,8 @@ func (d Dimension) inCluster(l query.Labels) bool {
 	return d.Name == byNode || (d.Name == byWorkload || d.Name == byNamespace) && fleet.IsWorkload(l[fleet.LabelKind])
 }
 
-// apart returns a function that names the group of a row, so that workloads, namespaces and nodes
-// of the same name in different clusters are different groups.
+// apart returns a function that names the group of a row's labels, so that workloads, namespaces and
+// nodes of the same name in different clusters are different groups.
 func (s *Statement) apart(dims []Dimension) func(Dimension, query.Labels) string {
 	if slices.ContainsFunc(dims, func(d Dimension) bool { return d.Name == byCluster }) {
 		return Dimension.NameOf
@@ -209,9 +240,9 @@ func (s *Statement) apart(dims []Dimension) func(Dimension, query.Labels) string
 // Counts returns the number of devices and workloads in the statement.
 func (s *Statement) Counts() (devices, workloads int) {
 	d, w := map[string]bool{}, map[workloadKey]bool{}
-	for _, r := range s.Rows {
-		d[fleet.DeviceKey(r.Labels)] = true
-		w[workloadKeyOf(r.Labels)] = true
+	for i := range s.Rows {
+		d[s.Rows[i].about().device] = true
+		w[workloadKeyOf(s.Rows[i].Labels)] = true
 	}
 	delete(w, workloadKey{})
 	return len(d), len(w)
@@ -220,8 +251,8 @@ func (s *Statement) Counts() (devices, workloads int) {
 // Simulated returns all or some if all or some of the devices do not exist, else "".
 func (s *Statement) Simulated() string {
 	n := 0
-	for _, r := range s.Rows {
-		if r.Labels[fleet.LabelSimulated] == "true" {
+	for i := range s.Rows {
+		if s.Rows[i].about().simulated {
 			n++
 		}
 	}
@@ -242,14 +273,14 @@ func (s *Statement) By(dims ...Dimension) []Group {
 		workloads map[workloadKey]bool
 	}
 	in := map[*Group]members{}
-	return s.group(dims, func(g *Group, l query.Labels) {
+	return s.group(dims, func(g *Group, r *Row) {
 		m, ok := in[g]
 		if !ok {
 			m = members{map[string]bool{}, map[workloadKey]bool{}}
 			in[g] = m
 		}
-		m.devices[fleet.DeviceKey(l)] = true
-		if key := workloadKeyOf(l); key != (workloadKey{}) {
+		m.devices[r.about().device] = true
+		if key := workloadKeyOf(r.Labels); key != (workloadKey{}) {
 			m.workloads[key] = true
 		}
 		g.Devices, g.Workloads = len(m.devices), len(m.workloads)
@@ -258,18 +289,22 @@ func (s *Statement) By(dims ...Dimension) []Group {
 
 // Sums is By without the numbers of devices and workloads, which take most of its time.
 func (s *Statement) Sums(d Dimension) []Group {
-	return s.group([]Dimension{d}, func(*Group, query.Labels) {})
+	return s.group([]Dimension{d}, func(*Group, *Row) {})
 }
 
 // group groups rows, and calls each with the group of each row.
-func (s *Statement) group(dims []Dimension, each func(*Group, query.Labels)) []Group {
+func (s *Statement) group(dims []Dimension, each func(*Group, *Row)) []Group {
 	groups := map[string]*Group{}
 	nameOf := s.apart(dims)
 	keys := make([]string, len(dims))
 	for i := range s.Rows {
 		r := &s.Rows[i]
 		for j, d := range dims {
-			keys[j] = nameOf(d, r.Labels)
+			if d.Name == teams.Name {
+				keys[j] = r.about().team
+			} else {
+				keys[j] = nameOf(d, r.Labels)
+			}
 		}
 		id := strings.Join(keys, "\x00")
 		g := groups[id]
@@ -278,7 +313,7 @@ func (s *Statement) group(dims []Dimension, each func(*Group, query.Labels)) []G
 			groups[id] = g
 		}
 		g.Amounts = g.Add(r.Amounts)
-		each(g, r.Labels)
+		each(g, r)
 	}
 	out := make([]Group, 0, len(groups))
 	for _, g := range groups {

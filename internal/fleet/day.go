@@ -3,21 +3,21 @@ package fleet
 import (
 	"cmp"
 	"slices"
-
-	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // DayHours is the device time of each hour of a day (UTC), in seconds.
 type DayHours [24]uint16
 
-// AddHour adds device time of an hour. d.Hourly must not be nil.
-func (d *Day) AddHour(device string, hour int, t Seconds) {
+// AddHours adds device time by the hour. d.Hourly must not be nil.
+func (d *Day) AddHours(device string, held [24]Seconds) {
 	h := d.Hourly[device]
 	if h == nil {
 		h = &DayHours{}
 		d.Hourly[device] = h
 	}
-	h[hour] = uint16(min(3600, int64(h[hour])+int64(t)/1e6))
+	for hour, t := range held {
+		h[hour] = uint16(min(3600, int64(h[hour])+int64(t)/1e6))
+	}
 }
 
 // AddTo adds the usage of all slots to a day.
@@ -32,19 +32,20 @@ func (u *Used) AddTo(d *Day) {
 			for _, slot := range x.Slots {
 				sum = sum.Plus(slot[row])
 			}
-			d.Add(KeyOf(labels), labels, sum)
+			d.Add(DayRow{Key: x.Keys[row], Labels: labels, Sums: sum})
 		}
 		d.Late = append(d.Late, x.Late...)
 		if d.Hourly == nil {
 			continue
 		}
+		var held [24]Seconds
 		for i, slot := range x.Slots {
-			var held Seconds
+			hour := u.Edges[i].UTC().Hour()
 			for _, s := range slot {
-				held += s.Held
+				held[hour] += s.Held
 			}
-			d.AddHour(x.Key, u.Edges[i].UTC().Hour(), held)
 		}
+		d.AddHours(x.Key, held)
 	}
 }
 
@@ -56,14 +57,21 @@ func (a Sums) Plus(b Sums) Sums {
 	}
 }
 
-// Add adds usage to a row.
-func (d *Day) Add(key RowKey, labels query.Labels, s Sums) {
-	r := d.Rows[key]
-	if r == nil {
-		r = &DayRow{Labels: labels}
-		d.Rows[key] = r
+// Add adds usage to the row of the same key, or adds the row if there is none.
+func (d *Day) Add(r DayRow) {
+	if d.places == nil {
+		d.places = make(map[RowKey]int, len(d.Rows))
+		for i := range d.Rows {
+			d.places[d.Rows[i].Key] = i
+		}
 	}
-	r.Sums = r.Plus(s)
+	i, ok := d.places[r.Key]
+	if !ok {
+		d.places[r.Key] = len(d.Rows)
+		d.Rows = append(d.Rows, r)
+		return
+	}
+	d.Rows[i].Sums = d.Rows[i].Plus(r.Sums)
 }
 
 // Sort orders late accounts by time: those of a shorter period come first.

@@ -51,8 +51,8 @@ func ExampleMeter_Between() {
 		}
 	}
 	meter := fleet.NewMeter(store, fleet.MeterOptions{})
-	err := meter.Between(context.Background(), noon, noon.Add(time.Hour), func(_ fleet.RowKey, row query.Labels, from, to fleet.Sums) {
-		fmt.Printf("%s: held %v, active %v\n", row[fleet.LabelWorkload], (to.Held - from.Held).Duration(), (to.Active - from.Active).Duration())
+	err := meter.Between(context.Background(), noon, noon.Add(time.Hour), func(r *fleet.DayRow, from fleet.Sums) {
+		fmt.Printf("%s: held %v, active %v\n", r.Labels[fleet.LabelWorkload], (r.Held - from.Held).Duration(), (r.Active - from.Active).Duration())
 	})
 	if err != nil {
 		panic(err)

@@ -24,7 +24,7 @@ func TestGrowthBetweenSparseSamples(t *testing.T) {
 		}
 		var sum fleet.Seconds
 		m := fleet.NewMeter(store, fleet.MeterOptions{})
-		if err := m.Between(t.Context(), begin, begin.Add(24*time.Hour), func(_ fleet.RowKey, _ query.Labels, a, b fleet.Sums) { sum += b.Held - a.Held }); err != nil {
+		if err := m.Between(t.Context(), begin, begin.Add(24*time.Hour), func(r *fleet.DayRow, from fleet.Sums) { sum += r.Held - from.Held }); err != nil {
 			t.Fatal(err)
 		}
 		return sum.Duration()

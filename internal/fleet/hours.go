@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"time"
+	"unique"
 
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -35,6 +36,7 @@ type Used struct {
 type UsedDevice struct {
 	Key     string // see DeviceKey
 	Rows    []query.Labels
+	Keys    []RowKey // of Rows
 	Slots   [][]Sums // by slot and row
 	Late    []LateRow
 	Dropped []Seconds // by slot: device time beyond the time that passed
@@ -133,10 +135,11 @@ func (d *samples) way(l query.Labels) *wayOf {
 		d.labels = append(d.labels, l)
 	}
 	labels := Row(l)
-	row, ok := d.rowOf[labels.Key()]
+	text := labels.Key()
+	row, ok := d.rowOf[text]
 	if !ok {
 		row = int32(len(d.rows))
-		d.rowOf[labels.Key()] = row
+		d.rowOf[text] = row
 		d.rows = append(d.rows, labels)
 		d.accounts = append(d.accounts, a)
 	}
@@ -241,7 +244,10 @@ func newInstance(ways []*wayOf) instance {
 
 // fold returns the usage of a device.
 func (d *samples) fold(edges []time.Time) *UsedDevice {
-	out := &UsedDevice{Key: d.key, Rows: d.rows, Dropped: make([]Seconds, len(edges)-1)}
+	out := &UsedDevice{Key: d.key, Rows: d.rows, Keys: make([]RowKey, len(d.rows)), Dropped: make([]Seconds, len(edges)-1)}
+	for key, i := range d.rowOf {
+		out.Keys[i] = unique.Make(key)
+	}
 	slots := make([]Sums, len(d.rows)*(len(edges)-1))
 	for i := range len(edges) - 1 {
 		out.Slots = append(out.Slots, slots[i*len(d.rows):(i+1)*len(d.rows):(i+1)*len(d.rows)])

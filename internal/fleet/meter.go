@@ -74,8 +74,8 @@ type moment struct {
 
 // Day is the usage of a fleet from midnight (UTC) to a moment of the day.
 type Day struct {
-	// Rows has the usage by key of the labels.
-	Rows map[RowKey]*DayRow
+	// Rows has the usage of each row, once. See Add.
+	Rows []DayRow
 	// Late has the accounts whose start the store missed.
 	Late []LateRow
 	// Known is set if the store had an account before midnight.
@@ -90,6 +90,8 @@ type Day struct {
 	// Hourly has the device time of each hour by DeviceKey. It is nil if that is not known, or if rows
 	// of devices are left out.
 	Hourly map[string]*DayHours
+
+	places map[RowKey]int // of Rows, while rows are added
 }
 
 // RowKey is the key of a row's labels. It is compared by address: keys have hundreds of bytes, and
@@ -101,7 +103,11 @@ func KeyOf(row query.Labels) RowKey { return unique.Make(row.Key()) }
 
 // DayRow is the usage of a row.
 type DayRow struct {
+	Key    RowKey
 	Labels query.Labels
+	// Number helps to find the row again: a Keeper gives different rows different numbers, from 1 on, for
+	// as long as it remembers them. It is 0 if the row has none.
+	Number int32
 	Sums
 }
 
@@ -154,8 +160,8 @@ func (m *Meter) Day() *Day { return m.last.Day }
 func (m *Meter) Known() bool { return m.known }
 
 // Count is called for a row with its counters at both ends of a period, which start at zero at
-// midnight (UTC).
-type Count func(key RowKey, row query.Labels, from, to Sums)
+// midnight (UTC): those at its end are in the row.
+type Count func(row *DayRow, from Sums)
 
 // Between calls count for every row with usage in (from, to].
 func (m *Meter) Between(ctx context.Context, from, to time.Time, count Count) error {
@@ -200,13 +206,15 @@ func (m *Meter) within(ctx context.Context, from, to time.Time, count Count) (kn
 			m.o.Late(l.Labels, l.Held)
 		}
 	}
-	for key, r := range b.Rows {
-		var before Sums
-		if old := a.Rows[key]; old != nil {
-			before = old.Sums
-		}
+	old := make(map[RowKey]Sums, len(a.Rows))
+	for i := range a.Rows {
+		old[a.Rows[i].Key] = a.Rows[i].Sums
+	}
+	for i := range b.Rows {
+		r := &b.Rows[i]
+		before := old[r.Key]
 		if before != r.Sums || before == (Sums{}) {
-			count(key, r.Labels, before, r.Sums)
+			count(r, before)
 		}
 	}
 	return b.Known || len(a.Rows) > 0, nil
@@ -249,10 +257,10 @@ func (d *Day) only(o *MeterOptions) *Day {
 		}
 		return !o.Workloads || l[LabelKind] != KindUnallocated
 	}
-	out := &Day{Rows: map[RowKey]*DayRow{}, Known: d.Known, Refused: d.Refused, Twice: d.Twice, Kept: d.Kept}
-	for key, r := range d.Rows {
-		if match(r.Labels) {
-			out.Rows[key] = r
+	out := &Day{Known: d.Known, Refused: d.Refused, Twice: d.Twice, Kept: d.Kept}
+	for i := range d.Rows {
+		if match(d.Rows[i].Labels) {
+			out.Rows = append(out.Rows, d.Rows[i])
 		}
 	}
 	for _, l := range d.Late {

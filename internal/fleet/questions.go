@@ -38,7 +38,7 @@ type seen struct {
 
 // usage returns the usage in (from, to].
 func (q *questions) usage(ctx context.Context, from, to time.Time) (*Day, error) {
-	out := &Day{Rows: map[RowKey]*DayRow{}}
+	out := &Day{}
 	if !from.Before(to) {
 		return out, nil
 	}
@@ -68,7 +68,7 @@ func (q *questions) usage(ctx context.Context, from, to time.Time) (*Day, error)
 			begin = k.Sums
 		}
 		labels := Row(s.labels)
-		out.Add(KeyOf(labels), labels, begin.until(s.Sums))
+		out.Add(DayRow{Key: KeyOf(labels), Labels: labels, Sums: begin.until(s.Sums)})
 	}
 	uuids := slices.Collect(maps.Values(raw))
 	for _, match := range AnyOf(LabelUUID, uuids) {

@@ -74,7 +74,8 @@ func NewDay(d *fleet.Day, uuids []string) *Day {
 		}
 		out.Hourly = append(out.Hourly, h)
 	}
-	for _, r := range d.Rows {
+	for i := range d.Rows {
+		r := &d.Rows[i]
 		if !wanted(r.Labels[fleet.LabelUUID]) {
 			continue
 		}
@@ -97,7 +98,7 @@ func NewDay(d *fleet.Day, uuids []string) *Day {
 
 // usage is the inverse of NewDay.
 func (d *Day) usage() *fleet.Day {
-	out := &fleet.Day{Known: d.Known, Refused: d.Refused, Dropped: fleet.Seconds(d.Dropped), Rows: make(map[fleet.RowKey]*fleet.DayRow, len(d.Rows))}
+	out := &fleet.Day{Known: d.Known, Refused: d.Refused, Dropped: fleet.Seconds(d.Dropped), Rows: make([]fleet.DayRow, 0, len(d.Rows))}
 	if d.Kept != 0 {
 		out.Kept = time.UnixMilli(d.Kept).UTC()
 	}
@@ -114,14 +115,14 @@ func (d *Day) usage() *fleet.Day {
 		out.Hourly[strings.Join(x.Device, separator)] = cmp.Or(x.Seconds, &wholeDay)
 	}
 	for _, x := range d.Rows {
-		r := &fleet.DayRow{Labels: x.Labels, Sums: fleet.Sums{Held: fleet.Seconds(x.Held), Unmeasured: fleet.Seconds(x.Unmeasured)}}
+		r := fleet.DayRow{Key: fleet.KeyOf(x.Labels), Labels: x.Labels, Sums: fleet.Sums{Held: fleet.Seconds(x.Held), Unmeasured: fleet.Seconds(x.Unmeasured)}}
 		if x.Active != nil {
 			r.Active, r.HasActive = fleet.Seconds(*x.Active), true
 		}
 		if x.Energy != nil {
 			r.Energy, r.HasEnergy = fleet.Energy(*x.Energy), true
 		}
-		out.Rows[fleet.KeyOf(x.Labels)] = r
+		out.Rows = append(out.Rows, r)
 	}
 	for _, x := range d.Late {
 		out.Late = append(out.Late, fleet.LateRow{Labels: x.Labels, Held: fleet.Seconds(x.Held), At: time.UnixMilli(x.At).UTC()})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -22,9 +23,9 @@ func TestRemoteUsage(t *testing.T) {
 	a, b := query.Labels{"gpu_uuid": "a", "gpu_workload_team": `réd, "q"`}, query.Labels{"gpu_uuid": "b"}
 	want := &fleet.Day{
 		Known: true, Refused: 2, Dropped: 7, Twice: map[string]fleet.Seconds{"a\xffn1": 7}, Kept: day.Add(time.Hour),
-		Rows: map[fleet.RowKey]*fleet.DayRow{
-			fleet.KeyOf(a): {Labels: a, Sums: fleet.Sums{Held: 86400e6, Active: 0, HasActive: true, Energy: 1<<53 + 1, HasEnergy: true}},
-			fleet.KeyOf(b): {Labels: b, Sums: fleet.Sums{Held: 1, Unmeasured: 1}},
+		Rows: []fleet.DayRow{
+			{Key: fleet.KeyOf(a), Labels: a, Sums: fleet.Sums{Held: 86400e6, Active: 0, HasActive: true, Energy: 1<<53 + 1, HasEnergy: true}},
+			{Key: fleet.KeyOf(b), Labels: b, Sums: fleet.Sums{Held: 1, Unmeasured: 1}},
 		},
 		Late:   []fleet.LateRow{{Labels: b, Held: 3, At: day.Add(1234 * time.Millisecond)}},
 		Hourly: map[string]*fleet.DayHours{"a\xffn1": {0: 7, 23: 3600}, "b\xff": &wholeDay},
@@ -52,7 +53,7 @@ func TestRemoteUsage(t *testing.T) {
 	}
 	var path string
 	got, err := remote(200, "application/json", string(body), &path).Usage(t.Context(), day, day.Add(time.Hour))
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(fleet.Day{}), cmpopts.EquateComparable(fleet.RowKey{})); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	store := remote(200, "application/json", string(body), &path)

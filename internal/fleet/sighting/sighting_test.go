@@ -21,7 +21,7 @@ type keeper struct {
 }
 
 func (k *keeper) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, error) {
-	out := &fleet.Day{Rows: map[fleet.RowKey]*fleet.DayRow{}, Hourly: map[string]*fleet.DayHours{}}
+	out := &fleet.Day{Hourly: map[string]*fleet.DayHours{}}
 	used, err := fleet.NewHours(k.Memory).Between(ctx, nil, midnight, []time.Time{at})
 	if err != nil {
 		return nil, err

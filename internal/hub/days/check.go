@@ -8,9 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // Report is what a folder of kept days contains.
@@ -77,7 +74,7 @@ func Check(ctx context.Context, dir string, oldest time.Time) (*Report, error) {
 			r.SetAside = append(r.SetAside, bad)
 			continue
 		}
-		k, err := read(path, t, false, func([]byte) (key fleet.RowKey, _ query.Labels) { return key, nil })
+		k, err := read(path, t, false, func([]byte) (id rowID) { return id })
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -2,8 +2,11 @@ package days
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
@@ -134,16 +137,26 @@ func (d *Days) compute(ctx context.Context, from time.Time, edges []time.Time, u
 			return nil, err
 		}
 	}
-	out := &fleet.Used{}
+	var matches []string
 	for list := range slices.Chunk(uuids, chunk) {
-		for _, match := range fleet.AnyOf(fleet.LabelUUID, list) {
-			part, err := d.hours.Between(ctx, []string{match}, from, edges)
-			if err != nil {
-				return nil, err
-			}
-			out.Edges, out.Refused = part.Edges, out.Refused+part.Refused
-			out.Devices = append(out.Devices, part.Devices...)
-		}
+		matches = append(matches, fleet.AnyOf(fleet.LabelUUID, list)...)
+	}
+	parts := make([]*fleet.Used, len(matches))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(min(maxParallel, runtime.GOMAXPROCS(0)))
+	for i := range matches {
+		group.Go(func() (err error) {
+			parts[i], err = d.hours.Between(ctx, matches[i:i+1], from, edges)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	out := &fleet.Used{}
+	for _, part := range parts {
+		out.Edges, out.Refused = part.Edges, out.Refused+part.Refused
+		out.Devices = append(out.Devices, part.Devices...)
 	}
 	return out, nil
 }

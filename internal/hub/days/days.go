@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,10 @@ const (
 	settled = depends + 10*time.Minute
 	// chunk is how many devices are computed at a time: a day of one takes a megabyte.
 	chunk = 50
+	// maxAhead is how many days are read before they are asked for.
+	maxAhead = 8
+	// maxParallel bounds the CPUs that one bill takes, and with chunk its memory.
+	maxParallel = 4
 	// maxLoaded bounds the rows in memory, of all days together.
 	maxLoaded = 1_000_000
 )
@@ -67,9 +72,12 @@ type Days struct {
 	loaded map[time.Time]*kept
 	used   []time.Time // days in memory, the least recently used first
 	last   map[[3]int64]*partial
-	rows   map[string]interned // by key
-	full   bool                // the last file could not be written
-	done   map[time.Time]bool  // days that Run has completed
+	next   time.Time          // the day after the one that was asked for last
+	full   bool               // the last file could not be written
+	done   map[time.Time]bool // days that Run has completed
+
+	naming sync.RWMutex
+	rows   map[string]rowID // by key
 
 	marks marks
 }
@@ -86,7 +94,7 @@ func Open(dir string, store query.Store, o Options) (*Days, error) {
 	}
 	d := &Days{
 		Store: store, o: o, dir: dir, hours: fleet.NewHours(store), turn: make(chan struct{}, 1),
-		loaded: map[time.Time]*kept{}, last: map[[3]int64]*partial{}, rows: map[string]interned{}, done: map[time.Time]bool{},
+		loaded: map[time.Time]*kept{}, last: map[[3]int64]*partial{}, rows: map[string]rowID{}, done: map[time.Time]bool{},
 	}
 	if err := d.marks.open(filepath.Join(dir, "late")); err != nil {
 		return nil, err
@@ -163,6 +171,7 @@ func (d *Days) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, e
 		return nil, err
 	}
 	defer d.end()
+	d.ahead(midnight)
 	k, err := d.complete(ctx, midnight, at)
 	if err != nil {
 		return nil, err

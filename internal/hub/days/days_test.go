@@ -78,7 +78,7 @@ func TestSparseIsKept(t *testing.T) {
 type plain struct{ *store }
 
 func (p plain) Usage(ctx context.Context, midnight, at time.Time) (*fleet.Day, error) {
-	out := &fleet.Day{Rows: map[fleet.RowKey]*fleet.DayRow{}}
+	out := &fleet.Day{}
 	used, err := fleet.NewHours(p.store).Between(ctx, nil, midnight, []time.Time{at})
 	if err != nil {
 		return nil, err
@@ -130,8 +130,8 @@ func rows(t *testing.T, s query.Store, from, to time.Time) map[string]fleet.Sums
 	t.Helper()
 	out := map[string]fleet.Sums{}
 	m := fleet.NewMeter(s, fleet.MeterOptions{})
-	err := m.Between(t.Context(), from, to, func(k fleet.RowKey, _ query.Labels, from, to fleet.Sums) {
-		key := k.Value()
+	err := m.Between(t.Context(), from, to, func(r *fleet.DayRow, from fleet.Sums) {
+		key, to := r.Key.Value(), r.Sums
 		if from.Held == to.Held && from.Active == to.Active && from.Energy == to.Energy {
 			return
 		}

@@ -54,9 +54,15 @@ type device struct {
 }
 
 type row struct {
+	rowID
+	hours []fleet.Sums
+}
+
+// rowID is what all days share of a row. See fleet.DayRow.
+type rowID struct {
 	key    fleet.RowKey
 	labels query.Labels
-	hours  []fleet.Sums
+	number int32
 }
 
 type late struct {
@@ -85,7 +91,7 @@ func parseName(name string) (day time.Time, aside, ok bool) {
 }
 
 // read reads the file of a day and parses it. See decode.
-func read(path string, day time.Time, lean bool, names func(key []byte) (fleet.RowKey, query.Labels)) (*kept, error) {
+func read(path string, day time.Time, lean bool, names func(key []byte) rowID) (*kept, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -157,7 +163,7 @@ var errDamaged = errors.New("the file is damaged")
 
 // decode parses the content of a file. names returns the labels of a key. If lean is set, the hours of a
 // complete day are added up, but not kept.
-func decode(b []byte, lean bool, names func(key []byte) (fleet.RowKey, query.Labels)) (*kept, error) {
+func decode(b []byte, lean bool, names func(key []byte) rowID) (*kept, error) {
 	n := len(b) - 4
 	if n < len(magic) || string(b[:len(magic)]) != magic {
 		return nil, fmt.Errorf("%w: its header is wrong", errDamaged)
@@ -185,7 +191,8 @@ func decode(b []byte, lean bool, names func(key []byte) (fleet.RowKey, query.Lab
 		k.whole = k.newDay(devices)
 	}
 	d := &device{}
-	for range devices {
+	var slab []device
+	for i := range devices {
 		if !k.lean {
 			d = &device{}
 		}
@@ -199,7 +206,11 @@ func decode(b []byte, lean bool, names func(key []byte) (fleet.RowKey, query.Lab
 		}
 		d.addTo(k.whole, 24, k.day.Add(day))
 		d.mark(&k.used)
-		k.devices[d.key] = &device{key: d.key, seen: d.seen}
+		if len(slab) == 0 {
+			slab = make([]device, min(256, devices-i))
+		}
+		slab[0].key, slab[0].seen = d.key, d.seen
+		k.devices[d.key], slab = &slab[0], slab[1:]
 	}
 	if k.lean {
 		k.whole.Sort()
@@ -217,7 +228,7 @@ type parser struct {
 }
 
 // device reads a device. It uses the memory of what d had before.
-func (p *parser) device(d *device, hours int, names func(key []byte) (fleet.RowKey, query.Labels)) {
+func (p *parser) device(d *device, hours int, names func(key []byte) rowID) {
 	d.key, d.seen = string(p.text()), p.number()
 	d.dropped, d.late = slices.Grow(d.dropped[:0], hours)[:hours], d.late[:0]
 	for i := range d.dropped {
@@ -230,7 +241,7 @@ func (p *parser) device(d *device, hours int, names func(key []byte) (fleet.RowK
 			return
 		}
 		x := &d.rows[i]
-		x.key, x.labels = names(p.text())
+		x.rowID = names(p.text())
 		x.hours = slices.Grow(x.hours[:0], hours)[:hours]
 		for h := range x.hours {
 			flags := p.number()
@@ -283,12 +294,15 @@ func (p *parser) text() []byte {
 
 // labelsOf is the inverse of query.Labels.Key.
 func labelsOf(key string) query.Labels {
-	parts := strings.Split(key, "\xff")
-	out := make(query.Labels, len(parts)/2)
-	for i := 0; i+1 < len(parts); i += 2 {
-		out[parts[i]] = parts[i+1]
+	out := make(query.Labels, strings.Count(key, "\xff")/2)
+	for {
+		name, rest, _ := strings.Cut(key, "\xff")
+		value, rest, ok := strings.Cut(rest, "\xff")
+		if !ok {
+			return out
+		}
+		out[name], key = value, rest
 	}
-	return out
 }
 
 // write replaces a file. After a kill there is the old file or the new one.

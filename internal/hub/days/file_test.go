@@ -3,6 +3,7 @@ package days
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,27 +16,28 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost/worldtest"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
 
 // Catches a parser that crashes or takes unbounded memory.
 func FuzzDecode(f *testing.F) {
 	k := &kept{day: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), hours: 2, devices: map[string]*device{"g": {
-		key: "g", dropped: []fleet.Seconds{0, 1}, rows: []row{{key: unique.Make("a\xffb\xff"), labels: query.Labels{"a": "b"}, hours: []fleet.Sums{{Held: 3}, {Active: 4, HasActive: true}}}}, late: []late{{0, 5, 6}},
+		key: "g", dropped: []fleet.Seconds{0, 1}, rows: []row{{rowID: rowID{key: unique.Make("a\xffb\xff"), labels: query.Labels{"a": "b"}}, hours: []fleet.Sums{{Held: 3}, {Active: 4, HasActive: true}}}}, late: []late{{0, 5, 6}},
 	}}}
 	f.Add(k.encode())
 	k.hours = 24
 	for _, key := range []string{"g", "h"} {
 		x := &device{key: key, dropped: make([]fleet.Seconds, 24), late: []late{{1, 5, 6}}}
 		for i := range 2 {
-			r := row{key: unique.Make(fmt.Sprintf("a\xff%s%d\xff", key, i)), hours: make([]fleet.Sums, 24)}
+			r := row{rowID: rowID{key: unique.Make(fmt.Sprintf("a\xff%s%d\xff", key, i))}, hours: make([]fleet.Sums, 24)}
 			r.hours[i+20] = fleet.Sums{Held: fleet.Seconds(3600e6 / (i + 1)), Energy: 7, HasEnergy: true}
 			x.rows = append(x.rows, r)
 		}
 		k.devices[key] = x
 	}
 	f.Add(k.encode())
-	names := func(key []byte) (fleet.RowKey, query.Labels) {
-		return unique.Make(string(key)), labelsOf(string(key))
+	names := func(key []byte) rowID {
+		return rowID{key: unique.Make(string(key)), labels: labelsOf(string(key))}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := decode(b, false, names)
@@ -93,7 +95,7 @@ func TestSlim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := &fleet.Day{Rows: map[fleet.RowKey]*fleet.DayRow{}, Hourly: map[string]*fleet.DayHours{}}
+		want := &fleet.Day{Hourly: map[string]*fleet.DayHours{}}
 		used.AddTo(want)
 		if got, err := d.Usage(t.Context(), midnight, midnight.Add(day)); err != nil || len(want.Hourly) == 0 {
 			t.Fatal(err)
@@ -118,5 +120,49 @@ func TestSlim(t *testing.T) {
 	}
 	if diff := gocmp.Diff(rows(t, plain{s}, w.Begin, part), rows(t, d, w.Begin, part)); diff != "" {
 		t.Errorf("after a damaged file (-computed +kept):\n%s", diff)
+	}
+}
+
+// Catches days that are read ahead and differ from those that are read one by one, days that are read again
+// and again, and a damaged file among them that is used, or that nobody sets aside.
+func TestAhead(t *testing.T) {
+	t.Parallel()
+	begin := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
+	s := &store{Memory: querytest.NewMemory(), oldest: begin, newest: begin.Add(12*day + 5*time.Hour)}
+	for i := range 3 {
+		for at := begin; !at.After(s.newest); at = at.Add(time.Minute) {
+			s.Add(query.Labels{
+				fleet.LabelName: fleet.SeriesAllocatedTime, fleet.LabelUUID: fmt.Sprint("g", i), fleet.LabelKind: "job", fleet.LabelPodUID: fmt.Sprint("u", i, at.Sub(begin)/(36*time.Hour)),
+			}, at, (at.Sub(begin) % (36 * time.Hour)).Seconds())
+		}
+	}
+	dir := t.TempDir()
+	want := rows(t, plain{s}, begin, s.newest)
+	if diff := gocmp.Diff(want, rows(t, openDays(t, dir, s), begin, s.newest)); diff != "" {
+		t.Fatalf("(-computed +kept):\n%s", diff)
+	}
+	d := openDays(t, dir, s)
+	rows(t, d, begin, begin.Add(2*day))
+	if n := len(d.loaded); n < 2+maxAhead {
+		t.Errorf("%d days are in memory after the first two were asked for", n)
+	}
+	read := maps.Clone(d.loaded)
+	if diff := gocmp.Diff(want, rows(t, d, begin, s.newest)); diff != "" {
+		t.Errorf("read ahead (-computed +kept):\n%s", diff)
+	}
+	for day, k := range read {
+		if k.hours == 24 && d.loaded[day] != k {
+			t.Errorf("%s was read again", day.Format(time.DateOnly))
+		}
+	}
+	bad := filepath.Join(dir, name(begin.Add(4*day)))
+	if err := os.WriteFile(bad, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(want, rows(t, openDays(t, dir, s), begin, s.newest)); diff != "" {
+		t.Errorf("with a damaged file (-computed +kept):\n%s", diff)
+	}
+	if _, err := os.Stat(bad + asideExt); err != nil {
+		t.Errorf("the damaged file was not set aside: %v", err)
 	}
 }

@@ -6,13 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
 	"unique"
 
-	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/query"
+	"golang.org/x/sync/errgroup"
 )
 
 // load returns a kept day, nil if there is none. A damaged file is set aside. A file that cannot be
@@ -24,7 +24,7 @@ func (d *Days) load(t time.Time) (*kept, error) {
 		return k, nil
 	}
 	path := filepath.Join(d.dir, name(t))
-	k, err := read(path, t, true, d.intern)
+	k, err := d.read(t, true)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
@@ -39,6 +39,11 @@ func (d *Days) load(t time.Time) (*kept, error) {
 	}
 	d.remember(k)
 	return k, nil
+}
+
+// read reads the file of a day. See decode.
+func (d *Days) read(t time.Time, lean bool) (*kept, error) {
+	return read(filepath.Join(d.dir, name(t)), t, lean, d.intern)
 }
 
 // slim drops the hours of a complete day from memory. They are in its file.
@@ -59,7 +64,7 @@ func (d *Days) fill(k *kept) error {
 	if !k.lean {
 		return nil
 	}
-	full, err := read(filepath.Join(d.dir, name(k.day)), k.day, false, d.intern)
+	full, err := d.read(k.day, false)
 	if err != nil {
 		d.forget(k.day) // the next load sets a damaged file aside
 		return fmt.Errorf("cannot read a kept day again: %w", err)
@@ -90,8 +95,43 @@ func (d *Days) remember(k *kept) {
 		delete(d.loaded, d.used[0])
 		d.used = d.used[1:]
 	}
+	d.naming.Lock()
+	defer d.naming.Unlock()
 	if len(d.rows) > maxLoaded {
 		clear(d.rows)
+	}
+}
+
+// ahead reads the next days with all CPUs, if the day before t was asked for last: a bill asks for one day
+// after the other, and for a day needs the next one, too. A file that cannot be read is left to load.
+func (d *Days) ahead(t time.Time) {
+	sequential := t.Equal(d.next)
+	if d.next = t.Add(day); !sequential {
+		return
+	}
+	if d.loaded[t] != nil {
+		t = d.next
+	}
+	found := make([]*kept, maxAhead)
+	var group errgroup.Group
+	group.SetLimit(min(maxParallel, runtime.GOMAXPROCS(0)))
+	for i := range found {
+		t := t.Add(time.Duration(i) * day)
+		if d.loaded[t] != nil {
+			break
+		}
+		group.Go(func() error {
+			if k, err := d.read(t, true); err == nil {
+				found[i] = k
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+	for _, k := range found {
+		if k != nil {
+			d.remember(k)
+		}
 	}
 }
 
@@ -106,21 +146,24 @@ func (k *kept) size() (n int) {
 	return n
 }
 
-// interned is a row as all days share it.
-type interned struct {
-	key    fleet.RowKey
-	labels query.Labels
-}
-
-// intern returns the labels of a key. Rows of all days share them.
-func (d *Days) intern(key []byte) (fleet.RowKey, query.Labels) {
+// intern returns what the rows of all days with this key share. It is safe for concurrent use.
+func (d *Days) intern(key []byte) rowID {
+	d.naming.RLock()
 	r, ok := d.rows[string(key)]
-	if !ok {
-		text := string(key)
-		r = interned{unique.Make(text), labelsOf(text)}
-		d.rows[r.key.Value()] = r
+	d.naming.RUnlock()
+	if ok {
+		return r
 	}
-	return r.key, r.labels
+	text := string(key)
+	r = rowID{key: unique.Make(text), labels: labelsOf(text)}
+	d.naming.Lock()
+	defer d.naming.Unlock()
+	if other, ok := d.rows[text]; ok {
+		return other
+	}
+	r.number = int32(len(d.rows) + 1)
+	d.rows[r.key.Value()] = r
+	return r
 }
 
 // forget drops a day from memory.

@@ -12,16 +12,15 @@ import (
 func (d *Days) device(x *fleet.UsedDevice) *device {
 	out := &device{key: x.Key, seen: x.Seen.UnixMilli(), dropped: x.Dropped}
 	index := map[fleet.RowKey]int{}
-	for i, labels := range x.Rows {
-		key, shared := d.intern([]byte(labels.Key()))
-		r := row{key: key, labels: shared, hours: make([]fleet.Sums, len(x.Slots))}
+	for i := range x.Rows {
+		r := row{rowID: d.intern([]byte(x.Keys[i].Value())), hours: make([]fleet.Sums, len(x.Slots))}
 		used := false
 		for h := range x.Slots {
 			r.hours[h] = x.Slots[h][i]
 			used = used || r.hours[h] != (fleet.Sums{})
 		}
-		if used || slices.ContainsFunc(x.Late, func(l fleet.LateRow) bool { return l.Labels.Key() == key.Value() }) {
-			index[key] = len(out.rows)
+		if used || slices.ContainsFunc(x.Late, func(l fleet.LateRow) bool { return l.Labels.Key() == r.key.Value() }) {
+			index[r.key] = len(out.rows)
 			out.rows = append(out.rows, r)
 		}
 	}
@@ -48,7 +47,7 @@ func (x *device) append(more *device, hours int) *device {
 		n, ok := index[r.key]
 		if !ok {
 			n = len(out.rows)
-			out.rows = append(out.rows, row{key: r.key, labels: r.labels, hours: make([]fleet.Sums, hours)})
+			out.rows = append(out.rows, row{rowID: r.rowID, hours: make([]fleet.Sums, hours)})
 		}
 		to[i] = n
 		out.rows[n].hours = append(out.rows[n].hours, r.hours...)
@@ -83,6 +82,7 @@ func (k *kept) upTo(hours int, end time.Time) *fleet.Day {
 		k.whole.Sort()
 	}
 	out := *k.whole
+	out.Rows = slices.Clip(out.Rows) // shared
 	return &out
 }
 
@@ -96,7 +96,7 @@ func (k *kept) sum(hours int, end time.Time) *fleet.Day {
 }
 
 func (k *kept) newDay(devices int) *fleet.Day {
-	return &fleet.Day{Rows: make(map[fleet.RowKey]*fleet.DayRow, devices), Refused: k.refused, Hourly: make(map[string]*fleet.DayHours, devices)}
+	return &fleet.Day{Rows: make([]fleet.DayRow, 0, devices), Refused: k.refused, Hourly: make(map[string]*fleet.DayHours, devices)}
 }
 
 // addTo adds the usage of the first hours of a day, which end at a moment. It keeps nothing of x but labels.
@@ -108,17 +108,15 @@ func (x *device) addTo(out *fleet.Day, hours int, end time.Time) {
 	for i := range x.rows {
 		r := &x.rows[i]
 		var sum fleet.Sums
-		for h, s := range r.hours[:hours] {
-			sum = sum.Plus(s)
-			held[h] += s.Held
+		for h := range r.hours[:hours] {
+			sum = sum.Plus(r.hours[h])
+			held[h] += r.hours[h].Held
 		}
 		if sum != (fleet.Sums{}) {
-			out.Add(r.key, r.labels, sum)
+			out.Rows = append(out.Rows, fleet.DayRow{Key: r.key, Labels: r.labels, Number: r.number, Sums: sum}) // no other device has the row
 		}
 	}
-	for h, t := range held {
-		out.AddHour(x.key, h, t)
-	}
+	out.AddHours(x.key, held)
 	for _, l := range x.late {
 		if at := time.UnixMilli(l.at).UTC(); !at.After(end) {
 			out.Late = append(out.Late, fleet.LateRow{Labels: x.rows[l.row].labels, Held: l.held, At: at})
@@ -171,7 +169,7 @@ func (k *kept) interpolate(from time.Time, edges []time.Time) *fleet.Used {
 	for _, x := range k.devices {
 		u := &fleet.UsedDevice{Key: x.key, Slots: make([][]fleet.Sums, len(edges)), Dropped: make([]fleet.Seconds, len(edges))}
 		for i := range x.rows {
-			u.Rows = append(u.Rows, x.rows[i].labels)
+			u.Rows, u.Keys = append(u.Rows, x.rows[i].labels), append(u.Keys, x.rows[i].key)
 			var before fleet.Sums
 			for slot, at := range edges {
 				s := x.rows[i].hours[h]

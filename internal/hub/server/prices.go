@@ -49,7 +49,7 @@ func (p *pricing) set(prices cost.Prices, err error) {
 // readPrices reads the price file.
 func (h *Options) readPrices() (cost.Prices, error) {
 	if h.Prices == "" {
-		return cost.Prices{}, nil
+		return cost.None(), nil
 	}
 	text, err := os.ReadFile(h.Prices)
 	if err != nil {

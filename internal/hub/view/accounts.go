@@ -135,28 +135,20 @@ type simulation string
 
 // simulationOf looks at the devices of a fleet and of a bill, each of which may be absent.
 func simulationOf(f *fleet.Fleet, b *Bill) simulation {
-	fake, genuine := 0, 0
-	count := func(simulated bool) {
-		if simulated {
-			fake++
-		} else {
-			genuine++
-		}
-	}
+	fake, genuine := false, false
 	if f != nil {
 		for i := range f.Devices {
-			count(f.Devices[i].Simulated)
+			fake, genuine = fake || f.Devices[i].Simulated, genuine || !f.Devices[i].Simulated
 		}
 	}
-	if b != nil {
-		for i := range b.Rows {
-			count(b.Rows[i].Labels[fleet.LabelSimulated] == "true")
-		}
+	if b != nil && len(b.Rows) > 0 {
+		part := b.Statement.Simulated()
+		fake, genuine = fake || part != "", genuine || part != "all"
 	}
 	switch {
-	case fake == 0:
+	case !fake:
 		return ""
-	case genuine == 0:
+	case !genuine:
 		return "all"
 	}
 	return "some"

@@ -233,7 +233,7 @@ func (m *Meter) group(ctx context.Context, jobs []Job, g group) ([]Usage, error)
 	})
 	for from := g.from; from.Before(g.to); from = from.Add(chunk) {
 		to := earlier(from.Add(chunk), g.to)
-		err := meter.Between(ctx, from, to, func(_ fleet.RowKey, row query.Labels, a, b fleet.Sums) { each(row, func(t *total) { t.add(a, b) }) })
+		err := meter.Between(ctx, from, to, func(r *fleet.DayRow, from fleet.Sums) { each(r.Labels, func(t *total) { t.add(from, r.Sums) }) })
 		if err != nil {
 			return nil, err
 		}

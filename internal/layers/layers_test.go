@@ -54,7 +54,7 @@ var layers = []struct {
 	{"internal/rebind", nil},
 
 	// The only parser of metrics pages.
-	{"internal/promtext", []string{"github.com/prometheus/client_model/go", "github.com/prometheus/common/..."}},
+	{"internal/promtext", nil},
 
 	// Queries to a store of time series, the hub's own or any other.
 	{"internal/query", nil},

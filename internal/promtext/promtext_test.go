@@ -30,10 +30,10 @@ func TestParse(t *testing.T) {
 	f("# TYPE h histogram\nh_bucket{le=\"1\"} 2\nh_sum 3\nh_count 2\n# TYPE s summary\ns{quantile=\"0.5\"} 1\ns_sum 1\ns_count 1\ng 1\n", Page{"g": {{Value: 1}}}, "")
 	f("{a=\"b\"} 1\n", nil, "line 1 has no metric name")
 	f("g 1\n \t{} 2\n", nil, "line 2 has no metric name") // would set g to 2
-	f("g{a=\"\n{\"} 2\n", nil, "line 2 has no metric name")
+	f("g{a=\"\n{\"} 2\n", nil, "line 1 has malformed labels")
 	f("g 12", nil, "unexpected end")
-	f("g one\n", nil, "expected float")
-	f("<html>not found</html>\n", nil, "invalid metric name")
+	f("g one\n", nil, "line 1 has no number for a value")
+	f("<html>not found</html>\n", nil, "line 1 has no metric name")
 	f("g 1\n"+strings.Repeat("# a comment\n", 20), nil, "more than 200 bytes")
 	f(strings.Repeat("x", 198)+" 1", nil, "unexpected end")
 	f(strings.Repeat("x", 198)+" 12\n", nil, "more than 200 bytes")

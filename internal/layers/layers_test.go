@@ -100,7 +100,7 @@ var layers = []struct {
 	// The single owner of live state gets vendors and sources as interfaces from local.
 	{"internal/node", []string{"internal/device", "internal/folder", "internal/workload", "internal/health"}},
 	{"internal/local/fleettest", nil},
-	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/node", "internal/sysfs", "internal/workload/..."}},
+	{"internal/local", []string{"internal/cloud", "internal/device/...", "internal/inference/...", "internal/node", "internal/sysfs", "internal/workload/..."}},
 
 	// The checks of this machine, in a separate process.
 	{"internal/check/worker", []string{
@@ -108,7 +108,8 @@ var layers = []struct {
 	}},
 
 	// The receivers of the same names without the Collector.
-	{"internal/inference", []string{"github.com/prometheus/common/..."}},
+	{"internal/inference", []string{"internal/promtext"}},
+	{"internal/inference/discover", []string{"internal/device", "internal/inference", "internal/node", "internal/promtext", "internal/workload", xsys}},
 	{"internal/scheduler", []string{"internal/slurm"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
 	{"internal/scheduler/...", []string{"internal/optional", "internal/promtext", "internal/scheduler", "internal/slurm"}},
@@ -138,7 +139,8 @@ var layers = []struct {
 	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
 	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
 	{"receiver/schedulerreceiver/...", []string{"internal/node", "internal/optional", "internal/query", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
-	{"receiver/...", []string{"internal/inference", "internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/inferencereceiver/...", []string{"internal/device", "internal/inference/...", "internal/node", "internal/promtext", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"processor/reservedprocessor", []string{"internal/node", "internal/ticks", "github.com/prometheus/otlptranslator", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/fileexporter", []string{"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter", collector}},
@@ -184,7 +186,7 @@ var layers = []struct {
 	{"internal/bundle", []string{"internal/device", "internal/kmsg", "internal/logging", "internal/node", "internal/redact", "go.yaml.in/yaml/v3"}},
 
 	// A simulated fleet, through an agent's receivers, into any store that a hub supports.
-	{"internal/demo", []string{"internal/device/sim", "internal/local", "internal/node", "exporter/hubexporter", "receiver/gpureceiver", collector, zap}},
+	{"internal/demo", []string{"internal/device/sim", "internal/local", "internal/node", "exporter/hubexporter", "receiver/gpureceiver", "receiver/inferencereceiver", collector, zap}},
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.

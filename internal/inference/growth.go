@@ -1,0 +1,254 @@
+package inference
+
+import (
+	"slices"
+	"time"
+)
+
+// Growth follows the counters and histograms of one engine from reading to reading, and makes totals of
+// them that never fall: a point may be the sum of several series of the page, of ranks or workers that
+// end and begin at their own times, and the sum of what is left would read as a restart of all.
+//
+// It also knows since when a total has grown from zero. What an engine counted before it was first read is
+// part of the total, without such a time, if the page has it for as long as the process lives. Otherwise
+// the total begins with the first reading: after a restart of the agent it would be lower than before,
+// and read as if the engine had begun anew.
+type Growth struct {
+	// Watched is since when the engine would have been found.
+	Watched time.Time
+
+	started float64   // of the engine's process, in seconds since 1970; 0: unknown
+	read    time.Time // the last reading; zero: none
+	began   time.Time // of what the first reading had
+	lasting bool      // what the first reading had stays for as long as the process lives
+	points  map[string]*grown
+	reading int
+}
+
+// grown is one total.
+type grown struct {
+	since time.Time
+	parts map[string]*part
+	order []string // of parts, so that sums of floating-point numbers are the same each time
+	// before is what there was when the total began, if that is no part of it.
+	relative bool
+	before   float64
+	befores  *Buckets
+	now      float64 // the last sums, with what there was before
+	nows     *Buckets
+}
+
+// part is what one series of the page contributes to a total.
+type part struct {
+	minus bool
+	seen  int // the last reading that had it
+	// base is what the series had before it last began anew.
+	base, last   float64
+	bases, lasts *Buckets
+}
+
+// forget is after how many readings a part that the page no longer has becomes a number: a worker that
+// returns later begins anew.
+const forget = 360
+
+// Follow replaces the values of the counters and histograms of a reading by totals, and sets Since.
+// process is when the engine's process began, zero if that is only known from the page, or not at all.
+func (g *Growth) Follow(r *Reading, at, process time.Time) {
+	started := r.Started
+	if started == 0 && !process.IsZero() {
+		started = float64(process.UnixMilli()) / 1000
+	}
+	if g.points == nil || g.started != 0 && started != 0 && started != g.started {
+		g.begin(started, at)
+	}
+	g.reading++
+	for i := range r.Points {
+		p := &r.Points[i]
+		if p.Metric.Kind != Counter && p.Metric.Kind != Histogram {
+			continue
+		}
+		key := p.Key()
+		total := g.points[key]
+		if total == nil || !total.fits(p) {
+			total = &grown{since: g.zero(total != nil), parts: map[string]*part{}}
+			g.points[key] = total
+		}
+		total.add(p, g.reading)
+		if total.since.IsZero() && (!g.lasting || slices.ContainsFunc(p.parts, func(c contribution) bool { return c.passing })) {
+			total.relative, total.since, total.before, total.befores = true, at, total.now, total.nows
+		}
+		p.Since, p.Value, p.Buckets = total.since, total.now-total.before, total.nows
+		if total.befores != nil {
+			p.Buckets = p.without(total.befores)
+		}
+	}
+	g.read, g.started = at, started
+}
+
+// Relabel begins new series: those to come have other attributes than those before, and must not count
+// again what those have counted. Totals that have what the engine counted before the first reading go
+// on, without the time when they were zero.
+func (g *Growth) Relabel() {
+	for _, t := range g.points {
+		if t.since = (time.Time{}); t.relative {
+			t.since, t.before, t.befores = g.read, t.now, t.nows
+		}
+	}
+	g.began = time.Time{}
+}
+
+// begin forgets all totals: the engine's process is another.
+func (g *Growth) begin(started float64, at time.Time) {
+	g.began = time.Time{}
+	start := time.UnixMilli(int64(started * 1000))
+	switch {
+	case started <= 0:
+		g.began = g.read // all that the new process has counted is younger than the last reading; zero at first
+	case !g.read.IsZero() && start.Before(g.read):
+		g.began = g.read // its clock says otherwise
+	case start.Before(at) && (!g.read.IsZero() || !g.Watched.IsZero() && start.After(g.Watched)):
+		g.began = start
+	}
+	g.points, g.read, g.lasting = map[string]*grown{}, time.Time{}, started > 0
+}
+
+// zero returns when a total that is new was zero for the last time.
+func (g *Growth) zero(again bool) time.Time {
+	if g.read.IsZero() && !again {
+		return g.began
+	}
+	return g.read
+}
+
+// fits reports whether a point continues the total: a histogram with other bounds does not.
+func (t *grown) fits(p *Point) bool {
+	for _, old := range t.parts {
+		if p.Buckets != nil && old.lasts != nil && !slices.Equal(old.lasts.Bounds, p.Bounds) {
+			return false
+		}
+	}
+	return true
+}
+
+// add takes the values of a point.
+func (t *grown) add(p *Point, reading int) {
+	for _, now := range p.parts {
+		old := t.parts[now.key]
+		if old == nil {
+			old = &part{minus: now.minus}
+			t.parts[now.key] = old
+			t.order = append(t.order, now.key)
+		}
+		if now.histogram != nil {
+			old.histogram(now.histogram)
+		} else {
+			old.number(now.value)
+		}
+		old.seen = reading
+	}
+	t.settle(reading)
+	if p.Buckets == nil {
+		sum := 0.0
+		for _, key := range t.order {
+			part := t.parts[key]
+			if v := part.base + part.last; part.minus {
+				sum -= v
+			} else {
+				sum += v
+			}
+		}
+		t.now = max(t.now, sum) // a difference of two totals that are not read at the same moment may fall
+		return
+	}
+	sum := &Buckets{Bounds: p.Bounds, Counts: make([]uint64, len(p.Counts))}
+	for _, key := range t.order {
+		for _, b := range []*Buckets{t.parts[key].bases, t.parts[key].lasts} {
+			if b != nil {
+				sum.plus(b)
+			}
+		}
+	}
+	t.nows = sum
+}
+
+// rest is the key of what forgotten parts had.
+const rest = ""
+
+// settle moves parts that are long gone into one, so that workers that come and go take no more memory.
+func (t *grown) settle(reading int) {
+	gone := func(key string) bool { return key != rest && reading-t.parts[key].seen > forget }
+	if !slices.ContainsFunc(t.order, gone) {
+		return
+	}
+	kept := t.order[:0:0]
+	sum := t.parts[rest]
+	if sum == nil {
+		sum = &part{}
+		kept = append(kept, rest)
+	}
+	for _, key := range t.order {
+		old := t.parts[key]
+		switch {
+		case !gone(key):
+			kept = append(kept, key)
+			continue
+		case old.minus:
+			sum.base -= old.base + old.last
+		default:
+			sum.base += old.base + old.last
+		}
+		for _, b := range []*Buckets{old.bases, old.lasts} {
+			sum.bases = both(sum.bases, b)
+		}
+		delete(t.parts, key)
+	}
+	t.parts[rest], t.order = sum, kept
+}
+
+func (p *part) number(v float64) {
+	if v < p.last {
+		p.base += p.last
+	}
+	p.last = v
+}
+
+func (p *part) histogram(b *Buckets) {
+	if p.lasts != nil && b.below(p.lasts) {
+		p.bases = both(p.bases, p.lasts)
+	}
+	p.lasts = b
+}
+
+// below reports whether a bucket has fewer values than before.
+func (b *Buckets) below(before *Buckets) bool {
+	for i, n := range b.Counts {
+		if n < before.Counts[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// without returns a histogram without what it had before.
+func (b *Buckets) without(before *Buckets) *Buckets {
+	out := b.over(1)
+	for i, n := range before.Counts {
+		out.Counts[i] -= n
+	}
+	out.Count -= before.Count
+	out.Sum -= before.Sum
+	return out
+}
+
+// both returns the sum of two histograms with the same bounds, of which either may be nil.
+func both(a, b *Buckets) *Buckets {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	sum := a.over(1)
+	sum.plus(b)
+	return sum
+}

@@ -1,0 +1,164 @@
+package inference
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/promtext"
+)
+
+// second is a moment of the tests. The engine would have been found since second 0.
+func second(n int) time.Time { return time.Unix(1_700_000_000+int64(n), 0) }
+
+// follow reads pages ten seconds apart and returns the counters and histograms of each, with the second
+// in which they were zero.
+func follow(watched time.Time, pages ...string) []string {
+	g := &Growth{Watched: watched}
+	var out []string
+	for i, page := range pages {
+		r := Read(promtext.Scan([]byte(page)), "m")
+		g.Follow(r, second(10+10*i), time.Time{})
+		for j := range r.Points {
+			p := &r.Points[j]
+			if p.Metric.Kind != Counter && p.Metric.Kind != Histogram {
+				continue
+			}
+			since := "?"
+			if !p.Since.IsZero() {
+				since = fmt.Sprint(p.Since.Sub(second(0)).Seconds())
+			}
+			name, value := p.Metric.Name[strings.LastIndexByte(p.Metric.Name, '.')+1:], fmt.Sprint(p.Value)
+			if o := p.Get(AttrOutcome); o != "" {
+				name = o
+			}
+			if p.Buckets != nil {
+				value = fmt.Sprint(p.Counts, " ", p.Sum)
+			}
+			out = append(out, fmt.Sprintf("%d: %s %s since %s", i, name, value, since))
+		}
+	}
+	return out
+}
+
+// Catches tokens that are counted twice, or not at all, when an engine starts, restarts, or has workers
+// that come and go.
+func TestGrowth(t *testing.T) {
+	t.Parallel()
+	begin := func(n int) string { return fmt.Sprintf("process_start_time_seconds %d\n", second(n).Unix()) }
+	own := func(n int) string { return fmt.Sprintf("vllm:generation_tokens_total{model_name=\"m\"} %d\n", n) }
+	out := func(worker string, n int) string {
+		return fmt.Sprintf("ray_vllm_generation_tokens_total{model_name=\"m\",WorkerId=%q} %d\n", worker, n)
+	}
+	ttft := func(bound string, below, all int) string {
+		const name = "vllm:time_to_first_token_seconds"
+		return fmt.Sprintf("%s_bucket{le=%q} %d\n%s_bucket{le=\"+Inf\"} %d\n%s_count %d\n%s_sum %d\n", name, bound, below, name, all, name, all, name, all)
+	}
+	for _, tt := range []struct {
+		name    string
+		watched time.Time
+		pages   []string
+		want    []string
+	}{
+		{"it ran before the agent did", second(0), []string{begin(-5) + own(7), begin(-5) + own(9)}, []string{"0: output 7 since ?", "1: output 9 since ?"}},
+		{"it began under the agent's eyes", second(0), []string{begin(4) + own(7), begin(4) + own(9)}, []string{"0: output 7 since 4", "1: output 9 since 4"}},
+		{"its clock is ahead", second(0), []string{begin(100) + own(7)}, []string{"0: output 7 since ?"}},
+		{"it restarts and says so", second(0), []string{begin(4) + own(7), begin(15) + own(9)}, []string{"0: output 7 since 4", "1: output 9 since 15"}},
+		{"it restarts and does not say so", second(0), []string{own(7), own(2), own(3)}, []string{"0: output 0 since 10", "1: output 2 since 10", "2: output 3 since 10"}},
+		{"a worker ends", second(0), []string{begin(-5) + out("a", 1000) + out("b", 1000), begin(-5) + out("a", 1005), begin(-5) + out("a", 1005)}, []string{"0: output 0 since 10", "1: output 5 since 10", "2: output 5 since 10"}},
+		{"a worker begins", second(0), []string{begin(-5) + out("a", 1000), begin(-5) + out("a", 1000) + out("c", 3)}, []string{"0: output 0 since 10", "1: output 3 since 10"}},
+		{"a page without the family", second(0), []string{begin(-5) + own(1000), begin(-5) + "vllm:x 1\n", begin(-5) + own(1001)}, []string{"0: output 1000 since ?", "2: output 1001 since ?"}},
+		{
+			"a family that appears with its first value", second(0),
+			[]string{begin(-5) + own(1), begin(-5) + own(1) + "vllm:num_preemptions_total 5\n"},
+			[]string{"0: output 1 since ?", "1: output 1 since ?", "1: preemptions 5 since 10"},
+		},
+		{
+			"a copy of another rank counts", second(0),
+			[]string{
+				begin(-5) + "sglang:generation_tokens_total{tp_rank=\"0\"} 10\nsglang:generation_tokens_total{tp_rank=\"1\"} 9\n",
+				begin(-5) + "sglang:generation_tokens_total{tp_rank=\"0\"} 11\nsglang:generation_tokens_total{tp_rank=\"1\"} 12\n",
+			},
+			[]string{"0: output 10 since ?", "1: output 12 since ?"},
+		},
+		{
+			"a difference that falls", second(0),
+			[]string{
+				begin(-5) + "sglang:num_requests_total 10\nsglang:num_aborted_requests_total 2\n", begin(-5) + "sglang:num_requests_total 10\nsglang:num_aborted_requests_total 3\n",
+				begin(-5) + "sglang:num_requests_total 12\nsglang:num_aborted_requests_total 3\n",
+			},
+			[]string{"0: success 8 since ?", "0: abort 2 since ?", "1: success 8 since ?", "1: abort 3 since ?", "2: success 9 since ?", "2: abort 3 since ?"},
+		},
+		{
+			"two families that add up", second(0),
+			[]string{
+				begin(-5) + "llamacpp:prompt_tokens_total 100\nllamacpp:prompt_tokens_cached_total 30\n", begin(-5) + "llamacpp:prompt_tokens_total 110\nllamacpp:prompt_tokens_cached_total 31\n",
+			},
+			[]string{"0: input 130 since ?", "0: queries 130 since ?", "0: hits 30 since ?", "1: input 141 since ?", "1: queries 141 since ?", "1: hits 31 since ?"},
+		},
+		{"histograms", second(0), []string{begin(-5) + ttft("1", 5, 6), begin(-5) + ttft("1.0", 7, 9), begin(-5) + ttft("1", 1, 2)}, []string{
+			"0: time_to_first_token [5 1] 6 since ?", "1: time_to_first_token [7 2] 9 since ?", "2: time_to_first_token [8 3] 11 since ?",
+		}},
+		{"histograms of an engine that does not say when it began", second(0), []string{ttft("1", 5, 6), ttft("1.0", 7, 9), ttft("1", 1, 2)}, []string{
+			"0: time_to_first_token [0 0] 0 since 10", "1: time_to_first_token [2 1] 3 since 10", "2: time_to_first_token [3 2] 5 since 10",
+		}},
+		{"an upgrade that changes the bounds", second(0), []string{begin(-5) + ttft("1", 5, 6), begin(-5) + ttft("2", 7, 9)}, []string{
+			"0: time_to_first_token [5 1] 6 since ?", "1: time_to_first_token [7 2] 9 since 10",
+		}},
+	} {
+		if diff := cmp.Diff(tt.want, follow(tt.watched, tt.pages...)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// Catches tokens that are counted once under the old labels of a workload and again under the new ones.
+func TestRelabel(t *testing.T) {
+	t.Parallel()
+	const page = "process_start_time_seconds %d\nvllm:generation_tokens_total %d\nray_vllm_prompt_tokens_total{WorkerId=\"a\"} %d\n"
+	g := &Growth{Watched: second(0)}
+	var got []string
+	for i := range 4 {
+		if i == 2 {
+			g.Relabel()
+		}
+		r := Read(promtext.Scan(fmt.Appendf(nil, page, second(5).Unix(), 100+i, 200+i)), "m")
+		g.Follow(r, second(10+10*i), time.Time{})
+		for _, p := range r.Points {
+			since := "?"
+			if !p.Since.IsZero() {
+				since = p.Since.Sub(second(0)).String()
+			}
+			got = append(got, fmt.Sprint(p.Metric.Name, " ", p.Value, " since ", since))
+		}
+	}
+	want := []string{
+		"inference.token.input 200 since 5s", "inference.token.output 100 since 5s", "inference.token.input 201 since 5s", "inference.token.output 101 since 5s",
+		"inference.token.input 0 since 30s", "inference.token.output 102 since ?", "inference.token.input 1 since 30s", "inference.token.output 103 since ?",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches workers that come and go for months and are remembered, or whose tokens are forgotten.
+func TestGrowthForgets(t *testing.T) {
+	t.Parallel()
+	g := &Growth{}
+	var last *Point
+	for i := range 3000 {
+		page := fmt.Sprintf("ray_vllm_generation_tokens_total{WorkerId=\"%d\"} 1\n", i)
+		r := Read(promtext.Scan([]byte(page)), "m")
+		g.Follow(r, second(i), time.Time{})
+		last = &r.Points[0]
+	}
+	if last.Value != 2999 {
+		t.Errorf("%v tokens of 3000 workers, the first of which was there already", last.Value)
+	}
+	if n := len(g.points[last.Key()].parts); n > forget+2 {
+		t.Errorf("%d parts are remembered", n)
+	}
+}

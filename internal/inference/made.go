@@ -1,0 +1,195 @@
+package inference
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/promtext"
+)
+
+// maxBound is the bound of the last bucket.
+var maxBound = math.Inf(1)
+
+// values returns the series of a family and marks the family as known. It returns none if the page does
+// not have it.
+func (c *collector) values(name string) []series {
+	f := c.page.find(name)
+	if f == nil {
+		return nil
+	}
+	f.mapped = true
+	return totals(unique(f.values()))
+}
+
+// at returns a family's only series with the labels of another series, besides some.
+func at(list []series, labels []promtext.Label, besides ...string) (float64, bool) {
+	key := keyWithout(labels, besides...)
+	for _, s := range list {
+		if keyWithout(s.labels, besides...) == key {
+			return s.value, true
+		}
+	}
+	return 0, false
+}
+
+// vllmCacheLimit takes the size of the cache from the labels of an info series.
+func vllmCacheLimit(c *collector) {
+	for _, s := range c.values("vllm_cache_config_info") {
+		number := func(name string) float64 {
+			text, _ := label(s.labels, name)
+			v, err := strconv.ParseFloat(text, 64)
+			if err != nil || !(v > 0) {
+				return 0
+			}
+			return v
+		}
+		if tokens := number("block_size") * number("num_gpu_blocks"); tokens > 0 {
+			s.value = tokens
+			c.add(&rule{metric: cacheLimit, set: []Attr{{AttrTier, "gpu"}}}, []series{s})
+		}
+	}
+}
+
+// vllmAdapters counts LoRA adapters. A series has the names of adapters as labels, and the time of the
+// last change as its value; older series stay.
+func vllmAdapters(c *collector) {
+	list := c.values("vllm_lora_requests_info")
+	if len(list) == 0 {
+		return
+	}
+	newest := slices.MaxFunc(list, func(a, b series) int {
+		switch {
+		case a.value < b.value:
+			return -1
+		case a.value > b.value:
+			return 1
+		}
+		return 0
+	})
+	text, _ := label(newest.labels, "max_lora")
+	if limit, err := strconv.ParseFloat(text, 64); err == nil && limit > 0 {
+		c.add(&rule{metric: adapterLimit}, []series{{labels: newest.labels, value: limit}})
+	}
+	for label, state := range map[string]string{"running_lora_adapters": "running", "waiting_lora_adapters": "waiting"} {
+		text := (&promtext.Sample{Labels: newest.labels}).Get(label)
+		n := len(strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }))
+		c.add(&rule{metric: adapters, set: []Attr{{AttrState, state}}}, []series{{labels: newest.labels, value: float64(n)}})
+	}
+}
+
+// sglangFinished divides finished requests: the total has those that were aborted, too.
+func sglangFinished(c *collector) {
+	all := c.values("sglang_num_requests")
+	if len(all) == 0 {
+		return
+	}
+	success := rule{metric: finished, set: []Attr{{AttrOutcome, Success}}}
+	c.add(&success, all)
+	aborted := c.values("sglang_num_aborted_requests")
+	c.add(&rule{metric: finished, set: []Attr{{AttrOutcome, Abort}}}, aborted)
+	for _, s := range aborted {
+		c.take(&success, &s)
+	}
+}
+
+// take subtracts a series from a point that add has made. The two are not read at the same moment.
+func (c *collector) take(r *rule, s *series) {
+	key := (&Point{Metric: r.metric, Attrs: c.attrs(c.modelOf(s.labels), r.set)}).Key()
+	if p := c.points[key]; p != nil {
+		p.Value = max(0, p.Value-s.value)
+		p.parts = append(p.parts, contribution{key: s.key(), value: s.value, minus: true})
+	}
+}
+
+// nimFinished takes requests by reason where they are known, and failed ones.
+func nimFinished(c *collector) {
+	success := c.values("request_success")
+	if list := c.values("request_finish"); len(list) > 0 {
+		c.add(&rule{metric: finished, by: []Attr{{"finished_reason", AttrReason}}}, list)
+	} else {
+		c.add(&rule{metric: finished, set: []Attr{{AttrOutcome, Success}}}, success)
+	}
+	c.add(&rule{metric: finished, set: []Attr{{AttrOutcome, Failure}}}, c.values("request_failure"))
+}
+
+// tensorRTWaiting takes the waiting requests; older versions have active and scheduled ones only.
+func tensorRTWaiting(c *collector) {
+	const kind = "request_type"
+	r := rule{metric: requests, set: []Attr{{AttrState, "waiting"}}, only: &promtext.Label{Name: kind, Value: "waiting"}}
+	list := c.values("nv_trt_llm_request_metrics")
+	if slices.ContainsFunc(list, func(s series) bool { v, _ := label(s.labels, kind); return v == "waiting" }) {
+		c.add(&r, list)
+		return
+	}
+	for _, s := range list {
+		if v, _ := label(s.labels, kind); v != "active" {
+			continue
+		}
+		scheduled := slices.DeleteFunc(slices.Clone(list), func(s series) bool { v, _ := label(s.labels, kind); return v != "scheduled" })
+		if n, ok := at(scheduled, s.labels, kind); ok {
+			s.value = max(0, s.value-n)
+			c.add(&rule{metric: requests, set: r.set}, []series{s})
+		}
+	}
+}
+
+// tensorRTCache takes the use and the size of the cache, which is counted in blocks.
+func tensorRTCache(c *collector) {
+	const kind = "kv_cache_block_type"
+	list := c.values("nv_trt_llm_kv_cache_block_metrics")
+	of := func(name string) []series {
+		return slices.DeleteFunc(slices.Clone(list), func(s series) bool { v, _ := label(s.labels, kind); return v != name })
+	}
+	gpu := []Attr{{AttrTier, "gpu"}}
+	for _, s := range of("max") {
+		used, ok := at(of("used"), s.labels, kind)
+		if fraction, has := at(of("fraction"), s.labels, kind); has {
+			used, ok = fraction*s.value, true
+		}
+		if ok && s.value > 0 {
+			c.add(&rule{metric: cacheUtilization, set: gpu}, []series{{labels: s.labels, value: used / s.value}})
+		}
+		if tokens, ok := at(of("tokens_per"), s.labels, kind); ok {
+			c.add(&rule{metric: cacheLimit, set: gpu}, []series{{labels: s.labels, value: tokens * s.value}})
+		}
+	}
+}
+
+// tensorRTCacheLimit takes the size of the cache, which is counted in blocks.
+func tensorRTCacheLimit(c *collector) {
+	tokens := c.values("trtllm_kv_cache_tokens_per_block")
+	for _, s := range c.values("trtllm_kv_cache_max_blocks") {
+		if n, ok := at(tokens, s.labels); ok {
+			s.value *= n
+			c.add(&rule{metric: cacheLimit, set: []Attr{{AttrTier, "gpu"}}}, []series{s})
+		}
+	}
+}
+
+// dynamoCache takes the use of the cache from a worker, unless the engine in it says it on the same page.
+func dynamoCache(c *collector) {
+	list := c.values("dynamo_component_gpu_cache_usage_percent") // a ratio, despite its name
+	for _, p := range c.points {
+		if p.Metric == cacheUtilization {
+			return
+		}
+	}
+	c.add(&rule{metric: cacheUtilization, set: []Attr{{AttrTier, "gpu"}}}, list)
+}
+
+// llamaTokens takes the tokens of prompts: those that were computed, and newer versions also count those
+// that were cached.
+func llamaTokens(c *collector) {
+	computed, cached := c.values("llamacpp_prompt_tokens"), c.values("llamacpp_prompt_tokens_cached")
+	c.add(&rule{metric: tokensIn}, computed)
+	c.add(&rule{metric: tokensIn}, cached)
+	if len(cached) == 0 {
+		return
+	}
+	gpu := []Attr{{AttrTier, "gpu"}}
+	c.add(&rule{metric: prefixQueries, set: gpu}, computed)
+	c.add(&rule{metric: prefixQueries, set: gpu}, cached)
+	c.add(&rule{metric: prefixHits, set: gpu}, cached)
+}

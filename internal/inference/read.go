@@ -1,0 +1,401 @@
+// Package inference reads the metrics pages of inference engines in one vocabulary. Every engine has names
+// of its own, which change with its versions: the table in this package knows them, the newest first,
+// so that a query survives an upgrade. What a page has and the table does not is counted.
+package inference
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/promtext"
+)
+
+// Reading is what a page says.
+type Reading struct {
+	// Providers are the engines whose families the page has.
+	Providers []string
+	Points    []Point
+	// Unmapped counts samples of these engines that the table does not know, and Rejected those of
+	// histograms that were cut off or do not add up.
+	Unmapped, Rejected int
+	// Started is when the process of the engine started, in seconds since 1970; 0 if the page does not say.
+	Started float64
+}
+
+// Point is a value of a metric. Histograms have Buckets, others a Value.
+type Point struct {
+	Metric *Metric
+	Attrs  []Attr // in order of names
+	Value  float64
+	*Buckets
+	// Since is when a counter or a histogram was zero for the last time, as far as that is known. See
+	// Growth.
+	Since time.Time
+
+	parts []contribution // of a counter or a histogram
+}
+
+// contribution is what one series of the page adds to a point, or takes away from it.
+type contribution struct {
+	key       string
+	value     float64
+	histogram *Buckets
+	minus     bool
+	passing   bool // of a worker, which may end before the process that serves the page
+}
+
+// Attr is an attribute of a point.
+type Attr struct{ Name, Value string }
+
+// Key identifies the series of the point on its page.
+func (p *Point) Key() string {
+	var b strings.Builder
+	b.WriteString(p.Metric.Name)
+	for _, a := range p.Attrs {
+		b.WriteString("\xff" + a.Name + "\xff" + a.Value)
+	}
+	return b.String()
+}
+
+// Get returns the value of an attribute, or "" if the point does not have it.
+func (p *Point) Get(name string) string {
+	for _, a := range p.Attrs {
+		if a.Name == name {
+			return a.Value
+		}
+	}
+	return ""
+}
+
+// Read reads a page. model is the name of the model for engines whose pages do not have it.
+func Read(text *promtext.Text, model string) *Reading {
+	p := newPage(text)
+	out := &Reading{}
+	if f := p.find("process_start_time_seconds"); f != nil && len(f.samples) == 1 {
+		out.Started = f.samples[0].Value
+	}
+	c := &collector{page: p, model: model, points: map[string]*Point{}}
+	for i := range engines {
+		e := &engines[i]
+		if !e.on(p) {
+			continue
+		}
+		out.Providers = append(out.Providers, e.provider)
+		c.engine, c.sole = e, p.soleModel(e)
+		for j := range e.rules {
+			c.apply(&e.rules[j])
+		}
+	}
+	for _, name := range c.order {
+		out.Points = append(out.Points, *c.points[name])
+	}
+	for _, f := range p.families {
+		if !f.mapped && slices.ContainsFunc(engines, func(e engine) bool { return slices.Contains(out.Providers, e.provider) && e.owns(f.name) }) {
+			out.Unmapped += len(f.samples) + len(f.buckets) + len(f.sums) + len(f.counts)
+		}
+	}
+	out.Rejected = p.rejected
+	return out
+}
+
+// engine is an engine of the table.
+type engine struct {
+	provider string
+	prefixes []string // of its families, canonical
+	names    []string // families without a prefix: the page must have all of them
+	rules    []rule
+}
+
+// owns reports whether a family belongs to the engine.
+func (e *engine) owns(name string) bool {
+	return slices.ContainsFunc(e.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) || slices.Contains(e.names, name)
+}
+
+// on reports whether a page is of this engine.
+func (e *engine) on(p *page) bool {
+	if len(e.names) > 0 {
+		return !slices.ContainsFunc(e.names, func(name string) bool { return p.find(name) == nil })
+	}
+	for name := range p.families {
+		if e.owns(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// rule maps families to a metric.
+type rule struct {
+	metric *Metric
+	// from are families, the newest name first. The first that the page has counts, and no other: during a
+	// migration an engine has both.
+	from  []string
+	only  *promtext.Label // the label that a series must have
+	set   []Attr          // attributes of all points
+	by    []Attr          // labels (Name) that become attributes (Value)
+	parts float64         // how many of the unit make one of the metric's, such as 1000 ms; 0: 1
+	sum   bool            // the sum of a histogram, as a counter
+	// made makes points instead, of metrics that makes lists, from families that from lists.
+	made  func(*collector)
+	makes []*Metric
+}
+
+// Labels that tell apart what adds up, and are no attributes.
+var (
+	// replicas are labels of copies of the same values: the ranks of one engine.
+	replicas = []string{"tp_rank", "pp_rank", "moe_ep_rank"}
+	// ranks are labels of the engines behind one endpoint.
+	ranks = []string{"engine", "dp_rank", "WorkerId", "worker_id"}
+	// workers are those of ranks that come and go.
+	workers = ranks[2:]
+)
+
+// collector makes points.
+type collector struct {
+	page   *page
+	engine *engine
+	model  string // of engines whose pages have none
+	sole   string // the only model of the engine's series, if there is one
+	points map[string]*Point
+	order  []string
+}
+
+func (c *collector) apply(r *rule) {
+	if r.made != nil {
+		r.made(c)
+		return
+	}
+	f := c.page.find(r.from...)
+	if f == nil {
+		return
+	}
+	for _, name := range r.from {
+		if other := c.page.find(name); other != nil {
+			other.mapped = true // an older name of the same
+		}
+	}
+	list := f.values()
+	if r.metric.Kind == Histogram || r.sum {
+		var rejected int
+		list, rejected = f.histograms()
+		c.page.rejected += rejected
+	}
+	c.add(r, list)
+}
+
+// add adds series of a family to points.
+func (c *collector) add(r *rule, list []series) {
+	list = totals(unique(list))
+	several := len(ranksOf(list)) > 1
+	for i := range list {
+		s := &list[i]
+		if r.only != nil {
+			if v, _ := label(s.labels, r.only.Name); v != r.only.Value {
+				continue
+			}
+		}
+		attrs := slices.Clone(r.set)
+		for _, by := range r.by {
+			if v, ok := label(s.labels, by.Name); ok && v != "" {
+				attrs = append(attrs, Attr{by.Value, v})
+			}
+		}
+		if rank := rankOf(s.labels); several && rank != "" && (r.metric.Kind == Gauge || r.metric.Kind == UpDown) {
+			attrs = append(attrs, Attr{AttrRank, rank})
+		}
+		c.point(r.metric, c.modelOf(s.labels), attrs, s, r.parts, r.sum)
+	}
+}
+
+// attrs returns the attributes of a point of the engine, in order of names.
+func (c *collector) attrs(model string, attrs []Attr) []Attr {
+	attrs = append(slices.Clone(attrs), Attr{AttrProvider, c.engine.provider})
+	if model != "" {
+		attrs = append(attrs, Attr{AttrModel, model})
+	}
+	if i := slices.IndexFunc(attrs, func(a Attr) bool { return a.Name == AttrReason }); i >= 0 {
+		attrs[i].Value = strings.ToLower(attrs[i].Value)
+		attrs = append(attrs, Attr{AttrOutcome, outcome(attrs[i].Value)})
+	}
+	slices.SortFunc(attrs, func(a, b Attr) int { return strings.Compare(a.Name, b.Name) })
+	return attrs
+}
+
+// key identifies a series among those of a point. Copies of one series have one key: which of them
+// counts changes from reading to reading.
+func (s *series) key() string {
+	return s.family + "\xfd" + keyWithout(s.labels, append([]string{"le"}, replicas...)...)
+}
+
+// point adds a series to a point.
+func (c *collector) point(m *Metric, model string, attrs []Attr, s *series, parts float64, sum bool) {
+	attrs = c.attrs(model, attrs)
+	parts = cmp.Or(parts, 1)
+	value := s.value / parts
+	if sum {
+		value = s.histogram.Sum / parts
+	}
+	if s.histogram == nil && (math.IsNaN(value) || math.IsInf(value, 0) || value < 0) {
+		return // unknown: vLLM has a ratio of -1 before the first request
+	}
+	added := &Point{Metric: m, Attrs: attrs, Value: value}
+	from := contribution{key: s.key(), value: value, passing: slices.ContainsFunc(s.labels, func(l promtext.Label) bool { return slices.Contains(workers, l.Name) })}
+	if m.Kind == Histogram {
+		from.histogram = s.histogram.over(parts)
+		added.Value, added.Buckets = 0, from.histogram.over(1)
+	}
+	key := added.Key()
+	p := c.points[key]
+	if p == nil {
+		if m.Kind == Counter || m.Kind == Histogram {
+			added.parts = []contribution{from}
+		}
+		c.points[key] = added
+		c.order = append(c.order, key)
+		return
+	}
+	switch m.Kind {
+	case Histogram:
+		if !p.plus(from.histogram) {
+			c.page.rejected += len(s.histogram.Counts)
+			return
+		}
+		p.parts = append(p.parts, from)
+	case Counter:
+		p.Value += value
+		p.parts = append(p.parts, from)
+	case Gauge:
+		p.Value = max(p.Value, value)
+	default:
+		p.Value += value
+	}
+}
+
+// outcome returns what became of a request from the reason for its end.
+func outcome(reason string) string {
+	switch reason {
+	case "stop", "length", "repetition", "eos_token", "stop_sequence":
+		return Success
+	case "abort", "cancelled", "canceled":
+		return Abort
+	}
+	return Failure
+}
+
+// modelOf returns the model of a series.
+func (c *collector) modelOf(labels []promtext.Label) string {
+	for _, name := range []string{"model_name", "model", "name"} {
+		if v, ok := label(labels, name); ok && v != "" {
+			return v
+		}
+	}
+	return cmp.Or(c.sole, c.model)
+}
+
+// soleModel returns the only model of an engine's series: some have no such label.
+func (p *page) soleModel(e *engine) string {
+	sole := ""
+	for _, f := range p.families {
+		if !e.owns(f.name) {
+			continue
+		}
+		for _, s := range slices.Concat(f.samples, f.counts) {
+			m := s.Get("model_name")
+			if m != "" && sole != "" && m != sole {
+				return ""
+			}
+			sole = cmp.Or(sole, m)
+		}
+	}
+	return sole
+}
+
+// unique returns one of the series that are copies: those of the ranks of one engine. Of several the
+// largest counts, because ranks are read one after the other.
+func unique(list []series) []series {
+	at := map[string]int{}
+	out := list[:0:0]
+	for _, s := range list {
+		key := s.key()
+		i, ok := at[key]
+		if !ok {
+			at[key] = len(out)
+			out = append(out, s)
+			continue
+		}
+		if s.size() > out[i].size() {
+			out[i] = s
+		}
+	}
+	return out
+}
+
+func (s *series) size() float64 {
+	if s.histogram != nil {
+		return float64(s.histogram.Count)
+	}
+	return s.value
+}
+
+// totals leaves out the parts of totals: with priority scheduling, SGLang's series with an empty priority
+// is the sum of the others.
+func totals(list []series) []series {
+	const part = "priority"
+	has := map[string]bool{}
+	for _, s := range list {
+		if v, ok := label(s.labels, part); ok && v == "" {
+			has[keyWithout(s.labels, part, "le")] = true
+		}
+	}
+	if len(has) == 0 {
+		return list
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(s series) bool {
+		v, _ := label(s.labels, part)
+		return v != "" && has[keyWithout(s.labels, part, "le")]
+	})
+}
+
+func ranksOf(list []series) map[string]bool {
+	out := map[string]bool{}
+	for _, s := range list {
+		out[rankOf(s.labels)] = true
+	}
+	return out
+}
+
+// rankOf returns which engine behind the endpoint a series is of.
+func rankOf(labels []promtext.Label) string {
+	var out []string
+	for _, name := range ranks {
+		if v, ok := label(labels, name); ok && v != "" {
+			out = append(out, v)
+		}
+	}
+	return strings.Join(out, "/")
+}
+
+// over returns a histogram in a unit that is so many times as large.
+func (b *Buckets) over(parts float64) *Buckets {
+	out := &Buckets{Bounds: slices.Clone(b.Bounds), Counts: slices.Clone(b.Counts), Count: b.Count, Sum: b.Sum / parts}
+	for i := range out.Bounds {
+		out.Bounds[i] /= parts
+	}
+	return out
+}
+
+// plus adds a histogram with the same bounds, and returns false if its bounds differ.
+func (b *Buckets) plus(other *Buckets) bool {
+	if !slices.Equal(b.Bounds, other.Bounds) {
+		return false
+	}
+	for i, n := range other.Counts {
+		b.Counts[i] += n
+	}
+	b.Count += other.Count
+	b.Sum += other.Sum
+	return true
+}

@@ -1,0 +1,291 @@
+package discover
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/inference"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// Catches an engine whose server is the parent of the process on the device, as vLLM's is: one that is not
+// found, or is found without its device, owner, age or page.
+func TestFind(t *testing.T) {
+	w := newWorld(t,
+		run{pid: 100, parent: 1, session: 100, start: 5000, open: []uint64{11}},
+		run{pid: 101, parent: 100, session: 100, start: 5100})
+	s := w.serve(11, vllm())
+	f := w.finder()
+	if got := w.round(f, tick(0)); got != nil {
+		t.Fatalf("without a process on a device there is %v", show(got))
+	}
+	got := w.round(f, tick(30, 101))
+	want := []shown{{ID: "process/python3:" + port(s), Path: "/metrics", Port: port(s), Devices: []string{"GPU-0"}, Started: booted.Add(50 * time.Second).Format(time.RFC3339)}}
+	if diff := cmp.Diff(want, show(got)); diff != "" {
+		t.Fatalf("(-want +got):\n%s", diff)
+	}
+	f.Owner = owned("pod/1/c", 100)
+	want[0].ID, want[0].Owner = "pod/1/c:"+port(s), "pod/1/c"
+	got = f.Find(t.Context(), tick(31, 101))
+	if diff := cmp.Diff(want, show(got)); diff != "" {
+		t.Fatalf("with an owner (-want +got):\n%s", diff)
+	}
+	page, err := got[0].Target.Page(t.Context())
+	if err != nil || string(page) != vllmPage {
+		t.Errorf("the page is %q, %v", page, err)
+	}
+	// An owner that is not known for a moment is still the owner.
+	f.Owner = owned("pod/1/c")
+	if diff := cmp.Diff(want, show(f.Find(t.Context(), tick(32, 101)))); diff != "" {
+		t.Errorf("with a silent source (-want +got):\n%s", diff)
+	}
+	// A driver that does not answer for a moment does not end an engine, only its processes do.
+	want[0].Devices = nil
+	if diff := cmp.Diff(want, show(w.round(f, tick(62)))); diff != "" {
+		t.Errorf("with a silent driver (-want +got):\n%s", diff)
+	}
+	w.processes[0].open = nil
+	w.listens = nil
+	if got := w.round(f, tick(92)); got != nil {
+		t.Errorf("with a socket that is closed: %v", show(got))
+	}
+	w.processes[0].open = []uint64{11}
+	w.listen(s.Listener.Addr().String(), 11, 0)
+	if got := w.round(f, tick(122, 101)); len(got) != 1 {
+		t.Errorf("with a socket that is open again: %v", show(got))
+	}
+	w.processes = nil
+	if got := w.round(f, tick(152)); got != nil {
+		t.Errorf("of processes that ended: %v", show(got))
+	}
+	if diff := cmp.Diff(Status{}, f.Status()); diff != "" {
+		t.Errorf("the status (-want +got):\n%s", diff)
+	}
+}
+
+// Catches a server without a visible process on a device that is not found although its workload holds one,
+// and a neighbor's that is.
+func TestHolder(t *testing.T) {
+	w := newWorld(t,
+		run{pid: 100, parent: 1, session: 100, open: []uint64{11}},
+		run{pid: 200, parent: 1, session: 200, open: []uint64{12}})
+	s := w.serve(11, vllm())
+	neighbor := vllm()
+	w.serve(12, neighbor)
+	f := w.finder()
+	f.Owner = owned("pod/1/c", 100)
+	at := tick(0)
+	at.Readings[0].Holders = []node.Holder{{Workload: workload.Workload{ID: "pod/1/c"}}, {Workload: workload.Workload{ID: workload.Unallocated}}}
+	want := []shown{{ID: "pod/1/c:" + port(s), Path: "/metrics", Port: port(s), Owner: "pod/1/c", Devices: []string{"GPU-0"}, Started: booted.Format(time.RFC3339)}}
+	if diff := cmp.Diff(want, show(w.round(f, at))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if asked := neighbor.paths(); asked != nil {
+		t.Errorf("a process without a device was asked for %v", asked)
+	}
+	if diff := cmp.Diff(Status{Processes: 1, Sockets: 1, Asked: 1, Engines: 1}, f.Status()); diff != "" {
+		t.Errorf("the status (-want +got):\n%s", diff)
+	}
+}
+
+// Catches a page of a pid that another process has now, in a dial and in a scan.
+func TestReusedPID(t *testing.T) {
+	w := newWorld(t, run{pid: 100, parent: 1, session: 100, start: 5, open: []uint64{11}})
+	server := vllm()
+	s := w.serve(11, server)
+	f := w.finder()
+	got := w.round(f, tick(0, 100))
+	if len(got) != 1 {
+		t.Fatalf("found %v", show(got))
+	}
+	asked := len(server.paths())
+	s.CloseClientConnections()
+	w.processes[0].start, w.processes[0].parent = 6, 7
+	w.write()
+	await.True(t, "the end of connections from before", func() bool {
+		_, err := got[0].Target.Page(t.Context())
+		return errors.Is(err, errGone)
+	})
+	if n := len(server.paths()); n != asked {
+		t.Errorf("another process was asked %d times", n-asked)
+	}
+	if got := f.Find(t.Context(), tick(1, 100)); got != nil {
+		t.Errorf("after a dial that failed there is %v", show(got))
+	}
+	// The new process is asked anew. It is an engine, too.
+	want := []string{"process/python3:" + port(s)}
+	if diff := cmp.Diff(want, ids(w.round(f, tick(30, 100)))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if n := len(server.paths()); n == asked {
+		t.Error("the new process was not asked")
+	}
+}
+
+// Catches an engine per worker, and one that belongs to the wrong of several processes with the same socket.
+func TestSharedSocket(t *testing.T) {
+	w := newWorld(t,
+		run{pid: 90, parent: 100, session: 100, start: 7, open: []uint64{11}}, // pids wrap around
+		run{pid: 100, parent: 1, session: 100, start: 5, open: []uint64{11}},
+		run{pid: 101, parent: 100, session: 100, start: 6, open: []uint64{11}})
+	server := vllm()
+	w.serve(11, server)
+	f := w.finder()
+	for i := range 5 {
+		got := w.round(f, tick(30*i, 101))
+		if len(got) != 1 || !got[0].Started.Equal(booted.Add(50*time.Millisecond)) {
+			t.Fatalf("found %v", show(got))
+		}
+	}
+	if diff := cmp.Diff([]string{"/v1/models", "/metrics"}, server.paths()); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+}
+
+// Catches one engine that counts twice: TGI and Triton have their page on several ports. Engines of several
+// processes count each, with different IDs.
+func TestSamePage(t *testing.T) {
+	w := newWorld(t,
+		run{pid: 100, parent: 1, session: 100, start: 5, open: []uint64{11, 12}},
+		run{pid: 200, parent: 1, session: 200, start: 6, open: []uint64{13}})
+	a, b := w.serve(11, vllm()), w.serve(12, vllm())
+	c := w.serve(13, vllm())
+	f := w.finder()
+	f.Owner = owned("pod/1/c", 100, 200)
+	lowest := port(a)
+	if port(b) < port(a) {
+		lowest = port(b)
+	}
+	want := []string{"pod/1/c:" + lowest, "pod/1/c:" + port(c)}
+	if diff := cmp.Diff(want, ids(w.round(f, tick(0, 100, 200)))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches two engines with one ID: containers of the same program have the same ports, each in its network.
+func TestID(t *testing.T) {
+	w := workload.Workload{ID: "pod/1/c"}
+	at := func(address string, namespace, inode uint64) *engine {
+		l := newWorld(t)
+		l.listen(address, inode, namespace)
+		return &engine{key: key{inode: inode}, name: "python3", endpoint: &endpoint{namespace: namespace, address: l.listens[0].address}}
+	}
+	var got []string
+	taken := map[string]bool{}
+	for _, e := range []*engine{at("0.0.0.0:8000", 1, 1), at("0.0.0.0:8000", 2, 2), at("127.0.0.1:8000", 2, 3), at("127.0.0.1:8000", 2, 4)} {
+		id := e.id(nil, taken)
+		taken[id] = true
+		got = append(got, id)
+	}
+	got = append(got, at("0.0.0.0:8000", 1, 1).id(&w, taken))
+	want := []string{
+		"process/python3:8000", "process/python3:8000@2", "process/python3:8000@2@127.0.0.1", "process/python3:8000@2@127.0.0.1@4",
+		"pod/1/c:8000",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches a tick that an endpoint delays, one that keeps others from being found, and a Finder that cannot
+// be closed meanwhile.
+func TestHanging(t *testing.T) {
+	w := newWorld(t, run{pid: 100, parent: 1, session: 100, open: []uint64{11, 12}})
+	var waiting atomic.Int32
+	w.serve(11, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		waiting.Add(1)
+		<-r.Context().Done()
+	}))
+	s := w.serve(12, vllm())
+	f := w.finder() // its timeout is longer than the test
+	w.write()
+	want := []string{"process/python3:" + port(s)}
+	await.True(t, "the other engine", func() bool {
+		return cmp.Equal(want, ids(f.Find(t.Context(), tick(0, 100)))) && waiting.Load() > 0
+	})
+	scan := f.done
+	if got := ids(f.Find(t.Context(), tick(300, 100))); !cmp.Equal(want, got) || f.done != scan {
+		t.Errorf("while a scan runs there is %v, and another scan: %v", got, f.done != scan)
+	}
+	f.Close()
+	if got := ids(f.Find(t.Context(), tick(600, 100))); !cmp.Equal(want, got) {
+		t.Errorf("after Close there is %v", got)
+	}
+	if diff := cmp.Diff(Status{Processes: 1, Sockets: 2, Asked: 1, Engines: 1}, f.Status()); diff != "" {
+		t.Errorf("the status (-want +got):\n%s", diff)
+	}
+}
+
+// Catches a request to a socket on which NCCL waits for its like, and an engine that is spared although its
+// command line has the port.
+func TestEphemeralPort(t *testing.T) {
+	w := newWorld(t, run{pid: 100, parent: 1, session: 100, command: "python3 train.py --port 1", open: []uint64{11}})
+	server := vllm()
+	s := w.serve(11, server)
+	w.file("sys/net/ipv4/ip_local_port_range", "1024\t65535\n")
+	f := w.finder()
+	f.Ephemeral = false
+	if got := w.round(f, tick(0, 100)); got != nil || server.paths() != nil {
+		t.Errorf("found %v, asked for %v", show(got), server.paths())
+	}
+	if diff := cmp.Diff(Status{Processes: 1, Sockets: 1, Spared: 1}, f.Status()); diff != "" {
+		t.Errorf("the status (-want +got):\n%s", diff)
+	}
+	w.processes[0].command, w.processes[0].start = "vllm serve --port="+port(s), 1
+	if diff := cmp.Diff([]string{"process/python3:" + port(s)}, ids(w.round(f, tick(30, 100)))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches an agent that finds itself in the control group of an engine.
+func TestSelf(t *testing.T) {
+	const group = "/system.slice/job.service"
+	w := newWorld(t,
+		run{pid: 100, parent: 1, session: 100, group: group},
+		run{pid: 200, parent: 1, session: 200, group: group, open: []uint64{11}})
+	server := vllm()
+	w.serve(11, server)
+	w.link("self", "200")
+	if got := w.round(w.finder(), tick(0, 100)); got != nil || server.paths() != nil {
+		t.Errorf("found %v, asked for %v", show(got), server.paths())
+	}
+}
+
+// Catches a /proc that cannot be listed and looks like a machine without engines.
+func TestNoProc(t *testing.T) {
+	w := newWorld(t)
+	f := w.finder()
+	f.Proc += "/none"
+	f.Find(t.Context(), tick(0, 100))
+	f.wait()
+	if err := f.Status().Err; err == nil || !strings.HasPrefix(err.Error(), "cannot list processes: ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Catches Ollama, which has no metrics page, being lost or read as one.
+func TestOllama(t *testing.T) {
+	w := newWorld(t, run{pid: 100, parent: 1, session: 100, open: []uint64{11}})
+	server := &pages{at: map[string]string{"/": "Ollama is running", "/api/ps": `{"models":[{"name":"llama3:8b","size_vram":7}]}`, "/v1/models": `{"data":[{"id":"llama3:8b","owned_by":"library"}]}`}}
+	s := w.serve(11, server)
+	got := w.round(w.finder(), tick(0, 100))
+	want := []shown{{ID: "process/python3:" + port(s), Path: "/api/ps", Format: string(inference.Ollama), Port: port(s), Devices: []string{"GPU-0"}, Started: booted.Format(time.RFC3339)}}
+	if diff := cmp.Diff(want, show(got)); diff != "" {
+		t.Fatalf("(-want +got):\n%s", diff)
+	}
+	page, err := got[0].Target.Page(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := inference.ReadOllama(page); err != nil || len(r.Points) != 2 {
+		t.Errorf("read %+v, %v", r, err)
+	}
+}

@@ -1,0 +1,341 @@
+package discover
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/inference"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// Limits of a scan. What is beyond them waits for the next.
+const (
+	maxAsked   = 256  // sockets per scan
+	maxSockets = 8192 // sockets that are remembered
+	atATime    = 8    // sockets that are asked concurrently
+	// maxClosed is how often a socket may hang up: a program that speaks another protocol does so each time.
+	maxClosed = 3
+)
+
+// The first and the longest pause before an undecided socket is asked again.
+const firstPause, longestPause = 30 * time.Second, 10 * time.Minute
+
+// question is what a scan takes from the tick.
+type question struct {
+	at      time.Time
+	pids    set             // processes on devices
+	holders map[string]bool // workloads that hold a device, by ID
+}
+
+// key identifies a listening socket of a process.
+type key struct {
+	pid   uint32
+	start uint64
+	inode uint64
+}
+
+// socket is what is remembered about a listening socket for as long as its process lives.
+type socket struct {
+	key
+	held
+	answer
+	endpoint *endpoint
+	client   *http.Client
+	asked    bool
+	spared   bool // it is not asked
+	tries    int  // that left it undecided
+	closed   int  // times that it hung up, one after the other
+	due      time.Time
+	reason   string // why it is unreachable
+}
+
+// scanner has what scans remember. One scan runs at a time.
+type scanner struct {
+	processes
+	owner     func(pid uint32) (workload.Workload, bool)
+	timeout   time.Duration
+	ephemeral bool // ask sockets on ports that the kernel chose, too
+	enter     func(namespace int) error
+	publish   func([]*engine, Status)
+
+	boot       int64 // in seconds since 1970, 0 if unknown
+	sockets    map[key]*socket
+	candidates set
+	listening  int
+}
+
+// scan looks for engines once.
+func (s *scanner) scan(ctx context.Context, q question) {
+	if len(q.pids)+len(q.holders) == 0 && len(s.sockets) == 0 {
+		s.publish(nil, Status{}) // nothing holds a device: there is nothing to look at
+		return
+	}
+	if s.boot == 0 {
+		if b, err := readFile(filepath.Join(s.proc, "stat")); err == nil {
+			s.boot, _ = parseBoot(b) // 0: unknown
+		}
+	}
+	if err := s.refresh(func(pid uint32) bool { return q.pids[pid] || s.candidates[pid] }); err != nil {
+		status := s.status()
+		status.Err = err
+		s.publish(s.engines(), status)
+		return
+	}
+	s.candidates = s.around(s.seeds(q))
+	for k, x := range s.sockets { // an engine stays one when the driver does not answer for a while
+		if x.verdict == found && s.lives(k) {
+			s.candidates[k.pid] = true
+		}
+	}
+	delete(s.candidates, s.self()) // the agent may be in the control group of an engine
+	s.keep(s.held(s.candidates), q.at)
+	s.publish(s.engines(), s.status())
+	s.askAll(ctx, q.at)
+	s.publish(s.engines(), s.status())
+}
+
+// seeds returns the processes that are on a device, or whose workload holds one.
+func (s *scanner) seeds(q question) set {
+	seeds := maps.Clone(q.pids)
+	if s.owner != nil && len(q.holders) > 0 {
+		for pid := range s.all {
+			if w, ok := s.owner(pid); ok && q.holders[w.ID] {
+				seeds[pid] = true
+			}
+		}
+	}
+	return seeds
+}
+
+// self returns the pid of the agent, 0 if the procfs is of another pid namespace.
+func (s *scanner) self() uint32 {
+	link, err := os.Readlink(filepath.Join(s.proc, "self"))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.ParseUint(link, 10, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(pid)
+}
+
+func (s *scanner) lives(k key) bool {
+	p := s.all[k.pid]
+	return p != nil && p.start == k.start
+}
+
+// keep remembers new sockets and forgets those that are closed, or whose process has ended.
+func (s *scanner) keep(list []held, at time.Time) {
+	s.listening = len(list)
+	open := map[key]bool{}
+	for _, h := range list {
+		k := key{h.holder.pid, h.holder.start, h.inode}
+		open[k] = true
+		if x := s.sockets[k]; x != nil {
+			x.held = h
+			continue
+		}
+		if len(s.sockets) >= maxSockets {
+			s.rejected++
+			continue
+		}
+		e := &endpoint{proc: s.proc, pid: k.pid, start: k.start, namespace: h.namespace, address: h.address, timeout: s.timeout, enter: s.enter}
+		s.sockets[k] = &socket{key: k, held: h, endpoint: e, client: inference.NewClient(e.transport(), s.timeout), due: at}
+	}
+	for k, x := range s.sockets {
+		// What is known about a process that is on no device for a moment stays known.
+		if !open[k] && (s.candidates[k.pid] || !s.lives(k)) {
+			x.client.CloseIdleConnections()
+			delete(s.sockets, k)
+		}
+	}
+}
+
+// askAll asks the sockets whose time has come.
+func (s *scanner) askAll(ctx context.Context, at time.Time) {
+	var due []*socket
+	for _, x := range s.sockets {
+		if s.candidates[x.pid] && x.verdict == undecided && !x.due.After(at) {
+			due = append(due, x)
+		}
+	}
+	slices.SortFunc(due, func(a, b *socket) int {
+		return cmp.Or(cmp.Compare(a.tries, b.tries), cmp.Compare(a.pid, b.pid), cmp.Compare(a.inode, b.inode))
+	})
+	due = due[:min(len(due), maxAsked)]
+	type reply struct {
+		*socket
+		answer
+	}
+	replies := make(chan reply)
+	running := 0
+	take := func() {
+		r := <-replies
+		running--
+		if ctx.Err() != nil {
+			return // an aborted request says nothing
+		}
+		if s.learn(r.socket, r.answer, at); r.verdict == found {
+			s.publish(s.engines(), s.status())
+		}
+	}
+	for _, x := range due {
+		if ctx.Err() != nil {
+			break
+		}
+		commands := s.commands(s.family(x.pid))
+		if x.spared = s.spare(x, commands); x.spared {
+			x.verdict = none
+			continue
+		}
+		if running == atATime {
+			take()
+		}
+		running++
+		a := &asker{Target: inference.Target{URL: x.endpoint.url(), Client: x.client}, tensorRT: isTensorRT(commands)}
+		go func() { replies <- reply{x, a.ask(ctx)} }()
+	}
+	for running > 0 {
+		take()
+	}
+}
+
+// family returns the processes of the tree and the control group of a process.
+func (s *scanner) family(pid uint32) []uint32 {
+	out := append(s.tree(pid), s.peers[s.all[pid].group]...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// spare reports whether a socket must not be asked: it is on a port that the kernel chose. There NCCL,
+// Gloo and PyTorch talk to each other, and old versions take a request for a message of theirs.
+func (s *scanner) spare(x *socket, commands string) bool {
+	if s.ephemeral {
+		return false
+	}
+	first, last := uint16(32768), uint16(60999) // the kernel's defaults, which containers have
+	if b, err := readFile(filepath.Join(s.proc, "sys/net/ipv4/ip_local_port_range")); err == nil {
+		if a, b, err := parseRange(b); err == nil {
+			first, last = a, b
+		}
+	}
+	port := x.address.Port()
+	return port >= first && port <= last && !names(commands, port)
+}
+
+// learn remembers what came of asking a socket.
+func (s *scanner) learn(x *socket, a answer, at time.Time) {
+	x.answer, x.asked, x.reason = a, true, ""
+	if u, ok := errors.AsType[*unreachableError](a.err); ok {
+		x.reason = u.reason
+	}
+	if x.closed++; !a.hungUp {
+		x.closed = 0
+	}
+	if x.closed == maxClosed {
+		x.verdict = none
+	}
+	if x.verdict != undecided {
+		if x.verdict == none {
+			x.client.CloseIdleConnections()
+		}
+		return
+	}
+	pause := longestPause
+	if x.tries < 10 {
+		pause = min(longestPause, firstPause<<x.tries)
+	}
+	x.tries++
+	x.due = at.Add(pause)
+}
+
+// engines returns the engines that are known.
+func (s *scanner) engines() []*engine {
+	type page struct {
+		pid         uint32
+		format      inference.Format
+		fingerprint uint64
+	}
+	best := map[page]*socket{}
+	for _, x := range s.sockets {
+		if x.verdict != found || !s.lives(x.key) {
+			continue
+		}
+		// One process may show the same page on several ports.
+		p := page{x.pid, x.format, x.fingerprint}
+		if other := best[p]; other == nil || cmp.Or(cmp.Compare(x.address.Port(), other.address.Port()), x.address.Compare(other.address)) < 0 {
+			best[p] = x
+		}
+	}
+	out := make([]*engine, 0, len(best))
+	for _, x := range best {
+		u := x.endpoint.url()
+		u.Path = x.path
+		e := &engine{
+			key: x.key, endpoint: x.endpoint, target: inference.Target{URL: u, Client: x.client, Format: x.format},
+			name: s.name(x.pid), near: of(s.below(x.pid)), tree: of(s.tree(x.pid)), group: of(s.peers[s.all[x.pid].group]),
+		}
+		if s.boot > 0 {
+			const ticks = 100 // per second, on every architecture
+			e.started = time.Unix(s.boot, 0).Add(time.Duration(x.start) * (time.Second / ticks)).UTC()
+		}
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b *engine) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid), a.endpoint.address.Compare(b.endpoint.address), cmp.Compare(a.inode, b.inode))
+	})
+	return out
+}
+
+func of(pids []uint32) set {
+	out := make(set, len(pids))
+	for _, pid := range pids {
+		out[pid] = true
+	}
+	return out
+}
+
+// name returns the name of the program that a process runs.
+func (s *scanner) name(pid uint32) string {
+	name := s.all[pid].name
+	if link, err := os.Readlink(s.path(pid, "exe")); err == nil {
+		name = filepath.Base(strings.TrimSuffix(link, " (deleted)"))
+	}
+	return strings.ToValidUTF8(name[:min(len(name), 64)], "?")
+}
+
+// status returns what the last scan found.
+func (s *scanner) status() Status {
+	out := Status{Processes: len(s.candidates), Sockets: s.listening, Unreadable: s.unreadable, Rejected: s.rejected}
+	reasons := map[string]int{}
+	for _, x := range s.sockets {
+		if !s.candidates[x.pid] {
+			continue
+		}
+		switch {
+		case x.spared:
+			out.Spared++
+		case x.asked && x.reason != "":
+			reasons[x.reason]++
+		case x.asked:
+			out.Asked++
+			if x.verdict == undecided {
+				out.Undecided++
+			}
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
+		out.Unreachable = append(out.Unreachable, Unreachable{reason, reasons[reason]})
+	}
+	return out
+}

@@ -47,6 +47,7 @@ func Sights() []Sight {
 		{"h100-01", "the thief", "notebooks/mallory uses GPU 5 of h100-01, which is allocated to inference/chat-api"},
 		{"h200-01", "the sick GPU", "GPU 7 of h200-01 has memory errors, XIDs and poor cooling"},
 		{"a100-01", "the careless job", "Slurm job md-sweep holds 4 GPUs of a100-01 and uses 1"},
+		{"mi300x-01", "the full cache", "inference/summarizer on 2 GPUs of mi300x-01: the cache is full, requests wait for minutes"},
 	}
 }
 

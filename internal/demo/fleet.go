@@ -30,15 +30,22 @@ type Machine struct {
 	Groups []sim.Group
 }
 
+// The models that inference engines of the fleet serve.
+const (
+	chatModel    = "meta-llama/Llama-3.3-70B-Instruct"
+	summaryModel = "mistralai/Mistral-Large-Instruct-2411"
+)
+
 // Fleet returns the simulated nodes: normal workloads, an idle hoarder, a thief, a sick GPU, a
-// job that uses one of its four GPUs, and nodes of several schedulers and vendors.
+// job that uses one of its four GPUs, an inference engine with a full cache, and nodes of several
+// schedulers and vendors.
 func Fleet() []Machine {
 	return []Machine{
 		{"h100-01", kubernetes("h100-01"), []sim.Group{
 			{Model: "h100", Devices: 4, Role: "training", Stays: stays(pod("research", "llama-sft", "job", "trainer", "research").from(31 * time.Hour))},
-			{Model: "h100", Devices: 1, Role: "inference", Stays: stays(pod("inference", "chat-api", "deployment", "vllm", "product"))},
+			{Model: "h100", Devices: 1, Role: "inference", Serves: chatModel, Stays: stays(pod("inference", "chat-api", "deployment", "vllm", "product"))},
 			{
-				Model: "h100", Devices: 1, Role: "inference", Stays: stays(pod("inference", "chat-api", "deployment", "vllm", "product")),
+				Model: "h100", Devices: 1, Role: "inference", Serves: chatModel, Stays: stays(pod("inference", "chat-api", "deployment", "vllm", "product")),
 				Thief: thief(pod("notebooks", "mallory", "statefulset", "jupyter", "interns").from(40 * time.Hour)),
 			},
 			{Model: "h100", Devices: 1, Role: "partitioned"},
@@ -64,7 +71,8 @@ func Fleet() []Machine {
 			{Model: "a100", Devices: 1, Role: "overheating", Stays: stays(job("48255", "cfd-wing", "mina", "engineering").from(20 * time.Hour).until(45 * time.Hour))},
 		}},
 		{"mi300x-01", kubernetes("mi300x-01"), []sim.Group{
-			{Model: "mi300x", Devices: 4, Role: "inference", Stays: stays(pod("inference", "embeddings", "deployment", "vllm", "product"))},
+			{Model: "mi300x", Devices: 2, Role: "inference", Stays: stays(pod("inference", "embeddings", "deployment", "vllm", "product"))},
+			{Model: "mi300x", Devices: 2, Role: "saturated", Serves: summaryModel, Stays: stays(pod("inference", "summarizer", "deployment", "sglang", "product"))},
 			{Model: "mi300x", Devices: 2, Role: "training", Stays: stays(pod("research", "qwen-finetune", "job", "trainer", "research").from(35 * time.Hour))},
 			{Model: "mi300x", Devices: 2, Role: "training", Stays: stays(pod("research", "nightly-eval", "cronjob", "eval", "research").from(29 * time.Hour).until(32 * time.Hour))},
 		}},

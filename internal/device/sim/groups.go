@@ -21,6 +21,9 @@ type Group struct {
 	Stays []Stay
 	// Thief uses the devices without having been allocated them; nil means no thief.
 	Thief *Stay
+	// Serves is the name of the model that the tenants' inference engine serves, see Engines. Their
+	// container is called like the engine. Empty means that they have no engine.
+	Serves string
 }
 
 // Stay is the time during which a tenant holds a device.
@@ -45,7 +48,7 @@ const partitioned = "partitioned"
 // byName are the roles that a Group may have.
 var byName = map[string]*role{
 	"training": roleTraining, "inference": roleInference, "idle": roleIdle, "overheating": roleOverheating,
-	"failing": roleFailing, "sick": roleSick, partitioned: nil,
+	"saturated": roleSaturated, "failing": roleFailing, "sick": roleSick, partitioned: nil,
 }
 
 // Roles returns the valid values of Group.Role, sorted.
@@ -67,6 +70,9 @@ func (n *node) plan(cfg Config) error {
 			return fmt.Errorf("%s devices with role %s are partitioned: their tenants cannot be specified", group.Model, group.Role)
 		}
 		if err := checkStays(group.Stays); err != nil {
+			return err
+		}
+		if err := checkEngine(&group, r); err != nil {
 			return err
 		}
 		for range group.Devices {

@@ -18,6 +18,7 @@ type role struct {
 	links      float64 // utilization of all links to other devices per direction while busy
 	feed       float64 // utilization of PCIe towards the device while busy
 	activity   activity
+	service    *service // how an inference engine in this role behaves; nil: there is none
 }
 
 // load is what a script demands of the hardware in one second, in ratios from 0 to 1.
@@ -26,6 +27,9 @@ type load struct {
 	held    float64 // allocated memory
 	upload  float64 // PCIe bandwidth used towards the host
 	stifled float64 // lost cooling; at 1 the power limit would exceed the highest operating temperature
+
+	waiting  float64 // requests in front of an inference engine
+	quitting float64 // clients that leave the queue, per second
 }
 
 // activity is how much of the compute units kernels use while they run, in ratios.
@@ -49,6 +53,14 @@ var (
 		load: inference, process: "vllm",
 		heat: 0.62, controller: 0.71, feed: 0.004,
 		activity: activity{sm: 0.58, occupancy: 0.17, dram: 0.66, tensor: 0.13, fp32: 0.07, fp16: 0.04, integer: 0.09},
+		service:  chat,
+	}
+	// An inference engine whose cache is full, so that its queue grows.
+	roleSaturated = &role{
+		load: saturated, process: "sglang",
+		heat: 0.93, controller: 0.78, links: 0.11, feed: 0.006,
+		activity: activity{sm: 0.83, occupancy: 0.24, dram: 0.71, tensor: 0.38, fp32: 0.09, fp16: 0.06, integer: 0.12},
+		service:  summaries,
 	}
 	roleIdle        = &role{load: idle, process: "python3"}
 	roleOverheating = &role{
@@ -101,6 +113,29 @@ func inference(key uint64, second int) load {
 	busy = min(max(busy, 0.02), 0.95)
 	cache := float64(second%cacheLife) / cacheLife
 	return load{busy: busy, held: 0.58 + 0.34*cache, upload: 0.002 * busy}
+}
+
+// saturated is an engine with more requests than fit into its cache. Its queue grows until the
+// clients give up, and after a short relief it grows again.
+func saturated(key uint64, second int) load {
+	const grows, leaves, relief = 1320, 240, 240 // seconds
+	const cache, busy = 0.991, 0.965             // as long as the cache is full
+	s := (second + int(key%period)) % period
+	l := load{busy: busy + 0.012*noise(key, second, 10), upload: 0.002}
+	used := cache + 0.004*noise(hash(key, 1), second, 30)
+	switch {
+	case s < grows:
+		l.waiting = summaries.queue * float64(s) / grows
+	case s < grows+leaves:
+		l.waiting = summaries.queue * float64(grows+leaves-s) / leaves
+		l.quitting = grid(summaries.queue * (1.0/leaves + 1.0/grows)) // also those that still arrive
+	default:
+		ease := math.Sin(math.Pi * float64(s-grows-leaves) / relief)
+		used -= 0.09 * ease * ease
+		l.busy -= 0.09 * ease * ease
+	}
+	l.held = summaries.empty + (summaries.full-summaries.empty)*used
+	return l
 }
 
 func idle(uint64, int) load { return load{held: 0.41} }

@@ -13,6 +13,8 @@ import (
 
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpumeter/gpumeter/internal/inference"
 )
 
 // receiverMetadata is what the page needs of a metadata.yaml.
@@ -48,6 +50,24 @@ func (m *metric) data(name string) pmetric.Metric {
 	return out
 }
 
+// vocabulary returns a metric of an inference engine as the Collector has it.
+func vocabulary(m *inference.Metric) pmetric.Metric {
+	out := pmetric.NewMetric()
+	out.SetName(m.Name)
+	out.SetUnit(m.Unit)
+	const cumulative = pmetric.AggregationTemporalityCumulative
+	switch m.Kind {
+	case inference.Histogram:
+		out.SetEmptyHistogram().SetAggregationTemporality(cumulative)
+	case inference.Gauge:
+		out.SetEmptyGauge()
+	default:
+		out.SetEmptySum().SetIsMonotonic(m.Kind == inference.Counter)
+		out.Sum().SetAggregationTemporality(cumulative)
+	}
+	return out
+}
+
 // Catches a page of metrics that lacks one, or that has a name Prometheus does not show.
 func TestMetricsDocument(t *testing.T) {
 	files, err := filepath.Glob("../../receiver/*/metadata.yaml")
@@ -68,6 +88,18 @@ func TestMetricsDocument(t *testing.T) {
 		var meta receiverMetadata
 		if err := yaml.Unmarshal(text, &meta); err != nil {
 			t.Fatal(err)
+		}
+		if len(meta.Metrics) == 0 { // mdatagen has no histograms
+			fmt.Fprintf(&b, "\n## %s\n\n[Which engine has what](engines.md), and [what it means](inference.md).\n\n| OpenTelemetry | Prometheus | unit | type | what |\n|---|---|---|---|---|\n", meta.Display)
+			for _, m := range inference.Metrics() {
+				data := vocabulary(m)
+				prometheus, err := prometheusName(data)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s |\n", m.Name, prometheus, m.Unit, strings.ToLower(kindOf(data).prometheus.String()), m.Description)
+			}
+			continue
 		}
 		fmt.Fprintf(&b, "\n## %s\n\n[Attributes](../%s) of each metric.\n\n| OpenTelemetry | Prometheus | unit | type | default | what |\n|---|---|---|---|---|---|\n",
 			meta.Display, strings.TrimPrefix(filepath.Join(filepath.Dir(file), "documentation.md"), "../../"))
@@ -95,7 +127,7 @@ func TestMetricsDocument(t *testing.T) {
 
 var (
 	reDocumented = regexp.MustCompile(`\| \x60([a-z0-9_]+)\x60 \|`)
-	reMentioned  = regexp.MustCompile(`\b(?:gpu|nccl|slurm|system)_[a-z0-9_]+_(?:amperes|bytes|celsius|hertz|joules|ratio|seconds|total|volts|watts)(?:_bucket|_count|_sum)?\b`)
+	reMentioned  = regexp.MustCompile(`\b(?:gen_ai|gpu|inference|nccl|slurm|system)_[a-z0-9_]+_(?:amperes|bytes|celsius|hertz|joules|ratio|seconds|total|volts|watts)(?:_bucket|_count|_sum)?\b`)
 	rePart       = regexp.MustCompile(`_(bucket|count|sum)$`)
 )
 

@@ -48,6 +48,7 @@ type Options struct {
 	File      string // also write OTLP to this file; "-" is standard output
 	QueueSize int64  // maximum size of the send queue of each signal in bytes; 0: the default
 	Receiver  bool   // accept OTLP from applications
+	Inference Inference
 	Trace     bool   // trace CUDA and NCCL
 	TraceKeep string // folder on a bpf file system in which probes outlive the agent; empty: none
 	Socket    string // control socket for gpumeter pause; empty: none
@@ -215,9 +216,13 @@ func (a *Agent) run(ctx context.Context, out io.Writer, log *zap.Logger, hide *r
 			log.Info("No control socket: gpumeter pause and trace --stop cannot reach this agent", logging.Reason(unreachable))
 		}
 	}
+	engines, err := local.Engines(a.DeviceConfig())
+	if err != nil {
+		return err
+	}
 	meter := &selfreceiver.Meter{}
 	collector := func(source confmap.ProviderFactory) (*otelcol.Collector, error) {
-		return newCollector(a.Version, source, process{live.open, a.Store, out, meter, trace, log}, learning(hide))
+		return newCollector(a.Version, source, process{live.open, a.Store, out, meter, trace, engines, log}, learning(hide))
 	}
 	if a.ConfigFile != "" {
 		file, err := openConfigFile(a.ConfigFile, func(ctx context.Context, text []byte) error { return validate(ctx, a.Version, text) }, log)

@@ -45,6 +45,7 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
 	"github.com/gpumeter/gpumeter/receiver/hostreceiver"
+	"github.com/gpumeter/gpumeter/receiver/inferencereceiver"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver"
 	"github.com/gpumeter/gpumeter/receiver/selfreceiver"
 )
@@ -56,7 +57,9 @@ type process struct {
 	stdout io.Writer           // for the stdout exporter; may be nil if no component is started
 	meter  *selfreceiver.Meter // collects the Collector's own metrics
 	trace  *cudareceiver.Switch
-	log    *zap.Logger
+	// engines are those of a simulated machine, nil: they are found.
+	engines inferencereceiver.Simulated
+	log     *zap.Logger
 }
 
 // idle is the process of components that are never started.
@@ -72,13 +75,20 @@ func (p process) factories() (otelcol.Factories, error) {
 	f.Extensions, errs[0] = otelcol.MakeFactoryMap[extension.Factory](
 		gpuextension.NewFactoryWithView(p.open), filestorage.NewFactory(), bearertokenauthextension.NewFactory(), healthcheckextension.NewFactory(), localonly.NewFactory(), pprofextension.NewFactory())
 	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](
-		cudareceiver.NewFactoryWithSwitch(p.trace), gpureceiver.NewFactory(), hostreceiver.NewFactory(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(p.meter))
+		cudareceiver.NewFactoryWithSwitch(p.trace), gpureceiver.NewFactory(), hostreceiver.NewFactory(), p.inference(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(p.meter))
 	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](
 		batchprocessor.NewFactory(), memorylimiterprocessor.NewFactory(), reservedprocessor.NewFactory(), resourceprocessor.NewFactory(), workloadprocessor.NewFactory())
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
 		pageexporter.NewFactory(), hubexporter.NewFactoryWithStore(p.store), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), stdoutexporter.NewFactory(p.stdout), debugexporter.NewFactory())
 	f.Telemetry = newTelemetry(p.meter, p.log)
 	return f, errors.Join(errs[:]...)
+}
+
+func (p process) inference() receiver.Factory {
+	if p.engines != nil {
+		return inferencereceiver.NewFactoryWithEngines(p.engines)
+	}
+	return inferencereceiver.NewFactory()
 }
 
 // telemetryConfig is the supported part of the Collector's service::telemetry.

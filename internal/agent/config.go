@@ -124,6 +124,9 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 	b.receive("gpu", nil, metrics)
 	b.receive("self", nil, metrics)
 	b.receive("host", map[string]any{"interval": c.Interval.String(), "root": c.Root}, metrics)
+	if conf := a.Inference.settings(c); conf != nil {
+		b.receive("inference", conf, metrics)
+	}
 	if a.Trace {
 		b.receive("cuda", tracing(c.Interval, c.Root, a.StateDir, a.TraceKeep), metrics, logs)
 	}

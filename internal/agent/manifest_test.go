@@ -19,7 +19,7 @@ import (
 var types = map[string]string{
 	"attributesprocessor": "attributes", "basicauthextension": "basicauth", "batchprocessor": "batch", "bearertokenauthextension": "bearertokenauth",
 	"cudareceiver": "cuda", "debugexporter": "debug", "fileexporter": "file", "filestorage": "file_storage", "filterprocessor": "filter", "gpuextension": "gpu",
-	"gpureceiver": "gpu", "healthcheckextension": "health_check", "hostreceiver": "host", "hubexporter": "hub", "k8sattributesprocessor": "k8sattributes",
+	"gpureceiver": "gpu", "healthcheckextension": "health_check", "hostreceiver": "host", "hubexporter": "hub", "inferencereceiver": "inference", "k8sattributesprocessor": "k8sattributes",
 	"loadbalancingexporter": "loadbalancing", "localonly": "local_only", "memorylimiterprocessor": "memory_limiter", "otlpexporter": "otlp_grpc", "otlphttpexporter": "otlp_http",
 	"otlpreceiver": "otlp", "pageexporter": "page", "pprofextension": "pprof", "prometheusreceiver": "prometheus", "prometheusremotewriteexporter": "prometheusremotewrite",
 	"reservedprocessor": "reserved", "resourcedetectionprocessor": "resourcedetection", "resourceprocessor": "resource", "schedulerreceiver": "scheduler", "transformprocessor": "transform",

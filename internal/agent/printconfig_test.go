@@ -33,6 +33,7 @@ receivers:
   gpu:
   cuda: {}
   host: {}
+  inference: {targets: [{url: "http://localhost:1/metrics", headers: {authorization: "Bearer sekrit"}, tls: {key_pem: sekrit, cert_pem: sekrit}}]}
   self: {}
   scheduler: {slurm: {}}
   otlp: {protocols: {grpc: {endpoint: "localhost:0"}, http: {endpoint: "localhost:0"}}}
@@ -53,7 +54,7 @@ exporters:
 service:
   extensions: [gpu, file_storage, bearertokenauth, health_check, local_only, pprof]
   pipelines:
-    metrics: {receivers: [gpu, cuda, host, self, scheduler, otlp], processors: [memory_limiter, reserved, workload, resource, batch], exporters: [page, hub, otlp_http, otlp_grpc, file, stdout, debug]}
+    metrics: {receivers: [gpu, cuda, host, inference, self, scheduler, otlp], processors: [memory_limiter, reserved, workload, resource, batch], exporters: [page, hub, otlp_http, otlp_grpc, file, stdout, debug]}
     logs: {receivers: [gpu, cuda, scheduler, otlp], processors: [memory_limiter, reserved, workload], exporters: [hub, otlp_http, otlp_grpc, file, stdout, debug]}
     traces: {receivers: [otlp], processors: [memory_limiter, workload], exporters: [otlp_http, otlp_grpc, file, stdout, debug]}
   telemetry: {logs: {level: warn}}

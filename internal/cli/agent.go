@@ -89,6 +89,7 @@ var (
 	schedulerFlags = []string{"scheduler", "slurm-accounting", "slurm-prometheus"}
 	sinkFlags      = []string{"otlp-endpoint", "otlp-protocol", "otlp-header", "otlp-insecure", "otlp-ca", "otlp-cert", "otlp-key", "queue-size", "otlp-file", "otlp-receiver"}
 	tracingFlags   = []string{"trace", "trace-keep"}
+	inferenceFlags = []string{"no-inference", "inference-target"}
 )
 
 // registerShared adds the flags that agent and up share.
@@ -103,6 +104,8 @@ func (a *agentFlags) registerShared(cmd *cobra.Command) {
 	f.StringVar(&o.Scheduler.Prometheus, "slurm-prometheus", "", "`URL` of a Prometheus-compatible API that stores the agents' series; accounting reads job usage from it")
 	f.BoolVar(&o.Trace, "trace", false, "trace CUDA and NCCL calls with eBPF; needs CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE for processes of other users")
 	f.StringVar(&o.TraceKeep, "trace-keep", agent.DefaultTraceKeep, "`FOLDER` on a bpf file system in which probes and their counts survive a restart, for 10 minutes; empty: probes end with the agent")
+	f.BoolVar(&o.Inference.Off, "no-inference", false, "do not look for inference engines among the processes on the devices")
+	f.StringArrayVar(&o.Inference.Targets, "inference-target", nil, "`URL` of the metrics page of an inference engine, such as http://localhost:8000/metrics, besides those that are found; may be repeated")
 	f.DurationVar(&a.interval, "interval", local.DefaultInterval, "time between readings, 100ms to 5m")
 	f.DurationVar(&a.slow, "slow-interval", local.DefaultSlowInterval, "time between readings of values that are slow to read or rarely change")
 	f.StringVar(&o.Socket, "socket", defaultSocket(), "control socket, to pause the agent and to end tracing; empty disables it")
@@ -138,13 +141,13 @@ func (a *agentFlags) prepare(cmd *cobra.Command) (*agent.Agent, error) {
 	if cmd.Flags().Changed("output") && !a.once {
 		return nil, errors.New("--output needs --once")
 	}
-	for _, flag := range slices.Concat(sinkFlags, schedulerFlags, tracingFlags) {
+	for _, flag := range slices.Concat(sinkFlags, schedulerFlags, tracingFlags, inferenceFlags) {
 		if a.once && cmd.Flags().Changed(flag) {
 			return nil, fmt.Errorf("--%s has no effect with --once, which only prints", flag)
 		}
 	}
 	if a.options.ConfigFile != "" {
-		for _, flag := range slices.Concat(readingFlags, identityFlags, schedulerFlags, sinkFlags, tracingFlags, workloadFlags) {
+		for _, flag := range slices.Concat(readingFlags, identityFlags, schedulerFlags, sinkFlags, tracingFlags, inferenceFlags, workloadFlags) {
 			if cmd.Flags().Changed(flag) {
 				return nil, fmt.Errorf("--%s has no effect with --config: set it in %s", flag, a.options.ConfigFile)
 			}

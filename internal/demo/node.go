@@ -20,6 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
+	"github.com/gpumeter/gpumeter/receiver/inferencereceiver"
 )
 
 // Sink receives the telemetry of a node.
@@ -97,22 +98,32 @@ func newNode(cfg local.Config, to Sink, log *zap.Logger) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{view: view}
-	f := gpureceiver.NewFactory()
-	set := receiver.Settings{ID: component.MustNewID("gpu"), TelemetrySettings: component.TelemetrySettings{
-		Logger: log, MeterProvider: noopmetric.NewMeterProvider(), TracerProvider: nooptrace.NewTracerProvider(),
-	}}
 	ctx := context.Background() // nothing below blocks
-	metrics, err := f.CreateMetrics(ctx, set, f.CreateDefaultConfig(), to.metrics)
+	engines, err := local.Engines(cfg)
 	if err != nil {
 		return nil, err
 	}
-	n.receivers = append(n.receivers, metrics)
-	if to.logs != nil {
-		logs, err := f.CreateLogs(ctx, set, f.CreateDefaultConfig(), to.logs)
+	inference := inferencereceiver.NewFactory()
+	if engines != nil {
+		inference = inferencereceiver.NewFactoryWithEngines(engines)
+	}
+	for _, f := range []receiver.Factory{gpureceiver.NewFactory(), inference} {
+		set := receiver.Settings{ID: component.NewID(f.Type()), TelemetrySettings: component.TelemetrySettings{
+			Logger: log, MeterProvider: noopmetric.NewMeterProvider(), TracerProvider: nooptrace.NewTracerProvider(),
+		}}
+		r, err := f.CreateMetrics(ctx, set, f.CreateDefaultConfig(), to.metrics)
 		if err != nil {
 			return nil, err
 		}
-		n.receivers = append(n.receivers, logs)
+		n.receivers = append(n.receivers, r)
+		if to.logs == nil || f.LogsStability() == component.StabilityLevelUndefined {
+			continue
+		}
+		if r, err := f.CreateLogs(ctx, set, f.CreateDefaultConfig(), to.logs); err != nil {
+			return nil, err
+		} else {
+			n.receivers = append(n.receivers, r)
+		}
 	}
 	for _, r := range n.receivers {
 		if err := r.Start(ctx, &n.feed); err != nil {

@@ -3,7 +3,7 @@
 // write bills, findings and the state of devices in the agent's name.
 //
 // The processor drops metrics and events whose names belong to gpumeter, drops points and
-// records that claim another machine, and sets the resource attributes that identify a machine
+// records that claim another machine or an inference engine, and sets the resource attributes that identify a machine
 // to those of the agent. It passes everything else. It needs the gpu extension, which knows the
 // identity of the machine.
 package reservedprocessor

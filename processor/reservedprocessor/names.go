@@ -13,7 +13,12 @@ import (
 // namespaces are the first parts of the names that gpumeter prices, judges and attributes by.
 // system.* of the host receiver is missing on purpose: nothing is derived from it, and other
 // Collectors send it too.
-var namespaces = []string{"gpu", "gpumeter", "nccl", "slurm"}
+// gen_ai.* is missing because OpenTelemetry owns it: what counts there is engineLabel.
+var namespaces = []string{"gpu", "gpumeter", "inference", "nccl", "slurm"}
+
+// engineLabel is on every series of an inference engine that gpumeter has read itself: only those are
+// counted and priced.
+const engineLabel = "inference_engine_id"
 
 // identity are the resource attributes that become labels of every series in the hub and on the
 // page.

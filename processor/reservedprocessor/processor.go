@@ -200,10 +200,14 @@ func claim(resource pcommon.Map, machine map[string]string) {
 }
 
 // foreign reports whether the attributes of a point or a record, which override those of the
-// resource, claim another machine.
+// resource, claim another machine, or an engine that gpumeter reads.
 func foreign(attrs pcommon.Map, machine map[string]string) bool {
 	for key, v := range attrs.All() {
-		if i := slices.Index(identityLabels, labelOf(key)); i >= 0 && v.AsString() != machine[identity[i]] {
+		label := labelOf(key)
+		if label == engineLabel {
+			return true
+		}
+		if i := slices.Index(identityLabels, label); i >= 0 && v.AsString() != machine[identity[i]] {
 			return true
 		}
 	}
@@ -219,7 +223,7 @@ func (g *guard) drop(ctx context.Context, r reason, n int, name string) {
 	g.said[r].Do(func() {
 		what := "An application sent telemetry under a name that belongs to gpumeter: dropped"
 		if r == byIdentity {
-			what = "An application sent telemetry about another machine: dropped"
+			what = "An application sent telemetry about another machine, or about an inference engine: dropped"
 		}
 		g.log.Warn(what+"; gpumeter.reserved.dropped counts further cases", zap.String("first", strconv.QuoteToASCII(name[:min(len(name), 200)])))
 	})

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/processor/processortest"
@@ -25,6 +26,18 @@ import (
 	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/node"
 )
+
+// Catches latencies and tokens of an engine that another program has made up.
+func TestEngineIsForeign(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"inference.engine.id", "inference_engine_id", "inference.engine_id"} {
+		attrs := pcommon.NewMap()
+		attrs.PutStr(key, "pod/1/vllm:8000")
+		if !foreign(attrs, map[string]string{}) {
+			t.Errorf("%s is not dropped", key)
+		}
+	}
+}
 
 // Catches a metric of an agent, or a series that the hub reads, that applications may forge: a
 // name that was added without a namespace of ours.

@@ -1,0 +1,368 @@
+package inferencereceiver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver/receivertest"
+
+	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/inference"
+	"github.com/gpumeter/gpumeter/internal/inference/discover"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/series"
+	"github.com/gpumeter/gpumeter/internal/workload"
+	"github.com/gpumeter/gpumeter/receiver/inferencereceiver/internal/metadata"
+)
+
+// machine is the gpu extension of a machine whose ticks the test makes.
+type machine struct{ ticks chan node.Tick }
+
+func (machine) Start(context.Context, component.Host) error { return nil }
+func (machine) Shutdown(context.Context) error              { return nil }
+func (m machine) GetExtensions() map[component.ID]component.Component {
+	return map[component.ID]component.Component{component.MustNewID("gpu"): m}
+}
+
+func (m machine) Subscribe() (ticks <-chan node.Tick, cancel func()) {
+	return m.ticks, sync.OnceFunc(func() { close(m.ticks) })
+}
+
+var noon = time.Unix(1_800_000_000, 0)
+
+// tick is a moment, in seconds after noon.
+func (m machine) tick(second int) {
+	m.ticks <- node.Tick{Time: noon.Add(time.Duration(second) * time.Second), Host: "n1", Resource: map[string]string{"k8s.cluster.name": "c"}}
+}
+
+// start starts a receiver whose engines are what found returns at each tick.
+func start(t *testing.T, cfg *Config, found Simulated) (machine, *consumertest.MetricsSink) {
+	t.Helper()
+	m, sink := machine{make(chan node.Tick)}, &consumertest.MetricsSink{}
+	if found == nil {
+		found = func(*node.Tick) []discover.Engine { return nil }
+	}
+	r, err := NewFactoryWithEngines(found).CreateMetrics(t.Context(), receivertest.NewNopSettings(metadata.Type), cfg, sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Shutdown(context.Background()) })
+	return m, sink
+}
+
+// page serves a page that the test changes.
+type page struct {
+	*httptest.Server
+	mu     sync.Mutex
+	text   string
+	status int
+	asked  []string
+}
+
+func serve(t *testing.T, text string) *page {
+	t.Helper()
+	p := &page{text: text}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.asked = append(p.asked, r.URL.Path)
+		switch {
+		case p.status != 0:
+			w.WriteHeader(p.status)
+		case strings.HasPrefix(p.text, "{") || strings.HasPrefix(p.text, "["):
+			w.Header().Set("Content-Type", "application/json")
+		}
+		fmt.Fprint(w, p.text)
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+func (p *page) set(text string, status int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.text, p.status = text, status
+}
+
+func (p *page) engine(t *testing.T, id string, w *workload.Workload, devices ...device.ID) discover.Engine {
+	t.Helper()
+	u, err := url.Parse(p.URL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return discover.Engine{ID: id, Target: inference.Target{URL: u, Client: inference.NewClient(http.DefaultTransport, time.Second)}, Workload: w, Devices: devices}
+}
+
+var short = strings.NewReplacer("inference.engine.id", "engine", "gen_ai.request.model", "model", "gen_ai.provider.name", "provider", "gpu.workload.", "", "k8s.", "")
+
+// lines writes points as name{attributes besides the identity} value since start. Gauges of the reading
+// itself are left out but for inference.scrape.up.
+func lines(t *testing.T, md pmetric.Metrics) []string {
+	t.Helper()
+	var out []string
+	for m := range series.Metrics(md) {
+		if strings.HasPrefix(m.Name(), "inference.scrape") && m.Name() != inference.Up.Name {
+			continue
+		}
+		i := 0
+		for p := range series.Points(m) {
+			var attrs []string
+			for key, v := range p.Attributes().All() {
+				if !strings.HasPrefix(key, "server.") {
+					attrs = append(attrs, short.Replace(key)+"="+v.AsString())
+				}
+			}
+			slices.Sort(attrs)
+			value := ""
+			switch {
+			case p.Flags().NoRecordedValue():
+				value = "ended"
+			case m.Type() == pmetric.MetricTypeGauge:
+				value = fmt.Sprint(m.Gauge().DataPoints().At(i).DoubleValue())
+			case m.Type() == pmetric.MetricTypeSum:
+				value = fmt.Sprint(m.Sum().DataPoints().At(i).DoubleValue())
+			default:
+				h := m.Histogram().DataPoints().At(i)
+				value = fmt.Sprint(h.ExplicitBounds().AsRaw(), h.BucketCounts().AsRaw(), h.Count(), h.Sum())
+			}
+			if start := p.StartTimestamp(); start != 0 && value != "ended" {
+				value += fmt.Sprintf(" since %v", start.AsTime().Sub(noon))
+			}
+			out = append(out, fmt.Sprintf("%s{%s} %s", m.Name(), strings.Join(attrs, " "), value))
+			i++
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// next returns the lines of the next batch of an engine.
+func next(t *testing.T, sink *consumertest.MetricsSink, n int) []string {
+	t.Helper()
+	await.True(t, "a batch", func() bool { return len(sink.AllMetrics()) >= n })
+	return lines(t, sink.AllMetrics()[n-1])
+}
+
+const tokens = "vllm:generation_tokens_total{model_name=\"m\"} %d\nprocess_start_time_seconds %d\n"
+
+// Catches an engine whose series do not join with its devices and its owner, that outlive it, or whose
+// counters are doubled when it restarts or its labels change.
+func TestEngine(t *testing.T) {
+	t.Parallel()
+	p := serve(t, fmt.Sprintf(tokens, 10, noon.Unix()+5))
+	gpu := device.ID{Vendor: "nvidia", UUID: "GPU-1", Index: 3, Model: "H200"}
+	mig := device.ID{Vendor: "nvidia", UUID: "MIG-1", Parent: "GPU-2", Index: 4, Model: "H200", Profile: "1g.18gb"}
+	chat := workload.Workload{ID: "pod/1/vllm", Kind: "deployment", Name: "chat", Team: "red", Attributes: map[string]string{"k8s.pod.name": "chat-1"}}
+	blue := chat
+	blue.Team = "blue"
+	engines := []discover.Engine{p.engine(t, "pod/1/vllm:8000", &chat, gpu, mig)}
+	m, sink := start(t, createDefaultConfig().(*Config), func(tick *node.Tick) []discover.Engine {
+		switch second := tick.Time.Sub(noon).Seconds(); {
+		case second == 0 || second >= 40:
+			return nil
+		case second >= 30:
+			return []discover.Engine{p.engine(t, "pod/1/vllm:8000", &blue, gpu)}
+		}
+		return engines
+	})
+	m.tick(0)
+	m.tick(10)
+	got := next(t, sink, 1)
+	const id, owner = "engine=pod/1/vllm:8000", "name=chat pod.name=chat-1"
+	want := []string{
+		"inference.engine.device{" + id + " gpu.index=3 gpu.model=H200 gpu.uuid=GPU-1 gpu.vendor=nvidia kind=deployment model=m " + owner + " provider=vllm team=red} 1",
+		"inference.engine.device{" + id + " gpu.index=4 gpu.model=H200 gpu.partition.id=MIG-1 gpu.partition.profile=1g.18gb gpu.uuid=GPU-2 gpu.vendor=nvidia kind=deployment model=m " +
+			owner + " provider=vllm team=red} 1",
+		"inference.scrape.up{" + id + " kind=deployment " + owner + " team=red} 1",
+		"inference.token.output{" + id + " kind=deployment model=m " + owner + " provider=vllm team=red} 10 since 5s",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	p.set(fmt.Sprintf(tokens, 4, noon.Unix()+15), 0) // restarted
+	m.tick(20)
+	if got := next(t, sink, 2); !slices.Contains(got, "inference.token.output{"+id+" kind=deployment model=m "+owner+" provider=vllm team=red} 4 since 15s") {
+		t.Errorf("after a restart: %q", got)
+	}
+
+	p.set(fmt.Sprintf(tokens, 6, noon.Unix()+15), 0)
+	m.tick(30) // relabeled, and no longer on the partition
+	got = next(t, sink, 3)
+	for _, want := range []string{
+		"inference.token.output{" + id + " kind=deployment model=m " + owner + " provider=vllm team=blue} 6",
+		"inference.token.output{" + id + " kind=deployment model=m " + owner + " provider=vllm team=red} ended",
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("after new labels, no %q: %q", want, got)
+		}
+	}
+
+	m.tick(40)
+	got = next(t, sink, 4)
+	if len(got) != 3 || slices.ContainsFunc(got, func(s string) bool { return !strings.HasSuffix(s, "ended") }) {
+		t.Errorf("after its end: %q", got)
+	}
+}
+
+// Catches tokens that count again when the owner of an engine becomes known, and with it another ID.
+func TestOwnerIsKnownLate(t *testing.T) {
+	t.Parallel()
+	p := serve(t, fmt.Sprintf(tokens, 10, noon.Unix()+5))
+	early, late := p.engine(t, "process/vllm:8000", nil), p.engine(t, "pod/1/vllm:8000", nil)
+	late.Target.Client = early.Target.Client
+	m, sink := start(t, createDefaultConfig().(*Config), func(tick *node.Tick) []discover.Engine {
+		switch second := tick.Time.Sub(noon).Seconds(); {
+		case second == 0:
+			return nil
+		case second < 20:
+			return []discover.Engine{early}
+		}
+		return []discover.Engine{late}
+	})
+	m.tick(0)
+	m.tick(10)
+	next(t, sink, 1)
+	m.tick(20)
+	m.tick(30)
+	await.True(t, "four batches", func() bool { return len(sink.AllMetrics()) >= 4 })
+	var got []string
+	for _, md := range sink.AllMetrics() {
+		for _, l := range lines(t, md) {
+			if strings.HasPrefix(l, "inference.token") {
+				got = append(got, l)
+			}
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"inference.token.output{engine=pod/1/vllm:8000 model=m provider=vllm} 10", "inference.token.output{engine=pod/1/vllm:8000 model=m provider=vllm} 10",
+		"inference.token.output{engine=process/vllm:8000 model=m provider=vllm} 10 since 5s", "inference.token.output{engine=process/vllm:8000 model=m provider=vllm} ended",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches an engine that cannot be read and takes its neighbor along, or whose last values stay.
+func TestEngineThatFails(t *testing.T) {
+	t.Parallel()
+	p, hung := serve(t, fmt.Sprintf(tokens, 10, 0)), make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-hung:
+		case <-r.Context().Done():
+		}
+	}))
+	defer silent.Close()
+	defer close(hung)
+	cfg := createDefaultConfig().(*Config)
+	cfg.Targets = []TargetConfig{{URL: silent.URL + "/metrics", Timeout: 50 * time.Millisecond}, {URL: p.URL + "/metrics"}}
+	m, sink := start(t, cfg, nil)
+	ups := func(n int) map[string]string {
+		await.True(t, "both batches", func() bool { return len(sink.AllMetrics()) >= 2*n })
+		out := map[string]string{}
+		for _, md := range sink.AllMetrics()[2*n-2:] {
+			for _, l := range lines(t, md) {
+				for _, target := range []string{silent.URL, p.URL} {
+					if strings.Contains(l, target) {
+						out[map[string]string{silent.URL: "silent", p.URL: "page"}[target]] += strings.ReplaceAll(l, "engine="+target+"/metrics", "") + ";"
+					}
+				}
+			}
+		}
+		return out
+	}
+	m.tick(0)
+	want := map[string]string{"silent": "inference.scrape.up{} 0;", "page": "inference.scrape.up{} 1;inference.token.output{ model=m provider=vllm} 0 since 0s;"}
+	if diff := cmp.Diff(want, ups(1)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	p.set("", http.StatusServiceUnavailable)
+	m.tick(10)
+	want["page"] = "inference.scrape.up{} 0;inference.token.output{ model=m provider=vllm} ended;"
+	if diff := cmp.Diff(want, ups(2)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches trtllm-serve's list of JSON, which whoever reads it empties, and that is read again.
+func TestPageThatIsNone(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "[]")
+	cfg := createDefaultConfig().(*Config)
+	cfg.Targets = []TargetConfig{{URL: p.URL + "/metrics"}}
+	m, sink := start(t, cfg, nil)
+	for i := range 4 {
+		m.tick(10 * i)
+	}
+	next(t, sink, 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.asked) != 1 {
+		t.Errorf("asked %d times", len(p.asked))
+	}
+}
+
+// Catches an engine that is listed and found, and counted twice.
+func TestListedAndFound(t *testing.T) {
+	t.Parallel()
+	p := serve(t, fmt.Sprintf(tokens, 10, 0))
+	cfg := createDefaultConfig().(*Config)
+	cfg.Targets = []TargetConfig{{URL: strings.ReplaceAll(p.URL, "127.0.0.1", "localhost") + "/metrics"}}
+	chat := workload.Workload{ID: "pod/1/vllm", Kind: "deployment", Name: "chat"}
+	m, sink := start(t, cfg, func(*node.Tick) []discover.Engine { return []discover.Engine{p.engine(t, "found", &chat)} })
+	m.tick(0)
+	m.tick(10)
+	if got := next(t, sink, 2); len(got) != 2 || !strings.Contains(got[0], "name=chat") || strings.Contains(got[0], "found") {
+		t.Errorf("%q", got)
+	}
+	if n := len(sink.AllMetrics()); n != 2 {
+		t.Errorf("%d batches of two ticks", n)
+	}
+}
+
+// Catches a configuration that cannot work, and a password in an error.
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		change func(*Config)
+		want   string
+	}{
+		{func(*Config) {}, ""},
+		{func(c *Config) { c.Interval = 0 }, "interval must be at least 1s, is 0s"},
+		{func(c *Config) { c.Timeout = time.Minute }, "timeout must be above 0 and at most the interval, is 1m0s"},
+		{func(c *Config) { c.Targets = []TargetConfig{{URL: "localhost:8000/metrics"}} }, `targets::0: "localhost:8000/metrics" is not an http:// or https:// address`},
+		{func(c *Config) { c.Targets = []TargetConfig{{URL: "http://localhost:8000"}} }, "targets::0: http://localhost:8000 has no path, such as /metrics"},
+		{func(c *Config) { c.Targets = []TargetConfig{{URL: "http://u:geheim@localhost:8000/metrics"}} }, "targets::0: the address has a password, which belongs under headers"},
+		{func(c *Config) { c.Targets = []TargetConfig{{URL: "ftp://u:geheim@h/"}} }, `targets::0: "ftp://u:xxxxx@h/" is not an http:// or https:// address`},
+		{func(c *Config) { c.Targets = []TargetConfig{{URL: "http://h/m"}, {URL: "http://h/m"}} }, "targets::1: http://h/m is listed twice"},
+		{func(c *Config) { c.Targets = []TargetConfig{{URL: "http://h/m", Interval: time.Millisecond}} }, "targets::0: interval must be at least 1s, is 1ms"},
+	} {
+		cfg := createDefaultConfig().(*Config)
+		tt.change(cfg)
+		got := ""
+		if err := cfg.Validate(); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package inferencereceiver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/internal/inference"
+	"github.com/gpumeter/gpumeter/internal/inference/discover"
+	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/promtext"
+)
+
+// target is a page that is read again and again.
+type target struct {
+	inference.Target
+	interval time.Duration
+	timeout  time.Duration
+	next     consumer.Metrics
+	log      *zap.Logger
+
+	// Only the goroutine that follows the clock uses these.
+	last time.Time // when the last reading began
+
+	mu      sync.Mutex // held by a reading
+	emitter *emitter
+	model   string // of an engine whose page does not name it
+	trouble string // the last logged reason for a failed reading
+	refused bool   // the pipeline refused the last batch
+	barred  bool   // the page must not be read again
+
+	engine sync.Mutex // guards what follows
+	joined *discover.Engine
+}
+
+// join remembers what is known about the engine of the target.
+func (t *target) join(e *discover.Engine) {
+	t.engine.Lock()
+	defer t.engine.Unlock()
+	t.joined = e
+}
+
+// due reports whether the page has to be read at a tick.
+func (t *target) due(now time.Time) bool {
+	// Half an interval early counts as on time: ticks have their own period.
+	if !t.last.IsZero() && now.Sub(t.last) < t.interval/2 && !now.Before(t.last) {
+		return false
+	}
+	t.last = now
+	return true
+}
+
+// round reads the page once and passes on what it says. If the reading before has not ended, there is
+// none: each is timed out before the next is due, but the pipeline may hold it back.
+func (t *target) round(ctx context.Context, tick *node.Tick) {
+	if !t.mu.TryLock() {
+		return
+	}
+	defer t.mu.Unlock()
+	if t.barred {
+		return
+	}
+	begin := time.Now()
+	reading, err := t.read(ctx)
+	if ctx.Err() != nil { // shutting down: an aborted request says nothing about the engine
+		return
+	}
+	t.say(err)
+	t.barred = errors.Is(err, inference.ErrNotPage)
+	t.engine.Lock()
+	joined := t.joined
+	t.engine.Unlock()
+	t.send(ctx, t.emitter.emit(tick, joined, reading, time.Since(begin)))
+}
+
+// end sends the end of all series of an engine that is gone.
+func (t *target) end(ctx context.Context, tick *node.Tick) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.log.Info("An inference engine has ended")
+	t.send(ctx, t.emitter.end(tick))
+	t.Client.CloseIdleConnections()
+}
+
+func (t *target) send(ctx context.Context, md pmetric.Metrics) {
+	err := t.next.ConsumeMetrics(ctx, md)
+	if (err != nil) == t.refused {
+		return
+	}
+	if t.refused = err != nil; t.refused {
+		t.log.Error("The pipeline refuses metrics of an inference engine", zap.Error(err))
+	} else {
+		t.log.Info("The pipeline accepts metrics of an inference engine again")
+	}
+}
+
+// read reads the page once. A page that ends the parser costs its target alone.
+func (t *target) read(ctx context.Context) (_ *inference.Reading, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the parser panicked: %v", p)
+			t.log.Debug("The parser of metrics pages panicked", zap.ByteString("stack", debug.Stack()))
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	page, err := t.Page(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if t.Format == inference.Ollama {
+		return inference.ReadOllama(page)
+	}
+	text := promtext.Scan(page)
+	reading := inference.Read(text, t.model)
+	if len(text.Samples) == 0 && text.Bad > 0 {
+		return nil, fmt.Errorf("the answer is not a metrics page: %w", text.Err)
+	}
+	if t.model != "" || !slices.ContainsFunc(reading.Points, func(p inference.Point) bool { return p.Get(inference.AttrModel) == "" }) {
+		return reading, nil
+	}
+	for _, provider := range reading.Providers {
+		if t.model, err = t.Model(ctx, provider); t.model != "" {
+			return inference.Read(text, t.model), nil
+		} else if err != nil {
+			t.log.Debug("An inference engine does not say which model it has", zap.Error(err))
+		}
+	}
+	return reading, nil // without a model
+}
+
+// say logs why a reading failed, once per reason.
+func (t *target) say(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == t.trouble {
+		return
+	}
+	if t.trouble = text; text == "" {
+		t.log.Info("The page of an inference engine can be read again")
+		return
+	}
+	t.log.Warn("The page of an inference engine cannot be read", zap.Error(err))
+}

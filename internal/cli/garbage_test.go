@@ -238,7 +238,7 @@ service: {extensions: [gpu], pipelines: {metrics: {receivers: [gpu], exporters: 
 	f(strings.Replace(config("", "", "", ""), "{receivers: [gpu]", "{receivers: [gpu/2]", 1),
 		`service::pipelines::metrics: references receiver "gpu/2" which is not configured`)
 	f(strings.Replace(config("", "", "", ""), "receivers: {gpu: }", "receivers: {hostmetrics: }", 1),
-		wrong+`receivers: unknown type: "hostmetrics" for id: "hostmetrics" (valid values: [cuda gpu host otlp scheduler self])`)
+		wrong+`receivers: unknown type: "hostmetrics" for id: "hostmetrics" (valid values: [cuda gpu host inference otlp scheduler self])`)
 	// Values out of range.
 	f(config("{interval: 1ms, slow_interval: 0s}", "", "", ""),
 		"extensions::gpu: interval must be between 100ms and 5m0s, is 1ms; slow_interval must be above 0, is 0s")

@@ -59,7 +59,7 @@ func TestBackendRefuses(t *testing.T) {
 			return nil
 		}
 		b.up(protocol == "grpc")
-		a := push(t, b, t.TempDir(), []string{"OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol}, "--interval", "250ms", "--log-level", "debug")
+		a := push(t, b, t.TempDir(), []string{"OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol}, "--no-inference", "--interval", "250ms", "--log-level", "debug")
 		checks = append(checks, func() { t.Run(name, func(t *testing.T) { checkRefused(t, a, b, no, again) }) })
 	}
 	const first = time.Second / 2 // the first wait is 1 s, give or take a half

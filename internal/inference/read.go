@@ -19,7 +19,7 @@ type Reading struct {
 	Providers []string
 	Points    []Point
 	// Unmapped counts samples of these engines that the table does not know, and Rejected those of
-	// histograms that were cut off or do not add up.
+	// histograms that were cut off or do not add up, and those beyond the limit.
 	Unmapped, Rejected int
 	// Started is when the process of the engine started, in seconds since 1970; 0 if the page does not say.
 	Started float64
@@ -153,6 +153,9 @@ var (
 	workers = ranks[2:]
 )
 
+// maxPoints bounds what is read of a page, which may be hostile. A Triton with a hundred models has a thousand.
+const maxPoints = 4000
+
 // collector makes points.
 type collector struct {
 	page   *page
@@ -249,6 +252,10 @@ func (c *collector) point(m *Metric, model string, attrs []Attr, s *series, part
 	}
 	key := added.Key()
 	p := c.points[key]
+	if p == nil && len(c.points) == maxPoints {
+		c.page.rejected++
+		return
+	}
 	if p == nil {
 		if m.Kind == Counter || m.Kind == Histogram {
 			added.parts = []contribution{from}

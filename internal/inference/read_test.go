@@ -250,6 +250,19 @@ func TestUnmapped(t *testing.T) {
 	}
 }
 
+// Catches a page that becomes as many series as its author likes.
+func TestHostilePage(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	for i := range 50_000 {
+		fmt.Fprintf(&b, "vllm:num_requests_running{model_name=\"%d\"} 1\n", i)
+	}
+	r := Read(promtext.Scan([]byte(b.String())), "")
+	if len(r.Points) != maxPoints || r.Rejected != 50_000-maxPoints {
+		t.Errorf("%d points, %d rejected", len(r.Points), r.Rejected)
+	}
+}
+
 // Catches a histogram with a thousand buckets, or one that loses values with them.
 func TestThin(t *testing.T) {
 	t.Parallel()

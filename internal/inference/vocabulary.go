@@ -93,7 +93,7 @@ var (
 	Up       = &Metric{"inference.scrape.up", "{target}", Gauge, "1 if the metrics page of the engine could be read, else 0."}
 	ReadTime = &Metric{"inference.scrape.duration", "s", Gauge, "How long reading the page took."}
 	Unmapped = &Metric{"inference.scrape.samples.unmapped", "{sample}", Gauge, "Samples of the page that the vocabulary has no name for."}
-	Rejected = &Metric{"inference.scrape.samples.rejected", "{sample}", Gauge, "Samples of histograms that were cut off or do not add up."}
+	Rejected = &Metric{"inference.scrape.samples.rejected", "{sample}", Gauge, "Samples of histograms that were cut off or do not add up, and samples beyond the limit of a page."}
 )
 
 // Metrics returns the vocabulary, in the order in which people read it.

@@ -41,6 +41,7 @@ type inferenceReceiver struct {
 
 	began   time.Time
 	targets map[string]*target // by key
+	trouble map[string]bool    // reasons why engines may be missing, as last logged
 	listed  []*target
 	cancel  context.CancelFunc
 	running sync.WaitGroup // what follows the clock
@@ -151,6 +152,7 @@ func (r *inferenceReceiver) tick(ctx context.Context, t *node.Tick) {
 	var found []discover.Engine
 	if r.find != nil && (r.replay || !t.Simulated) { // a simulated process has the pid of a real one
 		found = r.find.Find(ctx, t)
+		r.explain()
 	}
 	there, before := map[string]bool{}, map[*http.Client]bool{}
 	for _, old := range r.targets {
@@ -187,6 +189,31 @@ func (r *inferenceReceiver) tick(ctx context.Context, t *node.Tick) {
 			r.reading.Go(func() { target.round(ctx, t) })
 		}
 	}
+}
+
+// explain logs why engines may be missing, once per reason.
+func (r *inferenceReceiver) explain() {
+	f, ok := r.find.(interface{ Status() discover.Status })
+	if !ok {
+		return
+	}
+	s := f.Status()
+	now := map[string]bool{}
+	say := func(reason string, n int) {
+		if now[reason] = true; !r.trouble[reason] {
+			r.set.Logger.Info("Some inference engines may not be found", zap.String("reason", reason), zap.Int("count", n))
+		}
+	}
+	if s.Err != nil {
+		say(s.Err.Error(), 1)
+	}
+	if s.Unreadable > 0 {
+		say("files of processes cannot be read, which needs the same user or CAP_SYS_PTRACE", s.Unreadable)
+	}
+	for _, u := range s.Unreachable {
+		say(u.Reason, u.Sockets)
+	}
+	r.trouble = now
 }
 
 // listing returns the listed target that is a found engine.

@@ -17,6 +17,8 @@ import (
 	"go.opentelemetry.io/collector/consumer/consumertest"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
@@ -338,31 +340,35 @@ func TestListedAndFound(t *testing.T) {
 	}
 }
 
-// Catches a configuration that cannot work, and a password in an error.
-func TestValidate(t *testing.T) {
+// blind is a finder that cannot see everything.
+type blind struct {
+	Simulated
+	status discover.Status
+}
+
+func (b *blind) Status() discover.Status { return b.status }
+
+// Catches an engine that is missing without a reason, and a reason that is logged at every tick.
+func TestWhyEnginesAreMissing(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		change func(*Config)
-		want   string
-	}{
-		{func(*Config) {}, ""},
-		{func(c *Config) { c.Interval = 0 }, "interval must be at least 1s, is 0s"},
-		{func(c *Config) { c.Timeout = time.Minute }, "timeout must be above 0 and at most the interval, is 1m0s"},
-		{func(c *Config) { c.Targets = []TargetConfig{{URL: "localhost:8000/metrics"}} }, `targets::0: "localhost:8000/metrics" is not an http:// or https:// address`},
-		{func(c *Config) { c.Targets = []TargetConfig{{URL: "http://localhost:8000"}} }, "targets::0: http://localhost:8000 has no path, such as /metrics"},
-		{func(c *Config) { c.Targets = []TargetConfig{{URL: "http://u:geheim@localhost:8000/metrics"}} }, "targets::0: the address has a password, which belongs under headers"},
-		{func(c *Config) { c.Targets = []TargetConfig{{URL: "ftp://u:geheim@h/"}} }, `targets::0: "ftp://u:xxxxx@h/" is not an http:// or https:// address`},
-		{func(c *Config) { c.Targets = []TargetConfig{{URL: "http://h/m"}, {URL: "http://h/m"}} }, "targets::1: http://h/m is listed twice"},
-		{func(c *Config) { c.Targets = []TargetConfig{{URL: "http://h/m", Interval: time.Millisecond}} }, "targets::0: interval must be at least 1s, is 1ms"},
+	core, logs := observer.New(zap.InfoLevel)
+	set := receivertest.NewNopSettings(metadata.Type)
+	set.Logger = zap.New(core)
+	f := &blind{Simulated: func(*node.Tick) []discover.Engine { return nil }}
+	r := &inferenceReceiver{cfg: createDefaultConfig().(*Config), set: set, find: f, replay: true, targets: map[string]*target{}}
+	for _, s := range []discover.Status{
+		{Processes: 3, Sockets: 2}, {Unreadable: 2, Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 1}}},
+		{Unreadable: 3, Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 4}}}, {}, {Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 1}}},
 	} {
-		cfg := createDefaultConfig().(*Config)
-		tt.change(cfg)
-		got := ""
-		if err := cfg.Validate(); err != nil {
-			got = err.Error()
-		}
-		if got != tt.want {
-			t.Errorf("got %q, want %q", got, tt.want)
-		}
+		f.status = s
+		r.tick(t.Context(), &node.Tick{Time: noon})
+	}
+	var got []string
+	for _, l := range logs.All() {
+		got = append(got, fmt.Sprint(l.ContextMap()["reason"], " ", l.ContextMap()["count"]))
+	}
+	want := []string{"files of processes cannot be read, which needs the same user or CAP_SYS_PTRACE 2", "no way 1", "no way 1"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -51,6 +51,10 @@ type part struct {
 // returns later begins anew.
 const forget = 360
 
+// Succeed makes an engine the successor of another at the same place: it has counted nothing before that one
+// was last read.
+func (g *Growth) Succeed(old *Growth) { g.read = old.read }
+
 // Follow replaces the values of the counters and histograms of a reading by totals, and sets Since.
 // process is when the engine's process began, zero if that is only known from the page, or not at all.
 func (g *Growth) Follow(r *Reading, at, process time.Time) {

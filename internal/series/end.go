@@ -30,6 +30,7 @@ type shown struct {
 	metric, identity string
 	attrs            pcommon.Map
 	start            pcommon.Timestamp
+	bounds           []float64 // of a histogram: a database has a series for each
 }
 
 // End adds to md a final point without a value for each series of the previous batch that md
@@ -48,6 +49,10 @@ func (m *Memory) End(md pmetric.Metrics, ts pcommon.Timestamp) {
 			metrics[was.metric] = to
 		}
 		p := pointsOf(to).add()
+		if h, ok := p.(pmetric.HistogramDataPoint); ok {
+			h.ExplicitBounds().FromRaw(was.bounds)
+			h.BucketCounts().FromRaw(make([]uint64, len(was.bounds)+1))
+		}
 		was.attrs.CopyTo(p.Attributes())
 		p.SetTimestamp(ts)
 		p.SetStartTimestamp(was.start)
@@ -69,6 +74,9 @@ func (m *Memory) remember(md pmetric.Metrics) (there map[string]bool, metrics ma
 		for p := range Points(metric) {
 			s := shown{metric: name, identity: identity(name, p.Attributes()), attrs: pcommon.NewMap(), start: p.StartTimestamp()}
 			p.Attributes().CopyTo(s.attrs)
+			if h, ok := p.(pmetric.HistogramDataPoint); ok {
+				s.bounds = h.ExplicitBounds().AsRaw()
+			}
 			there[s.identity] = true
 			m.last = append(m.last, s)
 		}

@@ -45,6 +45,10 @@ func batch(owners ...string) pmetric.Metrics {
 			p.Attributes().PutStr("owner", owner)
 			p.Attributes().PutInt("index", 1)
 			Start(m, p, began)
+			if h, ok := p.(pmetric.HistogramDataPoint); ok {
+				h.ExplicitBounds().FromRaw([]float64{1, 2})
+				h.BucketCounts().FromRaw([]uint64{3, 4, 5})
+			}
 		}
 	}
 	return md
@@ -66,6 +70,9 @@ func render(md pmetric.Metrics) []string {
 			state := "there"
 			if p.Flags().NoRecordedValue() {
 				state = fmt.Sprint("ends at ", uint64(p.Timestamp()))
+				if h, ok := p.(pmetric.HistogramDataPoint); ok {
+					state += fmt.Sprint(", buckets ", h.ExplicitBounds().AsRaw(), " ", h.BucketCounts().AsRaw())
+				}
 			}
 			list = append(list, fmt.Sprintf("%s [%s %s] %s since %d: %s", m.Name(), kind, m.Unit(), strings.Join(attrs, ","), uint64(p.StartTimestamp())/1e9, state))
 		}
@@ -73,8 +80,8 @@ func render(md pmetric.Metrics) []string {
 	return list
 }
 
-// Catches a series that disappears without a final point and is shown for minutes more. If its
-// metric is gone too, the final point needs the metric's type, or a backend rejects the batch.
+// Catches a series, or the bucket of a histogram, that disappears without a final point and is shown for minutes
+// more. If its metric is gone too, the final point needs the metric's type, or a backend rejects the batch.
 func TestEnd(t *testing.T) {
 	now := batch()
 	End(now, batch("a"), 7)
@@ -82,7 +89,7 @@ func TestEnd(t *testing.T) {
 		"up [Gauge ]  since 0: there",
 		"gauge [Gauge s] index=1,owner=a since 0: ends at 7",
 		"sum [Sum true Cumulative s] index=1,owner=a since 1000: ends at 7",
-		"histogram [Histogram s] index=1,owner=a since 1000: ends at 7",
+		"histogram [Histogram s] index=1,owner=a since 1000: ends at 7, buckets [1 2] [0 0 0]",
 		"exponential [ExponentialHistogram s] index=1,owner=a since 1000: ends at 7",
 	}
 	if diff := cmp.Diff(want, render(now)); diff != "" {

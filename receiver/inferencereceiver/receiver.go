@@ -40,6 +40,7 @@ type inferenceReceiver struct {
 	replay bool   // a tick waits for the readings of the one before
 
 	began   time.Time
+	ticked  time.Time          // the last tick
 	targets map[string]*target // by key
 	trouble map[string]bool    // reasons why engines may be missing, as last logged
 	listed  []*target
@@ -166,8 +167,10 @@ func (r *inferenceReceiver) tick(ctx context.Context, t *node.Tick) {
 			continue
 		}
 		known := r.targets[e.ID]
-		if known == nil {
+		if known == nil || known.Client != e.Target.Client { // a new process may have the place of an old one
+			old := known
 			known = r.found(e)
+			known.before = old
 			if before[e.Target.Client] { // its owner is known now: what it counted under its old ID does not count again
 				known.emitter.growth.Watched = t.Time
 			}
@@ -184,11 +187,22 @@ func (r *inferenceReceiver) tick(ctx context.Context, t *node.Tick) {
 		delete(r.targets, id)
 		r.reading.Go(func() { old.end(ctx, t) })
 	}
+	slack := r.slack(t.Time)
 	for _, target := range due {
-		if target.due(t.Time) {
+		if target.due(t.Time, slack) {
 			r.reading.Go(func() { target.round(ctx, t) })
 		}
 	}
+}
+
+// slack is how much too early a tick may be for a reading: half the time between ticks.
+func (r *inferenceReceiver) slack(now time.Time) time.Duration {
+	gap := now.Sub(r.ticked)
+	if r.ticked.IsZero() || gap < 0 {
+		gap = 0
+	}
+	r.ticked = now
+	return gap / 2
 }
 
 // explain logs why engines may be missing, once per reason.

@@ -131,7 +131,7 @@ func lines(t *testing.T, md pmetric.Metrics) []string {
 				}
 			}
 			slices.Sort(attrs)
-			value := ""
+			var value string
 			switch {
 			case p.Flags().NoRecordedValue():
 				value = "ended"
@@ -174,12 +174,14 @@ func TestEngine(t *testing.T) {
 	blue := chat
 	blue.Team = "blue"
 	engines := []discover.Engine{p.engine(t, "pod/1/vllm:8000", &chat, gpu, mig)}
+	relabeled := slices.Clone(engines)
+	relabeled[0].Workload, relabeled[0].Devices = &blue, []device.ID{gpu}
 	m, sink := start(t, createDefaultConfig().(*Config), func(tick *node.Tick) []discover.Engine {
 		switch second := tick.Time.Sub(noon).Seconds(); {
 		case second == 0 || second >= 40:
 			return nil
 		case second >= 30:
-			return []discover.Engine{p.engine(t, "pod/1/vllm:8000", &blue, gpu)}
+			return relabeled
 		}
 		return engines
 	})
@@ -357,8 +359,11 @@ func TestWhyEnginesAreMissing(t *testing.T) {
 	f := &blind{Simulated: func(*node.Tick) []discover.Engine { return nil }}
 	r := &inferenceReceiver{cfg: createDefaultConfig().(*Config), set: set, find: f, replay: true, targets: map[string]*target{}}
 	for _, s := range []discover.Status{
-		{Processes: 3, Sockets: 2}, {Unreadable: 2, Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 1}}},
-		{Unreadable: 3, Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 4}}}, {}, {Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 1}}},
+		{Processes: 3, Sockets: 2},
+		{Unreadable: 2, Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 1}}},
+		{Unreadable: 3, Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 4}}},
+		{},
+		{Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 1}}},
 	} {
 		f.status = s
 		r.tick(t.Context(), &node.Tick{Time: noon})

@@ -36,6 +36,8 @@ type target struct {
 	trouble string // the last logged reason for a failed reading
 	refused bool   // the pipeline refused the last batch
 	barred  bool   // the page must not be read again
+	// before is the target of the process that had the same ID, until the first reading.
+	before *target
 
 	engine sync.Mutex // guards what follows
 	joined *discover.Engine
@@ -49,9 +51,8 @@ func (t *target) join(e *discover.Engine) {
 }
 
 // due reports whether the page has to be read at a tick.
-func (t *target) due(now time.Time) bool {
-	// Half an interval early counts as on time: ticks have their own period.
-	if !t.last.IsZero() && now.Sub(t.last) < t.interval/2 && !now.Before(t.last) {
+func (t *target) due(now time.Time, slack time.Duration) bool {
+	if !t.last.IsZero() && now.Sub(t.last) < t.interval-min(slack, t.interval/2) && !now.Before(t.last) {
 		return false
 	}
 	t.last = now
@@ -68,6 +69,7 @@ func (t *target) round(ctx context.Context, tick *node.Tick) {
 	if t.barred {
 		return
 	}
+	t.inherit()
 	begin := time.Now()
 	reading, err := t.read(ctx)
 	if ctx.Err() != nil { // shutting down: an aborted request says nothing about the engine
@@ -81,10 +83,28 @@ func (t *target) round(ctx context.Context, tick *node.Tick) {
 	t.send(ctx, t.emitter.emit(tick, joined, reading, time.Since(begin)))
 }
 
+// inherit takes over what the process before had shown: its series end, or go on with new starts.
+func (t *target) inherit() {
+	old := t.before
+	if old == nil {
+		return
+	}
+	t.before = nil
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	old.inherit()
+	old.barred = true
+	t.emitter.shown = old.emitter.shown
+	t.emitter.growth.Succeed(&old.emitter.growth)
+	old.Client.CloseIdleConnections()
+}
+
 // end sends the end of all series of an engine that is gone.
 func (t *target) end(ctx context.Context, tick *node.Tick) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.inherit()
+	t.barred = true
 	t.log.Info("An inference engine has ended")
 	t.send(ctx, t.emitter.end(tick))
 	t.Client.CloseIdleConnections()

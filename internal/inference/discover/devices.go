@@ -55,7 +55,7 @@ func fills(t *node.Tick, id device.ID, among map[device.ID]bool) bool {
 // holds returns the devices and partitions that a workload holds.
 func holds(t *node.Tick, w *workload.Workload) map[device.ID]bool {
 	out := map[device.ID]bool{}
-	if w == nil {
+	if w == nil || !tells(w) {
 		return out
 	}
 	units := map[string]bool{}

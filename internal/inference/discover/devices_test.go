@@ -55,3 +55,17 @@ func TestDevices(t *testing.T) {
 		t.Errorf("without an owner: %v", got)
 	}
 }
+
+// Catches programs that hold no device and are asked, because a program of the same name and user is on one.
+func TestProcessWorkloadTellsNothing(t *testing.T) {
+	t.Parallel()
+	python := workload.Workload{ID: "process/1000/python3", Kind: "process", Name: "python3"}
+	pod := workload.Workload{ID: "pod/1/vllm", Kind: "deployment", Name: "chat"}
+	tick := &node.Tick{Readings: []node.Reading{{Sample: device.Sample{ID: device.ID{UUID: "a"}}, Owner: &python, Holders: []node.Holder{{Workload: python}, {Workload: pod}}}}}
+	if diff := cmp.Diff(map[string]bool{"pod/1/vllm": true}, ask(tick).holders); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := holds(tick, &python); len(got) != 0 {
+		t.Errorf("it holds %v", got)
+	}
+}

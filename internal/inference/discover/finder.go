@@ -138,11 +138,11 @@ func ask(t *node.Tick) question {
 			}
 		}
 		for _, h := range r.Holders {
-			if !h.Ended {
+			if !h.Ended && tells(&h.Workload) {
 				q.holders[h.ID] = true
 			}
 		}
-		if r.Owner != nil {
+		if r.Owner != nil && tells(r.Owner) {
 			q.holders[r.Owner.ID] = true
 		}
 	}
@@ -151,6 +151,10 @@ func ask(t *node.Tick) question {
 	}
 	return q
 }
+
+// tells reports whether the processes of a workload belong together. A workload of the kind process has all
+// programs of a name that a user runs, and only some of them may be on the device.
+func tells(w *workload.Workload) bool { return w.Kind != "process" }
 
 // publish takes over what a scan found.
 func (f *Finder) publish(list []*engine, s Status) {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpumeter/gpumeter/internal/inference"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
@@ -67,7 +69,7 @@ type scanner struct {
 	enter     func(namespace int) error
 	publish   func([]*engine, Status)
 
-	boot       int64 // in seconds since 1970, 0 if unknown
+	boot       time.Time // zero if unknown
 	sockets    map[key]*socket
 	candidates set
 	listening  int
@@ -79,10 +81,8 @@ func (s *scanner) scan(ctx context.Context, q question) {
 		s.publish(nil, Status{}) // nothing holds a device: there is nothing to look at
 		return
 	}
-	if s.boot == 0 {
-		if b, err := readFile(filepath.Join(s.proc, "stat")); err == nil {
-			s.boot, _ = parseBoot(b) // 0: unknown
-		}
+	if s.boot.IsZero() { // once: the start of a process must not change with the clock
+		s.boot = bootTime(s.proc)
 	}
 	if err := s.refresh(func(pid uint32) bool { return q.pids[pid] || s.candidates[pid] }); err != nil {
 		status := s.status()
@@ -285,9 +285,9 @@ func (s *scanner) engines() []*engine {
 			key: x.key, endpoint: x.endpoint, target: inference.Target{URL: u, Client: x.client, Format: x.format},
 			name: s.name(x.pid), near: of(s.below(x.pid)), tree: of(s.tree(x.pid)), group: of(s.peers[s.all[x.pid].group]),
 		}
-		if s.boot > 0 {
+		if !s.boot.IsZero() {
 			const ticks = 100 // per second, on every architecture
-			e.started = time.Unix(s.boot, 0).Add(time.Duration(x.start) * (time.Second / ticks)).UTC()
+			e.started = s.boot.Add(time.Duration(x.start) * (time.Second / ticks)).UTC()
 		}
 		out = append(out, e)
 	}
@@ -295,6 +295,28 @@ func (s *scanner) engines() []*engine {
 		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid), a.endpoint.address.Compare(b.endpoint.address), cmp.Compare(a.inode, b.inode))
 	})
 	return out
+}
+
+// bootTime returns when the machine booted, zero if that is unknown. The procfs has whole seconds, in which
+// a process that took the place of another would seem to have been there before that one ended.
+func bootTime(proc string) time.Time {
+	b, err := readFile(filepath.Join(proc, "stat"))
+	if err != nil {
+		return time.Time{}
+	}
+	seconds, err := parseBoot(b)
+	if err != nil || seconds <= 0 {
+		return time.Time{}
+	}
+	boot := time.Unix(seconds, 0)
+	var up unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return boot
+	}
+	if exact := time.Now().Add(-time.Duration(up.Nano())); exact.Sub(boot).Abs() < 2*time.Second { // else it is another machine's procfs
+		return exact.Round(0)
+	}
+	return boot
 }
 
 func of(pids []uint32) set {

@@ -47,6 +47,7 @@ const (
 	SeriesPartitionUp          = "gpu_partition_up"
 	SeriesPartitionUtilization = "gpu_partition_utilization_ratio"
 	SeriesPartitionSMActive    = "gpu_partition_sm_active_ratio"
+	SeriesPartitionPipeActive  = "gpu_partition_pipe_active_ratio"
 	SeriesPartitionMemoryUsed  = "gpu_partition_memory_used_bytes"
 	SeriesPartitionMemoryTotal = "gpu_partition_memory_total_bytes"
 )
@@ -67,6 +68,34 @@ const (
 	SeriesWorkloadPower       = "gpu_workload_power_draw_watts"
 )
 
+// Series of inference engines. All of them name the engine, its machine and its workload, and those about
+// requests and tokens also the model. What routers and gateways saw of the same requests has other names.
+const (
+	SeriesEngineUp     = "inference_scrape_up"
+	SeriesEngineDevice = "inference_engine_device"
+
+	SeriesRequests      = "inference_request_count"
+	SeriesFinished      = "inference_request_finished_total"
+	SeriesTokensIn      = "inference_token_input_total"
+	SeriesTokensOut     = "inference_token_output_total"
+	SeriesPrefixHits    = "inference_prefix_cache_hits_total"
+	SeriesPrefixQueries = "inference_prefix_cache_queries_total"
+	SeriesKVCache       = "inference_kv_cache_utilization_ratio"
+)
+
+// Histograms of inference engines. A histogram has no series of its own name: see Buckets.
+const (
+	HistogramFirstToken = "gen_ai_server_time_to_first_token_seconds"
+	HistogramPerToken   = "gen_ai_server_time_per_output_token_seconds"
+	HistogramRequest    = "gen_ai_server_request_duration_seconds"
+	HistogramInterToken = "inference_inter_token_latency_seconds"
+	HistogramQueue      = "inference_request_queue_duration_seconds"
+	HistogramPrefill    = "inference_request_prefill_duration_seconds"
+)
+
+// Buckets returns the name of the series that have the buckets of a histogram.
+func Buckets(histogram string) string { return histogram + "_bucket" }
+
 // Other series that agents export and the hub reads.
 const (
 	SeriesAgentStart  = "gpumeter_agent_start_time_seconds"
@@ -79,6 +108,17 @@ const (
 	SeriesQuotaUsed  = "gpumeter_quota_used"
 	SeriesQuotaLimit = "gpumeter_quota_limit"
 	SeriesFinding    = "gpumeter_fleet_finding"
+
+	SeriesBurnRate   = "gpumeter_slo_burn_rate"
+	SeriesBudgetLeft = "gpumeter_slo_budget_remaining_ratio"
+	SeriesObjective  = "gpumeter_slo_objective_ratio"
+)
+
+// Labels of series that the hub writes about objectives.
+const (
+	LabelObjective    = "gpumeter_slo_objective" // such as ttft_p95
+	LabelBurnWindow   = "gpumeter_slo_window"    // such as 5m
+	LabelBurnSeverity = "gpumeter_slo_severity"  // of a finding: page or ticket
 )
 
 // LabelName holds the name of a series.
@@ -125,6 +165,36 @@ const (
 	LabelSlurmAccount   = "slurm_account"
 	LabelSlurmPartition = "slurm_partition"
 	LabelShareBasis     = "gpu_share_basis"
+)
+
+// Labels of inference engines and of their series.
+const (
+	LabelEngine      = "inference_engine_id" // unique on its host
+	LabelProvider    = "gen_ai_provider_name"
+	LabelServedModel = "gen_ai_request_model"
+	LabelState       = "inference_request_state"
+	LabelOutcome     = "inference_outcome"
+	LabelTier        = "inference_cache_tier"
+	LabelWeight      = "inference_inter_token_weight"
+	LabelBucket      = "le" // the upper bound of a bucket
+
+	LabelRankOfEngine = "inference_engine_rank"
+	LabelFinishReason = "inference_finish_reason"
+	errorType         = "error_type" // also a label of pages of engines
+)
+
+// Values of labels.
+const (
+	OutcomeSuccess = "success"
+	OutcomeError   = "error"
+	OutcomeAbort   = "abort"
+
+	StateRunning = "running"
+	StateWaiting = "waiting"
+	TierGPU      = "gpu"
+	weightToken  = "token"
+
+	pipeTensor = "tensor" // of LabelPipe
 )
 
 // Labels of individual series.

@@ -41,12 +41,12 @@ func names(t *testing.T, prefix string) map[string]string {
 }
 
 // ours are the series that the hub writes itself.
-var ours = []string{SeriesQuotaUsed, SeriesQuotaLimit, SeriesFinding}
+var ours = []string{SeriesQuotaUsed, SeriesQuotaLimit, SeriesFinding, SeriesBurnRate, SeriesBudgetLeft, SeriesObjective}
 
 // Catches a series that is queried but that no agent exports by default: a metric that was
 // renamed, changed its unit or was disabled.
 func TestSeriesAreExported(t *testing.T) {
-	exported := map[string]bool{}
+	exported, histogram := map[string]bool{}, map[string]bool{}
 	namer := otlptranslator.MetricNamer{WithMetricSuffixes: true}
 	files, err := filepath.Glob("../../receiver/*/metadata.yaml")
 	if err != nil || len(files) == 0 {
@@ -79,10 +79,59 @@ func TestSeriesAreExported(t *testing.T) {
 			exported[prom] = exported[prom] || metric.Enabled
 		}
 	}
+	vocabulary(t, func(name, unit, kind string) {
+		prom, err := namer.Build(otlptranslator.Metric{Name: name, Unit: unit, Type: map[string]otlptranslator.MetricType{
+			"Counter": otlptranslator.MetricTypeMonotonicCounter, "UpDown": otlptranslator.MetricTypeNonMonotonicCounter,
+			"Gauge": otlptranslator.MetricTypeGauge, "Histogram": otlptranslator.MetricTypeHistogram,
+		}[kind]})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		exported[prom], histogram[prom] = true, kind == "Histogram"
+	})
+	for name, constant := range names(t, "Histogram") {
+		if !histogram[name] {
+			t.Errorf("%s: internal/inference has no histogram that becomes %s", constant, name)
+		}
+	}
 	for series, constant := range names(t, "Series") {
+		if histogram[series] {
+			t.Errorf("%s: %s is a histogram, which has no series of its own name", constant, series)
+		}
 		if enabled, known := exported[series]; !slices.Contains(ours, series) && !enabled {
 			t.Errorf("%s: no receiver exports %s by default (known: %v)", constant, series, known)
 		}
+	}
+}
+
+// vocabulary calls each for the metrics of inference engines, which are in no metadata.yaml.
+func vocabulary(t *testing.T, each func(name, unit, kind string)) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "../inference/vocabulary.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	text := func(e ast.Expr) string {
+		s, err := strconv.Unquote(e.(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	ast.Inspect(f, func(node ast.Node) bool {
+		lit, ok := node.(*ast.CompositeLit)
+		if !ok {
+			return true
+		}
+		if name, ok := lit.Type.(*ast.Ident); ok && name.Name == "Metric" {
+			n++
+			each(text(lit.Elts[0]), text(lit.Elts[1]), lit.Elts[2].(*ast.Ident).Name)
+		}
+		return true
+	})
+	if n < 40 {
+		t.Fatalf("the vocabulary has %d metrics", n)
 	}
 }
 
@@ -106,6 +155,9 @@ func TestLabelsAreExported(t *testing.T) {
 		if label == LabelName || label == LabelRack { // set by the operator
 			continue
 		}
+		if label == LabelObjective || label == LabelBurnWindow || label == LabelBurnSeverity { // set by the hub
+			continue
+		}
 		// Attributes use dots.
 		attribute := regexp.MustCompile(`\b` + strings.ReplaceAll(regexp.QuoteMeta(label), "_", "[._]") + `\b`)
 		if !attribute.MatchString(all.String()) {
@@ -119,6 +171,11 @@ func TestLabelsAreExported(t *testing.T) {
 // metadata.yaml is their source.
 func TestNamesAreSpelledHereOnly(t *testing.T) {
 	known := names(t, "Series")
+	for name, constant := range names(t, "Histogram") {
+		for _, suffix := range []string{"", "_bucket", "_sum", "_count"} {
+			known[name+suffix] = constant
+		}
+	}
 	for label, constant := range names(t, "Label") {
 		if strings.Contains(label, "_") && label != LabelName {
 			known[label] = constant
@@ -177,4 +234,5 @@ var spells = map[string]bool{
 	"processor/workloadprocessor/config.go": true, // attributes of arbitrary other exporters
 	"internal/agent/config.go":              true, // keys of a Collector's configuration
 	"internal/hub/rules/watch.go":           true, // attributes, some spelled like labels
+	"processor/reservedprocessor/names.go":  true, // what an agent reserves, before it is in a store
 }

@@ -65,6 +65,9 @@ var layers = []struct {
 	{"internal/fleet/sighting", []string{"internal/fleet", "internal/query"}},
 	{"internal/remote", []string{"internal/fleet", "internal/fleet/sighting", "internal/query"}},
 
+	// Objectives of inference.
+	{"internal/slo", []string{"internal/fleet", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
+
 	// The model, and one package per vendor. No vendor knows another, or what a metric is.
 	{"internal/device", []string{"internal/optional"}},
 	{"internal/device/nvidia/nvmltest", nil},
@@ -163,10 +166,10 @@ var layers = []struct {
 	{"internal/hub/events", []string{"internal/hub/share", "github.com/prometheus/client_golang/..."}},
 	{"internal/hub/triage", []string{"internal/hub/access", "internal/hub/events"}},
 	{"internal/hub/server", []string{
-		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/events", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/query", "internal/rebind", "internal/slurm",
+		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/events", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/optional", "internal/query", "internal/rebind", "internal/slo", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
-	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query", "internal/remote"}},
+	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
 	{"internal/hub/days", []string{"internal/fleet", "internal/query", "github.com/klauspost/compress/zstd", "golang.org/x/sync/errgroup"}},
 	{"internal/hub/disk", []string{"github.com/prometheus/prometheus/...", xsys}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/folder", "internal/query", "internal/rebind", "github.com/oklog/ulid/v2", "github.com/prometheus/...", xsys}},
@@ -199,7 +202,7 @@ var layers = []struct {
 	{"internal/cli", []string{
 		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/demo", "internal/device/...",
 		"internal/fleet", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
-		"internal/scheduler/accounting", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
+		"internal/scheduler/accounting", "internal/slo", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},
 	{"cmd/...", []string{"internal/cli"}},

@@ -140,7 +140,7 @@ func appendNumber(b []byte, v float64) []byte {
 	if dot <= 6 {
 		return append(b, text...)
 	}
-	digits := append(text[:dot:dot], text[dot+1:]...)
+	digits := slices.Concat(text[:dot], text[dot+1:])
 	digits = slices.Insert(digits, 1, '.')
 	b = append(b, bytes.TrimRight(digits, "0.")...)
 	return strconv.AppendInt(append(b, "e+0"...), int64(dot-1), 10)

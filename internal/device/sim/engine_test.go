@@ -92,7 +92,8 @@ func TestEngines(t *testing.T) {
 	for i, slot := range []int{3, 11} {
 		want = append(want, engine{
 			fmt.Sprintf("vllm-%d", 8000+i), "vllm", defaultNetwork, uint32(n.gpus[slot].pid()), 8000 + i,
-			[]string{n.gpus[slot].id.UUID}, Stay{Pod: podOf(roleInference, "nvidia", slot)},
+			[]string{n.gpus[slot].id.UUID},
+			Stay{Pod: podOf(roleInference, "nvidia", slot)},
 		})
 	}
 	if d := cmp.Diff(want, brief(engines(t, Config{GPUs: 16}))); d != "" {

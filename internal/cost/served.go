@@ -1,0 +1,156 @@
+package cost
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// ServedGroup is the sum of rows with the same values of some dimensions.
+type ServedGroup struct {
+	Name string   `json:"name"`
+	Keys []string `json:"keys,omitempty"`
+	Amounts
+	fleet.Tokens
+
+	Providers []string `json:"providers"` // the engines, such as vllm, in order
+
+	Engines int `json:"engines"`
+	Devices int `json:"devices"`
+	// Unbilled are tokens whose engine works on no device of the bill. They are in no cost per token.
+	Unbilled int64 `json:"tokens_unbilled,omitempty"`
+
+	// Costs per million tokens: of prompts and output together, of output alone, and of output with
+	// weighted prompts. They are absent without tokens and without prices, and leave out what has no price.
+	PerMillion         optional.Float `json:"cost_per_million"`
+	PerMillionOutput   optional.Float `json:"cost_per_million_output"`
+	PerMillionWeighted optional.Float `json:"cost_per_million_weighted"`
+	// TokensPerJoule has prompts and output, of devices that report energy.
+	TokensPerJoule optional.Float `json:"tokens_per_joule"`
+	OutputPerJoule optional.Float `json:"output_tokens_per_joule"`
+
+	paid, metered struct {
+		Amounts
+		fleet.Tokens
+	}
+	engines map[fleet.Engine]bool
+	devices map[string]bool
+}
+
+// add adds a row to a group.
+func (g *ServedGroup) add(r *ServedRow) {
+	g.Amounts, g.Tokens = g.Add(r.Amounts), g.Plus(r.Tokens)
+	if g.engines == nil {
+		g.engines, g.devices = map[fleet.Engine]bool{}, map[string]bool{}
+	}
+	g.engines[r.Engine] = true
+	if p := r.Labels[fleet.LabelProvider]; p != "" && !slices.Contains(g.Providers, p) {
+		g.Providers = append(g.Providers, p)
+		slices.Sort(g.Providers)
+	}
+	maps.Copy(g.devices, r.devices)
+	g.Engines, g.Devices = len(g.engines), len(g.devices)
+	switch {
+	case !r.billed:
+		g.Unbilled += r.In.N + r.Out.N
+	case r.Unpriced == 0 && r.Time() > 0:
+		g.paid.Amounts, g.paid.Tokens = g.paid.Add(r.Amounts), g.paid.Plus(r.Tokens)
+	}
+	if r.Energy > 0 {
+		g.metered.Amounts, g.metered.Tokens = g.metered.Add(r.Amounts), g.metered.Plus(r.Tokens)
+	}
+}
+
+// rates computes what a token costs.
+func (g *ServedGroup) rates(w InputWeight) {
+	money := optional.Of(float64(g.paid.Amounts.Total()))
+	ratio := func(v optional.Float, tokens int64) optional.Float { return v.Ratio(optional.Of(float64(tokens))) }
+	// A millionth of the currency for a token is the currency for a million tokens.
+	g.PerMillion = ratio(money, g.paid.In.N+g.paid.Out.N)
+	g.PerMillionOutput = ratio(money, g.paid.Out.N)
+	g.PerMillionWeighted = ratio(money.Scale(1000), w.of(g.paid.Tokens))
+	if joules := optional.Of(g.metered.Energy.Joules()); g.metered.In.N+g.metered.Out.N > 0 {
+		g.TokensPerJoule = optional.Of(float64(g.metered.In.N + g.metered.Out.N)).Ratio(joules)
+		g.OutputPerJoule = optional.Of(float64(g.metered.Out.N)).Ratio(joules)
+	}
+}
+
+// By groups rows by one or more of ServingDimensions. The groups are ordered by descending cost, then
+// tokens.
+func (s *Serving) By(dims ...Dimension) []ServedGroup {
+	labels := Statement{Rows: make([]Row, len(s.Rows))}
+	for i := range s.Rows {
+		labels.Rows[i].Labels = s.Rows[i].Labels
+	}
+	nameOf := labels.apart(dims)
+	groups := s.Groups(func(r *ServedRow) []string {
+		keys := make([]string, len(dims))
+		for i, d := range dims {
+			keys[i] = nameOf(d, r.Labels)
+		}
+		return keys
+	})
+	slices.SortFunc(groups, func(a, b ServedGroup) int {
+		return cmp.Or(cmp.Compare(b.Amounts.Total(), a.Amounts.Total()), cmp.Compare(b.Out.N, a.Out.N), slices.Compare(a.Keys, b.Keys))
+	})
+	return groups
+}
+
+// Groups groups rows by keys, in order of keys.
+func (s *Serving) Groups(keysOf func(*ServedRow) []string) []ServedGroup {
+	groups := map[string]*ServedGroup{}
+	for i := range s.Rows {
+		keys := keysOf(&s.Rows[i])
+		id := strings.Join(keys, "\x00")
+		if groups[id] == nil {
+			groups[id] = &ServedGroup{Name: strings.Join(keys, " / "), Keys: keys, Providers: []string{}}
+		}
+		groups[id].add(&s.Rows[i])
+	}
+	out := make([]ServedGroup, 0, len(groups))
+	for _, id := range slices.Sorted(maps.Keys(groups)) {
+		groups[id].rates(s.InputWeight)
+		out = append(out, *groups[id])
+	}
+	return out
+}
+
+// Total returns the sum of all rows.
+func (s *Serving) Total() ServedGroup {
+	g := ServedGroup{Name: "total", Providers: []string{}}
+	for i := range s.Rows {
+		g.add(&s.Rows[i])
+	}
+	g.rates(s.InputWeight)
+	return g
+}
+
+// Simulated returns all or some if all or some of the engines are on simulated machines, else "".
+func (s *Serving) Simulated() string {
+	labels := Statement{}
+	for i := range s.Rows {
+		labels.Rows = append(labels.Rows, Row{Labels: s.Rows[i].Labels})
+	}
+	return labels.Simulated()
+}
+
+// ServingDimensions returns the dimensions by which what is served can be grouped. A model is the served
+// one: that of the device is gpu.
+func ServingDimensions() []Dimension {
+	out := []Dimension{
+		{"model", func(l query.Labels) string { return l[fleet.LabelServedModel] }, true},
+		{"engine", func(l query.Labels) string { return l[fleet.LabelProvider] }, true},
+	}
+	for _, d := range Dimensions() {
+		if d.Name == "model" {
+			d.Name = "gpu"
+		}
+		out = append(out, d)
+	}
+	return out
+}

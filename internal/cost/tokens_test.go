@@ -1,0 +1,332 @@
+package cost
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
+)
+
+// tokenStore has the counters of devices and engines of an afternoon, with a sample each minute.
+type tokenStore struct {
+	*querytest.Memory
+	begin time.Time
+}
+
+// each adds a series with a value for every minute.
+func (s tokenStore) each(name string, l map[string]string, value func(minute int) float64, more ...string) {
+	labels := query.Labels{fleet.LabelName: name, fleet.LabelHost: "n"}
+	maps.Copy(labels, l)
+	for i := 0; i < len(more); i += 2 {
+		labels[more[i]] = more[i+1]
+	}
+	for i := range 181 {
+		if v := value(i); v >= 0 {
+			s.Add(labels, s.begin.Add(time.Duration(i)*time.Minute), v)
+		}
+	}
+}
+
+func served(workload string) map[string]string {
+	return map[string]string{fleet.LabelKind: "deployment", fleet.LabelWorkload: workload, fleet.LabelTeam: "team-" + workload, fleet.LabelPodUID: workload}
+}
+
+// holds adds a workload that has a part of a device, uses it three quarters of the time and draws watts.
+func (s tokenStore) holds(workload, uuid, partition string, part, watts float64) {
+	l := served(workload)
+	l[fleet.LabelUUID], l[fleet.LabelModel] = uuid, "H100"
+	if partition != "" {
+		l[fleet.LabelPartition] = partition
+	}
+	for name, perMinute := range map[string]float64{fleet.SeriesAllocatedTime: 60 * part, fleet.SeriesActiveTime: 45 * part, fleet.SeriesEnergy: 60 * watts} {
+		s.each(name, l, func(minute int) float64 { return perMinute * float64(minute) })
+	}
+}
+
+// engine adds an engine on devices, as UUID or UUID/partition.
+func (s tokenStore) engine(id, workload string, devices ...[2]string) {
+	l := served(workload)
+	l[fleet.LabelEngine], l[fleet.LabelProvider] = id, "vllm"
+	for _, d := range devices {
+		more := []string{fleet.LabelUUID, d[0], fleet.LabelModel, "H100"}
+		if d[1] != "" {
+			more = append(more, fleet.LabelPartition, d[1])
+		}
+		s.each(fleet.SeriesEngineDevice, l, func(int) float64 { return 1 }, more...)
+	}
+}
+
+// counts adds counters of tokens that grow by so much a minute.
+func (s tokenStore) counts(id, workload, model string, in, cached, out float64, value func(minute int, perMinute float64) float64) {
+	l := served(workload)
+	l[fleet.LabelEngine], l[fleet.LabelProvider], l[fleet.LabelServedModel] = id, "vllm", model
+	for name, perMinute := range map[string]float64{fleet.SeriesTokensIn: in, fleet.SeriesPrefixHits: cached, fleet.SeriesTokensOut: out} {
+		s.each(name, l, func(minute int) float64 { return value(minute, perMinute) })
+	}
+}
+
+func steadily(minute int, perMinute float64) float64 { return perMinute * float64(minute) }
+
+// serve returns the bill of an hour, and what was served.
+func (s tokenStore) serve(t *testing.T, prices string, from, to time.Duration) (Statement, *Serving) {
+	t.Helper()
+	var p Prices
+	if prices != "" {
+		var err error
+		if p, err = Parse([]byte(prices)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bill, err := Bill(t.Context(), s, p, s.begin.Add(from), s.begin.Add(to), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	use, err := fleet.ReadTokens(t.Context(), s, s.begin.Add(from), s.begin.Add(to), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bill, Serve(&bill, use, DefaultInputWeight)
+}
+
+const fourAnHour = "currency: EUR\nprices: [{match: {model: H100}, rates: [{from: 2026-01-01, kind: on_demand, per_hour: 4}]}]\n"
+
+// line is a group as text.
+func line(g *ServedGroup) string {
+	text := func(v optional.Float) string {
+		if f, ok := v.Get(); ok {
+			return fmt.Sprintf("%.4f", f)
+		}
+		return "-"
+	}
+	return fmt.Sprintf("%d engines on %d GPUs, %.2f h, cost %s, idle %s, %.0f J, in %v of them cached %v, out %v; %s %s %s, %s tokens/J",
+		g.Engines, g.Devices, g.Time().Hours(), g.Amounts.Total(), g.IdleCost, g.Energy.Joules(), g.In.N, g.Cached.N, g.Out.N,
+		text(g.PerMillion), text(g.PerMillionOutput), text(g.PerMillionWeighted), text(g.TokensPerJoule))
+}
+
+func lines(s *Serving, by ...string) map[string]string {
+	var dims []Dimension
+	for _, name := range by {
+		for _, d := range ServingDimensions() {
+			if d.Name == name {
+				dims = append(dims, d)
+			}
+		}
+	}
+	out := map[string]string{}
+	for _, g := range s.By(dims...) {
+		out[g.Name] = line(&g)
+	}
+	return out
+}
+
+// Catches cost per token that is not that of a calculation by hand: of two models that share a GPU in time or
+// in partitions, of one model on four GPUs, of two models of one engine, of an engine that begins anew within
+// the period, and of one that the bill has no device of.
+func TestCostPerTokenByHand(t *testing.T) {
+	t.Parallel()
+	s := tokenStore{querytest.NewMemory(), time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)}
+	// GPU-0 is shared in time: a quarter and three quarters of 4 EUR an hour.
+	s.holds("chat", "GPU-0", "", 0.25, 100)
+	s.engine("e0", "chat", [2]string{"GPU-0", ""})
+	s.counts("e0", "chat", "llama", 30000, 0, 2000, steadily)
+	s.holds("code", "GPU-0", "", 0.75, 300)
+	s.engine("e1", "code", [2]string{"GPU-0", ""})
+	s.counts("e1", "code", "qwen", 60000, 20000, 10000, func(minute int, perMinute float64) float64 {
+		if minute >= 90 { // in the middle of the second hour it begins anew
+			return perMinute * float64(minute-89)
+		}
+		return perMinute * float64(minute)
+	})
+	// GPU-1 has two partitions of different workloads, and a third one without an engine.
+	s.holds("chat", "GPU-1", "MIG-a", 2./7, 50)
+	s.engine("e2", "chat", [2]string{"GPU-1", "MIG-a"})
+	s.counts("e2", "chat", "llama", 0, 0, 1000, steadily)
+	s.holds("embed", "GPU-1", "MIG-b", 1./7, 20)
+	s.engine("e3", "embed", [2]string{"GPU-1", "MIG-b"})
+	s.counts("e3", "embed", "bge", 90000, 0, 0, steadily)
+	s.holds("train", "GPU-1", "MIG-c", 4./7, 200)
+	// One model on four GPUs.
+	var four [][2]string
+	for i := range 4 {
+		uuid := fmt.Sprint("GPU-4", i)
+		s.holds("big", uuid, "", 1, 700)
+		four = append(four, [2]string{uuid, ""})
+	}
+	s.engine("e4", "big", four...)
+	s.counts("e4", "big", "deepseek", 100000, 50000, 40000, steadily)
+	// One engine with two models, of which one is idle.
+	s.holds("many", "GPU-5", "", 1, 400)
+	s.engine("e5", "many", [2]string{"GPU-5", ""})
+	s.counts("e5", "many", "bert", 3000, 0, 0, steadily)
+	s.counts("e5", "many", "whisper", 0, 0, 1800, steadily)
+	s.counts("e5", "many", "idle", 0, 0, 0, steadily)
+	// An engine without a device.
+	s.counts("e6", "lost", "lost", 10, 0, 10, steadily)
+	// A GPU that nobody uses: its engine has counted nothing.
+	s.holds("unused", "GPU-6", "", 1, 60)
+	s.engine("e7", "unused", [2]string{"GPU-6", ""})
+
+	_, got := s.serve(t, fourAnHour, time.Hour, 2*time.Hour)
+	want := map[string]string{
+		// 1 EUR of GPU-0 and 4*2/7 of GPU-1 for 1.8 M and 0.12 M + 0.06 M tokens; weighted 0.36 M + 0.18 M.
+		"llama": "2 engines on 2 GPUs, 0.54 h, cost 2.14, idle 0.54, 540000 J, in 1800000 of them cached 0, out 180000; 1.0823 11.9048 3.9683, 3.6667 tokens/J",
+		// 3 EUR for 3.6 M and 0.6 M tokens; weighted 0.2*2.4 M + 0.6 M.
+		"qwen":     "1 engines on 1 GPUs, 0.75 h, cost 3.00, idle 0.75, 1080000 J, in 3600000 of them cached 1200000, out 600000; 0.7143 5.0000 2.7778, 3.8889 tokens/J",
+		"bge":      "1 engines on 1 GPUs, 0.14 h, cost 0.57, idle 0.14, 72000 J, in 5400000 of them cached 0, out 0; 0.1058 - 0.5291, 75.0000 tokens/J",
+		"deepseek": "1 engines on 4 GPUs, 4.00 h, cost 16.00, idle 4.00, 10080000 J, in 6000000 of them cached 3000000, out 2400000; 1.9048 6.6667 5.3333, 0.8333 tokens/J",
+		// 0.2*180,000 : 108,000 is 1 : 3.
+		"bert":    "1 engines on 1 GPUs, 0.25 h, cost 1.00, idle 0.25, 360000 J, in 180000 of them cached 0, out 0; 5.5556 - 27.7778, 0.5000 tokens/J",
+		"whisper": "1 engines on 1 GPUs, 0.75 h, cost 3.00, idle 0.75, 1080000 J, in 0 of them cached 0, out 108000; 27.7778 27.7778 27.7778, 0.1000 tokens/J",
+		"idle":    "1 engines on 1 GPUs, 0.00 h, cost 0.00, idle 0.00, 0 J, in 0 of them cached 0, out 0; - - -, - tokens/J",
+		"lost":    "1 engines on 0 GPUs, 0.00 h, cost 0.00, idle 0.00, 0 J, in 600 of them cached 0, out 600; - - -, - tokens/J",
+		"(none)":  "1 engines on 1 GPUs, 1.00 h, cost 4.00, idle 1.00, 216000 J, in 0 of them cached 0, out 0; - - -, - tokens/J",
+	}
+	if diff := cmp.Diff(want, lines(got, "model")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// Without train's part of GPU-1.
+	total := got.Total()
+	if text := line(&total); text != "8 engines on 8 GPUs, 7.43 h, cost 29.71, idle 7.43, 13428000 J, in 16980600 of them cached 4200000, out 3288600; 1.4661 9.0372 5.0846, 1.5094 tokens/J" {
+		// The tokens of e6 are in no cost: 29.71 / 20.268 M, / 3.288 M, / (0.2*12.78 M + 3.288 M).
+		t.Errorf("total: %s", text)
+	}
+	if total.Unbilled != 1200 {
+		t.Errorf("%d tokens have no device", total.Unbilled)
+	}
+	if diff := cmp.Diff(want["deepseek"], lines(got, "team", "model")["team-big / deepseek"]); diff != "" {
+		t.Error(diff)
+	}
+	// Without prices there are tokens, time and energy.
+	_, free := s.serve(t, "", time.Hour, 2*time.Hour)
+	if got, want := lines(free, "model")["qwen"], "1 engines on 1 GPUs, 0.75 h, cost 0.00, idle 0.00, 1080000 J, in 3600000 of them cached 1200000, out 600000; - - -, 3.8889 tokens/J"; got != want {
+		t.Errorf("without prices: %s", got)
+	}
+}
+
+// Catches tokens of an engine that count as a whole on each of its devices, or on a device as often as the device
+// has series, where another engine of the workload has a part of it.
+func TestEnginesShareADevice(t *testing.T) {
+	t.Parallel()
+	l := query.Labels{fleet.LabelKind: "job", fleet.LabelWorkload: "w"}
+	owner, _ := fleet.OwnerOf(l)
+	on := func(engine, device, model string) fleet.Work {
+		return fleet.Work{Engine: fleet.Engine{ID: engine}, Owner: owner, Device: device, Model: model, Labels: l}
+	}
+	counted := func(engine string, out int64) fleet.TokenRow {
+		return fleet.TokenRow{Engine: fleet.Engine{ID: engine}, Owner: owner, Model: "of-" + engine, Labels: l, Tokens: fleet.Tokens{Out: fleet.TallyOf(out)}}
+	}
+	row := func(device string) Row {
+		labels := maps.Clone(l)
+		labels[fleet.LabelUUID] = device
+		return Row{Labels: labels, Amounts: Amounts{Used: 4e6, UsedCost: 4e6}}
+	}
+	s := &Statement{Rows: []Row{row("1"), row("2")}}
+	use := &fleet.TokenUse{Works: []fleet.Work{on("a", "1", ""), on("a", "1", "of-a"), on("a", "2", ""), on("b", "1", "")}, Rows: []fleet.TokenRow{counted("a", 600), counted("b", 100)}}
+	// On device 1, half of the 600 tokens of a count as much as those of device 2.
+	want := map[string]Money{"of-a": 3e6 + 4e6, "of-b": 1e6}
+	got := map[string]Money{}
+	for _, g := range Serve(s, use, DefaultInputWeight).By(servingDimension("model")) {
+		got[g.Name] = g.Amounts.Total()
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches money that counts twice or is lost, whatever engines and workloads share: the rows add up to those
+// of the bill for the devices of engines, in all amounts, and hours add up to their period.
+func TestServingAddsUp(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var s Statement
+		use := &fleet.TokenUse{}
+		amount := func() int64 { return r.Int64N([]int64{6, 1e12}[r.IntN(2)]) - 5 }
+		workloads := []string{"a", "b", "c", "(none)", "(unattributed)"}
+		labels := func(workload string) query.Labels {
+			l := query.Labels{fleet.LabelTeam: "t" + workload}
+			switch workload {
+			case "(none)":
+			case "(unattributed)":
+				l[fleet.LabelKind] = fleet.KindUnattributed
+			default:
+				l[fleet.LabelKind], l[fleet.LabelWorkload] = "job", workload
+			}
+			return l
+		}
+		want := Amounts{}
+		type place struct{ device, partition, workload string }
+		engaged := map[place]bool{}
+		for e := range r.IntN(8) {
+			workload := workloads[r.IntN(len(workloads))]
+			owner, _ := fleet.OwnerOf(labels(workload))
+			engine := fleet.Engine{Host: "n", ID: fmt.Sprint(e / 2)}
+			for range r.IntN(4) {
+				w := fleet.Work{Engine: engine, Owner: owner, Device: fmt.Sprint(r.IntN(4)), Partition: []string{"", "p", "q"}[r.IntN(3)], Labels: labels(workload)}
+				use.Works = append(use.Works, w)
+				engaged[place{w.Device, w.Partition, workload}] = workload[0] != '('
+			}
+			for range r.IntN(3) {
+				row := fleet.TokenRow{Engine: engine, Owner: owner, Model: fmt.Sprint("m", r.IntN(3)), Labels: labels(workload)}
+				row.In, row.Out = fleet.TallyOf(r.Int64N(1e12)*int64(r.IntN(2))), fleet.TallyOf(r.Int64N(1e12)*int64(r.IntN(2)))
+				row.Cached = fleet.TallyOf(r.Int64N(1e12))
+				use.Rows = append(use.Rows, row)
+			}
+		}
+		for range 30 {
+			workload := workloads[r.IntN(len(workloads))]
+			l := labels(workload)
+			l[fleet.LabelUUID], l[fleet.LabelPodUID] = fmt.Sprint(r.IntN(4)), fmt.Sprint(r.IntN(2))
+			if p := []string{"", "p", "q"}[r.IntN(3)]; p != "" {
+				l[fleet.LabelPartition] = p
+			}
+			a := Amounts{
+				Seconds(amount()), Seconds(amount()), Seconds(amount()), 0, Energy(amount()), Carbon(amount()),
+				Money(amount()), Money(amount()), Money(amount()), 0, Money(amount()), 0, 0, Seconds(r.Int64N(2)), Energy(amount()), Energy(amount()),
+			}
+			s.Rows = append(s.Rows, Row{Labels: l, Amounts: a})
+			if engaged[place{l[fleet.LabelUUID], l[fleet.LabelPartition], workload}] {
+				want = want.Add(a)
+			}
+		}
+		served := Serve(&s, use, InputWeight(r.Int64N(1001)))
+		total := served.Total()
+		if diff := cmp.Diff(want, total.Amounts); diff != "" {
+			t.Errorf("seed %d: (-want +got):\n%s", seed, diff)
+		}
+		var tokens fleet.Tokens
+		for i := range use.Rows {
+			tokens = tokens.Plus(use.Rows[i].Tokens)
+		}
+		if diff := cmp.Diff(tokens, total.Tokens); diff != "" {
+			t.Errorf("seed %d: tokens (-want +got):\n%s", seed, diff)
+		}
+		for _, by := range []string{"model", "team", "workload", "cluster", "gpu"} {
+			var sum Amounts
+			d := servingDimension(by)
+			for _, g := range served.By(d) {
+				sum = sum.Add(g.Amounts)
+			}
+			if diff := cmp.Diff(want, sum); diff != "" {
+				t.Errorf("seed %d: by %s (-want +got):\n%s", seed, by, diff)
+			}
+		}
+	}
+}
+
+func servingDimension(name string) Dimension {
+	for _, d := range ServingDimensions() {
+		if d.Name == name {
+			return d
+		}
+	}
+	panic(name)
+}

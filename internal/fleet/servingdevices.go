@@ -1,0 +1,102 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// unitKey identifies a unit at its host: for minutes after a device moved, the store has it at two.
+type unitKey struct{ device, host, partition string }
+
+func (u *EngineDevice) key() unitKey { return unitKey{u.Device, u.Host, u.Partition} }
+
+// unitValues are what a unit did in a window.
+type unitValues struct{ sm, tensor, utilization, memory, power optional.Float }
+
+// devices fills in what the devices of the rows do.
+func (s *serving) devices(ctx context.Context, store query.Store, at time.Time) error {
+	var whole, parts []string // UUIDs
+	for _, x := range s.rows {
+		x.Devices = slices.SortedFunc(maps.Values(x.units), func(a, b EngineDevice) int {
+			return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.UUID, b.UUID), cmp.Compare(a.Partition, b.Partition))
+		})
+		for _, u := range x.Devices {
+			if u.Partition == "" {
+				whole = append(whole, u.UUID)
+			} else {
+				parts = append(parts, u.UUID)
+			}
+		}
+	}
+	values := map[unitKey]*unitValues{}
+	mean := func(field func(*unitValues) *optional.Float, series, match string, more ...string) {
+		selector := over("avg_over_time", Select(series, nil, append(more, match)...), s.window)
+		s.ask("max by ("+keyLabels+", "+LabelPartition+") ("+selector+")", func(v query.Sample) { *field(valuesOf(values, v.Labels)) = optional.Of(v.Value) })
+	}
+	tensor := Equals(LabelPipe, pipeTensor)
+	for _, match := range AnyOf(LabelUUID, whole) {
+		mean(func(v *unitValues) *optional.Float { return &v.sm }, SeriesSMActive, match)
+		mean(func(v *unitValues) *optional.Float { return &v.tensor }, SeriesPipeActive, match, tensor)
+		mean(func(v *unitValues) *optional.Float { return &v.utilization }, SeriesUtilization, match)
+		mean(func(v *unitValues) *optional.Float { return &v.memory }, SeriesMemoryUsed, match)
+		mean(func(v *unitValues) *optional.Float { return &v.power }, SeriesPower, match)
+	}
+	for _, match := range AnyOf(LabelUUID, parts) {
+		mean(func(v *unitValues) *optional.Float { return &v.sm }, SeriesPartitionSMActive, match)
+		mean(func(v *unitValues) *optional.Float { return &v.tensor }, SeriesPartitionPipeActive, match, tensor)
+		mean(func(v *unitValues) *optional.Float { return &v.utilization }, SeriesPartitionUtilization, match)
+		mean(func(v *unitValues) *optional.Float { return &v.memory }, SeriesPartitionMemoryUsed, match)
+		// A partition has no meter. Its power is what its holders are charged for of that of the device.
+		s.ask("sum by ("+keyLabels+", "+LabelPartition+") "+Once(Select(SeriesWorkloadPower, nil, match, LabelPartition+`!=""`)), func(v query.Sample) {
+			valuesOf(values, v.Labels).power = optional.Of(v.Value)
+		})
+	}
+	if err := s.run(ctx, store, at); err != nil {
+		return err
+	}
+	for _, x := range s.rows {
+		x.meanwhile(values)
+	}
+	return nil
+}
+
+func valuesOf(values map[unitKey]*unitValues, l query.Labels) *unitValues {
+	key := unitKey{DeviceKey(l), l[LabelHost], l[LabelPartition]}
+	if values[key] == nil {
+		values[key] = &unitValues{}
+	}
+	return values[key]
+}
+
+// meanwhile fills in what the units of a row did.
+func (x *servedRow) meanwhile(values map[unitKey]*unitValues) {
+	var list []*unitValues
+	for _, u := range x.Devices {
+		if v := values[u.key()]; v != nil {
+			list = append(list, v)
+		}
+	}
+	sum := func(field func(*unitValues) optional.Float) (sum optional.Float, n float64) {
+		for _, v := range list {
+			if f, ok := field(v).Get(); ok {
+				sum, n = plus(sum, f), n+1
+			}
+		}
+		return sum, n
+	}
+	mean := func(field func(*unitValues) optional.Float) optional.Float {
+		total, n := sum(field)
+		return total.Ratio(optional.Of(n))
+	}
+	x.SM = mean(func(v *unitValues) optional.Float { return v.sm })
+	x.Tensor = mean(func(v *unitValues) optional.Float { return v.tensor })
+	x.Utilization = mean(func(v *unitValues) optional.Float { return v.utilization })
+	x.Memory, _ = sum(func(v *unitValues) optional.Float { return v.memory })
+	x.Power, _ = sum(func(v *unitValues) optional.Float { return v.power })
+}

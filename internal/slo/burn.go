@@ -1,0 +1,44 @@
+package slo
+
+import "time"
+
+// Severity says how soon somebody has to look.
+type Severity string
+
+// Severities, gravest first.
+const (
+	Page   Severity = "page"   // now: the budget of a month would be gone in days
+	Ticket Severity = "ticket" // in the next days
+)
+
+// Alert is that an error budget burns too fast.
+type Alert struct {
+	Severity    Severity
+	Long, Short time.Duration // windows in which it burns
+	Limit       float64       // above which the burn rate is in both
+	Burn        float64       // in the long window
+}
+
+// alerts are those of the SRE workbook, gravest first. The long window says that it matters, and the short one
+// that it has not stopped.
+var alerts = []struct {
+	severity    Severity
+	long, short int // in Windows
+	limit       float64
+}{
+	{Page, oneHour, fiveMinutes, 14.4}, // 2 % of the budget of 30 days in an hour
+	{Page, sixHours, halfHour, 6},      // 5 % in six hours
+	{Ticket, threeDays, sixHours, 1},   // 10 % in three days
+}
+
+// Alert returns the gravest alert of an objective, and whether there is one.
+func (r *Result) Alert() (Alert, bool) {
+	for _, a := range alerts {
+		long, ok := r.Burn[a.long].Get()
+		short, also := r.Burn[a.short].Get()
+		if ok && also && long > a.limit && short > a.limit {
+			return Alert{a.severity, Windows[a.long], Windows[a.short], a.limit, long}, true
+		}
+	}
+	return Alert{}, false
+}

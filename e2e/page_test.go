@@ -118,11 +118,23 @@ func TestPage(t *testing.T) {
 			t.Errorf("two clicks lead to a GPU that is %q: %q", pill, wrong)
 		}
 	})
+	t.Run("full cache in two clicks", func(t *testing.T) {
+		var row, stats string
+		b.open(t, base+"/#/fleet", ".tile[data-gpu]")
+		b.run(t, chromedp.Click(`nav a[href="#/serving"]`), chromedp.WaitVisible("td .idle-text"),
+			chromedp.Evaluate(`document.querySelector("td .idle-text").closest("tr").innerText`, &row),
+			chromedp.Evaluate(`document.querySelector("td .idle-text").closest("tr").querySelector("a[href^='#/model/']").click()`, nil),
+			chromedp.WaitVisible(".stats"), chromedp.Text(".stats", &stats))
+		if !strings.Contains(row, "summarizer") || !strings.Contains(stats, "wait") || !strings.Contains(stats, "KV cache") {
+			t.Errorf("what waits is %q, and its page says %q", row, stats)
+		}
+	})
 	t.Run("keyboard", func(t *testing.T) { keyboard(t, b, base, f) })
 
 	pages := map[string]string{ // with the element that appears when they are loaded
 		"fleet":     ".tile[data-gpu]",
 		"workloads": "tbody tr",
+		"serving":   "tbody tr",
 		"health":    ".event",
 		"cost":      ".parts",
 	}

@@ -102,7 +102,7 @@ state and usage as OpenTelemetry and Prometheus metrics.
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(
-		newAgent(version), newCheck(), newDemo(version), newDevices(), newDoctor(), newExplain(), newHub(version), newPause(), newReport(), newSlurm(), newTop(), newTrace(), newUp(version),
+		newAgent(version), newCheck(), newDemo(version), newDevices(), newDoctor(), newExplain(), newHub(version), newPause(), newReport(), newSLO(), newSlurm(), newTop(), newTrace(), newUp(version),
 		newValidate(version), newComponents(), newVersion(version),
 	)
 	return root

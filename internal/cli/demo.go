@@ -102,10 +102,14 @@ func (d *demoFlags) run(ctx context.Context, w io.Writer) (err error) {
 	h := server.Options{
 		Vendors: local.Vendors(),
 		Version: d.version, Listen: d.listen, Dir: filepath.Join(dir, "hub"), Retention: 3 * 24 * time.Hour, Title: "Demo", Prices: filepath.Join(dir, "prices.yaml"),
+		Objectives: filepath.Join(dir, "objectives.yaml"),
 	}
 	d.prices = h.Prices
 	if err := os.WriteFile(h.Prices, demo.Prices(), 0o600); err != nil {
 		return fmt.Errorf("cannot write the prices: %w", err)
+	}
+	if err := os.WriteFile(h.Objectives, demo.Objectives(), 0o600); err != nil {
+		return fmt.Errorf("cannot write the objectives: %w", err)
 	}
 	serverRuntime()
 	s, err := server.Start(ctx, h, log)

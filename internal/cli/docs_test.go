@@ -107,7 +107,7 @@ var foreign = map[string]string{
 
 var (
 	reFlag    = regexp.MustCompile(`(^|[\s\x60(\[|"'=,/])--([a-z][a-z0-9.-]*[a-z0-9])`)
-	reCommand = regexp.MustCompile(`\bgpumeter ([a-z]+(?: jobs| check)?)([^\x60|>;&,\n]*)`)
+	reCommand = regexp.MustCompile(`\bgpumeter ([a-z]+(?: jobs| check| rules)?)([^\x60|>;&,\n]*)`)
 )
 
 // Catches documentation of a flag that does not exist, or that another command has.

@@ -282,6 +282,7 @@ func TestHubRefusesToStart(t *testing.T) {
 		{[]string{"--max-size", "many"}, "--max-size"},
 		{[]string{"--backend", "http://localhost:1"}, "has no effect with --backend"},
 		{[]string{"--listen", "localhost:0", "--listen-grpc", "localhost:0", "--prices", "/nowhere"}, "--prices"},
+		{[]string{"--listen", "localhost:0", "--listen-grpc", "localhost:0", "--objectives", "/nowhere"}, "--objectives"},
 	} {
 		r := run(t, append([]string{"hub", "--data-dir", dir}, c.args...)...)
 		if r.code != 1 || !strings.Contains(r.stderr, c.want) {

@@ -38,17 +38,20 @@ type report struct {
 	quotas   []string
 	findings bool
 	explain  string
+	// weight is what a token of a prompt counts in a report on inference engines.
+	weight float64
 }
 
 func newReport() *cobra.Command {
 	var o report
 	cmd := &cobra.Command{
-		Use:   "report [cost|usage|efficiency|energy|coverage]",
+		Use:   "report [cost|usage|efficiency|energy|coverage|serving]",
 		Short: "Report GPU usage and cost by team, user or workload",
 		Long: `Report GPU usage and cost by team, user or workload for a period, from the hub or from any
 Prometheus, Mimir, Thanos or VictoriaMetrics that stores the agents' series. Sums are
 exact: the hours of a day add up to the day. Every report says how much device time is
-unknown, and why; coverage is the list of all devices.
+unknown, and why; coverage is the list of all devices. serving is what tokens of inference
+engines cost, by model.
 
 Days and months are those of --time-zone, UTC by default. Costs need prices: a file, or those of the hub. Without prices costs are
 absent, not zero, and the default report is usage.`,
@@ -56,6 +59,7 @@ absent, not zero, and the default report is usage.`,
   gpumeter report usage --month 2026-10 --by namespace --url http://prometheus:9090
   gpumeter report --day 2026-10-14 --by team,model --findings -o html >report.html
   gpumeter report energy --by model -o csv --url https://mimir/prometheus --tenant fleet --token-file token
+  gpumeter report serving --last 7d --by team,model --prices prices.yaml
   gpumeter report --month 2026-10 --by team,model --explain "red,NVIDIA H100"`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: billing.Kinds(),
@@ -63,6 +67,9 @@ absent, not zero, and the default report is usage.`,
 			kind := ""
 			if len(args) > 0 {
 				kind = args[0]
+			}
+			if kind == billing.ServingKind && !cmd.Flags().Changed("by") {
+				o.by = []string{"model"}
 			}
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), kind, time.Now())
 		},
@@ -74,7 +81,7 @@ absent, not zero, and the default report is usage.`,
 	f.StringVar(&o.period.month, "month", "", "calendar `MONTH`: 2026-10, this or last")
 	f.StringVar(&o.period.day, "day", "", "calendar `DAY`: 2026-10-14, today or yesterday")
 	registerZone(cmd, &o.zone, "of days, months and times without a zone")
-	f.StringSliceVar(&o.by, "by", []string{"team"}, "group by one or more of "+strings.Join(dimensionNames(), ", "))
+	f.StringSliceVar(&o.by, "by", []string{"team"}, "group by one or more of "+strings.Join(dimensionNames(), ", ")+". In a report on serving (default: model) a model is the served one, and there are engine and gpu")
 	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of the default ones: "+strings.Join(billing.ColumnNames(), ", "))
 	f.StringArrayVar(&o.match, "match", nil, "only series with `LABEL=VALUE`; may be repeated")
 	f.StringVarP(&o.output, "output", "o", "table", "table, csv, json or html")
@@ -83,15 +90,18 @@ absent, not zero, and the default report is usage.`,
 	f.StringArrayVar(&o.quotas, "quotas", nil, quotasHelp+". Compared with the usage in the month in which the period ends")
 	f.BoolVar(&o.findings, "findings", false, "also list possible savings")
 	f.StringVar(&o.explain, "explain", "", "instead of the report, how its `ROW` was made: devices, hours, samples, prices. Several values of --by are separated by commas")
+	f.Float64Var(&o.weight, "input-weight", cost.DefaultInputWeight.Float(), "serving: what a token of a prompt counts in tokens of output, 0 to 1, where models share a GPU")
 	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "timeout of one query to the store")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensionNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "csv", "json", "html"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func dimensionNames() []string {
+func dimensionNames() []string { return namesOf(cost.Dimensions()) }
+
+func namesOf(list []cost.Dimension) []string {
 	var out []string
-	for _, d := range cost.Dimensions() {
+	for _, d := range list {
 		out = append(out, d.Name)
 	}
 	return out
@@ -107,7 +117,14 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if err := o.checkExplain(kind); err != nil {
 		return err
 	}
-	by, err := dimensions(o.by)
+	if err := o.checkServing(kind); err != nil {
+		return err
+	}
+	all := cost.Dimensions()
+	if kind == billing.ServingKind {
+		all = cost.ServingDimensions()
+	}
+	by, err := among(all, o.by)
 	if err != nil {
 		return err
 	}
@@ -161,6 +178,9 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if d.Columns, err = billing.Columns(d.Kind, o.columns); err != nil {
 		return err
 	}
+	if kind == billing.ServingKind {
+		return o.serving(ctx, w, notes, d, store, prices, from, to, options, origin, by)
+	}
 	bill, err := cost.Bill(ctx, store, prices, from, to, options)
 	if err != nil {
 		return unreachable(err, o.store.url)
@@ -202,13 +222,17 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 }
 
 // dimensions returns the dimensions with these names.
-func dimensions(names []string) ([]cost.Dimension, error) {
+func dimensions(names []string) ([]cost.Dimension, error) { return among(cost.Dimensions(), names) }
+
+// among returns those of a list of dimensions that have these names.
+func among(all []cost.Dimension, names []string) ([]cost.Dimension, error) {
 	var out []cost.Dimension
 	for i, name := range names {
-		d, ok := cost.DimensionOf(name)
-		if !ok {
-			return nil, fmt.Errorf("unknown --by %q, must be one of %s", name, strings.Join(dimensionNames(), ", "))
+		at := slices.IndexFunc(all, func(d cost.Dimension) bool { return d.Name == name })
+		if at < 0 {
+			return nil, fmt.Errorf("unknown --by %q, must be one of %s", name, strings.Join(namesOf(all), ", "))
 		}
+		d := all[at]
 		if slices.Contains(names[:i], name) {
 			return nil, fmt.Errorf("--by has %s twice", name)
 		}

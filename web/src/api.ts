@@ -135,6 +135,7 @@ export interface WorkloadAnswer {
   perGPU: (Taken & { gpu: string; index: string; model: string; node: string })[];
   findings: Finding[];
   pods: string[];
+  serving: Served[];
 }
 
 export interface GPUAnswer {
@@ -231,6 +232,96 @@ export interface CostAnswer {
 export interface WasteAnswer {
   currency?: string;
   findings: Finding[];
+}
+
+export interface Percentiles {
+  p50: Num;
+  p95: Num;
+  p99: Num;
+}
+
+/** ServedCost is what engines served in a period, and what their GPUs cost. */
+export interface ServedCost {
+  time: Num; // device seconds
+  energy: Num;
+  cost: Num;
+  idleCost: Num;
+  tokensIn: Num;
+  tokensOut: Num;
+  tokensCached: Num;
+  requests: Num;
+  failed: Num;
+  aborted: Num;
+  perMillion: Num;
+  perMillionOutput: Num;
+  perMillionWeighted: Num;
+  tokensPerJoule: Num;
+  outputPerJoule: Num;
+}
+
+/** Objective is how an objective is met. */
+export interface Objective {
+  objective: string;
+  text: string;
+  target: Num; // the part that must be good
+  threshold: Num;
+  window: number; // of the error budget, in seconds
+  bad: Num; // the part that was bad in the window
+  burn: Record<string, Num>; // by window: 5m, 30m, 1h, 6h, 3d
+  budget: Num; // the part of the error budget that is left
+  ok: boolean | null;
+  alert?: "page" | "ticket";
+}
+
+/** Limit is a part of the lost time and what explains it. */
+export interface Limit {
+  cause: string;
+  share: Num;
+  text: string;
+}
+
+/** Served is what a workload serves of a model, now and in the period. */
+export interface Served {
+  model: string;
+  providers: string[];
+  owner?: Owner;
+  engines: number; // 0: served in the period only
+  up: number;
+  gpus: { uuid: string; partition?: string; profile?: string; index: string; model: string; node: string }[];
+  running: Num;
+  waiting: Num;
+  finished: Record<string, Num> | null; // per second, by outcome
+  tokensIn: Num; // per second
+  tokensOut: Num;
+  ttft: Percentiles;
+  tpot: Percentiles;
+  itl: Percentiles;
+  e2e: Percentiles;
+  queue: Percentiles;
+  kvCache: Num;
+  prefixHits: Num;
+  sm: Num;
+  tensor: Num;
+  utilization: Num;
+  memory: Num;
+  watts: Num;
+  period: ServedCost;
+  objectives?: Objective[];
+  goodput?: { low: Num; high: Num; of: Num };
+  limits?: Limit[];
+}
+
+export interface ServingAnswer {
+  at: number;
+  from: number;
+  to: number;
+  window: number;
+  currency?: string;
+  inputWeight: number;
+  simulated: Simulation;
+  serving: Served[];
+  total: ServedCost;
+  notes?: string[];
 }
 
 export interface RangeAnswer {

@@ -7,7 +7,7 @@ import * as f from "./format";
 import { change, spanOf, timesOf, useRoute } from "./route";
 import { useNow } from "./parts";
 
-const formats: Record<string, (v: number | null) => string> = { ratio: f.percent, bytes: f.bytes, watts: f.watts, celsius: f.celsius, gpus: f.tenths, hertz: f.hertz };
+const formats: Record<string, (v: number | null) => string> = { ratio: f.percent, bytes: f.bytes, watts: f.watts, celsius: f.celsius, gpus: f.tenths, hertz: f.hertz, seconds: f.seconds, tokens: f.rate, requests: f.tenths };
 
 /** Tick increments of byte axes are powers of two. */
 const powers = Array.from({ length: 50 }, (_, i) => 2 ** i);

@@ -114,7 +114,7 @@ export function Search({ close }: { close: () => void }) {
 
 const keys: [string, string][] = [
   ["/", "search"],
-  ["g then f, w, h, c", "go to fleet, workloads, health, cost"],
+  ["g then f, w, s, h, c", "go to fleet, workloads, serving, health, cost"],
   ["Tab, arrows", "move between tiles; Enter opens"],
   ["[ and ]", "previous and next GPU on the same node"],
   ["t", "toggle dark and light theme"],

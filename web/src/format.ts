@@ -64,6 +64,19 @@ export function minutes(v: Num | undefined): string {
   return h < 10 && v % 60 >= 1 ? `${Math.floor(h)}\u202fh ${Math.floor(v % 60)}\u202fmin` : Math.round(h) + "\u202fh";
 }
 
+/** seconds of a latency, with two significant digits or more. */
+export function seconds(v: Num | undefined): string {
+  if (!known(v)) return none;
+  if (v < 0.9995) return plain[v < 0.00995 ? 1 : 0]!.format(v * 1000) + "\u202fms";
+  return plain[v < 10 ? 2 : v < 100 ? 1 : 0]!.format(v) + "\u202fs";
+}
+
+/** rate is a number per second. */
+export const rate = (v: Num | undefined) => (known(v) ? (v >= 10_000 ? scaled(v, 1000, ["", "k", "M"]).trim() : plain[v < 10 ? 2 : v < 100 ? 1 : 0]!.format(v)) + "/s" : none);
+
+/** many is a large count, rounded. */
+export const many = (v: Num | undefined) => (known(v) ? (v < 10_000 ? plain[0]!.format(v) : scaled(v, 1000, ["", "k", "M", "G", "T"])) : none);
+
 export function hours(seconds: Num | undefined): string {
   if (!known(seconds)) return none;
   const h = seconds / 3600;

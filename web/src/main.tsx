@@ -10,11 +10,13 @@ import { Health } from "./health";
 import { ask } from "./api";
 import { Empty, Skeleton } from "./parts";
 import { type Route, change, fit, fits, href, spanOf, useRoute } from "./route";
+import { ModelPage, ServingPage } from "./serving";
 import { WorkloadPage, Workloads } from "./workloads";
 
 const pages: [page: string, title: string, key: string, also: string][] = [
   ["fleet", "Fleet", "f", "gpu"],
   ["workloads", "Workloads", "w", "workload"],
+  ["serving", "Serving", "s", "model"],
   ["health", "Health", "h", ""],
   ["cost", "Cost", "c", ""],
 ];
@@ -192,6 +194,10 @@ function Page({ route }: { route: Route }) {
       return <Workloads route={route} />;
     case "workload":
       return <WorkloadPage route={route} />;
+    case "serving":
+      return <ServingPage route={route} />;
+    case "model":
+      return <ModelPage route={route} />;
     case "gpu":
       return <GPUPage route={route} />;
     case "health":

@@ -4,6 +4,7 @@ import * as f from "./format";
 import { rows } from "./gpu";
 import { Answer, Empty, Events, Findings, type Head, Part, Simulated, Stat, Stats, Table, useNow } from "./parts";
 import { type Route, change, href, spanOf, timesOf } from "./route";
+import { ServedTable, ServingCharts } from "./serving";
 import { Tiles } from "./tiles";
 
 const part = (a: number | null, b: number | null) => (a !== null && b ? a / b : null);
@@ -172,6 +173,13 @@ export function WorkloadPage({ route }: { route: Route }) {
                 <Tiles gpus={gpus} grouping="cluster" colour="status" teams={[]} currency={data.currency} plain />
               </section>
             )}
+            {data.serving.length > 0 && (
+              <section class="card">
+                <h2>Models that it serves</h2>
+                <ServedTable rows={data.serving} currency={data.currency} owner={false} />
+              </section>
+            )}
+            {data.serving.length > 0 && <ServingCharts params={{ workload: route.arg }} steps={data.serving.every((s) => s.tpot.p95 === null)} />}
             <div class="charts">
               <Chart chart="workload-gpus" title="GPUs held and busy" params={{ workload: route.arg }} />
               <Chart chart="workload-memory" title="Memory" params={{ workload: route.arg }} />

@@ -13,42 +13,53 @@ import (
 //go:embed report.html
 var reportPage string
 
-// HTML writes a self-contained page: no scripts, fonts or requests.
-func HTML(w io.Writer, d *Report) error {
+// htmlPage is the content of a page.
+type htmlPage struct {
+	*Report
+
+	Title    string
+	Period   string
+	Columns  []string
+	Rows     []htmlRow
+	Tiles    [][2]string
+	Findings [][3]string
+	Covered  []coverRow
+	More     int
+}
+
+type htmlCell struct {
+	Text string
+	Bar  template.CSS // width of the bar of a ratio; empty: no bar
+}
+
+type htmlRow struct {
+	Name  string
+	Share template.CSS // share of the total, as the width of a bar
+	Cells []htmlCell
+	Last  bool
+}
+
+// write writes a self-contained page: no scripts, fonts or requests.
+func (p *htmlPage) write(w io.Writer) error {
 	t, err := template.New("report").Parse(reportPage)
 	if err != nil {
 		return err
 	}
-	type cell struct {
-		Text string
-		Bar  template.CSS // width of the bar of a ratio; empty: no bar
-	}
-	type row struct {
-		Name  string
-		Share template.CSS // share of the total, as the width of a bar
-		Cells []cell
-		Last  bool
-	}
-	page := struct {
-		*Report
-		Title    string
-		Period   string
-		Columns  []string
-		Rows     []row
-		Tiles    [][2]string
-		Findings [][3]string
-		Covered  []coverRow
-		More     int
-	}{Report: d, Title: d.title(), Period: d.period()}
+	return t.Execute(w, p)
+}
+
+// HTML writes the report as a page.
+func HTML(w io.Writer, d *Report) error {
+	page := htmlPage{Report: d, Title: d.title(), Period: d.period()}
 	page.Covered, page.More = d.coverRows()
 	for _, c := range d.Columns {
 		page.Columns = append(page.Columns, c.title)
 	}
 	lines := d.lines()
 	for i, g := range lines {
-		r := row{Name: g.Name, Share: percent(d.share(&g)), Last: i == len(d.Groups) || i > len(d.Groups) && i == len(lines)-1}
+		r := htmlRow{Name: g.Name, Share: percent(d.share(&g)), Last: i == len(d.Groups) || i > len(d.Groups) && i == len(lines)-1}
 		for _, c := range d.Columns {
-			one := cell{Text: c.cell(&g)}
+			one := htmlCell{Text: c.cell(&g)}
 			if one.Text == "" {
 				one.Text = "–"
 			}
@@ -63,7 +74,7 @@ func HTML(w io.Writer, d *Report) error {
 	for _, f := range d.Findings {
 		page.Findings = append(page.Findings, [3]string{perDay(&f), f.Workload, f.Summary})
 	}
-	return t.Execute(w, page)
+	return page.write(w)
 }
 
 // share returns a group's share of the total cost, or of the total time if nothing is priced.

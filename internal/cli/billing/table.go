@@ -133,7 +133,9 @@ var kinds = map[string][]string{
 }
 
 // Kinds returns the kinds of reports.
-func Kinds() []string { return []string{"cost", "usage", "efficiency", "energy", CoverageKind} }
+func Kinds() []string {
+	return []string{"cost", "usage", "efficiency", "energy", CoverageKind, ServingKind}
+}
 
 // ColumnNames returns the names of all columns.
 func ColumnNames() []string {

@@ -30,6 +30,7 @@ const (
 	TwoSenders    = "fleet_two_senders"
 	OverQuota     = "fleet_over_quota" // evaluated by the caller: quotas are not in the store
 	OverShare     = "fleet_over_share" // evaluated by the caller: refusals are not in the store
+	BudgetBurns   = "fleet_slo_burn"   // evaluated by the caller: objectives are not in the store
 )
 
 // Finding is a problem with a node or a device.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -137,6 +138,19 @@ var attributes = map[string]string{
 	fleet.LabelKind: "gpu.workload.kind", fleet.LabelWorkload: "gpu.workload.name", fleet.LabelTeam: "gpu.workload.team",
 	labelSenders:            "gpumeter.senders",
 	fleet.LabelCommunicator: "comm_id_hash", fleet.LabelRank: "rank", fleet.LabelRanks: "nranks",
+	fleet.LabelServedModel: "gen_ai.request.model", fleet.LabelObjective: "gpumeter.slo.objective", fleet.LabelBurnSeverity: "gpumeter.slo.severity",
+	fleet.LabelSlurmCluster: "slurm.cluster", fleet.LabelSlurmJob: "slurm.job.id",
+}
+
+// burnKey tells the objectives of workloads apart, and a page from a ticket: the one that follows the other is news.
+func burnKey(l query.Labels) string {
+	parts := []string{}
+	for _, name := range []string{
+		fleet.LabelKind, fleet.LabelSlurmCluster, fleet.LabelNamespace, fleet.LabelWorkload, fleet.LabelSlurmJob, fleet.LabelServedModel, fleet.LabelObjective, fleet.LabelBurnSeverity,
+	} {
+		parts = append(parts, l[name])
+	}
+	return strings.Join(parts, "/")
 }
 
 // ID identifies the finding for people who acknowledge it.
@@ -169,6 +183,9 @@ func (c *Change) Event() events.Event {
 	}
 	if c.Rule == OverShare {
 		e.Attributes["gpu.finding.key"] = c.Labels["share"]
+	}
+	if c.Rule == BudgetBurns {
+		e.Attributes["gpu.finding.key"] = burnKey(c.Labels)
 	}
 	if c.Ended {
 		e.Severity, e.Body = "INFO", "resolved: "+c.Reason

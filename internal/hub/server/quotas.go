@@ -28,6 +28,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/hub/view"
 	"github.com/gpumeter/gpumeter/internal/logging"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/slo"
 )
 
 // How often the quotas are read, and how often the bill of the month is computed.
@@ -67,6 +68,7 @@ type quotas struct {
 	// followPrices reads the price file again when it changes; both are nil without a file.
 	followPrices func(context.Context)
 	priceFile    *followed
+	objectives   *objectives // of inference; nil in tests of money
 
 	mu      sync.Mutex
 	sources []quotaSource
@@ -300,5 +302,9 @@ func (q *quotas) page(title string, scope access.Scope, store query.Store, log e
 			return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
 		}
 	}
-	return view.Handler(store, accounts, log, view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel, Marks: marks, Zone: q.zone})
+	o := view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel, Marks: marks, Zone: q.zone}
+	if q.objectives != nil {
+		o.Objectives = func(ctx context.Context, at time.Time) (*slo.Report, error) { return q.objectives.at(ctx, store, at) }
+	}
+	return view.Handler(store, accounts, log, o)
 }

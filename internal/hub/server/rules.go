@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
@@ -24,13 +25,14 @@ const rulesEvery = time.Minute
 // findingSeries is 1 for each active finding of a fleet rule.
 const findingSeries = fleet.SeriesFinding
 
-// watchFleet evaluates the fleet rules and the quotas until ctx is canceled. It returns a
+// watchFleet evaluates the fleet rules, the quotas and the objectives until ctx is canceled. It returns a
 // function that returns the active alerts.
-func (s *Server) watchFleet(ctx context.Context, store query.Store, q *quotas) func() []hub.Alert {
+func (s *Server) watchFleet(ctx context.Context, store query.Store, q *quotas, o *objectives) func() []hub.Alert {
 	w := &rules.Watch{}
 	// Without quotas the fleet watch loads old quota findings, and so ends them.
 	quota := func(rule string) bool { return len(q.sources) > 0 && rule == rules.OverQuota }
-	loadFleet := s.loader(w, func(rule string) bool { return !quota(rule) })
+	burn := func(rule string) bool { return rule == rules.BudgetBurns }
+	loadFleet := s.loader(w, func(rule string) bool { return !quota(rule) && !burn(rule) })
 	s.serve.Go(func() {
 		s.regularly(ctx, "Cannot evaluate the fleet rules", func(at time.Time) error {
 			ctx, cancel := context.WithTimeout(ctx, rulesEvery/2)
@@ -48,7 +50,17 @@ func (s *Server) watchFleet(ctx context.Context, store query.Store, q *quotas) f
 			})
 		})
 	}
-	return func() []hub.Alert { return s.triaged(append(w.Alerts(), q.watch.Alerts()...)) }
+	loadBurns := s.loader(&o.watch, burn)
+	s.serve.Go(func() { // separately, because the windows of objectives are long
+		s.regularly(ctx, "Cannot judge the objectives of inference", func(at time.Time) error {
+			ctx, cancel := context.WithTimeout(ctx, billEvery)
+			defer cancel()
+			return errors.Join(loadBurns(ctx, at), s.judgeObjectives(ctx, store, o, at))
+		})
+	})
+	return func() []hub.Alert {
+		return s.triaged(slices.Concat(w.Alerts(), q.watch.Alerts(), o.watch.Alerts()))
+	}
 }
 
 // triaged marks the alerts that somebody acknowledged or silenced: clients notify about those

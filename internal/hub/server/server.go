@@ -57,6 +57,7 @@ type Options struct {
 	Labels     []string       // resource attributes to add as labels, in addition to the default ones
 	Prices     string         // price file; empty: none
 	Quotas     []string       // sources of quotas, see ReadQuotas
+	Objectives string         // file of objectives of inference; empty: none
 	Zone       *time.Location // of months and days; nil: UTC
 	Title      string         // name of the fleet on the page
 	Vendors    device.Vendors // for counting quota resources and for shortening model names
@@ -108,6 +109,9 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	if err != nil {
 		return nil, err
 	}
+	if money.objectives, err = h.objectives(log); err != nil {
+		return nil, err
+	}
 	listener, err := h.open(ctx, "--listen", h.Listen, log)
 	if err != nil {
 		return nil, err
@@ -130,7 +134,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 	o := hub.HandlerOptions{
 		UI: ui.Handler(), Tokens: tokens, Version: h.Version, Audit: s.audit,
 		LocalOnly: rebind.IsLoopback(listener.Addr()) && tokens == nil && h.ClientCA == "" && !h.Insecure, Names: []string{h.Listen},
-		State: states(money.state, tokenFile.state),
+		State: states(money.state, money.objectives.state, tokenFile.state),
 	}
 	var store query.Store
 	var eventLog events.Log
@@ -141,7 +145,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 			return nil, err
 		}
 		o.Refusals = hub.NewRefusals()
-		o.Registry = hub.NewRegistry(o.Refusals, hub.Gauges(money.gauges), hub.BuildInfo(h.Version))
+		o.Registry = hub.NewRegistry(o.Refusals, hub.Gauges(money.gauges), hub.Gauges(money.objectives.gauges), hub.BuildInfo(h.Version))
 	} else {
 		if s.store, err = hub.Open(h.Dir, h.store(log)); err != nil {
 			return nil, err
@@ -155,7 +159,7 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		otlp := hubexporter.NewOTLP(hubexporter.NewWriter(s.store, slices.Concat(hubexporter.DefaultResourceLabels(), h.Labels)), s.store.Refusals())
 		o.OTLP, o.Refusals, o.Registry = otlp.Handler(), s.store.Refusals(), s.store.Registry()
 		o.State = states(s.store.State, o.State)
-		s.store.Registry().MustRegister(hub.Gauges(money.gauges), hub.BuildInfo(h.Version))
+		s.store.Registry().MustRegister(hub.Gauges(money.gauges), hub.Gauges(money.objectives.gauges), hub.BuildInfo(h.Version))
 		if h.GRPC != "" {
 			l, err := h.open(ctx, "--listen-grpc", h.GRPC, log)
 			if err != nil {
@@ -166,10 +170,11 @@ func Start(ctx context.Context, h Options, log *zap.Logger) (_ *Server, err erro
 		}
 	}
 	o.View = money.view(h.Title, s.marks)
-	o.Alerts = s.watchFleet(run, store, money)
+	o.Alerts = s.watchFleet(run, store, money, money.objectives)
 	if tokens != nil {
 		s.serve.Go(func() { h.watchTokens(run, tokenFile, tokens, log) })
 	}
+	s.serve.Go(func() { money.objectives.run(run) })
 	if money.followPrices != nil {
 		s.serve.Go(func() { money.followPrices(run) })
 	}

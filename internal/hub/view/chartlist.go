@@ -1,10 +1,14 @@
 package view
 
-import "github.com/gpumeter/gpumeter/internal/fleet"
+import (
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+)
 
 // chart plots the fleet, a device or a workload over time.
 type chart struct {
-	Unit  string // ratio, bytes, watts, celsius, gpus, hertz
+	Unit  string // ratio, bytes, watts, celsius, gpus, hertz, seconds, requests, tokens (per second)
 	Lines []line
 	// Wide charts cost as many values as the fleet has devices for each point.
 	Wide bool
@@ -17,10 +21,17 @@ type line struct {
 	By   string // label
 	// expr builds the query from the matchers of the chart's subject.
 	expr func(matchers ...string) string
+	// over builds it for rates over a window, instead of expr.
+	over func(window time.Duration, matchers ...string) string
 }
 
-// query returns the query of a line for the series that the matchers select.
-func (l line) query(matchers ...string) string { return l.expr(matchers...) }
+// query returns the query of a line for the series that the matchers select, of a chart with this step.
+func (l line) query(step time.Duration, matchers ...string) string {
+	if l.over != nil {
+		return l.over(max(step, chartWindow), matchers...)
+	}
+	return l.expr(matchers...)
+}
 
 // most queries the highest value of a series; for a single device that is its value.
 func most(series string, fixed ...string) func(...string) string {
@@ -50,6 +61,10 @@ func perDeviceTotal(f, series string) func(...string) string {
 	return func(matchers ...string) string { return f + "(" + byUUID(fleet.Select(series, nil, matchers...)) + ")" }
 }
 
+// chartWindow is the shortest window of a rate: some agents read only every five minutes, and a rate needs
+// two readings.
+const chartWindow = 11 * time.Minute
+
 // charts has all charts by name.
 var charts = map[string]chart{
 	"fleet-use": {Unit: "gpus", Wide: true, Lines: []line{
@@ -75,4 +90,14 @@ var charts = map[string]chart{
 	"workload-gpus":   {Unit: "gpus", Lines: []line{{Name: "Held", expr: total(fleet.SeriesAllocation)}, {Name: "Busy", expr: total(fleet.SeriesWorkloadUtilization)}}},
 	"workload-memory": {Unit: "bytes", Lines: []line{{Name: "Used", expr: total(fleet.SeriesWorkloadMemory)}}},
 	"workload-power":  {Unit: "watts", Lines: []line{{Name: "Drawn", expr: total(fleet.SeriesWorkloadPower)}}},
+
+	// Of a served model, of a workload, or of all.
+	"serving-tokens":  {Unit: "tokens", Lines: []line{{Name: "In", over: perSecond(fleet.SeriesTokensIn)}, {Name: "Out", over: perSecond(fleet.SeriesTokensOut)}}},
+	"serving-queue":   {Unit: "requests", Lines: []line{{Name: "Running", expr: inState(fleet.StateRunning)}, {Name: "Waiting", expr: inState(fleet.StateWaiting)}}},
+	"serving-cache":   {Unit: "ratio", Lines: []line{{Name: "KV cache", expr: most(fleet.SeriesKVCache, onGPU)}, {Name: "Prefix hits", over: prefixHits}}},
+	"serving-ttft":    {Unit: "seconds", Lines: quantiles(fleet.HistogramFirstToken)},
+	"serving-tpot":    {Unit: "seconds", Lines: quantiles(fleet.HistogramPerToken)},
+	"serving-itl":     {Unit: "seconds", Lines: quantiles(fleet.HistogramInterToken)},
+	"serving-latency": {Unit: "seconds", Lines: quantiles(fleet.HistogramRequest)},
+	"serving-wait":    {Unit: "seconds", Lines: quantiles(fleet.HistogramQueue)},
 }

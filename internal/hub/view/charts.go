@@ -46,6 +46,9 @@ func (v *viewer) rangePage(ctx context.Context, r request) (any, error) {
 		}
 		which = append(which, matchers...)
 	}
+	if model := r.values.Get("model"); model != "" {
+		which = append(which, fleet.Equals(fleet.LabelServedModel, model))
+	}
 	step := stepOf(r.to.Sub(r.from), points(c))
 	// Align the steps to multiples of step: otherwise every refresh shifts all samples and the
 	// chart shimmers.
@@ -62,7 +65,7 @@ func (v *viewer) draw(ctx context.Context, c chart, which []string, start, end t
 		a.Times = append(a.Times, start.Add(time.Duration(i)*step).Unix())
 	}
 	for _, l := range c.Lines {
-		series, err := v.store.Range(ctx, l.query(which...), start, end, step)
+		series, err := v.store.Range(ctx, l.query(step, which...), start, end, step)
 		if err != nil {
 			return nil, err
 		}

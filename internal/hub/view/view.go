@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/remote"
+	"github.com/gpumeter/gpumeter/internal/slo"
 )
 
 // Options configure the handler. The zero value is usable.
@@ -28,6 +30,8 @@ type Options struct {
 	// unchanged.
 	ShortModel func(model string) string
 	Marks      *triage.Marks // what people said about findings; may be nil
+	// Objectives returns how the objectives of inference are met at a moment; nil if nobody judges them.
+	Objectives func(ctx context.Context, at time.Time) (*slo.Report, error)
 }
 
 func (o *Options) shortModel(model string) string {
@@ -65,6 +69,10 @@ type viewer struct {
 	fleets memory[int64, *fleet.Fleet]
 	bills  memory[span, *Bill]
 	found  memory[span, []Finding]
+	served memory[int64, []fleet.Served]
+	// periods is what was served in a period.
+	periods memory[span, *cost.Serving]
+	judged  memory[int64, *slo.Report]
 
 	charts memory[string, *rangeAnswer]
 	since  memory[int64, sinceAnswer]
@@ -77,7 +85,7 @@ func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error
 	return v.fleets.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) (*fleet.Fleet, error) { return v.fleet.At(ctx, at) })
 }
 
-// Handler serves fleet, workloads, gpu, workload, events, cost, waste, prices, search, range, since
+// Handler serves fleet, workloads, gpu, workload, serving, events, cost, waste, prices, search, range, since
 // and usage below its mount point. log may be nil.
 func Handler(store query.Store, accounts Accounts, log events.Log, o Options) http.Handler {
 	if o.Now == nil {
@@ -99,6 +107,7 @@ func Handler(store query.Store, accounts Accounts, log events.Log, o Options) ht
 		"fleet":     v.fleetPage,
 		"workloads": v.workloadsPage,
 		"workload":  v.workloadPage,
+		"serving":   v.servingPage,
 		"gpu":       v.gpuPage,
 		"events":    v.eventsPage,
 		"cost":      v.costPage,

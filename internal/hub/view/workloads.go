@@ -210,6 +210,7 @@ type workloadAnswer struct {
 	Simulated simulation `json:"simulated"`
 	Findings  []Finding  `json:"findings"`
 	Pods      []string   `json:"pods"`
+	Serving   []served   `json:"serving"` // the models that it serves
 }
 
 type perGPU struct {
@@ -239,7 +240,7 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	}
 	a := workloadAnswer{
 		At: r.at.Unix(), From: r.from.Unix(), To: r.to.Unix(), Currency: v.accounts.Currency, Workload: rows[i],
-		Owners: f.Owners, Simulated: simulationOf(f, bill), PerGPU: []perGPU{}, Findings: []Finding{}, Pods: []string{},
+		Owners: f.Owners, Simulated: simulationOf(f, bill), PerGPU: []perGPU{}, Findings: []Finding{}, Pods: []string{}, Serving: []served{},
 	}
 	var mine []fleet.Device
 	for i := range f.Devices {
@@ -271,6 +272,15 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	}
 	if a.Pods, err = v.fleet.Pods(ctx, r.at, id); err != nil {
 		return nil, err
+	}
+	all, _, err := v.serving(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if all[i].Owner != nil && all[i].Owner.ID == id {
+			a.Serving = append(a.Serving, all[i])
+		}
 	}
 	return a, nil
 }

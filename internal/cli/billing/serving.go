@@ -1,0 +1,247 @@
+package billing
+
+import (
+	"cmp"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
+)
+
+// ServingKind is the report on inference engines: what a token costs.
+const ServingKind = "serving"
+
+// Served is the content of a report on inference engines.
+type Served struct {
+	Kind     string    `json:"kind"`
+	By       string    `json:"by"`
+	From     time.Time `json:"from"` // UTC
+	To       time.Time `json:"to"`
+	Zone     string    `json:"time_zone"`
+	Currency string    `json:"currency"`
+	Priced   bool      `json:"priced"`
+	// Simulated is all or some if all or some of the machines do not exist, else empty.
+	Simulated string `json:"simulated"`
+	// InputWeight is what a computed token of a prompt counts in tokens of output.
+	InputWeight float64            `json:"input_weight"`
+	Groups      []cost.ServedGroup `json:"groups"`
+	Total       cost.ServedGroup   `json:"total"`
+	Notes       []string           `json:"notes"`
+
+	Keys []string `json:"-"` // the dimensions
+}
+
+// Fill adds what was served, grouped by dimensions.
+func (d *Served) Fill(s *cost.Serving, by []cost.Dimension) {
+	d.Kind, d.Currency, d.Simulated, d.InputWeight = ServingKind, s.Currency, s.Simulated(), s.InputWeight.Float()
+	d.Groups, d.Total = s.By(by...), s.Total()
+	d.Priced = d.Total.Priced() && d.Total.Time() > 0
+	if len(d.Groups) == 0 {
+		d.Notes = append(d.Notes, "The store has no inference engine in this period.")
+		return
+	}
+	d.Notes = append(d.Notes, s.InputWeight.Text())
+	if n := d.Total.Unbilled; n > 0 {
+		d.Notes = append(d.Notes, fmt.Sprintf("%d tokens are of engines whose workload or whose GPUs are unknown: they are in no cost per token.", n))
+	}
+	if t := d.Total.Unpriced; t > 0 && d.Priced {
+		d.Notes = append(d.Notes, fmt.Sprintf("No price for %.1f GPU-hours of engines: neither they nor their tokens are in a cost per token.", t.Hours()))
+	}
+	if e := d.Total.UnpricedEnergy; e > 0 {
+		d.Notes = append(d.Notes, fmt.Sprintf("No price for the energy of owned devices: %.1f kWh are not included in any cost.", e.KWh()))
+	}
+}
+
+// servedColumn is one figure of a group. An unknown value is an empty text, shown as a dash.
+type servedColumn struct {
+	name, title string
+	text, exact func(*cost.ServedGroup) string
+}
+
+// servedColumns returns the columns of the report.
+func servedColumns() []servedColumn {
+	amount := func(name, title string, of func(*cost.ServedGroup) cost.Money) servedColumn {
+		text := func(digits int) func(*cost.ServedGroup) string {
+			return func(g *cost.ServedGroup) string {
+				if !g.Priced() {
+					return ""
+				}
+				return of(g).Decimals(digits)
+			}
+		}
+		return servedColumn{name, title, text(2), text(6)}
+	}
+	ratio := func(name, title string, digits int, of func(*cost.ServedGroup) (float64, bool)) servedColumn {
+		text := func(digits int) func(*cost.ServedGroup) string {
+			return func(g *cost.ServedGroup) string {
+				v, ok := of(g)
+				if !ok {
+					return ""
+				}
+				return strconv.FormatFloat(v, 'f', digits, 64)
+			}
+		}
+		return servedColumn{name, title, text(digits), text(9)}
+	}
+	count := func(name, title string, of func(*cost.ServedGroup) (int64, bool)) servedColumn {
+		text := func(g *cost.ServedGroup) string {
+			n, ok := of(g)
+			if !ok {
+				return ""
+			}
+			return strconv.FormatInt(n, 10)
+		}
+		return servedColumn{name, title, text, text}
+	}
+	providers := func(g *cost.ServedGroup) string { return Plain(strings.Join(g.Providers, ",")) }
+	return []servedColumn{
+		{"engine", "ENGINE", providers, func(g *cost.ServedGroup) string { return cell(strings.Join(g.Providers, ",")) }},
+		{
+			"gpu_hours", "GPU-HOURS",
+			func(g *cost.ServedGroup) string { return strconv.FormatFloat(g.Time().Hours(), 'f', 2, 64) },
+			func(g *cost.ServedGroup) string { return strconv.FormatFloat(g.Time().Hours(), 'f', 9, 64) },
+		},
+		amount("cost", "COST", func(g *cost.ServedGroup) cost.Money { return g.Amounts.Total() }),
+		amount("idle_cost", "IDLE", func(g *cost.ServedGroup) cost.Money { return g.IdleCost }),
+		count("tokens_in", "TOKENS IN", func(g *cost.ServedGroup) (int64, bool) { return g.In.N, g.In.Known }),
+		count("tokens_out", "TOKENS OUT", func(g *cost.ServedGroup) (int64, bool) { return g.Out.N, g.Out.Known }),
+		count("requests", "REQUESTS", func(g *cost.ServedGroup) (int64, bool) { return g.Finished.N, g.Finished.Known }),
+		ratio("cost_per_million", "COST/M", 4, func(g *cost.ServedGroup) (float64, bool) { return g.PerMillion.Get() }),
+		ratio("cost_per_million_output", "COST/M OUT", 4, func(g *cost.ServedGroup) (float64, bool) { return g.PerMillionOutput.Get() }),
+		ratio("cost_per_million_weighted", "COST/M WEIGHTED", 4, func(g *cost.ServedGroup) (float64, bool) { return g.PerMillionWeighted.Get() }),
+		ratio("tokens_per_joule", "TOKENS/J", 3, func(g *cost.ServedGroup) (float64, bool) { return g.TokensPerJoule.Get() }),
+	}
+}
+
+// columns returns the columns without those that repeat a dimension.
+func (d *Served) columns() []servedColumn {
+	return slices.DeleteFunc(servedColumns(), func(c servedColumn) bool { return slices.Contains(d.Keys, c.name) })
+}
+
+// report returns what this report has in common with the others.
+func (d *Served) report() *Report {
+	return &Report{Kind: d.Kind, By: d.By, From: d.From, To: d.To, Zone: d.Zone, Simulated: d.Simulated, Notes: d.Notes, Keys: d.Keys}
+}
+
+// rows returns the cells of all groups and of the total.
+func (d *Served) rows() [][]string {
+	var rows [][]string
+	for _, g := range append(slices.Clone(d.Groups), d.Total) {
+		row := d.report().names(&cost.Group{Name: g.Name, Keys: g.Keys})
+		for _, c := range d.columns() {
+			row = append(row, c.text(&g))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// ServedTable prints the table with its total, then notes.
+func ServedTable(w io.Writer, d *Served) error {
+	var b strings.Builder
+	r := d.report()
+	fmt.Fprint(&b, r.title())
+	if d.Priced {
+		fmt.Fprint(&b, ", ", d.Currency)
+	}
+	fmt.Fprintln(&b)
+	if d.Simulated != "" {
+		fmt.Fprintln(&b, r.Warning())
+	}
+	if len(d.Groups) > 0 {
+		var head []string
+		for _, key := range d.Keys {
+			head = append(head, strings.ToUpper(key))
+		}
+		left := len(head)
+		for _, c := range d.columns() {
+			head = append(head, c.title)
+			if c.name == "engine" {
+				left++ // a name, too
+			}
+		}
+		rows := [][]string{head}
+		for _, row := range d.rows() {
+			for i := range row[len(d.Keys):] {
+				row[len(d.Keys)+i] = cmp.Or(row[len(d.Keys)+i], "-")
+			}
+			rows = append(rows, row)
+		}
+		fmt.Fprintln(&b)
+		printAligned(&b, rows, left)
+	}
+	for i, note := range d.Notes {
+		if i == 0 {
+			fmt.Fprintln(&b)
+		}
+		fmt.Fprintln(&b, Plain(note))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// ServedCSV writes all digits, and no total, as CSV does.
+func ServedCSV(w io.Writer, d *Served) error {
+	columns := d.columns()
+	head := slices.Clone(d.Keys)
+	for _, c := range columns {
+		head = append(head, c.name)
+	}
+	rows := [][]string{append(head, "tokens_cached", "tokens_unbilled", "unpriced_hours", "input_weight", "currency", "from", "to", "simulated")}
+	for _, g := range d.Groups {
+		var row []string
+		for _, key := range g.Keys {
+			row = append(row, cell(key))
+		}
+		for _, c := range columns {
+			row = append(row, c.exact(&g))
+		}
+		cached := ""
+		if g.Cached.Known {
+			cached = strconv.FormatInt(g.Cached.N, 10)
+		}
+		rows = append(rows, append(row, cached, strconv.FormatInt(g.Unbilled, 10), strconv.FormatFloat(g.Unpriced.Hours(), 'f', 9, 64), strconv.FormatFloat(d.InputWeight, 'f', -1, 64),
+			d.Currency, d.From.Format("2006-01-02T15:04:05Z"), d.To.Format("2006-01-02T15:04:05Z"), cmp.Or(d.Simulated, "none")))
+	}
+	return csv.NewWriter(w).WriteAll(rows)
+}
+
+// ServedJSON writes everything, with all digits.
+func ServedJSON(w io.Writer, d *Served) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(d)
+}
+
+// ServedHTML writes a page like that of other reports.
+func ServedHTML(w io.Writer, d *Served) error {
+	page := htmlPage{Report: d.report()}
+	page.Title, page.Period = page.Report.title(), page.period()
+	for _, c := range d.columns() {
+		page.Columns = append(page.Columns, c.title)
+	}
+	total := float64(d.Total.Amounts.Total())
+	for i, row := range d.rows() {
+		r := htmlRow{Name: strings.TrimSuffix(strings.Join(row[:len(d.Keys)], " / "), " / "), Last: i == len(d.Groups)}
+		if i < len(d.Groups) && total > 0 {
+			r.Share = percent(float64(d.Groups[i].Amounts.Total()) / total)
+		} else {
+			r.Share = percent(0)
+		}
+		for _, text := range row[len(d.Keys):] {
+			r.Cells = append(r.Cells, htmlCell{Text: cmp.Or(text, "–")})
+		}
+		page.Rows = append(page.Rows, r)
+	}
+	page.Tiles = [][2]string{{"GPU-hours", fmt.Sprintf("%.1f", d.Total.Time().Hours())}, {"tokens in", strconv.FormatInt(d.Total.In.N, 10)}, {"tokens out", strconv.FormatInt(d.Total.Out.N, 10)}}
+	if v, ok := d.Total.PerMillion.Get(); ok {
+		page.Tiles = append([][2]string{{"bill, " + d.Currency, d.Total.Amounts.Total().String()}, {d.Currency + " per million tokens", fmt.Sprintf("%.4f", v)}}, page.Tiles...)
+	}
+	return page.write(w)
+}

@@ -1,0 +1,253 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/slo"
+)
+
+// Names of the series about objectives, with what they say.
+var objectiveHelp = map[string]string{
+	fleet.SeriesBurnRate:   "How fast the error budget of an objective burns in a window: at 1 it lasts exactly as long as its own window.",
+	fleet.SeriesBudgetLeft: "Part of the error budget of an objective that is left, below 0 if it is overspent.",
+	fleet.SeriesObjective:  "Part of requests, or of time, that an objective wants to be good.",
+}
+
+// ownerIdentity are the labels of a workload on series and findings about its objectives.
+var ownerIdentity = []string{
+	fleet.LabelKind, fleet.LabelWorkload, fleet.LabelTeam, fleet.LabelNamespace, fleet.LabelCluster, fleet.LabelSlurmCluster, fleet.LabelSlurmJob,
+}
+
+// objectives judges the objectives of a file. It is safe for concurrent use.
+type objectives struct {
+	log    *zap.Logger
+	path   string    // empty: no file
+	follow *followed // nil without a file
+	watch  rules.Watch
+
+	mu    sync.Mutex
+	file  *slo.File
+	judge *slo.Judge // of file
+	last  *slo.Report
+
+	written map[string]hub.Labels // used only by the goroutine that calls judgeObjectives
+}
+
+// objectives reads the file of objectives.
+func (h *Options) objectives(log *zap.Logger) (*objectives, error) {
+	o := &objectives{log: log, path: h.Objectives}
+	if o.path != "" {
+		o.follow = follow(o.path, "objectives file", "objectives")
+	}
+	return o, o.read()
+}
+
+// read reads the file. If it is not valid, the objectives from before stay.
+func (o *objectives) read() error {
+	file := slo.Empty()
+	if o.path != "" {
+		text, err := os.ReadFile(o.path)
+		if err != nil {
+			return fmt.Errorf("cannot read --objectives: %w", err)
+		}
+		if file, err = slo.Parse(text); err != nil {
+			return fmt.Errorf("--objectives %s: %w", o.path, err)
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.file, o.judge, o.last = file, slo.NewJudge(file), nil
+	return nil
+}
+
+// state returns a line for /readyz if the file is not in use as it is.
+func (o *objectives) state() []string {
+	if o.follow == nil {
+		return nil
+	}
+	return o.follow.state()
+}
+
+// run reads the file again when it changes, until ctx is canceled.
+func (o *objectives) run(ctx context.Context) {
+	if o.follow != nil {
+		o.follow.run(ctx, o.read, o.log)
+	}
+}
+
+// at returns how the objectives are met at a moment: as they were last judged, if that was then, else from the store.
+func (o *objectives) at(ctx context.Context, store query.Store, at time.Time) (*slo.Report, error) {
+	o.mu.Lock()
+	file, last := o.file, o.last
+	o.mu.Unlock()
+	if last != nil && at.Sub(last.At).Abs() <= 2*rulesEvery {
+		return last, nil
+	}
+	return slo.NewJudge(file).Look(ctx, store, at)
+}
+
+// look judges the objectives at a moment.
+func (o *objectives) look(ctx context.Context, store query.Store, at time.Time) (*slo.Report, error) {
+	o.mu.Lock()
+	judge := o.judge
+	o.mu.Unlock()
+	r, err := judge.Look(ctx, store, at)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.judge == judge { // the file did not change meanwhile
+		o.last = r
+	}
+	return r, err
+}
+
+// judgeObjectives judges the objectives once. If the hub has its own store, it writes burn rates and budgets as series, and
+// budgets that burn too fast as events.
+func (s *Server) judgeObjectives(ctx context.Context, store query.Store, o *objectives, at time.Time) error {
+	r, err := o.look(ctx, store, at)
+	if err != nil && len(r.Rows) == 0 {
+		return err // nothing is known: findings stay as they are
+	}
+	if s.store != nil {
+		err = errors.Join(err, s.writeObjectives(ctx, o, r, at))
+	}
+	return errors.Join(err, s.tell(ctx, &o.watch, burning(r), at))
+}
+
+func (s *Server) writeObjectives(ctx context.Context, o *objectives, r *slo.Report, at time.Time) error {
+	a := s.store.OwnAppender(ctx)
+	written := map[string]hub.Labels{}
+	for _, g := range objectiveGauges(r) {
+		l := seriesLabels(g.Name, g.Labels)
+		written[l.String()] = l
+		a.Gauge(l, at.UnixMilli(), g.Value)
+	}
+	for key, l := range o.written {
+		if _, ok := written[key]; !ok {
+			a.End(l, at.UnixMilli())
+		}
+	}
+	for name, help := range objectiveHelp {
+		s.store.Describe(name, hub.Family{Type: "gauge", Help: help})
+	}
+	if _, err := a.Commit(); err != nil {
+		return fmt.Errorf("cannot write burn rates: %w", err)
+	}
+	o.written = written
+	return nil
+}
+
+// objectiveGauges returns what is known about the objectives of a report. What is unknown has no series.
+func objectiveGauges(r *slo.Report) []hub.Gauge {
+	var out []hub.Gauge
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		for j := range row.Results {
+			x := &row.Results[j]
+			add := func(name string, v optional.Float, more ...string) {
+				if f, ok := v.Get(); ok {
+					out = append(out, hub.Gauge{Name: name, Help: objectiveHelp[name], Labels: objectiveLabels(row, x, more...), Value: f})
+				}
+			}
+			for w, burn := range x.Burn {
+				add(fleet.SeriesBurnRate, burn, fleet.LabelBurnWindow, slo.WindowName(w))
+			}
+			add(fleet.SeriesBudgetLeft, x.Budget)
+			add(fleet.SeriesObjective, optional.Of(x.Target))
+		}
+	}
+	return out
+}
+
+// gauges returns the series for the hub's /metrics, where they can be scraped even with --backend.
+func (o *objectives) gauges() []hub.Gauge {
+	o.mu.Lock()
+	last := o.last
+	o.mu.Unlock()
+	if last == nil {
+		return nil
+	}
+	return objectiveGauges(last)
+}
+
+// objectiveLabels returns the labels that identify an objective of the model of a workload.
+func objectiveLabels(row *slo.Row, x *slo.Result, more ...string) query.Labels {
+	l := query.Labels{fleet.LabelServedModel: row.Model, fleet.LabelObjective: x.Name}
+	for _, name := range ownerIdentity {
+		if v := row.Labels[name]; v != "" {
+			l[name] = v
+		}
+	}
+	for i := 0; i < len(more); i += 2 {
+		l[more[i]] = more[i+1]
+	}
+	return l
+}
+
+// burning returns a finding for each error budget that burns too fast.
+func burning(r *slo.Report) []rules.Finding {
+	var out []rules.Finding
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		for j := range row.Results {
+			x := &row.Results[j]
+			a, ok := x.Alert()
+			if !ok || len(out) == maxOver {
+				continue
+			}
+			f := rules.Finding{
+				Rule: rules.BudgetBurns, Severity: map[slo.Severity]string{slo.Page: "ERROR", slo.Ticket: "WARN"}[a.Severity], Value: a.Burn,
+				Labels: objectiveLabels(row, x, fleet.LabelBurnSeverity, string(a.Severity)),
+				Reason: fmt.Sprintf("%s misses its objective %q: its error budget for %s burns %s", servedBy(row), x.Text(), inDays(r.Window), rates(x)),
+				Action: slo.Unexplained.Advice(),
+			}
+			if x.Kind != slo.Errors && x.Kind != slo.Availability && len(row.Limits) > 0 {
+				f.Reason += "; the time is lost to: " + slo.Sentence(row.Limits)
+				f.Action = row.Limits[0].Cause.Advice()
+			}
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func servedBy(row *slo.Row) string {
+	if row.Owner.ID == "" {
+		return row.Model
+	}
+	return row.Model + " of " + fleet.InCluster(row.Owner.Label(), row.Owner.Cluster)
+}
+
+// rates returns the known burn rates, the longest window first.
+func rates(x *slo.Result) string {
+	var out []string
+	for w, burn := range x.Burn {
+		if v, ok := burn.Get(); ok {
+			out = append(out, strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64)+" times too fast over "+slo.WindowName(w))
+		}
+	}
+	slices.Reverse(out)
+	for i := range out[min(1, len(out)):] {
+		out[i+1] = strings.Replace(out[i+1], " times too fast", "", 1)
+	}
+	return strings.Join(out, ", ")
+}
+
+func inDays(d time.Duration) string { return fmt.Sprintf("%d days", d/(24*time.Hour)) }

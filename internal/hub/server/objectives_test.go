@@ -1,0 +1,230 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	promlabels "github.com/prometheus/prometheus/model/labels"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
+	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/slo"
+)
+
+// Catches an error budget that burns and is in no series, no alert and no event, a finding that never ends or that
+// a restart of the hub forgets, and one of which nobody can tell whose it is.
+func TestObjectivesAreTold(t *testing.T) {
+	t.Parallel()
+	store, err := hub.Open(t.TempDir(), hub.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	now := time.Now().Truncate(time.Second)
+	counts := map[string]float64{}
+	serve := func(at time.Time, good, bad float64) {
+		t.Helper()
+		a := store.Appender(t.Context())
+		for le, n := range map[string]float64{"0.5": good, "1": good, "+Inf": good + bad} {
+			counts[le] += n
+			a.Gauge(promlabels.FromStrings("__name__", "gen_ai_server_time_to_first_token_seconds_bucket", "le", le, "host_name", "n1", "inference_engine_id", "e",
+				"gen_ai_request_model", "llama", "gpu_workload_kind", "deployment", "gpu_workload_name", "chat", "gpu_workload_team", "red", "k8s_namespace_name", "prod"), at.UnixMilli(), counts[le])
+		}
+		counts["finished"] += good + bad
+		a.Gauge(promlabels.FromStrings("__name__", "inference_request_finished_total", "inference_outcome", "success", "host_name", "n1", "inference_engine_id", "e",
+			"gen_ai_request_model", "llama", "gpu_workload_kind", "deployment", "gpu_workload_name", "chat", "gpu_workload_team", "red", "k8s_namespace_name", "prod"), at.UnixMilli(), counts["finished"])
+		if _, err := a.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "objectives.yaml")
+	put(t, file, "objectives: [{model: llama, ttft: {p95: 500ms}, errors: 1%}]")
+	h := Options{Objectives: file}
+	o, err := h.objectives(zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{log: zap.NewNop(), store: store}
+	judge := func(o *objectives, at time.Time) {
+		t.Helper()
+		if err := s.judgeObjectives(t.Context(), store, o, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	minute := func(n int) time.Time { return now.Add(time.Duration(n) * time.Minute) }
+	for i := -180; i < -100; i++ {
+		serve(minute(i), 10, 0)
+	}
+	for i := -100; i <= -30; i++ { // nine in ten are slow: 18 times too fast
+		serve(minute(i), 1, 9)
+	}
+	judge(o, minute(-31))
+	judge(o, minute(-30))
+	want := rules.Finding{
+		Rule: "fleet_slo_burn", Severity: "ERROR", Value: 18,
+		Labels: map[string]string{
+			"gen_ai_request_model": "llama", "gpumeter_slo_objective": "ttft_p95", "gpumeter_slo_severity": "page",
+			"gpu_workload_kind": "deployment", "gpu_workload_name": "chat", "gpu_workload_team": "red", "k8s_namespace_name": "prod",
+		},
+		Reason: `llama of prod/chat misses its objective "TTFT within 500ms for 95 %": its error budget for 30 days burns 8.5 times too fast over 3d, 8.5 over 6h, 18 over 1h, 18 over 30m, 18 over 5m; the time is lost to: ` +
+			"100 % unexplained (the engine does not say how much of the time to the first token is queue)",
+		Action: "Look at the log of the engine, at its node, and at the network in front of it.",
+	}
+	var got []rules.Finding
+	for _, c := range o.watch.Active() {
+		c.Value = float64(int(c.Value + 0.5))
+		got = append(got, c.Finding)
+	}
+	if diff := cmp.Diff([]rules.Finding{want}, got); diff != "" {
+		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+	series := func(at time.Time) []string {
+		t.Helper()
+		list, err := store.Instant(t.Context(), `{__name__=~"gpumeter_slo_.*|gpumeter_fleet_finding",gpu_workload_team="red"}`, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, x := range list {
+			l := x.Labels
+			out = append(out, strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s %.1f", l["__name__"], l["gpumeter_slo_objective"], l["gpumeter_slo_window"], l["gpumeter_slo_severity"], x.Value)), " "))
+		}
+		slices.Sort(out)
+		return out
+	}
+	wantSeries := []string{
+		"gpumeter_fleet_finding ttft_p95 page 1.0",
+		"gpumeter_slo_budget_remaining_ratio ttft_p95 -7.5",
+		"gpumeter_slo_burn_rate ttft_p95 1h 18.0", "gpumeter_slo_burn_rate ttft_p95 30m 18.0", "gpumeter_slo_burn_rate ttft_p95 3d 8.5",
+		"gpumeter_slo_burn_rate ttft_p95 5m 18.0", "gpumeter_slo_burn_rate ttft_p95 6h 8.5",
+		"gpumeter_slo_objective_ratio errors 1.0", "gpumeter_slo_objective_ratio ttft_p95 0.9", // 0.99 and 0.95
+	}
+	if diff := cmp.Diff(wantSeries, series(minute(-30))); diff != "" {
+		t.Errorf("series (-want +got):\n%s", diff)
+	}
+	if families, err := hub.NewRegistry(hub.Gauges(o.gauges)).Gather(); err != nil || len(families) != 3 {
+		t.Errorf("/metrics: %v %v", families, err)
+	}
+	if o.watch.Alerts()[0].Annotations["finding"] == "" {
+		t.Error("the alert has no ID")
+	}
+
+	// The hub starts again, and the requests are fast again.
+	o, err = h.objectives(zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.loader(&o.watch, func(rule string) bool { return rule == rules.BudgetBurns })(t.Context(), minute(-29)); err != nil {
+		t.Fatal(err)
+	}
+	for i := -29; i <= 0; i++ {
+		serve(minute(i), 1000, 0)
+	}
+	judge(o, minute(-1))
+	judge(o, minute(0))
+	list, err := store.Events(t.Context(), events.Query{Names: []string{"gpu.finding"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for _, e := range list {
+		a := e.Attributes
+		told = append(told, strings.Join([]string{a["gpu.finding.state"], a["gpu.finding.severity"], a["gpu.finding.key"], a["gen_ai.request.model"], a["gpumeter.slo.objective"], a["gpu.workload.team"]}, " "))
+	}
+	const key = " critical deployment//prod/chat//llama/ttft_p95/page llama ttft_p95 red"
+	if diff := cmp.Diff([]string{"closed" + key, "open" + key}, told); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if list := o.watch.Alerts(); len(list) != 0 {
+		t.Errorf("alerts: %v", list)
+	}
+	put(t, file, "objectives: [{model: llama, errors: 1%}]") // without the other one
+	if err := o.read(); err != nil {
+		t.Fatal(err)
+	}
+	serve(minute(1), 1000, 0)
+	judge(o, minute(1))
+	if diff := cmp.Diff([]string{"gpumeter_slo_objective_ratio errors 1.0"}, series(minute(1))); diff != "" {
+		t.Errorf("series (-want +got):\n%s", diff)
+	}
+}
+
+// Catches a finding that does not say what limits the engine, and one about errors that does.
+func TestBurning(t *testing.T) {
+	t.Parallel()
+	row := func(kind slo.Kind) slo.Row {
+		r := slo.Row{Model: "llama", Limits: []slo.Share{{Cause: slo.KVCache, Share: 0.9, Text: "it is full"}, {Cause: slo.Unexplained, Share: 0.1}}}
+		x := slo.Result{Objective: slo.Objective{Name: string(kind), Kind: kind, Target: 0.99, Allowed: 0.01, Threshold: time.Second}}
+		for i, v := range []float64{0, 0, 0, 2.5, 2} {
+			x.Burn[i] = optional.Of(v)
+		}
+		r.Results = []slo.Result{x}
+		return r
+	}
+	var got []string
+	for _, f := range burning(&slo.Report{Window: 24 * 30 * time.Hour, Rows: []slo.Row{row(slo.FirstToken), row(slo.Errors)}}) {
+		got = append(got, f.Severity+" "+f.Reason+". "+f.Action)
+	}
+	const rates = "its error budget for 30 days burns 2 times too fast over 3d, 2.5 over 6h, 0 over 1h, 0 over 30m, 0 over 5m"
+	want := []string{
+		`WARN llama misses its objective "TTFT within 1s for 99 %": ` + rates + "; the time is lost to: 90 % kv cache (it is full), 10 % unexplained. " + slo.KVCache.Advice(),
+		`WARN llama misses its objective "errors at most 1 %": ` + rates + ". " + slo.Unexplained.Advice(),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches a changed file of objectives that is not read, and a broken one that takes the objectives away or is not said.
+func TestObjectivesAreReadAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "objectives.yaml")
+		put(t, file, "objectives: [{model: a, errors: 1%}]")
+		core, said := observer.New(zap.InfoLevel)
+		h := Options{Objectives: file}
+		o, err := h.objectives(zap.New(core))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go o.run(ctx)
+		f := func(text, model string, state int, log ...string) {
+			t.Helper()
+			put(t, file, text)
+			time.Sleep(3 * followEvery)
+			synctest.Wait()
+			o.mu.Lock()
+			got := o.file.Entries[0].Model
+			o.mu.Unlock()
+			var messages []string
+			for _, e := range said.TakeAll() {
+				messages = append(messages, e.Message)
+			}
+			if diff := cmp.Diff(log, messages); diff != "" || got != model || len(o.state()) != state {
+				t.Errorf("%s: objectives of %s, %v: %s", text, got, o.state(), diff)
+			}
+		}
+		f("objectives: [{model: bb, errors: 2%}]", "bb", 0, "Reloaded the objectives file")
+		f("objectives: [{model: ccc, errors: 2}]", "bb", 1, "The changed objectives file is not valid: the hub keeps the current objectives")
+		f("objectives: [{model: dddd, errors: 2%}]", "dddd", 0, "Reloaded the objectives file")
+	})
+	h := Options{Objectives: filepath.Join(t.TempDir(), "none")}
+	if _, err := h.objectives(zap.NewNop()); err == nil || !strings.Contains(err.Error(), "--objectives") {
+		t.Errorf("%v", err)
+	}
+}

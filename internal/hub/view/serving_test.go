@@ -1,0 +1,223 @@
+package view
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/query/querytest"
+)
+
+// servingHub returns a hub in which two teams have had an engine each for an hour, on a GPU of their own.
+// That of red answers one request a second, each with 100 tokens in and 10 out, after 50 ms.
+func servingHub(t *testing.T) *hub.Store {
+	t.Helper()
+	s, err := hub.Open(t.TempDir(), hub.Options{Now: func() time.Time { return noon }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	a := s.Appender(t.Context())
+	put := func(name string, of map[string]string, value func(seconds float64) float64, more ...string) {
+		l := map[string]string{fleet.LabelName: name}
+		maps.Copy(l, of)
+		for i := 0; i < len(more); i += 2 {
+			l[more[i]] = more[i+1]
+		}
+		set := labels.FromMap(l)
+		for at := noon.Add(-time.Hour); !at.After(noon); at = at.Add(time.Minute) {
+			a.Gauge(set, at.UnixMilli(), value(at.Sub(noon.Add(-time.Hour)).Seconds()))
+		}
+	}
+	grows := func(perSecond float64) func(float64) float64 {
+		return func(seconds float64) float64 { return perSecond * seconds }
+	}
+	stands := func(v float64) func(float64) float64 { return func(float64) float64 { return v } }
+	for team, gpu := range map[string]string{"red": "GPU-1", "blue": "GPU-2"} {
+		device := map[string]string{fleet.LabelUUID: gpu, fleet.LabelIndex: gpu[4:], fleet.LabelModel: "NVIDIA H100", fleet.LabelVendor: "nvidia", fleet.LabelHost: "n1"}
+		owner := map[string]string{fleet.LabelKind: "deployment", fleet.LabelWorkload: "chat-" + team, fleet.LabelTeam: team, fleet.LabelPodUID: team}
+		put(fleet.SeriesUp, device, stands(1))
+		maps.Copy(device, owner)
+		put(fleet.SeriesSMActive, device, stands(0.5))
+		put(fleet.SeriesPower, device, stands(500))
+		put(fleet.SeriesAllocation, device, stands(1))
+		put(fleet.SeriesAllocatedTime, device, grows(1))
+		put(fleet.SeriesActiveTime, device, grows(0.75))
+		put(fleet.SeriesEnergy, device, grows(500))
+		put(fleet.SeriesEngineDevice, device, stands(1), fleet.LabelEngine, team, fleet.LabelProvider, "vllm")
+
+		engine := maps.Clone(owner)
+		maps.Copy(engine, map[string]string{fleet.LabelHost: "n1", fleet.LabelEngine: team, fleet.LabelProvider: "vllm"})
+		put(fleet.SeriesEngineUp, engine, stands(1))
+		engine[fleet.LabelServedModel] = "llama-" + team
+		put(fleet.SeriesTokensIn, engine, grows(100))
+		put(fleet.SeriesTokensOut, engine, grows(10))
+		put(fleet.SeriesPrefixHits, engine, grows(40), fleet.LabelTier, "gpu")
+		put(fleet.SeriesPrefixQueries, engine, grows(100), fleet.LabelTier, "gpu")
+		put(fleet.SeriesFinished, engine, grows(1), fleet.LabelOutcome, "success")
+		put(fleet.SeriesRequests, engine, stands(3), fleet.LabelState, "running")
+		put(fleet.SeriesRequests, engine, stands(2), fleet.LabelState, "waiting")
+		put(fleet.SeriesKVCache, engine, stands(0.25), fleet.LabelTier, "gpu")
+		for le, perSecond := range map[string]float64{"0.1": 1, "1": 1, "+Inf": 1} {
+			put(fleet.Buckets(fleet.HistogramFirstToken), engine, grows(perSecond), fleet.LabelBucket, le)
+		}
+		for le, perSecond := range map[string]float64{"0.1": 0, "1": 1, "+Inf": 1} { // of an application
+			put(fleet.Buckets(fleet.HistogramFirstToken), owner, grows(perSecond), fleet.LabelBucket, le, fleet.LabelServedModel, "llama-"+team)
+		}
+	}
+	if _, err := a.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func servingPrices(t *testing.T) cost.Prices {
+	t.Helper()
+	p, err := cost.Parse([]byte("currency: EUR\nprices: [{rates: [{from: 2026-01-01, kind: on_demand, per_hour: 4}]}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Catches a lost field, a row of another team on the page of a team, an unknown number that is 0, and cost
+// that is not that of the bill.
+func TestServingPage(t *testing.T) {
+	t.Parallel()
+	store := hub.ScopedStore(servingHub(t), access.Scope{Team: "red"})
+	o := at(noon)
+	o.Team = "red"
+	h := Handler(store, Cost(store, servingPrices(t), nil), nil, o)
+	const (
+		row = `{"model":"llama-red","providers":["vllm"],
+			"owner":{"id":"deployment///chat-red/","kind":"deployment","name":"chat-red","team":"red"},"engines":1,"up":1,
+			"gpus":[{"uuid":"GPU-1","index":"1","model":"H100","node":"n1"}],
+			"running":3,"waiting":2,"finished":{"success":1},"tokensIn":100,"tokensOut":10,
+			"ttft":{"p50":0.05,"p95":0.095,"p99":0.099},"tpot":{"p50":null,"p95":null,"p99":null},"itl":{"p50":null,"p95":null,"p99":null},
+			"e2e":{"p50":null,"p95":null,"p99":null},"queue":{"p50":null,"p95":null,"p99":null},
+			"kvCache":0.25,"prefixHits":0.4,"sm":0.5,"tensor":null,"utilization":null,"memory":null,"watts":500,
+			"period":` + sums + `}`
+		answer = `{"at":1794744000,"from":1794740400,"to":1794744000,"window":300,"currency":"EUR","inputWeight":0.2,"simulated":"","serving":[` + row + `],
+			"total":` + sums + `}`
+	)
+	code, body := get(t, h, "/serving?from=1794740400")
+	if diff := cmp.Diff(indent(t, answer), indent(t, rounded(t, body))); diff != "" || code != http.StatusOK {
+		t.Errorf("status %d (-want +got):\n%s", code, diff)
+	}
+	var w struct{ Serving []json.RawMessage }
+	code, body = get(t, h, "/workload?from=1794740400&id=deployment%2F%2F%2Fchat-red%2F")
+	if err := json.Unmarshal([]byte(body), &w); err != nil || code != http.StatusOK || len(w.Serving) != 1 {
+		t.Fatalf("status %d, %v: %s", code, err, body)
+	}
+	if diff := cmp.Diff(indent(t, row), indent(t, rounded(t, string(w.Serving[0])))); diff != "" {
+		t.Errorf("of the workload (-want +got):\n%s", diff)
+	}
+}
+
+// sums are 4 EUR, of which the GPU was idle a quarter of the time, for 360,000 tokens in, of which 40 % were
+// cached, and 36,000 out.
+const sums = `{"time":3600,"energy":1800000,"cost":4,"idleCost":1,"tokensIn":360000,"tokensOut":36000,"tokensCached":144000,"requests":3600,"failed":null,"aborted":null,
+	"perMillion":10.101,"perMillionOutput":111.111,"perMillionWeighted":50.5051,"tokensPerJoule":0.22,"outputPerJoule":0.02}`
+
+// rounded rounds the numbers of a JSON text to six digits, and keeps the order of its keys.
+func rounded(t *testing.T, text string) string {
+	t.Helper()
+	out := []byte{}
+	for i := 0; i < len(text); {
+		n := i
+		for n < len(text) && (text[n] == '.' || text[n] == '-' || text[n] == '+' || text[n] == 'e' || text[n] >= '0' && text[n] <= '9') {
+			n++
+		}
+		var v float64
+		if n > i && (text[i-1] == ':' || text[i-1] == ',' || text[i-1] == '[') && json.Unmarshal([]byte(text[i:n]), &v) == nil {
+			if v < 1e6 { // not a time
+				v, _ = strconv.ParseFloat(sixDigits(v), 64)
+			}
+			out, i = strconv.AppendFloat(out, v, 'f', -1, 64), n
+			continue
+		}
+		out, i = append(out, text[i]), i+1
+	}
+	return string(out)
+}
+
+// Catches a chart that Prometheus does not understand, counts an application's histogram, or shows another team.
+func TestServingCharts(t *testing.T) {
+	t.Parallel()
+	all := servingHub(t)
+	of := func(store query.Store, chart, more string) map[string]string {
+		t.Helper()
+		h := Handler(store, Accounts{}, nil, at(noon))
+		code, body := get(t, h, "/range?chart="+chart+"&from=1794743940&to=1794744000"+more)
+		var a struct {
+			Unit  string
+			Names []string
+			Lines [][]*float64
+		}
+		if err := json.Unmarshal([]byte(body), &a); err != nil || code != http.StatusOK {
+			t.Fatalf("%s: %d, %v: %s", chart, code, err, body)
+		}
+		out := map[string]string{}
+		for i, name := range a.Names {
+			v := "null"
+			if p := a.Lines[i][len(a.Lines[i])-1]; p != nil {
+				v = sixDigits(*p)
+			}
+			out[name] = v + " " + a.Unit
+		}
+		return out
+	}
+	quantiles := map[string]string{"p50": "0.05 seconds", "p95": "0.095 seconds", "p99": "0.099 seconds"}
+	for _, c := range []struct {
+		store       query.Store
+		chart, more string
+		want        map[string]string
+	}{
+		{all, "serving-tokens", "", map[string]string{"In": "200 tokens", "Out": "20 tokens"}},
+		{all, "serving-tokens", "&model=llama-blue", map[string]string{"In": "100 tokens", "Out": "10 tokens"}},
+		{all, "serving-tokens", "&workload=deployment%2F%2F%2Fchat-blue%2F", map[string]string{"In": "100 tokens", "Out": "10 tokens"}},
+		{hub.ScopedStore(all, access.Scope{Team: "red"}), "serving-tokens", "", map[string]string{"In": "100 tokens", "Out": "10 tokens"}},
+		{all, "serving-queue", "&model=llama-red", map[string]string{"Running": "3 requests", "Waiting": "2 requests"}},
+		{all, "serving-cache", "", map[string]string{"KV cache": "0.25 ratio", "Prefix hits": "0.4 ratio"}},
+		{all, "serving-ttft", "", quantiles},
+		{all, "serving-ttft", "&model=llama-red", quantiles},
+		{all, "serving-latency", "", map[string]string{}},
+		{all, "serving-tpot", "", map[string]string{}},
+		{all, "serving-wait", "", map[string]string{}},
+	} {
+		if diff := cmp.Diff(c.want, of(c.store, c.chart, c.more)); diff != "" {
+			t.Errorf("%s%s (-want +got):\n%s", c.chart, c.more, diff)
+		}
+	}
+}
+
+// Catches null instead of an empty list, and a fleet without engines that is asked for everything.
+func TestServingNothing(t *testing.T) {
+	t.Parallel()
+	m := querytest.NewMemory()
+	h := Handler(m, Accounts{}, nil, at(noon))
+	code, body := get(t, h, "/serving")
+	want := `{"at":1794744000,"from":1794657600,"to":1794744000,"window":300,"inputWeight":0.2,"simulated":"","serving":[],
+		"total":{"time":null,"energy":null,"cost":null,"idleCost":null,"tokensIn":null,"tokensOut":null,"tokensCached":null,"requests":null,"failed":null,"aborted":null,
+		"perMillion":null,"perMillionOutput":null,"perMillionWeighted":null,"tokensPerJoule":null,"outputPerJoule":null}}`
+	if diff := cmp.Diff(indent(t, want), indent(t, body)); diff != "" || code != http.StatusOK {
+		t.Errorf("status %d (-want +got):\n%s", code, diff)
+	}
+	before := m.Asked()
+	if _, err := fleet.NewReader(m, fleet.Options{}).Serving(t.Context(), noon, time.Minute); err != nil || m.Asked()-before > 3 {
+		t.Errorf("%v, %d queries about nothing", err, m.Asked()-before)
+	}
+}
+
+func sixDigits(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }

@@ -4,10 +4,13 @@
 # Compilers are installed with apt-get, as root or with sudo. Prometheus and containerd are unpacked
 # and not installed: installing them would start servers on this machine. Debian's Prometheus has no
 # OTLP receiver, so prometheus3 and victoriametrics are built from the versions in tools/*.mod, which
-# needs only Go. So are kubernetes (its API server, controllers, scheduler and kubelet) and etcd. That
+# needs only Go. So are kubernetes (its API server, controllers, scheduler and kubelet), etcd and llmdsim
+# (an inference engine without a model, which has the metrics of vLLM). That
 # takes minutes, once for all clones of this user: the results are in
 # ${XDG_CACHE_HOME:-~/.cache}/gpumeter/tools, by architecture and by the hash of the pinned
 # version, and .deps/usr/bin links to them. Delete that folder to get the disk space back.
+# llamacpp, the server of llama.cpp, is unpacked from a newer Debian with the C library it needs, and is not
+# pinned: that Debian keeps one version only.
 # Slurm is installed, as root, because its programs find each other by path. Debian would start
 # its daemons; a policy prevents that, and the tests start them.
 # A missing tool is an error unless --try is given; tests that need it are then skipped.
@@ -15,6 +18,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.deps/usr/bin
 export PATH="$PWD/$bin:$PATH" DEBIAN_FRONTEND=noninteractive
+newer=forky # the Debian that has llama.cpp
 cache=${GPUMETER_TOOLS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/gpumeter/tools}
 
 try=no
@@ -29,7 +33,8 @@ elapsed() { printf '%dm%02ds' $((SECONDS / 60)) $((SECONDS % 60)); }
 # programs prints what a tool that is built or unpacked has, nothing for one that is installed.
 programs() {
 	case $1 in
-	prometheus3 | victoriametrics | etcd) echo "$1" ;;
+	prometheus3 | victoriametrics | etcd | llmdsim) echo "$1" ;;
+	llamacpp) echo llama-server ;;
 	kubernetes) echo kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
 	promtool | prometheus) echo prometheus promtool ;;
 	containerd) echo containerd containerd-shim-runc-v2 ctr runc ;;
@@ -41,6 +46,7 @@ entry() {
 	local key
 	case $1 in
 	promtool | prometheus | containerd) key=$(. /etc/os-release 2>/dev/null && echo "$ID-${VERSION_ID:-}") ;; # not pinned: what the distribution has
+	llamacpp) key=$newer ;;
 	*) key=$(cat "tools/$1.mod" "tools/$1.sum" | sha256sum | cut -c 1-16) ;;
 	esac
 	[ "$1" != promtool ] || set -- prometheus # one package
@@ -65,9 +71,10 @@ have() {
 	# The version that built the committed objects, with the headers included by bpf/.
 	clang) command -v llvm-strip-14 >/dev/null && echo '#include <bpf/bpf_helper_defs.h>' | clang-14 -M -xc - >/dev/null 2>&1 ;;
 	# Built from the current pins.
-	prometheus3 | victoriametrics | etcd | kubernetes) linked "$1" ;;
+	prometheus3 | victoriametrics | etcd | kubernetes | llmdsim) linked "$1" ;;
 	# Installed on the machine, or unpacked.
 	promtool | prometheus) command -v "$1" >/dev/null || linked "$1" ;;
+	llamacpp) command -v llama-server >/dev/null || linked "$1" ;;
 	containerd) { command -v containerd && command -v runc; } >/dev/null || linked "$1" ;;
 	npm) command -v node >/dev/null && command -v npm >/dev/null ;;
 	slurm)
@@ -92,7 +99,7 @@ missing() {
 takes() {
 	case $1 in
 	kubernetes) echo 'about 10 minutes' ;;
-	prometheus3) echo 'about 4 minutes' ;;
+	prometheus3 | llmdsim) echo 'about 4 minutes' ;;
 	victoriametrics | etcd | slurm | chromium) echo 'about 2 minutes' ;;
 	*) echo 'less than a minute' ;;
 	esac
@@ -139,6 +146,39 @@ unpack() {
 	find "$dir/root/usr/bin" "$dir/root/usr/sbin" -type f -perm -100 -exec mv -t "$to" {} + 2>/dev/null || [ -d "$dir/root/usr/bin" ] && rm -r "$dir"
 }
 
+# llamacpp unpacks the server of llama.cpp, whatever Debian this machine has. The system's own loader would
+# use libraries that are too old: the program is started with the loader it came with, a copy named like it,
+# because that is the name of the process.
+llamacpp() {
+	command -v apt-get >/dev/null || return
+	local to=$1 apt=$1/.download package library backend
+	mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$to/loader"
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $newer main" >"$apt/sources.list"
+	# An empty status: apt-get finds all that the server depends on, whatever is installed here.
+	set -- -qq -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=- -o Dir::State::lists="$apt/lists" -o Dir::State::status=/dev/null \
+		-o Dir::Cache="$apt" -o Debug::NoLocking=1 -o APT::Sandbox::User= -o Acquire::Languages=none
+	again apt-get "$@" update || return
+	again apt-get "$@" -y --no-install-recommends --download-only install llama.cpp-tools >/dev/null || return
+	for package in "$apt"/archives/*.deb; do
+		dpkg -x "$package" "$apt/root" || return
+	done
+	library=$(dirname "$apt"/root/usr/lib/*/libc.so.6) # of this architecture
+	mv "$apt/root/usr/bin/llama-server" "$library" "$to/" || return
+	library=$to/$(basename "$library")
+	mv "$library" "$to/lib" && cp "$to"/lib/ld-linux-*.so.* "$to/loader/llama-server" || return
+	rm -r "$apt"
+	# The backend that runs everywhere: the others are found only where the package is installed.
+	backend=$(ls "$to"/lib/ggml/backends*/libggml-cpu*.so | grep -e -x64.so -e 'cpu[^-]*.so' -e armv8.0 | head -n 1)
+	mv "$to/llama-server" "$to/program" || return
+	cat >"$to/llama-server" <<-EOF
+		#!/bin/sh
+		here=\$(dirname "\$(readlink -f "\$0")")
+		export GGML_BACKEND_PATH="\$here/lib${backend#"$to/lib"}"
+		exec "\$here/loader/llama-server" --library-path "\$here/lib:\$here/lib/llama" --argv0 llama-server "\$here/program" "\$@"
+	EOF
+	chmod 755 "$to/llama-server" && "$to/llama-server" --version >/dev/null 2>&1
+}
+
 # quietly installs packages without starting their services, through a policy for invoke-rc.d.
 quietly() {
 	local policy=/usr/sbin/policy-rc.d made=no status=0
@@ -174,6 +214,8 @@ fill() {
 	prometheus3) build "$1" github.com/prometheus/prometheus/cmd/prometheus "$2" ;; # without service discovery: half the time
 	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics "$2" ;;
 	kubernetes) kubernetes "$2" ;;
+	llmdsim) build "$1" github.com/llm-d/llm-d-inference-sim/cmd/llm-d-inference-sim "$2" ;;
+	llamacpp) llamacpp "$2" ;;
 	etcd) build "$1" go.etcd.io/etcd/server/v3 "$2" ;;
 	esac
 }
@@ -204,7 +246,7 @@ get() {
 		[ "$(id -u)" = 0 ] || { say "only root can run $1" && return 1; }
 		;;&
 	slurm) quietly slurmctld slurmd slurmdbd slurmrestd slurm-client munge mariadb-server ;;
-	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd) cached "$1" ;;
+	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd | llmdsim | llamacpp) cached "$1" ;;
 	*) say "unknown tool $1" && return 1 ;;
 	esac
 }
@@ -239,7 +281,7 @@ done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
 say "missing:" $left
-say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes and etcd are built with Go"
+say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes, etcd and llmdsim are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
 if [ $try = yes ]; then
 	say "tests that need them are skipped"
 	exit 0

@@ -145,6 +145,7 @@ func TestPage(t *testing.T) {
 		}
 	}
 	pages["workload/"+url.PathEscape(f.Owners[0].ID)] = ".stats"
+	pages["model/"+url.PathEscape("mistralai/Mistral-Large-Instruct-2411")] = ".stats"
 	t.Run("narrow", func(t *testing.T) {
 		b.run(t, chromedp.EmulateViewport(390, 844))
 		for page, there := range pages {

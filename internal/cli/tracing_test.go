@@ -67,10 +67,11 @@ func buildTracee(t *testing.T) string {
 		t.Fatal(err)
 	}
 	lib := filepath.Join(dir, "libcuda.so.1")
+	// Old tags come before LD_LIBRARY_PATH, which names the real library on a machine with a GPU.
 	for _, args := range [][]string{
 		{"-O1", "-fPIC", "-shared", "-fcf-protection=none", "-DPROLOGUE=580", "-Wl,-soname,libcuda.so.1", "-o", lib, "../tracer/probe/testdata/cuda.c", "-lpthread"},
-		{"-O1", "-o", filepath.Join(dir, "gm-before"), filepath.Join(dir, "tracee.c"), lib, "-Wl,-rpath,$ORIGIN"},
-		{"-O1", "-o", filepath.Join(dir, "gm-after"), filepath.Join(dir, "tracee.c"), lib, "-Wl,-rpath,$ORIGIN"},
+		{"-O1", "-o", filepath.Join(dir, "gm-before"), filepath.Join(dir, "tracee.c"), lib, "-Wl,-rpath,$ORIGIN,--disable-new-dtags"},
+		{"-O1", "-o", filepath.Join(dir, "gm-after"), filepath.Join(dir, "tracee.c"), lib, "-Wl,-rpath,$ORIGIN,--disable-new-dtags"},
 	} {
 		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 			t.Fatalf("cannot build: %v\n%s", err, out)

@@ -126,8 +126,9 @@ func compiled(t testing.TB, name string, prologue int) []byte {
 		}
 		lib("libcuda.so.1", "cuda.c")
 		lib("libnccl.so.2", "nccl.c")
+		// Old tags come before LD_LIBRARY_PATH, which names the real libraries on a machine with a GPU.
 		out, err := exec.Command("gcc", "-O1", "-o", filepath.Join(dir, "work"), "testdata/work.c",
-			filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "libnccl.so.2"), "-lpthread", "-Wl,-rpath,$ORIGIN").CombinedOutput()
+			filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "libnccl.so.2"), "-lpthread", "-Wl,-rpath,$ORIGIN,--disable-new-dtags").CombinedOutput()
 		if err != nil {
 			t.Fatalf("cannot build the program: %v\n%s", err, out)
 		}

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/cli/billing"
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/demo"
@@ -168,7 +169,7 @@ func demoAgrees(t *testing.T, url string, at time.Time) {
 	if err := os.WriteFile(file, demoPrices, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := report{period: reportPeriod{from: from.Format(time.RFC3339), to: at.Format(time.RFC3339)}, by: []string{"team"}, output: "json", prices: file, store: storeFlags{url: url}}
+	o := report{period: billing.Period{From: from.Format(time.RFC3339), To: at.Format(time.RFC3339)}, by: []string{"team"}, output: "json", prices: file, store: storeFlags{url: url}}
 	var out bytes.Buffer
 	if err := o.run(t.Context(), &out, io.Discard, "cost", time.Now()); err != nil {
 		t.Fatal(err)

@@ -6,15 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumeter/gpumeter/internal/cli/render"
 	"github.com/gpumeter/gpumeter/internal/hub/days"
 	"github.com/gpumeter/gpumeter/internal/hub/disk"
 )
@@ -49,9 +46,9 @@ is damaged that cannot be made again.`,
 				e.SetIndent("", "  ")
 				err = e.Encode(r)
 			} else {
-				err = r.print(os.Stdout)
+				err = r.Print(os.Stdout)
 			}
-			if n := r.lost(); err == nil && n > 0 {
+			if n := r.Lost(); err == nil && n > 0 {
 				return exitError{1, fmt.Errorf("%d parts of the store in %s are damaged", n, dir)}
 			}
 			return err
@@ -61,13 +58,7 @@ is damaged that cannot be made again.`,
 	return cmd
 }
 
-// storeReport is everything in a store's folder.
-type storeReport struct {
-	*disk.Report
-	Days *days.Report `json:"days"`
-}
-
-func checkStore(ctx context.Context, dir string) (*storeReport, error) {
+func checkStore(ctx context.Context, dir string) (*render.Store, error) {
 	r, err := disk.Check(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -76,98 +67,5 @@ func checkStore(ctx context.Context, dir string) (*storeReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &storeReport{r, usage}, nil
+	return &render.Store{Report: r, Days: usage}, nil
 }
-
-// lost returns the number of damaged parts that cannot be made again.
-func (r *storeReport) lost() int {
-	n := len(r.Problems)
-	for i := range r.Days.Damaged {
-		if r.Days.Damaged[i].Severity == days.High {
-			n++
-		}
-	}
-	return n
-}
-
-// print prints the report for people.
-func (r *storeReport) print(w io.Writer) error {
-	state := "no hub uses it"
-	if r.InUse {
-		state = "in use by a hub"
-	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "%s: %s, %s free on the disk\n\n", r.Dir, state, disk.Bytes(r.Free))
-	fmt.Fprintln(tw, "BLOCK\tFROM (UTC)\tTO\tSERIES\tSAMPLES\tSIZE\tCHECKSUMS")
-	for _, b := range r.Blocks {
-		verdict := "ok"
-		if b.Damage != "" {
-			verdict = "DAMAGED"
-		} else if b.OutOfOrder {
-			verdict = "ok, from out-of-order samples"
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%s\t%s\n", b.ID, span(b.Range), b.Series, b.Samples, disk.Bytes(b.Bytes), verdict)
-	}
-	fmt.Fprintln(tw, "\nFOLDER\tFROM (UTC)\tTO\tFILES\tSAMPLES OR EVENTS\tSIZE\t")
-	for _, f := range append(r.Logs, r.Events) {
-		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%s\t\n", f.Name, span(f.Range), f.Files, f.Samples+f.Events, disk.Bytes(f.Bytes))
-	}
-	fmt.Fprintf(tw, "%s\t%s\t%d\t-\t%s\t\n", days.Folder, span(disk.Range{From: r.Days.From, To: r.Days.To}), r.Days.Files, disk.Bytes(r.Days.Bytes))
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	var b strings.Builder
-	for _, p := range r.Problems {
-		fmt.Fprintf(&b, "\nDAMAGED %s (%s)\n  %s\n", p.Path, p.Range, p.Reason)
-	}
-	for _, d := range r.SetAside {
-		fmt.Fprintf(&b, "\nset aside on %s: %s (%s, %s)\n  %s\n  now in %s\n", stampOf(d.Time), d.Path, d.Range, disk.Bytes(d.Bytes), d.Reason, d.Aside)
-	}
-	printDays(&b, r.Days)
-	if len(r.Repairs) > 0 {
-		fmt.Fprintf(&b, "\nThe next start of the hub will, with %s free on the disk:\n", disk.Bytes(r.Need))
-		for _, s := range r.Repairs {
-			fmt.Fprintf(&b, "  %s\n", s)
-		}
-	}
-	switch {
-	case r.lost() > 0:
-	case len(r.Days.Damaged) > 0:
-		b.WriteString("\nEverything else can be read.\n")
-	default:
-		b.WriteString("\nEverything can be read.\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// printDays prints the damage of kept days.
-func printDays(w io.Writer, r *days.Report) {
-	for _, d := range r.Damaged {
-		what := "the usage of the day is lost, at least in part: its samples are missing too"
-		if d.Severity == days.Low {
-			what = "low severity: the hub makes it again from samples"
-		}
-		fmt.Fprintf(w, "\nDAMAGED %s (%s)\n  %s\n  %s\n", d.Path, disk.Bytes(d.Bytes), d.Reason, what)
-	}
-	for _, d := range r.SetAside {
-		what := "the usage of the day is lost, at least in part: its samples are missing too"
-		switch {
-		case d.Remade:
-			what = "low severity: the day was made again from samples"
-		case d.Severity == days.Low:
-			what = "low severity: the hub makes the day again from samples"
-		}
-		fmt.Fprintf(w, "\nset aside: %s (%s)\n  %s\n", d.Path, disk.Bytes(d.Bytes), what)
-	}
-}
-
-// span returns the two columns of a range of time.
-func span(r disk.Range) string {
-	if r.From.IsZero() {
-		return "-\t-"
-	}
-	return stampOf(r.From) + "\t" + stampOf(r.To)
-}
-
-func stampOf(t time.Time) string { return t.Format("2006-01-02 15:04:05") }

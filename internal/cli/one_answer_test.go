@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpumeter/gpumeter/internal/cli/billing"
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
@@ -308,7 +309,7 @@ func hoursAndMoney(t *testing.T, store *hub.Store, ticks []node.Tick, page http.
 	}
 	report := func(format string) string {
 		o := report{
-			period: reportPeriod{from: demoNow.Add(-answerAge).Format(time.RFC3339), to: demoNow.Format(time.RFC3339)}, by: []string{"workload"}, output: format, prices: file,
+			period: billing.Period{From: demoNow.Add(-answerAge).Format(time.RFC3339), To: demoNow.Format(time.RFC3339)}, by: []string{"workload"}, output: format, prices: file,
 			columns: []string{"gpu_hours", "cost"}, store: storeFlags{url: server.URL},
 		}
 		var out bytes.Buffer

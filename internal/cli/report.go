@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cli/billing"
 	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/remote"
@@ -25,7 +26,7 @@ import (
 
 // report holds the flags of gpumeter report.
 type report struct {
-	period  reportPeriod
+	period  billing.Period
 	zone    string
 	by      []string
 	output  string
@@ -75,11 +76,11 @@ absent, not zero, and the default report is usage.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.period.from, "from", "", "start `TIME`: 2026-10-14, 2026-10-14T12:00:00Z, or 36h for 36 hours ago")
-	f.StringVar(&o.period.to, "to", "", "end `TIME` (default: now)")
-	f.StringVar(&o.period.last, "last", "", "period up to now: 90m, 24h, 7d (default: 24h)")
-	f.StringVar(&o.period.month, "month", "", "calendar `MONTH`: 2026-10, this or last")
-	f.StringVar(&o.period.day, "day", "", "calendar `DAY`: 2026-10-14, today or yesterday")
+	f.StringVar(&o.period.From, "from", "", "start `TIME`: 2026-10-14, 2026-10-14T12:00:00Z, or 36h for 36 hours ago")
+	f.StringVar(&o.period.To, "to", "", "end `TIME` (default: now)")
+	f.StringVar(&o.period.Last, "last", "", "period up to now: 90m, 24h, 7d (default: 24h)")
+	f.StringVar(&o.period.Month, "month", "", "calendar `MONTH`: 2026-10, this or last")
+	f.StringVar(&o.period.Day, "day", "", "calendar `DAY`: 2026-10-14, today or yesterday")
 	registerZone(cmd, &o.zone, "of days, months and times without a zone")
 	f.StringSliceVar(&o.by, "by", []string{"team"}, "group by one or more of "+strings.Join(dimensionNames(), ", ")+". In a report on serving (default: model) a model is the served one, and there are engine and gpu")
 	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of the default ones: "+strings.Join(billing.ColumnNames(), ", "))
@@ -90,7 +91,7 @@ absent, not zero, and the default report is usage.`,
 	f.StringArrayVar(&o.quotas, "quotas", nil, quotasHelp+". Compared with the usage in the month in which the period ends")
 	f.BoolVar(&o.findings, "findings", false, "also list possible savings")
 	f.StringVar(&o.explain, "explain", "", "instead of the report, how its `ROW` was made: devices, hours, samples, prices. Several values of --by are separated by commas")
-	f.Float64Var(&o.weight, "input-weight", cost.DefaultInputWeight.Float(), "serving: what a token of a prompt counts in tokens of output, 0 to 1, where models share a GPU")
+	f.Float64Var(&o.weight, "input-weight", tokens.DefaultInputWeight.Float(), "serving: what a token of a prompt counts in tokens of output, 0 to 1, where models share a GPU")
 	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "timeout of one query to the store")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensionNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "csv", "json", "html"}, cobra.ShellCompDirectiveNoFileComp))
@@ -122,7 +123,7 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	}
 	all := cost.Dimensions()
 	if kind == billing.ServingKind {
-		all = cost.ServingDimensions()
+		all = tokens.Dimensions()
 	}
 	by, err := among(all, o.by)
 	if err != nil {
@@ -135,7 +136,7 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if err != nil {
 		return err
 	}
-	from, to, note, err := o.period.edges(now.In(zone))
+	from, to, note, err := o.period.Edges(now.In(zone))
 	if err != nil {
 		return err
 	}

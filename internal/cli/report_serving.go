@@ -14,15 +14,17 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cli/billing"
 	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // checkServing rejects flags that a report on inference engines has no place for.
 func (o *report) checkServing(kind string) error {
 	switch {
-	case !(o.weight >= 0 && o.weight <= cost.MaxInputWeight.Float()):
-		return fmt.Errorf("--input-weight %g is not between 0 and %g", o.weight, cost.MaxInputWeight.Float())
+	case !(o.weight >= 0 && o.weight <= tokens.MaxInputWeight.Float()):
+		return fmt.Errorf("--input-weight %g is not between 0 and %g", o.weight, tokens.MaxInputWeight.Float())
 	case kind != billing.ServingKind:
 		return nil
 	case o.explain != "":
@@ -44,13 +46,13 @@ func (o *report) checkServing(kind string) error {
 // serving writes a report on inference engines. d has the period and the notes so far.
 func (o *report) serving(ctx context.Context, w, notes io.Writer, d *billing.Report, store query.Store, prices cost.Prices, from, to time.Time, options cost.Options, origin string, by []cost.Dimension) error {
 	out := &billing.Served{By: d.By, From: d.From, To: d.To, Zone: d.Zone, Notes: slices.Clone(d.Notes), Keys: d.Keys}
-	weight := cost.InputWeight(math.Round(o.weight * 1000))
-	since, err := fleet.TokensSince(ctx, store, from, to, options)
+	weight := tokens.InputWeight(math.Round(o.weight * 1000))
+	since, err := serving.TokensSince(ctx, store, from, to, options)
 	if err != nil {
 		return unreachable(err, o.store.url)
 	}
 	if since.IsZero() {
-		out.Fill(&cost.Serving{InputWeight: weight, Currency: prices.Currency}, by)
+		out.Fill(&tokens.Bill{InputWeight: weight, Currency: prices.Currency}, by)
 		return o.writeServed(w, notes, out)
 	}
 	if since.After(from) {
@@ -66,11 +68,11 @@ func (o *report) serving(ctx context.Context, w, notes io.Writer, d *billing.Rep
 	if err != nil {
 		return unreachable(err, o.store.url)
 	}
-	use, err := fleet.ReadTokens(ctx, store, since, to, options)
+	use, err := serving.ReadTokens(ctx, store, since, to, options)
 	if err != nil {
 		return unreachable(err, o.store.url)
 	}
-	out.Fill(cost.Serve(&bill, use, weight), by)
+	out.Fill(tokens.Divide(&bill, use, weight), by)
 	if prices.Empty() && origin == "" {
 		out.Notes = append(out.Notes, "Costs are absent because there are no prices: use --prices.")
 	}

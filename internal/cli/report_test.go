@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/cli/billing"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -276,17 +277,17 @@ func TestReportPeriod(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 10, 14, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
-		p        reportPeriod
+		p        billing.Period
 		from, to string
 		note     bool
 	}{
-		{reportPeriod{}, "2026-10-13T12:00:00Z", "2026-10-14T12:00:00Z", false},
-		{reportPeriod{last: "7d"}, "2026-10-07T12:00:00Z", "2026-10-14T12:00:00Z", false},
-		{reportPeriod{month: "2026-10"}, "2026-10-01T00:00:00Z", "2026-10-14T12:00:00Z", true},
-		{reportPeriod{month: "2026-02"}, "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z", false},
-		{reportPeriod{from: "36h", to: "2026-10-14 11:00"}, "2026-10-13T00:00:00Z", "2026-10-14T11:00:00Z", false},
+		{billing.Period{}, "2026-10-13T12:00:00Z", "2026-10-14T12:00:00Z", false},
+		{billing.Period{Last: "7d"}, "2026-10-07T12:00:00Z", "2026-10-14T12:00:00Z", false},
+		{billing.Period{Month: "2026-10"}, "2026-10-01T00:00:00Z", "2026-10-14T12:00:00Z", true},
+		{billing.Period{Month: "2026-02"}, "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z", false},
+		{billing.Period{From: "36h", To: "2026-10-14 11:00"}, "2026-10-13T00:00:00Z", "2026-10-14T11:00:00Z", false},
 	} {
-		from, to, note, err := tt.p.edges(now)
+		from, to, note, err := tt.p.Edges(now)
 		got := []any{from.Format(time.RFC3339), to.Format(time.RFC3339), note != "", err}
 		if diff := cmp.Diff([]any{tt.from, tt.to, tt.note, nil}, got); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", tt.p, diff)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/exporter/hubexporter"
+	"github.com/gpumeter/gpumeter/internal/cli/billing"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
@@ -19,30 +20,30 @@ import (
 func TestReportPeriodInZones(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 10, 31, 20, 0, 0, 0, time.UTC)
-	f := func(zone string, p reportPeriod, want string, hours float64) {
+	f := func(zone string, p billing.Period, want string, hours float64) {
 		t.Helper()
 		z, err := zoneOf(zone)
 		if err != nil {
 			t.Fatal(err)
 		}
-		from, to, _, err := p.edges(now.In(z))
+		from, to, _, err := p.Edges(now.In(z))
 		if got := from.UTC().Format("01-02 15:04") + " to " + to.UTC().Format("01-02 15:04"); err != nil || got != want || to.Sub(from).Hours() != hours {
 			t.Errorf("%s %+v: %s, %v hours, %v; want %s", zone, p, got, to.Sub(from).Hours(), err, want)
 		}
 	}
-	f("UTC", reportPeriod{day: "today"}, "10-31 00:00 to 10-31 20:00", 20)
-	f("Asia/Kolkata", reportPeriod{day: "today"}, "10-31 18:30 to 10-31 20:00", 1.5) // already November there
-	f("Asia/Kolkata", reportPeriod{day: "yesterday"}, "10-30 18:30 to 10-31 18:30", 24)
-	f("Asia/Kolkata", reportPeriod{month: "this"}, "10-31 18:30 to 10-31 20:00", 1.5)
-	f("Asia/Kolkata", reportPeriod{month: "last"}, "09-30 18:30 to 10-31 18:30", 31*24)
-	f("Europe/Berlin", reportPeriod{day: "2026-10-25"}, "10-24 22:00 to 10-25 23:00", 25)
-	f("Europe/Berlin", reportPeriod{day: "2026-03-29"}, "03-28 23:00 to 03-29 22:00", 23)
-	f("Europe/Berlin", reportPeriod{month: "2026-03"}, "02-28 23:00 to 03-31 22:00", 31*24-1)
-	f("Europe/Berlin", reportPeriod{from: "2026-10-25", to: "2026-10-25T12:00"}, "10-24 22:00 to 10-25 11:00", 13)
-	f("Europe/Berlin", reportPeriod{from: "2026-10-25T00:00:00Z", to: "2026-10-26"}, "10-25 00:00 to 10-25 23:00", 23)
-	f("America/Santiago", reportPeriod{day: "2026-09-06"}, "09-06 04:00 to 09-07 03:00", 23) // clocks go forward at midnight
-	for flag, p := range map[string]reportPeriod{"--day": {day: "tomorrow"}, "--month": {month: "next"}} {
-		if _, _, _, err := p.edges(now); err == nil || !strings.Contains(err.Error(), flag) {
+	f("UTC", billing.Period{Day: "today"}, "10-31 00:00 to 10-31 20:00", 20)
+	f("Asia/Kolkata", billing.Period{Day: "today"}, "10-31 18:30 to 10-31 20:00", 1.5) // already November there
+	f("Asia/Kolkata", billing.Period{Day: "yesterday"}, "10-30 18:30 to 10-31 18:30", 24)
+	f("Asia/Kolkata", billing.Period{Month: "this"}, "10-31 18:30 to 10-31 20:00", 1.5)
+	f("Asia/Kolkata", billing.Period{Month: "last"}, "09-30 18:30 to 10-31 18:30", 31*24)
+	f("Europe/Berlin", billing.Period{Day: "2026-10-25"}, "10-24 22:00 to 10-25 23:00", 25)
+	f("Europe/Berlin", billing.Period{Day: "2026-03-29"}, "03-28 23:00 to 03-29 22:00", 23)
+	f("Europe/Berlin", billing.Period{Month: "2026-03"}, "02-28 23:00 to 03-31 22:00", 31*24-1)
+	f("Europe/Berlin", billing.Period{From: "2026-10-25", To: "2026-10-25T12:00"}, "10-24 22:00 to 10-25 11:00", 13)
+	f("Europe/Berlin", billing.Period{From: "2026-10-25T00:00:00Z", To: "2026-10-26"}, "10-25 00:00 to 10-25 23:00", 23)
+	f("America/Santiago", billing.Period{Day: "2026-09-06"}, "09-06 04:00 to 09-07 03:00", 23) // clocks go forward at midnight
+	for flag, p := range map[string]billing.Period{"--day": {Day: "tomorrow"}, "--month": {Month: "next"}} {
+		if _, _, _, err := p.Edges(now); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%+v: %v", p, err)
 		}
 	}

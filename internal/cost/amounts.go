@@ -1,6 +1,9 @@
 package cost
 
 import (
+	"math/bits"
+	"slices"
+
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
@@ -79,6 +82,47 @@ func (a Amounts) neg() Amounts {
 		-a.UsedCost, -a.IdleCost, -a.UnmeasuredCost, -a.UnallocatedCost, -a.EnergyCost,
 		-a.NotSeen, -a.NotSeenCost, -a.Unpriced, -a.UnpricedEnergy, -a.Uncounted,
 	}
+}
+
+// Divide divides amounts in proportion to weights, equally if all are 0. The parts add up to the amounts
+// exactly.
+func (a Amounts) Divide(weights []uint64) []Amounts {
+	var all uint64
+	for _, w := range weights {
+		all += w
+	}
+	if all == 0 {
+		weights = slices.Repeat([]uint64{1}, len(weights))
+		all = uint64(len(weights))
+	}
+	out := make([]Amounts, len(weights))
+	var upto uint64
+	before := Amounts{}
+	for i, w := range weights {
+		upto += w
+		now := a.portion(upto, all)
+		out[i], before = now.Add(before.neg()), now
+	}
+	return out
+}
+
+// portion returns a*part/all, each amount rounded toward 0; part is at most all.
+func (a Amounts) portion(part, all uint64) Amounts {
+	return Amounts{
+		portion(a.Used, part, all), portion(a.Idle, part, all), portion(a.Unmeasured, part, all), portion(a.Unallocated, part, all),
+		portion(a.Energy, part, all), portion(a.Carbon, part, all),
+		portion(a.UsedCost, part, all), portion(a.IdleCost, part, all), portion(a.UnmeasuredCost, part, all), portion(a.UnallocatedCost, part, all), portion(a.EnergyCost, part, all),
+		portion(a.NotSeen, part, all), portion(a.NotSeenCost, part, all), portion(a.Unpriced, part, all), portion(a.UnpricedEnergy, part, all), portion(a.Uncounted, part, all),
+	}
+}
+
+func portion[T ~int64](v T, part, all uint64) T {
+	if v < 0 { // floating-point counters can make idle time a little negative
+		return -portion(-v, part, all)
+	}
+	hi, lo := bits.Mul64(uint64(v), part)
+	q, _ := bits.Div64(hi, lo, all)
+	return T(q)
 }
 
 // tariff converts the counters of one row to amounts between two price changes.

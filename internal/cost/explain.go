@@ -119,7 +119,7 @@ type explainer struct {
 // Explain returns how a row of a report was made. s is the bill of the report. The usage comes from
 // the same meter as the bill, asked at every hour, and the money from the same biller.
 func Explain(ctx context.Context, store query.Store, p Prices, s *Statement, o ExplainOptions) (*Explanation, error) {
-	e := &explainer{prices: p, o: &o, nameOf: s.apart(o.By), known: map[fleet.RowKey]bool{}, devices: map[string]bool{}, holders: map[fleet.RowKey]*Holder{}}
+	e := &explainer{prices: p, o: &o, nameOf: s.Apart(o.By), known: map[fleet.RowKey]bool{}, devices: map[string]bool{}, holders: map[fleet.RowKey]*Holder{}}
 	e.out = &Explanation{
 		Row: o.Row, From: s.From, To: s.To, Currency: s.Currency, Prices: []Entry{}, Power: []Entry{}, Changes: []Change{},
 		NotCounted: NotCounted{Twice: map[string]Seconds{}, Unseen: map[string]fleet.Unseen{}},

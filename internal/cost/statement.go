@@ -41,6 +41,9 @@ func (r *Row) about() *facts {
 	return &f
 }
 
+// Device returns the key of the device that the row is about, see fleet.DeviceKey.
+func (r *Row) Device() string { return r.about().device }
+
 // Statement is the bill of a fleet for a period. Its rows add up to Total exactly.
 type Statement struct {
 	From     time.Time `json:"from"`
@@ -133,10 +136,10 @@ type Group struct {
 // Dimension is a property by which rows can be grouped.
 type Dimension struct {
 	Name string
-	// group returns the group of a row, empty if the row has none.
-	group func(query.Labels) string
-	// device dimensions also group free time.
-	device bool
+	// Group returns the group of a row, empty if the row has none.
+	Group func(query.Labels) string
+	// OfDevice: it also groups free time.
+	OfDevice bool
 }
 
 // workloadOf returns the display name of the workload of a row.
@@ -180,10 +183,10 @@ func DimensionOf(name string) (Dimension, bool) {
 
 // NameOf returns the group of a row. A name in parentheses was not given by a user.
 func (d Dimension) NameOf(labels query.Labels) string {
-	if kind := labels[fleet.LabelKind]; kind != "" && !fleet.IsWorkload(kind) && !d.device {
+	if kind := labels[fleet.LabelKind]; kind != "" && !fleet.IsWorkload(kind) && !d.OfDevice {
 		return "(" + kind + ")"
 	}
-	return cmp.Or(d.group(labels), "(none)")
+	return cmp.Or(d.Group(labels), "(none)")
 }
 
 // clusterOf returns the cluster of a row.
@@ -208,9 +211,9 @@ func (d Dimension) inCluster(l query.Labels) bool {
 	return d.Name == byNode || (d.Name == byWorkload || d.Name == byNamespace) && fleet.IsWorkload(l[fleet.LabelKind])
 }
 
-// apart returns a function that names the group of a row's labels, so that workloads, namespaces and
+// Apart returns a function that names the group of a row's labels, so that workloads, namespaces and
 // nodes of the same name in different clusters are different groups.
-func (s *Statement) apart(dims []Dimension) func(Dimension, query.Labels) string {
+func (s *Statement) Apart(dims []Dimension) func(Dimension, query.Labels) string {
 	if slices.ContainsFunc(dims, func(d Dimension) bool { return d.Name == byCluster }) {
 		return Dimension.NameOf
 	}
@@ -295,7 +298,7 @@ func (s *Statement) Sums(d Dimension) []Group {
 // group groups rows, and calls each with the group of each row.
 func (s *Statement) group(dims []Dimension, each func(*Group, *Row)) []Group {
 	groups := map[string]*Group{}
-	nameOf := s.apart(dims)
+	nameOf := s.Apart(dims)
 	keys := make([]string, len(dims))
 	for i := range s.Rows {
 		r := &s.Rows[i]

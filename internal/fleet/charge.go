@@ -98,7 +98,7 @@ func (r *Reader) charge(ctx context.Context, f *Fleet) error {
 	if r.o.Price == nil {
 		return nil
 	}
-	answers, err := instants(ctx, r.store, f.At, Once(SeriesAllocation), Once(SeriesUnallocated))
+	answers, err := query.Instants(ctx, r.store, f.At, Once(SeriesAllocation), Once(SeriesUnallocated))
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (r *Reader) machines(ctx context.Context, f *Fleet, devices []int) (map[str
 		known[key] = query.Labels{} // not searched for again soon
 	}
 	for _, match := range AnyOf(LabelUUID, uuids) {
-		list, err := r.store.Instant(ctx, over("last_over_time", Select(SeriesUp, nil, match), query.Duration(SilentFor)), f.At)
+		list, err := r.store.Instant(ctx, Over("last_over_time", Select(SeriesUp, nil, match), query.Duration(SilentFor)), f.At)
 		if err != nil {
 			return nil, err
 		}

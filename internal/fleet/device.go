@@ -99,6 +99,9 @@ func Newest(match string) string {
 // keyLabels are the labels that DeviceKey needs.
 var keyLabels = strings.Join([]string{LabelUUID, LabelVendor, LabelHost}, ", ")
 
+// KeyLabels returns the labels that DeviceKey needs, separated by commas.
+func KeyLabels() string { return keyLabels }
+
 // perDevice returns an expression with one value per device and host. It deduplicates series that
 // reach the store on two paths.
 func perDevice(series string) string { return "max by (" + keyLabels + ") (" + series + ")" }
@@ -136,7 +139,7 @@ func (r *Reader) At(ctx context.Context, at time.Time) (*Fleet, error) {
 	for _, v := range values {
 		exprs = append(exprs, v.expr)
 	}
-	answers, err := instants(ctx, r.store, at, exprs...)
+	answers, err := query.Instants(ctx, r.store, at, exprs...)
 	if err != nil {
 		return nil, err
 	}
@@ -191,33 +194,6 @@ func (r *Reader) memory(ctx context.Context, f *Fleet) error {
 		}
 	}
 	return nil
-}
-
-// instants evaluates several expressions at one moment, two at a time.
-func instants(ctx context.Context, store query.Store, at time.Time, exprs ...string) ([][]query.Sample, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	answers := make([][]query.Sample, len(exprs))
-	turns := make(chan struct{}, 2)
-	var done sync.WaitGroup
-	for i, expr := range exprs {
-		done.Go(func() {
-			turns <- struct{}{}
-			defer func() { <-turns }()
-			if ctx.Err() != nil {
-				return
-			}
-			var err error
-			if answers[i], err = store.Instant(ctx, expr, at); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	done.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
-	}
-	return answers, nil
 }
 
 // identities returns the devices that the samples of SeriesUp identify.

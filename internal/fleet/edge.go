@@ -43,7 +43,7 @@ func (q *questions) at(ctx context.Context, at time.Time) (edge, error) {
 			return nil, err
 		}
 		for _, s := range list {
-			account, one := Account(s.Labels), way(s.Labels)
+			account, one := Account(s.Labels), Way(s.Labels)
 			v, ok := between(s.Points, at, name != SeriesEnergy)
 			if before, known := series[account]; !ok || known && before != one {
 				without[account] = true
@@ -84,7 +84,7 @@ func between(points []query.Point, at time.Time, seconds bool) (value float64, o
 
 // has reports whether the account of a series has a value.
 func (e edge) has(l query.Labels) bool {
-	one := way(l)
+	one := Way(l)
 	_, held := e[SeriesAllocatedTime+one]
 	_, free := e[SeriesUnallocatedTime+one]
 	return held || free
@@ -95,7 +95,7 @@ func (e edge) has(l query.Labels) bool {
 func (e edge) move(name string, list []query.Sample) []query.Sample {
 	there := map[string]bool{}
 	for i := range list {
-		key := name + way(list[i].Labels)
+		key := name + Way(list[i].Labels)
 		if v, ok := e[key]; ok {
 			list[i].Value, there[key] = v.Value, true
 		}

@@ -67,7 +67,7 @@ func (q *questions) unexplained(ctx context.Context, before map[string]*known, f
 func (q *questions) gaps(ctx context.Context, from, to time.Time, mark func(query.Labels)) error {
 	const step = back / 2 // a gap of an hour has no sample in at least one step
 	for _, name := range q.hours.series {
-		list, err := q.store.Range(ctx, over("last_over_time", q.hours.selector(name), query.Duration(step)), from.Add(step), to, step)
+		list, err := q.store.Range(ctx, Over("last_over_time", q.hours.selector(name), query.Duration(step)), from.Add(step), to, step)
 		if err != nil {
 			return err
 		}

@@ -51,7 +51,7 @@ func (r *Reader) Holdings(ctx context.Context, at time.Time, uuid string) ([]Hol
 	for i, f := range fields {
 		exprs[i] = "sum by (" + keyLabels + ", " + LabelPartition + ", " + LabelPartitionProfile + ", " + ownerLabels + ") " + Once(Select(f.series, match))
 	}
-	answers, err := instants(ctx, r.store, at, exprs...)
+	answers, err := query.Instants(ctx, r.store, at, exprs...)
 	if err != nil {
 		return nil, err
 	}

@@ -120,9 +120,9 @@ func newSamples(key string) *samples {
 	return &samples{key: key, rowOf: map[string]int32{}, accountOf: map[string]int32{}, ways: map[string]*wayOf{}, instances: map[string][]*wayOf{}}
 }
 
-// way returns the readings of the way of a series.
+// Way returns the readings of the way of a series.
 func (d *samples) way(l query.Labels) *wayOf {
-	key := way(l)
+	key := Way(l)
 	if w := d.ways[key]; w != nil {
 		return w
 	}
@@ -356,8 +356,8 @@ func (i *instance) window(from, to int64) []reading {
 	return slices.Concat(prev, i.readings[a:b])
 }
 
-// way returns the key that distinguishes two series of one counter.
-func way(l query.Labels) string {
+// Way returns the key that distinguishes two series of one counter.
+func Way(l query.Labels) string {
 	l = maps.Clone(l)
 	maps.DeleteFunc(l, func(name, _ string) bool { return len(name) > 1 && name[:2] == "__" }) // name, type and unit
 	return l.Key()

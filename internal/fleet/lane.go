@@ -1,6 +1,10 @@
 package fleet
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/quantity"
+)
 
 const (
 	// Near is how far apart two samples of a live account are at most.
@@ -168,8 +172,8 @@ func (f *follower) bridge(s segment, r *reading) segment {
 	}
 	if most := span(back.Milliseconds()); s.held > most {
 		f.unseen(r, s.held-most)
-		s.active = Seconds(portion(int64(s.active), uint64(most), uint64(s.held)))
-		s.energy = Energy(portion(int64(s.energy), uint64(most), uint64(s.held)))
+		s.active = Seconds(quantity.Portion(int64(s.active), uint64(most), uint64(s.held)))
+		s.energy = Energy(quantity.Portion(int64(s.energy), uint64(most), uint64(s.held)))
 		s.held = most
 	}
 	return s

@@ -16,8 +16,9 @@ const (
 	// counted from zero. An account with more started before the store knew it: only later
 	// growth counts, and the rest is reported as Unseen.
 	fresh = Seconds(3600e6)
-	// back is how far before an edge samples are considered.
-	back = time.Hour
+	// Back is how far before an edge samples are considered.
+	Back = time.Hour
+	back = Back
 	// DefaultMemory is how far before a period the store is searched for an account that has
 	// been silent. An account silent for longer counts from where it reappears.
 	DefaultMemory = 31 * 24 * time.Hour

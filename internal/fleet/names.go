@@ -96,6 +96,12 @@ const (
 // Buckets returns the name of the series that have the buckets of a histogram.
 func Buckets(histogram string) string { return histogram + "_bucket" }
 
+// HistogramSum returns the name of the series that have the sums of a histogram.
+func HistogramSum(histogram string) string { return histogram + "_sum" }
+
+// HistogramCount returns the name of the series that count the values of a histogram.
+func HistogramCount(histogram string) string { return histogram + "_count" }
+
 // Other series that agents export and the hub reads.
 const (
 	SeriesAgentStart  = "gpumeter_agent_start_time_seconds"
@@ -180,7 +186,6 @@ const (
 
 	LabelRankOfEngine = "inference_engine_rank"
 	LabelFinishReason = "inference_finish_reason"
-	errorType         = "error_type" // also a label of pages of engines
 )
 
 // Values of labels.
@@ -192,9 +197,9 @@ const (
 	StateRunning = "running"
 	StateWaiting = "waiting"
 	TierGPU      = "gpu"
-	weightToken  = "token"
+	WeightToken  = "token"
 
-	pipeTensor = "tensor" // of LabelPipe
+	PipeTensor = "tensor" // of LabelPipe
 )
 
 // Labels of individual series.

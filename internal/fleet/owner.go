@@ -29,6 +29,9 @@ var ownerLabels = strings.Join([]string{
 	LabelKind, LabelWorkload, LabelTeam, LabelNamespace, LabelCluster, LabelSlurmCluster, LabelSlurmJob, LabelSlurmUser, LabelSlurmAccount, LabelUser,
 }, ", ")
 
+// OwnerLabels returns the labels that OwnerOf reads, separated by commas.
+func OwnerLabels() string { return ownerLabels }
+
 // TeamOf returns the team to which a series is charged: its team, else its Slurm account, else
 // its namespace.
 func TeamOf(l query.Labels) string {

@@ -112,10 +112,10 @@ func (q *questions) held(ctx context.Context, f string, d time.Duration, at time
 	return out, nil
 }
 
-// over evaluates a function over the samples of a range that ends at a moment. The last value
+// Over evaluates a function over the samples of a range that ends at a moment. The last value
 // at an edge is the one between its samples.
 func (q *questions) over(ctx context.Context, f, name string, d time.Duration, at time.Time) ([]query.Sample, error) {
-	list, err := q.store.Instant(ctx, over(f, q.hours.selector(name), query.Duration(d)), at)
+	list, err := q.store.Instant(ctx, Over(f, q.hours.selector(name), query.Duration(d)), at)
 	if err != nil || f != "last_over_time" {
 		return list, err
 	}

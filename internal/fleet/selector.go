@@ -23,6 +23,10 @@ var transportList = strings.Join(slices.Sorted(maps.Keys(transport)), ", ")
 // also pushes to it, and a sum must not count its series twice.
 func Once(selector string) string { return "(max without (" + transportList + ") (" + selector + "))" }
 
+// OfEngines matches series that an agent read from an inference engine itself. Applications report to OpenTelemetry
+// under the same names what they see of the same requests.
+const OfEngines = LabelEngine + `!=""`
+
 // Select returns the selector of a series with sorted equality matchers for match, followed by
 // the matchers in more.
 func Select(name string, match map[string]string, more ...string) string {
@@ -61,8 +65,8 @@ func AnyOf(label string, values []string) []string {
 	return out
 }
 
-// over returns the expression for a function over a range of samples.
-func over(f, selector string, window string) string { return f + "(" + selector + "[" + window + "])" }
+// Over returns the expression for a function over a range of samples.
+func Over(f, selector, window string) string { return f + "(" + selector + "[" + window + "])" }
 
 // descriptive reports whether a label describes a row without distinguishing accounts. Some
 // descriptive labels arrive late, when the cloud or the API server answers.

@@ -87,7 +87,7 @@ func (h *Hours) exist(ctx context.Context, wanted wants, at time.Time, d time.Du
 	found := map[string]bool{}
 	for _, match := range wanted.matchers() {
 		for _, name := range h.series {
-			list, err := h.store.Instant(ctx, over("last_over_time", h.selector(name, match...), query.Duration(d)), at)
+			list, err := h.store.Instant(ctx, Over("last_over_time", h.selector(name, match...), query.Duration(d)), at)
 			if err != nil {
 				return err
 			}

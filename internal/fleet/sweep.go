@@ -1,6 +1,6 @@
 package fleet
 
-import "math/bits"
+import "github.com/gpumeter/gpumeter/internal/quantity"
 
 // sweep spreads the segments of one device over consecutive slots, so that no moment counts twice:
 // of several lanes of one account only the highest counts, and all accounts together have at most
@@ -82,21 +82,11 @@ func (s *segment) within(from, to int64) share {
 	out := share{row: s.row, measured: s.measured, metered: s.metered, held: s.held, active: s.active, energy: s.energy}
 	if from > s.from || to < s.to {
 		a, b, all := uint64(from-s.from), uint64(to-s.from), uint64(s.to-s.from)
-		out.held = Seconds(portion(int64(s.held), b, all) - portion(int64(s.held), a, all))
-		out.active = Seconds(portion(int64(s.active), b, all) - portion(int64(s.active), a, all))
-		out.energy = Energy(portion(int64(s.energy), b, all) - portion(int64(s.energy), a, all))
+		out.held = Seconds(quantity.Portion(int64(s.held), b, all) - quantity.Portion(int64(s.held), a, all))
+		out.active = Seconds(quantity.Portion(int64(s.active), b, all) - quantity.Portion(int64(s.active), a, all))
+		out.energy = Energy(quantity.Portion(int64(s.energy), b, all) - quantity.Portion(int64(s.energy), a, all))
 	}
 	return out
-}
-
-// portion returns v*part/all, rounded down; part is at most all.
-func portion(v int64, part, all uint64) int64 {
-	if v <= 0 {
-		return 0
-	}
-	hi, lo := bits.Mul64(uint64(v), part)
-	q, _ := bits.Div64(hi, lo, all)
-	return int64(q)
 }
 
 // offer adds a share, unless another lane of its account has more.
@@ -140,7 +130,7 @@ func (w *sweep) settle(from, to int64) {
 			if s := &w.now[i]; s.class == class {
 				fits, over := *s, share{}
 				if part < sum {
-					fits, over = s.split(Seconds(portion(int64(s.held), uint64(part), uint64(sum))))
+					fits, over = s.split(Seconds(quantity.Portion(int64(s.held), uint64(part), uint64(sum))))
 				}
 				w.count(from, to, &fits)
 				w.move(over, to)
@@ -157,8 +147,8 @@ func (s share) split(held Seconds) (fits, over share) {
 		return fits, share{}
 	}
 	fits.held = held
-	fits.active = Seconds(portion(int64(s.active), uint64(held), uint64(s.held)))
-	fits.energy = Energy(portion(int64(s.energy), uint64(held), uint64(s.held)))
+	fits.active = Seconds(quantity.Portion(int64(s.active), uint64(held), uint64(s.held)))
+	fits.energy = Energy(quantity.Portion(int64(s.energy), uint64(held), uint64(s.held)))
 	over.held -= fits.held
 	over.active -= fits.active
 	over.energy -= fits.energy

@@ -62,11 +62,12 @@ var layers = []struct {
 
 	// The model of the reading side: the only package that names series and labels.
 	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/quantity", "internal/query"}},
+	{"internal/fleet/serving", []string{"internal/fleet", "internal/optional", "internal/quantity", "internal/query"}},
 	{"internal/fleet/sighting", []string{"internal/fleet", "internal/query"}},
 	{"internal/remote", []string{"internal/fleet", "internal/fleet/sighting", "internal/query"}},
 
 	// Objectives of inference.
-	{"internal/slo", []string{"internal/fleet", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
+	{"internal/slo", []string{"internal/fleet", "internal/fleet/serving", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
 
 	// The model, and one package per vendor. No vendor knows another, or what a metric is.
 	{"internal/device", []string{"internal/optional"}},
@@ -91,6 +92,7 @@ var layers = []struct {
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
+	{"internal/cost/tokens", []string{"internal/cost", "internal/fleet", "internal/fleet/serving", "internal/optional", "internal/query"}},
 	{"internal/cost/worldtest", []string{"internal/fleet", "internal/query", "internal/query/querytest"}},
 	{"internal/cost", []string{"internal/fleet", "internal/fleet/sighting", "internal/natural", "internal/optional", "internal/quantity", "internal/query", "go.yaml.in/yaml/v3"}},
 
@@ -169,7 +171,7 @@ var layers = []struct {
 		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/events", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/optional", "internal/query", "internal/rebind", "internal/slo", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
-	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/fleet", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
+	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/serving", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
 	{"internal/hub/days", []string{"internal/fleet", "internal/query", "github.com/klauspost/compress/zstd", "golang.org/x/sync/errgroup"}},
 	{"internal/hub/disk", []string{"github.com/prometheus/prometheus/...", xsys}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/folder", "internal/query", "internal/rebind", "github.com/oklog/ulid/v2", "github.com/prometheus/...", xsys}},
@@ -193,15 +195,16 @@ var layers = []struct {
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.
-	{"internal/cli/billing", []string{"internal/cost"}},
+	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens"}},
 	{"internal/cli/tui", []string{"internal/device", "internal/fleet", "charm.land/...", "github.com/charmbracelet/..."}},
 	{"internal/cli/render", []string{
+		"internal/hub/days", "internal/hub/disk",
 		"internal/check", "internal/check/worker", "internal/device", "internal/health", "internal/node", "internal/scheduler/accounting",
 		"internal/tracer", "internal/tracer/anomaly", "internal/tracer/inspect", "internal/workload",
 	}},
 	{"internal/cli", []string{
-		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/demo", "internal/device/...",
-		"internal/fleet", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
+		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/cost/tokens", "internal/demo", "internal/device/...",
+		"internal/fleet", "internal/fleet/serving", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
 		"internal/scheduler/accounting", "internal/slo", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -32,7 +33,7 @@ func engineOf(l query.Labels) string {
 }
 
 var (
-	engineLabels = strings.Split(fleet.EngineLabels(), ", ")
+	engineLabels = strings.Split(serving.EngineLabels(), ", ")
 	ownerLabels  = strings.Split(fleet.OwnerLabels(), ", ")
 )
 
@@ -44,7 +45,7 @@ func over(f, selector string, window time.Duration) string {
 // sum returns the expression for the sum by engine and further labels of the rate of a counter. Each series counts once, whatever
 // its ways to the store.
 func sum(selector string, window time.Duration, more ...string) string {
-	return "sum by (" + strings.Join(append([]string{fleet.EngineLabels()}, more...), ", ") + ") " + fleet.Once(over("rate", selector, window))
+	return "sum by (" + strings.Join(append([]string{serving.EngineLabels()}, more...), ", ") + ") " + fleet.Once(over("rate", selector, window))
 }
 
 // served asks which models workloads serve at a moment, and calls found with the labels of each.

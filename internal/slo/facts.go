@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -22,7 +23,7 @@ var rowLabels = fleet.LabelServedModel + ", " + fleet.OwnerLabels()
 
 // limits fills in which resource is the limit of each row, and adds rows for models without objectives whose requests wait.
 func (j *Judge) limits(ctx context.Context, store query.Store, at time.Time, rows []Row) ([]Row, error) {
-	now, err := fleet.NewReader(store, fleet.Options{}).Serving(ctx, at, hintWindow)
+	now, err := serving.At(ctx, store, at, hintWindow)
 	if err != nil || len(now) == 0 {
 		return rows, err
 	}
@@ -65,8 +66,8 @@ func missedIn(list []Result) []Objective {
 	return out
 }
 
-// factsOf asks for what fleet.Served does not have.
-func factsOf(ctx context.Context, store query.Store, at time.Time, now []fleet.Served) (map[key]Facts, error) {
+// factsOf asks for what serving.Row does not have.
+func factsOf(ctx context.Context, store query.Store, at time.Time, now []serving.Row) (map[key]Facts, error) {
 	a := &asking{store: store, at: at, facts: map[key]Facts{}}
 	a.means(ctx)
 	a.waiting(ctx)
@@ -178,7 +179,7 @@ func queued(waits, used map[int64]float64) (part, full, room optional.Float) {
 type unit struct{ uuid, host string }
 
 // devices asks what the whole devices of the rows do. Partitions have neither throttling nor clocks of their own.
-func (a *asking) devices(ctx context.Context, now []fleet.Served) {
+func (a *asking) devices(ctx context.Context, now []serving.Row) {
 	var uuids []string
 	for i := range now {
 		for _, d := range now[i].Devices {

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -66,7 +67,7 @@ func TestFacts(t *testing.T) {
 		})
 	}
 	w.write(2 * time.Hour)
-	now, err := fleet.NewReader(w.store, fleet.Options{}).Serving(t.Context(), noon, hintWindow)
+	now, err := serving.At(t.Context(), w.store, noon, hintWindow)
 	if err != nil {
 		t.Fatal(err)
 	}

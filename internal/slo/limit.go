@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
@@ -34,7 +34,7 @@ type Share struct {
 	Text  string // the numbers that it follows from
 }
 
-// Facts are what fleet.Served does not have, over the same window.
+// Facts are what serving.Row does not have, over the same window.
 type Facts struct {
 	// Means per request, in seconds.
 	FirstToken, Queue, Prefill, Request optional.Float
@@ -63,7 +63,7 @@ const (
 // Limit returns which resource is the limit of a model: nil if it misses no objective of latency and no request waits.
 // missed are the missed objectives of s, over the window of s and f. A cause gets its share of the lost time, and what
 // nothing explains is unexplained.
-func Limit(s *fleet.Served, f Facts, missed []Objective) []Share {
+func Limit(s *serving.Row, f Facts, missed []Objective) []Share {
 	l := &limit{s: s, f: f, parts: map[Cause]float64{}, texts: map[Cause][]string{}}
 	total := 0.0
 	for _, o := range missed {
@@ -96,7 +96,7 @@ func Limit(s *fleet.Served, f Facts, missed []Objective) []Share {
 
 // limit collects the parts of the lost time.
 type limit struct {
-	s     *fleet.Served
+	s     *serving.Row
 	f     Facts
 	parts map[Cause]float64
 	texts map[Cause][]string
@@ -115,7 +115,7 @@ func (l *limit) add(c Cause, part float64, text string) {
 // excess returns how far the percentile of an objective is above its threshold, as a part of that: latencies of
 // different length thus compare. It is 1 if the percentile is unknown, and 0 for what is no latency.
 func (l *limit) excess(o *Objective) float64 {
-	q, ok := map[Kind]fleet.Quantiles{FirstToken: l.s.FirstToken, PerToken: l.s.PerToken, Duration: l.s.Request}[o.Kind]
+	q, ok := map[Kind]serving.Quantiles{FirstToken: l.s.FirstToken, PerToken: l.s.PerToken, Duration: l.s.Request}[o.Kind]
 	if !ok {
 		return 0
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -68,7 +69,7 @@ func (s *scale) near(threshold float64, from, to time.Time) (below, above float6
 // scales asks which bounds the histograms of a kind have at a moment, by engine.
 func scales(ctx context.Context, store query.Store, at time.Time, kind Kind) (found map[string]bounds, rows map[string]key, err error) {
 	selector := fleet.Select(fleet.Buckets(histograms[kind]), nil, fleet.OfEngines)
-	list, err := store.Instant(ctx, "group by ("+fleet.EngineLabels()+", "+fleet.LabelBucket+") ("+selector+")", at)
+	list, err := store.Instant(ctx, "group by ("+serving.EngineLabels()+", "+fleet.LabelBucket+") ("+selector+")", at)
 	found, rows = map[string]bounds{}, map[string]key{}
 	for _, x := range list {
 		id := engineOf(x.Labels)

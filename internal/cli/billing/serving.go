@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 )
 
 // ServingKind is the report on inference engines: what a token costs.
@@ -29,16 +30,16 @@ type Served struct {
 	// Simulated is all or some if all or some of the machines do not exist, else empty.
 	Simulated string `json:"simulated"`
 	// InputWeight is what a computed token of a prompt counts in tokens of output.
-	InputWeight float64            `json:"input_weight"`
-	Groups      []cost.ServedGroup `json:"groups"`
-	Total       cost.ServedGroup   `json:"total"`
-	Notes       []string           `json:"notes"`
+	InputWeight float64        `json:"input_weight"`
+	Groups      []tokens.Group `json:"groups"`
+	Total       tokens.Group   `json:"total"`
+	Notes       []string       `json:"notes"`
 
 	Keys []string `json:"-"` // the dimensions
 }
 
 // Fill adds what was served, grouped by dimensions.
-func (d *Served) Fill(s *cost.Serving, by []cost.Dimension) {
+func (d *Served) Fill(s *tokens.Bill, by []cost.Dimension) {
 	d.Kind, d.Currency, d.Simulated, d.InputWeight = ServingKind, s.Currency, s.Simulated(), s.InputWeight.Float()
 	d.Groups, d.Total = s.By(by...), s.Total()
 	d.Priced = d.Total.Priced() && d.Total.Time() > 0
@@ -61,14 +62,14 @@ func (d *Served) Fill(s *cost.Serving, by []cost.Dimension) {
 // servedColumn is one figure of a group. An unknown value is an empty text, shown as a dash.
 type servedColumn struct {
 	name, title string
-	text, exact func(*cost.ServedGroup) string
+	text, exact func(*tokens.Group) string
 }
 
 // servedColumns returns the columns of the report.
 func servedColumns() []servedColumn {
-	amount := func(name, title string, of func(*cost.ServedGroup) cost.Money) servedColumn {
-		text := func(digits int) func(*cost.ServedGroup) string {
-			return func(g *cost.ServedGroup) string {
+	amount := func(name, title string, of func(*tokens.Group) cost.Money) servedColumn {
+		text := func(digits int) func(*tokens.Group) string {
+			return func(g *tokens.Group) string {
 				if !g.Priced() {
 					return ""
 				}
@@ -77,9 +78,9 @@ func servedColumns() []servedColumn {
 		}
 		return servedColumn{name, title, text(2), text(6)}
 	}
-	ratio := func(name, title string, digits int, of func(*cost.ServedGroup) (float64, bool)) servedColumn {
-		text := func(digits int) func(*cost.ServedGroup) string {
-			return func(g *cost.ServedGroup) string {
+	ratio := func(name, title string, digits int, of func(*tokens.Group) (float64, bool)) servedColumn {
+		text := func(digits int) func(*tokens.Group) string {
+			return func(g *tokens.Group) string {
 				v, ok := of(g)
 				if !ok {
 					return ""
@@ -89,8 +90,8 @@ func servedColumns() []servedColumn {
 		}
 		return servedColumn{name, title, text(digits), text(9)}
 	}
-	count := func(name, title string, of func(*cost.ServedGroup) (int64, bool)) servedColumn {
-		text := func(g *cost.ServedGroup) string {
+	count := func(name, title string, of func(*tokens.Group) (int64, bool)) servedColumn {
+		text := func(g *tokens.Group) string {
 			n, ok := of(g)
 			if !ok {
 				return ""
@@ -99,23 +100,23 @@ func servedColumns() []servedColumn {
 		}
 		return servedColumn{name, title, text, text}
 	}
-	providers := func(g *cost.ServedGroup) string { return Plain(strings.Join(g.Providers, ",")) }
+	providers := func(g *tokens.Group) string { return Plain(strings.Join(g.Providers, ",")) }
 	return []servedColumn{
-		{"engine", "ENGINE", providers, func(g *cost.ServedGroup) string { return cell(strings.Join(g.Providers, ",")) }},
+		{"engine", "ENGINE", providers, func(g *tokens.Group) string { return cell(strings.Join(g.Providers, ",")) }},
 		{
 			"gpu_hours", "GPU-HOURS",
-			func(g *cost.ServedGroup) string { return strconv.FormatFloat(g.Time().Hours(), 'f', 2, 64) },
-			func(g *cost.ServedGroup) string { return strconv.FormatFloat(g.Time().Hours(), 'f', 9, 64) },
+			func(g *tokens.Group) string { return strconv.FormatFloat(g.Time().Hours(), 'f', 2, 64) },
+			func(g *tokens.Group) string { return strconv.FormatFloat(g.Time().Hours(), 'f', 9, 64) },
 		},
-		amount("cost", "COST", func(g *cost.ServedGroup) cost.Money { return g.Amounts.Total() }),
-		amount("idle_cost", "IDLE", func(g *cost.ServedGroup) cost.Money { return g.IdleCost }),
-		count("tokens_in", "TOKENS IN", func(g *cost.ServedGroup) (int64, bool) { return g.In.N, g.In.Known }),
-		count("tokens_out", "TOKENS OUT", func(g *cost.ServedGroup) (int64, bool) { return g.Out.N, g.Out.Known }),
-		count("requests", "REQUESTS", func(g *cost.ServedGroup) (int64, bool) { return g.Finished.N, g.Finished.Known }),
-		ratio("cost_per_million", "COST/M", 4, func(g *cost.ServedGroup) (float64, bool) { return g.PerMillion.Get() }),
-		ratio("cost_per_million_output", "COST/M OUT", 4, func(g *cost.ServedGroup) (float64, bool) { return g.PerMillionOutput.Get() }),
-		ratio("cost_per_million_weighted", "COST/M WEIGHTED", 4, func(g *cost.ServedGroup) (float64, bool) { return g.PerMillionWeighted.Get() }),
-		ratio("tokens_per_joule", "TOKENS/J", 3, func(g *cost.ServedGroup) (float64, bool) { return g.TokensPerJoule.Get() }),
+		amount("cost", "COST", func(g *tokens.Group) cost.Money { return g.Amounts.Total() }),
+		amount("idle_cost", "IDLE", func(g *tokens.Group) cost.Money { return g.IdleCost }),
+		count("tokens_in", "TOKENS IN", func(g *tokens.Group) (int64, bool) { return g.In.N, g.In.Known }),
+		count("tokens_out", "TOKENS OUT", func(g *tokens.Group) (int64, bool) { return g.Out.N, g.Out.Known }),
+		count("requests", "REQUESTS", func(g *tokens.Group) (int64, bool) { return g.Finished.N, g.Finished.Known }),
+		ratio("cost_per_million", "COST/M", 4, func(g *tokens.Group) (float64, bool) { return g.PerMillion.Get() }),
+		ratio("cost_per_million_output", "COST/M OUT", 4, func(g *tokens.Group) (float64, bool) { return g.PerMillionOutput.Get() }),
+		ratio("cost_per_million_weighted", "COST/M WEIGHTED", 4, func(g *tokens.Group) (float64, bool) { return g.PerMillionWeighted.Get() }),
+		ratio("tokens_per_joule", "TOKENS/J", 3, func(g *tokens.Group) (float64, bool) { return g.TokensPerJoule.Get() }),
 	}
 }
 

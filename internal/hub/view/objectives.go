@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/slo"
 )
@@ -52,7 +52,7 @@ type limit struct {
 
 // judge fills in the judgements of what is served now. If the objectives cannot be read, the rest of the page is still
 // true: the hub logs why.
-func (v *viewer) judge(ctx context.Context, at time.Time, now []fleet.Served, rows []served) {
+func (v *viewer) judge(ctx context.Context, at time.Time, now []serving.Row, rows []served) {
 	if v.opts.Objectives == nil || len(now) == 0 {
 		return
 	}

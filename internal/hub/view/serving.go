@@ -7,8 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
@@ -128,9 +129,9 @@ func (v *viewer) servingPage(ctx context.Context, r request) (any, error) {
 }
 
 // serving returns what is served now and was served in a period, ordered by cost, then tokens.
-func (v *viewer) serving(ctx context.Context, r request) ([]served, *cost.Serving, error) {
+func (v *viewer) serving(ctx context.Context, r request) ([]served, *tokens.Bill, error) {
 	at := r.at.Truncate(freshness)
-	now, err := v.served.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) ([]fleet.Served, error) { return v.fleet.Serving(ctx, at, servingWindow) })
+	now, err := v.served.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) ([]serving.Row, error) { return serving.At(ctx, v.store, at, servingWindow) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read what engines serve: %w", err)
 	}
@@ -147,7 +148,7 @@ func (v *viewer) serving(ctx context.Context, r request) ([]served, *cost.Servin
 	}
 	v.judge(ctx, at, now, rows)
 	owners := map[string]fleet.Owner{}
-	groups := period.Groups(func(row *cost.ServedRow) []string {
+	groups := period.Groups(func(row *tokens.Row) []string {
 		o, _ := fleet.OwnerOf(row.Labels)
 		owners[o.ID] = o
 		return []string{row.Labels[fleet.LabelServedModel], o.ID}
@@ -158,7 +159,7 @@ func (v *viewer) serving(ctx context.Context, r request) ([]served, *cost.Servin
 		n, ok := places[k]
 		if !ok {
 			n = len(rows)
-			rows = append(rows, v.servedOf(&fleet.Served{Model: k.model, Owner: owners[k.owner], Providers: g.Providers}))
+			rows = append(rows, v.servedOf(&serving.Row{Model: k.model, Owner: owners[k.owner], Providers: g.Providers}))
 		}
 		rows[n].Period = servedCostOf(g)
 	}
@@ -171,14 +172,14 @@ func (v *viewer) serving(ctx context.Context, r request) ([]served, *cost.Servin
 
 // tokens returns what was served in a period, aligned to whole minutes as bills are. The period begins when
 // the store's first engine appears: before that GPUs cost money, and nobody counted tokens.
-func (v *viewer) tokens(ctx context.Context, from, to time.Time) (*cost.Serving, error) {
+func (v *viewer) tokens(ctx context.Context, from, to time.Time) (*tokens.Bill, error) {
 	from, to = from.Truncate(time.Minute), to.Truncate(time.Minute)
-	return v.periods.get(ctx, span{from.Unix(), to.Unix()}, v.opts.Now(), time.Minute, func(ctx context.Context) (*cost.Serving, error) {
-		none := &cost.Serving{From: from, To: to, InputWeight: cost.DefaultInputWeight}
+	return v.periods.get(ctx, span{from.Unix(), to.Unix()}, v.opts.Now(), time.Minute, func(ctx context.Context) (*tokens.Bill, error) {
+		none := &tokens.Bill{From: from, To: to, InputWeight: tokens.DefaultInputWeight}
 		if !from.Before(to) {
 			return none, nil
 		}
-		since, err := fleet.TokensSince(ctx, v.store, from, to, fleet.MeterOptions{})
+		since, err := serving.TokensSince(ctx, v.store, from, to, fleet.MeterOptions{})
 		if since = since.Truncate(time.Minute); err != nil || since.IsZero() || !since.Before(to) {
 			return none, err
 		}
@@ -186,27 +187,27 @@ func (v *viewer) tokens(ctx context.Context, from, to time.Time) (*cost.Serving,
 		if err != nil {
 			return nil, err
 		}
-		use, err := v.fleet.Tokens(ctx, since, to)
+		use, err := serving.ReadTokens(ctx, v.store, since, to, fleet.MeterOptions{})
 		if err != nil {
 			return nil, err
 		}
-		s := cost.Serve(&bill.Statement, use, cost.DefaultInputWeight)
+		s := tokens.Divide(&bill.Statement, use, tokens.DefaultInputWeight)
 		s.From, s.To = since, to
 		return s, nil
 	})
 }
 
 // servedOf returns the row without its period.
-func (v *viewer) servedOf(s *fleet.Served) served {
+func (v *viewer) servedOf(s *serving.Row) served {
 	of := func(f optional.Float) number { return number(float(f)) }
-	percents := func(q fleet.Quantiles) percentiles { return percentiles{of(q.P50), of(q.P95), of(q.P99)} }
+	percents := func(q serving.Quantiles) percentiles { return percentiles{of(q.P50), of(q.P95), of(q.P99)} }
 	out := served{
 		Model: s.Model, Providers: s.Providers, Engines: s.Engines, Up: s.Up, GPUs: []servedGPU{},
 		Running: of(s.Running), Waiting: of(s.Waiting), TokensIn: of(s.In), TokensOut: of(s.Out),
 		TTFT: percents(s.FirstToken), TPOT: percents(s.PerToken), ITL: percents(s.InterToken), E2E: percents(s.Request), Queue: percents(s.Queue),
 		KVCache: of(s.Cache), PrefixHits: of(s.Hits),
 		SM: of(s.SM), Tensor: of(s.Tensor), Utilization: of(s.Utilization), Memory: of(s.Memory), Watts: of(s.Power),
-		Period: servedCostOf(&cost.ServedGroup{}),
+		Period: servedCostOf(&tokens.Group{}),
 	}
 	if out.Providers == nil {
 		out.Providers = []string{}
@@ -227,8 +228,8 @@ func (v *viewer) servedOf(s *fleet.Served) served {
 }
 
 // servedCostOf converts the sums of a period.
-func servedCostOf(g *cost.ServedGroup) servedCost {
-	count := func(t fleet.Tally) number {
+func servedCostOf(g *tokens.Group) servedCost {
+	count := func(t serving.Tally) number {
 		if !t.Known {
 			return number(absent)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -215,7 +216,7 @@ func TestServingNothing(t *testing.T) {
 		t.Errorf("status %d (-want +got):\n%s", code, diff)
 	}
 	before := m.Asked()
-	if _, err := fleet.NewReader(m, fleet.Options{}).Serving(t.Context(), noon, time.Minute); err != nil || m.Asked()-before > 3 {
+	if _, err := serving.At(t.Context(), m, noon, time.Minute); err != nil || m.Asked()-before > 3 {
 		t.Errorf("%v, %d queries about nothing", err, m.Asked()-before)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -39,7 +40,7 @@ func prefixHits(window time.Duration, matchers ...string) string {
 // table beside the chart has only the bounds that all of them have.
 func quantiles(histogram string) []line {
 	var out []line
-	for _, q := range fleet.Percents {
+	for _, q := range serving.Percents {
 		out = append(out, line{Name: "p" + strconv.FormatFloat(100*q, 'f', -1, 64), over: func(window time.Duration, matchers ...string) string {
 			buckets := fleet.Once("rate(" + fleet.Select(fleet.Buckets(histogram), nil, append([]string{fleet.OfEngines}, matchers...)...) + "[" + query.Duration(window) + "])")
 			return fmt.Sprintf("histogram_quantile(%g, sum by (%s) %s)", q, fleet.LabelBucket, buckets)

@@ -9,8 +9,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gpumeter/gpumeter/internal/cost"
+	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -69,9 +70,9 @@ type viewer struct {
 	fleets memory[int64, *fleet.Fleet]
 	bills  memory[span, *Bill]
 	found  memory[span, []Finding]
-	served memory[int64, []fleet.Served]
+	served memory[int64, []serving.Row]
 	// periods is what was served in a period.
-	periods memory[span, *cost.Serving]
+	periods memory[span, *tokens.Bill]
 	judged  memory[int64, *slo.Report]
 
 	charts memory[string, *rangeAnswer]

@@ -1,4 +1,4 @@
-package fleet
+package serving
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
@@ -17,8 +18,8 @@ import (
 // ofToken returns the labels of a series of an engine.
 func ofToken(name, engine string, more ...string) query.Labels {
 	l := query.Labels{
-		LabelName: name, LabelHost: "n", LabelEngine: engine, LabelProvider: "vllm", LabelServedModel: "m",
-		LabelKind: "deployment", LabelWorkload: "w", LabelTeam: "t",
+		fleet.LabelName: name, fleet.LabelHost: "n", fleet.LabelEngine: engine, fleet.LabelProvider: "vllm", fleet.LabelServedModel: "m",
+		fleet.LabelKind: "deployment", fleet.LabelWorkload: "w", fleet.LabelTeam: "t",
 	}
 	for i := 0; i < len(more); i += 2 {
 		l[more[i]] = more[i+1]
@@ -29,7 +30,7 @@ func ofToken(name, engine string, more ...string) query.Labels {
 // grown is what an engine counted, as text.
 func grown(t *testing.T, store query.Store, from, to time.Time) map[string]Tokens {
 	t.Helper()
-	use, err := ReadTokens(t.Context(), store, from, to, MeterOptions{})
+	use, err := ReadTokens(t.Context(), store, from, to, fleet.MeterOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,11 +51,11 @@ func TestTokensByHand(t *testing.T) {
 	put := func(l query.Labels, minute float64, v float64) {
 		m.Add(l, noon.Add(time.Duration(minute*float64(time.Minute))), v)
 	}
-	steady := ofToken(SeriesTokensOut, "steady")
+	steady := ofToken(fleet.SeriesTokensOut, "steady")
 	for i := -30; i <= 90; i++ { // 600 a minute, before and after the hour
 		put(steady, float64(i)+0.5, 1e6+600*float64(i+30))
 	}
-	restarted := ofToken(SeriesTokensOut, "restarted")
+	restarted := ofToken(fleet.SeriesTokensOut, "restarted")
 	for i := -30; i <= 90; i++ { // 100 a minute; at minute 20 it begins anew with 100
 		v := float64(i+31) * 100
 		if i >= 20 {
@@ -63,25 +64,25 @@ func TestTokensByHand(t *testing.T) {
 		put(restarted, float64(i), v)
 	}
 	for i := 10; i <= 40; i++ { // seen to begin: the hub wrote its zero
-		put(ofToken(SeriesTokensOut, "new"), float64(i), float64(i-10)*50)
-		put(ofToken(SeriesTokensOut, "missed"), float64(i), 1e9+float64(i-10)*50)
+		put(ofToken(fleet.SeriesTokensOut, "new"), float64(i), float64(i-10)*50)
+		put(ofToken(fleet.SeriesTokensOut, "missed"), float64(i), 1e9+float64(i-10)*50)
 	}
 	for i := -10; i <= 70; i++ { // it is another workload's from minute 30 on
 		more := []string{}
 		if i >= 30 {
-			more = []string{LabelWorkload, "late"}
+			more = []string{fleet.LabelWorkload, "late"}
 		}
-		put(ofToken(SeriesTokensOut, "relabelled", more...), float64(i), float64(i+10)*7)
+		put(ofToken(fleet.SeriesTokensOut, "relabelled", more...), float64(i), float64(i+10)*7)
 	}
 	for i := -10; i <= 70; i++ {
-		for outcome, per := range map[string]float64{OutcomeSuccess: 5, OutcomeError: 2, OutcomeAbort: 1} {
-			put(ofToken(SeriesFinished, "steady", LabelOutcome, outcome), float64(i), float64(i+10)*per)
+		for outcome, per := range map[string]float64{fleet.OutcomeSuccess: 5, fleet.OutcomeError: 2, fleet.OutcomeAbort: 1} {
+			put(ofToken(fleet.SeriesFinished, "steady", fleet.LabelOutcome, outcome), float64(i), float64(i+10)*per)
 		}
-		put(ofToken(SeriesTokensIn, "steady", LabelRankOfEngine, "0"), float64(i), float64(i+10)*11)
-		put(ofToken(SeriesTokensIn, "steady", LabelRankOfEngine, "1"), float64(i), float64(i+10)*13)
-		put(ofToken(SeriesPrefixHits, "steady", LabelTier, "gpu"), float64(i), float64(i+10)*3)
-		put(ofToken(SeriesPrefixHits, "steady", LabelTier, "external"), float64(i), float64(i+10))
-		put(ofToken(SeriesTokensIn, "idle"), float64(i), 400)
+		put(ofToken(fleet.SeriesTokensIn, "steady", fleet.LabelRankOfEngine, "0"), float64(i), float64(i+10)*11)
+		put(ofToken(fleet.SeriesTokensIn, "steady", fleet.LabelRankOfEngine, "1"), float64(i), float64(i+10)*13)
+		put(ofToken(fleet.SeriesPrefixHits, "steady", fleet.LabelTier, "gpu"), float64(i), float64(i+10)*3)
+		put(ofToken(fleet.SeriesPrefixHits, "steady", fleet.LabelTier, "external"), float64(i), float64(i+10))
+		put(ofToken(fleet.SeriesTokensIn, "idle"), float64(i), 400)
 	}
 	want := map[string]Tokens{
 		"steady m w": {
@@ -97,7 +98,7 @@ func TestTokensByHand(t *testing.T) {
 	if diff := cmp.Diff(want, grown(t, m, noon, noon.Add(time.Hour))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	use, err := ReadTokens(t.Context(), m, noon, noon.Add(time.Hour), MeterOptions{})
+	use, err := ReadTokens(t.Context(), m, noon, noon.Add(time.Hour), fleet.MeterOptions{})
 	if err != nil || use.Missed != 1 || use.Refused != 0 {
 		t.Errorf("%v, %d missed, %d refused", err, use.Missed, use.Refused)
 	}
@@ -114,7 +115,7 @@ func TestTokensAddUp(t *testing.T) {
 		end := begin.Add(8 * time.Hour)
 		truth, seen := 0.0, 0.0 // in the readings
 		for e := range 1 + r.IntN(3) {
-			l := ofToken(SeriesTokensOut, fmt.Sprint("e", e), "job", "push")
+			l := ofToken(fleet.SeriesTokensOut, fmt.Sprint("e", e), "job", "push")
 			other := maps.Clone(l)
 			other["job"], other["instance"] = "scrape", "a:1"
 			v, told, dead, away := 0.0, 0.0, time.Time{}, time.Time{}

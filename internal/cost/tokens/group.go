@@ -1,4 +1,4 @@
-package cost
+package tokens
 
 import (
 	"cmp"
@@ -6,17 +6,19 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// ServedGroup is the sum of rows with the same values of some dimensions.
-type ServedGroup struct {
+// Group is the sum of rows with the same values of some dimensions.
+type Group struct {
 	Name string   `json:"name"`
 	Keys []string `json:"keys,omitempty"`
-	Amounts
-	fleet.Tokens
+	cost.Amounts
+	serving.Tokens
 
 	Providers []string `json:"providers"` // the engines, such as vllm, in order
 
@@ -35,18 +37,18 @@ type ServedGroup struct {
 	OutputPerJoule optional.Float `json:"output_tokens_per_joule"`
 
 	paid, metered struct {
-		Amounts
-		fleet.Tokens
+		cost.Amounts
+		serving.Tokens
 	}
-	engines map[fleet.Engine]bool
+	engines map[serving.Engine]bool
 	devices map[string]bool
 }
 
 // add adds a row to a group.
-func (g *ServedGroup) add(r *ServedRow) {
+func (g *Group) add(r *Row) {
 	g.Amounts, g.Tokens = g.Add(r.Amounts), g.Plus(r.Tokens)
 	if g.engines == nil {
-		g.engines, g.devices = map[fleet.Engine]bool{}, map[string]bool{}
+		g.engines, g.devices = map[serving.Engine]bool{}, map[string]bool{}
 	}
 	g.engines[r.Engine] = true
 	if p := r.Labels[fleet.LabelProvider]; p != "" && !slices.Contains(g.Providers, p) {
@@ -67,7 +69,7 @@ func (g *ServedGroup) add(r *ServedRow) {
 }
 
 // rates computes what a token costs.
-func (g *ServedGroup) rates(w InputWeight) {
+func (g *Group) rates(w InputWeight) {
 	money := optional.Of(float64(g.paid.Amounts.Total()))
 	ratio := func(v optional.Float, tokens int64) optional.Float { return v.Ratio(optional.Of(float64(tokens))) }
 	// A millionth of the currency for a token is the currency for a million tokens.
@@ -80,39 +82,39 @@ func (g *ServedGroup) rates(w InputWeight) {
 	}
 }
 
-// By groups rows by one or more of ServingDimensions. The groups are ordered by descending cost, then
+// By groups rows by one or more of Dimensions. The groups are ordered by descending cost, then
 // tokens.
-func (s *Serving) By(dims ...Dimension) []ServedGroup {
-	labels := Statement{Rows: make([]Row, len(s.Rows))}
+func (s *Bill) By(dims ...cost.Dimension) []Group {
+	labels := cost.Statement{Rows: make([]cost.Row, len(s.Rows))}
 	for i := range s.Rows {
 		labels.Rows[i].Labels = s.Rows[i].Labels
 	}
-	nameOf := labels.apart(dims)
-	groups := s.Groups(func(r *ServedRow) []string {
+	nameOf := labels.Apart(dims)
+	groups := s.Groups(func(r *Row) []string {
 		keys := make([]string, len(dims))
 		for i, d := range dims {
 			keys[i] = nameOf(d, r.Labels)
 		}
 		return keys
 	})
-	slices.SortFunc(groups, func(a, b ServedGroup) int {
+	slices.SortFunc(groups, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(b.Amounts.Total(), a.Amounts.Total()), cmp.Compare(b.Out.N, a.Out.N), slices.Compare(a.Keys, b.Keys))
 	})
 	return groups
 }
 
 // Groups groups rows by keys, in order of keys.
-func (s *Serving) Groups(keysOf func(*ServedRow) []string) []ServedGroup {
-	groups := map[string]*ServedGroup{}
+func (s *Bill) Groups(keysOf func(*Row) []string) []Group {
+	groups := map[string]*Group{}
 	for i := range s.Rows {
 		keys := keysOf(&s.Rows[i])
 		id := strings.Join(keys, "\x00")
 		if groups[id] == nil {
-			groups[id] = &ServedGroup{Name: strings.Join(keys, " / "), Keys: keys, Providers: []string{}}
+			groups[id] = &Group{Name: strings.Join(keys, " / "), Keys: keys, Providers: []string{}}
 		}
 		groups[id].add(&s.Rows[i])
 	}
-	out := make([]ServedGroup, 0, len(groups))
+	out := make([]Group, 0, len(groups))
 	for _, id := range slices.Sorted(maps.Keys(groups)) {
 		groups[id].rates(s.InputWeight)
 		out = append(out, *groups[id])
@@ -121,8 +123,8 @@ func (s *Serving) Groups(keysOf func(*ServedRow) []string) []ServedGroup {
 }
 
 // Total returns the sum of all rows.
-func (s *Serving) Total() ServedGroup {
-	g := ServedGroup{Name: "total", Providers: []string{}}
+func (s *Bill) Total() Group {
+	g := Group{Name: "total", Providers: []string{}}
 	for i := range s.Rows {
 		g.add(&s.Rows[i])
 	}
@@ -131,22 +133,22 @@ func (s *Serving) Total() ServedGroup {
 }
 
 // Simulated returns all or some if all or some of the engines are on simulated machines, else "".
-func (s *Serving) Simulated() string {
-	labels := Statement{}
+func (s *Bill) Simulated() string {
+	labels := cost.Statement{}
 	for i := range s.Rows {
-		labels.Rows = append(labels.Rows, Row{Labels: s.Rows[i].Labels})
+		labels.Rows = append(labels.Rows, cost.Row{Labels: s.Rows[i].Labels})
 	}
 	return labels.Simulated()
 }
 
-// ServingDimensions returns the dimensions by which what is served can be grouped. A model is the served
+// Dimensions returns the dimensions by which what is served can be grouped. A model is the served
 // one: that of the device is gpu.
-func ServingDimensions() []Dimension {
-	out := []Dimension{
-		{"model", func(l query.Labels) string { return l[fleet.LabelServedModel] }, true},
-		{"engine", func(l query.Labels) string { return l[fleet.LabelProvider] }, true},
+func Dimensions() []cost.Dimension {
+	out := []cost.Dimension{
+		{Name: "model", Group: func(l query.Labels) string { return l[fleet.LabelServedModel] }, OfDevice: true},
+		{Name: "engine", Group: func(l query.Labels) string { return l[fleet.LabelProvider] }, OfDevice: true},
 	}
-	for _, d := range Dimensions() {
+	for _, d := range cost.Dimensions() {
 		if d.Name == "model" {
 			d.Name = "gpu"
 		}

@@ -1,4 +1,4 @@
-package cost
+package tokens
 
 import (
 	"fmt"
@@ -9,7 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
@@ -76,30 +78,30 @@ func (s tokenStore) counts(id, workload, model string, in, cached, out float64, 
 func steadily(minute int, perMinute float64) float64 { return perMinute * float64(minute) }
 
 // serve returns the bill of an hour, and what was served.
-func (s tokenStore) serve(t *testing.T, prices string, from, to time.Duration) (Statement, *Serving) {
+func (s tokenStore) serve(t *testing.T, prices string, from, to time.Duration) (cost.Statement, *Bill) {
 	t.Helper()
-	var p Prices
+	var p cost.Prices
 	if prices != "" {
 		var err error
-		if p, err = Parse([]byte(prices)); err != nil {
+		if p, err = cost.Parse([]byte(prices)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	bill, err := Bill(t.Context(), s, p, s.begin.Add(from), s.begin.Add(to), Options{})
+	bill, err := cost.Bill(t.Context(), s, p, s.begin.Add(from), s.begin.Add(to), cost.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	use, err := fleet.ReadTokens(t.Context(), s, s.begin.Add(from), s.begin.Add(to), Options{})
+	use, err := serving.ReadTokens(t.Context(), s, s.begin.Add(from), s.begin.Add(to), cost.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bill, Serve(&bill, use, DefaultInputWeight)
+	return bill, Divide(&bill, use, DefaultInputWeight)
 }
 
 const fourAnHour = "currency: EUR\nprices: [{match: {model: H100}, rates: [{from: 2026-01-01, kind: on_demand, per_hour: 4}]}]\n"
 
 // line is a group as text.
-func line(g *ServedGroup) string {
+func line(g *Group) string {
 	text := func(v optional.Float) string {
 		if f, ok := v.Get(); ok {
 			return fmt.Sprintf("%.4f", f)
@@ -111,10 +113,10 @@ func line(g *ServedGroup) string {
 		text(g.PerMillion), text(g.PerMillionOutput), text(g.PerMillionWeighted), text(g.TokensPerJoule))
 }
 
-func lines(s *Serving, by ...string) map[string]string {
-	var dims []Dimension
+func lines(s *Bill, by ...string) map[string]string {
+	var dims []cost.Dimension
 	for _, name := range by {
-		for _, d := range ServingDimensions() {
+		for _, d := range Dimensions() {
 			if d.Name == name {
 				dims = append(dims, d)
 			}
@@ -217,23 +219,23 @@ func TestEnginesShareADevice(t *testing.T) {
 	t.Parallel()
 	l := query.Labels{fleet.LabelKind: "job", fleet.LabelWorkload: "w"}
 	owner, _ := fleet.OwnerOf(l)
-	on := func(engine, device, model string) fleet.Work {
-		return fleet.Work{Engine: fleet.Engine{ID: engine}, Owner: owner, Device: device, Model: model, Labels: l}
+	on := func(engine, device, model string) serving.Work {
+		return serving.Work{Engine: serving.Engine{ID: engine}, Owner: owner, Device: device, Model: model, Labels: l}
 	}
-	counted := func(engine string, out int64) fleet.TokenRow {
-		return fleet.TokenRow{Engine: fleet.Engine{ID: engine}, Owner: owner, Model: "of-" + engine, Labels: l, Tokens: fleet.Tokens{Out: fleet.TallyOf(out)}}
+	counted := func(engine string, out int64) serving.TokenRow {
+		return serving.TokenRow{Engine: serving.Engine{ID: engine}, Owner: owner, Model: "of-" + engine, Labels: l, Tokens: serving.Tokens{Out: serving.TallyOf(out)}}
 	}
-	row := func(device string) Row {
+	row := func(device string) cost.Row {
 		labels := maps.Clone(l)
 		labels[fleet.LabelUUID] = device
-		return Row{Labels: labels, Amounts: Amounts{Used: 4e6, UsedCost: 4e6}}
+		return cost.Row{Labels: labels, Amounts: cost.Amounts{Used: 4e6, UsedCost: 4e6}}
 	}
-	s := &Statement{Rows: []Row{row("1"), row("2")}}
-	use := &fleet.TokenUse{Works: []fleet.Work{on("a", "1", ""), on("a", "1", "of-a"), on("a", "2", ""), on("b", "1", "")}, Rows: []fleet.TokenRow{counted("a", 600), counted("b", 100)}}
+	s := &cost.Statement{Rows: []cost.Row{row("1"), row("2")}}
+	use := &serving.TokenUse{Works: []serving.Work{on("a", "1", ""), on("a", "1", "of-a"), on("a", "2", ""), on("b", "1", "")}, Rows: []serving.TokenRow{counted("a", 600), counted("b", 100)}}
 	// On device 1, half of the 600 tokens of a count as much as those of device 2.
-	want := map[string]Money{"of-a": 3e6 + 4e6, "of-b": 1e6}
-	got := map[string]Money{}
-	for _, g := range Serve(s, use, DefaultInputWeight).By(servingDimension("model")) {
+	want := map[string]cost.Money{"of-a": 3e6 + 4e6, "of-b": 1e6}
+	got := map[string]cost.Money{}
+	for _, g := range Divide(s, use, DefaultInputWeight).By(servingDimension("model")) {
 		got[g.Name] = g.Amounts.Total()
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -247,8 +249,8 @@ func TestServingAddsUp(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		var s Statement
-		use := &fleet.TokenUse{}
+		var s cost.Statement
+		use := &serving.TokenUse{}
 		amount := func() int64 { return r.Int64N([]int64{6, 1e12}[r.IntN(2)]) - 5 }
 		workloads := []string{"a", "b", "c", "(none)", "(unattributed)"}
 		labels := func(workload string) query.Labels {
@@ -262,22 +264,22 @@ func TestServingAddsUp(t *testing.T) {
 			}
 			return l
 		}
-		want := Amounts{}
+		want := cost.Amounts{}
 		type place struct{ device, partition, workload string }
 		engaged := map[place]bool{}
 		for e := range r.IntN(8) {
 			workload := workloads[r.IntN(len(workloads))]
 			owner, _ := fleet.OwnerOf(labels(workload))
-			engine := fleet.Engine{Host: "n", ID: fmt.Sprint(e / 2)}
+			engine := serving.Engine{Host: "n", ID: fmt.Sprint(e / 2)}
 			for range r.IntN(4) {
-				w := fleet.Work{Engine: engine, Owner: owner, Device: fmt.Sprint(r.IntN(4)), Partition: []string{"", "p", "q"}[r.IntN(3)], Labels: labels(workload)}
+				w := serving.Work{Engine: engine, Owner: owner, Device: fmt.Sprint(r.IntN(4)), Partition: []string{"", "p", "q"}[r.IntN(3)], Labels: labels(workload)}
 				use.Works = append(use.Works, w)
 				engaged[place{w.Device, w.Partition, workload}] = workload[0] != '('
 			}
 			for range r.IntN(3) {
-				row := fleet.TokenRow{Engine: engine, Owner: owner, Model: fmt.Sprint("m", r.IntN(3)), Labels: labels(workload)}
-				row.In, row.Out = fleet.TallyOf(r.Int64N(1e12)*int64(r.IntN(2))), fleet.TallyOf(r.Int64N(1e12)*int64(r.IntN(2)))
-				row.Cached = fleet.TallyOf(r.Int64N(1e12))
+				row := serving.TokenRow{Engine: engine, Owner: owner, Model: fmt.Sprint("m", r.IntN(3)), Labels: labels(workload)}
+				row.In, row.Out = serving.TallyOf(r.Int64N(1e12)*int64(r.IntN(2))), serving.TallyOf(r.Int64N(1e12)*int64(r.IntN(2)))
+				row.Cached = serving.TallyOf(r.Int64N(1e12))
 				use.Rows = append(use.Rows, row)
 			}
 		}
@@ -288,21 +290,22 @@ func TestServingAddsUp(t *testing.T) {
 			if p := []string{"", "p", "q"}[r.IntN(3)]; p != "" {
 				l[fleet.LabelPartition] = p
 			}
-			a := Amounts{
-				Seconds(amount()), Seconds(amount()), Seconds(amount()), 0, Energy(amount()), Carbon(amount()),
-				Money(amount()), Money(amount()), Money(amount()), 0, Money(amount()), 0, 0, Seconds(r.Int64N(2)), Energy(amount()), Energy(amount()),
+			a := cost.Amounts{
+				Used: cost.Seconds(amount()), Idle: cost.Seconds(amount()), Unmeasured: cost.Seconds(amount()), Energy: cost.Energy(amount()), Carbon: cost.Carbon(amount()),
+				UsedCost: cost.Money(amount()), IdleCost: cost.Money(amount()), UnmeasuredCost: cost.Money(amount()), EnergyCost: cost.Money(amount()),
+				Unpriced: cost.Seconds(r.Int64N(2)), UnpricedEnergy: cost.Energy(amount()), Uncounted: cost.Energy(amount()),
 			}
-			s.Rows = append(s.Rows, Row{Labels: l, Amounts: a})
+			s.Rows = append(s.Rows, cost.Row{Labels: l, Amounts: a})
 			if engaged[place{l[fleet.LabelUUID], l[fleet.LabelPartition], workload}] {
 				want = want.Add(a)
 			}
 		}
-		served := Serve(&s, use, InputWeight(r.Int64N(1001)))
+		served := Divide(&s, use, InputWeight(r.Int64N(1001)))
 		total := served.Total()
 		if diff := cmp.Diff(want, total.Amounts); diff != "" {
 			t.Errorf("seed %d: (-want +got):\n%s", seed, diff)
 		}
-		var tokens fleet.Tokens
+		var tokens serving.Tokens
 		for i := range use.Rows {
 			tokens = tokens.Plus(use.Rows[i].Tokens)
 		}
@@ -310,7 +313,7 @@ func TestServingAddsUp(t *testing.T) {
 			t.Errorf("seed %d: tokens (-want +got):\n%s", seed, diff)
 		}
 		for _, by := range []string{"model", "team", "workload", "cluster", "gpu"} {
-			var sum Amounts
+			var sum cost.Amounts
 			d := servingDimension(by)
 			for _, g := range served.By(d) {
 				sum = sum.Add(g.Amounts)
@@ -322,8 +325,8 @@ func TestServingAddsUp(t *testing.T) {
 	}
 }
 
-func servingDimension(name string) Dimension {
-	for _, d := range ServingDimensions() {
+func servingDimension(name string) cost.Dimension {
+	for _, d := range Dimensions() {
 		if d.Name == name {
 			return d
 		}

@@ -1,4 +1,4 @@
-package fleet
+package serving
 
 import (
 	"cmp"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/quantity"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -69,7 +71,7 @@ type route struct {
 
 // newRoute returns the route of a series, and how many of its values no counter can have.
 func newRoute(s query.Series) (r *route, refused int) {
-	r = &route{key: way(s.Labels), labels: s.Labels, readings: make([]counted, 0, len(s.Points))}
+	r = &route{key: fleet.Way(s.Labels), labels: s.Labels, readings: make([]counted, 0, len(s.Points))}
 	for _, p := range s.Points {
 		if n, ok := whole(p.Value); ok {
 			r.readings = append(r.readings, counted{p.Time.UnixMilli(), n})
@@ -84,7 +86,7 @@ func newRoute(s query.Series) (r *route, refused int) {
 // begin anew between them.
 func (r *route) goesOn(at int64) bool {
 	i, _ := slices.BinarySearchFunc(r.readings, at+1, func(c counted, at int64) int { return cmp.Compare(c.at, at) })
-	return i > 0 && i < len(r.readings) && r.readings[i].at-r.readings[i-1].at <= back.Milliseconds() && r.readings[i].n >= r.readings[i-1].n
+	return i > 0 && i < len(r.readings) && r.readings[i].at-r.readings[i-1].at <= fleet.Back.Milliseconds() && r.readings[i].n >= r.readings[i-1].n
 }
 
 // growth is what a counter gained in an interval. labels are those of the reading that ends it.
@@ -100,12 +102,12 @@ func (g *growth) within(from, to int64) int64 {
 	if a >= b {
 		return 0
 	}
-	return portion(g.n, uint64(b-g.from), all) - portion(g.n, uint64(a-g.from), all)
+	return quantity.Portion(g.n, uint64(b-g.from), all) - quantity.Portion(g.n, uint64(a-g.from), all)
 }
 
 // spread returns the growth between two readings.
 func spread(before, r counted, labels query.Labels) growth {
-	g := growth{from: max(before.at, r.at-back.Milliseconds()), to: r.at, n: r.n - before.n, labels: labels}
+	g := growth{from: max(before.at, r.at-fleet.Back.Milliseconds()), to: r.at, n: r.n - before.n, labels: labels}
 	if g.n < 0 { // it began anew
 		g.n = r.n
 	}
@@ -194,7 +196,7 @@ func (t *tally) anew(p place, began *place) bool {
 // lags reports whether a reading is from before the counter began anew, although it arrived later than
 // the first reading of another way after that.
 func (t *tally) lags(p place, began *place) bool {
-	if began == nil || began.route == p.route || t.reading(p).at-t.reading(*began).at > near.Milliseconds() {
+	if began == nil || began.route == p.route || t.reading(p).at-t.reading(*began).at > fleet.Near.Milliseconds() {
 		return false
 	}
 	for i := p.reading - 1; i >= 0; i-- {

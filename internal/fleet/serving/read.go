@@ -1,4 +1,4 @@
-package fleet
+package serving
 
 import (
 	"context"
@@ -6,13 +6,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // tokenReader reads the counters of engines, one after the other.
 type tokenReader struct {
 	store query.Store
-	o     *MeterOptions
+	o     *fleet.MeterOptions
 
 	name  string
 	edge  tokenEdge // at the end of the last period
@@ -47,7 +48,7 @@ func (r *tokenReader) within(ctx context.Context, from, to time.Time, sums func(
 	r.edge = b
 	// Resets include those between the samples around the edges. There is a value for every series, also
 	// for one that has no sample in the period and goes on after it.
-	list, err := r.store.Instant(ctx, over("resets", r.selector(), query.Duration(to.Sub(from)+near+back)), to.Add(back))
+	list, err := r.store.Instant(ctx, fleet.Over("resets", r.selector(), query.Duration(to.Sub(from)+fleet.Near+fleet.Back)), to.Add(fleet.Back))
 	if err != nil {
 		return err
 	}
@@ -78,12 +79,12 @@ func (r *tokenReader) within(ctx context.Context, from, to time.Time, sums func(
 }
 
 func (r *tokenReader) selector(more ...string) string {
-	return Select(r.name, r.o.Match, slices.Concat(r.o.Matchers, more)...)
+	return fleet.Select(r.name, r.o.Match, slices.Concat(r.o.Matchers, more)...)
 }
 
 // at returns the counters at a moment.
 func (r *tokenReader) at(ctx context.Context, at time.Time) (tokenEdge, error) {
-	list, err := r.store.Raw(ctx, r.selector(), at.Add(-near), at.Add(near))
+	list, err := r.store.Raw(ctx, r.selector(), at.Add(-fleet.Near), at.Add(fleet.Near))
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (r *tokenReader) at(ctx context.Context, at time.Time) (tokenEdge, error) {
 		v.n, open[key], v.ok = route.at(at)
 	}
 	// A counter without a sample after the moment stands at its last one, unless it goes on after a gap.
-	later, err := r.store.Instant(ctx, over("present_over_time", r.selector(), query.Duration(back-near)), at.Add(back))
+	later, err := r.store.Instant(ctx, fleet.Over("present_over_time", r.selector(), query.Duration(fleet.Back-fleet.Near)), at.Add(fleet.Back))
 	if err != nil {
 		return nil, err
 	}
@@ -115,10 +116,10 @@ func (r *tokenReader) at(ctx context.Context, at time.Time) (tokenEdge, error) {
 func (r *tokenReader) raw(ctx context.Context, wanted map[string]query.Labels, from, to time.Time, sums func(*Tokens, query.Labels) []*Tally) error {
 	var engines []string
 	for _, l := range wanted {
-		engines = append(engines, l[LabelEngine])
+		engines = append(engines, l[fleet.LabelEngine])
 	}
-	for _, match := range AnyOf(LabelEngine, engines) {
-		list, err := r.store.Raw(ctx, r.selector(match), from.Add(-back), to.Add(back))
+	for _, match := range fleet.AnyOf(fleet.LabelEngine, engines) {
+		list, err := r.store.Raw(ctx, r.selector(match), from.Add(-fleet.Back), to.Add(fleet.Back))
 		if err != nil {
 			return err
 		}
@@ -155,8 +156,8 @@ func (r *tokenReader) before(ctx context.Context, tallies map[string]*tally, mat
 	if !appear {
 		return nil
 	}
-	at := from.Add(-back)
-	list, err := r.store.Instant(ctx, over("last_over_time", r.selector(match), query.Duration(r.o.Memory-back)), at)
+	at := from.Add(-fleet.Back)
+	list, err := r.store.Instant(ctx, fleet.Over("last_over_time", r.selector(match), query.Duration(r.o.Memory-fleet.Back)), at)
 	if err != nil {
 		return err
 	}

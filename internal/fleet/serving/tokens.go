@@ -1,4 +1,4 @@
-package fleet
+package serving
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -18,7 +19,7 @@ type Engine struct {
 	ID   string `json:"id"`
 }
 
-func engineOf(l query.Labels) Engine { return Engine{l[LabelHost], l[LabelEngine]} }
+func engineOf(l query.Labels) Engine { return Engine{l[fleet.LabelHost], l[fleet.LabelEngine]} }
 
 // Compare orders engines by host.
 func (e Engine) Compare(o Engine) int {
@@ -47,9 +48,9 @@ func (t Tokens) Plus(o Tokens) Tokens {
 // TokenRow is what an engine counted of a model for a workload.
 type TokenRow struct {
 	Engine
-	Provider string // such as vllm
-	Model    string // empty if it is unknown
-	Owner    Owner  // zero if it is unknown
+	Provider string      // such as vllm
+	Model    string      // empty if it is unknown
+	Owner    fleet.Owner // zero if it is unknown
 	Labels   query.Labels
 	Tokens
 }
@@ -58,10 +59,10 @@ type TokenRow struct {
 type Work struct {
 	Engine
 	Provider  string
-	Model     string // empty if it is unknown, or if the engine has several
-	Owner     Owner  // zero if it is unknown
-	Device    string // DeviceKey
-	Partition string // ID; empty for the whole device
+	Model     string      // empty if it is unknown, or if the engine has several
+	Owner     fleet.Owner // zero if it is unknown
+	Device    string      // DeviceKey
+	Partition string      // ID; empty for the whole device
 	Labels    query.Labels
 }
 
@@ -80,14 +81,14 @@ var tokenSeries = []struct {
 	name string
 	sums func(t *Tokens, l query.Labels) []*Tally
 }{
-	{SeriesTokensIn, func(t *Tokens, _ query.Labels) []*Tally { return []*Tally{&t.In} }},
-	{SeriesTokensOut, func(t *Tokens, _ query.Labels) []*Tally { return []*Tally{&t.Out} }},
-	{SeriesPrefixHits, func(t *Tokens, _ query.Labels) []*Tally { return []*Tally{&t.Cached} }},
-	{SeriesFinished, func(t *Tokens, l query.Labels) []*Tally {
-		switch l[LabelOutcome] {
-		case OutcomeError:
+	{fleet.SeriesTokensIn, func(t *Tokens, _ query.Labels) []*Tally { return []*Tally{&t.In} }},
+	{fleet.SeriesTokensOut, func(t *Tokens, _ query.Labels) []*Tally { return []*Tally{&t.Out} }},
+	{fleet.SeriesPrefixHits, func(t *Tokens, _ query.Labels) []*Tally { return []*Tally{&t.Cached} }},
+	{fleet.SeriesFinished, func(t *Tokens, l query.Labels) []*Tally {
+		switch l[fleet.LabelOutcome] {
+		case fleet.OutcomeError:
 			return []*Tally{&t.Finished, &t.Failed}
-		case OutcomeAbort:
+		case fleet.OutcomeAbort:
 			return []*Tally{&t.Finished, &t.Aborted}
 		}
 		return []*Tally{&t.Finished}
@@ -100,11 +101,11 @@ var tokenSeries = []struct {
 //
 // It asks for the counters at both ends of each day, which is all there is to know about a counter with
 // one series that was there all the time. The samples of all others are read.
-func ReadTokens(ctx context.Context, store query.Store, from, to time.Time, o MeterOptions) (*TokenUse, error) {
+func ReadTokens(ctx context.Context, store query.Store, from, to time.Time, o fleet.MeterOptions) (*TokenUse, error) {
 	from, to = from.UTC().Truncate(time.Millisecond), to.UTC().Truncate(time.Millisecond)
-	o.Memory = cmp.Or(o.Memory, DefaultMemory)
+	o.Memory = cmp.Or(o.Memory, fleet.DefaultMemory)
 	r := &tokenReader{store: store, o: &o, rows: map[string]*TokenRow{}, works: map[string]Work{}}
-	edges := append(append([]time.Time{from}, Days(from, to)...), to)
+	edges := append(append([]time.Time{from}, fleet.Days(from, to)...), to)
 	for _, c := range tokenSeries {
 		r.name, r.edge = c.name, nil
 		for i, end := range edges[1:] {
@@ -115,7 +116,7 @@ func ReadTokens(ctx context.Context, store query.Store, from, to time.Time, o Me
 	}
 	for i, end := range edges[1:] {
 		if err := r.work(ctx, edges[i], end); err != nil {
-			return nil, fmt.Errorf("cannot read %s: %w", SeriesEngineDevice, err)
+			return nil, fmt.Errorf("cannot read %s: %w", fleet.SeriesEngineDevice, err)
 		}
 	}
 	out := &TokenUse{Missed: r.missed, Refused: r.refused}
@@ -128,16 +129,11 @@ func ReadTokens(ctx context.Context, store query.Store, from, to time.Time, o Me
 	return out, nil
 }
 
-// Tokens is ReadTokens for the store of the reader.
-func (r *Reader) Tokens(ctx context.Context, from, to time.Time) (*TokenUse, error) {
-	return ReadTokens(ctx, r.store, from, to, MeterOptions{})
-}
-
 // TokensSince returns approximately when the store's first engine appears in a period. It is from if there
 // were engines in the hour before, and the zero time if there are none in the period.
-func TokensSince(ctx context.Context, store query.Store, from, to time.Time, o MeterOptions) (time.Time, error) {
-	selector := Select(SeriesEngineDevice, o.Match, o.Matchers...)
-	before, err := store.Instant(ctx, "count("+over("last_over_time", selector, query.Duration(back))+")", from)
+func TokensSince(ctx context.Context, store query.Store, from, to time.Time, o fleet.MeterOptions) (time.Time, error) {
+	selector := fleet.Select(fleet.SeriesEngineDevice, o.Match, o.Matchers...)
+	before, err := store.Instant(ctx, "count("+fleet.Over("last_over_time", selector, query.Duration(fleet.Back))+")", from)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -155,7 +151,7 @@ func TokensSince(ctx context.Context, store query.Store, from, to time.Time, o M
 // counterKey tells the counters of engines apart. Workload labels do not: a counter goes on when they
 // arrive late or are edited.
 func counterKey(l query.Labels) string {
-	own := []string{l[LabelHost]}
+	own := []string{l[fleet.LabelHost]}
 	for name, value := range l {
 		if strings.HasPrefix(name, "inference_") || strings.HasPrefix(name, "gen_ai_") || strings.HasPrefix(name, "error_") {
 			own = append(own, name+"\xff"+value)
@@ -167,12 +163,12 @@ func counterKey(l query.Labels) string {
 
 // add adds to the row of a counter.
 func (r *tokenReader) add(l query.Labels, n int64, sums func(*Tokens, query.Labels) []*Tally) {
-	owner, _ := OwnerOf(l)
+	owner, _ := fleet.OwnerOf(l)
 	e := engineOf(l)
-	key := strings.Join([]string{e.Host, e.ID, l[LabelServedModel], owner.ID}, "\xff")
+	key := strings.Join([]string{e.Host, e.ID, l[fleet.LabelServedModel], owner.ID}, "\xff")
 	row := r.rows[key]
 	if row == nil {
-		row = &TokenRow{Engine: e, Provider: l[LabelProvider], Model: l[LabelServedModel], Owner: owner, Labels: ofEngine(l)}
+		row = &TokenRow{Engine: e, Provider: l[fleet.LabelProvider], Model: l[fleet.LabelServedModel], Owner: owner, Labels: ofEngine(l)}
 		r.rows[key] = row
 	}
 	for _, t := range sums(&row.Tokens, l) {
@@ -180,10 +176,13 @@ func (r *tokenReader) add(l query.Labels, n int64, sums func(*Tokens, query.Labe
 	}
 }
 
+// errorType is no constant of package fleet, because pages of engines have a label of that name, too.
+const errorType = "error_type"
+
 // ofEngine returns the labels of a series that describe the engine, its machine and its workload.
 func ofEngine(l query.Labels) query.Labels {
-	out := Row(l)
-	for _, name := range []string{LabelOutcome, LabelTier, LabelState, LabelWeight, LabelRankOfEngine, LabelFinishReason, errorType} {
+	out := fleet.Row(l)
+	for _, name := range []string{fleet.LabelOutcome, fleet.LabelTier, fleet.LabelState, fleet.LabelWeight, fleet.LabelRankOfEngine, fleet.LabelFinishReason, errorType} {
 		delete(out, name)
 	}
 	return out
@@ -191,15 +190,15 @@ func ofEngine(l query.Labels) query.Labels {
 
 // work adds the devices that engines worked on in a period of a day at most.
 func (r *tokenReader) work(ctx context.Context, from, to time.Time) error {
-	list, err := r.store.Instant(ctx, over("present_over_time", Select(SeriesEngineDevice, r.o.Match, r.o.Matchers...), query.Duration(to.Sub(from))), to)
+	list, err := r.store.Instant(ctx, fleet.Over("present_over_time", fleet.Select(fleet.SeriesEngineDevice, r.o.Match, r.o.Matchers...), query.Duration(to.Sub(from))), to)
 	if err != nil {
 		return err
 	}
 	for _, s := range list {
-		owner, _ := OwnerOf(s.Labels)
+		owner, _ := fleet.OwnerOf(s.Labels)
 		w := Work{
-			Engine: engineOf(s.Labels), Provider: s.Labels[LabelProvider], Model: s.Labels[LabelServedModel], Owner: owner,
-			Device: DeviceKey(s.Labels), Partition: s.Labels[LabelPartition], Labels: Row(s.Labels),
+			Engine: engineOf(s.Labels), Provider: s.Labels[fleet.LabelProvider], Model: s.Labels[fleet.LabelServedModel], Owner: owner,
+			Device: fleet.DeviceKey(s.Labels), Partition: s.Labels[fleet.LabelPartition], Labels: fleet.Row(s.Labels),
 		}
 		if w.Device != "" {
 			r.works[strings.Join([]string{w.Host, w.ID, w.Device, w.Partition, w.Model, owner.ID}, "\xff")] = w

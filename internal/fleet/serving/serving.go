@@ -1,4 +1,11 @@
-package fleet
+// Package serving is the model of the reading side of inference engines: it derives from a store of time series what
+// each workload serves of a model, on which devices, and how many tokens its engines counted.
+//
+//   - At returns what is served at one moment: latencies, tokens, queue and cache beside what the devices do;
+//   - ReadTokens returns what engines counted in a period, exactly: bills follow from it.
+//
+// Names of series and labels, owners and devices are those of package fleet.
+package serving
 
 import (
 	"cmp"
@@ -9,16 +16,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// Served is what a workload serves of a model at one moment, and what its devices do meanwhile. What
+// Row is what a workload serves of a model at one moment, and what its devices do meanwhile. What
 // routers and gateways see of the same requests is not part of it.
-type Served struct {
-	Model     string   // empty if no engine says which
-	Providers []string // the engines, such as vllm, in order
-	Owner     Owner    // zero if it is unknown
+type Row struct {
+	Model     string      // empty if no engine says which
+	Providers []string    // the engines, such as vllm, in order
+	Owner     fleet.Owner // zero if it is unknown
 
 	Engines int // that are known
 	Up      int // whose page could be read
@@ -57,10 +65,13 @@ type EngineDevice struct {
 
 // servingLabels tell rows apart, engineLabels also engines.
 var (
-	servingLabels = strings.Join([]string{LabelServedModel, LabelProvider, ownerLabels}, ", ")
-	engineLabels  = strings.Join([]string{LabelHost, LabelEngine, servingLabels}, ", ")
-	deviceLabels  = strings.Join([]string{engineLabels, LabelNode, LabelUUID, LabelVendor, LabelModel, LabelIndex, LabelPartition, LabelPartitionProfile}, ", ")
+	servingLabels = strings.Join([]string{fleet.LabelServedModel, fleet.LabelProvider, fleet.OwnerLabels()}, ", ")
+	engineLabels  = strings.Join([]string{fleet.LabelHost, fleet.LabelEngine, servingLabels}, ", ")
+	deviceLabels  = strings.Join([]string{engineLabels, fleet.LabelNode, fleet.LabelUUID, fleet.LabelVendor, fleet.LabelModel, fleet.LabelIndex, fleet.LabelPartition, fleet.LabelPartitionProfile}, ", ")
 )
+
+// EngineLabels returns the labels that tell apart what each engine says about a model for a workload, separated by commas.
+func EngineLabels() string { return engineLabels }
 
 // serving collects rows.
 type serving struct {
@@ -78,7 +89,7 @@ type ask struct {
 
 // servedRow is a row under construction.
 type servedRow struct {
-	Served
+	Row
 
 	first, perToken, interToken, request, queue buckets
 	hits, lookups                               optional.Float
@@ -95,25 +106,25 @@ type served struct {
 	units map[unitKey]EngineDevice
 }
 
-// Serving returns what inference engines serve at a moment, ordered by model and owner. Rates and
+// At returns what the inference engines of a store serve at a moment, ordered by model and owner. Rates and
 // quantiles are those of a window before it.
-func (r *Reader) Serving(ctx context.Context, at time.Time, window time.Duration) ([]Served, error) {
+func At(ctx context.Context, store query.Store, at time.Time, window time.Duration) ([]Row, error) {
 	s := &serving{rows: map[[2]string]*servedRow{}, engines: map[Engine]*served{}, window: query.Duration(window)}
 	s.engine()
-	if err := s.run(ctx, r.store, at); err != nil || len(s.engines) == 0 {
-		return []Served{}, err
+	if err := s.run(ctx, store, at); err != nil || len(s.engines) == 0 {
+		return []Row{}, err
 	}
 	s.requests()
-	s.histogram(HistogramFirstToken, func(x *servedRow) *buckets { return &x.first })
-	s.histogram(HistogramPerToken, func(x *servedRow) *buckets { return &x.perToken })
-	s.histogram(HistogramInterToken, func(x *servedRow) *buckets { return &x.interToken }, Equals(LabelWeight, weightToken))
-	s.histogram(HistogramRequest, func(x *servedRow) *buckets { return &x.request })
-	s.histogram(HistogramQueue, func(x *servedRow) *buckets { return &x.queue })
-	if err := s.run(ctx, r.store, at); err != nil {
+	s.histogram(fleet.HistogramFirstToken, func(x *servedRow) *buckets { return &x.first })
+	s.histogram(fleet.HistogramPerToken, func(x *servedRow) *buckets { return &x.perToken })
+	s.histogram(fleet.HistogramInterToken, func(x *servedRow) *buckets { return &x.interToken }, fleet.Equals(fleet.LabelWeight, fleet.WeightToken))
+	s.histogram(fleet.HistogramRequest, func(x *servedRow) *buckets { return &x.request })
+	s.histogram(fleet.HistogramQueue, func(x *servedRow) *buckets { return &x.queue })
+	if err := s.run(ctx, store, at); err != nil {
 		return nil, err
 	}
 	s.assign()
-	if err := s.devices(ctx, r.store, at); err != nil {
+	if err := s.devices(ctx, store, at); err != nil {
 		return nil, err
 	}
 	return s.finish(), nil
@@ -125,7 +136,7 @@ func (s *serving) run(ctx context.Context, store query.Store, at time.Time) erro
 	for i, a := range s.asks {
 		exprs[i] = a.expr
 	}
-	answers, err := instants(ctx, store, at, exprs...)
+	answers, err := query.Instants(ctx, store, at, exprs...)
 	if err != nil {
 		return err
 	}
@@ -144,17 +155,17 @@ func (s *serving) ask(expr string, take func(query.Sample)) { s.asks = append(s.
 
 // row returns the row of a series.
 func (s *serving) row(l query.Labels) *servedRow {
-	owner, _ := OwnerOf(l)
-	key := [2]string{l[LabelServedModel], owner.ID}
+	owner, _ := fleet.OwnerOf(l)
+	key := [2]string{l[fleet.LabelServedModel], owner.ID}
 	x := s.rows[key]
 	if x == nil {
 		x = &servedRow{
-			Served: Served{Model: key[0], Owner: owner}, providers: map[string]bool{}, units: map[unitKey]EngineDevice{},
+			Row: Row{Model: key[0], Owner: owner}, providers: map[string]bool{}, units: map[unitKey]EngineDevice{},
 			first: buckets{}, perToken: buckets{}, interToken: buckets{}, request: buckets{}, queue: buckets{},
 		}
 		s.rows[key] = x
 	}
-	if p := l[LabelProvider]; p != "" {
+	if p := l[fleet.LabelProvider]; p != "" {
 		x.providers[p] = true
 	}
 	return x
@@ -167,7 +178,7 @@ func (s *serving) engineOf(l query.Labels) *served {
 		x = &served{rows: map[*servedRow]bool{}, units: map[unitKey]EngineDevice{}, owner: l}
 		s.engines[e] = x
 	}
-	if l[LabelServedModel] != "" {
+	if l[fleet.LabelServedModel] != "" {
 		x.rows[s.row(l)] = true
 	}
 	return x
@@ -175,13 +186,13 @@ func (s *serving) engineOf(l query.Labels) *served {
 
 // engine asks for the engines and their devices.
 func (s *serving) engine() {
-	s.ask("max by ("+engineLabels+") ("+SeriesEngineUp+")", func(v query.Sample) {
+	s.ask("max by ("+engineLabels+") ("+fleet.SeriesEngineUp+")", func(v query.Sample) {
 		x := s.engineOf(v.Labels)
 		x.known, x.up, x.owner = true, x.up || v.Value > 0, v.Labels
 	})
-	s.ask("max by ("+deviceLabels+") ("+SeriesEngineDevice+")", func(v query.Sample) {
+	s.ask("max by ("+deviceLabels+") ("+fleet.SeriesEngineDevice+")", func(v query.Sample) {
 		l := v.Labels
-		d := EngineDevice{DeviceKey(l), l[LabelUUID], l[LabelPartition], l[LabelPartitionProfile], l[LabelIndex], l[LabelModel], l[LabelHost], NodeOf(l)}
+		d := EngineDevice{fleet.DeviceKey(l), l[fleet.LabelUUID], l[fleet.LabelPartition], l[fleet.LabelPartitionProfile], l[fleet.LabelIndex], l[fleet.LabelModel], l[fleet.LabelHost], fleet.NodeOf(l)}
 		if d.Device == "" || !(v.Value > 0) {
 			return
 		}
@@ -191,41 +202,41 @@ func (s *serving) engine() {
 			units[d.key()] = d
 		}
 	})
-	named := strings.Join([]string{SeriesTokensOut, SeriesTokensIn, SeriesFinished, SeriesKVCache}, "|")
-	s.ask("group by ("+engineLabels+") ({"+LabelName+`=~"`+named+`"})`, func(v query.Sample) { s.engineOf(v.Labels).rows[s.row(v.Labels)] = true })
+	named := strings.Join([]string{fleet.SeriesTokensOut, fleet.SeriesTokensIn, fleet.SeriesFinished, fleet.SeriesKVCache}, "|")
+	s.ask("group by ("+engineLabels+") ({"+fleet.LabelName+`=~"`+named+`"})`, func(v query.Sample) { s.engineOf(v.Labels).rows[s.row(v.Labels)] = true })
 }
 
 // requests asks for requests, tokens and caches. Each series counts once, whatever its ways to the store.
 func (s *serving) requests() {
-	s.ask("sum by ("+engineLabels+", "+LabelState+") "+Once(SeriesRequests), func(v query.Sample) {
+	s.ask("sum by ("+engineLabels+", "+fleet.LabelState+") "+fleet.Once(fleet.SeriesRequests), func(v query.Sample) {
 		x := s.row(v.Labels)
 		s.engineOf(v.Labels).rows[x] = true
-		switch v.Labels[LabelState] {
-		case StateRunning:
+		switch v.Labels[fleet.LabelState] {
+		case fleet.StateRunning:
 			x.Running = plus(x.Running, v.Value)
-		case StateWaiting:
+		case fleet.StateWaiting:
 			x.Waiting = plus(x.Waiting, v.Value)
 		}
 	})
-	s.ask(s.rate(SeriesFinished, LabelOutcome), func(v query.Sample) {
+	s.ask(s.rate(fleet.SeriesFinished, fleet.LabelOutcome), func(v query.Sample) {
 		x := s.row(v.Labels)
 		if x.Finished == nil {
 			x.Finished = map[string]float64{}
 		}
-		x.Finished[v.Labels[LabelOutcome]] += v.Value
+		x.Finished[v.Labels[fleet.LabelOutcome]] += v.Value
 	})
 	for series, field := range map[string]func(*servedRow) *optional.Float{
-		SeriesTokensIn:  func(x *servedRow) *optional.Float { return &x.In },
-		SeriesTokensOut: func(x *servedRow) *optional.Float { return &x.Out },
-		Select(SeriesPrefixHits, nil, Equals(LabelTier, TierGPU)):    func(x *servedRow) *optional.Float { return &x.hits },
-		Select(SeriesPrefixQueries, nil, Equals(LabelTier, TierGPU)): func(x *servedRow) *optional.Float { return &x.lookups },
+		fleet.SeriesTokensIn:  func(x *servedRow) *optional.Float { return &x.In },
+		fleet.SeriesTokensOut: func(x *servedRow) *optional.Float { return &x.Out },
+		fleet.Select(fleet.SeriesPrefixHits, nil, fleet.Equals(fleet.LabelTier, fleet.TierGPU)):    func(x *servedRow) *optional.Float { return &x.hits },
+		fleet.Select(fleet.SeriesPrefixQueries, nil, fleet.Equals(fleet.LabelTier, fleet.TierGPU)): func(x *servedRow) *optional.Float { return &x.lookups },
 	} {
 		s.ask(s.rate(series), func(v query.Sample) {
 			f := field(s.row(v.Labels))
 			*f = plus(*f, v.Value)
 		})
 	}
-	s.ask("max by ("+servingLabels+") ("+Select(SeriesKVCache, nil, Equals(LabelTier, TierGPU))+")", func(v query.Sample) {
+	s.ask("max by ("+servingLabels+") ("+fleet.Select(fleet.SeriesKVCache, nil, fleet.Equals(fleet.LabelTier, fleet.TierGPU))+")", func(v query.Sample) {
 		x := s.row(v.Labels)
 		if used, ok := x.Cache.Get(); !ok || v.Value > used {
 			x.Cache = optional.Of(v.Value)
@@ -235,18 +246,14 @@ func (s *serving) requests() {
 
 // rate returns the expression for the rate of a counter by row and further labels.
 func (s *serving) rate(selector string, more ...string) string {
-	return "sum by (" + strings.Join(append([]string{servingLabels}, more...), ", ") + ") " + Once(over("rate", selector, s.window))
+	return "sum by (" + strings.Join(append([]string{servingLabels}, more...), ", ") + ") " + fleet.Once(fleet.Over("rate", selector, s.window))
 }
-
-// OfEngines matches series that an agent read from an engine itself. Applications report to OpenTelemetry under the
-// same names what they see of the same requests.
-const OfEngines = LabelEngine + `!=""`
 
 // histogram asks for the buckets of a histogram.
 func (s *serving) histogram(name string, of func(*servedRow) *buckets, match ...string) {
-	sum := s.rate(Select(Buckets(name), nil, append(match, OfEngines)...), LabelBucket)
+	sum := s.rate(fleet.Select(fleet.Buckets(name), nil, append(match, fleet.OfEngines)...), fleet.LabelBucket)
 	for expr, series := range map[string]bool{sum: false, "count" + strings.TrimPrefix(sum, "sum"): true} {
-		s.ask(expr, func(v query.Sample) { of(s.row(v.Labels)).put(v.Labels[LabelBucket], v.Value, series) })
+		s.ask(expr, func(v query.Sample) { of(s.row(v.Labels)).put(v.Labels[fleet.LabelBucket], v.Value, series) })
 	}
 }
 
@@ -274,7 +281,7 @@ func (s *serving) assign() {
 
 // sole returns the only row of a workload, or the one without a model.
 func (s *serving) sole(l query.Labels) *servedRow {
-	owner, _ := OwnerOf(l)
+	owner, _ := fleet.OwnerOf(l)
 	var found []*servedRow
 	for _, x := range s.rows {
 		if x.Owner.ID == owner.ID && x.Model != "" {
@@ -282,7 +289,7 @@ func (s *serving) sole(l query.Labels) *servedRow {
 		}
 	}
 	if len(found) == 1 && owner.ID != "" {
-		if p := l[LabelProvider]; p != "" {
+		if p := l[fleet.LabelProvider]; p != "" {
 			found[0].providers[p] = true
 		}
 		return found[0]
@@ -291,15 +298,15 @@ func (s *serving) sole(l query.Labels) *servedRow {
 }
 
 // finish returns the rows in order.
-func (s *serving) finish() []Served {
-	out := make([]Served, 0, len(s.rows))
+func (s *serving) finish() []Row {
+	out := make([]Row, 0, len(s.rows))
 	for _, x := range s.rows {
 		x.Providers = slices.Sorted(maps.Keys(x.providers))
 		x.FirstToken, x.PerToken, x.InterToken, x.Request, x.Queue = x.first.quantiles(), x.perToken.quantiles(), x.interToken.quantiles(), x.request.quantiles(), x.queue.quantiles()
 		x.Hits = x.hits.Ratio(x.lookups)
-		out = append(out, x.Served)
+		out = append(out, x.Row)
 	}
-	slices.SortFunc(out, func(a, b Served) int {
+	slices.SortFunc(out, func(a, b Row) int {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Owner.ID, b.Owner.ID))
 	})
 	return out

@@ -1,6 +1,6 @@
 //go:build linux
 
-package cli
+package billing
 
 import (
 	"cmp"
@@ -13,13 +13,13 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 )
 
-// reportPeriod holds the flags that set the period of a report.
-type reportPeriod struct{ from, to, last, month, day string }
+// Period holds the flags that set the period of a report.
+type Period struct{ From, To, Last, Month, Day string }
 
-// edges returns the bounds of the period in the time zone of now, and a note if it was shortened.
-func (p reportPeriod) edges(now time.Time) (from, to time.Time, note string, err error) {
+// Edges returns the bounds of the period in the time zone of now, and a note if it was shortened.
+func (p Period) Edges(now time.Time) (from, to time.Time, note string, err error) {
 	ways := 0
-	for _, s := range []string{p.from + p.to, p.last, p.month, p.day} {
+	for _, s := range []string{p.From + p.To, p.Last, p.Month, p.Day} {
 		if s != "" {
 			ways++
 		}
@@ -28,24 +28,24 @@ func (p reportPeriod) edges(now time.Time) (from, to time.Time, note string, err
 	switch {
 	case ways > 1:
 		err = errors.New("give only one of --from/--to, --last, --month and --day")
-	case p.month != "":
-		from, to, err = monthOf(p.month, now)
-	case p.day != "":
-		from, to, err = dayOf(p.day, now)
-	case p.from != "" || p.to != "":
+	case p.Month != "":
+		from, to, err = monthOf(p.Month, now)
+	case p.Day != "":
+		from, to, err = dayOf(p.Day, now)
+	case p.From != "" || p.To != "":
 		to = now
-		if p.from == "" {
+		if p.From == "" {
 			err = errors.New("--to needs --from")
-		} else if from, err = moment(p.from, now); err != nil {
+		} else if from, err = momentOf(p.From, now); err != nil {
 			err = fmt.Errorf("--from: %w", err)
-		} else if p.to != "" {
-			if to, err = moment(p.to, now); err != nil {
+		} else if p.To != "" {
+			if to, err = momentOf(p.To, now); err != nil {
 				err = fmt.Errorf("--to: %w", err)
 			}
 		}
 	default:
 		var d time.Duration
-		if d, err = ago(cmp.Or(p.last, "24h")); err != nil {
+		if d, err = ago(cmp.Or(p.Last, "24h")); err != nil {
 			err = fmt.Errorf("--last: %w", err)
 		}
 		from, to = now.Add(-d), now
@@ -98,8 +98,8 @@ func dayOf(text string, now time.Time) (from, to time.Time, err error) {
 	return cost.Midnight(year, month, day, now.Location()), cost.Midnight(year, month, day+1, now.Location()), nil
 }
 
-// moment parses a date or a time in the time zone of now, or a duration before now.
-func moment(text string, now time.Time) (time.Time, error) {
+// momentOf parses a date or a time in the time zone of now, or a duration before now.
+func momentOf(text string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.DateOnly, text); err == nil {
 		return cost.Midnight(t.Year(), t.Month(), t.Day(), now.Location()), nil
 	}

@@ -1,4 +1,4 @@
-package fleet
+package serving
 
 import (
 	"fmt"
@@ -10,10 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
 )
+
+var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
 // servingWorld has a store with engines, for five minutes up to noon.
 type servingWorld struct{ *querytest.Memory }
@@ -21,7 +24,7 @@ type servingWorld struct{ *querytest.Memory }
 // engine returns the labels of an engine.
 func (servingWorld) engine(id, model, workload string, more ...string) query.Labels {
 	l := query.Labels{
-		LabelHost: "n1", LabelEngine: id, LabelProvider: "vllm", LabelServedModel: model, LabelKind: "deployment", LabelWorkload: workload, LabelTeam: "t",
+		fleet.LabelHost: "n1", fleet.LabelEngine: id, fleet.LabelProvider: "vllm", fleet.LabelServedModel: model, fleet.LabelKind: "deployment", fleet.LabelWorkload: workload, fleet.LabelTeam: "t",
 		"job": "gpumeter", "server_port": "8000",
 	}
 	for i := 0; i < len(more); i += 2 {
@@ -34,7 +37,7 @@ func (servingWorld) engine(id, model, workload string, more ...string) query.Lab
 // put adds a series that grows by so much a minute.
 func (w servingWorld) put(name string, l query.Labels, v, perMinute float64, more ...string) {
 	l = maps.Clone(l)
-	l[LabelName] = name
+	l[fleet.LabelName] = name
 	for i := 0; i < len(more); i += 2 {
 		l[more[i]] = more[i+1]
 	}
@@ -50,23 +53,23 @@ func (w servingWorld) latency(name string, l query.Labels, perMinute map[float64
 		if math.IsInf(le, 1) {
 			bound = "+Inf"
 		}
-		w.put(Buckets(name), l, 1000, n, append(more, LabelBucket, bound)...)
+		w.put(fleet.Buckets(name), l, 1000, n, append(more, fleet.LabelBucket, bound)...)
 	}
 }
 
 func (w servingWorld) device(l query.Labels, uuid string, more ...string) {
-	w.put(SeriesEngineDevice, l, 1, 0, append([]string{LabelUUID, uuid, LabelVendor, "nvidia", LabelModel, "H100", LabelIndex, uuid[len(uuid)-1:]}, more...)...)
+	w.put(fleet.SeriesEngineDevice, l, 1, 0, append([]string{fleet.LabelUUID, uuid, fleet.LabelVendor, "nvidia", fleet.LabelModel, "H100", fleet.LabelIndex, uuid[len(uuid)-1:]}, more...)...)
 }
 
 func (w servingWorld) gpu(uuid string, sm, watts float64) {
-	l := query.Labels{LabelUUID: uuid, LabelVendor: "nvidia", LabelHost: "n1"}
-	w.put(SeriesSMActive, l, sm, 0)
-	w.put(SeriesUtilization, l, 1, 0)
-	w.put(SeriesPower, l, watts, 0)
-	w.put(SeriesPower, l, watts, 0, "job", "again")
-	w.put(SeriesMemoryUsed, l, 10, 0)
-	w.put(SeriesPipeActive, l, sm/2, 0, LabelPipe, "tensor")
-	w.put(SeriesPipeActive, l, 1, 0, LabelPipe, "fp64")
+	l := query.Labels{fleet.LabelUUID: uuid, fleet.LabelVendor: "nvidia", fleet.LabelHost: "n1"}
+	w.put(fleet.SeriesSMActive, l, sm, 0)
+	w.put(fleet.SeriesUtilization, l, 1, 0)
+	w.put(fleet.SeriesPower, l, watts, 0)
+	w.put(fleet.SeriesPower, l, watts, 0, "job", "again")
+	w.put(fleet.SeriesMemoryUsed, l, 10, 0)
+	w.put(fleet.SeriesPipeActive, l, sm/2, 0, fleet.LabelPipe, "tensor")
+	w.put(fleet.SeriesPipeActive, l, 1, 0, fleet.LabelPipe, "fp64")
 }
 
 var floats = cmp.Options{
@@ -88,51 +91,51 @@ func TestServing(t *testing.T) {
 	inf := math.Inf(1)
 	for _, way := range []string{"push", "scrape"} {
 		a := w.engine("a", "llama", "chat", "job", way)
-		w.put(SeriesEngineUp, a, 1, 0, LabelServedModel, "")
-		w.device(a, "GPU-0", LabelServedModel, "")
-		w.device(a, "GPU-1", LabelServedModel, "")
+		w.put(fleet.SeriesEngineUp, a, 1, 0, fleet.LabelServedModel, "")
+		w.device(a, "GPU-0", fleet.LabelServedModel, "")
+		w.device(a, "GPU-1", fleet.LabelServedModel, "")
 		for rank, n := range map[string]float64{"0": 3, "1": 4} { // data-parallel ranks
-			w.put(SeriesRequests, a, n, 0, LabelState, "running", LabelRankOfEngine, rank)
-			w.put(SeriesRequests, a, 1, 0, LabelState, "waiting", LabelRankOfEngine, rank)
-			w.put(SeriesRequests, a, 1, 0, LabelState, "swapped", LabelRankOfEngine, rank)
-			w.put(SeriesKVCache, a, n/10, 0, LabelTier, "gpu", LabelRankOfEngine, rank)
-			w.put(SeriesKVCache, a, 0.9, 0, LabelTier, "cpu", LabelRankOfEngine, rank)
+			w.put(fleet.SeriesRequests, a, n, 0, fleet.LabelState, "running", fleet.LabelRankOfEngine, rank)
+			w.put(fleet.SeriesRequests, a, 1, 0, fleet.LabelState, "waiting", fleet.LabelRankOfEngine, rank)
+			w.put(fleet.SeriesRequests, a, 1, 0, fleet.LabelState, "swapped", fleet.LabelRankOfEngine, rank)
+			w.put(fleet.SeriesKVCache, a, n/10, 0, fleet.LabelTier, "gpu", fleet.LabelRankOfEngine, rank)
+			w.put(fleet.SeriesKVCache, a, 0.9, 0, fleet.LabelTier, "cpu", fleet.LabelRankOfEngine, rank)
 		}
-		w.put(SeriesTokensIn, a, 500, 6000)
-		w.put(SeriesTokensOut, a, 500, 600)
-		w.put(SeriesPrefixHits, a, 500, 1500, LabelTier, "gpu")
-		w.put(SeriesPrefixQueries, a, 500, 6000, LabelTier, "gpu")
-		w.put(SeriesPrefixHits, a, 500, 6000, LabelTier, "external")
-		w.put(SeriesFinished, a, 0, 30, LabelOutcome, "success", LabelFinishReason, "stop")
-		w.put(SeriesFinished, a, 0, 30, LabelOutcome, "success", LabelFinishReason, "length")
-		w.put(SeriesFinished, a, 0, 6, LabelOutcome, "abort")
-		w.put("inference_frontend_request_finished_total", a, 0, 600, LabelOutcome, "success")
-		w.latency(HistogramFirstToken, a, map[float64]float64{0.1: 30, 0.2: 60, inf: 60})
-		w.latency(HistogramFirstToken, w.engine("", "llama", "chat", "job", way), map[float64]float64{0.1: 0, 9: 600, inf: 600}) // of an application
-		w.latency(HistogramInterToken, a, map[float64]float64{0.1: 60, inf: 60}, LabelWeight, "step")
+		w.put(fleet.SeriesTokensIn, a, 500, 6000)
+		w.put(fleet.SeriesTokensOut, a, 500, 600)
+		w.put(fleet.SeriesPrefixHits, a, 500, 1500, fleet.LabelTier, "gpu")
+		w.put(fleet.SeriesPrefixQueries, a, 500, 6000, fleet.LabelTier, "gpu")
+		w.put(fleet.SeriesPrefixHits, a, 500, 6000, fleet.LabelTier, "external")
+		w.put(fleet.SeriesFinished, a, 0, 30, fleet.LabelOutcome, "success", fleet.LabelFinishReason, "stop")
+		w.put(fleet.SeriesFinished, a, 0, 30, fleet.LabelOutcome, "success", fleet.LabelFinishReason, "length")
+		w.put(fleet.SeriesFinished, a, 0, 6, fleet.LabelOutcome, "abort")
+		w.put("inference_frontend_request_finished_total", a, 0, 600, fleet.LabelOutcome, "success")
+		w.latency(fleet.HistogramFirstToken, a, map[float64]float64{0.1: 30, 0.2: 60, inf: 60})
+		w.latency(fleet.HistogramFirstToken, w.engine("", "llama", "chat", "job", way), map[float64]float64{0.1: 0, 9: 600, inf: 600}) // of an application
+		w.latency(fleet.HistogramInterToken, a, map[float64]float64{0.1: 60, inf: 60}, fleet.LabelWeight, "step")
 	}
-	b := w.engine("b", "llama", "chat", LabelServedModel, "") // down: its page says nothing
-	w.put(SeriesEngineUp, b, 0, 0)
+	b := w.engine("b", "llama", "chat", fleet.LabelServedModel, "") // down: its page says nothing
+	w.put(fleet.SeriesEngineUp, b, 0, 0)
 	w.device(b, "GPU-2")
-	triton := w.engine("c", "", "many", LabelProvider, "triton")
-	w.put(SeriesEngineUp, triton, 1, 0)
-	w.device(triton, "GPU-3", LabelPartition, "MIG-1", LabelPartitionProfile, "1g.10gb")
+	triton := w.engine("c", "", "many", fleet.LabelProvider, "triton")
+	w.put(fleet.SeriesEngineUp, triton, 1, 0)
+	w.device(triton, "GPU-3", fleet.LabelPartition, "MIG-1", fleet.LabelPartitionProfile, "1g.10gb")
 	for _, model := range []string{"bert", "resnet"} {
-		w.put(SeriesFinished, triton, 0, 60, LabelServedModel, model, LabelOutcome, "success")
+		w.put(fleet.SeriesFinished, triton, 0, 60, fleet.LabelServedModel, model, fleet.LabelOutcome, "success")
 	}
-	w.put(SeriesEngineUp, w.engine("d", "", "", LabelKind, "", LabelTeam, ""), 1, 0)
+	w.put(fleet.SeriesEngineUp, w.engine("d", "", "", fleet.LabelKind, "", fleet.LabelTeam, ""), 1, 0)
 	for i, sm := range []float64{0.5, 0.7} {
 		w.gpu(fmt.Sprint("GPU-", i), sm, 400)
 	}
 	w.gpu("GPU-3", 0.9, 600)
-	mig := query.Labels{LabelUUID: "GPU-3", LabelVendor: "nvidia", LabelHost: "n1", LabelPartition: "MIG-1"}
-	w.put(SeriesPartitionSMActive, mig, 0.25, 0)
-	w.put(SeriesPartitionMemoryUsed, mig, 5, 0)
-	w.put(SeriesWorkloadPower, mig, 60, 0, LabelKind, "deployment", LabelWorkload, "many")
-	w.put(SeriesWorkloadPower, mig, 40, 0, LabelKind, "deployment", LabelWorkload, "other")
+	mig := query.Labels{fleet.LabelUUID: "GPU-3", fleet.LabelVendor: "nvidia", fleet.LabelHost: "n1", fleet.LabelPartition: "MIG-1"}
+	w.put(fleet.SeriesPartitionSMActive, mig, 0.25, 0)
+	w.put(fleet.SeriesPartitionMemoryUsed, mig, 5, 0)
+	w.put(fleet.SeriesWorkloadPower, mig, 60, 0, fleet.LabelKind, "deployment", fleet.LabelWorkload, "many")
+	w.put(fleet.SeriesWorkloadPower, mig, 40, 0, fleet.LabelKind, "deployment", fleet.LabelWorkload, "other")
 
-	owner := func(name string) Owner {
-		o, _ := OwnerOf(query.Labels{LabelKind: "deployment", LabelWorkload: name, LabelTeam: "t"})
+	owner := func(name string) fleet.Owner {
+		o, _ := fleet.OwnerOf(query.Labels{fleet.LabelKind: "deployment", fleet.LabelWorkload: name, fleet.LabelTeam: "t"})
 		return o
 	}
 	part := []EngineDevice{{Device: "GPU-3", UUID: "GPU-3", Partition: "MIG-1", Profile: "1g.10gb", Index: "3", Model: "H100", Host: "n1", Node: "n1"}}
@@ -140,13 +143,13 @@ func TestServing(t *testing.T) {
 		return EngineDevice{Device: uuid, UUID: uuid, Index: uuid[len(uuid)-1:], Model: "H100", Host: "n1", Node: "n1"}
 	}
 	of := optional.Of
-	ofTriton := Served{
+	ofTriton := Row{
 		Providers: []string{"triton"}, Owner: owner("many"), Engines: 1, Up: 1, Devices: part, Finished: map[string]float64{"success": 1},
 		SM: of(0.25), Memory: of(5), Power: of(100),
 	}
 	bert, resnet := ofTriton, ofTriton
 	bert.Model, resnet.Model = "bert", "resnet"
-	want := []Served{
+	want := []Row{
 		{Providers: []string{"vllm"}, Engines: 1, Up: 1},
 		bert,
 		{
@@ -157,7 +160,7 @@ func TestServing(t *testing.T) {
 		},
 		resnet,
 	}
-	got, err := NewReader(w, Options{}).Serving(t.Context(), noon, 5*time.Minute)
+	got, err := At(t.Context(), w, noon, 5*time.Minute)
 	if diff := cmp.Diff(want, got, floats, cmpopts.EquateEmpty()); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}

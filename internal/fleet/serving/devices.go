@@ -1,4 +1,4 @@
-package fleet
+package serving
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
@@ -36,24 +37,24 @@ func (s *serving) devices(ctx context.Context, store query.Store, at time.Time) 
 	}
 	values := map[unitKey]*unitValues{}
 	mean := func(field func(*unitValues) *optional.Float, series, match string, more ...string) {
-		selector := over("avg_over_time", Select(series, nil, append(more, match)...), s.window)
-		s.ask("max by ("+keyLabels+", "+LabelPartition+") ("+selector+")", func(v query.Sample) { *field(valuesOf(values, v.Labels)) = optional.Of(v.Value) })
+		selector := fleet.Over("avg_over_time", fleet.Select(series, nil, append(more, match)...), s.window)
+		s.ask("max by ("+fleet.KeyLabels()+", "+fleet.LabelPartition+") ("+selector+")", func(v query.Sample) { *field(valuesOf(values, v.Labels)) = optional.Of(v.Value) })
 	}
-	tensor := Equals(LabelPipe, pipeTensor)
-	for _, match := range AnyOf(LabelUUID, whole) {
-		mean(func(v *unitValues) *optional.Float { return &v.sm }, SeriesSMActive, match)
-		mean(func(v *unitValues) *optional.Float { return &v.tensor }, SeriesPipeActive, match, tensor)
-		mean(func(v *unitValues) *optional.Float { return &v.utilization }, SeriesUtilization, match)
-		mean(func(v *unitValues) *optional.Float { return &v.memory }, SeriesMemoryUsed, match)
-		mean(func(v *unitValues) *optional.Float { return &v.power }, SeriesPower, match)
+	tensor := fleet.Equals(fleet.LabelPipe, fleet.PipeTensor)
+	for _, match := range fleet.AnyOf(fleet.LabelUUID, whole) {
+		mean(func(v *unitValues) *optional.Float { return &v.sm }, fleet.SeriesSMActive, match)
+		mean(func(v *unitValues) *optional.Float { return &v.tensor }, fleet.SeriesPipeActive, match, tensor)
+		mean(func(v *unitValues) *optional.Float { return &v.utilization }, fleet.SeriesUtilization, match)
+		mean(func(v *unitValues) *optional.Float { return &v.memory }, fleet.SeriesMemoryUsed, match)
+		mean(func(v *unitValues) *optional.Float { return &v.power }, fleet.SeriesPower, match)
 	}
-	for _, match := range AnyOf(LabelUUID, parts) {
-		mean(func(v *unitValues) *optional.Float { return &v.sm }, SeriesPartitionSMActive, match)
-		mean(func(v *unitValues) *optional.Float { return &v.tensor }, SeriesPartitionPipeActive, match, tensor)
-		mean(func(v *unitValues) *optional.Float { return &v.utilization }, SeriesPartitionUtilization, match)
-		mean(func(v *unitValues) *optional.Float { return &v.memory }, SeriesPartitionMemoryUsed, match)
+	for _, match := range fleet.AnyOf(fleet.LabelUUID, parts) {
+		mean(func(v *unitValues) *optional.Float { return &v.sm }, fleet.SeriesPartitionSMActive, match)
+		mean(func(v *unitValues) *optional.Float { return &v.tensor }, fleet.SeriesPartitionPipeActive, match, tensor)
+		mean(func(v *unitValues) *optional.Float { return &v.utilization }, fleet.SeriesPartitionUtilization, match)
+		mean(func(v *unitValues) *optional.Float { return &v.memory }, fleet.SeriesPartitionMemoryUsed, match)
 		// A partition has no meter. Its power is what its holders are charged for of that of the device.
-		s.ask("sum by ("+keyLabels+", "+LabelPartition+") "+Once(Select(SeriesWorkloadPower, nil, match, LabelPartition+`!=""`)), func(v query.Sample) {
+		s.ask("sum by ("+fleet.KeyLabels()+", "+fleet.LabelPartition+") "+fleet.Once(fleet.Select(fleet.SeriesWorkloadPower, nil, match, fleet.LabelPartition+`!=""`)), func(v query.Sample) {
 			valuesOf(values, v.Labels).power = optional.Of(v.Value)
 		})
 	}
@@ -67,7 +68,7 @@ func (s *serving) devices(ctx context.Context, store query.Store, at time.Time) 
 }
 
 func valuesOf(values map[unitKey]*unitValues, l query.Labels) *unitValues {
-	key := unitKey{DeviceKey(l), l[LabelHost], l[LabelPartition]}
+	key := unitKey{fleet.DeviceKey(l), l[fleet.LabelHost], l[fleet.LabelPartition]}
 	if values[key] == nil {
 		values[key] = &unitValues{}
 	}

@@ -151,9 +151,12 @@ unpack() {
 # because that is the name of the process.
 llamacpp() {
 	command -v apt-get >/dev/null || return
-	local to=$1 apt=$1/.download package library backend
+	local to=$1 apt=$1/.download package library backend mirror
+	# From wherever this machine gets its Debian.
+	mirror=$(apt-get indextargets --no-release-info --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' | sed -n "s/^$(. /etc/os-release && echo "${VERSION_CODENAME:-}") //p" | head -n 1)
+	[ -n "$mirror" ] || return
 	mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$to/loader"
-	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $newer main" >"$apt/sources.list"
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $newer main" >"$apt/sources.list"
 	# An empty status: apt-get finds all that the server depends on, whatever is installed here.
 	set -- -qq -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=- -o Dir::State::lists="$apt/lists" -o Dir::State::status=/dev/null \
 		-o Dir::Cache="$apt" -o Debug::NoLocking=1 -o APT::Sandbox::User= -o Acquire::Languages=none

@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,9 @@ import (
 
 // maxPage bounds a page after decompression. The largest that is known, of a Ray head, has half a megabyte.
 const maxPage = 4 << 20
+
+// maxLines bounds its lines, each of which takes memory beyond its length. The largest known have 2,000.
+const maxLines = 50_000
 
 // maxAnswer bounds what an engine says about itself.
 const maxAnswer = 1 << 20
@@ -46,13 +50,12 @@ var ErrNotPage = errors.New("the answer is JSON, not a metrics page: trtllm-serv
 // ErrTooLarge reports an answer that is larger than any page.
 var ErrTooLarge = errors.New("the answer is too large")
 
-// StatusError reports an answer without a page.
-type StatusError struct {
-	Code   int
-	Status string // such as 404 Not Found
-}
+// StatusError reports an answer without a page. What the server calls the code is not repeated.
+type StatusError struct{ Code int }
 
-func (e *StatusError) Error() string { return "the answer is " + e.Status }
+func (e *StatusError) Error() string {
+	return strings.TrimSpace(fmt.Sprintf("the answer is %d %s", e.Code, http.StatusText(e.Code)))
+}
 
 // NewClient returns a client for targets. It follows no redirects: they could lead anywhere.
 func NewClient(transport http.RoundTripper, timeout time.Duration) *http.Client {
@@ -64,12 +67,16 @@ func (t *Target) Page(ctx context.Context) ([]byte, error) {
 	if t.Format == Ollama {
 		return t.get(ctx, t.URL, "application/json", maxAnswer, anyType)
 	}
-	return t.get(ctx, t.URL, "text/plain;version=0.0.4;q=1,*/*;q=0.1", maxPage, func(kind string) error {
+	b, err := t.get(ctx, t.URL, "text/plain;version=0.0.4;q=1,*/*;q=0.1", maxPage, func(kind string) error {
 		if kind == "application/json" {
 			return ErrNotPage
 		}
 		return nil
 	})
+	if err == nil && bytes.Count(b, []byte("\n")) > maxLines {
+		return nil, fmt.Errorf("%w: it has more than %d lines", ErrTooLarge, maxLines)
+	}
+	return b, err
 }
 
 // Ask returns what the engine answers at another path.
@@ -97,7 +104,7 @@ func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return nil, &StatusError{answer.StatusCode, answer.Status}
+		return nil, &StatusError{answer.StatusCode}
 	}
 	kind, _, err := mime.ParseMediaType(answer.Header.Get("Content-Type"))
 	if err != nil {

@@ -3,6 +3,7 @@ package inference
 import (
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -263,6 +264,66 @@ func TestHostilePage(t *testing.T) {
 	}
 }
 
+// Catches a label that all points repeat, until they fill the memory: 4 MiB of a page would become 16 GB.
+func TestLongLabels(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&b, "vllm:request_success_total{finished_reason=\"%d\"} 1\n", i)
+	}
+	fmt.Fprintf(&b, "vllm:num_requests_running{model_name=%q} 1\n", strings.Repeat("x", 1<<20))
+	fmt.Fprintf(&b, "sglang:generation_tokens_total{model_name=\"m\",x=%q} 1\n", strings.Repeat("x", 1<<20))
+	r := Read(promtext.Scan([]byte(b.String())), "")
+	size := 0
+	for i := range r.Points {
+		size += len(r.Points[i].Key())
+		for _, part := range r.Points[i].parts {
+			size += len(part.key)
+		}
+	}
+	if size > 1<<20 || r.Rejected != 1001 || len(r.Points) != 1 {
+		t.Errorf("%d points of %d bytes, %d rejected", len(r.Points), size, r.Rejected)
+	}
+}
+
+// Catches a histogram that no store takes, or whose unknown sum is shown as zero.
+func TestStrangeHistograms(t *testing.T) {
+	t.Parallel()
+	const name = "vllm:time_to_first_token_seconds"
+	page := func(bound, sum string) string {
+		if sum != "" {
+			sum = name + "_sum " + sum + "\n"
+		}
+		return fmt.Sprintf("%s_bucket{le=\"%s\"} 1\n%s_bucket{le=\"1\"} 2\n%s_bucket{le=\"+Inf\"} 3\n%s%s_count 3\n", name, bound, name, name, sum, name)
+	}
+	whole := func(sum string) []string {
+		return []string{"gen_ai.server.time_to_first_token{name=vllm model=m} count 3 sum " + sum + " bounds 2 0.5 to 1", "rejected 0"}
+	}
+	for _, tt := range []struct {
+		name, page string
+		want       []string
+	}{
+		{"whole", page("0.5", "4"), whole("4")},
+		{"without a sum", page("0.5", ""), whole("NaN")},
+		{"a sum that is no number", page("0.5", "NaN"), whole("NaN")},
+		{"an infinite sum", page("0.5", "+Inf"), whole("NaN")},
+		{"a bound that is no number", page("NaN", "4"), []string{"rejected 5"}},
+		{"a bound below all numbers", page("-Inf", "4"), []string{"rejected 5"}},
+		{"a bound twice", page("1.0", "4"), []string{"rejected 5"}},
+		{"a count that is not that of the buckets", strings.ReplaceAll(page("0.5", "4"), "_count 3", "_count 4"), []string{"rejected 5"}},
+		{"a count that is no number", strings.ReplaceAll(page("0.5", "4"), "} 2", "} NaN"), []string{"rejected 5"}},
+		{"buckets without the name of a bucket", strings.ReplaceAll(page("0.5", "4"), "_bucket", ""), []string{"rejected 3"}},
+		{"tokens of a histogram without a sum", "tgi_request_input_length_bucket{le=\"+Inf\"} 3\n", []string{
+			"inference.request.token{name=tgi model=m type=input} count 3 sum NaN bounds 0", "rejected 1",
+		}},
+	} {
+		r := Read(promtext.Scan([]byte(tt.page)), "m")
+		if diff := cmp.Diff(tt.want, append(lines(r), fmt.Sprint("rejected ", r.Rejected))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
 // Catches a histogram with a thousand buckets, or one that loses values with them.
 func TestThin(t *testing.T) {
 	t.Parallel()
@@ -297,6 +358,9 @@ func FuzzRead(f *testing.F) {
 			var n uint64
 			for _, c := range p.Counts {
 				n += c
+			}
+			if !slices.IsSorted(p.Bounds) || math.IsInf(p.Sum, 0) {
+				t.Errorf("%s: %+v", p.Metric.Name, p.Buckets)
 			}
 			if n != p.Count || len(p.Counts) != len(p.Bounds)+1 {
 				t.Errorf("%s: %+v", p.Metric.Name, p.Buckets)

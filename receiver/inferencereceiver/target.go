@@ -1,12 +1,17 @@
 package inferencereceiver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.opentelemetry.io/collector/consumer"
@@ -75,12 +80,13 @@ func (t *target) round(ctx context.Context, tick *node.Tick) {
 	if ctx.Err() != nil { // shutting down: an aborted request says nothing about the engine
 		return
 	}
-	t.say(err)
 	t.barred = errors.Is(err, inference.ErrNotPage)
 	t.engine.Lock()
 	joined := t.joined
 	t.engine.Unlock()
-	t.send(ctx, t.emitter.emit(tick, joined, reading, time.Since(begin)))
+	md, other := t.emitter.emit(tick, joined, reading, time.Since(begin))
+	t.say(cmp.Or(err, other))
+	t.send(ctx, md)
 }
 
 // inherit takes over what the process before had shown: its series end, or go on with new starts.
@@ -157,18 +163,45 @@ func (t *target) read(ctx context.Context) (_ *inference.Reading, err error) {
 	return reading, nil // without a model
 }
 
-// say logs why a reading failed, once per reason.
+// say logs why a reading failed, once per kind of reason.
 func (t *target) say(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text == t.trouble {
+	kind := reason(err)
+	if kind == t.trouble {
 		return
 	}
-	if t.trouble = text; text == "" {
+	if t.trouble = kind; kind == "" {
 		t.log.Info("The page of an inference engine can be read again")
 		return
 	}
-	t.log.Warn("The page of an inference engine cannot be read", zap.Error(err))
+	text := strings.ToValidUTF8(err.Error(), "?")
+	t.log.Warn("The page of an inference engine cannot be read", zap.String("error", text[:min(len(text), maxText)]))
+}
+
+// maxText bounds an error in the log: it may repeat what the engine has sent.
+const maxText = 500
+
+// reason returns a text that is the same for errors of one kind. What an error says may differ each time, such
+// as the port of the connection.
+func reason(err error) string {
+	var status *inference.StatusError
+	var number syscall.Errno
+	var network net.Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &status):
+		return status.Error()
+	case errors.As(err, &number):
+		return number.Error()
+	case errors.As(err, &network) && network.Timeout():
+		return "timeout"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "end"
+	}
+	for _, known := range []error{inference.ErrNotPage, inference.ErrTooLarge, inference.ErrAlternates} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	return "other"
 }

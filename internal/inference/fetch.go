@@ -123,6 +123,42 @@ func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64
 	return b, nil
 }
 
+// IsTensorRT reports whether a list of models, as at /v1/models, is of trtllm-serve: its /metrics must not be read,
+// which empties it.
+func IsTensorRT(models []byte) bool {
+	var list struct {
+		Data []struct {
+			OwnedBy string `json:"owned_by"`
+		} `json:"data"`
+	}
+	if json.Unmarshal(models, &list) != nil {
+		return false // a page for people
+	}
+	for _, m := range list.Data {
+		if m.OwnedBy == "tensorrt_llm" {
+			return true
+		}
+	}
+	return false
+}
+
+// Drains returns ErrNotPage if the page is that of trtllm-serve which is empty once it was read, and asks for
+// something else to find out. Any other error leaves it open.
+func (t *Target) Drains(ctx context.Context) error {
+	if path.Clean("/"+t.URL.Path) != "/metrics" {
+		return nil
+	}
+	b, err := t.Ask(ctx, "/v1/models")
+	if err == nil && IsTensorRT(b) {
+		return ErrNotPage
+	}
+	var status *StatusError
+	if errors.As(err, &status) || errors.Is(err, ErrTooLarge) { // another program
+		return nil
+	}
+	return err
+}
+
 // Model returns the model of an engine whose page does not name it, empty if it does not say. provider
 // is one of the Providers of a Reading.
 func (t *Target) Model(ctx context.Context, provider string) (string, error) {

@@ -3,8 +3,10 @@ package inferencereceiver
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -108,7 +110,8 @@ func (p *page) engine(t *testing.T, id string, w *workload.Workload, devices ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	return discover.Engine{ID: id, Target: inference.Target{URL: u, Client: inference.NewClient(http.DefaultTransport, time.Second)}, Workload: w, Devices: devices}
+	at := []netip.AddrPort{p.Listener.Addr().(*net.TCPAddr).AddrPort()}
+	return discover.Engine{ID: id, Addresses: at, Target: inference.Target{URL: u, Client: inference.NewClient(http.DefaultTransport, time.Second)}, Workload: w, Devices: devices}
 }
 
 var short = strings.NewReplacer("inference.engine.id", "engine", "gen_ai.request.model", "model", "gen_ai.provider.name", "provider", "gpu.workload.", "", "k8s.", "")
@@ -309,18 +312,69 @@ func TestEngineThatFails(t *testing.T) {
 // Catches trtllm-serve's list of JSON, which whoever reads it empties, and that is read again.
 func TestPageThatIsNone(t *testing.T) {
 	t.Parallel()
-	p := serve(t, "[]")
-	cfg := createDefaultConfig().(*Config)
-	cfg.Targets = []TargetConfig{{URL: p.URL + "/metrics"}}
-	m, sink := start(t, cfg, nil)
-	for i := range 4 {
-		m.tick(10 * i)
+	for list, want := range map[string][]string{
+		`{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`: {"/v1/models"}, // it is never read
+		"[]": {"/v1/models", "/metrics"}, // it does not say so
+	} {
+		p := serve(t, list)
+		cfg := createDefaultConfig().(*Config)
+		cfg.Targets = []TargetConfig{{URL: p.URL + "/metrics"}}
+		m, sink := start(t, cfg, nil)
+		for i := range 4 {
+			m.tick(10 * i)
+		}
+		next(t, sink, 1)
+		p.mu.Lock()
+		if diff := cmp.Diff(want, p.asked); diff != "" {
+			t.Errorf("asked (-want +got):\n%s", diff)
+		}
+		p.mu.Unlock()
 	}
-	next(t, sink, 1)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.asked) != 1 {
-		t.Errorf("asked %d times", len(p.asked))
+}
+
+// Catches a page in a pod that is taken for a listed one because both are on a localhost, and one that counts twice
+// because it is listed by an address and found by another.
+func TestListedElsewhere(t *testing.T) {
+	t.Parallel()
+	at := func(list ...string) (out []netip.AddrPort) {
+		for _, a := range list {
+			out = append(out, netip.MustParseAddrPort(a))
+		}
+		return out
+	}
+	r := &inferenceReceiver{}
+	for _, listed := range []string{"http://localhost:8000/metrics", "http://10.0.0.5:8000/metrics", "http://[fd00::1]/metrics", "http://models.example.com:8000/metrics"} {
+		u, err := url.Parse(listed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.listed = append(r.listed, &target{Target: inference.Target{URL: u}})
+	}
+	u := &url.URL{Scheme: "http", Host: "127.0.0.1:8000", Path: "/metrics"} // as every process sees itself
+	for _, tt := range []struct {
+		name  string
+		found []netip.AddrPort
+		path  string
+		want  string
+	}{
+		{"of this machine", at("127.0.0.1:8000"), "/metrics", "http://localhost:8000/metrics"},
+		{"of this machine, at all addresses", at("[::1]:8000", "127.0.0.1:8000", "10.0.0.1:8000"), "/metrics", "http://localhost:8000/metrics"},
+		{"another port", at("127.0.0.1:8001"), "/metrics", ""},
+		{"another path", at("127.0.0.1:8000"), "/prometheus/metrics", ""},
+		{"of a pod that is listed", at("10.0.0.5:8000"), "/metrics", "http://10.0.0.5:8000/metrics"},
+		{"of another pod", at("10.0.0.6:8000"), "/metrics", ""},
+		{"of a pod that nobody can reach", nil, "/metrics", ""},
+		{"at the default port", at("[fd00::1]:80"), "/metrics", "http://[fd00::1]/metrics"},
+	} {
+		at := *u
+		at.Path = tt.path
+		got := ""
+		if l := r.listing(&discover.Engine{Target: inference.Target{URL: &at}, Addresses: tt.found}); l != nil {
+			got = l.URL.String()
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
 	}
 }
 

@@ -41,6 +41,7 @@ type target struct {
 	trouble string // the last logged reason for a failed reading
 	refused bool   // the pipeline refused the last batch
 	barred  bool   // the page must not be read again
+	unknown bool   // nobody has made sure that the page may be read
 	// before is the target of the process that had the same ID, until the first reading.
 	before *target
 
@@ -138,6 +139,12 @@ func (t *target) read(ctx context.Context) (_ *inference.Reading, err error) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
+	if t.unknown {
+		if err := t.Drains(ctx); err != nil {
+			return nil, err
+		}
+		t.unknown = false
+	}
 	page, err := t.Page(ctx)
 	if err != nil {
 		return nil, err

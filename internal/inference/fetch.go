@@ -2,6 +2,7 @@ package inference
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -159,36 +160,63 @@ func (t *Target) Drains(ctx context.Context) error {
 	return err
 }
 
-// Model returns the model of an engine whose page does not name it, empty if it does not say. provider
-// is one of the Providers of a Reading.
-func (t *Target) Model(ctx context.Context, provider string) (string, error) {
-	var at string
+// About is what an engine says of itself beside its page. What it does not say is empty.
+type About struct{ Model, Version string }
+
+// abouts are where engines say something of themselves.
+var abouts = map[string][]string{
+	"vllm": {"/version"}, "tensorrt_llm": {"/version"}, "nvidia_nim": {"/v1/version"}, "tgi": {"/info"}, "tei": {"/info"},
+	"llama_cpp": {"/v1/models", "/props"}, "triton": {"/v2"}, ollama: {"/api/version"},
+}
+
+// About asks an engine about itself: for its version, and for its model if its page does not name that. provider is
+// one of the Providers of a Reading. An engine that answers otherwise, or not there, has nothing to say.
+func (t *Target) About(ctx context.Context, provider string) (About, error) {
+	var out About
+	for _, at := range abouts[provider] {
+		b, err := t.Ask(ctx, at)
+		var status *StatusError
+		if errors.As(err, &status) && status.Code < http.StatusInternalServerError {
+			continue
+		}
+		if err != nil {
+			return out, fmt.Errorf("cannot ask at %s: %w", at, err)
+		}
+		more := about(b)
+		out.Model, out.Version = cmp.Or(out.Model, more.Model), cmp.Or(out.Version, more.Version)
+	}
+	return out, nil
+}
+
+// about reads what an engine says of itself.
+func about(b []byte) About {
 	var answer struct {
-		ID   string `json:"model_id"`
-		Data []struct {
-			ID string `json:"id"`
+		ID      any `json:"model_id"`
+		Version any `json:"version"`
+		Release any `json:"release"`    // NIM: version is that of its API
+		Build   any `json:"build_info"` // llama.cpp
+		Data    []struct {
+			ID any `json:"id"`
 		} `json:"data"`
 	}
-	switch provider {
-	case "tgi", "tei":
-		at = "/info"
-	case "llama_cpp":
-		at = "/v1/models"
-	default:
-		return "", nil
-	}
-	b, err := t.Ask(ctx, at)
-	if err != nil {
-		return "", fmt.Errorf("cannot ask for the model: %w", err)
-	}
-	if err := json.Unmarshal(b, &answer); err != nil {
-		return "", fmt.Errorf("cannot parse the model at %s: %w", at, err)
+	if json.Unmarshal(b, &answer) != nil {
+		return About{}
 	}
 	if len(answer.Data) > 0 {
 		answer.ID = answer.Data[0].ID
 	}
-	if strings.HasSuffix(answer.ID, ".gguf") { // the path of a file
-		return path.Base(answer.ID), nil
+	out := About{Model: short(answer.ID), Version: cmp.Or(short(answer.Release), short(answer.Build), short(answer.Version))}
+	if strings.HasSuffix(out.Model, ".gguf") { // the path of a file
+		out.Model = path.Base(out.Model)
 	}
-	return answer.ID, nil
+	return out
+}
+
+// short returns a text that is short enough for an attribute, or "".
+func short(v any) string {
+	text, _ := v.(string)
+	if len(text) > maxValue {
+		return ""
+	}
+	return text
 }

@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -192,4 +193,93 @@ func llamaTokens(c *collector) {
 	c.add(&rule{metric: prefixQueries, set: gpu}, computed)
 	c.add(&rule{metric: prefixQueries, set: gpu}, cached)
 	c.add(&rule{metric: prefixHits, set: gpu}, cached)
+}
+
+// describe takes labels as what an engine says of itself. pairs are labels and attributes.
+func (c *collector) describe(s *series, pairs ...Attr) {
+	var known []Attr
+	for _, p := range pairs {
+		if v, _ := label(s.labels, p.Name); v != "" && v != "None" {
+			known = append(known, Attr{p.Value, v})
+		}
+	}
+	if len(known) == 0 {
+		return
+	}
+	model := c.modelOf(s.labels)
+	base := c.attrs(model, nil)
+	key := c.engine.provider + "\xff" + model
+	p := c.infos[key]
+	if p == nil {
+		p = &Point{Metric: engineInfo, Attrs: base, Value: 1}
+		c.infos[key] = p
+		c.described = append(c.described, p)
+	}
+	p.describe(known...)
+}
+
+// describe adds attributes that a point does not have yet.
+func (p *Point) describe(attrs ...Attr) {
+	for _, a := range attrs {
+		if p.Get(a.Name) == "" && len(a.Value) <= maxValue {
+			p.Attrs = append(p.Attrs, a)
+		}
+	}
+	slices.SortFunc(p.Attrs, func(a, b Attr) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// Describe adds the version of the engine, which no page has. One that is empty adds nothing.
+func (r *Reading) Describe(version string) {
+	if version == "" || len(r.Providers) == 0 {
+		return
+	}
+	done := false
+	model := ""
+	several := false
+	for i := range r.Points {
+		p := &r.Points[i]
+		if p.Get(AttrProvider) != r.Providers[0] {
+			continue
+		}
+		m := p.Get(AttrModel)
+		several = several || model != "" && m != "" && m != model
+		model = cmp.Or(model, m)
+		if p.Metric == engineInfo {
+			p.describe(Attr{AttrVersion, version})
+			done = true
+		}
+	}
+	if done {
+		return
+	}
+	p := Point{Metric: engineInfo, Attrs: []Attr{{AttrProvider, r.Providers[0]}}, Value: 1}
+	if model != "" && !several {
+		p.Attrs = append(p.Attrs, Attr{AttrModel, model})
+	}
+	p.describe(Attr{AttrVersion, version})
+	r.Points = append(r.Points, p)
+}
+
+func vllmInfo(c *collector) {
+	for _, s := range c.values("vllm_cache_config_info") {
+		c.describe(&s, Attr{"cache_dtype", AttrCacheType})
+	}
+}
+
+func sglangInfo(c *collector) {
+	for _, s := range c.values("sglang_context_len") {
+		if s.value >= 1 && s.value < 1<<53 {
+			s.labels = append(slices.Clone(s.labels), promtext.Label{Name: "context_len", Value: strconv.FormatFloat(s.value, 'f', -1, 64)})
+			c.describe(&s, Attr{"context_len", AttrContext})
+		}
+	}
+}
+
+func tensorRTInfo(c *collector) {
+	for _, family := range []string{"trtllm_model_config_info", "trtllm_parallel_config_info", "trtllm_cache_config_info"} {
+		for _, s := range c.values(family) {
+			c.describe(&s, Attr{"max_model_len", AttrContext}, Attr{"quantization", AttrQuantization}, Attr{"tensor_parallel_size", AttrTensor},
+				Attr{"pipeline_parallel_size", AttrPipeline}, Attr{"cache_dtype", AttrCacheType})
+		}
+	}
 }

@@ -80,7 +80,7 @@ func Read(text *promtext.Text, model string) *Reading {
 			out.Started = v
 		}
 	}
-	c := &collector{page: p, model: model, points: map[string]*Point{}}
+	c := &collector{page: p, model: model, points: map[string]*Point{}, infos: map[string]*Point{}}
 	for i := range engines {
 		e := &engines[i]
 		if !e.on(p) {
@@ -94,6 +94,9 @@ func Read(text *promtext.Text, model string) *Reading {
 	}
 	for _, name := range c.order {
 		out.Points = append(out.Points, *c.points[name])
+	}
+	for _, info := range c.described[:min(len(c.described), maxInfos)] {
+		out.Points = append(out.Points, *info)
 	}
 	for _, f := range p.families {
 		if !f.mapped && slices.ContainsFunc(engines, func(e engine) bool { return slices.Contains(out.Providers, e.provider) && e.owns(f.name) }) {
@@ -162,6 +165,9 @@ const maxPoints = 4000
 // maxValue bounds the attributes of a point, in bytes: a label that all points have would multiply.
 const maxValue = 1024
 
+// maxInfos bounds the models of a page that are described.
+const maxInfos = 256
+
 // maxTime is beyond all times, in seconds since 1970.
 const maxTime = 1 << 40
 
@@ -173,6 +179,9 @@ type collector struct {
 	sole   string // the only model of the engine's series, if there is one
 	points map[string]*Point
 	order  []string
+
+	infos     map[string]*Point // what engines say of themselves, by provider and model
+	described []*Point
 }
 
 func (c *collector) apply(r *rule) {

@@ -396,6 +396,66 @@ func TestListedAndFound(t *testing.T) {
 	}
 }
 
+// Catches an engine that is asked for its version at each reading, or never.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	asked := map[string]int{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked[r.URL.Path]++
+		switch {
+		case r.URL.Path == "/page":
+			fmt.Fprint(w, "tgi_queue_size 3\n")
+		case r.URL.Path != "/info":
+			http.NotFound(w, r)
+		case asked["/info"] == 1:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			fmt.Fprint(w, `{"model_id":"org/m","version":"3.3.7"}`)
+		}
+	}))
+	defer s.Close()
+	cfg := createDefaultConfig().(*Config)
+	cfg.Targets = []TargetConfig{{URL: s.URL + "/page"}}
+	m, sink := start(t, cfg, nil)
+	var got [][]string
+	for i := range 4 {
+		m.tick(10 * i)
+		var about []string
+		for _, l := range next(t, sink, i+1) {
+			if l = strings.ReplaceAll(l, "engine="+s.URL+"/page ", ""); !strings.HasPrefix(l, inference.Up.Name) {
+				about = append(about, strings.ReplaceAll(l, "inference.", ""))
+			}
+		}
+		got = append(got, about)
+	}
+	late := []string{"engine.info{engine.version=3.3.7 model=org/m provider=tgi} 1", "request.count{request.state=waiting model=org/m provider=tgi} 3"}
+	want := [][]string{{"request.count{request.state=waiting provider=tgi} 3"}, append(slices.Clone(late), "request.count{request.state=waiting provider=tgi} ended"), late, late}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if diff := cmp.Diff(map[string]int{"/page": 4, "/info": 2}, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+}
+
+// Catches an engine that has served no request yet, and with that has an empty page, that looks broken.
+func TestEmptyPage(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "")
+	cfg := createDefaultConfig().(*Config)
+	cfg.Targets = []TargetConfig{{URL: p.URL + "/page"}}
+	m, sink := start(t, cfg, nil)
+	m.tick(0)
+	if diff := cmp.Diff([]string{"inference.scrape.up{engine=" + p.URL + "/page} 1"}, next(t, sink, 1)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // blind is a finder that cannot see everything.
 type blind struct {
 	Simulated

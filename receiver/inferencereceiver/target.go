@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,11 +36,12 @@ type target struct {
 
 	mu      sync.Mutex // held by a reading
 	emitter *emitter
-	model   string // of an engine whose page does not name it
-	trouble string // the last logged reason for a failed reading
-	refused bool   // the pipeline refused the last batch
-	barred  bool   // the page must not be read again
-	unknown bool   // nobody has made sure that the page may be read
+	about   inference.About // what the engine says of itself beside its page
+	asked   int             // how often it was asked for that
+	trouble string          // the last logged reason for a failed reading
+	refused bool            // the pipeline refused the last batch
+	barred  bool            // the page must not be read again
+	unknown bool            // nobody has made sure that the page may be read
 	// before is the target of the process that had the same ID, until the first reading.
 	before *target
 
@@ -150,24 +150,42 @@ func (t *target) read(ctx context.Context) (_ *inference.Reading, err error) {
 		return nil, err
 	}
 	if t.Format == inference.Ollama {
-		return inference.ReadOllama(page)
+		reading, err := inference.ReadOllama(page)
+		if err != nil {
+			return nil, err
+		}
+		t.ask(ctx, reading)
+		reading.Describe(t.about.Version)
+		return reading, nil
 	}
 	text := promtext.Scan(page)
-	reading := inference.Read(text, t.model)
 	if len(text.Samples) == 0 && text.Bad > 0 {
 		return nil, fmt.Errorf("the answer is not a metrics page: %w", text.Err)
 	}
-	if t.model != "" || !slices.ContainsFunc(reading.Points, func(p inference.Point) bool { return p.Get(inference.AttrModel) == "" }) {
-		return reading, nil
+	before := t.about.Model
+	reading := inference.Read(text, before)
+	if t.ask(ctx, reading); t.about.Model != before {
+		reading = inference.Read(text, t.about.Model)
 	}
-	for _, provider := range reading.Providers {
-		if t.model, err = t.Model(ctx, provider); t.model != "" {
-			return inference.Read(text, t.model), nil
-		} else if err != nil {
-			t.log.Debug("An inference engine does not say which model it has", zap.Error(err))
-		}
+	reading.Describe(t.about.Version)
+	return reading, nil
+}
+
+// enough is how often an engine is asked about itself if it does not answer.
+const enough = 5
+
+// ask asks the engine about itself, once.
+func (t *target) ask(ctx context.Context, r *inference.Reading) {
+	if len(r.Providers) == 0 || t.asked >= enough {
+		return
 	}
-	return reading, nil // without a model
+	about, err := t.About(ctx, r.Providers[0])
+	if err != nil {
+		t.asked++
+		t.log.Debug("An inference engine does not answer what it is", zap.Error(err))
+		return
+	}
+	t.asked, t.about = enough, about
 }
 
 // say logs why a reading failed, once per kind of reason.

@@ -88,3 +88,24 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 }
+
+// Catches an answer that ends the process.
+func FuzzAnswers(f *testing.F) {
+	f.Add([]byte(`{"model_id":"m","version":"1","release":2,"build_info":{},"data":[{"id":null,"owned_by":"tensorrt_llm"}],"models":[{"name":"a","size_vram":1e400}]}`))
+	f.Add([]byte(`[]`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if a := about(b); len(a.Model) > maxValue || len(a.Version) > maxValue {
+			t.Errorf("%+v", a)
+		}
+		IsTensorRT(b)
+		r, err := ReadOllama(b)
+		if err != nil {
+			return
+		}
+		for _, p := range r.Points {
+			if !(p.Value >= 0 && p.Value < 1<<63) {
+				t.Errorf("%s is %v", p.Metric.Name, p.Value)
+			}
+		}
+	})
+}

@@ -271,3 +271,48 @@ func TestGrowthIsBounded(t *testing.T) {
 		t.Errorf("%d totals with %d parts are remembered", len(g.points), parts)
 	}
 }
+
+// Catches totals that fall, or fall below what there was when they began, whatever a page does from one reading to the
+// next.
+func FuzzFollow(f *testing.F) {
+	const h = "vllm:time_to_first_token_seconds"
+	f.Add("process_start_time_seconds 5\nvllm:generation_tokens_total 7\n", "vllm:generation_tokens_total 3\n", "process_start_time_seconds 9\nvllm:generation_tokens_total 1\n")
+	f.Add(h+"_bucket{le=\"1\"} 1\n"+h+"_bucket{le=\"+Inf\"} 2\n"+h+"_sum NaN\n", h+"_bucket{le=\"+Inf\"} 2\n", h+"_bucket{le=\"1\"} 0\n"+h+"_bucket{le=\"+Inf\"} 0\n")
+	f.Add("ray_vllm_generation_tokens_total{WorkerId=\"a\"} 5\n", "ray_vllm_generation_tokens_total{WorkerId=\"b\"} 5\n", "ray_vllm_generation_tokens_total{WorkerId=\"a\"} 4\n")
+	f.Add("sglang:num_requests_total 10\nsglang:num_aborted_requests_total 2\n", "sglang:num_requests_total 9\nsglang:num_aborted_requests_total 5\n", "sglang:num_requests_total 1\n")
+	f.Fuzz(func(t *testing.T, a, b, c string) {
+		g := &Growth{Watched: second(0)}
+		before := map[string]Point{}
+		for i, page := range []string{a, b, c, a, c, b, a} {
+			if i == 4 {
+				g.Relabel()
+				clear(before)
+			}
+			r := Read(promtext.Scan([]byte(page)), "m")
+			if g.Follow(r, second(10*i), time.Time{}) != nil {
+				continue
+			}
+			for _, p := range r.Points {
+				if p.Metric.Kind != Counter && p.Metric.Kind != Histogram {
+					continue
+				}
+				key := p.Key() + p.Since.String()
+				if p.Buckets != nil {
+					key += fmt.Sprint(p.Bounds)
+				}
+				old, ok := before[key]
+				before[key] = p
+				switch {
+				case !ok:
+				case p.Buckets == nil && p.Value < old.Value:
+					t.Errorf("reading %d: %s fell from %v to %v", i, key, old.Value, p.Value)
+				case p.Buckets != nil && (p.Count < old.Count || p.below(old.Buckets)):
+					t.Errorf("reading %d: %s fell from %v to %v", i, key, old.Counts, p.Counts)
+				}
+				if p.Since.After(second(10 * i)) {
+					t.Errorf("reading %d: %s began at %v", i, key, p.Since)
+				}
+			}
+		}
+	})
+}

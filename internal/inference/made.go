@@ -24,15 +24,25 @@ func (c *collector) values(name string) []series {
 	return totals(unique(f.values()))
 }
 
-// at returns a family's only series with the labels of another series, besides some.
-func at(list []series, labels []promtext.Label, besides ...string) (float64, bool) {
-	key := keyWithout(labels, besides...)
+// byKind divides the series of a family by the label that says what each is. The values of a kind are by the other
+// labels.
+func byKind(list []series, kind string) map[string]map[string]float64 {
+	out := map[string]map[string]float64{}
 	for _, s := range list {
-		if keyWithout(s.labels, besides...) == key {
-			return s.value, true
+		of, _ := label(s.labels, kind)
+		if out[of] == nil {
+			out[of] = map[string]float64{}
+		}
+		if key := keyWithout(s.labels, kind); !has(out[of], key) {
+			out[of][key] = s.value
 		}
 	}
-	return 0, false
+	return out
+}
+
+func has(values map[string]float64, key string) bool {
+	_, ok := values[key]
+	return ok
 }
 
 // vllmCacheLimit takes the size of the cache from the labels of an info series.
@@ -124,12 +134,12 @@ func tensorRTWaiting(c *collector) {
 		c.add(&r, list)
 		return
 	}
+	scheduled := byKind(list, kind)["scheduled"]
 	for _, s := range list {
 		if v, _ := label(s.labels, kind); v != "active" {
 			continue
 		}
-		scheduled := slices.DeleteFunc(slices.Clone(list), func(s series) bool { v, _ := label(s.labels, kind); return v != "scheduled" })
-		if n, ok := at(scheduled, s.labels, kind); ok {
+		if n, ok := scheduled[keyWithout(s.labels, kind)]; ok {
 			s.value = max(0, s.value-n)
 			c.add(&rule{metric: requests, set: r.set}, []series{s})
 		}
@@ -140,19 +150,21 @@ func tensorRTWaiting(c *collector) {
 func tensorRTCache(c *collector) {
 	const kind = "kv_cache_block_type"
 	list := c.values("nv_trt_llm_kv_cache_block_metrics")
-	of := func(name string) []series {
-		return slices.DeleteFunc(slices.Clone(list), func(s series) bool { v, _ := label(s.labels, kind); return v != name })
-	}
+	values := byKind(list, kind)
 	gpu := []Attr{{AttrTier, "gpu"}}
-	for _, s := range of("max") {
-		used, ok := at(of("used"), s.labels, kind)
-		if fraction, has := at(of("fraction"), s.labels, kind); has {
+	for _, s := range list {
+		if v, _ := label(s.labels, kind); v != "max" {
+			continue
+		}
+		key := keyWithout(s.labels, kind)
+		used, ok := values["used"][key]
+		if fraction, known := values["fraction"][key]; known {
 			used, ok = fraction*s.value, true
 		}
 		if ok && s.value > 0 {
 			c.add(&rule{metric: cacheUtilization, set: gpu}, []series{{labels: s.labels, value: used / s.value}})
 		}
-		if tokens, ok := at(of("tokens_per"), s.labels, kind); ok {
+		if tokens, ok := values["tokens_per"][key]; ok {
 			c.add(&rule{metric: cacheLimit, set: gpu}, []series{{labels: s.labels, value: tokens * s.value}})
 		}
 	}
@@ -160,9 +172,9 @@ func tensorRTCache(c *collector) {
 
 // tensorRTCacheLimit takes the size of the cache, which is counted in blocks.
 func tensorRTCacheLimit(c *collector) {
-	tokens := c.values("trtllm_kv_cache_tokens_per_block")
+	tokens := byKind(c.values("trtllm_kv_cache_tokens_per_block"), "")[""]
 	for _, s := range c.values("trtllm_kv_cache_max_blocks") {
-		if n, ok := at(tokens, s.labels); ok {
+		if n, ok := tokens[keyWithout(s.labels)]; ok {
 			s.value *= n
 			c.add(&rule{metric: cacheLimit, set: []Attr{{AttrTier, "gpu"}}}, []series{s})
 		}

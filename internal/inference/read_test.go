@@ -6,10 +6,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -529,6 +531,38 @@ func TestHostilePage(t *testing.T) {
 	r := Read(promtext.Scan([]byte(b.String())), "")
 	if len(r.Points) != maxPoints || r.Rejected != 50_000-maxPoints {
 		t.Errorf("%d points, %d rejected", len(r.Points), r.Rejected)
+	}
+}
+
+// Catches a page that takes minutes and terabytes, because each of its series is compared with all others.
+func TestPageOfManySeries(t *testing.T) {
+	for name, line := range map[string]string{
+		"workers":                        "ray_vllm_generation_tokens_total{WorkerId=\"%040[1]d\"} 1\n",
+		"histograms":                     "vllm:time_to_first_token_seconds_bucket{engine=\"%[1]d\",le=\"+Inf\"} 1\n",
+		"bounds":                         "vllm:time_to_first_token_seconds_bucket{le=\"%[1]d\"} 1\n",
+		"blocks of Triton":               "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"max\",model=\"%[1]d\"} 1\n",
+		"requests of Triton":             "nv_trt_llm_request_metrics{request_type=\"active\",model=\"%[1]d\"} 1\n",
+		"blocks of TensorRT-LLM":         "trtllm_kv_cache_max_blocks{x=\"%[1]d\"} 1\ntrtllm_kv_cache_tokens_per_block{x=\"%[1]d\"} 1\n",
+		"what engines say of themselves": "trtllm_model_config_info{model_name=\"%[1]d\",quantization=\"x\"} 1\n",
+		"families":                       "vllm:a%[1]d 1\n",
+		"priorities":                     "sglang:num_running_reqs{priority=\"\",x=\"%[1]d\"} 1\n",
+		"aborted requests":               "sglang:num_requests_total{x=\"%[1]d\"} 1\nsglang:num_aborted_requests_total{x=\"%[1]d\"} 1\n",
+	} {
+		var b strings.Builder
+		for i := range 10_000 {
+			fmt.Fprintf(&b, line, i)
+		}
+		page := []byte(b.String())
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r := Read(promtext.Scan(page), "")
+		if err := (&Growth{}).Follow(r, second(0), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 120<<20 || len(r.Points) > maxPoints+maxInfos {
+			t.Errorf("%s: %d MiB for a page of %d KiB, %d points", name, n>>20, len(page)>>10, len(r.Points))
+		}
 	}
 }
 

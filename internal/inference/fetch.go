@@ -97,7 +97,11 @@ func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64
 	r.Header.Set("Accept", accept)
 	r.Header.Set("User-Agent", "gpumeter")
 	for name, value := range t.Header {
-		r.Header.Set(name, value)
+		if strings.EqualFold(name, "Host") {
+			r.Host = value
+		} else {
+			r.Header.Set(name, value)
+		}
 	}
 	answer, err := t.Client.Do(r)
 	if err != nil {

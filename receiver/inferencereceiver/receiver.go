@@ -39,6 +39,7 @@ type inferenceReceiver struct {
 	owners owners // nil: unknown
 	find   finder // nil: only what is listed
 	replay bool   // a tick waits for the readings of the one before
+	slots  chan struct{}
 
 	began   time.Time
 	ticked  time.Time          // the last tick
@@ -290,7 +291,7 @@ func (r *inferenceReceiver) found(e *discover.Engine) *target {
 
 func (r *inferenceReceiver) target(id string, at inference.Target) *target {
 	t := &target{
-		Target: at, interval: r.cfg.Interval, timeout: r.cfg.Timeout, next: r.next,
+		Target: at, interval: r.cfg.Interval, timeout: r.cfg.Timeout, next: r.next, slots: r.slots,
 		log: r.set.Logger.With(zap.String("engine", id), zap.String("url", at.URL.String())), emitter: newEmitter(id, at.URL, r.set.BuildInfo.Version),
 	}
 	t.emitter.growth.Watched = r.began

@@ -30,6 +30,7 @@ type target struct {
 	timeout  time.Duration
 	next     consumer.Metrics
 	log      *zap.Logger
+	slots    chan struct{} // of all targets; who reads a page has one
 
 	// Only the goroutine that follows the clock uses these.
 	last time.Time // when the last reading began
@@ -130,14 +131,14 @@ func (t *target) send(ctx context.Context, md pmetric.Metrics) {
 }
 
 // read reads the page once. A page that ends the parser costs its target alone.
-func (t *target) read(ctx context.Context) (_ *inference.Reading, err error) {
+func (t *target) read(stop context.Context) (_ *inference.Reading, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the parser panicked: %v", p)
 			t.log.Debug("The parser of metrics pages panicked", zap.ByteString("stack", debug.Stack()))
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	ctx, cancel := context.WithTimeout(stop, t.timeout)
 	defer cancel()
 	if t.unknown {
 		if err := t.Drains(ctx); err != nil {
@@ -158,17 +159,36 @@ func (t *target) read(ctx context.Context) (_ *inference.Reading, err error) {
 		reading.Describe(t.about.Version)
 		return reading, nil
 	}
+	before := t.about.Model
+	reading, err := t.parse(stop, page)
+	if err != nil {
+		return nil, err
+	}
+	if t.ask(ctx, reading); t.about.Model != before {
+		if reading, err = t.parse(stop, page); err != nil {
+			return nil, err
+		}
+	}
+	reading.Describe(t.about.Version)
+	return reading, nil
+}
+
+// atATime is how many pages are parsed at a time. One that is hostile takes fifty times its size meanwhile.
+const atATime = 2
+
+// parse parses a page when it is its turn.
+func (t *target) parse(stop context.Context, page []byte) (*inference.Reading, error) {
+	select {
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
+	case <-stop.Done():
+		return nil, stop.Err()
+	}
 	text := promtext.Scan(page)
 	if len(text.Samples) == 0 && text.Bad > 0 {
 		return nil, fmt.Errorf("the answer is not a metrics page: %w", text.Err)
 	}
-	before := t.about.Model
-	reading := inference.Read(text, before)
-	if t.ask(ctx, reading); t.about.Model != before {
-		reading = inference.Read(text, t.about.Model)
-	}
-	reading.Describe(t.about.Version)
-	return reading, nil
+	return inference.Read(text, t.about.Model), nil
 }
 
 // enough is how often an engine is asked about itself if it does not answer.

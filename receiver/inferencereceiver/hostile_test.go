@@ -61,7 +61,7 @@ var answers = map[string]http.HandlerFunc{
 			time.Sleep(time.Millisecond)
 		}
 	},
-	"a header without an end": func(w http.ResponseWriter, r *http.Request) {
+	"a header without an end": func(w http.ResponseWriter, _ *http.Request) {
 		conn, b, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			panic(err)

@@ -47,7 +47,8 @@ func TestAnnotatedPath(t *testing.T) {
 		{
 			"trtllm-serve, whose page it says is the one that empties", "/metrics",
 			map[string]string{"/v1/models": models("tensorrt_llm"), "/metrics": "[]", "/prometheus/metrics": "trtllm_num_requests_running 1\n"},
-			"/prometheus/metrics", []string{"/v1/models", "/prometheus/metrics"},
+			"/prometheus/metrics",
+			[]string{"/v1/models", "/prometheus/metrics"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -220,6 +221,21 @@ func TestPortIsReused(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"/v1/models", "/metrics"}, server.paths()); diff != "" {
 		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+}
+
+// Catches an engine that is forgotten for as long as a clock was wrong, because it was to be asked later by that clock.
+func TestClockIsSetBack(t *testing.T) {
+	w := newWorld(t, run{pid: 100, parent: 1, session: 100, open: []uint64{11}})
+	server := &pages{at: map[string]string{"/metrics": ""}} // it has served no request
+	w.serve(11, server)
+	f := w.finder()
+	w.round(f, tick(1_000_000, 100))
+	server.mu.Lock()
+	server.at["/metrics"] = vllmPage
+	server.mu.Unlock()
+	if got := w.round(f, tick(0, 100)); len(got) != 1 {
+		t.Errorf("found %v", show(got))
 	}
 }
 

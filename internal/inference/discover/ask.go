@@ -69,7 +69,7 @@ func (a *asker) ask(ctx context.Context) (out answer) {
 	if a.tensorRT {
 		paths = []string{safe}
 	}
-	if a.hint != "" && !slices.Contains(paths, a.hint) && !(a.tensorRT && a.hint == usual) {
+	if a.hint != "" && !slices.Contains(paths, a.hint) && (!a.tensorRT || a.hint != usual) {
 		paths = slices.Insert(paths, 0, a.hint)
 	}
 	for i := 0; i < len(paths); i++ {

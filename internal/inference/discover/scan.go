@@ -223,6 +223,9 @@ func (s *scanner) askAll(ctx context.Context, at time.Time) {
 	s.hints(at)
 	var due []*socket
 	for _, x := range s.sockets {
+		if x.due.Sub(at) > longestPause { // the clock was set back
+			x.due = at
+		}
 		if s.candidates[x.pid] && x.verdict == undecided && !x.due.After(at) {
 			due = append(due, x)
 		}

@@ -141,10 +141,11 @@ func (g *Growth) Follow(r *Reading, at, process time.Time) error {
 }
 
 // restarted reports whether the engine's process is another than in the last reading. The machine knows
-// best: what a page says may change with the clock.
+// best: what a page says may change with the clock. But it may learn of a restart after the page has told.
 func (g *Growth) restarted(page, process float64) bool {
 	if process != 0 && g.process != 0 {
-		return process != g.process
+		told := page != 0 && g.page != 0 && !differ(g.page, page)
+		return process != g.process && !told
 	}
 	return differ(g.page, page) && !slices.Contains(g.past, page)
 }

@@ -115,7 +115,7 @@ func TestLateAnnotation(t *testing.T) {
 	for i, want := range []struct {
 		path string
 		n    int
-	}{{"", 0}, {"", 0}, {"/nothing", 0}, {"/nothing", 0}, {"/stats", 1}, {"/stats", 1}, {"", 1}} {
+	}{{"", 0}, {"", 0}, {"/nothing", 0}, {"", 0}, {"/nothing", 0}, {"/stats", 1}, {"/stats", 1}, {"", 1}} {
 		hints = nil
 		if want.path != "" {
 			hints = []workload.Page{{Port: portOf(s), Scheme: "http", Path: want.path}}

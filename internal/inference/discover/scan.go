@@ -173,7 +173,7 @@ func (s *scanner) keep(list []held, at time.Time) {
 	}
 }
 
-// hints notes what pods say of the sockets, and asks those again of which they say something new.
+// hints notes what pods say of the sockets, and has those asked again of which they say something new.
 func (s *scanner) hints(at time.Time) {
 	if s.owner == nil {
 		return
@@ -190,10 +190,10 @@ func (s *scanner) hints(at time.Time) {
 				}
 			}
 		}
-		if hint != x.hint && hint != (workload.Page{}) {
-			x.verdict, x.spared, x.due, x.tries, x.closed = undecided, false, at, 0, 0
+		if hint == (workload.Page{}) || hint == x.hint { // a source that is silent for a moment says nothing new
+			continue
 		}
-		x.hint = hint
+		x.hint, x.verdict, x.spared, x.due, x.tries, x.closed = hint, undecided, false, at, 0, 0
 	}
 }
 

@@ -38,6 +38,9 @@ func forever(w io.Writer, r *http.Request, text string) {
 // slow is the answer that no limit of size ends.
 const slow = "a byte from time to time"
 
+// answered counts, so that no answer is like the one before.
+var answered atomic.Int32
+
 // answers are those of engines that mean harm, or are broken.
 var answers = map[string]http.HandlerFunc{
 	"a page without an end": func(w http.ResponseWriter, r *http.Request) { forever(w, r, strings.Repeat("vllm:x 1\n", 4096)) },
@@ -86,7 +89,10 @@ var answers = map[string]http.HandlerFunc{
 	"no password":       func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
 	"an error":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
 	"a page for people": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>\n<p>Welcome\n</html>\n") },
-	"nothing at all":    func(w http.ResponseWriter, _ *http.Request) { hijack(w, "") },
+	"another error each time": func(w http.ResponseWriter, _ *http.Request) {
+		hijack(w, fmt.Sprintf("HTTP/1.1 x%d\r\n\r\n", answered.Add(1)))
+	},
+	"nothing at all": func(w http.ResponseWriter, _ *http.Request) { hijack(w, "") },
 	"half an answer": func(w http.ResponseWriter, _ *http.Request) {
 		hijack(w, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nvllm:x 1\n")
 	},

@@ -1,6 +1,8 @@
 package inference
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +18,9 @@ import (
 
 // maxPage bounds a page after decompression. The largest that is known, of a Ray head, has half a megabyte.
 const maxPage = 4 << 20
+
+// maxLines bounds its lines, each of which takes memory beyond its length. The largest known have 2,000.
+const maxLines = 50_000
 
 // maxAnswer bounds what an engine says about itself.
 const maxAnswer = 1 << 20
@@ -46,13 +51,12 @@ var ErrNotPage = errors.New("the answer is JSON, not a metrics page: trtllm-serv
 // ErrTooLarge reports an answer that is larger than any page.
 var ErrTooLarge = errors.New("the answer is too large")
 
-// StatusError reports an answer without a page.
-type StatusError struct {
-	Code   int
-	Status string // such as 404 Not Found
-}
+// StatusError reports an answer without a page. What the server calls the code is not repeated.
+type StatusError struct{ Code int }
 
-func (e *StatusError) Error() string { return "the answer is " + e.Status }
+func (e *StatusError) Error() string {
+	return strings.TrimSpace(fmt.Sprintf("the answer is %d %s", e.Code, http.StatusText(e.Code)))
+}
 
 // NewClient returns a client for targets. It follows no redirects: they could lead anywhere.
 func NewClient(transport http.RoundTripper, timeout time.Duration) *http.Client {
@@ -64,12 +68,16 @@ func (t *Target) Page(ctx context.Context) ([]byte, error) {
 	if t.Format == Ollama {
 		return t.get(ctx, t.URL, "application/json", maxAnswer, anyType)
 	}
-	return t.get(ctx, t.URL, "text/plain;version=0.0.4;q=1,*/*;q=0.1", maxPage, func(kind string) error {
+	b, err := t.get(ctx, t.URL, "text/plain;version=0.0.4;q=1,*/*;q=0.1", maxPage, func(kind string) error {
 		if kind == "application/json" {
 			return ErrNotPage
 		}
 		return nil
 	})
+	if err == nil && bytes.Count(b, []byte("\n")) > maxLines {
+		return nil, fmt.Errorf("%w: it has more than %d lines", ErrTooLarge, maxLines)
+	}
+	return b, err
 }
 
 // Ask returns what the engine answers at another path.
@@ -89,7 +97,11 @@ func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64
 	r.Header.Set("Accept", accept)
 	r.Header.Set("User-Agent", "gpumeter")
 	for name, value := range t.Header {
-		r.Header.Set(name, value)
+		if strings.EqualFold(name, "Host") {
+			r.Host = value
+		} else {
+			r.Header.Set(name, value)
+		}
 	}
 	answer, err := t.Client.Do(r)
 	if err != nil {
@@ -97,7 +109,7 @@ func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return nil, &StatusError{answer.StatusCode, answer.Status}
+		return nil, &StatusError{answer.StatusCode}
 	}
 	kind, _, err := mime.ParseMediaType(answer.Header.Get("Content-Type"))
 	if err != nil {
@@ -116,36 +128,99 @@ func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64
 	return b, nil
 }
 
-// Model returns the model of an engine whose page does not name it, empty if it does not say. provider
-// is one of the Providers of a Reading.
-func (t *Target) Model(ctx context.Context, provider string) (string, error) {
-	var at string
-	var answer struct {
-		ID   string `json:"model_id"`
+// IsTensorRT reports whether a list of models, as at /v1/models, is of trtllm-serve: its /metrics must not be read,
+// which empties it.
+func IsTensorRT(models []byte) bool {
+	var list struct {
 		Data []struct {
-			ID string `json:"id"`
+			OwnedBy string `json:"owned_by"`
 		} `json:"data"`
 	}
-	switch provider {
-	case "tgi", "tei":
-		at = "/info"
-	case "llama_cpp":
-		at = "/v1/models"
-	default:
-		return "", nil
+	if json.Unmarshal(models, &list) != nil {
+		return false // a page for people
 	}
-	b, err := t.Ask(ctx, at)
-	if err != nil {
-		return "", fmt.Errorf("cannot ask for the model: %w", err)
+	for _, m := range list.Data {
+		if m.OwnedBy == "tensorrt_llm" {
+			return true
+		}
 	}
-	if err := json.Unmarshal(b, &answer); err != nil {
-		return "", fmt.Errorf("cannot parse the model at %s: %w", at, err)
+	return false
+}
+
+// Drains returns ErrNotPage if the page is that of trtllm-serve which is empty once it was read, and asks for
+// something else to find out. Any other error leaves it open.
+func (t *Target) Drains(ctx context.Context) error {
+	if path.Clean("/"+t.URL.Path) != "/metrics" {
+		return nil
+	}
+	b, err := t.Ask(ctx, "/v1/models")
+	if err == nil && IsTensorRT(b) {
+		return ErrNotPage
+	}
+	var status *StatusError
+	if errors.As(err, &status) || errors.Is(err, ErrTooLarge) { // another program
+		return nil
+	}
+	return err
+}
+
+// About is what an engine says of itself beside its page. What it does not say is empty.
+type About struct{ Model, Version string }
+
+// abouts are where engines say something of themselves.
+var abouts = map[string][]string{
+	"vllm": {"/version"}, "tensorrt_llm": {"/version"}, "nvidia_nim": {"/v1/version"}, "tgi": {"/info"}, "tei": {"/info"},
+	"llama_cpp": {"/v1/models", "/props"}, "triton": {"/v2"}, ollama: {"/api/version"},
+}
+
+// About asks an engine about itself: for its version, and for its model if its page does not name that. provider is
+// one of the Providers of a Reading. An engine that answers otherwise, or not there, has nothing to say.
+func (t *Target) About(ctx context.Context, provider string) (About, error) {
+	var out About
+	for _, at := range abouts[provider] {
+		b, err := t.Ask(ctx, at)
+		var status *StatusError
+		if errors.As(err, &status) && status.Code < http.StatusInternalServerError {
+			continue
+		}
+		if err != nil {
+			return out, fmt.Errorf("cannot ask at %s: %w", at, err)
+		}
+		more := about(b)
+		out.Model, out.Version = cmp.Or(out.Model, more.Model), cmp.Or(out.Version, more.Version)
+	}
+	return out, nil
+}
+
+// about reads what an engine says of itself.
+func about(b []byte) About {
+	var answer struct {
+		ID      any `json:"model_id"`
+		Version any `json:"version"`
+		Release any `json:"release"`    // NIM: version is that of its API
+		Build   any `json:"build_info"` // llama.cpp
+		Data    []struct {
+			ID any `json:"id"`
+		} `json:"data"`
+	}
+	if json.Unmarshal(b, &answer) != nil {
+		return About{}
 	}
 	if len(answer.Data) > 0 {
 		answer.ID = answer.Data[0].ID
 	}
-	if strings.HasSuffix(answer.ID, ".gguf") { // the path of a file
-		return path.Base(answer.ID), nil
+	out := About{Model: short(answer.ID), Version: cmp.Or(short(answer.Release), short(answer.Build), short(answer.Version))}
+	if strings.HasSuffix(out.Model, ".gguf") { // the path of a file
+		out.Model = path.Base(out.Model)
 	}
-	return answer.ID, nil
+	return out
+}
+
+// short returns a text that is short enough for an attribute, or "".
+func short(v any) string {
+	text, _ := v.(string)
+	if len(text) > maxValue {
+		return ""
+	}
+	return text
 }

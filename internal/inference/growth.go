@@ -1,6 +1,9 @@
 package inference
 
 import (
+	"cmp"
+	"errors"
+	"math"
 	"slices"
 	"time"
 )
@@ -17,12 +20,15 @@ type Growth struct {
 	// Watched is since when the engine would have been found.
 	Watched time.Time
 
-	started float64   // of the engine's process, in seconds since 1970; 0: unknown
-	read    time.Time // the last reading; zero: none
-	began   time.Time // of what the first reading had
-	lasting bool      // what the first reading had stays for as long as the process lives
-	points  map[string]*grown
-	reading int
+	// When the engine's process started, in seconds since 1970, as its page and the machine say; 0: unknown.
+	page, process float64
+	past          []float64 // what pages said before, the last few
+	turns         int       // readings of a process from before, one after the other
+	read          time.Time // the last reading; zero: none
+	began         time.Time // of what the first reading had
+	lasting       bool      // what the first reading had stays for as long as the process lives
+	points        map[string]*grown
+	reading       int
 }
 
 // grown is one total.
@@ -30,6 +36,9 @@ type grown struct {
 	since time.Time
 	parts map[string]*part
 	order []string // of parts, so that sums of floating-point numbers are the same each time
+	// changes counts those of the bounds. An upgrade changes them once, and what is on the page then is new; bounds
+	// that change again may be those of two engines that answer in turn.
+	changes int
 	// before is what there was when the total began, if that is no part of it.
 	relative bool
 	before   float64
@@ -48,24 +57,59 @@ type part struct {
 }
 
 // forget is after how many readings a part that the page no longer has becomes a number: a worker that
-// returns later begins anew.
-const forget = 360
+// returns later begins anew. So does one beyond maxParts of a total.
+const forget, maxParts = 360, 4096
+
+// maxTotals bounds the totals of an engine, for as long as its process lives: a page may have other
+// labels in each reading.
+const maxTotals = 4 * maxPoints
+
+// maxPast bounds the processes that are remembered of one address. After maxTurns readings the one that has
+// returned is followed.
+const maxPast, maxTurns = 16, 3
 
 // Succeed makes an engine the successor of another at the same place: it has counted nothing before that one
 // was last read.
 func (g *Growth) Succeed(old *Growth) { g.read = old.read }
 
+// ErrAlternates reports a page of a process whose place another had taken: whoever answers changes from reading
+// to reading, and what they have counted would count each time.
+var ErrAlternates = errors.New("several processes answer in turn: behind a load balancer each engine has to be listed by its own address")
+
 // Follow replaces the values of the counters and histograms of a reading by totals, and sets Since.
 // process is when the engine's process began, zero if that is only known from the page, or not at all.
-func (g *Growth) Follow(r *Reading, at, process time.Time) {
-	started := r.Started
-	if started == 0 && !process.IsZero() {
-		started = float64(process.UnixMilli()) / 1000
+// Points beyond a limit are removed and counted. A reading that returns an error is not followed.
+func (g *Growth) Follow(r *Reading, at, process time.Time) error {
+	page, own := r.Started, 0.0
+	if !process.IsZero() {
+		own = float64(process.UnixMilli()) / 1000
 	}
-	if g.points == nil || g.started != 0 && started != 0 && started != g.started {
-		g.begin(started, at)
+	switch other := differ(g.page, page); {
+	case g.points == nil, g.restarted(page, own):
+		g.begin(cmp.Or(page, own), at)
+		g.process = 0
+	case other && slices.Contains(g.past, page):
+		if g.turns++; g.turns < maxTurns {
+			return ErrAlternates
+		}
+		g.begin(0, at)
+		g.began = time.Time{} // what it has counted may have been counted
 	}
+	g.turns = 0
+	if differ(g.page, page) {
+		g.past = append(g.past, g.page)
+		g.past = g.past[max(0, len(g.past)-maxPast):]
+		g.page = page
+	}
+	g.page, g.process = cmp.Or(g.page, page), cmp.Or(own, g.process)
 	g.reading++
+	r.Points = slices.DeleteFunc(r.Points, func(p Point) bool {
+		if p.Metric.Kind != Counter && p.Metric.Kind != Histogram || len(g.points) < maxTotals || g.points[p.Key()] != nil {
+			return false
+		}
+		r.Rejected++
+		return true
+	})
 	for i := range r.Points {
 		p := &r.Points[i]
 		if p.Metric.Kind != Counter && p.Metric.Kind != Histogram {
@@ -74,11 +118,17 @@ func (g *Growth) Follow(r *Reading, at, process time.Time) {
 		key := p.Key()
 		total := g.points[key]
 		if total == nil || !total.fits(p) {
-			total = &grown{since: g.zero(total != nil), parts: map[string]*part{}}
+			before := total
+			total = &grown{since: g.zero(before != nil, at), parts: map[string]*part{}}
+			if before != nil {
+				if total.changes = before.changes + 1; total.changes > 1 {
+					total.since = time.Time{}
+				}
+			}
 			g.points[key] = total
 		}
 		total.add(p, g.reading)
-		if total.since.IsZero() && (!g.lasting || slices.ContainsFunc(p.parts, func(c contribution) bool { return c.passing })) {
+		if total.since.IsZero() && (!g.lasting || total.changes > 1 || slices.ContainsFunc(p.parts, func(c contribution) bool { return c.passing })) {
 			total.relative, total.since, total.before, total.befores = true, at, total.now, total.nows
 		}
 		p.Since, p.Value, p.Buckets = total.since, total.now-total.before, total.nows
@@ -86,7 +136,25 @@ func (g *Growth) Follow(r *Reading, at, process time.Time) {
 			p.Buckets = p.without(total.befores)
 		}
 	}
-	g.read, g.started = at, started
+	g.read = at
+	return nil
+}
+
+// restarted reports whether the engine's process is another than in the last reading. The machine knows
+// best: what a page says may change with the clock. But it may learn of a restart after the page has told.
+func (g *Growth) restarted(page, process float64) bool {
+	if process != 0 && g.process != 0 {
+		told := page != 0 && g.page != 0 && !differ(g.page, page)
+		return process != g.process && !told
+	}
+	return differ(g.page, page) && !slices.Contains(g.past, page)
+}
+
+// differ reports whether two times when a process started are of different processes. Some pages add up the age
+// of the process and the time of the boot for each reading.
+func differ(a, b float64) bool {
+	const rounding = 2 // seconds
+	return a != 0 && b != 0 && math.Abs(a-b) > rounding
 }
 
 // Relabel begins new series: those to come have other attributes than those before, and must not count
@@ -117,9 +185,12 @@ func (g *Growth) begin(started float64, at time.Time) {
 }
 
 // zero returns when a total that is new was zero for the last time.
-func (g *Growth) zero(again bool) time.Time {
+func (g *Growth) zero(again bool, at time.Time) time.Time {
 	if g.read.IsZero() && !again {
 		return g.began
+	}
+	if g.read.After(at) { // the clock was set back
+		return at
 	}
 	return g.read
 }
@@ -180,7 +251,10 @@ const rest = ""
 
 // settle moves parts that are long gone into one, so that workers that come and go take no more memory.
 func (t *grown) settle(reading int) {
-	gone := func(key string) bool { return key != rest && reading-t.parts[key].seen > forget }
+	gone := func(key string) bool {
+		age := reading - t.parts[key].seen
+		return key != rest && (age > forget || age > 0 && len(t.parts) > maxParts)
+	}
 	if !slices.ContainsFunc(t.order, gone) {
 		return
 	}

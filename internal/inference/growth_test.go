@@ -21,7 +21,10 @@ func follow(watched time.Time, pages ...string) []string {
 	var out []string
 	for i, page := range pages {
 		r := Read(promtext.Scan([]byte(page)), "m")
-		g.Follow(r, second(10+10*i), time.Time{})
+		if err := g.Follow(r, second(10+10*i), time.Time{}); err != nil {
+			out = append(out, fmt.Sprintf("%d: %v", i, err))
+			continue
+		}
 		for j := range r.Points {
 			p := &r.Points[j]
 			if p.Metric.Kind != Counter && p.Metric.Kind != Histogram {
@@ -108,6 +111,38 @@ func TestGrowth(t *testing.T) {
 		{"an upgrade that changes the bounds", second(0), []string{begin(-5) + ttft("1", 5, 6), begin(-5) + ttft("2", 7, 9)}, []string{
 			"0: time_to_first_token [5 1] 6 since ?", "1: time_to_first_token [7 2] 9 since 10",
 		}},
+		{
+			"two versions that answer in turn, without a word of their processes", second(0),
+			[]string{begin(-5) + ttft("1", 5, 6), begin(-5) + ttft("2", 7, 9), begin(-5) + ttft("1", 5, 7), begin(-5) + ttft("2", 7, 9)},
+			[]string{
+				"0: time_to_first_token [5 1] 6 since ?", "1: time_to_first_token [7 2] 9 since 10", "2: time_to_first_token [0 0] 0 since 30", "3: time_to_first_token [0 0] 0 since 40",
+			},
+		},
+		{
+			"two processes that answer in turn", second(0),
+			[]string{begin(-5) + own(1000), begin(-900) + own(900), begin(-5) + own(1005), begin(-900) + own(905), begin(-5) + own(1010)},
+			[]string{"0: output 1000 since ?", "1: output 900 since 10", "2: " + ErrAlternates.Error(), "3: output 905 since 10", "4: " + ErrAlternates.Error()},
+		},
+		{
+			"a clock that is set and set back", second(0),
+			[]string{begin(-5) + own(10), begin(-905) + own(11), begin(-5) + own(12), begin(-5) + own(13), begin(-5) + own(14), begin(-5) + own(15)},
+			[]string{"0: output 10 since ?", "1: output 11 since 10", "2: " + ErrAlternates.Error(), "3: " + ErrAlternates.Error(), "4: output 0 since 50", "5: output 1 since 50"},
+		},
+		{
+			"a start that is rounded anew each time", second(0),
+			[]string{begin(-5) + own(10), begin(-4) + own(11), begin(-6) + own(12), begin(-5) + own(13)},
+			[]string{"0: output 10 since ?", "1: output 11 since ?", "2: output 12 since ?", "3: output 13 since ?"},
+		},
+		{
+			"starts that are none", second(0),
+			[]string{"process_start_time_seconds NaN\n" + own(10), "process_start_time_seconds NaN\n" + own(11), "process_start_time_seconds +Inf\n" + own(12), "process_start_time_seconds -1\n" + own(13)},
+			[]string{"0: output 0 since 10", "1: output 1 since 10", "2: output 2 since 10", "3: output 3 since 10"},
+		},
+		{
+			"counters that fall below zero or are no numbers", second(0),
+			[]string{begin(-5) + own(10), begin(-5) + own(-3), begin(-5) + "vllm:generation_tokens_total{model_name=\"m\"} NaN\n", begin(-5) + "vllm:generation_tokens_total{model_name=\"m\"} +Inf\n", begin(-5) + own(12)},
+			[]string{"0: output 10 since ?", "4: output 12 since ?"},
+		},
 	} {
 		if diff := cmp.Diff(tt.want, follow(tt.watched, tt.pages...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
@@ -126,7 +161,9 @@ func TestRelabel(t *testing.T) {
 			g.Relabel()
 		}
 		r := Read(promtext.Scan(fmt.Appendf(nil, page, second(5).Unix(), 100+i, 200+i)), "m")
-		g.Follow(r, second(10+10*i), time.Time{})
+		if err := g.Follow(r, second(10+10*i), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
 		for _, p := range r.Points {
 			since := "?"
 			if !p.Since.IsZero() {
@@ -152,7 +189,9 @@ func TestGrowthForgets(t *testing.T) {
 	for i := range 3000 {
 		page := fmt.Sprintf("ray_vllm_generation_tokens_total{WorkerId=\"%d\"} 1\n", i)
 		r := Read(promtext.Scan([]byte(page)), "m")
-		g.Follow(r, second(i), time.Time{})
+		if err := g.Follow(r, second(i), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
 		last = &r.Points[0]
 	}
 	if last.Value != 2999 {
@@ -161,4 +200,136 @@ func TestGrowthForgets(t *testing.T) {
 	if n := len(g.points[last.Key()].parts); n > forget+2 {
 		t.Errorf("%d parts are remembered", n)
 	}
+}
+
+// Catches tokens that count twice because the clock was set: a page tells when its process began by a clock, and the
+// machine knows that it is the same process.
+func TestProcessIsTheSame(t *testing.T) {
+	t.Parallel()
+	g := &Growth{Watched: second(0)}
+	var got []string
+	for i, start := range []int{5, 3605, 5, 5, 5, 8} {
+		r := Read(promtext.Scan(fmt.Appendf(nil, "process_start_time_seconds %d\nvllm:generation_tokens_total %d\n", second(start).Unix(), 10+i)), "m")
+		process := second(5)
+		if i == 5 {
+			process = second(8) // another process
+		}
+		err := g.Follow(r, second(10+10*i), process)
+		got = append(got, fmt.Sprint(r.Points[0].Value, " ", err == nil))
+	}
+	if diff := cmp.Diff([]string{"10 true", "11 true", "12 false", "13 false", "0 true", "15 true"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches tokens that count twice because an engine that is listed is found anew some time after its restart.
+func TestRestartIsFoundLate(t *testing.T) {
+	t.Parallel()
+	g := &Growth{Watched: second(0)}
+	var got []float64
+	for i, now := range []struct{ page, process, tokens int }{{5, 5, 100}, {15, 5, 3}, {15, 15, 5}, {15, 15, 6}} {
+		r := Read(promtext.Scan(fmt.Appendf(nil, "process_start_time_seconds %d\nvllm:generation_tokens_total %d\n", second(now.page).Unix(), now.tokens)), "m")
+		if err := g.Follow(r, second(10+10*i), second(now.process)); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, r.Points[0].Value)
+	}
+	if diff := cmp.Diff([]float64{100, 103, 105, 106}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches a total that began after the reading that has it, when the clock was set back.
+func TestClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	g := &Growth{}
+	read := func(page string, at int) *Reading {
+		r := Read(promtext.Scan([]byte(page)), "m")
+		if err := g.Follow(r, second(at), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	read("vllm:generation_tokens_total 1\n", 1000)
+	r := read("vllm:generation_tokens_total 1\nvllm:num_preemptions_total 2\n", 10)
+	for _, p := range r.Points {
+		if p.Metric == preemptions && p.Since.After(second(10)) {
+			t.Errorf("%s at second 10 since %v", p.Metric.Name, p.Since.Sub(second(0)))
+		}
+	}
+}
+
+// Catches a page with other labels in each reading that takes all memory in the end.
+func TestGrowthIsBounded(t *testing.T) {
+	t.Parallel()
+	g := &Growth{}
+	for i := range 6 {
+		var b strings.Builder
+		for j := range maxPoints {
+			fmt.Fprintf(&b, "tgi_request_failure{err=\"%d-%d\"} 1\n", i, j)
+		}
+		for j := range maxParts {
+			fmt.Fprintf(&b, "ray_vllm_generation_tokens_total{WorkerId=\"%d-%d\"} 1\n", i, j)
+		}
+		r := Read(promtext.Scan([]byte(b.String())), "m")
+		rejected := r.Rejected
+		if err := g.Follow(r, second(i), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		if i == 5 && (r.Rejected == rejected || len(r.Points) > 1) {
+			t.Errorf("%d points beyond the limit were rejected, %d were not", r.Rejected-rejected, len(r.Points))
+		}
+	}
+	parts := 0
+	for _, total := range g.points {
+		parts += len(total.parts)
+	}
+	if len(g.points) > maxTotals+maxPoints || parts > len(g.points)+2*maxParts {
+		t.Errorf("%d totals with %d parts are remembered", len(g.points), parts)
+	}
+}
+
+// Catches totals that fall, or fall below what there was when they began, whatever a page does from one reading to the
+// next.
+func FuzzFollow(f *testing.F) {
+	const h = "vllm:time_to_first_token_seconds"
+	f.Add("process_start_time_seconds 5\nvllm:generation_tokens_total 7\n", "vllm:generation_tokens_total 3\n", "process_start_time_seconds 9\nvllm:generation_tokens_total 1\n")
+	f.Add(h+"_bucket{le=\"1\"} 1\n"+h+"_bucket{le=\"+Inf\"} 2\n"+h+"_sum NaN\n", h+"_bucket{le=\"+Inf\"} 2\n", h+"_bucket{le=\"1\"} 0\n"+h+"_bucket{le=\"+Inf\"} 0\n")
+	f.Add("ray_vllm_generation_tokens_total{WorkerId=\"a\"} 5\n", "ray_vllm_generation_tokens_total{WorkerId=\"b\"} 5\n", "ray_vllm_generation_tokens_total{WorkerId=\"a\"} 4\n")
+	f.Add("sglang:num_requests_total 10\nsglang:num_aborted_requests_total 2\n", "sglang:num_requests_total 9\nsglang:num_aborted_requests_total 5\n", "sglang:num_requests_total 1\n")
+	f.Fuzz(func(t *testing.T, a, b, c string) {
+		g := &Growth{Watched: second(0)}
+		before := map[string]Point{}
+		for i, page := range []string{a, b, c, a, c, b, a} {
+			if i == 4 {
+				g.Relabel()
+				clear(before)
+			}
+			r := Read(promtext.Scan([]byte(page)), "m")
+			if g.Follow(r, second(10*i), time.Time{}) != nil {
+				continue
+			}
+			for _, p := range r.Points {
+				if p.Metric.Kind != Counter && p.Metric.Kind != Histogram {
+					continue
+				}
+				key := p.Key() + p.Since.String()
+				if p.Buckets != nil {
+					key += fmt.Sprint(p.Bounds)
+				}
+				old, ok := before[key]
+				before[key] = p
+				switch {
+				case !ok:
+				case p.Buckets == nil && p.Value < old.Value:
+					t.Errorf("reading %d: %s fell from %v to %v", i, key, old.Value, p.Value)
+				case p.Buckets != nil && (p.Count < old.Count || p.below(old.Buckets)):
+					t.Errorf("reading %d: %s fell from %v to %v", i, key, old.Counts, p.Counts)
+				}
+				if p.Since.After(second(10 * i)) {
+					t.Errorf("reading %d: %s began at %v", i, key, p.Since)
+				}
+			}
+		}
+	})
 }

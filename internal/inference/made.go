@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -23,15 +24,25 @@ func (c *collector) values(name string) []series {
 	return totals(unique(f.values()))
 }
 
-// at returns a family's only series with the labels of another series, besides some.
-func at(list []series, labels []promtext.Label, besides ...string) (float64, bool) {
-	key := keyWithout(labels, besides...)
+// byKind divides the series of a family by the label that says what each is. The values of a kind are by the other
+// labels.
+func byKind(list []series, kind string) map[string]map[string]float64 {
+	out := map[string]map[string]float64{}
 	for _, s := range list {
-		if keyWithout(s.labels, besides...) == key {
-			return s.value, true
+		of, _ := label(s.labels, kind)
+		if out[of] == nil {
+			out[of] = map[string]float64{}
+		}
+		if key := keyWithout(s.labels, kind); !has(out[of], key) {
+			out[of][key] = s.value
 		}
 	}
-	return 0, false
+	return out
+}
+
+func has(values map[string]float64, key string) bool {
+	_, ok := values[key]
+	return ok
 }
 
 // vllmCacheLimit takes the size of the cache from the labels of an info series.
@@ -123,12 +134,12 @@ func tensorRTWaiting(c *collector) {
 		c.add(&r, list)
 		return
 	}
+	scheduled := byKind(list, kind)["scheduled"]
 	for _, s := range list {
 		if v, _ := label(s.labels, kind); v != "active" {
 			continue
 		}
-		scheduled := slices.DeleteFunc(slices.Clone(list), func(s series) bool { v, _ := label(s.labels, kind); return v != "scheduled" })
-		if n, ok := at(scheduled, s.labels, kind); ok {
+		if n, ok := scheduled[keyWithout(s.labels, kind)]; ok {
 			s.value = max(0, s.value-n)
 			c.add(&rule{metric: requests, set: r.set}, []series{s})
 		}
@@ -139,19 +150,21 @@ func tensorRTWaiting(c *collector) {
 func tensorRTCache(c *collector) {
 	const kind = "kv_cache_block_type"
 	list := c.values("nv_trt_llm_kv_cache_block_metrics")
-	of := func(name string) []series {
-		return slices.DeleteFunc(slices.Clone(list), func(s series) bool { v, _ := label(s.labels, kind); return v != name })
-	}
+	values := byKind(list, kind)
 	gpu := []Attr{{AttrTier, "gpu"}}
-	for _, s := range of("max") {
-		used, ok := at(of("used"), s.labels, kind)
-		if fraction, has := at(of("fraction"), s.labels, kind); has {
+	for _, s := range list {
+		if v, _ := label(s.labels, kind); v != "max" {
+			continue
+		}
+		key := keyWithout(s.labels, kind)
+		used, ok := values["used"][key]
+		if fraction, known := values["fraction"][key]; known {
 			used, ok = fraction*s.value, true
 		}
 		if ok && s.value > 0 {
 			c.add(&rule{metric: cacheUtilization, set: gpu}, []series{{labels: s.labels, value: used / s.value}})
 		}
-		if tokens, ok := at(of("tokens_per"), s.labels, kind); ok {
+		if tokens, ok := values["tokens_per"][key]; ok {
 			c.add(&rule{metric: cacheLimit, set: gpu}, []series{{labels: s.labels, value: tokens * s.value}})
 		}
 	}
@@ -159,9 +172,9 @@ func tensorRTCache(c *collector) {
 
 // tensorRTCacheLimit takes the size of the cache, which is counted in blocks.
 func tensorRTCacheLimit(c *collector) {
-	tokens := c.values("trtllm_kv_cache_tokens_per_block")
+	tokens := byKind(c.values("trtllm_kv_cache_tokens_per_block"), "")[""]
 	for _, s := range c.values("trtllm_kv_cache_max_blocks") {
-		if n, ok := at(tokens, s.labels); ok {
+		if n, ok := tokens[keyWithout(s.labels)]; ok {
 			s.value *= n
 			c.add(&rule{metric: cacheLimit, set: []Attr{{AttrTier, "gpu"}}}, []series{s})
 		}
@@ -192,4 +205,93 @@ func llamaTokens(c *collector) {
 	c.add(&rule{metric: prefixQueries, set: gpu}, computed)
 	c.add(&rule{metric: prefixQueries, set: gpu}, cached)
 	c.add(&rule{metric: prefixHits, set: gpu}, cached)
+}
+
+// describe takes labels as what an engine says of itself. pairs are labels and attributes.
+func (c *collector) describe(s *series, pairs ...Attr) {
+	var known []Attr
+	for _, p := range pairs {
+		if v, _ := label(s.labels, p.Name); v != "" && v != "None" {
+			known = append(known, Attr{p.Value, v})
+		}
+	}
+	if len(known) == 0 {
+		return
+	}
+	model := c.modelOf(s.labels)
+	base := c.attrs(model, nil)
+	key := c.engine.provider + "\xff" + model
+	p := c.infos[key]
+	if p == nil {
+		p = &Point{Metric: engineInfo, Attrs: base, Value: 1}
+		c.infos[key] = p
+		c.described = append(c.described, p)
+	}
+	p.describe(known...)
+}
+
+// describe adds attributes that a point does not have yet.
+func (p *Point) describe(attrs ...Attr) {
+	for _, a := range attrs {
+		if p.Get(a.Name) == "" && len(a.Value) <= maxValue {
+			p.Attrs = append(p.Attrs, a)
+		}
+	}
+	slices.SortFunc(p.Attrs, func(a, b Attr) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// Describe adds the version of the engine, which no page has. One that is empty adds nothing.
+func (r *Reading) Describe(version string) {
+	if version == "" || len(r.Providers) == 0 {
+		return
+	}
+	done := false
+	model := ""
+	several := false
+	for i := range r.Points {
+		p := &r.Points[i]
+		if p.Get(AttrProvider) != r.Providers[0] {
+			continue
+		}
+		m := p.Get(AttrModel)
+		several = several || model != "" && m != "" && m != model
+		model = cmp.Or(model, m)
+		if p.Metric == engineInfo {
+			p.describe(Attr{AttrVersion, version})
+			done = true
+		}
+	}
+	if done {
+		return
+	}
+	p := Point{Metric: engineInfo, Attrs: []Attr{{AttrProvider, r.Providers[0]}}, Value: 1}
+	if model != "" && !several {
+		p.Attrs = append(p.Attrs, Attr{AttrModel, model})
+	}
+	p.describe(Attr{AttrVersion, version})
+	r.Points = append(r.Points, p)
+}
+
+func vllmInfo(c *collector) {
+	for _, s := range c.values("vllm_cache_config_info") {
+		c.describe(&s, Attr{"cache_dtype", AttrCacheType})
+	}
+}
+
+func sglangInfo(c *collector) {
+	for _, s := range c.values("sglang_context_len") {
+		if s.value >= 1 && s.value < 1<<53 {
+			s.labels = append(slices.Clone(s.labels), promtext.Label{Name: "context_len", Value: strconv.FormatFloat(s.value, 'f', -1, 64)})
+			c.describe(&s, Attr{"context_len", AttrContext})
+		}
+	}
+}
+
+func tensorRTInfo(c *collector) {
+	for _, family := range []string{"trtllm_model_config_info", "trtllm_parallel_config_info", "trtllm_cache_config_info"} {
+		for _, s := range c.values(family) {
+			c.describe(&s, Attr{"max_model_len", AttrContext}, Attr{"quantization", AttrQuantization}, Attr{"tensor_parallel_size", AttrTensor},
+				Attr{"pipeline_parallel_size", AttrPipeline}, Attr{"cache_dtype", AttrCacheType})
+		}
+	}
 }

@@ -37,7 +37,7 @@ func ReadOllama(list []byte) (*Reading, error) {
 	out := &Reading{Providers: []string{ollama}}
 	known := map[string]bool{}
 	for _, m := range *answer.Models {
-		if m.Name == "" || known[m.Name] || len(known) == maxModels {
+		if m.Name == "" || len(m.Name) > maxValue || known[m.Name] || len(known) == maxModels {
 			out.Rejected++
 			continue
 		}

@@ -39,7 +39,7 @@ type Buckets struct {
 	Bounds []float64 // finite upper bounds, ascending
 	Counts []uint64  // one more than Bounds; not cumulative
 	Count  uint64
-	Sum    float64
+	Sum    float64 // NaN if it is unknown
 }
 
 // canonical returns the name under which the table knows a family. The same family of vLLM is vllm:x where
@@ -137,7 +137,7 @@ func (f *family) histograms() (out []series, rejected int) {
 		key := keyWithout(s.Labels, "le")
 		g := groups[key]
 		if g == nil {
-			g = &parts{labels: s.Labels}
+			g = &parts{labels: s.Labels, sum: math.NaN()}
 			groups[key] = g
 			order = append(order, key)
 		}
@@ -147,7 +147,7 @@ func (f *family) histograms() (out []series, rejected int) {
 	for _, s := range f.buckets {
 		g := group(s)
 		bound, err := strconv.ParseFloat(s.Get("le"), 64)
-		if err != nil {
+		if err != nil || math.IsNaN(bound) || math.IsInf(bound, -1) {
 			g.bad = true
 		}
 		g.buckets = append(g.buckets, bucket{bound, s.Value})
@@ -155,6 +155,7 @@ func (f *family) histograms() (out []series, rejected int) {
 	for _, s := range f.sums {
 		group(s).sum = s.Value
 	}
+	rejected += len(f.samples) // a bucket has another name
 	for _, s := range f.counts {
 		g := group(s)
 		g.count, g.counted = s.Value, true
@@ -196,6 +197,9 @@ func (g *parts) histogram() (*Buckets, error) {
 		return nil, errHistogram
 	}
 	h := &Buckets{Sum: g.sum}
+	if math.IsInf(g.sum, 0) { // one value without bounds, or without a number, spoils the sum, and the buckets stay right
+		h.Sum = math.NaN()
+	}
 	before := 0.0
 	for i, b := range g.buckets {
 		if !(b.count >= before && b.count < 1<<63) || i > 0 && b.bound == g.buckets[i-1].bound {

@@ -5,6 +5,7 @@ package inference
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"math"
 	"slices"
 	"strings"
@@ -75,9 +76,11 @@ func Read(text *promtext.Text, model string) *Reading {
 	p := newPage(text)
 	out := &Reading{}
 	if f := p.find("process_start_time_seconds"); f != nil && len(f.samples) == 1 {
-		out.Started = f.samples[0].Value
+		if v := f.samples[0].Value; v > 0 && v < maxTime {
+			out.Started = v
+		}
 	}
-	c := &collector{page: p, model: model, points: map[string]*Point{}}
+	c := &collector{page: p, model: model, points: map[string]*Point{}, infos: map[string]*Point{}}
 	for i := range engines {
 		e := &engines[i]
 		if !e.on(p) {
@@ -91,6 +94,9 @@ func Read(text *promtext.Text, model string) *Reading {
 	}
 	for _, name := range c.order {
 		out.Points = append(out.Points, *c.points[name])
+	}
+	for _, info := range c.described[:min(len(c.described), maxInfos)] {
+		out.Points = append(out.Points, *info)
 	}
 	for _, f := range p.families {
 		if !f.mapped && slices.ContainsFunc(engines, func(e engine) bool { return slices.Contains(out.Providers, e.provider) && e.owns(f.name) }) {
@@ -156,6 +162,15 @@ var (
 // maxPoints bounds what is read of a page, which may be hostile. A Triton with a hundred models has a thousand.
 const maxPoints = 4000
 
+// maxValue bounds the attributes of a point, in bytes: a label that all points have would multiply.
+const maxValue = 1024
+
+// maxInfos bounds the models of a page that are described.
+const maxInfos = 256
+
+// maxTime is beyond all times, in seconds since 1970.
+const maxTime = 1 << 40
+
 // collector makes points.
 type collector struct {
 	page   *page
@@ -164,6 +179,9 @@ type collector struct {
 	sole   string // the only model of the engine's series, if there is one
 	points map[string]*Point
 	order  []string
+
+	infos     map[string]*Point // what engines say of themselves, by provider and model
+	described []*Point
 }
 
 func (c *collector) apply(r *rule) {
@@ -230,7 +248,12 @@ func (c *collector) attrs(model string, attrs []Attr) []Attr {
 // key identifies a series among those of a point. Copies of one series have one key: which of them
 // counts changes from reading to reading.
 func (s *series) key() string {
-	return s.family + "\xfd" + keyWithout(s.labels, append([]string{"le"}, replicas...)...)
+	key := s.family + "\xfd" + keyWithout(s.labels, append([]string{"le"}, replicas...)...)
+	if len(key) > maxValue { // keys are remembered
+		sum := sha256.Sum256([]byte(key))
+		return string(sum[:])
+	}
+	return key
 }
 
 // point adds a series to a point.
@@ -241,8 +264,15 @@ func (c *collector) point(m *Metric, model string, attrs []Attr, s *series, part
 	if sum {
 		value = s.histogram.Sum / parts
 	}
-	if s.histogram == nil && (math.IsNaN(value) || math.IsInf(value, 0) || value < 0) {
+	if m.Kind != Histogram && !(value >= 0 && value <= math.MaxFloat64) {
+		if m.Kind == Counter {
+			c.page.rejected++ // no count is like that
+		}
 		return // unknown: vLLM has a ratio of -1 before the first request
+	}
+	if slices.ContainsFunc(attrs, func(a Attr) bool { return len(a.Value) > maxValue }) {
+		c.page.rejected++
+		return
 	}
 	added := &Point{Metric: m, Attrs: attrs, Value: value}
 	from := contribution{key: s.key(), value: value, passing: slices.ContainsFunc(s.labels, func(l promtext.Label) bool { return slices.Contains(workers, l.Name) })}

@@ -3,11 +3,15 @@ package inference
 import (
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -40,58 +44,283 @@ func lines(r *Reading) []string {
 	return out
 }
 
-// Catches a name of an engine that is lost, or taken for another: the points of real pages, checked by hand
-// against what each engine documents.
+// fixtures are real pages, and excerpts of them, with the file that has our points of each and the engine that must be
+// among its providers. The points were compared with the page and with what the engine documents, by hand.
+var fixtures = map[string]struct{ golden, engine string }{
+	"bentoml/bentoml_datadog.txt":                      {"bentoml", ""},
+	"dynamo/dynamo_docs_sglang_excerpt.txt":            {"dynamo_sglang", "sglang"},
+	"dynamo/dynamo_docs_tensorrt-llm_excerpt.txt":      {"dynamo_tensorrt_llm", "tensorrt_llm"},
+	"dynamo/dynamo_docs_vllm_excerpt.txt":              {"dynamo_vllm", "vllm"},
+	"dynamo/dynamo_system_metrics_readme.txt":          {"dynamo_worker", "dynamo"},
+	"litellm/litellm_datadog.txt":                      {"litellm", ""},
+	"litellm/litellm_renamed_datadog.txt":              {"litellm_renamed", ""},
+	"llamacpp/llamacpp_2025-08_kvcache_gauges.txt":     {"llama_cpp_2025", "llama_cpp"},
+	"llamacpp/llamacpp_2026_b10298_head_excerpt.txt":   {"llama_cpp_2026", "llama_cpp"},
+	"llamacpp/llamacpp_idle_values_only.txt":           {"llama_cpp_idle", "llama_cpp"},
+	"lmdeploy/synthetic_lmdeploy_v0.16.0.txt":          {"lmdeploy_0.16.0", "lmdeploy"},
+	"nim/nim_llm_datadog_2024-11.txt":                  {"nim_1", "nvidia_nim"},
+	"ray/ray_head_datadog.txt":                         {"ray_serve", "ray_serve"},
+	"ray/ray_vllm_v0_ray2.32_datadog.txt":              {"vllm_ray_2.32", "vllm"},
+	"sglang/sglang_docs_sample_high_load.txt":          {"sglang_0.4", "sglang"},
+	"sglang/sglang_v0.3.5.post1_docs_sample.txt":       {"sglang_0.3.5", "sglang"},
+	"sglang/synthetic_sglang_v0.5.18.txt":              {"sglang_0.5.18", "sglang"},
+	"tei/tei_cpu_2026-07_excerpt.txt":                  {"tei", "tei"},
+	"tei/tei_opea_docs_excerpt.txt":                    {"tei_cut_off", "tei"},
+	"tgi/tgi_datadog_payload.txt":                      {"tgi", "tgi"},
+	"torchserve/torchserve_datadog.txt":                {"torchserve", ""},
+	"triton/triton_datadog_docker_metrics.txt":         {"triton", "triton"},
+	"triton/triton_docs_histogram_summary_excerpt.txt": {"triton_summaries", "triton"},
+	"triton/triton_vllm_backend_readme.txt":            {"triton_vllm", "vllm"},
+	"triton/trtllm_backend_inflight_excerpt.txt":       {"triton_tensorrt_llm", "tensorrt_llm"},
+	"triton/trtllm_backend_v1_excerpt.txt":             {"triton_tensorrt_llm_v1", "tensorrt_llm"},
+	"trtllm/synthetic_trtllm_serve_prometheus.txt":     {"trtllm_serve", "tensorrt_llm"},
+	"vllm/vllm_design_doc_excerpt.txt":                 {"vllm_design", "vllm"},
+	"vllm/vllm_v0.26.0_family_names_types.txt":         {"vllm_0.26.0", "vllm"},
+	"vllm/vllm_v0.5.0_opt125m_datadog.txt":             {"vllm_0.5.0", "vllm"},
+	"ollama/ollama_api_ps.json":                        {"ollama", "ollama"},
+}
+
+// others are fixtures without a page: answers at other paths.
+var others = []string{
+	"llamacpp/llamacpp_props.json", "nim/nim_version_endpoint.json", "ollama/ollama_api_tags.json", "triton/triton_v2_metadata_endpoint.json",
+	"trtllm/trtllm_serve_metrics_json.json", "vllm/vllm_v1_models_endpoint.json", "vllm/vllm_version_endpoint_datadog.json",
+}
+
+// readFixture reads a page. The list of the families of vLLM 0.26.0 becomes a page with one sample of each.
+func readFixture(t *testing.T, name string, b []byte) *Reading {
+	t.Helper()
+	switch {
+	case strings.HasSuffix(name, ".json"):
+		r, err := ReadOllama(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	case strings.HasSuffix(name, "_family_names_types.txt"):
+		var page strings.Builder
+		for line := range strings.Lines(string(b)) {
+			switch f := strings.Fields(line); {
+			case f[0] == "#":
+			case f[1] == "histogram":
+				fmt.Fprintf(&page, "%[1]s_bucket{le=\"+Inf\"} 2\n%[1]s_sum 3\n%[1]s_count 2\n", f[0])
+			default:
+				fmt.Fprintf(&page, "%s 1\n", f[0])
+			}
+		}
+		b = []byte(page.String())
+	}
+	return Read(promtext.Scan(b), "")
+}
+
+// Catches a name of an engine that is lost, or taken for another, and a real page that nobody has looked at: it
+// needs a line in fixtures and a list of its points.
 func TestRealPages(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..", "..", "shared", "fixtures", "inference")
 	if _, err := os.Stat(root); err != nil {
 		t.Skip("the shared fixtures are absent:", err)
 	}
-	for _, tt := range []struct {
-		page, golden, engine string
-	}{
-		{"vllm/vllm_v0.5.0_opt125m_datadog.txt", "vllm_0.5.0", "vllm"},
-		{"ray/ray_vllm_v0_ray2.32_datadog.txt", "vllm_ray_2.32", "vllm"},
-		{"ray/ray_head_datadog.txt", "ray_serve", "ray_serve"},
-		{"sglang/sglang_v0.3.5.post1_docs_sample.txt", "sglang_0.3.5", "sglang"},
-		{"sglang/sglang_docs_sample_high_load.txt", "sglang_0.4", "sglang"},
-		{"sglang/synthetic_sglang_v0.5.18.txt", "sglang_0.5.18", "sglang"},
-		{"tgi/tgi_datadog_payload.txt", "tgi", "tgi"},
-		{"tei/tei_cpu_2026-07_excerpt.txt", "tei", "tei"},
-		{"tei/tei_opea_docs_excerpt.txt", "tei_cut_off", "tei"},
-		{"triton/triton_datadog_docker_metrics.txt", "triton", "triton"},
-		{"triton/trtllm_backend_inflight_excerpt.txt", "triton_tensorrt_llm", "tensorrt_llm"},
-		{"triton/triton_vllm_backend_readme.txt", "triton_vllm", "vllm"},
-		{"trtllm/synthetic_trtllm_serve_prometheus.txt", "trtllm_serve", "tensorrt_llm"},
-		{"nim/nim_llm_datadog_2024-11.txt", "nim_1", "nvidia_nim"},
-		{"llamacpp/llamacpp_2025-08_kvcache_gauges.txt", "llama_cpp_2025", "llama_cpp"},
-		{"llamacpp/llamacpp_2026_b10298_head_excerpt.txt", "llama_cpp_2026", "llama_cpp"},
-		{"lmdeploy/synthetic_lmdeploy_v0.16.0.txt", "lmdeploy_0.16.0", "lmdeploy"},
-		{"torchserve/torchserve_datadog.txt", "torchserve", ""},
-		{"bentoml/bentoml_datadog.txt", "bentoml", ""},
-	} {
-		b, err := os.ReadFile(filepath.Join(root, tt.page))
+	seen := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == "SOURCE.txt" {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		r := Read(promtext.Scan(b), "")
+		seen[name] = true
+		f, ok := fixtures[name]
+		if !ok {
+			if !slices.Contains(others, name) {
+				t.Errorf("%s has no list of points", name)
+			}
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		r := readFixture(t, name, b)
 		got := fmt.Sprintf("providers %v, unmapped %d, rejected %d\n%s\n", r.Providers, r.Unmapped, r.Rejected, strings.Join(lines(r), "\n"))
-		if tt.engine != "" && !slices.Contains(r.Providers, tt.engine) || tt.engine == "" && len(r.Providers) > 0 {
-			t.Errorf("%s is of %v", tt.page, r.Providers)
+		if f.engine != "" && !slices.Contains(r.Providers, f.engine) || f.engine == "" && len(r.Providers) > 0 {
+			t.Errorf("%s is of %v", name, r.Providers)
 		}
-		golden := filepath.Join("testdata", tt.golden+".golden")
+		golden := filepath.Join("testdata", f.golden+".golden")
 		if *update {
 			if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-				t.Fatal(err)
+				return err
 			}
 		}
 		want, err := os.ReadFile(golden)
 		if err != nil {
-			t.Fatal(err)
+			t.Errorf("%s: %v", name, err)
+			return nil
 		}
 		if diff := cmp.Diff(string(want), got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.page, diff)
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range fixtures {
+		if !seen[name] {
+			t.Errorf("%s is gone, and its list of points is not", name)
+		}
+	}
+}
+
+// Catches a list of points that was rewritten together with the mistake that it should show. These numbers were taken
+// from the pages by hand, by the names that each engine documents: the sum of all points of a metric, of histograms
+// their counts and sums.
+func TestByHand(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..", "..", "shared", "fixtures", "inference")
+	if _, err := os.Stat(root); err != nil {
+		t.Skip("the shared fixtures are absent:", err)
+	}
+	for page, want := range map[string]string{
+		"vllm/vllm_v0.5.0_opt125m_datadog.txt": `
+gen_ai.server.request.duration 1 0.503
+gen_ai.server.time_to_first_token 1 0.313
+inference.inter_token.latency 6 0.190
+inference.kv_cache.limit 116496
+inference.request.finished 1
+inference.request.token 2 12
+inference.token.input 5
+inference.token.output 7`,
+		"ray/ray_vllm_v0_ray2.32_datadog.txt": `
+gen_ai.server.request.duration 1 16.450
+gen_ai.server.time_to_first_token 1 0.271
+inference.inter_token.latency 299 16.179
+inference.request.finished 1
+inference.token.input 58
+inference.token.output 300`,
+		"vllm/vllm_design_doc_excerpt.txt": `
+inference.request.count 8
+inference.request.finished 132
+inference.token.output 27453`,
+		"sglang/sglang_v0.3.5.post1_docs_sample.txt": `
+gen_ai.server.request.duration 2104 70517.999
+gen_ai.server.time_to_first_token 2124 656.078
+inference.inter_token.latency 422425 29846.539
+inference.kv_cache.limit 161721
+inference.kv_cache.utilization 0.01
+inference.token.input 506780
+inference.token.output 424549`,
+		"sglang/sglang_docs_sample_high_load.txt": `
+gen_ai.server.request.duration 11228 3116093.850
+gen_ai.server.time_to_first_token 11008 2351897.947
+inference.inter_token.latency 7400757 866964.579
+inference.kv_cache.usage 123859
+inference.kv_cache.utilization 0.28
+inference.request.count 2988
+inference.token.input 8128902
+inference.token.output 7557572`,
+		"sglang/synthetic_sglang_v0.5.18.txt": `
+gen_ai.server.time_to_first_token 600 269.673
+inference.kv_cache.limit 160556
+inference.kv_cache.usage 101233
+inference.prefix_cache.hits 551002
+inference.request.count 15
+inference.request.finished 2216
+inference.request.preemptions 4
+inference.request.queue.duration 400 38.829
+inference.spec_decode.acceptance_ratio 0.57
+inference.token.input 1352235
+inference.token.output 1210077`,
+		"tgi/tgi_datadog_payload.txt": `
+gen_ai.server.request.duration 109 541.214
+inference.batch.size 16 109.000
+inference.request.finished 111
+inference.request.inference.duration 109 245.917
+inference.request.queue.duration 109 295.276
+inference.token.input 662
+inference.token.output 3423`,
+		"tei/tei_cpu_2026-07_excerpt.txt": `
+inference.request.count 3
+inference.request.finished 1`,
+		"triton/triton_datadog_docker_metrics.txt": `
+inference.request.finished 3
+inference.request.queue.time 0.000145
+inference.request.time 1.327965`,
+		"triton/triton_vllm_backend_readme.txt": `
+gen_ai.server.request.duration 1 0.087
+gen_ai.server.time_to_first_token 1 0.032
+inference.inter_token.latency 15 0.045
+inference.token.input 10
+inference.token.output 16`,
+		"triton/trtllm_backend_inflight_excerpt.txt": `
+inference.kv_cache.limit 399296
+inference.request.count 2`,
+		"trtllm/synthetic_trtllm_serve_prometheus.txt": `
+gen_ai.server.time_per_output_token 400 5.910
+gen_ai.server.time_to_first_token 400 28.749
+inference.prefix_cache.hits 88004
+inference.prefix_cache.queries 212004
+inference.request.count 7
+inference.request.finished 400
+inference.token.output 101188`,
+		"nim/nim_llm_datadog_2024-11.txt": `
+gen_ai.server.request.duration 5 2.469
+gen_ai.server.time_to_first_token 5 0.612
+inference.request.count 1
+inference.request.finished 5
+inference.token.input 109
+inference.token.output 174`,
+		"llamacpp/llamacpp_2025-08_kvcache_gauges.txt": `
+inference.kv_cache.usage 31428
+inference.kv_cache.utilization 0.491063
+inference.request.decode.time 3544.27
+inference.request.prefill.time 2903.63
+inference.token.input 6886
+inference.token.output 3469`,
+		"llamacpp/llamacpp_2026_b10298_head_excerpt.txt": `
+inference.token.input 73163
+inference.token.output 7637`,
+		"lmdeploy/synthetic_lmdeploy_v0.16.0.txt": `
+gen_ai.server.time_per_output_token 200 4.968
+gen_ai.server.time_to_first_token 200 54.954
+inference.kv_cache.utilization 0.42
+inference.request.finished 200
+inference.spec_decode.accepted_tokens.by_position 160
+inference.token.output 20123`,
+		"ray/ray_head_datadog.txt": `
+inference.frontend.request.duration 726 43.027
+inference.frontend.request.finished 765`,
+		"ollama/ollama_api_ps.json": `
+inference.model.loaded 1
+inference.model.memory.usage 4811340143`,
+	} {
+		b, err := os.ReadFile(filepath.Join(root, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		values, counts, sums := map[string]float64{}, map[string]uint64{}, map[string]float64{}
+		for _, p := range readFixture(t, page, b).Points {
+			name := p.Metric.Name
+			if p.Buckets != nil {
+				counts[name], sums[name] = counts[name]+p.Count, sums[name]+p.Sum
+			} else {
+				values[name] += p.Value
+			}
+		}
+		var got []string
+		for line := range strings.SplitSeq(strings.TrimSpace(want), "\n") {
+			name, _, _ := strings.Cut(line, " ")
+			switch v, ok := values[name]; {
+			case counts[name] > 0 && name == requestTokens.Name:
+				got = append(got, fmt.Sprint(name, " ", counts[name], " ", sums[name]))
+			case counts[name] > 0:
+				got = append(got, fmt.Sprintf("%s %d %.3f", name, counts[name], sums[name]))
+			case ok:
+				got = append(got, name+" "+strconv.FormatFloat(v, 'f', -1, 64))
+			}
+		}
+		if diff := cmp.Diff(strings.Split(strings.TrimSpace(want), "\n"), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", page, diff)
 		}
 	}
 }
@@ -103,6 +332,21 @@ func TestTraps(t *testing.T) {
 		name, page string
 		want       []string
 	}{
+		{"ratios whose names say percent, and percentages whose names say ratio", `
+vllm:kv_cache_usage_perc{model_name="m"} 0.5
+sglang:token_usage{model_name="m"} 0.25
+sglang:cache_hit_rate{model_name="m"} 10.61
+sglang:fwd_occupancy{model_name="m"} 87
+ray_serve_deployment_replica_healthy 1
+ray_node_gpus_utilization{GpuIndex="0"} 87
+nv_gpu_utilization{gpu_uuid="GPU-1"} 0.87
+`, []string{
+			"inference.kv_cache.utilization{name=sglang model=m tier=gpu} 0.25",
+			"inference.kv_cache.utilization{name=vllm model=m tier=gpu} 0.5",
+		}},
+		{"a ratio of a Dynamo worker whose name says percent", `
+dynamo_component_gpu_cache_usage_percent{model="m",dynamo_component="w",dp_rank="0"} 0.42
+`, []string{"inference.kv_cache.utilization{name=dynamo model=m tier=gpu} 0.42"}},
 		{"both names of a migration", `
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
 vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.5
@@ -134,6 +378,32 @@ nv_inference_first_response_histogram_ms_count{model="m"} 2
 `, []string{
 			"gen_ai.server.time_to_first_token{name=triton model=m} count 2 sum 0.25 bounds 1 0.1 to 0.1",
 			"inference.request.time{name=triton model=m} 1.5",
+		}},
+		{"milliseconds of Ray", `
+ray_serve_http_request_latency_ms_bucket{route="/",le="500"} 1
+ray_serve_http_request_latency_ms_bucket{route="/",le="+Inf"} 2
+ray_serve_http_request_latency_ms_sum{route="/"} 2500
+ray_serve_http_request_latency_ms_count{route="/"} 2
+`, []string{"inference.frontend.request.duration{name=ray_serve} count 2 sum 2.5 bounds 1 0.5 to 0.5"}},
+		{"summaries in the place of counters", `
+nv_inference_queue_summary_us{model="m",quantile="0.5"} 55
+nv_inference_queue_summary_us_sum{model="m"} 11110
+nv_inference_queue_summary_us_count{model="m"} 161
+`, []string{"inference.request.queue.time{name=triton model=m} 0.01111"}},
+		{"no time to the first token is not zero", `
+tgi_request_duration_bucket{le="1"} 3
+tgi_request_duration_bucket{le="+Inf"} 3
+tgi_request_duration_sum 2
+tgi_request_duration_count 3
+`, []string{"gen_ai.server.request.duration{name=tgi} count 3 sum 2 bounds 1 1 to 1"}},
+		{"what an engine says of itself", `
+trtllm_model_config_info{model="/models/x",served_model_name="m",dtype="float16",quantization="FP8",max_model_len="4096",gpu_type="x",model_name="m"} 1
+trtllm_parallel_config_info{tensor_parallel_size="4",pipeline_parallel_size="2",gpu_count="8",model_name="m"} 1
+trtllm_cache_config_info{page_size="32",cache_dtype="None",model_name="m"} 1
+sglang:context_len{model_name="s"} 131072
+`, []string{
+			"inference.engine.info{name=sglang model=s limit=131072} 1",
+			"inference.engine.info{name=tensorrt_llm model=m limit=4096 size=2 quantization=FP8 size=4} 1",
 		}},
 		{"a total beside its parts, ranks that are copies, and halves that add up", `
 sglang:num_running_reqs{model_name="m",tp_rank="0",priority=""} 5
@@ -225,6 +495,7 @@ vllm:lora_requests_info{max_lora="4",running_lora_adapters="a,b",waiting_lora_ad
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="a",waiting_lora_adapters="c"} 1.6e9
 vllm:cache_config_info{block_size="16",num_gpu_blocks="100",cache_dtype="auto"} 1
 `, []string{
+			"inference.engine.info{name=vllm model=m type=auto} 1",
 			"inference.kv_cache.limit{name=vllm model=m tier=gpu} 1600",
 			"inference.lora.adapter.count{name=vllm model=m state=running} 2",
 			"inference.lora.adapter.count{name=vllm model=m state=waiting} 0",
@@ -263,6 +534,98 @@ func TestHostilePage(t *testing.T) {
 	}
 }
 
+// Catches a page that takes minutes and terabytes, because each of its series is compared with all others.
+func TestPageOfManySeries(t *testing.T) {
+	for name, line := range map[string]string{
+		"workers":                        "ray_vllm_generation_tokens_total{WorkerId=\"%040[1]d\"} 1\n",
+		"histograms":                     "vllm:time_to_first_token_seconds_bucket{engine=\"%[1]d\",le=\"+Inf\"} 1\n",
+		"bounds":                         "vllm:time_to_first_token_seconds_bucket{le=\"%[1]d\"} 1\n",
+		"blocks of Triton":               "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"max\",model=\"%[1]d\"} 1\n",
+		"requests of Triton":             "nv_trt_llm_request_metrics{request_type=\"active\",model=\"%[1]d\"} 1\n",
+		"blocks of TensorRT-LLM":         "trtllm_kv_cache_max_blocks{x=\"%[1]d\"} 1\ntrtllm_kv_cache_tokens_per_block{x=\"%[1]d\"} 1\n",
+		"what engines say of themselves": "trtllm_model_config_info{model_name=\"%[1]d\",quantization=\"x\"} 1\n",
+		"families":                       "vllm:a%[1]d 1\n",
+		"priorities":                     "sglang:num_running_reqs{priority=\"\",x=\"%[1]d\"} 1\n",
+		"aborted requests":               "sglang:num_requests_total{x=\"%[1]d\"} 1\nsglang:num_aborted_requests_total{x=\"%[1]d\"} 1\n",
+	} {
+		var b strings.Builder
+		for i := range 5000 {
+			fmt.Fprintf(&b, line, i)
+		}
+		page := []byte(b.String())
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r := Read(promtext.Scan(page), "")
+		if err := (&Growth{}).Follow(r, second(0), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 60<<20 || len(r.Points) > maxPoints+maxInfos {
+			t.Errorf("%s: %d MiB for a page of %d KiB, %d points", name, n>>20, len(page)>>10, len(r.Points))
+		}
+	}
+}
+
+// Catches a label that all points repeat, until they fill the memory: 4 MiB of a page would become 16 GB.
+func TestLongLabels(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&b, "vllm:request_success_total{finished_reason=\"%d\"} 1\n", i)
+	}
+	fmt.Fprintf(&b, "vllm:num_requests_running{model_name=%q} 1\n", strings.Repeat("x", 1<<20))
+	fmt.Fprintf(&b, "sglang:generation_tokens_total{model_name=\"m\",x=%q} 1\n", strings.Repeat("x", 1<<20))
+	r := Read(promtext.Scan([]byte(b.String())), "")
+	size := 0
+	for i := range r.Points {
+		size += len(r.Points[i].Key())
+		for _, part := range r.Points[i].parts {
+			size += len(part.key)
+		}
+	}
+	if size > 1<<20 || r.Rejected != 1001 || len(r.Points) != 1 {
+		t.Errorf("%d points of %d bytes, %d rejected", len(r.Points), size, r.Rejected)
+	}
+}
+
+// Catches a histogram that no store takes, or whose unknown sum is shown as zero.
+func TestStrangeHistograms(t *testing.T) {
+	t.Parallel()
+	const name = "vllm:time_to_first_token_seconds"
+	page := func(bound, sum string) string {
+		if sum != "" {
+			sum = name + "_sum " + sum + "\n"
+		}
+		return fmt.Sprintf("%s_bucket{le=\"%s\"} 1\n%s_bucket{le=\"1\"} 2\n%s_bucket{le=\"+Inf\"} 3\n%s%s_count 3\n", name, bound, name, name, sum, name)
+	}
+	whole := func(sum string) []string {
+		return []string{"gen_ai.server.time_to_first_token{name=vllm model=m} count 3 sum " + sum + " bounds 2 0.5 to 1", "rejected 0"}
+	}
+	for _, tt := range []struct {
+		name, page string
+		want       []string
+	}{
+		{"whole", page("0.5", "4"), whole("4")},
+		{"without a sum", page("0.5", ""), whole("NaN")},
+		{"a sum that is no number", page("0.5", "NaN"), whole("NaN")},
+		{"an infinite sum", page("0.5", "+Inf"), whole("NaN")},
+		{"a bound that is no number", page("NaN", "4"), []string{"rejected 5"}},
+		{"a bound below all numbers", page("-Inf", "4"), []string{"rejected 5"}},
+		{"a bound twice", page("1.0", "4"), []string{"rejected 5"}},
+		{"a count that is not that of the buckets", strings.ReplaceAll(page("0.5", "4"), "_count 3", "_count 4"), []string{"rejected 5"}},
+		{"a count that is no number", strings.ReplaceAll(page("0.5", "4"), "} 2", "} NaN"), []string{"rejected 5"}},
+		{"buckets without the name of a bucket", strings.ReplaceAll(page("0.5", "4"), "_bucket", ""), []string{"rejected 3"}},
+		{"tokens of a histogram without a sum", "tgi_request_input_length_bucket{le=\"+Inf\"} 3\n", []string{
+			"inference.request.token{name=tgi model=m type=input} count 3 sum NaN bounds 0", "rejected 1",
+		}},
+	} {
+		r := Read(promtext.Scan([]byte(tt.page)), "m")
+		if diff := cmp.Diff(tt.want, append(lines(r), fmt.Sprint("rejected ", r.Rejected))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
 // Catches a histogram with a thousand buckets, or one that loses values with them.
 func TestThin(t *testing.T) {
 	t.Parallel()
@@ -297,6 +660,9 @@ func FuzzRead(f *testing.F) {
 			var n uint64
 			for _, c := range p.Counts {
 				n += c
+			}
+			if !slices.IsSorted(p.Bounds) || math.IsInf(p.Sum, 0) {
+				t.Errorf("%s: %+v", p.Metric.Name, p.Buckets)
 			}
 			if n != p.Count || len(p.Counts) != len(p.Bounds)+1 {
 				t.Errorf("%s: %+v", p.Metric.Name, p.Buckets)

@@ -98,6 +98,7 @@ var vllm = []rule{
 	from(acceptedTokens, "vllm_spec_decode_num_accepted_tokens"),
 	from(acceptedByPosition, "vllm_spec_decode_num_accepted_tokens_per_pos").per("position", AttrPosition),
 	from(acceptanceRatio, "vllm_spec_decode_draft_acceptance_rate"),
+	made(vllmInfo, []*Metric{engineInfo}, "vllm_cache_config_info"),
 	made(vllmAdapters, []*Metric{adapters, adapterLimit}, "vllm_lora_requests_info"),
 }
 
@@ -128,6 +129,7 @@ var sglang = []rule{
 	from(adapters, "sglang_lora_pool_slots_used"),
 	from(adapterLimit, "sglang_lora_pool_slots_total"),
 	from(loadTime, "sglang_weight_load_duration_seconds", "sglang_engine_load_weights_time"),
+	made(sglangInfo, []*Metric{engineInfo}, "sglang_context_len"),
 }
 
 var sglangGateway = []rule{
@@ -170,9 +172,10 @@ var tei = []rule{
 
 var triton = []rule{
 	from(timeToFirstToken, "nv_inference_first_response_histogram_ms").in(milliseconds),
-	from(requestTime, "nv_inference_request_duration_us").in(microseconds),
-	from(queueTime, "nv_inference_queue_duration_us").in(microseconds),
-	from(computeTime, "nv_inference_compute_infer_duration_us").in(microseconds),
+	// Summaries take the place of counters where they are configured.
+	from(requestTime, "nv_inference_request_duration_us", "nv_inference_request_summary_us_sum").in(microseconds),
+	from(queueTime, "nv_inference_queue_duration_us", "nv_inference_queue_summary_us_sum").in(microseconds),
+	from(computeTime, "nv_inference_compute_infer_duration_us", "nv_inference_compute_infer_summary_us_sum").in(microseconds),
 	state("pending", "nv_inference_pending_request_count"), // in the core, before a backend has it
 	from(finished, "nv_inference_request_success").with(AttrOutcome, Success),
 	from(finished, "nv_inference_request_failure").with(AttrOutcome, Failure).per("reason", AttrError),
@@ -208,6 +211,7 @@ var tensorRT = []rule{
 	from(draftTokens, "trtllm_spec_decode_num_draft_tokens"),
 	from(acceptedTokens, "trtllm_spec_decode_num_accepted_tokens"),
 	from(acceptedByPosition, "trtllm_spec_decode_accepted_tokens").per("token_position", AttrPosition),
+	made(tensorRTInfo, []*Metric{engineInfo}, "trtllm_model_config_info", "trtllm_parallel_config_info", "trtllm_cache_config_info"),
 }
 
 // nim is NIM 1.x, whose names have no prefix. Later ones have those of the engine inside.

@@ -89,6 +89,8 @@ var (
 
 // What is known about an engine, and about the reading of its page.
 var (
+	engineInfo = &Metric{"inference.engine.info", "{engine}", Gauge, "1, with what an engine says of itself: its version, over how many devices it is spread, how long a context may be. What it does not say is absent."}
+
 	OnDevice = &Metric{"inference.engine.device", "{gpu}", Gauge, "1 for each device or partition that an engine works on. Joins the engine with its devices and its owner; counting it counts a shared device once per engine."}
 	Up       = &Metric{"inference.scrape.up", "{target}", Gauge, "1 if the metrics page of the engine could be read, else 0."}
 	ReadTime = &Metric{"inference.scrape.duration", "s", Gauge, "How long reading the page took."}
@@ -105,7 +107,7 @@ func Metrics() []*Metric {
 		cacheUtilization, cacheUsage, cacheLimit, prefixQueries, prefixHits, prefixRatio,
 		drafts, draftTokens, acceptedTokens, acceptedByPosition, acceptanceRatio, adapters, adapterLimit, loadTime, modelLoaded, modelMemory,
 		frontTimeToFirstToken, frontInterToken, frontDuration, frontRequests, frontFinished, frontTokens,
-		OnDevice, Up, ReadTime, Unmapped, Rejected,
+		engineInfo, OnDevice, Up, ReadTime, Unmapped, Rejected,
 	}
 }
 
@@ -126,6 +128,13 @@ const (
 	// AttrRank tells the engines behind one endpoint apart, such as data-parallel ranks, where values do
 	// not add up.
 	AttrRank = "inference.engine.rank"
+	// What an engine says of itself.
+	AttrVersion      = "inference.engine.version"
+	AttrTensor       = "inference.engine.tensor_parallel.size"   // devices that divide each layer
+	AttrPipeline     = "inference.engine.pipeline_parallel.size" // groups of devices that divide the layers
+	AttrContext      = "inference.engine.context.limit"          // tokens
+	AttrQuantization = "inference.engine.quantization"
+	AttrCacheType    = "inference.engine.kv_cache.type"
 	// AttrEngine identifies an engine on its host.
 	AttrEngine = "inference.engine.id"
 )

@@ -22,6 +22,16 @@ type Workload struct {
 	Team string `json:"team,omitempty"`
 	// Attributes are further attributes, under OpenTelemetry's names.
 	Attributes map[string]string `json:"attributes,omitempty"`
+	// Pages are where the pod says that its metrics pages are, the surest first. They describe no instance: Equal
+	// leaves them out.
+	Pages []Page `json:"-"`
+}
+
+// Page is where a workload says that it has a metrics page. Whoever may write that down may not be trusted with
+// more: it has no host.
+type Page struct {
+	Port         uint16 // 0: unknown
+	Scheme, Path string // http or https; begins with a slash
 }
 
 // Kinds of what has no owner.

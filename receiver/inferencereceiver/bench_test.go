@@ -29,9 +29,9 @@ func BenchmarkPage(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		at = at.Add(10 * time.Second)
 		text := promtext.Scan(pages[i%len(pages)])
-		md := e.emit(&node.Tick{Time: at, Host: "n1"}, nil, inference.Read(text, ""), 0)
-		if md.DataPointCount() == 0 {
-			b.Fatal("no points")
+		md, err := e.emit(&node.Tick{Time: at, Host: "n1"}, nil, inference.Read(text, ""), 0)
+		if md.DataPointCount() == 0 || err != nil {
+			b.Fatal("no points", err)
 		}
 	}
 }

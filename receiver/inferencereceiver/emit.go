@@ -1,6 +1,7 @@
 package inferencereceiver
 
 import (
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -79,8 +80,9 @@ func (e *emitter) begin(t *node.Tick, owner *workload.Workload) (pmetric.Metrics
 }
 
 // emit returns the metrics of a reading, nil if it failed. Series that the last reading had and this one
-// lacks get a last point without a value. joined is what is known about the engine, nil: nothing.
-func (e *emitter) emit(t *node.Tick, joined *discover.Engine, r *inference.Reading, took time.Duration) pmetric.Metrics {
+// lacks get a last point without a value. joined is what is known about the engine, nil: nothing. An error says
+// that the reading does not follow the last: it counts as failed.
+func (e *emitter) emit(t *node.Tick, joined *discover.Engine, r *inference.Reading, took time.Duration) (pmetric.Metrics, error) {
 	var about discover.Engine
 	if joined != nil {
 		about = *joined
@@ -91,9 +93,12 @@ func (e *emitter) emit(t *node.Tick, joined *discover.Engine, r *inference.Readi
 		e.growth.Relabel()
 	}
 	up := 0.0
+	var err error
 	if r != nil {
+		err = e.growth.Follow(r, t.Time, about.Started)
+	}
+	if r != nil && err == nil {
 		up = 1
-		e.growth.Follow(r, t.Time, about.Started)
 		e.provider, e.model = sole(r)
 		for i := range r.Points {
 			e.put(out, &r.Points[i])
@@ -107,7 +112,7 @@ func (e *emitter) emit(t *node.Tick, joined *discover.Engine, r *inference.Readi
 	e.gauge(out, inference.Up, up)
 	e.gauge(out, inference.ReadTime, took.Seconds())
 	e.shown.End(md, out.ts)
-	return md
+	return md, err
 }
 
 // end returns a last point without a value for each series of the last reading.
@@ -168,7 +173,9 @@ func (e *emitter) put(b *batch, p *inference.Point) pcommon.Map {
 		x.ExplicitBounds().FromRaw(p.Bounds)
 		x.BucketCounts().FromRaw(p.Counts)
 		x.SetCount(p.Count)
-		x.SetSum(p.Sum)
+		if !math.IsNaN(p.Sum) {
+			x.SetSum(p.Sum)
+		}
 		point = x
 	case inference.Gauge:
 		x := m.Gauge().DataPoints().AppendEmpty()

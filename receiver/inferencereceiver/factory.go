@@ -40,7 +40,7 @@ func NewFactoryWithEngines(engines Simulated) receiver.Factory {
 func newFactory(open func(*inferenceReceiver)) receiver.Factory {
 	return receiver.NewFactory(metadata.Type, createDefaultConfig,
 		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
-			return &inferenceReceiver{cfg: cfg.(*Config), set: set, next: next, open: open, targets: map[string]*target{}}, nil
+			return &inferenceReceiver{cfg: cfg.(*Config), set: set, next: next, open: open, targets: map[string]*target{}, slots: make(chan struct{}, atATime)}, nil
 		}, metadata.MetricsStability))
 }
 

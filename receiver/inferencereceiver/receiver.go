@@ -3,10 +3,11 @@ package inferencereceiver
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,7 @@ type inferenceReceiver struct {
 	owners owners // nil: unknown
 	find   finder // nil: only what is listed
 	replay bool   // a tick waits for the readings of the one before
+	slots  chan struct{}
 
 	began   time.Time
 	ticked  time.Time          // the last tick
@@ -230,19 +232,31 @@ func (r *inferenceReceiver) explain() {
 	r.trouble = now
 }
 
-// listing returns the listed target that is a found engine.
+// listing returns the listed target that is a found engine. An address is one of the agent's network: every pod has
+// a localhost of its own.
 func (r *inferenceReceiver) listing(e *discover.Engine) *target {
 	for _, l := range r.listed {
-		if l.URL.Port() == e.Target.URL.Port() && l.URL.Path == e.Target.URL.Path && (local(l.URL.Hostname()) && local(e.Target.URL.Hostname()) || l.URL.Hostname() == e.Target.URL.Hostname()) {
+		if l.URL.Path == e.Target.URL.Path && slices.ContainsFunc(e.Addresses, func(a netip.AddrPort) bool { return leads(l.URL, a) }) {
 			return l
 		}
 	}
 	return nil
 }
 
-func local(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+// leads reports whether a URL leads to an address.
+func leads(u *url.URL, to netip.AddrPort) bool {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	if port != strconv.Itoa(int(to.Port())) {
+		return false
+	}
+	if strings.EqualFold(u.Hostname(), "localhost") {
+		return to.Addr().IsLoopback()
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return err == nil && ip.Unmap() == to.Addr().Unmap()
 }
 
 // list returns the target for an entry of the configuration.
@@ -264,7 +278,7 @@ func (r *inferenceReceiver) list(ctx context.Context, cfg *TargetConfig) (*targe
 		headers[name] = string(value)
 	}
 	t := r.target(cfg.URL, inference.Target{URL: u, Client: inference.NewClient(transport, r.cfg.timeout(cfg)), Header: headers})
-	t.interval, t.timeout = r.cfg.interval(cfg), r.cfg.timeout(cfg)
+	t.interval, t.timeout, t.unknown = r.cfg.interval(cfg), r.cfg.timeout(cfg), true
 	return t, nil
 }
 
@@ -277,7 +291,7 @@ func (r *inferenceReceiver) found(e *discover.Engine) *target {
 
 func (r *inferenceReceiver) target(id string, at inference.Target) *target {
 	t := &target{
-		Target: at, interval: r.cfg.Interval, timeout: r.cfg.Timeout, next: r.next,
+		Target: at, interval: r.cfg.Interval, timeout: r.cfg.Timeout, next: r.next, slots: r.slots,
 		log: r.set.Logger.With(zap.String("engine", id), zap.String("url", at.URL.String())), emitter: newEmitter(id, at.URL, r.set.BuildInfo.Version),
 	}
 	t.emitter.growth.Watched = r.began

@@ -2,9 +2,14 @@ package inferencereceiver
 
 import (
 	"context"
+	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,6 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/config/configopaque"
+	"go.opentelemetry.io/collector/config/configtls"
 	"go.opentelemetry.io/collector/consumer/consumertest"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
@@ -108,7 +115,8 @@ func (p *page) engine(t *testing.T, id string, w *workload.Workload, devices ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	return discover.Engine{ID: id, Target: inference.Target{URL: u, Client: inference.NewClient(http.DefaultTransport, time.Second)}, Workload: w, Devices: devices}
+	at := []netip.AddrPort{p.Listener.Addr().(*net.TCPAddr).AddrPort()}
+	return discover.Engine{ID: id, Addresses: at, Target: inference.Target{URL: u, Client: inference.NewClient(http.DefaultTransport, time.Second)}, Workload: w, Devices: devices}
 }
 
 var short = strings.NewReplacer("inference.engine.id", "engine", "gen_ai.request.model", "model", "gen_ai.provider.name", "provider", "gpu.workload.", "", "k8s.", "")
@@ -309,18 +317,69 @@ func TestEngineThatFails(t *testing.T) {
 // Catches trtllm-serve's list of JSON, which whoever reads it empties, and that is read again.
 func TestPageThatIsNone(t *testing.T) {
 	t.Parallel()
-	p := serve(t, "[]")
-	cfg := createDefaultConfig().(*Config)
-	cfg.Targets = []TargetConfig{{URL: p.URL + "/metrics"}}
-	m, sink := start(t, cfg, nil)
-	for i := range 4 {
-		m.tick(10 * i)
+	for list, want := range map[string][]string{
+		`{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`: {"/v1/models"}, // it is never read
+		"[]": {"/v1/models", "/metrics"}, // it does not say so
+	} {
+		p := serve(t, list)
+		cfg := createDefaultConfig().(*Config)
+		cfg.Targets = []TargetConfig{{URL: p.URL + "/metrics"}}
+		m, sink := start(t, cfg, nil)
+		for i := range 4 {
+			m.tick(10 * i)
+		}
+		next(t, sink, 1)
+		p.mu.Lock()
+		if diff := cmp.Diff(want, p.asked); diff != "" {
+			t.Errorf("asked (-want +got):\n%s", diff)
+		}
+		p.mu.Unlock()
 	}
-	next(t, sink, 1)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.asked) != 1 {
-		t.Errorf("asked %d times", len(p.asked))
+}
+
+// Catches a page in a pod that is taken for a listed one because both are on a localhost, and one that counts twice
+// because it is listed by an address and found by another.
+func TestListedElsewhere(t *testing.T) {
+	t.Parallel()
+	at := func(list ...string) (out []netip.AddrPort) {
+		for _, a := range list {
+			out = append(out, netip.MustParseAddrPort(a))
+		}
+		return out
+	}
+	r := &inferenceReceiver{}
+	for _, listed := range []string{"http://localhost:8000/metrics", "http://10.0.0.5:8000/metrics", "http://[fd00::1]/metrics", "http://models.example.com:8000/metrics"} {
+		u, err := url.Parse(listed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.listed = append(r.listed, &target{Target: inference.Target{URL: u}})
+	}
+	u := &url.URL{Scheme: "http", Host: "127.0.0.1:8000", Path: "/metrics"} // as every process sees itself
+	for _, tt := range []struct {
+		name  string
+		found []netip.AddrPort
+		path  string
+		want  string
+	}{
+		{"of this machine", at("127.0.0.1:8000"), "/metrics", "http://localhost:8000/metrics"},
+		{"of this machine, at all addresses", at("[::1]:8000", "127.0.0.1:8000", "10.0.0.1:8000"), "/metrics", "http://localhost:8000/metrics"},
+		{"another port", at("127.0.0.1:8001"), "/metrics", ""},
+		{"another path", at("127.0.0.1:8000"), "/prometheus/metrics", ""},
+		{"of a pod that is listed", at("10.0.0.5:8000"), "/metrics", "http://10.0.0.5:8000/metrics"},
+		{"of another pod", at("10.0.0.6:8000"), "/metrics", ""},
+		{"of a pod that nobody can reach", nil, "/metrics", ""},
+		{"at the default port", at("[fd00::1]:80"), "/metrics", "http://[fd00::1]/metrics"},
+	} {
+		at := *u
+		at.Path = tt.path
+		got := ""
+		if l := r.listing(&discover.Engine{Target: inference.Target{URL: &at}, Addresses: tt.found}); l != nil {
+			got = l.URL.String()
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
 	}
 }
 
@@ -339,6 +398,104 @@ func TestListedAndFound(t *testing.T) {
 	}
 	if n := len(sink.AllMetrics()); n != 2 {
 		t.Errorf("%d batches of two ticks", n)
+	}
+}
+
+// Catches an engine that is asked for its version at each reading, or never.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	asked := map[string]int{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked[r.URL.Path]++
+		switch {
+		case r.URL.Path == "/page":
+			fmt.Fprint(w, "tgi_queue_size 3\n")
+		case r.URL.Path != "/info":
+			http.NotFound(w, r)
+		case asked["/info"] == 1:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			fmt.Fprint(w, `{"model_id":"org/m","version":"3.3.7"}`)
+		}
+	}))
+	defer s.Close()
+	cfg := createDefaultConfig().(*Config)
+	cfg.Targets = []TargetConfig{{URL: s.URL + "/page"}}
+	m, sink := start(t, cfg, nil)
+	var got [][]string
+	for i := range 4 {
+		m.tick(10 * i)
+		var about []string
+		for _, l := range next(t, sink, i+1) {
+			if l = strings.ReplaceAll(l, "engine="+s.URL+"/page ", ""); !strings.HasPrefix(l, inference.Up.Name) {
+				about = append(about, strings.ReplaceAll(l, "inference.", ""))
+			}
+		}
+		got = append(got, about)
+	}
+	late := []string{"engine.info{engine.version=3.3.7 model=org/m provider=tgi} 1", "request.count{request.state=waiting model=org/m provider=tgi} 3"}
+	want := [][]string{{"request.count{request.state=waiting provider=tgi} 3"}, append(slices.Clone(late), "request.count{request.state=waiting provider=tgi} ended"), late, late}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if diff := cmp.Diff(map[string]int{"/page": 4, "/info": 2}, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+}
+
+// Catches an engine that has served no request yet, and with that has an empty page, that looks broken.
+func TestEmptyPage(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "")
+	cfg := createDefaultConfig().(*Config)
+	cfg.Targets = []TargetConfig{{URL: p.URL + "/page"}}
+	m, sink := start(t, cfg, nil)
+	m.tick(0)
+	if diff := cmp.Diff([]string{"inference.scrape.up{engine=" + p.URL + "/page} 1"}, next(t, sink, 1)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches a target that is read without its certificates or headers, and one that is read although its certificate is
+// of somebody else.
+func TestTLSAndHeaders(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer sesame" || r.Host != "models.example.com" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprint(w, "vllm:num_requests_running{model_name=\"m\"} 1\n")
+	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	ca := configtls.ClientConfig{Config: configtls.Config{CAPem: configopaque.String(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))}}
+	headers := map[string]configopaque.String{"Authorization": "Bearer sesame", "Host": "models.example.com"}
+	cfg := createDefaultConfig().(*Config)
+	cfg.Timeout = cfg.Interval // the machine may be slow
+	cfg.Targets = []TargetConfig{
+		{URL: s.URL + "/a", TLS: ca, Headers: headers}, {URL: s.URL + "/b", TLS: ca}, {URL: s.URL + "/c", Headers: headers}, {URL: s.URL + "/d", TLS: ca, Headers: headers},
+	}
+	m, sink := start(t, cfg, nil)
+	m.tick(0)
+	await.True(t, "all batches", func() bool { return len(sink.AllMetrics()) == len(cfg.Targets) })
+	var got []string
+	for _, md := range sink.AllMetrics() {
+		for _, l := range lines(t, md) {
+			if name, rest, _ := strings.Cut(l, "{engine="+s.URL); name == inference.Up.Name {
+				got = append(got, rest)
+			}
+		}
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff([]string{"/a} 1", "/b} 0", "/c} 0", "/d} 1"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

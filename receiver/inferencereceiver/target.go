@@ -1,12 +1,16 @@
 package inferencereceiver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"runtime/debug"
-	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.opentelemetry.io/collector/consumer"
@@ -26,16 +30,19 @@ type target struct {
 	timeout  time.Duration
 	next     consumer.Metrics
 	log      *zap.Logger
+	slots    chan struct{} // of all targets; who reads a page has one
 
 	// Only the goroutine that follows the clock uses these.
 	last time.Time // when the last reading began
 
 	mu      sync.Mutex // held by a reading
 	emitter *emitter
-	model   string // of an engine whose page does not name it
-	trouble string // the last logged reason for a failed reading
-	refused bool   // the pipeline refused the last batch
-	barred  bool   // the page must not be read again
+	about   inference.About // what the engine says of itself beside its page
+	asked   int             // how often it was asked for that
+	trouble string          // the last logged reason for a failed reading
+	refused bool            // the pipeline refused the last batch
+	barred  bool            // the page must not be read again
+	unknown bool            // nobody has made sure that the page may be read
 	// before is the target of the process that had the same ID, until the first reading.
 	before *target
 
@@ -75,12 +82,13 @@ func (t *target) round(ctx context.Context, tick *node.Tick) {
 	if ctx.Err() != nil { // shutting down: an aborted request says nothing about the engine
 		return
 	}
-	t.say(err)
 	t.barred = errors.Is(err, inference.ErrNotPage)
 	t.engine.Lock()
 	joined := t.joined
 	t.engine.Unlock()
-	t.send(ctx, t.emitter.emit(tick, joined, reading, time.Since(begin)))
+	md, other := t.emitter.emit(tick, joined, reading, time.Since(begin))
+	t.say(cmp.Or(err, other))
+	t.send(ctx, md)
 }
 
 // inherit takes over what the process before had shown: its series end, or go on with new starts.
@@ -123,52 +131,122 @@ func (t *target) send(ctx context.Context, md pmetric.Metrics) {
 }
 
 // read reads the page once. A page that ends the parser costs its target alone.
-func (t *target) read(ctx context.Context) (_ *inference.Reading, err error) {
+func (t *target) read(stop context.Context) (_ *inference.Reading, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the parser panicked: %v", p)
 			t.log.Debug("The parser of metrics pages panicked", zap.ByteString("stack", debug.Stack()))
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	ctx, cancel := context.WithTimeout(stop, t.timeout)
 	defer cancel()
+	if t.unknown {
+		if err := t.Drains(ctx); err != nil {
+			return nil, err
+		}
+		t.unknown = false
+	}
 	page, err := t.Page(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if t.Format == inference.Ollama {
-		return inference.ReadOllama(page)
+		reading, err := inference.ReadOllama(page)
+		if err != nil {
+			return nil, err
+		}
+		t.ask(ctx, reading)
+		reading.Describe(t.about.Version)
+		return reading, nil
+	}
+	before := t.about.Model
+	reading, err := t.parse(stop, page)
+	if err != nil {
+		return nil, err
+	}
+	if t.ask(ctx, reading); t.about.Model != before {
+		if reading, err = t.parse(stop, page); err != nil {
+			return nil, err
+		}
+	}
+	reading.Describe(t.about.Version)
+	return reading, nil
+}
+
+// atATime is how many pages are parsed at a time. One that is hostile takes fifty times its size meanwhile.
+const atATime = 2
+
+// parse parses a page when it is its turn.
+func (t *target) parse(stop context.Context, page []byte) (*inference.Reading, error) {
+	select {
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
+	case <-stop.Done():
+		return nil, stop.Err()
 	}
 	text := promtext.Scan(page)
-	reading := inference.Read(text, t.model)
 	if len(text.Samples) == 0 && text.Bad > 0 {
 		return nil, fmt.Errorf("the answer is not a metrics page: %w", text.Err)
 	}
-	if t.model != "" || !slices.ContainsFunc(reading.Points, func(p inference.Point) bool { return p.Get(inference.AttrModel) == "" }) {
-		return reading, nil
-	}
-	for _, provider := range reading.Providers {
-		if t.model, err = t.Model(ctx, provider); t.model != "" {
-			return inference.Read(text, t.model), nil
-		} else if err != nil {
-			t.log.Debug("An inference engine does not say which model it has", zap.Error(err))
-		}
-	}
-	return reading, nil // without a model
+	return inference.Read(text, t.about.Model), nil
 }
 
-// say logs why a reading failed, once per reason.
-func (t *target) say(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text == t.trouble {
+// enough is how often an engine is asked about itself if it does not answer.
+const enough = 5
+
+// ask asks the engine about itself, once.
+func (t *target) ask(ctx context.Context, r *inference.Reading) {
+	if len(r.Providers) == 0 || t.asked >= enough {
 		return
 	}
-	if t.trouble = text; text == "" {
+	about, err := t.About(ctx, r.Providers[0])
+	if err != nil {
+		t.asked++
+		t.log.Debug("An inference engine does not answer what it is", zap.Error(err))
+		return
+	}
+	t.asked, t.about = enough, about
+}
+
+// say logs why a reading failed, once per kind of reason.
+func (t *target) say(err error) {
+	kind := reason(err)
+	if kind == t.trouble {
+		return
+	}
+	if t.trouble = kind; kind == "" {
 		t.log.Info("The page of an inference engine can be read again")
 		return
 	}
-	t.log.Warn("The page of an inference engine cannot be read", zap.Error(err))
+	text := strings.ToValidUTF8(err.Error(), "?")
+	t.log.Warn("The page of an inference engine cannot be read", zap.String("error", text[:min(len(text), maxText)]))
+}
+
+// maxText bounds an error in the log: it may repeat what the engine has sent.
+const maxText = 500
+
+// reason returns a text that is the same for errors of one kind. What an error says may differ each time, such
+// as the port of the connection.
+func reason(err error) string {
+	var status *inference.StatusError
+	var number syscall.Errno
+	var network net.Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &status):
+		return status.Error()
+	case errors.As(err, &number):
+		return number.Error()
+	case errors.As(err, &network) && network.Timeout():
+		return "timeout"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "end"
+	}
+	for _, known := range []error{inference.ErrNotPage, inference.ErrTooLarge, inference.ErrAlternates} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	return "other"
 }

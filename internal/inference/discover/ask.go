@@ -2,7 +2,6 @@ package discover
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -29,6 +28,7 @@ const (
 // answer is the outcome of asking a socket.
 type answer struct {
 	verdict
+	scheme      string
 	path        string
 	format      inference.Format
 	fingerprint uint64 // of the page: what it is about, whatever its values
@@ -39,7 +39,19 @@ type answer struct {
 // asker asks one socket. It changes nothing there.
 type asker struct {
 	inference.Target
-	tensorRT bool // it is trtllm-serve: its /metrics must not be read, which empties it
+	tensorRT bool   // it is trtllm-serve: its /metrics must not be read, which empties it
+	hint     string // where its pod says that the page is, or empty
+}
+
+// askEither finds out whether an engine is behind the socket, without TLS if it turns out that the pod is wrong.
+func (a *asker) askEither(ctx context.Context) answer {
+	out := a.ask(ctx)
+	if out.verdict != none || a.URL.Scheme == "http" || ctx.Err() != nil {
+		return out
+	}
+	u := *a.URL
+	u.Scheme = "http"
+	return (&asker{Target: inference.Target{URL: &u, Client: a.Client}, tensorRT: a.tensorRT, hint: a.hint}).ask(ctx)
 }
 
 // ask finds out whether an engine is behind the socket.
@@ -52,10 +64,13 @@ func (a *asker) ask(ctx context.Context) (out answer) {
 	if again, no := a.models(ctx); no {
 		return again
 	}
-	paths := []string{"/metrics", "/v1/metrics"} // NIM has the second
-	const safe = "/prometheus/metrics"
+	const usual, safe = "/metrics", "/prometheus/metrics"
+	paths := []string{usual, "/v1/metrics"} // NIM has the second
 	if a.tensorRT {
 		paths = []string{safe}
+	}
+	if a.hint != "" && !slices.Contains(paths, a.hint) && (!a.tensorRT || a.hint != usual) {
+		paths = slices.Insert(paths, 0, a.hint)
 	}
 	for i := 0; i < len(paths); i++ {
 		out, err := a.page(ctx, paths[i])
@@ -79,17 +94,7 @@ func (a *asker) models(ctx context.Context) (again answer, no bool) {
 		again = judge(err)
 		return again, again.verdict == undecided || !isRefusal(err)
 	}
-	var list struct {
-		Data []struct {
-			OwnedBy string `json:"owned_by"`
-		} `json:"data"`
-	}
-	if json.Unmarshal(b, &list) != nil {
-		return answer{}, false // a page for people
-	}
-	for _, m := range list.Data {
-		a.tensorRT = a.tensorRT || m.OwnedBy == "tensorrt_llm"
-	}
+	a.tensorRT = a.tensorRT || inference.IsTensorRT(b)
 	return answer{}, false
 }
 
@@ -113,7 +118,7 @@ func (a *asker) page(ctx context.Context, path string) (answer, error) {
 	case len(inference.Read(text, "").Providers) == 0:
 		return answer{verdict: none}, nil
 	}
-	return answer{verdict: found, path: path, fingerprint: fingerprint(text)}, nil
+	return answer{verdict: found, scheme: u.Scheme, path: path, fingerprint: fingerprint(text)}, nil
 }
 
 // ollama asks whether the socket is Ollama's, which has no metrics page.
@@ -132,7 +137,7 @@ func (a *asker) ollama(ctx context.Context) answer {
 	if _, err := inference.ReadOllama(b); err != nil {
 		return answer{verdict: none}
 	}
-	return answer{verdict: found, path: path, format: inference.Ollama}
+	return answer{verdict: found, scheme: a.URL.Scheme, path: path, format: inference.Ollama}
 }
 
 // isRefusal reports an answer that is no page, so that another path may have one.

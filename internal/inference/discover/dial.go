@@ -2,6 +2,7 @@ package discover
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -61,6 +62,9 @@ func (e *endpoint) transport() *http.Transport {
 		MaxConnsPerHost:        1,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
+		// The connection is to a socket of a known process of this machine, which no certificate could make surer, and
+		// nothing secret is sent. Pods sign their certificates themselves.
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	}
 }
 
@@ -74,11 +78,11 @@ func (e *endpoint) dial(ctx context.Context) (net.Conn, error) {
 	if e.address.Addr().IsLinkLocalUnicast() && e.address.Addr().Is6() {
 		return nil, &unreachableError{reason: needsZone}
 	}
-	own, err := os.Readlink("/proc/self/ns/net") // not of a procfs that belongs to another machine or namespace
+	near, err := e.near()
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the agent's network namespace: %w", err)
+		return nil, err
 	}
-	if inode, ok := parseNamespace(own); ok && inode == e.namespace {
+	if near {
 		return connect(ctx, e.local())
 	}
 	conn, err := e.dialInside(ctx)
@@ -90,6 +94,28 @@ func (e *endpoint) dial(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	return connect(ctx, outside)
+}
+
+// near reports whether the socket is in the network namespace of the agent.
+func (e *endpoint) near() (bool, error) {
+	own, err := os.Readlink("/proc/self/ns/net") // not of a procfs that belongs to another machine or namespace
+	if err != nil {
+		return false, fmt.Errorf("cannot read the agent's network namespace: %w", err)
+	}
+	inode, ok := parseNamespace(own)
+	return ok && inode == e.namespace, nil
+}
+
+// reached returns the addresses at which the agent, or anyone in its network namespace, can reach the socket.
+func (e *endpoint) reached() []netip.AddrPort {
+	near, err := e.near()
+	if err != nil || !near {
+		return e.outside()
+	}
+	if !e.address.Addr().IsUnspecified() {
+		return e.local()
+	}
+	return append(e.local(), e.outside()...)
 }
 
 // alive returns errGone if the process has ended.
@@ -216,4 +242,6 @@ func onThread(f func()) {
 }
 
 // url returns the address of the endpoint, as its process sees it.
-func (e *endpoint) url() *url.URL { return &url.URL{Scheme: "http", Host: e.local()[0].String()} }
+func (e *endpoint) url(scheme string) *url.URL {
+	return &url.URL{Scheme: scheme, Host: e.local()[0].String()}
+}

@@ -7,6 +7,7 @@
 package discover
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
@@ -21,6 +22,9 @@ type Engine struct {
 	ID string
 	// Target is where its metrics page is, and how it is reached.
 	Target inference.Target
+	// Addresses are where its page can be reached from the network namespace of the agent. The URL of the target is
+	// valid only in that of the engine.
+	Addresses []netip.AddrPort
 	// Workload is whose process serves the page, nil if that is unknown.
 	Workload *workload.Workload
 	// Devices are the devices and partitions that the engine works on, in the order of the tick.

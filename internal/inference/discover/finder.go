@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -72,6 +73,7 @@ type engine struct {
 	key
 	endpoint *endpoint
 	target   inference.Target
+	reached  []netip.AddrPort
 	name     string // of its program
 	started  time.Time
 	// near are the process and its descendants, tree those of its ancestors, too, and group those in the same
@@ -182,7 +184,7 @@ func (f *Finder) present(t *node.Tick) []Engine {
 		owners[e.key] = w
 		id := e.id(w, ids)
 		ids[id] = true
-		out = append(out, Engine{ID: id, Target: e.target, Workload: w, Devices: devices(t, e, w), Started: e.started})
+		out = append(out, Engine{ID: id, Target: e.target, Addresses: e.reached, Workload: w, Devices: devices(t, e, w), Started: e.started})
 	}
 	f.owners = owners
 	return out

@@ -2,7 +2,10 @@ package discover
 
 import (
 	"errors"
+	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -31,6 +34,9 @@ func TestFind(t *testing.T) {
 	want := []shown{{ID: "process/python3:" + port(s), Path: "/metrics", Port: port(s), Devices: []string{"GPU-0"}, Started: booted.Add(50 * time.Second).Format(time.RFC3339)}}
 	if diff := cmp.Diff(want, show(got)); diff != "" {
 		t.Fatalf("(-want +got):\n%s", diff)
+	}
+	if want := []netip.AddrPort{s.Listener.Addr().(*net.TCPAddr).AddrPort()}; !slices.Equal(want, got[0].Addresses) {
+		t.Errorf("it is at %v, want %v", got[0].Addresses, want)
 	}
 	f.Owner = owned("pod/1/c", 100)
 	want[0].ID, want[0].Owner = "pod/1/c:"+port(s), "pod/1/c"

@@ -166,6 +166,11 @@ func TestOutside(t *testing.T) {
 	if diff := cmp.Diff([]string{"process/python3:" + s}, ids(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	for _, e := range got {
+		if diff := cmp.Diff([]string{address + ":" + s}, []string{fmt.Sprint(e.Addresses[0])}); diff != "" || len(e.Addresses) != 1 {
+			t.Errorf("it is at %v, as seen from here", e.Addresses)
+		}
+	}
 	if asked := inside.paths(); asked != nil {
 		t.Errorf("a server in our network was asked for %v", asked)
 	}

@@ -15,10 +15,11 @@ import (
 
 // Limits of a scan. What is beyond them is counted; no real machine comes close.
 const (
-	maxProcesses  = 1 << 17 // of the machine
-	maxCandidates = 4096    // processes around devices
-	maxFiles      = 1 << 16 // open files of a process
-	maxFile       = 1 << 20 // bytes of a file in /proc; listening sockets are the first rows of theirs
+	maxProcesses  = 1 << 17  // of the machine
+	maxCandidates = 4096     // processes around devices
+	maxFiles      = 1 << 16  // open files of a process
+	maxFile       = 1 << 20  // bytes of a file in /proc
+	maxSocketFile = 32 << 20 // bytes of one with sockets: 200,000 that listen
 )
 
 // process is what is remembered about a process.
@@ -30,7 +31,7 @@ type process struct {
 	round int    // the scan that read it last
 	// looked are the listening sockets of its namespace when its open files were last read, and holds
 	// those among them that it has open.
-	looked map[uint64]bool
+	looked *space
 	holds  []uint64
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +24,9 @@ import (
 const (
 	maxAsked   = 256  // sockets per scan
 	maxSockets = 8192 // sockets that are remembered
+	maxOfOne   = 256  // sockets of a process, those with the lowest ports
+	maxEngines = 256  // engines of a machine, the oldest
+	maxPages   = 16   // engines of a process
 	atATime    = 8    // sockets that are asked concurrently
 	// maxClosed is how often a socket may hang up: a program that speaks another protocol does so each time.
 	maxClosed = 3
@@ -53,6 +57,8 @@ type socket struct {
 	endpoint *endpoint
 	client   *http.Client
 	asked    bool
+	hint     workload.Page // what its pod says of it
+	reached  []netip.AddrPort
 	spared   bool // it is not asked
 	tries    int  // that left it undecided
 	closed   int  // times that it hung up, one after the other
@@ -73,6 +79,7 @@ type scanner struct {
 	sockets    map[key]*socket
 	candidates set
 	listening  int
+	crowded    int // engines beyond the limits
 }
 
 // scan looks for engines once.
@@ -137,10 +144,15 @@ func (s *scanner) lives(k key) bool {
 // keep remembers new sockets and forgets those that are closed, or whose process has ended.
 func (s *scanner) keep(list []held, at time.Time) {
 	s.listening = len(list)
-	open := map[key]bool{}
+	open, many := map[key]bool{}, map[uint32]int{}
 	for _, h := range list {
 		k := key{h.holder.pid, h.holder.start, h.inode}
 		open[k] = true
+		if many[k.pid]++; many[k.pid] > maxOfOne { // it must not crowd out others
+			delete(open, k)
+			s.rejected++
+			continue
+		}
 		if x := s.sockets[k]; x != nil {
 			x.held = h
 			continue
@@ -161,17 +173,64 @@ func (s *scanner) keep(list []held, at time.Time) {
 	}
 }
 
+// hints notes what pods say of the sockets, and has those asked again of which they say something new.
+func (s *scanner) hints(at time.Time) {
+	if s.owner == nil {
+		return
+	}
+	for _, x := range s.sockets {
+		if x.verdict == found || !s.candidates[x.pid] {
+			continue
+		}
+		hint := workload.Page{}
+		if w, ok := s.owner(x.pid); ok {
+			for _, p := range slices.Backward(w.Pages) {
+				if p.Port == 0 || p.Port == x.address.Port() {
+					hint = p
+				}
+			}
+		}
+		if hint == (workload.Page{}) || hint == x.hint { // a source that is silent for a moment says nothing new
+			continue
+		}
+		x.hint, x.verdict, x.spared, x.due, x.tries, x.closed = hint, undecided, false, at, 0, 0
+	}
+}
+
+// inTurn orders sockets that are due: the new ones first, of which each process has its turn, however many it
+// has. Sockets of which a pod says that they have a page come before its others.
+func inTurn(due []*socket) []*socket {
+	plain := func(x *socket) int {
+		if x.hint.Port == 0 {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(due, func(a, b *socket) int {
+		return cmp.Or(cmp.Compare(a.tries, b.tries), cmp.Compare(plain(a), plain(b)), cmp.Compare(a.pid, b.pid), cmp.Compare(a.address.Port(), b.address.Port()), cmp.Compare(a.inode, b.inode))
+	})
+	turns, turn := map[uint32]int{}, make(map[*socket]int, len(due))
+	for _, x := range due {
+		turn[x] = turns[x.pid]
+		turns[x.pid]++
+	}
+	slices.SortStableFunc(due, func(a, b *socket) int { return cmp.Or(cmp.Compare(a.tries, b.tries), cmp.Compare(turn[a], turn[b])) })
+	return due
+}
+
 // askAll asks the sockets whose time has come.
 func (s *scanner) askAll(ctx context.Context, at time.Time) {
+	s.hints(at)
 	var due []*socket
 	for _, x := range s.sockets {
+		if x.due.Sub(at) > longestPause { // the clock was set back
+			x.due = at
+		}
 		if s.candidates[x.pid] && x.verdict == undecided && !x.due.After(at) {
 			due = append(due, x)
 		}
 	}
-	slices.SortFunc(due, func(a, b *socket) int {
-		return cmp.Or(cmp.Compare(a.tries, b.tries), cmp.Compare(a.pid, b.pid), cmp.Compare(a.inode, b.inode))
-	})
+	due = inTurn(due)
 	due = due[:min(len(due), maxAsked)]
 	type reply struct {
 		*socket
@@ -194,7 +253,7 @@ func (s *scanner) askAll(ctx context.Context, at time.Time) {
 			break
 		}
 		commands := s.commands(s.family(x.pid))
-		if x.spared = s.spare(x, commands); x.spared {
+		if x.spared = x.hint.Port == 0 && s.spare(x, commands); x.spared {
 			x.verdict = none
 			continue
 		}
@@ -202,8 +261,8 @@ func (s *scanner) askAll(ctx context.Context, at time.Time) {
 			take()
 		}
 		running++
-		a := &asker{Target: inference.Target{URL: x.endpoint.url(), Client: x.client}, tensorRT: isTensorRT(commands)}
-		go func() { replies <- reply{x, a.ask(ctx)} }()
+		a := &asker{Target: inference.Target{URL: x.endpoint.url(cmp.Or(x.hint.Scheme, "http")), Client: x.client}, tensorRT: isTensorRT(commands), hint: x.hint.Path}
+		go func() { replies <- reply{x, a.askEither(ctx)} }()
 	}
 	for running > 0 {
 		take()
@@ -245,6 +304,9 @@ func (s *scanner) learn(x *socket, a answer, at time.Time) {
 	if x.closed == maxClosed {
 		x.verdict = none
 	}
+	if x.verdict == found {
+		x.reached = x.endpoint.reached()
+	}
 	if x.verdict != undecided {
 		if x.verdict == none {
 			x.client.CloseIdleConnections()
@@ -273,16 +335,25 @@ func (s *scanner) engines() []*engine {
 		}
 		// One process may show the same page on several ports.
 		p := page{x.pid, x.format, x.fingerprint}
-		if other := best[p]; other == nil || cmp.Or(cmp.Compare(x.address.Port(), other.address.Port()), x.address.Compare(other.address)) < 0 {
+		if other := best[p]; other == nil || byPort(x, other) < 0 {
 			best[p] = x
 		}
 	}
 	out := make([]*engine, 0, len(best))
-	for _, x := range best {
-		u := x.endpoint.url()
+	s.crowded = 0
+	many := map[uint32]int{}
+	for _, x := range slices.SortedFunc(maps.Values(best), func(a, b *socket) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid), byPort(a, b))
+	}) {
+		if many[x.pid]++; many[x.pid] > maxPages || len(out) == maxEngines {
+			s.crowded++
+			continue
+		}
+		u := x.endpoint.url(x.scheme)
 		u.Path = x.path
 		e := &engine{
-			key: x.key, endpoint: x.endpoint, target: inference.Target{URL: u, Client: x.client, Format: x.format},
+			reached: x.reached,
+			key:     x.key, endpoint: x.endpoint, target: inference.Target{URL: u, Client: x.client, Format: x.format},
 			name: s.name(x.pid), near: of(s.below(x.pid)), tree: of(s.tree(x.pid)), group: of(s.peers[s.all[x.pid].group]),
 		}
 		if !s.boot.IsZero() {
@@ -291,9 +362,6 @@ func (s *scanner) engines() []*engine {
 		}
 		out = append(out, e)
 	}
-	slices.SortFunc(out, func(a, b *engine) int {
-		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid), a.endpoint.address.Compare(b.endpoint.address), cmp.Compare(a.inode, b.inode))
-	})
 	return out
 }
 
@@ -319,6 +387,11 @@ func bootTime(proc string) time.Time {
 	return boot
 }
 
+// byPort compares sockets of one process.
+func byPort(a, b *socket) int {
+	return cmp.Or(cmp.Compare(a.address.Port(), b.address.Port()), a.address.Compare(b.address), cmp.Compare(a.inode, b.inode))
+}
+
 func of(pids []uint32) set {
 	out := make(set, len(pids))
 	for _, pid := range pids {
@@ -338,7 +411,7 @@ func (s *scanner) name(pid uint32) string {
 
 // status returns what the last scan found.
 func (s *scanner) status() Status {
-	out := Status{Processes: len(s.candidates), Sockets: s.listening, Unreadable: s.unreadable, Rejected: s.rejected}
+	out := Status{Processes: len(s.candidates), Sockets: s.listening, Unreadable: s.unreadable, Rejected: s.rejected + s.crowded}
 	reasons := map[string]int{}
 	for _, x := range s.sockets {
 		if !s.candidates[x.pid] {

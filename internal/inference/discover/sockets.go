@@ -1,8 +1,10 @@
 package discover
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/netip"
@@ -19,10 +21,35 @@ type held struct {
 	holder    *process // the one that started first, of several
 }
 
+// space has the listening sockets of a network namespace by inode, at a scan. All processes in it share it: there
+// may be as many sockets as the machine has ports and addresses.
+type space struct {
+	listeners map[uint64]listener
+	news      map[*space]bool // answers of since, during the scan
+}
+
+// since reports whether a socket listens that did not before.
+func (s *space) since(before *space) bool {
+	if before == nil {
+		return true
+	}
+	news, known := s.news[before]
+	if !known {
+		for inode := range s.listeners {
+			if _, there := before.listeners[inode]; !there {
+				news = true
+				break
+			}
+		}
+		s.news[before] = news
+	}
+	return news
+}
+
 // held returns the listening sockets of processes. Of several sockets at the same address of a namespace,
 // which share its connections, there is one.
 func (p *processes) held(candidates set) []held {
-	namespaces := map[uint64]map[uint64]listener{}
+	namespaces := map[uint64]*space{}
 	found := map[uint64]held{} // by inode
 	for _, pid := range slices.Sorted(maps.Keys(candidates)) {
 		self := p.all[pid]
@@ -36,17 +63,20 @@ func (p *processes) held(candidates set) []held {
 			continue
 		}
 		if namespaces[namespace] == nil {
-			namespaces[namespace] = p.listeners(pid)
+			namespaces[namespace] = &space{listeners: p.listeners(pid), news: map[*space]bool{}}
 		}
 		all := namespaces[namespace]
 		p.look(self, all)
 		for _, inode := range self.holds {
-			l, listens := all[inode]
+			l, listens := all.listeners[inode]
 			other, shared := found[inode]
 			if listens && (!shared || first(self, other.holder)) {
 				found[inode] = held{l, namespace, self}
 			}
 		}
+	}
+	for _, all := range namespaces {
+		all.news = nil // it refers to the scan before, which can be forgotten
 	}
 	type place struct {
 		namespace uint64
@@ -60,7 +90,7 @@ func (p *processes) held(candidates set) []held {
 		}
 	}
 	return slices.SortedFunc(maps.Values(places), func(a, b held) int {
-		return cmp.Or(cmp.Compare(a.holder.pid, b.holder.pid), a.address.Compare(b.address), cmp.Compare(a.inode, b.inode))
+		return cmp.Or(cmp.Compare(a.holder.pid, b.holder.pid), cmp.Compare(a.address.Port(), b.address.Port()), a.address.Compare(b.address), cmp.Compare(a.inode, b.inode))
 	})
 }
 
@@ -74,7 +104,7 @@ func first(a, b *process) bool {
 func (p *processes) listeners(pid uint32) map[uint64]listener {
 	var out map[uint64]listener
 	for _, name := range []string{"net/tcp", "net/tcp6"} {
-		b, err := readFile(p.path(pid, name))
+		b, err := readSockets(p.path(pid, name))
 		if err != nil {
 			p.note(err) // without IPv6 there is no tcp6
 			continue
@@ -93,17 +123,18 @@ func (p *processes) listeners(pid uint32) map[uint64]listener {
 
 // look reads the open files of a process, unless no socket listens that did not when they were last read:
 // a server with many connections has many files.
-func (p *processes) look(self *process, all map[uint64]listener) {
-	news := self.looked == nil
-	for inode := range all {
-		news = news || !self.looked[inode]
-	}
-	if !news {
+func (p *processes) look(self *process, all *space) {
+	if !all.since(self.looked) {
+		if self.looked != nil {
+			self.looked = all // the older one can be forgotten
+		}
 		return
 	}
-	looked, holds := map[uint64]bool{}, []uint64(nil)
+	var holds []uint64
+	seen := map[uint64]bool{}
 	err := p.files(self.pid, func(inode uint64) {
-		if _, ok := all[inode]; ok && !slices.Contains(holds, inode) {
+		if _, ok := all.listeners[inode]; ok && !seen[inode] {
+			seen[inode] = true
 			holds = append(holds, inode)
 		}
 	})
@@ -112,10 +143,44 @@ func (p *processes) look(self *process, all map[uint64]listener) {
 		self.looked, self.holds = nil, nil
 		return
 	}
-	for inode := range all {
-		looked[inode] = true
+	self.looked, self.holds = all, holds
+}
+
+// readSockets reads a file of sockets in /proc up to the last that listens: those come first, and a busy server has
+// a million others.
+func readSockets(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
 	}
-	self.looked, self.holds = looked, holds
+	defer f.Close()
+	var out []byte
+	for len(out) < maxSocketFile {
+		begin := len(out)
+		out = append(out, make([]byte, 1<<16)...)
+		n, err := io.ReadFull(f, out[begin:])
+		out = out[:begin+n]
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", name, err)
+		}
+		if !listens(out) {
+			return out, nil
+		}
+	}
+	return out, nil
+}
+
+// listens reports whether the last whole row of a file of sockets is of one that listens.
+func listens(file []byte) bool {
+	rows := bytes.Split(file[max(0, len(file)-1024):], []byte("\n"))
+	if len(rows) < 3 {
+		return false
+	}
+	fields := bytes.Fields(rows[len(rows)-2])
+	return len(fields) > 3 && string(fields[3]) == "0A"
 }
 
 // files calls f for each socket that a process has open.

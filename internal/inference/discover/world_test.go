@@ -136,10 +136,13 @@ func (w *world) write() {
 	const title = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 	for _, r := range w.processes {
 		dir := strconv.Itoa(r.pid) + "/"
-		tcp := map[bool]string{false: title, true: title}
+		tcp := map[bool]*strings.Builder{false: {}, true: {}}
+		for _, b := range tcp {
+			b.WriteString(title)
+		}
 		for i, l := range w.listens {
 			if l.namespace == r.namespace {
-				tcp[l.address.Addr().Is6()] += fmt.Sprintf("%4d: %s 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0 0 %d 1\n", i, hexAddress(l.address), l.inode)
+				fmt.Fprintf(tcp[l.address.Addr().Is6()], "%4d: %s 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0 0 %d 1\n", i, hexAddress(l.address), l.inode)
 			}
 		}
 		namespace := r.namespace
@@ -149,8 +152,8 @@ func (w *world) write() {
 		w.file(dir+"stat", r.stat())
 		w.file(dir+"cgroup", "0::"+r.group+"\n")
 		w.file(dir+"cmdline", strings.ReplaceAll(r.command, " ", "\x00"))
-		w.file(dir+"net/tcp", tcp[false])
-		w.file(dir+"net/tcp6", tcp[true])
+		w.file(dir+"net/tcp", tcp[false].String())
+		w.file(dir+"net/tcp6", tcp[true].String())
 		for name, text := range w.pages {
 			w.file(dir+name, text)
 		}

@@ -132,6 +132,45 @@ func TestPodsOfThisNode(t *testing.T) {
 	})
 }
 
+// Catches a metrics page that a pod names and we do not read there, and an annotation that leads elsewhere than to a
+// port of the pod.
+func TestMetricsPages(t *testing.T) {
+	const scrape, port, path, scheme = "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path", "prometheus.io/scheme"
+	const kservePort, kservePath = "prometheus.kserve.io/port", "prometheus.kserve.io/path"
+	for _, tt := range []struct {
+		name        string
+		annotations object
+		want        []Page
+	}{
+		{"none", nil, nil},
+		{"all", object{scrape: "true", port: "8001", path: "/m", scheme: "https"}, []Page{{8001, "https", "/m"}}},
+		{"a port", object{scrape: "true", port: "8001"}, []Page{{8001, "http", "/metrics"}}},
+		{"no port", object{scrape: "true", path: "m/"}, []Page{{0, "http", "/m"}}},
+		{"not to be read", object{scrape: "false", port: "8001", path: "/m"}, nil},
+		{"not said to be read", object{port: "8001"}, nil},
+		{"KServe, and a proxy of the pod", object{scrape: "true", port: "9088", path: "/metrics", kservePort: "8080", kservePath: "/v1/metrics"}, []Page{
+			{8080, "http", "/v1/metrics"}, {9088, "http", "/metrics"},
+		}},
+		{"KServe, the same twice", object{"serving.kserve.io/enable-prometheus-scraping": "true", port: "8080", kservePort: "8080"}, []Page{{8080, "http", "/metrics"}}},
+		{"no number", object{scrape: "true", port: "evil.example.com:80"}, nil},
+		{"no port of TCP", object{scrape: "true", port: "65536"}, nil},
+		{"port zero", object{scrape: "true", port: "0"}, nil},
+		{"another host", object{scrape: "true", port: "80", path: "//evil.example.com/../x?a=b"}, []Page{{80, "http", "/x"}}},
+		{"another scheme", object{scrape: "true", port: "80", scheme: "file"}, []Page{{80, "http", "/metrics"}}},
+		{"a path without an end", object{scrape: "true", port: "80", path: strings.Repeat("x", 5000)}, nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := kubeapitest.New()
+			s.PutPod(kubeapitest.Pod("node1", "ml", "chat", "uid-1", object{"metadata": object{"annotations": tt.annotations}}))
+			c := start(t, s, Config{})
+			got, _ := c.PodByUID("uid-1")
+			if diff := cmp.Diff(tt.want, got.Pages); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+			}
+		})
+	}
+}
+
 // A server behind a proxy that drops the selector must not fill the memory.
 func TestSelectorIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

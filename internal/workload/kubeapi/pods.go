@@ -2,6 +2,9 @@ package kubeapi
 
 import (
 	"fmt"
+	urlpath "path"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -18,6 +21,14 @@ type Pod struct {
 	Owners       []Owner
 	Containers   []string          // names, including init containers
 	ContainerIDs map[string]string // name by id, without the runtime's scheme
+	// Pages are where the annotations say that metrics pages are.
+	Pages []Page
+}
+
+// Page is where a pod says that it has a metrics page.
+type Page struct {
+	Port         uint16 // 0: unknown
+	Scheme, Path string
 }
 
 // Owner is an object that creates pods.
@@ -185,12 +196,8 @@ type podObject struct {
 		Name            string            `json:"name"`
 		ResourceVersion string            `json:"resourceVersion"`
 		Labels          map[string]string `json:"labels"`
-		Annotations     struct {
-			// The UID that the kubelet assigned to a static pod. The UID of its mirror pod
-			// in the API is different and does not appear in cgroups and logs.
-			StaticUID string `json:"kubernetes.io/config.hash"`
-		} `json:"annotations"`
-		OwnerReferences []reference `json:"ownerReferences"`
+		Annotations     annotations       `json:"annotations"`
+		OwnerReferences []reference       `json:"ownerReferences"`
 	} `json:"metadata"`
 	Spec struct {
 		NodeName       string      `json:"nodeName"`
@@ -203,6 +210,62 @@ type podObject struct {
 		ContainerStatuses          []container `json:"containerStatuses"`
 		EphemeralContainerStatuses []container `json:"ephemeralContainerStatuses"`
 	} `json:"status"`
+}
+
+// annotations is the decoded part of the annotations of a pod.
+type annotations struct {
+	// The UID that the kubelet assigned to a static pod. The UID of its mirror pod
+	// in the API is different and does not appear in cgroups and logs.
+	StaticUID string `json:"kubernetes.io/config.hash"`
+
+	// What Prometheus reads by custom, and KServe's for the port of the engine itself: its prometheus.io/port
+	// may be that of a proxy which collects pages.
+	Scrape       string `json:"prometheus.io/scrape"`
+	Port         string `json:"prometheus.io/port"`
+	Path         string `json:"prometheus.io/path"`
+	Scheme       string `json:"prometheus.io/scheme"`
+	KServeScrape string `json:"serving.kserve.io/enable-prometheus-scraping"`
+	KServePort   string `json:"prometheus.kserve.io/port"`
+	KServePath   string `json:"prometheus.kserve.io/path"`
+}
+
+// pages returns where the annotations say that metrics pages are.
+func (a *annotations) pages() []Page {
+	var list []Page
+	add := func(port, path, scheme string) {
+		p := Page{Scheme: "http", Path: "/metrics"}
+		if port != "" {
+			n, err := strconv.ParseUint(port, 10, 16)
+			if err != nil || n == 0 {
+				return
+			}
+			p.Port = uint16(n)
+		}
+		if strings.EqualFold(scheme, "https") {
+			p.Scheme = "https"
+		}
+		if path, _, _ = strings.Cut(path, "?"); path != "" {
+			p.Path = urlpath.Clean("/" + path)
+		}
+		if len(p.Path) <= maxPath && !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	if a.KServePort != "" || a.KServePath != "" {
+		add(a.KServePort, a.KServePath, "")
+	}
+	if enabled(a.Scrape) || enabled(a.KServeScrape) {
+		add(a.Port, a.Path, a.Scheme)
+	}
+	return list
+}
+
+// maxPath bounds the path of a page, in bytes.
+const maxPath = 256
+
+func enabled(text string) bool {
+	on, err := strconv.ParseBool(text)
+	return err == nil && on
 }
 
 // container is the decoded part of a container, and of a container status.
@@ -225,6 +288,7 @@ func (s *podStore) strip(p *podObject) *pod {
 	out := &pod{Pod: Pod{
 		UID: m.UID, Namespace: m.Namespace, Name: m.Name, Phase: p.Status.Phase,
 		ContainerIDs: map[string]string{},
+		Pages:        m.Annotations.pages(),
 	}, static: m.Annotations.StaticUID}
 	for k, v := range m.Labels {
 		if s.keep[k] {

@@ -239,6 +239,9 @@ var attributeOf = map[string]string{
 // unknown.
 func (b *builder) workload(p kubeapi.Pod, container, id string) workload.Workload {
 	w := workload.Workload{Kind: "pod", Name: p.Name, Team: p.Team, Attributes: map[string]string{}}
+	for _, page := range p.Pages {
+		w.Pages = append(w.Pages, workload.Page(page))
+	}
 	if p.Owner != (kubeapi.Owner{}) {
 		w.Kind, w.Name = p.Owner.Kind, p.Owner.Name
 	}

@@ -143,6 +143,7 @@ func train() *node {
 			UID: "u1", Namespace: "ml", Name: "train-x", Phase: "Running", Team: "vision", Labels: map[string]string{"app": "train"},
 			Owner: kubeapi.Owner{Kind: "cronjob", Name: "train"}, Owners: []kubeapi.Owner{{Kind: "job", Name: "train-1"}, {Kind: "cronjob", Name: "train"}},
 			Containers: []string{"main", "sidecar"}, ContainerIDs: map[string]string{"c1": "main"},
+			Pages: []kubeapi.Page{{Port: 8000, Scheme: "http", Path: "/m"}},
 		}},
 		processes: map[uint32]cgroup.Container{7: {ID: "c1", PodUID: "u1"}},
 		logs:      []logged{{"ml", "train-x", "u1", "main", "c1"}},
@@ -169,7 +170,7 @@ func TestOneWorkload(t *testing.T) {
 	full := workload.Workload{ID: "pod/u1/main", Kind: "cronjob", Name: "train", Team: "vision", Attributes: map[string]string{
 		"k8s.namespace.name": "ml", "k8s.pod.name": "train-x", "k8s.pod.uid": "u1", "k8s.container.name": "main",
 		"k8s.job.name": "train-1", "k8s.cronjob.name": "train", "k8s.pod.label.app": "train",
-	}}
+	}, Pages: []workload.Page{{Port: 8000, Scheme: "http", Path: "/m"}}}
 	less := workload.Workload{ID: "pod/u1/main", Kind: "pod", Name: "train-x", Team: "research", Attributes: map[string]string{
 		"k8s.namespace.name": "ml", "k8s.pod.name": "train-x", "k8s.pod.uid": "u1", "k8s.container.name": "main",
 	}}

@@ -177,26 +177,28 @@ func (d *discovery) check() {
 	}
 }
 
-// grown returns what a counter grew by in all of its samples, whatever it began with.
+// grown returns what counters grew by in all of their samples, whatever they began with.
 func (s server) grown(selector string) (sum float64) {
 	s.t.Helper()
-	values, err := s.history(selector + "[1h]")
+	list, err := s.histories(selector + "[1h]")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	last := math.NaN()
-	for _, x := range values {
-		v, err := strconv.ParseFloat(x.value, 64)
-		if err != nil {
-			s.t.Fatal(err)
+	for _, values := range list {
+		last := math.NaN()
+		for _, x := range values {
+			v, err := strconv.ParseFloat(x.value, 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			switch {
+			case v < last:
+				sum += v
+			case v > last:
+				sum += v - last
+			}
+			last = v
 		}
-		switch {
-		case v < last:
-			sum += v
-		case v > last:
-			sum += v - last
-		}
-		last = v
 	}
 	return sum
 }

@@ -57,7 +57,9 @@ type socket struct {
 	tries    int  // that left it undecided
 	closed   int  // times that it hung up, one after the other
 	due      time.Time
-	reason   string // why it is unreachable
+	counts   map[string]float64 // counters of a page that another socket may have, too, at the last scan
+	unlike   map[key]bool       // sockets of the same process that have a page of their own
+	reason   string             // why it is unreachable
 }
 
 // scanner has what scans remember. One scan runs at a time.
@@ -100,6 +102,7 @@ func (s *scanner) scan(ctx context.Context, q question) {
 	s.keep(s.held(s.candidates), q.at)
 	s.publish(s.engines(), s.status())
 	s.askAll(ctx, q.at)
+	s.tellApart(ctx)
 	s.publish(s.engines(), s.status())
 }
 
@@ -261,24 +264,12 @@ func (s *scanner) learn(x *socket, a answer, at time.Time) {
 
 // engines returns the engines that are known.
 func (s *scanner) engines() []*engine {
-	type page struct {
-		pid         uint32
-		format      inference.Format
-		fingerprint uint64
+	var list []*socket
+	for _, group := range s.alike() { // one process may show the same page on several ports
+		list = append(list, distinct(group)...)
 	}
-	best := map[page]*socket{}
-	for _, x := range s.sockets {
-		if x.verdict != found || !s.lives(x.key) {
-			continue
-		}
-		// One process may show the same page on several ports.
-		p := page{x.pid, x.format, x.fingerprint}
-		if other := best[p]; other == nil || cmp.Or(cmp.Compare(x.address.Port(), other.address.Port()), x.address.Compare(other.address)) < 0 {
-			best[p] = x
-		}
-	}
-	out := make([]*engine, 0, len(best))
-	for _, x := range best {
+	out := make([]*engine, 0, len(list))
+	for _, x := range list {
 		u := x.endpoint.url()
 		u.Path = x.path
 		e := &engine{

@@ -54,10 +54,7 @@ func testDiscovered(t *testing.T, e *engine) {
 	e.load(5, words) // what an engine counted before the agent started counts, too
 	before := e.used
 	d.assign()
-	address := start(t, binary, "hub", "--data-dir", filepath.Join(t.TempDir(), "hub"), "--listen", "127.0.0.1:0", "--listen-grpc", "").find(t, hubAddress)
-	d.hub = server{t, address}
-	d.page = start(t, binary, "agent", "--nvidia-library", d.driver.Library, "--interval", "1s", "--slow-interval", "1s", "--listen", "127.0.0.1:0",
-		"--socket", "", "--state-dir", t.TempDir(), "--no-standby", "--no-cloud", "--host-name", "host-a", "--otlp-endpoint", address).find(t, pageAddress)
+	d.watch(binary)
 	d.read(time.Time{})
 	e.load(20, words)
 	d.check()
@@ -109,12 +106,21 @@ func testDiscovered(t *testing.T, e *engine) {
 	}
 }
 
+// watch starts the hub and the agent.
+func (d *discovery) watch(binary string) {
+	d.t.Helper()
+	address := start(d.t, binary, "hub", "--data-dir", filepath.Join(d.t.TempDir(), "hub"), "--listen", "127.0.0.1:0", "--listen-grpc", "").find(d.t, hubAddress)
+	d.hub = server{d.t, address}
+	d.page = start(d.t, binary, "agent", "--nvidia-library", d.driver.Library, "--interval", "1s", "--slow-interval", "1s", "--listen", "127.0.0.1:0",
+		"--socket", "", "--state-dir", d.t.TempDir(), "--no-standby", "--no-cloud", "--host-name", "host-a", "--otlp-endpoint", address).find(d.t, pageAddress)
+}
+
 // assign makes the driver say who is on the GPU.
 func (d *discovery) assign() {
 	d.t.Helper()
 	script := fmt.Sprintf("gpus 1\ngpu 0 uuid %s\n", engineGPU)
 	for _, p := range []*process{d.engine.p, d.neighbor} {
-		if p.cmd.ProcessState == nil {
+		if p != nil && p.cmd.ProcessState == nil {
 			script += fmt.Sprintf("process 0 %d compute 1073741824 40\n", p.cmd.Process.Pid)
 		}
 	}

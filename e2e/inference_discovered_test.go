@@ -54,10 +54,7 @@ func testDiscovered(t *testing.T, e *engine) {
 	e.load(5, words) // what an engine counted before the agent started counts, too
 	before := e.used
 	d.assign()
-	address := start(t, binary, "hub", "--data-dir", filepath.Join(t.TempDir(), "hub"), "--listen", "127.0.0.1:0", "--listen-grpc", "").find(t, hubAddress)
-	d.hub = server{t, address}
-	d.page = start(t, binary, "agent", "--nvidia-library", d.driver.Library, "--interval", "1s", "--slow-interval", "1s", "--listen", "127.0.0.1:0",
-		"--socket", "", "--state-dir", t.TempDir(), "--no-standby", "--no-cloud", "--host-name", "host-a", "--otlp-endpoint", address).find(t, pageAddress)
+	d.watch(binary)
 	d.read(time.Time{})
 	e.load(20, words)
 	d.check()
@@ -109,12 +106,21 @@ func testDiscovered(t *testing.T, e *engine) {
 	}
 }
 
+// watch starts the hub and the agent.
+func (d *discovery) watch(binary string) {
+	d.t.Helper()
+	address := start(d.t, binary, "hub", "--data-dir", filepath.Join(d.t.TempDir(), "hub"), "--listen", "127.0.0.1:0", "--listen-grpc", "").find(d.t, hubAddress)
+	d.hub = server{d.t, address}
+	d.page = start(d.t, binary, "agent", "--nvidia-library", d.driver.Library, "--interval", "1s", "--slow-interval", "1s", "--listen", "127.0.0.1:0",
+		"--socket", "", "--state-dir", d.t.TempDir(), "--no-standby", "--no-cloud", "--host-name", "host-a", "--otlp-endpoint", address).find(d.t, pageAddress)
+}
+
 // assign makes the driver say who is on the GPU.
 func (d *discovery) assign() {
 	d.t.Helper()
 	script := fmt.Sprintf("gpus 1\ngpu 0 uuid %s\n", engineGPU)
 	for _, p := range []*process{d.engine.p, d.neighbor} {
-		if p.cmd.ProcessState == nil {
+		if p != nil && p.cmd.ProcessState == nil {
 			script += fmt.Sprintf("process 0 %d compute 1073741824 40\n", p.cmd.Process.Pid)
 		}
 	}
@@ -177,26 +183,28 @@ func (d *discovery) check() {
 	}
 }
 
-// grown returns what a counter grew by in all of its samples, whatever it began with.
+// grown returns what counters grew by in all of their samples, whatever they began with.
 func (s server) grown(selector string) (sum float64) {
 	s.t.Helper()
-	values, err := s.history(selector + "[1h]")
+	list, err := s.histories(selector + "[1h]")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	last := math.NaN()
-	for _, x := range values {
-		v, err := strconv.ParseFloat(x.value, 64)
-		if err != nil {
-			s.t.Fatal(err)
+	for _, values := range list {
+		last := math.NaN()
+		for _, x := range values {
+			v, err := strconv.ParseFloat(x.value, 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			switch {
+			case v < last:
+				sum += v
+			case v > last:
+				sum += v - last
+			}
+			last = v
 		}
-		switch {
-		case v < last:
-			sum += v
-		case v > last:
-			sum += v - last
-		}
-		last = v
 	}
 	return sum
 }

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type engine struct {
 	model    string
 	port     string
 	argv     []string
+	client   *http.Client // http.DefaultClient if nil
 	// quiet has the series of the engine's page that count what the client receives.
 	quiet func(u usage) map[string]int
 
@@ -180,7 +182,7 @@ func (e *engine) ask(words int) (usage, error) {
 		return usage{}, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := cmp.Or(e.client, http.DefaultClient).Do(r)
 	if err != nil {
 		return usage{}, err
 	}

@@ -109,6 +109,18 @@ func (q *quantiles) settle(end time.Time) time.Time {
 
 // history returns the samples of a range of the only series that has any.
 func (s server) history(selector string) ([]sample, error) {
+	list, err := s.histories(selector)
+	if err != nil {
+		return nil, err
+	}
+	if n := len(list); n != 1 {
+		return nil, fmt.Errorf("%d series of %s", n, selector)
+	}
+	return list[0], nil
+}
+
+// histories returns the samples of a range by series.
+func (s server) histories(selector string) ([][]sample, error) {
 	body, err := get(s.t, s.url+"/api/v1/query?"+url.Values{"query": {selector}}.Encode())
 	if err != nil {
 		return nil, err
@@ -119,10 +131,11 @@ func (s server) history(selector string) ([]sample, error) {
 	if err := json.Unmarshal([]byte(body), &answer); err != nil {
 		return nil, err
 	}
-	if n := len(answer.Data.Result); n != 1 {
-		return nil, fmt.Errorf("%d series of %s", n, selector)
+	var list [][]sample
+	for _, r := range answer.Data.Result {
+		list = append(list, r.Values)
 	}
-	return answer.Data.Result[0].Values, nil
+	return list, nil
 }
 
 // total returns an expression for a sum of series.

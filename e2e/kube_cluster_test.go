@@ -31,12 +31,14 @@ const (
 const nodeName = "node-a"
 
 // cluster is a single-node Kubernetes on this machine: the released programs, with containers in
-// containerd. Pods use the host network, so the machine's network is unchanged.
+// containerd. Pods use the host network, or one of their own that ends in the pod, so the machine's network is
+// unchanged.
 type cluster struct {
-	t    *testing.T
-	dir  string
-	api  apiServer
-	root string // root of the node as an agent in a container sees it: its own var, the machine's proc and sys
+	t      *testing.T
+	dir    string
+	api    apiServer
+	worker string // path of the program of workerImage
+	root   string // root of the node as an agent in a container sees it: its own var, the machine's proc and sys
 
 	apiserver, kubelet *process
 	start              struct{ apiserver, kubelet func(t *testing.T) *process }
@@ -168,9 +170,15 @@ func (c *cluster) startAPI() {
 func (c *cluster) startContainerd() {
 	t := c.t
 	socket, config := c.containerd(), filepath.Join(c.dir, "containerd.toml")
-	// The node becomes ready with a network that is never set up; pods with the host network need
-	// no more. Copies of 1 MB need no overlay file system.
-	write(t, filepath.Join(c.dir, "cni", "none.conflist"), `{"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "none"}]}`)
+	// Both networks of a pod, containerd's own for loopback and that for the rest, are our plugin's. Copies of
+	// 1 MB need no overlay file system.
+	plugin := program(t, "network")
+	for _, name := range []string{"loopback", "pods"} {
+		if err := os.Symlink(plugin, filepath.Join(c.dir, "cni", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(c.dir, "cni", "pods.conflist"), `{"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "pods"}]}`)
 	write(t, config, fmt.Sprintf(`version = 2
 root = "%[1]s/images"
 state = "%[1]s/run"
@@ -181,13 +189,20 @@ state = "%[1]s/run"
   restrict_oom_score_adj = true # a container may not have the capability for less
   [plugins."io.containerd.grpc.v1.cri".cni]
     conf_dir = "%[1]s/cni"
+    bin_dir = "%[1]s/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "native"
 `, c.dir, socket, workerImage))
 	c.daemon("containerd", "--config", config)
-	image := makeImage(t)
-	eventually(t, "containerd accepts an image", func() error {
-		out, err := tryCommand(t, ".", "ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", image)
+	c.worker = program(t, "worker")
+	c.load(makeImage(t, workerImage, c.worker))
+}
+
+// load gives containerd an image.
+func (c *cluster) load(image string) {
+	c.t.Helper()
+	eventually(c.t, "containerd accepts an image", func() error {
+		out, err := tryCommand(c.t, ".", "ctr", "--address", c.containerd(), "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", image)
 		if err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}

@@ -68,23 +68,30 @@ type pod struct {
 	}
 }
 
+// pods returns the pods of an app, also those that are being deleted.
+func (c *cluster) pods(namespace, app string) ([]pod, error) {
+	var list struct{ Items []pod }
+	query := url.Values{"labelSelector": {"app=" + app}}.Encode()
+	err := c.api.get("/api/v1/namespaces/"+namespace+"/pods?"+query, &list)
+	return list.Items, err
+}
+
 // running waits until the only pod of an app runs and returns its main container. It ignores pods that are
 // being deleted and pods in old.
 func (c *cluster) running(namespace, app string, old ...container) (found container) {
 	c.t.Helper()
 	eventually(c.t, app+" runs", func() error {
-		var list struct{ Items []pod }
-		query := url.Values{"labelSelector": {"app=" + app}}.Encode()
-		if err := c.api.get("/api/v1/namespaces/"+namespace+"/pods?"+query, &list); err != nil {
+		list, err := c.pods(namespace, app)
+		if err != nil {
 			return err
 		}
-		list.Items = slices.DeleteFunc(list.Items, func(p pod) bool {
+		list = slices.DeleteFunc(list, func(p pod) bool {
 			return p.Metadata.DeletionTimestamp != "" || slices.ContainsFunc(old, func(o container) bool { return o.uid == p.Metadata.UID })
 		})
-		if len(list.Items) != 1 {
-			return fmt.Errorf("the app has %d pods", len(list.Items))
+		if len(list) != 1 {
+			return fmt.Errorf("the app has %d pods", len(list))
 		}
-		p := list.Items[0]
+		p := list[0]
 		if p.Status.Phase != "Running" {
 			return fmt.Errorf("its pod is %+v", p.Status)
 		}

@@ -2,6 +2,8 @@ package discover
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -173,6 +175,63 @@ func TestSamePage(t *testing.T) {
 	want := []string{"pod/1/c:" + lowest, "pod/1/c:" + port(c)}
 	if diff := cmp.Diff(want, ids(w.round(f, tick(0, 100, 200)))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches data-parallel ranks of which only the first counts: each has a page of its own on a port of their
+// process. A page that is the same, or was the same at the scan before, counts once.
+func TestRanks(t *testing.T) {
+	const page = "vllm:generation_tokens_total{model_name=\"m\"} %d\nvllm:request_success_total{finished_reason=\"stop\",model_name=\"m\"} %d\n"
+	w := newWorld(t, run{pid: 100, parent: 1, session: 100, open: []uint64{11, 12}})
+	servers := map[string]*pages{}
+	for _, inode := range []uint64{11, 12} {
+		server := vllm()
+		servers[port(w.serve(inode, server))] = server
+	}
+	ports := slices.Sorted(maps.Keys(servers)) // five digits each
+	both := []string{"process/python3:" + ports[0], "process/python3:" + ports[1]}
+	f := w.finder()
+	at := -30
+	check := func(what string, want []string, tokens, requests [2]int) {
+		t.Helper()
+		for i, p := range ports {
+			servers[p].set("/metrics", fmt.Sprintf(page, tokens[i], requests[i]))
+		}
+		at += 30
+		got := ids(w.again(f, tick(at, 100)))
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	w.write()
+	check("idle", both[:1], [2]int{0, 0}, [2]int{0, 0})
+	check("the second is behind", both[:1], [2]int{20, 0}, [2]int{2, 0})
+	check("the second is where the first was", both[:1], [2]int{30, 20}, [2]int{3, 2})
+	check("both begin anew", both[:1], [2]int{5, 5}, [2]int{1, 1})
+	check("the second has less than the first had", both, [2]int{40, 4}, [2]int{4, 2})
+	check("equal", both, [2]int{40, 40}, [2]int{4, 4})
+}
+
+// Catches one engine that counts twice because its counters grow while its ports are compared.
+func TestGrowing(t *testing.T) {
+	w := newWorld(t, run{pid: 100, parent: 1, session: 100, open: []uint64{11, 12}})
+	var n atomic.Int32
+	server := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/metrics" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprintf(w, "vllm:generation_tokens_total %d\n", n.Add(1))
+	})
+	w.serve(11, server)
+	w.serve(12, server)
+	w.write()
+	f := w.finder()
+	for i := range 5 {
+		if got := w.again(f, tick(30*i, 100)); len(got) != 1 {
+			t.Fatalf("found %v", show(got))
+		}
 	}
 }
 

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpumeter/gpumeter/internal/inference"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
@@ -63,7 +61,9 @@ type socket struct {
 	tries    int  // that left it undecided
 	closed   int  // times that it hung up, one after the other
 	due      time.Time
-	reason   string // why it is unreachable
+	counts   map[string]float64 // counters of a page that another socket may have, too, at the last scan
+	unlike   map[key]bool       // sockets of the same process that have a page of their own
+	reason   string             // why it is unreachable
 }
 
 // scanner has what scans remember. One scan runs at a time.
@@ -107,6 +107,7 @@ func (s *scanner) scan(ctx context.Context, q question) {
 	s.keep(s.held(s.candidates), q.at)
 	s.publish(s.engines(), s.status())
 	s.askAll(ctx, q.at)
+	s.tellApart(ctx)
 	s.publish(s.engines(), s.status())
 }
 
@@ -323,28 +324,17 @@ func (s *scanner) learn(x *socket, a answer, at time.Time) {
 
 // engines returns the engines that are known.
 func (s *scanner) engines() []*engine {
-	type page struct {
-		pid         uint32
-		format      inference.Format
-		fingerprint uint64
+	var list []*socket
+	for _, group := range s.alike() { // one process may show the same page on several ports
+		list = append(list, distinct(group)...)
 	}
-	best := map[page]*socket{}
-	for _, x := range s.sockets {
-		if x.verdict != found || !s.lives(x.key) {
-			continue
-		}
-		// One process may show the same page on several ports.
-		p := page{x.pid, x.format, x.fingerprint}
-		if other := best[p]; other == nil || byPort(x, other) < 0 {
-			best[p] = x
-		}
-	}
-	out := make([]*engine, 0, len(best))
+	slices.SortFunc(list, func(a, b *socket) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid), byPort(a, b))
+	})
+	out := make([]*engine, 0, len(list))
 	s.crowded = 0
 	many := map[uint32]int{}
-	for _, x := range slices.SortedFunc(maps.Values(best), func(a, b *socket) int {
-		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid), byPort(a, b))
-	}) {
+	for _, x := range list {
 		if many[x.pid]++; many[x.pid] > maxPages || len(out) == maxEngines {
 			s.crowded++
 			continue
@@ -363,28 +353,6 @@ func (s *scanner) engines() []*engine {
 		out = append(out, e)
 	}
 	return out
-}
-
-// bootTime returns when the machine booted, zero if that is unknown. The procfs has whole seconds, in which
-// a process that took the place of another would seem to have been there before that one ended.
-func bootTime(proc string) time.Time {
-	b, err := readFile(filepath.Join(proc, "stat"))
-	if err != nil {
-		return time.Time{}
-	}
-	seconds, err := parseBoot(b)
-	if err != nil || seconds <= 0 {
-		return time.Time{}
-	}
-	boot := time.Unix(seconds, 0)
-	var up unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
-		return boot
-	}
-	if exact := time.Now().Add(-time.Duration(up.Nano())); exact.Sub(boot).Abs() < 2*time.Second { // else it is another machine's procfs
-		return exact.Round(0)
-	}
-	return boot
 }
 
 // byPort compares sockets of one process.

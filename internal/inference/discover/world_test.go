@@ -266,6 +266,12 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, text)
 }
 
+func (p *pages) set(path, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.at[path] = text
+}
+
 func (p *pages) paths() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

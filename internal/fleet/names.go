@@ -81,6 +81,8 @@ const (
 	SeriesPrefixHits    = "inference_prefix_cache_hits_total"
 	SeriesPrefixQueries = "inference_prefix_cache_queries_total"
 	SeriesKVCache       = "inference_kv_cache_utilization_ratio"
+
+	SeriesGatewayTokens = "inference_frontend_token_total" // of routers and gateways, by LabelTokenType
 )
 
 // Histograms of inference engines. A histogram has no series of its own name: see Buckets.
@@ -178,6 +180,8 @@ const (
 	LabelEngine      = "inference_engine_id" // unique on its host
 	LabelProvider    = "gen_ai_provider_name"
 	LabelServedModel = "gen_ai_request_model"
+	LabelTenant      = "inference_tenant" // who asked, if the engine or a gateway says
+	LabelTokenType   = "gen_ai_token_type"
 	LabelState       = "inference_request_state"
 	LabelOutcome     = "inference_outcome"
 	LabelTier        = "inference_cache_tier"
@@ -193,6 +197,9 @@ const (
 	OutcomeSuccess = "success"
 	OutcomeError   = "error"
 	OutcomeAbort   = "abort"
+
+	TokenInput  = "input"
+	TokenOutput = "output"
 
 	StateRunning = "running"
 	StateWaiting = "waiting"

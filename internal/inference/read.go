@@ -71,8 +71,20 @@ func (p *Point) Get(name string) string {
 	return ""
 }
 
-// Read reads a page. model is the name of the model for engines whose pages do not have it.
-func Read(text *promtext.Text, model string) *Reading {
+// Tenants are the labels that say who asked, in the order in which they are looked for. Engines have them if they are
+// told to (SGLang's --tokenizer-metrics-allowed-custom-labels), LiteLLM always. Single users are not among them: they
+// would be many, and people.
+func Tenants() []string {
+	return []string{"tenant", "tenant_id", "team_alias", "team", "api_key_alias", "customer", "organization"}
+}
+
+// perTenant are the counters that are told apart by who asked: tokens and requests, from which bills follow. Whatever
+// else has such labels is added up.
+var perTenant = map[*Metric]bool{tokensIn: true, tokensOut: true, prefixHits: true, finished: true, frontTokens: true, frontFinished: true}
+
+// Read reads a page. model is the name of the model for engines whose pages do not have it, and tenants are the labels
+// that say who asked.
+func Read(text *promtext.Text, model string, tenants ...string) *Reading {
 	p := newPage(text)
 	out := &Reading{}
 	if f := p.find("process_start_time_seconds"); f != nil && len(f.samples) == 1 {
@@ -80,7 +92,7 @@ func Read(text *promtext.Text, model string) *Reading {
 			out.Started = v
 		}
 	}
-	c := &collector{page: p, model: model, points: map[string]*Point{}, infos: map[string]*Point{}}
+	c := &collector{page: p, model: model, tenants: tenants, points: map[string]*Point{}, infos: map[string]*Point{}}
 	for i := range engines {
 		e := &engines[i]
 		if !e.on(p) {
@@ -173,12 +185,13 @@ const maxTime = 1 << 40
 
 // collector makes points.
 type collector struct {
-	page   *page
-	engine *engine
-	model  string // of engines whose pages have none
-	sole   string // the only model of the engine's series, if there is one
-	points map[string]*Point
-	order  []string
+	page    *page
+	engine  *engine
+	model   string // of engines whose pages have none
+	tenants []string
+	sole    string // the only model of the engine's series, if there is one
+	points  map[string]*Point
+	order   []string
 
 	infos     map[string]*Point // what engines say of themselves, by provider and model
 	described []*Point
@@ -222,6 +235,11 @@ func (c *collector) add(r *rule, list []series) {
 		for _, by := range r.by {
 			if v, ok := label(s.labels, by.Name); ok && v != "" {
 				attrs = append(attrs, Attr{by.Value, v})
+			}
+		}
+		if perTenant[r.metric] {
+			if tenant := tenantOf(s.labels, c.tenants); tenant != "" {
+				attrs = append(attrs, Attr{AttrTenant, tenant})
 			}
 		}
 		if rank := rankOf(s.labels); several && rank != "" && (r.metric.Kind == Gauge || r.metric.Kind == UpDown) {
@@ -330,6 +348,16 @@ func (c *collector) modelOf(labels []promtext.Label) string {
 		}
 	}
 	return cmp.Or(c.sole, c.model)
+}
+
+// tenantOf returns who asked. Python's None is nobody.
+func tenantOf(labels []promtext.Label, names []string) string {
+	for _, name := range names {
+		if v, _ := label(labels, name); v != "" && v != "None" {
+			return v
+		}
+	}
+	return ""
 }
 
 // soleModel returns the only model of an engine's series: some have no such label.

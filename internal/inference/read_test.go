@@ -52,8 +52,8 @@ var fixtures = map[string]struct{ golden, engine string }{
 	"dynamo/dynamo_docs_tensorrt-llm_excerpt.txt":      {"dynamo_tensorrt_llm", "tensorrt_llm"},
 	"dynamo/dynamo_docs_vllm_excerpt.txt":              {"dynamo_vllm", "vllm"},
 	"dynamo/dynamo_system_metrics_readme.txt":          {"dynamo_worker", "dynamo"},
-	"litellm/litellm_datadog.txt":                      {"litellm", ""},
-	"litellm/litellm_renamed_datadog.txt":              {"litellm_renamed", ""},
+	"litellm/litellm_datadog.txt":                      {"litellm", "litellm"},
+	"litellm/litellm_renamed_datadog.txt":              {"litellm_renamed", "litellm"},
 	"llamacpp/llamacpp_2025-08_kvcache_gauges.txt":     {"llama_cpp_2025", "llama_cpp"},
 	"llamacpp/llamacpp_2026_b10298_head_excerpt.txt":   {"llama_cpp_2026", "llama_cpp"},
 	"llamacpp/llamacpp_idle_values_only.txt":           {"llama_cpp_idle", "llama_cpp"},
@@ -109,7 +109,7 @@ func readFixture(t *testing.T, name string, b []byte) *Reading {
 		}
 		b = []byte(page.String())
 	}
-	return Read(promtext.Scan(b), "")
+	return Read(promtext.Scan(b), "", Tenants()...)
 }
 
 // Catches a name of an engine that is lost, or taken for another, and a real page that nobody has looked at: it

@@ -7,6 +7,7 @@ var engines = []engine{
 	{provider: "vllm", prefixes: []string{"vllm_"}, rules: vllm},
 	{provider: "sglang", prefixes: []string{"sglang_"}, rules: sglang},
 	{provider: "sglang_gateway", prefixes: []string{"smg_"}, rules: sglangGateway},
+	{provider: "litellm", prefixes: []string{"litellm_"}, rules: liteLLM},
 	{provider: "tgi", prefixes: []string{"tgi_"}, rules: tgi},
 	{provider: "tei", prefixes: []string{"te_"}, rules: tei},
 	{provider: "triton", prefixes: []string{"nv_inference_", "nv_model_load_"}, rules: triton},
@@ -138,6 +139,15 @@ var sglangGateway = []rule{
 	from(frontDuration, "smg_router_request_duration_seconds"),
 	from(frontTokens, "smg_router_tokens").per("token_type", AttrToken),
 	from(frontFinished, "smg_router_requests"),
+}
+
+// liteLLM is a gateway for models anywhere, with keys, teams and users. It is no engine: see frontDuration.
+var liteLLM = []rule{
+	from(frontTimeToFirstToken, "litellm_llm_api_time_to_first_token_metric"),
+	from(frontDuration, "litellm_request_total_latency_metric"),
+	from(frontTokens, "litellm_input_tokens_metric", "litellm_input_tokens").with(AttrToken, "input"),
+	from(frontTokens, "litellm_output_tokens_metric", "litellm_output_tokens").with(AttrToken, "output"),
+	from(frontFinished, "litellm_proxy_total_requests_metric").per("status_code", "http.response.status_code"),
 }
 
 var tgi = []rule{

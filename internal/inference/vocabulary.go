@@ -125,6 +125,8 @@ const (
 	AttrTier     = "inference.cache.tier"
 	AttrWeight   = "inference.inter_token.weight"
 	AttrPosition = "inference.spec_decode.position"
+	// AttrTenant is who asked, where an engine or a gateway labels it.
+	AttrTenant = "inference.tenant"
 	// AttrRank tells the engines behind one endpoint apart, such as data-parallel ranks, where values do
 	// not add up.
 	AttrRank = "inference.engine.rank"

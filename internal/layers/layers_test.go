@@ -92,7 +92,7 @@ var layers = []struct {
 
 	// Pure functions over values.
 	{"internal/health", []string{"internal/device", "internal/workload"}},
-	{"internal/cost/tokens", []string{"internal/cost", "internal/fleet", "internal/fleet/serving", "internal/optional", "internal/query"}},
+	{"internal/cost/tokens", []string{"internal/cost", "internal/fleet", "internal/fleet/serving", "internal/optional", "internal/quantity", "internal/query"}},
 	{"internal/cost/worldtest", []string{"internal/fleet", "internal/query", "internal/query/querytest"}},
 	{"internal/cost", []string{"internal/fleet", "internal/fleet/sighting", "internal/natural", "internal/optional", "internal/quantity", "internal/query", "go.yaml.in/yaml/v3"}},
 

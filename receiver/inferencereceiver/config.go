@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/config/configopaque"
 	"go.opentelemetry.io/collector/config/configtls"
+
+	"github.com/gpumeter/gpumeter/internal/inference"
 )
 
 // Config is the configuration under receivers::inference.
@@ -20,6 +22,8 @@ type Config struct {
 	// Interval and Timeout are those of found engines, and of targets without their own.
 	Interval time.Duration `mapstructure:"interval"`
 	Timeout  time.Duration `mapstructure:"timeout"`
+	// TenantLabels are the labels of pages that say who asked, in the order in which they are looked for.
+	TenantLabels []string `mapstructure:"tenant_labels"`
 	// Proc is where the host's procfs is mounted.
 	Proc string `mapstructure:"proc"`
 }
@@ -94,5 +98,5 @@ func (c *Config) timeout(t *TargetConfig) time.Duration {
 }
 
 func createDefaultConfig() component.Config {
-	return &Config{Discover: true, Interval: 10 * time.Second, Timeout: 2 * time.Second, Proc: "/proc"}
+	return &Config{Discover: true, Interval: 10 * time.Second, Timeout: 2 * time.Second, Proc: "/proc", TenantLabels: inference.Tenants()}
 }

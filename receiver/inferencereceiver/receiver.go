@@ -291,7 +291,7 @@ func (r *inferenceReceiver) found(e *discover.Engine) *target {
 
 func (r *inferenceReceiver) target(id string, at inference.Target) *target {
 	t := &target{
-		Target: at, interval: r.cfg.Interval, timeout: r.cfg.Timeout, next: r.next, slots: r.slots,
+		Target: at, interval: r.cfg.Interval, timeout: r.cfg.Timeout, tenants: r.cfg.TenantLabels, next: r.next, slots: r.slots,
 		log: r.set.Logger.With(zap.String("engine", id), zap.String("url", at.URL.String())), emitter: newEmitter(id, at.URL, r.set.BuildInfo.Version),
 	}
 	t.emitter.growth.Watched = r.began

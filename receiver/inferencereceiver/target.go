@@ -28,6 +28,7 @@ type target struct {
 	inference.Target
 	interval time.Duration
 	timeout  time.Duration
+	tenants  []string // labels that say who asked
 	next     consumer.Metrics
 	log      *zap.Logger
 	slots    chan struct{} // of all targets; who reads a page has one
@@ -188,7 +189,7 @@ func (t *target) parse(stop context.Context, page []byte) (*inference.Reading, e
 	if len(text.Samples) == 0 && text.Bad > 0 {
 		return nil, fmt.Errorf("the answer is not a metrics page: %w", text.Err)
 	}
-	return inference.Read(text, t.about.Model), nil
+	return inference.Read(text, t.about.Model, t.tenants...), nil
 }
 
 // enough is how often an engine is asked about itself if it does not answer.

@@ -148,6 +148,7 @@ func Dimensions() []cost.Dimension {
 		{Name: "model", Group: func(l query.Labels) string { return l[fleet.LabelServedModel] }, OfDevice: true},
 		{Name: "engine", Group: func(l query.Labels) string { return l[fleet.LabelProvider] }, OfDevice: true},
 	}
+	out = append(out, cost.Dimension{Name: "tenant", Group: func(l query.Labels) string { return l[fleet.LabelTenant] }, OfDevice: true})
 	for _, d := range cost.Dimensions() {
 		if d.Name == "model" {
 			d.Name = "gpu"

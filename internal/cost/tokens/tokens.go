@@ -67,10 +67,11 @@ type servedKey struct {
 	engine serving.Engine
 	owner  string // ID
 	model  string
+	tenant string
 }
 
 func (k servedKey) compare(o servedKey) int {
-	return cmp.Or(k.engine.Compare(o.engine), cmp.Compare(k.owner, o.owner), cmp.Compare(k.model, o.model))
+	return cmp.Or(k.engine.Compare(o.engine), cmp.Compare(k.owner, o.owner), cmp.Compare(k.model, o.model), cmp.Compare(k.tenant, o.tenant))
 }
 
 // seat is what a workload holds of a device or partition.
@@ -79,7 +80,8 @@ type seat struct{ device, partition, owner string }
 // Divide divides the bill of a period among the models that were served in it. The money of what a workload
 // holds of a device that an engine of the workload works on belongs to the models of the engine. Several of them
 // divide it by weighted tokens, the tokens of an engine counting equally for each of its devices; if nobody has
-// tokens, each has the same part.
+// tokens, each has the same part. Tenants are divided like models where an engine says who asked; where only a gateway does,
+// see byTenant.
 func Divide(s *cost.Statement, use *serving.TokenUse, w InputWeight) *Bill {
 	rows := servedRows(use)
 	seats, width := seatsOf(use, rows)
@@ -111,33 +113,34 @@ func Divide(s *cost.Statement, use *serving.TokenUse, w InputWeight) *Bill {
 			out.Rows = append(out.Rows, *r)
 		}
 	}
+	out.Rows = byTenant(out.Rows, use.Gateways, w)
 	return out
 }
 
 // servedRows returns the rows without amounts.
 func servedRows(use *serving.TokenUse) map[servedKey]*Row {
 	rows := map[servedKey]*Row{}
-	add := func(e serving.Engine, owner, model, provider string, l query.Labels) *Row {
-		key := servedKey{e, owner, model}
+	add := func(e serving.Engine, owner, model, tenant, provider string, l query.Labels) *Row {
+		key := servedKey{e, owner, model, tenant}
 		if rows[key] == nil {
 			labels := query.Labels{}
 			maps.Copy(labels, l)
-			labels[fleet.LabelServedModel], labels[fleet.LabelProvider] = model, provider
+			labels[fleet.LabelServedModel], labels[fleet.LabelTenant], labels[fleet.LabelProvider] = model, tenant, provider
 			rows[key] = &Row{Engine: e, Labels: labels, devices: map[string]bool{}}
 		}
 		return rows[key]
 	}
-	named := map[servedKey]bool{} // engines with a model, without the model
+	named := map[servedKey]bool{} // engines with a model, without the model and the tenant
 	for i := range use.Rows {
 		r := &use.Rows[i]
-		x := add(r.Engine, r.Owner.ID, r.Model, r.Provider, r.Labels)
+		x := add(r.Engine, r.Owner.ID, r.Model, r.Tenant, r.Provider, r.Labels)
 		x.Tokens = x.Plus(r.Tokens)
-		named[servedKey{r.Engine, r.Owner.ID, ""}] = true
+		named[servedKey{engine: r.Engine, owner: r.Owner.ID}] = true
 	}
 	for i := range use.Works {
 		// An engine that counted nothing, such as one that was starting: its devices cost nevertheless.
-		if w := &use.Works[i]; !named[servedKey{w.Engine, w.Owner.ID, ""}] {
-			add(w.Engine, w.Owner.ID, w.Model, w.Provider, w.Labels)
+		if w := &use.Works[i]; !named[servedKey{engine: w.Engine, owner: w.Owner.ID}] {
+			add(w.Engine, w.Owner.ID, w.Model, "", w.Provider, w.Labels)
 		}
 	}
 	return rows
@@ -147,7 +150,7 @@ func servedRows(use *serving.TokenUse) map[servedKey]*Row {
 func seatsOf(use *serving.TokenUse, rows map[servedKey]*Row) (seats map[seat][]servedKey, width map[servedKey]int64) {
 	models := map[servedKey][]servedKey{} // by engine and owner
 	for _, key := range slices.SortedFunc(maps.Keys(rows), servedKey.compare) {
-		of := servedKey{key.engine, key.owner, ""}
+		of := servedKey{engine: key.engine, owner: key.owner}
 		models[of] = append(models[of], key)
 	}
 	seats, width = map[seat][]servedKey{}, map[servedKey]int64{}
@@ -157,7 +160,7 @@ func seatsOf(use *serving.TokenUse, rows map[servedKey]*Row) (seats map[seat][]s
 			continue // nobody knows which part of the device it holds
 		}
 		at := seat{w.Device, w.Partition, w.Owner.ID}
-		for _, key := range models[servedKey{w.Engine, w.Owner.ID, ""}] {
+		for _, key := range models[servedKey{engine: w.Engine, owner: w.Owner.ID}] {
 			x := rows[key]
 			if x.Labels[fleet.LabelModel] == "" {
 				x.Labels[fleet.LabelModel] = w.Labels[fleet.LabelModel]

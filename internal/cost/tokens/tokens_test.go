@@ -280,6 +280,7 @@ func TestServingAddsUp(t *testing.T) {
 				row := serving.TokenRow{Engine: engine, Owner: owner, Model: fmt.Sprint("m", r.IntN(3)), Labels: labels(workload)}
 				row.In, row.Out = serving.TallyOf(r.Int64N(1e12)*int64(r.IntN(2))), serving.TallyOf(r.Int64N(1e12)*int64(r.IntN(2)))
 				row.Cached = serving.TallyOf(r.Int64N(1e12))
+				row.Tenant = []string{"", "", "x", "y"}[r.IntN(4)]
 				use.Rows = append(use.Rows, row)
 			}
 		}
@@ -300,6 +301,12 @@ func TestServingAddsUp(t *testing.T) {
 				want = want.Add(a)
 			}
 		}
+		for range r.IntN(4) {
+			use.Gateways = append(use.Gateways, serving.TokenRow{
+				Model: fmt.Sprint([]string{"", "openai/"}[r.IntN(2)], "m", r.IntN(3)), Tenant: []string{"", "x", "z"}[r.IntN(3)],
+				Tokens: serving.Tokens{In: serving.TallyOf(r.Int64N(1e12) * int64(r.IntN(2))), Out: serving.TallyOf(r.Int64N(1e11))},
+			})
+		}
 		served := Divide(&s, use, InputWeight(r.Int64N(1001)))
 		total := served.Total()
 		if diff := cmp.Diff(want, total.Amounts); diff != "" {
@@ -312,7 +319,7 @@ func TestServingAddsUp(t *testing.T) {
 		if diff := cmp.Diff(tokens, total.Tokens); diff != "" {
 			t.Errorf("seed %d: tokens (-want +got):\n%s", seed, diff)
 		}
-		for _, by := range []string{"model", "team", "workload", "cluster", "gpu"} {
+		for _, by := range []string{"model", "team", "workload", "cluster", "gpu", "tenant"} {
 			var sum cost.Amounts
 			d := servingDimension(by)
 			for _, g := range served.By(d) {

@@ -50,6 +50,7 @@ type TokenRow struct {
 	Engine
 	Provider string      // such as vllm
 	Model    string      // empty if it is unknown
+	Tenant   string      // empty if nobody says who asked
 	Owner    fleet.Owner // zero if it is unknown
 	Labels   query.Labels
 	Tokens
@@ -68,8 +69,10 @@ type Work struct {
 
 // TokenUse is what the engines of a fleet counted in a period.
 type TokenUse struct {
-	Rows  []TokenRow // in order of engines, models and owners
+	Rows  []TokenRow // in order of engines, models, owners and tenants
 	Works []Work     // in order of engines and devices
+	// Gateways has the tokens that routers and gateways counted of the same requests: none in addition.
+	Gateways []TokenRow
 	// Missed counts the counters that had a value when the store first saw them. What they had counted
 	// before is in no period.
 	Missed  int
@@ -95,6 +98,17 @@ var tokenSeries = []struct {
 	}},
 }
 
+// ofGateway returns the sums that a counter of a gateway adds to.
+func ofGateway(t *Tokens, l query.Labels) []*Tally {
+	switch l[fleet.LabelTokenType] {
+	case fleet.TokenInput:
+		return []*Tally{&t.In}
+	case fleet.TokenOutput:
+		return []*Tally{&t.Out}
+	}
+	return nil
+}
+
 // ReadTokens returns what the engines of a store counted in (from, to], to the millisecond. Values are
 // those of counters, never rates: splitting the period at any moment yields two parts that add up to the
 // whole. (Nearly, for a counter that reaches the store on two ways of which one lags, if both have gaps.) Options may select engines by labels of their machines and workloads.
@@ -107,11 +121,8 @@ func ReadTokens(ctx context.Context, store query.Store, from, to time.Time, o fl
 	r := &tokenReader{store: store, o: &o, rows: map[string]*TokenRow{}, works: map[string]Work{}}
 	edges := append(append([]time.Time{from}, fleet.Days(from, to)...), to)
 	for _, c := range tokenSeries {
-		r.name, r.edge = c.name, nil
-		for i, end := range edges[1:] {
-			if err := r.within(ctx, edges[i], end, c.sums); err != nil {
-				return nil, fmt.Errorf("cannot read %s: %w", c.name, err)
-			}
+		if err := r.counter(ctx, c.name, edges, c.sums); err != nil {
+			return nil, err
 		}
 	}
 	for i, end := range edges[1:] {
@@ -119,14 +130,36 @@ func ReadTokens(ctx context.Context, store query.Store, from, to time.Time, o fl
 			return nil, fmt.Errorf("cannot read %s: %w", fleet.SeriesEngineDevice, err)
 		}
 	}
-	out := &TokenUse{Missed: r.missed, Refused: r.refused}
-	for _, key := range slices.Sorted(maps.Keys(r.rows)) {
-		out.Rows = append(out.Rows, *r.rows[key])
+	out := &TokenUse{Rows: r.sorted()}
+	r.rows = map[string]*TokenRow{}
+	if err := r.counter(ctx, fleet.SeriesGatewayTokens, edges, ofGateway); err != nil {
+		return nil, err
 	}
+	out.Gateways, out.Missed, out.Refused = r.sorted(), r.missed, r.refused
 	for _, key := range slices.Sorted(maps.Keys(r.works)) {
 		out.Works = append(out.Works, r.works[key])
 	}
 	return out, nil
+}
+
+// counter adds what the counters of a name gained between the first and the last of some moments.
+func (r *tokenReader) counter(ctx context.Context, name string, edges []time.Time, sums func(*Tokens, query.Labels) []*Tally) error {
+	r.name, r.edge = name, nil
+	for i, end := range edges[1:] {
+		if err := r.within(ctx, edges[i], end, sums); err != nil {
+			return fmt.Errorf("cannot read %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// sorted returns the rows in order.
+func (r *tokenReader) sorted() []TokenRow {
+	var out []TokenRow
+	for _, key := range slices.Sorted(maps.Keys(r.rows)) {
+		out = append(out, *r.rows[key])
+	}
+	return out
 }
 
 // TokensSince returns approximately when the store's first engine appears in a period. It is from if there
@@ -165,10 +198,10 @@ func counterKey(l query.Labels) string {
 func (r *tokenReader) add(l query.Labels, n int64, sums func(*Tokens, query.Labels) []*Tally) {
 	owner, _ := fleet.OwnerOf(l)
 	e := engineOf(l)
-	key := strings.Join([]string{e.Host, e.ID, l[fleet.LabelServedModel], owner.ID}, "\xff")
+	key := strings.Join([]string{e.Host, e.ID, l[fleet.LabelServedModel], owner.ID, l[fleet.LabelTenant]}, "\xff")
 	row := r.rows[key]
 	if row == nil {
-		row = &TokenRow{Engine: e, Provider: l[fleet.LabelProvider], Model: l[fleet.LabelServedModel], Owner: owner, Labels: ofEngine(l)}
+		row = &TokenRow{Engine: e, Provider: l[fleet.LabelProvider], Model: l[fleet.LabelServedModel], Tenant: l[fleet.LabelTenant], Owner: owner, Labels: ofEngine(l)}
 		r.rows[key] = row
 	}
 	for _, t := range sums(&row.Tokens, l) {
@@ -182,7 +215,7 @@ const errorType = "error_type"
 // ofEngine returns the labels of a series that describe the engine, its machine and its workload.
 func ofEngine(l query.Labels) query.Labels {
 	out := fleet.Row(l)
-	for _, name := range []string{fleet.LabelOutcome, fleet.LabelTier, fleet.LabelState, fleet.LabelWeight, fleet.LabelRankOfEngine, fleet.LabelFinishReason, errorType} {
+	for _, name := range []string{fleet.LabelOutcome, fleet.LabelTier, fleet.LabelState, fleet.LabelWeight, fleet.LabelRankOfEngine, fleet.LabelFinishReason, fleet.LabelTenant, fleet.LabelTokenType, errorType} {
 		delete(out, name)
 	}
 	return out

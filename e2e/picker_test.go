@@ -56,6 +56,9 @@ func requirePicker(t *testing.T) string {
 	return filepath.Dir(path)
 }
 
+// documentedModel is the model in the queries of docs/autoscaling.md.
+const documentedModel = "llama-3.1-8b"
+
 // picked is a pool with an endpoint picker: pods that are records of an API server, whose engines and agents are
 // processes of this machine. Each pod has a loopback address of its own.
 type picked struct {
@@ -75,6 +78,7 @@ type enginePod struct {
 // busyPod returns a pod whose engine works on one request at a time, and ends none while the test runs.
 func busyPod(t *testing.T, number int) *enginePod {
 	p := &enginePod{engine: vllmLike(t), name: fmt.Sprintf("llama-%d", number), ip: fmt.Sprintf("127.0.0.%d", 10+number)}
+	p.model = documentedModel
 	p.place("env", "POD_IP="+p.ip, p.argv[0], "--model", p.model, "--force-dummy-tokenizer", "--mode", "echo", "--max-num-seqs", "1", "--max-waiting-queue-length", "64",
 		"--time-to-first-token", "1h", "--enable-kvcache", "--kv-cache-size", "40", "--block-size", "8", "--seed", "1", "--port")
 	p.start()
@@ -206,7 +210,7 @@ func (c *picked) chooses(p *enginePod) {
 }
 
 // sidecar starts the agent of a pod as documented, but for addresses. The flag of one of them is where the picker asks.
-func (p *enginePod) sidecar(binary, flag, address string) {
+func (p *enginePod) sidecar(binary, flag, address string, more ...string) {
 	p.t.Helper()
 	var documented []struct{ Args []string }
 	if err := yaml.Unmarshal([]byte(block(p.t, autoscaling, "# of each pod of the pool\n")), &documented); err != nil || len(documented) != 1 {
@@ -225,7 +229,7 @@ func (p *enginePod) sidecar(binary, flag, address string) {
 	if len(there) > 0 {
 		p.t.Fatalf("the documented container lacks %v", there)
 	}
-	start(p.t, binary, args...)
+	start(p.t, binary, append(args, more...)...)
 	eventually(p.t, "the agent of "+p.name+" has read its engine", func() error {
 		page, err := get(p.t, "http://"+address+"/metrics")
 		if err == nil && !strings.Contains(page, "requests_waiting") && !strings.Contains(page, `inference_request_state="waiting"`) {

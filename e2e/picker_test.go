@@ -47,11 +47,18 @@ func requirePicker(t *testing.T) string {
 		}
 	}
 	path, err := exec.LookPath("epp")
-	if err == nil {
-		path, err = filepath.EvalSymlinks(path)
-	}
 	if err != nil {
 		skip(t, "epp", err)
+	}
+	return folderOf(t, path)
+}
+
+// folderOf returns the folder of a program that a link leads to.
+func folderOf(t *testing.T, path string) string {
+	t.Helper()
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return filepath.Dir(path)
 }
@@ -108,6 +115,22 @@ func (p *enginePod) send(waiting int) {
 	})
 }
 
+// define creates the definitions of resources that are in a folder.
+func (a apiServer) define(t *testing.T, folder string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%s has %q, %v", folder, files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", string(text))
+	}
+}
+
 // open starts the API server, and creates the pool and its pods.
 func (c *picked) open(definitions string) {
 	t := c.t
@@ -118,28 +141,23 @@ func (c *picked) open(definitions string) {
 	control := &cluster{t: t, dir: dir}
 	control.startAPI()
 	c.api = control.api
-	files, err := filepath.Glob(filepath.Join(definitions, "*.yaml"))
-	if err != nil || len(files) < 3 {
-		t.Fatalf("%s has %q, %v", definitions, files, err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", string(text))
-	}
-	c.api.create("/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: serving}}")
+	c.api.define(t, definitions)
+	c.addPods()
 	pool := block(t, autoscaling, "apiVersion: inference.networking.k8s.io/v1\n")
 	eventually(t, "the API server serves pools", func() error {
 		return c.api.do(http.MethodPost, "/apis/inference.networking.k8s.io/v1/namespaces/serving/inferencepools", "application/yaml", pool, nil)
 	})
+	t.Setenv("KUBECONFIG", c.api.kubeconfig(dir, asAdmin))
+}
+
+// addPods creates the records of the pods, which nobody starts.
+func (c *picked) addPods() {
+	c.api.create("/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: serving}}")
 	const pods = "/api/v1/namespaces/serving/pods"
 	for _, p := range c.pods {
 		c.api.create(pods, fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s, labels: {app: llama}}, spec: {containers: [{name: engine, image: none}]}}", p.name))
 		c.api.patch(pods+"/"+p.name+"/status", fmt.Sprintf(`{"status": {"phase": "Running", "podIP": %[1]q, "podIPs": [{"ip": %[1]q}], "conditions": [{"type": "Ready", "status": "True"}]}}`, p.ip))
 	}
-	t.Setenv("KUBECONFIG", c.api.kubeconfig(dir, asAdmin))
 }
 
 // pick starts the picker, which asks pods at a port.

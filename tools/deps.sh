@@ -4,9 +4,10 @@
 # Compilers are installed with apt-get, as root or with sudo. Prometheus and containerd are unpacked
 # and not installed: installing them would start servers on this machine. Debian's Prometheus has no
 # OTLP receiver, so prometheus3 and victoriametrics are built from the versions in tools/*.mod, which
-# needs only Go. So are kubernetes (its API server, controllers, scheduler and kubelet), etcd and llmdsim
-# (an inference engine without a model, which has the metrics of vLLM). That
-# takes minutes, once for all clones of this user: the results are in
+# needs only Go. So are kubernetes (its API server, controllers, scheduler and kubelet), etcd, llmdsim
+# (an inference engine without a model, which has the metrics of vLLM), epp (the endpoint picker of the
+# Gateway API inference extension, with the definitions of its resources) and promadapter (the Prometheus
+# adapter, which only make e2e-all gets). That takes minutes, once for all clones of this user: the results are in
 # ${XDG_CACHE_HOME:-~/.cache}/gpumeter/tools, by architecture and by the hash of the pinned
 # version, and .deps/usr/bin links to them. Delete that folder to get the disk space back.
 # llamacpp, the server of llama.cpp, is unpacked from a newer Debian with the C library it needs, and is not
@@ -33,7 +34,7 @@ elapsed() { printf '%dm%02ds' $((SECONDS / 60)) $((SECONDS % 60)); }
 # programs prints what a tool that is built or unpacked has, nothing for one that is installed.
 programs() {
 	case $1 in
-	prometheus3 | victoriametrics | etcd | llmdsim) echo "$1" ;;
+	prometheus3 | victoriametrics | etcd | llmdsim | epp | promadapter) echo "$1" ;;
 	llamacpp) echo llama-server ;;
 	kubernetes) echo kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
 	promtool | prometheus) echo prometheus promtool ;;
@@ -71,7 +72,7 @@ have() {
 	# The version that built the committed objects, with the headers included by bpf/.
 	clang) command -v llvm-strip-14 >/dev/null && echo '#include <bpf/bpf_helper_defs.h>' | clang-14 -M -xc - >/dev/null 2>&1 ;;
 	# Built from the current pins.
-	prometheus3 | victoriametrics | etcd | kubernetes | llmdsim) linked "$1" ;;
+	prometheus3 | victoriametrics | etcd | kubernetes | llmdsim | epp | promadapter) linked "$1" ;;
 	# Installed on the machine, or unpacked.
 	promtool | prometheus) command -v "$1" >/dev/null || linked "$1" ;;
 	llamacpp) command -v llama-server >/dev/null || linked "$1" ;;
@@ -99,8 +100,8 @@ missing() {
 takes() {
 	case $1 in
 	kubernetes) echo 'about 10 minutes' ;;
-	prometheus3 | llmdsim) echo 'about 4 minutes' ;;
-	victoriametrics | etcd | slurm | chromium) echo 'about 2 minutes' ;;
+	prometheus3 | llmdsim | promadapter) echo 'about 4 minutes' ;;
+	victoriametrics | etcd | epp | slurm | chromium) echo 'about 2 minutes' ;;
 	*) echo 'less than a minute' ;;
 	esac
 }
@@ -209,6 +210,12 @@ kubernetes() {
 		k8s.io/kubernetes/cmd/kube{let,-apiserver,-controller-manager,-scheduler}
 }
 
+# epp builds the endpoint picker, and puts the definitions of its resources beside it.
+epp() {
+	local module=sigs.k8s.io/gateway-api-inference-extension dir
+	build epp $module/cmd/epp "$1" && dir=$(go list -modfile=tools/epp.mod -m -f '{{.Dir}}' $module) && cp "$dir"/config/crd/bases/*.yaml "$1/"
+}
+
 # fill puts the programs of a tool into a folder.
 fill() {
 	case $1 in
@@ -218,6 +225,8 @@ fill() {
 	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics "$2" ;;
 	kubernetes) kubernetes "$2" ;;
 	llmdsim) build "$1" github.com/llm-d/llm-d-inference-sim/cmd/llm-d-inference-sim "$2" ;;
+	epp) epp "$2" ;;
+	promadapter) build "$1" sigs.k8s.io/prometheus-adapter/cmd/adapter "$2" ;;
 	llamacpp) llamacpp "$2" ;;
 	etcd) build "$1" go.etcd.io/etcd/server/v3 "$2" ;;
 	esac
@@ -249,7 +258,7 @@ get() {
 		[ "$(id -u)" = 0 ] || { say "only root can run $1" && return 1; }
 		;;&
 	slurm) quietly slurmctld slurmd slurmdbd slurmrestd slurm-client munge mariadb-server ;;
-	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd | llmdsim | llamacpp) cached "$1" ;;
+	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd | llmdsim | epp | promadapter | llamacpp) cached "$1" ;;
 	*) say "unknown tool $1" && return 1 ;;
 	esac
 }
@@ -284,7 +293,7 @@ done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
 say "missing:" $left
-say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes, etcd and llmdsim are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
+say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes, etcd, llmdsim, epp and promadapter are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
 if [ $try = yes ]; then
 	say "tests that need them are skipped"
 	exit 0

@@ -13,6 +13,7 @@ import (
 type Inference struct {
 	Off     bool     // do not look for engines
 	Targets []string // URLs of metrics pages besides those that are found
+	Listen  string   // address at which signals for routing are served; empty: nowhere
 }
 
 // pagesEvery is how often the page of an engine is read, at the most: it has hundreds of lines.
@@ -27,7 +28,11 @@ func (i *Inference) settings(c local.Config) map[string]any {
 	for n, url := range i.Targets {
 		targets[n] = map[string]any{"url": url}
 	}
-	return map[string]any{
+	out := map[string]any{
 		"discover": !i.Off, "targets": targets, "interval": max(c.Interval, pagesEvery).String(), "proc": filepath.Join("/", c.Root, "proc"),
 	}
+	if i.Listen != "" {
+		out["routing"] = map[string]any{"endpoint": i.Listen}
+	}
+	return out
 }

@@ -89,7 +89,7 @@ var (
 	schedulerFlags = []string{"scheduler", "slurm-accounting", "slurm-prometheus"}
 	sinkFlags      = []string{"otlp-endpoint", "otlp-protocol", "otlp-header", "otlp-insecure", "otlp-ca", "otlp-cert", "otlp-key", "queue-size", "otlp-file", "otlp-receiver"}
 	tracingFlags   = []string{"trace", "trace-keep"}
-	inferenceFlags = []string{"no-inference", "inference-target"}
+	inferenceFlags = []string{"no-inference", "inference-target", "inference-listen"}
 )
 
 // registerShared adds the flags that agent and up share.
@@ -106,6 +106,7 @@ func (a *agentFlags) registerShared(cmd *cobra.Command) {
 	f.StringVar(&o.TraceKeep, "trace-keep", agent.DefaultTraceKeep, "`FOLDER` on a bpf file system in which probes and their counts survive a restart, for 10 minutes; empty: probes end with the agent")
 	f.BoolVar(&o.Inference.Off, "no-inference", false, "do not look for inference engines among the processes on the devices")
 	f.StringArrayVar(&o.Inference.Targets, "inference-target", nil, "`URL` of the metrics page of an inference engine, such as http://localhost:8000/metrics, besides those that are found; may be repeated")
+	f.StringVar(&o.Inference.Listen, "inference-listen", "", "`ADDRESS` at which to serve the queue, the cache and the adapters of the engines, in the names that endpoint pickers of Kubernetes ask for, such as :9402")
 	f.DurationVar(&a.interval, "interval", local.DefaultInterval, "time between readings, 100ms to 5m")
 	f.DurationVar(&a.slow, "slow-interval", local.DefaultSlowInterval, "time between readings of values that are slow to read or rarely change")
 	f.StringVar(&o.Socket, "socket", defaultSocket(), "control socket, to pause the agent and to end tracing; empty disables it")

@@ -25,6 +25,9 @@ const maxLines = 50_000
 // maxAnswer bounds what an engine says about itself.
 const maxAnswer = 1 << 20
 
+// UserAgent is who asks.
+const UserAgent = "gpumeter"
+
 // Format is how an engine writes down what it does.
 type Format string
 
@@ -95,7 +98,7 @@ func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64
 		return nil, err
 	}
 	r.Header.Set("Accept", accept)
-	r.Header.Set("User-Agent", "gpumeter")
+	r.Header.Set("User-Agent", UserAgent)
 	for name, value := range t.Header {
 		if strings.EqualFold(name, "Host") {
 			r.Host = value

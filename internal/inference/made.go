@@ -66,27 +66,18 @@ func vllmCacheLimit(c *collector) {
 // vllmAdapters counts LoRA adapters. A series has the names of adapters as labels, and the time of the
 // last change as its value; older series stay.
 func vllmAdapters(c *collector) {
-	list := c.values("vllm_lora_requests_info")
-	if len(list) == 0 {
+	last := newest(c.values("vllm_lora_requests_info"))
+	if last == nil {
 		return
 	}
-	newest := slices.MaxFunc(list, func(a, b series) int {
-		switch {
-		case a.value < b.value:
-			return -1
-		case a.value > b.value:
-			return 1
-		}
-		return 0
-	})
-	text, _ := label(newest.labels, "max_lora")
+	text, _ := label(last.labels, "max_lora")
 	if limit, err := strconv.ParseFloat(text, 64); err == nil && limit > 0 {
-		c.add(&rule{metric: adapterLimit}, []series{{labels: newest.labels, value: limit}})
+		c.add(&rule{metric: adapterLimit}, []series{{labels: last.labels, value: limit}})
 	}
 	for label, state := range map[string]string{"running_lora_adapters": "running", "waiting_lora_adapters": "waiting"} {
-		text := (&promtext.Sample{Labels: newest.labels}).Get(label)
+		text := (&promtext.Sample{Labels: last.labels}).Get(label)
 		n := len(strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }))
-		c.add(&rule{metric: adapters, set: []Attr{{AttrState, state}}}, []series{{labels: newest.labels, value: float64(n)}})
+		c.add(&rule{metric: adapters, set: []Attr{{AttrState, state}}}, []series{{labels: last.labels, value: float64(n)}})
 	}
 }
 

@@ -24,6 +24,8 @@ type Reading struct {
 	Unmapped, Rejected int
 	// Started is when the process of the engine started, in seconds since 1970; 0 if the page does not say.
 	Started float64
+	// Signals are what decides whether the next request should go there.
+	Signals Signals
 }
 
 // Point is a value of a metric. Histograms have Buckets, others a Value.
@@ -116,6 +118,7 @@ func Read(text *promtext.Text, model string, tenants ...string) *Reading {
 		}
 	}
 	out.Rejected = p.rejected
+	out.Signals = p.signals(out.Points)
 	return out
 }
 

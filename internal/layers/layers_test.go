@@ -113,7 +113,7 @@ var layers = []struct {
 	}},
 
 	// The receivers of the same names without the Collector.
-	{"internal/inference", []string{"internal/promtext"}},
+	{"internal/inference", []string{"internal/optional", "internal/promtext"}},
 	{"internal/inference/discover", []string{"internal/device", "internal/inference", "internal/node", "internal/promtext", "internal/workload", xsys}},
 	{"internal/scheduler", []string{"internal/slurm"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
@@ -144,7 +144,7 @@ var layers = []struct {
 	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
 	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
 	{"receiver/schedulerreceiver/...", []string{"internal/node", "internal/optional", "internal/query", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
-	{"receiver/inferencereceiver/...", []string{"internal/device", "internal/inference/...", "internal/node", "internal/promtext", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/inferencereceiver/...", []string{"internal/device", "internal/inference/...", "internal/node", "internal/promtext", "internal/rebind", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"processor/reservedprocessor", []string{"internal/node", "internal/ticks", "github.com/prometheus/otlptranslator", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},

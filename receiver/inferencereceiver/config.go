@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/config/confighttp"
 	"go.opentelemetry.io/collector/config/configopaque"
+	"go.opentelemetry.io/collector/config/configoptional"
 	"go.opentelemetry.io/collector/config/configtls"
 
 	"github.com/gpumeter/gpumeter/internal/inference"
@@ -26,6 +28,8 @@ type Config struct {
 	TenantLabels []string `mapstructure:"tenant_labels"`
 	// Proc is where the host's procfs is mounted.
 	Proc string `mapstructure:"proc"`
+	// Routing serves what decides which engine gets the next request. It has the keys of confighttp.
+	Routing configoptional.Optional[confighttp.ServerConfig] `mapstructure:"routing"`
 }
 
 // TargetConfig is the metrics page of an engine.
@@ -98,5 +102,10 @@ func (c *Config) timeout(t *TargetConfig) time.Duration {
 }
 
 func createDefaultConfig() component.Config {
-	return &Config{Discover: true, Interval: 10 * time.Second, Timeout: 2 * time.Second, Proc: "/proc", TenantLabels: inference.Tenants()}
+	routing := confighttp.NewDefaultServerConfig()
+	routing.NetAddr.Endpoint = "localhost:9402"
+	return &Config{
+		Discover: true, Interval: 10 * time.Second, Timeout: 2 * time.Second, Proc: "/proc", TenantLabels: inference.Tenants(),
+		Routing: configoptional.Default(routing), // not served unless it is configured
+	}
 }

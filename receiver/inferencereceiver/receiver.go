@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/collector/component"
@@ -46,6 +47,8 @@ type inferenceReceiver struct {
 	targets map[string]*target // by key
 	trouble map[string]bool    // reasons why engines may be missing, as last logged
 	listed  []*target
+	engines atomic.Pointer[[]*target] // listed and found, for routing
+	routing *routing                  // nil: not served
 	cancel  context.CancelFunc
 	running sync.WaitGroup // what follows the clock
 	reading sync.WaitGroup
@@ -66,6 +69,11 @@ func (r *inferenceReceiver) Start(_ context.Context, host component.Host) error 
 		}
 		r.listed = append(r.listed, t)
 	}
+	r.engines.Store(&r.listed)
+	if err := r.startRouting(ctx, host); err != nil {
+		cancel()
+		return err
+	}
 	r.cancel = cancel
 	if view == nil {
 		r.running.Go(func() { r.follow(ctx, clock(ctx, r.pace())) })
@@ -83,11 +91,15 @@ func (r *inferenceReceiver) Start(_ context.Context, host component.Host) error 
 }
 
 // Shutdown implements component.Component.
-func (r *inferenceReceiver) Shutdown(context.Context) error {
+func (r *inferenceReceiver) Shutdown(ctx context.Context) error {
 	if r.cancel == nil {
 		return nil
 	}
 	r.cancel()
+	var err error
+	if r.routing != nil {
+		err = r.routing.shutdown(ctx)
+	}
 	r.running.Wait()
 	r.reading.Wait()
 	if r.find != nil {
@@ -96,7 +108,7 @@ func (r *inferenceReceiver) Shutdown(context.Context) error {
 	for _, t := range slices.Concat(r.listed, values(r.targets)) {
 		t.Client.CloseIdleConnections()
 	}
-	return nil
+	return err
 }
 
 func (r *inferenceReceiver) owner(pid uint32) (workload.Workload, bool) {
@@ -189,6 +201,7 @@ func (r *inferenceReceiver) tick(ctx context.Context, t *node.Tick) {
 		delete(r.targets, id)
 		r.reading.Go(func() { old.end(ctx, t) })
 	}
+	r.engines.Store(&due)
 	slack := r.slack(t.Time)
 	for _, target := range due {
 		if target.due(t.Time, slack) {
@@ -278,7 +291,8 @@ func (r *inferenceReceiver) list(ctx context.Context, cfg *TargetConfig) (*targe
 		headers[name] = string(value)
 	}
 	t := r.target(cfg.URL, inference.Target{URL: u, Client: inference.NewClient(transport, r.cfg.timeout(cfg)), Header: headers})
-	t.interval, t.timeout, t.unknown = r.cfg.interval(cfg), r.cfg.timeout(cfg), true
+	t.interval, t.timeout = r.cfg.interval(cfg), r.cfg.timeout(cfg)
+	t.unknown.Store(true)
 	return t, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -42,13 +43,19 @@ type target struct {
 	asked   int             // how often it was asked for that
 	trouble string          // the last logged reason for a failed reading
 	refused bool            // the pipeline refused the last batch
-	barred  bool            // the page must not be read again
-	unknown bool            // nobody has made sure that the page may be read
 	// before is the target of the process that had the same ID, until the first reading.
 	before *target
 
+	barred  atomic.Bool // the page must not be read again
+	unknown atomic.Bool // nobody has made sure that the page may be read
+
 	engine sync.Mutex // guards what follows
 	joined *discover.Engine
+
+	routed sync.Mutex // guards what follows; held by a reading for routing
+	said   time.Time  // when the engine said it
+	signal inference.Signals
+	silent error // why it did not
 }
 
 // join remembers what is known about the engine of the target.
@@ -74,7 +81,7 @@ func (t *target) round(ctx context.Context, tick *node.Tick) {
 		return
 	}
 	defer t.mu.Unlock()
-	if t.barred {
+	if t.barred.Load() {
 		return
 	}
 	t.inherit()
@@ -83,7 +90,9 @@ func (t *target) round(ctx context.Context, tick *node.Tick) {
 	if ctx.Err() != nil { // shutting down: an aborted request says nothing about the engine
 		return
 	}
-	t.barred = errors.Is(err, inference.ErrNotPage)
+	if errors.Is(err, inference.ErrNotPage) {
+		t.barred.Store(true)
+	}
 	t.engine.Lock()
 	joined := t.joined
 	t.engine.Unlock()
@@ -102,7 +111,7 @@ func (t *target) inherit() {
 	old.mu.Lock()
 	defer old.mu.Unlock()
 	old.inherit()
-	old.barred = true
+	old.barred.Store(true)
 	t.emitter.shown = old.emitter.shown
 	t.emitter.growth.Succeed(&old.emitter.growth)
 	old.Client.CloseIdleConnections()
@@ -113,7 +122,7 @@ func (t *target) end(ctx context.Context, tick *node.Tick) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.inherit()
-	t.barred = true
+	t.barred.Store(true)
 	t.log.Info("An inference engine has ended")
 	t.send(ctx, t.emitter.end(tick))
 	t.Client.CloseIdleConnections()
@@ -131,21 +140,24 @@ func (t *target) send(ctx context.Context, md pmetric.Metrics) {
 	}
 }
 
+// rescue turns a panic of the parser into an error.
+func (t *target) rescue(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("the parser panicked: %v", p)
+		t.log.Debug("The parser of metrics pages panicked", zap.ByteString("stack", debug.Stack()))
+	}
+}
+
 // read reads the page once. A page that ends the parser costs its target alone.
 func (t *target) read(stop context.Context) (_ *inference.Reading, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("the parser panicked: %v", p)
-			t.log.Debug("The parser of metrics pages panicked", zap.ByteString("stack", debug.Stack()))
-		}
-	}()
+	defer t.rescue(&err)
 	ctx, cancel := context.WithTimeout(stop, t.timeout)
 	defer cancel()
-	if t.unknown {
+	if t.unknown.Load() {
 		if err := t.Drains(ctx); err != nil {
 			return nil, err
 		}
-		t.unknown = false
+		t.unknown.Store(false)
 	}
 	page, err := t.Page(ctx)
 	if err != nil {
@@ -161,12 +173,12 @@ func (t *target) read(stop context.Context) (_ *inference.Reading, err error) {
 		return reading, nil
 	}
 	before := t.about.Model
-	reading, err := t.parse(stop, page)
+	reading, err := t.parse(stop, page, t.about.Model)
 	if err != nil {
 		return nil, err
 	}
 	if t.ask(ctx, reading); t.about.Model != before {
-		if reading, err = t.parse(stop, page); err != nil {
+		if reading, err = t.parse(stop, page, t.about.Model); err != nil {
 			return nil, err
 		}
 	}
@@ -178,7 +190,7 @@ func (t *target) read(stop context.Context) (_ *inference.Reading, err error) {
 const atATime = 2
 
 // parse parses a page when it is its turn.
-func (t *target) parse(stop context.Context, page []byte) (*inference.Reading, error) {
+func (t *target) parse(stop context.Context, page []byte, model string) (*inference.Reading, error) {
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
@@ -189,7 +201,7 @@ func (t *target) parse(stop context.Context, page []byte) (*inference.Reading, e
 	if len(text.Samples) == 0 && text.Bad > 0 {
 		return nil, fmt.Errorf("the answer is not a metrics page: %w", text.Err)
 	}
-	return inference.Read(text, t.about.Model, t.tenants...), nil
+	return inference.Read(text, model, t.tenants...), nil
 }
 
 // enough is how often an engine is asked about itself if it does not answer.

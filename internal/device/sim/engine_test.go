@@ -155,7 +155,7 @@ func TestEnginePagesAreRead(t *testing.T) {
 			"request_max_num_generation_tokens", "request_params_max_tokens", "request_params_n", "request_prefill_kv_computed_tokens",
 		},
 		"sglang": {
-			"cache_hit_rate", "context_len", "decode_sum_seq_lens", "full_token_usage", "fwd_occupancy", "gen_throughput", "is_cuda_graph",
+			"cache_hit_rate", "decode_sum_seq_lens", "full_token_usage", "fwd_occupancy", "gen_throughput", "is_cuda_graph",
 			"kv_available_tokens", "kv_cache_memory_usage_gb", "kv_evictable_tokens", "mamba_usage", "new_token_ratio", "num_pages",
 			"num_retracted_input_tokens", "num_retracted_output_tokens", "num_retracted_reqs", "page_size", "realtime_tokens",
 			"startup_available_gpu_memory_gb", "swa_token_usage", "uncached_prompt_tokens_histogram", "utilization", "weight_memory_usage_gb",

@@ -81,7 +81,6 @@ e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder
 
 .PHONY: e2e-all
 e2e-all: ## e2e, then every test whole with the race detector; takes an hour and more
-	@tools/deps.sh --try promadapter
 	$(MAKE) e2e
 	@tools/deps.sh gcc
 	CGO_ENABLED=1 bin/testsum -each -race -count 1 -timeout 60m $(TESTFLAGS) ./...

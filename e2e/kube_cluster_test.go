@@ -186,6 +186,7 @@ state = "%[1]s/run"
   address = %[2]q
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = %[3]q
+  netns_mounts_under_state_dir = true # where sweep finds them
   restrict_oom_score_adj = true # a container may not have the capability for less
   [plugins."io.containerd.grpc.v1.cri".cni]
     conf_dir = "%[1]s/cni"

@@ -7,7 +7,7 @@
 # needs only Go. So are kubernetes (its API server, controllers, scheduler and kubelet), etcd, llmdsim
 # (an inference engine without a model, which has the metrics of vLLM), epp (the endpoint picker of the
 # Gateway API inference extension, with the definitions of its resources) and promadapter (the Prometheus
-# adapter, which only make e2e-all gets). That takes minutes, once for all clones of this user: the results are in
+# adapter). That takes minutes, once for all clones of this user: the results are in
 # ${XDG_CACHE_HOME:-~/.cache}/gpumeter/tools, by architecture and by the hash of the pinned
 # version, and .deps/usr/bin links to them. Delete that folder to get the disk space back.
 # llamacpp, the server of llama.cpp, is unpacked from a newer Debian with the C library it needs, and is not

@@ -119,21 +119,11 @@ func TestDocumentedFlagsExist(t *testing.T) {
 	for _, c := range all {
 		c.Flags().VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
 	}
-	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	for path, text := range documents(t) {
+		if filepath.Base(path) == "CHANGELOG.md" {
+			continue // flags of older versions
 		}
-		if d.IsDir() && (d.Name() == "node_modules" || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && d.Name() != "..") {
-			return fs.SkipDir
-		}
-		if filepath.Ext(path) != ".md" || d.Name() == "CHANGELOG.md" {
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		for n, line := range strings.Split(strings.ReplaceAll(string(text), "\\|", " "), "\n") {
+		for n, line := range strings.Split(strings.ReplaceAll(text, "\\|", " "), "\n") {
 			for _, m := range reFlag.FindAllStringSubmatch(line, -1) {
 				if !known[m[2]] && foreign[m[2]] == "" {
 					t.Errorf("%s:%d: no command has --%s; a flag of another program belongs into foreign", path, n+1, m[2])
@@ -151,9 +141,65 @@ func TestDocumentedFlagsExist(t *testing.T) {
 				}
 			}
 		}
-		return nil
+	}
+}
+
+// documents returns our Markdown files by path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "node_modules" || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && d.Name() != "..") {
+			return fs.SkipDir
+		}
+		if filepath.Ext(path) != ".md" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		all[path] = string(text)
+		return err
 	})
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || len(all) < 20 {
+		t.Fatalf("%d documents (%v)", len(all), err)
+	}
+	return all
+}
+
+var (
+	reLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	reHeading = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	reNoSlug  = regexp.MustCompile("[^\\pL\\pN _-]")
+)
+
+// Catches a link to a file, a picture or a heading that does not exist.
+func TestDocumentedLinksExist(t *testing.T) {
+	all := documents(t)
+	headings := map[string]map[string]bool{}
+	for path, text := range all {
+		headings[path] = map[string]bool{}
+		for _, m := range reHeading.FindAllStringSubmatch(text, -1) {
+			slug := strings.ReplaceAll(reNoSlug.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+			headings[path][slug] = true
+		}
+	}
+	for path, text := range all {
+		for _, m := range reLink.FindAllStringSubmatch(text, -1) {
+			file, heading, _ := strings.Cut(m[1], "#")
+			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
+				continue
+			}
+			target := path
+			if file != "" {
+				target = filepath.Join(filepath.Dir(path), file)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: a link to %s: %v", path, m[1], err)
+			} else if heading != "" && headings[target] != nil && !headings[target][heading] {
+				t.Errorf("%s: a link to %s, which has no such heading", path, m[1])
+			}
+		}
 	}
 }

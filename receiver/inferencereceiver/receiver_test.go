@@ -60,6 +60,7 @@ func (m machine) tick(second int) {
 // start starts a receiver whose engines are what found returns at each tick.
 func start(t *testing.T, cfg *Config, found Simulated) (machine, *consumertest.MetricsSink) {
 	t.Helper()
+	cfg.Timeout = cfg.Interval // the machine may be slow
 	m, sink := machine{make(chan node.Tick)}, &consumertest.MetricsSink{}
 	if found == nil {
 		found = func(*node.Tick) []discover.Engine { return nil }
@@ -116,7 +117,7 @@ func (p *page) engine(t *testing.T, id string, w *workload.Workload, devices ...
 		t.Fatal(err)
 	}
 	at := []netip.AddrPort{p.Listener.Addr().(*net.TCPAddr).AddrPort()}
-	return discover.Engine{ID: id, Addresses: at, Target: inference.Target{URL: u, Client: inference.NewClient(http.DefaultTransport, time.Second)}, Workload: w, Devices: devices}
+	return discover.Engine{ID: id, Addresses: at, Target: inference.Target{URL: u, Client: inference.NewClient(http.DefaultTransport, time.Minute)}, Workload: w, Devices: devices}
 }
 
 var short = strings.NewReplacer("inference.engine.id", "engine", "gen_ai.request.model", "model", "gen_ai.provider.name", "provider", "gpu.workload.", "", "k8s.", "")

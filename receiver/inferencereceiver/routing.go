@@ -22,8 +22,8 @@ const (
 	// defaultFresh is how old the signals of an engine may be. Pickers ask 20 times a second, several of them at once;
 	// a page that is read for one serves all.
 	defaultFresh = 50 * time.Millisecond
-	// routingTimeout is how long an engine has to say them. Pickers wait for a second.
-	routingTimeout = 900 * time.Millisecond
+	// defaultRoutingTimeout is how long an engine has to say them. Pickers wait for a second.
+	defaultRoutingTimeout = 900 * time.Millisecond
 	// shutdownTimeout is how long a slow client can delay the shutdown.
 	shutdownTimeout = 2 * time.Second
 )
@@ -39,6 +39,7 @@ func (p pod) path() string { return "/pods/" + p.namespace + "/" + p.name + "/me
 type routing struct {
 	engines func() []*target
 	fresh   time.Duration
+	timeout time.Duration // of a reading
 	server  *http.Server
 	address net.Addr
 	served  chan struct{}
@@ -55,7 +56,7 @@ func (r *inferenceReceiver) startRouting(ctx context.Context, host component.Hos
 		return fmt.Errorf("cannot listen on %s, the address of routing: %w", cfg.NetAddr.Endpoint, err)
 	}
 	s := &routing{
-		engines: func() []*target { return *r.engines.Load() }, fresh: defaultFresh, address: listener.Addr(), served: make(chan struct{}),
+		engines: func() []*target { return *r.engines.Load() }, fresh: defaultFresh, timeout: defaultRoutingTimeout, address: listener.Addr(), served: make(chan struct{}),
 	}
 	handler := s.handler(ctx)
 	if rebind.IsLoopback(listener.Addr()) && !cfg.Auth.HasValue() {
@@ -144,7 +145,7 @@ func (s *routing) answer(ctx context.Context, w http.ResponseWriter, engines []*
 	for i, t := range engines {
 		go func() {
 			var err error
-			if list[i], err = t.signals(ctx, s.fresh); err != nil {
+			if list[i], err = t.signals(ctx, s.fresh, s.timeout); err != nil {
 				err = fmt.Errorf("cannot read %s: %w", t.emitter.id, err)
 			}
 			errs <- err
@@ -176,11 +177,11 @@ func (t *target) pod() pod {
 
 // signals returns what decides about the next request, as the engine said it a moment ago at the most. Requests
 // that wait for one reading get the same answer.
-func (t *target) signals(ctx context.Context, fresh time.Duration) (inference.Signals, error) {
+func (t *target) signals(ctx context.Context, fresh, timeout time.Duration) (inference.Signals, error) {
 	t.routed.Lock()
 	defer t.routed.Unlock()
 	if t.said.IsZero() || time.Since(t.said) > fresh {
-		ctx, cancel := context.WithTimeout(ctx, min(t.timeout, routingTimeout))
+		ctx, cancel := context.WithTimeout(ctx, min(t.timeout, timeout))
 		defer cancel()
 		var r *inference.Reading
 		t.signal = inference.Signals{}

@@ -36,6 +36,7 @@ func openRouting(t *testing.T, cfg *Config, found Simulated) *router {
 	server := confighttp.NewDefaultServerConfig()
 	server.NetAddr.Endpoint = "127.0.0.1:0"
 	cfg.Routing = configoptional.Some(server)
+	cfg.Timeout = cfg.Interval // the machine may be slow
 	m := machine{make(chan node.Tick)}
 	r, err := NewFactoryWithEngines(found).CreateMetrics(t.Context(), receivertest.NewNopSettings(metadata.Type), cfg, consumertest.NewNop())
 	if err != nil {
@@ -50,7 +51,7 @@ func openRouting(t *testing.T, cfg *Config, found Simulated) *router {
 		}
 	})
 	out := &router{t, m, r.(*inferenceReceiver).routing}
-	out.routing.fresh = 0
+	out.routing.fresh, out.routing.timeout = 0, time.Minute // the machine may be slow
 	return out
 }
 

@@ -171,7 +171,7 @@ func documents(t *testing.T) map[string]string {
 var (
 	reLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	reHeading = regexp.MustCompile(`(?m)^#+ (.+)$`)
-	reNoSlug  = regexp.MustCompile("[^\\pL\\pN _-]")
+	reNoSlug  = regexp.MustCompile(`[^\pL\pN _-]`)
 )
 
 // Catches a link to a file, a picture or a heading that does not exist.

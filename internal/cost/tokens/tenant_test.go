@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,18 +24,20 @@ func TestTenants(t *testing.T) {
 		id := serving.Engine{Host: "n", ID: engine}
 		use.Works = append(use.Works, serving.Work{Engine: id, Owner: owner, Device: "GPU-" + engine, Labels: l})
 		for tenant, n := range tokens {
-			use.Rows = append(use.Rows, serving.TokenRow{Engine: id, Owner: owner, Model: model, Tenant: tenant, Labels: l,
-				Tokens: serving.Tokens{In: serving.TallyOf(n[0]), Out: serving.TallyOf(n[1]), Finished: serving.TallyOf(n[1] / 10)}})
+			use.Rows = append(use.Rows, serving.TokenRow{
+				Engine: id, Owner: owner, Model: model, Tenant: tenant, Labels: l,
+				Tokens: serving.Tokens{In: serving.TallyOf(n[0]), Out: serving.TallyOf(n[1]), Finished: serving.TallyOf(n[1] / 10)},
+			})
 		}
 		held := query.Labels{fleet.LabelUUID: "GPU-" + engine}
-		for k, v := range l {
-			held[k] = v
-		}
+		maps.Copy(held, l)
 		s.Rows = append(s.Rows, cost.Row{Labels: held, Amounts: cost.Amounts{Used: 3600e6, UsedCost: 12e6}})
 	}
 	gateway := func(cluster, model, tenant string, in, out int64) {
-		use.Gateways = append(use.Gateways, serving.TokenRow{Model: model, Tenant: tenant, Labels: query.Labels{fleet.LabelCluster: cluster},
-			Tokens: serving.Tokens{In: serving.TallyOf(in), Out: serving.TallyOf(out)}})
+		use.Gateways = append(use.Gateways, serving.TokenRow{
+			Model: model, Tenant: tenant, Labels: query.Labels{fleet.LabelCluster: cluster},
+			Tokens: serving.Tokens{In: serving.TallyOf(in), Out: serving.TallyOf(out)},
+		})
 	}
 	// The engine says who asked: weights 100 and 300.
 	serve("labeled", "c1", "own", map[string][2]int64{"red": {0, 100}, "blue": {0, 300}})

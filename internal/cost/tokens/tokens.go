@@ -1,3 +1,5 @@
+// Package tokens divides the bill of GPUs among the models that were served on them, and says what a million
+// tokens of each cost.
 package tokens
 
 import (

@@ -76,7 +76,7 @@ race: bin/testsum ## the same tests with cgo and the race detector
 	CGO_ENABLED=1 bin/testsum -race -short -parallel 16 -ldflags=-w $(TESTFLAGS) ./...
 
 .PHONY: e2e
-e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder and, as root, kubelet and Slurm; and long tests whole
+e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder, inference engines and, as root, kubelet and Slurm; and long tests whole
 	@tools/e2e.sh $(TESTFLAGS)
 
 .PHONY: e2e-all
@@ -94,9 +94,9 @@ worlds: ## bills of 10,000 random fleets with second agents, clock steps, late s
 	CGO_ENABLED=0 $(GO) test -count 1 -timeout 6h ./internal/cost ./internal/hub/days -run 'TestBillCannotExplode|TestKeptIsComputed' -worlds $(or $(WORLDS),5000)
 
 .PHONY: bench
-bench: ## what the agent costs, beside the bare driver calls, and knowing whose work it is; takes minutes
+bench: collector ## what the agent costs, beside the bare driver calls, and knowing whose work it is; takes minutes
 	@tools/deps.sh gcc
-	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution ./bench/readers ./bench/hub $(BENCHFLAGS)
+	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution ./bench/readers ./bench/hub ./bench/inference $(BENCHFLAGS)
 
 .PHONY: bin/testsum
 bin/testsum:

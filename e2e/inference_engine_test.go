@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // engine is an inference engine written by others, and its only client.
@@ -28,6 +30,7 @@ type engine struct {
 	port     string
 	argv     []string
 	client   *http.Client // http.DefaultClient if nil
+	metrics  []engineMetric
 	// quiet has the series of the engine's page that count what the client receives.
 	quiet func(u usage) map[string]int
 
@@ -47,6 +50,12 @@ func (u *usage) add(more usage) {
 	u.out += more.out
 }
 
+// How long vllmLike takes to the first token.
+const (
+	prefillOverhead = 2 * time.Millisecond
+	prefillPerToken = time.Millisecond
+)
+
 // vllmLike returns llm-d's simulator of vLLM: it has no model, and answers with the words of the prompt.
 // Its first token takes longer the longer the prompt is.
 func vllmLike(t *testing.T) *engine {
@@ -56,9 +65,9 @@ func vllmLike(t *testing.T) *engine {
 	if err != nil {
 		skip(t, program, err)
 	}
-	e := &engine{t: t, provider: "vllm", model: "org/tiny"}
+	e := &engine{t: t, provider: "vllm", model: "org/tiny", metrics: vllmMetrics}
 	e.place(path, "--model", e.model, "--force-dummy-tokenizer", "--mode", "echo", "--max-num-seqs", "4", "--max-waiting-queue-length", "64",
-		"--prefill-overhead", "2ms", "--prefill-time-per-token", "1ms", "--inter-token-latency", "4ms", "--inter-token-latency-std-dev", "1ms", "--seed", "1", "--port")
+		"--prefill-overhead", prefillOverhead.String(), "--prefill-time-per-token", prefillPerToken.String(), "--inter-token-latency", "4ms", "--inter-token-latency-std-dev", "1ms", "--seed", "1", "--port")
 	e.quiet = func(u usage) map[string]int {
 		n := map[string]int{"vllm:num_requests_running": 0, "vllm:prompt_tokens_total": u.in, "vllm:generation_tokens_total": u.out, "vllm:inter_token_latency_seconds_count": u.out - u.requests}
 		for _, histogram := range []string{"time_to_first_token", "e2e_request_latency", "request_prefill_time", "request_decode_time", "request_inference_time"} {
@@ -77,7 +86,7 @@ func llama(t *testing.T) *engine {
 	if err != nil {
 		skip(t, "llamacpp", err)
 	}
-	e := &engine{t: t, provider: "llama_cpp", model: "tiny.gguf"}
+	e := &engine{t: t, provider: "llama_cpp", model: "tiny.gguf", metrics: llamaMetrics}
 	file := filepath.Join(t.TempDir(), e.model)
 	writeModel(t, file)
 	e.place(path, "--model", file, "--metrics", "--host", "127.0.0.1", "--threads", "1", "--port")
@@ -171,18 +180,25 @@ func (e *engine) load(requests int, words func(request int) int) {
 	})
 }
 
-// ask sends one request and returns what the answer says about its tokens.
-func (e *engine) ask(words int) (usage, error) {
-	body, err := json.Marshal(map[string]any{"model": e.model, "prompt": strings.TrimSpace(strings.Repeat("word ", words)), "max_tokens": 8})
+// post sends one request whose prompt has some number of words.
+func (e *engine) post(words int, more map[string]any) (*http.Response, error) {
+	request := map[string]any{"model": e.model, "prompt": strings.TrimSpace(strings.Repeat("word ", words)), "max_tokens": 8}
+	maps.Copy(request, more)
+	body, err := json.Marshal(request)
 	if err != nil {
-		return usage{}, err
+		return nil, err
 	}
 	r, err := http.NewRequestWithContext(e.t.Context(), http.MethodPost, e.url("/v1/completions"), bytes.NewReader(body))
 	if err != nil {
-		return usage{}, err
+		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	resp, err := cmp.Or(e.client, http.DefaultClient).Do(r)
+	return cmp.Or(e.client, http.DefaultClient).Do(r)
+}
+
+// ask sends one request and returns what the answer says about its tokens.
+func (e *engine) ask(words int) (usage, error) {
+	resp, err := e.post(words, nil)
 	if err != nil {
 		return usage{}, err
 	}

@@ -16,24 +16,44 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// engineFamilies are the metrics of the engine and what the agent calls them.
-var engineFamilies = []struct {
+// engineMetric is a metric of an engine and what the agent calls it.
+type engineMetric struct {
 	theirs, ours string
-	histogram    bool
-}{
-	{"vllm:time_to_first_token_seconds", "gen_ai_server_time_to_first_token_seconds", true},
-	{"vllm:inter_token_latency_seconds", "inference_inter_token_latency_seconds", true},
-	{"vllm:e2e_request_latency_seconds", "gen_ai_server_request_duration_seconds", true},
-	{"vllm:request_queue_time_seconds", "inference_request_queue_duration_seconds", true},
-	{"vllm:request_prefill_time_seconds", "inference_request_prefill_duration_seconds", true},
-	{"vllm:request_decode_time_seconds", "inference_request_decode_duration_seconds", true},
-	{"vllm:request_inference_time_seconds", "inference_request_inference_duration_seconds", true},
-	{"vllm:request_prompt_tokens", `inference_request_token{gen_ai_token_type="input"}`, true},
-	{"vllm:request_generation_tokens", `inference_request_token{gen_ai_token_type="output"}`, true},
-	{"vllm:prompt_tokens_total", "inference_token_input_total", false},
-	{"vllm:generation_tokens_total", "inference_token_output_total", false},
-	{"vllm:request_success_total", "inference_request_finished_total", false},
+	kind         metricKind
 }
+
+type metricKind int
+
+const (
+	whole    metricKind = iota // numbers of things
+	fraction                   // seconds
+	histogram
+)
+
+// vllmMetrics and llamaMetrics are what the engines of the tests have. llama.cpp has no histograms.
+var (
+	vllmMetrics = []engineMetric{
+		{"vllm:time_to_first_token_seconds", "gen_ai_server_time_to_first_token_seconds", histogram},
+		{"vllm:inter_token_latency_seconds", "inference_inter_token_latency_seconds", histogram},
+		{"vllm:e2e_request_latency_seconds", "gen_ai_server_request_duration_seconds", histogram},
+		{"vllm:request_queue_time_seconds", "inference_request_queue_duration_seconds", histogram},
+		{"vllm:request_prefill_time_seconds", "inference_request_prefill_duration_seconds", histogram},
+		{"vllm:request_decode_time_seconds", "inference_request_decode_duration_seconds", histogram},
+		{"vllm:request_inference_time_seconds", "inference_request_inference_duration_seconds", histogram},
+		{"vllm:request_prompt_tokens", `inference_request_token{gen_ai_token_type="input"}`, histogram},
+		{"vllm:request_generation_tokens", `inference_request_token{gen_ai_token_type="output"}`, histogram},
+		{"vllm:prompt_tokens_total", "inference_token_input_total", whole},
+		{"vllm:generation_tokens_total", "inference_token_output_total", whole},
+		{"vllm:request_success_total", "inference_request_finished_total", whole},
+	}
+	llamaMetrics = []engineMetric{
+		{"llamacpp:tokens_predicted_total", "inference_token_output_total", whole},
+		{"llamacpp:prompt_tokens_cached_total", "inference_prefix_cache_hits_total", whole},
+		{"llamacpp:prompt_seconds_total", "inference_request_prefill_time_seconds_total", fraction},
+		{"llamacpp:tokens_predicted_seconds_total", "inference_request_decode_time_seconds_total", fraction},
+		{"llamacpp:requests_processing", `inference_request_count{inference_request_state="running"}`, whole},
+	}
+)
 
 // Catches quantiles, counts and tokens that are not to the last digit what a Prometheus has that reads the engine
 // itself, on the agent's page and in a hub, also over a restart of the engine.
@@ -42,7 +62,17 @@ var engineFamilies = []struct {
 // do not, and neither does what was added between two of them.
 func TestInferenceQuantiles(t *testing.T) {
 	t.Parallel()
-	e := vllmLike(t)
+	f := func(name string, open func(*testing.T) *engine) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testQuantiles(t, open(t))
+		})
+	}
+	f("llm-d", vllmLike)
+	f("llama.cpp", llama)
+}
+
+func testQuantiles(t *testing.T, e *engine) {
 	b := prometheus3(t)
 	binary := gpumeter(t)
 	e.start()
@@ -88,7 +118,7 @@ const fromEngine = `{job="engine"}`
 func (q *quantiles) settle(end time.Time) time.Time {
 	t, hub := q.engine.t, q.paths["the hub"]
 	t.Helper()
-	q.direct.wait(fmt.Sprintf("timestamp(vllm:num_requests_running%s) > %s", fromEngine, seconds(end)))
+	q.direct.wait(fmt.Sprintf("timestamp(up%s) > %s and up == 1", fromEngine, seconds(end)))
 	// Points of the hub have the time of the tick, the page's that of the scrape. How long a reading took
 	// identifies it.
 	hub.wait(fmt.Sprintf("timestamp(inference_scrape_up) > %s and inference_scrape_up == 1", seconds(end)))
@@ -160,13 +190,15 @@ func between(from, to time.Time) total {
 // What a process that has ended contributed costs them their last digit.
 func (q *quantiles) compare(theirs, ours total, sums bool) {
 	q.engine.t.Helper()
-	for _, family := range engineFamilies {
+	for _, family := range q.engine.metrics {
 		name, labels, _ := strings.Cut(family.ours, "{")
 		pair := func(aggregation, suffix string) [2]string {
 			return [2]string{theirs(aggregation, family.theirs+suffix+fromEngine), ours(aggregation, name+suffix+fromAgent(labels))}
 		}
-		if !family.histogram {
-			q.same(family.theirs, pair("sum", ""))
+		if family.kind != histogram {
+			if sums || family.kind == whole {
+				q.same(family.theirs, pair("sum", ""))
+			}
 			continue
 		}
 		buckets := pair("sum by (le)", "_bucket")

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 step() { printf 'e2e: [%dm%02ds] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 
 tools=(gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd slurm chromium npm llmdsim llamacpp epp promadapter)
-step "step 1 of 3: what the tests run against (${tools[*]}); cached for all clones of this user, else up to 20 minutes on 2 cores"
+step "step 1 of 3: what the tests run against (${tools[*]}); cached for all clones of this user, else up to half an hour on 2 cores"
 tools/deps.sh --try "${tools[@]}"
 
 step "step 2 of 3: the page"

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -80,6 +81,7 @@ func run(t *testing.T, p *pages, name, receiver string) (pageCost time.Duration,
 	var out bytes.Buffer
 	cmd := exec.Command("../../bin/gpumeter-collector", "--config", file)
 	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it ends if the benchmark is killed
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v: run make collector", err)
 	}
@@ -113,23 +115,38 @@ func run(t *testing.T, p *pages, name, receiver string) (pageCost time.Duration,
 	return pageCost, after - before, anon
 }
 
+// The goals, for eight engines read every 10 s.
+const (
+	mostCPU    = 0.3 // % of a core
+	mostMemory = 4   // MiB
+	mostRatio  = 0.5 // of what the prometheus receiver takes
+)
+
 // TestInference prints what reading pages costs, beside the prometheus receiver.
 func TestInference(t *testing.T) {
 	p := serve(t)
 	lines := bytes.Count(p.engine.Page(time.Now()), []byte("\n"))
-	type result struct {
-		cpu  time.Duration
-		anon float64
-	}
+	type result struct{ cpu, anon float64 } // of the receiver: % of a core with readings every 10 s, MiB
 	all := map[string]result{}
 	text := fmt.Sprintf("\n%d engines, pages of %d lines, every %s for %s\n%-12s %12s %14s %12s\n", *engines, lines, *interval, *duration, "", "CPU a page", "CPU at 10 s", "memory MiB")
+	var idle time.Duration
+	var without float64
 	for _, name := range []string{"none", "prometheus", "inference"} {
 		page, cpu, anon := run(t, p, name, receivers(p.hosts)[name])
-		all[name] = result{cpu, anon}
-		share := float64(cpu-all["none"].cpu) / float64(*duration) * float64(*interval) / float64(10*time.Second)
-		text += fmt.Sprintf("%-12s %12s %13.3f%% %12.1f\n", name, page.Round(time.Microsecond), 100*share, anon)
+		if name == "none" {
+			idle, without = cpu, anon
+		}
+		share := 100 * float64(cpu-idle) / float64(*duration) * float64(*interval) / float64(10*time.Second)
+		all[name] = result{share, anon - without}
+		text += fmt.Sprintf("%-12s %12s %13.3f%% %12.1f\n", name, page.Round(time.Microsecond), share, anon)
 	}
-	i, o, none := all["inference"], all["prometheus"], all["none"]
-	text += fmt.Sprintf("inference / prometheus: CPU %.2f, memory beyond none %.2f\n", float64(i.cpu-none.cpu)/float64(o.cpu-none.cpu), (i.anon-none.anon)/(o.anon-none.anon))
+	ours, theirs := all["inference"], all["prometheus"]
+	text += fmt.Sprintf("inference / prometheus: CPU %.2f, memory beyond none %.2f\n", ours.cpu/theirs.cpu, ours.anon/theirs.anon)
 	t.Log(text)
+	if *engines == 8 && (ours.cpu > mostCPU || ours.anon > mostMemory) {
+		t.Errorf("8 engines take %.3f %% of a core and %.1f MiB, want at most %v %% and %v MiB", ours.cpu, ours.anon, mostCPU, mostMemory)
+	}
+	if ours.cpu > mostRatio*theirs.cpu || ours.anon > mostRatio*theirs.anon {
+		t.Errorf("more than %v of what the prometheus receiver takes: CPU %.2f, memory %.2f", mostRatio, ours.cpu/theirs.cpu, ours.anon/theirs.anon)
+	}
 }

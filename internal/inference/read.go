@@ -22,6 +22,9 @@ type Reading struct {
 	// Unmapped counts samples of these engines that the table does not know, and Rejected those of
 	// histograms that were cut off or do not add up, and those beyond the limit.
 	Unmapped, Rejected int
+	// Early: no engine is known by the page, which has nothing but families that engines have besides their own. Those
+	// may appear with the first request.
+	Early bool
 	// Started is when the process of the engine started, in seconds since 1970; 0 if the page does not say.
 	Started float64
 	// Signals are what decides whether the next request should go there.
@@ -112,7 +115,9 @@ func Read(text *promtext.Text, model string, tenants ...string) *Reading {
 	for _, info := range c.described[:min(len(c.described), maxInfos)] {
 		out.Points = append(out.Points, *info)
 	}
+	out.Early = len(out.Providers) == 0
 	for _, f := range p.families {
+		out.Early = out.Early && common(f.name)
 		if !f.mapped && slices.ContainsFunc(engines, func(e engine) bool { return slices.Contains(out.Providers, e.provider) && e.owns(f.name) }) {
 			out.Unmapped += len(f.samples) + len(f.buckets) + len(f.sums) + len(f.counts)
 		}
@@ -130,9 +135,22 @@ type engine struct {
 	rules    []rule
 }
 
-// owns reports whether a family belongs to the engine.
+// owns reports whether a family belongs to the engine. Without a prefix all families do but common ones, and those of
+// other engines.
 func (e *engine) owns(name string) bool {
-	return slices.ContainsFunc(e.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) || slices.Contains(e.names, name)
+	begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+	if len(e.names) > 0 {
+		return !common(name) && !slices.ContainsFunc(engines, func(other engine) bool { return slices.ContainsFunc(other.prefixes, begins) })
+	}
+	return slices.ContainsFunc(e.prefixes, begins)
+}
+
+// common reports whether a family is one that many programs have, engines among them: of a client library, a web
+// server, Ray, and the devices that Triton shows without any model.
+func common(name string) bool {
+	return slices.ContainsFunc([]string{"python_", "process_", "http_", "ray_", "nv_gpu_", "nv_cpu_", "nv_energy_", "nv_pinned_"}, func(prefix string) bool {
+		return strings.HasPrefix(name, prefix)
+	})
 }
 
 // on reports whether a page is of this engine.
@@ -169,7 +187,7 @@ var (
 	// replicas are labels of copies of the same values: the ranks of one engine.
 	replicas = []string{"tp_rank", "pp_rank", "moe_ep_rank"}
 	// ranks are labels of the engines behind one endpoint.
-	ranks = []string{"engine", "dp_rank", "WorkerId", "worker_id"}
+	ranks = []string{"engine", "dp_rank", "WorkerId", "worker_id", "ReplicaId"}
 	// workers are those of ranks that come and go.
 	workers = ranks[2:]
 )

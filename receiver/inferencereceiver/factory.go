@@ -7,6 +7,7 @@ import (
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/receiver"
 
+	"github.com/gpumeter/gpumeter/internal/inference"
 	"github.com/gpumeter/gpumeter/internal/inference/discover"
 	"github.com/gpumeter/gpumeter/internal/node"
 	"github.com/gpumeter/gpumeter/receiver/inferencereceiver/internal/metadata"
@@ -23,7 +24,7 @@ type finder interface {
 func NewFactory() receiver.Factory {
 	return newFactory(func(r *inferenceReceiver) {
 		if r.cfg.Discover {
-			r.find = &discover.Finder{Proc: r.cfg.Proc, Owner: r.owner, Timeout: r.cfg.Timeout}
+			r.find = &discover.Finder{Proc: r.cfg.Proc, Owner: r.owner, Timeout: r.cfg.Timeout, Slots: r.slots}
 		}
 	})
 }
@@ -40,7 +41,7 @@ func NewFactoryWithEngines(engines Simulated) receiver.Factory {
 func newFactory(open func(*inferenceReceiver)) receiver.Factory {
 	return receiver.NewFactory(metadata.Type, createDefaultConfig,
 		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
-			return &inferenceReceiver{cfg: cfg.(*Config), set: set, next: next, open: open, targets: map[string]*target{}, slots: make(chan struct{}, atATime)}, nil
+			return &inferenceReceiver{cfg: cfg.(*Config), set: set, next: next, open: open, targets: map[string]*target{}, slots: inference.NewSlots()}, nil
 		}, metadata.MetricsStability))
 }
 

@@ -40,7 +40,7 @@ type inferenceReceiver struct {
 	owners owners // nil: unknown
 	find   finder // nil: only what is listed
 	replay bool   // a tick waits for the readings of the one before
-	slots  chan struct{}
+	slots  inference.Slots
 
 	began   time.Time
 	ticked  time.Time          // the last tick

@@ -32,7 +32,7 @@ type target struct {
 	tenants  []string // labels that say who asked
 	next     consumer.Metrics
 	log      *zap.Logger
-	slots    chan struct{} // of all targets; who reads a page has one
+	slots    inference.Slots // of all targets, and of discovery
 
 	// Only the goroutine that follows the clock uses these.
 	last time.Time // when the last reading began
@@ -186,22 +186,19 @@ func (t *target) read(stop context.Context) (_ *inference.Reading, err error) {
 	return reading, nil
 }
 
-// atATime is how many pages are parsed at a time. One that is hostile takes fifty times its size meanwhile.
-const atATime = 2
-
 // parse parses a page when it is its turn.
-func (t *target) parse(stop context.Context, page []byte, model string) (*inference.Reading, error) {
-	select {
-	case t.slots <- struct{}{}:
-		defer func() { <-t.slots }()
-	case <-stop.Done():
-		return nil, stop.Err()
+func (t *target) parse(stop context.Context, page []byte, model string) (out *inference.Reading, err error) {
+	if err := t.slots.Use(stop, func() {
+		text := promtext.Scan(page)
+		if len(text.Samples) == 0 && text.Bad > 0 {
+			err = fmt.Errorf("the answer is not a metrics page: %w", text.Err)
+			return
+		}
+		out = inference.Read(text, model, t.tenants...)
+	}); err != nil {
+		return nil, err
 	}
-	text := promtext.Scan(page)
-	if len(text.Samples) == 0 && text.Bad > 0 {
-		return nil, fmt.Errorf("the answer is not a metrics page: %w", text.Err)
-	}
-	return inference.Read(text, model, t.tenants...), nil
+	return out, err
 }
 
 // enough is how often an engine is asked about itself if it does not answer.

@@ -43,7 +43,9 @@ func TestAnnotatedPath(t *testing.T) {
 		{"a path of its own", "/stats", map[string]string{"/stats": vllmPage}, "/stats", []string{"/v1/models", "/stats"}},
 		{"a path that has nothing", "/stats", map[string]string{"/metrics": vllmPage}, "/metrics", []string{"/v1/models", "/stats", "/metrics"}},
 		{"the usual path", "/metrics", map[string]string{"/metrics": vllmPage}, "/metrics", []string{"/v1/models", "/metrics"}},
-		{"another program", "/stats", map[string]string{"/stats": "go_goroutines 1\n", "/metrics": vllmPage}, "", []string{"/v1/models", "/stats"}},
+		{"a path of the application", "/stats", map[string]string{"/stats": "go_goroutines 1\n", "/metrics": vllmPage}, "/metrics", []string{"/v1/models", "/stats", "/metrics"}},
+		{"another program", "/stats", map[string]string{"/stats": "go_goroutines 1\n"}, "", []string{"/v1/models", "/stats", "/metrics", "/v1/metrics"}},
+		{"a path that fails", "/stats", map[string]string{"/stats": "500", "/metrics": vllmPage}, "/metrics", []string{"/v1/models", "/stats", "/metrics"}},
 		{
 			"trtllm-serve, whose page it says is the one that empties", "/metrics",
 			map[string]string{"/v1/models": models("tensorrt_llm"), "/metrics": "[]", "/prometheus/metrics": "trtllm_num_requests_running 1\n"},
@@ -219,12 +221,12 @@ func TestPortIsReused(t *testing.T) {
 			t.Fatalf("found %v", show(got))
 		}
 	}
-	if diff := cmp.Diff([]string{"/v1/models", "/metrics"}, server.paths()); diff != "" {
+	if diff := cmp.Diff([]string{"/v1/models", "/metrics", "/v1/metrics"}, server.paths()); diff != "" {
 		t.Errorf("asked (-want +got):\n%s", diff)
 	}
 }
 
-// Catches an engine that is forgotten for as long as a clock was wrong, because it was to be asked later by that clock.
+// Catches an engine that is forgotten for as long as a clock was wrong, because its next question was due by that clock.
 func TestClockIsSetBack(t *testing.T) {
 	w := newWorld(t, run{pid: 100, parent: 1, session: 100, open: []uint64{11}})
 	server := &pages{at: map[string]string{"/metrics": ""}} // it has served no request

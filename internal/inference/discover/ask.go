@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,11 +40,12 @@ type answer struct {
 // asker asks one socket. It changes nothing there.
 type asker struct {
 	inference.Target
-	tensorRT bool   // it is trtllm-serve: its /metrics must not be read, which empties it
-	hint     string // where its pod says that the page is, or empty
+	slots    inference.Slots // who parses a page has one
+	tensorRT bool            // it is trtllm-serve: its /metrics must not be read, which empties it
+	hint     string          // where its pod says that the page is, or empty
 }
 
-// askEither finds out whether an engine is behind the socket, without TLS if it turns out that the pod is wrong.
+// askEither finds out whether an engine is behind the socket, and falls back to plain HTTP if the pod's scheme is wrong.
 func (a *asker) askEither(ctx context.Context) answer {
 	out := a.ask(ctx)
 	if out.verdict != none || a.URL.Scheme == "http" || ctx.Err() != nil {
@@ -51,7 +53,9 @@ func (a *asker) askEither(ctx context.Context) answer {
 	}
 	u := *a.URL
 	u.Scheme = "http"
-	return (&asker{Target: inference.Target{URL: &u, Client: a.Client}, tensorRT: a.tensorRT, hint: a.hint}).ask(ctx)
+	plain := *a
+	plain.URL = &u
+	return plain.ask(ctx)
 }
 
 // ask finds out whether an engine is behind the socket.
@@ -72,16 +76,26 @@ func (a *asker) ask(ctx context.Context) (out answer) {
 	if a.hint != "" && !slices.Contains(paths, a.hint) && (!a.tensorRT || a.hint != usual) {
 		paths = slices.Insert(paths, 0, a.hint)
 	}
+	var later *answer // what was undecided
+	other := false    // another program has a page there
 	for i := 0; i < len(paths); i++ {
 		out, err := a.page(ctx, paths[i])
 		if errors.Is(err, inference.ErrNotPage) && !a.tensorRT { // only trtllm-serve has that, and it hid well
 			a.tensorRT, paths = true, append(paths[:i+1], safe)
 		}
-		if !isRefusal(err) || out.verdict == undecided {
+		switch {
+		case out.verdict == found, err != nil && !isRefusal(err):
 			return out
+		case out.verdict == undecided:
+			later = cmp.Or(later, &out)
+		case err == nil:
+			other = true
 		}
 	}
-	if a.tensorRT {
+	switch {
+	case later != nil:
+		return *later
+	case other, a.tensorRT:
 		return answer{verdict: none}
 	}
 	return a.ollama(ctx)
@@ -101,6 +115,9 @@ func (a *asker) models(ctx context.Context) (again answer, no bool) {
 // errPeople reports a page that is not for programs.
 var errPeople = errors.New("the answer is not a metrics page")
 
+// errEarly reports a page that may be an engine's.
+var errEarly = errors.New("the page has no family of an engine yet")
+
 // page asks for a metrics page.
 func (a *asker) page(ctx context.Context, path string) (answer, error) {
 	u := *a.URL
@@ -109,16 +126,23 @@ func (a *asker) page(ctx context.Context, path string) (answer, error) {
 	if err != nil {
 		return judge(err), err
 	}
-	text := promtext.Scan(b)
-	switch {
-	case len(text.Samples) == 0 && text.Bad > 0:
-		return answer{verdict: none, err: errPeople}, errPeople
-	case len(text.Samples) == 0: // some have no family before their first request
-		return answer{err: errors.New("the page is empty")}, nil
-	case len(inference.Read(text, "").Providers) == 0:
-		return answer{verdict: none}, nil
+	out := answer{verdict: none}
+	if stop := a.slots.Use(ctx, func() {
+		text := promtext.Scan(b)
+		if len(text.Samples) == 0 && text.Bad > 0 {
+			out.err, err = errPeople, errPeople
+			return
+		}
+		switch r := inference.Read(text, ""); {
+		case len(r.Providers) > 0:
+			out = answer{verdict: found, scheme: u.Scheme, path: path, fingerprint: fingerprint(text)}
+		case r.Early: // some have no family before their first request
+			out = answer{err: errEarly}
+		}
+	}); stop != nil {
+		return answer{err: stop}, stop
 	}
-	return answer{verdict: found, scheme: u.Scheme, path: path, fingerprint: fingerprint(text)}, nil
+	return out, err
 }
 
 // ollama asks whether the socket is Ollama's, which has no metrics page.

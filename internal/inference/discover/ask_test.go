@@ -2,6 +2,7 @@ package discover
 
 import (
 	"compress/gzip"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -9,15 +10,19 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/inference"
 )
 
 // Catches a question that must not be asked, or that is asked too often: each program is asked at 21 ticks.
@@ -37,7 +42,9 @@ func TestAsk(t *testing.T) {
 		{"trtllm-serve by its command line", map[string]string{"/metrics": "[]", "/prometheus/metrics": trtllm}, "python3 /usr/bin/trtllm-serve m", true, []string{"/v1/models", "/prometheus/metrics"}},
 		{"trtllm-serve as a module, without a page", map[string]string{"/metrics": "[]"}, "python3 -m tensorrt_llm.commands.serve m", false, []string{"/v1/models", "/prometheus/metrics"}},
 		{"trtllm-serve in disguise", map[string]string{"/v1/models": "{}", "/metrics": "[]", "/prometheus/metrics": trtllm}, "", true, []string{"/v1/models", "/metrics", "/prometheus/metrics"}},
-		{"the page of another program", map[string]string{"/metrics": "go_goroutines 1\n", "/v1/metrics": vllmPage}, "", false, []string{"/v1/models", "/metrics"}},
+		{"NIM beside the page of another program", map[string]string{"/metrics": "go_goroutines 1\n", "/v1/metrics": vllmPage}, "", true, []string{"/v1/models", "/metrics", "/v1/metrics"}},
+		{"the page of another program", map[string]string{"/metrics": "go_goroutines 1\n"}, "", false, []string{"/v1/models", "/metrics", "/v1/metrics"}},
+		{"another program of Python", map[string]string{"/metrics": "python_info 1\nsteps_total 1\n"}, "", false, []string{"/v1/models", "/metrics", "/v1/metrics"}},
 		{"another program", nil, "", false, []string{"/v1/models", "/metrics", "/v1/metrics", "/"}},
 		{"another program with an API of the same path", map[string]string{"/": "Ollama is running", "/api/ps": "{}"}, "", false, []string{"/v1/models", "/metrics", "/v1/metrics", "/", "/api/ps"}},
 	} {
@@ -63,9 +70,16 @@ func TestAsk(t *testing.T) {
 
 // Catches an engine that is given up while it loads its model, and one that is asked at each tick meanwhile.
 func TestUndecided(t *testing.T) {
+	page := func(text string) func(w http.ResponseWriter) {
+		return func(w http.ResponseWriter) { fmt.Fprint(w, text) }
+	}
 	for name, early := range map[string]func(w http.ResponseWriter){
-		"loading":       func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
-		"no family yet": func(http.ResponseWriter) {},
+		"loading":                   func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
+		"no family yet":             page(""),
+		"KServe without a request":  page("python_info{version=\"3\"} 1\nprocess_start_time_seconds 5\n# TYPE request_predict_seconds histogram\n"),
+		"Ray without an engine":     page("ray_node_gpus_utilization 0\nray_tasks{State=\"RUNNING\"} 1\n"),
+		"Triton without a model":    page("nv_gpu_utilization 0\nnv_energy_consumption 1\nnv_cpu_utilization 0\nnv_pinned_memory_pool_used_bytes 0\n"),
+		"a web server for a moment": page("http_requests_total{handler=\"/v1/models\",status=\"2xx\"} 1\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, run{pid: 100, parent: 1, session: 100, open: []uint64{11}})
@@ -301,5 +315,60 @@ func TestNames(t *testing.T) {
 	}
 	if want := []uint16{8000, 40001, 40002}; !slices.Equal(want, got) {
 		t.Errorf("named are %v, want %v", got, want)
+	}
+}
+
+// served answers each request with a page, without a network.
+type served string
+
+func (s served) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(s)))}, nil
+}
+
+// Catches pages of many sockets that are parsed at once: each may take hundreds of megabytes meanwhile.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := inference.NewSlots()
+		for range cap(slots) {
+			slots <- struct{}{}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		client := &http.Client{Transport: served(vllmPage)}
+		a := asker{Target: inference.Target{URL: &url.URL{Scheme: "http", Host: "h"}, Client: client}, slots: slots}
+		var asked, stopped answer
+		var compared map[string]float64
+		go func() { asked = a.ask(t.Context()) }()
+		go func() { stopped = a.ask(ctx) }()
+		s := &scanner{slots: slots}
+		x := &socket{endpoint: &endpoint{address: netip.MustParseAddrPort("127.0.0.1:1")}, client: client}
+		go func() { compared = s.counted(t.Context(), x) }()
+		cancel()
+		synctest.Wait()
+		if asked.verdict == found || compared != nil {
+			t.Error("a page was parsed out of turn")
+		}
+		if stopped.verdict != undecided || stopped.err == nil {
+			t.Errorf("who does not wait got %+v", stopped)
+		}
+		<-slots
+		synctest.Wait()
+		if asked.verdict != found || compared == nil || len(slots) != cap(slots)-1 {
+			t.Errorf("in turn: %+v, %v, and %d slots are taken", asked, compared, len(slots))
+		}
+		for range len(slots) {
+			<-slots
+		}
+	})
+}
+
+// Catches pages that are remembered whole, for each port of a process, to be compared with those of its other ports.
+func TestCountersAreBounded(t *testing.T) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "vllm:x_total{a=%q} 1\n", strings.Repeat("x", 1<<20))
+	for i := range 10_000 {
+		fmt.Fprintf(&b, "vllm:x_total{a=\"%d\"} 1\n", i)
+	}
+	if got := counters([]byte(b.String())); len(got) != maxCounters || got["vllm:x_total\xffa\xff0"] != 1 {
+		t.Errorf("%d counters are remembered", len(got))
 	}
 }

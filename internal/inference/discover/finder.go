@@ -29,6 +29,8 @@ type Finder struct {
 	Interval time.Duration
 	// Ephemeral: sockets on ports that the kernel chose are asked, too. Else a command line must name the port.
 	Ephemeral bool
+	// Slots bound how many pages are parsed at a time, nil: its own.
+	Slots inference.Slots
 
 	mu      sync.Mutex
 	scanner *scanner
@@ -113,7 +115,10 @@ func (f *Finder) begin(ctx context.Context, t *node.Tick) {
 	if f.scanner == nil {
 		f.scanner = &scanner{
 			processes: processes{proc: cmp.Or(f.Proc, "/proc")}, owner: f.Owner, ephemeral: f.Ephemeral,
-			timeout: cmp.Or(f.Timeout, 2*time.Second), enter: enter, publish: f.publish, sockets: map[key]*socket{},
+			timeout: cmp.Or(f.Timeout, 2*time.Second), enter: enter, slots: f.Slots, publish: f.publish, sockets: map[key]*socket{},
+		}
+		if f.scanner.slots == nil {
+			f.scanner.slots = inference.NewSlots()
 		}
 		if f.enter != nil {
 			f.scanner.enter = f.enter

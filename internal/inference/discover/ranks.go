@@ -63,7 +63,7 @@ func (s *scanner) tellApart(ctx context.Context) {
 		}
 		now := make([]map[string]float64, len(group))
 		for i, x := range group {
-			now[i] = x.counted(ctx)
+			now[i] = s.counted(ctx, x)
 		}
 		if ctx.Err() != nil {
 			return // the next scan goes on with what the last one knew
@@ -96,18 +96,25 @@ func ahead(before, now, other map[string]float64) bool {
 	return false
 }
 
-// counted returns what the page counts, none if it cannot be read.
-func (x *socket) counted(ctx context.Context) map[string]float64 {
+// counted returns what the page of a socket counts, none if it cannot be read.
+func (s *scanner) counted(ctx context.Context, x *socket) (out map[string]float64) {
 	u := x.endpoint.url(x.scheme)
 	u.Path = x.path
 	b, err := (&inference.Target{URL: u, Client: x.client}).Page(ctx)
 	if err != nil {
 		return nil
 	}
-	return counters(b)
+	if s.slots.Use(ctx, func() { out = counters(b) }) != nil {
+		return nil // the context has ended
+	}
+	return out
 }
 
-// counters returns the counters of a page, and those in its histograms, by name and labels.
+// maxCounters bounds what is remembered of a page to compare it with others.
+const maxCounters, maxCounter = 2000, 1024 // counters, and bytes of the name and the labels of each
+
+// counters returns the counters of a page, and those in its histograms, by name and labels: the first of them, which
+// are the same on each page of an engine.
 func counters(page []byte) (out map[string]float64) {
 	defer func() {
 		if recover() != nil { // who reads the page next will say so
@@ -124,7 +131,12 @@ func counters(page []byte) (out map[string]float64) {
 		for _, l := range s.Labels {
 			b.WriteString("\xff" + l.Name + "\xff" + l.Value)
 		}
-		out[b.String()] = s.Value
+		if b.Len() > maxCounter {
+			continue
+		}
+		if out[b.String()] = s.Value; len(out) == maxCounters {
+			break
+		}
 	}
 	return out
 }

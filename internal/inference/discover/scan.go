@@ -73,6 +73,7 @@ type scanner struct {
 	timeout   time.Duration
 	ephemeral bool // ask sockets on ports that the kernel chose, too
 	enter     func(namespace int) error
+	slots     inference.Slots
 	publish   func([]*engine, Status)
 
 	boot       time.Time // zero if unknown
@@ -174,7 +175,7 @@ func (s *scanner) keep(list []held, at time.Time) {
 	}
 }
 
-// hints notes what pods say of the sockets, and has those asked again of which they say something new.
+// hints notes what pods say of the sockets, and asks again where they say something new.
 func (s *scanner) hints(at time.Time) {
 	if s.owner == nil {
 		return
@@ -198,8 +199,9 @@ func (s *scanner) hints(at time.Time) {
 	}
 }
 
-// inTurn orders sockets that are due: the new ones first, of which each process has its turn, however many it
-// has. Sockets of which a pod says that they have a page come before its others.
+// inTurn orders sockets that are due: the new ones first, and among those the first of every process before the second
+// of any, so that a process with many sockets does not hold up the others. Of the sockets of a process those come first
+// at which its pod says that there is a page.
 func inTurn(due []*socket) []*socket {
 	plain := func(x *socket) int {
 		if x.hint.Port == 0 {
@@ -262,7 +264,7 @@ func (s *scanner) askAll(ctx context.Context, at time.Time) {
 			take()
 		}
 		running++
-		a := &asker{Target: inference.Target{URL: x.endpoint.url(cmp.Or(x.hint.Scheme, "http")), Client: x.client}, tensorRT: isTensorRT(commands), hint: x.hint.Path}
+		a := &asker{Target: inference.Target{URL: x.endpoint.url(cmp.Or(x.hint.Scheme, "http")), Client: x.client}, slots: s.slots, tensorRT: isTensorRT(commands), hint: x.hint.Path}
 		go func() { replies <- reply{x, a.askEither(ctx)} }()
 	}
 	for running > 0 {

@@ -258,6 +258,9 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !ok:
 		http.NotFound(w, r)
 		return
+	case text == "500":
+		w.WriteHeader(http.StatusInternalServerError)
+		return
 	case strings.HasPrefix(text, "{"), strings.HasPrefix(text, "["):
 		w.Header().Set("Content-Type", "application/json")
 	default:

@@ -28,6 +28,7 @@ type Growth struct {
 	began         time.Time // of what the first reading had
 	lasting       bool      // what the first reading had stays for as long as the process lives
 	points        map[string]*grown
+	values        int // of all parts
 	reading       int
 }
 
@@ -35,6 +36,7 @@ type Growth struct {
 type grown struct {
 	since time.Time
 	parts map[string]*part
+	width int      // values of a part: 1, or the buckets of a histogram
 	order []string // of parts, so that sums of floating-point numbers are the same each time
 	// changes counts those of the bounds. An upgrade changes them once, and what is on the page then is new; bounds
 	// that change again may be those of two engines that answer in turn.
@@ -61,8 +63,9 @@ type part struct {
 const forget, maxParts = 360, 4096
 
 // maxTotals bounds the totals of an engine, for as long as its process lives: a page may have other
-// labels in each reading.
-const maxTotals = 4 * maxPoints
+// labels in each reading. maxValues bounds what their parts have together, numbers and buckets: beyond it what the
+// last reading did not have becomes a number, and there are no new totals.
+const maxTotals, maxValues = 4 * maxPoints, 1 << 16
 
 // maxPast bounds the processes that are remembered of one address. After maxTurns readings the one that has
 // returned is followed.
@@ -104,7 +107,7 @@ func (g *Growth) Follow(r *Reading, at, process time.Time) error {
 	g.page, g.process = cmp.Or(g.page, page), cmp.Or(own, g.process)
 	g.reading++
 	r.Points = slices.DeleteFunc(r.Points, func(p Point) bool {
-		if p.Metric.Kind != Counter && p.Metric.Kind != Histogram || len(g.points) < maxTotals || g.points[p.Key()] != nil {
+		if p.Metric.Kind != Counter && p.Metric.Kind != Histogram || len(g.points) < maxTotals && g.values < maxValues || g.points[p.Key()] != nil {
 			return false
 		}
 		r.Rejected++
@@ -119,21 +122,34 @@ func (g *Growth) Follow(r *Reading, at, process time.Time) error {
 		total := g.points[key]
 		if total == nil || !total.fits(p) {
 			before := total
-			total = &grown{since: g.zero(before != nil, at), parts: map[string]*part{}}
+			total = &grown{since: g.zero(before != nil, at), parts: map[string]*part{}, width: 1}
+			if p.Buckets != nil {
+				total.width = len(p.Counts)
+			}
 			if before != nil {
+				g.values -= before.values()
 				if total.changes = before.changes + 1; total.changes > 1 {
 					total.since = time.Time{}
 				}
 			}
 			g.points[key] = total
 		}
+		g.values -= total.values()
 		total.add(p, g.reading)
+		g.values += total.values()
 		if total.since.IsZero() && (!g.lasting || total.changes > 1 || slices.ContainsFunc(p.parts, func(c contribution) bool { return c.passing })) {
 			total.relative, total.since, total.before, total.befores = true, at, total.now, total.nows
 		}
 		p.Since, p.Value, p.Buckets = total.since, total.now-total.before, total.nows
 		if total.befores != nil {
 			p.Buckets = p.without(total.befores)
+		}
+	}
+	if g.values > maxValues {
+		g.values = 0
+		for _, total := range g.points {
+			total.settle(g.reading, 0)
+			g.values += total.values()
 		}
 	}
 	g.read = at
@@ -181,7 +197,7 @@ func (g *Growth) begin(started float64, at time.Time) {
 	case start.Before(at) && (!g.read.IsZero() || !g.Watched.IsZero() && start.After(g.Watched)):
 		g.began = start
 	}
-	g.points, g.read, g.lasting = map[string]*grown{}, time.Time{}, started > 0
+	g.points, g.values, g.read, g.lasting = map[string]*grown{}, 0, time.Time{}, started > 0
 }
 
 // zero returns when a total that is new was zero for the last time.
@@ -221,7 +237,11 @@ func (t *grown) add(p *Point, reading int) {
 		}
 		old.seen = reading
 	}
-	t.settle(reading)
+	oldest := forget
+	if len(t.parts) > maxParts {
+		oldest = 0
+	}
+	t.settle(reading, oldest)
 	if p.Buckets == nil {
 		sum := 0.0
 		for _, key := range t.order {
@@ -249,12 +269,12 @@ func (t *grown) add(p *Point, reading int) {
 // rest is the key of what forgotten parts had.
 const rest = ""
 
-// settle moves parts that are long gone into one, so that workers that come and go take no more memory.
-func (t *grown) settle(reading int) {
-	gone := func(key string) bool {
-		age := reading - t.parts[key].seen
-		return key != rest && (age > forget || age > 0 && len(t.parts) > maxParts)
-	}
+// values is how many the parts of a total have.
+func (t *grown) values() int { return len(t.parts) * t.width }
+
+// settle moves parts that so many readings did not have into one, so that workers that come and go take no more memory.
+func (t *grown) settle(reading, oldest int) {
+	gone := func(key string) bool { return key != rest && reading-t.parts[key].seen > oldest }
 	if !slices.ContainsFunc(t.order, gone) {
 		return
 	}

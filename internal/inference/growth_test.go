@@ -289,6 +289,63 @@ func TestGrowthIsBounded(t *testing.T) {
 	}
 }
 
+// Catches pages whose labels and workers are others in each reading: neither the totals nor the parts of each are too
+// many, but their product is. What was counted stays counted.
+func TestGrowthOfManyPartsOfManyTotals(t *testing.T) {
+	t.Parallel()
+	histogram := func(b *strings.Builder, labels string) {
+		for bound := range maxBounds {
+			fmt.Fprintf(b, "vllm:time_to_first_token_seconds_bucket{%s,le=\"%d\"} 1\n", labels, bound)
+		}
+		fmt.Fprintf(b, "vllm:time_to_first_token_seconds_bucket{%s,le=\"+Inf\"} 1\n", labels)
+	}
+	for name, of := range map[string]func(b *strings.Builder, reading, i int){
+		"numbers": func(b *strings.Builder, reading, i int) {
+			fmt.Fprintf(b, "vllm:request_success_total{finished_reason=\"%d\",WorkerId=\"%d\"} 1\n", i, reading)
+		},
+		"histograms": func(b *strings.Builder, reading, i int) {
+			if i%100 == 0 {
+				histogram(b, fmt.Sprintf("model_name=\"%d\",WorkerId=\"%d\"", i%1000, i*reading))
+			}
+		},
+		"histograms of other models": func(b *strings.Builder, reading, i int) {
+			if i%100 == 0 {
+				histogram(b, fmt.Sprintf("model_name=\"%d-%d\"", i, reading))
+			}
+		},
+	} {
+		g := &Growth{}
+		sum := 0.0
+		for reading := range 40 {
+			var b strings.Builder
+			for i := range maxPoints {
+				of(&b, reading, i)
+			}
+			b.WriteString("vllm:generation_tokens_total 1\n")
+			r := Read(promtext.Scan([]byte(b.String())), "m")
+			if err := g.Follow(r, second(reading), time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			sum = 0
+			for _, p := range r.Points {
+				if sum += p.Value; p.Buckets != nil {
+					sum += float64(p.Count)
+				}
+			}
+			values := 0
+			for _, total := range g.points {
+				values += len(total.parts) * max(1, total.width)
+			}
+			if values != g.values || values > maxValues+2*maxPoints {
+				t.Fatalf("%s: %d values are remembered after reading %d, %d are known", name, values, reading, g.values)
+			}
+		}
+		if name == "numbers" && sum != 39*(maxPoints-1) {
+			t.Errorf("%s: %v were counted", name, sum)
+		}
+	}
+}
+
 // Catches totals that fall, or fall below what there was when they began, whatever a page does from one reading to the
 // next.
 func FuzzFollow(f *testing.F) {

@@ -284,11 +284,14 @@ func (c *collector) attrs(model string, attrs []Attr) []Attr {
 	return attrs
 }
 
+// maxKey bounds the keys of series, which are remembered, in bytes. Real ones have 100 to 200.
+const maxKey = 256
+
 // key identifies a series among those of a point. Copies of one series have one key: which of them
 // counts changes from reading to reading.
 func (s *series) key() string {
 	key := s.family + "\xfd" + keyWithout(s.labels, append([]string{"le"}, replicas...)...)
-	if len(key) > maxValue { // keys are remembered
+	if len(key) > maxKey {
 		sum := sha256.Sum256([]byte(key))
 		return string(sum[:])
 	}

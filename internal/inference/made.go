@@ -105,6 +105,27 @@ func (c *collector) take(r *rule, s *series) {
 	}
 }
 
+// web takes the answers to requests for inference. Other requests are people's and ours: for the list of models, for
+// the page.
+func (c *collector) web(family, path, status string) {
+	for _, s := range c.values(family) {
+		at, _ := label(s.labels, path)
+		method, _ := label(s.labels, "method")
+		if method == "GET" || !strings.HasPrefix(at, "/v1/") && at != "/generate" {
+			continue
+		}
+		code, _ := label(s.labels, status)
+		if len(code) != 3 || code[0] < '1' || code[0] > '5' {
+			continue
+		}
+		set := []Attr{{AttrClass, code[:1] + "xx"}}
+		if _, err := strconv.ParseUint(code, 10, 16); err == nil { // else it is a class
+			set = append(set, Attr{AttrStatus, code})
+		}
+		c.add(&rule{metric: responses, set: set}, []series{s})
+	}
+}
+
 // nimFinished takes requests by reason where they are known, and failed ones.
 func nimFinished(c *collector) {
 	success := c.values("request_success")

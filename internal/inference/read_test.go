@@ -476,6 +476,28 @@ vllm:inter_token_latency_seconds_bucket{le="+Inf",model_name="m"} 100
 vllm:inter_token_latency_seconds_count{model_name="m"} 100
 vllm:inter_token_latency_seconds_sum{model_name="m"} 2
 `, []string{"inference.inter_token.latency{name=vllm model=m weight=step} count 100 sum 2 bounds 0"}},
+		{"requests that were turned away before the engine, and those of people and agents", `
+vllm:request_success_total{engine="0",model_name="m",finished_reason="stop"} 6
+http_requests_total{handler="/v1/chat/completions",method="POST",status="2xx"} 6
+http_requests_total{handler="/v1/chat/completions",method="POST",status="4xx"} 3
+http_requests_total{handler="/v1/completions",method="POST",status="4xx"} 1
+http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 2
+http_requests_total{handler="/v1/models",method="GET",status="2xx"} 90
+http_requests_total{handler="/tokenize",method="POST",status="2xx"} 4
+http_requests_total{handler="none",method="GET",status="4xx"} 7
+http_requests_total{handler="/v1/completions",method="POST",status="unknown"} 8
+sglang:http_responses_total{endpoint="/v1/chat/completions",method="POST",status_code="200",model_name="s"} 5
+sglang:http_responses_total{endpoint="/generate",method="POST",status_code="429",model_name="s"} 3
+sglang:http_responses_total{endpoint="/v1/chat/completions",method="POST",status_code="429",model_name="s"} 1
+sglang:http_responses_total{endpoint="/metrics",method="GET",status_code="200",model_name="s"} 100
+`, []string{
+			"inference.http.response{name=sglang model=s status_code=200 status_class=2xx} 5",
+			"inference.http.response{name=sglang model=s status_code=429 status_class=4xx} 4",
+			"inference.http.response{name=vllm model=m status_class=2xx} 6",
+			"inference.http.response{name=vllm model=m status_class=4xx} 4",
+			"inference.http.response{name=vllm model=m status_class=5xx} 2",
+			"inference.request.finished{name=vllm model=m finish_reason=stop outcome=success} 6",
+		}},
 		{"the same requests at the door and in the engine", `
 dynamo_frontend_requests_total{model="m",status="success",error_type=""} 5
 dynamo_frontend_requests_total{model="m",status="error",error_type="overload"} 1

@@ -63,6 +63,12 @@ func state(name string, from ...string) rule {
 	return rule{metric: requests, from: from}.with(AttrState, name)
 }
 
+// web is a rule for the answers of a web server. The labels are those that have its paths and the status.
+func web(family, path, status string) rule {
+	r := made(func(c *collector) { c.web(family, path, status) }, []*Metric{responses}, family)
+	return r.per(status, AttrClass).per(status, AttrStatus)
+}
+
 const milliseconds, microseconds = 1e3, 1e6
 
 var vllm = []rule{
@@ -85,6 +91,7 @@ var vllm = []rule{
 	state("swapped", "vllm_num_requests_swapped"),
 	from(finished, "vllm_request_success").per("finished_reason", AttrReason),
 	from(preemptions, "vllm_num_preemptions"),
+	web("http_requests", "handler", "status"),
 	from(batchTokens, "vllm_iteration_tokens"), // a histogram, though its name ends in _total
 	from(cacheUtilization, "vllm_kv_cache_usage_perc", "vllm_gpu_cache_usage_perc").with(AttrTier, "gpu"),
 	from(cacheUtilization, "vllm_cpu_cache_usage_perc").with(AttrTier, "cpu"),
@@ -118,6 +125,7 @@ var sglang = []rule{
 	state("paused", "sglang_num_paused_reqs"),
 	made(sglangFinished, []*Metric{finished}, "sglang_num_requests", "sglang_num_aborted_requests"),
 	from(preemptions, "sglang_num_retracted_requests"),
+	web("sglang_http_responses", "endpoint", "status_code"),
 	from(cacheUtilization, "sglang_token_usage").with(AttrTier, "gpu"),
 	from(cacheUsage, "sglang_kv_used_tokens", "sglang_num_used_tokens").with(AttrTier, "gpu"),
 	from(cacheLimit, "sglang_max_total_num_tokens").with(AttrTier, "gpu"),
@@ -147,7 +155,7 @@ var liteLLM = []rule{
 	from(frontDuration, "litellm_request_total_latency_metric"),
 	from(frontTokens, "litellm_input_tokens_metric", "litellm_input_tokens").with(AttrToken, "input"),
 	from(frontTokens, "litellm_output_tokens_metric", "litellm_output_tokens").with(AttrToken, "output"),
-	from(frontFinished, "litellm_proxy_total_requests_metric").per("status_code", "http.response.status_code"),
+	from(frontFinished, "litellm_proxy_total_requests_metric").per("status_code", AttrStatus),
 }
 
 var tgi = []rule{
@@ -260,7 +268,7 @@ var rayServe = []rule{
 	from(frontDuration, "ray_serve_http_request_latency_ms").in(milliseconds),
 	rule{metric: frontRequests, from: []string{"ray_serve_num_ongoing_requests_at_replicas"}}.with(AttrState, "running"),
 	rule{metric: frontRequests, from: []string{"ray_serve_deployment_queued_queries"}}.with(AttrState, "waiting"),
-	from(frontFinished, "ray_serve_num_http_requests").per("status_code", "http.response.status_code"),
+	from(frontFinished, "ray_serve_num_http_requests").per("status_code", AttrStatus),
 }
 
 var llamaCPP = []rule{

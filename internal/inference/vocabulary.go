@@ -54,6 +54,8 @@ var (
 	finished    = &Metric{"inference.request.finished", "{request}", Counter, "Finished requests, whatever their outcome."}
 	preemptions = &Metric{"inference.request.preemptions", "{preemption}", Counter, "How often a running request had to make room for others."}
 
+	responses = &Metric{"inference.http.response", "{response}", Counter, "Answers of the engine's web server to requests for inference, by status. Requests that it turned away are nowhere else; all others are in inference.request.finished, too."}
+
 	batchSize   = &Metric{"inference.batch.size", "{request}", Histogram, "Requests per batch."}
 	batchTokens = &Metric{"inference.batch.token", "{token}", Histogram, "Tokens per step of the engine."}
 	batchMean   = &Metric{"inference.batch.size.mean", "{request}", Gauge, "Mean number of requests per batch since the engine started. Means do not add up."}
@@ -103,7 +105,7 @@ func Metrics() []*Metric {
 	return []*Metric{
 		timeToFirstToken, timePerToken, requestDuration, interToken, queueDuration, prefillDuration, decodeDuration, inferenceDuration,
 		requestTime, queueTime, prefillTime, decodeTime, computeTime,
-		tokensIn, tokensBySource, tokensOut, requestTokens, requests, finished, preemptions, batchSize, batchTokens, batchMean,
+		tokensIn, tokensBySource, tokensOut, requestTokens, requests, finished, preemptions, responses, batchSize, batchTokens, batchMean,
 		cacheUtilization, cacheUsage, cacheLimit, prefixQueries, prefixHits, prefixRatio,
 		drafts, draftTokens, acceptedTokens, acceptedByPosition, acceptanceRatio, adapters, adapterLimit, loadTime, modelLoaded, modelMemory,
 		frontTimeToFirstToken, frontInterToken, frontDuration, frontRequests, frontFinished, frontTokens,
@@ -125,6 +127,8 @@ const (
 	AttrTier     = "inference.cache.tier"
 	AttrWeight   = "inference.inter_token.weight"
 	AttrPosition = "inference.spec_decode.position"
+	AttrStatus   = "http.response.status_code"
+	AttrClass    = "inference.http.status_class" // such as 5xx
 	// AttrTenant is who asked, where an engine or a gateway labels it.
 	AttrTenant = "inference.tenant"
 	// AttrRank tells the engines behind one endpoint apart, such as data-parallel ranks, where values do

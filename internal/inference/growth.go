@@ -106,43 +106,18 @@ func (g *Growth) Follow(r *Reading, at, process time.Time) error {
 	}
 	g.page, g.process = cmp.Or(g.page, page), cmp.Or(own, g.process)
 	g.reading++
-	r.Points = slices.DeleteFunc(r.Points, func(p Point) bool {
-		if p.Metric.Kind != Counter && p.Metric.Kind != Histogram || len(g.points) < maxTotals && g.values < maxValues || g.points[p.Key()] != nil {
-			return false
-		}
-		r.Rejected++
-		return true
-	})
-	for i := range r.Points {
-		p := &r.Points[i]
-		if p.Metric.Kind != Counter && p.Metric.Kind != Histogram {
-			continue
-		}
-		key := p.Key()
-		total := g.points[key]
-		if total == nil || !total.fits(p) {
-			before := total
-			total = &grown{since: g.zero(before != nil, at), parts: map[string]*part{}, width: 1}
-			if p.Buckets != nil {
-				total.width = len(p.Counts)
+	for _, list := range []*[]Point{&r.Points, &r.aside} {
+		*list = slices.DeleteFunc(*list, func(p Point) bool {
+			if p.Metric.Kind != Counter && p.Metric.Kind != Histogram || len(g.points) < maxTotals && g.values < maxValues || g.points[p.Key()] != nil {
+				return false
 			}
-			if before != nil {
-				g.values -= before.values()
-				if total.changes = before.changes + 1; total.changes > 1 {
-					total.since = time.Time{}
-				}
+			r.Rejected++
+			return true
+		})
+		for i := range *list {
+			if p := &(*list)[i]; p.Metric.Kind == Counter || p.Metric.Kind == Histogram {
+				g.follow(p, at)
 			}
-			g.points[key] = total
-		}
-		g.values -= total.values()
-		total.add(p, g.reading)
-		g.values += total.values()
-		if total.since.IsZero() && (!g.lasting || total.changes > 1 || slices.ContainsFunc(p.parts, func(c contribution) bool { return c.passing })) {
-			total.relative, total.since, total.before, total.befores = true, at, total.now, total.nows
-		}
-		p.Since, p.Value, p.Buckets = total.since, total.now-total.before, total.nows
-		if total.befores != nil {
-			p.Buckets = p.without(total.befores)
 		}
 	}
 	if g.values > maxValues {
@@ -154,6 +129,36 @@ func (g *Growth) Follow(r *Reading, at, process time.Time) error {
 	}
 	g.read = at
 	return nil
+}
+
+// follow replaces the value of a point by its total.
+func (g *Growth) follow(p *Point, at time.Time) {
+	key := p.Key()
+	total := g.points[key]
+	if total == nil || !total.fits(p) {
+		before := total
+		total = &grown{since: g.zero(before != nil, at), parts: map[string]*part{}, width: 1}
+		if p.Buckets != nil {
+			total.width = len(p.Counts)
+		}
+		if before != nil {
+			g.values -= before.values()
+			if total.changes = before.changes + 1; total.changes > 1 {
+				total.since = time.Time{}
+			}
+		}
+		g.points[key] = total
+	}
+	g.values -= total.values()
+	total.add(p, g.reading)
+	g.values += total.values()
+	if total.since.IsZero() && (!g.lasting || total.changes > 1 || slices.ContainsFunc(p.parts, func(c contribution) bool { return c.passing })) {
+		total.relative, total.since, total.before, total.befores = true, at, total.now, total.nows
+	}
+	p.Since, p.Value, p.Buckets = total.since, total.now-total.before, total.nows
+	if total.befores != nil {
+		p.Buckets = p.without(total.befores)
+	}
 }
 
 // restarted reports whether the engine's process is another than in the last reading. The machine knows

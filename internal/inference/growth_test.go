@@ -102,6 +102,28 @@ func TestGrowth(t *testing.T) {
 			},
 			[]string{"0: input 130 since ?", "0: queries 130 since ?", "0: hits 30 since ?", "1: input 141 since ?", "1: queries 141 since ?", "1: hits 31 since ?"},
 		},
+		{
+			"lookups that are shown with the first hit", second(0),
+			[]string{
+				begin(-5) + "sglang:prompt_tokens_total 100\n", begin(-5) + "sglang:prompt_tokens_total 110\nsglang:cached_tokens_total 3\n",
+				begin(-5) + "sglang:prompt_tokens_total 120\nsglang:cached_tokens_total 5\n",
+			},
+			[]string{
+				"0: input 100 since ?", "1: input 110 since ?", "1: queries 110 since ?", "1: hits 3 since 10",
+				"2: input 120 since ?", "2: queries 120 since ?", "2: hits 5 since 10",
+			},
+		},
+		{
+			"lookups of an engine that does not say when it began", second(0), []string{"sglang:prompt_tokens_total 100\n", "sglang:prompt_tokens_total 110\nsglang:cached_tokens_total 3\n"},
+			[]string{"0: input 0 since 10", "1: input 10 since 10", "1: queries 10 since 10", "1: hits 3 since 10"},
+		},
+		{
+			"a replica that ends", second(0), []string{
+				begin(-5) + "ray_vllm_generation_tokens_total{ReplicaId=\"a\"} 1000\nray_vllm_generation_tokens_total{ReplicaId=\"b\"} 1000\n",
+				begin(-5) + "ray_vllm_generation_tokens_total{ReplicaId=\"b\"} 1005\n",
+			},
+			[]string{"0: output 0 since 10", "1: output 5 since 10"},
+		},
 		{"histograms", second(0), []string{begin(-5) + ttft("1", 5, 6), begin(-5) + ttft("1.0", 7, 9), begin(-5) + ttft("1", 1, 2)}, []string{
 			"0: time_to_first_token [5 1] 6 since ?", "1: time_to_first_token [7 2] 9 since ?", "2: time_to_first_token [8 3] 11 since ?",
 		}},

@@ -81,28 +81,47 @@ func vllmAdapters(c *collector) {
 	}
 }
 
-// sglangFinished divides finished requests: the total has those that were aborted, too.
+// sglangFinished divides finished requests: the total has those that were aborted, too. SGLang does not say whose
+// requests were aborted. Where it tells tenants apart, the outcome of a tenant's requests is therefore unknown from the
+// first that was aborted.
 func sglangFinished(c *collector) {
 	all := c.values("sglang_num_requests")
 	if len(all) == 0 {
 		return
 	}
+	aborted := c.values("sglang_num_aborted_requests")
+	nobodys := func(s series) bool { return tenantOf(s.labels, c.tenants) == "" }
+	whole := slices.ContainsFunc(aborted, nobodys) && slices.ContainsFunc(all, func(s series) bool { return !nobodys(s) })
+	c.aside = !whole
+	c.add(&rule{metric: finished}, all)
+	c.aside = whole
 	success := rule{metric: finished, set: []Attr{{AttrOutcome, Success}}}
 	c.add(&success, all)
-	aborted := c.values("sglang_num_aborted_requests")
 	c.add(&rule{metric: finished, set: []Attr{{AttrOutcome, Abort}}}, aborted)
 	for _, s := range aborted {
 		c.take(&success, &s)
 	}
+	c.aside = false
 }
 
 // take subtracts a series from a point that add has made. The two are not read at the same moment.
 func (c *collector) take(r *rule, s *series) {
-	key := (&Point{Metric: r.metric, Attrs: c.attrs(c.modelOf(s.labels), r.set)}).Key()
+	key := (&Point{Metric: r.metric, Attrs: c.attrs(c.modelOf(s.labels), c.attrsOf(r, s))}).Key()
 	if p := c.points[key]; p != nil {
 		p.Value = max(0, p.Value-s.value)
 		p.parts = append(p.parts, contribution{key: s.key(), value: s.value, minus: true})
 	}
+}
+
+// prefix takes the hits of an engine that looks up every token of a prompt in its prefix cache, and counts no lookups.
+// Without hits there are none: versions that do not count these would lower the ratio of the others.
+func (c *collector) prefix(prompts, hits string) {
+	gpu := []Attr{{AttrTier, "gpu"}}
+	list := c.values(hits)
+	c.aside = len(list) == 0
+	c.add(&rule{metric: prefixQueries, set: gpu}, c.values(prompts))
+	c.aside = false
+	c.add(&rule{metric: prefixHits, set: gpu}, list)
 }
 
 // web takes the answers to requests for inference. Other requests are people's and ours: for the list of models, for

@@ -21,9 +21,11 @@ type page struct {
 type family struct {
 	name    string
 	samples []*promtext.Sample
-	// histograms are those of the family, by labels without le. They are made when they are asked for.
-	buckets, sums, counts []*promtext.Sample
-	mapped                bool // a rule has used it
+
+	buckets, sums, counts []*promtext.Sample // of a histogram
+	whole                 []series           // those with buckets, once they were asked for
+	read                  bool               // they were
+	mapped                bool               // a rule has used it
 }
 
 // series is one series of a family.
@@ -129,6 +131,17 @@ func (f *family) values() []series {
 	return out
 }
 
+// histograms returns the series of a family with buckets. Several rules may ask for them.
+func (p *page) histograms(f *family) []series {
+	if !f.read {
+		f.read = true
+		var rejected int
+		f.whole, rejected = f.histograms()
+		p.rejected += rejected
+	}
+	return f.whole
+}
+
 // histograms returns the series of a family with buckets. One that is not whole is rejected, alone.
 func (f *family) histograms() (out []series, rejected int) {
 	groups := map[string]*parts{}
@@ -218,20 +231,39 @@ func (g *parts) histogram() (*Buckets, error) {
 // maxBounds is above all bounds that people chose: TGI has a bucket for each batch size up to 1024.
 const maxBounds = 128
 
-// thin returns a histogram with fewer buckets: of too many bounds only powers of two stay.
+// minBounds is how many tell quantiles apart.
+const minBounds = 8
+
+// thin returns a histogram with fewer buckets: of too many bounds only powers of two stay, or every second, third or so
+// where those would be too few or too many.
 func (b *Buckets) thin() *Buckets {
 	if len(b.Bounds) <= maxBounds {
 		return b
+	}
+	last := len(b.Bounds) - 1
+	stays := func(i int) bool {
+		fraction, _ := math.Frexp(b.Bounds[i])
+		return fraction == 0.5
+	}
+	powers := 0
+	for i := range b.Bounds {
+		if stays(i) {
+			powers++
+		}
+	}
+	if powers < minBounds || powers > maxBounds {
+		step := last/maxBounds + 1
+		stays = func(i int) bool { return (last-i)%step == 0 }
 	}
 	out := &Buckets{Count: b.Count, Sum: b.Sum}
 	var n uint64
 	for i, bound := range b.Bounds {
 		n += b.Counts[i]
-		if fraction, _ := math.Frexp(bound); fraction == 0.5 {
+		if stays(i) {
 			out.Bounds, out.Counts, n = append(out.Bounds, bound), append(out.Counts, n), 0
 		}
 	}
-	out.Counts = append(out.Counts, n+b.Counts[len(b.Bounds)])
+	out.Counts = append(out.Counts, n+b.Counts[last+1])
 	return out
 }
 

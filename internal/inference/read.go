@@ -29,6 +29,10 @@ type Reading struct {
 	Started float64
 	// Signals are what decides whether the next request should go there.
 	Signals Signals
+
+	// aside are counters that are not shown, and will be once the page has more: until then Growth follows them, so
+	// that they do not seem to have grown all at once.
+	aside []Point
 }
 
 // Point is a value of a metric. Histograms have Buckets, others a Value.
@@ -42,6 +46,7 @@ type Point struct {
 	Since time.Time
 
 	parts []contribution // of a counter or a histogram
+	aside bool
 }
 
 // contribution is what one series of the page adds to a point, or takes away from it.
@@ -110,7 +115,11 @@ func Read(text *promtext.Text, model string, tenants ...string) *Reading {
 		}
 	}
 	for _, name := range c.order {
-		out.Points = append(out.Points, *c.points[name])
+		if p := c.points[name]; p.aside {
+			out.aside = append(out.aside, *p)
+		} else {
+			out.Points = append(out.Points, *p)
+		}
 	}
 	for _, info := range c.described[:min(len(c.described), maxInfos)] {
 		out.Points = append(out.Points, *info)
@@ -213,6 +222,7 @@ type collector struct {
 	sole    string // the only model of the engine's series, if there is one
 	points  map[string]*Point
 	order   []string
+	aside   bool // points are put aside, see Reading
 
 	infos     map[string]*Point // what engines say of themselves, by provider and model
 	described []*Point
@@ -232,13 +242,11 @@ func (c *collector) apply(r *rule) {
 			other.mapped = true // an older name of the same
 		}
 	}
-	list := f.values()
 	if r.metric.Kind == Histogram || r.sum {
-		var rejected int
-		list, rejected = f.histograms()
-		c.page.rejected += rejected
+		c.add(r, c.page.histograms(f))
+		return
 	}
-	c.add(r, list)
+	c.add(r, f.values())
 }
 
 // add adds series of a family to points.
@@ -252,22 +260,28 @@ func (c *collector) add(r *rule, list []series) {
 				continue
 			}
 		}
-		attrs := slices.Clone(r.set)
-		for _, by := range r.by {
-			if v, ok := label(s.labels, by.Name); ok && v != "" {
-				attrs = append(attrs, Attr{by.Value, v})
-			}
-		}
-		if perTenant[r.metric] {
-			if tenant := tenantOf(s.labels, c.tenants); tenant != "" {
-				attrs = append(attrs, Attr{AttrTenant, tenant})
-			}
-		}
+		attrs := c.attrsOf(r, s)
 		if rank := rankOf(s.labels); several && rank != "" && (r.metric.Kind == Gauge || r.metric.Kind == UpDown) {
 			attrs = append(attrs, Attr{AttrRank, rank})
 		}
 		c.point(r.metric, c.modelOf(s.labels), attrs, s, r.parts, r.sum)
 	}
+}
+
+// attrsOf returns the attributes that the labels of a series become by a rule. Python's None is none.
+func (c *collector) attrsOf(r *rule, s *series) []Attr {
+	attrs := slices.Clone(r.set)
+	for _, by := range r.by {
+		if v, _ := label(s.labels, by.Name); v != "" && v != "None" {
+			attrs = append(attrs, Attr{by.Value, v})
+		}
+	}
+	if perTenant[r.metric] {
+		if tenant := tenantOf(s.labels, c.tenants); tenant != "" {
+			attrs = append(attrs, Attr{AttrTenant, tenant})
+		}
+	}
+	return attrs
 }
 
 // attrs returns the attributes of a point of the engine, in order of names.
@@ -316,7 +330,7 @@ func (c *collector) point(m *Metric, model string, attrs []Attr, s *series, part
 		c.page.rejected++
 		return
 	}
-	added := &Point{Metric: m, Attrs: attrs, Value: value}
+	added := &Point{Metric: m, Attrs: attrs, Value: value, aside: c.aside}
 	from := contribution{key: s.key(), value: value, passing: slices.ContainsFunc(s.labels, func(l promtext.Label) bool { return slices.Contains(workers, l.Name) })}
 	if m.Kind == Histogram {
 		from.histogram = s.histogram.over(parts)

@@ -476,6 +476,93 @@ vllm:inter_token_latency_seconds_bucket{le="+Inf",model_name="m"} 100
 vllm:inter_token_latency_seconds_count{model_name="m"} 100
 vllm:inter_token_latency_seconds_sum{model_name="m"} 2
 `, []string{"inference.inter_token.latency{name=vllm model=m weight=step} count 100 sum 2 bounds 0"}},
+		{"replicas in a Ray that no longer says which worker it is", `
+ray_vllm_kv_cache_usage_perc{model_name="m",ReplicaId="a"} 0.5
+ray_vllm_kv_cache_usage_perc{model_name="m",ReplicaId="b"} 0.25
+ray_vllm_num_requests_running{model_name="m",ReplicaId="a"} 3
+ray_vllm_num_requests_running{model_name="m",ReplicaId="b"} 4
+ray_vllm_generation_tokens_total{model_name="m",ReplicaId="a"} 5
+ray_vllm_generation_tokens_total{model_name="m",ReplicaId="b"} 6
+`, []string{
+			"inference.kv_cache.utilization{name=vllm model=m tier=gpu rank=a} 0.5",
+			"inference.kv_cache.utilization{name=vllm model=m tier=gpu rank=b} 0.25",
+			"inference.request.count{name=vllm model=m rank=a state=running} 3",
+			"inference.request.count{name=vllm model=m rank=b state=running} 4",
+			"inference.token.output{name=vllm model=m} 11",
+		}},
+		{"what the gateway of SGLang has seen", `
+smg_router_requests_total{model_id="m",endpoint="chat"} 7
+smg_router_tokens_total{model="m",token_type="input"} 100
+smg_router_tokens_total{model="m",token_type="output"} 20
+smg_router_ttft_seconds_bucket{model="m",le="1"} 2
+smg_router_ttft_seconds_bucket{model="m",le="+Inf"} 3
+smg_router_ttft_seconds_sum{model="m"} 4
+smg_router_ttft_seconds_count{model="m"} 3
+smg_router_tpot_seconds_bucket{model="m",le="+Inf"} 3
+smg_router_tpot_seconds_sum{model="m"} 0.5
+smg_router_request_duration_seconds_bucket{model="m",le="+Inf"} 3
+smg_router_request_duration_seconds_sum{model="m"} 9
+smg_worker_health{worker="http://a"} 1
+`, []string{
+			"inference.frontend.inter_token.latency{name=sglang_gateway model=m} count 3 sum 0.5 bounds 0",
+			"inference.frontend.request.duration{name=sglang_gateway model=m} count 3 sum 9 bounds 0",
+			"inference.frontend.request.finished{name=sglang_gateway} 7",
+			"inference.frontend.time_to_first_token{name=sglang_gateway model=m} count 3 sum 4 bounds 1 1 to 1",
+			"inference.frontend.token{name=sglang_gateway model=m type=input} 100",
+			"inference.frontend.token{name=sglang_gateway model=m type=output} 20",
+		}},
+		{"KServe's own server", `
+request_predict_seconds_bucket{model_name="m",le="0.5"} 2
+request_predict_seconds_bucket{model_name="m",le="+Inf"} 3
+request_predict_seconds_sum{model_name="m"} 4
+request_predict_seconds_count{model_name="m"} 3
+request_preprocess_seconds_count{model_name="m"} 3
+`, []string{"inference.request.inference.duration{name=kserve model=m} count 3 sum 4 bounds 1 0.5 to 0.5"}},
+		{"vLLM in KServe", `
+kserve_vllm_num_requests_running{model_name="m"} 2
+kserve_vllm:generation_tokens_total{model_name="m"} 5
+`, []string{"inference.request.count{name=vllm model=m state=running} 2", "inference.token.output{name=vllm model=m} 5"}},
+		{"the door of Dynamo", `
+dynamo_frontend_time_to_first_token_seconds_bucket{model="m",le="+Inf"} 3
+dynamo_frontend_time_to_first_token_seconds_sum{model="m"} 1
+dynamo_frontend_inter_token_latency_seconds_bucket{model="m",le="+Inf"} 30
+dynamo_frontend_inter_token_latency_seconds_sum{model="m"} 2
+dynamo_frontend_request_duration_seconds_bucket{model="m",le="+Inf"} 3
+dynamo_frontend_request_duration_seconds_sum{model="m"} 6
+dynamo_frontend_input_sequence_tokens_bucket{model="m",le="+Inf"} 3
+dynamo_frontend_input_sequence_tokens_sum{model="m"} 300
+dynamo_frontend_output_tokens_total{model="m"} 40
+dynamo_frontend_active_requests{model="m"} 2
+dynamo_frontend_inflight_requests{model="m"} 2
+`, []string{
+			"inference.frontend.inter_token.latency{name=dynamo model=m} count 30 sum 2 bounds 0",
+			"inference.frontend.request.count{name=dynamo model=m state=active} 2",
+			"inference.frontend.request.duration{name=dynamo model=m} count 3 sum 6 bounds 0",
+			"inference.frontend.time_to_first_token{name=dynamo model=m} count 3 sum 1 bounds 0",
+			"inference.frontend.token{name=dynamo model=m type=input} 300",
+			"inference.frontend.token{name=dynamo model=m type=output} 40",
+		}},
+		{"lookups in a prefix cache whose hits a version does not count, and one stage of several", `
+sglang:prompt_tokens_total{model_name="m"} 100
+lmdeploy:prompt_tokens_total{model_name="m"} 200
+trtllm_prompt_tokens_total{model_name="m"} 300
+trtllm_prompt_cached_tokens_total{model_name="m"} 0
+sglang:per_stage_req_latency_seconds_bucket{model_name="m",stage="prefill_forward",le="+Inf"} 3
+sglang:per_stage_req_latency_seconds_sum{model_name="m",stage="prefill_forward"} 4
+sglang:per_stage_req_latency_seconds_bucket{model_name="m",stage="chunked_prefill",le="+Inf"} 30
+sglang:per_stage_req_latency_seconds_sum{model_name="m",stage="chunked_prefill"} 2
+`, []string{
+			"inference.prefix_cache.hits{name=tensorrt_llm model=m tier=gpu} 0",
+			"inference.prefix_cache.queries{name=tensorrt_llm model=m tier=gpu} 300",
+			"inference.request.prefill.duration{name=sglang model=m} count 3 sum 4 bounds 0",
+			"inference.token.input{name=lmdeploy model=m} 200",
+			"inference.token.input{name=sglang model=m} 100",
+			"inference.token.input{name=tensorrt_llm model=m} 300",
+		}},
+		{"a status of Python's None", `
+litellm_proxy_total_requests_metric_total{status_code="None"} 2
+litellm_proxy_total_requests_metric_total{status_code="200"} 3
+`, []string{"inference.frontend.request.finished{name=litellm status_code=200} 3", "inference.frontend.request.finished{name=litellm} 2"}},
 		{"requests that were turned away before the engine, and those of people and agents", `
 vllm:request_success_total{engine="0",model_name="m",finished_reason="stop"} 6
 http_requests_total{handler="/v1/chat/completions",method="POST",status="2xx"} 6
@@ -537,6 +624,21 @@ func TestUnmapped(t *testing.T) {
 	r := Read(promtext.Scan([]byte("vllm:from_the_future{a=\"1\"} 1\nvllm:from_the_future{a=\"2\"} 1\nvllm:later_bucket{le=\"+Inf\"} 1\nvllm:later_count 1\npython_info 1\n")), "")
 	if r.Unmapped != 4 || len(r.Points) != 0 {
 		t.Errorf("%d samples are unmapped, want 4; points %v", r.Unmapped, lines(r))
+	}
+	for _, tt := range []struct {
+		page string
+		want int
+	}{
+		{"sglang:num_queue_reqs 1\nsglang:from_the_future 1\n", 1},
+		{"tgi_queue_size 1\ntgi_from_the_future 1\n", 1},
+		{"dynamo_frontend_requests_total 1\ndynamo_frontend_from_the_future 1\n", 1},
+		{"num_requests_running 1\ngpu_cache_usage_perc 0\nnum_request_max 8\nvision_encoder_latency_seconds_count 1\npython_info 1\nprocess_cpu_seconds_total 1\nhttp_requests_total 1\n", 2},
+		{"request_predict_seconds_count 1\nrequest_predict_seconds_bucket{le=\"+Inf\"} 1\nrequest_preprocess_seconds_count 1\nrequest_explain_seconds_count 1\npython_info 1\n", 2},
+		{"request_predict_seconds_bucket{le=\"+Inf\"} 1\nvllm:num_requests_running 1\nvllm:from_the_future 1\n", 1},
+	} {
+		if r := Read(promtext.Scan([]byte(tt.page)), ""); r.Unmapped != tt.want {
+			t.Errorf("%d samples are unmapped, want %d: %s", r.Unmapped, tt.want, tt.page)
+		}
 	}
 	if r := Read(promtext.Scan([]byte("go_goroutines 1\nnum_requests_running 1\n")), ""); len(r.Providers) > 0 || r.Unmapped > 0 {
 		t.Errorf("a page of another program is of %v", r.Providers)
@@ -659,6 +761,28 @@ func TestThin(t *testing.T) {
 	want := &Buckets{Bounds: []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}, Counts: []uint64{1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1}, Count: 1025, Sum: 1}
 	if diff := cmp.Diff(want, b.thin()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for name, bound := range map[string]func(i int) float64{
+		"no power of two":           func(i int) float64 { return float64(3 * (i + 1)) },
+		"few":                       func(i int) float64 { return 100 + float64(i)/10 },
+		"nothing but powers of two": func(i int) float64 { return math.Ldexp(1, i-500) },
+	} {
+		for i := range b.Bounds {
+			b.Bounds[i] = bound(i)
+		}
+		got := b.thin()
+		if n := len(got.Bounds); n < maxBounds/2 || n > maxBounds || got.Bounds[n-1] != b.Bounds[1023] || len(got.Counts) != n+1 || got.Counts[n-1] != 8 || got.Counts[n] != 1 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// Catches a histogram that counts as rejected once for each metric that is made of it.
+func TestRejectedOnce(t *testing.T) {
+	t.Parallel()
+	r := Read(promtext.Scan([]byte("tgi_request_input_length_bucket{le=\"1\"} 1\ntgi_request_input_length_sum 1\ntgi_request_input_length_count 1\n")), "")
+	if r.Rejected != 3 || len(r.Points) > 0 {
+		t.Errorf("%d samples are rejected, points %v", r.Rejected, lines(r))
 	}
 }
 

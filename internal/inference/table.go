@@ -63,6 +63,11 @@ func state(name string, from ...string) rule {
 	return rule{metric: requests, from: from}.with(AttrState, name)
 }
 
+// prefix is a rule for a prefix cache whose lookups are the tokens of prompts.
+func prefix(prompts, hits string) rule {
+	return made(func(c *collector) { c.prefix(prompts, hits) }, []*Metric{prefixQueries, prefixHits}, prompts, hits).with(AttrTier, "gpu")
+}
+
 // web is a rule for the answers of a web server. The labels are those that have its paths and the status.
 func web(family, path, status string) rule {
 	r := made(func(c *collector) { c.web(family, path, status) }, []*Metric{responses}, family)
@@ -115,6 +120,7 @@ var sglang = []rule{
 	from(interToken, "sglang_inter_token_latency_seconds", "sglang_time_per_output_token_seconds").with(AttrWeight, "token"),
 	from(requestDuration, "sglang_e2e_request_latency_seconds"),
 	from(queueDuration, "sglang_queue_time_seconds", "sglang_queue_time_s"),
+	from(prefillDuration, "sglang_per_stage_req_latency_seconds").where("stage", "prefill_forward"),
 	from(tokensIn, "sglang_prompt_tokens"),
 	from(tokensOut, "sglang_generation_tokens"),
 	from(requestTokens, "sglang_prompt_tokens_histogram").with(AttrToken, "input"),
@@ -131,8 +137,7 @@ var sglang = []rule{
 	from(cacheLimit, "sglang_max_total_num_tokens").with(AttrTier, "gpu"),
 	from(cacheUsage, "sglang_hicache_host_used_tokens").with(AttrTier, "cpu"),
 	from(cacheLimit, "sglang_hicache_host_total_tokens").with(AttrTier, "cpu"),
-	from(prefixQueries, "sglang_prompt_tokens").with(AttrTier, "gpu"), // every token of a prompt is looked up
-	from(prefixHits, "sglang_cached_tokens").with(AttrTier, "gpu"),
+	prefix("sglang_prompt_tokens", "sglang_cached_tokens"),
 	from(drafts, "sglang_spec_verify_calls"),
 	from(acceptanceRatio, "sglang_spec_accept_rate"),
 	from(adapters, "sglang_lora_pool_slots_used"),
@@ -224,8 +229,7 @@ var tensorRT = []rule{
 	from(cacheUtilization, "trtllm_kv_cache_utilization").with(AttrTier, "gpu"),
 	from(cacheUtilization, "trtllm_kv_cache_host_utilization").with(AttrTier, "cpu"),
 	made(tensorRTCacheLimit, []*Metric{cacheLimit}, "trtllm_kv_cache_max_blocks", "trtllm_kv_cache_tokens_per_block"),
-	from(prefixQueries, "trtllm_prompt_tokens").with(AttrTier, "gpu"),
-	from(prefixHits, "trtllm_prompt_cached_tokens").with(AttrTier, "gpu"),
+	prefix("trtllm_prompt_tokens", "trtllm_prompt_cached_tokens"),
 	from(draftTokens, "trtllm_spec_decode_num_draft_tokens"),
 	from(acceptedTokens, "trtllm_spec_decode_num_accepted_tokens"),
 	from(acceptedByPosition, "trtllm_spec_decode_accepted_tokens").per("token_position", AttrPosition),
@@ -305,8 +309,7 @@ var lmdeploy = []rule{
 	from(finished, "lmdeploy_request_success").per("finished_reason", AttrReason),
 	from(batchTokens, "lmdeploy_iteration_tokens"),
 	from(cacheUtilization, "lmdeploy_gpu_cache_usage_perc").with(AttrTier, "gpu"),
-	from(prefixQueries, "lmdeploy_prompt_tokens").with(AttrTier, "gpu"),
-	from(prefixHits, "lmdeploy_cached_tokens").with(AttrTier, "gpu"),
+	prefix("lmdeploy_prompt_tokens", "lmdeploy_cached_tokens"),
 	from(drafts, "lmdeploy_spec_decode_num_drafts"),
 	from(draftTokens, "lmdeploy_spec_decode_num_draft_tokens"),
 	from(acceptedTokens, "lmdeploy_spec_decode_num_accepted_tokens"),

@@ -56,7 +56,7 @@ func TestEnginesDocument(t *testing.T) {
 	b.WriteString("[comment]: <> (Written by go test -update from internal/inference. Do not edit.)\n\n# Names of inference engines\n\n" +
 		"What each engine calls what the [vocabulary](metrics.md#inference-receiver) has one name for. Of several names the first counts that a page has: they are ordered from the newest version to the oldest. " +
 		"`:` in a name is written as `_`, and `_total` at its end is left out, because versions and proxies differ in both. " +
-		"Whatever else a page has under a prefix of the engine is counted in `inference.scrape.samples.unmapped`.\n")
+		"Whatever else a page has under a prefix of the engine is counted in `inference.scrape.samples.unmapped`; of an engine without a prefix, whatever else is not common to programs of Python and to web servers.\n")
 	for _, e := range engines {
 		whose := "`" + strings.Join(e.prefixes, "`, `") + "`"
 		if len(e.prefixes) == 0 {
@@ -76,6 +76,9 @@ func TestEnginesDocument(t *testing.T) {
 			}
 			if r.only != nil {
 				attrs = append(attrs, "only `"+r.only.Name+"` = "+r.only.Value)
+			}
+			if r.made != nil && len(r.from) > 1 {
+				attrs = append(attrs, "from all of these")
 			}
 			if r.sum {
 				attrs = append(attrs, "its sum")

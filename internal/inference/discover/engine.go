@@ -25,7 +25,7 @@ type Engine struct {
 	// Addresses are where its page can be reached from the network namespace of the agent. The URL of the target is
 	// valid only in that of the engine.
 	Addresses []netip.AddrPort
-	// Workload is whose process serves the page, nil if that is unknown.
+	// Workload owns the process that serves the page, nil if that is unknown.
 	Workload *workload.Workload
 	// Devices are the devices and partitions that the engine works on, in the order of the tick.
 	Devices []device.ID

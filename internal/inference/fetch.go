@@ -49,7 +49,10 @@ type Target struct {
 
 // ErrNotPage reports an answer that is no metrics page. It is not asked for again: trtllm-serve has a
 // JSON list at /metrics, and whoever reads it empties it.
-var ErrNotPage = errors.New("the answer is JSON, not a metrics page: trtllm-serve has its page at /prometheus/metrics")
+var ErrNotPage = errors.New("the answer is a list in JSON, not a metrics page: trtllm-serve has its page at /prometheus/metrics")
+
+// ErrJSON reports another answer that is no metrics page, such as a proxy's that has no engine behind it for now.
+var ErrJSON = errors.New("the answer is JSON, not a metrics page")
 
 // ErrTooLarge reports an answer that is larger than any page.
 var ErrTooLarge = errors.New("the answer is too large")
@@ -69,14 +72,16 @@ func NewClient(transport http.RoundTripper, timeout time.Duration) *http.Client 
 // Page returns the page.
 func (t *Target) Page(ctx context.Context) ([]byte, error) {
 	if t.Format == Ollama {
-		return t.get(ctx, t.URL, "application/json", maxAnswer, anyType)
+		b, _, err := t.get(ctx, t.URL, "application/json", maxAnswer)
+		return b, err
 	}
-	b, err := t.get(ctx, t.URL, "text/plain;version=0.0.4;q=1,*/*;q=0.1", maxPage, func(kind string) error {
-		if kind == "application/json" {
-			return ErrNotPage
+	b, kind, err := t.get(ctx, t.URL, "text/plain;version=0.0.4;q=1,*/*;q=0.1", maxPage)
+	if kind == "application/json" {
+		if b = bytes.TrimLeft(b, " \t\r\n"); len(b) == 0 || b[0] == '[' { // however much of it was read
+			return nil, ErrNotPage
 		}
-		return nil
-	})
+		return nil, cmp.Or(err, ErrJSON)
+	}
 	if err == nil && bytes.Count(b, []byte("\n")) > maxLines {
 		return nil, fmt.Errorf("%w: it has more than %d lines", ErrTooLarge, maxLines)
 	}
@@ -87,15 +92,15 @@ func (t *Target) Page(ctx context.Context) ([]byte, error) {
 func (t *Target) Ask(ctx context.Context, path string) ([]byte, error) {
 	u := *t.URL
 	u.Path, u.RawPath, u.RawQuery = path, "", ""
-	return t.get(ctx, &u, "application/json", maxAnswer, anyType)
+	b, _, err := t.get(ctx, &u, "application/json", maxAnswer)
+	return b, err
 }
 
-func anyType(string) error { return nil }
-
-func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64, check func(contentType string) error) ([]byte, error) {
+// get returns an answer and its type. With an error they are what is known of them.
+func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64) (answered []byte, kind string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	r.Header.Set("Accept", accept)
 	r.Header.Set("User-Agent", UserAgent)
@@ -108,27 +113,26 @@ func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64
 	}
 	answer, err := t.Client.Do(r)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return nil, &StatusError{answer.StatusCode}
+		return nil, "", &StatusError{answer.StatusCode}
 	}
-	kind, _, err := mime.ParseMediaType(answer.Header.Get("Content-Type"))
-	if err != nil {
+	if kind, _, err = mime.ParseMediaType(answer.Header.Get("Content-Type")); err != nil {
 		kind = ""
 	}
-	if err := check(kind); err != nil {
-		return nil, err
-	}
 	b, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
-	if err != nil {
-		return nil, err
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, limit)
 	}
-	if int64(len(b)) > limit {
-		return nil, fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, limit)
-	}
-	return b, nil
+	return b, kind, err
+}
+
+// Empties reports whether the page may be that of trtllm-serve which is empty once it was read, behind a proxy or not.
+func (t *Target) Empties() bool {
+	p := path.Clean("/" + t.URL.Path)
+	return strings.HasSuffix(p, "/metrics") && !strings.HasSuffix(p, "/prometheus/metrics")
 }
 
 // IsTensorRT reports whether a list of models, as at /v1/models, is of trtllm-serve: its /metrics must not be read,

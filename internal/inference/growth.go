@@ -71,10 +71,6 @@ const maxTotals, maxValues = 4 * maxPoints, 1 << 16
 // returned is followed.
 const maxPast, maxTurns = 16, 3
 
-// Succeed makes an engine the successor of another at the same place: it has counted nothing before that one
-// was last read.
-func (g *Growth) Succeed(old *Growth) { g.read = old.read }
-
 // ErrAlternates reports a page of a process whose place another had taken: whoever answers changes from reading
 // to reading, and what they have counted would count each time.
 var ErrAlternates = errors.New("several processes answer in turn: behind a load balancer each engine has to be listed by its own address")

@@ -169,9 +169,12 @@ func (r *inferenceReceiver) tick(ctx context.Context, t *node.Tick) {
 		found = r.find.Find(ctx, t)
 		r.explain()
 	}
-	there, before := map[string]bool{}, map[*http.Client]bool{}
+	there, before, now := map[string]bool{}, map[*http.Client]*target{}, map[*http.Client]bool{}
 	for _, old := range r.targets {
-		before[old.Client] = true
+		before[old.Client] = old
+	}
+	for i := range found {
+		now[found[i].Target.Client] = true
 	}
 	due := slices.Clone(r.listed)
 	for i := range found {
@@ -184,9 +187,9 @@ func (r *inferenceReceiver) tick(ctx context.Context, t *node.Tick) {
 		if known == nil || known.Client != e.Target.Client { // a new process may have the place of an old one
 			old := known
 			known = r.found(e)
-			known.before = old
-			if before[e.Target.Client] { // its owner is known now: what it counted under its old ID does not count again
-				known.emitter.growth.Watched = t.Time
+			known.before, known.origin = old, before[e.Target.Client] // not nil if its owner is known now
+			if known.origin == nil && old != nil && !now[old.Client] {
+				known.origin = old
 			}
 			r.targets[e.ID] = known
 		}

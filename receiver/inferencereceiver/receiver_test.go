@@ -328,13 +328,34 @@ func TestPageThatIsNone(t *testing.T) {
 		m, sink := start(t, cfg, nil)
 		for i := range 4 {
 			m.tick(10 * i)
+			if got := next(t, sink, i+1); len(got) != 1 || !strings.HasSuffix(got[0], "} 0") {
+				t.Errorf("after reading %d: %q", i, got)
+			}
 		}
-		next(t, sink, 1)
 		p.mu.Lock()
 		if diff := cmp.Diff(want, p.asked); diff != "" {
 			t.Errorf("asked (-want +got):\n%s", diff)
 		}
 		p.mu.Unlock()
+	}
+}
+
+// Catches a page that is never read again because a proxy answered in its place for a while, or because the list of JSON
+// is where trtllm-serve has none.
+func TestPageReturns(t *testing.T) {
+	t.Parallel()
+	for path, none := range map[string]string{"/metrics": `{"status":"maintenance"}`, "/stats": "[]", "/prometheus/metrics": "[]"} {
+		p := serve(t, none)
+		cfg := createDefaultConfig().(*Config)
+		cfg.Targets = []TargetConfig{{URL: p.URL + path}}
+		m, sink := start(t, cfg, nil)
+		m.tick(0)
+		next(t, sink, 1)
+		p.set(fmt.Sprintf(tokens, 1, 0), 0)
+		m.tick(10)
+		if got := next(t, sink, 2); !slices.Contains(got, "inference.scrape.up{engine="+p.URL+path+"} 1") {
+			t.Errorf("%s: %q", path, got)
+		}
 	}
 }
 

@@ -203,9 +203,7 @@ func (t *target) look(ctx context.Context) (_ *inference.Reading, err error) {
 		return nil, errUnread
 	}
 	page, err := t.Page(ctx)
-	if errors.Is(err, inference.ErrNotPage) {
-		t.barred.Store(true)
-	}
+	t.bar(err)
 	switch {
 	case err != nil:
 		return nil, err

@@ -170,7 +170,7 @@ func TestRoutingReadsOnce(t *testing.T) {
 		t.Errorf("the engine was asked for (-want +got):\n%s", diff)
 	}
 	r.routing.fresh = 0
-	p.set(`{"error": "no page"}`, 0)
+	p.set(`[{"error": "no page"}]`, 0)
 	for range 3 {
 		if status, text := r.ask("/metrics"); status != http.StatusBadGateway {
 			t.Errorf("a page that is none: %d %s", status, text)

@@ -43,9 +43,11 @@ type target struct {
 	asked   int             // how often it was asked for that
 	trouble string          // the last logged reason for a failed reading
 	refused bool            // the pipeline refused the last batch
-	// before is the target of the process that had the same ID, until the first reading.
-	before *target
+	// before is the target that had the same ID, until the first reading, and origin the one whose totals go on: of the
+	// same socket under another ID, or else of what was in its place.
+	before, origin *target
 
+	ended   bool        // another target has its series and totals, or the engine is gone
 	barred  atomic.Bool // the page must not be read again
 	unknown atomic.Bool // nobody has made sure that the page may be read
 
@@ -81,7 +83,7 @@ func (t *target) round(ctx context.Context, tick *node.Tick) {
 		return
 	}
 	defer t.mu.Unlock()
-	if t.barred.Load() {
+	if t.ended {
 		return
 	}
 	t.inherit()
@@ -89,9 +91,6 @@ func (t *target) round(ctx context.Context, tick *node.Tick) {
 	reading, err := t.read(ctx)
 	if ctx.Err() != nil { // shutting down: an aborted request says nothing about the engine
 		return
-	}
-	if errors.Is(err, inference.ErrNotPage) {
-		t.barred.Store(true)
 	}
 	t.engine.Lock()
 	joined := t.joined
@@ -101,20 +100,29 @@ func (t *target) round(ctx context.Context, tick *node.Tick) {
 	t.send(ctx, md)
 }
 
-// inherit takes over what the process before had shown: its series end, or go on with new starts.
+// inherit takes over what the target before had shown: its series end, or go on with new starts. The totals know
+// whether the process is the same.
 func (t *target) inherit() {
-	old := t.before
-	if old == nil {
-		return
+	if old := t.before; old != nil {
+		old.leave(func() { t.emitter.shown = old.emitter.shown })
 	}
-	t.before = nil
-	old.mu.Lock()
-	defer old.mu.Unlock()
-	old.inherit()
-	old.barred.Store(true)
-	t.emitter.shown = old.emitter.shown
-	t.emitter.growth.Succeed(&old.emitter.growth)
-	old.Client.CloseIdleConnections()
+	if old := t.origin; old != nil {
+		old.leave(func() { t.emitter.growth = old.emitter.growth })
+		if old.emitter.id != t.emitter.id { // what it counted under its old ID does not count again
+			t.emitter.growth.Relabel()
+		}
+	}
+	t.before, t.origin = nil, nil
+}
+
+// leave ends a target, and has take what it leaves.
+func (t *target) leave(take func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.inherit()
+	t.ended = true
+	take()
+	t.Client.CloseIdleConnections()
 }
 
 // end sends the end of all series of an engine that is gone.
@@ -122,7 +130,7 @@ func (t *target) end(ctx context.Context, tick *node.Tick) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.inherit()
-	t.barred.Store(true)
+	t.ended = true
 	t.log.Info("An inference engine has ended")
 	t.send(ctx, t.emitter.end(tick))
 	t.Client.CloseIdleConnections()
@@ -148,19 +156,31 @@ func (t *target) rescue(err *error) {
 	}
 }
 
+// bar remembers that the page must not be read again if an error says so.
+func (t *target) bar(err error) {
+	if errors.Is(err, inference.ErrNotPage) && t.Empties() {
+		t.barred.Store(true)
+	}
+}
+
 // read reads the page once. A page that ends the parser costs its target alone.
 func (t *target) read(stop context.Context) (_ *inference.Reading, err error) {
 	defer t.rescue(&err)
 	ctx, cancel := context.WithTimeout(stop, t.timeout)
 	defer cancel()
+	if t.barred.Load() {
+		return nil, inference.ErrNotPage
+	}
 	if t.unknown.Load() {
 		if err := t.Drains(ctx); err != nil {
+			t.bar(err)
 			return nil, err
 		}
 		t.unknown.Store(false)
 	}
 	page, err := t.Page(ctx)
 	if err != nil {
+		t.bar(err)
 		return nil, err
 	}
 	if t.Format == inference.Ollama {
@@ -253,7 +273,7 @@ func reason(err error) string {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "end"
 	}
-	for _, known := range []error{inference.ErrNotPage, inference.ErrTooLarge, inference.ErrAlternates} {
+	for _, known := range []error{inference.ErrNotPage, inference.ErrJSON, inference.ErrTooLarge, inference.ErrAlternates} {
 		if errors.Is(err, known) {
 			return known.Error()
 		}

@@ -167,7 +167,7 @@ func (a *asker) ollama(ctx context.Context) answer {
 // isRefusal reports an answer that is no page, so that another path may have one.
 func isRefusal(err error) bool {
 	var status *inference.StatusError
-	return errors.As(err, &status) || errors.Is(err, inference.ErrNotPage) || errors.Is(err, errPeople)
+	return errors.As(err, &status) || errors.Is(err, inference.ErrNotPage) || errors.Is(err, inference.ErrJSON) || errors.Is(err, errPeople)
 }
 
 // judge returns what an error says about the socket.

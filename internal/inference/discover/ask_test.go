@@ -43,6 +43,7 @@ func TestAsk(t *testing.T) {
 		{"trtllm-serve as a module, without a page", map[string]string{"/metrics": "[]"}, "python3 -m tensorrt_llm.commands.serve m", false, []string{"/v1/models", "/prometheus/metrics"}},
 		{"trtllm-serve in disguise", map[string]string{"/v1/models": "{}", "/metrics": "[]", "/prometheus/metrics": trtllm}, "", true, []string{"/v1/models", "/metrics", "/prometheus/metrics"}},
 		{"NIM beside the page of another program", map[string]string{"/metrics": "go_goroutines 1\n", "/v1/metrics": vllmPage}, "", true, []string{"/v1/models", "/metrics", "/v1/metrics"}},
+		{"NIM behind an API at the usual path", map[string]string{"/metrics": "{}", "/v1/metrics": vllmPage}, "", true, []string{"/v1/models", "/metrics", "/v1/metrics"}},
 		{"the page of another program", map[string]string{"/metrics": "go_goroutines 1\n"}, "", false, []string{"/v1/models", "/metrics", "/v1/metrics"}},
 		{"another program of Python", map[string]string{"/metrics": "python_info 1\nsteps_total 1\n"}, "", false, []string{"/v1/models", "/metrics", "/v1/metrics"}},
 		{"another program", nil, "", false, []string{"/v1/models", "/metrics", "/v1/metrics", "/"}},

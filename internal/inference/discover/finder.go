@@ -42,7 +42,14 @@ type Finder struct {
 	status  Status
 	enter   func(namespace int) error // unix.Setns, other than in tests
 
-	owners map[key]*workload.Workload // of engines, the last that was known; used by Find only
+	known map[key]identity // of engines, as they were last presented; used by Find only
+}
+
+// identity is what an engine was presented as.
+type identity struct {
+	owner *workload.Workload
+	base  string // what the ID begins with
+	id    string
 }
 
 // Status is what the last scan found, and what it could not see.
@@ -173,35 +180,49 @@ func (f *Finder) publish(list []*engine, s Status) {
 
 // present returns the engines at a tick.
 func (f *Finder) present(t *node.Tick) []Engine {
-	var out []Engine
-	ids := map[string]bool{}
-	owners := make(map[key]*workload.Workload, len(f.engines))
-	for _, e := range f.engines {
-		if e.endpoint.gone.Load() {
-			continue
-		}
-		w := f.owners[e.key]
+	engines := slices.DeleteFunc(slices.Clone(f.engines), func(e *engine) bool { return e.endpoint.gone.Load() })
+	known := make(map[key]identity, len(engines))
+	taken := map[string]bool{}
+	for _, e := range engines {
+		old := f.known[e.key]
+		now := identity{owner: old.owner}
 		if f.Owner != nil {
-			if now, ok := f.Owner(e.pid); ok {
-				w = &now
+			if w, ok := f.Owner(e.pid); ok {
+				now.owner = &w
 			}
 		}
-		owners[e.key] = w
-		id := e.id(w, ids)
-		ids[id] = true
-		out = append(out, Engine{ID: id, Target: e.target, Addresses: e.reached, Workload: w, Devices: devices(t, e, w), Started: e.started})
+		if now.base = e.base(now.owner); now.base == old.base { // it keeps its ID, even if a shorter one is free now
+			now.id = old.id
+			taken[now.id] = true
+		}
+		known[e.key] = now
 	}
-	f.owners = owners
+	var out []Engine
+	for _, e := range engines {
+		now := known[e.key]
+		if now.id == "" {
+			now.id = e.id(now.base, taken)
+			taken[now.id] = true
+			known[e.key] = now
+		}
+		out = append(out, Engine{ID: now.id, Target: e.target, Addresses: e.reached, Workload: now.owner, Devices: devices(t, e, now.owner), Started: e.started})
+	}
+	f.known = known
 	return out
 }
 
-// id returns an ID that is not taken.
-func (e *engine) id(w *workload.Workload, taken map[string]bool) string {
+// base returns what the ID begins with.
+func (e *engine) base(w *workload.Workload) string {
 	owner := "process/" + e.name
 	if w != nil {
 		owner = w.ID
 	}
-	id := owner + ":" + strconv.Itoa(int(e.endpoint.address.Port()))
+	return owner + ":" + strconv.Itoa(int(e.endpoint.address.Port()))
+}
+
+// id returns an ID that is not taken.
+func (e *engine) id(base string, taken map[string]bool) string {
+	id := base
 	for _, more := range []string{fmt.Sprintf("@%d", e.endpoint.namespace), "@" + e.endpoint.address.Addr().String(), fmt.Sprintf("@%d", e.inode)} {
 		if !taken[id] {
 			break

@@ -246,17 +246,40 @@ func TestID(t *testing.T) {
 	var got []string
 	taken := map[string]bool{}
 	for _, e := range []*engine{at("0.0.0.0:8000", 1, 1), at("0.0.0.0:8000", 2, 2), at("127.0.0.1:8000", 2, 3), at("127.0.0.1:8000", 2, 4)} {
-		id := e.id(nil, taken)
+		id := e.id(e.base(nil), taken)
 		taken[id] = true
 		got = append(got, id)
 	}
-	got = append(got, at("0.0.0.0:8000", 1, 1).id(&w, taken))
+	got = append(got, at("0.0.0.0:8000", 1, 1).base(&w))
 	want := []string{
 		"process/python3:8000", "process/python3:8000@2", "process/python3:8000@2@127.0.0.1", "process/python3:8000@2@127.0.0.1@4",
 		"pod/1/c:8000",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Catches an engine that takes the ID of another that has ended, and with it its series: it is in another network, and
+// both have the same port. A new engine in the place of the old one has the ID of that one.
+func TestIDStays(t *testing.T) {
+	f := &Finder{}
+	at := func(namespace, inode uint64) *engine {
+		return &engine{key: key{inode: inode}, name: "python3", endpoint: &endpoint{namespace: namespace, address: netip.MustParseAddrPort("0.0.0.0:8000")}}
+	}
+	a, b, c := at(1, 1), at(2, 2), at(1, 3)
+	var got [][]string
+	for _, list := range [][]*engine{{a, b}, {b}, {b, c}} {
+		f.engines = list
+		got = append(got, ids(f.present(tick(0))))
+	}
+	want := [][]string{{"process/python3:8000", "process/python3:8000@2"}, {"process/python3:8000@2"}, {"process/python3:8000@2", "process/python3:8000"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	f.Owner = owned("pod/1/c", 0) // it changes once the owner is known
+	if diff := cmp.Diff([]string{"pod/1/c:8000", "pod/1/c:8000@1"}, ids(f.present(tick(30)))); diff != "" {
+		t.Errorf("with an owner (-want +got):\n%s", diff)
 	}
 }
 

@@ -37,11 +37,7 @@ type emitter struct {
 
 func newEmitter(id string, u *url.URL, version string) *emitter {
 	e := &emitter{version: version, id: id, address: u.Hostname()}
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	e.port, _ = strconv.ParseInt(port, 10, 32) // 0: url.Parse has seen to it that it is a number
+	e.port, _ = strconv.ParseInt(portOf(u), 10, 32) // 0: url.Parse has seen to it that it is a number
 	return e
 }
 

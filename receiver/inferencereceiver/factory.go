@@ -2,6 +2,7 @@ package inferencereceiver
 
 import (
 	"context"
+	"net"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/consumer"
@@ -41,7 +42,7 @@ func NewFactoryWithEngines(engines Simulated) receiver.Factory {
 func newFactory(open func(*inferenceReceiver)) receiver.Factory {
 	return receiver.NewFactory(metadata.Type, createDefaultConfig,
 		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
-			return &inferenceReceiver{cfg: cfg.(*Config), set: set, next: next, open: open, targets: map[string]*target{}, slots: inference.NewSlots()}, nil
+			return &inferenceReceiver{cfg: cfg.(*Config), set: set, next: next, open: open, targets: map[string]*target{}, slots: inference.NewSlots(), lookup: net.DefaultResolver.LookupNetIP}, nil
 		}, metadata.MetricsStability))
 }
 

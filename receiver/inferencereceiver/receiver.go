@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +38,10 @@ type inferenceReceiver struct {
 	find   finder // nil: only what is listed
 	replay bool   // a tick waits for the readings of the one before
 	slots  inference.Slots
+
+	lookup    lookup
+	resolved  time.Time  // the tick that looked up the names of listed targets
+	resolving sync.Mutex // held by whoever does
 
 	began   time.Time
 	ticked  time.Time          // the last tick
@@ -154,7 +155,12 @@ func (r *inferenceReceiver) follow(ctx context.Context, list <-chan node.Tick) {
 	for t := range list {
 		if r.began.IsZero() {
 			r.began = t.Time
+			r.resolved = t.Time
+			if r.find != nil {
+				r.resolve(ctx) // an engine must not be read twice until its name is known
+			}
 		}
+		r.renew(ctx, t.Time)
 		r.tick(ctx, &t)
 		if r.replay {
 			r.reading.Wait()
@@ -246,33 +252,6 @@ func (r *inferenceReceiver) explain() {
 		say(u.Reason, u.Sockets)
 	}
 	r.trouble = now
-}
-
-// listing returns the listed target that is a found engine. An address is one of the agent's network: every pod has
-// a localhost of its own.
-func (r *inferenceReceiver) listing(e *discover.Engine) *target {
-	for _, l := range r.listed {
-		if l.URL.Path == e.Target.URL.Path && slices.ContainsFunc(e.Addresses, func(a netip.AddrPort) bool { return leads(l.URL, a) }) {
-			return l
-		}
-	}
-	return nil
-}
-
-// leads reports whether a URL leads to an address.
-func leads(u *url.URL, to netip.AddrPort) bool {
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	if port != strconv.Itoa(int(to.Port())) {
-		return false
-	}
-	if strings.EqualFold(u.Hostname(), "localhost") {
-		return to.Addr().IsLoopback()
-	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	return err == nil && ip.Unmap() == to.Addr().Unmap()
 }
 
 // list returns the target for an entry of the configuration.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -50,6 +51,8 @@ type target struct {
 	ended   bool        // another target has its series and totals, or the engine is gone
 	barred  atomic.Bool // the page must not be read again
 	unknown atomic.Bool // nobody has made sure that the page may be read
+
+	addresses atomic.Pointer[[]netip.Addr] // of the name of a listed target, nil: unknown
 
 	engine sync.Mutex // guards what follows
 	joined *discover.Engine

@@ -93,7 +93,7 @@ func (e *endpoint) dial(ctx context.Context) (net.Conn, error) {
 	if len(outside) == 0 {
 		return nil, err
 	}
-	return connect(ctx, outside)
+	return connect(ctx, outside[:min(len(outside), maxDials)])
 }
 
 // near reports whether the socket is in the network namespace of the agent.
@@ -144,6 +144,9 @@ func (e *endpoint) local() []netip.AddrPort {
 	return []netip.AddrPort{netip.AddrPortFrom(six, port), netip.AddrPortFrom(four, port)}
 }
 
+// maxDials bounds the addresses at which a socket in another network is tried.
+const maxDials = 4
+
 // outside returns the addresses at which the socket can be reached from other network namespaces.
 func (e *endpoint) outside() []netip.AddrPort {
 	p := processes{proc: e.proc}
@@ -164,7 +167,7 @@ func (e *endpoint) outside() []netip.AddrPort {
 	if e.alive() != nil {
 		return nil // the addresses are those of another process
 	}
-	return out[:min(len(out), 4)]
+	return out
 }
 
 // connect connects to the first of several addresses that can be connected to.

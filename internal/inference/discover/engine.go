@@ -22,8 +22,8 @@ type Engine struct {
 	ID string
 	// Target is where its metrics page is, and how it is reached.
 	Target inference.Target
-	// Addresses are where its page can be reached from the network namespace of the agent. The URL of the target is
-	// valid only in that of the engine.
+	// Addresses are where its page can be reached from the network namespace of the agent, on all ports that show it. The
+	// URL of the target is valid only in that of the engine.
 	Addresses []netip.AddrPort
 	// Workload owns the process that serves the page, nil if that is unknown.
 	Workload *workload.Workload

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -173,8 +174,14 @@ func TestSamePage(t *testing.T) {
 		lowest = port(b)
 	}
 	want := []string{"pod/1/c:" + lowest, "pod/1/c:" + port(c)}
-	if diff := cmp.Diff(want, ids(w.round(f, tick(0, 100, 200)))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	found := w.round(f, tick(0, 100, 200))
+	if diff := cmp.Diff(want, ids(found)); diff != "" {
+		t.Fatalf("(-want +got):\n%s", diff)
+	}
+	at := []netip.AddrPort{a.Listener.Addr().(*net.TCPAddr).AddrPort(), b.Listener.Addr().(*net.TCPAddr).AddrPort()}
+	slices.SortFunc(at, netip.AddrPort.Compare)
+	if !slices.Equal(at, found[0].Addresses) { // it may be listed with either
+		t.Errorf("it is at %v, want %v", found[0].Addresses, at)
 	}
 }
 
@@ -211,6 +218,11 @@ func TestRanks(t *testing.T) {
 	check("both begin anew", both[:1], [2]int{5, 5}, [2]int{1, 1})
 	check("the second has less than the first had", both, [2]int{40, 4}, [2]int{4, 2})
 	check("equal", both, [2]int{40, 40}, [2]int{4, 4})
+	for _, e := range f.Find(t.Context(), tick(at, 100)) {
+		if len(e.Addresses) != 1 || strconv.Itoa(int(e.Addresses[0].Port())) != e.Target.URL.Port() {
+			t.Errorf("the rank at %v has the addresses %v", e.Target.URL, e.Addresses)
+		}
+	}
 }
 
 // Catches one engine that counts twice because its counters grow while its ports are compared.

@@ -188,5 +188,5 @@ func parseInet6(file []byte) []netip.Addr {
 	return list
 }
 
-// maxAddresses bounds the addresses of a namespace. A machine with many pods has more; a pod does not.
-const maxAddresses = 16
+// maxAddresses bounds the addresses of a namespace, of each kind. A node of Kubernetes has dozens, of its bridges; a pod has few.
+const maxAddresses = 64

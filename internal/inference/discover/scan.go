@@ -327,8 +327,16 @@ func (s *scanner) learn(x *socket, a answer, at time.Time) {
 // engines returns the engines that are known.
 func (s *scanner) engines() []*engine {
 	var list []*socket
+	reached := map[*socket][]netip.AddrPort{}
 	for _, group := range s.alike() { // one process may show the same page on several ports
-		list = append(list, distinct(group)...)
+		own := distinct(group)
+		list = append(list, own...)
+		for _, x := range group {
+			i := slices.IndexFunc(own, func(other *socket) bool { return x == other || !x.apart(other) && !slices.Contains(own, x) })
+			if i >= 0 && x.path == own[i].path {
+				reached[own[i]] = append(reached[own[i]], x.reached...)
+			}
+		}
 	}
 	slices.SortFunc(list, func(a, b *socket) int {
 		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid), byPort(a, b))
@@ -344,7 +352,7 @@ func (s *scanner) engines() []*engine {
 		u := x.endpoint.url(x.scheme)
 		u.Path = x.path
 		e := &engine{
-			reached: x.reached,
+			reached: reached[x],
 			key:     x.key, endpoint: x.endpoint, target: inference.Target{URL: u, Client: x.client, Format: x.format},
 			name: s.name(x.pid), near: of(s.below(x.pid)), tree: of(s.tree(x.pid)), group: of(s.peers[s.all[x.pid].group]),
 		}

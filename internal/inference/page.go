@@ -267,6 +267,28 @@ func (b *Buckets) thin() *Buckets {
 	return out
 }
 
+// over returns a histogram in a unit that is so many times as large.
+func (b *Buckets) over(parts float64) *Buckets {
+	out := &Buckets{Bounds: slices.Clone(b.Bounds), Counts: slices.Clone(b.Counts), Count: b.Count, Sum: b.Sum / parts}
+	for i := range out.Bounds {
+		out.Bounds[i] /= parts
+	}
+	return out
+}
+
+// plus adds a histogram with the same bounds, and returns false if its bounds differ.
+func (b *Buckets) plus(other *Buckets) bool {
+	if !slices.Equal(b.Bounds, other.Bounds) {
+		return false
+	}
+	for i, n := range other.Counts {
+		b.Counts[i] += n
+	}
+	b.Count += other.Count
+	b.Sum += other.Sum
+	return true
+}
+
 // keyWithout returns a text that differs for different labels, in any order, without some of them.
 func keyWithout(labels []promtext.Label, without ...string) string {
 	list := make([]string, 0, len(labels))

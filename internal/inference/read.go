@@ -5,7 +5,6 @@ package inference
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"math"
 	"slices"
 	"strings"
@@ -191,16 +190,6 @@ type rule struct {
 	makes []*Metric
 }
 
-// Labels that tell apart what adds up, and are no attributes.
-var (
-	// replicas are labels of copies of the same values: the ranks of one engine.
-	replicas = []string{"tp_rank", "pp_rank", "moe_ep_rank"}
-	// ranks are labels of the engines behind one endpoint.
-	ranks = []string{"engine", "dp_rank", "WorkerId", "worker_id", "ReplicaId"}
-	// workers are those of ranks that come and go.
-	workers = ranks[2:]
-)
-
 // maxPoints bounds what is read of a page, which may be hostile. A Triton with a hundred models has a thousand.
 const maxPoints = 4000
 
@@ -296,20 +285,6 @@ func (c *collector) attrs(model string, attrs []Attr) []Attr {
 	}
 	slices.SortFunc(attrs, func(a, b Attr) int { return strings.Compare(a.Name, b.Name) })
 	return attrs
-}
-
-// maxKey bounds the keys of series, which are remembered, in bytes. Real ones have 100 to 200.
-const maxKey = 256
-
-// key identifies a series among those of a point. Copies of one series have one key: which of them
-// counts changes from reading to reading.
-func (s *series) key() string {
-	key := s.family + "\xfd" + keyWithout(s.labels, append([]string{"le"}, replicas...)...)
-	if len(key) > maxKey {
-		sum := sha256.Sum256([]byte(key))
-		return string(sum[:])
-	}
-	return key
 }
 
 // point adds a series to a point.
@@ -414,91 +389,4 @@ func (p *page) soleModel(e *engine) string {
 		}
 	}
 	return sole
-}
-
-// unique returns one of the series that are copies: those of the ranks of one engine. Of several the
-// largest counts, because ranks are read one after the other.
-func unique(list []series) []series {
-	at := map[string]int{}
-	out := list[:0:0]
-	for _, s := range list {
-		key := s.key()
-		i, ok := at[key]
-		if !ok {
-			at[key] = len(out)
-			out = append(out, s)
-			continue
-		}
-		if s.size() > out[i].size() {
-			out[i] = s
-		}
-	}
-	return out
-}
-
-func (s *series) size() float64 {
-	if s.histogram != nil {
-		return float64(s.histogram.Count)
-	}
-	return s.value
-}
-
-// totals leaves out the parts of totals: with priority scheduling, SGLang's series with an empty priority
-// is the sum of the others.
-func totals(list []series) []series {
-	const part = "priority"
-	has := map[string]bool{}
-	for _, s := range list {
-		if v, ok := label(s.labels, part); ok && v == "" {
-			has[keyWithout(s.labels, part, "le")] = true
-		}
-	}
-	if len(has) == 0 {
-		return list
-	}
-	return slices.DeleteFunc(slices.Clone(list), func(s series) bool {
-		v, _ := label(s.labels, part)
-		return v != "" && has[keyWithout(s.labels, part, "le")]
-	})
-}
-
-func ranksOf(list []series) map[string]bool {
-	out := map[string]bool{}
-	for _, s := range list {
-		out[rankOf(s.labels)] = true
-	}
-	return out
-}
-
-// rankOf returns which engine behind the endpoint a series is of.
-func rankOf(labels []promtext.Label) string {
-	var out []string
-	for _, name := range ranks {
-		if v, ok := label(labels, name); ok && v != "" {
-			out = append(out, v)
-		}
-	}
-	return strings.Join(out, "/")
-}
-
-// over returns a histogram in a unit that is so many times as large.
-func (b *Buckets) over(parts float64) *Buckets {
-	out := &Buckets{Bounds: slices.Clone(b.Bounds), Counts: slices.Clone(b.Counts), Count: b.Count, Sum: b.Sum / parts}
-	for i := range out.Bounds {
-		out.Bounds[i] /= parts
-	}
-	return out
-}
-
-// plus adds a histogram with the same bounds, and returns false if its bounds differ.
-func (b *Buckets) plus(other *Buckets) bool {
-	if !slices.Equal(b.Bounds, other.Bounds) {
-		return false
-	}
-	for i, n := range other.Counts {
-		b.Counts[i] += n
-	}
-	b.Count += other.Count
-	b.Sum += other.Sum
-	return true
 }

@@ -237,3 +237,47 @@ func TestUnknownSum(t *testing.T) {
 	}
 	t.Error("there is no histogram")
 }
+
+// Catches a page that takes more memory than it may, or that stays in memory, although it is within all limits: 50,000
+// lines and 4 MiB, all different.
+func TestWorstPage(t *testing.T) {
+	const count, size = 49_999, 4 << 20
+	for name, line := range map[string]string{
+		"workers":           "vllm:generation_tokens_total{WorkerId=\"%d\",x=\"%s\"} 1\n",
+		"histograms":        "vllm:time_to_first_token_seconds_bucket{le=\"+Inf\",WorkerId=\"%d\",x=\"%s\"} 1\n",
+		"tokens of tenants": "sglang:prompt_tokens_total{tenant=\"%d\",x=\"%s\"} 1\n",
+		"ends of requests":  "sglang:num_requests_total{tenant=\"%d\",x=\"%s\"} 1\n",
+	} {
+		var b strings.Builder
+		for i := range count {
+			fmt.Fprintf(&b, line, i, strings.Repeat("x", size/count-len(line)-1))
+		}
+		page := b.String()
+		if len(page) < size*9/10 || len(page) > size {
+			t.Fatalf("%s: the page has %d bytes", name, len(page))
+		}
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, page) }))
+		cfg := createDefaultConfig().(*Config)
+		cfg.Targets = []TargetConfig{{URL: s.URL + "/page"}}
+		m, sink := start(t, cfg, nil)
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		m.tick(0)
+		got := next(t, sink, 1)
+		runtime.ReadMemStats(&after)
+		if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 320 {
+			t.Errorf("%s: a reading takes %d MiB", name, n)
+		}
+		if !slices.Contains(got, "inference.scrape.up{engine="+s.URL+"/page} 1") {
+			t.Errorf("%s: it was not read: %.300q", name, got)
+		}
+		s.Close()
+		sink.Reset()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if n := int64(after.HeapAlloc-before.HeapAlloc) >> 20; n > 32 {
+			t.Errorf("%s: %d MiB stay", name, n)
+		}
+	}
+}

@@ -335,11 +335,13 @@ func TestTurns(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		client := &http.Client{Transport: served(vllmPage)}
-		a := asker{Target: inference.Target{URL: &url.URL{Scheme: "http", Host: "h"}, Client: client}, slots: slots}
+		one := func() *asker {
+			return &asker{Target: inference.Target{URL: &url.URL{Scheme: "http", Host: "h"}, Client: client}, slots: slots}
+		}
 		var asked, stopped answer
 		var compared map[string]float64
-		go func() { asked = a.ask(t.Context()) }()
-		go func() { stopped = a.ask(ctx) }()
+		go func() { asked = one().ask(t.Context()) }()
+		go func() { stopped = one().ask(ctx) }()
 		s := &scanner{slots: slots}
 		x := &socket{endpoint: &endpoint{address: netip.MustParseAddrPort("127.0.0.1:1")}, client: client}
 		go func() { compared = s.counted(t.Context(), x) }()

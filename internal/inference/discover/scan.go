@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/inference"
@@ -322,69 +321,6 @@ func (s *scanner) learn(x *socket, a answer, at time.Time) {
 	}
 	x.tries++
 	x.due = at.Add(pause)
-}
-
-// engines returns the engines that are known.
-func (s *scanner) engines() []*engine {
-	var list []*socket
-	reached := map[*socket][]netip.AddrPort{}
-	for _, group := range s.alike() { // one process may show the same page on several ports
-		own := distinct(group)
-		list = append(list, own...)
-		for _, x := range group {
-			i := slices.IndexFunc(own, func(other *socket) bool { return x == other || !x.apart(other) && !slices.Contains(own, x) })
-			if i >= 0 && x.path == own[i].path {
-				reached[own[i]] = append(reached[own[i]], x.reached...)
-			}
-		}
-	}
-	slices.SortFunc(list, func(a, b *socket) int {
-		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid), byPort(a, b))
-	})
-	out := make([]*engine, 0, len(list))
-	s.crowded = 0
-	many := map[uint32]int{}
-	for _, x := range list {
-		if many[x.pid]++; many[x.pid] > maxPages || len(out) == maxEngines {
-			s.crowded++
-			continue
-		}
-		u := x.endpoint.url(x.scheme)
-		u.Path = x.path
-		e := &engine{
-			reached: reached[x],
-			key:     x.key, endpoint: x.endpoint, target: inference.Target{URL: u, Client: x.client, Format: x.format},
-			name: s.name(x.pid), near: of(s.below(x.pid)), tree: of(s.tree(x.pid)), group: of(s.peers[s.all[x.pid].group]),
-		}
-		if !s.boot.IsZero() {
-			const ticks = 100 // per second, on every architecture
-			e.started = s.boot.Add(time.Duration(x.start) * (time.Second / ticks)).UTC()
-		}
-		out = append(out, e)
-	}
-	return out
-}
-
-// byPort compares sockets of one process.
-func byPort(a, b *socket) int {
-	return cmp.Or(cmp.Compare(a.address.Port(), b.address.Port()), a.address.Compare(b.address), cmp.Compare(a.inode, b.inode))
-}
-
-func of(pids []uint32) set {
-	out := make(set, len(pids))
-	for _, pid := range pids {
-		out[pid] = true
-	}
-	return out
-}
-
-// name returns the name of the program that a process runs.
-func (s *scanner) name(pid uint32) string {
-	name := s.all[pid].name
-	if link, err := os.Readlink(s.path(pid, "exe")); err == nil {
-		name = filepath.Base(strings.TrimSuffix(link, " (deleted)"))
-	}
-	return strings.ToValidUTF8(name[:min(len(name), 64)], "?")
 }
 
 // status returns what the last scan found.

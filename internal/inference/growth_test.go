@@ -114,11 +114,18 @@ func TestGrowth(t *testing.T) {
 			},
 		},
 		{
-			"lookups of an engine that does not say when it began", second(0), []string{"sglang:prompt_tokens_total 100\n", "sglang:prompt_tokens_total 110\nsglang:cached_tokens_total 3\n"},
+			"lookups of an engine that does not say when it began", second(0),
+			[]string{"sglang:prompt_tokens_total 100\n", "sglang:prompt_tokens_total 110\nsglang:cached_tokens_total 3\n"},
 			[]string{"0: input 0 since 10", "1: input 10 since 10", "1: queries 10 since 10", "1: hits 3 since 10"},
 		},
 		{
-			"a replica that ends", second(0), []string{
+			"an engine that has served nothing", second(0),
+			[]string{begin(-5) + "# TYPE request_predict_seconds histogram\n", begin(-5) + "request_predict_seconds_bucket{le=\"+Inf\"} 2\nrequest_predict_seconds_sum 3\n"},
+			[]string{"1: duration [2] 3 since 10"},
+		},
+		{
+			"a replica that ends", second(0),
+			[]string{
 				begin(-5) + "ray_vllm_generation_tokens_total{ReplicaId=\"a\"} 1000\nray_vllm_generation_tokens_total{ReplicaId=\"b\"} 1000\n",
 				begin(-5) + "ray_vllm_generation_tokens_total{ReplicaId=\"b\"} 1005\n",
 			},

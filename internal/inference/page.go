@@ -14,7 +14,8 @@ import (
 // page has the families of a page by canonical name. See canonical.
 type page struct {
 	families map[string]*family
-	rejected int // samples of histograms that do not make sense
+	declared map[string]bool // names in # TYPE lines, of families without a sample, too
+	rejected int             // samples of histograms that do not make sense
 }
 
 // family has the samples of one metric.
@@ -61,7 +62,10 @@ func canonical(name string) string {
 // newPage groups samples by family. Which sample belongs to a histogram follows from the buckets, not
 // from # TYPE lines: those lie, or are absent.
 func newPage(text *promtext.Text) *page {
-	p := &page{families: map[string]*family{}}
+	p := &page{families: map[string]*family{}, declared: make(map[string]bool, len(text.Types))}
+	for name := range text.Types {
+		p.declared[canonical(name)] = true
+	}
 	names, known := make([]string, len(text.Samples)), map[string]bool{}
 	for i := range text.Samples {
 		s := &text.Samples[i]

@@ -161,10 +161,10 @@ func common(name string) bool {
 	})
 }
 
-// on reports whether a page is of this engine.
+// on reports whether a page is of this engine. Python names families that have no value yet.
 func (e *engine) on(p *page) bool {
 	if len(e.names) > 0 {
-		return !slices.ContainsFunc(e.names, func(name string) bool { return p.find(name) == nil })
+		return !slices.ContainsFunc(e.names, func(name string) bool { return p.find(name) == nil && !p.declared[name] })
 	}
 	for name := range p.families {
 		if e.owns(name) {

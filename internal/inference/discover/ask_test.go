@@ -43,6 +43,7 @@ func TestAsk(t *testing.T) {
 		{"trtllm-serve as a module, without a page", map[string]string{"/metrics": "[]"}, "python3 -m tensorrt_llm.commands.serve m", false, []string{"/v1/models", "/prometheus/metrics"}},
 		{"trtllm-serve in disguise", map[string]string{"/v1/models": "{}", "/metrics": "[]", "/prometheus/metrics": trtllm}, "", true, []string{"/v1/models", "/metrics", "/prometheus/metrics"}},
 		{"NIM beside the page of another program", map[string]string{"/metrics": "go_goroutines 1\n", "/v1/metrics": vllmPage}, "", true, []string{"/v1/models", "/metrics", "/v1/metrics"}},
+		{"KServe without a request", map[string]string{"/metrics": "python_info{version=\"3\"} 1\n# TYPE request_predict_seconds histogram\n"}, "", true, []string{"/v1/models", "/metrics"}},
 		{"NIM behind an API at the usual path", map[string]string{"/metrics": "{}", "/v1/metrics": vllmPage}, "", true, []string{"/v1/models", "/metrics", "/v1/metrics"}},
 		{"the page of another program", map[string]string{"/metrics": "go_goroutines 1\n"}, "", false, []string{"/v1/models", "/metrics", "/v1/metrics"}},
 		{"another program of Python", map[string]string{"/metrics": "python_info 1\nsteps_total 1\n"}, "", false, []string{"/v1/models", "/metrics", "/v1/metrics"}},
@@ -77,7 +78,7 @@ func TestUndecided(t *testing.T) {
 	for name, early := range map[string]func(w http.ResponseWriter){
 		"loading":                   func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
 		"no family yet":             page(""),
-		"KServe without a request":  page("python_info{version=\"3\"} 1\nprocess_start_time_seconds 5\n# TYPE request_predict_seconds histogram\n"),
+		"Python without a request":  page("python_info{version=\"3\"} 1\nprocess_start_time_seconds 5\n# TYPE served_total counter\n"),
 		"Ray without an engine":     page("ray_node_gpus_utilization 0\nray_tasks{State=\"RUNNING\"} 1\n"),
 		"Triton without a model":    page("nv_gpu_utilization 0\nnv_energy_consumption 1\nnv_cpu_utilization 0\nnv_pinned_memory_pool_used_bytes 0\n"),
 		"a web server for a moment": page("http_requests_total{handler=\"/v1/models\",status=\"2xx\"} 1\n"),

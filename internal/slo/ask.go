@@ -94,7 +94,7 @@ func latencies(ctx context.Context, store query.Store, at time.Time, window time
 	return out, nil
 }
 
-// ended are the rates of requests that finished, without those that their clients gave up.
+// ended are the rates of requests that finished, without those that their clients canceled.
 type ended struct {
 	all float64
 	// counted are those of engines that count failures, and failed those of them that failed. What an engine does
@@ -106,33 +106,34 @@ type ended struct {
 func finished(ctx context.Context, store query.Store, at time.Time, window time.Duration) (map[key]ended, error) {
 	match := fleet.LabelOutcome + `=~"` + fleet.OutcomeSuccess + "|" + fleet.OutcomeError + `"`
 	list, err := store.Instant(ctx, sum(fleet.Select(fleet.SeriesFinished, nil, fleet.OfEngines, match), window, fleet.LabelOutcome), at)
-	type engine struct {
-		row         key
-		all, failed float64
-		counts      bool
+	if err != nil {
+		return nil, err
 	}
-	engines := map[string]engine{}
+	// Many engines have no series of failures before the first one. Replicas are alike: if one of them counts
+	// failures, the others had none.
+	type replicas struct {
+		key
+		provider string
+	}
+	all, failed := map[replicas]float64{}, map[replicas]float64{}
 	for _, x := range list {
 		if math.IsNaN(x.Value) {
 			continue
 		}
-		id := engineOf(x.Labels)
-		e := engines[id]
-		e.row = keyOf(x.Labels)
+		r := replicas{keyOf(x.Labels), x.Labels[fleet.LabelProvider]}
+		all[r] += x.Value
 		if x.Labels[fleet.LabelOutcome] == fleet.OutcomeError {
-			e.failed, e.counts = e.failed+x.Value, true
+			failed[r] += x.Value
 		}
-		e.all += x.Value
-		engines[id] = e
 	}
 	out := map[key]ended{}
-	for _, e := range engines {
-		sum := out[e.row]
-		sum.all += e.all
-		if e.counts {
-			sum.counted, sum.failed = sum.counted+e.all, sum.failed+e.failed
+	for r, n := range all {
+		sum := out[r.key]
+		sum.all += n
+		if bad, counts := failed[r]; counts {
+			sum.counted, sum.failed = sum.counted+n, sum.failed+bad
 		}
-		out[e.row] = sum
+		out[r.key] = sum
 	}
-	return out, err
+	return out, nil
 }

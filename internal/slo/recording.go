@@ -32,7 +32,7 @@ func (f *File) RecordingRules() ([]byte, error) {
 	for w, name := range windowNames {
 		g := group{Name: "gpumeter_objectives_" + name, Interval: "1m"}
 		if Windows[w] >= Windows[sixHours] {
-			g.Interval = "10m"
+			g.Interval = "2m" // queries see a value for five minutes
 		}
 		for i := range f.Entries {
 			for _, o := range f.Entries[i].Objectives {
@@ -60,22 +60,28 @@ func (f *File) RecordingRules() ([]byte, error) {
 func (f *File) expr(entry int, o *Objective, window string) string {
 	e := &f.Entries[entry]
 	rate := func(series string, more ...string) string {
-		return fleet.Once("rate(" + fleet.Select(series, nil, append(more, e.matchers()...)...) + "[" + window + "])")
+		return fleet.Once(fleet.Over("rate", fleet.Select(series, nil, append(more, e.matchers()...)...), window))
 	}
-	var bad string
+	var bad, series string
 	switch o.Kind {
 	case Availability:
 		return ""
 	case Errors:
-		failed, all := fleet.Equals(fleet.LabelOutcome, fleet.OutcomeError), fleet.LabelOutcome+`=~"`+fleet.OutcomeSuccess+"|"+fleet.OutcomeError+`"`
-		bad = "sum by (" + rowLabels + ") " + rate(fleet.SeriesFinished, failed) + " / sum by (" + rowLabels + ") " + rate(fleet.SeriesFinished, all)
+		series = fleet.SeriesFinished
+		match := func(outcomes ...string) string { return fleet.LabelOutcome + `=~"` + strings.Join(outcomes, "|") + `"` }
+		failed, all := rate(series, match(fleet.OutcomeError)), rate(series, match(fleet.OutcomeSuccess, fleet.OutcomeError))
+		// Replicas are alike: if one of them counts failures, the others had none.
+		replicas := "sum by (" + rowLabels + ", " + fleet.LabelProvider + ") "
+		bad = "sum by (" + rowLabels + ") " + failed + " / sum by (" + rowLabels + ") (" + replicas + all + " and " + replicas + failed + ")"
 	default:
-		bad = "1 - histogram_fraction(0, " + decimals(o.Threshold.Seconds()) + ", sum by (" + rowLabels + ", " + fleet.LabelBucket + ") " + rate(fleet.Buckets(histograms[o.Kind])) + ")"
+		series = fleet.Buckets(histograms[o.Kind])
+		bad = "1 - histogram_fraction(0, " + decimals(o.Threshold.Seconds()) + ", sum by (" + rowLabels + ", " + fleet.LabelBucket + ") " + rate(series) + ")"
 	}
 	expr := "(" + bad + ") / " + decimals(o.Allowed)
 	for i := range f.Entries[:entry] { // the first entry that matches counts
 		if earlier := &f.Entries[i]; earlier.overlaps(e) {
-			expr += " unless on (" + rowLabels + ") group by (" + rowLabels + ") (" + fleet.Select(fleet.SeriesTokensOut, nil, earlier.matchers()...) + ")"
+			own := fleet.Over("last_over_time", fleet.Select(series, nil, earlier.matchers()...), window)
+			expr += " unless on (" + rowLabels + ") group by (" + rowLabels + ") (" + own + ")"
 		}
 	}
 	return expr

@@ -13,8 +13,9 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
 
-// Catches rules that Prometheus refuses, or that differ from what the hub computes, and one for a model that an
-// earlier entry is about.
+// Catches rules that Prometheus refuses, or that differ from what the hub computes, one for a model that an
+// earlier entry is about, also of an engine that has no output or that has ended, a rate of errors that counts only replicas that failed,
+// and rules whose values are gone before the next evaluation.
 func TestRecordingRules(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -28,11 +29,27 @@ func TestRecordingRules(t *testing.T) {
 		w.put(fleet.SeriesFinished, l, true, constant(9), fleet.LabelOutcome, "abort")
 		w.put(fleet.SeriesTokensOut, l, true, constant(9))
 	}
+	// Three replicas. One of them failed, and two never did; SGLang does not count failures.
+	for _, id := range []string{"r1", "r2", "r3", "r4"} {
+		l := engine(id, "bert", "embed", fleet.LabelProvider, map[string]string{"r4": "sglang"}[id])
+		if id != "r4" {
+			l[fleet.LabelProvider] = "tei"
+		}
+		w.put(fleet.SeriesFinished, l, true, constant(58), fleet.LabelOutcome, "success")
+		if id == "r1" {
+			w.put(fleet.SeriesFinished, l, true, constant(6), fleet.LabelOutcome, "error")
+		}
+	}
+	ended := engine("e", "bert", "ended")
+	for outcome, n := range map[string]float64{"success": 9, "error": 1} {
+		w.put(fleet.SeriesFinished, ended, true, func(ago time.Duration) (float64, bool) { return n, ago > 20*time.Minute }, fleet.LabelOutcome, outcome)
+	}
 	w.write(7 * time.Hour)
 	file, err := Parse([]byte(`objectives:
   - {model: llama, workload: "ch?t", ttft: {p95: 500ms}, errors: 1%, availability: 99%}
+  - {model: bert, errors: 2%}
   - {model: mistral, errors: 1%}
-  - {model: "*", ttft: {p95: 450ms}}
+  - {model: "*", ttft: {p95: 450ms}, errors: 50%}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -47,13 +64,20 @@ func TestRecordingRules(t *testing.T) {
 	}
 	got, want := map[string]string{}, map[string]string{}
 	for _, g := range groups.Groups {
+		if lookback := 5 * time.Minute; time.Duration(g.Interval) > lookback/2 {
+			t.Errorf("%s: every %s, and a query sees a value for %s", g.Name, g.Interval, lookback)
+		}
 		for _, r := range g.Rules {
 			list, err := w.store.Instant(t.Context(), r.Expr, noon)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, x := range list {
-				got[r.Record+" "+x.Labels[fleet.LabelWorkload]+" "+r.Labels[fleet.LabelObjective]+" "+r.Labels[fleet.LabelBurnWindow]] = fmt.Sprintf("%.6f", x.Value)
+				name := r.Record + " " + x.Labels[fleet.LabelWorkload] + " " + r.Labels[fleet.LabelObjective] + " " + r.Labels[fleet.LabelBurnWindow]
+				if got[name] != "" {
+					t.Errorf("two rules write %s", name)
+				}
+				got[name] = fmt.Sprintf("%.6f", x.Value)
 			}
 		}
 	}
@@ -70,7 +94,7 @@ func TestRecordingRules(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" || len(want) != 15 {
+	if diff := cmp.Diff(want, got); diff != "" || len(want) != 29 || want[fleet.SeriesBurnRate+" embed errors 1h"] != "1.666667" { // 6 of 180
 		t.Errorf("burn rates (-hub +rules):\n%s\n%s", diff, text)
 	}
 }
